@@ -1,0 +1,71 @@
+# The three functions every folder's CMakeLists.txt uses. A folder is one target, named after its path:
+# comm/transport/ucx is comm_transport_ucx. Include paths start at the repository root.
+#
+#   syncline_library(NAME comm_base DEPS absl::status)
+#       all *.cc of the folder but tests, benchmarks, fuzzers and main.cc; header-only folders work too
+#   syncline_test(NAME comm_base_test DEPS comm_base)
+#       all *_test.cc of the folder, with gmock; one ctest entry per TEST
+#   syncline_executable(NAME syncline DEPS cli)
+#       main.cc of the folder; the binary lands in the root of the build tree
+#
+# SOURCES replaces the glob. Tests also take LABELS (default unit; or integration, slow),
+# TIMEOUT (seconds per TEST, default 120) and ENV (NAME=value …).
+
+include(GoogleTest)
+
+function(syncline_glob out)
+  file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${ARGN})
+  set(${out} ${sources} PARENT_SCOPE)
+endfunction()
+
+function(syncline_library)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
+  if(NOT ARG_SOURCES)
+    syncline_glob(ARG_SOURCES *.cc)
+    list(FILTER ARG_SOURCES EXCLUDE REGEX "(_test|_bench|_fuzz|^main)\\.cc$")
+  endif()
+  if(ARG_SOURCES)
+    add_library(${ARG_NAME} STATIC ${ARG_SOURCES})
+    target_link_libraries(${ARG_NAME} PUBLIC syncline_options ${ARG_DEPS})
+  else()
+    add_library(${ARG_NAME} INTERFACE)
+    target_link_libraries(${ARG_NAME} INTERFACE syncline_options ${ARG_DEPS})
+  endif()
+endfunction()
+
+function(syncline_executable)
+  cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
+  if(NOT ARG_SOURCES)
+    set(ARG_SOURCES main.cc)
+  endif()
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_link_libraries(${ARG_NAME} PRIVATE syncline_options ${ARG_DEPS})
+  set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
+endfunction()
+
+function(syncline_test)
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS;ENV" ${ARGN})
+  if(NOT SYNCLINE_TESTS)
+    return()
+  endif()
+  if(NOT ARG_SOURCES)
+    syncline_glob(ARG_SOURCES *_test.cc)
+  endif()
+  if(NOT ARG_SOURCES)
+    message(FATAL_ERROR "${ARG_NAME}: no *_test.cc in ${CMAKE_CURRENT_SOURCE_DIR}")
+  endif()
+  if(NOT ARG_LABELS)
+    set(ARG_LABELS unit)
+  endif()
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 120)
+  endif()
+  add_executable(${ARG_NAME} ${ARG_SOURCES})
+  target_link_libraries(${ARG_NAME} PRIVATE syncline_options ${ARG_DEPS} GTest::gmock_main)
+  # PRE_TEST: a test binary that crashes at start fails its test, not the build.
+  gtest_discover_tests(
+    ${ARG_NAME}
+    DISCOVERY_MODE PRE_TEST
+    DISCOVERY_TIMEOUT 60
+    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${ARG_ENV}")
+endfunction()

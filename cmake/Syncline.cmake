@@ -8,8 +8,8 @@
 #   syncline_executable(NAME syncline DEPS cli)
 #       main.cc of the folder; the binary lands in the root of the build tree
 #
-# SOURCES replaces the glob. Tests also take LABELS (default unit; or integration, slow),
-# TIMEOUT (seconds per TEST, default 120) and ENV (NAME=value …).
+# SOURCES replaces the glob. Tests also take LABELS (one of unit, the default, integration and slow) and
+# TIMEOUT (seconds per TEST, default 120). CI runs the sanitizers on the label unit.
 
 include(GoogleTest)
 
@@ -44,7 +44,7 @@ function(syncline_executable)
 endfunction()
 
 function(syncline_test)
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPS;LABELS;ENV" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME;LABELS;TIMEOUT" "SOURCES;DEPS" ${ARGN})
   if(NOT SYNCLINE_TESTS)
     return()
   endif()
@@ -67,5 +67,5 @@ function(syncline_test)
     ${ARG_NAME}
     DISCOVERY_MODE PRE_TEST
     DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${ARG_ENV}")
+    PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})
 endfunction()

@@ -1,0 +1,38 @@
+# The short names for what people do every day. Everything here is a CMake preset or a script; see CONTRIBUTING.md.
+.DEFAULT_GOAL := help
+.PHONY: help deps build demo test check asan tsan clean
+
+JOBS ?= $(shell nproc)
+CTEST_JOBS ?= 2
+
+help:  ## Show this list
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+deps:  ## Install what is missing (Debian, Ubuntu)
+	@deploy/install-deps.sh
+
+# Configuring again when nothing changed takes a second; ninja does it by itself when a CMake file changes.
+build/%/build.ninja:
+	@cmake --preset $* --log-level=NOTICE
+
+build: deps build/release/build.ninja  ## Build the release: build/release/syncline
+	@cmake --build --preset release -j $(JOBS)
+
+demo: build  ## Train Fashion-MNIST on 2 servers and 4 workers of this host
+	@worker/examples/fashion_mnist/demo.sh
+
+test: build  ## Run all tests on the release build
+	@ctest --preset release -j $(CTEST_JOBS)
+
+asan tsan: deps  ## Build with a sanitizer and run the unit tests
+	@cmake --preset $@ --log-level=NOTICE
+	@cmake --build --preset $@ -j $(JOBS)
+	@.ci/with-sanitizer ctest --preset $@ -j $(CTEST_JOBS)
+
+check: deps build/release/build.ninja  ## Formatting, clang-tidy on changed files, style rules
+	@.ci/format
+	@.ci/tidy
+	@tests/style/check.py
+
+clean:  ## Remove the build trees
+	@rm -rf build

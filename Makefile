@@ -5,8 +5,8 @@
 JOBS ?= $(shell nproc)
 CTEST_JOBS ?= 2
 
-help:  ## Show this list
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+help: ## Show this list
+	@sed -n 's/^\([a-z ]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
 deps:  ## Install what is missing (Debian, Ubuntu)
 	@deploy/install-deps.sh
@@ -24,7 +24,7 @@ demo: build  ## Train Fashion-MNIST on 2 servers and 4 workers of this host
 test: build  ## Run all tests on the release build
 	@ctest --preset release -j $(CTEST_JOBS)
 
-asan tsan: deps  ## Build with a sanitizer and run the unit tests
+asan tsan: deps ## Build with a sanitizer and run the unit tests
 	@cmake --preset $@ --log-level=NOTICE
 	@cmake --build --preset $@ -j $(JOBS)
 	@.ci/with-sanitizer ctest --preset $@ -j $(CTEST_JOBS)

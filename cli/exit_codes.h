@@ -1,0 +1,31 @@
+// The exit codes of `syncline` (docs/errors.md). Scripts and job controllers rely on them: they may
+// be added to, never changed.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace syncline {
+
+enum ExitCode : int {
+  kExitDone = 0,
+  kExitFatal = 1,
+  kExitUsage = 2,
+  kExitPortInUse = 3,
+  kExitStateUnusable = 4,
+  kExitUnreachable = 5,
+  kExitVersionMismatch = 6,
+  kExitJobRefused = 7,
+  kExitInterrupted = 130,  // 128 + SIGINT
+  kExitRetryable = 138,    // stalled or servers lost: starting again is safe
+  kExitTerminated = 143,   // 128 + SIGTERM, after a clean stop
+};
+
+// The exit code for `status`: its Failure (comm/base/failure.h) decides, then its code.
+int ExitCodeOf(const absl::Status& status);
+
+// One line, "syncline: error: <message>". Line breaks inside the message become "; ".
+std::string ErrorLine(const absl::Status& status);
+
+}  // namespace syncline

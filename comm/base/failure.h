@@ -1,0 +1,69 @@
+// Failures that an operator must tell apart, carried as a payload of absl::Status.
+//
+// absl's codes say what kind of error happened; a Failure says which of the few situations of
+// docs/errors.md it is, and so which exit code `syncline` ends with. Layers below cli/ attach it
+// where they know; it survives SYNCLINE_RETURN_IF_ERROR and travels over gRPC (comm/rpc/status.h).
+//
+//   return WithFailure(absl::UnavailableError("127.0.0.1:7070 is in use; ..."),
+//                      Failure::kPortInUse);
+#pragma once
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/cord.h"
+#include "absl/strings/string_view.h"
+
+namespace syncline {
+
+enum class Failure {
+  kNone,             // nothing but the code is known
+  kUsage,            // a flag or a setting is wrong
+  kPortInUse,        // another process listens there
+  kStateUnusable,    // the state directory cannot be opened, written or trusted
+  kUnreachable,      // a peer does not answer
+  kVersionMismatch,  // client and server speak different protocol versions
+  kJobRefused,       // for example a second job with the same name
+  kRetryable,        // stalled, or servers were lost: starting again is safe
+};
+
+inline constexpr char kFailurePayloadUrl[] = "syncline.Failure";
+
+struct FailureName {
+  Failure failure;
+  const char* name;
+};
+
+// Names are the payload's bytes on the wire: they may be added to, never changed.
+inline constexpr std::array<FailureName, 7> kFailureNames = {{
+    {Failure::kUsage, "usage"},
+    {Failure::kPortInUse, "port_in_use"},
+    {Failure::kStateUnusable, "state_unusable"},
+    {Failure::kUnreachable, "unreachable"},
+    {Failure::kVersionMismatch, "version_mismatch"},
+    {Failure::kJobRefused, "job_refused"},
+    {Failure::kRetryable, "retryable"},
+}};
+
+inline absl::Status WithFailure(absl::Status status, Failure failure) {
+  for (const FailureName& entry : kFailureNames) {
+    if (entry.failure == failure) {
+      status.SetPayload(kFailurePayloadUrl, absl::Cord(entry.name));
+    }
+  }
+  return status;
+}
+
+// kNone when nothing is attached, or a name that only a newer peer knows.
+inline Failure FailureOf(const absl::Status& status) {
+  const auto payload = status.GetPayload(kFailurePayloadUrl);
+  if (!payload.has_value()) return Failure::kNone;
+  for (const FailureName& entry : kFailureNames) {
+    if (*payload == absl::string_view(entry.name)) return entry.failure;
+  }
+  return Failure::kNone;
+}
+
+}  // namespace syncline

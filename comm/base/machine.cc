@@ -1,0 +1,79 @@
+#include "comm/base/machine.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "comm/base/buffer.h"
+#include "comm/base/check.h"
+
+namespace syncline {
+namespace {
+
+constexpr size_t kCopyBytes = size_t{256} << 20;
+constexpr int kCopies = 5;
+
+int UsableCores() {
+  cpu_set_t usable;
+  if (sched_getaffinity(0, sizeof(usable), &usable) != 0) return 1;
+  return CPU_COUNT(&usable);
+}
+
+// The architecture levels of the x86-64 psABI, as far as they differ in what our kernels
+// use.
+std::string DetectIsa() {
+#if defined(__x86_64__)
+  if (!__builtin_cpu_supports("sse4.2") || !__builtin_cpu_supports("popcnt"))
+    return "x86-64";
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+      !__builtin_cpu_supports("bmi2")) {
+    return "x86-64-v2";
+  }
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512cd") || !__builtin_cpu_supports("avx512dq") ||
+      !__builtin_cpu_supports("avx512vl")) {
+    return "x86-64-v3";
+  }
+  return "x86-64-v4";
+#elif defined(__aarch64__)
+  return "arm64";
+#else
+  return "unknown";
+#endif
+}
+
+// libc's memcpy writes around the cache when the copy is far larger than it, as streaming
+// kernels do.
+double MeasureCopyGbs() {
+  using Seconds = std::chrono::duration<double>;
+  const Buffer from = Buffer::Allocate(kCopyBytes);
+  const Buffer to = Buffer::Allocate(kCopyBytes);
+  // Both must have their pages before the clock runs.
+  std::memset(from.data(), 1, kCopyBytes);
+  std::memset(to.data(), 2, kCopyBytes);
+  double best_seconds = 1e9;
+  for (int i = 0; i < kCopies; ++i) {
+    from.data()[i] = static_cast<std::byte>(i + 3);
+    const auto start = std::chrono::steady_clock::now();
+    std::memcpy(to.data(), from.data(), kCopyBytes);
+    const auto end = std::chrono::steady_clock::now();
+    // Also keeps the copy from being optimised away.
+    SYNCLINE_CHECK(to.data()[i] == static_cast<std::byte>(i + 3));
+    best_seconds = std::min(best_seconds, Seconds(end - start).count());
+  }
+  return 2.0 * static_cast<double>(kCopyBytes) / best_seconds / 1e9;
+}
+
+}  // namespace
+
+MachineInfo DescribeMachine() { return {UsableCores(), DetectIsa(), 0}; }
+
+MachineInfo MeasureMachine() {
+  MachineInfo machine = DescribeMachine();
+  machine.copy_gbs = MeasureCopyGbs();
+  return machine;
+}
+
+}  // namespace syncline

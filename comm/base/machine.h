@@ -1,0 +1,26 @@
+// What this machine can do: printed by `syncline doctor`, and beside every benchmark
+// figure, which means little without it.
+#pragma once
+
+#include <string>
+
+namespace syncline {
+
+struct MachineInfo {
+  // Cores this process may run on (its affinity mask), not those of the host.
+  int cores = 0;
+  // The highest of x86-64, x86-64-v2, x86-64-v3, x86-64-v4 that the CPU has; arm64;
+  // unknown.
+  std::string isa;
+  // Bytes read plus bytes written per second, in 1e9, of one thread that copies 256 MiB:
+  // the bound of every memory-bound kernel. The best of several copies.
+  double copy_gbs = 0;
+};
+
+// Takes about a quarter of a second and 512 MiB of memory while it measures.
+MachineInfo MeasureMachine();
+
+// The same without the measurement: at once, and copy_gbs is 0.
+MachineInfo DescribeMachine();
+
+}  // namespace syncline

@@ -1,0 +1,19 @@
+// "Unknown flag --wrokers; did you mean --workers?"
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string_view>
+
+namespace syncline {
+
+// Insertions, deletions, substitutions and swaps of neighbours that turn `a` into `b`
+// (Damerau-Levenshtein, optimal string alignment). Letter case does not count.
+size_t EditDistance(std::string_view a, std::string_view b);
+
+// The candidate with the smallest edit distance to `name`, the first of equals; empty
+// when there is no candidate.
+std::string_view NearestName(std::string_view name,
+                             std::span<const std::string_view> candidates);
+
+}  // namespace syncline

@@ -1,0 +1,43 @@
+#include "comm/base/timeouts.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/check.h"
+
+namespace syncline {
+namespace {
+
+// Below, heartbeats of 50 ms lose against the scheduler of a busy host and the living are
+// dropped.
+constexpr absl::Duration kShortest = absl::Milliseconds(500);
+// Above, it is a mistyped unit: no one wants a job to stand still for hours.
+constexpr absl::Duration kLongest = absl::Hours(1);
+
+}  // namespace
+
+absl::Status Timeouts::Validate(absl::Duration failure_timeout) {
+  if (failure_timeout >= kShortest && failure_timeout <= kLongest)
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("failure timeout ", absl::FormatDuration(failure_timeout),
+                   " is out of range: give ", absl::FormatDuration(kShortest), " to ",
+                   absl::FormatDuration(kLongest), " (the default is ",
+                   absl::FormatDuration(kDefaultFailureTimeout), ")"));
+}
+
+Timeouts Timeouts::Derive(absl::Duration failure_timeout) {
+  SYNCLINE_CHECK(Validate(failure_timeout).ok());
+  Timeouts timeouts;
+  timeouts.failure_timeout = failure_timeout;
+  timeouts.heartbeat_interval = failure_timeout / 10;
+  timeouts.lease = failure_timeout / 2;
+  timeouts.connect_timeout = failure_timeout / 4;
+  timeouts.push_retry = failure_timeout / 10;
+  timeouts.no_progress = failure_timeout * 5;
+  timeouts.control_deadline = failure_timeout / 2;
+  timeouts.shutdown_grace = std::min(failure_timeout / 4, absl::Seconds(1));
+  return timeouts;
+}
+
+}  // namespace syncline

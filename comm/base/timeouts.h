@@ -1,0 +1,54 @@
+// One timeout is configured, `--failure-timeout`: how long a job may stand still because
+// somebody died. All other times derive from it here, so that they cannot contradict each
+// other.
+//
+//   SYNCLINE_RETURN_IF_ERROR(Timeouts::Validate(failure_timeout));
+//   const Timeouts timeouts = Timeouts::Derive(failure_timeout);
+#pragma once
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace syncline {
+
+struct Timeouts {
+  // F, as configured: from the death of a member until the others go on.
+  absl::Duration failure_timeout;
+
+  // F/10. A member reports itself and its progress so often; five reports fit into one
+  // lease, so that four lost or late ones kill nobody.
+  absl::Duration heartbeat_interval;
+
+  // F/2. Who was silent for so long is dropped. The other half of F is left for making
+  // the new epoch known and for repeating what was under way.
+  absl::Duration lease;
+
+  // F/4. One attempt to connect; two attempts fit into a lease.
+  absl::Duration connect_timeout;
+
+  // F/10. What was pushed and not acknowledged for so long is sent again. Repeats are
+  // harmless (a contribution counts once) but cost bandwidth, so not sooner.
+  absl::Duration push_retry;
+
+  // 5 F. Who sends heartbeats without progress for so long while others wait for it is
+  // hung. Far above F: a worker that loads data or writes a checkpoint is slow, not hung.
+  absl::Duration no_progress;
+
+  // F/2. A control call fails after that; waiting longer than a lease is waiting for the
+  // dead.
+  absl::Duration control_deadline;
+
+  // F/4, at most 1 s: people and job controllers wait for it. Time to finish and say
+  // goodbye.
+  absl::Duration shutdown_grace;
+
+  // InvalidArgument unless 500 ms <= failure_timeout <= 1 h.
+  static absl::Status Validate(absl::Duration failure_timeout);
+
+  // REQUIRES: Validate(failure_timeout).ok()
+  static Timeouts Derive(absl::Duration failure_timeout);
+};
+
+inline constexpr absl::Duration kDefaultFailureTimeout = absl::Seconds(10);
+
+}  // namespace syncline

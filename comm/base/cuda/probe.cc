@@ -1,0 +1,90 @@
+#include "comm/base/cuda/probe.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+
+#include "comm/base/cuda/module_abi.h"
+
+namespace syncline {
+namespace {
+
+constexpr char kModuleName[] = "libsyncline_cuda.so";
+
+#ifdef SYNCLINE_CUDA_COMPILED
+constexpr bool kCompiled = true;
+#else
+constexpr bool kCompiled = false;
+#endif
+
+std::string DefaultModulePath() {
+  std::error_code error;
+  const std::filesystem::path binary =
+      std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path beside = binary.parent_path() / kModuleName;
+  const std::filesystem::path installed = binary.parent_path() / "../lib" / kModuleName;
+  if (!std::filesystem::exists(beside, error) &&
+      std::filesystem::exists(installed, error)) {
+    return installed.lexically_normal();
+  }
+  return beside;
+}
+
+void Describe(const SynclineCudaInfo& info, CudaProbe& probe) {
+  probe.loaded = true;
+  probe.device_count = info.device_count;
+  probe.runtime_version = info.runtime_version;
+  probe.driver_version = info.driver_version;
+  probe.architectures = info.architectures;
+  if (info.device_count == 0) {
+    probe.message = std::string("CUDA module loaded, no device: ") + info.message;
+  } else {
+    probe.message =
+        "CUDA module loaded, " + std::to_string(info.device_count) + " device(s)";
+  }
+}
+
+}  // namespace
+
+CudaProbe ProbeCudaModule(const std::string& path) {
+  CudaProbe probe;
+  probe.compiled = kCompiled;
+  probe.path = path;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) {
+    probe.message =
+        kCompiled ? "no CUDA module at " + path
+                  : "built without CUDA (nvcc was not found), and no module at " + path;
+    return probe;
+  }
+  void* const module = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (module == nullptr) {
+    probe.message = std::string("cannot open the CUDA module: ") + dlerror();
+    return probe;
+  }
+  auto* const describe =
+      reinterpret_cast<SynclineCudaDescribeFn*>(dlsym(module, "SynclineCudaDescribe"));
+  if (describe == nullptr) {
+    probe.message = path + " is no Syncline CUDA module";
+    return probe;
+  }
+  SynclineCudaInfo info{};
+  describe(&info);
+  if (info.abi != kSynclineCudaAbi) {
+    probe.message = path + " has interface " + std::to_string(info.abi) +
+                    ", this binary needs " + std::to_string(kSynclineCudaAbi) +
+                    ": install both from one build";
+    return probe;
+  }
+  Describe(info, probe);
+  return probe;
+}
+
+CudaProbe ProbeCuda() {
+  const char* const configured = std::getenv("SYNCLINE_CUDA_MODULE");
+  return ProbeCudaModule(configured != nullptr ? configured : DefaultModulePath());
+}
+
+}  // namespace syncline

@@ -1,0 +1,35 @@
+// Says what CUDA can do for this process, without linking CUDA: finds the module, opens
+// it and asks it. A machine without GPU, driver or module is the normal case, so nothing
+// here fails; the message says what is missing.
+//
+//   const CudaProbe probe = ProbeCuda();
+//   if (probe.device_count == 0) Print(probe.message);  // "CUDA module loaded, no
+//   device: no CUDA-capable device..."
+//
+// Thread-safe. The module stays open for the life of the process, since unloading it
+// would pull code from under the CUDA runtime's own threads.
+#pragma once
+
+#include <string>
+
+namespace syncline {
+
+struct CudaProbe {
+  bool compiled = false;  // This build made a module (nvcc was found).
+  bool loaded = false;    // The module was found, opened, and fits this binary.
+  int device_count = 0;
+  int runtime_version = 0;    // 13000 is CUDA 13.0; 0 when not loaded.
+  int driver_version = 0;     // 0 without a driver.
+  std::string architectures;  // What the kernels were compiled for: "sm_80 sm_90 ptx_90".
+  std::string path;           // Of the module that was tried last.
+  std::string message;        // One line for people; never empty.
+};
+
+// Opens $SYNCLINE_CUDA_MODULE if set, else libsyncline_cuda.so beside the binary, else in
+// ../lib of it.
+CudaProbe ProbeCuda();
+
+// Opens the module at `path`.
+CudaProbe ProbeCudaModule(const std::string& path);
+
+}  // namespace syncline

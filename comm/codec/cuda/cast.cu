@@ -1,0 +1,56 @@
+#include "comm/codec/cuda/cast.h"
+
+#include <algorithm>
+
+namespace {
+
+constexpr int kThreads = 256;
+// Enough blocks to fill any current device; the grid-stride loop takes the rest.
+constexpr size_t kMaxBlocks = 132 * 16;
+
+__device__ uint16_t RoundToBf16(float value) {
+  const uint32_t bits = __float_as_uint(value);
+  if ((bits & 0x7fffffffu) > 0x7f800000u)
+    return static_cast<uint16_t>((bits >> 16) | 0x0040u);
+  return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
+}
+
+__device__ float WidenBf16(uint16_t value) {
+  return __uint_as_float(static_cast<uint32_t>(value) << 16);
+}
+
+__device__ size_t FirstIndex() { return blockIdx.x * size_t{blockDim.x} + threadIdx.x; }
+__device__ size_t Stride() { return gridDim.x * size_t{blockDim.x}; }
+
+__global__ void Bf16FromFloatKernel(const float* __restrict__ values,
+                                    uint16_t* __restrict__ out, size_t n) {
+  for (size_t i = FirstIndex(); i < n; i += Stride()) out[i] = RoundToBf16(values[i]);
+}
+
+__global__ void FloatFromBf16Kernel(const uint16_t* __restrict__ values,
+                                    float* __restrict__ out, size_t n) {
+  for (size_t i = FirstIndex(); i < n; i += Stride()) out[i] = WidenBf16(values[i]);
+}
+
+unsigned Blocks(size_t n) {
+  return static_cast<unsigned>(std::min((n + kThreads - 1) / kThreads, kMaxBlocks));
+}
+
+}  // namespace
+
+// A launch of zero blocks is an error in CUDA, so an empty array is answered here.
+extern "C" int SynclineCudaBf16FromFloat(const float* values, uint16_t* out, size_t n,
+                                         void* stream) {
+  if (n == 0) return cudaSuccess;
+  Bf16FromFloatKernel<<<Blocks(n), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      values, out, n);
+  return cudaGetLastError();
+}
+
+extern "C" int SynclineCudaFloatFromBf16(const uint16_t* values, float* out, size_t n,
+                                         void* stream) {
+  if (n == 0) return cudaSuccess;
+  FloatFromBf16Kernel<<<Blocks(n), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
+      values, out, n);
+  return cudaGetLastError();
+}

@@ -1,5 +1,5 @@
-// How a subcommand of `syncline` is written. Each has one file, one Add function, and one line in
-// main.cc:
+// How a subcommand of `syncline` is written. Each has one file, one Add function, and one
+// line in main.cc:
 //
 //   void AddServe(CLI::App& app, Command* selected) {
 //     auto options = std::make_shared<ServeOptions>();
@@ -8,13 +8,15 @@
 //     serve->callback([=] { *selected = [options] { return Serve(*options); }; });
 //   }
 //
-// The callback only stores what to run: main.cc first fills in the flags that the command line did
-// not give, from SYNCLINE_<FLAG> and from --config (cli/settings.h), then calls *selected outside
-// of CLI11. For that to work a subcommand
+// The callback only stores what to run: main.cc first fills in the flags that the command
+// line did not give, from SYNCLINE_<FLAG> and from --config (cli/settings.h), then calls
+// *selected outside of CLI11. For that to work a subcommand
 //   - keeps its options in a shared_ptr and reads them only inside the stored function;
-//   - checks required and allowed values itself (absl::InvalidArgumentError with Failure::kUsage
+//   - checks required and allowed values itself (absl::InvalidArgumentError with
+//   Failure::kUsage
 //     becomes exit code 2), and never uses CLI11's required();
-//   - prints no errors: it returns them, and main.cc prints the one line and picks the exit code
+//   - prints no errors: it returns them, and main.cc prints the one line and picks the
+//   exit code
 //     (cli/exit_codes.h).
 #pragma once
 

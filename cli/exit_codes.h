@@ -1,5 +1,5 @@
-// The exit codes of `syncline` (docs/errors.md). Scripts and job controllers rely on them: they may
-// be added to, never changed.
+// The exit codes of `syncline` (docs/errors.md). Scripts and job controllers rely on
+// them: they may be added to, never changed.
 #pragma once
 
 #include <string>

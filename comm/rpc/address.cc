@@ -1,0 +1,124 @@
+#include "comm/rpc/address.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+using AddressList = std::unique_ptr<addrinfo, void (*)(addrinfo*)>;
+
+absl::StatusOr<AddressList> Resolve(const HostPort& address) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  const std::string port = absl::StrCat(address.port);
+  const char* host = address.host.empty() ? nullptr : address.host.c_str();
+  if (const int error = getaddrinfo(host, port.c_str(), &hints, &found); error != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot resolve host '", address.host, "': ", gai_strerror(error)));
+  }
+  return AddressList(found, freeaddrinfo);
+}
+
+bool IsLoopbackAddress(const addrinfo& entry) {
+  if (entry.ai_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(entry.ai_addr);
+    return (ntohl(v4->sin_addr.s_addr) >> 24) == 127;
+  }
+  if (entry.ai_family == AF_INET6) {
+    const auto* v6 = reinterpret_cast<const sockaddr_in6*>(entry.ai_addr);
+    return IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
+  }
+  return false;
+}
+
+absl::Status BindError(const HostPort& address, int error) {
+  const std::string where = address.ToString();
+  if (error == EADDRINUSE) {
+    return WithFailure(
+        absl::UnavailableError(absl::StrCat(where,
+                                            " is already in use; stop the process that "
+                                            "listens there (ss -ltnp 'sport = :",
+                                            address.port, "') or choose another port")),
+        Failure::kPortInUse);
+  }
+  if (error == EACCES) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("not allowed to listen on ", where, "; choose a port above 1023"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("cannot listen on ", where, ": ", std::strerror(error),
+                   "; choose an address of this host (ip addr)"));
+}
+
+}  // namespace
+
+std::string HostPort::ToString() const {
+  const bool v6 = host.find(':') != std::string::npos;
+  return v6 ? absl::StrCat("[", host, "]:", port) : absl::StrCat(host, ":", port);
+}
+
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
+  const size_t colon = text.rfind(':');
+  uint32_t port = 0;
+  if (colon == absl::string_view::npos ||
+      !absl::SimpleAtoi(text.substr(colon + 1), &port) || port > 65535) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", text, "' is no address; write HOST:PORT, for example 127.0.0.1:7070"));
+  }
+  absl::string_view host = text.substr(0, colon);
+  const bool bracketed =
+      absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]");
+  if (!bracketed && host.find_first_of(":[]") != absl::string_view::npos) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "'", text, "' is no address; write IPv6 hosts in brackets: [::1]:7070"));
+  }
+  return HostPort{host.empty() ? "0.0.0.0" : std::string(host),
+                  static_cast<uint16_t>(port)};
+}
+
+bool IsLoopback(const std::string& host) {
+  const auto addresses = Resolve({host, 0});
+  if (!addresses.ok()) return false;
+  for (const addrinfo* entry = addresses->get(); entry != nullptr;
+       entry = entry->ai_next) {
+    if (!IsLoopbackAddress(*entry)) return false;
+  }
+  return true;
+}
+
+absl::Status CheckCanListen(const HostPort& address) {
+  SYNCLINE_ASSIGN_OR_RETURN(const AddressList addresses, Resolve(address));
+  int last_error = EADDRNOTAVAIL;
+  for (const addrinfo* entry = addresses.get(); entry != nullptr;
+       entry = entry->ai_next) {
+    const int fd = socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) continue;
+    // As gRPC and httplib do it: connections in TIME_WAIT do not block a restart, a
+    // listener does.
+    const int on = 1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    const int bound = bind(fd, entry->ai_addr, entry->ai_addrlen);
+    last_error = bound == 0 ? 0 : errno;
+    close(fd);
+    if (last_error == 0 || last_error == EADDRINUSE) break;
+  }
+  return last_error == 0 ? absl::OkStatus() : BindError(address, last_error);
+}
+
+}  // namespace syncline

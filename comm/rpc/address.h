@@ -1,0 +1,37 @@
+// "host:port" addresses: parsing, and whether one is reachable from this host only.
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(const HostPort address, ParseHostPort("[::1]:7070"));
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace syncline {
+
+struct HostPort {
+  std::string host;   // without brackets
+  uint16_t port = 0;  // 0 asks the kernel for a free one when listening
+
+  // "host:port", with brackets around an IPv6 host.
+  std::string ToString() const;
+};
+
+// Accepts "host:port", "[v6]:port" and ":port" (any interface). InvalidArgument
+// otherwise.
+absl::StatusOr<HostPort> ParseHostPort(absl::string_view text);
+
+// Whether every address that `host` resolves to is a loopback address. Unresolvable names
+// are not.
+bool IsLoopback(const std::string& host);
+
+// Tries to bind `address` and lets it go again. Failure::kPortInUse with the fix when
+// something listens there already; InvalidArgument when this host has no such address.
+// Servers call it first, because what their libraries report about a failed bind is one
+// bit.
+absl::Status CheckCanListen(const HostPort& address);
+
+}  // namespace syncline

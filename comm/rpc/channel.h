@@ -1,0 +1,46 @@
+// Client side of the control plane: channels that notice a dead link, and never a false
+// death.
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(auto channel, CreateChannel("10.0.0.1:7070", tls,
+//   timeouts)); SYNCLINE_RETURN_IF_ERROR(WaitUntilConnected(*channel, "10.0.0.1:7070",
+//   absl::Seconds(10))); grpc::ClientContext context; SetDeadline(context,
+//   timeouts.call);   // every unary call has one
+//
+// Channels are thread-safe and reconnect by themselves.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "comm/rpc/timeouts.h"
+#include "comm/rpc/tls.h"
+#include "grpcpp/channel.h"
+#include "grpcpp/client_context.h"
+
+namespace syncline {
+
+// Placement of a job with very many tensors is the largest control message.
+inline constexpr int kMaxRpcMessageBytes = 64 << 20;
+
+// Connects lazily. InvalidArgument when the address or the TLS files are wrong. The TLS
+// server name is the host of `address`.
+absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(const std::string& address,
+                                                             const TlsOptions& tls,
+                                                             const RpcTimeouts& timeouts);
+
+// Blocks until the channel is connected. Unavailable with Failure::kUnreachable, naming
+// `address` and the fix, when it is not within `timeout`.
+absl::Status WaitUntilConnected(grpc::Channel& channel, const std::string& address,
+                                absl::Duration timeout);
+
+void SetDeadline(grpc::ClientContext& context, absl::Duration timeout);
+
+// Stops gRPC from writing its own lines to stderr: what matters comes back as a Status,
+// in one line. GRPC_VERBOSITY in the environment still turns them on. Call once, early in
+// main.
+void SilenceGrpcLog();
+
+}  // namespace syncline

@@ -1,0 +1,76 @@
+#include "comm/rpc/server.h"
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+#include "comm/rpc/address.h"
+#include "comm/rpc/channel.h"
+#include "grpcpp/ext/proto_server_reflection_plugin.h"
+#include "grpcpp/health_check_service_interface.h"
+#include "grpcpp/server_builder.h"
+
+namespace syncline {
+namespace {
+
+absl::Status CheckExposure(const HostPort& listen, const TlsOptions& tls) {
+  if (tls.HasTls() || tls.insecure || IsLoopback(listen.host)) return absl::OkStatus();
+  return WithFailure(absl::InvalidArgumentError(absl::StrCat(
+                         "refusing to listen on ", listen.ToString(),
+                         " without TLS: anyone who reaches it could change the weights; "
+                         "give --tls-cert, "
+                         "--tls-key and --tls-ca, or --insecure on a network you trust")),
+                     Failure::kUsage);
+}
+
+void SetKeepalive(grpc::ServerBuilder& builder, const RpcTimeouts& timeouts) {
+  builder.AddChannelArgument(
+      GRPC_ARG_KEEPALIVE_TIME_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(timeouts.keepalive_interval)));
+  builder.AddChannelArgument(
+      GRPC_ARG_KEEPALIVE_TIMEOUT_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(timeouts.keepalive_timeout)));
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // By default a server answers a client that pings more than every five minutes on an
+  // idle connection with GOAWAY "too_many_pings", which the client takes for a death.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+}
+
+}  // namespace
+
+void RunningServer::Shutdown(absl::Duration grace) {
+  if (server == nullptr) return;
+  server->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+  server->Wait();
+}
+
+absl::StatusOr<RunningServer> StartServer(const ServerOptions& options) {
+  SYNCLINE_ASSIGN_OR_RETURN(const HostPort listen, ParseHostPort(options.listen));
+  SYNCLINE_RETURN_IF_ERROR(CheckExposure(listen, options.tls));
+  SYNCLINE_ASSIGN_OR_RETURN(auto credentials, MakeServerCredentials(options.tls));
+  SYNCLINE_RETURN_IF_ERROR(CheckCanListen(listen));
+
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  SetKeepalive(builder, options.timeouts);
+  // gRPC shares a port among processes by default; a second coordinator would take half
+  // the calls.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetMaxReceiveMessageSize(kMaxRpcMessageBytes);
+  RunningServer running;
+  builder.AddListeningPort(listen.ToString(), credentials, &running.port);
+  for (grpc::Service* service : options.services) builder.RegisterService(service);
+  running.server = builder.BuildAndStart();
+  if (running.server == nullptr || running.port == 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "cannot serve on ", listen.ToString(),
+        options.tls.HasTls() ? "; check that --tls-cert and --tls-key match and are valid"
+                             : "; the port was taken meanwhile, try again"));
+  }
+  running.address = HostPort{listen.host, static_cast<uint16_t>(running.port)}.ToString();
+  return running;
+}
+
+}  // namespace syncline

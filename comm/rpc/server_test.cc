@@ -1,0 +1,217 @@
+#include "comm/rpc/server.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <future>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
+#include "comm/rpc/channel.h"
+#include "comm/rpc/status.h"
+#include "gmock/gmock.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/support/byte_buffer.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A real call without generated code: the health service answers an empty request.
+absl::Status Ping(const std::shared_ptr<grpc::Channel>& channel) {
+  grpc::GenericStub stub(channel);
+  grpc::ClientContext context;
+  SetDeadline(context, absl::Seconds(5));
+  const grpc::Slice empty("");
+  grpc::ByteBuffer request(&empty, 1);
+  grpc::ByteBuffer response;
+  std::promise<grpc::Status> done;
+  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request,
+                 &response,
+                 [&](grpc::Status status) { done.set_value(std::move(status)); });
+  return FromGrpcStatus(done.get_future().get());
+}
+
+ServerOptions LoopbackOptions() {
+  ServerOptions options;
+  options.listen = "127.0.0.1:0";
+  return options;
+}
+
+TEST(RpcServer, AnswersTheHealthCheckOnTheBoundPort) {
+  auto running = StartServer(LoopbackOptions());
+  ASSERT_TRUE(running.ok()) << running.status();
+  EXPECT_GT(running->port, 0);
+  EXPECT_EQ(running->address, absl::StrCat("127.0.0.1:", running->port));
+  auto channel = CreateChannel(running->address, {}, RpcTimeouts::Default());
+  ASSERT_TRUE(channel.ok());
+  EXPECT_EQ(WaitUntilConnected(**channel, running->address, absl::Seconds(5)),
+            absl::OkStatus());
+  EXPECT_EQ(Ping(*channel), absl::OkStatus());
+  running->Shutdown(absl::Seconds(1));
+}
+
+TEST(RpcServer, RefusesAPortThatIsInUse) {
+  auto first = StartServer(LoopbackOptions());
+  ASSERT_TRUE(first.ok());
+  ServerOptions same = LoopbackOptions();
+  same.listen = first->address;
+  const absl::Status second = StartServer(same).status();
+  EXPECT_EQ(FailureOf(second), Failure::kPortInUse);
+  EXPECT_THAT(std::string(second.message()), HasSubstr(first->address));
+}
+
+TEST(RpcServer, RefusesPlainTextBeyondLoopbackUnlessAsked) {
+  ServerOptions open = LoopbackOptions();
+  open.listen = "0.0.0.0:0";
+  const absl::Status refused = StartServer(open).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
+  for (const char* flag : {"--tls-cert", "--tls-key", "--tls-ca", "--insecure"}) {
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(flag));
+  }
+  open.tls.insecure = true;
+  EXPECT_TRUE(StartServer(open).ok());
+}
+
+TEST(RpcChannel, SaysWhoIsUnreachable) {
+  std::string address;
+  {
+    auto running = StartServer(LoopbackOptions());
+    ASSERT_TRUE(running.ok());
+    address = running->address;
+    running->Shutdown(absl::ZeroDuration());
+  }
+  auto channel = CreateChannel(address, {}, RpcTimeouts::Default());
+  ASSERT_TRUE(channel.ok());
+  const absl::Status status =
+      WaitUntilConnected(**channel, address, absl::Milliseconds(300));
+  EXPECT_EQ(FailureOf(status), Failure::kUnreachable);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(address));
+}
+
+// The default server answers such pings with GOAWAY "too_many_pings" after the third one.
+TEST(RpcChannel, SurvivesFastKeepaliveOnAnIdleConnection) {
+  auto running = StartServer(LoopbackOptions());
+  ASSERT_TRUE(running.ok());
+  RpcTimeouts fast = RpcTimeouts::Default();
+  fast.keepalive_interval = absl::Milliseconds(100);
+  auto channel = CreateChannel(running->address, {}, fast);
+  ASSERT_TRUE(channel.ok());
+  ASSERT_TRUE(WaitUntilConnected(**channel, running->address, absl::Seconds(5)).ok());
+  const bool changed = (*channel)->WaitForStateChange(
+      GRPC_CHANNEL_READY, absl::ToChronoTime(absl::Now() + absl::Seconds(3)));
+  EXPECT_FALSE(changed) << "state " << (*channel)->GetState(false);
+  EXPECT_EQ(Ping(*channel), absl::OkStatus());
+}
+
+// One CA, a server and a client certificate, made by the openssl program.
+class RpcTls : public testing::Test {
+ protected:
+  void SetUp() override {
+    SilenceGrpcLog();
+    if (std::system("openssl version >/dev/null 2>&1") != 0) {
+      GTEST_SKIP() << "SKIPPED: no openssl program, TLS is not tested";
+    }
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "tls.XXXXXX").string();
+    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
+    directory_ = pattern;
+    MakeCa("ca");
+    MakeLeaf("server", "ca");
+    MakeLeaf("client", "ca");
+    MakeCa("stranger");
+    MakeLeaf("intruder", "stranger");
+  }
+
+  void TearDown() override {
+    if (!directory_.empty()) std::filesystem::remove_all(directory_);
+  }
+
+  std::string Path(const std::string& name) const {
+    return absl::StrCat(directory_, "/", name);
+  }
+
+  TlsOptions Identity(const std::string& name) const {
+    return {Path(name + ".crt"), Path(name + ".key"), Path("ca.crt")};
+  }
+
+  void MakeCa(const std::string& name) {
+    OpenSsl(absl::StrCat(
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2",
+        " -subj /CN=", name, " -keyout ", Path(name + ".key"), " -out ",
+        Path(name + ".crt")));
+  }
+
+  void MakeLeaf(const std::string& name, const std::string& ca) {
+    OpenSsl(absl::StrCat(
+        "req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=", name,
+        " -addext subjectAltName=IP:127.0.0.1 -keyout ", Path(name + ".key"), " -out ",
+        Path(name + ".csr")));
+    OpenSsl(absl::StrCat("x509 -req -in ", Path(name + ".csr"),
+                         " -copy_extensions copyall -CA ", Path(ca + ".crt"), " -CAkey ",
+                         Path(ca + ".key"), " -CAcreateserial -days 2 -out ",
+                         Path(name + ".crt")));
+  }
+
+  absl::Status Connect(const std::string& address, const TlsOptions& tls) {
+    auto channel = CreateChannel(address, tls, RpcTimeouts::Default());
+    if (!channel.ok()) return channel.status();
+    absl::Status connected = WaitUntilConnected(**channel, address, absl::Seconds(1));
+    return connected.ok() ? Ping(*channel) : connected;
+  }
+
+  std::string directory_;
+
+ private:
+  static void OpenSsl(const std::string& arguments) {
+    ASSERT_EQ(std::system(absl::StrCat("openssl ", arguments, " 2>/dev/null").c_str()), 0)
+        << arguments;
+  }
+};
+
+TEST_F(RpcTls, LetsInOnlyClientsThatTheCaSigned) {
+  ServerOptions options = LoopbackOptions();
+  options.tls = Identity("server");
+  auto running = StartServer(options);
+  ASSERT_TRUE(running.ok()) << running.status();
+
+  EXPECT_EQ(Connect(running->address, Identity("client")), absl::OkStatus());
+  EXPECT_FALSE(Connect(running->address, Identity("intruder")).ok());
+  EXPECT_FALSE(Connect(running->address, {"", "", Path("ca.crt")}).ok())
+      << "no certificate";
+  EXPECT_FALSE(Connect(running->address, {}).ok()) << "plain text";
+}
+
+TEST_F(RpcTls, ClientsRefuseAServerOfAnotherCa) {
+  ServerOptions options = LoopbackOptions();
+  options.tls = {Path("intruder.crt"), Path("intruder.key"), Path("ca.crt")};
+  auto running = StartServer(options);
+  ASSERT_TRUE(running.ok()) << running.status();
+  EXPECT_FALSE(Connect(running->address, Identity("client")).ok());
+}
+
+TEST_F(RpcTls, ListensBeyondLoopbackWithoutBeingAsked) {
+  ServerOptions options = LoopbackOptions();
+  options.listen = "0.0.0.0:0";
+  options.tls = Identity("server");
+  EXPECT_TRUE(StartServer(options).ok());
+}
+
+TEST_F(RpcTls, NamesTheFlagOfAWrongFile) {
+  TlsOptions missing = Identity("server");
+  missing.key_file = Path("nowhere.key");
+  EXPECT_THAT(std::string(CheckTlsOptions(missing).message()), HasSubstr("--tls-key"));
+  TlsOptions half;
+  half.cert_file = Path("server.crt");
+  EXPECT_EQ(FailureOf(CheckTlsOptions(half)), Failure::kUsage);
+  TlsOptions both = Identity("server");
+  both.insecure = true;
+  EXPECT_THAT(std::string(CheckTlsOptions(both).message()), HasSubstr("--insecure"));
+  TlsOptions no_pem = Identity("server");
+  no_pem.ca_file = "/dev/null";
+  EXPECT_THAT(std::string(CheckTlsOptions(no_pem).message()), HasSubstr("no PEM"));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,74 @@
+{{/*
+Names, labels and addresses. Every template takes its words from here, so that selectors, services
+and flags cannot disagree. "Scope" is (dict "root" $ "component" "server"): the chart and one part.
+*/}}
+
+{{- define "syncline.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{/* 40 characters leave room for "-coordinator-0" and a StatefulSet's hash in a 63-character label. */}}
+{{- define "syncline.fullname" -}}
+{{- $name := default .Chart.Name .Values.nameOverride }}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- else if contains $name .Release.Name }}
+{{- .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{/* What selects pods: must never change over the life of a release. */}}
+{{- define "syncline.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "syncline.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name | quote }}
+{{- end }}
+
+{{/* Labels of a resource. Takes a scope. */}}
+{{- define "syncline.labels" -}}
+{{ include "syncline.selectorLabels" .root }}
+app.kubernetes.io/component: {{ .component }}
+app.kubernetes.io/part-of: syncline
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{- define "syncline.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "syncline.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{- define "syncline.image" -}}
+{{- with .Values.image }}
+{{- if .digest }}
+{{- printf "%s@%s" .repository .digest }}
+{{- else }}
+{{- printf "%s:%s" .repository (default $.Chart.AppVersion .tag) }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Full DNS name of a service of this release. Takes (list $ "name"). */}}
+{{- define "syncline.serviceHost" -}}
+{{- $root := index . 0 }}
+{{- printf "%s.%s.svc.%s" (index . 1) $root.Release.Namespace $root.Values.clusterDomain }}
+{{- end }}
+
+{{/* The coordinator as servers see it: found before it is ready, so that all may start at once. */}}
+{{- define "syncline.coordinatorPeer" -}}
+{{- $headless := printf "%s-coordinator" (include "syncline.fullname" .) }}
+{{- printf "%s:7070" (include "syncline.serviceHost" (list . $headless)) }}
+{{- end }}
+
+{{/* The coordinator as clients see it. */}}
+{{- define "syncline.coordinatorClient" -}}
+{{- printf "%s:7070" (include "syncline.serviceHost" (list . (include "syncline.fullname" .))) }}
+{{- end }}

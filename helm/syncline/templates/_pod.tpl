@@ -1,0 +1,173 @@
+{{/*
+What all pods of the chart have in common.
+*/}}
+
+{{/* Who runs the pod, and where. Takes (dict "root" $ "part" .Values.server). */}}
+{{- define "syncline.podSettings" -}}
+serviceAccountName: {{ include "syncline.serviceAccountName" .root }}
+automountServiceAccountToken: false
+# A service named "syncline" would otherwise put SYNCLINE_PORT and the like into the environment.
+enableServiceLinks: false
+securityContext:
+  {{- toYaml .root.Values.podSecurityContext | nindent 2 }}
+terminationGracePeriodSeconds: {{ .part.terminationGracePeriodSeconds }}
+{{- with .root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . | quote }}
+  {{- end }}
+{{- end }}
+{{- with .part.priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with .part.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .part.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .part.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/*
+Metadata of a pod. The chart's version is not among the labels: an upgrade that changes only the
+chart must not restart servers, and one that changes the settings must. Takes (dict "root" $ "component" "server" "part" .Values.server).
+*/}}
+{{- define "syncline.podMetadata" -}}
+annotations:
+  checksum/config: {{ include "syncline.settings" .root | sha256sum }}
+  {{- with .part.podAnnotations }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{ include "syncline.podLabels" . }}
+{{- end }}
+
+{{/* Labels of a pod. Takes what podMetadata takes. */}}
+{{- define "syncline.podLabels" -}}
+labels:
+  {{- include "syncline.selectorLabels" .root | nindent 2 }}
+  app.kubernetes.io/component: {{ .component }}
+  app.kubernetes.io/part-of: syncline
+  {{- with .root.Values.commonLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+  {{- with .part.podLabels }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end }}
+
+{{/* Settings that every Syncline process reads from its environment; config.env wins. */}}
+{{- define "syncline.settings" -}}
+{{- with .Values.config }}
+{{- $settings := dict
+      "SYNCLINE_FAILURE_TIMEOUT" .failureTimeout
+      "SYNCLINE_LOG_FORMAT" .logFormat
+      "UCX_TCP_PORT_RANGE" (printf "%d-%d" (int .dataPorts.first) (int .dataPorts.last)) }}
+{{- toYaml (merge (deepCopy .env) $settings) }}
+{{- end }}
+{{- end }}
+
+{{- define "syncline.envFrom" -}}
+envFrom:
+  - configMapRef:
+      name: {{ include "syncline.fullname" . }}
+{{- end }}
+
+{{- define "syncline.tlsMount" -}}
+{{- if .Values.tls.enabled -}}
+- name: tls
+  mountPath: /etc/syncline/tls
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "syncline.tlsVolume" -}}
+{{- if .Values.tls.enabled -}}
+- name: tls
+  secret:
+    secretName: {{ .Values.tls.existingSecret }}
+    defaultMode: 0440
+{{- end }}
+{{- end }}
+
+{{/* How a client process finds its certificates. */}}
+{{- define "syncline.tlsEnv" -}}
+{{- if .Values.tls.enabled -}}
+- name: SYNCLINE_TLS_CERT
+  value: /etc/syncline/tls/tls.crt
+- name: SYNCLINE_TLS_KEY
+  value: /etc/syncline/tls/tls.key
+- name: SYNCLINE_TLS_CA
+  value: /etc/syncline/tls/ca.crt
+{{- end }}
+{{- end }}
+
+{{/*
+The container of a long-running service. Takes (dict "root" $ "component" "server" "part"
+.Values.server "args" (list …)); args are the flags that only this role has.
+*/}}
+{{- define "syncline.serviceContainer" -}}
+name: {{ .component }}
+image: {{ include "syncline.image" .root }}
+imagePullPolicy: {{ .root.Values.image.pullPolicy }}
+securityContext:
+  {{- toYaml .root.Values.containerSecurityContext | nindent 2 }}
+args:
+  - serve
+  - --role={{ .component }}
+  - --listen=0.0.0.0:7070
+  - --admin-listen=0.0.0.0:7071
+  - --advertise=$(POD_NAME).{{ include "syncline.serviceHost" (list .root (printf "%s-%s" (include "syncline.fullname" .root) .component)) }}:7070
+  - --state-dir=/var/lib/syncline
+  {{- range .args }}
+  - {{ . }}
+  {{- end }}
+  {{- if .root.Values.tls.enabled }}
+  - --tls-cert=/etc/syncline/tls/tls.crt
+  - --tls-key=/etc/syncline/tls/tls.key
+  - --tls-ca=/etc/syncline/tls/ca.crt
+  {{- else }}
+  - --insecure
+  {{- end }}
+env:
+  - name: POD_NAME
+    valueFrom:
+      fieldRef:
+        fieldPath: metadata.name
+{{ include "syncline.envFrom" .root }}
+ports:
+  - name: control
+    containerPort: 7070
+  - name: admin
+    containerPort: 7071
+{{- with .root.Values.probes }}
+startupProbe:
+  httpGet: {path: /livez, port: admin}
+  periodSeconds: {{ .startup.periodSeconds }}
+  failureThreshold: {{ .startup.failureThreshold }}
+readinessProbe:
+  httpGet: {path: /readyz, port: admin}
+  periodSeconds: {{ .readiness.periodSeconds }}
+  failureThreshold: {{ .readiness.failureThreshold }}
+livenessProbe:
+  httpGet: {path: /livez, port: admin}
+  periodSeconds: {{ .liveness.periodSeconds }}
+  failureThreshold: {{ .liveness.failureThreshold }}
+  timeoutSeconds: 5
+{{- end }}
+resources:
+  {{- toYaml .part.resources | nindent 2 }}
+volumeMounts:
+  - name: state
+    mountPath: /var/lib/syncline
+  - name: tmp
+    mountPath: /tmp
+  - name: shm
+    mountPath: /dev/shm
+  {{- include "syncline.tlsMount" .root | nindent 2 }}
+{{- end }}

@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# Checks deploy/ and helm/ with the real tools: Helm, Kubernetes' own types, promtool, hadolint.
+#
+#   tests/deploy/check.sh [WORD…]     only the checks whose name contains one of the words
+#
+# Needs nothing installed: what cannot be had is a SKIP line, never a failure. Python packages go to
+# build/venv. Closes with "deploy: N passed, N failed, N skipped"; exits 1 when something failed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+
+readonly VENV=build/venv
+
+present() {
+  case $1 in
+    hadolint) [[ -x $VENV/bin/hadolint ]] ;;
+    *) "$VENV/bin/python" -c "import $1" 2>/dev/null ;;
+  esac
+}
+
+# Without a package index this gives up after seconds, at the first package.
+install_python_tools() {
+  local module requirement
+  [[ -x $VENV/bin/pip ]] || python3 -m venv "$VENV" || return 0
+  while read -r module requirement; do
+    [[ $module == \#* ]] && continue
+    present "$module" && continue
+    echo "deploy: installing $requirement into $VENV"
+    timeout 90 "$VENV/bin/pip" install --quiet --disable-pip-version-check --timeout 5 --retries 1 \
+      "$requirement" >/dev/null 2>&1 || return 0
+  done <tests/deploy/requirements.txt
+}
+
+mkdir -p build
+# Two runs in one checkout must not install into one environment at a time.
+exec 9>build/venv.lock
+flock 9
+install_python_tools
+exec 9>&-
+
+python=python3
+[[ -x $VENV/bin/python ]] && python=$VENV/bin/python
+exec env PATH="$PWD/$VENV/bin:$PATH" PYTHONDONTWRITEBYTECODE=1 "$python" tests/deploy/main.py "$@"

@@ -1,0 +1,14 @@
+#include "comm/codec/bf16/bf16.h"
+#include "comm/codec/codec.h"
+#include "comm/codec/fp32/fp32.h"
+
+namespace syncline {
+
+CodecRegistry CodecRegistry::Builtin() {
+  CodecRegistry registry;
+  registry.Register(MakeFp32Codec());
+  registry.Register(MakeBf16Codec());
+  return registry;
+}
+
+}  // namespace syncline

@@ -1,0 +1,59 @@
+#include "comm/codec/fp32/fp32.h"
+
+#include <cstring>
+
+#include "comm/base/check.h"
+#include "comm/base/dispatch.h"
+#include "comm/base/status.h"
+#include "comm/codec/dense.h"
+#include "comm/codec/wire_values.h"
+
+namespace syncline {
+namespace {
+
+constexpr size_t kBytesPerElement = 4;
+
+SYNCLINE_MULTIVERSION void AddScaled(size_t n, const WireFloat* __restrict values,
+                                     float weight, float* __restrict accumulator) {
+  for (size_t i = 0; i < n; ++i) accumulator[i] += weight * values[i];
+}
+
+class Fp32Codec final : public Codec {
+ public:
+  CodecId id() const override { return CodecId::kFp32; }
+  std::string_view name() const override { return "fp32"; }
+
+  size_t MaxEncodedBytes(uint32_t elements) const override {
+    return size_t{elements} * kBytesPerElement;
+  }
+
+  size_t Encode(std::span<float> values, MutableByteView out) const override {
+    SYNCLINE_CHECK(out.size() >= values.size_bytes());
+    if (!values.empty()) std::memcpy(out.data(), values.data(), values.size_bytes());
+    return values.size_bytes();
+  }
+
+  absl::Status DecodeAdd(ByteView bytes, float weight,
+                         std::span<float> accumulator) const override {
+    SYNCLINE_RETURN_IF_ERROR(
+        CheckDenseLength(bytes, accumulator.size(), kBytesPerElement));
+    AddScaled(accumulator.size(), AsFloats(bytes.data()), weight, accumulator.data());
+    return absl::OkStatus();
+  }
+
+  absl::Status Decode(ByteView bytes, std::span<float> out) const override {
+    SYNCLINE_RETURN_IF_ERROR(CheckDenseLength(bytes, out.size(), kBytesPerElement));
+    if (!out.empty()) std::memcpy(out.data(), bytes.data(), bytes.size());
+    return absl::OkStatus();
+  }
+
+  absl::Status Validate(ByteView bytes, uint32_t elements) const override {
+    return CheckDenseLength(bytes, elements, kBytesPerElement);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<Codec> MakeFp32Codec() { return std::make_unique<Fp32Codec>(); }
+
+}  // namespace syncline

@@ -1,0 +1,12 @@
+// FP32: values travel as they are, 4 bytes each.
+#pragma once
+
+#include <memory>
+
+#include "comm/codec/codec.h"
+
+namespace syncline {
+
+std::unique_ptr<Codec> MakeFp32Codec();
+
+}  // namespace syncline

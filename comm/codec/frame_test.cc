@@ -1,0 +1,276 @@
+#include "comm/codec/frame.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "comm/base/crc32c.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Where each field lies on the wire (docs/wire_format.md), written down a second time.
+struct Field {
+  const char* name;
+  size_t offset;
+  size_t bytes;
+};
+constexpr Field kFields[] = {
+    {"magic", 0, 4},          {"version", 4, 2},      {"codec", 6, 2},
+    {"tensor", 8, 4},         {"tile", 12, 4},        {"elements", 16, 4},
+    {"nonzeros", 20, 4},      {"step", 24, 8},        {"epoch", 32, 8},
+    {"payload_bytes", 40, 4}, {"payload_crc", 44, 4}, {"flags", 48, 4},
+    {"reserved0", 52, 4},     {"reserved1", 56, 4},   {"header_crc", 60, 4}};
+
+struct FrameCase {
+  const char* codec;
+  Checksum checksum;
+};
+
+std::vector<float> SomeValues(uint32_t n) {
+  std::vector<float> values(n);
+  for (uint32_t i = 0; i < n; ++i) values[i] = 0.5f * static_cast<float>(i) - 7.0f;
+  return values;
+}
+
+class Frame : public ::testing::TestWithParam<FrameCase> {
+ protected:
+  static BlockLabel Label(uint32_t elements) {
+    return {.range = {.tensor = 5,
+                      .first_element = 3 * uint64_t{kTileElements},
+                      .elements = elements},
+            .step = 41,
+            .epoch = 7};
+  }
+
+  Buffer Encode(const BlockLabel& label, std::span<float> values) {
+    return Gather(EncodeBlock(codec_, label, values, GetParam().checksum, pool_));
+  }
+
+  // Makes the header CRC of tile `tile` right again after a change.
+  static void Reseal(const Buffer& payload, size_t tile) {
+    std::byte* header = payload.data() + 64 * tile;
+    const uint32_t crc = Crc32c({header, 60});
+    std::memcpy(header + 60, &crc, 4);
+  }
+
+  const CodecRegistry registry_ = CodecRegistry::Builtin();
+  const Codec& codec_ = **registry_.FindByName(GetParam().codec);
+  BufferPool pool_{64 << 20};
+};
+
+INSTANTIATE_TEST_SUITE_P(AllCodecs, Frame,
+                         ::testing::Values(FrameCase{"fp32", Checksum::kHeaderOnly},
+                                           FrameCase{"fp32", Checksum::kHeaderAndPayload},
+                                           FrameCase{"bf16", Checksum::kHeaderOnly},
+                                           FrameCase{"bf16",
+                                                     Checksum::kHeaderAndPayload}),
+                         [](const auto& info) {
+                           return std::string(info.param.codec) +
+                                  (info.param.checksum == Checksum::kHeaderOnly
+                                       ? "HeaderOnly"
+                                       : "WithPayload");
+                         });
+
+TEST_P(Frame, RoundTripsBlocksOfAllShapes) {
+  for (const uint32_t n : {1u, 15u, 16u, 17u, 65535u, 65536u, 65537u, 131072u, 200'001u,
+                           kBlockElements - 1, kBlockElements}) {
+    std::vector<float> values = SomeValues(n);
+    const Buffer payload = Encode(Label(n), values);
+    EXPECT_EQ(payload.size(), MaxBlockBytes(codec_, n));
+    EXPECT_LE(payload.size(), kMaxMessagePayloadBytes);
+    EXPECT_EQ(payload.size() % kTileAlignment, 0u);
+    const auto block = ParseBlock(payload.view(), Label(n), codec_);
+    ASSERT_TRUE(block.ok()) << n << " " << block.status();
+    EXPECT_EQ(block->codec, &codec_);
+    ASSERT_EQ(block->tiles.size(), TilesOf(n));
+    uint32_t next = 0;
+    for (const TileView& tile : block->tiles) {
+      EXPECT_EQ(tile.first_element, next);
+      EXPECT_EQ((tile.bytes.data() - payload.data()) % 64, 0);
+      std::vector<float> decoded(tile.elements);
+      ASSERT_TRUE(codec_.Decode(tile.bytes, decoded).ok());
+      std::vector<std::byte> again(codec_.MaxEncodedBytes(tile.elements));
+      codec_.Encode(std::span(values).subspan(next, tile.elements), again);
+      EXPECT_TRUE(std::ranges::equal(tile.bytes, again));
+      next += tile.elements;
+    }
+    EXPECT_EQ(next, n);
+  }
+}
+
+TEST_P(Frame, RefusesEveryChangedHeaderByteEvenWithARightCrc) {
+  std::vector<float> values = SomeValues(70'001);
+  const Buffer original = Encode(Label(70'001), values);
+  for (size_t tile = 0; tile < 2; ++tile) {
+    for (const Field& field : kFields) {
+      for (size_t byte = 0; byte < field.bytes; ++byte) {
+        const Buffer changed = Buffer::CopyOf(original.view());
+        changed.data()[64 * tile + field.offset + byte] ^= std::byte{0x11};
+        EXPECT_FALSE(ParseBlock(changed.view(), Label(70'001), codec_).ok())
+            << field.name << " byte " << byte;
+        if (field.offset == 60) continue;
+        Reseal(changed, tile);
+        EXPECT_FALSE(ParseBlock(changed.view(), Label(70'001), codec_).ok())
+            << field.name << " byte " << byte << " resealed";
+      }
+    }
+  }
+}
+
+TEST_P(Frame, RefusesEveryTruncationAndExtension) {
+  std::vector<float> values = SomeValues(333);
+  const Buffer payload = Encode(Label(333), values);
+  for (size_t size = 0; size < payload.size(); ++size) {
+    ASSERT_FALSE(ParseBlock(payload.view().first(size), Label(333), codec_).ok()) << size;
+  }
+  for (const size_t more : {1u, 63u, 64u, 4096u}) {
+    const Buffer longer = Buffer::Allocate(payload.size() + more);
+    std::memset(longer.data(), 0, longer.size());
+    std::memcpy(longer.data(), payload.data(), payload.size());
+    EXPECT_FALSE(ParseBlock(longer.view(), Label(333), codec_).ok()) << more;
+  }
+}
+
+TEST_P(Frame, RefusesAHugePayloadLengthWithARightCrc) {
+  std::vector<float> values = SomeValues(100);
+  for (const uint32_t claimed :
+       {0u, 1u, 199u, 401u, 0x7fffffffu, 0xffffffffu, 0xffffffc1u}) {
+    const Buffer payload = Encode(Label(100), values);
+    std::memcpy(payload.data() + 40, &claimed, 4);
+    Reseal(payload, 0);
+    EXPECT_FALSE(ParseBlock(payload.view(), Label(100), codec_).ok()) << claimed;
+  }
+}
+
+TEST_P(Frame, RefusesPaddingThatIsNotZero) {
+  std::vector<float> values = SomeValues(1);
+  const Buffer payload = Encode(Label(1), values);
+  payload.data()[payload.size() - 1] = std::byte{1};
+  EXPECT_THAT(
+      std::string(ParseBlock(payload.view(), Label(1), codec_).status().message()),
+      HasSubstr("padding"));
+}
+
+TEST_P(Frame, RefusesAnotherBlockStepEpochOrCodec) {
+  std::vector<float> values = SomeValues(100);
+  const Buffer payload = Encode(Label(100), values);
+  const auto refused = [&](BlockLabel expected, const char* field) {
+    const absl::Status status = ParseBlock(payload.view(), expected, codec_).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(status.message()), HasSubstr(field));
+  };
+  BlockLabel expected = Label(100);
+  expected.step = 42;
+  refused(expected, "step is 41, expected 42");
+  expected = Label(100);
+  expected.epoch = 8;
+  refused(expected, "epoch is 7, expected 8");
+  expected = Label(100);
+  expected.range.tensor = 6;
+  refused(expected, "tensor");
+  expected = Label(100);
+  expected.range.first_element = 0;
+  refused(expected, "tile");
+  expected = Label(100);
+  expected.range.elements = 99;
+  refused(expected, "elements");
+  const Codec& other = **registry_.FindByName(codec_.name() == "fp32" ? "bf16" : "fp32");
+  EXPECT_THAT(
+      std::string(ParseBlock(payload.view(), Label(100), other).status().message()),
+      HasSubstr("codec"));
+}
+
+// Random bytes, and right frames with random damage whose CRCs are made right again.
+// Whatever happens, nothing outside the payload is read (the address sanitizer watches)
+// and what is accepted has exactly the expected shape.
+TEST_P(Frame, SurvivesRandomBytes) {
+  std::mt19937 random(12345);
+  std::vector<float> values = SomeValues(65536 + 40);
+  const BlockLabel label = Label(static_cast<uint32_t>(values.size()));
+  const Buffer right = Encode(label, values);
+  for (int round = 0; round < 3000; ++round) {
+    Buffer payload;
+    if (round % 3 == 0) {
+      payload = Buffer::Allocate(1 + random() % 2000);
+      for (std::byte& byte : payload.mutable_view())
+        byte = static_cast<std::byte>(random());
+    } else {
+      payload = Buffer::CopyOf(
+          right.view().first(right.size() - (round % 2) * (random() % 400)));
+      for (int damage = 0; damage < 3; ++damage) {
+        payload.data()[random() % 128] ^= static_cast<std::byte>(1u << (random() % 8));
+      }
+      Reseal(payload, 0);
+      Reseal(payload, 1);
+    }
+    const auto block = ParseBlock(payload.view(), label, codec_);
+    if (!block.ok()) continue;
+    ASSERT_EQ(block->tiles.size(), 2u);
+    ASSERT_EQ(block->tiles[0].bytes.size(), codec_.MaxEncodedBytes(65536));
+    ASSERT_EQ(block->tiles[1].bytes.size(), codec_.MaxEncodedBytes(40));
+  }
+}
+
+TEST(FrameChecksum, PayloadCrcNoticesEveryChangedByte) {
+  const CodecRegistry registry = CodecRegistry::Builtin();
+  BufferPool pool(1 << 20);
+  for (const CodecId id : {CodecId::kFp32, CodecId::kBf16}) {
+    const Codec& codec = **registry.Find(id);
+    std::vector<float> values = SomeValues(150);
+    const BlockLabel label = {.range = {.elements = 150}, .step = 1};
+    const Buffer payload =
+        Gather(EncodeBlock(codec, label, values, Checksum::kHeaderAndPayload, pool));
+    for (size_t i = 64; i < 64 + codec.MaxEncodedBytes(150); ++i) {
+      payload.data()[i] ^= std::byte{0x40};
+      ASSERT_EQ(ParseBlock(payload.view(), label, codec).status().code(),
+                absl::StatusCode::kDataLoss)
+          << i;
+      payload.data()[i] ^= std::byte{0x40};
+    }
+    EXPECT_TRUE(ParseBlock(payload.view(), label, codec).ok());
+  }
+}
+
+TEST(FrameFp32, BorrowsTheValuesInsteadOfCopyingThem) {
+  const CodecRegistry registry = CodecRegistry::Builtin();
+  BufferPool pool(1 << 20);
+  std::vector<float> values = SomeValues(65536 + 17);
+  const BlockLabel label = {.range = {.tensor = 0, .elements = 65536 + 17}};
+  const Payload payload = EncodeBlock(**registry.Find(CodecId::kFp32), label, values,
+                                      Checksum::kHeaderOnly, pool);
+  ASSERT_EQ(payload.size(), 3u);
+  EXPECT_EQ(payload[0].size, 128u);
+  EXPECT_EQ(static_cast<const void*>(payload[1].data), values.data());
+  EXPECT_EQ(payload[1].size, values.size() * 4);
+  EXPECT_EQ(payload[2].size, 128u - 17 * 4);
+}
+
+TEST(FrameHeader, LiesOnTheWireAsWrittenDown) {
+  const CodecRegistry registry = CodecRegistry::Builtin();
+  BufferPool pool(1 << 20);
+  float values[] = {1.0f};
+  const BlockLabel label = {
+      .range = {.tensor = 0x01020304, .first_element = 65536, .elements = 1},
+      .step = 0x1122334455667788,
+      .epoch = 9};
+  const Buffer payload = Gather(EncodeBlock(**registry.Find(CodecId::kBf16), label,
+                                            values, Checksum::kHeaderOnly, pool));
+  const unsigned char want[60] = {
+      'S',  'T',  'L', '1', 1, 0, 2, 0, 4, 3,    2,    1,    1,    0,    0,
+      0,    1,    0,   0,   0, 1, 0, 0, 0, 0x88, 0x77, 0x66, 0x55, 0x44, 0x33,
+      0x22, 0x11, 9,   0,   0, 0, 0, 0, 0, 0,    2,    0,    0,    0};
+  ASSERT_EQ(payload.size(), 128u);
+  EXPECT_EQ(std::memcmp(payload.data(), want, sizeof(want)), 0);
+  EXPECT_EQ(payload.data()[64], std::byte{0x80});
+  EXPECT_EQ(payload.data()[65], std::byte{0x3f});
+}
+
+}  // namespace
+}  // namespace syncline

@@ -18,6 +18,14 @@ function(syncline_glob out)
   set(${out} ${sources} PARENT_SCOPE)
 endfunction()
 
+# ThreadSanitizer cannot see abseil's locks by itself; see cmake/sanitizers/README.md.
+function(syncline_add_sanitizer_objects target)
+  if(TARGET syncline_tsan_absl)
+    target_sources(${target} PRIVATE $<TARGET_OBJECTS:syncline_tsan_absl>)
+    target_link_libraries(${target} PRIVATE absl::synchronization ${CMAKE_DL_LIBS})
+  endif()
+endfunction()
+
 function(syncline_library)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPS" ${ARGN})
   if(NOT ARG_SOURCES)
@@ -40,6 +48,7 @@ function(syncline_executable)
   endif()
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE syncline_options ${ARG_DEPS})
+  syncline_add_sanitizer_objects(${ARG_NAME})
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 endfunction()
 
@@ -63,6 +72,7 @@ function(syncline_test)
   endif()
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE syncline_options ${ARG_DEPS} GTest::gmock_main)
+  syncline_add_sanitizer_objects(${ARG_NAME})
   # PRE_TEST: a test binary that crashes at start fails its test, not the build.
   gtest_discover_tests(
     ${ARG_NAME}

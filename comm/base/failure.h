@@ -1,8 +1,9 @@
 // Failures that an operator must tell apart, carried as a payload of absl::Status.
 //
-// absl's codes say what kind of error happened; a Failure says which of the few situations of
-// docs/errors.md it is, and so which exit code `syncline` ends with. Layers below cli/ attach it
-// where they know; it survives SYNCLINE_RETURN_IF_ERROR and travels over gRPC (comm/rpc/status.h).
+// absl's codes say what kind of error happened; a Failure says which of the few
+// situations of docs/errors.md it is, and so which exit code `syncline` ends with. Layers
+// below cli/ attach it where they know; it survives SYNCLINE_RETURN_IF_ERROR and travels
+// over gRPC (comm/rpc/status.h).
 //
 //   return WithFailure(absl::UnavailableError("127.0.0.1:7070 is in use; ..."),
 //                      Failure::kPortInUse);

@@ -1,0 +1,227 @@
+#include "server/store/sqlite_store.h"
+
+#include <sqlite3.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+// In the file's header: "SYNC" marks the file as ours, the number is the layout's
+// version.
+constexpr int kApplicationId = 0x53594e43;
+constexpr int kLayoutVersion = 1;
+
+absl::Status Unusable(absl::StatusCode code, const std::string& message) {
+  return WithFailure(absl::Status(code, message), Failure::kStateUnusable);
+}
+
+struct CloseDatabase {
+  void operator()(sqlite3* database) const { sqlite3_close(database); }
+};
+struct FinalizeStatement {
+  void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
+};
+using Database = std::unique_ptr<sqlite3, CloseDatabase>;
+using Statement = std::unique_ptr<sqlite3_stmt, FinalizeStatement>;
+
+// What SQLite's result code means to an operator, and what to do about it.
+absl::Status ToStatus(int code, sqlite3* database, const std::string& path) {
+  const std::string reason =
+      database != nullptr ? sqlite3_errmsg(database) : sqlite3_errstr(code);
+  switch (code & 0xff) {
+    case SQLITE_BUSY:
+    case SQLITE_LOCKED:
+      return Unusable(
+          absl::StatusCode::kFailedPrecondition,
+          absl::StrCat("state file ", path,
+                       " is in use by another coordinator; stop that one, or give "
+                       "this one its own --state-dir"));
+    case SQLITE_FULL:
+      return Unusable(absl::StatusCode::kResourceExhausted,
+                      absl::StrCat("no space left to write state file ", path,
+                                   "; free space on its disk"));
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+      return Unusable(
+          absl::StatusCode::kDataLoss,
+          absl::StrCat("state file ", path, " is damaged (", reason,
+                       "); restore it from a backup, or move it away to start "
+                       "without the jobs it knew"));
+    case SQLITE_CANTOPEN:
+    case SQLITE_READONLY:
+    case SQLITE_PERM:
+      return Unusable(
+          absl::StatusCode::kPermissionDenied,
+          absl::StrCat("cannot write state file ", path, " (", reason,
+                       "); check its owner and permissions, or choose another "
+                       "--state-dir"));
+    default:
+      return Unusable(absl::StatusCode::kUnavailable,
+                      absl::StrCat("state file ", path, " failed: ", reason,
+                                   "; check its disk (dmesg)"));
+  }
+}
+
+absl::Status MakeDirectory(const std::string& directory) {
+  std::error_code error;
+  const bool made = std::filesystem::create_directories(directory, error);
+  if (made) chmod(directory.c_str(), 0700);
+  if (!error && access(directory.c_str(), R_OK | W_OK | X_OK) == 0)
+    return absl::OkStatus();
+  const std::string reason = error ? error.message() : std::strerror(errno);
+  return Unusable(
+      absl::StatusCode::kPermissionDenied,
+      absl::StrCat("cannot write to state directory '", directory, "': ", reason,
+                   "; make it writable for this user, or choose another --state-dir"));
+}
+
+class SqliteStore final : public StateStore {
+ public:
+  SqliteStore(Database database, std::string path)
+      : path_(std::move(path)), database_(std::move(database)) {}
+
+  absl::Status Prepare() {
+    absl::MutexLock lock(&mutex_);
+    // A commit reaches the disk before it is answered (FULL), as one append (WAL);
+    // exclusive locking needs no shared-memory file and keeps a second coordinator out.
+    SYNCLINE_RETURN_IF_ERROR(Execute("PRAGMA locking_mode=EXCLUSIVE"));
+    SYNCLINE_RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL"));
+    SYNCLINE_RETURN_IF_ERROR(Execute("PRAGMA synchronous=FULL"));
+    SYNCLINE_RETURN_IF_ERROR(Execute("BEGIN EXCLUSIVE"));
+    const absl::Status made = CheckAndMakeTable();
+    SYNCLINE_RETURN_IF_ERROR(Execute(made.ok() ? "COMMIT" : "ROLLBACK"));
+    return made;
+  }
+
+  absl::StatusOr<std::optional<Versioned>> Load(std::string_view key) override {
+    absl::MutexLock lock(&mutex_);
+    return LoadLocked(key);
+  }
+
+  absl::StatusOr<int64_t> CompareAndSet(std::string_view key, int64_t expected_version,
+                                        std::string_view value) override {
+    SYNCLINE_RETURN_IF_ERROR(CheckValueSize(key, value));
+    absl::MutexLock lock(&mutex_);
+    SYNCLINE_ASSIGN_OR_RETURN(const auto current, LoadLocked(key));
+    const int64_t version = current.has_value() ? current->version : kAbsent;
+    if (version != expected_version)
+      return VersionConflict(key, expected_version, version);
+    // The lock is ours alone, so nothing changes between the two statements; a statement
+    // outside of BEGIN is its own transaction.
+    SYNCLINE_ASSIGN_OR_RETURN(
+        const Statement set,
+        Compile(
+            "INSERT INTO state(key, version, value) VALUES(?1, ?2, ?3) ON CONFLICT(key) "
+            "DO UPDATE SET version = excluded.version, value = excluded.value"));
+    BindText(set.get(), 1, key);
+    sqlite3_bind_int64(set.get(), 2, version + 1);
+    sqlite3_bind_blob64(set.get(), 3, value.data(), value.size(), SQLITE_STATIC);
+    if (const int code = sqlite3_step(set.get()); code != SQLITE_DONE) return Error(code);
+    return version + 1;
+  }
+
+ private:
+  absl::Status CheckAndMakeTable() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    SYNCLINE_ASSIGN_OR_RETURN(const std::string check, ReadPragma("quick_check(1)"));
+    if (check != "ok") return Error(SQLITE_CORRUPT);
+    SYNCLINE_ASSIGN_OR_RETURN(const std::string owner, ReadPragma("application_id"));
+    SYNCLINE_ASSIGN_OR_RETURN(const std::string layout, ReadPragma("user_version"));
+    const bool is_new = owner == "0" && layout == "0";
+    if (!is_new && (owner != absl::StrCat(kApplicationId) ||
+                    layout != absl::StrCat(kLayoutVersion))) {
+      return Unusable(absl::StatusCode::kFailedPrecondition,
+                      absl::StrCat("state file ", path_, " has layout ", layout,
+                                   ", this syncline reads ", kLayoutVersion,
+                                   "; run the version that wrote it, or choose another "
+                                   "--state-dir"));
+    }
+    SYNCLINE_RETURN_IF_ERROR(
+        Execute(absl::StrCat("PRAGMA application_id=", kApplicationId).c_str()));
+    SYNCLINE_RETURN_IF_ERROR(
+        Execute(absl::StrCat("PRAGMA user_version=", kLayoutVersion).c_str()));
+    return Execute(
+        "CREATE TABLE IF NOT EXISTS state(key TEXT PRIMARY KEY, version INTEGER NOT "
+        "NULL, "
+        "value BLOB NOT NULL) STRICT");
+  }
+
+  absl::StatusOr<std::optional<Versioned>> LoadLocked(std::string_view key)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    SYNCLINE_ASSIGN_OR_RETURN(const Statement get,
+                              Compile("SELECT version, value FROM state WHERE key = ?1"));
+    BindText(get.get(), 1, key);
+    const int code = sqlite3_step(get.get());
+    if (code == SQLITE_DONE) return std::optional<Versioned>();
+    if (code != SQLITE_ROW) return Error(code);
+    const void* bytes = sqlite3_column_blob(get.get(), 1);
+    const int size = sqlite3_column_bytes(get.get(), 1);
+    return std::optional<Versioned>(Versioned{
+        sqlite3_column_int64(get.get(), 0),
+        std::string(static_cast<const char*>(bytes), static_cast<size_t>(size))});
+  }
+
+  absl::StatusOr<std::string> ReadPragma(const char* pragma)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    SYNCLINE_ASSIGN_OR_RETURN(const Statement get,
+                              Compile(absl::StrCat("PRAGMA ", pragma)));
+    if (const int code = sqlite3_step(get.get()); code != SQLITE_ROW) return Error(code);
+    return std::string(reinterpret_cast<const char*>(sqlite3_column_text(get.get(), 0)));
+  }
+
+  absl::Status Execute(const char* sql) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const int code = sqlite3_exec(database_.get(), sql, nullptr, nullptr, nullptr);
+    return code == SQLITE_OK ? absl::OkStatus() : Error(code);
+  }
+
+  absl::StatusOr<Statement> Compile(const std::string& sql)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    sqlite3_stmt* statement = nullptr;
+    const int code = sqlite3_prepare_v2(
+        database_.get(), sql.data(), static_cast<int>(sql.size()), &statement, nullptr);
+    if (code != SQLITE_OK) return Error(code);
+    return Statement(statement);
+  }
+
+  static void BindText(sqlite3_stmt* statement, int index, std::string_view text) {
+    sqlite3_bind_text(statement, index, text.data(), static_cast<int>(text.size()),
+                      SQLITE_STATIC);
+  }
+
+  absl::Status Error(int code) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return ToStatus(code, database_.get(), path_);
+  }
+
+  const std::string path_;
+  absl::Mutex mutex_;
+  Database database_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StateStore>> OpenSqliteStore(
+    const std::string& directory) {
+  SYNCLINE_RETURN_IF_ERROR(MakeDirectory(directory));
+  const std::string path = absl::StrCat(directory, "/state.db");
+  sqlite3* opened = nullptr;
+  const int code = sqlite3_open_v2(path.c_str(), &opened,
+                                   SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
+  Database database(opened);
+  if (code != SQLITE_OK) return ToStatus(code, database.get(), path);
+  auto store = std::make_unique<SqliteStore>(std::move(database), path);
+  SYNCLINE_RETURN_IF_ERROR(store->Prepare());
+  return std::unique_ptr<StateStore>(std::move(store));
+}
+
+}  // namespace syncline

@@ -1,0 +1,24 @@
+// The StateStore of a single coordinator: one SQLite file, `state.db`, in a local
+// directory.
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(auto store, OpenSqliteStore("/var/lib/syncline"));
+//
+// The file stays locked while the store is open: a second coordinator on the same
+// directory is refused at once, and the kernel lets go of the lock when a process dies.
+// Each change is one transaction that is on disk when the call returns.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "server/store/state_store.h"
+
+namespace syncline {
+
+// Makes the directory (mode 0700) if it is missing. All errors are
+// Failure::kStateUnusable and name the path and the fix: not writable, locked by another
+// coordinator, disk full, damaged, or written by another program or a newer Syncline.
+absl::StatusOr<std::unique_ptr<StateStore>> OpenSqliteStore(const std::string& directory);
+
+}  // namespace syncline

@@ -1,0 +1,187 @@
+#include "server/store/sqlite_store.h"
+
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
+#include "gmock/gmock.h"
+#include "server/store/state_store_contract.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class TempDirectory {
+ public:
+  TempDirectory() {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "store.XXXXXX").string();
+    path_ = mkdtemp(pattern.data());
+  }
+  ~TempDirectory() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+class SqliteInOwnDirectory final : public StateStore {
+ public:
+  SqliteInOwnDirectory() : store_(*OpenSqliteStore(directory_.path())) {}
+  absl::StatusOr<std::optional<Versioned>> Load(std::string_view key) override {
+    return store_->Load(key);
+  }
+  absl::StatusOr<int64_t> CompareAndSet(std::string_view key, int64_t expected,
+                                        std::string_view value) override {
+    return store_->CompareAndSet(key, expected, value);
+  }
+
+ private:
+  TempDirectory directory_;
+  std::unique_ptr<StateStore> store_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Sqlite, StateStoreContract,
+                         testing::Values(StateStoreFactory([] {
+                           return std::make_unique<SqliteInOwnDirectory>();
+                         })));
+
+void ExpectUnusable(const absl::Status& status, const std::string& path,
+                    const std::string& reason) {
+  EXPECT_EQ(FailureOf(status), Failure::kStateUnusable) << status;
+  const std::string message(status.message());
+  EXPECT_THAT(message, HasSubstr(path));
+  EXPECT_THAT(message, HasSubstr(reason));
+  EXPECT_THAT(message, HasSubstr("; ")) << "names no fix";
+  EXPECT_THAT(message, Not(HasSubstr("\n")));
+}
+
+TEST(SqliteStore, RemembersAcrossARestart) {
+  TempDirectory directory;
+  {
+    auto store = OpenSqliteStore(directory.path());
+    ASSERT_TRUE(store.ok()) << store.status();
+    ASSERT_TRUE((*store)->CompareAndSet("epoch", kAbsent, "7").ok());
+  }
+  auto store = OpenSqliteStore(directory.path());
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_EQ((*(*store)->Load("epoch"))->value, "7");
+  EXPECT_EQ(*(*store)->CompareAndSet("epoch", 1, "8"), 2);
+}
+
+TEST(SqliteStore, KeepsEveryAnsweredChangeWhenItsProcessIsKilled) {
+  TempDirectory directory;
+  const pid_t child = fork();
+  if (child == 0) {
+    auto store = OpenSqliteStore(directory.path());
+    for (int64_t version = 0; version < 20; ++version) {
+      if (!(*store)->CompareAndSet("epoch", version, absl::StrCat(version + 1)).ok())
+        _exit(1);
+    }
+    raise(SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  auto store = OpenSqliteStore(directory.path());
+  ASSERT_TRUE(store.ok()) << store.status();
+  EXPECT_EQ((*(*store)->Load("epoch"))->value, "20");
+}
+
+TEST(SqliteStore, MakesAPrivateDirectory) {
+  TempDirectory directory;
+  const std::string nested = directory.path() + "/a/b";
+  ASSERT_TRUE(OpenSqliteStore(nested).ok());
+  struct stat info = {};
+  ASSERT_EQ(stat(nested.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+}
+
+TEST(SqliteStore, KeepsASecondCoordinatorOut) {
+  TempDirectory directory;
+  auto first = OpenSqliteStore(directory.path());
+  ASSERT_TRUE(first.ok());
+  ExpectUnusable(OpenSqliteStore(directory.path()).status(), directory.path(),
+                 "in use by another coordinator");
+  EXPECT_TRUE((*first)->CompareAndSet("epoch", kAbsent, "1").ok());
+  first->reset();
+  EXPECT_TRUE(OpenSqliteStore(directory.path()).ok());
+}
+
+TEST(SqliteStore, SaysThatTheDirectoryIsNotWritable) {
+  // Root writes everywhere, so the paths are ones where nobody can.
+  ExpectUnusable(OpenSqliteStore("/dev/null/state").status(), "/dev/null/state",
+                 "Not a directory");
+  ExpectUnusable(OpenSqliteStore("/proc/state").status(), "/proc/state", "--state-dir");
+  TempDirectory directory;
+  std::filesystem::create_directory(directory.path() + "/state.db");
+  ExpectUnusable(OpenSqliteStore(directory.path()).status(), directory.path(),
+                 "cannot write");
+}
+
+TEST(SqliteStore, SaysThatTheFileIsDamaged) {
+  TempDirectory directory;
+  const std::string path = directory.path() + "/state.db";
+  std::ofstream(path) << std::string(8192, 'x');
+  ExpectUnusable(OpenSqliteStore(directory.path()).status(), path, "damaged");
+}
+
+TEST(SqliteStore, FindsDamageInsideTheFile) {
+  TempDirectory directory;
+  const std::string path = directory.path() + "/state.db";
+  {
+    auto store = OpenSqliteStore(directory.path());
+    for (int i = 0; i < 100; ++i) {
+      ASSERT_TRUE(
+          (*store)->CompareAndSet(absl::StrCat(i), kAbsent, std::string(1000, 'v')).ok());
+    }
+  }
+  const auto size = std::filesystem::file_size(path);
+  ASSERT_GT(size, 40960u);
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(8192);
+  file << std::string(16384, '\xee');
+  file.close();
+  ExpectUnusable(OpenSqliteStore(directory.path()).status(), path, "damaged");
+}
+
+TEST(SqliteStore, RefusesAFileOfANewerLayout) {
+  TempDirectory directory;
+  ASSERT_TRUE(OpenSqliteStore(directory.path()).ok());
+  const std::string path = directory.path() + "/state.db";
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(63);  // low byte of user_version in SQLite's file header
+  file.put(2);
+  file.close();
+  ExpectUnusable(OpenSqliteStore(directory.path()).status(), path, "layout 2");
+}
+
+TEST(SqliteStore, KeepsTheOldValueWhenTheDiskIsFull) {
+  TempDirectory directory;
+  if (mount("tmpfs", directory.path().c_str(), "tmpfs", 0, "size=64k") != 0) {
+    GTEST_SKIP() << "SKIPPED: mounting a tmpfs needs root, a full disk is not tested";
+  }
+  {
+    auto store = OpenSqliteStore(directory.path());
+    ASSERT_TRUE(store.ok()) << store.status();
+    ASSERT_TRUE((*store)->CompareAndSet("epoch", kAbsent, "1").ok());
+    const auto full = (*store)->CompareAndSet("epoch", 1, std::string(100000, 'x'));
+    ExpectUnusable(full.status(), directory.path(), "no space left");
+    EXPECT_EQ((*(*store)->Load("epoch"))->value, "1");
+    EXPECT_EQ(*(*store)->CompareAndSet("epoch", 1, "2"), 2) << "small changes still fit";
+  }
+  EXPECT_EQ((*(*OpenSqliteStore(directory.path()))->Load("epoch"))->value, "2");
+  ASSERT_EQ(umount(directory.path().c_str()), 0);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -12,7 +12,7 @@ readonly VENV=build/venv
 
 present() {
   case $1 in
-    hadolint) [[ -x $VENV/bin/hadolint ]] ;;
+    hadolint | docker-compose) [[ -x $VENV/bin/$1 ]] ;;
     *) "$VENV/bin/python" -c "import $1" 2>/dev/null ;;
   esac
 }

@@ -113,6 +113,10 @@ def add_checks(report: Report) -> None:
     report.check("hadolint Dockerfile", lambda: run("hadolint", DOCKERFILE))
     report.check("image is small and not root", check_dockerfile_promises)
     report.check("image build sees what it copies", check_build_context)
+    report.check(
+        "docker compose config",
+        lambda: run("docker-compose", "-f", COMPOSE, "config", "--quiet"),
+    )
     report.check("compose is hardened", check_compose_is_hardened)
     report.check("compose paths and names agree", check_compose_paths)
     report.check("compose is scraped", check_compose_is_scraped)

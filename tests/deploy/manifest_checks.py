@@ -10,12 +10,14 @@ import json
 from typing import Any
 
 import chart
-from report import VALUES_FILES, Report, need_module, run
+from report import VALUES_FILES, Report, Skip, need_module, run
 
 # The oldest release whose schemas the tool has, and the newest.
 RELEASES = ("1.32", "1.37")
 CUSTOM = ("ServiceMonitor",)
 POD_TEMPLATE_KINDS = ("StatefulSet", "Job")
+# Chart.yaml's kubeVersion: an older kubectl drops fields that are right.
+OLDEST_KUBECTL = (1, 29)
 
 
 def validate(manifest: chart.Manifest, release: str) -> None:
@@ -54,8 +56,16 @@ def dropped(sent: Any, kept: Any, path: str = "") -> list[str]:
     return []
 
 
+def need_kubectl() -> None:
+    client = json.loads(run("kubectl", "version", "--client", "-o", "json"))["clientVersion"]
+    version = tuple(int(part) for part in client["gitVersion"].lstrip("v").split(".")[:2])
+    if version < OLDEST_KUBECTL:
+        raise Skip(f"kubectl {client['gitVersion']} is too old to know the chart's fields")
+
+
 def kubectl_decode(manifest: chart.Manifest) -> None:
     """Decodes with the client's own types, by a change that touches no file and no server."""
+    need_kubectl()
     answer = run(
         "kubectl", "set", "env", "--local", "-f", "-", "-o", "json", "TYPED_DECODE=1",
         stdin=json.dumps(manifest),

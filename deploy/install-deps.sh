@@ -44,7 +44,9 @@ give_up_on() {
 # Prints those of its arguments that are neither installed nor known to be unavailable.
 missing() {
   local package installed
-  installed=$(dpkg-query -W -f='${db:Status-Status} ${Package}\n' "$@" 2>/dev/null | sed -n 's/^installed //p')
+  # dpkg-query fails when it does not know one of the names; what it prints is right all the same.
+  installed=$({ dpkg-query -W -f='${db:Status-Status} ${Package}\n' "$@" 2>/dev/null || true; } |
+    sed -n 's/^installed //p')
   for package in "$@"; do
     [[ -e $STATE/unavailable-$package ]] || grep -qxF "$package" <<<"$installed" || echo "$package"
   done

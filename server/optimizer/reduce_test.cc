@@ -1,0 +1,57 @@
+#include "server/optimizer/reduce.h"
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+TEST(SumOfSquares, EqualsTheLongDoubleSumForEverySize) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (const size_t n : {0, 1, 15, 16, 17, 31, 32, 33, 255, 4096, 65535, 65536}) {
+    std::vector<float> values(n);
+    long double want = 0;
+    for (float& value : values) {
+      value = normal(random) * 1e3f;
+      want += static_cast<long double>(value) * value;
+    }
+    EXPECT_NEAR(SumOfSquares(values), static_cast<double>(want),
+                1e-13 * static_cast<double>(want));
+  }
+}
+
+// The documented order, written as a scalar loop: the same bits on every CPU.
+TEST(SumOfSquares, AddsInTheDocumentedOrder) {
+  std::mt19937 random(8);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(1000);
+  double lanes[16] = {};
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = normal(random);
+    lanes[i % 16] += static_cast<double>(values[i]) * values[i];
+  }
+  for (size_t width = 8; width > 0; width /= 2) {
+    for (size_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+  }
+  EXPECT_EQ(SumOfSquares(values), lanes[0]);
+}
+
+TEST(SumOfSquares, IsNotFiniteExactlyWhenAValueIsNotFinite) {
+  for (const size_t bad : {0u, 15u, 16u, 99u, 100u}) {
+    std::vector<float> values(101, 1.0f);
+    values[bad] = std::numeric_limits<float>::quiet_NaN();
+    EXPECT_FALSE(std::isfinite(SumOfSquares(values))) << bad;
+    values[bad] = -std::numeric_limits<float>::infinity();
+    EXPECT_FALSE(std::isfinite(SumOfSquares(values))) << bad;
+  }
+  const std::vector<float> huge(65536, std::numeric_limits<float>::max());
+  EXPECT_TRUE(std::isfinite(SumOfSquares(huge)));
+}
+
+}  // namespace
+}  // namespace syncline

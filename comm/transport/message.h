@@ -1,0 +1,73 @@
+// The data-plane message header: 64 bytes, little-endian, before every payload
+// (docs/wire_format.md).
+//
+// (job, rank, incarnation, step, block) names a contribution; `epoch` is the membership
+// under which it was sent; `session_key` was handed to the member and to the servers by
+// the coordinator, so that nobody else can speak for that rank. `header_crc` catches what
+// is not a Syncline message at all.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "comm/base/buffer.h"
+#include "comm/base/limits.h"
+
+namespace syncline {
+
+inline constexpr uint32_t kMessageMagic = 0x434e5953;  // "SYNC"
+inline constexpr uint16_t kMessageVersion = 1;
+
+enum class MessageKind : uint16_t {
+  kHello = 1,  // worker -> shard: payload is the worker's transport address
+  kSeed = 2,   // worker -> shard: initial values of a block (tile frames, FP32)
+  kPush = 3,   // worker -> shard: a contribution (tile frames)
+  kPull = 4,   // worker -> shard: send me the block once its version is at least `step`
+  kAck = 5,    // shard -> worker: seed or contribution for `step` is held, do not send it
+               // again
+  kRefuse = 6,   // shard -> worker: `code` says why; `epoch` is the shard's
+  kPublish = 7,  // shard -> worker: the block at version `step` (tile frames)
+};
+
+// Why a shard refuses a message. Part of the wire format.
+enum class RefuseCode : uint16_t {
+  kNone = 0,
+  kStaleEpoch = 1,    // sender is behind: adopt the epoch of the refusal and send again
+  kFutureEpoch = 2,   // shard is behind: send again a little later
+  kNotMember = 3,     // this rank and incarnation was dropped or never joined
+  kUnknownBlock = 4,  // no such tensor or block on this shard
+  kMalformed = 5,     // frames do not parse or do not fit the tensor
+  kWrongStep = 6,     // neither the current step nor a repetition of a counted one
+  kUnauthenticated = 7,  // session key does not belong to that rank
+  kNotSeeded = 8,        // block has no values yet
+};
+
+const char* RefuseCodeName(RefuseCode code);
+
+struct MessageHeader {
+  uint32_t magic = kMessageMagic;
+  uint16_t version = kMessageVersion;
+  uint16_t kind = 0;
+  uint32_t job = 0;
+  uint32_t rank = 0;
+  uint32_t incarnation = 0;
+  uint32_t block = 0;  // position in CutIntoBlocks
+  uint64_t epoch = 0;
+  uint64_t step = 0;  // step of a contribution; version of a view
+  uint64_t session_key = 0;
+  uint32_t samples = 0;  // how many samples the gradient is the mean of
+  uint16_t code = 0;     // RefuseCode
+  uint16_t flags = 0;
+  uint32_t shard = 0;       // position in the job's list of shards
+  uint32_t header_crc = 0;  // CRC-32C of the 60 bytes before it
+};
+static_assert(sizeof(MessageHeader) == kMessageHeaderBytes);
+
+// Fills header_crc and returns the bytes to send, valid as long as `header`.
+ByteView SealHeader(MessageHeader& header);
+
+// InvalidArgument unless `bytes` is exactly one intact header of a known kind and
+// version.
+absl::StatusOr<MessageHeader> ParseHeader(ByteView bytes);
+
+}  // namespace syncline

@@ -1,0 +1,102 @@
+// Transport moves messages between peers: a small header and a payload of at most a few
+// MiB, reliably and in order per endpoint, or the endpoint fails. It knows nothing of
+// servers or workers.
+//
+// Thread model: a Transport, its Endpoints and its Receiver belong to one thread, the
+// loop thread, which alone calls every method except Wake(). Callbacks run on it, inside
+// Progress(), and never inline from Send or Connect. TransportLoop (loop.h) is the usual
+// owner of that thread.
+//
+// A completed send means that the local memory may be reused, never that the peer
+// consumed the message: acknowledgement is the application's business.
+//
+// Implementations: inproc/ (deterministic, for tests and simulation), ucx/ (RDMA, TCP,
+// shared memory). A new one costs a folder, a factory, and a test that instantiates
+// transport_contract.h.
+//
+//   auto transport = CreateUcxTransport(options, receiver);          //
+//   StatusOr<unique_ptr<Transport>> auto peer =
+//   (*transport)->Connect(address_from_control_plane, {.on_failure = ...});
+//   (*peer)->Send(header, payload, [](const absl::Status& status) { ... });
+//   while (running) { if ((*transport)->Progress() == 0)
+//   (*transport)->Wait(absl::Milliseconds(10)); }
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "comm/base/buffer.h"
+
+namespace syncline {
+
+// Called exactly once: OK when the memory of the send may be reused, an error when the
+// endpoint failed or was closed first.
+using SendDone = std::function<void(const absl::Status&)>;
+
+// One direction to one peer.
+class Endpoint {
+ public:
+  // Closes by force: pending sends complete with Cancelled, on a later Progress().
+  virtual ~Endpoint() = default;
+
+  // Sends `header` (copied; at most kMessageHeaderBytes) and `payload` (not copied where
+  // the transport can avoid it). Messages of one endpoint arrive in the order they were
+  // sent.
+  virtual void Send(ByteView header, Payload payload, SendDone done) = 0;
+
+  // True when the peer is on this host and its memory is reached without a network.
+  virtual bool IsLocal() const = 0;
+
+  // The lanes in use, for humans: "sysv", "tcp/lo", "rc_mlx5/mlx5_0:1".
+  virtual std::string Describe() const = 0;
+};
+
+// Who takes what arrives. Implemented by the engine of a server and the session of a
+// worker.
+class Receiver {
+ public:
+  virtual ~Receiver() = default;
+
+  // Where to land a payload of `payload_bytes`, decided from the header alone and before
+  // any memory is taken. An error refuses the message: its payload is dropped and
+  // OnMessage is not called.
+  virtual absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) = 0;
+
+  // A whole message. `header` is valid during the call only.
+  virtual void OnMessage(ByteView header, Buffer payload) = 0;
+};
+
+struct ConnectOptions {
+  // Called at most once, inside Progress(), when the peer is found dead; the endpoint
+  // refuses sends from then on. A hung peer is not found here: that is what heartbeats
+  // are for.
+  std::function<void(const absl::Status&)> on_failure;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // Opaque bytes by which others reach this transport; travels over the control plane.
+  virtual const std::string& address() const = 0;
+
+  // A malformed address is InvalidArgument. A dead peer may show only on the first send.
+  virtual absl::StatusOr<std::unique_ptr<Endpoint>> Connect(const std::string& address,
+                                                            ConnectOptions options) = 0;
+
+  // Delivers what has arrived and completes sends. Never blocks. Returns the number of
+  // events.
+  virtual int Progress() = 0;
+
+  // Sleeps until something may have arrived, Wake() was called, or `timeout` passed.
+  virtual void Wait(absl::Duration timeout) = 0;
+
+  // Ends a Wait() now or the next one at once. The one method that any thread may call.
+  virtual void Wake() = 0;
+};
+
+}  // namespace syncline

@@ -1,0 +1,360 @@
+#include "cli/process.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <set>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+// Enough to see a Python traceback.
+constexpr size_t kTailLines = 20;
+// A stream without line ends (a progress bar of \r) is cut here.
+constexpr size_t kMaxLineBytes = 64 << 10;
+
+sigset_t LauncherSignals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&set, signal);
+  return set;
+}
+
+absl::Status SystemError(std::string_view what) {
+  return absl::InternalError(absl::StrCat(std::string(what), ": ", std::strerror(errno)));
+}
+
+absl::Status MakePipe(UniqueFd* read_end, UniqueFd* write_end) {
+  int fds[2];
+  if (pipe2(fds, O_CLOEXEC) != 0) return SystemError("cannot make a pipe");
+  *read_end = UniqueFd(fds[0]);
+  *write_end = UniqueFd(fds[1]);
+  return absl::OkStatus();
+}
+
+void WriteAll(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;  // a closed terminal or a full disk must not stop the job
+    bytes.remove_prefix(static_cast<size_t>(written));
+  }
+}
+
+// The environment of a child: the launcher's, with `changes` on top.
+std::vector<std::string> MergeEnvironment(
+    const std::vector<std::pair<std::string, std::string>>& changes) {
+  std::map<std::string, std::string> merged;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const size_t equals = text.find('=');
+    if (equals != text.npos)
+      merged[std::string(text.substr(0, equals))] = text.substr(equals + 1);
+  }
+  for (const auto& [name, value] : changes) merged[name] = value;
+  std::vector<std::string> result;
+  for (const auto& [name, value] : merged)
+    result.push_back(absl::StrCat(name, "=", value));
+  return result;
+}
+
+std::vector<char*> Pointers(const std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (const std::string& text : texts)
+    pointers.push_back(const_cast<char*>(text.c_str()));
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+// The guard's whole life: collect process groups, and kill them when the launcher is
+// gone.
+[[noreturn]] void GuardMain(int pipe) {
+  prctl(PR_SET_NAME, "syncline-guard");
+  setpgid(0, 0);  // a Ctrl-C is for the launcher
+  // The launcher's output must not stay open through the guard.
+  for (int fd = 0; fd < pipe; ++fd) close(fd);
+  close_range(static_cast<unsigned>(pipe) + 1, ~0U, 0);
+  std::set<pid_t> groups;
+  pid_t message = 0;
+  ssize_t got = 0;
+  while ((got = read(pipe, &message, sizeof(message))) != 0) {
+    if (got != sizeof(message)) continue;
+    if (message > 0) groups.insert(message);
+    if (message < 0) groups.erase(-message);
+  }
+  for (const pid_t group : groups) kill(-group, SIGKILL);
+  _exit(0);
+}
+
+struct ExecPlan {
+  char* const* argv;
+  char* const* env;
+  int standard[3];
+  int error_pipe;
+  pid_t launcher;
+};
+
+// After fork: only async-signal-safe calls.
+[[noreturn]] void ChildMain(const ExecPlan& plan) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != plan.launcher) _exit(127);  // the launcher died before prctl
+  const sigset_t unblock = LauncherSignals();
+  sigprocmask(SIG_UNBLOCK, &unblock, nullptr);
+  for (int i = 0; i < 3; ++i) {
+    if (plan.standard[i] != i) dup2(plan.standard[i], i);
+  }
+  execvpe(plan.argv[0], plan.argv, plan.env);
+  const int error = errno;
+  WriteAll(plan.error_pipe,
+           std::string_view(reinterpret_cast<const char*>(&error), sizeof(error)));
+  _exit(127);
+}
+
+absl::Status ExecError(const std::string& program, int error) {
+  const std::string message =
+      absl::StrCat("cannot start '", program, "': ", std::strerror(error));
+  return error == ENOENT
+             ? absl::NotFoundError(absl::StrCat(message, "; check name and PATH"))
+             : absl::PermissionDeniedError(
+                   absl::StrCat(message, "; check that it is an executable file"));
+}
+
+}  // namespace
+
+std::string DescribeExit(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    const int signal = WTERMSIG(wait_status);
+    return absl::StrCat("signal ", signal, " (", strsignal(signal), ")");
+  }
+  return absl::StrCat("exit code ", WEXITSTATUS(wait_status));
+}
+
+absl::StatusOr<std::unique_ptr<ProcessGroup>> ProcessGroup::Create() {
+  std::unique_ptr<ProcessGroup> group(new ProcessGroup());
+  const sigset_t signals = LauncherSignals();
+  if (sigprocmask(SIG_BLOCK, &signals, nullptr) != 0)
+    return SystemError("cannot block signals");
+  group->signal_fd_ = UniqueFd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  if (!group->signal_fd_.valid()) return SystemError("cannot watch signals");
+  SYNCLINE_RETURN_IF_ERROR(group->StartGuard());
+  return group;
+}
+
+ProcessGroup::~ProcessGroup() {
+  for (auto& [name, child] : children_) {
+    kill(-child.pid, SIGKILL);
+    waitpid(child.pid, nullptr, 0);
+  }
+  guard_pipe_.reset();
+  if (guard_ > 0) waitpid(guard_, nullptr, 0);
+  const sigset_t signals = LauncherSignals();
+  sigprocmask(SIG_UNBLOCK, &signals, nullptr);
+}
+
+absl::Status ProcessGroup::StartGuard() {
+  UniqueFd read_end;
+  SYNCLINE_RETURN_IF_ERROR(MakePipe(&read_end, &guard_pipe_));
+  guard_ = fork();
+  if (guard_ < 0) return SystemError("cannot start a process");
+  if (guard_ == 0) {
+    guard_pipe_.reset();
+    GuardMain(read_end.get());
+  }
+  return absl::OkStatus();
+}
+
+void ProcessGroup::TellGuard(pid_t pid) {
+  WriteAll(guard_pipe_.get(),
+           std::string_view(reinterpret_cast<const char*>(&pid), sizeof(pid)));
+}
+
+absl::Status ProcessGroup::Start(const ProcessSpec& spec) {
+  Child child;
+  child.spec = spec;
+  child.started = absl::Now();
+  if (!spec.log_path.empty()) {
+    child.log = UniqueFd(
+        open(spec.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+    if (!child.log.valid()) {
+      return absl::PermissionDeniedError(
+          absl::StrCat("cannot write log file '", spec.log_path,
+                       "': ", std::strerror(errno), "; choose another --log-dir"));
+    }
+  }
+  SYNCLINE_RETURN_IF_ERROR(Spawn(child));
+  children_[spec.name] = std::move(child);
+  return absl::OkStatus();
+}
+
+absl::Status ProcessGroup::Spawn(Child& child) {
+  const std::vector<std::string> env = MergeEnvironment(child.spec.env);
+  const std::vector<char*> env_pointers = Pointers(env);
+  const std::vector<char*> argv_pointers = Pointers(child.spec.argv);
+  UniqueFd null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  UniqueFd error_read;
+  UniqueFd error_write;
+  SYNCLINE_RETURN_IF_ERROR(MakePipe(&error_read, &error_write));
+  ExecPlan plan = {argv_pointers.data(),
+                   env_pointers.data(),
+                   {null.get(), 1, 2},
+                   error_write.get(),
+                   getpid()};
+  std::array<UniqueFd, 2> write_ends;
+  const std::array<Output, 2> outputs = {child.spec.out, child.spec.err};
+  for (int i = 0; i < 2; ++i) {
+    if (outputs[i] == Output::kInherit) continue;
+    Stream& stream = child.streams[i];
+    SYNCLINE_RETURN_IF_ERROR(MakePipe(&stream.pipe, &write_ends[i]));
+    fcntl(stream.pipe.get(), F_SETFL, O_NONBLOCK);
+    stream.output = outputs[i];
+    stream.target = i + 1;
+    plan.standard[i + 1] = write_ends[i].get();
+  }
+  child.pid = fork();
+  if (child.pid < 0) return SystemError("cannot start a process");
+  if (child.pid == 0) ChildMain(plan);
+  setpgid(child.pid, child.pid);  // both sides set it, so that nobody sees it unset
+  TellGuard(child.pid);
+  error_write.reset();
+  int error = 0;
+  if (read(error_read.get(), &error, sizeof(error)) == sizeof(error)) {
+    waitpid(child.pid, nullptr, 0);
+    TellGuard(-child.pid);
+    return ExecError(child.spec.argv[0], error);
+  }
+  return absl::OkStatus();
+}
+
+ProcessEvent ProcessGroup::Next(absl::Time deadline) {
+  ProcessEvent event;
+  for (;;) {
+    if (!signals_.empty()) {
+      event.kind = ProcessEvent::kSignal;
+      event.signal = signals_.front();
+      signals_.pop_front();
+      return event;
+    }
+    KillOverdue();
+    if (Reap(&event)) return event;
+    if (absl::Now() >= deadline) return event;
+    Wait(deadline);
+  }
+}
+
+void ProcessGroup::Stop(const std::string& name, absl::Duration grace) {
+  const auto found = children_.find(name);
+  if (found == children_.end()) return;
+  kill(-found->second.pid, SIGTERM);
+  kill(-found->second.pid, SIGCONT);  // a stopped child could not hear the first
+  found->second.kill_at = std::min(found->second.kill_at, absl::Now() + grace);
+}
+
+void ProcessGroup::KillOverdue() {
+  const absl::Time now = absl::Now();
+  for (auto& [name, child] : children_) {
+    if (now < child.kill_at) continue;
+    kill(-child.pid, SIGKILL);
+    child.kill_at = absl::InfiniteFuture();
+  }
+}
+
+void ProcessGroup::Wait(absl::Time deadline) {
+  std::vector<pollfd> polled = {{signal_fd_.get(), POLLIN, 0}};
+  std::vector<std::pair<Child*, Stream*>> owners = {{nullptr, nullptr}};
+  for (auto& [name, child] : children_) {
+    deadline = std::min(deadline, child.kill_at);
+    for (Stream& stream : child.streams) {
+      if (!stream.pipe.valid()) continue;
+      polled.push_back({stream.pipe.get(), POLLIN, 0});
+      owners.emplace_back(&child, &stream);
+    }
+  }
+  // One millisecond more, so that the deadline has really come; at most an hour fits an
+  // int.
+  const absl::Duration left =
+      std::clamp(deadline - absl::Now(), absl::ZeroDuration(), absl::Hours(1));
+  poll(polled.data(), polled.size(),
+       static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
+  for (size_t i = 1; i < polled.size(); ++i) {
+    if (polled[i].revents != 0) Pump(*owners[i].first, *owners[i].second);
+  }
+  signalfd_siginfo info;
+  while (read(signal_fd_.get(), &info, sizeof(info)) == sizeof(info)) {
+    if (info.ssi_signo != SIGCHLD) signals_.push_back(static_cast<int>(info.ssi_signo));
+  }
+}
+
+// Reads what the pipe holds now.
+void ProcessGroup::Pump(Child& child, Stream& stream) {
+  std::array<char, 16384> bytes;
+  while (stream.pipe.valid()) {
+    const ssize_t got = read(stream.pipe.get(), bytes.data(), bytes.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return;  // EAGAIN: drained
+    if (got == 0) {
+      stream.pipe.reset();
+      return;
+    }
+    std::string_view rest(bytes.data(), static_cast<size_t>(got));
+    WriteAll(child.log.get(), rest);
+    while (!rest.empty()) {
+      const size_t end = rest.find('\n');
+      stream.partial.append(rest.substr(0, end));
+      rest.remove_prefix(end == rest.npos ? rest.size() : end + 1);
+      if (end != rest.npos || stream.partial.size() > kMaxLineBytes)
+        EndLine(child, stream);
+    }
+  }
+}
+
+void ProcessGroup::EndLine(Child& child, Stream& stream) {
+  if (stream.output == Output::kTee) {
+    WriteAll(stream.target,
+             absl::StrCat("[", child.spec.name, "]: ", stream.partial, "\n"));
+  }
+  if (child.spec.on_line) child.spec.on_line(stream.partial);
+  child.tail.push_back(std::move(stream.partial));
+  stream.partial.clear();
+  if (child.tail.size() > kTailLines) child.tail.pop_front();
+}
+
+// Reports one child that has exited, if any.
+bool ProcessGroup::Reap(ProcessEvent* event) {
+  for (auto& [name, child] : children_) {
+    siginfo_t info = {};
+    const int flags = WEXITED | WNOHANG | WNOWAIT;
+    if (waitid(P_PID, static_cast<id_t>(child.pid), &info, flags) != 0 ||
+        info.si_pid == 0) {
+      continue;
+    }
+    // Its own children go with it, before its pid may be used again.
+    kill(-child.pid, SIGKILL);
+    TellGuard(-child.pid);
+    waitpid(child.pid, &event->wait_status, 0);
+    for (Stream& stream : child.streams) {
+      Pump(child, stream);
+      if (!stream.partial.empty()) EndLine(child, stream);
+    }
+    event->kind = ProcessEvent::kExit;
+    event->name = name;
+    event->lived = absl::Now() - child.started;
+    event->tail = std::move(child.tail);
+    children_.erase(event->name);
+    return true;
+  }
+  return false;
+}
+
+}  // namespace syncline

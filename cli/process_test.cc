@@ -1,0 +1,244 @@
+#include "cli/process.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string ReadAll(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+bool IsAlive(pid_t pid) {
+  // A zombie that nobody has reaped yet is dead, too.
+  const std::string stat = ReadAll(absl::StrCat("/proc/", pid, "/stat"));
+  const size_t after_name = stat.rfind(')');
+  return after_name != std::string::npos && stat[after_name + 2] != 'Z';
+}
+
+// Waits for what another process does; false after ten seconds.
+template <typename Condition>
+bool Eventually(const Condition& condition) {
+  const absl::Time deadline = absl::Now() + absl::Seconds(10);
+  while (!condition()) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  return true;
+}
+
+class ProcessGroupTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "proc.XXXXXX").string();
+    directory_ = mkdtemp(pattern.data());
+    auto group = ProcessGroup::Create();
+    ASSERT_TRUE(group.ok()) << group.status();
+    group_ = *std::move(group);
+  }
+  void TearDown() override {
+    group_.reset();
+    std::filesystem::remove_all(directory_);
+  }
+
+  std::string Path(const std::string& name) const {
+    return absl::StrCat(directory_, "/", name);
+  }
+
+  ProcessSpec Shell(const std::string& name, const std::string& script) const {
+    ProcessSpec spec;
+    spec.name = name;
+    spec.argv = {"/bin/sh", "-c", script};
+    spec.out = Output::kLog;
+    spec.err = Output::kLog;
+    spec.log_path = Path(name + ".log");
+    return spec;
+  }
+
+  ProcessEvent NextEvent() { return group_->Next(absl::Now() + absl::Seconds(20)); }
+
+  pid_t ReadPid(const std::string& name) const {
+    int pid = -1;
+    EXPECT_TRUE(Eventually([&] { return absl::SimpleAtoi(ReadAll(Path(name)), &pid); }));
+    return pid;
+  }
+
+  std::string directory_;
+  std::unique_ptr<ProcessGroup> group_;
+};
+
+TEST_F(ProcessGroupTest, ReportsExitCodeAndLastLines) {
+  ASSERT_TRUE(
+      group_->Start(Shell("worker1", "echo one; echo two >&2; printf three; exit 3"))
+          .ok());
+  const ProcessEvent event = NextEvent();
+  ASSERT_EQ(event.kind, ProcessEvent::kExit);
+  EXPECT_EQ(event.name, "worker1");
+  EXPECT_EQ(DescribeExit(event.wait_status), "exit code 3");
+  EXPECT_THAT(event.tail, testing::UnorderedElementsAre("one", "two", "three"));
+  EXPECT_THAT(ReadAll(Path("worker1.log")), HasSubstr("one\n"));
+  EXPECT_TRUE(group_->empty());
+}
+
+TEST_F(ProcessGroupTest, ReportsTheSignalThatKilledAChild) {
+  ASSERT_TRUE(group_->Start(Shell("worker0", "kill -9 $$")).ok());
+  EXPECT_EQ(DescribeExit(NextEvent().wait_status), "signal 9 (Killed)");
+}
+
+TEST_F(ProcessGroupTest, KeepsAllOfALargeOutput) {
+  ASSERT_TRUE(group_->Start(Shell("loud", "seq 1 200000")).ok());
+  const ProcessEvent event = NextEvent();
+  ASSERT_EQ(event.kind, ProcessEvent::kExit);
+  EXPECT_EQ(event.tail.size(), 20u);
+  EXPECT_EQ(event.tail.back(), "200000");
+  EXPECT_EQ(std::filesystem::file_size(Path("loud.log")),
+            1288895u);  // seq 1 200000 | wc -c
+}
+
+TEST_F(ProcessGroupTest, GivesChildrenTheirEnvironmentAndNoInput) {
+  setenv("SYNCLINE_TEST_A", "old", 1);
+  setenv("SYNCLINE_TEST_B", "kept", 1);
+  ProcessSpec spec = Shell("env", "cat; echo $SYNCLINE_TEST_A $SYNCLINE_TEST_B $RANK");
+  spec.env = {{"SYNCLINE_TEST_A", "new"}, {"RANK", "2"}};
+  ASSERT_TRUE(group_->Start(spec).ok());
+  EXPECT_THAT(NextEvent().tail, ElementsAre("new kept 2"));
+}
+
+TEST_F(ProcessGroupTest, TeesLinesWithThePrefixOfTheirProcess) {
+  testing::internal::CaptureStdout();
+  ProcessSpec tee = Shell("worker1", "echo loss 0.5; printf end");
+  tee.out = Output::kTee;
+  ASSERT_TRUE(group_->Start(tee).ok());
+  ASSERT_EQ(NextEvent().kind, ProcessEvent::kExit);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(),
+            "[worker1]: loss 0.5\n[worker1]: end\n");
+  EXPECT_EQ(ReadAll(Path("worker1.log")), "loss 0.5\nend");
+}
+
+TEST_F(ProcessGroupTest, CallsBackForEachLine) {
+  std::vector<std::string> lines;
+  ProcessSpec spec = Shell("server0", "echo a; echo b");
+  spec.on_line = [&](std::string_view line) { lines.emplace_back(line); };
+  ASSERT_TRUE(group_->Start(spec).ok());
+  NextEvent();
+  EXPECT_THAT(lines, ElementsAre("a", "b"));
+}
+
+TEST_F(ProcessGroupTest, SaysThatAProgramIsMissing) {
+  ProcessSpec missing = Shell("worker0", "");
+  missing.argv = {"no-such-program"};
+  const absl::Status status = group_->Start(missing);
+  EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("no-such-program"));
+  EXPECT_TRUE(group_->empty());
+
+  ProcessSpec directory = Shell("worker0", "");
+  directory.argv = {"/tmp"};
+  EXPECT_EQ(group_->Start(directory).code(), absl::StatusCode::kPermissionDenied);
+}
+
+TEST_F(ProcessGroupTest, StartsTheSameNameAgainAfterItsExit) {
+  ASSERT_TRUE(group_->Start(Shell("worker1", "echo first")).ok());
+  NextEvent();
+  ASSERT_TRUE(group_->Start(Shell("worker1", "echo second")).ok());
+  NextEvent();
+  EXPECT_EQ(ReadAll(Path("worker1.log")), "first\nsecond\n");
+}
+
+TEST_F(ProcessGroupTest, StopsPolitelyFirst) {
+  ASSERT_TRUE(group_
+                  ->Start(Shell("polite", absl::StrCat("trap 'exit 7' TERM; echo $$ > ",
+                                                       Path("pid"),
+                                                       "; while :; do sleep 0.01; done")))
+                  .ok());
+  ReadPid("pid");
+  group_->Stop("polite", absl::Seconds(20));
+  EXPECT_EQ(DescribeExit(NextEvent().wait_status), "exit code 7");
+}
+
+TEST_F(ProcessGroupTest, KillsWhatIgnoresSigtermAfterTheGrace) {
+  ASSERT_TRUE(
+      group_
+          ->Start(Shell("deaf", absl::StrCat("trap '' TERM; echo $$ > ", Path("pid"),
+                                             "; while :; do sleep 0.01; done")))
+          .ok());
+  ReadPid("pid");
+  const absl::Time before = absl::Now();
+  group_->Stop("deaf", absl::Milliseconds(200));
+  EXPECT_EQ(DescribeExit(NextEvent().wait_status), "signal 9 (Killed)");
+  EXPECT_GE(absl::Now() - before, absl::Milliseconds(200));
+}
+
+TEST_F(ProcessGroupTest, StopsAProcessThatIsSuspended) {
+  ASSERT_TRUE(group_->Start(Shell("frozen", "kill -STOP $$; exit 1")).ok());
+  EXPECT_EQ(group_->Next(absl::Now() + absl::Milliseconds(50)).kind,
+            ProcessEvent::kTimeout);
+  group_->Stop("frozen", absl::Seconds(20));
+  EXPECT_THAT(DescribeExit(NextEvent().wait_status), HasSubstr("signal 15"));
+}
+
+TEST_F(ProcessGroupTest, TakesGrandchildrenAlong) {
+  ASSERT_TRUE(
+      group_->Start(Shell("parent", absl::StrCat("sleep 100 & echo $! > ", Path("pid"))))
+          .ok());
+  const ProcessEvent event = NextEvent();
+  ASSERT_EQ(event.kind, ProcessEvent::kExit);
+  const pid_t grandchild = ReadPid("pid");
+  EXPECT_TRUE(Eventually([&] { return !IsAlive(grandchild); }));
+}
+
+TEST_F(ProcessGroupTest, ReportsItsOwnSignals) {
+  ASSERT_TRUE(group_->Start(Shell("worker0", "sleep 100")).ok());
+  kill(getpid(), SIGINT);
+  const ProcessEvent event = NextEvent();
+  EXPECT_EQ(event.kind, ProcessEvent::kSignal);
+  EXPECT_EQ(event.signal, SIGINT);
+}
+
+TEST_F(ProcessGroupTest, TimesOut) {
+  ASSERT_TRUE(group_->Start(Shell("worker0", "sleep 100")).ok());
+  EXPECT_EQ(group_->Next(absl::Now() + absl::Milliseconds(20)).kind,
+            ProcessEvent::kTimeout);
+}
+
+TEST_F(ProcessGroupTest, LeavesNothingBehindWhenTheLauncherIsKilled) {
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    auto group = ProcessGroup::Create();
+    const std::string script = absl::StrCat("sleep 100 & echo $! > ", Path("grandchild"),
+                                            "; echo $$ > ", Path("child"), "; wait");
+    if (!group.ok() || !(*group)->Start(Shell("worker0", script)).ok()) _exit(1);
+    (*group)->Next(absl::InfiniteFuture());
+    _exit(1);
+  }
+  const pid_t child = ReadPid("child");
+  const pid_t grandchild = ReadPid("grandchild");
+  ASSERT_TRUE(IsAlive(child));
+  ASSERT_TRUE(IsAlive(grandchild));
+  kill(launcher, SIGKILL);
+  int status = 0;
+  ASSERT_EQ(waitpid(launcher, &status, 0), launcher);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  EXPECT_TRUE(Eventually([&] { return !IsAlive(child) && !IsAlive(grandchild); }));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,109 @@
+// A network inside one thread and in simulated time: every delivery, completion and
+// failure is an event of an EventQueue, so a test or a simulation sees the same run for
+// the same seed, always.
+//
+// The queue is the clock and the scheduler: whoever runs its events (EventQueue::RunNext,
+// or Progress and Wait of any of the transports) runs the callbacks of all transports.
+// Progress() runs what is due now; Wait(timeout) moves the time on to the next event, at
+// most by `timeout`.
+//
+// Without faults every endpoint delivers everything, in order. Payloads are copied at
+// Send.
+//
+// Thread safety: none, but Wake(). The EventQueue outlives the network, the network its
+// transports, and an endpoint may outlive its transport.
+//
+//   EventQueue events;
+//   InprocNetwork network(events, {.seed = 7, .faults = {.drop = 0.01, .reorder =
+//   Reorder::kYes}}); auto server = network.CreateTransport(receiver); auto worker =
+//   network.CreateTransport(other_receiver); auto to_server =
+//   worker->Connect(server->address(), {});
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "comm/base/event_queue.h"
+#include "comm/transport/transport.h"
+
+namespace syncline {
+
+enum class Reorder { kNo, kYes };
+
+// What may happen to a message. Probabilities are per message and independent.
+struct Faults {
+  double drop =
+      0;  // never arrives; its send completes OK all the same, as with a crashed peer
+  double duplicate = 0;  // arrives a second time, with a delay of its own
+  absl::Duration min_delay = absl::Microseconds(10);
+  absl::Duration max_delay = absl::Microseconds(10);
+  // kYes: a message keeps its own random delay, and so may overtake. kNo: first in, first
+  // out.
+  Reorder reorder = Reorder::kNo;
+};
+
+struct InprocOptions {
+  uint64_t seed = 1;
+  Faults faults;
+  // How long after Kill the peers' endpoints fail; InfiniteDuration: never, like a hung
+  // host.
+  absl::Duration failure_delay = absl::Milliseconds(1);
+};
+
+class InprocNetwork {
+ public:
+  InprocNetwork(EventQueue& events, InprocOptions options);
+  ~InprocNetwork();
+
+  InprocNetwork(const InprocNetwork&) = delete;
+  InprocNetwork& operator=(const InprocNetwork&) = delete;
+
+  // `receiver` outlives the transport.
+  std::unique_ptr<Transport> CreateTransport(Receiver& receiver);
+
+  // The process behind `address` is gone: it receives nothing more, what it sends goes
+  // nowhere, none of its callbacks runs, and endpoints to it fail after failure_delay. A
+  // restart is a new transport.
+  void Kill(const std::string& address);
+
+  // Messages between the two are lost, in both directions, until Heal.
+  void Cut(const std::string& a, const std::string& b);
+  void Heal(const std::string& a, const std::string& b);
+
+  // From the next message on.
+  void set_faults(const Faults& faults) { options_.faults = faults; }
+
+ private:
+  class Node;
+  class Connection;
+  struct Link;
+
+  // What one Send put on its way.
+  struct Parcel;
+
+  void Leave(const std::string& address);
+  void Carry(const std::shared_ptr<Link>& link, ByteView header, const Payload& payload);
+  void Schedule(const std::shared_ptr<Link>& link, std::shared_ptr<const Parcel> parcel);
+  void Deliver(const Link& link, const Parcel& parcel);
+  void Fail(const std::shared_ptr<Link>& link, const absl::Status& status);
+  bool IsCut(const std::string& a, const std::string& b) const;
+  bool Happens(double probability);
+  absl::Duration RandomDelay();
+
+  EventQueue& events_;
+  InprocOptions options_;
+  std::mt19937_64 random_;
+  uint64_t next_node_ = 1;
+  std::map<std::string, Node*> alive_;  // ordered, like all that could decide an order
+  std::set<std::string> killed_;
+  std::set<std::pair<std::string, std::string>> cuts_;
+};
+
+}  // namespace syncline

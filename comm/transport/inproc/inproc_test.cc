@@ -1,0 +1,202 @@
+#include "comm/transport/inproc/inproc.h"
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/transport/transport_contract.h"
+
+namespace syncline {
+namespace {
+
+ByteView Bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+class InprocRig : public TransportRig {
+ public:
+  explicit InprocRig(int transports, InprocOptions options = {})
+      : network_(events_, options) {
+    for (int i = 0; i < transports; ++i) {
+      receivers_.push_back(std::make_unique<RecordingReceiver>());
+      transports_.push_back(network_.CreateTransport(*receivers_.back()));
+    }
+  }
+
+  Transport& transport(int i) override { return *transports_[i]; }
+  RecordingReceiver& receiver(int i) override { return *receivers_[i]; }
+  void Pump() override { transports_[0]->Wait(absl::Milliseconds(1)); }
+
+  std::string StartVictim() override {
+    victim_ = network_.CreateTransport(victim_receiver_);
+    return victim_->address();
+  }
+  void KillVictim() override { network_.Kill(victim_->address()); }
+
+  EventQueue& events() { return events_; }
+  InprocNetwork& network() { return network_; }
+  void Drain() {
+    while (events_.RunNext()) {
+    }
+  }
+
+ private:
+  EventQueue events_;
+  InprocNetwork network_;
+  std::vector<std::unique_ptr<RecordingReceiver>> receivers_;
+  RecordingReceiver victim_receiver_;
+  std::vector<std::unique_ptr<Transport>> transports_;
+  std::unique_ptr<Transport> victim_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Inproc, TransportContract,
+                         ::testing::Values(RigFactory{
+                             "inproc", [](int transports) {
+                               return std::make_unique<InprocRig>(transports);
+                             }}));
+
+constexpr int kMessages = 2000;
+
+// Sends numbered messages over a faulty network and returns the headers in order of
+// arrival.
+std::vector<std::string> Arrivals(const InprocOptions& options) {
+  InprocRig rig(2, options);
+  const auto endpoint = *rig.transport(0).Connect(rig.transport(1).address(), {});
+  for (int i = 0; i < kMessages; ++i) {
+    rig.events().After(absl::Microseconds(i),
+                       [&, i] { endpoint->Send(Bytes(std::to_string(i)), {}, nullptr); });
+  }
+  rig.Drain();
+  std::vector<std::string> headers;
+  for (const auto& message : rig.receiver(1).messages) headers.push_back(message.header);
+  return headers;
+}
+
+InprocOptions Faulty(uint64_t seed) {
+  InprocOptions options;
+  options.seed = seed;
+  options.faults = {.drop = 0.1,
+                    .duplicate = 0.2,
+                    .min_delay = absl::Microseconds(1),
+                    .max_delay = absl::Microseconds(50),
+                    .reorder = Reorder::kYes};
+  return options;
+}
+
+TEST(Inproc, TheSameSeedGivesTheSameRun) {
+  EXPECT_EQ(Arrivals(Faulty(5)), Arrivals(Faulty(5)));
+  EXPECT_NE(Arrivals(Faulty(5)), Arrivals(Faulty(6)));
+}
+
+TEST(Inproc, FaultsHappenAsOftenAsAsked) {
+  std::map<std::string, int> copies;
+  for (const std::string& header : Arrivals(Faulty(9))) ++copies[header];
+  const int dropped = kMessages - static_cast<int>(copies.size());
+  int duplicated = 0;
+  for (const auto& [header, count] : copies) duplicated += count == 2;
+  EXPECT_NEAR(dropped, 0.1 * kMessages, 60);
+  EXPECT_NEAR(duplicated, 0.2 * 0.9 * kMessages, 80);
+}
+
+TEST(Inproc, RandomDelaysReorderOnlyWhenAsked) {
+  InprocOptions options = Faulty(3);
+  options.faults.drop = options.faults.duplicate = 0;
+  std::vector<std::string> sent;
+  for (int i = 0; i < kMessages; ++i) sent.push_back(std::to_string(i));
+
+  std::vector<std::string> arrived = Arrivals(options);
+  EXPECT_NE(arrived, sent);
+  std::ranges::sort(arrived);
+  std::vector<std::string> sorted = sent;
+  std::ranges::sort(sorted);
+  EXPECT_EQ(arrived, sorted);
+
+  options.faults.reorder = Reorder::kNo;
+  EXPECT_EQ(Arrivals(options), sent);
+}
+
+TEST(Inproc, MessagesTakeTheirDelay) {
+  InprocOptions options;
+  options.faults.min_delay = options.faults.max_delay = absl::Milliseconds(3);
+  InprocRig rig(2, options);
+  const auto endpoint = *rig.transport(0).Connect(rig.transport(1).address(), {});
+  absl::Duration arrival;
+  rig.receiver(1).on_message = [&](const auto&) { arrival = rig.events().now(); };
+  endpoint->Send(Bytes("m"), {}, nullptr);
+  rig.Drain();
+  EXPECT_EQ(arrival, absl::Milliseconds(3));
+}
+
+TEST(Inproc, ACutLosesBothDirectionsUntilItHeals) {
+  InprocRig rig(3);
+  const auto there = *rig.transport(0).Connect(rig.transport(1).address(), {});
+  const auto back = *rig.transport(1).Connect(rig.transport(0).address(), {});
+  const auto elsewhere = *rig.transport(0).Connect(rig.transport(2).address(), {});
+  const auto send_all = [&](const std::string& header) {
+    for (Endpoint* endpoint : {there.get(), back.get(), elsewhere.get()}) {
+      endpoint->Send(Bytes(header), {}, nullptr);
+    }
+  };
+  send_all("caught in flight");
+  rig.network().Cut(rig.transport(1).address(), rig.transport(0).address());
+  send_all("cut");
+  rig.Drain();
+  rig.network().Heal(rig.transport(0).address(), rig.transport(1).address());
+  send_all("healed");
+  rig.Drain();
+  ASSERT_EQ(rig.receiver(0).messages.size(), 1u);
+  ASSERT_EQ(rig.receiver(1).messages.size(), 1u);
+  EXPECT_EQ(rig.receiver(1).messages[0].header, "healed");
+  EXPECT_EQ(rig.receiver(2).messages.size(), 3u);
+}
+
+TEST(Inproc, AKilledProcessHearsAndSaysNothingMore) {
+  InprocRig rig(2);
+  const auto there = *rig.transport(0).Connect(rig.transport(1).address(), {});
+  const auto back = *rig.transport(1).Connect(rig.transport(0).address(), {});
+  int done = 0;
+  there->Send(Bytes("in flight"), {}, nullptr);
+  back->Send(Bytes("last words"), {}, [&](const absl::Status&) { ++done; });
+  rig.network().Kill(rig.transport(1).address());
+  back->Send(Bytes("from the grave"), {}, [&](const absl::Status&) { ++done; });
+  rig.Drain();
+  EXPECT_TRUE(rig.receiver(1).messages.empty());
+  ASSERT_EQ(rig.receiver(0).messages.size(), 1u);  // was on the wire already
+  EXPECT_EQ(rig.receiver(0).messages[0].header, "last words");
+  EXPECT_EQ(done, 0);
+}
+
+TEST(Inproc, AKillNobodyHearsOfFailsNothing) {
+  InprocRig rig(2, {.faults = {}, .failure_delay = absl::InfiniteDuration()});
+  int failures = 0;
+  const auto endpoint = *rig.transport(0).Connect(
+      rig.transport(1).address(), {.on_failure = [&](const auto&) { ++failures; }});
+  rig.network().Kill(rig.transport(1).address());
+  endpoint->Send(Bytes("anyone?"), {}, nullptr);
+  rig.Drain();
+  EXPECT_EQ(failures, 0);
+}
+
+TEST(Inproc, ConnectingToTheDeadFails) {
+  InprocRig rig(2);
+  const std::string address = rig.transport(1).address();
+  rig.network().Kill(address);
+  int failures = 0;
+  const auto endpoint = *rig.transport(0).Connect(
+      address, {.on_failure = [&](const auto&) { ++failures; }});
+  rig.Drain();
+  EXPECT_EQ(failures, 1);
+}
+
+TEST(Inproc, WaitMovesTimeOnToTheNextEventOrTheTimeout) {
+  InprocRig rig(1);
+  rig.transport(0).Wait(absl::Seconds(2));
+  EXPECT_EQ(rig.events().now(), absl::Seconds(2));
+  int ran = 0;
+  rig.events().After(absl::Seconds(1), [&] { ++ran; });
+  rig.transport(0).Wait(absl::Seconds(5));
+  EXPECT_EQ(ran, 1);
+  EXPECT_EQ(rig.events().now(), absl::Seconds(3));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,66 @@
+// Where gradients go and weights come from: the seam between the model, which knows
+// LibTorch, and whatever applies the updates: the servers of a job (session_exchange.h)
+// or, as an oracle for them, torch's optimizer in this process (local_exchange.h).
+//
+//   while (exchange.step() < total_steps) {
+//     exchange.BeginStep({.learning_rate = 1e-3, .samples = 64});
+//     model.TrainStep(batch, exchange);  // WaitForWeights in forward, PushGradient in
+//     backward exchange.EndStep();
+//   }
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace syncline::fashion_mnist {
+
+// One trainable tensor of the model. Its values live in host memory, FP32, in the order
+// of `shape`; whoever applies updates writes them there.
+struct Parameter {
+  std::string name;
+  std::vector<int64_t> shape;
+  std::span<float> values;
+};
+
+struct StepSettings {
+  double learning_rate = 0;
+  int64_t samples = 0;  // of this worker's batch: the weight of its gradients
+};
+
+// Bytes on the wire of this worker so far.
+struct Traffic {
+  int64_t bytes_pushed = 0;
+  int64_t bytes_pulled = 0;
+};
+
+// Parameters are named by their index in the model, front layers first. Used by one
+// thread.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+
+  // The step to train next. A worker that joins a running job begins where the job is.
+  virtual int64_t step() const = 0;
+
+  virtual absl::Status BeginStep(const StepSettings& settings) = 0;
+
+  // Returns once the values of the parameter hold all updates of the steps before. The
+  // forward pass calls it just before it uses the parameter.
+  virtual absl::Status WaitForWeights(size_t parameter) = 0;
+
+  // Takes the gradient of the mean loss over this worker's samples, in the middle of the
+  // backward pass: does not wait for the network. `gradient` is only valid during the
+  // call, and the parameter's values may change from now on.
+  virtual absl::Status PushGradient(size_t parameter,
+                                    std::span<const float> gradient) = 0;
+
+  virtual absl::Status EndStep() = 0;
+
+  virtual Traffic traffic() const = 0;
+};
+
+}  // namespace syncline::fashion_mnist

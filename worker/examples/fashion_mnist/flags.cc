@@ -1,0 +1,81 @@
+#include "worker/examples/fashion_mnist/flags.h"
+
+#include <CLI/CLI.hpp>
+#include <map>
+
+namespace syncline::fashion_mnist {
+namespace {
+
+constexpr int kUsageError = 2;
+
+constexpr int64_t kMinBatchSize = 2;  // what BatchPlan needs
+constexpr int64_t kMaxBatchSize = 4096;
+
+void AddTrainFlags(CLI::App& app, TrainFlags& flags) {
+  const std::map<std::string, Precision> precisions = {{"fp32", Precision::kFp32},
+                                                       {"bf16", Precision::kBf16}};
+  app.add_option("--epochs", flags.epochs, "Passes over the training images")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  app.add_option("--batch-size", flags.batch_size, "Samples per worker and step")
+      ->check(CLI::Range(kMinBatchSize, kMaxBatchSize))
+      ->capture_default_str();
+  app.add_option("--steps", flags.max_steps, "Stop after so many steps (0: never)")
+      ->check(CLI::NonNegativeNumber);
+  app.add_option("--precision", flags.precision,
+                 "fp32, or bf16: autocast here and BF16 on the wire; weights stay FP32")
+      ->transform(CLI::CheckedTransformer(precisions))
+      ->default_str("fp32");
+  app.add_option("--lr", flags.learning_rate, "Highest learning rate of the schedule")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--weight-decay", flags.weight_decay, "AdamW's decoupled weight decay")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--seed", flags.seed, "Of the initial weights and the order of samples")
+      ->capture_default_str();
+  app.add_option("--threads", flags.threads, "CPU threads of LibTorch")
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  app.add_option("--data-dir", flags.data_dir, "Where the Fashion-MNIST files are")
+      ->capture_default_str();
+  app.add_option("--report", flags.report,
+                 "Write the figures of the run to this JSON file");
+  app.add_option("--name", flags.name, "Name of the run in the report (the precision)");
+}
+
+}  // namespace
+
+Flags ParseFlags(int argc, char** argv) {
+  Flags flags;
+  CLI::App app(
+      "Trains a convolutional network on Fashion-MNIST as a worker of a Syncline job.\n"
+      "Start it with: syncline run --standalone --servers 2 --nproc-per-node 4 -- "
+      "fashion_mnist");
+  AddTrainFlags(app, flags.train);
+  app.add_flag_callback(
+      "--local", [&flags] { flags.command = Command::kTrainLocally; },
+      "Train alone with torch's AdamW: no servers, no job");
+  CLI::App* summarize = app.add_subcommand(
+      "summarize", "Print a table of reports and write them to one file");
+  summarize->add_option("reports", flags.summarize.reports, "Files that --report wrote")
+      ->required();
+  summarize->add_option("--out", flags.summarize.out,
+                        "Write all of them to this JSON file");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    flags.command = Command::kExit;
+    flags.exit_code = app.exit(error) == 0 ? 0 : kUsageError;
+    return flags;
+  }
+  if (summarize->parsed()) flags.command = Command::kSummarize;
+  if (flags.train.name.empty()) flags.train.name = Name(flags.train.precision);
+  return flags;
+}
+
+const char* Name(Precision precision) {
+  return precision == Precision::kBf16 ? "bf16" : "fp32";
+}
+
+}  // namespace syncline::fashion_mnist

@@ -1,0 +1,46 @@
+// What a run says about itself when it ends: a JSON file per run, and the table and the
+// summary file that compare runs.
+//
+//   {"name": "bf16", "precision": "bf16", "accuracy": 0.912, "seconds": 41.5,
+//    "bytes_pushed": 1, "bytes_pulled": 1, ...}
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace syncline::fashion_mnist {
+
+struct RunReport {
+  std::string name;       // of the run, as tables show it
+  std::string precision;  // "fp32" or "bf16"
+  int64_t workers = 1;
+  int64_t steps = 0;
+  int64_t parameters = 0;  // elements of the model
+  double accuracy = 0;     // on the test images, 0 to 1
+  double loss = 0;         // mean over the last training steps
+  double seconds = 0;      // of training, without loading and evaluation
+  double samples_per_second = 0;
+  int64_t bytes_pushed = 0;  // on the wire, of all workers
+  int64_t bytes_pulled = 0;
+};
+
+std::string ToJson(const RunReport& report);
+
+// INVALID_ARGUMENT names the field that is missing or has another type.
+absl::StatusOr<RunReport> ParseRunReport(const std::string& json);
+
+// {"runs": [...]} of all reports.
+std::string SummaryJson(const std::vector<RunReport>& reports);
+
+// One line per run, and with more than one, a line that compares the last with the first.
+std::string SummaryTable(const std::vector<RunReport>& reports);
+
+// Whole files; the error names the file.
+absl::StatusOr<RunReport> ReadRunReport(const std::string& path);
+absl::Status WriteTextFile(const std::string& path, const std::string& text);
+
+}  // namespace syncline::fashion_mnist

@@ -1,0 +1,40 @@
+#include "comm/transport/ucx/endpoint.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_join.h"
+#include "comm/base/check.h"
+#include "comm/transport/ucx/lanes.h"
+#include "comm/transport/ucx/send.h"
+#include "comm/transport/ucx/transport.h"
+
+namespace syncline {
+
+UcxEndpoint::UcxEndpoint(UcxTransport& transport, ConnectOptions options, uint64_t link)
+    : transport_(&transport), options_(std::move(options)), link_(link) {
+  transport.endpoints_.insert(this);
+}
+
+UcxEndpoint::~UcxEndpoint() {
+  if (transport_ != nullptr) transport_->Forget(*this);
+}
+
+void UcxEndpoint::Send(ByteView header, Payload payload, SendDone done) {
+  SYNCLINE_CHECK(header.size() <= kMessageHeaderBytes);
+  SYNCLINE_CHECK(transport_ != nullptr);
+  const WireHeader wire({link_, next_number_++}, header);
+  transport_->SendOn(
+      *this, std::make_unique<UcxSend>(wire, std::move(payload), std::move(done)));
+}
+
+bool UcxEndpoint::IsLocal() const {
+  return handle_ != nullptr && AreLocal(LanesOf(handle_));
+}
+
+std::string UcxEndpoint::Describe() const {
+  if (handle_ == nullptr) return "closed";
+  return absl::StrJoin(LanesOf(handle_), " ");
+}
+
+}  // namespace syncline

@@ -1,0 +1,36 @@
+// One UCX endpoint. It may outlive its transport, and is then closed.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "comm/transport/transport.h"
+
+namespace syncline {
+
+class UcxTransport;
+
+class UcxEndpoint : public Endpoint {
+ public:
+  UcxEndpoint(UcxTransport& transport, ConnectOptions options, uint64_t link);
+  ~UcxEndpoint() override;
+
+  void Send(ByteView header, Payload payload, SendDone done) override;
+  bool IsLocal() const override;
+  std::string Describe() const override;
+
+ private:
+  friend class UcxTransport;
+
+  UcxTransport* transport_;  // null once it is gone
+  ConnectOptions options_;
+  const uint64_t link_;
+  uint64_t next_number_ = 0;
+  ucp_ep_h handle_ = nullptr;  // null once closed or failed
+  absl::Status failure_;
+};
+
+}  // namespace syncline

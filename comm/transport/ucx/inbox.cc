@@ -1,0 +1,58 @@
+#include "comm/transport/ucx/inbox.h"
+
+#include <utility>
+
+#include "comm/base/limits.h"
+
+namespace syncline {
+namespace {
+
+// Senders do not say goodbye. Two links for each possible peer leave room for the ones
+// that went.
+constexpr size_t kMaxLinks = 2 * (kMaxWorkers + kMaxServers * kMaxEngineThreads / 8);
+
+// A peer that sends this much ahead of a message that never comes is broken or hostile.
+constexpr size_t kMaxArrivalsPerLink = 4096;
+
+}  // namespace
+
+bool Inbox::Announce(const std::shared_ptr<Arrival>& arrival) {
+  const LinkPrefix prefix = arrival->wire.prefix();
+  if (!links_.contains(prefix.link) && links_.size() >= kMaxLinks) ForgetOldestLink();
+  Link& link = links_[prefix.link];
+  link.last_use = ++clock_;
+  if (prefix.number < link.next || prefix.number - link.next >= kMaxArrivalsPerLink) {
+    return false;
+  }
+  return link.arrivals.emplace(prefix.number, arrival).second;
+}
+
+void Inbox::Settle(const Arrival& arrival) {
+  const auto found = links_.find(arrival.wire.prefix().link);
+  if (found == links_.end()) return;
+  Link& link = found->second;
+  for (auto first = link.arrivals.begin();
+       first != link.arrivals.end() && first->first == link.next &&
+       first->second->state != Arrival::State::kArriving;
+       first = link.arrivals.erase(first)) {
+    if (first->second->state == Arrival::State::kWhole) ready_.push_back(first->second);
+    ++link.next;
+  }
+}
+
+std::shared_ptr<Arrival> Inbox::Next() {
+  if (ready_.empty()) return nullptr;
+  std::shared_ptr<Arrival> arrival = std::move(ready_.front());
+  ready_.pop_front();
+  return arrival;
+}
+
+void Inbox::ForgetOldestLink() {
+  auto oldest = links_.begin();
+  for (auto link = links_.begin(); link != links_.end(); ++link) {
+    if (link->second.last_use < oldest->second.last_use) oldest = link;
+  }
+  links_.erase(oldest);
+}
+
+}  // namespace syncline

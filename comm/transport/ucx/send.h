@@ -1,0 +1,30 @@
+// One message on its way out: all that must stay put until UCX is done with it.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "comm/transport/transport.h"
+#include "comm/transport/ucx/messages.h"
+
+namespace syncline {
+
+class UcxTransport;
+
+struct UcxSend {
+  UcxSend(const WireHeader& wire, Payload payload, SendDone done)
+      : wire(wire), payload(std::move(payload)), done(std::move(done)) {}
+
+  WireHeader wire;
+  Payload payload;
+  std::vector<ucp_dt_iov_t>
+      pieces;  // the payload in UCX's words, when it has several slices
+  SendDone done;
+  absl::Status status;
+  UcxTransport* transport = nullptr;
+};
+
+}  // namespace syncline

@@ -1,0 +1,94 @@
+// UcxTransport: the Transport over one UcxWorker. Built by CreateUcxTransport (ucx.h).
+//
+// UCX calls back from deep inside itself. Those callbacks only take note (and land
+// payloads); user code runs afterwards, from Progress(), where it may send, connect and
+// close as it likes. The one exception is Receiver::Allocate, which UCX needs at once.
+#pragma once
+
+#include <ucp/api/ucp.h>
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "comm/base/log.h"
+#include "comm/transport/transport.h"
+#include "comm/transport/ucx/inbox.h"
+#include "comm/transport/ucx/worker.h"
+
+namespace syncline {
+
+class UcxEndpoint;
+struct UcxSend;
+
+class UcxTransport : public Transport {
+ public:
+  static absl::StatusOr<std::unique_ptr<Transport>> Create(
+      std::unique_ptr<UcxWorker> worker, Receiver& receiver, const UcxOptions& options);
+  ~UcxTransport() override;
+
+  const std::string& address() const override { return address_; }
+  absl::StatusOr<std::unique_ptr<Endpoint>> Connect(const std::string& address,
+                                                    ConnectOptions options) override;
+  int Progress() override;
+  void Wait(absl::Duration timeout) override;
+  void Wake() override;
+
+ private:
+  friend class UcxEndpoint;
+
+  UcxTransport(std::unique_ptr<UcxWorker> worker, Receiver& receiver,
+               const UcxOptions& options);
+  absl::Status Open();
+
+  // What UCX calls.
+  static ucs_status_t OnActiveMessage(void* self, const void* header, size_t header_bytes,
+                                      void* data, size_t bytes,
+                                      const ucp_am_recv_param_t* param);
+  static void OnFetched(void* request, ucs_status_t status, size_t bytes, void* fetch);
+  static void OnSent(void* request, ucs_status_t status, void* send);
+  static void OnEndpointError(void* endpoint, ucp_ep_h handle, ucs_status_t status);
+
+  // Receiving.
+  ucs_status_t Land(ByteView wire, void* data, size_t bytes, uint64_t attributes);
+  absl::StatusOr<Buffer> LandingFor(ByteView header, size_t bytes);
+  ucs_status_t Fetch(std::shared_ptr<Arrival> arrival, void* descriptor, size_t bytes);
+  void Fetched(Arrival& arrival, ucs_status_t status);
+  void Settle(Arrival& arrival, Arrival::State state);
+  void Refused(const absl::Status& reason);
+
+  // Sending.
+  void SendOn(UcxEndpoint& endpoint, std::unique_ptr<UcxSend> send);
+  void Completed(std::unique_ptr<UcxSend> send, absl::Status status);
+
+  // `endpoint` is being destroyed.
+  void Forget(UcxEndpoint& endpoint);
+  void CloseHandle(ucp_ep_h handle);
+  void FreeClosedHandles();
+  void FinishWithUcx();
+  int RunCallbacks();
+  void RunFailures();
+
+  std::unique_ptr<UcxWorker> worker_;
+  Receiver& receiver_;
+  Logger log_;
+  const absl::Duration keepalive_;
+  std::string address_;
+  int wake_fd_ = -1;
+  std::mt19937_64 random_;
+
+  Inbox inbox_;
+  std::deque<std::unique_ptr<UcxSend>> completed_;
+  std::set<UcxEndpoint*> endpoints_;
+  std::vector<UcxEndpoint*> failed_;  // their on_failure is still to be called
+  std::vector<void*> closing_;        // UCX's requests for closing handles
+  int fetching_ = 0;
+  uint64_t refused_ = 0;
+};
+
+}  // namespace syncline

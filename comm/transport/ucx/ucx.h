@@ -1,0 +1,39 @@
+// The production transport: UCX active messages over RDMA, TCP or shared memory,
+// whichever UCX finds best between two peers. Small payloads travel with the header,
+// large ones by rendezvous.
+//
+// Security: UCX trusts whoever can reach its sockets (README.md). kHostOnly therefore
+// opens none.
+//
+// Thread safety: as transport.h says; the calling thread becomes the loop thread.
+//
+//   auto transport = CreateUcxTransport({.reach = Reach::kHostOnly}, receiver);
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "comm/base/log.h"
+#include "comm/transport/transport.h"
+
+namespace syncline {
+
+enum class Reach {
+  kHostOnly,  // shared memory only: no socket is opened, peers are processes of this host
+  kNetwork,   // all devices of the host listen, for peers on other hosts
+};
+
+// An environment variable UCX_… that the user has set wins over what is chosen here.
+struct UcxOptions {
+  Reach reach = Reach::kHostOnly;
+  // How often UCX looks whether the process behind an idle endpoint still exists.
+  absl::Duration keepalive = absl::Seconds(1);
+  Logger log;  // refused messages
+};
+
+// `receiver` outlives the transport. Unavailable when UCX finds no usable device.
+absl::StatusOr<std::unique_ptr<Transport>> CreateUcxTransport(const UcxOptions& options,
+                                                              Receiver& receiver);
+
+}  // namespace syncline

@@ -1,0 +1,159 @@
+#include "comm/transport/ucx/worker.h"
+
+#include <dlfcn.h>
+#include <signal.h>
+#include <ucs/debug/debug.h>
+
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "comm/base/limits.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+// One setting of UCX, and the environment variables by which a user may have decided it
+// instead.
+struct Setting {
+  const char* key;
+  std::string value;
+  std::vector<const char*> variables;
+};
+
+std::vector<Setting> SettingsFor(const UcxOptions& options) {
+  return {
+      // CMA asks the kernel for every copy, fails in containers, and is slower than
+      // shared memory.
+      {"TLS",
+       options.reach == Reach::kHostOnly ? "sysv,posix,self" : "^cma",
+       {"UCX_TLS"}},
+      // Without it, endpoints that report failures silently use TCP between processes of
+      // one host.
+      {"MM_ERROR_HANDLING",
+       "y",
+       {"UCX_MM_ERROR_HANDLING", "UCX_SYSV_ERROR_HANDLING", "UCX_POSIX_ERROR_HANDLING"}},
+      {"KEEPALIVE_INTERVAL",
+       absl::StrCat(absl::ToInt64Milliseconds(options.keepalive), "ms"),
+       {"UCX_KEEPALIVE_INTERVAL"}},
+  };
+}
+
+bool UserDecided(const Setting& setting) {
+  for (const char* variable : setting.variables) {
+    if (std::getenv(variable) != nullptr) return true;
+  }
+  return false;
+}
+
+absl::Status Apply(const UcxOptions& options, ucp_config_t* config) {
+  for (const Setting& setting : SettingsFor(options)) {
+    if (UserDecided(setting)) continue;
+    const ucs_status_t status =
+        ucp_config_modify(config, setting.key, setting.value.c_str());
+    if (status != UCS_OK) {
+      return StatusFromUcx(status, absl::StrCat("UCX setting ", setting.key));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// UCX catches these when it is loaded; a crash is the process's own affair. A handler
+// that somebody installed since then stays.
+void ReleaseSignals() {
+  for (const int signal : {SIGILL, SIGSEGV, SIGBUS, SIGFPE}) {
+    struct sigaction action = {};
+    Dl_info library = {};
+    sigaction(signal, nullptr, &action);
+    if (dladdr(reinterpret_cast<void*>(action.sa_sigaction), &library) != 0 &&
+        absl::StrContains(library.dli_fname, "libucs")) {
+      ucs_debug_disable_signal(signal);
+    }
+  }
+}
+
+}  // namespace
+
+absl::Status StatusFromUcx(ucs_status_t status, absl::string_view what) {
+  if (status == UCS_OK) return absl::OkStatus();
+  const std::string message = absl::StrCat(what, ": ", ucs_status_string(status));
+  switch (status) {
+    case UCS_ERR_CANCELED:
+      return absl::CancelledError(message);
+    case UCS_ERR_INVALID_PARAM:
+    case UCS_ERR_INVALID_ADDR:
+      return absl::InvalidArgumentError(message);
+    case UCS_ERR_NO_MEMORY:
+    case UCS_ERR_NO_RESOURCE:
+      return absl::ResourceExhaustedError(message);
+    default:
+      return absl::UnavailableError(message);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(const UcxOptions& options) {
+  auto worker = std::unique_ptr<UcxWorker>(new UcxWorker);
+  SYNCLINE_RETURN_IF_ERROR(worker->Open(options));
+  return worker;
+}
+
+UcxWorker::~UcxWorker() {
+  if (worker_ != nullptr) ucp_worker_destroy(worker_);
+  if (context_ != nullptr) ucp_cleanup(context_);
+}
+
+absl::Status UcxWorker::Open(const UcxOptions& options) {
+  ReleaseSignals();
+
+  ucp_config_t* config = nullptr;
+  SYNCLINE_RETURN_IF_ERROR(
+      StatusFromUcx(ucp_config_read(nullptr, nullptr, &config), "reading UCX settings"));
+  const absl::Cleanup release_config = [config] { ucp_config_release(config); };
+  SYNCLINE_RETURN_IF_ERROR(Apply(options, config));
+
+  ucp_params_t params = {};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  SYNCLINE_RETURN_IF_ERROR(
+      StatusFromUcx(ucp_init(&params, config, &context_), "opening UCX"));
+
+  ucp_worker_params_t worker_params = {};
+  worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker_params.thread_mode = UCS_THREAD_MODE_SINGLE;
+  SYNCLINE_RETURN_IF_ERROR(StatusFromUcx(
+      ucp_worker_create(context_, &worker_params, &worker_), "creating a UCX worker"));
+
+  ucp_worker_attr_t attributes = {};
+  attributes.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER;
+  SYNCLINE_RETURN_IF_ERROR(
+      StatusFromUcx(ucp_worker_query(worker_, &attributes), "querying the UCX worker"));
+  if (attributes.max_am_header < kMessageHeaderBytes) {
+    return absl::UnavailableError(absl::StrCat("UCX carries headers of at most ",
+                                               attributes.max_am_header, " bytes, ",
+                                               kMessageHeaderBytes, " are needed"));
+  }
+  return StatusFromUcx(ucp_worker_get_efd(worker_, &event_fd_),
+                       "getting the wake-up descriptor of UCX");
+}
+
+UcxWorker::Armed UcxWorker::Arm() {
+  // Any answer but OK, also an error, means that Progress() has something to do or to
+  // report.
+  return ucp_worker_arm(worker_) == UCS_OK ? Armed::kYes : Armed::kEventsPending;
+}
+
+absl::StatusOr<std::string> UcxWorker::Address() const {
+  ucp_address_t* address = nullptr;
+  size_t bytes = 0;
+  SYNCLINE_RETURN_IF_ERROR(StatusFromUcx(
+      ucp_worker_get_address(worker_, &address, &bytes), "getting the UCX address"));
+  std::string result(reinterpret_cast<const char*>(address), bytes);
+  ucp_worker_release_address(worker_, address);
+  return result;
+}
+
+}  // namespace syncline

@@ -205,6 +205,38 @@ void ExpectSameBits(const std::vector<float>& got, const std::vector<float>& wan
   }
 }
 
+// This file is compiled for the baseline instruction set, the kernels for whatever the
+// CPU has.
+TEST(Optimizer, KernelsGiveTheBitsOfTheScalarLoopOnEveryCpu) {
+  constexpr size_t kElements = 1003;
+  const OptimizerSettings adamw = {
+      .name = "adamw", .learning_rate = 1e-3, .weight_decay = 0.01};
+  const OptimizerSettings sgd = {
+      .name = "sgd", .learning_rate = 1e-2, .weight_decay = 0.01, .momentum = 0.9};
+  std::mt19937 random(11);
+  const std::vector<float> weights = Gradient(random, kElements);
+  const std::vector<float> gradient = Gradient(random, kElements);
+  Training adamw_training(adamw, weights);
+  Training sgd_training(sgd, weights);
+  adamw_training.Step(gradient, kElements, 0.3f);
+  sgd_training.Step(gradient, kElements, 0.3f);
+  std::vector<float> adamw_want(kElements);
+  std::vector<float> sgd_want(kElements);
+  for (size_t i = 0; i < kElements; ++i) {
+    const float g = gradient[i] * 0.3f;
+    const float p = weights[i];
+    const float m = float(1 - 0.9) * g;
+    const float v = float(1 - 0.999) * (g * g);
+    const float denominator =
+        std::sqrt(v) * float(1 / std::sqrt(1 - 0.999)) + float(1e-8);
+    adamw_want[i] =
+        p - (float(1e-3 * 0.01) * p + float(1e-3 / (1 - 0.9)) * (m / denominator));
+    sgd_want[i] = p - 1e-2f * (g + 0.01f * p);
+  }
+  ExpectSameBits(adamw_training.weights(), adamw_want);
+  ExpectSameBits(sgd_training.weights(), sgd_want);
+}
+
 TEST(Optimizer, GivesTheSameBitsHoweverABlockIsCutIntoStrips) {
   for (const std::string_view name : OptimizerNames()) {
     const OptimizerSettings settings = {

@@ -5,7 +5,7 @@
 #
 #   core   compiler, CMake and the libraries of the product          required
 #   demo   LibTorch and the Fashion-MNIST data                       optional
-#   test   linters, promtool, kubectl; Helm and nvcc from PyPI       optional
+#   test   linters, promtool, kubectl; nvcc from PyPI                   optional
 #
 # With everything in place it needs neither network nor root. A missing optional package never fails: the script says
 # what will be left out, and remembers it in build/deps, so that the next call is quick. --retry asks for those again.
@@ -29,7 +29,6 @@ what_is_lost() {
     libtorch-dev) echo "the Fashion-MNIST demo is not built" ;;
     dataset-fashion-mnist) echo "the demo has no data to train on" ;;
     clang-format | clang-tidy) echo "'make check' skips it" ;;
-    helm-python-sdk) echo "the Helm chart is not linted" ;;
     nvidia-cuda-nvcc) echo "no CUDA module is built" ;;
     *) echo "the deploy checks that use it are skipped" ;;
   esac
@@ -104,8 +103,8 @@ pip_install() {
     give_up_on "$name"
 }
 
-install_python_tools() {
-  pip_install helm-python-sdk 'lib/python3*/site-packages/helm_python' 'helm-python-sdk>=0.2.2,<0.3'
+# For the machines without a CUDA toolkit; NVIDIA's packages also hold what nvcc needs to link a module.
+install_nvcc() {
   command -v nvcc >/dev/null || [[ -x /usr/local/cuda/bin/nvcc ]] ||
     pip_install nvidia-cuda-nvcc 'lib/python3*/site-packages/nvidia/cu13/bin/nvcc' \
       'nvidia-cuda-nvcc==13.*' 'nvidia-cuda-crt==13.*' 'nvidia-nvvm==13.*' 'nvidia-cuda-runtime==13.*' \
@@ -130,7 +129,7 @@ main() {
       test)
         install_optional "${test[@]}"
         command -v kubectl >/dev/null || install_optional kubernetes-client
-        install_python_tools
+        install_nvcc
         ;;
       *)
         say "unknown group '$group'; there are core, demo and test"

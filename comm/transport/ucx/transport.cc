@@ -82,17 +82,18 @@ UcxTransport::~UcxTransport() {
     endpoint->handle_ = nullptr;
     endpoint->transport_ = nullptr;
   }
-  // UCX completes what is pending when the worker goes; nobody calls Progress() after
-  // this.
+  FinishWithUcx();
   worker_.reset();
-  RunCallbacks();
+  RunCallbacks();  // nobody calls Progress() after this
   if (wake_fd_ >= 0) close(wake_fd_);
 }
 
-// UCX 1.13 aborts the process when a worker goes that is still fetching. A fetch ends when its data came
-// or its sender's death was noticed; for the case that neither happens, a worker left behind is the
-// smaller evil.
+// Forced closes finish over the next rounds, though UCX calls them done at once. And
+// UCX 1.13 aborts the process when a worker goes that is still fetching: a fetch ends
+// when its data came or its sender's death was noticed; for the case that neither
+// happens, a worker left behind is the smaller evil.
 void UcxTransport::FinishWithUcx() {
+  for (int round = 0; round < kMaxRounds; ++round) ucp_worker_progress(worker_->handle());
   const absl::Time deadline = absl::Now() + 3 * keepalive_;
   while ((fetching_ > 0 || !closing_.empty()) && absl::Now() < deadline) {
     ucp_worker_progress(worker_->handle());

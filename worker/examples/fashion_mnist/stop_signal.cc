@@ -7,7 +7,7 @@
 namespace syncline::fashion_mnist {
 namespace {
 
-constexpr timespec kGrace = {.tv_sec = 1, .tv_nsec = 0};
+constexpr timespec kGrace = {.tv_sec = 0, .tv_nsec = 700'000'000};
 
 sigset_t StopSignals() {
   sigset_t signals;

@@ -1,5 +1,6 @@
 // Ctrl-C and SIGTERM, as a flag to ask between steps, with a promise: whatever the
-// process waits for, it is gone one second after the signal.
+// process waits for, it is gone 0.7 s after the signal. (`syncline run` gives its workers
+// one second.)
 #pragma once
 
 #include <atomic>

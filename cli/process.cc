@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstring>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/status.h"
@@ -246,6 +247,10 @@ ProcessEvent ProcessGroup::Next(absl::Time deadline) {
       signals_.pop_front();
       return event;
     }
+    if (std::exchange(on_line_called_, false)) {
+      event.kind = ProcessEvent::kOutput;
+      return event;
+    }
     KillOverdue();
     if (Reap(&event)) return event;
     if (absl::Now() >= deadline) return event;
@@ -324,7 +329,10 @@ void ProcessGroup::EndLine(Child& child, Stream& stream) {
     WriteAll(stream.target,
              absl::StrCat("[", child.spec.name, "]: ", stream.partial, "\n"));
   }
-  if (child.spec.on_line) child.spec.on_line(stream.partial);
+  if (child.spec.on_line) {
+    child.spec.on_line(stream.partial);
+    on_line_called_ = true;
+  }
   child.tail.push_back(std::move(stream.partial));
   stream.partial.clear();
   if (child.tail.size() > kTailLines) child.tail.pop_front();

@@ -54,13 +54,14 @@ struct ProcessSpec {
 };
 
 struct ProcessEvent {
-  enum Kind { kExit, kSignal, kTimeout };
+  enum Kind { kExit, kSignal, kOutput, kTimeout };
   Kind kind = kTimeout;
   std::string name;              // kExit: who
   int wait_status = 0;           // kExit: as of waitpid
   absl::Duration lived;          // kExit
   std::deque<std::string> tail;  // kExit: its last logged lines
   int signal = 0;                // kSignal: what the launcher received
+  // kOutput: on_line was called at least once.
 };
 
 // "exit code 3", "signal 9 (Killed)".
@@ -118,7 +119,8 @@ class ProcessGroup {
   void TellGuard(pid_t pid);
 
   std::map<std::string, Child> children_;
-  std::deque<int> signals_;  // received and not reported yet
+  std::deque<int> signals_;      // received and not reported yet
+  bool on_line_called_ = false;  // since the last event
   UniqueFd signal_fd_;
   UniqueFd guard_pipe_;  // its end of file tells the guard that the launcher is gone
   pid_t guard_ = -1;

@@ -138,8 +138,16 @@ TEST_F(ProcessGroupTest, CallsBackForEachLine) {
   ProcessSpec spec = Shell("server0", "echo a; echo b");
   spec.on_line = [&](std::string_view line) { lines.emplace_back(line); };
   ASSERT_TRUE(group_->Start(spec).ok());
-  NextEvent();
+  while (NextEvent().kind != ProcessEvent::kExit) continue;
   EXPECT_THAT(lines, ElementsAre("a", "b"));
+  EXPECT_TRUE(group_->empty());
+}
+
+TEST_F(ProcessGroupTest, WakesUpForALine) {
+  ProcessSpec spec = Shell("server0", "echo ready; sleep 100");
+  spec.on_line = [](std::string_view) {};
+  ASSERT_TRUE(group_->Start(spec).ok());
+  EXPECT_EQ(NextEvent().kind, ProcessEvent::kOutput);
 }
 
 TEST_F(ProcessGroupTest, SaysThatAProgramIsMissing) {

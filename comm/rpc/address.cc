@@ -121,4 +121,20 @@ absl::Status CheckCanListen(const HostPort& address) {
   return last_error == 0 ? absl::OkStatus() : BindError(address, last_error);
 }
 
+absl::StatusOr<int> PickFreePort(const std::string& host) {
+  SYNCLINE_ASSIGN_OR_RETURN(const AddressList addresses, Resolve({host, 0}));
+  const int fd = socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_storage bound = {};
+  socklen_t length = sizeof(bound);
+  const bool ok = bind(fd, addresses->ai_addr, addresses->ai_addrlen) == 0 &&
+                  getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &length) == 0;
+  const int error = errno;
+  close(fd);
+  if (!ok) return BindError({host, 0}, error);
+  const in_port_t port = bound.ss_family == AF_INET6
+                             ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
+                             : reinterpret_cast<sockaddr_in*>(&bound)->sin_port;
+  return ntohs(port);
+}
+
 }  // namespace syncline

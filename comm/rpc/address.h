@@ -34,4 +34,9 @@ bool IsLoopback(const std::string& host);
 // bit.
 absl::Status CheckCanListen(const HostPort& address);
 
+// A port of `host` that nothing listens on now. Somebody else may take it before the
+// caller does: only for programs that must be told a port; servers of ours listen on port
+// 0 instead.
+absl::StatusOr<int> PickFreePort(const std::string& host);
+
 }  // namespace syncline

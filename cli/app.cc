@@ -1,0 +1,135 @@
+#include "cli/app.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <iostream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "CLI/Config.hpp"
+#include "CLI/Formatter.hpp"
+#include "absl/strings/str_cat.h"
+#include "cli/exit_codes.h"
+#include "cli/settings.h"
+#include "comm/base/failure.h"
+#include "comm/base/nearest.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+// A subcommand with this positional takes a program and its arguments, which are nobody's
+// flags.
+constexpr char kProgram[] = "program";
+
+absl::Status Usage(const std::string& message) {
+  return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
+}
+
+const CLI::App* FindCommand(const CLI::App& app,
+                            const std::vector<std::string>& arguments) {
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    if (!arguments.empty() && command->get_name() == arguments.front()) return command;
+  }
+  return nullptr;
+}
+
+// Moves the program and its arguments off the end of `arguments`: what follows "--", or
+// starts at the first word that is neither a flag nor a flag's value.
+std::vector<std::string> CutProgram(CLI::App& app, std::vector<std::string>& arguments) {
+  const CLI::App* command = FindCommand(app, arguments);
+  if (command == nullptr || command->get_option_no_throw(kProgram) == nullptr) return {};
+  size_t at = 1;
+  while (at < arguments.size() && arguments[at] != "--" &&
+         arguments[at].starts_with('-')) {
+    const std::string& word = arguments[at];
+    const CLI::Option* flag = command->get_option_no_throw(word);
+    const bool takes_next = flag != nullptr && flag->get_items_expected_max() > 0;
+    at += takes_next ? 2 : 1;
+  }
+  at = std::min(at, arguments.size());
+  std::vector<std::string> program(arguments.begin() + static_cast<std::ptrdiff_t>(at),
+                                   arguments.end());
+  arguments.resize(at);
+  if (!program.empty() && program.front() == "--") program.erase(program.begin());
+  return program;
+}
+
+// What was wrong with the command line, with the nearest valid name.
+absl::Status ParseFailure(CLI::App& app, const CLI::ParseError& error) {
+  const std::vector<std::string> unknown = app.remaining(true);
+  const std::vector<CLI::App*> parsed = app.get_subcommands();
+  if (parsed.empty() && !unknown.empty() && !unknown.front().starts_with('-')) {
+    std::vector<std::string> names;
+    for (const CLI::App* command : app.get_subcommands(nullptr))
+      names.push_back(command->get_name());
+    const std::vector<std::string_view> candidates(names.begin(), names.end());
+    return Usage(absl::StrCat("unknown command '", unknown.front(), "'; did you mean ",
+                              std::string(NearestName(unknown.front(), candidates)),
+                              "?"));
+  }
+  if (!unknown.empty() && unknown.front().starts_with('-')) {
+    const std::string name = unknown.front().substr(0, unknown.front().find('='));
+    return Usage(absl::StrCat(
+        "unknown flag ", name, "; did you mean ",
+        NearestFlag(name, FlagsOf(parsed.empty() ? app : *parsed.front())), "?"));
+  }
+  if (!unknown.empty()) {
+    return Usage(absl::StrCat("'", unknown.front(),
+                              "' is not expected here; see syncline ",
+                              parsed.front()->get_name(), " --help"));
+  }
+  return Usage(absl::StrCat(error.what(), "; see syncline ",
+                            parsed.empty() ? "" : parsed.front()->get_name() + " ",
+                            "--help"));
+}
+
+absl::StatusOr<int> ParseAndRun(CLI::App& app, std::vector<std::string> arguments,
+                                const Command* selected) {
+  std::string config_file;
+  for (CLI::App* command : app.get_subcommands(nullptr)) {
+    command->add_option("--config", config_file, "YAML file with values for these flags");
+  }
+  const std::vector<std::string> program = CutProgram(app, arguments);
+  // CLI11 reports by exception; none leaves this block.
+  try {
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    return ParseFailure(app, error);
+  }
+  CLI::App& command = *app.get_subcommands().front();
+  if (!program.empty()) {
+    CLI::Option* option = command.get_option(kProgram);
+    for (const std::string& word : program) option->add_result(word);
+    option->run_callback();
+  }
+  SYNCLINE_RETURN_IF_ERROR(ApplySettings(
+      FlagsOf(command), config_file, [](const char* name) { return std::getenv(name); }));
+  return (*selected)();
+}
+
+}  // namespace
+
+int RunApp(std::span<const char* const> argv, std::span<const AddCommand> commands) {
+  CLI::App app(
+      "Syncline: elastic parameter servers and collectives for mixed-precision training",
+      "syncline");
+  app.require_subcommand(1);
+  app.footer(
+      "Every flag can also be set by SYNCLINE_<FLAG> in the environment or by 'flag: "
+      "value' in the "
+      "file of --config; the command line wins, then the environment.");
+  Command selected;
+  for (const AddCommand add : commands) add(app, &selected);
+  const absl::StatusOr<int> result =
+      ParseAndRun(app, {argv.begin() + 1, argv.end()}, &selected);
+  if (result.ok()) return *result;
+  std::fflush(stdout);
+  std::cerr << ErrorLine(result.status()) << std::endl;
+  return ExitCodeOf(result.status());
+}
+
+}  // namespace syncline

@@ -1,0 +1,187 @@
+#include "cli/app.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cli/exit_codes.h"
+#include "comm/base/failure.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// A subcommand with one flag of each sort; it prints what it got.
+void AddSample(CLI::App& app, Command* selected) {
+  struct Options {
+    int workers = 1;
+    std::string failure_timeout = "10s";
+    bool insecure = false;
+    std::vector<std::string> program;
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* sample = app.add_subcommand("sample", "For tests");
+  sample->add_option("program", options->program, "Program");
+  sample->add_option("--workers", options->workers, "Workers");
+  sample->add_option("--failure-timeout,--timeout", options->failure_timeout, "Timeout");
+  sample->add_flag("--insecure", options->insecure, "Insecure");
+  sample->callback([=] {
+    *selected = [options]() -> absl::StatusOr<int> {
+      printf("%d %s %d [%s]\n", options->workers, options->failure_timeout.c_str(),
+             options->insecure ? 1 : 0, absl::StrJoin(options->program, "|").c_str());
+      fflush(stdout);
+      return kExitDone;
+    };
+  });
+}
+
+void AddFailing(CLI::App& app, Command* selected) {
+  app.add_subcommand("failing", "For tests")->callback([=] {
+    *selected = []() -> absl::StatusOr<int> {
+      return WithFailure(absl::UnavailableError("127.0.0.1:7070 is in use\nstop it"),
+                         Failure::kPortInUse);
+    };
+  });
+}
+
+class App : public testing::Test {
+ protected:
+  int Run(std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(), "syncline");
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    const AddCommand commands[] = {AddSample, AddFailing};
+    const int code = RunApp(arguments, commands);
+    out_ = testing::internal::GetCapturedStdout();
+    err_ = testing::internal::GetCapturedStderr();
+    return code;
+  }
+
+  std::string WriteConfig(const std::string& text) {
+    const std::string path = testing::TempDir() + "/app_test_config.yaml";
+    std::ofstream(path) << text;
+    return path;
+  }
+
+  void TearDown() override {
+    unsetenv("SYNCLINE_WORKERS");
+    unsetenv("SYNCLINE_FAILURE_TIMEOUT");
+    unsetenv("SYNCLINE_INSECURE");
+  }
+
+  std::string out_;
+  std::string err_;
+};
+
+TEST_F(App, PrefersFlagThenEnvironmentThenFileThenDefault) {
+  EXPECT_EQ(Run({"sample"}), 0);
+  EXPECT_EQ(out_, "1 10s 0 []\n");
+  const std::string config =
+      WriteConfig("workers: 2\nfailure-timeout: 2s\ninsecure: true\n");
+  EXPECT_EQ(Run({"sample", "--config", config.c_str()}), 0);
+  EXPECT_EQ(out_, "2 2s 1 []\n");
+  setenv("SYNCLINE_WORKERS", "3", 1);
+  setenv("SYNCLINE_FAILURE_TIMEOUT", "3s", 1);
+  EXPECT_EQ(Run({"sample", "--config", config.c_str()}), 0);
+  EXPECT_EQ(out_, "3 3s 1 []\n");
+  EXPECT_EQ(Run({"sample", "--config", config.c_str(), "--workers", "4", "--timeout=4s"}),
+            0);
+  EXPECT_EQ(out_, "4 4s 1 []\n");
+}
+
+TEST_F(App, TreatsAnEmptyVariableAsUnset) {
+  setenv("SYNCLINE_WORKERS", "", 1);
+  EXPECT_EQ(Run({"sample"}), 0);
+  EXPECT_EQ(out_, "1 10s 0 []\n");
+}
+
+TEST_F(App, LeavesTheProgramsArgumentsAlone) {
+  EXPECT_EQ(
+      Run({"sample", "--workers", "2", "--", "train", "--workers", "9", "--", "-x"}), 0);
+  EXPECT_EQ(out_, "2 10s 0 [train|--workers|9|--|-x]\n");
+  EXPECT_EQ(
+      Run({"sample", "--insecure", "--workers=2", "train.py", "--lr", "0.1", "failing"}),
+      0);
+  EXPECT_EQ(out_, "2 10s 1 [train.py|--lr|0.1|failing]\n");
+}
+
+TEST_F(App, NamesTheNearestFlag) {
+  EXPECT_EQ(Run({"sample", "--wrokers", "2"}), kExitUsage);
+  EXPECT_EQ(err_, "syncline: error: unknown flag --wrokers; did you mean --workers?\n");
+  EXPECT_EQ(Run({"sample", "--failure-timout=2s"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("did you mean --failure-timeout?"));
+}
+
+TEST_F(App, NamesTheNearestCommand) {
+  EXPECT_EQ(Run({"smaple"}), kExitUsage);
+  EXPECT_EQ(err_, "syncline: error: unknown command 'smaple'; did you mean sample?\n");
+  EXPECT_EQ(Run({}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("--help"));
+}
+
+TEST_F(App, NamesTheNearestKeyOfTheFile) {
+  const std::string config = WriteConfig("workers: 2\nfailure_timeout: 3s\n");
+  EXPECT_EQ(Run({"sample", "--config", config.c_str()}), kExitUsage);
+  EXPECT_EQ(err_, absl::StrCat(
+                      "syncline: error: ", config,
+                      ":2: failure_timeout is no setting of this command; did you mean "
+                      "failure-timeout?\n"));
+}
+
+TEST_F(App, NamesTheSourceOfAWrongValue) {
+  EXPECT_EQ(Run({"sample", "--workers", "many"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("--workers"));
+  setenv("SYNCLINE_WORKERS", "many", 1);
+  EXPECT_EQ(Run({"sample"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("SYNCLINE_WORKERS: 'many'"));
+  unsetenv("SYNCLINE_WORKERS");
+  EXPECT_EQ(Run({"sample", "--config", WriteConfig("workers: {a: 1}\n").c_str()}),
+            kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("workers must be a value or a list"));
+  EXPECT_EQ(Run({"sample", "--config", WriteConfig("workers: [1\n").c_str()}),
+            kExitUsage);
+  EXPECT_THAT(err_, StartsWith("syncline: error: "));
+  EXPECT_EQ(Run({"sample", "--config", "/nonexistent.yaml"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("cannot read --config"));
+}
+
+TEST_F(App, PrintsOneLineAndTheExitCodeOfTheFailure) {
+  EXPECT_EQ(Run({"failing"}), kExitPortInUse);
+  EXPECT_EQ(err_, "syncline: error: 127.0.0.1:7070 is in use; stop it\n");
+}
+
+TEST_F(App, ShowsHelp) {
+  EXPECT_EQ(Run({"--help"}), 0);
+  EXPECT_THAT(out_, HasSubstr("sample"));
+  EXPECT_EQ(Run({"sample", "--help"}), 0);
+  EXPECT_THAT(out_, HasSubstr("--failure-timeout"));
+}
+
+TEST(ExitCodes, FollowTheFailureThenTheCode) {
+  const auto with = [](Failure failure) {
+    return ExitCodeOf(WithFailure(absl::InternalError("x"), failure));
+  };
+  EXPECT_EQ(with(Failure::kUsage), 2);
+  EXPECT_EQ(with(Failure::kPortInUse), 3);
+  EXPECT_EQ(with(Failure::kStateUnusable), 4);
+  EXPECT_EQ(with(Failure::kUnreachable), 5);
+  EXPECT_EQ(with(Failure::kVersionMismatch), 6);
+  EXPECT_EQ(with(Failure::kJobRefused), 7);
+  EXPECT_EQ(with(Failure::kRetryable), 138);
+  EXPECT_EQ(with(Failure::kNone), 1);
+  EXPECT_EQ(ExitCodeOf(absl::OkStatus()), 0);
+  EXPECT_EQ(ExitCodeOf(absl::InvalidArgumentError("x")), 2);
+  EXPECT_EQ(ExitCodeOf(absl::DeadlineExceededError("x")), 5);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,44 @@
+#include "cli/flags.h"
+
+#include <map>
+
+#include "CLI/Validators.hpp"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
+
+namespace syncline {
+
+void AddTlsFlags(CLI::App& command, TlsOptions* options) {
+  command.add_option("--tls-cert", options->cert_file,
+                     "Certificate of this process (PEM)");
+  command.add_option("--tls-key", options->key_file, "Its private key (PEM)");
+  command.add_option("--tls-ca", options->ca_file,
+                     "CA that signs the peers' certificates (PEM)");
+  command.add_flag("--insecure", options->insecure,
+                   "Plain text beyond loopback, on purpose");
+}
+
+void AddOutputFlag(CLI::App& command, OutputFormat* format) {
+  const std::map<std::string, OutputFormat> names = {{"table", OutputFormat::kTable},
+                                                     {"json", OutputFormat::kJson}};
+  command.add_option("-o,--output", *format, "table or json")
+      ->transform(CLI::CheckedTransformer(names).description(""));
+}
+
+absl::StatusOr<absl::Duration> ParseDurationFlag(const std::string& flag,
+                                                 const std::string& text) {
+  absl::Duration duration;
+  double seconds = 0;
+  if (absl::SimpleAtod(text, &seconds)) {
+    duration = absl::Seconds(seconds);
+  } else if (!absl::ParseDuration(text, &duration)) {
+    return WithFailure(
+        absl::InvalidArgumentError(absl::StrCat(
+            flag, " '", text, "' is no duration; write 10s, 500ms or 1m30s")),
+        Failure::kUsage);
+  }
+  return duration;
+}
+
+}  // namespace syncline

@@ -1,0 +1,26 @@
+// Flags that several subcommands share, and the values they have in common.
+#pragma once
+
+#include <string>
+
+#include "CLI/App.hpp"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "comm/rpc/tls.h"
+
+namespace syncline {
+
+// --tls-cert, --tls-key, --tls-ca, --insecure.
+void AddTlsFlags(CLI::App& command, TlsOptions* options);
+
+enum class OutputFormat { kTable, kJson };
+
+// -o, --output table|json.
+void AddOutputFlag(CLI::App& command, OutputFormat* format);
+
+// "10s", "500ms", "1m30s", or a plain number of seconds. InvalidArgument
+// (Failure::kUsage) names `flag`.
+absl::StatusOr<absl::Duration> ParseDurationFlag(const std::string& flag,
+                                                 const std::string& text);
+
+}  // namespace syncline

@@ -1,0 +1,217 @@
+#include "cli/launch_plan.h"
+
+#include <algorithm>
+#include <map>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "cli/flags.h"
+#include "comm/base/failure.h"
+#include "comm/base/limits.h"
+#include "comm/base/status.h"
+#include "comm/base/timeouts.h"
+
+namespace syncline {
+namespace {
+
+// torchrun's Std: a set of output streams.
+constexpr int kStdout = 1;
+constexpr int kStderr = 2;
+constexpr int kBoth = kStdout | kStderr;
+
+absl::Status Usage(const std::string& message) {
+  return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
+}
+
+// "3" for every rank, or "0:1,2:3" for some.
+class StreamsOfRank {
+ public:
+  static absl::StatusOr<StreamsOfRank> Parse(const std::string& flag,
+                                             const std::string& text) {
+    StreamsOfRank result;
+    for (const absl::string_view part : absl::StrSplit(text, ',')) {
+      const std::vector<absl::string_view> pair = absl::StrSplit(part, ':');
+      int rank = kEveryRank;
+      int streams = 0;
+      const bool ok = pair.size() <= 2 && absl::SimpleAtoi(pair.back(), &streams) &&
+                      streams >= 0 && streams <= kBoth &&
+                      (pair.size() == 1 || absl::SimpleAtoi(pair.front(), &rank));
+      if (!ok) {
+        return Usage(
+            absl::StrCat(flag, " '", text,
+                         "' is not understood; write 0 (none), 1 (stdout), 2 (stderr) or "
+                         "3 (both), or RANK:STREAMS,..."));
+      }
+      result.streams_[rank] = streams;
+    }
+    return result;
+  }
+
+  int Of(int rank) const {
+    for (const int key : {rank, kEveryRank}) {
+      if (const auto found = streams_.find(key); found != streams_.end())
+        return found->second;
+    }
+    return 0;
+  }
+
+ private:
+  static constexpr int kEveryRank = -1;
+  std::map<int, int> streams_;
+};
+
+// "4" or "MIN:MAX", of which the launcher plans for MAX.
+absl::StatusOr<int> ParseNodes(const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, ':');
+  int nodes = 0;
+  if (parts.size() > 2 || !absl::SimpleAtoi(parts.back(), &nodes) || nodes < 1) {
+    return Usage(
+        absl::StrCat("--nnodes '", text, "' is no number of hosts; write N or MIN:MAX"));
+  }
+  return nodes;
+}
+
+absl::StatusOr<int> ParseLocalSize(const std::string& text, const Machine& machine) {
+  int count = 0;
+  if (absl::SimpleAtoi(text, &count) && count > 0) return count;
+  if (text == "cpu") return machine.cores;
+  if (text == "gpu" && machine.gpus > 0) return machine.gpus;
+  if (text == "auto") return machine.gpus > 0 ? machine.gpus : machine.cores;
+  if (text == "gpu") {
+    return Usage(
+        "--nproc-per-node gpu: this host has no usable GPU; see syncline doctor");
+  }
+  return Usage(absl::StrCat("--nproc-per-node '", text,
+                            "' is not understood; write a number, ", "auto, cpu or gpu"));
+}
+
+struct Sizes {
+  int world = 1;
+  int local = 1;
+};
+
+absl::StatusOr<Sizes> WorkOutSizes(const RunOptions& options, const Machine& machine) {
+  SYNCLINE_ASSIGN_OR_RETURN(const int nodes, ParseNodes(options.nnodes));
+  if (options.workers < 0) return Usage("--workers must be at least 1");
+  Sizes sizes;
+  if (!options.nproc_per_node.empty()) {
+    SYNCLINE_ASSIGN_OR_RETURN(sizes.local,
+                              ParseLocalSize(options.nproc_per_node, machine));
+  } else if (options.workers > 0) {
+    sizes.local = options.workers / nodes;
+  }
+  sizes.world = sizes.local * nodes;
+  if (options.workers > 0 && options.workers != sizes.world) {
+    return Usage(absl::StrCat(
+        "--workers ", options.workers, " is not ", sizes.local, " on each of ", nodes,
+        " nodes; drop --nproc-per-node, or give a ", "multiple of --nnodes"));
+  }
+  if (sizes.world > static_cast<int>(kMaxWorkers)) {
+    return Usage(absl::StrCat("a job has at most ", kMaxWorkers, " workers"));
+  }
+  if (options.node_rank < 0 || options.node_rank >= nodes) {
+    return Usage(absl::StrCat("--node-rank ", options.node_rank,
+                              " is not below --nnodes ", nodes));
+  }
+  if (nodes > 1 && options.coordinator.empty()) {
+    return Usage(
+        "several nodes need a coordinator that all reach: start 'syncline serve' and "
+        "give "
+        "its address as --coordinator on each node");
+  }
+  return sizes;
+}
+
+absl::Status CheckTheRest(const RunOptions& options) {
+  if (options.program.empty()) {
+    return Usage(
+        "nothing to run; write the program after --: syncline run --workers 2 -- "
+        "./train");
+  }
+  if (options.standalone && !options.coordinator.empty()) {
+    return Usage(
+        "--standalone starts its own coordinator; drop --standalone or --coordinator");
+  }
+  if (options.servers > static_cast<int>(kMaxServers)) {
+    return Usage(absl::StrCat("a job has at most ", kMaxServers, " servers"));
+  }
+  if (options.engine_threads < 0 ||
+      options.engine_threads > static_cast<int>(kMaxEngineThreads)) {
+    return Usage(absl::StrCat("--engine-threads must be 1 to ", kMaxEngineThreads));
+  }
+  if (options.max_restarts < 0) return Usage("--max-restarts must not be negative");
+  if (options.job.empty() || options.job.size() > kMaxJobNameBytes) {
+    return Usage(absl::StrCat("--job must have 1 to ", kMaxJobNameBytes, " characters"));
+  }
+  return CheckTlsOptions(options.tls);
+}
+
+Output OutputOf(int stream, int redirected, int teed) {
+  if ((teed & stream) != 0) return Output::kTee;
+  return (redirected & stream) != 0 ? Output::kLog : Output::kInherit;
+}
+
+std::vector<std::pair<std::string, std::string>> WorkerEnvironment(
+    const RunOptions& options, const Sizes& sizes, int local) {
+  const int rank = options.node_rank * sizes.local + local;
+  std::vector<std::pair<std::string, std::string>> env = {
+      {"RANK", absl::StrCat(rank)},
+      {"LOCAL_RANK", absl::StrCat(local)},
+      {"GROUP_RANK", absl::StrCat(options.node_rank)},
+      {"WORLD_SIZE", absl::StrCat(sizes.world)},
+      {"LOCAL_WORLD_SIZE", absl::StrCat(sizes.local)},
+      {"SYNCLINE_JOB", options.job},
+      {"SYNCLINE_WORKERS", absl::StrCat(sizes.world)},
+      {"SYNCLINE_FAILURE_TIMEOUT", options.failure_timeout},
+  };
+  const std::pair<const char*, const std::string&> files[] = {
+      {"SYNCLINE_TLS_CERT", options.tls.cert_file},
+      {"SYNCLINE_TLS_KEY", options.tls.key_file},
+      {"SYNCLINE_TLS_CA", options.tls.ca_file}};
+  for (const auto& [name, file] : files) {
+    if (!file.empty()) env.emplace_back(name, file);
+  }
+  return env;
+}
+
+}  // namespace
+
+absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
+                                          const Machine& machine) {
+  SYNCLINE_RETURN_IF_ERROR(CheckTheRest(options));
+  SYNCLINE_ASSIGN_OR_RETURN(const Sizes sizes, WorkOutSizes(options, machine));
+  LaunchPlan plan;
+  SYNCLINE_ASSIGN_OR_RETURN(
+      plan.failure_timeout,
+      ParseDurationFlag("--failure-timeout", options.failure_timeout));
+  SYNCLINE_RETURN_IF_ERROR(Timeouts::Validate(plan.failure_timeout));
+  plan.world_size = sizes.world;
+  plan.min_workers = options.min_workers > 0 ? options.min_workers : sizes.world;
+  if (plan.min_workers > sizes.world) {
+    return Usage(absl::StrCat("--min-workers ", plan.min_workers, " is more than the ",
+                              sizes.world, " workers of the job"));
+  }
+  plan.starts_coordinator = options.coordinator.empty();
+  plan.servers =
+      options.servers >= 0 ? options.servers : (plan.starts_coordinator ? 1 : 0);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto tee, StreamsOfRank::Parse("--tee", options.tee));
+  // Rank 0 keeps the terminal, so that its progress bar works.
+  const std::string redirects = options.redirects.empty() ? "3,0:0" : options.redirects;
+  SYNCLINE_ASSIGN_OR_RETURN(const auto redirected,
+                            StreamsOfRank::Parse("--redirects", redirects));
+  for (int local = 0; local < sizes.local; ++local) {
+    WorkerPlan worker;
+    worker.rank = options.node_rank * sizes.local + local;
+    worker.name = absl::StrCat("worker", worker.rank);
+    const int log = redirected.Of(worker.rank);
+    const int show = tee.Of(worker.rank);
+    worker.out = OutputOf(kStdout, log, show);
+    worker.err = OutputOf(kStderr, log, show);
+    worker.env = WorkerEnvironment(options, sizes, local);
+    plan.workers.push_back(std::move(worker));
+  }
+  return plan;
+}
+
+}  // namespace syncline

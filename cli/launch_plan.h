@@ -1,0 +1,65 @@
+// What `syncline run` will start on this host, worked out from its flags before anything
+// starts. Pure: the machine's cores and GPUs are inputs.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cli/process.h"
+#include "comm/rpc/tls.h"
+
+namespace syncline {
+
+// The flags, named as torchrun names them where it has them.
+struct RunOptions {
+  std::vector<std::string> program;  // what each worker runs, with its arguments
+  int workers = 0;                   // of the whole job; 0: nproc-per-node on each node
+  int min_workers = 0;  // go on while so many have not failed; 0: all are needed
+  int servers = -1;     // on this host; -1: one, or none when a coordinator is given
+  std::string nnodes = "1";
+  std::string
+      nproc_per_node;  // a number, "auto", "cpu" or "gpu"; empty: from workers, or 1
+  int node_rank = 0;
+  bool standalone = false;
+  int max_restarts = 0;
+  std::string tee = "0";    // streams to show as well as to log: 0..3, or "RANK:0..3,..."
+  std::string redirects;    // streams to log only; default: all but rank 0's
+  std::string log_dir;      // default: a temporary one, kept when the run fails
+  std::string coordinator;  // host:port; empty: start one here
+  std::string job = "default";
+  std::string failure_timeout = "10s";
+  int engine_threads = 0;  // per server; 0: the server's own default
+  TlsOptions tls;
+};
+
+struct Machine {
+  int cores = 1;
+  int gpus = 0;
+};
+
+struct WorkerPlan {
+  int rank = 0;
+  std::string name;  // "worker3"
+  Output out = Output::kInherit;
+  Output err = Output::kInherit;
+  std::vector<std::pair<std::string, std::string>>
+      env;  // all but the coordinator's address
+};
+
+struct LaunchPlan {
+  int world_size = 1;
+  int min_workers = 1;
+  int servers = 1;
+  bool starts_coordinator = true;
+  absl::Duration failure_timeout;
+  std::vector<WorkerPlan> workers;  // of this host
+};
+
+// InvalidArgument (Failure::kUsage) when the flags contradict each other.
+absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
+                                          const Machine& machine);
+
+}  // namespace syncline

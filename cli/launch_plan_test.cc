@@ -1,0 +1,137 @@
+#include "cli/launch_plan.h"
+
+#include <map>
+
+#include "comm/base/failure.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+RunOptions Program() {
+  RunOptions options;
+  options.program = {"./train"};
+  return options;
+}
+
+std::map<std::string, std::string> EnvironmentOf(const WorkerPlan& worker) {
+  return {worker.env.begin(), worker.env.end()};
+}
+
+TEST(LaunchPlan, StartsOneWorkerOneServerAndACoordinatorByDefault) {
+  const auto plan = MakeLaunchPlan(Program(), {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->workers.size(), 1u);
+  EXPECT_EQ(plan->servers, 1);
+  EXPECT_TRUE(plan->starts_coordinator);
+}
+
+TEST(LaunchPlan, StartsOnlyWorkersForAGivenCoordinator) {
+  RunOptions options = Program();
+  options.workers = 3;
+  options.coordinator = "10.0.0.1:7070";
+  const auto plan = MakeLaunchPlan(options, {});
+  ASSERT_TRUE(plan.ok());
+  EXPECT_EQ(plan->servers, 0);
+  EXPECT_FALSE(plan->starts_coordinator);
+}
+
+TEST(LaunchPlan, NumbersRanksAcrossNodes) {
+  RunOptions options = Program();
+  options.workers = 6;
+  options.nnodes = "1:3";
+  options.node_rank = 2;
+  options.coordinator = "10.0.0.1:7070";
+  options.job = "resnet";
+  const auto plan = MakeLaunchPlan(options, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ASSERT_EQ(plan->workers.size(), 2u);
+  EXPECT_EQ(plan->workers[1].name, "worker5");
+  const auto env = EnvironmentOf(plan->workers[1]);
+  EXPECT_EQ(env.at("RANK"), "5");
+  EXPECT_EQ(env.at("LOCAL_RANK"), "1");
+  EXPECT_EQ(env.at("WORLD_SIZE"), "6");
+  EXPECT_EQ(env.at("LOCAL_WORLD_SIZE"), "2");
+  EXPECT_EQ(env.at("GROUP_RANK"), "2");
+  EXPECT_EQ(env.at("SYNCLINE_WORKERS"), "6");
+  EXPECT_EQ(env.at("SYNCLINE_JOB"), "resnet");
+  EXPECT_EQ(env.at("SYNCLINE_FAILURE_TIMEOUT"), "10s");
+}
+
+TEST(LaunchPlan, UnderstandsTheWordsOfNprocPerNode) {
+  const auto local = [](const std::string& text, const Machine& machine) {
+    RunOptions options = Program();
+    options.nproc_per_node = text;
+    const auto plan = MakeLaunchPlan(options, machine);
+    return plan.ok() ? static_cast<int>(plan->workers.size()) : -1;
+  };
+  EXPECT_EQ(local("3", {8, 2}), 3);
+  EXPECT_EQ(local("cpu", {8, 2}), 8);
+  EXPECT_EQ(local("gpu", {8, 2}), 2);
+  EXPECT_EQ(local("auto", {8, 2}), 2);
+  EXPECT_EQ(local("auto", {8, 0}), 8);
+  EXPECT_EQ(local("gpu", {8, 0}), -1);
+  EXPECT_EQ(local("0", {8, 2}), -1);
+  EXPECT_EQ(local("many", {8, 2}), -1);
+}
+
+TEST(LaunchPlan, KeepsTheTerminalForRankZeroOnly) {
+  RunOptions options = Program();
+  options.workers = 3;
+  auto plan = MakeLaunchPlan(options, {});
+  EXPECT_EQ(plan->workers[0].out, Output::kInherit);
+  EXPECT_EQ(plan->workers[0].err, Output::kInherit);
+  EXPECT_EQ(plan->workers[1].out, Output::kLog);
+  EXPECT_EQ(plan->workers[2].err, Output::kLog);
+
+  options.tee = "1:3,2:2";
+  plan = MakeLaunchPlan(options, {});
+  EXPECT_EQ(plan->workers[0].out, Output::kInherit);
+  EXPECT_EQ(plan->workers[1].out, Output::kTee);
+  EXPECT_EQ(plan->workers[2].out, Output::kLog);
+  EXPECT_EQ(plan->workers[2].err, Output::kTee);
+
+  options.tee = "3";
+  plan = MakeLaunchPlan(options, {});
+  EXPECT_EQ(plan->workers[0].out, Output::kTee);
+
+  options.tee = "0";
+  options.redirects = "3";
+  plan = MakeLaunchPlan(options, {});
+  EXPECT_EQ(plan->workers[0].out, Output::kLog);
+}
+
+TEST(LaunchPlan, RefusesFlagsThatContradictEachOther) {
+  const auto refused = [](const std::function<void(RunOptions&)>& change,
+                          const char* names) {
+    RunOptions options = Program();
+    change(options);
+    const absl::Status status = MakeLaunchPlan(options, {}).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << names;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(names));
+  };
+  refused([](RunOptions& o) { o.program.clear(); }, "after --");
+  refused([](RunOptions& o) { o.workers = -1; }, "--workers");
+  refused([](RunOptions& o) { o.workers = 5000; }, "4096");
+  refused([](RunOptions& o) { o.workers = 3, o.nproc_per_node = "2"; },
+          "--nproc-per-node");
+  refused([](RunOptions& o) { o.nnodes = "two"; }, "--nnodes");
+  refused([](RunOptions& o) { o.nnodes = "2"; }, "--coordinator");
+  refused([](RunOptions& o) { o.node_rank = 1; }, "--node-rank");
+  refused([](RunOptions& o) { o.standalone = true, o.coordinator = "a:1"; },
+          "--standalone");
+  refused([](RunOptions& o) { o.tee = "4"; }, "--tee");
+  refused([](RunOptions& o) { o.redirects = "0:x"; }, "--redirects");
+  refused([](RunOptions& o) { o.max_restarts = -1; }, "--max-restarts");
+  refused([](RunOptions& o) { o.min_workers = 2; }, "--min-workers");
+  refused([](RunOptions& o) { o.engine_threads = 65; }, "--engine-threads");
+  refused([](RunOptions& o) { o.failure_timeout = "soon"; }, "--failure-timeout");
+  refused([](RunOptions& o) { o.failure_timeout = "1ms"; }, "failure timeout");
+  refused([](RunOptions& o) { o.job = ""; }, "--job");
+}
+
+}  // namespace
+}  // namespace syncline

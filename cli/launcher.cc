@@ -1,0 +1,341 @@
+#include "cli/launcher.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <iostream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "cli/exit_codes.h"
+#include "comm/base/failure.h"
+#include "comm/base/machine.h"
+#include "comm/base/status.h"
+#include "comm/rpc/address.h"
+
+namespace syncline {
+namespace {
+
+// A service opens a port and a small file; on a busy host that takes a second, not
+// thirty.
+constexpr absl::Duration kReadyTimeout = absl::Seconds(30);
+// Together below two seconds: that long may Ctrl-C take.
+constexpr absl::Duration kWorkerGrace = absl::Milliseconds(1000);
+constexpr absl::Duration kServiceGrace = absl::Milliseconds(500);
+
+void Say(const std::string& line) { std::cerr << "syncline: " << line << std::endl; }
+
+// Exit codes of our own services keep their meaning.
+Failure FailureOfExit(int wait_status) {
+  if (!WIFEXITED(wait_status)) return Failure::kNone;
+  switch (WEXITSTATUS(wait_status)) {
+    case kExitUsage:
+      return Failure::kUsage;
+    case kExitPortInUse:
+      return Failure::kPortInUse;
+    case kExitStateUnusable:
+      return Failure::kStateUnusable;
+    case kExitUnreachable:
+      return Failure::kUnreachable;
+    case kExitVersionMismatch:
+      return Failure::kVersionMismatch;
+    case kExitRetryable:
+      return Failure::kRetryable;
+    default:
+      return Failure::kNone;
+  }
+}
+
+// The last thing that a process had to say, in its own words if it failed as ours do.
+std::string LastWords(const ProcessEvent& event) {
+  for (auto line = event.tail.rbegin(); line != event.tail.rend(); ++line) {
+    absl::string_view words(*line);
+    if (absl::ConsumePrefix(&words, "syncline: error: "))
+      return absl::StrCat(": ", words);
+  }
+  return "";
+}
+
+bool Succeeded(int wait_status) {
+  return WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
+}
+
+}  // namespace
+
+std::optional<ReadyLine> ParseReadyLine(std::string_view line) {
+  absl::string_view rest(line.data(), line.size());
+  if (!absl::ConsumePrefix(&rest, "syncline: ready ")) return std::nullopt;
+  ReadyLine ready;
+  for (absl::string_view field : absl::StrSplit(rest, ' ')) {
+    if (absl::ConsumePrefix(&field, "control=")) ready.control = std::string(field);
+    if (absl::ConsumePrefix(&field, "admin=")) ready.admin = std::string(field);
+  }
+  if (ready.control.empty()) return std::nullopt;
+  return ready;
+}
+
+Launcher::Launcher(const RunOptions& options, LaunchPlan plan, std::string syncline)
+    : options_(options),
+      plan_(std::move(plan)),
+      syncline_(std::move(syncline)),
+      coordinator_(options.coordinator) {}
+
+Launcher::~Launcher() = default;
+
+absl::StatusOr<int> Launcher::Run() {
+  SYNCLINE_RETURN_IF_ERROR(MakeDirectories());
+  SYNCLINE_ASSIGN_OR_RETURN(processes_, ProcessGroup::Create());
+  absl::Status outcome = StartCoordinator();
+  if (outcome.ok()) outcome = StartServers();
+  if (outcome.ok() && signal_ == 0) {
+    Announce();
+    outcome = StartWorkers();
+  }
+  if (outcome.ok()) outcome = Watch();
+  StopAll();
+  RemoveDirectories(outcome);
+  if (signal_ != 0) return 128 + signal_;
+  SYNCLINE_RETURN_IF_ERROR(outcome);
+  return kExitDone;
+}
+
+absl::Status Launcher::MakeDirectories() {
+  std::error_code error;
+  std::string pattern =
+      (std::filesystem::temp_directory_path(error) / "syncline-XXXXXX").string();
+  if (mkdtemp(pattern.data()) == nullptr) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("cannot make a directory ", pattern, ": ", std::strerror(errno),
+                     "; set TMPDIR to a writable directory"));
+  }
+  scratch_ = pattern;
+  log_dir_ = options_.log_dir.empty() ? scratch_ + "/logs" : options_.log_dir;
+  std::filesystem::create_directories(log_dir_, error);
+  if (error) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        "cannot make --log-dir '", log_dir_, "': ", error.message(), "; choose another"));
+  }
+  return absl::OkStatus();
+}
+
+std::string Launcher::LogPath(const std::string& name) const {
+  return absl::StrCat(log_dir_, "/", name, ".log");
+}
+
+const WorkerPlan* Launcher::FindWorker(const std::string& name) const {
+  for (const WorkerPlan& worker : plan_.workers) {
+    if (worker.name == name) return &worker;
+  }
+  return nullptr;
+}
+
+absl::Status Launcher::StartCoordinator() {
+  if (!plan_.starts_coordinator) return absl::OkStatus();
+  SYNCLINE_RETURN_IF_ERROR(StartService(
+      "coordinator", {"--role", "coordinator", "--state-dir", scratch_ + "/state"}));
+  SYNCLINE_RETURN_IF_ERROR(WaitUntilReady({"coordinator"}));
+  if (signal_ == 0) coordinator_ = ready_["coordinator"].control;
+  return absl::OkStatus();
+}
+
+absl::Status Launcher::StartServers() {
+  if (signal_ != 0) return absl::OkStatus();
+  std::set<std::string> names;
+  for (int i = 0; i < plan_.servers; ++i) {
+    std::vector<std::string> flags = {"--role", "server", "--coordinator", coordinator_};
+    if (options_.engine_threads > 0) {
+      flags.insert(flags.end(),
+                   {"--engine-threads", absl::StrCat(options_.engine_threads)});
+    }
+    const std::string name = absl::StrCat("server", i);
+    SYNCLINE_RETURN_IF_ERROR(StartService(name, std::move(flags)));
+    names.insert(name);
+  }
+  return WaitUntilReady(names);
+}
+
+absl::Status Launcher::StartService(const std::string& name,
+                                    std::vector<std::string> flags) {
+  ProcessSpec spec;
+  spec.name = name;
+  spec.argv = {syncline_, "serve"};
+  spec.argv.insert(spec.argv.end(), flags.begin(), flags.end());
+  const std::vector<std::string> common = {"--listen",          "127.0.0.1:0",
+                                           "--admin-listen",    "127.0.0.1:0",
+                                           "--failure-timeout", options_.failure_timeout};
+  spec.argv.insert(spec.argv.end(), common.begin(), common.end());
+  spec.out = Output::kLog;
+  spec.err = Output::kLog;
+  spec.log_path = LogPath(name);
+  spec.on_line = [this, name](std::string_view line) {
+    if (auto ready = ParseReadyLine(line); ready.has_value())
+      ready_[name] = *std::move(ready);
+  };
+  SYNCLINE_RETURN_IF_ERROR(processes_->Start(spec));
+  services_.push_back(name);
+  return absl::OkStatus();
+}
+
+absl::Status Launcher::WaitUntilReady(const std::set<std::string>& names) {
+  const absl::Time deadline = absl::Now() + kReadyTimeout;
+  for (;;) {
+    std::vector<std::string> missing;
+    for (const std::string& name : names) {
+      if (ready_.count(name) == 0) missing.push_back(name);
+    }
+    if (missing.empty()) return absl::OkStatus();
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          absl::StrJoin(missing, ", "), " did not come up within ",
+          absl::FormatDuration(kReadyTimeout), "; see ", LogPath(missing.front())));
+    }
+    const ProcessEvent event = processes_->Next(deadline);
+    if (event.kind == ProcessEvent::kExit) return ServiceDied(event);
+    if (event.kind == ProcessEvent::kSignal) {
+      signal_ = event.signal;
+      return absl::OkStatus();
+    }
+  }
+}
+
+void Launcher::Announce() const {
+  std::string line =
+      absl::StrCat("job ", options_.job, ": ", plan_.workers.size(), " workers and ",
+                   plan_.servers, " servers here, coordinator ", coordinator_);
+  if (const auto found = ready_.find("coordinator"); found != ready_.end()) {
+    absl::StrAppend(&line, ", admin http://", found->second.admin);
+  }
+  Say(absl::StrCat(line, ", logs ", log_dir_));
+}
+
+absl::Status Launcher::StartWorkers() {
+  if (plan_.starts_coordinator && std::getenv("MASTER_PORT") == nullptr) {
+    // For torch.distributed beside Syncline (its env:// rendezvous).
+    SYNCLINE_ASSIGN_OR_RETURN(const int port, PickFreePort("127.0.0.1"));
+    master_port_ = absl::StrCat(port);
+  }
+  for (const WorkerPlan& worker : plan_.workers) {
+    SYNCLINE_RETURN_IF_ERROR(StartWorker(worker));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Launcher::StartWorker(const WorkerPlan& worker) {
+  ProcessSpec spec;
+  spec.name = worker.name;
+  spec.argv = options_.program;
+  spec.out = worker.out;
+  spec.err = worker.err;
+  spec.log_path = LogPath(worker.name);
+  spec.env = worker.env;
+  SYNCLINE_ASSIGN_OR_RETURN(const HostPort coordinator, ParseHostPort(coordinator_));
+  spec.env.emplace_back("SYNCLINE_COORDINATOR", coordinator_);
+  spec.env.emplace_back("MASTER_ADDR", coordinator.host);
+  if (!master_port_.empty()) spec.env.emplace_back("MASTER_PORT", master_port_);
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+    // Each worker's share: by default every one would take all cores.
+    const int local = static_cast<int>(plan_.workers.size());
+    spec.env.emplace_back("OMP_NUM_THREADS",
+                          absl::StrCat(std::max(1, DescribeMachine().cores / local)));
+  }
+  return processes_->Start(spec);
+}
+
+absl::Status Launcher::Watch() {
+  const auto is_running = [this](const WorkerPlan& worker) {
+    return processes_->IsRunning(worker.name);
+  };
+  while (signal_ == 0 &&
+         std::any_of(plan_.workers.begin(), plan_.workers.end(), is_running)) {
+    const ProcessEvent event = processes_->Next(absl::InfiniteFuture());
+    if (event.kind == ProcessEvent::kSignal) signal_ = event.signal;
+    if (event.kind == ProcessEvent::kExit) SYNCLINE_RETURN_IF_ERROR(OnExit(event));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Launcher::OnExit(const ProcessEvent& event) {
+  const WorkerPlan* worker = FindWorker(event.name);
+  if (worker == nullptr) return ServiceDied(event);
+  return Succeeded(event.wait_status) ? absl::OkStatus()
+                                      : OnWorkerFailure(*worker, event);
+}
+
+absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
+                                       const ProcessEvent& event) {
+  const std::string who = absl::StrFormat("worker %d failed with %s after %.1f s",
+                                          worker.rank, DescribeExit(event.wait_status),
+                                          absl::ToDoubleSeconds(event.lived));
+  if (restarts_ < options_.max_restarts) {
+    ++restarts_;
+    Say(absl::StrCat(who, "; starting it again (", restarts_, " of ",
+                     options_.max_restarts, ")"));
+    return StartWorker(worker);
+  }
+  ++failed_;
+  if (plan_.world_size - failed_ >= plan_.min_workers) {
+    Say(absl::StrCat(who, "; ", plan_.world_size - failed_, " workers go on"));
+    return absl::OkStatus();
+  }
+  if (!event.tail.empty()) {
+    Say(absl::StrCat("last lines of worker ", worker.rank, ":"));
+    for (const std::string& line : event.tail) std::cerr << "  " << line << "\n";
+  }
+  const bool logged = worker.out != Output::kInherit || worker.err != Output::kInherit;
+  const absl::Status failed = absl::AbortedError(
+      absl::StrCat(who, "; ",
+                   logged ? absl::StrCat("its log is ", LogPath(worker.name))
+                          : "see its output above"));
+  return WithFailure(failed, FailureOfExit(event.wait_status) == Failure::kRetryable
+                                 ? Failure::kRetryable
+                                 : Failure::kNone);
+}
+
+absl::Status Launcher::ServiceDied(const ProcessEvent& event) const {
+  const bool was_up = ready_.count(event.name) != 0;
+  const absl::Status died = absl::AbortedError(
+      absl::StrCat(event.name, was_up ? " died with " : " did not start, ",
+                   DescribeExit(event.wait_status), LastWords(event), "; its log is ",
+                   LogPath(event.name)));
+  // Once the job runs, losing a server or the coordinator is no fault of the job.
+  return WithFailure(died,
+                     was_up ? Failure::kRetryable : FailureOfExit(event.wait_status));
+}
+
+void Launcher::StopAll() {
+  std::vector<std::string> workers;
+  for (const WorkerPlan& worker : plan_.workers) workers.push_back(worker.name);
+  StopAndWait(workers, kWorkerGrace);
+  StopAndWait(services_, kServiceGrace);
+}
+
+void Launcher::StopAndWait(const std::vector<std::string>& names, absl::Duration grace) {
+  for (const std::string& name : names) processes_->Stop(name, grace);
+  const auto is_running = [this](const std::string& name) {
+    return processes_->IsRunning(name);
+  };
+  while (std::any_of(names.begin(), names.end(), is_running)) {
+    const ProcessEvent event = processes_->Next(absl::InfiniteFuture());
+    // Who asks twice is in a hurry.
+    if (event.kind != ProcessEvent::kSignal) continue;
+    if (signal_ == 0) signal_ = event.signal;
+    for (const std::string& name : names) processes_->Stop(name, absl::ZeroDuration());
+  }
+}
+
+void Launcher::RemoveDirectories(const absl::Status& outcome) {
+  std::error_code ignored;  // a leftover in the temporary directory harms nobody
+  std::filesystem::remove_all(scratch_ + "/state", ignored);
+  if (outcome.ok() || !options_.log_dir.empty())
+    std::filesystem::remove_all(scratch_, ignored);
+}
+
+}  // namespace syncline

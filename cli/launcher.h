@@ -1,0 +1,81 @@
+// Runs a launch plan: services first, then workers; then watches them until all is over.
+//
+// State: services up -> workers running -> stopping -> done. A worker that fails is
+// started again with the same rank while restarts are left (the coordinator takes it for
+// a new incarnation); after that the job goes on if it still has `min_workers`, else
+// everything is stopped. A service that dies ends the run: servers hold the weights.
+//
+// The launcher starts its services as `<syncline> serve ...` and expects each to print,
+// once it is up, one line on standard output:
+//
+//   syncline: ready control=HOST:PORT admin=HOST:PORT
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "cli/launch_plan.h"
+#include "cli/process.h"
+
+namespace syncline {
+
+struct ReadyLine {
+  std::string control;
+  std::string admin;
+};
+
+// nullopt for any other line.
+std::optional<ReadyLine> ParseReadyLine(std::string_view line);
+
+class Launcher {
+ public:
+  // `syncline` is the binary that serves.
+  Launcher(const RunOptions& options, LaunchPlan plan, std::string syncline);
+  ~Launcher();
+
+  // Blocks until the run is over. kExitDone when all workers succeeded; 128 + signal
+  // after Ctrl-C or SIGTERM; otherwise an error that names who failed, how, and its log
+  // file.
+  absl::StatusOr<int> Run();
+
+ private:
+  absl::Status MakeDirectories();
+  absl::Status StartCoordinator();
+  absl::Status StartServers();
+  absl::Status StartService(const std::string& name, std::vector<std::string> flags);
+  absl::Status WaitUntilReady(const std::set<std::string>& names);
+  absl::Status StartWorkers();
+  absl::Status StartWorker(const WorkerPlan& worker);
+  absl::Status Watch();
+  absl::Status OnExit(const ProcessEvent& event);
+  absl::Status OnWorkerFailure(const WorkerPlan& worker, const ProcessEvent& event);
+  absl::Status ServiceDied(const ProcessEvent& event) const;
+  void Announce() const;
+  void StopAll();
+  void StopAndWait(const std::vector<std::string>& names, absl::Duration grace);
+  void RemoveDirectories(const absl::Status& outcome);
+  std::string LogPath(const std::string& name) const;
+  const WorkerPlan* FindWorker(const std::string& name) const;
+
+  const RunOptions options_;
+  const LaunchPlan plan_;
+  const std::string syncline_;
+  std::string scratch_;  // state, and logs unless --log-dir
+  std::string log_dir_;
+  std::string coordinator_;
+  std::string master_port_;
+  std::unique_ptr<ProcessGroup> processes_;
+  std::map<std::string, ReadyLine> ready_;
+  std::vector<std::string> services_;
+  int restarts_ = 0;
+  int failed_ = 0;
+  int signal_ = 0;  // why the run is being stopped
+};
+
+}  // namespace syncline

@@ -1,0 +1,197 @@
+#include "cli/launcher.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "cli/exit_codes.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Stands in for `syncline serve`: notes how it was called, reports ready, and waits to be
+// stopped.
+constexpr char kFakeServe[] = R"(#!/bin/sh
+echo "$@" >> "$(dirname "$0")/calls"
+case "$*" in *coordinator*--state-dir*) port=1111 ;; *) port=2222 ;; esac
+echo "starting"
+echo "syncline: ready control=127.0.0.1:$port admin=127.0.0.1:3333"
+trap 'echo stopped >> "$(dirname "$0")/calls"; exit 0' TERM
+while :; do sleep 0.01; done
+)";
+
+class LauncherTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    std::string pattern =
+        (std::filesystem::temp_directory_path() / "launch.XXXXXX").string();
+    directory_ = mkdtemp(pattern.data());
+    options_.log_dir = Path("logs");
+    WriteServe(kFakeServe);
+  }
+  void TearDown() override { std::filesystem::remove_all(directory_); }
+
+  std::string Path(const std::string& name) const {
+    return absl::StrCat(directory_, "/", name);
+  }
+
+  std::string Read(const std::string& name) const {
+    std::ifstream file(Path(name));
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+
+  void WriteServe(const std::string& script) {
+    std::ofstream(Path("serve")) << script;
+    std::filesystem::permissions(Path("serve"), std::filesystem::perms::owner_all);
+  }
+
+  absl::StatusOr<int> Run(const std::string& script) {
+    options_.program = {"/bin/sh", "-c", script};
+    SYNCLINE_ASSIGN_OR_RETURN(LaunchPlan plan, MakeLaunchPlan(options_, {}));
+    return Launcher(options_, std::move(plan), Path("serve")).Run();
+  }
+
+  std::string directory_;
+  RunOptions options_;
+};
+
+TEST(ReadyLine, IsToldFromOtherLines) {
+  const auto ready =
+      ParseReadyLine("syncline: ready control=[::1]:7070 admin=[::1]:7071");
+  ASSERT_TRUE(ready.has_value());
+  EXPECT_EQ(ready->control, "[::1]:7070");
+  EXPECT_EQ(ready->admin, "[::1]:7071");
+  EXPECT_FALSE(ParseReadyLine("syncline: ready").has_value());
+  EXPECT_FALSE(ParseReadyLine("almost syncline: ready control=a:1").has_value());
+}
+
+TEST_F(LauncherTest, StartsWhatIsMissingAndStopsItWhenTheWorkersAreDone) {
+  options_.workers = 2;
+  options_.servers = 2;
+  options_.engine_threads = 3;
+  const auto code = Run(
+      absl::StrCat("echo $RANK $SYNCLINE_COORDINATOR $MASTER_ADDR >> ", Path("workers")));
+  ASSERT_TRUE(code.ok()) << code.status();
+  EXPECT_EQ(*code, kExitDone);
+  const std::string workers = Read("workers");
+  EXPECT_THAT(workers, HasSubstr("0 127.0.0.1:1111 127.0.0.1\n"));
+  EXPECT_THAT(workers, HasSubstr("1 127.0.0.1:1111 127.0.0.1\n"));
+  const std::string calls = Read("calls");
+  EXPECT_THAT(calls, HasSubstr("serve --role coordinator"));
+  EXPECT_THAT(calls, HasSubstr("serve --role server --coordinator 127.0.0.1:1111 "
+                               "--engine-threads 3 --listen 127.0.0.1:0 --admin-listen "
+                               "127.0.0.1:0 --failure-timeout 10s\n"));
+  EXPECT_THAT(calls, testing::ContainsRegex("stopped\nstopped\nstopped\n$"));
+}
+
+TEST_F(LauncherTest, StartsNothingElseWithACoordinator) {
+  options_.coordinator = "192.0.2.7:7070";
+  const auto code =
+      Run(absl::StrCat("echo $SYNCLINE_COORDINATOR $MASTER_ADDR > ", Path("worker")));
+  ASSERT_TRUE(code.ok()) << code.status();
+  EXPECT_EQ(Read("worker"), "192.0.2.7:7070 192.0.2.7\n");
+  EXPECT_EQ(Read("calls"), "");
+}
+
+TEST_F(LauncherTest, NamesTheWorkerThatFailedAndStopsTheOthers) {
+  options_.workers = 3;
+  const absl::Time before = absl::Now();
+  const auto code = Run("if [ $RANK = 1 ]; then echo no data >&2; exit 9; fi; sleep 100");
+  ASSERT_FALSE(code.ok());
+  const std::string message(code.status().message());
+  EXPECT_THAT(message, HasSubstr("worker 1 failed with exit code 9"));
+  EXPECT_THAT(message, HasSubstr(Path("logs/worker1.log")));
+  EXPECT_EQ(ExitCodeOf(code.status()), kExitFatal);
+  EXPECT_EQ(Read("logs/worker1.log"), "no data\n");
+  EXPECT_LT(absl::Now() - before, absl::Seconds(10));
+}
+
+TEST_F(LauncherTest, StartsAFailedWorkerAgainWithItsRank) {
+  options_.workers = 2;
+  options_.max_restarts = 1;
+  const auto code =
+      Run(absl::StrCat("echo $RANK >> ", Path("lives"), "; if [ $RANK = 1 ] && ",
+                       "mkdir ", Path("first"), " 2>/dev/null; then kill -9 $$; fi"));
+  ASSERT_TRUE(code.ok()) << code.status();
+  std::vector<std::string> lives;
+  std::istringstream text(Read("lives"));
+  for (std::string line; std::getline(text, line);) lives.push_back(line);
+  EXPECT_THAT(lives, testing::UnorderedElementsAre("0", "1", "1"));
+}
+
+TEST_F(LauncherTest, GivesUpWhenTheRestartsAreUsedUp) {
+  options_.max_restarts = 2;
+  const auto code = Run(absl::StrCat("echo x >> ", Path("lives"), "; exit 1"));
+  EXPECT_FALSE(code.ok());
+  EXPECT_EQ(Read("lives"), "x\nx\nx\n");
+}
+
+TEST_F(LauncherTest, GoesOnWithTheWorkersThatAreLeft) {
+  options_.workers = 3;
+  options_.min_workers = 2;
+  const auto code = Run(
+      absl::StrCat("if [ $RANK = 2 ]; then kill -9 $$; fi; echo done >> ", Path("done")));
+  ASSERT_TRUE(code.ok()) << code.status();
+  EXPECT_EQ(Read("done"), "done\ndone\n");
+}
+
+TEST_F(LauncherTest, PassesOnThatTryingAgainIsSafe) {
+  EXPECT_EQ(ExitCodeOf(Run("exit 138").status()), kExitRetryable);
+}
+
+TEST_F(LauncherTest, SaysWhyAServiceDidNotStart) {
+  WriteServe("#!/bin/sh\necho 'syncline: error: disk is full' >&2; exit 4\n");
+  const auto code = Run("exit 0");
+  EXPECT_EQ(ExitCodeOf(code.status()), kExitStateUnusable);
+  EXPECT_THAT(std::string(code.status().message()),
+              HasSubstr("coordinator did not start, exit code 4: disk is full"));
+}
+
+TEST_F(LauncherTest, EndsTheRunWhenAServerDies) {
+  WriteServe(
+      "#!/bin/sh\necho 'syncline: ready control=127.0.0.1:1 admin=127.0.0.1:2'\n"
+      "case \"$*\" in *'--role server'*) sleep 0.1; kill -9 $$ ;; *) exec sleep 100 ;; "
+      "esac\n");
+  const auto code = Run("sleep 100");
+  EXPECT_EQ(ExitCodeOf(code.status()), kExitRetryable);
+  EXPECT_THAT(std::string(code.status().message()),
+              HasSubstr("server0 died with signal 9"));
+}
+
+TEST_F(LauncherTest, StopsEverythingWithinTwoSecondsOfCtrlC) {
+  options_.workers = 2;
+  const pid_t launcher = fork();
+  if (launcher == 0) {
+    const auto code = Run(absl::StrCat("trap '' TERM; mkdir ", Path("up$RANK"),
+                                       "; while :; do sleep 0.01; done"));
+    _exit(code.ok() ? *code : 1);
+  }
+  const absl::Time give_up = absl::Now() + absl::Seconds(20);
+  while (!std::filesystem::exists(Path("up0")) || !std::filesystem::exists(Path("up1"))) {
+    ASSERT_LT(absl::Now(), give_up);
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  const absl::Time before = absl::Now();
+  kill(launcher, SIGINT);
+  int status = 0;
+  ASSERT_EQ(waitpid(launcher, &status, 0), launcher);
+  EXPECT_LT(absl::Now() - before, absl::Seconds(2));
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), kExitInterrupted);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,75 @@
+#include "cli/run.h"
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "cli/flags.h"
+#include "cli/launch_plan.h"
+#include "cli/launcher.h"
+#include "comm/base/cuda/probe.h"
+#include "comm/base/machine.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+absl::StatusOr<int> Run(const RunOptions& options) {
+  const bool asks_for_gpus =
+      options.nproc_per_node == "gpu" || options.nproc_per_node == "auto";
+  const Machine machine = {DescribeMachine().cores,
+                           asks_for_gpus ? ProbeCuda().device_count : 0};
+  SYNCLINE_ASSIGN_OR_RETURN(LaunchPlan plan, MakeLaunchPlan(options, machine));
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return absl::InternalError("cannot find this program; is /proc mounted?");
+  return Launcher(options, std::move(plan), self.string()).Run();
+}
+
+}  // namespace
+
+void AddRun(CLI::App& app, Command* selected) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* run = app.add_subcommand(
+      "run",
+      "Run a program as the workers of a job, and start what it needs on this host");
+  run->add_option("program", options->program,
+                  "What each worker runs, with its arguments");
+  run->add_option("--workers", options->workers, "Workers of the whole job");
+  run->add_option("--min-workers", options->min_workers,
+                  "Go on while so many workers have not failed (default: all)");
+  run->add_option("--servers", options->servers,
+                  "Servers to start here (default: 1, or 0 with --coordinator)");
+  run->add_option("--coordinator,--rdzv-endpoint", options->coordinator,
+                  "HOST:PORT of a running coordinator (default: start one)");
+  run->add_option("--job", options->job, "Name of the job")->capture_default_str();
+  run->add_option("--failure-timeout", options->failure_timeout,
+                  "How long the job may stand still because somebody died")
+      ->capture_default_str();
+  run->add_option("--engine-threads", options->engine_threads,
+                  "Engine threads of each server");
+  run->add_option("--nnodes", options->nnodes, "Hosts of the job: N or MIN:MAX")
+      ->capture_default_str();
+  run->add_option("--node-rank", options->node_rank, "Which of the hosts this is")
+      ->capture_default_str();
+  run->add_option("--nproc-per-node", options->nproc_per_node,
+                  "Workers on each host: N, auto, cpu or gpu");
+  run->add_flag("--standalone", options->standalone,
+                "One host, with its own coordinator");
+  run->add_option("--max-restarts", options->max_restarts,
+                  "How often a failed worker is started again")
+      ->capture_default_str();
+  run->add_option("-t,--tee", options->tee,
+                  "Show and log: 1 stdout, 2 stderr, 3 both, or RANK:N,...")
+      ->capture_default_str();
+  run->add_option("-r,--redirects", options->redirects,
+                  "Log only: as --tee (default: both streams of all ranks but 0)");
+  run->add_option("--log-dir", options->log_dir,
+                  "Where logs go (default: a temporary directory)");
+  AddTlsFlags(*run, &options->tls);
+  run->callback([=] { *selected = [options] { return Run(*options); }; });
+}
+
+}  // namespace syncline

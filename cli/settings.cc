@@ -1,0 +1,141 @@
+#include "cli/settings.h"
+
+#include <map>
+#include <string_view>
+
+#include "CLI/Error.hpp"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "comm/base/failure.h"
+#include "comm/base/nearest.h"
+#include "comm/base/status.h"
+#include "yaml-cpp/yaml.h"
+
+namespace syncline {
+namespace {
+
+using FileValues = std::map<std::string, std::vector<std::string>>;
+
+absl::Status Usage(const std::string& message) {
+  return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
+}
+
+bool HasName(const CLI::Option& flag, const std::string& name) {
+  return flag.check_lname(name);
+}
+
+absl::StatusOr<std::vector<std::string>> ValuesOf(const YAML::Node& node,
+                                                  const std::string& where) {
+  if (node.IsScalar()) return std::vector<std::string>{node.Scalar()};
+  std::vector<std::string> values;
+  if (!node.IsSequence()) return Usage(absl::StrCat(where, " must be a value or a list"));
+  for (const YAML::Node& element : node) {
+    if (!element.IsScalar()) return Usage(absl::StrCat(where, " must list plain values"));
+    values.push_back(element.Scalar());
+  }
+  return values;
+}
+
+absl::StatusOr<FileValues> ToValues(const YAML::Node& root, const std::string& file,
+                                    const std::vector<CLI::Option*>& flags) {
+  FileValues values;
+  if (root.IsNull()) return values;
+  if (!root.IsMap())
+    return Usage(absl::StrCat(file, ": must hold lines of 'flag: value'"));
+  for (const auto& entry : root) {
+    const std::string key = entry.first.Scalar();
+    const std::string where =
+        absl::StrCat(file, ":", entry.first.Mark().line + 1, ": ", key);
+    bool known = false;
+    for (const CLI::Option* flag : flags) known = known || HasName(*flag, key);
+    if (!known) {
+      const std::string nearest = NearestFlag(key, flags);
+      return Usage(absl::StrCat(where, " is no setting of this command; did you mean ",
+                                nearest.substr(nearest.find_first_not_of('-')), "?"));
+    }
+    SYNCLINE_ASSIGN_OR_RETURN(values[key], ValuesOf(entry.second, where));
+  }
+  return values;
+}
+
+absl::StatusOr<FileValues> ReadFile(const std::string& file,
+                                    const std::vector<CLI::Option*>& flags) {
+  if (file.empty()) return FileValues();
+  // yaml-cpp reports by exception; none leaves this function.
+  try {
+    return ToValues(YAML::LoadFile(file), file, flags);
+  } catch (const YAML::BadFile&) {
+    return Usage(
+        absl::StrCat("cannot read --config '", file, "'; check path and permissions"));
+  } catch (const YAML::Exception& error) {
+    return Usage(absl::StrCat(file, ":", error.mark.line + 1, ": ", error.msg));
+  }
+}
+
+absl::Status Set(CLI::Option& flag, const std::vector<std::string>& values,
+                 const std::string& source) {
+  try {
+    for (const std::string& value : values) flag.add_result(value);
+    flag.run_callback();
+    return absl::OkStatus();
+  } catch (const CLI::Error&) {
+    return Usage(absl::StrCat(source, ": '", absl::StrJoin(values, ","),
+                              "' is no valid value of ", flag.get_name()));
+  }
+}
+
+}  // namespace
+
+std::string VariableName(const std::string& flag) {
+  return absl::StrCat("SYNCLINE_",
+                      absl::AsciiStrToUpper(absl::StrReplaceAll(flag, {{"-", "_"}})));
+}
+
+std::vector<CLI::Option*> FlagsOf(CLI::App& command) {
+  std::vector<CLI::Option*> flags;
+  for (CLI::Option* option : command.get_options()) {
+    const bool is_flag = !option->get_lnames().empty();
+    if (is_flag && !HasName(*option, "help") && !HasName(*option, "config")) {
+      flags.push_back(option);
+    }
+  }
+  for (CLI::App* sub : command.get_subcommands()) {
+    for (CLI::Option* flag : FlagsOf(*sub)) flags.push_back(flag);
+  }
+  return flags;
+}
+
+std::string NearestFlag(absl::string_view name, const std::vector<CLI::Option*>& flags) {
+  std::vector<std::string> names = {"--help", "--config"};
+  for (const CLI::Option* flag : flags) {
+    for (const std::string& lname : flag->get_lnames())
+      names.push_back(absl::StrCat("--", lname));
+  }
+  const std::vector<std::string_view> candidates(names.begin(), names.end());
+  const std::string bare(name.substr(std::min(name.find_first_not_of('-'), name.size())));
+  return std::string(NearestName(absl::StrCat("--", bare), candidates));
+}
+
+absl::Status ApplySettings(const std::vector<CLI::Option*>& flags,
+                           const std::string& config_file,
+                           const Environment& environment) {
+  SYNCLINE_ASSIGN_OR_RETURN(const FileValues file, ReadFile(config_file, flags));
+  for (CLI::Option* flag : flags) {
+    if (flag->count() > 0) continue;
+    const std::string variable = VariableName(flag->get_lnames().front());
+    const char* value = environment(variable.c_str());
+    if (value != nullptr && *value != '\0') {
+      SYNCLINE_RETURN_IF_ERROR(Set(*flag, {value}, variable));
+      continue;
+    }
+    for (const auto& [key, values] : file) {
+      if (!HasName(*flag, key)) continue;
+      SYNCLINE_RETURN_IF_ERROR(Set(*flag, values, absl::StrCat(config_file, ": ", key)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace syncline

@@ -1,0 +1,43 @@
+// Where a flag's value comes from, the first that has one: the command line, the
+// environment (SYNCLINE_FAILURE_TIMEOUT for --failure-timeout), the YAML file of
+// --config, the default.
+//
+//   # job.yaml
+//   workers: 4
+//   failure-timeout: 5s
+//
+// A key of the file is a flag's name without dashes; one that is no flag of the
+// subcommand is an error that names the nearest flag. A variable set to nothing counts as
+// not set.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "CLI/App.hpp"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+namespace syncline {
+
+// getenv, or a test's own.
+using Environment = std::function<const char*(const char*)>;
+
+// The variable that stands for --`flag`.
+std::string VariableName(const std::string& flag);
+
+// The flags of `command` and of its parsed subcommands, without --help and --config.
+std::vector<CLI::Option*> FlagsOf(CLI::App& command);
+
+// The nearest of `flags` to `name`, for "did you mean"; empty when there are none.
+std::string NearestFlag(absl::string_view name, const std::vector<CLI::Option*>& flags);
+
+// Gives each of `flags` that the command line did not set its value from the environment
+// or from `config_file` (none when empty). Errors are Failure::kUsage and name the source
+// of the value.
+absl::Status ApplySettings(const std::vector<CLI::Option*>& flags,
+                           const std::string& config_file,
+                           const Environment& environment);
+
+}  // namespace syncline

@@ -9,7 +9,8 @@
 #       main.cc of the folder; the binary lands in the root of the build tree
 #
 # SOURCES replaces the glob. Tests also take LABELS (one of unit, the default, integration and slow) and
-# TIMEOUT (seconds per TEST, default 120). CI runs the sanitizers on the label unit.
+# TIMEOUT (seconds per TEST, default 120). CI runs the sanitizers on the label unit. Integration tests run alone:
+# they start processes whose timeouts a busy neighbour would upset.
 
 include(GoogleTest)
 
@@ -73,10 +74,14 @@ function(syncline_test)
   add_executable(${ARG_NAME} ${ARG_SOURCES})
   target_link_libraries(${ARG_NAME} PRIVATE syncline_options ${ARG_DEPS} GTest::gmock_main)
   syncline_add_sanitizer_objects(${ARG_NAME})
+  set(serial FALSE)
+  if(ARG_LABELS STREQUAL "integration")
+    set(serial TRUE)
+  endif()
   # PRE_TEST: a test binary that crashes at start fails its test, not the build.
   gtest_discover_tests(
     ${ARG_NAME}
     DISCOVERY_MODE PRE_TEST
     DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})
+    PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${serial})
 endfunction()

@@ -1,0 +1,61 @@
+// The admin port of a process: GET /metrics (Prometheus text), /livez, /readyz, /status
+// (JSON) and / with links to them. Read-only, no secrets, for people, probes and
+// scrapers.
+//
+//   AdminServer admin({.listen = "127.0.0.1:7071", .title = "coordinator"}, registry,
+//   pages); SYNCLINE_RETURN_IF_ERROR(admin.Start());
+//   ... admin.address() ...
+//
+// Runs its own few threads, apart from all other work, so that a busy process still
+// answers; the callbacks are called from them and must be thread-safe and quick. Start
+// once; the destructor stops. Registry and what the callbacks use are borrowed and must
+// outlive the server.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace prometheus {
+class Registry;
+}
+
+namespace syncline {
+
+struct AdminOptions {
+  std::string listen = "127.0.0.1:7071";  // port 0 takes a free one
+  std::string title = "syncline";         // what the start page says this process is
+};
+
+struct AdminPages {
+  // Why the process is not ready yet, one reason an element: "waiting for worker 3 of 4,
+  // 12 s". Empty means ready. Unset means always ready.
+  std::function<std::vector<std::string>()> not_ready_because;
+  // A JSON text. Unset means "{}".
+  std::function<std::string()> status_json;
+};
+
+class AdminServer {
+ public:
+  AdminServer(AdminOptions options, prometheus::Registry& registry, AdminPages pages);
+  ~AdminServer();
+  AdminServer(const AdminServer&) = delete;
+  AdminServer& operator=(const AdminServer&) = delete;
+
+  // Listens and serves in the background. Failure::kPortInUse names the address and the
+  // fix.
+  absl::Status Start();
+
+  // After Start.
+  int port() const;
+  std::string address() const;  // host:port
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace syncline

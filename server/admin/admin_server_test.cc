@@ -1,0 +1,165 @@
+#include "server/admin/admin_server.h"
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "httplib.h"
+#include "prometheus/registry.h"
+#include "server/admin/metrics.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+AdminOptions AnyPort() {
+  AdminOptions options;
+  options.listen = "127.0.0.1:0";
+  options.title = "coordinator";
+  return options;
+}
+
+struct Page {
+  int status = 0;
+  std::string type;
+  std::string body;
+};
+
+Page Get(const AdminServer& server, const std::string& path) {
+  httplib::Client client("127.0.0.1", server.port());
+  const auto result = client.Get(path);
+  if (!result) return {};
+  return {result->status, result->get_header_value("Content-Type"), result->body};
+}
+
+TEST(AdminServer, ServesEveryPage) {
+  prometheus::Registry registry;
+  AdminPages pages;
+  pages.status_json = [] { return R"({"epoch":3})"; };
+  AdminServer server(AnyPort(), registry, pages);
+  ASSERT_EQ(server.Start(), absl::OkStatus());
+  EXPECT_EQ(server.address(), absl::StrCat("127.0.0.1:", server.port()));
+  EXPECT_EQ(Get(server, "/livez").status, 200);
+  EXPECT_EQ(Get(server, "/status").body, R"({"epoch":3})");
+  EXPECT_EQ(Get(server, "/status").type, "application/json");
+  EXPECT_THAT(Get(server, "/metrics").type, HasSubstr("text/plain; version=0.0.4"));
+  const Page start = Get(server, "/");
+  for (const char* path : {"/metrics", "/livez", "/readyz", "/status"}) {
+    EXPECT_THAT(start.body, HasSubstr(absl::StrCat("href=\"", path, "\"")));
+  }
+  EXPECT_THAT(start.body, HasSubstr("coordinator"));
+  EXPECT_EQ(Get(server, "/nothing").status, 404);
+}
+
+TEST(AdminServer, IsReadyOnlyWithoutReasons) {
+  prometheus::Registry registry;
+  std::atomic<bool> waiting = true;
+  AdminPages pages;
+  pages.not_ready_because = [&]() -> std::vector<std::string> {
+    if (!waiting) return {};
+    return {"waiting for worker 3 of 4, 12 s", "no server yet"};
+  };
+  AdminServer server(AnyPort(), registry, pages);
+  ASSERT_TRUE(server.Start().ok());
+  const Page before = Get(server, "/readyz");
+  EXPECT_EQ(before.status, 503);
+  EXPECT_EQ(before.body, "waiting for worker 3 of 4, 12 s\nno server yet\n");
+  waiting = false;
+  EXPECT_EQ(Get(server, "/readyz").status, 200);
+}
+
+TEST(AdminServer, RefusesAPortThatIsInUse) {
+  prometheus::Registry registry;
+  AdminServer first(AnyPort(), registry, {});
+  ASSERT_TRUE(first.Start().ok());
+  AdminOptions same = AnyPort();
+  same.listen = first.address();
+  AdminServer second(same, registry, {});
+  const absl::Status status = second.Start();
+  EXPECT_EQ(FailureOf(status), Failure::kPortInUse);
+  EXPECT_THAT(std::string(status.message()), HasSubstr(first.address()));
+}
+
+TEST(AdminServer, StopsWithoutHavingStarted) {
+  prometheus::Registry registry;
+  AdminServer server(AnyPort(), registry, {});
+}
+
+class MetricsTest : public testing::Test {
+ protected:
+  void SetUp() override { ASSERT_TRUE(server_.Start().ok()); }
+  std::string Scrape() { return Get(server_, "/metrics").body; }
+
+  prometheus::Registry registry_;
+  Metrics metrics_{registry_};
+  AdminServer server_{AnyPort(), registry_, {}};
+};
+
+TEST_F(MetricsTest, CountsWhatItIsTold) {
+  metrics_.CountPush(PushResult::kCounted, 100);
+  metrics_.CountPush(PushResult::kCounted, 20);
+  metrics_.CountPush(PushResult::kRepeated, 3);
+  metrics_.CountRefused(RefuseCode::kStaleEpoch);
+  metrics_.CountRefused(RefuseCode::kNotSeeded);
+  metrics_.CountRefused(RefuseCode::kNone);
+  metrics_.CountRefused(static_cast<RefuseCode>(999));
+  metrics_.CountPublished(64);
+  metrics_.SetStep(7);
+  metrics_.SetEpoch(2);
+  metrics_.SetMembers(4);
+  metrics_.ObserveStep(absl::Milliseconds(15));
+  const std::string text = Scrape();
+  for (const char* line :
+       {"syncline_pushes_total{result=\"counted\"} 2\n",
+        "syncline_pushes_total{result=\"repeated\"} 1\n",
+        "syncline_pushed_bytes_total 123\n",
+        "syncline_refused_total{reason=\"stale_epoch\"} 1\n",
+        "syncline_refused_total{reason=\"not_seeded\"} 1\n",
+        "syncline_refused_total{reason=\"malformed\"} 0\n",
+        "syncline_published_total 1\n", "syncline_published_bytes_total 64\n",
+        "syncline_step 7\n", "syncline_epoch 2\n", "syncline_members 4\n",
+        "syncline_step_seconds_bucket{le=\"0.01\"} 0\n",
+        "syncline_step_seconds_bucket{le=\"0.02\"} 1\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  EXPECT_THAT(text, HasSubstr("syncline_build_info{"));
+  EXPECT_THAT(text, Not(HasSubstr("unknown_refusal")));
+}
+
+TEST_F(MetricsTest, EndsTheSeriesOfAWorkerThatLeft) {
+  metrics_.SetHeartbeatAge(0, absl::Seconds(1));
+  metrics_.SetHeartbeatAge(3, absl::Milliseconds(2500));
+  EXPECT_THAT(Scrape(),
+              HasSubstr("syncline_worker_heartbeat_age_seconds{rank=\"3\"} 2.5\n"));
+  metrics_.ForgetWorker(3);
+  metrics_.ForgetWorker(3);
+  EXPECT_THAT(Scrape(), Not(HasSubstr("rank=\"3\"")));
+  EXPECT_THAT(Scrape(), HasSubstr("rank=\"0\""));
+}
+
+TEST_F(MetricsTest, PleasesPromtool) {
+  if (std::system("promtool --version >/dev/null 2>&1") != 0) {
+    GTEST_SKIP()
+        << "SKIPPED: no promtool, names and types of the metrics are not checked";
+  }
+  metrics_.SetHeartbeatAge(0, absl::Seconds(1));
+  const std::string path = testing::TempDir() + "/syncline_metrics.txt";
+  std::ofstream(path) << Scrape();
+  const std::string command = absl::StrCat("promtool check metrics < ", path, " 2>&1");
+  FILE* pipe = popen(command.c_str(), "r");
+  ASSERT_NE(pipe, nullptr);
+  std::string complaints;
+  for (int c = 0; (c = fgetc(pipe)) != EOF;) complaints.push_back(static_cast<char>(c));
+  EXPECT_EQ(pclose(pipe), 0) << complaints;
+  EXPECT_EQ(complaints, "");
+}
+
+}  // namespace
+}  // namespace syncline

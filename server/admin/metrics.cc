@@ -1,0 +1,159 @@
+#include "server/admin/metrics.h"
+
+#include <array>
+#include <map>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/synchronization/mutex.h"
+#include "prometheus/counter.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+
+namespace syncline {
+namespace {
+
+using prometheus::Counter;
+using prometheus::Family;
+using prometheus::Gauge;
+using prometheus::Histogram;
+
+constexpr std::array<const char*, 3> kPushResults = {"counted", "repeated", "refused"};
+
+// From a small model in shared memory to a large one over a slow network, three per
+// decade.
+Histogram::BucketBoundaries StepBuckets() {
+  return {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50};
+}
+
+Family<Counter>& Counters(prometheus::Registry& registry, const char* name,
+                          const char* help) {
+  return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+}
+
+Family<Gauge>& Gauges(prometheus::Registry& registry, const char* name,
+                      const char* help) {
+  return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
+}
+
+// "stale epoch" -> "stale_epoch", as label values are written.
+std::string ReasonLabel(RefuseCode code) {
+  return absl::StrReplaceAll(RefuseCodeName(code), {{" ", "_"}});
+}
+
+}  // namespace
+
+struct Metrics::Families {
+  explicit Families(prometheus::Registry& registry)
+      : heartbeat_age(Gauges(registry, "syncline_worker_heartbeat_age_seconds",
+                             "Time since the last heartbeat of a worker.")),
+        pushed_bytes(Counters(registry, "syncline_pushed_bytes_total",
+                              "Payload bytes of received contributions.")
+                         .Add({})),
+        published(Counters(registry, "syncline_published_total",
+                           "Blocks sent to workers after a step or on a pull.")
+                      .Add({})),
+        published_bytes(Counters(registry, "syncline_published_bytes_total",
+                                 "Payload bytes of published blocks.")
+                            .Add({})),
+        step(Gauges(registry, "syncline_step", "The furthest step that was applied.")
+                 .Add({})),
+        epoch(Gauges(registry, "syncline_epoch", "The number of the current membership.")
+                  .Add({})),
+        members(Gauges(registry, "syncline_members", "Workers of the current epoch.")
+                    .Add({})),
+        step_seconds(
+            prometheus::BuildHistogram()
+                .Name("syncline_step_seconds")
+                .Help("From a step's first contribution to its last published block.")
+                .Register(registry)
+                .Add({}, StepBuckets())) {
+    Gauges(registry, "syncline_build_info", "Always 1; the labels say what runs.")
+        .Add({{"version", SYNCLINE_VERSION},
+              {"wire_version", absl::StrCat(kMessageVersion)}})
+        .Set(1);
+    auto& push_family = Counters(registry, "syncline_pushes_total",
+                                 "Received contributions, by what became of them.");
+    for (size_t i = 0; i < kPushResults.size(); ++i) {
+      pushes[i] = &push_family.Add({{"result", kPushResults[i]}});
+    }
+    // Every reason from the start, at zero: a rate over a series that only appears with
+    // its first increment misses that increment.
+    auto& refused_family =
+        Counters(registry, "syncline_refused_total", "Refused messages, by reason.");
+    for (size_t i = 0; i < refused.size(); ++i) {
+      refused[i] =
+          &refused_family.Add({{"reason", ReasonLabel(static_cast<RefuseCode>(i + 1))}});
+    }
+  }
+
+  Family<Gauge>& heartbeat_age;
+  Counter& pushed_bytes;
+  Counter& published;
+  Counter& published_bytes;
+  Gauge& step;
+  Gauge& epoch;
+  Gauge& members;
+  Histogram& step_seconds;
+  std::array<Counter*, kPushResults.size()> pushes;
+  // All but RefuseCode::kNone.
+  std::array<Counter*, static_cast<size_t>(RefuseCode::kNotSeeded)> refused;
+
+  absl::Mutex mutex;
+  std::map<uint32_t, Gauge*> workers ABSL_GUARDED_BY(mutex);
+};
+
+Metrics::Metrics(prometheus::Registry& registry)
+    : families_(std::make_unique<Families>(registry)) {}
+
+Metrics::~Metrics() = default;
+
+void Metrics::CountPush(PushResult result, size_t payload_bytes) {
+  families_->pushes[static_cast<size_t>(result)]->Increment();
+  families_->pushed_bytes.Increment(static_cast<double>(payload_bytes));
+}
+
+void Metrics::CountRefused(RefuseCode reason) {
+  const size_t index = static_cast<size_t>(reason);
+  if (index >= 1 && index <= families_->refused.size()) {
+    families_->refused[index - 1]->Increment();
+  }
+}
+
+void Metrics::CountPublished(size_t payload_bytes) {
+  families_->published.Increment();
+  families_->published_bytes.Increment(static_cast<double>(payload_bytes));
+}
+
+void Metrics::SetStep(uint64_t step) { families_->step.Set(static_cast<double>(step)); }
+void Metrics::SetEpoch(uint64_t epoch) {
+  families_->epoch.Set(static_cast<double>(epoch));
+}
+void Metrics::SetMembers(size_t members) {
+  families_->members.Set(static_cast<double>(members));
+}
+
+void Metrics::SetHeartbeatAge(uint32_t rank, absl::Duration age) {
+  absl::MutexLock lock(&families_->mutex);
+  Gauge*& gauge = families_->workers[rank];
+  if (gauge == nullptr)
+    gauge = &families_->heartbeat_age.Add({{"rank", absl::StrCat(rank)}});
+  gauge->Set(absl::ToDoubleSeconds(age));
+}
+
+void Metrics::ForgetWorker(uint32_t rank) {
+  absl::MutexLock lock(&families_->mutex);
+  const auto found = families_->workers.find(rank);
+  if (found == families_->workers.end()) return;
+  families_->heartbeat_age.Remove(found->second);
+  families_->workers.erase(found);
+}
+
+void Metrics::ObserveStep(absl::Duration duration) {
+  families_->step_seconds.Observe(absl::ToDoubleSeconds(duration));
+}
+
+}  // namespace syncline

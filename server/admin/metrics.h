@@ -1,0 +1,61 @@
+// The metrics of a Syncline process (docs: README.md of this folder), registered once and
+// updated through plain calls that are cheap enough for engine threads: a counter is one
+// atomic addition, the histogram one short lock per step.
+//
+//   prometheus::Registry registry;
+//   Metrics metrics(registry);
+//   metrics.CountPush(PushResult::kCounted, payload.size());
+//
+// Thread-safe. The registry is borrowed and must outlive the Metrics.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/time/time.h"
+#include "comm/transport/message.h"
+
+namespace prometheus {
+class Registry;
+}
+
+namespace syncline {
+
+enum class PushResult {
+  kCounted,   // a contribution that counts
+  kRepeated,  // one that was counted before: acknowledged again, applied no second time
+  kRefused,   // not taken; CountRefused says why
+};
+
+class Metrics {
+ public:
+  explicit Metrics(prometheus::Registry& registry);
+  ~Metrics();
+  Metrics(const Metrics&) = delete;
+  Metrics& operator=(const Metrics&) = delete;
+
+  // `payload_bytes` as they came over the wire.
+  void CountPush(PushResult result, size_t payload_bytes);
+  void CountRefused(RefuseCode reason);
+  void CountPublished(size_t payload_bytes);
+
+  // The furthest step that was applied, the membership's number, and how many members it
+  // has.
+  void SetStep(uint64_t step);
+  void SetEpoch(uint64_t epoch);
+  void SetMembers(size_t members);
+
+  void SetHeartbeatAge(uint32_t rank, absl::Duration age);
+  // For a worker that left: its series ends.
+  void ForgetWorker(uint32_t rank);
+
+  // From the first contribution of a step until its last block was published.
+  void ObserveStep(absl::Duration duration);
+
+ private:
+  struct Families;
+  std::unique_ptr<Families> families_;
+};
+
+}  // namespace syncline

@@ -1,0 +1,240 @@
+// The coordinator: membership, placement and decisions of all jobs, as a pure state machine.
+//
+// Apply takes one input and the time and returns what has to happen outside: messages to members,
+// connections to close, state to persist, lines to log. No socket, file, clock, thread or random device.
+//
+// Members are known by the connection they speak on (a number the shell gives to each stream). A worker
+// that comes back is a new incarnation of its rank; a server that comes back is a new incarnation too.
+//
+// An epoch is a list of members. It changes in two phases (server/shard/shard.h): PrepareEpoch to all
+// servers of the job, their answers give the first step that nobody completed, CommitEpoch carries the
+// members, and when all have committed the workers are told. One change is under way at a time; what
+// happens meanwhile goes into the next one.
+//
+// Thread safety: none; the shell serialises.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "comm/base/timeouts.h"
+#include "server/coordinator/job_spec.h"
+
+namespace syncline {
+
+using ConnectionId = uint64_t;
+
+// ---- What members say ----
+
+struct ServerHello {
+  std::string name;
+  std::vector<std::string> shard_addresses;
+  std::string lanes;
+};
+struct WorkerHello {
+  JobSpec job;
+  uint32_t rank = 0;
+  std::string run_id;
+  std::string name;
+  uint64_t session_key = 0;  // drawn by the shell
+};
+struct Heartbeat {
+  uint64_t step = 0;
+  uint64_t bytes = 0;
+  bool waiting = false;
+};
+struct Leave {};
+struct BarrierEntered {
+  uint64_t barrier = 0;
+};
+struct JobConfigured {
+  uint32_t job = 0;
+};
+struct EpochPrepared {
+  uint32_t job = 0;
+  uint64_t epoch = 0;
+  uint64_t next_step = 0;
+};
+struct EpochCommitted {
+  uint32_t job = 0;
+  uint64_t epoch = 0;
+};
+struct BlockFigures {
+  uint32_t job = 0;
+  uint32_t block = 0;
+  uint64_t step = 0;
+  std::vector<double> tile_square_sums;
+  bool finite = true;
+};
+// The stream ended, for whatever reason.
+struct Disconnected {};
+
+using MemberBody = std::variant<ServerHello, WorkerHello, Heartbeat, Leave, BarrierEntered, JobConfigured,
+                                EpochPrepared, EpochCommitted, BlockFigures, Disconnected>;
+
+struct FromMember {
+  ConnectionId connection = 0;
+  MemberBody body;
+};
+// Time passes: leases end, waiting is reported. Every heartbeat interval or more often.
+struct Tick {};
+
+using CoordinatorInput = std::variant<FromMember, Tick>;
+
+// ---- What the coordinator says ----
+
+struct ServerWelcome {
+  uint32_t server = 0;
+  uint32_t incarnation = 0;
+};
+struct ConfigureJob {
+  uint32_t job = 0;
+  JobSpec spec;
+  std::vector<uint32_t> shard_of_block;
+  uint32_t first_shard = 0;
+};
+struct PrepareEpoch {
+  uint32_t job = 0;
+  uint64_t epoch = 0;
+};
+struct MemberRecord {
+  uint32_t rank = 0;
+  uint32_t incarnation = 0;
+  uint64_t first_step = 0;
+  uint64_t session_key = 0;
+
+  bool operator==(const MemberRecord&) const = default;
+};
+struct CommitEpoch {
+  uint32_t job = 0;
+  uint64_t epoch = 0;
+  std::vector<MemberRecord> members;  // in rank order
+  std::string reason;
+};
+struct StepDecision {
+  uint32_t job = 0;
+  uint64_t step = 0;
+  float gradient_scale = 1;
+  bool skip = false;
+};
+struct DropJob {
+  uint32_t job = 0;
+  std::string reason;
+};
+struct Waiting {
+  std::string reason;
+};
+struct WorkerWelcome {
+  uint32_t job = 0;
+  uint32_t incarnation = 0;
+  uint64_t session_key = 0;
+  uint64_t epoch = 0;
+  uint64_t first_step = 0;
+  bool seeder = false;
+  std::vector<std::string> shard_addresses;
+  std::vector<uint32_t> shard_of_block;
+  uint32_t members = 0;
+};
+struct EpochChanged {
+  uint64_t epoch = 0;
+  uint32_t members = 0;
+  bool seeder = false;
+  std::string reason;
+};
+struct BarrierReleased {
+  uint64_t barrier = 0;
+};
+struct JobFailed {
+  std::string reason;
+};
+
+using CoordinatorBody =
+    std::variant<ServerWelcome, ConfigureJob, PrepareEpoch, CommitEpoch, StepDecision, DropJob, Waiting,
+                 WorkerWelcome, EpochChanged, BarrierReleased, JobFailed>;
+
+struct ToMember {
+  ConnectionId connection = 0;
+  CoordinatorBody body;
+};
+// Ends the stream with this status: refusals, drops (Aborted), clean ends (OK).
+struct CloseMember {
+  ConnectionId connection = 0;
+  absl::Status status;
+};
+// The whole state, to be stored before any later output is acted upon.
+struct PersistState {
+  std::string state;
+};
+struct LogReason {
+  std::string text;
+};
+using CoordinatorOutput = std::variant<ToMember, CloseMember, PersistState, LogReason>;
+using CoordinatorOutputs = std::vector<CoordinatorOutput>;
+
+struct CoordinatorOptions {
+  Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
+  uint32_t expected_servers = 1;  // jobs begin when so many are attached
+};
+
+// ---- Status, for `syncline status` and the metrics ----
+
+struct ServerView {
+  uint32_t server = 0;
+  uint32_t incarnation = 0;
+  std::string name;
+  std::string lanes;
+  uint32_t shards = 0;
+  uint64_t bytes = 0;
+  absl::Duration heartbeat_age;
+};
+struct MemberView {
+  uint32_t rank = 0;
+  uint32_t incarnation = 0;
+  std::string name;
+  uint64_t step = 0;
+  uint64_t bytes = 0;
+  bool waiting = false;
+  absl::Duration heartbeat_age;
+};
+struct JobView {
+  uint32_t job = 0;
+  std::string name;
+  std::string phase;   // "waiting", "running", "changing", "failed"
+  std::string reason;  // why it waits, changed last, or failed
+  uint64_t epoch = 0;
+  uint64_t step = 0;
+  uint64_t parameters = 0;
+  uint32_t expected_workers = 0;
+  std::vector<MemberView> members;
+};
+struct CoordinatorView {
+  std::vector<ServerView> servers;
+  std::vector<JobView> jobs;
+};
+
+class Coordinator {
+ public:
+  explicit Coordinator(const CoordinatorOptions& options);
+  ~Coordinator();
+
+  // Goes on from a state that PersistState gave out: epochs and incarnations only grow across restarts.
+  // DataLoss when `state` cannot be read.
+  absl::Status Restore(const std::string& state);
+
+  CoordinatorOutputs Apply(const CoordinatorInput& input, absl::Duration now);
+
+  CoordinatorView View(absl::Duration now) const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace syncline

@@ -1,0 +1,44 @@
+// What a job is: its tensors and settings, as every worker of it declares them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "comm/base/tiling.h"
+#include "server/optimizer/optimizer.h"
+
+namespace syncline {
+
+struct TensorSpec {
+  std::string name;
+  std::vector<uint64_t> shape;
+  GroupOptions group;
+
+  uint64_t elements() const;  // product of the shape; 1 for a scalar (empty shape)
+};
+
+struct JobSpec {
+  std::string name;
+  uint32_t workers = 1;  // the job begins when so many have joined
+  std::string push_codec = "bf16";
+  std::string publish_codec = "bf16";
+  OptimizerSettings optimizer;
+  double clip_global_norm = 0;  // 0: no clipping
+  bool skip_nonfinite_steps = false;
+  std::vector<TensorSpec> tensors;
+
+  // Whether shards wait for a decision about each step.
+  bool NeedsDecision() const { return clip_global_norm > 0 || skip_nonfinite_steps; }
+  std::vector<BlockRange> Blocks() const;
+};
+
+// InvalidArgument that names the setting or tensor, its value and the allowed range.
+absl::Status ValidateJob(const JobSpec& spec);
+
+// OK when a worker that brings `theirs` may join a job made of `ours`; FailedPrecondition with
+// Failure::kJobRefused names the first difference ("tensor 'fc1.weight' is [10, 20] here and ...").
+absl::Status CheckSameJob(const JobSpec& ours, const JobSpec& theirs);
+
+}  // namespace syncline

@@ -1,0 +1,153 @@
+// The shard: the blocks of one job that one engine thread of one server owns, as a pure state machine.
+//
+// Apply takes one input and returns what has to happen outside. No socket, file, clock, thread or
+// random device: the same inputs in the same order give the same outputs and the same bits.
+//
+// Life of a block at version v (= updates applied so far = number of the step it collects):
+//   seeded      its first values came from the job's seeder
+//   collecting  contributions for step v arrive, each counted once by (rank, incarnation)
+//   complete    every member whose first_step <= v has contributed
+//   decided     only in jobs that clip or skip: partial figures went out, the decision came back
+//   stepped     one pass per tile: weighted sum in rank order, optimizer, encode; version = v + 1
+//   published   the encoded weights go to every member
+//
+// Epochs change in two phases. Prepare: the shard answers with the first step that none of its blocks
+// has completed, and completes none from there on. Commit: new members; those who join contribute from
+// a first_step that no block anywhere has completed, and get the dense view of exactly that version.
+//
+// Thread safety: none; an engine thread owns it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <variant>
+#include <vector>
+
+#include "comm/base/buffer.h"
+#include "comm/base/tiling.h"
+#include "comm/codec/codec.h"
+#include "comm/codec/frame.h"
+#include "comm/transport/message.h"
+#include "server/optimizer/optimizer.h"
+
+namespace syncline {
+
+// Whether steps wait for a decision about all blocks of the job together.
+enum class StepMode { kPerBlock, kDecided };
+
+struct ShardBlock {
+  uint32_t block = 0;  // id in CutIntoBlocks
+  BlockRange range;
+  GroupOptions group;
+};
+
+struct ShardOptions {
+  uint32_t job = 0;
+  uint32_t shard = 0;  // position in the job's list of shards
+  const Codec* push_codec = nullptr;
+  const Codec* publish_codec = nullptr;
+  const Codec* seed_codec = nullptr;  // FP32
+  OptimizerSettings optimizer;
+  StepMode mode = StepMode::kPerBlock;
+  Checksum checksum = Checksum::kHeaderOnly;
+};
+
+struct ShardMember {
+  uint32_t rank = 0;
+  uint32_t incarnation = 0;
+  uint64_t first_step = 0;
+  uint64_t session_key = 0;
+
+  bool operator==(const ShardMember&) const = default;
+};
+
+// ---- Inputs ----
+
+// A data-plane message of kind kSeed, kPush or kPull. Its header was parsed, nothing else was checked.
+struct ShardMessage {
+  MessageHeader header;
+  Buffer payload;
+};
+struct ShardPrepare {
+  uint64_t epoch = 0;
+};
+struct ShardCommit {
+  uint64_t epoch = 0;
+  std::vector<ShardMember> members;
+};
+struct ShardDecision {
+  uint64_t step = 0;
+  float gradient_scale = 1;
+  enum class Verdict { kApply, kSkip } verdict = Verdict::kApply;
+};
+using ShardInput = std::variant<ShardMessage, ShardPrepare, ShardCommit, ShardDecision>;
+
+// ---- Outputs ----
+
+// A message to one worker. The header is complete but for its CRC.
+struct ShardReply {
+  uint32_t rank = 0;
+  uint32_t incarnation = 0;
+  MessageHeader header;
+  Payload payload;
+};
+struct ShardPrepared {
+  uint64_t epoch = 0;
+  uint64_t next_step = 0;
+};
+struct ShardCommitted {
+  uint64_t epoch = 0;
+};
+// Partial figures of a complete block, for the decision about its step.
+struct ShardFigures {
+  uint32_t block = 0;
+  uint64_t step = 0;
+  std::vector<double> tile_square_sums;  // of the weighted mean gradient, in tile order
+  bool finite = true;
+};
+// What went into a step of a block: the audit trail of exactly-once, and the metrics' source.
+struct ShardApplied {
+  struct Contributor {
+    uint32_t rank = 0;
+    uint32_t incarnation = 0;
+    uint32_t samples = 0;
+
+    bool operator==(const Contributor&) const = default;
+  };
+  uint32_t block = 0;
+  uint64_t step = 0;
+  std::vector<Contributor> contributors;  // in rank order
+  bool skipped = false;
+};
+using ShardOutput =
+    std::variant<ShardReply, ShardPrepared, ShardCommitted, ShardFigures, ShardApplied>;
+using ShardOutputs = std::vector<ShardOutput>;
+
+class Shard {
+ public:
+  // InvalidArgument for settings that MakeOptimizer refuses. `pool` outlives the shard.
+  static absl::StatusOr<std::unique_ptr<Shard>> Create(const ShardOptions& options,
+                                                       std::vector<ShardBlock> blocks,
+                                                       BufferPool& pool);
+  ~Shard();
+
+  ShardOutputs Apply(const ShardInput& input);
+
+  // The largest payload that a message with this header may carry, for Receiver::Allocate; an error
+  // (as text for the log) when the message would be refused whatever it carries.
+  absl::StatusOr<size_t> MaxPayloadBytes(const MessageHeader& header) const;
+
+  // For status, metrics and tests.
+  uint64_t epoch() const;
+  uint64_t block_version(uint32_t block) const;             // REQUIRES: block is here
+  std::span<const float> block_weights(uint32_t block) const;  // REQUIRES: block is here
+  size_t resident_bytes() const;  // weights, state and held contributions
+
+ private:
+  class Impl;
+  explicit Shard(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace syncline

@@ -1,0 +1,162 @@
+#include "comm/transport/loop.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/time/clock.h"
+
+namespace syncline {
+namespace {
+
+// Sleeps for which a loop stays away from spinning after it was preempted.
+constexpr int kCautiousSleeps = 64;
+
+int64_t PreemptionsOfThisThread() {
+  rusage usage = {};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nivcsw;
+}
+
+}  // namespace
+
+class TransportLoop::Spinner {
+ public:
+  explicit Spinner(absl::Duration spin) : spin_(spin) {}
+
+  // True when something happened while spinning.
+  bool Spin(Transport& transport, const std::atomic<bool>& interrupt) {
+    if (!MaySpin()) return false;
+    const absl::Time until = absl::Now() + spin_;
+    do {
+      if (transport.Progress() > 0 || interrupt.load(std::memory_order_relaxed))
+        return true;
+    } while (absl::Now() < until);
+    return false;
+  }
+
+ private:
+  bool MaySpin() {
+    if (spin_ <= absl::ZeroDuration()) return false;
+    const int64_t preemptions = PreemptionsOfThisThread();
+    if (preemptions != preemptions_) cautious_ = kCautiousSleeps;
+    preemptions_ = preemptions;
+    return cautious_ == 0 || --cautious_ == 0;
+  }
+
+  const absl::Duration spin_;
+  int64_t preemptions_ = PreemptionsOfThisThread();
+  int cautious_ = 0;
+};
+
+absl::StatusOr<std::unique_ptr<TransportLoop>> TransportLoop::Start(
+    Factory factory, TransportLoopOptions options) {
+  auto loop = std::unique_ptr<TransportLoop>(new TransportLoop(options));
+  absl::Status started;
+  loop->thread_ = std::thread([&loop = *loop, &started, factory = std::move(factory)] {
+    loop.Run(factory, &started);
+  });
+  {
+    absl::MutexLock lock(&loop->mutex_);
+    loop->mutex_.Await(absl::Condition(&loop->ready_));
+  }
+  if (!started.ok()) return started;
+  return loop;
+}
+
+TransportLoop::~TransportLoop() { Stop(); }
+
+bool TransportLoop::Post(Task task) {
+  absl::MutexLock lock(&mutex_);
+  if (transport_ == nullptr || stopping_) return false;
+  posted_.push_back(std::move(task));
+  // Who finds the queue empty wakes; the loop takes all of it at once. Under the lock,
+  // because the transport goes away under it.
+  if (!has_posted_.exchange(true)) transport_->Wake();
+  return true;
+}
+
+bool TransportLoop::Every(absl::Duration period, Task task) {
+  return Post([this, period, task = std::move(task)](Transport&) mutable {
+    timers_.push_back({absl::Now() + period, period, std::move(task)});
+  });
+}
+
+void TransportLoop::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    if (transport_ != nullptr) transport_->Wake();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void TransportLoop::Run(const Factory& factory, absl::Status* started) {
+  absl::StatusOr<std::unique_ptr<Transport>> transport = factory();
+  {
+    absl::MutexLock lock(&mutex_);
+    if (transport.ok()) {
+      transport_ = transport->get();
+      address_ = transport_->address();
+    } else {
+      *started = transport.status();
+    }
+    ready_ = true;
+  }
+  if (!transport.ok()) return;
+  Loop(**transport);
+  {
+    absl::MutexLock lock(&mutex_);
+    transport_ = nullptr;
+  }
+  timers_.clear();
+}
+
+void TransportLoop::Loop(Transport& transport) {
+  Spinner spinner(options_.spin);
+  while (!stopping_) {
+    bool busy = transport.Progress() > 0;
+    busy |= RunPosted(transport);
+    busy |= RunTimers(transport);
+    if (busy) continue;
+    if (spinner.Spin(transport, has_posted_)) continue;
+    // A Post from here on has woken the transport, so that this returns at once.
+    transport.Wait(UntilNextTimer());
+  }
+  RunPosted(transport);
+}
+
+bool TransportLoop::RunPosted(Transport& transport) {
+  if (!has_posted_.load(std::memory_order_acquire)) return false;
+  std::vector<Task> tasks;
+  {
+    absl::MutexLock lock(&mutex_);
+    tasks.swap(posted_);
+    has_posted_ = false;
+  }
+  for (const Task& task : tasks) task(transport);
+  return true;
+}
+
+bool TransportLoop::RunTimers(Transport& transport) {
+  if (timers_.empty()) return false;
+  bool ran = false;
+  const absl::Time now = absl::Now();
+  for (Timer& timer : timers_) {
+    if (timer.due > now) continue;
+    timer.task(transport);
+    timer.due = std::max(timer.due + timer.period, now);
+    ran = true;
+  }
+  return ran;
+}
+
+absl::Duration TransportLoop::UntilNextTimer() const {
+  absl::Duration wait = absl::InfiniteDuration();
+  const absl::Time now = absl::Now();
+  for (const Timer& timer : timers_) wait = std::min(wait, timer.due - now);
+  return std::max(wait, absl::ZeroDuration());
+}
+
+}  // namespace syncline

@@ -1,0 +1,276 @@
+#include "comm/transport/shared_arena.h"
+
+#include <sys/ipc.h>
+#include <sys/shm.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <bit>
+#include <random>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+
+namespace syncline {
+namespace {
+
+constexpr uint64_t kSegmentMagic = 0x31414e4552414c53;  // "SLARENA1"
+constexpr uint32_t kSlots = 8192;
+constexpr size_t kSmallestBlock = 4096;
+
+// What a segment begins with. A slot holds the ticket of its loan, and zero when it is
+// free.
+struct SegmentHead {
+  uint64_t magic;
+  uint64_t key;
+  std::array<std::atomic<uint32_t>, kSlots> slots;
+};
+static_assert(std::atomic<uint32_t>::is_always_lock_free);
+
+constexpr size_t RoundUp(size_t value, size_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+constexpr size_t kHeadBytes = RoundUp(sizeof(SegmentHead), 4096);
+
+// Sizes a quarter of a power of two apart, as BufferPool has them.
+size_t BlockBytes(size_t bytes) {
+  bytes = std::max(bytes, kSmallestBlock);
+  return RoundUp(bytes, std::bit_floor(bytes) / 4);
+}
+
+// One attached System V segment.
+class Mapping {
+ public:
+  explicit Mapping(int32_t id) : id_(id), memory_(shmat(id, nullptr, 0)) {}
+  ~Mapping() {
+    if (ok()) shmdt(memory_);
+  }
+  Mapping(const Mapping&) = delete;
+  Mapping& operator=(const Mapping&) = delete;
+
+  bool ok() const { return memory_ != reinterpret_cast<void*>(-1); }
+  int32_t id() const { return id_; }
+  SegmentHead& head() const { return *static_cast<SegmentHead*>(memory_); }
+  std::byte* at(size_t offset) const { return static_cast<std::byte*>(memory_) + offset; }
+
+ private:
+  const int32_t id_;
+  void* const memory_;
+};
+
+// A new segment, already removed from the system's table: it lives as long as somebody is
+// attached.
+std::unique_ptr<Mapping> NewSegment(size_t bytes) {
+  const int32_t id = shmget(IPC_PRIVATE, bytes, IPC_CREAT | 0600);
+  if (id < 0) return nullptr;
+  auto mapping = std::make_unique<Mapping>(id);
+  shmctl(id, IPC_RMID, nullptr);
+  if (!mapping->ok()) return nullptr;
+  std::random_device random;
+  mapping->head().key = uint64_t{random()} << 32 | random();
+  mapping->head().magic = kSegmentMagic;
+  return mapping;
+}
+
+}  // namespace
+
+struct SharedArena::State {
+  struct Segment {
+    std::unique_ptr<Mapping> mapping;
+    size_t bytes = 0;
+    size_t used = kHeadBytes;
+    uint32_t next_slot = 0;
+  };
+  struct Kept {
+    Lending lending;
+    Payload owners;
+    std::function<bool()> borrower_is_gone;
+  };
+
+  explicit State(const SharedArenaOptions& options) : options(options) {}
+
+  std::byte* Take(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  Segment* SegmentOf(const std::byte* data) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+
+  // Lets go of what is kept and need not be any longer.
+  void Sweep() ABSL_LOCKS_EXCLUDED(mutex);
+
+  const SharedArenaOptions options;
+  mutable absl::Mutex mutex;
+  std::vector<Segment> segments ABSL_GUARDED_BY(mutex);
+  std::map<size_t, std::vector<std::byte*>> free ABSL_GUARDED_BY(mutex);
+  std::vector<Kept> kept ABSL_GUARDED_BY(mutex);
+  uint32_t last_ticket ABSL_GUARDED_BY(mutex) = 0;
+};
+
+std::byte* SharedArena::State::Take(size_t bytes) {
+  std::vector<std::byte*>& shelf = free[bytes];
+  if (!shelf.empty()) {
+    std::byte* block = shelf.back();
+    shelf.pop_back();
+    return block;
+  }
+  for (Segment& segment : segments) {
+    if (segment.bytes - segment.used < bytes) continue;
+    std::byte* block = segment.mapping->at(segment.used);
+    segment.used += bytes;
+    return block;
+  }
+  const size_t segment_bytes = std::max(options.segment_bytes, kHeadBytes + bytes);
+  if ((segments.size() + 1) * segment_bytes > options.max_bytes) return nullptr;
+  std::unique_ptr<Mapping> mapping = NewSegment(segment_bytes);
+  if (mapping == nullptr) return nullptr;
+  segments.push_back({std::move(mapping), segment_bytes});
+  return Take(bytes);
+}
+
+SharedArena::State::Segment* SharedArena::State::SegmentOf(const std::byte* data) {
+  for (Segment& segment : segments) {
+    if (data >= segment.mapping->at(kHeadBytes) &&
+        data < segment.mapping->at(segment.used)) {
+      return &segment;
+    }
+  }
+  return nullptr;
+}
+
+void SharedArena::State::Sweep() {
+  std::vector<Payload> released;  // goes after the lock, which its deleters take
+  absl::MutexLock lock(&mutex);
+  std::erase_if(kept, [&](Kept& entry) {
+    if (!entry.lending.Returned()) {
+      if (!entry.borrower_is_gone()) return false;
+      entry.lending.Reclaim();
+    }
+    released.push_back(std::move(entry.owners));
+    return true;
+  });
+}
+
+std::shared_ptr<SharedArena> SharedArena::Create(const SharedArenaOptions& options) {
+  return std::shared_ptr<SharedArena>(new SharedArena(std::make_shared<State>(options)));
+}
+
+std::shared_ptr<std::byte> SharedArena::Allocate(size_t bytes) {
+  const size_t block_bytes = BlockBytes(bytes);
+  state_->Sweep();
+  std::byte* block = nullptr;
+  {
+    absl::MutexLock lock(&state_->mutex);
+    block = state_->Take(block_bytes);
+  }
+  if (block == nullptr) return nullptr;
+  return std::shared_ptr<std::byte>(block,
+                                    [state = state_, block_bytes](std::byte* memory) {
+                                      absl::MutexLock lock(&state->mutex);
+                                      state->free[block_bytes].push_back(memory);
+                                    });
+}
+
+std::optional<Lending> SharedArena::Lend(ByteView bytes) {
+  absl::MutexLock lock(&state_->mutex);
+  State::Segment* segment = state_->SegmentOf(bytes.data());
+  if (segment == nullptr) return std::nullopt;
+  SegmentHead& head = segment->mapping->head();
+  Loan loan;
+  loan.key = head.key;
+  loan.segment = segment->mapping->id();
+  loan.offset = static_cast<uint64_t>(bytes.data() - segment->mapping->at(0));
+  loan.bytes = bytes.size();
+  loan.ticket = ++state_->last_ticket == 0 ? ++state_->last_ticket : state_->last_ticket;
+  for (uint32_t tried = 0; tried < kSlots; ++tried) {
+    loan.slot = segment->next_slot++ % kSlots;
+    uint32_t vacant = 0;
+    std::atomic<uint32_t>& slot = head.slots[loan.slot];
+    if (slot.compare_exchange_strong(vacant, loan.ticket)) return Lending{loan, &slot};
+  }
+  return std::nullopt;
+}
+
+void SharedArena::KeepUntilReturned(const Lending& lending, Payload owners,
+                                    std::function<bool()> borrower_is_gone) {
+  absl::MutexLock lock(&state_->mutex);
+  state_->kept.push_back({lending, std::move(owners), std::move(borrower_is_gone)});
+}
+
+size_t SharedArena::taken_bytes() const {
+  absl::MutexLock lock(&state_->mutex);
+  size_t bytes = 0;
+  for (const State::Segment& segment : state_->segments) bytes += segment.bytes;
+  return bytes;
+}
+
+// A segment of a lender, as the borrower sees it. It never changes hands, so that its
+// size is asked once.
+class SharedBorrower::Attachment {
+ public:
+  explicit Attachment(int32_t id) : mapping_(id) {
+    shmid_ds status = {};
+    if (mapping_.ok() && shmctl(id, IPC_STAT, &status) == 0) bytes_ = status.shm_segsz;
+  }
+
+  bool IsArena(uint64_t key) const {
+    return bytes_ > kHeadBytes && mapping_.head().magic == kSegmentMagic &&
+           mapping_.head().key == key;
+  }
+
+  bool Holds(const Loan& loan) const {
+    return loan.slot < kSlots && loan.ticket != 0 && loan.offset >= kHeadBytes &&
+           loan.offset <= bytes_ && loan.bytes <= bytes_ - loan.offset;
+  }
+
+  bool IsOrphan() const {
+    shmid_ds status = {};
+    return shmctl(mapping_.id(), IPC_STAT, &status) != 0 || status.shm_nattch <= 1;
+  }
+
+  const std::byte* at(size_t offset) const { return mapping_.at(offset); }
+
+  void Return(const Loan& loan) {
+    uint32_t ticket =
+        loan.ticket;  // another one's loan by now, if the lender has given up on us
+    mapping_.head().slots[loan.slot].compare_exchange_strong(
+        ticket, 0, std::memory_order_release, std::memory_order_relaxed);
+  }
+
+ private:
+  Mapping mapping_;
+  size_t bytes_ = 0;
+};
+
+absl::StatusOr<Slice> SharedBorrower::Borrow(const Loan& loan) {
+  absl::StatusOr<std::shared_ptr<Attachment>> attachment = AttachmentFor(loan);
+  if (!attachment.ok()) return attachment.status();
+  if (!(*attachment)->Holds(loan)) {
+    return absl::InvalidArgumentError("a loan of bytes outside of its segment");
+  }
+  const std::byte* data = (*attachment)->at(loan.offset);
+  std::shared_ptr<const void> owner(data, [loan, attachment = *std::move(attachment)](
+                                              const void*) { attachment->Return(loan); });
+  return Slice{data, loan.bytes, std::move(owner)};
+}
+
+absl::StatusOr<std::shared_ptr<SharedBorrower::Attachment>> SharedBorrower::AttachmentFor(
+    const Loan& loan) {
+  const auto found = attached_.find({loan.segment, loan.key});
+  if (found != attached_.end()) return found->second;
+  DetachOrphans();
+  auto attachment = std::make_shared<Attachment>(loan.segment);
+  if (!attachment->IsArena(loan.key)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shared segment ", loan.segment, " is not the lender's arena"));
+  }
+  attached_[{loan.segment, loan.key}] = attachment;
+  return attachment;
+}
+
+// Segments whose owner is gone. Slices that were borrowed from them keep them.
+void SharedBorrower::DetachOrphans() {
+  std::erase_if(attached_, [](const auto& entry) { return entry.second->IsOrphan(); });
+}
+
+}  // namespace syncline

@@ -1,0 +1,119 @@
+// Memory that other processes of this host can read in place, so that a payload goes from
+// its encoder to its decoder without one copy.
+//
+// The owner of an arena writes a payload into memory from Allocate() and sends it as a
+// Slice that holds the returned pointer as its owner. A transport that reaches a process
+// of the same place (same host, IPC and process namespace, user) then sends a Loan
+// instead of the bytes; the receiving transport borrows, and returns the loan when the
+// last copy of the borrowed slice is gone. Until then the lender keeps the owner, and the
+// memory is not reused: whatever became of the endpoint meanwhile.
+//
+// The memory is System V shared memory, removed as soon as it is attached: nothing is
+// left behind, however the processes end, and the size of /dev/shm does not matter.
+//
+// A borrower trusts the lender not to change lent bytes. Both run as the same user, who
+// could do worse.
+//
+// Thread safety: SharedArena and the slices that Borrow returns: any thread.
+// SharedBorrower: one thread.
+//
+//   auto arena = SharedArena::Create({.max_bytes = size_t{1} << 30});
+//   std::shared_ptr<std::byte> memory = arena->Allocate(bytes);   // null when the arena
+//   is full encode({memory.get(), bytes}); endpoint.Send(header, {Slice{memory.get(),
+//   bytes, memory}}, done);
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "comm/base/buffer.h"
+
+namespace syncline {
+
+// What travels instead of the bytes; part of the wire format between processes of one
+// host.
+struct Loan {
+  uint64_t key = 0;     // random: names the segment even when the system reuses its id
+  int32_t segment = 0;  // System V id
+  uint32_t slot = 0;    // where the borrower notes the return
+  uint64_t offset = 0;  // of the bytes in the segment
+  uint64_t bytes = 0;
+  uint32_t ticket = 0;  // what the slot holds while lent
+  uint32_t zero = 0;
+};
+static_assert(sizeof(Loan) == 40);
+
+// A loan as its lender keeps it. Cheap to ask, so that it may be asked all the time.
+struct Lending {
+  Loan loan;
+  std::atomic<uint32_t>* slot = nullptr;  // in the arena, which must be alive
+
+  // Acquire: the borrower has read what it wanted before it let go.
+  bool Returned() const { return slot->load(std::memory_order_acquire) != loan.ticket; }
+
+  // The borrower is known to be dead, or never heard of the loan.
+  void Reclaim() const {
+    uint32_t ticket = loan.ticket;
+    slot->compare_exchange_strong(ticket, 0);
+  }
+};
+
+struct SharedArenaOptions {
+  size_t segment_bytes = size_t{64} << 20;
+  // No more than this is ever taken; memory that is free is used again and never given
+  // back.
+  size_t max_bytes = size_t{1} << 30;
+};
+
+class SharedArena {
+ public:
+  static std::shared_ptr<SharedArena> Create(const SharedArenaOptions& options);
+
+  // At least `bytes`, aligned to kBufferAlignment; null when the arena is full, larger
+  // than a segment is asked for, or the system has no shared memory. The memory outlives
+  // the arena.
+  std::shared_ptr<std::byte> Allocate(size_t bytes);
+
+  // Lends memory that came from Allocate(); nullopt when it did not or when too much is
+  // lent already. The memory must be kept until it is returned.
+  std::optional<Lending> Lend(ByteView bytes);
+
+  // For a lender that does not want to wait: keeps `owners` until the loan is returned or
+  // `borrower_is_gone` says so. Looks when memory is asked for.
+  void KeepUntilReturned(const Lending& lending, Payload owners,
+                         std::function<bool()> borrower_is_gone);
+
+  size_t taken_bytes() const;
+
+ private:
+  struct State;
+  explicit SharedArena(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  std::shared_ptr<State> state_;
+};
+
+class SharedBorrower {
+ public:
+  // The lent bytes, in place. InvalidArgument when the loan does not name bytes inside of
+  // a segment of an arena. The slice may outlive the borrower.
+  absl::StatusOr<Slice> Borrow(const Loan& loan);
+
+  size_t attached_segments() const { return attached_.size(); }
+
+ private:
+  class Attachment;
+
+  absl::StatusOr<std::shared_ptr<Attachment>> AttachmentFor(const Loan& loan);
+  void DetachOrphans();
+
+  std::map<std::pair<int32_t, uint64_t>, std::shared_ptr<Attachment>> attached_;
+};
+
+}  // namespace syncline

@@ -1,0 +1,206 @@
+#include "comm/transport/shared_arena.h"
+
+#include <sys/shm.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+ByteView View(const std::shared_ptr<std::byte>& memory, size_t bytes) {
+  return {memory.get(), bytes};
+}
+
+TEST(SharedArena, MemoryIsAlignedDistinctAndUsedAgain) {
+  const auto arena =
+      SharedArena::Create({.segment_bytes = 4 * kMiB, .max_bytes = 4 * kMiB});
+  std::set<std::byte*> seen;
+  {
+    std::vector<std::shared_ptr<std::byte>> blocks;
+    for (const size_t bytes : {size_t{1}, size_t{4097}, kMiB, kMiB - 1, size_t{70000}}) {
+      blocks.push_back(arena->Allocate(bytes));
+      ASSERT_NE(blocks.back(), nullptr);
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(blocks.back().get()) % kBufferAlignment, 0u);
+      std::memset(blocks.back().get(), 0xab, bytes);
+      EXPECT_TRUE(seen.insert(blocks.back().get()).second);
+    }
+  }
+  EXPECT_TRUE(seen.contains(arena->Allocate(kMiB).get()));
+  EXPECT_EQ(arena->taken_bytes(), 4 * kMiB);
+}
+
+TEST(SharedArena, AFullArenaSaysSo) {
+  const auto arena =
+      SharedArena::Create({.segment_bytes = 2 * kMiB, .max_bytes = 6 * kMiB});
+  std::vector<std::shared_ptr<std::byte>> blocks;
+  while (auto block = arena->Allocate(kMiB)) blocks.push_back(block);
+  EXPECT_EQ(blocks.size(), 3u);  // the head of a segment takes the room of the second MiB
+  EXPECT_EQ(arena->Allocate(100 * kMiB), nullptr);
+  blocks.pop_back();
+  EXPECT_NE(arena->Allocate(kMiB), nullptr);
+}
+
+TEST(SharedArena, ALoanIsReadInPlaceAndReturnedByTheLastCopy) {
+  const auto arena = SharedArena::Create({});
+  const auto memory = arena->Allocate(kMiB);
+  std::memset(memory.get(), 7, kMiB);
+  const std::optional<Lending> loan = arena->Lend(View(memory, kMiB));
+  ASSERT_TRUE(loan.has_value());
+  SharedBorrower borrower;
+  absl::StatusOr<Slice> slice = borrower.Borrow(loan->loan);
+  ASSERT_TRUE(slice.ok()) << slice.status();
+  EXPECT_EQ(slice->size, kMiB);
+  EXPECT_EQ(std::memcmp(slice->data, memory.get(), kMiB), 0);
+  memory.get()[5] = std::byte{9};
+  EXPECT_EQ(slice->data[5], std::byte{9}) << "it is a copy";
+
+  Slice copy = *slice;
+  slice->owner.reset();
+  EXPECT_FALSE(loan->Returned());
+  copy.owner.reset();
+  EXPECT_TRUE(loan->Returned());
+}
+
+TEST(SharedArena, OneMemoryIsLentToManyAndReturnedByEach) {
+  const auto arena = SharedArena::Create({});
+  const auto memory = arena->Allocate(100);
+  const Lending first = *arena->Lend(View(memory, 100)),
+                second = *arena->Lend(View(memory, 100));
+  SharedBorrower a, b;
+  { const auto slice = a.Borrow(first.loan); }
+  EXPECT_TRUE(first.Returned());
+  EXPECT_FALSE(second.Returned());
+  { const auto slice = b.Borrow(second.loan); }
+  EXPECT_TRUE(second.Returned());
+}
+
+TEST(SharedArena, OnlyItsOwnMemoryIsLent) {
+  const auto arena = SharedArena::Create({}), other = SharedArena::Create({});
+  const auto memory = arena->Allocate(100);
+  EXPECT_FALSE(other->Lend(View(memory, 100)).has_value());
+  const Buffer plain = Buffer::Allocate(100);
+  EXPECT_FALSE(arena->Lend(plain.view()).has_value());
+}
+
+TEST(SharedArena, WhatIsKeptIsNotUsedAgainBeforeItIsReturned) {
+  const auto arena =
+      SharedArena::Create({.segment_bytes = 2 * kMiB, .max_bytes = 2 * kMiB});
+  auto memory = arena->Allocate(kMiB);
+  const Lending loan = *arena->Lend(View(memory, kMiB));
+  SharedBorrower borrower;
+  absl::StatusOr<Slice> slice = borrower.Borrow(loan.loan);
+  arena->KeepUntilReturned(loan, {Slice{memory.get(), kMiB, memory}},
+                           [] { return false; });
+  memory.reset();
+  EXPECT_EQ(arena->Allocate(kMiB), nullptr);
+  slice->owner.reset();
+  EXPECT_NE(arena->Allocate(kMiB), nullptr);
+}
+
+TEST(SharedArena, WhatIsKeptForTheDeadIsUsedAgain) {
+  const auto arena =
+      SharedArena::Create({.segment_bytes = 2 * kMiB, .max_bytes = 2 * kMiB});
+  auto memory = arena->Allocate(kMiB);
+  const Lending loan = *arena->Lend(View(memory, kMiB));
+  bool dead = false;
+  arena->KeepUntilReturned(loan, {Slice{memory.get(), kMiB, memory}},
+                           [&] { return dead; });
+  memory.reset();
+  EXPECT_EQ(arena->Allocate(kMiB), nullptr);
+  dead = true;
+  EXPECT_NE(arena->Allocate(kMiB), nullptr);
+  EXPECT_TRUE(loan.Returned());
+}
+
+TEST(SharedArena, AReclaimedLoanCannotReturnTheNextOne) {
+  const auto arena = SharedArena::Create({});
+  const auto memory = arena->Allocate(100);
+  const Lending loan = *arena->Lend(View(memory, 100));
+  SharedBorrower borrower;
+  absl::StatusOr<Slice> late = borrower.Borrow(loan.loan);
+  loan.Reclaim();
+  EXPECT_TRUE(loan.Returned());
+  // Around the ring of slots, so that the same slot is used again.
+  std::vector<Lending> loans;
+  while (const std::optional<Lending> next = arena->Lend(View(memory, 100)))
+    loans.push_back(*next);
+  late->owner.reset();
+  for (const Lending& next : loans) ASSERT_FALSE(next.Returned());
+}
+
+TEST(SharedArena, ForgedLoansAreInvalid) {
+  const auto arena =
+      SharedArena::Create({.segment_bytes = 4 * kMiB, .max_bytes = 8 * kMiB});
+  const auto memory = arena->Allocate(kMiB);
+  const Lending good = *arena->Lend(View(memory, kMiB));
+  SharedBorrower borrower;
+  std::vector<Loan> forged(8, good.loan);
+  forged[0].key ^= 1;
+  forged[1].segment += 1;
+  forged[2].offset = 0;
+  forged[3].bytes = uint64_t{10} << 30;
+  forged[4].bytes = ~uint64_t{0};
+  forged[5].offset = ~uint64_t{0} - 100;
+  forged[6].slot = 1 << 20;
+  forged[7].ticket = 0;
+  for (const Loan& loan : forged) {
+    EXPECT_EQ(borrower.Borrow(loan).status().code(), absl::StatusCode::kInvalidArgument);
+  }
+  EXPECT_FALSE(good.Returned());
+  EXPECT_TRUE(borrower.Borrow(good.loan).ok());
+}
+
+TEST(SharedArena, AnotherProcessReadsAndReturns) {
+  const auto arena = SharedArena::Create({});
+  const auto memory = arena->Allocate(kMiB);
+  std::memset(memory.get(), 42, kMiB);
+  const Lending loan = *arena->Lend(View(memory, kMiB));
+  const pid_t child = fork();
+  if (child == 0) {
+    SharedBorrower borrower;
+    const absl::StatusOr<Slice> slice = borrower.Borrow(loan.loan);
+    const bool good =
+        slice.ok() && std::all_of(slice->data, slice->data + slice->size,
+                                  [](std::byte byte) { return byte == std::byte{42}; });
+    _exit(good ? 0 : 1);  // without returning: the slice is alive
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_FALSE(loan.Returned());
+}
+
+TEST(SharedArena, BorrowedBytesOutliveTheLenderAndNothingStays) {
+  absl::StatusOr<Slice> slice = absl::UnknownError("");
+  int32_t segment = 0;
+  SharedBorrower borrower;
+  {
+    const auto arena = SharedArena::Create({});
+    const auto memory = arena->Allocate(100);
+    std::memset(memory.get(), 3, 100);
+    const Loan loan = arena->Lend(View(memory, 100))->loan;
+    segment = loan.segment;
+    slice = borrower.Borrow(loan);
+  }
+  EXPECT_EQ(slice->data[99], std::byte{3});
+  slice = absl::UnknownError("");
+  const auto arena = SharedArena::Create({});
+  const auto memory = arena->Allocate(100);
+  EXPECT_TRUE(borrower.Borrow(arena->Lend(View(memory, 100))->loan).ok());
+  EXPECT_EQ(borrower.attached_segments(), 1u);  // the orphan went when another one came
+  shmid_ds status = {};
+  EXPECT_NE(shmctl(segment, IPC_STAT, &status), 0) << "the segment is still there";
+}
+
+}  // namespace
+}  // namespace syncline

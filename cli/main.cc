@@ -1,11 +1,17 @@
 // The one binary, `syncline`. A subcommand is one file of this folder and one line here.
 
 #include "cli/app.h"
+#include "cli/doctor.h"
 #include "cli/run.h"
+#include "cli/version.h"
+#include "comm/rpc/channel.h"
 
 int main(int argc, char** argv) {
+  syncline::SilenceGrpcLog();
   constexpr syncline::AddCommand kCommands[] = {
       syncline::AddRun,
+      syncline::AddDoctor,
+      syncline::AddVersion,
   };
   return syncline::RunApp({argv, argv + argc}, kCommands);
 }

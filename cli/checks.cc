@@ -1,0 +1,241 @@
+#include "cli/checks.h"
+
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+#include <sys/timex.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <system_error>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "cli/version.h"
+#include "comm/base/cuda/probe.h"
+#include "comm/base/status.h"
+#include "comm/collective/nccl/probe.h"
+#include "comm/rpc/address.h"
+#include "comm/rpc/channel.h"
+#include "comm/rpc/server.h"
+#include "comm/rpc/versions.h"
+#include "comm/transport/ucx/ucx.h"
+
+namespace syncline {
+namespace {
+
+constexpr uint64_t kMiB = uint64_t{1} << 20;
+// Docker's default, which a handful of UCX segments fills.
+constexpr uint64_t kSmallSharedMemory = 64 * kMiB;
+// Receive buffers of a few workers.
+constexpr uint64_t kSmallMemlock = 1024 * kMiB;
+
+std::string MiB(uint64_t bytes) { return absl::StrCat(bytes / kMiB, " MiB"); }
+
+std::vector<std::string> RdmaDevices() {
+  std::vector<std::string> devices;
+  std::error_code none;  // no such directory where there is no RDMA
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/sys/class/infiniband", none)) {
+    devices.push_back(entry.path().filename());
+  }
+  return devices;
+}
+
+Check CheckSharedMemory() {
+  struct statvfs info = {};
+  if (statvfs("/dev/shm", &info) != 0) {
+    return {"shared memory", Check::kWarn, "no /dev/shm", "mount a tmpfs on /dev/shm"};
+  }
+  return JudgeSharedMemory(info.f_blocks * info.f_frsize, info.f_bavail * info.f_frsize);
+}
+
+Check CheckMemlock() {
+  rlimit limit = {};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  return JudgeMemlock(limit.rlim_cur, RdmaDevices());
+}
+
+// "tcp/lo tcp/eth0 sysv posix cma", from UCX's own tool; empty where it is not installed.
+std::string UcxTransports() {
+  FILE* pipe = popen("ucx_info -d 2>/dev/null", "r");
+  if (pipe == nullptr) return "";
+  std::string text;
+  for (int c = 0; (c = fgetc(pipe)) != EOF;) text.push_back(static_cast<char>(c));
+  pclose(pipe);
+  std::vector<std::string> found;
+  std::string transport;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::vector<absl::string_view> words =
+        absl::StrSplit(line, ' ', absl::SkipEmpty());
+    if (words.size() < 3) continue;
+    if (words[1] == "Transport:") transport = std::string(words[2]);
+    if (words[1] == "Device:") found.push_back(absl::StrCat(transport, "/", words[2]));
+  }
+  return absl::StrJoin(found, " ");
+}
+
+class NoReceiver final : public Receiver {
+ public:
+  absl::StatusOr<Buffer> Allocate(ByteView, size_t) override {
+    return absl::UnimplementedError("doctor takes no messages");
+  }
+  void OnMessage(ByteView, Buffer) override {}
+};
+
+// Connects two transports of this process, and asks how.
+absl::StatusOr<std::string> UcxLanes() {
+  NoReceiver receiver;
+  SYNCLINE_ASSIGN_OR_RETURN(const auto one, CreateUcxTransport({}, receiver));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto other, CreateUcxTransport({}, receiver));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto endpoint, one->Connect(other->address(), {}));
+  return endpoint->Describe();
+}
+
+Check CheckUcx() {
+  const auto lanes = UcxLanes();
+  if (!lanes.ok()) {
+    return {
+        "ucx", Check::kFail,
+        absl::StrCat("UCX ", UcxVersion(), ": ", std::string(lanes.status().message())),
+        "look at the UCX_* variables of the environment, and at ucx_info -d"};
+  }
+  return JudgeUcx(UcxVersion(), UcxTransports(), *lanes);
+}
+
+Check CheckCuda() {
+  const CudaProbe probe = ProbeCuda();
+  const bool has_card = std::filesystem::exists("/dev/nvidia0");
+  if (has_card && probe.device_count == 0) {
+    return {"cuda", Check::kWarn, probe.message,
+            probe.compiled ? "install an NVIDIA driver that fits the module"
+                           : "build with nvcc: -DSYNCLINE_CUDA=ON"};
+  }
+  return {"cuda", Check::kOk, probe.message, ""};
+}
+
+// A server and a client that really speak to each other.
+absl::Status CallOverLoopback() {
+  ServerOptions options;
+  options.listen = "127.0.0.1:0";
+  SYNCLINE_ASSIGN_OR_RETURN(RunningServer running, StartServer(options));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto channel,
+                            CreateChannel(running.address, {}, RpcTimeouts::Default()));
+  return WaitUntilConnected(*channel, running.address, absl::Seconds(5));
+}
+
+Check CheckGrpc() {
+  const absl::Status called = CallOverLoopback();
+  const std::string versions =
+      absl::StrCat("gRPC ", GrpcVersion(), ", protobuf ", ProtobufVersion());
+  if (called.ok())
+    return {"grpc", Check::kOk, absl::StrCat(versions, ", loopback works"), ""};
+  return {"grpc", Check::kFail,
+          absl::StrCat(versions, ": ", std::string(called.message())),
+          "let this host talk to itself on 127.0.0.1 (ip link set lo up; firewall)"};
+}
+
+Check CheckPorts() {
+  std::vector<std::string> busy;
+  for (const uint16_t port : {7070, 7071}) {
+    if (!CheckCanListen({"0.0.0.0", port}).ok()) busy.push_back(absl::StrCat(port));
+  }
+  if (busy.empty()) return {"ports", Check::kOk, "7070 and 7071 are free", ""};
+  return {"ports", Check::kWarn, absl::StrCat("in use: ", absl::StrJoin(busy, ", ")),
+          "is syncline running already? else use --listen and --admin-listen"};
+}
+
+Check CheckClock() {
+  timex state = {};
+  if (adjtimex(&state) != TIME_ERROR) return {"clock", Check::kOk, "synchronized", ""};
+  return {"clock", Check::kWarn, "not synchronized: certificates and logs may be off",
+          "run chrony or systemd-timesyncd on the host"};
+}
+
+}  // namespace
+
+const char* ResultName(Check::Result result) {
+  switch (result) {
+    case Check::kOk:
+      return "ok";
+    case Check::kWarn:
+      return "warn";
+    case Check::kFail:
+      return "fail";
+  }
+  return "fail";
+}
+
+Check JudgeCpu(const MachineInfo& machine) {
+  Check check = {"cpu", Check::kOk,
+                 absl::StrFormat("%d cores, %s, one thread copies %.1f GB/s",
+                                 machine.cores, machine.isa, machine.copy_gbs),
+                 ""};
+  if (machine.isa == "x86-64" || machine.isa == "x86-64-v2") {
+    check.result = Check::kWarn;
+    check.fix =
+        "kernels are fast from x86-64-v3 (AVX2) on; let the virtual machine pass it "
+        "through";
+  }
+  return check;
+}
+
+Check JudgeSharedMemory(uint64_t total_bytes, uint64_t free_bytes) {
+  const std::string finding =
+      absl::StrCat(MiB(free_bytes), " free of ", MiB(total_bytes));
+  if (total_bytes > kSmallSharedMemory && free_bytes > kSmallSharedMemory) {
+    return {"shared memory", Check::kOk, finding, ""};
+  }
+  return {"shared memory", Check::kWarn, finding,
+          "give the container more: docker run --shm-size=1g, or an emptyDir with medium "
+          "Memory"};
+}
+
+Check JudgeMemlock(uint64_t limit_bytes, const std::vector<std::string>& rdma_devices) {
+  const std::string limit =
+      limit_bytes == RLIM_INFINITY ? std::string("unlimited") : MiB(limit_bytes);
+  if (rdma_devices.empty()) {
+    return {"memlock", Check::kOk, absl::StrCat(limit, "; no RDMA device needs it"), ""};
+  }
+  const std::string finding =
+      absl::StrCat(limit, "; RDMA: ", absl::StrJoin(rdma_devices, " "));
+  if (limit_bytes >= kSmallMemlock) return {"memlock", Check::kOk, finding, ""};
+  return {
+      "memlock", Check::kFail, finding,
+      "RDMA registers its buffers: ulimit -l unlimited, or add the capability IPC_LOCK"};
+}
+
+Check JudgeUcx(const std::string& version, const std::string& transports,
+               const std::string& lanes) {
+  Check check = {"ucx", Check::kOk,
+                 absl::StrCat("UCX ", version, ", on this host over ", lanes), ""};
+  if (!transports.empty()) absl::StrAppend(&check.finding, "; has ", transports);
+  const bool is_shared =
+      absl::StrContains(lanes, "sysv") || absl::StrContains(lanes, "posix");
+  if (!is_shared) {
+    check.result = Check::kWarn;
+    check.fix =
+        "peers of one host should share memory: unset UCX_TLS, or add sysv and posix to "
+        "it";
+  }
+  return check;
+}
+
+std::vector<Check> RunChecks() {
+  return {JudgeCpu(MeasureMachine()),
+          CheckSharedMemory(),
+          CheckMemlock(),
+          CheckUcx(),
+          CheckCuda(),
+          {"nccl", Check::kOk, ProbeNccl().message, ""},
+          CheckGrpc(),
+          CheckPorts(),
+          CheckClock()};
+}
+
+}  // namespace syncline

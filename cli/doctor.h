@@ -1,0 +1,19 @@
+// `syncline doctor`: says whether Syncline will work on this machine, and how to fix what
+// will not (cli/checks.h). Exit code 1 when a check fails; warnings do not count.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "CLI/App.hpp"
+#include "cli/checks.h"
+#include "cli/command.h"
+
+namespace syncline {
+
+std::string ChecksAsTable(const std::vector<Check>& checks);
+std::string ChecksAsJson(const std::vector<Check>& checks);
+
+void AddDoctor(CLI::App& app, Command* selected);
+
+}  // namespace syncline

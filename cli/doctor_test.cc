@@ -1,0 +1,74 @@
+#include "cli/doctor.h"
+
+#include <sys/resource.h>
+
+#include "cli/checks.h"
+#include "cli/version.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr uint64_t kGiB = uint64_t{1} << 30;
+
+TEST(Checks, WarnOfASlowInstructionSet) {
+  EXPECT_EQ(JudgeCpu({2, "x86-64-v4", 9.5}).result, Check::kOk);
+  EXPECT_THAT(JudgeCpu({2, "x86-64-v4", 9.5}).finding, HasSubstr("9.5 GB/s"));
+  EXPECT_EQ(JudgeCpu({2, "x86-64-v2", 9.5}).result, Check::kWarn);
+  EXPECT_EQ(JudgeCpu({2, "arm64", 9.5}).result, Check::kOk);
+}
+
+TEST(Checks, WarnOfDockersSmallSharedMemory) {
+  EXPECT_EQ(JudgeSharedMemory(kGiB, kGiB).result, Check::kOk);
+  EXPECT_EQ(JudgeSharedMemory(kGiB / 16, kGiB / 16).result, Check::kWarn);
+  EXPECT_EQ(JudgeSharedMemory(kGiB, 1000).result, Check::kWarn);
+}
+
+TEST(Checks, NeedMemlockOnlyForRdma) {
+  EXPECT_EQ(JudgeMemlock(65536, {}).result, Check::kOk);
+  EXPECT_EQ(JudgeMemlock(65536, {"mlx5_0"}).result, Check::kFail);
+  EXPECT_EQ(JudgeMemlock(RLIM_INFINITY, {"mlx5_0"}).result, Check::kOk);
+}
+
+TEST(Checks, WarnWhenPeersOfOneHostDoNotShareMemory) {
+  EXPECT_EQ(JudgeUcx("1.13.1", "", "sysv/memory cma/memory").result, Check::kOk);
+  EXPECT_EQ(JudgeUcx("1.13.1", "", "tcp/lo").result, Check::kWarn);
+}
+
+TEST(Checks, FindThisMachineUsable) {
+  for (const Check& check : RunChecks()) {
+    EXPECT_NE(check.result, Check::kFail) << check.name << ": " << check.finding;
+    EXPECT_FALSE(check.finding.empty()) << check.name;
+    EXPECT_EQ(check.result == Check::kOk, check.fix.empty()) << check.name;
+  }
+}
+
+TEST(Doctor, PrintsAFixOnlyWhereOneIsNeeded) {
+  const std::vector<Check> checks = {{"cpu", Check::kOk, "fine", ""},
+                                     {"clock", Check::kWarn, "wrong", "set it"}};
+  EXPECT_EQ(ChecksAsTable(checks),
+            "ok    cpu            fine\n"
+            "warn  clock          wrong\n"
+            "                     fix: set it\n");
+  const auto json = nlohmann::json::parse(ChecksAsJson(checks));
+  EXPECT_EQ(json["result"], "warn");
+  EXPECT_EQ(json["checks"][1]["fix"], "set it");
+}
+
+TEST(Version, KnowsItsLibraries) {
+  const BuildInfo info = GetBuildInfo();
+  EXPECT_EQ(info.version, SYNCLINE_VERSION);
+  EXPECT_THAT(info.git, Not(testing::IsEmpty()));
+  EXPECT_GE(info.wire_version, 1);
+  for (const auto& [name, version] : info.libraries) {
+    EXPECT_THAT(version, testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+.*")) << name;
+  }
+}
+
+}  // namespace
+}  // namespace syncline

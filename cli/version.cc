@@ -1,0 +1,86 @@
+#include "cli/version.h"
+
+#include <dlfcn.h>
+
+#include <iostream>
+#include <memory>
+
+#include "absl/strings/str_cat.h"
+#include "cli/exit_codes.h"
+#include "cli/flags.h"
+#include "comm/rpc/versions.h"
+#include "comm/transport/message.h"
+#include "git_describe.h"
+#include "nlohmann/json.hpp"
+
+namespace syncline {
+namespace {
+
+std::string Compiler() {
+#if defined(__clang__)
+  return absl::StrCat("clang ", __clang_version__);
+#else
+  return absl::StrCat("GCC ", __VERSION__);
+#endif
+}
+
+std::string ToJson(const BuildInfo& info) {
+  nlohmann::ordered_json json = {{"version", info.version},
+                                 {"git", info.git},
+                                 {"wire_version", info.wire_version},
+                                 {"compiler", info.compiler},
+                                 {"build_type", info.build_type}};
+  for (const auto& [name, version] : info.libraries) json["libraries"][name] = version;
+  return json.dump(2);
+}
+
+std::string ToText(const BuildInfo& info) {
+  std::string text =
+      absl::StrCat("syncline ", info.version, " (git ", info.git, ")\n", "wire version  ",
+                   info.wire_version, "\n", "compiler      ", info.compiler, ", ",
+                   info.build_type, "\n");
+  for (const auto& [name, version] : info.libraries) {
+    absl::StrAppend(&text, name,
+                    std::string(name.size() < 14 ? 14 - name.size() : 1, ' '), version,
+                    "\n");
+  }
+  text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+std::string UcxVersion() {
+  using GetVersionString = const char* (*)();
+  const auto get =
+      reinterpret_cast<GetVersionString>(dlsym(RTLD_DEFAULT, "ucp_get_version_string"));
+  return get != nullptr ? get() : "unknown";
+}
+
+BuildInfo GetBuildInfo() {
+  BuildInfo info;
+  info.version = SYNCLINE_VERSION;
+  info.git = SYNCLINE_GIT_DESCRIBE;
+  info.wire_version = kMessageVersion;
+  info.compiler = Compiler();
+  info.build_type = SYNCLINE_BUILD_TYPE;
+  info.libraries = {
+      {"gRPC", GrpcVersion()}, {"protobuf", ProtobufVersion()}, {"UCX", UcxVersion()}};
+  return info;
+}
+
+void AddVersion(CLI::App& app, Command* selected) {
+  auto format = std::make_shared<OutputFormat>(OutputFormat::kTable);
+  CLI::App* version = app.add_subcommand("version", "Say what this binary is");
+  AddOutputFlag(*version, format.get());
+  version->callback([=] {
+    *selected = [format]() -> absl::StatusOr<int> {
+      const BuildInfo info = GetBuildInfo();
+      std::cout << (*format == OutputFormat::kJson ? ToJson(info) : ToText(info))
+                << std::endl;
+      return kExitDone;
+    };
+  });
+}
+
+}  // namespace syncline

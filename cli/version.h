@@ -1,0 +1,30 @@
+// `syncline version`: what this binary is, and which libraries it runs with.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "CLI/App.hpp"
+#include "cli/command.h"
+
+namespace syncline {
+
+struct BuildInfo {
+  std::string version;     // "0.1.0"
+  std::string git;         // git describe, or "unknown"
+  int wire_version = 0;    // of data messages; peers must agree
+  std::string compiler;    // "GCC 12.2.0"
+  std::string build_type;  // "Release"
+  std::vector<std::pair<std::string, std::string>> libraries;  // name and version
+};
+
+BuildInfo GetBuildInfo();
+
+// UCX's own version, asked of the loaded library, so that only comm/transport/ucx
+// includes UCX.
+std::string UcxVersion();
+
+void AddVersion(CLI::App& app, Command* selected);
+
+}  // namespace syncline

@@ -17,7 +17,9 @@ UcxEndpoint::UcxEndpoint(UcxTransport& transport, ConnectOptions options, uint64
 }
 
 UcxEndpoint::~UcxEndpoint() {
-  if (transport_ != nullptr) transport_->Forget(*this);
+  if (transport_ == nullptr) return;
+  transport_->Disconnect(*this, absl::CancelledError("endpoint was closed"));
+  transport_->endpoints_.erase(this);
 }
 
 void UcxEndpoint::Send(ByteView header, Payload payload, SendDone done) {

@@ -4,10 +4,12 @@
 #include <ucp/api/ucp.h>
 
 #include <cstdint>
+#include <memory>
 #include <string>
 
 #include "absl/status/status.h"
 #include "comm/transport/transport.h"
+#include "comm/transport/ucx/process_watch.h"
 
 namespace syncline {
 
@@ -31,6 +33,8 @@ class UcxEndpoint : public Endpoint {
   uint64_t next_number_ = 0;
   ucp_ep_h handle_ = nullptr;  // null once closed or failed
   absl::Status failure_;
+  // The peer's process, when it lives in the same place and may be lent to; else null.
+  std::shared_ptr<const ProcessWatch> neighbour_;
 };
 
 }  // namespace syncline

@@ -23,13 +23,13 @@ struct Arrival {
 
   WireHeader wire;
   Buffer payload;
+  Slice borrowed;  // instead of `payload`, when it has an owner
   State state = State::kArriving;
 };
 
 class Inbox {
  public:
-  // Refused (false): a message that its link sent before, or the middle of a link nobody
-  // knows.
+  // Refused (false): a message that its link sent before, or one too far ahead.
   bool Announce(const std::shared_ptr<Arrival>& arrival);
 
   // The state of `arrival` is final now.

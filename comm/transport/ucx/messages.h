@@ -18,6 +18,7 @@ namespace syncline {
 // Ids of UCX active messages; part of the wire format.
 enum UcxMessageId : unsigned {
   kUcxCopied = 1,  // the payload follows, by whatever protocol UCX chooses
+  kUcxLent = 2,    // a Loan follows: the payload lies in shared memory
 };
 
 // UCX may complete a large message after a small one that was sent later; the number of

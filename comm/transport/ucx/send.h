@@ -3,15 +3,18 @@
 
 #include <ucp/api/ucp.h>
 
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "comm/transport/shared_arena.h"
 #include "comm/transport/transport.h"
 #include "comm/transport/ucx/messages.h"
 
 namespace syncline {
 
+class UcxEndpoint;
 class UcxTransport;
 
 struct UcxSend {
@@ -23,8 +26,9 @@ struct UcxSend {
   std::vector<ucp_dt_iov_t>
       pieces;  // the payload in UCX's words, when it has several slices
   SendDone done;
-  absl::Status status;
   UcxTransport* transport = nullptr;
+  UcxEndpoint* endpoint = nullptr;  // valid while the message is lent
+  std::optional<Lending> lending;   // set when the payload is not sent but lent
 };
 
 }  // namespace syncline

@@ -1,20 +1,13 @@
 #include "comm/transport/ucx/transport.h"
 
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
-#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
-#include "comm/base/check.h"
-#include "comm/base/limits.h"
 #include "comm/base/status.h"
-#include "comm/transport/ucx/address.h"
 #include "comm/transport/ucx/endpoint.h"
 #include "comm/transport/ucx/send.h"
 
@@ -25,6 +18,10 @@ namespace {
 // posted work of the loop get their turn.
 constexpr int kMaxRounds = 64;
 
+// A borrower returns memory without a message. While something is lent, a sleep is no
+// longer than this.
+constexpr absl::Duration kLongestSleepOnLoans = absl::Milliseconds(2);
+
 std::mt19937_64 RandomlySeeded() {
   std::random_device device;
   std::seed_seq seed = {device(), device(), device(), device()};
@@ -32,12 +29,6 @@ std::mt19937_64 RandomlySeeded() {
 }
 
 }  // namespace
-
-// A payload that UCX is fetching.
-struct UcxFetch {
-  UcxTransport* transport;
-  std::shared_ptr<Arrival> arrival;
-};
 
 absl::StatusOr<std::unique_ptr<Transport>> UcxTransport::Create(
     std::unique_ptr<UcxWorker> worker, Receiver& receiver, const UcxOptions& options) {
@@ -53,39 +44,39 @@ UcxTransport::UcxTransport(std::unique_ptr<UcxWorker> worker, Receiver& receiver
       receiver_(receiver),
       log_(options.log),
       keepalive_(options.keepalive),
+      arena_(options.arena),
       random_(RandomlySeeded()) {}
 
 absl::Status UcxTransport::Open() {
-  wake_fd_ = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-  if (wake_fd_ < 0)
-    return absl::ResourceExhaustedError("no descriptor left for an eventfd");
-
-  ucp_am_handler_param_t handler = {};
-  handler.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
-                       UCP_AM_HANDLER_PARAM_FIELD_ARG;
-  handler.id = kUcxCopied;
-  handler.cb = OnActiveMessage;
-  handler.arg = this;
-  SYNCLINE_RETURN_IF_ERROR(
-      StatusFromUcx(ucp_worker_set_am_recv_handler(worker_->handle(), &handler),
-                    "setting the UCX message handler"));
-
+  SYNCLINE_ASSIGN_OR_RETURN(sleeper_, Sleeper::Create());
+  sleeper_->Add(worker_->event_fd(), nullptr);
+  SYNCLINE_RETURN_IF_ERROR(SetHandler(kUcxCopied, OnCopiedMessage));
+  SYNCLINE_RETURN_IF_ERROR(SetHandler(kUcxLent, OnLentMessage));
   SYNCLINE_ASSIGN_OR_RETURN(std::string worker_address, worker_->Address());
-  address_ = EncodeAddress(
-      {PlaceOfThisProcess(), static_cast<uint32_t>(getpid()), std::move(worker_address)});
+  address_ =
+      EncodeAddress({place_, static_cast<uint32_t>(getpid()), std::move(worker_address)});
   return absl::OkStatus();
+}
+
+absl::Status UcxTransport::SetHandler(UcxMessageId id, ucp_am_recv_callback_t handler) {
+  ucp_am_handler_param_t param = {};
+  param.field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB |
+                     UCP_AM_HANDLER_PARAM_FIELD_ARG;
+  param.id = id;
+  param.cb = handler;
+  param.arg = this;
+  return StatusFromUcx(ucp_worker_set_am_recv_handler(worker_->handle(), &param),
+                       "setting a UCX message handler");
 }
 
 UcxTransport::~UcxTransport() {
   for (UcxEndpoint* endpoint : endpoints_) {
-    if (endpoint->handle_ != nullptr) CloseHandle(endpoint->handle_);
-    endpoint->handle_ = nullptr;
+    Disconnect(*endpoint, absl::CancelledError("transport was closed"));
     endpoint->transport_ = nullptr;
   }
   FinishWithUcx();
   worker_.reset();
   RunCallbacks();  // nobody calls Progress() after this
-  if (wake_fd_ >= 0) close(wake_fd_);
 }
 
 // Forced closes finish over the next rounds, though UCX calls them done at once. And
@@ -119,6 +110,10 @@ absl::StatusOr<std::unique_ptr<Endpoint>> UcxTransport::Connect(
   SYNCLINE_RETURN_IF_ERROR(
       StatusFromUcx(ucp_ep_create(worker_->handle(), &params, &endpoint->handle_),
                     "connecting to a peer (does it share a transport with this host?)"));
+  if (peer.place == place_) endpoint->neighbour_ = ProcessWatch::Open(peer.process_id);
+  if (endpoint->neighbour_ != nullptr) {
+    sleeper_->Add(endpoint->neighbour_->fd(), endpoint.get());
+  }
   return endpoint;
 }
 
@@ -129,6 +124,7 @@ int UcxTransport::Progress() {
     if (moved == 0) break;
     events += moved;
   }
+  if (!lent_.empty()) TakeBackLoans();
   if (!failed_.empty()) RunFailures();
   if (!closing_.empty()) FreeClosedHandles();
   return events + RunCallbacks();
@@ -139,14 +135,18 @@ int UcxTransport::Progress() {
 int UcxTransport::RunCallbacks() {
   int ran = 0;
   while (const std::shared_ptr<Arrival> arrival = inbox_.Next()) {
-    receiver_.OnMessage(arrival->wire.header(), std::move(arrival->payload));
+    if (arrival->borrowed.owner != nullptr) {
+      receiver_.OnBorrowed(arrival->wire.header(), std::move(arrival->borrowed));
+    } else {
+      receiver_.OnMessage(arrival->wire.header(), std::move(arrival->payload));
+    }
     ++ran;
   }
   // Only those of now: a callback that sends again may complete again at once, for ever.
   for (size_t left = completed_.size(); left > 0; --left, ++ran) {
-    const std::unique_ptr<UcxSend> send = std::move(completed_.front());
+    const Completion completion = std::move(completed_.front());
     completed_.pop_front();
-    if (send->done) send->done(send->status);
+    if (completion.done) completion.done(completion.status);
   }
   return ran;
 }
@@ -154,10 +154,7 @@ int UcxTransport::RunCallbacks() {
 void UcxTransport::RunFailures() {
   while (!failed_.empty()) {
     UcxEndpoint* endpoint = failed_.back();
-    failed_.pop_back();
-    if (endpoint->handle_ != nullptr) {
-      CloseHandle(std::exchange(endpoint->handle_, nullptr));
-    }
+    Disconnect(*endpoint, endpoint->failure_);
     const auto on_failure = std::exchange(endpoint->options_.on_failure, nullptr);
     if (on_failure) on_failure(endpoint->failure_);
   }
@@ -166,78 +163,30 @@ void UcxTransport::RunFailures() {
 void UcxTransport::Wait(absl::Duration timeout) {
   if (!inbox_.empty() || !completed_.empty() || !failed_.empty()) return;
   if (worker_->Arm() == UcxWorker::Armed::kEventsPending) return;
-  pollfd descriptors[] = {{worker_->event_fd(), POLLIN, 0}, {wake_fd_, POLLIN, 0}};
-  const timespec limit = absl::ToTimespec(std::max(timeout, absl::ZeroDuration()));
-  ppoll(descriptors, 2, timeout == absl::InfiniteDuration() ? nullptr : &limit, nullptr);
-  uint64_t wakes;
-  if (descriptors[1].revents != 0) (void)!read(wake_fd_, &wakes, sizeof(wakes));
+  if (!lent_.empty()) timeout = std::min(timeout, kLongestSleepOnLoans);
+  void* ended = sleeper_->Sleep(timeout);
+  if (ended != nullptr) Fail(*static_cast<UcxEndpoint*>(ended), "its process ended");
 }
 
-void UcxTransport::Wake() {
-  const uint64_t one = 1;
-  (void)!write(wake_fd_, &one, sizeof(one));  // fails only when it is pending already
-}
-
-void UcxTransport::SendOn(UcxEndpoint& endpoint, std::unique_ptr<UcxSend> send) {
-  if (endpoint.handle_ == nullptr || !endpoint.failure_.ok()) {
-    return Completed(std::move(send), endpoint.failure_);
-  }
-  send->transport = this;
-  ucp_request_param_t param = {};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  param.cb.send = OnSent;
-  param.user_data = send.get();
-
-  const void* data = nullptr;
-  size_t count = 0;
-  if (send->payload.size() == 1) {
-    data = send->payload[0].data;
-    count = send->payload[0].size;
-  } else if (send->payload.size() > 1) {
-    for (const Slice& slice : send->payload) {
-      send->pieces.push_back({const_cast<std::byte*>(slice.data), slice.size});
-    }
-    data = send->pieces.data();
-    count = send->pieces.size();
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
-    param.datatype = ucp_dt_make_iov();
-  }
-  const ByteView wire = send->wire.bytes();
-  const ucs_status_ptr_t request = ucp_am_send_nbx(
-      endpoint.handle_, kUcxCopied, wire.data(), wire.size(), data, count, &param);
-  if (UCS_PTR_IS_PTR(request)) {
-    send.release();  // OnSent takes it back
-  } else {
-    Completed(std::move(send),
-              StatusFromUcx(UCS_PTR_STATUS(request), "sending to a peer"));
-  }
-}
-
-void UcxTransport::OnSent(void* request, ucs_status_t status, void* user_data) {
-  std::unique_ptr<UcxSend> send(static_cast<UcxSend*>(user_data));
-  UcxTransport* transport = send->transport;
-  transport->Completed(std::move(send), StatusFromUcx(status, "sending to a peer"));
-  ucp_request_free(request);
-}
-
-void UcxTransport::Completed(std::unique_ptr<UcxSend> send, absl::Status status) {
-  send->payload.clear();
-  send->status = std::move(status);
-  completed_.push_back(std::move(send));
-}
+void UcxTransport::Wake() { sleeper_->Wake(); }
 
 void UcxTransport::OnEndpointError(void* user_data, ucp_ep_h, ucs_status_t status) {
   auto* endpoint = static_cast<UcxEndpoint*>(user_data);
-  if (!endpoint->failure_.ok()) return;
-  endpoint->failure_ = absl::UnavailableError(
-      absl::StrCat("the peer is gone: ", ucs_status_string(status)));
-  endpoint->transport_->failed_.push_back(endpoint);
+  endpoint->transport_->Fail(*endpoint, ucs_status_string(status));
 }
 
-void UcxTransport::Forget(UcxEndpoint& endpoint) {
-  if (endpoint.handle_ != nullptr) CloseHandle(endpoint.handle_);
-  endpoints_.erase(&endpoint);
+void UcxTransport::Fail(UcxEndpoint& endpoint, absl::string_view why) {
+  if (!endpoint.failure_.ok()) return;
+  endpoint.failure_ = absl::UnavailableError(absl::StrCat("the peer is gone: ", why));
+  failed_.push_back(&endpoint);
+}
+
+void UcxTransport::Disconnect(UcxEndpoint& endpoint, const absl::Status& reason) {
   std::erase(failed_, &endpoint);
+  AbandonLoans(endpoint, reason);
+  if (endpoint.neighbour_ != nullptr) sleeper_->Remove(endpoint.neighbour_->fd());
+  endpoint.neighbour_ = nullptr;
+  if (endpoint.handle_ != nullptr) CloseHandle(std::exchange(endpoint.handle_, nullptr));
 }
 
 void UcxTransport::CloseHandle(ucp_ep_h handle) {
@@ -254,95 +203,6 @@ void UcxTransport::FreeClosedHandles() {
     ucp_request_free(request);
     return true;
   });
-}
-
-ucs_status_t UcxTransport::OnActiveMessage(void* self, const void* header,
-                                           size_t header_bytes, void* data, size_t bytes,
-                                           const ucp_am_recv_param_t* param) {
-  const ByteView wire(static_cast<const std::byte*>(header), header_bytes);
-  return static_cast<UcxTransport*>(self)->Land(wire, data, bytes, param->recv_attr);
-}
-
-// Whatever is wrong with a message, UCX hears OK, which drops it and completes the send:
-// an error would take the sender's endpoint down for a message that was merely not
-// wanted.
-ucs_status_t UcxTransport::Land(ByteView wire, void* data, size_t bytes,
-                                uint64_t attributes) {
-  if (!WireHeader::IsPlausible(wire)) {
-    Refused(
-        absl::InvalidArgumentError(absl::StrCat("header of ", wire.size(), " bytes")));
-    return UCS_OK;
-  }
-  auto arrival = std::make_shared<Arrival>(wire);
-  if (!inbox_.Announce(arrival)) {
-    Refused(absl::InvalidArgumentError("its number on the link is impossible"));
-    return UCS_OK;
-  }
-  absl::StatusOr<Buffer> landing = LandingFor(arrival->wire.header(), bytes);
-  if (!landing.ok()) {
-    Refused(landing.status());
-    Settle(*arrival, Arrival::State::kDropped);
-    return UCS_OK;
-  }
-  arrival->payload = *std::move(landing);
-  if (attributes & UCP_AM_RECV_ATTR_FLAG_RNDV)
-    return Fetch(std::move(arrival), data, bytes);
-  if (bytes > 0) std::memcpy(arrival->payload.data(), data, bytes);
-  Settle(*arrival, Arrival::State::kWhole);
-  return UCS_OK;
-}
-
-absl::StatusOr<Buffer> UcxTransport::LandingFor(ByteView header, size_t bytes) {
-  if (bytes > kMaxMessagePayloadBytes) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("payload of ", bytes, " bytes, limit ", kMaxMessagePayloadBytes));
-  }
-  absl::StatusOr<Buffer> landing = receiver_.Allocate(header, bytes);
-  SYNCLINE_CHECK(!landing.ok() || landing->size() >= bytes);
-  return landing;
-}
-
-void UcxTransport::Settle(Arrival& arrival, Arrival::State state) {
-  arrival.state = state;
-  inbox_.Settle(arrival);
-}
-
-// A hostile peer must not fill the log: the 1st, 2nd, 4th, 8th... are told.
-void UcxTransport::Refused(const absl::Status& reason) {
-  if (!std::has_single_bit(++refused_)) return;
-  log_.Warning("message refused", {{"reason", reason.ToString()}, {"refused", refused_}});
-}
-
-ucs_status_t UcxTransport::Fetch(std::shared_ptr<Arrival> arrival, void* descriptor,
-                                 size_t bytes) {
-  std::byte* landing = arrival->payload.data();
-  auto fetch = std::make_unique<UcxFetch>(UcxFetch{this, std::move(arrival)});
-  ucp_request_param_t param = {};
-  param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
-  param.cb.recv_am = OnFetched;
-  param.user_data = fetch.get();
-  const ucs_status_ptr_t request =
-      ucp_am_recv_data_nbx(worker_->handle(), descriptor, landing, bytes, &param);
-  if (UCS_PTR_IS_PTR(request)) {
-    fetch.release();  // OnFetched takes it back
-    ++fetching_;
-    return UCS_INPROGRESS;
-  }
-  Fetched(*fetch->arrival, UCS_PTR_STATUS(request));
-  return UCS_OK;
-}
-
-void UcxTransport::OnFetched(void* request, ucs_status_t status, size_t,
-                             void* user_data) {
-  const std::unique_ptr<UcxFetch> fetch(static_cast<UcxFetch*>(user_data));
-  --fetch->transport->fetching_;
-  fetch->transport->Fetched(*fetch->arrival, status);
-  ucp_request_free(request);
-}
-
-void UcxTransport::Fetched(Arrival& arrival, ucs_status_t status) {
-  if (status != UCS_OK) Refused(StatusFromUcx(status, "fetching a payload"));
-  Settle(arrival, status == UCS_OK ? Arrival::State::kWhole : Arrival::State::kDropped);
 }
 
 }  // namespace syncline

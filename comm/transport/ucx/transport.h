@@ -11,14 +11,19 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "comm/base/log.h"
+#include "comm/transport/shared_arena.h"
 #include "comm/transport/transport.h"
+#include "comm/transport/ucx/address.h"
 #include "comm/transport/ucx/inbox.h"
+#include "comm/transport/ucx/process_watch.h"
+#include "comm/transport/ucx/sleeper.h"
 #include "comm/transport/ucx/worker.h"
 
 namespace syncline {
@@ -47,7 +52,10 @@ class UcxTransport : public Transport {
   absl::Status Open();
 
   // What UCX calls.
-  static ucs_status_t OnActiveMessage(void* self, const void* header, size_t header_bytes,
+  static ucs_status_t OnLentMessage(void* self, const void* header, size_t header_bytes,
+                                    void* data, size_t bytes,
+                                    const ucp_am_recv_param_t* param);
+  static ucs_status_t OnCopiedMessage(void* self, const void* header, size_t header_bytes,
                                       void* data, size_t bytes,
                                       const ucp_am_recv_param_t* param);
   static void OnFetched(void* request, ucs_status_t status, size_t bytes, void* fetch);
@@ -55,6 +63,9 @@ class UcxTransport : public Transport {
   static void OnEndpointError(void* endpoint, ucp_ep_h handle, ucs_status_t status);
 
   // Receiving.
+  // Null when the message is refused.
+  std::shared_ptr<Arrival> Announce(ByteView wire);
+  void Borrow(ByteView wire, const Loan& loan);
   ucs_status_t Land(ByteView wire, void* data, size_t bytes, uint64_t attributes);
   absl::StatusOr<Buffer> LandingFor(ByteView header, size_t bytes);
   ucs_status_t Fetch(std::shared_ptr<Arrival> arrival, void* descriptor, size_t bytes);
@@ -64,10 +75,18 @@ class UcxTransport : public Transport {
 
   // Sending.
   void SendOn(UcxEndpoint& endpoint, std::unique_ptr<UcxSend> send);
-  void Completed(std::unique_ptr<UcxSend> send, absl::Status status);
+  std::optional<Lending> LendingFor(const UcxEndpoint& endpoint, const Payload& payload);
+  void Sent(std::unique_ptr<UcxSend> send, absl::Status status);
+  void Completed(SendDone done, absl::Status status);
+  void TakeBackLoans();
+  void Abandon(UcxSend& send, std::shared_ptr<const ProcessWatch> peer,
+               const absl::Status& status);
+  void AbandonLoans(const UcxEndpoint& endpoint, const absl::Status& status);
 
-  // `endpoint` is being destroyed.
-  void Forget(UcxEndpoint& endpoint);
+  absl::Status SetHandler(UcxMessageId id, ucp_am_recv_callback_t handler);
+  void Fail(UcxEndpoint& endpoint, absl::string_view why);
+  // Ends all that UCX and the sleeper know of `endpoint`.
+  void Disconnect(UcxEndpoint& endpoint, const absl::Status& reason);
   void CloseHandle(ucp_ep_h handle);
   void FreeClosedHandles();
   void FinishWithUcx();
@@ -79,11 +98,19 @@ class UcxTransport : public Transport {
   Logger log_;
   const absl::Duration keepalive_;
   std::string address_;
-  int wake_fd_ = -1;
+  std::shared_ptr<SharedArena> arena_;
+  SharedBorrower borrower_;
+  std::unique_ptr<Sleeper> sleeper_;
+  const uint64_t place_ = PlaceOfThisProcess();
   std::mt19937_64 random_;
 
   Inbox inbox_;
-  std::deque<std::unique_ptr<UcxSend>> completed_;
+  struct Completion {
+    SendDone done;
+    absl::Status status;
+  };
+  std::deque<Completion> completed_;
+  std::vector<std::unique_ptr<UcxSend>> lent_;  // until the peer returns them
   std::set<UcxEndpoint*> endpoints_;
   std::vector<UcxEndpoint*> failed_;  // their on_failure is still to be called
   std::vector<void*> closing_;        // UCX's requests for closing handles

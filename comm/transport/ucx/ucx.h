@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "comm/base/log.h"
+#include "comm/transport/shared_arena.h"
 #include "comm/transport/transport.h"
 
 namespace syncline {
@@ -30,6 +31,9 @@ struct UcxOptions {
   // How often UCX looks whether the process behind an idle endpoint still exists.
   absl::Duration keepalive = absl::Seconds(1);
   Logger log;  // refused messages
+  // Payloads that lie in this arena are not sent but lent to peers of this host. Null:
+  // none is.
+  std::shared_ptr<SharedArena> arena;
 };
 
 // `receiver` outlives the transport. Unavailable when UCX finds no usable device.

@@ -56,14 +56,10 @@ class Side : public Receiver {
     return pool_.Allocate(bytes);
   }
   void OnMessage(ByteView header, Buffer payload) override {
-    uint64_t number = 0, last = 0;
-    std::memcpy(&number, header.data(), sizeof(number));
-    if (payload.size() >= sizeof(last)) {
-      std::memcpy(&last, payload.data() + payload.size() - sizeof(last), sizeof(last));
-      SYNCLINE_CHECK(last == number);
-    }
-    SYNCLINE_CHECK(number == arrived_);
-    ++arrived_;
+    Consume(header, payload.view());
+  }
+  void OnBorrowed(ByteView header, Slice payload) override {
+    Consume(header, {payload.data, payload.size});
   }
 
   void Connect(const std::string& address) {
@@ -72,16 +68,13 @@ class Side : public Receiver {
     endpoint_ = *std::move(endpoint);
   }
 
-  // The payload's last word becomes the message's number.
-  void Send(const Buffer& payload) {
+  // The payload's first word becomes the message's number; the others are zero.
+  void Send(const Slice& payload) {
     const uint64_t number = sent_++;
     std::byte header[64] = {};
     std::memcpy(header, &number, sizeof(number));
-    if (payload.size() >= sizeof(number)) {
-      std::memcpy(payload.data() + payload.size() - sizeof(number), &number,
-                  sizeof(number));
-    }
-    endpoint_->Send(header, {Slice::Of(payload)}, [this](const absl::Status& status) {
+    std::memcpy(const_cast<std::byte*>(payload.data), &number, sizeof(number));
+    endpoint_->Send(header, {payload}, [this](const absl::Status& status) {
       SYNCLINE_CHECK(status.ok());
       ++completed_;
     });
@@ -103,6 +96,15 @@ class Side : public Receiver {
   uint64_t completed() const { return completed_; }
 
  private:
+  void Consume(ByteView header, ByteView payload) {
+    uint64_t number = 0, sum = 0;
+    std::memcpy(&number, header.data(), sizeof(number));
+    const auto* words = reinterpret_cast<const uint64_t*>(payload.data());
+    for (size_t i = 0; i < payload.size() / sizeof(uint64_t); ++i) sum += words[i];
+    SYNCLINE_CHECK(number == arrived_ && sum == number);
+    ++arrived_;
+  }
+
   BufferPool pool_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<Endpoint> endpoint_;
@@ -128,12 +130,22 @@ void Exchange(Side& side, int in, int out) {
   side.Connect(peer);
 }
 
+// Memory to send: of the arena, if there is one.
+Slice ZeroedSlice(const BenchOptions& options, size_t bytes) {
+  std::shared_ptr<std::byte> memory = options.ucx.arena == nullptr
+                                          ? Buffer::Allocate(bytes).owner()
+                                          : options.ucx.arena->Allocate(bytes);
+  SYNCLINE_CHECK(memory != nullptr);
+  std::memset(memory.get(), 0, bytes);
+  return Slice{memory.get(), bytes, memory};
+}
+
 // Answers each small message with one of the same size, then takes the large ones and
 // says so.
 int RunChild(const BenchOptions& options, int in, int out) {
   Side side(options.ucx);
   Exchange(side, in, out);
-  const Buffer small = Buffer::Allocate(options.small_bytes);
+  const Slice small = ZeroedSlice(options, options.small_bytes);
   for (int i = 0; i < options.round_trips; ++i) {
     side.PumpUntil([&] { return side.arrived() > static_cast<uint64_t>(i); });
     side.Send(small);
@@ -152,7 +164,7 @@ int RunChild(const BenchOptions& options, int in, int out) {
 }
 
 nlohmann::json RoundTrips(Side& side, const BenchOptions& options) {
-  const Buffer small = Buffer::Allocate(options.small_bytes);
+  const Slice small = ZeroedSlice(options, options.small_bytes);
   std::vector<double> micros;
   for (int i = 0; i < options.round_trips; ++i) {
     const absl::Time start = absl::Now();
@@ -168,10 +180,9 @@ nlohmann::json RoundTrips(Side& side, const BenchOptions& options) {
 }
 
 nlohmann::json Stream(Side& side, const BenchOptions& options, int in) {
-  std::vector<Buffer> buffers;
+  std::vector<Slice> payloads;
   for (int i = 0; i < options.window; ++i) {
-    buffers.push_back(Buffer::Allocate(options.bytes));
-    std::memset(buffers.back().data(), i, options.bytes);
+    payloads.push_back(ZeroedSlice(options, options.bytes));
   }
   const uint64_t completed = side.completed(), arrived = side.arrived();
   const double cpu = CpuSeconds();
@@ -180,7 +191,7 @@ nlohmann::json Stream(Side& side, const BenchOptions& options, int in) {
     side.PumpUntil([&] {
       return side.completed() - completed + options.window > static_cast<uint64_t>(i);
     });
-    side.Send(buffers[i % options.window]);
+    side.Send(payloads[i % options.window]);
   }
   side.PumpUntil([&] { return side.arrived() > arrived; });
   const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
@@ -189,6 +200,7 @@ nlohmann::json Stream(Side& side, const BenchOptions& options, int in) {
   ReadAll(in, &receiver_cpu, sizeof(receiver_cpu));
   const double gigabytes = 1e-9 * options.bytes * options.messages;
   return {{"bytes", options.bytes},
+          {"payload", options.ucx.arena == nullptr ? "copied" : "lent"},
           {"messages", options.messages},
           {"gbs", gigabytes / seconds},
           {"cpu_seconds_per_gb", (sender_cpu + receiver_cpu) / gigabytes}};
@@ -205,13 +217,14 @@ double CopyGbs(size_t bytes) {
   return 1e-9 * bytes / best;
 }
 
-int Run(const BenchOptions& options) {
+int Run(BenchOptions options) {
   int to_child[2], from_child[2];
   SYNCLINE_CHECK(pipe(to_child) == 0 && pipe(from_child) == 0);
   const pid_t child = fork();  // before UCX is used and any thread runs
   if (child == 0) {
     close(to_child[1]);
     close(from_child[0]);
+    options.ucx.arena = nullptr;
     _exit(RunChild(options, to_child[0], from_child[1]));
   }
   close(to_child[0]);
@@ -235,10 +248,13 @@ int Run(const BenchOptions& options) {
 
 int main(int argc, char** argv) {
   syncline::BenchOptions options;
+  options.ucx.arena = syncline::SharedArena::Create({});
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
     if (flag == "--messages") options.messages = std::atoi(argv[i + 1]);
     if (flag == "--bytes") options.bytes = std::strtoull(argv[i + 1], nullptr, 10);
+    if (flag == "--payload" && std::string(argv[i + 1]) == "copy")
+      options.ucx.arena = nullptr;
     if (flag == "--reach" && std::string(argv[i + 1]) == "network") {
       options.ucx.reach = syncline::Reach::kNetwork;
     }

@@ -165,12 +165,13 @@ std::vector<std::pair<std::string, std::string>> WorkerEnvironment(
       {"SYNCLINE_WORKERS", absl::StrCat(sizes.world)},
       {"SYNCLINE_FAILURE_TIMEOUT", options.failure_timeout},
   };
-  const std::pair<const char*, const std::string&> files[] = {
+  const std::pair<const char*, const std::string&> optional[] = {
+      {"SYNCLINE_RUN_ID", options.run_id},
       {"SYNCLINE_TLS_CERT", options.tls.cert_file},
       {"SYNCLINE_TLS_KEY", options.tls.key_file},
       {"SYNCLINE_TLS_CA", options.tls.ca_file}};
-  for (const auto& [name, file] : files) {
-    if (!file.empty()) env.emplace_back(name, file);
+  for (const auto& [name, value] : optional) {
+    if (!value.empty()) env.emplace_back(name, value);
   }
   return env;
 }

@@ -30,6 +30,8 @@ struct RunOptions {
   std::string log_dir;      // default: a temporary one, kept when the run fails
   std::string coordinator;  // host:port; empty: start one here
   std::string job = "default";
+  std::string
+      run_id;  // tells two runs of one job name apart; equal on all nodes of a run
   std::string failure_timeout = "10s";
   int engine_threads = 0;  // per server; 0: the server's own default
   TlsOptions tls;

@@ -46,6 +46,7 @@ TEST(LaunchPlan, NumbersRanksAcrossNodes) {
   options.node_rank = 2;
   options.coordinator = "10.0.0.1:7070";
   options.job = "resnet";
+  options.run_id = "0123";
   const auto plan = MakeLaunchPlan(options, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   ASSERT_EQ(plan->workers.size(), 2u);
@@ -58,6 +59,8 @@ TEST(LaunchPlan, NumbersRanksAcrossNodes) {
   EXPECT_EQ(env.at("GROUP_RANK"), "2");
   EXPECT_EQ(env.at("SYNCLINE_WORKERS"), "6");
   EXPECT_EQ(env.at("SYNCLINE_JOB"), "resnet");
+  EXPECT_EQ(env.at("SYNCLINE_RUN_ID"), "0123");
+  EXPECT_EQ(env.count("SYNCLINE_TLS_CERT"), 0u);
   EXPECT_EQ(env.at("SYNCLINE_FAILURE_TIMEOUT"), "10s");
 }
 

@@ -3,6 +3,7 @@
 #include "cli/app.h"
 #include "cli/doctor.h"
 #include "cli/run.h"
+#include "cli/status.h"
 #include "cli/version.h"
 #include "comm/rpc/channel.h"
 
@@ -10,6 +11,7 @@ int main(int argc, char** argv) {
   syncline::SilenceGrpcLog();
   constexpr syncline::AddCommand kCommands[] = {
       syncline::AddRun,
+      syncline::AddStatus,
       syncline::AddDoctor,
       syncline::AddVersion,
   };

@@ -2,10 +2,12 @@
 
 #include <filesystem>
 #include <memory>
+#include <random>
 #include <string>
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/str_format.h"
 #include "cli/flags.h"
 #include "cli/launch_plan.h"
 #include "cli/launcher.h"
@@ -16,7 +18,14 @@
 namespace syncline {
 namespace {
 
-absl::StatusOr<int> Run(const RunOptions& options) {
+std::string RandomId() {
+  std::random_device device;
+  return absl::StrFormat("%08x%08x", device(), device());
+}
+
+absl::StatusOr<int> Run(RunOptions options) {
+  // Launchers on several nodes cannot agree on a random one: those are given --run-id.
+  if (options.run_id.empty() && options.nnodes == "1") options.run_id = RandomId();
   const bool asks_for_gpus =
       options.nproc_per_node == "gpu" || options.nproc_per_node == "auto";
   const Machine machine = {DescribeMachine().cores,
@@ -45,6 +54,8 @@ void AddRun(CLI::App& app, Command* selected) {
   run->add_option("--coordinator,--rdzv-endpoint", options->coordinator,
                   "HOST:PORT of a running coordinator (default: start one)");
   run->add_option("--job", options->job, "Name of the job")->capture_default_str();
+  run->add_option("--run-id,--rdzv-id", options->run_id,
+                  "Tells two runs of one job name apart (default: random on one host)");
   run->add_option("--failure-timeout", options->failure_timeout,
                   "How long the job may stand still because somebody died")
       ->capture_default_str();

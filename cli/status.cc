@@ -1,0 +1,138 @@
+#include "cli/status.h"
+
+#include <unistd.h>
+
+#include <array>
+#include <iostream>
+#include <memory>
+
+#include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "cli/exit_codes.h"
+#include "cli/flags.h"
+#include "comm/base/status.h"
+#include "comm/rpc/status_json.h"
+#include "nlohmann/json.hpp"
+
+namespace syncline {
+namespace {
+
+// Who asks by hand does not want to wait for a failure timeout.
+constexpr absl::Duration kTimeout = absl::Seconds(3);
+constexpr absl::Duration kWatchInterval = absl::Seconds(1);
+constexpr char kClearScreen[] = "\x1b[H\x1b[2J";
+
+using Json = nlohmann::json;
+
+struct StatusOptions {
+  std::string coordinator = "127.0.0.1:7070";
+  OutputFormat format = OutputFormat::kTable;
+  bool watch = false;
+  TlsOptions tls;
+};
+
+std::string Text(const Json& object, const char* key) {
+  const std::string text = object.value(key, "");
+  return text.empty() ? "-" : text;
+}
+
+std::string Age(const Json& object) {
+  return absl::StrFormat("%.1f s", object.value("heartbeat_age_seconds", 0.0));
+}
+
+std::string Bytes(const Json& object) { return HumanBytes(object.value("bytes", 0.0)); }
+
+std::string ServerTable(const Json& servers) {
+  if (servers.empty()) return "no servers yet\n";
+  std::string table = absl::StrFormat("%-6s  %-24s  %6s  %10s  %9s  %s\n", "SERVER",
+                                      "NAME", "SHARDS", "BYTES", "HEARTBEAT", "LANES");
+  for (const Json& server : servers) {
+    absl::StrAppendFormat(&table, "%-6d  %-24s  %6d  %10s  %9s  %s\n",
+                          server.value("server", 0), Text(server, "name"),
+                          server.value("shards", 0), Bytes(server), Age(server),
+                          Text(server, "lanes"));
+  }
+  return table;
+}
+
+std::string JobTable(const Json& job) {
+  const Json members = job.value("members", Json::array());
+  std::string table = absl::StrFormat(
+      "job %s: %s, epoch %d, step %d, %d of %d workers, %.2f M parameters\n",
+      Text(job, "name"), Text(job, "phase"), job.value("epoch", uint64_t{0}),
+      job.value("step", uint64_t{0}), members.size(), job.value("expected_workers", 0),
+      job.value("parameters", 0.0) / 1e6);
+  if (!job.value("reason", "").empty()) {
+    absl::StrAppendFormat(&table, "  %s\n", job.value("reason", ""));
+  }
+  if (members.empty()) return table;
+  absl::StrAppendFormat(&table, "%-6s  %-24s  %6s  %10s  %9s  %8s  %s\n", "RANK", "NAME",
+                        "LIFE", "BYTES", "HEARTBEAT", "STEP", "STATE");
+  for (const Json& member : members) {
+    absl::StrAppendFormat(&table, "%-6d  %-24s  %6d  %10s  %9s  %8d  %s\n",
+                          member.value("rank", 0), Text(member, "name"),
+                          member.value("incarnation", 0), Bytes(member), Age(member),
+                          member.value("step", uint64_t{0}),
+                          member.value("waiting", false) ? "waiting" : "working");
+  }
+  return table;
+}
+
+absl::StatusOr<int> ShowStatus(const StatusOptions& options) {
+  for (;;) {
+    SYNCLINE_ASSIGN_OR_RETURN(
+        std::string text, FetchStatusJson(options.coordinator, options.tls, kTimeout));
+    if (options.format == OutputFormat::kTable) {
+      SYNCLINE_ASSIGN_OR_RETURN(text, StatusAsTable(text, options.coordinator));
+    } else {
+      text += "\n";
+    }
+    if (options.watch && isatty(STDOUT_FILENO) != 0) std::cout << kClearScreen;
+    std::cout << text << std::flush;
+    if (!options.watch || !std::cout) return kExitDone;
+    absl::SleepFor(kWatchInterval);
+  }
+}
+
+}  // namespace
+
+std::string HumanBytes(double bytes) {
+  constexpr std::array<const char*, 5> kUnits = {"B", "kB", "MB", "GB", "TB"};
+  size_t unit = 0;
+  while (bytes >= 999.95 && unit + 1 < kUnits.size()) {
+    bytes /= 1000;
+    ++unit;
+  }
+  return unit == 0 ? absl::StrFormat("%.0f B", bytes)
+                   : absl::StrFormat("%.1f %s", bytes, kUnits[unit]);
+}
+
+absl::StatusOr<std::string> StatusAsTable(const std::string& json,
+                                          const std::string& coordinator) {
+  const Json status = Json::parse(json, nullptr, /*allow_exceptions=*/false);
+  if (!status.is_object()) {
+    return absl::InternalError(
+        absl::StrCat(coordinator, " sent a status that is no JSON"));
+  }
+  std::string text =
+      absl::StrFormat("coordinator %s, syncline %s, up %.0f s\n\n", coordinator,
+                      Text(status, "build_version"), status.value("uptime_seconds", 0.0));
+  text += ServerTable(status.value("servers", Json::array()));
+  const Json jobs = status.value("jobs", Json::array());
+  if (jobs.empty()) text += "\nno jobs yet\n";
+  for (const Json& job : jobs) absl::StrAppend(&text, "\n", JobTable(job));
+  return text;
+}
+
+void AddStatus(CLI::App& app, Command* selected) {
+  auto options = std::make_shared<StatusOptions>();
+  CLI::App* status = app.add_subcommand("status", "Show servers, jobs and members");
+  status->add_option("--coordinator", options->coordinator, "HOST:PORT to ask")
+      ->capture_default_str();
+  status->add_flag("--watch", options->watch, "Show it again every second");
+  AddOutputFlag(*status, &options->format);
+  AddTlsFlags(*status, &options->tls);
+  status->callback([=] { *selected = [options] { return ShowStatus(*options); }; });
+}
+
+}  // namespace syncline

@@ -1,0 +1,52 @@
+#include "cli/status.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(StatusTable, ShowsServersJobsAndMembers) {
+  const auto table = StatusAsTable(
+      R"({"build_version": "0.1.0", "uptime_seconds": 12.4,
+          "servers": [{"server": 1, "name": "a:17", "shards": 2, "lanes": "sysv/memory",
+                       "heartbeat_age_seconds": 0.25, "bytes": 1500000}],
+          "jobs": [{"name": "resnet", "phase": "running", "reason": "worker 2 left", "epoch": 3,
+                    "step": 120, "parameters": 1250000, "expected_workers": 4,
+                    "members": [{"rank": 3, "incarnation": 2, "name": "b:19", "step": 121,
+                                 "bytes": 999, "waiting": true, "heartbeat_age_seconds": 1}]}]})",
+      "10.0.0.1:7070");
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(*table, HasSubstr("coordinator 10.0.0.1:7070, syncline 0.1.0, up 12 s\n"));
+  EXPECT_THAT(*table, testing::ContainsRegex("1 +a:17 +2 +1.5 MB +0.2 s +sysv/memory\n"));
+  EXPECT_THAT(*table,
+              HasSubstr("job resnet: running, epoch 3, step 120, 1 of 4 workers, 1.25 M "
+                        "parameters\n  worker 2 left\n"));
+  EXPECT_THAT(*table, testing::ContainsRegex("3 +b:19 +2 +999 B +1.0 s +121  waiting\n"));
+}
+
+TEST(StatusTable, SaysThatNothingIsThereYet) {
+  const auto table = StatusAsTable(R"({"servers": [], "jobs": []})", "a:1");
+  ASSERT_TRUE(table.ok());
+  EXPECT_THAT(*table, HasSubstr("no servers yet\n"));
+  EXPECT_THAT(*table, HasSubstr("no jobs yet\n"));
+}
+
+TEST(StatusTable, RefusesWhatIsNoJson) {
+  EXPECT_FALSE(StatusAsTable("{", "a:1").ok());
+  EXPECT_FALSE(StatusAsTable("3", "a:1").ok());
+}
+
+TEST(HumanBytes, RoundsToOneDigit) {
+  EXPECT_EQ(HumanBytes(0), "0 B");
+  EXPECT_EQ(HumanBytes(999), "999 B");
+  EXPECT_EQ(HumanBytes(1000), "1.0 kB");
+  EXPECT_EQ(HumanBytes(999960), "1.0 MB");
+  EXPECT_EQ(HumanBytes(2.5e12), "2.5 TB");
+  EXPECT_EQ(HumanBytes(2.5e15), "2500.0 TB");
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,81 @@
+#include "comm/rpc/status_json.h"
+
+#include "comm/base/status.h"
+#include "comm/rpc/channel.h"
+#include "comm/rpc/status.h"
+#include "nlohmann/json.hpp"
+#include "proto/coordinator.grpc.pb.h"
+
+namespace syncline {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json ToJson(const v1::ServerStatus& server) {
+  return {{"server", server.server()},
+          {"name", server.name()},
+          {"incarnation", server.incarnation()},
+          {"shards", server.shards()},
+          {"lanes", server.lanes()},
+          {"heartbeat_age_seconds", server.heartbeat_age_seconds()},
+          {"bytes", server.bytes()}};
+}
+
+Json ToJson(const v1::MemberStatus& member) {
+  return {{"rank", member.rank()},
+          {"incarnation", member.incarnation()},
+          {"name", member.name()},
+          {"step", member.step()},
+          {"bytes", member.bytes()},
+          {"waiting", member.waiting()},
+          {"heartbeat_age_seconds", member.heartbeat_age_seconds()}};
+}
+
+Json ToJson(const v1::JobStatus& job);
+
+template <typename Messages>
+Json ToList(const Messages& messages) {
+  Json list = Json::array();
+  for (const auto& message : messages) list.push_back(ToJson(message));
+  return list;
+}
+
+Json ToJson(const v1::JobStatus& job) {
+  return {{"job", job.job()},
+          {"name", job.name()},
+          {"phase", job.phase()},
+          {"reason", job.reason()},
+          {"epoch", job.epoch()},
+          {"step", job.step()},
+          {"parameters", job.parameters()},
+          {"expected_workers", job.expected_workers()},
+          {"members", ToList(job.members())}};
+}
+
+}  // namespace
+
+std::string StatusAsJson(const v1::StatusReply& reply) {
+  const Json json = {{"build_version", reply.build_version()},
+                     {"uptime_seconds", reply.uptime_seconds()},
+                     {"servers", ToList(reply.servers())},
+                     {"jobs", ToList(reply.jobs())}};
+  // Names come from members: what is no UTF-8 must not end the process.
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+absl::StatusOr<std::string> FetchStatusJson(const std::string& address,
+                                            const TlsOptions& tls,
+                                            absl::Duration timeout) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto channel,
+                            CreateChannel(address, tls, RpcTimeouts::Default()));
+  SYNCLINE_RETURN_IF_ERROR(WaitUntilConnected(*channel, address, timeout));
+  const auto stub = v1::Coordinator::NewStub(channel);
+  grpc::ClientContext context;
+  SetDeadline(context, timeout);
+  v1::StatusReply reply;
+  const grpc::Status answered = stub->Status(&context, v1::StatusRequest(), &reply);
+  SYNCLINE_RETURN_IF_ERROR(FromGrpcStatus(answered));
+  return StatusAsJson(reply);
+}
+
+}  // namespace syncline

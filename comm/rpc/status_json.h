@@ -1,0 +1,38 @@
+// The coordinator's status as JSON: what `syncline status -o json` prints and the admin
+// port serves as /status, in one form.
+//
+//   {"build_version": "0.1.0", "uptime_seconds": 12.5,
+//    "servers": [{"server": 0, "name": "host:17", "incarnation": 1, "shards": 1, "lanes":
+//    "sysv",
+//                 "heartbeat_age_seconds": 0.2, "bytes": 1048576}],
+//    "jobs": [{"job": 1, "name": "default", "phase": "running", "reason": "", "epoch": 3,
+//    "step": 7,
+//              "parameters": 1000, "expected_workers": 1,
+//              "members": [{"rank": 0, "incarnation": 1, "name": "host:19", "step": 7,
+//              "bytes": 4096,
+//                           "waiting": false, "heartbeat_age_seconds": 0.1}]}]}
+//
+// Numbers are numbers; protobuf's own JSON writes 64-bit ones as strings.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "comm/rpc/tls.h"
+
+namespace syncline {
+
+namespace v1 {
+class StatusReply;
+}
+
+std::string StatusAsJson(const v1::StatusReply& reply);
+
+// Asks the coordinator at `address`. Failure::kUnreachable when it does not answer within
+// `timeout`.
+absl::StatusOr<std::string> FetchStatusJson(const std::string& address,
+                                            const TlsOptions& tls,
+                                            absl::Duration timeout);
+
+}  // namespace syncline

@@ -1,0 +1,90 @@
+#include "comm/rpc/status_json.h"
+
+#include "comm/base/failure.h"
+#include "comm/rpc/channel.h"
+#include "comm/rpc/server.h"
+#include "comm/rpc/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "proto/coordinator.grpc.pb.h"
+
+namespace syncline {
+namespace {
+
+v1::StatusReply Sample() {
+  v1::StatusReply reply;
+  reply.set_build_version("0.1.0");
+  v1::ServerStatus& server = *reply.add_servers();
+  server.set_lanes("sysv/memory");
+  server.set_bytes(uint64_t{1} << 40);
+  v1::JobStatus& job = *reply.add_jobs();
+  job.set_name("resnet");
+  job.set_epoch(3);
+  v1::MemberStatus& member = *job.add_members();
+  member.set_rank(2);
+  member.set_heartbeat_age_seconds(0.5);
+  return reply;
+}
+
+class FakeCoordinator final : public v1::Coordinator::Service {
+ public:
+  grpc::Status Status(grpc::ServerContext*, const v1::StatusRequest*,
+                      v1::StatusReply* reply) override {
+    if (!answer.ok()) return ToGrpcStatus(answer);
+    *reply = Sample();
+    return grpc::Status::OK;
+  }
+
+  absl::Status answer;
+};
+
+class StatusJson : public testing::Test {
+ protected:
+  void SetUp() override {
+    ServerOptions options;
+    options.listen = "127.0.0.1:0";
+    options.services = {&coordinator_};
+    auto running = StartServer(options);
+    ASSERT_TRUE(running.ok()) << running.status();
+    running_ = *std::move(running);
+  }
+
+  FakeCoordinator coordinator_;
+  RunningServer running_;
+};
+
+TEST_F(StatusJson, FetchesNumbersAsNumbers) {
+  const auto text = FetchStatusJson(running_.address, {}, absl::Seconds(5));
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto json = nlohmann::json::parse(*text);
+  EXPECT_EQ(json["servers"][0]["bytes"], uint64_t{1} << 40);
+  EXPECT_EQ(json["jobs"][0]["epoch"], 3);
+  EXPECT_EQ(json["jobs"][0]["members"][0]["rank"], 2);
+  EXPECT_EQ(json["jobs"][0]["members"][0]["heartbeat_age_seconds"], 0.5);
+}
+
+TEST(StatusAsJson, SurvivesANameThatIsNoUtf8) {
+  v1::StatusReply reply;
+  reply.add_jobs()->set_name("a\xff");
+  EXPECT_EQ(nlohmann::json::parse(StatusAsJson(reply))["jobs"][0]["name"], "a\uFFFD");
+}
+
+TEST_F(StatusJson, PassesTheCoordinatorsErrorOn) {
+  coordinator_.answer =
+      WithFailure(absl::FailedPreconditionError("too old"), Failure::kVersionMismatch);
+  const auto text = FetchStatusJson(running_.address, {}, absl::Seconds(5));
+  EXPECT_EQ(FailureOf(text.status()), Failure::kVersionMismatch);
+}
+
+TEST_F(StatusJson, SaysThatNobodyAnswers) {
+  const std::string address = running_.address;
+  running_.Shutdown(absl::ZeroDuration());
+  running_.server.reset();
+  const auto text = FetchStatusJson(address, {}, absl::Milliseconds(300));
+  EXPECT_EQ(FailureOf(text.status()), Failure::kUnreachable);
+  EXPECT_THAT(std::string(text.status().message()), testing::HasSubstr(address));
+}
+
+}  // namespace
+}  // namespace syncline

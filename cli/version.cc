@@ -6,8 +6,10 @@
 #include <memory>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "cli/exit_codes.h"
 #include "cli/flags.h"
+#include "comm/rpc/attach_stream.h"
 #include "comm/rpc/versions.h"
 #include "comm/transport/message.h"
 #include "git_describe.h"
@@ -27,24 +29,23 @@ std::string Compiler() {
 std::string ToJson(const BuildInfo& info) {
   nlohmann::ordered_json json = {{"version", info.version},
                                  {"git", info.git},
+                                 {"protocol_version", info.protocol_version},
                                  {"wire_version", info.wire_version},
                                  {"compiler", info.compiler},
                                  {"build_type", info.build_type}};
   for (const auto& [name, version] : info.libraries) json["libraries"][name] = version;
-  return json.dump(2);
+  return json.dump(2) + "\n";
 }
 
 std::string ToText(const BuildInfo& info) {
-  std::string text =
-      absl::StrCat("syncline ", info.version, " (git ", info.git, ")\n", "wire version  ",
-                   info.wire_version, "\n", "compiler      ", info.compiler, ", ",
-                   info.build_type, "\n");
-  for (const auto& [name, version] : info.libraries) {
-    absl::StrAppend(&text, name,
-                    std::string(name.size() < 14 ? 14 - name.size() : 1, ' '), version,
-                    "\n");
+  std::vector<std::pair<std::string, std::string>> lines = {
+      {"protocol", absl::StrCat(info.protocol_version, ", wire ", info.wire_version)},
+      {"compiler", absl::StrCat(info.compiler, ", ", info.build_type)}};
+  lines.insert(lines.end(), info.libraries.begin(), info.libraries.end());
+  std::string text = absl::StrCat("syncline ", info.version, " (git ", info.git, ")\n");
+  for (const auto& [name, value] : lines) {
+    absl::StrAppendFormat(&text, "%-10s %s\n", name, value);
   }
-  text.pop_back();
   return text;
 }
 
@@ -61,6 +62,7 @@ BuildInfo GetBuildInfo() {
   BuildInfo info;
   info.version = SYNCLINE_VERSION;
   info.git = SYNCLINE_GIT_DESCRIBE;
+  info.protocol_version = kProtocolVersion;
   info.wire_version = kMessageVersion;
   info.compiler = Compiler();
   info.build_type = SYNCLINE_BUILD_TYPE;

@@ -11,11 +11,12 @@
 namespace syncline {
 
 struct BuildInfo {
-  std::string version;     // "0.1.0"
-  std::string git;         // git describe, or "unknown"
-  int wire_version = 0;    // of data messages; peers must agree
-  std::string compiler;    // "GCC 12.2.0"
-  std::string build_type;  // "Release"
+  std::string version;       // "0.1.0"
+  std::string git;           // git describe, or "unknown"
+  int protocol_version = 0;  // of the control plane; peers must agree
+  int wire_version = 0;      // of data messages; peers must agree
+  std::string compiler;      // "GCC 12.2.0"
+  std::string build_type;    // "Release"
   std::vector<std::pair<std::string, std::string>> libraries;  // name and version
 };
 

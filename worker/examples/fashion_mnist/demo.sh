@@ -44,4 +44,4 @@ rm -rf "$reports" build/demo.json
 train fp32 "$@"
 train bf16 "$@"
 echo
-"$build/fashion_mnist" summarize "$reports/fp32.json" "$reports/bf16.json" --out build/demo.json
+"$build/fashion_mnist" summarize "$reports"/fp32.json* "$reports"/bf16.json* --out build/demo.json

@@ -3,7 +3,6 @@
 // or, as an oracle for them, torch's optimizer in this process (local_exchange.h).
 //
 //   while (exchange.step() < total_steps) {
-//     exchange.BeginStep({.learning_rate = 1e-3, .samples = 64});
 //     model.TrainStep(batch, exchange);  // WaitForWeights in forward, PushGradient in
 //     backward exchange.EndStep();
 //   }
@@ -26,11 +25,6 @@ struct Parameter {
   std::span<float> values;
 };
 
-struct StepSettings {
-  double learning_rate = 0;
-  int64_t samples = 0;  // of this worker's batch: the weight of its gradients
-};
-
 // Bytes on the wire of this worker so far.
 struct Traffic {
   int64_t bytes_pushed = 0;
@@ -46,18 +40,17 @@ class Exchange {
   // The step to train next. A worker that joins a running job begins where the job is.
   virtual int64_t step() const = 0;
 
-  virtual absl::Status BeginStep(const StepSettings& settings) = 0;
-
   // Returns once the values of the parameter hold all updates of the steps before. The
   // forward pass calls it just before it uses the parameter.
   virtual absl::Status WaitForWeights(size_t parameter) = 0;
 
-  // Takes the gradient of the mean loss over this worker's samples, in the middle of the
-  // backward pass: does not wait for the network. `gradient` is only valid during the
-  // call, and the parameter's values may change from now on.
-  virtual absl::Status PushGradient(size_t parameter,
-                                    std::span<const float> gradient) = 0;
+  // Takes the gradient of the mean loss over `samples` samples, in the middle of the
+  // backward pass: does not wait for the network. Until the next WaitForWeights returns,
+  // `gradient` stays as it is and the parameter's values may change.
+  virtual absl::Status PushGradient(size_t parameter, std::span<const float> gradient,
+                                    int64_t samples) = 0;
 
+  // After the backward pass: the step is complete.
   virtual absl::Status EndStep() = 0;
 
   virtual Traffic traffic() const = 0;

@@ -26,10 +26,11 @@ void AddTrainFlags(CLI::App& app, TrainFlags& flags) {
                  "fp32, or bf16: autocast here and BF16 on the wire; weights stay FP32")
       ->transform(CLI::CheckedTransformer(precisions))
       ->default_str("fp32");
-  app.add_option("--lr", flags.learning_rate, "Highest learning rate of the schedule")
+  app.add_option("--lr", flags.optimizer.learning_rate, "AdamW's learning rate")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
-  app.add_option("--weight-decay", flags.weight_decay, "AdamW's decoupled weight decay")
+  app.add_option("--weight-decay", flags.optimizer.weight_decay,
+                 "AdamW's decoupled weight decay")
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--seed", flags.seed, "Of the initial weights and the order of samples")

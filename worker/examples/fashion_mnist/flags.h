@@ -7,6 +7,7 @@
 
 #include "worker/examples/fashion_mnist/dataset.h"
 #include "worker/examples/fashion_mnist/model.h"
+#include "worker/examples/fashion_mnist/optimizer_settings.h"
 
 namespace syncline::fashion_mnist {
 
@@ -15,12 +16,11 @@ struct TrainFlags {
   int64_t batch_size = 64;  // of one worker
   int64_t max_steps = 0;    // 0: all steps of the epochs
   Precision precision = Precision::kFp32;
-  double learning_rate = 2e-3;  // the highest of the schedule
-  double weight_decay = 0.05;
+  OptimizerSettings optimizer;
   uint64_t seed = 1;
   int threads = 1;
   std::string data_dir = kDefaultDataDir;
-  std::string report;  // where the JSON goes; empty: nowhere
+  std::string report;  // where the JSON goes, with the rank appended; empty: nowhere
   std::string name;    // of the run in the report; empty: the precision
 };
 

@@ -35,8 +35,8 @@ TEST(Flags, ReadsThemAll) {
   EXPECT_EQ(flags.train.epochs, 2);
   EXPECT_EQ(flags.train.batch_size, 8);
   EXPECT_EQ(flags.train.max_steps, 7);
-  EXPECT_EQ(flags.train.learning_rate, 0.5);
-  EXPECT_EQ(flags.train.weight_decay, 0);
+  EXPECT_EQ(flags.train.optimizer.learning_rate, 0.5);
+  EXPECT_EQ(flags.train.optimizer.weight_decay, 0);
   EXPECT_EQ(flags.train.seed, 9u);
   EXPECT_EQ(flags.train.threads, 2);
   EXPECT_EQ(flags.train.data_dir, "d");

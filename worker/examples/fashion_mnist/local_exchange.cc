@@ -7,35 +7,27 @@
 namespace syncline::fashion_mnist {
 namespace {
 
-using torch::optim::AdamWOptions;
-
 class LocalExchange final : public Exchange {
  public:
-  LocalExchange(std::span<const Parameter> parameters, double weight_decay)
+  LocalExchange(std::span<const Parameter> parameters, const OptimizerSettings& settings)
       : weights_(Wrap(parameters)),
-        optimizer_(weights_, AdamWOptions().weight_decay(weight_decay)) {}
+        optimizer_(weights_, torch::optim::AdamWOptions(settings.learning_rate)
+                                 .weight_decay(settings.weight_decay)) {}
 
   int64_t step() const override { return step_; }
 
-  absl::Status BeginStep(const StepSettings& settings) override {
-    for (auto& group : optimizer_.param_groups()) {
-      static_cast<AdamWOptions&>(group.options()).lr(settings.learning_rate);
-    }
-    return absl::OkStatus();
-  }
-
   absl::Status WaitForWeights(size_t /*parameter*/) override { return absl::OkStatus(); }
 
-  absl::Status PushGradient(size_t parameter, std::span<const float> gradient) override {
+  absl::Status PushGradient(size_t parameter, std::span<const float> gradient,
+                            int64_t /*samples*/) override {
     torch::Tensor& weight = weights_[parameter];
     weight.mutable_grad() =
-        torch::from_blob(const_cast<float*>(gradient.data()), weight.sizes()).clone();
+        torch::from_blob(const_cast<float*>(gradient.data()), weight.sizes());
     return absl::OkStatus();
   }
 
   absl::Status EndStep() override {
     optimizer_.step();
-    optimizer_.zero_grad();
     ++step_;
     return absl::OkStatus();
   }
@@ -60,8 +52,8 @@ class LocalExchange final : public Exchange {
 }  // namespace
 
 std::unique_ptr<Exchange> MakeLocalExchange(std::span<const Parameter> parameters,
-                                            double weight_decay) {
-  return std::make_unique<LocalExchange>(parameters, weight_decay);
+                                            const OptimizerSettings& settings) {
+  return std::make_unique<LocalExchange>(parameters, settings);
 }
 
 }  // namespace syncline::fashion_mnist

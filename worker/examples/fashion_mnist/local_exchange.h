@@ -6,11 +6,12 @@
 #include <span>
 
 #include "worker/examples/fashion_mnist/exchange.h"
+#include "worker/examples/fashion_mnist/optimizer_settings.h"
 
 namespace syncline::fashion_mnist {
 
 // The values of `parameters` must outlive the exchange.
 std::unique_ptr<Exchange> MakeLocalExchange(std::span<const Parameter> parameters,
-                                            double weight_decay);
+                                            const OptimizerSettings& settings);
 
 }  // namespace syncline::fashion_mnist

@@ -80,6 +80,7 @@ class Model::Network {
                                         std::span<const uint32_t> batch,
                                         Exchange& exchange) {
     exchange_ = &exchange;
+    batch_size_ = static_cast<int64_t>(batch.size());
     status_ = absl::OkStatus();
     torch::Tensor labels = Labels(samples, batch);
     torch::Tensor logits;
@@ -121,6 +122,7 @@ class Model::Network {
     parameters_.push_back(
         {.name = std::move(name), .shape = host.sizes().vec(), .values = HostSpan(host)});
     hosts_.push_back(host);
+    gradients_.push_back(torch::empty_like(host));
     // On a CPU the leaf is the host tensor itself, on a GPU a copy.
     leaves_.push_back(host.to(device_).detach().requires_grad_());
     leaves_.back().register_hook(
@@ -139,8 +141,8 @@ class Model::Network {
 
   void Push(size_t index, const torch::Tensor& gradient) {
     if (exchange_ == nullptr || !status_.ok()) return;
-    const torch::Tensor host = gradient.to(torch::kCPU, torch::kFloat32).contiguous();
-    status_ = exchange_->PushGradient(index, HostSpan(host));
+    gradients_[index].copy_(gradient);
+    status_ = exchange_->PushGradient(index, HostSpan(gradients_[index]), batch_size_);
   }
 
   torch::Tensor Convolve(const torch::Tensor& input, size_t layer, int64_t stride = 1,
@@ -190,8 +192,11 @@ class Model::Network {
   std::vector<Parameter> parameters_;
   std::vector<torch::Tensor> hosts_;   // what parameters_ points to
   std::vector<torch::Tensor> leaves_;  // what autograd differentiates by
+  std::vector<torch::Tensor>
+      gradients_;  // pushed, until the next step; autograd reuses its own
   // Only set during a training step, for the hooks.
   Exchange* exchange_ = nullptr;
+  int64_t batch_size_ = 0;
   absl::Status status_;
 };
 

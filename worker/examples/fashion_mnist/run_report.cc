@@ -1,11 +1,14 @@
 #include "worker/examples/fashion_mnist/run_report.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -20,6 +23,7 @@ constexpr double kMiB = 1024.0 * 1024.0;
 Json ToJsonValue(const RunReport& report) {
   return {{"name", report.name},
           {"precision", report.precision},
+          {"rank", report.rank},
           {"workers", report.workers},
           {"steps", report.steps},
           {"parameters", report.parameters},
@@ -98,6 +102,7 @@ absl::StatusOr<RunReport> ParseRunReport(const std::string& json) {
   FieldReader reader(object);
   reader.Read("name", report.name);
   reader.Read("precision", report.precision);
+  reader.Read("rank", report.rank);
   reader.Read("workers", report.workers);
   reader.Read("steps", report.steps);
   reader.Read("parameters", report.parameters);
@@ -109,6 +114,33 @@ absl::StatusOr<RunReport> ParseRunReport(const std::string& json) {
   reader.Read("bytes_pulled", report.bytes_pulled);
   if (!reader.status().ok()) return reader.status();
   return report;
+}
+
+absl::StatusOr<std::vector<RunReport>> MergeRanks(const std::vector<RunReport>& reports) {
+  std::vector<RunReport> merged;
+  std::set<std::pair<std::string, int64_t>> seen;
+  for (const RunReport& report : reports) {
+    if (!seen.emplace(report.name, report.rank).second) {
+      return absl::InvalidArgumentError(absl::StrCat("two reports of rank ", report.rank,
+                                                     " of run '", report.name, "'"));
+    }
+    auto run = std::ranges::find(merged, report.name, &RunReport::name);
+    if (run == merged.end()) {
+      merged.push_back(report);
+      continue;
+    }
+    const int64_t pushed = run->bytes_pushed + report.bytes_pushed;
+    const int64_t pulled = run->bytes_pulled + report.bytes_pulled;
+    if (report.rank == 0) *run = report;
+    run->bytes_pushed = pushed;
+    run->bytes_pulled = pulled;
+  }
+  for (const RunReport& run : merged) {
+    if (run.rank == 0) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("run '", run.name, "' has no report of rank 0"));
+  }
+  return merged;
 }
 
 std::string SummaryJson(const std::vector<RunReport>& reports) {
@@ -124,6 +156,10 @@ std::string SummaryTable(const std::vector<RunReport>& reports) {
   for (const RunReport& report : reports) table += TableRow(report);
   if (reports.size() > 1) table += ComparisonRow(reports.back(), reports.front());
   return table;
+}
+
+std::string RankPath(const std::string& path, int64_t rank) {
+  return rank == 0 ? path : absl::StrCat(path, ".rank", rank);
 }
 
 absl::StatusOr<RunReport> ReadRunReport(const std::string& path) {

@@ -52,6 +52,40 @@ TEST(RunReport, RefusesWhatIsNoObject) {
   }
 }
 
+TEST(RunReport, MergesTheBytesOfAllRanksIntoTheReportOfRankZero) {
+  RunReport helper = Example("fp32");
+  helper.rank = 1;
+  helper.accuracy = 0;
+  helper.bytes_pushed = 5;
+  helper.bytes_pulled = 7;
+  for (const auto& order : {std::vector{Example("fp32"), helper, Example("bf16")},
+                            std::vector{helper, Example("fp32"), Example("bf16")}}) {
+    const absl::StatusOr<std::vector<RunReport>> runs = MergeRanks(order);
+    ASSERT_TRUE(runs.ok()) << runs.status();
+    ASSERT_EQ(runs->size(), 2u);
+    EXPECT_EQ(runs->at(0).name, "fp32");
+    EXPECT_EQ(runs->at(0).rank, 0);
+    EXPECT_EQ(runs->at(0).accuracy, 0.9125);
+    EXPECT_EQ(runs->at(0).bytes_pushed, 3'000'000'005);
+    EXPECT_EQ(runs->at(0).bytes_pulled, 2000 * kMiB + 7);
+    EXPECT_EQ(runs->at(1).bytes_pushed, 3'000'000'000);
+  }
+}
+
+TEST(RunReport, MergeRefusesARunWithoutRankZeroAndARankTwice) {
+  RunReport helper = Example("fp32");
+  helper.rank = 1;
+  EXPECT_THAT(std::string(MergeRanks({helper}).status().message()),
+              HasSubstr("no report of rank 0"));
+  EXPECT_THAT(std::string(MergeRanks({helper, helper}).status().message()),
+              HasSubstr("two reports of rank 1"));
+}
+
+TEST(RunReport, EveryRankHasItsOwnFile) {
+  EXPECT_EQ(RankPath("a.json", 0), "a.json");
+  EXPECT_EQ(RankPath("a.json", 3), "a.json.rank3");
+}
+
 TEST(RunReport, SummaryHoldsEveryRun) {
   const auto json =
       nlohmann::json::parse(SummaryJson({Example("fp32"), Example("bf16")}));

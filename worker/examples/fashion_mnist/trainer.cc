@@ -54,10 +54,6 @@ class Loop {
     const int64_t step = parts_.exchange.step();
     const std::span<const uint32_t> batch = parts_.plan.Batch(step);
     const auto samples = static_cast<int64_t>(batch.size());
-    SYNCLINE_RETURN_IF_ERROR(parts_.exchange.BeginStep(
-        {.learning_rate =
-             LearningRate(step, options_.total_steps, options_.learning_rate),
-         .samples = samples}));
     SYNCLINE_ASSIGN_OR_RETURN(
         const BatchResult result,
         parts_.model.TrainStep(parts_.dataset.train, batch, parts_.exchange));
@@ -94,14 +90,6 @@ class Loop {
 };
 
 }  // namespace
-
-double LearningRate(int64_t step, int64_t total_steps, double highest) {
-  const double warm_up = std::max(1.0, 0.1 * static_cast<double>(total_steps));
-  const double done = static_cast<double>(step);
-  if (done < warm_up) return highest * (done + 1) / (warm_up + 1);
-  return highest * (static_cast<double>(total_steps) - done) /
-         (static_cast<double>(total_steps) - warm_up + 1);
-}
 
 absl::StatusOr<TrainResult> Train(const TrainParts& parts, const TrainOptions& options) {
   return Loop(parts, options).Run();

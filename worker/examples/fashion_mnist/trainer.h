@@ -15,7 +15,6 @@ namespace syncline::fashion_mnist {
 
 struct TrainOptions {
   int64_t total_steps = 0;
-  double learning_rate = 0;  // the highest of the schedule
   bool shows_progress = false;
   int world_size = 1;
 };
@@ -35,9 +34,6 @@ struct TrainResult {
   double seconds = 0;
   double samples_per_second = 0;  // of all workers
 };
-
-// Rises over the first tenth of the steps, then falls to zero, both linearly.
-double LearningRate(int64_t step, int64_t total_steps, double highest);
 
 // Trains from exchange.step() to the last step and leaves the final weights in the model.
 // CANCELLED: a stop signal came.

@@ -65,11 +65,11 @@ enum class NonfiniteSteps { kApply, kSkip };
 struct SessionOptions {
   std::string coordinator = "127.0.0.1:7070";  // SYNCLINE_COORDINATOR
   std::string job = "default";                 // SYNCLINE_JOB
-  std::string run_id;                          // SYNCLINE_RUN_ID: two runs may not share one job name
+  std::string run_id = {};                       // SYNCLINE_RUN_ID: two runs may not share one job name
   uint32_t rank = 0;        // RANK, or the first of its usual substitutes (see FromEnv)
   uint32_t world_size = 1;  // WORLD_SIZE: the job begins when so many workers have joined
 
-  OptimizerOptions optimizer;
+  OptimizerOptions optimizer = {};
   std::string push_codec = "bf16";     // "fp32", "bf16": gradients on the wire
   std::string publish_codec = "bf16";  // "fp32", "bf16": weights on the wire
   double clip_global_norm = 0;         // 0: no clipping
@@ -79,8 +79,10 @@ struct SessionOptions {
   // How long Start may wait for the other workers.
   absl::Duration start_timeout = absl::Minutes(10);
   // Mutual TLS: SYNCLINE_TLS_CERT, SYNCLINE_TLS_KEY, SYNCLINE_TLS_CA. Empty: plain text.
-  std::string tls_cert, tls_key, tls_ca;
-  Logger log;
+  std::string tls_cert = {};
+  std::string tls_key = {};
+  std::string tls_ca = {};
+  Logger log = {};
 
   // From the environment that `syncline run`, torchrun, Slurm, Kubernetes indexed jobs and Open MPI set.
   // The rank comes from the first of RANK, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID, VC_TASK_INDEX,

@@ -30,10 +30,10 @@ struct UcxOptions {
   Reach reach = Reach::kHostOnly;
   // How often UCX looks whether the process behind an idle endpoint still exists.
   absl::Duration keepalive = absl::Seconds(1);
-  Logger log;  // refused messages
+  Logger log = {};  // refused messages
   // Payloads that lie in this arena are not sent but lent to peers of this host. Null:
   // none is.
-  std::shared_ptr<SharedArena> arena;
+  std::shared_ptr<SharedArena> arena = nullptr;
 };
 
 // `receiver` outlives the transport. Unavailable when UCX finds no usable device.

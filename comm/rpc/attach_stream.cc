@@ -1,0 +1,72 @@
+#include "comm/rpc/attach_stream.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+#include "comm/rpc/channel.h"
+#include "comm/rpc/status.h"
+#include "comm/rpc/timeouts.h"
+
+namespace syncline {
+
+absl::StatusOr<std::unique_ptr<AttachStream>> AttachStream::Open(const AttachOptions& options,
+                                                                 AttachCallbacks callbacks) {
+  std::unique_ptr<AttachStream> self(new AttachStream);
+  self->address_ = options.address;
+  SYNCLINE_ASSIGN_OR_RETURN(
+      self->channel_,
+      CreateChannel(options.address, options.tls, RpcTimeouts::From(options.timeouts)));
+  SYNCLINE_RETURN_IF_ERROR(
+      WaitUntilConnected(*self->channel_, options.address, options.timeouts.connect_timeout));
+  self->stub_ = v1::Coordinator::NewStub(self->channel_);
+  self->stream_ = self->stub_->Attach(&self->context_);
+  self->reader_ = std::thread(
+      [stream = self.get(), callbacks = std::move(callbacks)] { stream->Read(callbacks); });
+  return self;
+}
+
+AttachStream::~AttachStream() { Close(); }
+
+void AttachStream::Read(const AttachCallbacks& callbacks) {
+  v1::CoordinatorMessage message;
+  while (stream_->Read(&message)) callbacks.on_message(message);
+  bool closing = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    writable_ = false;
+    closing = closing_;
+  }
+  absl::Status status = FromGrpcStatus(stream_->Finish());
+  if (absl::IsUnavailable(status) && FailureOf(status) == Failure::kNone) {
+    status = WithFailure(absl::UnavailableError(absl::StrCat("lost the coordinator at ", address_, " (",
+                                                             std::string(status.message()), ")")),
+                         Failure::kRetryable);
+  }
+  if (!closing) callbacks.on_end(status);
+  absl::MutexLock lock(&mutex_);
+  ended_ = true;
+}
+
+bool AttachStream::Send(const v1::MemberMessage& message) {
+  absl::MutexLock lock(&mutex_);
+  if (!writable_) return false;
+  writable_ = stream_->Write(message);
+  return writable_;
+}
+
+void AttachStream::Close(absl::Duration grace) {
+  if (!reader_.joinable()) return;
+  {
+    absl::MutexLock lock(&mutex_);
+    closing_ = true;
+    if (writable_) stream_->WritesDone();
+    writable_ = false;
+    mutex_.AwaitWithTimeout(absl::Condition(&ended_), grace);
+  }
+  context_.TryCancel();
+  reader_.join();
+}
+
+}  // namespace syncline

@@ -1,0 +1,78 @@
+// A member's stream to the coordinator (proto/coordinator.proto, Attach): what servers and workers share.
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(auto stream, AttachStream::Open(
+//       {.address = "10.0.0.1:7070", .timeouts = timeouts},
+//       {.on_message = [&](const v1::CoordinatorMessage& message) { ... },
+//        .on_end = [&](const absl::Status& status) { ... }}));
+//   stream->Send(hello);
+//   ...
+//   stream->Close();
+//
+// Thread safety: Send from any thread. Callbacks run on the stream's own thread, one at a time; on_end
+// is the last one, called exactly once unless Close came first. Close must not be called from a callback.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "comm/base/timeouts.h"
+#include "comm/rpc/tls.h"
+#include "grpcpp/client_context.h"
+#include "grpcpp/support/sync_stream.h"
+#include "proto/coordinator.grpc.pb.h"
+
+namespace syncline {
+
+// Both sides of a stream must speak the same version; proto/README.md says when it changes.
+inline constexpr uint32_t kProtocolVersion = 1;
+
+struct AttachOptions {
+  std::string address;  // of the coordinator
+  TlsOptions tls;
+  Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
+};
+
+struct AttachCallbacks {
+  std::function<void(const v1::CoordinatorMessage&)> on_message;
+  // Why the stream ended: a refusal or drop by the coordinator, or Unavailable when it is gone.
+  std::function<void(const absl::Status&)> on_end;
+};
+
+class AttachStream {
+ public:
+  // Failure::kUnreachable when the coordinator does not answer within the connect timeout.
+  static absl::StatusOr<std::unique_ptr<AttachStream>> Open(const AttachOptions& options,
+                                                            AttachCallbacks callbacks);
+  ~AttachStream();  // closes
+
+  // False when the stream has ended; on_end says why.
+  bool Send(const v1::MemberMessage& message) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Says that nothing more will be sent, waits up to `grace` for the coordinator to end the stream, and
+  // cancels it otherwise. The second call does nothing.
+  void Close(absl::Duration grace = absl::ZeroDuration()) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  AttachStream() = default;
+  void Read(const AttachCallbacks& callbacks);
+
+  std::string address_;
+  std::shared_ptr<grpc::Channel> channel_;
+  std::unique_ptr<v1::Coordinator::Stub> stub_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::MemberMessage, v1::CoordinatorMessage>> stream_;
+  std::thread reader_;
+
+  absl::Mutex mutex_;
+  bool writable_ ABSL_GUARDED_BY(mutex_) = true;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace syncline

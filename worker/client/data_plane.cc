@@ -1,0 +1,176 @@
+#include "worker/client/data_plane.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+#include "comm/transport/message.h"
+
+namespace syncline {
+namespace {
+
+// Fine enough for the exchange's first back-off, rare enough to cost nothing.
+constexpr absl::Duration kTickPeriod = absl::Milliseconds(10);
+
+// Publications in landing and BF16 blocks on their way out: twice the default window.
+constexpr size_t kPoolBytes = 2 * kDefaultWindowBytes;
+
+}  // namespace
+
+DataPlane::DataPlane(DataPlaneOptions options, DataPlaneEvents events)
+    : options_(std::move(options)), events_(std::move(events)), pool_(kPoolBytes) {}
+
+absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Start(DataPlaneOptions options,
+                                                            std::vector<std::span<float>> weights,
+                                                            DataPlaneEvents events) {
+  std::unique_ptr<DataPlane> self(new DataPlane(std::move(options), std::move(events)));
+  DataPlane* plane = self.get();
+  const UcxOptions ucx{.reach = plane->options_.reach, .log = plane->options_.log};
+  SYNCLINE_ASSIGN_OR_RETURN(
+      self->loop_,
+      TransportLoop::Start([plane, ucx] { return CreateUcxTransport(ucx, *plane); }, {}));
+  plane->loop_->Post([plane, weights = std::move(weights)](Transport& transport) mutable {
+    plane->Open(transport, std::move(weights));
+  });
+  plane->loop_->Every(kTickPeriod, [plane](Transport& transport) { plane->Tick(transport); });
+  return self;
+}
+
+DataPlane::~DataPlane() { Stop(); }
+
+void DataPlane::Stop() {
+  if (loop_ == nullptr) return;
+  loop_->Post([this](Transport&) {
+    failed_ = true;
+    peers_.clear();
+  });
+  loop_->Stop();
+  loop_ = nullptr;
+}
+
+void DataPlane::Open(Transport& transport, std::vector<std::span<float>> weights) {
+  peers_.resize(options_.shard_addresses.size());
+  ExchangeOptions exchange = options_.exchange;
+  for (uint32_t shard = 0; shard < peers_.size(); ++shard) {
+    if (const absl::Status status = Connect(transport, shard); !status.ok()) return Fail(status);
+    if (!peers_[shard].endpoint->IsLocal()) exchange.checksum = Checksum::kHeaderAndPayload;
+  }
+  exchange_ = std::make_unique<Exchange>(exchange, std::move(weights), pool_);
+  Run(exchange_->Start(clock_.Now()));
+}
+
+absl::Status DataPlane::Connect(Transport& transport, uint32_t shard) {
+  Peer& peer = peers_[shard];
+  peer.reconnect_at = absl::InfiniteDuration();
+  // The server may only have lost this connection: try again until the coordinator gives its verdict.
+  const auto on_failure = [this, shard](const absl::Status& status) {
+    options_.log.Warning("lost the connection to a shard",
+                         {{"shard", shard}, {"error", std::string(status.message())}});
+    peers_[shard].reconnect_at = clock_.Now() + options_.timeouts.heartbeat_interval;
+  };
+  SYNCLINE_ASSIGN_OR_RETURN(peer.endpoint, transport.Connect(options_.shard_addresses[shard],
+                                                             {.on_failure = on_failure}));
+  SayHello(transport, shard);
+  return absl::OkStatus();
+}
+
+void DataPlane::SayHello(Transport& transport, uint32_t shard) {
+  const ExchangeOptions& exchange = options_.exchange;
+  MessageHeader header;
+  header.kind = static_cast<uint16_t>(MessageKind::kHello);
+  header.job = exchange.job;
+  header.rank = exchange.rank;
+  header.incarnation = exchange.incarnation;
+  header.epoch = exchange.epoch;
+  header.session_key = exchange.session_key;
+  header.shard = shard;
+  const std::string& address = transport.address();
+  const Buffer payload =
+      Buffer::CopyOf(std::as_bytes(std::span<const char>(address.data(), address.size())));
+  peers_[shard].endpoint->Send(SealHeader(header), {Slice::Of(payload)},
+                               [](const absl::Status&) {});
+}
+
+void DataPlane::Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples) {
+  loop_->Post([this, tensor, gradient, samples](Transport&) {
+    if (exchange_ != nullptr) Run(exchange_->Push(tensor, gradient, samples, clock_.Now()));
+  });
+}
+
+void DataPlane::EpochChanged(uint64_t epoch, SeedRole role) {
+  loop_->Post([this, epoch, role](Transport&) {
+    if (exchange_ != nullptr) Run(exchange_->EpochChanged(epoch, role, clock_.Now()));
+  });
+}
+
+void DataPlane::Tick(Transport& transport) {
+  if (failed_ || exchange_ == nullptr) return;
+  const absl::Duration now = clock_.Now();
+  for (uint32_t shard = 0; shard < peers_.size(); ++shard) {
+    if (peers_[shard].reconnect_at > now) continue;
+    if (const absl::Status status = Connect(transport, shard); !status.ok()) return Fail(status);
+  }
+  Run(exchange_->Tick(now));
+}
+
+void DataPlane::Run(ExchangeOutputs outputs) {
+  for (ExchangeOutput& output : outputs) {
+    if (failed_) return;
+    if (auto* send = std::get_if<ExchangeSend>(&output)) Send(std::move(*send));
+    if (auto* ready = std::get_if<ExchangeReady>(&output)) {
+      PublishProgress();
+      events_.on_ready(ready->tensor);
+    }
+    if (auto* failed = std::get_if<ExchangeFailed>(&output)) Fail(failed->status);
+  }
+  if (exchange_ != nullptr) PublishProgress();
+}
+
+void DataPlane::Send(ExchangeSend send) {
+  const uint32_t block = send.header.block;
+  const auto done = [this, block](const absl::Status&) {
+    // Whether it arrived is not told here: the exchange repeats what is not acknowledged.
+    if (!failed_) Run(exchange_->SendDone(block));
+  };
+  peers_[send.shard].endpoint->Send(SealHeader(send.header), std::move(send.payload), done);
+}
+
+absl::StatusOr<Buffer> DataPlane::Allocate(ByteView header, size_t payload_bytes) {
+  SYNCLINE_ASSIGN_OR_RETURN(const MessageHeader parsed, ParseHeader(header));
+  if (exchange_ == nullptr) return absl::FailedPreconditionError("not started");
+  const size_t limit = exchange_->MaxPayloadBytes(parsed);
+  if (payload_bytes > limit) {
+    return absl::InvalidArgumentError(absl::StrCat("payload of ", payload_bytes,
+                                                   " bytes where at most ", limit, " can be meant"));
+  }
+  return pool_.Allocate(payload_bytes);
+}
+
+void DataPlane::OnMessage(ByteView header, Buffer payload) {
+  const auto parsed = ParseHeader(header);
+  if (!parsed.ok() || failed_ || exchange_ == nullptr) return;
+  Run(exchange_->OnMessage(*parsed, payload, clock_.Now()));
+}
+
+void DataPlane::Fail(const absl::Status& status) {
+  if (failed_) return;
+  failed_ = true;
+  events_.on_failed(status);
+}
+
+void DataPlane::PublishProgress() {
+  all_held_.store(exchange_->AllHeld(), std::memory_order_relaxed);
+  const ExchangeStats& stats = exchange_->stats();
+  bytes_pushed_.store(stats.bytes_pushed, std::memory_order_relaxed);
+  bytes_pulled_.store(stats.bytes_pulled, std::memory_order_relaxed);
+  resent_blocks_.store(stats.resent_blocks, std::memory_order_relaxed);
+}
+
+ExchangeStats DataPlane::stats() const {
+  return {.bytes_pushed = bytes_pushed_.load(std::memory_order_relaxed),
+          .bytes_pulled = bytes_pulled_.load(std::memory_order_relaxed),
+          .resent_blocks = resent_blocks_.load(std::memory_order_relaxed)};
+}
+
+}  // namespace syncline

@@ -1,0 +1,94 @@
+// The data plane of a session: the thread that runs the transport and the exchange.
+//
+// Thread safety: every public method may be called from any thread. Events are called on the loop thread
+// and must not block.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "comm/base/buffer.h"
+#include "comm/base/env.h"
+#include "comm/base/log.h"
+#include "comm/base/timeouts.h"
+#include "comm/transport/loop.h"
+#include "comm/transport/transport.h"
+#include "comm/transport/ucx/ucx.h"
+#include "worker/client/exchange.h"
+
+namespace syncline {
+
+struct DataPlaneOptions {
+  Reach reach = Reach::kHostOnly;
+  Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
+  std::vector<std::string> shard_addresses = {};
+  ExchangeOptions exchange;
+  Logger log;
+};
+
+struct DataPlaneEvents {
+  std::function<void(uint32_t tensor)> on_ready;
+  std::function<void(const absl::Status&)> on_failed;
+};
+
+class DataPlane : private Receiver {
+ public:
+  // Connects to all shards and begins to seed or receive `weights`.
+  static absl::StatusOr<std::unique_ptr<DataPlane>> Start(DataPlaneOptions options,
+                                                          std::vector<std::span<float>> weights,
+                                                          DataPlaneEvents events);
+  ~DataPlane() override;
+
+  void Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples);
+  void EpochChanged(uint64_t epoch, SeedRole role);
+  void Stop();
+
+  bool all_held() const { return all_held_.load(std::memory_order_relaxed); }
+  ExchangeStats stats() const;
+
+ private:
+  struct Peer {
+    std::unique_ptr<Endpoint> endpoint;
+    absl::Duration reconnect_at = absl::InfiniteDuration();
+  };
+
+  DataPlane(DataPlaneOptions options, DataPlaneEvents events);
+  void Open(Transport& transport, std::vector<std::span<float>> weights);
+  absl::Status Connect(Transport& transport, uint32_t shard);
+  void SayHello(Transport& transport, uint32_t shard);
+  void Tick(Transport& transport);
+  void Run(ExchangeOutputs outputs);
+  void Send(ExchangeSend send);
+  void Fail(const absl::Status& status);
+  void PublishProgress();
+
+  absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
+  void OnMessage(ByteView header, Buffer payload) override;
+
+  const DataPlaneOptions options_;
+  const DataPlaneEvents events_;
+  const SteadyClock clock_;
+  std::unique_ptr<TransportLoop> loop_;
+
+  // Of the loop thread.
+  BufferPool pool_;
+  std::unique_ptr<Exchange> exchange_;
+  std::vector<Peer> peers_ = {};
+  bool failed_ = false;
+
+  // Written by the loop thread, read by anyone.
+  std::atomic<bool> all_held_ = false;
+  std::atomic<uint64_t> bytes_pushed_ = 0;
+  std::atomic<uint64_t> bytes_pulled_ = 0;
+  std::atomic<uint64_t> resent_blocks_ = 0;
+};
+
+}  // namespace syncline

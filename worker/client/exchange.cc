@@ -1,0 +1,351 @@
+#include "worker/client/exchange.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/check.h"
+
+namespace syncline {
+namespace {
+
+// Seeds come before step 0; a step of their own keeps a late acknowledgement of a seed from passing for
+// one of the first contribution.
+constexpr uint64_t kSeedStep = ~uint64_t{0};
+
+// A refusal that time heals is first repeated after so long, doubling up to the retry interval.
+constexpr absl::Duration kFirstBackoff = absl::Milliseconds(5);
+
+// A contribution that is held waits for other workers, which may take long: ask less often.
+constexpr int kHeldPatience = 4;
+
+std::vector<uint64_t> ElementCounts(const std::vector<std::span<float>>& weights) {
+  std::vector<uint64_t> counts;
+  for (const auto& tensor : weights) counts.push_back(tensor.size());
+  return counts;
+}
+
+}  // namespace
+
+Exchange::Exchange(const ExchangeOptions& options, std::vector<std::span<float>> weights,
+                   BufferPool& pool)
+    : options_(options), pool_(pool), shards_(options.shards), epoch_(options.epoch) {
+  const std::vector<BlockRange> ranges = CutIntoBlocks(ElementCounts(weights));
+  SYNCLINE_CHECK(ranges.size() == options_.shard_of_block.size());
+  for (const auto& tensor : weights) tensors_.push_back({.weights = tensor});
+  for (uint32_t id = 0; id < ranges.size(); ++id) {
+    SYNCLINE_CHECK(options_.shard_of_block[id] < options_.shards);
+    Tensor& tensor = tensors_[ranges[id].tensor];
+    if (tensor.blocks++ == 0) tensor.first_block = id;
+    blocks_.push_back({.range = ranges[id],
+                       .shard = options_.shard_of_block[id],
+                       .wanted = options_.first_step});
+  }
+}
+
+ExchangeOutputs Exchange::Start(absl::Duration now) {
+  ExchangeOutputs outputs;
+  for (uint32_t id = 0; id < blocks_.size(); ++id) {
+    if (options_.role == SeedRole::kSeeder) {
+      Enqueue(id, MessageKind::kSeed);
+    } else {
+      SendPull(id, now, outputs);
+    }
+  }
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) Pump(shard, now, outputs);
+  for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) ReportIfReady(tensor, outputs);
+  return outputs;
+}
+
+ExchangeOutputs Exchange::Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples,
+                               absl::Duration now) {
+  ExchangeOutputs outputs;
+  Tensor& state = tensors_[tensor];
+  SYNCLINE_CHECK(state.ready && gradient.size() == state.weights.size());
+  state.gradient = gradient;
+  state.samples = samples;
+  state.ready = false;
+  for (uint32_t id = state.first_block; id < state.first_block + state.blocks; ++id) {
+    blocks_[id].wanted = blocks_[id].version + 1;
+    Enqueue(id, MessageKind::kPush);
+  }
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) Pump(shard, now, outputs);
+  ReportIfReady(tensor, outputs);  // a tensor without elements has no block to wait for
+  return outputs;
+}
+
+void Exchange::SetPhase(Block& block, Phase phase) {
+  const auto is_unheld = [](Phase p) { return p == Phase::kQueued || p == Phase::kSent; };
+  if (is_unheld(block.phase)) --unheld_;
+  if (is_unheld(phase)) ++unheld_;
+  block.phase = phase;
+}
+
+void Exchange::Enqueue(uint32_t id, MessageKind kind) {
+  Block& block = blocks_[id];
+  block.kind = kind;
+  SetPhase(block, Phase::kQueued);
+  block.due = absl::InfiniteDuration();
+  shards_[block.shard].queued.insert(id);
+}
+
+// A block larger than what is left of the window still goes when nothing else is under way.
+void Exchange::Pump(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs) {
+  ShardQueue& queue = shards_[shard];
+  while (!failed_ && !queue.queued.empty() && queue.window_used < options_.window_bytes) {
+    const uint32_t id = *queue.queued.begin();
+    queue.queued.erase(queue.queued.begin());
+    SendBlock(id, now, outputs);
+  }
+}
+
+void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) {
+  Block& block = blocks_[id];
+  const bool is_seed = block.kind == MessageKind::kSeed;
+  ExchangeSend send{.shard = block.shard,
+                    .header = HeaderFor(id, block.kind, is_seed ? kSeedStep : block.version),
+                    .payload = Encode(block, block.kind)};
+  send.header.samples = is_seed ? 0 : tensors_[block.range.tensor].samples;
+  SetPhase(block, Phase::kSent);
+  block.sent_epoch = epoch_;
+  block.window_bytes = PayloadBytes(send.payload);
+  block.due = now + options_.retry;
+  ++block.sends_in_use;
+  if (block.attempts++ > 0) ++stats_.resent_blocks;
+  shards_[block.shard].window_used += block.window_bytes;
+  stats_.bytes_pushed += block.window_bytes;
+  outputs.push_back(std::move(send));
+}
+
+void Exchange::SendPull(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) {
+  Block& block = blocks_[id];
+  block.kind = block.phase == Phase::kHeld ? block.kind : MessageKind::kPull;
+  SetPhase(block, Phase::kHeld);
+  block.sent_epoch = epoch_;
+  block.due = now + options_.retry * kHeldPatience;
+  ++block.sends_in_use;
+  outputs.push_back(ExchangeSend{.shard = block.shard,
+                                 .header = HeaderFor(id, MessageKind::kPull, block.wanted),
+                                 .payload = {}});
+}
+
+Payload Exchange::Encode(const Block& block, MessageKind kind) {
+  const Tensor& tensor = tensors_[block.range.tensor];
+  const BlockLabel label{.range = block.range,
+                         .step = kind == MessageKind::kSeed ? 0 : block.version,
+                         .epoch = epoch_};
+  if (kind == MessageKind::kSeed) {
+    const auto values = tensor.weights.subspan(block.range.first_element, block.range.elements);
+    // A copy: the first view may land in this memory while a repeated seed is still being sent.
+    return {Slice::Of(
+        Gather(EncodeBlock(*options_.seed_codec, label, values, options_.checksum, pool_)))};
+  }
+  const auto values = tensor.gradient.subspan(block.range.first_element, block.range.elements);
+  // Codec::Encode takes mutable values for error feedback; dense codecs do not write to them.
+  const std::span<float> gradient{const_cast<float*>(values.data()), values.size()};
+  return EncodeBlock(*options_.push_codec, label, gradient, options_.checksum, pool_);
+}
+
+MessageHeader Exchange::HeaderFor(uint32_t id, MessageKind kind, uint64_t step) const {
+  MessageHeader header;
+  header.kind = static_cast<uint16_t>(kind);
+  header.job = options_.job;
+  header.rank = options_.rank;
+  header.incarnation = options_.incarnation;
+  header.block = id;
+  header.epoch = epoch_;
+  header.step = step;
+  header.session_key = options_.session_key;
+  header.shard = blocks_[id].shard;
+  return header;
+}
+
+ExchangeOutputs Exchange::SendDone(uint32_t id) {
+  ExchangeOutputs outputs;
+  Block& block = blocks_[id];
+  SYNCLINE_CHECK(block.sends_in_use > 0);
+  --block.sends_in_use;
+  ReportIfReady(block.range.tensor, outputs);
+  return outputs;
+}
+
+ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, const Buffer& payload,
+                                    absl::Duration now) {
+  ExchangeOutputs outputs;
+  const bool is_ours = header.job == options_.job && header.rank == options_.rank &&
+                       header.incarnation == options_.incarnation &&
+                       header.session_key == options_.session_key &&
+                       header.block < blocks_.size();
+  if (failed_ || !is_ours) return outputs;
+  switch (static_cast<MessageKind>(header.kind)) {
+    case MessageKind::kAck:
+      OnAck(header, now, outputs);
+      break;
+    case MessageKind::kPublish:
+      OnPublish(header, payload, outputs);
+      break;
+    case MessageKind::kRefuse:
+      OnRefuse(header, now, outputs);
+      break;
+    default:
+      return outputs;  // only workers send the other kinds
+  }
+  Pump(blocks_[header.block].shard, now, outputs);
+  return outputs;
+}
+
+// The block is no longer queued or unacknowledged.
+void Exchange::LeaveWindow(uint32_t id, Phase next) {
+  Block& block = blocks_[id];
+  ShardQueue& queue = shards_[block.shard];
+  if (block.phase == Phase::kSent) queue.window_used -= block.window_bytes;
+  if (block.phase == Phase::kQueued) queue.queued.erase(id);
+  SetPhase(block, next);
+  block.due = absl::InfiniteDuration();
+}
+
+void Exchange::OnAck(const MessageHeader& header, absl::Duration now, ExchangeOutputs& outputs) {
+  Block& block = blocks_[header.block];
+  const bool is_under_way = block.phase == Phase::kSent || block.phase == Phase::kQueued;
+  const bool is_seed = block.kind == MessageKind::kSeed;
+  if (!is_under_way || header.step != (is_seed ? kSeedStep : block.version)) return;
+  LeaveWindow(header.block, Phase::kHeld);
+  block.attempts = 0;
+  block.due = now + options_.retry * kHeldPatience;
+  // The seeder, too, works with the published view, which may be rounded.
+  if (is_seed) SendPull(header.block, now, outputs);
+}
+
+void Exchange::OnPublish(const MessageHeader& header, const Buffer& payload,
+                         ExchangeOutputs& outputs) {
+  Block& block = blocks_[header.block];
+  stats_.bytes_pulled += payload.size();
+  const bool is_awaited = block.phase != Phase::kIdle && header.step >= block.wanted;
+  if (!is_awaited || !Land(header, payload, block)) return;  // repeated by its due time
+  LeaveWindow(header.block, Phase::kIdle);
+  block.version = header.step;
+  block.landed = true;
+  block.attempts = 0;
+  ReportIfReady(block.range.tensor, outputs);
+}
+
+bool Exchange::Land(const MessageHeader& header, const Buffer& payload, const Block& block) {
+  const BlockLabel label{.range = block.range, .step = header.step, .epoch = header.epoch};
+  const auto view = ParseBlock(payload.view(), label, *options_.publish_codec);
+  if (!view.ok()) return false;
+  const auto weights = tensors_[block.range.tensor].weights.subspan(block.range.first_element,
+                                                                    block.range.elements);
+  for (const TileView& tile : view->tiles) {
+    const auto out = weights.subspan(tile.first_element, tile.elements);
+    SYNCLINE_CHECK(view->codec->Decode(tile.bytes, out).ok());  // ParseBlock validated it
+  }
+  return true;
+}
+
+void Exchange::ReportIfReady(uint32_t id, ExchangeOutputs& outputs) {
+  Tensor& tensor = tensors_[id];
+  if (tensor.ready || failed_) return;
+  for (uint32_t b = tensor.first_block; b < tensor.first_block + tensor.blocks; ++b) {
+    const Block& block = blocks_[b];
+    if (block.phase != Phase::kIdle || !block.landed || block.sends_in_use > 0) return;
+  }
+  tensor.ready = true;
+  outputs.push_back(ExchangeReady{id});
+}
+
+void Exchange::OnRefuse(const MessageHeader& header, absl::Duration now,
+                        ExchangeOutputs& outputs) {
+  Block& block = blocks_[header.block];
+  const auto code = static_cast<RefuseCode>(header.code);
+  if (block.phase == Phase::kIdle) return;  // an answer to a repetition
+  switch (code) {
+    case RefuseCode::kStaleEpoch: {
+      const bool is_news = block.sent_epoch < header.epoch;
+      epoch_ = std::max(epoch_, header.epoch);
+      if (is_news) block.due = now;
+      break;
+    }
+    case RefuseCode::kFutureEpoch:
+    case RefuseCode::kNotSeeded:
+      block.due = std::min(block.due, now + Backoff(block));
+      ++block.attempts;
+      return;
+    case RefuseCode::kNotMember:
+      Fail(absl::AbortedError(absl::StrCat("worker ", options_.rank, " (incarnation ",
+                                           options_.incarnation, ") was dropped from the job in epoch ",
+                                           header.epoch, "; connect again to rejoin")),
+           outputs);
+      return;
+    default:
+      Fail(absl::InvalidArgumentError(absl::StrCat("shard ", header.shard, " refused ", Where(header.block),
+                                                   " at step ", header.step, ": ",
+                                                   RefuseCodeName(code))),
+           outputs);
+      return;
+  }
+  if (block.due <= now) {
+    ExchangeOutputs repeated = Tick(now);
+    std::move(repeated.begin(), repeated.end(), std::back_inserter(outputs));
+  }
+}
+
+absl::Duration Exchange::Backoff(const Block& block) const {
+  return std::min(options_.retry, kFirstBackoff * (1 << std::min(block.attempts, 16)));
+}
+
+ExchangeOutputs Exchange::EpochChanged(uint64_t epoch, SeedRole role, absl::Duration now) {
+  ExchangeOutputs outputs;
+  epoch_ = std::max(epoch_, epoch);
+  if (role == SeedRole::kReceiver || options_.first_step > 0) return outputs;
+  // The seeder before us died. What it seeded and we have seen stays; the rest gets our values.
+  for (uint32_t id = 0; id < blocks_.size(); ++id) {
+    if (!blocks_[id].landed && blocks_[id].kind == MessageKind::kPull) {
+      Enqueue(id, MessageKind::kSeed);
+    }
+  }
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) Pump(shard, now, outputs);
+  return outputs;
+}
+
+ExchangeOutputs Exchange::Tick(absl::Duration now) {
+  ExchangeOutputs outputs;
+  for (uint32_t id = 0; id < blocks_.size() && !failed_; ++id) {
+    Block& block = blocks_[id];
+    if (block.due > now) continue;
+    if (block.phase == Phase::kHeld) {
+      SendPull(id, now, outputs);
+    } else {
+      LeaveWindow(id, Phase::kQueued);
+      Enqueue(id, block.kind);
+    }
+  }
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) Pump(shard, now, outputs);
+  return outputs;
+}
+
+size_t Exchange::MaxPayloadBytes(const MessageHeader& header) const {
+  if (header.kind != static_cast<uint16_t>(MessageKind::kPublish)) return 0;
+  if (header.block >= blocks_.size()) return 0;
+  return MaxBlockBytes(*options_.publish_codec, blocks_[header.block].range.elements);
+}
+
+uint64_t Exchange::step() const {
+  uint64_t step = ~uint64_t{0};
+  for (const Block& block : blocks_) step = std::min(step, block.version);
+  return blocks_.empty() ? options_.first_step : step;
+}
+
+void Exchange::Fail(absl::Status status, ExchangeOutputs& outputs) {
+  failed_ = true;
+  outputs.push_back(ExchangeFailed{std::move(status)});
+}
+
+std::string Exchange::Where(uint32_t id) const {
+  const BlockRange& range = blocks_[id].range;
+  return absl::StrCat("tensor ", range.tensor, " elements [", range.first_element, ", ",
+                      range.first_element + range.elements, ")");
+}
+
+}  // namespace syncline

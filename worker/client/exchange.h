@@ -1,0 +1,170 @@
+// The exchange: a worker's side of the data path, as a pure state machine.
+//
+// It decides what to send to which shard and when to send it again, lands what the servers publish in the
+// tensors' weights, and says when a tensor is complete. No socket, clock or thread: Session feeds it
+// messages and times from one thread, and so does the simulation.
+//
+// Every block of a pushed tensor goes through: queued -> sent -> held (acknowledged) -> published. What is
+// not acknowledged within `retry` is sent again, which is harmless: a contribution counts once. What is
+// held but not published is asked for with kPull. Blocks leave each shard's queue in block order, so the
+// tensors declared first overtake; at most `window_bytes` per shard are unacknowledged.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "comm/base/buffer.h"
+#include "comm/base/tiling.h"
+#include "comm/codec/codec.h"
+#include "comm/codec/frame.h"
+#include "comm/transport/message.h"
+
+namespace syncline {
+
+// Whether this worker's values become the job's initial weights.
+enum class SeedRole { kReceiver, kSeeder };
+
+struct ExchangeOptions {
+  uint32_t job = 0;
+  uint32_t rank = 0;
+  uint32_t incarnation = 0;
+  uint64_t session_key = 0;
+  uint64_t epoch = 0;
+  uint64_t first_step = 0;
+  SeedRole role = SeedRole::kReceiver;
+  uint32_t shards = 0;
+  std::vector<uint32_t> shard_of_block = {};  // position = block id of CutIntoBlocks over the tensors
+  const Codec* push_codec = nullptr;
+  const Codec* publish_codec = nullptr;
+  const Codec* seed_codec = nullptr;  // FP32
+  Checksum checksum = Checksum::kHeaderOnly;
+  size_t window_bytes = kDefaultWindowBytes;
+  absl::Duration retry = absl::Seconds(1);
+};
+
+// To be sent to a shard. Once the payload's memory may be reused, tell SendDone(block).
+struct ExchangeSend {
+  uint32_t shard = 0;
+  MessageHeader header;
+  Payload payload;
+};
+// All blocks of the tensor hold the version that was waited for, and its memory is the caller's again.
+struct ExchangeReady {
+  uint32_t tensor = 0;
+};
+// The exchange is over.
+struct ExchangeFailed {
+  absl::Status status;
+};
+using ExchangeOutput = std::variant<ExchangeSend, ExchangeReady, ExchangeFailed>;
+using ExchangeOutputs = std::vector<ExchangeOutput>;
+
+struct ExchangeStats {
+  uint64_t bytes_pushed = 0;
+  uint64_t bytes_pulled = 0;
+  uint64_t resent_blocks = 0;
+};
+
+class Exchange {
+ public:
+  // `weights[i]` is the memory of tensor i: read when seeding, written when views land. `pool` and the
+  // weights outlive the exchange.
+  // REQUIRES: one shard, below options.shards, for each block of the tensors.
+  Exchange(const ExchangeOptions& options, std::vector<std::span<float>> weights, BufferPool& pool);
+
+  // Seeds or asks for all weights. ExchangeReady follows once for every tensor.
+  ExchangeOutputs Start(absl::Duration now);
+
+  // The gradient, a mean over `samples` samples, for the version that the tensor now holds. It stays
+  // unchanged until ExchangeReady.
+  // REQUIRES: the tensor is ready; gradient and weights have equal sizes.
+  ExchangeOutputs Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples,
+                       absl::Duration now);
+
+  // A message from a shard. Nothing in it is believed unchecked.
+  ExchangeOutputs OnMessage(const MessageHeader& header, const Buffer& payload, absl::Duration now);
+
+  // A payload given out in ExchangeSend is no longer in use.
+  ExchangeOutputs SendDone(uint32_t block);
+
+  ExchangeOutputs EpochChanged(uint64_t epoch, SeedRole role, absl::Duration now);
+
+  // Repeats what is overdue.
+  ExchangeOutputs Tick(absl::Duration now);
+
+  // The largest payload that a message with this header may carry.
+  size_t MaxPayloadBytes(const MessageHeader& header) const;
+
+  // The lowest version of all tensors: the step this worker computes.
+  uint64_t step() const;
+  bool IsReady(uint32_t tensor) const { return tensors_[tensor].ready; }
+  // Whether everything pushed is held by the servers: what is missing now is up to others.
+  bool AllHeld() const { return unheld_ == 0; }
+  uint64_t epoch() const { return epoch_; }
+  const ExchangeStats& stats() const { return stats_; }
+
+ private:
+  enum class Phase { kIdle, kQueued, kSent, kHeld };
+
+  struct Block {
+    BlockRange range = {};
+    uint32_t shard = 0;
+    Phase phase = Phase::kIdle;
+    MessageKind kind = MessageKind::kPull;  // what is under way: kSeed, kPush or kPull
+    uint64_t version = 0;                   // what `weights` holds
+    uint64_t wanted = 0;                    // what has to land for the tensor to be ready
+    bool landed = false;                    // `version` means something
+    uint64_t sent_epoch = 0;
+    size_t window_bytes = 0;  // of the window, while kSent
+    int sends_in_use = 0;     // payloads given out and not yet done
+    int attempts = 0;
+    absl::Duration due = absl::InfiniteDuration();  // when to repeat
+  };
+  struct Tensor {
+    uint32_t first_block = 0;
+    uint32_t blocks = 0;
+    std::span<float> weights = {};
+    std::span<const float> gradient = {};
+    uint32_t samples = 0;
+    bool ready = false;
+  };
+  struct ShardQueue {
+    std::set<uint32_t> queued;  // in block order: front layers first
+    size_t window_used = 0;
+  };
+
+  void SetPhase(Block& block, Phase phase);
+  void Enqueue(uint32_t block, MessageKind kind);
+  void Pump(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs);
+  void SendBlock(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
+  void SendPull(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
+  Payload Encode(const Block& block, MessageKind kind);
+  void LeaveWindow(uint32_t block, Phase next);
+  void OnAck(const MessageHeader& header, absl::Duration now, ExchangeOutputs& outputs);
+  void OnPublish(const MessageHeader& header, const Buffer& payload, ExchangeOutputs& outputs);
+  void OnRefuse(const MessageHeader& header, absl::Duration now, ExchangeOutputs& outputs);
+  bool Land(const MessageHeader& header, const Buffer& payload, const Block& block);
+  void ReportIfReady(uint32_t tensor, ExchangeOutputs& outputs);
+  void Fail(absl::Status status, ExchangeOutputs& outputs);
+  absl::Duration Backoff(const Block& block) const;
+  MessageHeader HeaderFor(uint32_t block, MessageKind kind, uint64_t step) const;
+  std::string Where(uint32_t block) const;
+
+  const ExchangeOptions options_;
+  BufferPool& pool_;
+  std::vector<Tensor> tensors_;
+  std::vector<Block> blocks_;
+  std::vector<ShardQueue> shards_;
+  uint32_t unheld_ = 0;  // blocks that are queued or sent
+  uint64_t epoch_;
+  bool failed_ = false;
+  ExchangeStats stats_;
+};
+
+}  // namespace syncline

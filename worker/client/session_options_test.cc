@@ -1,0 +1,88 @@
+// SessionOptions::FromEnv and the checks that need no coordinator.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <vector>
+
+#include "worker/client/session.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Starts each test without any of the variables, and puts nothing back: a test binary has its own
+// environment.
+class SessionOptionsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "VC_TASK_INDEX",
+                             "JOB_COMPLETION_INDEX", "WORLD_SIZE", "SYNCLINE_COORDINATOR",
+                             "SYNCLINE_FAILURE_TIMEOUT"}) {
+      unsetenv(name);
+    }
+  }
+};
+
+TEST_F(SessionOptionsTest, TakesTheFirstRankVariableThatIsSet) {
+  setenv("JOB_COMPLETION_INDEX", "7", 1);
+  EXPECT_EQ(SessionOptions::FromEnv()->rank, 7u);
+  setenv("SLURM_PROCID", "3", 1);
+  EXPECT_EQ(SessionOptions::FromEnv()->rank, 3u);
+  setenv("RANK", "1", 1);
+  EXPECT_EQ(SessionOptions::FromEnv()->rank, 1u);
+}
+
+TEST_F(SessionOptionsTest, NamesTheVariableThatMakesNoSense) {
+  setenv("WORLD_SIZE", "four", 1);
+  EXPECT_THAT(std::string(SessionOptions::FromEnv().status().message()), HasSubstr("WORLD_SIZE=four"));
+  unsetenv("WORLD_SIZE");
+  setenv("SYNCLINE_FAILURE_TIMEOUT", "soon", 1);
+  EXPECT_THAT(std::string(SessionOptions::FromEnv().status().message()),
+              HasSubstr("SYNCLINE_FAILURE_TIMEOUT=soon"));
+}
+
+TEST_F(SessionOptionsTest, RefusesUnknownCodecsAndRanksOutOfRange) {
+  EXPECT_FALSE(Session::Create({.push_codec = "int3"}).ok());
+  EXPECT_FALSE(Session::Create({.rank = 1u << 20}).ok());
+  EXPECT_FALSE(Session::Create({.world_size = 0}).ok());
+  EXPECT_FALSE(Session::Create({.failure_timeout = absl::Milliseconds(1)}).ok());
+}
+
+TEST_F(SessionOptionsTest, DeclareChecksShapeAndName) {
+  auto session = Session::Create({});
+  ASSERT_TRUE(session.ok());
+  std::vector<float> weights(6);
+  EXPECT_EQ(*(*session)->Declare({.name = "a", .shape = {2, 3}}, weights), 0u);
+  EXPECT_TRUE(absl::IsAlreadyExists((*session)->Declare({.name = "a", .shape = {6}}, weights).status()));
+  EXPECT_THAT(
+      std::string((*session)->Declare({.name = "b", .shape = {2, 4}}, weights).status().message()),
+      HasSubstr("'b' of shape [2, 4] comes with 6 weights"));
+  EXPECT_TRUE(absl::IsInvalidArgument(
+      (*session)->Declare({.name = "c", .shape = {1u << 31, 1u << 31, 1u << 31}}, weights).status()));
+}
+
+TEST_F(SessionOptionsTest, NothingMovesBeforeStart) {
+  auto session = Session::Create({});
+  ASSERT_TRUE(session.ok());
+  std::vector<float> weights(4);
+  const TensorId tensor = *(*session)->Declare({.name = "a", .shape = {4}}, weights);
+  EXPECT_TRUE(absl::IsFailedPrecondition((*session)->PushPull(tensor, weights, 1)));
+  EXPECT_TRUE(absl::IsFailedPrecondition((*session)->Wait(tensor)));
+  EXPECT_TRUE(absl::IsFailedPrecondition((*session)->Barrier()));
+}
+
+TEST_F(SessionOptionsTest, StartWithoutCoordinatorSaysWhoIsUnreachable) {
+  auto session = Session::Create(
+      {.coordinator = "127.0.0.1:1", .failure_timeout = absl::Milliseconds(800)});
+  ASSERT_TRUE(session.ok());
+  std::vector<float> weights(4);
+  ASSERT_TRUE((*session)->Declare({.name = "a", .shape = {4}}, weights).ok());
+  const absl::Status status = (*session)->Start();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1:1"));
+}
+
+}  // namespace
+}  // namespace syncline

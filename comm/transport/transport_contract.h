@@ -19,41 +19,12 @@
 
 #include "absl/time/clock.h"
 #include "comm/base/limits.h"
+#include "comm/transport/recording_receiver.h"
 #include "comm/transport/transport.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace syncline {
-
-// Keeps what arrives. Refuses messages whose header begins with 'x'.
-class RecordingReceiver : public Receiver {
- public:
-  struct Message {
-    std::string header;
-    Buffer payload;
-  };
-
-  absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override {
-    allocated_bytes += payload_bytes;
-    if (!header.empty() && header[0] == std::byte{'x'}) {
-      ++refused;
-      return absl::PermissionDeniedError("refused by the test");
-    }
-    return Buffer::Allocate(payload_bytes);
-  }
-
-  void OnMessage(ByteView header, Buffer payload) override {
-    messages.push_back(
-        {std::string(reinterpret_cast<const char*>(header.data()), header.size()),
-         payload});
-    if (on_message) on_message(messages.back());
-  }
-
-  std::vector<Message> messages;
-  std::function<void(const Message&)> on_message;
-  size_t allocated_bytes = 0;
-  int refused = 0;
-};
 
 // Transports that can reach each other, and the means to run them.
 class TransportRig {
@@ -275,7 +246,7 @@ TEST_P(TransportContract, CallbacksMaySendAndClose) {
       std::ranges::equal(rig_->receiver(0).messages[0].payload.view(), payload.view()));
 }
 
-TEST_P(TransportContract, ADestroyedEndpointCompletesWhatIsPendingWithCancelled) {
+TEST_P(TransportContract, ADestroyedEndpointCompletesWhatIsPendingOnceAndLater) {
   auto endpoint = Connect(0, 1);
   const Buffer payload = RandomBuffer(size_t{4} << 20, 7);
   std::vector<Outcome> outcomes(20);
@@ -290,7 +261,9 @@ TEST_P(TransportContract, ADestroyedEndpointCompletesWhatIsPendingWithCancelled)
   }));
   for (const Outcome& outcome : outcomes) {
     EXPECT_EQ(outcome.calls, 1);
-    EXPECT_EQ(outcome.status.code(), absl::StatusCode::kCancelled) << outcome.status;
+    // OK: the transport had copied the payload already.
+    EXPECT_TRUE(outcome.status.ok() || absl::IsCancelled(outcome.status))
+        << outcome.status;
   }
   // The peer is none the worse.
   const auto again = Connect(0, 1);

@@ -187,6 +187,16 @@ TEST(Inproc, ConnectingToTheDeadFails) {
   EXPECT_EQ(failures, 1);
 }
 
+TEST(Inproc, AClosedEndpointCancelsItsPendingSends) {
+  InprocRig rig(2);
+  auto endpoint = *rig.transport(0).Connect(rig.transport(1).address(), {});
+  absl::Status outcome;
+  endpoint->Send(Bytes("m"), {}, [&](const absl::Status& status) { outcome = status; });
+  endpoint.reset();
+  rig.Drain();
+  EXPECT_EQ(outcome.code(), absl::StatusCode::kCancelled);
+}
+
 TEST(Inproc, WaitMovesTimeOnToTheNextEventOrTheTimeout) {
   InprocRig rig(1);
   rig.transport(0).Wait(absl::Seconds(2));

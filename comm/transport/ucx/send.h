@@ -28,7 +28,8 @@ struct UcxSend {
   SendDone done;
   UcxTransport* transport = nullptr;
   UcxEndpoint* endpoint = nullptr;  // valid while the message is lent
-  std::optional<Lending> lending;   // set when the payload is not sent but lent
+  bool copied = false;  // what is lent is our copy: the caller's memory is free already
+  std::optional<Lending> lending;  // set when the payload is not sent but lent
 };
 
 }  // namespace syncline

@@ -44,7 +44,7 @@ UcxTransport::UcxTransport(std::unique_ptr<UcxWorker> worker, Receiver& receiver
       receiver_(receiver),
       log_(options.log),
       keepalive_(options.keepalive),
-      arena_(options.arena),
+      arena_(options.arena != nullptr ? options.arena : SharedArena::Create({})),
       random_(RandomlySeeded()) {}
 
 absl::Status UcxTransport::Open() {

@@ -75,7 +75,7 @@ class UcxTransport : public Transport {
 
   // Sending.
   void SendOn(UcxEndpoint& endpoint, std::unique_ptr<UcxSend> send);
-  std::optional<Lending> LendingFor(const UcxEndpoint& endpoint, const Payload& payload);
+  void Lend(UcxSend& send);
   void Sent(std::unique_ptr<UcxSend> send, absl::Status status);
   void Completed(SendDone done, absl::Status status);
   void TakeBackLoans();

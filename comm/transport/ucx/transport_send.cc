@@ -1,7 +1,8 @@
 // The sending half of UcxTransport: copies through UCX, and loans.
-#include <algorithm>
+#include <cstring>
 #include <utility>
 
+#include "comm/base/limits.h"
 #include "comm/transport/ucx/endpoint.h"
 #include "comm/transport/ucx/send.h"
 #include "comm/transport/ucx/transport.h"
@@ -33,34 +34,33 @@ void UcxTransport::SendOn(UcxEndpoint& endpoint, std::unique_ptr<UcxSend> send) 
   }
   send->transport = this;
   send->endpoint = &endpoint;
-  send->lending = LendingFor(endpoint, send->payload);
-
+  if (endpoint.neighbour_ != nullptr && PayloadBytes(send->payload) >= kSmallestLoan) {
+    Lend(*send);
+  }
+  const ByteView wire = send->wire.bytes();
   ucp_request_param_t param = {};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK | UCP_OP_ATTR_FIELD_USER_DATA;
   param.cb.send = OnSent;
   param.user_data = send.get();
-  UcxMessageId id = kUcxCopied;
-  const void* data = nullptr;
-  size_t count = 0;
+  ucs_status_ptr_t request = nullptr;
   if (send->lending.has_value()) {
-    id = kUcxLent;
-    data = &send->lending->loan;
-    count = sizeof(Loan);
-  } else if (send->payload.size() == 1) {
-    data = send->payload[0].data;
-    count = send->payload[0].size;
-  } else if (send->payload.size() > 1) {
+    request = ucp_am_send_nbx(endpoint.handle_, kUcxLent, wire.data(), wire.size(),
+                              &send->lending->loan, sizeof(Loan), &param);
+  } else {
     for (const Slice& slice : send->payload) {
+      if (slice.size == 0) continue;
       send->pieces.push_back({const_cast<std::byte*>(slice.data), slice.size});
     }
-    data = send->pieces.data();
-    count = send->pieces.size();
-    param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
-    param.datatype = ucp_dt_make_iov();
+    const std::vector<ucp_dt_iov_t>& pieces = send->pieces;
+    const bool one = pieces.size() == 1;
+    if (pieces.size() > 1) {
+      param.op_attr_mask |= UCP_OP_ATTR_FIELD_DATATYPE;
+      param.datatype = ucp_dt_make_iov();
+    }
+    request = ucp_am_send_nbx(endpoint.handle_, kUcxCopied, wire.data(), wire.size(),
+                              one ? pieces[0].buffer : pieces.data(),
+                              one ? pieces[0].length : pieces.size(), &param);
   }
-  const ByteView wire = send->wire.bytes();
-  const ucs_status_ptr_t request = ucp_am_send_nbx(endpoint.handle_, id, wire.data(),
-                                                   wire.size(), data, count, &param);
   if (UCS_PTR_IS_PTR(request)) {
     send.release();  // OnSent takes it back
   } else {
@@ -68,12 +68,28 @@ void UcxTransport::SendOn(UcxEndpoint& endpoint, std::unique_ptr<UcxSend> send) 
   }
 }
 
-std::optional<Lending> UcxTransport::LendingFor(const UcxEndpoint& endpoint,
-                                                const Payload& payload) {
-  if (arena_ == nullptr || endpoint.neighbour_ == nullptr) return std::nullopt;
-  const ByteView run = AsOneRun(payload);
-  if (run.size() < kSmallestLoan) return std::nullopt;
-  return arena_->Lend(run);
+// Also what does not lie in the arena is lent, after one copy. UCX would copy it in
+// pieces of 8 KiB, for each of which the two processes take turns, which costs context
+// switches where cores are few; and a sender killed in the middle of a piece stops the
+// receiver's queue for ever, for all its peers.
+void UcxTransport::Lend(UcxSend& send) {
+  const ByteView run = AsOneRun(send.payload);
+  if (!run.empty()) send.lending = arena_->Lend(run);
+  if (send.lending.has_value()) return;
+
+  const size_t bytes = PayloadBytes(send.payload);
+  const std::shared_ptr<std::byte> copy =
+      bytes <= kMaxMessagePayloadBytes ? arena_->Allocate(bytes) : nullptr;
+  if (copy == nullptr) return;
+  send.lending = arena_->Lend({copy.get(), bytes});
+  if (!send.lending.has_value()) return;
+  std::byte* out = copy.get();
+  for (const Slice& slice : send.payload) {
+    if (slice.size > 0) std::memcpy(out, slice.data, slice.size);
+    out += slice.size;
+  }
+  send.payload = {Slice{copy.get(), bytes, copy}};
+  send.copied = true;
 }
 
 void UcxTransport::OnSent(void* request, ucs_status_t status, void* user_data) {
@@ -92,8 +108,10 @@ void UcxTransport::Sent(std::unique_ptr<UcxSend> send, absl::Status status) {
   }
   const bool connected =
       endpoints_.contains(send->endpoint) && send->endpoint->handle_ != nullptr;
-  if (!connected)
+  if (send->copied) Completed(std::exchange(send->done, nullptr), absl::OkStatus());
+  if (!connected) {
     return Abandon(*send, nullptr, absl::CancelledError("endpoint was closed"));
+  }
   lent_.push_back(std::move(send));
 }
 
@@ -104,7 +122,7 @@ void UcxTransport::Completed(SendDone done, absl::Status status) {
 void UcxTransport::TakeBackLoans() {
   std::erase_if(lent_, [this](const std::unique_ptr<UcxSend>& send) {
     if (!send->lending->Returned()) return false;
-    Completed(std::move(send->done), absl::OkStatus());
+    if (!send->copied) Completed(std::move(send->done), absl::OkStatus());
     return true;
   });
 }
@@ -123,7 +141,7 @@ void UcxTransport::Abandon(UcxSend& send, std::shared_ptr<const ProcessWatch> pe
   arena_->KeepUntilReturned(
       *send.lending, std::move(send.payload),
       [peer = std::move(peer)] { return peer != nullptr && peer->Ended(); });
-  Completed(std::move(send.done), status);
+  if (!send.copied) Completed(std::move(send.done), status);
 }
 
 }  // namespace syncline

@@ -31,8 +31,9 @@ struct UcxOptions {
   // How often UCX looks whether the process behind an idle endpoint still exists.
   absl::Duration keepalive = absl::Seconds(1);
   Logger log = {};  // refused messages
-  // Payloads that lie in this arena are not sent but lent to peers of this host. Null:
-  // none is.
+  // Payloads for processes of this host are lent from here: what lies in it already
+  // without a copy, other memory after one. Null: the transport makes its own, which
+  // takes no memory before it is used. One with max_bytes = 0 leaves all copying to UCX.
   std::shared_ptr<SharedArena> arena = nullptr;
 };
 

@@ -1,8 +1,6 @@
 #include "comm/transport/ucx/ucx.h"
 
 #include <signal.h>
-#include <stdio.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -17,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/transport/transport_contract.h"
 #include "comm/transport/ucx/address.h"
+#include "comm/transport/ucx/test_peer/peer_process.h"
 
 namespace syncline {
 namespace {
@@ -30,64 +29,6 @@ UcxOptions TestOptions(Reach reach = Reach::kHostOnly) {
   options.keepalive = absl::Milliseconds(200);
   return options;
 }
-
-// A process running test_peer/main.cc.
-class PeerProcess {
- public:
-  explicit PeerProcess(const std::string& reach = "host") {
-    int to_peer[2], from_peer[2];
-    EXPECT_EQ(pipe(to_peer), 0);
-    EXPECT_EQ(pipe(from_peer), 0);
-    process_ = fork();
-    if (process_ == 0) {
-      dup2(to_peer[0], STDIN_FILENO);
-      dup2(from_peer[1], STDOUT_FILENO);
-      for (const int fd : {to_peer[0], to_peer[1], from_peer[0], from_peer[1]}) close(fd);
-      execl(UCX_TEST_PEER, UCX_TEST_PEER, reach.c_str(), nullptr);
-      _exit(127);
-    }
-    close(to_peer[0]);
-    close(from_peer[1]);
-    in_ = fdopen(from_peer[0], "r");
-    out_ = to_peer[1];
-    address_ = absl::HexStringToBytes(Answer("address "));
-  }
-
-  ~PeerProcess() {
-    close(out_);
-    Kill();
-    fclose(in_);
-  }
-
-  void Kill() {
-    if (process_ == 0) return;
-    kill(process_, SIGKILL);
-    waitpid(process_, nullptr, 0);
-    process_ = 0;
-  }
-
-  void Tell(const std::string& command) {
-    EXPECT_GT(write(out_, (command + "\n").data(), command.size() + 1), 0);
-  }
-
-  // The rest of the next line, which must begin with `prefix`.
-  std::string Answer(const std::string& prefix) {
-    std::string line;
-    for (int c; (c = fgetc(in_)) != EOF && c != '\n';)
-      line.push_back(static_cast<char>(c));
-    EXPECT_TRUE(absl::StartsWith(line, prefix)) << "'" << line << "'";
-    return line.substr(std::min(prefix.size(), line.size()));
-  }
-
-  const std::string& address() const { return address_; }
-  pid_t process() const { return process_; }
-
- private:
-  pid_t process_ = 0;
-  FILE* in_ = nullptr;
-  int out_ = -1;
-  std::string address_;
-};
 
 class UcxRig : public TransportRig {
  public:
@@ -124,9 +65,19 @@ RigFactory UcxFactory(const std::string& name, Reach reach) {
           }};
 }
 
+// All copying is left to UCX: eager, rendezvous, and what else it knows.
+RigFactory CopyingFactory() {
+  return {"copying", [](int transports) {
+            UcxOptions options = TestOptions();
+            options.arena = SharedArena::Create({.segment_bytes = 0, .max_bytes = 0});
+            return std::make_unique<UcxRig>(transports, options);
+          }};
+}
+
 INSTANTIATE_TEST_SUITE_P(Ucx, TransportContract,
                          ::testing::Values(UcxFactory("host", Reach::kHostOnly),
-                                           UcxFactory("network", Reach::kNetwork)),
+                                           UcxFactory("network", Reach::kNetwork),
+                                           CopyingFactory()),
                          [](const auto& info) { return info.param.name; });
 
 ByteView Bytes(const std::string& text) { return std::as_bytes(std::span(text)); }

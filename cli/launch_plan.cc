@@ -163,7 +163,6 @@ std::vector<std::pair<std::string, std::string>> WorkerEnvironment(
       {"LOCAL_WORLD_SIZE", absl::StrCat(sizes.local)},
       {"SYNCLINE_JOB", options.job},
       {"SYNCLINE_WORKERS", absl::StrCat(sizes.world)},
-      {"SYNCLINE_FAILURE_TIMEOUT", options.failure_timeout},
   };
   const std::pair<const char*, const std::string&> optional[] = {
       {"SYNCLINE_RUN_ID", options.run_id},
@@ -210,6 +209,9 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
     worker.out = OutputOf(kStdout, log, show);
     worker.err = OutputOf(kStderr, log, show);
     worker.env = WorkerEnvironment(options, sizes, local);
+    // With its unit, whichever way the user wrote it.
+    worker.env.emplace_back("SYNCLINE_FAILURE_TIMEOUT",
+                            absl::FormatDuration(plan.failure_timeout));
     plan.workers.push_back(std::move(worker));
   }
   return plan;

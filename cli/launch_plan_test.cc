@@ -47,6 +47,7 @@ TEST(LaunchPlan, NumbersRanksAcrossNodes) {
   options.coordinator = "10.0.0.1:7070";
   options.job = "resnet";
   options.run_id = "0123";
+  options.failure_timeout = "90";
   const auto plan = MakeLaunchPlan(options, {});
   ASSERT_TRUE(plan.ok()) << plan.status();
   ASSERT_EQ(plan->workers.size(), 2u);
@@ -61,7 +62,7 @@ TEST(LaunchPlan, NumbersRanksAcrossNodes) {
   EXPECT_EQ(env.at("SYNCLINE_JOB"), "resnet");
   EXPECT_EQ(env.at("SYNCLINE_RUN_ID"), "0123");
   EXPECT_EQ(env.count("SYNCLINE_TLS_CERT"), 0u);
-  EXPECT_EQ(env.at("SYNCLINE_FAILURE_TIMEOUT"), "10s");
+  EXPECT_EQ(env.at("SYNCLINE_FAILURE_TIMEOUT"), "1m30s");
 }
 
 TEST(LaunchPlan, UnderstandsTheWordsOfNprocPerNode) {

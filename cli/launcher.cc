@@ -168,9 +168,9 @@ absl::Status Launcher::StartService(const std::string& name,
   spec.name = name;
   spec.argv = {syncline_, "serve"};
   spec.argv.insert(spec.argv.end(), flags.begin(), flags.end());
-  const std::vector<std::string> common = {"--listen",          "127.0.0.1:0",
-                                           "--admin-listen",    "127.0.0.1:0",
-                                           "--failure-timeout", options_.failure_timeout};
+  const std::vector<std::string> common = {
+      "--listen",    "127.0.0.1:0",       "--admin-listen",
+      "127.0.0.1:0", "--failure-timeout", absl::FormatDuration(plan_.failure_timeout)};
   spec.argv.insert(spec.argv.end(), common.begin(), common.end());
   spec.out = Output::kLog;
   spec.err = Output::kLog;

@@ -79,7 +79,7 @@ void AddVersion(CLI::App& app, Command* selected) {
     *selected = [format]() -> absl::StatusOr<int> {
       const BuildInfo info = GetBuildInfo();
       std::cout << (*format == OutputFormat::kJson ? ToJson(info) : ToText(info))
-                << std::endl;
+                << std::flush;
       return kExitDone;
     };
   });

@@ -35,44 +35,39 @@ void CheckRange(const BlockRange& range) {
   SYNCLINE_CHECK(range.elements > 0 && range.elements <= kBlockElements);
 }
 
-// Writes the headers of a block one after the other.
-class HeaderWriter {
- public:
-  HeaderWriter(const Codec& codec, const BlockLabel& label, Checksum checksum,
-               std::byte* out)
-      : checksum_(checksum), out_(out) {
-    header_.codec = static_cast<uint16_t>(codec.id());
-    header_.tensor = label.range.tensor;
-    header_.tile = FirstTile(label.range);
-    header_.step = label.step;
-    header_.epoch = label.epoch;
-    if (checksum == Checksum::kHeaderAndPayload) header_.flags = kTilePayloadCrc;
-  }
+// The header of a block's first tile, without what the encoding decides.
+TileHeader FirstHeader(const Codec& codec, const BlockLabel& label, Checksum checksum) {
+  TileHeader header;
+  header.codec = static_cast<uint16_t>(codec.id());
+  header.tensor = label.range.tensor;
+  header.tile = FirstTile(label.range);
+  header.step = label.step;
+  header.epoch = label.epoch;
+  if (checksum == Checksum::kHeaderAndPayload) header.flags = kTilePayloadCrc;
+  return header;
+}
 
-  void Write(uint32_t elements, ByteView encoded) {
-    header_.elements = elements;
-    header_.nonzeros = elements;
-    header_.payload_bytes = static_cast<uint32_t>(encoded.size());
-    if (checksum_ == Checksum::kHeaderAndPayload) header_.payload_crc = Crc32c(encoded);
-    header_.header_crc = HeaderCrc(header_);
-    std::memcpy(out_, &header_, sizeof(header_));
-    out_ += sizeof(header_);
-    ++header_.tile;
-  }
+// Completes `header`, writes it to `out`, and makes it the header of the next tile.
+void WriteHeader(TileHeader& header, uint32_t elements, ByteView encoded,
+                 std::byte* out) {
+  header.elements = elements;
+  header.nonzeros = elements;
+  header.payload_bytes = static_cast<uint32_t>(encoded.size());
+  if ((header.flags & kTilePayloadCrc) != 0) header.payload_crc = Crc32c(encoded);
+  header.header_crc = HeaderCrc(header);
+  std::memcpy(out, &header, sizeof(header));
+  ++header.tile;
+}
 
- private:
-  const Checksum checksum_;
-  std::byte* out_;
-  TileHeader header_;
-};
-
-Payload BorrowFp32(HeaderWriter& headers, const Buffer& buffer,
+Payload BorrowFp32(TileHeader header, const Buffer& buffer,
                    std::span<const float> values) {
   const ByteView bytes = std::as_bytes(values);
+  std::byte* out = buffer.data();
   for (size_t first = 0; first < values.size(); first += kTileElements) {
     const auto tile =
         values.subspan(first, std::min<size_t>(kTileElements, values.size() - first));
-    headers.Write(static_cast<uint32_t>(tile.size()), std::as_bytes(tile));
+    WriteHeader(header, static_cast<uint32_t>(tile.size()), std::as_bytes(tile), out);
+    out += sizeof(header);
   }
   Payload payload = {Slice::Of(buffer), Slice::Borrowed(bytes)};
   const size_t padding = Padded(bytes.size()) - bytes.size();
@@ -151,29 +146,53 @@ size_t MaxBlockBytes(const Codec& codec, uint32_t elements) {
   return bytes;
 }
 
+BlockWriter::BlockWriter(const Codec& codec, const BlockLabel& label, Checksum checksum,
+                         std::shared_ptr<std::byte> memory)
+    : codec_(codec),
+      elements_(label.range.elements),
+      memory_(std::move(memory)),
+      header_(FirstHeader(codec, label, checksum)),
+      used_(sizeof(TileHeader) * TilesOf(elements_)) {
+  CheckRange(label.range);
+}
+
+MutableByteView BlockWriter::NextTile() {
+  SYNCLINE_CHECK(tile_ < TilesOf(elements_));
+  return {memory_.get() + used_, codec_.MaxEncodedBytes(TileElements(elements_, tile_))};
+}
+
+void BlockWriter::EndTile(size_t encoded_bytes) {
+  const MutableByteView room = NextTile();
+  SYNCLINE_CHECK(encoded_bytes <= room.size());
+  WriteHeader(header_, TileElements(elements_, tile_), room.first(encoded_bytes),
+              memory_.get() + tile_ * sizeof(TileHeader));
+  std::memset(room.data() + encoded_bytes, 0, Padded(encoded_bytes) - encoded_bytes);
+  used_ += Padded(encoded_bytes);
+  ++tile_;
+}
+
+Payload BlockWriter::Finish() {
+  SYNCLINE_CHECK(tile_ == TilesOf(elements_));
+  const std::byte* bytes = memory_.get();
+  return {Slice{bytes, used_, std::move(memory_)}};
+}
+
 Payload EncodeBlock(const Codec& codec, const BlockLabel& label, std::span<float> values,
                     Checksum checksum, BufferPool& pool) {
   CheckRange(label.range);
   SYNCLINE_CHECK(values.size() == label.range.elements);
-  const size_t header_bytes = sizeof(TileHeader) * TilesOf(values.size());
   if (codec.id() == CodecId::kFp32) {
-    const Buffer buffer = pool.Allocate(header_bytes);
-    HeaderWriter headers(codec, label, checksum, buffer.data());
-    return BorrowFp32(headers, buffer, values);
+    const Buffer headers = pool.Allocate(sizeof(TileHeader) * TilesOf(values.size()));
+    return BorrowFp32(FirstHeader(codec, label, checksum), headers, values);
   }
-  const Buffer buffer = pool.Allocate(MaxBlockBytes(codec, label.range.elements));
-  HeaderWriter headers(codec, label, checksum, buffer.data());
-  size_t used = header_bytes;
+  const Buffer memory = pool.Allocate(MaxBlockBytes(codec, label.range.elements));
+  BlockWriter writer(codec, label, checksum, memory.owner());
   for (size_t first = 0; first < values.size(); first += kTileElements) {
     const auto tile =
         values.subspan(first, std::min<size_t>(kTileElements, values.size() - first));
-    const MutableByteView out = buffer.mutable_view().subspan(used);
-    const size_t encoded_bytes = codec.Encode(tile, out);
-    headers.Write(static_cast<uint32_t>(tile.size()), out.first(encoded_bytes));
-    std::memset(out.data() + encoded_bytes, 0, Padded(encoded_bytes) - encoded_bytes);
-    used += Padded(encoded_bytes);
+    writer.EndTile(codec.Encode(tile, writer.NextTile()));
   }
-  return {Slice::Of(buffer, 0, used)};
+  return writer.Finish();
 }
 
 absl::StatusOr<BlockView> ParseBlock(ByteView payload, const BlockLabel& expected,

@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "absl/container/inlined_vector.h"
@@ -69,6 +70,37 @@ size_t MaxBlockBytes(const Codec& codec, uint32_t elements);
 // `values` unchanged until the send is done (or sends Gather(payload), which owns all).
 Payload EncodeBlock(const Codec& codec, const BlockLabel& label, std::span<float> values,
                     Checksum checksum, BufferPool& pool);
+
+// Writes the payload of one block tile by tile, for who encodes the pieces of a tile
+// itself.
+//
+//   BlockWriter writer(codec, label, checksum, memory);
+//   for (each tile) {
+//     MutableByteView room = writer.NextTile();
+//     writer.EndTile(codec.Encode(tile, room));
+//   }
+//   Payload payload = writer.Finish();
+class BlockWriter {
+ public:
+  // `memory` holds MaxBlockBytes(codec, label.range.elements); the payload shares it.
+  BlockWriter(const Codec& codec, const BlockLabel& label, Checksum checksum,
+              std::shared_ptr<std::byte> memory);
+
+  // Room for the next tile: codec.MaxEncodedBytes of its elements.
+  MutableByteView NextTile();
+  // The first `encoded_bytes` of the room are the encoding.
+  void EndTile(size_t encoded_bytes);
+  // REQUIRES: EndTile was called for every tile.
+  Payload Finish();
+
+ private:
+  const Codec& codec_;
+  const uint32_t elements_;
+  std::shared_ptr<std::byte> memory_;
+  TileHeader header_;
+  uint32_t tile_ = 0;  // number inside the block
+  size_t used_;
+};
 
 // One checked tile of a received block; `bytes` points into the received payload.
 struct TileView {

@@ -1,29 +1,35 @@
-// The shard: the blocks of one job that one engine thread of one server owns, as a pure state machine.
+// The shard: the blocks of one job that one engine thread of one server owns, as a pure
+// state machine.
 //
-// Apply takes one input and returns what has to happen outside. No socket, file, clock, thread or
-// random device: the same inputs in the same order give the same outputs and the same bits.
+// Apply takes one input and returns what has to happen outside. No socket, file, clock,
+// thread or random device: the same inputs in the same order give the same outputs and
+// the same bits.
 //
-// Life of a block at version v (= updates applied so far = number of the step it collects):
+// Life of a block at version v (= updates applied so far = number of the step it
+// collects):
 //   seeded      its first values came from the job's seeder
 //   collecting  contributions for step v arrive, each counted once by (rank, incarnation)
 //   complete    every member whose first_step <= v has contributed
-//   decided     only in jobs that clip or skip: partial figures went out, the decision came back
-//   stepped     one pass per tile: weighted sum in rank order, optimizer, encode; version = v + 1
-//   published   the encoded weights go to every member
+//   decided     only in jobs that clip or skip: partial figures went out, the decision
+//   came back stepped     one pass per tile: weighted sum in rank order, optimizer,
+//   encode; version = v + 1 published   the encoded weights go to every member
 //
-// Epochs change in two phases. Prepare: the shard answers with the first step that none of its blocks
-// has completed, and completes none from there on. Commit: new members; those who join contribute from
-// a first_step that no block anywhere has completed, and get the dense view of exactly that version.
+// Epochs change in two phases. Prepare: the shard answers with the first step that none
+// of its blocks has completed, and completes none from there on. Commit: new members;
+// those who join contribute from a first_step that no block anywhere has completed, and
+// get the dense view of exactly that version.
 //
 // Thread safety: none; an engine thread owns it.
 #pragma once
 
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <memory>
+#include <span>
 #include <variant>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "comm/base/buffer.h"
 #include "comm/base/tiling.h"
 #include "comm/codec/codec.h"
@@ -38,8 +44,8 @@ enum class StepMode { kPerBlock, kDecided };
 
 struct ShardBlock {
   uint32_t block = 0;  // id in CutIntoBlocks
-  BlockRange range;
-  GroupOptions group;
+  BlockRange range = {};
+  GroupOptions group = {};
 };
 
 struct ShardOptions {
@@ -48,9 +54,13 @@ struct ShardOptions {
   const Codec* push_codec = nullptr;
   const Codec* publish_codec = nullptr;
   const Codec* seed_codec = nullptr;  // FP32
-  OptimizerSettings optimizer;
+  OptimizerSettings optimizer = {};
   StepMode mode = StepMode::kPerBlock;
   Checksum checksum = Checksum::kHeaderOnly;
+  // Where published views are written, at least kBufferAlignment aligned: memory that
+  // several workers of this host can read in place. Null, or null returned: the shard's
+  // pool.
+  std::function<std::shared_ptr<std::byte>(size_t)> publish_memory = nullptr;
 };
 
 struct ShardMember {
@@ -64,17 +74,18 @@ struct ShardMember {
 
 // ---- Inputs ----
 
-// A data-plane message of kind kSeed, kPush or kPull. Its header was parsed, nothing else was checked.
+// A data-plane message of kind kSeed, kPush or kPull. Its header was parsed, nothing else
+// was checked.
 struct ShardMessage {
-  MessageHeader header;
-  Buffer payload;
+  MessageHeader header = {};
+  Slice payload;  // kept until the contribution is applied
 };
 struct ShardPrepare {
   uint64_t epoch = 0;
 };
 struct ShardCommit {
   uint64_t epoch = 0;
-  std::vector<ShardMember> members;
+  std::vector<ShardMember> members = {};
 };
 struct ShardDecision {
   uint64_t step = 0;
@@ -89,8 +100,8 @@ using ShardInput = std::variant<ShardMessage, ShardPrepare, ShardCommit, ShardDe
 struct ShardReply {
   uint32_t rank = 0;
   uint32_t incarnation = 0;
-  MessageHeader header;
-  Payload payload;
+  MessageHeader header = {};
+  Payload payload = {};
 };
 struct ShardPrepared {
   uint64_t epoch = 0;
@@ -103,10 +114,12 @@ struct ShardCommitted {
 struct ShardFigures {
   uint32_t block = 0;
   uint64_t step = 0;
-  std::vector<double> tile_square_sums;  // of the weighted mean gradient, in tile order
-  bool finite = true;
+  std::vector<double> tile_square_sums =
+      {};              // of the weighted mean gradient, in tile order
+  bool finite = true;  // whether all elements of it are
 };
-// What went into a step of a block: the audit trail of exactly-once, and the metrics' source.
+// What went into a step of a block: the audit trail of exactly-once, and the metrics'
+// source.
 struct ShardApplied {
   struct Contributor {
     uint32_t rank = 0;
@@ -117,8 +130,8 @@ struct ShardApplied {
   };
   uint32_t block = 0;
   uint64_t step = 0;
-  std::vector<Contributor> contributors;  // in rank order
-  bool skipped = false;
+  std::vector<Contributor> contributors = {};  // in rank order
+  bool skipped = false;  // weights and optimizer state stayed as they were
 };
 using ShardOutput =
     std::variant<ShardReply, ShardPrepared, ShardCommitted, ShardFigures, ShardApplied>;
@@ -126,7 +139,8 @@ using ShardOutputs = std::vector<ShardOutput>;
 
 class Shard {
  public:
-  // InvalidArgument for settings that MakeOptimizer refuses. `pool` outlives the shard.
+  // InvalidArgument for settings that MakeOptimizer or ValidateGroup refuse. `pool`
+  // outlives the shard.
   static absl::StatusOr<std::unique_ptr<Shard>> Create(const ShardOptions& options,
                                                        std::vector<ShardBlock> blocks,
                                                        BufferPool& pool);
@@ -134,13 +148,15 @@ class Shard {
 
   ShardOutputs Apply(const ShardInput& input);
 
-  // The largest payload that a message with this header may carry, for Receiver::Allocate; an error
-  // (as text for the log) when the message would be refused whatever it carries.
+  // The largest payload that a message with this header may carry, for
+  // Receiver::Allocate; an error (as text for the log) when the message would be refused
+  // whatever it carries. Applying such a message without its payload gives the refusal to
+  // send.
   absl::StatusOr<size_t> MaxPayloadBytes(const MessageHeader& header) const;
 
   // For status, metrics and tests.
   uint64_t epoch() const;
-  uint64_t block_version(uint32_t block) const;             // REQUIRES: block is here
+  uint64_t block_version(uint32_t block) const;                // REQUIRES: block is here
   std::span<const float> block_weights(uint32_t block) const;  // REQUIRES: block is here
   size_t resident_bytes() const;  // weights, state and held contributions
 

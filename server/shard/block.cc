@@ -1,0 +1,68 @@
+#include "server/shard/block.h"
+
+#include <algorithm>
+
+#include "comm/base/check.h"
+
+namespace syncline {
+
+std::vector<ShardApplied::Contributor> Block::Contributors() const {
+  std::vector<ShardApplied::Contributor> contributors;
+  for (const Contribution& one : contributions_) contributors.push_back(one.from);
+  return contributors;
+}
+
+size_t Block::held_bytes() const {
+  size_t bytes = 0;
+  for (const Contribution& one : contributions_) bytes += one.payload.size;
+  return bytes;
+}
+
+void Block::Seed(const BlockView& view) {
+  SYNCLINE_CHECK(TakesSeed());
+  for (const TileView& tile : view.tiles) {
+    const auto weights = memory_.weights.subspan(tile.first_element, tile.elements);
+    SYNCLINE_CHECK(view.codec->Decode(tile.bytes, weights).ok());
+  }
+  seeded_ = true;
+}
+
+PushState Block::StateOf(const ShardMember& member, uint64_t step) const {
+  if (step < version_) return PushState::kCounted;
+  if (step > version_) return PushState::kWrongStep;
+  if (!seeded_) return PushState::kNotSeeded;
+  if (member.first_step > step) return PushState::kWrongStep;
+  const auto is_held = [&](const Contribution& one) {
+    return one.from.rank == member.rank && one.from.incarnation == member.incarnation;
+  };
+  if (std::ranges::any_of(contributions_, is_held)) return PushState::kHeld;
+  return frozen_ ? PushState::kWrongStep : PushState::kWanted;
+}
+
+void Block::Hold(Contribution contribution) {
+  SYNCLINE_CHECK(!frozen_);
+  const auto place =
+      std::ranges::upper_bound(contributions_, contribution.from.rank, {},
+                               [](const Contribution& one) { return one.from.rank; });
+  contributions_.insert(place, std::move(contribution));
+}
+
+std::vector<WorkerId> Block::TakeFulfilled() {
+  std::vector<WorkerId> fulfilled;
+  if (!seeded_) return fulfilled;
+  std::erase_if(wishes_, [&](const auto& wish) {
+    if (wish.second > version_) return false;
+    fulfilled.push_back(wish.first);
+    return true;
+  });
+  return fulfilled;
+}
+
+void Block::Advance(Outcome outcome) {
+  contributions_.clear();
+  frozen_ = false;
+  ++version_;
+  if (outcome == Outcome::kUpdated) ++updates_;
+}
+
+}  // namespace syncline

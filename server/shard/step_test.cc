@@ -1,0 +1,170 @@
+// The arithmetic: every bit against a naive single process.
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/shard/shard_test_util.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::ElementsAre;
+
+const ShardReply& LastReply(const ShardOutputs& outputs) {
+  return std::get<ShardReply>(outputs.back());
+}
+
+struct ArithmeticCase {
+  std::string name;
+  OptimizerSettings optimizer;
+  std::string codec;
+};
+
+class StepArithmetic : public ::testing::TestWithParam<ArithmeticCase> {};
+
+OptimizerSettings Sgd(double momentum) {
+  OptimizerSettings settings;
+  settings.learning_rate = 0.05;
+  settings.weight_decay = 0.01;
+  settings.momentum = momentum;
+  settings.dampening = momentum / 10;
+  return settings;
+}
+
+OptimizerSettings AdamW() {
+  OptimizerSettings settings;
+  settings.name = "adamw";
+  settings.weight_decay = 0.01;
+  return settings;
+}
+
+INSTANTIATE_TEST_SUITE_P(AllOptimizers, StepArithmetic,
+                         ::testing::Values(ArithmeticCase{"SgdFp32", Sgd(0), "fp32"},
+                                           ArithmeticCase{"SgdBf16", Sgd(0), "bf16"},
+                                           ArithmeticCase{"MomentumBf16", Sgd(0.9),
+                                                          "bf16"},
+                                           ArithmeticCase{"AdamWFp32", AdamW(), "fp32"},
+                                           ArithmeticCase{"AdamWBf16", AdamW(), "bf16"}),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_P(StepArithmetic, GivesTheBitsOfOneProcessForAllSizes) {
+  const RigOptions options = {
+      .codec = GetParam().codec,
+      .optimizer = GetParam().optimizer,
+      .tensors = {1, 63, 64, 4097, 65535, 65536, 65537, kBlockElements + 5}};
+  ShardRig rig(options);
+  rig.Commit(1, {rig.Member(0), rig.Member(1), rig.Member(2)});
+  for (uint32_t block = 0; block < 9; ++block) {
+    const std::vector<float> seed = SomeValues(rig.range(block).elements, 77 + block);
+    Reference reference(options.optimizer, seed);
+    rig.Seed(block, seed);
+    for (uint64_t step = 0; step < 3; ++step) {
+      rig.Push(0, block, step);
+      rig.Push(1, block, step);
+      const ShardOutputs outputs = rig.Push(2, block, step);
+      reference.Step({rig.PushOf(0, block, step), rig.PushOf(1, block, step),
+                      rig.PushOf(2, block, step)},
+                     options.codec);
+      ASSERT_EQ(rig.Weights(block), reference.weights()) << block << " step " << step;
+      std::vector<float> published = reference.weights();
+      for (float& value : published) value = RoundAs(options.codec, value);
+      ASSERT_EQ(rig.Decode(LastReply(outputs)), published) << block << " step " << step;
+    }
+  }
+}
+
+TEST(StepOrder, DoesNotShowInTheBitsForAnyPermutationOfArrivals) {
+  std::vector<uint32_t> order = {0, 1, 2, 3};
+  std::vector<float> first;
+  do {
+    ShardRig rig({.optimizer = AdamW(), .tensors = {5000}});
+    rig.Commit(1, {rig.Member(0), rig.Member(1), rig.Member(2), rig.Member(3)});
+    rig.Seed(0, SomeValues(5000, 1));
+    ShardOutputs outputs;
+    for (const uint32_t rank : order) outputs = rig.Push(rank, 0, 0);
+    ASSERT_THAT(Lines(outputs)[1], "applied b0 s0 by r0 r1 r2 r3");
+    if (first.empty()) first = rig.Weights(0);
+    ASSERT_EQ(rig.Weights(0), first);
+  } while (std::ranges::next_permutation(order).found);
+}
+
+TEST(StepFigures, AreTheSquareSumsOfTheMeanGradientTileByTile) {
+  ShardRig rig({.mode = StepMode::kDecided, .tensors = {2 * kTileElements + 100}});
+  rig.Commit(1, {rig.Member(0), rig.Member(1)});
+  rig.Seed(0, SomeValues(2 * kTileElements + 100, 1));
+  rig.Push(1, 0, 0);
+  const ShardOutputs outputs = rig.Push(0, 0, 0);
+  ASSERT_THAT(Lines(outputs), ElementsAre("ack r0 b0 s0", "figures b0 s0"));
+  const auto& figures = std::get<ShardFigures>(outputs[1]);
+  EXPECT_TRUE(figures.finite);
+  ASSERT_EQ(figures.tile_square_sums.size(), 3u);
+  const auto mean = Reference::Mean({rig.PushOf(0, 0, 0), rig.PushOf(1, 0, 0)}, "bf16");
+  for (size_t tile = 0; tile < 3; ++tile) {
+    const size_t first = tile * kTileElements;
+    const size_t last = std::min<size_t>(first + kTileElements, mean.size());
+    const double expected = std::accumulate(
+        mean.begin() + first, mean.begin() + last, 0.0,
+        [](double sum, float value) { return sum + double{value} * double{value}; });
+    EXPECT_NEAR(figures.tile_square_sums[tile], expected, 1e-12 * expected) << tile;
+  }
+}
+
+TEST(StepFigures, SayWhenTheGradientIsNotFinite) {
+  for (const float bad : {std::numeric_limits<float>::infinity(),
+                          std::numeric_limits<float>::quiet_NaN()}) {
+    ShardRig rig({.mode = StepMode::kDecided});
+    rig.Commit(1, {rig.Member(0)});
+    rig.Seed(0, SomeValues(100, 1));
+    Reference::Push push = rig.PushOf(0, 0, 0);
+    push.gradient[99] = bad;
+    const ShardOutputs outputs = rig.shard().Apply(rig.PushMessage(0, 0, 0, push));
+    EXPECT_FALSE(std::get<ShardFigures>(outputs[1]).finite);
+  }
+}
+
+TEST(StepDecisions, ScaleTheGradientAndSkippedStepsDoNotAgeTheOptimizer) {
+  ShardRig rig({.optimizer = AdamW(), .mode = StepMode::kDecided});
+  Reference reference(AdamW(), SomeValues(100, 1));
+  rig.Commit(1, {rig.Member(0)});
+  rig.Seed(0, SomeValues(100, 1));
+  for (uint64_t step = 0; step < 4; ++step) {
+    rig.Push(0, 0, step);
+    ShardDecision decision = {.step = step, .gradient_scale = 0.25f};
+    if (step % 2 == 0) decision.verdict = ShardDecision::Verdict::kSkip;
+    const ShardOutputs outputs = rig.shard().Apply(decision);
+    EXPECT_EQ(std::get<ShardApplied>(outputs[0]).skipped, step % 2 == 0);
+    EXPECT_EQ(LastReply(outputs).header.step, step + 1);
+    if (step % 2 == 1) reference.Step({rig.PushOf(0, 0, step)}, "bf16", 0.25f);
+    EXPECT_EQ(rig.Weights(0), reference.weights()) << step;
+  }
+}
+
+TEST(StepGroups, HaveTheirOwnLearningRateAndWeightDecay) {
+  BufferPool pool(1 << 20);
+  const CodecRegistry codecs = CodecRegistry::Builtin();
+  ShardOptions options;
+  options.push_codec = options.publish_codec = options.seed_codec =
+      *codecs.Find(CodecId::kFp32);
+  options.optimizer.learning_rate = 0.5;
+  options.optimizer.weight_decay = 0.5;
+  const BlockRange range = {.tensor = 0, .first_element = 0, .elements = 1};
+  const GroupOptions group = {.learning_rate_scale = 0.5, .weight_decay = 0.0};
+  const auto shard = *Shard::Create(options, {{0, range, group}}, pool);
+  shard->Apply(ShardCommit{1, {{0, 0, 0, 0}}});
+  MessageHeader header;
+  header.epoch = 1;
+  header.samples = 1;
+  for (const MessageKind kind : {MessageKind::kSeed, MessageKind::kPush}) {
+    float one[] = {1.0f};
+    header.kind = static_cast<uint16_t>(kind);
+    const Buffer payload = Gather(EncodeBlock(*options.push_codec, {range, 0, 1}, one,
+                                              Checksum::kHeaderOnly, pool));
+    shard->Apply(ShardMessage{header, Slice::Of(payload)});
+  }
+  EXPECT_THAT(shard->block_weights(0), ElementsAre(0.75f));
+}
+
+}  // namespace
+}  // namespace syncline

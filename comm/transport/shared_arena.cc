@@ -171,17 +171,19 @@ std::shared_ptr<std::byte> SharedArena::Allocate(size_t bytes) {
                                     });
 }
 
-std::optional<Lending> SharedArena::Lend(ByteView bytes) {
+std::optional<Lending> SharedArena::Lend(ByteView bytes, uint64_t bell) {
   absl::MutexLock lock(&state_->mutex);
   State::Segment* segment = state_->SegmentOf(bytes.data());
   if (segment == nullptr) return std::nullopt;
   SegmentHead& head = segment->mapping->head();
   Loan loan;
   loan.key = head.key;
+  loan.bell = bell;
   loan.segment = segment->mapping->id();
   loan.offset = static_cast<uint64_t>(bytes.data() - segment->mapping->at(0));
   loan.bytes = bytes.size();
-  loan.ticket = ++state_->last_ticket == 0 ? ++state_->last_ticket : state_->last_ticket;
+  state_->last_ticket = (state_->last_ticket + 1) % kRingOnReturn;
+  loan.ticket = std::max<uint32_t>(state_->last_ticket, 1);
   for (uint32_t tried = 0; tried < kSlots; ++tried) {
     loan.slot = segment->next_slot++ % kSlots;
     uint32_t vacant = 0;
@@ -208,7 +210,8 @@ size_t SharedArena::taken_bytes() const {
 // size is asked once.
 class SharedBorrower::Attachment {
  public:
-  explicit Attachment(int32_t id) : mapping_(id) {
+  Attachment(int32_t id, std::shared_ptr<const Ringer> ringer)
+      : mapping_(id), ringer_(std::move(ringer)) {
     shmid_ds status = {};
     if (mapping_.ok() && shmctl(id, IPC_STAT, &status) == 0) bytes_ = status.shm_segsz;
   }
@@ -219,8 +222,9 @@ class SharedBorrower::Attachment {
   }
 
   bool Holds(const Loan& loan) const {
-    return loan.slot < kSlots && loan.ticket != 0 && loan.offset >= kHeadBytes &&
-           loan.offset <= bytes_ && loan.bytes <= bytes_ - loan.offset;
+    return loan.slot < kSlots && loan.ticket != 0 && loan.ticket < kRingOnReturn &&
+           loan.offset >= kHeadBytes && loan.offset <= bytes_ &&
+           loan.bytes <= bytes_ - loan.offset;
   }
 
   bool IsOrphan() const {
@@ -231,14 +235,18 @@ class SharedBorrower::Attachment {
   const std::byte* at(size_t offset) const { return mapping_.at(offset); }
 
   void Return(const Loan& loan) {
-    uint32_t ticket =
-        loan.ticket;  // another one's loan by now, if the lender has given up on us
-    mapping_.head().slots[loan.slot].compare_exchange_strong(
-        ticket, 0, std::memory_order_release, std::memory_order_relaxed);
+    std::atomic<uint32_t>& slot = mapping_.head().slots[loan.slot];
+    // Another one's loan by now, if the lender has given up on us.
+    uint32_t ticket = slot.load(std::memory_order_relaxed);
+    do {
+      if ((ticket & ~kRingOnReturn) != loan.ticket) return;
+    } while (!slot.compare_exchange_weak(ticket, 0, std::memory_order_acq_rel));
+    if ((ticket & kRingOnReturn) != 0) ringer_->Ring(loan.bell);
   }
 
  private:
   Mapping mapping_;
+  const std::shared_ptr<const Ringer> ringer_;
   size_t bytes_ = 0;
 };
 
@@ -259,7 +267,7 @@ absl::StatusOr<std::shared_ptr<SharedBorrower::Attachment>> SharedBorrower::Atta
   const auto found = attached_.find({loan.segment, loan.key});
   if (found != attached_.end()) return found->second;
   DetachOrphans();
-  auto attachment = std::make_shared<Attachment>(loan.segment);
+  auto attachment = std::make_shared<Attachment>(loan.segment, ringer_);
   if (!attachment->IsArena(loan.key)) {
     return absl::InvalidArgumentError(
         absl::StrCat("shared segment ", loan.segment, " is not the lender's arena"));

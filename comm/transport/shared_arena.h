@@ -34,6 +34,7 @@
 
 #include "absl/status/statusor.h"
 #include "comm/base/buffer.h"
+#include "comm/transport/bell.h"
 
 namespace syncline {
 
@@ -41,6 +42,7 @@ namespace syncline {
 // host.
 struct Loan {
   uint64_t key = 0;     // random: names the segment even when the system reuses its id
+  uint64_t bell = 0;    // rung when the return of the loan is waited for
   int32_t segment = 0;  // System V id
   uint32_t slot = 0;    // where the borrower notes the return
   uint64_t offset = 0;  // of the bytes in the segment
@@ -48,7 +50,10 @@ struct Loan {
   uint32_t ticket = 0;  // what the slot holds while lent
   uint32_t zero = 0;
 };
-static_assert(sizeof(Loan) == 40);
+static_assert(sizeof(Loan) == 48);
+
+// Set in a slot beside its ticket when the lender sleeps until the return.
+inline constexpr uint32_t kRingOnReturn = uint32_t{1} << 31;
 
 // A loan as its lender keeps it. Cheap to ask, so that it may be asked all the time.
 struct Lending {
@@ -56,12 +61,23 @@ struct Lending {
   std::atomic<uint32_t>* slot = nullptr;  // in the arena, which must be alive
 
   // Acquire: the borrower has read what it wanted before it let go.
-  bool Returned() const { return slot->load(std::memory_order_acquire) != loan.ticket; }
+  bool Returned() const {
+    return (slot->load(std::memory_order_acquire) & ~kRingOnReturn) != loan.ticket;
+  }
+
+  // False when it is returned already; else the bell will ring when it is.
+  bool RingOnReturn() const {
+    uint32_t ticket = loan.ticket;
+    return slot->compare_exchange_strong(ticket, loan.ticket | kRingOnReturn) ||
+           ticket == (loan.ticket | kRingOnReturn);
+  }
 
   // The borrower is known to be dead, or never heard of the loan.
   void Reclaim() const {
-    uint32_t ticket = loan.ticket;
-    slot->compare_exchange_strong(ticket, 0);
+    uint32_t ticket = slot->load();
+    while ((ticket & ~kRingOnReturn) == loan.ticket &&
+           !slot->compare_exchange_weak(ticket, 0)) {
+    }
   }
 };
 
@@ -83,7 +99,8 @@ class SharedArena {
 
   // Lends memory that came from Allocate(); nullopt when it did not or when too much is
   // lent already. The memory must be kept until it is returned.
-  std::optional<Lending> Lend(ByteView bytes);
+  // `bell` is the name of one that RingOnReturn wants to hear.
+  std::optional<Lending> Lend(ByteView bytes, uint64_t bell = 0);
 
   // For a lender that does not want to wait: keeps `owners` until the loan is returned or
   // `borrower_is_gone` says so. Looks when memory is asked for.
@@ -113,6 +130,7 @@ class SharedBorrower {
   absl::StatusOr<std::shared_ptr<Attachment>> AttachmentFor(const Loan& loan);
   void DetachOrphans();
 
+  const std::shared_ptr<const Ringer> ringer_ = std::make_shared<Ringer>();
   std::map<std::pair<int32_t, uint64_t>, std::shared_ptr<Attachment>> attached_;
 };
 

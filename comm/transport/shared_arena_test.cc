@@ -1,5 +1,6 @@
 #include "comm/transport/shared_arena.h"
 
+#include <poll.h>
 #include <sys/shm.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -128,6 +129,7 @@ TEST(SharedArena, AReclaimedLoanCannotReturnTheNextOne) {
   const Lending loan = *arena->Lend(View(memory, 100));
   SharedBorrower borrower;
   absl::StatusOr<Slice> late = borrower.Borrow(loan.loan);
+  EXPECT_TRUE(loan.RingOnReturn());
   loan.Reclaim();
   EXPECT_TRUE(loan.Returned());
   // Around the ring of slots, so that the same slot is used again.
@@ -138,13 +140,37 @@ TEST(SharedArena, AReclaimedLoanCannotReturnTheNextOne) {
   for (const Lending& next : loans) ASSERT_FALSE(next.Returned());
 }
 
+TEST(SharedArena, TheBellRingsWhenAReturnIsWaitedFor) {
+  const auto arena = SharedArena::Create({});
+  const auto bell = *Bell::Create();
+  const auto memory = arena->Allocate(100);
+  const Lending quiet = *arena->Lend(View(memory, 100), bell->name());
+  const Lending loud = *arena->Lend(View(memory, 100), bell->name());
+  SharedBorrower borrower;
+  absl::StatusOr<Slice> first = borrower.Borrow(quiet.loan),
+                        second = borrower.Borrow(loud.loan);
+  EXPECT_TRUE(loud.RingOnReturn());
+  EXPECT_TRUE(loud.RingOnReturn());
+  EXPECT_FALSE(loud.Returned());
+  const auto rings = [&] {
+    pollfd descriptor = {bell->fd(), POLLIN, 0};
+    return poll(&descriptor, 1, 0) == 1;
+  };
+  first->owner.reset();
+  EXPECT_FALSE(rings());
+  EXPECT_FALSE(quiet.RingOnReturn());
+  second->owner.reset();
+  EXPECT_TRUE(rings());
+  EXPECT_TRUE(loud.Returned());
+}
+
 TEST(SharedArena, ForgedLoansAreInvalid) {
   const auto arena =
       SharedArena::Create({.segment_bytes = 4 * kMiB, .max_bytes = 8 * kMiB});
   const auto memory = arena->Allocate(kMiB);
   const Lending good = *arena->Lend(View(memory, kMiB));
   SharedBorrower borrower;
-  std::vector<Loan> forged(8, good.loan);
+  std::vector<Loan> forged(9, good.loan);
   forged[0].key ^= 1;
   forged[1].segment += 1;
   forged[2].offset = 0;
@@ -153,6 +179,7 @@ TEST(SharedArena, ForgedLoansAreInvalid) {
   forged[5].offset = ~uint64_t{0} - 100;
   forged[6].slot = 1 << 20;
   forged[7].ticket = 0;
+  forged[8].ticket |= kRingOnReturn;
   for (const Loan& loan : forged) {
     EXPECT_EQ(borrower.Borrow(loan).status().code(), absl::StatusCode::kInvalidArgument);
   }

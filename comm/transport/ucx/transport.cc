@@ -18,9 +18,9 @@ namespace {
 // posted work of the loop get their turn.
 constexpr int kMaxRounds = 64;
 
-// A borrower returns memory without a message. While something is lent, a sleep is no
-// longer than this.
-constexpr absl::Duration kLongestSleepOnLoans = absl::Milliseconds(2);
+// A borrower that cannot ring our bell, see bell.h, still returns. While something is
+// lent, no sleep is longer than this.
+constexpr absl::Duration kLongestSleepOnLoans = absl::Milliseconds(20);
 
 std::mt19937_64 RandomlySeeded() {
   std::random_device device;
@@ -49,7 +49,9 @@ UcxTransport::UcxTransport(std::unique_ptr<UcxWorker> worker, Receiver& receiver
 
 absl::Status UcxTransport::Open() {
   SYNCLINE_ASSIGN_OR_RETURN(sleeper_, Sleeper::Create());
+  SYNCLINE_ASSIGN_OR_RETURN(bell_, Bell::Create());
   sleeper_->Add(worker_->event_fd(), nullptr);
+  sleeper_->Add(bell_->fd(), nullptr);
   SYNCLINE_RETURN_IF_ERROR(SetHandler(kUcxCopied, OnCopiedMessage));
   SYNCLINE_RETURN_IF_ERROR(SetHandler(kUcxLent, OnLentMessage));
   SYNCLINE_ASSIGN_OR_RETURN(std::string worker_address, worker_->Address());
@@ -162,9 +164,13 @@ void UcxTransport::RunFailures() {
 
 void UcxTransport::Wait(absl::Duration timeout) {
   if (!inbox_.empty() || !completed_.empty() || !failed_.empty()) return;
+  for (const std::unique_ptr<UcxSend>& send : lent_) {
+    if (!send->lending->RingOnReturn()) return;
+  }
   if (worker_->Arm() == UcxWorker::Armed::kEventsPending) return;
   if (!lent_.empty()) timeout = std::min(timeout, kLongestSleepOnLoans);
   void* ended = sleeper_->Sleep(timeout);
+  bell_->Hush();
   if (ended != nullptr) Fail(*static_cast<UcxEndpoint*>(ended), "its process ended");
 }
 

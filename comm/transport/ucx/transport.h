@@ -101,6 +101,7 @@ class UcxTransport : public Transport {
   std::shared_ptr<SharedArena> arena_;
   SharedBorrower borrower_;
   std::unique_ptr<Sleeper> sleeper_;
+  std::unique_ptr<Bell> bell_;  // rung when a loan is returned while we sleep
   const uint64_t place_ = PlaceOfThisProcess();
   std::mt19937_64 random_;
 

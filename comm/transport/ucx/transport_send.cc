@@ -74,14 +74,14 @@ void UcxTransport::SendOn(UcxEndpoint& endpoint, std::unique_ptr<UcxSend> send) 
 // receiver's queue for ever, for all its peers.
 void UcxTransport::Lend(UcxSend& send) {
   const ByteView run = AsOneRun(send.payload);
-  if (!run.empty()) send.lending = arena_->Lend(run);
+  if (!run.empty()) send.lending = arena_->Lend(run, bell_->name());
   if (send.lending.has_value()) return;
 
   const size_t bytes = PayloadBytes(send.payload);
   const std::shared_ptr<std::byte> copy =
       bytes <= kMaxMessagePayloadBytes ? arena_->Allocate(bytes) : nullptr;
   if (copy == nullptr) return;
-  send.lending = arena_->Lend({copy.get(), bytes});
+  send.lending = arena_->Lend({copy.get(), bytes}, bell_->name());
   if (!send.lending.has_value()) return;
   std::byte* out = copy.get();
   for (const Slice& slice : send.payload) {

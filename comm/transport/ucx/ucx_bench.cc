@@ -34,6 +34,7 @@ struct BenchOptions {
   int messages = 512;
   size_t bytes = size_t{4} << 20;
   int window = 4;
+  std::string payload = "arena";
 };
 
 double CpuSeconds() {
@@ -80,12 +81,12 @@ class Side : public Receiver {
     });
   }
 
+  // Spins a little, then sleeps, as TransportLoop does.
   void PumpUntil(const std::function<bool()>& done) {
+    int idle = 0;
     while (!done()) {
-      if (transport_->Progress() > 0) continue;
-      for (int spin = 0; spin < 200 && !done(); ++spin) {
-        if (transport_->Progress() > 0) break;
-      }
+      idle = transport_->Progress() > 0 ? 0 : idle + 1;
+      if (idle > 200 && !done()) transport_->Wait(absl::Milliseconds(5));
     }
   }
 
@@ -132,7 +133,7 @@ void Exchange(Side& side, int in, int out) {
 
 // Memory to send: of the arena, if there is one.
 Slice ZeroedSlice(const BenchOptions& options, size_t bytes) {
-  std::shared_ptr<std::byte> memory = options.ucx.arena == nullptr
+  std::shared_ptr<std::byte> memory = options.payload != "arena"
                                           ? Buffer::Allocate(bytes).owner()
                                           : options.ucx.arena->Allocate(bytes);
   SYNCLINE_CHECK(memory != nullptr);
@@ -200,7 +201,7 @@ nlohmann::json Stream(Side& side, const BenchOptions& options, int in) {
   ReadAll(in, &receiver_cpu, sizeof(receiver_cpu));
   const double gigabytes = 1e-9 * options.bytes * options.messages;
   return {{"bytes", options.bytes},
-          {"payload", options.ucx.arena == nullptr ? "copied" : "lent"},
+          {"payload", options.payload},
           {"messages", options.messages},
           {"gbs", gigabytes / seconds},
           {"cpu_seconds_per_gb", (sender_cpu + receiver_cpu) / gigabytes}};
@@ -224,7 +225,6 @@ int Run(BenchOptions options) {
   if (child == 0) {
     close(to_child[1]);
     close(from_child[0]);
-    options.ucx.arena = nullptr;
     _exit(RunChild(options, to_child[0], from_child[1]));
   }
   close(to_child[0]);
@@ -248,16 +248,17 @@ int Run(BenchOptions options) {
 
 int main(int argc, char** argv) {
   syncline::BenchOptions options;
-  options.ucx.arena = syncline::SharedArena::Create({});
   for (int i = 1; i + 1 < argc; i += 2) {
     const std::string flag = argv[i];
     if (flag == "--messages") options.messages = std::atoi(argv[i + 1]);
     if (flag == "--bytes") options.bytes = std::strtoull(argv[i + 1], nullptr, 10);
-    if (flag == "--payload" && std::string(argv[i + 1]) == "copy")
-      options.ucx.arena = nullptr;
+    if (flag == "--payload") options.payload = argv[i + 1];
     if (flag == "--reach" && std::string(argv[i + 1]) == "network") {
       options.ucx.reach = syncline::Reach::kNetwork;
     }
   }
+  options.ucx.arena = syncline::SharedArena::Create(
+      options.payload == "ucx" ? syncline::SharedArenaOptions{0, 0}
+                               : syncline::SharedArenaOptions{});
   return syncline::Run(options);
 }

@@ -1,10 +1,14 @@
 #include "comm/transport/ucx/ucx.h"
 
+#include <netinet/in.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
+#include <iostream>
 #include <memory>
 #include <sstream>
 #include <string>
@@ -13,6 +17,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "comm/transport/loop.h"
 #include "comm/transport/transport_contract.h"
 #include "comm/transport/ucx/address.h"
 #include "comm/transport/ucx/test_peer/peer_process.h"
@@ -177,6 +182,88 @@ TEST(Ucx, HostOnlyOpensNoSocketAndNetworkDoes) {
   }
   const auto transport = *CreateUcxTransport(TestOptions(Reach::kNetwork), receiver);
   EXPECT_THAT(ListeningSockets(getpid()), Not(::testing::IsEmpty()));
+}
+
+// Connects to a socket named as /proc/net/tcp does, IPv4 only. -1 when that fails.
+int ConnectTo(const std::string& local) {
+  const size_t colon = local.find(':');
+  if (colon != 8) return -1;
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr =
+      static_cast<uint32_t>(std::stoul(local.substr(0, 8), nullptr, 16));
+  address.sin_port =
+      htons(static_cast<uint16_t>(std::stoul(local.substr(9), nullptr, 16)));
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return fd;
+  close(fd);
+  return -1;
+}
+
+TEST(Ucx, StrangersOnTheTcpPortDisturbNobody) {
+  UcxPair pair(Reach::kNetwork);
+  const Buffer payload = Buffer::Allocate(100000);
+  ASSERT_TRUE(pair.Echo("before", payload));
+  std::string noise(5000, '\0');
+  std::mt19937 random(5);
+  for (char& c : noise) c = static_cast<char>(random());
+  const std::vector<std::string> openings = {"",
+                                             "\x01",
+                                             noise,
+                                             std::string(5000, '\0'),
+                                             std::string(5000, '\xff'),
+                                             "GET / HTTP/1.1\r\n\r\n"};
+  int connected = 0;
+  for (const std::string& socket : ListeningSockets(getpid())) {
+    for (const std::string& opening : openings) {
+      const int fd = ConnectTo(socket);
+      if (fd < 0) continue;
+      ++connected;
+      (void)!send(fd, opening.data(), opening.size(), MSG_NOSIGNAL);
+      EXPECT_TRUE(pair.Echo("meanwhile", payload));
+      close(fd);
+    }
+  }
+  EXPECT_GE(connected, static_cast<int>(openings.size()));
+  EXPECT_TRUE(pair.Echo("after", payload));
+  EXPECT_THAT(pair.failures(), ::testing::IsEmpty());
+}
+
+TEST(Ucx, IdleLoopsLeaveTheCoresToOthers) {
+  constexpr int kLoops = 8;
+  RecordingReceiver receivers[kLoops];
+  std::vector<std::unique_ptr<TransportLoop>> loops;
+  for (RecordingReceiver& receiver : receivers) {
+    loops.push_back(*TransportLoop::Start(
+        [&] { return CreateUcxTransport(TestOptions(), receiver); }, {}));
+    loops.back()->Every(absl::Milliseconds(100), [](Transport&) {});
+  }
+  // Connected, as idle workers are.
+  std::vector<std::unique_ptr<Endpoint>> endpoints(kLoops);
+  for (int i = 0; i < kLoops; ++i) {
+    loops[i]->Post([&, i](Transport& transport) {
+      endpoints[i] = *transport.Connect(loops[(i + 1) % kLoops]->address(), {});
+      endpoints[i]->Send(Bytes("hello"), {}, nullptr);
+    });
+  }
+  absl::SleepFor(absl::Milliseconds(500));  // what connecting costs is not counted
+  const auto cpu_seconds = [] {
+    timespec time = {};
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return absl::ToDoubleSeconds(absl::DurationFromTimespec(time));
+  };
+  const double before = cpu_seconds();
+  constexpr double kSeconds = 2;
+  absl::SleepFor(absl::Seconds(kSeconds));
+  const double share = (cpu_seconds() - before) / kSeconds / kLoops;
+  std::cout << "an idle loop takes " << 100 * share << " % of a core\n";
+#ifndef SYNCLINE_SANITIZED
+  EXPECT_LT(share, 0.005);
+#endif
+  for (int i = 0; i < kLoops; ++i) {
+    loops[i]->Post([&, i](Transport&) { endpoints[i] = nullptr; });
+    loops[i]->Stop();
+  }
 }
 
 TEST(Ucx, LeavesTheSignalsAlone) {

@@ -1,5 +1,9 @@
 #include "comm/rpc/status_json.h"
 
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "comm/base/failure.h"
 #include "comm/rpc/channel.h"
 #include "comm/rpc/server.h"
@@ -31,12 +35,20 @@ class FakeCoordinator final : public v1::Coordinator::Service {
  public:
   grpc::Status Status(grpc::ServerContext*, const v1::StatusRequest*,
                       v1::StatusReply* reply) override {
-    if (!answer.ok()) return ToGrpcStatus(answer);
+    absl::MutexLock lock(&mutex_);
+    if (!answer_.ok()) return ToGrpcStatus(answer_);
     *reply = Sample();
     return grpc::Status::OK;
   }
 
-  absl::Status answer;
+  void Refuse(absl::Status answer) {
+    absl::MutexLock lock(&mutex_);
+    answer_ = std::move(answer);
+  }
+
+ private:
+  absl::Mutex mutex_;
+  absl::Status answer_ ABSL_GUARDED_BY(mutex_);
 };
 
 class StatusJson : public testing::Test {
@@ -71,8 +83,8 @@ TEST(StatusAsJson, SurvivesANameThatIsNoUtf8) {
 }
 
 TEST_F(StatusJson, PassesTheCoordinatorsErrorOn) {
-  coordinator_.answer =
-      WithFailure(absl::FailedPreconditionError("too old"), Failure::kVersionMismatch);
+  coordinator_.Refuse(
+      WithFailure(absl::FailedPreconditionError("too old"), Failure::kVersionMismatch));
   const auto text = FetchStatusJson(running_.address, {}, absl::Seconds(5));
   EXPECT_EQ(FailureOf(text.status()), Failure::kVersionMismatch);
 }

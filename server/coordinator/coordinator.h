@@ -34,15 +34,15 @@ using ConnectionId = uint64_t;
 // ---- What members say ----
 
 struct ServerHello {
-  std::string name;
-  std::vector<std::string> shard_addresses;
-  std::string lanes;
+  std::string name = {};
+  std::vector<std::string> shard_addresses = {};
+  std::string lanes = {};
 };
 struct WorkerHello {
-  JobSpec job;
+  JobSpec job = {};
   uint32_t rank = 0;
-  std::string run_id;
-  std::string name;
+  std::string run_id = {};
+  std::string name = {};
   uint64_t session_key = 0;  // drawn by the shell
 };
 struct Heartbeat {
@@ -70,7 +70,7 @@ struct BlockFigures {
   uint32_t job = 0;
   uint32_t block = 0;
   uint64_t step = 0;
-  std::vector<double> tile_square_sums;
+  std::vector<double> tile_square_sums = {};
   bool finite = true;
 };
 // The stream ended, for whatever reason.
@@ -96,8 +96,8 @@ struct ServerWelcome {
 };
 struct ConfigureJob {
   uint32_t job = 0;
-  JobSpec spec;
-  std::vector<uint32_t> shard_of_block;
+  JobSpec spec = {};
+  std::vector<uint32_t> shard_of_block = {};
   uint32_t first_shard = 0;
 };
 struct PrepareEpoch {
@@ -115,8 +115,8 @@ struct MemberRecord {
 struct CommitEpoch {
   uint32_t job = 0;
   uint64_t epoch = 0;
-  std::vector<MemberRecord> members;  // in rank order
-  std::string reason;
+  std::vector<MemberRecord> members = {};  // in rank order
+  std::string reason = {};
 };
 struct StepDecision {
   uint32_t job = 0;
@@ -126,10 +126,10 @@ struct StepDecision {
 };
 struct DropJob {
   uint32_t job = 0;
-  std::string reason;
+  std::string reason = {};
 };
 struct Waiting {
-  std::string reason;
+  std::string reason = {};
 };
 struct WorkerWelcome {
   uint32_t job = 0;
@@ -138,21 +138,21 @@ struct WorkerWelcome {
   uint64_t epoch = 0;
   uint64_t first_step = 0;
   bool seeder = false;
-  std::vector<std::string> shard_addresses;
-  std::vector<uint32_t> shard_of_block;
+  std::vector<std::string> shard_addresses = {};
+  std::vector<uint32_t> shard_of_block = {};
   uint32_t members = 0;
 };
 struct EpochChanged {
   uint64_t epoch = 0;
   uint32_t members = 0;
   bool seeder = false;
-  std::string reason;
+  std::string reason = {};
 };
 struct BarrierReleased {
   uint64_t barrier = 0;
 };
 struct JobFailed {
-  std::string reason;
+  std::string reason = {};
 };
 
 using CoordinatorBody =
@@ -170,10 +170,10 @@ struct CloseMember {
 };
 // The whole state, to be stored before any later output is acted upon.
 struct PersistState {
-  std::string state;
+  std::string state = {};
 };
 struct LogReason {
-  std::string text;
+  std::string text = {};
 };
 using CoordinatorOutput = std::variant<ToMember, CloseMember, PersistState, LogReason>;
 using CoordinatorOutputs = std::vector<CoordinatorOutput>;
@@ -188,35 +188,35 @@ struct CoordinatorOptions {
 struct ServerView {
   uint32_t server = 0;
   uint32_t incarnation = 0;
-  std::string name;
-  std::string lanes;
+  std::string name = {};
+  std::string lanes = {};
   uint32_t shards = 0;
   uint64_t bytes = 0;
-  absl::Duration heartbeat_age;
+  absl::Duration heartbeat_age = {};
 };
 struct MemberView {
   uint32_t rank = 0;
   uint32_t incarnation = 0;
-  std::string name;
+  std::string name = {};
   uint64_t step = 0;
   uint64_t bytes = 0;
   bool waiting = false;
-  absl::Duration heartbeat_age;
+  absl::Duration heartbeat_age = {};
 };
 struct JobView {
   uint32_t job = 0;
-  std::string name;
-  std::string phase;   // "waiting", "running", "changing", "failed"
-  std::string reason;  // why it waits, changed last, or failed
+  std::string name = {};
+  std::string phase = {};   // "waiting", "running", "changing", "failed"
+  std::string reason = {};  // why it waits, changed last, or failed
   uint64_t epoch = 0;
   uint64_t step = 0;
   uint64_t parameters = 0;
   uint32_t expected_workers = 0;
-  std::vector<MemberView> members;
+  std::vector<MemberView> members = {};
 };
 struct CoordinatorView {
-  std::vector<ServerView> servers;
-  std::vector<JobView> jobs;
+  std::vector<ServerView> servers = {};
+  std::vector<JobView> jobs = {};
 };
 
 class Coordinator {

@@ -12,22 +12,22 @@
 namespace syncline {
 
 struct TensorSpec {
-  std::string name;
-  std::vector<uint64_t> shape;
-  GroupOptions group;
+  std::string name = {};
+  std::vector<uint64_t> shape = {};
+  GroupOptions group = {};
 
   uint64_t elements() const;  // product of the shape; 1 for a scalar (empty shape)
 };
 
 struct JobSpec {
-  std::string name;
+  std::string name = {};
   uint32_t workers = 1;  // the job begins when so many have joined
   std::string push_codec = "bf16";
   std::string publish_codec = "bf16";
-  OptimizerSettings optimizer;
+  OptimizerSettings optimizer = {};
   double clip_global_norm = 0;  // 0: no clipping
   bool skip_nonfinite_steps = false;
-  std::vector<TensorSpec> tensors;
+  std::vector<TensorSpec> tensors = {};
 
   // Whether shards wait for a decision about each step.
   bool NeedsDecision() const { return clip_global_norm > 0 || skip_nonfinite_steps; }

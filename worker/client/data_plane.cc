@@ -147,7 +147,13 @@ absl::StatusOr<Buffer> DataPlane::Allocate(ByteView header, size_t payload_bytes
   return pool_.Allocate(payload_bytes);
 }
 
-void DataPlane::OnMessage(ByteView header, Buffer payload) {
+void DataPlane::OnMessage(ByteView header, Buffer payload) { Take(header, payload.view()); }
+
+void DataPlane::OnBorrowed(ByteView header, Slice payload) {
+  Take(header, {payload.data, payload.size});
+}
+
+void DataPlane::Take(ByteView header, ByteView payload) {
   const auto parsed = ParseHeader(header);
   if (!parsed.ok() || failed_ || exchange_ == nullptr) return;
   Run(exchange_->OnMessage(*parsed, payload, clock_.Now()));

@@ -72,6 +72,8 @@ class DataPlane : private Receiver {
 
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
   void OnMessage(ByteView header, Buffer payload) override;
+  void OnBorrowed(ByteView header, Slice payload) override;
+  void Take(ByteView header, ByteView payload);
 
   const DataPlaneOptions options_;
   const DataPlaneEvents events_;

@@ -171,7 +171,7 @@ ExchangeOutputs Exchange::SendDone(uint32_t id) {
   return outputs;
 }
 
-ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, const Buffer& payload,
+ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payload,
                                     absl::Duration now) {
   ExchangeOutputs outputs;
   const bool is_ours = header.job == options_.job && header.rank == options_.rank &&
@@ -218,7 +218,7 @@ void Exchange::OnAck(const MessageHeader& header, absl::Duration now, ExchangeOu
   if (is_seed) SendPull(header.block, now, outputs);
 }
 
-void Exchange::OnPublish(const MessageHeader& header, const Buffer& payload,
+void Exchange::OnPublish(const MessageHeader& header, ByteView payload,
                          ExchangeOutputs& outputs) {
   Block& block = blocks_[header.block];
   stats_.bytes_pulled += payload.size();
@@ -231,9 +231,9 @@ void Exchange::OnPublish(const MessageHeader& header, const Buffer& payload,
   ReportIfReady(block.range.tensor, outputs);
 }
 
-bool Exchange::Land(const MessageHeader& header, const Buffer& payload, const Block& block) {
+bool Exchange::Land(const MessageHeader& header, ByteView payload, const Block& block) {
   const BlockLabel label{.range = block.range, .step = header.step, .epoch = header.epoch};
-  const auto view = ParseBlock(payload.view(), label, *options_.publish_codec);
+  const auto view = ParseBlock(payload, label, *options_.publish_codec);
   if (!view.ok()) return false;
   const auto weights = tensors_[block.range.tensor].weights.subspan(block.range.first_element,
                                                                     block.range.elements);

@@ -88,7 +88,7 @@ class Exchange {
                        absl::Duration now);
 
   // A message from a shard. Nothing in it is believed unchecked.
-  ExchangeOutputs OnMessage(const MessageHeader& header, const Buffer& payload, absl::Duration now);
+  ExchangeOutputs OnMessage(const MessageHeader& header, ByteView payload, absl::Duration now);
 
   // A payload given out in ExchangeSend is no longer in use.
   ExchangeOutputs SendDone(uint32_t block);
@@ -147,9 +147,9 @@ class Exchange {
   Payload Encode(const Block& block, MessageKind kind);
   void LeaveWindow(uint32_t block, Phase next);
   void OnAck(const MessageHeader& header, absl::Duration now, ExchangeOutputs& outputs);
-  void OnPublish(const MessageHeader& header, const Buffer& payload, ExchangeOutputs& outputs);
+  void OnPublish(const MessageHeader& header, ByteView payload, ExchangeOutputs& outputs);
   void OnRefuse(const MessageHeader& header, absl::Duration now, ExchangeOutputs& outputs);
-  bool Land(const MessageHeader& header, const Buffer& payload, const Block& block);
+  bool Land(const MessageHeader& header, ByteView payload, const Block& block);
   void ReportIfReady(uint32_t tensor, ExchangeOutputs& outputs);
   void Fail(absl::Status status, ExchangeOutputs& outputs);
   absl::Duration Backoff(const Block& block) const;

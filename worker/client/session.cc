@@ -23,7 +23,8 @@
 namespace syncline {
 namespace {
 
-absl::Status CheckOptions(const SessionOptions& options, const CodecRegistry& codecs) {
+absl::Status CheckOptions(const SessionOptions& options) {
+  const CodecRegistry codecs = CodecRegistry::Builtin();
   if (options.job.empty() || options.job.size() > kMaxJobNameBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("job name must have 1 to ", kMaxJobNameBytes, " bytes"));
@@ -70,7 +71,6 @@ class Session::Impl {
 
   ~Impl() { Stop(absl::ZeroDuration()); }
 
-  absl::Status Check() const { return CheckOptions(options_, codecs_); }
   const SessionOptions& options() const { return options_; }
 
   absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, std::span<float> weights);
@@ -529,9 +529,8 @@ Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Session::~Session() = default;
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Create(const SessionOptions& options) {
-  auto impl = std::make_unique<Impl>(options);
-  SYNCLINE_RETURN_IF_ERROR(impl->Check());
-  return std::unique_ptr<Session>(new Session(std::move(impl)));
+  SYNCLINE_RETURN_IF_ERROR(CheckOptions(options));
+  return std::unique_ptr<Session>(new Session(std::make_unique<Impl>(options)));
 }
 
 absl::StatusOr<TensorId> Session::Declare(const TensorOptions& tensor, std::span<float> weights) {

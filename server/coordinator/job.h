@@ -1,0 +1,130 @@
+// One job of the coordinator: gathers its workers, configures its servers, and changes its epochs.
+// Pure, like the Coordinator that owns it: outputs are appended, nothing else happens.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "server/coordinator/coordinator.h"
+#include "server/coordinator/decision.h"
+#include "server/coordinator/membership.h"
+
+namespace syncline {
+
+// A server as jobs see it.
+struct JobServer {
+  uint32_t server = 0;
+  ConnectionId connection = 0;
+  std::string name;
+  std::vector<std::string> shard_addresses;
+};
+
+// Counters that survive the coordinator: they only grow.
+struct Counters {
+  uint32_t next_job = 1;
+  uint32_t next_incarnation = 1;
+  std::map<std::string, uint64_t> epochs;  // by job name
+};
+
+class Job {
+ public:
+  enum class Phase { kGathering, kConfiguring, kRunning, kOver };
+
+  // `counters` and `options` outlive the job.
+  Job(uint32_t id, const WorkerHello& first, const CoordinatorOptions& options, Counters& counters);
+
+  // A worker says hello. FailedPrecondition (Failure::kJobRefused) when it may not join.
+  absl::Status Admit(ConnectionId connection, const WorkerHello& hello, absl::Duration now,
+                     CoordinatorOutputs& outputs);
+
+  // What members of this job say, and time. `rank` was admitted on that connection.
+  void OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now);
+  void OnLeave(uint32_t rank, CoordinatorOutputs& outputs);
+  void OnBarrier(uint32_t rank, uint64_t barrier, CoordinatorOutputs& outputs);
+  void OnDisconnected(uint32_t rank, absl::Duration now);
+  void OnConfigured(uint32_t server, CoordinatorOutputs& outputs);
+  void OnPrepared(uint32_t server, const EpochPrepared& prepared, CoordinatorOutputs& outputs);
+  void OnCommitted(uint32_t server, const EpochCommitted& committed, CoordinatorOutputs& outputs);
+  void OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs);
+  void OnServerLost(uint32_t server, CoordinatorOutputs& outputs);
+  void Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& outputs);
+
+  // Begins when all workers and servers are there. `servers` in order of their numbers.
+  void MaybeBegin(const std::vector<JobServer>& servers, CoordinatorOutputs& outputs);
+
+  uint32_t id() const { return id_; }
+  bool IsOver() const { return phase_ == Phase::kOver; }
+  JobView View(absl::Duration now) const;
+
+ private:
+  struct Worker {
+    ConnectionId connection = 0;
+    uint32_t incarnation = 0;
+    uint64_t session_key = 0;
+    std::string name;
+    bool connected = true;
+    bool welcomed = false;    // member of a committed epoch
+    uint64_t first_step = 0;  // once welcomed
+    Heartbeat beat = {};
+    absl::Duration heard_at = {};
+    absl::Duration progressed_at = {};
+    absl::Duration disconnected_at = {};
+    std::optional<uint64_t> barrier = {};  // the one it is in
+  };
+  // The change of epoch under way.
+  struct Change {
+    uint64_t epoch = 0;
+    std::set<uint32_t> unprepared = {};
+    std::set<uint32_t> uncommitted = {};
+    uint64_t next_step = 0;
+    std::string reason = {};
+    std::vector<MemberRecord> members = {};  // fixed when all servers are prepared
+  };
+
+  void DropWorker(uint32_t rank, const std::string& reason, CoordinatorOutputs& outputs);
+  void Forget(uint32_t rank, const std::string& reason);
+  void MaybeChangeEpoch(CoordinatorOutputs& outputs);
+  bool MembershipDiffers() const;
+  void Commit(CoordinatorOutputs& outputs);
+  void FinishChange(CoordinatorOutputs& outputs);
+  void Welcome(const Worker& worker, bool is_seeder, CoordinatorOutputs& outputs) const;
+  void MaybeReleaseBarrier(CoordinatorOutputs& outputs);
+  void SayWhoIsMissing(absl::Duration now, size_t servers_attached, CoordinatorOutputs& outputs);
+  void DropSilent(absl::Duration now, CoordinatorOutputs& outputs);
+  void Fail(const std::string& reason, CoordinatorOutputs& outputs);
+  void End(const std::string& reason, CoordinatorOutputs& outputs);
+  void ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) const;
+  std::string Named(uint32_t rank) const;
+
+  const uint32_t id_;
+  const JobSpec spec_;
+  const std::string run_id_;
+  const CoordinatorOptions& options_;
+  Counters& counters_;
+  DecisionCollector decisions_;
+
+  Phase phase_ = Phase::kGathering;
+  std::string reason_;  // why it waits, changed last, or ended
+  bool failed_ = false;
+  absl::Duration gathering_since_;
+  absl::Duration last_waiting_said_ = -absl::InfiniteDuration();
+  std::optional<absl::Duration> memberless_since_;
+
+  std::map<uint32_t, Worker> workers_;  // alive, by rank
+  std::vector<MemberRecord> committed_;
+  std::optional<Change> change_;
+  std::string change_reason_;  // of the next change
+
+  std::vector<JobServer> servers_;  // once it began
+  std::vector<uint32_t> shard_of_block_;
+  std::set<uint32_t> unconfigured_;
+};
+
+}  // namespace syncline

@@ -1,0 +1,35 @@
+// sim --start N --seeds M: runs M seeds from N on; a seed that fails is printed with the command that
+// repeats it.
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+
+#include "CLI/CLI.hpp"
+#include "tests/sim/simulation.h"
+
+int main(int argc, char** argv) {
+  CLI::App app("Simulates whole training jobs, one per seed, under message faults and kills.");
+  uint64_t start = 1;
+  uint64_t seeds = 1000;
+  app.add_option("--start", start, "first seed")->capture_default_str();
+  app.add_option("--seeds", seeds, "how many seeds")->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  uint64_t failed = 0;
+  for (uint64_t seed = start; seed < start + seeds; ++seed) {
+    const absl::Status status = syncline::sim::Simulate(seed);
+    if (status.ok()) continue;
+    ++failed;
+    std::printf("seed %llu failed: %s\n  repeat with: %s --start %llu --seeds 1\n",
+                static_cast<unsigned long long>(seed), std::string(status.message()).c_str(), argv[0],
+                static_cast<unsigned long long>(seed));
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+  std::printf("sim: %llu seeds, %llu failed, %.1f s\n", static_cast<unsigned long long>(seeds),
+              static_cast<unsigned long long>(failed), took.count());
+  return failed == 0 ? 0 : 1;
+}

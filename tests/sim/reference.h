@@ -1,0 +1,74 @@
+// The oracle of the simulation: what the weights must be, from the accepted updates alone.
+//
+// Workers write down every gradient they push; shards write down which contributions each step of each
+// block consumed. From these two the reference computes the weights in one process, tensor by tensor in
+// plain loops, without shards, tiles, messages or epochs. It also is the judge of exactly-once: nothing
+// may be consumed that was not pushed, or twice, or out of order.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/base/tiling.h"
+#include "server/coordinator/job_spec.h"
+#include "server/optimizer/optimizer.h"
+#include "server/shard/shard.h"
+
+namespace syncline::sim {
+
+// One life of one worker at one step.
+struct ContributionKey {
+  uint32_t rank = 0;
+  uint32_t incarnation = 0;
+  uint64_t step = 0;
+
+  auto operator<=>(const ContributionKey&) const = default;
+};
+
+class Reference {
+ public:
+  explicit Reference(const JobSpec& job);
+
+  // What a seeder sends for a block, and what the shard holds after it took a seed: which seeder wins is
+  // the shard's business, but it must be one of them, whole. Before the first step it may change.
+  void SeedSent(uint32_t block, std::span<const float> values);
+  void SeedHeld(uint32_t block, std::span<const float> values);
+  void Pushed(const ContributionKey& key, uint32_t tensor, std::vector<float> gradient,
+              uint32_t samples);
+  // Notes what a shard did, and the first violation if it is one.
+  void Applied(const ShardApplied& applied);
+
+  // The weights of a block after `version` steps, computed from scratch.
+  std::vector<float> Weights(uint32_t block, uint64_t version);
+
+  uint64_t version(uint32_t block) const { return applied_[block].size(); }
+  const std::vector<BlockRange>& blocks() const { return blocks_; }
+  // Empty while all is well.
+  const std::string& violation() const { return violation_; }
+
+ private:
+  struct Push {
+    std::vector<float> gradient;
+    uint32_t samples = 0;
+  };
+
+  std::vector<float> MeanGradient(uint32_t block, uint64_t step) const;
+  float GradientScale(uint64_t step) const;
+  void Violate(std::string what);
+
+  const JobSpec job_;
+  const std::vector<BlockRange> blocks_;
+  std::unique_ptr<Optimizer> optimizer_;
+  std::vector<std::vector<std::vector<float>>> seeds_sent_;
+  std::vector<std::vector<float>> seeds_;
+  std::vector<std::vector<ShardApplied>> applied_;
+  std::map<std::pair<ContributionKey, uint32_t>, Push> pushes_;  // by tensor
+  std::string violation_;
+};
+
+}  // namespace syncline::sim

@@ -1,0 +1,218 @@
+#include "tests/sim/worker_process.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/check.h"
+#include "comm/base/status.h"
+
+namespace syncline::sim {
+namespace {
+
+// A number in [-1, 1) that depends on its coordinates only (splitmix64).
+float Noise(uint64_t seed, uint64_t rank, uint64_t step, uint64_t element) {
+  uint64_t x = seed ^ (rank << 56) ^ (step << 40) ^ element;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  x ^= x >> 31;
+  return static_cast<float>(x >> 40) * 0x1p-23f - 1.0f;
+}
+
+}  // namespace
+
+WorkerProcess::WorkerProcess(Parts parts, uint32_t rank)
+    : parts_(std::move(parts)),
+      rank_(rank),
+      random_(parts_.seed),
+      pool_(size_t{1} << 20),
+      transport_(parts_.network.CreateTransport(*this)) {
+  for (uint32_t tensor = 0; tensor < parts_.job.tensors.size(); ++tensor) {
+    std::vector<float>& values = weights_.emplace_back(parts_.job.tensors[tensor].elements());
+    for (size_t i = 0; i < values.size(); ++i) values[i] = Noise(parts_.seed, 77, tensor, i);
+  }
+  gradients_ = weights_;
+  connection_ = parts_.control.Attach(
+      {.on_message = [this](const CoordinatorBody& body) { WhenAwake([=, this] { OnControl(body); }); },
+       .on_end =
+           [this](const absl::Status& status) {
+             WhenAwake([=, this] { parts_.on_end(rank_, status); });
+           }});
+  parts_.control.Send(connection_, WorkerHello{.job = parts_.job,
+                                               .rank = rank_,
+                                               .run_id = "sim",
+                                               .name = absl::StrCat("worker", rank_),
+                                               .session_key = random_()});
+  Beat();
+}
+
+WorkerProcess::~WorkerProcess() { *alive_ = false; }
+
+void WorkerProcess::Kill() {
+  *alive_ = false;
+  parts_.control.Break(connection_);
+  parts_.network.Kill(transport_->address());
+}
+
+void WorkerProcess::Freeze() { frozen_ = true; }
+
+void WorkerProcess::Thaw() {
+  frozen_ = false;
+  const std::shared_ptr<bool> alive = alive_;
+  while (*alive && !when_thawed_.empty()) {
+    const auto fn = std::move(when_thawed_.front());
+    when_thawed_.pop_front();
+    fn();
+  }
+}
+
+void WorkerProcess::WhenAwake(std::function<void()> fn) {
+  if (!*alive_) return;
+  if (frozen_) {
+    when_thawed_.push_back(std::move(fn));
+  } else {
+    fn();
+  }
+}
+
+void WorkerProcess::After(absl::Duration delay, std::function<void()> fn) {
+  parts_.events.After(delay, [this, alive = alive_, fn = std::move(fn)] {
+    if (*alive) WhenAwake(fn);
+  });
+}
+
+void WorkerProcess::Beat() {
+  Heartbeat beat;
+  if (exchange_ != nullptr) {
+    beat.step = exchange_->step();
+    beat.bytes = exchange_->stats().bytes_pushed + exchange_->stats().bytes_pulled;
+    beat.waiting = exchange_->AllHeld();
+  }
+  parts_.control.Send(connection_, beat);
+  After(parts_.timeouts.heartbeat_interval, [this] { Beat(); });
+}
+
+void WorkerProcess::OnControl(const CoordinatorBody& body) {
+  if (const auto* welcome = std::get_if<WorkerWelcome>(&body)) Begin(*welcome);
+  if (const auto* change = std::get_if<EpochChanged>(&body); change != nullptr && exchange_) {
+    Run(exchange_->EpochChanged(change->epoch,
+                                change->seeder ? SeedRole::kSeeder : SeedRole::kReceiver,
+                                parts_.events.now()));
+  }
+}
+
+void WorkerProcess::Begin(const WorkerWelcome& welcome) {
+  incarnation_ = welcome.incarnation;
+  for (const std::string& address : welcome.shard_addresses) {
+    shards_.push_back(*transport_->Connect(address, {}));
+  }
+  const ExchangeOptions options{
+      .job = welcome.job,
+      .rank = rank_,
+      .incarnation = welcome.incarnation,
+      .session_key = welcome.session_key,
+      .epoch = welcome.epoch,
+      .first_step = welcome.first_step,
+      .role = welcome.seeder ? SeedRole::kSeeder : SeedRole::kReceiver,
+      .shards = static_cast<uint32_t>(shards_.size()),
+      .shard_of_block = welcome.shard_of_block,
+      .push_codec = *parts_.codecs.FindByName(parts_.job.push_codec),
+      .publish_codec = *parts_.codecs.FindByName(parts_.job.publish_codec),
+      .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
+      .checksum = Checksum::kHeaderAndPayload,
+      .retry = parts_.timeouts.push_retry};
+  exchange_ = std::make_unique<Exchange>(
+      options, std::vector<std::span<float>>(weights_.begin(), weights_.end()), pool_);
+  Run(exchange_->Start(parts_.events.now()));
+  Tick();
+}
+
+void WorkerProcess::Tick() {
+  if (failed_) return;
+  Run(exchange_->Tick(parts_.events.now()));
+  After(absl::Milliseconds(5), [this] { Tick(); });
+}
+
+void WorkerProcess::Compute() {
+  const uint64_t step = exchange_->step();
+  if (step >= parts_.target_step) {
+    done_ = true;
+    return;
+  }
+  const int micros = std::uniform_int_distribution<int>(500, 20000)(random_);
+  After(absl::Microseconds(micros), [this, step] { PushAll(step); });
+}
+
+// Back to front, as a backward pass does.
+void WorkerProcess::PushAll(uint64_t step) {
+  const uint32_t samples = std::uniform_int_distribution<uint32_t>(1, 64)(random_);
+  ready_tensors_ = 0;
+  for (uint32_t tensor = static_cast<uint32_t>(weights_.size()); tensor-- > 0;) {
+    if (failed_) return;
+    gradients_[tensor] = Gradient(tensor, step);
+    parts_.reference.Pushed({rank_, *incarnation_, step}, tensor, gradients_[tensor], samples);
+    Run(exchange_->Push(tensor, gradients_[tensor], samples, parts_.events.now()));
+  }
+}
+
+std::vector<float> WorkerProcess::Gradient(uint32_t tensor, uint64_t step) const {
+  std::vector<float> gradient = weights_[tensor];
+  for (size_t i = 0; i < gradient.size(); ++i) {
+    gradient[i] = 0.1f * gradient[i] + Noise(parts_.seed, rank_, step, (uint64_t{tensor} << 32) + i);
+  }
+  return gradient;
+}
+
+void WorkerProcess::Run(ExchangeOutputs outputs) {
+  for (ExchangeOutput& output : outputs) {
+    if (failed_) return;
+    if (auto* send = std::get_if<ExchangeSend>(&output)) Send(std::move(*send));
+    if (std::holds_alternative<ExchangeReady>(output) && ++ready_tensors_ == weights_.size()) {
+      Compute();
+    }
+    if (auto* failed = std::get_if<ExchangeFailed>(&output)) {
+      failed_ = true;
+      After(absl::ZeroDuration(), [this, status = failed->status] { parts_.on_end(rank_, status); });
+    }
+  }
+}
+
+void WorkerProcess::Send(ExchangeSend send) {
+  const uint32_t block = send.header.block;
+  if (send.header.kind == static_cast<uint16_t>(MessageKind::kSeed)) {
+    const BlockRange& range = parts_.reference.blocks()[block];
+    parts_.reference.SeedSent(
+        block, std::span(weights_[range.tensor]).subspan(range.first_element, range.elements));
+  }
+  shards_[send.shard]->Send(SealHeader(send.header), std::move(send.payload),
+                            [this, alive = alive_, block](const absl::Status&) {
+                              if (!*alive) return;
+                              WhenAwake([this, block] { Run(exchange_->SendDone(block)); });
+                            });
+}
+
+absl::StatusOr<Buffer> WorkerProcess::Allocate(ByteView header, size_t payload_bytes) {
+  SYNCLINE_ASSIGN_OR_RETURN(const MessageHeader parsed, ParseHeader(header));
+  if (exchange_ == nullptr) return absl::FailedPreconditionError("not started");
+  if (payload_bytes > exchange_->MaxPayloadBytes(parsed)) {
+    return absl::InvalidArgumentError("too long");
+  }
+  return Buffer::Allocate(payload_bytes);
+}
+
+void WorkerProcess::OnMessage(ByteView header, Buffer payload) {
+  const auto parsed = ParseHeader(header);
+  if (!parsed.ok()) return;
+  WhenAwake([this, header = *parsed, payload] {
+    if (!failed_) Run(exchange_->OnMessage(header, payload.view(), parts_.events.now()));
+  });
+}
+
+std::string WorkerProcess::Describe() const {
+  return absl::StrCat("worker ", rank_, ": ",
+                      incarnation_ ? absl::StrCat("incarnation ", *incarnation_) : "not welcomed",
+                      ", step ", exchange_ ? absl::StrCat(exchange_->step()) : "-",
+                      frozen_ ? ", frozen" : "", failed_ ? ", failed" : "", done_ ? ", done" : "");
+}
+
+}  // namespace syncline::sim

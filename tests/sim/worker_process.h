@@ -1,0 +1,92 @@
+// A worker of the simulation: the real exchange machine behind an in-process transport and a simulated
+// control stream. It "computes" gradients that depend on the weights it holds, so that a wrong weight
+// anywhere shows everywhere.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "comm/base/buffer.h"
+#include "comm/codec/codec.h"
+#include "comm/transport/inproc/inproc.h"
+#include "tests/sim/control_plane.h"
+#include "tests/sim/reference.h"
+#include "worker/client/exchange.h"
+
+namespace syncline::sim {
+
+class WorkerProcess : private Receiver {
+ public:
+  struct Parts {
+    EventQueue& events;
+    InprocNetwork& network;
+    ControlPlane& control;
+    Reference& reference;
+    const CodecRegistry& codecs;
+    const JobSpec& job;
+    Timeouts timeouts;
+    uint64_t target_step = 0;
+    uint64_t seed = 0;
+    // The coordinator ended this life: it is over and may be restarted.
+    std::function<void(uint32_t rank, const absl::Status&)> on_end;
+  };
+
+  WorkerProcess(Parts parts, uint32_t rank);
+  ~WorkerProcess() override;
+
+  // kill -9: what is in flight stays in flight, nothing else is said.
+  void Kill();
+  // SIGSTOP and SIGCONT.
+  void Freeze();
+  void Thaw();
+
+  bool IsDone() const { return exchange_ != nullptr && !failed_ && done_; }
+  std::string address() const { return transport_->address(); }
+  std::optional<uint32_t> incarnation() const { return incarnation_; }
+  const std::vector<std::vector<float>>& weights() const { return weights_; }
+  std::string Describe() const;
+
+ private:
+  void OnControl(const CoordinatorBody& body);
+  void Begin(const WorkerWelcome& welcome);
+  void Beat();
+  void Tick();
+  void Compute();
+  void PushAll(uint64_t step);
+  std::vector<float> Gradient(uint32_t tensor, uint64_t step) const;
+  void Run(ExchangeOutputs outputs);
+  void Send(ExchangeSend send);
+  // Runs now, or once thawed.
+  void WhenAwake(std::function<void()> fn);
+  void After(absl::Duration delay, std::function<void()> fn);
+
+  absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
+  void OnMessage(ByteView header, Buffer payload) override;
+
+  Parts parts_;
+  const uint32_t rank_;
+  std::mt19937_64 random_;
+  BufferPool pool_;
+  std::unique_ptr<Transport> transport_;
+  std::vector<std::unique_ptr<Endpoint>> shards_;
+  ConnectionId connection_ = 0;
+  std::optional<uint32_t> incarnation_;
+  std::vector<std::vector<float>> weights_;
+  std::vector<std::vector<float>> gradients_;
+  std::unique_ptr<Exchange> exchange_;
+  uint32_t ready_tensors_ = 0;
+  bool done_ = false;
+  bool failed_ = false;
+  bool frozen_ = false;
+  std::deque<std::function<void()>> when_thawed_;
+  // Events outlive a killed process; they look here first.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace syncline::sim

@@ -1,0 +1,292 @@
+// The exchange against a hand-made shard: what it sends, repeats, lands and refuses to believe.
+#include "worker/client/exchange.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace syncline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr absl::Duration kRetry = absl::Seconds(1);
+
+// Two tensors on one shard: block 0 (4 elements) and block 1 (2 elements).
+class ExchangeTest : public ::testing::Test {
+ protected:
+  ExchangeTest() { Make({}); }
+
+  void Make(ExchangeOptions options) {
+    options.job = 5;
+    options.rank = 1;
+    options.incarnation = 2;
+    options.session_key = 99;
+    options.epoch = 3;
+    options.shards = 1;
+    options.shard_of_block = {0, 0};
+    options.push_codec = *codecs_.FindByName("fp32");
+    options.publish_codec = *codecs_.FindByName("fp32");
+    options.seed_codec = *codecs_.FindByName("fp32");
+    options.retry = kRetry;
+    options_ = options;
+    exchange_ = std::make_unique<Exchange>(
+        options, std::vector<std::span<float>>{first_, second_}, pool_);
+  }
+
+  // What the exchange gave out, sorted by kind of output.
+  struct Seen {
+    std::vector<ExchangeSend> sends;
+    std::vector<uint32_t> ready;
+    std::vector<absl::Status> failures;
+
+    std::vector<std::pair<MessageKind, uint32_t>> Messages() const {
+      std::vector<std::pair<MessageKind, uint32_t>> messages;
+      for (const auto& send : sends) {
+        messages.push_back({static_cast<MessageKind>(send.header.kind), send.header.block});
+      }
+      return messages;
+    }
+  };
+
+  Seen See(ExchangeOutputs outputs) {
+    Seen seen;
+    for (ExchangeOutput& output : outputs) {
+      if (auto* send = std::get_if<ExchangeSend>(&output)) seen.sends.push_back(std::move(*send));
+      if (auto* ready = std::get_if<ExchangeReady>(&output)) seen.ready.push_back(ready->tensor);
+      if (auto* failed = std::get_if<ExchangeFailed>(&output)) seen.failures.push_back(failed->status);
+    }
+    return seen;
+  }
+
+  // A message of the shard to this worker.
+  MessageHeader From(MessageKind kind, uint32_t block, uint64_t step, uint64_t epoch = 3) {
+    MessageHeader header;
+    header.kind = static_cast<uint16_t>(kind);
+    header.job = 5;
+    header.rank = 1;
+    header.incarnation = 2;
+    header.session_key = 99;
+    header.block = block;
+    header.step = step;
+    header.epoch = epoch;
+    return header;
+  }
+
+  Seen Answer(const MessageHeader& header, ByteView payload = {}) {
+    return See(exchange_->OnMessage(header, payload, now_));
+  }
+
+  Seen Refuse(RefuseCode code, uint32_t block, uint64_t step, uint64_t epoch = 3) {
+    MessageHeader header = From(MessageKind::kRefuse, block, step, epoch);
+    header.code = static_cast<uint16_t>(code);
+    return Answer(header);
+  }
+
+  Seen Publish(uint32_t block, uint64_t version, float value) {
+    std::vector<float> values(block == 0 ? 4 : 2, value);
+    const BlockRange range{block, 0, static_cast<uint32_t>(values.size())};
+    const Buffer payload = Gather(EncodeBlock(*options_.publish_codec, {range, version, 3}, values,
+                                              Checksum::kHeaderAndPayload, pool_));
+    return Answer(From(MessageKind::kPublish, block, version), payload.view());
+  }
+
+  void CompleteSends() {
+    for (int i = 0; i < 2; ++i) exchange_->SendDone(i);
+  }
+
+  // Both tensors hold version 0 and may be pushed.
+  void ReachStepZero() {
+    See(exchange_->Start(now_));
+    CompleteSends();
+    Publish(0, 0, 1.0f);
+    Publish(1, 0, 2.0f);
+  }
+
+  CodecRegistry codecs_ = CodecRegistry::Builtin();
+  BufferPool pool_{1 << 20};
+  ExchangeOptions options_;
+  std::vector<float> first_ = std::vector<float>(4, -1.0f);
+  std::vector<float> second_ = std::vector<float>(2, -1.0f);
+  std::vector<float> gradient_ = {1, 2, 3, 4};
+  std::unique_ptr<Exchange> exchange_;
+  absl::Duration now_ = absl::ZeroDuration();
+};
+
+TEST_F(ExchangeTest, ReceiverAsksForAllBlocksAndIsReadyWhenTheyLanded) {
+  EXPECT_THAT(See(exchange_->Start(now_)).Messages(),
+              ElementsAre(std::pair{MessageKind::kPull, 0u}, std::pair{MessageKind::kPull, 1u}));
+  CompleteSends();
+  EXPECT_THAT(Publish(0, 0, 7.5f).ready, ElementsAre(0u));
+  EXPECT_THAT(first_, ElementsAre(7.5f, 7.5f, 7.5f, 7.5f));
+  EXPECT_FALSE(exchange_->IsReady(1));
+}
+
+TEST_F(ExchangeTest, SeederSendsItsValuesAndThenTakesThePublishedView) {
+  ExchangeOptions options;
+  options.role = SeedRole::kSeeder;
+  Make(options);
+  const Seen started = See(exchange_->Start(now_));
+  EXPECT_THAT(started.Messages(),
+              ElementsAre(std::pair{MessageKind::kSeed, 0u}, std::pair{MessageKind::kSeed, 1u}));
+  const MessageHeader ack = From(MessageKind::kAck, 0, started.sends[0].header.step);
+  EXPECT_THAT(Answer(ack).Messages(), ElementsAre(std::pair{MessageKind::kPull, 0u}));
+}
+
+TEST_F(ExchangeTest, SeedAcknowledgementDoesNotPassForOneOfAContribution) {
+  ReachStepZero();
+  See(exchange_->Push(0, gradient_, 8, now_));
+  Answer(From(MessageKind::kAck, 0, ~uint64_t{0}));
+  EXPECT_FALSE(exchange_->AllHeld());
+  Answer(From(MessageKind::kAck, 0, 0));
+  EXPECT_TRUE(exchange_->AllHeld());
+}
+
+TEST_F(ExchangeTest, ContributionCarriesItsNameAndSamples) {
+  ReachStepZero();
+  const Seen pushed = See(exchange_->Push(0, gradient_, 8, now_));
+  ASSERT_EQ(pushed.sends.size(), 1u);
+  const MessageHeader& header = pushed.sends[0].header;
+  EXPECT_EQ(header.step, 0u);
+  EXPECT_EQ(header.samples, 8u);
+  EXPECT_EQ(header.epoch, 3u);
+  const Buffer bytes = Gather(pushed.sends[0].payload);
+  const auto view = ParseBlock(bytes.view(), {{0, 0, 4}, 0, 3}, *options_.push_codec);
+  ASSERT_TRUE(view.ok()) << view.status();
+  std::vector<float> sent(4);
+  ASSERT_TRUE(view->codec->Decode(view->tiles[0].bytes, sent).ok());
+  EXPECT_EQ(sent, gradient_);
+}
+
+TEST_F(ExchangeTest, TensorIsNotReadyWhileItsGradientIsStillBeingSent) {
+  ReachStepZero();
+  See(exchange_->Push(0, gradient_, 1, now_));
+  EXPECT_THAT(Publish(0, 1, 3.0f).ready, IsEmpty());
+  EXPECT_THAT(See(exchange_->SendDone(0)).ready, ElementsAre(0u));
+  EXPECT_EQ(exchange_->step(), 0u) << "the other tensor is still at version 0";
+}
+
+TEST_F(ExchangeTest, RepeatsWhatIsNotAcknowledgedAndAsksForWhatIsHeld) {
+  ReachStepZero();
+  See(exchange_->Push(0, gradient_, 1, now_));
+  now_ += kRetry;
+  EXPECT_THAT(See(exchange_->Tick(now_)).Messages(), ElementsAre(std::pair{MessageKind::kPush, 0u}));
+  EXPECT_EQ(exchange_->stats().resent_blocks, 1u);
+  Answer(From(MessageKind::kAck, 0, 0));
+  now_ += kRetry;
+  EXPECT_THAT(See(exchange_->Tick(now_)).Messages(), IsEmpty());
+  now_ += 4 * kRetry;
+  const Seen asked = See(exchange_->Tick(now_));
+  ASSERT_THAT(asked.Messages(), ElementsAre(std::pair{MessageKind::kPull, 0u}));
+  EXPECT_EQ(asked.sends[0].header.step, 1u);
+}
+
+TEST_F(ExchangeTest, FrontTensorOvertakesWhenTheWindowIsFull) {
+  ExchangeOptions options;
+  options.window_bytes = 1;  // one block at a time
+  Make(options);
+  ReachStepZero();
+  std::vector<float> small(2, 1.0f);
+  EXPECT_THAT(See(exchange_->Push(1, small, 1, now_)).Messages(),
+              ElementsAre(std::pair{MessageKind::kPush, 1u}));
+  EXPECT_THAT(See(exchange_->Push(0, gradient_, 1, now_)).Messages(), IsEmpty());
+  EXPECT_THAT(Answer(From(MessageKind::kAck, 1, 0)).Messages(),
+              ElementsAre(std::pair{MessageKind::kPush, 0u}));
+}
+
+TEST_F(ExchangeTest, AdoptsANewerEpochAndSendsAgain) {
+  ReachStepZero();
+  See(exchange_->Push(0, gradient_, 1, now_));
+  const Seen again = Refuse(RefuseCode::kStaleEpoch, 0, 0, 4);
+  ASSERT_THAT(again.Messages(), ElementsAre(std::pair{MessageKind::kPush, 0u}));
+  EXPECT_EQ(again.sends[0].header.epoch, 4u);
+  // A second refusal of the first message must not send a third.
+  EXPECT_THAT(Refuse(RefuseCode::kStaleEpoch, 0, 0, 4).Messages(), IsEmpty());
+}
+
+TEST_F(ExchangeTest, WaitsALittleWhenTheShardIsBehind) {
+  ReachStepZero();
+  See(exchange_->Push(0, gradient_, 1, now_));
+  EXPECT_THAT(Refuse(RefuseCode::kFutureEpoch, 0, 0, 2).Messages(), IsEmpty());
+  now_ += kRetry / 10;
+  EXPECT_THAT(See(exchange_->Tick(now_)).Messages(), ElementsAre(std::pair{MessageKind::kPush, 0u}));
+}
+
+TEST_F(ExchangeTest, DroppedWorkerFailsWithAborted) {
+  ReachStepZero();
+  See(exchange_->Push(0, gradient_, 1, now_));
+  const Seen refused = Refuse(RefuseCode::kNotMember, 0, 0, 9);
+  ASSERT_EQ(refused.failures.size(), 1u);
+  EXPECT_TRUE(absl::IsAborted(refused.failures[0]));
+  EXPECT_THAT(std::string(refused.failures[0].message()), HasSubstr("epoch 9"));
+  EXPECT_THAT(See(exchange_->Tick(now_ + kRetry * 10)).Messages(), IsEmpty());
+}
+
+TEST_F(ExchangeTest, RefusedContentFailsAndSaysWhere) {
+  ReachStepZero();
+  See(exchange_->Push(0, gradient_, 1, now_));
+  const Seen refused = Refuse(RefuseCode::kMalformed, 0, 0);
+  ASSERT_EQ(refused.failures.size(), 1u);
+  EXPECT_THAT(std::string(refused.failures[0].message()), HasSubstr("tensor 0 elements [0, 4)"));
+}
+
+TEST_F(ExchangeTest, BelievesNoMessageForSomebodyElse) {
+  See(exchange_->Start(now_));
+  CompleteSends();
+  std::vector<float> values(4, 9.0f);
+  const Buffer payload = Gather(EncodeBlock(*options_.publish_codec, {{0, 0, 4}, 0, 3}, values,
+                                            Checksum::kHeaderAndPayload, pool_));
+  for (auto spoil : {+[](MessageHeader& h) { h.session_key = 1; }, +[](MessageHeader& h) { h.rank = 0; },
+                     +[](MessageHeader& h) { h.incarnation = 1; }, +[](MessageHeader& h) { h.job = 6; },
+                     +[](MessageHeader& h) { h.block = 2; }}) {
+    MessageHeader header = From(MessageKind::kPublish, 0, 0);
+    spoil(header);
+    EXPECT_THAT(Answer(header, payload.view()).ready, IsEmpty());
+  }
+  EXPECT_THAT(first_, ElementsAre(-1.0f, -1.0f, -1.0f, -1.0f));
+}
+
+TEST_F(ExchangeTest, DamagedViewLeavesTheWeightsAlone) {
+  See(exchange_->Start(now_));
+  CompleteSends();
+  std::vector<float> values(4, 9.0f);
+  Buffer payload = Gather(EncodeBlock(*options_.publish_codec, {{0, 0, 4}, 0, 3}, values,
+                                      Checksum::kHeaderAndPayload, pool_));
+  payload.data()[70] ^= std::byte{1};
+  EXPECT_THAT(Answer(From(MessageKind::kPublish, 0, 0), payload.view()).ready, IsEmpty());
+  EXPECT_THAT(first_, ElementsAre(-1.0f, -1.0f, -1.0f, -1.0f));
+}
+
+TEST_F(ExchangeTest, NewSeederSeedsOnlyWhatItHasNotSeen) {
+  See(exchange_->Start(now_));
+  CompleteSends();
+  Publish(0, 0, 1.0f);
+  EXPECT_THAT(See(exchange_->EpochChanged(4, SeedRole::kSeeder, now_)).Messages(),
+              ElementsAre(std::pair{MessageKind::kSeed, 1u}));
+}
+
+TEST_F(ExchangeTest, LateJoinerBeginsAtItsFirstStep) {
+  ExchangeOptions options;
+  options.first_step = 40;
+  Make(options);
+  const Seen started = See(exchange_->Start(now_));
+  EXPECT_EQ(started.sends[0].header.step, 40u);
+  CompleteSends();
+  EXPECT_THAT(Publish(0, 39, 1.0f).ready, IsEmpty());
+  EXPECT_THAT(Publish(0, 40, 1.0f).ready, ElementsAre(0u));
+  const Seen pushed = See(exchange_->Push(0, gradient_, 1, now_));
+  EXPECT_EQ(pushed.sends[0].header.step, 40u);
+}
+
+TEST_F(ExchangeTest, LandsNothingThatNobodyAskedFor) {
+  ReachStepZero();
+  Publish(0, 5, 9.0f);
+  EXPECT_THAT(first_, ElementsAre(1.0f, 1.0f, 1.0f, 1.0f));
+}
+
+}  // namespace
+}  // namespace syncline

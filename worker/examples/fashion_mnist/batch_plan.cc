@@ -20,29 +20,50 @@ uint64_t Mix(uint64_t value) {
 // Steps cut equally (255 and 256 samples), not full ones and a rest. A slice is then
 // wider than half of batch_size: no rank ever gets an empty batch, and no sample is left
 // out.
-int64_t CountSteps(const BatchPlanOptions& options) {
-  SYNCLINE_CHECK(options.batch_size >= 2 && options.world_size > 0);
-  SYNCLINE_CHECK(options.rank >= 0 && options.rank < options.world_size);
-  const int64_t global_batch = options.batch_size * options.world_size;
-  SYNCLINE_CHECK(options.samples >= global_batch);
+int64_t CountParts(const BatchPlanOptions& options, int64_t growth) {
+  const int64_t global_batch = growth * options.batch_size * options.world_size;
   return (options.samples + global_batch - 1) / global_batch;
+}
+
+const BatchPlanOptions& Checked(const BatchPlanOptions& options) {
+  SYNCLINE_CHECK(options.epochs >= 0 && options.batch_size >= 2);
+  SYNCLINE_CHECK(options.rank >= 0 && options.rank < options.world_size);
+  SYNCLINE_CHECK(options.samples >=
+                 BatchPlan::kGrowth * options.batch_size * options.world_size);
+  return options;
 }
 
 }  // namespace
 
 BatchPlan::BatchPlan(const BatchPlanOptions& options)
-    : options_(options), steps_per_epoch_(CountSteps(options)) {
-  permutation_.resize(options_.samples);
+    : options_(Checked(options)),
+      small_epochs_(options.epochs - options.epochs * 2 / 5),
+      small_parts_(CountParts(options, 1)),
+      large_parts_(CountParts(options, kGrowth)),
+      permutation_(options.samples) {}
+
+int64_t BatchPlan::total_steps() const {
+  return small_epochs_ * small_parts_ + (options_.epochs - small_epochs_) * large_parts_;
 }
 
 std::span<const uint32_t> BatchPlan::Batch(int64_t step) {
-  const int64_t epoch = step / steps_per_epoch_;
-  if (epoch != epoch_) Shuffle(epoch);
-  const int64_t slices = steps_per_epoch_ * options_.world_size;
-  const int64_t slice = step % steps_per_epoch_ * options_.world_size + options_.rank;
+  SYNCLINE_CHECK(step >= 0 && step < total_steps());
+  const Place place = Find(step);
+  if (place.epoch != epoch_) Shuffle(place.epoch);
+  const int64_t slices = place.parts * options_.world_size;
+  const int64_t slice = place.part * options_.world_size + options_.rank;
   const int64_t begin = options_.samples * slice / slices;
   const int64_t end = options_.samples * (slice + 1) / slices;
   return std::span(permutation_).subspan(begin, end - begin);
+}
+
+BatchPlan::Place BatchPlan::Find(int64_t step) const {
+  const int64_t small_steps = small_epochs_ * small_parts_;
+  if (step < small_steps) {
+    return {step / small_parts_, step % small_parts_, small_parts_};
+  }
+  const int64_t later = step - small_steps;
+  return {small_epochs_ + later / large_parts_, later % large_parts_, large_parts_};
 }
 
 void BatchPlan::Shuffle(int64_t epoch) {

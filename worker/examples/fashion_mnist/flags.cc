@@ -17,7 +17,8 @@ void AddTrainFlags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--epochs", flags.epochs, "Passes over the training images")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_option("--batch-size", flags.batch_size, "Samples per worker and step")
+  app.add_option("--batch-size", flags.batch_size,
+                 "Samples per worker and step; four times as many in the last epochs")
       ->check(CLI::Range(kMinBatchSize, kMaxBatchSize))
       ->capture_default_str();
   app.add_option("--steps", flags.max_steps, "Stop after so many steps (0: never)")

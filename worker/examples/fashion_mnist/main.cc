@@ -34,12 +34,14 @@ int64_t CountElements(std::span<const Parameter> parameters) {
 }
 
 absl::StatusOr<BatchPlan> MakePlan(const TrainFlags& flags, const Place& place) {
-  if (flags.batch_size * place.world_size > kTrainSamples) {
+  if (BatchPlan::kGrowth * flags.batch_size * place.world_size > kTrainSamples) {
     return absl::InvalidArgumentError(absl::StrFormat(
-        "%d workers with --batch-size %d need more than the %d images there are",
-        place.world_size, flags.batch_size, kTrainSamples));
+        "%d workers with --batch-size %d, in the last epochs %d times as large, need "
+        "more than the %d images",
+        place.world_size, flags.batch_size, BatchPlan::kGrowth, kTrainSamples));
   }
   return BatchPlan({.samples = kTrainSamples,
+                    .epochs = flags.epochs,
                     .batch_size = flags.batch_size,
                     .rank = place.rank,
                     .world_size = place.world_size,
@@ -66,7 +68,7 @@ RunReport Describe(const TrainFlags& flags, const TrainParts& parts, const Place
 absl::Status TrainAndReport(const TrainFlags& flags, const TrainParts& parts,
                             const Place& place) {
   const bool leads = place.rank == 0;
-  int64_t total_steps = flags.epochs * parts.plan.steps_per_epoch();
+  int64_t total_steps = parts.plan.total_steps();
   if (flags.max_steps > 0) total_steps = std::min(total_steps, flags.max_steps);
   SYNCLINE_ASSIGN_OR_RETURN(const TrainResult result,
                             Train(parts, {.total_steps = total_steps,

@@ -137,13 +137,12 @@ TEST_P(TrainTest, LearnsStripes) {
   const Dataset dataset{.train = Stripes(200), .test = Stripes(100)};
   Model model({.precision = GetParam()});
   const auto exchange = MakeLocalExchange(model.parameters(), {});
-  BatchPlan plan({.samples = 200, .batch_size = 50});
+  BatchPlan plan({.samples = 200, .epochs = 5, .batch_size = 25});
   const StopSignal stop;
   const absl::StatusOr<TrainResult> result =
-      Train({model, *exchange, plan, dataset, stop},
-            {.total_steps = 5 * plan.steps_per_epoch()});
+      Train({model, *exchange, plan, dataset, stop}, {.total_steps = plan.total_steps()});
   ASSERT_TRUE(result.ok()) << result.status();
-  EXPECT_EQ(result->steps, 20);
+  EXPECT_EQ(result->steps, 28);
   EXPECT_EQ(*model.CountCorrect(dataset.test), 100);
 }
 

@@ -8,8 +8,8 @@
 // Thread safety: Post, Every, Stop and address() from any thread; everything that is
 // posted, all timers and all callbacks of the transport run on the loop thread.
 //
-//   auto loop = TransportLoop::Start([&] { return CreateUcxTransport(options, receiver);
-//   }, {});
+//   auto create = [&] { return CreateUcxTransport(options, receiver); };
+//   auto loop = TransportLoop::Start(create, {});
 //   (*loop)->Every(absl::Milliseconds(100), [&](Transport&) { session.Tick(); });
 //   (*loop)->Post([&](Transport& transport) { peer = transport.Connect(address, {}); });
 //   ...

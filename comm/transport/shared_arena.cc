@@ -155,6 +155,14 @@ std::shared_ptr<SharedArena> SharedArena::Create(const SharedArenaOptions& optio
   return std::shared_ptr<SharedArena>(new SharedArena(std::make_shared<State>(options)));
 }
 
+// Nobody can ask for memory any more, so that none can be used again: nothing need be
+// kept, and what is kept holds the state that keeps it.
+SharedArena::~SharedArena() {
+  std::vector<State::Kept> kept;  // goes after the lock, which its deleters take
+  absl::MutexLock lock(&state_->mutex);
+  kept.swap(state_->kept);
+}
+
 std::shared_ptr<std::byte> SharedArena::Allocate(size_t bytes) {
   const size_t block_bytes = BlockBytes(bytes);
   state_->Sweep();

@@ -18,9 +18,9 @@
 // SharedBorrower: one thread.
 //
 //   auto arena = SharedArena::Create({.max_bytes = size_t{1} << 30});
-//   std::shared_ptr<std::byte> memory = arena->Allocate(bytes);   // null when the arena
-//   is full encode({memory.get(), bytes}); endpoint.Send(header, {Slice{memory.get(),
-//   bytes, memory}}, done);
+//   std::shared_ptr<std::byte> memory = arena->Allocate(bytes);  // null: it is full
+//   encode({memory.get(), bytes});
+//   endpoint.Send(header, {Slice{memory.get(), bytes, memory}}, done);
 #pragma once
 
 #include <atomic>
@@ -91,6 +91,7 @@ struct SharedArenaOptions {
 class SharedArena {
  public:
   static std::shared_ptr<SharedArena> Create(const SharedArenaOptions& options);
+  ~SharedArena();
 
   // At least `bytes`, aligned to kBufferAlignment; null when the arena is full, larger
   // than a segment is asked for, or the system has no shared memory. The memory outlives

@@ -14,12 +14,12 @@
 // shared memory). A new one costs a folder, a factory, and a test that instantiates
 // transport_contract.h.
 //
-//   auto transport = CreateUcxTransport(options, receiver);          //
-//   StatusOr<unique_ptr<Transport>> auto peer =
-//   (*transport)->Connect(address_from_control_plane, {.on_failure = ...});
+//   auto transport = CreateUcxTransport(options, receiver);
+//   auto peer = (*transport)->Connect(address_from_control_plane, {.on_failure = ...});
 //   (*peer)->Send(header, payload, [](const absl::Status& status) { ... });
-//   while (running) { if ((*transport)->Progress() == 0)
-//   (*transport)->Wait(absl::Milliseconds(10)); }
+//   while (running) {
+//     if ((*transport)->Progress() == 0) (*transport)->Wait(absl::Milliseconds(10));
+//   }
 #pragma once
 
 #include <functional>

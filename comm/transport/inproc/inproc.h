@@ -14,10 +14,10 @@
 // transports, and an endpoint may outlive its transport.
 //
 //   EventQueue events;
-//   InprocNetwork network(events, {.seed = 7, .faults = {.drop = 0.01, .reorder =
-//   Reorder::kYes}}); auto server = network.CreateTransport(receiver); auto worker =
-//   network.CreateTransport(other_receiver); auto to_server =
-//   worker->Connect(server->address(), {});
+//   InprocNetwork network(events, {.seed = 7, .faults = {.drop = 0.01}});
+//   auto server = network.CreateTransport(receiver);
+//   auto worker = network.CreateTransport(other_receiver);
+//   auto to_server = worker->Connect(server->address(), {});
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,8 @@
 // with it who lives there. UCX parses addresses without looking where they end, so that a
 // damaged one must never get to it.
 //
-//   magic "SLU1" u32 · crc32c of what follows u32 · place u64 · process id u32 · 0 u32 ·
-//   UCX's bytes
+//   u32 magic "SLU1"      u32 CRC-32C of what follows      u64 place
+//   u32 process id        u32 zero                         UCX's bytes
 #pragma once
 
 #include <cstdint>

@@ -1,0 +1,348 @@
+#include "server/service/proto_convert.h"
+
+#include <variant>
+
+#include "comm/base/check.h"
+
+namespace syncline {
+namespace {
+
+// Lets std::visit choose by type.
+template <typename... Cases>
+struct Overloaded : Cases... {
+  using Cases::operator()...;
+};
+template <typename... Cases>
+Overloaded(Cases...) -> Overloaded<Cases...>;
+
+void WriteJob(const JobSpec& spec, v1::JobSpec& out) {
+  out.set_name(spec.name);
+  out.set_workers(spec.workers);
+  out.set_push_codec(spec.push_codec);
+  out.set_publish_codec(spec.publish_codec);
+  out.set_clip_global_norm(spec.clip_global_norm);
+  out.set_skip_nonfinite_steps(spec.skip_nonfinite_steps);
+  v1::OptimizerSpec& optimizer = *out.mutable_optimizer();
+  optimizer.set_name(spec.optimizer.name);
+  optimizer.set_learning_rate(spec.optimizer.learning_rate);
+  optimizer.set_weight_decay(spec.optimizer.weight_decay);
+  optimizer.set_momentum(spec.optimizer.momentum);
+  optimizer.set_dampening(spec.optimizer.dampening);
+  optimizer.set_nesterov(spec.optimizer.nesterov == Nesterov::kOn);
+  optimizer.set_beta1(spec.optimizer.beta1);
+  optimizer.set_beta2(spec.optimizer.beta2);
+  optimizer.set_epsilon(spec.optimizer.epsilon);
+  for (const TensorSpec& tensor : spec.tensors) {
+    v1::TensorSpec& written = *out.add_tensors();
+    written.set_name(tensor.name);
+    for (const uint64_t size : tensor.shape) written.add_shape(size);
+    written.set_learning_rate_scale(tensor.group.learning_rate_scale);
+    if (tensor.group.weight_decay) written.set_weight_decay(*tensor.group.weight_decay);
+  }
+}
+
+}  // namespace
+
+JobSpec FromProto(const v1::JobSpec& in) {
+  JobSpec spec{.name = in.name(),
+               .workers = in.workers(),
+               .push_codec = in.push_codec(),
+               .publish_codec = in.publish_codec(),
+               .clip_global_norm = in.clip_global_norm(),
+               .skip_nonfinite_steps = in.skip_nonfinite_steps()};
+  const v1::OptimizerSpec& optimizer = in.optimizer();
+  spec.optimizer = {.name = optimizer.name(),
+                    .learning_rate = optimizer.learning_rate(),
+                    .weight_decay = optimizer.weight_decay(),
+                    .momentum = optimizer.momentum(),
+                    .dampening = optimizer.dampening(),
+                    .nesterov = optimizer.nesterov() ? Nesterov::kOn : Nesterov::kOff,
+                    .beta1 = optimizer.beta1(),
+                    .beta2 = optimizer.beta2(),
+                    .epsilon = optimizer.epsilon()};
+  for (const v1::TensorSpec& tensor : in.tensors()) {
+    TensorSpec& read = spec.tensors.emplace_back();
+    read.name = tensor.name();
+    read.shape = {tensor.shape().begin(), tensor.shape().end()};
+    read.group.learning_rate_scale = tensor.learning_rate_scale();
+    if (tensor.has_weight_decay()) read.group.weight_decay = tensor.weight_decay();
+  }
+  return spec;
+}
+
+absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
+  switch (message.body_case()) {
+    case v1::MemberMessage::kServerHello: {
+      const v1::ServerHello& hello = message.server_hello();
+      return ServerHello{
+          .name = hello.name(),
+          .shard_addresses = {hello.shard_addresses().begin(), hello.shard_addresses().end()},
+          .lanes = hello.lanes()};
+    }
+    case v1::MemberMessage::kWorkerHello: {
+      const v1::WorkerHello& hello = message.worker_hello();
+      return WorkerHello{.job = FromProto(hello.job()),
+                         .rank = hello.rank(),
+                         .run_id = hello.run_id(),
+                         .name = hello.name()};
+    }
+    case v1::MemberMessage::kHeartbeat:
+      return Heartbeat{.step = message.heartbeat().step(),
+                       .bytes = message.heartbeat().bytes(),
+                       .waiting = message.heartbeat().waiting()};
+    case v1::MemberMessage::kLeave:
+      return Leave{};
+    case v1::MemberMessage::kBarrierEntered:
+      return BarrierEntered{message.barrier_entered().barrier()};
+    case v1::MemberMessage::kJobConfigured:
+      return JobConfigured{message.job_configured().job()};
+    case v1::MemberMessage::kEpochPrepared:
+      return EpochPrepared{.job = message.epoch_prepared().job(),
+                           .epoch = message.epoch_prepared().epoch(),
+                           .next_step = message.epoch_prepared().next_step()};
+    case v1::MemberMessage::kEpochCommitted:
+      return EpochCommitted{.job = message.epoch_committed().job(),
+                            .epoch = message.epoch_committed().epoch()};
+    case v1::MemberMessage::kBlockFigures: {
+      const v1::BlockFigures& figures = message.block_figures();
+      return BlockFigures{
+          .job = figures.job(),
+          .block = figures.block(),
+          .step = figures.step(),
+          .tile_square_sums = {figures.tile_square_sums().begin(), figures.tile_square_sums().end()},
+          .finite = figures.finite()};
+    }
+    case v1::MemberMessage::BODY_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("a message without a body, or of a newer protocol");
+}
+
+v1::MemberMessage ToProto(const MemberBody& body) {
+  v1::MemberMessage message;
+  std::visit(
+      Overloaded{
+          [&](const ServerHello& hello) {
+            v1::ServerHello& out = *message.mutable_server_hello();
+            out.set_name(hello.name);
+            for (const std::string& address : hello.shard_addresses) out.add_shard_addresses(address);
+            out.set_lanes(hello.lanes);
+          },
+          [&](const WorkerHello& hello) {
+            v1::WorkerHello& out = *message.mutable_worker_hello();
+            WriteJob(hello.job, *out.mutable_job());
+            out.set_rank(hello.rank);
+            out.set_run_id(hello.run_id);
+            out.set_name(hello.name);
+          },
+          [&](const Heartbeat& beat) {
+            v1::Heartbeat& out = *message.mutable_heartbeat();
+            out.set_step(beat.step);
+            out.set_bytes(beat.bytes);
+            out.set_waiting(beat.waiting);
+          },
+          [&](const Leave&) { message.mutable_leave(); },
+          [&](const BarrierEntered& entered) {
+            message.mutable_barrier_entered()->set_barrier(entered.barrier);
+          },
+          [&](const JobConfigured& configured) {
+            message.mutable_job_configured()->set_job(configured.job);
+          },
+          [&](const EpochPrepared& prepared) {
+            v1::EpochPrepared& out = *message.mutable_epoch_prepared();
+            out.set_job(prepared.job);
+            out.set_epoch(prepared.epoch);
+            out.set_next_step(prepared.next_step);
+          },
+          [&](const EpochCommitted& committed) {
+            v1::EpochCommitted& out = *message.mutable_epoch_committed();
+            out.set_job(committed.job);
+            out.set_epoch(committed.epoch);
+          },
+          [&](const BlockFigures& figures) {
+            v1::BlockFigures& out = *message.mutable_block_figures();
+            out.set_job(figures.job);
+            out.set_block(figures.block);
+            out.set_step(figures.step);
+            for (const double sum : figures.tile_square_sums) out.add_tile_square_sums(sum);
+            out.set_finite(figures.finite);
+          },
+          [](const Disconnected&) { SYNCLINE_CHECK(false); },
+      },
+      body);
+  return message;
+}
+
+absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message) {
+  switch (message.body_case()) {
+    case v1::CoordinatorMessage::kServerWelcome:
+      return ServerWelcome{.server = message.server_welcome().server(),
+                           .incarnation = message.server_welcome().incarnation()};
+    case v1::CoordinatorMessage::kConfigureJob: {
+      const v1::ConfigureJob& configure = message.configure_job();
+      return ConfigureJob{
+          .job = configure.job(),
+          .spec = FromProto(configure.spec()),
+          .shard_of_block = {configure.shard_of_block().begin(), configure.shard_of_block().end()},
+          .first_shard = configure.first_shard()};
+    }
+    case v1::CoordinatorMessage::kPrepareEpoch:
+      return PrepareEpoch{.job = message.prepare_epoch().job(), .epoch = message.prepare_epoch().epoch()};
+    case v1::CoordinatorMessage::kCommitEpoch: {
+      const v1::CommitEpoch& commit = message.commit_epoch();
+      CommitEpoch read{.job = commit.job(), .epoch = commit.epoch(), .reason = commit.reason()};
+      for (const v1::Member& member : commit.members()) {
+        read.members.push_back({.rank = member.rank(),
+                                .incarnation = member.incarnation(),
+                                .first_step = member.first_step(),
+                                .session_key = member.session_key()});
+      }
+      return read;
+    }
+    case v1::CoordinatorMessage::kStepDecision:
+      return StepDecision{.job = message.step_decision().job(),
+                          .step = message.step_decision().step(),
+                          .gradient_scale = message.step_decision().gradient_scale(),
+                          .skip = message.step_decision().skip()};
+    case v1::CoordinatorMessage::kDropJob:
+      return DropJob{.job = message.drop_job().job(), .reason = message.drop_job().reason()};
+    case v1::CoordinatorMessage::kWaiting:
+      return Waiting{message.waiting().reason()};
+    case v1::CoordinatorMessage::kEpochChanged:
+      return EpochChanged{.epoch = message.epoch_changed().epoch(),
+                          .members = message.epoch_changed().members(),
+                          .seeder = message.epoch_changed().seeder(),
+                          .reason = message.epoch_changed().reason()};
+    case v1::CoordinatorMessage::kBarrierReleased:
+      return BarrierReleased{message.barrier_released().barrier()};
+    case v1::CoordinatorMessage::kJobFailed:
+      return JobFailed{message.job_failed().reason()};
+    case v1::CoordinatorMessage::kWorkerWelcome: {
+      const v1::WorkerWelcome& welcome = message.worker_welcome();
+      return WorkerWelcome{
+          .job = welcome.job(),
+          .incarnation = welcome.incarnation(),
+          .session_key = welcome.session_key(),
+          .epoch = welcome.epoch(),
+          .first_step = welcome.first_step(),
+          .seeder = welcome.seeder(),
+          .shard_addresses = {welcome.shard_addresses().begin(), welcome.shard_addresses().end()},
+          .shard_of_block = {welcome.shard_of_block().begin(), welcome.shard_of_block().end()},
+          .members = welcome.members()};
+    }
+    case v1::CoordinatorMessage::BODY_NOT_SET:
+      break;
+  }
+  return absl::InvalidArgumentError("a message without a body, or of a newer protocol");
+}
+
+v1::CoordinatorMessage ToProto(const CoordinatorBody& body) {
+  v1::CoordinatorMessage message;
+  std::visit(
+      Overloaded{
+          [&](const ServerWelcome& welcome) {
+            message.mutable_server_welcome()->set_server(welcome.server);
+            message.mutable_server_welcome()->set_incarnation(welcome.incarnation);
+          },
+          [&](const ConfigureJob& configure) {
+            v1::ConfigureJob& out = *message.mutable_configure_job();
+            out.set_job(configure.job);
+            WriteJob(configure.spec, *out.mutable_spec());
+            for (const uint32_t shard : configure.shard_of_block) out.add_shard_of_block(shard);
+            out.set_first_shard(configure.first_shard);
+          },
+          [&](const PrepareEpoch& prepare) {
+            message.mutable_prepare_epoch()->set_job(prepare.job);
+            message.mutable_prepare_epoch()->set_epoch(prepare.epoch);
+          },
+          [&](const CommitEpoch& commit) {
+            v1::CommitEpoch& out = *message.mutable_commit_epoch();
+            out.set_job(commit.job);
+            out.set_epoch(commit.epoch);
+            out.set_reason(commit.reason);
+            for (const MemberRecord& member : commit.members) {
+              v1::Member& written = *out.add_members();
+              written.set_rank(member.rank);
+              written.set_incarnation(member.incarnation);
+              written.set_first_step(member.first_step);
+              written.set_session_key(member.session_key);
+            }
+          },
+          [&](const StepDecision& decision) {
+            v1::StepDecision& out = *message.mutable_step_decision();
+            out.set_job(decision.job);
+            out.set_step(decision.step);
+            out.set_gradient_scale(decision.gradient_scale);
+            out.set_skip(decision.skip);
+          },
+          [&](const DropJob& drop) {
+            message.mutable_drop_job()->set_job(drop.job);
+            message.mutable_drop_job()->set_reason(drop.reason);
+          },
+          [&](const Waiting& waiting) { message.mutable_waiting()->set_reason(waiting.reason); },
+          [&](const WorkerWelcome& welcome) {
+            v1::WorkerWelcome& out = *message.mutable_worker_welcome();
+            out.set_job(welcome.job);
+            out.set_incarnation(welcome.incarnation);
+            out.set_session_key(welcome.session_key);
+            out.set_epoch(welcome.epoch);
+            out.set_first_step(welcome.first_step);
+            out.set_seeder(welcome.seeder);
+            out.set_members(welcome.members);
+            for (const std::string& address : welcome.shard_addresses) out.add_shard_addresses(address);
+            for (const uint32_t shard : welcome.shard_of_block) out.add_shard_of_block(shard);
+          },
+          [&](const EpochChanged& change) {
+            v1::EpochChanged& out = *message.mutable_epoch_changed();
+            out.set_epoch(change.epoch);
+            out.set_members(change.members);
+            out.set_seeder(change.seeder);
+            out.set_reason(change.reason);
+          },
+          [&](const BarrierReleased& released) {
+            message.mutable_barrier_released()->set_barrier(released.barrier);
+          },
+          [&](const JobFailed& failed) { message.mutable_job_failed()->set_reason(failed.reason); },
+      },
+      body);
+  return message;
+}
+
+v1::StatusReply ToProto(const CoordinatorView& view) {
+  v1::StatusReply reply;
+  reply.set_build_version(SYNCLINE_VERSION);
+  for (const ServerView& server : view.servers) {
+    v1::ServerStatus& out = *reply.add_servers();
+    out.set_server(server.server);
+    out.set_incarnation(server.incarnation);
+    out.set_name(server.name);
+    out.set_lanes(server.lanes);
+    out.set_shards(server.shards);
+    out.set_bytes(server.bytes);
+    out.set_heartbeat_age_seconds(absl::ToDoubleSeconds(server.heartbeat_age));
+  }
+  for (const JobView& job : view.jobs) {
+    v1::JobStatus& out = *reply.add_jobs();
+    out.set_job(job.job);
+    out.set_name(job.name);
+    out.set_phase(job.phase);
+    out.set_reason(job.reason);
+    out.set_epoch(job.epoch);
+    out.set_step(job.step);
+    out.set_parameters(job.parameters);
+    out.set_expected_workers(job.expected_workers);
+    for (const MemberView& member : job.members) {
+      v1::MemberStatus& written = *out.add_members();
+      written.set_rank(member.rank);
+      written.set_incarnation(member.incarnation);
+      written.set_name(member.name);
+      written.set_step(member.step);
+      written.set_bytes(member.bytes);
+      written.set_waiting(member.waiting);
+      written.set_heartbeat_age_seconds(absl::ToDoubleSeconds(member.heartbeat_age));
+    }
+  }
+  return reply;
+}
+
+}  // namespace syncline

@@ -44,6 +44,9 @@ class Launcher {
   // file.
   absl::StatusOr<int> Run();
 
+  // What each process used, by its name; complete after Run.
+  std::map<std::string, ProcessUsage> usage() const { return processes_->usage(); }
+
  private:
   absl::Status MakeDirectories();
   absl::Status StartCoordinator();

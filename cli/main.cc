@@ -1,6 +1,7 @@
 // The one binary, `syncline`. A subcommand is one file of this folder and one line here.
 
 #include "cli/app.h"
+#include "cli/bench.h"
 #include "cli/doctor.h"
 #include "cli/run.h"
 #include "cli/status.h"
@@ -13,6 +14,7 @@ int main(int argc, char** argv) {
       syncline::AddRun,
       syncline::AddStatus,
       syncline::AddDoctor,
+      syncline::AddBench,
       syncline::AddVersion,
   };
   return syncline::RunApp({argv, argv + argc}, kCommands);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
 
@@ -19,6 +20,10 @@
 
 namespace syncline {
 namespace {
+
+double Seconds(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + static_cast<double>(time.tv_usec) * 1e-6;
+}
 
 // Enough to see a Python traceback.
 constexpr size_t kTailLines = 20;
@@ -350,7 +355,10 @@ bool ProcessGroup::Reap(ProcessEvent* event) {
     // Its own children go with it, before its pid may be used again.
     kill(-child.pid, SIGKILL);
     TellGuard(-child.pid);
-    waitpid(child.pid, &event->wait_status, 0);
+    rusage used = {};
+    wait4(child.pid, &event->wait_status, 0, &used);
+    usage_[name] = {.cpu_seconds = Seconds(used.ru_utime) + Seconds(used.ru_stime),
+                    .peak_rss_bytes = int64_t{used.ru_maxrss} * 1024};
     for (Stream& stream : child.streams) {
       Pump(child, stream);
       if (!stream.partial.empty()) EndLine(child, stream);

@@ -19,6 +19,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
@@ -64,6 +65,12 @@ struct ProcessEvent {
   // kOutput: on_line was called at least once.
 };
 
+// What a child that ended has used, its waited-for children included.
+struct ProcessUsage {
+  double cpu_seconds = 0;
+  int64_t peak_rss_bytes = 0;
+};
+
 // "exit code 3", "signal 9 (Killed)".
 std::string DescribeExit(int wait_status);
 
@@ -89,6 +96,9 @@ class ProcessGroup {
 
   bool IsRunning(const std::string& name) const { return children_.count(name) != 0; }
   bool empty() const { return children_.empty(); }
+
+  // Of the children whose kExit was reported, by name; of a name used again, the last.
+  const std::map<std::string, ProcessUsage>& usage() const { return usage_; }
 
  private:
   // One output stream of a child that the launcher reads.
@@ -119,6 +129,7 @@ class ProcessGroup {
   void TellGuard(pid_t pid);
 
   std::map<std::string, Child> children_;
+  std::map<std::string, ProcessUsage> usage_;
   std::deque<int> signals_;      // received and not reported yet
   bool on_line_called_ = false;  // since the last event
   UniqueFd signal_fd_;

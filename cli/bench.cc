@@ -1,0 +1,23 @@
+#include "cli/bench.h"
+
+#include <memory>
+
+#include "absl/status/status.h"
+#include "cli/bench_pushpull.h"
+#include "comm/base/failure.h"
+
+namespace syncline {
+
+void AddBench(CLI::App& app, Command* selected) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure parts of Syncline on this machine");
+  bench->callback([bench, selected] {
+    if (!bench->get_subcommands().empty()) return;
+    *selected = [] {
+      return WithFailure(absl::InvalidArgumentError("bench needs the name of a measurement: pushpull"),
+                         Failure::kUsage);
+    };
+  });
+  AddBenchPushPull(*bench, selected);
+}
+
+}  // namespace syncline

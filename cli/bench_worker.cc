@@ -1,0 +1,136 @@
+#include "cli/bench_worker.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+#include "nlohmann/json.hpp"
+#include "worker/client/session.h"
+
+namespace syncline {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr double kLearningRate = 1e-3;
+constexpr double kMomentum = 0.9;
+constexpr float kInitialWeight = 1.0f;
+
+struct Model {
+  std::vector<std::vector<float>> weights;
+  std::vector<std::vector<float>> gradients;
+  std::vector<TensorId> ids;
+};
+
+// Every element of a worker's gradient is the same: the mean over ranks 0..n-1 of 0.25 * (rank + 1).
+float GradientOf(uint32_t rank) { return 0.25f * static_cast<float>(rank + 1); }
+
+Model MakeModel(const BenchWorkerOptions& options, uint32_t rank) {
+  Model model;
+  uint64_t rest = options.bytes / sizeof(float);
+  while (rest > 0) {
+    const uint64_t elements = std::min(rest, std::max<uint64_t>(options.tensor_bytes / sizeof(float), 1));
+    model.weights.emplace_back(elements, kInitialWeight);
+    model.gradients.emplace_back(elements, GradientOf(rank));
+    rest -= elements;
+  }
+  return model;
+}
+
+absl::Status DeclareAll(Session& session, Model& model) {
+  for (size_t i = 0; i < model.weights.size(); ++i) {
+    SYNCLINE_ASSIGN_OR_RETURN(
+        model.ids.emplace_back(),
+        session.Declare({.name = absl::StrCat("tensor", i), .shape = {model.weights[i].size()}},
+                        model.weights[i]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Step(Session& session, const Model& model) {
+  for (size_t i = 0; i < model.ids.size(); ++i) {
+    SYNCLINE_RETURN_IF_ERROR(session.PushPull(model.ids[i], model.gradients[i], 1));
+  }
+  return session.WaitAll();
+}
+
+// The weight after `steps` equal gradients, in float64 (Loshchilov & Hutter 2019; torch's SGD).
+double ExpectedWeight(const std::string& optimizer, double gradient, int steps) {
+  double weight = kInitialWeight;
+  double first = 0, second = 0;
+  for (int t = 1; t <= steps; ++t) {
+    if (optimizer == "sgd") {
+      first = t == 1 ? gradient : kMomentum * first + gradient;
+      weight -= kLearningRate * first;
+      continue;
+    }
+    first = 0.9 * first + 0.1 * gradient;
+    second = 0.999 * second + 0.001 * gradient * gradient;
+    const double mean = first / (1 - std::pow(0.9, t));
+    const double deviation = std::sqrt(second / (1 - std::pow(0.999, t)));
+    weight -= kLearningRate * mean / (deviation + 1e-8);
+  }
+  return weight;
+}
+
+absl::Status CheckWeights(const BenchWorkerOptions& options, const Model& model, uint32_t workers) {
+  double gradient = 0;
+  for (uint32_t rank = 0; rank < workers; ++rank) gradient += GradientOf(rank) / workers;
+  const double expected =
+      ExpectedWeight(options.optimizer, gradient, options.warmup + options.steps);
+  const double tolerance = options.codec == "fp32" ? 1e-5 : 8e-3;  // BF16 keeps 8 bits
+  for (const std::vector<float>& tensor : model.weights) {
+    for (const float weight : tensor) {
+      if (std::abs(weight - expected) <= tolerance * std::abs(expected)) continue;
+      return absl::DataLossError(
+          absl::StrCat("a weight is ", weight, " after ", options.warmup + options.steps,
+                       " steps, expected ", expected, ": the benchmark's result is wrong"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteReport(const std::string& path, const std::vector<double>& seconds,
+                         const SessionStats& stats) {
+  std::ofstream file(path);
+  file << nlohmann::json{{"seconds", seconds},
+                         {"bytes_pushed", stats.bytes_pushed},
+                         {"bytes_pulled", stats.bytes_pulled}};
+  file.close();
+  if (file.fail()) return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status RunBenchWorker(const BenchWorkerOptions& options) {
+  SYNCLINE_ASSIGN_OR_RETURN(SessionOptions session_options, SessionOptions::FromEnv());
+  session_options.optimizer = {.name = options.optimizer,
+                               .learning_rate = kLearningRate,
+                               .momentum = kMomentum};
+  session_options.push_codec = options.codec;
+  session_options.publish_codec = options.codec;
+  Model model = MakeModel(options, session_options.rank);
+  SYNCLINE_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Create(session_options));
+  SYNCLINE_RETURN_IF_ERROR(DeclareAll(*session, model));
+  SYNCLINE_RETURN_IF_ERROR(session->Start());
+  for (int i = 0; i < options.warmup; ++i) SYNCLINE_RETURN_IF_ERROR(Step(*session, model));
+  std::vector<double> seconds;
+  for (int i = 0; i < options.steps; ++i) {
+    const Clock::time_point begin = Clock::now();
+    SYNCLINE_RETURN_IF_ERROR(Step(*session, model));
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  const SessionStats stats = session->Stats();
+  SYNCLINE_RETURN_IF_ERROR(session->Leave());
+  SYNCLINE_RETURN_IF_ERROR(CheckWeights(options, model, session_options.world_size));
+  if (session_options.rank == 0) return WriteReport(options.report, seconds, stats);
+  return absl::OkStatus();
+}
+
+}  // namespace syncline

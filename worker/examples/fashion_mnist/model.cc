@@ -54,7 +54,7 @@ std::span<float> HostSpan(const torch::Tensor& tensor) {
 // which oneDNN and cuDNN compute, so that neither weights nor gradients are transposed at
 // every step.
 torch::Tensor InitialWeights(int64_t outputs, int64_t side, int64_t inputs) {
-  const double bound = std::sqrt(6.0 / static_cast<double>(side * side * inputs));  // He
+  const double bound = 1.0 / std::sqrt(static_cast<double>(side * side * inputs));
   return torch::empty({outputs, side, side, inputs}).uniform_(-bound, bound);
 }
 

@@ -106,7 +106,7 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
   for (const std::string& address : welcome.shard_addresses) {
     shards_.push_back(*transport_->Connect(address, {}));
   }
-  const ExchangeOptions options{
+  ExchangeOptions options{
       .job = welcome.job,
       .rank = rank_,
       .incarnation = welcome.incarnation,
@@ -121,6 +121,10 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
       .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
       .checksum = Checksum::kHeaderAndPayload,
       .retry = parts_.timeouts.push_retry};
+  // Half of the workers encode into memory of their own, half send from the gradient itself.
+  if (random_() % 2 == 0) {
+    options.push_memory = [](size_t bytes) { return Buffer::Allocate(bytes).owner(); };
+  }
   exchange_ = std::make_unique<Exchange>(
       options, std::vector<std::span<float>>(weights_.begin(), weights_.end()), pool_);
   Run(exchange_->Start(parts_.events.now()));
@@ -184,9 +188,10 @@ void WorkerProcess::Send(ExchangeSend send) {
     parts_.reference.SeedSent(
         block, std::span(weights_[range.tensor]).subspan(range.first_element, range.elements));
   }
+  const bool borrows = send.borrows_gradient;
   shards_[send.shard]->Send(SealHeader(send.header), std::move(send.payload),
-                            [this, alive = alive_, block](const absl::Status&) {
-                              if (!*alive) return;
+                            [this, alive = alive_, block, borrows](const absl::Status&) {
+                              if (!*alive || !borrows) return;
                               WhenAwake([this, block] { Run(exchange_->SendDone(block)); });
                             });
 }

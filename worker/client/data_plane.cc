@@ -19,14 +19,18 @@ constexpr size_t kPoolBytes = 2 * kDefaultWindowBytes;
 }  // namespace
 
 DataPlane::DataPlane(DataPlaneOptions options, DataPlaneEvents events)
-    : options_(std::move(options)), events_(std::move(events)), pool_(kPoolBytes) {}
+    : options_(std::move(options)),
+      events_(std::move(events)),
+      pool_(kPoolBytes),
+      arena_(SharedArena::Create({})) {}
 
 absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Start(DataPlaneOptions options,
                                                             std::vector<std::span<float>> weights,
                                                             DataPlaneEvents events) {
   std::unique_ptr<DataPlane> self(new DataPlane(std::move(options), std::move(events)));
   DataPlane* plane = self.get();
-  const UcxOptions ucx{.reach = plane->options_.reach, .log = plane->options_.log};
+  const UcxOptions ucx{
+      .reach = plane->options_.reach, .log = plane->options_.log, .arena = plane->arena_};
   SYNCLINE_ASSIGN_OR_RETURN(
       self->loop_,
       TransportLoop::Start([plane, ucx] { return CreateUcxTransport(ucx, *plane); }, {}));
@@ -55,6 +59,10 @@ void DataPlane::Open(Transport& transport, std::vector<std::span<float>> weights
   for (uint32_t shard = 0; shard < peers_.size(); ++shard) {
     if (const absl::Status status = Connect(transport, shard); !status.ok()) return Fail(status);
     if (!peers_[shard].endpoint->IsLocal()) exchange.checksum = Checksum::kHeaderAndPayload;
+  }
+  const bool all_local = exchange.checksum == Checksum::kHeaderOnly;
+  if (all_local) {
+    exchange.push_memory = [arena = arena_](size_t bytes) { return arena->Allocate(bytes); };
   }
   exchange_ = std::make_unique<Exchange>(exchange, std::move(weights), pool_);
   Run(exchange_->Start(clock_.Now()));
@@ -128,10 +136,10 @@ void DataPlane::Run(ExchangeOutputs outputs) {
 }
 
 void DataPlane::Send(ExchangeSend send) {
-  const uint32_t block = send.header.block;
-  const auto done = [this, block](const absl::Status&) {
-    // Whether it arrived is not told here: the exchange repeats what is not acknowledged.
-    if (!failed_) Run(exchange_->SendDone(block));
+  // Whether it arrived is not told by `done`: the exchange repeats what is not acknowledged.
+  const auto done = [this, borrows = send.borrows_gradient,
+                     block = send.header.block](const absl::Status&) {
+    if (borrows && !failed_) Run(exchange_->SendDone(block));
   };
   peers_[send.shard].endpoint->Send(SealHeader(send.header), std::move(send.payload), done);
 }

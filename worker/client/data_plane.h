@@ -20,6 +20,7 @@
 #include "comm/base/log.h"
 #include "comm/base/timeouts.h"
 #include "comm/transport/loop.h"
+#include "comm/transport/shared_arena.h"
 #include "comm/transport/transport.h"
 #include "comm/transport/ucx/ucx.h"
 #include "worker/client/exchange.h"
@@ -82,6 +83,7 @@ class DataPlane : private Receiver {
 
   // Of the loop thread.
   BufferPool pool_;
+  std::shared_ptr<SharedArena> arena_;  // servers of this host read contributions in place
   std::unique_ptr<Exchange> exchange_;
   std::vector<Peer> peers_ = {};
   bool failed_ = false;

@@ -106,13 +106,15 @@ void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outpu
   const bool is_seed = block.kind == MessageKind::kSeed;
   ExchangeSend send{.shard = block.shard,
                     .header = HeaderFor(id, block.kind, is_seed ? kSeedStep : block.version),
-                    .payload = Encode(block, block.kind)};
+                    .payload = is_seed ? EncodeSeed(block) : EncodeContribution(block)};
+  send.borrows_gradient = std::any_of(send.payload.begin(), send.payload.end(),
+                                      [](const Slice& slice) { return slice.owner == nullptr; });
   send.header.samples = is_seed ? 0 : tensors_[block.range.tensor].samples;
   SetPhase(block, Phase::kSent);
   block.sent_epoch = epoch_;
   block.window_bytes = PayloadBytes(send.payload);
   block.due = now + options_.retry;
-  ++block.sends_in_use;
+  if (send.borrows_gradient) ++block.borrowed_sends;
   if (block.attempts++ > 0) ++stats_.resent_blocks;
   shards_[block.shard].window_used += block.window_bytes;
   stats_.bytes_pushed += block.window_bytes;
@@ -125,27 +127,37 @@ void Exchange::SendPull(uint32_t id, absl::Duration now, ExchangeOutputs& output
   SetPhase(block, Phase::kHeld);
   block.sent_epoch = epoch_;
   block.due = now + options_.retry * kHeldPatience;
-  ++block.sends_in_use;
   outputs.push_back(ExchangeSend{.shard = block.shard,
-                                 .header = HeaderFor(id, MessageKind::kPull, block.wanted),
-                                 .payload = {}});
+                                 .header = HeaderFor(id, MessageKind::kPull, block.wanted)});
 }
 
-Payload Exchange::Encode(const Block& block, MessageKind kind) {
-  const Tensor& tensor = tensors_[block.range.tensor];
-  const BlockLabel label{.range = block.range,
-                         .step = kind == MessageKind::kSeed ? 0 : block.version,
-                         .epoch = epoch_};
-  if (kind == MessageKind::kSeed) {
-    const auto values = tensor.weights.subspan(block.range.first_element, block.range.elements);
-    // A copy: the first view may land in this memory while a repeated seed is still being sent.
-    return {Slice::Of(
-        Gather(EncodeBlock(*options_.seed_codec, label, values, options_.checksum, pool_)))};
-  }
-  const auto values = tensor.gradient.subspan(block.range.first_element, block.range.elements);
+// A copy: the first view may land in the weights while a repeated seed is still being sent.
+Payload Exchange::EncodeSeed(const Block& block) const {
+  const BlockLabel label{.range = block.range, .step = 0, .epoch = epoch_};
+  const auto values = tensors_[block.range.tensor].weights.subspan(block.range.first_element,
+                                                                   block.range.elements);
+  return {Slice::Of(
+      Gather(EncodeBlock(*options_.seed_codec, label, values, options_.checksum, pool_)))};
+}
+
+Payload Exchange::EncodeContribution(const Block& block) const {
+  const Codec& codec = *options_.push_codec;
+  const BlockLabel label{.range = block.range, .step = block.version, .epoch = epoch_};
+  const auto values = tensors_[block.range.tensor].gradient.subspan(block.range.first_element,
+                                                                    block.range.elements);
   // Codec::Encode takes mutable values for error feedback; dense codecs do not write to them.
   const std::span<float> gradient{const_cast<float*>(values.data()), values.size()};
-  return EncodeBlock(*options_.push_codec, label, gradient, options_.checksum, pool_);
+  std::shared_ptr<std::byte> memory =
+      options_.push_memory ? options_.push_memory(MaxBlockBytes(codec, block.range.elements)) : nullptr;
+  if (memory == nullptr) return EncodeBlock(codec, label, gradient, options_.checksum, pool_);
+  BlockWriter writer(codec, label, options_.checksum, std::move(memory));
+  for (uint32_t tile = 0; tile < TilesOf(gradient.size()); ++tile) {
+    const MutableByteView room = writer.NextTile();
+    writer.EndTile(codec.Encode(gradient.subspan(size_t{tile} * kTileElements,
+                                                 TileElements(gradient.size(), tile)),
+                                room));
+  }
+  return writer.Finish();
 }
 
 MessageHeader Exchange::HeaderFor(uint32_t id, MessageKind kind, uint64_t step) const {
@@ -165,8 +177,8 @@ MessageHeader Exchange::HeaderFor(uint32_t id, MessageKind kind, uint64_t step) 
 ExchangeOutputs Exchange::SendDone(uint32_t id) {
   ExchangeOutputs outputs;
   Block& block = blocks_[id];
-  SYNCLINE_CHECK(block.sends_in_use > 0);
-  --block.sends_in_use;
+  SYNCLINE_CHECK(block.borrowed_sends > 0);
+  --block.borrowed_sends;
   ReportIfReady(block.range.tensor, outputs);
   return outputs;
 }
@@ -249,7 +261,7 @@ void Exchange::ReportIfReady(uint32_t id, ExchangeOutputs& outputs) {
   if (tensor.ready || failed_) return;
   for (uint32_t b = tensor.first_block; b < tensor.first_block + tensor.blocks; ++b) {
     const Block& block = blocks_[b];
-    if (block.phase != Phase::kIdle || !block.landed || block.sends_in_use > 0) return;
+    if (block.phase != Phase::kIdle || !block.landed || block.borrowed_sends > 0) return;
   }
   tensor.ready = true;
   outputs.push_back(ExchangeReady{id});

@@ -11,6 +11,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -46,13 +48,19 @@ struct ExchangeOptions {
   Checksum checksum = Checksum::kHeaderOnly;
   size_t window_bytes = kDefaultWindowBytes;
   absl::Duration retry = absl::Seconds(1);
+  // Where contributions are encoded, at least kBufferAlignment aligned: memory that servers of this host
+  // can read in place. Null, or null returned: dense FP32 goes straight from the gradient, all else
+  // through the pool.
+  std::function<std::shared_ptr<std::byte>(size_t)> push_memory = nullptr;
 };
 
-// To be sent to a shard. Once the payload's memory may be reused, tell SendDone(block).
+// To be sent to a shard. When it borrows the caller's gradient, SendDone(block) must be told once the send
+// is done: until then the tensor is not ready.
 struct ExchangeSend {
   uint32_t shard = 0;
-  MessageHeader header;
-  Payload payload;
+  MessageHeader header = {};
+  Payload payload = {};
+  bool borrows_gradient = false;
 };
 // All blocks of the tensor hold the version that was waited for, and its memory is the caller's again.
 struct ExchangeReady {
@@ -90,7 +98,7 @@ class Exchange {
   // A message from a shard. Nothing in it is believed unchecked.
   ExchangeOutputs OnMessage(const MessageHeader& header, ByteView payload, absl::Duration now);
 
-  // A payload given out in ExchangeSend is no longer in use.
+  // An ExchangeSend that borrowed the gradient is done.
   ExchangeOutputs SendDone(uint32_t block);
 
   ExchangeOutputs EpochChanged(uint64_t epoch, SeedRole role, absl::Duration now);
@@ -122,7 +130,7 @@ class Exchange {
     bool landed = false;                    // `version` means something
     uint64_t sent_epoch = 0;
     size_t window_bytes = 0;  // of the window, while kSent
-    int sends_in_use = 0;     // payloads given out and not yet done
+    int borrowed_sends = 0;   // given out and not yet done
     int attempts = 0;
     absl::Duration due = absl::InfiniteDuration();  // when to repeat
   };
@@ -144,7 +152,8 @@ class Exchange {
   void Pump(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs);
   void SendBlock(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
   void SendPull(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
-  Payload Encode(const Block& block, MessageKind kind);
+  Payload EncodeSeed(const Block& block) const;
+  Payload EncodeContribution(const Block& block) const;
   void LeaveWindow(uint32_t block, Phase next);
   void OnAck(const MessageHeader& header, absl::Duration now, ExchangeOutputs& outputs);
   void OnPublish(const MessageHeader& header, ByteView payload, ExchangeOutputs& outputs);

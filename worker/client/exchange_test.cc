@@ -95,15 +95,10 @@ class ExchangeTest : public ::testing::Test {
     return Answer(From(MessageKind::kPublish, block, version), payload.view());
   }
 
-  void CompleteSends() {
-    for (int i = 0; i < 2; ++i) exchange_->SendDone(i);
-  }
-
   // Both tensors hold version 0 and may be pushed.
   void ReachStepZero() {
     See(exchange_->Start(now_));
-    CompleteSends();
-    Publish(0, 0, 1.0f);
+      Publish(0, 0, 1.0f);
     Publish(1, 0, 2.0f);
   }
 
@@ -120,7 +115,6 @@ class ExchangeTest : public ::testing::Test {
 TEST_F(ExchangeTest, ReceiverAsksForAllBlocksAndIsReadyWhenTheyLanded) {
   EXPECT_THAT(See(exchange_->Start(now_)).Messages(),
               ElementsAre(std::pair{MessageKind::kPull, 0u}, std::pair{MessageKind::kPull, 1u}));
-  CompleteSends();
   EXPECT_THAT(Publish(0, 0, 7.5f).ready, ElementsAre(0u));
   EXPECT_THAT(first_, ElementsAre(7.5f, 7.5f, 7.5f, 7.5f));
   EXPECT_FALSE(exchange_->IsReady(1));
@@ -236,7 +230,6 @@ TEST_F(ExchangeTest, RefusedContentFailsAndSaysWhere) {
 
 TEST_F(ExchangeTest, BelievesNoMessageForSomebodyElse) {
   See(exchange_->Start(now_));
-  CompleteSends();
   std::vector<float> values(4, 9.0f);
   const Buffer payload = Gather(EncodeBlock(*options_.publish_codec, {{0, 0, 4}, 0, 3}, values,
                                             Checksum::kHeaderAndPayload, pool_));
@@ -252,7 +245,6 @@ TEST_F(ExchangeTest, BelievesNoMessageForSomebodyElse) {
 
 TEST_F(ExchangeTest, DamagedViewLeavesTheWeightsAlone) {
   See(exchange_->Start(now_));
-  CompleteSends();
   std::vector<float> values(4, 9.0f);
   Buffer payload = Gather(EncodeBlock(*options_.publish_codec, {{0, 0, 4}, 0, 3}, values,
                                       Checksum::kHeaderAndPayload, pool_));
@@ -263,7 +255,6 @@ TEST_F(ExchangeTest, DamagedViewLeavesTheWeightsAlone) {
 
 TEST_F(ExchangeTest, NewSeederSeedsOnlyWhatItHasNotSeen) {
   See(exchange_->Start(now_));
-  CompleteSends();
   Publish(0, 0, 1.0f);
   EXPECT_THAT(See(exchange_->EpochChanged(4, SeedRole::kSeeder, now_)).Messages(),
               ElementsAre(std::pair{MessageKind::kSeed, 1u}));
@@ -275,7 +266,6 @@ TEST_F(ExchangeTest, LateJoinerBeginsAtItsFirstStep) {
   Make(options);
   const Seen started = See(exchange_->Start(now_));
   EXPECT_EQ(started.sends[0].header.step, 40u);
-  CompleteSends();
   EXPECT_THAT(Publish(0, 39, 1.0f).ready, IsEmpty());
   EXPECT_THAT(Publish(0, 40, 1.0f).ready, ElementsAre(0u));
   const Seen pushed = See(exchange_->Push(0, gradient_, 1, now_));

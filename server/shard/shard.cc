@@ -48,6 +48,7 @@ class Shard::Impl {
   }
 
   RefuseCode Check(const MessageHeader& header) const;
+  const ShardMember* FindMember(WorkerId worker) const;
   const Codec& CodecFor(MessageKind kind) const {
     return kind == MessageKind::kSeed ? *options_.seed_codec : *options_.push_codec;
   }
@@ -68,7 +69,6 @@ class Shard::Impl {
   void OnSeed(const ShardMessage& message, Block& block);
   void OnPush(const ShardMessage& message, Block& block);
 
-  bool IsMember(WorkerId worker) const;
   size_t ExpectedContributions(uint64_t step) const;
   void StepIfComplete(Block& block);
   void Step(Block& block, const ShardDecision& decision);
@@ -76,7 +76,8 @@ class Shard::Impl {
 
   void Reply(MessageHeader header, MessageKind kind, Payload payload);
   void Refuse(const MessageHeader& header, RefuseCode code);
-  void Acknowledge(const MessageHeader& header);
+  enum class Repeats { kNo, kYes };
+  void Acknowledge(const MessageHeader& header, Repeats repeats);
   void Publish(const Block& block, WorkerId to, const Payload& view);
   Payload Encode(const Block& block);
 
@@ -124,10 +125,9 @@ size_t Shard::Impl::resident_bytes() const {
 // ---- Messages ----
 
 RefuseCode Shard::Impl::Check(const MessageHeader& header) const {
-  if (!IsMember({header.rank, header.incarnation})) return RefuseCode::kNotMember;
-  if (members_.at(header.rank).session_key != header.session_key) {
-    return RefuseCode::kUnauthenticated;
-  }
+  const ShardMember* member = FindMember({header.rank, header.incarnation});
+  if (member == nullptr) return RefuseCode::kNotMember;
+  if (member->session_key != header.session_key) return RefuseCode::kUnauthenticated;
   if (!blocks_.contains(header.block)) return RefuseCode::kUnknownBlock;
   if (header.epoch < epoch_) return RefuseCode::kStaleEpoch;
   if (header.epoch > epoch_) return RefuseCode::kFutureEpoch;
@@ -161,13 +161,13 @@ void Shard::Impl::OnPull(const MessageHeader& header, Block& block) {
 }
 
 void Shard::Impl::OnSeed(const ShardMessage& message, Block& block) {
-  if (!block.TakesSeed()) return Acknowledge(message.header);
+  if (!block.TakesSeed()) return Acknowledge(message.header, Repeats::kYes);
   const auto view =
       ParseBlock({message.payload.data, message.payload.size},
                  {block.spec().range, 0, message.header.epoch}, *options_.seed_codec);
   if (!view.ok()) return Refuse(message.header, RefuseCode::kMalformed);
   block.Seed(*view);
-  Acknowledge(message.header);
+  Acknowledge(message.header, Repeats::kNo);
   const std::vector<WorkerId> waiting = block.TakeFulfilled();
   if (waiting.empty()) return;
   const Payload published = Encode(block);
@@ -178,9 +178,9 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
   const MessageHeader& header = message.header;
   switch (block.StateOf(members_.at(header.rank), header.step)) {
     case PushState::kHeld:
-      return Acknowledge(header);
+      return Acknowledge(header, Repeats::kYes);
     case PushState::kCounted:  // and the worker missed the result
-      Acknowledge(header);
+      Acknowledge(header, Repeats::kYes);
       return Publish(block, {header.rank, header.incarnation}, Encode(block));
     case PushState::kWrongStep:
       return Refuse(header, RefuseCode::kWrongStep);
@@ -196,15 +196,17 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
   block.Hold({.from = {header.rank, header.incarnation, header.samples},
               .payload = message.payload,
               .view = *std::move(view)});
-  Acknowledge(header);
+  Acknowledge(header, Repeats::kNo);
   StepIfComplete(block);
 }
 
 // ---- Membership ----
 
-bool Shard::Impl::IsMember(WorkerId worker) const {
+const ShardMember* Shard::Impl::FindMember(WorkerId worker) const {
   const auto found = members_.find(worker.first);
-  return found != members_.end() && found->second.incarnation == worker.second;
+  const bool is_here =
+      found != members_.end() && found->second.incarnation == worker.second;
+  return is_here ? &found->second : nullptr;
 }
 
 void Shard::Impl::On(const ShardPrepare& prepare) {
@@ -231,7 +233,7 @@ void Shard::Impl::On(const ShardCommit& commit) {
   // A change that was prepared meanwhile still waits for its own commit.
   if (commit.epoch >= prepared_epoch_) hold_from_ = kNoHold;
   for (auto& [id, block] : blocks_) {
-    block.Forget([this](WorkerId worker) { return IsMember(worker); });
+    block.Forget([this](WorkerId worker) { return FindMember(worker) != nullptr; });
   }
   for (auto& [id, block] : blocks_) StepIfComplete(block);
 }
@@ -323,10 +325,11 @@ void Shard::Impl::Refuse(const MessageHeader& header, RefuseCode code) {
   Reply(reply, MessageKind::kRefuse, {});
 }
 
-void Shard::Impl::Acknowledge(const MessageHeader& header) {
+void Shard::Impl::Acknowledge(const MessageHeader& header, Repeats repeats) {
   MessageHeader reply = header;
   reply.code = 0;
   Reply(reply, MessageKind::kAck, {});
+  std::get<ShardReply>(outputs_.back()).repeats = repeats == Repeats::kYes;
 }
 
 void Shard::Impl::Publish(const Block& block, WorkerId to, const Payload& view) {
@@ -373,6 +376,10 @@ absl::StatusOr<size_t> Shard::MaxPayloadBytes(const MessageHeader& header) const
   if (kind != MessageKind::kSeed && kind != MessageKind::kPush) return 0;
   const uint32_t elements = impl_->block(header.block).spec().range.elements;
   return MaxBlockBytes(impl_->CodecFor(kind), elements);
+}
+
+const ShardMember* Shard::FindMember(uint32_t rank, uint32_t incarnation) const {
+  return impl_->FindMember({rank, incarnation});
 }
 
 uint64_t Shard::epoch() const { return impl_->epoch(); }

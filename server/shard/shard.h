@@ -102,6 +102,7 @@ struct ShardReply {
   uint32_t incarnation = 0;
   MessageHeader header = {};
   Payload payload = {};
+  bool repeats = false;  // acknowledges what was held or counted before
 };
 struct ShardPrepared {
   uint64_t epoch = 0;
@@ -153,6 +154,9 @@ class Shard {
   // whatever it carries. Applying such a message without its payload gives the refusal to
   // send.
   absl::StatusOr<size_t> MaxPayloadBytes(const MessageHeader& header) const;
+
+  // Null when this life of the rank is no member of the epoch.
+  const ShardMember* FindMember(uint32_t rank, uint32_t incarnation) const;
 
   // For status, metrics and tests.
   uint64_t epoch() const;

@@ -1,0 +1,289 @@
+#include "server/service/engine.h"
+
+#include <algorithm>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/limits.h"
+#include "comm/base/status.h"
+#include "comm/transport/message.h"
+
+namespace syncline {
+namespace {
+
+// Landed pushes and published views that wait for their next use. Blocks of four workers
+// in flight.
+constexpr size_t kPoolBytes = 8 * kDefaultWindowBytes;
+
+// UCX addresses have a few hundred bytes; many devices make them longer, never this long.
+constexpr size_t kMaxAddressBytes = size_t{64} << 10;
+
+MessageKind KindOf(const MessageHeader& header) {
+  return static_cast<MessageKind>(header.kind);
+}
+
+// Nothing of a shard's is ever sent to a shard.
+bool IsForShards(MessageKind kind) {
+  return kind == MessageKind::kHello || kind == MessageKind::kSeed ||
+         kind == MessageKind::kPush || kind == MessageKind::kPull;
+}
+
+}  // namespace
+
+Engine::Engine(const EngineOptions& options, EngineEvents events)
+    : options_(options),
+      events_(std::move(events)),
+      pool_(kPoolBytes),
+      arena_(SharedArena::Create({})) {}
+
+absl::StatusOr<std::unique_ptr<Engine>> Engine::Start(const EngineOptions& options,
+                                                      EngineEvents events) {
+  std::unique_ptr<Engine> engine(new Engine(options, std::move(events)));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      engine->loop_,
+      TransportLoop::Start([self = engine.get()] { return self->MakeTransport(); }, {}));
+  return engine;
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> Engine::MakeTransport() {
+  const UcxOptions options = {.reach = options_.reach,
+                              .keepalive = options_.keepalive,
+                              .log = options_.log,
+                              .arena = arena_};
+  SYNCLINE_ASSIGN_OR_RETURN(auto transport, CreateUcxTransport(options, *this));
+  transport_ = transport.get();
+  return transport;
+}
+
+Engine::~Engine() { Stop(); }
+
+void Engine::Stop() {
+  if (loop_ == nullptr) return;
+  DropAll();
+  loop_->Stop();
+}
+
+// ---- What the coordinator wants ----
+
+void Engine::Configure(uint32_t job, EngineJobOptions options) {
+  loop_->Post([this, job, options = std::move(options)](Transport&) mutable {
+    events_.on_configured(job, AddJob(job, std::move(options)));
+  });
+}
+
+absl::Status Engine::AddJob(uint32_t job, EngineJobOptions options) {
+  jobs_.erase(job);
+  ShardOptions& shard = options.shard;
+  // Inside a host bytes do not change on their way; the CRC is for networks.
+  shard.checksum = options_.reach == Reach::kHostOnly ? Checksum::kHeaderOnly
+                                                      : Checksum::kHeaderAndPayload;
+  shard.publish_memory = [arena = arena_](size_t bytes) {
+    return arena->Allocate(bytes);
+  };
+  Job added;
+  added.blocks = options.blocks.size();
+  SYNCLINE_ASSIGN_OR_RETURN(added.shard,
+                            Shard::Create(shard, std::move(options.blocks), pool_));
+  jobs_.emplace(job, std::move(added));
+  return absl::OkStatus();
+}
+
+void Engine::Apply(uint32_t job, ShardInput input) {
+  loop_->Post([this, job, input = std::move(input)](Transport&) {
+    const auto found = jobs_.find(job);
+    if (found == jobs_.end()) return;
+    Run(job, found->second, input);
+    if (std::holds_alternative<ShardCommit>(input)) CloseStrangers(found->second);
+  });
+}
+
+void Engine::CloseStrangers(Job& job) {
+  std::erase_if(job.workers, [&](const auto& entry) {
+    const WorkerLife& life = entry.first;
+    return job.shard->FindMember(life.first, life.second) == nullptr;
+  });
+}
+
+void Engine::Drop(uint32_t job) {
+  loop_->Post([this, job](Transport&) { jobs_.erase(job); });
+}
+
+void Engine::DropAll() {
+  loop_->Post([this](Transport&) { jobs_.clear(); });
+}
+
+// ---- What workers send ----
+
+absl::Status Engine::CheckSize(const MessageHeader& header, size_t payload_bytes) const {
+  const auto job = jobs_.find(header.job);
+  if (job == jobs_.end()) {
+    return absl::NotFoundError(absl::StrCat("job ", header.job, " is not here"));
+  }
+  const Shard& shard = *job->second.shard;
+  size_t limit = kMaxAddressBytes;
+  if (KindOf(header) == MessageKind::kHello) {
+    const ShardMember* member = shard.FindMember(header.rank, header.incarnation);
+    if (member == nullptr || member->session_key != header.session_key) {
+      return absl::PermissionDeniedError(absl::StrCat(
+          "hello of rank ", header.rank, " incarnation ", header.incarnation,
+          ", who is no member of job ", header.job, " or shows another session key"));
+    }
+  } else {
+    SYNCLINE_ASSIGN_OR_RETURN(limit, shard.MaxPayloadBytes(header));
+  }
+  if (payload_bytes <= limit) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("payload of ", payload_bytes, " bytes from rank ", header.rank,
+                   " where at most ", limit, " can be meant"));
+}
+
+absl::StatusOr<MessageHeader> Engine::CheckArrival(ByteView bytes, size_t payload_bytes) {
+  SYNCLINE_ASSIGN_OR_RETURN(const MessageHeader header, ParseHeader(bytes));
+  if (!IsForShards(KindOf(header))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("message kind ", header.kind, " is not for servers"));
+  }
+  const absl::Status status = CheckSize(header, payload_bytes);
+  if (status.ok()) return header;
+  // The worker must learn why. Not from here: the transport calls from inside of its
+  // library.
+  if (jobs_.contains(header.job) && KindOf(header) != MessageKind::kHello) {
+    loop_->Post([this, header](Transport&) { Take(header, {}); });
+  }
+  return status;
+}
+
+absl::StatusOr<Buffer> Engine::Allocate(ByteView header, size_t payload_bytes) {
+  SYNCLINE_RETURN_IF_ERROR(CheckArrival(header, payload_bytes).status());
+  return pool_.Allocate(payload_bytes);
+}
+
+void Engine::OnMessage(ByteView header, Buffer payload) {
+  // Allocate has checked it; the shard checks again, because its epoch may have moved on
+  // meanwhile.
+  const auto parsed = ParseHeader(header);
+  if (parsed.ok()) Take(*parsed, Slice::Of(payload));
+}
+
+void Engine::OnBorrowed(ByteView header, Slice payload) {
+  const auto parsed = CheckArrival(header, payload.size);
+  if (parsed.ok()) Take(*parsed, std::move(payload));
+}
+
+void Engine::Take(const MessageHeader& header, Slice payload) {
+  const auto found = jobs_.find(header.job);
+  if (found == jobs_.end()) return;
+  bytes_.fetch_add(kMessageHeaderBytes + payload.size, std::memory_order_relaxed);
+  if (KindOf(header) == MessageKind::kHello) {
+    return TakeHello(found->second, header, payload);
+  }
+  Run(header.job, found->second, ShardMessage{header, std::move(payload)});
+}
+
+void Engine::TakeHello(Job& job, const MessageHeader& header, const Slice& payload) {
+  if (!CheckSize(header, payload.size).ok()) return;  // the epoch has changed since
+  const std::string address(reinterpret_cast<const char*>(payload.data), payload.size);
+  const WorkerLife life = {header.rank, header.incarnation};
+  const uint64_t connection = next_connection_++;
+  const auto on_failure = [this, id = header.job, life,
+                           connection](const absl::Status& status) {
+    options_.log.Warning("lost the connection to a worker",
+                         {{"job", id},
+                          {"rank", life.first},
+                          {"incarnation", life.second},
+                          {"error", std::string(status.message())}});
+    // Not at once: this function is part of the endpoint.
+    loop_->Post(
+        [this, id, life, connection](Transport&) { ForgetWorker(id, life, connection); });
+  };
+  auto endpoint = transport_->Connect(address, {.on_failure = on_failure});
+  if (!endpoint.ok()) {
+    options_.log.Warning("a worker cannot be answered",
+                         {{"job", header.job},
+                          {"rank", header.rank},
+                          {"error", std::string(endpoint.status().message())}});
+    return;
+  }
+  options_.log.Debug(
+      "worker connected",
+      {{"job", header.job}, {"rank", header.rank}, {"lanes", (*endpoint)->Describe()}});
+  job.workers[life] = {*std::move(endpoint), connection};
+}
+
+void Engine::ForgetWorker(uint32_t id, WorkerLife life, uint64_t connection) {
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end()) return;
+  const auto worker = job->second.workers.find(life);
+  if (worker == job->second.workers.end()) return;
+  if (worker->second.connection == connection) job->second.workers.erase(worker);
+}
+
+// ---- What shards answer ----
+
+void Engine::Run(uint32_t id, Job& job, const ShardInput& input) {
+  const ShardOutputs outputs = job.shard->Apply(input);
+  if (const auto* message = std::get_if<ShardMessage>(&input)) {
+    CountInput(job, *message, outputs);
+  }
+  for (const ShardOutput& output : outputs) {
+    if (const auto* reply = std::get_if<ShardReply>(&output)) {
+      Send(job, *reply);
+      continue;
+    }
+    if (const auto* applied = std::get_if<ShardApplied>(&output)) {
+      CountApplied(job, *applied);
+    }
+    events_.on_output(id, output);
+  }
+}
+
+void Engine::Send(Job& job, const ShardReply& reply) {
+  const auto worker = job.workers.find({reply.rank, reply.incarnation});
+  if (worker == job.workers.end()) return;
+  const size_t payload_bytes = PayloadBytes(reply.payload);
+  bytes_.fetch_add(kMessageHeaderBytes + payload_bytes, std::memory_order_relaxed);
+  MessageHeader header = reply.header;
+  if (options_.metrics != nullptr && KindOf(header) == MessageKind::kPublish) {
+    options_.metrics->CountPublished(payload_bytes);
+  }
+  // Failed sends need no care: the endpoint reports its failure, and the worker repeats.
+  worker->second.endpoint->Send(SealHeader(header), reply.payload,
+                                [](const absl::Status&) {});
+}
+
+void Engine::CountInput(Job& job, const ShardMessage& message,
+                        const ShardOutputs& outputs) {
+  if (outputs.empty()) return;
+  const auto* reply = std::get_if<ShardReply>(&outputs.front());
+  if (reply == nullptr) return;
+  const bool is_refused = KindOf(reply->header) == MessageKind::kRefuse;
+  if (is_refused && options_.metrics != nullptr) {
+    options_.metrics->CountRefused(static_cast<RefuseCode>(reply->header.code));
+  }
+  if (KindOf(message.header) != MessageKind::kPush) return;
+  const PushResult result = is_refused       ? PushResult::kRefused
+                            : reply->repeats ? PushResult::kRepeated
+                                             : PushResult::kCounted;
+  if (result == PushResult::kCounted) {
+    job.steps.try_emplace(message.header.step, StepProgress{.began = clock_.Now()});
+  }
+  if (options_.metrics != nullptr) {
+    options_.metrics->CountPush(result, message.payload.size);
+  }
+}
+
+void Engine::CountApplied(Job& job, const ShardApplied& applied) {
+  const uint64_t version = applied.step + 1;
+  step_.store(std::max(step(), version), std::memory_order_relaxed);
+  // A step nobody contributed to has no beginning.
+  const auto progress =
+      job.steps.try_emplace(applied.step, StepProgress{clock_.Now()}).first;
+  if (++progress->second.blocks < job.blocks) return;
+  if (options_.metrics != nullptr) {
+    options_.metrics->ObserveStep(clock_.Now() - progress->second.began);
+    options_.metrics->SetStep(version);
+  }
+  job.steps.erase(progress);
+}
+
+}  // namespace syncline

@@ -1,0 +1,139 @@
+// An engine: one thread of a server with its own transport and the shards it owns, one
+// for each job. It moves bytes between workers and shards, and what the coordinator must
+// know to `EngineEvents`.
+//
+// A worker becomes known by its kHello, which carries the address to answer to and must
+// show the session key of a member. Sizes are checked against the shard before memory is
+// taken for a payload. Replies to workers without a live endpoint are dropped: workers
+// repeat what is not acknowledged.
+//
+// Thread safety: all public methods may be called from any thread; what they ask for
+// happens on the engine's thread, in the order of the calls. Events are called on that
+// thread and must not block.
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(auto engine, Engine::Start({.reach = Reach::kNetwork},
+//   events)); hello.shard_addresses.push_back(engine->address()); engine->Configure(job,
+//   {shard_options, blocks}); engine->Apply(job, ShardPrepare{2});      // ->
+//   events.on_output(job, ShardPrepared{...})
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "comm/base/buffer.h"
+#include "comm/base/env.h"
+#include "comm/base/log.h"
+#include "comm/transport/loop.h"
+#include "comm/transport/shared_arena.h"
+#include "comm/transport/transport.h"
+#include "comm/transport/ucx/ucx.h"
+#include "server/admin/metrics.h"
+#include "server/shard/shard.h"
+
+namespace syncline {
+
+struct EngineOptions {
+  Reach reach = Reach::kHostOnly;
+  absl::Duration keepalive = absl::Seconds(1);
+  Logger log = {};
+  Metrics* metrics = nullptr;  // outlives the engine; null counts nothing
+};
+
+struct EngineEvents {
+  // ShardPrepared, ShardCommitted, ShardFigures and ShardApplied.
+  std::function<void(uint32_t job, const ShardOutput&)> on_output;
+  // The answer to Configure.
+  std::function<void(uint32_t job, const absl::Status&)> on_configured;
+};
+
+struct EngineJobOptions {
+  ShardOptions shard;  // checksum and publish_memory are the engine's choice
+  std::vector<ShardBlock> blocks;
+};
+
+class Engine : private Receiver {
+ public:
+  static absl::StatusOr<std::unique_ptr<Engine>> Start(const EngineOptions& options,
+                                                       EngineEvents events);
+  ~Engine() override;  // stops
+
+  // Of the transport; travels over the control plane.
+  const std::string& address() const { return loop_->address(); }
+
+  // Replaces a job of that number.
+  void Configure(uint32_t job, EngineJobOptions options);
+  // A ShardPrepare, ShardCommit or ShardDecision. Unknown jobs are ignored.
+  void Apply(uint32_t job, ShardInput input);
+  void Drop(uint32_t job);
+  void DropAll();
+  void Stop();
+
+  // Progress, for heartbeats: data-plane bytes in both directions, and the highest
+  // version reached.
+  uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
+  uint64_t step() const { return step_.load(std::memory_order_relaxed); }
+
+ private:
+  using WorkerLife = std::pair<uint32_t, uint32_t>;  // rank, incarnation
+
+  struct Worker {
+    std::unique_ptr<Endpoint> endpoint;
+    uint64_t connection = 0;  // tells this endpoint from the worker's next one
+  };
+  // When a step began here, and how many blocks have completed it.
+  struct StepProgress {
+    absl::Duration began;
+    size_t blocks = 0;
+  };
+  struct Job {
+    std::unique_ptr<Shard> shard;
+    size_t blocks = 0;
+    std::map<WorkerLife, Worker> workers;
+    std::map<uint64_t, StepProgress> steps;
+  };
+
+  Engine(const EngineOptions& options, EngineEvents events);
+  absl::StatusOr<std::unique_ptr<Transport>> MakeTransport();
+  absl::Status AddJob(uint32_t job, EngineJobOptions options);
+
+  absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
+  void OnMessage(ByteView header, Buffer payload) override;
+  void OnBorrowed(ByteView header, Slice payload) override;
+  absl::StatusOr<MessageHeader> CheckArrival(ByteView header, size_t payload_bytes);
+  absl::Status CheckSize(const MessageHeader& header, size_t payload_bytes) const;
+  void Take(const MessageHeader& header, Slice payload);
+  void TakeHello(Job& job, const MessageHeader& header, const Slice& payload);
+  void ForgetWorker(uint32_t job, WorkerLife worker, uint64_t connection);
+
+  void Run(uint32_t id, Job& job, const ShardInput& input);
+  void Send(Job& job, const ShardReply& reply);
+  void CloseStrangers(Job& job);
+  void CountInput(Job& job, const ShardMessage& message, const ShardOutputs& outputs);
+  void CountApplied(Job& job, const ShardApplied& applied);
+
+  const EngineOptions options_;
+  const EngineEvents events_;
+  const SteadyClock clock_;
+  std::atomic<uint64_t> bytes_ = 0;
+  std::atomic<uint64_t> step_ = 0;
+
+  // Of the loop thread.
+  BufferPool pool_;
+  std::shared_ptr<SharedArena> arena_;
+  Transport* transport_ = nullptr;
+  std::map<uint32_t, Job> jobs_;
+  uint64_t next_connection_ = 1;
+
+  std::unique_ptr<TransportLoop> loop_;  // last: its thread uses all the others
+};
+
+}  // namespace syncline

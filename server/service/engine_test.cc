@@ -1,0 +1,294 @@
+// An engine and workers over the real transport, in one process.
+#include "server/service/engine.h"
+
+#include <deque>
+#include <optional>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "comm/codec/frame.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "prometheus/text_serializer.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr uint32_t kJob = 4;
+constexpr uint32_t kElements = 70'000;
+constexpr absl::Duration kPatience = absl::Seconds(20);
+
+// What arrived, in order, for a test that waits for it.
+template <typename T>
+class Mailbox {
+ public:
+  void Put(T item) {
+    absl::MutexLock lock(&mutex_);
+    items_.push_back(std::move(item));
+  }
+
+  // Nullopt when nothing comes.
+  std::optional<T> Take(absl::Duration patience = kPatience) {
+    absl::MutexLock lock(&mutex_);
+    const auto has_item = [this] { return !items_.empty(); };
+    mutex_.AwaitWithTimeout(absl::Condition(&has_item), patience);
+    if (items_.empty()) return std::nullopt;
+    T item = std::move(items_.front());
+    items_.pop_front();
+    return item;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::deque<T> items_;
+};
+
+struct Received {
+  MessageHeader header;
+  Buffer payload;
+};
+
+std::string Describe(const std::optional<Received>& message) {
+  if (!message) return "nothing";
+  const MessageHeader& header = message->header;
+  const auto code = static_cast<RefuseCode>(header.code);
+  switch (static_cast<MessageKind>(header.kind)) {
+    case MessageKind::kAck:
+      return absl::StrCat("ack s", header.step);
+    case MessageKind::kPublish:
+      return absl::StrCat("publish v", header.step);
+    default:
+      return absl::StrCat("refuse ", RefuseCodeName(code));
+  }
+}
+
+// The worker's end of the wire.
+class FakeWorker : private Receiver {
+ public:
+  FakeWorker(uint32_t rank, const std::string& engine_address) : rank_(rank) {
+    loop_ = *TransportLoop::Start([this] { return CreateUcxTransport({}, *this); }, {});
+    loop_->Post([this, engine_address](Transport& transport) {
+      endpoint_ = *transport.Connect(engine_address, {});
+    });
+  }
+  ~FakeWorker() override { Die(); }
+
+  void Die() {
+    loop_->Post([this](Transport&) { endpoint_ = nullptr; });
+    loop_->Stop();
+  }
+
+  MessageHeader Header(MessageKind kind, uint64_t epoch, uint64_t step) const {
+    MessageHeader header;
+    header.kind = static_cast<uint16_t>(kind);
+    header.job = kJob;
+    header.rank = rank_;
+    header.incarnation = 10 + rank_;
+    header.session_key = 1000 + rank_;
+    header.epoch = epoch;
+    header.step = step;
+    header.samples = 1;
+    return header;
+  }
+
+  void Send(MessageHeader header, const Buffer& payload) {
+    loop_->Post([this, header, payload](Transport&) mutable {
+      endpoint_->Send(SealHeader(header), {Slice::Of(payload)},
+                      [](const absl::Status&) {});
+    });
+  }
+
+  void SayHello(uint64_t session_key_offset = 0) {
+    MessageHeader header = Header(MessageKind::kHello, 0, 0);
+    header.session_key += session_key_offset;
+    const std::string& address = loop_->address();
+    Send(header,
+         Buffer::CopyOf(std::as_bytes(std::span(address.data(), address.size()))));
+  }
+
+  // All elements have the same value.
+  void SendBlock(MessageKind kind, uint64_t epoch, uint64_t step, float value) {
+    std::vector<float> values(kElements, value);
+    const Buffer payload = Gather(EncodeBlock(
+        codec(),
+        {BlockRange{.tensor = 0, .first_element = 0, .elements = kElements}, step, epoch},
+        values, Checksum::kHeaderOnly, pool_));
+    Send(Header(kind, epoch, step), payload);
+  }
+
+  std::string Next() { return Describe(inbox_.Take()); }
+  std::optional<Received> NextMessage() { return inbox_.Take(); }
+
+  const Codec& codec() const { return **codecs_.Find(CodecId::kFp32); }
+
+ private:
+  absl::StatusOr<Buffer> Allocate(ByteView, size_t payload_bytes) override {
+    return Buffer::Allocate(payload_bytes);
+  }
+  void OnMessage(ByteView header, Buffer payload) override {
+    inbox_.Put({*ParseHeader(header), std::move(payload)});
+  }
+
+  const uint32_t rank_;
+  const CodecRegistry codecs_ = CodecRegistry::Builtin();
+  BufferPool pool_{0};
+  Mailbox<Received> inbox_;
+  std::unique_ptr<Endpoint> endpoint_;
+  std::unique_ptr<TransportLoop> loop_;
+};
+
+class EngineTest : public ::testing::Test {
+ protected:
+  EngineTest() {
+    EngineEvents events;
+    events.on_output = [this](uint32_t, const ShardOutput& output) {
+      outputs_.Put(output);
+    };
+    events.on_configured = [this](uint32_t, const absl::Status& status) {
+      configured_.Put(status);
+    };
+    engine_ = *Engine::Start({.metrics = &metrics_}, std::move(events));
+    EngineJobOptions options;
+    options.shard.job = kJob;
+    options.shard.push_codec = options.shard.publish_codec = options.shard.seed_codec =
+        *codecs_.Find(CodecId::kFp32);
+    options.shard.optimizer.learning_rate = 1;
+    options.blocks = {{0, {.tensor = 0, .first_element = 0, .elements = kElements}, {}}};
+    engine_->Configure(kJob, std::move(options));
+    EXPECT_TRUE(configured_.Take()->ok());
+  }
+
+  void Commit(uint64_t epoch, const std::vector<uint32_t>& ranks) {
+    ShardCommit commit{.epoch = epoch};
+    for (const uint32_t rank : ranks)
+      commit.members.push_back({rank, 10 + rank, 0, 1000 + rank});
+    engine_->Apply(kJob, commit);
+    while (!std::holds_alternative<ShardCommitted>(outputs_.Take().value())) {
+    }
+  }
+
+  std::string Exposition() const {
+    return prometheus::TextSerializer().Serialize(registry_.Collect());
+  }
+
+  const CodecRegistry codecs_ = CodecRegistry::Builtin();
+  prometheus::Registry registry_;
+  Metrics metrics_{registry_};
+  Mailbox<ShardOutput> outputs_;
+  Mailbox<absl::Status> configured_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(EngineTest, CarriesAStepFromPushesToPublishedWeights) {
+  Commit(1, {0, 1});
+  FakeWorker first(0, engine_->address());
+  FakeWorker second(1, engine_->address());
+  first.SayHello();
+  second.SayHello();
+  first.SendBlock(MessageKind::kSeed, 1, 0, 8.0f);
+  EXPECT_EQ(first.Next(), "ack s0");
+  first.SendBlock(MessageKind::kPush, 1, 0, 1.0f);
+  EXPECT_EQ(first.Next(), "ack s0");
+  second.SendBlock(MessageKind::kPush, 1, 0, 3.0f);
+  EXPECT_EQ(second.Next(), "ack s0");
+  EXPECT_EQ(second.Next(), "publish v1");
+  const auto published = first.NextMessage();
+  ASSERT_EQ(Describe(published), "publish v1");
+  const auto view = ParseBlock(
+      published->payload.view(),
+      {BlockRange{.tensor = 0, .first_element = 0, .elements = kElements}, 1, 1},
+      first.codec());
+  ASSERT_TRUE(view.ok()) << view.status();
+  std::vector<float> weights(kTileElements);
+  ASSERT_TRUE(first.codec().Decode(view->tiles[0].bytes, weights).ok());
+  EXPECT_EQ(weights, std::vector<float>(kTileElements, 6.0f));
+  EXPECT_EQ(engine_->step(), 1u);
+  EXPECT_GT(engine_->bytes(), 5u * 4 * kElements);
+  first.SendBlock(MessageKind::kPush, 1, 0, 1.0f);  // again: counted before
+  EXPECT_EQ(first.Next(), "ack s0");
+  EXPECT_EQ(first.Next(), "publish v1");
+  EXPECT_THAT(Exposition(), HasSubstr("syncline_pushes_total{result=\"counted\"} 2"));
+  EXPECT_THAT(Exposition(), HasSubstr("syncline_pushes_total{result=\"repeated\"} 1"));
+  EXPECT_THAT(Exposition(), HasSubstr("syncline_step_seconds_count 1"));
+}
+
+TEST_F(EngineTest, TellsAWorkerWhyItsMessageIsNotTaken) {
+  Commit(2, {0});
+  FakeWorker worker(0, engine_->address());
+  worker.SayHello();
+  worker.SendBlock(MessageKind::kSeed, 1, 0, 8.0f);
+  EXPECT_EQ(worker.Next(), "refuse stale epoch");
+  worker.SendBlock(MessageKind::kSeed, 3, 0, 8.0f);
+  EXPECT_EQ(worker.Next(), "refuse future epoch");
+  worker.SendBlock(MessageKind::kSeed, 2, 0, 8.0f);
+  EXPECT_EQ(worker.Next(), "ack s0");
+  worker.Send(worker.Header(MessageKind::kPush, 2, 0),
+              Buffer::Allocate(1 << 20));  // too long
+  EXPECT_EQ(worker.Next(), "refuse malformed");
+  EXPECT_THAT(Exposition(),
+              HasSubstr("syncline_refused_total{reason=\"stale_epoch\"} 1"));
+}
+
+TEST_F(EngineTest, AnswersOnlyWhoShowsTheSessionKey) {
+  Commit(1, {0});
+  FakeWorker worker(0, engine_->address());
+  worker.SayHello(/*session_key_offset=*/1);
+  worker.SendBlock(MessageKind::kSeed, 1, 0, 8.0f);  // its ack has no way back
+  worker.SayHello();
+  worker.Send(worker.Header(MessageKind::kPull, 1, 0), {});
+  EXPECT_EQ(worker.Next(), "publish v0");
+}
+
+TEST_F(EngineTest, DroppedMembersHearNothingMore) {
+  Commit(1, {0, 1});
+  FakeWorker first(0, engine_->address());
+  FakeWorker second(1, engine_->address());
+  first.SayHello();
+  second.SayHello();
+  second.SendBlock(MessageKind::kSeed, 1, 0, 8.0f);
+  EXPECT_EQ(second.Next(), "ack s0");
+  Commit(2, {0});
+  second.SendBlock(MessageKind::kPush, 2, 0, 1.0f);
+  first.SendBlock(MessageKind::kPush, 2, 0, 1.0f);
+  EXPECT_EQ(first.Next(), "ack s0");
+  EXPECT_EQ(first.Next(), "publish v1");
+  const auto applied = outputs_.Take();
+  ASSERT_TRUE(applied.has_value() && std::holds_alternative<ShardApplied>(*applied));
+  EXPECT_EQ(std::get<ShardApplied>(*applied).contributors.size(), 1u);
+}
+
+TEST_F(EngineTest, OutlivesWorkersThatDieInTheMiddle) {
+  Commit(1, {0, 1});
+  FakeWorker survivor(0, engine_->address());
+  {
+    FakeWorker victim(1, engine_->address());
+    victim.SayHello();
+    victim.SendBlock(MessageKind::kSeed, 1, 0, 8.0f);
+    EXPECT_EQ(victim.Next(), "ack s0");
+  }
+  survivor.SayHello();
+  survivor.SendBlock(MessageKind::kPush, 1, 0, 1.0f);
+  EXPECT_EQ(survivor.Next(), "ack s0");
+  Commit(2, {0});
+  EXPECT_EQ(survivor.Next(), "publish v1");
+}
+
+TEST_F(EngineTest, AJobThatIsDroppedAnswersNothing) {
+  Commit(1, {0});
+  engine_->Drop(kJob);
+  engine_->Apply(kJob, ShardPrepare{2});
+  EngineJobOptions options;
+  options.shard.push_codec = options.shard.publish_codec = options.shard.seed_codec =
+      *codecs_.Find(CodecId::kFp32);
+  options.shard.optimizer.name = "no such thing";
+  engine_->Configure(kJob, options);
+  EXPECT_EQ(configured_.Take()->code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_FALSE(outputs_.Take(absl::ZeroDuration()).has_value());
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,366 @@
+#include "server/service/server_node.h"
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+#include "server/service/proto_convert.h"
+
+namespace syncline {
+namespace {
+
+// Whether trying again cannot help.
+bool IsFinal(const absl::Status& status) {
+  switch (FailureOf(status)) {
+    case Failure::kUsage:
+    case Failure::kVersionMismatch:
+    case Failure::kJobRefused:
+      return true;
+    case Failure::kUnreachable:
+    case Failure::kRetryable:
+      return false;
+    default:
+      return status.code() == absl::StatusCode::kInvalidArgument ||
+             status.code() == absl::StatusCode::kPermissionDenied ||
+             status.code() == absl::StatusCode::kUnauthenticated ||
+             status.code() == absl::StatusCode::kUnimplemented;
+  }
+}
+
+std::string_view LanesOf(Reach reach) {
+  return reach == Reach::kHostOnly ? "shared memory" : "shared memory, network";
+}
+
+// A hello's versions are the shell's business.
+v1::MemberMessage ToMessage(const MemberBody& body) {
+  v1::MemberMessage message = ToProto(body);
+  if (message.has_server_hello()) {
+    message.mutable_server_hello()->set_protocol_version(kProtocolVersion);
+    message.mutable_server_hello()->set_build_version(SYNCLINE_VERSION);
+  }
+  return message;
+}
+
+// Takes `engine` off the list; true when it was the last.
+bool WasLast(std::set<uint32_t>& waiting, uint32_t engine) {
+  return waiting.erase(engine) > 0 && waiting.empty();
+}
+
+}  // namespace
+
+// ---- Life ----
+
+ServerNode::ServerNode(const ServerNodeOptions& options, ServerNodeEvents events)
+    : options_(options), events_(std::move(events)) {}
+
+absl::StatusOr<std::unique_ptr<ServerNode>> ServerNode::Start(
+    const ServerNodeOptions& options, ServerNodeEvents events) {
+  std::unique_ptr<ServerNode> node(new ServerNode(options, std::move(events)));
+  SYNCLINE_RETURN_IF_ERROR(node->StartEngines());
+  node->control_ = std::thread([self = node.get()] { self->Run(); });
+  return node;
+}
+
+absl::Status ServerNode::StartEngines() {
+  const EngineOptions options = {.reach = options_.reach,
+                                 .keepalive = options_.timeouts.heartbeat_interval,
+                                 .log = options_.log,
+                                 .metrics = options_.metrics};
+  for (uint32_t i = 0; i < options_.engines; ++i) {
+    EngineEvents events;
+    events.on_output = [this, i](uint32_t job, const ShardOutput& output) {
+      OnOutput(i, job, output);
+    };
+    events.on_configured = [this, i](uint32_t job, const absl::Status& status) {
+      OnConfigured(i, job, status);
+    };
+    SYNCLINE_ASSIGN_OR_RETURN(auto engine, Engine::Start(options, std::move(events)));
+    engines_.push_back(std::move(engine));
+  }
+  return absl::OkStatus();
+}
+
+ServerNode::~ServerNode() { Stop(); }
+
+void ServerNode::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.SignalAll();
+  }
+  if (control_.joinable()) control_.join();
+  for (const auto& engine : engines_) engine->Stop();
+}
+
+bool ServerNode::is_attached() const {
+  absl::MutexLock lock(&mutex_);
+  return attached_;
+}
+
+// ---- The control thread ----
+
+void ServerNode::Run() {
+  for (;;) {
+    const absl::Status ended = Attach();
+    ForgetJobs();
+    if (IsFinal(ended)) return events_.on_given_up(ended);
+    if (!Rest()) return;
+    options_.log.Info(absl::StrCat("waiting for coordinator at ", options_.coordinator),
+                      {{"reason", std::string(ended.message())}});
+  }
+}
+
+// False when the node stops.
+bool ServerNode::Rest() {
+  absl::MutexLock lock(&mutex_);
+  const absl::Time deadline = absl::Now() + options_.timeouts.heartbeat_interval;
+  while (!stopping_ && !changed_.WaitWithDeadline(&mutex_, deadline)) {
+  }
+  return !stopping_;
+}
+
+absl::Status ServerNode::Attach() {
+  {
+    absl::MutexLock lock(&mutex_);
+    ended_.reset();
+    outbox_.clear();
+    outbox_.push_back(MakeHello());
+  }
+  AttachCallbacks callbacks;
+  callbacks.on_message = [this](const v1::CoordinatorMessage& message) {
+    OnMessage(message);
+  };
+  callbacks.on_end = [this](const absl::Status& status) { OnEnd(status); };
+  SYNCLINE_ASSIGN_OR_RETURN(
+      auto stream,
+      AttachStream::Open({options_.coordinator, options_.tls, options_.timeouts},
+                         std::move(callbacks)));
+  const absl::Status status = Converse(*stream);
+  stream->Close(options_.timeouts.shutdown_grace);
+  return status;
+}
+
+// Until the stream ends or the node stops.
+absl::Status ServerNode::Converse(AttachStream& stream) {
+  absl::Time next_beat = absl::Now() + options_.timeouts.heartbeat_interval;
+  for (;;) {
+    std::vector<MemberBody> messages;
+    {
+      absl::MutexLock lock(&mutex_);
+      while (!stopping_ && !ended_ && outbox_.empty()) {
+        if (changed_.WaitWithDeadline(&mutex_, next_beat)) break;
+      }
+      if (ended_) return *ended_;
+      if (stopping_) break;
+      messages = std::exchange(outbox_, {});
+    }
+    if (absl::Now() >= next_beat) {
+      messages.push_back(MakeHeartbeat());
+      next_beat = absl::Now() + options_.timeouts.heartbeat_interval;
+    }
+    for (const MemberBody& message : messages) stream.Send(ToMessage(message));
+  }
+  stream.Send(ToMessage(Leave{}));
+  return absl::CancelledError("the server stops");
+}
+
+void ServerNode::ForgetJobs() {
+  {
+    absl::MutexLock lock(&mutex_);
+    attached_ = false;
+    jobs_.clear();
+  }
+  for (const auto& engine : engines_) engine->DropAll();
+}
+
+ServerHello ServerNode::MakeHello() const {
+  ServerHello hello = {.name = options_.name,
+                       .lanes = std::string(LanesOf(options_.reach))};
+  for (const auto& engine : engines_) hello.shard_addresses.push_back(engine->address());
+  return hello;
+}
+
+Heartbeat ServerNode::MakeHeartbeat() const {
+  Heartbeat beat;
+  for (const auto& engine : engines_) {
+    beat.bytes += engine->bytes();
+    beat.step = std::max(beat.step, engine->step());
+  }
+  return beat;
+}
+
+// ---- What the coordinator says ----
+
+void ServerNode::OnMessage(const v1::CoordinatorMessage& message) {
+  const auto body = FromProto(message);
+  if (!body.ok()) return;  // of a later version
+  std::visit([this](const auto& said) { On(said); }, *body);
+}
+
+void ServerNode::On(const ServerWelcome& welcome) {
+  options_.log.Info("attached to the coordinator",
+                    {{"coordinator", options_.coordinator},
+                     {"server", welcome.server},
+                     {"incarnation", welcome.incarnation}});
+  {
+    absl::MutexLock lock(&mutex_);
+    attached_ = true;
+  }
+  events_.on_attached();
+}
+
+void ServerNode::On(const ConfigureJob& configure) {
+  auto parts = SplitJob(configure);
+  if (!parts.ok()) return OnEnd(parts.status());
+  {
+    absl::MutexLock lock(&mutex_);
+    jobs_[configure.job] = Job();
+    jobs_[configure.job].configuring = AllEngines();
+  }
+  options_.log.Info("job begins",
+                    {{"job", configure.job}, {"name", configure.spec.name}});
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    engines_[i]->Configure(configure.job, std::move((*parts)[i]));
+  }
+}
+
+// What each engine gets of a job.
+absl::StatusOr<std::vector<EngineJobOptions>> ServerNode::SplitJob(
+    const ConfigureJob& configure) const {
+  const JobSpec& spec = configure.spec;
+  SYNCLINE_RETURN_IF_ERROR(ValidateJob(spec));
+  const std::vector<BlockRange> ranges = spec.Blocks();
+  if (ranges.size() != configure.shard_of_block.size()) {
+    return absl::InternalError(absl::StrCat("job '", spec.name, "' has ", ranges.size(),
+                                            " blocks, but the coordinator places ",
+                                            configure.shard_of_block.size()));
+  }
+  ShardOptions shard = {.job = configure.job};
+  SYNCLINE_ASSIGN_OR_RETURN(shard.push_codec, codecs_.FindByName(spec.push_codec));
+  SYNCLINE_ASSIGN_OR_RETURN(shard.publish_codec, codecs_.FindByName(spec.publish_codec));
+  SYNCLINE_ASSIGN_OR_RETURN(shard.seed_codec, codecs_.Find(CodecId::kFp32));
+  shard.optimizer = spec.optimizer;
+  shard.mode = spec.NeedsDecision() ? StepMode::kDecided : StepMode::kPerBlock;
+  std::vector<EngineJobOptions> parts(engines_.size(), EngineJobOptions{shard, {}});
+  for (uint32_t i = 0; i < parts.size(); ++i) {
+    parts[i].shard.shard = configure.first_shard + i;
+  }
+  for (uint32_t block = 0; block < ranges.size(); ++block) {
+    const uint32_t shard_of_block = configure.shard_of_block[block];
+    const uint64_t engine = uint64_t{shard_of_block} - configure.first_shard;
+    if (engine >= parts.size()) continue;  // another server's
+    const GroupOptions& group = spec.tensors[ranges[block].tensor].group;
+    parts[engine].blocks.push_back({block, ranges[block], group});
+  }
+  return parts;
+}
+
+void ServerNode::On(const PrepareEpoch& prepare) {
+  {
+    absl::MutexLock lock(&mutex_);
+    Job& job = jobs_[prepare.job];
+    job.prepared_epoch = prepare.epoch;
+    job.preparing = AllEngines();
+    job.next_step = 0;
+  }
+  ApplyToAll(prepare.job, ShardPrepare{prepare.epoch});
+}
+
+void ServerNode::On(const CommitEpoch& commit) {
+  {
+    absl::MutexLock lock(&mutex_);
+    Job& job = jobs_[commit.job];
+    job.committed_epoch = commit.epoch;
+    job.committing = AllEngines();
+  }
+  options_.log.Info("epoch begins", {{"job", commit.job},
+                                     {"epoch", commit.epoch},
+                                     {"members", commit.members.size()},
+                                     {"reason", commit.reason}});
+  if (options_.metrics != nullptr) {
+    options_.metrics->SetEpoch(commit.epoch);
+    options_.metrics->SetMembers(commit.members.size());
+  }
+  ShardCommit input{.epoch = commit.epoch};
+  for (const MemberRecord& member : commit.members) {
+    input.members.push_back(
+        {member.rank, member.incarnation, member.first_step, member.session_key});
+  }
+  ApplyToAll(commit.job, std::move(input));
+}
+
+void ServerNode::On(const StepDecision& decision) {
+  ApplyToAll(decision.job,
+             ShardDecision{.step = decision.step,
+                           .gradient_scale = decision.gradient_scale,
+                           .verdict = decision.skip ? ShardDecision::Verdict::kSkip
+                                                    : ShardDecision::Verdict::kApply});
+}
+
+void ServerNode::On(const DropJob& drop) {
+  options_.log.Info("job ends", {{"job", drop.job}, {"reason", drop.reason}});
+  {
+    absl::MutexLock lock(&mutex_);
+    jobs_.erase(drop.job);
+  }
+  for (const auto& engine : engines_) engine->Drop(drop.job);
+}
+
+void ServerNode::OnEnd(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  if (!ended_) {
+    ended_ =
+        status.ok() ? absl::UnavailableError("the coordinator ended the stream") : status;
+  }
+  changed_.SignalAll();
+}
+
+void ServerNode::ApplyToAll(uint32_t job, const ShardInput& input) {
+  for (const auto& engine : engines_) engine->Apply(job, input);
+}
+
+// ---- What the engines answer ----
+
+std::set<uint32_t> ServerNode::AllEngines() const {
+  std::set<uint32_t> all;
+  for (uint32_t i = 0; i < options_.engines; ++i) all.insert(i);
+  return all;
+}
+
+void ServerNode::OnConfigured(uint32_t engine, uint32_t job, const absl::Status& status) {
+  if (!status.ok()) return OnEnd(status);
+  absl::MutexLock lock(&mutex_);
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end() || !WasLast(found->second.configuring, engine)) return;
+  outbox_.push_back(JobConfigured{job});
+  changed_.SignalAll();
+}
+
+void ServerNode::OnOutput(uint32_t engine, uint32_t id, const ShardOutput& output) {
+  if (std::holds_alternative<ShardApplied>(output)) return;
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end()) return;
+  if (const auto* figures = std::get_if<ShardFigures>(&output)) {
+    outbox_.push_back(BlockFigures{id, figures->block, figures->step,
+                                   figures->tile_square_sums, figures->finite});
+  }
+  if (const auto* prepared = std::get_if<ShardPrepared>(&output)) {
+    if (prepared->epoch != job->second.prepared_epoch) return;
+    job->second.next_step = std::max(job->second.next_step, prepared->next_step);
+    if (!WasLast(job->second.preparing, engine)) return;
+    outbox_.push_back(EpochPrepared{id, prepared->epoch, job->second.next_step});
+  }
+  if (const auto* committed = std::get_if<ShardCommitted>(&output)) {
+    if (committed->epoch != job->second.committed_epoch) return;
+    if (!WasLast(job->second.committing, engine)) return;
+    outbox_.push_back(EpochCommitted{id, committed->epoch});
+  }
+  changed_.SignalAll();
+}
+
+}  // namespace syncline

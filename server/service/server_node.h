@@ -1,0 +1,132 @@
+// A server: its engines and its stream to the coordinator. Applies what the coordinator
+// says to the engines that it concerns and reports back what all of them have done.
+//
+// While the coordinator cannot be reached it tries again for ever and says so in the log.
+// A stream that ends takes the jobs with it: to the coordinator a server that comes back
+// is a new one, and the jobs that used it are told so. A refusal that trying again cannot
+// change (another protocol version, a wrong certificate) is final and goes to
+// `on_given_up`.
+//
+// Threads: one for each engine, one of the stream, and one that speaks to the
+// coordinator, so that control traffic never holds up an engine. Public methods may be
+// called from any thread; events are called on the node's own threads and must not block.
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(auto node, ServerNode::Start({.coordinator =
+//   "10.0.0.1:7070"}, events));
+//   ...
+//   node->Stop();
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "comm/base/log.h"
+#include "comm/base/timeouts.h"
+#include "comm/codec/codec.h"
+#include "comm/rpc/attach_stream.h"
+#include "comm/rpc/tls.h"
+#include "server/coordinator/coordinator.h"
+#include "server/service/engine.h"
+
+namespace syncline {
+
+struct ServerNodeOptions {
+  std::string coordinator = "127.0.0.1:7070";
+  std::string name;  // stable across restarts, for people: "host:pid" or the pod's name
+  uint32_t engines = 1;
+  Reach reach = Reach::kHostOnly;
+  Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
+  TlsOptions tls = {};
+  Logger log = {};
+  Metrics* metrics = nullptr;  // outlives the node; null counts nothing
+};
+
+struct ServerNodeEvents {
+  std::function<void()> on_attached = [] {};  // every time the coordinator took us in
+  std::function<void(const absl::Status&)> on_given_up = [](const absl::Status&) {};
+};
+
+class ServerNode {
+ public:
+  // Fails when the transport has no usable device. Does not wait for the coordinator.
+  static absl::StatusOr<std::unique_ptr<ServerNode>> Start(
+      const ServerNodeOptions& options, ServerNodeEvents events);
+  ~ServerNode();  // stops
+
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool is_attached() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  // Which engines have still to answer the coordinator's last word about a job.
+  struct Job {
+    std::set<uint32_t> configuring;
+    uint64_t prepared_epoch = 0;
+    std::set<uint32_t> preparing;
+    uint64_t next_step = 0;
+    uint64_t committed_epoch = 0;
+    std::set<uint32_t> committing;
+  };
+
+  ServerNode(const ServerNodeOptions& options, ServerNodeEvents events);
+  absl::Status StartEngines();
+
+  // The control thread.
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Attach() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Converse(AttachStream& stream) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ForgetJobs() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Rest() ABSL_LOCKS_EXCLUDED(mutex_);
+  ServerHello MakeHello() const;
+  Heartbeat MakeHeartbeat() const;
+
+  // The stream's thread.
+  void OnMessage(const v1::CoordinatorMessage& message) ABSL_LOCKS_EXCLUDED(mutex_);
+  void On(const ServerWelcome& welcome) ABSL_LOCKS_EXCLUDED(mutex_);
+  void On(const ConfigureJob& configure) ABSL_LOCKS_EXCLUDED(mutex_);
+  void On(const PrepareEpoch& prepare) ABSL_LOCKS_EXCLUDED(mutex_);
+  void On(const CommitEpoch& commit) ABSL_LOCKS_EXCLUDED(mutex_);
+  void On(const StepDecision& decision);
+  void On(const DropJob& drop) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What is meant for workers, or news of a later version.
+  template <typename Other>
+  void On(const Other&) {}
+  void OnEnd(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::vector<EngineJobOptions>> SplitJob(
+      const ConfigureJob& configure) const;
+  void ApplyToAll(uint32_t job, const ShardInput& input);
+
+  // The engines' threads.
+  void OnConfigured(uint32_t engine, uint32_t job, const absl::Status& status)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnOutput(uint32_t engine, uint32_t job, const ShardOutput& output)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  std::set<uint32_t> AllEngines() const;
+
+  const ServerNodeOptions options_;
+  const ServerNodeEvents events_;
+  const CodecRegistry codecs_ = CodecRegistry::Builtin();
+
+  mutable absl::Mutex mutex_;
+  absl::CondVar changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool attached_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);  // the stream under way
+  std::vector<MemberBody> outbox_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint32_t, Job> jobs_ ABSL_GUARDED_BY(mutex_);
+
+  std::vector<std::unique_ptr<Engine>> engines_;  // unchanged from Start to Stop
+  std::thread control_;
+};
+
+}  // namespace syncline

@@ -18,9 +18,7 @@ constexpr size_t kMaxArrivalsPerLink = 4096;
 
 bool Inbox::Announce(const std::shared_ptr<Arrival>& arrival) {
   const LinkPrefix prefix = arrival->wire.prefix();
-  if (!links_.contains(prefix.link) && links_.size() >= kMaxLinks) ForgetOldestLink();
-  Link& link = links_[prefix.link];
-  link.last_use = ++clock_;
+  Link& link = LinkOf(prefix.link);
   if (prefix.number < link.next || prefix.number - link.next >= kMaxArrivalsPerLink) {
     return false;
   }
@@ -47,12 +45,19 @@ std::shared_ptr<Arrival> Inbox::Next() {
   return arrival;
 }
 
-void Inbox::ForgetOldestLink() {
-  auto oldest = links_.begin();
-  for (auto link = links_.begin(); link != links_.end(); ++link) {
-    if (link->second.last_use < oldest->second.last_use) oldest = link;
+Inbox::Link& Inbox::LinkOf(uint64_t name) {
+  const auto found = links_.find(name);
+  if (found != links_.end()) {
+    uses_.splice(uses_.end(), uses_, found->second.use);
+    return found->second;
   }
-  links_.erase(oldest);
+  if (links_.size() >= kMaxLinks) {
+    links_.erase(uses_.front());
+    uses_.pop_front();
+  }
+  Link& link = links_[name];
+  link.use = uses_.insert(uses_.end(), name);
+  return link;
 }
 
 }  // namespace syncline

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <unordered_map>
@@ -43,14 +44,14 @@ class Inbox {
  private:
   struct Link {
     uint64_t next = 0;  // number of the first message that was not handed out
-    uint64_t last_use = 0;
+    std::list<uint64_t>::iterator use;  // its place in uses_
     std::map<uint64_t, std::shared_ptr<Arrival>> arrivals;
   };
 
-  void ForgetOldestLink();
+  Link& LinkOf(uint64_t name);
 
   std::unordered_map<uint64_t, Link> links_;
-  uint64_t clock_ = 0;
+  std::list<uint64_t> uses_;  // all links, the one used last at the end
   std::deque<std::shared_ptr<Arrival>> ready_;
 };
 

@@ -5,6 +5,7 @@
 #include <ucs/debug/debug.h>
 
 #include <cstdlib>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -32,6 +33,12 @@ std::vector<Setting> SettingsFor(const UcxOptions& options) {
       {"TLS",
        options.reach == Reach::kHostOnly ? "sysv,posix,self" : "^cma",
        {"UCX_TLS"}},
+      // Shared memory is not registered. Without the cache UCX does not patch mmap,
+      // munmap and madvise of
+      // the whole process.
+      {"RCACHE_ENABLE",
+       options.reach == Reach::kHostOnly ? "n" : "try",
+       {"UCX_RCACHE_ENABLE"}},
       // Without it, endpoints that report failures silently use TCP between processes of
       // one host.
       {"MM_ERROR_HANDLING",
@@ -62,6 +69,13 @@ absl::Status Apply(const UcxOptions& options, ucp_config_t* config) {
   return absl::OkStatus();
 }
 
+// It takes UCX's own spin lock, called from outside of UCX, for a bug of ours.
+#ifdef __SANITIZE_THREAD__
+constexpr bool kThreadSanitizer = true;
+#else
+constexpr bool kThreadSanitizer = false;
+#endif
+
 // UCX catches these when it is loaded; a crash is the process's own affair. A handler
 // that somebody installed since then stays.
 void ReleaseSignals() {
@@ -74,6 +88,12 @@ void ReleaseSignals() {
       ucs_debug_disable_signal(signal);
     }
   }
+}
+
+// Once, because transports may start on several threads together.
+void ReleaseSignalsOnce() {
+  static std::once_flag once;
+  if (!kThreadSanitizer) std::call_once(once, ReleaseSignals);
 }
 
 }  // namespace
@@ -107,7 +127,7 @@ UcxWorker::~UcxWorker() {
 }
 
 absl::Status UcxWorker::Open(const UcxOptions& options) {
-  ReleaseSignals();
+  ReleaseSignalsOnce();
 
   ucp_config_t* config = nullptr;
   SYNCLINE_RETURN_IF_ERROR(

@@ -20,8 +20,7 @@ struct RunOptions {
   int min_workers = 0;  // go on while so many have not failed; 0: all are needed
   int servers = -1;     // on this host; -1: one, or none when a coordinator is given
   std::string nnodes = "1";
-  std::string
-      nproc_per_node;  // a number, "auto", "cpu" or "gpu"; empty: from workers, or 1
+  std::string nproc_per_node;  // N, "auto", "cpu" or "gpu"; empty: from workers, or 1
   int node_rank = 0;
   bool standalone = false;
   int max_restarts = 0;
@@ -30,8 +29,7 @@ struct RunOptions {
   std::string log_dir;      // default: a temporary one, kept when the run fails
   std::string coordinator;  // host:port; empty: start one here
   std::string job = "default";
-  std::string
-      run_id;  // tells two runs of one job name apart; equal on all nodes of a run
+  std::string run_id;  // tells two runs of one job apart; equal on all nodes of a run
   std::string failure_timeout = "10s";
   int engine_threads = 0;  // per server; 0: the server's own default
   TlsOptions tls;
@@ -47,8 +45,8 @@ struct WorkerPlan {
   std::string name;  // "worker3"
   Output out = Output::kInherit;
   Output err = Output::kInherit;
-  std::vector<std::pair<std::string, std::string>>
-      env;  // all but the coordinator's address
+  // All but the coordinator's address.
+  std::vector<std::pair<std::string, std::string>> env;
 };
 
 struct LaunchPlan {

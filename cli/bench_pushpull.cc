@@ -124,13 +124,14 @@ absl::StatusOr<Json> Measure(BenchOptions options) {
         absl::StrCat("cannot make a directory ", pattern, "; set TMPDIR to a writable one"));
   }
   options.worker.report = pattern + "/report.json";
-  RunOptions run{.program = WorkerCommand(self.string(), options.worker),
-                 .workers = options.workers,
-                 .servers = options.servers,
-                 .nproc_per_node = absl::StrCat(options.workers),
-                 .standalone = true,
-                 .job = "bench",
-                 .engine_threads = options.engine_threads};
+  RunOptions run;
+  run.program = WorkerCommand(self.string(), options.worker);
+  run.workers = options.workers;
+  run.servers = options.servers;
+  run.nproc_per_node = absl::StrCat(options.workers);
+  run.standalone = true;
+  run.job = "bench";
+  run.engine_threads = options.engine_threads;
   SYNCLINE_ASSIGN_OR_RETURN(LaunchPlan plan,
                             MakeLaunchPlan(run, {.cores = DescribeMachine().cores}));
   Launcher launcher(run, std::move(plan), self.string());

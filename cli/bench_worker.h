@@ -15,7 +15,7 @@ struct BenchWorkerOptions {
   int steps = 20;
   std::string codec = "fp32";
   std::string optimizer = "adamw";
-  std::string report;  // where rank 0 writes {"seconds": [...], "bytes_pushed", "bytes_pulled"}
+  std::string report = {};  // where rank 0 writes {"seconds": [...], "bytes_pushed", "bytes_pulled"}
 };
 
 // Joins the job of the environment, pushes and pulls, checks the weights. DataLoss when they are wrong.

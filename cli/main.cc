@@ -4,6 +4,7 @@
 #include "cli/bench.h"
 #include "cli/doctor.h"
 #include "cli/run.h"
+#include "cli/serve.h"
 #include "cli/status.h"
 #include "cli/version.h"
 #include "comm/rpc/channel.h"
@@ -11,6 +12,7 @@
 int main(int argc, char** argv) {
   syncline::SilenceGrpcLog();
   constexpr syncline::AddCommand kCommands[] = {
+      syncline::AddServe,
       syncline::AddRun,
       syncline::AddStatus,
       syncline::AddDoctor,

@@ -1,0 +1,259 @@
+#include "cli/serve.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <functional>
+#include <iostream>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "cli/flags.h"
+#include "cli/serve_options.h"
+#include "comm/base/machine.h"
+#include "comm/base/status.h"
+#include "comm/rpc/server.h"
+#include "comm/rpc/status_json.h"
+#include "prometheus/registry.h"
+#include "server/admin/admin_server.h"
+#include "server/admin/metrics.h"
+#include "server/service/coordinator_service.h"
+#include "server/service/server_node.h"
+#include "server/store/sqlite_store.h"
+
+namespace syncline {
+namespace {
+
+// How often the coordinator's figures go into the metrics: more often than anyone
+// scrapes.
+constexpr timespec kMetricsPeriod = {.tv_sec = 1, .tv_nsec = 0};
+
+// Waits for SIGINT and SIGTERM, which every thread made later leaves to it. A service
+// that fails ends the wait with its error.
+class StopSignal {
+ public:
+  StopSignal() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGINT);
+    sigaddset(&signals_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+  }
+
+  // From any thread. Only the first error counts.
+  void Fail(const absl::Status& status) {
+    {
+      absl::MutexLock lock(&mutex_);
+      failure_.Update(status);
+    }
+    kill(getpid(), SIGTERM);
+  }
+
+  // Calls `periodically` meanwhile.
+  absl::StatusOr<int> Wait(const std::function<void()>& periodically) {
+    int signal = 0;
+    while ((signal = sigtimedwait(&signals_, nullptr, &kMetricsPeriod)) < 0)
+      periodically();
+    absl::MutexLock lock(&mutex_);
+    SYNCLINE_RETURN_IF_ERROR(failure_);
+    return signal;
+  }
+
+ private:
+  sigset_t signals_;
+  absl::Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+};
+
+std::string ProcessName() {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  return absl::StrCat(host, ":", getpid());
+}
+
+class Services {
+ public:
+  Services(ServePlan plan, StopSignal& stop)
+      : plan_(std::move(plan)),
+        stop_(stop),
+        log_(Logger::Create(plan_.log)),
+        metrics_(registry_) {}
+
+  absl::Status Start();
+  void UpdateMetrics();
+  void Stop();
+
+ private:
+  absl::Status StartCoordinator();
+  absl::Status StartAdmin();
+  absl::Status StartServer();
+  void SayReady();
+  std::vector<std::string> NotReadyBecause() const;
+
+  const ServePlan plan_;
+  StopSignal& stop_;
+  const Logger log_;
+  prometheus::Registry registry_;
+  Metrics metrics_;
+  std::string control_;  // the coordinator's address, for this process and its users
+  std::unique_ptr<StateStore> store_;
+  std::unique_ptr<CoordinatorService> coordinator_;
+  RunningServer control_server_;
+  std::unique_ptr<AdminServer> admin_;
+  std::unique_ptr<ServerNode> node_;
+  std::atomic<const ServerNode*> node_for_admin_ = nullptr;
+  std::atomic<bool> said_ready_ = false;
+  std::set<uint32_t> ranks_;  // that have a heartbeat metric
+};
+
+absl::Status Services::Start() {
+  control_ = plan_.coordinator;
+  if (plan_.has_coordinator) SYNCLINE_RETURN_IF_ERROR(StartCoordinator());
+  SYNCLINE_RETURN_IF_ERROR(StartAdmin());
+  if (plan_.has_server) return StartServer();
+  SayReady();
+  return absl::OkStatus();
+}
+
+absl::Status Services::StartCoordinator() {
+  SYNCLINE_ASSIGN_OR_RETURN(store_, OpenSqliteStore(plan_.state_dir));
+  CoordinatorServiceOptions options;
+  options.coordinator = {.timeouts = plan_.timeouts, .expected_servers = plan_.servers};
+  options.store = store_.get();
+  options.log = log_.With({{"role", "coordinator"}});
+  options.on_fatal = [this](const absl::Status& status) { stop_.Fail(status); };
+  SYNCLINE_ASSIGN_OR_RETURN(coordinator_, CoordinatorService::Create(std::move(options)));
+  ServerOptions server = {.listen = plan_.listen,
+                          .tls = plan_.tls,
+                          .timeouts = RpcTimeouts::From(plan_.timeouts),
+                          .services = {coordinator_.get()}};
+  SYNCLINE_ASSIGN_OR_RETURN(control_server_, syncline::StartServer(server));
+  control_ = plan_.advertise.empty() ? ReachableAddress(control_server_.address)
+                                     : plan_.advertise;
+  return absl::OkStatus();
+}
+
+absl::Status Services::StartAdmin() {
+  AdminPages pages;
+  pages.not_ready_because = [this] { return NotReadyBecause(); };
+  if (coordinator_ != nullptr) {
+    pages.status_json = [this] { return StatusAsJson(coordinator_->StatusNow()); };
+  }
+  const std::string title = !plan_.has_server        ? "coordinator"
+                            : !plan_.has_coordinator ? "server"
+                                                     : "coordinator and server";
+  admin_ = std::make_unique<AdminServer>(
+      AdminOptions{.listen = plan_.admin_listen, .title = title}, registry_,
+      std::move(pages));
+  return admin_->Start();
+}
+
+absl::Status Services::StartServer() {
+  const ServerNodeOptions options = {
+      .coordinator = control_,
+      .name = plan_.advertise.empty() ? ProcessName() : plan_.advertise,
+      .engines = plan_.engines,
+      .reach = plan_.reach,
+      .timeouts = plan_.timeouts,
+      .tls = plan_.tls,
+      .log = log_.With({{"role", "server"}}),
+      .metrics = &metrics_};
+  ServerNodeEvents events;
+  events.on_attached = [this] { SayReady(); };
+  events.on_given_up = [this](const absl::Status& status) { stop_.Fail(status); };
+  SYNCLINE_ASSIGN_OR_RETURN(node_, ServerNode::Start(options, std::move(events)));
+  node_for_admin_ = node_.get();
+  return absl::OkStatus();
+}
+
+void Services::SayReady() {
+  if (said_ready_.exchange(true)) return;
+  std::cout << "syncline: ready control=" << control_ << " admin=" << admin_->address()
+            << std::endl;
+}
+
+std::vector<std::string> Services::NotReadyBecause() const {
+  if (!plan_.has_server) return {};
+  const ServerNode* node = node_for_admin_;
+  if (node != nullptr && node->is_attached()) return {};
+  return {absl::StrCat("waiting for coordinator at ", control_)};
+}
+
+void Services::UpdateMetrics() {
+  if (coordinator_ == nullptr) return;
+  std::set<uint32_t> gone = std::move(ranks_);
+  ranks_.clear();
+  for (const JobView& job : coordinator_->View().jobs) {
+    metrics_.SetEpoch(job.epoch);
+    metrics_.SetMembers(job.members.size());
+    metrics_.SetStep(job.step);
+    for (const MemberView& member : job.members) {
+      metrics_.SetHeartbeatAge(member.rank, member.heartbeat_age);
+      ranks_.insert(member.rank);
+      gone.erase(member.rank);
+    }
+  }
+  for (const uint32_t rank : gone) metrics_.ForgetWorker(rank);
+}
+
+void Services::Stop() {
+  node_for_admin_ = nullptr;
+  if (node_ != nullptr) node_->Stop();
+  if (coordinator_ != nullptr) coordinator_->Stop();
+  if (control_server_.server != nullptr) {
+    control_server_.Shutdown(plan_.timeouts.shutdown_grace);
+  }
+}
+
+absl::StatusOr<int> Serve(const ServeFlags& flags) {
+  const auto environment = [](const char* name) { return std::getenv(name); };
+  SYNCLINE_ASSIGN_OR_RETURN(ServePlan plan,
+                            MakeServePlan(flags, DescribeMachine().cores, environment));
+  StopSignal stop;
+  Services services(std::move(plan), stop);
+  absl::StatusOr<int> signal = 0;
+  if (const absl::Status started = services.Start(); started.ok()) {
+    signal = stop.Wait([&] { services.UpdateMetrics(); });
+  } else {
+    signal = started;
+  }
+  services.Stop();
+  SYNCLINE_RETURN_IF_ERROR(signal.status());
+  return 128 + *signal;
+}
+
+}  // namespace
+
+void AddServe(CLI::App& app, Command* selected) {
+  auto flags = std::make_shared<ServeFlags>();
+  CLI::App* serve = app.add_subcommand("serve", "Run the long-running services");
+  const auto add = [&](const char* name, auto& value, const char* help) {
+    serve->add_option(name, value, help)->capture_default_str();
+  };
+  add("--role", flags->role, "all, coordinator or server");
+  add("--listen", flags->listen, "Where the coordinator listens");
+  add("--admin-listen", flags->admin_listen,
+      "Where metrics, probes and status are served");
+  add("--advertise", flags->advertise, "HOST:PORT by which others reach this process");
+  add("--state-dir", flags->state_dir,
+      "Where the coordinator keeps its state; default $XDG_STATE_HOME/syncline or "
+      "~/.local/state/syncline");
+  add("--coordinator", flags->coordinator,
+      "HOST:PORT of the coordinator, for --role server");
+  add("--servers", flags->servers, "How many servers the coordinator waits for");
+  add("--engine-threads", flags->engine_threads,
+      "Engines of a server; 0: half of the cores");
+  add("--failure-timeout", flags->failure_timeout,
+      "How long a job may stand still because somebody died");
+  add("--log-format", flags->log_format, "text or json");
+  add("--log-level", flags->log_level, "debug, info, warning or error");
+  AddTlsFlags(*serve, &flags->tls);
+  serve->callback([=] { *selected = [flags] { return Serve(*flags); }; });
+}
+
+}  // namespace syncline

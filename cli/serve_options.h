@@ -1,0 +1,58 @@
+// What `syncline serve` was asked to do, and what follows from it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "cli/settings.h"
+#include "comm/base/log.h"
+#include "comm/base/timeouts.h"
+#include "comm/rpc/tls.h"
+#include "comm/transport/ucx/ucx.h"
+
+namespace syncline {
+
+// The flags as they were written.
+struct ServeFlags {
+  std::string role = "all";
+  std::string listen = "127.0.0.1:7070";
+  std::string admin_listen = "127.0.0.1:7071";
+  std::string advertise;
+  std::string state_dir;
+  std::string coordinator = "127.0.0.1:7070";
+  int servers = 1;
+  int engine_threads = 0;
+  std::string failure_timeout = "10s";
+  std::string log_format = "text";
+  std::string log_level = "info";
+  TlsOptions tls;
+};
+
+// The same, checked and with defaults filled in.
+struct ServePlan {
+  bool has_coordinator = false;
+  bool has_server = false;
+  std::string listen;
+  std::string admin_listen;
+  std::string advertise;  // empty: the address that is listened on
+  std::string state_dir;
+  std::string coordinator;  // of a server that is alone
+  uint32_t servers = 1;
+  uint32_t engines = 1;
+  Reach reach = Reach::kHostOnly;
+  Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
+  LogOptions log = {};
+  TlsOptions tls = {};
+};
+
+// `cores` of this machine decide how many engines there are by default. Errors are
+// Failure::kUsage and name the flag.
+absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
+                                        const Environment& environment);
+
+// Where others reach what listens on `listened`: a wildcard host stands for this host.
+std::string ReachableAddress(const std::string& listened);
+
+}  // namespace syncline

@@ -1,0 +1,92 @@
+#include "cli/serve_options.h"
+
+#include "comm/base/failure.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+const char* NoEnvironment(const char*) { return nullptr; }
+
+const char* Home(const char* name) {
+  return std::string_view(name) == "HOME" ? "/somebody" : nullptr;
+}
+
+absl::StatusOr<ServePlan> Plan(const ServeFlags& flags, int cores = 8) {
+  return MakeServePlan(flags, cores, Home);
+}
+
+void ExpectRefused(const ServeFlags& flags, const char* flag) {
+  const absl::Status status = Plan(flags).status();
+  EXPECT_EQ(FailureOf(status), Failure::kUsage) << flag;
+  EXPECT_THAT(std::string(status.message()), HasSubstr(flag));
+}
+
+TEST(ServePlanTest, ByDefaultOneProcessServesThisHost) {
+  const auto plan = Plan({});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(plan->has_coordinator);
+  EXPECT_TRUE(plan->has_server);
+  EXPECT_EQ(plan->engines, 4u);
+  EXPECT_EQ(plan->servers, 1u);
+  EXPECT_EQ(plan->reach, Reach::kHostOnly);
+  EXPECT_EQ(plan->state_dir, "/somebody/.local/state/syncline");
+  EXPECT_EQ(plan->timeouts.failure_timeout, absl::Seconds(10));
+}
+
+TEST(ServePlanTest, OneCoreStillHasAnEngine) {
+  EXPECT_EQ(Plan({}, 1)->engines, 1u);
+  EXPECT_EQ(Plan({}, 1000)->engines, 64u);
+}
+
+TEST(ServePlanTest, TheDataPlaneReachesAsFarAsTheCoordinator) {
+  ServeFlags flags;
+  flags.listen = "0.0.0.0:7070";
+  EXPECT_EQ(Plan(flags)->reach, Reach::kNetwork);
+  flags.role = "server";  // whose coordinator is on loopback, whatever it listens on itself
+  EXPECT_EQ(Plan(flags)->reach, Reach::kHostOnly);
+  flags.coordinator = "192.0.2.1:7070";
+  EXPECT_EQ(Plan(flags)->reach, Reach::kNetwork);
+}
+
+TEST(ServePlanTest, AServerNeedsNoStateDirectory) {
+  ServeFlags flags;
+  EXPECT_EQ(FailureOf(MakeServePlan(flags, 2, NoEnvironment).status()), Failure::kUsage);
+  flags.role = "server";
+  EXPECT_TRUE(MakeServePlan(flags, 2, NoEnvironment).ok());
+}
+
+TEST(ServePlanTest, WrongValuesNameTheirFlag) {
+  ServeFlags flags;
+  flags.role = "worker";
+  ExpectRefused(flags, "--role");
+  flags = {};
+  flags.servers = 0;
+  ExpectRefused(flags, "--servers");
+  flags = {};
+  flags.engine_threads = 65;
+  ExpectRefused(flags, "--engine-threads");
+  flags = {};
+  flags.failure_timeout = "soon";
+  ExpectRefused(flags, "--failure-timeout");
+  flags.failure_timeout = "1ms";
+  ExpectRefused(flags, "--failure-timeout");
+  flags = {};
+  flags.log_level = "loud";
+  ExpectRefused(flags, "--log-level");
+  flags = {};
+  flags.listen = "nowhere";
+  ExpectRefused(flags, "--listen");
+}
+
+TEST(ServePlanTest, AWildcardIsReachedOnThisHost) {
+  EXPECT_EQ(ReachableAddress("0.0.0.0:7070"), "127.0.0.1:7070");
+  EXPECT_EQ(ReachableAddress("[::]:7070"), "[::1]:7070");
+  EXPECT_EQ(ReachableAddress("10.0.0.1:7070"), "10.0.0.1:7070");
+}
+
+}  // namespace
+}  // namespace syncline

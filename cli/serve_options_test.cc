@@ -46,7 +46,8 @@ TEST(ServePlanTest, TheDataPlaneReachesAsFarAsTheCoordinator) {
   ServeFlags flags;
   flags.listen = "0.0.0.0:7070";
   EXPECT_EQ(Plan(flags)->reach, Reach::kNetwork);
-  flags.role = "server";  // whose coordinator is on loopback, whatever it listens on itself
+  // Its coordinator is on loopback, whatever it listens on itself.
+  flags.role = "server";
   EXPECT_EQ(Plan(flags)->reach, Reach::kHostOnly);
   flags.coordinator = "192.0.2.1:7070";
   EXPECT_EQ(Plan(flags)->reach, Reach::kNetwork);

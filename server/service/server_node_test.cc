@@ -1,0 +1,229 @@
+// A server against a scripted coordinator: what it says, and how often.
+#include "server/service/server_node.h"
+
+#include <functional>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+#include "comm/rpc/address.h"
+#include "comm/rpc/server.h"
+#include "comm/rpc/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/coordinator.grpc.pb.h"
+#include "server/service/proto_convert.h"
+
+namespace syncline {
+namespace {
+
+// Plays `script` on each stream and ends the stream with what it returns.
+class ScriptedCoordinator final : public v1::Coordinator::Service {
+ public:
+  class Stream {
+   public:
+    explicit Stream(
+        grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::MemberMessage>& wire)
+        : wire_(wire) {}
+
+    void Say(const CoordinatorBody& body) { wire_.Write(ToProto(body)); }
+
+    // The next message that is no heartbeat; an empty one when the stream has ended.
+    v1::MemberMessage Hear() {
+      v1::MemberMessage message;
+      while (wire_.Read(&message)) {
+        if (!message.has_heartbeat()) return message;
+      }
+      return {};
+    }
+
+    v1::MemberMessage HearHeartbeat() {
+      v1::MemberMessage message;
+      while (wire_.Read(&message) && !message.has_heartbeat()) {
+      }
+      return message;
+    }
+
+   private:
+    grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::MemberMessage>& wire_;
+  };
+  using Script = std::function<absl::Status(Stream&)>;
+
+  explicit ScriptedCoordinator(Script script, const std::string& listen = "127.0.0.1:0")
+      : script_(std::move(script)) {
+    ServerOptions options = {.listen = listen, .tls = {}, .services = {this}};
+    running_ = *StartServer(options);
+  }
+  ~ScriptedCoordinator() override { running_.Shutdown(absl::ZeroDuration()); }
+
+  const std::string& address() const { return running_.address; }
+
+  grpc::Status Attach(grpc::ServerContext*,
+                      grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::MemberMessage>*
+                          wire) override {
+    Stream stream(*wire);
+    return ToGrpcStatus(script_(stream));
+  }
+
+ private:
+  const Script script_;
+  RunningServer running_;
+};
+
+ServerNodeOptions Options(const std::string& coordinator, uint32_t engines = 1) {
+  ServerNodeOptions options;
+  options.coordinator = coordinator;
+  options.name = "a server";
+  options.engines = engines;
+  options.timeouts = Timeouts::Derive(absl::Seconds(1));
+  return options;
+}
+
+// Two tensors of one block each: one for each of two engines.
+ConfigureJob TwoBlockJob() {
+  ConfigureJob configure;
+  configure.job = 5;
+  configure.spec.name = "job";
+  configure.spec.tensors = {{"first", {100}, {}}, {"second", {200}, {}}};
+  configure.shard_of_block = {2, 3};
+  configure.first_shard = 2;
+  return configure;
+}
+
+TEST(ServerNodeTest, SaysWhoItIsAndKeepsReporting) {
+  absl::Notification attached, done;
+  ScriptedCoordinator coordinator([&](auto& stream) {
+    const v1::ServerHello hello = stream.Hear().server_hello();
+    EXPECT_EQ(hello.protocol_version(), kProtocolVersion);
+    EXPECT_EQ(hello.build_version(), SYNCLINE_VERSION);
+    EXPECT_EQ(hello.name(), "a server");
+    EXPECT_EQ(hello.shard_addresses_size(), 2);
+    EXPECT_NE(hello.shard_addresses(0), hello.shard_addresses(1));
+    stream.Say(ServerWelcome{0, 1});
+    EXPECT_TRUE(stream.HearHeartbeat().has_heartbeat());
+    EXPECT_TRUE(stream.HearHeartbeat().has_heartbeat());
+    if (!done.HasBeenNotified()) done.Notify();
+    stream.Hear();
+    return absl::OkStatus();
+  });
+  ServerNodeEvents events;
+  events.on_attached = [&] { attached.Notify(); };
+  const auto node =
+      ServerNode::Start(Options(coordinator.address(), 2), std::move(events));
+  ASSERT_TRUE(node.ok()) << node.status();
+  attached.WaitForNotification();
+  EXPECT_TRUE((*node)->is_attached());
+  done.WaitForNotification();
+}
+
+TEST(ServerNodeTest, AnswersOnceWhenAllItsEnginesHave) {
+  absl::Notification done;
+  ScriptedCoordinator coordinator([&](auto& stream) {
+    stream.Hear();
+    stream.Say(ServerWelcome{0, 1});
+    stream.Say(TwoBlockJob());
+    EXPECT_EQ(stream.Hear().job_configured().job(), 5u);
+    for (uint64_t epoch = 1; epoch <= 2; ++epoch) {
+      stream.Say(PrepareEpoch{5, epoch});
+      const v1::MemberMessage prepared = stream.Hear();
+      EXPECT_TRUE(prepared.has_epoch_prepared()) << prepared.DebugString();
+      EXPECT_EQ(prepared.epoch_prepared().epoch(), epoch);
+      CommitEpoch commit;
+      commit.job = 5;
+      commit.epoch = epoch;
+      stream.Say(commit);
+      const v1::MemberMessage committed = stream.Hear();
+      EXPECT_TRUE(committed.has_epoch_committed()) << committed.DebugString();
+      EXPECT_EQ(committed.epoch_committed().epoch(), epoch);
+    }
+    done.Notify();
+    EXPECT_TRUE(stream.Hear().has_leave());
+    return absl::OkStatus();
+  });
+  const auto node = ServerNode::Start(Options(coordinator.address(), 2), {});
+  ASSERT_TRUE(node.ok()) << node.status();
+  done.WaitForNotification();
+  (*node)->Stop();
+}
+
+TEST(ServerNodeTest, ComesBackWhenTheStreamEnds) {
+  int streams = 0;
+  absl::Notification again;
+  ScriptedCoordinator coordinator([&](auto& stream) {
+    EXPECT_TRUE(stream.Hear().has_server_hello());
+    stream.Say(ServerWelcome{0, 1});
+    if (++streams == 1) return absl::UnavailableError("restarting");
+    again.Notify();
+    stream.Hear();
+    return absl::OkStatus();
+  });
+  const auto node = ServerNode::Start(Options(coordinator.address()), {});
+  ASSERT_TRUE(node.ok()) << node.status();
+  again.WaitForNotification();
+}
+
+TEST(ServerNodeTest, ComesBackAfterAJobItCannotServe) {
+  int streams = 0;
+  absl::Notification again;
+  ScriptedCoordinator coordinator([&](auto& stream) {
+    stream.Hear();
+    if (++streams == 2) {
+      again.Notify();
+      return absl::OkStatus();
+    }
+    ConfigureJob wrong = TwoBlockJob();
+    wrong.shard_of_block.pop_back();
+    stream.Say(wrong);
+    stream.Hear();
+    return absl::OkStatus();
+  });
+  const auto node = ServerNode::Start(Options(coordinator.address()), {});
+  ASSERT_TRUE(node.ok()) << node.status();
+  again.WaitForNotification();
+  (*node)->Stop();
+}
+
+TEST(ServerNodeTest, WaitsForACoordinatorThatStartsLater) {
+  const int port = *PickFreePort("127.0.0.1");
+  const std::string address = absl::StrCat("127.0.0.1:", port);
+  absl::Notification attached;
+  ServerNodeEvents events;
+  events.on_attached = [&] { attached.Notify(); };
+  const auto node = ServerNode::Start(Options(address), std::move(events));
+  ASSERT_TRUE(node.ok()) << node.status();
+  EXPECT_FALSE((*node)->is_attached());
+  ScriptedCoordinator coordinator(
+      [&](auto& stream) {
+        stream.Hear();
+        stream.Say(ServerWelcome{0, 1});
+        stream.Hear();
+        return absl::OkStatus();
+      },
+      address);
+  attached.WaitForNotification();
+  (*node)->Stop();
+}
+
+TEST(ServerNodeTest, GivesUpWhenTryingAgainCannotHelp) {
+  ScriptedCoordinator coordinator([](auto& stream) {
+    stream.Hear();
+    return WithFailure(absl::FailedPreconditionError("another version"),
+                       Failure::kVersionMismatch);
+  });
+  absl::Notification given_up;
+  absl::Status reason;
+  ServerNodeEvents events;
+  events.on_given_up = [&](const absl::Status& status) {
+    reason = status;
+    given_up.Notify();
+  };
+  const auto node = ServerNode::Start(Options(coordinator.address()), std::move(events));
+  ASSERT_TRUE(node.ok()) << node.status();
+  given_up.WaitForNotification();
+  EXPECT_EQ(FailureOf(reason), Failure::kVersionMismatch);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -120,13 +120,10 @@ absl::Status Train(const Flags& flags, const StopSignal& stop) {
 }
 
 absl::Status Summarize(const SummarizeFlags& flags) {
-  std::vector<RunReport> reports;
-  for (const std::string& path : flags.reports) {
-    SYNCLINE_ASSIGN_OR_RETURN(reports.emplace_back(), ReadRunReport(path));
-  }
-  std::fputs(SummaryTable(reports).c_str(), stdout);
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<RunReport> runs, ReadRuns(flags.reports));
+  std::fputs(SummaryTable(runs).c_str(), stdout);
   return flags.out.empty() ? absl::OkStatus()
-                           : WriteTextFile(flags.out, SummaryJson(reports));
+                           : WriteTextFile(flags.out, SummaryJson(runs));
 }
 
 // By default glibc gives large blocks back to the kernel when they are freed, and takes

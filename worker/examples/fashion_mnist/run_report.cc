@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "comm/base/status.h"
 
 namespace syncline::fashion_mnist {
 namespace {
@@ -173,6 +174,14 @@ absl::StatusOr<RunReport> ReadRunReport(const std::string& path) {
         absl::StrCat(path, ": ", report.status().message()));
   }
   return report;
+}
+
+absl::StatusOr<std::vector<RunReport>> ReadRuns(const std::vector<std::string>& paths) {
+  std::vector<RunReport> reports;
+  for (const std::string& path : paths) {
+    SYNCLINE_ASSIGN_OR_RETURN(reports.emplace_back(), ReadRunReport(path));
+  }
+  return MergeRanks(reports);
 }
 
 absl::Status WriteTextFile(const std::string& path, const std::string& text) {

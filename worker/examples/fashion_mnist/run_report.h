@@ -50,6 +50,10 @@ std::string RankPath(const std::string& path, int64_t rank);
 
 // Whole files; the error names the file.
 absl::StatusOr<RunReport> ReadRunReport(const std::string& path);
+
+// The merged runs of these reports.
+absl::StatusOr<std::vector<RunReport>> ReadRuns(const std::vector<std::string>& paths);
+
 absl::Status WriteTextFile(const std::string& path, const std::string& text);
 
 }  // namespace syncline::fashion_mnist

@@ -86,6 +86,23 @@ TEST(RunReport, EveryRankHasItsOwnFile) {
   EXPECT_EQ(RankPath("a.json", 3), "a.json.rank3");
 }
 
+TEST(RunReport, ReadsTheFilesOfAllRanksAsOneRun) {
+  const std::string path = ::testing::TempDir() + "ranks.json";
+  std::vector<std::string> paths;
+  for (int64_t rank = 0; rank < 4; ++rank) {
+    RunReport report = Example("fp32");
+    report.rank = rank;
+    report.bytes_pushed = 10 + rank;
+    paths.push_back(RankPath(path, rank));
+    ASSERT_TRUE(WriteTextFile(paths.back(), ToJson(report)).ok());
+  }
+  const absl::StatusOr<std::vector<RunReport>> runs = ReadRuns(paths);
+  ASSERT_TRUE(runs.ok()) << runs.status();
+  ASSERT_EQ(runs->size(), 1u);
+  EXPECT_EQ(runs->front().bytes_pushed, 46);
+  EXPECT_EQ(ReadRuns({path, path + "x"}).status().code(), absl::StatusCode::kNotFound);
+}
+
 TEST(RunReport, SummaryHoldsEveryRun) {
   const auto json =
       nlohmann::json::parse(SummaryJson({Example("fp32"), Example("bf16")}));

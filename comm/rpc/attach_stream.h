@@ -34,7 +34,7 @@ inline constexpr uint32_t kProtocolVersion = 1;
 
 struct AttachOptions {
   std::string address;  // of the coordinator
-  TlsOptions tls;
+  TlsOptions tls = {};
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
 };
 

@@ -136,6 +136,8 @@ class Session::Impl {
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t members_ ABSL_GUARDED_BY(mutex_) = 0;
   int waiters_ ABSL_GUARDED_BY(mutex_) = 0;  // user threads blocked on other members
+  absl::Time last_beat_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // none yet
+  absl::Duration longest_silence_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
   uint64_t barriers_entered_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t barriers_released_ ABSL_GUARDED_BY(mutex_) = 0;
 };
@@ -350,6 +352,8 @@ v1::MemberMessage Session::Impl::Beat() {
   v1::MemberMessage message;
   v1::Heartbeat& beat = *message.mutable_heartbeat();
   absl::MutexLock lock(&mutex_);
+  longest_silence_ = std::max(longest_silence_, absl::Now() - last_beat_);
+  last_beat_ = absl::Now();
   beat.set_step(StepLocked());
   if (data_plane_ != nullptr) {
     const ExchangeStats stats = data_plane_->stats();
@@ -376,6 +380,14 @@ void Session::Impl::Fail(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   if (!status_.ok() || phase_ == Phase::kOver) return;
   status_ = status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
+  // A process that was stopped finds its connection dead before it can read why.
+  const absl::Duration silent = std::max(longest_silence_, absl::Now() - last_beat_);
+  if (absl::IsUnavailable(status) && silent > timeouts_.lease) {
+    status_ = absl::AbortedError(absl::StrCat(
+        "worker ", options_.rank, " was dropped from job '", options_.job, "': it stood still for ",
+        absl::FormatDuration(absl::Trunc(silent, absl::Milliseconds(1))), ", longer than the lease of ",
+        absl::FormatDuration(timeouts_.lease), "; connect again to rejoin"));
+  }
   changed_.SignalAll();
   over_.SignalAll();
 }

@@ -1,0 +1,242 @@
+// A member of a job that sends what no client library would: every message must be refused with a typed
+// code (or dropped before it takes memory), and nothing of it applied.
+//
+// Joins as RANK of the job that steps_worker makes, sends the bad messages, prints "refused CASE CODE" or
+// "dropped CASE" for each, and leaves. Exit code 1 when an answer was not the expected one.
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "comm/base/status.h"
+#include "comm/codec/codec.h"
+#include "comm/codec/frame.h"
+#include "comm/rpc/attach_stream.h"
+#include "comm/transport/message.h"
+#include "comm/transport/ucx/ucx.h"
+#include "worker/client/session.h"
+
+namespace syncline {
+namespace {
+
+constexpr uint64_t kSizes[] = {200000, 300, 1};
+
+v1::MemberMessage Hello(const SessionOptions& options) {
+  v1::MemberMessage message;
+  v1::WorkerHello& hello = *message.mutable_worker_hello();
+  hello.set_protocol_version(kProtocolVersion);
+  hello.set_rank(options.rank);
+  hello.set_name("hostile");
+  v1::JobSpec& job = *hello.mutable_job();
+  job.set_name(options.job);
+  job.set_workers(options.world_size);
+  job.set_push_codec("bf16");
+  job.set_publish_codec("bf16");
+  v1::OptimizerSpec& optimizer = *job.mutable_optimizer();
+  optimizer.set_name("adamw");
+  optimizer.set_learning_rate(1e-3);
+  optimizer.set_beta1(0.9);
+  optimizer.set_beta2(0.999);
+  optimizer.set_epsilon(1e-8);
+  for (int i = 0; i < 3; ++i) {
+    v1::TensorSpec& tensor = *job.add_tensors();
+    tensor.set_name(absl::StrCat("tensor", i));
+    tensor.add_shape(kSizes[i]);
+    tensor.set_learning_rate_scale(1);
+  }
+  return message;
+}
+
+// The data plane of one hostile member, on the calling thread.
+class Hostile : private Receiver {
+ public:
+  // `beat` keeps the membership alive meanwhile.
+  Hostile(const v1::WorkerWelcome& welcome, uint32_t rank, std::function<void()> beat)
+      : welcome_(welcome), rank_(rank), beat_(std::move(beat)) {}
+
+  absl::Status Connect() {
+    SYNCLINE_ASSIGN_OR_RETURN(transport_, CreateUcxTransport({}, *this));
+    for (const std::string& address : welcome_.shard_addresses()) {
+      SYNCLINE_ASSIGN_OR_RETURN(shards_.emplace_back(), transport_->Connect(address, {}));
+      MessageHeader hello = Header(MessageKind::kHello, 0);
+      const std::string& own = transport_->address();
+      Send(shards_.size() - 1, hello,
+           Buffer::CopyOf(std::as_bytes(std::span<const char>(own.data(), own.size()))));
+    }
+    // The shard is seeded once it answers a pull: from then on only our badness can be refused.
+    const MessageHeader pull = Header(MessageKind::kPull, kBlock);
+    Send(ShardOf(kBlock), pull, {});
+    return AwaitAnswer() ? absl::OkStatus() : absl::DeadlineExceededError("no answer to a pull");
+  }
+
+  static constexpr uint32_t kBlock = 1;  // tensor1, 300 elements
+
+  MessageHeader Header(MessageKind kind, uint32_t block) const {
+    MessageHeader header;
+    header.kind = static_cast<uint16_t>(kind);
+    header.job = welcome_.job();
+    header.rank = rank_;
+    header.incarnation = welcome_.incarnation();
+    header.block = block;
+    header.epoch = welcome_.epoch();
+    header.session_key = welcome_.session_key();
+    header.samples = 1;
+    return header;
+  }
+
+  // A good contribution to kBlock, for spoiling.
+  Buffer Contribution(uint64_t elements = 300) {
+    std::vector<float> values(elements, 1e6f);
+    const BlockLabel label{{kBlock, 0, static_cast<uint32_t>(elements)}, 0, welcome_.epoch()};
+    return Gather(EncodeBlock(**codecs_.FindByName("bf16"), label, values,
+                              Checksum::kHeaderAndPayload, pool_));
+  }
+
+  void Expect(const std::string& name, MessageHeader header, const Buffer& payload,
+              std::optional<RefuseCode> code) {
+    beat_();
+    answer_.reset();
+    Send(ShardOf(header.block), header, payload);
+    const bool answered = AwaitAnswer();
+    const bool as_expected =
+        code.has_value() ? answered && answer_->code == static_cast<uint16_t>(*code) : !answered;
+    if (answered) std::printf("refused %s %s\n", name.c_str(), RefuseCodeName(static_cast<RefuseCode>(answer_->code)));
+    if (!answered) std::printf("dropped %s\n", name.c_str());
+    if (!as_expected) {
+      failed_ = true;
+      std::printf("UNEXPECTED answer to %s\n", name.c_str());
+    }
+    std::fflush(stdout);
+  }
+
+  void SendRaw(ByteView header, const Buffer& payload) {
+    shards_[0]->Send(header, {Slice::Of(payload)}, [](const absl::Status&) {});
+    for (int i = 0; i < 20; ++i) Turn();
+  }
+
+  bool failed() const { return failed_; }
+
+ private:
+  size_t ShardOf(uint32_t block) const {
+    return block < static_cast<uint32_t>(welcome_.shard_of_block_size()) ? welcome_.shard_of_block(block) : 0;
+  }
+
+  void Send(size_t shard, MessageHeader header, const Buffer& payload) {
+    header.shard = static_cast<uint32_t>(shard);
+    Payload slices;
+    if (!payload.empty()) slices.push_back(Slice::Of(payload));
+    shards_[shard]->Send(SealHeader(header), std::move(slices), [](const absl::Status&) {});
+  }
+
+  void Turn() {
+    if (transport_->Progress() == 0) transport_->Wait(absl::Milliseconds(5));
+  }
+
+  bool AwaitAnswer() {
+    for (int i = 0; i < 100 && !answer_.has_value(); ++i) Turn();
+    return answer_.has_value();
+  }
+
+  absl::StatusOr<Buffer> Allocate(ByteView, size_t bytes) override { return Buffer::Allocate(bytes); }
+  void OnMessage(ByteView bytes, Buffer) override {
+    const auto header = ParseHeader(bytes);
+    if (header.ok()) answer_ = *header;
+  }
+
+  const v1::WorkerWelcome& welcome_;
+  const uint32_t rank_;
+  const std::function<void()> beat_;
+  const CodecRegistry codecs_ = CodecRegistry::Builtin();
+  BufferPool pool_{1 << 20};
+  std::unique_ptr<Transport> transport_;
+  std::vector<std::unique_ptr<Endpoint>> shards_;
+  std::optional<MessageHeader> answer_;
+  bool failed_ = false;
+};
+
+void Misbehave(Hostile& hostile) {
+  const auto push = [&] { return hostile.Header(MessageKind::kPush, Hostile::kBlock); };
+  const auto spoiled = [&](size_t offset) {
+    Buffer payload = hostile.Contribution();
+    payload.data()[offset] ^= std::byte{0x5a};
+    return payload;
+  };
+  MessageHeader header = push();
+  header.block = 12345;
+  hostile.Expect("unknown-tensor", header, hostile.Contribution(), RefuseCode::kUnknownBlock);
+  hostile.Expect("wrong-shape", push(), hostile.Contribution(299), RefuseCode::kMalformed);
+  hostile.Expect("wrong-codec", push(), spoiled(6), RefuseCode::kMalformed);
+  hostile.Expect("bad-payload-crc", push(), spoiled(200), RefuseCode::kMalformed);
+  hostile.Expect("bad-header-crc", push(), spoiled(12), RefuseCode::kMalformed);
+  const Buffer whole = hostile.Contribution();
+  hostile.Expect("truncated", push(), Buffer::CopyOf(whole.view().first(100)), RefuseCode::kMalformed);
+  hostile.Expect("empty", push(), {}, RefuseCode::kMalformed);
+  header = push();
+  header.samples = 0;
+  hostile.Expect("no-samples", header, whole, RefuseCode::kMalformed);
+  header = push();
+  header.epoch = 0;
+  hostile.Expect("stale-epoch", header, whole, RefuseCode::kStaleEpoch);
+  header = push();
+  header.step = 99;
+  hostile.Expect("step-ahead", header, whole, RefuseCode::kWrongStep);
+  header = push();
+  header.session_key ^= 1;
+  hostile.Expect("stolen-rank", header, whole, RefuseCode::kUnauthenticated);
+  // More than any message of this block can carry: refused from the header, before memory is taken.
+  hostile.Expect("oversized", push(), Buffer::Allocate(size_t{64} << 20), std::nullopt);
+  std::mt19937 random(7);
+  for (int i = 0; i < 200; ++i) {
+    Buffer noise = Buffer::Allocate(1 + random() % 300);
+    for (std::byte& b : noise.mutable_view()) b = static_cast<std::byte>(random());
+    hostile.SendRaw(noise.view().first(std::min<size_t>(noise.size(), 64)), noise);
+  }
+}
+
+absl::Status Run() {
+  SYNCLINE_ASSIGN_OR_RETURN(const SessionOptions options, SessionOptions::FromEnv());
+  absl::Notification welcomed;
+  v1::WorkerWelcome welcome;
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const auto stream,
+      AttachStream::Open({.address = options.coordinator},
+                         {.on_message =
+                              [&](const v1::CoordinatorMessage& message) {
+                                if (!message.has_worker_welcome()) return;
+                                welcome = message.worker_welcome();
+                                welcomed.Notify();
+                              },
+                          .on_end = [](const absl::Status& status) {
+                            std::fprintf(stderr, "stream ended: %s\n", status.ToString().c_str());
+                          }}));
+  stream->Send(Hello(options));
+  if (!welcomed.WaitForNotificationWithTimeout(absl::Seconds(20))) {
+    return absl::DeadlineExceededError("never welcomed");
+  }
+  v1::MemberMessage beat;
+  beat.mutable_heartbeat();
+  Hostile hostile(welcome, options.rank, [&] { stream->Send(beat); });
+  SYNCLINE_RETURN_IF_ERROR(hostile.Connect());
+  Misbehave(hostile);
+  v1::MemberMessage leave;
+  leave.mutable_leave();
+  stream->Send(leave);
+  stream->Close(absl::Seconds(1));
+  return hostile.failed() ? absl::InternalError("an answer was not the expected one") : absl::OkStatus();
+}
+
+}  // namespace
+}  // namespace syncline
+
+int main() {
+  const absl::Status status = syncline::Run();
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "error: %s\n", status.ToString().c_str());
+  return 1;
+}

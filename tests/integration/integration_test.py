@@ -1,0 +1,347 @@
+#!/usr/bin/env python3
+"""Real coordinator, server and worker processes on loopback, and what may happen to them.
+
+    python3 tests/integration/integration_test.py --build build/release [-v] [TestClass.test_name ...]
+
+Every wait has a deadline; nothing depends on how fast the machine is, only on the failure timeout.
+"""
+
+import argparse
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import urllib.request
+
+BUILD = "build/release"
+FAILURE_TIMEOUT = 4.0  # seconds; long enough for an oversubscribed machine to send its heartbeats
+PATIENCE = 60.0  # for anything that must happen sometime
+
+
+class Process:
+    """A child whose output is collected line by line."""
+
+    def __init__(self, name, command, env=None):
+        self.name = name
+        self.lines = []
+        self.changed = threading.Condition()
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            text=True, errors="replace", env={**os.environ, **(env or {})}, start_new_session=True,
+        )  # fmt: skip
+        self.collector = threading.Thread(target=self._collect, daemon=True)
+        self.collector.start()
+
+    def _collect(self):
+        with self.process.stdout as output:
+            for line in output:
+                with self.changed:
+                    self.lines.append((time.monotonic(), line.rstrip("\n")))
+                    self.changed.notify_all()
+
+    def text(self):
+        with self.changed:
+            return "\n".join(line for _, line in self.lines)
+
+    def await_line(self, pattern, after=0.0, timeout=PATIENCE):
+        """The first match of `pattern` in a line that was printed at or after `after`."""
+        deadline = time.monotonic() + timeout
+        seen = 0
+        with self.changed:
+            while True:
+                for when, line in self.lines[seen:]:
+                    match = re.search(pattern, line)
+                    if match and when >= after:
+                        return match
+                seen = len(self.lines)
+                left = deadline - time.monotonic()
+                if left <= 0 or (self.process.poll() is not None and not self.changed.wait(0.5)):
+                    break
+                self.changed.wait(min(left, 0.5))
+        raise AssertionError(f"{self.name} never printed /{pattern}/; it printed:\n{self.text()}")
+
+    def wait(self, timeout=PATIENCE):
+        try:
+            code = self.process.wait(timeout)
+            self.collector.join(timeout)
+            return code
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} does not end; it printed:\n{self.text()}") from None
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.collector.join(PATIENCE)
+
+
+class ClusterTest(unittest.TestCase):
+    """One coordinator and `servers` servers for each test."""
+
+    servers = 2
+
+    def setUp(self):
+        self.state = tempfile.TemporaryDirectory()
+        self.addCleanup(self.state.cleanup)
+        self.coordinator = self.serve("coordinator", "--role", "coordinator", "--listen", "127.0.0.1:0",
+                                      "--state-dir", self.state.name)  # fmt: skip
+        ready = self.coordinator.await_line(r"ready control=(\S+) admin=(\S+)")
+        self.address, self.admin = ready.groups()
+        self.server_processes = [
+            self.serve(f"server{i}", "--role", "server", "--coordinator", self.address)
+            for i in range(self.servers)
+        ]
+        for server in self.server_processes:
+            server.await_line(r"ready control=")
+
+    def start(self, name, command, env=None):
+        process = Process(name, command, env)
+        self.addCleanup(process.kill)
+        return process
+
+    def serve(self, name, *flags):
+        return self.start(name, [f"{BUILD}/syncline", "serve", "--admin-listen", "127.0.0.1:0",
+                                 "--failure-timeout", f"{FAILURE_TIMEOUT}s", *flags])  # fmt: skip
+
+    def worker(self, rank, world, *flags, program="steps_worker", job="test"):
+        env = {
+            "SYNCLINE_COORDINATOR": self.address,
+            "SYNCLINE_JOB": job,
+            "SYNCLINE_FAILURE_TIMEOUT": f"{FAILURE_TIMEOUT}s",
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world),
+        }
+        return self.start(f"worker{rank}", [f"{BUILD}/{program}", *flags], env)
+
+    def await_job(self, name):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            with urllib.request.urlopen(f"http://{self.admin}/status", timeout=5) as reply:
+                if name in [job["name"] for job in json.load(reply)["jobs"]]:
+                    return
+            time.sleep(0.05)
+        self.fail(f"job {name} never appeared")
+
+    def assert_same_end(self, workers):
+        checksums = set()
+        for worker in workers:
+            self.assertEqual(worker.wait(), 0, worker.text())
+            checksums.add(worker.await_line(r"done .*checksum=(\w+)").group(1))
+        self.assertEqual(len(checksums), 1, "workers end with different weights")
+        return checksums.pop()
+
+
+class Training(ClusterTest):
+    def test_three_workers_end_with_the_same_weights(self):
+        workers = [self.worker(rank, 3, "--steps", "50") for rank in range(3)]
+        first = self.assert_same_end(workers)
+        again = [self.worker(rank, 3, "--steps", "50", job="again") for rank in range(3)]
+        self.assertEqual(first, self.assert_same_end(again), "the same inputs gave other bits")
+
+    def test_clipping_by_global_norm_decides_whole_steps(self):
+        sgd = ("--steps", "10", "--optimizer", "sgd")  # AdamW hardly notices the gradient's scale
+        plain = [self.worker(rank, 2, *sgd) for rank in range(2)]
+        clipped = [self.worker(rank, 2, *sgd, "--clip", "0.01", job="clip") for rank in range(2)]
+        self.assertNotEqual(self.assert_same_end(plain), self.assert_same_end(clipped))
+
+    def test_killed_worker_is_dropped_and_the_others_go_on(self):
+        workers = [self.worker(rank, 3, "--steps", "150", "--step-ms", "20") for rank in range(3)]
+        workers[2].await_line(r"^step 10$")
+        workers[2].kill()
+        killed = time.monotonic()
+        # A step that began before the kill may still end by itself; the second one after it cannot.
+        last = max(int(m) for m in re.findall(r"^step (\d+)$", workers[0].text(), re.M))
+        workers[0].await_line(rf"^step {last + 3}$", timeout=2 * FAILURE_TIMEOUT)
+        self.assertLess(time.monotonic() - killed, FAILURE_TIMEOUT + 1.0)
+        self.assert_same_end(workers[:2])
+        self.assertIn("members=2", workers[0].text())
+
+    def test_killed_worker_comes_back_as_a_new_incarnation(self):
+        workers = [self.worker(rank, 2, "--steps", "200", "--step-ms", "20") for rank in range(2)]
+        workers[1].await_line(r"^step 10$")
+        workers[1].kill()
+        again = self.worker(1, 2, "--steps", "200", "--step-ms", "20")
+        self.assertGreaterEqual(int(again.await_line(r"joined step=(\d+)").group(1)), 10)
+        self.assert_same_end([workers[0], again])
+
+    def test_late_worker_takes_part_from_the_next_step(self):
+        workers = [self.worker(rank, 2, "--steps", "200", "--step-ms", "20") for rank in range(2)]
+        workers[0].await_line(r"^step 20$")
+        late = self.worker(2, 2, "--steps", "200", "--step-ms", "20")
+        self.assertGreaterEqual(int(late.await_line(r"joined step=(\d+)").group(1)), 20)
+        self.assert_same_end([*workers, late])
+        self.assertIn("members=3", late.text())
+
+    def test_stopped_worker_is_dropped_and_told_so_when_it_wakes(self):
+        workers = [self.worker(rank, 3, "--steps", "250", "--step-ms", "20") for rank in range(3)]
+        workers[1].await_line(r"^step 10$")
+        workers[1].signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        workers[0].await_line(r"^step \d+$", after=stopped + 0.5, timeout=2 * FAILURE_TIMEOUT)
+        self.assertLess(time.monotonic() - stopped, FAILURE_TIMEOUT + 1.5)
+        workers[1].signal(signal.SIGCONT)
+        self.assertEqual(workers[1].wait(), 1)
+        self.assertRegex(workers[1].text(), "ABORTED: worker 1 .*was dropped")
+        self.assert_same_end([workers[0], workers[2]])
+
+    def test_lost_server_fails_the_job_with_a_clear_error(self):
+        workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "10") for rank in range(2)]
+        workers[0].await_line(r"^step 5$")
+        self.server_processes[1].kill()
+        for worker in workers:
+            self.assertEqual(worker.wait(timeout=3 * FAILURE_TIMEOUT), 1)
+            self.assertRegex(worker.text(), r"server \d \(.*\) is lost")
+
+
+class BadInput(ClusterTest):
+    def test_hostile_messages_are_refused_and_change_nothing(self):
+        alone = self.worker(0, 1, "--steps", "20", job="alone")
+        expected = self.assert_same_end([alone])
+        honest = self.worker(0, 2, "--steps", "20")
+        hostile = self.worker(1, 2, program="hostile_worker")
+        self.assertEqual(hostile.wait(), 0, hostile.text())
+        self.assertEqual(expected, self.assert_same_end([honest]), "something of it was applied")
+        for server in self.server_processes:
+            self.assertIsNone(server.process.poll(), server.text())
+            with open(f"/proc/{server.process.pid}/status", encoding="ascii") as status:
+                peak_kib = int(re.search(r"VmHWM:\s+(\d+) kB", status.read()).group(1))
+            self.assertLess(peak_kib, 400 << 10, "memory of the server is not bounded")
+
+    def test_worker_with_other_shapes_is_refused(self):
+        honest = self.worker(0, 2, "--steps", "5")
+        self.await_job("test")
+        other = self.worker(1, 2, "--steps", "5", "--wrong-shape")
+        self.assertEqual(other.wait(), 1)
+        self.assertRegex(other.text(), r"tensor 'tensor0' is \[200000\]")
+        good = self.worker(1, 2, "--steps", "5")
+        self.assert_same_end([honest, good])
+
+    def test_second_job_of_one_name_is_refused(self):
+        first = [self.worker(rank, 2, "--steps", "100", "--step-ms", "20") for rank in range(2)]
+        first[0].await_line(r"^step 3$")
+        second = self.worker(0, 2, "--steps", "100")
+        self.assertEqual(second.wait(), 1)
+        self.assertRegex(second.text(), "rank 0 of job 'test' is held by")
+        self.assert_same_end(first)
+
+    def test_garbage_on_the_control_and_admin_ports_disturbs_nobody(self):
+        workers = [self.worker(rank, 2, "--steps", "100", "--step-ms", "10") for rank in range(2)]
+        workers[0].await_line(r"^step 3$")
+        for address in (self.address, self.admin):
+            host, port = address.rsplit(":", 1)
+            for garbage in (os.urandom(4096), b"\0" * 64, b"GET / HTTP/9.9\r\n" * 100, b"\xff" * (1 << 20)):
+                with socket.create_connection((host, int(port)), timeout=5) as connection:
+                    try:
+                        connection.sendall(garbage)
+                    except OSError:
+                        pass  # they may hang up on us
+        self.assert_same_end(workers)
+        self.assertIsNone(self.coordinator.process.poll())
+
+    def test_admin_port_shows_what_happens(self):
+        workers = [self.worker(rank, 2, "--steps", "300", "--step-ms", "10") for rank in range(2)]
+        workers[0].await_line(r"^step 10$")
+        time.sleep(1.2)  # metrics of the coordinator are refreshed every second
+        get = lambda path: urllib.request.urlopen(f"http://{self.admin}{path}", timeout=5).read().decode()
+        self.assertRegex(get("/metrics"), r"(?m)^syncline_members 2$")
+        self.assertEqual(json.loads(get("/status"))["jobs"][0]["phase"], "running")
+        get("/readyz")  # raises unless it answers 200
+        status = subprocess.run([f"{BUILD}/syncline", "status", "--coordinator", self.address],
+                                capture_output=True, text=True, timeout=20)  # fmt: skip
+        self.assertEqual(status.returncode, 0, status.stderr)
+        self.assertIn("test", status.stdout)
+        self.assert_same_end(workers)
+
+
+class CommandLine(unittest.TestCase):
+    def run_syncline(self, *arguments):
+        return subprocess.run([f"{BUILD}/syncline", *arguments], capture_output=True, text=True,
+                              timeout=60, stdin=subprocess.DEVNULL)  # fmt: skip
+
+    def assert_fails(self, code, message, *arguments):
+        done = self.run_syncline(*arguments)
+        self.assertEqual(done.returncode, code, done.stderr + done.stdout)
+        self.assertRegex(done.stderr, message)
+        self.assertLessEqual(len(done.stderr.strip().splitlines()), 2, done.stderr)
+
+    def test_unknown_flag_names_the_nearest_one(self):
+        self.assert_fails(2, "--listen", "serve", "--lisen", "127.0.0.1:0")
+
+    def test_port_in_use_says_so(self):
+        with socket.socket() as taken, tempfile.TemporaryDirectory() as state:
+            taken.bind(("127.0.0.1", 0))
+            taken.listen()
+            address = f"127.0.0.1:{taken.getsockname()[1]}"
+            self.assert_fails(3, address, "serve", "--role", "coordinator", "--listen", address,
+                              "--admin-listen", "127.0.0.1:0", "--state-dir", state)  # fmt: skip
+
+    def test_unusable_state_directory_says_so(self):
+        with tempfile.NamedTemporaryFile() as file:
+            self.assert_fails(4, file.name, "serve", "--role", "coordinator", "--listen", "127.0.0.1:0",
+                              "--admin-listen", "127.0.0.1:0", "--state-dir", file.name)  # fmt: skip
+
+    def test_unreachable_coordinator_says_so(self):
+        self.assert_fails(5, "127.0.0.1:1", "status", "--coordinator", "127.0.0.1:1")
+
+    def test_listening_for_everybody_needs_tls_or_a_decision(self):
+        with tempfile.TemporaryDirectory() as state:
+            self.assert_fails(2, "--insecure", "serve", "--role", "coordinator", "--listen", "0.0.0.0:0",
+                              "--admin-listen", "127.0.0.1:0", "--state-dir", state)  # fmt: skip
+
+    def test_run_starts_everything_and_leaves_nothing(self):
+        run = self.run_syncline("run", "--standalone", "--nproc-per-node", "2", "--servers", "2", "--",
+                                f"{BUILD}/steps_worker", "--steps", "10")  # fmt: skip
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("done step=10", run.stdout)
+
+    def test_ctrl_c_stops_everything_within_two_seconds(self):
+        mark = f"--elements={100000 + os.getpid()}"
+        run = Process("run", [f"{BUILD}/syncline", "run", "--standalone", "--nproc-per-node", "2", "--servers",
+                              "2", "--", f"{BUILD}/steps_worker", "--steps", "1000000", mark])  # fmt: skip
+        self.addCleanup(run.kill)
+        run.await_line(r"^step 5$")
+        run.signal(signal.SIGINT)
+        pressed = time.monotonic()
+        self.assertEqual(run.wait(timeout=10), 130)
+        self.assertLess(time.monotonic() - pressed, 2.0)
+        left = subprocess.run(["pgrep", "-f", mark], capture_output=True, text=True)
+        self.assertEqual(left.stdout, "", "processes are left behind")
+
+    def test_demo_trains_real_data(self):
+        program = f"{BUILD}/fashion_mnist"
+        if not os.path.exists(program):
+            self.skipTest("the demo is not built (libtorch-dev is missing)")
+        with tempfile.TemporaryDirectory() as reports:
+            run = subprocess.run(
+                [f"{BUILD}/syncline", "run", "--standalone", "--nproc-per-node", "4", "--servers", "2", "--",
+                 program, "--precision", "bf16", "--steps", "300", "--report", f"{reports}/bf16.json"],
+                capture_output=True, text=True, timeout=400, stdin=subprocess.DEVNULL)  # fmt: skip
+            self.assertEqual(run.returncode, 0, run.stderr + run.stdout)
+            names = os.listdir(reports)
+            self.assertTrue(names, run.stdout)
+            with open(os.path.join(reports, sorted(names)[0]), encoding="utf-8") as file:
+                report = json.load(file)
+            self.assertGreater(report["accuracy"], 0.7, report)
+
+
+def main():
+    global BUILD
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", default=BUILD)
+    arguments, rest = parser.parse_known_args()
+    BUILD = os.path.abspath(arguments.build)
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,110 @@
+// A worker of the integration tests: trains a small model whose gradients depend on its weights, says
+// what it does line by line, and ends with a checksum that must be the same in every worker.
+//
+//   joined step=S
+//   step K            after each step
+//   done step=K members=M checksum=C
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "comm/base/crc32c.h"
+#include "comm/base/status.h"
+#include "worker/client/session.h"
+
+namespace syncline {
+namespace {
+
+struct Flags {
+  uint64_t steps = 100;
+  int step_ms = 5;  // how long a step "computes"
+  uint64_t elements = 200000;
+  bool wrong_shape = false;
+  std::string optimizer = "adamw";
+  double clip = 0;
+};
+
+struct Tensor {
+  std::string name;
+  std::vector<float> weights;
+  std::vector<float> gradient;
+  TensorId id = 0;
+};
+
+void ComputeGradient(Tensor& tensor, uint32_t rank, uint64_t step) {
+  for (size_t i = 0; i < tensor.weights.size(); ++i) {
+    const float pull = static_cast<float>((i * 31 + step * 7 + rank) % 17) - 8.0f;
+    tensor.gradient[i] = 0.1f * tensor.weights[i] + 0.01f * pull;
+  }
+}
+
+absl::Status Train(const Flags& flags, Session& session, std::vector<Tensor>& tensors) {
+  while (session.step() < flags.steps) {
+    const uint64_t step = session.step();
+    std::this_thread::sleep_for(std::chrono::milliseconds(flags.step_ms));
+    for (Tensor& tensor : tensors) {
+      ComputeGradient(tensor, session.rank(), step);
+      SYNCLINE_RETURN_IF_ERROR(session.PushPull(tensor.id, tensor.gradient, 32));
+    }
+    SYNCLINE_RETURN_IF_ERROR(session.WaitAll());
+    std::printf("step %llu\n", static_cast<unsigned long long>(step));
+    std::fflush(stdout);
+  }
+  return session.Barrier();
+}
+
+absl::Status Run(const Flags& flags) {
+  SYNCLINE_ASSIGN_OR_RETURN(SessionOptions options, SessionOptions::FromEnv());
+  options.optimizer = {.name = flags.optimizer,
+                       .learning_rate = flags.optimizer == "sgd" ? 0.1 : 1e-3};
+  options.clip_global_norm = flags.clip;
+  std::vector<Tensor> tensors(3);
+  const uint64_t sizes[] = {flags.elements, 300, 1};
+  SYNCLINE_ASSIGN_OR_RETURN(const auto session, Session::Create(options));
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    tensors[i].name = absl::StrCat("tensor", i);
+    tensors[i].weights.assign(sizes[i], 0.5f + static_cast<float>(options.rank));
+    tensors[i].gradient.resize(sizes[i]);
+    const std::vector<uint64_t> shape =
+        flags.wrong_shape ? std::vector<uint64_t>{sizes[i], 1} : std::vector<uint64_t>{sizes[i]};
+    SYNCLINE_ASSIGN_OR_RETURN(
+        tensors[i].id, session->Declare({.name = tensors[i].name, .shape = shape}, tensors[i].weights));
+  }
+  SYNCLINE_RETURN_IF_ERROR(session->Start());
+  std::printf("joined step=%llu\n", static_cast<unsigned long long>(session->step()));
+  std::fflush(stdout);
+  SYNCLINE_RETURN_IF_ERROR(Train(flags, *session, tensors));
+  uint32_t checksum = 0;
+  for (const Tensor& tensor : tensors) {
+    checksum = Crc32c(std::as_bytes(std::span<const float>(tensor.weights)), checksum);
+  }
+  const SessionStats stats = session->Stats();
+  std::printf("done step=%llu members=%u checksum=%08x\n",
+              static_cast<unsigned long long>(session->step()), stats.members, checksum);
+  return session->Leave();
+}
+
+}  // namespace
+}  // namespace syncline
+
+int main(int argc, char** argv) {
+  CLI::App app("A worker of the integration tests");
+  syncline::Flags flags;
+  app.add_option("--steps", flags.steps);
+  app.add_option("--step-ms", flags.step_ms);
+  app.add_option("--elements", flags.elements);
+  app.add_option("--optimizer", flags.optimizer);
+  app.add_option("--clip", flags.clip);
+  app.add_flag("--wrong-shape", flags.wrong_shape);
+  CLI11_PARSE(app, argc, argv);
+  const absl::Status status = syncline::Run(flags);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "error: %s\n", status.ToString().c_str());
+  return 1;
+}

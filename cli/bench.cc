@@ -9,12 +9,14 @@
 namespace syncline {
 
 void AddBench(CLI::App& app, Command* selected) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure parts of Syncline on this machine");
+  CLI::App* bench =
+      app.add_subcommand("bench", "Measure parts of Syncline on this machine");
   bench->callback([bench, selected] {
     if (!bench->get_subcommands().empty()) return;
     *selected = [] {
-      return WithFailure(absl::InvalidArgumentError("bench needs the name of a measurement: pushpull"),
-                         Failure::kUsage);
+      return WithFailure(
+          absl::InvalidArgumentError("bench needs the name of a measurement: pushpull"),
+          Failure::kUsage);
     };
   });
   AddBenchPushPull(*bench, selected);

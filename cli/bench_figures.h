@@ -7,7 +7,8 @@
 
 namespace syncline {
 
-// {"median", "p10", "p90"} of at least one sample, by linear interpolation between closest ranks.
+// {"median", "p10", "p90"} of at least one sample, by linear interpolation between
+// closest ranks.
 nlohmann::json Quantiles(std::vector<double> samples);
 
 // {"cores", "isa", "copy_gbs"}; measures for a quarter of a second.

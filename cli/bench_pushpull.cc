@@ -41,14 +41,18 @@ absl::Status Check(const BenchOptions& options) {
   };
   SYNCLINE_RETURN_IF_ERROR(require(options.workers >= 1, "--workers must be at least 1"));
   SYNCLINE_RETURN_IF_ERROR(require(options.servers >= 1, "--servers must be at least 1"));
-  SYNCLINE_RETURN_IF_ERROR(require(options.worker.steps >= 1, "--steps must be at least 1"));
-  SYNCLINE_RETURN_IF_ERROR(require(options.worker.warmup >= 0, "--warmup must not be negative"));
-  SYNCLINE_RETURN_IF_ERROR(require(options.worker.bytes >= 4 && options.worker.bytes % 4 == 0,
-                                   "--bytes must be a positive multiple of 4 (FP32 elements)"));
+  SYNCLINE_RETURN_IF_ERROR(
+      require(options.worker.steps >= 1, "--steps must be at least 1"));
+  SYNCLINE_RETURN_IF_ERROR(
+      require(options.worker.warmup >= 0, "--warmup must not be negative"));
+  SYNCLINE_RETURN_IF_ERROR(
+      require(options.worker.bytes >= 4 && options.worker.bytes % 4 == 0,
+              "--bytes must be a positive multiple of 4 (FP32 elements)"));
   return require(options.worker.tensor_bytes >= 4, "--tensor-bytes must be at least 4");
 }
 
-std::vector<std::string> WorkerCommand(const std::string& self, const BenchWorkerOptions& worker) {
+std::vector<std::string> WorkerCommand(const std::string& self,
+                                       const BenchWorkerOptions& worker) {
   return {self,
           "bench",
           "pushpull-worker",
@@ -86,7 +90,8 @@ Json Report(const BenchOptions& options, const Json& measured,
             {"warmup", options.worker.warmup},
             {"steps", options.worker.steps}}},
           {"seconds", seconds},
-          // FP32 gradient bytes that each worker exchanges per second; the weights come back beside.
+          // FP32 gradient bytes that each worker exchanges per second; the weights come
+          // back beside.
           {"goodput_gbs", bytes / seconds["median"].get<double>() / 1e9},
           {"cpu_seconds", cpu_seconds},
           {"processes", processes},
@@ -97,17 +102,20 @@ Json Report(const BenchOptions& options, const Json& measured,
 void Print(const Json& report) {
   const Json& seconds = report["seconds"];
   const Json& settings = report["settings"];
-  std::printf("push-pull of %.6g MiB FP32 by %d workers and %d servers (%s on the wire, %s)\n",
-              settings["bytes"].get<double>() / (1 << 20), settings["workers"].get<int>(),
-              settings["servers"].get<int>(), settings["codec"].get<std::string>().c_str(),
-              settings["optimizer"].get<std::string>().c_str());
+  std::printf(
+      "push-pull of %.6g MiB FP32 by %d workers and %d servers (%s on the wire, %s)\n",
+      settings["bytes"].get<double>() / (1 << 20), settings["workers"].get<int>(),
+      settings["servers"].get<int>(), settings["codec"].get<std::string>().c_str(),
+      settings["optimizer"].get<std::string>().c_str());
   std::printf("  per step   %.3f ms median, %.3f ms p10, %.3f ms p90\n",
               seconds["median"].get<double>() * 1e3, seconds["p10"].get<double>() * 1e3,
               seconds["p90"].get<double>() * 1e3);
   std::printf("  goodput    %.2f GB/s per worker (this machine copies %.1f GB/s)\n",
-              report["goodput_gbs"].get<double>(), report["machine"]["copy_gbs"].get<double>());
+              report["goodput_gbs"].get<double>(),
+              report["machine"]["copy_gbs"].get<double>());
   for (const Json& process : report["processes"]) {
-    std::printf("  %-12s%6.2f s CPU, peak %.0f MiB\n", process["name"].get<std::string>().c_str(),
+    std::printf("  %-12s%6.2f s CPU, peak %.0f MiB\n",
+                process["name"].get<std::string>().c_str(),
                 process["cpu_seconds"].get<double>(),
                 process["peak_rss_bytes"].get<double>() / (1 << 20));
   }
@@ -115,13 +123,14 @@ void Print(const Json& report) {
 
 absl::StatusOr<Json> Measure(BenchOptions options) {
   std::error_code error;
-  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  const std::filesystem::path self =
+      std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return absl::InternalError("cannot find this program; is /proc mounted?");
   std::string pattern =
       (std::filesystem::temp_directory_path(error) / "syncline-bench-XXXXXX").string();
   if (mkdtemp(pattern.data()) == nullptr) {
-    return absl::PermissionDeniedError(
-        absl::StrCat("cannot make a directory ", pattern, "; set TMPDIR to a writable one"));
+    return absl::PermissionDeniedError(absl::StrCat("cannot make a directory ", pattern,
+                                                    "; set TMPDIR to a writable one"));
   }
   options.worker.report = pattern + "/report.json";
   RunOptions run;
@@ -156,7 +165,8 @@ absl::StatusOr<int> BenchPushPull(const BenchOptions& options) {
 }
 
 void AddWorkerFlags(CLI::App& app, BenchWorkerOptions& worker) {
-  app.add_option("--bytes", worker.bytes, "FP32 bytes of the whole model")->capture_default_str();
+  app.add_option("--bytes", worker.bytes, "FP32 bytes of the whole model")
+      ->capture_default_str();
   app.add_option("--tensor-bytes", worker.tensor_bytes, "FP32 bytes of each tensor")
       ->capture_default_str();
   app.add_option("--steps", worker.steps, "Steps that are timed")->capture_default_str();
@@ -171,18 +181,23 @@ void AddWorkerFlags(CLI::App& app, BenchWorkerOptions& worker) {
 void AddBenchPushPull(CLI::App& bench, Command* selected) {
   auto options = std::make_shared<BenchOptions>();
   CLI::App* app = bench.add_subcommand("pushpull", "Time of one step of push and pull");
-  app->add_option("--workers", options->workers, "Worker processes")->capture_default_str();
-  app->add_option("--servers", options->servers, "Server processes")->capture_default_str();
+  app->add_option("--workers", options->workers, "Worker processes")
+      ->capture_default_str();
+  app->add_option("--servers", options->servers, "Server processes")
+      ->capture_default_str();
   app->add_option("--engine-threads", options->engine_threads,
                   "Engine threads of each server (0: the server's default)")
       ->capture_default_str();
   app->add_flag("--json", options->prints_json, "Print JSON");
   AddWorkerFlags(*app, options->worker);
-  app->callback([options, selected] { *selected = [options] { return BenchPushPull(*options); }; });
+  app->callback(
+      [options, selected] { *selected = [options] { return BenchPushPull(*options); }; });
 
-  CLI::App* worker = bench.add_subcommand("pushpull-worker", "One worker of pushpull")->group("");
+  CLI::App* worker =
+      bench.add_subcommand("pushpull-worker", "One worker of pushpull")->group("");
   AddWorkerFlags(*worker, options->worker);
-  worker->add_option("--report", options->worker.report, "Where rank 0 writes its figures");
+  worker->add_option("--report", options->worker.report,
+                     "Where rank 0 writes its figures");
   worker->callback([options, selected] {
     *selected = [options]() -> absl::StatusOr<int> {
       SYNCLINE_RETURN_IF_ERROR(RunBenchWorker(options->worker));

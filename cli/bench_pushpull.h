@@ -1,8 +1,9 @@
-// `syncline bench pushpull`: time per step of pushing a model's gradients and receiving its new weights,
-// with real coordinator, server and worker processes on this host.
+// `syncline bench pushpull`: time per step of pushing a model's gradients and receiving
+// its new weights, with real coordinator, server and worker processes on this host.
 //
-// Every worker pushes `bytes` of FP32 gradients and waits for all weights; the servers run the optimizer.
-// Rank 0 times the steps; every worker checks its final weights against a float64 computation.
+// Every worker pushes `bytes` of FP32 gradients and waits for all weights; the servers
+// run the optimizer. Rank 0 times the steps; every worker checks its final weights
+// against a float64 computation.
 #pragma once
 
 #include "CLI/App.hpp"

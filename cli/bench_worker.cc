@@ -27,14 +27,16 @@ struct Model {
   std::vector<TensorId> ids;
 };
 
-// Every element of a worker's gradient is the same: the mean over ranks 0..n-1 of 0.25 * (rank + 1).
+// Every element of a worker's gradient is the same: the mean over ranks 0..n-1 of 0.25 *
+// (rank + 1).
 float GradientOf(uint32_t rank) { return 0.25f * static_cast<float>(rank + 1); }
 
 Model MakeModel(const BenchWorkerOptions& options, uint32_t rank) {
   Model model;
   uint64_t rest = options.bytes / sizeof(float);
   while (rest > 0) {
-    const uint64_t elements = std::min(rest, std::max<uint64_t>(options.tensor_bytes / sizeof(float), 1));
+    const uint64_t elements =
+        std::min(rest, std::max<uint64_t>(options.tensor_bytes / sizeof(float), 1));
     model.weights.emplace_back(elements, kInitialWeight);
     model.gradients.emplace_back(elements, GradientOf(rank));
     rest -= elements;
@@ -44,10 +46,10 @@ Model MakeModel(const BenchWorkerOptions& options, uint32_t rank) {
 
 absl::Status DeclareAll(Session& session, Model& model) {
   for (size_t i = 0; i < model.weights.size(); ++i) {
-    SYNCLINE_ASSIGN_OR_RETURN(
-        model.ids.emplace_back(),
-        session.Declare({.name = absl::StrCat("tensor", i), .shape = {model.weights[i].size()}},
-                        model.weights[i]));
+    SYNCLINE_ASSIGN_OR_RETURN(model.ids.emplace_back(),
+                              session.Declare({.name = absl::StrCat("tensor", i),
+                                               .shape = {model.weights[i].size()}},
+                                              model.weights[i]));
   }
   return absl::OkStatus();
 }
@@ -59,7 +61,8 @@ absl::Status Step(Session& session, const Model& model) {
   return session.WaitAll();
 }
 
-// The weight after `steps` equal gradients, in float64 (Loshchilov & Hutter 2019; torch's SGD).
+// The weight after `steps` equal gradients, in float64 (Loshchilov & Hutter 2019; torch's
+// SGD).
 double ExpectedWeight(const std::string& optimizer, double gradient, int steps) {
   double weight = kInitialWeight;
   double first = 0, second = 0;
@@ -78,7 +81,8 @@ double ExpectedWeight(const std::string& optimizer, double gradient, int steps) 
   return weight;
 }
 
-absl::Status CheckWeights(const BenchWorkerOptions& options, const Model& model, uint32_t workers) {
+absl::Status CheckWeights(const BenchWorkerOptions& options, const Model& model,
+                          uint32_t workers) {
   double gradient = 0;
   for (uint32_t rank = 0; rank < workers; ++rank) gradient += GradientOf(rank) / workers;
   const double expected =
@@ -89,9 +93,9 @@ absl::Status CheckWeights(const BenchWorkerOptions& options, const Model& model,
   for (const std::vector<float>& tensor : model.weights) {
     for (const float weight : tensor) {
       if (std::abs(weight - expected) <= tolerance * std::abs(expected)) continue;
-      return absl::DataLossError(
-          absl::StrCat("a weight is ", weight, " after ", options.warmup + options.steps,
-                       " steps, expected ", expected, ": the benchmark's result is wrong"));
+      return absl::DataLossError(absl::StrCat(
+          "a weight is ", weight, " after ", options.warmup + options.steps,
+          " steps, expected ", expected, ": the benchmark's result is wrong"));
     }
   }
   return absl::OkStatus();
@@ -112,16 +116,17 @@ absl::Status WriteReport(const std::string& path, const std::vector<double>& sec
 
 absl::Status RunBenchWorker(const BenchWorkerOptions& options) {
   SYNCLINE_ASSIGN_OR_RETURN(SessionOptions session_options, SessionOptions::FromEnv());
-  session_options.optimizer = {.name = options.optimizer,
-                               .learning_rate = kLearningRate,
-                               .momentum = kMomentum};
+  session_options.optimizer = {
+      .name = options.optimizer, .learning_rate = kLearningRate, .momentum = kMomentum};
   session_options.push_codec = options.codec;
   session_options.publish_codec = options.codec;
   Model model = MakeModel(options, session_options.rank);
-  SYNCLINE_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session, Session::Create(session_options));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+                            Session::Create(session_options));
   SYNCLINE_RETURN_IF_ERROR(DeclareAll(*session, model));
   SYNCLINE_RETURN_IF_ERROR(session->Start());
-  for (int i = 0; i < options.warmup; ++i) SYNCLINE_RETURN_IF_ERROR(Step(*session, model));
+  for (int i = 0; i < options.warmup; ++i)
+    SYNCLINE_RETURN_IF_ERROR(Step(*session, model));
   std::vector<double> seconds;
   for (int i = 0; i < options.steps; ++i) {
     const Clock::time_point begin = Clock::now();

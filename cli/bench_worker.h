@@ -1,4 +1,5 @@
-// One worker process of `syncline bench pushpull` (the hidden subcommand `bench pushpull-worker`).
+// One worker process of `syncline bench pushpull` (the hidden subcommand `bench
+// pushpull-worker`).
 #pragma once
 
 #include <cstdint>
@@ -9,16 +10,18 @@
 namespace syncline {
 
 struct BenchWorkerOptions {
-  uint64_t bytes = 0;           // of FP32 gradients
-  uint64_t tensor_bytes = 0;    // size of each tensor; the last may be smaller
+  uint64_t bytes = 0;         // of FP32 gradients
+  uint64_t tensor_bytes = 0;  // size of each tensor; the last may be smaller
   int warmup = 3;
   int steps = 20;
   std::string codec = "fp32";
   std::string optimizer = "adamw";
-  std::string report = {};  // where rank 0 writes {"seconds": [...], "bytes_pushed", "bytes_pulled"}
+  std::string report =
+      {};  // where rank 0 writes {"seconds": [...], "bytes_pushed", "bytes_pulled"}
 };
 
-// Joins the job of the environment, pushes and pulls, checks the weights. DataLoss when they are wrong.
+// Joins the job of the environment, pushes and pulls, checks the weights. DataLoss when
+// they are wrong.
 absl::Status RunBenchWorker(const BenchWorkerOptions& options);
 
 }  // namespace syncline

@@ -12,12 +12,8 @@
 int main(int argc, char** argv) {
   syncline::SilenceGrpcLog();
   constexpr syncline::AddCommand kCommands[] = {
-      syncline::AddServe,
-      syncline::AddRun,
-      syncline::AddStatus,
-      syncline::AddDoctor,
-      syncline::AddBench,
-      syncline::AddVersion,
+      syncline::AddServe,  syncline::AddRun,   syncline::AddStatus,
+      syncline::AddDoctor, syncline::AddBench, syncline::AddVersion,
   };
   return syncline::RunApp({argv, argv + argc}, kCommands);
 }

@@ -11,19 +11,20 @@
 
 namespace syncline {
 
-absl::StatusOr<std::unique_ptr<AttachStream>> AttachStream::Open(const AttachOptions& options,
-                                                                 AttachCallbacks callbacks) {
+absl::StatusOr<std::unique_ptr<AttachStream>> AttachStream::Open(
+    const AttachOptions& options, AttachCallbacks callbacks) {
   std::unique_ptr<AttachStream> self(new AttachStream);
   self->address_ = options.address;
   SYNCLINE_ASSIGN_OR_RETURN(
       self->channel_,
       CreateChannel(options.address, options.tls, RpcTimeouts::From(options.timeouts)));
-  SYNCLINE_RETURN_IF_ERROR(
-      WaitUntilConnected(*self->channel_, options.address, options.timeouts.connect_timeout));
+  SYNCLINE_RETURN_IF_ERROR(WaitUntilConnected(*self->channel_, options.address,
+                                              options.timeouts.connect_timeout));
   self->stub_ = v1::Coordinator::NewStub(self->channel_);
   self->stream_ = self->stub_->Attach(&self->context_);
-  self->reader_ = std::thread(
-      [stream = self.get(), callbacks = std::move(callbacks)] { stream->Read(callbacks); });
+  self->reader_ = std::thread([stream = self.get(), callbacks = std::move(callbacks)] {
+    stream->Read(callbacks);
+  });
   return self;
 }
 
@@ -40,9 +41,10 @@ void AttachStream::Read(const AttachCallbacks& callbacks) {
   }
   absl::Status status = FromGrpcStatus(stream_->Finish());
   if (absl::IsUnavailable(status) && FailureOf(status) == Failure::kNone) {
-    status = WithFailure(absl::UnavailableError(absl::StrCat("lost the coordinator at ", address_, " (",
-                                                             std::string(status.message()), ")")),
-                         Failure::kRetryable);
+    status = WithFailure(
+        absl::UnavailableError(absl::StrCat("lost the coordinator at ", address_, " (",
+                                            std::string(status.message()), ")")),
+        Failure::kRetryable);
   }
   if (!closing) callbacks.on_end(status);
   absl::MutexLock lock(&mutex_);

@@ -1,4 +1,5 @@
-// A member's stream to the coordinator (proto/coordinator.proto, Attach): what servers and workers share.
+// A member's stream to the coordinator (proto/coordinator.proto, Attach): what servers
+// and workers share.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(auto stream, AttachStream::Open(
 //       {.address = "10.0.0.1:7070", .timeouts = timeouts},
@@ -8,8 +9,9 @@
 //   ...
 //   stream->Close();
 //
-// Thread safety: Send from any thread. Callbacks run on the stream's own thread, one at a time; on_end
-// is the last one, called exactly once unless Close came first. Close must not be called from a callback.
+// Thread safety: Send from any thread. Callbacks run on the stream's own thread, one at a
+// time; on_end is the last one, called exactly once unless Close came first. Close must
+// not be called from a callback.
 #pragma once
 
 #include <functional>
@@ -29,7 +31,8 @@
 
 namespace syncline {
 
-// Both sides of a stream must speak the same version; proto/README.md says when it changes.
+// Both sides of a stream must speak the same version; proto/README.md says when it
+// changes.
 inline constexpr uint32_t kProtocolVersion = 1;
 
 struct AttachOptions {
@@ -40,13 +43,15 @@ struct AttachOptions {
 
 struct AttachCallbacks {
   std::function<void(const v1::CoordinatorMessage&)> on_message;
-  // Why the stream ended: a refusal or drop by the coordinator, or Unavailable when it is gone.
+  // Why the stream ended: a refusal or drop by the coordinator, or Unavailable when it is
+  // gone.
   std::function<void(const absl::Status&)> on_end;
 };
 
 class AttachStream {
  public:
-  // Failure::kUnreachable when the coordinator does not answer within the connect timeout.
+  // Failure::kUnreachable when the coordinator does not answer within the connect
+  // timeout.
   static absl::StatusOr<std::unique_ptr<AttachStream>> Open(const AttachOptions& options,
                                                             AttachCallbacks callbacks);
   ~AttachStream();  // closes
@@ -54,8 +59,8 @@ class AttachStream {
   // False when the stream has ended; on_end says why.
   bool Send(const v1::MemberMessage& message) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Says that nothing more will be sent, waits up to `grace` for the coordinator to end the stream, and
-  // cancels it otherwise. The second call does nothing.
+  // Says that nothing more will be sent, waits up to `grace` for the coordinator to end
+  // the stream, and cancels it otherwise. The second call does nothing.
   void Close(absl::Duration grace = absl::ZeroDuration()) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -66,7 +71,8 @@ class AttachStream {
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Coordinator::Stub> stub_;
   grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<v1::MemberMessage, v1::CoordinatorMessage>> stream_;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::MemberMessage, v1::CoordinatorMessage>>
+      stream_;
   std::thread reader_;
 
   absl::Mutex mutex_;

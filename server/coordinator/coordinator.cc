@@ -38,7 +38,8 @@ class Coordinator::Impl {
     uint64_t bytes = 0;
     absl::Duration heard_at;
   };
-  // Who speaks on a connection. A worker's job may be over by now; its name may belong to a later job.
+  // Who speaks on a connection. A worker's job may be over by now; its name may belong to
+  // a later job.
   struct Speaker {
     enum Kind { kServer, kWorker } kind = kServer;
     uint32_t server = 0;
@@ -63,7 +64,8 @@ class Coordinator::Impl {
   uint32_t next_server_ = 0;
   std::map<uint32_t, Server> servers_;  // attached, by number
   std::map<std::string, uint32_t> server_incarnations_;
-  std::map<std::string, std::unique_ptr<Job>> jobs_;  // by name; one that is over stays until replaced
+  std::map<std::string, std::unique_ptr<Job>>
+      jobs_;  // by name; one that is over stays until replaced
   std::map<ConnectionId, Speaker> speakers_;
 
   // Of the Apply under way.
@@ -71,7 +73,8 @@ class Coordinator::Impl {
   CoordinatorOutputs outputs_;
 };
 
-CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input, absl::Duration now) {
+CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
+                                            absl::Duration now) {
   now_ = now;
   outputs_.clear();
   if (std::holds_alternative<Tick>(input)) {
@@ -80,8 +83,10 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input, absl:
     const auto& [connection, body] = std::get<FromMember>(input);
     const auto speaker = speakers_.find(connection);
     if (speaker == speakers_.end()) {
-      if (const auto* hello = std::get_if<ServerHello>(&body)) OnServerHello(connection, *hello);
-      if (const auto* hello = std::get_if<WorkerHello>(&body)) OnWorkerHello(connection, *hello);
+      if (const auto* hello = std::get_if<ServerHello>(&body))
+        OnServerHello(connection, *hello);
+      if (const auto* hello = std::get_if<WorkerHello>(&body))
+        OnWorkerHello(connection, *hello);
     } else if (speaker->second.kind == Speaker::kServer) {
       OnServer(servers_.at(speaker->second.server), body);
     } else if (Job* job = FindJob(speaker->second.job); job != nullptr) {
@@ -105,7 +110,8 @@ void Coordinator::Impl::Refuse(ConnectionId connection, const absl::Status& stat
 // What is said on a connection that is being closed is not heard any more.
 void Coordinator::Impl::ForgetClosedConnections() {
   for (const CoordinatorOutput& output : outputs_) {
-    if (const auto* close = std::get_if<CloseMember>(&output)) speakers_.erase(close->connection);
+    if (const auto* close = std::get_if<CloseMember>(&output))
+      speakers_.erase(close->connection);
   }
 }
 
@@ -124,25 +130,31 @@ void Coordinator::Impl::BeginJobs() {
   for (const auto& [name, job] : jobs_) job->MaybeBegin(servers, outputs_);
 }
 
-// ---- Servers -----------------------------------------------------------------------------------
+// ---- Servers
+// -----------------------------------------------------------------------------------
 
 void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello& hello) {
-  const bool is_taken = std::any_of(servers_.begin(), servers_.end(), [&](const auto& entry) {
-    return entry.second.name == hello.name;
-  });
+  const bool is_taken =
+      std::any_of(servers_.begin(), servers_.end(),
+                  [&](const auto& entry) { return entry.second.name == hello.name; });
   if (is_taken) {
-    return Refuse(connection, absl::AlreadyExistsError(absl::StrCat(
-                                  "a server named '", hello.name, "' is attached already")));
+    return Refuse(connection,
+                  absl::AlreadyExistsError(absl::StrCat("a server named '", hello.name,
+                                                        "' is attached already")));
   }
   const bool addresses_fit =
-      !hello.shard_addresses.empty() && hello.shard_addresses.size() <= kMaxEngineThreads &&
+      !hello.shard_addresses.empty() &&
+      hello.shard_addresses.size() <= kMaxEngineThreads &&
       std::all_of(hello.shard_addresses.begin(), hello.shard_addresses.end(),
-                  [](const std::string& address) { return address.size() <= kMaxShardAddressBytes; });
+                  [](const std::string& address) {
+                    return address.size() <= kMaxShardAddressBytes;
+                  });
   if (servers_.size() >= kMaxServers || !addresses_fit) {
-    return Refuse(connection, absl::ResourceExhaustedError(absl::StrCat(
-                                  "server '", hello.name, "' brings ", hello.shard_addresses.size(),
-                                  " engine threads to ", servers_.size(), " servers; the limits are ",
-                                  kMaxEngineThreads, " and ", kMaxServers)));
+    return Refuse(connection,
+                  absl::ResourceExhaustedError(absl::StrCat(
+                      "server '", hello.name, "' brings ", hello.shard_addresses.size(),
+                      " engine threads to ", servers_.size(), " servers; the limits are ",
+                      kMaxEngineThreads, " and ", kMaxServers)));
   }
   const uint32_t number = next_server_++;
   const uint32_t incarnation = ++server_incarnations_[hello.name];
@@ -156,8 +168,9 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
   speakers_[connection] = {.kind = Speaker::kServer, .server = number};
   outputs_.push_back(PersistState{});
   outputs_.push_back(ToMember{connection, ServerWelcome{number, incarnation}});
-  outputs_.push_back(LogReason{absl::StrCat("server ", number, " (", hello.name, ") attached with ",
-                                            hello.shard_addresses.size(), " engine threads")});
+  outputs_.push_back(
+      LogReason{absl::StrCat("server ", number, " (", hello.name, ") attached with ",
+                             hello.shard_addresses.size(), " engine threads")});
 }
 
 void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
@@ -167,29 +180,34 @@ void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
     if (Job* job = FindJob(configured->job)) job->OnConfigured(server.number, outputs_);
   }
   if (const auto* prepared = std::get_if<EpochPrepared>(&body)) {
-    if (Job* job = FindJob(prepared->job)) job->OnPrepared(server.number, *prepared, outputs_);
+    if (Job* job = FindJob(prepared->job))
+      job->OnPrepared(server.number, *prepared, outputs_);
   }
   if (const auto* committed = std::get_if<EpochCommitted>(&body)) {
-    if (Job* job = FindJob(committed->job)) job->OnCommitted(server.number, *committed, outputs_);
+    if (Job* job = FindJob(committed->job))
+      job->OnCommitted(server.number, *committed, outputs_);
   }
   if (const auto* figures = std::get_if<BlockFigures>(&body)) {
     if (Job* job = FindJob(figures->job)) job->OnFigures(*figures, outputs_);
   }
   if (std::holds_alternative<Leave>(body)) return LoseServer(server.number, "it left");
-  if (std::holds_alternative<Disconnected>(body)) LoseServer(server.number, "its connection broke");
+  if (std::holds_alternative<Disconnected>(body))
+    LoseServer(server.number, "its connection broke");
 }
 
-// Without replication a server's weights are gone with it; the jobs that it served cannot go on.
+// Without replication a server's weights are gone with it; the jobs that it served cannot
+// go on.
 void Coordinator::Impl::LoseServer(uint32_t number, const std::string& reason) {
   const auto lost = servers_.find(number);
-  outputs_.push_back(
-      LogReason{absl::StrCat("server ", number, " (", lost->second.name, ") is gone: ", reason)});
+  outputs_.push_back(LogReason{
+      absl::StrCat("server ", number, " (", lost->second.name, ") is gone: ", reason)});
   outputs_.push_back(CloseMember{lost->second.connection, absl::AbortedError(reason)});
   servers_.erase(lost);
   for (const auto& [name, job] : jobs_) job->OnServerLost(number, outputs_);
 }
 
-// ---- Workers -----------------------------------------------------------------------------------
+// ---- Workers
+// -----------------------------------------------------------------------------------
 
 void Coordinator::Impl::OnWorkerHello(ConnectionId connection, const WorkerHello& hello) {
   if (const absl::Status valid = ValidateJob(hello.job); !valid.ok()) {
@@ -197,19 +215,22 @@ void Coordinator::Impl::OnWorkerHello(ConnectionId connection, const WorkerHello
   }
   std::unique_ptr<Job>& job = jobs_[hello.job.name];
   const bool is_new = job == nullptr || job->IsOver();
-  if (is_new) job = std::make_unique<Job>(counters_.next_job++, hello, options_, counters_);
+  if (is_new)
+    job = std::make_unique<Job>(counters_.next_job++, hello, options_, counters_);
   const absl::Status admitted = job->Admit(connection, hello, now_, outputs_);
   if (!admitted.ok()) {
     if (is_new) jobs_.erase(hello.job.name);
     return Refuse(connection, admitted);
   }
-  speakers_[connection] = {.kind = Speaker::kWorker, .job = job->id(), .rank = hello.rank};
+  speakers_[connection] = {
+      .kind = Speaker::kWorker, .job = job->id(), .rank = hello.rank};
   if (is_new) outputs_.push_back(PersistState{});
   job->Tick(now_, servers_.size(), outputs_);  // says at once who is missing
 }
 
 void Coordinator::Impl::OnWorker(Job& job, uint32_t rank, const MemberBody& body) {
-  if (const auto* beat = std::get_if<Heartbeat>(&body)) job.OnHeartbeat(rank, *beat, now_);
+  if (const auto* beat = std::get_if<Heartbeat>(&body))
+    job.OnHeartbeat(rank, *beat, now_);
   if (const auto* barrier = std::get_if<BarrierEntered>(&body)) {
     job.OnBarrier(rank, barrier->barrier, outputs_);
   }
@@ -223,13 +244,14 @@ void Coordinator::Impl::OnTick() {
     if (now_ - server.heard_at >= options_.timeouts.lease) silent.push_back(number);
   }
   for (const uint32_t number : silent) {
-    LoseServer(number,
-               absl::StrCat("no heartbeat for ", absl::FormatDuration(options_.timeouts.lease)));
+    LoseServer(number, absl::StrCat("no heartbeat for ",
+                                    absl::FormatDuration(options_.timeouts.lease)));
   }
   for (const auto& [name, job] : jobs_) job->Tick(now_, servers_.size(), outputs_);
 }
 
-// ---- State and status -----------------------------------------------------------------------------
+// ---- State and status
+// -----------------------------------------------------------------------------
 
 std::string Coordinator::Impl::State() const {
   return nlohmann::json{{"version", kStateVersion},
@@ -244,13 +266,15 @@ std::string Coordinator::Impl::State() const {
 absl::Status Coordinator::Impl::Restore(const std::string& text) {
   const nlohmann::json state = nlohmann::json::parse(text, nullptr, false);
   const auto unreadable = [](absl::string_view what) {
-    return WithFailure(absl::DataLossError(absl::StrCat("the coordinator's stored state ", what,
-                                                        "; restore it from a copy, or choose an empty "
-                                                        "--state-dir")),
-                       Failure::kStateUnusable);
+    return WithFailure(
+        absl::DataLossError(absl::StrCat("the coordinator's stored state ", what,
+                                         "; restore it from a copy, or choose an empty "
+                                         "--state-dir")),
+        Failure::kStateUnusable);
   };
   if (!state.is_object()) return unreadable("cannot be read");
-  if (state.value("version", 0) != kStateVersion) return unreadable("is of another version");
+  if (state.value("version", 0) != kStateVersion)
+    return unreadable("is of another version");
   const auto number = [&](const char* key) {
     const auto found = state.find(key);
     return found != state.end() && found->is_number_unsigned();
@@ -269,29 +293,34 @@ absl::Status Coordinator::Impl::Restore(const std::string& text) {
   counters_.next_incarnation = state["next_incarnation"];
   next_server_ = state["next_server"];
   counters_.epochs = state["epochs"].get<std::map<std::string, uint64_t>>();
-  server_incarnations_ = state["server_incarnations"].get<std::map<std::string, uint32_t>>();
+  server_incarnations_ =
+      state["server_incarnations"].get<std::map<std::string, uint32_t>>();
   return absl::OkStatus();
 }
 
 CoordinatorView Coordinator::Impl::View(absl::Duration now) const {
   CoordinatorView view;
   for (const auto& [number, server] : servers_) {
-    view.servers.push_back({.server = number,
-                            .incarnation = server.incarnation,
-                            .name = server.name,
-                            .lanes = server.lanes,
-                            .shards = static_cast<uint32_t>(server.shard_addresses.size()),
-                            .bytes = server.bytes,
-                            .heartbeat_age = now - server.heard_at});
+    view.servers.push_back(
+        {.server = number,
+         .incarnation = server.incarnation,
+         .name = server.name,
+         .lanes = server.lanes,
+         .shards = static_cast<uint32_t>(server.shard_addresses.size()),
+         .bytes = server.bytes,
+         .heartbeat_age = now - server.heard_at});
   }
   for (const auto& [name, job] : jobs_) view.jobs.push_back(job->View(now));
   return view;
 }
 
-Coordinator::Coordinator(const CoordinatorOptions& options) : impl_(std::make_unique<Impl>(options)) {}
+Coordinator::Coordinator(const CoordinatorOptions& options)
+    : impl_(std::make_unique<Impl>(options)) {}
 Coordinator::~Coordinator() = default;
 
-absl::Status Coordinator::Restore(const std::string& state) { return impl_->Restore(state); }
+absl::Status Coordinator::Restore(const std::string& state) {
+  return impl_->Restore(state);
+}
 CoordinatorOutputs Coordinator::Apply(const CoordinatorInput& input, absl::Duration now) {
   return impl_->Apply(input, now);
 }

@@ -1,15 +1,18 @@
-// The coordinator: membership, placement and decisions of all jobs, as a pure state machine.
+// The coordinator: membership, placement and decisions of all jobs, as a pure state
+// machine.
 //
-// Apply takes one input and the time and returns what has to happen outside: messages to members,
-// connections to close, state to persist, lines to log. No socket, file, clock, thread or random device.
+// Apply takes one input and the time and returns what has to happen outside: messages to
+// members, connections to close, state to persist, lines to log. No socket, file, clock,
+// thread or random device.
 //
-// Members are known by the connection they speak on (a number the shell gives to each stream). A worker
-// that comes back is a new incarnation of its rank; a server that comes back is a new incarnation too.
+// Members are known by the connection they speak on (a number the shell gives to each
+// stream). A worker that comes back is a new incarnation of its rank; a server that comes
+// back is a new incarnation too.
 //
-// An epoch is a list of members. It changes in two phases (server/shard/shard.h): PrepareEpoch to all
-// servers of the job, their answers give the first step that nobody completed, CommitEpoch carries the
-// members, and when all have committed the workers are told. One change is under way at a time; what
-// happens meanwhile goes into the next one.
+// An epoch is a list of members. It changes in two phases (server/shard/shard.h):
+// PrepareEpoch to all servers of the job, their answers give the first step that nobody
+// completed, CommitEpoch carries the members, and when all have committed the workers are
+// told. One change is under way at a time; what happens meanwhile goes into the next one.
 //
 // Thread safety: none; the shell serialises.
 #pragma once
@@ -76,8 +79,9 @@ struct BlockFigures {
 // The stream ended, for whatever reason.
 struct Disconnected {};
 
-using MemberBody = std::variant<ServerHello, WorkerHello, Heartbeat, Leave, BarrierEntered, JobConfigured,
-                                EpochPrepared, EpochCommitted, BlockFigures, Disconnected>;
+using MemberBody = std::variant<ServerHello, WorkerHello, Heartbeat, Leave,
+                                BarrierEntered, JobConfigured, EpochPrepared,
+                                EpochCommitted, BlockFigures, Disconnected>;
 
 struct FromMember {
   ConnectionId connection = 0;
@@ -156,8 +160,9 @@ struct JobFailed {
 };
 
 using CoordinatorBody =
-    std::variant<ServerWelcome, ConfigureJob, PrepareEpoch, CommitEpoch, StepDecision, DropJob, Waiting,
-                 WorkerWelcome, EpochChanged, BarrierReleased, JobFailed>;
+    std::variant<ServerWelcome, ConfigureJob, PrepareEpoch, CommitEpoch, StepDecision,
+                 DropJob, Waiting, WorkerWelcome, EpochChanged, BarrierReleased,
+                 JobFailed>;
 
 struct ToMember {
   ConnectionId connection = 0;
@@ -224,8 +229,8 @@ class Coordinator {
   explicit Coordinator(const CoordinatorOptions& options);
   ~Coordinator();
 
-  // Goes on from a state that PersistState gave out: epochs and incarnations only grow across restarts.
-  // DataLoss when `state` cannot be read.
+  // Goes on from a state that PersistState gave out: epochs and incarnations only grow
+  // across restarts. DataLoss when `state` cannot be read.
   absl::Status Restore(const std::string& state);
 
   CoordinatorOutputs Apply(const CoordinatorInput& input, absl::Duration now);

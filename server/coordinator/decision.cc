@@ -6,7 +6,8 @@
 namespace syncline {
 namespace {
 
-// Blocks run at most one step apart: more open steps than this are nonsense, and would only fill memory.
+// Blocks run at most one step apart: more open steps than this are nonsense, and would
+// only fill memory.
 constexpr size_t kMaxOpenSteps = 4;
 
 }  // namespace
@@ -22,12 +23,14 @@ Decision Decide(const JobSpec& spec, double square_sum, bool finite) {
   return decision;
 }
 
-DecisionCollector::DecisionCollector(const JobSpec& spec) : spec_(spec), blocks_(spec.Blocks()) {}
+DecisionCollector::DecisionCollector(const JobSpec& spec)
+    : spec_(spec), blocks_(spec.Blocks()) {}
 
-std::optional<Decision> DecisionCollector::Add(uint32_t block, uint64_t step,
-                                               const std::vector<double>& tile_square_sums,
-                                               bool finite) {
-  if (block >= blocks_.size() || tile_square_sums.size() != TilesOf(blocks_[block].elements)) {
+std::optional<Decision> DecisionCollector::Add(
+    uint32_t block, uint64_t step, const std::vector<double>& tile_square_sums,
+    bool finite) {
+  if (block >= blocks_.size() ||
+      tile_square_sums.size() != TilesOf(blocks_[block].elements)) {
     return std::nullopt;
   }
   Step& open = steps_[step];

@@ -1,5 +1,5 @@
-// Decisions about whole steps, from the figures of all blocks of a job: clipping by global norm, and
-// skipping steps whose gradient is not finite.
+// Decisions about whole steps, from the figures of all blocks of a job: clipping by
+// global norm, and skipping steps whose gradient is not finite.
 #pragma once
 
 #include <cstdint>
@@ -16,18 +16,21 @@ struct Decision {
   bool skip = false;
 };
 
-// min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_; skip when not finite and the job says so.
+// min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_; skip when not finite
+// and the job says so.
 Decision Decide(const JobSpec& spec, double square_sum, bool finite);
 
-// Gathers the figures of each step until all blocks have reported. Sums run in block order, then tile
-// order, so that the result does not depend on which shard owns what or reports first.
+// Gathers the figures of each step until all blocks have reported. Sums run in block
+// order, then tile order, so that the result does not depend on which shard owns what or
+// reports first.
 class DecisionCollector {
  public:
   explicit DecisionCollector(const JobSpec& spec);
 
-  // The decision when this was the last block of its step. Repetitions and unknown blocks change nothing.
-  std::optional<Decision> Add(uint32_t block, uint64_t step, const std::vector<double>& tile_square_sums,
-                              bool finite);
+  // The decision when this was the last block of its step. Repetitions and unknown blocks
+  // change nothing.
+  std::optional<Decision> Add(uint32_t block, uint64_t step,
+                              const std::vector<double>& tile_square_sums, bool finite);
 
  private:
   struct Step {

@@ -25,7 +25,8 @@ void AppendReason(std::string& reasons, const std::string& reason) {
 
 }  // namespace
 
-Job::Job(uint32_t id, const WorkerHello& first, const CoordinatorOptions& options, Counters& counters)
+Job::Job(uint32_t id, const WorkerHello& first, const CoordinatorOptions& options,
+         Counters& counters)
     : id_(id),
       spec_(first.job),
       run_id_(first.run_id),
@@ -40,16 +41,19 @@ std::string Job::Named(uint32_t rank) const {
 }
 
 void Job::ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) const {
-  for (const JobServer& server : servers_) outputs.push_back(ToMember{server.connection, body});
+  for (const JobServer& server : servers_)
+    outputs.push_back(ToMember{server.connection, body});
 }
 
-// ---- Workers come ------------------------------------------------------------------------------
+// ---- Workers come
+// ------------------------------------------------------------------------------
 
-absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello, absl::Duration now,
-                        CoordinatorOutputs& outputs) {
+absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
+                        absl::Duration now, CoordinatorOutputs& outputs) {
   if (!run_id_.empty() && !hello.run_id.empty() && run_id_ != hello.run_id) {
     return Refused(absl::StrCat("another run of job '", spec_.name, "' is active with ",
-                                workers_.size(), " workers; wait for its end or choose another --job"));
+                                workers_.size(),
+                                " workers; wait for its end or choose another --job"));
   }
   SYNCLINE_RETURN_IF_ERROR(CheckSameJob(spec_, hello.job));
   if (hello.rank >= kMaxWorkers) {
@@ -58,13 +62,15 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello, absl:
   }
   const bool began = phase_ != Phase::kGathering;
   if (!began && hello.rank >= spec_.workers) {
-    return Refused(absl::StrCat("job '", spec_.name, "' begins with ranks 0 to ", spec_.workers - 1,
-                                "; rank ", hello.rank, " may join once it runs"));
+    return Refused(absl::StrCat("job '", spec_.name, "' begins with ranks 0 to ",
+                                spec_.workers - 1, "; rank ", hello.rank,
+                                " may join once it runs"));
   }
   if (const auto holder = workers_.find(hello.rank); holder != workers_.end()) {
     if (holder->second.connected) {
-      return Refused(absl::StrCat("rank ", hello.rank, " of job '", spec_.name, "' is held by ",
-                                  holder->second.name, "; is another job of this name running?"));
+      return Refused(absl::StrCat("rank ", hello.rank, " of job '", spec_.name,
+                                  "' is held by ", holder->second.name,
+                                  "; is another job of this name running?"));
     }
     Forget(hello.rank, absl::StrCat(Named(hello.rank), " came back as a new process"));
   }
@@ -96,14 +102,15 @@ void Job::MaybeBegin(const std::vector<JobServer>& servers, CoordinatorOutputs& 
   uint32_t first_shard = 0;
   for (const JobServer& server : servers_) {
     unconfigured_.insert(server.server);
-    outputs.push_back(ToMember{server.connection, ConfigureJob{.job = id_,
-                                                               .spec = spec_,
-                                                               .shard_of_block = shard_of_block_,
-                                                               .first_shard = first_shard}});
+    outputs.push_back(
+        ToMember{server.connection, ConfigureJob{.job = id_,
+                                                 .spec = spec_,
+                                                 .shard_of_block = shard_of_block_,
+                                                 .first_shard = first_shard}});
     first_shard += static_cast<uint32_t>(server.shard_addresses.size());
   }
-  reason_ = absl::StrCat("placing ", shard_of_block_.size(), " blocks on ", shards, " shards of ",
-                         servers_.size(), " servers");
+  reason_ = absl::StrCat("placing ", shard_of_block_.size(), " blocks on ", shards,
+                         " shards of ", servers_.size(), " servers");
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", reason_)});
 }
 
@@ -116,14 +123,17 @@ void Job::OnConfigured(uint32_t server, CoordinatorOutputs& outputs) {
   MaybeChangeEpoch(outputs);
 }
 
-// ---- Epochs -------------------------------------------------------------------------------------
+// ---- Epochs
+// -------------------------------------------------------------------------------------
 
 bool Job::MembershipDiffers() const {
   if (workers_.size() != committed_.size()) return true;
-  return std::any_of(committed_.begin(), committed_.end(), [this](const MemberRecord& record) {
-    const auto worker = workers_.find(record.rank);
-    return worker == workers_.end() || worker->second.incarnation != record.incarnation;
-  });
+  return std::any_of(committed_.begin(), committed_.end(),
+                     [this](const MemberRecord& record) {
+                       const auto worker = workers_.find(record.rank);
+                       return worker == workers_.end() ||
+                              worker->second.incarnation != record.incarnation;
+                     });
 }
 
 void Job::MaybeChangeEpoch(CoordinatorOutputs& outputs) {
@@ -134,8 +144,11 @@ void Job::MaybeChangeEpoch(CoordinatorOutputs& outputs) {
   ToServers(PrepareEpoch{id_, epoch}, outputs);
 }
 
-void Job::OnPrepared(uint32_t server, const EpochPrepared& prepared, CoordinatorOutputs& outputs) {
-  if (!change_ || prepared.epoch != change_->epoch || change_->unprepared.erase(server) == 0) return;
+void Job::OnPrepared(uint32_t server, const EpochPrepared& prepared,
+                     CoordinatorOutputs& outputs) {
+  if (!change_ || prepared.epoch != change_->epoch ||
+      change_->unprepared.erase(server) == 0)
+    return;
   change_->next_step = std::max(change_->next_step, prepared.next_step);
   if (change_->unprepared.empty()) Commit(outputs);
 }
@@ -149,14 +162,18 @@ void Job::Commit(CoordinatorOutputs& outputs) {
          .first_step = worker.welcomed ? worker.first_step : change_->next_step,
          .session_key = worker.session_key});
   }
-  if (!change_reason_.empty()) AppendReason(change_->reason, std::exchange(change_reason_, ""));
+  if (!change_reason_.empty())
+    AppendReason(change_->reason, std::exchange(change_reason_, ""));
   for (const JobServer& server : servers_) change_->uncommitted.insert(server.server);
   outputs.push_back(PersistState{});  // the coordinator fills it in
   ToServers(CommitEpoch{id_, change_->epoch, change_->members, change_->reason}, outputs);
 }
 
-void Job::OnCommitted(uint32_t server, const EpochCommitted& committed, CoordinatorOutputs& outputs) {
-  if (!change_ || committed.epoch != change_->epoch || change_->uncommitted.erase(server) == 0) return;
+void Job::OnCommitted(uint32_t server, const EpochCommitted& committed,
+                      CoordinatorOutputs& outputs) {
+  if (!change_ || committed.epoch != change_->epoch ||
+      change_->uncommitted.erase(server) == 0)
+    return;
   if (change_->uncommitted.empty()) FinishChange(outputs);
 }
 
@@ -164,32 +181,36 @@ void Job::FinishChange(CoordinatorOutputs& outputs) {
   const Change change = *std::exchange(change_, std::nullopt);
   committed_ = change.members;
   reason_ = change.reason;
-  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': epoch ", change.epoch, " with ",
-                                           committed_.size(), " members: ", change.reason)});
+  outputs.push_back(
+      LogReason{absl::StrCat("job '", spec_.name, "': epoch ", change.epoch, " with ",
+                             committed_.size(), " members: ", change.reason)});
   bool seeder_found = false;
   for (const MemberRecord& record : committed_) {
     const bool is_seeder = record.first_step == 0 && !seeder_found;
     seeder_found = seeder_found || is_seeder;
     const auto found = workers_.find(record.rank);
-    if (found == workers_.end() || found->second.incarnation != record.incarnation) continue;
+    if (found == workers_.end() || found->second.incarnation != record.incarnation)
+      continue;
     Worker& worker = found->second;
     if (!worker.welcomed) {
       worker.welcomed = true;
       worker.first_step = record.first_step;
       Welcome(worker, is_seeder, outputs);
     } else {
-      outputs.push_back(ToMember{worker.connection,
-                                 EpochChanged{.epoch = change.epoch,
-                                              .members = static_cast<uint32_t>(committed_.size()),
-                                              .seeder = is_seeder,
-                                              .reason = change.reason}});
+      outputs.push_back(
+          ToMember{worker.connection,
+                   EpochChanged{.epoch = change.epoch,
+                                .members = static_cast<uint32_t>(committed_.size()),
+                                .seeder = is_seeder,
+                                .reason = change.reason}});
     }
   }
   MaybeReleaseBarrier(outputs);
   MaybeChangeEpoch(outputs);
 }
 
-void Job::Welcome(const Worker& worker, bool is_seeder, CoordinatorOutputs& outputs) const {
+void Job::Welcome(const Worker& worker, bool is_seeder,
+                  CoordinatorOutputs& outputs) const {
   WorkerWelcome welcome{.job = id_,
                         .incarnation = worker.incarnation,
                         .session_key = worker.session_key,
@@ -199,13 +220,15 @@ void Job::Welcome(const Worker& worker, bool is_seeder, CoordinatorOutputs& outp
                         .shard_of_block = shard_of_block_,
                         .members = static_cast<uint32_t>(committed_.size())};
   for (const JobServer& server : servers_) {
-    welcome.shard_addresses.insert(welcome.shard_addresses.end(), server.shard_addresses.begin(),
+    welcome.shard_addresses.insert(welcome.shard_addresses.end(),
+                                   server.shard_addresses.begin(),
                                    server.shard_addresses.end());
   }
   outputs.push_back(ToMember{worker.connection, std::move(welcome)});
 }
 
-// ---- Workers speak, wait and go --------------------------------------------------------------------
+// ---- Workers speak, wait and go
+// --------------------------------------------------------------------
 
 void Job::OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now) {
   Worker& worker = workers_.at(rank);
@@ -240,12 +263,15 @@ void Job::Forget(uint32_t rank, const std::string& reason) {
   AppendReason(change_reason_, reason);
 }
 
-void Job::DropWorker(uint32_t rank, const std::string& reason, CoordinatorOutputs& outputs) {
-  const std::string what = absl::StrCat(Named(rank), " was dropped from job '", spec_.name, "': ", reason);
+void Job::DropWorker(uint32_t rank, const std::string& reason,
+                     CoordinatorOutputs& outputs) {
+  const std::string what =
+      absl::StrCat(Named(rank), " was dropped from job '", spec_.name, "': ", reason);
   const Worker& worker = workers_.at(rank);
   if (worker.connected) {
-    outputs.push_back(CloseMember{
-        worker.connection, absl::AbortedError(absl::StrCat(what, "; connect again to rejoin"))});
+    outputs.push_back(
+        CloseMember{worker.connection,
+                    absl::AbortedError(absl::StrCat(what, "; connect again to rejoin"))});
   }
   outputs.push_back(LogReason{what});
   Forget(rank, absl::StrCat(Named(rank), ": ", reason));
@@ -256,7 +282,8 @@ void Job::OnBarrier(uint32_t rank, uint64_t barrier, CoordinatorOutputs& outputs
   MaybeReleaseBarrier(outputs);
 }
 
-// Everyone in the committed epoch who is alive must be in a barrier; each is released from its own.
+// Everyone in the committed epoch who is alive must be in a barrier; each is released
+// from its own.
 void Job::MaybeReleaseBarrier(CoordinatorOutputs& outputs) {
   for (const auto& [rank, worker] : workers_) {
     if (worker.welcomed && !worker.barrier) return;
@@ -270,8 +297,8 @@ void Job::MaybeReleaseBarrier(CoordinatorOutputs& outputs) {
 
 void Job::OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || !spec_.NeedsDecision()) return;
-  const auto decision =
-      decisions_.Add(figures.block, figures.step, figures.tile_square_sums, figures.finite);
+  const auto decision = decisions_.Add(figures.block, figures.step,
+                                       figures.tile_square_sums, figures.finite);
   if (!decision) return;
   ToServers(StepDecision{.job = id_,
                          .step = figures.step,
@@ -280,7 +307,8 @@ void Job::OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs) {
             outputs);
 }
 
-// ---- Time and ends -------------------------------------------------------------------------------
+// ---- Time and ends
+// -------------------------------------------------------------------------------
 
 void Job::Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& outputs) {
   if (phase_ == Phase::kOver) return;
@@ -296,7 +324,9 @@ void Job::Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& 
   }
   if (!memberless_since_) memberless_since_ = now;
   if (now - *memberless_since_ >= options_.timeouts.no_progress) {
-    Fail(absl::StrCat("no worker for ", absl::FormatDuration(options_.timeouts.no_progress)), outputs);
+    Fail(absl::StrCat("no worker for ",
+                      absl::FormatDuration(options_.timeouts.no_progress)),
+         outputs);
   }
 }
 
@@ -317,7 +347,8 @@ void Job::DropSilent(absl::Duration now, CoordinatorOutputs& outputs) {
   MaybeChangeEpoch(outputs);
 }
 
-void Job::SayWhoIsMissing(absl::Duration now, size_t servers_attached, CoordinatorOutputs& outputs) {
+void Job::SayWhoIsMissing(absl::Duration now, size_t servers_attached,
+                          CoordinatorOutputs& outputs) {
   if (now - last_waiting_said_ < kSayWaitingEvery) return;
   last_waiting_said_ = now;
   const std::string since =
@@ -327,13 +358,15 @@ void Job::SayWhoIsMissing(absl::Duration now, size_t servers_attached, Coordinat
                            options_.expected_servers, ", ", since);
   } else {
     std::vector<uint32_t> missing;
-    for (uint32_t rank = 0; rank < spec_.workers && missing.size() <= kMissingRanksShown; ++rank) {
+    for (uint32_t rank = 0; rank < spec_.workers && missing.size() <= kMissingRanksShown;
+         ++rank) {
       if (!workers_.contains(rank)) missing.push_back(rank);
     }
     const bool shows_all = missing.size() <= kMissingRanksShown;
-    reason_ = absl::StrCat("waiting for worker ", workers_.size() + 1, " of ", spec_.workers, ", ", since,
-                           shows_all ? absl::StrCat(" (missing: rank ", absl::StrJoin(missing, ", "), ")")
-                                     : "");
+    reason_ = absl::StrCat(
+        "waiting for worker ", workers_.size() + 1, " of ", spec_.workers, ", ", since,
+        shows_all ? absl::StrCat(" (missing: rank ", absl::StrJoin(missing, ", "), ")")
+                  : "");
   }
   for (const auto& [rank, worker] : workers_) {
     outputs.push_back(ToMember{worker.connection, Waiting{reason_}});
@@ -346,7 +379,8 @@ void Job::OnServerLost(uint32_t server, CoordinatorOutputs& outputs) {
   if (phase_ == Phase::kOver || lost == servers_.end()) return;
   const std::string name = lost->name;
   servers_.erase(lost);
-  Fail(absl::StrCat("server ", server, " (", name, ") is lost, and its weights with it"), outputs);
+  Fail(absl::StrCat("server ", server, " (", name, ") is lost, and its weights with it"),
+       outputs);
 }
 
 void Job::Fail(const std::string& reason, CoordinatorOutputs& outputs) {
@@ -354,9 +388,9 @@ void Job::Fail(const std::string& reason, CoordinatorOutputs& outputs) {
   for (const auto& [rank, worker] : workers_) {
     outputs.push_back(ToMember{worker.connection, JobFailed{reason}});
     outputs.push_back(CloseMember{
-        worker.connection,
-        WithFailure(absl::UnavailableError(absl::StrCat("job '", spec_.name, "' failed: ", reason)),
-                    Failure::kRetryable)});
+        worker.connection, WithFailure(absl::UnavailableError(absl::StrCat(
+                                           "job '", spec_.name, "' failed: ", reason)),
+                                       Failure::kRetryable)});
   }
   workers_.clear();
   End(reason, outputs);
@@ -370,13 +404,17 @@ void Job::End(const std::string& reason, CoordinatorOutputs& outputs) {
 }
 
 JobView Job::View(absl::Duration now) const {
-  JobView view{.job = id_, .name = spec_.name, .reason = reason_, .expected_workers = spec_.workers};
-  view.phase = failed_                              ? "failed"
-               : phase_ == Phase::kOver             ? "over"
-               : change_.has_value()                ? "changing"
-               : phase_ == Phase::kRunning          ? "running"
-                                                    : "waiting";
-  if (const auto epoch = counters_.epochs.find(spec_.name); epoch != counters_.epochs.end()) {
+  JobView view{.job = id_,
+               .name = spec_.name,
+               .reason = reason_,
+               .expected_workers = spec_.workers};
+  view.phase = failed_                     ? "failed"
+               : phase_ == Phase::kOver    ? "over"
+               : change_.has_value()       ? "changing"
+               : phase_ == Phase::kRunning ? "running"
+                                           : "waiting";
+  if (const auto epoch = counters_.epochs.find(spec_.name);
+      epoch != counters_.epochs.end()) {
     view.epoch = epoch->second;
   }
   for (const TensorSpec& tensor : spec_.tensors) view.parameters += tensor.elements();

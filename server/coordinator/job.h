@@ -1,5 +1,6 @@
-// One job of the coordinator: gathers its workers, configures its servers, and changes its epochs.
-// Pure, like the Coordinator that owns it: outputs are appended, nothing else happens.
+// One job of the coordinator: gathers its workers, configures its servers, and changes
+// its epochs. Pure, like the Coordinator that owns it: outputs are appended, nothing else
+// happens.
 #pragma once
 
 #include <cstdint>
@@ -38,11 +39,12 @@ class Job {
   enum class Phase { kGathering, kConfiguring, kRunning, kOver };
 
   // `counters` and `options` outlive the job.
-  Job(uint32_t id, const WorkerHello& first, const CoordinatorOptions& options, Counters& counters);
+  Job(uint32_t id, const WorkerHello& first, const CoordinatorOptions& options,
+      Counters& counters);
 
   // A worker says hello. FailedPrecondition (Failure::kJobRefused) when it may not join.
-  absl::Status Admit(ConnectionId connection, const WorkerHello& hello, absl::Duration now,
-                     CoordinatorOutputs& outputs);
+  absl::Status Admit(ConnectionId connection, const WorkerHello& hello,
+                     absl::Duration now, CoordinatorOutputs& outputs);
 
   // What members of this job say, and time. `rank` was admitted on that connection.
   void OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now);
@@ -50,8 +52,10 @@ class Job {
   void OnBarrier(uint32_t rank, uint64_t barrier, CoordinatorOutputs& outputs);
   void OnDisconnected(uint32_t rank, absl::Duration now);
   void OnConfigured(uint32_t server, CoordinatorOutputs& outputs);
-  void OnPrepared(uint32_t server, const EpochPrepared& prepared, CoordinatorOutputs& outputs);
-  void OnCommitted(uint32_t server, const EpochCommitted& committed, CoordinatorOutputs& outputs);
+  void OnPrepared(uint32_t server, const EpochPrepared& prepared,
+                  CoordinatorOutputs& outputs);
+  void OnCommitted(uint32_t server, const EpochCommitted& committed,
+                   CoordinatorOutputs& outputs);
   void OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs);
   void OnServerLost(uint32_t server, CoordinatorOutputs& outputs);
   void Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& outputs);
@@ -96,7 +100,8 @@ class Job {
   void FinishChange(CoordinatorOutputs& outputs);
   void Welcome(const Worker& worker, bool is_seeder, CoordinatorOutputs& outputs) const;
   void MaybeReleaseBarrier(CoordinatorOutputs& outputs);
-  void SayWhoIsMissing(absl::Duration now, size_t servers_attached, CoordinatorOutputs& outputs);
+  void SayWhoIsMissing(absl::Duration now, size_t servers_attached,
+                       CoordinatorOutputs& outputs);
   void DropSilent(absl::Duration now, CoordinatorOutputs& outputs);
   void Fail(const std::string& reason, CoordinatorOutputs& outputs);
   void End(const std::string& reason, CoordinatorOutputs& outputs);

@@ -37,8 +37,9 @@ struct JobSpec {
 // InvalidArgument that names the setting or tensor, its value and the allowed range.
 absl::Status ValidateJob(const JobSpec& spec);
 
-// OK when a worker that brings `theirs` may join a job made of `ours`; FailedPrecondition with
-// Failure::kJobRefused names the first difference ("tensor 'fc1.weight' is [10, 20] here and ...").
+// OK when a worker that brings `theirs` may join a job made of `ours`; FailedPrecondition
+// with Failure::kJobRefused names the first difference ("tensor 'fc1.weight' is [10, 20]
+// here and ...").
 absl::Status CheckSameJob(const JobSpec& ours, const JobSpec& theirs);
 
 }  // namespace syncline

@@ -16,7 +16,8 @@ std::string ReasonToDrop(absl::Duration now, const Lease& lease, bool others_wai
   if (now - lease.heard_at >= timeouts.lease) {
     return absl::StrCat("no heartbeat for ", absl::FormatDuration(timeouts.lease));
   }
-  if (others_wait && !lease.waiting && now - lease.progressed_at >= timeouts.no_progress) {
+  if (others_wait && !lease.waiting &&
+      now - lease.progressed_at >= timeouts.no_progress) {
     return absl::StrCat("no progress for ", absl::FormatDuration(timeouts.no_progress),
                         " while others wait for it");
   }
@@ -27,9 +28,9 @@ std::string ReasonToDrop(absl::Duration now, const Lease& lease, bool others_wai
 
 std::vector<Drop> ComputeDrops(absl::Duration now, const std::vector<Lease>& leases,
                                const Timeouts& timeouts) {
-  const bool someone_waits = std::any_of(leases.begin(), leases.end(), [](const Lease& lease) {
-    return lease.connected && lease.waiting;
-  });
+  const bool someone_waits =
+      std::any_of(leases.begin(), leases.end(),
+                  [](const Lease& lease) { return lease.connected && lease.waiting; });
   std::vector<Drop> drops;
   for (const Lease& lease : leases) {
     std::string reason = ReasonToDrop(now, lease, someone_waits, timeouts);

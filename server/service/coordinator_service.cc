@@ -18,11 +18,11 @@ constexpr char kStateKey[] = "coordinator";
 
 absl::Status CheckProtocol(uint32_t theirs, const std::string& build) {
   if (theirs == kProtocolVersion) return absl::OkStatus();
-  return WithFailure(
-      absl::FailedPreconditionError(absl::StrCat(
-          "client ", build, " speaks protocol ", theirs, ", this coordinator (", SYNCLINE_VERSION,
-          ") speaks ", kProtocolVersion, ": install the same version on both sides")),
-      Failure::kVersionMismatch);
+  return WithFailure(absl::FailedPreconditionError(absl::StrCat(
+                         "client ", build, " speaks protocol ", theirs,
+                         ", this coordinator (", SYNCLINE_VERSION, ") speaks ",
+                         kProtocolVersion, ": install the same version on both sides")),
+                     Failure::kVersionMismatch);
 }
 
 }  // namespace
@@ -81,7 +81,8 @@ class CoordinatorService::MemberStream final
   v1::MemberMessage incoming_;
 
   absl::Mutex mutex_;
-  std::deque<v1::CoordinatorMessage> outgoing_ ABSL_GUARDED_BY(mutex_);  // the first is being written
+  std::deque<v1::CoordinatorMessage> outgoing_
+      ABSL_GUARDED_BY(mutex_);  // the first is being written
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Status final_status_ ABSL_GUARDED_BY(mutex_);
 };
@@ -111,7 +112,8 @@ void CoordinatorService::Stop() {
   absl::MutexLock lock(&mutex_);
   if (stopped_) return;
   stopped_ = true;
-  CloseAll(WithFailure(absl::UnavailableError("the coordinator is shutting down"), Failure::kRetryable));
+  CloseAll(WithFailure(absl::UnavailableError("the coordinator is shutting down"),
+                       Failure::kRetryable));
 }
 
 void CoordinatorService::TickUntilStopped() {
@@ -120,8 +122,8 @@ void CoordinatorService::TickUntilStopped() {
   while (!mutex_.AwaitWithTimeout(absl::Condition(&stopped_), period)) Apply(Tick{});
 }
 
-grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>* CoordinatorService::Attach(
-    grpc::CallbackServerContext*) {
+grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>*
+CoordinatorService::Attach(grpc::CallbackServerContext*) {
   return new MemberStream(*this);
 }
 
@@ -162,11 +164,13 @@ void CoordinatorService::Gone(ConnectionId connection) {
   Apply(FromMember{connection, Disconnected{}});
 }
 
-void CoordinatorService::Receive(ConnectionId connection, const v1::MemberMessage& message) {
+void CoordinatorService::Receive(ConnectionId connection,
+                                 const v1::MemberMessage& message) {
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<MemberBody> body = Read(message);
   if (body.ok()) return Apply(FromMember{connection, *std::move(body)});
-  options_.log.Warning("refused a member", {{"reason", std::string(body.status().message())}});
+  options_.log.Warning("refused a member",
+                       {{"reason", std::string(body.status().message())}});
   if (const auto stream = streams_.find(connection); stream != streams_.end()) {
     stream->second->Close(body.status());
   }
@@ -175,11 +179,13 @@ void CoordinatorService::Receive(ConnectionId connection, const v1::MemberMessag
 absl::StatusOr<MemberBody> CoordinatorService::Read(const v1::MemberMessage& message) {
   if (message.has_server_hello()) {
     const v1::ServerHello& hello = message.server_hello();
-    SYNCLINE_RETURN_IF_ERROR(CheckProtocol(hello.protocol_version(), hello.build_version()));
+    SYNCLINE_RETURN_IF_ERROR(
+        CheckProtocol(hello.protocol_version(), hello.build_version()));
   }
   if (message.has_worker_hello()) {
     const v1::WorkerHello& hello = message.worker_hello();
-    SYNCLINE_RETURN_IF_ERROR(CheckProtocol(hello.protocol_version(), hello.build_version()));
+    SYNCLINE_RETURN_IF_ERROR(
+        CheckProtocol(hello.protocol_version(), hello.build_version()));
   }
   SYNCLINE_ASSIGN_OR_RETURN(MemberBody body, FromProto(message));
   if (auto* hello = std::get_if<WorkerHello>(&body)) {
@@ -205,8 +211,10 @@ bool CoordinatorService::Perform(const CoordinatorOutput& output) {
     const auto stream = streams_.find(close->connection);
     if (stream != streams_.end()) stream->second->Close(close->status);
   }
-  if (const auto* reason = std::get_if<LogReason>(&output)) options_.log.Info(reason->text);
-  if (const auto* persist = std::get_if<PersistState>(&output)) return Store(persist->state);
+  if (const auto* reason = std::get_if<LogReason>(&output))
+    options_.log.Info(reason->text);
+  if (const auto* persist = std::get_if<PersistState>(&output))
+    return Store(persist->state);
   return true;
 }
 

@@ -1,13 +1,13 @@
-// The shell around the coordinator: gRPC streams in, state machine, gRPC streams and disk out.
+// The shell around the coordinator: gRPC streams in, state machine, gRPC streams and disk
+// out.
 //
-// One mutex around the state machine is enough: the control plane carries heartbeats and epochs, never
-// gradients. State is on disk before anything that depends on it is sent. When it cannot be stored, the
-// coordinator says so and stops deciding (`fatal` in the options), since an epoch that may be forgotten
-// must not be handed out.
+// One mutex around the state machine is enough: the control plane carries heartbeats and
+// epochs, never gradients. State is on disk before anything that depends on it is sent.
+// When it cannot be stored, the coordinator says so and stops deciding (`fatal` in the
+// options), since an epoch that may be forgotten must not be handed out.
 //
-//   SYNCLINE_ASSIGN_OR_RETURN(auto service, CoordinatorService::Create({.store = *store, .log = log}));
-//   ServerOptions options;
-//   options.services = {service.get()};
+//   SYNCLINE_ASSIGN_OR_RETURN(auto service, CoordinatorService::Create({.store = *store,
+//   .log = log})); ServerOptions options; options.services = {service.get()};
 //   SYNCLINE_ASSIGN_OR_RETURN(RunningServer running, StartServer(options));
 //   ...
 //   service->Stop();
@@ -40,14 +40,16 @@ struct CoordinatorServiceOptions {
   CoordinatorOptions coordinator = {};
   StateStore* store = nullptr;  // outlives the service
   Logger log = {};
-  // Called once, when the state could not be stored; the process should end with this error.
+  // Called once, when the state could not be stored; the process should end with this
+  // error.
   std::function<void(const absl::Status&)> on_fatal = [](const absl::Status&) {};
 };
 
 class CoordinatorService final : public v1::Coordinator::CallbackService {
  public:
   // Goes on from the stored state. Failure::kStateUnusable when that cannot be read.
-  static absl::StatusOr<std::unique_ptr<CoordinatorService>> Create(CoordinatorServiceOptions options);
+  static absl::StatusOr<std::unique_ptr<CoordinatorService>> Create(
+      CoordinatorServiceOptions options);
   ~CoordinatorService() override;
 
   grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>* Attach(
@@ -59,7 +61,8 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   CoordinatorView View() ABSL_LOCKS_EXCLUDED(mutex_);
   v1::StatusReply StatusNow() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // Ends all streams; members take it for a lost coordinator. Call before the gRPC server is shut down.
+  // Ends all streams; members take it for a lost coordinator. Call before the gRPC server
+  // is shut down.
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -68,7 +71,8 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   explicit CoordinatorService(CoordinatorServiceOptions options);
 
   ConnectionId Register(MemberStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Receive(ConnectionId connection, const v1::MemberMessage& message) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Receive(ConnectionId connection, const v1::MemberMessage& message)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void Gone(ConnectionId connection) ABSL_LOCKS_EXCLUDED(mutex_);
   void Unregister(ConnectionId connection) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -86,7 +90,8 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   absl::Mutex mutex_;
   Coordinator coordinator_ ABSL_GUARDED_BY(mutex_);
   int64_t stored_version_ ABSL_GUARDED_BY(mutex_) = kAbsent;
-  std::map<ConnectionId, MemberStream*> streams_ ABSL_GUARDED_BY(mutex_);  // they own themselves
+  std::map<ConnectionId, MemberStream*> streams_
+      ABSL_GUARDED_BY(mutex_);  // they own themselves
   ConnectionId next_connection_ ABSL_GUARDED_BY(mutex_) = 1;
   std::random_device random_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;

@@ -74,10 +74,10 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
   switch (message.body_case()) {
     case v1::MemberMessage::kServerHello: {
       const v1::ServerHello& hello = message.server_hello();
-      return ServerHello{
-          .name = hello.name(),
-          .shard_addresses = {hello.shard_addresses().begin(), hello.shard_addresses().end()},
-          .lanes = hello.lanes()};
+      return ServerHello{.name = hello.name(),
+                         .shard_addresses = {hello.shard_addresses().begin(),
+                                             hello.shard_addresses().end()},
+                         .lanes = hello.lanes()};
     }
     case v1::MemberMessage::kWorkerHello: {
       const v1::WorkerHello& hello = message.worker_hello();
@@ -105,12 +105,12 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
                             .epoch = message.epoch_committed().epoch()};
     case v1::MemberMessage::kBlockFigures: {
       const v1::BlockFigures& figures = message.block_figures();
-      return BlockFigures{
-          .job = figures.job(),
-          .block = figures.block(),
-          .step = figures.step(),
-          .tile_square_sums = {figures.tile_square_sums().begin(), figures.tile_square_sums().end()},
-          .finite = figures.finite()};
+      return BlockFigures{.job = figures.job(),
+                          .block = figures.block(),
+                          .step = figures.step(),
+                          .tile_square_sums = {figures.tile_square_sums().begin(),
+                                               figures.tile_square_sums().end()},
+                          .finite = figures.finite()};
     }
     case v1::MemberMessage::BODY_NOT_SET:
       break;
@@ -120,56 +120,57 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
 
 v1::MemberMessage ToProto(const MemberBody& body) {
   v1::MemberMessage message;
-  std::visit(
-      Overloaded{
-          [&](const ServerHello& hello) {
-            v1::ServerHello& out = *message.mutable_server_hello();
-            out.set_name(hello.name);
-            for (const std::string& address : hello.shard_addresses) out.add_shard_addresses(address);
-            out.set_lanes(hello.lanes);
-          },
-          [&](const WorkerHello& hello) {
-            v1::WorkerHello& out = *message.mutable_worker_hello();
-            WriteJob(hello.job, *out.mutable_job());
-            out.set_rank(hello.rank);
-            out.set_run_id(hello.run_id);
-            out.set_name(hello.name);
-          },
-          [&](const Heartbeat& beat) {
-            v1::Heartbeat& out = *message.mutable_heartbeat();
-            out.set_step(beat.step);
-            out.set_bytes(beat.bytes);
-            out.set_waiting(beat.waiting);
-          },
-          [&](const Leave&) { message.mutable_leave(); },
-          [&](const BarrierEntered& entered) {
-            message.mutable_barrier_entered()->set_barrier(entered.barrier);
-          },
-          [&](const JobConfigured& configured) {
-            message.mutable_job_configured()->set_job(configured.job);
-          },
-          [&](const EpochPrepared& prepared) {
-            v1::EpochPrepared& out = *message.mutable_epoch_prepared();
-            out.set_job(prepared.job);
-            out.set_epoch(prepared.epoch);
-            out.set_next_step(prepared.next_step);
-          },
-          [&](const EpochCommitted& committed) {
-            v1::EpochCommitted& out = *message.mutable_epoch_committed();
-            out.set_job(committed.job);
-            out.set_epoch(committed.epoch);
-          },
-          [&](const BlockFigures& figures) {
-            v1::BlockFigures& out = *message.mutable_block_figures();
-            out.set_job(figures.job);
-            out.set_block(figures.block);
-            out.set_step(figures.step);
-            for (const double sum : figures.tile_square_sums) out.add_tile_square_sums(sum);
-            out.set_finite(figures.finite);
-          },
-          [](const Disconnected&) { SYNCLINE_CHECK(false); },
-      },
-      body);
+  std::visit(Overloaded{
+                 [&](const ServerHello& hello) {
+                   v1::ServerHello& out = *message.mutable_server_hello();
+                   out.set_name(hello.name);
+                   for (const std::string& address : hello.shard_addresses)
+                     out.add_shard_addresses(address);
+                   out.set_lanes(hello.lanes);
+                 },
+                 [&](const WorkerHello& hello) {
+                   v1::WorkerHello& out = *message.mutable_worker_hello();
+                   WriteJob(hello.job, *out.mutable_job());
+                   out.set_rank(hello.rank);
+                   out.set_run_id(hello.run_id);
+                   out.set_name(hello.name);
+                 },
+                 [&](const Heartbeat& beat) {
+                   v1::Heartbeat& out = *message.mutable_heartbeat();
+                   out.set_step(beat.step);
+                   out.set_bytes(beat.bytes);
+                   out.set_waiting(beat.waiting);
+                 },
+                 [&](const Leave&) { message.mutable_leave(); },
+                 [&](const BarrierEntered& entered) {
+                   message.mutable_barrier_entered()->set_barrier(entered.barrier);
+                 },
+                 [&](const JobConfigured& configured) {
+                   message.mutable_job_configured()->set_job(configured.job);
+                 },
+                 [&](const EpochPrepared& prepared) {
+                   v1::EpochPrepared& out = *message.mutable_epoch_prepared();
+                   out.set_job(prepared.job);
+                   out.set_epoch(prepared.epoch);
+                   out.set_next_step(prepared.next_step);
+                 },
+                 [&](const EpochCommitted& committed) {
+                   v1::EpochCommitted& out = *message.mutable_epoch_committed();
+                   out.set_job(committed.job);
+                   out.set_epoch(committed.epoch);
+                 },
+                 [&](const BlockFigures& figures) {
+                   v1::BlockFigures& out = *message.mutable_block_figures();
+                   out.set_job(figures.job);
+                   out.set_block(figures.block);
+                   out.set_step(figures.step);
+                   for (const double sum : figures.tile_square_sums)
+                     out.add_tile_square_sums(sum);
+                   out.set_finite(figures.finite);
+                 },
+                 [](const Disconnected&) { SYNCLINE_CHECK(false); },
+             },
+             body);
   return message;
 }
 
@@ -180,17 +181,19 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
                            .incarnation = message.server_welcome().incarnation()};
     case v1::CoordinatorMessage::kConfigureJob: {
       const v1::ConfigureJob& configure = message.configure_job();
-      return ConfigureJob{
-          .job = configure.job(),
-          .spec = FromProto(configure.spec()),
-          .shard_of_block = {configure.shard_of_block().begin(), configure.shard_of_block().end()},
-          .first_shard = configure.first_shard()};
+      return ConfigureJob{.job = configure.job(),
+                          .spec = FromProto(configure.spec()),
+                          .shard_of_block = {configure.shard_of_block().begin(),
+                                             configure.shard_of_block().end()},
+                          .first_shard = configure.first_shard()};
     }
     case v1::CoordinatorMessage::kPrepareEpoch:
-      return PrepareEpoch{.job = message.prepare_epoch().job(), .epoch = message.prepare_epoch().epoch()};
+      return PrepareEpoch{.job = message.prepare_epoch().job(),
+                          .epoch = message.prepare_epoch().epoch()};
     case v1::CoordinatorMessage::kCommitEpoch: {
       const v1::CommitEpoch& commit = message.commit_epoch();
-      CommitEpoch read{.job = commit.job(), .epoch = commit.epoch(), .reason = commit.reason()};
+      CommitEpoch read{
+          .job = commit.job(), .epoch = commit.epoch(), .reason = commit.reason()};
       for (const v1::Member& member : commit.members()) {
         read.members.push_back({.rank = member.rank(),
                                 .incarnation = member.incarnation(),
@@ -205,7 +208,8 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
                           .gradient_scale = message.step_decision().gradient_scale(),
                           .skip = message.step_decision().skip()};
     case v1::CoordinatorMessage::kDropJob:
-      return DropJob{.job = message.drop_job().job(), .reason = message.drop_job().reason()};
+      return DropJob{.job = message.drop_job().job(),
+                     .reason = message.drop_job().reason()};
     case v1::CoordinatorMessage::kWaiting:
       return Waiting{message.waiting().reason()};
     case v1::CoordinatorMessage::kEpochChanged:
@@ -219,16 +223,17 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
       return JobFailed{message.job_failed().reason()};
     case v1::CoordinatorMessage::kWorkerWelcome: {
       const v1::WorkerWelcome& welcome = message.worker_welcome();
-      return WorkerWelcome{
-          .job = welcome.job(),
-          .incarnation = welcome.incarnation(),
-          .session_key = welcome.session_key(),
-          .epoch = welcome.epoch(),
-          .first_step = welcome.first_step(),
-          .seeder = welcome.seeder(),
-          .shard_addresses = {welcome.shard_addresses().begin(), welcome.shard_addresses().end()},
-          .shard_of_block = {welcome.shard_of_block().begin(), welcome.shard_of_block().end()},
-          .members = welcome.members()};
+      return WorkerWelcome{.job = welcome.job(),
+                           .incarnation = welcome.incarnation(),
+                           .session_key = welcome.session_key(),
+                           .epoch = welcome.epoch(),
+                           .first_step = welcome.first_step(),
+                           .seeder = welcome.seeder(),
+                           .shard_addresses = {welcome.shard_addresses().begin(),
+                                               welcome.shard_addresses().end()},
+                           .shard_of_block = {welcome.shard_of_block().begin(),
+                                              welcome.shard_of_block().end()},
+                           .members = welcome.members()};
     }
     case v1::CoordinatorMessage::BODY_NOT_SET:
       break;
@@ -238,73 +243,79 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
 
 v1::CoordinatorMessage ToProto(const CoordinatorBody& body) {
   v1::CoordinatorMessage message;
-  std::visit(
-      Overloaded{
-          [&](const ServerWelcome& welcome) {
-            message.mutable_server_welcome()->set_server(welcome.server);
-            message.mutable_server_welcome()->set_incarnation(welcome.incarnation);
-          },
-          [&](const ConfigureJob& configure) {
-            v1::ConfigureJob& out = *message.mutable_configure_job();
-            out.set_job(configure.job);
-            WriteJob(configure.spec, *out.mutable_spec());
-            for (const uint32_t shard : configure.shard_of_block) out.add_shard_of_block(shard);
-            out.set_first_shard(configure.first_shard);
-          },
-          [&](const PrepareEpoch& prepare) {
-            message.mutable_prepare_epoch()->set_job(prepare.job);
-            message.mutable_prepare_epoch()->set_epoch(prepare.epoch);
-          },
-          [&](const CommitEpoch& commit) {
-            v1::CommitEpoch& out = *message.mutable_commit_epoch();
-            out.set_job(commit.job);
-            out.set_epoch(commit.epoch);
-            out.set_reason(commit.reason);
-            for (const MemberRecord& member : commit.members) {
-              v1::Member& written = *out.add_members();
-              written.set_rank(member.rank);
-              written.set_incarnation(member.incarnation);
-              written.set_first_step(member.first_step);
-              written.set_session_key(member.session_key);
-            }
-          },
-          [&](const StepDecision& decision) {
-            v1::StepDecision& out = *message.mutable_step_decision();
-            out.set_job(decision.job);
-            out.set_step(decision.step);
-            out.set_gradient_scale(decision.gradient_scale);
-            out.set_skip(decision.skip);
-          },
-          [&](const DropJob& drop) {
-            message.mutable_drop_job()->set_job(drop.job);
-            message.mutable_drop_job()->set_reason(drop.reason);
-          },
-          [&](const Waiting& waiting) { message.mutable_waiting()->set_reason(waiting.reason); },
-          [&](const WorkerWelcome& welcome) {
-            v1::WorkerWelcome& out = *message.mutable_worker_welcome();
-            out.set_job(welcome.job);
-            out.set_incarnation(welcome.incarnation);
-            out.set_session_key(welcome.session_key);
-            out.set_epoch(welcome.epoch);
-            out.set_first_step(welcome.first_step);
-            out.set_seeder(welcome.seeder);
-            out.set_members(welcome.members);
-            for (const std::string& address : welcome.shard_addresses) out.add_shard_addresses(address);
-            for (const uint32_t shard : welcome.shard_of_block) out.add_shard_of_block(shard);
-          },
-          [&](const EpochChanged& change) {
-            v1::EpochChanged& out = *message.mutable_epoch_changed();
-            out.set_epoch(change.epoch);
-            out.set_members(change.members);
-            out.set_seeder(change.seeder);
-            out.set_reason(change.reason);
-          },
-          [&](const BarrierReleased& released) {
-            message.mutable_barrier_released()->set_barrier(released.barrier);
-          },
-          [&](const JobFailed& failed) { message.mutable_job_failed()->set_reason(failed.reason); },
-      },
-      body);
+  std::visit(Overloaded{
+                 [&](const ServerWelcome& welcome) {
+                   message.mutable_server_welcome()->set_server(welcome.server);
+                   message.mutable_server_welcome()->set_incarnation(welcome.incarnation);
+                 },
+                 [&](const ConfigureJob& configure) {
+                   v1::ConfigureJob& out = *message.mutable_configure_job();
+                   out.set_job(configure.job);
+                   WriteJob(configure.spec, *out.mutable_spec());
+                   for (const uint32_t shard : configure.shard_of_block)
+                     out.add_shard_of_block(shard);
+                   out.set_first_shard(configure.first_shard);
+                 },
+                 [&](const PrepareEpoch& prepare) {
+                   message.mutable_prepare_epoch()->set_job(prepare.job);
+                   message.mutable_prepare_epoch()->set_epoch(prepare.epoch);
+                 },
+                 [&](const CommitEpoch& commit) {
+                   v1::CommitEpoch& out = *message.mutable_commit_epoch();
+                   out.set_job(commit.job);
+                   out.set_epoch(commit.epoch);
+                   out.set_reason(commit.reason);
+                   for (const MemberRecord& member : commit.members) {
+                     v1::Member& written = *out.add_members();
+                     written.set_rank(member.rank);
+                     written.set_incarnation(member.incarnation);
+                     written.set_first_step(member.first_step);
+                     written.set_session_key(member.session_key);
+                   }
+                 },
+                 [&](const StepDecision& decision) {
+                   v1::StepDecision& out = *message.mutable_step_decision();
+                   out.set_job(decision.job);
+                   out.set_step(decision.step);
+                   out.set_gradient_scale(decision.gradient_scale);
+                   out.set_skip(decision.skip);
+                 },
+                 [&](const DropJob& drop) {
+                   message.mutable_drop_job()->set_job(drop.job);
+                   message.mutable_drop_job()->set_reason(drop.reason);
+                 },
+                 [&](const Waiting& waiting) {
+                   message.mutable_waiting()->set_reason(waiting.reason);
+                 },
+                 [&](const WorkerWelcome& welcome) {
+                   v1::WorkerWelcome& out = *message.mutable_worker_welcome();
+                   out.set_job(welcome.job);
+                   out.set_incarnation(welcome.incarnation);
+                   out.set_session_key(welcome.session_key);
+                   out.set_epoch(welcome.epoch);
+                   out.set_first_step(welcome.first_step);
+                   out.set_seeder(welcome.seeder);
+                   out.set_members(welcome.members);
+                   for (const std::string& address : welcome.shard_addresses)
+                     out.add_shard_addresses(address);
+                   for (const uint32_t shard : welcome.shard_of_block)
+                     out.add_shard_of_block(shard);
+                 },
+                 [&](const EpochChanged& change) {
+                   v1::EpochChanged& out = *message.mutable_epoch_changed();
+                   out.set_epoch(change.epoch);
+                   out.set_members(change.members);
+                   out.set_seeder(change.seeder);
+                   out.set_reason(change.reason);
+                 },
+                 [&](const BarrierReleased& released) {
+                   message.mutable_barrier_released()->set_barrier(released.barrier);
+                 },
+                 [&](const JobFailed& failed) {
+                   message.mutable_job_failed()->set_reason(failed.reason);
+                 },
+             },
+             body);
   return message;
 }
 

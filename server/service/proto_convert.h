@@ -1,7 +1,8 @@
-// Between the messages of proto/coordinator.proto and the structs of the state machines, both ways.
+// Between the messages of proto/coordinator.proto and the structs of the state machines,
+// both ways.
 //
-// Reading checks what the wire cannot express (enumerations, required bodies); what a value may be is
-// the state machines' business.
+// Reading checks what the wire cannot express (enumerations, required bodies); what a
+// value may be is the state machines' business.
 #pragma once
 
 #include "absl/status/statusor.h"
@@ -10,7 +11,8 @@
 
 namespace syncline {
 
-// What a member says. InvalidArgument for an empty message. A hello's protocol version is not looked at.
+// What a member says. InvalidArgument for an empty message. A hello's protocol version is
+// not looked at.
 absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message);
 // REQUIRES: not Disconnected, which nobody can say.
 v1::MemberMessage ToProto(const MemberBody& body);

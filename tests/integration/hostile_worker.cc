@@ -1,8 +1,10 @@
-// A member of a job that sends what no client library would: every message must be refused with a typed
-// code (or dropped before it takes memory), and nothing of it applied.
+// A member of a job that sends what no client library would: every message must be
+// refused with a typed code (or dropped before it takes memory), and nothing of it
+// applied.
 //
-// Joins as RANK of the job that steps_worker makes, sends the bad messages, prints "refused CASE CODE" or
-// "dropped CASE" for each, and leaves. Exit code 1 when an answer was not the expected one.
+// Joins as RANK of the job that steps_worker makes, sends the bad messages, prints
+// "refused CASE CODE" or "dropped CASE" for each, and leaves. Exit code 1 when an answer
+// was not the expected one.
 #include <cstdint>
 #include <cstdio>
 #include <functional>
@@ -69,10 +71,12 @@ class Hostile : private Receiver {
       Send(shards_.size() - 1, hello,
            Buffer::CopyOf(std::as_bytes(std::span<const char>(own.data(), own.size()))));
     }
-    // The shard is seeded once it answers a pull: from then on only our badness can be refused.
+    // The shard is seeded once it answers a pull: from then on only our badness can be
+    // refused.
     const MessageHeader pull = Header(MessageKind::kPull, kBlock);
     Send(ShardOf(kBlock), pull, {});
-    return AwaitAnswer() ? absl::OkStatus() : absl::DeadlineExceededError("no answer to a pull");
+    return AwaitAnswer() ? absl::OkStatus()
+                         : absl::DeadlineExceededError("no answer to a pull");
   }
 
   static constexpr uint32_t kBlock = 1;  // tensor1, 300 elements
@@ -93,7 +97,8 @@ class Hostile : private Receiver {
   // A good contribution to kBlock, for spoiling.
   Buffer Contribution(uint64_t elements = 300) {
     std::vector<float> values(elements, 1e6f);
-    const BlockLabel label{{kBlock, 0, static_cast<uint32_t>(elements)}, 0, welcome_.epoch()};
+    const BlockLabel label{
+        {kBlock, 0, static_cast<uint32_t>(elements)}, 0, welcome_.epoch()};
     return Gather(EncodeBlock(**codecs_.FindByName("bf16"), label, values,
                               Checksum::kHeaderAndPayload, pool_));
   }
@@ -105,8 +110,11 @@ class Hostile : private Receiver {
     Send(ShardOf(header.block), header, payload);
     const bool answered = AwaitAnswer();
     const bool as_expected =
-        code.has_value() ? answered && answer_->code == static_cast<uint16_t>(*code) : !answered;
-    if (answered) std::printf("refused %s %s\n", name.c_str(), RefuseCodeName(static_cast<RefuseCode>(answer_->code)));
+        code.has_value() ? answered && answer_->code == static_cast<uint16_t>(*code)
+                         : !answered;
+    if (answered)
+      std::printf("refused %s %s\n", name.c_str(),
+                  RefuseCodeName(static_cast<RefuseCode>(answer_->code)));
     if (!answered) std::printf("dropped %s\n", name.c_str());
     if (!as_expected) {
       failed_ = true;
@@ -124,14 +132,17 @@ class Hostile : private Receiver {
 
  private:
   size_t ShardOf(uint32_t block) const {
-    return block < static_cast<uint32_t>(welcome_.shard_of_block_size()) ? welcome_.shard_of_block(block) : 0;
+    return block < static_cast<uint32_t>(welcome_.shard_of_block_size())
+               ? welcome_.shard_of_block(block)
+               : 0;
   }
 
   void Send(size_t shard, MessageHeader header, const Buffer& payload) {
     header.shard = static_cast<uint32_t>(shard);
     Payload slices;
     if (!payload.empty()) slices.push_back(Slice::Of(payload));
-    shards_[shard]->Send(SealHeader(header), std::move(slices), [](const absl::Status&) {});
+    shards_[shard]->Send(SealHeader(header), std::move(slices),
+                         [](const absl::Status&) {});
   }
 
   void Turn() {
@@ -143,7 +154,9 @@ class Hostile : private Receiver {
     return answer_.has_value();
   }
 
-  absl::StatusOr<Buffer> Allocate(ByteView, size_t bytes) override { return Buffer::Allocate(bytes); }
+  absl::StatusOr<Buffer> Allocate(ByteView, size_t bytes) override {
+    return Buffer::Allocate(bytes);
+  }
   void OnMessage(ByteView bytes, Buffer) override {
     const auto header = ParseHeader(bytes);
     if (header.ok()) answer_ = *header;
@@ -169,13 +182,16 @@ void Misbehave(Hostile& hostile) {
   };
   MessageHeader header = push();
   header.block = 12345;
-  hostile.Expect("unknown-tensor", header, hostile.Contribution(), RefuseCode::kUnknownBlock);
-  hostile.Expect("wrong-shape", push(), hostile.Contribution(299), RefuseCode::kMalformed);
+  hostile.Expect("unknown-tensor", header, hostile.Contribution(),
+                 RefuseCode::kUnknownBlock);
+  hostile.Expect("wrong-shape", push(), hostile.Contribution(299),
+                 RefuseCode::kMalformed);
   hostile.Expect("wrong-codec", push(), spoiled(6), RefuseCode::kMalformed);
   hostile.Expect("bad-payload-crc", push(), spoiled(200), RefuseCode::kMalformed);
   hostile.Expect("bad-header-crc", push(), spoiled(12), RefuseCode::kMalformed);
   const Buffer whole = hostile.Contribution();
-  hostile.Expect("truncated", push(), Buffer::CopyOf(whole.view().first(100)), RefuseCode::kMalformed);
+  hostile.Expect("truncated", push(), Buffer::CopyOf(whole.view().first(100)),
+                 RefuseCode::kMalformed);
   hostile.Expect("empty", push(), {}, RefuseCode::kMalformed);
   header = push();
   header.samples = 0;
@@ -189,7 +205,8 @@ void Misbehave(Hostile& hostile) {
   header = push();
   header.session_key ^= 1;
   hostile.Expect("stolen-rank", header, whole, RefuseCode::kUnauthenticated);
-  // More than any message of this block can carry: refused from the header, before memory is taken.
+  // More than any message of this block can carry: refused from the header, before memory
+  // is taken.
   hostile.Expect("oversized", push(), Buffer::Allocate(size_t{64} << 20), std::nullopt);
   std::mt19937 random(7);
   for (int i = 0; i < 200; ++i) {
@@ -212,9 +229,11 @@ absl::Status Run() {
                                 welcome = message.worker_welcome();
                                 welcomed.Notify();
                               },
-                          .on_end = [](const absl::Status& status) {
-                            std::fprintf(stderr, "stream ended: %s\n", status.ToString().c_str());
-                          }}));
+                          .on_end =
+                              [](const absl::Status& status) {
+                                std::fprintf(stderr, "stream ended: %s\n",
+                                             status.ToString().c_str());
+                              }}));
   stream->Send(Hello(options));
   if (!welcomed.WaitForNotificationWithTimeout(absl::Seconds(20))) {
     return absl::DeadlineExceededError("never welcomed");
@@ -228,7 +247,8 @@ absl::Status Run() {
   leave.mutable_leave();
   stream->Send(leave);
   stream->Close(absl::Seconds(1));
-  return hostile.failed() ? absl::InternalError("an answer was not the expected one") : absl::OkStatus();
+  return hostile.failed() ? absl::InternalError("an answer was not the expected one")
+                          : absl::OkStatus();
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// A worker of the integration tests: trains a small model whose gradients depend on its weights, says
-// what it does line by line, and ends with a checksum that must be the same in every worker.
+// A worker of the integration tests: trains a small model whose gradients depend on its
+// weights, says what it does line by line, and ends with a checksum that must be the same
+// in every worker.
 //
 //   joined step=S
 //   step K            after each step
@@ -71,10 +72,12 @@ absl::Status Run(const Flags& flags) {
     tensors[i].name = absl::StrCat("tensor", i);
     tensors[i].weights.assign(sizes[i], 0.5f + static_cast<float>(options.rank));
     tensors[i].gradient.resize(sizes[i]);
-    const std::vector<uint64_t> shape =
-        flags.wrong_shape ? std::vector<uint64_t>{sizes[i], 1} : std::vector<uint64_t>{sizes[i]};
+    const std::vector<uint64_t> shape = flags.wrong_shape
+                                            ? std::vector<uint64_t>{sizes[i], 1}
+                                            : std::vector<uint64_t>{sizes[i]};
     SYNCLINE_ASSIGN_OR_RETURN(
-        tensors[i].id, session->Declare({.name = tensors[i].name, .shape = shape}, tensors[i].weights));
+        tensors[i].id,
+        session->Declare({.name = tensors[i].name, .shape = shape}, tensors[i].weights));
   }
   SYNCLINE_RETURN_IF_ERROR(session->Start());
   std::printf("joined step=%llu\n", static_cast<unsigned long long>(session->step()));

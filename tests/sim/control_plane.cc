@@ -6,7 +6,8 @@
 
 namespace syncline::sim {
 
-ControlPlane::ControlPlane(EventQueue& events, const CoordinatorOptions& options, uint64_t seed)
+ControlPlane::ControlPlane(EventQueue& events, const CoordinatorOptions& options,
+                           uint64_t seed)
     : events_(events),
       coordinator_(options),
       tick_period_(options.timeouts.heartbeat_interval / 2),
@@ -36,9 +37,10 @@ absl::Duration ControlPlane::ArrivalAfter(absl::Duration& last) {
 void ControlPlane::Send(ConnectionId connection, MemberBody body) {
   const auto stream = streams_.find(connection);
   if (stream == streams_.end()) return;
-  events_.After(ArrivalAfter(stream->second.last_up), [this, connection, body = std::move(body)] {
-    if (streams_.contains(connection)) Apply(FromMember{connection, body});
-  });
+  events_.After(ArrivalAfter(stream->second.last_up),
+                [this, connection, body = std::move(body)] {
+                  if (streams_.contains(connection)) Apply(FromMember{connection, body});
+                });
 }
 
 void ControlPlane::Break(ConnectionId connection) {
@@ -46,11 +48,14 @@ void ControlPlane::Break(ConnectionId connection) {
   if (stream == streams_.end()) return;
   const absl::Duration delay = ArrivalAfter(stream->second.last_up);
   streams_.erase(stream);
-  events_.After(delay, [this, connection] { Apply(FromMember{connection, Disconnected{}}); });
+  events_.After(delay, [this, connection] {
+    Apply(FromMember{connection, Disconnected{}});
+  });
 }
 
 void ControlPlane::Apply(const CoordinatorInput& input) {
-  for (const CoordinatorOutput& output : coordinator_.Apply(input, events_.now())) Perform(output);
+  for (const CoordinatorOutput& output : coordinator_.Apply(input, events_.now()))
+    Perform(output);
 }
 
 void ControlPlane::Perform(const CoordinatorOutput& output) {

@@ -1,5 +1,5 @@
-// The coordinator and its streams, in simulated time: reliable and in order per stream, as gRPC is, with
-// random delays and with streams that break.
+// The coordinator and its streams, in simulated time: reliable and in order per stream,
+// as gRPC is, with random delays and with streams that break.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ class ControlPlane {
 
   ConnectionId Attach(StreamCallbacks callbacks);
   void Send(ConnectionId connection, MemberBody body);
-  // The member's process is gone: nothing reaches it any more, and the coordinator hears of it.
+  // The member's process is gone: nothing reaches it any more, and the coordinator hears
+  // of it.
   void Break(ConnectionId connection);
 
   CoordinatorView View() const { return coordinator_.View(events_.now()); }

@@ -1,5 +1,5 @@
-// sim --start N --seeds M: runs M seeds from N on; a seed that fails is printed with the command that
-// repeats it.
+// sim --start N --seeds M: runs M seeds from N on; a seed that fails is printed with the
+// command that repeats it.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -8,7 +8,8 @@
 #include "tests/sim/simulation.h"
 
 int main(int argc, char** argv) {
-  CLI::App app("Simulates whole training jobs, one per seed, under message faults and kills.");
+  CLI::App app(
+      "Simulates whole training jobs, one per seed, under message faults and kills.");
   uint64_t start = 1;
   uint64_t seeds = 1000;
   app.add_option("--start", start, "first seed")->capture_default_str();
@@ -25,11 +26,13 @@ int main(int argc, char** argv) {
     if (status.ok()) continue;
     ++failed;
     std::printf("seed %llu failed: %s\n  repeat with: %s --start %llu --seeds 1\n",
-                static_cast<unsigned long long>(seed), std::string(status.message()).c_str(), argv[0],
+                static_cast<unsigned long long>(seed),
+                std::string(status.message()).c_str(), argv[0],
                 static_cast<unsigned long long>(seed));
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-  std::printf("sim: %llu seeds, %llu failed, %.1f s\n", static_cast<unsigned long long>(seeds),
+  std::printf("sim: %llu seeds, %llu failed, %.1f s\n",
+              static_cast<unsigned long long>(seeds),
               static_cast<unsigned long long>(failed), took.count());
   return failed == 0 ? 0 : 1;
 }

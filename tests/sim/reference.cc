@@ -37,17 +37,19 @@ void Reference::SeedHeld(uint32_t block, std::span<const float> values) {
   seeds_[block] = std::move(held);
 }
 
-void Reference::Pushed(const ContributionKey& key, uint32_t tensor, std::vector<float> gradient,
-                       uint32_t samples) {
-  const bool fresh = pushes_.insert({{key, tensor}, {std::move(gradient), samples}}).second;
-  if (!fresh) Violate(absl::StrCat("worker ", key.rank, " pushed step ", key.step, " twice"));
+void Reference::Pushed(const ContributionKey& key, uint32_t tensor,
+                       std::vector<float> gradient, uint32_t samples) {
+  const bool fresh =
+      pushes_.insert({{key, tensor}, {std::move(gradient), samples}}).second;
+  if (!fresh)
+    Violate(absl::StrCat("worker ", key.rank, " pushed step ", key.step, " twice"));
 }
 
 void Reference::Applied(const ShardApplied& applied) {
   auto& history = applied_[applied.block];
   if (applied.step != history.size()) {
-    Violate(absl::StrCat("block ", applied.block, " applied step ", applied.step, " after ",
-                         history.size(), " steps"));
+    Violate(absl::StrCat("block ", applied.block, " applied step ", applied.step,
+                         " after ", history.size(), " steps"));
   }
   std::set<uint32_t> ranks;
   for (const auto& contributor : applied.contributors) {
@@ -57,11 +59,12 @@ void Reference::Applied(const ShardApplied& applied) {
                            " twice at step ", applied.step));
     }
     if (!pushes_.contains({key, blocks_[applied.block].tensor})) {
-      Violate(absl::StrCat("block ", applied.block, " counted what rank ", contributor.rank,
-                           " never pushed at step ", applied.step));
+      Violate(absl::StrCat("block ", applied.block, " counted what rank ",
+                           contributor.rank, " never pushed at step ", applied.step));
     }
   }
-  if (ranks.empty()) Violate(absl::StrCat("block ", applied.block, " stepped without contributions"));
+  if (ranks.empty())
+    Violate(absl::StrCat("block ", applied.block, " stepped without contributions"));
   history.push_back(applied);
 }
 
@@ -95,11 +98,12 @@ float Reference::GradientScale(uint64_t step) const {
   for (uint32_t block = 0; block < blocks_.size(); ++block) {
     const std::vector<float> mean = MeanGradient(block, step);
     for (uint32_t tile = 0; tile < TilesOf(mean.size()); ++tile) {
-      square_sum += SumOfSquares(std::span(mean).subspan(size_t{tile} * kTileElements,
-                                                         TileElements(mean.size(), tile)));
+      square_sum += SumOfSquares(std::span(mean).subspan(
+          size_t{tile} * kTileElements, TileElements(mean.size(), tile)));
     }
   }
-  return static_cast<float>(std::min(1.0, job_.clip_global_norm / (std::sqrt(square_sum) + 1e-6)));
+  return static_cast<float>(
+      std::min(1.0, job_.clip_global_norm / (std::sqrt(square_sum) + 1e-6)));
 }
 
 std::vector<float> Reference::Weights(uint32_t block, uint64_t version) {

@@ -1,9 +1,11 @@
-// The oracle of the simulation: what the weights must be, from the accepted updates alone.
+// The oracle of the simulation: what the weights must be, from the accepted updates
+// alone.
 //
-// Workers write down every gradient they push; shards write down which contributions each step of each
-// block consumed. From these two the reference computes the weights in one process, tensor by tensor in
-// plain loops, without shards, tiles, messages or epochs. It also is the judge of exactly-once: nothing
-// may be consumed that was not pushed, or twice, or out of order.
+// Workers write down every gradient they push; shards write down which contributions each
+// step of each block consumed. From these two the reference computes the weights in one
+// process, tensor by tensor in plain loops, without shards, tiles, messages or epochs. It
+// also is the judge of exactly-once: nothing may be consumed that was not pushed, or
+// twice, or out of order.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +36,9 @@ class Reference {
  public:
   explicit Reference(const JobSpec& job);
 
-  // What a seeder sends for a block, and what the shard holds after it took a seed: which seeder wins is
-  // the shard's business, but it must be one of them, whole. Before the first step it may change.
+  // What a seeder sends for a block, and what the shard holds after it took a seed: which
+  // seeder wins is the shard's business, but it must be one of them, whole. Before the
+  // first step it may change.
   void SeedSent(uint32_t block, std::span<const float> values);
   void SeedHeld(uint32_t block, std::span<const float> values);
   void Pushed(const ContributionKey& key, uint32_t tensor, std::vector<float> gradient,

@@ -14,7 +14,10 @@ ServerProcess::ServerProcess(Parts parts, std::string name)
       transport_(parts_.network.CreateTransport(*this)) {
   connection_ = parts_.control.Attach(
       {.on_message = [this](const CoordinatorBody& body) { OnControl(body); },
-       .on_end = [](const absl::Status&) { SYNCLINE_CHECK(false); }});  // servers never die here
+       .on_end =
+           [](const absl::Status&) {
+             SYNCLINE_CHECK(false);
+           }});  // servers never die here
   parts_.control.Send(connection_, ServerHello{.name = std::move(name),
                                                .shard_addresses = {transport_->address()},
                                                .lanes = "inproc"});
@@ -28,7 +31,8 @@ void ServerProcess::Beat() {
 
 void ServerProcess::OnControl(const CoordinatorBody& body) {
   if (const auto* configure = std::get_if<ConfigureJob>(&body)) Configure(*configure);
-  if (const auto* prepare = std::get_if<PrepareEpoch>(&body)) Run(ShardPrepare{prepare->epoch});
+  if (const auto* prepare = std::get_if<PrepareEpoch>(&body))
+    Run(ShardPrepare{prepare->epoch});
   if (const auto* commit = std::get_if<CommitEpoch>(&body)) {
     ShardCommit input{.epoch = commit->epoch};
     for (const MemberRecord& member : commit->members) {
@@ -76,16 +80,19 @@ void ServerProcess::Run(const ShardInput& input) {
 void ServerProcess::Perform(const ShardOutput& output) {
   if (const auto* reply = std::get_if<ShardReply>(&output)) Reply(*reply);
   if (const auto* prepared = std::get_if<ShardPrepared>(&output)) {
-    parts_.control.Send(connection_, EpochPrepared{job_, prepared->epoch, prepared->next_step});
+    parts_.control.Send(connection_,
+                        EpochPrepared{job_, prepared->epoch, prepared->next_step});
   }
   if (const auto* committed = std::get_if<ShardCommitted>(&output)) {
     parts_.control.Send(connection_, EpochCommitted{job_, committed->epoch});
   }
   if (const auto* figures = std::get_if<ShardFigures>(&output)) {
-    parts_.control.Send(connection_, BlockFigures{job_, figures->block, figures->step,
-                                                  figures->tile_square_sums, figures->finite});
+    parts_.control.Send(connection_,
+                        BlockFigures{job_, figures->block, figures->step,
+                                     figures->tile_square_sums, figures->finite});
   }
-  if (const auto* applied = std::get_if<ShardApplied>(&output)) parts_.reference.Applied(*applied);
+  if (const auto* applied = std::get_if<ShardApplied>(&output))
+    parts_.reference.Applied(*applied);
 }
 
 void ServerProcess::Reply(const ShardReply& reply) {

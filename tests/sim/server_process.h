@@ -1,5 +1,5 @@
-// A server of the simulation: the real shard machine behind an in-process transport and a simulated
-// control stream. One engine, one job.
+// A server of the simulation: the real shard machine behind an in-process transport and a
+// simulated control stream. One engine, one job.
 #pragma once
 
 #include <functional>

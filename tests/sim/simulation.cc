@@ -24,7 +24,8 @@ constexpr uint32_t kWorkers = 3;
 constexpr int kServers = 2;
 constexpr uint64_t kSteps = 8;
 constexpr absl::Duration kFailureTimeout = absl::Seconds(1);
-// A run takes about a second when nothing fails, and one failure timeout for each that does.
+// A run takes about a second when nothing fails, and one failure timeout for each that
+// does.
 constexpr absl::Duration kDeadline = absl::Seconds(60);
 
 using Random = std::mt19937_64;
@@ -33,23 +34,29 @@ double Between(Random& random, double low, double high) {
   return std::uniform_real_distribution<double>(low, high)(random);
 }
 
-bool OneIn(Random& random, int n) { return std::uniform_int_distribution<int>(1, n)(random) == 1; }
+bool OneIn(Random& random, int n) {
+  return std::uniform_int_distribution<int>(1, n)(random) == 1;
+}
 
-bool SameBits(float a, float b) { return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b); }
+bool SameBits(float a, float b) {
+  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+}
 
 JobSpec RandomJob(Random& random) {
   JobSpec job{.name = "sim", .workers = kWorkers};
   job.push_codec = OneIn(random, 2) ? "fp32" : "bf16";
   job.publish_codec = OneIn(random, 2) ? "fp32" : "bf16";
-  job.optimizer = OneIn(random, 2)
-                      ? OptimizerSettings{.name = "adamw", .learning_rate = 0.01, .weight_decay = 0.1}
-                      : OptimizerSettings{.name = "sgd", .learning_rate = 0.1, .momentum = 0.9};
+  job.optimizer =
+      OneIn(random, 2)
+          ? OptimizerSettings{.name = "adamw", .learning_rate = 0.01, .weight_decay = 0.1}
+          : OptimizerSettings{.name = "sgd", .learning_rate = 0.1, .momentum = 0.9};
   if (OneIn(random, 3)) job.clip_global_norm = 1.0;
   // One element, a few, a tile and a bit: more tensors than shards, one of several tiles.
-  job.tensors = {{.name = "embedding", .shape = {kTileElements + 17}},
-                 {.name = "layer.weight", .shape = {12, 25}},
-                 {.name = "layer.bias", .shape = {25}, .group = {.learning_rate_scale = 2}},
-                 {.name = "temperature", .shape = {}}};
+  job.tensors = {
+      {.name = "embedding", .shape = {kTileElements + 17}},
+      {.name = "layer.weight", .shape = {12, 25}},
+      {.name = "layer.bias", .shape = {25}, .group = {.learning_rate_scale = 2}},
+      {.name = "temperature", .shape = {}}};
   return job;
 }
 
@@ -74,7 +81,8 @@ class Run {
         codecs_(CodecRegistry::Builtin()),
         network_(events_, RandomNetwork(random_)),
         timeouts_(Timeouts::Derive(kFailureTimeout)),
-        control_(events_, {.timeouts = timeouts_, .expected_servers = kServers}, random_()),
+        control_(events_, {.timeouts = timeouts_, .expected_servers = kServers},
+                 random_()),
         reference_(job_),
         workers_(kWorkers) {}
 
@@ -102,25 +110,27 @@ class Run {
   Reference reference_;
   std::vector<std::unique_ptr<ServerProcess>> servers_;
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
-  std::vector<std::unique_ptr<WorkerProcess>> graveyard_;  // events may still point to them
+  std::vector<std::unique_ptr<WorkerProcess>>
+      graveyard_;  // events may still point to them
 };
 
 void Run::StartServers() {
   for (int i = 0; i < kServers; ++i) {
     servers_.push_back(std::make_unique<ServerProcess>(
-        ServerProcess::Parts{
-            .events = events_,
-            .network = network_,
-            .control = control_,
-            .reference = reference_,
-            .codecs = codecs_,
-            .address_of =
-                [this](uint32_t rank, uint32_t incarnation) {
-                  const auto& worker = workers_[rank];
-                  const bool is_that_life = worker && worker->incarnation() == incarnation;
-                  return is_that_life ? worker->address() : std::string();
-                },
-            .heartbeat_interval = timeouts_.heartbeat_interval},
+        ServerProcess::Parts{.events = events_,
+                             .network = network_,
+                             .control = control_,
+                             .reference = reference_,
+                             .codecs = codecs_,
+                             .address_of =
+                                 [this](uint32_t rank, uint32_t incarnation) {
+                                   const auto& worker = workers_[rank];
+                                   const bool is_that_life =
+                                       worker && worker->incarnation() == incarnation;
+                                   return is_that_life ? worker->address()
+                                                       : std::string();
+                                 },
+                             .heartbeat_interval = timeouts_.heartbeat_interval},
         absl::StrCat("server", i)));
   }
 }
@@ -128,16 +138,17 @@ void Run::StartServers() {
 void Run::StartWorker(uint32_t rank) {
   if (workers_[rank] != nullptr) return;
   workers_[rank] = std::make_unique<WorkerProcess>(
-      WorkerProcess::Parts{.events = events_,
-                           .network = network_,
-                           .control = control_,
-                           .reference = reference_,
-                           .codecs = codecs_,
-                           .job = job_,
-                           .timeouts = timeouts_,
-                           .target_step = kSteps,
-                           .seed = random_(),
-                           .on_end = [this](uint32_t dead, const absl::Status&) { OnWorkerEnd(dead); }},
+      WorkerProcess::Parts{
+          .events = events_,
+          .network = network_,
+          .control = control_,
+          .reference = reference_,
+          .codecs = codecs_,
+          .job = job_,
+          .timeouts = timeouts_,
+          .target_step = kSteps,
+          .seed = random_(),
+          .on_end = [this](uint32_t dead, const absl::Status&) { OnWorkerEnd(dead); }},
       rank);
 }
 
@@ -148,7 +159,8 @@ void Run::KillWorker(uint32_t rank) {
   if (workers_[rank] == nullptr) return;
   workers_[rank]->Kill();
   graveyard_.push_back(std::move(workers_[rank]));
-  events_.After(absl::Milliseconds(Between(random_, 1, 1500)), [this, rank] { StartWorker(rank); });
+  events_.After(absl::Milliseconds(Between(random_, 1, 1500)),
+                [this, rank] { StartWorker(rank); });
 }
 
 void Run::FreezeWorker(uint32_t rank) {
@@ -165,9 +177,8 @@ void Run::PlanFaults() {
   for (int i = 0; i < faults; ++i) {
     const auto rank = std::uniform_int_distribution<uint32_t>(0, kWorkers - 1)(random_);
     const bool kills = !OneIn(random_, 3);
-    events_.After(absl::Milliseconds(Between(random_, 0, 400)), [this, rank, kills] {
-      kills ? KillWorker(rank) : FreezeWorker(rank);
-    });
+    events_.After(absl::Milliseconds(Between(random_, 0, 400)),
+                  [this, rank, kills] { kills ? KillWorker(rank) : FreezeWorker(rank); });
   }
 }
 
@@ -181,7 +192,8 @@ bool Run::AllDone() const {
 absl::Status Run::Execute() {
   StartServers();
   for (uint32_t rank = 0; rank < kWorkers; ++rank) {
-    events_.After(absl::Milliseconds(Between(random_, 0, 50)), [this, rank] { StartWorker(rank); });
+    events_.After(absl::Milliseconds(Between(random_, 0, 50)),
+                  [this, rank] { StartWorker(rank); });
   }
   PlanFaults();
   while (!AllDone() && reference_.violation().empty()) {
@@ -203,7 +215,8 @@ absl::Status Run::Check() {
 absl::Status Run::CheckBlock(uint32_t block) {
   const BlockRange& range = reference_.blocks()[block];
   if (reference_.version(block) != kSteps) {
-    return absl::InternalError(absl::StrCat("block ", block, " made ", reference_.version(block),
+    return absl::InternalError(absl::StrCat("block ", block, " made ",
+                                            reference_.version(block),
                                             " steps instead of ", kSteps));
   }
   const std::vector<float> expected = reference_.Weights(block, kSteps);
@@ -211,16 +224,19 @@ absl::Status Run::CheckBlock(uint32_t block) {
   const std::span<const float> master = owner.shard().block_weights(block);
   for (uint32_t i = 0; i < range.elements; ++i) {
     if (!SameBits(master[i], expected[i])) {
-      return absl::InternalError(absl::StrCat("the shard holds ", master[i], " in block ", block,
-                                              " element ", i, ", the reference ", expected[i]));
+      return absl::InternalError(absl::StrCat("the shard holds ", master[i], " in block ",
+                                              block, " element ", i, ", the reference ",
+                                              expected[i]));
     }
-    const float view = job_.publish_codec == "bf16" ? FloatFromBf16(Bf16FromFloat(expected[i]))
-                                                    : expected[i];
+    const float view = job_.publish_codec == "bf16"
+                           ? FloatFromBf16(Bf16FromFloat(expected[i]))
+                           : expected[i];
     for (uint32_t rank = 0; rank < kWorkers; ++rank) {
       const float held = workers_[rank]->weights()[range.tensor][range.first_element + i];
       if (!SameBits(held, view)) {
-        return absl::InternalError(absl::StrCat("worker ", rank, " holds ", held, " in block ", block,
-                                                " element ", i, ", the reference ", view));
+        return absl::InternalError(absl::StrCat("worker ", rank, " holds ", held,
+                                                " in block ", block, " element ", i,
+                                                ", the reference ", view));
       }
     }
   }
@@ -230,10 +246,12 @@ absl::Status Run::CheckBlock(uint32_t block) {
 std::string Run::Describe() const {
   std::string text;
   for (const auto& worker : workers_) {
-    absl::StrAppend(&text, worker ? worker->Describe() : std::string("(no process)"), "; ");
+    absl::StrAppend(&text, worker ? worker->Describe() : std::string("(no process)"),
+                    "; ");
   }
   for (const JobView& job : control_.View().jobs) {
-    absl::StrAppend(&text, "job ", job.phase, " in epoch ", job.epoch, " (", job.reason, ")");
+    absl::StrAppend(&text, "job ", job.phase, " in epoch ", job.epoch, " (", job.reason,
+                    ")");
   }
   return text;
 }

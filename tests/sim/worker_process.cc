@@ -28,16 +28,21 @@ WorkerProcess::WorkerProcess(Parts parts, uint32_t rank)
       pool_(size_t{1} << 20),
       transport_(parts_.network.CreateTransport(*this)) {
   for (uint32_t tensor = 0; tensor < parts_.job.tensors.size(); ++tensor) {
-    std::vector<float>& values = weights_.emplace_back(parts_.job.tensors[tensor].elements());
-    for (size_t i = 0; i < values.size(); ++i) values[i] = Noise(parts_.seed, 77, tensor, i);
+    std::vector<float>& values =
+        weights_.emplace_back(parts_.job.tensors[tensor].elements());
+    for (size_t i = 0; i < values.size(); ++i)
+      values[i] = Noise(parts_.seed, 77, tensor, i);
   }
   gradients_ = weights_;
-  connection_ = parts_.control.Attach(
-      {.on_message = [this](const CoordinatorBody& body) { WhenAwake([=, this] { OnControl(body); }); },
-       .on_end =
-           [this](const absl::Status& status) {
-             WhenAwake([=, this] { parts_.on_end(rank_, status); });
-           }});
+  connection_ =
+      parts_.control.Attach({.on_message =
+                                 [this](const CoordinatorBody& body) {
+                                   WhenAwake([=, this] { OnControl(body); });
+                                 },
+                             .on_end =
+                                 [this](const absl::Status& status) {
+                                   WhenAwake([=, this] { parts_.on_end(rank_, status); });
+                                 }});
   parts_.control.Send(connection_, WorkerHello{.job = parts_.job,
                                                .rank = rank_,
                                                .run_id = "sim",
@@ -94,7 +99,8 @@ void WorkerProcess::Beat() {
 
 void WorkerProcess::OnControl(const CoordinatorBody& body) {
   if (const auto* welcome = std::get_if<WorkerWelcome>(&body)) Begin(*welcome);
-  if (const auto* change = std::get_if<EpochChanged>(&body); change != nullptr && exchange_) {
+  if (const auto* change = std::get_if<EpochChanged>(&body);
+      change != nullptr && exchange_) {
     Run(exchange_->EpochChanged(change->epoch,
                                 change->seeder ? SeedRole::kSeeder : SeedRole::kReceiver,
                                 parts_.events.now()));
@@ -121,7 +127,8 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
       .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
       .checksum = Checksum::kHeaderAndPayload,
       .retry = parts_.timeouts.push_retry};
-  // Half of the workers encode into memory of their own, half send from the gradient itself.
+  // Half of the workers encode into memory of their own, half send from the gradient
+  // itself.
   if (random_() % 2 == 0) {
     options.push_memory = [](size_t bytes) { return Buffer::Allocate(bytes).owner(); };
   }
@@ -154,7 +161,8 @@ void WorkerProcess::PushAll(uint64_t step) {
   for (uint32_t tensor = static_cast<uint32_t>(weights_.size()); tensor-- > 0;) {
     if (failed_) return;
     gradients_[tensor] = Gradient(tensor, step);
-    parts_.reference.Pushed({rank_, *incarnation_, step}, tensor, gradients_[tensor], samples);
+    parts_.reference.Pushed({rank_, *incarnation_, step}, tensor, gradients_[tensor],
+                            samples);
     Run(exchange_->Push(tensor, gradients_[tensor], samples, parts_.events.now()));
   }
 }
@@ -162,7 +170,8 @@ void WorkerProcess::PushAll(uint64_t step) {
 std::vector<float> WorkerProcess::Gradient(uint32_t tensor, uint64_t step) const {
   std::vector<float> gradient = weights_[tensor];
   for (size_t i = 0; i < gradient.size(); ++i) {
-    gradient[i] = 0.1f * gradient[i] + Noise(parts_.seed, rank_, step, (uint64_t{tensor} << 32) + i);
+    gradient[i] = 0.1f * gradient[i] +
+                  Noise(parts_.seed, rank_, step, (uint64_t{tensor} << 32) + i);
   }
   return gradient;
 }
@@ -171,12 +180,14 @@ void WorkerProcess::Run(ExchangeOutputs outputs) {
   for (ExchangeOutput& output : outputs) {
     if (failed_) return;
     if (auto* send = std::get_if<ExchangeSend>(&output)) Send(std::move(*send));
-    if (std::holds_alternative<ExchangeReady>(output) && ++ready_tensors_ == weights_.size()) {
+    if (std::holds_alternative<ExchangeReady>(output) &&
+        ++ready_tensors_ == weights_.size()) {
       Compute();
     }
     if (auto* failed = std::get_if<ExchangeFailed>(&output)) {
       failed_ = true;
-      After(absl::ZeroDuration(), [this, status = failed->status] { parts_.on_end(rank_, status); });
+      After(absl::ZeroDuration(),
+            [this, status = failed->status] { parts_.on_end(rank_, status); });
     }
   }
 }
@@ -186,14 +197,16 @@ void WorkerProcess::Send(ExchangeSend send) {
   if (send.header.kind == static_cast<uint16_t>(MessageKind::kSeed)) {
     const BlockRange& range = parts_.reference.blocks()[block];
     parts_.reference.SeedSent(
-        block, std::span(weights_[range.tensor]).subspan(range.first_element, range.elements));
+        block,
+        std::span(weights_[range.tensor]).subspan(range.first_element, range.elements));
   }
   const bool borrows = send.borrows_gradient;
-  shards_[send.shard]->Send(SealHeader(send.header), std::move(send.payload),
-                            [this, alive = alive_, block, borrows](const absl::Status&) {
-                              if (!*alive || !borrows) return;
-                              WhenAwake([this, block] { Run(exchange_->SendDone(block)); });
-                            });
+  shards_[send.shard]->Send(
+      SealHeader(send.header), std::move(send.payload),
+      [this, alive = alive_, block, borrows](const absl::Status&) {
+        if (!*alive || !borrows) return;
+        WhenAwake([this, block] { Run(exchange_->SendDone(block)); });
+      });
 }
 
 absl::StatusOr<Buffer> WorkerProcess::Allocate(ByteView header, size_t payload_bytes) {
@@ -214,10 +227,11 @@ void WorkerProcess::OnMessage(ByteView header, Buffer payload) {
 }
 
 std::string WorkerProcess::Describe() const {
-  return absl::StrCat("worker ", rank_, ": ",
-                      incarnation_ ? absl::StrCat("incarnation ", *incarnation_) : "not welcomed",
-                      ", step ", exchange_ ? absl::StrCat(exchange_->step()) : "-",
-                      frozen_ ? ", frozen" : "", failed_ ? ", failed" : "", done_ ? ", done" : "");
+  return absl::StrCat(
+      "worker ", rank_, ": ",
+      incarnation_ ? absl::StrCat("incarnation ", *incarnation_) : "not welcomed",
+      ", step ", exchange_ ? absl::StrCat(exchange_->step()) : "-",
+      frozen_ ? ", frozen" : "", failed_ ? ", failed" : "", done_ ? ", done" : "");
 }
 
 }  // namespace syncline::sim

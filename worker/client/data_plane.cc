@@ -24,9 +24,9 @@ DataPlane::DataPlane(DataPlaneOptions options, DataPlaneEvents events)
       pool_(kPoolBytes),
       arena_(SharedArena::Create({})) {}
 
-absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Start(DataPlaneOptions options,
-                                                            std::vector<std::span<float>> weights,
-                                                            DataPlaneEvents events) {
+absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Start(
+    DataPlaneOptions options, std::vector<std::span<float>> weights,
+    DataPlaneEvents events) {
   std::unique_ptr<DataPlane> self(new DataPlane(std::move(options), std::move(events)));
   DataPlane* plane = self.get();
   const UcxOptions ucx{
@@ -37,7 +37,8 @@ absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Start(DataPlaneOptions opt
   plane->loop_->Post([plane, weights = std::move(weights)](Transport& transport) mutable {
     plane->Open(transport, std::move(weights));
   });
-  plane->loop_->Every(kTickPeriod, [plane](Transport& transport) { plane->Tick(transport); });
+  plane->loop_->Every(kTickPeriod,
+                      [plane](Transport& transport) { plane->Tick(transport); });
   return self;
 }
 
@@ -57,12 +58,16 @@ void DataPlane::Open(Transport& transport, std::vector<std::span<float>> weights
   peers_.resize(options_.shard_addresses.size());
   ExchangeOptions exchange = options_.exchange;
   for (uint32_t shard = 0; shard < peers_.size(); ++shard) {
-    if (const absl::Status status = Connect(transport, shard); !status.ok()) return Fail(status);
-    if (!peers_[shard].endpoint->IsLocal()) exchange.checksum = Checksum::kHeaderAndPayload;
+    if (const absl::Status status = Connect(transport, shard); !status.ok())
+      return Fail(status);
+    if (!peers_[shard].endpoint->IsLocal())
+      exchange.checksum = Checksum::kHeaderAndPayload;
   }
   const bool all_local = exchange.checksum == Checksum::kHeaderOnly;
   if (all_local) {
-    exchange.push_memory = [arena = arena_](size_t bytes) { return arena->Allocate(bytes); };
+    exchange.push_memory = [arena = arena_](size_t bytes) {
+      return arena->Allocate(bytes);
+    };
   }
   exchange_ = std::make_unique<Exchange>(exchange, std::move(weights), pool_);
   Run(exchange_->Start(clock_.Now()));
@@ -71,14 +76,16 @@ void DataPlane::Open(Transport& transport, std::vector<std::span<float>> weights
 absl::Status DataPlane::Connect(Transport& transport, uint32_t shard) {
   Peer& peer = peers_[shard];
   peer.reconnect_at = absl::InfiniteDuration();
-  // The server may only have lost this connection: try again until the coordinator gives its verdict.
+  // The server may only have lost this connection: try again until the coordinator gives
+  // its verdict.
   const auto on_failure = [this, shard](const absl::Status& status) {
     options_.log.Warning("lost the connection to a shard",
                          {{"shard", shard}, {"error", std::string(status.message())}});
     peers_[shard].reconnect_at = clock_.Now() + options_.timeouts.heartbeat_interval;
   };
-  SYNCLINE_ASSIGN_OR_RETURN(peer.endpoint, transport.Connect(options_.shard_addresses[shard],
-                                                             {.on_failure = on_failure}));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      peer.endpoint,
+      transport.Connect(options_.shard_addresses[shard], {.on_failure = on_failure}));
   SayHello(transport, shard);
   return absl::OkStatus();
 }
@@ -94,15 +101,16 @@ void DataPlane::SayHello(Transport& transport, uint32_t shard) {
   header.session_key = exchange.session_key;
   header.shard = shard;
   const std::string& address = transport.address();
-  const Buffer payload =
-      Buffer::CopyOf(std::as_bytes(std::span<const char>(address.data(), address.size())));
+  const Buffer payload = Buffer::CopyOf(
+      std::as_bytes(std::span<const char>(address.data(), address.size())));
   peers_[shard].endpoint->Send(SealHeader(header), {Slice::Of(payload)},
                                [](const absl::Status&) {});
 }
 
 void DataPlane::Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples) {
   loop_->Post([this, tensor, gradient, samples](Transport&) {
-    if (exchange_ != nullptr) Run(exchange_->Push(tensor, gradient, samples, clock_.Now()));
+    if (exchange_ != nullptr)
+      Run(exchange_->Push(tensor, gradient, samples, clock_.Now()));
   });
 }
 
@@ -117,7 +125,8 @@ void DataPlane::Tick(Transport& transport) {
   const absl::Duration now = clock_.Now();
   for (uint32_t shard = 0; shard < peers_.size(); ++shard) {
     if (peers_[shard].reconnect_at > now) continue;
-    if (const absl::Status status = Connect(transport, shard); !status.ok()) return Fail(status);
+    if (const absl::Status status = Connect(transport, shard); !status.ok())
+      return Fail(status);
   }
   Run(exchange_->Tick(now));
 }
@@ -136,12 +145,14 @@ void DataPlane::Run(ExchangeOutputs outputs) {
 }
 
 void DataPlane::Send(ExchangeSend send) {
-  // Whether it arrived is not told by `done`: the exchange repeats what is not acknowledged.
+  // Whether it arrived is not told by `done`: the exchange repeats what is not
+  // acknowledged.
   const auto done = [this, borrows = send.borrows_gradient,
                      block = send.header.block](const absl::Status&) {
     if (borrows && !failed_) Run(exchange_->SendDone(block));
   };
-  peers_[send.shard].endpoint->Send(SealHeader(send.header), std::move(send.payload), done);
+  peers_[send.shard].endpoint->Send(SealHeader(send.header), std::move(send.payload),
+                                    done);
 }
 
 absl::StatusOr<Buffer> DataPlane::Allocate(ByteView header, size_t payload_bytes) {
@@ -149,13 +160,15 @@ absl::StatusOr<Buffer> DataPlane::Allocate(ByteView header, size_t payload_bytes
   if (exchange_ == nullptr) return absl::FailedPreconditionError("not started");
   const size_t limit = exchange_->MaxPayloadBytes(parsed);
   if (payload_bytes > limit) {
-    return absl::InvalidArgumentError(absl::StrCat("payload of ", payload_bytes,
-                                                   " bytes where at most ", limit, " can be meant"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "payload of ", payload_bytes, " bytes where at most ", limit, " can be meant"));
   }
   return pool_.Allocate(payload_bytes);
 }
 
-void DataPlane::OnMessage(ByteView header, Buffer payload) { Take(header, payload.view()); }
+void DataPlane::OnMessage(ByteView header, Buffer payload) {
+  Take(header, payload.view());
+}
 
 void DataPlane::OnBorrowed(ByteView header, Slice payload) {
   Take(header, {payload.data, payload.size});

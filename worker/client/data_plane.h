@@ -1,7 +1,7 @@
 // The data plane of a session: the thread that runs the transport and the exchange.
 //
-// Thread safety: every public method may be called from any thread. Events are called on the loop thread
-// and must not block.
+// Thread safety: every public method may be called from any thread. Events are called on
+// the loop thread and must not block.
 #pragma once
 
 #include <atomic>
@@ -43,9 +43,9 @@ struct DataPlaneEvents {
 class DataPlane : private Receiver {
  public:
   // Connects to all shards and begins to seed or receive `weights`.
-  static absl::StatusOr<std::unique_ptr<DataPlane>> Start(DataPlaneOptions options,
-                                                          std::vector<std::span<float>> weights,
-                                                          DataPlaneEvents events);
+  static absl::StatusOr<std::unique_ptr<DataPlane>> Start(
+      DataPlaneOptions options, std::vector<std::span<float>> weights,
+      DataPlaneEvents events);
   ~DataPlane() override;
 
   void Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples);
@@ -83,7 +83,8 @@ class DataPlane : private Receiver {
 
   // Of the loop thread.
   BufferPool pool_;
-  std::shared_ptr<SharedArena> arena_;  // servers of this host read contributions in place
+  std::shared_ptr<SharedArena>
+      arena_;  // servers of this host read contributions in place
   std::unique_ptr<Exchange> exchange_;
   std::vector<Peer> peers_ = {};
   bool failed_ = false;

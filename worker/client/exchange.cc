@@ -11,14 +11,16 @@
 namespace syncline {
 namespace {
 
-// Seeds come before step 0; a step of their own keeps a late acknowledgement of a seed from passing for
-// one of the first contribution.
+// Seeds come before step 0; a step of their own keeps a late acknowledgement of a seed
+// from passing for one of the first contribution.
 constexpr uint64_t kSeedStep = ~uint64_t{0};
 
-// A refusal that time heals is first repeated after so long, doubling up to the retry interval.
+// A refusal that time heals is first repeated after so long, doubling up to the retry
+// interval.
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(5);
 
-// A contribution that is held waits for other workers, which may take long: ask less often.
+// A contribution that is held waits for other workers, which may take long: ask less
+// often.
 constexpr int kHeldPatience = 4;
 
 std::vector<uint64_t> ElementCounts(const std::vector<std::span<float>>& weights) {
@@ -55,12 +57,13 @@ ExchangeOutputs Exchange::Start(absl::Duration now) {
     }
   }
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) Pump(shard, now, outputs);
-  for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) ReportIfReady(tensor, outputs);
+  for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor)
+    ReportIfReady(tensor, outputs);
   return outputs;
 }
 
-ExchangeOutputs Exchange::Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples,
-                               absl::Duration now) {
+ExchangeOutputs Exchange::Push(uint32_t tensor, std::span<const float> gradient,
+                               uint32_t samples, absl::Duration now) {
   ExchangeOutputs outputs;
   Tensor& state = tensors_[tensor];
   SYNCLINE_CHECK(state.ready && gradient.size() == state.weights.size());
@@ -91,7 +94,8 @@ void Exchange::Enqueue(uint32_t id, MessageKind kind) {
   shards_[block.shard].queued.insert(id);
 }
 
-// A block larger than what is left of the window still goes when nothing else is under way.
+// A block larger than what is left of the window still goes when nothing else is under
+// way.
 void Exchange::Pump(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs) {
   ShardQueue& queue = shards_[shard];
   while (!failed_ && !queue.queued.empty() && queue.window_used < options_.window_bytes) {
@@ -104,11 +108,13 @@ void Exchange::Pump(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs
 void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) {
   Block& block = blocks_[id];
   const bool is_seed = block.kind == MessageKind::kSeed;
-  ExchangeSend send{.shard = block.shard,
-                    .header = HeaderFor(id, block.kind, is_seed ? kSeedStep : block.version),
-                    .payload = is_seed ? EncodeSeed(block) : EncodeContribution(block)};
-  send.borrows_gradient = std::any_of(send.payload.begin(), send.payload.end(),
-                                      [](const Slice& slice) { return slice.owner == nullptr; });
+  ExchangeSend send{
+      .shard = block.shard,
+      .header = HeaderFor(id, block.kind, is_seed ? kSeedStep : block.version),
+      .payload = is_seed ? EncodeSeed(block) : EncodeContribution(block)};
+  send.borrows_gradient =
+      std::any_of(send.payload.begin(), send.payload.end(),
+                  [](const Slice& slice) { return slice.owner == nullptr; });
   send.header.samples = is_seed ? 0 : tensors_[block.range.tensor].samples;
   SetPhase(block, Phase::kSent);
   block.sent_epoch = epoch_;
@@ -127,29 +133,34 @@ void Exchange::SendPull(uint32_t id, absl::Duration now, ExchangeOutputs& output
   SetPhase(block, Phase::kHeld);
   block.sent_epoch = epoch_;
   block.due = now + options_.retry * kHeldPatience;
-  outputs.push_back(ExchangeSend{.shard = block.shard,
-                                 .header = HeaderFor(id, MessageKind::kPull, block.wanted)});
+  outputs.push_back(ExchangeSend{
+      .shard = block.shard, .header = HeaderFor(id, MessageKind::kPull, block.wanted)});
 }
 
-// A copy: the first view may land in the weights while a repeated seed is still being sent.
+// A copy: the first view may land in the weights while a repeated seed is still being
+// sent.
 Payload Exchange::EncodeSeed(const Block& block) const {
   const BlockLabel label{.range = block.range, .step = 0, .epoch = epoch_};
-  const auto values = tensors_[block.range.tensor].weights.subspan(block.range.first_element,
-                                                                   block.range.elements);
-  return {Slice::Of(
-      Gather(EncodeBlock(*options_.seed_codec, label, values, options_.checksum, pool_)))};
+  const auto values = tensors_[block.range.tensor].weights.subspan(
+      block.range.first_element, block.range.elements);
+  return {Slice::Of(Gather(
+      EncodeBlock(*options_.seed_codec, label, values, options_.checksum, pool_)))};
 }
 
 Payload Exchange::EncodeContribution(const Block& block) const {
   const Codec& codec = *options_.push_codec;
   const BlockLabel label{.range = block.range, .step = block.version, .epoch = epoch_};
-  const auto values = tensors_[block.range.tensor].gradient.subspan(block.range.first_element,
-                                                                    block.range.elements);
-  // Codec::Encode takes mutable values for error feedback; dense codecs do not write to them.
+  const auto values = tensors_[block.range.tensor].gradient.subspan(
+      block.range.first_element, block.range.elements);
+  // Codec::Encode takes mutable values for error feedback; dense codecs do not write to
+  // them.
   const std::span<float> gradient{const_cast<float*>(values.data()), values.size()};
   std::shared_ptr<std::byte> memory =
-      options_.push_memory ? options_.push_memory(MaxBlockBytes(codec, block.range.elements)) : nullptr;
-  if (memory == nullptr) return EncodeBlock(codec, label, gradient, options_.checksum, pool_);
+      options_.push_memory
+          ? options_.push_memory(MaxBlockBytes(codec, block.range.elements))
+          : nullptr;
+  if (memory == nullptr)
+    return EncodeBlock(codec, label, gradient, options_.checksum, pool_);
   BlockWriter writer(codec, label, options_.checksum, std::move(memory));
   for (uint32_t tile = 0; tile < TilesOf(gradient.size()); ++tile) {
     const MutableByteView room = writer.NextTile();
@@ -218,7 +229,8 @@ void Exchange::LeaveWindow(uint32_t id, Phase next) {
   block.due = absl::InfiniteDuration();
 }
 
-void Exchange::OnAck(const MessageHeader& header, absl::Duration now, ExchangeOutputs& outputs) {
+void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
+                     ExchangeOutputs& outputs) {
   Block& block = blocks_[header.block];
   const bool is_under_way = block.phase == Phase::kSent || block.phase == Phase::kQueued;
   const bool is_seed = block.kind == MessageKind::kSeed;
@@ -244,11 +256,12 @@ void Exchange::OnPublish(const MessageHeader& header, ByteView payload,
 }
 
 bool Exchange::Land(const MessageHeader& header, ByteView payload, const Block& block) {
-  const BlockLabel label{.range = block.range, .step = header.step, .epoch = header.epoch};
+  const BlockLabel label{
+      .range = block.range, .step = header.step, .epoch = header.epoch};
   const auto view = ParseBlock(payload, label, *options_.publish_codec);
   if (!view.ok()) return false;
-  const auto weights = tensors_[block.range.tensor].weights.subspan(block.range.first_element,
-                                                                    block.range.elements);
+  const auto weights = tensors_[block.range.tensor].weights.subspan(
+      block.range.first_element, block.range.elements);
   for (const TileView& tile : view->tiles) {
     const auto out = weights.subspan(tile.first_element, tile.elements);
     SYNCLINE_CHECK(view->codec->Decode(tile.bytes, out).ok());  // ParseBlock validated it
@@ -286,14 +299,15 @@ void Exchange::OnRefuse(const MessageHeader& header, absl::Duration now,
       return;
     case RefuseCode::kNotMember:
       Fail(absl::AbortedError(absl::StrCat("worker ", options_.rank, " (incarnation ",
-                                           options_.incarnation, ") was dropped from the job in epoch ",
+                                           options_.incarnation,
+                                           ") was dropped from the job in epoch ",
                                            header.epoch, "; connect again to rejoin")),
            outputs);
       return;
     default:
-      Fail(absl::InvalidArgumentError(absl::StrCat("shard ", header.shard, " refused ", Where(header.block),
-                                                   " at step ", header.step, ": ",
-                                                   RefuseCodeName(code))),
+      Fail(absl::InvalidArgumentError(
+               absl::StrCat("shard ", header.shard, " refused ", Where(header.block),
+                            " at step ", header.step, ": ", RefuseCodeName(code))),
            outputs);
       return;
   }
@@ -307,11 +321,13 @@ absl::Duration Exchange::Backoff(const Block& block) const {
   return std::min(options_.retry, kFirstBackoff * (1 << std::min(block.attempts, 16)));
 }
 
-ExchangeOutputs Exchange::EpochChanged(uint64_t epoch, SeedRole role, absl::Duration now) {
+ExchangeOutputs Exchange::EpochChanged(uint64_t epoch, SeedRole role,
+                                       absl::Duration now) {
   ExchangeOutputs outputs;
   epoch_ = std::max(epoch_, epoch);
   if (role == SeedRole::kReceiver || options_.first_step > 0) return outputs;
-  // The seeder before us died. What it seeded and we have seen stays; the rest gets our values.
+  // The seeder before us died. What it seeded and we have seen stays; the rest gets our
+  // values.
   for (uint32_t id = 0; id < blocks_.size(); ++id) {
     if (!blocks_[id].landed && blocks_[id].kind == MessageKind::kPull) {
       Enqueue(id, MessageKind::kSeed);

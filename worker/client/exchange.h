@@ -1,13 +1,15 @@
 // The exchange: a worker's side of the data path, as a pure state machine.
 //
-// It decides what to send to which shard and when to send it again, lands what the servers publish in the
-// tensors' weights, and says when a tensor is complete. No socket, clock or thread: Session feeds it
-// messages and times from one thread, and so does the simulation.
+// It decides what to send to which shard and when to send it again, lands what the
+// servers publish in the tensors' weights, and says when a tensor is complete. No socket,
+// clock or thread: Session feeds it messages and times from one thread, and so does the
+// simulation.
 //
-// Every block of a pushed tensor goes through: queued -> sent -> held (acknowledged) -> published. What is
-// not acknowledged within `retry` is sent again, which is harmless: a contribution counts once. What is
-// held but not published is asked for with kPull. Blocks leave each shard's queue in block order, so the
-// tensors declared first overtake; at most `window_bytes` per shard are unacknowledged.
+// Every block of a pushed tensor goes through: queued -> sent -> held (acknowledged) ->
+// published. What is not acknowledged within `retry` is sent again, which is harmless: a
+// contribution counts once. What is held but not published is asked for with kPull.
+// Blocks leave each shard's queue in block order, so the tensors declared first overtake;
+// at most `window_bytes` per shard are unacknowledged.
 #pragma once
 
 #include <cstdint>
@@ -41,28 +43,30 @@ struct ExchangeOptions {
   uint64_t first_step = 0;
   SeedRole role = SeedRole::kReceiver;
   uint32_t shards = 0;
-  std::vector<uint32_t> shard_of_block = {};  // position = block id of CutIntoBlocks over the tensors
+  std::vector<uint32_t> shard_of_block =
+      {};  // position = block id of CutIntoBlocks over the tensors
   const Codec* push_codec = nullptr;
   const Codec* publish_codec = nullptr;
   const Codec* seed_codec = nullptr;  // FP32
   Checksum checksum = Checksum::kHeaderOnly;
   size_t window_bytes = kDefaultWindowBytes;
   absl::Duration retry = absl::Seconds(1);
-  // Where contributions are encoded, at least kBufferAlignment aligned: memory that servers of this host
-  // can read in place. Null, or null returned: dense FP32 goes straight from the gradient, all else
-  // through the pool.
+  // Where contributions are encoded, at least kBufferAlignment aligned: memory that
+  // servers of this host can read in place. Null, or null returned: dense FP32 goes
+  // straight from the gradient, all else through the pool.
   std::function<std::shared_ptr<std::byte>(size_t)> push_memory = nullptr;
 };
 
-// To be sent to a shard. When it borrows the caller's gradient, SendDone(block) must be told once the send
-// is done: until then the tensor is not ready.
+// To be sent to a shard. When it borrows the caller's gradient, SendDone(block) must be
+// told once the send is done: until then the tensor is not ready.
 struct ExchangeSend {
   uint32_t shard = 0;
   MessageHeader header = {};
   Payload payload = {};
   bool borrows_gradient = false;
 };
-// All blocks of the tensor hold the version that was waited for, and its memory is the caller's again.
+// All blocks of the tensor hold the version that was waited for, and its memory is the
+// caller's again.
 struct ExchangeReady {
   uint32_t tensor = 0;
 };
@@ -81,22 +85,24 @@ struct ExchangeStats {
 
 class Exchange {
  public:
-  // `weights[i]` is the memory of tensor i: read when seeding, written when views land. `pool` and the
-  // weights outlive the exchange.
-  // REQUIRES: one shard, below options.shards, for each block of the tensors.
-  Exchange(const ExchangeOptions& options, std::vector<std::span<float>> weights, BufferPool& pool);
+  // `weights[i]` is the memory of tensor i: read when seeding, written when views land.
+  // `pool` and the weights outlive the exchange. REQUIRES: one shard, below
+  // options.shards, for each block of the tensors.
+  Exchange(const ExchangeOptions& options, std::vector<std::span<float>> weights,
+           BufferPool& pool);
 
   // Seeds or asks for all weights. ExchangeReady follows once for every tensor.
   ExchangeOutputs Start(absl::Duration now);
 
-  // The gradient, a mean over `samples` samples, for the version that the tensor now holds. It stays
-  // unchanged until ExchangeReady.
-  // REQUIRES: the tensor is ready; gradient and weights have equal sizes.
+  // The gradient, a mean over `samples` samples, for the version that the tensor now
+  // holds. It stays unchanged until ExchangeReady. REQUIRES: the tensor is ready;
+  // gradient and weights have equal sizes.
   ExchangeOutputs Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples,
                        absl::Duration now);
 
   // A message from a shard. Nothing in it is believed unchecked.
-  ExchangeOutputs OnMessage(const MessageHeader& header, ByteView payload, absl::Duration now);
+  ExchangeOutputs OnMessage(const MessageHeader& header, ByteView payload,
+                            absl::Duration now);
 
   // An ExchangeSend that borrowed the gradient is done.
   ExchangeOutputs SendDone(uint32_t block);
@@ -112,7 +118,8 @@ class Exchange {
   // The lowest version of all tensors: the step this worker computes.
   uint64_t step() const;
   bool IsReady(uint32_t tensor) const { return tensors_[tensor].ready; }
-  // Whether everything pushed is held by the servers: what is missing now is up to others.
+  // Whether everything pushed is held by the servers: what is missing now is up to
+  // others.
   bool AllHeld() const { return unheld_ == 0; }
   uint64_t epoch() const { return epoch_; }
   const ExchangeStats& stats() const { return stats_; }
@@ -157,7 +164,8 @@ class Exchange {
   void LeaveWindow(uint32_t block, Phase next);
   void OnAck(const MessageHeader& header, absl::Duration now, ExchangeOutputs& outputs);
   void OnPublish(const MessageHeader& header, ByteView payload, ExchangeOutputs& outputs);
-  void OnRefuse(const MessageHeader& header, absl::Duration now, ExchangeOutputs& outputs);
+  void OnRefuse(const MessageHeader& header, absl::Duration now,
+                ExchangeOutputs& outputs);
   bool Land(const MessageHeader& header, ByteView payload, const Block& block);
   void ReportIfReady(uint32_t tensor, ExchangeOutputs& outputs);
   void Fail(absl::Status status, ExchangeOutputs& outputs);

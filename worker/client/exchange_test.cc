@@ -1,4 +1,5 @@
-// The exchange against a hand-made shard: what it sends, repeats, lands and refuses to believe.
+// The exchange against a hand-made shard: what it sends, repeats, lands and refuses to
+// believe.
 #include "worker/client/exchange.h"
 
 #include <gmock/gmock.h>
@@ -47,7 +48,8 @@ class ExchangeTest : public ::testing::Test {
     std::vector<std::pair<MessageKind, uint32_t>> Messages() const {
       std::vector<std::pair<MessageKind, uint32_t>> messages;
       for (const auto& send : sends) {
-        messages.push_back({static_cast<MessageKind>(send.header.kind), send.header.block});
+        messages.push_back(
+            {static_cast<MessageKind>(send.header.kind), send.header.block});
       }
       return messages;
     }
@@ -56,15 +58,19 @@ class ExchangeTest : public ::testing::Test {
   Seen See(ExchangeOutputs outputs) {
     Seen seen;
     for (ExchangeOutput& output : outputs) {
-      if (auto* send = std::get_if<ExchangeSend>(&output)) seen.sends.push_back(std::move(*send));
-      if (auto* ready = std::get_if<ExchangeReady>(&output)) seen.ready.push_back(ready->tensor);
-      if (auto* failed = std::get_if<ExchangeFailed>(&output)) seen.failures.push_back(failed->status);
+      if (auto* send = std::get_if<ExchangeSend>(&output))
+        seen.sends.push_back(std::move(*send));
+      if (auto* ready = std::get_if<ExchangeReady>(&output))
+        seen.ready.push_back(ready->tensor);
+      if (auto* failed = std::get_if<ExchangeFailed>(&output))
+        seen.failures.push_back(failed->status);
     }
     return seen;
   }
 
   // A message of the shard to this worker.
-  MessageHeader From(MessageKind kind, uint32_t block, uint64_t step, uint64_t epoch = 3) {
+  MessageHeader From(MessageKind kind, uint32_t block, uint64_t step,
+                     uint64_t epoch = 3) {
     MessageHeader header;
     header.kind = static_cast<uint16_t>(kind);
     header.job = 5;
@@ -90,15 +96,16 @@ class ExchangeTest : public ::testing::Test {
   Seen Publish(uint32_t block, uint64_t version, float value) {
     std::vector<float> values(block == 0 ? 4 : 2, value);
     const BlockRange range{block, 0, static_cast<uint32_t>(values.size())};
-    const Buffer payload = Gather(EncodeBlock(*options_.publish_codec, {range, version, 3}, values,
-                                              Checksum::kHeaderAndPayload, pool_));
+    const Buffer payload =
+        Gather(EncodeBlock(*options_.publish_codec, {range, version, 3}, values,
+                           Checksum::kHeaderAndPayload, pool_));
     return Answer(From(MessageKind::kPublish, block, version), payload.view());
   }
 
   // Both tensors hold version 0 and may be pushed.
   void ReachStepZero() {
     See(exchange_->Start(now_));
-      Publish(0, 0, 1.0f);
+    Publish(0, 0, 1.0f);
     Publish(1, 0, 2.0f);
   }
 
@@ -113,8 +120,9 @@ class ExchangeTest : public ::testing::Test {
 };
 
 TEST_F(ExchangeTest, ReceiverAsksForAllBlocksAndIsReadyWhenTheyLanded) {
-  EXPECT_THAT(See(exchange_->Start(now_)).Messages(),
-              ElementsAre(std::pair{MessageKind::kPull, 0u}, std::pair{MessageKind::kPull, 1u}));
+  EXPECT_THAT(
+      See(exchange_->Start(now_)).Messages(),
+      ElementsAre(std::pair{MessageKind::kPull, 0u}, std::pair{MessageKind::kPull, 1u}));
   EXPECT_THAT(Publish(0, 0, 7.5f).ready, ElementsAre(0u));
   EXPECT_THAT(first_, ElementsAre(7.5f, 7.5f, 7.5f, 7.5f));
   EXPECT_FALSE(exchange_->IsReady(1));
@@ -125,8 +133,8 @@ TEST_F(ExchangeTest, SeederSendsItsValuesAndThenTakesThePublishedView) {
   options.role = SeedRole::kSeeder;
   Make(options);
   const Seen started = See(exchange_->Start(now_));
-  EXPECT_THAT(started.Messages(),
-              ElementsAre(std::pair{MessageKind::kSeed, 0u}, std::pair{MessageKind::kSeed, 1u}));
+  EXPECT_THAT(started.Messages(), ElementsAre(std::pair{MessageKind::kSeed, 0u},
+                                              std::pair{MessageKind::kSeed, 1u}));
   const MessageHeader ack = From(MessageKind::kAck, 0, started.sends[0].header.step);
   EXPECT_THAT(Answer(ack).Messages(), ElementsAre(std::pair{MessageKind::kPull, 0u}));
 }
@@ -168,7 +176,8 @@ TEST_F(ExchangeTest, RepeatsWhatIsNotAcknowledgedAndAsksForWhatIsHeld) {
   ReachStepZero();
   See(exchange_->Push(0, gradient_, 1, now_));
   now_ += kRetry;
-  EXPECT_THAT(See(exchange_->Tick(now_)).Messages(), ElementsAre(std::pair{MessageKind::kPush, 0u}));
+  EXPECT_THAT(See(exchange_->Tick(now_)).Messages(),
+              ElementsAre(std::pair{MessageKind::kPush, 0u}));
   EXPECT_EQ(exchange_->stats().resent_blocks, 1u);
   Answer(From(MessageKind::kAck, 0, 0));
   now_ += kRetry;
@@ -207,7 +216,8 @@ TEST_F(ExchangeTest, WaitsALittleWhenTheShardIsBehind) {
   See(exchange_->Push(0, gradient_, 1, now_));
   EXPECT_THAT(Refuse(RefuseCode::kFutureEpoch, 0, 0, 2).Messages(), IsEmpty());
   now_ += kRetry / 10;
-  EXPECT_THAT(See(exchange_->Tick(now_)).Messages(), ElementsAre(std::pair{MessageKind::kPush, 0u}));
+  EXPECT_THAT(See(exchange_->Tick(now_)).Messages(),
+              ElementsAre(std::pair{MessageKind::kPush, 0u}));
 }
 
 TEST_F(ExchangeTest, DroppedWorkerFailsWithAborted) {
@@ -225,17 +235,20 @@ TEST_F(ExchangeTest, RefusedContentFailsAndSaysWhere) {
   See(exchange_->Push(0, gradient_, 1, now_));
   const Seen refused = Refuse(RefuseCode::kMalformed, 0, 0);
   ASSERT_EQ(refused.failures.size(), 1u);
-  EXPECT_THAT(std::string(refused.failures[0].message()), HasSubstr("tensor 0 elements [0, 4)"));
+  EXPECT_THAT(std::string(refused.failures[0].message()),
+              HasSubstr("tensor 0 elements [0, 4)"));
 }
 
 TEST_F(ExchangeTest, BelievesNoMessageForSomebodyElse) {
   See(exchange_->Start(now_));
   std::vector<float> values(4, 9.0f);
-  const Buffer payload = Gather(EncodeBlock(*options_.publish_codec, {{0, 0, 4}, 0, 3}, values,
-                                            Checksum::kHeaderAndPayload, pool_));
-  for (auto spoil : {+[](MessageHeader& h) { h.session_key = 1; }, +[](MessageHeader& h) { h.rank = 0; },
-                     +[](MessageHeader& h) { h.incarnation = 1; }, +[](MessageHeader& h) { h.job = 6; },
-                     +[](MessageHeader& h) { h.block = 2; }}) {
+  const Buffer payload = Gather(EncodeBlock(*options_.publish_codec, {{0, 0, 4}, 0, 3},
+                                            values, Checksum::kHeaderAndPayload, pool_));
+  for (auto spoil :
+       {+[](MessageHeader& h) { h.session_key = 1; },
+        +[](MessageHeader& h) { h.rank = 0; },
+        +[](MessageHeader& h) { h.incarnation = 1; },
+        +[](MessageHeader& h) { h.job = 6; }, +[](MessageHeader& h) { h.block = 2; }}) {
     MessageHeader header = From(MessageKind::kPublish, 0, 0);
     spoil(header);
     EXPECT_THAT(Answer(header, payload.view()).ready, IsEmpty());

@@ -75,8 +75,8 @@ class Session::Impl {
 
   absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, std::span<float> weights);
   absl::Status Start() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status PushPull(TensorId tensor, std::span<const float> gradient, uint32_t samples)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status PushPull(TensorId tensor, std::span<const float> gradient,
+                        uint32_t samples) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Wait(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status WaitAll() ABSL_LOCKS_EXCLUDED(mutex_);
   bool IsReady(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -99,7 +99,8 @@ class Session::Impl {
   absl::Status AwaitStart() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status AwaitWelcome(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StartDataPlane() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<ExchangeOptions> MakeExchangeOptions(const v1::WorkerWelcome& welcome) const;
+  absl::StatusOr<ExchangeOptions> MakeExchangeOptions(
+      const v1::WorkerWelcome& welcome) const;
   void OnMessage(const v1::CoordinatorMessage& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnEpochChanged(const v1::EpochChanged& change) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnReady(uint32_t tensor) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -159,9 +160,9 @@ absl::StatusOr<TensorId> Session::Impl::Declare(const TensorOptions& tensor,
     elements = overflows ? kMaxTensorElements + 1 : elements * size;
   }
   if (elements != weights.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name, "' of shape [",
-                                                   absl::StrJoin(tensor.shape, ", "), "] comes with ",
-                                                   weights.size(), " weights"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor '", tensor.name, "' of shape [", absl::StrJoin(tensor.shape, ", "),
+        "] comes with ", weights.size(), " weights"));
   }
   if (!names_.insert(tensor.name).second) {
     return absl::AlreadyExistsError(
@@ -203,17 +204,19 @@ absl::Status Session::Impl::Start() {
       spec.set_name(tensor.options.name);
       for (const uint64_t size : tensor.options.shape) spec.add_shape(size);
       spec.set_learning_rate_scale(tensor.options.learning_rate_scale);
-      if (tensor.options.weight_decay) spec.set_weight_decay(*tensor.options.weight_decay);
+      if (tensor.options.weight_decay)
+        spec.set_weight_decay(*tensor.options.weight_decay);
     }
   }
   SYNCLINE_ASSIGN_OR_RETURN(
-      stream_, AttachStream::Open({.address = options_.coordinator,
-                                   .tls = {.cert_file = options_.tls_cert,
-                                           .key_file = options_.tls_key,
-                                           .ca_file = options_.tls_ca},
-                                   .timeouts = timeouts_},
-                                  {.on_message = [this](const auto& message) { OnMessage(message); },
-                                   .on_end = [this](const absl::Status& status) { Fail(status); }}));
+      stream_, AttachStream::Open(
+                   {.address = options_.coordinator,
+                    .tls = {.cert_file = options_.tls_cert,
+                            .key_file = options_.tls_key,
+                            .ca_file = options_.tls_ca},
+                    .timeouts = timeouts_},
+                   {.on_message = [this](const auto& message) { OnMessage(message); },
+                    .on_end = [this](const absl::Status& status) { Fail(status); }}));
   stream_->Send(hello);
   heart_ = std::thread([this] { BeatUntilOver(); });
   const absl::Status started = AwaitStart();
@@ -251,10 +254,12 @@ absl::StatusOr<ExchangeOptions> Session::Impl::MakeExchangeOptions(
       .first_step = welcome.first_step(),
       .role = welcome.seeder() ? SeedRole::kSeeder : SeedRole::kReceiver,
       .shards = static_cast<uint32_t>(welcome.shard_addresses_size()),
-      .shard_of_block = {welcome.shard_of_block().begin(), welcome.shard_of_block().end()},
+      .shard_of_block = {welcome.shard_of_block().begin(),
+                         welcome.shard_of_block().end()},
       .retry = timeouts_.push_retry};
   SYNCLINE_ASSIGN_OR_RETURN(exchange.push_codec, codecs_.FindByName(options_.push_codec));
-  SYNCLINE_ASSIGN_OR_RETURN(exchange.publish_codec, codecs_.FindByName(options_.publish_codec));
+  SYNCLINE_ASSIGN_OR_RETURN(exchange.publish_codec,
+                            codecs_.FindByName(options_.publish_codec));
   SYNCLINE_ASSIGN_OR_RETURN(exchange.seed_codec, codecs_.Find(CodecId::kFp32));
   return exchange;
 }
@@ -279,21 +284,25 @@ absl::Status Session::Impl::StartDataPlane() {
         return shard < static_cast<uint32_t>(welcome->shard_addresses_size());
       });
   if (!placement_fits) {
-    return absl::InternalError("the coordinator's placement does not fit the declared tensors");
+    return absl::InternalError(
+        "the coordinator's placement does not fit the declared tensors");
   }
   SYNCLINE_ASSIGN_OR_RETURN(ExchangeOptions exchange, MakeExchangeOptions(*welcome));
-  SYNCLINE_ASSIGN_OR_RETURN(const HostPort coordinator, ParseHostPort(options_.coordinator));
+  SYNCLINE_ASSIGN_OR_RETURN(const HostPort coordinator,
+                            ParseHostPort(options_.coordinator));
   DataPlaneOptions options{
       .reach = IsLoopback(coordinator.host) ? Reach::kHostOnly : Reach::kNetwork,
       .timeouts = timeouts_,
-      .shard_addresses = {welcome->shard_addresses().begin(), welcome->shard_addresses().end()},
+      .shard_addresses = {welcome->shard_addresses().begin(),
+                          welcome->shard_addresses().end()},
       .exchange = std::move(exchange),
       .log = options_.log};
   SYNCLINE_ASSIGN_OR_RETURN(
       auto data_plane,
-      DataPlane::Start(std::move(options), std::move(weights),
-                       {.on_ready = [this](uint32_t tensor) { OnReady(tensor); },
-                        .on_failed = [this](const absl::Status& status) { Fail(status); }}));
+      DataPlane::Start(
+          std::move(options), std::move(weights),
+          {.on_ready = [this](uint32_t tensor) { OnReady(tensor); },
+           .on_failed = [this](const absl::Status& status) { Fail(status); }}));
   absl::MutexLock lock(&mutex_);
   data_plane_ = std::move(data_plane);
   data_plane_->EpochChanged(epoch_, seed_role());  // it may have changed meanwhile
@@ -301,7 +310,8 @@ absl::Status Session::Impl::StartDataPlane() {
   return status_;
 }
 
-// ---- Control plane --------------------------------------------------------------------------
+// ---- Control plane
+// --------------------------------------------------------------------------
 
 void Session::Impl::OnMessage(const v1::CoordinatorMessage& message) {
   switch (message.body_case()) {
@@ -324,14 +334,16 @@ void Session::Impl::OnMessage(const v1::CoordinatorMessage& message) {
       return OnEpochChanged(message.epoch_changed());
     case v1::CoordinatorMessage::kBarrierReleased: {
       absl::MutexLock lock(&mutex_);
-      barriers_released_ = std::max(barriers_released_, message.barrier_released().barrier() + 1);
+      barriers_released_ =
+          std::max(barriers_released_, message.barrier_released().barrier() + 1);
       changed_.SignalAll();
       return;
     }
     case v1::CoordinatorMessage::kJobFailed:
-      return Fail(WithFailure(absl::UnavailableError(absl::StrCat("job '", options_.job, "' failed: ",
-                                                                  message.job_failed().reason())),
-                              Failure::kRetryable));
+      return Fail(WithFailure(
+          absl::UnavailableError(absl::StrCat(
+              "job '", options_.job, "' failed: ", message.job_failed().reason())),
+          Failure::kRetryable));
     default:
       return;  // for servers
   }
@@ -379,20 +391,24 @@ void Session::Impl::BeatUntilOver() {
 void Session::Impl::Fail(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   if (!status_.ok() || phase_ == Phase::kOver) return;
-  status_ = status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
+  status_ =
+      status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
   // A process that was stopped finds its connection dead before it can read why.
   const absl::Duration silent = std::max(longest_silence_, absl::Now() - last_beat_);
   if (absl::IsUnavailable(status) && silent > timeouts_.lease) {
-    status_ = absl::AbortedError(absl::StrCat(
-        "worker ", options_.rank, " was dropped from job '", options_.job, "': it stood still for ",
-        absl::FormatDuration(absl::Trunc(silent, absl::Milliseconds(1))), ", longer than the lease of ",
-        absl::FormatDuration(timeouts_.lease), "; connect again to rejoin"));
+    status_ = absl::AbortedError(
+        absl::StrCat("worker ", options_.rank, " was dropped from job '", options_.job,
+                     "': it stood still for ",
+                     absl::FormatDuration(absl::Trunc(silent, absl::Milliseconds(1))),
+                     ", longer than the lease of ", absl::FormatDuration(timeouts_.lease),
+                     "; connect again to rejoin"));
   }
   changed_.SignalAll();
   over_.SignalAll();
 }
 
-// ---- Data plane -----------------------------------------------------------------------------
+// ---- Data plane
+// -----------------------------------------------------------------------------
 
 void Session::Impl::OnReady(uint32_t tensor) {
   absl::MutexLock lock(&mutex_);
@@ -402,7 +418,8 @@ void Session::Impl::OnReady(uint32_t tensor) {
 
 absl::Status Session::Impl::CheckRunning() const {
   if (!status_.ok()) return status_;
-  if (phase_ == Phase::kDeclaring) return absl::FailedPreconditionError("the session is not started");
+  if (phase_ == Phase::kDeclaring)
+    return absl::FailedPreconditionError("the session is not started");
   if (phase_ == Phase::kOver) return absl::FailedPreconditionError("the session is over");
   return absl::OkStatus();
 }
@@ -412,23 +429,24 @@ absl::Status Session::Impl::PushPull(TensorId id, std::span<const float> gradien
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
   if (id >= tensors_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("there is no tensor number ", id, ", only ",
-                                                   tensors_.size(), " are declared"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "there is no tensor number ", id, ", only ", tensors_.size(), " are declared"));
   }
   Tensor& tensor = tensors_[id];
   if (gradient.size() != tensor.weights.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("gradient of tensor '", tensor.options.name, "' has ", gradient.size(),
-                     " elements, the tensor has ", tensor.weights.size()));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "gradient of tensor '", tensor.options.name, "' has ", gradient.size(),
+        " elements, the tensor has ", tensor.weights.size()));
   }
   if (samples == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("gradient of tensor '", tensor.options.name,
-                                                   "' is the mean of 0 samples; at least 1 is needed"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("gradient of tensor '", tensor.options.name,
+                     "' is the mean of 0 samples; at least 1 is needed"));
   }
   if (!tensor.ready) {
-    return absl::FailedPreconditionError(absl::StrCat("tensor '", tensor.options.name,
-                                                      "' is pushed again before Wait, at step ",
-                                                      tensor.version));
+    return absl::FailedPreconditionError(
+        absl::StrCat("tensor '", tensor.options.name,
+                     "' is pushed again before Wait, at step ", tensor.version));
   }
   tensor.ready = false;
   ++tensor.version;
@@ -468,9 +486,10 @@ bool Session::Impl::IsReady(TensorId id) {
 
 uint64_t Session::Impl::StepLocked() const {
   if (tensors_.empty()) return 0;
-  return std::min_element(tensors_.begin(), tensors_.end(), [](const Tensor& a, const Tensor& b) {
-           return a.version < b.version;
-         })->version;
+  return std::min_element(
+             tensors_.begin(), tensors_.end(),
+             [](const Tensor& a, const Tensor& b) { return a.version < b.version; })
+      ->version;
 }
 
 uint64_t Session::Impl::step() {
@@ -489,7 +508,8 @@ SessionStats Session::Impl::Stats() {
   return stats;
 }
 
-// ---- Barrier and goodbye ----------------------------------------------------------------------
+// ---- Barrier and goodbye
+// ----------------------------------------------------------------------
 
 absl::Status Session::Impl::Barrier() {
   v1::MemberMessage message;
@@ -535,7 +555,8 @@ void Session::Impl::Stop(absl::Duration grace) {
   if (data_plane_ != nullptr) data_plane_->Stop();
 }
 
-// ---- Facade -------------------------------------------------------------------------------------
+// ---- Facade
+// -------------------------------------------------------------------------------------
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Session::~Session() = default;
@@ -545,11 +566,13 @@ absl::StatusOr<std::unique_ptr<Session>> Session::Create(const SessionOptions& o
   return std::unique_ptr<Session>(new Session(std::make_unique<Impl>(options)));
 }
 
-absl::StatusOr<TensorId> Session::Declare(const TensorOptions& tensor, std::span<float> weights) {
+absl::StatusOr<TensorId> Session::Declare(const TensorOptions& tensor,
+                                          std::span<float> weights) {
   return impl_->Declare(tensor, weights);
 }
 absl::Status Session::Start() { return impl_->Start(); }
-absl::Status Session::PushPull(TensorId tensor, std::span<const float> gradient, uint32_t samples) {
+absl::Status Session::PushPull(TensorId tensor, std::span<const float> gradient,
+                               uint32_t samples) {
   return impl_->PushPull(tensor, gradient, samples);
 }
 absl::Status Session::Wait(TensorId tensor) { return impl_->Wait(tensor); }

@@ -1,34 +1,39 @@
-// Session: a training process's place in a job. It declares tensors, pushes their gradients and receives
-// the weights that the servers make of them.
+// Session: a training process's place in a job. It declares tensors, pushes their
+// gradients and receives the weights that the servers make of them.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(SessionOptions options, SessionOptions::FromEnv());
 //   options.optimizer = {.name = "adamw", .learning_rate = 1e-3};
 //   auto session = *Session::Create(options);
-//   TensorId weight = *session->Declare({.name = "fc.weight", .shape = {10, 128}}, weight_values);
-//   SYNCLINE_RETURN_IF_ERROR(session->Start());       // blocks until enough workers joined; fills weights
-//   while (session->step() < steps) {
-//     SYNCLINE_RETURN_IF_ERROR(session->Wait(weight));  // just before the layer's forward
+//   TensorId weight = *session->Declare({.name = "fc.weight", .shape = {10, 128}},
+//   weight_values); SYNCLINE_RETURN_IF_ERROR(session->Start());       // blocks until
+//   enough workers joined; fills weights while (session->step() < steps) {
+//     SYNCLINE_RETURN_IF_ERROR(session->Wait(weight));  // just before the layer's
+//     forward
 //     ... forward, backward ...
-//     SYNCLINE_RETURN_IF_ERROR(session->PushPull(weight, gradient, samples));  // as soon as it is ready
+//     SYNCLINE_RETURN_IF_ERROR(session->PushPull(weight, gradient, samples));  // as soon
+//     as it is ready
 //   }
 //   SYNCLINE_RETURN_IF_ERROR(session->WaitAll());
 //   SYNCLINE_RETURN_IF_ERROR(session->Leave());
 //
-// The first worker's values seed the servers; all others receive them. A worker that joins a running job
-// receives the current weights and takes part from the next step; step() tells which one that is.
+// The first worker's values seed the servers; all others receive them. A worker that
+// joins a running job receives the current weights and takes part from the next step;
+// step() tells which one that is.
 //
-// Order: blocks of tensors declared first (front layers) travel first, because the next forward needs
-// them first; large pushes never hold up small urgent ones for longer than one block.
+// Order: blocks of tensors declared first (front layers) travel first, because the next
+// forward needs them first; large pushes never hold up small urgent ones for longer than
+// one block.
 //
-// Threads: a Session may be used by any number of threads at once; each tensor by one thread at a time.
-// Callbacks there are none: the session's own threads only touch declared memory between PushPull and the
-// end of the Wait that follows it.
+// Threads: a Session may be used by any number of threads at once; each tensor by one
+// thread at a time. Callbacks there are none: the session's own threads only touch
+// declared memory between PushPull and the end of the Wait that follows it.
 //
-// Errors: FailedPrecondition with Failure::kJobRefused (another job has this name, tensors differ from
-// those of the other workers), Aborted (this worker was dropped: too long silent or without progress;
-// create a new Session to join again), Unavailable with Failure::kRetryable (servers or coordinator
-// lost), DeadlineExceeded, InvalidArgument. After an error from Wait or PushPull the session is over and
-// every call returns that error.
+// Errors: FailedPrecondition with Failure::kJobRefused (another job has this name,
+// tensors differ from those of the other workers), Aborted (this worker was dropped: too
+// long silent or without progress; create a new Session to join again), Unavailable with
+// Failure::kRetryable (servers or coordinator lost), DeadlineExceeded, InvalidArgument.
+// After an error from Wait or PushPull the session is over and every call returns that
+// error.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +51,8 @@
 
 namespace syncline {
 
-// How the servers update the weights. Defaults are torch's; options that the optimizer does not have are
-// ignored.
+// How the servers update the weights. Defaults are torch's; options that the optimizer
+// does not have are ignored.
 struct OptimizerOptions {
   std::string name = "sgd";  // "sgd", "adamw"
   double learning_rate = 1e-3;
@@ -65,7 +70,7 @@ enum class NonfiniteSteps { kApply, kSkip };
 struct SessionOptions {
   std::string coordinator = "127.0.0.1:7070";  // SYNCLINE_COORDINATOR
   std::string job = "default";                 // SYNCLINE_JOB
-  std::string run_id = {};                       // SYNCLINE_RUN_ID: two runs may not share one job name
+  std::string run_id = {};  // SYNCLINE_RUN_ID: two runs may not share one job name
   uint32_t rank = 0;        // RANK, or the first of its usual substitutes (see FromEnv)
   uint32_t world_size = 1;  // WORLD_SIZE: the job begins when so many workers have joined
 
@@ -84,9 +89,10 @@ struct SessionOptions {
   std::string tls_ca = {};
   Logger log = {};
 
-  // From the environment that `syncline run`, torchrun, Slurm, Kubernetes indexed jobs and Open MPI set.
-  // The rank comes from the first of RANK, OMPI_COMM_WORLD_RANK, PMI_RANK, SLURM_PROCID, VC_TASK_INDEX,
-  // JOB_COMPLETION_INDEX. InvalidArgument names the variable that makes no sense.
+  // From the environment that `syncline run`, torchrun, Slurm, Kubernetes indexed jobs
+  // and Open MPI set. The rank comes from the first of RANK, OMPI_COMM_WORLD_RANK,
+  // PMI_RANK, SLURM_PROCID, VC_TASK_INDEX, JOB_COMPLETION_INDEX. InvalidArgument names
+  // the variable that makes no sense.
   static absl::StatusOr<SessionOptions> FromEnv();
 };
 
@@ -118,38 +124,44 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Before Start. `weights` are the initial values, and from Start on the memory where new weights land:
-  // prod(shape) elements that stay valid until the session is gone. AlreadyExists for a second tensor of
-  // one name; InvalidArgument for a shape that does not fit. Every worker declares the same tensors in
-  // the same order, front layers first.
+  // Before Start. `weights` are the initial values, and from Start on the memory where
+  // new weights land: prod(shape) elements that stay valid until the session is gone.
+  // AlreadyExists for a second tensor of one name; InvalidArgument for a shape that does
+  // not fit. Every worker declares the same tensors in the same order, front layers
+  // first.
   absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, std::span<float> weights);
 
-  // Joins the job and blocks until all declared weights hold the job's values. Says who is missing
-  // through the logger ("waiting for worker 3 of 4, 12 s"). DeadlineExceeded after start_timeout.
+  // Joins the job and blocks until all declared weights hold the job's values. Says who
+  // is missing through the logger ("waiting for worker 3 of 4, 12 s"). DeadlineExceeded
+  // after start_timeout.
   absl::Status Start();
 
-  // Hands over this worker's gradient of one step for one tensor: the mean over `samples` samples (at
-  // least 1). Returns at once. `gradient` stays valid and unchanged until Wait(tensor) returns; from now
-  // on the session may write the tensor's weights. FailedPrecondition when the tensor's previous
-  // PushPull was not waited for.
-  absl::Status PushPull(TensorId tensor, std::span<const float> gradient, uint32_t samples);
+  // Hands over this worker's gradient of one step for one tensor: the mean over `samples`
+  // samples (at least 1). Returns at once. `gradient` stays valid and unchanged until
+  // Wait(tensor) returns; from now on the session may write the tensor's weights.
+  // FailedPrecondition when the tensor's previous PushPull was not waited for.
+  absl::Status PushPull(TensorId tensor, std::span<const float> gradient,
+                        uint32_t samples);
 
-  // Blocks until the tensor's weights include every member's contribution to the step pushed last.
-  // Returns at once when nothing is under way.
+  // Blocks until the tensor's weights include every member's contribution to the step
+  // pushed last. Returns at once when nothing is under way.
   absl::Status Wait(TensorId tensor);
   absl::Status WaitAll();
   bool IsReady(TensorId tensor) const;
 
   // PushPull and Wait in one: the blocking form.
-  absl::Status PushPullAndWait(TensorId tensor, std::span<const float> gradient, uint32_t samples);
+  absl::Status PushPullAndWait(TensorId tensor, std::span<const float> gradient,
+                               uint32_t samples);
 
-  // The number of the step that this worker computes now: the lowest version of its tensors.
+  // The number of the step that this worker computes now: the lowest version of its
+  // tensors.
   uint64_t step() const;
   uint32_t rank() const;
   uint32_t world_size() const;
   SessionStats Stats() const;
 
-  // Blocks until every member of the epoch is in a barrier. Members that die meanwhile are not waited for.
+  // Blocks until every member of the epoch is in a barrier. Members that die meanwhile
+  // are not waited for.
   absl::Status Barrier();
 
   // A clean goodbye: the others go on without this worker at once. The session is over.

@@ -13,13 +13,15 @@ namespace syncline {
 namespace {
 
 // Launchers that users have; the first variable that is set names the rank.
-constexpr std::array kRankVariables = {"RANK",           "OMPI_COMM_WORLD_RANK", "PMI_RANK",
-                                       "SLURM_PROCID",   "VC_TASK_INDEX",        "JOB_COMPLETION_INDEX"};
-constexpr std::array kWorldSizeVariables = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE",
-                                            "SLURM_NTASKS"};
+constexpr std::array kRankVariables = {"RANK",          "OMPI_COMM_WORLD_RANK",
+                                       "PMI_RANK",      "SLURM_PROCID",
+                                       "VC_TASK_INDEX", "JOB_COMPLETION_INDEX"};
+constexpr std::array kWorldSizeVariables = {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE",
+                                            "PMI_SIZE", "SLURM_NTASKS"};
 
 void ReadText(const char* variable, std::string& value) {
-  if (const char* text = std::getenv(variable); text != nullptr && *text != '\0') value = text;
+  if (const char* text = std::getenv(variable); text != nullptr && *text != '\0')
+    value = text;
 }
 
 template <typename Variables>
@@ -28,8 +30,8 @@ absl::Status ReadNumber(const Variables& variables, uint32_t& value) {
     const char* text = std::getenv(variable);
     if (text == nullptr || *text == '\0') continue;
     if (absl::SimpleAtoi(text, &value)) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("environment variable ", variable, "=", text, " is not a whole number"));
+    return absl::InvalidArgumentError(absl::StrCat("environment variable ", variable, "=",
+                                                   text, " is not a whole number"));
   }
   return absl::OkStatus();
 }
@@ -49,8 +51,9 @@ absl::StatusOr<SessionOptions> SessionOptions::FromEnv() {
   std::string timeout;
   ReadText("SYNCLINE_FAILURE_TIMEOUT", timeout);
   if (!timeout.empty() && !absl::ParseDuration(timeout, &options.failure_timeout)) {
-    return absl::InvalidArgumentError(absl::StrCat("environment variable SYNCLINE_FAILURE_TIMEOUT=",
-                                                   timeout, " is no duration such as 10s or 500ms"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("environment variable SYNCLINE_FAILURE_TIMEOUT=", timeout,
+                     " is no duration such as 10s or 500ms"));
   }
   return options;
 }

@@ -12,14 +12,14 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Starts each test without any of the variables, and puts nothing back: a test binary has its own
-// environment.
+// Starts each test without any of the variables, and puts nothing back: a test binary has
+// its own environment.
 class SessionOptionsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "VC_TASK_INDEX",
-                             "JOB_COMPLETION_INDEX", "WORLD_SIZE", "SYNCLINE_COORDINATOR",
-                             "SYNCLINE_FAILURE_TIMEOUT"}) {
+    for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID",
+                             "VC_TASK_INDEX", "JOB_COMPLETION_INDEX", "WORLD_SIZE",
+                             "SYNCLINE_COORDINATOR", "SYNCLINE_FAILURE_TIMEOUT"}) {
       unsetenv(name);
     }
   }
@@ -36,7 +36,8 @@ TEST_F(SessionOptionsTest, TakesTheFirstRankVariableThatIsSet) {
 
 TEST_F(SessionOptionsTest, NamesTheVariableThatMakesNoSense) {
   setenv("WORLD_SIZE", "four", 1);
-  EXPECT_THAT(std::string(SessionOptions::FromEnv().status().message()), HasSubstr("WORLD_SIZE=four"));
+  EXPECT_THAT(std::string(SessionOptions::FromEnv().status().message()),
+              HasSubstr("WORLD_SIZE=four"));
   unsetenv("WORLD_SIZE");
   setenv("SYNCLINE_FAILURE_TIMEOUT", "soon", 1);
   EXPECT_THAT(std::string(SessionOptions::FromEnv().status().message()),
@@ -55,12 +56,17 @@ TEST_F(SessionOptionsTest, DeclareChecksShapeAndName) {
   ASSERT_TRUE(session.ok());
   std::vector<float> weights(6);
   EXPECT_EQ(*(*session)->Declare({.name = "a", .shape = {2, 3}}, weights), 0u);
-  EXPECT_TRUE(absl::IsAlreadyExists((*session)->Declare({.name = "a", .shape = {6}}, weights).status()));
-  EXPECT_THAT(
-      std::string((*session)->Declare({.name = "b", .shape = {2, 4}}, weights).status().message()),
-      HasSubstr("'b' of shape [2, 4] comes with 6 weights"));
+  EXPECT_TRUE(absl::IsAlreadyExists(
+      (*session)->Declare({.name = "a", .shape = {6}}, weights).status()));
+  EXPECT_THAT(std::string((*session)
+                              ->Declare({.name = "b", .shape = {2, 4}}, weights)
+                              .status()
+                              .message()),
+              HasSubstr("'b' of shape [2, 4] comes with 6 weights"));
   EXPECT_TRUE(absl::IsInvalidArgument(
-      (*session)->Declare({.name = "c", .shape = {1u << 31, 1u << 31, 1u << 31}}, weights).status()));
+      (*session)
+          ->Declare({.name = "c", .shape = {1u << 31, 1u << 31, 1u << 31}}, weights)
+          .status()));
 }
 
 TEST_F(SessionOptionsTest, NothingMovesBeforeStart) {

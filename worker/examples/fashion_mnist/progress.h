@@ -1,8 +1,8 @@
 // The line that shows how training goes. On a terminal it is one line, redrawn; elsewhere
 // one plain line every few seconds.
 //
-//   42%|########------------| 492/1175  loss 0.241  acc 91.3%  9,120 samples/s  push 1.6
-//   GiB ...
+//   42% |######----------| 345/823 loss 0.241 acc 91.3% 9120 samples/s push 541 pull 540
+//   MiB ETA 0:21 GiB ...
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,12 @@ struct Progress {
   int64_t bytes_pulled = 0;
 };
 
-// One line without line end. `bar_columns` 0 leaves the bar out.
-std::string FormatProgress(const Progress& progress, int bar_columns);
+// One line without line end and without a bar.
+std::string FormatProgress(const Progress& progress);
+
+// The same with a bar as long as the terminal's width allows, cut where even the line
+// alone is too long: a line that wraps cannot be redrawn.
+std::string FitProgress(const Progress& progress, int columns);
 
 // Prints to standard output. Not thread-safe.
 class ProgressLine {

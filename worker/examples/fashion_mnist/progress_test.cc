@@ -20,32 +20,43 @@ Progress Example() {
           .bytes_pulled = 3 << 19};
 }
 
-TEST(Progress, SaysEverythingInOneLine) {
-  EXPECT_EQ(FormatProgress(Example(), 8),
-            " 25% |##------| 250/1000  loss 0.251  acc 91.3%  6400 samples/s  "
-            "push 825.0 MiB  pull 1.5 MiB  ETA 0:30");
+constexpr char kLine[] =
+    " 25% 250/1000 loss 0.251 acc 91.3% 6400 samples/s push 825 pull 2 MiB ETA 0:30";
+constexpr int kLineColumns = sizeof(kLine) - 1;
+
+TEST(Progress, SaysEverythingInOneLine) { EXPECT_EQ(FormatProgress(Example()), kLine); }
+
+TEST(Progress, FillsWideTerminalsWithABar) {
+  EXPECT_THAT(FitProgress(Example(), kLineColumns + 11),
+              StartsWith(" 25% |##------| 250/1000 loss"));
+  EXPECT_EQ(FitProgress(Example(), kLineColumns + 11).size(), kLineColumns + 11);
+  EXPECT_LE(FitProgress(Example(), 1000).size(), 130u);
 }
 
-TEST(Progress, LeavesTheBarOut) {
-  EXPECT_THAT(FormatProgress(Example(), 0), StartsWith(" 25% 250/1000"));
+TEST(Progress, NeverWraps) {
+  EXPECT_EQ(FitProgress(Example(), kLineColumns), kLine);
+  for (int columns = 0; columns < 150; ++columns) {
+    EXPECT_LE(FitProgress(Example(), columns).size(), static_cast<size_t>(columns));
+  }
 }
 
 TEST(Progress, HasNoEtaBeforeTheFirstStep) {
   Progress progress = Example();
   progress.first_step = progress.step;
-  EXPECT_THAT(FormatProgress(progress, 8), HasSubstr("ETA --:--"));
+  EXPECT_THAT(FormatProgress(progress), HasSubstr("ETA --:--"));
 }
 
 TEST(Progress, CountsOnlyTheStepsOfALateJoinerForItsEta) {
   Progress progress = Example();
   progress.first_step = 200;  // 50 steps in 10 s, 750 to go
-  EXPECT_THAT(FormatProgress(progress, 8), HasSubstr("ETA 2:30"));
+  EXPECT_THAT(FormatProgress(progress), HasSubstr("ETA 2:30"));
 }
 
-TEST(Progress, FillsTheBarAtTheEnd) {
+TEST(Progress, EndsWithAFullBar) {
   Progress progress = Example();
   progress.step = progress.total_steps;
-  EXPECT_THAT(FormatProgress(progress, 4), StartsWith("100% |####| 1000/1000"));
+  EXPECT_THAT(FitProgress(progress, kLineColumns + 8),
+              StartsWith("100% |####| 1000/1000"));
 }
 
 }  // namespace

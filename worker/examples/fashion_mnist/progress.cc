@@ -23,7 +23,7 @@ constexpr double kMiB = 1024.0 * 1024.0;
 std::string Bar(double fraction, int columns) {
   const int filled = std::clamp(static_cast<int>(fraction * columns), 0, columns);
   return absl::StrCat("|", std::string(filled, '#'), std::string(columns - filled, '-'),
-                      "| ");
+                      "|");
 }
 
 std::string Eta(const Progress& progress) {

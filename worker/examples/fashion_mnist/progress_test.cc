@@ -55,7 +55,7 @@ TEST(Progress, CountsOnlyTheStepsOfALateJoinerForItsEta) {
 TEST(Progress, EndsWithAFullBar) {
   Progress progress = Example();
   progress.step = progress.total_steps;
-  EXPECT_THAT(FitProgress(progress, kLineColumns + 7),
+  EXPECT_THAT(FitProgress(progress, kLineColumns + 8),
               StartsWith("100% |####| 1000/1000"));
 }
 

@@ -32,7 +32,7 @@ struct TrainResult {
   int64_t steps = 0;  // that this worker took part in
   double loss = 0;    // of this worker's batches, recent mean
   double seconds = 0;
-  double samples_per_second = 0;  // of all workers
+  double samples_per_second = 0;  // of all workers, if none was lost
 };
 
 // Trains from exchange.step() to the last step and leaves the final weights in the model.

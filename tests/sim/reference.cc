@@ -63,7 +63,7 @@ void Reference::Applied(const ShardApplied& applied) {
                            contributor.rank, " never pushed at step ", applied.step));
     }
   }
-  if (ranks.empty())
+  if (ranks.empty() && !applied.skipped)
     Violate(absl::StrCat("block ", applied.block, " stepped without contributions"));
   history.push_back(applied);
 }
@@ -111,9 +111,11 @@ std::vector<float> Reference::Weights(uint32_t block, uint64_t version) {
   std::vector<float> state0(weights.size());
   std::vector<float> state1(weights.size());
   const GroupOptions& group = job_.tensors[blocks_[block].tensor].group;
+  uint64_t updates = 0;
   for (uint64_t step = 0; step < version; ++step) {
+    if (applied_[block][step].skipped) continue;
     const std::vector<float> gradient = MeanGradient(block, step);
-    StepScalars scalars = ScalarsFor(job_.optimizer, group, step + 1);
+    StepScalars scalars = ScalarsFor(job_.optimizer, group, ++updates);
     scalars.gradient_scale = GradientScale(step);
     optimizer_->Apply(scalars, {gradient, weights, {state0.data(), state1.data()}});
   }

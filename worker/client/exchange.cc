@@ -31,8 +31,8 @@ std::vector<uint64_t> ElementCounts(const std::vector<std::span<float>>& weights
 
 }  // namespace
 
-Exchange::Exchange(const ExchangeOptions& options, std::vector<std::span<float>> weights,
-                   BufferPool& pool)
+Exchange::Exchange(const ExchangeOptions& options,
+                   const std::vector<std::span<float>>& weights, BufferPool& pool)
     : options_(options), pool_(pool), shards_(options.shards), epoch_(options.epoch) {
   const std::vector<BlockRange> ranges = CutIntoBlocks(ElementCounts(weights));
   SYNCLINE_CHECK(ranges.size() == options_.shard_of_block.size());

@@ -88,7 +88,7 @@ class Exchange {
   // `weights[i]` is the memory of tensor i: read when seeding, written when views land.
   // `pool` and the weights outlive the exchange. REQUIRES: one shard, below
   // options.shards, for each block of the tensors.
-  Exchange(const ExchangeOptions& options, std::vector<std::span<float>> weights,
+  Exchange(const ExchangeOptions& options, const std::vector<std::span<float>>& weights,
            BufferPool& pool);
 
   // Seeds or asks for all weights. ExchangeReady follows once for every tensor.

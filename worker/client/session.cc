@@ -1,67 +1,22 @@
 #include "worker/client/session.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
 #include <set>
 #include <thread>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/synchronization/mutex.h"
 #include "comm/base/failure.h"
-#include "comm/base/limits.h"
 #include "comm/base/status.h"
 #include "comm/codec/codec.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/attach_stream.h"
 #include "worker/client/data_plane.h"
+#include "worker/client/job_request.h"
 
 namespace syncline {
-namespace {
-
-absl::Status CheckOptions(const SessionOptions& options) {
-  const CodecRegistry codecs = CodecRegistry::Builtin();
-  if (options.job.empty() || options.job.size() > kMaxJobNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("job name must have 1 to ", kMaxJobNameBytes, " bytes"));
-  }
-  if (options.world_size < 1 || options.world_size > kMaxWorkers) {
-    return absl::InvalidArgumentError(absl::StrCat("world_size is ", options.world_size,
-                                                   ", allowed are 1 to ", kMaxWorkers));
-  }
-  if (options.rank >= kMaxWorkers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank is ", options.rank, ", allowed are 0 to ", kMaxWorkers - 1));
-  }
-  SYNCLINE_RETURN_IF_ERROR(codecs.FindByName(options.push_codec).status());
-  SYNCLINE_RETURN_IF_ERROR(codecs.FindByName(options.publish_codec).status());
-  return Timeouts::Validate(options.failure_timeout);
-}
-
-std::string ProcessName() {
-  char host[256] = "host";
-  gethostname(host, sizeof host - 1);
-  return absl::StrCat(host, ":", getpid());
-}
-
-void FillOptimizer(const OptimizerOptions& options, v1::OptimizerSpec& spec) {
-  spec.set_name(options.name);
-  spec.set_learning_rate(options.learning_rate);
-  spec.set_weight_decay(options.weight_decay);
-  spec.set_momentum(options.momentum);
-  spec.set_dampening(options.dampening);
-  spec.set_nesterov(options.nesterov == OptimizerOptions::Nesterov::kOn);
-  spec.set_beta1(options.beta1);
-  spec.set_beta2(options.beta2);
-  spec.set_epsilon(options.epsilon);
-}
-
-}  // namespace
-
 class Session::Impl {
  public:
   explicit Impl(const SessionOptions& options)
@@ -95,7 +50,6 @@ class Session::Impl {
     uint64_t version = 0;  // counts what Wait has let through
   };
 
-  v1::MemberMessage Hello() const;
   absl::Status AwaitStart() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status AwaitWelcome(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StartDataPlane() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -150,20 +104,7 @@ absl::StatusOr<TensorId> Session::Impl::Declare(const TensorOptions& tensor,
     return absl::FailedPreconditionError(
         absl::StrCat("tensor '", tensor.name, "' is declared after Start"));
   }
-  if (tensor.name.empty() || tensor.name.size() > kMaxTensorNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor's name must have 1 to ", kMaxTensorNameBytes, " bytes"));
-  }
-  uint64_t elements = 1;
-  for (const uint64_t size : tensor.shape) {
-    const bool overflows = size != 0 && elements > kMaxTensorElements / size;
-    elements = overflows ? kMaxTensorElements + 1 : elements * size;
-  }
-  if (elements != weights.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tensor '", tensor.name, "' of shape [", absl::StrJoin(tensor.shape, ", "),
-        "] comes with ", weights.size(), " weights"));
-  }
+  SYNCLINE_RETURN_IF_ERROR(CheckTensor(tensor, weights.size()));
   if (!names_.insert(tensor.name).second) {
     return absl::AlreadyExistsError(
         absl::StrCat("tensor '", tensor.name, "' is declared already"));
@@ -172,41 +113,15 @@ absl::StatusOr<TensorId> Session::Impl::Declare(const TensorOptions& tensor,
   return static_cast<TensorId>(tensors_.size() - 1);
 }
 
-v1::MemberMessage Session::Impl::Hello() const {
-  v1::MemberMessage message;
-  v1::WorkerHello& hello = *message.mutable_worker_hello();
-  hello.set_protocol_version(kProtocolVersion);
-  hello.set_build_version(SYNCLINE_VERSION);
-  hello.set_rank(options_.rank);
-  hello.set_run_id(options_.run_id);
-  hello.set_name(ProcessName());
-  v1::JobSpec& job = *hello.mutable_job();
-  job.set_name(options_.job);
-  job.set_workers(options_.world_size);
-  job.set_push_codec(options_.push_codec);
-  job.set_publish_codec(options_.publish_codec);
-  FillOptimizer(options_.optimizer, *job.mutable_optimizer());
-  job.set_clip_global_norm(options_.clip_global_norm);
-  job.set_skip_nonfinite_steps(options_.nonfinite_steps == NonfiniteSteps::kSkip);
-  return message;
-}
-
 absl::Status Session::Impl::Start() {
-  v1::MemberMessage hello = Hello();
+  std::vector<TensorOptions> tensors;
   {
     absl::MutexLock lock(&mutex_);
     if (phase_ != Phase::kDeclaring || stream_ != nullptr) {
       return absl::FailedPreconditionError("the session was started before");
     }
     if (tensors_.empty()) return absl::FailedPreconditionError("no tensor is declared");
-    for (const Tensor& tensor : tensors_) {
-      v1::TensorSpec& spec = *hello.mutable_worker_hello()->mutable_job()->add_tensors();
-      spec.set_name(tensor.options.name);
-      for (const uint64_t size : tensor.options.shape) spec.add_shape(size);
-      spec.set_learning_rate_scale(tensor.options.learning_rate_scale);
-      if (tensor.options.weight_decay)
-        spec.set_weight_decay(*tensor.options.weight_decay);
-    }
+    for (const Tensor& tensor : tensors_) tensors.push_back(tensor.options);
   }
   SYNCLINE_ASSIGN_OR_RETURN(
       stream_, AttachStream::Open(
@@ -217,7 +132,7 @@ absl::Status Session::Impl::Start() {
                     .timeouts = timeouts_},
                    {.on_message = [this](const auto& message) { OnMessage(message); },
                     .on_end = [this](const absl::Status& status) { Fail(status); }}));
-  stream_->Send(hello);
+  stream_->Send(MakeHello(options_, tensors));
   heart_ = std::thread([this] { BeatUntilOver(); });
   const absl::Status started = AwaitStart();
   if (!started.ok()) Stop(absl::ZeroDuration());
@@ -277,16 +192,7 @@ absl::Status Session::Impl::StartDataPlane() {
       tensor.version = welcome->first_step();
     }
   }
-  const auto& placement = welcome->shard_of_block();
-  const bool placement_fits =
-      static_cast<size_t>(placement.size()) == CutIntoBlocks(elements).size() &&
-      std::all_of(placement.begin(), placement.end(), [&](uint32_t shard) {
-        return shard < static_cast<uint32_t>(welcome->shard_addresses_size());
-      });
-  if (!placement_fits) {
-    return absl::InternalError(
-        "the coordinator's placement does not fit the declared tensors");
-  }
+  SYNCLINE_RETURN_IF_ERROR(CheckPlacement(*welcome, elements));
   SYNCLINE_ASSIGN_OR_RETURN(ExchangeOptions exchange, MakeExchangeOptions(*welcome));
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort coordinator,
                             ParseHostPort(options_.coordinator));
@@ -562,7 +468,7 @@ Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Session::~Session() = default;
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Create(const SessionOptions& options) {
-  SYNCLINE_RETURN_IF_ERROR(CheckOptions(options));
+  SYNCLINE_RETURN_IF_ERROR(CheckSessionOptions(options));
   return std::unique_ptr<Session>(new Session(std::make_unique<Impl>(options)));
 }
 

@@ -1,0 +1,30 @@
+// What a session asks of the coordinator: its options and tensors, checked and put into a
+// hello.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "proto/coordinator.pb.h"
+#include "worker/client/session.h"
+
+namespace syncline {
+
+// InvalidArgument names the option, its value and what is allowed.
+absl::Status CheckSessionOptions(const SessionOptions& options);
+
+// InvalidArgument for a bad name, or a shape that is not one of `elements` elements.
+absl::Status CheckTensor(const TensorOptions& tensor, size_t elements);
+
+// The first message on the control stream: who we are and which job we mean.
+v1::MemberMessage MakeHello(const SessionOptions& options,
+                            const std::vector<TensorOptions>& tensors);
+
+// Internal when the coordinator's placement does not name one of its shards for each
+// block of tensors with so many elements.
+absl::Status CheckPlacement(const v1::WorkerWelcome& welcome,
+                            const std::vector<uint64_t>& elements);
+
+}  // namespace syncline

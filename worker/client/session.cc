@@ -17,6 +17,12 @@
 #include "worker/client/job_request.h"
 
 namespace syncline {
+namespace {
+
+// A process that missed so many of its own heartbeats did not run meanwhile.
+constexpr int kStandstillBeats = 3;
+
+}  // namespace
 class Session::Impl {
  public:
   explicit Impl(const SessionOptions& options)
@@ -301,12 +307,12 @@ void Session::Impl::Fail(const absl::Status& status) {
       status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
   // A process that was stopped finds its connection dead before it can read why.
   const absl::Duration silent = std::max(longest_silence_, absl::Now() - last_beat_);
-  if (absl::IsUnavailable(status) && silent > timeouts_.lease) {
+  if (absl::IsUnavailable(status) &&
+      silent > kStandstillBeats * timeouts_.heartbeat_interval) {
     status_ = absl::AbortedError(
         absl::StrCat("worker ", options_.rank, " was dropped from job '", options_.job,
                      "': it stood still for ",
                      absl::FormatDuration(absl::Trunc(silent, absl::Milliseconds(1))),
-                     ", longer than the lease of ", absl::FormatDuration(timeouts_.lease),
                      "; connect again to rejoin"));
   }
   changed_.SignalAll();

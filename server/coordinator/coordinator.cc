@@ -130,8 +130,7 @@ void Coordinator::Impl::BeginJobs() {
   for (const auto& [name, job] : jobs_) job->MaybeBegin(servers, outputs_);
 }
 
-// ---- Servers
-// -----------------------------------------------------------------------------------
+// ---- Servers ----
 
 void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello& hello) {
   const bool is_taken =
@@ -206,8 +205,7 @@ void Coordinator::Impl::LoseServer(uint32_t number, const std::string& reason) {
   for (const auto& [name, job] : jobs_) job->OnServerLost(number, outputs_);
 }
 
-// ---- Workers
-// -----------------------------------------------------------------------------------
+// ---- Workers ----
 
 void Coordinator::Impl::OnWorkerHello(ConnectionId connection, const WorkerHello& hello) {
   if (const absl::Status valid = ValidateJob(hello.job); !valid.ok()) {
@@ -250,8 +248,7 @@ void Coordinator::Impl::OnTick() {
   for (const auto& [name, job] : jobs_) job->Tick(now_, servers_.size(), outputs_);
 }
 
-// ---- State and status
-// -----------------------------------------------------------------------------
+// ---- State and status ----
 
 std::string Coordinator::Impl::State() const {
   return nlohmann::json{{"version", kStateVersion},

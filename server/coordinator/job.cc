@@ -45,8 +45,7 @@ void Job::ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) co
     outputs.push_back(ToMember{server.connection, body});
 }
 
-// ---- Workers come
-// ------------------------------------------------------------------------------
+// ---- Workers come ----
 
 absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
                         absl::Duration now, CoordinatorOutputs& outputs) {
@@ -123,8 +122,7 @@ void Job::OnConfigured(uint32_t server, CoordinatorOutputs& outputs) {
   MaybeChangeEpoch(outputs);
 }
 
-// ---- Epochs
-// -------------------------------------------------------------------------------------
+// ---- Epochs ----
 
 bool Job::MembershipDiffers() const {
   if (workers_.size() != committed_.size()) return true;
@@ -227,8 +225,7 @@ void Job::Welcome(const Worker& worker, bool is_seeder,
   outputs.push_back(ToMember{worker.connection, std::move(welcome)});
 }
 
-// ---- Workers speak, wait and go
-// --------------------------------------------------------------------
+// ---- Workers speak, wait and go ----
 
 void Job::OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now) {
   Worker& worker = workers_.at(rank);
@@ -307,8 +304,7 @@ void Job::OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs) {
             outputs);
 }
 
-// ---- Time and ends
-// -------------------------------------------------------------------------------
+// ---- Time and ends ----
 
 void Job::Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& outputs) {
   if (phase_ == Phase::kOver) return;

@@ -97,7 +97,7 @@ class Session::Impl {
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t members_ ABSL_GUARDED_BY(mutex_) = 0;
   int waiters_ ABSL_GUARDED_BY(mutex_) = 0;  // user threads blocked on other members
-  absl::Time last_beat_ ABSL_GUARDED_BY(mutex_) = absl::InfiniteFuture();  // none yet
+  absl::Time last_beat_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Duration longest_silence_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
   uint64_t barriers_entered_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t barriers_released_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -128,6 +128,7 @@ absl::Status Session::Impl::Start() {
     }
     if (tensors_.empty()) return absl::FailedPreconditionError("no tensor is declared");
     for (const Tensor& tensor : tensors_) tensors.push_back(tensor.options);
+    last_beat_ = absl::Now();
   }
   SYNCLINE_ASSIGN_OR_RETURN(
       stream_, AttachStream::Open(
@@ -222,8 +223,7 @@ absl::Status Session::Impl::StartDataPlane() {
   return status_;
 }
 
-// ---- Control plane
-// --------------------------------------------------------------------------
+// ---- Control plane ----
 
 void Session::Impl::OnMessage(const v1::CoordinatorMessage& message) {
   switch (message.body_case()) {
@@ -319,8 +319,7 @@ void Session::Impl::Fail(const absl::Status& status) {
   over_.SignalAll();
 }
 
-// ---- Data plane
-// -----------------------------------------------------------------------------
+// ---- Data plane ----
 
 void Session::Impl::OnReady(uint32_t tensor) {
   absl::MutexLock lock(&mutex_);
@@ -420,8 +419,7 @@ SessionStats Session::Impl::Stats() {
   return stats;
 }
 
-// ---- Barrier and goodbye
-// ----------------------------------------------------------------------
+// ---- Barrier and goodbye ----
 
 absl::Status Session::Impl::Barrier() {
   v1::MemberMessage message;
@@ -445,8 +443,6 @@ absl::Status Session::Impl::Leave() {
     absl::MutexLock lock(&mutex_);
     SYNCLINE_RETURN_IF_ERROR(CheckRunning());
     phase_ = Phase::kOver;
-    changed_.SignalAll();
-    over_.SignalAll();
   }
   v1::MemberMessage message;
   message.mutable_leave();
@@ -467,8 +463,7 @@ void Session::Impl::Stop(absl::Duration grace) {
   if (data_plane_ != nullptr) data_plane_->Stop();
 }
 
-// ---- Facade
-// -------------------------------------------------------------------------------------
+// ---- Facade ----
 
 Session::Session(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Session::~Session() = default;

@@ -41,6 +41,33 @@ void WriteJob(const JobSpec& spec, v1::JobSpec& out) {
   }
 }
 
+void WriteCommit(const CommitEpoch& commit, v1::CommitEpoch& out) {
+  out.set_job(commit.job);
+  out.set_epoch(commit.epoch);
+  out.set_reason(commit.reason);
+  for (const MemberRecord& member : commit.members) {
+    v1::Member& written = *out.add_members();
+    written.set_rank(member.rank);
+    written.set_incarnation(member.incarnation);
+    written.set_first_step(member.first_step);
+    written.set_session_key(member.session_key);
+  }
+}
+
+void WriteWelcome(const WorkerWelcome& welcome, v1::WorkerWelcome& out) {
+  out.set_job(welcome.job);
+  out.set_incarnation(welcome.incarnation);
+  out.set_session_key(welcome.session_key);
+  out.set_epoch(welcome.epoch);
+  out.set_first_step(welcome.first_step);
+  out.set_seeder(welcome.seeder);
+  out.set_members(welcome.members);
+  for (const std::string& address : welcome.shard_addresses) {
+    out.add_shard_addresses(address);
+  }
+  for (const uint32_t shard : welcome.shard_of_block) out.add_shard_of_block(shard);
+}
+
 }  // namespace
 
 JobSpec FromProto(const v1::JobSpec& in) {
@@ -261,17 +288,7 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body) {
                    message.mutable_prepare_epoch()->set_epoch(prepare.epoch);
                  },
                  [&](const CommitEpoch& commit) {
-                   v1::CommitEpoch& out = *message.mutable_commit_epoch();
-                   out.set_job(commit.job);
-                   out.set_epoch(commit.epoch);
-                   out.set_reason(commit.reason);
-                   for (const MemberRecord& member : commit.members) {
-                     v1::Member& written = *out.add_members();
-                     written.set_rank(member.rank);
-                     written.set_incarnation(member.incarnation);
-                     written.set_first_step(member.first_step);
-                     written.set_session_key(member.session_key);
-                   }
+                   WriteCommit(commit, *message.mutable_commit_epoch());
                  },
                  [&](const StepDecision& decision) {
                    v1::StepDecision& out = *message.mutable_step_decision();
@@ -288,18 +305,7 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body) {
                    message.mutable_waiting()->set_reason(waiting.reason);
                  },
                  [&](const WorkerWelcome& welcome) {
-                   v1::WorkerWelcome& out = *message.mutable_worker_welcome();
-                   out.set_job(welcome.job);
-                   out.set_incarnation(welcome.incarnation);
-                   out.set_session_key(welcome.session_key);
-                   out.set_epoch(welcome.epoch);
-                   out.set_first_step(welcome.first_step);
-                   out.set_seeder(welcome.seeder);
-                   out.set_members(welcome.members);
-                   for (const std::string& address : welcome.shard_addresses)
-                     out.add_shard_addresses(address);
-                   for (const uint32_t shard : welcome.shard_of_block)
-                     out.add_shard_of_block(shard);
+                   WriteWelcome(welcome, *message.mutable_worker_welcome());
                  },
                  [&](const EpochChanged& change) {
                    v1::EpochChanged& out = *message.mutable_epoch_changed();

@@ -13,6 +13,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -29,7 +30,10 @@ struct ContributionKey {
   uint32_t incarnation = 0;
   uint64_t step = 0;
 
-  auto operator<=>(const ContributionKey&) const = default;
+  bool operator<(const ContributionKey& other) const {
+    return std::tie(rank, incarnation, step) <
+           std::tie(other.rank, other.incarnation, other.step);
+  }
 };
 
 class Reference {

@@ -1,0 +1,319 @@
+// The coordinator with hand-made members and times: who is told what, and when.
+#include "server/coordinator/coordinator.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr absl::Duration kFailureTimeout = absl::Seconds(10);
+
+JobSpec TwoTensors(uint32_t workers) {
+  JobSpec job;
+  job.name = "job";
+  job.workers = workers;
+  job.tensors = {{.name = "a", .shape = {100}}, {.name = "b", .shape = {3, 4}}};
+  return job;
+}
+
+// Keeps what each connection was told; servers answer by themselves.
+class CoordinatorTest : public ::testing::Test {
+ protected:
+  static std::unique_ptr<Coordinator> NewCoordinator() {
+    return std::make_unique<Coordinator>(
+        CoordinatorOptions{Timeouts::Derive(kFailureTimeout), 1});
+  }
+
+  void Say(ConnectionId connection, MemberBody body) {
+    Take(coordinator_->Apply(FromMember{connection, std::move(body)}, now_));
+  }
+
+  void PassTime(absl::Duration duration) {
+    now_ += duration;
+    Take(coordinator_->Apply(Tick{}, now_));
+  }
+
+  // Beats on all `alive` connections while `duration` passes.
+  void PassTimeBeating(absl::Duration duration, const std::vector<ConnectionId>& alive) {
+    for (absl::Duration end = now_ + duration; now_ < end;) {
+      for (const ConnectionId connection : alive) Say(connection, beats_[connection]);
+      PassTime(absl::Seconds(1));
+    }
+  }
+
+  void Take(CoordinatorOutputs outputs) {
+    for (CoordinatorOutput& output : outputs) {
+      if (auto* message = std::get_if<ToMember>(&output)) {
+        told_[message->connection].push_back(message->body);
+        Answer(message->connection, message->body);
+      }
+      if (auto* close = std::get_if<CloseMember>(&output)) {
+        closed_[close->connection] = close->status;
+      }
+      if (auto* persist = std::get_if<PersistState>(&output)) state_ = persist->state;
+    }
+  }
+
+  void Answer(ConnectionId connection, const CoordinatorBody& body) {
+    if (!servers_answer_) return;
+    if (const auto* job = std::get_if<ConfigureJob>(&body)) {
+      Say(connection, JobConfigured{job->job});
+    }
+    if (const auto* prepare = std::get_if<PrepareEpoch>(&body)) {
+      Say(connection,
+          EpochPrepared{prepare->job, prepare->epoch, next_step_[connection]});
+    }
+    if (const auto* commit = std::get_if<CommitEpoch>(&body)) {
+      Say(connection, EpochCommitted{commit->job, commit->epoch});
+    }
+  }
+
+  void AttachServer(ConnectionId connection) {
+    Say(connection, ServerHello{absl::StrCat("server", connection), {"address"}, "sysv"});
+  }
+
+  void Hello(ConnectionId connection, uint32_t rank, uint32_t workers = 2) {
+    Say(connection, WorkerHello{.job = TwoTensors(workers),
+                                .rank = rank,
+                                .run_id = "run",
+                                .name = absl::StrCat("worker", rank),
+                                .session_key = 1000 + connection});
+  }
+
+  template <typename Body>
+  std::optional<Body> Last(ConnectionId connection) const {
+    const auto told = told_.find(connection);
+    if (told == told_.end()) return std::nullopt;
+    for (auto body = told->second.rbegin(); body != told->second.rend(); ++body) {
+      if (const auto* found = std::get_if<Body>(&*body)) return *found;
+    }
+    return std::nullopt;
+  }
+
+  // A running job: server on connection 1, ranks 0 and 1 on 10 and 11.
+  void Begin() {
+    AttachServer(1);
+    Hello(10, 0);
+    Hello(11, 1);
+  }
+
+  std::unique_ptr<Coordinator> coordinator_ = NewCoordinator();
+  absl::Duration now_ = absl::Seconds(100);
+  bool servers_answer_ = true;
+  std::map<ConnectionId, uint64_t> next_step_;
+  std::map<ConnectionId, Heartbeat> beats_;
+  std::map<ConnectionId, std::vector<CoordinatorBody>> told_;
+  std::map<ConnectionId, absl::Status> closed_;
+  std::string state_;
+};
+
+TEST_F(CoordinatorTest, SaysWhoIsMissingUntilAllAreThere) {
+  AttachServer(1);
+  Hello(10, 0);
+  ASSERT_TRUE(Last<Waiting>(10).has_value());
+  EXPECT_THAT(Last<Waiting>(10)->reason, HasSubstr("waiting for worker 2 of 2"));
+  EXPECT_FALSE(Last<WorkerWelcome>(10).has_value());
+  Hello(11, 1);
+  ASSERT_TRUE(Last<WorkerWelcome>(10).has_value());
+  ASSERT_TRUE(Last<WorkerWelcome>(11).has_value());
+}
+
+TEST_F(CoordinatorTest, WaitsForServersToo) {
+  Hello(10, 0, 1);
+  EXPECT_THAT(Last<Waiting>(10)->reason, HasSubstr("waiting for server 1 of 1"));
+  AttachServer(1);
+  EXPECT_TRUE(Last<WorkerWelcome>(10).has_value());
+}
+
+TEST_F(CoordinatorTest, LowestRankOfTheFirstEpochSeeds) {
+  Begin();
+  EXPECT_TRUE(Last<WorkerWelcome>(10)->seeder);
+  EXPECT_FALSE(Last<WorkerWelcome>(11)->seeder);
+  EXPECT_EQ(Last<WorkerWelcome>(11)->first_step, 0u);
+  EXPECT_EQ(Last<CommitEpoch>(1)->members.size(), 2u);
+}
+
+TEST_F(CoordinatorTest, JoinerBeginsAtTheFirstStepThatNoServerHasCompleted) {
+  Take(coordinator_->Apply(Tick{}, now_));
+  AttachServer(1);
+  AttachServer(2);
+  Hello(10, 0, 1);
+  next_step_ = {{1, 41}, {2, 42}};
+  Hello(12, 7, 1);
+  ASSERT_TRUE(Last<WorkerWelcome>(12).has_value());
+  EXPECT_EQ(Last<WorkerWelcome>(12)->first_step, 42u);
+  EXPECT_FALSE(Last<WorkerWelcome>(12)->seeder);
+  EXPECT_EQ(Last<EpochChanged>(10)->members, 2u);
+}
+
+TEST_F(CoordinatorTest, WhatHappensDuringAChangeGoesIntoTheNext) {
+  Begin();
+  servers_answer_ = false;
+  Hello(12, 2);
+  const PrepareEpoch prepare = *Last<PrepareEpoch>(1);
+  Say(10, Leave{});
+  EXPECT_EQ(Last<PrepareEpoch>(1)->epoch, prepare.epoch) << "one change at a time";
+  Say(1, EpochPrepared{prepare.job, prepare.epoch - 1, 99});  // of an earlier change
+  EXPECT_NE(Last<CommitEpoch>(1)->epoch, prepare.epoch);
+  servers_answer_ = true;
+  Say(1, EpochPrepared{prepare.job, prepare.epoch, 5});
+  EXPECT_EQ(Last<WorkerWelcome>(12)->first_step, 5u);
+  EXPECT_EQ(Last<CommitEpoch>(1)->members.size(), 2u);
+}
+
+TEST_F(CoordinatorTest, SilentWorkerIsDroppedAndToldWhy) {
+  Begin();
+  PassTimeBeating(absl::Seconds(6), {1, 10});
+  ASSERT_TRUE(closed_.contains(11));
+  EXPECT_TRUE(absl::IsAborted(closed_[11]));
+  EXPECT_THAT(std::string(closed_[11].message()), HasSubstr("no heartbeat for 5s"));
+  EXPECT_EQ(Last<CommitEpoch>(1)->members.size(), 1u);
+  EXPECT_FALSE(closed_.contains(10));
+}
+
+TEST_F(CoordinatorTest, HungWorkerIsDroppedOnlyWhenSomebodyWaitsForIt) {
+  Begin();
+  PassTimeBeating(kFailureTimeout * 6, {1, 10, 11});
+  EXPECT_TRUE(closed_.empty());
+  beats_[10].waiting = true;
+  PassTimeBeating(kFailureTimeout * 6, {1, 10, 11});
+  ASSERT_TRUE(closed_.contains(11));
+  EXPECT_THAT(std::string(closed_[11].message()), HasSubstr("no progress"));
+  EXPECT_FALSE(closed_.contains(10));
+}
+
+TEST_F(CoordinatorTest, BrokenConnectionIsForgivenWhenTheRankComesBack) {
+  Begin();
+  const uint32_t before = Last<WorkerWelcome>(11)->incarnation;
+  Say(11, Disconnected{});
+  Hello(12, 1);
+  ASSERT_TRUE(Last<WorkerWelcome>(12).has_value());
+  EXPECT_GT(Last<WorkerWelcome>(12)->incarnation, before);
+}
+
+TEST_F(CoordinatorTest, BrokenConnectionIsADeathAfterAQuarterOfTheFailureTimeout) {
+  Begin();
+  Say(11, Disconnected{});
+  PassTimeBeating(absl::Seconds(2), {1, 10});
+  EXPECT_EQ(Last<CommitEpoch>(1)->members.size(), 2u);
+  PassTimeBeating(absl::Seconds(2), {1, 10});
+  EXPECT_EQ(Last<CommitEpoch>(1)->members.size(), 1u);
+}
+
+TEST_F(CoordinatorTest, TakenRankOtherRunAndOtherTensorsAreRefused) {
+  Begin();
+  Hello(12, 1);
+  EXPECT_EQ(FailureOf(closed_[12]), Failure::kJobRefused);
+  Say(13, WorkerHello{.job = TwoTensors(2), .rank = 5, .run_id = "other", .name = "x"});
+  EXPECT_EQ(FailureOf(closed_[13]), Failure::kJobRefused);
+  JobSpec other = TwoTensors(2);
+  other.tensors[1].shape = {4, 3};
+  Say(14, WorkerHello{.job = other, .rank = 5, .run_id = "run", .name = "x"});
+  EXPECT_THAT(std::string(closed_[14].message()), HasSubstr("tensor 'b' is [3, 4]"));
+  EXPECT_FALSE(closed_.contains(11)) << "nobody else is disturbed";
+}
+
+TEST_F(CoordinatorTest, InvalidJobsAreRefusedAndLeaveNothing) {
+  JobSpec bad = TwoTensors(1);
+  bad.push_codec = "bf17";
+  Say(10, WorkerHello{.job = bad, .name = "x"});
+  EXPECT_THAT(std::string(closed_[10].message()), HasSubstr("did you mean 'bf16'"));
+  bad = TwoTensors(1);
+  bad.tensors[1].name = "a";
+  Say(11, WorkerHello{.job = bad, .name = "x"});
+  EXPECT_TRUE(absl::IsInvalidArgument(closed_[11]));
+  EXPECT_TRUE(coordinator_->View(now_).jobs.empty());
+}
+
+TEST_F(CoordinatorTest, LastLeaverEndsTheJobAndFreesItsName) {
+  Begin();
+  Say(10, Leave{});
+  EXPECT_TRUE(closed_[10].ok());
+  Say(11, Leave{});
+  ASSERT_TRUE(Last<DropJob>(1).has_value());
+  const uint32_t first = Last<WorkerWelcome>(10)->job;
+  Hello(20, 0, 1);
+  ASSERT_TRUE(Last<WorkerWelcome>(20).has_value());
+  EXPECT_NE(Last<WorkerWelcome>(20)->job, first);
+}
+
+TEST_F(CoordinatorTest, LostServerFailsItsJobs) {
+  Begin();
+  Say(1, Disconnected{});
+  EXPECT_EQ(FailureOf(closed_[10]), Failure::kRetryable);
+  EXPECT_THAT(Last<JobFailed>(11)->reason, HasSubstr("server 0 (server1) is lost"));
+  EXPECT_EQ(coordinator_->View(now_).jobs[0].phase, "failed");
+}
+
+TEST_F(CoordinatorTest, BarrierOpensWhenAllMembersAreInOrGone) {
+  Begin();
+  Say(10, BarrierEntered{3});
+  EXPECT_FALSE(Last<BarrierReleased>(10).has_value());
+  Say(11, BarrierEntered{0});
+  EXPECT_EQ(Last<BarrierReleased>(10)->barrier, 3u);
+  EXPECT_EQ(Last<BarrierReleased>(11)->barrier, 0u);
+  Say(10, BarrierEntered{4});
+  Say(11, Leave{});
+  EXPECT_EQ(Last<BarrierReleased>(10)->barrier, 4u);
+}
+
+TEST_F(CoordinatorTest, DecisionComesWhenAllBlocksHaveReported) {
+  AttachServer(1);
+  JobSpec job = TwoTensors(1);
+  job.clip_global_norm = 1.0;
+  job.skip_nonfinite_steps = true;
+  Say(10, WorkerHello{.job = job, .name = "x"});
+  const uint32_t id = Last<WorkerWelcome>(10)->job;
+  Say(1, BlockFigures{id, 1, 0, {9.0}, true});
+  Say(1, BlockFigures{id, 1, 0, {9.0}, true});  // a repetition counts once
+  EXPECT_FALSE(Last<StepDecision>(1).has_value());
+  Say(1, BlockFigures{id, 0, 0, {16.0}, true});
+  EXPECT_FLOAT_EQ(Last<StepDecision>(1)->gradient_scale, 1.0 / (5.0 + 1e-6));
+  Say(1, BlockFigures{id, 0, 1, {1.0}, true});
+  Say(1, BlockFigures{id, 1, 1, {1.0}, false});
+  EXPECT_TRUE(Last<StepDecision>(1)->skip);
+}
+
+TEST_F(CoordinatorTest, CountersGoOnAfterARestart) {
+  Begin();
+  auto again = NewCoordinator();
+  ASSERT_TRUE(again->Restore(state_).ok());
+  const uint64_t epoch = Last<CommitEpoch>(1)->epoch;
+  const uint32_t incarnation = Last<WorkerWelcome>(11)->incarnation;
+  coordinator_ = std::move(again);
+  told_.clear();
+  Begin();
+  EXPECT_GT(Last<CommitEpoch>(1)->epoch, epoch);
+  EXPECT_GT(Last<WorkerWelcome>(10)->incarnation, incarnation);
+  for (const char* bad : {"", "{", "[]", "{\"version\": 7}", "{\"version\": 1}"}) {
+    EXPECT_EQ(FailureOf(coordinator_->Restore(bad)), Failure::kStateUnusable) << bad;
+  }
+}
+
+TEST_F(CoordinatorTest, StrangersChangeNothing) {
+  Begin();
+  const size_t before = told_[10].size() + told_[11].size() + told_[1].size();
+  Say(99, Heartbeat{});
+  Say(99, EpochPrepared{1, 1, 7});
+  Say(99, Leave{});
+  Say(1, BlockFigures{77, 0, 0, {1.0}, true});
+  Say(1, EpochCommitted{1, 12345});
+  Say(10, JobConfigured{1});
+  EXPECT_EQ(told_[10].size() + told_[11].size() + told_[1].size(), before);
+  EXPECT_TRUE(closed_.empty());
+}
+
+}  // namespace
+}  // namespace syncline

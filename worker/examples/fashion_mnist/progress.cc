@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 
 #include "absl/strings/str_cat.h"
@@ -30,7 +31,7 @@ std::string Eta(const Progress& progress) {
   const int64_t done = progress.step - progress.first_step;
   if (done <= 0) return "--:--";
   const int64_t left = progress.total_steps - progress.step;
-  const auto seconds = static_cast<int64_t>(progress.seconds / done * left + 0.5);
+  const auto seconds = std::llround(progress.seconds / done * left);
   return absl::StrFormat("%d:%02d", seconds / 60, seconds % 60);
 }
 

@@ -173,10 +173,10 @@ const char* ResultName(Check::Result result) {
 
 Check JudgeCpu(const MachineInfo& machine) {
   Check check = {"cpu", Check::kOk,
-                 absl::StrFormat("%d cores, %s, one thread copies %.1f GB/s",
+                 absl::StrFormat("%d cores, kernels for %s, one thread copies %.1f GB/s",
                                  machine.cores, machine.isa, machine.copy_gbs),
                  ""};
-  if (machine.isa == "x86-64" || machine.isa == "x86-64-v2") {
+  if (machine.isa == "x86-64-v2") {
     check.result = Check::kWarn;
     check.fix =
         "kernels are fast from x86-64-v3 (AVX2) on; let the virtual machine pass it "

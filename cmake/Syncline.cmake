@@ -8,7 +8,8 @@
 #   syncline_executable(NAME syncline DEPS cli)
 #       main.cc of the folder; the binary lands in the root of the build tree
 #
-# SOURCES replaces the glob. Tests also take LABELS (one of unit, the default, integration and slow) and
+# SOURCES replaces the glob. ISAS runs a test once more for each lower instruction-set level (comm/base/isa.h).
+# Tests also take LABELS (one of unit, the default, integration and slow) and
 # TIMEOUT (seconds per TEST, default 120). CI runs the sanitizers on the label unit. Integration tests run alone:
 # they start processes whose timeouts a busy neighbour would upset.
 
@@ -54,7 +55,7 @@ function(syncline_executable)
 endfunction()
 
 function(syncline_test)
-  cmake_parse_arguments(ARG "" "NAME;LABELS;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "ISAS" "NAME;LABELS;TIMEOUT" "SOURCES;DEPS" ${ARGN})
   if(NOT SYNCLINE_TESTS)
     return()
   endif()
@@ -84,4 +85,11 @@ function(syncline_test)
     DISCOVERY_MODE PRE_TEST
     DISCOVERY_TIMEOUT 60
     PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${serial})
+  if(ARG_ISAS AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
+    foreach(isa v2 v3)
+      add_test(NAME "${ARG_NAME} on x86-64-${isa}" COMMAND ${ARG_NAME} --gtest_brief=1)
+      set_tests_properties("${ARG_NAME} on x86-64-${isa}" PROPERTIES
+        ENVIRONMENT SYNCLINE_ISA=${isa} LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})
+    endforeach()
+  endif()
 endfunction()

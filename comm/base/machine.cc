@@ -8,6 +8,7 @@
 
 #include "comm/base/buffer.h"
 #include "comm/base/check.h"
+#include "comm/base/isa.h"
 
 namespace syncline {
 namespace {
@@ -19,29 +20,6 @@ int UsableCores() {
   cpu_set_t usable;
   if (sched_getaffinity(0, sizeof(usable), &usable) != 0) return 1;
   return CPU_COUNT(&usable);
-}
-
-// The architecture levels of the x86-64 psABI, as far as they differ in what our kernels
-// use.
-std::string DetectIsa() {
-#if defined(__x86_64__)
-  if (!__builtin_cpu_supports("sse4.2") || !__builtin_cpu_supports("popcnt"))
-    return "x86-64";
-  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
-      !__builtin_cpu_supports("bmi2")) {
-    return "x86-64-v2";
-  }
-  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
-      !__builtin_cpu_supports("avx512cd") || !__builtin_cpu_supports("avx512dq") ||
-      !__builtin_cpu_supports("avx512vl")) {
-    return "x86-64-v3";
-  }
-  return "x86-64-v4";
-#elif defined(__aarch64__)
-  return "arm64";
-#else
-  return "unknown";
-#endif
 }
 
 // libc's memcpy writes around the cache when the copy is far larger than it, as streaming
@@ -68,7 +46,9 @@ double MeasureCopyGbs() {
 
 }  // namespace
 
-MachineInfo DescribeMachine() { return {UsableCores(), DetectIsa(), 0}; }
+MachineInfo DescribeMachine() {
+  return {UsableCores(), std::string(IsaName(ActiveIsa())), 0};
+}
 
 MachineInfo MeasureMachine() {
   MachineInfo machine = DescribeMachine();

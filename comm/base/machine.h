@@ -9,8 +9,7 @@ namespace syncline {
 struct MachineInfo {
   // Cores this process may run on (its affinity mask), not those of the host.
   int cores = 0;
-  // The highest of x86-64, x86-64-v2, x86-64-v3, x86-64-v4 that the CPU has; arm64;
-  // unknown.
+  // Instruction-set level that the kernels use (comm/base/isa.h).
   std::string isa;
   // Bytes read plus bytes written per second, in 1e9, of one thread that copies 256 MiB:
   // the bound of every memory-bound kernel. The best of several copies.

@@ -84,7 +84,8 @@ class TransportContract : public ::testing::TestWithParam<RigFactory> {
   }
 
   std::unique_ptr<Endpoint> Connect(int from, int to, ConnectOptions options = {}) {
-    auto endpoint = rig_->transport(from).Connect(rig_->transport(to).address(), options);
+    auto endpoint =
+        rig_->transport(from).Connect(rig_->transport(to).address(), std::move(options));
     EXPECT_TRUE(endpoint.ok()) << endpoint.status();
     return *std::move(endpoint);
   }

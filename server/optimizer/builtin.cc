@@ -1,6 +1,15 @@
+// The list of optimizers, and what applies to all of them: validation of names and
+// options, group options, wrappers.
+#include <algorithm>
+#include <array>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/check.h"
+#include "comm/base/nearest.h"
 #include "comm/base/status.h"
-#include "server/optimizer/adamw.h"
+#include "server/optimizer/adam.h"
 #include "server/optimizer/optimizer.h"
+#include "server/optimizer/option_ranges.h"
 #include "server/optimizer/sgd.h"
 
 namespace syncline {
@@ -8,23 +17,69 @@ namespace {
 
 struct Entry {
   std::string_view name;
-  std::unique_ptr<Optimizer> (*make)(const OptimizerSettings&);
+  std::span<const OptionSpec> (*options)();
+  std::unique_ptr<Optimizer> (*make)(const OptionValues&);
+  absl::Status (*check)(const OptionValues&) = nullptr;  // what the table cannot say
 };
-constexpr Entry kOptimizers[] = {{"sgd", MakeSgd}, {"adamw", MakeAdamW}};
-constexpr std::string_view kNames[] = {kOptimizers[0].name, kOptimizers[1].name};
-static_assert(std::size(kNames) == std::size(kOptimizers));
+
+constexpr std::array kOptimizers = {
+    Entry{"sgd", SgdOptions, MakeSgd, CheckSgd},
+    Entry{"adam", AdamOptions, MakeAdam},
+    Entry{"adamw", AdamWOptions, MakeAdamW},
+};
+
+constexpr auto kNames = [] {
+  std::array<std::string_view, kOptimizers.size()> names;
+  std::ranges::transform(kOptimizers, names.begin(), &Entry::name);
+  return names;
+}();
+
+const Entry* FindEntry(std::string_view name) {
+  const auto found = std::ranges::find(kOptimizers, name, &Entry::name);
+  return found == kOptimizers.end() ? nullptr : &*found;
+}
+
+absl::Status Validate(const OptimizerSettings& settings, const OptionValues& values) {
+  const Entry* entry = FindEntry(settings.name);
+  if (entry == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("unknown optimizer '", settings.name, "'; did you mean '",
+                     std::string(NearestName(settings.name, kNames)), "'?"));
+  }
+  SYNCLINE_RETURN_IF_ERROR(ValidateOptions("optimizer '" + settings.name + "'",
+                                           OptionsOf(settings.name), values));
+  return entry->check == nullptr ? absl::OkStatus() : entry->check(values);
+}
 
 }  // namespace
 
 std::span<const std::string_view> OptimizerNames() { return kNames; }
 
+std::vector<OptionSpec> OptionsOf(std::string_view name) {
+  const Entry* entry = FindEntry(name);
+  SYNCLINE_CHECK(entry != nullptr);
+  const auto own = entry->options();
+  return {own.begin(), own.end()};
+}
+
+absl::Status ValidateOptimizer(const OptimizerSettings& settings) {
+  return Validate(settings, settings.options);
+}
+
+absl::Status ValidateGroup(const OptimizerSettings& settings, const GroupOptions& group) {
+  constexpr OptionSpec kScale = {
+      .name = "learning_rate_scale", .standard = 1, .most = kMostRate};
+  SYNCLINE_RETURN_IF_ERROR(
+      ValidateOptions("parameter group", std::span(&kScale, 1),
+                      {{std::string(kScale.name), group.learning_rate_scale}}));
+  return Validate(settings, Merge(settings.options, group.options));
+}
+
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(
-    const OptimizerSettings& settings) {
-  SYNCLINE_RETURN_IF_ERROR(ValidateSettings(settings));
-  for (const Entry& entry : kOptimizers) {
-    if (entry.name == settings.name) return entry.make(settings);
-  }
-  return absl::InternalError("an optimizer name passed validation but has no factory");
+    const OptimizerSettings& settings, const GroupOptions& group) {
+  SYNCLINE_RETURN_IF_ERROR(ValidateOptimizer(settings));
+  SYNCLINE_RETURN_IF_ERROR(ValidateGroup(settings, group));
+  return FindEntry(settings.name)->make(Merge(settings.options, group.options));
 }
 
 }  // namespace syncline

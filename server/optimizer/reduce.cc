@@ -3,7 +3,7 @@
 #include <array>
 #include <cstddef>
 
-#include "comm/base/dispatch.h"
+#include "comm/base/isa.h"
 
 namespace syncline {
 namespace {
@@ -11,8 +11,7 @@ namespace {
 // Two AVX-512 registers of doubles hide the latency of the addition.
 constexpr size_t kLanes = 16;
 
-SYNCLINE_MULTIVERSION void AddSquares(size_t rows, const float* __restrict values,
-                                      double* __restrict sums) {
+SYNCLINE_KERNEL void AddSquaresBody(size_t rows, const float* values, double* sums) {
   double lanes[kLanes] = {};
   for (size_t row = 0; row < rows; ++row) {
     for (size_t lane = 0; lane < kLanes; ++lane) {
@@ -28,7 +27,7 @@ SYNCLINE_MULTIVERSION void AddSquares(size_t rows, const float* __restrict value
 double SumOfSquares(std::span<const float> values) {
   std::array<double, kLanes> sums;
   const size_t rows = values.size() / kLanes;
-  AddSquares(rows, values.data(), sums.data());
+  Kernel<AddSquaresBody>::Run(rows, values.data(), sums.data());
   for (size_t i = rows * kLanes; i < values.size(); ++i) {
     const double value = values[i];
     sums[i % kLanes] += value * value;

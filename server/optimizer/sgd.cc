@@ -1,29 +1,33 @@
 #include "server/optimizer/sgd.h"
 
+#include <array>
 #include <cstddef>
 
+#include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
-#include "comm/base/dispatch.h"
+#include "comm/base/isa.h"
+#include "server/optimizer/option_ranges.h"
 
 namespace syncline {
 namespace {
 
+constexpr std::array kOptions = {
+    LearningRate(1e-3),
+    WeightDecay(0),
+    Decoupled(0),
+    Beta("momentum", 0, "share of the last step's direction that is kept"),
+    OptionSpec{.name = "dampening", .meaning = "share of the gradient that is left out"},
+    OptionSpec{
+        .name = "nesterov", .kind = OptionKind::kFlag, .meaning = "look one step ahead"}};
+
 struct Coefficients {
   float gradient_scale;
-  float weight_decay;
+  float l2;
   float momentum;
   float fresh;  // 1 - dampening
   float learning_rate;
+  float decay;  // learning rate * decoupled weight decay
 };
-
-SYNCLINE_MULTIVERSION void Plain(Coefficients c, size_t n,
-                                 const float* __restrict gradient,
-                                 float* __restrict master) {
-  for (size_t i = 0; i < n; ++i) {
-    const float g = gradient[i] * c.gradient_scale + c.weight_decay * master[i];
-    master[i] -= c.learning_rate * g;
-  }
-}
 
 struct Arrays {
   const float* gradient;
@@ -31,72 +35,108 @@ struct Arrays {
   float* buffer;
 };
 
-SYNCLINE_MULTIVERSION void WithMomentum(Coefficients c, size_t n, Arrays arrays) {
+SYNCLINE_KERNEL void PlainBody(const Coefficients& coefficients, size_t n,
+                               Arrays arrays) {
+  const Coefficients c = coefficients;
   const float* __restrict gradient = arrays.gradient;
   float* __restrict master = arrays.master;
-  float* __restrict buffer = arrays.buffer;
   for (size_t i = 0; i < n; ++i) {
-    const float g = gradient[i] * c.gradient_scale + c.weight_decay * master[i];
-    const float b = c.momentum * buffer[i] + c.fresh * g;
-    buffer[i] = b;
-    master[i] -= c.learning_rate * b;
+    const float p = master[i];
+    const float g = gradient[i] * c.gradient_scale + c.l2 * p;
+    master[i] = p - (c.decay * p + c.learning_rate * g);
   }
 }
 
-SYNCLINE_MULTIVERSION void WithNesterov(Coefficients c, size_t n, Arrays arrays) {
+SYNCLINE_KERNEL void MomentumBody(const Coefficients& coefficients, size_t n,
+                                  Arrays arrays) {
+  const Coefficients c = coefficients;
   const float* __restrict gradient = arrays.gradient;
   float* __restrict master = arrays.master;
   float* __restrict buffer = arrays.buffer;
   for (size_t i = 0; i < n; ++i) {
-    const float g = gradient[i] * c.gradient_scale + c.weight_decay * master[i];
+    const float p = master[i];
+    const float g = gradient[i] * c.gradient_scale + c.l2 * p;
     const float b = c.momentum * buffer[i] + c.fresh * g;
     buffer[i] = b;
-    master[i] -= c.learning_rate * (g + c.momentum * b);
+    master[i] = p - (c.decay * p + c.learning_rate * b);
+  }
+}
+
+SYNCLINE_KERNEL void NesterovBody(const Coefficients& coefficients, size_t n,
+                                  Arrays arrays) {
+  const Coefficients c = coefficients;
+  const float* __restrict gradient = arrays.gradient;
+  float* __restrict master = arrays.master;
+  float* __restrict buffer = arrays.buffer;
+  for (size_t i = 0; i < n; ++i) {
+    const float p = master[i];
+    const float g = gradient[i] * c.gradient_scale + c.l2 * p;
+    const float b = c.momentum * buffer[i] + c.fresh * g;
+    buffer[i] = b;
+    master[i] = p - (c.decay * p + c.learning_rate * (g + c.momentum * b));
   }
 }
 
 class Sgd final : public Optimizer {
  public:
-  explicit Sgd(const OptimizerSettings& settings)
-      : momentum_(static_cast<float>(settings.momentum)),
-        fresh_(static_cast<float>(1.0 - settings.dampening)),
-        nesterov_(settings.nesterov) {}
+  explicit Sgd(const OptionValues& values)
+      : weight_decay_(OptionOr(kOptions, values, "weight_decay")),
+        decoupled_(OptionOr(kOptions, values, "decoupled") != 0),
+        momentum_(OptionOr(kOptions, values, "momentum")),
+        dampening_(OptionOr(kOptions, values, "dampening")),
+        nesterov_(OptionOr(kOptions, values, "nesterov") != 0) {}
 
   std::string_view name() const override { return "sgd"; }
-  int StateSlots() const override { return momentum_ == 0 ? 0 : 1; }
+  std::vector<StateSlot> slots() const override {
+    if (momentum_ == 0) return {};
+    return {{.name = "momentum", .kind = SlotKind::kSigned}};
+  }
 
-  void Apply(const StepScalars& scalars, const TileSpans& tile) const override {
-    const size_t n = tile.gradient.size();
-    SYNCLINE_CHECK(tile.master.size() == n);
+  void Apply(const StepScalars& scalars, const Strip& strip,
+             const TensorData& /*tensor*/) const override {
+    const size_t n = strip.gradient.size();
+    SYNCLINE_CHECK(strip.master.size() == n);
     Coefficients c = {.gradient_scale = scalars.gradient_scale,
-                      .weight_decay = static_cast<float>(scalars.weight_decay),
-                      .momentum = momentum_,
-                      .fresh = fresh_,
-                      .learning_rate = static_cast<float>(scalars.learning_rate)};
-    if (momentum_ == 0) {
-      Plain(c, n, tile.gradient.data(), tile.master.data());
-      return;
-    }
+                      .l2 = static_cast<float>(decoupled_ ? 0 : weight_decay_),
+                      .momentum = static_cast<float>(momentum_),
+                      .fresh = static_cast<float>(1.0 - dampening_),
+                      .learning_rate = static_cast<float>(scalars.learning_rate),
+                      .decay = static_cast<float>(
+                          decoupled_ ? scalars.learning_rate * weight_decay_ : 0)};
+    Arrays arrays = {strip.gradient.data(), strip.master.data(), nullptr};
+    if (momentum_ == 0) return Kernel<PlainBody>::Run(c, n, arrays);
     if (scalars.step == 1) c.fresh = 1;  // the buffer is zero, so b becomes g
-    const Arrays arrays = {tile.gradient.data(), tile.master.data(), tile.state[0]};
-    SYNCLINE_CHECK(n == 0 || arrays.buffer != nullptr);
-    if (nesterov_ == Nesterov::kOn) {
-      WithNesterov(c, n, arrays);
-    } else {
-      WithMomentum(c, n, arrays);
-    }
+    arrays.buffer = strip.state[0];
+    if (nesterov_) return Kernel<NesterovBody>::Run(c, n, arrays);
+    Kernel<MomentumBody>::Run(c, n, arrays);
   }
 
  private:
-  const float momentum_;
-  const float fresh_;
-  const Nesterov nesterov_;
+  const double weight_decay_;
+  const bool decoupled_;
+  const double momentum_;
+  const double dampening_;
+  const bool nesterov_;
 };
 
 }  // namespace
 
-std::unique_ptr<Optimizer> MakeSgd(const OptimizerSettings& settings) {
-  return std::make_unique<Sgd>(settings);
+std::span<const OptionSpec> SgdOptions() { return kOptions; }
+
+absl::Status CheckSgd(const OptionValues& values) {
+  const double momentum = OptionOr(kOptions, values, "momentum");
+  const double dampening = OptionOr(kOptions, values, "dampening");
+  if (OptionOr(kOptions, values, "nesterov") == 0 || (momentum > 0 && dampening == 0)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("optimizer 'sgd': nesterov needs momentum above 0 and dampening 0, "
+                   "but momentum is ",
+                   momentum, " and dampening ", dampening));
+}
+
+std::unique_ptr<Optimizer> MakeSgd(const OptionValues& values) {
+  return std::make_unique<Sgd>(values);
 }
 
 }  // namespace syncline

@@ -1,16 +1,20 @@
 // SGD with momentum as torch.optim.SGD has it (Sutskever et al., 2013, in torch's form):
 //   g += weight_decay * p;  b = g at the first step, momentum * b + (1 - dampening) * g
-//   later; d = g without momentum, b with it, g + momentum * b with Nesterov;  p -=
-//   learning_rate * d
+//   later;  d = g without momentum, b with it, g + momentum * b with Nesterov;
+//   p -= lr * d.  Decoupled decay: p -= lr * weight_decay * p instead of the first line.
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "server/optimizer/optimizer.h"
 
 namespace syncline {
 
-// REQUIRES: ValidateSettings(settings).ok()
-std::unique_ptr<Optimizer> MakeSgd(const OptimizerSettings& settings);
+std::span<const OptionSpec> SgdOptions();
+absl::Status CheckSgd(const OptionValues& values);  // what the table cannot say
+
+// REQUIRES: `values` are valid.
+std::unique_ptr<Optimizer> MakeSgd(const OptionValues& values);
 
 }  // namespace syncline

@@ -349,9 +349,9 @@ Payload Shard::Impl::Encode(const Block& block) {
 
 // ---- The class as others see it ----
 
-absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(const ShardOptions& options,
-                                                     std::vector<ShardBlock> blocks,
-                                                     BufferPool& pool) {
+absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(
+    const ShardOptions& options, const std::vector<ShardBlock>& blocks,
+    BufferPool& pool) {
   SYNCLINE_ASSIGN_OR_RETURN(auto optimizer, MakeOptimizer(options.optimizer));
   for (const ShardBlock& block : blocks) {
     SYNCLINE_RETURN_IF_ERROR(ValidateGroup(block.group));

@@ -142,9 +142,9 @@ class Shard {
  public:
   // InvalidArgument for settings that MakeOptimizer or ValidateGroup refuse. `pool`
   // outlives the shard.
-  static absl::StatusOr<std::unique_ptr<Shard>> Create(const ShardOptions& options,
-                                                       std::vector<ShardBlock> blocks,
-                                                       BufferPool& pool);
+  static absl::StatusOr<std::unique_ptr<Shard>> Create(
+      const ShardOptions& options, const std::vector<ShardBlock>& blocks,
+      BufferPool& pool);
   ~Shard();
 
   ShardOutputs Apply(const ShardInput& input);

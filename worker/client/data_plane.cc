@@ -54,7 +54,7 @@ void DataPlane::Stop() {
   loop_ = nullptr;
 }
 
-void DataPlane::Open(Transport& transport, std::vector<std::span<float>> weights) {
+void DataPlane::Open(Transport& transport, const std::vector<std::span<float>>& weights) {
   peers_.resize(options_.shard_addresses.size());
   ExchangeOptions exchange = options_.exchange;
   for (uint32_t shard = 0; shard < peers_.size(); ++shard) {

@@ -62,7 +62,7 @@ class DataPlane : private Receiver {
   };
 
   DataPlane(DataPlaneOptions options, DataPlaneEvents events);
-  void Open(Transport& transport, std::vector<std::span<float>> weights);
+  void Open(Transport& transport, const std::vector<std::span<float>>& weights);
   absl::Status Connect(Transport& transport, uint32_t shard);
   void SayHello(Transport& transport, uint32_t shard);
   void Tick(Transport& transport);

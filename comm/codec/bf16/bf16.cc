@@ -1,8 +1,8 @@
 #include "comm/codec/bf16/bf16.h"
 
 #include "comm/base/check.h"
-#include "comm/base/dispatch.h"
 #include "comm/base/dtype.h"
+#include "comm/base/isa.h"
 #include "comm/base/status.h"
 #include "comm/codec/dense.h"
 #include "comm/codec/wire_values.h"
@@ -12,18 +12,22 @@ namespace {
 
 constexpr size_t kBytesPerElement = 2;
 
-SYNCLINE_MULTIVERSION void RoundAll(size_t n, const float* __restrict values,
-                                    WireU16* __restrict out) {
+SYNCLINE_KERNEL void RoundBody(size_t n, const float* from, std::byte* to) {
+  const float* __restrict values = from;
+  WireU16* __restrict out = AsU16s(to);
   for (size_t i = 0; i < n; ++i) out[i] = Bf16FromFloat(values[i]);
 }
 
-SYNCLINE_MULTIVERSION void AddScaled(size_t n, const WireU16* __restrict values,
-                                     float weight, float* __restrict accumulator) {
-  for (size_t i = 0; i < n; ++i) accumulator[i] += weight * FloatFromBf16(values[i]);
+SYNCLINE_KERNEL void AddScaledBody(size_t n, const std::byte* bytes, float weight,
+                                   float* accumulator) {
+  const WireU16* __restrict values = AsU16s(bytes);
+  float* __restrict sums = accumulator;
+  for (size_t i = 0; i < n; ++i) sums[i] += weight * FloatFromBf16(values[i]);
 }
 
-SYNCLINE_MULTIVERSION void WidenAll(size_t n, const WireU16* __restrict values,
-                                    float* __restrict out) {
+SYNCLINE_KERNEL void WidenBody(size_t n, const std::byte* bytes, float* to) {
+  const WireU16* __restrict values = AsU16s(bytes);
+  float* __restrict out = to;
   for (size_t i = 0; i < n; ++i) out[i] = FloatFromBf16(values[i]);
 }
 
@@ -39,7 +43,7 @@ class Bf16Codec final : public Codec {
   size_t Encode(std::span<float> values, MutableByteView out) const override {
     const size_t bytes = values.size() * kBytesPerElement;
     SYNCLINE_CHECK(out.size() >= bytes);
-    RoundAll(values.size(), values.data(), AsU16s(out.data()));
+    Kernel<RoundBody>::Run(values.size(), values.data(), out.data());
     return bytes;
   }
 
@@ -47,13 +51,14 @@ class Bf16Codec final : public Codec {
                          std::span<float> accumulator) const override {
     SYNCLINE_RETURN_IF_ERROR(
         CheckDenseLength(bytes, accumulator.size(), kBytesPerElement));
-    AddScaled(accumulator.size(), AsU16s(bytes.data()), weight, accumulator.data());
+    Kernel<AddScaledBody>::Run(accumulator.size(), bytes.data(), weight,
+                               accumulator.data());
     return absl::OkStatus();
   }
 
   absl::Status Decode(ByteView bytes, std::span<float> out) const override {
     SYNCLINE_RETURN_IF_ERROR(CheckDenseLength(bytes, out.size(), kBytesPerElement));
-    WidenAll(out.size(), AsU16s(bytes.data()), out.data());
+    Kernel<WidenBody>::Run(out.size(), bytes.data(), out.data());
     return absl::OkStatus();
   }
 

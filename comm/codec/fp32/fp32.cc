@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "comm/base/check.h"
-#include "comm/base/dispatch.h"
+#include "comm/base/isa.h"
 #include "comm/base/status.h"
 #include "comm/codec/dense.h"
 #include "comm/codec/wire_values.h"
@@ -13,9 +13,11 @@ namespace {
 
 constexpr size_t kBytesPerElement = 4;
 
-SYNCLINE_MULTIVERSION void AddScaled(size_t n, const WireFloat* __restrict values,
-                                     float weight, float* __restrict accumulator) {
-  for (size_t i = 0; i < n; ++i) accumulator[i] += weight * values[i];
+SYNCLINE_KERNEL void AddScaledBody(size_t n, const std::byte* bytes, float weight,
+                                   float* accumulator) {
+  const WireFloat* __restrict values = AsFloats(bytes);
+  float* __restrict sums = accumulator;
+  for (size_t i = 0; i < n; ++i) sums[i] += weight * values[i];
 }
 
 class Fp32Codec final : public Codec {
@@ -37,7 +39,8 @@ class Fp32Codec final : public Codec {
                          std::span<float> accumulator) const override {
     SYNCLINE_RETURN_IF_ERROR(
         CheckDenseLength(bytes, accumulator.size(), kBytesPerElement));
-    AddScaled(accumulator.size(), AsFloats(bytes.data()), weight, accumulator.data());
+    Kernel<AddScaledBody>::Run(accumulator.size(), bytes.data(), weight,
+                               accumulator.data());
     return absl::OkStatus();
   }
 

@@ -94,7 +94,7 @@ void UcxTransport::FinishWithUcx() {
   }
   if (fetching_ == 0) return;
   log_.Warning("left a UCX worker behind", {{"fetching", fetching_}});
-  worker_.release();
+  static_cast<void>(worker_.release());
 }
 
 absl::StatusOr<std::unique_ptr<Endpoint>> UcxTransport::Connect(

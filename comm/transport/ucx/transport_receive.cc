@@ -121,7 +121,7 @@ ucs_status_t UcxTransport::Fetch(std::shared_ptr<Arrival> arrival, void* descrip
   const ucs_status_ptr_t request =
       ucp_am_recv_data_nbx(worker_->handle(), descriptor, landing, bytes, &param);
   if (UCS_PTR_IS_PTR(request)) {
-    fetch.release();  // OnFetched takes it back
+    static_cast<void>(fetch.release());  // OnFetched takes it back
     ++fetching_;
     return UCS_INPROGRESS;
   }

@@ -62,7 +62,7 @@ void UcxTransport::SendOn(UcxEndpoint& endpoint, std::unique_ptr<UcxSend> send) 
                               one ? pieces[0].length : pieces.size(), &param);
   }
   if (UCS_PTR_IS_PTR(request)) {
-    send.release();  // OnSent takes it back
+    static_cast<void>(send.release());  // OnSent takes it back
   } else {
     Sent(std::move(send), StatusFromUcx(UCS_PTR_STATUS(request), "sending to a peer"));
   }

@@ -218,7 +218,7 @@ double CopyGbs(size_t bytes) {
   return 1e-9 * bytes / best;
 }
 
-int Run(BenchOptions options) {
+int Run(const BenchOptions& options) {
   int to_child[2], from_child[2];
   SYNCLINE_CHECK(pipe(to_child) == 0 && pipe(from_child) == 0);
   const pid_t child = fork();  // before UCX is used and any thread runs

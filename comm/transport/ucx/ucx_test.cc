@@ -25,7 +25,6 @@
 namespace syncline {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::Not;
 
 UcxOptions TestOptions(Reach reach = Reach::kHostOnly) {

@@ -27,6 +27,8 @@ StopSignal::StopSignal() {
 
 StopSignal::~StopSignal() {
   finished_ = true;
+  // To the thread that waits for it in sigwait: nothing is terminated.
+  // NOLINTNEXTLINE(bugprone-bad-signal-to-kill-thread)
   pthread_kill(thread_.native_handle(), SIGTERM);
   thread_.join();
 }

@@ -1,0 +1,81 @@
+#include "comm/base/options.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/check.h"
+#include "comm/base/nearest.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+const OptionSpec* FindSpec(std::span<const OptionSpec> specs, std::string_view name) {
+  const auto found = std::ranges::find(specs, name, &OptionSpec::name);
+  return found == specs.end() ? nullptr : &*found;
+}
+
+absl::Status Unknown(std::string_view owner, std::span<const OptionSpec> specs,
+                     const std::string& name) {
+  std::vector<std::string_view> names;
+  for (const OptionSpec& spec : specs) names.push_back(spec.name);
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(owner), " has no option '", name, "'; did you mean '",
+                   std::string(NearestName(name, names)), "'?"));
+}
+
+std::string Allowed(const OptionSpec& spec) {
+  switch (spec.kind) {
+    case OptionKind::kFlag:
+      return "0 or 1";
+    case OptionKind::kWhole:
+      return absl::StrCat("a whole number in [", spec.least, ", ", spec.most, "]");
+    case OptionKind::kReal:
+      break;
+  }
+  return absl::StrCat("in [", spec.least, ", ", spec.most,
+                      spec.bound == Bound::kExcluded ? ")" : "]");
+}
+
+// False for NaN, too.
+bool IsAllowed(const OptionSpec& spec, double value) {
+  if (spec.kind == OptionKind::kFlag) return value == 0 || value == 1;
+  const bool fits =
+      value >= spec.least &&
+      (spec.bound == Bound::kExcluded ? value < spec.most : value <= spec.most);
+  return fits && (spec.kind != OptionKind::kWhole || value == std::floor(value));
+}
+
+}  // namespace
+
+absl::Status ValidateOptions(std::string_view owner, std::span<const OptionSpec> specs,
+                             const OptionValues& values) {
+  for (const auto& [name, value] : values) {
+    const OptionSpec* spec = FindSpec(specs, name);
+    if (spec == nullptr) return Unknown(owner, specs, name);
+    if (!IsAllowed(*spec, value)) {
+      return absl::InvalidArgumentError(absl::StrCat(std::string(owner), ": ", name,
+                                                     " is ", value, ", but must be ",
+                                                     Allowed(*spec)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+double OptionOr(std::span<const OptionSpec> specs, const OptionValues& values,
+                std::string_view name) {
+  if (const auto found = values.find(name); found != values.end()) return found->second;
+  const OptionSpec* spec = FindSpec(specs, name);
+  SYNCLINE_CHECK(spec != nullptr);
+  return spec->standard;
+}
+
+OptionValues Merge(const OptionValues& values, const OptionValues& changes) {
+  OptionValues merged = changes;
+  merged.insert(values.begin(), values.end());
+  return merged;
+}
+
+}  // namespace syncline

@@ -1,0 +1,61 @@
+#include "comm/base/options.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr std::array kSpecs = {
+    OptionSpec{.name = "lr", .standard = 1e-3, .least = 0, .most = 10},
+    OptionSpec{.name = "beta1", .standard = 0.9, .most = 1, .bound = Bound::kExcluded},
+    OptionSpec{
+        .name = "steps", .standard = 5, .least = 1, .most = 9, .kind = OptionKind::kWhole},
+    OptionSpec{.name = "nesterov", .kind = OptionKind::kFlag}};
+
+std::string Error(const OptionValues& values) {
+  return std::string(ValidateOptions("optimizer 'x'", kSpecs, values).message());
+}
+
+TEST(Options, TakeWhatIsInRange) {
+  EXPECT_EQ(Error({}), "");
+  EXPECT_EQ(Error({{"lr", 0}, {"beta1", 0}, {"steps", 9}, {"nesterov", 1}}), "");
+  EXPECT_EQ(Error({{"lr", 10}}), "");
+}
+
+TEST(Options, SayWhatIsAllowed) {
+  EXPECT_EQ(Error({{"lr", -1}}), "optimizer 'x': lr is -1, but must be in [0, 10]");
+  EXPECT_EQ(Error({{"beta1", 1}}), "optimizer 'x': beta1 is 1, but must be in [0, 1)");
+  EXPECT_THAT(Error({{"steps", 1.5}}), HasSubstr("a whole number in [1, 9]"));
+  EXPECT_THAT(Error({{"nesterov", 0.5}}), HasSubstr("0 or 1"));
+}
+
+TEST(Options, RefuseWhatIsNotFinite) {
+  EXPECT_THAT(Error({{"lr", std::nan("")}}), HasSubstr("lr is nan"));
+  EXPECT_THAT(Error({{"lr", std::numeric_limits<double>::infinity()}}),
+              HasSubstr("lr is inf"));
+}
+
+TEST(Options, NameTheNearestOfAnUnknownOne) {
+  EXPECT_EQ(Error({{"beta", 0.5}}),
+            "optimizer 'x' has no option 'beta'; did you mean 'beta1'?");
+}
+
+TEST(Options, HaveDefaults) {
+  EXPECT_EQ(OptionOr(kSpecs, {}, "beta1"), 0.9);
+  EXPECT_EQ(OptionOr(kSpecs, {{"beta1", 0.5}}, "beta1"), 0.5);
+}
+
+TEST(Options, MergePrefersTheChange) {
+  EXPECT_EQ(Merge({{"a", 1}, {"b", 2}}, {{"b", 3}, {"c", 4}}),
+            (OptionValues{{"a", 1}, {"b", 3}, {"c", 4}}));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -34,8 +34,8 @@ absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Start(
   SYNCLINE_ASSIGN_OR_RETURN(
       self->loop_,
       TransportLoop::Start([plane, ucx] { return CreateUcxTransport(ucx, *plane); }, {}));
-  plane->loop_->Post([plane, weights = std::move(weights)](Transport& transport) mutable {
-    plane->Open(transport, std::move(weights));
+  plane->loop_->Post([plane, weights = std::move(weights)](Transport& transport) {
+    plane->Open(transport, weights);
   });
   plane->loop_->Every(kTickPeriod,
                       [plane](Transport& transport) { plane->Tick(transport); });
@@ -69,7 +69,7 @@ void DataPlane::Open(Transport& transport, const std::vector<std::span<float>>& 
       return arena->Allocate(bytes);
     };
   }
-  exchange_ = std::make_unique<Exchange>(exchange, std::move(weights), pool_);
+  exchange_ = std::make_unique<Exchange>(exchange, weights, pool_);
   Run(exchange_->Start(clock_.Now()));
 }
 

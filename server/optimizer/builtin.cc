@@ -53,6 +53,15 @@ absl::Status Validate(const OptimizerSettings& settings, const OptionValues& val
 
 }  // namespace
 
+absl::StatusOr<StateType> ParseStateType(std::string_view name) {
+  constexpr std::array<std::string_view, 3> kTypes = {"f32", "bf16", "int8"};
+  const auto found = std::ranges::find(kTypes, name);
+  if (found != kTypes.end()) return static_cast<StateType>(found - kTypes.begin());
+  return absl::InvalidArgumentError(absl::StrCat(
+      "optimizer state '", std::string(name), "' is unknown; did you mean '",
+      std::string(NearestName(name, kTypes)), "'? Allowed are f32, bf16 and int8"));
+}
+
 std::span<const std::string_view> OptimizerNames() { return kNames; }
 
 std::vector<OptionSpec> OptionsOf(std::string_view name) {
@@ -63,6 +72,7 @@ std::vector<OptionSpec> OptionsOf(std::string_view name) {
 }
 
 absl::Status ValidateOptimizer(const OptimizerSettings& settings) {
+  SYNCLINE_RETURN_IF_ERROR(ParseStateType(settings.state).status());
   return Validate(settings, settings.options);
 }
 
@@ -72,6 +82,9 @@ absl::Status ValidateGroup(const OptimizerSettings& settings, const GroupOptions
   SYNCLINE_RETURN_IF_ERROR(
       ValidateOptions("parameter group", std::span(&kScale, 1),
                       {{std::string(kScale.name), group.learning_rate_scale}}));
+  if (!group.state.empty()) {
+    SYNCLINE_RETURN_IF_ERROR(ParseStateType(group.state).status());
+  }
   return Validate(settings, Merge(settings.options, group.options));
 }
 

@@ -23,7 +23,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -42,12 +41,15 @@ namespace syncline {
 // 256 elements. Chosen per logical tensor, never per shard.
 enum class StateType { kF32, kBf16, kInt8 };
 
+// "f32", "bf16", "int8"; InvalidArgument with the nearest name for any other.
+absl::StatusOr<StateType> ParseStateType(std::string_view name);
+
 // A job's optimizer: a name of OptimizerNames() and options of OptionsOf(name), with
 // torch's names and defaults.
 struct OptimizerSettings {
   std::string name = "sgd";
   OptionValues options = {};
-  StateType state = StateType::kF32;
+  std::string state = "f32";  // a name of StateType
 
   bool operator==(const OptimizerSettings&) const = default;
 };
@@ -55,9 +57,9 @@ struct OptimizerSettings {
 // What a parameter group changes.
 struct GroupOptions {
   double learning_rate_scale = 1;
-  OptionValues options = {};                      // instead of the job's
-  std::optional<StateType> state = std::nullopt;  // the job's when empty
-  bool frozen = false;                            // never updated, never pushed
+  OptionValues options = {};  // instead of the job's
+  std::string state = {};     // the job's when empty
+  bool frozen = false;        // never updated, never pushed
 
   bool operator==(const GroupOptions&) const = default;
 };

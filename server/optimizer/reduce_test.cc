@@ -1,8 +1,10 @@
 #include "server/optimizer/reduce.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -39,6 +41,21 @@ TEST(SumOfSquares, AddsInTheDocumentedOrder) {
     for (size_t i = 0; i < width; ++i) lanes[i] += lanes[i + width];
   }
   EXPECT_EQ(SumOfSquares(values), lanes[0]);
+}
+
+TEST(RunningSquares, HasTheSameBitsInAnyPieces) {
+  std::mt19937 random(9);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(1000);
+  for (float& value : values) value = normal(random);
+  for (const size_t piece : {16, 48, 992, 1024}) {
+    RunningSquares squares;
+    for (size_t first = 0; first < values.size(); first += piece) {
+      squares.Add(std::span(values).subspan(first).first(
+          std::min(piece, values.size() - first)));
+    }
+    EXPECT_EQ(squares.Total(), SumOfSquares(values)) << piece;
+  }
 }
 
 TEST(SumOfSquares, IsNotFiniteExactlyWhenAValueIsNotFinite) {

@@ -1,4 +1,4 @@
-// Element types on the wire, and the scalar rules of BF16 that every kernel must
+// Element types on the wire, and the scalar rules of BF16 and FP16 that every kernel must
 // reproduce.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace syncline {
 
-enum class DType : uint8_t { kF32 = 1, kBf16 = 2 };
+enum class DType : uint8_t { kF32 = 1, kBf16 = 2, kF16 = 3 };
 
 constexpr size_t DTypeBytes(DType dtype) { return dtype == DType::kF32 ? 4 : 2; }
 
@@ -25,6 +25,52 @@ inline uint16_t Bf16FromFloat(float value) {
 
 inline float FloatFromBf16(uint16_t value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
+}
+
+// Rounds away from zero with the probability of what truncation would lose, so that the
+// mean of many roundings is `value` itself; `random` is uniform in its lower 16 bits.
+// Finite values stay finite: above the largest BF16 they are truncated.
+inline uint16_t StochasticBf16FromFloat(float value, uint32_t random) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t rounded = (bits + (random & 0xffffu)) >> 16;
+  const uint32_t truncated = bits >> 16;
+  const uint32_t finite = magnitude >= 0x7f7f0000u ? truncated : rounded;
+  return static_cast<uint16_t>(magnitude > 0x7f800000u ? truncated | 0x0040u : finite);
+}
+
+// IEEE 754 binary16, round to nearest even: denormals are kept, 65520 and more becomes
+// infinity, a NaN stays a quiet NaN with its sign and upper payload. No branches, so that
+// loops over it vectorise, and no arithmetic on FP32 denormals, so that a CPU told to
+// flush them gives the same bits.
+inline uint16_t F16FromFloat(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  const uint32_t sign = (bits >> 16) & 0x8000u;
+  // The exponent's bias goes from 127 to 15; a carry out of the mantissa is right as it
+  // is.
+  const uint32_t normal =
+      (magnitude - (112u << 23) + 0xfffu + ((magnitude >> 13) & 1u)) >> 13;
+  // The last bit of 0.5f is worth 2^-24, the smallest half: the addition rounds.
+  const uint32_t denormal =
+      std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) + 0.5f) - 0x3f000000u;
+  const uint32_t finite = magnitude < 0x38800000u ? denormal : normal;
+  const uint32_t number = magnitude >= 0x47800000u ? 0x7c00u : finite;
+  const uint32_t nan = 0x7e00u | ((magnitude >> 13) & 0x3ffu);
+  return static_cast<uint16_t>(sign | (magnitude > 0x7f800000u ? nan : number));
+}
+
+// Exact; a NaN stays a NaN.
+inline float FloatFromF16(uint16_t value) {
+  const uint32_t sign = (value & 0x8000u) << 16;
+  const uint32_t magnitude = (value & 0x7fffu) << 13;
+  const uint32_t normal = magnitude + (112u << 23);
+  // With the exponent of 2^-14 in front, the subtraction normalises what follows it.
+  const uint32_t denormal =
+      std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude + (113u << 23)) - 0x1p-14f);
+  const uint32_t finite = magnitude < (1u << 23) ? denormal : normal;
+  const uint32_t number = magnitude >= (31u << 23) ? magnitude + (224u << 23) : finite;
+  return std::bit_cast<float>(sign | number);
 }
 
 }  // namespace syncline

@@ -67,9 +67,91 @@ TEST(Bf16, OverflowsToInfinityHalfAStepAboveTheLargestValue) {
   EXPECT_EQ(Bf16FromFloat(std::bit_cast<float>(0x7f7f8000u)), 0x7f80);
 }
 
+// The value of a half from the definition of IEEE 754, in float64.
+double ValueOfHalf(uint16_t half) {
+  const int exponent = (half >> 10) & 0x1f;
+  const int mantissa = half & 0x3ff;
+  const double magnitude = exponent == 0 ? std::ldexp(mantissa, -24)
+                                         : std::ldexp(mantissa + 1024, exponent - 25);
+  return half >> 15 == 0 ? magnitude : -magnitude;
+}
+
+bool IsNanHalf(uint16_t half) { return (half & 0x7fff) > 0x7c00; }
+
+TEST(F16, WidensEveryHalfExactly) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    const float value = FloatFromF16(half);
+    ASSERT_EQ(std::isnan(value), IsNanHalf(half)) << std::hex << bits;
+    ASSERT_EQ(std::signbit(value), half >> 15 == 1) << std::hex << bits;
+    if (IsNanHalf(half)) continue;
+    if ((half & 0x7fff) == 0x7c00) {
+      ASSERT_TRUE(std::isinf(value));
+    } else {
+      ASSERT_EQ(value, ValueOfHalf(half)) << std::hex << bits;
+    }
+  }
+}
+
+TEST(F16, EveryHalfSurvivesTheRoundTrip) {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    const uint16_t back = F16FromFloat(FloatFromF16(half));
+    // A signalling NaN becomes its quiet form; all others are the same bits.
+    ASSERT_EQ(back, IsNanHalf(half) ? half | 0x0200 : half) << std::hex << bits;
+  }
+}
+
+// Between each two neighbouring halves: the middle goes to the even one, and the floats
+// next to the middle to the nearer one. 2^16 stands for what comes after the largest
+// half.
+TEST(F16, RoundsToNearestEvenBetweenAllNeighbours) {
+  for (uint32_t bits = 0; bits < 0x7c00; ++bits) {
+    const auto low = static_cast<uint16_t>(bits);
+    const auto high = static_cast<uint16_t>(bits + 1);
+    const double above = high == 0x7c00 ? 0x1p16 : ValueOfHalf(high);
+    const auto middle = static_cast<float>((ValueOfHalf(low) + above) / 2);  // exact
+    for (const uint16_t sign : {uint16_t{0}, uint16_t{0x8000}}) {
+      const float side = sign == 0 ? 1.0f : -1.0f;
+      ASSERT_EQ(F16FromFloat(side * std::nextafter(middle, 0.0f)), sign | low) << bits;
+      ASSERT_EQ(F16FromFloat(side * middle), sign | (low % 2 == 0 ? low : high)) << bits;
+      ASSERT_EQ(F16FromFloat(side * std::nextafter(middle, 1e6f)), sign | high) << bits;
+    }
+  }
+}
+
+TEST(F16, KeepsNansAndTheirSigns) {
+  for (uint32_t mantissa : {1u, 0x1fffu, 0x2000u, 0x7fffffu, 0x400000u}) {
+    for (uint32_t sign : {0u, 0x80000000u}) {
+      const uint16_t half =
+          F16FromFloat(std::bit_cast<float>(sign | 0x7f800000u | mantissa));
+      EXPECT_EQ(half & 0x7e00, 0x7e00);
+      EXPECT_EQ(half >> 15, sign >> 31);
+    }
+  }
+}
+
+// GCC has the type for x86 from 12 on, Clang from 15 on.
+#if defined(__FLT16_MAX__) && (!defined(__clang__) || __clang_major__ >= 15)
+TEST(F16, AgreesWithTheCompilersHalf) {
+  for (uint32_t upper = 0; upper < 65536; ++upper) {
+    for (uint32_t lower :
+         {0x0000u, 0x0001u, 0x0fffu, 0x1000u, 0x1001u, 0x8000u, 0xffffu}) {
+      const float value = std::bit_cast<float>((upper << 16) | lower);
+      const auto half = static_cast<_Float16>(value);
+      ASSERT_EQ(F16FromFloat(value), std::bit_cast<uint16_t>(half))
+          << std::hex << upper << " " << lower;
+      if (std::isnan(value)) continue;
+      ASSERT_EQ(FloatFromF16(std::bit_cast<uint16_t>(half)), static_cast<float>(half));
+    }
+  }
+}
+#endif
+
 TEST(DType, KnowsItsBytes) {
   EXPECT_EQ(DTypeBytes(DType::kF32), 4u);
   EXPECT_EQ(DTypeBytes(DType::kBf16), 2u);
+  EXPECT_EQ(DTypeBytes(DType::kF16), 2u);
 }
 
 }  // namespace

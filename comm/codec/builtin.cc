@@ -1,5 +1,6 @@
 #include "comm/codec/bf16/bf16.h"
 #include "comm/codec/codec.h"
+#include "comm/codec/fp16/fp16.h"
 #include "comm/codec/fp32/fp32.h"
 
 namespace syncline {
@@ -8,6 +9,7 @@ CodecRegistry CodecRegistry::Builtin() {
   CodecRegistry registry;
   registry.Register(MakeFp32Codec());
   registry.Register(MakeBf16Codec());
+  registry.Register(MakeFp16Codec());
   return registry;
 }
 

@@ -7,8 +7,8 @@
 // the same way.
 //
 // Thread safety: implementations are stateless and const; any number of threads may share
-// one. Implementations: fp32/, bf16/. A new one costs a folder, a test that instantiates
-// the contract suite (codec_contract.h), and one line in builtin.cc.
+// one. Implementations: fp32/, bf16/, fp16/. A new one costs a folder, a test that
+// instantiates the contract suite (codec_contract.h), and one line in builtin.cc.
 #pragma once
 
 #include <cstdint>
@@ -24,14 +24,14 @@
 namespace syncline {
 
 // Ids are part of the wire format (docs/wire_format.md): never reused, never renumbered.
-enum class CodecId : uint16_t { kFp32 = 1, kBf16 = 2 };
+enum class CodecId : uint16_t { kFp32 = 1, kBf16 = 2, kFp16 = 3 };
 
 class Codec {
  public:
   virtual ~Codec() = default;
 
   virtual CodecId id() const = 0;
-  // The name users write in flags and job settings: "fp32", "bf16".
+  // The name users write in flags and job settings: "fp32", "bf16", "fp16".
   virtual std::string_view name() const = 0;
 
   // Upper bound of the encoded size of `elements` values; dense codecs need exactly this.

@@ -1,0 +1,85 @@
+// What the codecs of two bytes per element have in common: everything but the rule that
+// makes a float from two bytes and back.
+//
+//   struct Bf16Format {
+//     static constexpr CodecId kId = CodecId::kBf16;
+//     static constexpr std::string_view kName = "bf16";
+//     static uint16_t Narrow(float value) { return Bf16FromFloat(value); }
+//     static float Widen(uint16_t bits) { return FloatFromBf16(bits); }
+//   };
+//   return std::make_unique<TwoByteCodec<Bf16Format>>();
+//
+// Include it only in files that are built with -O3: GCC vectorises loops of unknown
+// length from there on.
+#pragma once
+
+#include <string_view>
+
+#include "comm/base/check.h"
+#include "comm/base/isa.h"
+#include "comm/base/status.h"
+#include "comm/codec/codec.h"
+#include "comm/codec/dense.h"
+#include "comm/codec/wire_values.h"
+
+namespace syncline {
+
+template <typename Format>
+class TwoByteCodec final : public Codec {
+ public:
+  CodecId id() const override { return Format::kId; }
+  std::string_view name() const override { return Format::kName; }
+
+  size_t MaxEncodedBytes(uint32_t elements) const override {
+    return size_t{elements} * kBytesPerElement;
+  }
+
+  size_t Encode(std::span<float> values, MutableByteView out) const override {
+    const size_t bytes = values.size() * kBytesPerElement;
+    SYNCLINE_CHECK(out.size() >= bytes);
+    Kernel<Round>::Run(values.size(), values.data(), out.data());
+    return bytes;
+  }
+
+  absl::Status DecodeAdd(ByteView bytes, float weight,
+                         std::span<float> accumulator) const override {
+    SYNCLINE_RETURN_IF_ERROR(
+        CheckDenseLength(bytes, accumulator.size(), kBytesPerElement));
+    Kernel<AddScaled>::Run(accumulator.size(), bytes.data(), weight, accumulator.data());
+    return absl::OkStatus();
+  }
+
+  absl::Status Decode(ByteView bytes, std::span<float> out) const override {
+    SYNCLINE_RETURN_IF_ERROR(CheckDenseLength(bytes, out.size(), kBytesPerElement));
+    Kernel<Expand>::Run(out.size(), bytes.data(), out.data());
+    return absl::OkStatus();
+  }
+
+  absl::Status Validate(ByteView bytes, uint32_t elements) const override {
+    return CheckDenseLength(bytes, elements, kBytesPerElement);
+  }
+
+ private:
+  static constexpr size_t kBytesPerElement = 2;
+
+  SYNCLINE_KERNEL void Round(size_t n, const float* from, std::byte* to) {
+    const float* __restrict values = from;
+    WireU16* __restrict out = AsU16s(to);
+    for (size_t i = 0; i < n; ++i) out[i] = Format::Narrow(values[i]);
+  }
+
+  SYNCLINE_KERNEL void AddScaled(size_t n, const std::byte* bytes, float weight,
+                                 float* accumulator) {
+    const WireU16* __restrict values = AsU16s(bytes);
+    float* __restrict sums = accumulator;
+    for (size_t i = 0; i < n; ++i) sums[i] += weight * Format::Widen(values[i]);
+  }
+
+  SYNCLINE_KERNEL void Expand(size_t n, const std::byte* bytes, float* to) {
+    const WireU16* __restrict values = AsU16s(bytes);
+    float* __restrict out = to;
+    for (size_t i = 0; i < n; ++i) out[i] = Format::Widen(values[i]);
+  }
+};
+
+}  // namespace syncline

@@ -30,6 +30,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "comm/base/contribution.h"
 #include "comm/base/options.h"
 #include "server/optimizer/tensor_shape.h"
 
@@ -75,28 +76,6 @@ std::span<const std::string_view> OptimizerNames();
 std::vector<OptionSpec> OptionsOf(std::string_view name);
 
 // ---- What a step is made of ----
-
-// What the workers push at an update.
-enum class ContributionKind : uint8_t {
-  kGradient,
-  kHessian,   // gradient from sampled labels, for a Hessian estimate; changes no weight
-  kMomentum,  // the worker's own momentum (1-bit Adam)
-};
-
-// Which kind at which update of the job, counted from 0: known to both sides in advance,
-// so that no message has to say it.
-struct ContributionPlan {
-  uint64_t hessian_every = 0;  // at multiples of it; 0: never
-  uint64_t momentum_from = 0;  // from this update on; 0: never
-
-  ContributionKind KindAt(uint64_t update) const {
-    if (hessian_every != 0 && update % hessian_every == 0) {
-      return ContributionKind::kHessian;
-    }
-    return momentum_from != 0 && update >= momentum_from ? ContributionKind::kMomentum
-                                                         : ContributionKind::kGradient;
-  }
-};
 
 // What is the same for all elements of a tensor at one step.
 struct StepScalars {

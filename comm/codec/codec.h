@@ -26,6 +26,15 @@ namespace syncline {
 // Ids are part of the wire format (docs/wire_format.md): never reused, never renumbered.
 enum class CodecId : uint16_t { kFp32 = 1, kBf16 = 2, kFp16 = 3 };
 
+// Where and when values are encoded: what randomised codecs hash for their random bits
+// (comm/base/random.h). Others ignore it.
+struct EncodeContext {
+  uint64_t seed = 0;  // differs between those whose errors should be independent
+  uint64_t step = 0;
+  uint32_t tensor = 0;
+  uint64_t first_element = 0;  // position of values[0] in the tensor
+};
+
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -37,11 +46,12 @@ class Codec {
   // Upper bound of the encoded size of `elements` values; dense codecs need exactly this.
   virtual size_t MaxEncodedBytes(uint32_t elements) const = 0;
 
-  // Encodes `values` (at most one tile) into `out`, which holds
+  // Encodes `values` (at most one tile, all in one tile) into `out`, which holds
   // MaxEncodedBytes(values.size()). On return `values` holds what the encoding lost (the
   // residual) for codecs with error feedback; dense codecs leave it alone. Returns the
   // number of bytes written.
-  virtual size_t Encode(std::span<float> values, MutableByteView out) const = 0;
+  virtual size_t Encode(std::span<float> values, const EncodeContext& context,
+                        MutableByteView out) const = 0;
 
   // accumulator[i] += weight * decode(bytes)[i]. `bytes` is believed only as far as it
   // was checked: InvalidArgument when its length or content cannot be an encoding of

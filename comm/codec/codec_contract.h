@@ -3,9 +3,11 @@
 //
 //   INSTANTIATE_TEST_SUITE_P(Bf16, CodecContract, ::testing::Values(CodecCase{
 //       .make = MakeBf16Codec,
-//       .reference = [](float x) { return FloatFromBf16(Bf16FromFloat(x)); }}));
+//       .reference = [](float x, uint32_t) { return FloatFromBf16(Bf16FromFloat(x));
+//       }}));
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>
@@ -15,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "comm/base/random.h"
 #include "comm/codec/codec.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -23,8 +26,9 @@ namespace syncline {
 
 struct CodecCase {
   std::unique_ptr<Codec> (*make)();
-  // What decode(encode(x)) of one element must give, bit for bit.
-  float (*reference)(float);
+  // What decode(encode(x)) of one element must give, bit for bit; `random` are the bits
+  // of that element.
+  float (*reference)(float x, uint32_t random);
 };
 
 class CodecContract : public ::testing::TestWithParam<CodecCase> {
@@ -55,7 +59,7 @@ class CodecContract : public ::testing::TestWithParam<CodecCase> {
   std::vector<std::byte> Encode(std::vector<float>& values) const {
     std::vector<std::byte> bytes(
         codec_->MaxEncodedBytes(static_cast<uint32_t>(values.size())));
-    bytes.resize(codec_->Encode(values, bytes));
+    bytes.resize(codec_->Encode(values, kContext, bytes));
     return bytes;
   }
 
@@ -68,6 +72,14 @@ class CodecContract : public ::testing::TestWithParam<CodecCase> {
     }
   }
 
+  static float Reference(float x, uint32_t i) {
+    static constexpr RandomBits kRandom(kContext.seed, kContext.step, kContext.tensor,
+                                        kContext.first_element);
+    return GetParam().reference(x, kRandom.At(i));
+  }
+
+  static constexpr EncodeContext kContext = {
+      .seed = 7, .step = 11, .tensor = 3, .first_element = 131072};
   static constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const std::unique_ptr<Codec> codec_ = GetParam().make();
 };
@@ -88,7 +100,7 @@ TEST_P(CodecContract, RoundTripGivesTheReferenceForEverySize) {
     std::vector<float> decoded(n, -1.0f);
     ASSERT_TRUE(codec_->Decode(bytes, decoded).ok()) << n;
     std::vector<float> want(n);
-    for (uint32_t i = 0; i < n; ++i) want[i] = GetParam().reference(original[i]);
+    for (uint32_t i = 0; i < n; ++i) want[i] = Reference(original[i], i);
     ExpectSameBits(decoded, want);
   }
 }
@@ -103,7 +115,7 @@ TEST_P(CodecContract, DecodeAddEqualsTheScalarLoopBitForBit) {
       ASSERT_TRUE(codec_->DecodeAdd(bytes, weight, accumulator).ok());
       std::vector<float> want(n);
       for (uint32_t i = 0; i < n; ++i) {
-        const float product = weight * GetParam().reference(original[i]);
+        const float product = weight * Reference(original[i], i);
         want[i] = 0.7f + product;
       }
       ExpectSameBits(accumulator, want);
@@ -115,8 +127,8 @@ TEST_P(CodecContract, WritesNothingBeyondWhatItReturns) {
   for (const uint32_t n : {0u, 1u, 31u, 64u, 65u}) {
     std::vector<float> values = Values(n);
     std::vector<std::byte> bytes(codec_->MaxEncodedBytes(n) + 64, std::byte{0x5a});
-    const size_t used =
-        codec_->Encode(values, std::span(bytes).first(codec_->MaxEncodedBytes(n)));
+    const size_t used = codec_->Encode(
+        values, kContext, std::span(bytes).first(codec_->MaxEncodedBytes(n)));
     for (size_t i = used; i < bytes.size(); ++i)
       ASSERT_EQ(bytes[i], std::byte{0x5a}) << i;
   }
@@ -158,6 +170,24 @@ TEST_P(CodecContract, AcceptsBytesAtAnyAddress) {
     ExpectSameBits(decoded, aligned);
     ASSERT_TRUE(codec_->DecodeAdd(std::span(shifted).subspan(offset), 1.0f, sum).ok());
     for (size_t i = 0; i < sum.size(); ++i) ASSERT_EQ(sum[i], aligned[i]);
+  }
+}
+
+// Servers encode strip by strip (dense.h).
+TEST_P(CodecContract, PiecesOfATileGiveTheBytesOfTheWhole) {
+  std::vector<float> values = Values(5000);
+  const std::vector<std::byte> whole = Encode(values);
+  const size_t width = codec_->MaxEncodedBytes(1);
+  for (const uint32_t piece : {1u, 63u, 64u, 333u, 4096u}) {
+    std::vector<std::byte> bytes(whole.size());
+    for (uint32_t first = 0; first < values.size(); first += piece) {
+      EncodeContext context = kContext;
+      context.first_element += first;
+      const auto n = std::min<size_t>(piece, values.size() - first);
+      codec_->Encode(std::span(values).subspan(first, n), context,
+                     std::span(bytes).subspan(first * width, n * width));
+    }
+    ASSERT_EQ(bytes, whole) << piece;
   }
 }
 

@@ -190,7 +190,7 @@ Payload EncodeBlock(const Codec& codec, const BlockLabel& label, std::span<float
   for (size_t first = 0; first < values.size(); first += kTileElements) {
     const auto tile =
         values.subspan(first, std::min<size_t>(kTileElements, values.size() - first));
-    writer.EndTile(codec.Encode(tile, writer.NextTile()));
+    writer.EndTile(codec.Encode(tile, ContextAt(label, first), writer.NextTile()));
   }
   return writer.Finish();
 }

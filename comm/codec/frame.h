@@ -59,7 +59,16 @@ struct BlockLabel {
   BlockRange range;
   uint64_t step = 0;
   uint64_t epoch = 0;
+  uint64_t seed = 0;  // EncodeContext::seed; not on the wire
 };
+
+// The context of the block's elements from number `offset` (inside the block) on.
+inline EncodeContext ContextAt(const BlockLabel& label, uint64_t offset) {
+  return {.seed = label.seed,
+          .step = label.step,
+          .tensor = label.range.tensor,
+          .first_element = label.range.first_element + offset};
+}
 
 // Size of the whole message payload for `elements` values when each tile takes
 // codec.MaxEncodedBytes.
@@ -77,7 +86,7 @@ Payload EncodeBlock(const Codec& codec, const BlockLabel& label, std::span<float
 //   BlockWriter writer(codec, label, checksum, memory);
 //   for (each tile) {
 //     MutableByteView room = writer.NextTile();
-//     writer.EndTile(codec.Encode(tile, room));
+//     writer.EndTile(codec.Encode(tile, ContextAt(label, first_of_tile), room));
 //   }
 //   Payload payload = writer.Finish();
 class BlockWriter {

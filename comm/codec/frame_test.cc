@@ -97,7 +97,7 @@ TEST_P(Frame, RoundTripsBlocksOfAllShapes) {
       std::vector<float> decoded(tile.elements);
       ASSERT_TRUE(codec_.Decode(tile.bytes, decoded).ok());
       std::vector<std::byte> again(codec_.MaxEncodedBytes(tile.elements));
-      codec_.Encode(std::span(values).subspan(next, tile.elements), again);
+      codec_.Encode(std::span(values).subspan(next, tile.elements), {}, again);
       EXPECT_TRUE(std::ranges::equal(tile.bytes, again));
       next += tile.elements;
     }

@@ -4,8 +4,8 @@
 //   struct Bf16Format {
 //     static constexpr CodecId kId = CodecId::kBf16;
 //     static constexpr std::string_view kName = "bf16";
-//     static uint16_t Narrow(float value) { return Bf16FromFloat(value); }
-//     static float Widen(uint16_t bits) { return FloatFromBf16(bits); }
+//     static uint16_t Narrow(float value, uint32_t random) { return Bf16FromFloat(value);
+//     } static float Widen(uint16_t bits) { return FloatFromBf16(bits); }
 //   };
 //   return std::make_unique<TwoByteCodec<Bf16Format>>();
 //
@@ -17,6 +17,7 @@
 
 #include "comm/base/check.h"
 #include "comm/base/isa.h"
+#include "comm/base/random.h"
 #include "comm/base/status.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/dense.h"
@@ -34,10 +35,13 @@ class TwoByteCodec final : public Codec {
     return size_t{elements} * kBytesPerElement;
   }
 
-  size_t Encode(std::span<float> values, MutableByteView out) const override {
+  size_t Encode(std::span<float> values, const EncodeContext& context,
+                MutableByteView out) const override {
     const size_t bytes = values.size() * kBytesPerElement;
     SYNCLINE_CHECK(out.size() >= bytes);
-    Kernel<Round>::Run(values.size(), values.data(), out.data());
+    const RandomBits random(context.seed, context.step, context.tensor,
+                            context.first_element);
+    Kernel<Round>::Run(values.size(), values.data(), random, out.data());
     return bytes;
   }
 
@@ -62,10 +66,13 @@ class TwoByteCodec final : public Codec {
  private:
   static constexpr size_t kBytesPerElement = 2;
 
-  SYNCLINE_KERNEL void Round(size_t n, const float* from, std::byte* to) {
+  SYNCLINE_KERNEL void Round(size_t n, const float* from, RandomBits random,
+                             std::byte* to) {
     const float* __restrict values = from;
     WireU16* __restrict out = AsU16s(to);
-    for (size_t i = 0; i < n; ++i) out[i] = Format::Narrow(values[i]);
+    for (size_t i = 0; i < n; ++i) {
+      out[i] = Format::Narrow(values[i], random.At(static_cast<uint32_t>(i)));
+    }
   }
 
   SYNCLINE_KERNEL void AddScaled(size_t n, const std::byte* bytes, float weight,

@@ -149,7 +149,11 @@ Payload Exchange::EncodeSeed(const Block& block) const {
 
 Payload Exchange::EncodeContribution(const Block& block) const {
   const Codec& codec = *options_.push_codec;
-  const BlockLabel label{.range = block.range, .step = block.version, .epoch = epoch_};
+  // Rounding errors of different workers must be independent, or their mean keeps them.
+  const BlockLabel label{.range = block.range,
+                         .step = block.version,
+                         .epoch = epoch_,
+                         .seed = (uint64_t{options_.rank} + 1) << 32 | options_.job};
   const auto values = tensors_[block.range.tensor].gradient.subspan(
       block.range.first_element, block.range.elements);
   // Codec::Encode takes mutable values for error feedback; dense codecs do not write to
@@ -164,9 +168,10 @@ Payload Exchange::EncodeContribution(const Block& block) const {
   BlockWriter writer(codec, label, options_.checksum, std::move(memory));
   for (uint32_t tile = 0; tile < TilesOf(gradient.size()); ++tile) {
     const MutableByteView room = writer.NextTile();
-    writer.EndTile(codec.Encode(gradient.subspan(size_t{tile} * kTileElements,
-                                                 TileElements(gradient.size(), tile)),
-                                room));
+    const size_t first = size_t{tile} * kTileElements;
+    writer.EndTile(
+        codec.Encode(gradient.subspan(first, TileElements(gradient.size(), tile)),
+                     ContextAt(label, first), room));
   }
   return writer.Finish();
 }

@@ -9,7 +9,9 @@ namespace {
 struct Bf16Format {
   static constexpr CodecId kId = CodecId::kBf16;
   static constexpr std::string_view kName = "bf16";
-  static uint16_t Narrow(float value) { return Bf16FromFloat(value); }
+  static uint16_t Narrow(float value, uint32_t /*random*/) {
+    return Bf16FromFloat(value);
+  }
   static float Widen(uint16_t bits) { return FloatFromBf16(bits); }
 };
 

@@ -7,7 +7,7 @@ namespace syncline {
 namespace {
 
 // dtype_test.cc checks the scalar rule itself against float64 distances.
-float RoundTrip(float x) { return FloatFromBf16(Bf16FromFloat(x)); }
+float RoundTrip(float x, uint32_t /*random*/) { return FloatFromBf16(Bf16FromFloat(x)); }
 
 INSTANTIATE_TEST_SUITE_P(Bf16, CodecContract,
                          ::testing::Values(CodecCase{.make = MakeBf16Codec,
@@ -21,7 +21,7 @@ TEST(Bf16Codec, NeedsExactlyTwoBytesPerElement) {
 TEST(Bf16Codec, WritesLittleEndianUpperHalves) {
   float values[] = {1.0f, -2.0f};  // 0x3f800000, 0xc0000000
   std::byte bytes[4];
-  ASSERT_EQ(MakeBf16Codec()->Encode(values, bytes), 4u);
+  ASSERT_EQ(MakeBf16Codec()->Encode(values, {}, bytes), 4u);
   EXPECT_EQ(bytes[0], std::byte{0x80});
   EXPECT_EQ(bytes[1], std::byte{0x3f});
   EXPECT_EQ(bytes[2], std::byte{0x00});
@@ -37,7 +37,7 @@ TEST(Bf16Codec, KernelEqualsTheScalarRuleOnAllUpperHalves) {
   for (const uint32_t lower : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
     for (uint32_t i = 0; i < 65536; ++i)
       values[i] = std::bit_cast<float>((i << 16) | lower);
-    codec->Encode(values, bytes);
+    codec->Encode(values, {}, bytes);
     for (uint32_t i = 0; i < 65536; ++i) {
       uint16_t got;
       std::memcpy(&got, bytes.data() + 2 * i, 2);

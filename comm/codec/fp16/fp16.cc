@@ -9,7 +9,7 @@ namespace {
 struct Fp16Format {
   static constexpr CodecId kId = CodecId::kFp16;
   static constexpr std::string_view kName = "fp16";
-  static uint16_t Narrow(float value) { return F16FromFloat(value); }
+  static uint16_t Narrow(float value, uint32_t /*random*/) { return F16FromFloat(value); }
   static float Widen(uint16_t bits) { return FloatFromF16(bits); }
 };
 

@@ -29,7 +29,8 @@ class Fp32Codec final : public Codec {
     return size_t{elements} * kBytesPerElement;
   }
 
-  size_t Encode(std::span<float> values, MutableByteView out) const override {
+  size_t Encode(std::span<float> values, const EncodeContext& /*context*/,
+                MutableByteView out) const override {
     SYNCLINE_CHECK(out.size() >= values.size_bytes());
     if (!values.empty()) std::memcpy(out.data(), values.data(), values.size_bytes());
     return values.size_bytes();

@@ -8,7 +8,7 @@ namespace {
 INSTANTIATE_TEST_SUITE_P(Fp32, CodecContract,
                          ::testing::Values(CodecCase{
                              .make = MakeFp32Codec,
-                             .reference = [](float x) { return x; }}));
+                             .reference = [](float x, uint32_t) { return x; }}));
 
 TEST(Fp32Codec, NeedsExactlyFourBytesPerElement) {
   EXPECT_EQ(MakeFp32Codec()->MaxEncodedBytes(65536), 262144u);

@@ -7,7 +7,11 @@
 #include "comm/base/check.h"
 #include "comm/base/nearest.h"
 #include "comm/base/status.h"
+#include "server/optimizer/adafactor.h"
 #include "server/optimizer/adam.h"
+#include "server/optimizer/lamb.h"
+#include "server/optimizer/lars.h"
+#include "server/optimizer/lbfgs.h"
 #include "server/optimizer/optimizer.h"
 #include "server/optimizer/option_ranges.h"
 #include "server/optimizer/sgd.h"
@@ -15,17 +19,26 @@
 namespace syncline {
 namespace {
 
+// What a parameter group may change. An optimizer that takes all weights for one vector
+// leaves no choice.
+enum class GroupSupport { kAll, kFrozen };
+
 struct Entry {
   std::string_view name;
   std::span<const OptionSpec> (*options)();
   std::unique_ptr<Optimizer> (*make)(const OptionValues&);
   absl::Status (*check)(const OptionValues&) = nullptr;  // what the table cannot say
+  GroupSupport groups = GroupSupport::kAll;
 };
 
 constexpr std::array kOptimizers = {
     Entry{"sgd", SgdOptions, MakeSgd, CheckSgd},
     Entry{"adam", AdamOptions, MakeAdam},
     Entry{"adamw", AdamWOptions, MakeAdamW},
+    Entry{"lamb", LambOptions, MakeLamb},
+    Entry{"lars", LarsOptions, MakeLars, CheckLars},
+    Entry{"adafactor", AdafactorOptions, MakeAdafactor, CheckAdafactor},
+    Entry{"lbfgs", LbfgsOptions, MakeLbfgs, nullptr, GroupSupport::kFrozen},
 };
 
 constexpr auto kNames = [] {
@@ -85,7 +98,15 @@ absl::Status ValidateGroup(const OptimizerSettings& settings, const GroupOptions
   if (!group.state.empty()) {
     SYNCLINE_RETURN_IF_ERROR(ParseStateType(group.state).status());
   }
-  return Validate(settings, Merge(settings.options, group.options));
+  SYNCLINE_RETURN_IF_ERROR(Validate(settings, Merge(settings.options, group.options)));
+  const bool changes = group != GroupOptions{.frozen = group.frozen};
+  if (changes && FindEntry(settings.name)->groups == GroupSupport::kFrozen) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("optimizer '", settings.name,
+                     "' takes all weights for one vector: a parameter group can be "
+                     "frozen, but have no learning rate, options or state of its own"));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(

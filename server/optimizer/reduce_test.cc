@@ -51,8 +51,8 @@ TEST(RunningSquares, HasTheSameBitsInAnyPieces) {
   for (const size_t piece : {16, 48, 992, 1024}) {
     RunningSquares squares;
     for (size_t first = 0; first < values.size(); first += piece) {
-      squares.Add(std::span(values).subspan(first).first(
-          std::min(piece, values.size() - first)));
+      squares.Add(
+          std::span(values).subspan(first).first(std::min(piece, values.size() - first)));
     }
     EXPECT_EQ(squares.Total(), SumOfSquares(values)) << piece;
   }

@@ -67,6 +67,33 @@ TEST(Bf16, OverflowsToInfinityHalfAStepAboveTheLargestValue) {
   EXPECT_EQ(Bf16FromFloat(std::bit_cast<float>(0x7f7f8000u)), 0x7f80);
 }
 
+TEST(StochasticBf16, RoundsUpForExactlyAsManyRandomNumbersAsTheRemainderSays) {
+  for (const uint32_t upper : {0x0000u, 0x0001u, 0x3f80u, 0xbfffu, 0x7f7eu, 0x8000u}) {
+    for (const uint32_t lower : {0u, 1u, 0x1234u, 0x8000u, 0xffffu}) {
+      const float value = std::bit_cast<float>((upper << 16) | lower);
+      uint32_t ups = 0;
+      for (uint32_t random = 0; random < 65536; ++random) {
+        // Bits above the lower 16 must not matter.
+        const uint16_t rounded = StochasticBf16FromFloat(value, random | random << 16);
+        ASSERT_TRUE(rounded == upper || rounded == upper + 1);
+        ups += rounded - upper;
+      }
+      EXPECT_EQ(ups, lower) << std::hex << upper;
+    }
+  }
+}
+
+TEST(StochasticBf16, KeepsInfinitiesNansAndFiniteness) {
+  for (const uint32_t random : {0u, 1u, 0x7fffu, 0xffffu}) {
+    EXPECT_EQ(StochasticBf16FromFloat(std::bit_cast<float>(0x7f800000u), random), 0x7f80);
+    EXPECT_EQ(StochasticBf16FromFloat(std::bit_cast<float>(0xff800000u), random), 0xff80);
+    EXPECT_EQ(StochasticBf16FromFloat(std::bit_cast<float>(0x7f800001u), random), 0x7fc0);
+    EXPECT_EQ(StochasticBf16FromFloat(std::bit_cast<float>(0xffffffffu), random), 0xffff);
+    EXPECT_EQ(StochasticBf16FromFloat(std::bit_cast<float>(0x7f7fffffu), random), 0x7f7f);
+    EXPECT_EQ(StochasticBf16FromFloat(std::bit_cast<float>(0xff7f0001u), random), 0xff7f);
+  }
+}
+
 // The value of a half from the definition of IEEE 754, in float64.
 double ValueOfHalf(uint16_t half) {
   const int exponent = (half >> 10) & 0x1f;

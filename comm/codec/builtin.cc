@@ -10,6 +10,7 @@ CodecRegistry CodecRegistry::Builtin() {
   registry.Register(MakeFp32Codec());
   registry.Register(MakeBf16Codec());
   registry.Register(MakeFp16Codec());
+  registry.Register(MakeStochasticBf16Codec());
   return registry;
 }
 

@@ -24,7 +24,7 @@
 namespace syncline {
 
 // Ids are part of the wire format (docs/wire_format.md): never reused, never renumbered.
-enum class CodecId : uint16_t { kFp32 = 1, kBf16 = 2, kFp16 = 3 };
+enum class CodecId : uint16_t { kFp32 = 1, kBf16 = 2, kFp16 = 3, kBf16Stochastic = 4 };
 
 // Where and when values are encoded: what randomised codecs hash for their random bits
 // (comm/base/random.h). Others ignore it.
@@ -40,7 +40,7 @@ class Codec {
   virtual ~Codec() = default;
 
   virtual CodecId id() const = 0;
-  // The name users write in flags and job settings: "fp32", "bf16", "fp16".
+  // The name users write in flags and job settings: "fp32", "bf16".
   virtual std::string_view name() const = 0;
 
   // Upper bound of the encoded size of `elements` values; dense codecs need exactly this.

@@ -15,10 +15,23 @@ struct Bf16Format {
   static float Widen(uint16_t bits) { return FloatFromBf16(bits); }
 };
 
+struct StochasticBf16Format {
+  static constexpr CodecId kId = CodecId::kBf16Stochastic;
+  static constexpr std::string_view kName = "bf16-stochastic";
+  static uint16_t Narrow(float value, uint32_t random) {
+    return StochasticBf16FromFloat(value, random);
+  }
+  static float Widen(uint16_t bits) { return FloatFromBf16(bits); }
+};
+
 }  // namespace
 
 std::unique_ptr<Codec> MakeBf16Codec() {
   return std::make_unique<TwoByteCodec<Bf16Format>>();
+}
+
+std::unique_ptr<Codec> MakeStochasticBf16Codec() {
+  return std::make_unique<TwoByteCodec<StochasticBf16Format>>();
 }
 
 }  // namespace syncline

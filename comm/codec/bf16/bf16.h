@@ -10,4 +10,8 @@ namespace syncline {
 
 std::unique_ptr<Codec> MakeBf16Codec();
 
+// The same bytes, but rounded up or down by chance so that the mean is the value itself:
+// E[decode(encode(x))] = x. The chance is that of the EncodeContext (comm/base/random.h).
+std::unique_ptr<Codec> MakeStochasticBf16Codec();
+
 }  // namespace syncline

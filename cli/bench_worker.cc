@@ -116,8 +116,11 @@ absl::Status WriteReport(const std::string& path, const std::vector<double>& sec
 
 absl::Status RunBenchWorker(const BenchWorkerOptions& options) {
   SYNCLINE_ASSIGN_OR_RETURN(SessionOptions session_options, SessionOptions::FromEnv());
-  session_options.optimizer = {
-      .name = options.optimizer, .learning_rate = kLearningRate, .momentum = kMomentum};
+  session_options.training.optimizer = {
+      .name = options.optimizer, .values = {{"lr", kLearningRate}, {"weight_decay", 0}}};
+  if (options.optimizer == "sgd") {
+    session_options.training.optimizer.values["momentum"] = kMomentum;
+  }
   session_options.push_codec = options.codec;
   session_options.publish_codec = options.codec;
   Model model = MakeModel(options, session_options.rank);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "comm/base/nearest.h"
@@ -70,6 +71,21 @@ double OptionOr(std::span<const OptionSpec> specs, const OptionValues& values,
   const OptionSpec* spec = FindSpec(specs, name);
   SYNCLINE_CHECK(spec != nullptr);
   return spec->standard;
+}
+
+absl::StatusOr<OptionValues> ParseOptions(std::span<const std::string> assignments) {
+  OptionValues values;
+  for (const std::string& assignment : assignments) {
+    const size_t equals = assignment.find('=');
+    double value = 0;
+    if (equals == std::string::npos || equals == 0 ||
+        !absl::SimpleAtod(assignment.substr(equals + 1), &value)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("'", assignment, "' is no option such as beta1=0.95"));
+    }
+    values[assignment.substr(0, equals)] = value;
+  }
+  return values;
 }
 
 OptionValues Merge(const OptionValues& values, const OptionValues& changes) {

@@ -2,7 +2,8 @@
 // loss scaling and gradient transforms.
 //
 //   constexpr OptionSpec kOptions[] = {
-//       {.name = "lr", .standard = 1e-3, .least = 0, .most = 1e6, .meaning = "learning rate"},
+//       {.name = "lr", .standard = 1e-3, .least = 0, .most = 1e6, .meaning = "learning
+//       rate"},
 //       {.name = "beta1", .standard = 0.9, .most = 1, .bound = Bound::kExcluded}};
 //   SYNCLINE_RETURN_IF_ERROR(ValidateOptions("optimizer 'adamw'", kOptions, values));
 //   const double lr = OptionOr(kOptions, values, "lr");
@@ -17,6 +18,7 @@
 #include <string_view>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace syncline {
 
@@ -51,6 +53,10 @@ absl::Status ValidateOptions(std::string_view owner, std::span<const OptionSpec>
 // The value, or the default when it is not set. REQUIRES: `name` is in `specs`.
 double OptionOr(std::span<const OptionSpec> specs, const OptionValues& values,
                 std::string_view name);
+
+// From "name=number" texts, as flags have them. InvalidArgument names the one that is
+// not.
+absl::StatusOr<OptionValues> ParseOptions(std::span<const std::string> assignments);
 
 // `values` with those of `changes` in place of equal names.
 OptionValues Merge(const OptionValues& values, const OptionValues& changes);

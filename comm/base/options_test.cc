@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <string>
+#include <vector>
 
 namespace syncline {
 namespace {
@@ -15,8 +17,11 @@ using ::testing::HasSubstr;
 constexpr std::array kSpecs = {
     OptionSpec{.name = "lr", .standard = 1e-3, .least = 0, .most = 10},
     OptionSpec{.name = "beta1", .standard = 0.9, .most = 1, .bound = Bound::kExcluded},
-    OptionSpec{
-        .name = "steps", .standard = 5, .least = 1, .most = 9, .kind = OptionKind::kWhole},
+    OptionSpec{.name = "steps",
+               .standard = 5,
+               .least = 1,
+               .most = 9,
+               .kind = OptionKind::kWhole},
     OptionSpec{.name = "nesterov", .kind = OptionKind::kFlag}};
 
 std::string Error(const OptionValues& values) {
@@ -50,6 +55,16 @@ TEST(Options, NameTheNearestOfAnUnknownOne) {
 TEST(Options, HaveDefaults) {
   EXPECT_EQ(OptionOr(kSpecs, {}, "beta1"), 0.9);
   EXPECT_EQ(OptionOr(kSpecs, {{"beta1", 0.5}}, "beta1"), 0.5);
+}
+
+TEST(Options, AreParsedFromAssignments) {
+  const std::vector<std::string> good = {"beta1=0.5", "lr=1e-3"};
+  EXPECT_EQ(*ParseOptions(good), (OptionValues{{"beta1", 0.5}, {"lr", 1e-3}}));
+  for (const std::string bad : {"beta1", "=1", "beta1=", "beta1=x", ""}) {
+    const auto parsed = ParseOptions(std::span(&bad, 1));
+    EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << bad;
+    EXPECT_THAT(std::string(parsed.status().message()), HasSubstr("'" + bad + "'"));
+  }
 }
 
 TEST(Options, MergePrefersTheChange) {

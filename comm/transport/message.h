@@ -42,6 +42,9 @@ enum class RefuseCode : uint16_t {
   kNotSeeded = 8,        // block has no values yet
 };
 
+// On a kPublish without a payload: the weights are those of the version before.
+inline constexpr uint16_t kFlagUnchanged = 1;
+
 const char* RefuseCodeName(RefuseCode code);
 
 struct MessageHeader {
@@ -55,9 +58,11 @@ struct MessageHeader {
   uint64_t epoch = 0;
   uint64_t step = 0;  // step of a contribution; version of a view
   uint64_t session_key = 0;
-  uint32_t samples = 0;  // how many samples the gradient is the mean of
-  uint16_t code = 0;     // RefuseCode
-  uint16_t flags = 0;
+  // kPush: how many samples the gradient is the mean of. kPublish: the loss scale of the
+  // step that begins with this version, as the bits of a float.
+  uint32_t samples = 0;
+  uint16_t code = 0;   // RefuseCode
+  uint16_t flags = 0;  // kFlagUnchanged
   uint32_t shard = 0;       // position in the job's list of shards
   uint32_t header_crc = 0;  // CRC-32C of the 60 bytes before it
 };

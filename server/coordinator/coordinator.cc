@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
+#include "comm/base/nearest.h"
 #include "comm/base/status.h"
 #include "nlohmann/json.hpp"
 #include "server/coordinator/job.h"
@@ -52,6 +53,7 @@ class Coordinator::Impl {
   void OnServer(Server& server, const MemberBody& body);
   void OnWorker(Job& job, uint32_t rank, const MemberBody& body);
   void OnTick();
+  void OnUpdate(const UpdateJob& update);
   void LoseServer(uint32_t number, const std::string& reason);
   void Refuse(ConnectionId connection, const absl::Status& status);
   Job* FindJob(uint32_t id);
@@ -79,6 +81,8 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
   outputs_.clear();
   if (std::holds_alternative<Tick>(input)) {
     OnTick();
+  } else if (const auto* update = std::get_if<UpdateJob>(&input)) {
+    OnUpdate(*update);
   } else {
     const auto& [connection, body] = std::get<FromMember>(input);
     const auto speaker = speakers_.find(connection);
@@ -246,6 +250,21 @@ void Coordinator::Impl::OnTick() {
                                     absl::FormatDuration(options_.timeouts.lease)));
   }
   for (const auto& [name, job] : jobs_) job->Tick(now_, servers_.size(), outputs_);
+}
+
+void Coordinator::Impl::OnUpdate(const UpdateJob& update) {
+  const auto job = jobs_.find(update.job);
+  if (job == jobs_.end() || job->second->IsOver()) {
+    std::vector<std::string_view> names;
+    for (const auto& [name, one] : jobs_) names.push_back(name);
+    const std::string nearest(NearestName(update.job, names));
+    outputs_.push_back(UpdateAnswer{absl::NotFoundError(absl::StrCat(
+        "no job '", update.job, "' is running",
+        nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?")))});
+    return;
+  }
+  const absl::StatusOr<uint64_t> epoch = job->second->Update(update, outputs_);
+  outputs_.push_back(UpdateAnswer{epoch.status(), epoch.ok() ? *epoch : 0});
 }
 
 // ---- State and status ----

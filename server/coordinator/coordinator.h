@@ -28,6 +28,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "comm/base/timeouts.h"
+#include "server/coordinator/decision.h"
 #include "server/coordinator/job_spec.h"
 
 namespace syncline {
@@ -73,8 +74,7 @@ struct BlockFigures {
   uint32_t job = 0;
   uint32_t block = 0;
   uint64_t step = 0;
-  std::vector<double> tile_square_sums = {};
-  bool finite = true;
+  std::vector<double> figures = {};
 };
 // The stream ended, for whatever reason.
 struct Disconnected {};
@@ -89,8 +89,14 @@ struct FromMember {
 };
 // Time passes: leases end, waiting is reported. Every heartbeat interval or more often.
 struct Tick {};
+// Somebody wants other options for a running job: one UpdateAnswer is among the outputs.
+struct UpdateJob {
+  std::string job = {};
+  OptionValues optimizer = {};  // new values; others stay
+  std::optional<NamedOptions> schedule = std::nullopt;
+};
 
-using CoordinatorInput = std::variant<FromMember, Tick>;
+using CoordinatorInput = std::variant<FromMember, Tick, UpdateJob>;
 
 // ---- What the coordinator says ----
 
@@ -121,12 +127,13 @@ struct CommitEpoch {
   uint64_t epoch = 0;
   std::vector<MemberRecord> members = {};  // in rank order
   std::string reason = {};
+  std::optional<TrainingSettings> training = std::nullopt;  // new ones
+  uint64_t training_from = 0;                               // the first step with them
 };
 struct StepDecision {
   uint32_t job = 0;
   uint64_t step = 0;
-  float gradient_scale = 1;
-  bool skip = false;
+  Decision decision = {};
 };
 struct DropJob {
   uint32_t job = 0;
@@ -145,6 +152,7 @@ struct WorkerWelcome {
   std::vector<std::string> shard_addresses = {};
   std::vector<uint32_t> shard_of_block = {};
   uint32_t members = 0;
+  ContributionPlan contributions = {};
 };
 struct EpochChanged {
   uint64_t epoch = 0;
@@ -180,7 +188,14 @@ struct PersistState {
 struct LogReason {
   std::string text = {};
 };
-using CoordinatorOutput = std::variant<ToMember, CloseMember, PersistState, LogReason>;
+// Refused settings leave everything as it was: InvalidArgument names the option, NotFound
+// the job, FailedPrecondition says why not now.
+struct UpdateAnswer {
+  absl::Status status;
+  uint64_t epoch = 0;  // the new values hold from its first step on
+};
+using CoordinatorOutput =
+    std::variant<ToMember, CloseMember, PersistState, LogReason, UpdateAnswer>;
 using CoordinatorOutputs = std::vector<CoordinatorOutput>;
 
 struct CoordinatorOptions {
@@ -217,6 +232,9 @@ struct JobView {
   uint64_t step = 0;
   uint64_t parameters = 0;
   uint32_t expected_workers = 0;
+  double learning_rate = 0;  // of the present step, before group scales
+  double loss_scale = 1;
+  uint64_t skipped_steps = 0;  // not finite
   std::vector<MemberView> members = {};
 };
 struct CoordinatorView {

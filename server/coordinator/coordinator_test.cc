@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -19,6 +20,7 @@ namespace {
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kFailureTimeout = absl::Seconds(10);
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 JobSpec TwoTensors(uint32_t workers) {
   JobSpec job;
@@ -90,6 +92,16 @@ class CoordinatorTest : public ::testing::Test {
                                 .run_id = "run",
                                 .name = absl::StrCat("worker", rank),
                                 .session_key = 1000 + connection});
+  }
+
+  UpdateAnswer Update(const UpdateJob& update) {
+    const CoordinatorOutputs outputs = coordinator_->Apply(update, now_);
+    UpdateAnswer answer{absl::InternalError("no answer")};
+    for (const CoordinatorOutput& output : outputs) {
+      if (const auto* found = std::get_if<UpdateAnswer>(&output)) answer = *found;
+    }
+    Take(outputs);
+    return answer;
   }
 
   template <typename Body>
@@ -272,18 +284,71 @@ TEST_F(CoordinatorTest, BarrierOpensWhenAllMembersAreInOrGone) {
 TEST_F(CoordinatorTest, DecisionComesWhenAllBlocksHaveReported) {
   AttachServer(1);
   JobSpec job = TwoTensors(1);
-  job.clip_global_norm = 1.0;
-  job.skip_nonfinite_steps = true;
+  job.training.gradient = {{"clip_global_norm", 1.0}};
+  job.training.nonfinite_steps = NonfiniteSteps::kSkip;
   Say(10, WorkerHello{.job = job, .name = "x"});
   const uint32_t id = Last<WorkerWelcome>(10)->job;
-  Say(1, BlockFigures{id, 1, 0, {9.0}, true});
-  Say(1, BlockFigures{id, 1, 0, {9.0}, true});  // a repetition counts once
+  Say(1, BlockFigures{id, 1, 0, {9.0}});
+  Say(1, BlockFigures{id, 1, 0, {9.0}});  // a repetition counts once
   EXPECT_FALSE(Last<StepDecision>(1).has_value());
-  Say(1, BlockFigures{id, 0, 0, {16.0}, true});
-  EXPECT_FLOAT_EQ(Last<StepDecision>(1)->gradient_scale, 1.0 / (5.0 + 1e-6));
-  Say(1, BlockFigures{id, 0, 1, {1.0}, true});
-  Say(1, BlockFigures{id, 1, 1, {1.0}, false});
-  EXPECT_TRUE(Last<StepDecision>(1)->skip);
+  Say(1, BlockFigures{id, 0, 0, {16.0}});
+  EXPECT_FLOAT_EQ(Last<StepDecision>(1)->decision.gradient_scale, 1.0 / (5.0 + 1e-6));
+  Say(1, BlockFigures{id, 0, 1, {1.0}});
+  Say(1, BlockFigures{id, 1, 1, {kInfinity}});
+  EXPECT_TRUE(Last<StepDecision>(1)->decision.skip);
+}
+
+TEST_F(CoordinatorTest, LossScaleAndSkipsFollowTheFiguresOfAllBlocks) {
+  AttachServer(1);
+  JobSpec job = TwoTensors(1);
+  job.training.loss_scaling = {.name = "torch", .values = {{"growth_interval", 1}}};
+  job.training.gradient = {{"clip_global_norm", 1.0}};
+  Say(10, WorkerHello{.job = job, .name = "x"});
+  const uint32_t id = Last<WorkerWelcome>(10)->job;
+  Say(1, BlockFigures{id, 0, 0, {kInfinity}});
+  Say(1, BlockFigures{id, 1, 0, {1.0}});
+  EXPECT_TRUE(Last<StepDecision>(1)->decision.skip);
+  EXPECT_EQ(Last<StepDecision>(1)->decision.loss_scale, 32768);
+  // Contributions carry the scale: a norm of 2 comes as 2 * 32768.
+  const double scaled = 2.0 * 32768;
+  Say(1, BlockFigures{id, 0, 1, {scaled * scaled}});
+  Say(1, BlockFigures{id, 1, 1, {0.0}});
+  EXPECT_FALSE(Last<StepDecision>(1)->decision.skip);
+  EXPECT_FLOAT_EQ(Last<StepDecision>(1)->decision.gradient_scale, 0.5);
+  EXPECT_EQ(Last<StepDecision>(1)->decision.loss_scale, 65536);
+  const JobView view = coordinator_->View(now_).jobs.at(0);
+  EXPECT_EQ(view.loss_scale, 65536);
+  EXPECT_EQ(view.skipped_steps, 1u);
+}
+
+TEST_F(CoordinatorTest, NewOptionsComeWithAnEpochAndHoldFromOneStepOn) {
+  Begin();
+  const uint64_t epoch = Last<CommitEpoch>(1)->epoch;
+  next_step_[1] = 17;
+  const UpdateAnswer answer = Update({.job = "job", .optimizer = {{"lr", 0.25}}});
+  ASSERT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.epoch, epoch + 1);
+  const CommitEpoch commit = *Last<CommitEpoch>(1);
+  EXPECT_EQ(commit.epoch, epoch + 1);
+  EXPECT_EQ(commit.training_from, 17u);
+  EXPECT_EQ(commit.training->optimizer.options.at("lr"), 0.25);
+  EXPECT_EQ(coordinator_->View(now_).jobs.at(0).learning_rate, 0.25);
+}
+
+TEST_F(CoordinatorTest, BadNewOptionsAreRefusedAndTheOldOnesStay) {
+  Begin();
+  const double before = coordinator_->View(now_).jobs.at(0).learning_rate;
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const OptionValues& bad :
+       {OptionValues{{"lr", nan}}, OptionValues{{"lr", -1}}, OptionValues{{"lrr", 1}},
+        OptionValues{{"momentum", 0.9}}}) {  // it needs another state
+    EXPECT_EQ(Update({.job = "job", .optimizer = bad}).status.code(),
+              absl::StatusCode::kInvalidArgument)
+        << bad.begin()->first;
+  }
+  EXPECT_EQ(Update({.job = "jop"}).status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(coordinator_->View(now_).jobs.at(0).learning_rate, before);
+  EXPECT_EQ(Last<PrepareEpoch>(1)->epoch, Last<CommitEpoch>(1)->epoch) << "no new epoch";
 }
 
 TEST_F(CoordinatorTest, CountersGoOnAfterARestart) {
@@ -308,7 +373,7 @@ TEST_F(CoordinatorTest, StrangersChangeNothing) {
   Say(99, Heartbeat{});
   Say(99, EpochPrepared{1, 1, 7});
   Say(99, Leave{});
-  Say(1, BlockFigures{77, 0, 0, {1.0}, true});
+  Say(1, BlockFigures{77, 0, 0, {1.0}});
   Say(1, EpochCommitted{1, 12345});
   Say(10, JobConfigured{1});
   EXPECT_EQ(told_[10].size() + told_[11].size() + told_[1].size(), before);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 namespace syncline {
 namespace {
@@ -12,40 +13,49 @@ constexpr size_t kMaxOpenSteps = 4;
 
 }  // namespace
 
-Decision Decide(const JobSpec& spec, double square_sum, bool finite) {
-  Decision decision;
-  decision.skip = !finite && spec.skip_nonfinite_steps;
-  if (finite && spec.clip_global_norm > 0) {
-    const double norm = std::sqrt(square_sum);
-    decision.gradient_scale =
-        static_cast<float>(std::min(1.0, spec.clip_global_norm / (norm + 1e-6)));
-  }
-  return decision;
-}
+DecisionMaker::DecisionMaker(const TrainingSettings& settings, std::set<uint32_t> blocks,
+                             size_t figures)
+    : settings_(settings),
+      blocks_(std::move(blocks)),
+      figures_(1 + figures),
+      scaler_(settings.ScalesLoss() ? StartLossScaling(settings.loss_scaling)
+                                    : LossScalerState{.scale = 1}) {}
 
-DecisionCollector::DecisionCollector(const JobSpec& spec)
-    : spec_(spec), blocks_(spec.Blocks()) {}
-
-std::optional<Decision> DecisionCollector::Add(
-    uint32_t block, uint64_t step, const std::vector<double>& tile_square_sums,
-    bool finite) {
-  if (block >= blocks_.size() ||
-      tile_square_sums.size() != TilesOf(blocks_[block].elements)) {
-    return std::nullopt;
-  }
-  Step& open = steps_[step];
-  open.square_sums.try_emplace(block, tile_square_sums);
-  open.finite = open.finite && finite;
-  if (open.square_sums.size() < blocks_.size()) {
+std::optional<Decision> DecisionMaker::Add(uint32_t block, uint64_t step,
+                                           const std::vector<double>& figures) {
+  if (!blocks_.contains(block) || figures.size() != figures_) return std::nullopt;
+  Figures& open = steps_[step];
+  open.try_emplace(block, figures);
+  if (open.size() < blocks_.size()) {
     if (steps_.size() > kMaxOpenSteps) steps_.erase(steps_.begin());
     return std::nullopt;
   }
-  double square_sum = 0;
-  for (const auto& [id, tiles] : open.square_sums) {
-    for (const double tile : tiles) square_sum += tile;
-  }
-  const Decision decision = Decide(spec_, square_sum, open.finite);
+  Decision decision = Decide(open);
   steps_.erase(step);
+  return decision;
+}
+
+Decision DecisionMaker::Decide(const Figures& figures) {
+  std::vector<double> sums(figures_);
+  for (const auto& [block, parts] : figures) {
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += parts[i];
+  }
+  Decision decision;
+  const bool finite = std::isfinite(sums[0]);
+  decision.skip = !finite && settings_.SkipsNonfinite();
+  if (decision.skip) ++skipped_;
+  const double clip = settings_.clip_global_norm();
+  if (finite && clip > 0) {
+    // Contributions carry the loss scale.
+    const double norm = std::sqrt(sums[0]) / scaler_.scale;
+    decision.gradient_scale = static_cast<float>(std::min(1.0, clip / (norm + 1e-6)));
+  }
+  if (settings_.ScalesLoss()) {
+    scaler_ = AdvanceLossScaling(settings_.loss_scaling, scaler_,
+                                 finite ? Gradients::kFinite : Gradients::kNotFinite);
+  }
+  decision.loss_scale = scaler_.scale;
+  decision.figures.assign(sums.begin() + 1, sums.end());
   return decision;
 }
 

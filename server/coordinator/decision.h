@@ -1,46 +1,52 @@
-// Decisions about whole steps, from the figures of all blocks of a job: clipping by
-// global norm, and skipping steps whose gradient is not finite.
+// Decisions about whole updates, from the figures of all blocks of a job: clipping by
+// global norm, skipping updates whose gradient is not finite, the loss scale of the next
+// step, and the sums that the optimizer asked for.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
-#include "server/coordinator/job_spec.h"
+#include "server/optimizer/training.h"
 
 namespace syncline {
 
 struct Decision {
-  float gradient_scale = 1;
+  float gradient_scale = 1;  // min(1, clip / (norm + 1e-6)), as torch's clip_grad_norm_
   bool skip = false;
+  float loss_scale = 1;  // of the next step
+  std::vector<double> figures = {};
 };
 
-// min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_; skip when not finite
-// and the job says so.
-Decision Decide(const JobSpec& spec, double square_sum, bool finite);
-
 // Gathers the figures of each step until all blocks have reported. Sums run in block
-// order, then tile order, so that the result does not depend on which shard owns what or
-// reports first.
-class DecisionCollector {
+// order, so that the result does not depend on which shard owns what or reports first.
+class DecisionMaker {
  public:
-  explicit DecisionCollector(const JobSpec& spec);
+  // `blocks` are those that are trained; each reports 1 + `figures` numbers.
+  DecisionMaker(const TrainingSettings& settings, std::set<uint32_t> blocks,
+                size_t figures);
 
-  // The decision when this was the last block of its step. Repetitions and unknown blocks
-  // change nothing.
+  // The decision when this was the last block of its step. Repetitions, unknown blocks
+  // and figures of another number change nothing.
   std::optional<Decision> Add(uint32_t block, uint64_t step,
-                              const std::vector<double>& tile_square_sums, bool finite);
+                              const std::vector<double>& figures);
+
+  float loss_scale() const { return scaler_.scale; }
+  uint64_t skipped() const { return skipped_; }
 
  private:
-  struct Step {
-    std::map<uint32_t, std::vector<double>> square_sums;  // by block
-    bool finite = true;
-  };
+  using Figures = std::map<uint32_t, std::vector<double>>;  // by block
 
-  const JobSpec& spec_;
-  const std::vector<BlockRange> blocks_;
-  std::map<uint64_t, Step> steps_;
+  Decision Decide(const Figures& figures);
+
+  const TrainingSettings settings_;
+  const std::set<uint32_t> blocks_;
+  const size_t figures_;
+  LossScalerState scaler_;
+  uint64_t skipped_ = 0;
+  std::map<uint64_t, Figures> steps_;
 };
 
 }  // namespace syncline

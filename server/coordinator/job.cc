@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "comm/base/check.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "server/coordinator/placement.h"
@@ -23,16 +24,35 @@ void AppendReason(std::string& reasons, const std::string& reason) {
   absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", reason);
 }
 
+std::unique_ptr<const TrainingPlan> PlanOf(const JobSpec& spec) {
+  auto plan = TrainingPlan::Create(spec.training, spec.Trained());
+  SYNCLINE_CHECK(plan.ok());  // ValidateJob has made the same plan
+  return *std::move(plan);
+}
+
+std::set<uint32_t> TrainedBlocks(const JobSpec& spec) {
+  std::set<uint32_t> trained;
+  const std::vector<BlockRange> blocks = spec.Blocks();
+  for (uint32_t block = 0; block < blocks.size(); ++block) {
+    if (!spec.tensors[blocks[block].tensor].group.frozen) trained.insert(block);
+  }
+  return trained;
+}
+
 }  // namespace
 
 Job::Job(uint32_t id, const WorkerHello& first, const CoordinatorOptions& options,
          Counters& counters)
     : id_(id),
+      declared_(first.job),
       spec_(first.job),
       run_id_(first.run_id),
       options_(options),
       counters_(counters),
-      decisions_(spec_) {}
+      plan_(PlanOf(spec_)),
+      decisions_(
+          spec_.training, TrainedBlocks(spec_),
+          plan_->job_reduction() == nullptr ? 0 : plan_->job_reduction()->Figures()) {}
 
 std::string Job::Named(uint32_t rank) const {
   const auto worker = workers_.find(rank);
@@ -54,7 +74,7 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
                                 workers_.size(),
                                 " workers; wait for its end or choose another --job"));
   }
-  SYNCLINE_RETURN_IF_ERROR(CheckSameJob(spec_, hello.job));
+  SYNCLINE_RETURN_IF_ERROR(CheckSameJob(declared_, hello.job));
   if (hello.rank >= kMaxWorkers) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank is ", hello.rank, ", allowed are 0 to ", kMaxWorkers - 1));
@@ -97,7 +117,9 @@ void Job::MaybeBegin(const std::vector<JobServer>& servers, CoordinatorOutputs& 
   for (const JobServer& server : servers_) {
     shards += static_cast<uint32_t>(server.shard_addresses.size());
   }
-  shard_of_block_ = PlaceBlocks(spec_.Blocks(), shards);
+  shard_of_block_ = PlaceBlocks(spec_.Blocks(), shards, [this](uint32_t tensor) {
+    return plan_->NeedsWholeTensor(tensor);
+  });
   uint32_t first_shard = 0;
   for (const JobServer& server : servers_) {
     unconfigured_.insert(server.server);
@@ -135,9 +157,11 @@ bool Job::MembershipDiffers() const {
 }
 
 void Job::MaybeChangeEpoch(CoordinatorOutputs& outputs) {
-  if (phase_ != Phase::kRunning || change_.has_value() || !MembershipDiffers()) return;
+  if (phase_ != Phase::kRunning || change_.has_value()) return;
+  if (!MembershipDiffers() && !next_training_) return;
   const uint64_t epoch = ++counters_.epochs[spec_.name];
   change_ = Change{.epoch = epoch, .reason = std::exchange(change_reason_, "")};
+  change_->training = std::exchange(next_training_, std::nullopt);
   for (const JobServer& server : servers_) change_->unprepared.insert(server.server);
   ToServers(PrepareEpoch{id_, epoch}, outputs);
 }
@@ -164,7 +188,38 @@ void Job::Commit(CoordinatorOutputs& outputs) {
     AppendReason(change_->reason, std::exchange(change_reason_, ""));
   for (const JobServer& server : servers_) change_->uncommitted.insert(server.server);
   outputs.push_back(PersistState{});  // the coordinator fills it in
-  ToServers(CommitEpoch{id_, change_->epoch, change_->members, change_->reason}, outputs);
+  ToServers(CommitEpoch{.job = id_,
+                        .epoch = change_->epoch,
+                        .members = change_->members,
+                        .reason = change_->reason,
+                        .training = change_->training,
+                        .training_from = FirstUpdateFrom(change_->next_step)},
+            outputs);
+}
+
+// An update is made with one set of options, also when several pushes make it.
+uint64_t Job::FirstUpdateFrom(uint64_t step) const {
+  const uint64_t pushes = spec_.training.accumulate_steps;
+  return (step + pushes - 1) / pushes * pushes;
+}
+
+absl::StatusOr<uint64_t> Job::Update(const UpdateJob& update,
+                                     CoordinatorOutputs& outputs) {
+  if (phase_ != Phase::kRunning) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job '", spec_.name, "' has not begun: ", reason_));
+  }
+  TrainingSettings next = spec_.training;
+  next.optimizer.options = Merge(next.optimizer.options, update.optimizer);
+  if (update.schedule) next.schedule = *update.schedule;
+  SYNCLINE_RETURN_IF_ERROR(CheckChange(spec_.training, next, spec_.Trained()));
+  spec_.training = next;
+  next_training_ = next;
+  plan_ = PlanOf(spec_);
+  AppendReason(change_reason_, "new options");
+  MaybeChangeEpoch(outputs);
+  // Either it has begun, or it follows the one under way.
+  return counters_.epochs.at(spec_.name) + (next_training_ ? 1 : 0);
 }
 
 void Job::OnCommitted(uint32_t server, const EpochCommitted& committed,
@@ -216,7 +271,8 @@ void Job::Welcome(const Worker& worker, bool is_seeder,
                         .first_step = worker.first_step,
                         .seeder = is_seeder,
                         .shard_of_block = shard_of_block_,
-                        .members = static_cast<uint32_t>(committed_.size())};
+                        .members = static_cast<uint32_t>(committed_.size()),
+                        .contributions = plan_->contributions()};
   for (const JobServer& server : servers_) {
     welcome.shard_addresses.insert(welcome.shard_addresses.end(),
                                    server.shard_addresses.begin(),
@@ -293,14 +349,10 @@ void Job::MaybeReleaseBarrier(CoordinatorOutputs& outputs) {
 }
 
 void Job::OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs) {
-  if (phase_ != Phase::kRunning || !spec_.NeedsDecision()) return;
-  const auto decision = decisions_.Add(figures.block, figures.step,
-                                       figures.tile_square_sums, figures.finite);
+  if (phase_ != Phase::kRunning || !plan_->NeedsDecision()) return;
+  const auto decision = decisions_.Add(figures.block, figures.step, figures.figures);
   if (!decision) return;
-  ToServers(StepDecision{.job = id_,
-                         .step = figures.step,
-                         .gradient_scale = decision->gradient_scale,
-                         .skip = decision->skip},
+  ToServers(StepDecision{.job = id_, .step = figures.step, .decision = *decision},
             outputs);
 }
 
@@ -426,6 +478,9 @@ JobView Job::View(absl::Duration now) const {
                             .waiting = worker.beat.waiting,
                             .heartbeat_age = now - worker.heard_at});
   }
+  view.learning_rate = plan_->JobLearningRate(view.step);
+  view.loss_scale = decisions_.loss_scale();
+  view.skipped_steps = decisions_.skipped();
   return view;
 }
 

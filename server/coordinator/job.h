@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/decision.h"
@@ -58,6 +59,9 @@ class Job {
                    CoordinatorOutputs& outputs);
   void OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs);
   void OnServerLost(uint32_t server, CoordinatorOutputs& outputs);
+  // Other options for the steps to come: the epoch that brings them. InvalidArgument and
+  // FailedPrecondition change nothing.
+  absl::StatusOr<uint64_t> Update(const UpdateJob& update, CoordinatorOutputs& outputs);
   void Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& outputs);
 
   // Begins when all workers and servers are there. `servers` in order of their numbers.
@@ -89,7 +93,8 @@ class Job {
     std::set<uint32_t> uncommitted = {};
     uint64_t next_step = 0;
     std::string reason = {};
-    std::vector<MemberRecord> members = {};  // fixed when all servers are prepared
+    std::vector<MemberRecord> members = {};         // fixed when all servers are prepared
+    std::optional<TrainingSettings> training = {};  // new ones
   };
 
   void DropWorker(uint32_t rank, const std::string& reason, CoordinatorOutputs& outputs);
@@ -97,6 +102,7 @@ class Job {
   void MaybeChangeEpoch(CoordinatorOutputs& outputs);
   bool MembershipDiffers() const;
   void Commit(CoordinatorOutputs& outputs);
+  uint64_t FirstUpdateFrom(uint64_t step) const;
   void FinishChange(CoordinatorOutputs& outputs);
   void Welcome(const Worker& worker, bool is_seeder, CoordinatorOutputs& outputs) const;
   void MaybeReleaseBarrier(CoordinatorOutputs& outputs);
@@ -109,11 +115,13 @@ class Job {
   std::string Named(uint32_t rank) const;
 
   const uint32_t id_;
-  const JobSpec spec_;
+  const JobSpec declared_;  // as every worker declares it
+  JobSpec spec_;            // with the options of the last update
   const std::string run_id_;
   const CoordinatorOptions& options_;
   Counters& counters_;
-  DecisionCollector decisions_;
+  std::unique_ptr<const TrainingPlan> plan_;
+  DecisionMaker decisions_;
 
   Phase phase_ = Phase::kGathering;
   std::string reason_;  // why it waits, changed last, or ended
@@ -125,7 +133,8 @@ class Job {
   std::map<uint32_t, Worker> workers_;  // alive, by rank
   std::vector<MemberRecord> committed_;
   std::optional<Change> change_;
-  std::string change_reason_;  // of the next change
+  std::string change_reason_;                      // of the next change
+  std::optional<TrainingSettings> next_training_;  // of the next change
 
   std::vector<JobServer> servers_;  // once it began
   std::vector<uint32_t> shard_of_block_;

@@ -1,7 +1,6 @@
 #include "server/coordinator/job_spec.h"
 
 #include <algorithm>
-#include <array>
 #include <set>
 #include <string_view>
 
@@ -10,19 +9,18 @@
 #include "comm/base/failure.h"
 #include "comm/base/nearest.h"
 #include "comm/base/status.h"
+#include "comm/codec/codec.h"
 
 namespace syncline {
 namespace {
 
-constexpr std::array<std::string_view, 2> kCodecNames = {"fp32", "bf16"};
-
 absl::Status CheckCodec(absl::string_view setting, const std::string& name) {
-  if (std::find(kCodecNames.begin(), kCodecNames.end(), name) != kCodecNames.end()) {
-    return absl::OkStatus();
-  }
+  const CodecRegistry codecs = CodecRegistry::Builtin();
+  const std::vector<std::string_view> names = codecs.Names();
+  if (std::ranges::count(names, name) > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat(setting, " '", name, "' is unknown; did you mean '",
-                   std::string(NearestName(name, kCodecNames)), "'?"));
+                   std::string(NearestName(name, names)), "'?"));
 }
 
 absl::Status CheckTensor(const TensorSpec& tensor) {
@@ -44,10 +42,24 @@ absl::Status CheckTensor(const TensorSpec& tensor) {
     }
     elements *= size;
   }
-  const absl::Status group = ValidateGroup(tensor.group);
-  if (group.ok()) return group;
-  return absl::InvalidArgumentError(
-      absl::StrCat("tensor '", tensor.name, "': ", std::string(group.message())));
+  return absl::OkStatus();
+}
+
+// What the tensors' groups and the job's settings say together.
+absl::Status CheckTraining(const JobSpec& spec) {
+  SYNCLINE_RETURN_IF_ERROR(ValidateTraining(spec.training));
+  for (const TensorSpec& tensor : spec.tensors) {
+    const absl::Status group = ValidateGroup(spec.training.optimizer, tensor.group);
+    if (group.ok()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor '", tensor.name, "': ", std::string(group.message())));
+  }
+  if (std::ranges::all_of(spec.tensors,
+                          [](const TensorSpec& tensor) { return tensor.group.frozen; })) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("all tensors of job '", spec.name, "' are frozen"));
+  }
+  return TrainingPlan::Create(spec.training, spec.Trained()).status();
 }
 
 absl::Status Differs(absl::string_view what) {
@@ -62,11 +74,42 @@ std::string Shape(const TensorSpec& tensor) {
   return absl::StrCat("[", absl::StrJoin(tensor.shape, ", "), "]");
 }
 
-bool SameOptimizer(const OptimizerSettings& a, const OptimizerSettings& b) {
-  return a.name == b.name && a.learning_rate == b.learning_rate &&
-         a.weight_decay == b.weight_decay && a.momentum == b.momentum &&
-         a.dampening == b.dampening && a.nesterov == b.nesterov && a.beta1 == b.beta1 &&
-         a.beta2 == b.beta2 && a.epsilon == b.epsilon;
+std::string Written(const OptionValues& values) {
+  return absl::StrCat("{", absl::StrJoin(values, ", ", absl::PairFormatter("=")), "}");
+}
+std::string Written(const NamedOptions& options) {
+  return absl::StrCat("'", options.name, "' ", Written(options.values));
+}
+std::string Written(const OptimizerSettings& settings) {
+  return absl::StrCat(Written(NamedOptions{settings.name, settings.options}), " with ",
+                      settings.state, " state");
+}
+
+// Names the first setting that differs.
+absl::Status CheckSameTraining(const std::string& job, const TrainingSettings& ours,
+                               const TrainingSettings& theirs) {
+  const auto differs = [&](absl::string_view what, const auto& a, const auto& b) {
+    return Differs(absl::StrCat(job, "has ", what, " ", a, ", not ", b));
+  };
+  if (ours.optimizer != theirs.optimizer) {
+    return differs("optimizer", Written(ours.optimizer), Written(theirs.optimizer));
+  }
+  if (ours.schedule != theirs.schedule) {
+    return differs("schedule", Written(ours.schedule), Written(theirs.schedule));
+  }
+  if (ours.gradient != theirs.gradient) {
+    return differs("gradient transforms", Written(ours.gradient),
+                   Written(theirs.gradient));
+  }
+  if (ours.loss_scaling != theirs.loss_scaling) {
+    return differs("loss scaling", Written(ours.loss_scaling),
+                   Written(theirs.loss_scaling));
+  }
+  if (ours.accumulate_steps != theirs.accumulate_steps) {
+    return differs("accumulate_steps", ours.accumulate_steps, theirs.accumulate_steps);
+  }
+  if (ours == theirs) return absl::OkStatus();
+  return Differs(absl::StrCat(job, "skips or aggregates steps differently"));
 }
 
 }  // namespace
@@ -83,6 +126,14 @@ std::vector<BlockRange> JobSpec::Blocks() const {
   return CutIntoBlocks(elements);
 }
 
+std::vector<TrainedTensor> JobSpec::Trained() const {
+  std::vector<TrainedTensor> trained;
+  for (const TensorSpec& tensor : tensors) {
+    trained.push_back({.shape = TensorShape(tensor.shape), .group = tensor.group});
+  }
+  return trained;
+}
+
 absl::Status ValidateJob(const JobSpec& spec) {
   if (spec.name.empty() || spec.name.size() > kMaxJobNameBytes) {
     return absl::InvalidArgumentError(
@@ -95,12 +146,6 @@ absl::Status ValidateJob(const JobSpec& spec) {
   }
   SYNCLINE_RETURN_IF_ERROR(CheckCodec("push_codec", spec.push_codec));
   SYNCLINE_RETURN_IF_ERROR(CheckCodec("publish_codec", spec.publish_codec));
-  SYNCLINE_RETURN_IF_ERROR(ValidateSettings(spec.optimizer));
-  if (!(spec.clip_global_norm >= 0 && spec.clip_global_norm <= 1e30)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("clip_global_norm is ", spec.clip_global_norm,
-                     ", allowed are 0 (off) and positive numbers"));
-  }
   if (spec.tensors.empty() || spec.tensors.size() > kMaxTensorsPerJob) {
     return absl::InvalidArgumentError(
         absl::StrCat("job '", spec.name, "' has ", spec.tensors.size(),
@@ -114,7 +159,7 @@ absl::Status ValidateJob(const JobSpec& spec) {
           absl::StrCat("two tensors are named '", tensor.name, "'"));
     }
   }
-  return absl::OkStatus();
+  return CheckTraining(spec);
 }
 
 absl::Status CheckSameJob(const JobSpec& ours, const JobSpec& theirs) {
@@ -129,15 +174,7 @@ absl::Status CheckSameJob(const JobSpec& ours, const JobSpec& theirs) {
                                 ours.publish_codec, ", not ", theirs.push_codec, " and ",
                                 theirs.publish_codec));
   }
-  if (!SameOptimizer(ours.optimizer, theirs.optimizer)) {
-    return Differs(absl::StrCat(job, "uses other optimizer settings (",
-                                ours.optimizer.name, ", learning rate ",
-                                ours.optimizer.learning_rate, ")"));
-  }
-  if (ours.clip_global_norm != theirs.clip_global_norm ||
-      ours.skip_nonfinite_steps != theirs.skip_nonfinite_steps) {
-    return Differs(absl::StrCat(job, "clips or skips steps differently"));
-  }
+  SYNCLINE_RETURN_IF_ERROR(CheckSameTraining(job, ours.training, theirs.training));
   if (ours.tensors.size() != theirs.tensors.size()) {
     return Differs(absl::StrCat(job, "has ", ours.tensors.size(), " tensors, not ",
                                 theirs.tensors.size()));
@@ -153,8 +190,7 @@ absl::Status CheckSameJob(const JobSpec& ours, const JobSpec& theirs) {
       return Differs(absl::StrCat("tensor '", a.name, "' is ", Shape(a), " in ", job,
                                   "and not ", Shape(b)));
     }
-    if (a.group.learning_rate_scale != b.group.learning_rate_scale ||
-        a.group.weight_decay != b.group.weight_decay) {
+    if (a.group != b.group) {
       return Differs(
           absl::StrCat("tensor '", a.name, "' has other group options in ", job));
     }

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "comm/base/tiling.h"
-#include "server/optimizer/optimizer.h"
+#include "server/optimizer/training.h"
 
 namespace syncline {
 
@@ -24,14 +24,12 @@ struct JobSpec {
   uint32_t workers = 1;  // the job begins when so many have joined
   std::string push_codec = "bf16";
   std::string publish_codec = "bf16";
-  OptimizerSettings optimizer = {};
-  double clip_global_norm = 0;  // 0: no clipping
-  bool skip_nonfinite_steps = false;
+  TrainingSettings training = {};
   std::vector<TensorSpec> tensors = {};
 
-  // Whether shards wait for a decision about each step.
-  bool NeedsDecision() const { return clip_global_norm > 0 || skip_nonfinite_steps; }
   std::vector<BlockRange> Blocks() const;
+  // For TrainingPlan::Create, in order.
+  std::vector<TrainedTensor> Trained() const;
 };
 
 // InvalidArgument that names the setting or tensor, its value and the allowed range.

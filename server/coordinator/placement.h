@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -9,10 +10,12 @@
 
 namespace syncline {
 
-// The shard of each block, balanced by elements: the largest block goes first, always to
+// The shard of each block, balanced by elements: the largest unit goes first, always to
 // the shard that has least (Graham's longest-processing-time rule: the fullest shard
-// exceeds the mean by less than one block). Ties go to the lower number, so every run
+// exceeds the mean by less than one unit). A unit is a block, or all blocks of a tensor
+// that `is_whole` says must stay together. Ties go to the lower number, so every run
 // gives the same result. REQUIRES: shards >= 1.
-std::vector<uint32_t> PlaceBlocks(std::span<const BlockRange> blocks, uint32_t shards);
+std::vector<uint32_t> PlaceBlocks(std::span<const BlockRange> blocks, uint32_t shards,
+                                  const std::function<bool(uint32_t tensor)>& is_whole);
 
 }  // namespace syncline

@@ -136,6 +136,24 @@ grpc::ServerUnaryReactor* CoordinatorService::Status(grpc::CallbackServerContext
   return reactor;
 }
 
+grpc::ServerUnaryReactor* CoordinatorService::UpdateJob(
+    grpc::CallbackServerContext* context, const v1::UpdateJobRequest* request,
+    v1::UpdateJobReply* reply) {
+  const UpdateAnswer answer = Update(*request);
+  reply->set_epoch(answer.epoch);
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  reactor->Finish(ToGrpcStatus(answer.status));
+  return reactor;
+}
+
+UpdateAnswer CoordinatorService::Update(const v1::UpdateJobRequest& request) {
+  absl::MutexLock lock(&mutex_);
+  for (const CoordinatorOutput& output : Apply(FromProto(request))) {
+    if (const auto* answer = std::get_if<UpdateAnswer>(&output)) return *answer;
+  }
+  return {.status = absl::UnavailableError("the coordinator is shutting down")};
+}
+
 CoordinatorView CoordinatorService::View() {
   absl::MutexLock lock(&mutex_);
   return coordinator_.View(clock_.Now());
@@ -168,7 +186,10 @@ void CoordinatorService::Receive(ConnectionId connection,
                                  const v1::MemberMessage& message) {
   absl::MutexLock lock(&mutex_);
   absl::StatusOr<MemberBody> body = Read(message);
-  if (body.ok()) return Apply(FromMember{connection, *std::move(body)});
+  if (body.ok()) {
+    Apply(FromMember{connection, *std::move(body)});
+    return;
+  }
   options_.log.Warning("refused a member",
                        {{"reason", std::string(body.status().message())}});
   if (const auto stream = streams_.find(connection); stream != streams_.end()) {
@@ -194,11 +215,16 @@ absl::StatusOr<MemberBody> CoordinatorService::Read(const v1::MemberMessage& mes
   return body;
 }
 
-void CoordinatorService::Apply(const CoordinatorInput& input) {
-  if (stopped_) return;
-  for (const CoordinatorOutput& output : coordinator_.Apply(input, clock_.Now())) {
-    if (!Perform(output)) return;
+// What was carried out.
+CoordinatorOutputs CoordinatorService::Apply(const CoordinatorInput& input) {
+  if (stopped_) return {};
+  CoordinatorOutputs outputs = coordinator_.Apply(input, clock_.Now());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (Perform(outputs[i])) continue;
+    outputs.resize(i);
+    break;
   }
+  return outputs;
 }
 
 // False when the rest must not be done.

@@ -58,6 +58,10 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
                                    const v1::StatusRequest* request,
                                    v1::StatusReply* reply) override;
 
+  grpc::ServerUnaryReactor* UpdateJob(grpc::CallbackServerContext* context,
+                                      const v1::UpdateJobRequest* request,
+                                      v1::UpdateJobReply* reply) override;
+
   CoordinatorView View() ABSL_LOCKS_EXCLUDED(mutex_);
   v1::StatusReply StatusNow() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -77,7 +81,9 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   void Unregister(ConnectionId connection) ABSL_LOCKS_EXCLUDED(mutex_);
 
   void TickUntilStopped() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Apply(const CoordinatorInput& input) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  UpdateAnswer Update(const v1::UpdateJobRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
+  CoordinatorOutputs Apply(const CoordinatorInput& input)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Perform(const CoordinatorOutput& output) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Store(const std::string& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CloseAll(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -156,8 +156,10 @@ class EngineTest : public ::testing::Test {
     options.shard.job = kJob;
     options.shard.push_codec = options.shard.publish_codec = options.shard.seed_codec =
         *codecs_.Find(CodecId::kFp32);
-    options.shard.optimizer.learning_rate = 1;
-    options.blocks = {{0, {.tensor = 0, .first_element = 0, .elements = kElements}, {}}};
+    options.shard.training.optimizer.options = {{"lr", 1}};
+    const uint64_t elements = kElements;
+    options.shard.tensors = {{.shape = TensorShape({&elements, 1})}};
+    options.blocks = {{0, {.tensor = 0, .first_element = 0, .elements = kElements}}};
     engine_->Configure(kJob, std::move(options));
     EXPECT_TRUE(configured_.Take()->ok());
   }
@@ -284,7 +286,7 @@ TEST_F(EngineTest, AJobThatIsDroppedAnswersNothing) {
   EngineJobOptions options;
   options.shard.push_codec = options.shard.publish_codec = options.shard.seed_codec =
       *codecs_.Find(CodecId::kFp32);
-  options.shard.optimizer.name = "no such thing";
+  options.shard.training.optimizer.name = "no such thing";
   engine_->Configure(kJob, options);
   EXPECT_EQ(configured_.Take()->code(), absl::StatusCode::kInvalidArgument);
   EXPECT_FALSE(outputs_.Take(absl::ZeroDuration()).has_value());

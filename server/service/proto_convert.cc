@@ -1,5 +1,6 @@
 #include "server/service/proto_convert.h"
 
+#include <algorithm>
 #include <variant>
 
 #include "comm/base/check.h"
@@ -15,29 +16,72 @@ struct Overloaded : Cases... {
 template <typename... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
 
+template <typename Repeated>
+void WriteOptions(const OptionValues& values, Repeated& out) {
+  for (const auto& [name, value] : values) {
+    v1::Option& option = *out.Add();
+    option.set_name(name);
+    option.set_value(value);
+  }
+}
+
+void WriteNamed(const NamedOptions& options, v1::NamedOptions& out) {
+  out.set_name(options.name);
+  WriteOptions(options.values, *out.mutable_options());
+}
+
+void WriteTraining(const TrainingSettings& training, v1::TrainingSpec& out) {
+  WriteNamed({training.optimizer.name, training.optimizer.options},
+             *out.mutable_optimizer());
+  out.set_state(training.optimizer.state);
+  WriteNamed(training.schedule, *out.mutable_schedule());
+  WriteOptions(training.gradient, *out.mutable_gradient());
+  WriteNamed(training.loss_scaling, *out.mutable_loss_scaling());
+  out.set_skip_nonfinite_steps(training.nonfinite_steps == NonfiniteSteps::kSkip);
+  out.set_accumulate_steps(training.accumulate_steps);
+  out.set_aggregate_on_arrival(training.aggregation == Aggregation::kArrival);
+}
+
+// Of two options with one name, the last counts.
+template <typename Repeated>
+OptionValues ReadOptions(const Repeated& options) {
+  OptionValues values;
+  for (const v1::Option& option : options) values[option.name()] = option.value();
+  return values;
+}
+
+NamedOptions ReadNamed(const v1::NamedOptions& in) {
+  return {in.name(), ReadOptions(in.options())};
+}
+
+TrainingSettings ReadTraining(const v1::TrainingSpec& in) {
+  return {.optimizer = {.name = in.optimizer().name(),
+                        .options = ReadOptions(in.optimizer().options()),
+                        .state = in.state()},
+          .schedule = ReadNamed(in.schedule()),
+          .gradient = ReadOptions(in.gradient()),
+          .loss_scaling = ReadNamed(in.loss_scaling()),
+          .nonfinite_steps =
+              in.skip_nonfinite_steps() ? NonfiniteSteps::kSkip : NonfiniteSteps::kApply,
+          .accumulate_steps = std::max<uint32_t>(in.accumulate_steps(), 1),
+          .aggregation = in.aggregate_on_arrival() ? Aggregation::kArrival
+                                                   : Aggregation::kRankOrder};
+}
+
 void WriteJob(const JobSpec& spec, v1::JobSpec& out) {
   out.set_name(spec.name);
   out.set_workers(spec.workers);
   out.set_push_codec(spec.push_codec);
   out.set_publish_codec(spec.publish_codec);
-  out.set_clip_global_norm(spec.clip_global_norm);
-  out.set_skip_nonfinite_steps(spec.skip_nonfinite_steps);
-  v1::OptimizerSpec& optimizer = *out.mutable_optimizer();
-  optimizer.set_name(spec.optimizer.name);
-  optimizer.set_learning_rate(spec.optimizer.learning_rate);
-  optimizer.set_weight_decay(spec.optimizer.weight_decay);
-  optimizer.set_momentum(spec.optimizer.momentum);
-  optimizer.set_dampening(spec.optimizer.dampening);
-  optimizer.set_nesterov(spec.optimizer.nesterov == Nesterov::kOn);
-  optimizer.set_beta1(spec.optimizer.beta1);
-  optimizer.set_beta2(spec.optimizer.beta2);
-  optimizer.set_epsilon(spec.optimizer.epsilon);
+  WriteTraining(spec.training, *out.mutable_training());
   for (const TensorSpec& tensor : spec.tensors) {
     v1::TensorSpec& written = *out.add_tensors();
     written.set_name(tensor.name);
     for (const uint64_t size : tensor.shape) written.add_shape(size);
     written.set_learning_rate_scale(tensor.group.learning_rate_scale);
-    if (tensor.group.weight_decay) written.set_weight_decay(*tensor.group.weight_decay);
+    WriteOptions(tensor.group.options, *written.mutable_options());
+    written.set_state(tensor.group.state);
+    written.set_frozen(tensor.group.frozen);
   }
 }
 
@@ -52,6 +96,8 @@ void WriteCommit(const CommitEpoch& commit, v1::CommitEpoch& out) {
     written.set_first_step(member.first_step);
     written.set_session_key(member.session_key);
   }
+  if (commit.training) WriteTraining(*commit.training, *out.mutable_training());
+  out.set_training_from(commit.training_from);
 }
 
 void WriteWelcome(const WorkerWelcome& welcome, v1::WorkerWelcome& out) {
@@ -66,6 +112,9 @@ void WriteWelcome(const WorkerWelcome& welcome, v1::WorkerWelcome& out) {
     out.add_shard_addresses(address);
   }
   for (const uint32_t shard : welcome.shard_of_block) out.add_shard_of_block(shard);
+  v1::ContributionPlan& contributions = *out.mutable_contributions();
+  contributions.set_hessian_every(welcome.contributions.hessian_every);
+  contributions.set_momentum_from(welcome.contributions.momentum_from);
 }
 
 }  // namespace
@@ -75,26 +124,22 @@ JobSpec FromProto(const v1::JobSpec& in) {
                .workers = in.workers(),
                .push_codec = in.push_codec(),
                .publish_codec = in.publish_codec(),
-               .clip_global_norm = in.clip_global_norm(),
-               .skip_nonfinite_steps = in.skip_nonfinite_steps()};
-  const v1::OptimizerSpec& optimizer = in.optimizer();
-  spec.optimizer = {.name = optimizer.name(),
-                    .learning_rate = optimizer.learning_rate(),
-                    .weight_decay = optimizer.weight_decay(),
-                    .momentum = optimizer.momentum(),
-                    .dampening = optimizer.dampening(),
-                    .nesterov = optimizer.nesterov() ? Nesterov::kOn : Nesterov::kOff,
-                    .beta1 = optimizer.beta1(),
-                    .beta2 = optimizer.beta2(),
-                    .epsilon = optimizer.epsilon()};
+               .training = ReadTraining(in.training())};
   for (const v1::TensorSpec& tensor : in.tensors()) {
-    TensorSpec& read = spec.tensors.emplace_back();
-    read.name = tensor.name();
-    read.shape = {tensor.shape().begin(), tensor.shape().end()};
-    read.group.learning_rate_scale = tensor.learning_rate_scale();
-    if (tensor.has_weight_decay()) read.group.weight_decay = tensor.weight_decay();
+    spec.tensors.push_back({.name = tensor.name(),
+                            .shape = {tensor.shape().begin(), tensor.shape().end()},
+                            .group = {.learning_rate_scale = tensor.learning_rate_scale(),
+                                      .options = ReadOptions(tensor.options()),
+                                      .state = tensor.state(),
+                                      .frozen = tensor.frozen()}});
   }
   return spec;
+}
+
+UpdateJob FromProto(const v1::UpdateJobRequest& in) {
+  UpdateJob update{.job = in.job(), .optimizer = ReadOptions(in.optimizer())};
+  if (in.has_schedule()) update.schedule = ReadNamed(in.schedule());
+  return update;
 }
 
 absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
@@ -132,12 +177,11 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
                             .epoch = message.epoch_committed().epoch()};
     case v1::MemberMessage::kBlockFigures: {
       const v1::BlockFigures& figures = message.block_figures();
-      return BlockFigures{.job = figures.job(),
-                          .block = figures.block(),
-                          .step = figures.step(),
-                          .tile_square_sums = {figures.tile_square_sums().begin(),
-                                               figures.tile_square_sums().end()},
-                          .finite = figures.finite()};
+      return BlockFigures{
+          .job = figures.job(),
+          .block = figures.block(),
+          .step = figures.step(),
+          .figures = {figures.figures().begin(), figures.figures().end()}};
     }
     case v1::MemberMessage::BODY_NOT_SET:
       break;
@@ -191,9 +235,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                    out.set_job(figures.job);
                    out.set_block(figures.block);
                    out.set_step(figures.step);
-                   for (const double sum : figures.tile_square_sums)
-                     out.add_tile_square_sums(sum);
-                   out.set_finite(figures.finite);
+                   for (const double figure : figures.figures) out.add_figures(figure);
                  },
                  [](const Disconnected&) { SYNCLINE_CHECK(false); },
              },
@@ -227,13 +269,20 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
                                 .first_step = member.first_step(),
                                 .session_key = member.session_key()});
       }
+      if (commit.has_training()) read.training = ReadTraining(commit.training());
+      read.training_from = commit.training_from();
       return read;
     }
-    case v1::CoordinatorMessage::kStepDecision:
-      return StepDecision{.job = message.step_decision().job(),
-                          .step = message.step_decision().step(),
-                          .gradient_scale = message.step_decision().gradient_scale(),
-                          .skip = message.step_decision().skip()};
+    case v1::CoordinatorMessage::kStepDecision: {
+      const v1::StepDecision& decision = message.step_decision();
+      return StepDecision{.job = decision.job(),
+                          .step = decision.step(),
+                          .decision = {.gradient_scale = decision.gradient_scale(),
+                                       .skip = decision.skip(),
+                                       .loss_scale = decision.loss_scale(),
+                                       .figures = {decision.figures().begin(),
+                                                   decision.figures().end()}}};
+    }
     case v1::CoordinatorMessage::kDropJob:
       return DropJob{.job = message.drop_job().job(),
                      .reason = message.drop_job().reason()};
@@ -250,17 +299,20 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
       return JobFailed{message.job_failed().reason()};
     case v1::CoordinatorMessage::kWorkerWelcome: {
       const v1::WorkerWelcome& welcome = message.worker_welcome();
-      return WorkerWelcome{.job = welcome.job(),
-                           .incarnation = welcome.incarnation(),
-                           .session_key = welcome.session_key(),
-                           .epoch = welcome.epoch(),
-                           .first_step = welcome.first_step(),
-                           .seeder = welcome.seeder(),
-                           .shard_addresses = {welcome.shard_addresses().begin(),
-                                               welcome.shard_addresses().end()},
-                           .shard_of_block = {welcome.shard_of_block().begin(),
-                                              welcome.shard_of_block().end()},
-                           .members = welcome.members()};
+      return WorkerWelcome{
+          .job = welcome.job(),
+          .incarnation = welcome.incarnation(),
+          .session_key = welcome.session_key(),
+          .epoch = welcome.epoch(),
+          .first_step = welcome.first_step(),
+          .seeder = welcome.seeder(),
+          .shard_addresses = {welcome.shard_addresses().begin(),
+                              welcome.shard_addresses().end()},
+          .shard_of_block = {welcome.shard_of_block().begin(),
+                             welcome.shard_of_block().end()},
+          .members = welcome.members(),
+          .contributions = {.hessian_every = welcome.contributions().hessian_every(),
+                            .momentum_from = welcome.contributions().momentum_from()}};
     }
     case v1::CoordinatorMessage::BODY_NOT_SET:
       break;
@@ -294,8 +346,11 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body) {
                    v1::StepDecision& out = *message.mutable_step_decision();
                    out.set_job(decision.job);
                    out.set_step(decision.step);
-                   out.set_gradient_scale(decision.gradient_scale);
-                   out.set_skip(decision.skip);
+                   out.set_gradient_scale(decision.decision.gradient_scale);
+                   out.set_skip(decision.decision.skip);
+                   out.set_loss_scale(decision.decision.loss_scale);
+                   for (const double sum : decision.decision.figures)
+                     out.add_figures(sum);
                  },
                  [&](const DropJob& drop) {
                    message.mutable_drop_job()->set_job(drop.job);
@@ -348,6 +403,9 @@ v1::StatusReply ToProto(const CoordinatorView& view) {
     out.set_step(job.step);
     out.set_parameters(job.parameters);
     out.set_expected_workers(job.expected_workers);
+    out.set_learning_rate(job.learning_rate);
+    out.set_loss_scale(job.loss_scale);
+    out.set_skipped_steps(job.skipped_steps);
     for (const MemberView& member : job.members) {
       v1::MemberStatus& written = *out.add_members();
       written.set_rank(member.rank);

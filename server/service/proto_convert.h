@@ -22,6 +22,7 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
 v1::CoordinatorMessage ToProto(const CoordinatorBody& body);
 
 JobSpec FromProto(const v1::JobSpec& spec);
+UpdateJob FromProto(const v1::UpdateJobRequest& request);
 
 v1::StatusReply ToProto(const CoordinatorView& view);
 

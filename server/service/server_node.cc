@@ -13,6 +13,15 @@
 namespace syncline {
 namespace {
 
+ShardDecision DecisionForShards(const StepDecision& decision) {
+  return {.step = decision.step,
+          .gradient_scale = decision.decision.gradient_scale,
+          .verdict = decision.decision.skip ? ShardDecision::Verdict::kSkip
+                                            : ShardDecision::Verdict::kApply,
+          .loss_scale = decision.decision.loss_scale,
+          .figures = decision.decision.figures};
+}
+
 // Whether trying again cannot help.
 bool IsFinal(const absl::Status& status) {
   switch (FailureOf(status)) {
@@ -243,8 +252,8 @@ absl::StatusOr<std::vector<EngineJobOptions>> ServerNode::SplitJob(
   SYNCLINE_ASSIGN_OR_RETURN(shard.push_codec, codecs_.FindByName(spec.push_codec));
   SYNCLINE_ASSIGN_OR_RETURN(shard.publish_codec, codecs_.FindByName(spec.publish_codec));
   SYNCLINE_ASSIGN_OR_RETURN(shard.seed_codec, codecs_.Find(CodecId::kFp32));
-  shard.optimizer = spec.optimizer;
-  shard.mode = spec.NeedsDecision() ? StepMode::kDecided : StepMode::kPerBlock;
+  shard.training = spec.training;
+  shard.tensors = spec.Trained();
   std::vector<EngineJobOptions> parts(engines_.size(), EngineJobOptions{shard, {}});
   for (uint32_t i = 0; i < parts.size(); ++i) {
     parts[i].shard.shard = configure.first_shard + i;
@@ -253,8 +262,7 @@ absl::StatusOr<std::vector<EngineJobOptions>> ServerNode::SplitJob(
     const uint32_t shard_of_block = configure.shard_of_block[block];
     const uint64_t engine = uint64_t{shard_of_block} - configure.first_shard;
     if (engine >= parts.size()) continue;  // another server's
-    const GroupOptions& group = spec.tensors[ranges[block].tensor].group;
-    parts[engine].blocks.push_back({block, ranges[block], group});
+    parts[engine].blocks.push_back({block, ranges[block]});
   }
   return parts;
 }
@@ -285,7 +293,9 @@ void ServerNode::On(const CommitEpoch& commit) {
     options_.metrics->SetEpoch(commit.epoch);
     options_.metrics->SetMembers(commit.members.size());
   }
-  ShardCommit input{.epoch = commit.epoch};
+  ShardCommit input{.epoch = commit.epoch,
+                    .training = commit.training,
+                    .training_from = commit.training_from};
   for (const MemberRecord& member : commit.members) {
     input.members.push_back(
         {member.rank, member.incarnation, member.first_step, member.session_key});
@@ -294,11 +304,7 @@ void ServerNode::On(const CommitEpoch& commit) {
 }
 
 void ServerNode::On(const StepDecision& decision) {
-  ApplyToAll(decision.job,
-             ShardDecision{.step = decision.step,
-                           .gradient_scale = decision.gradient_scale,
-                           .verdict = decision.skip ? ShardDecision::Verdict::kSkip
-                                                    : ShardDecision::Verdict::kApply});
+  ApplyToAll(decision.job, DecisionForShards(decision));
 }
 
 void ServerNode::On(const DropJob& drop) {
@@ -346,8 +352,7 @@ void ServerNode::OnOutput(uint32_t engine, uint32_t id, const ShardOutput& outpu
   const auto job = jobs_.find(id);
   if (job == jobs_.end()) return;
   if (const auto* figures = std::get_if<ShardFigures>(&output)) {
-    outbox_.push_back(BlockFigures{id, figures->block, figures->step,
-                                   figures->tile_square_sums, figures->finite});
+    outbox_.push_back(BlockFigures{id, figures->block, figures->step, figures->figures});
   }
   if (const auto* prepared = std::get_if<ShardPrepared>(&output)) {
     if (prepared->epoch != job->second.prepared_epoch) return;

@@ -9,7 +9,41 @@ namespace syncline {
 std::vector<ShardApplied::Contributor> Block::Contributors() const {
   std::vector<ShardApplied::Contributor> contributors;
   for (const Contribution& one : contributions_) contributors.push_back(one.from);
+  contributors.insert(contributors.end(), departed_.begin(), departed_.end());
+  std::ranges::stable_sort(contributors, {}, &ShardApplied::Contributor::rank);
   return contributors;
+}
+
+double Block::samples() const {
+  double samples = added_samples_;
+  for (const Contribution& one : contributions_) {
+    if (!one.view.tiles.empty()) samples += one.from.samples;
+  }
+  return samples;
+}
+
+void Block::SetWeights() {
+  const double all = memory_.accumulator.empty() ? samples() : 1;
+  for (Contribution& one : contributions_) {
+    one.weight = static_cast<float>(one.from.samples / all);
+  }
+}
+
+BlockSum Block::Sum() const {
+  const float scale =
+      memory_.accumulator.empty() ? 1.0f : static_cast<float>(1 / samples());
+  return {.range = spec_.range,
+          .contributions = contributions_,
+          .memory = memory_,
+          .scale = scale};
+}
+
+void Block::MarkAdded() {
+  added_samples_ = samples();
+  for (Contribution& one : contributions_) {
+    one.view.tiles.clear();
+    one.payload = {};
+  }
 }
 
 size_t Block::held_bytes() const {
@@ -60,9 +94,13 @@ std::vector<WorkerId> Block::TakeFulfilled() {
 
 void Block::Advance(Outcome outcome) {
   contributions_.clear();
+  departed_.clear();
   frozen_ = false;
   ++version_;
+  if (outcome == Outcome::kAccumulated) return;
   if (outcome == Outcome::kUpdated) ++updates_;
+  added_samples_ = 0;
+  std::ranges::fill(memory_.accumulator, 0.0f);
 }
 
 }  // namespace syncline

@@ -30,8 +30,8 @@ enum class PushState {
 
 class Block {
  public:
-  Block(const ShardBlock& spec, const BlockMemory& memory)
-      : spec_(spec), memory_(memory) {}
+  Block(const ShardBlock& spec, BlockMemory memory)
+      : spec_(spec), memory_(std::move(memory)) {}
 
   const ShardBlock& spec() const { return spec_; }
   const BlockMemory& memory() const { return memory_; }
@@ -39,9 +39,14 @@ class Block {
   uint64_t updates() const { return updates_; }
   bool seeded() const { return seeded_; }
   bool frozen() const { return frozen_; }
-  // In rank order.
-  std::span<Contribution> contributions() { return contributions_; }
+  // Of the present members, in rank order.
+  std::span<const Contribution> contributions() const { return contributions_; }
+  // Everyone whose contribution to this step counts, in rank order.
   std::vector<ShardApplied::Contributor> Contributors() const;
+  // Samples behind the sum of this update: what is held, and what was added before.
+  double samples() const;
+  // What its step sums up. REQUIRES: SetWeights was called.
+  BlockSum Sum() const;
   size_t held_bytes() const;
 
   BlockLabel Label(uint64_t epoch) const { return {spec_.range, version_, epoch}; }
@@ -57,25 +62,35 @@ class Block {
   // REQUIRES: StateOf(...) == kWanted.
   void Hold(Contribution contribution);
 
+  // The weight of each contribution in the sum: its share of the samples, or its samples
+  // where the sum is kept between steps and their number is not known yet.
+  void SetWeights();
+  // All held contributions were added to the accumulator.
+  void MarkAdded();
+
   // Who waits for a version that is still to come; a later wish replaces an earlier one.
   void Remember(WorkerId worker, uint64_t version) { wishes_[worker] = version; }
   // Removes and returns, in rank order, those whose wish has come true.
   std::vector<WorkerId> TakeFulfilled();
 
-  // Forgets contributions (unless frozen: these are decided) and wishes of all who fail
-  // `keep`.
+  // Forgets contributions and wishes of all who fail `keep`, except contributions that
+  // count already: those of a frozen block, and those in the accumulator.
   template <typename Keep>
   void Forget(const Keep& keep) {
     if (!frozen_) {
       std::erase_if(contributions_, [&](const Contribution& one) {
-        return !keep(WorkerId(one.from.rank, one.from.incarnation));
+        if (keep(WorkerId(one.from.rank, one.from.incarnation))) return false;
+        if (one.view.tiles.empty()) departed_.push_back(one.from);
+        return true;
       });
     }
     std::erase_if(wishes_, [&](const auto& wish) { return !keep(wish.first); });
   }
 
   void Freeze() { frozen_ = true; }
-  enum class Outcome { kUpdated, kSkipped };
+  // Whether the step changed the weights, changed nothing or state only, or has only
+  // added to the sum of an update that is still to come.
+  enum class Outcome { kUpdated, kUnchanged, kAccumulated };
   // The step is over: the next one begins, without contributions.
   void Advance(Outcome outcome);
 
@@ -87,6 +102,8 @@ class Block {
   bool seeded_ = false;
   bool frozen_ = false;
   std::vector<Contribution> contributions_;
+  std::vector<ShardApplied::Contributor> departed_;  // of this step, no members any more
+  double added_samples_ = 0;                         // in the accumulator
   std::map<WorkerId, uint64_t> wishes_;
 };
 

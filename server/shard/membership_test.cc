@@ -23,8 +23,8 @@ std::vector<std::string> Decide(ShardRig& rig, uint64_t step) {
 }
 
 // Two workers, two blocks, seeded.
-ShardRig TwoBlocks(StepMode mode = StepMode::kPerBlock) {
-  return ShardRig({.mode = mode, .tensors = {100, 200}});
+ShardRig TwoBlocks(const TrainingSettings& training = {}) {
+  return ShardRig({.training = training, .tensors = {100, 200}});
 }
 
 void Begin(ShardRig& rig) {
@@ -148,7 +148,7 @@ TEST(ShardEpochs, OldPreparesAndCommitsChangeNothing) {
 }
 
 TEST(ShardDecided, ACompleteBlockWaitsForTheDecisionOfItsStep) {
-  ShardRig rig = TwoBlocks(StepMode::kDecided);
+  ShardRig rig = TwoBlocks(Decided());
   Begin(rig);
   rig.Push(0, 0, 0);
   rig.Push(1, 0, 0);
@@ -164,7 +164,7 @@ TEST(ShardDecided, ACompleteBlockWaitsForTheDecisionOfItsStep) {
 }
 
 TEST(ShardDecided, AFrozenBlockKeepsItsContributorsThroughACommit) {
-  ShardRig rig = TwoBlocks(StepMode::kDecided);
+  ShardRig rig = TwoBlocks(Decided());
   Begin(rig);
   rig.Push(0, 0, 0);
   rig.Push(1, 0, 0);
@@ -178,7 +178,7 @@ TEST(ShardDecided, AFrozenBlockKeepsItsContributorsThroughACommit) {
 }
 
 TEST(ShardDecided, AHeldBlockDoesNotEvenFreeze) {
-  ShardRig rig = TwoBlocks(StepMode::kDecided);
+  ShardRig rig = TwoBlocks(Decided());
   Begin(rig);
   EXPECT_THAT(Prepare(rig, 2), ElementsAre("prepared e2 s0"));
   rig.Push(0, 0, 0);

@@ -1,8 +1,7 @@
 #include "server/shard/shard.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
+#include <bit>
 #include <limits>
 #include <map>
 #include <utility>
@@ -11,35 +10,19 @@
 #include "comm/base/check.h"
 #include "comm/base/status.h"
 #include "server/shard/block.h"
-#include "server/shard/step.h"
+#include "server/shard/stepper.h"
 
 namespace syncline {
 namespace {
 
 constexpr uint64_t kNoHold = std::numeric_limits<uint64_t>::max();
 
-// Blocks start on cache lines, so that no two share one and vector loads are aligned.
-constexpr size_t AlignedElements(size_t elements) {
-  constexpr size_t kLine = kBufferAlignment / sizeof(float);
-  return (elements + kLine - 1) / kLine * kLine;
-}
-
-Buffer ZeroedFloats(size_t elements) {
-  const Buffer buffer = Buffer::Allocate(elements * sizeof(float));
-  if (!buffer.empty()) std::memset(buffer.data(), 0, buffer.size());
-  return buffer;
-}
-
-float* FloatsAt(const Buffer& buffer, size_t offset) {
-  return reinterpret_cast<float*>(buffer.data()) + offset;
-}
-
 }  // namespace
 
 class Shard::Impl {
  public:
-  Impl(const ShardOptions& options, std::unique_ptr<Optimizer> optimizer,
-       const std::vector<ShardBlock>& blocks, BufferPool& pool);
+  Impl(const ShardOptions& options, std::unique_ptr<Stepper> stepper,
+       const std::vector<ShardBlock>& blocks);
 
   ShardOutputs Apply(const ShardInput& input) {
     outputs_.clear();
@@ -69,9 +52,13 @@ class Shard::Impl {
   void OnSeed(const ShardMessage& message, Block& block);
   void OnPush(const ShardMessage& message, Block& block);
 
+  // The blocks that step together with this one: those of its tensor, or it alone.
+  std::span<Block* const> UnitOf(const Block& block) const;
   size_t ExpectedContributions(uint64_t step) const;
+  bool IsComplete(const Block& block) const;
   void StepIfComplete(Block& block);
-  void Step(Block& block, const ShardDecision& decision);
+  void Step(std::span<Block* const> unit, const ShardDecision& decision);
+  void Accumulate(Block& block);
   void SendFigures(Block& block);
 
   void Reply(MessageHeader header, MessageKind kind, Payload payload);
@@ -79,13 +66,16 @@ class Shard::Impl {
   enum class Repeats { kNo, kYes };
   void Acknowledge(const MessageHeader& header, Repeats repeats);
   void Publish(const Block& block, WorkerId to, const Payload& view);
-  Payload Encode(const Block& block);
+  void PublishUnchanged(const Block& block, WorkerId to);
+  // Sends the new version to those who contributed or may have, and to those who wait for
+  // it. Without a view the weights are those of the last version.
+  void PublishToAll(Block& block, const std::optional<Payload>& view);
+  Payload Encode(const Block& block) { return stepper_->Encode(block, epoch_); }
 
   const ShardOptions options_;
-  StepPass pass_;
-  Buffer weights_;
-  std::array<Buffer, kMaxStateSlots> state_;
+  const std::unique_ptr<Stepper> stepper_;
   std::map<uint32_t, Block> blocks_;  // by id, which is also the order of all work
+  std::map<uint32_t, std::vector<Block*>> tensors_;  // blocks in order
 
   uint64_t epoch_ = 0;
   std::map<uint32_t, ShardMember> members_;  // by rank
@@ -96,28 +86,21 @@ class Shard::Impl {
   ShardOutputs outputs_;  // of the Apply under way
 };
 
-Shard::Impl::Impl(const ShardOptions& options, std::unique_ptr<Optimizer> optimizer,
-                  const std::vector<ShardBlock>& blocks, BufferPool& pool)
-    : options_(options), pass_(options, std::move(optimizer), pool) {
-  size_t elements = 0;
-  for (const ShardBlock& one : blocks) elements += AlignedElements(one.range.elements);
-  weights_ = ZeroedFloats(elements);
-  for (int i = 0; i < pass_.StateSlots(); ++i) state_[i] = ZeroedFloats(elements);
-  size_t offset = 0;
+Shard::Impl::Impl(const ShardOptions& options, std::unique_ptr<Stepper> stepper,
+                  const std::vector<ShardBlock>& blocks)
+    : options_(options), stepper_(std::move(stepper)) {
   for (const ShardBlock& one : blocks) {
-    BlockMemory memory = {.weights = {FloatsAt(weights_, offset), one.range.elements}};
-    for (int i = 0; i < pass_.StateSlots(); ++i) {
-      memory.state[i] = FloatsAt(state_[i], offset);
-    }
-    const bool is_new = blocks_.try_emplace(one.block, one, memory).second;
+    const auto [entry, is_new] =
+        blocks_.try_emplace(one.block, one, stepper_->Allocate(one.range));
     SYNCLINE_CHECK(is_new);
-    offset += AlignedElements(one.range.elements);
+  }
+  for (auto& [id, block] : blocks_) {
+    tensors_[block.spec().range.tensor].push_back(&block);
   }
 }
 
 size_t Shard::Impl::resident_bytes() const {
-  size_t bytes = weights_.size();
-  for (const Buffer& slot : state_) bytes += slot.size();
+  size_t bytes = stepper_->resident_bytes();
   for (const auto& [id, block] : blocks_) bytes += block.held_bytes();
   return bytes;
 }
@@ -176,6 +159,9 @@ void Shard::Impl::OnSeed(const ShardMessage& message, Block& block) {
 
 void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
   const MessageHeader& header = message.header;
+  if (stepper_->IsFrozen(block.spec().range.tensor)) {
+    return Refuse(header, RefuseCode::kWrongStep);
+  }
   switch (block.StateOf(members_.at(header.rank), header.step)) {
     case PushState::kHeld:
       return Acknowledge(header, Repeats::kYes);
@@ -196,6 +182,7 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
   block.Hold({.from = {header.rank, header.incarnation, header.samples},
               .payload = message.payload,
               .view = *std::move(view)});
+  if (stepper_->AddsOnArrival()) stepper_->Accumulate(block);
   Acknowledge(header, Repeats::kNo);
   StepIfComplete(block);
 }
@@ -223,6 +210,10 @@ void Shard::Impl::On(const ShardPrepare& prepare) {
 void Shard::Impl::On(const ShardCommit& commit) {
   outputs_.push_back(ShardCommitted{commit.epoch});
   if (commit.epoch <= epoch_) return;
+  if (commit.training) {
+    // The coordinator has checked them; its own check is the same code.
+    SYNCLINE_CHECK(stepper_->Change(*commit.training, commit.training_from).ok());
+  }
   epoch_ = commit.epoch;
   members_.clear();
   last_first_step_ = 0;
@@ -246,64 +237,83 @@ size_t Shard::Impl::ExpectedContributions(uint64_t step) const {
       members_, [&](const auto& entry) { return entry.second.first_step <= step; });
 }
 
+std::span<Block* const> Shard::Impl::UnitOf(const Block& block) const {
+  const std::vector<Block*>& all = tensors_.at(block.spec().range.tensor);
+  if (stepper_->StepsWhole(block.spec().range.tensor)) return all;
+  return {&*std::ranges::find(all, &block), 1};
+}
+
 // A step that no present member takes part in is over, too: its contributors were dropped
 // before it was complete, and those who joined begin later. Such steps pass without a
 // change.
-void Shard::Impl::StepIfComplete(Block& block) {
-  while (!members_.empty() && block.seeded() && !block.frozen() &&
+bool Shard::Impl::IsComplete(const Block& block) const {
+  return !members_.empty() && block.seeded() && !block.frozen() &&
          block.version() < hold_from_ &&
-         block.contributions().size() == ExpectedContributions(block.version())) {
-    SetWeights(block.contributions());
-    if (options_.mode == StepMode::kDecided) return SendFigures(block);
-    Step(block, {.step = block.version()});
+         block.contributions().size() == ExpectedContributions(block.version()) &&
+         !stepper_->IsFrozen(block.spec().range.tensor);
+}
+
+void Shard::Impl::StepIfComplete(Block& block) {
+  const std::span<Block* const> unit = UnitOf(block);
+  while (
+      std::ranges::all_of(unit, [this](const Block* one) { return IsComplete(*one); })) {
+    const uint64_t step = block.version();
+    for (Block* one : unit) one->SetWeights();
+    if (!stepper_->Updates(step)) {
+      for (Block* one : unit) Accumulate(*one);
+    } else if (stepper_->NeedsDecision(step)) {
+      for (Block* one : unit) SendFigures(*one);
+    } else {
+      Step(unit, {.step = step});
+    }
   }
 }
 
 void Shard::Impl::SendFigures(Block& block) {
-  ShardFigures figures;
-  figures.block = block.spec().block;
-  figures.step = block.version();
-  figures.tile_square_sums =
-      pass_.SquareSums(block.spec().range.elements, block.contributions());
-  figures.finite = std::ranges::all_of(figures.tile_square_sums,
-                                       [](double sum) { return std::isfinite(sum); });
+  outputs_.push_back(ShardFigures{.block = block.spec().block,
+                                  .step = block.version(),
+                                  .figures = stepper_->Figures(block)});
   block.Freeze();
-  outputs_.push_back(std::move(figures));
 }
 
 void Shard::Impl::On(const ShardDecision& decision) {
+  std::vector<Block*> waiting;
   for (auto& [id, block] : blocks_) {
-    if (!block.frozen() || block.version() != decision.step) continue;
-    Step(block, decision);
-    StepIfComplete(block);
+    if (block.frozen() && block.version() == decision.step) waiting.push_back(&block);
   }
+  if (waiting.empty()) return;
+  stepper_->Prepare(decision, waiting.front()->updates());
+  for (Block* block : waiting) {
+    if (block->frozen() && block->version() == decision.step) {
+      Step(UnitOf(*block), decision);
+    }
+  }
+  stepper_->Finish();
+  for (Block* block : waiting) StepIfComplete(*block);
 }
 
-void Shard::Impl::Step(Block& block, const ShardDecision& decision) {
-  const uint64_t step = block.version();
-  ShardApplied applied = {block.spec().block, step, block.Contributors()};
-  applied.skipped =
-      decision.verdict == ShardDecision::Verdict::kSkip || applied.contributors.empty();
-  Payload view;
-  if (applied.skipped) {
-    block.Advance(Block::Outcome::kSkipped);
-    view = Encode(block);
-  } else {
-    StepScalars scalars =
-        ScalarsFor(options_.optimizer, block.spec().group, block.updates() + 1);
-    scalars.gradient_scale = decision.gradient_scale;
-    BlockLabel label = block.Label(epoch_);
-    label.step = step + 1;
-    view = pass_.Apply(scalars, block.contributions(), block.memory(), label);
-    block.Advance(Block::Outcome::kUpdated);
-  }
-  outputs_.push_back(std::move(applied));
-  const std::vector<WorkerId> wishes = block.TakeFulfilled();
-  for (const auto& [rank, member] : members_) {
-    const WorkerId worker = {rank, member.incarnation};
-    if (member.first_step <= step || std::ranges::count(wishes, worker) > 0) {
-      Publish(block, worker, view);
-    }
+void Shard::Impl::Accumulate(Block& block) {
+  outputs_.push_back(
+      ShardApplied{block.spec().block, block.version(), block.Contributors()});
+  stepper_->Accumulate(block);
+  block.Advance(Block::Outcome::kAccumulated);
+  PublishToAll(block, std::nullopt);
+}
+
+void Shard::Impl::Step(std::span<Block* const> unit, const ShardDecision& decision) {
+  const bool skips =
+      decision.verdict == ShardDecision::Verdict::kSkip ||
+      std::ranges::any_of(unit, [](const Block* block) { return block->samples() == 0; });
+  const bool keeps_weights =
+      skips || stepper_->KindAt(decision.step) == ContributionKind::kHessian;
+  std::vector<Payload> views;
+  if (!skips) views = stepper_->Update(unit, decision, epoch_);
+  for (size_t i = 0; i < unit.size(); ++i) {
+    Block& block = *unit[i];
+    outputs_.push_back(
+        ShardApplied{block.spec().block, block.version(), block.Contributors(), skips});
+    block.Advance(keeps_weights ? Block::Outcome::kUnchanged : Block::Outcome::kUpdated);
+    PublishToAll(block, keeps_weights ? std::nullopt : std::optional(views[i]));
   }
 }
 
@@ -332,6 +342,26 @@ void Shard::Impl::Acknowledge(const MessageHeader& header, Repeats repeats) {
   std::get<ShardReply>(outputs_.back()).repeats = repeats == Repeats::kYes;
 }
 
+void Shard::Impl::PublishToAll(Block& block, const std::optional<Payload>& view) {
+  const uint64_t step = block.version() - 1;
+  const std::vector<WorkerId> wishes = block.TakeFulfilled();
+  std::optional<Payload> whole = view;
+  for (const auto& [rank, member] : members_) {
+    const WorkerId worker = {rank, member.incarnation};
+    if (member.first_step <= step && !view) {
+      PublishUnchanged(block, worker);
+    } else if (member.first_step <= step || std::ranges::count(wishes, worker) > 0) {
+      if (!whole) whole = Encode(block);
+      Publish(block, worker, *whole);
+    }
+  }
+}
+
+void Shard::Impl::PublishUnchanged(const Block& block, WorkerId to) {
+  Publish(block, to, {});
+  std::get<ShardReply>(outputs_.back()).header.flags = kFlagUnchanged;
+}
+
 void Shard::Impl::Publish(const Block& block, WorkerId to, const Payload& view) {
   MessageHeader header;
   header.job = options_.job;
@@ -341,10 +371,8 @@ void Shard::Impl::Publish(const Block& block, WorkerId to, const Payload& view) 
   header.block = block.spec().block;
   header.step = block.version();
   Reply(header, MessageKind::kPublish, view);
-}
-
-Payload Shard::Impl::Encode(const Block& block) {
-  return pass_.Encode(block.memory().weights, block.Label(epoch_));
+  std::get<ShardReply>(outputs_.back()).header.samples =
+      std::bit_cast<uint32_t>(stepper_->loss_scale());
 }
 
 // ---- The class as others see it ----
@@ -352,12 +380,9 @@ Payload Shard::Impl::Encode(const Block& block) {
 absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(
     const ShardOptions& options, const std::vector<ShardBlock>& blocks,
     BufferPool& pool) {
-  SYNCLINE_ASSIGN_OR_RETURN(auto optimizer, MakeOptimizer(options.optimizer));
-  for (const ShardBlock& block : blocks) {
-    SYNCLINE_RETURN_IF_ERROR(ValidateGroup(block.group));
-  }
+  SYNCLINE_ASSIGN_OR_RETURN(auto stepper, Stepper::Create(options, pool));
   return std::unique_ptr<Shard>(
-      new Shard(std::make_unique<Impl>(options, std::move(optimizer), blocks, pool)));
+      new Shard(std::make_unique<Impl>(options, std::move(stepper), blocks)));
 }
 
 Shard::Shard(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

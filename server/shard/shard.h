@@ -10,9 +10,14 @@
 //   seeded      its first values came from the job's seeder
 //   collecting  contributions for step v arrive, each counted once by (rank, incarnation)
 //   complete    every member whose first_step <= v has contributed
-//   decided     only in jobs that clip or skip: partial figures went out, the decision
-//   came back stepped     one pass per tile: weighted sum in rank order, optimizer,
-//   encode; version = v + 1 published   the encoded weights go to every member
+//   decided     only in jobs that clip, skip or scale the loss: partial figures went out,
+//               the decision came back
+//   stepped     one pass: weighted sum in rank order, transforms, optimizer, encode;
+//               version = v + 1
+//   published   the encoded weights go to every member
+//
+// With accumulate_steps K, K - 1 of K steps only add to a sum. Blocks of a tensor whose
+// optimizer needs figures about the whole tensor step together.
 //
 // Epochs change in two phases. Prepare: the shard answers with the first step that none
 // of its blocks has completed, and completes none from there on. Commit: new members;
@@ -25,6 +30,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <variant>
 #include <vector>
@@ -35,17 +41,13 @@
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
 #include "comm/transport/message.h"
-#include "server/optimizer/optimizer.h"
+#include "server/optimizer/training.h"
 
 namespace syncline {
-
-// Whether steps wait for a decision about all blocks of the job together.
-enum class StepMode { kPerBlock, kDecided };
 
 struct ShardBlock {
   uint32_t block = 0;  // id in CutIntoBlocks
   BlockRange range = {};
-  GroupOptions group = {};
 };
 
 struct ShardOptions {
@@ -54,8 +56,8 @@ struct ShardOptions {
   const Codec* push_codec = nullptr;
   const Codec* publish_codec = nullptr;
   const Codec* seed_codec = nullptr;  // FP32
-  OptimizerSettings optimizer = {};
-  StepMode mode = StepMode::kPerBlock;
+  TrainingSettings training = {};
+  std::vector<TrainedTensor> tensors = {};  // all of the job, in order
   Checksum checksum = Checksum::kHeaderOnly;
   // Where published views are written, at least kBufferAlignment aligned: memory that
   // several workers of this host can read in place. Null, or null returned: the shard's
@@ -86,11 +88,16 @@ struct ShardPrepare {
 struct ShardCommit {
   uint64_t epoch = 0;
   std::vector<ShardMember> members = {};
+  // New settings, from that step on; empty: as before.
+  std::optional<TrainingSettings> training = std::nullopt;
+  uint64_t training_from = 0;
 };
 struct ShardDecision {
   uint64_t step = 0;
-  float gradient_scale = 1;
+  float gradient_scale = 1;  // clip factor
   enum class Verdict { kApply, kSkip } verdict = Verdict::kApply;
+  float loss_scale = 1;              // of the next step
+  std::vector<double> figures = {};  // sums for the optimizer's job reduction
 };
 using ShardInput = std::variant<ShardMessage, ShardPrepare, ShardCommit, ShardDecision>;
 
@@ -115,9 +122,9 @@ struct ShardCommitted {
 struct ShardFigures {
   uint32_t block = 0;
   uint64_t step = 0;
-  std::vector<double> tile_square_sums =
-      {};              // of the weighted mean gradient, in tile order
-  bool finite = true;  // whether all elements of it are
+  // Sum of squares of the weighted mean gradient (not finite when some element is not),
+  // then those of the optimizer's job reduction.
+  std::vector<double> figures = {};
 };
 // What went into a step of a block: the audit trail of exactly-once, and the metrics'
 // source.
@@ -140,8 +147,8 @@ using ShardOutputs = std::vector<ShardOutput>;
 
 class Shard {
  public:
-  // InvalidArgument for settings that MakeOptimizer or ValidateGroup refuse. `pool`
-  // outlives the shard.
+  // InvalidArgument for settings that TrainingPlan::Create refuses. `pool` outlives the
+  // shard.
   static absl::StatusOr<std::unique_ptr<Shard>> Create(
       const ShardOptions& options, const std::vector<ShardBlock>& blocks,
       BufferPool& pool);

@@ -186,7 +186,7 @@ TEST(ShardSeeding, AMalformedSeedIsRefused) {
 TEST(ShardOptions, ThatMakeNoSenseAreRefused) {
   BufferPool pool(1 << 20);
   ShardOptions options;
-  options.optimizer.name = "adamq";
+  options.training.optimizer.name = "adamq";
   EXPECT_EQ(Shard::Create(options, {}, pool).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
@@ -203,7 +203,9 @@ TEST(ShardMemory, PublishesIntoTheMemoryItIsGiven) {
     return given.owner();
   };
   const BlockRange range = {.tensor = 0, .first_element = 0, .elements = 10};
-  const auto shard = *Shard::Create(options, {{0, range, {}}}, pool);
+  const uint64_t elements = 10;
+  options.tensors = {{.shape = TensorShape({&elements, 1})}};
+  const auto shard = *Shard::Create(options, {{0, range}}, pool);
   shard->Apply(ShardCommit{1, {{0, 0, 0, 0}}});
   MessageHeader header;
   header.epoch = 1;

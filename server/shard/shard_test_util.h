@@ -46,7 +46,9 @@ class Reference {
   };
 
   Reference(const OptimizerSettings& settings, std::vector<float> weights)
-      : settings_(settings), weights_(std::move(weights)) {
+      : settings_(settings),
+        specs_(OptionsOf(settings.name)),
+        weights_(std::move(weights)) {
     first_.resize(weights_.size());
     second_.resize(weights_.size());
   }
@@ -76,45 +78,54 @@ class Reference {
   const std::vector<float>& weights() const { return weights_; }
 
  private:
+  double Option(std::string_view name) const {
+    return OptionOr(specs_, settings_.options, name);
+  }
+
   void Sgd(size_t i, float scaled) {
-    const float g = scaled + static_cast<float>(settings_.weight_decay) * weights_[i];
-    const auto rate = static_cast<float>(settings_.learning_rate);
-    if (settings_.momentum == 0) {
+    const double momentum = Option("momentum");
+    const float g = scaled + static_cast<float>(Option("weight_decay")) * weights_[i];
+    const auto rate = static_cast<float>(Option("lr"));
+    if (momentum == 0) {
       weights_[i] -= rate * g;
       return;
     }
-    const float fresh = t_ == 1 ? 1.0f : static_cast<float>(1.0 - settings_.dampening);
-    first_[i] = static_cast<float>(settings_.momentum) * first_[i] + fresh * g;
+    const float fresh = t_ == 1 ? 1.0f : static_cast<float>(1.0 - Option("dampening"));
+    first_[i] = static_cast<float>(momentum) * first_[i] + fresh * g;
     weights_[i] -= rate * first_[i];
   }
 
   void AdamW(size_t i, float g) {
-    const OptimizerSettings& s = settings_;
-    first_[i] =
-        static_cast<float>(s.beta1) * first_[i] + static_cast<float>(1.0 - s.beta1) * g;
-    second_[i] = static_cast<float>(s.beta2) * second_[i] +
-                 static_cast<float>(1.0 - s.beta2) * (g * g);
-    const auto correction =
-        static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(s.beta2, t_)));
+    const double beta1 = Option("beta1");
+    const double beta2 = Option("beta2");
+    const double lr = Option("lr");
+    first_[i] = static_cast<float>(beta1) * first_[i] + static_cast<float>(1.0 - beta1) * g;
+    second_[i] = static_cast<float>(beta2) * second_[i] +
+                 static_cast<float>(1.0 - beta2) * (g * g);
+    const auto correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, t_)));
     const float denominator =
-        std::sqrt(second_[i]) * correction + static_cast<float>(s.epsilon);
-    const auto step_size =
-        static_cast<float>(s.learning_rate / (1.0 - std::pow(s.beta1, t_)));
-    weights_[i] -= static_cast<float>(s.learning_rate * s.weight_decay) * weights_[i] +
+        std::sqrt(second_[i]) * correction + static_cast<float>(Option("eps"));
+    const auto step_size = static_cast<float>(lr / (1.0 - std::pow(beta1, t_)));
+    weights_[i] -= static_cast<float>(lr * Option("weight_decay")) * weights_[i] +
                    step_size * (first_[i] / denominator);
   }
 
   const OptimizerSettings settings_;
+  const std::vector<OptionSpec> specs_;
   double t_ = 0;
   std::vector<float> weights_, first_, second_;
 };
 
 struct RigOptions {
   std::string codec = "bf16";  // of pushes and publishes
-  OptimizerSettings optimizer = {};
-  StepMode mode = StepMode::kPerBlock;
-  std::vector<uint64_t> tensors = {100};
+  TrainingSettings training = {};
+  std::vector<uint64_t> tensors = {100};  // of one dimension
 };
+
+// Waits for decisions, which are all that tests look at then.
+inline TrainingSettings Decided(const OptimizerSettings& optimizer = {}) {
+  return {.optimizer = optimizer, .nonfinite_steps = NonfiniteSteps::kSkip};
+}
 
 // A shard that owns all blocks of a job, and the messages of its workers. Rank r has
 // incarnation 10 + r and session key 1000 + r unless a test says otherwise.
@@ -123,13 +134,15 @@ class ShardRig {
   explicit ShardRig(RigOptions options) : options_(std::move(options)) {
     ranges_ = CutIntoBlocks(options_.tensors);
     std::vector<ShardBlock> blocks;
-    for (uint32_t i = 0; i < ranges_.size(); ++i) blocks.push_back({i, ranges_[i], {}});
+    for (uint32_t i = 0; i < ranges_.size(); ++i) blocks.push_back({i, ranges_[i]});
     ShardOptions shard_options = {.job = 7, .shard = 3};
     shard_options.push_codec = *codecs_.FindByName(options_.codec);
     shard_options.publish_codec = shard_options.push_codec;
     shard_options.seed_codec = *codecs_.Find(CodecId::kFp32);
-    shard_options.optimizer = options_.optimizer;
-    shard_options.mode = options_.mode;
+    shard_options.training = options_.training;
+    for (const uint64_t elements : options_.tensors) {
+      shard_options.tensors.push_back({.shape = TensorShape({&elements, 1})});
+    }
     shard_ = *Shard::Create(shard_options, blocks, pool_);
   }
 
@@ -239,7 +252,9 @@ inline std::vector<std::string> Lines(const ShardOutputs& outputs) {
         case MessageKind::kAck:
           return absl::StrCat("ack ", who, block, "s", reply.header.step);
         case MessageKind::kPublish:
-          return absl::StrCat("publish ", who, block, "v", reply.header.step);
+          return absl::StrCat(
+              (reply.header.flags & kFlagUnchanged) != 0 ? "unchanged " : "publish ", who,
+              block, "v", reply.header.step);
         default:
           return absl::StrCat("refuse ", who,
                               RefuseCodeName(static_cast<RefuseCode>(reply.header.code)));

@@ -1,73 +1,121 @@
-// The arithmetic of a step: weighted sum of all contributions in rank order, optimizer,
-// and encoding for the way back, fused strip by strip so that the sum never leaves the
-// cache. Memory traffic per parameter: each contribution once, weights and state once in
-// and out, the published bytes once.
+// The arithmetic of a step: weighted sum of all contributions in rank order, gradient
+// transforms, optimizer, and encoding for the way back, fused strip by strip so that the
+// sum never leaves the cache. Memory traffic per parameter: each contribution once,
+// weights and state once in and out, the published bytes once.
 //
-// Bits: an element's result depends on its contributions, weight and state only. Neither
-// the order of arrival nor the way a block is cut into strips shows in it.
+// Optimizers and transforms that need figures about a whole tensor first see the sum of
+// every tile of it (Gather), which reads the contributions once more for each round.
+//
+// Bits: an element's result depends on its contributions, weight, state and the figures
+// only. Neither the order of arrival nor the way a block is cut into strips shows in it.
 //
 // Thread safety: none; it owns its scratch memory.
 #pragma once
 
-#include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "comm/base/buffer.h"
 #include "comm/codec/frame.h"
-#include "server/optimizer/optimizer.h"
+#include "server/optimizer/state_storage.h"
+#include "server/optimizer/training.h"
 #include "server/shard/shard.h"
 
 namespace syncline {
 
 // What one member gave to one step of one block: checked frames, where they landed.
 struct Contribution {
-  ShardApplied::Contributor from;
-  Slice payload;  // keeps the bytes of `view`
-  BlockView view;
-  float weight = 0;  // share of the step's samples, set by SetWeights
+  ShardApplied::Contributor from = {};
+  Slice payload = {};   // keeps the bytes of `view`
+  BlockView view = {};  // no tiles: it is in the accumulator already
+  float weight = 0;     // in the sum
 };
 
-// samples / (sum of samples), in float64 and rounded once.
-void SetWeights(std::span<Contribution> contributions);
+// One slot of a block's optimizer state, as it is stored.
+struct StoredSlot {
+  StateType type = StateType::kF32;
+  SlotKind kind = SlotKind::kSigned;
+  std::byte* memory = nullptr;
+};
 
-// Master weights and optimizer state of one block.
+// Where one block lives.
 struct BlockMemory {
-  std::span<float> weights;
-  std::array<float*, kMaxStateSlots> state = {};
+  std::span<float> weights = {};
+  std::span<float> accumulator = {};  // empty in jobs that need none
+  std::vector<StoredSlot> state = {};
+};
+
+// A block's part of a step. The mean gradient is scale * (accumulator + the weighted sum
+// of contributions).
+struct BlockSum {
+  BlockRange range = {};
+  std::span<const Contribution> contributions = {};
+  const BlockMemory& memory;
+  float scale = 1;
+};
+
+// How a tensor is updated at one step.
+struct TensorUpdate {
+  const Optimizer& optimizer;
+  const GradientTransforms* transforms = nullptr;  // null: none at this step
+  StepScalars scalars = {};
+  TensorData data;
+  std::span<double> transform_figures = {};  // zero before Gather
+};
+
+// How a block is published: the frames' label, and which revision of the weights it is
+// (the same for all who receive these weights, for stochastic rounding).
+struct Publication {
+  BlockLabel label = {};
+  uint64_t revision = 0;
 };
 
 class StepPass {
  public:
   // `pool` and the codecs of `options` outlive it.
-  StepPass(const ShardOptions& options, std::unique_ptr<Optimizer> optimizer,
-           BufferPool& pool);
+  StepPass(const ShardOptions& options, BufferPool& pool);
 
-  int StateSlots() const { return optimizer_->StateSlots(); }
+  // accumulator += weighted sum of the contributions.
+  void Accumulate(const BlockSum& block);
 
-  // Sum of squares of the weighted mean gradient, tile by tile.
-  std::vector<double> SquareSums(uint32_t elements,
-                                 std::span<const Contribution> contributions);
+  // Sum of squares of the mean gradient, tile by tile, then the figures of `reduction`
+  // (which may be null).
+  std::vector<double> Figures(const BlockSum& block, const JobReduction* reduction);
 
-  // Updates `memory` and returns the published view of the result.
-  Payload Apply(const StepScalars& scalars, std::span<const Contribution> contributions,
-                const BlockMemory& memory, const BlockLabel& label);
+  // The rounds of figures about the whole tensor, whose blocks are `blocks` in order.
+  void Gather(const TensorUpdate& update, std::span<const BlockSum> blocks);
+
+  // Updates weights and state, and returns the published view.
+  Payload Apply(const TensorUpdate& update, const BlockSum& block,
+                const Publication& publication);
 
   // The published view of weights as they are.
-  Payload Encode(std::span<float> weights, const BlockLabel& label);
+  Payload Encode(std::span<float> weights, const Publication& publication);
 
  private:
+  std::span<float> Sum(const BlockSum& block, size_t first, size_t count);
+  // The strip as the optimizer sees it, gradient transformed. CloseStrip stores state
+  // that is not kept in FP32.
+  Strip OpenStrip(const TensorUpdate& update, const BlockSum& block, size_t first,
+                  size_t count);
+  void CloseStrip(const BlockSum& block, const Strip& strip, size_t first);
+  void GatherTransforms(const TensorUpdate& update, std::span<const BlockSum> blocks);
+  static StepScalars ScalarsAfter(const TensorUpdate& update);
   BlockWriter WriterFor(const BlockLabel& label);
+  EncodeContext ContextOf(const Publication& publication, size_t offset) const;
 
   const Codec& push_codec_;
   const Codec& publish_codec_;
   const Checksum checksum_;
+  const uint64_t seed_;
   const std::function<std::shared_ptr<std::byte>(size_t)> publish_memory_;
-  const std::unique_ptr<Optimizer> optimizer_;
   BufferPool& pool_;
-  Buffer sum_;  // one strip, or one tile in jobs whose steps are decided
+  Buffer sum_;                    // one tile
+  std::vector<Buffer> scratch_;   // decoded state, a tile for each slot
+  std::vector<float*> pointers_;  // of the open strip's state
 };
 
 }  // namespace syncline

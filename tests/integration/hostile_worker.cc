@@ -40,12 +40,13 @@ v1::MemberMessage Hello(const SessionOptions& options) {
   job.set_workers(options.world_size);
   job.set_push_codec("bf16");
   job.set_publish_codec("bf16");
-  v1::OptimizerSpec& optimizer = *job.mutable_optimizer();
-  optimizer.set_name("adamw");
-  optimizer.set_learning_rate(1e-3);
-  optimizer.set_beta1(0.9);
-  optimizer.set_beta2(0.999);
-  optimizer.set_epsilon(1e-8);
+  v1::TrainingSpec& training = *job.mutable_training();
+  training.mutable_optimizer()->set_name("adamw");
+  v1::Option& learning_rate = *training.mutable_optimizer()->add_options();
+  learning_rate.set_name("lr");
+  learning_rate.set_value(1e-3);
+  training.set_state("f32");
+  training.mutable_schedule()->set_name("constant");
   for (int i = 0; i < 3; ++i) {
     v1::TensorSpec& tensor = *job.add_tensors();
     tensor.set_name(absl::StrCat("tensor", i));

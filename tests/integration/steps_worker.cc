@@ -62,9 +62,10 @@ absl::Status Train(const Flags& flags, Session& session, std::vector<Tensor>& te
 
 absl::Status Run(const Flags& flags) {
   SYNCLINE_ASSIGN_OR_RETURN(SessionOptions options, SessionOptions::FromEnv());
-  options.optimizer = {.name = flags.optimizer,
-                       .learning_rate = flags.optimizer == "sgd" ? 0.1 : 1e-3};
-  options.clip_global_norm = flags.clip;
+  options.training.optimizer = {
+      .name = flags.optimizer,
+      .values = {{"lr", flags.optimizer == "sgd" ? 0.1 : 1e-3}}};
+  options.training.gradient = {{"clip_global_norm", flags.clip}};
   std::vector<Tensor> tensors(3);
   const uint64_t sizes[] = {flags.elements, 300, 1};
   SYNCLINE_ASSIGN_OR_RETURN(const auto session, Session::Create(options));

@@ -34,7 +34,9 @@ void ServerProcess::OnControl(const CoordinatorBody& body) {
   if (const auto* prepare = std::get_if<PrepareEpoch>(&body))
     Run(ShardPrepare{prepare->epoch});
   if (const auto* commit = std::get_if<CommitEpoch>(&body)) {
-    ShardCommit input{.epoch = commit->epoch};
+    ShardCommit input{.epoch = commit->epoch,
+                      .training = commit->training,
+                      .training_from = commit->training_from};
     for (const MemberRecord& member : commit->members) {
       input.members.push_back(
           {member.rank, member.incarnation, member.first_step, member.session_key});
@@ -42,10 +44,13 @@ void ServerProcess::OnControl(const CoordinatorBody& body) {
     Run(input);
   }
   if (const auto* decision = std::get_if<StepDecision>(&body)) {
+    const Decision& what = decision->decision;
     Run(ShardDecision{.step = decision->step,
-                      .gradient_scale = decision->gradient_scale,
-                      .verdict = decision->skip ? ShardDecision::Verdict::kSkip
-                                                : ShardDecision::Verdict::kApply});
+                      .gradient_scale = what.gradient_scale,
+                      .verdict = what.skip ? ShardDecision::Verdict::kSkip
+                                           : ShardDecision::Verdict::kApply,
+                      .loss_scale = what.loss_scale,
+                      .figures = what.figures});
   }
 }
 
@@ -57,7 +62,7 @@ void ServerProcess::Configure(const ConfigureJob& configure) {
   for (uint32_t block = 0; block < ranges.size(); ++block) {
     if (configure.shard_of_block[block] != configure.first_shard) continue;
     owned_.insert(block);
-    blocks.push_back({block, ranges[block], spec.tensors[ranges[block].tensor].group});
+    blocks.push_back({block, ranges[block]});
   }
   const ShardOptions options{
       .job = job_,
@@ -65,8 +70,8 @@ void ServerProcess::Configure(const ConfigureJob& configure) {
       .push_codec = *parts_.codecs.FindByName(spec.push_codec),
       .publish_codec = *parts_.codecs.FindByName(spec.publish_codec),
       .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
-      .optimizer = spec.optimizer,
-      .mode = spec.NeedsDecision() ? StepMode::kDecided : StepMode::kPerBlock,
+      .training = spec.training,
+      .tensors = spec.Trained(),
       .checksum = Checksum::kHeaderAndPayload};
   shard_ = *Shard::Create(options, std::move(blocks), pool_);
   parts_.control.Send(connection_, JobConfigured{job_});
@@ -87,9 +92,8 @@ void ServerProcess::Perform(const ShardOutput& output) {
     parts_.control.Send(connection_, EpochCommitted{job_, committed->epoch});
   }
   if (const auto* figures = std::get_if<ShardFigures>(&output)) {
-    parts_.control.Send(connection_,
-                        BlockFigures{job_, figures->block, figures->step,
-                                     figures->tile_square_sums, figures->finite});
+    parts_.control.Send(
+        connection_, BlockFigures{job_, figures->block, figures->step, figures->figures});
   }
   if (const auto* applied = std::get_if<ShardApplied>(&output))
     parts_.reference.Applied(*applied);

@@ -90,7 +90,7 @@ void WorkerProcess::Beat() {
   Heartbeat beat;
   if (exchange_ != nullptr) {
     beat.step = exchange_->step();
-    beat.bytes = exchange_->stats().bytes_pushed + exchange_->stats().bytes_pulled;
+    beat.bytes = exchange_->stats().progress_bytes;
     beat.waiting = exchange_->AllHeld();
   }
   parts_.control.Send(connection_, beat);

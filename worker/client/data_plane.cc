@@ -192,12 +192,15 @@ void DataPlane::PublishProgress() {
   bytes_pushed_.store(stats.bytes_pushed, std::memory_order_relaxed);
   bytes_pulled_.store(stats.bytes_pulled, std::memory_order_relaxed);
   resent_blocks_.store(stats.resent_blocks, std::memory_order_relaxed);
+  progress_bytes_.store(stats.progress_bytes, std::memory_order_relaxed);
+  loss_scale_.store(exchange_->loss_scale(), std::memory_order_relaxed);
 }
 
 ExchangeStats DataPlane::stats() const {
   return {.bytes_pushed = bytes_pushed_.load(std::memory_order_relaxed),
           .bytes_pulled = bytes_pulled_.load(std::memory_order_relaxed),
-          .resent_blocks = resent_blocks_.load(std::memory_order_relaxed)};
+          .resent_blocks = resent_blocks_.load(std::memory_order_relaxed),
+          .progress_bytes = progress_bytes_.load(std::memory_order_relaxed)};
 }
 
 }  // namespace syncline

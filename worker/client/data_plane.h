@@ -54,6 +54,8 @@ class DataPlane : private Receiver {
 
   bool all_held() const { return all_held_.load(std::memory_order_relaxed); }
   ExchangeStats stats() const;
+  // See Exchange::loss_scale.
+  float loss_scale() const { return loss_scale_.load(std::memory_order_relaxed); }
 
  private:
   struct Peer {
@@ -92,6 +94,8 @@ class DataPlane : private Receiver {
   // Written by the loop thread, read by anyone.
   std::atomic<bool> all_held_ = false;
   std::atomic<uint64_t> bytes_pushed_ = 0;
+  std::atomic<uint64_t> progress_bytes_ = 0;
+  std::atomic<float> loss_scale_ = 1;
   std::atomic<uint64_t> bytes_pulled_ = 0;
   std::atomic<uint64_t> resent_blocks_ = 0;
 };

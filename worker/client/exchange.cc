@@ -1,6 +1,8 @@
 #include "worker/client/exchange.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <iterator>
 #include <string>
 #include <utility>
@@ -37,13 +39,16 @@ Exchange::Exchange(const ExchangeOptions& options,
   const std::vector<BlockRange> ranges = CutIntoBlocks(ElementCounts(weights));
   SYNCLINE_CHECK(ranges.size() == options_.shard_of_block.size());
   for (const auto& tensor : weights) tensors_.push_back({.weights = tensor});
+  for (size_t i = 0; i < options_.frozen.size(); ++i) {
+    tensors_[i].frozen = options_.frozen[i];
+  }
   for (uint32_t id = 0; id < ranges.size(); ++id) {
     SYNCLINE_CHECK(options_.shard_of_block[id] < options_.shards);
     Tensor& tensor = tensors_[ranges[id].tensor];
     if (tensor.blocks++ == 0) tensor.first_block = id;
     blocks_.push_back({.range = ranges[id],
                        .shard = options_.shard_of_block[id],
-                       .wanted = options_.first_step});
+                       .wanted = tensor.frozen ? 0 : options_.first_step});
   }
 }
 
@@ -67,6 +72,7 @@ ExchangeOutputs Exchange::Push(uint32_t tensor, std::span<const float> gradient,
   ExchangeOutputs outputs;
   Tensor& state = tensors_[tensor];
   SYNCLINE_CHECK(state.ready && gradient.size() == state.weights.size());
+  SYNCLINE_CHECK(!state.frozen);
   state.gradient = gradient;
   state.samples = samples;
   state.ready = false;
@@ -240,6 +246,7 @@ void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
   const bool is_under_way = block.phase == Phase::kSent || block.phase == Phase::kQueued;
   const bool is_seed = block.kind == MessageKind::kSeed;
   if (!is_under_way || header.step != (is_seed ? kSeedStep : block.version)) return;
+  stats_.progress_bytes += block.window_bytes;
   LeaveWindow(header.block, Phase::kHeld);
   block.attempts = 0;
   block.due = now + options_.retry * kHeldPatience;
@@ -257,10 +264,22 @@ void Exchange::OnPublish(const MessageHeader& header, ByteView payload,
   block.version = header.step;
   block.landed = true;
   block.attempts = 0;
+  stats_.progress_bytes += payload.size();
+  TakeLossScale(header);
   ReportIfReady(block.range.tensor, outputs);
 }
 
+void Exchange::TakeLossScale(const MessageHeader& header) {
+  const auto scale = std::bit_cast<float>(header.samples);
+  if (header.step < loss_scale_version_ || !(scale > 0) || !std::isfinite(scale)) return;
+  loss_scale_version_ = header.step;
+  loss_scale_ = scale;
+}
+
 bool Exchange::Land(const MessageHeader& header, ByteView payload, const Block& block) {
+  if ((header.flags & kFlagUnchanged) != 0) {
+    return block.landed && header.step == block.version + 1 && payload.empty();
+  }
   const BlockLabel label{
       .range = block.range, .step = header.step, .epoch = header.epoch};
   const auto view = ParseBlock(payload, label, *options_.publish_codec);
@@ -366,8 +385,10 @@ size_t Exchange::MaxPayloadBytes(const MessageHeader& header) const {
 
 uint64_t Exchange::step() const {
   uint64_t step = ~uint64_t{0};
-  for (const Block& block : blocks_) step = std::min(step, block.version);
-  return blocks_.empty() ? options_.first_step : step;
+  for (const Block& block : blocks_) {
+    if (!tensors_[block.range.tensor].frozen) step = std::min(step, block.version);
+  }
+  return step == ~uint64_t{0} ? options_.first_step : step;
 }
 
 void Exchange::Fail(absl::Status status, ExchangeOutputs& outputs) {

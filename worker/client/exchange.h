@@ -44,7 +44,8 @@ struct ExchangeOptions {
   SeedRole role = SeedRole::kReceiver;
   uint32_t shards = 0;
   std::vector<uint32_t> shard_of_block =
-      {};  // position = block id of CutIntoBlocks over the tensors
+      {};                         // position = block id of CutIntoBlocks over the tensors
+  std::vector<bool> frozen = {};  // by tensor: received once, never pushed; empty: none
   const Codec* push_codec = nullptr;
   const Codec* publish_codec = nullptr;
   const Codec* seed_codec = nullptr;  // FP32
@@ -81,6 +82,8 @@ struct ExchangeStats {
   uint64_t bytes_pushed = 0;
   uint64_t bytes_pulled = 0;
   uint64_t resent_blocks = 0;
+  // Acknowledged, or landed: repetitions are no progress.
+  uint64_t progress_bytes = 0;
 };
 
 class Exchange {
@@ -115,8 +118,10 @@ class Exchange {
   // The largest payload that a message with this header may carry.
   size_t MaxPayloadBytes(const MessageHeader& header) const;
 
-  // The lowest version of all tensors: the step this worker computes.
+  // The lowest version of all tensors that are trained: the step this worker computes.
   uint64_t step() const;
+  // Of that step, as the servers decided it; 1 without loss scaling.
+  float loss_scale() const { return loss_scale_; }
   bool IsReady(uint32_t tensor) const { return tensors_[tensor].ready; }
   // Whether everything pushed is held by the servers: what is missing now is up to
   // others.
@@ -144,6 +149,7 @@ class Exchange {
   struct Tensor {
     uint32_t first_block = 0;
     uint32_t blocks = 0;
+    bool frozen = false;
     std::span<float> weights = {};
     std::span<const float> gradient = {};
     uint32_t samples = 0;
@@ -167,6 +173,7 @@ class Exchange {
   void OnRefuse(const MessageHeader& header, absl::Duration now,
                 ExchangeOutputs& outputs);
   bool Land(const MessageHeader& header, ByteView payload, const Block& block);
+  void TakeLossScale(const MessageHeader& header);
   void ReportIfReady(uint32_t tensor, ExchangeOutputs& outputs);
   void Fail(absl::Status status, ExchangeOutputs& outputs);
   absl::Duration Backoff(const Block& block) const;
@@ -180,6 +187,8 @@ class Exchange {
   std::vector<ShardQueue> shards_;
   uint32_t unheld_ = 0;  // blocks that are queued or sent
   uint64_t epoch_;
+  float loss_scale_ = 1;
+  uint64_t loss_scale_version_ = 0;
   bool failed_ = false;
   ExchangeStats stats_;
 };

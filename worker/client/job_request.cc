@@ -23,16 +23,31 @@ std::string ProcessName() {
   return absl::StrCat(host, ":", getpid());
 }
 
-void FillOptimizer(const OptimizerOptions& options, v1::OptimizerSpec& spec) {
-  spec.set_name(options.name);
-  spec.set_learning_rate(options.learning_rate);
-  spec.set_weight_decay(options.weight_decay);
-  spec.set_momentum(options.momentum);
-  spec.set_dampening(options.dampening);
-  spec.set_nesterov(options.nesterov == OptimizerOptions::Nesterov::kOn);
-  spec.set_beta1(options.beta1);
-  spec.set_beta2(options.beta2);
-  spec.set_epsilon(options.epsilon);
+template <typename Repeated>
+void FillOptions(const OptionValues& values, Repeated& options) {
+  for (const auto& [name, value] : values) {
+    v1::Option& option = *options.Add();
+    option.set_name(name);
+    option.set_value(value);
+  }
+}
+
+void FillNamed(const NamedOptions& from, v1::NamedOptions& to) {
+  to.set_name(from.name);
+  FillOptions(from.values, *to.mutable_options());
+}
+
+void FillTraining(const TrainingOptions& from, v1::TrainingSpec& to) {
+  FillNamed(from.optimizer, *to.mutable_optimizer());
+  to.set_state(from.state);
+  FillNamed(from.schedule, *to.mutable_schedule());
+  FillOptions(from.gradient, *to.mutable_gradient());
+  FillNamed(from.loss_scaling, *to.mutable_loss_scaling());
+  to.set_skip_nonfinite_steps(from.nonfinite_steps ==
+                              TrainingOptions::NonfiniteSteps::kSkip);
+  const bool on_server = from.accumulate_on == TrainingOptions::Accumulate::kServer;
+  to.set_accumulate_steps(on_server ? from.accumulate_steps : 1);
+  to.set_aggregate_on_arrival(from.aggregation == TrainingOptions::Aggregation::kArrival);
 }
 
 // kMaxTensorElements + 1 when there are more.
@@ -60,6 +75,9 @@ absl::Status CheckSessionOptions(const SessionOptions& options) {
   if (options.rank >= kMaxWorkers) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank is ", options.rank, ", allowed are 0 to ", kMaxWorkers - 1));
+  }
+  if (options.training.accumulate_steps < 1) {
+    return absl::InvalidArgumentError("accumulate_steps is 0, but must be 1 or more");
   }
   SYNCLINE_RETURN_IF_ERROR(codecs.FindByName(options.push_codec).status());
   SYNCLINE_RETURN_IF_ERROR(codecs.FindByName(options.publish_codec).status());
@@ -91,15 +109,15 @@ v1::MemberMessage MakeHello(const SessionOptions& options,
   job.set_workers(options.world_size);
   job.set_push_codec(options.push_codec);
   job.set_publish_codec(options.publish_codec);
-  FillOptimizer(options.optimizer, *job.mutable_optimizer());
-  job.set_clip_global_norm(options.clip_global_norm);
-  job.set_skip_nonfinite_steps(options.nonfinite_steps == NonfiniteSteps::kSkip);
+  FillTraining(options.training, *job.mutable_training());
   for (const TensorOptions& tensor : tensors) {
     v1::TensorSpec& spec = *job.add_tensors();
     spec.set_name(tensor.name);
     for (const uint64_t size : tensor.shape) spec.add_shape(size);
     spec.set_learning_rate_scale(tensor.learning_rate_scale);
-    if (tensor.weight_decay) spec.set_weight_decay(*tensor.weight_decay);
+    FillOptions(tensor.options, *spec.mutable_options());
+    spec.set_state(tensor.state);
+    spec.set_frozen(tensor.frozen);
   }
   return message;
 }

@@ -1,108 +1,17 @@
 #include "worker/client/session.h"
 
 #include <algorithm>
-#include <set>
-#include <thread>
+#include <limits>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
-#include "comm/base/failure.h"
+#include "comm/base/check.h"
 #include "comm/base/status.h"
-#include "comm/codec/codec.h"
 #include "comm/rpc/address.h"
-#include "comm/rpc/attach_stream.h"
-#include "worker/client/data_plane.h"
 #include "worker/client/job_request.h"
+#include "worker/client/session_impl.h"
 
 namespace syncline {
-namespace {
-
-// A process that missed so many of its own heartbeats did not run meanwhile.
-constexpr int kStandstillBeats = 3;
-
-}  // namespace
-class Session::Impl {
- public:
-  explicit Impl(const SessionOptions& options)
-      : options_(options),
-        timeouts_(Timeouts::Derive(options.failure_timeout)),
-        codecs_(CodecRegistry::Builtin()) {}
-
-  ~Impl() { Stop(absl::ZeroDuration()); }
-
-  const SessionOptions& options() const { return options_; }
-
-  absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, std::span<float> weights);
-  absl::Status Start() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status PushPull(TensorId tensor, std::span<const float> gradient,
-                        uint32_t samples) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Wait(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status WaitAll() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool IsReady(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Barrier() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Leave() ABSL_LOCKS_EXCLUDED(mutex_);
-  uint64_t step() ABSL_LOCKS_EXCLUDED(mutex_);
-  SessionStats Stats() ABSL_LOCKS_EXCLUDED(mutex_);
-
- private:
-  enum class Phase { kDeclaring, kRunning, kOver };
-
-  struct Tensor {
-    TensorOptions options;
-    std::span<float> weights;
-    bool ready = false;
-    uint64_t version = 0;  // counts what Wait has let through
-  };
-
-  absl::Status AwaitStart() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status AwaitWelcome(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status StartDataPlane() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<ExchangeOptions> MakeExchangeOptions(
-      const v1::WorkerWelcome& welcome) const;
-  void OnMessage(const v1::CoordinatorMessage& message) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnEpochChanged(const v1::EpochChanged& change) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnReady(uint32_t tensor) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
-  void BeatUntilOver() ABSL_LOCKS_EXCLUDED(mutex_);
-  v1::MemberMessage Beat() ABSL_LOCKS_EXCLUDED(mutex_);
-  void Stop(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status CheckRunning() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return !status_.ok() || phase_ == Phase::kOver;
-  }
-  SeedRole seed_role() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return is_seeder_ ? SeedRole::kSeeder : SeedRole::kReceiver;
-  }
-  uint64_t StepLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-
-  const SessionOptions options_;
-  const Timeouts timeouts_;
-  const CodecRegistry codecs_;
-  std::unique_ptr<AttachStream> stream_;
-  std::unique_ptr<DataPlane> data_plane_;  // set before phase_ becomes kRunning
-  std::thread heart_;
-
-  absl::Mutex mutex_;
-  absl::CondVar changed_;  // anything that a user's call may wait for
-  absl::CondVar over_;     // IsOver() became true: the heart wakes for nothing else
-  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kDeclaring;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
-  std::vector<Tensor> tensors_ ABSL_GUARDED_BY(mutex_);
-  std::set<std::string> names_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<v1::WorkerWelcome> welcome_ ABSL_GUARDED_BY(mutex_);
-  std::string waiting_for_ ABSL_GUARDED_BY(mutex_);
-  bool is_seeder_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint32_t members_ ABSL_GUARDED_BY(mutex_) = 0;
-  int waiters_ ABSL_GUARDED_BY(mutex_) = 0;  // user threads blocked on other members
-  absl::Time last_beat_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  absl::Duration longest_silence_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
-  uint64_t barriers_entered_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t barriers_released_ ABSL_GUARDED_BY(mutex_) = 0;
-};
-
 absl::StatusOr<TensorId> Session::Impl::Declare(const TensorOptions& tensor,
                                                 std::span<float> weights) {
   absl::MutexLock lock(&mutex_);
@@ -189,11 +98,13 @@ absl::StatusOr<ExchangeOptions> Session::Impl::MakeExchangeOptions(
 absl::Status Session::Impl::StartDataPlane() {
   std::vector<std::span<float>> weights;
   std::vector<uint64_t> elements;
+  std::vector<bool> frozen;
   std::unique_ptr<v1::WorkerWelcome> welcome;
   {
     absl::MutexLock lock(&mutex_);
     welcome = std::move(welcome_);
     for (Tensor& tensor : tensors_) {
+      frozen.push_back(tensor.options.frozen);
       weights.push_back(tensor.weights);
       elements.push_back(tensor.weights.size());
       tensor.version = welcome->first_step();
@@ -201,6 +112,7 @@ absl::Status Session::Impl::StartDataPlane() {
   }
   SYNCLINE_RETURN_IF_ERROR(CheckPlacement(*welcome, elements));
   SYNCLINE_ASSIGN_OR_RETURN(ExchangeOptions exchange, MakeExchangeOptions(*welcome));
+  exchange.frozen = std::move(frozen);
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort coordinator,
                             ParseHostPort(options_.coordinator));
   DataPlaneOptions options{
@@ -223,102 +135,6 @@ absl::Status Session::Impl::StartDataPlane() {
   return status_;
 }
 
-// ---- Control plane ----
-
-void Session::Impl::OnMessage(const v1::CoordinatorMessage& message) {
-  switch (message.body_case()) {
-    case v1::CoordinatorMessage::kWaiting: {
-      options_.log.Info(message.waiting().reason());
-      absl::MutexLock lock(&mutex_);
-      waiting_for_ = message.waiting().reason();
-      return;
-    }
-    case v1::CoordinatorMessage::kWorkerWelcome: {
-      absl::MutexLock lock(&mutex_);
-      welcome_ = std::make_unique<v1::WorkerWelcome>(message.worker_welcome());
-      epoch_ = message.worker_welcome().epoch();
-      members_ = message.worker_welcome().members();
-      is_seeder_ = message.worker_welcome().seeder();
-      changed_.SignalAll();
-      return;
-    }
-    case v1::CoordinatorMessage::kEpochChanged:
-      return OnEpochChanged(message.epoch_changed());
-    case v1::CoordinatorMessage::kBarrierReleased: {
-      absl::MutexLock lock(&mutex_);
-      barriers_released_ =
-          std::max(barriers_released_, message.barrier_released().barrier() + 1);
-      changed_.SignalAll();
-      return;
-    }
-    case v1::CoordinatorMessage::kJobFailed:
-      return Fail(WithFailure(
-          absl::UnavailableError(absl::StrCat(
-              "job '", options_.job, "' failed: ", message.job_failed().reason())),
-          Failure::kRetryable));
-    default:
-      return;  // for servers
-  }
-}
-
-void Session::Impl::OnEpochChanged(const v1::EpochChanged& change) {
-  options_.log.Info("epoch changed", {{"epoch", change.epoch()},
-                                      {"members", change.members()},
-                                      {"reason", std::string_view(change.reason())}});
-  absl::MutexLock lock(&mutex_);
-  epoch_ = change.epoch();
-  members_ = change.members();
-  is_seeder_ = change.seeder();
-  if (data_plane_ != nullptr) data_plane_->EpochChanged(epoch_, seed_role());
-}
-
-v1::MemberMessage Session::Impl::Beat() {
-  v1::MemberMessage message;
-  v1::Heartbeat& beat = *message.mutable_heartbeat();
-  absl::MutexLock lock(&mutex_);
-  longest_silence_ = std::max(longest_silence_, absl::Now() - last_beat_);
-  last_beat_ = absl::Now();
-  beat.set_step(StepLocked());
-  if (data_plane_ != nullptr) {
-    const ExchangeStats stats = data_plane_->stats();
-    beat.set_bytes(stats.bytes_pushed + stats.bytes_pulled);
-    beat.set_waiting(waiters_ > 0 && data_plane_->all_held());
-  }
-  return message;
-}
-
-void Session::Impl::BeatUntilOver() {
-  while (true) {
-    {
-      absl::MutexLock lock(&mutex_);
-      const absl::Time next = absl::Now() + timeouts_.heartbeat_interval;
-      while (!IsOver() && !over_.WaitWithDeadline(&mutex_, next)) {
-      }
-      if (IsOver()) return;
-    }
-    if (!stream_->Send(Beat())) return;
-  }
-}
-
-void Session::Impl::Fail(const absl::Status& status) {
-  absl::MutexLock lock(&mutex_);
-  if (!status_.ok() || phase_ == Phase::kOver) return;
-  status_ =
-      status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
-  // A process that was stopped finds its connection dead before it can read why.
-  const absl::Duration silent = std::max(longest_silence_, absl::Now() - last_beat_);
-  if (absl::IsUnavailable(status) &&
-      silent > kStandstillBeats * timeouts_.heartbeat_interval) {
-    status_ = absl::AbortedError(
-        absl::StrCat("worker ", options_.rank, " was dropped from job '", options_.job,
-                     "': it stood still for ",
-                     absl::FormatDuration(absl::Trunc(silent, absl::Milliseconds(1))),
-                     "; connect again to rejoin"));
-  }
-  changed_.SignalAll();
-  over_.SignalAll();
-}
-
 // ---- Data plane ----
 
 void Session::Impl::OnReady(uint32_t tensor) {
@@ -335,30 +151,64 @@ absl::Status Session::Impl::CheckRunning() const {
   return absl::OkStatus();
 }
 
-absl::Status Session::Impl::PushPull(TensorId id, std::span<const float> gradient,
-                                     uint32_t samples) {
-  absl::MutexLock lock(&mutex_);
+absl::Status Session::Impl::CheckPush(TensorId id, std::span<const float> gradient,
+                                      uint32_t samples) const {
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
   if (id >= tensors_.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
         "there is no tensor number ", id, ", only ", tensors_.size(), " are declared"));
   }
-  Tensor& tensor = tensors_[id];
+  const Tensor& tensor = tensors_[id];
+  const auto says = [&](const auto&... what) {
+    return absl::StrCat("gradient of tensor '", tensor.options.name, "' ", what...);
+  };
   if (gradient.size() != tensor.weights.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "gradient of tensor '", tensor.options.name, "' has ", gradient.size(),
-        " elements, the tensor has ", tensor.weights.size()));
+    return absl::InvalidArgumentError(says(
+        "has ", gradient.size(), " elements, the tensor has ", tensor.weights.size()));
   }
   if (samples == 0) {
     return absl::InvalidArgumentError(
-        absl::StrCat("gradient of tensor '", tensor.options.name,
-                     "' is the mean of 0 samples; at least 1 is needed"));
+        says("is the mean of 0 samples; at least 1 is needed"));
+  }
+  if (tensor.options.frozen) {
+    return absl::FailedPreconditionError(
+        says("is pushed, but the tensor was declared frozen"));
   }
   if (!tensor.ready) {
     return absl::FailedPreconditionError(
-        absl::StrCat("tensor '", tensor.options.name,
-                     "' is pushed again before Wait, at step ", tensor.version));
+        says("is pushed again before Wait, at step ", tensor.version));
   }
+  return absl::OkStatus();
+}
+
+bool Session::Impl::AddsUp(Tensor& tensor, std::span<const float>& gradient,
+                           uint32_t& samples) const {
+  const Codec& fp32 = **codecs_.Find(CodecId::kFp32);
+  if (tensor.sum_pushes == 0) tensor.sum.assign(gradient.size(), 0.0f);
+  const absl::Status added =
+      fp32.DecodeAdd(std::as_bytes(gradient), static_cast<float>(samples), tensor.sum);
+  SYNCLINE_CHECK(added.ok());
+  tensor.sum_samples += samples;
+  if (++tensor.sum_pushes < options_.training.accumulate_steps) return false;
+  const auto share = static_cast<float>(1.0 / static_cast<double>(tensor.sum_samples));
+  for (float& value : tensor.sum) value *= share;
+  gradient = tensor.sum;
+  samples = static_cast<uint32_t>(
+      std::min<uint64_t>(tensor.sum_samples, std::numeric_limits<uint32_t>::max()));
+  tensor.sum_samples = 0;
+  tensor.sum_pushes = 0;
+  return true;
+}
+
+absl::Status Session::Impl::PushPull(TensorId id, std::span<const float> gradient,
+                                     uint32_t samples) {
+  absl::MutexLock lock(&mutex_);
+  SYNCLINE_RETURN_IF_ERROR(CheckPush(id, gradient, samples));
+  Tensor& tensor = tensors_[id];
+  const bool accumulates =
+      options_.training.accumulate_on == TrainingOptions::Accumulate::kWorker &&
+      options_.training.accumulate_steps > 1;
+  if (accumulates && !AddsUp(tensor, gradient, samples)) return absl::OkStatus();
   tensor.ready = false;
   ++tensor.version;
   data_plane_->Push(id, gradient, samples);
@@ -396,11 +246,24 @@ bool Session::Impl::IsReady(TensorId id) {
 }
 
 uint64_t Session::Impl::StepLocked() const {
-  if (tensors_.empty()) return 0;
-  return std::min_element(
-             tensors_.begin(), tensors_.end(),
-             [](const Tensor& a, const Tensor& b) { return a.version < b.version; })
-      ->version;
+  uint64_t step = std::numeric_limits<uint64_t>::max();
+  for (const Tensor& tensor : tensors_) {
+    if (!tensor.options.frozen) step = std::min(step, tensor.version);
+  }
+  return tensors_.empty() ? 0 : step;
+}
+
+float Session::Impl::loss_scale() {
+  absl::MutexLock lock(&mutex_);
+  return data_plane_ == nullptr ? 1.0f : data_plane_->loss_scale();
+}
+
+ContributionKind Session::Impl::expects() {
+  absl::MutexLock lock(&mutex_);
+  const TrainingOptions& training = options_.training;
+  const bool on_server = training.accumulate_on == TrainingOptions::Accumulate::kServer;
+  const uint64_t update = StepLocked() / (on_server ? training.accumulate_steps : 1);
+  return contributions_.KindAt(update);
 }
 
 uint64_t Session::Impl::step() {
@@ -491,6 +354,8 @@ absl::Status Session::PushPullAndWait(TensorId tensor, std::span<const float> gr
   return impl_->Wait(tensor);
 }
 uint64_t Session::step() const { return impl_->step(); }
+float Session::loss_scale() const { return impl_->loss_scale(); }
+ContributionKind Session::expects() const { return impl_->expects(); }
 uint32_t Session::rank() const { return impl_->options().rank; }
 uint32_t Session::world_size() const { return impl_->options().world_size; }
 SessionStats Session::Stats() const { return impl_->Stats(); }

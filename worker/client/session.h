@@ -2,7 +2,7 @@
 // gradients and receives the weights that the servers make of them.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(SessionOptions options, SessionOptions::FromEnv());
-//   options.optimizer = {.name = "adamw", .learning_rate = 1e-3};
+//   options.training.optimizer = {.name = "adamw", .values = {{"lr", 1e-3}}};
 //   auto session = *Session::Create(options);
 //   TensorId weight = *session->Declare({.name = "fc.weight", .shape = {10, 128}},
 //   weight_values); SYNCLINE_RETURN_IF_ERROR(session->Start());       // blocks until
@@ -38,7 +38,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -46,26 +45,29 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "comm/base/contribution.h"
 #include "comm/base/log.h"
+#include "comm/base/options.h"
 #include "comm/base/timeouts.h"
 
 namespace syncline {
 
-// How the servers update the weights. Defaults are torch's; options that the optimizer
-// does not have are ignored.
-struct OptimizerOptions {
-  std::string name = "sgd";  // "sgd", "adamw"
-  double learning_rate = 1e-3;
-  double weight_decay = 0;
-  double momentum = 0;
-  double dampening = 0;
-  enum class Nesterov { kOff, kOn } nesterov = Nesterov::kOff;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
+// How the servers make weights of gradients. Names, options and defaults are those of
+// server/optimizer/README.md (torch's, where torch has them); the coordinator refuses
+// what it does not know with the nearest name.
+struct TrainingOptions {
+  NamedOptions optimizer = {.name = "sgd", .values = {{"lr", 1e-3}}};
+  std::string state = "f32";  // storage of optimizer state: "f32", "bf16", "int8"
+  NamedOptions schedule = {.name = "constant"};  // of the learning rate
+  OptionValues gradient = {};                    // clip_global_norm, clip_value, agc, ...
+  // "torch", "deepspeed" or "apex" with their options; no name: no loss scaling.
+  NamedOptions loss_scaling = {};
+  enum class NonfiniteSteps { kApply, kSkip } nonfinite_steps = NonfiniteSteps::kApply;
+  // How many pushes make one update, and where their sum is kept.
+  uint32_t accumulate_steps = 1;
+  enum class Accumulate { kServer, kWorker } accumulate_on = Accumulate::kServer;
+  enum class Aggregation { kRankOrder, kArrival } aggregation = Aggregation::kRankOrder;
 };
-
-enum class NonfiniteSteps { kApply, kSkip };
 
 struct SessionOptions {
   std::string coordinator = "127.0.0.1:7070";  // SYNCLINE_COORDINATOR
@@ -74,11 +76,9 @@ struct SessionOptions {
   uint32_t rank = 0;        // RANK, or the first of its usual substitutes (see FromEnv)
   uint32_t world_size = 1;  // WORLD_SIZE: the job begins when so many workers have joined
 
-  OptimizerOptions optimizer = {};
-  std::string push_codec = "bf16";     // "fp32", "bf16": gradients on the wire
-  std::string publish_codec = "bf16";  // "fp32", "bf16": weights on the wire
-  double clip_global_norm = 0;         // 0: no clipping
-  NonfiniteSteps nonfinite_steps = NonfiniteSteps::kApply;
+  TrainingOptions training = {};
+  std::string push_codec = "bf16";     // "fp32", "bf16", "fp16": gradients on the wire
+  std::string publish_codec = "bf16";  // and "bf16-stochastic": weights on the wire
 
   absl::Duration failure_timeout = kDefaultFailureTimeout;  // SYNCLINE_FAILURE_TIMEOUT
   // How long Start may wait for the other workers.
@@ -100,7 +100,9 @@ struct TensorOptions {
   std::string name;
   std::vector<uint64_t> shape;
   double learning_rate_scale = 1;
-  std::optional<double> weight_decay = std::nullopt;  // the job's when empty
+  OptionValues options = {};  // of the optimizer, in place of the job's
+  std::string state = {};     // the job's when empty
+  bool frozen = false;        // received once, never pushed
 };
 
 using TensorId = uint32_t;  // position in order of declaration
@@ -139,7 +141,8 @@ class Session {
   // Hands over this worker's gradient of one step for one tensor: the mean over `samples`
   // samples (at least 1). Returns at once. `gradient` stays valid and unchanged until
   // Wait(tensor) returns; from now on the session may write the tensor's weights.
-  // FailedPrecondition when the tensor's previous PushPull was not waited for.
+  // FailedPrecondition when the tensor's previous PushPull was not waited for, or when it
+  // is frozen. With loss scaling it is the gradient of loss_scale() times the loss.
   absl::Status PushPull(TensorId tensor, std::span<const float> gradient,
                         uint32_t samples);
 
@@ -156,6 +159,10 @@ class Session {
   // The number of the step that this worker computes now: the lowest version of its
   // tensors.
   uint64_t step() const;
+  // What to multiply the loss of this step with; 1 without loss scaling.
+  float loss_scale() const;
+  // What the servers take at this step: gradients, but for a few optimizers.
+  ContributionKind expects() const;
   uint32_t rank() const;
   uint32_t world_size() const;
   SessionStats Stats() const;

@@ -1,6 +1,7 @@
 #include "worker/examples/fashion_mnist/flags.h"
 
 #include <CLI/CLI.hpp>
+#include <iostream>
 #include <map>
 
 namespace syncline::fashion_mnist {
@@ -10,6 +11,41 @@ constexpr int kUsageError = 2;
 
 constexpr int64_t kMinBatchSize = 2;  // what BatchPlan needs
 constexpr int64_t kMaxBatchSize = 4096;
+
+// Several "name=number" into `values`, which keep what is not named.
+void AddOptions(CLI::App& app, const std::string& flag, OptionValues& values,
+                const std::string& what) {
+  app.add_option_function<std::vector<std::string>>(
+         flag,
+         [flag, &values](const std::vector<std::string>& assignments) {
+           const auto parsed = ParseOptions(assignments);
+           if (!parsed.ok()) {
+             throw CLI::ValidationError(flag, std::string(parsed.status().message()));
+           }
+           values = Merge(values, *parsed);
+         },
+         what)
+      ->type_name("NAME=NUMBER");
+}
+
+void AddOptimizerFlags(CLI::App& app, OptimizerSettings& settings) {
+  app.add_option_function<std::string>(
+         "--optimizer",
+         [&settings](const std::string& name) {
+           if (name != settings.optimizer.name) settings.optimizer = {.name = name};
+         },
+         "adamw, sgd, lamb, lion, adafactor, ...; the servers know them all")
+      ->trigger_on_parse()
+      ->default_str("adamw");
+  AddOptions(app, "--option", settings.optimizer.values,
+             "Options of the optimizer, after --optimizer");
+  app.add_option("--schedule", settings.schedule.name, "Of the learning rate")
+      ->capture_default_str();
+  AddOptions(app, "--schedule-option", settings.schedule.values,
+             "Options of the schedule");
+  AddOptions(app, "--gradient-option", settings.gradient,
+             "Gradient transforms, such as clip_global_norm=1");
+}
 
 void AddTrainFlags(CLI::App& app, TrainFlags& flags) {
   const std::map<std::string, Precision> precisions = {{"fp32", Precision::kFp32},
@@ -27,13 +63,7 @@ void AddTrainFlags(CLI::App& app, TrainFlags& flags) {
                  "fp32, or bf16: autocast here and BF16 on the wire; weights stay FP32")
       ->transform(CLI::CheckedTransformer(precisions))
       ->default_str("fp32");
-  app.add_option("--lr", flags.optimizer.learning_rate, "AdamW's learning rate")
-      ->check(CLI::PositiveNumber)
-      ->capture_default_str();
-  app.add_option("--weight-decay", flags.optimizer.weight_decay,
-                 "AdamW's decoupled weight decay")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
+  AddOptimizerFlags(app, flags.optimizer);
   app.add_option("--seed", flags.seed, "Of the initial weights and the order of samples")
       ->capture_default_str();
   app.add_option("--threads", flags.threads, "CPU threads of LibTorch")
@@ -57,7 +87,7 @@ Flags ParseFlags(int argc, char** argv) {
   AddTrainFlags(app, flags.train);
   app.add_flag_callback(
       "--local", [&flags] { flags.command = Command::kTrainLocally; },
-      "Train alone with torch's AdamW: no servers, no job");
+      "Train alone with torch's optimizer: no servers, no job");
   CLI::App* summarize = app.add_subcommand(
       "summarize", "Print a table of reports and write them to one file");
   summarize->add_option("reports", flags.summarize.reports, "Files that --report wrote")
@@ -72,6 +102,13 @@ Flags ParseFlags(int argc, char** argv) {
     return flags;
   }
   if (summarize->parsed()) flags.command = Command::kSummarize;
+  const std::string& optimizer = flags.train.optimizer.optimizer.name;
+  if (flags.command == Command::kTrainLocally && optimizer != "adamw" &&
+      optimizer != "sgd") {
+    std::cerr << "--local knows adamw and sgd, not " << optimizer << "\n";
+    flags.command = Command::kExit;
+    flags.exit_code = kUsageError;
+  }
   if (flags.train.name.empty()) flags.train.name = Name(flags.train.precision);
   return flags;
 }

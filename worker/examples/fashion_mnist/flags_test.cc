@@ -25,18 +25,42 @@ TEST(Flags, TrainInAJobByDefault) {
 }
 
 TEST(Flags, ReadsThemAll) {
-  const Flags flags =
-      Parse({"--local", "--precision", "bf16",   "--epochs",  "2",   "--batch-size",
-             "8",       "--steps",     "7",      "--lr",      "0.5", "--weight-decay",
-             "0",       "--seed",      "9",      "--threads", "2",   "--data-dir",
-             "d",       "--report",    "r.json", "--name",    "mine"});
-  EXPECT_EQ(flags.command, Command::kTrainLocally);
+  const Flags flags = Parse({"--precision",
+                             "bf16",
+                             "--epochs",
+                             "2",
+                             "--batch-size",
+                             "8",
+                             "--steps",
+                             "7",
+                             "--optimizer",
+                             "lion",
+                             "--option",
+                             "lr=0.5",
+                             "weight_decay=0",
+                             "--schedule",
+                             "cosine",
+                             "--schedule-option",
+                             "total_steps=9",
+                             "--seed",
+                             "9",
+                             "--threads",
+                             "2",
+                             "--data-dir",
+                             "d",
+                             "--report",
+                             "r.json",
+                             "--name",
+                             "mine"});
+  EXPECT_EQ(flags.command, Command::kTrainInJob);
   EXPECT_EQ(flags.train.precision, Precision::kBf16);
   EXPECT_EQ(flags.train.epochs, 2);
   EXPECT_EQ(flags.train.batch_size, 8);
   EXPECT_EQ(flags.train.max_steps, 7);
-  EXPECT_EQ(flags.train.optimizer.learning_rate, 0.5);
-  EXPECT_EQ(flags.train.optimizer.weight_decay, 0);
+  EXPECT_EQ(flags.train.optimizer.optimizer,
+            (NamedOptions{"lion", {{"lr", 0.5}, {"weight_decay", 0}}}));
+  EXPECT_EQ(flags.train.optimizer.schedule,
+            (NamedOptions{"cosine", {{"total_steps", 9}}}));
   EXPECT_EQ(flags.train.seed, 9u);
   EXPECT_EQ(flags.train.threads, 2);
   EXPECT_EQ(flags.train.data_dir, "d");
@@ -56,11 +80,11 @@ TEST(Flags, BadOnesExitWithTwo) {
                                                      {"--precision", "fp8"},
                                                      {"--batch-size", "1"},
                                                      {"--epochs", "0"},
-                                                     {"--lr", "0"},
+                                                     {"--option", "lr"},
                                                      {"--steps", "-1"},
                                                      {"--threads", "0"},
                                                      {"stray"},
-                                                     {"--weight-decay", "-1"},
+                                                     {"--local", "--optimizer", "lamb"},
                                                      {"summarize"},
                                                      {"--seed", "x"}};
   for (const auto& arguments : bad) {

@@ -10,9 +10,7 @@ namespace {
 class LocalExchange final : public Exchange {
  public:
   LocalExchange(std::span<const Parameter> parameters, const OptimizerSettings& settings)
-      : weights_(Wrap(parameters)),
-        optimizer_(weights_, torch::optim::AdamWOptions(settings.learning_rate)
-                                 .weight_decay(settings.weight_decay)) {}
+      : weights_(Wrap(parameters)), optimizer_(MakeOptimizer(weights_, settings)) {}
 
   int64_t step() const override { return step_; }
 
@@ -27,7 +25,7 @@ class LocalExchange final : public Exchange {
   }
 
   absl::Status EndStep() override {
-    optimizer_.step();
+    optimizer_->step();
     ++step_;
     return absl::OkStatus();
   }
@@ -44,8 +42,22 @@ class LocalExchange final : public Exchange {
     return weights;
   }
 
+  static std::unique_ptr<torch::optim::Optimizer> MakeOptimizer(
+      const std::vector<torch::Tensor>& weights, const OptimizerSettings& settings) {
+    const double lr = settings.option("lr", 1e-3);
+    if (settings.optimizer.name == "sgd") {
+      return std::make_unique<torch::optim::SGD>(
+          weights, torch::optim::SGDOptions(lr)
+                       .momentum(settings.option("momentum", 0))
+                       .weight_decay(settings.option("weight_decay", 0)));
+    }
+    return std::make_unique<torch::optim::AdamW>(
+        weights, torch::optim::AdamWOptions(lr).weight_decay(
+                     settings.option("weight_decay", 0.01)));
+  }
+
   std::vector<torch::Tensor> weights_;
-  torch::optim::AdamW optimizer_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
   int64_t step_ = 0;
 };
 

@@ -11,9 +11,9 @@ absl::StatusOr<std::unique_ptr<SessionExchange>> SessionExchange::Join(
     std::span<const Parameter> parameters, const OptimizerSettings& optimizer,
     const std::string& codec) {
   SYNCLINE_ASSIGN_OR_RETURN(SessionOptions options, SessionOptions::FromEnv());
-  options.optimizer = {.name = "adamw",
-                       .learning_rate = optimizer.learning_rate,
-                       .weight_decay = optimizer.weight_decay};
+  options.training.optimizer = optimizer.optimizer;
+  options.training.schedule = optimizer.schedule;
+  options.training.gradient = optimizer.gradient;
   options.push_codec = codec;
   options.publish_codec = codec;
   SYNCLINE_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::Create(options));

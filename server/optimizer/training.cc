@@ -1,0 +1,140 @@
+#include "server/optimizer/training.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+constexpr OptionSpec kClipGlobalNorm = {
+    .name = "clip_global_norm",
+    .most = 1e30,
+    .meaning = "largest norm of the gradient of all tensors together; 0: no clipping"};
+
+// State of one optimizer fits another one when the slots are the same.
+bool SameState(const Optimizer& a, const Optimizer& b) {
+  return std::ranges::equal(a.slots(), b.slots(), {}, &StateSlot::name, &StateSlot::name);
+}
+
+absl::Status OfTensor(size_t tensor, const absl::Status& status) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor ", tensor, ": ", std::string(status.message())));
+}
+
+}  // namespace
+
+double TrainingSettings::clip_global_norm() const {
+  return OptionOr(std::span(&kClipGlobalNorm, 1), gradient, kClipGlobalNorm.name);
+}
+
+std::vector<OptionSpec> GradientOptions() {
+  std::vector<OptionSpec> options = {kClipGlobalNorm};
+  const auto transforms = TransformOptions();
+  options.insert(options.end(), transforms.begin(), transforms.end());
+  return options;
+}
+
+absl::Status ValidateTraining(const TrainingSettings& settings) {
+  SYNCLINE_RETURN_IF_ERROR(ValidateOptimizer(settings.optimizer));
+  SYNCLINE_RETURN_IF_ERROR(ValidateSchedule(settings.schedule));
+  SYNCLINE_RETURN_IF_ERROR(
+      ValidateOptions("gradient transforms", GradientOptions(), settings.gradient));
+  if (settings.ScalesLoss()) {
+    SYNCLINE_RETURN_IF_ERROR(ValidateLossScaling(settings.loss_scaling));
+  }
+  if (settings.accumulate_steps < 1 || settings.accumulate_steps > kMaxAccumulateSteps) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("accumulate_steps is ", settings.accumulate_steps,
+                     ", but must be in [1, ", kMaxAccumulateSteps, "]"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckChange(const TrainingSettings& settings, const TrainingSettings& next,
+                         std::span<const TrainedTensor> tensors) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto before, TrainingPlan::Create(settings, tensors));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto after, TrainingPlan::Create(next, tensors));
+  for (uint32_t tensor = 0; tensor < tensors.size(); ++tensor) {
+    if (!SameState(before->optimizer(tensor), after->optimizer(tensor)) ||
+        before->state_type(tensor) != after->state_type(tensor)) {
+      return absl::InvalidArgumentError(
+          "the new options need other optimizer state than the job has; begin a new job");
+    }
+  }
+  return absl::OkStatus();
+}
+
+TrainingPlan::TrainingPlan(const TrainingSettings& settings,
+                           GradientTransforms transforms)
+    : settings_(settings), transforms_(std::move(transforms)) {}
+
+absl::StatusOr<std::unique_ptr<const TrainingPlan>> TrainingPlan::Create(
+    const TrainingSettings& settings, std::span<const TrainedTensor> tensors) {
+  SYNCLINE_RETURN_IF_ERROR(ValidateTraining(settings));
+  OptionValues transforms = settings.gradient;
+  transforms.erase(std::string(kClipGlobalNorm.name));
+  std::unique_ptr<TrainingPlan> plan(
+      new TrainingPlan(settings, GradientTransforms(transforms)));
+  SYNCLINE_ASSIGN_OR_RETURN(plan->job_, MakeOptimizer(settings.optimizer));
+  const std::vector<OptionSpec> specs = OptionsOf(settings.optimizer.name);
+  std::map<OptionValues, std::shared_ptr<const Optimizer>> made;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const GroupOptions& group = tensors[i].group;
+    auto& optimizer = made[group.options];
+    auto own = MakeOptimizer(settings.optimizer, group);
+    if (!own.ok()) return OfTensor(i, own.status());
+    if (optimizer == nullptr) optimizer = *std::move(own);
+    plan->optimizers_.push_back(optimizer);
+    plan->learning_rates_.push_back(
+        OptionOr(specs, Merge(settings.optimizer.options, group.options), "lr") *
+        group.learning_rate_scale);
+    const std::string& state =
+        group.state.empty() ? settings.optimizer.state : group.state;
+    SYNCLINE_ASSIGN_OR_RETURN(const StateType type, ParseStateType(state));
+    plan->state_types_.push_back(type);
+  }
+  SYNCLINE_RETURN_IF_ERROR(plan->CheckJobReduction());
+  return plan;
+}
+
+// Its dot products are those of the raw gradients, and of exactly the state that is kept.
+absl::Status TrainingPlan::CheckJobReduction() const {
+  if (job_reduction() == nullptr) return absl::OkStatus();
+  const bool exact = std::ranges::all_of(
+      state_types_, [](StateType type) { return type == StateType::kF32; });
+  if (exact && transforms_.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("optimizer '", settings_.optimizer.name,
+                   "' needs f32 state and no gradient transforms but clip_global_norm"));
+}
+
+bool TrainingPlan::NeedsDecision() const {
+  return settings_.clip_global_norm() > 0 || settings_.SkipsNonfinite() ||
+         job_reduction() != nullptr;
+}
+
+bool TrainingPlan::NeedsWholeTensor(uint32_t tensor) const {
+  return transforms_.NeedsTensor() || optimizer(tensor).tensor_reduction() != nullptr;
+}
+
+float TrainingPlan::InitialLossScale() const {
+  return settings_.ScalesLoss() ? StartLossScaling(settings_.loss_scaling).scale : 1.0f;
+}
+
+double TrainingPlan::JobLearningRate(uint64_t step) const {
+  return OptionOr(OptionsOf(settings_.optimizer.name), settings_.optimizer.options,
+                  "lr") *
+         ScheduleFactor(settings_.schedule, settings_.UpdateOf(step));
+}
+
+double TrainingPlan::LearningRate(uint32_t tensor, uint64_t step, double samples) const {
+  return learning_rates_[tensor] *
+         ScheduleFactor(settings_.schedule, settings_.UpdateOf(step)) *
+         BatchScale(settings_.schedule, samples);
+}
+
+}  // namespace syncline

@@ -1,0 +1,179 @@
+#include "server/shard/stepper.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "comm/base/check.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+
+absl::StatusOr<std::unique_ptr<Stepper>> Stepper::Create(const ShardOptions& options,
+                                                         BufferPool& pool) {
+  SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<const TrainingPlan> plan,
+                            TrainingPlan::Create(options.training, options.tensors));
+  return std::unique_ptr<Stepper>(new Stepper(options, std::move(plan), pool));
+}
+
+Stepper::Stepper(const ShardOptions& options, std::shared_ptr<const TrainingPlan> plan,
+                 BufferPool& pool)
+    : tensors_(options.tensors), pass_(options, pool) {
+  if (const JobReduction* reduction = plan->job_reduction(); reduction != nullptr) {
+    job_memory_.resize(reduction->Memory());
+  }
+  loss_scale_ = next_loss_scale_ = plan->InitialLossScale();
+  revisions_.push_back({0, std::move(plan)});
+}
+
+// ---- Memory ----
+
+std::byte* Stepper::Zeroed(size_t bytes) {
+  if (bytes == 0) return nullptr;
+  const Buffer& buffer = memory_.emplace_back(Buffer::Allocate(bytes));
+  std::memset(buffer.data(), 0, bytes);
+  return buffer.data();
+}
+
+BlockMemory Stepper::Allocate(const BlockRange& range) {
+  const TrainingPlan& plan = *revisions_.back().plan;
+  const size_t bytes = range.elements * sizeof(float);
+  BlockMemory memory;
+  memory.weights = {reinterpret_cast<float*>(Zeroed(bytes)), range.elements};
+  if (IsFrozen(range.tensor)) return memory;
+  if (plan.settings().NeedsAccumulator()) {
+    memory.accumulator = {reinterpret_cast<float*>(Zeroed(bytes)), range.elements};
+  }
+  const uint64_t tensor_elements = tensors_[range.tensor].shape.elements();
+  for (const StateSlot& slot : plan.optimizer(range.tensor).slots()) {
+    const StateType type =
+        EffectiveType(plan.state_type(range.tensor), slot.kind, tensor_elements);
+    memory.state.push_back({.type = type,
+                            .kind = slot.kind,
+                            .memory = Zeroed(StateBytes(type, range.elements))});
+  }
+  return memory;
+}
+
+size_t Stepper::resident_bytes() const {
+  size_t bytes = 0;
+  for (const Buffer& buffer : memory_) bytes += buffer.size();
+  for (const auto& [tensor, whole] : wholes_)
+    bytes += whole.factors.size() * sizeof(float);
+  return bytes;
+}
+
+// ---- Settings ----
+
+const TrainingPlan& Stepper::PlanAt(uint64_t step) const {
+  auto revision = revisions_.rbegin();
+  while (revision->first_step > step && revision + 1 != revisions_.rend()) ++revision;
+  return *revision->plan;
+}
+
+absl::Status Stepper::Change(const TrainingSettings& settings, uint64_t first_step) {
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckChange(revisions_.back().plan->settings(), settings, tensors_));
+  SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<const TrainingPlan> plan,
+                            TrainingPlan::Create(settings, tensors_));
+  // All blocks have completed the steps before the one that began last.
+  while (revisions_.size() > 1 && revisions_[1].first_step < first_step) {
+    revisions_.pop_front();
+  }
+  revisions_.push_back({first_step, std::move(plan)});
+  return absl::OkStatus();
+}
+
+bool Stepper::StepsWhole(uint32_t tensor) const {
+  return revisions_.back().plan->NeedsWholeTensor(tensor);
+}
+
+bool Stepper::AddsOnArrival() const {
+  return revisions_.back().plan->settings().aggregation == Aggregation::kArrival;
+}
+
+ContributionKind Stepper::KindAt(uint64_t step) const {
+  const TrainingPlan& plan = PlanAt(step);
+  return plan.contributions().KindAt(plan.settings().UpdateOf(step));
+}
+
+// ---- Steps ----
+
+void Stepper::Accumulate(Block& block) {
+  block.SetWeights();
+  pass_.Accumulate(block.Sum());
+  block.MarkAdded();
+}
+
+std::vector<double> Stepper::Figures(const Block& block) {
+  return pass_.Figures(block.Sum(), PlanAt(block.version()).job_reduction());
+}
+
+void Stepper::Prepare(const ShardDecision& decision, uint64_t updates) {
+  next_loss_scale_ = decision.loss_scale;
+  const TrainingPlan& plan = PlanAt(decision.step);
+  const JobReduction* reduction = plan.job_reduction();
+  if (reduction == nullptr || decision.verdict == ShardDecision::Verdict::kSkip) return;
+  if (decision.figures.size() != reduction->Figures()) return;
+  const StepScalars scalars = {.step = updates + 1,
+                               .learning_rate = plan.LearningRate(0, decision.step, 1),
+                               .gradient_scale = decision.gradient_scale / loss_scale_};
+  reduction->Finish(scalars, decision.figures, job_memory_);
+}
+
+Stepper::WholeTensor& Stepper::WholeOf(uint32_t tensor, const TrainingPlan& plan) {
+  WholeTensor& whole = wholes_[tensor];
+  const TensorShape& shape = tensors_[tensor].shape;
+  if (const auto* reduction = plan.optimizer(tensor).tensor_reduction();
+      reduction != nullptr) {
+    whole.factors.resize(reduction->Factors(shape));
+    whole.figures.assign(reduction->Figures(shape), 0);
+  }
+  whole.transform_figures.assign(plan.transforms().Figures(shape), 0);
+  return whole;
+}
+
+std::vector<Payload> Stepper::Update(std::span<Block* const> blocks,
+                                     const ShardDecision& decision, uint64_t epoch) {
+  const Block& first = *blocks.front();
+  const uint32_t tensor = first.spec().range.tensor;
+  const TrainingPlan& plan = PlanAt(first.version());
+  const ContributionKind kind = KindAt(first.version());
+  const bool is_gradient = kind == ContributionKind::kGradient;
+  const float clip = is_gradient ? decision.gradient_scale : 1.0f;
+  const bool transforms = is_gradient && !plan.transforms().empty();
+  const double samples = first.samples();
+  TensorUpdate update = {
+      .optimizer = plan.optimizer(tensor),
+      .transforms = transforms ? &plan.transforms() : nullptr,
+      .scalars = {.step = first.updates() + 1,
+                  .learning_rate = plan.LearningRate(tensor, first.version(), samples),
+                  .gradient_scale = clip / loss_scale_,
+                  .samples = samples,
+                  .contribution = kind},
+      .data = {.shape = tensors_[tensor].shape, .job_memory = job_memory_}};
+  if (plan.NeedsWholeTensor(tensor)) {
+    WholeTensor& whole = WholeOf(tensor, plan);
+    update.data.factors = whole.factors;
+    update.data.figures = whole.figures;
+    update.transform_figures = whole.transform_figures;
+    std::vector<BlockSum> sums;
+    for (const Block* block : blocks) sums.push_back(block->Sum());
+    pass_.Gather(update, sums);
+  }
+  std::vector<Payload> views;
+  for (const Block* block : blocks) {
+    BlockLabel label = block->Label(epoch);
+    label.step = block->version() + 1;
+    views.push_back(pass_.Apply(update, block->Sum(),
+                                {.label = label, .revision = block->updates() + 1}));
+  }
+  return views;
+}
+
+Payload Stepper::Encode(const Block& block, uint64_t epoch) {
+  return pass_.Encode(block.memory().weights,
+                      {.label = block.Label(epoch), .revision = block.updates()});
+}
+
+}  // namespace syncline

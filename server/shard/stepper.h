@@ -1,0 +1,100 @@
+// The stepper: turns complete blocks into new weights. It knows which settings hold at
+// which step, and keeps what belongs to a tensor or to the job as a whole. The shard
+// decides when a step happens; the stepper, what it does.
+//
+// Thread safety: none; the shard owns it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/base/buffer.h"
+#include "server/optimizer/training.h"
+#include "server/shard/block.h"
+#include "server/shard/shard.h"
+#include "server/shard/step.h"
+
+namespace syncline {
+
+class Stepper {
+ public:
+  // `pool` and the codecs of `options` outlive it. InvalidArgument as
+  // TrainingPlan::Create.
+  static absl::StatusOr<std::unique_ptr<Stepper>> Create(const ShardOptions& options,
+                                                         BufferPool& pool);
+
+  // Zeroed memory for a block's weights, state and accumulator.
+  BlockMemory Allocate(const BlockRange& range);
+  size_t resident_bytes() const;
+
+  // New settings from `first_step` on, which no block has completed. They differ from the
+  // old ones only in options that need no other state; InvalidArgument otherwise, and
+  // then nothing changes.
+  absl::Status Change(const TrainingSettings& settings, uint64_t first_step);
+
+  bool IsFrozen(uint32_t tensor) const { return tensors_[tensor].group.frozen; }
+  // All blocks of such a tensor step together, and live here.
+  bool StepsWhole(uint32_t tensor) const;
+  // Whether contributions are added as they come.
+  bool AddsOnArrival() const;
+  // Whether `step` ends an update, or only adds to its sum.
+  bool Updates(uint64_t step) const { return PlanAt(step).settings().Updates(step); }
+  bool NeedsDecision(uint64_t step) const {
+    return Updates(step) && PlanAt(step).NeedsDecision();
+  }
+  // The loss scale of the step after the last one decided; 1 without loss scaling.
+  float loss_scale() const { return next_loss_scale_; }
+
+  void Accumulate(Block& block);
+  std::vector<double> Figures(const Block& block);
+
+  // What a decision says about the job as a whole. Before the blocks' Update; `updates`
+  // is theirs so far.
+  void Prepare(const ShardDecision& decision, uint64_t updates);
+  // Steps the blocks of one tensor, or one block alone, and returns their published views
+  // in order. The caller advances the blocks: see KindOf for what happened to them.
+  std::vector<Payload> Update(std::span<Block* const> blocks,
+                              const ShardDecision& decision, uint64_t epoch);
+  // The decision was carried out: contributions come with its loss scale from now on.
+  void Finish() { loss_scale_ = next_loss_scale_; }
+  ContributionKind KindAt(uint64_t step) const;
+
+  // The published view of a block as it is.
+  Payload Encode(const Block& block, uint64_t epoch);
+
+ private:
+  // Settings and the first step they hold for.
+  struct Revision {
+    uint64_t first_step = 0;
+    std::shared_ptr<const TrainingPlan> plan = {};
+  };
+  // What belongs to a tensor as a whole.
+  struct WholeTensor {
+    std::vector<float> factors = {};
+    std::vector<double> figures = {};
+    std::vector<double> transform_figures = {};
+  };
+
+  Stepper(const ShardOptions& options, std::shared_ptr<const TrainingPlan> plan,
+          BufferPool& pool);
+  const TrainingPlan& PlanAt(uint64_t step) const;
+  WholeTensor& WholeOf(uint32_t tensor, const TrainingPlan& plan);
+  std::byte* Zeroed(size_t bytes);
+
+  const std::vector<TrainedTensor> tensors_;
+  StepPass pass_;
+  std::deque<Revision> revisions_;          // in order of steps; never empty
+  std::map<uint32_t, WholeTensor> wholes_;  // of tensors that were stepped whole
+  std::vector<double> job_memory_;
+  std::vector<Buffer> memory_;  // of all blocks
+  float loss_scale_ = 1;        // that contributions come with
+  float next_loss_scale_ = 1;   // of the step after the decision under way
+};
+
+}  // namespace syncline

@@ -1,0 +1,113 @@
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
+#include "worker/client/session_impl.h"
+
+namespace syncline {
+namespace {
+
+// A process that missed so many of its own heartbeats did not run meanwhile.
+constexpr int kStandstillBeats = 3;
+
+}  // namespace
+
+void Session::Impl::OnMessage(const v1::CoordinatorMessage& message) {
+  switch (message.body_case()) {
+    case v1::CoordinatorMessage::kWaiting: {
+      options_.log.Info(message.waiting().reason());
+      absl::MutexLock lock(&mutex_);
+      waiting_for_ = message.waiting().reason();
+      return;
+    }
+    case v1::CoordinatorMessage::kWorkerWelcome: {
+      absl::MutexLock lock(&mutex_);
+      welcome_ = std::make_unique<v1::WorkerWelcome>(message.worker_welcome());
+      epoch_ = message.worker_welcome().epoch();
+      members_ = message.worker_welcome().members();
+      is_seeder_ = message.worker_welcome().seeder();
+      const v1::ContributionPlan& plan = message.worker_welcome().contributions();
+      contributions_ = {.hessian_every = plan.hessian_every(),
+                        .momentum_from = plan.momentum_from()};
+      changed_.SignalAll();
+      return;
+    }
+    case v1::CoordinatorMessage::kEpochChanged:
+      return OnEpochChanged(message.epoch_changed());
+    case v1::CoordinatorMessage::kBarrierReleased: {
+      absl::MutexLock lock(&mutex_);
+      barriers_released_ =
+          std::max(barriers_released_, message.barrier_released().barrier() + 1);
+      changed_.SignalAll();
+      return;
+    }
+    case v1::CoordinatorMessage::kJobFailed:
+      return Fail(WithFailure(
+          absl::UnavailableError(absl::StrCat(
+              "job '", options_.job, "' failed: ", message.job_failed().reason())),
+          Failure::kRetryable));
+    default:
+      return;  // for servers
+  }
+}
+
+void Session::Impl::OnEpochChanged(const v1::EpochChanged& change) {
+  options_.log.Info("epoch changed", {{"epoch", change.epoch()},
+                                      {"members", change.members()},
+                                      {"reason", std::string_view(change.reason())}});
+  absl::MutexLock lock(&mutex_);
+  epoch_ = change.epoch();
+  members_ = change.members();
+  is_seeder_ = change.seeder();
+  if (data_plane_ != nullptr) data_plane_->EpochChanged(epoch_, seed_role());
+}
+
+v1::MemberMessage Session::Impl::Beat() {
+  v1::MemberMessage message;
+  v1::Heartbeat& beat = *message.mutable_heartbeat();
+  absl::MutexLock lock(&mutex_);
+  longest_silence_ = std::max(longest_silence_, absl::Now() - last_beat_);
+  last_beat_ = absl::Now();
+  beat.set_step(StepLocked());
+  if (data_plane_ != nullptr) {
+    const ExchangeStats stats = data_plane_->stats();
+    beat.set_bytes(stats.progress_bytes);
+    beat.set_waiting(waiters_ > 0 && data_plane_->all_held());
+  }
+  return message;
+}
+
+void Session::Impl::BeatUntilOver() {
+  while (true) {
+    {
+      absl::MutexLock lock(&mutex_);
+      const absl::Time next = absl::Now() + timeouts_.heartbeat_interval;
+      while (!IsOver() && !over_.WaitWithDeadline(&mutex_, next)) {
+      }
+      if (IsOver()) return;
+    }
+    if (!stream_->Send(Beat())) return;
+  }
+}
+
+void Session::Impl::Fail(const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  if (!status_.ok() || phase_ == Phase::kOver) return;
+  status_ =
+      status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
+  // A process that was stopped finds its connection dead before it can read why.
+  const absl::Duration silent = std::max(longest_silence_, absl::Now() - last_beat_);
+  if (absl::IsUnavailable(status) &&
+      silent > kStandstillBeats * timeouts_.heartbeat_interval) {
+    status_ = absl::AbortedError(
+        absl::StrCat("worker ", options_.rank, " was dropped from job '", options_.job,
+                     "': it stood still for ",
+                     absl::FormatDuration(absl::Trunc(silent, absl::Milliseconds(1))),
+                     "; connect again to rejoin"));
+  }
+  changed_.SignalAll();
+  over_.SignalAll();
+}
+
+}  // namespace syncline

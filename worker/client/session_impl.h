@@ -1,0 +1,115 @@
+// The one implementation of Session. session.cc: what users call; session_control.cc:
+// what the coordinator says, and the heartbeat.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "comm/codec/codec.h"
+#include "comm/rpc/attach_stream.h"
+#include "proto/coordinator.pb.h"
+#include "worker/client/data_plane.h"
+#include "worker/client/session.h"
+
+namespace syncline {
+
+class Session::Impl {
+ public:
+  explicit Impl(const SessionOptions& options)
+      : options_(options),
+        timeouts_(Timeouts::Derive(options.failure_timeout)),
+        codecs_(CodecRegistry::Builtin()) {}
+
+  ~Impl() { Stop(absl::ZeroDuration()); }
+
+  const SessionOptions& options() const { return options_; }
+
+  absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, std::span<float> weights);
+  absl::Status Start() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status PushPull(TensorId tensor, std::span<const float> gradient,
+                        uint32_t samples) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Wait(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status WaitAll() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsReady(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Barrier() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Leave() ABSL_LOCKS_EXCLUDED(mutex_);
+  uint64_t step() ABSL_LOCKS_EXCLUDED(mutex_);
+  float loss_scale() ABSL_LOCKS_EXCLUDED(mutex_);
+  ContributionKind expects() ABSL_LOCKS_EXCLUDED(mutex_);
+  SessionStats Stats() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  enum class Phase { kDeclaring, kRunning, kOver };
+
+  struct Tensor {
+    TensorOptions options;
+    std::span<float> weights;
+    bool ready = false;
+    uint64_t version = 0;  // counts what Wait has let through
+    // Sum of samples * gradient since the last push, when the worker accumulates.
+    std::vector<float> sum = {};
+    uint64_t sum_samples = 0;
+    uint32_t sum_pushes = 0;
+  };
+
+  absl::Status AwaitStart() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status AwaitWelcome(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status StartDataPlane() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<ExchangeOptions> MakeExchangeOptions(
+      const v1::WorkerWelcome& welcome) const;
+  void OnMessage(const v1::CoordinatorMessage& message) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnEpochChanged(const v1::EpochChanged& change) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnReady(uint32_t tensor) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void BeatUntilOver() ABSL_LOCKS_EXCLUDED(mutex_);
+  v1::MemberMessage Beat() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Stop(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Adds to the tensor's sum. True when an update is complete: then `gradient` and
+  // `samples` are those of the mean.
+  bool AddsUp(Tensor& tensor, std::span<const float>& gradient, uint32_t& samples) const;
+  absl::Status CheckPush(TensorId id, std::span<const float> gradient,
+                         uint32_t samples) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckRunning() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !status_.ok() || phase_ == Phase::kOver;
+  }
+  SeedRole seed_role() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return is_seeder_ ? SeedRole::kSeeder : SeedRole::kReceiver;
+  }
+  uint64_t StepLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const SessionOptions options_;
+  const Timeouts timeouts_;
+  const CodecRegistry codecs_;
+  std::unique_ptr<AttachStream> stream_;
+  std::unique_ptr<DataPlane> data_plane_;  // set before phase_ becomes kRunning
+  std::thread heart_;
+
+  absl::Mutex mutex_;
+  absl::CondVar changed_;  // anything that a user's call may wait for
+  absl::CondVar over_;     // IsOver() became true: the heart wakes for nothing else
+  Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kDeclaring;
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Tensor> tensors_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> names_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<v1::WorkerWelcome> welcome_ ABSL_GUARDED_BY(mutex_);
+  std::string waiting_for_ ABSL_GUARDED_BY(mutex_);
+  bool is_seeder_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint32_t members_ ABSL_GUARDED_BY(mutex_) = 0;
+  ContributionPlan contributions_ ABSL_GUARDED_BY(mutex_);
+  int waiters_ ABSL_GUARDED_BY(mutex_) = 0;  // user threads blocked on other members
+  absl::Time last_beat_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Duration longest_silence_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
+  uint64_t barriers_entered_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t barriers_released_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace syncline

@@ -86,8 +86,7 @@ SYNCLINE_KERNEL void FactoredBody(float row, size_t n, FactoredArrays arrays) {
 
 struct PlainCoefficients {
   float gradient_scale;
-  float keep;
-  float fresh;  // 1 - keep
+  float fresh;  // share of this step in the mean square
   float epsilon;
 };
 
@@ -103,7 +102,7 @@ SYNCLINE_KERNEL void PlainBody(PlainCoefficients c, size_t n, PlainArrays arrays
   float* __restrict direction = arrays.direction;
   for (size_t i = 0; i < n; ++i) {
     const float g = gradient[i] * c.gradient_scale;
-    const float v = c.keep * variance[i] + c.fresh * (g * g + c.epsilon);
+    const float v = variance[i] + c.fresh * (g * g + c.epsilon - variance[i]);
     variance[i] = v;
     direction[i] = g / std::sqrt(v);
   }
@@ -372,13 +371,11 @@ class Adafactor final : public Optimizer, private TensorReduction {
 
   void PlainDirection(const StepScalars& scalars, std::span<const float> gradient,
                       float* variance, Piece& direction) const {
-    const double fresh = FreshAt(scalars);
-    Kernel<PlainBody>::Run(PlainCoefficients{.gradient_scale = scalars.gradient_scale,
-                                             .keep = static_cast<float>(1.0 - fresh),
-                                             .fresh = static_cast<float>(fresh),
-                                             .epsilon = static_cast<float>(epsilon1_)},
-                           gradient.size(),
-                           PlainArrays{gradient.data(), variance, direction.data()});
+    Kernel<PlainBody>::Run(
+        PlainCoefficients{.gradient_scale = scalars.gradient_scale,
+                          .fresh = static_cast<float>(FreshAt(scalars)),
+                          .epsilon = static_cast<float>(epsilon1_)},
+        gradient.size(), PlainArrays{gradient.data(), variance, direction.data()});
   }
 
   const double weight_decay_;

@@ -28,13 +28,12 @@ constexpr size_t kPiece = 1024;
 static_assert(kPiece % kSumLanes == 0);
 using Piece = std::array<float, kPiece>;
 
-// Computed in float64 and rounded once (adam.cc says why).
+// Computed in float64 and rounded once. One coefficient for each mean: the rounding of
+// beta2 itself, 1e-8 of 0.999, would be 1e-5 of what a mean forgets at each step.
 struct Coefficients {
   float gradient_scale;
-  float beta1;
-  float one_minus_beta1;
-  float beta2;
-  float one_minus_beta2;
+  float fresh1;           // 1 - beta1
+  float fresh2;           // 1 - beta2
   float mean_correction;  // 1 / (1 - beta1^t)
   float root_correction;  // 1 / sqrt(1 - beta2^t)
   float epsilon;
@@ -59,8 +58,8 @@ SYNCLINE_KERNEL void DirectionBody(const Coefficients& coefficients, size_t n,
   float* __restrict direction = arrays.direction;
   for (size_t i = 0; i < n; ++i) {
     const float g = gradient[i] * c.gradient_scale;
-    const float m = c.beta1 * mean[i] + c.one_minus_beta1 * g;
-    const float v = c.beta2 * variance[i] + c.one_minus_beta2 * (g * g);
+    const float m = mean[i] + c.fresh1 * (g - mean[i]);
+    const float v = variance[i] + c.fresh2 * (g * g - variance[i]);
     mean[i] = m;
     variance[i] = v;
     const float denominator = std::sqrt(v) * c.root_correction + c.epsilon;
@@ -155,10 +154,8 @@ class Lamb final : public Optimizer, private TensorReduction {
     const auto t = static_cast<double>(scalars.step);
     return {
         .gradient_scale = scalars.gradient_scale,
-        .beta1 = static_cast<float>(beta1_),
-        .one_minus_beta1 = static_cast<float>(1.0 - beta1_),
-        .beta2 = static_cast<float>(beta2_),
-        .one_minus_beta2 = static_cast<float>(1.0 - beta2_),
+        .fresh1 = static_cast<float>(1.0 - beta1_),
+        .fresh2 = static_cast<float>(1.0 - beta2_),
         .mean_correction = static_cast<float>(1.0 / (1.0 - std::pow(beta1_, t))),
         .root_correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2_, t))),
         .epsilon = static_cast<float>(epsilon_),

@@ -13,10 +13,15 @@ namespace {
 
 constexpr OptionSpec kBeta1 = Beta("beta1", 0.9, "memory of the mean gradient");
 constexpr OptionSpec kBeta2 = Beta("beta2", 0.999, "memory of the mean square");
+constexpr OptionSpec kAmsgrad = {.name = "amsgrad",
+                                 .kind = OptionKind::kFlag,
+                                 .meaning = "divide by the greatest variance so far"};
 constexpr std::array kAdamOptions = {
-    LearningRate(1e-3), WeightDecay(0), Decoupled(0), kBeta1, kBeta2, Epsilon(1e-8)};
+    LearningRate(1e-3), WeightDecay(0), Decoupled(0), kBeta1, kBeta2,
+    Epsilon(1e-8),      kAmsgrad};
 constexpr std::array kAdamWOptions = {
-    LearningRate(1e-3), WeightDecay(0.01), Decoupled(1), kBeta1, kBeta2, Epsilon(1e-8)};
+    LearningRate(1e-3), WeightDecay(0.01), Decoupled(1), kBeta1, kBeta2,
+    Epsilon(1e-8),      kAmsgrad};
 
 // Computed in float64 and rounded once: 1 - 0.999f alone would put an error of 1.3e-5
 // into v.
@@ -40,8 +45,12 @@ struct Arrays {
   float* master;
   float* mean;
   float* variance;
+  float* max_variance;  // null without AMSGrad
 };
 
+enum class Variance { kCurrent, kGreatest };
+
+template <Variance kVariance>
 SYNCLINE_KERNEL void UpdateBody(const Coefficients& coefficients, size_t n,
                                 Arrays arrays) {
   const Coefficients c = coefficients;
@@ -49,13 +58,18 @@ SYNCLINE_KERNEL void UpdateBody(const Coefficients& coefficients, size_t n,
   float* __restrict master = arrays.master;
   float* __restrict mean = arrays.mean;
   float* __restrict variance = arrays.variance;
+  float* __restrict max_variance = arrays.max_variance;
   for (size_t i = 0; i < n; ++i) {
     const float p = master[i];
     const float g = gradient[i] * c.gradient_scale + c.l2 * p;
     const float m = c.beta1 * mean[i] + c.one_minus_beta1 * g;
-    const float v = c.beta2 * variance[i] + c.one_minus_beta2 * (g * g);
+    float v = c.beta2 * variance[i] + c.one_minus_beta2 * (g * g);
     mean[i] = m;
     variance[i] = v;
+    if constexpr (kVariance == Variance::kGreatest) {
+      v = v > max_variance[i] ? v : max_variance[i];
+      max_variance[i] = v;
+    }
     const float denominator = std::sqrt(v) * c.root_correction + c.epsilon;
     master[i] = p - (c.decay * p + c.step_size * (m / denominator));
   }
@@ -70,20 +84,30 @@ class Adam final : public Optimizer {
         decoupled_(OptionOr(specs, values, "decoupled") != 0),
         beta1_(OptionOr(specs, values, "beta1")),
         beta2_(OptionOr(specs, values, "beta2")),
-        epsilon_(OptionOr(specs, values, "eps")) {}
+        epsilon_(OptionOr(specs, values, "eps")),
+        amsgrad_(OptionOr(specs, values, "amsgrad") != 0) {}
 
   std::string_view name() const override { return name_; }
   std::vector<StateSlot> slots() const override {
-    return {{.name = "mean", .kind = SlotKind::kSigned},
-            {.name = "variance", .kind = SlotKind::kUnsigned}};
+    std::vector<StateSlot> slots = {{.name = "mean", .kind = SlotKind::kSigned},
+                                    {.name = "variance", .kind = SlotKind::kUnsigned}};
+    if (amsgrad_) {
+      slots.push_back({.name = "max_variance", .kind = SlotKind::kUnsigned});
+    }
+    return slots;
   }
 
   void Apply(const StepScalars& scalars, const Strip& strip,
              const TensorData& /*tensor*/) const override {
-    SYNCLINE_CHECK(strip.master.size() == strip.gradient.size());
-    Kernel<UpdateBody>::Run(CoefficientsOf(scalars), strip.gradient.size(),
-                            Arrays{strip.gradient.data(), strip.master.data(),
-                                   strip.state[0], strip.state[1]});
+    const size_t n = strip.gradient.size();
+    SYNCLINE_CHECK(strip.master.size() == n);
+    SYNCLINE_CHECK(strip.state.size() == (amsgrad_ ? 3u : 2u));
+    const Coefficients c = CoefficientsOf(scalars);
+    Arrays arrays = {strip.gradient.data(), strip.master.data(), strip.state[0],
+                     strip.state[1], nullptr};
+    if (!amsgrad_) return Kernel<UpdateBody<Variance::kCurrent>>::Run(c, n, arrays);
+    arrays.max_variance = strip.state[2];
+    Kernel<UpdateBody<Variance::kGreatest>>::Run(c, n, arrays);
   }
 
  private:
@@ -109,6 +133,7 @@ class Adam final : public Optimizer {
   const double beta1_;
   const double beta2_;
   const double epsilon_;
+  const bool amsgrad_;
 };
 
 }  // namespace

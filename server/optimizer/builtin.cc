@@ -8,12 +8,17 @@
 #include "comm/base/nearest.h"
 #include "comm/base/status.h"
 #include "server/optimizer/adafactor.h"
+#include "server/optimizer/adagrad.h"
 #include "server/optimizer/adam.h"
 #include "server/optimizer/lamb.h"
 #include "server/optimizer/lars.h"
 #include "server/optimizer/lbfgs.h"
+#include "server/optimizer/lion.h"
+#include "server/optimizer/nadam.h"
 #include "server/optimizer/optimizer.h"
 #include "server/optimizer/option_ranges.h"
+#include "server/optimizer/radam.h"
+#include "server/optimizer/rmsprop.h"
 #include "server/optimizer/sgd.h"
 
 namespace syncline {
@@ -35,6 +40,11 @@ constexpr std::array kOptimizers = {
     Entry{"sgd", SgdOptions, MakeSgd, CheckSgd},
     Entry{"adam", AdamOptions, MakeAdam},
     Entry{"adamw", AdamWOptions, MakeAdamW},
+    Entry{"nadam", NAdamOptions, MakeNAdam},
+    Entry{"radam", RAdamOptions, MakeRAdam},
+    Entry{"adagrad", AdagradOptions, MakeAdagrad},
+    Entry{"rmsprop", RmspropOptions, MakeRmsprop},
+    Entry{"lion", LionOptions, MakeLion},
     Entry{"lamb", LambOptions, MakeLamb},
     Entry{"lars", LarsOptions, MakeLars, CheckLars},
     Entry{"adafactor", AdafactorOptions, MakeAdafactor, CheckAdafactor},

@@ -1,0 +1,67 @@
+// How one slot of a block's optimizer state lies in memory: FP32, BF16 or 8 bits.
+//
+//   const StateType type = EffectiveType(StateType::kInt8, slot.kind, tensor_elements);
+//   auto memory = Buffer::Allocate(StateBytes(type, block_elements));  // zeroed: state 0
+//   for (each strip) {
+//     LoadState(type, slot.kind, memory.data(), first, strip);
+//     ...
+//     StoreState(type, slot.kind, memory.data(), first, strip);
+//   }
+//
+// 8 bits: every 256 elements, counted from the start of the memory, share one FP32 scale,
+// and each element is the nearest of 256 fixed multiples of it (CodeValues). These are
+// the dynamic quantisation of Dettmers et al., "8-bit Optimizers via Block-wise
+// Quantization" (2021): a code's leading bit chooses one of 7 powers of ten, the bits
+// after it a position inside it, so that numbers from 1 down to 5.5e-7 (signed)
+// or 3.25e-7 (unsigned) of the scale keep their size. 260 bytes for 256 elements.
+//
+// The scale is the element of the largest magnitude, with its sign: that element is kept
+// exactly, and what was loaded and is stored unchanged gives the same bytes again.
+//
+// Not kept: elements that are not finite, which become 0 and leave their neighbours as
+// they are; runs whose largest magnitude is below the smallest normal float (1.2e-38),
+// which become 0; negative numbers in an unsigned slot, which become 0.
+//
+// BF16: rounded to nearest even; NaN and infinity are kept.
+//
+// Zeroed memory holds zeros for every type. Thread safety: pure functions of the memory
+// they are given. The same bits on each CPU.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "server/optimizer/optimizer.h"
+
+namespace syncline {
+
+// Elements that share a scale. Strips start at a multiple of it.
+inline constexpr size_t kStateRun = 256;
+
+// Smaller tensors (biases, norms) are kept in FP32: little to save, and their elements
+// differ most.
+inline constexpr uint64_t kMinElementsToReduce = 4096;
+
+// The type that a tensor's slot really has: kWeights and tensors below
+// kMinElementsToReduce elements stay FP32. Depends on the logical tensor, never on how it
+// is cut into blocks or placed on servers.
+StateType EffectiveType(StateType wanted, SlotKind kind, uint64_t tensor_elements);
+
+// Bytes of one slot of a block of `elements`.
+size_t StateBytes(StateType type, size_t elements);
+
+// Elements [first, first + out.size()) of the slot at `memory`, which may lie at any
+// address. REQUIRES: `first` is a multiple of kStateRun.
+void LoadState(StateType type, SlotKind kind, const std::byte* memory, size_t first,
+               std::span<float> out);
+
+// REQUIRES: also, values.size() is a multiple of kStateRun or ends with the block.
+void StoreState(StateType type, SlotKind kind, std::byte* memory, size_t first,
+                std::span<const float> values);
+
+// What each of the 256 bytes stands for, as a multiple of the scale. 0 is byte 0, and in
+// signed slots the bytes above 128 are negative.
+std::span<const float, 256> CodeValues(SlotKind kind);
+
+}  // namespace syncline

@@ -60,27 +60,102 @@ constexpr size_t kAlpha = 0;      // sum of squares of the weights, then alpha
 constexpr size_t kDirection = 1;  // of the direction, then its factor in the step
 constexpr size_t kTensorFigures = 2;
 
-SYNCLINE_KERNEL void AddColumnsBody(size_t n, const float* __restrict gradient,
-                                    double* __restrict columns) {
-  for (size_t i = 0; i < n; ++i) {
-    const double g = gradient[i];
-    columns[i] += g * g;
+// Walks a strip row by row. Inside of kernels, because rows of convolutions are short.
+struct Cursor {
+  size_t width = 0;  // of a matrix
+  size_t height = 0;
+  uint64_t row = 0;     // of all matrices
+  uint64_t column = 0;  // of all matrices, that of the row's first element in the strip
+  size_t row_of_matrix = 0;
+  size_t skipped = 0;  // elements of the row that lie before the strip
+  size_t offset = 0;   // of the row in the strip
+  size_t count = 0;    // elements of the row in the strip
+};
+
+Cursor CursorAt(const TensorShape& shape, uint64_t element) {
+  const uint64_t width = shape.matrix_columns();
+  const uint64_t height = shape.matrix_rows();
+  const uint64_t row = element / width;
+  return {.width = width,
+          .height = height,
+          .row = row,
+          .column = row / height * width + element % width,
+          .row_of_matrix = row % height,
+          .skipped = element % width};
+}
+
+// To the first row, then from row to row; false at the end of a strip of n elements.
+SYNCLINE_KERNEL bool Advance(Cursor& cursor, size_t n) {
+  if (cursor.count > 0) {
+    cursor.offset += cursor.count;
+    cursor.column -= cursor.skipped;
+    cursor.skipped = 0;
+    ++cursor.row;
+    if (++cursor.row_of_matrix == cursor.height) {
+      cursor.row_of_matrix = 0;
+      cursor.column += cursor.width;
+    }
+  }
+  const size_t rest = n - cursor.offset;
+  const size_t length = cursor.width - cursor.skipped;
+  cursor.count = length < rest ? length : rest;
+  return rest > 0;
+}
+
+// Sixteen running sums do not pay in short rows.
+SYNCLINE_KERNEL double RowSquares(size_t n, const float* row) {
+  constexpr size_t kShort = 64;
+  double sum = 0;
+  size_t i = 0;
+  if (n >= kShort) {
+    double lanes[kSumLanes] = {};
+    for (; i + kSumLanes <= n; i += kSumLanes) {
+      for (size_t lane = 0; lane < kSumLanes; ++lane) {
+        const double g = row[i + lane];
+        lanes[lane] += g * g;
+      }
+    }
+    for (const double lane : lanes) sum += lane;
+  }
+  for (; i < n; ++i) sum += static_cast<double>(row[i]) * row[i];
+  return sum;
+}
+
+struct SumArrays {
+  const float* gradient;
+  double* rows;
+  double* columns;
+};
+
+SYNCLINE_KERNEL void AddSquaresBody(Cursor cursor, size_t n, SumArrays arrays) {
+  while (Advance(cursor, n)) {
+    const float* __restrict gradient = arrays.gradient + cursor.offset;
+    double* __restrict columns = arrays.columns + cursor.column;
+    arrays.rows[cursor.row] += RowSquares(cursor.count, gradient);
+    for (size_t i = 0; i < cursor.count; ++i) {
+      const double g = gradient[i];
+      columns[i] += g * g;
+    }
   }
 }
 
 struct FactoredArrays {
   const float* gradient;
+  const double* rows;
   const double* columns;
   float* direction;
 };
 
-// The row first: both factors at once could overflow where the gradient is tiny.
-SYNCLINE_KERNEL void FactoredBody(float row, size_t n, FactoredArrays arrays) {
-  const float* __restrict gradient = arrays.gradient;
-  const double* __restrict columns = arrays.columns;
-  float* __restrict direction = arrays.direction;
-  for (size_t i = 0; i < n; ++i) {
-    direction[i] = gradient[i] * row * static_cast<float>(columns[i]);
+SYNCLINE_KERNEL void FactoredBody(Cursor cursor, size_t n, FactoredArrays arrays) {
+  while (Advance(cursor, n)) {
+    const float* __restrict gradient = arrays.gradient + cursor.offset;
+    const double* __restrict columns = arrays.columns + cursor.column;
+    float* __restrict direction = arrays.direction + cursor.offset;
+    const auto row = static_cast<float>(arrays.rows[cursor.row]);
+    // The row first: both factors at once could overflow where the gradient is tiny.
+    for (size_t i = 0; i < cursor.count; ++i) {
+      direction[i] = gradient[i] * row * static_cast<float>(columns[i]);
+    }
   }
 }
 
@@ -160,42 +235,6 @@ std::span<T> ColumnsOf(const TensorShape& shape, std::span<T> factors) {
   return factors.subspan(AllRows(shape), AllColumns(shape));
 }
 
-// The part of a matrix row that lies in a strip.
-struct RowPart {
-  size_t offset;  // in the strip
-  size_t count;
-  uint64_t row;     // of all matrices
-  uint64_t column;  // of all matrices, of the first element
-};
-
-template <typename Visit>
-void ForEachRow(const TensorShape& shape, uint64_t first, size_t count,
-                const Visit& visit) {
-  if (count == 0) return;
-  const uint64_t columns = shape.matrix_columns();
-  const uint64_t rows = shape.matrix_rows();
-  uint64_t row = first / columns;
-  uint64_t column = first % columns;
-  for (size_t offset = 0; offset < count; ++row) {
-    const size_t n = std::min<uint64_t>(columns - column, count - offset);
-    visit(RowPart{.offset = offset,
-                  .count = n,
-                  .row = row,
-                  .column = row / rows * columns + column});
-    offset += n;
-    column = 0;
-  }
-}
-
-// Sixteen running sums do not pay in the short rows of convolutions.
-double RowSquares(std::span<const float> row) {
-  constexpr size_t kShort = 64;
-  if (row.size() > kShort) return SumOfSquares(row);
-  double sum = 0;
-  for (const double g : row) sum += g * g;
-  return sum;
-}
-
 class Adafactor final : public Optimizer, private TensorReduction {
  public:
   explicit Adafactor(const OptionValues& values)
@@ -266,13 +305,9 @@ class Adafactor final : public Optimizer, private TensorReduction {
     const auto sums = tensor.figures.subspan(kTensorFigures);
     const auto rows = RowsOf(tensor.shape, sums);
     const auto columns = ColumnsOf(tensor.shape, sums);
-    ForEachRow(tensor.shape, strip.first_element, strip.gradient.size(),
-               [&](const RowPart& part) {
-                 const auto row = strip.gradient.subspan(part.offset, part.count);
-                 rows[part.row] += RowSquares(row);
-                 Kernel<AddColumnsBody>::Run(row.size(), row.data(),
-                                             columns.data() + part.column);
-               });
+    Kernel<AddSquaresBody>::Run(
+        CursorAt(tensor.shape, strip.first_element), strip.gradient.size(),
+        SumArrays{strip.gradient.data(), rows.data(), columns.data()});
   }
 
   void Finish(int round, const StepScalars& scalars,
@@ -360,13 +395,10 @@ class Adafactor final : public Optimizer, private TensorReduction {
     const auto factors = tensor.figures.subspan(kTensorFigures);
     const auto rows = RowsOf(tensor.shape, factors);
     const auto columns = ColumnsOf(tensor.shape, factors);
-    ForEachRow(
-        tensor.shape, part.first_element, part.gradient.size(), [&](const RowPart& row) {
-          Kernel<FactoredBody>::Run(
-              static_cast<float>(rows[row.row]), row.count,
-              FactoredArrays{part.gradient.data() + row.offset,
-                             columns.data() + row.column, direction.data() + row.offset});
-        });
+    Kernel<FactoredBody>::Run(CursorAt(tensor.shape, part.first_element),
+                              part.gradient.size(),
+                              FactoredArrays{part.gradient.data(), rows.data(),
+                                             columns.data(), direction.data()});
   }
 
   void PlainDirection(const StepScalars& scalars, std::span<const float> gradient,

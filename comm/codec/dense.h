@@ -1,4 +1,4 @@
-// What FP32 and BF16 have in common: every element takes the same number of bytes, so
+// What all codecs so far have in common: every element takes the same number of bytes, so
 // that the length is all there is to check.
 //
 // Hence a dense encoding can also be cut: elements [first, first + n) of an encoded tile

@@ -9,11 +9,12 @@
 //   }
 //
 // 8 bits: every 256 elements, counted from the start of the memory, share one FP32 scale,
-// and each element is the nearest of 256 fixed multiples of it (CodeValues). These are
-// the dynamic quantisation of Dettmers et al., "8-bit Optimizers via Block-wise
-// Quantization" (2021): a code's leading bit chooses one of 7 powers of ten, the bits
-// after it a position inside it, so that numbers from 1 down to 5.5e-7 (signed)
-// or 3.25e-7 (unsigned) of the scale keep their size. 260 bytes for 256 elements.
+// and each element is the nearest of 256 fixed multiples of it (CodeValues), of two
+// equally near ones the larger magnitude. The multiples are the dynamic quantisation of
+// Dettmers et al., "8-bit Optimizers via Block-wise Quantization" (2021): a code's
+// leading bit chooses one of 7 powers of ten, the bits after it a position inside it, so
+// that numbers from 1 down to 5.5e-7 (signed) or 3.25e-7 (unsigned) of the scale keep
+// their size. 260 bytes for 256 elements.
 //
 // The scale is the element of the largest magnitude, with its sign: that element is kept
 // exactly, and what was loaded and is stored unchanged gives the same bytes again.

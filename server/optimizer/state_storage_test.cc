@@ -256,6 +256,15 @@ TEST(StateStorage, TheLargestElementOfARunIsExactWhateverItsSign) {
   }
 }
 
+TEST(StateStorage, OfTwoLargestElementsThePositiveOneIsExact) {
+  const std::vector<float> values = {-2, 1, 2, -2};
+  const std::vector<float> loaded =
+      RoundTrip(StateType::kInt8, SlotKind::kSigned, values);
+  EXPECT_EQ(loaded[2], 2.0f);
+  EXPECT_NEAR(loaded[0], -2, 0.015);
+  EXPECT_EQ(loaded[0], loaded[3]);
+}
+
 TEST(StateStorage, ZeroesAreZeroesAndZeroedMemoryIsZero) {
   const std::vector<float> zeros(300, 0.0f);
   for (const StateType type : {StateType::kF32, StateType::kBf16, StateType::kInt8}) {

@@ -35,11 +35,14 @@ TEST(PlaceBlocks, BalancesOneHugeAndManySmallTensorsWithinFivePercent) {
     }
     EXPECT_LE(*std::max_element(loads.begin(), loads.end()), 1.05 * total / shards)
         << shards;
-    EXPECT_EQ(shard_of_block, PlaceBlocks(blocks, shards, kNoneWhole)) << "the same every time";
+    EXPECT_EQ(shard_of_block, PlaceBlocks(blocks, shards, kNoneWhole))
+        << "the same every time";
   }
 }
 
-TEST(PlaceBlocks, OfNothingIsNothing) { EXPECT_TRUE(PlaceBlocks({}, 3, kNoneWhole).empty()); }
+TEST(PlaceBlocks, OfNothingIsNothing) {
+  EXPECT_TRUE(PlaceBlocks({}, 3, kNoneWhole).empty());
+}
 
 }  // namespace
 }  // namespace syncline

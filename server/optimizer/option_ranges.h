@@ -26,12 +26,14 @@ constexpr OptionSpec Decoupled(double standard) {
   return {.name = "decoupled",
           .standard = standard,
           .kind = OptionKind::kFlag,
-          .meaning = "1: decay the weights by lr * weight_decay; 0: add weight_decay * "
-                     "weight to the gradient"};
+          .meaning =
+              "1: decay the weights by lr * weight_decay; 0: add weight_decay * "
+              "weight to the gradient"};
 }
 constexpr OptionSpec Beta(std::string_view name, double standard,
                           std::string_view meaning) {
-  return {.name = name, .standard = standard, .bound = Bound::kExcluded, .meaning = meaning};
+  return {
+      .name = name, .standard = standard, .bound = Bound::kExcluded, .meaning = meaning};
 }
 constexpr OptionSpec Epsilon(double standard) {
   return {.name = "eps",

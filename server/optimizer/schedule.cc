@@ -74,13 +74,13 @@ constexpr std::array kOneCycle = {
                .least = 1,
                .most = 1e9,
                .meaning = "where it begins over where it ends"}};
-constexpr std::array kWsd = {
-    kTotal, kMin, Steps("decay_steps", 0, "updates of the decay at the end"),
-    OptionSpec{.name = "decay_power",
-               .standard = 1,
-               .least = 0.01,
-               .most = 100,
-               .meaning = "1: straight; 0.5: 1 - sqrt"}};
+constexpr std::array kWsd = {kTotal, kMin,
+                             Steps("decay_steps", 0, "updates of the decay at the end"),
+                             OptionSpec{.name = "decay_power",
+                                        .standard = 1,
+                                        .least = 0.01,
+                                        .most = 100,
+                                        .meaning = "1: straight; 0.5: 1 - sqrt"}};
 constexpr std::array kStep = {kGamma, Steps("step_size", 1000, "updates between drops")};
 constexpr std::array kExponential = {kGamma};
 constexpr std::array kRangeTest = {kTotal,
@@ -120,7 +120,8 @@ class Schedule {
 
   double Get(std::string_view name) const {
     const bool is_common = std::ranges::count(kCommon, name, &OptionSpec::name) > 0;
-    return OptionOr(is_common ? std::span<const OptionSpec>(kCommon) : own_, values_, name);
+    return OptionOr(is_common ? std::span<const OptionSpec>(kCommon) : own_, values_,
+                    name);
   }
   bool Has(std::string_view name) const {
     return std::ranges::count(own_, name, &OptionSpec::name) > 0;
@@ -210,10 +211,10 @@ absl::Status CheckLengths(const NamedOptions& named) {
   if (total == 0) return Invalid(named, "total_steps is missing");
   const double decay = named.name == "wsd" ? schedule.Get("decay_steps") : 0;
   if (total <= schedule.warmup() || total < schedule.warmup() + decay) {
-    return Invalid(named, absl::StrCat("total_steps is ", total, ", shorter than its ",
-                                       schedule.warmup(), " updates of warm-up",
-                                       decay > 0 ? absl::StrCat(" and ", decay, " of decay")
-                                                 : ""));
+    return Invalid(
+        named, absl::StrCat("total_steps is ", total, ", shorter than its ",
+                            schedule.warmup(), " updates of warm-up",
+                            decay > 0 ? absl::StrCat(" and ", decay, " of decay") : ""));
   }
   if (named.name == "one_cycle" &&
       (schedule.warmup() > 0 || schedule.Get("pct_start") * total <= 1)) {

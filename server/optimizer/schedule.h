@@ -1,9 +1,10 @@
-// Learning-rate schedules: a factor of the optimizer's learning rate, as a pure function of
-// the update's number. The coordinator hands the settings to all shards with the job, and
-// changes of them with an epoch; each value is then computed where it is needed, so that
-// no message has to travel for a step.
+// Learning-rate schedules: a factor of the optimizer's learning rate, as a pure function
+// of the update's number. The coordinator hands the settings to all shards with the job,
+// and changes of them with an epoch; each value is then computed where it is needed, so
+// that no message has to travel for a step.
 //
-// s counts updates from 0. After a warm-up of w updates, t = s - w runs to T = total_steps
+// s counts updates from 0. After a warm-up of w updates, t = s - w runs to T =
+// total_steps
 // - w; then the factor stays where it is.
 //   constant      1
 //   linear        1 to min_factor, straight

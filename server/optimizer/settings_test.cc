@@ -1,4 +1,5 @@
 #include <limits>
+#include <set>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -8,70 +9,124 @@ namespace syncline {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 std::string Refusal(const OptimizerSettings& settings) {
-  const absl::Status status = ValidateSettings(settings);
+  const absl::Status status = ValidateOptimizer(settings);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_FALSE(MakeOptimizer(settings).ok());
   return std::string(status.message());
 }
 
+size_t SlotsOf(const OptimizerSettings& settings) {
+  return (*MakeOptimizer(settings))->slots().size();
+}
+
 TEST(OptimizerSettings, DefaultsOfEveryOptimizerAreValid) {
-  EXPECT_THAT(OptimizerNames(), ElementsAre("sgd", "adamw"));
+  EXPECT_THAT(OptimizerNames(), IsSupersetOf({"sgd", "adam", "adamw", "nadam", "radam",
+                                              "adagrad", "rmsprop", "lion"}));
   for (const std::string_view name : OptimizerNames()) {
     const auto optimizer = MakeOptimizer({.name = std::string(name)});
     ASSERT_TRUE(optimizer.ok()) << name;
     EXPECT_EQ((*optimizer)->name(), name);
-    EXPECT_LE((*optimizer)->StateSlots(), kMaxStateSlots);
+  }
+}
+
+TEST(OptimizerSettings, EveryOptionHasAMeaningAndADefaultInItsRange) {
+  for (const std::string_view name : OptimizerNames()) {
+    std::set<std::string_view> seen;
+    for (const OptionSpec& spec : OptionsOf(name)) {
+      EXPECT_TRUE(seen.insert(spec.name).second) << name << " " << spec.name;
+      EXPECT_FALSE(spec.meaning.empty()) << name << " " << spec.name;
+      EXPECT_EQ(ValidateOptimizer({.name = std::string(name),
+                                   .options = {{std::string(spec.name), spec.standard}}}),
+                absl::OkStatus());
+    }
+    EXPECT_TRUE(seen.contains("lr")) << name;
+    EXPECT_TRUE(seen.contains("weight_decay")) << name;
+  }
+}
+
+TEST(OptimizerSettings, EveryOptionOfEveryOptimizerRefusesValuesOutsideItsRange) {
+  for (const std::string_view name : OptimizerNames()) {
+    for (const OptionSpec& spec : OptionsOf(name)) {
+      for (const double bad : {kNaN, kInfinity, spec.least - 1}) {
+        const std::string refusal = Refusal(
+            {.name = std::string(name), .options = {{std::string(spec.name), bad}}});
+        EXPECT_THAT(refusal, AllOf(HasSubstr("'" + std::string(name) + "'"),
+                                   HasSubstr(std::string(spec.name) + " is "),
+                                   HasSubstr("must be ")));
+      }
+    }
   }
 }
 
 TEST(OptimizerSettings, StateIsAsSmallAsTheOptionsAllow) {
-  EXPECT_EQ((*MakeOptimizer({.name = "sgd"}))->StateSlots(), 0);
-  EXPECT_EQ((*MakeOptimizer({.name = "sgd", .momentum = 0.9}))->StateSlots(), 1);
-  EXPECT_EQ((*MakeOptimizer({.name = "adamw"}))->StateSlots(), 2);
+  EXPECT_EQ(SlotsOf({.name = "sgd"}), 0u);
+  EXPECT_EQ(SlotsOf({.name = "sgd", .options = {{"momentum", 0.9}}}), 1u);
+  EXPECT_EQ(SlotsOf({.name = "adamw"}), 2u);
+  EXPECT_EQ(SlotsOf({.name = "adamw", .options = {{"amsgrad", 1}}}), 3u);
 }
 
 TEST(OptimizerSettings, AnUnknownNameIsAnsweredWithTheNearest) {
-  EXPECT_THAT(Refusal({.name = "adam"}),
-              AllOf(HasSubstr("'adam'"), HasSubstr("'adamw'")));
+  EXPECT_THAT(Refusal({.name = "adamv"}),
+              AllOf(HasSubstr("'adamv'"), HasSubstr("'adamw'")));
+  EXPECT_THAT(Refusal({.name = "adamw", .options = {{"beta3", 0.9}}}),
+              AllOf(HasSubstr("'beta3'"), HasSubstr("'beta1'")));
 }
 
 TEST(OptimizerSettings, RefusalsNameOptionValueAndRange) {
-  EXPECT_EQ(Refusal({.learning_rate = -0.1}),
-            "learning_rate is -0.1, but must be in [0, 1e+06]");
-  EXPECT_EQ(Refusal({.momentum = 1.0}), "momentum is 1, but must be in [0, 1)");
-  EXPECT_EQ(Refusal({.beta2 = 1.5}), "beta2 is 1.5, but must be in [0, 1)");
-  EXPECT_EQ(Refusal({.epsilon = 0}), "epsilon is 0, but must be in [1e-30, 1]");
-  EXPECT_THAT(Refusal({.weight_decay = std::numeric_limits<double>::quiet_NaN()}),
+  EXPECT_EQ(Refusal({.options = {{"lr", -0.1}}}),
+            "optimizer 'sgd': lr is -0.1, but must be in [0, 1e+06]");
+  EXPECT_EQ(Refusal({.options = {{"momentum", 1}}}),
+            "optimizer 'sgd': momentum is 1, but must be in [0, 1)");
+  EXPECT_EQ(Refusal({.name = "adam", .options = {{"beta2", 1.5}}}),
+            "optimizer 'adam': beta2 is 1.5, but must be in [0, 1)");
+  EXPECT_EQ(Refusal({.name = "adam", .options = {{"eps", 0}}}),
+            "optimizer 'adam': eps is 0, but must be in [1e-30, 1]");
+  EXPECT_THAT(Refusal({.options = {{"weight_decay", kNaN}}}),
               HasSubstr("weight_decay is nan"));
-  EXPECT_THAT(Refusal({.learning_rate = std::numeric_limits<double>::infinity()}),
-              HasSubstr("learning_rate is inf"));
+  EXPECT_THAT(Refusal({.options = {{"lr", kInfinity}}}), HasSubstr("lr is inf"));
 }
 
-TEST(OptimizerSettings, NesterovNeedsMomentumWithoutDampening) {
-  EXPECT_THAT(Refusal({.nesterov = Nesterov::kOn}), HasSubstr("momentum is 0"));
-  EXPECT_THAT(Refusal({.momentum = 0.9, .dampening = 0.1, .nesterov = Nesterov::kOn}),
-              HasSubstr("dampening 0.1"));
-  EXPECT_TRUE(ValidateSettings({.momentum = 0.9, .nesterov = Nesterov::kOn}).ok());
+TEST(OptimizerSettings, AnUnknownStateTypeIsAnsweredWithTheNearest) {
+  EXPECT_THAT(Refusal({.state = "bf61"}),
+              AllOf(HasSubstr("'bf61'"), HasSubstr("'bf16'")));
+  EXPECT_EQ(*ParseStateType("f32"), StateType::kF32);
+  EXPECT_EQ(*ParseStateType("bf16"), StateType::kBf16);
+  EXPECT_EQ(*ParseStateType("int8"), StateType::kInt8);
 }
 
-TEST(OptimizerSettings, AGroupScalesTheLearningRateAndMayReplaceTheWeightDecay) {
-  const OptimizerSettings settings = {.learning_rate = 0.1, .weight_decay = 0.01};
-  const StepScalars inherited = ScalarsFor(settings, {}, 7);
-  EXPECT_EQ(inherited.step, 7u);
-  EXPECT_EQ(inherited.learning_rate, 0.1);
-  EXPECT_EQ(inherited.weight_decay, 0.01);
-  EXPECT_EQ(inherited.gradient_scale, 1.0f);
-  const StepScalars own =
-      ScalarsFor(settings, {.learning_rate_scale = 2, .weight_decay = 0}, 7);
-  EXPECT_EQ(own.learning_rate, 0.2);
-  EXPECT_EQ(own.weight_decay, 0);
-  EXPECT_FALSE(ValidateGroup({.learning_rate_scale = -1}).ok());
-  EXPECT_FALSE(ValidateGroup({.weight_decay = -1}).ok());
-  EXPECT_TRUE(ValidateGroup({}).ok());
+TEST(OptimizerSettings, AGroupReplacesOptionsAndIsRefusedLikeTheJob) {
+  const OptimizerSettings settings = {.options = {{"lr", 0.1}, {"weight_decay", 0.01}}};
+  EXPECT_EQ(ValidateGroup(settings, {}), absl::OkStatus());
+  EXPECT_EQ(ValidateGroup(settings, {.learning_rate_scale = 2, .frozen = true}),
+            absl::OkStatus());
+  EXPECT_FALSE(ValidateGroup(settings, {.learning_rate_scale = -1}).ok());
+  EXPECT_FALSE(ValidateGroup(settings, {.options = {{"weight_decay", -1}}}).ok());
+  EXPECT_FALSE(ValidateGroup(settings, {.options = {{"beta1", 0.9}}}).ok());
+  EXPECT_FALSE(ValidateGroup(settings, {.state = "f16"}).ok());
+  EXPECT_FALSE(MakeOptimizer(settings, {.options = {{"nesterov", 1}}}).ok());
+}
+
+// A weight of 1 with a zero gradient loses what the decay takes.
+TEST(OptimizerSettings, AGroupsOptionsTakeTheJobsPlace) {
+  const OptimizerSettings settings = {.options = {{"weight_decay", 0.5}}};
+  const auto weight_after = [&](const GroupOptions& group) {
+    const auto optimizer = *MakeOptimizer(settings, group);
+    const std::vector<float> gradient = {0};
+    std::vector<float> weight = {1};
+    const TensorShape shape({{1}});
+    optimizer->Apply({.learning_rate = 0.5}, {.gradient = gradient, .master = weight},
+                     {.shape = shape});
+    return weight[0];
+  };
+  EXPECT_EQ(weight_after({}), 0.75f);
+  EXPECT_EQ(weight_after({.options = {{"weight_decay", 0}}}), 1.0f);
 }
 
 }  // namespace

@@ -9,7 +9,8 @@ namespace syncline {
 
 class TensorShape {
  public:
-  explicit TensorShape(std::span<const uint64_t> sizes) : sizes_(sizes.begin(), sizes.end()) {}
+  explicit TensorShape(std::span<const uint64_t> sizes)
+      : sizes_(sizes.begin(), sizes.end()) {}
 
   size_t dimensions() const { return sizes_.size(); }
   std::span<const uint64_t> sizes() const { return sizes_; }
@@ -22,7 +23,9 @@ class TensorShape {
 
   // The last two dimensions; the others count matrices. One row of all elements below two
   // dimensions.
-  uint64_t matrix_columns() const { return dimensions() < 2 ? elements() : sizes_.back(); }
+  uint64_t matrix_columns() const {
+    return dimensions() < 2 ? elements() : sizes_.back();
+  }
   uint64_t matrix_rows() const { return dimensions() < 2 ? 1 : sizes_[dimensions() - 2]; }
 
  private:

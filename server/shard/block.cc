@@ -8,7 +8,9 @@ namespace syncline {
 
 std::vector<ShardApplied::Contributor> Block::Contributors() const {
   std::vector<ShardApplied::Contributor> contributors;
-  for (const Contribution& one : contributions_) contributors.push_back(one.from);
+  for (const Contribution& one : contributions_) {
+    if (one.from.samples > 0) contributors.push_back(one.from);
+  }
   contributors.insert(contributors.end(), departed_.begin(), departed_.end());
   std::ranges::stable_sort(contributors, {}, &ShardApplied::Contributor::rank);
   return contributors;
@@ -30,8 +32,10 @@ void Block::SetWeights() {
 }
 
 BlockSum Block::Sum() const {
-  const float scale =
-      memory_.accumulator.empty() ? 1.0f : static_cast<float>(1 / samples());
+  // Without samples the sum is zero, and stays so.
+  const double all = samples();
+  const bool is_mean = memory_.accumulator.empty() || all == 0;
+  const float scale = is_mean ? 1.0f : static_cast<float>(1 / all);
   return {.range = spec_.range,
           .contributions = contributions_,
           .memory = memory_,
@@ -79,6 +83,14 @@ void Block::Hold(Contribution contribution) {
       std::ranges::upper_bound(contributions_, contribution.from.rank, {},
                                [](const Contribution& one) { return one.from.rank; });
   contributions_.insert(place, std::move(contribution));
+}
+
+bool Block::CountedBefore(uint32_t rank) const {
+  return std::ranges::count(departed_, rank, &ShardApplied::Contributor::rank) > 0;
+}
+
+void Block::HoldNothing(const ShardMember& member) {
+  Hold({.from = {.rank = member.rank, .incarnation = member.incarnation, .samples = 0}});
 }
 
 std::vector<WorkerId> Block::TakeFulfilled() {

@@ -61,6 +61,11 @@ class Block {
   PushState StateOf(const ShardMember& member, uint64_t step) const;
   // REQUIRES: StateOf(...) == kWanted.
   void Hold(Contribution contribution);
+  // Whether an earlier life of this rank is in the accumulator already: then the rank's
+  // contribution to this step counts as that, and what comes now only shows that the
+  // rank is there.
+  bool CountedBefore(uint32_t rank) const;
+  void HoldNothing(const ShardMember& member);
 
   // The weight of each contribution in the sum: its share of the samples, or its samples
   // where the sum is kept between steps and their number is not known yet.
@@ -80,7 +85,8 @@ class Block {
     if (!frozen_) {
       std::erase_if(contributions_, [&](const Contribution& one) {
         if (keep(WorkerId(one.from.rank, one.from.incarnation))) return false;
-        if (one.view.tiles.empty()) departed_.push_back(one.from);
+        const bool counts = one.view.tiles.empty() && one.from.samples > 0;
+        if (counts) departed_.push_back(one.from);
         return true;
       });
     }

@@ -144,7 +144,11 @@ void Shard::Impl::OnPull(const MessageHeader& header, Block& block) {
 }
 
 void Shard::Impl::OnSeed(const ShardMessage& message, Block& block) {
-  if (!block.TakesSeed()) return Acknowledge(message.header, Repeats::kYes);
+  // Nothing is published again for a frozen tensor, so its first values stay.
+  const bool is_fixed = block.seeded() && stepper_->IsFrozen(block.spec().range.tensor);
+  if (is_fixed || !block.TakesSeed()) {
+    return Acknowledge(message.header, Repeats::kYes);
+  }
   const auto view =
       ParseBlock({message.payload.data, message.payload.size},
                  {block.spec().range, 0, message.header.epoch}, *options_.seed_codec);
@@ -179,6 +183,11 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
   auto view = ParseBlock({message.payload.data, message.payload.size},
                          block.Label(header.epoch), *options_.push_codec);
   if (!view.ok()) return Refuse(header, RefuseCode::kMalformed);
+  if (block.CountedBefore(header.rank)) {
+    block.HoldNothing(members_.at(header.rank));
+    Acknowledge(header, Repeats::kNo);
+    return StepIfComplete(block);
+  }
   block.Hold({.from = {header.rank, header.incarnation, header.samples},
               .payload = message.payload,
               .view = *std::move(view)});

@@ -99,10 +99,12 @@ class Reference {
     const double beta1 = Option("beta1");
     const double beta2 = Option("beta2");
     const double lr = Option("lr");
-    first_[i] = static_cast<float>(beta1) * first_[i] + static_cast<float>(1.0 - beta1) * g;
+    first_[i] =
+        static_cast<float>(beta1) * first_[i] + static_cast<float>(1.0 - beta1) * g;
     second_[i] = static_cast<float>(beta2) * second_[i] +
                  static_cast<float>(1.0 - beta2) * (g * g);
-    const auto correction = static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, t_)));
+    const auto correction =
+        static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, t_)));
     const float denominator =
         std::sqrt(second_[i]) * correction + static_cast<float>(Option("eps"));
     const auto step_size = static_cast<float>(lr / (1.0 - std::pow(beta1, t_)));

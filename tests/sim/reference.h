@@ -19,7 +19,6 @@
 
 #include "comm/base/tiling.h"
 #include "server/coordinator/job_spec.h"
-#include "server/optimizer/optimizer.h"
 #include "server/shard/shard.h"
 
 namespace syncline::sim {
@@ -50,8 +49,9 @@ class Reference {
   // Notes what a shard did, and the first violation if it is one.
   void Applied(const ShardApplied& applied);
 
-  // The weights of a block after `version` steps, computed from scratch.
-  std::vector<float> Weights(uint32_t block, uint64_t version);
+  // The weights of all tensors after `steps` steps, computed from scratch. Also finds
+  // steps that were skipped without reason, or not skipped.
+  std::vector<std::vector<float>> Weights(uint64_t steps);
 
   uint64_t version(uint32_t block) const { return applied_[block].size(); }
   const std::vector<BlockRange>& blocks() const { return blocks_; }
@@ -59,18 +59,16 @@ class Reference {
   const std::string& violation() const { return violation_; }
 
  private:
+  friend class Replay;
   struct Push {
     std::vector<float> gradient;
     uint32_t samples = 0;
   };
 
-  std::vector<float> MeanGradient(uint32_t block, uint64_t step) const;
-  float GradientScale(uint64_t step) const;
   void Violate(std::string what);
 
   const JobSpec job_;
   const std::vector<BlockRange> blocks_;
-  std::unique_ptr<Optimizer> optimizer_;
   std::vector<std::vector<std::vector<float>>> seeds_sent_;
   std::vector<std::vector<float>> seeds_;
   std::vector<std::vector<ShardApplied>> applied_;

@@ -1,5 +1,7 @@
 #include "tests/sim/worker_process.h"
 
+#include <cmath>
+#include <limits>
 #include <utility>
 #include <variant>
 
@@ -132,6 +134,9 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
   if (random_() % 2 == 0) {
     options.push_memory = [](size_t bytes) { return Buffer::Allocate(bytes).owner(); };
   }
+  for (const TensorSpec& tensor : parts_.job.tensors) {
+    options.frozen.push_back(tensor.group.frozen);
+  }
   exchange_ = std::make_unique<Exchange>(
       options, std::vector<std::span<float>>(weights_.begin(), weights_.end()), pool_);
   Run(exchange_->Start(parts_.events.now()));
@@ -160,6 +165,10 @@ void WorkerProcess::PushAll(uint64_t step) {
   ready_tensors_ = 0;
   for (uint32_t tensor = static_cast<uint32_t>(weights_.size()); tensor-- > 0;) {
     if (failed_) return;
+    if (parts_.job.tensors[tensor].group.frozen) {
+      ++ready_tensors_;
+      continue;
+    }
     gradients_[tensor] = Gradient(tensor, step);
     parts_.reference.Pushed({rank_, *incarnation_, step}, tensor, gradients_[tensor],
                             samples);
@@ -167,11 +176,19 @@ void WorkerProcess::PushAll(uint64_t step) {
   }
 }
 
-std::vector<float> WorkerProcess::Gradient(uint32_t tensor, uint64_t step) const {
+std::vector<float> WorkerProcess::Gradient(uint32_t tensor, uint64_t step) {
+  const TrainingSettings& training = parts_.job.training;
   std::vector<float> gradient = weights_[tensor];
   for (size_t i = 0; i < gradient.size(); ++i) {
-    gradient[i] = 0.1f * gradient[i] +
-                  Noise(parts_.seed, rank_, step, (uint64_t{tensor} << 32) + i);
+    const float noise = Noise(parts_.seed, rank_, step, (uint64_t{tensor} << 32) + i);
+    // Few bits, so that sums do not depend on the order of arrival.
+    gradient[i] = training.aggregation == Aggregation::kArrival
+                      ? std::round(noise * 64) / 64
+                      : 0.1f * gradient[i] + noise;
+    gradient[i] *= exchange_->loss_scale();
+  }
+  if (training.ScalesLoss() && random_() % 16 == 0) {
+    gradient[0] = std::numeric_limits<float>::infinity();
   }
   return gradient;
 }

@@ -59,7 +59,7 @@ class WorkerProcess : private Receiver {
   void Tick();
   void Compute();
   void PushAll(uint64_t step);
-  std::vector<float> Gradient(uint32_t tensor, uint64_t step) const;
+  std::vector<float> Gradient(uint32_t tensor, uint64_t step);
   void Run(ExchangeOutputs outputs);
   void Send(ExchangeSend send);
   // Runs now, or once thawed.

@@ -1,0 +1,263 @@
+#include "tests/sim/replay.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/check.h"
+#include "comm/codec/codec.h"
+#include "server/optimizer/reduce.h"
+#include "server/optimizer/state_storage.h"
+
+namespace syncline::sim {
+namespace {
+
+template <typename Visit>
+void ForEachTile(const BlockRange& range, const Visit& visit) {
+  for (uint32_t tile = 0; tile < TilesOf(range.elements); ++tile) {
+    visit(range.first_element + uint64_t{tile} * kTileElements,
+          TileElements(range.elements, tile));
+  }
+}
+
+}  // namespace
+
+Replay::Replay(Reference& reference)
+    : reference_(reference),
+      job_(reference.job_),
+      trained_(job_.Trained()),
+      plan_(*TrainingPlan::Create(job_.training, trained_)) {
+  for (const TrainedTensor& tensor : trained_) {
+    const size_t elements = tensor.shape.elements();
+    const auto index = static_cast<uint32_t>(tensors_.size());
+    const Optimizer& optimizer = plan_->optimizer(index);
+    weights_.emplace_back(elements);
+    Tensor& own = tensors_.emplace_back();
+    own.sum.resize(elements);
+    own.state.assign(optimizer.slots().size(), std::vector<float>(elements));
+    for (size_t slot = 0; slot < own.state.size(); ++slot) {
+      own.stored.emplace_back(StateBytes(TypeOf(index, slot), elements));
+    }
+    if (const auto* reduction = optimizer.tensor_reduction(); reduction != nullptr) {
+      own.factors.resize(reduction->Factors(tensor.shape));
+    }
+  }
+  for (uint32_t block = 0; block < reference_.blocks_.size(); ++block) {
+    const BlockRange& range = reference_.blocks_[block];
+    blocks_.push_back(
+        {.range = range, .is_trained = !trained_[range.tensor].group.frozen});
+    std::ranges::copy(reference_.seeds_[block],
+                      weights_[range.tensor].begin() + range.first_element);
+  }
+  if (const auto* reduction = plan_->job_reduction(); reduction != nullptr) {
+    job_memory_.resize(reduction->Memory());
+  }
+  loss_scale_ = plan_->InitialLossScale();
+  if (job_.training.ScalesLoss()) scaler_ = StartLossScaling(job_.training.loss_scaling);
+}
+
+StateType Replay::TypeOf(uint32_t tensor, size_t slot) const {
+  return EffectiveType(plan_->state_type(tensor),
+                       plan_->optimizer(tensor).slots()[slot].kind,
+                       trained_[tensor].shape.elements());
+}
+
+std::span<float> Replay::SumOf(const BlockRange& range) {
+  return std::span(tensors_[range.tensor].sum)
+      .subspan(range.first_element, range.elements);
+}
+
+void Replay::Step(uint64_t step) {
+  for (uint32_t block = 0; block < blocks_.size(); ++block) {
+    if (blocks_[block].is_trained) Add(block, step);
+  }
+  if (plan_->settings().Updates(step)) Update(step);
+}
+
+// In rank order, as the shards say they did; where they add on arrival, the simulation
+// pushes numbers whose sum does not depend on the order.
+void Replay::Add(uint32_t block, uint64_t step) {
+  Block& own = blocks_[block];
+  const ShardApplied& applied = reference_.applied_[block][step];
+  double samples = 0;
+  for (const auto& one : applied.contributors) samples += one.samples;
+  const bool keeps_sum = plan_->settings().NeedsAccumulator();
+  const CodecRegistry codecs = CodecRegistry::Builtin();
+  const Codec& codec = **codecs.FindByName(job_.push_codec);
+  for (const auto& one : applied.contributors) {
+    const Reference::Push& push =
+        reference_.pushes_.at({{one.rank, one.incarnation, step}, own.range.tensor});
+    SYNCLINE_CHECK(push.samples == one.samples);
+    std::vector<float> sent(
+        push.gradient.begin() + own.range.first_element,
+        push.gradient.begin() + own.range.first_element + own.range.elements);
+    std::vector<std::byte> wire(codec.MaxEncodedBytes(own.range.elements));
+    wire.resize(codec.Encode(sent, {}, wire));
+    const double weight = keeps_sum ? one.samples : one.samples / samples;
+    SYNCLINE_CHECK(
+        codec.DecodeAdd(wire, static_cast<float>(weight), SumOf(own.range)).ok());
+  }
+  own.samples += samples;
+}
+
+std::optional<float> Replay::Decide(uint64_t step) {
+  const TrainingSettings& training = job_.training;
+  const auto* reduction = plan_->job_reduction();
+  std::vector<double> figures(reduction == nullptr ? 0 : reduction->Figures());
+  double squares = 0;
+  for (const Block& block : blocks_) {
+    if (!block.is_trained) continue;
+    std::vector<double> parts(figures.size());
+    double of_block = 0;
+    ForEachTile(block.range, [&](uint64_t first, uint32_t count) {
+      const Strip strip = StripOf(block.range.tensor, first, count);
+      of_block += SumOfSquares(strip.gradient);
+      if (reduction != nullptr) reduction->Reduce(strip, parts);
+    });
+    squares += of_block;
+    for (size_t i = 0; i < parts.size(); ++i) figures[i] += parts[i];
+  }
+  const bool finite = std::isfinite(squares);
+  float clip = 1;
+  if (finite && training.clip_global_norm() > 0) {
+    clip = static_cast<float>(std::min(
+        1.0, training.clip_global_norm() / (std::sqrt(squares) / loss_scale_ + 1e-6)));
+  }
+  if (training.ScalesLoss()) {
+    scaler_ = AdvanceLossScaling(training.loss_scaling, scaler_,
+                                 finite ? Gradients::kFinite : Gradients::kNotFinite);
+  }
+  if (!finite && training.SkipsNonfinite()) return std::nullopt;
+  if (reduction != nullptr) {
+    reduction->Finish({.step = blocks_[0].updates + 1,
+                       .learning_rate = plan_->LearningRate(0, step, 1),
+                       .gradient_scale = clip / loss_scale_},
+                      figures, job_memory_);
+  }
+  return clip;
+}
+
+void Replay::Update(uint64_t step) {
+  for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) Load(tensor);
+  if (plan_->settings().NeedsAccumulator()) {
+    for (const Block& block : blocks_) {
+      if (block.samples == 0) continue;
+      const auto scale = static_cast<float>(1 / block.samples);
+      for (float& value : SumOf(block.range)) value *= scale;
+    }
+  }
+  const auto clip = plan_->NeedsDecision() ? Decide(step) : std::optional(1.0f);
+  const ContributionKind kind =
+      plan_->contributions().KindAt(plan_->settings().UpdateOf(step));
+  for (uint32_t id = 0; id < blocks_.size(); ++id) {
+    Block& block = blocks_[id];
+    if (!block.is_trained) continue;
+    const bool skips = !clip || LacksSamples(block);
+    if (skips != reference_.applied_[id][step].skipped) {
+      reference_.Violate(absl::StrCat("block ", id, skips ? " did not skip" : " skipped",
+                                      " step ", step));
+    }
+    const uint32_t tensor = block.range.tensor;
+    const bool whole = plan_->NeedsWholeTensor(tensor);
+    if (!skips && (!whole || block.range.first_element == 0)) {
+      const bool is_gradient = kind == ContributionKind::kGradient;
+      const BlockRange all = {
+          .tensor = tensor,
+          .elements = static_cast<uint32_t>(trained_[tensor].shape.elements())};
+      Apply(tensor, whole ? all : block.range,
+            {.step = block.updates + 1,
+             .learning_rate = plan_->LearningRate(tensor, step, block.samples),
+             .gradient_scale = (is_gradient ? *clip : 1.0f) / loss_scale_,
+             .samples = block.samples,
+             .contribution = kind});
+    }
+    if (!skips && kind != ContributionKind::kHessian) ++block.updates;
+  }
+  for (Block& block : blocks_) block.samples = 0;
+  for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) Store(tensor);
+  for (Tensor& tensor : tensors_) std::ranges::fill(tensor.sum, 0.0f);
+  if (job_.training.ScalesLoss()) loss_scale_ = scaler_.scale;
+}
+
+// A tensor that steps whole needs contributions to all its blocks.
+bool Replay::LacksSamples(const Block& block) const {
+  return std::ranges::any_of(blocks_, [&](const Block& other) {
+    const bool together =
+        &other == &block || (other.range.tensor == block.range.tensor &&
+                             plan_->NeedsWholeTensor(block.range.tensor));
+    return together && other.samples == 0;
+  });
+}
+
+void Replay::Apply(uint32_t tensor, const BlockRange& range, const StepScalars& given) {
+  Tensor& own = tensors_[tensor];
+  const TensorShape& shape = trained_[tensor].shape;
+  const Optimizer& optimizer = plan_->optimizer(tensor);
+  StepScalars scalars = given;
+  if (!plan_->transforms().empty() && given.contribution == ContributionKind::kGradient) {
+    const GradientTransforms& transforms = plan_->transforms();
+    own.transform_figures.assign(transforms.Figures(shape), 0);
+    const auto strip = [&](uint64_t first, size_t count) {
+      return GradientStrip{.gradient = std::span(own.sum).subspan(first, count),
+                           .master = std::span(weights_[tensor]).subspan(first, count),
+                           .first_element = first,
+                           .gradient_scale = given.gradient_scale};
+    };
+    for (int round = 0; round < transforms.rounds(); ++round) {
+      ForEachTile(range, [&](uint64_t first, uint32_t count) {
+        transforms.Reduce(round, strip(first, count), shape, own.transform_figures);
+      });
+      transforms.Finish(round, shape, own.transform_figures);
+    }
+    transforms.Apply(strip(range.first_element, range.elements), shape,
+                     own.transform_figures);
+    scalars.gradient_scale = 1;
+  }
+  const auto* reduction = optimizer.tensor_reduction();
+  own.figures.assign(reduction == nullptr ? 0 : reduction->Figures(shape), 0);
+  const TensorData data = {.shape = shape,
+                           .factors = own.factors,
+                           .figures = own.figures,
+                           .job_memory = job_memory_};
+  for (int round = 0; reduction != nullptr && round < reduction->rounds(); ++round) {
+    ForEachTile(range, [&](uint64_t first, uint32_t count) {
+      reduction->Reduce(round, scalars, StripOf(tensor, first, count), data);
+    });
+    reduction->Finish(round, scalars, data);
+  }
+  ForEachTile(range, [&](uint64_t first, uint32_t count) {
+    optimizer.Apply(scalars, StripOf(tensor, first, count), data);
+  });
+}
+
+Strip Replay::StripOf(uint32_t tensor, uint64_t first, size_t count) {
+  Tensor& own = tensors_[tensor];
+  own.pointers.clear();
+  for (auto& slot : own.state) own.pointers.push_back(slot.data() + first);
+  return {.gradient = std::span(own.sum).subspan(first, count),
+          .master = std::span(weights_[tensor]).subspan(first, count),
+          .state = own.pointers,
+          .first_element = first};
+}
+
+void Replay::Load(uint32_t tensor) {
+  Tensor& own = tensors_[tensor];
+  for (size_t slot = 0; slot < own.state.size(); ++slot) {
+    const StateType type = TypeOf(tensor, slot);
+    if (type == StateType::kF32) continue;
+    LoadState(type, plan_->optimizer(tensor).slots()[slot].kind, own.stored[slot].data(),
+              0, own.state[slot]);
+  }
+}
+
+void Replay::Store(uint32_t tensor) {
+  Tensor& own = tensors_[tensor];
+  for (size_t slot = 0; slot < own.state.size(); ++slot) {
+    const StateType type = TypeOf(tensor, slot);
+    if (type == StateType::kF32) continue;
+    StoreState(type, plan_->optimizer(tensor).slots()[slot].kind, own.stored[slot].data(),
+               0, own.state[slot]);
+  }
+}
+
+}  // namespace syncline::sim

@@ -1,0 +1,66 @@
+// One process that does what all shards did together: whole tensors, step by step, from
+// the contributions that the shards say they counted. Formulas are the optimizers' own
+// (their oracles are elsewhere); who is summed, weighted, skipped and scaled is decided
+// here anew.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "server/optimizer/training.h"
+#include "tests/sim/reference.h"
+
+namespace syncline::sim {
+
+class Replay {
+ public:
+  explicit Replay(Reference& reference);
+
+  void Step(uint64_t step);
+  const std::vector<std::vector<float>>& weights() const { return weights_; }
+
+ private:
+  struct Block {
+    BlockRange range = {};
+    double samples = 0;  // of the update under way
+    uint64_t updates = 0;
+    bool is_trained = true;
+  };
+  // What belongs to one tensor.
+  struct Tensor {
+    std::vector<float> sum = {};  // of the update under way
+    std::vector<std::vector<float>> state = {};
+    std::vector<std::vector<std::byte>> stored = {};  // of slots that are not FP32
+    std::vector<float> factors = {};
+    std::vector<double> figures = {};
+    std::vector<double> transform_figures = {};
+    std::vector<float*> pointers = {};
+  };
+
+  void Add(uint32_t block, uint64_t step);
+  void Update(uint64_t step);
+  bool LacksSamples(const Block& block) const;
+  // Clip factor and whether to skip; advances the loss scale.
+  std::optional<float> Decide(uint64_t step);
+  void Apply(uint32_t tensor, const BlockRange& range, const StepScalars& scalars);
+  void Load(uint32_t tensor);
+  void Store(uint32_t tensor);
+  std::span<float> SumOf(const BlockRange& range);
+  Strip StripOf(uint32_t tensor, uint64_t first, size_t count);
+  StateType TypeOf(uint32_t tensor, size_t slot) const;
+
+  Reference& reference_;
+  const JobSpec& job_;
+  const std::vector<TrainedTensor> trained_;
+  const std::unique_ptr<const TrainingPlan> plan_;
+  std::vector<Block> blocks_;
+  std::vector<Tensor> tensors_;
+  std::vector<std::vector<float>> weights_;
+  std::vector<double> job_memory_;
+  LossScalerState scaler_;
+  float loss_scale_ = 1;  // that the contributions of this update carry
+};
+
+}  // namespace syncline::sim

@@ -252,6 +252,14 @@ TEST(Lbfgs, ChangesNothingForGradientsThatAreTinyOrNotFinite) {
   }
 }
 
+TEST(Lbfgs, TakesNoStepThatHardlyDescends) {
+  Training training(Lbfgs(3), {1, 2});
+  training.Step(std::vector<float>{1e-5f, 1e-5f});  // d.g = -2e-10
+  EXPECT_EQ(training.weights(), (std::vector<float>{1, 2}));
+  training.Step(std::vector<float>{1, 0});
+  EXPECT_LT(training.weights()[0], 0.5f);
+}
+
 TEST(Lbfgs, LetsGroupsBeFrozenOnly) {
   EXPECT_TRUE(ValidateGroup({.name = "lbfgs"}, {}).ok());
   EXPECT_TRUE(ValidateGroup({.name = "lbfgs"}, {.frozen = true}).ok());

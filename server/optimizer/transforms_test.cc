@@ -144,6 +144,15 @@ TEST(GradientTransforms, ClipAdaptivelyAsTimm) {
                                            -0.30283982f, -0.121135928f}));
 }
 
+TEST(GradientTransforms, ClipAdaptivelyWhereWeightsAndGradientsAreTiny) {
+  const Tensor start = {.shape = {2}, .weights = {0, 0}, .gradient = {0.01f, 0}};
+  EXPECT_THAT(Transformed({{"agc", 0.1}}, start),
+              Pointwise(FloatNear(1e-10f), std::vector<float>{1e-4f, 0}));
+  const Tensor tiny = {.shape = {2}, .weights = {0, 0}, .gradient = {5e-7f, 0}};
+  EXPECT_THAT(Transformed({{"agc", 1e-4}}, tiny),
+              Pointwise(FloatNear(1e-13f), std::vector<float>{5e-8f, 0}));
+}
+
 TEST(GradientTransforms, LeaveRowsOfZerosAndRowsOfOneElement) {
   const Tensor zeros = {
       .shape = {2, 3}, .weights = {0, 0, 0, 1, 1, 1}, .gradient = {0, 0, 0, 0, 0, 0}};

@@ -26,8 +26,8 @@ constexpr std::array kOptions = {
 // u(t) of nadam.h, and the product U(t) of all until t, in constant time.
 //
 // The first products are in a table. It ends where the product no longer counts beside 1,
-// or where u has reached beta1, so that the rest is a power; with momentum_decay 0.38 and
-// beta1 near 1 that is after about 2,700 steps, and sooner with any other options.
+// or where u has reached beta1, so that the rest is a power: after 53 steps with the
+// default options, and after 2,938 at the worst (momentum_decay 0.34, beta1 near 1).
 class MomentumSchedule {
  public:
   MomentumSchedule(double beta1, double decay)

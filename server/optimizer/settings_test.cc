@@ -47,7 +47,6 @@ TEST(OptimizerSettings, EveryOptionHasAMeaningAndADefaultInItsRange) {
                 absl::OkStatus());
     }
     EXPECT_TRUE(seen.contains("lr")) << name;
-    EXPECT_TRUE(seen.contains("weight_decay")) << name;
   }
 }
 
@@ -73,8 +72,8 @@ TEST(OptimizerSettings, StateIsAsSmallAsTheOptionsAllow) {
 }
 
 TEST(OptimizerSettings, AnUnknownNameIsAnsweredWithTheNearest) {
-  EXPECT_THAT(Refusal({.name = "adamv"}),
-              AllOf(HasSubstr("'adamv'"), HasSubstr("'adamw'")));
+  EXPECT_THAT(Refusal({.name = "adamww"}),
+              AllOf(HasSubstr("'adamww'"), HasSubstr("'adamw'")));
   EXPECT_THAT(Refusal({.name = "adamw", .options = {{"beta3", 0.9}}}),
               AllOf(HasSubstr("'beta3'"), HasSubstr("'beta1'")));
 }

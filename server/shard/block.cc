@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 
 namespace syncline {
@@ -102,6 +103,46 @@ std::vector<WorkerId> Block::TakeFulfilled() {
     return true;
   });
   return fulfilled;
+}
+
+BlockSnapshot Block::Save() const {
+  SYNCLINE_CHECK(IsQuiet());
+  BlockSnapshot snapshot = {
+      .version = version_,
+      .updates = updates_,
+      .seeded = seeded_,
+      .weights = {memory_.weights.begin(), memory_.weights.end()},
+      .accumulator = {memory_.accumulator.begin(), memory_.accumulator.end()},
+      .accumulated_samples = added_samples_};
+  for (const StoredSlot& slot : memory_.state) {
+    const size_t bytes = StateBytes(slot.type, spec_.range.elements);
+    snapshot.state.emplace_back(slot.memory, slot.memory + bytes);
+  }
+  return snapshot;
+}
+
+absl::Status Block::Load(const BlockSnapshot& snapshot) {
+  bool fits = snapshot.weights.size() == memory_.weights.size() &&
+              snapshot.accumulator.size() == memory_.accumulator.size() &&
+              snapshot.state.size() == memory_.state.size();
+  for (size_t i = 0; fits && i < snapshot.state.size(); ++i) {
+    fits = snapshot.state[i].size() ==
+           StateBytes(memory_.state[i].type, spec_.range.elements);
+  }
+  if (!fits) {
+    return absl::InvalidArgumentError(absl::StrCat("the snapshot of block ", spec_.block,
+                                                   " is of another block or optimizer"));
+  }
+  version_ = snapshot.version;
+  updates_ = snapshot.updates;
+  seeded_ = snapshot.seeded;
+  added_samples_ = snapshot.accumulated_samples;
+  std::ranges::copy(snapshot.weights, memory_.weights.begin());
+  std::ranges::copy(snapshot.accumulator, memory_.accumulator.begin());
+  for (size_t i = 0; i < snapshot.state.size(); ++i) {
+    std::ranges::copy(snapshot.state[i], memory_.state[i].memory);
+  }
+  return absl::OkStatus();
 }
 
 void Block::Advance(Outcome outcome) {

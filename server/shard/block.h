@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "server/shard/shard.h"
 #include "server/shard/step.h"
 
@@ -72,6 +73,12 @@ class Block {
   void SetWeights();
   // All held contributions were added to the accumulator.
   void MarkAdded();
+
+  // Between two steps: nothing is held, nothing waits for a decision.
+  bool IsQuiet() const { return contributions_.empty() && departed_.empty() && !frozen_; }
+  BlockSnapshot Save() const;  // REQUIRES: IsQuiet()
+  // InvalidArgument when the sizes are not those of this block.
+  absl::Status Load(const BlockSnapshot& snapshot);
 
   // Who waits for a version that is still to come; a later wish replaces an earlier one.
   void Remember(WorkerId worker, uint64_t version) { wishes_[worker] = version; }

@@ -40,6 +40,8 @@ class Shard::Impl {
     SYNCLINE_CHECK(found != blocks_.end());
     return found->second;
   }
+  absl::StatusOr<ShardSnapshot> Save() const;
+  absl::Status Load(const std::vector<ShardSnapshot>& snapshots);
   uint64_t epoch() const { return epoch_; }
   size_t resident_bytes() const;
 
@@ -103,6 +105,35 @@ size_t Shard::Impl::resident_bytes() const {
   size_t bytes = stepper_->resident_bytes();
   for (const auto& [id, block] : blocks_) bytes += block.held_bytes();
   return bytes;
+}
+
+absl::StatusOr<ShardSnapshot> Shard::Impl::Save() const {
+  ShardSnapshot snapshot;
+  for (const auto& [id, block] : blocks_) {
+    if (!block.IsQuiet()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("block ", id, " is in the middle of step ", block.version()));
+    }
+    snapshot.blocks[id] = block.Save();
+  }
+  stepper_->Save(snapshot);
+  return snapshot;
+}
+
+absl::Status Shard::Impl::Load(const std::vector<ShardSnapshot>& snapshots) {
+  size_t loaded = 0;
+  for (const ShardSnapshot& snapshot : snapshots) {
+    for (const auto& [id, saved] : snapshot.blocks) {
+      const auto block = blocks_.find(id);
+      if (block == blocks_.end()) continue;
+      SYNCLINE_RETURN_IF_ERROR(block->second.Load(saved));
+      ++loaded;
+    }
+    stepper_->Load(snapshot);
+  }
+  if (loaded == blocks_.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the snapshots hold ", loaded, " of ", blocks_.size(), " blocks"));
 }
 
 // ---- Messages ----
@@ -398,6 +429,11 @@ Shard::Shard(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Shard::~Shard() = default;
 
 ShardOutputs Shard::Apply(const ShardInput& input) { return impl_->Apply(input); }
+
+absl::StatusOr<ShardSnapshot> Shard::Save() const { return impl_->Save(); }
+absl::Status Shard::Load(const std::vector<ShardSnapshot>& snapshots) {
+  return impl_->Load(snapshots);
+}
 
 absl::StatusOr<size_t> Shard::MaxPayloadBytes(const MessageHeader& header) const {
   if (const RefuseCode code = impl_->Check(header); code != RefuseCode::kNone) {

@@ -29,6 +29,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -145,6 +146,24 @@ using ShardOutput =
     std::variant<ShardReply, ShardPrepared, ShardCommitted, ShardFigures, ShardApplied>;
 using ShardOutputs = std::vector<ShardOutput>;
 
+// All that a shard's blocks are between two steps, in the representation they are stored
+// in: to move blocks to other shards. Members and epoch are not part of it.
+struct BlockSnapshot {
+  uint64_t version = 0;
+  uint64_t updates = 0;
+  bool seeded = false;
+  std::vector<float> weights = {};
+  std::vector<float> accumulator = {};
+  double accumulated_samples = 0;
+  std::vector<std::vector<std::byte>> state = {};  // by slot
+};
+struct ShardSnapshot {
+  std::map<uint32_t, BlockSnapshot> blocks = {};
+  std::map<uint32_t, std::vector<float>> factors = {};  // of tensors stepped whole
+  std::vector<double> job_memory = {};                  // the same on every shard
+  float loss_scale = 1;
+};
+
 class Shard {
  public:
   // InvalidArgument for settings that TrainingPlan::Create refuses. `pool` outlives the
@@ -155,6 +174,13 @@ class Shard {
   ~Shard();
 
   ShardOutputs Apply(const ShardInput& input);
+
+  // FailedPrecondition while a block holds contributions or waits for a decision.
+  absl::StatusOr<ShardSnapshot> Save() const;
+  // What other shards of a job with the same settings saved: takes the blocks that this
+  // shard owns, and what belongs to them. Before the first Apply. InvalidArgument when a
+  // block is missing or of another size; then the shard must not be used.
+  absl::Status Load(const std::vector<ShardSnapshot>& snapshots);
 
   // The largest payload that a message with this header may carry, for
   // Receiver::Allocate; an error (as text for the log) when the message would be refused

@@ -171,6 +171,22 @@ std::vector<Payload> Stepper::Update(std::span<Block* const> blocks,
   return views;
 }
 
+void Stepper::Save(ShardSnapshot& snapshot) const {
+  for (const auto& [tensor, whole] : wholes_) snapshot.factors[tensor] = whole.factors;
+  snapshot.job_memory = job_memory_;
+  snapshot.loss_scale = loss_scale_;
+}
+
+void Stepper::Load(const ShardSnapshot& snapshot) {
+  for (const auto& [tensor, factors] : snapshot.factors) {
+    wholes_[tensor].factors = factors;
+  }
+  if (snapshot.job_memory.size() == job_memory_.size()) {
+    job_memory_ = snapshot.job_memory;
+  }
+  loss_scale_ = next_loss_scale_ = snapshot.loss_scale;
+}
+
 Payload Stepper::Encode(const Block& block, uint64_t epoch) {
   return pass_.Encode(block.memory().weights,
                       {.label = block.Label(epoch), .revision = block.updates()});

@@ -65,6 +65,10 @@ class Stepper {
   void Finish() { loss_scale_ = next_loss_scale_; }
   ContributionKind KindAt(uint64_t step) const;
 
+  // What belongs to tensors and the job as a whole.
+  void Save(ShardSnapshot& snapshot) const;
+  void Load(const ShardSnapshot& snapshot);
+
   // The published view of a block as it is.
   Payload Encode(const Block& block, uint64_t epoch);
 

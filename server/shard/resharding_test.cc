@@ -1,0 +1,207 @@
+// The same training on 1 shard, and on 1, then 3, then 2: the same bits.
+#include <algorithm>
+#include <cmath>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/shard/shard_test_util.h"
+
+namespace syncline {
+namespace {
+
+constexpr uint32_t kWorkers = 2;
+constexpr uint64_t kStepsOfAPhase = 4;
+
+struct Case {
+  std::string name;
+  TrainingSettings training;
+};
+
+const std::vector<std::vector<uint64_t>> kShapes = {{300, 4000},  // two blocks
+                                                    {2 * kBlockElements + 5},
+                                                    {64, 3, 3, 3},
+                                                    {7}};
+
+// Shards of one job that share its tensors; `count` changes from phase to phase.
+class Cluster {
+ public:
+  explicit Cluster(const TrainingSettings& training) : training_(training) {
+    std::vector<uint64_t> elements;
+    for (const auto& shape : kShapes) {
+      tensors_.push_back({.shape = TensorShape(shape)});
+      elements.push_back(tensors_.back().shape.elements());
+    }
+    ranges_ = CutIntoBlocks(elements);
+    plan_ = *TrainingPlan::Create(training, tensors_);
+  }
+
+  // New shards take over what the old ones hold.
+  void Reshard(uint32_t count) {
+    std::vector<ShardSnapshot> snapshots;
+    for (const auto& shard : shards_) snapshots.push_back(*shard->Save());
+    shards_.clear();
+    for (uint32_t index = 0; index < count; ++index) {
+      std::vector<ShardBlock> blocks;
+      for (uint32_t block = 0; block < ranges_.size(); ++block) {
+        if (OwnerOf(block, count) == index) blocks.push_back({block, ranges_[block]});
+      }
+      ShardOptions options = {.job = 7, .shard = index};
+      options.push_codec = options.publish_codec = *codecs_.Find(CodecId::kBf16);
+      options.seed_codec = *codecs_.Find(CodecId::kFp32);
+      options.training = training_;
+      options.tensors = tensors_;
+      shards_.push_back(*Shard::Create(options, blocks, pool_));
+      if (!snapshots.empty()) {
+        EXPECT_TRUE(shards_.back()->Load(snapshots).ok());
+      }
+      ShardCommit commit{.epoch = ++epoch_};
+      for (uint32_t rank = 0; rank < kWorkers; ++rank) commit.members.push_back({rank});
+      shards_.back()->Apply(commit);
+    }
+    epochs_.clear();
+    for (const auto& shard : shards_) epochs_.push_back(shard->epoch());
+    if (snapshots.empty()) Seed();
+  }
+
+  void Train(uint64_t steps) {
+    for (uint64_t i = 0; i < steps; ++i, ++step_) Step();
+  }
+
+  std::vector<float> Weights() const {
+    std::vector<float> all;
+    for (uint32_t block = 0; block < ranges_.size(); ++block) {
+      const auto weights = ShardOf(block).block_weights(block);
+      all.insert(all.end(), weights.begin(), weights.end());
+    }
+    return all;
+  }
+
+ private:
+  // Blocks of a tensor that steps whole stay together.
+  uint32_t OwnerOf(uint32_t block, uint32_t count) const {
+    const uint32_t tensor = ranges_[block].tensor;
+    return (plan_->NeedsWholeTensor(tensor) ? tensor : block) % count;
+  }
+  Shard& ShardOf(uint32_t block) const {
+    return *shards_[OwnerOf(block, static_cast<uint32_t>(shards_.size()))];
+  }
+
+  void Tell(uint32_t block, MessageKind kind, const std::vector<float>& values,
+            uint32_t rank) {
+    const uint32_t owner = OwnerOf(block, static_cast<uint32_t>(shards_.size()));
+    MessageHeader header;
+    header.kind = static_cast<uint16_t>(kind);
+    header.rank = rank;
+    header.block = block;
+    header.epoch = epochs_[owner];
+    header.step = step_;
+    header.samples = 1 + rank;
+    const Codec& codec =
+        **codecs_.Find(kind == MessageKind::kSeed ? CodecId::kFp32 : CodecId::kBf16);
+    std::vector<float> copy = values;
+    const Buffer payload =
+        Gather(EncodeBlock(codec, {ranges_[block], step_, header.epoch}, copy,
+                           Checksum::kHeaderOnly, pool_));
+    for (const ShardOutput& output :
+         ShardOf(block).Apply(ShardMessage{header, Slice::Of(payload)})) {
+      if (const auto* figures = std::get_if<ShardFigures>(&output)) {
+        figures_[figures->block] = figures->figures;
+      }
+    }
+  }
+
+  void Seed() {
+    for (uint32_t block = 0; block < ranges_.size(); ++block) {
+      Tell(block, MessageKind::kSeed, SomeValues(ranges_[block].elements, block), 0);
+    }
+  }
+
+  void Step() {
+    figures_.clear();
+    for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+      for (uint32_t block = 0; block < ranges_.size(); ++block) {
+        Tell(block, MessageKind::kPush,
+             SomeValues(ranges_[block].elements, 1000 * step_ + 10 * block + rank), rank);
+      }
+    }
+    if (plan_->NeedsDecision()) Decide();
+  }
+
+  // In block order, whoever owns them.
+  void Decide() {
+    ASSERT_EQ(figures_.size(), ranges_.size());
+    ShardDecision decision = {.step = step_};
+    std::vector<double> sums(figures_.begin()->second.size());
+    for (const auto& [block, parts] : figures_) {
+      for (size_t i = 0; i < sums.size(); ++i) sums[i] += parts[i];
+    }
+    decision.gradient_scale = static_cast<float>(1 / (std::sqrt(sums[0]) + 1e-6));
+    decision.figures.assign(sums.begin() + 1, sums.end());
+    for (const auto& shard : shards_) shard->Apply(decision);
+  }
+
+  const TrainingSettings training_;
+  const CodecRegistry codecs_ = CodecRegistry::Builtin();
+  BufferPool pool_{64 << 20};
+  std::vector<TrainedTensor> tensors_;
+  std::vector<BlockRange> ranges_;
+  std::unique_ptr<const TrainingPlan> plan_;
+  std::vector<std::unique_ptr<Shard>> shards_;
+  std::vector<uint64_t> epochs_;
+  std::map<uint32_t, std::vector<double>> figures_;
+  uint64_t epoch_ = 0;
+  uint64_t step_ = 0;
+};
+
+class Resharding : public ::testing::TestWithParam<Case> {};
+
+TEST_P(Resharding, FromOneToThreeToTwoGivesTheSameBits) {
+  Cluster one(GetParam().training);
+  one.Reshard(1);
+  one.Train(3 * kStepsOfAPhase);
+
+  Cluster moving(GetParam().training);
+  for (const uint32_t shards : {1u, 3u, 2u}) {
+    moving.Reshard(shards);
+    moving.Train(kStepsOfAPhase);
+  }
+  const std::vector<float> expected = one.Weights();
+  const std::vector<float> got = moving.Weights();
+  ASSERT_EQ(got.size(), expected.size());
+  EXPECT_TRUE(std::ranges::equal(got, expected, [](float a, float b) {
+    return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+  }));
+  EXPECT_TRUE(std::ranges::all_of(expected, [](float w) { return std::isfinite(w); }));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    AllKinds, Resharding,
+    ::testing::Values(
+        Case{"AdamW", {.optimizer = {.name = "adamw"}}},
+        Case{"AdamWWithInt8State", {.optimizer = {.name = "adamw", .state = "int8"}}},
+        Case{"Clipped",
+             {.optimizer = {.name = "sgd", .options = {{"momentum", 0.9}}},
+              .gradient = {{"clip_global_norm", 1.0}}}},
+        Case{"Lamb", {.optimizer = {.name = "lamb"}}},
+        Case{"Adafactor", {.optimizer = {.name = "adafactor"}}},
+        Case{"Lbfgs", {.optimizer = {.name = "lbfgs", .options = {{"history_size", 3}}}}},
+        Case{"Accumulating", {.optimizer = {.name = "adamw"}, .accumulate_steps = 3}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(ReshardingRules, WaitsForTheEndOfAStep) {
+  ShardRig rig({});
+  rig.Commit(1, {rig.Member(0), rig.Member(1)});
+  rig.Seed(0, SomeValues(100, 1));
+  rig.Push(0, 0, 0);
+  EXPECT_EQ(rig.shard().Save().status().code(), absl::StatusCode::kFailedPrecondition);
+  rig.Push(1, 0, 0);
+  EXPECT_TRUE(rig.shard().Save().ok());
+}
+
+TEST(ReshardingRules, RefusesSnapshotsThatLackABlock) {
+  ShardRig rig({});
+  EXPECT_EQ(rig.shard().Load({}).code(), absl::StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace syncline

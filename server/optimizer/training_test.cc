@@ -1,0 +1,235 @@
+#include "server/optimizer/training.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+TrainedTensor Tensor(std::vector<uint64_t> shape, const GroupOptions& group = {}) {
+  return {.shape = TensorShape(shape), .group = group};
+}
+
+std::unique_ptr<const TrainingPlan> PlanOf(const TrainingSettings& settings,
+                                           std::vector<TrainedTensor> tensors = {
+                                               Tensor({8, 16})}) {
+  auto plan = TrainingPlan::Create(settings, tensors);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return *std::move(plan);
+}
+
+std::string Refusal(const absl::Status& status) {
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  return std::string(status.message());
+}
+std::string Refusal(const TrainingSettings& settings) {
+  return Refusal(ValidateTraining(settings));
+}
+
+// ---- What shards wait for ----
+
+TEST(TrainingPlan, WaitsForDecisionsOnlyWhereSomethingAsksForThem) {
+  const auto decides = [](const TrainingSettings& settings) {
+    return PlanOf(settings)->NeedsDecision();
+  };
+  EXPECT_FALSE(decides({}));
+  EXPECT_FALSE(decides({.optimizer = {.name = "lamb"}}));
+  EXPECT_FALSE(decides({.gradient = {{"clip_value", 1}, {"clip_tensor_norm", 1}}}));
+  EXPECT_FALSE(decides({.gradient = {{"clip_global_norm", 0}}}));
+  EXPECT_FALSE(decides({.accumulate_steps = 4, .aggregation = Aggregation::kArrival}));
+  EXPECT_TRUE(decides({.gradient = {{"clip_global_norm", 1}}}));
+  EXPECT_TRUE(decides({.loss_scaling = {.name = "torch"}}));
+  EXPECT_TRUE(decides({.nonfinite_steps = NonfiniteSteps::kSkip}));
+  EXPECT_TRUE(decides({.optimizer = {.name = "lbfgs"}}));
+}
+
+TEST(TrainingPlan, KeepsTensorsWholeOnlyForThoseWhoNeedTheirFigures) {
+  const auto whole = [](const TrainingSettings& settings) {
+    return PlanOf(settings)->NeedsWholeTensor(0);
+  };
+  EXPECT_FALSE(whole({.optimizer = {.name = "adamw"}}));
+  EXPECT_FALSE(whole({.gradient = {{"clip_global_norm", 1}, {"clip_value", 1}}}));
+  EXPECT_TRUE(whole({.gradient = {{"clip_tensor_norm", 1}}}));
+  EXPECT_TRUE(whole({.gradient = {{"agc", 0.01}}}));
+  EXPECT_TRUE(whole({.gradient = {{"centralize", 1}}}));
+  for (const char* name : {"lamb", "lars", "adafactor"}) {
+    EXPECT_TRUE(whole({.optimizer = {.name = name}})) << name;
+  }
+}
+
+TEST(TrainingPlan, KeepsASumForAccumulationAndForSumsOnArrival) {
+  EXPECT_FALSE(TrainingSettings{}.NeedsAccumulator());
+  EXPECT_TRUE(TrainingSettings{.accumulate_steps = 2}.NeedsAccumulator());
+  EXPECT_TRUE(TrainingSettings{.aggregation = Aggregation::kArrival}.NeedsAccumulator());
+}
+
+// ---- Learning rates ----
+
+TEST(TrainingPlan, LearningRateIsThatOfTheGroupTimesScheduleTimesBatch) {
+  const TrainingSettings settings = {
+      .optimizer = {.name = "sgd", .options = {{"lr", 0.5}}},
+      .schedule = {"linear",
+                   {{"total_steps", 10}, {"base_batch", 64}, {"batch_exponent", 0.5}}}};
+  const auto plan = PlanOf(
+      settings, {Tensor({4}), Tensor({4}, {.learning_rate_scale = 0.1}),
+                 Tensor({4}, {.learning_rate_scale = 0.1, .options = {{"lr", 3.0}}})});
+  // At step 4 of 10 the schedule is 0.6; 256 samples are 4 base batches.
+  EXPECT_DOUBLE_EQ(plan->LearningRate(0, 4, 256), 0.5 * 0.6 * 2);
+  EXPECT_DOUBLE_EQ(plan->LearningRate(1, 4, 256), 0.5 * 0.1 * 0.6 * 2);
+  EXPECT_DOUBLE_EQ(plan->LearningRate(2, 4, 256), 3.0 * 0.1 * 0.6 * 2);
+  EXPECT_DOUBLE_EQ(plan->JobLearningRate(4), 0.5 * 0.6);
+}
+
+TEST(TrainingPlan, DefaultsAreThoseOfTheOptimizer) {
+  const auto plan = PlanOf({.optimizer = {.name = "adamw"}});
+  EXPECT_DOUBLE_EQ(plan->LearningRate(0, 0, 1), 1e-3);
+  EXPECT_EQ(plan->optimizer(0).name(), "adamw");
+  EXPECT_EQ(plan->InitialLossScale(), 1);
+}
+
+TEST(TrainingPlan, ScheduleCountsUpdatesAndNotPushes) {
+  const TrainingSettings settings = {.optimizer = {.name = "sgd", .options = {{"lr", 1}}},
+                                     .schedule = {"exponential", {{"gamma", 0.5}}},
+                                     .accumulate_steps = 3};
+  const auto plan = PlanOf(settings);
+  std::vector<double> rates;
+  std::vector<bool> updates;
+  for (uint64_t step = 0; step < 7; ++step) {
+    rates.push_back(plan->LearningRate(0, step, 1));
+    updates.push_back(settings.Updates(step));
+  }
+  EXPECT_THAT(rates, testing::ElementsAre(1, 1, 1, 0.5, 0.5, 0.5, 0.25));
+  EXPECT_THAT(updates,
+              testing::ElementsAre(false, false, true, false, false, true, false));
+}
+
+TEST(TrainingPlan, StartsWithTheLossScaleOfThePreset) {
+  EXPECT_EQ(PlanOf({.loss_scaling = {"apex", {}}})->InitialLossScale(), 65536);
+  EXPECT_EQ(
+      PlanOf({.loss_scaling = {"torch", {{"init_scale", 1024}}}})->InitialLossScale(),
+      1024);
+}
+
+// ---- Groups ----
+
+TEST(TrainingPlan, TensorsHaveTheOptionsAndTheStateOfTheirGroup) {
+  const TrainingSettings settings = {.optimizer = {.name = "sgd", .state = "int8"}};
+  const auto plan = PlanOf(settings, {Tensor({4}), Tensor({4}, {.state = "bf16"}),
+                                      Tensor({4}, {.options = {{"momentum", 0.9}}})});
+  EXPECT_EQ(plan->state_type(0), StateType::kInt8);
+  EXPECT_EQ(plan->state_type(1), StateType::kBf16);
+  EXPECT_EQ(plan->optimizer(0).slots().size(), 0u);
+  EXPECT_EQ(plan->optimizer(2).slots().size(), 1u);
+}
+
+TEST(TrainingPlan, NamesTheTensorWhoseGroupIsWrong) {
+  const std::vector<TrainedTensor> tensors = {
+      Tensor({4}), Tensor({4}, {.options = {{"momentun", 0.9}}})};
+  EXPECT_THAT(Refusal(TrainingPlan::Create({}, tensors).status()),
+              AllOf(HasSubstr("tensor 1: "), HasSubstr("'momentum'")));
+}
+
+TEST(TrainingPlan, LbfgsSeesRawGradientsAndExactState) {
+  const std::vector<TrainedTensor> tensors = {Tensor({4})};
+  const TrainingSettings settings = {.optimizer = {.name = "lbfgs"}};
+  const auto refused = [&](TrainingSettings changed) {
+    return Refusal(TrainingPlan::Create(changed, tensors).status());
+  };
+  EXPECT_TRUE(TrainingPlan::Create(settings, tensors).ok());
+  TrainingSettings clipped = settings;
+  clipped.gradient = {{"clip_global_norm", 1}};
+  EXPECT_TRUE(TrainingPlan::Create(clipped, tensors).ok());
+  clipped.gradient = {{"clip_value", 1}};
+  EXPECT_THAT(refused(clipped), HasSubstr("'lbfgs'"));
+  TrainingSettings small = settings;
+  small.optimizer.state = "bf16";
+  EXPECT_THAT(refused(small), HasSubstr("f32 state"));
+}
+
+// ---- Changes of a running job ----
+
+TEST(CheckChange, AllowsNewNumbers) {
+  const std::vector<TrainedTensor> tensors = {Tensor({4})};
+  const TrainingSettings settings = {.optimizer = {.name = "adamw"}};
+  TrainingSettings next = settings;
+  next.optimizer.options = {{"lr", 1e-4}, {"beta1", 0.8}, {"weight_decay", 0}};
+  next.schedule = {"cosine", {{"total_steps", 1000}}};
+  next.gradient = {{"clip_global_norm", 1}};
+  EXPECT_EQ(CheckChange(settings, next, tensors), absl::OkStatus());
+}
+
+TEST(CheckChange, RefusesWhatNeedsOtherState) {
+  const std::vector<TrainedTensor> tensors = {Tensor({4})};
+  const TrainingSettings settings = {.optimizer = {.name = "sgd"}};
+  const auto refused = [&](const OptimizerSettings& optimizer) {
+    return Refusal(CheckChange(settings, {.optimizer = optimizer}, tensors));
+  };
+  EXPECT_THAT(refused({.name = "sgd", .options = {{"momentum", 0.9}}}),
+              HasSubstr("other optimizer state"));
+  EXPECT_THAT(refused({.name = "adamw"}), HasSubstr("other optimizer state"));
+  EXPECT_THAT(refused({.name = "sgd", .state = "int8"}),
+              HasSubstr("other optimizer state"));
+  EXPECT_THAT(
+      Refusal(CheckChange({.optimizer = {.name = "adamw"}},
+                          {.optimizer = {.name = "adamw", .options = {{"amsgrad", 1}}}},
+                          tensors)),
+      HasSubstr("other optimizer state"));
+}
+
+TEST(CheckChange, LooksAtTheOptionsOfEveryGroup) {
+  // The job gets momentum, but the only tensor has its own.
+  const std::vector<TrainedTensor> tensors = {
+      Tensor({4}, {.options = {{"momentum", 0.5}}})};
+  EXPECT_EQ(CheckChange({}, {.optimizer = {.options = {{"momentum", 0.9}}}}, tensors),
+            absl::OkStatus());
+}
+
+TEST(CheckChange, RefusesWhatIsNotValid) {
+  const std::vector<TrainedTensor> tensors = {Tensor({4})};
+  EXPECT_THAT(
+      Refusal(CheckChange({}, {.optimizer = {.options = {{"lr", kNaN}}}}, tensors)),
+      HasSubstr("lr is nan"));
+  EXPECT_THAT(Refusal(CheckChange({}, {.schedule = {"cosine", {}}}, tensors)),
+              HasSubstr("total_steps is missing"));
+}
+
+// ---- Refusals ----
+
+TEST(ValidateTraining, NamesWhatIsWrongInEachPart) {
+  EXPECT_EQ(ValidateTraining({}), absl::OkStatus());
+  EXPECT_THAT(Refusal({.optimizer = {.name = "adamv"}}), HasSubstr("'adam"));
+  EXPECT_THAT(Refusal({.optimizer = {.state = "int4"}}), HasSubstr("'int8'"));
+  EXPECT_THAT(Refusal({.schedule = {"", {}}}), HasSubstr("unknown schedule ''"));
+  EXPECT_THAT(Refusal({.gradient = {{"clip_norm", 1}}}),
+              AllOf(HasSubstr("gradient transforms"), HasSubstr("clip_norm")));
+  EXPECT_THAT(Refusal({.gradient = {{"clip_global_norm", -1}}}),
+              HasSubstr("clip_global_norm is -1"));
+  EXPECT_THAT(Refusal({.gradient = {{"clip_global_norm", kNaN}}}),
+              HasSubstr("clip_global_norm is nan"));
+  EXPECT_THAT(Refusal({.loss_scaling = {"torhc", {}}}), HasSubstr("'torch'"));
+  for (const uint32_t wrong : {0u, kMaxAccumulateSteps + 1}) {
+    EXPECT_THAT(Refusal({.accumulate_steps = wrong}), HasSubstr("must be in [1, 65536]"));
+  }
+  EXPECT_EQ(ValidateTraining({.accumulate_steps = kMaxAccumulateSteps}),
+            absl::OkStatus());
+}
+
+TEST(GradientOptions, EachIsOffByDefaultAndExplained) {
+  for (const OptionSpec& spec : GradientOptions()) {
+    EXPECT_EQ(spec.standard, 0) << spec.name;
+    EXPECT_FALSE(spec.meaning.empty()) << spec.name;
+  }
+}
+
+}  // namespace
+}  // namespace syncline

@@ -2,6 +2,7 @@
 // options, group options, wrappers.
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
@@ -15,11 +16,15 @@
 #include "server/optimizer/lbfgs.h"
 #include "server/optimizer/lion.h"
 #include "server/optimizer/nadam.h"
+#include "server/optimizer/onebit_adam.h"
 #include "server/optimizer/optimizer.h"
 #include "server/optimizer/option_ranges.h"
 #include "server/optimizer/radam.h"
 #include "server/optimizer/rmsprop.h"
 #include "server/optimizer/sgd.h"
+#include "server/optimizer/sophia.h"
+#include "server/optimizer/wrappers.h"
+#include "server/optimizer/zero_one_adam.h"
 
 namespace syncline {
 namespace {
@@ -45,6 +50,9 @@ constexpr std::array kOptimizers = {
     Entry{"adagrad", AdagradOptions, MakeAdagrad},
     Entry{"rmsprop", RmspropOptions, MakeRmsprop},
     Entry{"lion", LionOptions, MakeLion},
+    Entry{"sophia", SophiaOptions, MakeSophia},
+    Entry{"onebit_adam", OnebitAdamOptions, MakeOnebitAdam},
+    Entry{"zero_one_adam", ZeroOneAdamOptions, MakeZeroOneAdam},
     Entry{"lamb", LambOptions, MakeLamb},
     Entry{"lars", LarsOptions, MakeLars, CheckLars},
     Entry{"adafactor", AdafactorOptions, MakeAdafactor, CheckAdafactor},
@@ -71,6 +79,13 @@ absl::Status Validate(const OptimizerSettings& settings, const OptionValues& val
   }
   SYNCLINE_RETURN_IF_ERROR(ValidateOptions("optimizer '" + settings.name + "'",
                                            OptionsOf(settings.name), values));
+  SYNCLINE_RETURN_IF_ERROR(CheckWrappers(values));
+  if (entry->groups == GroupSupport::kFrozen &&
+      OptionOr(WrapperOptions(), values, "lookahead_steps") != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("lookahead_steps: optimizer '", settings.name,
+                     "' remembers its own steps, which Lookahead would undo"));
+  }
   return entry->check == nullptr ? absl::OkStatus() : entry->check(values);
 }
 
@@ -91,7 +106,9 @@ std::vector<OptionSpec> OptionsOf(std::string_view name) {
   const Entry* entry = FindEntry(name);
   SYNCLINE_CHECK(entry != nullptr);
   const auto own = entry->options();
-  return {own.begin(), own.end()};
+  std::vector<OptionSpec> options(own.begin(), own.end());
+  std::ranges::copy(WrapperOptions(), std::back_inserter(options));
+  return options;
 }
 
 absl::Status ValidateOptimizer(const OptimizerSettings& settings) {
@@ -123,7 +140,8 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(
     const OptimizerSettings& settings, const GroupOptions& group) {
   SYNCLINE_RETURN_IF_ERROR(ValidateOptimizer(settings));
   SYNCLINE_RETURN_IF_ERROR(ValidateGroup(settings, group));
-  return FindEntry(settings.name)->make(Merge(settings.options, group.options));
+  const OptionValues values = Merge(settings.options, group.options);
+  return Wrap(FindEntry(settings.name)->make(values), values);
 }
 
 }  // namespace syncline

@@ -1,0 +1,29 @@
+// Wrappers that every optimizer can have, as options of the job:
+//   lookahead_steps k (Zhang et al., 2019, arXiv 1907.08610): after each k-th update
+//     slow += lookahead_alpha * (p - slow);  p = slow
+//   ema_decay (Polyak and Juditsky, 1992): after each update
+//     ema += (1 - ema_decay) * (p - ema)
+//   swa_start s, swa_every k (Izmailov et al., 2018, arXiv 1803.05407): after the updates
+//     s, s + k, s + 2k, ...  swa = mean of the weights after these updates
+//
+// Each keeps one more slot, of the weights' own precision: "lookahead", "ema" or "swa".
+// It begins as the weights before the first update. Averages see the weights that
+// Lookahead leaves, and change none. What changes no weight (a Hessian estimate) is no
+// update.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "server/optimizer/optimizer.h"
+
+namespace syncline {
+
+std::span<const OptionSpec> WrapperOptions();
+absl::Status CheckWrappers(const OptionValues& values);  // what the table cannot say
+
+// `optimizer` itself when the options ask for none. REQUIRES: `values` are valid.
+std::unique_ptr<Optimizer> Wrap(std::unique_ptr<Optimizer> optimizer,
+                                const OptionValues& values);
+
+}  // namespace syncline

@@ -1,0 +1,76 @@
+#include "server/shard/memory_plan.h"
+
+#include "comm/base/check.h"
+#include "comm/base/status.h"
+#include "comm/codec/frame.h"
+#include "server/optimizer/state_storage.h"
+
+namespace syncline {
+namespace {
+
+MemoryUse UseOfBlock(const MemoryJob& job, const TrainingPlan& plan,
+                     const BlockRange& range) {
+  const TrainedTensor& tensor = job.tensors[range.tensor];
+  MemoryUse use = {.elements = range.elements,
+                   .master = range.elements * sizeof(float),
+                   .published = MaxBlockBytes(job.publish_codec, range.elements)};
+  if (tensor.group.frozen) return use;
+  if (job.training.NeedsAccumulator()) use.accumulator = range.elements * sizeof(float);
+  const uint64_t tensor_elements = tensor.shape.elements();
+  for (const StateSlot& slot : plan.optimizer(range.tensor).slots()) {
+    const StateType type =
+        EffectiveType(plan.state_type(range.tensor), slot.kind, tensor_elements);
+    use.state[std::string(slot.name)] += StateBytes(type, range.elements);
+  }
+  const bool adds_on_arrival = job.training.aggregation == Aggregation::kArrival;
+  const uint64_t contributions = adds_on_arrival ? 1 : job.workers;
+  use.held = contributions * MaxBlockBytes(job.push_codec, range.elements);
+  return use;
+}
+
+uint64_t FactorBytes(const MemoryJob& job, const TrainingPlan& plan, uint32_t tensor) {
+  const TensorReduction* reduction = plan.optimizer(tensor).tensor_reduction();
+  if (reduction == nullptr || job.tensors[tensor].group.frozen) return 0;
+  return reduction->Factors(job.tensors[tensor].shape) * sizeof(float);
+}
+
+}  // namespace
+
+uint64_t MemoryUse::all_state() const {
+  uint64_t bytes = 0;
+  for (const auto& [name, slot] : state) bytes += slot;
+  return bytes;
+}
+
+MemoryUse& MemoryUse::operator+=(const MemoryUse& other) {
+  elements += other.elements;
+  master += other.master;
+  for (const auto& [name, slot] : other.state) state[name] += slot;
+  accumulator += other.accumulator;
+  factors += other.factors;
+  published += other.published;
+  held += other.held;
+  return *this;
+}
+
+absl::StatusOr<MemoryPlan> PlanMemory(const MemoryJob& job,
+                                      const MemoryPlacement& placement) {
+  SYNCLINE_CHECK(placement.shard_of_block.size() == placement.blocks.size());
+  SYNCLINE_ASSIGN_OR_RETURN(const auto plan,
+                            TrainingPlan::Create(job.training, job.tensors));
+  MemoryPlan memory;
+  memory.tensors.resize(job.tensors.size());
+  memory.shards.resize(placement.shards);
+  for (size_t block = 0; block < placement.blocks.size(); ++block) {
+    const BlockRange& range = placement.blocks[block];
+    MemoryUse use = UseOfBlock(job, *plan, range);
+    // They belong to the tensor, and lie where its first block is.
+    if (range.first_element == 0) use.factors = FactorBytes(job, *plan, range.tensor);
+    memory.tensors[range.tensor] += use;
+    memory.shards[placement.shard_of_block[block]] += use;
+    memory.job += use;
+  }
+  return memory;
+}
+
+}  // namespace syncline

@@ -32,6 +32,7 @@ struct RunOptions {
   std::string run_id;  // tells two runs of one job apart; equal on all nodes of a run
   std::string failure_timeout = "10s";
   int engine_threads = 0;  // per server; 0: the server's own default
+  std::vector<std::pair<std::string, std::string>> env = {};  // of every worker, besides
   TlsOptions tls;
 };
 

@@ -100,6 +100,7 @@ absl::StatusOr<int> Launcher::Run() {
     outcome = StartWorkers();
   }
   if (outcome.ok()) outcome = Watch();
+  if (at_end_ && !coordinator_.empty()) at_end_(coordinator_);
   StopAll();
   RemoveDirectories(outcome);
   if (signal_ != 0) return 128 + signal_;
@@ -236,6 +237,7 @@ absl::Status Launcher::StartWorker(const WorkerPlan& worker) {
   spec.err = worker.err;
   spec.log_path = LogPath(worker.name);
   spec.env = worker.env;
+  spec.env.insert(spec.env.end(), options_.env.begin(), options_.env.end());
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort coordinator, ParseHostPort(coordinator_));
   spec.env.emplace_back("SYNCLINE_COORDINATOR", coordinator_);
   spec.env.emplace_back("MASTER_ADDR", coordinator.host);

@@ -11,6 +11,7 @@
 //   syncline: ready control=HOST:PORT admin=HOST:PORT
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -38,6 +39,12 @@ class Launcher {
   // `syncline` is the binary that serves.
   Launcher(const RunOptions& options, LaunchPlan plan, std::string syncline);
   ~Launcher();
+
+  // Called with the coordinator's address when the workers are done and the services
+  // still run.
+  void set_at_end(std::function<void(const std::string& coordinator)> at_end) {
+    at_end_ = std::move(at_end);
+  }
 
   // Blocks until the run is over. kExitDone when all workers succeeded; 128 + signal
   // after Ctrl-C or SIGTERM; otherwise an error that names who failed, how, and its log
@@ -73,6 +80,7 @@ class Launcher {
   std::string log_dir_;
   std::string coordinator_;
   std::string master_port_;
+  std::function<void(const std::string&)> at_end_;
   std::unique_ptr<ProcessGroup> processes_;
   std::map<std::string, ReadyLine> ready_;
   std::vector<std::string> services_;

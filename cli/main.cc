@@ -3,17 +3,21 @@
 #include "cli/app.h"
 #include "cli/bench.h"
 #include "cli/doctor.h"
+#include "cli/lr_range.h"
+#include "cli/plan.h"
 #include "cli/run.h"
 #include "cli/serve.h"
 #include "cli/status.h"
+#include "cli/update.h"
 #include "cli/version.h"
 #include "comm/rpc/channel.h"
 
 int main(int argc, char** argv) {
   syncline::SilenceGrpcLog();
   constexpr syncline::AddCommand kCommands[] = {
-      syncline::AddServe,  syncline::AddRun,   syncline::AddStatus,
-      syncline::AddDoctor, syncline::AddBench, syncline::AddVersion,
+      syncline::AddServe,  syncline::AddRun,    syncline::AddLrRange,
+      syncline::AddStatus, syncline::AddUpdate, syncline::AddPlan,
+      syncline::AddDoctor, syncline::AddBench,  syncline::AddVersion,
   };
   return syncline::RunApp({argv, argv + argc}, kCommands);
 }

@@ -23,7 +23,10 @@ std::string RandomId() {
   return absl::StrFormat("%08x%08x", device(), device());
 }
 
-absl::StatusOr<int> Run(RunOptions options) {
+}  // namespace
+
+absl::StatusOr<int> RunProgram(RunOptions options,
+                               const std::function<void(const std::string&)>& at_end) {
   // Launchers on several nodes cannot agree on a random one: those are given --run-id.
   if (options.run_id.empty() && options.nnodes == "1") options.run_id = RandomId();
   const bool asks_for_gpus =
@@ -34,16 +37,14 @@ absl::StatusOr<int> Run(RunOptions options) {
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return absl::InternalError("cannot find this program; is /proc mounted?");
-  return Launcher(options, std::move(plan), self.string()).Run();
+  Launcher launcher(options, std::move(plan), self.string());
+  launcher.set_at_end(at_end);
+  return launcher.Run();
 }
 
-}  // namespace
-
-void AddRun(CLI::App& app, Command* selected) {
-  auto options = std::make_shared<RunOptions>();
-  CLI::App* run = app.add_subcommand(
-      "run",
-      "Run a program as the workers of a job, and start what it needs on this host");
+void AddRunFlags(CLI::App& command, RunOptions& given) {
+  CLI::App* run = &command;
+  RunOptions* options = &given;
   run->add_option("program", options->program,
                   "What each worker runs, with its arguments");
   run->add_option("--workers", options->workers, "Workers of the whole job");
@@ -80,7 +81,15 @@ void AddRun(CLI::App& app, Command* selected) {
   run->add_option("--log-dir", options->log_dir,
                   "Where logs go (default: a temporary directory)");
   AddTlsFlags(*run, &options->tls);
-  run->callback([=] { *selected = [options] { return Run(*options); }; });
+}
+
+void AddRun(CLI::App& app, Command* selected) {
+  auto options = std::make_shared<RunOptions>();
+  CLI::App* run = app.add_subcommand(
+      "run",
+      "Run a program as the workers of a job, and start what it needs on this host");
+  AddRunFlags(*run, *options);
+  run->callback([=] { *selected = [options] { return RunProgram(*options, nullptr); }; });
 }
 
 }  // namespace syncline

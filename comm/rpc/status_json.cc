@@ -32,12 +32,19 @@ Json ToJson(const v1::MemberStatus& member) {
 }
 
 Json ToJson(const v1::JobStatus& job);
+Json ToJson(const v1::LossPoint& point);
 
 template <typename Messages>
 Json ToList(const Messages& messages) {
   Json list = Json::array();
   for (const auto& message : messages) list.push_back(ToJson(message));
   return list;
+}
+
+Json ToJson(const v1::LossPoint& point) {
+  return {{"step", point.step()},
+          {"learning_rate", point.learning_rate()},
+          {"loss", point.loss()}};
 }
 
 Json ToJson(const v1::JobStatus& job) {
@@ -49,6 +56,14 @@ Json ToJson(const v1::JobStatus& job) {
           {"step", job.step()},
           {"parameters", job.parameters()},
           {"expected_workers", job.expected_workers()},
+          {"learning_rate", job.learning_rate()},
+          {"loss_scale", job.loss_scale()},
+          {"skipped_steps", job.skipped_steps()},
+          {"learning_rate", job.learning_rate()},
+          {"loss_scale", job.loss_scale()},
+          {"skipped_steps", job.skipped_steps()},
+          {"loss", job.has_loss() ? Json(job.loss()) : Json()},
+          {"loss_curve", ToList(job.loss_curve())},
           {"members", ToList(job.members())}};
 }
 

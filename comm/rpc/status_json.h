@@ -8,6 +8,7 @@
 //    "jobs": [{"job": 1, "name": "default", "phase": "running", "reason": "", "epoch": 3,
 //    "step": 7,
 //              "parameters": 1000, "expected_workers": 1,
+//              "learning_rate": 0.001, "loss_scale": 65536, "skipped_steps": 2,
 //              "members": [{"rank": 0, "incarnation": 1, "name": "host:19", "step": 7,
 //              "bytes": 4096,
 //                           "waiting": false, "heartbeat_age_seconds": 0.1}]}]}

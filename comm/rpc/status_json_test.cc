@@ -25,6 +25,9 @@ v1::StatusReply Sample() {
   v1::JobStatus& job = *reply.add_jobs();
   job.set_name("resnet");
   job.set_epoch(3);
+  job.set_learning_rate(2.5e-4);
+  job.set_loss_scale(65536);
+  job.set_skipped_steps(2);
   v1::MemberStatus& member = *job.add_members();
   member.set_rank(2);
   member.set_heartbeat_age_seconds(0.5);
@@ -72,6 +75,9 @@ TEST_F(StatusJson, FetchesNumbersAsNumbers) {
   const auto json = nlohmann::json::parse(*text);
   EXPECT_EQ(json["servers"][0]["bytes"], uint64_t{1} << 40);
   EXPECT_EQ(json["jobs"][0]["epoch"], 3);
+  EXPECT_EQ(json["jobs"][0]["learning_rate"], 2.5e-4);
+  EXPECT_EQ(json["jobs"][0]["loss_scale"], 65536);
+  EXPECT_EQ(json["jobs"][0]["skipped_steps"], 2);
   EXPECT_EQ(json["jobs"][0]["members"][0]["rank"], 2);
   EXPECT_EQ(json["jobs"][0]["members"][0]["heartbeat_age_seconds"], 0.5);
 }

@@ -23,7 +23,7 @@ ByteView BytesOf(const MessageHeader& header) {
 
 bool IsKnownKind(uint16_t kind) {
   return kind >= static_cast<uint16_t>(MessageKind::kHello) &&
-         kind <= static_cast<uint16_t>(MessageKind::kPublish);
+         kind <= static_cast<uint16_t>(MessageKind::kAverage);
 }
 
 }  // namespace
@@ -48,6 +48,8 @@ const char* RefuseCodeName(RefuseCode code) {
       return "unauthenticated";
     case RefuseCode::kNotSeeded:
       return "not seeded";
+    case RefuseCode::kNoAverage:
+      return "no average";
   }
   return "unknown refusal";  // a newer peer may know more codes
 }

@@ -27,6 +27,8 @@ enum class MessageKind : uint16_t {
                // again
   kRefuse = 6,   // shard -> worker: `code` says why; `epoch` is the shard's
   kPublish = 7,  // shard -> worker: the block at version `step` (tile frames)
+  kPullAverage = 8,  // worker -> shard: send me the block's averaged weights
+  kAverage = 9,      // shard -> worker: these, at version `step` (tile frames, FP32)
 };
 
 // Why a shard refuses a message. Part of the wire format.
@@ -40,6 +42,7 @@ enum class RefuseCode : uint16_t {
   kWrongStep = 6,     // neither the current step nor a repetition of a counted one
   kUnauthenticated = 7,  // session key does not belong to that rank
   kNotSeeded = 8,        // block has no values yet
+  kNoAverage = 9,        // the job keeps no averaged weights
 };
 
 // On a kPublish without a payload: the weights are those of the version before.

@@ -233,6 +233,7 @@ void Coordinator::Impl::OnWorkerHello(ConnectionId connection, const WorkerHello
 void Coordinator::Impl::OnWorker(Job& job, uint32_t rank, const MemberBody& body) {
   if (const auto* beat = std::get_if<Heartbeat>(&body))
     job.OnHeartbeat(rank, *beat, now_);
+  if (const auto* report = std::get_if<LossReport>(&body)) job.OnLoss(*report);
   if (const auto* barrier = std::get_if<BarrierEntered>(&body)) {
     job.OnBarrier(rank, barrier->barrier, outputs_);
   }

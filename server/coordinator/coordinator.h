@@ -55,6 +55,11 @@ struct Heartbeat {
   bool waiting = false;
 };
 struct Leave {};
+struct LossReport {
+  uint64_t step = 0;
+  double loss = 0;  // mean over the worker's samples
+  uint32_t samples = 1;
+};
 struct BarrierEntered {
   uint64_t barrier = 0;
 };
@@ -81,7 +86,7 @@ struct Disconnected {};
 
 using MemberBody = std::variant<ServerHello, WorkerHello, Heartbeat, Leave,
                                 BarrierEntered, JobConfigured, EpochPrepared,
-                                EpochCommitted, BlockFigures, Disconnected>;
+                                EpochCommitted, BlockFigures, LossReport, Disconnected>;
 
 struct FromMember {
   ConnectionId connection = 0;
@@ -223,6 +228,11 @@ struct MemberView {
   bool waiting = false;
   absl::Duration heartbeat_age = {};
 };
+struct LossPoint {
+  uint64_t step = 0;
+  double learning_rate = 0;
+  double loss = 0;  // mean over all samples that were reported
+};
 struct JobView {
   uint32_t job = 0;
   std::string name = {};
@@ -234,7 +244,9 @@ struct JobView {
   uint32_t expected_workers = 0;
   double learning_rate = 0;  // of the present step, before group scales
   double loss_scale = 1;
-  uint64_t skipped_steps = 0;  // not finite
+  uint64_t skipped_steps = 0;                 // not finite
+  std::optional<double> loss = std::nullopt;  // of the latest step that was reported
+  std::vector<LossPoint> loss_curve = {};     // of range tests
   std::vector<MemberView> members = {};
 };
 struct CoordinatorView {

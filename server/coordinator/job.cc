@@ -1,6 +1,7 @@
 #include "server/coordinator/job.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,7 @@ namespace {
 
 constexpr absl::Duration kSayWaitingEvery = absl::Seconds(1);
 constexpr size_t kMissingRanksShown = 8;
+constexpr size_t kMaxLossPoints = 10000;
 
 absl::Status Refused(const std::string& what) {
   return WithFailure(absl::FailedPreconditionError(what), Failure::kJobRefused);
@@ -292,6 +294,16 @@ void Job::OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now) 
   worker.beat = beat;
 }
 
+// Reports that make no sense are not the job's end.
+void Job::OnLoss(const LossReport& report) {
+  if (!std::isfinite(report.loss) || report.samples == 0) return;
+  Loss& loss = losses_[report.step];
+  loss.sum += report.loss * report.samples;
+  loss.samples += report.samples;
+  const size_t kept = spec_.training.schedule.name == "range_test" ? kMaxLossPoints : 1;
+  while (losses_.size() > kept) losses_.erase(losses_.begin());
+}
+
 void Job::OnLeave(uint32_t rank, CoordinatorOutputs& outputs) {
   outputs.push_back(CloseMember{workers_.at(rank).connection, absl::OkStatus()});
   Forget(rank, absl::StrCat(Named(rank), " left"));
@@ -481,6 +493,13 @@ JobView Job::View(absl::Duration now) const {
   view.learning_rate = plan_->JobLearningRate(view.step);
   view.loss_scale = decisions_.loss_scale();
   view.skipped_steps = decisions_.skipped();
+  for (const auto& [step, loss] : losses_) {
+    view.loss = loss.sum / loss.samples;
+    view.loss_curve.push_back({.step = step,
+                               .learning_rate = plan_->JobLearningRate(step),
+                               .loss = *view.loss});
+  }
+  if (spec_.training.schedule.name != "range_test") view.loss_curve.clear();
   return view;
 }
 

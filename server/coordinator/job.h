@@ -49,6 +49,7 @@ class Job {
 
   // What members of this job say, and time. `rank` was admitted on that connection.
   void OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now);
+  void OnLoss(const LossReport& report);
   void OnLeave(uint32_t rank, CoordinatorOutputs& outputs);
   void OnBarrier(uint32_t rank, uint64_t barrier, CoordinatorOutputs& outputs);
   void OnDisconnected(uint32_t rank, absl::Duration now);
@@ -133,6 +134,13 @@ class Job {
   std::map<uint32_t, Worker> workers_;  // alive, by rank
   std::vector<MemberRecord> committed_;
   std::optional<Change> change_;
+  // Losses that were reported, by step: the latest, or all of a range test.
+  struct Loss {
+    double sum = 0;  // samples * loss
+    double samples = 0;
+  };
+  std::map<uint64_t, Loss> losses_;
+
   std::string change_reason_;                      // of the next change
   std::optional<TrainingSettings> next_training_;  // of the next change
 

@@ -17,7 +17,7 @@ namespace syncline {
 class Training {
  public:
   Training(const OptimizerSettings& settings, std::vector<float> weights,
-           std::vector<uint64_t> shape = {})
+           const std::vector<uint64_t>& shape = {})
       : learning_rate_(OptionOr(OptionsOf(settings.name), settings.options, "lr")),
         optimizer_(*MakeOptimizer(settings)),
         shape_(shape.empty() ? std::vector<uint64_t>{weights.size()} : shape),
@@ -37,6 +37,7 @@ class Training {
 
   // One update, in strips of `strip` elements.
   void Step(std::span<const float> gradient, size_t strip = kTileElements) {
+    scalars.update = step_;
     scalars.step = ++step_;
     if (scalars.learning_rate == 0) scalars.learning_rate = learning_rate_;
     Reduce(gradient);

@@ -25,7 +25,8 @@ MessageKind KindOf(const MessageHeader& header) {
 // Nothing of a shard's is ever sent to a shard.
 bool IsForShards(MessageKind kind) {
   return kind == MessageKind::kHello || kind == MessageKind::kSeed ||
-         kind == MessageKind::kPush || kind == MessageKind::kPull;
+         kind == MessageKind::kPush || kind == MessageKind::kPull ||
+         kind == MessageKind::kPullAverage;
 }
 
 }  // namespace

@@ -162,6 +162,10 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
       return Heartbeat{.step = message.heartbeat().step(),
                        .bytes = message.heartbeat().bytes(),
                        .waiting = message.heartbeat().waiting()};
+    case v1::MemberMessage::kLossReport:
+      return LossReport{.step = message.loss_report().step(),
+                        .loss = message.loss_report().loss(),
+                        .samples = message.loss_report().samples()};
     case v1::MemberMessage::kLeave:
       return Leave{};
     case v1::MemberMessage::kBarrierEntered:
@@ -229,6 +233,12 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                    v1::EpochCommitted& out = *message.mutable_epoch_committed();
                    out.set_job(committed.job);
                    out.set_epoch(committed.epoch);
+                 },
+                 [&](const LossReport& report) {
+                   v1::LossReport& out = *message.mutable_loss_report();
+                   out.set_step(report.step);
+                   out.set_loss(report.loss);
+                   out.set_samples(report.samples);
                  },
                  [&](const BlockFigures& figures) {
                    v1::BlockFigures& out = *message.mutable_block_figures();
@@ -406,6 +416,13 @@ v1::StatusReply ToProto(const CoordinatorView& view) {
     out.set_learning_rate(job.learning_rate);
     out.set_loss_scale(job.loss_scale);
     out.set_skipped_steps(job.skipped_steps);
+    if (job.loss) out.set_loss(*job.loss);
+    for (const LossPoint& point : job.loss_curve) {
+      v1::LossPoint& written = *out.add_loss_curve();
+      written.set_step(point.step);
+      written.set_learning_rate(point.learning_rate);
+      written.set_loss(point.loss);
+    }
     for (const MemberView& member : job.members) {
       v1::MemberStatus& written = *out.add_members();
       written.set_rank(member.rank);

@@ -51,6 +51,7 @@ class Shard::Impl {
   void On(const ShardCommit& commit);
   void On(const ShardDecision& decision);
   void OnPull(const MessageHeader& header, Block& block);
+  void OnPullAverage(const MessageHeader& header, const Block& block);
   void OnSeed(const ShardMessage& message, Block& block);
   void OnPush(const ShardMessage& message, Block& block);
 
@@ -157,6 +158,8 @@ void Shard::Impl::On(const ShardMessage& message) {
   switch (static_cast<MessageKind>(header.kind)) {
     case MessageKind::kPull:
       return OnPull(header, block);
+    case MessageKind::kPullAverage:
+      return OnPullAverage(header, block);
     case MessageKind::kSeed:
       return OnSeed(message, block);
     case MessageKind::kPush:
@@ -172,6 +175,14 @@ void Shard::Impl::OnPull(const MessageHeader& header, Block& block) {
     return Publish(block, worker, Encode(block));
   }
   block.Remember(worker, header.step);
+}
+
+void Shard::Impl::OnPullAverage(const MessageHeader& header, const Block& block) {
+  const std::optional<Payload> average = stepper_->EncodeAverage(block, epoch_);
+  if (!average) return Refuse(header, RefuseCode::kNoAverage);
+  MessageHeader reply = header;
+  reply.step = block.version();
+  Reply(reply, MessageKind::kAverage, *average);
 }
 
 void Shard::Impl::OnSeed(const ShardMessage& message, Block& block) {

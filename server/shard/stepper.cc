@@ -18,7 +18,11 @@ absl::StatusOr<std::unique_ptr<Stepper>> Stepper::Create(const ShardOptions& opt
 
 Stepper::Stepper(const ShardOptions& options, std::shared_ptr<const TrainingPlan> plan,
                  BufferPool& pool)
-    : tensors_(options.tensors), pass_(options, pool) {
+    : tensors_(options.tensors),
+      fp32_(*options.seed_codec),
+      checksum_(options.checksum),
+      pool_(pool),
+      pass_(options, pool) {
   if (const JobReduction* reduction = plan->job_reduction(); reduction != nullptr) {
     job_memory_.resize(reduction->Memory());
   }
@@ -147,6 +151,7 @@ std::vector<Payload> Stepper::Update(std::span<Block* const> blocks,
       .optimizer = plan.optimizer(tensor),
       .transforms = transforms ? &plan.transforms() : nullptr,
       .scalars = {.step = first.updates() + 1,
+                  .update = plan.settings().UpdateOf(first.version()),
                   .learning_rate = plan.LearningRate(tensor, first.version(), samples),
                   .gradient_scale = clip / loss_scale_,
                   .samples = samples,
@@ -185,6 +190,23 @@ void Stepper::Load(const ShardSnapshot& snapshot) {
     job_memory_ = snapshot.job_memory;
   }
   loss_scale_ = next_loss_scale_ = snapshot.loss_scale;
+}
+
+// A copy: the average may change while it is being sent.
+std::optional<Payload> Stepper::EncodeAverage(const Block& block, uint64_t epoch) {
+  const BlockRange& range = block.spec().range;
+  const auto slots = PlanAt(block.version()).optimizer(range.tensor).slots();
+  const auto slot = std::ranges::find_if(
+      slots, [](const StateSlot& one) { return one.name == "ema" || one.name == "swa"; });
+  if (slot == slots.end()) return std::nullopt;
+  std::span<float> values = block.memory().weights;
+  // Before the first update there is nothing to average; frozen tensors have no state.
+  if (block.updates() > 0) {
+    values = {reinterpret_cast<float*>(block.memory().state[slot - slots.begin()].memory),
+              range.elements};
+  }
+  return Payload{Slice::Of(
+      Gather(EncodeBlock(fp32_, block.Label(epoch), values, checksum_, pool_)))};
 }
 
 Payload Stepper::Encode(const Block& block, uint64_t epoch) {

@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -69,6 +70,9 @@ class Stepper {
   void Save(ShardSnapshot& snapshot) const;
   void Load(const ShardSnapshot& snapshot);
 
+  // The averaged weights of a block (EMA or SWA) in FP32; empty when the job keeps none.
+  std::optional<Payload> EncodeAverage(const Block& block, uint64_t epoch);
+
   // The published view of a block as it is.
   Payload Encode(const Block& block, uint64_t epoch);
 
@@ -92,6 +96,9 @@ class Stepper {
   std::byte* Zeroed(size_t bytes);
 
   const std::vector<TrainedTensor> tensors_;
+  const Codec& fp32_;
+  const Checksum checksum_;
+  BufferPool& pool_;
   StepPass pass_;
   std::deque<Revision> revisions_;          // in order of steps; never empty
   std::map<uint32_t, WholeTensor> wholes_;  // of tensors that were stepped whole

@@ -132,6 +132,18 @@ class ClusterTest(unittest.TestCase):
             time.sleep(0.05)
         self.fail(f"job {name} never appeared")
 
+    def syncline(self, command, *arguments):
+        return subprocess.run([f"{BUILD}/syncline", command, "--coordinator", self.address, *arguments],
+                              capture_output=True, text=True, timeout=20)  # fmt: skip
+
+    def update(self, *arguments):
+        return self.syncline("update", "test", *arguments)
+
+    def status_of(self, name):
+        shown = self.syncline("status", "-o", "json")
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        return next(job for job in json.loads(shown.stdout)["jobs"] if job["name"] == name)
+
     def assert_same_end(self, workers):
         checksums = set()
         for worker in workers:
@@ -153,6 +165,23 @@ class Training(ClusterTest):
         plain = [self.worker(rank, 2, *sgd) for rank in range(2)]
         clipped = [self.worker(rank, 2, *sgd, "--clip", "0.01", job="clip") for rank in range(2)]
         self.assertNotEqual(self.assert_same_end(plain), self.assert_same_end(clipped))
+
+    def test_running_job_takes_new_options_and_refuses_nan(self):
+        flags = ("--steps", "150", "--step-ms", "20")
+        plain = [self.worker(rank, 2, *flags, job="plain") for rank in range(2)]
+        workers = [self.worker(rank, 2, *flags) for rank in range(2)]
+        workers[0].await_line(r"^step 5$")
+        for wrong, message in (("lr=nan", "lr is nan"), ("beta3=0.5", "'beta1'")):
+            refused = self.update("--option", wrong)
+            self.assertEqual(refused.returncode, 2, refused.stdout)
+            self.assertIn(message, refused.stderr)
+        self.assertEqual(self.status_of("test")["learning_rate"], 1e-3)
+        changed = self.update("--option", "lr=0.01", "--schedule", "cosine", "--schedule-option", "total_steps=200")
+        self.assertEqual(changed.returncode, 0, changed.stderr)
+        self.assertRegex(changed.stdout, r"job test: the new options hold from epoch \d+ on")
+        status = self.status_of("test")
+        self.assertTrue(2e-3 < status["learning_rate"] <= 0.01, status)
+        self.assertNotEqual(self.assert_same_end(workers), self.assert_same_end(plain), "nothing changed")
 
     def test_killed_worker_is_dropped_and_the_others_go_on(self):
         workers = [self.worker(rank, 3, "--steps", "150", "--step-ms", "20") for rank in range(3)]
@@ -256,8 +285,7 @@ class BadInput(ClusterTest):
         self.assertRegex(get("/metrics"), r"(?m)^syncline_members 2$")
         self.assertEqual(json.loads(get("/status"))["jobs"][0]["phase"], "running")
         get("/readyz")  # raises unless it answers 200
-        status = subprocess.run([f"{BUILD}/syncline", "status", "--coordinator", self.address],
-                                capture_output=True, text=True, timeout=20)  # fmt: skip
+        status = self.syncline("status")
         self.assertEqual(status.returncode, 0, status.stderr)
         self.assertIn("test", status.stdout)
         self.assert_same_end(workers)

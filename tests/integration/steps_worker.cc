@@ -53,6 +53,7 @@ absl::Status Train(const Flags& flags, Session& session, std::vector<Tensor>& te
       ComputeGradient(tensor, session.rank(), step);
       SYNCLINE_RETURN_IF_ERROR(session.PushPull(tensor.id, tensor.gradient, 32));
     }
+    session.ReportLoss(step, 1.0 / static_cast<double>(1 + step), 32);
     SYNCLINE_RETURN_IF_ERROR(session.WaitAll());
     std::printf("step %llu\n", static_cast<unsigned long long>(step));
     std::fflush(stdout);

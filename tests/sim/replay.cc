@@ -166,6 +166,7 @@ void Replay::Update(uint64_t step) {
           .elements = static_cast<uint32_t>(trained_[tensor].shape.elements())};
       Apply(tensor, whole ? all : block.range,
             {.step = block.updates + 1,
+             .update = plan_->settings().UpdateOf(step),
              .learning_rate = plan_->LearningRate(tensor, step, block.samples),
              .gradient_scale = (is_gradient ? *clip : 1.0f) / loss_scale_,
              .samples = block.samples,

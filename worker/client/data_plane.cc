@@ -114,6 +114,12 @@ void DataPlane::Push(uint32_t tensor, std::span<const float> gradient, uint32_t 
   });
 }
 
+void DataPlane::PullAverage(uint32_t tensor) {
+  loop_->Post([this, tensor](Transport&) {
+    if (exchange_ != nullptr) Run(exchange_->PullAverage(tensor, clock_.Now()));
+  });
+}
+
 void DataPlane::EpochChanged(uint64_t epoch, SeedRole role) {
   loop_->Post([this, epoch, role](Transport&) {
     if (exchange_ != nullptr) Run(exchange_->EpochChanged(epoch, role, clock_.Now()));
@@ -140,6 +146,9 @@ void DataPlane::Run(ExchangeOutputs outputs) {
       events_.on_ready(ready->tensor);
     }
     if (auto* failed = std::get_if<ExchangeFailed>(&output)) Fail(failed->status);
+    if (auto* averaged = std::get_if<ExchangeAveraged>(&output)) {
+      events_.on_averaged(*averaged);
+    }
   }
   if (exchange_ != nullptr) PublishProgress();
 }

@@ -38,6 +38,7 @@ struct DataPlaneOptions {
 struct DataPlaneEvents {
   std::function<void(uint32_t tensor)> on_ready;
   std::function<void(const absl::Status&)> on_failed;
+  std::function<void(ExchangeAveraged)> on_averaged = [](const ExchangeAveraged&) {};
 };
 
 class DataPlane : private Receiver {
@@ -49,6 +50,8 @@ class DataPlane : private Receiver {
   ~DataPlane() override;
 
   void Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples);
+  // See Exchange::PullAverage; answered by on_averaged.
+  void PullAverage(uint32_t tensor);
   void EpochChanged(uint64_t epoch, SeedRole role);
   void Stop();
 

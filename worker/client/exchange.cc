@@ -220,6 +220,9 @@ ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payloa
     case MessageKind::kPublish:
       OnPublish(header, payload, outputs);
       break;
+    case MessageKind::kAverage:
+      OnAverage(header, payload, outputs);
+      break;
     case MessageKind::kRefuse:
       OnRefuse(header, now, outputs);
       break;
@@ -228,6 +231,51 @@ ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payloa
   }
   Pump(blocks_[header.block].shard, now, outputs);
   return outputs;
+}
+
+ExchangeOutputs Exchange::PullAverage(uint32_t tensor, absl::Duration now) {
+  SYNCLINE_CHECK(average_missing_.empty());
+  ExchangeOutputs outputs;
+  const Tensor& asked = tensors_[tensor];
+  average_.assign(asked.weights.size(), 0.0f);
+  for (uint32_t i = 0; i < asked.blocks; ++i) {
+    average_missing_.insert(asked.first_block + i);
+  }
+  SendAveragePulls(now, outputs);
+  if (average_missing_.empty()) {
+    outputs.push_back(ExchangeAveraged{.weights = std::move(average_)});
+  }
+  return outputs;
+}
+
+void Exchange::SendAveragePulls(absl::Duration now, ExchangeOutputs& outputs) {
+  average_due_ =
+      average_missing_.empty() ? absl::InfiniteDuration() : now + options_.retry;
+  for (const uint32_t id : average_missing_) {
+    outputs.push_back(ExchangeSend{
+        .shard = blocks_[id].shard,
+        .header = HeaderFor(id, MessageKind::kPullAverage, blocks_[id].version)});
+  }
+}
+
+void Exchange::OnAverage(const MessageHeader& header, ByteView payload,
+                         ExchangeOutputs& outputs) {
+  const Block& block = blocks_[header.block];
+  if (!average_missing_.contains(header.block)) return;
+  const auto view =
+      ParseBlock(payload, {block.range, header.step, header.epoch}, *options_.seed_codec);
+  if (!view.ok()) return;  // asked for again
+  const auto out =
+      std::span(average_).subspan(block.range.first_element, block.range.elements);
+  for (const TileView& tile : view->tiles) {
+    SYNCLINE_CHECK(
+        view->codec->Decode(tile.bytes, out.subspan(tile.first_element, tile.elements))
+            .ok());
+  }
+  average_missing_.erase(header.block);
+  if (average_missing_.empty()) {
+    outputs.push_back(ExchangeAveraged{.weights = std::move(average_)});
+  }
 }
 
 // The block is no longer queued or unacknowledged.
@@ -308,6 +356,15 @@ void Exchange::OnRefuse(const MessageHeader& header, absl::Duration now,
                         ExchangeOutputs& outputs) {
   Block& block = blocks_[header.block];
   const auto code = static_cast<RefuseCode>(header.code);
+  if (code == RefuseCode::kNoAverage) {
+    if (average_missing_.empty()) return;
+    average_missing_.clear();
+    outputs.push_back(ExchangeAveraged{
+        .status = absl::FailedPreconditionError(
+            "the job keeps no averaged weights; its optimizer has neither ema_decay nor "
+            "swa_start")});
+    return;
+  }
   if (block.phase == Phase::kIdle) return;  // an answer to a repetition
   switch (code) {
     case RefuseCode::kStaleEpoch: {
@@ -374,13 +431,21 @@ ExchangeOutputs Exchange::Tick(absl::Duration now) {
     }
   }
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) Pump(shard, now, outputs);
+  if (average_due_ <= now && !failed_) SendAveragePulls(now, outputs);
   return outputs;
 }
 
 size_t Exchange::MaxPayloadBytes(const MessageHeader& header) const {
-  if (header.kind != static_cast<uint16_t>(MessageKind::kPublish)) return 0;
   if (header.block >= blocks_.size()) return 0;
-  return MaxBlockBytes(*options_.publish_codec, blocks_[header.block].range.elements);
+  const uint32_t elements = blocks_[header.block].range.elements;
+  switch (static_cast<MessageKind>(header.kind)) {
+    case MessageKind::kPublish:
+      return MaxBlockBytes(*options_.publish_codec, elements);
+    case MessageKind::kAverage:
+      return MaxBlockBytes(*options_.seed_codec, elements);
+    default:
+      return 0;
+  }
 }
 
 uint64_t Exchange::step() const {

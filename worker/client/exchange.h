@@ -75,7 +75,13 @@ struct ExchangeReady {
 struct ExchangeFailed {
   absl::Status status;
 };
-using ExchangeOutput = std::variant<ExchangeSend, ExchangeReady, ExchangeFailed>;
+// The averaged weights of a tensor, as they were asked for.
+struct ExchangeAveraged {
+  absl::Status status = {};  // FailedPrecondition when the job keeps none
+  std::vector<float> weights = {};
+};
+using ExchangeOutput =
+    std::variant<ExchangeSend, ExchangeReady, ExchangeFailed, ExchangeAveraged>;
 using ExchangeOutputs = std::vector<ExchangeOutput>;
 
 struct ExchangeStats {
@@ -102,6 +108,10 @@ class Exchange {
   // gradient and weights have equal sizes.
   ExchangeOutputs Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples,
                        absl::Duration now);
+
+  // Asks for the averaged weights of a tensor; ExchangeAveraged follows. REQUIRES: the
+  // last one asked for has come.
+  ExchangeOutputs PullAverage(uint32_t tensor, absl::Duration now);
 
   // A message from a shard. Nothing in it is believed unchecked.
   ExchangeOutputs OnMessage(const MessageHeader& header, ByteView payload,
@@ -174,6 +184,8 @@ class Exchange {
                 ExchangeOutputs& outputs);
   bool Land(const MessageHeader& header, ByteView payload, const Block& block);
   void TakeLossScale(const MessageHeader& header);
+  void SendAveragePulls(absl::Duration now, ExchangeOutputs& outputs);
+  void OnAverage(const MessageHeader& header, ByteView payload, ExchangeOutputs& outputs);
   void ReportIfReady(uint32_t tensor, ExchangeOutputs& outputs);
   void Fail(absl::Status status, ExchangeOutputs& outputs);
   absl::Duration Backoff(const Block& block) const;
@@ -187,6 +199,11 @@ class Exchange {
   std::vector<ShardQueue> shards_;
   uint32_t unheld_ = 0;  // blocks that are queued or sent
   uint64_t epoch_;
+  // The pull of averages under way.
+  std::vector<float> average_;
+  std::set<uint32_t> average_missing_;  // blocks
+  absl::Duration average_due_ = absl::InfiniteDuration();
+
   float loss_scale_ = 1;
   uint64_t loss_scale_version_ = 0;
   bool failed_ = false;

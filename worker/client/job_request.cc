@@ -37,6 +37,17 @@ void FillNamed(const NamedOptions& from, v1::NamedOptions& to) {
   FillOptions(from.values, *to.mutable_options());
 }
 
+// A range test sweeps through absolute learning rates, whatever the job's own is.
+TrainingOptions WithRange(TrainingOptions training,
+                          const SessionOptions::LearningRateRange& range) {
+  training.optimizer.values["lr"] = 1;
+  training.schedule = {.name = "range_test",
+                       .values = {{"first_factor", range.first},
+                                  {"last_factor", range.last},
+                                  {"total_steps", static_cast<double>(range.steps)}}};
+  return training;
+}
+
 void FillTraining(const TrainingOptions& from, v1::TrainingSpec& to) {
   FillNamed(from.optimizer, *to.mutable_optimizer());
   to.set_state(from.state);
@@ -109,7 +120,9 @@ v1::MemberMessage MakeHello(const SessionOptions& options,
   job.set_workers(options.world_size);
   job.set_push_codec(options.push_codec);
   job.set_publish_codec(options.publish_codec);
-  FillTraining(options.training, *job.mutable_training());
+  const auto& range = options.learning_rate_range;
+  FillTraining(range ? WithRange(options.training, *range) : options.training,
+               *job.mutable_training());
   for (const TensorOptions& tensor : tensors) {
     v1::TensorSpec& spec = *job.add_tensors();
     spec.set_name(tensor.name);

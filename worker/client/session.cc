@@ -124,10 +124,15 @@ absl::Status Session::Impl::StartDataPlane() {
       .log = options_.log};
   SYNCLINE_ASSIGN_OR_RETURN(
       auto data_plane,
-      DataPlane::Start(
-          std::move(options), std::move(weights),
-          {.on_ready = [this](uint32_t tensor) { OnReady(tensor); },
-           .on_failed = [this](const absl::Status& status) { Fail(status); }}));
+      DataPlane::Start(std::move(options), std::move(weights),
+                       {.on_ready = [this](uint32_t tensor) { OnReady(tensor); },
+                        .on_failed = [this](const absl::Status& status) { Fail(status); },
+                        .on_averaged =
+                            [this](ExchangeAveraged averaged) {
+                              absl::MutexLock lock(&mutex_);
+                              averaged_ = std::move(averaged);
+                              changed_.SignalAll();
+                            }}));
   absl::MutexLock lock(&mutex_);
   data_plane_ = std::move(data_plane);
   data_plane_->EpochChanged(epoch_, seed_role());  // it may have changed meanwhile
@@ -282,6 +287,28 @@ SessionStats Session::Impl::Stats() {
   return stats;
 }
 
+// One at a time; others wait for their turn.
+absl::Status Session::Impl::PullAverage(TensorId id, std::span<float> out) {
+  absl::MutexLock lock(&mutex_);
+  SYNCLINE_RETURN_IF_ERROR(CheckRunning());
+  if (id >= tensors_.size() || out.size() != tensors_[id].weights.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no tensor number ", id, " of ", out.size(), " elements"));
+  }
+  ++waiters_;
+  while (!IsOver() && average_under_way_) changed_.Wait(&mutex_);
+  average_under_way_ = true;
+  averaged_.reset();
+  if (!IsOver()) data_plane_->PullAverage(id);
+  while (!IsOver() && !averaged_) changed_.Wait(&mutex_);
+  --waiters_;
+  average_under_way_ = false;
+  changed_.SignalAll();
+  if (IsOver()) return CheckRunning();
+  if (averaged_->status.ok()) std::ranges::copy(averaged_->weights, out.begin());
+  return averaged_->status;
+}
+
 // ---- Barrier and goodbye ----
 
 absl::Status Session::Impl::Barrier() {
@@ -347,6 +374,9 @@ absl::Status Session::PushPull(TensorId tensor, std::span<const float> gradient,
 }
 absl::Status Session::Wait(TensorId tensor) { return impl_->Wait(tensor); }
 absl::Status Session::WaitAll() { return impl_->WaitAll(); }
+absl::Status Session::PullAverage(TensorId tensor, std::span<float> out) {
+  return impl_->PullAverage(tensor, out);
+}
 bool Session::IsReady(TensorId tensor) const { return impl_->IsReady(tensor); }
 absl::Status Session::PushPullAndWait(TensorId tensor, std::span<const float> gradient,
                                       uint32_t samples) {
@@ -359,6 +389,9 @@ ContributionKind Session::expects() const { return impl_->expects(); }
 uint32_t Session::rank() const { return impl_->options().rank; }
 uint32_t Session::world_size() const { return impl_->options().world_size; }
 SessionStats Session::Stats() const { return impl_->Stats(); }
+void Session::ReportLoss(uint64_t step, double loss, uint32_t samples) {
+  impl_->ReportLoss(step, loss, samples);
+}
 absl::Status Session::Barrier() { return impl_->Barrier(); }
 absl::Status Session::Leave() { return impl_->Leave(); }
 

@@ -38,6 +38,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -79,6 +80,15 @@ struct SessionOptions {
   TrainingOptions training = {};
   std::string push_codec = "bf16";     // "fp32", "bf16", "fp16": gradients on the wire
   std::string publish_codec = "bf16";  // and "bf16-stochastic": weights on the wire
+
+  // SYNCLINE_LR_RANGE=FIRST:LAST:STEPS, set by `syncline lr-range`: the job sweeps
+  // through these learning rates instead of its own.
+  struct LearningRateRange {
+    double first = 0;
+    double last = 0;
+    uint64_t steps = 0;
+  };
+  std::optional<LearningRateRange> learning_rate_range = std::nullopt;
 
   absl::Duration failure_timeout = kDefaultFailureTimeout;  // SYNCLINE_FAILURE_TIMEOUT
   // How long Start may wait for the other workers.
@@ -156,6 +166,12 @@ class Session {
   absl::Status PushPullAndWait(TensorId tensor, std::span<const float> gradient,
                                uint32_t samples);
 
+  // The averaged weights (EMA or SWA) of a tensor, from the servers: blocks until they
+  // are in `out`, which has the tensor's size. Best when nothing is under way, so that
+  // all tensors are averages of the same steps. FailedPrecondition when the job's
+  // optimizer keeps none (options ema_decay, swa_start).
+  absl::Status PullAverage(TensorId tensor, std::span<float> out);
+
   // The number of the step that this worker computes now: the lowest version of its
   // tensors.
   uint64_t step() const;
@@ -166,6 +182,11 @@ class Session {
   uint32_t rank() const;
   uint32_t world_size() const;
   SessionStats Stats() const;
+
+  // Tells the coordinator the loss of a step of this worker, the mean over `samples`
+  // samples: for `syncline status`, metrics and learning-rate range tests.
+  // Returns at once; a loss that is not finite is not shown.
+  void ReportLoss(uint64_t step, double loss, uint32_t samples);
 
   // Blocks until every member of the epoch is in a barrier. Members that die meanwhile
   // are not waited for.

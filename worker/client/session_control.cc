@@ -78,6 +78,19 @@ v1::MemberMessage Session::Impl::Beat() {
   return message;
 }
 
+void Session::Impl::ReportLoss(uint64_t step, double loss, uint32_t samples) {
+  v1::MemberMessage message;
+  v1::LossReport& report = *message.mutable_loss_report();
+  report.set_step(step);
+  report.set_loss(loss);
+  report.set_samples(samples);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!CheckRunning().ok()) return;
+  }
+  stream_->Send(message);
+}
+
 void Session::Impl::BeatUntilOver() {
   while (true) {
     {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -37,7 +38,11 @@ class Session::Impl {
                         uint32_t samples) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Wait(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status WaitAll() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status PullAverage(TensorId tensor, std::span<float> out)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   bool IsReady(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ReportLoss(uint64_t step, double loss, uint32_t samples)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Barrier() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Leave() ABSL_LOCKS_EXCLUDED(mutex_);
   uint64_t step() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -108,6 +113,8 @@ class Session::Impl {
   int waiters_ ABSL_GUARDED_BY(mutex_) = 0;  // user threads blocked on other members
   absl::Time last_beat_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
   absl::Duration longest_silence_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
+  bool average_under_way_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<ExchangeAveraged> averaged_ ABSL_GUARDED_BY(mutex_);  // its answer
   uint64_t barriers_entered_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t barriers_released_ ABSL_GUARDED_BY(mutex_) = 0;
 };

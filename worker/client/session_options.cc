@@ -2,9 +2,11 @@
 #include <cstdlib>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "comm/base/limits.h"
 #include "comm/base/status.h"
 #include "worker/client/session.h"
@@ -36,6 +38,20 @@ absl::Status ReadNumber(const Variables& variables, uint32_t& value) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<SessionOptions::LearningRateRange> ParseRange(const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, ':');
+  SessionOptions::LearningRateRange range;
+  if (parts.size() == 3 && absl::SimpleAtod(parts[0], &range.first) &&
+      absl::SimpleAtod(parts[1], &range.last) &&
+      absl::SimpleAtoi(parts[2], &range.steps) && range.first > 0 &&
+      range.last > range.first && range.steps > 0) {
+    return range;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("environment variable SYNCLINE_LR_RANGE=", text,
+                   " is no FIRST:LAST:STEPS such as 1e-6:1:200"));
+}
+
 }  // namespace
 
 absl::StatusOr<SessionOptions> SessionOptions::FromEnv() {
@@ -54,6 +70,11 @@ absl::StatusOr<SessionOptions> SessionOptions::FromEnv() {
     return absl::InvalidArgumentError(
         absl::StrCat("environment variable SYNCLINE_FAILURE_TIMEOUT=", timeout,
                      " is no duration such as 10s or 500ms"));
+  }
+  std::string range;
+  ReadText("SYNCLINE_LR_RANGE", range);
+  if (!range.empty()) {
+    SYNCLINE_ASSIGN_OR_RETURN(options.learning_rate_range, ParseRange(range));
   }
   return options;
 }

@@ -3,8 +3,9 @@
 // or, as an oracle for them, torch's optimizer in this process (local_exchange.h).
 //
 //   while (exchange.step() < total_steps) {
-//     model.TrainStep(batch, exchange);  // WaitForWeights in forward, PushGradient in
-//     backward exchange.EndStep();
+//     // WaitForWeights in the forward pass, PushGradient in the backward pass
+//     model.TrainStep(batch, exchange);
+//     exchange.EndStep({loss, samples});
 //   }
 #pragma once
 
@@ -31,6 +32,12 @@ struct Traffic {
   int64_t bytes_pulled = 0;
 };
 
+// The mean loss of a step over so many samples.
+struct StepResult {
+  double loss = 0;
+  int64_t samples = 0;
+};
+
 // Parameters are named by their index in the model, front layers first. Used by one
 // thread.
 class Exchange {
@@ -51,7 +58,7 @@ class Exchange {
                                     int64_t samples) = 0;
 
   // After the backward pass: the step is complete.
-  virtual absl::Status EndStep() = 0;
+  virtual absl::Status EndStep(const StepResult& result) = 0;
 
   virtual Traffic traffic() const = 0;
 };

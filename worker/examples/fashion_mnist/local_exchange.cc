@@ -24,7 +24,7 @@ class LocalExchange final : public Exchange {
     return absl::OkStatus();
   }
 
-  absl::Status EndStep() override {
+  absl::Status EndStep(const StepResult& /*result*/) override {
     optimizer_->step();
     ++step_;
     return absl::OkStatus();

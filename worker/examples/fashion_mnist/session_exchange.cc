@@ -48,7 +48,9 @@ absl::Status SessionExchange::PushGradient(size_t parameter,
                             static_cast<uint32_t>(samples));
 }
 
-absl::Status SessionExchange::EndStep() {
+absl::Status SessionExchange::EndStep(const StepResult& result) {
+  session_->ReportLoss(static_cast<uint64_t>(step_), result.loss,
+                       static_cast<uint32_t>(result.samples));
   // The session counts the step when its last weights have landed, which the next forward
   // pass waits for, layer by layer. The next batch is prepared meanwhile.
   step_ = std::max(step_ + 1, static_cast<int64_t>(session_->step()));

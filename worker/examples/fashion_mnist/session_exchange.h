@@ -32,7 +32,7 @@ class SessionExchange final : public Exchange {
   absl::Status WaitForWeights(size_t parameter) override;
   absl::Status PushGradient(size_t parameter, std::span<const float> gradient,
                             int64_t samples) override;
-  absl::Status EndStep() override;
+  absl::Status EndStep(const StepResult& result) override;
   Traffic traffic() const override;
 
  private:

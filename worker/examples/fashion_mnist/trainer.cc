@@ -57,7 +57,8 @@ class Loop {
     SYNCLINE_ASSIGN_OR_RETURN(
         const BatchResult result,
         parts_.model.TrainStep(parts_.dataset.train, batch, parts_.exchange));
-    SYNCLINE_RETURN_IF_ERROR(parts_.exchange.EndStep());
+    SYNCLINE_RETURN_IF_ERROR(
+        parts_.exchange.EndStep({.loss = result.loss, .samples = samples}));
     loss_.Add(result.loss);
     accuracy_.Add(static_cast<double>(result.correct) / samples);
     samples_ += samples;

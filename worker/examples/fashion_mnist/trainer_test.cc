@@ -45,7 +45,7 @@ class Recorder final : public Exchange {
     gradients[parameter].assign(gradient.begin(), gradient.end());
     return absl::OkStatus();
   }
-  absl::Status EndStep() override { return absl::OkStatus(); }
+  absl::Status EndStep(const StepResult& /*result*/) override { return absl::OkStatus(); }
   Traffic traffic() const override { return {}; }
 
   absl::Status wait_status;

@@ -1,0 +1,33 @@
+// `syncline update`: other options for a running job.
+//
+//   syncline update resnet --option lr=1e-4 --schedule cosine
+//     --schedule-option total_steps=1000
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "CLI/App.hpp"
+#include "absl/status/statusor.h"
+#include "cli/command.h"
+#include "comm/base/options.h"
+#include "comm/rpc/tls.h"
+
+namespace syncline {
+
+struct JobChange {
+  std::string job = {};
+  OptionValues optimizer = {};  // new values; others stay
+  std::optional<NamedOptions> schedule = std::nullopt;
+};
+
+// The epoch whose first step is the first one with the new values. Fails as the
+// coordinator does, which then changes nothing; Failure::kUnreachable when it does not
+// answer.
+absl::StatusOr<uint64_t> UpdateRunningJob(const std::string& coordinator,
+                                          const TlsOptions& tls, const JobChange& change);
+
+void AddUpdate(CLI::App& app, Command* selected);
+
+}  // namespace syncline

@@ -1,0 +1,196 @@
+// What makes an update: several pushes, sums on arrival, loss scales, kinds of
+// contributions, tensors that step whole, frozen tensors, new settings on the way.
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/shard/shard_test_util.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::Not;
+
+constexpr uint32_t kElements = 100;
+
+const OptimizerSettings kPlainSgd = {.name = "sgd", .options = {{"lr", 0.5}}};
+
+void Begin(ShardRig& rig, uint32_t workers) {
+  std::vector<ShardMember> members;
+  for (uint32_t rank = 0; rank < workers; ++rank) members.push_back(rig.Member(rank));
+  rig.Commit(1, members);
+  rig.Seed(0, SomeValues(kElements, 1));
+}
+
+// A push whose gradient is `value` everywhere.
+ShardOutputs PushAll(ShardRig& rig, uint32_t rank, uint64_t step, float value,
+                     uint32_t samples) {
+  return rig.shard().Apply(
+      rig.PushMessage(rank, 0, step, {std::vector<float>(kElements, value), samples}));
+}
+
+void ExpectMoved(const ShardRig& rig, float distance) {
+  const std::vector<float> before = SomeValues(kElements, 1);
+  for (size_t i = 0; i < before.size(); ++i) {
+    ASSERT_NEAR(rig.Weights(0)[i], before[i] - distance, 1e-6) << i;
+  }
+}
+
+TEST(ShardAccumulation, UpdatesOnceForSeveralPushesWithTheMeanOfAllSamples) {
+  ShardRig rig({.training = {.optimizer = kPlainSgd, .accumulate_steps = 2}});
+  Begin(rig, 2);
+  PushAll(rig, 0, 0, 1.0f, 1);
+  EXPECT_THAT(Lines(PushAll(rig, 1, 0, 2.0f, 2)),
+              ElementsAre("ack r1 b0 s0", "applied b0 s0 by r0 r1", "unchanged r0 b0 v1",
+                          "unchanged r1 b0 v1"));
+  ExpectMoved(rig, 0);
+  PushAll(rig, 0, 1, 3.0f, 3);
+  EXPECT_THAT(Lines(PushAll(rig, 1, 1, 4.0f, 4)), Contains("publish r0 b0 v2"));
+  ExpectMoved(rig, 0.5f * (1 + 4 + 9 + 16) / 10);
+  PushAll(rig, 0, 2, 1.0f, 1);  // the next update begins from nothing
+  PushAll(rig, 1, 2, 1.0f, 1);
+  PushAll(rig, 0, 3, 1.0f, 1);
+  PushAll(rig, 1, 3, 1.0f, 1);
+  ExpectMoved(rig, 0.5f * 3 + 0.5f * 1);
+}
+
+TEST(ShardAccumulation, AJoinerGetsTheWeightsBetweenTwoPushes) {
+  ShardRig rig({.training = {.optimizer = kPlainSgd, .accumulate_steps = 2}});
+  Begin(rig, 1);
+  PushAll(rig, 0, 0, 1.0f, 1);
+  rig.Commit(2, {rig.Member(0), rig.Member(1, 1)});
+  EXPECT_THAT(Lines(rig.Pull(1, 0, 1)), ElementsAre("publish r1 b0 v1"));
+}
+
+TEST(ShardArrival, KeepsOneSumInsteadOfAllContributions) {
+  ShardRig held({.training = {.optimizer = kPlainSgd}});
+  ShardRig added(
+      {.training = {.optimizer = kPlainSgd, .aggregation = Aggregation::kArrival}});
+  for (ShardRig* rig : {&held, &added}) Begin(*rig, 3);
+  const size_t before = added.shard().resident_bytes();
+  PushAll(added, 2, 0, 4.0f, 1);
+  PushAll(added, 0, 0, 1.0f, 2);
+  EXPECT_EQ(added.shard().resident_bytes(), before);
+  EXPECT_THAT(Lines(PushAll(added, 2, 0, 4.0f, 1)), ElementsAre("ack r2 b0 s0"))
+      << "a repetition";
+  EXPECT_THAT(Lines(PushAll(added, 1, 0, 2.0f, 1)),
+              Contains("applied b0 s0 by r0 r1 r2"));
+  ExpectMoved(added, 0.5f * (2 + 2 + 4) / 4);
+  const size_t empty = held.shard().resident_bytes();
+  PushAll(held, 2, 0, 4.0f, 1);
+  EXPECT_GT(held.shard().resident_bytes(), empty);
+}
+
+TEST(ShardArrival, ARankCountsOnceThoughItsProcessWasReplaced) {
+  ShardRig rig(
+      {.training = {.optimizer = kPlainSgd, .aggregation = Aggregation::kArrival}});
+  Begin(rig, 2);
+  PushAll(rig, 1, 0, 2.0f, 1);
+  ShardMember again = rig.Member(1);
+  again.incarnation = 99;
+  rig.Commit(2, {rig.Member(0), again});
+  ShardMessage push = rig.PushMessage(1, 0, 0, {std::vector<float>(kElements, 7.0f), 1});
+  push.header.incarnation = 99;
+  EXPECT_THAT(Lines(rig.shard().Apply(push)), ElementsAre("ack r1 b0 s0"));
+  const ShardOutputs outputs = PushAll(rig, 0, 0, 1.0f, 1);
+  EXPECT_THAT(Lines(outputs), Contains("applied b0 s0 by r0 r1"));
+  ExpectMoved(rig, 0.5f * 1.5f);
+}
+
+float LossScaleOf(const ShardOutputs& outputs) {
+  return std::bit_cast<float>(std::get<ShardReply>(outputs.back()).header.samples);
+}
+
+TEST(ShardLossScale, UnscalesWithTheScaleOfTheStepAndPublishesThatOfTheNext) {
+  ShardRig rig({.training = {.optimizer = kPlainSgd,
+                             .loss_scaling = {"torch", {{"init_scale", 8}}}}});
+  Begin(rig, 1);
+  EXPECT_EQ(LossScaleOf(rig.Pull(0, 0, 0)), 8);
+  PushAll(rig, 0, 0, 8.0f, 1);
+  const ShardOutputs outputs = rig.shard().Apply(ShardDecision{.loss_scale = 16});
+  EXPECT_EQ(LossScaleOf(outputs), 16);
+  ExpectMoved(rig, 0.5f);
+  PushAll(rig, 0, 1, 16.0f, 1);
+  rig.shard().Apply(ShardDecision{.step = 1, .loss_scale = 16});
+  ExpectMoved(rig, 1.0f);
+}
+
+TEST(ShardLossScale, AStepThatIsNotFiniteChangesNothing) {
+  ShardRig rig({.training = {.optimizer = {.name = "adamw"}, .loss_scaling = {"torch"}}});
+  Begin(rig, 1);
+  const ShardSnapshot before = *rig.shard().Save();
+  const ShardOutputs figures =
+      PushAll(rig, 0, 0, std::numeric_limits<float>::infinity(), 1);
+  EXPECT_FALSE(std::isfinite(std::get<ShardFigures>(figures.back()).figures[0]));
+  EXPECT_THAT(
+      Lines(rig.shard().Apply(ShardDecision{.verdict = ShardDecision::Verdict::kSkip})),
+      ElementsAre("applied b0 s0 skipped", "unchanged r0 b0 v1"));
+  const ShardSnapshot after = *rig.shard().Save();
+  EXPECT_EQ(after.blocks.at(0).weights, before.blocks.at(0).weights);
+  EXPECT_EQ(after.blocks.at(0).state, before.blocks.at(0).state);
+  EXPECT_EQ(after.blocks.at(0).updates, 0u);
+}
+
+TEST(ShardWhole, BlocksOfATensorStepTogetherWhenTheOptimizerLooksAtAllOfIt) {
+  ShardRig rig(
+      {.training = {.optimizer = {.name = "lamb"}}, .tensors = {kBlockElements + 10}});
+  rig.Commit(1, {rig.Member(0)});
+  rig.Seed(0, SomeValues(kBlockElements, 1));
+  rig.Seed(1, SomeValues(10, 2));
+  EXPECT_THAT(Lines(rig.Push(0, 1, 0)), ElementsAre("ack r0 b1 s0"));
+  EXPECT_THAT(Lines(rig.Push(0, 0, 0)),
+              ElementsAre("ack r0 b0 s0", "applied b0 s0 by r0", "publish r0 b0 v1",
+                          "applied b1 s0 by r0", "publish r0 b1 v1"));
+}
+
+TEST(ShardSettings, ChangeAtTheStepThatTheCommitNames) {
+  ShardRig rig({.training = {.optimizer = kPlainSgd}});
+  Begin(rig, 1);
+  ShardCommit commit{.epoch = 2, .members = {rig.Member(0)}};
+  commit.training = TrainingSettings{.optimizer = kPlainSgd};
+  commit.training->optimizer.options["lr"] = 2.0;
+  commit.training_from = 1;
+  rig.shard().Apply(commit);
+  PushAll(rig, 0, 0, 1.0f, 1);
+  ExpectMoved(rig, 0.5f);
+  PushAll(rig, 0, 1, 1.0f, 1);
+  ExpectMoved(rig, 0.5f + 2.0f);
+}
+
+TEST(ShardSettings, TheScheduleFollowsTheUpdates) {
+  ShardRig rig({.training = {.optimizer = kPlainSgd,
+                             .schedule = {"step", {{"step_size", 1}, {"gamma", 0.5}}}}});
+  Begin(rig, 1);
+  for (uint64_t step = 0; step < 3; ++step) PushAll(rig, 0, step, 1.0f, 1);
+  ExpectMoved(rig, 0.5f + 0.25f + 0.125f);
+}
+
+TEST(ShardFrozen, TensorsAreSeededOnceAndNeverStep) {
+  BufferPool pool(1 << 20);
+  const CodecRegistry codecs = CodecRegistry::Builtin();
+  ShardOptions options;
+  options.push_codec = options.publish_codec = options.seed_codec =
+      *codecs.Find(CodecId::kFp32);
+  const uint64_t elements = 4;
+  options.tensors = {{.shape = TensorShape({&elements, 1}), .group = {.frozen = true}}};
+  const BlockRange range = {.tensor = 0, .first_element = 0, .elements = 4};
+  const auto shard = *Shard::Create(options, {{0, range}}, pool);
+  shard->Apply(ShardCommit{1, {{0, 0, 0, 0}}});
+  const auto tell = [&](MessageKind kind, float value) {
+    MessageHeader header;
+    header.epoch = 1;
+    header.samples = 1;
+    header.kind = static_cast<uint16_t>(kind);
+    std::vector<float> values(4, value);
+    return shard->Apply(ShardMessage{
+        header, Slice::Of(Gather(EncodeBlock(*options.push_codec, {range, 0, 1}, values,
+                                             Checksum::kHeaderOnly, pool)))});
+  };
+  tell(MessageKind::kSeed, 1);
+  tell(MessageKind::kSeed, 2);
+  EXPECT_THAT(shard->block_weights(0), ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(Lines(tell(MessageKind::kPush, 3)), ElementsAre("refuse r0 wrong step"));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -3,6 +3,8 @@
 #include <memory>
 
 #include "absl/status/status.h"
+#include "cli/bench_aggregate.h"
+#include "cli/bench_optimizer.h"
 #include "cli/bench_pushpull.h"
 #include "comm/base/failure.h"
 
@@ -15,10 +17,13 @@ void AddBench(CLI::App& app, Command* selected) {
     if (!bench->get_subcommands().empty()) return;
     *selected = [] {
       return WithFailure(
-          absl::InvalidArgumentError("bench needs the name of a measurement: pushpull"),
+          absl::InvalidArgumentError(
+              "bench needs the name of a measurement: aggregate, optimizer or pushpull"),
           Failure::kUsage);
     };
   });
+  AddBenchAggregate(*bench, selected);
+  AddBenchOptimizer(*bench, selected);
   AddBenchPushPull(*bench, selected);
 }
 

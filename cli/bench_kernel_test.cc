@@ -25,7 +25,7 @@ struct Ran {
   std::string err = {};
 };
 
-Ran Run(std::vector<const char*> arguments) {
+Ran RunBench(std::vector<const char*> arguments) {
   arguments.insert(arguments.begin(), {"syncline", "bench"});
   testing::internal::CaptureStdout();
   testing::internal::CaptureStderr();
@@ -38,7 +38,7 @@ Ran Run(std::vector<const char*> arguments) {
 
 Json Report(std::vector<const char*> arguments) {
   arguments.insert(arguments.end(), {"--warmup=1", "--rounds=2", "--json"});
-  const Ran ran = Run(std::move(arguments));
+  const Ran ran = RunBench(std::move(arguments));
   EXPECT_EQ(ran.code, kExitDone) << ran.err;
   return Json::parse(ran.out, nullptr, false);
 }
@@ -79,20 +79,20 @@ TEST(BenchOptimizer, RunsAndChecksEveryOptimizer) {
 }
 
 TEST(BenchOptimizer, RefusesWhatItDoesNotKnow) {
-  const Ran unknown = Run({"optimizer", "--name", "adamv"});
+  const Ran unknown = RunBench({"optimizer", "--name", "adamv"});
   EXPECT_EQ(unknown.code, kExitUsage);
   EXPECT_THAT(unknown.err, HasSubstr("did you mean 'adamw'?"));
-  EXPECT_EQ(Run({"optimizer", "--option", "beta3=1"}).code, kExitUsage);
-  EXPECT_EQ(Run({"optimizer", "--option", "beta1"}).code, kExitUsage);
-  EXPECT_EQ(Run({"optimizer", "--state", "int4"}).code, kExitUsage);
-  EXPECT_EQ(Run({"optimizer", "--out", "fp8"}).code, kExitUsage);
-  EXPECT_EQ(Run({"optimizer", "--params", "0"}).code, kExitUsage);
-  EXPECT_EQ(Run({"optimizer", "--threads", "0"}).code, kExitUsage);
-  EXPECT_EQ(Run({"optimizer", "--rounds", "0"}).code, kExitUsage);
+  EXPECT_EQ(RunBench({"optimizer", "--option", "beta3=1"}).code, kExitUsage);
+  EXPECT_EQ(RunBench({"optimizer", "--option", "beta1"}).code, kExitUsage);
+  EXPECT_EQ(RunBench({"optimizer", "--state", "int4"}).code, kExitUsage);
+  EXPECT_EQ(RunBench({"optimizer", "--out", "fp8"}).code, kExitUsage);
+  EXPECT_EQ(RunBench({"optimizer", "--params", "0"}).code, kExitUsage);
+  EXPECT_EQ(RunBench({"optimizer", "--threads", "0"}).code, kExitUsage);
+  EXPECT_EQ(RunBench({"optimizer", "--rounds", "0"}).code, kExitUsage);
 }
 
 TEST(BenchOptimizer, SaysHowMuchMemoryIsMissing) {
-  const Ran ran = Run({"optimizer", "--params", "1000000000000"});
+  const Ran ran = RunBench({"optimizer", "--params", "1000000000000"});
   EXPECT_EQ(ran.code, kExitFatal);
   EXPECT_THAT(ran.err, HasSubstr("choose fewer --params"));
 }
@@ -116,8 +116,8 @@ TEST(BenchAggregate, StepsWholeTensorsAndJobWideFiguresToo) {
 }
 
 TEST(BenchAggregate, RefusesUnknownWiresAndNobodyAtWork) {
-  EXPECT_EQ(Run({"aggregate", "--dtype", "bf61"}).code, kExitUsage);
-  EXPECT_EQ(Run({"aggregate", "--workers", "0"}).code, kExitUsage);
+  EXPECT_EQ(RunBench({"aggregate", "--dtype", "bf61"}).code, kExitUsage);
+  EXPECT_EQ(RunBench({"aggregate", "--workers", "0"}).code, kExitUsage);
 }
 
 // ---- The checks themselves ----

@@ -55,6 +55,17 @@ std::string ServerTable(const Json& servers) {
   return table;
 }
 
+// What changes from step to step; scaling and skipping only where there is some.
+std::string NumericLine(const Json& job) {
+  std::string line =
+      absl::StrFormat("  learning rate %g", job.value("learning_rate", 0.0));
+  const double loss_scale = job.value("loss_scale", 1.0);
+  if (loss_scale != 1) absl::StrAppendFormat(&line, ", loss scale %g", loss_scale);
+  const uint64_t skipped = job.value("skipped_steps", uint64_t{0});
+  if (skipped > 0) absl::StrAppendFormat(&line, ", %d steps skipped", skipped);
+  return line + "\n";
+}
+
 std::string JobTable(const Json& job) {
   const Json members = job.value("members", Json::array());
   std::string table = absl::StrFormat(
@@ -65,6 +76,7 @@ std::string JobTable(const Json& job) {
   if (!job.value("reason", "").empty()) {
     absl::StrAppendFormat(&table, "  %s\n", job.value("reason", ""));
   }
+  table += NumericLine(job);
   if (members.empty()) return table;
   absl::StrAppendFormat(&table, "%-6s  %-24s  %6s  %10s  %9s  %8s  %s\n", "RANK", "NAME",
                         "LIFE", "BYTES", "HEARTBEAT", "STEP", "STATE");

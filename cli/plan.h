@@ -1,0 +1,42 @@
+// `syncline plan`: what a job would take, before anything runs.
+//
+//   syncline plan memory job.yaml --servers 4 --threads 2
+//   syncline plan memory --params 7e9 --optimizer adamw --state int8
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "CLI/App.hpp"
+#include "absl/status/statusor.h"
+#include "cli/command.h"
+#include "server/coordinator/job_spec.h"
+#include "server/shard/memory_plan.h"
+
+namespace syncline {
+
+struct ClusterSize {
+  uint32_t servers = 1;
+  uint32_t threads = 1;  // engine threads of each: its shards
+};
+
+// The memory of a job on servers, placed as the coordinator places it.
+struct JobMemory {
+  JobSpec spec = {};
+  ClusterSize cluster = {};
+  MemoryPlan plan = {};
+
+  MemoryUse Server(uint32_t server) const;  // all its shards together
+};
+
+// InvalidArgument as ValidateJob, or when the cluster is out of range.
+absl::StatusOr<JobMemory> PlanJobMemory(const JobSpec& spec, const ClusterSize& cluster);
+
+// For people: the largest tensors, the servers, the job.
+std::string MemoryAsTable(const JobMemory& memory);
+// All tensors, servers and shards, in bytes.
+std::string MemoryAsJson(const JobMemory& memory);
+
+void AddPlan(CLI::App& app, Command* selected);
+
+}  // namespace syncline

@@ -1,0 +1,113 @@
+#include "cli/update.h"
+
+#include <iostream>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cli/exit_codes.h"
+#include "cli/flags.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+#include "comm/rpc/channel.h"
+#include "comm/rpc/status.h"
+#include "proto/coordinator.grpc.pb.h"
+
+namespace syncline {
+namespace {
+
+constexpr absl::Duration kTimeout = absl::Seconds(10);
+
+struct UpdateOptions {
+  std::string job;
+  std::vector<std::string> options;
+  std::string schedule;
+  std::vector<std::string> schedule_options;
+  std::string coordinator = "127.0.0.1:7070";
+  TlsOptions tls;
+};
+
+absl::Status Usage(const std::string& message) {
+  return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
+}
+
+template <typename Field>
+void Write(const OptionValues& values, Field& field) {
+  for (const auto& [name, value] : values) {
+    v1::Option& option = *field.Add();
+    option.set_name(name);
+    option.set_value(value);
+  }
+}
+
+absl::StatusOr<JobChange> ChangeOf(const UpdateOptions& options) {
+  if (options.job.empty()) return Usage("update needs the name of a running job");
+  if (options.options.empty() && options.schedule.empty()) {
+    return Usage("nothing to change: give --option lr=1e-4 or --schedule cosine");
+  }
+  if (options.schedule.empty() && !options.schedule_options.empty()) {
+    return Usage("--schedule-option needs --schedule: a schedule is replaced as a whole");
+  }
+  JobChange change = {.job = options.job};
+  SYNCLINE_ASSIGN_OR_RETURN(change.optimizer, ParseOptions(options.options));
+  if (options.schedule.empty()) return change;
+  NamedOptions& schedule = change.schedule.emplace();
+  schedule.name = options.schedule;
+  SYNCLINE_ASSIGN_OR_RETURN(schedule.values, ParseOptions(options.schedule_options));
+  return change;
+}
+
+absl::StatusOr<int> Update(const UpdateOptions& options) {
+  SYNCLINE_ASSIGN_OR_RETURN(const JobChange change, ChangeOf(options));
+  SYNCLINE_ASSIGN_OR_RETURN(const uint64_t epoch,
+                            UpdateRunningJob(options.coordinator, options.tls, change));
+  std::cout << "job " << change.job << ": the new options hold from epoch " << epoch
+            << " on\n";
+  return kExitDone;
+}
+
+}  // namespace
+
+absl::StatusOr<uint64_t> UpdateRunningJob(const std::string& coordinator,
+                                          const TlsOptions& tls,
+                                          const JobChange& change) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto channel,
+                            CreateChannel(coordinator, tls, RpcTimeouts::Default()));
+  SYNCLINE_RETURN_IF_ERROR(WaitUntilConnected(*channel, coordinator, kTimeout));
+  v1::UpdateJobRequest request;
+  request.set_job(change.job);
+  Write(change.optimizer, *request.mutable_optimizer());
+  if (change.schedule) {
+    request.mutable_schedule()->set_name(change.schedule->name);
+    Write(change.schedule->values, *request.mutable_schedule()->mutable_options());
+  }
+  const auto stub = v1::Coordinator::NewStub(channel);
+  grpc::ClientContext context;
+  SetDeadline(context, kTimeout);
+  v1::UpdateJobReply reply;
+  const grpc::Status answered = stub->UpdateJob(&context, request, &reply);
+  SYNCLINE_RETURN_IF_ERROR(FromGrpcStatus(answered));
+  return reply.epoch();
+}
+
+void AddUpdate(CLI::App& app, Command* selected) {
+  auto options = std::make_shared<UpdateOptions>();
+  CLI::App* update = app.add_subcommand("update", "Change options of a running job");
+  update->add_option("job", options->job, "Name of the job");
+  // One value for each flag: the job's name may follow.
+  update
+      ->add_option("--option", options->options,
+                   "NAME=NUMBER of the optimizer, such as lr=1e-4; may be repeated")
+      ->allow_extra_args(false);
+  update->add_option("--schedule", options->schedule, "In place of the job's schedule");
+  update
+      ->add_option("--schedule-option", options->schedule_options,
+                   "NAME=NUMBER of the new schedule; may be repeated")
+      ->allow_extra_args(false);
+  update->add_option("--coordinator", options->coordinator, "HOST:PORT to ask")
+      ->capture_default_str();
+  AddTlsFlags(*update, &options->tls);
+  update->callback([=] { *selected = [options] { return Update(*options); }; });
+}
+
+}  // namespace syncline

@@ -1,0 +1,132 @@
+#include "cli/update.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "cli/app.h"
+#include "cli/exit_codes.h"
+#include "comm/rpc/server.h"
+#include "comm/rpc/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/coordinator.grpc.pb.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Remembers what it was asked for.
+class FakeCoordinator final : public v1::Coordinator::Service {
+ public:
+  grpc::Status UpdateJob(grpc::ServerContext*, const v1::UpdateJobRequest* request,
+                         v1::UpdateJobReply* reply) override {
+    absl::MutexLock lock(&mutex_);
+    request_ = *request;
+    reply->set_epoch(7);
+    return ToGrpcStatus(answer_);
+  }
+
+  void Answer(absl::Status answer) {
+    absl::MutexLock lock(&mutex_);
+    answer_ = std::move(answer);
+  }
+  v1::UpdateJobRequest request() {
+    absl::MutexLock lock(&mutex_);
+    return request_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  absl::Status answer_ ABSL_GUARDED_BY(mutex_);
+  v1::UpdateJobRequest request_ ABSL_GUARDED_BY(mutex_);
+};
+
+class UpdateCommand : public testing::Test {
+ protected:
+  void SetUp() override {
+    ServerOptions options;
+    options.listen = "127.0.0.1:0";
+    options.services = {&coordinator_};
+    auto running = StartServer(options);
+    ASSERT_TRUE(running.ok()) << running.status();
+    running_ = *std::move(running);
+  }
+
+  int Run(std::vector<const char*> arguments) {
+    arguments.insert(arguments.begin(),
+                     {"syncline", "update", "--coordinator", running_.address.c_str()});
+    testing::internal::CaptureStdout();
+    testing::internal::CaptureStderr();
+    const AddCommand commands[] = {AddUpdate};
+    const int code = RunApp(arguments, commands);
+    out_ = testing::internal::GetCapturedStdout();
+    err_ = testing::internal::GetCapturedStderr();
+    return code;
+  }
+
+  FakeCoordinator coordinator_;
+  RunningServer running_;
+  std::string out_;
+  std::string err_;
+};
+
+TEST_F(UpdateCommand, SendsNewValuesAndSaysFromWhenTheyHold) {
+  ASSERT_EQ(Run({"--option", "lr=1e-4", "resnet", "--option", "beta1=0.8"}), 0) << err_;
+  EXPECT_EQ(out_, "job resnet: the new options hold from epoch 7 on\n");
+  const v1::UpdateJobRequest request = coordinator_.request();
+  EXPECT_EQ(request.job(), "resnet");
+  ASSERT_EQ(request.optimizer_size(), 2);
+  EXPECT_EQ(request.optimizer(0).name(), "beta1");
+  EXPECT_EQ(request.optimizer(0).value(), 0.8);
+  EXPECT_EQ(request.optimizer(1).name(), "lr");
+  EXPECT_EQ(request.optimizer(1).value(), 1e-4);
+  EXPECT_FALSE(request.has_schedule());
+}
+
+TEST_F(UpdateCommand, SendsASchedule) {
+  ASSERT_EQ(Run({"resnet", "--schedule", "cosine", "--schedule-option",
+                 "total_steps=1000", "--schedule-option", "warmup_steps=5"}),
+            0)
+      << err_;
+  const v1::UpdateJobRequest request = coordinator_.request();
+  EXPECT_EQ(request.optimizer_size(), 0);
+  EXPECT_EQ(request.schedule().name(), "cosine");
+  ASSERT_EQ(request.schedule().options_size(), 2);
+  EXPECT_EQ(request.schedule().options(0).name(), "total_steps");
+  EXPECT_EQ(request.schedule().options(0).value(), 1000);
+}
+
+TEST_F(UpdateCommand, LeavesItToTheCoordinatorToRefuseNan) {
+  coordinator_.Answer(absl::InvalidArgumentError("lr is nan"));
+  EXPECT_EQ(Run({"resnet", "--option", "lr=nan"}), kExitUsage);
+  EXPECT_EQ(err_, "syncline: error: lr is nan\n");
+  EXPECT_TRUE(std::isnan(coordinator_.request().optimizer(0).value()));
+}
+
+TEST_F(UpdateCommand, EndsWithTheCodeOfTheAnswer) {
+  coordinator_.Answer(absl::NotFoundError("no job 'resnet' is running"));
+  EXPECT_EQ(Run({"resnet", "--option", "lr=1"}), kExitFatal);
+  EXPECT_THAT(err_, HasSubstr("no job 'resnet'"));
+  EXPECT_EQ(out_, "");
+}
+
+TEST_F(UpdateCommand, AsksNobodyWhenItIsAskedWrong) {
+  coordinator_.Answer(absl::InternalError("was asked"));
+  EXPECT_EQ(Run({"--option", "lr=1"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("name of a running job"));
+  EXPECT_EQ(Run({"resnet"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("nothing to change"));
+  EXPECT_EQ(Run({"resnet", "--option", "lr"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("'lr' is no option"));
+  EXPECT_EQ(Run({"resnet", "--option", "lr=1", "--schedule-option", "gamma=1"}),
+            kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("needs --schedule"));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -19,6 +19,8 @@ struct ContributionPlan {
   uint64_t hessian_every = 0;  // at multiples of it; 0: never
   uint64_t momentum_from = 0;  // from this update on; 0: never
 
+  bool operator==(const ContributionPlan&) const = default;
+
   ContributionKind KindAt(uint64_t update) const {
     if (hessian_every != 0 && update % hessian_every == 0) {
       return ContributionKind::kHessian;

@@ -1,7 +1,6 @@
 #include "server/coordinator/job.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +15,6 @@ namespace {
 
 constexpr absl::Duration kSayWaitingEvery = absl::Seconds(1);
 constexpr size_t kMissingRanksShown = 8;
-constexpr size_t kMaxLossPoints = 10000;
 
 absl::Status Refused(const std::string& what) {
   return WithFailure(absl::FailedPreconditionError(what), Failure::kJobRefused);
@@ -294,16 +292,6 @@ void Job::OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now) 
   worker.beat = beat;
 }
 
-// Reports that make no sense are not the job's end.
-void Job::OnLoss(const LossReport& report) {
-  if (!std::isfinite(report.loss) || report.samples == 0) return;
-  Loss& loss = losses_[report.step];
-  loss.sum += report.loss * report.samples;
-  loss.samples += report.samples;
-  const size_t kept = spec_.training.schedule.name == "range_test" ? kMaxLossPoints : 1;
-  while (losses_.size() > kept) losses_.erase(losses_.begin());
-}
-
 void Job::OnLeave(uint32_t rank, CoordinatorOutputs& outputs) {
   outputs.push_back(CloseMember{workers_.at(rank).connection, absl::OkStatus()});
   Forget(rank, absl::StrCat(Named(rank), " left"));
@@ -461,46 +449,6 @@ void Job::End(const std::string& reason, CoordinatorOutputs& outputs) {
   reason_ = reason;
   ToServers(DropJob{id_, reason}, outputs);
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' is over: ", reason)});
-}
-
-JobView Job::View(absl::Duration now) const {
-  JobView view{.job = id_,
-               .name = spec_.name,
-               .reason = reason_,
-               .expected_workers = spec_.workers};
-  view.phase = failed_                     ? "failed"
-               : phase_ == Phase::kOver    ? "over"
-               : change_.has_value()       ? "changing"
-               : phase_ == Phase::kRunning ? "running"
-                                           : "waiting";
-  if (const auto epoch = counters_.epochs.find(spec_.name);
-      epoch != counters_.epochs.end()) {
-    view.epoch = epoch->second;
-  }
-  for (const TensorSpec& tensor : spec_.tensors) view.parameters += tensor.elements();
-  bool first = true;
-  for (const auto& [rank, worker] : workers_) {
-    view.step = first ? worker.beat.step : std::min(view.step, worker.beat.step);
-    first = false;
-    view.members.push_back({.rank = rank,
-                            .incarnation = worker.incarnation,
-                            .name = worker.name,
-                            .step = worker.beat.step,
-                            .bytes = worker.beat.bytes,
-                            .waiting = worker.beat.waiting,
-                            .heartbeat_age = now - worker.heard_at});
-  }
-  view.learning_rate = plan_->JobLearningRate(view.step);
-  view.loss_scale = decisions_.loss_scale();
-  view.skipped_steps = decisions_.skipped();
-  for (const auto& [step, loss] : losses_) {
-    view.loss = loss.sum / loss.samples;
-    view.loss_curve.push_back({.step = step,
-                               .learning_rate = plan_->JobLearningRate(step),
-                               .loss = *view.loss});
-  }
-  if (spec_.training.schedule.name != "range_test") view.loss_curve.clear();
-  return view;
 }
 
 }  // namespace syncline

@@ -88,6 +88,11 @@ absl::StatusOr<std::unique_ptr<const TrainingPlan>> TrainingPlan::Create(
     auto own = MakeOptimizer(settings.optimizer, group);
     if (!own.ok()) return OfTensor(i, own.status());
     if (optimizer == nullptr) optimizer = *std::move(own);
+    if (optimizer->contributions() != plan->job_->contributions()) {
+      return OfTensor(i, absl::InvalidArgumentError(
+                             "a parameter group cannot change what all workers push "
+                             "(hessian_interval, freeze_step, var_freeze_step)"));
+    }
     plan->optimizers_.push_back(optimizer);
     plan->learning_rates_.push_back(
         OptionOr(specs, Merge(settings.optimizer.options, group.options), "lr") *

@@ -36,6 +36,13 @@ std::string Refusal(const TrainingSettings& settings) {
   return Refusal(ValidateTraining(settings));
 }
 
+TEST(TrainingPlan, AGroupCannotChangeWhatAllWorkersPush) {
+  const std::vector<TrainedTensor> tensors = {
+      Tensor({8}, {.options = {{"hessian_interval", 3}}})};
+  const auto plan = TrainingPlan::Create({.optimizer = {.name = "sophia"}}, tensors);
+  EXPECT_THAT(Refusal(plan.status()), HasSubstr("hessian_interval"));
+}
+
 // ---- What shards wait for ----
 
 TEST(TrainingPlan, WaitsForDecisionsOnlyWhereSomethingAsksForThem) {

@@ -10,15 +10,16 @@ namespace syncline {
 namespace {
 
 constexpr uint32_t kWorkers = 2;
-constexpr uint64_t kStepsOfAPhase = 4;
+constexpr uint64_t kStepsOfAPhase = 3;
 
 struct Case {
   std::string name;
   TrainingSettings training;
 };
+void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
 const std::vector<std::vector<uint64_t>> kShapes = {{300, 4000},  // two blocks
-                                                    {2 * kBlockElements + 5},
+                                                    {kBlockElements + 5},
                                                     {64, 3, 3, 3},
                                                     {7}};
 

@@ -118,6 +118,9 @@ absl::StatusOr<ShardSnapshot> Shard::Impl::Save() const {
     snapshot.blocks[id] = block.Save();
   }
   stepper_->Save(snapshot);
+  // What was loaded with blocks of other shards is theirs, and out of date by now.
+  std::erase_if(snapshot.factors,
+                [this](const auto& entry) { return !tensors_.contains(entry.first); });
   return snapshot;
 }
 

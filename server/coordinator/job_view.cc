@@ -1,0 +1,64 @@
+// What a job shows of itself, and the losses that its workers report for that.
+#include <algorithm>
+#include <cmath>
+
+#include "server/coordinator/job.h"
+
+namespace syncline {
+namespace {
+
+constexpr size_t kMaxLossPoints = 10000;
+
+}  // namespace
+
+// Reports that make no sense are not the job's end.
+void Job::OnLoss(const LossReport& report) {
+  if (!std::isfinite(report.loss) || report.samples == 0) return;
+  Loss& loss = losses_[report.step];
+  loss.sum += report.loss * report.samples;
+  loss.samples += report.samples;
+  const size_t kept = spec_.training.schedule.name == "range_test" ? kMaxLossPoints : 1;
+  while (losses_.size() > kept) losses_.erase(losses_.begin());
+}
+
+JobView Job::View(absl::Duration now) const {
+  JobView view{.job = id_,
+               .name = spec_.name,
+               .reason = reason_,
+               .expected_workers = spec_.workers};
+  view.phase = failed_                     ? "failed"
+               : phase_ == Phase::kOver    ? "over"
+               : change_.has_value()       ? "changing"
+               : phase_ == Phase::kRunning ? "running"
+                                           : "waiting";
+  if (const auto epoch = counters_.epochs.find(spec_.name);
+      epoch != counters_.epochs.end()) {
+    view.epoch = epoch->second;
+  }
+  for (const TensorSpec& tensor : spec_.tensors) view.parameters += tensor.elements();
+  bool first = true;
+  for (const auto& [rank, worker] : workers_) {
+    view.step = first ? worker.beat.step : std::min(view.step, worker.beat.step);
+    first = false;
+    view.members.push_back({.rank = rank,
+                            .incarnation = worker.incarnation,
+                            .name = worker.name,
+                            .step = worker.beat.step,
+                            .bytes = worker.beat.bytes,
+                            .waiting = worker.beat.waiting,
+                            .heartbeat_age = now - worker.heard_at});
+  }
+  view.learning_rate = plan_->JobLearningRate(view.step);
+  view.loss_scale = decisions_.loss_scale();
+  view.skipped_steps = decisions_.skipped();
+  for (const auto& [step, loss] : losses_) {
+    view.loss = loss.sum / loss.samples;
+    view.loss_curve.push_back({.step = step,
+                               .learning_rate = plan_->JobLearningRate(step),
+                               .loss = *view.loss});
+  }
+  if (spec_.training.schedule.name != "range_test") view.loss_curve.clear();
+  return view;
+}
+
+}  // namespace syncline

@@ -79,7 +79,7 @@ TEST(BenchOptimizer, RunsAndChecksEveryOptimizer) {
 }
 
 TEST(BenchOptimizer, RefusesWhatItDoesNotKnow) {
-  const Ran unknown = RunBench({"optimizer", "--name", "adamv"});
+  const Ran unknown = RunBench({"optimizer", "--name", "adamwx"});
   EXPECT_EQ(unknown.code, kExitUsage);
   EXPECT_THAT(unknown.err, HasSubstr("did you mean 'adamw'?"));
   EXPECT_EQ(RunBench({"optimizer", "--option", "beta3=1"}).code, kExitUsage);

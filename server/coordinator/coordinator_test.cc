@@ -351,6 +351,34 @@ TEST_F(CoordinatorTest, BadNewOptionsAreRefusedAndTheOldOnesStay) {
   EXPECT_EQ(Last<PrepareEpoch>(1)->epoch, Last<CommitEpoch>(1)->epoch) << "no new epoch";
 }
 
+TEST_F(CoordinatorTest, ShowsTheMeanLossOfTheLatestStepThatWasReported) {
+  Begin();
+  EXPECT_FALSE(coordinator_->View(now_).jobs.at(0).loss.has_value());
+  Say(10, LossReport{.step = 4, .loss = 1.0, .samples = 1});
+  Say(11, LossReport{.step = 4, .loss = 2.0, .samples = 3});
+  Say(11, LossReport{.step = 4, .loss = kInfinity, .samples = 3});
+  Say(11, LossReport{.step = 3, .loss = 9.0, .samples = 3});
+  const JobView view = coordinator_->View(now_).jobs.at(0);
+  EXPECT_EQ(view.loss, 1.75);
+  EXPECT_TRUE(view.loss_curve.empty()) << "only range tests keep all of it";
+}
+
+TEST_F(CoordinatorTest, KeepsTheLossesOfARangeTestWithTheirLearningRates) {
+  AttachServer(1);
+  JobSpec job = TwoTensors(1);
+  job.training.optimizer.options = {{"lr", 1}};
+  job.training.schedule = {
+      "range_test", {{"first_factor", 1e-4}, {"last_factor", 1}, {"total_steps", 4}}};
+  Say(10, WorkerHello{.job = job, .name = "x"});
+  for (uint64_t step = 0; step < 5; ++step) {
+    Say(10, LossReport{.step = step, .loss = 5.0 - static_cast<double>(step)});
+  }
+  const auto curve = coordinator_->View(now_).jobs.at(0).loss_curve;
+  ASSERT_EQ(curve.size(), 5u);
+  EXPECT_NEAR(curve[2].learning_rate, 1e-2, 1e-12);
+  EXPECT_EQ(curve[2].loss, 3.0);
+}
+
 TEST_F(CoordinatorTest, CountersGoOnAfterARestart) {
   Begin();
   auto again = NewCoordinator();

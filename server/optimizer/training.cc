@@ -58,11 +58,18 @@ absl::Status CheckChange(const TrainingSettings& settings, const TrainingSetting
                          std::span<const TrainedTensor> tensors) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto before, TrainingPlan::Create(settings, tensors));
   SYNCLINE_ASSIGN_OR_RETURN(const auto after, TrainingPlan::Create(next, tensors));
+  const absl::Status needs_a_new_job = absl::InvalidArgumentError(
+      "the new options need other optimizer state or another placement than the job has; "
+      "begin a new job");
+  if (settings.NeedsAccumulator() != next.NeedsAccumulator() ||
+      before->NeedsDecision() != after->NeedsDecision()) {
+    return needs_a_new_job;
+  }
   for (uint32_t tensor = 0; tensor < tensors.size(); ++tensor) {
     if (!SameState(before->optimizer(tensor), after->optimizer(tensor)) ||
-        before->state_type(tensor) != after->state_type(tensor)) {
-      return absl::InvalidArgumentError(
-          "the new options need other optimizer state than the job has; begin a new job");
+        before->state_type(tensor) != after->state_type(tensor) ||
+        before->NeedsWholeTensor(tensor) != after->NeedsWholeTensor(tensor)) {
+      return needs_a_new_job;
     }
   }
   return absl::OkStatus();

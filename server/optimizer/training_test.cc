@@ -171,8 +171,21 @@ TEST(CheckChange, AllowsNewNumbers) {
   TrainingSettings next = settings;
   next.optimizer.options = {{"lr", 1e-4}, {"beta1", 0.8}, {"weight_decay", 0}};
   next.schedule = {"cosine", {{"total_steps", 1000}}};
-  next.gradient = {{"clip_global_norm", 1}};
   EXPECT_EQ(CheckChange(settings, next, tensors), absl::OkStatus());
+}
+
+TEST(CheckChange, RefusesWhatNeedsAnotherPlacementOrDecisions) {
+  const std::vector<TrainedTensor> tensors = {Tensor({4})};
+  const TrainingSettings by_block = {
+      .optimizer = {.name = "lamb", .options = {{"weight_decay", 0}}}};
+  TrainingSettings whole = by_block;
+  whole.optimizer.options["weight_decay"] = 0.01;
+  EXPECT_THAT(Refusal(CheckChange(by_block, whole, tensors)), HasSubstr("placement"));
+  TrainingSettings clipped;
+  clipped.gradient = {{"clip_global_norm", 1}};
+  EXPECT_THAT(Refusal(CheckChange({}, clipped, tensors)), HasSubstr("new job"));
+  EXPECT_THAT(Refusal(CheckChange({}, {.accumulate_steps = 4}, tensors)),
+              HasSubstr("new job"));
 }
 
 TEST(CheckChange, RefusesWhatNeedsOtherState) {

@@ -9,7 +9,6 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
-using ::testing::Not;
 
 constexpr uint32_t kElements = 100;
 
@@ -163,6 +162,40 @@ TEST(ShardSettings, TheScheduleFollowsTheUpdates) {
   Begin(rig, 1);
   for (uint64_t step = 0; step < 3; ++step) PushAll(rig, 0, step, 1.0f, 1);
   ExpectMoved(rig, 0.5f + 0.25f + 0.125f);
+}
+
+TEST(ShardAverages, ArePulledInFp32WithoutTouchingTheWeights) {
+  ShardRig rig(
+      {.training = {
+           .optimizer = {.name = "sgd", .options = {{"lr", 0.5}, {"ema_decay", 0.75}}}}});
+  Begin(rig, 1);
+  const auto pull = [&] {
+    const ShardOutputs outputs = rig.shard().Apply(
+        ShardMessage{rig.Header(MessageKind::kPullAverage, 0, 0, 0), {}});
+    const auto& reply = std::get<ShardReply>(outputs.at(0));
+    EXPECT_EQ(reply.header.kind, static_cast<uint16_t>(MessageKind::kAverage));
+    const Buffer payload = Gather(reply.payload);
+    const auto view = ParseBlock(payload.view(), {rig.range(0), reply.header.step, 1},
+                                 rig.codec("fp32"));
+    std::vector<float> values(kElements);
+    EXPECT_TRUE(view.ok() && rig.codec("fp32").Decode(view->tiles[0].bytes, values).ok());
+    return values;
+  };
+  EXPECT_EQ(pull(), SomeValues(kElements, 1)) << "nothing to average yet";
+  PushAll(rig, 0, 0, 1.0f, 1);
+  const std::vector<float> average = pull();
+  for (size_t i = 0; i < kElements; ++i) {
+    EXPECT_NEAR(average[i], SomeValues(kElements, 1)[i] - 0.25f * 0.5f, 1e-6);
+  }
+  ExpectMoved(rig, 0.5f);
+}
+
+TEST(ShardAverages, OfAJobThatKeepsNoneAreRefused) {
+  ShardRig rig({.training = {.optimizer = kPlainSgd}});
+  Begin(rig, 1);
+  EXPECT_THAT(Lines(rig.shard().Apply(
+                  ShardMessage{rig.Header(MessageKind::kPullAverage, 0, 0, 0), {}})),
+              ElementsAre("refuse r0 no average"));
 }
 
 TEST(ShardFrozen, TensorsAreSeededOnceAndNeverStep) {

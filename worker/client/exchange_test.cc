@@ -6,6 +6,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
+#include <limits>
 #include <vector>
 
 namespace syncline {
@@ -44,6 +46,7 @@ class ExchangeTest : public ::testing::Test {
     std::vector<ExchangeSend> sends;
     std::vector<uint32_t> ready;
     std::vector<absl::Status> failures;
+    std::vector<ExchangeAveraged> averages;
 
     std::vector<std::pair<MessageKind, uint32_t>> Messages() const {
       std::vector<std::pair<MessageKind, uint32_t>> messages;
@@ -64,6 +67,8 @@ class ExchangeTest : public ::testing::Test {
         seen.ready.push_back(ready->tensor);
       if (auto* failed = std::get_if<ExchangeFailed>(&output))
         seen.failures.push_back(failed->status);
+      if (auto* averaged = std::get_if<ExchangeAveraged>(&output))
+        seen.averages.push_back(std::move(*averaged));
     }
     return seen;
   }
@@ -100,6 +105,22 @@ class ExchangeTest : public ::testing::Test {
         Gather(EncodeBlock(*options_.publish_codec, {range, version, 3}, values,
                            Checksum::kHeaderAndPayload, pool_));
     return Answer(From(MessageKind::kPublish, block, version), payload.view());
+  }
+
+  // The version before, without a payload.
+  Seen PublishUnchanged(uint32_t block, uint64_t version, float loss_scale = 1) {
+    MessageHeader header = From(MessageKind::kPublish, block, version);
+    header.flags = kFlagUnchanged;
+    header.samples = std::bit_cast<uint32_t>(loss_scale);
+    return Answer(header);
+  }
+
+  Seen SendAverage(uint32_t block, float value) {
+    std::vector<float> values(block == 0 ? 4 : 2, value);
+    const BlockRange range{block, 0, static_cast<uint32_t>(values.size())};
+    const Buffer payload = Gather(EncodeBlock(*options_.seed_codec, {range, 7, 3}, values,
+                                              Checksum::kHeaderAndPayload, pool_));
+    return Answer(From(MessageKind::kAverage, block, 7), payload.view());
   }
 
   // Both tensors hold version 0 and may be pushed.
@@ -283,6 +304,81 @@ TEST_F(ExchangeTest, LateJoinerBeginsAtItsFirstStep) {
   EXPECT_THAT(Publish(0, 40, 1.0f).ready, ElementsAre(0u));
   const Seen pushed = See(exchange_->Push(0, gradient_, 1, now_));
   EXPECT_EQ(pushed.sends[0].header.step, 40u);
+}
+
+TEST_F(ExchangeTest, AnUnchangedVersionKeepsTheWeightsAndEndsTheStep) {
+  ReachStepZero();
+  See(exchange_->Push(0, gradient_, 1, now_));
+  See(exchange_->SendDone(0));
+  EXPECT_THAT(PublishUnchanged(0, 2).ready, IsEmpty()) << "a version was missed";
+  EXPECT_THAT(PublishUnchanged(0, 1).ready, ElementsAre(0u));
+  EXPECT_THAT(first_, ElementsAre(1, 1, 1, 1));
+}
+
+TEST_F(ExchangeTest, AJoinerIsNotContentWithAnUnchangedVersion) {
+  See(exchange_->Start(now_));
+  EXPECT_THAT(PublishUnchanged(0, 1).ready, IsEmpty());
+}
+
+TEST_F(ExchangeTest, KnowsTheLossScaleOfTheLatestVersion) {
+  ReachStepZero();
+  EXPECT_EQ(exchange_->loss_scale(), 1);
+  See(exchange_->Push(0, gradient_, 1, now_));
+  See(exchange_->Push(1, std::span<const float>(gradient_).first(2), 1, now_));
+  PublishUnchanged(0, 1, 512);
+  EXPECT_EQ(exchange_->loss_scale(), 512);
+  PublishUnchanged(1, 1, std::numeric_limits<float>::quiet_NaN());
+  EXPECT_EQ(exchange_->loss_scale(), 512) << "nonsense is not believed";
+}
+
+TEST_F(ExchangeTest, AFrozenTensorIsReceivedOnceAndDoesNotHoldTheStep) {
+  ExchangeOptions options;
+  options.first_step = 5;
+  options.frozen = {true, false};
+  Make(options);
+  const Seen start = See(exchange_->Start(now_));
+  EXPECT_EQ(start.sends[0].header.step, 0u);
+  EXPECT_EQ(start.sends[1].header.step, 5u);
+  EXPECT_THAT(Publish(0, 0, 1.0f).ready, ElementsAre(0u));
+  Publish(1, 5, 1.0f);
+  EXPECT_EQ(exchange_->step(), 5u);
+}
+
+TEST_F(ExchangeTest, RepetitionsAreNoProgress) {
+  ReachStepZero();
+  See(exchange_->Push(0, gradient_, 1, now_));
+  const uint64_t before = exchange_->stats().progress_bytes;
+  for (int i = 0; i < 3; ++i) {
+    now_ += 2 * kRetry;
+    EXPECT_FALSE(See(exchange_->Tick(now_)).sends.empty());
+  }
+  EXPECT_EQ(exchange_->stats().progress_bytes, before);
+  Answer(From(MessageKind::kAck, 0, 0));
+  EXPECT_GT(exchange_->stats().progress_bytes, before);
+}
+
+TEST_F(ExchangeTest, AveragesAreAskedForUntilTheyCome) {
+  ReachStepZero();
+  EXPECT_THAT(See(exchange_->PullAverage(0, now_)).Messages(),
+              ElementsAre(std::pair{MessageKind::kPullAverage, 0u}));
+  now_ += 2 * kRetry;
+  EXPECT_THAT(See(exchange_->Tick(now_)).Messages(),
+              ElementsAre(std::pair{MessageKind::kPullAverage, 0u}));
+  const Seen seen = SendAverage(0, 0.25f);
+  ASSERT_EQ(seen.averages.size(), 1u);
+  EXPECT_TRUE(seen.averages[0].status.ok());
+  EXPECT_THAT(seen.averages[0].weights, ElementsAre(0.25f, 0.25f, 0.25f, 0.25f));
+  EXPECT_THAT(first_, ElementsAre(1, 1, 1, 1)) << "the weights are not touched";
+  EXPECT_THAT(SendAverage(0, 0.5f).averages, IsEmpty()) << "a repetition";
+}
+
+TEST_F(ExchangeTest, AJobWithoutAveragesSaysSo) {
+  ReachStepZero();
+  See(exchange_->PullAverage(0, now_));
+  const Seen seen = Refuse(RefuseCode::kNoAverage, 0, 0);
+  ASSERT_EQ(seen.averages.size(), 1u);
+  EXPECT_EQ(seen.averages[0].status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(seen.failures, IsEmpty());
 }
 
 TEST_F(ExchangeTest, LandsNothingThatNobodyAskedFor) {

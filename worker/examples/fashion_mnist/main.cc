@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
+#include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "worker/examples/fashion_mnist/flags.h"
 #include "worker/examples/fashion_mnist/local_exchange.h"
@@ -126,6 +127,8 @@ absl::Status Summarize(const SummarizeFlags& flags) {
                            : WriteTextFile(flags.out, SummaryJson(runs));
 }
 
+constexpr int kExitRetryable = 138;
+
 // By default glibc gives large blocks back to the kernel when they are freed, and takes
 // the page faults again at the next step: a third of the time of a backward pass.
 void KeepFreedMemory() {
@@ -146,7 +149,8 @@ int Run(int argc, char** argv) {
   if (status.ok()) return 0;
   std::fprintf(stderr, "fashion_mnist: error: %s\n",
                std::string(status.message()).c_str());
-  return 1;
+  // Job controllers start a retryable failure again (docs/errors.md).
+  return FailureOf(status) == Failure::kRetryable ? kExitRetryable : 1;
 }
 
 }  // namespace

@@ -47,6 +47,8 @@ Failure FailureOfExit(int wait_status) {
       return Failure::kUnreachable;
     case kExitVersionMismatch:
       return Failure::kVersionMismatch;
+    case kExitJobRefused:
+      return Failure::kJobRefused;
     case kExitRetryable:
       return Failure::kRetryable;
     default:

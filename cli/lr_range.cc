@@ -46,8 +46,9 @@ absl::StatusOr<std::vector<LossAtRate>> FetchCurve(const std::string& coordinato
                                                    const RunOptions& run) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::string text,
                             FetchStatusJson(coordinator, run.tls, kStatusTimeout));
+  const nlohmann::json status = nlohmann::json::parse(text);
   std::vector<LossAtRate> curve;
-  for (const nlohmann::json& job : nlohmann::json::parse(text)["jobs"]) {
+  for (const nlohmann::json& job : status["jobs"]) {
     if (job["name"] != run.job) continue;
     for (const nlohmann::json& point : job["loss_curve"]) {
       curve.push_back({point["learning_rate"], point["loss"]});

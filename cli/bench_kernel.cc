@@ -1,8 +1,5 @@
 #include "cli/bench_kernel.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 #include <unistd.h>
 
 #include <algorithm>
@@ -57,22 +54,6 @@ absl::Status CheckFlags(const KernelBenchOptions& options) {
 size_t CopyBytes(const KernelBenchOptions& options) {
   return std::clamp<size_t>(options.elements_per_thread() * 16, kLeastCopyBytes,
                             kMostCopyBytes);
-}
-
-// A copy that writes around the caches, so that it moves no more than it reads and
-// writes. libc's memcpy decides by the CPU whether it does so; where it does not, each
-// written line is read first, and a third of the bandwidth would not be counted.
-void StreamCopy(MutableByteView to, ByteView from) {
-#if defined(__x86_64__)
-  const auto* source = reinterpret_cast<const __m128i*>(from.data());
-  auto* target = reinterpret_cast<__m128i*>(to.data());
-  for (size_t i = 0; i < from.size() / sizeof(__m128i); ++i) {
-    _mm_stream_si128(target + i, _mm_load_si128(source + i));
-  }
-  _mm_sfence();
-#else
-  std::memcpy(to.data(), from.data(), from.size());
-#endif
 }
 
 // Two buffers far larger than the caches, with their pages in place.

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "comm/base/buffer.h"
+
 namespace syncline {
 
 struct MachineInfo {
@@ -21,5 +23,11 @@ MachineInfo MeasureMachine();
 
 // The same without the measurement: at once, and copy_gbs is 0.
 MachineInfo DescribeMachine();
+
+// A copy that writes around the caches, so that it moves no more than it reads and
+// writes. libc's memcpy decides by the CPU whether it does so; where it does not, each
+// written line is read first, and a third of the bandwidth would not be counted.
+// REQUIRES: both of one size, a multiple of 16 bytes, at addresses that are too.
+void StreamCopy(MutableByteView to, ByteView from);
 
 }  // namespace syncline

@@ -88,6 +88,16 @@ absl::StatusOr<OptionValues> ParseOptions(std::span<const std::string> assignmen
   return values;
 }
 
+OptionValues WithoutDefaults(std::span<const OptionSpec> specs,
+                             const OptionValues& values) {
+  OptionValues changed = values;
+  std::erase_if(changed, [specs](const auto& entry) {
+    const OptionSpec* spec = FindSpec(specs, entry.first);
+    return spec != nullptr && spec->standard == entry.second;
+  });
+  return changed;
+}
+
 OptionValues Merge(const OptionValues& values, const OptionValues& changes) {
   OptionValues merged = changes;
   merged.insert(values.begin(), values.end());

@@ -58,6 +58,10 @@ double OptionOr(std::span<const OptionSpec> specs, const OptionValues& values,
 // not.
 absl::StatusOr<OptionValues> ParseOptions(std::span<const std::string> assignments);
 
+// `values` without those that are the defaults anyway: equal settings become equal maps.
+OptionValues WithoutDefaults(std::span<const OptionSpec> specs,
+                             const OptionValues& values);
+
 // `values` with those of `changes` in place of equal names.
 OptionValues Merge(const OptionValues& values, const OptionValues& changes);
 

@@ -67,6 +67,11 @@ TEST(Options, AreParsedFromAssignments) {
   }
 }
 
+TEST(Options, ThatAreTheDefaultsAnywayCanBeLeftOut) {
+  EXPECT_EQ(WithoutDefaults(kSpecs, {{"lr", 1e-3}, {"beta1", 0.5}, {"nesterov", 0}}),
+            (OptionValues{{"beta1", 0.5}}));
+}
+
 TEST(Options, MergePrefersTheChange) {
   EXPECT_EQ(Merge({{"a", 1}, {"b", 2}}, {{"b", 3}, {"c", 4}}),
             (OptionValues{{"a", 1}, {"b", 3}, {"c", 4}}));

@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/base/buffer.h"
+#include "comm/base/status.h"
 
 namespace syncline {
 
@@ -33,6 +34,12 @@ struct EncodeContext {
   uint64_t step = 0;
   uint32_t tensor = 0;
   uint64_t first_element = 0;  // position of values[0] in the tensor
+};
+
+// An encoding and its weight in a sum.
+struct WeightedBytes {
+  ByteView bytes = {};
+  float weight = 1;
 };
 
 class Codec {
@@ -58,6 +65,20 @@ class Codec {
   // accumulator.size() values, and then the accumulator is untouched.
   virtual absl::Status DecodeAdd(ByteView bytes, float weight,
                                  std::span<float> accumulator) const = 0;
+
+  // The same bits as DecodeAdd of all parts, one after another, in fewer passes over the
+  // accumulator where a codec can. Same checks, of all parts before anything is added.
+  virtual absl::Status DecodeAddAll(std::span<const WeightedBytes> parts,
+                                    std::span<float> accumulator) const {
+    for (const WeightedBytes& part : parts) {
+      SYNCLINE_RETURN_IF_ERROR(
+          Validate(part.bytes, static_cast<uint32_t>(accumulator.size())));
+    }
+    for (const WeightedBytes& part : parts) {
+      SYNCLINE_RETURN_IF_ERROR(DecodeAdd(part.bytes, part.weight, accumulator));
+    }
+    return absl::OkStatus();
+  }
 
   // out[i] = decode(bytes)[i]; same checks.
   virtual absl::Status Decode(ByteView bytes, std::span<float> out) const = 0;

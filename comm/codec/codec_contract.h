@@ -123,6 +123,40 @@ TEST_P(CodecContract, DecodeAddEqualsTheScalarLoopBitForBit) {
   }
 }
 
+TEST_P(CodecContract, DecodeAddAllGivesTheBitsOfOneAfterAnother) {
+  for (const uint32_t n : {0u, 1u, 7u, 64u, 65u, 1000u}) {
+    for (size_t count = 0; count <= 17; ++count) {
+      std::vector<std::vector<std::byte>> encodings;
+      std::vector<WeightedBytes> parts;
+      for (size_t k = 0; k < count; ++k) {
+        std::vector<float> values = Values(n);
+        for (float& value : values) value *= 1.0f / static_cast<float>(k + 1);
+        encodings.push_back(Encode(values));
+      }
+      std::vector<float> want(n, 0.7f);
+      for (size_t k = 0; k < count; ++k) {
+        const float weight = 0.3f * static_cast<float>(k) - 1;
+        parts.push_back({encodings[k], weight});
+        ASSERT_TRUE(codec_->DecodeAdd(encodings[k], weight, want).ok());
+      }
+      std::vector<float> got(n, 0.7f);
+      ASSERT_TRUE(codec_->DecodeAddAll(parts, got).ok());
+      ExpectSameBits(got, want);
+    }
+  }
+}
+
+TEST_P(CodecContract, DecodeAddAllAddsNothingWhenOnePartIsMalformed) {
+  std::vector<float> values = Values(64);
+  const std::vector<std::byte> bytes = Encode(values);
+  const ByteView all(bytes);
+  const std::vector<WeightedBytes> parts = {{all, 1}, {all, 1}, {all.first(3), 1}};
+  std::vector<float> accumulator(64, 3.5f);
+  EXPECT_EQ(codec_->DecodeAddAll(parts, accumulator).code(),
+            absl::StatusCode::kInvalidArgument);
+  ExpectSameBits(accumulator, std::vector<float>(64, 3.5f));
+}
+
 TEST_P(CodecContract, WritesNothingBeyondWhatItReturns) {
   for (const uint32_t n : {0u, 1u, 31u, 64u, 65u}) {
     std::vector<float> values = Values(n);

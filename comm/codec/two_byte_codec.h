@@ -21,6 +21,7 @@
 #include "comm/base/status.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/dense.h"
+#include "comm/codec/dense_sum.h"
 #include "comm/codec/wire_values.h"
 
 namespace syncline {
@@ -51,6 +52,21 @@ class TwoByteCodec final : public Codec {
         CheckDenseLength(bytes, accumulator.size(), kBytesPerElement));
     Kernel<AddScaled>::Run(accumulator.size(), bytes.data(), weight, accumulator.data());
     return absl::OkStatus();
+  }
+
+  absl::Status DecodeAddAll(std::span<const WeightedBytes> parts,
+                            std::span<float> accumulator) const override {
+    for (const WeightedBytes& part : parts) {
+      SYNCLINE_RETURN_IF_ERROR(
+          CheckDenseLength(part.bytes, accumulator.size(), kBytesPerElement));
+    }
+    DenseSum<TwoByteCodec>::Add(parts, accumulator);
+    return absl::OkStatus();
+  }
+
+  // For DenseSum.
+  [[gnu::always_inline]] static float Read(const std::byte* bytes, size_t i) {
+    return Format::Widen(AsU16s(bytes)[i]);
   }
 
   absl::Status Decode(ByteView bytes, std::span<float> out) const override {

@@ -54,6 +54,20 @@ absl::Status ValidateTraining(const TrainingSettings& settings) {
   return absl::OkStatus();
 }
 
+TrainingSettings Canonical(const TrainingSettings& settings) {
+  TrainingSettings canonical = settings;
+  canonical.optimizer.options =
+      WithoutDefaults(OptionsOf(settings.optimizer.name), settings.optimizer.options);
+  canonical.schedule.values = WithoutDefaults(ScheduleOptionsOf(settings.schedule.name),
+                                              settings.schedule.values);
+  canonical.gradient = WithoutDefaults(GradientOptions(), settings.gradient);
+  if (settings.ScalesLoss()) {
+    canonical.loss_scaling.values = WithoutDefaults(
+        LossScalingOptionsOf(settings.loss_scaling.name), settings.loss_scaling.values);
+  }
+  return canonical;
+}
+
 absl::Status CheckChange(const TrainingSettings& settings, const TrainingSettings& next,
                          std::span<const TrainedTensor> tensors) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto before, TrainingPlan::Create(settings, tensors));

@@ -69,6 +69,10 @@ struct TrainedTensor {
   GroupOptions group = {};
 };
 
+// The same settings without options that are the defaults anyway, for comparison.
+// REQUIRES: valid settings.
+TrainingSettings Canonical(const TrainingSettings& settings);
+
 // Whether a running job may go on with `next` in place of `settings`: InvalidArgument
 // when they are not valid, or need other optimizer state.
 absl::Status CheckChange(const TrainingSettings& settings, const TrainingSettings& next,

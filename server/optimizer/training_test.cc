@@ -165,6 +165,19 @@ TEST(TrainingPlan, LbfgsSeesRawGradientsAndExactState) {
 
 // ---- Changes of a running job ----
 
+TEST(Canonical, ForgetsOptionsThatAreTheDefaultsAnyway) {
+  const TrainingSettings spelled_out = {
+      .optimizer = {.name = "adamw", .options = {{"beta1", 0.9}, {"lr", 0.5}}},
+      .schedule = {"constant", {{"warmup_steps", 0}}},
+      .gradient = {{"clip_global_norm", 0}},
+      .loss_scaling = {"torch", {{"init_scale", 65536}}}};
+  const TrainingSettings brief = {
+      .optimizer = {.name = "adamw", .options = {{"lr", 0.5}}},
+      .loss_scaling = {"torch"}};
+  EXPECT_FALSE(spelled_out == brief);
+  EXPECT_EQ(Canonical(spelled_out), Canonical(brief));
+}
+
 TEST(CheckChange, AllowsNewNumbers) {
   const std::vector<TrainedTensor> tensors = {Tensor({4})};
   const TrainingSettings settings = {.optimizer = {.name = "adamw"}};

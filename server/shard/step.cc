@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "comm/base/check.h"
 #include "server/optimizer/reduce.h"
 
@@ -13,6 +14,8 @@ namespace {
 // A multiple of the state storage's blocks.
 constexpr uint32_t kStripElements = 4096;
 static_assert(kTileElements % kStripElements == 0);
+
+constexpr size_t kUsualWorkers = 16;  // more cost an allocation
 
 std::span<float> Floats(const Buffer& buffer) {
   return {reinterpret_cast<float*>(buffer.data()), buffer.size() / sizeof(float)};
@@ -25,12 +28,14 @@ void AddContributions(const Codec& codec, std::span<const Contribution> contribu
   const size_t element_bytes = codec.MaxEncodedBytes(1);
   const size_t tile = first / kTileElements;
   const size_t offset = first % kTileElements * element_bytes;
+  absl::InlinedVector<WeightedBytes, kUsualWorkers> parts;
   for (const Contribution& contribution : contributions) {
     if (contribution.view.tiles.empty()) continue;
-    const ByteView strip =
-        contribution.view.tiles[tile].bytes.subspan(offset, sum.size() * element_bytes);
-    SYNCLINE_CHECK(codec.DecodeAdd(strip, contribution.weight, sum).ok());
+    parts.push_back(
+        {contribution.view.tiles[tile].bytes.subspan(offset, sum.size() * element_bytes),
+         contribution.weight});
   }
+  SYNCLINE_CHECK(codec.DecodeAddAll(parts, sum).ok());
 }
 
 template <typename Visit>

@@ -6,6 +6,7 @@
 #include "comm/base/isa.h"
 #include "comm/base/status.h"
 #include "comm/codec/dense.h"
+#include "comm/codec/dense_sum.h"
 #include "comm/codec/wire_values.h"
 
 namespace syncline {
@@ -43,6 +44,21 @@ class Fp32Codec final : public Codec {
     Kernel<AddScaledBody>::Run(accumulator.size(), bytes.data(), weight,
                                accumulator.data());
     return absl::OkStatus();
+  }
+
+  absl::Status DecodeAddAll(std::span<const WeightedBytes> parts,
+                            std::span<float> accumulator) const override {
+    for (const WeightedBytes& part : parts) {
+      SYNCLINE_RETURN_IF_ERROR(
+          CheckDenseLength(part.bytes, accumulator.size(), kBytesPerElement));
+    }
+    DenseSum<Fp32Codec>::Add(parts, accumulator);
+    return absl::OkStatus();
+  }
+
+  // For DenseSum.
+  [[gnu::always_inline]] static float Read(const std::byte* bytes, size_t i) {
+    return AsFloats(bytes)[i];
   }
 
   absl::Status Decode(ByteView bytes, std::span<float> out) const override {

@@ -166,6 +166,32 @@ class Training(ClusterTest):
         clipped = [self.worker(rank, 2, *sgd, "--clip", "0.01", job="clip") for rank in range(2)]
         self.assertNotEqual(self.assert_same_end(plain), self.assert_same_end(clipped))
 
+    def test_fp16_with_loss_scaling_averages_and_a_frozen_tensor(self):
+        flags = ("--steps", "30", "--codec", "fp16", "--loss-scaling", "torch", "--freeze",
+                 "--option", "ema_decay=0.9", "--average")  # fmt: skip
+        workers = [self.worker(rank, 2, *flags) for rank in range(2)]
+        self.assert_same_end(workers)
+        averages = {worker.await_line(r"average=(\S+) weight=(\S+)").groups() for worker in workers}
+        self.assertEqual(len(averages), 1, averages)
+        average, weight = map(float, averages.pop())
+        # Weights fall from 0.5 at about lr a step, so their average is behind them.
+        self.assertTrue(weight < average < 0.5, (weight, average))
+
+    def test_an_average_that_nobody_keeps_is_an_error(self):
+        worker = self.worker(0, 1, "--steps", "2", "--average")
+        self.assertEqual(worker.wait(), 1)
+        self.assertIn("neither ema_decay nor swa_start", worker.text())
+
+    def test_accumulating_on_the_server_or_on_the_workers_comes_to_the_same(self):
+        sgd = ("--optimizer", "sgd", "--codec", "fp32", "--accumulate", "4", "--average", "--option", "ema_decay=0.5")
+        weights = []
+        for job, flags in (("server", ("--steps", "40")), ("worker", ("--steps", "10", "--accumulate-here"))):
+            workers = [self.worker(rank, 2, *sgd, *flags, job=job) for rank in range(2)]
+            self.assert_same_end(workers)
+            weights.append(float(workers[0].await_line(r"average=(\S+)").group(1)))
+        self.assertAlmostEqual(weights[0], weights[1], places=4)
+        self.assertNotAlmostEqual(weights[0], 0.5, places=3)
+
     def test_running_job_takes_new_options_and_refuses_nan(self):
         flags = ("--steps", "150", "--step-ms", "20")
         plain = [self.worker(rank, 2, *flags, job="plain") for rank in range(2)]

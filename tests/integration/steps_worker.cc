@@ -4,6 +4,7 @@
 //
 //   joined step=S
 //   step K            after each step
+//   average=A         with --average: the first averaged weight
 //   done step=K members=M checksum=C
 #include <chrono>
 #include <cstdint>
@@ -16,6 +17,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "comm/base/crc32c.h"
+#include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "worker/client/session.h"
 
@@ -29,6 +31,13 @@ struct Flags {
   bool wrong_shape = false;
   std::string optimizer = "adamw";
   double clip = 0;
+  std::vector<std::string> options;  // of the optimizer
+  std::string loss_scaling;
+  uint32_t accumulate_steps = 1;
+  bool accumulate_here = false;
+  bool freeze = false;  // the last tensor
+  bool average = false;
+  std::string codec = "bf16";
 };
 
 struct Tensor {
@@ -38,19 +47,22 @@ struct Tensor {
   TensorId id = 0;
 };
 
-void ComputeGradient(Tensor& tensor, uint32_t rank, uint64_t step) {
+// Every other push of a step differs, so that sums of several show.
+void ComputeGradient(Tensor& tensor, const Session& session, uint64_t push) {
+  const uint32_t rank = session.rank();
   for (size_t i = 0; i < tensor.weights.size(); ++i) {
-    const float pull = static_cast<float>((i * 31 + step * 7 + rank) % 17) - 8.0f;
-    tensor.gradient[i] = 0.1f * tensor.weights[i] + 0.01f * pull;
+    const float pull = static_cast<float>((i * 31 + push * 7 + rank) % 17) - 8.0f;
+    tensor.gradient[i] = session.loss_scale() * (0.1f * tensor.weights[i] + 0.01f * pull);
   }
 }
 
 absl::Status Train(const Flags& flags, Session& session, std::vector<Tensor>& tensors) {
-  while (session.step() < flags.steps) {
+  for (uint64_t push = session.step(); session.step() < flags.steps; ++push) {
     const uint64_t step = session.step();
     std::this_thread::sleep_for(std::chrono::milliseconds(flags.step_ms));
     for (Tensor& tensor : tensors) {
-      ComputeGradient(tensor, session.rank(), step);
+      if (flags.freeze && &tensor == &tensors.back()) continue;
+      ComputeGradient(tensor, session, push);
       SYNCLINE_RETURN_IF_ERROR(session.PushPull(tensor.id, tensor.gradient, 32));
     }
     session.ReportLoss(step, 1.0 / static_cast<double>(1 + step), 32);
@@ -64,9 +76,16 @@ absl::Status Train(const Flags& flags, Session& session, std::vector<Tensor>& te
 absl::Status Run(const Flags& flags) {
   SYNCLINE_ASSIGN_OR_RETURN(SessionOptions options, SessionOptions::FromEnv());
   options.training.optimizer = {
-      .name = flags.optimizer,
-      .values = {{"lr", flags.optimizer == "sgd" ? 0.1 : 1e-3}}};
+      .name = flags.optimizer, .values = {{"lr", flags.optimizer == "sgd" ? 0.1 : 1e-3}}};
+  SYNCLINE_ASSIGN_OR_RETURN(const OptionValues given, ParseOptions(flags.options));
+  options.training.optimizer.values = Merge(options.training.optimizer.values, given);
   options.training.gradient = {{"clip_global_norm", flags.clip}};
+  options.training.loss_scaling = {.name = flags.loss_scaling};
+  options.training.accumulate_steps = flags.accumulate_steps;
+  options.training.accumulate_on = flags.accumulate_here
+                                       ? TrainingOptions::Accumulate::kWorker
+                                       : TrainingOptions::Accumulate::kServer;
+  options.push_codec = flags.codec;
   std::vector<Tensor> tensors(3);
   const uint64_t sizes[] = {flags.elements, 300, 1};
   SYNCLINE_ASSIGN_OR_RETURN(const auto session, Session::Create(options));
@@ -79,7 +98,10 @@ absl::Status Run(const Flags& flags) {
                                             : std::vector<uint64_t>{sizes[i]};
     SYNCLINE_ASSIGN_OR_RETURN(
         tensors[i].id,
-        session->Declare({.name = tensors[i].name, .shape = shape}, tensors[i].weights));
+        session->Declare({.name = tensors[i].name,
+                          .shape = shape,
+                          .frozen = flags.freeze && i + 1 == tensors.size()},
+                         tensors[i].weights));
   }
   SYNCLINE_RETURN_IF_ERROR(session->Start());
   std::printf("joined step=%llu\n", static_cast<unsigned long long>(session->step()));
@@ -88,6 +110,11 @@ absl::Status Run(const Flags& flags) {
   uint32_t checksum = 0;
   for (const Tensor& tensor : tensors) {
     checksum = Crc32c(std::as_bytes(std::span<const float>(tensor.weights)), checksum);
+  }
+  if (flags.average) {
+    std::vector<float> average(tensors[0].weights.size());
+    SYNCLINE_RETURN_IF_ERROR(session->PullAverage(tensors[0].id, average));
+    std::printf("average=%.6f weight=%.6f\n", average[0], tensors[0].weights[0]);
   }
   const SessionStats stats = session->Stats();
   std::printf("done step=%llu members=%u checksum=%08x\n",
@@ -106,10 +133,17 @@ int main(int argc, char** argv) {
   app.add_option("--elements", flags.elements);
   app.add_option("--optimizer", flags.optimizer);
   app.add_option("--clip", flags.clip);
+  app.add_option("--option", flags.options);
+  app.add_option("--loss-scaling", flags.loss_scaling);
+  app.add_option("--accumulate", flags.accumulate_steps);
+  app.add_flag("--accumulate-here", flags.accumulate_here);
+  app.add_flag("--freeze", flags.freeze);
+  app.add_flag("--average", flags.average);
+  app.add_option("--codec", flags.codec);
   app.add_flag("--wrong-shape", flags.wrong_shape);
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = syncline::Run(flags);
   if (status.ok()) return 0;
   std::fprintf(stderr, "error: %s\n", status.ToString().c_str());
-  return 1;
+  return syncline::FailureOf(status) == syncline::Failure::kRetryable ? 138 : 1;
 }

@@ -100,7 +100,7 @@ struct Metrics::Families {
   Histogram& step_seconds;
   std::array<Counter*, kPushResults.size()> pushes;
   // All but RefuseCode::kNone.
-  std::array<Counter*, static_cast<size_t>(RefuseCode::kNotSeeded)> refused;
+  std::array<Counter*, static_cast<size_t>(RefuseCode::kNoAverage)> refused;
 
   absl::Mutex mutex;
   std::map<uint32_t, Gauge*> workers ABSL_GUARDED_BY(mutex);

@@ -25,8 +25,8 @@ enum class MessageKind : uint16_t {
   kPull = 4,   // worker -> shard: send me the block once its version is at least `step`
   kAck = 5,    // shard -> worker: seed or contribution for `step` is held, do not send it
                // again
-  kRefuse = 6,   // shard -> worker: `code` says why; `epoch` is the shard's
-  kPublish = 7,  // shard -> worker: the block at version `step` (tile frames)
+  kRefuse = 6,       // shard -> worker: `code` says why; `epoch` is the shard's
+  kPublish = 7,      // shard -> worker: the block at version `step` (tile frames)
   kPullAverage = 8,  // worker -> shard: send me the block's averaged weights
   kAverage = 9,      // shard -> worker: these, at version `step` (tile frames, FP32)
 };
@@ -64,8 +64,8 @@ struct MessageHeader {
   // kPush: how many samples the gradient is the mean of. kPublish: the loss scale of the
   // step that begins with this version, as the bits of a float.
   uint32_t samples = 0;
-  uint16_t code = 0;   // RefuseCode
-  uint16_t flags = 0;  // kFlagUnchanged
+  uint16_t code = 0;        // RefuseCode
+  uint16_t flags = 0;       // kFlagUnchanged
   uint32_t shard = 0;       // position in the job's list of shards
   uint32_t header_crc = 0;  // CRC-32C of the 60 bytes before it
 };

@@ -174,7 +174,8 @@ absl::Status CheckSameJob(const JobSpec& ours, const JobSpec& theirs) {
                                 ours.publish_codec, ", not ", theirs.push_codec, " and ",
                                 theirs.publish_codec));
   }
-  SYNCLINE_RETURN_IF_ERROR(CheckSameTraining(job, Canonical(ours.training), Canonical(theirs.training)));
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckSameTraining(job, Canonical(ours.training), Canonical(theirs.training)));
   if (ours.tensors.size() != theirs.tensors.size()) {
     return Differs(absl::StrCat(job, "has ", ours.tensors.size(), " tensors, not ",
                                 theirs.tensors.size()));

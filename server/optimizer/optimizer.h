@@ -79,7 +79,7 @@ std::vector<OptionSpec> OptionsOf(std::string_view name);
 
 // What is the same for all elements of a tensor at one step.
 struct StepScalars {
-  uint64_t step = 1;         // t of the formulas: the number of this update, from 1
+  uint64_t step = 1;  // t of the formulas: the number of this update, from 1
   // The number of the job's update, from 0, skipped ones counted: the clock that workers
   // and schedules go by.
   uint64_t update = 0;

@@ -65,7 +65,8 @@ class ZeroOneAdam final : public Optimizer {
     auto moments = Moments::kFrozen;
     if (scalars.contribution == ContributionKind::kMomentum) {
       moments = Moments::kFromWorker;
-      adam.learning_rate *= static_cast<double>(LocalSteps(schedule_, scalars.update + 1));
+      adam.learning_rate *=
+          static_cast<double>(LocalSteps(schedule_, scalars.update + 1));
     } else if (UpdatesVariance(schedule_, scalars.update + 1)) {
       moments = Moments::kBoth;
     }

@@ -221,20 +221,19 @@ absl::Status Run() {
   SYNCLINE_ASSIGN_OR_RETURN(const SessionOptions options, SessionOptions::FromEnv());
   absl::Notification welcomed;
   v1::WorkerWelcome welcome;
-  SYNCLINE_ASSIGN_OR_RETURN(
-      const auto stream,
-      AttachStream::Open({.address = options.coordinator},
-                         {.on_message =
-                              [&](const v1::CoordinatorMessage& message) {
-                                if (!message.has_worker_welcome()) return;
-                                welcome = message.worker_welcome();
-                                welcomed.Notify();
-                              },
-                          .on_end =
-                              [](const absl::Status& status) {
-                                std::fprintf(stderr, "stream ended: %s\n",
-                                             status.ToString().c_str());
-                              }}));
+  AttachOptions attach;
+  attach.address = options.coordinator;
+  AttachCallbacks callbacks;
+  callbacks.on_message = [&](const v1::CoordinatorMessage& message) {
+    if (!message.has_worker_welcome()) return;
+    welcome = message.worker_welcome();
+    welcomed.Notify();
+  };
+  callbacks.on_end = [](const absl::Status& status) {
+    std::fprintf(stderr, "stream ended: %s\n", status.ToString().c_str());
+  };
+  SYNCLINE_ASSIGN_OR_RETURN(const auto stream,
+                            AttachStream::Open(attach, std::move(callbacks)));
   stream->Send(Hello(options));
   if (!welcomed.WaitForNotificationWithTimeout(absl::Seconds(20))) {
     return absl::DeadlineExceededError("never welcomed");

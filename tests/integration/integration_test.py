@@ -254,7 +254,7 @@ class Training(ClusterTest):
         workers[0].await_line(r"^step 5$")
         self.server_processes[1].kill()
         for worker in workers:
-            self.assertEqual(worker.wait(timeout=3 * FAILURE_TIMEOUT), 1)
+            self.assertEqual(worker.wait(timeout=3 * FAILURE_TIMEOUT), 138)
             self.assertRegex(worker.text(), r"server \d \(.*\) is lost")
 
 

@@ -63,7 +63,9 @@ class DenseSum {
     const std::array<const std::byte*, kParts> bytes = parts.bytes;
     const std::array<float, kParts> weights = parts.weights;
     // The encodings do not overlap the sums.
+#ifndef __clang__  // which checks for overlap at run time, and warns of the pragma
 #pragma GCC ivdep
+#endif
     for (size_t i = 0; i < n; ++i) {
       float sum = accumulator[i];
       ((sum += weights[k] * Format::Read(bytes[k], i)), ...);

@@ -101,7 +101,7 @@ class BenchShard {
       const Buffer payload = Gather(views_[i]);
       SYNCLINE_ASSIGN_OR_RETURN(
           const BlockView view,
-          ParseBlock(payload.view(), blocks_[i].Label(kEpoch), *wire_.publish));
+          ParseBlock(payload.view(), blocks_[i].Label(kEpoch), {wire_.publish}));
       for (const TileView& tile : view.tiles) {
         SYNCLINE_RETURN_IF_ERROR(wire_.publish->Decode(
             tile.bytes, std::span(values).subspan(tile.first_element, tile.elements)));
@@ -147,7 +147,7 @@ class BenchShard {
     const BlockLabel label = block.Label(kEpoch);
     const Buffer payload =
         Gather(EncodeBlock(*wire_.push, label, gradient, Checksum::kHeaderOnly, pool_));
-    auto view = ParseBlock(payload.view(), label, *wire_.push);
+    auto view = ParseBlock(payload.view(), label, {wire_.push});
     SYNCLINE_CHECK(view.ok());
     contributions_.push_back({.from = {.rank = rank, .samples = 1},
                               .payload = Slice::Of(payload),

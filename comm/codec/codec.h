@@ -1,14 +1,19 @@
 // A Codec turns one tile of FP32 values into bytes and adds decoded bytes into an
 // accumulator.
 //
-// The two functions are the whole contract, because both ends of the data path need
-// nothing else: workers encode gradients tile by tile, servers add the contributions of
-// all workers into one accumulator that stays in cache, and the published view goes back
-// the same way.
+// Encode and DecodeAdd are the contract, because both ends of the data path need nothing
+// else: workers encode gradients tile by tile, servers add the contributions of all
+// workers into one accumulator that stays in cache, and the published view goes back the
+// same way. What an encoding loses, the residual, comes out of the same pass.
+//
+// Codecs are composed (README.md): a quantizer encodes every value, a selector few of
+// them with any quantizer for the values, and a memory (memory/) decides what the values
+// are. Users name the whole by a text (codec_spec.h).
 //
 // Thread safety: implementations are stateless and const; any number of threads may share
-// one. Implementations: fp32/, bf16/, fp16/. A new one costs a folder, a test that
-// instantiates the contract suite (codec_contract.h), and one line in builtin.cc.
+// one. A new one costs a folder, a test that instantiates the contract suites
+// (codec_contract.h for exact ones, lossy_codec_contract.h for all), and one line in
+// builtin.cc.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +30,35 @@
 namespace syncline {
 
 // Ids are part of the wire format (docs/wire_format.md): never reused, never renumbered.
-enum class CodecId : uint16_t { kFp32 = 1, kBf16 = 2, kFp16 = 3, kBf16Stochastic = 4 };
+enum class CodecId : uint16_t {
+  kFp32 = 1,
+  kBf16 = 2,
+  kFp16 = 3,
+  kBf16Stochastic = 4,
+  kSign = 5,
+  kInt8 = 6,
+  kInt4 = 7,
+  kInt2 = 8,
+  kNatural = 9,
+  kSparse = 16,
+};
+
+// What a codec promises, for tiles of finite values.
+struct CodecTraits {
+  // E[decoded] = value, and E|decoded - value|^2 <= variance * |value|^2.
+  bool unbiased = false;
+  double variance = 0;
+  // Otherwise |decoded - value|^2 <= (1 - contraction) * |value|^2 for any tile, so that
+  // error feedback converges (Karimireddy et al. 2019, arXiv 1901.09847).
+  double contraction = 0;
+  // Encodings of several workers may be added as they are, in their own type.
+  bool aggregable = false;
+  // NaN and infinity cannot be encoded; tiles that hold one go another way (memory/).
+  bool finite_only = false;
+  // An encoding may be cut at multiples of so many elements of a tile (dense.h); decoders
+  // work in strips of it. kTileElements: not at all.
+  uint32_t strip = 1;
+};
 
 // Where and when values are encoded: what randomised codecs hash for their random bits
 // (comm/base/random.h). Others ignore it.
@@ -34,6 +67,9 @@ struct EncodeContext {
   uint64_t step = 0;
   uint32_t tensor = 0;
   uint64_t first_element = 0;  // position of values[0] in the tensor
+  // What the caller keeps for this tile from step to step, zero at first: the threshold
+  // of selectors that reuse it. Null: nothing is kept.
+  float* memory = nullptr;
 };
 
 // An encoding and its weight in a sum.
@@ -47,18 +83,23 @@ class Codec {
   virtual ~Codec() = default;
 
   virtual CodecId id() const = 0;
-  // The name users write in flags and job settings: "fp32", "bf16".
+  // What users write in flags and job settings (codec_spec.h): "bf16",
+  // "topk:ratio=0.01".
   virtual std::string_view name() const = 0;
 
-  // Upper bound of the encoded size of `elements` values; dense codecs need exactly this.
+  virtual CodecTraits traits() const = 0;
+
+  // Upper bound of the encoded size of `elements` values; codecs whose strip is 1 need
+  // exactly this.
   virtual size_t MaxEncodedBytes(uint32_t elements) const = 0;
 
   // Encodes `values` (at most one tile, all in one tile) into `out`, which holds
-  // MaxEncodedBytes(values.size()). On return `values` holds what the encoding lost (the
-  // residual) for codecs with error feedback; dense codecs leave it alone. Returns the
-  // number of bytes written.
-  virtual size_t Encode(std::span<float> values, const EncodeContext& context,
-                        MutableByteView out) const = 0;
+  // MaxEncodedBytes(values.size()), and returns the number of bytes written. `residual`
+  // is empty, or takes what the encoding lost: residual[i] = values[i] - decoded[i] in
+  // FP32. It may be the memory of `values`. REQUIRES: finite values if
+  // traits().finite_only.
+  virtual size_t Encode(std::span<const float> values, std::span<float> residual,
+                        const EncodeContext& context, MutableByteView out) const = 0;
 
   // accumulator[i] += weight * decode(bytes)[i]. `bytes` is believed only as far as it
   // was checked: InvalidArgument when its length or content cannot be an encoding of
@@ -85,6 +126,11 @@ class Codec {
 
   // Checks that `bytes` can be decoded to `elements` values, without decoding.
   virtual absl::Status Validate(ByteView bytes, uint32_t elements) const = 0;
+
+  // How many values a valid encoding carries: fewer than `elements` if it is sparse.
+  virtual uint32_t Nonzeros(ByteView /*bytes*/, uint32_t elements) const {
+    return elements;
+  }
 };
 
 // The codecs that this build knows. A value made in main and handed down, never a global.

@@ -59,7 +59,7 @@ class CodecContract : public ::testing::TestWithParam<CodecCase> {
   std::vector<std::byte> Encode(std::vector<float>& values) const {
     std::vector<std::byte> bytes(
         codec_->MaxEncodedBytes(static_cast<uint32_t>(values.size())));
-    bytes.resize(codec_->Encode(values, kContext, bytes));
+    bytes.resize(codec_->Encode(values, {}, kContext, bytes));
     return bytes;
   }
 
@@ -102,6 +102,25 @@ TEST_P(CodecContract, RoundTripGivesTheReferenceForEverySize) {
     std::vector<float> want(n);
     for (uint32_t i = 0; i < n; ++i) want[i] = Reference(original[i], i);
     ExpectSameBits(decoded, want);
+  }
+}
+
+TEST_P(CodecContract, TheResidualIsWhatDecodingLacks) {
+  for (const uint32_t n : {0u, 1u, 63u, 257u, 65536u}) {
+    std::vector<float> values(n);
+    std::mt19937 random(n);
+    for (float& value : values) value = std::normal_distribution<float>(0, 2)(random);
+    std::vector<std::byte> bytes(codec_->MaxEncodedBytes(n));
+    std::vector<float> residual(n, -1.0f);
+    ASSERT_EQ(codec_->Encode(values, residual, kContext, bytes), bytes.size());
+    std::vector<float> decoded(n);
+    ASSERT_TRUE(codec_->Decode(bytes, decoded).ok());
+    std::vector<float> want(n);
+    for (uint32_t i = 0; i < n; ++i) want[i] = values[i] - decoded[i];
+    ExpectSameBits(residual, want);
+    // In place.
+    codec_->Encode(values, values, kContext, bytes);
+    ExpectSameBits(values, want);
   }
 }
 
@@ -162,7 +181,7 @@ TEST_P(CodecContract, WritesNothingBeyondWhatItReturns) {
     std::vector<float> values = Values(n);
     std::vector<std::byte> bytes(codec_->MaxEncodedBytes(n) + 64, std::byte{0x5a});
     const size_t used = codec_->Encode(
-        values, kContext, std::span(bytes).first(codec_->MaxEncodedBytes(n)));
+        values, {}, kContext, std::span(bytes).first(codec_->MaxEncodedBytes(n)));
     for (size_t i = used; i < bytes.size(); ++i)
       ASSERT_EQ(bytes[i], std::byte{0x5a}) << i;
   }
@@ -218,7 +237,7 @@ TEST_P(CodecContract, PiecesOfATileGiveTheBytesOfTheWhole) {
       EncodeContext context = kContext;
       context.first_element += first;
       const auto n = std::min<size_t>(piece, values.size() - first);
-      codec_->Encode(std::span(values).subspan(first, n), context,
+      codec_->Encode(std::span(values).subspan(first, n), {}, context,
                      std::span(bytes).subspan(first * width, n * width));
     }
     ASSERT_EQ(bytes, whole) << piece;

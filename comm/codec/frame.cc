@@ -13,8 +13,6 @@
 namespace syncline {
 namespace {
 
-// Full tiles of every codec are multiples of this, so padding only follows the last,
-// short tile.
 constexpr std::byte kZeros[kTileAlignment] = {};
 
 constexpr size_t Padded(size_t bytes) {
@@ -36,9 +34,8 @@ void CheckRange(const BlockRange& range) {
 }
 
 // The header of a block's first tile, without what the encoding decides.
-TileHeader FirstHeader(const Codec& codec, const BlockLabel& label, Checksum checksum) {
+TileHeader FirstHeader(const BlockLabel& label, Checksum checksum) {
   TileHeader header;
-  header.codec = static_cast<uint16_t>(codec.id());
   header.tensor = label.range.tensor;
   header.tile = FirstTile(label.range);
   header.step = label.step;
@@ -47,29 +44,30 @@ TileHeader FirstHeader(const Codec& codec, const BlockLabel& label, Checksum che
   return header;
 }
 
-// Completes `header`, writes it to `out`, and makes it the header of the next tile.
-void WriteHeader(TileHeader& header, uint32_t elements, ByteView encoded,
+// Completes `header` for a tile of `elements` values and writes it to `out`.
+void WriteHeader(TileHeader header, const Codec& codec, ByteView encoded,
                  std::byte* out) {
-  header.elements = elements;
-  header.nonzeros = elements;
+  header.codec = static_cast<uint16_t>(codec.id());
+  header.nonzeros = codec.Nonzeros(encoded, header.elements);
   header.payload_bytes = static_cast<uint32_t>(encoded.size());
   if ((header.flags & kTilePayloadCrc) != 0) header.payload_crc = Crc32c(encoded);
   header.header_crc = HeaderCrc(header);
   std::memcpy(out, &header, sizeof(header));
-  ++header.tile;
 }
 
-Payload BorrowFp32(TileHeader header, const Buffer& buffer,
+Payload BorrowFp32(const Codec& codec, TileHeader header, const Buffer& headers,
                    std::span<const float> values) {
   const ByteView bytes = std::as_bytes(values);
-  std::byte* out = buffer.data();
+  std::byte* out = headers.data();
   for (size_t first = 0; first < values.size(); first += kTileElements) {
     const auto tile =
         values.subspan(first, std::min<size_t>(kTileElements, values.size() - first));
-    WriteHeader(header, static_cast<uint32_t>(tile.size()), std::as_bytes(tile), out);
+    header.elements = static_cast<uint32_t>(tile.size());
+    WriteHeader(header, codec, std::as_bytes(tile), out);
+    ++header.tile;
     out += sizeof(header);
   }
-  Payload payload = {Slice::Of(buffer), Slice::Borrowed(bytes)};
+  Payload payload = {Slice::Of(headers), Slice::Borrowed(bytes)};
   const size_t padding = Padded(bytes.size()) - bytes.size();
   if (padding > 0) payload.push_back(Slice::Borrowed(ByteView(kZeros, padding)));
   return payload;
@@ -82,9 +80,35 @@ absl::Status Refuse(const BlockRange& range, uint32_t tile, const Parts&... what
       absl::StrCat("tensor ", range.tensor, " tile ", tile, ": ", what...));
 }
 
-// Everything that can be checked without the encoded bytes.
-absl::Status CheckHeader(const TileHeader& header, const BlockLabel& expected,
-                         uint32_t tile, const Codec& codec) {
+const Codec* FindCodec(const CodecSet& codecs, uint16_t id) {
+  const auto found = std::ranges::find_if(codecs, [id](const Codec* codec) {
+    return static_cast<uint16_t>(codec->id()) == id;
+  });
+  return found == codecs.end() ? nullptr : *found;
+}
+
+absl::Status CheckFlags(const TileHeader& header) {
+  const auto refuse = [&](absl::string_view what) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor ", header.tensor, " tile ", header.tile, ": ", what, "; flags are ",
+        header.flags, ", CRCs ", header.payload_crc, " and ", header.view_crc));
+  };
+  if ((header.flags & ~(kTilePayloadCrc | kTileViewCrc)) != 0) {
+    return refuse("unknown flags");
+  }
+  if ((header.flags & kTilePayloadCrc) == 0 && header.payload_crc != 0) {
+    return refuse("payload CRC without its flag");
+  }
+  if ((header.flags & kTileViewCrc) == 0 && header.view_crc != 0) {
+    return refuse("view CRC without its flag");
+  }
+  return absl::OkStatus();
+}
+
+// Everything that can be checked without the encoded bytes. The codec of the tile.
+absl::StatusOr<const Codec*> CheckHeader(const TileHeader& header,
+                                         const BlockLabel& expected, uint32_t tile,
+                                         const CodecSet& codecs) {
   const BlockRange& range = expected.range;
   const uint32_t elements = TileElements(range.elements, tile - FirstTile(range));
   const auto refuse = [&](absl::string_view field, uint64_t got, uint64_t want) {
@@ -97,29 +121,23 @@ absl::Status CheckHeader(const TileHeader& header, const BlockLabel& expected,
     return absl::DataLossError(absl::StrCat("tensor ", range.tensor, " tile ", tile,
                                             ": header CRC does not match"));
   }
-  const auto codec_id = static_cast<uint16_t>(codec.id());
-  if (header.codec != codec_id) return refuse("codec", header.codec, codec_id);
+  const Codec* codec = FindCodec(codecs, header.codec);
+  if (codec == nullptr) {
+    return refuse("codec", header.codec, static_cast<uint16_t>(codecs.front()->id()));
+  }
   if (header.tensor != range.tensor) return refuse("tensor", header.tensor, range.tensor);
   if (header.tile != tile) return refuse("tile", header.tile, tile);
   if (header.elements != elements) return refuse("elements", header.elements, elements);
-  // All codecs so far are dense.
-  if (header.nonzeros != elements) return refuse("nonzeros", header.nonzeros, elements);
+  if (header.nonzeros > elements) return refuse("nonzeros", header.nonzeros, elements);
   if (header.step != expected.step) return refuse("step", header.step, expected.step);
   if (header.epoch != expected.epoch)
     return refuse("epoch", header.epoch, expected.epoch);
-  if ((header.flags & ~kTilePayloadCrc) != 0) {
-    return refuse("flags", header.flags, kTilePayloadCrc);
-  }
-  if ((header.flags & kTilePayloadCrc) == 0 && header.payload_crc != 0) {
-    return refuse("payload CRC without its flag", header.payload_crc, 0);
-  }
-  if ((header.reserved0 | header.reserved1) != 0) {
-    return refuse("reserved field", header.reserved0 | header.reserved1, 0);
-  }
-  const size_t limit = codec.MaxEncodedBytes(elements);
+  SYNCLINE_RETURN_IF_ERROR(CheckFlags(header));
+  if (header.reserved != 0) return refuse("reserved field", header.reserved, 0);
+  const size_t limit = codec->MaxEncodedBytes(elements);
   if (header.payload_bytes > limit)
     return refuse("payload bytes", header.payload_bytes, limit);
-  return absl::OkStatus();
+  return codec;
 }
 
 absl::Status CheckEncoded(const TileHeader& header, ByteView encoded, ByteView padding,
@@ -132,7 +150,12 @@ absl::Status CheckEncoded(const TileHeader& header, ByteView encoded, ByteView p
     return absl::InvalidArgumentError(absl::StrCat("tensor ", header.tensor, " tile ",
                                                    header.tile, ": padding is not zero"));
   }
-  return codec.Validate(encoded, header.elements);
+  SYNCLINE_RETURN_IF_ERROR(codec.Validate(encoded, header.elements));
+  const uint32_t nonzeros = codec.Nonzeros(encoded, header.elements);
+  if (nonzeros == header.nonzeros) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("tensor ", header.tensor, " tile ", header.tile, ": nonzeros is ",
+                   header.nonzeros, ", but the encoding has ", nonzeros));
 }
 
 }  // namespace
@@ -146,28 +169,43 @@ size_t MaxBlockBytes(const Codec& codec, uint32_t elements) {
   return bytes;
 }
 
-BlockWriter::BlockWriter(const Codec& codec, const BlockLabel& label, Checksum checksum,
+size_t MaxBlockBytes(const CodecSet& codecs, uint32_t elements) {
+  size_t bytes = 0;
+  for (const Codec* codec : codecs) {
+    bytes = std::max(bytes, MaxBlockBytes(*codec, elements));
+  }
+  return bytes;
+}
+
+BlockWriter::BlockWriter(const BlockLabel& label, Checksum checksum,
                          std::shared_ptr<std::byte> memory)
-    : codec_(codec),
-      elements_(label.range.elements),
+    : elements_(label.range.elements),
       memory_(std::move(memory)),
-      header_(FirstHeader(codec, label, checksum)),
+      header_(FirstHeader(label, checksum)),
       used_(sizeof(TileHeader) * TilesOf(elements_)) {
   CheckRange(label.range);
 }
 
-MutableByteView BlockWriter::NextTile() {
+MutableByteView BlockWriter::NextTile(const Codec& codec) {
   SYNCLINE_CHECK(tile_ < TilesOf(elements_));
-  return {memory_.get() + used_, codec_.MaxEncodedBytes(TileElements(elements_, tile_))};
+  codec_ = &codec;
+  header_.elements = TileElements(elements_, tile_);
+  return {memory_.get() + used_, codec.MaxEncodedBytes(header_.elements)};
 }
 
-void BlockWriter::EndTile(size_t encoded_bytes) {
-  const MutableByteView room = NextTile();
-  SYNCLINE_CHECK(encoded_bytes <= room.size());
-  WriteHeader(header_, TileElements(elements_, tile_), room.first(encoded_bytes),
+void BlockWriter::EndTile(size_t encoded_bytes, std::optional<uint32_t> view_crc) {
+  SYNCLINE_CHECK(codec_ != nullptr);
+  SYNCLINE_CHECK(encoded_bytes <= codec_->MaxEncodedBytes(header_.elements));
+  std::byte* room = memory_.get() + used_;
+  TileHeader header = header_;
+  header.view_crc = view_crc.value_or(0);
+  if (view_crc.has_value()) header.flags |= kTileViewCrc;
+  WriteHeader(header, *codec_, {room, encoded_bytes},
               memory_.get() + tile_ * sizeof(TileHeader));
-  std::memset(room.data() + encoded_bytes, 0, Padded(encoded_bytes) - encoded_bytes);
+  std::memset(room + encoded_bytes, 0, Padded(encoded_bytes) - encoded_bytes);
   used_ += Padded(encoded_bytes);
+  codec_ = nullptr;
+  ++header_.tile;
   ++tile_;
 }
 
@@ -177,26 +215,44 @@ Payload BlockWriter::Finish() {
   return {Slice{bytes, used_, std::move(memory_)}};
 }
 
-Payload EncodeBlock(const Codec& codec, const BlockLabel& label, std::span<float> values,
-                    Checksum checksum, BufferPool& pool) {
+Payload EncodeBlock(const Codec& codec, const BlockLabel& label,
+                    std::span<const float> values, Checksum checksum, BufferPool& pool) {
   CheckRange(label.range);
   SYNCLINE_CHECK(values.size() == label.range.elements);
   if (codec.id() == CodecId::kFp32) {
     const Buffer headers = pool.Allocate(sizeof(TileHeader) * TilesOf(values.size()));
-    return BorrowFp32(FirstHeader(codec, label, checksum), headers, values);
+    return BorrowFp32(codec, FirstHeader(label, checksum), headers, values);
   }
   const Buffer memory = pool.Allocate(MaxBlockBytes(codec, label.range.elements));
-  BlockWriter writer(codec, label, checksum, memory.owner());
+  BlockWriter writer(label, checksum, memory.owner());
   for (size_t first = 0; first < values.size(); first += kTileElements) {
     const auto tile =
         values.subspan(first, std::min<size_t>(kTileElements, values.size() - first));
-    writer.EndTile(codec.Encode(tile, ContextAt(label, first), writer.NextTile()));
+    const MutableByteView room = writer.NextTile(codec);
+    writer.EndTile(codec.Encode(tile, {}, ContextAt(label, first), room));
   }
   return writer.Finish();
 }
 
+Payload Relabel(const Payload& payload, uint32_t elements, uint64_t epoch,
+                BufferPool& pool) {
+  SYNCLINE_CHECK(payload.size() == 1);
+  const Slice& frames = payload.front();
+  const size_t bytes = sizeof(TileHeader) * TilesOf(elements);
+  SYNCLINE_CHECK(frames.size >= bytes);
+  const Buffer headers = pool.Allocate(bytes);
+  for (size_t at = 0; at < bytes; at += sizeof(TileHeader)) {
+    TileHeader header;
+    std::memcpy(&header, frames.data + at, sizeof(header));
+    header.epoch = epoch;
+    header.header_crc = HeaderCrc(header);
+    std::memcpy(headers.data() + at, &header, sizeof(header));
+  }
+  return {Slice::Of(headers), {frames.data + bytes, frames.size - bytes, frames.owner}};
+}
+
 absl::StatusOr<BlockView> ParseBlock(ByteView payload, const BlockLabel& expected,
-                                     const Codec& codec) {
+                                     const CodecSet& codecs) {
   const BlockRange& range = expected.range;
   CheckRange(range);
   const uint32_t tiles = TilesOf(range.elements);
@@ -206,12 +262,12 @@ absl::StatusOr<BlockView> ParseBlock(ByteView payload, const BlockLabel& expecte
                   " bytes, but the ", tiles, " headers alone need ", used);
   }
   BlockView block;
-  block.codec = &codec;
   for (uint32_t i = 0; i < tiles; ++i) {
     const uint32_t tile = FirstTile(range) + i;
     TileHeader header;
     std::memcpy(&header, payload.data() + i * sizeof(header), sizeof(header));
-    SYNCLINE_RETURN_IF_ERROR(CheckHeader(header, expected, tile, codec));
+    SYNCLINE_ASSIGN_OR_RETURN(const Codec* codec,
+                              CheckHeader(header, expected, tile, codecs));
     // No overflow: CheckHeader has bounded payload_bytes.
     const size_t padded_bytes = Padded(header.payload_bytes);
     if (padded_bytes > payload.size() - used) {
@@ -221,8 +277,13 @@ absl::StatusOr<BlockView> ParseBlock(ByteView payload, const BlockLabel& expecte
     const ByteView padded = payload.subspan(used, padded_bytes);
     const ByteView encoded = padded.first(header.payload_bytes);
     SYNCLINE_RETURN_IF_ERROR(
-        CheckEncoded(header, encoded, padded.subspan(header.payload_bytes), codec));
-    block.tiles.push_back({encoded, i * kTileElements, header.elements});
+        CheckEncoded(header, encoded, padded.subspan(header.payload_bytes), *codec));
+    TileView view{.codec = codec,
+                  .bytes = encoded,
+                  .first_element = i * kTileElements,
+                  .elements = header.elements};
+    if ((header.flags & kTileViewCrc) != 0) view.view_crc = header.view_crc;
+    block.tiles.push_back(view);
     used += padded_bytes;
   }
   if (used != payload.size()) {

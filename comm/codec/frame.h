@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "absl/container/inlined_vector.h"
@@ -36,14 +37,14 @@ struct TileHeader {
   uint32_t tensor = 0;
   uint32_t tile = 0;      // number of the tile inside its tensor
   uint32_t elements = 0;  // n
-  uint32_t nonzeros = 0;  // nnz; equals n for dense codecs
+  uint32_t nonzeros = 0;  // Codec::Nonzeros; n unless the codec is sparse
   uint64_t step = 0;      // step of a contribution, version of a published view
   uint64_t epoch = 0;
   uint32_t payload_bytes = 0;  // without padding
   uint32_t payload_crc = 0;    // CRC-32C of the payload; 0 unless kTilePayloadCrc is set
   uint32_t flags = 0;
-  uint32_t reserved0 = 0;
-  uint32_t reserved1 = 0;
+  uint32_t view_crc = 0;  // CRC-32C of what the receiver then holds, if kTileViewCrc
+  uint32_t reserved = 0;
   uint32_t header_crc = 0;  // CRC-32C of the 60 bytes before it
 };
 static_assert(sizeof(TileHeader) == 64);
@@ -51,6 +52,9 @@ static_assert(sizeof(TileHeader) == 64);
 // The payload CRC is worth its time where bytes cross a network, not inside one host's
 // memory.
 inline constexpr uint32_t kTilePayloadCrc = 1;
+// On published deltas now and then: whoever applied all deltas so far holds FP32 values
+// with this CRC, or takes the whole tile again.
+inline constexpr uint32_t kTileViewCrc = 2;
 
 enum class Checksum { kHeaderOnly, kHeaderAndPayload };
 
@@ -70,64 +74,74 @@ inline EncodeContext ContextAt(const BlockLabel& label, uint64_t offset) {
           .first_element = label.range.first_element + offset};
 }
 
-// Size of the whole message payload for `elements` values when each tile takes
-// codec.MaxEncodedBytes.
+// What a receiver takes for one tensor; tiles of one block may differ.
+using CodecSet = absl::InlinedVector<const Codec*, 3>;
+
+// Size of the largest message payload for `elements` values.
 size_t MaxBlockBytes(const Codec& codec, uint32_t elements);
+size_t MaxBlockBytes(const CodecSet& codecs, uint32_t elements);
 
 // Encodes `values` (the block's elements) with `codec`. The payload owns a buffer from
 // `pool`, except that FP32 tiles are borrowed from `values`: then the caller keeps
 // `values` unchanged until the send is done (or sends Gather(payload), which owns all).
-Payload EncodeBlock(const Codec& codec, const BlockLabel& label, std::span<float> values,
-                    Checksum checksum, BufferPool& pool);
+Payload EncodeBlock(const Codec& codec, const BlockLabel& label,
+                    std::span<const float> values, Checksum checksum, BufferPool& pool);
 
 // Writes the payload of one block tile by tile, for who encodes the pieces of a tile
-// itself.
+// itself, or some tiles with another codec.
 //
-//   BlockWriter writer(codec, label, checksum, memory);
+//   BlockWriter writer(label, checksum, memory);
 //   for (each tile) {
-//     MutableByteView room = writer.NextTile();
-//     writer.EndTile(codec.Encode(tile, ContextAt(label, first_of_tile), room));
+//     const MutableByteView room = writer.NextTile(codec);
+//     writer.EndTile(codec.Encode(tile, residual, ContextAt(label, first), room));
 //   }
 //   Payload payload = writer.Finish();
 class BlockWriter {
  public:
-  // `memory` holds MaxBlockBytes(codec, label.range.elements); the payload shares it.
-  BlockWriter(const Codec& codec, const BlockLabel& label, Checksum checksum,
+  // `memory` holds MaxBlockBytes of the codecs used; the payload shares it.
+  BlockWriter(const BlockLabel& label, Checksum checksum,
               std::shared_ptr<std::byte> memory);
 
   // Room for the next tile: codec.MaxEncodedBytes of its elements.
-  MutableByteView NextTile();
-  // The first `encoded_bytes` of the room are the encoding.
-  void EndTile(size_t encoded_bytes);
+  MutableByteView NextTile(const Codec& codec);
+  // The first `encoded_bytes` of the room are the encoding. REQUIRES: NextTile was
+  // called.
+  void EndTile(size_t encoded_bytes, std::optional<uint32_t> view_crc = std::nullopt);
   // REQUIRES: EndTile was called for every tile.
   Payload Finish();
 
  private:
-  const Codec& codec_;
   const uint32_t elements_;
   std::shared_ptr<std::byte> memory_;
   TileHeader header_;
-  uint32_t tile_ = 0;  // number inside the block
+  const Codec* codec_ = nullptr;  // of the open tile
+  uint32_t tile_ = 0;             // number inside the block
   size_t used_;
 };
 
+// The same frames under another epoch: their headers anew, the encodings shared with
+// `payload`. REQUIRES: a payload of a BlockWriter.
+Payload Relabel(const Payload& payload, uint32_t elements, uint64_t epoch,
+                BufferPool& pool);
+
 // One checked tile of a received block; `bytes` points into the received payload.
 struct TileView {
+  const Codec* codec = nullptr;
   ByteView bytes;
   uint32_t first_element = 0;  // inside the block
   uint32_t elements = 0;
+  std::optional<uint32_t> view_crc = std::nullopt;
 };
 
 // A received and fully checked block.
 struct BlockView {
-  const Codec* codec = nullptr;
   absl::InlinedVector<TileView, kTilesPerBlock> tiles;  // no allocation
 };
 
-// Checks everything that `expected` and `codec` allow to check, including Codec::Validate
-// on each tile. InvalidArgument / DataLoss (CRC) say which tile and field was wrong. The
-// step and epoch in the frames must equal those of `expected`.
+// Checks everything that `expected` and `codecs` allow to check, including
+// Codec::Validate on each tile. InvalidArgument / DataLoss (CRC) say which tile and field
+// was wrong. The step and epoch in the frames must equal those of `expected`.
 absl::StatusOr<BlockView> ParseBlock(ByteView payload, const BlockLabel& expected,
-                                     const Codec& codec);
+                                     const CodecSet& codecs);
 
 }  // namespace syncline

@@ -4,8 +4,9 @@
 //   struct Bf16Format {
 //     static constexpr CodecId kId = CodecId::kBf16;
 //     static constexpr std::string_view kName = "bf16";
-//     static uint16_t Narrow(float value, uint32_t random) { return Bf16FromFloat(value);
-//     } static float Widen(uint16_t bits) { return FloatFromBf16(bits); }
+//     static constexpr CodecTraits kTraits = {.contraction = 1 - 0x1p-18};
+//     static uint16_t Narrow(float value, uint32_t random);
+//     static float Widen(uint16_t bits);
 //   };
 //   return std::make_unique<TwoByteCodec<Bf16Format>>();
 //
@@ -36,13 +37,18 @@ class TwoByteCodec final : public Codec {
     return size_t{elements} * kBytesPerElement;
   }
 
-  size_t Encode(std::span<float> values, const EncodeContext& context,
-                MutableByteView out) const override {
+  CodecTraits traits() const override { return Format::kTraits; }
+
+  size_t Encode(std::span<const float> values, std::span<float> residual,
+                const EncodeContext& context, MutableByteView out) const override {
     const size_t bytes = values.size() * kBytesPerElement;
     SYNCLINE_CHECK(out.size() >= bytes);
     const RandomBits random(context.seed, context.step, context.tensor,
                             context.first_element);
     Kernel<Round>::Run(values.size(), values.data(), random, out.data());
+    if (!residual.empty()) {
+      Kernel<Subtract>::Run(values.size(), values.data(), out.data(), residual.data());
+    }
     return bytes;
   }
 
@@ -89,6 +95,13 @@ class TwoByteCodec final : public Codec {
     for (size_t i = 0; i < n; ++i) {
       out[i] = Format::Narrow(values[i], random.At(static_cast<uint32_t>(i)));
     }
+  }
+
+  // `residual` may be `from`.
+  SYNCLINE_KERNEL void Subtract(size_t n, const float* from, const std::byte* encoded,
+                                float* residual) {
+    const WireU16* bits = AsU16s(encoded);
+    for (size_t i = 0; i < n; ++i) residual[i] = from[i] - Format::Widen(bits[i]);
   }
 
   SYNCLINE_KERNEL void AddScaled(size_t n, const std::byte* bytes, float weight,

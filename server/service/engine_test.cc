@@ -203,7 +203,7 @@ TEST_F(EngineTest, CarriesAStepFromPushesToPublishedWeights) {
   const auto view = ParseBlock(
       published->payload.view(),
       {BlockRange{.tensor = 0, .first_element = 0, .elements = kElements}, 1, 1},
-      first.codec());
+      {&first.codec()});
   ASSERT_TRUE(view.ok()) << view.status();
   std::vector<float> weights(kTileElements);
   ASSERT_TRUE(first.codec().Decode(view->tiles[0].bytes, weights).ok());

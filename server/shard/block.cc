@@ -61,7 +61,7 @@ void Block::Seed(const BlockView& view) {
   SYNCLINE_CHECK(TakesSeed());
   for (const TileView& tile : view.tiles) {
     const auto weights = memory_.weights.subspan(tile.first_element, tile.elements);
-    SYNCLINE_CHECK(view.codec->Decode(tile.bytes, weights).ok());
+    SYNCLINE_CHECK(tile.codec->Decode(tile.bytes, weights).ok());
   }
   seeded_ = true;
 }

@@ -196,7 +196,7 @@ void Shard::Impl::OnSeed(const ShardMessage& message, Block& block) {
   }
   const auto view =
       ParseBlock({message.payload.data, message.payload.size},
-                 {block.spec().range, 0, message.header.epoch}, *options_.seed_codec);
+                 {block.spec().range, 0, message.header.epoch}, {options_.seed_codec});
   if (!view.ok()) return Refuse(message.header, RefuseCode::kMalformed);
   block.Seed(*view);
   Acknowledge(message.header, Repeats::kNo);
@@ -226,7 +226,7 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
   }
   if (header.samples == 0) return Refuse(header, RefuseCode::kMalformed);
   auto view = ParseBlock({message.payload.data, message.payload.size},
-                         block.Label(header.epoch), *options_.push_codec);
+                         block.Label(header.epoch), {options_.push_codec});
   if (!view.ok()) return Refuse(header, RefuseCode::kMalformed);
   if (block.CountedBefore(header.rank)) {
     block.HoldNothing(members_.at(header.rank));

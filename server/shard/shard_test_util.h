@@ -220,8 +220,8 @@ class ShardRig {
   std::vector<float> Decode(const ShardReply& reply) const {
     const BlockRange& range = ranges_[reply.header.block];
     const Buffer payload = Gather(reply.payload);
-    const auto view = ParseBlock(payload.view(),
-                                 {range, reply.header.step, reply.header.epoch}, codec());
+    const auto view = ParseBlock(
+        payload.view(), {range, reply.header.step, reply.header.epoch}, {&codec()});
     EXPECT_TRUE(view.ok()) << view.status();
     std::vector<float> values(range.elements);
     if (!view.ok()) return values;

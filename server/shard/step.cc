@@ -180,13 +180,13 @@ Payload StepPass::Apply(const TensorUpdate& update, const BlockSum& block,
   BlockWriter writer = WriterFor(publication.label);
   for (uint32_t tile = 0; tile < TilesOf(block.range.elements); ++tile) {
     const uint32_t elements = TileElements(block.range.elements, tile);
-    const MutableByteView out = writer.NextTile();
+    const MutableByteView out = writer.NextTile(publish_codec_);
     ForEachStrip(elements, kStripElements, [&](uint32_t first, uint32_t count) {
       const size_t offset = size_t{tile} * kTileElements + first;
       const Strip strip = OpenStrip(update, block, offset, count);
       update.optimizer.Apply(scalars, strip, update.data);
       CloseStrip(block, strip, offset);
-      publish_codec_.Encode(strip.master, ContextOf(publication, offset),
+      publish_codec_.Encode(strip.master, {}, ContextOf(publication, offset),
                             out.subspan(first * element_bytes));
     });
     writer.EndTile(elements * element_bytes);
@@ -200,8 +200,9 @@ Payload StepPass::Encode(std::span<float> weights, const Publication& publicatio
     const size_t offset = size_t{tile} * kTileElements;
     const auto values =
         weights.subspan(offset, TileElements(publication.label.range.elements, tile));
+    const MutableByteView room = writer.NextTile(publish_codec_);
     writer.EndTile(
-        publish_codec_.Encode(values, ContextOf(publication, offset), writer.NextTile()));
+        publish_codec_.Encode(values, {}, ContextOf(publication, offset), room));
   }
   return writer.Finish();
 }
@@ -225,7 +226,7 @@ BlockWriter StepPass::WriterFor(const BlockLabel& label) {
   std::shared_ptr<std::byte> memory;
   if (publish_memory_ != nullptr) memory = publish_memory_(bytes);
   if (memory == nullptr) memory = pool_.Allocate(bytes).owner();
-  return BlockWriter(publish_codec_, label, checksum_, std::move(memory));
+  return BlockWriter(label, checksum_, std::move(memory));
 }
 
 }  // namespace syncline

@@ -176,7 +176,7 @@ TEST(ShardAverages, ArePulledInFp32WithoutTouchingTheWeights) {
     EXPECT_EQ(reply.header.kind, static_cast<uint16_t>(MessageKind::kAverage));
     const Buffer payload = Gather(reply.payload);
     const auto view = ParseBlock(payload.view(), {rig.range(0), reply.header.step, 1},
-                                 rig.codec("fp32"));
+                                 {&rig.codec("fp32")});
     std::vector<float> values(kElements);
     EXPECT_TRUE(view.ok() && rig.codec("fp32").Decode(view->tiles[0].bytes, values).ok());
     return values;

@@ -92,7 +92,7 @@ void Replay::Add(uint32_t block, uint64_t step) {
         push.gradient.begin() + own.range.first_element,
         push.gradient.begin() + own.range.first_element + own.range.elements);
     std::vector<std::byte> wire(codec.MaxEncodedBytes(own.range.elements));
-    wire.resize(codec.Encode(sent, {}, wire));
+    wire.resize(codec.Encode(sent, {}, {}, wire));
     const double weight = keeps_sum ? one.samples : one.samples / samples;
     SYNCLINE_CHECK(
         codec.DecodeAdd(wire, static_cast<float>(weight), SumOf(own.range)).ok());

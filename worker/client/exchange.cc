@@ -160,23 +160,20 @@ Payload Exchange::EncodeContribution(const Block& block) const {
                          .step = block.version,
                          .epoch = epoch_,
                          .seed = (uint64_t{options_.rank} + 1) << 32 | options_.job};
-  const auto values = tensors_[block.range.tensor].gradient.subspan(
+  const std::span<const float> gradient = tensors_[block.range.tensor].gradient.subspan(
       block.range.first_element, block.range.elements);
-  // Codec::Encode takes mutable values for error feedback; dense codecs do not write to
-  // them.
-  const std::span<float> gradient{const_cast<float*>(values.data()), values.size()};
   std::shared_ptr<std::byte> memory =
       options_.push_memory
           ? options_.push_memory(MaxBlockBytes(codec, block.range.elements))
           : nullptr;
   if (memory == nullptr)
     return EncodeBlock(codec, label, gradient, options_.checksum, pool_);
-  BlockWriter writer(codec, label, options_.checksum, std::move(memory));
+  BlockWriter writer(label, options_.checksum, std::move(memory));
   for (uint32_t tile = 0; tile < TilesOf(gradient.size()); ++tile) {
-    const MutableByteView room = writer.NextTile();
+    const MutableByteView room = writer.NextTile(codec);
     const size_t first = size_t{tile} * kTileElements;
     writer.EndTile(
-        codec.Encode(gradient.subspan(first, TileElements(gradient.size(), tile)),
+        codec.Encode(gradient.subspan(first, TileElements(gradient.size(), tile)), {},
                      ContextAt(label, first), room));
   }
   return writer.Finish();
@@ -262,14 +259,14 @@ void Exchange::OnAverage(const MessageHeader& header, ByteView payload,
                          ExchangeOutputs& outputs) {
   const Block& block = blocks_[header.block];
   if (!average_missing_.contains(header.block)) return;
-  const auto view =
-      ParseBlock(payload, {block.range, header.step, header.epoch}, *options_.seed_codec);
+  const auto view = ParseBlock(payload, {block.range, header.step, header.epoch},
+                               {options_.seed_codec});
   if (!view.ok()) return;  // asked for again
   const auto out =
       std::span(average_).subspan(block.range.first_element, block.range.elements);
   for (const TileView& tile : view->tiles) {
     SYNCLINE_CHECK(
-        view->codec->Decode(tile.bytes, out.subspan(tile.first_element, tile.elements))
+        tile.codec->Decode(tile.bytes, out.subspan(tile.first_element, tile.elements))
             .ok());
   }
   average_missing_.erase(header.block);
@@ -330,13 +327,13 @@ bool Exchange::Land(const MessageHeader& header, ByteView payload, const Block& 
   }
   const BlockLabel label{
       .range = block.range, .step = header.step, .epoch = header.epoch};
-  const auto view = ParseBlock(payload, label, *options_.publish_codec);
+  const auto view = ParseBlock(payload, label, {options_.publish_codec});
   if (!view.ok()) return false;
   const auto weights = tensors_[block.range.tensor].weights.subspan(
       block.range.first_element, block.range.elements);
   for (const TileView& tile : view->tiles) {
     const auto out = weights.subspan(tile.first_element, tile.elements);
-    SYNCLINE_CHECK(view->codec->Decode(tile.bytes, out).ok());  // ParseBlock validated it
+    SYNCLINE_CHECK(tile.codec->Decode(tile.bytes, out).ok());  // ParseBlock validated it
   }
   return true;
 }

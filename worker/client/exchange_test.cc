@@ -178,10 +178,10 @@ TEST_F(ExchangeTest, ContributionCarriesItsNameAndSamples) {
   EXPECT_EQ(header.samples, 8u);
   EXPECT_EQ(header.epoch, 3u);
   const Buffer bytes = Gather(pushed.sends[0].payload);
-  const auto view = ParseBlock(bytes.view(), {{0, 0, 4}, 0, 3}, *options_.push_codec);
+  const auto view = ParseBlock(bytes.view(), {{0, 0, 4}, 0, 3}, {options_.push_codec});
   ASSERT_TRUE(view.ok()) << view.status();
   std::vector<float> sent(4);
-  ASSERT_TRUE(view->codec->Decode(view->tiles[0].bytes, sent).ok());
+  ASSERT_TRUE(view->tiles[0].codec->Decode(view->tiles[0].bytes, sent).ok());
   EXPECT_EQ(sent, gradient_);
 }
 

@@ -29,7 +29,7 @@ TEST(Bf16Codec, NeedsExactlyTwoBytesPerElement) {
 TEST(Bf16Codec, WritesLittleEndianUpperHalves) {
   float values[] = {1.0f, -2.0f};  // 0x3f800000, 0xc0000000
   std::byte bytes[4];
-  ASSERT_EQ(MakeBf16Codec()->Encode(values, {}, bytes), 4u);
+  ASSERT_EQ(MakeBf16Codec()->Encode(values, {}, {}, bytes), 4u);
   EXPECT_EQ(bytes[0], std::byte{0x80});
   EXPECT_EQ(bytes[1], std::byte{0x3f});
   EXPECT_EQ(bytes[2], std::byte{0x00});
@@ -45,7 +45,7 @@ TEST(Bf16Codec, KernelEqualsTheScalarRuleOnAllUpperHalves) {
   for (const uint32_t lower : {0u, 1u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu}) {
     for (uint32_t i = 0; i < 65536; ++i)
       values[i] = std::bit_cast<float>((i << 16) | lower);
-    codec->Encode(values, {}, bytes);
+    codec->Encode(values, {}, {}, bytes);
     for (uint32_t i = 0; i < 65536; ++i) {
       uint16_t got;
       std::memcpy(&got, bytes.data() + 2 * i, 2);
@@ -65,7 +65,7 @@ double MeanOfDraws(float value, const EncodeContext& context) {
     std::vector<std::byte> bytes(2 * values.size());
     EncodeContext here = context;
     here.step += first;
-    codec->Encode(values, here, bytes);
+    codec->Encode(values, {}, here, bytes);
     EXPECT_TRUE(codec->Decode(bytes, values).ok());
     for (const float decoded : values) sum += decoded;
   }
@@ -94,7 +94,7 @@ TEST(StochasticBf16Codec, WhatABf16HoldsIsNotRounded) {
   for (uint32_t i = 0; i < 65536; ++i) {
     values[i] = FloatFromBf16(static_cast<uint16_t>(i));
   }
-  MakeStochasticBf16Codec()->Encode(values, {.seed = 1}, bytes);
+  MakeStochasticBf16Codec()->Encode(values, {}, {.seed = 1}, bytes);
   for (uint32_t i = 0; i < 65536; ++i) {
     uint16_t got;
     std::memcpy(&got, bytes.data() + 2 * i, 2);
@@ -107,7 +107,7 @@ TEST(StochasticBf16Codec, FiniteValuesStayFinite) {
   std::fill(values.begin() + 2048, values.end(), std::numeric_limits<float>::lowest());
   std::vector<std::byte> bytes(2 * values.size());
   const auto codec = MakeStochasticBf16Codec();
-  codec->Encode(values, {}, bytes);
+  codec->Encode(values, {}, {}, bytes);
   ASSERT_TRUE(codec->Decode(bytes, values).ok());
   for (size_t i = 0; i < values.size(); ++i) {
     ASSERT_EQ(std::abs(values[i]), FloatFromBf16(0x7f7f));
@@ -119,7 +119,7 @@ TEST(StochasticBf16Codec, EachPartOfTheContextChangesTheRounding) {
   const auto encode = [&codec](const EncodeContext& context) {
     std::vector<float> values(1000, 1.0f + 0x1p-8f);
     std::vector<std::byte> bytes(2 * values.size());
-    codec->Encode(values, context, bytes);
+    codec->Encode(values, {}, context, bytes);
     return bytes;
   };
   const auto original = encode({});

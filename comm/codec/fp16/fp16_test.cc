@@ -21,7 +21,7 @@ TEST(Fp16Codec, NeedsExactlyTwoBytesPerElement) {
 TEST(Fp16Codec, WritesLittleEndianHalves) {
   float values[] = {1.0f, -2.5f};  // 0x3c00, 0xc100
   std::byte bytes[4];
-  ASSERT_EQ(MakeFp16Codec()->Encode(values, {}, bytes), 4u);
+  ASSERT_EQ(MakeFp16Codec()->Encode(values, {}, {}, bytes), 4u);
   EXPECT_EQ(bytes[0], std::byte{0x00});
   EXPECT_EQ(bytes[1], std::byte{0x3c});
   EXPECT_EQ(bytes[2], std::byte{0x00});
@@ -33,7 +33,7 @@ TEST(Fp16Codec, TooLargeAGradientArrivesAsInfinity) {
   float values[] = {65519.0f, 65520.0f, -1e30f};
   std::byte bytes[6];
   const auto codec = MakeFp16Codec();
-  codec->Encode(values, {}, bytes);
+  codec->Encode(values, {}, {}, bytes);
   float sum[3] = {};
   ASSERT_TRUE(codec->DecodeAdd(bytes, 0.5f, sum).ok());
   EXPECT_EQ(sum[0], 32752.0f);
@@ -50,7 +50,7 @@ TEST(Fp16Codec, KernelEqualsTheScalarRuleOnAllUpperHalves) {
   for (const uint32_t lower : {0u, 1u, 0x0fffu, 0x1000u, 0x1001u, 0x3000u, 0xffffu}) {
     for (uint32_t i = 0; i < 65536; ++i)
       values[i] = std::bit_cast<float>((i << 16) | lower);
-    codec->Encode(values, {}, bytes);
+    codec->Encode(values, {}, {}, bytes);
     for (uint32_t i = 0; i < 65536; ++i) {
       uint16_t got;
       std::memcpy(&got, bytes.data() + 2 * i, 2);

@@ -1,5 +1,6 @@
 #include "comm/codec/fp32/fp32.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "comm/base/check.h"
@@ -30,10 +31,15 @@ class Fp32Codec final : public Codec {
     return size_t{elements} * kBytesPerElement;
   }
 
-  size_t Encode(std::span<float> values, const EncodeContext& /*context*/,
-                MutableByteView out) const override {
+  CodecTraits traits() const override {
+    return {.unbiased = true, .contraction = 1, .aggregable = true};
+  }
+
+  size_t Encode(std::span<const float> values, std::span<float> residual,
+                const EncodeContext& /*context*/, MutableByteView out) const override {
     SYNCLINE_CHECK(out.size() >= values.size_bytes());
     if (!values.empty()) std::memcpy(out.data(), values.data(), values.size_bytes());
+    std::ranges::fill(residual, 0.0f);
     return values.size_bytes();
   }
 

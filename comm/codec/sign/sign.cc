@@ -1,7 +1,7 @@
 #include "comm/codec/sign/sign.h"
 
-#include <algorithm>
-#include <cstring>
+#include <cstddef>
+#include <cstdint>
 #include <limits>
 #include <string>
 
@@ -42,7 +42,7 @@ struct Part {
 
 // In 32 sums that are added at the end in a fixed order, so that any instruction set
 // gives the same bits.
-SYNCLINE_KERNEL float MeanMagnitude(const float* values, size_t n) {
+SYNCLINE_KERNEL float SumOfMagnitudes(const float* values, size_t n) {
   constexpr size_t kLanes = 32;
   float lanes[kLanes] = {};
   const size_t whole = n - n % kLanes;
@@ -53,10 +53,15 @@ SYNCLINE_KERNEL float MeanMagnitude(const float* values, size_t n) {
   for (size_t half = kLanes / 2; half > 0; half /= 2) {
     for (size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
   }
-  const float sum = lanes[0] < std::numeric_limits<float>::max()
-                        ? lanes[0]
-                        : std::numeric_limits<float>::max();
-  return sum / static_cast<float>(n);
+  return lanes[0];
+}
+
+// A block of zeros decodes to zeros, whatever the rule.
+SYNCLINE_KERNEL float ScaleOf(SignScale rule, const float* values, size_t n) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  const float sum = SumOfMagnitudes(values, n);
+  if (rule == SignScale::kOne) return sum > 0 ? 1.0f : 0.0f;
+  return (sum < kMax ? sum : kMax) / static_cast<float>(n);
 }
 
 // The lowest bits of 8 bytes, as 8 bits.
@@ -97,7 +102,7 @@ SYNCLINE_KERNEL void EncodeTile(Tile tile) {
     const size_t rest = tile.elements - first;
     const size_t n = rest < block_elements ? rest : block_elements;
     const float* values = tile.values + first;
-    const float scale = tile.scale == SignScale::kMean ? MeanMagnitude(values, n) : 1.0f;
+    const float scale = ScaleOf(tile.scale, values, n);
     __builtin_memcpy(tile.scales + (first >> tile.block_log2) * sizeof(scale), &scale,
                      sizeof(scale));
     for (size_t i = 0; i < n; i += kStrip) {

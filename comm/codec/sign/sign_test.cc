@@ -106,7 +106,10 @@ TEST(SignCodec, LosesWhatTheMeanMagnitudeMustLose) {
   std::mt19937 random(1);
   std::exponential_distribution<float> exponential;
   std::vector<float> laplace(kTileElements);
-  for (float& value : laplace) value = {} std::vector<float> sparse = gaussian;
+  for (size_t i = 0; i < laplace.size(); ++i) {
+    laplace[i] = std::copysign(exponential(random), gaussian[i]);
+  }
+  std::vector<float> sparse = gaussian;
   for (size_t i = 0; i < sparse.size(); ++i) sparse[i] *= random() % 20 == 0 ? 1 : 0;
   const auto lost = [&](const std::vector<float>& values) {
     std::vector<float> residual(values.size());

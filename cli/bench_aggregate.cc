@@ -33,6 +33,7 @@ struct AggregateOptions {
 };
 
 struct Wire {
+  TensorTransfers transfers = {};
   const Codec* push = nullptr;
   const Codec* publish = nullptr;
   const Codec* fp32 = nullptr;
@@ -57,8 +58,7 @@ class BenchShard {
     auto shard = std::unique_ptr<BenchShard>(new BenchShard(wire));
     const uint64_t elements = options.kernel->elements_per_thread();
     ShardOptions settings;
-    settings.push_codec = wire.push;
-    settings.publish_codec = wire.publish;
+    settings.transfers = {wire.transfers};
     settings.seed_codec = wire.fp32;
     settings.training.optimizer = bench.settings;
     settings.tensors = {
@@ -189,13 +189,15 @@ absl::StatusOr<Wire> FindWire(const AggregateOptions& options, const KernelBench
     return WithFailure(absl::InvalidArgumentError("--workers must be in [1, 1024]"),
                        Failure::kUsage);
   }
-  const auto push = codecs.FindByName(options.dtype);
-  if (!push.ok()) {
-    return WithFailure(absl::InvalidArgumentError(push.status().message()),
-                       Failure::kUsage);
-  }
+  const auto push = ParseTransfer(options.dtype);
+  if (!push.ok()) return WithFailure(push.status(), Failure::kUsage);
   SYNCLINE_ASSIGN_OR_RETURN(const Codec* fp32, codecs.Find(CodecId::kFp32));
-  return Wire{.push = *push, .publish = bench.out, .fp32 = fp32};
+  SYNCLINE_ASSIGN_OR_RETURN(const Transfer publish,
+                            ParseTransfer(std::string_view(bench.out->name())));
+  return Wire{.transfers = {.push = *push, .publish = publish},
+              .push = push->codec.get(),
+              .publish = publish.codec.get(),
+              .fp32 = fp32};
 }
 
 // Contributions and published bytes; master weights and state are read and written.

@@ -154,16 +154,14 @@ absl::StatusOr<JobMemory> PlanJobMemory(const JobSpec& spec, const ClusterSize& 
   const std::vector<uint32_t> shard_of_block =
       PlaceBlocks(blocks, shards,
                   [&](uint32_t tensor) { return training->NeedsWholeTensor(tensor); });
-  const CodecRegistry codecs = CodecRegistry::Builtin();
-  SYNCLINE_ASSIGN_OR_RETURN(const Codec* push, codecs.FindByName(spec.push_codec));
-  SYNCLINE_ASSIGN_OR_RETURN(const Codec* publish, codecs.FindByName(spec.publish_codec));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<TensorTransfers> transfers,
+                            spec.Transfers());
   JobMemory memory = {.spec = spec, .cluster = cluster};
   SYNCLINE_ASSIGN_OR_RETURN(
       memory.plan,
       PlanMemory({.training = spec.training,
                   .tensors = tensors,
-                  .push_codec = *push,
-                  .publish_codec = *publish,
+                  .transfers = transfers,
                   .workers = spec.workers},
                  {.blocks = blocks, .shard_of_block = shard_of_block, .shards = shards}));
   return memory;

@@ -7,21 +7,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "comm/base/failure.h"
-#include "comm/base/nearest.h"
 #include "comm/base/status.h"
-#include "comm/codec/codec.h"
 
 namespace syncline {
 namespace {
-
-absl::Status CheckCodec(absl::string_view setting, const std::string& name) {
-  const CodecRegistry codecs = CodecRegistry::Builtin();
-  const std::vector<std::string_view> names = codecs.Names();
-  if (std::ranges::count(names, name) > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(setting, " '", name, "' is unknown; did you mean '",
-                   std::string(NearestName(name, names)), "'?"));
-}
 
 absl::Status CheckTensor(const TensorSpec& tensor) {
   if (tensor.name.empty() || tensor.name.size() > kMaxTensorNameBytes) {
@@ -134,6 +123,14 @@ std::vector<TrainedTensor> JobSpec::Trained() const {
   return trained;
 }
 
+absl::StatusOr<std::vector<TensorTransfers>> JobSpec::Transfers() const {
+  std::vector<Transfer::Shape> shapes;
+  for (const TensorSpec& tensor : tensors) {
+    shapes.push_back({tensor.elements(), tensor.shape.size()});
+  }
+  return ParseTransfers(push_codec, publish_codec, shapes);
+}
+
 absl::Status ValidateJob(const JobSpec& spec) {
   if (spec.name.empty() || spec.name.size() > kMaxJobNameBytes) {
     return absl::InvalidArgumentError(
@@ -144,8 +141,8 @@ absl::Status ValidateJob(const JobSpec& spec) {
         absl::StrCat("job '", spec.name, "' wants ", spec.workers,
                      " workers, allowed are 1 to ", kMaxWorkers));
   }
-  SYNCLINE_RETURN_IF_ERROR(CheckCodec("push_codec", spec.push_codec));
-  SYNCLINE_RETURN_IF_ERROR(CheckCodec("publish_codec", spec.publish_codec));
+  SYNCLINE_RETURN_IF_ERROR(
+      ParseTransfers(spec.push_codec, spec.publish_codec, {}).status());
   if (spec.tensors.empty() || spec.tensors.size() > kMaxTensorsPerJob) {
     return absl::InvalidArgumentError(
         absl::StrCat("job '", spec.name, "' has ", spec.tensors.size(),
@@ -168,8 +165,8 @@ absl::Status CheckSameJob(const JobSpec& ours, const JobSpec& theirs) {
     return Differs(
         absl::StrCat(job, "has ", ours.workers, " workers, not ", theirs.workers));
   }
-  if (ours.push_codec != theirs.push_codec ||
-      ours.publish_codec != theirs.publish_codec) {
+  if (CanonicalTransfer(ours.push_codec) != CanonicalTransfer(theirs.push_codec) ||
+      CanonicalTransfer(ours.publish_codec) != CanonicalTransfer(theirs.publish_codec)) {
     return Differs(absl::StrCat(job, "uses codecs ", ours.push_codec, " and ",
                                 ours.publish_codec, ", not ", theirs.push_codec, " and ",
                                 theirs.publish_codec));

@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "comm/base/tiling.h"
+#include "comm/codec/transfer.h"
 #include "server/optimizer/training.h"
 
 namespace syncline {
@@ -21,8 +22,8 @@ struct TensorSpec {
 
 struct JobSpec {
   std::string name = {};
-  uint32_t workers = 1;  // the job begins when so many have joined
-  std::string push_codec = "bf16";
+  uint32_t workers = 1;             // the job begins when so many have joined
+  std::string push_codec = "bf16";  // ParseTransfer
   std::string publish_codec = "bf16";
   TrainingSettings training = {};
   std::vector<TensorSpec> tensors = {};
@@ -30,6 +31,8 @@ struct JobSpec {
   std::vector<BlockRange> Blocks() const;
   // For TrainingPlan::Create, in order.
   std::vector<TrainedTensor> Trained() const;
+  // How each travels, in order; InvalidArgument as ParseTransfer.
+  absl::StatusOr<std::vector<TensorTransfers>> Transfers() const;
 };
 
 // InvalidArgument that names the setting or tensor, its value and the allowed range.

@@ -154,8 +154,9 @@ class EngineTest : public ::testing::Test {
     engine_ = *Engine::Start({.metrics = &metrics_}, std::move(events));
     EngineJobOptions options;
     options.shard.job = kJob;
-    options.shard.push_codec = options.shard.publish_codec = options.shard.seed_codec =
-        *codecs_.Find(CodecId::kFp32);
+    options.shard.seed_codec = *codecs_.Find(CodecId::kFp32);
+    options.shard.transfers = {
+        {.push = *ParseTransfer("fp32"), .publish = *ParseTransfer("fp32")}};
     options.shard.training.optimizer.options = {{"lr", 1}};
     const uint64_t elements = kElements;
     options.shard.tensors = {{.shape = TensorShape({&elements, 1})}};
@@ -284,8 +285,7 @@ TEST_F(EngineTest, AJobThatIsDroppedAnswersNothing) {
   engine_->Drop(kJob);
   engine_->Apply(kJob, ShardPrepare{2});
   EngineJobOptions options;
-  options.shard.push_codec = options.shard.publish_codec = options.shard.seed_codec =
-      *codecs_.Find(CodecId::kFp32);
+  options.shard.seed_codec = *codecs_.Find(CodecId::kFp32);
   options.shard.training.optimizer.name = "no such thing";
   engine_->Configure(kJob, options);
   EXPECT_EQ(configured_.Take()->code(), absl::StatusCode::kInvalidArgument);

@@ -249,8 +249,7 @@ absl::StatusOr<std::vector<EngineJobOptions>> ServerNode::SplitJob(
                                             configure.shard_of_block.size()));
   }
   ShardOptions shard = {.job = configure.job};
-  SYNCLINE_ASSIGN_OR_RETURN(shard.push_codec, codecs_.FindByName(spec.push_codec));
-  SYNCLINE_ASSIGN_OR_RETURN(shard.publish_codec, codecs_.FindByName(spec.publish_codec));
+  SYNCLINE_ASSIGN_OR_RETURN(shard.transfers, spec.Transfers());
   SYNCLINE_ASSIGN_OR_RETURN(shard.seed_codec, codecs_.Find(CodecId::kFp32));
   shard.training = spec.training;
   shard.tensors = spec.Trained();

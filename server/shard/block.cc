@@ -63,6 +63,7 @@ void Block::Seed(const BlockView& view) {
     const auto weights = memory_.weights.subspan(tile.first_element, tile.elements);
     SYNCLINE_CHECK(tile.codec->Decode(tile.bytes, weights).ok());
   }
+  std::ranges::copy(memory_.weights.first(memory_.view.size()), memory_.view.begin());
   seeded_ = true;
 }
 
@@ -112,6 +113,7 @@ BlockSnapshot Block::Save() const {
       .updates = updates_,
       .seeded = seeded_,
       .weights = {memory_.weights.begin(), memory_.weights.end()},
+      .view = {memory_.view.begin(), memory_.view.end()},
       .accumulator = {memory_.accumulator.begin(), memory_.accumulator.end()},
       .accumulated_samples = added_samples_};
   for (const StoredSlot& slot : memory_.state) {
@@ -123,6 +125,7 @@ BlockSnapshot Block::Save() const {
 
 absl::Status Block::Load(const BlockSnapshot& snapshot) {
   bool fits = snapshot.weights.size() == memory_.weights.size() &&
+              snapshot.view.size() == memory_.view.size() &&
               snapshot.accumulator.size() == memory_.accumulator.size() &&
               snapshot.state.size() == memory_.state.size();
   for (size_t i = 0; fits && i < snapshot.state.size(); ++i) {
@@ -138,6 +141,7 @@ absl::Status Block::Load(const BlockSnapshot& snapshot) {
   seeded_ = snapshot.seeded;
   added_samples_ = snapshot.accumulated_samples;
   std::ranges::copy(snapshot.weights, memory_.weights.begin());
+  std::ranges::copy(snapshot.view, memory_.view.begin());
   std::ranges::copy(snapshot.accumulator, memory_.accumulator.begin());
   for (size_t i = 0; i < snapshot.state.size(); ++i) {
     std::ranges::copy(snapshot.state[i], memory_.state[i].memory);

@@ -11,10 +11,12 @@ namespace {
 MemoryUse UseOfBlock(const MemoryJob& job, const TrainingPlan& plan,
                      const BlockRange& range) {
   const TrainedTensor& tensor = job.tensors[range.tensor];
+  const TensorTransfers& transfers = job.transfers[range.tensor];
   MemoryUse use = {.elements = range.elements,
                    .master = range.elements * sizeof(float),
-                   .published = MaxBlockBytes(job.publish_codec, range.elements)};
+                   .published = MaxBlockBytes(*transfers.publish.codec, range.elements)};
   if (tensor.group.frozen) return use;
+  if (transfers.publish.compresses()) use.view = range.elements * sizeof(float);
   if (job.training.NeedsAccumulator()) use.accumulator = range.elements * sizeof(float);
   const uint64_t tensor_elements = tensor.shape.elements();
   for (const StateSlot& slot : plan.optimizer(range.tensor).slots()) {
@@ -24,7 +26,7 @@ MemoryUse UseOfBlock(const MemoryJob& job, const TrainingPlan& plan,
   }
   const bool adds_on_arrival = job.training.aggregation == Aggregation::kArrival;
   const uint64_t contributions = adds_on_arrival ? 1 : job.workers;
-  use.held = contributions * MaxBlockBytes(job.push_codec, range.elements);
+  use.held = contributions * MaxBlockBytes(*transfers.push.codec, range.elements);
   return use;
 }
 
@@ -45,6 +47,7 @@ uint64_t MemoryUse::all_state() const {
 MemoryUse& MemoryUse::operator+=(const MemoryUse& other) {
   elements += other.elements;
   master += other.master;
+  view += other.view;
   for (const auto& [name, slot] : other.state) state[name] += slot;
   accumulator += other.accumulator;
   factors += other.factors;

@@ -20,7 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "comm/base/tiling.h"
-#include "comm/codec/codec.h"
+#include "comm/codec/transfer.h"
 #include "server/optimizer/training.h"
 
 namespace syncline {
@@ -29,6 +29,7 @@ namespace syncline {
 struct MemoryUse {
   uint64_t elements = 0;
   uint64_t master = 0;                         // FP32 weights
+  uint64_t view = 0;                           // the workers' FP32, where deltas go out
   std::map<std::string, uint64_t> state = {};  // of the optimizer, by slot
   uint64_t accumulator = 0;                    // sums of accumulate_steps, or on arrival
   uint64_t factors = 0;    // of tensors stepped whole (Adafactor's rows and columns)
@@ -37,7 +38,9 @@ struct MemoryUse {
 
   uint64_t all_state() const;
   // Between two steps: what Shard::resident_bytes() says then.
-  uint64_t resident() const { return master + all_state() + accumulator + factors; }
+  uint64_t resident() const {
+    return master + view + all_state() + accumulator + factors;
+  }
   // In the middle of a step, at its worst.
   uint64_t total() const { return resident() + published + held; }
 
@@ -48,8 +51,7 @@ struct MemoryUse {
 struct MemoryJob {
   const TrainingSettings& training;
   std::span<const TrainedTensor> tensors = {};
-  const Codec& push_codec;
-  const Codec& publish_codec;
+  std::span<const TensorTransfers> transfers = {};  // in the order of the tensors
   uint32_t workers = 1;
 };
 

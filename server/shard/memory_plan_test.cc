@@ -30,6 +30,16 @@ std::vector<BlockRange> BlocksOf(const std::vector<TrainedTensor>& tensors) {
   return CutIntoBlocks(elements);
 }
 
+// Pushes in BF16.
+std::vector<TensorTransfers> Transfers(const std::vector<TrainedTensor>& tensors,
+                                       std::string_view publish) {
+  std::vector<Transfer::Shape> shapes;
+  for (const TrainedTensor& tensor : tensors) {
+    shapes.push_back({tensor.shape.elements(), tensor.shape.dimensions()});
+  }
+  return *ParseTransfers("bf16", publish, shapes);
+}
+
 // All on one shard.
 MemoryPlan Plan(const TrainingSettings& training,
                 const std::vector<TrainedTensor>& tensors, uint32_t workers = 1) {
@@ -37,8 +47,7 @@ MemoryPlan Plan(const TrainingSettings& training,
   const std::vector<uint32_t> shard_of_block(blocks.size(), 0);
   auto plan = PlanMemory({.training = training,
                           .tensors = tensors,
-                          .push_codec = **Codecs().FindByName("bf16"),
-                          .publish_codec = **Codecs().FindByName("bf16"),
+                          .transfers = Transfers(tensors, "bf16"),
                           .workers = workers},
                          {.blocks = blocks, .shard_of_block = shard_of_block});
   EXPECT_TRUE(plan.ok()) << plan.status();
@@ -157,8 +166,7 @@ TEST(MemoryPlan, ShardsAddUpToTheJobAndToTheTensors) {
   const auto plan =
       PlanMemory({.training = training,
                   .tensors = tensors,
-                  .push_codec = **Codecs().FindByName("bf16"),
-                  .publish_codec = **Codecs().FindByName("fp32"),
+                  .transfers = Transfers(tensors, "fp32"),
                   .workers = 3},
                  {.blocks = blocks, .shard_of_block = shard_of_block, .shards = 3});
   ASSERT_TRUE(plan.ok()) << plan.status();
@@ -174,12 +182,7 @@ TEST(MemoryPlan, ShardsAddUpToTheJobAndToTheTensors) {
 
 TEST(MemoryPlan, RefusesWhatNoJobMayHave) {
   const TrainingSettings training = {.optimizer = {.name = "adamv"}};
-  EXPECT_EQ(PlanMemory({.training = training,
-                        .push_codec = **Codecs().FindByName("bf16"),
-                        .publish_codec = **Codecs().FindByName("bf16")},
-                       {})
-                .status()
-                .code(),
+  EXPECT_EQ(PlanMemory({.training = training}, {}).status().code(),
             absl::StatusCode::kInvalidArgument);
 }
 

@@ -26,7 +26,8 @@ const std::vector<std::vector<uint64_t>> kShapes = {{300, 4000},  // two blocks
 // Shards of one job that share its tensors; `count` changes from phase to phase.
 class Cluster {
  public:
-  explicit Cluster(const TrainingSettings& training) : training_(training) {
+  explicit Cluster(const TrainingSettings& training, std::string_view publish = "bf16")
+      : training_(training), publish_(publish) {
     std::vector<uint64_t> elements;
     for (const auto& shape : kShapes) {
       tensors_.push_back({.shape = TensorShape(shape)});
@@ -47,7 +48,8 @@ class Cluster {
         if (OwnerOf(block, count) == index) blocks.push_back({block, ranges_[block]});
       }
       ShardOptions options = {.job = 7, .shard = index};
-      options.push_codec = options.publish_codec = *codecs_.Find(CodecId::kBf16);
+      options.transfers.assign(tensors_.size(), {.push = *ParseTransfer("bf16"),
+                                                 .publish = *ParseTransfer(publish_)});
       options.seed_codec = *codecs_.Find(CodecId::kFp32);
       options.training = training_;
       options.tensors = tensors_;
@@ -142,6 +144,7 @@ class Cluster {
   }
 
   const TrainingSettings training_;
+  const std::string publish_;
   const CodecRegistry codecs_ = CodecRegistry::Builtin();
   BufferPool pool_{64 << 20};
   std::vector<TrainedTensor> tensors_;

@@ -32,8 +32,9 @@ class Shard::Impl {
 
   RefuseCode Check(const MessageHeader& header) const;
   const ShardMember* FindMember(WorkerId worker) const;
-  const Codec& CodecFor(MessageKind kind) const {
-    return kind == MessageKind::kSeed ? *options_.seed_codec : *options_.push_codec;
+  CodecSet CodecsFor(MessageKind kind, uint32_t tensor) const {
+    if (kind == MessageKind::kSeed) return {options_.seed_codec};
+    return options_.transfers[tensor].push.Accepted();
   }
   const Block& block(uint32_t id) const {
     const auto found = blocks_.find(id);
@@ -225,8 +226,9 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
       break;
   }
   if (header.samples == 0) return Refuse(header, RefuseCode::kMalformed);
-  auto view = ParseBlock({message.payload.data, message.payload.size},
-                         block.Label(header.epoch), {options_.push_codec});
+  auto view =
+      ParseBlock({message.payload.data, message.payload.size}, block.Label(header.epoch),
+                 options_.transfers[block.spec().range.tensor].push.Accepted());
   if (!view.ok()) return Refuse(header, RefuseCode::kMalformed);
   if (block.CountedBefore(header.rank)) {
     block.HoldNothing(members_.at(header.rank));
@@ -399,12 +401,16 @@ void Shard::Impl::Acknowledge(const MessageHeader& header, Repeats repeats) {
 void Shard::Impl::PublishToAll(Block& block, const std::optional<Payload>& view) {
   const uint64_t step = block.version() - 1;
   const std::vector<WorkerId> wishes = block.TakeFulfilled();
-  std::optional<Payload> whole = view;
+  // Who took part holds the version before, to which a delta is added.
+  std::optional<Payload> whole = block.memory().view.empty() ? view : std::nullopt;
   for (const auto& [rank, member] : members_) {
     const WorkerId worker = {rank, member.incarnation};
-    if (member.first_step <= step && !view) {
+    const bool took_part = member.first_step <= step;
+    if (took_part && view) {
+      Publish(block, worker, *view);
+    } else if (took_part) {
       PublishUnchanged(block, worker);
-    } else if (member.first_step <= step || std::ranges::count(wishes, worker) > 0) {
+    } else if (std::ranges::count(wishes, worker) > 0) {
       if (!whole) whole = Encode(block);
       Publish(block, worker, *whole);
     }
@@ -458,8 +464,8 @@ absl::StatusOr<size_t> Shard::MaxPayloadBytes(const MessageHeader& header) const
   }
   const auto kind = static_cast<MessageKind>(header.kind);
   if (kind != MessageKind::kSeed && kind != MessageKind::kPush) return 0;
-  const uint32_t elements = impl_->block(header.block).spec().range.elements;
-  return MaxBlockBytes(impl_->CodecFor(kind), elements);
+  const BlockRange& range = impl_->block(header.block).spec().range;
+  return MaxBlockBytes(impl_->CodecsFor(kind, range.tensor), range.elements);
 }
 
 const ShardMember* Shard::FindMember(uint32_t rank, uint32_t incarnation) const {

@@ -41,6 +41,7 @@
 #include "comm/base/tiling.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
+#include "comm/codec/transfer.h"
 #include "comm/transport/message.h"
 #include "server/optimizer/training.h"
 
@@ -53,10 +54,9 @@ struct ShardBlock {
 
 struct ShardOptions {
   uint32_t job = 0;
-  uint32_t shard = 0;  // position in the job's list of shards
-  const Codec* push_codec = nullptr;
-  const Codec* publish_codec = nullptr;
-  const Codec* seed_codec = nullptr;  // FP32
+  uint32_t shard = 0;                           // position in the job's list of shards
+  std::vector<TensorTransfers> transfers = {};  // of all tensors of the job, in order
+  const Codec* seed_codec = nullptr;            // FP32
   TrainingSettings training = {};
   std::vector<TrainedTensor> tensors = {};  // all of the job, in order
   Checksum checksum = Checksum::kHeaderOnly;
@@ -153,6 +153,7 @@ struct BlockSnapshot {
   uint64_t updates = 0;
   bool seeded = false;
   std::vector<float> weights = {};
+  std::vector<float> view = {};  // what workers hold, where deltas are published
   std::vector<float> accumulator = {};
   double accumulated_samples = 0;
   std::vector<std::vector<std::byte>> state = {};  // by slot

@@ -196,8 +196,9 @@ TEST(ShardMemory, PublishesIntoTheMemoryItIsGiven) {
   const CodecRegistry codecs = CodecRegistry::Builtin();
   Buffer given;
   ShardOptions options;
-  options.push_codec = options.publish_codec = options.seed_codec =
-      *codecs.Find(CodecId::kFp32);
+  options.seed_codec = *codecs.Find(CodecId::kFp32);
+  options.transfers = {
+      {.push = *ParseTransfer("fp32"), .publish = *ParseTransfer("fp32")}};
   options.publish_memory = [&](size_t bytes) {
     given = Buffer::Allocate(bytes);
     return given.owner();
@@ -211,7 +212,7 @@ TEST(ShardMemory, PublishesIntoTheMemoryItIsGiven) {
   header.epoch = 1;
   header.kind = static_cast<uint16_t>(MessageKind::kSeed);
   std::vector<float> values = SomeValues(10, 1);
-  const Buffer payload = Gather(EncodeBlock(*options.push_codec, {range, 0, 1}, values,
+  const Buffer payload = Gather(EncodeBlock(*options.seed_codec, {range, 0, 1}, values,
                                             Checksum::kHeaderOnly, pool));
   shard->Apply(ShardMessage{header, Slice::Of(payload)});
   header.kind = static_cast<uint16_t>(MessageKind::kPull);

@@ -138,8 +138,9 @@ class ShardRig {
     std::vector<ShardBlock> blocks;
     for (uint32_t i = 0; i < ranges_.size(); ++i) blocks.push_back({i, ranges_[i]});
     ShardOptions shard_options = {.job = 7, .shard = 3};
-    shard_options.push_codec = *codecs_.FindByName(options_.codec);
-    shard_options.publish_codec = shard_options.push_codec;
+    const Transfer transfer = *ParseTransfer(options_.codec);
+    shard_options.transfers.assign(options_.tensors.size(),
+                                   {.push = transfer, .publish = transfer});
     shard_options.seed_codec = *codecs_.Find(CodecId::kFp32);
     shard_options.training = options_.training;
     for (const uint64_t elements : options_.tensors) {

@@ -1,10 +1,13 @@
 #include "server/shard/step.h"
 
 #include <algorithm>
+#include <cmath>
+#include <optional>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
 #include "comm/base/check.h"
+#include "comm/base/crc32c.h"
 #include "server/optimizer/reduce.h"
 
 namespace syncline {
@@ -15,27 +18,47 @@ namespace {
 constexpr uint32_t kStripElements = 4096;
 static_assert(kTileElements % kStripElements == 0);
 
+// Workers compare their view with the servers' every so many versions.
+constexpr uint64_t kViewCheckSteps = 64;
+
 constexpr size_t kUsualWorkers = 16;  // more cost an allocation
 
 std::span<float> Floats(const Buffer& buffer) {
   return {reinterpret_cast<float*>(buffer.data()), buffer.size() / sizeof(float)};
 }
 
-// sum += weighted sum, in rank order, of elements [first, first + sum.size()) of the
-// block, which lie in one tile. Dense encodings can be cut anywhere (comm/codec/dense.h).
-void AddContributions(const Codec& codec, std::span<const Contribution> contributions,
-                      size_t first, std::span<float> sum) {
-  const size_t element_bytes = codec.MaxEncodedBytes(1);
-  const size_t tile = first / kTileElements;
-  const size_t offset = first % kTileElements * element_bytes;
+// Adds encodings of elements [first, first + sum.size()), which lie in one tile, in the
+// order of the contributions. Runs of the same codec share a pass over the sum.
+void AddContributions(std::span<const Contribution> contributions, size_t first,
+                      std::span<float> sum) {
   absl::InlinedVector<WeightedBytes, kUsualWorkers> parts;
+  const Codec* codec = nullptr;
+  const auto add = [&] {
+    if (codec != nullptr) SYNCLINE_CHECK(codec->DecodeAddAll(parts, sum).ok());
+    parts.clear();
+  };
   for (const Contribution& contribution : contributions) {
     if (contribution.view.tiles.empty()) continue;
-    parts.push_back(
-        {contribution.view.tiles[tile].bytes.subspan(offset, sum.size() * element_bytes),
-         contribution.weight});
+    const TileView& tile = contribution.view.tiles[first / kTileElements];
+    if (tile.codec != codec) add();
+    codec = tile.codec;
+    ByteView bytes = tile.bytes;
+    if (sum.size() != tile.elements) {  // a strip (comm/codec/dense.h)
+      const size_t width = codec->MaxEncodedBytes(1);
+      bytes = bytes.subspan(first % kTileElements * width, sum.size() * width);
+    }
+    parts.push_back({bytes, contribution.weight});
   }
-  SYNCLINE_CHECK(codec.DecodeAddAll(parts, sum).ok());
+  add();
+}
+
+// The strip in which a tile can be summed: short, unless an encoding cannot be cut.
+uint32_t StripOf(const BlockSum& block, size_t tile) {
+  for (const Contribution& one : block.contributions) {
+    if (one.view.tiles.empty()) continue;
+    if (one.view.tiles[tile].codec->traits().strip > 1) return kTileElements;
+  }
+  return kStripElements;
 }
 
 template <typename Visit>
@@ -48,8 +71,8 @@ void ForEachStrip(uint32_t elements, uint32_t strip, const Visit& visit) {
 }  // namespace
 
 StepPass::StepPass(const ShardOptions& options, BufferPool& pool)
-    : push_codec_(*options.push_codec),
-      publish_codec_(*options.publish_codec),
+    : transfers_(options.transfers),
+      fp32_(*options.seed_codec),
       checksum_(options.checksum),
       seed_(options.job),
       publish_memory_(options.publish_memory),
@@ -63,7 +86,7 @@ std::span<float> StepPass::Sum(const BlockSum& block, size_t first, size_t count
   } else {
     std::ranges::copy(block.memory.accumulator.subspan(first, count), sum.begin());
   }
-  AddContributions(push_codec_, block.contributions, first, sum);
+  AddContributions(block.contributions, first, sum);
   if (block.scale != 1) {
     for (float& value : sum) value *= block.scale;
   }
@@ -71,10 +94,14 @@ std::span<float> StepPass::Sum(const BlockSum& block, size_t first, size_t count
 }
 
 void StepPass::Accumulate(const BlockSum& block) {
-  ForEachStrip(block.range.elements, kStripElements, [&](uint32_t first, uint32_t count) {
-    AddContributions(push_codec_, block.contributions, first,
-                     block.memory.accumulator.subspan(first, count));
-  });
+  for (uint32_t tile = 0; tile < TilesOf(block.range.elements); ++tile) {
+    const uint32_t elements = TileElements(block.range.elements, tile);
+    ForEachStrip(elements, StripOf(block, tile), [&](uint32_t first, uint32_t count) {
+      const size_t offset = size_t{tile} * kTileElements + first;
+      AddContributions(block.contributions, offset,
+                       block.memory.accumulator.subspan(offset, count));
+    });
+  }
 }
 
 Strip StepPass::OpenStrip(const TensorUpdate& update, const BlockSum& block, size_t first,
@@ -173,36 +200,78 @@ void StepPass::Gather(const TensorUpdate& update, std::span<const BlockSum> bloc
   }
 }
 
-Payload StepPass::Apply(const TensorUpdate& update, const BlockSum& block,
-                        const Publication& publication) {
-  const size_t element_bytes = publish_codec_.MaxEncodedBytes(1);
+void StepPass::StepTile(
+    const TensorUpdate& update, const BlockSum& block, uint32_t tile,
+    const std::function<void(size_t, std::span<const float>)>& stepped) {
   const StepScalars scalars = ScalarsAfter(update);
-  BlockWriter writer = WriterFor(publication.label);
-  for (uint32_t tile = 0; tile < TilesOf(block.range.elements); ++tile) {
-    const uint32_t elements = TileElements(block.range.elements, tile);
-    const MutableByteView out = writer.NextTile(publish_codec_);
-    ForEachStrip(elements, kStripElements, [&](uint32_t first, uint32_t count) {
-      const size_t offset = size_t{tile} * kTileElements + first;
-      const Strip strip = OpenStrip(update, block, offset, count);
-      update.optimizer.Apply(scalars, strip, update.data);
-      CloseStrip(block, strip, offset);
-      publish_codec_.Encode(strip.master, {}, ContextOf(publication, offset),
-                            out.subspan(first * element_bytes));
-    });
-    writer.EndTile(elements * element_bytes);
-  }
-  return writer.Finish();
+  const uint32_t elements = TileElements(block.range.elements, tile);
+  ForEachStrip(elements, StripOf(block, tile), [&](uint32_t first, uint32_t count) {
+    const size_t offset = size_t{tile} * kTileElements + first;
+    const Strip strip = OpenStrip(update, block, offset, count);
+    update.optimizer.Apply(scalars, strip, update.data);
+    CloseStrip(block, strip, offset);
+    stepped(first, strip.master);
+  });
 }
 
-Payload StepPass::Encode(std::span<float> weights, const Publication& publication) {
-  BlockWriter writer = WriterFor(publication.label);
+Payload StepPass::Apply(const TensorUpdate& update, const BlockSum& block,
+                        const Publication& publication) {
+  const Codec& codec = *PublishOf(publication.label).codec;
+  const size_t element_bytes = codec.MaxEncodedBytes(1);
+  const bool deltas = !block.memory.view.empty();
+  BlockWriter writer = WriterFor(publication.label, codec);
+  bool finite = true;
+  for (uint32_t tile = 0; tile < TilesOf(block.range.elements); ++tile) {
+    if (deltas) {
+      StepTile(update, block, tile, [](size_t, std::span<const float>) {});
+      finite = finite && EncodeDelta(block.memory, publication, tile, writer);
+      continue;
+    }
+    const MutableByteView out = writer.NextTile(codec);
+    StepTile(update, block, tile, [&](size_t first, std::span<const float> weights) {
+      const size_t offset = size_t{tile} * kTileElements + first;
+      codec.Encode(weights, {}, ContextOf(publication, offset),
+                   out.subspan(first * element_bytes));
+    });
+    writer.EndTile(out.size());
+  }
+  if (finite) return writer.Finish();
+  std::ranges::copy(block.memory.weights, block.memory.view.begin());
+  return Encode(block.memory, publication);
+}
+
+bool StepPass::EncodeDelta(const BlockMemory& memory, const Publication& publication,
+                           uint32_t tile, BlockWriter& writer) {
+  if (delta_.empty()) delta_ = Buffer::Allocate(sizeof(float) * kTileElements);
+  const size_t offset = size_t{tile} * kTileElements;
+  const uint32_t elements = TileElements(publication.label.range.elements, tile);
+  const std::span<const float> weights = memory.weights.subspan(offset, elements);
+  const std::span<float> view = memory.view.subspan(offset, elements);
+  const std::span<float> delta = Floats(delta_).first(elements);
+  for (size_t i = 0; i < elements; ++i) delta[i] = weights[i] - view[i];
+  if (!std::isfinite(SumOfSquares(delta))) return false;
+  const Codec& codec = *PublishOf(publication.label).codec;
+  const MutableByteView room = writer.NextTile(codec);
+  const size_t bytes = codec.Encode(delta, {}, ContextOf(publication, offset), room);
+  // What workers do with the same bytes.
+  SYNCLINE_CHECK(codec.DecodeAdd(room.first(bytes), 1, view).ok());
+  std::optional<uint32_t> crc;
+  if (publication.label.step % kViewCheckSteps == 0) crc = Crc32c(std::as_bytes(view));
+  writer.EndTile(bytes, crc);
+  return true;
+}
+
+Payload StepPass::Encode(const BlockMemory& memory, const Publication& publication) {
+  const bool deltas = !memory.view.empty();
+  const Codec& codec = deltas ? fp32_ : *PublishOf(publication.label).codec;
+  const std::span<const float> values = deltas ? memory.view : memory.weights;
+  BlockWriter writer = WriterFor(publication.label, codec);
   for (uint32_t tile = 0; tile < TilesOf(publication.label.range.elements); ++tile) {
     const size_t offset = size_t{tile} * kTileElements;
-    const auto values =
-        weights.subspan(offset, TileElements(publication.label.range.elements, tile));
-    const MutableByteView room = writer.NextTile(publish_codec_);
-    writer.EndTile(
-        publish_codec_.Encode(values, {}, ContextOf(publication, offset), room));
+    const auto part =
+        values.subspan(offset, TileElements(publication.label.range.elements, tile));
+    const MutableByteView room = writer.NextTile(codec);
+    writer.EndTile(codec.Encode(part, {}, ContextOf(publication, offset), room));
   }
   return writer.Finish();
 }
@@ -221,8 +290,8 @@ EncodeContext StepPass::ContextOf(const Publication& publication, size_t offset)
           .first_element = publication.label.range.first_element + offset};
 }
 
-BlockWriter StepPass::WriterFor(const BlockLabel& label) {
-  const size_t bytes = MaxBlockBytes(publish_codec_, label.range.elements);
+BlockWriter StepPass::WriterFor(const BlockLabel& label, const Codec& codec) {
+  const size_t bytes = MaxBlockBytes(codec, label.range.elements);
   std::shared_ptr<std::byte> memory;
   if (publish_memory_ != nullptr) memory = publish_memory_(bytes);
   if (memory == nullptr) memory = pool_.Allocate(bytes).owner();

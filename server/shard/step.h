@@ -44,6 +44,7 @@ struct StoredSlot {
 // Where one block lives.
 struct BlockMemory {
   std::span<float> weights = {};
+  std::span<float> view = {};         // what workers hold; empty unless deltas go out
   std::span<float> accumulator = {};  // empty in jobs that need none
   std::vector<StoredSlot> state = {};
 };
@@ -75,7 +76,7 @@ struct Publication {
 
 class StepPass {
  public:
-  // `pool` and the codecs of `options` outlive it.
+  // `pool` and options.seed_codec outlive it.
   StepPass(const ShardOptions& options, BufferPool& pool);
 
   // accumulator += weighted sum of the contributions.
@@ -88,12 +89,13 @@ class StepPass {
   // The rounds of figures about the whole tensor, whose blocks are `blocks` in order.
   void Gather(const TensorUpdate& update, std::span<const BlockSum> blocks);
 
-  // Updates weights and state, and returns the published view.
+  // Updates weights and state, and returns what is published: the weights, or what is to
+  // be added to the view that workers hold, which then is `block.memory.view` again.
   Payload Apply(const TensorUpdate& update, const BlockSum& block,
                 const Publication& publication);
 
-  // The published view of weights as they are.
-  Payload Encode(std::span<float> weights, const Publication& publication);
+  // All of the view that workers hold, or shall hold when the block has just begun.
+  Payload Encode(const BlockMemory& memory, const Publication& publication);
 
  private:
   std::span<float> Sum(const BlockSum& block, size_t first, size_t count);
@@ -104,16 +106,27 @@ class StepPass {
   void CloseStrip(const BlockSum& block, const Strip& strip, size_t first);
   void GatherTransforms(const TensorUpdate& update, std::span<const BlockSum> blocks);
   static StepScalars ScalarsAfter(const TensorUpdate& update);
-  BlockWriter WriterFor(const BlockLabel& label);
+  // Steps one tile in strips, and shows each one's new weights while they are in the
+  // cache.
+  void StepTile(const TensorUpdate& update, const BlockSum& block, uint32_t tile,
+                const std::function<void(size_t, std::span<const float>)>& stepped);
+  // False when a difference of weights and view is not finite.
+  bool EncodeDelta(const BlockMemory& memory, const Publication& publication,
+                   uint32_t tile, BlockWriter& writer);
+  const Transfer& PublishOf(const BlockLabel& label) const {
+    return transfers_[label.range.tensor].publish;
+  }
+  BlockWriter WriterFor(const BlockLabel& label, const Codec& codec);
   EncodeContext ContextOf(const Publication& publication, size_t offset) const;
 
-  const Codec& push_codec_;
-  const Codec& publish_codec_;
+  const std::vector<TensorTransfers> transfers_;
+  const Codec& fp32_;
   const Checksum checksum_;
   const uint64_t seed_;
   const std::function<std::shared_ptr<std::byte>(size_t)> publish_memory_;
   BufferPool& pool_;
   Buffer sum_;                    // one tile
+  Buffer delta_;                  // one tile, once a delta was published
   std::vector<Buffer> scratch_;   // decoded state, a tile for each slot
   std::vector<float*> pointers_;  // of the open strip's state
 };

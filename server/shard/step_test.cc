@@ -134,8 +134,9 @@ TEST(StepGroups, HaveTheirOwnLearningRateAndWeightDecay) {
   BufferPool pool(1 << 20);
   const CodecRegistry codecs = CodecRegistry::Builtin();
   ShardOptions options;
-  options.push_codec = options.publish_codec = options.seed_codec =
-      *codecs.Find(CodecId::kFp32);
+  options.seed_codec = *codecs.Find(CodecId::kFp32);
+  options.transfers = {
+      {.push = *ParseTransfer("fp32"), .publish = *ParseTransfer("fp32")}};
   options.training.optimizer.options = {{"lr", 0.5}, {"weight_decay", 0.5}};
   const uint64_t one_element = 1;
   options.tensors = {
@@ -150,7 +151,7 @@ TEST(StepGroups, HaveTheirOwnLearningRateAndWeightDecay) {
   for (const MessageKind kind : {MessageKind::kSeed, MessageKind::kPush}) {
     float one[] = {1.0f};
     header.kind = static_cast<uint16_t>(kind);
-    const Buffer payload = Gather(EncodeBlock(*options.push_codec, {range, 0, 1}, one,
+    const Buffer payload = Gather(EncodeBlock(*options.seed_codec, {range, 0, 1}, one,
                                               Checksum::kHeaderOnly, pool));
     shard->Apply(ShardMessage{header, Slice::Of(payload)});
   }

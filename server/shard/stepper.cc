@@ -19,6 +19,7 @@ absl::StatusOr<std::unique_ptr<Stepper>> Stepper::Create(const ShardOptions& opt
 Stepper::Stepper(const ShardOptions& options, std::shared_ptr<const TrainingPlan> plan,
                  BufferPool& pool)
     : tensors_(options.tensors),
+      transfers_(options.transfers),
       fp32_(*options.seed_codec),
       checksum_(options.checksum),
       pool_(pool),
@@ -45,6 +46,9 @@ BlockMemory Stepper::Allocate(const BlockRange& range) {
   BlockMemory memory;
   memory.weights = {reinterpret_cast<float*>(Zeroed(bytes)), range.elements};
   if (IsFrozen(range.tensor)) return memory;
+  if (transfers_[range.tensor].publish.compresses()) {
+    memory.view = {reinterpret_cast<float*>(Zeroed(bytes)), range.elements};
+  }
   if (plan.settings().NeedsAccumulator()) {
     memory.accumulator = {reinterpret_cast<float*>(Zeroed(bytes)), range.elements};
   }
@@ -210,7 +214,7 @@ std::optional<Payload> Stepper::EncodeAverage(const Block& block, uint64_t epoch
 }
 
 Payload Stepper::Encode(const Block& block, uint64_t epoch) {
-  return pass_.Encode(block.memory().weights,
+  return pass_.Encode(block.memory(),
                       {.label = block.Label(epoch), .revision = block.updates()});
 }
 

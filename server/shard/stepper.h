@@ -25,7 +25,7 @@ namespace syncline {
 
 class Stepper {
  public:
-  // `pool` and the codecs of `options` outlive it. InvalidArgument as
+  // `pool` and options.seed_codec outlive it. InvalidArgument as
   // TrainingPlan::Create.
   static absl::StatusOr<std::unique_ptr<Stepper>> Create(const ShardOptions& options,
                                                          BufferPool& pool);
@@ -96,6 +96,7 @@ class Stepper {
   std::byte* Zeroed(size_t bytes);
 
   const std::vector<TrainedTensor> tensors_;
+  const std::vector<TensorTransfers> transfers_;
   const Codec& fp32_;
   const Checksum checksum_;
   BufferPool& pool_;

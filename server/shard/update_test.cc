@@ -202,8 +202,9 @@ TEST(ShardFrozen, TensorsAreSeededOnceAndNeverStep) {
   BufferPool pool(1 << 20);
   const CodecRegistry codecs = CodecRegistry::Builtin();
   ShardOptions options;
-  options.push_codec = options.publish_codec = options.seed_codec =
-      *codecs.Find(CodecId::kFp32);
+  options.seed_codec = *codecs.Find(CodecId::kFp32);
+  options.transfers = {
+      {.push = *ParseTransfer("fp32"), .publish = *ParseTransfer("fp32")}};
   const uint64_t elements = 4;
   options.tensors = {{.shape = TensorShape({&elements, 1}), .group = {.frozen = true}}};
   const BlockRange range = {.tensor = 0, .first_element = 0, .elements = 4};
@@ -216,7 +217,7 @@ TEST(ShardFrozen, TensorsAreSeededOnceAndNeverStep) {
     header.kind = static_cast<uint16_t>(kind);
     std::vector<float> values(4, value);
     return shard->Apply(ShardMessage{
-        header, Slice::Of(Gather(EncodeBlock(*options.push_codec, {range, 0, 1}, values,
+        header, Slice::Of(Gather(EncodeBlock(*options.seed_codec, {range, 0, 1}, values,
                                              Checksum::kHeaderOnly, pool)))});
   };
   tell(MessageKind::kSeed, 1);

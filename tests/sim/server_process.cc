@@ -64,15 +64,13 @@ void ServerProcess::Configure(const ConfigureJob& configure) {
     owned_.insert(block);
     blocks.push_back({block, ranges[block]});
   }
-  const ShardOptions options{
-      .job = job_,
-      .shard = configure.first_shard,
-      .push_codec = *parts_.codecs.FindByName(spec.push_codec),
-      .publish_codec = *parts_.codecs.FindByName(spec.publish_codec),
-      .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
-      .training = spec.training,
-      .tensors = spec.Trained(),
-      .checksum = Checksum::kHeaderAndPayload};
+  const ShardOptions options{.job = job_,
+                             .shard = configure.first_shard,
+                             .transfers = *spec.Transfers(),
+                             .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
+                             .training = spec.training,
+                             .tensors = spec.Trained(),
+                             .checksum = Checksum::kHeaderAndPayload};
   shard_ = *Shard::Create(options, std::move(blocks), pool_);
   parts_.control.Send(connection_, JobConfigured{job_});
 }

@@ -124,8 +124,7 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
       .role = welcome.seeder ? SeedRole::kSeeder : SeedRole::kReceiver,
       .shards = static_cast<uint32_t>(shards_.size()),
       .shard_of_block = welcome.shard_of_block,
-      .push_codec = *parts_.codecs.FindByName(parts_.job.push_codec),
-      .publish_codec = *parts_.codecs.FindByName(parts_.job.publish_codec),
+      .transfers = *parts_.job.Transfers(),
       .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
       .checksum = Checksum::kHeaderAndPayload,
       .retry = parts_.timeouts.push_retry};

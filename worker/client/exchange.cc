@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
+#include "comm/base/crc32c.h"
 
 namespace syncline {
 namespace {
@@ -39,6 +40,11 @@ Exchange::Exchange(const ExchangeOptions& options,
   const std::vector<BlockRange> ranges = CutIntoBlocks(ElementCounts(weights));
   SYNCLINE_CHECK(ranges.size() == options_.shard_of_block.size());
   for (const auto& tensor : weights) tensors_.push_back({.weights = tensor});
+  SYNCLINE_CHECK(options_.transfers.size() == weights.size());
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const Transfer& push = options_.transfers[i].push;
+    memories_.emplace_back(push.memory, push.compresses() ? weights[i].size() : 0);
+  }
   for (size_t i = 0; i < options_.frozen.size(); ++i) {
     tensors_[i].frozen = options_.frozen[i];
   }
@@ -153,19 +159,19 @@ Payload Exchange::EncodeSeed(const Block& block) const {
       EncodeBlock(*options_.seed_codec, label, values, options_.checksum, pool_)))};
 }
 
-Payload Exchange::EncodeContribution(const Block& block) const {
-  const Codec& codec = *options_.push_codec;
-  // Rounding errors of different workers must be independent, or their mean keeps them.
-  const BlockLabel label{.range = block.range,
-                         .step = block.version,
-                         .epoch = epoch_,
-                         .seed = (uint64_t{options_.rank} + 1) << 32 | options_.job};
+std::shared_ptr<std::byte> Exchange::PushMemory(size_t bytes) const {
+  return options_.push_memory ? options_.push_memory(bytes) : nullptr;
+}
+
+Payload Exchange::EncodeContribution(Block& block) {
+  const Transfer& transfer = options_.transfers[block.range.tensor].push;
+  if (transfer.compresses()) return EncodeCompressed(block);
+  const Codec& codec = *transfer.codec;
+  const BlockLabel label = PushLabel(block);
   const std::span<const float> gradient = tensors_[block.range.tensor].gradient.subspan(
       block.range.first_element, block.range.elements);
   std::shared_ptr<std::byte> memory =
-      options_.push_memory
-          ? options_.push_memory(MaxBlockBytes(codec, block.range.elements))
-          : nullptr;
+      PushMemory(MaxBlockBytes(codec, block.range.elements));
   if (memory == nullptr)
     return EncodeBlock(codec, label, gradient, options_.checksum, pool_);
   BlockWriter writer(label, options_.checksum, std::move(memory));
@@ -177,6 +183,44 @@ Payload Exchange::EncodeContribution(const Block& block) const {
                      ContextAt(label, first), room));
   }
   return writer.Finish();
+}
+
+// What an encoding loses is in the memory at once, so a repetition sends the same bytes.
+Payload Exchange::EncodeCompressed(Block& block) {
+  const uint32_t elements = block.range.elements;
+  if (!block.encoded.empty()) {
+    return block.encoded_epoch == epoch_
+               ? block.encoded
+               : Relabel(block.encoded, elements, epoch_, pool_);
+  }
+  const Transfer& transfer = options_.transfers[block.range.tensor].push;
+  const BlockLabel label = PushLabel(block);
+  const size_t bytes = MaxBlockBytes(transfer.Accepted(), elements);
+  std::shared_ptr<std::byte> room = PushMemory(bytes);
+  if (room == nullptr) room = pool_.Allocate(bytes).owner();
+  BlockWriter writer(label, options_.checksum, std::move(room));
+  const float carry = loss_scale_ / std::exchange(block.encoded_scale, loss_scale_);
+  for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
+    const uint64_t first = uint64_t{tile} * kTileElements;
+    memories_[block.range.tensor].EncodeTile(
+        transfer,
+        {.gradient = tensors_[block.range.tensor].gradient.subspan(
+             block.range.first_element + first, TileElements(elements, tile)),
+         .context = ContextAt(label, first),
+         .carry = carry},
+        writer);
+  }
+  block.encoded = writer.Finish();
+  block.encoded_epoch = epoch_;
+  return block.encoded;
+}
+
+// Rounding errors of different workers must be independent, or their mean keeps them.
+BlockLabel Exchange::PushLabel(const Block& block) const {
+  return {.range = block.range,
+          .step = block.version,
+          .epoch = epoch_,
+          .seed = (uint64_t{options_.rank} + 1) << 32 | options_.job};
 }
 
 MessageHeader Exchange::HeaderFor(uint32_t id, MessageKind kind, uint64_t step) const {
@@ -215,7 +259,7 @@ ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payloa
       OnAck(header, now, outputs);
       break;
     case MessageKind::kPublish:
-      OnPublish(header, payload, outputs);
+      OnPublish(header, payload, now, outputs);
       break;
     case MessageKind::kAverage:
       OnAverage(header, payload, outputs);
@@ -300,12 +344,24 @@ void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
 }
 
 void Exchange::OnPublish(const MessageHeader& header, ByteView payload,
-                         ExchangeOutputs& outputs) {
+                         absl::Duration now, ExchangeOutputs& outputs) {
   Block& block = blocks_[header.block];
   stats_.bytes_pulled += payload.size();
   const bool is_awaited = block.phase != Phase::kIdle && header.step >= block.wanted;
-  if (!is_awaited || !Land(header, payload, block)) return;  // repeated by its due time
+  if (!is_awaited) return;
+  switch (Land(header, payload, block)) {
+    case Landing::kIgnored:
+      return;  // asked for again by its due time
+    case Landing::kDiverged:
+      ++stats_.diverged_blocks;
+      block.landed = false;
+      LeaveWindow(header.block, Phase::kHeld);
+      return SendPull(header.block, now, outputs);
+    case Landing::kLanded:
+      break;
+  }
   LeaveWindow(header.block, Phase::kIdle);
+  block.encoded.clear();
   block.version = header.step;
   block.landed = true;
   block.attempts = 0;
@@ -321,21 +377,40 @@ void Exchange::TakeLossScale(const MessageHeader& header) {
   loss_scale_ = scale;
 }
 
-bool Exchange::Land(const MessageHeader& header, ByteView payload, const Block& block) {
+Exchange::Landing Exchange::Land(const MessageHeader& header, ByteView payload,
+                                 const Block& block) {
+  const bool is_next = block.landed && header.step == block.version + 1;
   if ((header.flags & kFlagUnchanged) != 0) {
-    return block.landed && header.step == block.version + 1 && payload.empty();
+    return is_next && payload.empty() ? Landing::kLanded : Landing::kIgnored;
   }
+  const Transfer& transfer = options_.transfers[block.range.tensor].publish;
   const BlockLabel label{
       .range = block.range, .step = header.step, .epoch = header.epoch};
-  const auto view = ParseBlock(payload, label, {options_.publish_codec});
-  if (!view.ok()) return false;
+  const auto view = ParseBlock(payload, label, ViewCodecs(transfer));
+  if (!view.ok()) return Landing::kIgnored;
+  const auto is_delta = [&](const TileView& tile) {
+    return transfer.compresses() && tile.codec == transfer.codec.get();
+  };
+  if (!is_next && std::ranges::any_of(view->tiles, is_delta)) return Landing::kIgnored;
   const auto weights = tensors_[block.range.tensor].weights.subspan(
       block.range.first_element, block.range.elements);
   for (const TileView& tile : view->tiles) {
     const auto out = weights.subspan(tile.first_element, tile.elements);
-    SYNCLINE_CHECK(tile.codec->Decode(tile.bytes, out).ok());  // ParseBlock validated it
+    // ParseBlock validated it.
+    SYNCLINE_CHECK((is_delta(tile) ? tile.codec->DecodeAdd(tile.bytes, 1, out)
+                                   : tile.codec->Decode(tile.bytes, out))
+                       .ok());
+    if (tile.view_crc && *tile.view_crc != Crc32c(std::as_bytes(out))) {
+      return Landing::kDiverged;
+    }
   }
-  return true;
+  return Landing::kLanded;
+}
+
+// Weights as they are come densely, or in FP32 where deltas go.
+CodecSet Exchange::ViewCodecs(const Transfer& publish) const {
+  if (!publish.compresses()) return {publish.codec.get()};
+  return {publish.codec.get(), options_.seed_codec};
 }
 
 void Exchange::ReportIfReady(uint32_t id, ExchangeOutputs& outputs) {
@@ -434,10 +509,10 @@ ExchangeOutputs Exchange::Tick(absl::Duration now) {
 
 size_t Exchange::MaxPayloadBytes(const MessageHeader& header) const {
   if (header.block >= blocks_.size()) return 0;
-  const uint32_t elements = blocks_[header.block].range.elements;
+  const auto& [tensor, first, elements] = blocks_[header.block].range;
   switch (static_cast<MessageKind>(header.kind)) {
     case MessageKind::kPublish:
-      return MaxBlockBytes(*options_.publish_codec, elements);
+      return MaxBlockBytes(ViewCodecs(options_.transfers[tensor].publish), elements);
     case MessageKind::kAverage:
       return MaxBlockBytes(*options_.seed_codec, elements);
     default:

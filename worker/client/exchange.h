@@ -6,7 +6,9 @@
 // simulation.
 //
 // Every block of a pushed tensor goes through: queued -> sent -> held (acknowledged) ->
-// published. What is not acknowledged within `retry` is sent again, which is harmless: a
+// published. A published delta needs the version before it; without that, or when the
+// servers' checksum of the sum differs, the whole view is asked for. What is not
+// acknowledged within `retry` is sent again, which is harmless: a
 // contribution counts once. What is held but not published is asked for with kPull.
 // Blocks leave each shard's queue in block order, so the tensors declared first overtake;
 // at most `window_bytes` per shard are unacknowledged.
@@ -27,6 +29,8 @@
 #include "comm/base/tiling.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
+#include "comm/codec/memory/gradient_memory.h"
+#include "comm/codec/transfer.h"
 #include "comm/transport/message.h"
 
 namespace syncline {
@@ -46,9 +50,8 @@ struct ExchangeOptions {
   std::vector<uint32_t> shard_of_block =
       {};                         // position = block id of CutIntoBlocks over the tensors
   std::vector<bool> frozen = {};  // by tensor: received once, never pushed; empty: none
-  const Codec* push_codec = nullptr;
-  const Codec* publish_codec = nullptr;
-  const Codec* seed_codec = nullptr;  // FP32
+  std::vector<TensorTransfers> transfers = {};  // of all tensors, in order
+  const Codec* seed_codec = nullptr;            // FP32
   Checksum checksum = Checksum::kHeaderOnly;
   size_t window_bytes = kDefaultWindowBytes;
   absl::Duration retry = absl::Seconds(1);
@@ -90,6 +93,9 @@ struct ExchangeStats {
   uint64_t resent_blocks = 0;
   // Acknowledged, or landed: repetitions are no progress.
   uint64_t progress_bytes = 0;
+  // Blocks whose view was not the servers' and was taken anew as a whole; 0 unless memory
+  // was damaged or somebody wrote to the weights.
+  uint64_t diverged_blocks = 0;
 };
 
 class Exchange {
@@ -152,6 +158,10 @@ class Exchange {
     bool landed = false;                    // `version` means something
     uint64_t sent_epoch = 0;
     size_t window_bytes = 0;  // of the window, while kSent
+    // The contribution under way, if encoding it again would not give the same.
+    Payload encoded = {};
+    uint64_t encoded_epoch = 0;
+    float encoded_scale = 1;  // loss scale of what the tensor's memory holds of it
     int borrowed_sends = 0;   // given out and not yet done
     int attempts = 0;
     absl::Duration due = absl::InfiniteDuration();  // when to repeat
@@ -176,13 +186,19 @@ class Exchange {
   void SendBlock(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
   void SendPull(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
   Payload EncodeSeed(const Block& block) const;
-  Payload EncodeContribution(const Block& block) const;
+  Payload EncodeContribution(Block& block);
+  Payload EncodeCompressed(Block& block);
+  BlockLabel PushLabel(const Block& block) const;
+  CodecSet ViewCodecs(const Transfer& publish) const;
+  std::shared_ptr<std::byte> PushMemory(size_t bytes) const;
   void LeaveWindow(uint32_t block, Phase next);
   void OnAck(const MessageHeader& header, absl::Duration now, ExchangeOutputs& outputs);
-  void OnPublish(const MessageHeader& header, ByteView payload, ExchangeOutputs& outputs);
+  void OnPublish(const MessageHeader& header, ByteView payload, absl::Duration now,
+                 ExchangeOutputs& outputs);
   void OnRefuse(const MessageHeader& header, absl::Duration now,
                 ExchangeOutputs& outputs);
-  bool Land(const MessageHeader& header, ByteView payload, const Block& block);
+  enum class Landing { kIgnored, kLanded, kDiverged };
+  Landing Land(const MessageHeader& header, ByteView payload, const Block& block);
   void TakeLossScale(const MessageHeader& header);
   void SendAveragePulls(absl::Duration now, ExchangeOutputs& outputs);
   void OnAverage(const MessageHeader& header, ByteView payload, ExchangeOutputs& outputs);
@@ -195,6 +211,7 @@ class Exchange {
   const ExchangeOptions options_;
   BufferPool& pool_;
   std::vector<Tensor> tensors_;
+  std::vector<GradientMemory> memories_;  // of the tensors, in order
   std::vector<Block> blocks_;
   std::vector<ShardQueue> shards_;
   uint32_t unheld_ = 0;  // blocks that are queued or sent

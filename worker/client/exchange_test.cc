@@ -32,8 +32,8 @@ class ExchangeTest : public ::testing::Test {
     options.epoch = 3;
     options.shards = 1;
     options.shard_of_block = {0, 0};
-    options.push_codec = *codecs_.FindByName("fp32");
-    options.publish_codec = *codecs_.FindByName("fp32");
+    const Transfer fp32 = *ParseTransfer("fp32");
+    if (options.transfers.empty()) options.transfers.assign(2, {fp32, fp32});
     options.seed_codec = *codecs_.FindByName("fp32");
     options.retry = kRetry;
     options_ = options;
@@ -178,7 +178,7 @@ TEST_F(ExchangeTest, ContributionCarriesItsNameAndSamples) {
   EXPECT_EQ(header.samples, 8u);
   EXPECT_EQ(header.epoch, 3u);
   const Buffer bytes = Gather(pushed.sends[0].payload);
-  const auto view = ParseBlock(bytes.view(), {{0, 0, 4}, 0, 3}, {options_.push_codec});
+  const auto view = ParseBlock(bytes.view(), {{0, 0, 4}, 0, 3}, {options_.seed_codec});
   ASSERT_TRUE(view.ok()) << view.status();
   std::vector<float> sent(4);
   ASSERT_TRUE(view->tiles[0].codec->Decode(view->tiles[0].bytes, sent).ok());

@@ -11,7 +11,7 @@
 #include "comm/base/limits.h"
 #include "comm/base/status.h"
 #include "comm/base/tiling.h"
-#include "comm/codec/codec.h"
+#include "comm/codec/transfer.h"
 #include "comm/rpc/attach_stream.h"
 
 namespace syncline {
@@ -74,7 +74,6 @@ uint64_t CountElements(const std::vector<uint64_t>& shape) {
 }  // namespace
 
 absl::Status CheckSessionOptions(const SessionOptions& options) {
-  const CodecRegistry codecs = CodecRegistry::Builtin();
   if (options.job.empty() || options.job.size() > kMaxJobNameBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("job name must have 1 to ", kMaxJobNameBytes, " bytes"));
@@ -90,8 +89,8 @@ absl::Status CheckSessionOptions(const SessionOptions& options) {
   if (options.training.accumulate_steps < 1) {
     return absl::InvalidArgumentError("accumulate_steps is 0, but must be 1 or more");
   }
-  SYNCLINE_RETURN_IF_ERROR(codecs.FindByName(options.push_codec).status());
-  SYNCLINE_RETURN_IF_ERROR(codecs.FindByName(options.publish_codec).status());
+  SYNCLINE_RETURN_IF_ERROR(
+      ParseTransfers(options.push_codec, options.publish_codec, {}).status());
   return Timeouts::Validate(options.failure_timeout);
 }
 

@@ -88,9 +88,6 @@ absl::StatusOr<ExchangeOptions> Session::Impl::MakeExchangeOptions(
       .shard_of_block = {welcome.shard_of_block().begin(),
                          welcome.shard_of_block().end()},
       .retry = timeouts_.push_retry};
-  SYNCLINE_ASSIGN_OR_RETURN(exchange.push_codec, codecs_.FindByName(options_.push_codec));
-  SYNCLINE_ASSIGN_OR_RETURN(exchange.publish_codec,
-                            codecs_.FindByName(options_.publish_codec));
   SYNCLINE_ASSIGN_OR_RETURN(exchange.seed_codec, codecs_.Find(CodecId::kFp32));
   return exchange;
 }
@@ -99,6 +96,7 @@ absl::Status Session::Impl::StartDataPlane() {
   std::vector<std::span<float>> weights;
   std::vector<uint64_t> elements;
   std::vector<bool> frozen;
+  std::vector<Transfer::Shape> shapes;
   std::unique_ptr<v1::WorkerWelcome> welcome;
   {
     absl::MutexLock lock(&mutex_);
@@ -107,12 +105,16 @@ absl::Status Session::Impl::StartDataPlane() {
       frozen.push_back(tensor.options.frozen);
       weights.push_back(tensor.weights);
       elements.push_back(tensor.weights.size());
+      shapes.push_back({tensor.weights.size(), tensor.options.shape.size()});
       tensor.version = welcome->first_step();
     }
   }
   SYNCLINE_RETURN_IF_ERROR(CheckPlacement(*welcome, elements));
   SYNCLINE_ASSIGN_OR_RETURN(ExchangeOptions exchange, MakeExchangeOptions(*welcome));
   exchange.frozen = std::move(frozen);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      exchange.transfers,
+      ParseTransfers(options_.push_codec, options_.publish_codec, shapes));
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort coordinator,
                             ParseHostPort(options_.coordinator));
   DataPlaneOptions options{

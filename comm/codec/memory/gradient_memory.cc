@@ -1,0 +1,139 @@
+#include "comm/codec/memory/gradient_memory.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+
+#include "comm/base/check.h"
+#include "comm/base/isa.h"
+#include "comm/base/tiling.h"
+
+namespace syncline {
+namespace {
+
+constexpr uint32_t kMagnitude = 0x7fffffff;
+constexpr uint32_t kInfinity = 0x7f800000;
+
+SYNCLINE_KERNEL void MaxMagnitude(size_t n, const float* x, uint32_t* max) {
+  uint32_t most = 0;
+  for (size_t i = 0; i < n; ++i) {
+    most = std::max(most, std::bit_cast<uint32_t>(x[i]) & kMagnitude);
+  }
+  *max = most;
+}
+
+// x = g + factor * e, and the largest |x| as bits: magnitudes order like integers, with
+// infinity and NaN above all others.
+SYNCLINE_KERNEL void AddKept(size_t n, const float* gradient, const float* kept,
+                             float factor, float* sum, uint32_t* max) {
+  const float* __restrict g = gradient;
+  const float* __restrict e = kept;
+  float* __restrict x = sum;
+  uint32_t most = 0;
+  for (size_t i = 0; i < n; ++i) {
+    x[i] = g[i] + factor * e[i];
+    most = std::max(most, std::bit_cast<uint32_t>(x[i]) & kMagnitude);
+  }
+  *max = most;
+}
+
+struct Momentum {
+  float carry = 1;
+  float momentum = 0;
+  // What the gradient adds to u besides through it: 0, or 1 for Nesterov's form.
+  float nesterov = 0;
+};
+
+SYNCLINE_KERNEL void Correct(size_t n, const float* gradient, const float* kept,
+                             Momentum factors, float* velocity, float* sum,
+                             uint32_t* max) {
+  const float* __restrict g = gradient;
+  const float* __restrict v = kept;
+  float* __restrict u = velocity;
+  float* __restrict x = sum;
+  const float ahead = factors.nesterov;
+  // momentum * (u + g) + g in x, and u as the paper has it in the other form.
+  const float share = ahead * factors.momentum + (1 - ahead);
+  uint32_t most = 0;
+  for (size_t i = 0; i < n; ++i) {
+    u[i] = factors.momentum * (factors.carry * u[i]) + share * g[i];
+    x[i] = factors.carry * v[i] + u[i] + ahead * g[i];
+    most = std::max(most, std::bit_cast<uint32_t>(x[i]) & kMagnitude);
+  }
+  *max = most;
+}
+
+// u = 0 where something was sent.
+SYNCLINE_KERNEL void Mask(size_t n, const float* given, const float* left, float* out) {
+  const float* __restrict x = given;
+  const float* __restrict residual = left;
+  float* __restrict u = out;
+  for (size_t i = 0; i < n; ++i) u[i] = residual[i] == x[i] ? u[i] : 0.0f;
+}
+
+}  // namespace
+
+GradientMemory::GradientMemory(const MemorySpec& spec, uint64_t elements)
+    : spec_(spec), thresholds_(TilesOf(elements)) {
+  if (spec.kind != MemoryKind::kNone) residual_.resize(elements);
+  if (spec.kind == MemoryKind::kMomentumCorrection) velocity_.resize(elements);
+}
+
+// What has to be sent, if it is finite.
+bool GradientMemory::Gather(const Tile& tile, std::span<float> x,
+                            std::span<float> velocity) const {
+  const size_t n = tile.gradient.size();
+  const size_t first = tile.context.first_element;
+  uint32_t max = 0;
+  switch (spec_.kind) {
+    case MemoryKind::kNone:
+      Kernel<MaxMagnitude>::Run(n, tile.gradient.data(), &max);
+      break;
+    case MemoryKind::kErrorFeedback:
+      Kernel<AddKept>::Run(n, tile.gradient.data(), residual_.data() + first,
+                           static_cast<float>(spec_.decay) * tile.carry, x.data(), &max);
+      break;
+    case MemoryKind::kMomentumCorrection:
+      std::copy_n(velocity_.data() + first, n, velocity.data());
+      Kernel<Correct>::Run(n, tile.gradient.data(), residual_.data() + first,
+                           Momentum{.carry = tile.carry,
+                                    .momentum = static_cast<float>(spec_.momentum),
+                                    .nesterov = spec_.nesterov ? 1.0f : 0.0f},
+                           velocity.data(), x.data(), &max);
+      break;
+  }
+  return max < kInfinity;
+}
+
+void GradientMemory::EncodeTile(const Transfer& transfer, const Tile& tile,
+                                BlockWriter& writer) {
+  const size_t n = tile.gradient.size();
+  const size_t first = tile.context.first_element;
+  SYNCLINE_CHECK(first % kTileElements == 0);
+  EncodeContext context = tile.context;
+  context.memory = &thresholds_[first / kTileElements];
+  const auto dense = [&] {
+    const Codec& codec = transfer.compresses() ? *transfer.dense : *transfer.codec;
+    const MutableByteView room = writer.NextTile(codec);
+    writer.EndTile(codec.Encode(tile.gradient, {}, context, room));
+  };
+  if (!transfer.compresses()) return dense();
+  const bool corrects = spec_.kind == MemoryKind::kMomentumCorrection;
+  scratch_.resize(kTileElements * (corrects ? 2 : 1));
+  const std::span<float> x = std::span(scratch_).first(n);
+  const std::span<float> velocity =
+      corrects ? std::span(scratch_).subspan(kTileElements, n) : std::span<float>();
+  if (!Gather(tile, x, velocity)) return dense();
+  const MutableByteView room = writer.NextTile(*transfer.codec);
+  if (spec_.kind == MemoryKind::kNone) {
+    writer.EndTile(transfer.codec->Encode(tile.gradient, {}, context, room));
+    return;
+  }
+  const std::span<float> left = std::span(residual_).subspan(first, n);
+  writer.EndTile(transfer.codec->Encode(x, left, context, room));
+  if (!corrects) return;
+  Kernel<Mask>::Run(n, x.data(), left.data(), velocity.data());
+  std::ranges::copy(velocity, velocity_.begin() + static_cast<ptrdiff_t>(first));
+}
+
+}  // namespace syncline

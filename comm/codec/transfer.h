@@ -1,0 +1,92 @@
+// How a tensor's values travel one way: a codec, what takes its place where it cannot
+// encode, and what the sender remembers.
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(const Transfer transfer, ParseTransfer("topk:ratio=0.01"));
+//   const Transfer of_tensor = transfer.ForTensor({.elements = 1 << 20, .dimensions =
+//   2});
+//
+// Pushes carry gradients. Published views carry weights while the codec is dense, else
+// deltas: C(w - view), added to the view on both sides, which hence is the same bits
+// there. Nothing is lost on this way, because the next delta is taken to the same view
+// (EF21; Richtarik et al. 2021, arXiv 2110.03294).
+//
+// Thread safety: values; the codecs may be shared.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "comm/base/options.h"
+#include "comm/codec/codec.h"
+#include "comm/codec/frame.h"
+
+namespace syncline {
+
+enum class MemoryKind { kNone, kErrorFeedback, kMomentumCorrection };
+
+struct MemorySpec {
+  MemoryKind kind = MemoryKind::kNone;
+  double decay = 1;       // of error feedback
+  double momentum = 0.9;  // of momentum correction
+  bool nesterov = false;
+
+  bool operator==(const MemorySpec&) const = default;
+};
+
+// Small tensors and vectors (biases, norms) are not worth compressing: they are little of
+// the traffic and much of the model's behaviour.
+struct CompressWhat {
+  uint64_t min_elements = 16384;  // 64 KiB of FP32
+  bool vectors = false;           // tensors of one dimension too
+};
+
+struct Transfer {
+  std::shared_ptr<const Codec> codec = nullptr;
+  // For pushed tiles with NaN or infinity, and for whole tensors that are not compressed.
+  // Null when `codec` is dense itself.
+  std::shared_ptr<const Codec> dense = nullptr;
+  MemorySpec memory = {};
+  CompressWhat what = {};
+
+  bool compresses() const { return dense != nullptr; }
+  // All that a receiver of pushes takes.
+  CodecSet Accepted() const;
+  // The transfer of one tensor of a job.
+  struct Shape {
+    uint64_t elements = 0;
+    size_t dimensions = 0;
+  };
+  Transfer ForTensor(const Shape& shape) const;
+};
+
+struct TensorTransfers {
+  Transfer push = {};
+  Transfer publish = {};
+};
+
+// "NAME" or "NAME:option=value,option=value". InvalidArgument names what is wrong, the
+// nearest name or the allowed range.
+absl::StatusOr<Transfer> ParseTransfer(std::string_view text);
+
+// Those of all tensors of a job, in order.
+absl::StatusOr<std::vector<TensorTransfers>> ParseTransfers(
+    std::string_view push, std::string_view publish,
+    std::span<const Transfer::Shape> tensors);
+
+// The same text for the same transfer: options in order, without those that are defaults.
+// REQUIRES: ParseTransfer accepts it.
+std::string CanonicalTransfer(std::string_view text);
+
+// What the names are and what they take, for --help and the documentation.
+struct TransferPreset {
+  std::string_view name = {};
+  std::string_view meaning = {};
+  std::vector<OptionSpec> options = {};
+};
+std::vector<TransferPreset> TransferPresets();
+
+}  // namespace syncline

@@ -1,0 +1,160 @@
+#include "comm/codec/sparse/selector.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/check.h"
+#include "comm/base/random.h"
+#include "comm/codec/sparse/magnitude.h"
+
+namespace syncline {
+namespace {
+
+constexpr uint32_t kSampleStride = 100;
+
+bool IsTopK(SelectorKind kind) {
+  return kind == SelectorKind::kTopK || kind == SelectorKind::kTopKSampled ||
+         kind == SelectorKind::kTopKReuse;
+}
+
+// Those at least `floor`, if they are about k.
+bool FindAbout(uint32_t k, uint32_t floor, std::span<const float> values,
+               IndexList& found) {
+  FindAtLeast(values, floor, found);
+  return found.count() >= (k + 1) / 2 && found.count() <= 2 * k;
+}
+
+void SelectSampled(uint32_t k, std::span<const float> values, IndexList& found) {
+  const auto rank = static_cast<uint32_t>(std::lround(static_cast<double>(k) / kSampleStride));
+  if (rank > 0 &&
+      FindAbout(k, SampledMagnitude(values, kSampleStride, rank), values, found)) {
+    return;
+  }
+  FindLargest(values, k, found);
+}
+
+void SelectReusing(const SelectorSpec& spec, std::span<const float> values,
+                   const EncodeContext& context, IndexList& found) {
+  const uint32_t k = TopCount(spec, static_cast<uint32_t>(values.size()));
+  // Tiles take turns, so that no step is slower than others.
+  const uint64_t turn = context.step + context.first_element / kTileElements;
+  const uint32_t kept = context.memory == nullptr ? 0 : MagnitudeBits(*context.memory);
+  if (kept != 0 && turn % spec.period != 0 && FindAbout(k, kept, values, found)) return;
+  const uint32_t smallest = FindLargest(values, k, found);
+  if (context.memory != nullptr) *context.memory = std::bit_cast<float>(smallest);
+}
+
+uint64_t SharedSeed(const SelectorSpec& spec, const EncodeContext& context) {
+  // Another seed than that of the quantizer's random bits, should the job use one for
+  // both.
+  constexpr uint64_t kPositions = 0x9f8a5e3c71d2b604u;
+  const RandomBits random(spec.seed ^ kPositions, context.step, context.tensor,
+                          context.first_element);
+  return uint64_t{random.At(0)} << 32 | random.At(1);
+}
+
+void SelectBlocks(std::span<const float> values, IndexList& found) {
+  const auto n = static_cast<uint32_t>(values.size());
+  uint32_t count = 0;
+  uint16_t* const out = found.data();
+  for (uint32_t first = 0; first < n; first += kSelectorBlock) {
+    const uint32_t last = std::min(first + kSelectorBlock, n);
+    uint32_t any = 0;
+    for (uint32_t i = first; i < last; ++i) any |= std::bit_cast<uint32_t>(values[i]);
+    if (any == 0) continue;
+    for (uint32_t i = first; i < last; ++i) out[count++] = static_cast<uint16_t>(i);
+  }
+  found.set_count(count);
+}
+
+}  // namespace
+
+absl::Status CheckSelector(const SelectorSpec& spec) {
+  const bool counts = IsTopK(spec.kind) || spec.kind == SelectorKind::kRandomK;
+  if (counts && !(spec.ratio > 0 && spec.ratio <= 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ratio ", spec.ratio, " of a sparse codec is not in (0, 1]"));
+  }
+  if (spec.kind == SelectorKind::kThreshold &&
+      !(spec.threshold >= 0 && std::isfinite(spec.threshold))) {
+    return absl::InvalidArgumentError(absl::StrCat("threshold ", spec.threshold,
+                                                   " of a sparse codec is not a "
+                                                   "magnitude; take 0 or more"));
+  }
+  if (spec.kind == SelectorKind::kTopKReuse && spec.period == 0) {
+    return absl::InvalidArgumentError(
+        "period 0 of topk-reuse would never renew the threshold; take 1 or more");
+  }
+  return absl::OkStatus();
+}
+
+uint32_t TopCount(const SelectorSpec& spec, uint32_t n) {
+  const auto k = static_cast<uint32_t>(spec.ratio * n);
+  return std::min(std::max(k, 1u), n);
+}
+
+uint32_t MaxSelected(const SelectorSpec& spec, uint32_t n) {
+  uint32_t most = n;
+  if (spec.kind == SelectorKind::kTopK || spec.kind == SelectorKind::kRandomK) {
+    most = TopCount(spec, n);
+  } else if (IsTopK(spec.kind)) {
+    most = std::min(2 * TopCount(spec, n), n);
+  }
+  return spec.kind != SelectorKind::kRandomK && most > LargestListed(n) ? n : most;
+}
+
+Selection Select(const SelectorSpec& spec, std::span<const float> values,
+                 const EncodeContext& context) {
+  SYNCLINE_CHECK(values.size() <= kTileElements);
+  const auto n = static_cast<uint32_t>(values.size());
+  Selection selection{.indices = IndexList(n)};
+  IndexList& found = selection.indices;
+  const uint32_t k = TopCount(spec, n);
+  switch (spec.kind) {
+    case SelectorKind::kTopK:
+      FindLargest(values, k, found);
+      break;
+    case SelectorKind::kTopKSampled:
+      SelectSampled(k, values, found);
+      break;
+    case SelectorKind::kTopKReuse:
+      SelectReusing(spec, values, context, found);
+      break;
+    case SelectorKind::kRandomK:
+      selection.seed = SharedSeed(spec, context);
+      RandomPositions(selection.seed, k, n, found);
+      return selection;
+    case SelectorKind::kThreshold:
+      FindAtLeast(values, MagnitudeBits(spec.threshold) + 1, found);
+      break;
+    case SelectorKind::kBlocks:
+      SelectBlocks(values, found);
+      return selection;
+  }
+  if (found.count() > LargestListed(n)) found.SetEvery(n);
+  return selection;
+}
+
+// Floyd's sampling without replacement (Bentley and Floyd, CACM 30 (9), 1987).
+void RandomPositions(uint64_t seed, uint32_t count, uint32_t n, IndexList& positions) {
+  SYNCLINE_CHECK(count <= n && n <= kTileElements);
+  std::array<uint64_t, kTileElements / 64> taken = {};
+  const RandomBits random(seed, 0, 0, 0);
+  for (uint32_t last = n - count; last < n; ++last) {
+    // A multiple of 2^-32 off uniform.
+    auto position = static_cast<uint32_t>(uint64_t{random.At(last)} * (last + 1) >> 32);
+    if ((taken[position / 64] >> (position % 64) & 1) != 0) position = last;
+    taken[position / 64] |= uint64_t{1} << (position % 64);
+  }
+  positions.set_count(0);
+  for (uint32_t word = 0; word * 64 < n; ++word) {
+    for (uint64_t bits = taken[word]; bits != 0; bits &= bits - 1) {
+      positions.Append(word * 64 + static_cast<uint32_t>(std::countr_zero(bits)));
+    }
+  }
+}
+
+}  // namespace syncline

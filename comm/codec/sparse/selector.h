@@ -1,0 +1,76 @@
+// Selectors decide which values of a tile are sent.
+//
+//   SelectorSpec spec{.kind = SelectorKind::kTopK, .ratio = 0.01};
+//   const Selection selection = Select(spec, values, context);
+//   for (const uint16_t i : selection.indices.view()) Send(values[i]);
+//
+// All are pure functions of their arguments (and of context.memory, for kTopKReuse), with
+// the same result on any CPU. Zeros are never chosen by their magnitude: not sending them
+// loses nothing. A selection of more than 31/32 of the tile becomes all of it, for then
+// positions cost more than the values they save.
+//
+// Papers: top-k with memory, Stich et al. 2018 (arXiv 1809.07599); sampled thresholds,
+// Lin et al. 2018 (arXiv 1712.01887); reused thresholds, Li and Hoefler 2022 (PPoPP,
+// Ok-Topk); non-zero blocks, Fei et al. 2021 (SIGCOMM, OmniReduce).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+#include "comm/codec/codec.h"
+#include "comm/codec/sparse/index_list.h"
+
+namespace syncline {
+
+enum class SelectorKind {
+  kTopK,         // exactly the k largest magnitudes, lower positions first among equals
+  kTopKSampled,  // those above a threshold from 1 % of the values; k/2 to 2k of them
+  kTopKReuse,    // those above the threshold of an earlier step; k/2 to 2k of them
+  kRandomK,      // k at random, the same ones on all workers; only a seed travels
+  kThreshold,    // those above a fixed threshold
+  kBlocks,       // all of each block of 256 that is not all +0: nothing is lost
+};
+
+// What sent values of kRandomK are multiplied by.
+enum class RandomKScale {
+  kNone,      // 1: for error feedback
+  kUnbiased,  // n/k: the expectation of the decoded tile is the tile
+};
+
+struct SelectorSpec {
+  SelectorKind kind = SelectorKind::kTopK;
+  double ratio = 0.01;   // k = max(1, floor(ratio * n)); (0, 1]
+  float threshold = 0;   // kThreshold: sent if |x| > threshold
+  uint32_t period = 32;  // kTopKReuse: steps between exact thresholds
+  uint64_t seed = 0;     // kRandomK: of the job, the same for all workers
+  RandomKScale scale = RandomKScale::kNone;
+};
+
+inline constexpr uint32_t kSelectorBlock = 256;
+
+struct Selection {
+  IndexList indices;
+  uint64_t seed = 0;  // kRandomK: RandomPositions(seed, ...) gives the indices
+};
+
+// InvalidArgument says which option has no meaning.
+absl::Status CheckSelector(const SelectorSpec& spec);
+
+// k of a tile of n elements.
+uint32_t TopCount(const SelectorSpec& spec, uint32_t n);
+// The largest selection of a tile of n elements.
+uint32_t MaxSelected(const SelectorSpec& spec, uint32_t n);
+
+// The largest one below n: a selection is never of more and not of all, but for kRandomK.
+inline uint32_t LargestListed(uint32_t n) { return n - n / 32; }
+
+// REQUIRES: a checked spec, at most one tile.
+Selection Select(const SelectorSpec& spec, std::span<const float> values,
+                 const EncodeContext& context);
+
+// `count` distinct positions below n, ascending, each subset as likely as any other. The
+// room of `positions` must do.
+void RandomPositions(uint64_t seed, uint32_t count, uint32_t n, IndexList& positions);
+
+}  // namespace syncline

@@ -1,0 +1,2 @@
+#include "comm/codec/sparse/sparse.h"
+#include "gtest/gtest.h"

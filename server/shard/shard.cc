@@ -369,7 +369,9 @@ void Shard::Impl::Step(std::span<Block* const> unit, const ShardDecision& decisi
     outputs_.push_back(
         ShardApplied{block.spec().block, block.version(), block.Contributors(), skips});
     block.Advance(keeps_weights ? Block::Outcome::kUnchanged : Block::Outcome::kUpdated);
-    PublishToAll(block, keeps_weights ? std::nullopt : std::optional(views[i]));
+    // A delta may bring the view nearer to weights that stay as they are.
+    const bool is_news = !skips && !(keeps_weights && block.memory().view.empty());
+    PublishToAll(block, is_news ? std::optional(views[i]) : std::nullopt);
   }
 }
 

@@ -262,9 +262,10 @@ bool StepPass::EncodeDelta(const BlockMemory& memory, const Publication& publica
 }
 
 Payload StepPass::Encode(const BlockMemory& memory, const Publication& publication) {
-  const bool deltas = !memory.view.empty();
-  const Codec& codec = deltas ? fp32_ : *PublishOf(publication.label).codec;
-  const std::span<const float> values = deltas ? memory.view : memory.weights;
+  const Transfer& transfer = PublishOf(publication.label);
+  const Codec& codec = transfer.compresses() ? fp32_ : *transfer.codec;
+  const std::span<const float> values =
+      memory.view.empty() ? memory.weights : memory.view;
   BlockWriter writer = WriterFor(publication.label, codec);
   for (uint32_t tile = 0; tile < TilesOf(publication.label.range.elements); ++tile) {
     const size_t offset = size_t{tile} * kTileElements;

@@ -33,10 +33,8 @@ void Reference::SeedHeld(uint32_t block, std::span<const float> values) {
   seeds_[block] = std::move(held);
 }
 
-void Reference::Pushed(const ContributionKey& key, uint32_t tensor,
-                       std::vector<float> gradient, uint32_t samples) {
-  const bool fresh =
-      pushes_.insert({{key, tensor}, {std::move(gradient), samples}}).second;
+void Reference::Pushed(const ContributionKey& key, uint32_t tensor, Push push) {
+  const bool fresh = pushes_.insert({{key, tensor}, std::move(push)}).second;
   if (!fresh)
     Violate(absl::StrCat("worker ", key.rank, " pushed step ", key.step, " twice"));
 }
@@ -64,10 +62,10 @@ void Reference::Applied(const ShardApplied& applied) {
   history.push_back(applied);
 }
 
-std::vector<std::vector<float>> Reference::Weights(uint64_t steps) {
+Reference::Model Reference::After(uint64_t steps) {
   Replay replay(*this);
   for (uint64_t step = 0; step < steps; ++step) replay.Step(step);
-  return replay.weights();
+  return {replay.weights(), replay.views()};
 }
 
 }  // namespace syncline::sim

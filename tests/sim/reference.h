@@ -44,14 +44,22 @@ class Reference {
   // first step it may change.
   void SeedSent(uint32_t block, std::span<const float> values);
   void SeedHeld(uint32_t block, std::span<const float> values);
-  void Pushed(const ContributionKey& key, uint32_t tensor, std::vector<float> gradient,
-              uint32_t samples);
+  struct Push {
+    std::vector<float> gradient = {};
+    uint32_t samples = 0;
+    float loss_scale = 1;
+  };
+  void Pushed(const ContributionKey& key, uint32_t tensor, Push push);
   // Notes what a shard did, and the first violation if it is one.
   void Applied(const ShardApplied& applied);
 
-  // The weights of all tensors after `steps` steps, computed from scratch. Also finds
-  // steps that were skipped without reason, or not skipped.
-  std::vector<std::vector<float>> Weights(uint64_t steps);
+  // All tensors after `steps` steps, computed from scratch. Also finds steps that were
+  // skipped without reason, or not skipped.
+  struct Model {
+    std::vector<std::vector<float>> weights = {};
+    std::vector<std::vector<float>> views = {};  // as workers hold them
+  };
+  Model After(uint64_t steps);
 
   uint64_t version(uint32_t block) const { return applied_[block].size(); }
   const std::vector<BlockRange>& blocks() const { return blocks_; }
@@ -60,11 +68,6 @@ class Reference {
 
  private:
   friend class Replay;
-  struct Push {
-    std::vector<float> gradient;
-    uint32_t samples = 0;
-  };
-
   void Violate(std::string what);
 
   const JobSpec job_;

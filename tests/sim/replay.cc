@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
@@ -26,7 +28,8 @@ Replay::Replay(Reference& reference)
     : reference_(reference),
       job_(reference.job_),
       trained_(job_.Trained()),
-      plan_(*TrainingPlan::Create(job_.training, trained_)) {
+      plan_(*TrainingPlan::Create(job_.training, trained_)),
+      transfers_(*job_.Transfers()) {
   for (const TrainedTensor& tensor : trained_) {
     const size_t elements = tensor.shape.elements();
     const auto index = static_cast<uint32_t>(tensors_.size());
@@ -52,6 +55,12 @@ Replay::Replay(Reference& reference)
   if (const auto* reduction = plan_->job_reduction(); reduction != nullptr) {
     job_memory_.resize(reduction->Memory());
   }
+  views_ = weights_;
+  for (const Block& block : blocks_) {
+    const uint32_t tensor = block.range.tensor;
+    if (!transfers_[tensor].publish.compresses()) Publish(tensor, block.range);
+  }
+  DecodePushes();
   loss_scale_ = plan_->InitialLossScale();
   if (job_.training.ScalesLoss()) scaler_ = StartLossScaling(job_.training.loss_scaling);
 }
@@ -82,22 +91,82 @@ void Replay::Add(uint32_t block, uint64_t step) {
   double samples = 0;
   for (const auto& one : applied.contributors) samples += one.samples;
   const bool keeps_sum = plan_->settings().NeedsAccumulator();
-  const CodecRegistry codecs = CodecRegistry::Builtin();
-  const Codec& codec = **codecs.FindByName(job_.push_codec);
   for (const auto& one : applied.contributors) {
     const Reference::Push& push =
         reference_.pushes_.at({{one.rank, one.incarnation, step}, own.range.tensor});
     SYNCLINE_CHECK(push.samples == one.samples);
-    std::vector<float> sent(
-        push.gradient.begin() + own.range.first_element,
-        push.gradient.begin() + own.range.first_element + own.range.elements);
-    std::vector<std::byte> wire(codec.MaxEncodedBytes(own.range.elements));
-    wire.resize(codec.Encode(sent, {}, {}, wire));
-    const double weight = keeps_sum ? one.samples : one.samples / samples;
-    SYNCLINE_CHECK(
-        codec.DecodeAdd(wire, static_cast<float>(weight), SumOf(own.range)).ok());
+    const std::vector<float>& received =
+        received_.at({{one.rank, one.incarnation, step}, own.range.tensor});
+    const auto weight =
+        static_cast<float>(keeps_sum ? one.samples : one.samples / samples);
+    const std::span<float> sum = SumOf(own.range);
+    for (size_t i = 0; i < sum.size(); ++i) {
+      sum[i] += weight * received[own.range.first_element + i];
+    }
   }
   own.samples += samples;
+}
+
+// The bytes of values and what a receiver makes of them. What is lost stays in `values`.
+std::vector<float> Replay::Travel(const Codec& codec, std::span<float> values) {
+  std::vector<std::byte> wire(
+      codec.MaxEncodedBytes(static_cast<uint32_t>(values.size())));
+  wire.resize(codec.Encode(values, values, {}, wire));
+  std::vector<float> received(values.size());
+  SYNCLINE_CHECK(codec.Decode(wire, received).ok());
+  return received;
+}
+
+// Each life of a worker begins with nothing in its memory.
+void Replay::DecodePushes() {
+  struct Kept {
+    std::vector<float> residual = {};
+    std::vector<float> loss_scale = {};  // by tile
+  };
+  std::map<std::tuple<uint32_t, uint32_t, uint32_t>, Kept> memories;
+  for (const auto& [name, push] : reference_.pushes_) {
+    const auto& [key, tensor] = name;
+    const Transfer& transfer = transfers_[tensor].push;
+    const auto elements = static_cast<uint32_t>(push.gradient.size());
+    Kept& kept = memories[{key.rank, key.incarnation, tensor}];
+    kept.residual.resize(elements);
+    kept.loss_scale.resize(TilesOf(elements), 1.0f);
+    std::vector<float>& received = received_[name];
+    ForEachTile(
+        {.tensor = tensor, .elements = elements}, [&](uint64_t first, uint32_t count) {
+          std::vector<float> x(push.gradient.begin() + first,
+                               push.gradient.begin() + first + count);
+          const Codec* codec = transfer.codec.get();
+          if (transfer.memory.kind == MemoryKind::kErrorFeedback) {
+            const float carry = push.loss_scale / kept.loss_scale[first / kTileElements];
+            for (uint32_t i = 0; i < count; ++i) x[i] += carry * kept.residual[first + i];
+          }
+          if (transfer.compresses() &&
+              !std::ranges::all_of(x, [](float value) { return std::isfinite(value); })) {
+            codec = transfer.dense.get();
+            std::ranges::copy(std::span(push.gradient).subspan(first, count), x.begin());
+          }
+          std::ranges::copy(Travel(*codec, x), std::back_inserter(received));
+          if (codec == transfer.dense.get()) return;
+          std::ranges::copy(x, kept.residual.begin() + first);
+          kept.loss_scale[first / kTileElements] = push.loss_scale;
+        });
+  }
+}
+
+void Replay::Publish(uint32_t tensor, const BlockRange& range) {
+  const Transfer& transfer = transfers_[tensor].publish;
+  ForEachTile(range, [&](uint64_t first, uint32_t count) {
+    const std::span<float> view = std::span(views_[tensor]).subspan(first, count);
+    const std::span<const float> weights =
+        std::span(weights_[tensor]).subspan(first, count);
+    std::vector<float> x(weights.begin(), weights.end());
+    for (uint32_t i = 0; transfer.compresses() && i < count; ++i) x[i] -= view[i];
+    const std::vector<float> received = Travel(*transfer.codec, x);
+    for (uint32_t i = 0; i < count; ++i) {
+      view[i] = transfer.compresses() ? view[i] + received[i] : received[i];
+    }
+  });
 }
 
 std::optional<float> Replay::Decide(uint64_t step) {
@@ -171,6 +240,7 @@ void Replay::Update(uint64_t step) {
              .gradient_scale = (is_gradient ? *clip : 1.0f) / loss_scale_,
              .samples = block.samples,
              .contribution = kind});
+      Publish(tensor, whole ? all : block.range);
     }
     if (!skips && kind != ContributionKind::kHessian) ++block.updates;
   }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -20,6 +21,8 @@ class Replay {
 
   void Step(uint64_t step);
   const std::vector<std::vector<float>>& weights() const { return weights_; }
+  // What a worker holds of them.
+  const std::vector<std::vector<float>>& views() const { return views_; }
 
  private:
   struct Block {
@@ -39,6 +42,10 @@ class Replay {
     std::vector<float*> pointers = {};
   };
 
+  static std::vector<float> Travel(const Codec& codec, std::span<float> values);
+  // What servers make of each push.
+  void DecodePushes();
+  void Publish(uint32_t tensor, const BlockRange& range);
   void Add(uint32_t block, uint64_t step);
   void Update(uint64_t step);
   bool LacksSamples(const Block& block) const;
@@ -58,6 +65,9 @@ class Replay {
   std::vector<Block> blocks_;
   std::vector<Tensor> tensors_;
   std::vector<std::vector<float>> weights_;
+  std::vector<std::vector<float>> views_;
+  const std::vector<TensorTransfers> transfers_;
+  std::map<std::pair<ContributionKey, uint32_t>, std::vector<float>> received_;
   std::vector<double> job_memory_;
   LossScalerState scaler_;
   float loss_scale_ = 1;  // that the contributions of this update carry

@@ -169,8 +169,8 @@ void WorkerProcess::PushAll(uint64_t step) {
       continue;
     }
     gradients_[tensor] = Gradient(tensor, step);
-    parts_.reference.Pushed({rank_, *incarnation_, step}, tensor, gradients_[tensor],
-                            samples);
+    parts_.reference.Pushed({rank_, *incarnation_, step}, tensor,
+                            {gradients_[tensor], samples, exchange_->loss_scale()});
     Run(exchange_->Push(tensor, gradients_[tensor], samples, parts_.events.now()));
   }
 }

@@ -81,6 +81,7 @@ ExchangeOutputs Exchange::Push(uint32_t tensor, std::span<const float> gradient,
   SYNCLINE_CHECK(!state.frozen);
   state.gradient = gradient;
   state.samples = samples;
+  state.loss_scale = loss_scale_;
   state.ready = false;
   for (uint32_t id = state.first_block; id < state.first_block + state.blocks; ++id) {
     blocks_[id].wanted = blocks_[id].version + 1;
@@ -199,15 +200,15 @@ Payload Exchange::EncodeCompressed(Block& block) {
   std::shared_ptr<std::byte> room = PushMemory(bytes);
   if (room == nullptr) room = pool_.Allocate(bytes).owner();
   BlockWriter writer(label, options_.checksum, std::move(room));
-  const float carry = loss_scale_ / std::exchange(block.encoded_scale, loss_scale_);
+  const Tensor& tensor = tensors_[block.range.tensor];
   for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
     const uint64_t first = uint64_t{tile} * kTileElements;
     memories_[block.range.tensor].EncodeTile(
         transfer,
-        {.gradient = tensors_[block.range.tensor].gradient.subspan(
-             block.range.first_element + first, TileElements(elements, tile)),
+        {.gradient = tensor.gradient.subspan(block.range.first_element + first,
+                                             TileElements(elements, tile)),
          .context = ContextAt(label, first),
-         .carry = carry},
+         .loss_scale = tensor.loss_scale},
         writer);
   }
   block.encoded = writer.Finish();

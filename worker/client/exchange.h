@@ -161,8 +161,7 @@ class Exchange {
     // The contribution under way, if encoding it again would not give the same.
     Payload encoded = {};
     uint64_t encoded_epoch = 0;
-    float encoded_scale = 1;  // loss scale of what the tensor's memory holds of it
-    int borrowed_sends = 0;   // given out and not yet done
+    int borrowed_sends = 0;  // given out and not yet done
     int attempts = 0;
     absl::Duration due = absl::InfiniteDuration();  // when to repeat
   };
@@ -173,6 +172,7 @@ class Exchange {
     std::span<float> weights = {};
     std::span<const float> gradient = {};
     uint32_t samples = 0;
+    float loss_scale = 1;  // of the gradient
     bool ready = false;
   };
   struct ShardQueue {

@@ -74,7 +74,7 @@ SYNCLINE_KERNEL void Mask(size_t n, const float* given, const float* left, float
 }  // namespace
 
 GradientMemory::GradientMemory(const MemorySpec& spec, uint64_t elements)
-    : spec_(spec), thresholds_(TilesOf(elements)) {
+    : spec_(spec), notes_(TilesOf(elements)) {
   if (spec.kind != MemoryKind::kNone) residual_.resize(elements);
   if (spec.kind == MemoryKind::kMomentumCorrection) velocity_.resize(elements);
 }
@@ -84,6 +84,7 @@ bool GradientMemory::Gather(const Tile& tile, std::span<float> x,
                             std::span<float> velocity) const {
   const size_t n = tile.gradient.size();
   const size_t first = tile.context.first_element;
+  const float carry = tile.loss_scale / notes_[first / kTileElements].loss_scale;
   uint32_t max = 0;
   switch (spec_.kind) {
     case MemoryKind::kNone:
@@ -91,12 +92,12 @@ bool GradientMemory::Gather(const Tile& tile, std::span<float> x,
       break;
     case MemoryKind::kErrorFeedback:
       Kernel<AddKept>::Run(n, tile.gradient.data(), residual_.data() + first,
-                           static_cast<float>(spec_.decay) * tile.carry, x.data(), &max);
+                           static_cast<float>(spec_.decay) * carry, x.data(), &max);
       break;
     case MemoryKind::kMomentumCorrection:
       std::copy_n(velocity_.data() + first, n, velocity.data());
       Kernel<Correct>::Run(n, tile.gradient.data(), residual_.data() + first,
-                           Momentum{.carry = tile.carry,
+                           Momentum{.carry = carry,
                                     .momentum = static_cast<float>(spec_.momentum),
                                     .nesterov = spec_.nesterov ? 1.0f : 0.0f},
                            velocity.data(), x.data(), &max);
@@ -111,19 +112,21 @@ void GradientMemory::EncodeTile(const Transfer& transfer, const Tile& tile,
   const size_t first = tile.context.first_element;
   SYNCLINE_CHECK(first % kTileElements == 0);
   EncodeContext context = tile.context;
-  context.memory = &thresholds_[first / kTileElements];
   const auto dense = [&] {
     const Codec& codec = transfer.compresses() ? *transfer.dense : *transfer.codec;
     const MutableByteView room = writer.NextTile(codec);
     writer.EndTile(codec.Encode(tile.gradient, {}, context, room));
   };
   if (!transfer.compresses()) return dense();
+  TileNotes& notes = notes_[first / kTileElements];
+  context.memory = &notes.threshold;
   const bool corrects = spec_.kind == MemoryKind::kMomentumCorrection;
   scratch_.resize(kTileElements * (corrects ? 2 : 1));
   const std::span<float> x = std::span(scratch_).first(n);
   const std::span<float> velocity =
       corrects ? std::span(scratch_).subspan(kTileElements, n) : std::span<float>();
   if (!Gather(tile, x, velocity)) return dense();
+  notes.loss_scale = tile.loss_scale;
   const MutableByteView room = writer.NextTile(*transfer.codec);
   if (spec_.kind == MemoryKind::kNone) {
     writer.EndTile(transfer.codec->Encode(tile.gradient, {}, context, room));

@@ -36,8 +36,8 @@ class GradientMemory {
   struct Tile {
     std::span<const float> gradient = {};
     EncodeContext context = {};
-    // What the values kept are multiplied by first: new loss scale / old loss scale.
-    float carry = 1;
+    // What the gradient is a multiple by: what is kept is rescaled when it changes.
+    float loss_scale = 1;
   };
   // Encodes one tile into `writer`. REQUIRES: context.first_element is a multiple of
   // kTileElements.
@@ -47,12 +47,18 @@ class GradientMemory {
   std::span<const float> residual() const { return residual_; }
 
  private:
+  // What is kept of one tile beside its values.
+  struct TileNotes {
+    float loss_scale = 1;
+    float threshold = 0;  // of selectors that reuse theirs
+  };
+
   bool Gather(const Tile& tile, std::span<float> x, std::span<float> velocity) const;
 
   const MemorySpec spec_;
-  std::vector<float> residual_;    // e, v
-  std::vector<float> velocity_;    // u
-  std::vector<float> thresholds_;  // of selectors that reuse theirs, by tile
+  std::vector<float> residual_;  // e, v
+  std::vector<float> velocity_;  // u
+  std::vector<TileNotes> notes_;
   std::vector<float> scratch_;
 };
 

@@ -2,7 +2,6 @@
 #include "comm/codec/codec.h"
 #include "comm/codec/fp16/fp16.h"
 #include "comm/codec/fp32/fp32.h"
-#include "comm/codec/sign/sign.h"
 
 namespace syncline {
 
@@ -12,7 +11,6 @@ CodecRegistry CodecRegistry::Builtin() {
   registry.Register(MakeBf16Codec());
   registry.Register(MakeFp16Codec());
   registry.Register(MakeStochasticBf16Codec());
-  registry.Register(MakeSignCodec({}));
   return registry;
 }
 

@@ -14,7 +14,9 @@
 #include "comm/codec/bf16/bf16.h"
 #include "comm/codec/fp16/fp16.h"
 #include "comm/codec/fp32/fp32.h"
+#include "comm/codec/integer/integer.h"
 #include "comm/codec/sign/sign.h"
+#include "comm/codec/sparse/sparse.h"
 
 namespace syncline {
 namespace {
@@ -37,7 +39,7 @@ struct Preset {
   std::vector<OptionSpec> options = {};
   enum class Kind { kDense, kQuantizer, kSelector } kind = Kind::kDense;
   MemoryKind memory = MemoryKind::kNone;
-  std::function<Made(const Parts&)> make = nullptr;
+  std::function<absl::StatusOr<Made>(const Parts&)> make = nullptr;
 };
 
 const OptionSpec kBlock = {.name = "block_log2",
@@ -67,41 +69,157 @@ const OptionSpec kCommon[] = {
 std::vector<Preset> DensePresets() {
   return {{.name = "fp32",
            .meaning = "4 bytes, as it is",
-           .make = [](const Parts&) { return MakeFp32Codec(); }},
+           .make = [](const Parts&) -> absl::StatusOr<Made> { return MakeFp32Codec(); }},
           {.name = "bf16",
            .meaning = "2 bytes, rounded to nearest even",
-           .make = [](const Parts&) { return MakeBf16Codec(); }},
+           .make = [](const Parts&) -> absl::StatusOr<Made> { return MakeBf16Codec(); }},
           {.name = "fp16",
            .meaning = "2 bytes, for gradients of a scaled loss",
-           .make = [](const Parts&) { return MakeFp16Codec(); }},
+           .make = [](const Parts&) -> absl::StatusOr<Made> { return MakeFp16Codec(); }},
           {.name = "bf16-stochastic",
            .meaning = "2 bytes, rounded at random",
-           .make = [](const Parts&) { return MakeStochasticBf16Codec(); }}};
+           .make = [](const Parts&) -> absl::StatusOr<Made> {
+             return MakeStochasticBf16Codec();
+           }}};
+}
+
+Preset Integers(std::string_view name, std::string_view meaning,
+                const IntegerOptions& standard) {
+  Preset preset = {.name = name,
+                   .meaning = meaning,
+                   .options = {kBlock},
+                   .kind = Preset::Kind::kQuantizer,
+                   .memory = standard.rounding == IntegerRounding::kNearest
+                                 ? MemoryKind::kErrorFeedback
+                                 : MemoryKind::kNone,
+                   .make = [standard](const Parts& parts) -> absl::StatusOr<Made> {
+                     IntegerOptions options = standard;
+                     options.block_log2 =
+                         static_cast<uint32_t>(parts.Number("block_log2"));
+                     return MakeIntegerCodec(options);
+                   }};
+  preset.options.front().standard = standard.block_log2;
+  return preset;
 }
 
 std::vector<Preset> QuantizerPresets() {
   using enum Preset::Kind;
-  return {{.name = "onebit",
-           .meaning = "signs, and the mean magnitude of each block",
-           .options = {kBlock},
-           .kind = kQuantizer,
-           .memory = MemoryKind::kErrorFeedback,
-           .make =
-               [](const Parts& parts) {
-                 return MakeSignCodec(
-                     {.block_log2 = static_cast<uint32_t>(parts.Number("block_log2"))});
-               }},
-          {.name = "signsgd",
-           .meaning = "signs alone: the sum is a vote",
-           .kind = kQuantizer,
-           .make = [](const Parts&) {
-             return MakeSignCodec({.block_log2 = 16, .scale = SignScale::kOne});
-           }}};
+  constexpr auto kStochastic = IntegerRounding::kStochastic;
+  std::vector<Preset> presets = {
+      {.name = "onebit",
+       .meaning = "signs, and the mean magnitude of each block",
+       .options = {kBlock},
+       .kind = kQuantizer,
+       .memory = MemoryKind::kErrorFeedback,
+       .make = [](const Parts& parts) -> absl::StatusOr<Made> {
+         return MakeSignCodec(
+             {.block_log2 = static_cast<uint32_t>(parts.Number("block_log2"))});
+       }},
+      {.name = "signsgd",
+       .meaning = "signs alone: their sum is a vote",
+       .kind = kQuantizer,
+       .make = [](const Parts&) -> absl::StatusOr<Made> {
+         return MakeSignCodec({.block_log2 = 16, .scale = SignScale::kOne});
+       }}};
+  const auto add = [&](std::string_view name, std::string_view meaning,
+                       const IntegerOptions& options) {
+    presets.push_back(Integers(name, meaning, options));
+  };
+  add("int8", "8-bit integers, the largest of a block is 127", {.bits = 8});
+  add("int4", "4-bit integers, the largest of a block is 7", {.bits = 4});
+  add("int2", "-1, 0, 1 times the largest of a block", {.bits = 2});
+  add("int8-stochastic", "int8, rounded at random; also called dithering",
+      {.bits = 8, .rounding = kStochastic});
+  add("int4-stochastic", "int4, rounded at random", {.bits = 4, .rounding = kStochastic});
+  add("terngrad", "int2, rounded at random", {.bits = 2, .rounding = kStochastic});
+  add("qsgd", "8-bit integers of the block's norm, rounded at random",
+      {.bits = 8, .rounding = kStochastic, .range = IntegerRange::kL2});
+  return presets;
+}
+
+Preset Selects(std::string_view name, std::string_view meaning,
+               const SelectorSpec& standard) {
+  const OptionSpec ratio = {.name = "ratio",
+                            .standard = standard.ratio,
+                            .least = 1e-6,
+                            .most = 1,
+                            .meaning = "share of the values that is sent"};
+  Preset preset = {
+      .name = name,
+      .meaning = meaning,
+      .options = {ratio},
+      .kind = Preset::Kind::kSelector,
+      .memory = MemoryKind::kErrorFeedback,
+      .make = [name, standard](const Parts& parts) -> absl::StatusOr<Made> {
+        const auto number = [&](std::string_view option, double otherwise) {
+          const bool has = std::ranges::count(parts.specs, option, &OptionSpec::name) > 0;
+          return has ? parts.Number(option) : otherwise;
+        };
+        SelectorSpec spec = standard;
+        spec.ratio = number("ratio", spec.ratio);
+        spec.threshold = static_cast<float>(number("threshold", spec.threshold));
+        spec.period = static_cast<uint32_t>(number("period", spec.period));
+        if (number("unbiased", 0) != 0) spec.scale = RandomKScale::kUnbiased;
+        SYNCLINE_ASSIGN_OR_RETURN(
+            std::unique_ptr<Codec> codec,
+            MakeSparseCodec(
+                {.name = std::string(name), .selector = spec, .values = parts.values}));
+        return Made(std::move(codec));
+      }};
+  switch (standard.kind) {
+    case SelectorKind::kThreshold:
+      preset.options = {{.name = "threshold",
+                         .standard = standard.threshold,
+                         .most = 1e30,
+                         .meaning = "what is above it is sent"}};
+      break;
+    case SelectorKind::kBlocks:
+      preset.options.clear();
+      preset.memory = MemoryKind::kNone;
+      break;
+    case SelectorKind::kTopKReuse:
+      preset.options.push_back({.name = "period",
+                                .standard = static_cast<double>(standard.period),
+                                .least = 1,
+                                .most = 1e6,
+                                .kind = OptionKind::kWhole,
+                                .meaning = "steps between exact thresholds"});
+      break;
+    case SelectorKind::kRandomK:
+      preset.options.push_back(
+          {.name = "unbiased",
+           .kind = OptionKind::kFlag,
+           .meaning = "1: sent values are divided by the ratio; for memory=none"});
+      break;
+    default:
+      break;
+  }
+  return preset;
+}
+
+std::vector<Preset> SelectorPresets() {
+  std::vector<Preset> presets = {
+      Selects("topk", "the largest values of each tile", {.kind = SelectorKind::kTopK}),
+      Selects("topk-sampled", "those above a threshold from 1 % of the values",
+              {.kind = SelectorKind::kTopKSampled}),
+      Selects("topk-reuse", "those above the threshold of an earlier step",
+              {.kind = SelectorKind::kTopKReuse}),
+      Selects("randomk", "values at random; only a seed says which",
+              {.kind = SelectorKind::kRandomK}),
+      Selects("threshold", "values above a fixed threshold",
+              {.kind = SelectorKind::kThreshold, .threshold = 0.01f}),
+      Selects("blocks", "all blocks of 256 values that are not zero",
+              {.kind = SelectorKind::kBlocks}),
+      Selects("dgc", "topk with momentum on the worker",
+              {.kind = SelectorKind::kTopK, .ratio = 0.001})};
+  presets.back().memory = MemoryKind::kMomentumCorrection;
+  return presets;
 }
 
 std::vector<Preset> Presets() {
   std::vector<Preset> presets = DensePresets();
   std::ranges::move(QuantizerPresets(), std::back_inserter(presets));
+  std::ranges::move(SelectorPresets(), std::back_inserter(presets));
   for (Preset& preset : presets) {
     if (preset.kind == Preset::Kind::kDense) continue;
     preset.options.insert(preset.options.end(), std::begin(kCommon), std::end(kCommon));
@@ -139,11 +257,29 @@ bool TakesText(const Preset& preset, std::string_view option) {
          (option == "values" && preset.kind == Preset::Kind::kSelector);
 }
 
+absl::Status UnknownOption(const Preset& preset, const std::string& owner,
+                           const std::string& option) {
+  std::vector<std::string_view> names;
+  for (const OptionSpec& spec : preset.options) names.push_back(spec.name);
+  for (const std::string_view text : {"memory", "values"}) {
+    if (TakesText(preset, text)) names.push_back(text);
+  }
+  if (names.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(owner, " has no options, but '", option, "' is set"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(owner, " has no option '", option, "'; did you mean '",
+                   std::string(NearestName(option, names)), "'?"));
+}
+
 absl::StatusOr<Reading> Read(std::string_view text) {
   const size_t colon = text.find(':');
   Reading reading;
   SYNCLINE_ASSIGN_OR_RETURN(reading.preset, FindPreset(text.substr(0, colon)));
   if (colon == std::string_view::npos) return reading;
+  const std::string owner =
+      absl::StrCat("codec '", std::string(reading.preset.name), "'");
   const std::string rest(text.substr(colon + 1));
   std::vector<std::string> assignments;
   for (const absl::string_view one : absl::StrSplit(rest, ',')) {
@@ -152,13 +288,16 @@ absl::StatusOr<Reading> Read(std::string_view text) {
     if (TakesText(reading.preset, entry.first)) {
       reading.texts[entry.first] = entry.second;
     } else {
+      const bool is_known = std::ranges::any_of(
+          reading.preset.options,
+          [&](const OptionSpec& option) { return option.name == entry.first; });
+      if (!is_known) return UnknownOption(reading.preset, owner, entry.first);
       assignments.emplace_back(one);
     }
   }
   SYNCLINE_ASSIGN_OR_RETURN(reading.numbers, ParseOptions(assignments));
   SYNCLINE_RETURN_IF_ERROR(
-      ValidateOptions(absl::StrCat("codec '", std::string(reading.preset.name), "'"),
-                      reading.preset.options, reading.numbers));
+      ValidateOptions(owner, reading.preset.options, reading.numbers));
   return reading;
 }
 
@@ -204,7 +343,11 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
   SYNCLINE_ASSIGN_OR_RETURN(const Reading reading, Read(text));
   const Preset& preset = reading.preset;
   Parts parts = {.numbers = reading.numbers, .specs = preset.options};
-  if (preset.kind == Preset::Kind::kDense) return Transfer{.codec = preset.make(parts)};
+  Transfer transfer;
+  if (preset.kind == Preset::Kind::kDense) {
+    SYNCLINE_ASSIGN_OR_RETURN(transfer.codec, preset.make(parts));
+    return transfer;
+  }
   if (preset.kind == Preset::Kind::kSelector) {
     const auto values = reading.texts.find("values");
     SYNCLINE_ASSIGN_OR_RETURN(
@@ -215,10 +358,12 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
           absl::StrCat("codec '", std::string(preset.name), "': values cannot be '",
                        values->second, "', which selects itself"));
     }
-    parts.values =
-        inner.preset.make({.numbers = inner.numbers, .specs = inner.preset.options});
+    SYNCLINE_ASSIGN_OR_RETURN(
+        parts.values,
+        inner.preset.make({.numbers = inner.numbers, .specs = inner.preset.options}));
   }
-  Transfer transfer = {.codec = preset.make(parts), .dense = MakeBf16Codec()};
+  SYNCLINE_ASSIGN_OR_RETURN(transfer.codec, preset.make(parts));
+  transfer.dense = MakeBf16Codec();
   SYNCLINE_ASSIGN_OR_RETURN(transfer.memory.kind, FindMemory(reading));
   transfer.memory.decay = parts.Number("decay");
   transfer.memory.momentum = parts.Number("momentum");

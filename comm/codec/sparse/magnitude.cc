@@ -22,6 +22,8 @@ constexpr uint32_t kStride = 61;
 
 // Most groups hold nothing to find, and their maximum shows it.
 constexpr size_t kGroup = 16;
+// Hardware does not prefetch across pages. In floats.
+constexpr size_t kAhead = 1024;
 
 SYNCLINE_KERNEL void FindBody(size_t n, const float* values, uint32_t floor,
                               uint16_t* out, uint32_t* count) {
@@ -59,6 +61,7 @@ SYNCLINE_TARGET_V4 uint32_t FindV4(std::span<const float> values, uint32_t floor
       _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   uint32_t found = 0;
   for (size_t i = 0; i < values.size(); i += 16) {
+    __builtin_prefetch(values.data() + i + kAhead);
     const size_t rest = values.size() - i;
     const auto lanes = static_cast<__mmask16>(rest >= 16 ? 0xffff : (1u << rest) - 1);
     const __m512i bits = _mm512_and_si512(
@@ -74,44 +77,44 @@ SYNCLINE_TARGET_V4 uint32_t FindV4(std::span<const float> values, uint32_t floor
 }
 #endif
 
-// The lower edge of the bin that holds the k-th largest magnitude, bins being the
-// exponent and the four highest bits of the mantissa. Works for any distribution.
-uint32_t HistogramFloor(std::span<const float> values, uint32_t k) {
-  constexpr uint32_t kShift = 19;
-  constexpr size_t kBins = size_t{1} << (31 - kShift);
-  // Four tables, for neighbours often fall in one bin and would wait for each other. A
-  // quarter of a tile fits uint16_t, and all four fit L1.
-  constexpr size_t kTables = 4;
-  static_assert(kTileElements / kTables < 65535);
-  std::array<std::array<uint16_t, kBins>, kTables> counts = {};
-  size_t i = 0;
-  for (; i + kTables <= values.size(); i += kTables) {
-    for (size_t t = 0; t < kTables; ++t) {
-      ++counts[t][MagnitudeBits(values[i + t]) >> kShift];
-    }
+// The k-th largest. A histogram over the range of the keys leaves few to compare, and
+// unlike comparing has no branches that cannot be predicted. REQUIRES: 1 <= k <= keys.
+uint32_t KthLargest(std::span<const uint32_t> keys, uint32_t k) {
+  constexpr int kBinBits = 10;
+  uint32_t least = keys[0];
+  uint32_t most = keys[0];
+  for (const uint32_t key : keys) {
+    least = std::min(least, key);
+    most = std::max(most, key);
   }
-  for (; i < values.size(); ++i) ++counts[0][MagnitudeBits(values[i]) >> kShift];
+  const int shift = std::max(0, static_cast<int>(std::bit_width(most - least)) - kBinBits);
+  std::array<uint32_t, size_t{1} << kBinBits> counts = {};
+  for (const uint32_t key : keys) ++counts[(key - least) >> shift];
+  uint32_t bin = (most - least) >> shift;
+  uint32_t above = 0;
+  for (; above + counts[bin] < k; --bin) above += counts[bin];
 
-  uint32_t seen = 0;
-  size_t bin = kBins;
-  while (bin > 0 && seen < k) {
-    --bin;
-    for (const auto& table : counts) seen += table[bin];
+  std::vector<uint32_t> boundary(counts[bin] + 1);  // one is overwritten after the last
+  size_t found = 0;
+  for (const uint32_t key : keys) {
+    boundary[found] = key;
+    found += (key - least) >> shift == bin ? 1 : 0;
   }
-  return std::max(static_cast<uint32_t>(bin << kShift), kSmallestMagnitude);
+  const auto kth = boundary.begin() + (k - above - 1);
+  std::nth_element(boundary.begin(), kth, boundary.end() - 1, std::greater<>());
+  return *kth;
 }
 
-// A floor that at least k values reach, mostly not many more: from a sample if that is
-// good enough, otherwise from all values.
+// At least k of the values above zero, if there are so many, mostly not many more.
 void FindCandidates(std::span<const float> values, uint32_t k, IndexList& found) {
-  const auto n = static_cast<uint32_t>(values.size());
-  if (n < kSampledFrom) return FindAtLeast(values, kSmallestMagnitude, found);
-  // Four standard deviations below the k-th: too high a floor is rare.
-  const double expected = static_cast<double>(k) / kStride;
-  const auto rank = static_cast<uint32_t>(expected + 4 * std::sqrt(expected) + 2);
-  FindAtLeast(values, SampledMagnitude(values, kStride, rank), found);
-  if (found.count() >= k && found.count() / 4 <= k + kStride) return;
-  FindAtLeast(values, HistogramFloor(values, k), found);
+  if (values.size() >= kSampledFrom) {
+    // Four standard deviations below the k-th: too high a floor is rare.
+    const double expected = static_cast<double>(k) / kStride;
+    const auto rank = static_cast<uint32_t>(expected + 4 * std::sqrt(expected) + 2);
+    FindAtLeast(values, SampledMagnitude(values, kStride, rank), found);
+    if (found.count() >= k) return;
+  }
+  FindAtLeast(values, kSmallestMagnitude, found);
 }
 
 // Keeps the k largest of more than k.
@@ -119,20 +122,17 @@ uint32_t KeepLargest(std::span<const float> values, uint32_t k, IndexList& found
   std::vector<uint32_t> magnitudes;
   magnitudes.reserve(found.count());
   for (const uint16_t i : found.view()) magnitudes.push_back(MagnitudeBits(values[i]));
-  const auto last = magnitudes.begin() + (k - 1);
-  std::nth_element(magnitudes.begin(), last, magnitudes.end(), std::greater<>());
-  const uint32_t smallest = *last;
-  const auto above = std::count_if(magnitudes.begin(), last,
-                                   [smallest](uint32_t m) { return m > smallest; });
-  uint32_t ties = k - static_cast<uint32_t>(above);
+  const uint32_t smallest = KthLargest(magnitudes, k);
+  uint32_t above = 0;
+  for (const uint32_t bits : magnitudes) above += bits > smallest ? 1 : 0;
+  uint32_t ties = k - above;
   uint16_t* const entries = found.data();
   uint32_t kept = 0;
-  for (const uint16_t i : found.view()) {
-    const uint32_t bits = MagnitudeBits(values[i]);
-    const bool tie = bits == smallest && ties > 0;
-    entries[kept] = i;
-    kept += bits > smallest || tie ? 1 : 0;
-    ties -= tie ? 1 : 0;
+  for (size_t j = 0; j < magnitudes.size(); ++j) {
+    const uint32_t tie = magnitudes[j] == smallest && ties > 0 ? 1 : 0;
+    entries[kept] = entries[j];
+    kept += (magnitudes[j] > smallest ? 1 : 0) + tie;
+    ties -= tie;
   }
   found.set_count(kept);
   return smallest;
@@ -170,9 +170,7 @@ uint32_t SampledMagnitude(std::span<const float> values, uint32_t stride, uint32
     sample.push_back(MagnitudeBits(values[i]));
   }
   if (rank == 0 || rank > sample.size()) return kSmallestMagnitude;
-  const auto last = sample.begin() + (rank - 1);
-  std::nth_element(sample.begin(), last, sample.end(), std::greater<>());
-  return std::max(*last, kSmallestMagnitude);
+  return std::max(KthLargest(sample, rank), kSmallestMagnitude);
 }
 
 }  // namespace syncline

@@ -1,0 +1,181 @@
+#include "comm/codec/memory/gradient_memory.h"
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+constexpr uint32_t kElements = kTileElements + 300;  // a tile and a bit
+
+std::vector<float> Gradient(uint32_t step) {
+  std::mt19937 random(step);
+  std::vector<float> gradient(kElements);
+  for (float& value : gradient) value = std::normal_distribution<float>()(random);
+  return gradient;
+}
+
+// A sender of one block, and what its receiver decodes.
+class Sender {
+ public:
+  explicit Sender(std::string_view text)
+      : transfer_(*ParseTransfer(text)), memory_(transfer_.memory, kElements) {}
+
+  std::vector<float> Send(std::span<const float> gradient, float loss_scale = 1) {
+    const BlockLabel label = {.range = {.elements = kElements}, .step = ++step_};
+    const CodecSet codecs = transfer_.Accepted();
+    const Buffer bytes = Buffer::Allocate(MaxBlockBytes(codecs, kElements));
+    BlockWriter writer(label, Checksum::kHeaderAndPayload, bytes.owner());
+    for (uint32_t first = 0; first < kElements; first += kTileElements) {
+      const auto n = std::min<size_t>(kTileElements, kElements - first);
+      memory_.EncodeTile(transfer_,
+                         {.gradient = gradient.subspan(first, n),
+                          .context = ContextAt(label, first),
+                          .loss_scale = loss_scale},
+                         writer);
+    }
+    const Buffer payload = Gather(writer.Finish());
+    const auto view = ParseBlock(payload.view(), label, codecs);
+    EXPECT_TRUE(view.ok()) << view.status();
+    std::vector<float> decoded(kElements);
+    codecs_.clear();
+    for (const TileView& tile : view->tiles) {
+      codecs_.push_back(tile.codec->id());
+      EXPECT_TRUE(tile.codec
+                      ->Decode(tile.bytes, std::span(decoded).subspan(tile.first_element,
+                                                                      tile.elements))
+                      .ok());
+    }
+    return decoded;
+  }
+
+  std::span<const float> residual() const { return memory_.residual(); }
+  // Of the tiles sent last.
+  const std::vector<CodecId>& codecs() const { return codecs_; }
+
+ private:
+  const Transfer transfer_;
+  GradientMemory memory_;
+  uint64_t step_ = 0;
+  std::vector<CodecId> codecs_;
+};
+
+class ErrorFeedback : public ::testing::TestWithParam<const char*> {};
+
+// Sum of what was sent = sum of what was given - what is left, to rounding.
+TEST_P(ErrorFeedback, LosesNothingOverTime) {
+  Sender sender(GetParam());
+  std::vector<double> given(kElements), sent(kElements);
+  for (uint32_t step = 1; step <= 30; ++step) {
+    const std::vector<float> gradient = Gradient(step);
+    const std::vector<float> decoded = sender.Send(gradient);
+    for (uint32_t i = 0; i < kElements; ++i) {
+      given[i] += gradient[i];
+      sent[i] += decoded[i];
+    }
+  }
+  double largest = 0;
+  for (uint32_t i = 0; i < kElements; ++i) {
+    largest = std::max(largest, std::abs(given[i] - sent[i] - sender.residual()[i]));
+  }
+  EXPECT_LT(largest, 2e-4);
+  double left = 0;
+  for (const float value : sender.residual()) left += std::abs(value);
+  EXPECT_GT(left, 0) << "the codec is not lossy at all";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Codecs, ErrorFeedback,
+    ::testing::Values("onebit", "int8", "int4", "topk:ratio=0.05",
+                      "topk:ratio=0.05,values=int8", "topk-sampled:ratio=0.05",
+                      "topk-reuse:ratio=0.05,period=4", "randomk:ratio=0.05",
+                      "threshold:threshold=0.5", "terngrad:memory=ef"));
+
+TEST(GradientMemory, WithoutMemoryEachStepStandsAlone) {
+  Sender sender("onebit:memory=none");
+  const std::vector<float> first = sender.Send(Gradient(1));
+  EXPECT_TRUE(sender.residual().empty());
+  EXPECT_EQ(sender.Send(Gradient(1)), first);
+}
+
+TEST(GradientMemory, DecayForgets) {
+  Sender sender("topk:ratio=0.01,decay=0.5");
+  sender.Send(Gradient(1));
+  const std::vector<float> before(sender.residual().begin(), sender.residual().end());
+  const std::vector<float> zeros(kElements);
+  const std::vector<float> sent = sender.Send(zeros);
+  for (uint32_t i = 0; i < kElements; ++i) {
+    ASSERT_EQ(sent[i] + sender.residual()[i], 0.5f * before[i]);
+  }
+}
+
+TEST(GradientMemory, FollowsTheLossScale) {
+  Sender sender("topk:ratio=0.01");
+  sender.Send(Gradient(1), 1024);
+  const std::vector<float> before(sender.residual().begin(), sender.residual().end());
+  const std::vector<float> zeros(kElements);
+  const std::vector<float> sent = sender.Send(zeros, 512);
+  for (uint32_t i = 0; i < kElements; ++i) {
+    ASSERT_EQ(sent[i] + sender.residual()[i], 0.5f * before[i]);
+  }
+}
+
+TEST(GradientMemory, TilesThatAreNotFiniteTravelDenselyAndChangeNothing) {
+  for (const char* text : {"onebit", "topk", "dgc:ratio=0.01", "int8:memory=none"}) {
+    for (const float bad : {std::numeric_limits<float>::quiet_NaN(),
+                            -std::numeric_limits<float>::infinity()}) {
+      Sender sender(text);
+      Sender other(text);
+      for (uint32_t step = 1; step <= 3; ++step) {
+        sender.Send(Gradient(step));
+        other.Send(Gradient(step));
+      }
+      std::vector<float> gradient = Gradient(4);
+      gradient[77] = bad;
+      const std::vector<float> decoded = sender.Send(gradient);
+      EXPECT_EQ(sender.codecs()[0], CodecId::kBf16) << text;
+      EXPECT_NE(sender.codecs()[1], CodecId::kBf16) << "only the tile that needs it";
+      EXPECT_FALSE(std::isfinite(decoded[77]));
+      // The first tile goes on as if that step had not been; the second went along.
+      const std::vector<float> next = sender.Send(Gradient(5));
+      const std::vector<float> expected = other.Send(Gradient(5));
+      for (uint32_t i = 0; i < kTileElements; ++i) ASSERT_EQ(next[i], expected[i]);
+    }
+  }
+}
+
+// Algorithm 1 of the paper without compression of what is chosen: u and v of one element.
+TEST(MomentumCorrection, IsThatOfThePaper) {
+  for (const bool nesterov : {false, true}) {
+    Sender sender(nesterov ? "dgc:ratio=0.1,momentum=0.5,nesterov=1"
+                           : "dgc:ratio=0.1,momentum=0.5");
+    std::vector<float> u(kElements), v(kElements);
+    uint64_t sent_values = 0;
+    for (uint32_t step = 1; step <= 8; ++step) {
+      const std::vector<float> gradient = Gradient(step);
+      const std::vector<float> decoded = sender.Send(gradient);
+      for (uint32_t i = 0; i < kElements; ++i) {
+        const float g = gradient[i];
+        u[i] = nesterov ? 0.5f * (u[i] + g) : 0.5f * u[i] + g;
+        v[i] += nesterov ? u[i] + g : u[i];
+        if (decoded[i] == 0) continue;
+        ++sent_values;
+        ASSERT_NEAR(decoded[i], v[i], 1e-5) << step;
+        u[i] = v[i] = 0;
+      }
+      for (uint32_t i = 0; i < kElements; ++i) {
+        ASSERT_NEAR(sender.residual()[i], v[i], 1e-5) << step;
+      }
+    }
+    EXPECT_NEAR(static_cast<double>(sent_values), 8 * 0.1 * kElements, 20);
+  }
+}
+
+}  // namespace
+}  // namespace syncline

@@ -135,7 +135,8 @@ absl::Status ReadRice(ByteView bytes, const IndexClaim& claim, IndexList& positi
     if (next >= claim.n) return Damaged(claim, "beyond the tile");
     out[i] = static_cast<uint16_t>(next++);
   }
-  if (!reader.AtCleanEnd()) return Damaged(claim, "the bits do not end with the last one");
+  if (!reader.AtCleanEnd())
+    return Damaged(claim, "the bits do not end with the last one");
   positions.set_count(claim.count);
   return absl::OkStatus();
 }

@@ -30,6 +30,7 @@ SYNCLINE_KERNEL void FindBody(size_t n, const float* values, uint32_t floor,
   uint32_t found = 0;
   size_t first = 0;
   for (; first + kGroup <= n; first += kGroup) {
+    __builtin_prefetch(values + first + kAhead);
     uint32_t largest = 0;
     for (size_t i = 0; i < kGroup; ++i) {
       const uint32_t bits = MagnitudeBits(values[first + i]);
@@ -64,8 +65,8 @@ SYNCLINE_TARGET_V4 uint32_t FindV4(std::span<const float> values, uint32_t floor
     __builtin_prefetch(values.data() + i + kAhead);
     const size_t rest = values.size() - i;
     const auto lanes = static_cast<__mmask16>(rest >= 16 ? 0xffff : (1u << rest) - 1);
-    const __m512i bits = _mm512_and_si512(
-        _mm512_maskz_loadu_epi32(lanes, values.data() + i), magnitude);
+    const __m512i bits =
+        _mm512_and_si512(_mm512_maskz_loadu_epi32(lanes, values.data() + i), magnitude);
     const __mmask16 hits = _mm512_cmpge_epu32_mask(bits, floors) & lanes;
     const __m512i packed = _mm512_maskz_compress_epi32(hits, positions);
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + found),
@@ -87,7 +88,8 @@ uint32_t KthLargest(std::span<const uint32_t> keys, uint32_t k) {
     least = std::min(least, key);
     most = std::max(most, key);
   }
-  const int shift = std::max(0, static_cast<int>(std::bit_width(most - least)) - kBinBits);
+  const int shift =
+      std::max(0, static_cast<int>(std::bit_width(most - least)) - kBinBits);
   std::array<uint32_t, size_t{1} << kBinBits> counts = {};
   for (const uint32_t key : keys) ++counts[(key - least) >> shift];
   uint32_t bin = (most - least) >> shift;

@@ -28,7 +28,8 @@ bool FindAbout(uint32_t k, uint32_t floor, std::span<const float> values,
 }
 
 void SelectSampled(uint32_t k, std::span<const float> values, IndexList& found) {
-  const auto rank = static_cast<uint32_t>(std::lround(static_cast<double>(k) / kSampleStride));
+  const auto rank =
+      static_cast<uint32_t>(std::lround(static_cast<double>(k) / kSampleStride));
   if (rank > 0 &&
       FindAbout(k, SampledMagnitude(values, kSampleStride, rank), values, found)) {
     return;

@@ -74,7 +74,8 @@ double LeastShare(const SelectorSpec& spec) {
       return spec.ratio < 1 ? spec.ratio / 2 : 1;
     case SelectorKind::kTopKSampled:
     case SelectorKind::kTopKReuse:
-      return spec.ratio / 3;  // ceil(k / 2) of n; three values' worth, two wanted, one sent
+      return spec.ratio /
+             3;  // ceil(k / 2) of n; three values' worth, two wanted, one sent
     case SelectorKind::kBlocks:
       return 1;
     case SelectorKind::kRandomK:
@@ -99,8 +100,8 @@ CodecTraits SparseCodec::traits() const {
   }
   if (traits.unbiased) traits.variance = of_values.variance;
   // Of values that round at random, in the mean.
-  const double kept = of_values.unbiased ? std::max(0.0, 1 - of_values.variance)
-                                         : of_values.contraction;
+  const double kept =
+      of_values.unbiased ? std::max(0.0, 1 - of_values.variance) : of_values.contraction;
   traits.contraction = LeastShare(selector()) * kept;
   return traits;
 }
@@ -195,8 +196,8 @@ absl::StatusOr<Sent> SparseCodec::Parse(ByteView bytes, uint32_t elements) const
   std::memcpy(&header, bytes.data(), sizeof(header));
   bytes = bytes.subspan(sizeof(header));
   if (elements > kTileElements || header.nonzeros > elements) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "sparse tile claims ", header.nonzeros, " values of ", elements, " elements"));
+    return absl::InvalidArgumentError(absl::StrCat("sparse tile claims ", header.nonzeros,
+                                                   " values of ", elements, " elements"));
   }
   if (header.index_bytes > bytes.size()) {
     return absl::InvalidArgumentError(

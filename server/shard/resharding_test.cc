@@ -15,6 +15,7 @@ constexpr uint64_t kStepsOfAPhase = 3;
 struct Case {
   std::string name;
   TrainingSettings training;
+  std::string codec = "bf16";
 };
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
@@ -26,8 +27,9 @@ const std::vector<std::vector<uint64_t>> kShapes = {{300, 4000},  // two blocks
 // Shards of one job that share its tensors; `count` changes from phase to phase.
 class Cluster {
  public:
-  explicit Cluster(const TrainingSettings& training, std::string_view publish = "bf16")
-      : training_(training), publish_(publish) {
+  Cluster(const TrainingSettings& training, const std::string& codec)
+      : training_(training),
+        transfers_{.push = *ParseTransfer(codec), .publish = *ParseTransfer(codec)} {
     std::vector<uint64_t> elements;
     for (const auto& shape : kShapes) {
       tensors_.push_back({.shape = TensorShape(shape)});
@@ -48,8 +50,7 @@ class Cluster {
         if (OwnerOf(block, count) == index) blocks.push_back({block, ranges_[block]});
       }
       ShardOptions options = {.job = 7, .shard = index};
-      options.transfers.assign(tensors_.size(), {.push = *ParseTransfer("bf16"),
-                                                 .publish = *ParseTransfer(publish_)});
+      options.transfers.assign(tensors_.size(), transfers_);
       options.seed_codec = *codecs_.Find(CodecId::kFp32);
       options.training = training_;
       options.tensors = tensors_;
@@ -79,6 +80,31 @@ class Cluster {
     return all;
   }
 
+  // What a worker gets that asks now.
+  std::vector<float> Views() {
+    std::vector<float> all;
+    for (uint32_t block = 0; block < ranges_.size(); ++block) {
+      MessageHeader header;
+      header.kind = static_cast<uint16_t>(MessageKind::kPull);
+      header.block = block;
+      header.epoch = ShardOf(block).epoch();
+      const ShardOutputs outputs = ShardOf(block).Apply(ShardMessage{header, {}});
+      const auto& reply = std::get<ShardReply>(outputs.at(0));
+      const Buffer payload = Gather(reply.payload);
+      const Codec* fp32 = *codecs_.Find(CodecId::kFp32);
+      const auto view =
+          ParseBlock(payload.view(), {ranges_[block], reply.header.step, header.epoch},
+                     {fp32, transfers_.publish.codec.get()});
+      EXPECT_TRUE(view.ok()) << view.status();
+      for (const TileView& tile : view->tiles) {
+        std::vector<float> values(tile.elements);
+        EXPECT_TRUE(tile.codec->Decode(tile.bytes, values).ok());
+        all.insert(all.end(), values.begin(), values.end());
+      }
+    }
+    return all;
+  }
+
  private:
   // Blocks of a tensor that steps whole stay together.
   uint32_t OwnerOf(uint32_t block, uint32_t count) const {
@@ -99,8 +125,8 @@ class Cluster {
     header.epoch = epochs_[owner];
     header.step = step_;
     header.samples = 1 + rank;
-    const Codec& codec =
-        **codecs_.Find(kind == MessageKind::kSeed ? CodecId::kFp32 : CodecId::kBf16);
+    const Codec& codec = kind == MessageKind::kSeed ? **codecs_.Find(CodecId::kFp32)
+                                                    : *transfers_.push.codec;
     std::vector<float> copy = values;
     const Buffer payload =
         Gather(EncodeBlock(codec, {ranges_[block], step_, header.epoch}, copy,
@@ -144,7 +170,7 @@ class Cluster {
   }
 
   const TrainingSettings training_;
-  const std::string publish_;
+  const TensorTransfers transfers_;
   const CodecRegistry codecs_ = CodecRegistry::Builtin();
   BufferPool pool_{64 << 20};
   std::vector<TrainedTensor> tensors_;
@@ -157,24 +183,28 @@ class Cluster {
   uint64_t step_ = 0;
 };
 
+void ExpectSameBits(std::span<const float> got, std::span<const float> expected) {
+  ASSERT_EQ(got.size(), expected.size());
+  EXPECT_TRUE(std::ranges::equal(got, expected, [](float a, float b) {
+    return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
+  }));
+}
+
 class Resharding : public ::testing::TestWithParam<Case> {};
 
 TEST_P(Resharding, FromOneToThreeToTwoGivesTheSameBits) {
-  Cluster one(GetParam().training);
+  Cluster one(GetParam().training, GetParam().codec);
   one.Reshard(1);
   one.Train(3 * kStepsOfAPhase);
 
-  Cluster moving(GetParam().training);
+  Cluster moving(GetParam().training, GetParam().codec);
   for (const uint32_t shards : {1u, 3u, 2u}) {
     moving.Reshard(shards);
     moving.Train(kStepsOfAPhase);
   }
   const std::vector<float> expected = one.Weights();
-  const std::vector<float> got = moving.Weights();
-  ASSERT_EQ(got.size(), expected.size());
-  EXPECT_TRUE(std::ranges::equal(got, expected, [](float a, float b) {
-    return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
-  }));
+  ExpectSameBits(moving.Weights(), expected);
+  ExpectSameBits(moving.Views(), one.Views());
   EXPECT_TRUE(std::ranges::all_of(expected, [](float w) { return std::isfinite(w); }));
 }
 
@@ -189,7 +219,9 @@ INSTANTIATE_TEST_SUITE_P(
         Case{"Lamb", {.optimizer = {.name = "lamb"}}},
         Case{"Adafactor", {.optimizer = {.name = "adafactor"}}},
         Case{"Lbfgs", {.optimizer = {.name = "lbfgs", .options = {{"history_size", 3}}}}},
-        Case{"Accumulating", {.optimizer = {.name = "adamw"}, .accumulate_steps = 3}}),
+        Case{"Accumulating", {.optimizer = {.name = "adamw"}, .accumulate_steps = 3}},
+        Case{"OneBit", {.optimizer = {.name = "adamw"}}, "onebit"},
+        Case{"TopK", {.optimizer = {.name = "sgd"}}, "topk:ratio=0.05,values=int8"}),
     [](const auto& info) { return info.param.name; });
 
 TEST(ReshardingRules, WaitsForTheEndOfAStep) {

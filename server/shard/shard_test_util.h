@@ -120,6 +120,7 @@ class Reference {
 
 struct RigOptions {
   std::string codec = "bf16";  // of pushes and publishes
+  std::string publish = "";    // of publishes, if they are different
   TrainingSettings training = {};
   std::vector<uint64_t> tensors = {100};  // of one dimension
 };
@@ -138,9 +139,11 @@ class ShardRig {
     std::vector<ShardBlock> blocks;
     for (uint32_t i = 0; i < ranges_.size(); ++i) blocks.push_back({i, ranges_[i]});
     ShardOptions shard_options = {.job = 7, .shard = 3};
-    const Transfer transfer = *ParseTransfer(options_.codec);
-    shard_options.transfers.assign(options_.tensors.size(),
-                                   {.push = transfer, .publish = transfer});
+    const std::string& publish =
+        options_.publish.empty() ? options_.codec : options_.publish;
+    transfers_ = {.push = *ParseTransfer(options_.codec),
+                  .publish = *ParseTransfer(publish)};
+    shard_options.transfers.assign(options_.tensors.size(), transfers_);
     shard_options.seed_codec = *codecs_.Find(CodecId::kFp32);
     shard_options.training = options_.training;
     for (const uint64_t elements : options_.tensors) {
@@ -150,6 +153,7 @@ class ShardRig {
   }
 
   Shard& shard() { return *shard_; }
+  const TensorTransfers& transfers() const { return transfers_; }
   const BlockRange& range(uint32_t block) const { return ranges_[block]; }
   const Codec& codec() const { return **codecs_.FindByName(options_.codec); }
   const Codec& codec(const char* name) const { return **codecs_.FindByName(name); }
@@ -236,6 +240,7 @@ class ShardRig {
   }
 
  private:
+  TensorTransfers transfers_;
   const RigOptions options_;
   const CodecRegistry codecs_ = CodecRegistry::Builtin();
   BufferPool pool_{64 << 20};

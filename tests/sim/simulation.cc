@@ -83,8 +83,14 @@ TrainingSettings RandomTraining(Random& random) {
 }
 
 std::string RandomCodec(Random& random) {
-  constexpr const char* kCodecs[] = {"fp32", "bf16", "onebit:min_elements=0,vectors=1",
-                                     "onebit:min_elements=100,block_log2=8"};
+  constexpr const char* kCodecs[] = {
+      "fp32",
+      "bf16",
+      "onebit:min_elements=0,vectors=1",
+      "onebit:min_elements=100,block_log2=8",
+      "int8:min_elements=0,vectors=1",
+      "topk:min_elements=0,vectors=1,ratio=0.05",
+      "topk:min_elements=100,vectors=1,ratio=0.3,values=int8,memory=none"};
   return kCodecs[random() % std::size(kCodecs)];
 }
 

@@ -91,7 +91,7 @@ absl::Status CheckChange(const TrainingSettings& settings, const TrainingSetting
 
 TrainingPlan::TrainingPlan(const TrainingSettings& settings,
                            GradientTransforms transforms)
-    : settings_(settings), transforms_(std::move(transforms)) {}
+    : settings_(settings), transforms_(transforms) {}
 
 absl::StatusOr<std::unique_ptr<const TrainingPlan>> TrainingPlan::Create(
     const TrainingSettings& settings, std::span<const TrainedTensor> tensors) {

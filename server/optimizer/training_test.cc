@@ -149,7 +149,7 @@ TEST(TrainingPlan, NamesTheTensorWhoseGroupIsWrong) {
 TEST(TrainingPlan, LbfgsSeesRawGradientsAndExactState) {
   const std::vector<TrainedTensor> tensors = {Tensor({4})};
   const TrainingSettings settings = {.optimizer = {.name = "lbfgs"}};
-  const auto refused = [&](TrainingSettings changed) {
+  const auto refused = [&](const TrainingSettings& changed) {
     return Refusal(TrainingPlan::Create(changed, tensors).status());
   };
   EXPECT_TRUE(TrainingPlan::Create(settings, tensors).ok());

@@ -76,7 +76,8 @@ TEST(EqualAverage, IsTheMeanOfTheChosenUpdates) {
   ExpectExact(Wrapped({{"swa_start", 101}, {"swa_every", 7}}),
               [&](int t, WrappedReference& e) {
                 if (t < 101 || (t - 101) % 7 != 0) return;
-                weight = (t - 101) / 7;
+                const int averaged = (t - 101) / 7;
+                weight = averaged;
                 e.wrapper = (e.wrapper * weight + e.p) / (weight + 1);
               });
 }

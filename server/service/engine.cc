@@ -83,8 +83,7 @@ absl::Status Engine::AddJob(uint32_t job, EngineJobOptions options) {
   };
   Job added;
   added.blocks = options.blocks.size();
-  SYNCLINE_ASSIGN_OR_RETURN(added.shard,
-                            Shard::Create(shard, std::move(options.blocks), pool_));
+  SYNCLINE_ASSIGN_OR_RETURN(added.shard, Shard::Create(shard, options.blocks, pool_));
   jobs_.emplace(job, std::move(added));
   return absl::OkStatus();
 }

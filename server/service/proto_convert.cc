@@ -253,6 +253,37 @@ v1::MemberMessage ToProto(const MemberBody& body) {
   return message;
 }
 
+namespace {
+
+CommitEpoch FromProto(const v1::CommitEpoch& in) {
+  CommitEpoch out{.job = in.job(), .epoch = in.epoch(), .reason = in.reason()};
+  for (const v1::Member& member : in.members()) {
+    out.members.push_back({.rank = member.rank(),
+                           .incarnation = member.incarnation(),
+                           .first_step = member.first_step(),
+                           .session_key = member.session_key()});
+  }
+  if (in.has_training()) out.training = ReadTraining(in.training());
+  out.training_from = in.training_from();
+  return out;
+}
+
+WorkerWelcome FromProto(const v1::WorkerWelcome& in) {
+  return {.job = in.job(),
+          .incarnation = in.incarnation(),
+          .session_key = in.session_key(),
+          .epoch = in.epoch(),
+          .first_step = in.first_step(),
+          .seeder = in.seeder(),
+          .shard_addresses = {in.shard_addresses().begin(), in.shard_addresses().end()},
+          .shard_of_block = {in.shard_of_block().begin(), in.shard_of_block().end()},
+          .members = in.members(),
+          .contributions = {.hessian_every = in.contributions().hessian_every(),
+                            .momentum_from = in.contributions().momentum_from()}};
+}
+
+}  // namespace
+
 absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message) {
   switch (message.body_case()) {
     case v1::CoordinatorMessage::kServerWelcome:
@@ -269,20 +300,8 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
     case v1::CoordinatorMessage::kPrepareEpoch:
       return PrepareEpoch{.job = message.prepare_epoch().job(),
                           .epoch = message.prepare_epoch().epoch()};
-    case v1::CoordinatorMessage::kCommitEpoch: {
-      const v1::CommitEpoch& commit = message.commit_epoch();
-      CommitEpoch read{
-          .job = commit.job(), .epoch = commit.epoch(), .reason = commit.reason()};
-      for (const v1::Member& member : commit.members()) {
-        read.members.push_back({.rank = member.rank(),
-                                .incarnation = member.incarnation(),
-                                .first_step = member.first_step(),
-                                .session_key = member.session_key()});
-      }
-      if (commit.has_training()) read.training = ReadTraining(commit.training());
-      read.training_from = commit.training_from();
-      return read;
-    }
+    case v1::CoordinatorMessage::kCommitEpoch:
+      return FromProto(message.commit_epoch());
     case v1::CoordinatorMessage::kStepDecision: {
       const v1::StepDecision& decision = message.step_decision();
       return StepDecision{.job = decision.job(),
@@ -307,23 +326,8 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
       return BarrierReleased{message.barrier_released().barrier()};
     case v1::CoordinatorMessage::kJobFailed:
       return JobFailed{message.job_failed().reason()};
-    case v1::CoordinatorMessage::kWorkerWelcome: {
-      const v1::WorkerWelcome& welcome = message.worker_welcome();
-      return WorkerWelcome{
-          .job = welcome.job(),
-          .incarnation = welcome.incarnation(),
-          .session_key = welcome.session_key(),
-          .epoch = welcome.epoch(),
-          .first_step = welcome.first_step(),
-          .seeder = welcome.seeder(),
-          .shard_addresses = {welcome.shard_addresses().begin(),
-                              welcome.shard_addresses().end()},
-          .shard_of_block = {welcome.shard_of_block().begin(),
-                             welcome.shard_of_block().end()},
-          .members = welcome.members(),
-          .contributions = {.hessian_every = welcome.contributions().hessian_every(),
-                            .momentum_from = welcome.contributions().momentum_from()}};
-    }
+    case v1::CoordinatorMessage::kWorkerWelcome:
+      return FromProto(message.worker_welcome());
     case v1::CoordinatorMessage::BODY_NOT_SET:
       break;
   }

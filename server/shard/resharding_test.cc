@@ -10,7 +10,7 @@ namespace syncline {
 namespace {
 
 constexpr uint32_t kWorkers = 2;
-constexpr uint64_t kStepsOfAPhase = 3;
+constexpr uint64_t kStepsOfAPhase = 2;
 
 struct Case {
   std::string name;
@@ -20,7 +20,7 @@ struct Case {
 void PrintTo(const Case& one, std::ostream* out) { *out << one.name; }
 
 const std::vector<std::vector<uint64_t>> kShapes = {{300, 4000},  // two blocks
-                                                    {kBlockElements + 5},
+                                                    {kTileElements + 5},
                                                     {64, 3, 3, 3},
                                                     {7}};
 

@@ -71,7 +71,7 @@ void ServerProcess::Configure(const ConfigureJob& configure) {
                              .training = spec.training,
                              .tensors = spec.Trained(),
                              .checksum = Checksum::kHeaderAndPayload};
-  shard_ = *Shard::Create(options, std::move(blocks), pool_);
+  shard_ = *Shard::Create(options, blocks, pool_);
   parts_.control.Send(connection_, JobConfigured{job_});
 }
 

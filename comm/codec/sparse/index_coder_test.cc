@@ -119,8 +119,8 @@ TEST(IndexCoder, ReadsWhatItWroteForEverySize) {
 }
 
 TEST(IndexCoder, TakesTheCoderThatFits) {
-  const uint32_t n = 65536;
-  const auto coder = [n](const Indices& indices) {
+  constexpr uint32_t n = 65536;
+  const auto coder = [](const Indices& indices) {
     return ChooseIndexCoding(indices, n).coder;
   };
   EXPECT_EQ(coder(RandomIndices(n, 0.01, 1)), IndexCoder::kRice);

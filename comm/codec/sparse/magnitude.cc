@@ -88,6 +88,7 @@ uint32_t KthLargest(std::span<const uint32_t> keys, uint32_t k) {
     least = std::min(least, key);
     most = std::max(most, key);
   }
+  if (most == least) return most;  // signs and ternary values
   const int shift =
       std::max(0, static_cast<int>(std::bit_width(most - least)) - kBinBits);
   std::array<uint32_t, size_t{1} << kBinBits> counts = {};

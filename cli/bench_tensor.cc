@@ -123,7 +123,7 @@ void BenchTensor::Step(double learning_rate, const Codec* out) {
     optimizer_.Apply(scalars, strip, data);
     Close(strip);
     if (out == nullptr) return;
-    out->Encode(strip.master, {.step = step_, .first_element = first},
+    out->Encode(strip.master, {}, {.step = step_, .first_element = first},
                 encoded_.mutable_view().subspan(first * width, count * width));
   });
 }

@@ -15,6 +15,7 @@
 #include "comm/codec/fp16/fp16.h"
 #include "comm/codec/fp32/fp32.h"
 #include "comm/codec/integer/integer.h"
+#include "comm/codec/natural/natural.h"
 #include "comm/codec/sign/sign.h"
 #include "comm/codec/sparse/sparse.h"
 
@@ -120,7 +121,11 @@ std::vector<Preset> QuantizerPresets() {
        .kind = kQuantizer,
        .make = [](const Parts&) -> absl::StatusOr<Made> {
          return MakeSignCodec({.block_log2 = 16, .scale = SignScale::kOne});
-       }}};
+       }},
+      {.name = "natural",
+       .meaning = "1 byte, rounded at random to a power of two",
+       .kind = kQuantizer,
+       .make = [](const Parts&) -> absl::StatusOr<Made> { return MakeNaturalCodec(); }}};
   const auto add = [&](std::string_view name, std::string_view meaning,
                        const IntegerOptions& options) {
     presets.push_back(Integers(name, meaning, options));

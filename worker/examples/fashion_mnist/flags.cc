@@ -63,6 +63,14 @@ void AddTrainFlags(CLI::App& app, TrainFlags& flags) {
                  "fp32, or bf16: autocast here and BF16 on the wire; weights stay FP32")
       ->transform(CLI::CheckedTransformer(precisions))
       ->default_str("fp32");
+  app.add_option(
+      "--push-codec", flags.push_codec,
+      "How gradients travel, such as onebit or topk:ratio=0.01 (the precision)");
+  app.add_option("--publish-codec", flags.publish_codec,
+                 "How weights travel (the precision)");
+  app.add_option("--eval-steps", flags.eval_steps,
+                 "Test after so many steps again and again; the report has the results")
+      ->check(CLI::NonNegativeNumber);
   AddOptimizerFlags(app, flags.optimizer);
   app.add_option("--seed", flags.seed, "Of the initial weights and the order of samples")
       ->capture_default_str();
@@ -110,6 +118,9 @@ Flags ParseFlags(int argc, char** argv) {
     flags.exit_code = kUsageError;
   }
   if (flags.train.name.empty()) flags.train.name = Name(flags.train.precision);
+  for (std::string* codec : {&flags.train.push_codec, &flags.train.publish_codec}) {
+    if (codec->empty()) *codec = Name(flags.train.precision);
+  }
   return flags;
 }
 

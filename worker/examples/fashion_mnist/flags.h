@@ -16,6 +16,9 @@ struct TrainFlags {
   int64_t batch_size = 64;  // of one worker
   int64_t max_steps = 0;    // 0: all steps of the epochs
   Precision precision = Precision::kFp32;
+  std::string push_codec;     // of gradients; empty: the precision
+  std::string publish_codec;  // of weights; empty: the precision
+  int64_t eval_steps = 0;     // test after so many steps again and again; 0: at the end
   OptimizerSettings optimizer;
   uint64_t seed = 1;
   int threads = 1;

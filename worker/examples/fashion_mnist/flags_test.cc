@@ -22,6 +22,16 @@ TEST(Flags, TrainInAJobByDefault) {
   EXPECT_EQ(flags.command, Command::kTrainInJob);
   EXPECT_EQ(flags.train.precision, Precision::kFp32);
   EXPECT_EQ(flags.train.name, "fp32");
+  EXPECT_EQ(flags.train.push_codec, "fp32");
+  EXPECT_EQ(flags.train.publish_codec, "fp32");
+}
+
+TEST(Flags, GradientsAndWeightsTravelAsTold) {
+  const Flags flags = Parse(
+      {"--precision", "bf16", "--push-codec", "topk:ratio=0.01", "--eval-steps", "50"});
+  EXPECT_EQ(flags.train.push_codec, "topk:ratio=0.01");
+  EXPECT_EQ(flags.train.publish_codec, "bf16");
+  EXPECT_EQ(flags.train.eval_steps, 50);
 }
 
 TEST(Flags, ReadsThemAll) {

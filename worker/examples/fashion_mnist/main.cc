@@ -62,7 +62,8 @@ RunReport Describe(const TrainFlags& flags, const TrainParts& parts, const Place
           .seconds = result.seconds,
           .samples_per_second = result.samples_per_second,
           .bytes_pushed = traffic.bytes_pushed,
-          .bytes_pulled = traffic.bytes_pulled};
+          .bytes_pulled = traffic.bytes_pulled,
+          .evaluations = result.evaluations};
 }
 
 // Rank 0 shows how it goes and tests the final weights; every rank writes its own report.
@@ -74,7 +75,8 @@ absl::Status TrainAndReport(const TrainFlags& flags, const TrainParts& parts,
   SYNCLINE_ASSIGN_OR_RETURN(const TrainResult result,
                             Train(parts, {.total_steps = total_steps,
                                           .shows_progress = leads,
-                                          .world_size = place.world_size}));
+                                          .world_size = place.world_size,
+                                          .eval_steps = leads ? flags.eval_steps : 0}));
   RunReport report = Describe(flags, parts, place, result);
   if (leads) {
     const Samples& test = parts.dataset.test;
@@ -101,7 +103,8 @@ absl::Status TrainInJob(const TrainFlags& flags, const Dataset& dataset, Model& 
                         const StopSignal& stop) {
   SYNCLINE_ASSIGN_OR_RETURN(
       const std::unique_ptr<SessionExchange> exchange,
-      SessionExchange::Join(model.parameters(), flags.optimizer, Name(flags.precision)));
+      SessionExchange::Join(model.parameters(), flags.optimizer,
+                            {.push = flags.push_codec, .publish = flags.publish_codec}));
   const Place place{.rank = exchange->rank(), .world_size = exchange->world_size()};
   SYNCLINE_ASSIGN_OR_RETURN(BatchPlan plan, MakePlan(flags, place));
   const absl::Status trained =

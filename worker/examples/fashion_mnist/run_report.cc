@@ -22,18 +22,26 @@ using Json = nlohmann::ordered_json;
 constexpr double kMiB = 1024.0 * 1024.0;
 
 Json ToJsonValue(const RunReport& report) {
-  return {{"name", report.name},
-          {"precision", report.precision},
-          {"rank", report.rank},
-          {"workers", report.workers},
-          {"steps", report.steps},
-          {"parameters", report.parameters},
-          {"accuracy", report.accuracy},
-          {"loss", report.loss},
-          {"seconds", report.seconds},
-          {"samples_per_second", report.samples_per_second},
-          {"bytes_pushed", report.bytes_pushed},
-          {"bytes_pulled", report.bytes_pulled}};
+  Json json = {{"name", report.name},
+               {"precision", report.precision},
+               {"rank", report.rank},
+               {"workers", report.workers},
+               {"steps", report.steps},
+               {"parameters", report.parameters},
+               {"accuracy", report.accuracy},
+               {"loss", report.loss},
+               {"seconds", report.seconds},
+               {"samples_per_second", report.samples_per_second},
+               {"bytes_pushed", report.bytes_pushed},
+               {"bytes_pulled", report.bytes_pulled}};
+  for (const Evaluation& one : report.evaluations) {
+    json["evaluations"].push_back({{"step", one.step},
+                                   {"seconds", one.seconds},
+                                   {"accuracy", one.accuracy},
+                                   {"bytes_pushed", one.bytes_pushed},
+                                   {"bytes_pulled", one.bytes_pulled}});
+  }
+  return json;
 }
 
 // Reads fields one by one and remembers the first that is missing or of another type.

@@ -14,6 +14,15 @@
 
 namespace syncline::fashion_mnist {
 
+// A test in the middle of a run.
+struct Evaluation {
+  int64_t step = 0;
+  double seconds = 0;  // of training, without evaluations
+  double accuracy = 0;
+  int64_t bytes_pushed = 0;
+  int64_t bytes_pulled = 0;
+};
+
 struct RunReport {
   std::string name;       // of the run, as tables show it
   std::string precision;  // "fp32" or "bf16"
@@ -27,6 +36,7 @@ struct RunReport {
   double samples_per_second = 0;  // of all workers
   int64_t bytes_pushed = 0;       // on the wire, of this worker
   int64_t bytes_pulled = 0;
+  std::vector<Evaluation> evaluations;  // --eval-steps; written, but not read again
 };
 
 std::string ToJson(const RunReport& report);

@@ -35,6 +35,16 @@ TEST(RunReport, SurvivesJson) {
   EXPECT_DOUBLE_EQ(parsed->accuracy, 0.9125);
 }
 
+TEST(RunReport, ShowsWhatWasTestedOnTheWay) {
+  RunReport report = Example("fp32");
+  report.evaluations = {{.step = 50, .seconds = 3, .accuracy = 0.8, .bytes_pushed = 7}};
+  const auto json = nlohmann::json::parse(ToJson(report));
+  ASSERT_EQ(json["evaluations"].size(), 1u);
+  EXPECT_EQ(json["evaluations"][0]["step"], 50);
+  EXPECT_EQ(json["evaluations"][0]["accuracy"], 0.8);
+  EXPECT_TRUE(ParseRunReport(ToJson(report)).ok());
+}
+
 TEST(RunReport, NamesTheFieldThatIsMissingOrOfAnotherType) {
   auto json = nlohmann::json::parse(ToJson(Example("fp32")));
   json["accuracy"] = "high";

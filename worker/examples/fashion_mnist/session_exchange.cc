@@ -9,13 +9,13 @@ namespace syncline::fashion_mnist {
 
 absl::StatusOr<std::unique_ptr<SessionExchange>> SessionExchange::Join(
     std::span<const Parameter> parameters, const OptimizerSettings& optimizer,
-    const std::string& codec) {
+    const Codecs& codecs) {
   SYNCLINE_ASSIGN_OR_RETURN(SessionOptions options, SessionOptions::FromEnv());
   options.training.optimizer = optimizer.optimizer;
   options.training.schedule = optimizer.schedule;
   options.training.gradient = optimizer.gradient;
-  options.push_codec = codec;
-  options.publish_codec = codec;
+  options.push_codec = codecs.push;
+  options.publish_codec = codecs.publish;
   SYNCLINE_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::Create(options));
   std::unique_ptr<SessionExchange> exchange(new SessionExchange(std::move(session)));
   SYNCLINE_RETURN_IF_ERROR(exchange->Declare(parameters));

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,13 +15,19 @@
 
 namespace syncline::fashion_mnist {
 
+// How gradients and weights travel, as SessionOptions say it.
+struct Codecs {
+  std::string push;
+  std::string publish;
+};
+
 class SessionExchange final : public Exchange {
  public:
   // Joins the job of the environment and returns with its weights in `parameters`, whose
-  // values must outlive the exchange. `codec` ("fp32" or "bf16") is used both ways.
+  // values must outlive the exchange.
   static absl::StatusOr<std::unique_ptr<SessionExchange>> Join(
       std::span<const Parameter> parameters, const OptimizerSettings& optimizer,
-      const std::string& codec);
+      const Codecs& codecs);
 
   int rank() const { return static_cast<int>(session_->rank()); }
   int world_size() const { return static_cast<int>(session_->world_size()); }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <span>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "comm/base/status.h"
@@ -37,16 +39,19 @@ class Loop {
       if (parts_.stop.signal() != 0) return absl::CancelledError("stopped by a signal");
       SYNCLINE_RETURN_IF_ERROR(Step());
       if (options_.shows_progress) line.Update(Now());
+      const int64_t step = parts_.exchange.step();
+      if (options_.eval_steps > 0 && step % options_.eval_steps == 0) {
+        SYNCLINE_RETURN_IF_ERROR(Evaluate());
+      }
     }
-    for (size_t i = 0; i < parts_.model.parameters().size(); ++i) {
-      SYNCLINE_RETURN_IF_ERROR(parts_.exchange.WaitForWeights(i));
-    }
+    SYNCLINE_RETURN_IF_ERROR(WaitForAllWeights());
     const Progress end = Now();
     if (options_.shows_progress) line.Finish(end);
     return TrainResult{.steps = end.step - first_step_,
                        .loss = end.loss,
                        .seconds = end.seconds,
-                       .samples_per_second = end.samples_per_second};
+                       .samples_per_second = end.samples_per_second,
+                       .evaluations = std::move(evaluations_)};
   }
 
  private:
@@ -62,6 +67,30 @@ class Loop {
     loss_.Add(result.loss);
     accuracy_.Add(static_cast<double>(result.correct) / samples);
     samples_ += samples;
+    return absl::OkStatus();
+  }
+
+  absl::Status WaitForAllWeights() {
+    for (size_t i = 0; i < parts_.model.parameters().size(); ++i) {
+      SYNCLINE_RETURN_IF_ERROR(parts_.exchange.WaitForWeights(i));
+    }
+    return absl::OkStatus();
+  }
+
+  // Its own time does not count as training.
+  absl::Status Evaluate() {
+    SYNCLINE_RETURN_IF_ERROR(WaitForAllWeights());
+    const Clock::time_point begin = Clock::now();
+    const Progress now = Now();
+    const Samples& test = parts_.dataset.test;
+    SYNCLINE_ASSIGN_OR_RETURN(const int64_t correct, parts_.model.CountCorrect(test));
+    evaluations_.push_back(
+        {.step = now.step,
+         .seconds = now.seconds,
+         .accuracy = static_cast<double>(correct) / static_cast<double>(test.size()),
+         .bytes_pushed = now.bytes_pushed,
+         .bytes_pulled = now.bytes_pulled});
+    begin_ += Clock::now() - begin;
     return absl::OkStatus();
   }
 
@@ -84,10 +113,11 @@ class Loop {
   const TrainParts& parts_;
   const TrainOptions& options_;
   const int64_t first_step_;
-  const Clock::time_point begin_ = Clock::now();
+  Clock::time_point begin_ = Clock::now();  // later by the time spent on evaluations
   RecentMean loss_;
   RecentMean accuracy_;
   int64_t samples_ = 0;  // of this worker
+  std::vector<Evaluation> evaluations_;
 };
 
 }  // namespace

@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""How long until 88 % on Fashion-MNIST, when the network is the bottleneck?
+
+The demo as a job of 2 workers and 2 servers, and the same training by torch's DistributedDataParallel over gloo: same
+first weights, same samples in each step, same optimizer. Every process is a host of its own, a network namespace, and each
+host has one cable of the given rate, both ways (slow_network/links.py). Bytes are counted on these cables.
+
+    sudo build/venv/bin/python tests/bench/slow_network.py --bin build/release --write docs/slow_network.md
+
+Needs root, iproute2 and torch; the plot needs matplotlib. Cleans up behind itself, after Ctrl-C too.
+"""
+
+import argparse
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from slow_network import links, page
+
+WORKERS = 2
+CONTROL_PORT = 7070
+HERE = pathlib.Path(__file__).resolve().parent
+SGD = ["--optimizer", "sgd", "--option=lr=0.05"]
+MOMENTUM = [*SGD, "--option=momentum=0.9"]
+
+# What each contender is called in the tables, and the flags that make it what it is.
+SYNCLINE = {
+    "bf16": ("Syncline, dense BF16", [*MOMENTUM, "--push-codec=bf16", "--publish-codec=bf16"]),
+    "onebit": ("Syncline, 1 bit both ways", [*MOMENTUM, "--push-codec=onebit", "--publish-codec=onebit"]),
+    "topk": (
+        "Syncline, top-k 1 % both ways",
+        [*MOMENTUM, "--push-codec=topk:ratio=0.01", "--publish-codec=topk:ratio=0.01"],
+    ),
+    # Momentum is the codec's, on the workers.
+    "dgc": (
+        "Syncline, top-k 0.1 % with DGC",
+        [*SGD, "--push-codec=dgc:ratio=0.001,momentum=0.9", "--publish-codec=topk:ratio=0.001"],
+    ),
+}
+NAMES = {"ddp": "torch DDP over gloo, FP32", **{key: name for key, (name, _) in SYNCLINE.items()}}
+
+
+class Failed(Exception):
+    """A run that did not end well, with the last that it said."""
+
+
+def training_flags(options, seed, report):
+    flags = ["--epochs", options.epochs, "--batch-size", options.batch_size, "--steps", options.steps]
+    flags += ["--eval-steps", options.eval_steps, "--seed", seed, "--precision", options.precision]
+    return [*flags, "--data-dir", options.data_dir, "--report", report]
+
+
+def wait_for(processes, deadline, what):
+    """Until all have ended well."""
+    while any(process.poll() is None for process in processes):
+        if any(process.poll() not in (None, 0) for process in processes) or time.monotonic() > deadline:
+            break
+        time.sleep(0.05)
+    codes = [process.poll() for process in processes]
+    if any(codes):
+        raise Failed(f"{what} ended with {codes}")
+    if None in codes:
+        raise Failed(f"{what} took too long")
+
+
+def worker_environment(net, rank):
+    master = {"MASTER_ADDR": net.address("worker0"), "MASTER_PORT": "29500"}
+    ranks = {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(WORKERS), "OMP_NUM_THREADS": "1"}
+    return {**master, **ranks, "GLOO_SOCKET_IFNAME": "eth0"}
+
+
+# UCX would find other ways between namespaces of one machine than the cable.
+UCX = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth0"}
+
+
+def start_services(options, net, folder, log):
+    """A coordinator and servers; returns when the coordinator listens."""
+    control = f"{net.address('coordinator')}:{CONTROL_PORT}"
+    common = ["--admin-listen", "127.0.0.1:0", "--insecure"]
+    serve = [options.bin / "syncline", "serve", "--role"]
+    ready = folder / "coordinator.log"
+    with ready.open("w") as out:
+        coordinator = ["coordinator", "--listen", control, "--state-dir", folder / "state", "--servers", options.servers]
+        process = net.start("coordinator", [*serve, *coordinator, *common], out)
+    deadline = time.monotonic() + 20
+    while "syncline: ready" not in ready.read_text():
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise Failed(f"the coordinator does not start:\n{ready.read_text()[-1000:]}")
+        time.sleep(0.05)
+    for server in range(options.servers):
+        listen = f"{net.address(f'server{server}')}:{CONTROL_PORT}"
+        flags = ["server", "--coordinator", control, "--listen", listen, "--engine-threads", 1]
+        net.start(f"server{server}", [*serve, *flags, *common], log, UCX)
+    return control
+
+
+def start_syncline(options, net, run, log):
+    control = start_services(options, net, run["folder"], log)
+    job = {"SYNCLINE_COORDINATOR": control, "SYNCLINE_JOB": "slow-network", "SYNCLINE_RUN_ID": "1", **UCX}
+    _, flags = SYNCLINE[run["contender"]]
+    command = [options.bin / "fashion_mnist", *flags, *training_flags(options, run["seed"], run["report"])]
+    return [
+        net.start(f"worker{rank}", command, log, {**worker_environment(net, rank), **job}) for rank in range(WORKERS)
+    ]
+
+
+def start_gloo(options, net, run, log):
+    program = [sys.executable, HERE / "slow_network" / "gloo_worker.py", *MOMENTUM]
+    command = [*program, *training_flags(options, run["seed"], run["report"])]
+    return [net.start(f"worker{rank}", command, log, worker_environment(net, rank)) for rank in range(WORKERS)]
+
+
+def measure(options, rate, contender, seed):
+    """One run: the report of rank 0, and the bytes on the wires."""
+    hosts = [f"worker{rank}" for rank in range(WORKERS)]
+    if contender != "ddp":
+        hosts = ["coordinator", *(f"server{server}" for server in range(options.servers)), *hosts]
+    start = start_gloo if contender == "ddp" else start_syncline
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        run = {"contender": contender, "seed": seed, "folder": folder, "report": folder / "report.json"}
+        with (folder / "log").open("w") as log, links.Links(hosts, None if rate == "none" else rate) as net:
+            try:
+                workers = start(options, net, run, log)
+                wait_for(workers, time.monotonic() + options.timeout, f"{contender} at {rate}")
+            except Failed as failure:
+                raise Failed(f"{failure}\n{(folder / 'log').read_text()[-2000:]}") from None
+            sent = net.sent()
+        report = json.loads(run["report"].read_text())
+    return {
+        "rate": rate,
+        "contender": contender,
+        "seed": seed,
+        "steps": report["steps"],
+        "seconds": report["seconds"],
+        "accuracy": report["accuracy"],
+        "evaluations": report.get("evaluations", []),
+        "sent": sent,
+    }
+
+
+def measure_all(options):
+    """Seed by seed, so that all contenders see the same load of the machine."""
+    results = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
+    done = {(run["rate"], run["contender"], run["seed"]) for run in results}
+    for seed in range(1, options.seeds + 1):
+        for rate in options.rates:
+            for contender in options.contenders:
+                if (rate, contender, seed) in done:
+                    continue
+                run = measure(options, rate, contender, seed)
+                results.append(run)
+                print(page.line(run, options.target), file=sys.stderr, flush=True)
+                if options.json:
+                    options.json.write_text(json.dumps(results, indent=1))
+    return results
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=pathlib.Path, default="build/release", help="where syncline and fashion_mnist are")
+    parser.add_argument("--data-dir", type=pathlib.Path, default="/usr/share/datasets/fashion-mnist")
+    parser.add_argument("--rates", nargs="+", default=["100mbit", "1gbit", "none"], help="as tc writes them, or none")
+    parser.add_argument("--contenders", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--servers", type=int, default=2)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--batch-size", type=int, default=64, help=f"of one of the {WORKERS} workers")
+    parser.add_argument("--epochs", type=int, choices=(1, 2), default=2, help="more would change the batch size")
+    parser.add_argument("--steps", type=int, default=0, help="stop after so many (0: never)")
+    parser.add_argument("--eval-steps", type=int, default=50)
+    parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16", help="of forward and backward, for all")
+    parser.add_argument("--target", type=float, default=88, help="test accuracy in percent")
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds for one run")
+    parser.add_argument("--quick", action="store_true", help="40 steps: shows that all runs, not how well")
+    parser.add_argument("--write", type=pathlib.Path, help="write the table to this page, and the plot beside it")
+    parser.add_argument("--json", type=pathlib.Path, help="keep all figures here; runs that it has are not repeated")
+    options = parser.parse_args()
+    options.bin = options.bin.resolve()
+    if options.quick:
+        options.steps, options.eval_steps = 40, 20
+        if options.write or options.json:
+            parser.error("--quick measures nothing worth writing down")
+    return options
+
+
+def main():
+    links.require()
+    options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        results = measure_all(options)
+    except Failed as failure:
+        sys.exit(f"slow_network: {failure}")
+    except KeyboardInterrupt:
+        return 130
+    print(page.tables(results, NAMES, options.target))
+    if options.write:
+        version = subprocess.run([options.bin / "syncline", "version"], capture_output=True, text=True, check=True)
+        plot = page.plot(results, NAMES, options)
+        options.write.write_text(page.page(results, NAMES, options, version.stdout.splitlines()[0], plot))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""One worker of the rival: torch's DistributedDataParallel over gloo, on the network, samples and steps of the demo.
+
+Started by ../slow_network.py with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT. Writes the report that fashion_mnist
+writes, as far as slow_network.py reads it. The clock stops while rank 0 tests, as it does in fashion_mnist.
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import sys
+import time
+
+import torch
+from torch import distributed, nn
+from torch.nn import functional
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import convergence  # noqa: E402
+
+
+class Model(nn.Module):
+    def __init__(self, seed):
+        super().__init__()
+        self.network = convergence.Network(seed)
+        self.weights = nn.ParameterList(self.network.parameters)
+        self.network.parameters = list(self.weights)
+
+    def forward(self, images):
+        return self.network.forward(images)
+
+
+def autocast(options):
+    return torch.autocast("cpu", torch.bfloat16) if options.precision == "bf16" else contextlib.nullcontext()
+
+
+def accuracy(options, model, test):
+    images, labels = test
+    with torch.no_grad(), autocast(options):
+        hits = sum(
+            (model(images[i : i + 500]).argmax(1) == labels[i : i + 500]).sum().item() for i in range(0, len(labels), 500)
+        )
+    return hits / len(labels)
+
+
+def train(options, model, data):
+    """The report."""
+    (images, labels), test = data
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    parallel = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    settings = dict(option.split("=") for option in options.option)
+    optimizer = convergence.TORCH_OPTIMIZERS[options.optimizer](
+        model.parameters(), **{name: float(value) for name, value in settings.items()}
+    )
+    evaluations, tested = [], 0.0
+    distributed.barrier()
+    begin = time.monotonic()
+    for step, whole in enumerate(convergence.batches(options, len(labels), options.seed), 1):
+        batch = whole.tensor_split(world)[rank]
+        optimizer.zero_grad(set_to_none=False)
+        with autocast(options):
+            loss = functional.cross_entropy(parallel(images[batch]), labels[batch])
+        loss.backward()
+        optimizer.step()
+        if rank == 0 and options.eval_steps > 0 and step % options.eval_steps == 0:
+            now = time.monotonic()
+            evaluations.append({"step": step, "seconds": now - begin - tested, "accuracy": accuracy(options, model, test)})
+            print(evaluations[-1], flush=True)
+            tested += time.monotonic() - now
+        if step == options.steps:
+            break
+    seconds = time.monotonic() - begin - tested
+    final = accuracy(options, model, test) if rank == 0 else 0
+    return {"rank": rank, "steps": step, "seconds": seconds, "accuracy": final, "evaluations": evaluations}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--optimizer", default="sgd")
+    parser.add_argument("--option", action="append", default=[])
+    parser.add_argument("--epochs", type=int, default=1)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--steps", type=int, default=0)
+    parser.add_argument("--eval-steps", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--data-dir", type=pathlib.Path, required=True)
+    parser.add_argument("--report", type=pathlib.Path, required=True)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo")
+    data = [convergence.read_samples(options.data_dir, prefix) for prefix in ("train", "t10k")]
+    report = train(options, Model(options.seed), data)
+    distributed.destroy_process_group()
+    if report["rank"] == 0:
+        options.report.write_text(json.dumps(report, indent=2))
+
+
+if __name__ == "__main__":
+    main()

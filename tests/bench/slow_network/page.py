@@ -1,0 +1,132 @@
+"""What slow_network.py measured, as lines, tables, a plot and a page."""
+
+import pathlib
+import statistics
+
+MIB = 1 << 20
+GOAL = 10  # times faster than DDP at 100 Mbit/s
+
+
+def reached(run, target):
+    """The first evaluation at or above the target, in percent, or None."""
+    return next((one for one in run["evaluations"] if 100 * one["accuracy"] >= target), None)
+
+
+def bytes_per_step(run):
+    return sum(run["sent"].values()) / run["steps"]
+
+
+def line(run, target):
+    first = reached(run, target)
+    when = f"{target:g} % at step {first['step']} after {first['seconds']:.1f} s" if first else f"never {target:g} %"
+    return (
+        f"seed {run['seed']} {run['rate']:8} {run['contender']:7} {1000 * run['seconds'] / run['steps']:7.1f} ms/step "
+        f"{bytes_per_step(run) / MIB:7.3f} MiB/step, {when}, {100 * run['accuracy']:.2f} % at the end"
+    )
+
+
+def rate_name(rate):
+    return {"none": "no limit"}.get(rate, rate.replace("gbit", " Gbit/s").replace("mbit", " Mbit/s"))
+
+
+def middle(values):
+    """The median, or None where one of the values is."""
+    values = list(values)
+    return None if None in values else statistics.median(values)
+
+
+def summary(runs, target):
+    """Medians over the seeds of one contender at one rate."""
+    firsts = [reached(run, target) for run in runs]
+    return {
+        "steps": middle(first and first["step"] for first in firsts),
+        "seconds": middle(first and first["seconds"] for first in firsts),
+        "mib": middle(first and first["step"] * bytes_per_step(run) / MIB for first, run in zip(firsts, runs)),
+        "step_ms": middle(1000 * run["seconds"] / run["steps"] for run in runs),
+        "step_mib": middle(bytes_per_step(run) / MIB for run in runs),
+        "accuracy": statistics.mean(100 * run["accuracy"] for run in runs),
+    }
+
+
+def by_contender(results, rate, names):
+    found = {key: [run for run in results if run["rate"] == rate and run["contender"] == key] for key in names}
+    return {key: runs for key, runs in found.items() if runs}
+
+
+def rates_of(results):
+    return list(dict.fromkeys(run["rate"] for run in results))
+
+
+def figure(value, text):
+    return "never" if value is None else text.format(value)
+
+
+def table(results, rate, names, target):
+    lines = [
+        f"| {rate_name(rate)} | s to {target:g} % | beside DDP | steps to {target:g} % | MiB on the wires to {target:g} % "
+        "| ms a step | MiB a step | accuracy at the end, % |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    sums = {key: summary(runs, target) for key, runs in by_contender(results, rate, names).items()}
+    rival = sums.get("ddp", {}).get("seconds")
+    for key, row in sums.items():
+        speedup = rival / row["seconds"] if rival and row["seconds"] else None
+        lines.append(
+            f"| {names[key]} | {figure(row['seconds'], '{:.1f}')} | {'-' if speedup is None else f'{speedup:.1f}x'} "
+            f"| {figure(row['steps'], '{:.0f}')} | {figure(row['mib'], '{:.1f}')} | {row['step_ms']:.1f} "
+            f"| {row['step_mib']:.3f} | {row['accuracy']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def tables(results, names, target):
+    return "\n\n".join(table(results, rate, names, target) for rate in rates_of(results))
+
+
+def plot(results, names, options):
+    """The file that it wrote, or None without matplotlib."""
+    try:
+        import matplotlib
+    except ImportError:
+        return None
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "slow_network"
+    from matplotlib import pyplot
+
+    rates = rates_of(results)
+    _, axes = pyplot.subplots(1, len(rates), figsize=(5 * len(rates), 4), sharey=True, squeeze=False)
+    for axis, rate in zip(axes[0], rates):
+        for key, runs in by_contender(results, rate, names).items():
+            points = runs[0]["evaluations"]
+            axis.plot([p["seconds"] for p in points], [100 * p["accuracy"] for p in points], label=names[key])
+        axis.axhline(options.target, color="grey", linewidth=0.8, linestyle="--")
+        axis.set(title=rate_name(rate), xscale="log", xlabel="seconds of training", ylim=(70, 92))
+        axis.grid(alpha=0.3)
+    axes[0][0].set_ylabel("test accuracy, %")
+    axes[0][0].legend(fontsize="small", loc="lower right")
+    path = pathlib.Path(options.write).with_suffix(".svg")
+    pyplot.tight_layout()
+    pyplot.savefig(path, metadata={"Date": None})
+    return path
+
+
+def verdict(results, names, target):
+    """One sentence on the goal."""
+    found = by_contender(results, "100mbit", names)
+    if "ddp" not in found:
+        return ""
+    sums = {key: summary(runs, target) for key, runs in found.items()}
+    rival = sums["ddp"]
+    fair = [
+        key
+        for key, row in sums.items()
+        if key not in ("ddp", "bf16") and row["seconds"] and abs(row["accuracy"] - rival["accuracy"]) <= 0.5
+    ]
+    if not rival["seconds"] or not fair:
+        return f"Goal ({GOAL} times at 100 Mbit/s, at an accuracy within 0.5 points of DDP's): **missed**."
+    best = min(fair, key=lambda key: sums[key]["seconds"])
+    speedup = rival["seconds"] / sums[best]["seconds"]
+    return (
+        f"Goal ({GOAL} times at 100 Mbit/s, at an accuracy within 0.5 points of DDP's): "
+        f"**{'met' if speedup >= GOAL else 'missed'}**, {names[best]} is {speedup:.1f} times as fast."
+    )

@@ -1,0 +1,1 @@
+"""Parts of ../slow_network.py."""

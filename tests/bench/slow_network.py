@@ -24,23 +24,34 @@ from slow_network import links, page
 WORKERS = 2
 CONTROL_PORT = 7070
 HERE = pathlib.Path(__file__).resolve().parent
-SGD = ["--optimizer", "sgd", "--option=lr=0.05"]
-MOMENTUM = [*SGD, "--option=momentum=0.9"]
+TRAIN_SAMPLES = 60000
 
-# What each contender is called in the tables, and the flags that make it what it is.
+
+def sgd(lr, *more):
+    return ["--optimizer", "sgd", f"--option=lr={lr}", *more]
+
+
+def both_ways(push, publish):
+    return [f"--push-codec={push}", f"--publish-codec={publish}"]
+
+
+# What each contender is called in the tables, and the flags that make it what it is. Of each, the learning rate is the one
+# of 0.03 to 0.2 with which it reached 88 % in the fewest steps.
+MOMENTUM = "--option=momentum=0.9"
 SYNCLINE = {
-    "bf16": ("Syncline, dense BF16", [*MOMENTUM, "--push-codec=bf16", "--publish-codec=bf16"]),
-    "onebit": ("Syncline, 1 bit both ways", [*MOMENTUM, "--push-codec=onebit", "--publish-codec=onebit"]),
+    "bf16": ("Syncline, dense BF16", sgd(0.05, MOMENTUM) + both_ways("bf16", "bf16")),
+    "onebit": ("Syncline, 1 bit both ways", sgd(0.05, MOMENTUM) + both_ways("onebit", "onebit")),
     "topk": (
         "Syncline, top-k 1 % both ways",
-        [*MOMENTUM, "--push-codec=topk:ratio=0.01", "--publish-codec=topk:ratio=0.01"],
+        sgd(0.07, MOMENTUM) + both_ways("topk:ratio=0.01", "topk:ratio=0.01"),
     ),
-    # Momentum is the codec's, on the workers.
+    # The momentum is the codec's, on the workers.
     "dgc": (
-        "Syncline, top-k 0.1 % with DGC",
-        [*SGD, "--push-codec=dgc:ratio=0.001,momentum=0.9", "--publish-codec=topk:ratio=0.001"],
+        "Syncline, DGC 0.1 % up, top-k 0.1 % down",
+        sgd(0.2) + both_ways("dgc:ratio=0.001,momentum=0.9", "topk:ratio=0.001"),
     ),
 }
+GLOO = sgd(0.05, MOMENTUM)
 NAMES = {"ddp": "torch DDP over gloo, FP32", **{key: name for key, (name, _) in SYNCLINE.items()}}
 
 
@@ -48,8 +59,13 @@ class Failed(Exception):
     """A run that did not end well, with the last that it said."""
 
 
+def total_steps(options):
+    return options.steps or options.epochs * -(-TRAIN_SAMPLES // (options.batch_size * WORKERS))
+
+
 def training_flags(options, seed, report):
-    flags = ["--epochs", options.epochs, "--batch-size", options.batch_size, "--steps", options.steps]
+    flags = ["--schedule", "linear", "--schedule-option", f"total_steps={total_steps(options)}"]
+    flags += ["--epochs", options.epochs, "--batch-size", options.batch_size, "--steps", options.steps]
     flags += ["--eval-steps", options.eval_steps, "--seed", seed, "--precision", options.precision]
     return [*flags, "--data-dir", options.data_dir, "--report", report]
 
@@ -109,7 +125,7 @@ def start_syncline(options, net, run, log):
 
 
 def start_gloo(options, net, run, log):
-    program = [sys.executable, HERE / "slow_network" / "gloo_worker.py", *MOMENTUM]
+    program = [sys.executable, HERE / "slow_network" / "gloo_worker.py", *GLOO]
     command = [*program, *training_flags(options, run["seed"], run["report"])]
     return [net.start(f"worker{rank}", command, log, worker_environment(net, rank)) for rank in range(WORKERS)]
 

@@ -52,6 +52,7 @@ def train(options, model, data):
     optimizer = convergence.TORCH_OPTIMIZERS[options.optimizer](
         model.parameters(), **{name: float(value) for name, value in settings.items()}
     )
+    decay = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda update: 1 - update / options.schedule_option)
     evaluations, tested = [], 0.0
     distributed.barrier()
     begin = time.monotonic()
@@ -62,6 +63,7 @@ def train(options, model, data):
             loss = functional.cross_entropy(parallel(images[batch]), labels[batch])
         loss.backward()
         optimizer.step()
+        decay.step()
         if rank == 0 and options.eval_steps > 0 and step % options.eval_steps == 0:
             now = time.monotonic()
             evaluations.append({"step": step, "seconds": now - begin - tested, "accuracy": accuracy(options, model, test)})
@@ -78,6 +80,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--optimizer", default="sgd")
     parser.add_argument("--option", action="append", default=[])
+    parser.add_argument("--schedule", choices=("linear",))
+    parser.add_argument("--schedule-option", type=lambda text: int(text.removeprefix("total_steps=")))
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--steps", type=int, default=0)

@@ -4,6 +4,7 @@
 
 #include "absl/status/status.h"
 #include "cli/bench_aggregate.h"
+#include "cli/bench_codec.h"
 #include "cli/bench_optimizer.h"
 #include "cli/bench_pushpull.h"
 #include "comm/base/failure.h"
@@ -18,11 +19,13 @@ void AddBench(CLI::App& app, Command* selected) {
     *selected = [] {
       return WithFailure(
           absl::InvalidArgumentError(
-              "bench needs the name of a measurement: aggregate, optimizer or pushpull"),
+              "bench needs the name of a measurement: aggregate, codec, optimizer "
+              "or pushpull"),
           Failure::kUsage);
     };
   });
   AddBenchAggregate(*bench, selected);
+  AddBenchCodec(*bench, selected);
   AddBenchOptimizer(*bench, selected);
   AddBenchPushPull(*bench, selected);
 }

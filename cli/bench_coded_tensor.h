@@ -1,0 +1,98 @@
+// One tensor whose gradients are encoded as on a worker and added up as on a server, with
+// a check of what came out.
+//
+//   BenchCodedTensor tensor({.transfer = transfer, .elements = 1 << 25});
+//   const BenchCodedTensor::Times times = tensor.Round();
+//   SYNCLINE_ASSIGN_OR_RETURN(const std::string how, tensor.Check());
+//
+// All it streams through lies in memory of its own: two gradients, which alternate, what
+// the sender remembers, the frames, and the accumulator.
+//
+// Thread safety: none; each benchmark thread has its own.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/base/buffer.h"
+#include "comm/codec/frame.h"
+#include "comm/codec/memory/gradient_memory.h"
+#include "comm/codec/transfer.h"
+
+namespace syncline {
+
+class BenchCodedTensor {
+ public:
+  struct Options {
+    Transfer transfer = {};
+    uint64_t elements = 0;
+    uint32_t number = 0;  // tensors of different numbers have different gradients
+  };
+  explicit BenchCodedTensor(const Options& options);
+
+  // Seconds for each part of a round, and the bytes of all its frames.
+  struct Times {
+    double encode = 0;
+    double parse = 0;
+    double decode = 0;
+    uint64_t wire_bytes = 0;
+  };
+  // Encodes one of the gradients into frames, checks them as a receiver does, and adds
+  // them to the accumulator.
+  Times Round();
+
+  // How the accumulator was checked after the rounds so far: "sum" where it and what
+  // error feedback keeps must be what was given; "replay" of sampled elements in double
+  // precision for other memories; "traits" where the squared error has a bound; "finite"
+  // where nothing more is promised. DataLoss says what is wrong.
+  absl::StatusOr<std::string> Check() const;
+
+  // Memory that a tensor takes, at most.
+  static double Bytes(const Options& options);
+
+  // For tests of the check.
+  std::span<float> accumulator() { return accumulator_; }
+
+ private:
+  // What a sender must have kept of one element, given what it has sent.
+  struct Replayed {
+    float accumulated = 0;
+    double kept = 0;
+    double velocity = 0;
+  };
+
+  void Encode();
+  std::vector<BlockView> Parse() const;
+  void DecodeAdd(std::span<const BlockView> views);
+  void Replay();
+  const std::vector<float>& Gradient() const { return gradients_[rounds_ % 2]; }
+  BlockLabel Label(const BlockRange& range) const;
+  // How often gradient `which` was given.
+  double Count(size_t which) const {
+    return static_cast<double>((rounds_ + 1 - which) / 2);
+  }
+  double Given(size_t element) const;
+  double Rounding() const;
+  absl::Status CheckSum() const;
+  absl::Status CheckReplay() const;
+  absl::Status CheckFinite() const;
+  absl::Status CheckError(const CodecTraits& traits) const;
+
+  const Options options_;
+  const CodecSet accepted_;
+  const std::vector<BlockRange> blocks_;
+  const uint64_t stride_;  // between replayed elements
+  std::vector<float> gradients_[2];
+  std::vector<float> accumulator_;
+  GradientMemory memory_;
+  std::vector<Buffer> rooms_;      // of the frames, block by block
+  std::vector<Payload> payloads_;  // in the rooms
+  std::vector<Replayed> replayed_;
+  uint64_t rounds_ = 0;
+};
+
+}  // namespace syncline

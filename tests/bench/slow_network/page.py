@@ -130,3 +130,42 @@ def verdict(results, names, target):
         f"Goal ({GOAL} times at 100 Mbit/s, at an accuracy within 0.5 points of DDP's): "
         f"**{'met' if speedup >= GOAL else 'missed'}**, {names[best]} is {speedup:.1f} times as fast."
     )
+
+
+def page(results, names, options, version, image):
+    import convergence
+
+    seeds = len({run["seed"] for run in results})
+    picture = f"\n![Test accuracy over seconds of training, by contender and link]({image.name})\n" if image else ""
+    steps = max(run["steps"] for run in results)
+    return f"""# On a slow network
+
+The [Fashion-MNIST demo](../worker/examples/fashion_mnist/README.md) (0.82 million parameters) with 2 workers, beside torch's
+DistributedDataParallel over gloo: same first weights, same samples in each step ({2 * options.batch_size}), forward and backward in
+{options.precision.upper()} everywhere, SGD with momentum whose learning rate falls to zero over {steps} steps. Each worker, each of
+the {options.servers} servers and the coordinator is a host of its own, a network namespace with one cable to a switch; `tc tbf` limits both
+ends of each cable. UCX and gloo have TCP and nothing else. Seconds are those of training, without start and tests; bytes are
+those that the interfaces counted, headers, control traffic and first weights included, each byte once.
+
+{verdict(results, names, options.target)}
+
+{tables(results, names, options.target)}
+{picture}
+## How to read it
+
+- The target is reached at the first of the tests, one every {options.eval_steps} steps, that shows {options.target:g} %. {"One seed" if seeds == 1 else f"Medians of {seeds} seeds"}: tests of
+  neighbouring steps differ by half a point by chance, so look at "ms a step" for the network and at the plot for the rest.
+- "No limit" is the time without a network to speak of: computing, encoding, and a machine on which all hosts share two cores.
+  Compression cannot beat it, and faster cores would make the distance to DDP on the slow links larger.
+- Dense BF16 sends as many bytes as DDP, 8 for each parameter and step: two workers push 2 and pull 2 each, and in a ring of two
+  workers each sends 4. It is slower than DDP on slow links because 98 % of this model are one tensor, which is one block on one
+  server: that server's cable carries all of it, first in, then out. A larger model spreads over the servers.
+- Learning rates were chosen for each contender from 0.03 to 0.2, on the first seed, for the fewest steps to {options.target:g} %: 0.05 for
+  DDP, BF16 and 1 bit, 0.07 for top-k, 0.2 for DGC. Dense training at 0.1 ends 0.3 points higher and gets to {options.target:g} % later.
+
+Made by
+
+    sudo python3 tests/bench/slow_network.py --seeds {seeds} --rates {" ".join(rates_of(results))} --write docs/slow_network.md
+
+with {version}, torch {convergence.torch.__version__}, {convergence.processor()}.
+"""

@@ -72,8 +72,9 @@ class BenchCodedTensor {
   const std::vector<float>& Gradient() const { return gradients_[rounds_ % 2]; }
   BlockLabel Label(const BlockRange& range) const;
   // How often gradient `which` was given.
-  double Count(size_t which) const {
-    return static_cast<double>((rounds_ + 1 - which) / 2);
+  double Count(uint64_t which) const {
+    const uint64_t count = (rounds_ + 1 - which) / 2;
+    return static_cast<double>(count);
   }
   double Given(size_t element) const;
   double Rounding() const;

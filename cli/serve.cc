@@ -193,7 +193,10 @@ void Services::UpdateMetrics() {
     metrics_.SetMembers(job.members.size());
     metrics_.SetStep(job.step);
     for (const MemberView& member : job.members) {
-      metrics_.SetHeartbeatAge(member.rank, member.heartbeat_age);
+      metrics_.SetWorker(
+          member.rank, {.heartbeat_age = member.heartbeat_age,
+                        .compression = member.compression,
+                        .diverged_blocks = static_cast<double>(member.diverged_blocks)});
       ranks_.insert(member.rank);
       gone.erase(member.rank);
     }

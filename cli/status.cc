@@ -66,6 +66,27 @@ std::string NumericLine(const Json& job) {
   return line + "\n";
 }
 
+// How gradients and weights travel, and what it comes to.
+std::string CodecLine(const Json& job, const Json& members) {
+  std::string line = absl::StrFormat("  pushes %s, publishes %s", Text(job, "push_codec"),
+                                     Text(job, "publish_codec"));
+  double compression = 0;
+  uint64_t diverged = 0;
+  for (const Json& member : members) {
+    compression += member.value("compression", 0.0) / static_cast<double>(members.size());
+    diverged += member.value("diverged_blocks", uint64_t{0});
+  }
+  if (compression > 0) {
+    absl::StrAppendFormat(&line, "; gradients are %.1f times smaller than FP32",
+                          compression);
+  }
+  if (diverged > 0) {
+    absl::StrAppendFormat(
+        &line, "; %d views differed from the servers' and were sent anew", diverged);
+  }
+  return line + "\n";
+}
+
 std::string JobTable(const Json& job) {
   const Json members = job.value("members", Json::array());
   std::string table = absl::StrFormat(
@@ -76,6 +97,7 @@ std::string JobTable(const Json& job) {
   if (!job.value("reason", "").empty()) {
     absl::StrAppendFormat(&table, "  %s\n", job.value("reason", ""));
   }
+  table += CodecLine(job, members);
   table += NumericLine(job);
   if (members.empty()) return table;
   absl::StrAppendFormat(&table, "%-6s  %-24s  %6s  %10s  %9s  %8s  %s\n", "RANK", "NAME",

@@ -15,17 +15,22 @@ TEST(StatusTable, ShowsServersJobsAndMembers) {
                        "heartbeat_age_seconds": 0.25, "bytes": 1500000}],
           "jobs": [{"name": "resnet", "phase": "running", "reason": "worker 2 left", "epoch": 3,
                     "step": 120, "parameters": 1250000, "expected_workers": 4,
+                    "push_codec": "topk", "publish_codec": "onebit",
                     "learning_rate": 0.00025, "loss_scale": 65536, "skipped_steps": 3,
                     "members": [{"rank": 3, "incarnation": 2, "name": "b:19", "step": 121,
-                                 "bytes": 999, "waiting": true, "heartbeat_age_seconds": 1}]}]})",
+                                 "bytes": 999, "waiting": true, "heartbeat_age_seconds": 1,
+                                 "compression": 93.75, "diverged_blocks": 2}]}]})",
       "10.0.0.1:7070");
   ASSERT_TRUE(table.ok()) << table.status();
   EXPECT_THAT(*table, HasSubstr("coordinator 10.0.0.1:7070, syncline 0.1.0, up 12 s\n"));
   EXPECT_THAT(*table, testing::ContainsRegex("1 +a:17 +2 +1.5 MB +0.2 s +sysv/memory\n"));
-  EXPECT_THAT(*table,
-              HasSubstr("job resnet: running, epoch 3, step 120, 1 of 4 workers, 1.25 M "
-                        "parameters\n  worker 2 left\n  learning rate 0.00025, loss "
-                        "scale 65536, 3 steps skipped\n"));
+  EXPECT_THAT(
+      *table,
+      HasSubstr("job resnet: running, epoch 3, step 120, 1 of 4 workers, 1.25 M "
+                "parameters\n  worker 2 left\n  pushes topk, publishes onebit; gradients "
+                "are 93.8 times smaller than FP32; 2 views differed from the "
+                "servers' and were sent anew\n  learning rate 0.00025, loss "
+                "scale 65536, 3 steps skipped\n"));
   EXPECT_THAT(*table, testing::ContainsRegex("3 +b:19 +2 +999 B +1.0 s +121  waiting\n"));
 }
 

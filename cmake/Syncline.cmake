@@ -9,6 +9,7 @@
 #       main.cc of the folder; the binary lands in the root of the build tree
 #
 # SOURCES replaces the glob. ISAS runs a test once more for each lower instruction-set level (comm/base/isa.h).
+# WHOLE makes all tests of a binary one ctest entry: for many that take no time, since each entry is a process.
 # Tests also take LABELS (one of unit, the default, integration and slow) and
 # TIMEOUT (seconds per TEST, default 120). CI runs the sanitizers on the label unit. Integration tests run alone:
 # they start processes whose timeouts a busy neighbour would upset.
@@ -55,7 +56,7 @@ function(syncline_executable)
 endfunction()
 
 function(syncline_test)
-  cmake_parse_arguments(ARG "ISAS" "NAME;LABELS;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  cmake_parse_arguments(ARG "ISAS;WHOLE" "NAME;LABELS;TIMEOUT" "SOURCES;DEPS" ${ARGN})
   if(NOT SYNCLINE_TESTS)
     return()
   endif()
@@ -79,12 +80,17 @@ function(syncline_test)
   if(ARG_LABELS STREQUAL "integration")
     set(serial TRUE)
   endif()
-  # PRE_TEST: a test binary that crashes at start fails its test, not the build.
-  gtest_discover_tests(
-    ${ARG_NAME}
-    DISCOVERY_MODE PRE_TEST
-    DISCOVERY_TIMEOUT 60
-    PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${serial})
+  if(ARG_WHOLE)
+    add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} --gtest_brief=1)
+    set_tests_properties(${ARG_NAME} PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${serial})
+  else()
+    # PRE_TEST: a test binary that crashes at start fails its test, not the build.
+    gtest_discover_tests(
+      ${ARG_NAME}
+      DISCOVERY_MODE PRE_TEST
+      DISCOVERY_TIMEOUT 60
+      PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${serial})
+  endif()
   if(ARG_ISAS AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")
     foreach(isa v2 v3)
       add_test(NAME "${ARG_NAME} on x86-64-${isa}" COMMAND ${ARG_NAME} --gtest_brief=1)

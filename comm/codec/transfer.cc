@@ -370,6 +370,15 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
   SYNCLINE_ASSIGN_OR_RETURN(transfer.codec, preset.make(parts));
   transfer.dense = MakeBf16Codec();
   SYNCLINE_ASSIGN_OR_RETURN(transfer.memory.kind, FindMemory(reading));
+  const CodecTraits traits = transfer.codec->traits();
+  if (transfer.memory.kind != MemoryKind::kNone && traits.unbiased &&
+      traits.variance >= 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("codec '", std::string(preset.name),
+                     "' may lose more than it was given (variance ", traits.variance,
+                     "), so what a memory keeps would grow without end; set "
+                     "memory=none"));
+  }
   transfer.memory.decay = parts.Number("decay");
   transfer.memory.momentum = parts.Number("momentum");
   transfer.memory.nesterov = parts.Number("nesterov") != 0;

@@ -98,6 +98,7 @@ TEST(Transfer, WrongTextsSayWhatIsAllowed) {
   EXPECT_THAT(Refusal("onebit:values=int8"), HasSubstr("no option 'values'"));
   EXPECT_THAT(Refusal("onebit:memory=eff"), HasSubstr("did you mean 'ef'?"));
   EXPECT_THAT(Refusal("onebit:memory=ef21"), HasSubstr("copy for each worker"));
+  EXPECT_THAT(Refusal("terngrad:memory=ef"), HasSubstr("grow without end"));
   EXPECT_THAT(Refusal("onebit:block_log2=3"), HasSubstr("[8, 16]"));
   EXPECT_THAT(Refusal("bf16:memory=ef"), HasSubstr("has no options"));
 }

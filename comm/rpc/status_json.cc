@@ -28,7 +28,9 @@ Json ToJson(const v1::MemberStatus& member) {
           {"step", member.step()},
           {"bytes", member.bytes()},
           {"waiting", member.waiting()},
-          {"heartbeat_age_seconds", member.heartbeat_age_seconds()}};
+          {"heartbeat_age_seconds", member.heartbeat_age_seconds()},
+          {"compression", member.compression()},
+          {"diverged_blocks", member.diverged_blocks()}};
 }
 
 Json ToJson(const v1::JobStatus& job);
@@ -56,9 +58,8 @@ Json ToJson(const v1::JobStatus& job) {
           {"step", job.step()},
           {"parameters", job.parameters()},
           {"expected_workers", job.expected_workers()},
-          {"learning_rate", job.learning_rate()},
-          {"loss_scale", job.loss_scale()},
-          {"skipped_steps", job.skipped_steps()},
+          {"push_codec", job.push_codec()},
+          {"publish_codec", job.publish_codec()},
           {"learning_rate", job.learning_rate()},
           {"loss_scale", job.loss_scale()},
           {"skipped_steps", job.skipped_steps()},

@@ -31,6 +31,8 @@ v1::StatusReply Sample() {
   v1::MemberStatus& member = *job.add_members();
   member.set_rank(2);
   member.set_heartbeat_age_seconds(0.5);
+  member.set_compression(31.5);
+  job.set_push_codec("onebit");
   return reply;
 }
 
@@ -78,6 +80,8 @@ TEST_F(StatusJson, FetchesNumbersAsNumbers) {
   EXPECT_EQ(json["jobs"][0]["learning_rate"], 2.5e-4);
   EXPECT_EQ(json["jobs"][0]["loss_scale"], 65536);
   EXPECT_EQ(json["jobs"][0]["skipped_steps"], 2);
+  EXPECT_EQ(json["jobs"][0]["push_codec"], "onebit");
+  EXPECT_EQ(json["jobs"][0]["members"][0]["compression"], 31.5);
   EXPECT_EQ(json["jobs"][0]["members"][0]["rank"], 2);
   EXPECT_EQ(json["jobs"][0]["members"][0]["heartbeat_age_seconds"], 0.5);
 }

@@ -134,10 +134,15 @@ TEST_F(MetricsTest, CountsWhatItIsTold) {
 }
 
 TEST_F(MetricsTest, EndsTheSeriesOfAWorkerThatLeft) {
-  metrics_.SetHeartbeatAge(0, absl::Seconds(1));
-  metrics_.SetHeartbeatAge(3, absl::Milliseconds(2500));
+  metrics_.SetWorker(0, {.heartbeat_age = absl::Seconds(1)});
+  metrics_.SetWorker(3, {.heartbeat_age = absl::Milliseconds(2500),
+                         .compression = 31.5,
+                         .diverged_blocks = 2});
   EXPECT_THAT(Scrape(),
               HasSubstr("syncline_worker_heartbeat_age_seconds{rank=\"3\"} 2.5\n"));
+  EXPECT_THAT(Scrape(),
+              HasSubstr("syncline_worker_compression_ratio{rank=\"3\"} 31.5\n"));
+  EXPECT_THAT(Scrape(), HasSubstr("syncline_worker_diverged_blocks{rank=\"3\"} 2\n"));
   metrics_.ForgetWorker(3);
   metrics_.ForgetWorker(3);
   EXPECT_THAT(Scrape(), Not(HasSubstr("rank=\"3\"")));
@@ -149,7 +154,7 @@ TEST_F(MetricsTest, PleasesPromtool) {
     GTEST_SKIP()
         << "SKIPPED: no promtool, names and types of the metrics are not checked";
   }
-  metrics_.SetHeartbeatAge(0, absl::Seconds(1));
+  metrics_.SetWorker(0, {.heartbeat_age = absl::Seconds(1)});
   const std::string path = testing::TempDir() + "/syncline_metrics.txt";
   std::ofstream(path) << Scrape();
   const std::string command = absl::StrCat("promtool check metrics < ", path, " 2>&1");

@@ -50,6 +50,10 @@ struct Metrics::Families {
   explicit Families(prometheus::Registry& registry)
       : heartbeat_age(Gauges(registry, "syncline_worker_heartbeat_age_seconds",
                              "Time since the last heartbeat of a worker.")),
+        compression(Gauges(registry, "syncline_worker_compression_ratio",
+                           "FP32 bytes of a worker's gradients over bytes on the wire.")),
+        diverged(Gauges(registry, "syncline_worker_diverged_blocks",
+                        "Blocks whose view was not the servers' and was sent anew.")),
         pushed_bytes(Counters(registry, "syncline_pushed_bytes_total",
                               "Payload bytes of received contributions.")
                          .Add({})),
@@ -91,6 +95,8 @@ struct Metrics::Families {
   }
 
   Family<Gauge>& heartbeat_age;
+  Family<Gauge>& compression;
+  Family<Gauge>& diverged;
   Counter& pushed_bytes;
   Counter& published;
   Counter& published_bytes;
@@ -103,7 +109,12 @@ struct Metrics::Families {
   std::array<Counter*, static_cast<size_t>(RefuseCode::kNoAverage)> refused;
 
   absl::Mutex mutex;
-  std::map<uint32_t, Gauge*> workers ABSL_GUARDED_BY(mutex);
+  struct WorkerGauges {
+    Gauge* heartbeat_age = nullptr;
+    Gauge* compression = nullptr;
+    Gauge* diverged = nullptr;
+  };
+  std::map<uint32_t, WorkerGauges> workers ABSL_GUARDED_BY(mutex);
 };
 
 Metrics::Metrics(prometheus::Registry& registry)
@@ -136,19 +147,27 @@ void Metrics::SetMembers(size_t members) {
   families_->members.Set(static_cast<double>(members));
 }
 
-void Metrics::SetHeartbeatAge(uint32_t rank, absl::Duration age) {
+void Metrics::SetWorker(uint32_t rank, const Worker& worker) {
   absl::MutexLock lock(&families_->mutex);
-  Gauge*& gauge = families_->workers[rank];
-  if (gauge == nullptr)
-    gauge = &families_->heartbeat_age.Add({{"rank", absl::StrCat(rank)}});
-  gauge->Set(absl::ToDoubleSeconds(age));
+  Families::WorkerGauges& gauges = families_->workers[rank];
+  if (gauges.heartbeat_age == nullptr) {
+    const std::map<std::string, std::string> labels = {{"rank", absl::StrCat(rank)}};
+    gauges = {.heartbeat_age = &families_->heartbeat_age.Add(labels),
+              .compression = &families_->compression.Add(labels),
+              .diverged = &families_->diverged.Add(labels)};
+  }
+  gauges.heartbeat_age->Set(absl::ToDoubleSeconds(worker.heartbeat_age));
+  gauges.compression->Set(worker.compression);
+  gauges.diverged->Set(worker.diverged_blocks);
 }
 
 void Metrics::ForgetWorker(uint32_t rank) {
   absl::MutexLock lock(&families_->mutex);
   const auto found = families_->workers.find(rank);
   if (found == families_->workers.end()) return;
-  families_->heartbeat_age.Remove(found->second);
+  families_->heartbeat_age.Remove(found->second.heartbeat_age);
+  families_->compression.Remove(found->second.compression);
+  families_->diverged.Remove(found->second.diverged);
   families_->workers.erase(found);
 }
 

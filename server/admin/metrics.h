@@ -46,7 +46,12 @@ class Metrics {
   void SetEpoch(uint64_t epoch);
   void SetMembers(size_t members);
 
-  void SetHeartbeatAge(uint32_t rank, absl::Duration age);
+  struct Worker {
+    absl::Duration heartbeat_age = {};
+    double compression = 0;      // of its gradients, against FP32
+    double diverged_blocks = 0;  // views taken anew since it joined
+  };
+  void SetWorker(uint32_t rank, const Worker& worker);
   // For a worker that left: its series ends.
   void ForgetWorker(uint32_t rank);
 

@@ -53,6 +53,10 @@ struct Heartbeat {
   uint64_t step = 0;
   uint64_t bytes = 0;
   bool waiting = false;
+  // Of workers, since they joined.
+  uint64_t pushed_values = 0;       // elements of gradients
+  uint64_t pushed_value_bytes = 0;  // of these on the wire
+  uint64_t diverged_blocks = 0;
 };
 struct Leave {};
 struct LossReport {
@@ -227,6 +231,8 @@ struct MemberView {
   uint64_t bytes = 0;
   bool waiting = false;
   absl::Duration heartbeat_age = {};
+  double compression = 0;  // of its gradients, against FP32; 0 before the first one
+  uint64_t diverged_blocks = 0;
 };
 struct LossPoint {
   uint64_t step = 0;
@@ -242,6 +248,8 @@ struct JobView {
   uint64_t step = 0;
   uint64_t parameters = 0;
   uint32_t expected_workers = 0;
+  std::string push_codec = {};
+  std::string publish_codec = {};
   double learning_rate = 0;  // of the present step, before group scales
   double loss_scale = 1;
   uint64_t skipped_steps = 0;                 // not finite

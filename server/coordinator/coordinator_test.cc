@@ -246,6 +246,12 @@ TEST_F(CoordinatorTest, InvalidJobsAreRefusedAndLeaveNothing) {
   bad.tensors[1].name = "a";
   Say(11, WorkerHello{.job = bad, .name = "x"});
   EXPECT_TRUE(absl::IsInvalidArgument(closed_[11]));
+  bad = TwoTensors(1);
+  bad.push_codec = "dgc:min_elements=0,vectors=1";
+  bad.training.optimizer = {.name = "sgd", .options = {{"momentum", 0.9}}};
+  Say(12, WorkerHello{.job = bad, .name = "x"});
+  EXPECT_THAT(std::string(closed_[12].message()),
+              HasSubstr("the optimizer must be sgd with momentum=0"));
   EXPECT_TRUE(coordinator_->View(now_).jobs.empty());
 }
 

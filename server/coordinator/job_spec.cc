@@ -51,6 +51,37 @@ absl::Status CheckTraining(const JobSpec& spec) {
   return TrainingPlan::Create(spec.training, spec.Trained()).status();
 }
 
+std::string Written(const OptionValues& values) {
+  return absl::StrCat("{", absl::StrJoin(values, ", ", absl::PairFormatter("=")), "}");
+}
+std::string Written(const NamedOptions& options) {
+  return absl::StrCat("'", options.name, "' ", Written(options.values));
+}
+std::string Written(const OptimizerSettings& settings) {
+  return absl::StrCat(Written(NamedOptions{settings.name, settings.options}), " with ",
+                      settings.state, " state");
+}
+
+// What codecs and the optimizer must agree on.
+absl::Status CheckTransfers(const JobSpec& spec) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<TensorTransfers> transfers,
+                            spec.Transfers());
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    if (transfers[i].push.memory.kind != MemoryKind::kMomentumCorrection) continue;
+    const OptimizerSettings& optimizer = spec.training.optimizer;
+    const OptionValues options = Merge(optimizer.options, spec.tensors[i].group.options);
+    if (optimizer.name == "sgd" && OptionOr(OptionsOf("sgd"), options, "momentum") == 0) {
+      continue;
+    }
+    return absl::InvalidArgumentError(absl::StrCat(
+        "push_codec '", spec.push_codec, "' keeps the momentum of tensor '",
+        spec.tensors[i].name,
+        "' on the workers, so the optimizer must be sgd with momentum=0, not ",
+        Written(optimizer)));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Differs(absl::string_view what) {
   return WithFailure(
       absl::FailedPreconditionError(absl::StrCat(
@@ -61,17 +92,6 @@ absl::Status Differs(absl::string_view what) {
 
 std::string Shape(const TensorSpec& tensor) {
   return absl::StrCat("[", absl::StrJoin(tensor.shape, ", "), "]");
-}
-
-std::string Written(const OptionValues& values) {
-  return absl::StrCat("{", absl::StrJoin(values, ", ", absl::PairFormatter("=")), "}");
-}
-std::string Written(const NamedOptions& options) {
-  return absl::StrCat("'", options.name, "' ", Written(options.values));
-}
-std::string Written(const OptimizerSettings& settings) {
-  return absl::StrCat(Written(NamedOptions{settings.name, settings.options}), " with ",
-                      settings.state, " state");
 }
 
 // Names the first setting that differs.
@@ -156,7 +176,8 @@ absl::Status ValidateJob(const JobSpec& spec) {
           absl::StrCat("two tensors are named '", tensor.name, "'"));
     }
   }
-  return CheckTraining(spec);
+  SYNCLINE_RETURN_IF_ERROR(CheckTraining(spec));
+  return CheckTransfers(spec);
 }
 
 absl::Status CheckSameJob(const JobSpec& ours, const JobSpec& theirs) {

@@ -9,6 +9,12 @@ namespace {
 
 constexpr size_t kMaxLossPoints = 10000;
 
+double Compression(const Heartbeat& beat) {
+  if (beat.pushed_value_bytes == 0) return 0;
+  return static_cast<double>(beat.pushed_values * sizeof(float)) /
+         static_cast<double>(beat.pushed_value_bytes);
+}
+
 }  // namespace
 
 // Reports that make no sense are not the job's end.
@@ -25,7 +31,9 @@ JobView Job::View(absl::Duration now) const {
   JobView view{.job = id_,
                .name = spec_.name,
                .reason = reason_,
-               .expected_workers = spec_.workers};
+               .expected_workers = spec_.workers,
+               .push_codec = spec_.push_codec,
+               .publish_codec = spec_.publish_codec};
   view.phase = failed_                     ? "failed"
                : phase_ == Phase::kOver    ? "over"
                : change_.has_value()       ? "changing"
@@ -46,7 +54,9 @@ JobView Job::View(absl::Duration now) const {
                             .step = worker.beat.step,
                             .bytes = worker.beat.bytes,
                             .waiting = worker.beat.waiting,
-                            .heartbeat_age = now - worker.heard_at});
+                            .heartbeat_age = now - worker.heard_at,
+                            .compression = Compression(worker.beat),
+                            .diverged_blocks = worker.beat.diverged_blocks});
   }
   view.learning_rate = plan_->JobLearningRate(view.step);
   view.loss_scale = decisions_.loss_scale();

@@ -161,7 +161,10 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
     case v1::MemberMessage::kHeartbeat:
       return Heartbeat{.step = message.heartbeat().step(),
                        .bytes = message.heartbeat().bytes(),
-                       .waiting = message.heartbeat().waiting()};
+                       .waiting = message.heartbeat().waiting(),
+                       .pushed_values = message.heartbeat().pushed_values(),
+                       .pushed_value_bytes = message.heartbeat().pushed_value_bytes(),
+                       .diverged_blocks = message.heartbeat().diverged_blocks()};
     case v1::MemberMessage::kLossReport:
       return LossReport{.step = message.loss_report().step(),
                         .loss = message.loss_report().loss(),
@@ -215,6 +218,9 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                    out.set_step(beat.step);
                    out.set_bytes(beat.bytes);
                    out.set_waiting(beat.waiting);
+                   out.set_pushed_values(beat.pushed_values);
+                   out.set_pushed_value_bytes(beat.pushed_value_bytes);
+                   out.set_diverged_blocks(beat.diverged_blocks);
                  },
                  [&](const Leave&) { message.mutable_leave(); },
                  [&](const BarrierEntered& entered) {
@@ -417,6 +423,8 @@ v1::StatusReply ToProto(const CoordinatorView& view) {
     out.set_step(job.step);
     out.set_parameters(job.parameters);
     out.set_expected_workers(job.expected_workers);
+    out.set_push_codec(job.push_codec);
+    out.set_publish_codec(job.publish_codec);
     out.set_learning_rate(job.learning_rate);
     out.set_loss_scale(job.loss_scale);
     out.set_skipped_steps(job.skipped_steps);
@@ -436,6 +444,8 @@ v1::StatusReply ToProto(const CoordinatorView& view) {
       written.set_bytes(member.bytes);
       written.set_waiting(member.waiting);
       written.set_heartbeat_age_seconds(absl::ToDoubleSeconds(member.heartbeat_age));
+      written.set_compression(member.compression);
+      written.set_diverged_blocks(member.diverged_blocks);
     }
   }
   return reply;

@@ -209,6 +209,30 @@ class Training(ClusterTest):
         self.assertTrue(2e-3 < status["learning_rate"] <= 0.01, status)
         self.assertNotEqual(self.assert_same_end(workers), self.assert_same_end(plain), "nothing changed")
 
+    def test_compressed_both_ways_through_a_death_and_a_birth(self):
+        flags = ("--steps", "150", "--step-ms", "20", "--codec", "topk:ratio=0.05,values=int8,vectors=1",
+                 "--publish-codec", "onebit:vectors=1")  # fmt: skip
+        workers = [self.worker(rank, 3, *flags) for rank in range(3)]
+        workers[2].await_line(r"^step 10$")
+        workers[2].kill()
+        reborn = self.worker(2, 3, *flags)
+        reborn.await_line(r"joined step=[1-9]")
+        workers[0].await_line(r"^step 100$")
+        job = self.status_of("test")
+        self.assertEqual(job["push_codec"], flags[5])
+        self.assertGreater(min(member["compression"] for member in job["members"]), 30, job)
+        self.assertEqual(max(member["diverged_blocks"] for member in job["members"]), 0, job)
+        self.assert_same_end([*workers[:2], reborn])
+
+    def test_codecs_that_cannot_work_are_refused_with_the_reason(self):
+        for codec, reason in (("topk:ratio=1.5", r"ratio is 1\.5, but must be in \[1e-06, 1\]"),
+                              ("int3", "did you mean 'int"),
+                              ("dgc:vectors=1", "the optimizer must be sgd with momentum=0"),
+                              ("terngrad:memory=ef", "grow without end")):  # fmt: skip
+            worker = self.worker(0, 1, "--steps", "2", "--codec", codec)
+            self.assertEqual(worker.wait(), 1, worker.text())
+            self.assertRegex(worker.text(), reason)
+
     def test_killed_worker_is_dropped_and_the_others_go_on(self):
         workers = [self.worker(rank, 3, "--steps", "150", "--step-ms", "20") for rank in range(3)]
         workers[2].await_line(r"^step 10$")

@@ -37,7 +37,8 @@ struct Flags {
   bool accumulate_here = false;
   bool freeze = false;  // the last tensor
   bool average = false;
-  std::string codec = "bf16";
+  std::string codec = "bf16";  // of pushes
+  std::string publish_codec = "bf16";
 };
 
 struct Tensor {
@@ -86,6 +87,7 @@ absl::Status Run(const Flags& flags) {
                                        ? TrainingOptions::Accumulate::kWorker
                                        : TrainingOptions::Accumulate::kServer;
   options.push_codec = flags.codec;
+  options.publish_codec = flags.publish_codec;
   std::vector<Tensor> tensors(3);
   const uint64_t sizes[] = {flags.elements, 300, 1};
   SYNCLINE_ASSIGN_OR_RETURN(const auto session, Session::Create(options));
@@ -140,6 +142,7 @@ int main(int argc, char** argv) {
   app.add_flag("--freeze", flags.freeze);
   app.add_flag("--average", flags.average);
   app.add_option("--codec", flags.codec);
+  app.add_option("--publish-codec", flags.publish_codec);
   app.add_flag("--wrong-shape", flags.wrong_shape);
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = syncline::Run(flags);

@@ -36,15 +36,15 @@ std::vector<uint64_t> ElementCounts(const std::vector<std::span<float>>& weights
 
 Exchange::Exchange(const ExchangeOptions& options,
                    const std::vector<std::span<float>>& weights, BufferPool& pool)
-    : options_(options), pool_(pool), shards_(options.shards), epoch_(options.epoch) {
+    : options_(options),
+      pool_(pool),
+      encoder_(options, ElementCounts(weights), pool),
+      shards_(options.shards),
+      epoch_(options.epoch) {
   const std::vector<BlockRange> ranges = CutIntoBlocks(ElementCounts(weights));
   SYNCLINE_CHECK(ranges.size() == options_.shard_of_block.size());
   for (const auto& tensor : weights) tensors_.push_back({.weights = tensor});
   SYNCLINE_CHECK(options_.transfers.size() == weights.size());
-  for (size_t i = 0; i < weights.size(); ++i) {
-    const Transfer& push = options_.transfers[i].push;
-    memories_.emplace_back(push.memory, push.compresses() ? weights[i].size() : 0);
-  }
   for (size_t i = 0; i < options_.frozen.size(); ++i) {
     tensors_[i].frozen = options_.frozen[i];
   }
@@ -124,7 +124,7 @@ void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outpu
   ExchangeSend send{
       .shard = block.shard,
       .header = HeaderFor(id, block.kind, is_seed ? kSeedStep : block.version),
-      .payload = is_seed ? EncodeSeed(block) : EncodeContribution(block)};
+      .payload = is_seed ? EncodeSeed(block) : EncodeContribution(id)};
   send.borrows_gradient =
       std::any_of(send.payload.begin(), send.payload.end(),
                   [](const Slice& slice) { return slice.owner == nullptr; });
@@ -134,7 +134,12 @@ void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outpu
   block.window_bytes = PayloadBytes(send.payload);
   block.due = now + options_.retry;
   if (send.borrows_gradient) ++block.borrowed_sends;
-  if (block.attempts++ > 0) ++stats_.resent_blocks;
+  if (block.attempts++ > 0) {
+    ++stats_.resent_blocks;
+  } else if (!is_seed) {
+    stats_.pushed_values += block.range.elements;
+    stats_.pushed_value_bytes += block.window_bytes;
+  }
   shards_[block.shard].window_used += block.window_bytes;
   stats_.bytes_pushed += block.window_bytes;
   outputs.push_back(std::move(send));
@@ -160,68 +165,15 @@ Payload Exchange::EncodeSeed(const Block& block) const {
       EncodeBlock(*options_.seed_codec, label, values, options_.checksum, pool_)))};
 }
 
-std::shared_ptr<std::byte> Exchange::PushMemory(size_t bytes) const {
-  return options_.push_memory ? options_.push_memory(bytes) : nullptr;
-}
-
-Payload Exchange::EncodeContribution(Block& block) {
-  const Transfer& transfer = options_.transfers[block.range.tensor].push;
-  if (transfer.compresses()) return EncodeCompressed(block);
-  const Codec& codec = *transfer.codec;
-  const BlockLabel label = PushLabel(block);
-  const std::span<const float> gradient = tensors_[block.range.tensor].gradient.subspan(
-      block.range.first_element, block.range.elements);
-  std::shared_ptr<std::byte> memory =
-      PushMemory(MaxBlockBytes(codec, block.range.elements));
-  if (memory == nullptr)
-    return EncodeBlock(codec, label, gradient, options_.checksum, pool_);
-  BlockWriter writer(label, options_.checksum, std::move(memory));
-  for (uint32_t tile = 0; tile < TilesOf(gradient.size()); ++tile) {
-    const MutableByteView room = writer.NextTile(codec);
-    const size_t first = size_t{tile} * kTileElements;
-    writer.EndTile(
-        codec.Encode(gradient.subspan(first, TileElements(gradient.size(), tile)), {},
-                     ContextAt(label, first), room));
-  }
-  return writer.Finish();
-}
-
-// What an encoding loses is in the memory at once, so a repetition sends the same bytes.
-Payload Exchange::EncodeCompressed(Block& block) {
-  const uint32_t elements = block.range.elements;
-  if (!block.encoded.empty()) {
-    return block.encoded_epoch == epoch_
-               ? block.encoded
-               : Relabel(block.encoded, elements, epoch_, pool_);
-  }
-  const Transfer& transfer = options_.transfers[block.range.tensor].push;
-  const BlockLabel label = PushLabel(block);
-  const size_t bytes = MaxBlockBytes(transfer.Accepted(), elements);
-  std::shared_ptr<std::byte> room = PushMemory(bytes);
-  if (room == nullptr) room = pool_.Allocate(bytes).owner();
-  BlockWriter writer(label, options_.checksum, std::move(room));
+Payload Exchange::EncodeContribution(uint32_t id) {
+  const Block& block = blocks_[id];
   const Tensor& tensor = tensors_[block.range.tensor];
-  for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
-    const uint64_t first = uint64_t{tile} * kTileElements;
-    memories_[block.range.tensor].EncodeTile(
-        transfer,
-        {.gradient = tensor.gradient.subspan(block.range.first_element + first,
-                                             TileElements(elements, tile)),
-         .context = ContextAt(label, first),
-         .loss_scale = tensor.loss_scale},
-        writer);
-  }
-  block.encoded = writer.Finish();
-  block.encoded_epoch = epoch_;
-  return block.encoded;
-}
-
-// Rounding errors of different workers must be independent, or their mean keeps them.
-BlockLabel Exchange::PushLabel(const Block& block) const {
-  return {.range = block.range,
-          .step = block.version,
-          .epoch = epoch_,
-          .seed = (uint64_t{options_.rank} + 1) << 32 | options_.job};
+  return encoder_.Encode(
+      {.block = id,
+       .label = {.range = block.range, .step = block.version, .epoch = epoch_},
+       .gradient =
+           tensor.gradient.subspan(block.range.first_element, block.range.elements),
+       .loss_scale = tensor.loss_scale});
 }
 
 MessageHeader Exchange::HeaderFor(uint32_t id, MessageKind kind, uint64_t step) const {
@@ -362,7 +314,7 @@ void Exchange::OnPublish(const MessageHeader& header, ByteView payload,
       break;
   }
   LeaveWindow(header.block, Phase::kIdle);
-  block.encoded.clear();
+  encoder_.Forget(header.block);
   block.version = header.step;
   block.landed = true;
   block.attempts = 0;

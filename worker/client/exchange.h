@@ -29,37 +29,12 @@
 #include "comm/base/tiling.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
-#include "comm/codec/memory/gradient_memory.h"
 #include "comm/codec/transfer.h"
 #include "comm/transport/message.h"
+#include "worker/client/exchange_options.h"
+#include "worker/client/push_encoder.h"
 
 namespace syncline {
-
-// Whether this worker's values become the job's initial weights.
-enum class SeedRole { kReceiver, kSeeder };
-
-struct ExchangeOptions {
-  uint32_t job = 0;
-  uint32_t rank = 0;
-  uint32_t incarnation = 0;
-  uint64_t session_key = 0;
-  uint64_t epoch = 0;
-  uint64_t first_step = 0;
-  SeedRole role = SeedRole::kReceiver;
-  uint32_t shards = 0;
-  std::vector<uint32_t> shard_of_block =
-      {};                         // position = block id of CutIntoBlocks over the tensors
-  std::vector<bool> frozen = {};  // by tensor: received once, never pushed; empty: none
-  std::vector<TensorTransfers> transfers = {};  // of all tensors, in order
-  const Codec* seed_codec = nullptr;            // FP32
-  Checksum checksum = Checksum::kHeaderOnly;
-  size_t window_bytes = kDefaultWindowBytes;
-  absl::Duration retry = absl::Seconds(1);
-  // Where contributions are encoded, at least kBufferAlignment aligned: memory that
-  // servers of this host can read in place. Null, or null returned: dense FP32 goes
-  // straight from the gradient, all else through the pool.
-  std::function<std::shared_ptr<std::byte>(size_t)> push_memory = nullptr;
-};
 
 // To be sent to a shard. When it borrows the caller's gradient, SendDone(block) must be
 // told once the send is done: until then the tensor is not ready.
@@ -93,6 +68,9 @@ struct ExchangeStats {
   uint64_t resent_blocks = 0;
   // Acknowledged, or landed: repetitions are no progress.
   uint64_t progress_bytes = 0;
+  // Of gradients, each counted once.
+  uint64_t pushed_values = 0;
+  uint64_t pushed_value_bytes = 0;
   // Blocks whose view was not the servers' and was taken anew as a whole; 0 unless memory
   // was damaged or somebody wrote to the weights.
   uint64_t diverged_blocks = 0;
@@ -158,10 +136,7 @@ class Exchange {
     bool landed = false;                    // `version` means something
     uint64_t sent_epoch = 0;
     size_t window_bytes = 0;  // of the window, while kSent
-    // The contribution under way, if encoding it again would not give the same.
-    Payload encoded = {};
-    uint64_t encoded_epoch = 0;
-    int borrowed_sends = 0;  // given out and not yet done
+    int borrowed_sends = 0;   // given out and not yet done
     int attempts = 0;
     absl::Duration due = absl::InfiniteDuration();  // when to repeat
   };
@@ -186,11 +161,8 @@ class Exchange {
   void SendBlock(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
   void SendPull(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
   Payload EncodeSeed(const Block& block) const;
-  Payload EncodeContribution(Block& block);
-  Payload EncodeCompressed(Block& block);
-  BlockLabel PushLabel(const Block& block) const;
+  Payload EncodeContribution(uint32_t block);
   CodecSet ViewCodecs(const Transfer& publish) const;
-  std::shared_ptr<std::byte> PushMemory(size_t bytes) const;
   void LeaveWindow(uint32_t block, Phase next);
   void OnAck(const MessageHeader& header, absl::Duration now, ExchangeOutputs& outputs);
   void OnPublish(const MessageHeader& header, ByteView payload, absl::Duration now,
@@ -210,8 +182,8 @@ class Exchange {
 
   const ExchangeOptions options_;
   BufferPool& pool_;
+  PushEncoder encoder_;
   std::vector<Tensor> tensors_;
-  std::vector<GradientMemory> memories_;  // of the tensors, in order
   std::vector<Block> blocks_;
   std::vector<ShardQueue> shards_;
   uint32_t unheld_ = 0;  // blocks that are queued or sent

@@ -74,6 +74,9 @@ v1::MemberMessage Session::Impl::Beat() {
     const ExchangeStats stats = data_plane_->stats();
     beat.set_bytes(stats.progress_bytes);
     beat.set_waiting(waiters_ > 0 && data_plane_->all_held());
+    beat.set_pushed_values(stats.pushed_values);
+    beat.set_pushed_value_bytes(stats.pushed_value_bytes);
+    beat.set_diverged_blocks(stats.diverged_blocks);
   }
   return message;
 }

@@ -95,7 +95,8 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values("onebit", "int8", "int4", "topk:ratio=0.05",
                       "topk:ratio=0.05,values=int8", "topk-sampled:ratio=0.05",
                       "topk-reuse:ratio=0.05,period=4", "randomk:ratio=0.05",
-                      "threshold:threshold=0.5", "terngrad:memory=ef"));
+                      "threshold:threshold=0.5", "int8-stochastic:memory=ef",
+                      "natural:memory=ef"));
 
 TEST(GradientMemory, WithoutMemoryEachStepStandsAlone) {
   Sender sender("onebit:memory=none");

@@ -36,7 +36,7 @@ struct RunReport {
   double samples_per_second = 0;  // of all workers
   int64_t bytes_pushed = 0;       // on the wire, of this worker
   int64_t bytes_pulled = 0;
-  std::vector<Evaluation> evaluations;  // --eval-steps; written, but not read again
+  std::vector<Evaluation> evaluations = {};  // --eval-steps; written, but not read again
 };
 
 std::string ToJson(const RunReport& report);

@@ -1,0 +1,43 @@
+// What an exchange is told when it begins; nothing of it changes later but the epoch.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "comm/base/limits.h"
+#include "comm/codec/codec.h"
+#include "comm/codec/frame.h"
+#include "comm/codec/transfer.h"
+
+namespace syncline {
+
+// Whether this worker's values become the job's initial weights.
+enum class SeedRole { kReceiver, kSeeder };
+
+struct ExchangeOptions {
+  uint32_t job = 0;
+  uint32_t rank = 0;
+  uint32_t incarnation = 0;
+  uint64_t session_key = 0;
+  uint64_t epoch = 0;
+  uint64_t first_step = 0;
+  SeedRole role = SeedRole::kReceiver;
+  uint32_t shards = 0;
+  std::vector<uint32_t> shard_of_block =
+      {};                         // position = block id of CutIntoBlocks over the tensors
+  std::vector<bool> frozen = {};  // by tensor: received once, never pushed; empty: none
+  std::vector<TensorTransfers> transfers = {};  // of all tensors, in order
+  const Codec* seed_codec = nullptr;            // FP32
+  Checksum checksum = Checksum::kHeaderOnly;
+  size_t window_bytes = kDefaultWindowBytes;
+  absl::Duration retry = absl::Seconds(1);
+  // Where contributions are encoded, at least kBufferAlignment aligned: memory that
+  // servers of this host can read in place. Null, or null returned: dense FP32 goes
+  // straight from the gradient, all else through the pool.
+  std::function<std::shared_ptr<std::byte>(size_t)> push_memory = nullptr;
+};
+
+}  // namespace syncline

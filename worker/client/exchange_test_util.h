@@ -1,0 +1,138 @@
+// An exchange and the hand-made shard of its tests.
+#pragma once
+
+#include <bit>
+#include <memory>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "worker/client/exchange.h"
+
+namespace syncline {
+
+inline constexpr absl::Duration kRetry = absl::Seconds(1);
+
+// Two tensors on one shard: block 0 (4 elements) and block 1 (2 elements).
+class ExchangeTest : public ::testing::Test {
+ protected:
+  ExchangeTest() { Make({}); }
+
+  void Make(ExchangeOptions options) {
+    options.job = 5;
+    options.rank = 1;
+    options.incarnation = 2;
+    options.session_key = 99;
+    options.epoch = 3;
+    options.shards = 1;
+    options.shard_of_block = {0, 0};
+    const Transfer fp32 = *ParseTransfer("fp32");
+    if (options.transfers.empty()) options.transfers.assign(2, {fp32, fp32});
+    options.seed_codec = *codecs_.FindByName("fp32");
+    options.retry = kRetry;
+    options_ = options;
+    exchange_ = std::make_unique<Exchange>(
+        options, std::vector<std::span<float>>{first_, second_}, pool_);
+  }
+
+  // What the exchange gave out, sorted by kind of output.
+  struct Seen {
+    std::vector<ExchangeSend> sends;
+    std::vector<uint32_t> ready;
+    std::vector<absl::Status> failures;
+    std::vector<ExchangeAveraged> averages;
+
+    std::vector<std::pair<MessageKind, uint32_t>> Messages() const {
+      std::vector<std::pair<MessageKind, uint32_t>> messages;
+      for (const auto& send : sends) {
+        messages.push_back(
+            {static_cast<MessageKind>(send.header.kind), send.header.block});
+      }
+      return messages;
+    }
+  };
+
+  Seen See(ExchangeOutputs outputs) {
+    Seen seen;
+    for (ExchangeOutput& output : outputs) {
+      if (auto* send = std::get_if<ExchangeSend>(&output))
+        seen.sends.push_back(std::move(*send));
+      if (auto* ready = std::get_if<ExchangeReady>(&output))
+        seen.ready.push_back(ready->tensor);
+      if (auto* failed = std::get_if<ExchangeFailed>(&output))
+        seen.failures.push_back(failed->status);
+      if (auto* averaged = std::get_if<ExchangeAveraged>(&output))
+        seen.averages.push_back(std::move(*averaged));
+    }
+    return seen;
+  }
+
+  // A message of the shard to this worker.
+  MessageHeader From(MessageKind kind, uint32_t block, uint64_t step,
+                     uint64_t epoch = 3) {
+    MessageHeader header;
+    header.kind = static_cast<uint16_t>(kind);
+    header.job = 5;
+    header.rank = 1;
+    header.incarnation = 2;
+    header.session_key = 99;
+    header.block = block;
+    header.step = step;
+    header.epoch = epoch;
+    return header;
+  }
+
+  Seen Answer(const MessageHeader& header, ByteView payload = {}) {
+    return See(exchange_->OnMessage(header, payload, now_));
+  }
+
+  Seen Refuse(RefuseCode code, uint32_t block, uint64_t step, uint64_t epoch = 3) {
+    MessageHeader header = From(MessageKind::kRefuse, block, step, epoch);
+    header.code = static_cast<uint16_t>(code);
+    return Answer(header);
+  }
+
+  Seen Publish(uint32_t block, uint64_t version, float value) {
+    std::vector<float> values(block == 0 ? 4 : 2, value);
+    const BlockRange range{block, 0, static_cast<uint32_t>(values.size())};
+    const Buffer payload =
+        Gather(EncodeBlock(*options_.transfers[block].publish.codec, {range, version, 3},
+                           values, Checksum::kHeaderAndPayload, pool_));
+    return Answer(From(MessageKind::kPublish, block, version), payload.view());
+  }
+
+  // The version before, without a payload.
+  Seen PublishUnchanged(uint32_t block, uint64_t version, float loss_scale = 1) {
+    MessageHeader header = From(MessageKind::kPublish, block, version);
+    header.flags = kFlagUnchanged;
+    header.samples = std::bit_cast<uint32_t>(loss_scale);
+    return Answer(header);
+  }
+
+  Seen SendAverage(uint32_t block, float value) {
+    std::vector<float> values(block == 0 ? 4 : 2, value);
+    const BlockRange range{block, 0, static_cast<uint32_t>(values.size())};
+    const Buffer payload = Gather(EncodeBlock(*options_.seed_codec, {range, 7, 3}, values,
+                                              Checksum::kHeaderAndPayload, pool_));
+    return Answer(From(MessageKind::kAverage, block, 7), payload.view());
+  }
+
+  // Both tensors hold version 0 and may be pushed.
+  void ReachStepZero() {
+    See(exchange_->Start(now_));
+    Publish(0, 0, 1.0f);
+    Publish(1, 0, 2.0f);
+  }
+
+  CodecRegistry codecs_ = CodecRegistry::Builtin();
+  BufferPool pool_{1 << 20};
+  ExchangeOptions options_;
+  std::vector<float> first_ = std::vector<float>(4, -1.0f);
+  std::vector<float> second_ = std::vector<float>(2, -1.0f);
+  std::vector<float> gradient_ = {1, 2, 3, 4};
+  std::unique_ptr<Exchange> exchange_;
+  absl::Duration now_ = absl::ZeroDuration();
+};
+
+}  // namespace syncline

@@ -202,6 +202,9 @@ void DataPlane::PublishProgress() {
   bytes_pulled_.store(stats.bytes_pulled, std::memory_order_relaxed);
   resent_blocks_.store(stats.resent_blocks, std::memory_order_relaxed);
   progress_bytes_.store(stats.progress_bytes, std::memory_order_relaxed);
+  pushed_values_.store(stats.pushed_values, std::memory_order_relaxed);
+  pushed_value_bytes_.store(stats.pushed_value_bytes, std::memory_order_relaxed);
+  diverged_blocks_.store(stats.diverged_blocks, std::memory_order_relaxed);
   loss_scale_.store(exchange_->loss_scale(), std::memory_order_relaxed);
 }
 
@@ -209,7 +212,10 @@ ExchangeStats DataPlane::stats() const {
   return {.bytes_pushed = bytes_pushed_.load(std::memory_order_relaxed),
           .bytes_pulled = bytes_pulled_.load(std::memory_order_relaxed),
           .resent_blocks = resent_blocks_.load(std::memory_order_relaxed),
-          .progress_bytes = progress_bytes_.load(std::memory_order_relaxed)};
+          .progress_bytes = progress_bytes_.load(std::memory_order_relaxed),
+          .pushed_values = pushed_values_.load(std::memory_order_relaxed),
+          .pushed_value_bytes = pushed_value_bytes_.load(std::memory_order_relaxed),
+          .diverged_blocks = diverged_blocks_.load(std::memory_order_relaxed)};
 }
 
 }  // namespace syncline

@@ -98,6 +98,9 @@ class DataPlane : private Receiver {
   std::atomic<bool> all_held_ = false;
   std::atomic<uint64_t> bytes_pushed_ = 0;
   std::atomic<uint64_t> progress_bytes_ = 0;
+  std::atomic<uint64_t> pushed_values_ = 0;
+  std::atomic<uint64_t> pushed_value_bytes_ = 0;
+  std::atomic<uint64_t> diverged_blocks_ = 0;
   std::atomic<float> loss_scale_ = 1;
   std::atomic<uint64_t> bytes_pulled_ = 0;
   std::atomic<uint64_t> resent_blocks_ = 0;

@@ -39,6 +39,7 @@ def summary(runs, target):
     """Medians over the seeds of one contender at one rate."""
     firsts = [reached(run, target) for run in runs]
     return {
+        "seeds": len(runs),
         "steps": middle(first and first["step"] for first in firsts),
         "seconds": middle(first and first["seconds"] for first in firsts),
         "mib": middle(first and first["step"] * bytes_per_step(run) / MIB for first, run in zip(firsts, runs)),
@@ -64,8 +65,8 @@ def figure(value, text):
 def table(results, rate, names, target):
     lines = [
         f"| {rate_name(rate)} | s to {target:g} % | beside DDP | steps to {target:g} % | MiB on the wires to {target:g} % "
-        "| ms a step | MiB a step | accuracy at the end, % |",
-        "|---|---|---|---|---|---|---|---|",
+        "| ms a step | MiB a step | accuracy at the end, % | seeds |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     sums = {key: summary(runs, target) for key, runs in by_contender(results, rate, names).items()}
     rival = sums.get("ddp", {}).get("seconds")
@@ -74,7 +75,7 @@ def table(results, rate, names, target):
         lines.append(
             f"| {names[key]} | {figure(row['seconds'], '{:.1f}')} | {'-' if speedup is None else f'{speedup:.1f}x'} "
             f"| {figure(row['steps'], '{:.0f}')} | {figure(row['mib'], '{:.1f}')} | {row['step_ms']:.1f} "
-            f"| {row['step_mib']:.3f} | {row['accuracy']:.2f} |"
+            f"| {row['step_mib']:.3f} | {row['accuracy']:.2f} | {row['seeds']} |"
         )
     return "\n".join(lines)
 
@@ -153,7 +154,7 @@ those that the interfaces counted, headers, control traffic and first weights in
 {picture}
 ## How to read it
 
-- The target is reached at the first of the tests, one every {options.eval_steps} steps, that shows {options.target:g} %. {"One seed" if seeds == 1 else f"Medians of {seeds} seeds"}: tests of
+- The target is reached at the first of the tests, one every {options.eval_steps} steps, that shows {options.target:g} %. Medians over the seeds, means of the accuracies. Tests of
   neighbouring steps differ by half a point by chance, so look at "ms a step" for the network and at the plot for the rest.
 - "No limit" is the time without a network to speak of: computing, encoding, and a machine on which all hosts share two cores.
   Compression cannot beat it, and faster cores would make the distance to DDP on the slow links larger.

@@ -81,16 +81,16 @@ absl::StatusOr<int> ShowMemory(const PlanOptions& options) {
 std::string Human(uint64_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
 
 std::string Head(const char* what) {
-  return absl::StrFormat("%-24s %12s %9s %9s %11s %9s %9s %9s %9s\n", what, "ELEMENTS",
-                         "MASTER", "STATE", "ACCUMULATOR", "FACTORS", "PUBLISHED", "HELD",
-                         "TOTAL");
+  return absl::StrFormat("%-24s %12s %9s %9s %9s %11s %9s %9s %9s %9s\n", what,
+                         "ELEMENTS", "MASTER", "VIEW", "STATE", "ACCUMULATOR", "FACTORS",
+                         "PUBLISHED", "HELD", "TOTAL");
 }
 
 std::string Row(const std::string& name, const MemoryUse& use) {
-  return absl::StrFormat("%-24s %12d %9s %9s %11s %9s %9s %9s %9s\n", name, use.elements,
-                         Human(use.master), Human(use.all_state()),
-                         Human(use.accumulator), Human(use.factors), Human(use.published),
-                         Human(use.held), Human(use.total()));
+  return absl::StrFormat(
+      "%-24s %12d %9s %9s %9s %11s %9s %9s %9s %9s\n", name, use.elements,
+      Human(use.master), Human(use.view), Human(use.all_state()), Human(use.accumulator),
+      Human(use.factors), Human(use.published), Human(use.held), Human(use.total()));
 }
 
 std::string TensorTable(const JobMemory& memory) {
@@ -122,10 +122,15 @@ std::string Slots(const MemoryUse& use) {
 // ---- JSON ----
 
 Json AsJson(const MemoryUse& use) {
-  return {{"elements", use.elements}, {"master", use.master},
-          {"state", use.state},       {"accumulator", use.accumulator},
-          {"factors", use.factors},   {"published", use.published},
-          {"held", use.held},         {"resident", use.resident()},
+  return {{"elements", use.elements},
+          {"master", use.master},
+          {"view", use.view},
+          {"state", use.state},
+          {"accumulator", use.accumulator},
+          {"factors", use.factors},
+          {"published", use.published},
+          {"held", use.held},
+          {"resident", use.resident()},
           {"total", use.total()}};
 }
 

@@ -132,6 +132,21 @@ TEST(MemoryPlan, NamesEachSlotWithItsBytes) {
   EXPECT_GE(use.held, 8192u);
 }
 
+TEST(MemoryPlan, DeltasNeedAViewOfWhatWorkersHold) {
+  const auto tensors = Tensors({{300, 200}, {60'000}});
+  const TrainingSettings training = {.optimizer = {.name = "adamw"}};
+  const std::vector<BlockRange> blocks = BlocksOf(tensors);
+  const std::vector<uint32_t> shard_of_block(blocks.size(), 0);
+  const auto plan = PlanMemory({.training = training,
+                                .tensors = tensors,
+                                .transfers = Transfers(tensors, "onebit")},
+                               {.blocks = blocks, .shard_of_block = shard_of_block});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->tensors[0].view, 240'000u);
+  EXPECT_EQ(plan->tensors[1].view, 0u) << "vectors travel densely";
+  EXPECT_LT(plan->tensors[0].published, 240'000u / 25);
+}
+
 TEST(MemoryPlan, FrozenTensorsTakeTheirWeightsAlone) {
   auto tensors = Tensors({{1000}, {1000}});
   tensors[0].group.frozen = true;

@@ -78,8 +78,10 @@ struct SessionOptions {
   uint32_t world_size = 1;  // WORLD_SIZE: the job begins when so many workers have joined
 
   TrainingOptions training = {};
-  std::string push_codec = "bf16";     // "fp32", "bf16", "fp16": gradients on the wire
-  std::string publish_codec = "bf16";  // and "bf16-stochastic": weights on the wire
+  // How gradients and weights travel: "fp32", "int8", "topk:ratio=0.01", ...
+  // (docs/compression.md). The same for all workers.
+  std::string push_codec = "bf16";
+  std::string publish_codec = "bf16";
 
   // SYNCLINE_LR_RANGE=FIRST:LAST:STEPS, set by `syncline lr-range`: the job sweeps
   // through these learning rates instead of its own.

@@ -30,7 +30,7 @@ namespace syncline::fuzz {
 namespace {
 
 struct Options {
-  uint64_t mutations = 20'000;
+  uint64_t mutations = 10'000;
   uint32_t seed = 1;
   std::string write_seeds = {};
   std::vector<std::string> paths = {};

@@ -40,6 +40,7 @@ struct Preset {
   std::vector<OptionSpec> options = {};
   enum class Kind { kDense, kQuantizer, kSelector } kind = Kind::kDense;
   MemoryKind memory = MemoryKind::kNone;
+  bool follows = true;  // deltas of it bring a view nearer to the weights
   std::function<absl::StatusOr<Made>(const Parts&)> make = nullptr;
 };
 
@@ -63,6 +64,10 @@ const OptionSpec kCommon[] = {
      .most = 1e15,
      .kind = OptionKind::kWhole,
      .meaning = "smaller tensors travel as bf16"},
+    {.name = "dense_steps",
+     .most = 1e15,
+     .kind = OptionKind::kWhole,
+     .meaning = "the first steps travel densely: a warm-up"},
     {.name = "vectors",
      .kind = OptionKind::kFlag,
      .meaning = "1: tensors of one dimension are compressed too"}};
@@ -119,6 +124,7 @@ std::vector<Preset> QuantizerPresets() {
       {.name = "signsgd",
        .meaning = "signs alone: their sum is a vote",
        .kind = kQuantizer,
+       .follows = false,
        .make = [](const Parts&) -> absl::StatusOr<Made> {
          return MakeSignCodec({.block_log2 = 16, .scale = SignScale::kOne});
        }},
@@ -383,6 +389,7 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
   transfer.memory.momentum = parts.Number("momentum");
   transfer.memory.nesterov = parts.Number("nesterov") != 0;
   transfer.what.min_elements = static_cast<uint64_t>(parts.Number("min_elements"));
+  transfer.what.dense_steps = static_cast<uint64_t>(parts.Number("dense_steps"));
   transfer.what.vectors = parts.Number("vectors") != 0;
   return transfer;
 }
@@ -399,6 +406,14 @@ absl::StatusOr<std::vector<TensorTransfers>> ParseTransfers(
   };
   SYNCLINE_ASSIGN_OR_RETURN(const Transfer up, parse("push_codec", push));
   SYNCLINE_ASSIGN_OR_RETURN(Transfer down, parse("publish_codec", publish));
+  SYNCLINE_ASSIGN_OR_RETURN(const Reading reading, Read(publish));
+  const CodecTraits traits = down.codec->traits();
+  if (!reading.preset.follows || (traits.unbiased && traits.variance >= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "publish_codec: deltas in '", std::string(reading.preset.name),
+        "' may be larger than what they stand for, and the workers' weights would never "
+        "settle; it is for gradients only"));
+  }
   down.memory = {};  // the view is the memory
   std::vector<TensorTransfers> transfers;
   for (const Transfer::Shape& shape : tensors) {

@@ -42,6 +42,7 @@ struct MemorySpec {
 struct CompressWhat {
   uint64_t min_elements = 16384;  // 64 KiB of FP32
   bool vectors = false;           // tensors of one dimension too
+  uint64_t dense_steps = 0;       // the job's first steps are not compressed
 };
 
 struct Transfer {
@@ -53,6 +54,9 @@ struct Transfer {
   CompressWhat what = {};
 
   bool compresses() const { return dense != nullptr; }
+  bool CompressesAt(uint64_t step) const {
+    return compresses() && step >= what.dense_steps;
+  }
   // All that a receiver of pushes takes.
   CodecSet Accepted() const;
   // The transfer of one tensor of a job.

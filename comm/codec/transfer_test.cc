@@ -121,6 +121,11 @@ TEST(Transfer, ThoseOfAJobFollowTheTensors) {
   EXPECT_EQ((*transfers)[0].publish.codec->id(), CodecId::kSign);
   EXPECT_EQ((*transfers)[0].publish.memory.kind, MemoryKind::kNone);
   EXPECT_EQ((*transfers)[1].push.codec->id(), CodecId::kBf16);
+  for (const char* codec : {"signsgd", "terngrad"}) {
+    EXPECT_TRUE(ParseTransfers(codec, "bf16", shapes).ok());
+    EXPECT_THAT(std::string(ParseTransfers("bf16", codec, {}).status().message()),
+                HasSubstr("for gradients only"));
+  }
   EXPECT_THAT(std::string(ParseTransfers("bf16", "onebti", {}).status().message()),
               HasSubstr("publish_codec: codec 'onebti' is unknown"));
 }

@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "comm/base/crc32c.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -163,6 +164,27 @@ TEST_P(Deltas, MovesWithTheBlock) {
   Land(Step(0));
   const ShardSnapshot snapshot = *rig_.shard().Save();
   EXPECT_EQ(snapshot.blocks.at(0).view, view_);
+}
+
+TEST_P(Deltas, DenseStepsPublishTheWeightsThemselves) {
+  const std::string text = absl::StrCat(
+      GetParam(), std::string(GetParam()).find(':') == std::string::npos ? ":" : ",",
+      "dense_steps=2");
+  ShardRig rig({.codec = "fp32",
+                .publish = text,
+                .training = {.optimizer = {.options = {{"lr", 0.1}}}},
+                .tensors = {kElements}});
+  rig.Commit(1, {rig.Member(0)});
+  rig.Seed(0, SomeValues(kElements, 5));
+  for (uint64_t step = 0; step < 3; ++step) {
+    const ShardOutputs outputs = rig.Push(0, 0, step);
+    const Buffer payload = Gather(PublishTo(outputs, 0)->payload);
+    const auto view =
+        ParseBlock(payload.view(), {rig.range(0), step + 1, 1},
+                   {rig.transfers().publish.codec.get(), &rig.codec("fp32")});
+    ASSERT_TRUE(view.ok()) << view.status();
+    EXPECT_EQ(view->tiles[0].codec->id() == CodecId::kFp32, step < 2) << step;
+  }
 }
 
 class SkippedDeltas : public Deltas {

@@ -216,15 +216,17 @@ void StepPass::StepTile(
 
 Payload StepPass::Apply(const TensorUpdate& update, const BlockSum& block,
                         const Publication& publication) {
-  const Codec& codec = *PublishOf(publication.label).codec;
+  const Transfer& transfer = PublishOf(publication.label);
+  const Codec& codec = *transfer.codec;
   const size_t element_bytes = codec.MaxEncodedBytes(1);
   const bool deltas = !block.memory.view.empty();
   BlockWriter writer = WriterFor(publication.label, codec);
-  bool finite = true;
+  // Version v + 1 is what step v publishes.
+  bool sends_delta = transfer.CompressesAt(publication.label.step - 1);
   for (uint32_t tile = 0; tile < TilesOf(block.range.elements); ++tile) {
     if (deltas) {
       StepTile(update, block, tile, [](size_t, std::span<const float>) {});
-      finite = finite && EncodeDelta(block.memory, publication, tile, writer);
+      sends_delta = sends_delta && EncodeDelta(block.memory, publication, tile, writer);
       continue;
     }
     const MutableByteView out = writer.NextTile(codec);
@@ -235,7 +237,7 @@ Payload StepPass::Apply(const TensorUpdate& update, const BlockSum& block,
     });
     writer.EndTile(out.size());
   }
-  if (finite) return writer.Finish();
+  if (sends_delta || !deltas) return writer.Finish();
   std::ranges::copy(block.memory.weights, block.memory.view.begin());
   return Encode(block.memory, publication);
 }

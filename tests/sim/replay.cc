@@ -58,7 +58,7 @@ Replay::Replay(Reference& reference)
   views_ = weights_;
   for (const Block& block : blocks_) {
     const uint32_t tensor = block.range.tensor;
-    if (!transfers_[tensor].publish.compresses()) Publish(tensor, block.range);
+    if (!transfers_[tensor].publish.compresses()) Publish(tensor, block.range, false);
   }
   DecodePushes();
   loss_scale_ = plan_->InitialLossScale();
@@ -136,8 +136,9 @@ void Replay::DecodePushes() {
         {.tensor = tensor, .elements = elements}, [&](uint64_t first, uint32_t count) {
           std::vector<float> x(push.gradient.begin() + first,
                                push.gradient.begin() + first + count);
-          const Codec* codec = transfer.codec.get();
-          if (transfer.memory.kind == MemoryKind::kErrorFeedback) {
+          const bool is_warm = key.step >= transfer.what.dense_steps;
+          const Codec* codec = is_warm ? transfer.codec.get() : transfer.dense.get();
+          if (is_warm && transfer.memory.kind == MemoryKind::kErrorFeedback) {
             const float carry = push.loss_scale / kept.loss_scale[first / kTileElements];
             for (uint32_t i = 0; i < count; ++i) x[i] += carry * kept.residual[first + i];
           }
@@ -154,17 +155,21 @@ void Replay::DecodePushes() {
   }
 }
 
-void Replay::Publish(uint32_t tensor, const BlockRange& range) {
+void Replay::Publish(uint32_t tensor, const BlockRange& range, bool deltas) {
   const Transfer& transfer = transfers_[tensor].publish;
   ForEachTile(range, [&](uint64_t first, uint32_t count) {
     const std::span<float> view = std::span(views_[tensor]).subspan(first, count);
     const std::span<const float> weights =
         std::span(weights_[tensor]).subspan(first, count);
     std::vector<float> x(weights.begin(), weights.end());
-    for (uint32_t i = 0; transfer.compresses() && i < count; ++i) x[i] -= view[i];
+    if (transfer.compresses() && !deltas) {
+      std::ranges::copy(x, view.begin());
+      return;
+    }
+    for (uint32_t i = 0; deltas && i < count; ++i) x[i] -= view[i];
     const std::vector<float> received = Travel(*transfer.codec, x);
     for (uint32_t i = 0; i < count; ++i) {
-      view[i] = transfer.compresses() ? view[i] + received[i] : received[i];
+      view[i] = deltas ? view[i] + received[i] : received[i];
     }
   });
 }
@@ -240,7 +245,9 @@ void Replay::Update(uint64_t step) {
              .gradient_scale = (is_gradient ? *clip : 1.0f) / loss_scale_,
              .samples = block.samples,
              .contribution = kind});
-      Publish(tensor, whole ? all : block.range);
+      const Transfer& publish = transfers_[tensor].publish;
+      Publish(tensor, whole ? all : block.range,
+              publish.compresses() && step >= publish.what.dense_steps);
     }
     if (!skips && kind != ContributionKind::kHessian) ++block.updates;
   }

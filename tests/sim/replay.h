@@ -45,7 +45,7 @@ class Replay {
   static std::vector<float> Travel(const Codec& codec, std::span<float> values);
   // What servers make of each push.
   void DecodePushes();
-  void Publish(uint32_t tensor, const BlockRange& range);
+  void Publish(uint32_t tensor, const BlockRange& range, bool deltas);
   void Add(uint32_t block, uint64_t step);
   void Update(uint64_t step);
   bool LacksSamples(const Block& block) const;

@@ -88,7 +88,7 @@ std::string RandomCodec(Random& random) {
       "bf16",
       "onebit:min_elements=0,vectors=1",
       "onebit:min_elements=100,block_log2=8",
-      "int8:min_elements=0,vectors=1",
+      "int8:min_elements=0,vectors=1,dense_steps=3",
       "topk:min_elements=0,vectors=1,ratio=0.05",
       "topk:min_elements=100,vectors=1,ratio=0.3,values=int8,memory=none"};
   return kCodecs[random() % std::size(kCodecs)];

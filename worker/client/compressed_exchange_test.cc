@@ -120,6 +120,19 @@ TEST_F(CompressedExchange, RepetitionsSendTheSameAndLoseNothingTwice) {
   EXPECT_NE(rest, zeros);
 }
 
+TEST_F(CompressedExchange, TheFirstStepsMayTravelDensely) {
+  const Transfer int8 =
+      *ParseTransfer("int8:block_log2=8,min_elements=0,vectors=1,dense_steps=1");
+  const Transfer fp32 = *ParseTransfer("fp32");
+  Make({.transfers = {{.push = int8, .publish = int8}, {fp32, fp32}}});
+  See(exchange_->Start(now_));
+  PublishWhole(0, 1.0f);
+  const std::vector<float> gradient = {1.0f, 0.25f, 0.0f, 100.0f};
+  EXPECT_EQ(Pushed(See(exchange_->Push(0, gradient, 1, now_)), 0), gradient);
+  PublishWhole(1, 2.0f);
+  EXPECT_NE(Pushed(See(exchange_->Push(0, gradient, 1, now_)), 1), gradient);
+}
+
 TEST_F(CompressedExchange, AGradientThatIsNotFiniteArrivesAsSuch) {
   const std::vector<float> bad = {1, std::numeric_limits<float>::infinity(), 2, 3};
   const std::vector<float> sent = Pushed(See(exchange_->Push(0, bad, 1, now_)), 0);

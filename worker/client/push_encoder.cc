@@ -18,6 +18,9 @@ PushEncoder::PushEncoder(const ExchangeOptions& options,
 Payload PushEncoder::Encode(const Contribution& contribution) {
   const Transfer& transfer = options_.transfers[contribution.label.range.tensor].push;
   if (!transfer.compresses()) return EncodeDense(contribution, *transfer.codec);
+  if (!transfer.CompressesAt(contribution.label.step)) {
+    return EncodeDense(contribution, *transfer.dense);
+  }
   const auto sent = sent_.find(contribution.block);
   if (sent == sent_.end()) return EncodeCompressed(contribution, transfer);
   const auto& [payload, epoch] = sent->second;

@@ -140,7 +140,8 @@ TEST_P(TrainTest, LearnsStripes) {
   BatchPlan plan({.samples = 200, .epochs = 5, .batch_size = 25});
   const StopSignal stop;
   const absl::StatusOr<TrainResult> result =
-      Train({model, *exchange, plan, dataset, stop}, {.total_steps = plan.total_steps(), .eval_steps = 10});
+      Train({model, *exchange, plan, dataset, stop},
+            {.total_steps = plan.total_steps(), .eval_steps = 10});
   ASSERT_TRUE(result.ok()) << result.status();
   EXPECT_EQ(result->steps, 28);
   ASSERT_EQ(result->evaluations.size(), 2u);

@@ -1,6 +1,8 @@
 #include "comm/codec/transfer.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <functional>
 #include <optional>
 #include <utility>
@@ -312,6 +314,13 @@ absl::StatusOr<Reading> Read(std::string_view text) {
   return reading;
 }
 
+// The shortest text that reads back as the same number.
+std::string Shortest(double value) {
+  std::array<char, 32> text;
+  const auto end = std::to_chars(text.data(), text.data() + text.size(), value).ptr;
+  return {text.data(), end};
+}
+
 struct MemoryName {
   std::string_view name;
   MemoryKind kind;
@@ -428,7 +437,7 @@ std::string CanonicalTransfer(std::string_view text) {
   std::vector<std::string> options;
   for (const auto& [name, value] :
        WithoutDefaults(reading->preset.options, reading->numbers)) {
-    options.push_back(absl::StrCat(name, "=", value));
+    options.push_back(absl::StrCat(name, "=", Shortest(value)));
   }
   for (const auto& [name, value] : reading->texts) {
     options.push_back(absl::StrCat(name, "=", value));

@@ -109,6 +109,10 @@ TEST(Transfer, CanonicalTextsOfEqualTransfersAreEqual) {
             CanonicalTransfer("topk:ratio=0.5,vectors=1"));
   EXPECT_NE(CanonicalTransfer("topk:values=int8"), CanonicalTransfer("topk"));
   EXPECT_EQ(CanonicalTransfer("bf16"), "bf16");
+  for (const char* text : {"onebit:min_elements=1234567", "onebit:decay=0.99999999",
+                           "topk:ratio=0.0123456789"}) {
+    EXPECT_EQ(CanonicalTransfer(text), text);
+  }
 }
 
 TEST(Transfer, ThoseOfAJobFollowTheTensors) {

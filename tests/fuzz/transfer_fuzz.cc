@@ -44,6 +44,9 @@ void CheckText(std::string_view text) {
 
 std::vector<Bytes> Seeds() {
   std::vector<std::string> texts = TransferTexts();
+  // Numbers of many digits, which were once cut to six.
+  texts.emplace_back("onebit:min_elements=1234567");
+  texts.emplace_back("onebit:decay=0.99999999");
   for (const TransferPreset& preset : TransferPresets()) {
     const std::string name(preset.name);
     std::string all = name;

@@ -5,6 +5,7 @@ import statistics
 
 MIB = 1 << 20
 GOAL = 10  # times faster than DDP at 100 Mbit/s
+ALLOWED = 0.5  # points of accuracy
 
 
 def reached(run, target):
@@ -112,25 +113,21 @@ def plot(results, names, options):
 
 
 def verdict(results, names, target):
-    """One sentence on the goal."""
-    found = by_contender(results, "100mbit", names)
-    if "ddp" not in found:
-        return ""
-    sums = {key: summary(runs, target) for key, runs in found.items()}
-    rival = sums["ddp"]
-    fair = [
-        key
-        for key, row in sums.items()
-        if key not in ("ddp", "bf16") and row["seconds"] and abs(row["accuracy"] - rival["accuracy"]) <= 0.5
-    ]
-    if not rival["seconds"] or not fair:
-        return f"Goal ({GOAL} times at 100 Mbit/s, at an accuracy within 0.5 points of DDP's): **missed**."
-    best = min(fair, key=lambda key: sums[key]["seconds"])
-    speedup = rival["seconds"] / sums[best]["seconds"]
-    return (
-        f"Goal ({GOAL} times at 100 Mbit/s, at an accuracy within 0.5 points of DDP's): "
-        f"**{'met' if speedup >= GOAL else 'missed'}**, {names[best]} is {speedup:.1f} times as fast."
-    )
+    """The goal in both readings: time to the target, and accuracy after the same steps."""
+    sums = {key: summary(runs, target) for key, runs in by_contender(results, "100mbit", names).items()}
+    rival = sums.pop("ddp", None)
+    sums.pop("bf16", None)
+    lines = []
+    for key, row in sums.items():
+        if rival is None or rival["seconds"] is None or row["seconds"] is None:
+            continue
+        speedup, loss = rival["seconds"] / row["seconds"], rival["accuracy"] - row["accuracy"]
+        lines.append(
+            f"- {names[key]}: {speedup:.1f} times as fast to {target:g} % ({'met' if speedup >= GOAL else '**missed**'}); "
+            f"after the same steps {loss:.2f} points behind DDP ({'met' if loss <= ALLOWED else '**missed**'})"
+        )
+    goal = f"Goal at 100 Mbit/s: compressed training {GOAL} times as fast as DDP to the same accuracy, within {ALLOWED} points."
+    return "\n".join([goal, "", *lines])
 
 
 def page(results, names, options, version, image):
@@ -161,8 +158,11 @@ those that the interfaces counted, headers, control traffic and first weights in
 - Dense BF16 sends as many bytes as DDP, 8 for each parameter and step: two workers push 2 and pull 2 each, and in a ring of two
   workers each sends 4. It is slower than DDP on slow links because 98 % of this model are one tensor, which is one block on one
   server: that server's cable carries all of it, first in, then out. A larger model spreads over the servers.
-- Learning rates were chosen for each contender from 0.03 to 0.2, on the first seed, for the fewest steps to {options.target:g} %: 0.05 for
-  DDP, BF16 and 1 bit, 0.07 for top-k, 0.2 for DGC. Dense training at 0.1 ends 0.3 points higher and gets to {options.target:g} % later.
+- Learning rates were chosen on the first seed, for the fewest steps to {options.target:g} %, and not from equally many: DDP 0.07 of 0.03,
+  0.05, 0.07 and 0.1; BF16 and 1 bit 0.05 of 0.05 and 0.1; top-k 0.07 of 0.03, 0.05, 0.07 and 0.1 (which diverged); DGC 0.2 of 0.05, 0.1
+  and 0.2. Rates differ, so dense BF16 beside DDP shows how much of a distance in accuracy is not the compression's.
+- Other work ran on the two cores at times. It slows down what is bound by computing, that is the compressed runs, and
+  hardly DDP at 100 Mbit/s; compare "no limit" with the same column of the other tables.
 
 Made by
 

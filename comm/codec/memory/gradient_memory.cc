@@ -44,13 +44,19 @@ struct Momentum {
   float nesterov = 0;
 };
 
-SYNCLINE_KERNEL void Correct(size_t n, const float* gradient, const float* kept,
-                             Momentum factors, float* velocity, float* sum,
+struct CorrectedTile {
+  const float* gradient = nullptr;
+  const float* kept = nullptr;
+  float* velocity = nullptr;
+  float* sum = nullptr;
+};
+
+SYNCLINE_KERNEL void Correct(size_t n, Momentum factors, CorrectedTile tile,
                              uint32_t* max) {
-  const float* __restrict g = gradient;
-  const float* __restrict v = kept;
-  float* __restrict u = velocity;
-  float* __restrict x = sum;
+  const float* __restrict g = tile.gradient;
+  const float* __restrict v = tile.kept;
+  float* __restrict u = tile.velocity;
+  float* __restrict x = tile.sum;
   const float ahead = factors.nesterov;
   // momentum * (u + g) + g in x, and u as the paper has it in the other form.
   const float share = ahead * factors.momentum + (1 - ahead);
@@ -96,11 +102,15 @@ bool GradientMemory::Gather(const Tile& tile, std::span<float> x,
       break;
     case MemoryKind::kMomentumCorrection:
       std::copy_n(velocity_.data() + first, n, velocity.data());
-      Kernel<Correct>::Run(n, tile.gradient.data(), residual_.data() + first,
+      Kernel<Correct>::Run(n,
                            Momentum{.carry = carry,
                                     .momentum = static_cast<float>(spec_.momentum),
                                     .nesterov = spec_.nesterov ? 1.0f : 0.0f},
-                           velocity.data(), x.data(), &max);
+                           CorrectedTile{.gradient = tile.gradient.data(),
+                                         .kept = residual_.data() + first,
+                                         .velocity = velocity.data(),
+                                         .sum = x.data()},
+                           &max);
       break;
   }
   return max < kInfinity;

@@ -124,14 +124,16 @@ void Replay::DecodePushes() {
     std::vector<float> loss_scale = {};  // by tile
   };
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, Kept> memories;
-  for (const auto& [name, push] : reference_.pushes_) {
-    const auto& [key, tensor] = name;
+  for (const auto& entry : reference_.pushes_) {
+    const ContributionKey& key = entry.first.first;
+    const uint32_t tensor = entry.first.second;
+    const Reference::Push& push = entry.second;
     const Transfer& transfer = transfers_[tensor].push;
     const auto elements = static_cast<uint32_t>(push.gradient.size());
     Kept& kept = memories[{key.rank, key.incarnation, tensor}];
     kept.residual.resize(elements);
     kept.loss_scale.resize(TilesOf(elements), 1.0f);
-    std::vector<float>& received = received_[name];
+    std::vector<float>& received = received_[entry.first];
     ForEachTile(
         {.tensor = tensor, .elements = elements}, [&](uint64_t first, uint32_t count) {
           std::vector<float> x(push.gradient.begin() + first,

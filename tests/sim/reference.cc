@@ -36,7 +36,8 @@ void Reference::SeedHeld(uint32_t block, std::span<const float> values) {
 void Reference::Pushed(const ContributionKey& key, uint32_t tensor, Push push) {
   const auto [place, is_new] = pushes_.try_emplace({key, tensor});
   if (!is_new) {
-    return Violate(absl::StrCat("worker ", key.rank, " pushed step ", key.step, " twice"));
+    return Violate(
+        absl::StrCat("worker ", key.rank, " pushed step ", key.step, " twice"));
   }
   place->second = std::move(push);
 }

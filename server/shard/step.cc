@@ -200,9 +200,8 @@ void StepPass::Gather(const TensorUpdate& update, std::span<const BlockSum> bloc
   }
 }
 
-void StepPass::StepTile(
-    const TensorUpdate& update, const BlockSum& block, uint32_t tile,
-    const std::function<void(size_t, std::span<const float>)>& stepped) {
+void StepPass::StepTile(const TensorUpdate& update, const BlockSum& block, uint32_t tile,
+                        absl::FunctionRef<void(size_t, std::span<const float>)> stepped) {
   const StepScalars scalars = ScalarsAfter(update);
   const uint32_t elements = TileElements(block.range.elements, tile);
   ForEachStrip(elements, StripOf(block, tile), [&](uint32_t first, uint32_t count) {

@@ -18,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "comm/base/buffer.h"
 #include "comm/codec/frame.h"
 #include "server/optimizer/state_storage.h"
@@ -109,7 +110,7 @@ class StepPass {
   // Steps one tile in strips, and shows each one's new weights while they are in the
   // cache.
   void StepTile(const TensorUpdate& update, const BlockSum& block, uint32_t tile,
-                const std::function<void(size_t, std::span<const float>)>& stepped);
+                absl::FunctionRef<void(size_t, std::span<const float>)> stepped);
   // False when a difference of weights and view is not finite.
   bool EncodeDelta(const BlockMemory& memory, const Publication& publication,
                    uint32_t tile, BlockWriter& writer);

@@ -1,5 +1,5 @@
-// An Exchange with the servers of a Syncline job, which apply AdamW to the FP32 master
-// weights they hold: the whole of what a training program needs of worker/client.
+// An Exchange with the servers of a Syncline job, which apply the optimizer to the FP32
+// master weights they hold: the whole of what a training program needs of worker/client.
 #pragma once
 
 #include <memory>

@@ -67,9 +67,12 @@ struct EncodeContext {
   uint64_t step = 0;
   uint32_t tensor = 0;
   uint64_t first_element = 0;  // position of values[0] in the tensor
-  // What the caller keeps for this tile from step to step, zero at first: the threshold
-  // of selectors that reuse it. Null: nothing is kept.
-  float* memory = nullptr;
+  // What the caller keeps for this tile from step to step: Codec::MemoryValues of them,
+  // zero at first. Empty: nothing is kept.
+  std::span<float> memory = {};
+  // The smallest magnitude that a selector over the whole tensor sends; 0: not known, and
+  // the selector looks at its tile alone.
+  float threshold = 0;
 };
 
 // An encoding and its weight in a sum.
@@ -92,6 +95,10 @@ class Codec {
   // Upper bound of the encoded size of `elements` values; codecs whose strip is 1 need
   // exactly this.
   virtual size_t MaxEncodedBytes(uint32_t elements) const = 0;
+
+  // How many values a codec would like to keep of a tile from step to step
+  // (EncodeContext::memory): a threshold, a basis.
+  virtual size_t MemoryValues(uint32_t /*elements*/) const { return 0; }
 
   // Encodes `values` (at most one tile, all in one tile) into `out`, which holds
   // MaxEncodedBytes(values.size()), and returns the number of bytes written. `residual`

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <functional>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -14,236 +14,16 @@
 #include "comm/base/nearest.h"
 #include "comm/base/status.h"
 #include "comm/codec/bf16/bf16.h"
-#include "comm/codec/fp16/fp16.h"
-#include "comm/codec/fp32/fp32.h"
-#include "comm/codec/integer/integer.h"
-#include "comm/codec/natural/natural.h"
-#include "comm/codec/sign/sign.h"
-#include "comm/codec/sparse/sparse.h"
+#include "comm/codec/transfer_presets.h"
 
 namespace syncline {
 namespace {
 
 using Texts = std::map<std::string, std::string, std::less<>>;
-using Made = std::shared_ptr<const Codec>;
-
-// What a preset is made of: its numbers, and the codec of the values it selects.
-struct Parts {
-  OptionValues numbers = {};
-  std::span<const OptionSpec> specs = {};
-  Made values = nullptr;
-
-  double Number(std::string_view name) const { return OptionOr(specs, numbers, name); }
-};
-
-struct Preset {
-  std::string_view name = {};
-  std::string_view meaning = {};
-  std::vector<OptionSpec> options = {};
-  enum class Kind { kDense, kQuantizer, kSelector } kind = Kind::kDense;
-  MemoryKind memory = MemoryKind::kNone;
-  bool follows = true;  // deltas of it bring a view nearer to the weights
-  std::function<absl::StatusOr<Made>(const Parts&)> make = nullptr;
-};
-
-const OptionSpec kBlock = {.name = "block_log2",
-                           .standard = 12,
-                           .least = 8,
-                           .most = 16,
-                           .kind = OptionKind::kWhole,
-                           .meaning = "2^n values share a scale"};
-
-// The options that all lossy presets have.
-const OptionSpec kCommon[] = {
-    {.name = "decay", .standard = 1, .meaning = "of what error feedback keeps"},
-    {.name = "momentum",
-     .standard = 0.9,
-     .bound = Bound::kExcluded,
-     .meaning = "of memory=dgc"},
-    {.name = "nesterov", .kind = OptionKind::kFlag, .meaning = "of memory=dgc"},
-    {.name = "min_elements",
-     .standard = 16384,
-     .most = 1e15,
-     .kind = OptionKind::kWhole,
-     .meaning = "smaller tensors travel as bf16"},
-    {.name = "dense_steps",
-     .most = 1e15,
-     .kind = OptionKind::kWhole,
-     .meaning = "the first steps travel densely: a warm-up"},
-    {.name = "vectors",
-     .kind = OptionKind::kFlag,
-     .meaning = "1: tensors of one dimension are compressed too"}};
-
-std::vector<Preset> DensePresets() {
-  return {{.name = "fp32",
-           .meaning = "4 bytes, as it is",
-           .make = [](const Parts&) -> absl::StatusOr<Made> { return MakeFp32Codec(); }},
-          {.name = "bf16",
-           .meaning = "2 bytes, rounded to nearest even",
-           .make = [](const Parts&) -> absl::StatusOr<Made> { return MakeBf16Codec(); }},
-          {.name = "fp16",
-           .meaning = "2 bytes, for gradients of a scaled loss",
-           .make = [](const Parts&) -> absl::StatusOr<Made> { return MakeFp16Codec(); }},
-          {.name = "bf16-stochastic",
-           .meaning = "2 bytes, rounded at random",
-           .make = [](const Parts&) -> absl::StatusOr<Made> {
-             return MakeStochasticBf16Codec();
-           }}};
-}
-
-Preset Integers(std::string_view name, std::string_view meaning,
-                const IntegerOptions& standard) {
-  Preset preset = {.name = name,
-                   .meaning = meaning,
-                   .options = {kBlock},
-                   .kind = Preset::Kind::kQuantizer,
-                   .memory = standard.rounding == IntegerRounding::kNearest
-                                 ? MemoryKind::kErrorFeedback
-                                 : MemoryKind::kNone,
-                   .make = [standard](const Parts& parts) -> absl::StatusOr<Made> {
-                     IntegerOptions options = standard;
-                     options.block_log2 =
-                         static_cast<uint32_t>(parts.Number("block_log2"));
-                     return MakeIntegerCodec(options);
-                   }};
-  preset.options.front().standard = standard.block_log2;
-  return preset;
-}
-
-std::vector<Preset> QuantizerPresets() {
-  using enum Preset::Kind;
-  constexpr auto kStochastic = IntegerRounding::kStochastic;
-  std::vector<Preset> presets = {
-      {.name = "onebit",
-       .meaning = "signs, and the mean magnitude of each block",
-       .options = {kBlock},
-       .kind = kQuantizer,
-       .memory = MemoryKind::kErrorFeedback,
-       .make = [](const Parts& parts) -> absl::StatusOr<Made> {
-         return MakeSignCodec(
-             {.block_log2 = static_cast<uint32_t>(parts.Number("block_log2"))});
-       }},
-      {.name = "signsgd",
-       .meaning = "signs alone: their sum is a vote",
-       .kind = kQuantizer,
-       .follows = false,
-       .make = [](const Parts&) -> absl::StatusOr<Made> {
-         return MakeSignCodec({.block_log2 = 16, .scale = SignScale::kOne});
-       }},
-      {.name = "natural",
-       .meaning = "1 byte, rounded at random to a power of two",
-       .kind = kQuantizer,
-       .make = [](const Parts&) -> absl::StatusOr<Made> { return MakeNaturalCodec(); }}};
-  const auto add = [&](std::string_view name, std::string_view meaning,
-                       const IntegerOptions& options) {
-    presets.push_back(Integers(name, meaning, options));
-  };
-  add("int8", "8-bit integers, the largest of a block is 127", {.bits = 8});
-  add("int4", "4-bit integers, the largest of a block is 7", {.bits = 4});
-  add("int2", "-1, 0, 1 times the largest of a block", {.bits = 2});
-  add("int8-stochastic", "int8, rounded at random; also called dithering",
-      {.bits = 8, .rounding = kStochastic});
-  add("int4-stochastic", "int4, rounded at random", {.bits = 4, .rounding = kStochastic});
-  add("terngrad", "int2, rounded at random", {.bits = 2, .rounding = kStochastic});
-  add("qsgd", "8-bit integers of the block's norm, rounded at random",
-      {.bits = 8, .rounding = kStochastic, .range = IntegerRange::kL2});
-  return presets;
-}
-
-Preset Selects(std::string_view name, std::string_view meaning,
-               const SelectorSpec& standard) {
-  const OptionSpec ratio = {.name = "ratio",
-                            .standard = standard.ratio,
-                            .least = 1e-6,
-                            .most = 1,
-                            .meaning = "share of the values that is sent"};
-  Preset preset = {
-      .name = name,
-      .meaning = meaning,
-      .options = {ratio},
-      .kind = Preset::Kind::kSelector,
-      .memory = MemoryKind::kErrorFeedback,
-      .make = [name, standard](const Parts& parts) -> absl::StatusOr<Made> {
-        const auto number = [&](std::string_view option, double otherwise) {
-          const bool has = std::ranges::count(parts.specs, option, &OptionSpec::name) > 0;
-          return has ? parts.Number(option) : otherwise;
-        };
-        SelectorSpec spec = standard;
-        spec.ratio = number("ratio", spec.ratio);
-        spec.threshold = static_cast<float>(number("threshold", spec.threshold));
-        spec.period = static_cast<uint32_t>(number("period", spec.period));
-        if (number("unbiased", 0) != 0) spec.scale = RandomKScale::kUnbiased;
-        SYNCLINE_ASSIGN_OR_RETURN(
-            std::unique_ptr<Codec> codec,
-            MakeSparseCodec(
-                {.name = std::string(name), .selector = spec, .values = parts.values}));
-        return Made(std::move(codec));
-      }};
-  switch (standard.kind) {
-    case SelectorKind::kThreshold:
-      preset.options = {{.name = "threshold",
-                         .standard = standard.threshold,
-                         .most = 1e30,
-                         .meaning = "what is above it is sent"}};
-      break;
-    case SelectorKind::kBlocks:
-      preset.options.clear();
-      preset.memory = MemoryKind::kNone;
-      break;
-    case SelectorKind::kTopKReuse:
-      preset.options.push_back({.name = "period",
-                                .standard = static_cast<double>(standard.period),
-                                .least = 1,
-                                .most = 1e6,
-                                .kind = OptionKind::kWhole,
-                                .meaning = "steps between exact thresholds"});
-      break;
-    case SelectorKind::kRandomK:
-      preset.options.push_back(
-          {.name = "unbiased",
-           .kind = OptionKind::kFlag,
-           .meaning = "1: sent values are divided by the ratio; for memory=none"});
-      break;
-    default:
-      break;
-  }
-  return preset;
-}
-
-std::vector<Preset> SelectorPresets() {
-  std::vector<Preset> presets = {
-      Selects("topk", "the largest values of each tile", {.kind = SelectorKind::kTopK}),
-      Selects("topk-sampled", "those above a threshold from 1 % of the values",
-              {.kind = SelectorKind::kTopKSampled}),
-      Selects("topk-reuse", "those above the threshold of an earlier step",
-              {.kind = SelectorKind::kTopKReuse}),
-      Selects("randomk", "values at random; only a seed says which",
-              {.kind = SelectorKind::kRandomK}),
-      Selects("threshold", "values above a fixed threshold",
-              {.kind = SelectorKind::kThreshold, .threshold = 0.01f}),
-      Selects("blocks", "all blocks of 256 values that are not zero",
-              {.kind = SelectorKind::kBlocks}),
-      Selects("dgc", "topk with momentum on the worker",
-              {.kind = SelectorKind::kTopK, .ratio = 0.001})};
-  presets.back().memory = MemoryKind::kMomentumCorrection;
-  return presets;
-}
-
-std::vector<Preset> Presets() {
-  std::vector<Preset> presets = DensePresets();
-  std::ranges::move(QuantizerPresets(), std::back_inserter(presets));
-  std::ranges::move(SelectorPresets(), std::back_inserter(presets));
-  for (Preset& preset : presets) {
-    if (preset.kind == Preset::Kind::kDense) continue;
-    preset.options.insert(preset.options.end(), std::begin(kCommon), std::end(kCommon));
-  }
-  return presets;
-}
-
 // ---- Reading ----
 
 struct Reading {
-  Preset preset = {};
+  CodecPreset preset = {};
   OptionValues numbers = {};
   Texts texts = {};  // "memory", "values"
 };
@@ -255,22 +35,22 @@ absl::Status Unknown(std::string_view what, std::string_view name,
       std::string(NearestName(name, names)), "'?"));
 }
 
-absl::StatusOr<Preset> FindPreset(std::string_view name) {
+absl::StatusOr<CodecPreset> FindPreset(std::string_view name) {
   std::vector<std::string_view> names;
-  for (Preset& preset : Presets()) {
+  for (CodecPreset& preset : CodecPresets()) {
     if (preset.name == name) return std::move(preset);
     names.push_back(preset.name);
   }
   return Unknown("codec", name, names);
 }
 
-bool TakesText(const Preset& preset, std::string_view option) {
-  if (preset.kind == Preset::Kind::kDense) return false;
+bool TakesText(const CodecPreset& preset, std::string_view option) {
+  if (preset.kind == CodecPreset::Kind::kDense) return false;
   return option == "memory" ||
-         (option == "values" && preset.kind == Preset::Kind::kSelector);
+         (option == "values" && preset.kind == CodecPreset::Kind::kSelector);
 }
 
-absl::Status UnknownOption(const Preset& preset, const std::string& owner,
+absl::Status UnknownOption(const CodecPreset& preset, const std::string& owner,
                            const std::string& option) {
   std::vector<std::string_view> names;
   for (const OptionSpec& spec : preset.options) names.push_back(spec.name);
@@ -347,6 +127,14 @@ absl::StatusOr<MemoryKind> FindMemory(const Reading& reading) {
 
 }  // namespace
 
+Transfer::Shape Transfer::ShapeOf(std::string_view name,
+                                  std::span<const uint64_t> extents) {
+  Shape shape = {.elements = 1, .dimensions = extents.size(), .name = std::string(name)};
+  for (const uint64_t extent : extents) shape.elements *= extent;
+  shape.columns = extents.empty() || extents[0] == 0 ? 0 : shape.elements / extents[0];
+  return shape;
+}
+
 CodecSet Transfer::Accepted() const {
   if (!compresses()) return {codec.get()};
   return {codec.get(), dense.get()};
@@ -361,19 +149,19 @@ Transfer Transfer::ForTensor(const Shape& shape) const {
 
 absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
   SYNCLINE_ASSIGN_OR_RETURN(const Reading reading, Read(text));
-  const Preset& preset = reading.preset;
-  Parts parts = {.numbers = reading.numbers, .specs = preset.options};
+  const CodecPreset& preset = reading.preset;
+  PresetParts parts = {.numbers = reading.numbers, .specs = preset.options};
   Transfer transfer;
-  if (preset.kind == Preset::Kind::kDense) {
+  if (preset.kind == CodecPreset::Kind::kDense) {
     SYNCLINE_ASSIGN_OR_RETURN(transfer.codec, preset.make(parts));
     return transfer;
   }
-  if (preset.kind == Preset::Kind::kSelector) {
+  if (preset.kind == CodecPreset::Kind::kSelector) {
     const auto values = reading.texts.find("values");
     SYNCLINE_ASSIGN_OR_RETURN(
         const Reading inner,
         Read(values == reading.texts.end() ? "fp32" : std::string_view(values->second)));
-    if (inner.preset.kind == Preset::Kind::kSelector) {
+    if (inner.preset.kind == CodecPreset::Kind::kSelector) {
       return absl::InvalidArgumentError(
           absl::StrCat("codec '", std::string(preset.name), "': values cannot be '",
                        values->second, "', which selects itself"));
@@ -448,7 +236,7 @@ std::string CanonicalTransfer(std::string_view text) {
 
 std::vector<TransferPreset> TransferPresets() {
   std::vector<TransferPreset> presets;
-  for (const Preset& preset : Presets()) {
+  for (const CodecPreset& preset : CodecPresets()) {
     presets.push_back({preset.name, preset.meaning, preset.options});
   }
   return presets;

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -63,7 +64,10 @@ struct Transfer {
   struct Shape {
     uint64_t elements = 0;
     size_t dimensions = 0;
+    uint64_t columns = 0;  // elements of one row: the product of all but the first extent
+    std::string name = {};
   };
+  static Shape ShapeOf(std::string_view name, std::span<const uint64_t> extents);
   Transfer ForTensor(const Shape& shape) const;
 };
 

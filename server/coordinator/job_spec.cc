@@ -146,7 +146,7 @@ std::vector<TrainedTensor> JobSpec::Trained() const {
 absl::StatusOr<std::vector<TensorTransfers>> JobSpec::Transfers() const {
   std::vector<Transfer::Shape> shapes;
   for (const TensorSpec& tensor : tensors) {
-    shapes.push_back({tensor.elements(), tensor.shape.size()});
+    shapes.push_back(Transfer::ShapeOf(tensor.name, tensor.shape));
   }
   return ParseTransfers(push_codec, publish_codec, shapes);
 }

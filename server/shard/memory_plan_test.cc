@@ -35,7 +35,8 @@ std::vector<TensorTransfers> Transfers(const std::vector<TrainedTensor>& tensors
                                        std::string_view publish) {
   std::vector<Transfer::Shape> shapes;
   for (const TrainedTensor& tensor : tensors) {
-    shapes.push_back({tensor.shape.elements(), tensor.shape.dimensions()});
+    shapes.push_back(
+        {.elements = tensor.shape.elements(), .dimensions = tensor.shape.dimensions()});
   }
   return *ParseTransfers("bf16", publish, shapes);
 }

@@ -105,7 +105,7 @@ absl::Status Session::Impl::StartDataPlane() {
       frozen.push_back(tensor.options.frozen);
       weights.push_back(tensor.weights);
       elements.push_back(tensor.weights.size());
-      shapes.push_back({tensor.weights.size(), tensor.options.shape.size()});
+      shapes.push_back(Transfer::ShapeOf(tensor.options.name, tensor.options.shape));
       tensor.version = welcome->first_step();
     }
   }

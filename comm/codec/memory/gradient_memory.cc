@@ -129,7 +129,8 @@ void GradientMemory::EncodeTile(const Transfer& transfer, const Tile& tile,
   };
   if (!transfer.compresses()) return dense();
   TileNotes& notes = notes_[first / kTileElements];
-  context.memory = &notes.threshold;
+  notes.of_codec.resize(transfer.codec->MemoryValues(static_cast<uint32_t>(n)));
+  context.memory = notes.of_codec;
   const bool corrects = spec_.kind == MemoryKind::kMomentumCorrection;
   scratch_.resize(kTileElements * (corrects ? 2 : 1));
   const std::span<float> x = std::span(scratch_).first(n);

@@ -50,7 +50,7 @@ class GradientMemory {
   // What is kept of one tile beside its values.
   struct TileNotes {
     float loss_scale = 1;
-    float threshold = 0;  // of selectors that reuse theirs
+    std::vector<float> of_codec = {};  // EncodeContext::memory
   };
 
   bool Gather(const Tile& tile, std::span<float> x, std::span<float> velocity) const;

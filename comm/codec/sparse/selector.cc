@@ -42,10 +42,10 @@ void SelectReusing(const SelectorSpec& spec, std::span<const float> values,
   const uint32_t k = TopCount(spec, static_cast<uint32_t>(values.size()));
   // Tiles take turns, so that no step is slower than others.
   const uint64_t turn = context.step + context.first_element / kTileElements;
-  const uint32_t kept = context.memory == nullptr ? 0 : MagnitudeBits(*context.memory);
+  const uint32_t kept = context.memory.empty() ? 0 : MagnitudeBits(context.memory[0]);
   if (kept != 0 && turn % spec.period != 0 && FindAbout(k, kept, values, found)) return;
   const uint32_t smallest = FindLargest(values, k, found);
-  if (context.memory != nullptr) *context.memory = std::bit_cast<float>(smallest);
+  if (!context.memory.empty()) context.memory[0] = std::bit_cast<float>(smallest);
 }
 
 uint64_t SharedSeed(const SelectorSpec& spec, const EncodeContext& context) {

@@ -146,7 +146,7 @@ TEST(TopK, LeavesNothingLargerBehindWhenTheThresholdIsSampledOrReused) {
         const std::vector<float> values = Make(input, n);
         const SelectorSpec spec = {.kind = kind, .ratio = 0.02};
         float memory = 0.1f;
-        const Indices found = Selected(spec, values, {.step = 1, .memory = &memory});
+        const Indices found = Selected(spec, values, {.step = 1, .memory = {&memory, 1}});
         const auto count = static_cast<uint32_t>(found.size());
         // The largest, however many.
         float smallest = std::numeric_limits<float>::infinity();
@@ -173,20 +173,21 @@ TEST(TopKReuse, KeepsItsThresholdForAPeriodAndNoLonger) {
   std::vector<float> larger = values;
   for (float& value : larger) value *= 1.05f;
   float memory = 0;
-  const Indices exact = Selected(spec, values, {.step = 1, .memory = &memory});
+  const Indices exact = Selected(spec, values, {.step = 1, .memory = {&memory, 1}});
   EXPECT_EQ(exact, SortedTopK(values, 655));
   const float threshold = memory;
   EXPECT_GT(threshold, 2.0f);
   for (const uint64_t step : {1, 2, 3}) {
-    EXPECT_THAT(Selected(spec, larger, {.step = step, .memory = &memory}),
+    EXPECT_THAT(Selected(spec, larger, {.step = step, .memory = {&memory, 1}}),
                 SizeIs(::testing::Gt(655u)));
     EXPECT_EQ(memory, threshold);
   }
-  EXPECT_THAT(Selected(spec, larger, {.step = 4, .memory = &memory}), SizeIs(655));
+  EXPECT_THAT(Selected(spec, larger, {.step = 4, .memory = {&memory, 1}}), SizeIs(655));
   EXPECT_FLOAT_EQ(memory, 1.05f * threshold);
   // The next tile takes its turn one step earlier.
   memory = threshold;
-  Selected(spec, larger, {.step = 3, .first_element = kTileElements, .memory = &memory});
+  Selected(spec, larger,
+           {.step = 3, .first_element = kTileElements, .memory = {&memory, 1}});
   EXPECT_FLOAT_EQ(memory, 1.05f * threshold);
 }
 
@@ -195,7 +196,7 @@ TEST(TopKReuse, RenewsAThresholdThatFindsTooFewOrTooMany) {
   const std::vector<float> values = Gaussian(65536);
   for (const float useless : {0.0f, 0.1f, 100.0f, -3e38f}) {
     float memory = useless;
-    EXPECT_EQ(Selected(spec, values, {.step = 1, .memory = &memory}),
+    EXPECT_EQ(Selected(spec, values, {.step = 1, .memory = {&memory, 1}}),
               SortedTopK(values, 655));
     EXPECT_GT(memory, 2.0f);
     EXPECT_LT(memory, 3.0f);

@@ -40,6 +40,9 @@ class SparseCodec final : public Codec {
   std::string_view name() const override { return options_.name; }
   CodecTraits traits() const override;
   size_t MaxEncodedBytes(uint32_t elements) const override;
+  size_t MemoryValues(uint32_t /*elements*/) const override {
+    return selector().kind == SelectorKind::kTopKReuse ? 1 : 0;
+  }
   size_t Encode(std::span<const float> values, std::span<float> residual,
                 const EncodeContext& context, MutableByteView out) const override;
   absl::Status DecodeAdd(ByteView bytes, float weight,
@@ -167,7 +170,7 @@ size_t SparseCodec::Encode(std::span<const float> values, std::span<float> resid
 
   std::vector<float> sent = Gather(values, positions);
   EncodeContext of_values = context;
-  of_values.memory = nullptr;  // the selector's
+  of_values.memory = {};  // the selector's
   const MutableByteView room = out.subspan(sizeof(header) + coding.bytes);
   const size_t value_bytes = options_.values->Encode(sent, {}, of_values, room);
   if (!residual.empty()) {

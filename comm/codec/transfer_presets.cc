@@ -1,0 +1,216 @@
+#include "comm/codec/transfer_presets.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "comm/base/status.h"
+#include "comm/codec/bf16/bf16.h"
+#include "comm/codec/fp16/fp16.h"
+#include "comm/codec/fp32/fp32.h"
+#include "comm/codec/integer/integer.h"
+#include "comm/codec/natural/natural.h"
+#include "comm/codec/sign/sign.h"
+#include "comm/codec/sparse/sparse.h"
+
+namespace syncline {
+namespace {
+
+const OptionSpec kBlock = {.name = "block_log2",
+                           .standard = 12,
+                           .least = 8,
+                           .most = 16,
+                           .kind = OptionKind::kWhole,
+                           .meaning = "2^n values share a scale"};
+
+// The options that all lossy presets have.
+const OptionSpec kCommon[] = {
+    {.name = "decay", .standard = 1, .meaning = "of what error feedback keeps"},
+    {.name = "momentum",
+     .standard = 0.9,
+     .bound = Bound::kExcluded,
+     .meaning = "of memory=dgc"},
+    {.name = "nesterov", .kind = OptionKind::kFlag, .meaning = "of memory=dgc"},
+    {.name = "min_elements",
+     .standard = 16384,
+     .most = 1e15,
+     .kind = OptionKind::kWhole,
+     .meaning = "smaller tensors travel as bf16"},
+    {.name = "dense_steps",
+     .most = 1e15,
+     .kind = OptionKind::kWhole,
+     .meaning = "the first steps travel densely: a warm-up"},
+    {.name = "vectors",
+     .kind = OptionKind::kFlag,
+     .meaning = "1: tensors of one dimension are compressed too"}};
+
+std::vector<CodecPreset> DensePresets() {
+  return {{.name = "fp32",
+           .meaning = "4 bytes, as it is",
+           .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> { return MakeFp32Codec(); }},
+          {.name = "bf16",
+           .meaning = "2 bytes, rounded to nearest even",
+           .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> { return MakeBf16Codec(); }},
+          {.name = "fp16",
+           .meaning = "2 bytes, for gradients of a scaled loss",
+           .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> { return MakeFp16Codec(); }},
+          {.name = "bf16-stochastic",
+           .meaning = "2 bytes, rounded at random",
+           .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> {
+             return MakeStochasticBf16Codec();
+           }}};
+}
+
+CodecPreset Integers(std::string_view name, std::string_view meaning,
+                const IntegerOptions& standard) {
+  CodecPreset preset = {.name = name,
+                   .meaning = meaning,
+                   .options = {kBlock},
+                   .kind = CodecPreset::Kind::kQuantizer,
+                   .memory = standard.rounding == IntegerRounding::kNearest
+                                 ? MemoryKind::kErrorFeedback
+                                 : MemoryKind::kNone,
+                   .make = [standard](const PresetParts& parts) -> absl::StatusOr<SharedCodec> {
+                     IntegerOptions options = standard;
+                     options.block_log2 =
+                         static_cast<uint32_t>(parts.Number("block_log2"));
+                     return MakeIntegerCodec(options);
+                   }};
+  preset.options.front().standard = standard.block_log2;
+  return preset;
+}
+
+std::vector<CodecPreset> QuantizerPresets() {
+  using enum CodecPreset::Kind;
+  constexpr auto kStochastic = IntegerRounding::kStochastic;
+  std::vector<CodecPreset> presets = {
+      {.name = "onebit",
+       .meaning = "signs, and the mean magnitude of each block",
+       .options = {kBlock},
+       .kind = kQuantizer,
+       .memory = MemoryKind::kErrorFeedback,
+       .make = [](const PresetParts& parts) -> absl::StatusOr<SharedCodec> {
+         return MakeSignCodec(
+             {.block_log2 = static_cast<uint32_t>(parts.Number("block_log2"))});
+       }},
+      {.name = "signsgd",
+       .meaning = "signs alone: their sum is a vote",
+       .kind = kQuantizer,
+       .follows = false,
+       .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> {
+         return MakeSignCodec({.block_log2 = 16, .scale = SignScale::kOne});
+       }},
+      {.name = "natural",
+       .meaning = "1 byte, rounded at random to a power of two",
+       .kind = kQuantizer,
+       .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> { return MakeNaturalCodec(); }}};
+  const auto add = [&](std::string_view name, std::string_view meaning,
+                       const IntegerOptions& options) {
+    presets.push_back(Integers(name, meaning, options));
+  };
+  add("int8", "8-bit integers, the largest of a block is 127", {.bits = 8});
+  add("int4", "4-bit integers, the largest of a block is 7", {.bits = 4});
+  add("int2", "-1, 0, 1 times the largest of a block", {.bits = 2});
+  add("int8-stochastic", "int8, rounded at random; also called dithering",
+      {.bits = 8, .rounding = kStochastic});
+  add("int4-stochastic", "int4, rounded at random", {.bits = 4, .rounding = kStochastic});
+  add("terngrad", "int2, rounded at random", {.bits = 2, .rounding = kStochastic});
+  add("qsgd", "8-bit integers of the block's norm, rounded at random",
+      {.bits = 8, .rounding = kStochastic, .range = IntegerRange::kL2});
+  return presets;
+}
+
+CodecPreset Selects(std::string_view name, std::string_view meaning,
+               const SelectorSpec& standard) {
+  const OptionSpec ratio = {.name = "ratio",
+                            .standard = standard.ratio,
+                            .least = 1e-6,
+                            .most = 1,
+                            .meaning = "share of the values that is sent"};
+  CodecPreset preset = {
+      .name = name,
+      .meaning = meaning,
+      .options = {ratio},
+      .kind = CodecPreset::Kind::kSelector,
+      .memory = MemoryKind::kErrorFeedback,
+      .make = [name, standard](const PresetParts& parts) -> absl::StatusOr<SharedCodec> {
+        const auto number = [&](std::string_view option, double otherwise) {
+          const bool has = std::ranges::count(parts.specs, option, &OptionSpec::name) > 0;
+          return has ? parts.Number(option) : otherwise;
+        };
+        SelectorSpec spec = standard;
+        spec.ratio = number("ratio", spec.ratio);
+        spec.threshold = static_cast<float>(number("threshold", spec.threshold));
+        spec.period = static_cast<uint32_t>(number("period", spec.period));
+        if (number("unbiased", 0) != 0) spec.scale = RandomKScale::kUnbiased;
+        SYNCLINE_ASSIGN_OR_RETURN(
+            std::unique_ptr<Codec> codec,
+            MakeSparseCodec(
+                {.name = std::string(name), .selector = spec, .values = parts.values}));
+        return SharedCodec(std::move(codec));
+      }};
+  switch (standard.kind) {
+    case SelectorKind::kThreshold:
+      preset.options = {{.name = "threshold",
+                         .standard = standard.threshold,
+                         .most = 1e30,
+                         .meaning = "what is above it is sent"}};
+      break;
+    case SelectorKind::kBlocks:
+      preset.options.clear();
+      preset.memory = MemoryKind::kNone;
+      break;
+    case SelectorKind::kTopKReuse:
+      preset.options.push_back({.name = "period",
+                                .standard = static_cast<double>(standard.period),
+                                .least = 1,
+                                .most = 1e6,
+                                .kind = OptionKind::kWhole,
+                                .meaning = "steps between exact thresholds"});
+      break;
+    case SelectorKind::kRandomK:
+      preset.options.push_back(
+          {.name = "unbiased",
+           .kind = OptionKind::kFlag,
+           .meaning = "1: sent values are divided by the ratio; for memory=none"});
+      break;
+    default:
+      break;
+  }
+  return preset;
+}
+
+std::vector<CodecPreset> SelectorPresets() {
+  std::vector<CodecPreset> presets = {
+      Selects("topk", "the largest values of each tile", {.kind = SelectorKind::kTopK}),
+      Selects("topk-sampled", "those above a threshold from 1 % of the values",
+              {.kind = SelectorKind::kTopKSampled}),
+      Selects("topk-reuse", "those above the threshold of an earlier step",
+              {.kind = SelectorKind::kTopKReuse}),
+      Selects("randomk", "values at random; only a seed says which",
+              {.kind = SelectorKind::kRandomK}),
+      Selects("threshold", "values above a fixed threshold",
+              {.kind = SelectorKind::kThreshold, .threshold = 0.01f}),
+      Selects("blocks", "all blocks of 256 values that are not zero",
+              {.kind = SelectorKind::kBlocks}),
+      Selects("dgc", "topk with momentum on the worker",
+              {.kind = SelectorKind::kTopK, .ratio = 0.001})};
+  presets.back().memory = MemoryKind::kMomentumCorrection;
+  return presets;
+}
+
+}  // namespace
+
+std::vector<CodecPreset> CodecPresets() {
+  std::vector<CodecPreset> presets = DensePresets();
+  std::ranges::move(QuantizerPresets(), std::back_inserter(presets));
+  std::ranges::move(SelectorPresets(), std::back_inserter(presets));
+  for (CodecPreset& preset : presets) {
+    if (preset.kind == CodecPreset::Kind::kDense) continue;
+    preset.options.insert(preset.options.end(), std::begin(kCommon), std::end(kCommon));
+  }
+  return presets;
+}
+
+}  // namespace syncline

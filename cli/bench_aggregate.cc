@@ -88,7 +88,8 @@ class BenchShard {
   }
 
   float weight(uint64_t element) const {
-    return blocks_[element / kBlockElements].memory().weights[element % kBlockElements];
+    const uint64_t length = blocks_[0].spec().range.elements;
+    return blocks_[element / length].memory().weights[element % length];
   }
 
   // DataLoss when a view is not the weights, rounded by the codec.

@@ -1,5 +1,6 @@
 #include "comm/base/tiling.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -18,15 +19,32 @@ TEST(Tiling, AModelWithoutElementsHasNoBlock) {
 }
 
 TEST(Tiling, CutsEachTensorByItselfAndSkipsEmptyOnes) {
-  const uint64_t elements[] = {10, 0, kBlockElements, kBlockElements + 1};
-  EXPECT_THAT(
-      CutIntoBlocks(elements),
-      ElementsAre(BlockRange{0, 0, 10}, BlockRange{2, 0, kBlockElements},
-                  BlockRange{3, 0, kBlockElements}, BlockRange{3, kBlockElements, 1}));
+  const uint64_t elements[] = {10, 0, 2 * kTileElements, 2 * kTileElements + 1};
+  EXPECT_THAT(CutIntoBlocks(elements),
+              ElementsAre(BlockRange{0, 0, 10}, BlockRange{2, 0, 2 * kTileElements},
+                          BlockRange{3, 0, 2 * kTileElements},
+                          BlockRange{3, 2 * kTileElements, 1}));
+}
+
+TEST(Tiling, BlocksOfAModelGrowWithItUpToTheirLimit) {
+  const auto longest = [](std::vector<uint64_t> elements) {
+    uint32_t most = 0;
+    for (const BlockRange& block : CutIntoBlocks(elements)) {
+      most = std::max(most, block.elements);
+    }
+    return most / kTileElements;
+  };
+  const uint64_t tile = kTileElements;
+  EXPECT_EQ(longest({95 * tile}), 2u);
+  EXPECT_EQ(longest({48 * tile, 48 * tile}), 3u);
+  EXPECT_EQ(longest({511 * tile}), 15u);
+  EXPECT_EQ(longest({512 * tile}), kTilesPerBlock);
+  EXPECT_EQ(longest({5000 * tile}), kTilesPerBlock);
 }
 
 TEST(Tiling, BlocksCoverEveryElementOnceAndStartOnTileBorders) {
-  const uint64_t elements[] = {1, 65535, 65536, 65537, 5'000'000, 1'048'575, 3'145'728};
+  const uint64_t elements[] = {1,         65535,     65536,      65537,
+                               5'000'000, 1'048'575, 20'000'000, 3'145'728};
   std::vector<uint64_t> next(std::size(elements), 0);
   uint32_t last_tensor = 0;
   for (const BlockRange& block : CutIntoBlocks(elements)) {

@@ -174,7 +174,7 @@ TEST(MemoryPlan, FactorsOfAMatrixAreItsRowsAndColumns) {
 }
 
 TEST(MemoryPlan, ShardsAddUpToTheJobAndToTheTensors) {
-  const auto tensors = Tensors({{3, kBlockElements}, {500}, {0}});
+  const auto tensors = Tensors({{3, 2 * kTileElements}, {500}, {0}});
   const std::vector<BlockRange> blocks = BlocksOf(tensors);
   ASSERT_EQ(blocks.size(), 4u);
   const std::vector<uint32_t> shard_of_block = {0, 1, 0, 1};
@@ -191,7 +191,7 @@ TEST(MemoryPlan, ShardsAddUpToTheJobAndToTheTensors) {
   for (const MemoryUse& use : plan->tensors) all_tensors += use;
   EXPECT_EQ(shards, plan->job);
   EXPECT_EQ(all_tensors, plan->job);
-  EXPECT_EQ(plan->shards[0].master, 8u * kBlockElements);
+  EXPECT_EQ(plan->shards[0].master, 16u * kTileElements);
   EXPECT_EQ(plan->shards[2], MemoryUse{});
   EXPECT_EQ(plan->tensors[2], MemoryUse{});
 }

@@ -47,7 +47,7 @@ TEST_P(StepArithmetic, GivesTheBitsOfOneProcessForAllSizes) {
   const RigOptions options = {
       .codec = GetParam().codec,
       .training = {.optimizer = GetParam().optimizer},
-      .tensors = {1, 63, 64, 4097, 65535, 65536, 65537, kBlockElements + 5}};
+      .tensors = {1, 63, 64, 4097, 65535, 65536, 65537, 2 * kTileElements + 5}};
   ShardRig rig(options);
   rig.Commit(1, {rig.Member(0), rig.Member(1), rig.Member(2)});
   for (uint32_t block = 0; block < 9; ++block) {
@@ -85,9 +85,9 @@ TEST(StepOrder, DoesNotShowInTheBitsForAnyPermutationOfArrivals) {
 }
 
 TEST(StepFigures, BeginWithTheSquareSumOfTheMeanGradient) {
-  ShardRig rig({.training = Decided(), .tensors = {2 * kTileElements + 100}});
+  ShardRig rig({.training = Decided(), .tensors = {kTileElements + 100}});
   rig.Commit(1, {rig.Member(0), rig.Member(1)});
-  rig.Seed(0, SomeValues(2 * kTileElements + 100, 1));
+  rig.Seed(0, SomeValues(kTileElements + 100, 1));
   rig.Push(1, 0, 0);
   const ShardOutputs outputs = rig.Push(0, 0, 0);
   ASSERT_THAT(Lines(outputs), ElementsAre("ack r0 b0 s0", "figures b0 s0"));

@@ -132,9 +132,9 @@ TEST(ShardLossScale, AStepThatIsNotFiniteChangesNothing) {
 
 TEST(ShardWhole, BlocksOfATensorStepTogetherWhenTheOptimizerLooksAtAllOfIt) {
   ShardRig rig(
-      {.training = {.optimizer = {.name = "lamb"}}, .tensors = {kBlockElements + 10}});
+      {.training = {.optimizer = {.name = "lamb"}}, .tensors = {2 * kTileElements + 10}});
   rig.Commit(1, {rig.Member(0)});
-  rig.Seed(0, SomeValues(kBlockElements, 1));
+  rig.Seed(0, SomeValues(2 * kTileElements, 1));
   rig.Seed(1, SomeValues(10, 2));
   EXPECT_THAT(Lines(rig.Push(0, 1, 0)), ElementsAre("ack r0 b1 s0"));
   EXPECT_THAT(Lines(rig.Push(0, 0, 0)),

@@ -144,7 +144,7 @@ Transfer Transfer::ForTensor(const Shape& shape) const {
   const bool is_small = shape.elements < what.min_elements;
   const bool is_vector = shape.dimensions <= 1 && !what.vectors;
   if (!compresses() || !(is_small || is_vector)) return *this;
-  return {.codec = dense, .dense = nullptr, .memory = {}, .what = what};
+  return {.codec = dense, .dense = nullptr, .memory = {}, .what = what, .votes = votes};
 }
 
 absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
@@ -172,6 +172,7 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
   }
   SYNCLINE_ASSIGN_OR_RETURN(transfer.codec, preset.make(parts));
   transfer.dense = MakeBf16Codec();
+  transfer.votes = preset.votes;
   SYNCLINE_ASSIGN_OR_RETURN(transfer.memory.kind, FindMemory(reading));
   const CodecTraits traits = transfer.codec->traits();
   if (transfer.memory.kind != MemoryKind::kNone && traits.unbiased &&

@@ -53,6 +53,9 @@ struct Transfer {
   std::shared_ptr<const Codec> dense = nullptr;
   MemorySpec memory = {};
   CompressWhat what = {};
+  // Servers make signs of the mean of all workers (signSGD with majority vote; Bernstein
+  // et al. 2018, arXiv 1810.05291), also of tensors that travel densely.
+  bool votes = false;
 
   bool compresses() const { return dense != nullptr; }
   bool CompressesAt(uint64_t step) const {

@@ -95,8 +95,9 @@ std::vector<CodecPreset> QuantizerPresets() {
              {.block_log2 = static_cast<uint32_t>(parts.Number("block_log2"))});
        }},
       {.name = "signsgd",
-       .meaning = "signs alone: their sum is a vote",
+       .meaning = "signs alone, and servers take the majority",
        .kind = kQuantizer,
+       .votes = true,
        .follows = false,
        .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> {
          return MakeSignCodec({.block_log2 = 16, .scale = SignScale::kOne});

@@ -31,6 +31,7 @@ struct CodecPreset {
   std::vector<OptionSpec> options = {};
   enum class Kind { kDense, kQuantizer, kSelector } kind = Kind::kDense;
   MemoryKind memory = MemoryKind::kNone;
+  bool votes = false;   // Transfer::votes
   bool follows = true;  // deltas of it bring a view nearer to the weights
   std::function<absl::StatusOr<SharedCodec>(const PresetParts&)> make = nullptr;
 };

@@ -47,6 +47,10 @@ enum class RefuseCode : uint16_t {
 
 // On a kPublish without a payload: the weights are those of the version before.
 inline constexpr uint16_t kFlagUnchanged = 1;
+// On a kPush: what a leaving worker had kept of earlier gradients, in FP32. It counts
+// even when the sender is no member any more, with the weight of `samples`, which however
+// are not among those that the mean is taken over.
+inline constexpr uint16_t kFlagParting = 2;
 
 const char* RefuseCodeName(RefuseCode code);
 
@@ -64,9 +68,11 @@ struct MessageHeader {
   // kPush: how many samples the gradient is the mean of. kPublish: the loss scale of the
   // step that begins with this version, as the bits of a float.
   uint32_t samples = 0;
-  uint16_t code = 0;        // RefuseCode
-  uint16_t flags = 0;       // kFlagUnchanged
-  uint32_t shard = 0;       // position in the job's list of shards
+  uint16_t code = 0;   // RefuseCode
+  uint16_t flags = 0;  // kFlagUnchanged, kFlagParting
+  // Position in the job's list of shards. kPublish: the job's learning rate at the step
+  // that begins with this version, as the bits of a float.
+  uint32_t shard = 0;
   uint32_t header_crc = 0;  // CRC-32C of the 60 bytes before it
 };
 static_assert(sizeof(MessageHeader) == kMessageHeaderBytes);

@@ -17,12 +17,16 @@ std::vector<ShardApplied::Contributor> Block::Contributors() const {
   return contributors;
 }
 
-double Block::samples() const {
-  double samples = added_samples_;
+size_t Block::present() const {
+  return std::ranges::count(contributions_, false, &Contribution::bequeathed);
+}
+
+Block::Samples Block::Counted() const {
+  Samples counted = added_;
   for (const Contribution& one : contributions_) {
-    if (!one.view.tiles.empty()) samples += one.from.samples;
+    if (!one.view.tiles.empty()) counted.Add(one.from);
   }
-  return samples;
+  return counted;
 }
 
 void Block::SetWeights() {
@@ -44,7 +48,7 @@ BlockSum Block::Sum() const {
 }
 
 void Block::MarkAdded() {
-  added_samples_ = samples();
+  added_ = Counted();
   for (Contribution& one : contributions_) {
     one.view.tiles.clear();
     one.payload = {};
@@ -88,7 +92,9 @@ void Block::Hold(Contribution contribution) {
 }
 
 bool Block::CountedBefore(uint32_t rank) const {
-  return std::ranges::count(departed_, rank, &ShardApplied::Contributor::rank) > 0;
+  return std::ranges::any_of(departed_, [&](const ShardApplied::Contributor& one) {
+    return one.rank == rank && !one.parting;
+  });
 }
 
 void Block::HoldNothing(const ShardMember& member) {
@@ -115,7 +121,8 @@ BlockSnapshot Block::Save() const {
       .weights = {memory_.weights.begin(), memory_.weights.end()},
       .view = {memory_.view.begin(), memory_.view.end()},
       .accumulator = {memory_.accumulator.begin(), memory_.accumulator.end()},
-      .accumulated_samples = added_samples_};
+      .accumulated_samples = added_.regular,
+      .accumulated_parting_samples = added_.parting};
   for (const StoredSlot& slot : memory_.state) {
     const size_t bytes = StateBytes(slot.type, spec_.range.elements);
     snapshot.state.emplace_back(slot.memory, slot.memory + bytes);
@@ -139,7 +146,7 @@ absl::Status Block::Load(const BlockSnapshot& snapshot) {
   version_ = snapshot.version;
   updates_ = snapshot.updates;
   seeded_ = snapshot.seeded;
-  added_samples_ = snapshot.accumulated_samples;
+  added_ = {snapshot.accumulated_samples, snapshot.accumulated_parting_samples};
   std::ranges::copy(snapshot.weights, memory_.weights.begin());
   std::ranges::copy(snapshot.view, memory_.view.begin());
   std::ranges::copy(snapshot.accumulator, memory_.accumulator.begin());
@@ -156,7 +163,7 @@ void Block::Advance(Outcome outcome) {
   ++version_;
   if (outcome == Outcome::kAccumulated) return;
   if (outcome == Outcome::kUpdated) ++updates_;
-  added_samples_ = 0;
+  added_ = {};
   std::ranges::fill(memory_.accumulator, 0.0f);
 }
 

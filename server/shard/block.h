@@ -44,8 +44,11 @@ class Block {
   std::span<const Contribution> contributions() const { return contributions_; }
   // Everyone whose contribution to this step counts, in rank order.
   std::vector<ShardApplied::Contributor> Contributors() const;
-  // Samples behind the sum of this update: what is held, and what was added before.
-  double samples() const;
+  // How many contributions of present members are held.
+  size_t present() const;
+  // Samples behind the sum of this update: what is held, and what was added before. Those
+  // of parting contributions only where there are no others.
+  double samples() const { return Counted().Divisor(); }
   // What its step sums up. REQUIRES: SetWeights was called.
   BlockSum Sum() const;
   size_t held_bytes() const;
@@ -86,12 +89,14 @@ class Block {
   std::vector<WorkerId> TakeFulfilled();
 
   // Forgets contributions and wishes of all who fail `keep`, except contributions that
-  // count already: those of a frozen block, and those in the accumulator.
+  // count already: those of a frozen block, those in the accumulator, and parting ones.
   template <typename Keep>
   void Forget(const Keep& keep) {
     if (!frozen_) {
-      std::erase_if(contributions_, [&](const Contribution& one) {
+      std::erase_if(contributions_, [&](Contribution& one) {
         if (keep(WorkerId(one.from.rank, one.from.incarnation))) return false;
+        one.bequeathed = one.from.parting && !one.view.tiles.empty();
+        if (one.bequeathed) return false;
         const bool counts = one.view.tiles.empty() && one.from.samples > 0;
         if (counts) departed_.push_back(one.from);
         return true;
@@ -108,6 +113,17 @@ class Block {
   void Advance(Outcome outcome);
 
  private:
+  struct Samples {
+    double regular = 0;
+    double parting = 0;
+
+    void Add(const ShardApplied::Contributor& from) {
+      (from.parting ? parting : regular) += from.samples;
+    }
+    double Divisor() const { return regular > 0 ? regular : parting; }
+  };
+  Samples Counted() const;
+
   const ShardBlock spec_;
   const BlockMemory memory_;
   uint64_t version_ = 0;
@@ -116,7 +132,7 @@ class Block {
   bool frozen_ = false;
   std::vector<Contribution> contributions_;
   std::vector<ShardApplied::Contributor> departed_;  // of this step, no members any more
-  double added_samples_ = 0;                         // in the accumulator
+  Samples added_;                                    // in the accumulator
   std::map<WorkerId, uint64_t> wishes_;
 };
 

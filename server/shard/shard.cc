@@ -17,6 +17,8 @@ namespace {
 
 constexpr uint64_t kNoHold = std::numeric_limits<uint64_t>::max();
 
+bool IsParting(const MessageHeader& header) { return (header.flags & kFlagParting) != 0; }
+
 }  // namespace
 
 class Shard::Impl {
@@ -32,8 +34,10 @@ class Shard::Impl {
 
   RefuseCode Check(const MessageHeader& header) const;
   const ShardMember* FindMember(WorkerId worker) const;
-  CodecSet CodecsFor(MessageKind kind, uint32_t tensor) const {
-    if (kind == MessageKind::kSeed) return {options_.seed_codec};
+  // What a seed or push may be encoded with.
+  CodecSet CodecsFor(const MessageHeader& header, uint32_t tensor) const {
+    const bool is_seed = header.kind == static_cast<uint16_t>(MessageKind::kSeed);
+    if (is_seed || IsParting(header)) return {options_.seed_codec};
     return options_.transfers[tensor].push.Accepted();
   }
   const Block& block(uint32_t id) const {
@@ -228,16 +232,17 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
   if (header.samples == 0) return Refuse(header, RefuseCode::kMalformed);
   auto view =
       ParseBlock({message.payload.data, message.payload.size}, block.Label(header.epoch),
-                 options_.transfers[block.spec().range.tensor].push.Accepted());
+                 CodecsFor(header, block.spec().range.tensor));
   if (!view.ok()) return Refuse(header, RefuseCode::kMalformed);
   if (block.CountedBefore(header.rank)) {
     block.HoldNothing(members_.at(header.rank));
     Acknowledge(header, Repeats::kNo);
     return StepIfComplete(block);
   }
-  block.Hold({.from = {header.rank, header.incarnation, header.samples},
-              .payload = message.payload,
-              .view = *std::move(view)});
+  block.Hold(
+      {.from = {header.rank, header.incarnation, header.samples, IsParting(header)},
+       .payload = message.payload,
+       .view = *std::move(view)});
   if (stepper_->AddsOnArrival()) stepper_->Accumulate(block);
   Acknowledge(header, Repeats::kNo);
   StepIfComplete(block);
@@ -305,7 +310,7 @@ std::span<Block* const> Shard::Impl::UnitOf(const Block& block) const {
 bool Shard::Impl::IsComplete(const Block& block) const {
   return !members_.empty() && block.seeded() && !block.frozen() &&
          block.version() < hold_from_ &&
-         block.contributions().size() == ExpectedContributions(block.version()) &&
+         block.present() == ExpectedContributions(block.version()) &&
          !stepper_->IsFrozen(block.spec().range.tensor);
 }
 
@@ -433,8 +438,9 @@ void Shard::Impl::Publish(const Block& block, WorkerId to, const Payload& view) 
   header.block = block.spec().block;
   header.step = block.version();
   Reply(header, MessageKind::kPublish, view);
-  std::get<ShardReply>(outputs_.back()).header.samples =
-      std::bit_cast<uint32_t>(stepper_->loss_scale());
+  MessageHeader& published = std::get<ShardReply>(outputs_.back()).header;
+  published.samples = std::bit_cast<uint32_t>(stepper_->loss_scale());
+  published.shard = std::bit_cast<uint32_t>(stepper_->learning_rate(block.version()));
 }
 
 // ---- The class as others see it ----
@@ -467,7 +473,7 @@ absl::StatusOr<size_t> Shard::MaxPayloadBytes(const MessageHeader& header) const
   const auto kind = static_cast<MessageKind>(header.kind);
   if (kind != MessageKind::kSeed && kind != MessageKind::kPush) return 0;
   const BlockRange& range = impl_->block(header.block).spec().range;
-  return MaxBlockBytes(impl_->CodecsFor(kind, range.tensor), range.elements);
+  return MaxBlockBytes(impl_->CodecsFor(header, range.tensor), range.elements);
 }
 
 const ShardMember* Shard::FindMember(uint32_t rank, uint32_t incarnation) const {

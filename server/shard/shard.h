@@ -134,6 +134,7 @@ struct ShardApplied {
     uint32_t rank = 0;
     uint32_t incarnation = 0;
     uint32_t samples = 0;
+    bool parting = false;  // kFlagParting
 
     bool operator==(const Contributor&) const = default;
   };
@@ -156,6 +157,7 @@ struct BlockSnapshot {
   std::vector<float> view = {};  // what workers hold, where deltas are published
   std::vector<float> accumulator = {};
   double accumulated_samples = 0;
+  double accumulated_parting_samples = 0;
   std::vector<std::vector<std::byte>> state = {};  // by slot
 };
 struct ShardSnapshot {

@@ -121,6 +121,7 @@ class Reference {
 struct RigOptions {
   std::string codec = "bf16";  // of pushes and publishes
   std::string publish = "";    // of publishes, if they are different
+  std::string push = "";       // what shards take, if `codec` is only one of them
   TrainingSettings training = {};
   std::vector<uint64_t> tensors = {100};  // of one dimension
 };
@@ -141,8 +142,8 @@ class ShardRig {
     ShardOptions shard_options = {.job = 7, .shard = 3};
     const std::string& publish =
         options_.publish.empty() ? options_.codec : options_.publish;
-    transfers_ = {.push = *ParseTransfer(options_.codec),
-                  .publish = *ParseTransfer(publish)};
+    const std::string& push = options_.push.empty() ? options_.codec : options_.push;
+    transfers_ = {.push = *ParseTransfer(push), .publish = *ParseTransfer(publish)};
     shard_options.transfers.assign(options_.tensors.size(), transfers_);
     shard_options.seed_codec = *codecs_.Find(CodecId::kFp32);
     shard_options.training = options_.training;
@@ -196,6 +197,19 @@ class ShardRig {
     ShardMessage message = {Header(MessageKind::kPush, rank, block, step),
                             Slice::Of(payload)};
     message.header.samples = push.samples;
+    return message;
+  }
+
+  // What a leaving worker had kept.
+  ShardMessage PartingMessage(uint32_t rank, uint32_t block, uint64_t step,
+                              Reference::Push push) {
+    const BlockLabel label = {ranges_[block], step, shard_->epoch()};
+    const Buffer payload = Gather(
+        EncodeBlock(codec("fp32"), label, push.gradient, Checksum::kHeaderOnly, pool_));
+    ShardMessage message = {Header(MessageKind::kPush, rank, block, step),
+                            Slice::Of(payload)};
+    message.header.samples = push.samples;
+    message.header.flags = kFlagParting;
     return message;
   }
 

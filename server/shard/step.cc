@@ -23,6 +23,9 @@ constexpr uint64_t kViewCheckSteps = 64;
 
 constexpr size_t kUsualWorkers = 16;  // more cost an allocation
 
+// NaN and zero are their own.
+float SignOf(float value) { return value > 0 ? 1.0f : value < 0 ? -1.0f : value; }
+
 std::span<float> Floats(const Buffer& buffer) {
   return {reinterpret_cast<float*>(buffer.data()), buffer.size() / sizeof(float)};
 }
@@ -89,6 +92,9 @@ std::span<float> StepPass::Sum(const BlockSum& block, size_t first, size_t count
   AddContributions(block.contributions, first, sum);
   if (block.scale != 1) {
     for (float& value : sum) value *= block.scale;
+  }
+  if (transfers_[block.range.tensor].push.votes) {
+    for (float& value : sum) value = SignOf(value);
   }
   return sum;
 }

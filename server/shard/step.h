@@ -30,9 +30,10 @@ namespace syncline {
 // What one member gave to one step of one block: checked frames, where they landed.
 struct Contribution {
   ShardApplied::Contributor from = {};
-  Slice payload = {};   // keeps the bytes of `view`
-  BlockView view = {};  // no tiles: it is in the accumulator already
-  float weight = 0;     // in the sum
+  Slice payload = {};       // keeps the bytes of `view`
+  BlockView view = {};      // no tiles: it is in the accumulator already
+  float weight = 0;         // in the sum
+  bool bequeathed = false;  // its sender has left since
 };
 
 // One slot of a block's optimizer state, as it is stored.

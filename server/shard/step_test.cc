@@ -130,6 +130,23 @@ TEST(StepDecisions, ScaleTheGradientAndSkippedStepsDoNotAgeTheOptimizer) {
   }
 }
 
+TEST(StepVotes, TakeTheSignOfTheMajority) {
+  ShardRig rig({.codec = "bf16",
+                .publish = "fp32",
+                .push = "signsgd",
+                .training = {.optimizer = {.name = "sgd", .options = {{"lr", 1.0}}}},
+                .tensors = {4}});
+  rig.Commit(1, {rig.Member(0), rig.Member(1), rig.Member(2)});
+  rig.Seed(0, {10, 10, 10, 10});
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  rig.shard().Apply(rig.PushMessage(0, 0, 0, {{1, -1, 1, 0}, 1}));
+  rig.shard().Apply(rig.PushMessage(1, 0, 0, {{1, -1, -1, nan}, 1}));
+  rig.shard().Apply(rig.PushMessage(2, 0, 0, {{-1, -1, 0, 0}, 1}));
+  const std::vector<float> weights = rig.Weights(0);
+  EXPECT_THAT(std::span(weights).first(3), ElementsAre(9, 11, 10));
+  EXPECT_TRUE(std::isnan(weights[3]));
+}
+
 TEST(StepGroups, HaveTheirOwnLearningRateAndWeightDecay) {
   BufferPool pool(1 << 20);
   const CodecRegistry codecs = CodecRegistry::Builtin();

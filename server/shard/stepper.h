@@ -51,6 +51,10 @@ class Stepper {
   }
   // The loss scale of the step after the last one decided; 1 without loss scaling.
   float loss_scale() const { return next_loss_scale_; }
+  // Of the job, before scales of groups and batches.
+  float learning_rate(uint64_t step) const {
+    return static_cast<float>(PlanAt(step).JobLearningRate(step));
+  }
 
   void Accumulate(Block& block);
   std::vector<double> Figures(const Block& block);

@@ -93,7 +93,8 @@ TEST_P(Parting, IsForgottenLikeAnyOtherIfItIsNone) {
   Push(1, 0, kKept);
   Commit(2, {rig_.Member(0)});
   Push(0, 0, {{2, 2}, 4});
-  const bool in_sum = GetParam() == Aggregation::kArrival;  // it cannot be taken out again
+  const bool in_sum =
+      GetParam() == Aggregation::kArrival;  // it cannot be taken out again
   EXPECT_EQ(rig_.Weights(0)[0], in_sum ? -(4 * 2 + 8) / 5.0f : -2);
 }
 

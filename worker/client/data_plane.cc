@@ -57,6 +57,7 @@ void DataPlane::Stop() {
 void DataPlane::Open(Transport& transport, const std::vector<std::span<float>>& weights) {
   peers_.resize(options_.shard_addresses.size());
   ExchangeOptions exchange = options_.exchange;
+  exchange.clock = &clock_;
   for (uint32_t shard = 0; shard < peers_.size(); ++shard) {
     if (const absl::Status status = Connect(transport, shard); !status.ok())
       return Fail(status);
@@ -120,6 +121,12 @@ void DataPlane::PullAverage(uint32_t tensor) {
   });
 }
 
+void DataPlane::Part() {
+  loop_->Post([this](Transport&) {
+    if (exchange_ != nullptr) Run(exchange_->Part(clock_.Now()));
+  });
+}
+
 void DataPlane::EpochChanged(uint64_t epoch, SeedRole role) {
   loop_->Post([this, epoch, role](Transport&) {
     if (exchange_ != nullptr) Run(exchange_->EpochChanged(epoch, role, clock_.Now()));
@@ -149,6 +156,7 @@ void DataPlane::Run(ExchangeOutputs outputs) {
     if (auto* averaged = std::get_if<ExchangeAveraged>(&output)) {
       events_.on_averaged(*averaged);
     }
+    if (std::holds_alternative<ExchangeParted>(output)) events_.on_parted();
   }
   if (exchange_ != nullptr) PublishProgress();
 }
@@ -197,25 +205,14 @@ void DataPlane::Fail(const absl::Status& status) {
 
 void DataPlane::PublishProgress() {
   all_held_.store(exchange_->AllHeld(), std::memory_order_relaxed);
-  const ExchangeStats& stats = exchange_->stats();
-  bytes_pushed_.store(stats.bytes_pushed, std::memory_order_relaxed);
-  bytes_pulled_.store(stats.bytes_pulled, std::memory_order_relaxed);
-  resent_blocks_.store(stats.resent_blocks, std::memory_order_relaxed);
-  progress_bytes_.store(stats.progress_bytes, std::memory_order_relaxed);
-  pushed_values_.store(stats.pushed_values, std::memory_order_relaxed);
-  pushed_value_bytes_.store(stats.pushed_value_bytes, std::memory_order_relaxed);
-  diverged_blocks_.store(stats.diverged_blocks, std::memory_order_relaxed);
   loss_scale_.store(exchange_->loss_scale(), std::memory_order_relaxed);
+  absl::MutexLock lock(&stats_mutex_);
+  stats_ = exchange_->stats();
 }
 
 ExchangeStats DataPlane::stats() const {
-  return {.bytes_pushed = bytes_pushed_.load(std::memory_order_relaxed),
-          .bytes_pulled = bytes_pulled_.load(std::memory_order_relaxed),
-          .resent_blocks = resent_blocks_.load(std::memory_order_relaxed),
-          .progress_bytes = progress_bytes_.load(std::memory_order_relaxed),
-          .pushed_values = pushed_values_.load(std::memory_order_relaxed),
-          .pushed_value_bytes = pushed_value_bytes_.load(std::memory_order_relaxed),
-          .diverged_blocks = diverged_blocks_.load(std::memory_order_relaxed)};
+  absl::MutexLock lock(&stats_mutex_);
+  return stats_;
 }
 
 }  // namespace syncline

@@ -12,8 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "comm/base/buffer.h"
 #include "comm/base/env.h"
@@ -39,6 +41,7 @@ struct DataPlaneEvents {
   std::function<void(uint32_t tensor)> on_ready;
   std::function<void(const absl::Status&)> on_failed;
   std::function<void(ExchangeAveraged)> on_averaged = [](const ExchangeAveraged&) {};
+  std::function<void()> on_parted = [] {};
 };
 
 class DataPlane : private Receiver {
@@ -52,6 +55,8 @@ class DataPlane : private Receiver {
   void Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples);
   // See Exchange::PullAverage; answered by on_averaged.
   void PullAverage(uint32_t tensor);
+  // See Exchange::Part; answered by on_parted.
+  void Part();
   void EpochChanged(uint64_t epoch, SeedRole role);
   void Stop();
 
@@ -96,14 +101,9 @@ class DataPlane : private Receiver {
 
   // Written by the loop thread, read by anyone.
   std::atomic<bool> all_held_ = false;
-  std::atomic<uint64_t> bytes_pushed_ = 0;
-  std::atomic<uint64_t> progress_bytes_ = 0;
-  std::atomic<uint64_t> pushed_values_ = 0;
-  std::atomic<uint64_t> pushed_value_bytes_ = 0;
-  std::atomic<uint64_t> diverged_blocks_ = 0;
   std::atomic<float> loss_scale_ = 1;
-  std::atomic<uint64_t> bytes_pulled_ = 0;
-  std::atomic<uint64_t> resent_blocks_ = 0;
+  mutable absl::Mutex stats_mutex_;
+  ExchangeStats stats_ ABSL_GUARDED_BY(stats_mutex_);
 };
 
 }  // namespace syncline

@@ -9,22 +9,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
-#include "comm/base/crc32c.h"
 
 namespace syncline {
 namespace {
 
-// Seeds come before step 0; a step of their own keeps a late acknowledgement of a seed
-// from passing for one of the first contribution.
-constexpr uint64_t kSeedStep = ~uint64_t{0};
-
 // A refusal that time heals is first repeated after so long, doubling up to the retry
 // interval.
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(5);
-
-// A contribution that is held waits for other workers, which may take long: ask less
-// often.
-constexpr int kHeldPatience = 4;
 
 std::vector<uint64_t> ElementCounts(const std::vector<std::span<float>>& weights) {
   std::vector<uint64_t> counts;
@@ -39,6 +30,7 @@ Exchange::Exchange(const ExchangeOptions& options,
     : options_(options),
       pool_(pool),
       encoder_(options, ElementCounts(weights), pool),
+      landing_(options),
       shards_(options.shards),
       epoch_(options.epoch) {
   const std::vector<BlockRange> ranges = CutIntoBlocks(ElementCounts(weights));
@@ -129,6 +121,7 @@ void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outpu
       std::any_of(send.payload.begin(), send.payload.end(),
                   [](const Slice& slice) { return slice.owner == nullptr; });
   send.header.samples = is_seed ? 0 : tensors_[block.range.tensor].samples;
+  if (parting_) send.header.flags = kFlagParting;
   SetPhase(block, Phase::kSent);
   block.sent_epoch = epoch_;
   block.window_bytes = PayloadBytes(send.payload);
@@ -168,12 +161,13 @@ Payload Exchange::EncodeSeed(const Block& block) const {
 Payload Exchange::EncodeContribution(uint32_t id) {
   const Block& block = blocks_[id];
   const Tensor& tensor = tensors_[block.range.tensor];
-  return encoder_.Encode(
-      {.block = id,
-       .label = {.range = block.range, .step = block.version, .epoch = epoch_},
-       .gradient =
-           tensor.gradient.subspan(block.range.first_element, block.range.elements),
-       .loss_scale = tensor.loss_scale});
+  const PushEncoder::Contribution contribution = {
+      .block = id,
+      .label = {.range = block.range, .step = block.version, .epoch = epoch_},
+      .gradient =
+          tensor.gradient.subspan(block.range.first_element, block.range.elements),
+      .units = UnitsOf(tensor, block)};
+  return parting_ ? encoder_.EncodeParting(contribution) : encoder_.Encode(contribution);
 }
 
 MessageHeader Exchange::HeaderFor(uint32_t id, MessageKind kind, uint64_t step) const {
@@ -199,76 +193,25 @@ ExchangeOutputs Exchange::SendDone(uint32_t id) {
   return outputs;
 }
 
-ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payload,
-                                    absl::Duration now) {
-  ExchangeOutputs outputs;
-  const bool is_ours = header.job == options_.job && header.rank == options_.rank &&
-                       header.incarnation == options_.incarnation &&
-                       header.session_key == options_.session_key &&
-                       header.block < blocks_.size();
-  if (failed_ || !is_ours) return outputs;
-  switch (static_cast<MessageKind>(header.kind)) {
-    case MessageKind::kAck:
-      OnAck(header, now, outputs);
-      break;
-    case MessageKind::kPublish:
-      OnPublish(header, payload, now, outputs);
-      break;
-    case MessageKind::kAverage:
-      OnAverage(header, payload, outputs);
-      break;
-    case MessageKind::kRefuse:
-      OnRefuse(header, now, outputs);
-      break;
-    default:
-      return outputs;  // only workers send the other kinds
-  }
-  Pump(blocks_[header.block].shard, now, outputs);
-  return outputs;
-}
-
 ExchangeOutputs Exchange::PullAverage(uint32_t tensor, absl::Duration now) {
-  SYNCLINE_CHECK(average_missing_.empty());
   ExchangeOutputs outputs;
   const Tensor& asked = tensors_[tensor];
-  average_.assign(asked.weights.size(), 0.0f);
-  for (uint32_t i = 0; i < asked.blocks; ++i) {
-    average_missing_.insert(asked.first_block + i);
-  }
+  average_.Begin({.first_block = asked.first_block,
+                  .blocks = asked.blocks,
+                  .elements = asked.weights.size()});
   SendAveragePulls(now, outputs);
-  if (average_missing_.empty()) {
-    outputs.push_back(ExchangeAveraged{.weights = std::move(average_)});
+  if (!average_.is_under_way()) {
+    outputs.push_back(ExchangeAveraged{.weights = average_.Take()});
   }
   return outputs;
 }
 
 void Exchange::SendAveragePulls(absl::Duration now, ExchangeOutputs& outputs) {
-  average_due_ =
-      average_missing_.empty() ? absl::InfiniteDuration() : now + options_.retry;
-  for (const uint32_t id : average_missing_) {
+  average_.AskedUntil(now + options_.retry);
+  for (const uint32_t id : average_.missing()) {
     outputs.push_back(ExchangeSend{
         .shard = blocks_[id].shard,
         .header = HeaderFor(id, MessageKind::kPullAverage, blocks_[id].version)});
-  }
-}
-
-void Exchange::OnAverage(const MessageHeader& header, ByteView payload,
-                         ExchangeOutputs& outputs) {
-  const Block& block = blocks_[header.block];
-  if (!average_missing_.contains(header.block)) return;
-  const auto view = ParseBlock(payload, {block.range, header.step, header.epoch},
-                               {options_.seed_codec});
-  if (!view.ok()) return;  // asked for again
-  const auto out =
-      std::span(average_).subspan(block.range.first_element, block.range.elements);
-  for (const TileView& tile : view->tiles) {
-    SYNCLINE_CHECK(
-        tile.codec->Decode(tile.bytes, out.subspan(tile.first_element, tile.elements))
-            .ok());
-  }
-  average_missing_.erase(header.block);
-  if (average_missing_.empty()) {
-    outputs.push_back(ExchangeAveraged{.weights = std::move(average_)});
   }
 }
 
@@ -282,145 +225,38 @@ void Exchange::LeaveWindow(uint32_t id, Phase next) {
   block.due = absl::InfiniteDuration();
 }
 
-void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
-                     ExchangeOutputs& outputs) {
-  Block& block = blocks_[header.block];
-  const bool is_under_way = block.phase == Phase::kSent || block.phase == Phase::kQueued;
-  const bool is_seed = block.kind == MessageKind::kSeed;
-  if (!is_under_way || header.step != (is_seed ? kSeedStep : block.version)) return;
-  stats_.progress_bytes += block.window_bytes;
-  LeaveWindow(header.block, Phase::kHeld);
-  block.attempts = 0;
-  block.due = now + options_.retry * kHeldPatience;
-  // The seeder, too, works with the published view, which may be rounded.
-  if (is_seed) SendPull(header.block, now, outputs);
-}
-
-void Exchange::OnPublish(const MessageHeader& header, ByteView payload,
-                         absl::Duration now, ExchangeOutputs& outputs) {
-  Block& block = blocks_[header.block];
-  stats_.bytes_pulled += payload.size();
-  const bool is_awaited = block.phase != Phase::kIdle && header.step >= block.wanted;
-  if (!is_awaited) return;
-  switch (Land(header, payload, block)) {
-    case Landing::kIgnored:
-      return;  // asked for again by its due time
-    case Landing::kDiverged:
-      ++stats_.diverged_blocks;
-      block.landed = false;
-      LeaveWindow(header.block, Phase::kHeld);
-      return SendPull(header.block, now, outputs);
-    case Landing::kLanded:
-      break;
-  }
-  LeaveWindow(header.block, Phase::kIdle);
-  encoder_.Forget(header.block);
-  block.version = header.step;
-  block.landed = true;
-  block.attempts = 0;
-  stats_.progress_bytes += payload.size();
-  TakeLossScale(header);
-  ReportIfReady(block.range.tensor, outputs);
-}
-
-void Exchange::TakeLossScale(const MessageHeader& header) {
-  const auto scale = std::bit_cast<float>(header.samples);
-  if (header.step < loss_scale_version_ || !(scale > 0) || !std::isfinite(scale)) return;
-  loss_scale_version_ = header.step;
-  loss_scale_ = scale;
-}
-
-Exchange::Landing Exchange::Land(const MessageHeader& header, ByteView payload,
-                                 const Block& block) {
-  const bool is_next = block.landed && header.step == block.version + 1;
-  if ((header.flags & kFlagUnchanged) != 0) {
-    return is_next && payload.empty() ? Landing::kLanded : Landing::kIgnored;
-  }
-  const Transfer& transfer = options_.transfers[block.range.tensor].publish;
-  const BlockLabel label{
-      .range = block.range, .step = header.step, .epoch = header.epoch};
-  const auto view = ParseBlock(payload, label, ViewCodecs(transfer));
-  if (!view.ok()) return Landing::kIgnored;
-  const auto is_delta = [&](const TileView& tile) {
-    return transfer.compresses() && tile.codec == transfer.codec.get();
-  };
-  if (!is_next && std::ranges::any_of(view->tiles, is_delta)) return Landing::kIgnored;
-  const auto weights = tensors_[block.range.tensor].weights.subspan(
-      block.range.first_element, block.range.elements);
-  for (const TileView& tile : view->tiles) {
-    const auto out = weights.subspan(tile.first_element, tile.elements);
-    // ParseBlock validated it.
-    SYNCLINE_CHECK((is_delta(tile) ? tile.codec->DecodeAdd(tile.bytes, 1, out)
-                                   : tile.codec->Decode(tile.bytes, out))
-                       .ok());
-    if (tile.view_crc && *tile.view_crc != Crc32c(std::as_bytes(out))) {
-      return Landing::kDiverged;
+// Of the step that begins with this version.
+ExchangeOutputs Exchange::Part(absl::Duration now) {
+  ExchangeOutputs outputs;
+  parting_.emplace();
+  for (uint32_t id = 0; id < tensors_.size(); ++id) {
+    Tensor& tensor = tensors_[id];
+    SYNCLINE_CHECK(tensor.ready);
+    const bool has_pushed = tensor.samples > 0 && tensor.blocks > 0;
+    if (!has_pushed) continue;
+    tensor.loss_scale = loss_scale_;
+    // All its blocks hold the same version, and with it the same rate.
+    tensor.gradient = encoder_.Settle(id, UnitsOf(tensor, blocks_[tensor.first_block]));
+    if (tensor.gradient.empty()) continue;
+    for (uint32_t b = tensor.first_block; b < tensor.first_block + tensor.blocks; ++b) {
+      parting_->insert(b);
+      Enqueue(b, MessageKind::kPush);
     }
   }
-  return Landing::kLanded;
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) Pump(shard, now, outputs);
+  if (parting_->empty()) outputs.push_back(ExchangeParted{});
+  return outputs;
 }
 
-// Weights as they are come densely, or in FP32 where deltas go.
-CodecSet Exchange::ViewCodecs(const Transfer& publish) const {
-  if (!publish.compresses()) return {publish.codec.get()};
-  return {publish.codec.get(), options_.seed_codec};
+void Exchange::Parted(uint32_t id, ExchangeOutputs& outputs) {
+  LeaveWindow(id, Phase::kIdle);
+  parting_->erase(id);
+  if (parting_->empty()) outputs.push_back(ExchangeParted{});
 }
 
-void Exchange::ReportIfReady(uint32_t id, ExchangeOutputs& outputs) {
-  Tensor& tensor = tensors_[id];
-  if (tensor.ready || failed_) return;
-  for (uint32_t b = tensor.first_block; b < tensor.first_block + tensor.blocks; ++b) {
-    const Block& block = blocks_[b];
-    if (block.phase != Phase::kIdle || !block.landed || block.borrowed_sends > 0) return;
-  }
-  tensor.ready = true;
-  outputs.push_back(ExchangeReady{id});
-}
-
-void Exchange::OnRefuse(const MessageHeader& header, absl::Duration now,
-                        ExchangeOutputs& outputs) {
-  Block& block = blocks_[header.block];
-  const auto code = static_cast<RefuseCode>(header.code);
-  if (code == RefuseCode::kNoAverage) {
-    if (average_missing_.empty()) return;
-    average_missing_.clear();
-    outputs.push_back(ExchangeAveraged{
-        .status = absl::FailedPreconditionError(
-            "the job keeps no averaged weights; its optimizer has neither ema_decay nor "
-            "swa_start")});
-    return;
-  }
-  if (block.phase == Phase::kIdle) return;  // an answer to a repetition
-  switch (code) {
-    case RefuseCode::kStaleEpoch: {
-      const bool is_news = block.sent_epoch < header.epoch;
-      epoch_ = std::max(epoch_, header.epoch);
-      if (is_news) block.due = now;
-      break;
-    }
-    case RefuseCode::kFutureEpoch:
-    case RefuseCode::kNotSeeded:
-      block.due = std::min(block.due, now + Backoff(block));
-      ++block.attempts;
-      return;
-    case RefuseCode::kNotMember:
-      Fail(absl::AbortedError(absl::StrCat("worker ", options_.rank, " (incarnation ",
-                                           options_.incarnation,
-                                           ") was dropped from the job in epoch ",
-                                           header.epoch, "; connect again to rejoin")),
-           outputs);
-      return;
-    default:
-      Fail(absl::InvalidArgumentError(
-               absl::StrCat("shard ", header.shard, " refused ", Where(header.block),
-                            " at step ", header.step, ": ", RefuseCodeName(code))),
-           outputs);
-      return;
-  }
-  if (block.due <= now) {
-    ExchangeOutputs repeated = Tick(now);
-    std::move(repeated.begin(), repeated.end(), std::back_inserter(outputs));
-  }
+GradientUnits Exchange::UnitsOf(const Tensor& tensor, const Block& block) const {
+  return {.loss_scale = tensor.loss_scale,
+          .learning_rate = options_.follow_learning_rate ? block.learning_rate : 0};
 }
 
 absl::Duration Exchange::Backoff(const Block& block) const {
@@ -456,7 +292,7 @@ ExchangeOutputs Exchange::Tick(absl::Duration now) {
     }
   }
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) Pump(shard, now, outputs);
-  if (average_due_ <= now && !failed_) SendAveragePulls(now, outputs);
+  if (average_.due() <= now && !failed_) SendAveragePulls(now, outputs);
   return outputs;
 }
 
@@ -465,12 +301,20 @@ size_t Exchange::MaxPayloadBytes(const MessageHeader& header) const {
   const auto& [tensor, first, elements] = blocks_[header.block].range;
   switch (static_cast<MessageKind>(header.kind)) {
     case MessageKind::kPublish:
-      return MaxBlockBytes(ViewCodecs(options_.transfers[tensor].publish), elements);
+      return MaxBlockBytes(landing_.Codecs(tensor), elements);
     case MessageKind::kAverage:
       return MaxBlockBytes(*options_.seed_codec, elements);
     default:
       return 0;
   }
+}
+
+ExchangeStats Exchange::stats() const {
+  ExchangeStats stats = stats_;
+  stats.encoding = encoder_.cost();
+  stats.decoding = landing_.cost();
+  stats.residual_ratio = encoder_.residual_ratio();
+  return stats;
 }
 
 uint64_t Exchange::step() const {

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -31,8 +32,11 @@
 #include "comm/codec/frame.h"
 #include "comm/codec/transfer.h"
 #include "comm/transport/message.h"
+#include "worker/client/average_pull.h"
+#include "worker/client/codec_cost.h"
 #include "worker/client/exchange_options.h"
 #include "worker/client/push_encoder.h"
+#include "worker/client/view_landing.h"
 
 namespace syncline {
 
@@ -58,8 +62,10 @@ struct ExchangeAveraged {
   absl::Status status = {};  // FailedPrecondition when the job keeps none
   std::vector<float> weights = {};
 };
-using ExchangeOutput =
-    std::variant<ExchangeSend, ExchangeReady, ExchangeFailed, ExchangeAveraged>;
+// What this worker had kept is held by the servers.
+struct ExchangeParted {};
+using ExchangeOutput = std::variant<ExchangeSend, ExchangeReady, ExchangeFailed,
+                                    ExchangeAveraged, ExchangeParted>;
 using ExchangeOutputs = std::vector<ExchangeOutput>;
 
 struct ExchangeStats {
@@ -74,6 +80,10 @@ struct ExchangeStats {
   // Blocks whose view was not the servers' and was taken anew as a whole; 0 unless memory
   // was damaged or somebody wrote to the weights.
   uint64_t diverged_blocks = 0;
+  CodecCost encoding = {};  // of pushes
+  CodecCost decoding = {};  // of views
+  // What encodings have lost and still have to send, over a gradient, as norms.
+  double residual_ratio = 0;
 };
 
 class Exchange {
@@ -96,6 +106,12 @@ class Exchange {
   // Asks for the averaged weights of a tensor; ExchangeAveraged follows. REQUIRES: the
   // last one asked for has come.
   ExchangeOutputs PullAverage(uint32_t tensor, absl::Duration now);
+
+  // Sends what lossy encodings have kept, so that nothing is lost when this worker
+  // leaves. ExchangeParted follows once the servers hold it, at once when there is
+  // nothing. The weights do not change any more. REQUIRES: all tensors are ready; no Push
+  // follows.
+  ExchangeOutputs Part(absl::Duration now);
 
   // A message from a shard. Nothing in it is believed unchecked.
   ExchangeOutputs OnMessage(const MessageHeader& header, ByteView payload,
@@ -121,9 +137,18 @@ class Exchange {
   // others.
   bool AllHeld() const { return unheld_ == 0; }
   uint64_t epoch() const { return epoch_; }
-  const ExchangeStats& stats() const { return stats_; }
+  ExchangeStats stats() const;
+  // What the worker keeps of a tensor, to be saved and restored between steps.
+  GradientMemory& memory(uint32_t tensor) { return encoder_.memory(tensor); }
 
  private:
+  // Seeds come before step 0; a step of their own keeps a late acknowledgement of a seed
+  // from passing for one of the first contribution.
+  static constexpr uint64_t kSeedStep = ~uint64_t{0};
+  // A contribution that is held waits for other workers, which may take long: ask less
+  // often.
+  static constexpr int kHeldPatience = 4;
+
   enum class Phase { kIdle, kQueued, kSent, kHeld };
 
   struct Block {
@@ -136,6 +161,7 @@ class Exchange {
     bool landed = false;                    // `version` means something
     uint64_t sent_epoch = 0;
     size_t window_bytes = 0;  // of the window, while kSent
+    float learning_rate = 0;  // of the step that begins with `version`; 0: unknown
     int borrowed_sends = 0;   // given out and not yet done
     int attempts = 0;
     absl::Duration due = absl::InfiniteDuration();  // when to repeat
@@ -162,16 +188,18 @@ class Exchange {
   void SendPull(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
   Payload EncodeSeed(const Block& block) const;
   Payload EncodeContribution(uint32_t block);
-  CodecSet ViewCodecs(const Transfer& publish) const;
+  GradientUnits UnitsOf(const Tensor& tensor, const Block& block) const;
   void LeaveWindow(uint32_t block, Phase next);
   void OnAck(const MessageHeader& header, absl::Duration now, ExchangeOutputs& outputs);
   void OnPublish(const MessageHeader& header, ByteView payload, absl::Duration now,
                  ExchangeOutputs& outputs);
   void OnRefuse(const MessageHeader& header, absl::Duration now,
                 ExchangeOutputs& outputs);
-  enum class Landing { kIgnored, kLanded, kDiverged };
-  Landing Land(const MessageHeader& header, ByteView payload, const Block& block);
-  void TakeLossScale(const MessageHeader& header);
+  ViewLanding::Result Land(const MessageHeader& header, ByteView payload,
+                           const Block& block);
+  void TakeRates(const MessageHeader& header, Block& block);
+  bool IsParting(uint32_t block) const { return parting_ && parting_->contains(block); }
+  void Parted(uint32_t block, ExchangeOutputs& outputs);
   void SendAveragePulls(absl::Duration now, ExchangeOutputs& outputs);
   void OnAverage(const MessageHeader& header, ByteView payload, ExchangeOutputs& outputs);
   void ReportIfReady(uint32_t tensor, ExchangeOutputs& outputs);
@@ -183,15 +211,14 @@ class Exchange {
   const ExchangeOptions options_;
   BufferPool& pool_;
   PushEncoder encoder_;
+  ViewLanding landing_;
   std::vector<Tensor> tensors_;
   std::vector<Block> blocks_;
   std::vector<ShardQueue> shards_;
   uint32_t unheld_ = 0;  // blocks that are queued or sent
   uint64_t epoch_;
-  // The pull of averages under way.
-  std::vector<float> average_;
-  std::set<uint32_t> average_missing_;  // blocks
-  absl::Duration average_due_ = absl::InfiniteDuration();
+  AveragePull average_;
+  std::optional<std::set<uint32_t>> parting_;  // blocks that are not held yet
 
   float loss_scale_ = 1;
   uint64_t loss_scale_version_ = 0;

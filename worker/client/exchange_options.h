@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "comm/base/env.h"
 #include "comm/base/limits.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
@@ -38,6 +39,11 @@ struct ExchangeOptions {
   // servers of this host can read in place. Null, or null returned: dense FP32 goes
   // straight from the gradient, all else through the pool.
   std::function<std::shared_ptr<std::byte>(size_t)> push_memory = nullptr;
+  // Whether what lossy encodings keep is converted when the learning rate changes: right
+  // where updates are proportional to gradients.
+  bool follow_learning_rate = false;
+  // For what encoding and decoding cost, and for nothing else. Null: not measured.
+  const Clock* clock = nullptr;
 };
 
 }  // namespace syncline

@@ -42,6 +42,7 @@ class ExchangeTest : public ::testing::Test {
     std::vector<uint32_t> ready;
     std::vector<absl::Status> failures;
     std::vector<ExchangeAveraged> averages;
+    int parted = 0;
 
     std::vector<std::pair<MessageKind, uint32_t>> Messages() const {
       std::vector<std::pair<MessageKind, uint32_t>> messages;
@@ -64,6 +65,7 @@ class ExchangeTest : public ::testing::Test {
         seen.failures.push_back(failed->status);
       if (auto* averaged = std::get_if<ExchangeAveraged>(&output))
         seen.averages.push_back(std::move(*averaged));
+      if (std::holds_alternative<ExchangeParted>(output)) ++seen.parted;
     }
     return seen;
   }

@@ -1,5 +1,7 @@
 #include "worker/client/push_encoder.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "comm/base/tiling.h"
@@ -27,6 +29,17 @@ Payload PushEncoder::Encode(const Contribution& contribution) {
   if (epoch == contribution.label.epoch) return payload;
   return Relabel(payload, contribution.label.range.elements, contribution.label.epoch,
                  pool_);
+}
+
+std::span<const float> PushEncoder::Settle(uint32_t tensor, const GradientUnits& units) {
+  const std::span<const float> left = memories_[tensor].Settle(units);
+  const bool is_empty = std::ranges::all_of(left, [](float value) { return value == 0; });
+  return is_empty ? std::span<const float>() : left;
+}
+
+double PushEncoder::residual_ratio() const {
+  if (squares_.gradient <= 0) return 0;
+  return std::sqrt(std::max(0.0, squares_.residual) / squares_.gradient);
 }
 
 // Rounding errors of different workers must be independent, or their mean keeps them.
@@ -58,6 +71,21 @@ Payload PushEncoder::EncodeDense(const Contribution& contribution, const Codec& 
   return writer.Finish();
 }
 
+void PushEncoder::EncodeTiles(const Contribution& contribution, const Transfer& transfer,
+                              GradientMemory& memory, BlockWriter& writer) const {
+  const BlockLabel label = Labelled(contribution);
+  const uint32_t elements = label.range.elements;
+  for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
+    const uint64_t first = uint64_t{tile} * kTileElements;
+    memory.EncodeTile(
+        transfer,
+        {.gradient = contribution.gradient.subspan(first, TileElements(elements, tile)),
+         .context = ContextAt(label, first),
+         .units = contribution.units},
+        writer);
+  }
+}
+
 Payload PushEncoder::EncodeCompressed(const Contribution& contribution,
                                       const Transfer& transfer) {
   const BlockLabel label = Labelled(contribution);
@@ -66,15 +94,15 @@ Payload PushEncoder::EncodeCompressed(const Contribution& contribution,
   std::shared_ptr<std::byte> room = LentMemory(bytes);
   if (room == nullptr) room = pool_.Allocate(bytes).owner();
   BlockWriter writer(label, options_.checksum, std::move(room));
-  for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
-    const uint64_t first = uint64_t{tile} * kTileElements;
-    memories_[label.range.tensor].EncodeTile(
-        transfer,
-        {.gradient = contribution.gradient.subspan(first, TileElements(elements, tile)),
-         .context = ContextAt(label, first),
-         .loss_scale = contribution.loss_scale},
-        writer);
+  GradientMemory& memory = memories_[label.range.tensor];
+  squares_.gradient -= memory.squares().gradient;
+  squares_.residual -= memory.squares().residual;
+  {
+    const CodecTimer timer(options_.clock, elements, cost_);
+    EncodeTiles(contribution, transfer, memory, writer);
   }
+  squares_.gradient += memory.squares().gradient;
+  squares_.residual += memory.squares().residual;
   Sent& sent = sent_[contribution.block];
   sent = {.payload = writer.Finish(), .epoch = label.epoch};
   return sent.payload;

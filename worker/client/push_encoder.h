@@ -14,6 +14,7 @@
 #include "comm/base/buffer.h"
 #include "comm/codec/frame.h"
 #include "comm/codec/memory/gradient_memory.h"
+#include "worker/client/codec_cost.h"
 #include "worker/client/exchange_options.h"
 
 namespace syncline {
@@ -28,10 +29,24 @@ class PushEncoder {
     uint32_t block = 0;
     BlockLabel label = {};
     std::span<const float> gradient = {};  // the block's elements
-    float loss_scale = 1;                  // of the gradient
+    GradientUnits units = {};
   };
   // Dense FP32 is borrowed from the gradient, unless options.push_memory takes it.
   Payload Encode(const Contribution& contribution);
+
+  // What a worker that leaves has to send of a tensor; empty where nothing was kept. Its
+  // memory has no use afterwards.
+  std::span<const float> Settle(uint32_t tensor, const GradientUnits& units);
+  // As it is, in FP32.
+  Payload EncodeParting(const Contribution& contribution) {
+    return EncodeDense(contribution, *options_.seed_codec);
+  }
+
+  GradientMemory& memory(uint32_t tensor) { return memories_[tensor]; }
+  // Of compressed contributions.
+  const CodecCost& cost() const { return cost_; }
+  // |residual| / |gradient| of late, of all tensors together; 0: not known.
+  double residual_ratio() const;
 
   // The block's contribution was counted.
   void Forget(uint32_t block) { sent_.erase(block); }
@@ -45,12 +60,16 @@ class PushEncoder {
   BlockLabel Labelled(const Contribution& contribution) const;
   Payload EncodeDense(const Contribution& contribution, const Codec& codec);
   Payload EncodeCompressed(const Contribution& contribution, const Transfer& transfer);
+  void EncodeTiles(const Contribution& contribution, const Transfer& transfer,
+                   GradientMemory& memory, BlockWriter& writer) const;
   std::shared_ptr<std::byte> LentMemory(size_t bytes) const;
 
   const ExchangeOptions options_;
   BufferPool& pool_;
   std::vector<GradientMemory> memories_;     // of the tensors, in order
   std::unordered_map<uint32_t, Sent> sent_;  // by block
+  CodecCost cost_;
+  GradientMemory::Squares squares_;  // of all memories
 };
 
 }  // namespace syncline

@@ -87,7 +87,8 @@ absl::StatusOr<ExchangeOptions> Session::Impl::MakeExchangeOptions(
       .shards = static_cast<uint32_t>(welcome.shard_addresses_size()),
       .shard_of_block = {welcome.shard_of_block().begin(),
                          welcome.shard_of_block().end()},
-      .retry = timeouts_.push_retry};
+      .retry = timeouts_.push_retry,
+      .follow_learning_rate = options_.training.optimizer.name == "sgd"};
   SYNCLINE_ASSIGN_OR_RETURN(exchange.seed_codec, codecs_.Find(CodecId::kFp32));
   return exchange;
 }
@@ -133,6 +134,12 @@ absl::Status Session::Impl::StartDataPlane() {
                             [this](ExchangeAveraged averaged) {
                               absl::MutexLock lock(&mutex_);
                               averaged_ = std::move(averaged);
+                              changed_.SignalAll();
+                            },
+                        .on_parted =
+                            [this] {
+                              absl::MutexLock lock(&mutex_);
+                              parted_ = true;
                               changed_.SignalAll();
                             }}));
   absl::MutexLock lock(&mutex_);
@@ -330,12 +337,27 @@ absl::Status Session::Impl::Barrier() {
   return CheckRunning();
 }
 
-absl::Status Session::Impl::Leave() {
-  {
-    absl::MutexLock lock(&mutex_);
-    SYNCLINE_RETURN_IF_ERROR(CheckRunning());
-    phase_ = Phase::kOver;
+// Hands over what lossy encodings have kept, if the servers take it in time.
+absl::Status Session::Impl::Part() {
+  absl::MutexLock lock(&mutex_);
+  SYNCLINE_RETURN_IF_ERROR(CheckRunning());
+  const bool is_quiet = std::ranges::all_of(tensors_, &Tensor::ready);
+  if (is_quiet) data_plane_->Part();
+  const absl::Time deadline = absl::Now() + options_.failure_timeout;
+  while (is_quiet && !IsOver() && !parted_) {
+    if (changed_.WaitWithDeadline(&mutex_, deadline)) break;
   }
+  if (!parted_ && !IsOver()) {
+    options_.log.Warning("left before the servers held all that compression had kept",
+                         {{"rank", options_.rank}});
+  }
+  SYNCLINE_RETURN_IF_ERROR(CheckRunning());
+  phase_ = Phase::kOver;
+  return absl::OkStatus();
+}
+
+absl::Status Session::Impl::Leave() {
+  SYNCLINE_RETURN_IF_ERROR(Part());
   v1::MemberMessage message;
   message.mutable_leave();
   stream_->Send(message);

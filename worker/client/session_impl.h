@@ -67,6 +67,7 @@ class Session::Impl {
   absl::Status AwaitStart() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status AwaitWelcome(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StartDataPlane() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Part() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<ExchangeOptions> MakeExchangeOptions(
       const v1::WorkerWelcome& welcome) const;
   void OnMessage(const v1::CoordinatorMessage& message) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -115,6 +116,7 @@ class Session::Impl {
   absl::Duration longest_silence_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
   bool average_under_way_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ExchangeAveraged> averaged_ ABSL_GUARDED_BY(mutex_);  // its answer
+  bool parted_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t barriers_entered_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t barriers_released_ ABSL_GUARDED_BY(mutex_) = 0;
 };

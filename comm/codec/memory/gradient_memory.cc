@@ -38,7 +38,8 @@ SYNCLINE_KERNEL void AddKept(size_t n, const float* gradient, const float* kept,
 }
 
 struct Momentum {
-  float carry = 1;
+  float carry = 1;  // of the velocity
+  float carry_residual = 1;
   float momentum = 0;
   // What the gradient adds to u besides through it: 0, or 1 for Nesterov's form.
   float nesterov = 0;
@@ -63,10 +64,28 @@ SYNCLINE_KERNEL void Correct(size_t n, Momentum factors, CorrectedTile tile,
   uint32_t most = 0;
   for (size_t i = 0; i < n; ++i) {
     u[i] = factors.momentum * (factors.carry * u[i]) + share * g[i];
-    x[i] = factors.carry * v[i] + u[i] + ahead * g[i];
+    x[i] = factors.carry_residual * v[i] + u[i] + ahead * g[i];
     most = std::max(most, std::bit_cast<uint32_t>(x[i]) & kMagnitude);
   }
   *max = most;
+}
+
+// Eight sums, so that they need not wait for each other.
+SYNCLINE_KERNEL void SquareSum(size_t n, const float* x, double* sum) {
+  constexpr size_t kLanes = 8;
+  double lanes[kLanes] = {};
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) {
+      lanes[lane] += double{x[i + lane]} * double{x[i + lane]};
+    }
+  }
+  for (; i < n; ++i) lanes[0] += double{x[i]} * double{x[i]};
+  for (const double lane : lanes) *sum += lane;
+}
+
+SYNCLINE_KERNEL void Combine(size_t n, float of_x, float of_y, const float* y, float* x) {
+  for (size_t i = 0; i < n; ++i) x[i] = of_x * x[i] + of_y * y[i];
 }
 
 // u = 0 where something was sent.
@@ -85,12 +104,68 @@ GradientMemory::GradientMemory(const MemorySpec& spec, uint64_t elements)
   if (spec.kind == MemoryKind::kMomentumCorrection) velocity_.resize(elements);
 }
 
+GradientMemory::Carry GradientMemory::CarryTo(const GradientUnits& units,
+                                              size_t tile) const {
+  const GradientUnits& then = notes_[tile].units;
+  const float loss_scale = units.loss_scale / then.loss_scale;
+  const bool follows = then.learning_rate > 0 && units.learning_rate > 0;
+  const float rate = follows ? then.learning_rate / units.learning_rate : 1.0f;
+  // Momentum is applied with the rate of the step, as optimizers do.
+  return {.velocity = loss_scale, .residual = loss_scale * rate};
+}
+
+std::vector<GradientUnits> GradientMemory::units() const {
+  std::vector<GradientUnits> units;
+  for (const TileNotes& notes : notes_) units.push_back(notes.units);
+  return units;
+}
+
+bool GradientMemory::Restore(const Kept& kept) {
+  if (kept.residual.size() != residual_.size() ||
+      kept.velocity.size() != velocity_.size() || kept.units.size() != notes_.size()) {
+    return false;
+  }
+  std::ranges::copy(kept.residual, residual_.begin());
+  std::ranges::copy(kept.velocity, velocity_.begin());
+  for (size_t i = 0; i < notes_.size(); ++i) notes_[i] = {.units = kept.units[i]};
+  return true;
+}
+
+std::span<const float> GradientMemory::Settle(const GradientUnits& units) {
+  const auto momentum = static_cast<float>(spec_.momentum);
+  for (size_t tile = 0; tile < notes_.size() && !residual_.empty(); ++tile) {
+    const size_t first = tile * kTileElements;
+    const size_t n = std::min<size_t>(residual_.size() - first, kTileElements);
+    const Carry carry = CarryTo(units, tile);
+    // m u + m^2 u + ...
+    const float rest = carry.velocity * momentum / (1 - momentum);
+    float* const residual = residual_.data() + first;
+    if (velocity_.empty()) {
+      Kernel<Combine>::Run(n, carry.residual, 0.0f, residual, residual);
+    } else {
+      Kernel<Combine>::Run(n, carry.residual, rest, velocity_.data() + first, residual);
+    }
+  }
+  return residual_;
+}
+
+void GradientMemory::Sample(const Tile& tile, std::span<const float> left) {
+  constexpr uint64_t kSampleEvery = 64;
+  constexpr double kFading = 0.9;
+  const uint64_t turn = tile.context.step + tile.context.first_element / kTileElements;
+  if (turn % kSampleEvery != 0) return;
+  squares_.gradient *= kFading;
+  squares_.residual *= kFading;
+  Kernel<SquareSum>::Run(tile.gradient.size(), tile.gradient.data(), &squares_.gradient);
+  Kernel<SquareSum>::Run(left.size(), left.data(), &squares_.residual);
+}
+
 // What has to be sent, if it is finite.
 bool GradientMemory::Gather(const Tile& tile, std::span<float> x,
                             std::span<float> velocity) const {
   const size_t n = tile.gradient.size();
   const size_t first = tile.context.first_element;
-  const float carry = tile.loss_scale / notes_[first / kTileElements].loss_scale;
+  const Carry carry = CarryTo(tile.units, first / kTileElements);
   uint32_t max = 0;
   switch (spec_.kind) {
     case MemoryKind::kNone:
@@ -98,12 +173,14 @@ bool GradientMemory::Gather(const Tile& tile, std::span<float> x,
       break;
     case MemoryKind::kErrorFeedback:
       Kernel<AddKept>::Run(n, tile.gradient.data(), residual_.data() + first,
-                           static_cast<float>(spec_.decay) * carry, x.data(), &max);
+                           static_cast<float>(spec_.decay) * carry.residual, x.data(),
+                           &max);
       break;
     case MemoryKind::kMomentumCorrection:
       std::copy_n(velocity_.data() + first, n, velocity.data());
       Kernel<Correct>::Run(n,
-                           Momentum{.carry = carry,
+                           Momentum{.carry = carry.velocity,
+                                    .carry_residual = carry.residual,
                                     .momentum = static_cast<float>(spec_.momentum),
                                     .nesterov = spec_.nesterov ? 1.0f : 0.0f},
                            CorrectedTile{.gradient = tile.gradient.data(),
@@ -137,7 +214,7 @@ void GradientMemory::EncodeTile(const Transfer& transfer, const Tile& tile,
   const std::span<float> velocity =
       corrects ? std::span(scratch_).subspan(kTileElements, n) : std::span<float>();
   if (!Gather(tile, x, velocity)) return dense();
-  notes.loss_scale = tile.loss_scale;
+  notes.units = tile.units;
   const MutableByteView room = writer.NextTile(*transfer.codec);
   if (spec_.kind == MemoryKind::kNone) {
     writer.EndTile(transfer.codec->Encode(tile.gradient, {}, context, room));
@@ -145,6 +222,7 @@ void GradientMemory::EncodeTile(const Transfer& transfer, const Tile& tile,
   }
   const std::span<float> left = std::span(residual_).subspan(first, n);
   writer.EndTile(transfer.codec->Encode(x, left, context, room));
+  Sample(tile, left);
   if (!corrects) return;
   Kernel<Mask>::Run(n, x.data(), left.data(), velocity.data());
   std::ranges::copy(velocity, velocity_.begin() + static_cast<ptrdiff_t>(first));

@@ -8,6 +8,10 @@
 //   (nesterov: u = momentum * (u + g), x = v + u + g)
 // With momentum here, the server's optimizer must have none.
 //
+// What is kept is converted when the units of the gradient change: another loss scale, or
+// another learning rate, where updates are proportional to gradients: what was held back
+// is then applied with the rate of its own step (Zheng et al. 2019, arXiv 1905.10936).
+//
 // A tile with NaN or infinity travels densely and leaves the memory as it was, so a
 // skipped step spoils nothing. Sums over time are kept: what was sent plus what is in
 // memory is what was given.
@@ -28,6 +32,14 @@
 
 namespace syncline {
 
+// What gradients are measured in.
+struct GradientUnits {
+  float loss_scale = 1;     // they are a multiple by it
+  float learning_rate = 0;  // of the step; 0: what is kept does not follow it
+
+  bool operator==(const GradientUnits&) const = default;
+};
+
 class GradientMemory {
  public:
   // Of a tensor of `elements` values. MemoryKind::kNone keeps nothing.
@@ -36,8 +48,7 @@ class GradientMemory {
   struct Tile {
     std::span<const float> gradient = {};
     EncodeContext context = {};
-    // What the gradient is a multiple by: what is kept is rescaled when it changes.
-    float loss_scale = 1;
+    GradientUnits units = {};
   };
   // Encodes one tile into `writer`. REQUIRES: context.first_element is a multiple of
   // kTileElements.
@@ -45,21 +56,54 @@ class GradientMemory {
 
   // What was given but not sent yet; empty without memory.
   std::span<const float> residual() const { return residual_; }
+  // The momentum that has not reached it yet; empty but for momentum correction.
+  std::span<const float> velocity() const { return velocity_; }
+  // Of what is kept, by tile.
+  std::vector<GradientUnits> units() const;
+
+  // Takes what another memory of the same kind and size had kept. False, and nothing
+  // changes, when the sizes are not those of this memory.
+  struct Kept {
+    std::span<const float> residual = {};
+    std::span<const float> velocity = {};
+    std::span<const GradientUnits> units = {};
+  };
+  bool Restore(const Kept& kept);
+
+  // All that is left to send, were there no more gradients: what is kept, and what its
+  // velocity would still bring. Empty without memory. It lies in the memory itself, which
+  // has no use afterwards.
+  std::span<const float> Settle(const GradientUnits& units);
+
+  // Sums of squares of late, from a sample of the tiles.
+  struct Squares {
+    double gradient = 0;
+    double residual = 0;
+  };
+  const Squares& squares() const { return squares_; }
 
  private:
   // What is kept of one tile beside its values.
   struct TileNotes {
-    float loss_scale = 1;
+    GradientUnits units = {};
     std::vector<float> of_codec = {};  // EncodeContext::memory
   };
+  // By what to multiply what is kept.
+  struct Carry {
+    float velocity = 1;
+    float residual = 1;
+  };
 
+  Carry CarryTo(const GradientUnits& units, size_t tile) const;
   bool Gather(const Tile& tile, std::span<float> x, std::span<float> velocity) const;
+  void Sample(const Tile& tile, std::span<const float> left);
 
   const MemorySpec spec_;
   std::vector<float> residual_;  // e, v
   std::vector<float> velocity_;  // u
   std::vector<TileNotes> notes_;
   std::vector<float> scratch_;
+  Squares squares_;
 };
 
 }  // namespace syncline

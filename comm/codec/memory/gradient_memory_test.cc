@@ -27,7 +27,8 @@ class Sender {
   explicit Sender(std::string_view text)
       : transfer_(*ParseTransfer(text)), memory_(transfer_.memory, kElements) {}
 
-  std::vector<float> Send(std::span<const float> gradient, float loss_scale = 1) {
+  std::vector<float> Send(std::span<const float> gradient,
+                          const GradientUnits& units = {}) {
     const BlockLabel label = {.range = {.elements = kElements}, .step = ++step_};
     const CodecSet codecs = transfer_.Accepted();
     const Buffer bytes = Buffer::Allocate(MaxBlockBytes(codecs, kElements));
@@ -37,7 +38,7 @@ class Sender {
       memory_.EncodeTile(transfer_,
                          {.gradient = gradient.subspan(first, n),
                           .context = ContextAt(label, first),
-                          .loss_scale = loss_scale},
+                          .units = units},
                          writer);
     }
     const Buffer payload = Gather(writer.Finish());
@@ -56,6 +57,7 @@ class Sender {
   }
 
   std::span<const float> residual() const { return memory_.residual(); }
+  GradientMemory& memory() { return memory_; }
   // Of the tiles sent last.
   const std::vector<CodecId>& codecs() const { return codecs_; }
 
@@ -118,13 +120,117 @@ TEST(GradientMemory, DecayForgets) {
 
 TEST(GradientMemory, FollowsTheLossScale) {
   Sender sender("topk:ratio=0.01");
-  sender.Send(Gradient(1), 1024);
+  sender.Send(Gradient(1), {.loss_scale = 1024});
   const std::vector<float> before(sender.residual().begin(), sender.residual().end());
   const std::vector<float> zeros(kElements);
-  const std::vector<float> sent = sender.Send(zeros, 512);
+  const std::vector<float> sent = sender.Send(zeros, {.loss_scale = 512});
   for (uint32_t i = 0; i < kElements; ++i) {
     ASSERT_EQ(sent[i] + sender.residual()[i], 0.5f * before[i]);
   }
+}
+
+TEST(GradientMemory, WhatIsKeptIsAppliedWithTheLearningRateOfItsOwnStep) {
+  Sender sender("topk:ratio=0.01");
+  sender.Send(Gradient(1), {.learning_rate = 0.1f});
+  const std::vector<float> before(sender.residual().begin(), sender.residual().end());
+  const std::vector<float> zeros(kElements);
+  const std::vector<float> sent = sender.Send(zeros, {.learning_rate = 0.05f});
+  for (uint32_t i = 0; i < kElements; ++i) {
+    ASSERT_EQ(sent[i] + sender.residual()[i], 2 * before[i]);
+  }
+  // Rates that mean nothing change nothing.
+  const std::vector<float> kept(sender.residual().begin(), sender.residual().end());
+  const std::vector<float> more = sender.Send(zeros, {.learning_rate = 0});
+  for (uint32_t i = 0; i < kElements; ++i) {
+    ASSERT_EQ(more[i] + sender.residual()[i], kept[i]);
+  }
+}
+
+TEST(GradientMemory, SettlesWhatErrorFeedbackHasKept) {
+  Sender sender("onebit");
+  std::vector<double> given(kElements), sent(kElements);
+  for (uint32_t step = 1; step <= 10; ++step) {
+    const std::vector<float> gradient = Gradient(step);
+    const std::vector<float> decoded = sender.Send(gradient, {.loss_scale = 4});
+    for (uint32_t i = 0; i < kElements; ++i) {
+      given[i] += gradient[i];
+      sent[i] += decoded[i];
+    }
+  }
+  const std::span<const float> rest = sender.memory().Settle({.loss_scale = 2});
+  for (uint32_t i = 0; i < kElements; ++i) {
+    ASSERT_NEAR(sent[i] + 2 * rest[i], given[i], 1e-4);
+  }
+}
+
+// Momentum SGD applies each gradient 1 + m + m^2 + ... times.
+TEST(GradientMemory, SettlesAlsoWhatMomentumWouldStillBring) {
+  Sender sender("dgc:ratio=0.1,momentum=0.5");
+  std::vector<double> given(kElements), sent(kElements);
+  std::vector<float> velocity(kElements);
+  for (uint32_t step = 1; step <= 4; ++step) {
+    const std::vector<float> gradient = Gradient(step);
+    const std::vector<float> decoded = sender.Send(gradient);
+    for (uint32_t i = 0; i < kElements; ++i) {
+      given[i] += 2 * gradient[i];
+      sent[i] += decoded[i];
+      // Masking cuts the momentum of what was sent.
+      velocity[i] = 0.5f * velocity[i] + gradient[i];
+      if (decoded[i] == 0) continue;
+      given[i] -= velocity[i];
+      velocity[i] = 0;
+    }
+  }
+  const std::span<const float> rest = sender.memory().Settle({});
+  for (uint32_t i = 0; i < kElements; ++i) {
+    ASSERT_NEAR(sent[i] + rest[i], given[i], 1e-4) << i;
+  }
+}
+
+TEST(GradientMemory, WithoutMemoryThereIsNothingToSettle) {
+  Sender sender("int8:memory=none");
+  sender.Send(Gradient(1));
+  EXPECT_TRUE(sender.memory().Settle({}).empty());
+}
+
+TEST(GradientMemory, GoesOnWhereAnotherOneEnded) {
+  for (const char* text : {"onebit", "dgc:ratio=0.01"}) {
+    Sender first(text);
+    first.Send(Gradient(1), {.loss_scale = 8});
+    Sender second(text);
+    second.Send(Gradient(7));
+    const std::vector<GradientUnits> units = first.memory().units();
+    ASSERT_TRUE(second.memory().Restore({.residual = first.residual(),
+                                         .velocity = first.memory().velocity(),
+                                         .units = units}));
+    EXPECT_EQ(second.Send(Gradient(2)), first.Send(Gradient(2))) << text;
+  }
+}
+
+TEST(GradientMemory, RestoresNothingOfAnotherSize) {
+  Sender sender("onebit");
+  sender.Send(Gradient(1));
+  const std::vector<float> before(sender.residual().begin(), sender.residual().end());
+  const std::vector<float> other(kElements - 1);
+  const std::vector<GradientUnits> units = sender.memory().units();
+  EXPECT_FALSE(sender.memory().Restore({.residual = other, .units = units}));
+  EXPECT_FALSE(sender.memory().Restore({.residual = before, .units = {}}));
+  EXPECT_FALSE(
+      sender.memory().Restore({.residual = before, .velocity = before, .units = units}));
+  EXPECT_TRUE(std::ranges::equal(sender.residual(), before));
+}
+
+TEST(GradientMemory, SaysHowMuchItKeepsOfAGradient) {
+  Sender sender("topk:ratio=0.01");
+  EXPECT_EQ(sender.memory().squares().gradient, 0);
+  for (uint32_t step = 1; step <= 200; ++step) sender.Send(Gradient(1));
+  double given = 0, kept = 0;
+  for (const float value : Gradient(1)) given += double{value} * double{value};
+  for (const float value : sender.residual()) kept += double{value} * double{value};
+  const double ratio = std::sqrt(kept / given);
+  EXPECT_GT(ratio, 1);
+  const auto [gradient, residual] = sender.memory().squares();
+  EXPECT_NEAR(std::sqrt(residual / gradient), ratio, 0.3 * ratio);
 }
 
 TEST(GradientMemory, TilesThatAreNotFiniteTravelDenselyAndChangeNothing) {

@@ -1,0 +1,170 @@
+// What shards answer: the receiving half of exchange.h.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <iterator>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "worker/client/exchange.h"
+
+namespace syncline {
+
+ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payload,
+                                    absl::Duration now) {
+  ExchangeOutputs outputs;
+  const bool is_ours = header.job == options_.job && header.rank == options_.rank &&
+                       header.incarnation == options_.incarnation &&
+                       header.session_key == options_.session_key &&
+                       header.block < blocks_.size();
+  if (failed_ || !is_ours) return outputs;
+  switch (static_cast<MessageKind>(header.kind)) {
+    case MessageKind::kAck:
+      OnAck(header, now, outputs);
+      break;
+    case MessageKind::kPublish:
+      OnPublish(header, payload, now, outputs);
+      break;
+    case MessageKind::kAverage:
+      OnAverage(header, payload, outputs);
+      break;
+    case MessageKind::kRefuse:
+      OnRefuse(header, now, outputs);
+      break;
+    default:
+      return outputs;  // only workers send the other kinds
+  }
+  Pump(blocks_[header.block].shard, now, outputs);
+  return outputs;
+}
+
+void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
+                     ExchangeOutputs& outputs) {
+  Block& block = blocks_[header.block];
+  const bool is_under_way = block.phase == Phase::kSent || block.phase == Phase::kQueued;
+  const bool is_seed = block.kind == MessageKind::kSeed;
+  if (!is_under_way || header.step != (is_seed ? kSeedStep : block.version)) return;
+  stats_.progress_bytes += block.window_bytes;
+  if (IsParting(header.block)) return Parted(header.block, outputs);
+  LeaveWindow(header.block, Phase::kHeld);
+  block.attempts = 0;
+  block.due = now + options_.retry * kHeldPatience;
+  // The seeder, too, works with the published view, which may be rounded.
+  if (is_seed) SendPull(header.block, now, outputs);
+}
+
+void Exchange::OnPublish(const MessageHeader& header, ByteView payload,
+                         absl::Duration now, ExchangeOutputs& outputs) {
+  Block& block = blocks_[header.block];
+  stats_.bytes_pulled += payload.size();
+  const bool is_awaited = block.phase != Phase::kIdle && header.step >= block.wanted;
+  // Only who held our contribution can publish what comes after it.
+  if (IsParting(header.block) && header.step > block.version) {
+    return Parted(header.block, outputs);
+  }
+  if (!is_awaited || parting_) return;
+  switch (Land(header, payload, block)) {
+    case ViewLanding::Result::kIgnored:
+      return;  // asked for again by its due time
+    case ViewLanding::Result::kDiverged:
+      ++stats_.diverged_blocks;
+      block.landed = false;
+      LeaveWindow(header.block, Phase::kHeld);
+      return SendPull(header.block, now, outputs);
+    case ViewLanding::Result::kLanded:
+      break;
+  }
+  LeaveWindow(header.block, Phase::kIdle);
+  encoder_.Forget(header.block);
+  block.version = header.step;
+  block.landed = true;
+  block.attempts = 0;
+  stats_.progress_bytes += payload.size();
+  TakeRates(header, block);
+  ReportIfReady(block.range.tensor, outputs);
+}
+
+void Exchange::TakeRates(const MessageHeader& header, Block& block) {
+  const auto learning_rate = std::bit_cast<float>(header.shard);
+  block.learning_rate = std::isfinite(learning_rate) ? learning_rate : 0;
+  const auto scale = std::bit_cast<float>(header.samples);
+  if (header.step < loss_scale_version_ || !(scale > 0) || !std::isfinite(scale)) return;
+  loss_scale_version_ = header.step;
+  loss_scale_ = scale;
+}
+
+ViewLanding::Result Exchange::Land(const MessageHeader& header, ByteView payload,
+                                   const Block& block) {
+  ViewLanding::Place place = {.range = block.range};
+  if (block.landed) place.version = block.version;
+  place.weights = tensors_[block.range.tensor].weights.subspan(block.range.first_element,
+                                                               block.range.elements);
+  return landing_.Land(header, payload, place);
+}
+
+void Exchange::ReportIfReady(uint32_t id, ExchangeOutputs& outputs) {
+  Tensor& tensor = tensors_[id];
+  if (tensor.ready || failed_) return;
+  for (uint32_t b = tensor.first_block; b < tensor.first_block + tensor.blocks; ++b) {
+    const Block& block = blocks_[b];
+    if (block.phase != Phase::kIdle || !block.landed || block.borrowed_sends > 0) return;
+  }
+  tensor.ready = true;
+  outputs.push_back(ExchangeReady{id});
+}
+
+void Exchange::OnAverage(const MessageHeader& header, ByteView payload,
+                         ExchangeOutputs& outputs) {
+  const BlockLabel label = {blocks_[header.block].range, header.step, header.epoch};
+  if (average_.Land(header.block, label, payload, *options_.seed_codec)) {
+    outputs.push_back(ExchangeAveraged{.weights = average_.Take()});
+  }
+}
+
+void Exchange::OnRefuse(const MessageHeader& header, absl::Duration now,
+                        ExchangeOutputs& outputs) {
+  Block& block = blocks_[header.block];
+  const auto code = static_cast<RefuseCode>(header.code);
+  if (code == RefuseCode::kNoAverage) {
+    if (!average_.is_under_way()) return;
+    average_.Cancel();
+    outputs.push_back(ExchangeAveraged{
+        .status = absl::FailedPreconditionError(
+            "the job keeps no averaged weights; its optimizer has neither ema_decay nor "
+            "swa_start")});
+    return;
+  }
+  if (block.phase == Phase::kIdle) return;  // an answer to a repetition
+  switch (code) {
+    case RefuseCode::kStaleEpoch: {
+      const bool is_news = block.sent_epoch < header.epoch;
+      epoch_ = std::max(epoch_, header.epoch);
+      if (is_news) block.due = now;
+      break;
+    }
+    case RefuseCode::kFutureEpoch:
+    case RefuseCode::kNotSeeded:
+      block.due = std::min(block.due, now + Backoff(block));
+      ++block.attempts;
+      return;
+    case RefuseCode::kNotMember:
+      Fail(absl::AbortedError(absl::StrCat("worker ", options_.rank, " (incarnation ",
+                                           options_.incarnation,
+                                           ") was dropped from the job in epoch ",
+                                           header.epoch, "; connect again to rejoin")),
+           outputs);
+      return;
+    default:
+      Fail(absl::InvalidArgumentError(
+               absl::StrCat("shard ", header.shard, " refused ", Where(header.block),
+                            " at step ", header.step, ": ", RefuseCodeName(code))),
+           outputs);
+      return;
+  }
+  if (block.due <= now) {
+    ExchangeOutputs repeated = Tick(now);
+    std::move(repeated.begin(), repeated.end(), std::back_inserter(outputs));
+  }
+}
+
+}  // namespace syncline

@@ -1,0 +1,52 @@
+// How published views land in the weights that a worker holds.
+//
+// A view is whole (values take the place of what is held) or, tile by tile, a delta to the
+// version before. Whatever cannot land leaves the weights as they are, but for a view whose
+// sum turns out not to be the servers'.
+//
+// Thread safety: none; the exchange owns it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "comm/base/buffer.h"
+#include "comm/base/tiling.h"
+#include "comm/codec/frame.h"
+#include "comm/transport/message.h"
+#include "worker/client/codec_cost.h"
+#include "worker/client/exchange_options.h"
+
+namespace syncline {
+
+class ViewLanding {
+ public:
+  explicit ViewLanding(const ExchangeOptions& options) : options_(options) {}
+
+  // Weights come densely, or in FP32 where deltas go.
+  CodecSet Codecs(uint32_t tensor) const;
+
+  struct Place {
+    BlockRange range = {};
+    std::optional<uint64_t> version = std::nullopt;  // that `weights` hold
+    std::span<float> weights = {};
+  };
+  enum class Result {
+    kIgnored,   // it does not parse, or is no delta to what is held
+    kLanded,
+    kDiverged,  // the servers hold something else: only the whole view helps
+  };
+  Result Land(const MessageHeader& header, ByteView payload, const Place& place);
+
+  // What decoding cost so far, where options.clock measures it.
+  const CodecCost& cost() const { return cost_; }
+
+ private:
+  Result LandTile(const TileView& tile, std::span<float> out, const Transfer& transfer);
+
+  const ExchangeOptions options_;
+  CodecCost cost_;
+};
+
+}  // namespace syncline

@@ -58,7 +58,8 @@ class Block {
   // The first step that this block has neither completed nor promised to complete.
   uint64_t next_step() const { return version_ + (frozen_ ? 1 : 0); }
 
-  bool TakesSeed() const { return version_ == 0 && contributions_.empty() && !frozen_; }
+  // The first values stay: somebody may hold them, and deltas are added to them.
+  bool TakesSeed() const { return !seeded_; }
   // REQUIRES: TakesSeed() and a view of exactly this block.
   void Seed(const BlockView& view);
 

@@ -194,11 +194,7 @@ void Shard::Impl::OnPullAverage(const MessageHeader& header, const Block& block)
 }
 
 void Shard::Impl::OnSeed(const ShardMessage& message, Block& block) {
-  // Nothing is published again for a frozen tensor, so its first values stay.
-  const bool is_fixed = block.seeded() && stepper_->IsFrozen(block.spec().range.tensor);
-  if (is_fixed || !block.TakesSeed()) {
-    return Acknowledge(message.header, Repeats::kYes);
-  }
+  if (!block.TakesSeed()) return Acknowledge(message.header, Repeats::kYes);
   const auto view =
       ParseBlock({message.payload.data, message.payload.size},
                  {block.spec().range, 0, message.header.epoch}, {options_.seed_codec});

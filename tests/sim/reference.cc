@@ -49,9 +49,12 @@ void Reference::Applied(const ShardApplied& applied) {
                          " after ", history.size(), " steps"));
   }
   std::set<uint32_t> ranks;
+  std::set<uint32_t> incarnations;
   for (const auto& contributor : applied.contributors) {
     const ContributionKey key{contributor.rank, contributor.incarnation, applied.step};
-    if (!ranks.insert(contributor.rank).second) {
+    const bool is_new_life = incarnations.insert(contributor.incarnation).second;
+    const bool is_new_rank = contributor.parting || ranks.insert(contributor.rank).second;
+    if (!is_new_life || !is_new_rank) {
       Violate(absl::StrCat("block ", applied.block, " counted rank ", contributor.rank,
                            " twice at step ", applied.step));
     }
@@ -60,7 +63,7 @@ void Reference::Applied(const ShardApplied& applied) {
                            contributor.rank, " never pushed at step ", applied.step));
     }
   }
-  if (ranks.empty() && !applied.skipped)
+  if (incarnations.empty() && !applied.skipped)
     Violate(absl::StrCat("block ", applied.block, " stepped without contributions"));
   history.push_back(applied);
 }

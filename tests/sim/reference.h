@@ -40,14 +40,14 @@ class Reference {
   explicit Reference(const JobSpec& job);
 
   // What a seeder sends for a block, and what the shard holds after it took a seed: which
-  // seeder wins is the shard's business, but it must be one of them, whole. Before the
-  // first step it may change.
+  // seeder wins is the shard's business, but it must be one of them, whole.
   void SeedSent(uint32_t block, std::span<const float> values);
   void SeedHeld(uint32_t block, std::span<const float> values);
   struct Push {
     std::vector<float> gradient = {};
     uint32_t samples = 0;
     float loss_scale = 1;
+    bool parting = false;  // what compression had kept; without a gradient
   };
   void Pushed(const ContributionKey& key, uint32_t tensor, Push push);
   // Notes what a shard did, and the first violation if it is one.

@@ -89,22 +89,26 @@ void Replay::Add(uint32_t block, uint64_t step) {
   Block& own = blocks_[block];
   const ShardApplied& applied = reference_.applied_[block][step];
   double samples = 0;
-  for (const auto& one : applied.contributors) samples += one.samples;
+  double parting_samples = 0;
+  for (const auto& one : applied.contributors) {
+    (one.parting ? parting_samples : samples) += one.samples;
+  }
   const bool keeps_sum = plan_->settings().NeedsAccumulator();
   for (const auto& one : applied.contributors) {
     const Reference::Push& push =
         reference_.pushes_.at({{one.rank, one.incarnation, step}, own.range.tensor});
-    SYNCLINE_CHECK(push.samples == one.samples);
+    SYNCLINE_CHECK(push.samples == one.samples && push.parting == one.parting);
     const std::vector<float>& received =
         received_.at({{one.rank, one.incarnation, step}, own.range.tensor});
-    const auto weight =
-        static_cast<float>(keeps_sum ? one.samples : one.samples / samples);
+    const auto weight = static_cast<float>(
+        keeps_sum ? one.samples : one.samples / Divisor(samples, parting_samples));
     const std::span<float> sum = SumOf(own.range);
     for (size_t i = 0; i < sum.size(); ++i) {
       sum[i] += weight * received[own.range.first_element + i];
     }
   }
   own.samples += samples;
+  own.parting_samples += parting_samples;
 }
 
 // The bytes of values and what a receiver makes of them. What is lost stays in `values`.
@@ -121,27 +125,41 @@ std::vector<float> Replay::Travel(const Codec& codec, std::span<float> values) {
 void Replay::DecodePushes() {
   struct Kept {
     std::vector<float> residual = {};
-    std::vector<float> loss_scale = {};  // by tile
+    std::vector<float> loss_scale = {};     // by tile
+    std::vector<float> learning_rate = {};  // by tile
   };
+  const bool follows = job_.training.optimizer.name == "sgd";
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, Kept> memories;
   for (const auto& entry : reference_.pushes_) {
     const ContributionKey& key = entry.first.first;
     const uint32_t tensor = entry.first.second;
     const Reference::Push& push = entry.second;
     const Transfer& transfer = transfers_[tensor].push;
-    const auto elements = static_cast<uint32_t>(push.gradient.size());
+    const auto elements = static_cast<uint32_t>(trained_[tensor].shape.elements());
     Kept& kept = memories[{key.rank, key.incarnation, tensor}];
     kept.residual.resize(elements);
     kept.loss_scale.resize(TilesOf(elements), 1.0f);
+    kept.learning_rate.resize(TilesOf(elements), 0.0f);
+    const auto rate = static_cast<float>(plan_->JobLearningRate(key.step));
     std::vector<float>& received = received_[entry.first];
     ForEachTile(
         {.tensor = tensor, .elements = elements}, [&](uint64_t first, uint32_t count) {
+          const uint64_t tile = first / kTileElements;
+          float carry = push.loss_scale / kept.loss_scale[tile];
+          if (follows && kept.learning_rate[tile] > 0 && rate > 0) {
+            carry *= kept.learning_rate[tile] / rate;
+          }
+          if (push.parting) {
+            for (uint32_t i = 0; i < count; ++i) {
+              received.push_back(carry * kept.residual[first + i]);
+            }
+            return;
+          }
           std::vector<float> x(push.gradient.begin() + first,
                                push.gradient.begin() + first + count);
           const bool is_warm = key.step >= transfer.what.dense_steps;
           const Codec* codec = is_warm ? transfer.codec.get() : transfer.dense.get();
           if (is_warm && transfer.memory.kind == MemoryKind::kErrorFeedback) {
-            const float carry = push.loss_scale / kept.loss_scale[first / kTileElements];
             for (uint32_t i = 0; i < count; ++i) x[i] += carry * kept.residual[first + i];
           }
           if (transfer.compresses() &&
@@ -152,7 +170,8 @@ void Replay::DecodePushes() {
           std::ranges::copy(Travel(*codec, x), std::back_inserter(received));
           if (codec == transfer.dense.get()) return;
           std::ranges::copy(x, kept.residual.begin() + first);
-          kept.loss_scale[first / kTileElements] = push.loss_scale;
+          kept.loss_scale[tile] = push.loss_scale;
+          kept.learning_rate[tile] = rate;
         });
   }
 }
@@ -217,8 +236,9 @@ void Replay::Update(uint64_t step) {
   for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) Load(tensor);
   if (plan_->settings().NeedsAccumulator()) {
     for (const Block& block : blocks_) {
-      if (block.samples == 0) continue;
-      const auto scale = static_cast<float>(1 / block.samples);
+      const double samples = Divisor(block.samples, block.parting_samples);
+      if (samples == 0) continue;
+      const auto scale = static_cast<float>(1 / samples);
       for (float& value : SumOf(block.range)) value *= scale;
     }
   }
@@ -233,6 +253,7 @@ void Replay::Update(uint64_t step) {
       reference_.Violate(absl::StrCat("block ", id, skips ? " did not skip" : " skipped",
                                       " step ", step));
     }
+    const double samples = Divisor(block.samples, block.parting_samples);
     const uint32_t tensor = block.range.tensor;
     const bool whole = plan_->NeedsWholeTensor(tensor);
     if (!skips && (!whole || block.range.first_element == 0)) {
@@ -243,9 +264,9 @@ void Replay::Update(uint64_t step) {
       Apply(tensor, whole ? all : block.range,
             {.step = block.updates + 1,
              .update = plan_->settings().UpdateOf(step),
-             .learning_rate = plan_->LearningRate(tensor, step, block.samples),
+             .learning_rate = plan_->LearningRate(tensor, step, samples),
              .gradient_scale = (is_gradient ? *clip : 1.0f) / loss_scale_,
-             .samples = block.samples,
+             .samples = samples,
              .contribution = kind});
       const Transfer& publish = transfers_[tensor].publish;
       Publish(tensor, whole ? all : block.range,
@@ -253,7 +274,7 @@ void Replay::Update(uint64_t step) {
     }
     if (!skips && kind != ContributionKind::kHessian) ++block.updates;
   }
-  for (Block& block : blocks_) block.samples = 0;
+  for (Block& block : blocks_) block.samples = block.parting_samples = 0;
   for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) Store(tensor);
   for (Tensor& tensor : tensors_) std::ranges::fill(tensor.sum, 0.0f);
   if (job_.training.ScalesLoss()) loss_scale_ = scaler_.scale;
@@ -265,7 +286,7 @@ bool Replay::LacksSamples(const Block& block) const {
     const bool together =
         &other == &block || (other.range.tensor == block.range.tensor &&
                              plan_->NeedsWholeTensor(block.range.tensor));
-    return together && other.samples == 0;
+    return together && Divisor(other.samples, other.parting_samples) == 0;
   });
 }
 

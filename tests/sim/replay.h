@@ -27,7 +27,9 @@ class Replay {
  private:
   struct Block {
     BlockRange range = {};
-    double samples = 0;  // of the update under way
+    // Of the update under way; those of parting workers count where there are no others.
+    double samples = 0;
+    double parting_samples = 0;
     uint64_t updates = 0;
     bool is_trained = true;
   };
@@ -49,6 +51,9 @@ class Replay {
   void Add(uint32_t block, uint64_t step);
   void Update(uint64_t step);
   bool LacksSamples(const Block& block) const;
+  static double Divisor(double samples, double parting_samples) {
+    return samples > 0 ? samples : parting_samples;
+  }
   // Clip factor and whether to skip; advances the loss scale.
   std::optional<float> Decide(uint64_t step);
   void Apply(uint32_t tensor, const BlockRange& range, const StepScalars& scalars);

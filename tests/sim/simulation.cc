@@ -23,6 +23,7 @@ namespace syncline::sim {
 namespace {
 
 constexpr uint32_t kWorkers = 3;
+constexpr uint32_t kLeaver = 1;
 constexpr int kServers = 2;
 constexpr uint64_t kSteps = 8;
 constexpr absl::Duration kFailureTimeout = absl::Seconds(1);
@@ -144,7 +145,7 @@ class Run {
  private:
   void StartServers();
   void StartWorker(uint32_t rank);
-  void OnWorkerEnd(uint32_t rank);
+  void OnWorkerEnd(uint32_t rank, const absl::Status& status);
   void PlanFaults();
   void KillWorker(uint32_t rank);
   void FreezeWorker(uint32_t rank);
@@ -165,6 +166,9 @@ class Run {
   Reference reference_;
   std::vector<std::unique_ptr<ServerProcess>> servers_;
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
+  std::array<bool, kWorkers> gone_ = {};
+  int faults_ = 0;
+  std::optional<uint64_t> leave_at_;  // of kLeaver
   std::vector<std::unique_ptr<WorkerProcess>>
       graveyard_;  // events may still point to them
 };
@@ -191,7 +195,7 @@ void Run::StartServers() {
 }
 
 void Run::StartWorker(uint32_t rank) {
-  if (workers_[rank] != nullptr) return;
+  if (workers_[rank] != nullptr || gone_[rank]) return;
   workers_[rank] = std::make_unique<WorkerProcess>(
       WorkerProcess::Parts{
           .events = events_,
@@ -202,13 +206,21 @@ void Run::StartWorker(uint32_t rank) {
           .job = job_,
           .timeouts = timeouts_,
           .target_step = kSteps,
+          .leave_at = rank == kLeaver ? leave_at_ : std::nullopt,
           .seed = random_(),
-          .on_end = [this](uint32_t dead, const absl::Status&) { OnWorkerEnd(dead); }},
+          .on_end = [this](uint32_t dead,
+                           const absl::Status& status) { OnWorkerEnd(dead, status); }},
       rank);
 }
 
-// Dropped or refused: the process ends, and its launcher starts it again.
-void Run::OnWorkerEnd(uint32_t rank) { KillWorker(rank); }
+// Dropped or refused: the process ends, and its launcher starts it again. Who has left is
+// gone, or comes back as somebody new.
+void Run::OnWorkerEnd(uint32_t rank, const absl::Status& status) {
+  const bool has_left = status.ok() && workers_[rank] && workers_[rank]->IsLeaving();
+  if (has_left) leave_at_.reset();
+  gone_[rank] = has_left && faults_ == 0;  // else the others might need it to begin anew
+  KillWorker(rank);
+}
 
 void Run::KillWorker(uint32_t rank) {
   if (workers_[rank] == nullptr) return;
@@ -228,8 +240,8 @@ void Run::FreezeWorker(uint32_t rank) {
 }
 
 void Run::PlanFaults() {
-  const int faults = std::uniform_int_distribution<int>(0, 3)(random_);
-  for (int i = 0; i < faults; ++i) {
+  faults_ = std::uniform_int_distribution<int>(0, 3)(random_);
+  for (int i = 0; i < faults_; ++i) {
     const auto rank = std::uniform_int_distribution<uint32_t>(0, kWorkers - 1)(random_);
     const bool kills = !OneIn(random_, 3);
     events_.After(absl::Milliseconds(Between(random_, 0, 400)),
@@ -238,8 +250,9 @@ void Run::PlanFaults() {
 }
 
 bool Run::AllDone() const {
-  for (const auto& worker : workers_) {
-    if (worker == nullptr || !worker->IsDone()) return false;
+  for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+    const auto& worker = workers_[rank];
+    if (!gone_[rank] && (worker == nullptr || !worker->IsDone())) return false;
   }
   return true;
 }
@@ -251,6 +264,10 @@ absl::Status Run::Execute() {
                   [this, rank] { StartWorker(rank); });
   }
   PlanFaults();
+  // The job would be over with its last member.
+  if (faults_ <= 1 && OneIn(random_, 2)) {
+    leave_at_ = std::uniform_int_distribution<uint64_t>(1, kSteps - 1)(random_);
+  }
   while (!AllDone() && reference_.violation().empty()) {
     if (events_.now() > kDeadline || !events_.RunNext()) {
       return absl::InternalError(absl::StrCat("no end in sight: ", Describe()));
@@ -303,6 +320,7 @@ absl::Status Run::CheckBlock(uint32_t block, std::span<const float> expected,
     }
     const float view = views[i];
     for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+      if (gone_[rank]) continue;
       const float held = workers_[rank]->weights()[range.tensor][range.first_element + i];
       if (!SameBits(held, view)) {
         return absl::InternalError(absl::StrCat("worker ", rank, " holds ", held,

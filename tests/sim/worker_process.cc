@@ -127,7 +127,8 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
       .transfers = *parts_.job.Transfers(),
       .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
       .checksum = Checksum::kHeaderAndPayload,
-      .retry = parts_.timeouts.push_retry};
+      .retry = parts_.timeouts.push_retry,
+      .follow_learning_rate = parts_.job.training.optimizer.name == "sgd"};
   // Half of the workers encode into memory of their own, half send from the gradient
   // itself.
   if (random_() % 2 == 0) {
@@ -154,14 +155,21 @@ void WorkerProcess::Compute() {
     done_ = true;
     return;
   }
+  if (parts_.leave_at && step >= *parts_.leave_at) return Leave();
   const int micros = std::uniform_int_distribution<int>(500, 20000)(random_);
   After(absl::Microseconds(micros), [this, step] { PushAll(step); });
+}
+
+void WorkerProcess::Leave() {
+  leaving_ = true;
+  Run(exchange_->Part(parts_.events.now()));
 }
 
 // Back to front, as a backward pass does.
 void WorkerProcess::PushAll(uint64_t step) {
   const uint32_t samples = std::uniform_int_distribution<uint32_t>(1, 64)(random_);
   ready_tensors_ = 0;
+  samples_ = samples;
   for (uint32_t tensor = static_cast<uint32_t>(weights_.size()); tensor-- > 0;) {
     if (failed_) return;
     if (parts_.job.tensors[tensor].group.frozen) {
@@ -170,7 +178,9 @@ void WorkerProcess::PushAll(uint64_t step) {
     }
     gradients_[tensor] = Gradient(tensor, step);
     parts_.reference.Pushed({rank_, *incarnation_, step}, tensor,
-                            {gradients_[tensor], samples, exchange_->loss_scale()});
+                            {.gradient = gradients_[tensor],
+                             .samples = samples,
+                             .loss_scale = exchange_->loss_scale()});
     Run(exchange_->Push(tensor, gradients_[tensor], samples, parts_.events.now()));
   }
 }
@@ -200,6 +210,9 @@ void WorkerProcess::Run(ExchangeOutputs outputs) {
         ++ready_tensors_ == weights_.size()) {
       Compute();
     }
+    if (std::holds_alternative<ExchangeParted>(output)) {
+      parts_.control.Send(connection_, ::syncline::Leave{});
+    }
     if (auto* failed = std::get_if<ExchangeFailed>(&output)) {
       failed_ = true;
       After(absl::ZeroDuration(),
@@ -215,6 +228,14 @@ void WorkerProcess::Send(ExchangeSend send) {
     parts_.reference.SeedSent(
         block,
         std::span(weights_[range.tensor]).subspan(range.first_element, range.elements));
+  }
+  const uint32_t tensor = parts_.reference.blocks()[block].tensor;
+  const bool parts = (send.header.flags & kFlagParting) != 0;
+  if (parts && parted_tensors_.insert(tensor).second) {
+    parts_.reference.Pushed({rank_, *incarnation_, send.header.step}, tensor,
+                            {.samples = send.header.samples,
+                             .loss_scale = exchange_->loss_scale(),
+                             .parting = true});
   }
   const bool borrows = send.borrows_gradient;
   shards_[send.shard]->Send(

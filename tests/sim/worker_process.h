@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,7 @@ class WorkerProcess : private Receiver {
     const JobSpec& job;
     Timeouts timeouts;
     uint64_t target_step = 0;
+    std::optional<uint64_t> leave_at = std::nullopt;  // a clean goodbye before that step
     uint64_t seed = 0;
     // The coordinator ended this life: it is over and may be restarted.
     std::function<void(uint32_t rank, const absl::Status&)> on_end;
@@ -47,6 +49,7 @@ class WorkerProcess : private Receiver {
   void Thaw();
 
   bool IsDone() const { return exchange_ != nullptr && !failed_ && done_; }
+  bool IsLeaving() const { return leaving_; }
   std::string address() const { return transport_->address(); }
   std::optional<uint32_t> incarnation() const { return incarnation_; }
   const std::vector<std::vector<float>>& weights() const { return weights_; }
@@ -59,6 +62,7 @@ class WorkerProcess : private Receiver {
   void Tick();
   void Compute();
   void PushAll(uint64_t step);
+  void Leave();
   std::vector<float> Gradient(uint32_t tensor, uint64_t step);
   void Run(ExchangeOutputs outputs);
   void Send(ExchangeSend send);
@@ -82,6 +86,9 @@ class WorkerProcess : private Receiver {
   std::unique_ptr<Exchange> exchange_;
   uint32_t ready_tensors_ = 0;
   bool done_ = false;
+  bool leaving_ = false;
+  uint32_t samples_ = 0;  // of the last push
+  std::set<uint32_t> parted_tensors_;
   bool failed_ = false;
   bool frozen_ = false;
   std::deque<std::function<void()>> when_thawed_;

@@ -13,9 +13,8 @@ struct CodecCost {
   absl::Duration time = absl::ZeroDuration();
 
   double nanoseconds_per_value() const {
-    return values == 0
-               ? 0
-               : absl::ToDoubleNanoseconds(time) / static_cast<double>(values);
+    return values == 0 ? 0
+                       : absl::ToDoubleNanoseconds(time) / static_cast<double>(values);
   }
 };
 

@@ -1,8 +1,8 @@
 // How published views land in the weights that a worker holds.
 //
-// A view is whole (values take the place of what is held) or, tile by tile, a delta to the
-// version before. Whatever cannot land leaves the weights as they are, but for a view whose
-// sum turns out not to be the servers'.
+// A view is whole (values take the place of what is held) or, tile by tile, a delta to
+// the version before. Whatever cannot land leaves the weights as they are, but for a view
+// whose sum turns out not to be the servers'.
 //
 // Thread safety: none; the exchange owns it.
 #pragma once
@@ -33,7 +33,7 @@ class ViewLanding {
     std::span<float> weights = {};
   };
   enum class Result {
-    kIgnored,   // it does not parse, or is no delta to what is held
+    kIgnored,  // it does not parse, or is no delta to what is held
     kLanded,
     kDiverged,  // the servers hold something else: only the whole view helps
   };

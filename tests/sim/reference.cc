@@ -68,7 +68,22 @@ void Reference::Applied(const ShardApplied& applied) {
   history.push_back(applied);
 }
 
+void Reference::CheckPromises() {
+  for (const ContributionKey& key : promised_) {
+    for (uint32_t block = 0; block < blocks_.size(); ++block) {
+      if (!pushes_.contains({key, blocks_[block].tensor})) continue;
+      const auto& contributors = applied_[block].at(key.step).contributors;
+      const bool counted = std::ranges::count(contributors, key.incarnation,
+                                              &ShardApplied::Contributor::incarnation);
+      if (counted) continue;
+      Violate(absl::StrCat("block ", block, " lost what rank ", key.rank, " left at step ",
+                           key.step));
+    }
+  }
+}
+
 Reference::Model Reference::After(uint64_t steps) {
+  CheckPromises();
   Replay replay(*this);
   for (uint64_t step = 0; step < steps; ++step) replay.Step(step);
   return {replay.weights(), replay.views()};

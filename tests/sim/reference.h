@@ -50,6 +50,10 @@ class Reference {
     bool parting = false;  // what compression had kept; without a gradient
   };
   void Pushed(const ContributionKey& key, uint32_t tensor, Push push);
+  // The servers said that they hold all of what this worker pushed at that step: it must be
+  // counted, whatever happens to the worker. Only for workers that leave; those that die
+  // take with them what was not complete.
+  void Promised(const ContributionKey& key) { promised_.push_back(key); }
   // Notes what a shard did, and the first violation if it is one.
   void Applied(const ShardApplied& applied);
 
@@ -68,6 +72,7 @@ class Reference {
 
  private:
   friend class Replay;
+  void CheckPromises();
   void Violate(std::string what);
 
   const JobSpec job_;
@@ -76,6 +81,7 @@ class Reference {
   std::vector<std::vector<float>> seeds_;
   std::vector<std::vector<ShardApplied>> applied_;
   std::map<std::pair<ContributionKey, uint32_t>, Push> pushes_;  // by tensor
+  std::vector<ContributionKey> promised_;
   std::string violation_;
 };
 

@@ -211,6 +211,7 @@ void WorkerProcess::Run(ExchangeOutputs outputs) {
       Compute();
     }
     if (std::holds_alternative<ExchangeParted>(output)) {
+      parts_.reference.Promised({rank_, *incarnation_, exchange_->step()});
       parts_.control.Send(connection_, ::syncline::Leave{});
     }
     if (auto* failed = std::get_if<ExchangeFailed>(&output)) {

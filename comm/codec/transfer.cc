@@ -15,6 +15,7 @@
 #include "comm/base/status.h"
 #include "comm/codec/bf16/bf16.h"
 #include "comm/codec/transfer_presets.h"
+#include "comm/codec/transfer_rules.h"
 
 namespace syncline {
 namespace {
@@ -125,6 +126,32 @@ absl::StatusOr<MemoryKind> FindMemory(const Reading& reading) {
   return Unknown("memory", text->second, names);
 }
 
+std::string CanonicalCodec(std::string_view text) {
+  const absl::StatusOr<Reading> reading = Read(text);
+  if (!reading.ok()) return std::string(text);
+  std::vector<std::string> options;
+  for (const auto& [name, value] :
+       WithoutDefaults(reading->preset.options, reading->numbers)) {
+    options.push_back(absl::StrCat(name, "=", Shortest(value)));
+  }
+  for (const auto& [name, value] : reading->texts) {
+    options.push_back(absl::StrCat(name, "=", value));
+  }
+  const std::string name(reading->preset.name);
+  return options.empty() ? name : absl::StrCat(name, ":", absl::StrJoin(options, ","));
+}
+
+// Whether deltas may travel so.
+absl::Status CheckPublishes(const Transfer& transfer) {
+  const CodecTraits traits = transfer.codec->traits();
+  if (transfer.follows && !(traits.unbiased && traits.variance >= 1)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "deltas of this codec may be larger than what they stand for, and the workers' "
+      "weights would never settle; it is for gradients only");
+}
+
 }  // namespace
 
 Transfer::Shape Transfer::ShapeOf(std::string_view name,
@@ -151,7 +178,7 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
   SYNCLINE_ASSIGN_OR_RETURN(const Reading reading, Read(text));
   const CodecPreset& preset = reading.preset;
   PresetParts parts = {.numbers = reading.numbers, .specs = preset.options};
-  Transfer transfer;
+  Transfer transfer = {.follows = preset.follows};
   if (preset.kind == CodecPreset::Kind::kDense) {
     SYNCLINE_ASSIGN_OR_RETURN(transfer.codec, preset.make(parts));
     return transfer;
@@ -194,44 +221,34 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
 absl::StatusOr<std::vector<TensorTransfers>> ParseTransfers(
     std::string_view push, std::string_view publish,
     std::span<const Transfer::Shape> tensors) {
-  const auto parse = [](std::string_view setting,
-                        std::string_view text) -> absl::StatusOr<Transfer> {
-    absl::StatusOr<Transfer> transfer = ParseTransfer(text);
-    if (transfer.ok()) return transfer;
-    return absl::InvalidArgumentError(absl::StrCat(
-        std::string(setting), ": ", std::string(transfer.status().message())));
-  };
-  SYNCLINE_ASSIGN_OR_RETURN(const Transfer up, parse("push_codec", push));
-  SYNCLINE_ASSIGN_OR_RETURN(Transfer down, parse("publish_codec", publish));
-  SYNCLINE_ASSIGN_OR_RETURN(const Reading reading, Read(publish));
-  const CodecTraits traits = down.codec->traits();
-  if (!reading.preset.follows || (traits.unbiased && traits.variance >= 1)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "publish_codec: deltas in '", std::string(reading.preset.name),
-        "' may be larger than what they stand for, and the workers' weights would never "
-        "settle; it is for gradients only"));
+  SYNCLINE_ASSIGN_OR_RETURN(const TransferRules up,
+                            TransferRules::Parse("push_codec", push));
+  SYNCLINE_ASSIGN_OR_RETURN(const TransferRules down,
+                            TransferRules::Parse("publish_codec", publish));
+  for (const TransferRules::Rule& rule : down.rules()) {
+    const absl::Status publishes = CheckPublishes(rule.transfer);
+    if (publishes.ok()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(down.Where(rule), std::string(publishes.message())));
   }
-  down.memory = {};  // the view is the memory
+  SYNCLINE_ASSIGN_OR_RETURN(std::vector<Transfer> pushes, up.ForTensors(tensors));
+  SYNCLINE_ASSIGN_OR_RETURN(std::vector<Transfer> publishes, down.ForTensors(tensors));
   std::vector<TensorTransfers> transfers;
-  for (const Transfer::Shape& shape : tensors) {
-    transfers.push_back({.push = up.ForTensor(shape), .publish = down.ForTensor(shape)});
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    publishes[i].memory = {};  // the view is the memory
+    transfers.push_back(
+        {.push = std::move(pushes[i]), .publish = std::move(publishes[i])});
   }
   return transfers;
 }
 
 std::string CanonicalTransfer(std::string_view text) {
-  const absl::StatusOr<Reading> reading = Read(text);
-  if (!reading.ok()) return std::string(text);
-  std::vector<std::string> options;
-  for (const auto& [name, value] :
-       WithoutDefaults(reading->preset.options, reading->numbers)) {
-    options.push_back(absl::StrCat(name, "=", Shortest(value)));
-  }
-  for (const auto& [name, value] : reading->texts) {
-    options.push_back(absl::StrCat(name, "=", value));
-  }
-  const std::string name(reading->preset.name);
-  return options.empty() ? name : absl::StrCat(name, ":", absl::StrJoin(options, ","));
+  const absl::StatusOr<std::vector<RuleText>> rules = SplitRules(text);
+  if (!rules.ok()) return std::string(text);
+  return absl::StrJoin(*rules, ";", [](std::string* out, const RuleText& rule) {
+    absl::StrAppend(out, CanonicalCodec(rule.codec));
+    if (!rule.pattern.empty()) absl::StrAppend(out, "@", std::string(rule.pattern));
+  });
 }
 
 std::vector<TransferPreset> TransferPresets() {

@@ -53,6 +53,8 @@ struct Transfer {
   std::shared_ptr<const Codec> dense = nullptr;
   MemorySpec memory = {};
   CompressWhat what = {};
+  // Deltas of it bring a view nearer to the weights.
+  bool follows = true;
 
   bool compresses() const { return dense != nullptr; }
   bool CompressesAt(uint64_t step) const {
@@ -80,13 +82,15 @@ struct TensorTransfers {
 // nearest name or the allowed range.
 absl::StatusOr<Transfer> ParseTransfer(std::string_view text);
 
-// Those of all tensors of a job, in order.
+// Those of all tensors of a job, in order. Both texts may be rules by the tensors' names,
+// "CODEC@PATTERN;...;CODEC" (transfer_rules.h); errors name the setting and the rule.
+// Without tensors only the texts are checked.
 absl::StatusOr<std::vector<TensorTransfers>> ParseTransfers(
     std::string_view push, std::string_view publish,
     std::span<const Transfer::Shape> tensors);
 
-// The same text for the same transfer: options in order, without those that are defaults.
-// REQUIRES: ParseTransfer accepts it.
+// The same text for the same transfer, or rules of transfers: options in order, without
+// those that are defaults. Texts that nothing accepts stay as they are.
 std::string CanonicalTransfer(std::string_view text);
 
 // What the names are and what they take, for --help and the documentation.

@@ -26,7 +26,7 @@ using Texts = std::map<std::string, std::string, std::less<>>;
 struct Reading {
   CodecPreset preset = {};
   OptionValues numbers = {};
-  Texts texts = {};  // "memory", "values"
+  Texts texts = {};  // "memory", "values", "scope"
 };
 
 absl::Status Unknown(std::string_view what, std::string_view name,
@@ -47,15 +47,17 @@ absl::StatusOr<CodecPreset> FindPreset(std::string_view name) {
 
 bool TakesText(const CodecPreset& preset, std::string_view option) {
   if (preset.kind == CodecPreset::Kind::kDense) return false;
-  return option == "memory" ||
-         (option == "values" && preset.kind == CodecPreset::Kind::kSelector);
+  if (option == "memory") return true;
+  if (preset.kind != CodecPreset::Kind::kSelector) return false;
+  return option == "values" ||
+         (option == "scope" && preset.selector.kind == SelectorKind::kTopK);
 }
 
 absl::Status UnknownOption(const CodecPreset& preset, const std::string& owner,
                            const std::string& option) {
   std::vector<std::string_view> names;
   for (const OptionSpec& spec : preset.options) names.push_back(spec.name);
-  for (const std::string_view text : {"memory", "values"}) {
+  for (const std::string_view text : {"memory", "values", "scope"}) {
     if (TakesText(preset, text)) names.push_back(text);
   }
   if (names.empty()) {
@@ -143,6 +145,11 @@ std::string CanonicalCodec(std::string_view text) {
 
 // Whether deltas may travel so.
 absl::Status CheckPublishes(const Transfer& transfer) {
+  if (transfer.selector && transfer.selector->scope == SelectorScope::kTensor) {
+    return absl::InvalidArgumentError(
+        "scope=tensor needs all of a tensor in one place, but its blocks lie on several "
+        "servers; take scope=tile");
+  }
   const CodecTraits traits = transfer.codec->traits();
   if (transfer.follows && !(traits.unbiased && traits.variance >= 1)) {
     return absl::OkStatus();
@@ -150,6 +157,33 @@ absl::Status CheckPublishes(const Transfer& transfer) {
   return absl::InvalidArgumentError(
       "deltas of this codec may be larger than what they stand for, and the workers' "
       "weights would never settle; it is for gradients only");
+}
+
+absl::StatusOr<SelectorScope> FindScope(const Reading& reading) {
+  const auto text = reading.texts.find("scope");
+  if (text == reading.texts.end() || text->second == "tile") return SelectorScope::kTile;
+  if (text->second == "tensor") return SelectorScope::kTensor;
+  return absl::InvalidArgumentError(
+      absl::StrCat("scope '", text->second, "' is unknown; it is 'tile' or 'tensor'"));
+}
+
+// Fills in what a selector is made of beside its numbers.
+absl::Status ReadSelector(const Reading& reading, PresetParts& parts) {
+  parts.selector = SelectorOf(reading.preset, parts);
+  SYNCLINE_ASSIGN_OR_RETURN(parts.selector.scope, FindScope(reading));
+  const auto values = reading.texts.find("values");
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const Reading inner,
+      Read(values == reading.texts.end() ? "fp32" : std::string_view(values->second)));
+  if (inner.preset.kind == CodecPreset::Kind::kSelector) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("codec '", std::string(reading.preset.name), "': values cannot be '",
+                     values->second, "', which selects itself"));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(
+      parts.values,
+      inner.preset.make({.numbers = inner.numbers, .specs = inner.preset.options}));
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -160,6 +194,11 @@ Transfer::Shape Transfer::ShapeOf(std::string_view name,
   for (const uint64_t extent : extents) shape.elements *= extent;
   shape.columns = extents.empty() || extents[0] == 0 ? 0 : shape.elements / extents[0];
   return shape;
+}
+
+uint64_t Transfer::TensorTopCount(uint64_t elements, uint64_t step) const {
+  if (!selector || selector->scope != SelectorScope::kTensor) return 0;
+  return TopCount(*selector, elements, step);
 }
 
 CodecSet Transfer::Accepted() const {
@@ -184,18 +223,8 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
     return transfer;
   }
   if (preset.kind == CodecPreset::Kind::kSelector) {
-    const auto values = reading.texts.find("values");
-    SYNCLINE_ASSIGN_OR_RETURN(
-        const Reading inner,
-        Read(values == reading.texts.end() ? "fp32" : std::string_view(values->second)));
-    if (inner.preset.kind == CodecPreset::Kind::kSelector) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("codec '", std::string(preset.name), "': values cannot be '",
-                       values->second, "', which selects itself"));
-    }
-    SYNCLINE_ASSIGN_OR_RETURN(
-        parts.values,
-        inner.preset.make({.numbers = inner.numbers, .specs = inner.preset.options}));
+    SYNCLINE_RETURN_IF_ERROR(ReadSelector(reading, parts));
+    transfer.selector = parts.selector;
   }
   SYNCLINE_ASSIGN_OR_RETURN(transfer.codec, preset.make(parts));
   transfer.dense = MakeBf16Codec();

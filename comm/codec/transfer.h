@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,8 +25,11 @@
 #include "comm/base/options.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
+#include "comm/codec/sparse/selector.h"
 
 namespace syncline {
+
+using SharedCodec = std::shared_ptr<const Codec>;
 
 enum class MemoryKind { kNone, kErrorFeedback, kMomentumCorrection };
 
@@ -47,19 +51,25 @@ struct CompressWhat {
 };
 
 struct Transfer {
-  std::shared_ptr<const Codec> codec = nullptr;
+  SharedCodec codec = nullptr;
   // For pushed tiles with NaN or infinity, and for whole tensors that are not compressed.
   // Null when `codec` is dense itself.
-  std::shared_ptr<const Codec> dense = nullptr;
+  SharedCodec dense = nullptr;
   MemorySpec memory = {};
   CompressWhat what = {};
   // Deltas of it bring a view nearer to the weights.
   bool follows = true;
+  // What `codec` selects by, if it selects.
+  std::optional<SelectorSpec> selector = std::nullopt;
 
   bool compresses() const { return dense != nullptr; }
   bool CompressesAt(uint64_t step) const {
     return compresses() && step >= what.dense_steps;
   }
+  // How many values of a tensor of `elements` a step sends, if they are the largest of
+  // the whole tensor: then who encodes finds EncodeContext::threshold first
+  // (sparse/tensor_histogram.h). 0 if tiles look at themselves alone.
+  uint64_t TensorTopCount(uint64_t elements, uint64_t step) const;
   // All that a receiver of pushes takes.
   CodecSet Accepted() const;
   // The transfer of one tensor of a job.

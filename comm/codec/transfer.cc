@@ -14,6 +14,7 @@
 #include "comm/base/nearest.h"
 #include "comm/base/status.h"
 #include "comm/codec/bf16/bf16.h"
+#include "comm/codec/transfer_candidates.h"
 #include "comm/codec/transfer_presets.h"
 #include "comm/codec/transfer_rules.h"
 
@@ -46,7 +47,9 @@ absl::StatusOr<CodecPreset> FindPreset(std::string_view name) {
 }
 
 bool TakesText(const CodecPreset& preset, std::string_view option) {
-  if (preset.kind == CodecPreset::Kind::kDense) return false;
+  using enum CodecPreset::Kind;
+  // Candidates of auto share error feedback, and no other memory.
+  if (preset.kind == kDense || preset.kind == kAuto) return false;
   if (option == "memory") return true;
   if (preset.kind != CodecPreset::Kind::kSelector) return false;
   return option == "values" ||
@@ -145,6 +148,11 @@ std::string CanonicalCodec(std::string_view text) {
 
 // Whether deltas may travel so.
 absl::Status CheckPublishes(const Transfer& transfer) {
+  if (transfer.chooses()) {
+    return absl::InvalidArgumentError(
+        "'auto' chooses by what one sender measures on its way to one receiver, but one "
+        "encoding of a view goes to all workers; name a codec");
+  }
   if (transfer.selector && transfer.selector->scope == SelectorScope::kTensor) {
     return absl::InvalidArgumentError(
         "scope=tensor needs all of a tensor in one place, but its blocks lie on several "
@@ -175,7 +183,7 @@ absl::Status ReadSelector(const Reading& reading, PresetParts& parts) {
   SYNCLINE_ASSIGN_OR_RETURN(
       const Reading inner,
       Read(values == reading.texts.end() ? "fp32" : std::string_view(values->second)));
-  if (inner.preset.kind == CodecPreset::Kind::kSelector) {
+  if (inner.preset.make == nullptr || inner.preset.kind == CodecPreset::Kind::kSelector) {
     return absl::InvalidArgumentError(
         absl::StrCat("codec '", std::string(reading.preset.name), "': values cannot be '",
                      values->second, "', which selects itself"));
@@ -201,8 +209,15 @@ uint64_t Transfer::TensorTopCount(uint64_t elements, uint64_t step) const {
   return TopCount(*selector, elements, step);
 }
 
+Transfer Transfer::Using(Candidate candidate) const {
+  Transfer transfer = *this;
+  transfer.codec = candidates[static_cast<size_t>(candidate)];
+  return transfer;
+}
+
 CodecSet Transfer::Accepted() const {
   if (!compresses()) return {codec.get()};
+  if (chooses()) return AcceptedOf(candidates);
   return {codec.get(), dense.get()};
 }
 
@@ -226,7 +241,14 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
     SYNCLINE_RETURN_IF_ERROR(ReadSelector(reading, parts));
     transfer.selector = parts.selector;
   }
-  SYNCLINE_ASSIGN_OR_RETURN(transfer.codec, preset.make(parts));
+  if (preset.kind == CodecPreset::Kind::kAuto) {
+    transfer.policy = {.ratio = parts.Number("ratio"),
+                       .by_statistics = parts.Number("statistics") != 0};
+    SYNCLINE_ASSIGN_OR_RETURN(transfer.candidates, MakeCandidates(transfer.policy));
+    transfer.codec = transfer.candidates[static_cast<size_t>(Candidate::kTopK)];
+  } else {
+    SYNCLINE_ASSIGN_OR_RETURN(transfer.codec, preset.make(parts));
+  }
   transfer.dense = MakeBf16Codec();
   SYNCLINE_ASSIGN_OR_RETURN(transfer.memory.kind, FindMemory(reading));
   const CodecTraits traits = transfer.codec->traits();

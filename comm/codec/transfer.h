@@ -25,6 +25,7 @@
 #include "comm/base/options.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
+#include "comm/codec/policy/codec_policy.h"
 #include "comm/codec/sparse/selector.h"
 
 namespace syncline {
@@ -61,6 +62,10 @@ struct Transfer {
   bool follows = true;
   // What `codec` selects by, if it selects.
   std::optional<SelectorSpec> selector = std::nullopt;
+  // Of preset auto: the codecs that a CodecPolicy with the options `policy` chooses from,
+  // by Candidate; kBlocks only if policy.by_statistics. `codec` is top-k until Using.
+  std::vector<SharedCodec> candidates = {};
+  CodecPolicyOptions policy = {};
 
   bool compresses() const { return dense != nullptr; }
   bool CompressesAt(uint64_t step) const {
@@ -70,6 +75,11 @@ struct Transfer {
   // the whole tensor: then who encodes finds EncodeContext::threshold first
   // (sparse/tensor_histogram.h). 0 if tiles look at themselves alone.
   uint64_t TensorTopCount(uint64_t elements, uint64_t step) const;
+  // Whether the codec is chosen from step to step.
+  bool chooses() const { return !candidates.empty(); }
+  // This transfer with one of its candidates as the codec. kDense keeps what it loses, as
+  // all of them do. REQUIRES: chooses().
+  Transfer Using(Candidate candidate) const;
   // All that a receiver of pushes takes.
   CodecSet Accepted() const;
   // The transfer of one tensor of a job.

@@ -208,6 +208,22 @@ std::vector<CodecPreset> SelectorPresets() {
   return presets;
 }
 
+// Made of its candidates (transfer_candidates.h).
+CodecPreset AutoPreset() {
+  return {.name = "auto",
+          .meaning = "bf16, int8, onebit or topk: what is fastest, as measured",
+          .options = {{.name = "ratio",
+                       .standard = 0.01,
+                       .least = 1e-6,
+                       .most = 1,
+                       .meaning = "share of the values that topk sends"},
+                      {.name = "statistics",
+                       .kind = OptionKind::kFlag,
+                       .meaning = "1: what the gradient looks like decides too"}},
+          .kind = CodecPreset::Kind::kAuto,
+          .memory = MemoryKind::kErrorFeedback};
+}
+
 }  // namespace
 
 SelectorSpec SelectorOf(const CodecPreset& preset, const PresetParts& parts) {
@@ -231,6 +247,7 @@ std::vector<CodecPreset> CodecPresets() {
   std::vector<CodecPreset> presets = DensePresets();
   std::ranges::move(QuantizerPresets(), std::back_inserter(presets));
   std::ranges::move(SelectorPresets(), std::back_inserter(presets));
+  presets.push_back(AutoPreset());
   for (CodecPreset& preset : presets) {
     if (preset.kind == CodecPreset::Kind::kDense) continue;
     preset.options.insert(preset.options.end(), std::begin(kCommon), std::end(kCommon));

@@ -29,10 +29,11 @@ struct CodecPreset {
   std::string_view name = {};
   std::string_view meaning = {};
   std::vector<OptionSpec> options = {};
-  enum class Kind { kDense, kQuantizer, kSelector } kind = Kind::kDense;
+  enum class Kind { kDense, kQuantizer, kSelector, kAuto } kind = Kind::kDense;
   SelectorSpec selector = {};  // of kSelector, with the standard options
   MemoryKind memory = MemoryKind::kNone;
   bool follows = true;  // deltas of it bring a view nearer to the weights
+  // Null for kAuto, which is made of several (transfer_candidates.h).
   std::function<absl::StatusOr<SharedCodec>(const PresetParts&)> make = nullptr;
 };
 

@@ -156,6 +156,50 @@ TEST(Transfer, TopKOfATensorCountsInTheTensor) {
   EXPECT_EQ(ParseTransfer("onebit")->TensorTopCount(1'000'000, 0), 0u);
 }
 
+TEST(Transfer, AutoOffersCandidatesAndReceiversTakeAnyOfThem) {
+  for (const bool by_statistics : {false, true}) {
+    const auto transfer =
+        ParseTransfer(by_statistics ? "auto:statistics=1,ratio=0.02" : "auto:ratio=0.02");
+    ASSERT_TRUE(transfer.ok()) << transfer.status();
+    EXPECT_TRUE(transfer->chooses());
+    EXPECT_EQ(transfer->policy.by_statistics, by_statistics);
+    EXPECT_EQ(transfer->policy.ratio, 0.02);
+    EXPECT_EQ(transfer->memory.kind, MemoryKind::kErrorFeedback);
+    EXPECT_EQ(transfer->codec->name(), "topk") << "until one is chosen";
+    ASSERT_EQ(transfer->candidates.size(), by_statistics ? kCandidates : kCandidates - 1);
+    const CodecSet accepted = transfer->Accepted();
+    EXPECT_EQ(accepted.size(), 4u) << "topk and blocks have one id";
+    std::mt19937 random(1);
+    std::vector<float> values(kTileElements);
+    for (float& value : values) value = std::normal_distribution<float>()(random);
+    for (size_t i = 0; i < transfer->candidates.size(); ++i) {
+      const Transfer now = transfer->Using(static_cast<Candidate>(i));
+      EXPECT_TRUE(now.compresses());
+      const BlockLabel label = {.range = {.elements = kTileElements}};
+      BufferPool pool(0);
+      const Buffer block =
+          Gather(EncodeBlock(*now.codec, label, values, Checksum::kHeaderOnly, pool));
+      EXPECT_LE(block.size(), MaxBlockBytes(accepted, kTileElements));
+      const auto view = ParseBlock(block.view(), label, accepted);
+      ASSERT_TRUE(view.ok()) << i << ": " << view.status();
+      std::vector<float> got(kTileElements);
+      std::vector<float> want(kTileElements);
+      const TileView& tile = view->tiles[0];
+      ASSERT_TRUE(tile.codec->Decode(tile.bytes, got).ok());
+      ASSERT_TRUE(now.codec->Decode(tile.bytes, want).ok());
+      EXPECT_EQ(got, want) << i;
+    }
+  }
+  EXPECT_FALSE(ParseTransfer("topk")->chooses());
+  EXPECT_FALSE(
+      ParseTransfer("auto")->ForTensor({.elements = 10, .dimensions = 1}).chooses());
+  EXPECT_THAT(Refusal("auto:memory=dgc"), HasSubstr("no option 'memory'"));
+  EXPECT_THAT(Refusal("topk:values=auto"), HasSubstr("selects itself"));
+  EXPECT_TRUE(ParseTransfers("auto", "bf16", {}).ok());
+  EXPECT_THAT(std::string(ParseTransfers("bf16", "auto", {}).status().message()),
+              HasSubstr("publish_codec: 'auto' chooses by what one sender measures"));
+}
+
 TEST(Transfer, CanonicalTextsOfEqualTransfersAreEqual) {
   EXPECT_EQ(CanonicalTransfer("topk:ratio=0.01"), "topk");
   EXPECT_EQ(CanonicalTransfer("topk:vectors=1,ratio=0.5"),

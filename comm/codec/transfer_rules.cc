@@ -38,6 +38,10 @@ absl::StatusOr<std::vector<RuleText>> SplitRules(std::string_view text) {
     SYNCLINE_ASSIGN_OR_RETURN(const RuleText rule,
                               ReadRule(WithoutSpaces(text.substr(first, end - first))));
     rules.push_back(rule);
+    if (rules.size() > kMaxRules) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "more than ", kMaxRules, " rules; let patterns take more tensors"));
+    }
     first = end + 1;
   }
   if (rules.size() > 1 && std::ranges::any_of(rules, [](const RuleText& rule) {
@@ -120,36 +124,31 @@ const TransferRules::Rule& TransferRules::RuleOf(std::string_view name) const {
   });
 }
 
-absl::Status TransferRules::CheckAllApply(
-    std::span<const Transfer::Shape> tensors) const {
+// Why `rule` takes no tensor.
+absl::Status TransferRules::NeverApplies(const Rule& rule,
+                                         std::span<const Transfer::Shape> tensors) const {
+  const auto meant = std::ranges::find_if(tensors, [&](const Transfer::Shape& tensor) {
+    return MatchesPattern(rule.pattern, tensor.name);
+  });
+  if (meant != tensors.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Where(rule), "never applies: rule '", RuleOf(meant->name).text,
+                     "' before it takes '", meant->name, "', and the first one counts"));
+  }
   std::vector<std::string_view> names;
   for (const Transfer::Shape& tensor : tensors) names.push_back(tensor.name);
-  for (const Rule& rule : rules_) {
-    const auto is_meant = [&](std::string_view name) {
-      return MatchesPattern(rule.pattern, name);
-    };
-    const auto is_taken = [&](std::string_view name) { return &RuleOf(name) == &rule; };
-    if (rule.pattern.empty() || std::ranges::any_of(names, is_taken)) continue;
-    const auto meant = std::ranges::find_if(names, is_meant);
-    if (meant != names.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          Where(rule), "never applies: rule '", RuleOf(*meant).text,
-          "' before it takes '", std::string(*meant), "', and the first one counts"));
-    }
-    return absl::InvalidArgumentError(
-        absl::StrCat(Where(rule), "no tensor of the job has such a name; did you mean '",
-                     std::string(NearestName(rule.pattern, names)), "'?"));
-  }
-  return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(Where(rule), "no tensor of the job has such a name; did you mean '",
+                   std::string(NearestName(rule.pattern, names)), "'?"));
 }
 
 absl::StatusOr<std::vector<Transfer>> TransferRules::ForTensors(
     std::span<const Transfer::Shape> tensors) const {
-  if (tensors.empty()) return std::vector<Transfer>();
-  SYNCLINE_RETURN_IF_ERROR(CheckAllApply(tensors));
   std::vector<Transfer> transfers;
+  std::vector<bool> applies(rules_.size());
   for (const Transfer::Shape& tensor : tensors) {
     const Rule& rule = RuleOf(tensor.name);
+    applies[static_cast<size_t>(&rule - rules_.data())] = true;
     absl::StatusOr<Transfer> transfer = rule.transfer.ForTensor(tensor);
     if (!transfer.ok()) {
       return absl::InvalidArgumentError(
@@ -157,6 +156,9 @@ absl::StatusOr<std::vector<Transfer>> TransferRules::ForTensors(
                        "': ", std::string(transfer.status().message())));
     }
     transfers.push_back(*std::move(transfer));
+  }
+  for (size_t i = 0; i + 1 < rules_.size() && !tensors.empty(); ++i) {
+    if (!applies[i]) return NeverApplies(rules_[i], tensors);
   }
   return transfers;
 }

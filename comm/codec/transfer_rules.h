@@ -15,6 +15,7 @@
 // Thread safety: values.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,8 +35,11 @@ struct RuleText {
   std::string_view pattern = {};  // empty: takes all tensors
 };
 
-// InvalidArgument: a rule is empty, or the one without a pattern is missing or not the
-// last. The views are into `text`.
+// Each is tried for each tensor.
+inline constexpr size_t kMaxRules = 256;
+
+// InvalidArgument: a rule is empty, the one without a pattern is missing or not the last,
+// or there are more than kMaxRules. The views are into `text`.
 absl::StatusOr<std::vector<RuleText>> SplitRules(std::string_view text);
 
 bool MatchesPattern(std::string_view pattern, std::string_view name);
@@ -67,7 +71,8 @@ class TransferRules {
       : setting_(setting), rules_(std::move(rules)) {}
 
   const Rule& RuleOf(std::string_view name) const;
-  absl::Status CheckAllApply(std::span<const Transfer::Shape> tensors) const;
+  absl::Status NeverApplies(const Rule& rule,
+                            std::span<const Transfer::Shape> tensors) const;
 
   std::string setting_;
   std::vector<Rule> rules_;

@@ -65,6 +65,13 @@ TEST(TransferRules, PatternsOfManyStarsTakeNoTime) {
   EXPECT_FALSE(MatchesPattern(pattern, std::string(1000, 'a') + "b"));
 }
 
+TEST(TransferRules, ThereAreNotTooMany) {
+  std::string text = "bf16";
+  for (size_t i = 1; i < kMaxRules; ++i) text = "bf16@*;" + text;
+  EXPECT_TRUE(ParseTransfers(text, "bf16", {}).ok());
+  EXPECT_THAT(Refusal("bf16@*;" + text), HasSubstr("more than 256 rules"));
+}
+
 TEST(TransferRules, TheFirstThatTakesATensorCounts) {
   const auto transfers =
       ParseTransfers("blocks@embed*; fp32@*.0.* ;onebit@layers.?.weight;topk",

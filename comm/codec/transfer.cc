@@ -206,6 +206,7 @@ Transfer::Shape Transfer::ShapeOf(std::string_view name,
 
 uint64_t Transfer::TensorTopCount(uint64_t elements, uint64_t step) const {
   if (!selector || selector->scope != SelectorScope::kTensor) return 0;
+  if (elements <= kTileElements) return 0;  // its tile is the tensor
   return TopCount(*selector, elements, step);
 }
 

@@ -146,6 +146,7 @@ TEST(Transfer, TopKOfATensorCountsInTheTensor) {
     EXPECT_EQ(transfer->TensorTopCount(1'000'000, 0), 40'000u);
     EXPECT_EQ(transfer->TensorTopCount(1'000'000, 1), 20'000u);
     EXPECT_EQ(transfer->TensorTopCount(1'000'000, 2), 10'000u);
+    EXPECT_EQ(transfer->TensorTopCount(kTileElements, 2), 0u) << "one tile";
     EXPECT_TRUE(ParseTransfers(name + ":scope=tensor", "bf16", {}).ok());
     EXPECT_THAT(
         std::string(

@@ -48,6 +48,8 @@ struct CodecPolicyOptions {
   double gain = 0.2;
   uint64_t hold_steps = 50;
   uint64_t explore_steps = 100;
+
+  bool operator==(const CodecPolicyOptions&) const = default;
 };
 
 // What one element costs.

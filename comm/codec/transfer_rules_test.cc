@@ -66,8 +66,9 @@ TEST(TransferRules, PatternsOfManyStarsTakeNoTime) {
 }
 
 TEST(TransferRules, ThereAreNotTooMany) {
-  std::string text = "bf16";
-  for (size_t i = 1; i < kMaxRules; ++i) text = "bf16@*;" + text;
+  std::string text;
+  for (size_t i = 1; i < kMaxRules; ++i) text += "bf16@*;";
+  text += "bf16";
   EXPECT_TRUE(ParseTransfers(text, "bf16", {}).ok());
   EXPECT_THAT(Refusal("bf16@*;" + text), HasSubstr("more than 256 rules"));
 }

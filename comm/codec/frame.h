@@ -75,7 +75,7 @@ inline EncodeContext ContextAt(const BlockLabel& label, uint64_t offset) {
 }
 
 // What a receiver takes for one tensor; tiles of one block may differ.
-using CodecSet = absl::InlinedVector<const Codec*, 3>;
+using CodecSet = absl::InlinedVector<const Codec*, 4>;
 
 // Size of the largest message payload for `elements` values.
 size_t MaxBlockBytes(const Codec& codec, uint32_t elements);

@@ -14,7 +14,9 @@
 #include "comm/base/nearest.h"
 #include "comm/base/status.h"
 #include "comm/codec/bf16/bf16.h"
+#include "comm/codec/transfer_candidates.h"
 #include "comm/codec/transfer_presets.h"
+#include "comm/codec/transfer_rules.h"
 
 namespace syncline {
 namespace {
@@ -25,7 +27,7 @@ using Texts = std::map<std::string, std::string, std::less<>>;
 struct Reading {
   CodecPreset preset = {};
   OptionValues numbers = {};
-  Texts texts = {};  // "memory", "values"
+  Texts texts = {};  // "memory", "values", "scope"
 };
 
 absl::Status Unknown(std::string_view what, std::string_view name,
@@ -45,16 +47,20 @@ absl::StatusOr<CodecPreset> FindPreset(std::string_view name) {
 }
 
 bool TakesText(const CodecPreset& preset, std::string_view option) {
-  if (preset.kind == CodecPreset::Kind::kDense) return false;
-  return option == "memory" ||
-         (option == "values" && preset.kind == CodecPreset::Kind::kSelector);
+  using enum CodecPreset::Kind;
+  // Candidates of auto share error feedback, and no other memory.
+  if (preset.kind == kDense || preset.kind == kAuto) return false;
+  if (option == "memory") return true;
+  if (preset.kind != CodecPreset::Kind::kSelector) return false;
+  return option == "values" ||
+         (option == "scope" && preset.selector.kind == SelectorKind::kTopK);
 }
 
 absl::Status UnknownOption(const CodecPreset& preset, const std::string& owner,
                            const std::string& option) {
   std::vector<std::string_view> names;
   for (const OptionSpec& spec : preset.options) names.push_back(spec.name);
-  for (const std::string_view text : {"memory", "values"}) {
+  for (const std::string_view text : {"memory", "values", "scope"}) {
     if (TakesText(preset, text)) names.push_back(text);
   }
   if (names.empty()) {
@@ -125,6 +131,69 @@ absl::StatusOr<MemoryKind> FindMemory(const Reading& reading) {
   return Unknown("memory", text->second, names);
 }
 
+std::string CanonicalCodec(std::string_view text) {
+  const absl::StatusOr<Reading> reading = Read(text);
+  if (!reading.ok()) return std::string(text);
+  std::vector<std::string> options;
+  for (const auto& [name, value] :
+       WithoutDefaults(reading->preset.options, reading->numbers)) {
+    options.push_back(absl::StrCat(name, "=", Shortest(value)));
+  }
+  for (const auto& [name, value] : reading->texts) {
+    options.push_back(absl::StrCat(name, "=", value));
+  }
+  const std::string name(reading->preset.name);
+  return options.empty() ? name : absl::StrCat(name, ":", absl::StrJoin(options, ","));
+}
+
+// Whether deltas may travel so.
+absl::Status CheckPublishes(const Transfer& transfer) {
+  if (transfer.chooses()) {
+    return absl::InvalidArgumentError(
+        "'auto' chooses by what one sender measures on its way to one receiver, but one "
+        "encoding of a view goes to all workers; name a codec");
+  }
+  if (transfer.selector && transfer.selector->scope == SelectorScope::kTensor) {
+    return absl::InvalidArgumentError(
+        "scope=tensor needs all of a tensor in one place, but its blocks lie on several "
+        "servers; take scope=tile");
+  }
+  const CodecTraits traits = transfer.codec->traits();
+  if (transfer.follows && !(traits.unbiased && traits.variance >= 1)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "deltas of this codec may be larger than what they stand for, and the workers' "
+      "weights would never settle; it is for gradients only");
+}
+
+absl::StatusOr<SelectorScope> FindScope(const Reading& reading) {
+  const auto text = reading.texts.find("scope");
+  if (text == reading.texts.end() || text->second == "tile") return SelectorScope::kTile;
+  if (text->second == "tensor") return SelectorScope::kTensor;
+  return absl::InvalidArgumentError(
+      absl::StrCat("scope '", text->second, "' is unknown; it is 'tile' or 'tensor'"));
+}
+
+// Fills in what a selector is made of beside its numbers.
+absl::Status ReadSelector(const Reading& reading, PresetParts& parts) {
+  parts.selector = SelectorOf(reading.preset, parts);
+  SYNCLINE_ASSIGN_OR_RETURN(parts.selector.scope, FindScope(reading));
+  const auto values = reading.texts.find("values");
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const Reading inner,
+      Read(values == reading.texts.end() ? "fp32" : std::string_view(values->second)));
+  if (inner.preset.make == nullptr || inner.preset.kind == CodecPreset::Kind::kSelector) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("codec '", std::string(reading.preset.name), "': values cannot be '",
+                     values->second, "', which selects itself"));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(
+      parts.values,
+      inner.preset.make({.numbers = inner.numbers, .specs = inner.preset.options}));
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 Transfer::Shape Transfer::ShapeOf(std::string_view name,
@@ -135,8 +204,21 @@ Transfer::Shape Transfer::ShapeOf(std::string_view name,
   return shape;
 }
 
+uint64_t Transfer::TensorTopCount(uint64_t elements, uint64_t step) const {
+  if (!selector || selector->scope != SelectorScope::kTensor) return 0;
+  if (elements <= kTileElements) return 0;  // its tile is the tensor
+  return TopCount(*selector, elements, step);
+}
+
+Transfer Transfer::Using(Candidate candidate) const {
+  Transfer transfer = *this;
+  transfer.codec = candidates[static_cast<size_t>(candidate)];
+  return transfer;
+}
+
 CodecSet Transfer::Accepted() const {
   if (!compresses()) return {codec.get()};
+  if (chooses()) return AcceptedOf(candidates);
   return {codec.get(), dense.get()};
 }
 
@@ -151,26 +233,23 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
   SYNCLINE_ASSIGN_OR_RETURN(const Reading reading, Read(text));
   const CodecPreset& preset = reading.preset;
   PresetParts parts = {.numbers = reading.numbers, .specs = preset.options};
-  Transfer transfer;
+  Transfer transfer = {.follows = preset.follows};
   if (preset.kind == CodecPreset::Kind::kDense) {
     SYNCLINE_ASSIGN_OR_RETURN(transfer.codec, preset.make(parts));
     return transfer;
   }
   if (preset.kind == CodecPreset::Kind::kSelector) {
-    const auto values = reading.texts.find("values");
-    SYNCLINE_ASSIGN_OR_RETURN(
-        const Reading inner,
-        Read(values == reading.texts.end() ? "fp32" : std::string_view(values->second)));
-    if (inner.preset.kind == CodecPreset::Kind::kSelector) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("codec '", std::string(preset.name), "': values cannot be '",
-                       values->second, "', which selects itself"));
-    }
-    SYNCLINE_ASSIGN_OR_RETURN(
-        parts.values,
-        inner.preset.make({.numbers = inner.numbers, .specs = inner.preset.options}));
+    SYNCLINE_RETURN_IF_ERROR(ReadSelector(reading, parts));
+    transfer.selector = parts.selector;
   }
-  SYNCLINE_ASSIGN_OR_RETURN(transfer.codec, preset.make(parts));
+  if (preset.kind == CodecPreset::Kind::kAuto) {
+    transfer.policy = {.ratio = parts.Number("ratio"),
+                       .by_statistics = parts.Number("statistics") != 0};
+    SYNCLINE_ASSIGN_OR_RETURN(transfer.candidates, MakeCandidates(transfer.policy));
+    transfer.codec = transfer.candidates[static_cast<size_t>(Candidate::kTopK)];
+  } else {
+    SYNCLINE_ASSIGN_OR_RETURN(transfer.codec, preset.make(parts));
+  }
   transfer.dense = MakeBf16Codec();
   transfer.votes = preset.votes;
   SYNCLINE_ASSIGN_OR_RETURN(transfer.memory.kind, FindMemory(reading));
@@ -195,44 +274,34 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
 absl::StatusOr<std::vector<TensorTransfers>> ParseTransfers(
     std::string_view push, std::string_view publish,
     std::span<const Transfer::Shape> tensors) {
-  const auto parse = [](std::string_view setting,
-                        std::string_view text) -> absl::StatusOr<Transfer> {
-    absl::StatusOr<Transfer> transfer = ParseTransfer(text);
-    if (transfer.ok()) return transfer;
-    return absl::InvalidArgumentError(absl::StrCat(
-        std::string(setting), ": ", std::string(transfer.status().message())));
-  };
-  SYNCLINE_ASSIGN_OR_RETURN(const Transfer up, parse("push_codec", push));
-  SYNCLINE_ASSIGN_OR_RETURN(Transfer down, parse("publish_codec", publish));
-  SYNCLINE_ASSIGN_OR_RETURN(const Reading reading, Read(publish));
-  const CodecTraits traits = down.codec->traits();
-  if (!reading.preset.follows || (traits.unbiased && traits.variance >= 1)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "publish_codec: deltas in '", std::string(reading.preset.name),
-        "' may be larger than what they stand for, and the workers' weights would never "
-        "settle; it is for gradients only"));
+  SYNCLINE_ASSIGN_OR_RETURN(const TransferRules up,
+                            TransferRules::Parse("push_codec", push));
+  SYNCLINE_ASSIGN_OR_RETURN(const TransferRules down,
+                            TransferRules::Parse("publish_codec", publish));
+  for (const TransferRules::Rule& rule : down.rules()) {
+    const absl::Status publishes = CheckPublishes(rule.transfer);
+    if (publishes.ok()) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat(down.Where(rule), std::string(publishes.message())));
   }
-  down.memory = {};  // the view is the memory
+  SYNCLINE_ASSIGN_OR_RETURN(std::vector<Transfer> pushes, up.ForTensors(tensors));
+  SYNCLINE_ASSIGN_OR_RETURN(std::vector<Transfer> publishes, down.ForTensors(tensors));
   std::vector<TensorTransfers> transfers;
-  for (const Transfer::Shape& shape : tensors) {
-    transfers.push_back({.push = up.ForTensor(shape), .publish = down.ForTensor(shape)});
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    publishes[i].memory = {};  // the view is the memory
+    transfers.push_back(
+        {.push = std::move(pushes[i]), .publish = std::move(publishes[i])});
   }
   return transfers;
 }
 
 std::string CanonicalTransfer(std::string_view text) {
-  const absl::StatusOr<Reading> reading = Read(text);
-  if (!reading.ok()) return std::string(text);
-  std::vector<std::string> options;
-  for (const auto& [name, value] :
-       WithoutDefaults(reading->preset.options, reading->numbers)) {
-    options.push_back(absl::StrCat(name, "=", Shortest(value)));
-  }
-  for (const auto& [name, value] : reading->texts) {
-    options.push_back(absl::StrCat(name, "=", value));
-  }
-  const std::string name(reading->preset.name);
-  return options.empty() ? name : absl::StrCat(name, ":", absl::StrJoin(options, ","));
+  const absl::StatusOr<std::vector<RuleText>> rules = SplitRules(text);
+  if (!rules.ok()) return std::string(text);
+  return absl::StrJoin(*rules, ";", [](std::string* out, const RuleText& rule) {
+    absl::StrAppend(out, CanonicalCodec(rule.codec));
+    if (!rule.pattern.empty()) absl::StrAppend(out, "@", std::string(rule.pattern));
+  });
 }
 
 std::vector<TransferPreset> TransferPresets() {

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -24,8 +25,12 @@
 #include "comm/base/options.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
+#include "comm/codec/policy/codec_policy.h"
+#include "comm/codec/sparse/selector.h"
 
 namespace syncline {
+
+using SharedCodec = std::shared_ptr<const Codec>;
 
 enum class MemoryKind { kNone, kErrorFeedback, kMomentumCorrection };
 
@@ -47,20 +52,37 @@ struct CompressWhat {
 };
 
 struct Transfer {
-  std::shared_ptr<const Codec> codec = nullptr;
+  SharedCodec codec = nullptr;
   // For pushed tiles with NaN or infinity, and for whole tensors that are not compressed.
   // Null when `codec` is dense itself.
-  std::shared_ptr<const Codec> dense = nullptr;
+  SharedCodec dense = nullptr;
   MemorySpec memory = {};
   CompressWhat what = {};
   // Servers make signs of the mean of all workers (signSGD with majority vote; Bernstein
   // et al. 2018, arXiv 1810.05291), also of tensors that travel densely.
   bool votes = false;
+  // Deltas of it bring a view nearer to the weights.
+  bool follows = true;
+  // What `codec` selects by, if it selects.
+  std::optional<SelectorSpec> selector = std::nullopt;
+  // Of preset auto: the codecs that a CodecPolicy with the options `policy` chooses from,
+  // by Candidate; kBlocks only if policy.by_statistics. `codec` is top-k until Using.
+  std::vector<SharedCodec> candidates = {};
+  CodecPolicyOptions policy = {};
 
   bool compresses() const { return dense != nullptr; }
   bool CompressesAt(uint64_t step) const {
     return compresses() && step >= what.dense_steps;
   }
+  // How many values of a tensor of `elements` a step sends, if they are the largest of
+  // the whole tensor: then who encodes finds EncodeContext::threshold first
+  // (sparse/tensor_histogram.h). 0 if tiles look at themselves alone.
+  uint64_t TensorTopCount(uint64_t elements, uint64_t step) const;
+  // Whether the codec is chosen from step to step.
+  bool chooses() const { return !candidates.empty(); }
+  // This transfer with one of its candidates as the codec. kDense keeps what it loses, as
+  // all of them do. REQUIRES: chooses().
+  Transfer Using(Candidate candidate) const;
   // All that a receiver of pushes takes.
   CodecSet Accepted() const;
   // The transfer of one tensor of a job.
@@ -83,13 +105,15 @@ struct TensorTransfers {
 // nearest name or the allowed range.
 absl::StatusOr<Transfer> ParseTransfer(std::string_view text);
 
-// Those of all tensors of a job, in order.
+// Those of all tensors of a job, in order. Both texts may be rules by the tensors' names,
+// "CODEC@PATTERN;...;CODEC" (transfer_rules.h); errors name the setting and the rule.
+// Without tensors only the texts are checked.
 absl::StatusOr<std::vector<TensorTransfers>> ParseTransfers(
     std::string_view push, std::string_view publish,
     std::span<const Transfer::Shape> tensors);
 
-// The same text for the same transfer: options in order, without those that are defaults.
-// REQUIRES: ParseTransfer accepts it.
+// The same text for the same transfer, or rules of transfers: options in order, without
+// those that are defaults. Texts that nothing accepts stay as they are.
 std::string CanonicalTransfer(std::string_view text);
 
 // What the names are and what they take, for --help and the documentation.

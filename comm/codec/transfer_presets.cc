@@ -130,64 +130,72 @@ std::vector<CodecPreset> QuantizerPresets() {
   return presets;
 }
 
-CodecPreset Selects(std::string_view name, std::string_view meaning,
-                    const SelectorSpec& standard) {
-  const OptionSpec ratio = {.name = "ratio",
-                            .standard = standard.ratio,
-                            .least = 1e-6,
-                            .most = 1,
-                            .meaning = "share of the values that is sent"};
-  CodecPreset preset = {
-      .name = name,
-      .meaning = meaning,
-      .options = {ratio},
-      .kind = CodecPreset::Kind::kSelector,
-      .memory = MemoryKind::kErrorFeedback,
-      .make = [name, standard](const PresetParts& parts) -> absl::StatusOr<SharedCodec> {
-        const auto number = [&](std::string_view option, double otherwise) {
-          const bool has = std::ranges::count(parts.specs, option, &OptionSpec::name) > 0;
-          return has ? parts.Number(option) : otherwise;
-        };
-        SelectorSpec spec = standard;
-        spec.ratio = number("ratio", spec.ratio);
-        spec.threshold = static_cast<float>(number("threshold", spec.threshold));
-        spec.period = static_cast<uint32_t>(number("period", spec.period));
-        if (number("unbiased", 0) != 0) spec.scale = RandomKScale::kUnbiased;
-        SYNCLINE_ASSIGN_OR_RETURN(
-            std::unique_ptr<Codec> codec,
-            MakeSparseCodec(
-                {.name = std::string(name), .selector = spec, .values = parts.values}));
-        return SharedCodec(std::move(codec));
-      }};
+// The options of a selector that sends a share of the values.
+std::vector<OptionSpec> RatioOptions(double standard) {
+  const RatioWarmup warmup;
+  return {{.name = "ratio",
+           .standard = standard,
+           .least = 1e-6,
+           .most = 1,
+           .meaning = "share of the values that is sent"},
+          {.name = "warmup_steps",
+           .most = 1e15,
+           .kind = OptionKind::kWhole,
+           .meaning = "the ratio falls to its value over so many steps"},
+          {.name = "warmup_ratio",
+           .standard = warmup.ratio,
+           .least = 1e-6,
+           .most = 1,
+           .meaning = "from this one"}};
+}
+
+std::vector<OptionSpec> SelectorOptions(const SelectorSpec& standard) {
+  std::vector<OptionSpec> options = RatioOptions(standard.ratio);
   switch (standard.kind) {
-    case SelectorKind::kThreshold:
-      preset.options = {{.name = "threshold",
-                         .standard = standard.threshold,
-                         .most = 1e30,
-                         .meaning = "what is above it is sent"}};
-      break;
-    case SelectorKind::kBlocks:
-      preset.options.clear();
-      preset.memory = MemoryKind::kNone;
+    case SelectorKind::kTopK:
+    case SelectorKind::kTopKSampled:
       break;
     case SelectorKind::kTopKReuse:
-      preset.options.push_back({.name = "period",
-                                .standard = static_cast<double>(standard.period),
-                                .least = 1,
-                                .most = 1e6,
-                                .kind = OptionKind::kWhole,
-                                .meaning = "steps between exact thresholds"});
+      options.push_back({.name = "period",
+                         .standard = static_cast<double>(standard.period),
+                         .least = 1,
+                         .most = 1e6,
+                         .kind = OptionKind::kWhole,
+                         .meaning = "steps between exact thresholds"});
       break;
     case SelectorKind::kRandomK:
-      preset.options.push_back(
+      options.push_back(
           {.name = "unbiased",
            .kind = OptionKind::kFlag,
            .meaning = "1: sent values are divided by the ratio; for memory=none"});
       break;
-    default:
-      break;
+    case SelectorKind::kThreshold:
+      return {{.name = "threshold",
+               .standard = standard.threshold,
+               .most = 1e30,
+               .meaning = "what is above it is sent"}};
+    case SelectorKind::kBlocks:
+      return {};
   }
-  return preset;
+  return options;
+}
+
+CodecPreset Selects(std::string_view name, std::string_view meaning,
+                    const SelectorSpec& standard) {
+  const bool is_lossless = standard.kind == SelectorKind::kBlocks;
+  return {.name = name,
+          .meaning = meaning,
+          .options = SelectorOptions(standard),
+          .kind = CodecPreset::Kind::kSelector,
+          .selector = standard,
+          .memory = is_lossless ? MemoryKind::kNone : MemoryKind::kErrorFeedback,
+          .make = [name](const PresetParts& parts) -> absl::StatusOr<SharedCodec> {
+            SYNCLINE_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec,
+                                      MakeSparseCodec({.name = std::string(name),
+                                                       .selector = parts.selector,
+                                                       .values = parts.values}));
+            return SharedCodec(std::move(codec));
+          }};
 }
 
 std::vector<CodecPreset> SelectorPresets() {
@@ -209,12 +217,46 @@ std::vector<CodecPreset> SelectorPresets() {
   return presets;
 }
 
+// Made of its candidates (transfer_candidates.h).
+CodecPreset AutoPreset() {
+  return {.name = "auto",
+          .meaning = "bf16, int8, onebit or topk: what is fastest, as measured",
+          .options = {{.name = "ratio",
+                       .standard = 0.01,
+                       .least = 1e-6,
+                       .most = 1,
+                       .meaning = "share of the values that topk sends"},
+                      {.name = "statistics",
+                       .kind = OptionKind::kFlag,
+                       .meaning = "1: what the gradient looks like decides too"}},
+          .kind = CodecPreset::Kind::kAuto,
+          .memory = MemoryKind::kErrorFeedback};
+}
+
 }  // namespace
+
+SelectorSpec SelectorOf(const CodecPreset& preset, const PresetParts& parts) {
+  const auto number = [&](std::string_view option, double otherwise) {
+    const bool has = std::ranges::count(parts.specs, option, &OptionSpec::name) > 0;
+    return has ? parts.Number(option) : otherwise;
+  };
+  SelectorSpec spec = preset.selector;
+  spec.ratio = number("ratio", spec.ratio);
+  spec.warmup = {.steps = static_cast<uint64_t>(number("warmup_steps", 0)),
+                 .ratio = number("warmup_ratio", spec.warmup.ratio),
+                 // Dense steps come first.
+                 .first_step = static_cast<uint64_t>(number("dense_steps", 0))};
+  spec.threshold = static_cast<float>(number("threshold", spec.threshold));
+  spec.period = static_cast<uint32_t>(number("period", spec.period));
+  if (number("unbiased", 0) != 0) spec.scale = RandomKScale::kUnbiased;
+  return spec;
+}
 
 std::vector<CodecPreset> CodecPresets() {
   std::vector<CodecPreset> presets = DensePresets();
   std::ranges::move(QuantizerPresets(), std::back_inserter(presets));
   std::ranges::move(SelectorPresets(), std::back_inserter(presets));
+  presets.push_back(AutoPreset());
   for (CodecPreset& preset : presets) {
     if (preset.kind == CodecPreset::Kind::kDense) continue;
     preset.options.insert(preset.options.end(), std::begin(kCommon), std::end(kCommon));

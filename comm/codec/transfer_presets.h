@@ -10,16 +10,16 @@
 
 #include "absl/status/statusor.h"
 #include "comm/base/options.h"
+#include "comm/codec/sparse/selector.h"
 #include "comm/codec/transfer.h"
 
 namespace syncline {
 
-using SharedCodec = std::shared_ptr<const Codec>;
-
-// What a preset is made of: its numbers, and the codec of the values it selects.
+// What a preset is made of: its numbers, what it selects and the codec of these values.
 struct PresetParts {
   OptionValues numbers = {};
   std::span<const OptionSpec> specs = {};
+  SelectorSpec selector = {};  // SelectorOf
   SharedCodec values = nullptr;
 
   double Number(std::string_view name) const { return OptionOr(specs, numbers, name); }
@@ -29,12 +29,17 @@ struct CodecPreset {
   std::string_view name = {};
   std::string_view meaning = {};
   std::vector<OptionSpec> options = {};
-  enum class Kind { kDense, kQuantizer, kSelector } kind = Kind::kDense;
+  enum class Kind { kDense, kQuantizer, kSelector, kAuto } kind = Kind::kDense;
+  SelectorSpec selector = {};  // of kSelector, with the standard options
   MemoryKind memory = MemoryKind::kNone;
   bool votes = false;   // Transfer::votes
   bool follows = true;  // deltas of it bring a view nearer to the weights
+  // Null for kAuto, which is made of several (transfer_candidates.h).
   std::function<absl::StatusOr<SharedCodec>(const PresetParts&)> make = nullptr;
 };
+
+// What a selector selects by the numbers of its text.
+SelectorSpec SelectorOf(const CodecPreset& preset, const PresetParts& parts);
 
 // All of them, with the options that every lossy one takes.
 std::vector<CodecPreset> CodecPresets();

@@ -11,7 +11,10 @@
 namespace syncline {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Ge;
 using ::testing::HasSubstr;
+using ::testing::Le;
 
 std::string Refusal(std::string_view text) {
   return std::string(ParseTransfer(text).status().message());
@@ -101,6 +104,101 @@ TEST(Transfer, WrongTextsSayWhatIsAllowed) {
   EXPECT_THAT(Refusal("terngrad:memory=ef"), HasSubstr("grow without end"));
   EXPECT_THAT(Refusal("onebit:block_log2=3"), HasSubstr("[8, 16]"));
   EXPECT_THAT(Refusal("bf16:memory=ef"), HasSubstr("has no options"));
+  EXPECT_THAT(Refusal("topk:ratio=0.1,warmup_steps=9,warmup_ratio=0.05"),
+              HasSubstr("warmup_ratio 0.05 of a sparse codec is not in [0.1, 1]"));
+  EXPECT_THAT(Refusal("topk:ratio=0.5,warmup_steps=9"), HasSubstr("warmup_ratio 0.25"));
+  EXPECT_THAT(Refusal("blocks:warmup_steps=9"), HasSubstr("no option 'warmup_steps'"));
+  EXPECT_THAT(Refusal("topk:scope=world"), HasSubstr("'tile' or 'tensor'"));
+  EXPECT_THAT(Refusal("randomk:scope=tensor"), HasSubstr("no option 'scope'"));
+  EXPECT_THAT(Refusal("onebit:scope=tensor"), HasSubstr("no option 'scope'"));
+}
+
+TEST(Transfer, RatiosWarmUpAfterTheDenseSteps) {
+  for (const char* name : {"topk", "topk-sampled", "topk-reuse", "dgc", "randomk"}) {
+    const auto transfer = ParseTransfer(
+        std::string(name) +
+        ":ratio=0.01,warmup_ratio=0.16,warmup_steps=4,dense_steps=100,memory=none");
+    ASSERT_TRUE(transfer.ok()) << transfer.status();
+    ASSERT_TRUE(transfer->selector.has_value());
+    EXPECT_EQ(transfer->TensorTopCount(kTileElements, 0), 0u) << "scope is tile";
+    std::vector<float> values(10'000);
+    std::mt19937 random(1);
+    for (float& value : values) value = std::normal_distribution<float>()(random);
+    const auto sent_at = [&](uint64_t step) {
+      std::vector<std::byte> bytes(transfer->codec->MaxEncodedBytes(10'000));
+      bytes.resize(transfer->codec->Encode(values, {}, {.step = step}, bytes));
+      EXPECT_TRUE(transfer->codec->Validate(bytes, 10'000).ok());
+      return static_cast<double>(transfer->codec->Nonzeros(bytes, 10'000));
+    };
+    const auto is_about = [](double k) { return AllOf(Ge(k / 2), Le(2 * k)); };
+    EXPECT_THAT(sent_at(100), is_about(1600)) << name;
+    EXPECT_THAT(sent_at(102), is_about(400)) << name;
+    EXPECT_THAT(sent_at(104), is_about(100)) << name;
+    EXPECT_THAT(sent_at(1'000'000), is_about(100)) << name;
+  }
+}
+
+TEST(Transfer, TopKOfATensorCountsInTheTensor) {
+  for (const std::string name : {"topk", "dgc"}) {
+    const auto transfer =
+        ParseTransfer(name + ":scope=tensor,ratio=0.01,warmup_ratio=0.04,warmup_steps=2");
+    ASSERT_TRUE(transfer.ok()) << transfer.status();
+    EXPECT_EQ(transfer->TensorTopCount(1'000'000, 0), 40'000u);
+    EXPECT_EQ(transfer->TensorTopCount(1'000'000, 1), 20'000u);
+    EXPECT_EQ(transfer->TensorTopCount(1'000'000, 2), 10'000u);
+    EXPECT_EQ(transfer->TensorTopCount(kTileElements, 2), 0u) << "one tile";
+    EXPECT_TRUE(ParseTransfers(name + ":scope=tensor", "bf16", {}).ok());
+    EXPECT_THAT(
+        std::string(
+            ParseTransfers("bf16", name + ":scope=tensor", {}).status().message()),
+        HasSubstr("publish_codec: scope=tensor needs all of a tensor in one place"));
+  }
+  EXPECT_EQ(ParseTransfer("topk:scope=tile")->TensorTopCount(1'000'000, 0), 0u);
+  EXPECT_EQ(ParseTransfer("onebit")->TensorTopCount(1'000'000, 0), 0u);
+}
+
+TEST(Transfer, AutoOffersCandidatesAndReceiversTakeAnyOfThem) {
+  for (const bool by_statistics : {false, true}) {
+    const auto transfer =
+        ParseTransfer(by_statistics ? "auto:statistics=1,ratio=0.02" : "auto:ratio=0.02");
+    ASSERT_TRUE(transfer.ok()) << transfer.status();
+    EXPECT_TRUE(transfer->chooses());
+    EXPECT_EQ(transfer->policy.by_statistics, by_statistics);
+    EXPECT_EQ(transfer->policy.ratio, 0.02);
+    EXPECT_EQ(transfer->memory.kind, MemoryKind::kErrorFeedback);
+    EXPECT_EQ(transfer->codec->name(), "topk") << "until one is chosen";
+    ASSERT_EQ(transfer->candidates.size(), by_statistics ? kCandidates : kCandidates - 1);
+    const CodecSet accepted = transfer->Accepted();
+    EXPECT_EQ(accepted.size(), 4u) << "topk and blocks have one id";
+    std::mt19937 random(1);
+    std::vector<float> values(kTileElements);
+    for (float& value : values) value = std::normal_distribution<float>()(random);
+    for (size_t i = 0; i < transfer->candidates.size(); ++i) {
+      const Transfer now = transfer->Using(static_cast<Candidate>(i));
+      EXPECT_TRUE(now.compresses());
+      const BlockLabel label = {.range = {.elements = kTileElements}};
+      BufferPool pool(0);
+      const Buffer block =
+          Gather(EncodeBlock(*now.codec, label, values, Checksum::kHeaderOnly, pool));
+      EXPECT_LE(block.size(), MaxBlockBytes(accepted, kTileElements));
+      const auto view = ParseBlock(block.view(), label, accepted);
+      ASSERT_TRUE(view.ok()) << i << ": " << view.status();
+      std::vector<float> got(kTileElements);
+      std::vector<float> want(kTileElements);
+      const TileView& tile = view->tiles[0];
+      ASSERT_TRUE(tile.codec->Decode(tile.bytes, got).ok());
+      ASSERT_TRUE(now.codec->Decode(tile.bytes, want).ok());
+      EXPECT_EQ(got, want) << i;
+    }
+  }
+  EXPECT_FALSE(ParseTransfer("topk")->chooses());
+  EXPECT_FALSE(
+      ParseTransfer("auto")->ForTensor({.elements = 10, .dimensions = 1}).chooses());
+  EXPECT_THAT(Refusal("auto:memory=dgc"), HasSubstr("no option 'memory'"));
+  EXPECT_THAT(Refusal("topk:values=auto"), HasSubstr("selects itself"));
+  EXPECT_TRUE(ParseTransfers("auto", "bf16", {}).ok());
+  EXPECT_THAT(std::string(ParseTransfers("bf16", "auto", {}).status().message()),
+              HasSubstr("publish_codec: 'auto' chooses by what one sender measures"));
 }
 
 TEST(Transfer, CanonicalTextsOfEqualTransfersAreEqual) {

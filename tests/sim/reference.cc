@@ -76,8 +76,8 @@ void Reference::CheckPromises() {
       const bool counted = std::ranges::count(contributors, key.incarnation,
                                               &ShardApplied::Contributor::incarnation);
       if (counted) continue;
-      Violate(absl::StrCat("block ", block, " lost what rank ", key.rank, " left at step ",
-                           key.step));
+      Violate(absl::StrCat("block ", block, " lost what rank ", key.rank,
+                           " left at step ", key.step));
     }
   }
 }

@@ -50,9 +50,9 @@ class Reference {
     bool parting = false;  // what compression had kept; without a gradient
   };
   void Pushed(const ContributionKey& key, uint32_t tensor, Push push);
-  // The servers said that they hold all of what this worker pushed at that step: it must be
-  // counted, whatever happens to the worker. Only for workers that leave; those that die
-  // take with them what was not complete.
+  // The servers said that they hold all of what this worker pushed at that step: it must
+  // be counted, whatever happens to the worker. Only for workers that leave; those that
+  // die take with them what was not complete.
   void Promised(const ContributionKey& key) { promised_.push_back(key); }
   // Notes what a shard did, and the first violation if it is one.
   void Applied(const ShardApplied& applied);

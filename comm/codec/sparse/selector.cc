@@ -20,6 +20,33 @@ bool IsTopK(SelectorKind kind) {
          kind == SelectorKind::kTopKReuse;
 }
 
+bool HasRatio(SelectorKind kind) {
+  return IsTopK(kind) || kind == SelectorKind::kRandomK;
+}
+
+// base^exponent for an exponent in [0, 1), of square roots alone: IEEE 754 says what they
+// are, bit for bit, as it does not of std::pow.
+double FractionalPower(double base, double exponent) {
+  double power = 1;
+  for (int bit = 0; bit < 32; ++bit) {
+    base = std::sqrt(base);
+    exponent *= 2;
+    if (exponent < 1) continue;
+    exponent -= 1;
+    power *= base;
+  }
+  return power;
+}
+
+double LargestRatio(const SelectorSpec& spec) {
+  return spec.warmup.steps > 0 ? spec.warmup.ratio : spec.ratio;
+}
+
+uint64_t CountOf(double ratio, uint64_t n) {
+  const auto k = static_cast<uint64_t>(ratio * static_cast<double>(n));
+  return std::min<uint64_t>(std::max<uint64_t>(k, 1), n);
+}
+
 // Those at least `floor`, if they are about k.
 bool FindAbout(uint32_t k, uint32_t floor, std::span<const float> values,
                IndexList& found) {
@@ -39,7 +66,7 @@ void SelectSampled(uint32_t k, std::span<const float> values, IndexList& found) 
 
 void SelectReusing(const SelectorSpec& spec, std::span<const float> values,
                    const EncodeContext& context, IndexList& found) {
-  const uint32_t k = TopCount(spec, static_cast<uint32_t>(values.size()));
+  const auto k = static_cast<uint32_t>(TopCount(spec, values.size(), context.step));
   // Tiles take turns, so that no step is slower than others.
   const uint64_t turn = context.step + context.first_element / kTileElements;
   const uint32_t kept = context.memory.empty() ? 0 : MagnitudeBits(context.memory[0]);
@@ -74,10 +101,18 @@ void SelectBlocks(std::span<const float> values, IndexList& found) {
 }  // namespace
 
 absl::Status CheckSelector(const SelectorSpec& spec) {
-  const bool counts = IsTopK(spec.kind) || spec.kind == SelectorKind::kRandomK;
-  if (counts && !(spec.ratio > 0 && spec.ratio <= 1)) {
+  if (HasRatio(spec.kind) && !(spec.ratio > 0 && spec.ratio <= 1)) {
     return absl::InvalidArgumentError(
         absl::StrCat("ratio ", spec.ratio, " of a sparse codec is not in (0, 1]"));
+  }
+  if (HasRatio(spec.kind) &&
+      !(LargestRatio(spec) >= spec.ratio && LargestRatio(spec) <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "warmup_ratio ", spec.warmup.ratio, " of a sparse codec is not in [", spec.ratio,
+        ", 1]: a warm-up begins with no less than the ratio it ends with"));
+  }
+  if (spec.scope == SelectorScope::kTensor && spec.kind != SelectorKind::kTopK) {
+    return absl::InvalidArgumentError("scope=tensor is for top-k alone");
   }
   if (spec.kind == SelectorKind::kThreshold &&
       !(spec.threshold >= 0 && std::isfinite(spec.threshold))) {
@@ -92,17 +127,28 @@ absl::Status CheckSelector(const SelectorSpec& spec) {
   return absl::OkStatus();
 }
 
-uint32_t TopCount(const SelectorSpec& spec, uint32_t n) {
-  const auto k = static_cast<uint32_t>(spec.ratio * n);
-  return std::min(std::max(k, 1u), n);
+double RatioAt(const SelectorSpec& spec, uint64_t step) {
+  const RatioWarmup& warmup = spec.warmup;
+  const uint64_t past = step - std::min(step, warmup.first_step);
+  if (past >= warmup.steps) return spec.ratio;
+  const double share = static_cast<double>(past) / static_cast<double>(warmup.steps);
+  const double ratio = warmup.ratio * FractionalPower(spec.ratio / warmup.ratio, share);
+  return std::clamp(ratio, spec.ratio, warmup.ratio);
+}
+
+uint64_t TopCount(const SelectorSpec& spec, uint64_t n, uint64_t step) {
+  return CountOf(RatioAt(spec, step), n);
 }
 
 uint32_t MaxSelected(const SelectorSpec& spec, uint32_t n) {
+  const auto k = static_cast<uint32_t>(CountOf(LargestRatio(spec), n));
   uint32_t most = n;
-  if (spec.kind == SelectorKind::kTopK || spec.kind == SelectorKind::kRandomK) {
-    most = TopCount(spec, n);
+  if (spec.kind == SelectorKind::kTopK && spec.scope == SelectorScope::kTensor) {
+    most = n;  // all that is large may lie in one tile
+  } else if (spec.kind == SelectorKind::kTopK || spec.kind == SelectorKind::kRandomK) {
+    most = k;
   } else if (IsTopK(spec.kind)) {
-    most = std::min(2 * TopCount(spec, n), n);
+    most = std::min(2 * k, n);
   }
   return spec.kind != SelectorKind::kRandomK && most > LargestListed(n) ? n : most;
 }
@@ -113,10 +159,14 @@ Selection Select(const SelectorSpec& spec, std::span<const float> values,
   const auto n = static_cast<uint32_t>(values.size());
   Selection selection{.indices = IndexList(n)};
   IndexList& found = selection.indices;
-  const uint32_t k = TopCount(spec, n);
+  const auto k = static_cast<uint32_t>(TopCount(spec, n, context.step));
   switch (spec.kind) {
     case SelectorKind::kTopK:
-      FindLargest(values, k, found);
+      if (spec.scope == SelectorScope::kTensor && context.threshold > 0) {
+        FindAtLeast(values, MagnitudeBits(context.threshold), found);
+      } else {
+        FindLargest(values, k, found);
+      }
       break;
     case SelectorKind::kTopKSampled:
       SelectSampled(k, values, found);

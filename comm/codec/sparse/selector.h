@@ -9,9 +9,9 @@
 // loses nothing. A selection of more than 31/32 of the tile becomes all of it, for then
 // positions cost more than the values they save.
 //
-// Papers: top-k with memory, Stich et al. 2018 (arXiv 1809.07599); sampled thresholds,
-// Lin et al. 2018 (arXiv 1712.01887); reused thresholds, Li and Hoefler 2022 (PPoPP,
-// Ok-Topk); non-zero blocks, Fei et al. 2021 (SIGCOMM, OmniReduce).
+// Papers: top-k with memory, Stich et al. 2018 (arXiv 1809.07599); sampled thresholds
+// and warm-up, Lin et al. 2018 (arXiv 1712.01887); reused thresholds, Li and Hoefler 2022
+// (PPoPP, Ok-Topk); non-zero blocks, Fei et al. 2021 (SIGCOMM, OmniReduce).
 #pragma once
 
 #include <cstdint>
@@ -38,9 +38,25 @@ enum class RandomKScale {
   kUnbiased,  // n/k: the expectation of the decoded tile is the tile
 };
 
+// Among which values kTopK looks for the largest.
+enum class SelectorScope {
+  kTile,
+  kTensor,  // by EncodeContext::threshold (tensor_histogram.h); without it in the tile
+};
+
+// DGC's warm-up: the ratio falls exponentially, from `ratio` at the first step to that of
+// the selector.
+struct RatioWarmup {
+  uint64_t steps = 0;  // 0: none
+  double ratio = 0.25;
+  uint64_t first_step = 0;
+};
+
 struct SelectorSpec {
   SelectorKind kind = SelectorKind::kTopK;
-  double ratio = 0.01;   // k = max(1, floor(ratio * n)); (0, 1]
+  double ratio = 0.01;      // k = max(1, floor(ratio * n)); (0, 1]
+  RatioWarmup warmup = {};  // of those with a ratio
+  SelectorScope scope = SelectorScope::kTile;
   float threshold = 0;   // kThreshold: sent if |x| > threshold
   uint32_t period = 32;  // kTopKReuse: steps between exact thresholds
   uint64_t seed = 0;     // kRandomK: of the job, the same for all workers
@@ -57,9 +73,11 @@ struct Selection {
 // InvalidArgument says which option has no meaning.
 absl::Status CheckSelector(const SelectorSpec& spec);
 
-// k of a tile of n elements.
-uint32_t TopCount(const SelectorSpec& spec, uint32_t n);
-// The largest selection of a tile of n elements.
+// The ratio at a step: never below that of `spec`, and the same on any CPU.
+double RatioAt(const SelectorSpec& spec, uint64_t step);
+// k of n elements, of a tile or a tensor, at a step.
+uint64_t TopCount(const SelectorSpec& spec, uint64_t n, uint64_t step);
+// The largest selection of a tile of n elements at any step.
 uint32_t MaxSelected(const SelectorSpec& spec, uint32_t n);
 
 // The largest one below n: a selection is never of more and not of all, but for kRandomK.

@@ -115,7 +115,8 @@ TEST(TopK, TakesWhatSortingTakes) {
       const std::vector<float> values = Make(input, n);
       for (const double ratio : {0.001, 0.01, 0.3, 0.9}) {
         const SelectorSpec spec = {.kind = SelectorKind::kTopK, .ratio = ratio};
-        ASSERT_EQ(Selected(spec, values), SortedTopK(values, TopCount(spec, n)))
+        ASSERT_EQ(Selected(spec, values),
+                  SortedTopK(values, static_cast<uint32_t>(TopCount(spec, n, 0))))
             << input.name << " " << n << " " << ratio;
       }
     }
@@ -129,8 +130,8 @@ TEST(TopK, KeepsLowestIndexOnTies) {
 TEST(TopK, TakesAtLeastOneAndNoZeros) {
   EXPECT_THAT(Selected({.ratio = 1e-9}, {0, 0, 1e-40f, 0}), ElementsAre(2));
   EXPECT_THAT(Selected({.ratio = 0.9}, {0, -0.0f, 0, 0}), IsEmpty());
-  EXPECT_EQ(TopCount({.ratio = 0.01}, 65536), 655u);
-  EXPECT_EQ(TopCount({.ratio = 0.01}, 0), 0u);
+  EXPECT_EQ(TopCount({.ratio = 0.01}, 65536, 0), 655u);
+  EXPECT_EQ(TopCount({.ratio = 0.01}, 0, 0), 0u);
 }
 
 TEST(TopK, TakesAllWhenThatIsNearlyAll) {
@@ -158,9 +159,11 @@ TEST(TopK, LeavesNothingLargerBehindWhenTheThresholdIsSampledOrReused) {
           }
         }
         const auto wanted = static_cast<uint32_t>(
-            SortedTopK(values, TopCount(spec, n)).size());  // fewer if the rest is zero
+            SortedTopK(values, static_cast<uint32_t>(TopCount(spec, n, 0)))
+                .size());  // fewer if the rest is zero
         ASSERT_GE(count, (wanted + 1) / 2) << input.name << " " << n;
-        ASSERT_LE(count, 2 * TopCount(spec, n)) << input.name << " " << n;
+        ASSERT_LE(count, 2 * static_cast<uint32_t>(TopCount(spec, n, 0)))
+            << input.name << " " << n;
       }
     }
   }
@@ -204,6 +207,60 @@ TEST(TopKReuse, RenewsAThresholdThatFindsTooFewOrTooMany) {
   EXPECT_EQ(Selected(spec, values, {.step = 1}), SortedTopK(values, 655)) << "no memory";
 }
 
+TEST(TopK, OfATensorTakesWhatReachesTheThreshold) {
+  const SelectorSpec spec = {.ratio = 0.25, .scope = SelectorScope::kTensor};
+  const std::vector<float> values = {1, -2, 0, 3, -4, 2, 1.5f, 0};
+  EXPECT_THAT(Selected(spec, values, {.threshold = 2}), ElementsAre(1, 3, 4, 5));
+  EXPECT_THAT(Selected(spec, values, {.threshold = 5}), IsEmpty());
+  EXPECT_THAT(Selected(spec, values), ElementsAre(3, 4)) << "not known: by tile";
+  EXPECT_THAT(Selected({.ratio = 0.25}, values, {.threshold = 2}), ElementsAre(3, 4))
+      << "of a tile";
+  const std::vector<float> ones(1000, 1.0f);
+  EXPECT_THAT(Selected(spec, ones, {.threshold = 1}), SizeIs(1000));
+  EXPECT_EQ(MaxSelected(spec, 1000), 1000u);
+}
+
+// The schedule of the paper's code: 25 % falls to 0.1 % by the same factor in each step.
+TEST(RatioWarmup, FallsExponentially) {
+  const SelectorSpec spec = {.ratio = 0.001,
+                             .warmup = {.steps = 4, .ratio = 0.25, .first_step = 10}};
+  const double factor = std::pow(0.001 / 0.25, 0.25);
+  double want = 0.25;
+  for (const uint64_t step : {10, 11, 12, 13}) {
+    EXPECT_NEAR(RatioAt(spec, step), want, 1e-8 * want) << step;
+    want *= factor;
+  }
+  for (const uint64_t step : {0, 9}) EXPECT_EQ(RatioAt(spec, step), 0.25) << step;
+  for (const uint64_t step : {uint64_t{14}, uint64_t{15}, ~uint64_t{0}}) {
+    EXPECT_EQ(RatioAt(spec, step), 0.001);
+  }
+  EXPECT_EQ(RatioAt({.ratio = 0.5}, 0), 0.5);
+  EXPECT_EQ(TopCount(spec, 65536, 10), 16384u);
+  EXPECT_EQ(TopCount(spec, 65536, 14), 65u);
+  EXPECT_EQ(TopCount(spec, uint64_t{1} << 33, 10), uint64_t{1} << 31) << "of a tensor";
+}
+
+TEST(RatioWarmup, HoldsForEverySelectorWithARatio) {
+  for (const SelectorKind kind : {SelectorKind::kTopK, SelectorKind::kTopKSampled,
+                                  SelectorKind::kTopKReuse, SelectorKind::kRandomK}) {
+    const SelectorSpec spec = {
+        .kind = kind, .ratio = 0.01, .warmup = {.steps = 100, .ratio = 0.6}};
+    const std::vector<float> values = Gaussian(65536);
+    float memory = 0;
+    size_t last = 65536;
+    for (const uint64_t step : {0, 1, 20, 50, 90, 100, 101}) {
+      const size_t count =
+          Selected(spec, values, {.step = step, .memory = {&memory, 1}}).size();
+      const auto k = static_cast<double>(TopCount(spec, 65536, step));
+      EXPECT_GE(static_cast<double>(count), k / 2) << step;
+      EXPECT_LE(static_cast<double>(count), 2 * k) << step;
+      EXPECT_LE(count, last + last / 4) << step;
+      last = count;
+    }
+    EXPECT_LE(last, 2 * 655u);
+  }
+}
+
 TEST(Threshold, TakesWhatIsAboveIt) {
   const float tau = 0.5f;
   const float above = std::nextafter(tau, 1.0f);
@@ -242,7 +299,7 @@ TEST(RandomK, TakesDistinctPositionsInOrder) {
     for (const double ratio : {0.01, 0.5, 1.0}) {
       const SelectorSpec spec = {.kind = SelectorKind::kRandomK, .ratio = ratio};
       const Indices found = Selected(spec, std::vector<float>(n), {.step = n});
-      ASSERT_EQ(found.size(), TopCount(spec, n));
+      ASSERT_EQ(found.size(), static_cast<uint32_t>(TopCount(spec, n, 0)));
       for (size_t j = 1; j < found.size(); ++j) ASSERT_LT(found[j - 1], found[j]);
       if (!found.empty()) {
         ASSERT_LT(found.back(), n);
@@ -301,6 +358,15 @@ TEST(CheckSelector, RefusesOptionsWithoutAMeaning) {
         CheckSelector({.kind = SelectorKind::kThreshold, .threshold = threshold}).ok());
   }
   EXPECT_FALSE(CheckSelector({.kind = SelectorKind::kTopKReuse, .period = 0}).ok());
+  EXPECT_TRUE(CheckSelector({.ratio = 0.5}).ok()) << "without a warm-up";
+  EXPECT_TRUE(CheckSelector({.ratio = 0.5, .warmup = {.steps = 9, .ratio = 0.5}}).ok());
+  for (const double ratio : {0.4, 1.1, double{nan}}) {
+    EXPECT_FALSE(
+        CheckSelector({.ratio = 0.5, .warmup = {.steps = 9, .ratio = ratio}}).ok());
+  }
+  EXPECT_FALSE(
+      CheckSelector({.kind = SelectorKind::kRandomK, .scope = SelectorScope::kTensor})
+          .ok());
 }
 
 }  // namespace

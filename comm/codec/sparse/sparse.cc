@@ -70,10 +70,13 @@ IndexCoding CodingOf(const SelectorSpec& spec, const Selection& selection, uint3
 }
 
 // What remains of the squared norm when only part of it is sent, for any tile: k is
-// rounded down, so that a tile of almost two values' worth sends one.
+// rounded down, so that a tile of almost two values' worth sends one. A warm-up only
+// sends more.
 double LeastShare(const SelectorSpec& spec) {
   switch (spec.kind) {
     case SelectorKind::kTopK:
+      // Of a tensor, a tile may send nothing.
+      if (spec.scope == SelectorScope::kTensor) return 0;
       return spec.ratio < 1 ? spec.ratio / 2 : 1;
     case SelectorKind::kTopKSampled:
     case SelectorKind::kTopKReuse:

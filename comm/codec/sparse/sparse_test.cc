@@ -34,6 +34,11 @@ LossyCodecCase Case(std::string name, const SelectorSpec& spec,
 constexpr SelectorSpec kUnbiased = {
     .kind = SelectorKind::kRandomK, .ratio = 0.25, .scale = RandomKScale::kUnbiased};
 
+constexpr SelectorSpec kUnbiasedWarmup = {.kind = SelectorKind::kRandomK,
+                                          .ratio = 0.25,
+                                          .warmup = {.steps = 40, .ratio = 0.9},
+                                          .scale = RandomKScale::kUnbiased};
+
 // Values that are unbiased draw; the suite wants to see that they do. Those that are not
 // must keep the largest value finite, which bf16 rounds to infinity.
 INSTANTIATE_TEST_SUITE_P(
@@ -41,6 +46,9 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Case("TopK", {.ratio = 0.05}), Case("TopKOfOne", {.ratio = 1e-6}),
         Case("TopKOfAll", {.ratio = 1}),
+        Case("TopKOfATensor", {.ratio = 0.05, .scope = SelectorScope::kTensor}),
+        Case("TopKWarmingUp", {.ratio = 0.05, .warmup = {.steps = 40}}),
+        Case("RandomKWarmingUp", kUnbiasedWarmup, MakeStochasticBf16Codec),
         Case("TopKStochastic", {.ratio = 0.05}, MakeStochasticBf16Codec),
         Case("TopKSampled", {.kind = SelectorKind::kTopKSampled, .ratio = 0.05}),
         Case("TopKReuse", {.kind = SelectorKind::kTopKReuse, .ratio = 0.05}),
@@ -117,6 +125,38 @@ TEST(SparseCodec, RoundsTheValuesAsTheirCodecDoes) {
   ASSERT_TRUE(codec->Decode(Encode(*codec, values), got).ok());
   ASSERT_TRUE(bf16->Decode(Encode(*bf16, values), want).ok());
   EXPECT_EQ(got, want);
+}
+
+// Of all tiles of a tensor, one may have to send all it has.
+TEST(SparseCodec, HasRoomForWhatATensorsThresholdSelects) {
+  for (const MakeValues values : {MakeFp32Codec, MakeBf16Codec}) {
+    const auto codec = Make({.ratio = 0.01, .scope = SelectorScope::kTensor}, values);
+    for (const float threshold : {1e-3f, 0.05f, 0.7f, 3.0f, 10.0f}) {
+      const Floats tile = Gaussian(65536);
+      Floats residual(tile.size());
+      const Bytes bytes = Encode(*codec, tile, residual, {.threshold = threshold});
+      Floats decoded(tile.size());
+      ASSERT_TRUE(codec->Decode(bytes, decoded).ok());
+      for (size_t i = 0; i < tile.size(); ++i) {
+        ASSERT_NEAR(decoded[i] + residual[i], tile[i], 1e-6);
+        ASSERT_TRUE(decoded[i] != 0 || std::abs(tile[i]) < threshold);
+      }
+    }
+    EXPECT_EQ(codec->traits().contraction, 0) << "of a tile alone";
+  }
+}
+
+// A quarter of the positions, as at the beginning of a warm-up, cost what their entropy
+// says: 0.811 bits per element, where a bitmap takes 1.
+TEST(SparseCodec, IndicesOfAWarmupCostLittleMoreThanTheirEntropy) {
+  for (const double ratio : {0.25, 0.1, 0.03, 0.01, 0.001}) {
+    const Bytes bytes = Encode(*Make({.ratio = ratio}), Gaussian(65536));
+    const double k = std::floor(ratio * 65536);
+    const double p = k / 65536;
+    const double entropy = -65536 * (p * std::log2(p) + (1 - p) * std::log2(1 - p)) / 8;
+    EXPECT_LE(static_cast<double>(bytes.size()) - 12 - 4 * k, 1.03 * entropy + 8)
+        << ratio;
+  }
 }
 
 TEST(SparseCodec, BlocksAreLossless) {

@@ -193,10 +193,14 @@ void Services::UpdateMetrics() {
     metrics_.SetMembers(job.members.size());
     metrics_.SetStep(job.step);
     for (const MemberView& member : job.members) {
+      const CompressionFigures& figures = member.compression;
       metrics_.SetWorker(
           member.rank, {.heartbeat_age = member.heartbeat_age,
-                        .compression = member.compression,
-                        .diverged_blocks = static_cast<double>(member.diverged_blocks)});
+                        .compression = figures.ratio(),
+                        .encode_ns = figures.encode_ns,
+                        .decode_ns = figures.decode_ns,
+                        .residual_ratio = figures.residual_ratio,
+                        .diverged_blocks = static_cast<double>(figures.diverged_blocks)});
       ranks_.insert(member.rank);
       gone.erase(member.rank);
     }

@@ -66,23 +66,41 @@ std::string NumericLine(const Json& job) {
   return line + "\n";
 }
 
+Json Compression(const Json& member) {
+  return member.value("compression", Json::object());
+}
+
 // How gradients and weights travel, and what it comes to.
 std::string CodecLine(const Json& job, const Json& members) {
   std::string line = absl::StrFormat("  pushes %s, publishes %s", Text(job, "push_codec"),
                                      Text(job, "publish_codec"));
-  double compression = 0;
+  const auto mean = [&](const char* figure) {
+    double sum = 0;
+    for (const Json& member : members) sum += Compression(member).value(figure, 0.0);
+    return members.empty() ? 0.0 : sum / static_cast<double>(members.size());
+  };
+  if (mean("ratio") > 0) {
+    absl::StrAppendFormat(&line, "; gradients are %.1f times smaller than FP32",
+                          mean("ratio"));
+  }
+  if (mean("encode_ns_per_value") > 0) {
+    absl::StrAppendFormat(&line,
+                          "\n  compression: %.2f ns to encode a value, %.2f to decode "
+                          "one; what is kept is %.1f times a gradient",
+                          mean("encode_ns_per_value"), mean("decode_ns_per_value"),
+                          mean("residual_ratio"));
+  }
   uint64_t diverged = 0;
   for (const Json& member : members) {
-    compression += member.value("compression", 0.0) / static_cast<double>(members.size());
-    diverged += member.value("diverged_blocks", uint64_t{0});
-  }
-  if (compression > 0) {
-    absl::StrAppendFormat(&line, "; gradients are %.1f times smaller than FP32",
-                          compression);
+    diverged += Compression(member).value("diverged_blocks", uint64_t{0});
+    const std::string choice = Text(Compression(member), "choice");
+    if (choice.empty()) continue;
+    absl::StrAppendFormat(&line, "\n  worker %d chooses %s", member.value("rank", 0),
+                          choice);
   }
   if (diverged > 0) {
     absl::StrAppendFormat(
-        &line, "; %d views differed from the servers' and were sent anew", diverged);
+        &line, "\n  %d views differed from the servers' and were sent anew", diverged);
   }
   return line + "\n";
 }

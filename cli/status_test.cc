@@ -19,7 +19,9 @@ TEST(StatusTable, ShowsServersJobsAndMembers) {
                     "learning_rate": 0.00025, "loss_scale": 65536, "skipped_steps": 3,
                     "members": [{"rank": 3, "incarnation": 2, "name": "b:19", "step": 121,
                                  "bytes": 999, "waiting": true, "heartbeat_age_seconds": 1,
-                                 "compression": 93.75, "diverged_blocks": 2}]}]})",
+                                 "compression": {"ratio": 93.75, "encode_ns_per_value": 0.5,
+                                     "decode_ns_per_value": 0.25, "residual_ratio": 7.25,
+                                     "choice": "topk: why", "diverged_blocks": 2}}]}]})",
       "10.0.0.1:7070");
   ASSERT_TRUE(table.ok()) << table.status();
   EXPECT_THAT(*table, HasSubstr("coordinator 10.0.0.1:7070, syncline 0.1.0, up 12 s\n"));
@@ -28,8 +30,10 @@ TEST(StatusTable, ShowsServersJobsAndMembers) {
       *table,
       HasSubstr("job resnet: running, epoch 3, step 120, 1 of 4 workers, 1.25 M "
                 "parameters\n  worker 2 left\n  pushes topk, publishes onebit; gradients "
-                "are 93.8 times smaller than FP32; 2 views differed from the "
-                "servers' and were sent anew\n  learning rate 0.00025, loss "
+                "are 93.8 times smaller than FP32\n  compression: 0.50 ns to encode a "
+                "value, 0.25 to decode one; what is kept is 7.2 times a gradient\n  "
+                "worker 3 chooses topk: why\n  2 views differed from the servers' and "
+                "were sent anew\n  learning rate 0.00025, loss "
                 "scale 65536, 3 steps skipped\n"));
   EXPECT_THAT(*table, testing::ContainsRegex("3 +b:19 +2 +999 B +1.0 s +121  waiting\n"));
 }

@@ -21,6 +21,18 @@ Json ToJson(const v1::ServerStatus& server) {
           {"bytes", server.bytes()}};
 }
 
+// The ratio is of FP32 bytes to bytes on the wire; 0 before the first gradient.
+Json ToJson(const v1::CompressionFigures& figures) {
+  const auto bytes = static_cast<double>(figures.pushed_value_bytes());
+  const auto values = static_cast<double>(figures.pushed_values());
+  return {{"ratio", bytes == 0 ? 0.0 : values * sizeof(float) / bytes},
+          {"encode_ns_per_value", figures.encode_ns_per_value()},
+          {"decode_ns_per_value", figures.decode_ns_per_value()},
+          {"residual_ratio", figures.residual_ratio()},
+          {"diverged_blocks", figures.diverged_blocks()},
+          {"choice", figures.choice()}};
+}
+
 Json ToJson(const v1::MemberStatus& member) {
   return {{"rank", member.rank()},
           {"incarnation", member.incarnation()},
@@ -29,8 +41,7 @@ Json ToJson(const v1::MemberStatus& member) {
           {"bytes", member.bytes()},
           {"waiting", member.waiting()},
           {"heartbeat_age_seconds", member.heartbeat_age_seconds()},
-          {"compression", member.compression()},
-          {"diverged_blocks", member.diverged_blocks()}};
+          {"compression", ToJson(member.compression())}};
 }
 
 Json ToJson(const v1::JobStatus& job);

@@ -137,11 +137,19 @@ TEST_F(MetricsTest, EndsTheSeriesOfAWorkerThatLeft) {
   metrics_.SetWorker(0, {.heartbeat_age = absl::Seconds(1)});
   metrics_.SetWorker(3, {.heartbeat_age = absl::Milliseconds(2500),
                          .compression = 31.5,
+                         .encode_ns = 0.5,
+                         .decode_ns = 0.25,
+                         .residual_ratio = 3,
                          .diverged_blocks = 2});
   EXPECT_THAT(Scrape(),
               HasSubstr("syncline_worker_heartbeat_age_seconds{rank=\"3\"} 2.5\n"));
   EXPECT_THAT(Scrape(),
               HasSubstr("syncline_worker_compression_ratio{rank=\"3\"} 31.5\n"));
+  for (const char* line : {"encode_seconds_per_value{rank=\"3\"} 5e-10\n",
+                           "decode_seconds_per_value{rank=\"3\"} 2.5e-10\n",
+                           "residual_ratio{rank=\"3\"} 3\n"}) {
+    EXPECT_THAT(Scrape(), HasSubstr(line));
+  }
   EXPECT_THAT(Scrape(), HasSubstr("syncline_worker_diverged_blocks{rank=\"3\"} 2\n"));
   metrics_.ForgetWorker(3);
   metrics_.ForgetWorker(3);

@@ -1,6 +1,7 @@
 #include "server/admin/metrics.h"
 
 #include <array>
+#include <iterator>
 #include <map>
 #include <string>
 
@@ -39,6 +40,32 @@ Family<Gauge>& Gauges(prometheus::Registry& registry, const char* name,
   return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
 }
 
+struct WorkerFigure {
+  const char* name;
+  const char* help;
+  double (*value)(const Metrics::Worker&);
+};
+using Figures = const Metrics::Worker&;
+constexpr WorkerFigure kWorkerFigures[] = {
+    {"syncline_worker_heartbeat_age_seconds",
+     "Time since the last heartbeat of a worker.",
+     [](Figures worker) { return absl::ToDoubleSeconds(worker.heartbeat_age); }},
+    {"syncline_worker_compression_ratio",
+     "FP32 bytes of a worker's gradients over bytes on the wire.",
+     [](Figures worker) { return worker.compression; }},
+    {"syncline_worker_encode_seconds_per_value",
+     "Seconds a worker takes to compress one value of a gradient.",
+     [](Figures worker) { return 1e-9 * worker.encode_ns; }},
+    {"syncline_worker_decode_seconds_per_value",
+     "Seconds a worker takes to decode one value of a view.",
+     [](Figures worker) { return 1e-9 * worker.decode_ns; }},
+    {"syncline_worker_residual_ratio",
+     "Norm of what compression keeps over that of a gradient.",
+     [](Figures worker) { return worker.residual_ratio; }},
+    {"syncline_worker_diverged_blocks",
+     "Blocks whose view was not the servers' and was sent anew.",
+     [](Figures worker) { return worker.diverged_blocks; }}};
+
 // "stale epoch" -> "stale_epoch", as label values are written.
 std::string ReasonLabel(RefuseCode code) {
   return absl::StrReplaceAll(RefuseCodeName(code), {{" ", "_"}});
@@ -48,13 +75,7 @@ std::string ReasonLabel(RefuseCode code) {
 
 struct Metrics::Families {
   explicit Families(prometheus::Registry& registry)
-      : heartbeat_age(Gauges(registry, "syncline_worker_heartbeat_age_seconds",
-                             "Time since the last heartbeat of a worker.")),
-        compression(Gauges(registry, "syncline_worker_compression_ratio",
-                           "FP32 bytes of a worker's gradients over bytes on the wire.")),
-        diverged(Gauges(registry, "syncline_worker_diverged_blocks",
-                        "Blocks whose view was not the servers' and was sent anew.")),
-        pushed_bytes(Counters(registry, "syncline_pushed_bytes_total",
+      : pushed_bytes(Counters(registry, "syncline_pushed_bytes_total",
                               "Payload bytes of received contributions.")
                          .Add({})),
         published(Counters(registry, "syncline_published_total",
@@ -86,6 +107,10 @@ struct Metrics::Families {
     }
     // Every reason from the start, at zero: a rate over a series that only appears with
     // its first increment misses that increment.
+    for (size_t i = 0; i < worker_figures.size(); ++i) {
+      worker_figures[i] =
+          &Gauges(registry, kWorkerFigures[i].name, kWorkerFigures[i].help);
+    }
     auto& refused_family =
         Counters(registry, "syncline_refused_total", "Refused messages, by reason.");
     for (size_t i = 0; i < refused.size(); ++i) {
@@ -94,9 +119,7 @@ struct Metrics::Families {
     }
   }
 
-  Family<Gauge>& heartbeat_age;
-  Family<Gauge>& compression;
-  Family<Gauge>& diverged;
+  std::array<Family<Gauge>*, std::size(kWorkerFigures)> worker_figures;
   Counter& pushed_bytes;
   Counter& published;
   Counter& published_bytes;
@@ -109,11 +132,7 @@ struct Metrics::Families {
   std::array<Counter*, static_cast<size_t>(RefuseCode::kNoAverage)> refused;
 
   absl::Mutex mutex;
-  struct WorkerGauges {
-    Gauge* heartbeat_age = nullptr;
-    Gauge* compression = nullptr;
-    Gauge* diverged = nullptr;
-  };
+  using WorkerGauges = std::array<Gauge*, std::size(kWorkerFigures)>;
   std::map<uint32_t, WorkerGauges> workers ABSL_GUARDED_BY(mutex);
 };
 
@@ -149,25 +168,22 @@ void Metrics::SetMembers(size_t members) {
 
 void Metrics::SetWorker(uint32_t rank, const Worker& worker) {
   absl::MutexLock lock(&families_->mutex);
-  Families::WorkerGauges& gauges = families_->workers[rank];
-  if (gauges.heartbeat_age == nullptr) {
-    const std::map<std::string, std::string> labels = {{"rank", absl::StrCat(rank)}};
-    gauges = {.heartbeat_age = &families_->heartbeat_age.Add(labels),
-              .compression = &families_->compression.Add(labels),
-              .diverged = &families_->diverged.Add(labels)};
+  const auto [entry, is_new] = families_->workers.try_emplace(rank);
+  for (size_t i = 0; i < entry->second.size(); ++i) {
+    Gauge*& gauge = entry->second[i];
+    if (is_new)
+      gauge = &families_->worker_figures[i]->Add({{"rank", absl::StrCat(rank)}});
+    gauge->Set(kWorkerFigures[i].value(worker));
   }
-  gauges.heartbeat_age->Set(absl::ToDoubleSeconds(worker.heartbeat_age));
-  gauges.compression->Set(worker.compression);
-  gauges.diverged->Set(worker.diverged_blocks);
 }
 
 void Metrics::ForgetWorker(uint32_t rank) {
   absl::MutexLock lock(&families_->mutex);
   const auto found = families_->workers.find(rank);
   if (found == families_->workers.end()) return;
-  families_->heartbeat_age.Remove(found->second.heartbeat_age);
-  families_->compression.Remove(found->second.compression);
-  families_->diverged.Remove(found->second.diverged);
+  for (size_t i = 0; i < found->second.size(); ++i) {
+    families_->worker_figures[i]->Remove(found->second[i]);
+  }
   families_->workers.erase(found);
 }
 

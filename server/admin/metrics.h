@@ -48,7 +48,10 @@ class Metrics {
 
   struct Worker {
     absl::Duration heartbeat_age = {};
-    double compression = 0;      // of its gradients, against FP32
+    double compression = 0;  // of its gradients, against FP32
+    double encode_ns = 0;    // per value, where something is compressed
+    double decode_ns = 0;
+    double residual_ratio = 0;   // norm of what it keeps over that of a gradient
     double diverged_blocks = 0;  // views taken anew since it joined
   };
   void SetWorker(uint32_t rank, const Worker& worker);

@@ -49,14 +49,24 @@ struct WorkerHello {
   std::string name = {};
   uint64_t session_key = 0;  // drawn by the shell
 };
+// What compression does for one worker, since it joined.
+struct CompressionFigures {
+  uint64_t pushed_values = 0;       // elements of gradients
+  uint64_t pushed_value_bytes = 0;  // of these on the wire
+  uint64_t diverged_blocks = 0;     // whose view was not the servers'
+  double encode_ns = 0;             // per element
+  double decode_ns = 0;             // per element
+  double residual_ratio = 0;        // norm of what is kept over that of a gradient
+  std::string choice = {};          // of push_codec=auto, with its reason
+
+  // FP32 bytes of gradients over bytes on the wire; 0 before the first one.
+  double ratio() const;
+};
 struct Heartbeat {
   uint64_t step = 0;
   uint64_t bytes = 0;
   bool waiting = false;
-  // Of workers, since they joined.
-  uint64_t pushed_values = 0;       // elements of gradients
-  uint64_t pushed_value_bytes = 0;  // of these on the wire
-  uint64_t diverged_blocks = 0;
+  CompressionFigures compression = {};  // of workers
 };
 struct Leave {};
 struct LossReport {
@@ -231,8 +241,7 @@ struct MemberView {
   uint64_t bytes = 0;
   bool waiting = false;
   absl::Duration heartbeat_age = {};
-  double compression = 0;  // of its gradients, against FP32; 0 before the first one
-  uint64_t diverged_blocks = 0;
+  CompressionFigures compression = {};
 };
 struct LossPoint {
   uint64_t step = 0;

@@ -9,13 +9,13 @@ namespace {
 
 constexpr size_t kMaxLossPoints = 10000;
 
-double Compression(const Heartbeat& beat) {
-  if (beat.pushed_value_bytes == 0) return 0;
-  return static_cast<double>(beat.pushed_values * sizeof(float)) /
-         static_cast<double>(beat.pushed_value_bytes);
-}
-
 }  // namespace
+
+double CompressionFigures::ratio() const {
+  if (pushed_value_bytes == 0) return 0;
+  return static_cast<double>(pushed_values * sizeof(float)) /
+         static_cast<double>(pushed_value_bytes);
+}
 
 // Reports that make no sense are not the job's end.
 void Job::OnLoss(const LossReport& report) {
@@ -55,8 +55,7 @@ JobView Job::View(absl::Duration now) const {
                             .bytes = worker.beat.bytes,
                             .waiting = worker.beat.waiting,
                             .heartbeat_age = now - worker.heard_at,
-                            .compression = Compression(worker.beat),
-                            .diverged_blocks = worker.beat.diverged_blocks});
+                            .compression = worker.beat.compression});
   }
   view.learning_rate = plan_->JobLearningRate(view.step);
   view.loss_scale = decisions_.loss_scale();

@@ -100,6 +100,28 @@ void WriteCommit(const CommitEpoch& commit, v1::CommitEpoch& out) {
   out.set_training_from(commit.training_from);
 }
 
+CompressionFigures FromProto(const v1::CompressionFigures& in) {
+  return {.pushed_values = in.pushed_values(),
+          .pushed_value_bytes = in.pushed_value_bytes(),
+          .diverged_blocks = in.diverged_blocks(),
+          .encode_ns = in.encode_ns_per_value(),
+          .decode_ns = in.decode_ns_per_value(),
+          .residual_ratio = in.residual_ratio(),
+          .choice = in.choice()};
+}
+
+v1::CompressionFigures ToProto(const CompressionFigures& figures) {
+  v1::CompressionFigures out;
+  out.set_pushed_values(figures.pushed_values);
+  out.set_pushed_value_bytes(figures.pushed_value_bytes);
+  out.set_diverged_blocks(figures.diverged_blocks);
+  out.set_encode_ns_per_value(figures.encode_ns);
+  out.set_decode_ns_per_value(figures.decode_ns);
+  out.set_residual_ratio(figures.residual_ratio);
+  out.set_choice(figures.choice);
+  return out;
+}
+
 void WriteWelcome(const WorkerWelcome& welcome, v1::WorkerWelcome& out) {
   out.set_job(welcome.job);
   out.set_incarnation(welcome.incarnation);
@@ -162,9 +184,7 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
       return Heartbeat{.step = message.heartbeat().step(),
                        .bytes = message.heartbeat().bytes(),
                        .waiting = message.heartbeat().waiting(),
-                       .pushed_values = message.heartbeat().pushed_values(),
-                       .pushed_value_bytes = message.heartbeat().pushed_value_bytes(),
-                       .diverged_blocks = message.heartbeat().diverged_blocks()};
+                       .compression = FromProto(message.heartbeat().compression())};
     case v1::MemberMessage::kLossReport:
       return LossReport{.step = message.loss_report().step(),
                         .loss = message.loss_report().loss(),
@@ -218,9 +238,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                    out.set_step(beat.step);
                    out.set_bytes(beat.bytes);
                    out.set_waiting(beat.waiting);
-                   out.set_pushed_values(beat.pushed_values);
-                   out.set_pushed_value_bytes(beat.pushed_value_bytes);
-                   out.set_diverged_blocks(beat.diverged_blocks);
+                   *out.mutable_compression() = ToProto(beat.compression);
                  },
                  [&](const Leave&) { message.mutable_leave(); },
                  [&](const BarrierEntered& entered) {
@@ -444,8 +462,7 @@ v1::StatusReply ToProto(const CoordinatorView& view) {
       written.set_bytes(member.bytes);
       written.set_waiting(member.waiting);
       written.set_heartbeat_age_seconds(absl::ToDoubleSeconds(member.heartbeat_age));
-      written.set_compression(member.compression);
-      written.set_diverged_blocks(member.diverged_blocks);
+      *written.mutable_compression() = ToProto(member.compression);
     }
   }
   return reply;

@@ -26,7 +26,7 @@ MemoryUse UseOfBlock(const MemoryJob& job, const TrainingPlan& plan,
   }
   const bool adds_on_arrival = job.training.aggregation == Aggregation::kArrival;
   const uint64_t contributions = adds_on_arrival ? 1 : job.workers;
-  use.held = contributions * MaxBlockBytes(*transfers.push.codec, range.elements);
+  use.held = contributions * MaxBlockBytes(transfers.push.Accepted(), range.elements);
   return use;
 }
 

@@ -220,8 +220,8 @@ class Training(ClusterTest):
         workers[0].await_line(r"^step 100$")
         job = self.status_of("test")
         self.assertEqual(job["push_codec"], flags[5])
-        self.assertGreater(min(member["compression"] for member in job["members"]), 30, job)
-        self.assertEqual(max(member["diverged_blocks"] for member in job["members"]), 0, job)
+        self.assertGreater(min(member["compression"]["ratio"] for member in job["members"]), 30, job)
+        self.assertEqual(max(member["compression"]["diverged_blocks"] for member in job["members"]), 0, job)
         self.assert_same_end([*workers[:2], reborn])
 
     def test_codecs_that_cannot_work_are_refused_with_the_reason(self):

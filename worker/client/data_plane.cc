@@ -66,6 +66,7 @@ void DataPlane::Open(Transport& transport, const std::vector<std::span<float>>& 
   }
   const bool all_local = exchange.checksum == Checksum::kHeaderOnly;
   if (all_local) {
+    exchange.receiver = ReceiverPlace::kThisHost;
     exchange.push_memory = [arena = arena_](size_t bytes) {
       return arena->Allocate(bytes);
     };
@@ -208,6 +209,14 @@ void DataPlane::PublishProgress() {
   loss_scale_.store(exchange_->loss_scale(), std::memory_order_relaxed);
   absl::MutexLock lock(&stats_mutex_);
   stats_ = exchange_->stats();
+  if (codec_choice_ != exchange_->codec_choice()) {
+    codec_choice_ = exchange_->codec_choice();
+  }
+}
+
+std::string DataPlane::codec_choice() const {
+  absl::MutexLock lock(&stats_mutex_);
+  return codec_choice_;
 }
 
 ExchangeStats DataPlane::stats() const {

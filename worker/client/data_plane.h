@@ -62,6 +62,8 @@ class DataPlane : private Receiver {
 
   bool all_held() const { return all_held_.load(std::memory_order_relaxed); }
   ExchangeStats stats() const;
+  // See Exchange::codec_choice.
+  std::string codec_choice() const;
   // See Exchange::loss_scale.
   float loss_scale() const { return loss_scale_.load(std::memory_order_relaxed); }
 
@@ -104,6 +106,7 @@ class DataPlane : private Receiver {
   std::atomic<float> loss_scale_ = 1;
   mutable absl::Mutex stats_mutex_;
   ExchangeStats stats_ ABSL_GUARDED_BY(stats_mutex_);
+  std::string codec_choice_ ABSL_GUARDED_BY(stats_mutex_);
 };
 
 }  // namespace syncline

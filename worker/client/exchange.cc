@@ -123,6 +123,7 @@ void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outpu
   send.header.samples = is_seed ? 0 : tensors_[block.range.tensor].samples;
   if (parting_) send.header.flags = kFlagParting;
   SetPhase(block, Phase::kSent);
+  wire_.Sent(now, encoder_.cost().time);
   block.sent_epoch = epoch_;
   block.window_bytes = PayloadBytes(send.payload);
   block.due = now + options_.retry;
@@ -164,8 +165,7 @@ Payload Exchange::EncodeContribution(uint32_t id) {
   const PushEncoder::Contribution contribution = {
       .block = id,
       .label = {.range = block.range, .step = block.version, .epoch = epoch_},
-      .gradient =
-          tensor.gradient.subspan(block.range.first_element, block.range.elements),
+      .gradient = tensor.gradient,
       .units = UnitsOf(tensor, block)};
   return parting_ ? encoder_.EncodeParting(contribution) : encoder_.Encode(contribution);
 }
@@ -225,7 +225,6 @@ void Exchange::LeaveWindow(uint32_t id, Phase next) {
   block.due = absl::InfiniteDuration();
 }
 
-// Of the step that begins with this version.
 ExchangeOutputs Exchange::Part(absl::Duration now) {
   ExchangeOutputs outputs;
   parting_.emplace();
@@ -287,6 +286,7 @@ ExchangeOutputs Exchange::Tick(absl::Duration now) {
     if (block.phase == Phase::kHeld) {
       SendPull(id, now, outputs);
     } else {
+      if (block.phase == Phase::kSent) wire_.Lost();
       LeaveWindow(id, Phase::kQueued);
       Enqueue(id, block.kind);
     }

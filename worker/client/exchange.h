@@ -37,6 +37,7 @@
 #include "worker/client/exchange_options.h"
 #include "worker/client/push_encoder.h"
 #include "worker/client/view_landing.h"
+#include "worker/client/wire_meter.h"
 
 namespace syncline {
 
@@ -138,6 +139,8 @@ class Exchange {
   bool AllHeld() const { return unheld_ == 0; }
   uint64_t epoch() const { return epoch_; }
   ExchangeStats stats() const;
+  // Which codec was chosen, and why; empty when the job leaves no choice.
+  const std::string& codec_choice() const { return encoder_.choice(); }
   // What the worker keeps of a tensor, to be saved and restored between steps.
   GradientMemory& memory(uint32_t tensor) { return encoder_.memory(tensor); }
 
@@ -211,6 +214,7 @@ class Exchange {
   const ExchangeOptions options_;
   BufferPool& pool_;
   PushEncoder encoder_;
+  WireMeter wire_;
   ViewLanding landing_;
   std::vector<Tensor> tensors_;
   std::vector<Block> blocks_;

@@ -42,6 +42,7 @@ struct ExchangeOptions {
   // Whether what lossy encodings keep is converted when the learning rate changes: right
   // where updates are proportional to gradients.
   bool follow_learning_rate = false;
+  ReceiverPlace receiver = ReceiverPlace::kNetwork;  // where all servers are
   // For what encoding and decoding cost, and for nothing else. Null: not measured.
   const Clock* clock = nullptr;
 };

@@ -45,6 +45,11 @@ void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
   const bool is_seed = block.kind == MessageKind::kSeed;
   if (!is_under_way || header.step != (is_seed ? kSeedStep : block.version)) return;
   stats_.progress_bytes += block.window_bytes;
+  if (block.phase == Phase::kSent) {
+    const auto carried =
+        wire_.Acknowledged(block.window_bytes, now, encoder_.cost().time);
+    if (carried) encoder_.Sent(carried->bytes, carried->time);
+  }
   if (IsParting(header.block)) return Parted(header.block, outputs);
   LeaveWindow(header.block, Phase::kHeld);
   block.attempts = 0;
@@ -63,16 +68,14 @@ void Exchange::OnPublish(const MessageHeader& header, ByteView payload,
     return Parted(header.block, outputs);
   }
   if (!is_awaited || parting_) return;
-  switch (Land(header, payload, block)) {
-    case ViewLanding::Result::kIgnored:
-      return;  // asked for again by its due time
-    case ViewLanding::Result::kDiverged:
-      ++stats_.diverged_blocks;
-      block.landed = false;
-      LeaveWindow(header.block, Phase::kHeld);
-      return SendPull(header.block, now, outputs);
-    case ViewLanding::Result::kLanded:
-      break;
+  const ViewLanding::Result result = Land(header, payload, block);
+  if (result == ViewLanding::Result::kIgnored) return;  // asked for again by its due time
+  if (block.phase == Phase::kSent) wire_.Lost();        // the acknowledgement was
+  if (result == ViewLanding::Result::kDiverged) {
+    ++stats_.diverged_blocks;
+    block.landed = false;
+    LeaveWindow(header.block, Phase::kHeld);
+    return SendPull(header.block, now, outputs);
   }
   LeaveWindow(header.block, Phase::kIdle);
   encoder_.Forget(header.block);

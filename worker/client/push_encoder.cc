@@ -4,13 +4,25 @@
 #include <cmath>
 #include <utility>
 
+#include "comm/base/check.h"
 #include "comm/base/tiling.h"
 
 namespace syncline {
+namespace {
+
+std::span<const float> OfBlock(const PushEncoder::Contribution& contribution) {
+  const BlockRange& range = contribution.label.range;
+  return contribution.gradient.subspan(range.first_element, range.elements);
+}
+
+}  // namespace
 
 PushEncoder::PushEncoder(const ExchangeOptions& options,
                          std::span<const uint64_t> elements, BufferPool& pool)
-    : options_(options), pool_(pool) {
+    : options_(options),
+      pool_(pool),
+      chooser_(options, elements),
+      thresholds_(elements.size()) {
   for (size_t i = 0; i < elements.size(); ++i) {
     const Transfer& push = options.transfers[i].push;
     memories_.emplace_back(push.memory, push.compresses() ? elements[i] : 0);
@@ -55,7 +67,7 @@ std::shared_ptr<std::byte> PushEncoder::LentMemory(size_t bytes) const {
 
 Payload PushEncoder::EncodeDense(const Contribution& contribution, const Codec& codec) {
   const BlockLabel label = Labelled(contribution);
-  const std::span<const float> gradient = contribution.gradient;
+  const std::span<const float> gradient = OfBlock(contribution);
   std::shared_ptr<std::byte> memory =
       LentMemory(MaxBlockBytes(codec, label.range.elements));
   if (memory == nullptr) {
@@ -71,41 +83,93 @@ Payload PushEncoder::EncodeDense(const Contribution& contribution, const Codec& 
   return writer.Finish();
 }
 
+// Found once a step, before the first block of the tensor changes what is kept.
+float PushEncoder::ThresholdOf(const Contribution& contribution,
+                               const Transfer& transfer) {
+  const uint32_t tensor = contribution.label.range.tensor;
+  const uint64_t step = contribution.label.step;
+  const uint64_t count =
+      transfer.TensorTopCount(contribution.gradient.size(), contribution.label.step);
+  if (count == 0) return 0;
+  Threshold& known = thresholds_[tensor];
+  if (known.step == step) return known.value;
+  if (!histogram_) histogram_.emplace();
+  histogram_->Clear();
+  memories_[tensor].Preview(contribution.gradient, contribution.units,
+                            [&](std::span<const float> x) { histogram_->Add(x); });
+  known = {.step = step, .value = histogram_->ThresholdFor(count)};
+  return known.value;
+}
+
 void PushEncoder::EncodeTiles(const Contribution& contribution, const Transfer& transfer,
-                              GradientMemory& memory, BlockWriter& writer) const {
+                              BlockWriter& writer) {
   const BlockLabel label = Labelled(contribution);
-  const uint32_t elements = label.range.elements;
-  for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
+  const std::span<const float> gradient = OfBlock(contribution);
+  const float threshold = ThresholdOf(contribution, transfer);
+  for (uint32_t tile = 0; tile < TilesOf(gradient.size()); ++tile) {
     const uint64_t first = uint64_t{tile} * kTileElements;
-    memory.EncodeTile(
+    EncodeContext context = ContextAt(label, first);
+    context.threshold = threshold;
+    memories_[label.range.tensor].EncodeTile(
         transfer,
-        {.gradient = contribution.gradient.subspan(first, TileElements(elements, tile)),
-         .context = ContextAt(label, first),
+        {.gradient = gradient.subspan(first, TileElements(gradient.size(), tile)),
+         .context = context,
          .units = contribution.units},
         writer);
   }
 }
 
 Payload PushEncoder::EncodeCompressed(const Contribution& contribution,
-                                      const Transfer& transfer) {
+                                      const Transfer& given) {
   const BlockLabel label = Labelled(contribution);
+  const uint32_t tensor = label.range.tensor;
   const uint32_t elements = label.range.elements;
-  const size_t bytes = MaxBlockBytes(transfer.Accepted(), elements);
+  if (chooser_.WantsToSee(tensor, label.step) && label.range.first_element == 0) {
+    chooser_.Saw(tensor, contribution.gradient.first(TileElements(elements, 0)));
+  }
+  const Transfer& transfer = chooser_.TransferAt(tensor, label.step);
+  const size_t bytes = MaxBlockBytes(given.Accepted(), elements);
   std::shared_ptr<std::byte> room = LentMemory(bytes);
   if (room == nullptr) room = pool_.Allocate(bytes).owner();
   BlockWriter writer(label, options_.checksum, std::move(room));
-  GradientMemory& memory = memories_[label.range.tensor];
-  squares_.gradient -= memory.squares().gradient;
-  squares_.residual -= memory.squares().residual;
+  const GradientMemory::Squares before = memories_[tensor].squares();
+  const absl::Duration time_before = cost_.time;
   {
     const CodecTimer timer(options_.clock, elements, cost_);
-    EncodeTiles(contribution, transfer, memory, writer);
+    EncodeTiles(contribution, transfer, writer);
   }
-  squares_.gradient += memory.squares().gradient;
-  squares_.residual += memory.squares().residual;
-  Sent& sent = sent_[contribution.block];
+  const GradientMemory::Squares& after = memories_[tensor].squares();
+  squares_.gradient += after.gradient - before.gradient;
+  squares_.residual += after.residual - before.residual;
+  SentBlock& sent = sent_[contribution.block];
   sent = {.payload = writer.Finish(), .epoch = label.epoch};
+  if (chooser_.Chooses(tensor)) Measure(contribution, transfer, cost_.time - time_before);
   return sent.payload;
+}
+
+// Servers decode with the same code, on machines like this one: so a tile is decoded here
+// now and then.
+void PushEncoder::Measure(const Contribution& contribution, const Transfer& transfer,
+                          absl::Duration encoding) {
+  constexpr uint64_t kDecodeEvery = 16;  // steps
+  if (options_.clock == nullptr) return;
+  const BlockLabel& label = contribution.label;
+  const Payload& payload = sent_[contribution.block].payload;
+  chooser_.Encoded(
+      label.range.tensor,
+      {.values = label.range.elements, .bytes = PayloadBytes(payload), .time = encoding});
+  if (label.step % kDecodeEvery != 0 || label.range.first_element != 0) return;
+  const Buffer bytes = Gather(payload);
+  const auto view = ParseBlock(bytes.view(), label, transfer.Accepted());
+  if (!view.ok()) return;
+  const TileView& tile = view->tiles.front();
+  std::vector<float> sum(tile.elements);
+  CodecCost cost;
+  {
+    const CodecTimer timer(options_.clock, tile.elements, cost);
+    SYNCLINE_CHECK(tile.codec->DecodeAdd(tile.bytes, 1, sum).ok());
+  }
+  chooser_.Decoded(label.range.tensor, {.values = cost.values, .time = cost.time});
 }
 
 }  // namespace syncline

@@ -7,13 +7,17 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "comm/base/buffer.h"
 #include "comm/codec/frame.h"
 #include "comm/codec/memory/gradient_memory.h"
+#include "comm/codec/sparse/tensor_histogram.h"
+#include "worker/client/codec_chooser.h"
 #include "worker/client/codec_cost.h"
 #include "worker/client/exchange_options.h"
 
@@ -28,7 +32,7 @@ class PushEncoder {
   struct Contribution {
     uint32_t block = 0;
     BlockLabel label = {};
-    std::span<const float> gradient = {};  // the block's elements
+    std::span<const float> gradient = {};  // the whole tensor's
     GradientUnits units = {};
   };
   // Dense FP32 is borrowed from the gradient, unless options.push_memory takes it.
@@ -45,6 +49,12 @@ class PushEncoder {
   GradientMemory& memory(uint32_t tensor) { return memories_[tensor]; }
   // Of compressed contributions.
   const CodecCost& cost() const { return cost_; }
+  // So many bytes took so long on the wire.
+  void Sent(size_t bytes, absl::Duration time) {
+    chooser_.Sent({.bytes = bytes, .time = time});
+  }
+  // What was chosen, and why; empty when the job leaves no choice.
+  const std::string& choice() const { return chooser_.Reason(); }
   // |residual| / |gradient| of late, of all tensors together; 0: not known.
   double residual_ratio() const;
 
@@ -52,22 +62,34 @@ class PushEncoder {
   void Forget(uint32_t block) { sent_.erase(block); }
 
  private:
-  struct Sent {
+  struct SentBlock {
     Payload payload = {};
     uint64_t epoch = 0;
+  };
+  // Of selectors that look at whole tensors.
+  struct Threshold {
+    std::optional<uint64_t> step = std::nullopt;
+    float value = 0;
   };
 
   BlockLabel Labelled(const Contribution& contribution) const;
   Payload EncodeDense(const Contribution& contribution, const Codec& codec);
   Payload EncodeCompressed(const Contribution& contribution, const Transfer& transfer);
+  float ThresholdOf(const Contribution& contribution, const Transfer& transfer);
+  // Tells the chooser what the block took.
+  void Measure(const Contribution& contribution, const Transfer& transfer,
+               absl::Duration encoding);
   void EncodeTiles(const Contribution& contribution, const Transfer& transfer,
-                   GradientMemory& memory, BlockWriter& writer) const;
+                   BlockWriter& writer);
   std::shared_ptr<std::byte> LentMemory(size_t bytes) const;
 
   const ExchangeOptions options_;
   BufferPool& pool_;
-  std::vector<GradientMemory> memories_;     // of the tensors, in order
-  std::unordered_map<uint32_t, Sent> sent_;  // by block
+  std::vector<GradientMemory> memories_;          // of the tensors, in order
+  std::unordered_map<uint32_t, SentBlock> sent_;  // by block
+  CodecChooser chooser_;
+  std::vector<Threshold> thresholds_;  // by tensor
+  std::optional<TensorHistogram> histogram_;
   CodecCost cost_;
   GradientMemory::Squares squares_;  // of all memories
 };

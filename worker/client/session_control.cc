@@ -74,9 +74,14 @@ v1::MemberMessage Session::Impl::Beat() {
     const ExchangeStats stats = data_plane_->stats();
     beat.set_bytes(stats.progress_bytes);
     beat.set_waiting(waiters_ > 0 && data_plane_->all_held());
-    beat.set_pushed_values(stats.pushed_values);
-    beat.set_pushed_value_bytes(stats.pushed_value_bytes);
-    beat.set_diverged_blocks(stats.diverged_blocks);
+    v1::CompressionFigures& compression = *beat.mutable_compression();
+    compression.set_pushed_values(stats.pushed_values);
+    compression.set_pushed_value_bytes(stats.pushed_value_bytes);
+    compression.set_diverged_blocks(stats.diverged_blocks);
+    compression.set_encode_ns_per_value(stats.encoding.nanoseconds_per_value());
+    compression.set_decode_ns_per_value(stats.decoding.nanoseconds_per_value());
+    compression.set_residual_ratio(stats.residual_ratio);
+    compression.set_choice(data_plane_->codec_choice());
   }
   return message;
 }

@@ -160,9 +160,31 @@ void GradientMemory::Sample(const Tile& tile, std::span<const float> left) {
   Kernel<SquareSum>::Run(left.size(), left.data(), &squares_.residual);
 }
 
+GradientMemory::Scratch GradientMemory::ScratchFor(size_t elements) {
+  const bool corrects = spec_.kind == MemoryKind::kMomentumCorrection;
+  scratch_.resize(kTileElements * (corrects ? 2 : 1));
+  Scratch scratch = {.x = std::span(scratch_).first(elements)};
+  if (corrects) scratch.velocity = std::span(scratch_).subspan(kTileElements, elements);
+  return scratch;
+}
+
+void GradientMemory::Preview(std::span<const float> gradient, const GradientUnits& units,
+                             absl::FunctionRef<void(std::span<const float>)> show) {
+  for (uint32_t number = 0; number < TilesOf(gradient.size()); ++number) {
+    const size_t first = size_t{number} * kTileElements;
+    const Tile tile = {
+        .gradient = gradient.subspan(first, TileElements(gradient.size(), number)),
+        .context = {.first_element = first},
+        .units = units};
+    const Scratch scratch = ScratchFor(tile.gradient.size());
+    const bool is_sum = spec_.kind != MemoryKind::kNone && Gather(tile, scratch);
+    show(is_sum ? scratch.x : tile.gradient);
+  }
+}
+
 // What has to be sent, if it is finite.
-bool GradientMemory::Gather(const Tile& tile, std::span<float> x,
-                            std::span<float> velocity) const {
+bool GradientMemory::Gather(const Tile& tile, const Scratch& scratch) const {
+  const auto& [x, velocity] = scratch;
   const size_t n = tile.gradient.size();
   const size_t first = tile.context.first_element;
   const Carry carry = CarryTo(tile.units, first / kTileElements);
@@ -208,12 +230,8 @@ void GradientMemory::EncodeTile(const Transfer& transfer, const Tile& tile,
   TileNotes& notes = notes_[first / kTileElements];
   notes.of_codec.resize(transfer.codec->MemoryValues(static_cast<uint32_t>(n)));
   context.memory = notes.of_codec;
-  const bool corrects = spec_.kind == MemoryKind::kMomentumCorrection;
-  scratch_.resize(kTileElements * (corrects ? 2 : 1));
-  const std::span<float> x = std::span(scratch_).first(n);
-  const std::span<float> velocity =
-      corrects ? std::span(scratch_).subspan(kTileElements, n) : std::span<float>();
-  if (!Gather(tile, x, velocity)) return dense();
+  const Scratch scratch = ScratchFor(n);
+  if (!Gather(tile, scratch)) return dense();
   notes.units = tile.units;
   const MutableByteView room = writer.NextTile(*transfer.codec);
   if (spec_.kind == MemoryKind::kNone) {
@@ -221,11 +239,11 @@ void GradientMemory::EncodeTile(const Transfer& transfer, const Tile& tile,
     return;
   }
   const std::span<float> left = std::span(residual_).subspan(first, n);
-  writer.EndTile(transfer.codec->Encode(x, left, context, room));
+  writer.EndTile(transfer.codec->Encode(scratch.x, left, context, room));
   Sample(tile, left);
-  if (!corrects) return;
-  Kernel<Mask>::Run(n, x.data(), left.data(), velocity.data());
-  std::ranges::copy(velocity, velocity_.begin() + static_cast<ptrdiff_t>(first));
+  if (spec_.kind != MemoryKind::kMomentumCorrection) return;
+  Kernel<Mask>::Run(n, scratch.x.data(), left.data(), scratch.velocity.data());
+  std::ranges::copy(scratch.velocity, velocity_.begin() + static_cast<ptrdiff_t>(first));
 }
 
 }  // namespace syncline

@@ -26,6 +26,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
 #include "comm/codec/transfer.h"
@@ -53,6 +54,11 @@ class GradientMemory {
   // Encodes one tile into `writer`. REQUIRES: context.first_element is a multiple of
   // kTileElements.
   void EncodeTile(const Transfer& transfer, const Tile& tile, BlockWriter& writer);
+
+  // Shows what EncodeTile would encode of each tile of the tensor, whose gradient this
+  // is.
+  void Preview(std::span<const float> gradient, const GradientUnits& units,
+               absl::FunctionRef<void(std::span<const float>)> show);
 
   // What was given but not sent yet; empty without memory.
   std::span<const float> residual() const { return residual_; }
@@ -95,7 +101,12 @@ class GradientMemory {
   };
 
   Carry CarryTo(const GradientUnits& units, size_t tile) const;
-  bool Gather(const Tile& tile, std::span<float> x, std::span<float> velocity) const;
+  struct Scratch {
+    std::span<float> x = {};
+    std::span<float> velocity = {};
+  };
+  Scratch ScratchFor(size_t elements);
+  bool Gather(const Tile& tile, const Scratch& scratch) const;
   void Sample(const Tile& tile, std::span<const float> left);
 
   const MemorySpec spec_;

@@ -236,7 +236,7 @@ const CodecPolicy::Choice& CodecPolicy::Choose(uint32_t tensor, uint64_t step) {
   SYNCLINE_CHECK(state.elements > 0);
   if (state.chosen_at == step) return state.choice;
   state.chosen_at = step;
-  if (receiver_ == Receiver::kThisHost) {
+  if (receiver_ == ReceiverPlace::kThisHost) {
     state.settled = Candidate::kDense;
     state.choice = {.reason = "dense: the receiver is on this host"};
   } else if (!wire_ns_per_byte_) {

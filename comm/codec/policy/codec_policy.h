@@ -62,7 +62,7 @@ struct CandidateCost {
 // Before anything was measured; `ratio` is that of top-k.
 std::array<CandidateCost, kCandidates> PriorCosts(double ratio);
 
-enum class Receiver { kNetwork, kThisHost };
+enum class ReceiverPlace { kNetwork, kThisHost };
 
 class CodecPolicy {
  public:
@@ -80,7 +80,7 @@ class CodecPolicy {
   void Encoded(Candidate candidate, const Work& work);
   void Decoded(Candidate candidate, const Work& work);  // by the receiver; elements, ns
   void Sent(const Work& work);                          // bytes, ns of the wire
-  void Moved(Receiver receiver) { receiver_ = receiver; }
+  void Moved(ReceiverPlace receiver) { receiver_ = receiver; }
   void Saw(uint32_t tensor, const GradientStatistics& statistics);
 
   // ---- Decisions ----
@@ -121,7 +121,7 @@ class CodecPolicy {
   double all_elements_ = 0;
   std::array<CandidateCost, kCandidates> costs_;
   std::optional<double> wire_ns_per_byte_;
-  Receiver receiver_ = Receiver::kNetwork;
+  ReceiverPlace receiver_ = ReceiverPlace::kNetwork;
 };
 
 }  // namespace syncline

@@ -72,10 +72,10 @@ TEST(CodecPolicy, NothingIsCompressedInsideOneHostOrBeforeTheWireIsKnown) {
   EXPECT_EQ(policy.Choose(0, 0).reason, "dense: the wire was not measured yet");
   MeasureWire(policy, 1e6);
   EXPECT_EQ(policy.Choose(0, 1).candidate, Candidate::kTopK);
-  policy.Moved(Receiver::kThisHost);
+  policy.Moved(ReceiverPlace::kThisHost);
   EXPECT_EQ(policy.Choose(0, 2).candidate, Candidate::kDense);
   EXPECT_EQ(policy.Choose(0, 2).reason, "dense: the receiver is on this host");
-  policy.Moved(Receiver::kNetwork);
+  policy.Moved(ReceiverPlace::kNetwork);
   EXPECT_EQ(policy.Choose(0, 200).candidate, Candidate::kTopK);
 }
 

@@ -64,9 +64,9 @@ struct SynclineCudaEncoding {
 };
 
 struct SynclineCudaDecoding {
-  const void* bytes = nullptr;             // as Encode leaves them
-  const uint32_t* tile_bytes = nullptr;    // 0: nothing is added
-  uint64_t stride = 0;                     // from tile to tile, a multiple of 64
+  const void* bytes = nullptr;           // as Encode leaves them
+  const uint32_t* tile_bytes = nullptr;  // 0: nothing is added
+  uint64_t stride = 0;                   // from tile to tile, a multiple of 64
   float weight = 1;
   float* accumulator = nullptr;
   uint64_t elements = 0;

@@ -83,8 +83,8 @@ struct ScaledDecode {
   SYNCLINE_DEVICE static void Run(Shared& shared, const Arguments& arguments) {
     const Part part = PartAt(BlockIndex(), arguments.elements);
     const uint32_t bytes = arguments.tile_bytes[part.tile];
-    const auto* words = reinterpret_cast<const uint32_t*>(
-        arguments.bytes + part.tile * arguments.stride);
+    const auto* words =
+        reinterpret_cast<const uint32_t*>(arguments.bytes + part.tile * arguments.stride);
     const bool refused =
         bytes != 0 && BlockAny(!Fits(words, bytes, part, arguments.stride), shared);
     if (part.last() && ThreadIndex() == 0) arguments.refused[part.tile] = refused ? 1 : 0;
@@ -108,8 +108,7 @@ struct ScaledDecode {
     if (block_log2 < kMinBlockLog2 || block_log2 > kMaxBlockLog2) return false;
     const ScaledLayout layout = LayoutOf(part.tile_elements, block_log2, Format::kBits);
     if (bytes != layout.bytes) return false;
-    if (ThreadIndex() < layout.scales &&
-        words[kScalesAt + ThreadIndex()] >= kInfinity) {
+    if (ThreadIndex() < layout.scales && words[kScalesAt + ThreadIndex()] >= kInfinity) {
       return false;  // or negative
     }
     const uint32_t used = part.tile_elements * Format::kBits % 8;
@@ -131,8 +130,8 @@ struct Bf16Decode {
       arguments.refused[part.tile] = bytes != 0 && !fits ? 1 : 0;
     }
     if (!fits) return;
-    const auto* halves = reinterpret_cast<const uint16_t*>(
-        arguments.bytes + part.tile * arguments.stride);
+    const auto* halves =
+        reinterpret_cast<const uint16_t*>(arguments.bytes + part.tile * arguments.stride);
     for (uint32_t i = 4 * ThreadIndex(); i < part.elements; i += 4 * kThreads) {
       // The tile's padding, where it ends between four.
       const auto four = *reinterpret_cast<const Four<uint16_t>*>(halves + part.first + i);
@@ -154,15 +153,15 @@ struct SparseDecode {
   SYNCLINE_DEVICE static void Run(Shared& shared, const Arguments& arguments) {
     const Part part = PartAt(BlockIndex() * kParts, arguments.elements);
     const uint32_t bytes = arguments.tile_bytes[part.tile];
-    const auto* halves = reinterpret_cast<const uint16_t*>(
-        arguments.bytes + part.tile * arguments.stride);
+    const auto* halves =
+        reinterpret_cast<const uint16_t*>(arguments.bytes + part.tile * arguments.stride);
     const auto& header = *reinterpret_cast<const SparseHeader*>(halves);
     const bool listed = bytes != 0 && bytes <= arguments.stride &&
                         Fits(header, bytes, part.tile_elements);
     const uint16_t* const indices = halves + sizeof(SparseHeader) / 2;
     const bool every = listed && header.coder == kCoderEvery;
-    const bool bad = !listed || (!every && !Ascending(indices, header.nonzeros,
-                                                      part.tile_elements));
+    const bool bad =
+        !listed || (!every && !Ascending(indices, header.nonzeros, part.tile_elements));
     const bool refused = BlockAny(bad, shared);
     if (ThreadIndex() == 0) arguments.refused[part.tile] = refused && bytes != 0 ? 1 : 0;
     if (refused) return;
@@ -186,7 +185,8 @@ struct SparseDecode {
     if (header.rice_bits != 0) return false;
     if (header.index_bytes != (every ? 0 : 2 * header.nonzeros)) return false;
     const uint32_t value_bytes = header.values == kValuesFp32 ? 4 : 2;
-    return bytes == sizeof(SparseHeader) + header.index_bytes + value_bytes * header.nonzeros;
+    return bytes ==
+           sizeof(SparseHeader) + header.index_bytes + value_bytes * header.nonzeros;
   }
 
   // As far as this thread can say.

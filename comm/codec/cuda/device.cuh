@@ -33,8 +33,6 @@ struct alignas(4 * sizeof(T)) Four {
 SYNCLINE_DEVICE uint32_t Lane() { return ThreadIndex() % kWarp; }
 SYNCLINE_DEVICE uint32_t Warp() { return ThreadIndex() / kWarp; }
 
-SYNCLINE_DEVICE uint32_t MagnitudeOf(float value) {
-  return BitsOf(value) & 0x7fffffffu;
-}
+SYNCLINE_DEVICE uint32_t MagnitudeOf(float value) { return BitsOf(value) & 0x7fffffffu; }
 
 }  // namespace syncline::SYNCLINE_GPU

@@ -85,7 +85,8 @@ __global__ void __launch_bounds__(kThreads, 4)
 
 template <typename Kernel>
 int Launch(uint32_t blocks, const typename Kernel::Arguments& arguments, void* stream) {
-  RunKernel<Kernel><<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(arguments);
+  RunKernel<Kernel>
+      <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(arguments);
   return cudaGetLastError();
 }
 

@@ -25,9 +25,13 @@ constexpr size_t kTicketBytes = 64;
 constexpr uint64_t kSparseTilesAtOnce = 1024;
 constexpr uint64_t kScaledTilesAtOnce = (uint64_t{1} << 32) / kTileElements;
 
-inline size_t Padded(size_t bytes) { return (bytes + kPadding - 1) / kPadding * kPadding; }
+inline size_t Padded(size_t bytes) {
+  return (bytes + kPadding - 1) / kPadding * kPadding;
+}
 
-inline bool IsScaled(const Codec& codec) { return codec.id == kSignId || codec.id == kInt8Id; }
+inline bool IsScaled(const Codec& codec) {
+  return codec.id == kSignId || codec.id == kInt8Id;
+}
 
 inline bool IsValid(const Codec& codec) {
   if (codec.id == kBf16Id) return true;
@@ -155,7 +159,8 @@ int EncodeChunk(const Codec& codec, const Encoding& encoding, const Chunk& chunk
     return EncodeScaled<Int8Rule<Rounding::kStochastic>, kType>(codec, encoding, chunk,
                                                                 stream);
   }
-  return EncodeScaled<Int8Rule<Rounding::kNearest>, kType>(codec, encoding, chunk, stream);
+  return EncodeScaled<Int8Rule<Rounding::kNearest>, kType>(codec, encoding, chunk,
+                                                           stream);
 }
 
 inline bool IsValid(const Codec& codec, const Encoding& encoding) {

@@ -18,7 +18,9 @@ struct Element<DType::kF32> {
 template <>
 struct Element<DType::kBf16> {
   using Bits = uint16_t;
-  SYNCLINE_DEVICE static float Widen(uint16_t bits) { return FloatOf(uint32_t{bits} << 16); }
+  SYNCLINE_DEVICE static float Widen(uint16_t bits) {
+    return FloatOf(uint32_t{bits} << 16);
+  }
 };
 template <>
 struct Element<DType::kF16> {
@@ -45,7 +47,8 @@ template <DType kType>
 SYNCLINE_DEVICE uint32_t LoadTail(const Input& input, const Part& part, float* x) {
   using Bits = typename Element<kType>::Bits;
   const uint32_t i = part.elements / 4 * 4 + ThreadIndex();
-  const uint32_t row_end = (part.elements + kRowElements - 1) / kRowElements * kRowElements;
+  const uint32_t row_end =
+      (part.elements + kRowElements - 1) / kRowElements * kRowElements;
   if (i >= row_end) return 0;
   float value = 0;
   if (i < part.elements) {
@@ -64,9 +67,8 @@ template <DType kType>
 SYNCLINE_DEVICE uint32_t LoadPart(const Input& input, const Part& part, float* x) {
   using Bits = typename Element<kType>::Bits;
   constexpr uint32_t kAtOnce = 4;  // loads in flight before the first is used
-  const auto* gradients =
-      reinterpret_cast<const Four<Bits>*>(static_cast<const Bits*>(input.gradient) +
-                                          part.offset);
+  const auto* gradients = reinterpret_cast<const Four<Bits>*>(
+      static_cast<const Bits*>(input.gradient) + part.offset);
   const auto* residuals = reinterpret_cast<const Four<float>*>(
       input.residual == nullptr ? nullptr : input.residual + part.offset);
   auto* sums = reinterpret_cast<Four<float>*>(x);

@@ -1,6 +1,6 @@
 // The k-th largest magnitude of a tile, exactly: the bits of a float without its sign are
-// an integer of 31 bits that orders magnitudes. Three histograms of 11, 10 and 10 of these
-// bits, each of the whole tile and each inside the bin that the one before found.
+// an integer of 31 bits that orders magnitudes. Three histograms of 11, 10 and 10 of
+// these bits, each of the whole tile and each inside the bin that the one before found.
 //
 // Zeros are not counted, since they are never selected.
 #pragma once
@@ -33,7 +33,8 @@ struct alignas(64) SelectionBoard {
   uint32_t bins[kLevels][kMostBins];
 };
 
-// The most that a tile of n lists (comm/codec/sparse/selector.h): beyond it, all are sent.
+// The most that a tile of n lists (comm/codec/sparse/selector.h): beyond it, all are
+// sent.
 SYNCLINE_HOST_DEVICE constexpr uint32_t LargestListed(uint32_t n) { return n - n / 32; }
 
 // Selected are all magnitudes above `threshold`, and the first `ties` of those at it.
@@ -118,8 +119,9 @@ SYNCLINE_DEVICE Found FindBin(const uint32_t* board, uint32_t bins, uint32_t k,
   return shared.found;
 }
 
-// Selects the k largest of a tile's finite values, all but zeros if there are not so many,
-// and all if that is more than LargestListed. REQUIRES: level 0 is counted, and the team has met.
+// Selects the k largest of a tile's finite values, all but zeros if there are not so
+// many, and all if that is more than LargestListed. REQUIRES: level 0 is counted, and the
+// team has met.
 SYNCLINE_DEVICE Choice SelectLargest(const float* x, const Part& part, uint32_t k,
                                      Team& team, SelectShared& shared,
                                      SelectionBoard& board) {

@@ -146,8 +146,9 @@ struct ScaledEncode {
         LayoutOf(part.tile_elements, arguments.block_log2, Rule::kBits);
     uint32_t* const words =
         arguments.out + part.tile * arguments.stride_words + layout.codes;
-    float* const residual =
-        arguments.input.residual == nullptr ? nullptr : arguments.input.residual + part.offset;
+    float* const residual = arguments.input.residual == nullptr
+                                ? nullptr
+                                : arguments.input.residual + part.offset;
     for (uint32_t row = Warp() * kRowElements; row < part.elements;
          row += kThreads / kWarp * kRowElements) {
       const uint32_t i = row + 4 * Lane();
@@ -161,7 +162,8 @@ struct ScaledEncode {
         *reinterpret_cast<Four<float>*>(residual + i) = encoded.lost;
         continue;
       }
-      for (uint32_t j = 0; i + j < part.elements; ++j) residual[i + j] = encoded.lost.at[j];
+      for (uint32_t j = 0; i + j < part.elements; ++j)
+        residual[i + j] = encoded.lost.at[j];
     }
   }
 
@@ -174,9 +176,11 @@ struct ScaledEncode {
     const uint32_t first_scale = part.first >> arguments.block_log2;
     const bool begins = first_scale << arguments.block_log2 == part.first;
     const uint32_t block = 1u << arguments.block_log2;
-    const uint32_t scales = begins ? (part.elements + block - 1) >> arguments.block_log2 : 0;
+    const uint32_t scales =
+        begins ? (part.elements + block - 1) >> arguments.block_log2 : 0;
     if (ThreadIndex() < scales) {
-      out[kScalesAt + first_scale + ThreadIndex()] = BitsOf(shared.scales[ThreadIndex()].scale);
+      out[kScalesAt + first_scale + ThreadIndex()] =
+          BitsOf(shared.scales[ThreadIndex()].scale);
     }
     if (!part.last()) return;
     if (ThreadIndex() == 0) {

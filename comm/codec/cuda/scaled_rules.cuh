@@ -1,8 +1,8 @@
 // The rules of codecs with a scale for each block (comm/codec/block_scales.h): sign and
 // int8, operation by operation those of comm/codec/sign and comm/codec/integer.
 //
-// A rule finds the scale of a block and encodes four neighbours at a time. Blocks of up to
-// a part are measured by one warp each; larger ones by several parts of a tile.
+// A rule finds the scale of a block and encodes four neighbours at a time. Blocks of up
+// to a part are measured by one warp each; larger ones by several parts of a tile.
 #pragma once
 
 #include "comm/base/random.h"

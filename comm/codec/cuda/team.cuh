@@ -7,8 +7,8 @@
 //   Team{.arrived = &board->arrived, .parts = part.parts}.Meet();
 //   ... LoadFresh(&board->...) ...
 //
-// Blocks take tickets in the order in which they really start. So whoever waits, waits for
-// blocks of its own tile, and all tiles before it are complete or running: at most
+// Blocks take tickets in the order in which they really start. So whoever waits, waits
+// for blocks of its own tile, and all tiles before it are complete or running: at most
 // seven blocks wait for one that has not started, and a device runs many more at once.
 #pragma once
 
@@ -24,7 +24,8 @@ constexpr uint32_t kParts = kTileElements / kPartElements;
 // Of a part; a warp with four elements for each lane.
 constexpr uint32_t kRowElements = 4 * kWarp;
 
-constexpr uint32_t kInfinity = 0x7f800000u;  // as bits; magnitudes from here on are not finite
+constexpr uint32_t kInfinity =
+    0x7f800000u;  // as bits; magnitudes from here on are not finite
 
 struct Part {
   uint32_t tile = 0;
@@ -91,7 +92,8 @@ struct Magnitudes {
 };
 
 // From what each thread found. REQUIRES: a BlockBarrier since the last use of `shared`.
-SYNCLINE_DEVICE void PublishMagnitude(uint32_t mine, Magnitudes& shared, uint32_t* board) {
+SYNCLINE_DEVICE void PublishMagnitude(uint32_t mine, Magnitudes& shared,
+                                      uint32_t* board) {
   const uint32_t of_warp = WarpMax(mine);
   if (Lane() == 0) shared.of_warp[Warp()] = of_warp;
   BlockBarrier();

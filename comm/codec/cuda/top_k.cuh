@@ -198,7 +198,8 @@ struct TopKEncode {
   SYNCLINE_DEVICE static void WriteFrame(const Arguments& arguments, const Part& part,
                                          const Choice& choice) {
     uint16_t* const out = arguments.out + part.tile * arguments.stride_halves;
-    const uint32_t bytes = SparseBytes(choice.count, part.tile_elements, arguments.values);
+    const uint32_t bytes =
+        SparseBytes(choice.count, part.tile_elements, arguments.values);
     const bool every = choice.count == part.tile_elements;
     if (ThreadIndex() == 0) {
       *reinterpret_cast<SparseHeader*>(out) = {

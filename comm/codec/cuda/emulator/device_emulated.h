@@ -28,9 +28,7 @@ inline uint32_t WarpBallot(bool vote) {
   for (uint32_t lane = 0; lane < kWarp; ++lane) ballot |= votes[lane] << lane;
   return ballot;
 }
-inline uint32_t WarpMax(uint32_t value) {
-  return std::ranges::max(WarpExchange(value));
-}
+inline uint32_t WarpMax(uint32_t value) { return std::ranges::max(WarpExchange(value)); }
 inline uint32_t WarpShuffleXor(uint32_t value, uint32_t mask) {
   return WarpExchange(value)[(ThreadIndex() % kWarp) ^ mask];
 }

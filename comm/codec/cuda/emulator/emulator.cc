@@ -16,6 +16,10 @@ namespace {
 // A grid whose blocks only wait for each other is stuck.
 constexpr uint64_t kMaxPauses = 20'000'000;
 
+// So many turns are drawn from all that are ready, or given to who became ready last, so
+// that some warps run far ahead of others.
+constexpr uint32_t kTurns = 256;
+
 // Neither zeros nor small numbers.
 constexpr std::byte kGarbage{0xa5};
 
@@ -66,6 +70,7 @@ class Scheduler {
  private:
   void AddBlock();
   void Start(Block& block);
+  Thread* Next();
 
   const Grid grid_;
   const std::function<void(void*)>& body_;
@@ -75,6 +80,8 @@ class Scheduler {
   std::vector<Thread*> ready_;
   Thread* current_ = nullptr;
   Fiber main_;
+  uint32_t turns_ = 0;  // left of this way to draw
+  bool run_ahead_ = false;
   uint64_t pauses_ = 0;  // since a thread last did anything else
 };
 
@@ -99,23 +106,36 @@ void Scheduler::Start(Block& block) {
   order_.pop_back();
   block.alive = grid_.threads;
   std::ranges::fill(block.shared, kGarbage);
-  for (const std::unique_ptr<Thread>& thread : block.threads) {
+  // Threads of a warp stay together, but no warp is always the first.
+  const uint64_t turned = random_() % block.warps.size() * kWarp;
+  for (uint32_t i = 0; i < grid_.threads; ++i) {
+    Thread* const thread = block.threads[(i + turned) % grid_.threads].get();
     thread->state = State::kReady;
     thread->exchanges = 0;
-    thread->fiber.Start([this, &block, thread = thread.get()] {
+    thread->fiber.Start([this, &block, thread] {
       body_(block.shared.data());
       thread->state = State::kDone;
       thread->fiber.ExitTo(main_);
     });
-    ready_.push_back(thread.get());
+    ready_.push_back(thread);
   }
+}
+
+Thread* Scheduler::Next() {
+  if (turns_ == 0) {
+    turns_ = kTurns;
+    run_ahead_ = random_() % 2 == 0;
+  }
+  --turns_;
+  if (!run_ahead_) std::swap(ready_[random_() % ready_.size()], ready_.back());
+  Thread* const next = ready_.back();
+  ready_.pop_back();
+  return next;
 }
 
 void Scheduler::Run() {
   while (!ready_.empty()) {
-    std::swap(ready_[random_() % ready_.size()], ready_.back());
-    current_ = ready_.back();
-    ready_.pop_back();
+    current_ = Next();
     main_.SwitchTo(current_->fiber);
     Block& block = *current_->block;
     if (current_->state == State::kReady) ready_.push_back(current_);

@@ -1,8 +1,9 @@
 // A GPU for tests: runs the blocks of a grid, 256 threads and so on, as fibers of the
 // calling thread.
 //
-// A fiber runs until it waits (BlockBarrier, WarpExchange, Pause) and then a fiber drawn
-// at random goes on, so that a kernel that lacks a barrier gives another result. Blocks
+// A fiber runs until it waits (BlockBarrier, WarpExchange, Pause); then one drawn at
+// random goes on, or for a while always the last one, so that some warps run far ahead: a
+// kernel that lacks a barrier gives another result. Blocks
 // start in random order, a few of them are resident at once, and shared memory starts as
 // garbage. Divergent barriers, which a GPU may forgive or hang on, abort. What is not
 // emulated: caches and the order of memory, so a missing Fence stays unnoticed; time.

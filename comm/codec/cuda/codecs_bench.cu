@@ -57,7 +57,11 @@ double Milliseconds(cudaStream_t stream, Enqueue enqueue) {
 
 struct Arrays {
   explicit Arrays(uint64_t n)
-      : elements(n), gradient(n), residual(n), tile_bytes(TilesOf(n)), refused(TilesOf(n)) {}
+      : elements(n),
+        gradient(n),
+        residual(n),
+        tile_bytes(TilesOf(n)),
+        refused(TilesOf(n)) {}
 
   uint64_t elements;
   DeviceArray<float> gradient;
@@ -132,7 +136,8 @@ bool Measure(const NamedCodec& named, Arrays& arrays, const Bandwidth& copy,
   Fill(arrays, tile);
   const size_t stride = SynclineCudaTileStride(&codec);
   DeviceArray<unsigned char> out(TilesOf(arrays.elements) * stride);
-  DeviceArray<unsigned char> workspace(SynclineCudaWorkspaceBytes(&codec, arrays.elements));
+  DeviceArray<unsigned char> workspace(
+      SynclineCudaWorkspaceBytes(&codec, arrays.elements));
   const SynclineCudaEncoding encoding = {.gradient = arrays.gradient.data(),
                                          .residual = arrays.residual.data(),
                                          .elements = arrays.elements,
@@ -143,7 +148,8 @@ bool Measure(const NamedCodec& named, Arrays& arrays, const Bandwidth& copy,
     Must(SynclineCudaEncode(&codec, &encoding, stream), "encode");
   };
   encode();
-  if (arrays.elements >= kTileElements && !FirstTileIsRight(codec, tile, out.Read(stride))) {
+  if (arrays.elements >= kTileElements &&
+      !FirstTileIsRight(codec, tile, out.Read(stride))) {
     std::printf("FAILED: %s: the first tile is wrong\n", named.name);
     return false;
   }
@@ -155,9 +161,8 @@ bool Measure(const NamedCodec& named, Arrays& arrays, const Bandwidth& copy,
                                          .accumulator = arrays.residual.data(),
                                          .elements = arrays.elements,
                                          .refused = arrays.refused.data()};
-  const double ms = Milliseconds(stream, [&] {
-    Must(SynclineCudaDecodeAdd(&codec, &decoding, stream), "decode");
-  });
+  const double ms = Milliseconds(
+      stream, [&] { Must(SynclineCudaDecodeAdd(&codec, &decoding, stream), "decode"); });
   // Sparse lists touch few elements of the accumulator.
   const double sums = codec.id == 16 ? 8 * codec.ratio : 8;
   Print(named.name, "decode_add", sums + wire, ms, arrays, copy);

@@ -83,8 +83,8 @@ Output Untouched(const Case& run, const Input& input) {
 
 Output OnEmulator(const Case& run, const Input& input) {
   Output output = Untouched(run, input);
-  std::vector<Line> workspace(
-      emulated::WorkspaceBytes(run.codec, run.elements) / sizeof(Line));
+  std::vector<Line> workspace(emulated::WorkspaceBytes(run.codec, run.elements) /
+                              sizeof(Line));
   emulated::EmulatedStream stream;
   SynclineCudaEncoding encoding = EncodingOf(run);
   encoding.gradient = input.gradient.data();
@@ -156,10 +156,11 @@ bool Same(const char* what, const Case& run, const std::vector<T>& device,
           const std::vector<T>& emulator) {
   for (size_t i = 0; i < device.size(); ++i) {
     if (std::memcmp(&device[i], &emulator[i], sizeof(T)) == 0) continue;
-    std::printf("codec %u, block 2^%u, stochastic %u, dtype %d, n=%llu: %s[%zu] differs\n",
-                run.codec.id, run.codec.block_log2, run.codec.stochastic,
-                static_cast<int>(run.dtype), static_cast<unsigned long long>(run.elements),
-                what, i);
+    std::printf(
+        "codec %u, block 2^%u, stochastic %u, dtype %d, n=%llu: %s[%zu] differs\n",
+        run.codec.id, run.codec.block_log2, run.codec.stochastic,
+        static_cast<int>(run.dtype), static_cast<unsigned long long>(run.elements), what,
+        i);
     return false;
   }
   return true;

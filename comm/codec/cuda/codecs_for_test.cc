@@ -40,7 +40,7 @@ float Draw(ValueKind kind, std::mt19937_64& random) {
     case ValueKind::kTiny:
       return value * (random() % 2 == 0 ? 0x1p-126f : 0x1p-140f);
     case ValueKind::kHuge:
-      return std::copysign(0x1.8p126f, value);
+      return std::copysign(random() % 9 == 0 ? 0x1.fffffep127f : 0x1.8p126f, value);
   }
   return 0;
 }

@@ -42,7 +42,10 @@ SYNCLINE_DEVICE void AddFour(float* accumulator, const Part& part, uint32_t i,
     *reinterpret_cast<Four<float>*>(sums) = sum;
     return;
   }
-  for (uint32_t j = 0; i + j < part.elements; ++j) sums[j] = Add(sums[j], values.at[j]);
+  SYNCLINE_UNROLL
+  for (uint32_t j = 0; j < 4; ++j) {
+    if (i + j < part.elements) sums[j] = Add(sums[j], values.at[j]);
+  }
 }
 
 struct SignFormat {

@@ -20,7 +20,7 @@ using Decoding = SynclineCudaDecoding;
 constexpr size_t kPadding = 64;
 constexpr size_t kTicketBytes = 64;
 
-// One launch takes so many tiles, so that a workspace has a limit: 17 MB of selection
+// One launch takes so many tiles, so that a workspace has a limit: 16 MB of selection
 // boards, enough tiles to keep any device busy; 2^32 elements otherwise.
 constexpr uint64_t kSparseTilesAtOnce = 1024;
 constexpr uint64_t kScaledTilesAtOnce = (uint64_t{1} << 32) / kTileElements;

@@ -75,13 +75,19 @@ SYNCLINE_DEVICE uint32_t LoadPart(const Input& input, const Part& part, float* x
   const uint32_t groups = part.elements / 4;
   uint32_t most = LoadTail<kType>(input, part, x);
   for (uint32_t base = ThreadIndex(); base < groups; base += kAtOnce * kThreads) {
-    Four<Bits> gradient[kAtOnce] = {};
+    Four<Bits> gradient[kAtOnce];
     Four<float> residual[kAtOnce] = {};
+    // Beyond the last group it is read again: loads that need no branch.
     SYNCLINE_UNROLL
     for (uint32_t j = 0; j < kAtOnce; ++j) {
       const uint32_t group = base + j * kThreads;
-      if (group < groups) gradient[j] = gradients[group];
-      if (group < groups && input.residual != nullptr) residual[j] = residuals[group];
+      gradient[j] = gradients[group < groups ? group : groups - 1];
+    }
+    SYNCLINE_UNROLL
+    for (uint32_t j = 0; j < kAtOnce; ++j) {
+      const uint32_t group = base + j * kThreads;
+      if (residuals != nullptr)
+        residual[j] = residuals[group < groups ? group : groups - 1];
     }
     SYNCLINE_UNROLL
     for (uint32_t j = 0; j < kAtOnce; ++j) {

@@ -11,17 +11,19 @@ namespace syncline::SYNCLINE_GPU {
 
 constexpr uint32_t kLevels = 3;
 constexpr uint32_t kMostBins = 2048;
+constexpr uint32_t kAllBins = 2048 + 1024 + 1024;
 
 struct Level {
   uint32_t shift = 0;
   uint32_t bits = 0;
+  uint32_t first_bin = 0;  // on the board
   SYNCLINE_DEVICE uint32_t bins() const { return 1u << bits; }
 };
 
 SYNCLINE_DEVICE Level LevelAt(uint32_t number) {
-  if (number == 0) return {.shift = 20, .bits = 11};
-  if (number == 1) return {.shift = 10, .bits = 10};
-  return {.shift = 0, .bits = 10};
+  if (number == 0) return {.shift = 20, .bits = 11, .first_bin = 0};
+  if (number == 1) return {.shift = 10, .bits = 10, .first_bin = 2048};
+  return {.shift = 0, .bits = 10, .first_bin = 2048 + 1024};
 }
 
 // What the parts of a tile tell each other. All zero at first.
@@ -30,7 +32,7 @@ struct alignas(64) SelectionBoard {
   uint32_t magnitudes[kParts];
   uint32_t above[kParts];  // values of this part above the threshold
   uint32_t ties[kParts];   // and at it
-  uint32_t bins[kLevels][kMostBins];
+  uint32_t bins[kAllBins];
 };
 
 // The most that a tile of n lists (comm/codec/sparse/selector.h): beyond it, all are
@@ -73,7 +75,7 @@ SYNCLINE_DEVICE uint32_t BlockPrefixSum(uint32_t value, uint32_t* of_warp) {
 // Counts the part's values whose higher bits are `prefix`, and adds them to the tile's
 // histogram.
 SYNCLINE_DEVICE void CountLevel(const float* x, const Part& part, const Level& level,
-                                uint32_t prefix, SelectShared& shared, uint32_t* board) {
+                                uint32_t prefix, SelectShared& shared, uint32_t* bins) {
   for (uint32_t i = ThreadIndex(); i < level.bins(); i += kThreads) shared.bins[i] = 0;
   BlockBarrier();
   for (uint32_t i = ThreadIndex(); i < part.elements; i += kThreads) {
@@ -84,22 +86,22 @@ SYNCLINE_DEVICE void CountLevel(const float* x, const Part& part, const Level& l
   }
   BlockBarrier();
   for (uint32_t i = ThreadIndex(); i < level.bins(); i += kThreads) {
-    if (shared.bins[i] != 0) AtomicAdd(&board[i], shared.bins[i]);
+    if (shared.bins[i] != 0) AtomicAdd(&bins[level.first_bin + i], shared.bins[i]);
   }
 }
 
 // The bin of the k-th largest; if there are fewer, only `total` means something. Each
 // thread has some bins, the first thread the highest.
-SYNCLINE_DEVICE Found FindBin(const uint32_t* board, uint32_t bins, uint32_t k,
+SYNCLINE_DEVICE Found FindBin(const uint32_t* bins, const Level& level, uint32_t k,
                               SelectShared& shared) {
   constexpr uint32_t kMost = kMostBins / kThreads;
-  const uint32_t mine = bins / kThreads;
-  const uint32_t top = bins - 1 - ThreadIndex() * mine;
+  const uint32_t mine = level.bins() / kThreads;
+  const uint32_t top = level.bins() - 1 - ThreadIndex() * mine;
   uint32_t counts[kMost];
   uint32_t sum = 0;
   SYNCLINE_UNROLL
   for (uint32_t i = 0; i < kMost; ++i) {
-    counts[i] = i < mine ? LoadFresh(board + top - i) : 0;
+    counts[i] = i < mine ? LoadFresh(&bins[level.first_bin + top - i]) : 0;
     sum += counts[i];
   }
   const uint32_t through = BlockPrefixSum(sum, shared.of_warp);
@@ -131,10 +133,10 @@ SYNCLINE_DEVICE Choice SelectLargest(const float* x, const Part& part, uint32_t 
   for (uint32_t number = 0; number < kLevels; ++number) {
     const Level level = LevelAt(number);
     if (number > 0) {
-      CountLevel(x, part, level, prefix, shared, board.bins[number]);
+      CountLevel(x, part, level, prefix, shared, board.bins);
       team.Meet();
     }
-    const Found found = FindBin(board.bins[number], level.bins(), wanted, shared);
+    const Found found = FindBin(board.bins, level, wanted, shared);
     if (number == 0 && found.total <= k) {
       choice.count = found.total;
       break;

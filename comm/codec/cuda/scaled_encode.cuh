@@ -162,8 +162,10 @@ struct ScaledEncode {
         *reinterpret_cast<Four<float>*>(residual + i) = encoded.lost;
         continue;
       }
-      for (uint32_t j = 0; i + j < part.elements; ++j)
-        residual[i + j] = encoded.lost.at[j];
+      SYNCLINE_UNROLL
+      for (uint32_t j = 0; j < 4; ++j) {
+        if (i + j < part.elements) residual[i + j] = encoded.lost.at[j];
+      }
     }
   }
 

@@ -66,7 +66,7 @@ struct TopKEncode {
     const uint32_t seen = LoadPart<kType>(arguments.input, part, shared.x);
     PublishMagnitude(seen, shared.magnitudes, &board.magnitudes[part.index]);
     // Before it is known that all is finite: one meeting less.
-    CountLevel(shared.x, part, LevelAt(0), 0, shared.select, board.bins[0]);
+    CountLevel(shared.x, part, LevelAt(0), 0, shared.select, board.bins);
     Team team{.arrived = &board.arrived, .parts = part.parts};
     team.Meet();
     if (LargestMagnitude(board.magnitudes, 0, part.parts) >= kInfinity) {

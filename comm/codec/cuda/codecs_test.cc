@@ -98,6 +98,14 @@ TEST(CudaCodecs, RoundAtRandomByTheElementsPositionInItsTensor) {
   ExpectSameAsCpu(run, MakeInput(run, ValueKind::kGaussian));
 }
 
+TEST(CudaCodecs, RoundAtRandomWithoutLeavingTheLevels) {
+  // One in 2^19 of the largest values would be rounded to 128.
+  const Case run = {.codec = kInt8Stochastic, .elements = 12 * kTileElements};
+  Input input = MakeInput(run, ValueKind::kHuge);
+  for (float& value : input.values) value = std::copysign(0.7f, value);
+  ExpectSameAsCpu(run, input);
+}
+
 TEST(CudaCodecs, LeaveTilesThatAreNotFiniteAlone) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   for (const DType dtype : kAllTypes) {
@@ -276,8 +284,25 @@ TEST(CudaCodecs, AddNothingOfATileThatWasNotEncoded) {
   ExpectDecodesAsCpu(run, EncodeOnDevice(run, input));
 }
 
-// Damages a byte of a valid encoding at a time: the device must refuse, and touch
-// nothing, exactly when the CPU does.
+// What a round of damage does to a valid encoding.
+void Damage(Encoded& encoded, int round, std::mt19937_64& random) {
+  const uint32_t bytes = encoded.tile_bytes[0];
+  auto* const data = reinterpret_cast<std::byte*>(encoded.out.data());
+  if (round == 0) {  // where bits beyond the last element are
+    data[bytes - 1] ^= std::byte{0x80};
+  } else if (round == 1) {  // the first position of a sparse list, twice
+    std::memcpy(data + 14, data + 12, 2);
+  } else if (round == 2) {
+    encoded.tile_bytes[0] += 1;
+  } else if (round == 3) {
+    encoded.tile_bytes[0] -= 1;
+  } else {
+    const uint64_t at = round < 30 ? random() % 16 : random() % bytes;
+    data[at] ^= std::byte{1} << random() % 8;
+  }
+}
+
+// The device must refuse, and touch nothing, exactly when the CPU does.
 TEST(CudaCodecs, RefuseDamageAsTheCpuDoes) {
   std::mt19937_64 random(3);
   uint32_t refused = 0;
@@ -286,20 +311,16 @@ TEST(CudaCodecs, RefuseDamageAsTheCpuDoes) {
     const Encoded good = EncodeOnDevice(run, MakeInput(run, ValueKind::kGaussian));
     for (int round = 0; round < 60; ++round) {
       Encoded damaged = good;
-      const uint32_t bytes = good.tile_bytes[0];
-      const uint64_t at = round < 30 ? random() % 16 : random() % bytes;
-      auto* const data = reinterpret_cast<std::byte*>(damaged.out.data());
-      data[std::min<uint64_t>(at, bytes - 1)] ^= std::byte{1} << random() % 8;
-      if (round % 10 == 9) damaged.tile_bytes[0] += random() % 2 == 0 ? 1 : -1;
+      Damage(damaged, round, random);
       const std::vector<float> start(run.elements, 1.0f);
       std::vector<float> expected = start;
       const bool fits = CpuCodecOf(codec)->DecodeAdd(damaged.Tile(0), 2, expected).ok();
       const Decoded decoded = DecodeOnDevice(run, damaged, 2, start);
-      ASSERT_EQ(decoded.refused[0], fits ? 0u : 1u) << NameOf(run) << " byte " << at;
+      ASSERT_EQ(decoded.refused[0], fits ? 0u : 1u) << NameOf(run) << " round " << round;
       ASSERT_EQ(std::memcmp(decoded.accumulator.data(), expected.data(),
                             expected.size() * sizeof(float)),
                 0)
-          << NameOf(run) << " byte " << at;
+          << NameOf(run) << " round " << round;
       refused += decoded.refused[0];
     }
   }

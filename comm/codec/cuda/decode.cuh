@@ -31,20 +31,39 @@ SYNCLINE_DEVICE bool BlockAny(bool vote, DecodeShared& shared) {
   return all != 0;
 }
 
-// accumulator[i] += values[i], four at a time.
-SYNCLINE_DEVICE void AddFour(float* accumulator, const Part& part, uint32_t i,
-                             const Four<float>& values) {
-  float* const sums = accumulator + part.offset + i;
-  if (i + 4 <= part.elements) {
-    Four<float> sum = *reinterpret_cast<const Four<float>*>(sums);
+// accumulator[i] += decode(i), where `decode` gives four neighbours from element i of the
+// part on, a multiple of four; of the last four some may not exist.
+template <typename Decode>
+SYNCLINE_DEVICE void AddDecoded(float* accumulator, const Part& part,
+                                const Decode& decode) {
+  constexpr uint32_t kAtOnce = 4;  // loads on their way before the first sum
+  float* const sums = accumulator + part.offset;
+  auto* const fours = reinterpret_cast<Four<float>*>(sums);
+  const uint32_t groups = part.elements / 4;
+  for (uint32_t base = ThreadIndex(); base < groups; base += kAtOnce * kThreads) {
+    Four<float> values[kAtOnce];
+    Four<float> sum[kAtOnce];
     SYNCLINE_UNROLL
-    for (uint32_t j = 0; j < 4; ++j) sum.at[j] = Add(sum.at[j], values.at[j]);
-    *reinterpret_cast<Four<float>*>(sums) = sum;
-    return;
+    for (uint32_t j = 0; j < kAtOnce; ++j) {
+      const uint32_t group = base + j * kThreads;
+      const uint32_t present = group < groups ? group : groups - 1;
+      values[j] = decode(4 * present);
+      sum[j] = fours[present];
+    }
+    SYNCLINE_UNROLL
+    for (uint32_t j = 0; j < kAtOnce; ++j) {
+      const uint32_t group = base + j * kThreads;
+      SYNCLINE_UNROLL
+      for (uint32_t i = 0; i < 4; ++i) sum[j].at[i] = Add(sum[j].at[i], values[j].at[i]);
+      if (group < groups) fours[group] = sum[j];
+    }
   }
+  if (ThreadIndex() != 0 || part.elements % 4 == 0) return;
+  const Four<float> values = decode(4 * groups);
   SYNCLINE_UNROLL
-  for (uint32_t j = 0; j < 4; ++j) {
-    if (i + j < part.elements) sums[j] = Add(sums[j], values.at[j]);
+  for (uint32_t i = 0; i < 4; ++i) {
+    float& sum = sums[4 * groups + i];
+    if (4 * groups + i < part.elements) sum = Add(sum, values.at[i]);
   }
 }
 
@@ -94,12 +113,11 @@ struct ScaledDecode {
     if (refused || bytes == 0) return;
     const uint32_t block_log2 = words[0];
     const ScaledLayout layout = LayoutOf(part.tile_elements, block_log2, Format::kBits);
-    for (uint32_t i = 4 * ThreadIndex(); i < part.elements; i += 4 * kThreads) {
+    AddDecoded(arguments.accumulator, part, [&](uint32_t i) {
       const uint32_t element = part.first + i;
       const float scale = FloatOf(words[kScalesAt + (element >> block_log2)]);
-      AddFour(arguments.accumulator, part, i,
-              Format::Decode(words + layout.codes, element, scale, arguments.weight));
-    }
+      return Format::Decode(words + layout.codes, element, scale, arguments.weight);
+    });
   }
 
  private:
@@ -135,7 +153,7 @@ struct Bf16Decode {
     if (!fits) return;
     const auto* halves =
         reinterpret_cast<const uint16_t*>(arguments.bytes + part.tile * arguments.stride);
-    for (uint32_t i = 4 * ThreadIndex(); i < part.elements; i += 4 * kThreads) {
+    AddDecoded(arguments.accumulator, part, [&](uint32_t i) {
       // The tile's padding, where it ends between four.
       const auto four = *reinterpret_cast<const Four<uint16_t>*>(halves + part.first + i);
       Four<float> values;
@@ -143,8 +161,8 @@ struct Bf16Decode {
       for (uint32_t j = 0; j < 4; ++j) {
         values.at[j] = Multiply(arguments.weight, FloatOf(uint32_t{four.at[j]} << 16));
       }
-      AddFour(arguments.accumulator, part, i, values);
-    }
+      return values;
+    });
   }
 };
 

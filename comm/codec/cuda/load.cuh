@@ -77,32 +77,29 @@ SYNCLINE_DEVICE uint32_t LoadPart(const Input& input, const Part& part, float* x
   for (uint32_t base = ThreadIndex(); base < groups; base += kAtOnce * kThreads) {
     Four<Bits> gradient[kAtOnce];
     Four<float> residual[kAtOnce] = {};
-    // Beyond the last group it is read again: loads that need no branch.
+    // Beyond the last group it is read and summed again: without branches, all loads are
+    // on their way before the first sum.
     SYNCLINE_UNROLL
     for (uint32_t j = 0; j < kAtOnce; ++j) {
       const uint32_t group = base + j * kThreads;
       gradient[j] = gradients[group < groups ? group : groups - 1];
-    }
-    SYNCLINE_UNROLL
-    for (uint32_t j = 0; j < kAtOnce; ++j) {
-      const uint32_t group = base + j * kThreads;
-      if (residuals != nullptr)
+      if (residuals != nullptr) {
         residual[j] = residuals[group < groups ? group : groups - 1];
+      }
     }
     SYNCLINE_UNROLL
     for (uint32_t j = 0; j < kAtOnce; ++j) {
       const uint32_t group = base + j * kThreads;
-      if (group >= groups) break;
       Four<float> sum;
       SYNCLINE_UNROLL
       for (uint32_t i = 0; i < 4; ++i) {
-        sum.at[i] = input.residual == nullptr
+        sum.at[i] = residuals == nullptr
                         ? Element<kType>::Widen(gradient[j].at[i])
                         : SumOf<kType>(gradient[j].at[i], residual[j].at[i], input.keep);
         const uint32_t magnitude = MagnitudeOf(sum.at[i]);
         most = most > magnitude ? most : magnitude;
       }
-      sums[group] = sum;
+      if (group < groups) sums[group] = sum;
     }
   }
   return most;

@@ -86,6 +86,16 @@ struct TopKEncode {
   // Elements of a part that one warp writes, in order.
   static constexpr uint32_t kWarpElements = kPartElements / (kThreads / kWarp);
 
+  struct Range {
+    uint32_t first = 0;
+    uint32_t last = 0;  // after it
+  };
+  SYNCLINE_DEVICE static Range RowsOf(const Part& part) {
+    const uint32_t first = Warp() * kWarpElements;
+    const uint32_t last = first + kWarpElements;
+    return {.first = first, .last = last < part.elements ? last : part.elements};
+  }
+
   struct Votes {
     uint32_t above = 0;
     uint32_t ties = 0;
@@ -104,8 +114,8 @@ struct TopKEncode {
                                             const Choice& choice, SelectionBoard& board) {
     uint32_t above = 0;
     uint32_t ties = 0;
-    const uint32_t first = Warp() * kWarpElements;
-    for (uint32_t i = first; i < first + kWarpElements; i += kWarp) {
+    const Range rows = RowsOf(part);
+    for (uint32_t i = rows.first; i < rows.last; i += kWarp) {
       const Votes votes = Vote(shared, part, choice.threshold, i + Lane());
       above += PopCount(votes.above);
       ties += PopCount(votes.ties);
@@ -147,8 +157,8 @@ struct TopKEncode {
       ties += shared.ties[warp];
     }
     const uint32_t before = (1u << Lane()) - 1;
-    const uint32_t first = Warp() * kWarpElements;
-    for (uint32_t i = first; i < first + kWarpElements; i += kWarp) {
+    const Range rows = RowsOf(part);
+    for (uint32_t i = rows.first; i < rows.last; i += kWarp) {
       const Votes votes = Vote(shared, part, choice.threshold, i + Lane());
       const uint32_t my_above = above + PopCount(votes.above & before);
       const uint32_t my_ties = ties + PopCount(votes.ties & before);

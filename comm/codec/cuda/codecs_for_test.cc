@@ -232,8 +232,7 @@ std::unique_ptr<Codec> CpuCodecOf(const SynclineCudaCodec& codec) {
        .values = codec.values == 1 ? fp32 : bf16});
 }
 
-void ExpectSameAsCpu(const Case& run, const Input& input) {
-  const Encoded device = EncodeOnDevice(run, input);
+void ExpectSameAsCpu(const Case& run, const Input& input, const Encoded& device) {
   ASSERT_EQ(device.error, 0) << NameOf(run);
   for (uint32_t tile = 0; tile < TilesOf(run.elements); ++tile) {
     ASSERT_NO_FATAL_FAILURE(ExpectSameTile(run, input, device, tile));

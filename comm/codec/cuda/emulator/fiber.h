@@ -43,7 +43,7 @@ class Fiber {
   void* kept_stack_ = nullptr;
   const void* stack_bottom_ = nullptr;
   size_t stack_bytes_ = 0;
-  void* tsan_fiber_ = nullptr;
+  [[maybe_unused]] void* tsan_fiber_ = nullptr;
 };
 
 }  // namespace syncline::emulated

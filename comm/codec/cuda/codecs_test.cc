@@ -90,12 +90,13 @@ TEST_P(CudaBlockSizes, GiveTheScalesOfTheCpu) {
 
 INSTANTIATE_TEST_SUITE_P(Log2, CudaBlockSizes, testing::Range(8u, 17u));
 
-TEST(CudaCodecs, RoundAtRandomByTheElementsPositionInItsTensor) {
-  // The second tile begins a new multiple of 2^32, where the keys of the hash change.
-  const Case run = {.codec = kInt8Stochastic,
-                    .elements = 2 * kTileElements,
-                    .first_element = (uint64_t{1} << 32) - kTileElements};
-  ExpectSameAsCpu(run, MakeInput(run, ValueKind::kGaussian));
+// The second tile begins a new multiple of 2^32, where the keys of random bits change:
+// another launch.
+TEST(CudaCodecs, EncodeInSeveralLaunchesAsInOne) {
+  const uint64_t first = (uint64_t{1} << 32) - kTileElements;
+  ASSERT_NO_FATAL_FAILURE(ExpectSameForAllCodecs(
+      {.dtype = DType::kBf16, .elements = 2 * kTileElements + 50, .first_element = first},
+      ValueKind::kGaussian));
 }
 
 TEST(CudaCodecs, RoundAtRandomWithoutLeavingTheLevels) {

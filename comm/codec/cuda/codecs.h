@@ -3,7 +3,7 @@
 //
 // Encode reads a gradient and the residual once, tile by tile of 65,536 elements:
 //
-//   x = gradient + keep * residual;  out = C(x);  residual = x - C(x)
+//   x = gradient + decay * residual;  out = C(x);  residual = x - C(x)
 //
 // A tile whose x holds NaN or infinity is not encoded, and its residual stays as it was;
 // the caller sends its gradient densely, as GradientMemory does. DecodeAdd adds weight
@@ -46,8 +46,12 @@ struct SynclineCudaCodec {
 struct SynclineCudaEncoding {
   const void* gradient = nullptr;
   uint32_t dtype = 1;         // DType of the gradient (comm/base/dtype.h): 1, 2 or 3
-  float keep = 1;             // what the residual is multiplied by
   float* residual = nullptr;  // null: x is the gradient, and what is lost is lost
+  float decay = 1;
+  // What the gradient is a multiple by, and the same of each tile's residual, 1 at first:
+  // a residual is rescaled where they differ. Null: the scale never changes.
+  float loss_scale = 1;
+  float* tile_scales = nullptr;
   uint64_t elements = 0;
   // Where and when: what stochastic rounding hashes (EncodeContext). `first_element` is
   // the position of gradient[0] in its tensor, a multiple of 65,536.

@@ -36,6 +36,7 @@ struct Output {
   std::vector<Line> out;
   std::vector<uint32_t> tile_bytes;
   std::vector<float> residual;
+  std::vector<float> tile_scales;
   std::vector<float> accumulator;
   std::vector<uint32_t> refused;
 };
@@ -62,7 +63,8 @@ Input MakeInput(const Case& run) {
 
 SynclineCudaEncoding EncodingOf(const Case& run) {
   return {.dtype = static_cast<uint32_t>(run.dtype),
-          .keep = 0.9f,
+          .decay = 0.9f,
+          .loss_scale = 3,
           .elements = run.elements,
           .seed = 5,
           .step = 6,
@@ -77,6 +79,7 @@ Output Untouched(const Case& run, const Input& input) {
   return {.out = std::vector<Line>(lines, line),
           .tile_bytes = std::vector<uint32_t>(tiles),
           .residual = input.residual,
+          .tile_scales = std::vector<float>(tiles, 7),
           .accumulator = std::vector<float>(run.elements, 0.5f),
           .refused = std::vector<uint32_t>(tiles)};
 }
@@ -89,6 +92,7 @@ Output OnEmulator(const Case& run, const Input& input) {
   SynclineCudaEncoding encoding = EncodingOf(run);
   encoding.gradient = input.gradient.data();
   encoding.residual = output.residual.data();
+  encoding.tile_scales = output.tile_scales.data();
   encoding.out = output.out.data();
   encoding.tile_bytes = output.tile_bytes.data();
   encoding.workspace = workspace.data();
@@ -124,6 +128,7 @@ Output OnDevice(const Case& run, const Input& input, cudaStream_t stream) {
   const Output start = Untouched(run, input);
   DeviceArray<uint32_t> gradient(input.gradient);
   DeviceArray<float> residual(start.residual);
+  DeviceArray<float> tile_scales(start.tile_scales);
   DeviceArray<Line> out(start.out);
   DeviceArray<uint32_t> tile_bytes(start.tile_bytes);
   DeviceArray<float> accumulator(start.accumulator);
@@ -133,6 +138,7 @@ Output OnDevice(const Case& run, const Input& input, cudaStream_t stream) {
   SynclineCudaEncoding encoding = EncodingOf(run);
   encoding.gradient = gradient.data();
   encoding.residual = residual.data();
+  encoding.tile_scales = tile_scales.data();
   encoding.out = out.data();
   encoding.tile_bytes = tile_bytes.data();
   encoding.workspace = workspace.data();
@@ -147,6 +153,7 @@ Output OnDevice(const Case& run, const Input& input, cudaStream_t stream) {
   return {.out = out.Read(),
           .tile_bytes = tile_bytes.Read(),
           .residual = residual.Read(),
+          .tile_scales = tile_scales.Read(),
           .accumulator = accumulator.Read(),
           .refused = refused.Read()};
 }
@@ -173,6 +180,7 @@ bool Check(const Case& run, cudaStream_t stream) {
   return Same("out", run, device.out, emulator.out) &&
          Same("tile_bytes", run, device.tile_bytes, emulator.tile_bytes) &&
          Same("residual", run, device.residual, emulator.residual) &&
+         Same("tile_scales", run, device.tile_scales, emulator.tile_scales) &&
          Same("accumulator", run, device.accumulator, emulator.accumulator) &&
          Same("refused", run, device.refused, emulator.refused);
 }

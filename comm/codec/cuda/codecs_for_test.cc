@@ -81,7 +81,7 @@ CpuTile EncodeOnCpu(const Case& run, const Input& input, uint32_t tile) {
   for (uint32_t i = 0; i < n; ++i) {
     x[i] = input.values[first + i];
     if (run.memory == Memory::kErrorFeedback) {
-      x[i] = x[i] + run.keep * input.residual[first + i];
+      x[i] = x[i] + run.decay * input.residual[first + i];
     }
     result.finite &= std::isfinite(x[i]);
   }
@@ -188,6 +188,7 @@ Encoded EncodeOnDevice(const Case& run, const Input& input) {
   encoded.tile_bytes.resize(tiles, 77);
   encoded.residual = input.residual;
   encoded.residual.push_back(kGuard);
+  encoded.tile_scales = input.tile_scales;
   std::vector<Line> workspace(
       emulated::WorkspaceBytes(run.codec, run.elements) / sizeof(Line), untouched);
   const void* gradient = input.values.data();
@@ -196,8 +197,10 @@ Encoded EncodeOnDevice(const Case& run, const Input& input) {
       run.codec,
       {.gradient = gradient,
        .dtype = static_cast<uint32_t>(run.dtype),
-       .keep = run.keep,
        .residual = run.memory == Memory::kNone ? nullptr : encoded.residual.data(),
+       .decay = run.decay,
+       .loss_scale = run.loss_scale,
+       .tile_scales = input.tile_scales.empty() ? nullptr : encoded.tile_scales.data(),
        .elements = run.elements,
        .first_element = run.first_element,
        .seed = run.seed,

@@ -33,7 +33,8 @@ struct Case {
   SynclineCudaCodec codec = {};
   DType dtype = DType::kF32;
   Memory memory = Memory::kErrorFeedback;
-  float keep = 1;
+  float decay = 1;
+  float loss_scale = 1;
   uint64_t elements = 0;
   uint64_t first_element = 0;
   uint64_t seed = 1;  // of values, rounding and the order of threads
@@ -45,6 +46,7 @@ struct Input {
   std::vector<float> values;   // as the gradient's type holds them
   std::vector<uint16_t> bits;  // the gradient, if its type has two bytes
   std::vector<float> residual;
+  std::vector<float> tile_scales = {};  // empty: the loss scale never changes
 };
 Input MakeInput(const Case& run, ValueKind kind);
 // Puts `value` at `element` of the gradient.
@@ -62,6 +64,7 @@ struct Encoded {
   std::vector<Line> out;  // kUntouched where nothing was written
   std::vector<uint32_t> tile_bytes;
   std::vector<float> residual;
+  std::vector<float> tile_scales;
 
   ByteView Tile(uint32_t tile) const {
     return {reinterpret_cast<const std::byte*>(out.data()) + tile * stride,

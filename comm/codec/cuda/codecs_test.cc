@@ -63,7 +63,7 @@ TEST(CudaCodecs, EncodeAllKindsOfValuesOfAllTypesAsTheCpuDoes) {
   for (const ValueKind kind : kAllKinds) {
     for (const DType dtype : kAllTypes) {
       ASSERT_NO_FATAL_FAILURE(ExpectSameForAllCodecs(
-          {.dtype = dtype, .keep = 0.75f, .elements = 2 * kPart + 77, .seed = 5}, kind));
+          {.dtype = dtype, .decay = 0.75f, .elements = 2 * kPart + 77, .seed = 5}, kind));
     }
   }
 }

@@ -98,7 +98,11 @@ inline Input InputOf(const Encoding& encoding, const Chunk& chunk) {
               static_cast<const unsigned char*>(encoding.gradient) + chunk.first * bytes,
           .residual =
               encoding.residual == nullptr ? nullptr : encoding.residual + chunk.first,
-          .keep = encoding.keep,
+          .decay = encoding.decay,
+          .loss_scale = encoding.loss_scale,
+          .tile_scales = encoding.tile_scales == nullptr
+                             ? nullptr
+                             : encoding.tile_scales + chunk.first_tile(),
           .elements = chunk.elements};
 }
 

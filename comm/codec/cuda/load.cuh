@@ -1,5 +1,5 @@
-// x = gradient + keep * residual of a part, in shared memory. The only place that reads a
-// gradient, of any type.
+// x = gradient + decay * residual of a part, in shared memory. The only place that reads
+// a gradient, of any type.
 #pragma once
 
 #include "comm/base/dtype.h"
@@ -31,9 +31,22 @@ struct Element<DType::kF16> {
 struct Input {
   const void* gradient = nullptr;
   float* residual = nullptr;  // null, or written later
-  float keep = 1;
+  float decay = 1;
+  float loss_scale = 1;
+  float* tile_scales = nullptr;  // null: always the same scale
   uint64_t elements = 0;
 };
+
+// What the residual of a tile is multiplied by.
+SYNCLINE_DEVICE float KeepOf(const Input& input, uint32_t tile) {
+  if (input.tile_scales == nullptr) return input.decay;
+  return Multiply(input.decay, Divide(input.loss_scale, input.tile_scales[tile]));
+}
+
+// REQUIRES: the team has met since LoadPart, and `part` is the last of a finite tile.
+SYNCLINE_DEVICE void NoteScale(const Input& input, uint32_t tile) {
+  if (input.tile_scales != nullptr) input.tile_scales[tile] = input.loss_scale;
+}
 
 template <DType kType>
 SYNCLINE_DEVICE float SumOf(typename Element<kType>::Bits gradient, float residual,
@@ -44,7 +57,8 @@ SYNCLINE_DEVICE float SumOf(typename Element<kType>::Bits gradient, float residu
 // What does not fill a group of four, and zeros up to the end of the row, so that rows
 // need no special cases.
 template <DType kType>
-SYNCLINE_DEVICE uint32_t LoadTail(const Input& input, const Part& part, float* x) {
+SYNCLINE_DEVICE uint32_t LoadTail(const Input& input, const Part& part, float keep,
+                                  float* x) {
   using Bits = typename Element<kType>::Bits;
   const uint32_t i = part.elements / 4 * 4 + ThreadIndex();
   const uint32_t row_end =
@@ -55,7 +69,7 @@ SYNCLINE_DEVICE uint32_t LoadTail(const Input& input, const Part& part, float* x
     const Bits bits = static_cast<const Bits*>(input.gradient)[part.offset + i];
     value = input.residual == nullptr
                 ? Element<kType>::Widen(bits)
-                : SumOf<kType>(bits, input.residual[part.offset + i], input.keep);
+                : SumOf<kType>(bits, input.residual[part.offset + i], keep);
   }
   x[i] = value;
   return MagnitudeOf(value);
@@ -73,7 +87,8 @@ SYNCLINE_DEVICE uint32_t LoadPart(const Input& input, const Part& part, float* x
       input.residual == nullptr ? nullptr : input.residual + part.offset);
   auto* sums = reinterpret_cast<Four<float>*>(x);
   const uint32_t groups = part.elements / 4;
-  uint32_t most = LoadTail<kType>(input, part, x);
+  const float keep = KeepOf(input, part.tile);
+  uint32_t most = LoadTail<kType>(input, part, keep, x);
   for (uint32_t base = ThreadIndex(); base < groups; base += kAtOnce * kThreads) {
     Four<Bits> gradient[kAtOnce];
     Four<float> residual[kAtOnce] = {};
@@ -95,7 +110,7 @@ SYNCLINE_DEVICE uint32_t LoadPart(const Input& input, const Part& part, float* x
       for (uint32_t i = 0; i < 4; ++i) {
         sum.at[i] = residuals == nullptr
                         ? Element<kType>::Widen(gradient[j].at[i])
-                        : SumOf<kType>(gradient[j].at[i], residual[j].at[i], input.keep);
+                        : SumOf<kType>(gradient[j].at[i], residual[j].at[i], keep);
         const uint32_t magnitude = MagnitudeOf(sum.at[i]);
         most = most > magnitude ? most : magnitude;
       }

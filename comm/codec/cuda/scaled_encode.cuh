@@ -188,6 +188,7 @@ struct ScaledEncode {
     if (ThreadIndex() == 0) {
       out[0] = arguments.block_log2;
       arguments.tile_bytes[part.tile] = layout.bytes;
+      NoteScale(arguments.input, part.tile);
     }
     const uint32_t padded =
         (layout.end + kWordsPer64Bytes - 1) / kWordsPer64Bytes * kWordsPer64Bytes;

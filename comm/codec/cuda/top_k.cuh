@@ -219,6 +219,7 @@ struct TopKEncode {
           .rice_bits = 0,
           .index_bytes = every ? 0 : 2 * choice.count};
       arguments.tile_bytes[part.tile] = bytes;
+      NoteScale(arguments.input, part.tile);
     }
     const uint32_t padding = (64 - bytes % 64) % 64 / 2;
     if (ThreadIndex() < padding) out[bytes / 2 + ThreadIndex()] = 0;

@@ -1,0 +1,203 @@
+// Measures the codecs on a device beside its own copy bandwidth, and writes JSON:
+//
+//   cuda_codecs_bench [ELEMENTS]       268,435,456 by default
+//
+// "share_of_copy" compares bytes moved for each second: gradient read, residual read and
+// written, bytes written; the accumulator read and written, bytes read. "copies" is the
+// time in units of copying the gradient, 4 bytes of each element read and written. The
+// first tile is compared with the emulated GPU. Exits with 77 where no device is.
+#include <algorithm>
+#include <cstring>
+#include <random>
+
+#include "comm/base/tiling.h"
+#include "comm/codec/cuda/device_array.cuh"
+#include "comm/codec/cuda/emulator/codecs_emulated.h"
+
+namespace syncline {
+namespace {
+
+constexpr uint64_t kDefaultElements = uint64_t{1} << 28;
+constexpr int kRounds = 11;
+
+struct NamedCodec {
+  const char* name;
+  SynclineCudaCodec codec;
+};
+constexpr NamedCodec kCodecs[] = {
+    {"sign", {.id = 5}},
+    {"int8", {.id = 6, .block_log2 = 10}},
+    {"int8:rounding=stochastic", {.id = 6, .block_log2 = 10, .stochastic = 1}},
+    {"topk:ratio=0.01,values=fp32", {.id = 16}},
+    {"topk:ratio=0.01,values=bf16", {.id = 16, .values = 2}},
+};
+
+// Median milliseconds of `enqueue`, after one round that does not count.
+template <typename Enqueue>
+double Milliseconds(cudaStream_t stream, Enqueue enqueue) {
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  Must(cudaEventCreate(&begin), "event");
+  Must(cudaEventCreate(&end), "event");
+  std::vector<float> times;
+  for (int round = 0; round <= kRounds; ++round) {
+    Must(cudaEventRecord(begin, stream), "event");
+    enqueue();
+    Must(cudaEventRecord(end, stream), "event");
+    Must(cudaEventSynchronize(end), "kernels");
+    float milliseconds = 0;
+    Must(cudaEventElapsedTime(&milliseconds, begin, end), "event");
+    if (round > 0) times.push_back(milliseconds);
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  std::ranges::sort(times);
+  return times[times.size() / 2];
+}
+
+struct Arrays {
+  explicit Arrays(uint64_t n)
+      : elements(n),
+        gradient(n),
+        residual(n),
+        tile_bytes(TilesOf(n)),
+        refused(TilesOf(n)) {}
+
+  uint64_t elements;
+  DeviceArray<float> gradient;
+  DeviceArray<float> residual;  // and accumulator
+  DeviceArray<uint32_t> tile_bytes;
+  DeviceArray<uint32_t> refused;
+};
+
+std::vector<float> GaussianTile() {
+  std::mt19937_64 random(1);
+  std::normal_distribution<float> gaussian;
+  std::vector<float> tile(kTileElements);
+  for (float& value : tile) value = gaussian(random);
+  return tile;
+}
+
+// Equal tiles are as much work as different ones.
+void Fill(Arrays& arrays, const std::vector<float>& tile) {
+  for (uint64_t first = 0; first < arrays.elements; first += kTileElements) {
+    const uint64_t n = std::min<uint64_t>(kTileElements, arrays.elements - first);
+    Must(cudaMemcpy(arrays.gradient.data() + first, tile.data(), n * sizeof(float),
+                    cudaMemcpyDefault),
+         "copy");
+  }
+  Must(cudaMemset(arrays.residual.data(), 0, arrays.elements * sizeof(float)), "memset");
+}
+
+// REQUIRES: encoded once, from a residual of zeros.
+bool FirstTileIsRight(const SynclineCudaCodec& codec, const std::vector<float>& tile,
+                      const std::vector<unsigned char>& out) {
+  struct alignas(64) Line {
+    unsigned char bytes[64];
+  };
+  std::vector<Line> expected(emulated::TileStride(codec) / sizeof(Line));
+  std::vector<Line> workspace(emulated::WorkspaceBytes(codec, kTileElements) / 64);
+  std::vector<float> residual(kTileElements);
+  uint32_t bytes = 0;
+  emulated::EmulatedStream stream;
+  Must(emulated::Encode(codec,
+                        {.gradient = tile.data(),
+                         .residual = residual.data(),
+                         .elements = kTileElements,
+                         .out = expected.data(),
+                         .tile_bytes = &bytes,
+                         .workspace = workspace.data()},
+                        stream),
+       "emulated encode");
+  return std::memcmp(out.data(), expected.data(), bytes) == 0;
+}
+
+struct Bandwidth {
+  double copy_ms = 0;  // of the gradient
+  double copy_gbs = 0;
+};
+
+void Print(const char* name, const char* work, double bytes_per_element, double ms,
+           const Arrays& arrays, const Bandwidth& copy) {
+  const double elements = static_cast<double>(arrays.elements);
+  const double gbs = bytes_per_element * elements / ms * 1e-6;
+  std::printf(
+      "{\"codec\": \"%s\", \"work\": \"%s\", \"elements\": %.0f, \"ms\": %.3f, "
+      "\"ns_per_element\": %.5f, \"gbs\": %.0f, \"share_of_copy\": %.3f, "
+      "\"copies\": %.2f}\n",
+      name, work, elements, ms, ms * 1e6 / elements, gbs, gbs / copy.copy_gbs,
+      ms / copy.copy_ms);
+}
+
+bool Measure(const NamedCodec& named, Arrays& arrays, const Bandwidth& copy,
+             cudaStream_t stream) {
+  const SynclineCudaCodec& codec = named.codec;
+  const std::vector<float> tile = GaussianTile();
+  Fill(arrays, tile);
+  const size_t stride = SynclineCudaTileStride(&codec);
+  DeviceArray<unsigned char> out(TilesOf(arrays.elements) * stride);
+  DeviceArray<unsigned char> workspace(
+      SynclineCudaWorkspaceBytes(&codec, arrays.elements));
+  const SynclineCudaEncoding encoding = {.gradient = arrays.gradient.data(),
+                                         .residual = arrays.residual.data(),
+                                         .elements = arrays.elements,
+                                         .out = out.data(),
+                                         .tile_bytes = arrays.tile_bytes.data(),
+                                         .workspace = workspace.data()};
+  const auto encode = [&] {
+    Must(SynclineCudaEncode(&codec, &encoding, stream), "encode");
+  };
+  encode();
+  if (arrays.elements >= kTileElements &&
+      !FirstTileIsRight(codec, tile, out.Read(stride))) {
+    std::printf("FAILED: %s: the first tile is wrong\n", named.name);
+    return false;
+  }
+  const double wire = static_cast<double>(arrays.tile_bytes.Read(1)[0]) / kTileElements;
+  Print(named.name, "encode", 12 + wire, Milliseconds(stream, encode), arrays, copy);
+  const SynclineCudaDecoding decoding = {.bytes = out.data(),
+                                         .tile_bytes = arrays.tile_bytes.data(),
+                                         .stride = stride,
+                                         .accumulator = arrays.residual.data(),
+                                         .elements = arrays.elements,
+                                         .refused = arrays.refused.data()};
+  const double ms = Milliseconds(
+      stream, [&] { Must(SynclineCudaDecodeAdd(&codec, &decoding, stream), "decode"); });
+  // Sparse lists touch few elements of the accumulator.
+  const double sums = codec.id == 16 ? 8 * codec.ratio : 8;
+  Print(named.name, "decode_add", sums + wire, ms, arrays, copy);
+  return true;
+}
+
+}  // namespace
+}  // namespace syncline
+
+int main(int argc, char** argv) {
+  using namespace syncline;
+  RequireDevice();
+  const uint64_t elements =
+      argc > 1 ? std::strtoull(argv[1], nullptr, 10) : kDefaultElements;
+  if (elements == 0) {
+    std::printf("usage: cuda_codecs_bench [ELEMENTS]\n");
+    return 2;
+  }
+  cudaStream_t stream = nullptr;
+  Must(cudaStreamCreate(&stream), "stream");
+  Arrays arrays(elements);
+  const double bytes = static_cast<double>(elements) * sizeof(float);
+  const double copy_ms = Milliseconds(stream, [&] {
+    Must(cudaMemcpyAsync(arrays.residual.data(), arrays.gradient.data(),
+                         elements * sizeof(float), cudaMemcpyDefault, stream),
+         "copy");
+  });
+  const Bandwidth copy = {.copy_ms = copy_ms, .copy_gbs = 2 * bytes / copy_ms * 1e-6};
+  cudaDeviceProp device;
+  Must(cudaGetDeviceProperties(&device, 0), "properties");
+  std::printf("{\"device\": \"%s\", \"copy_gbs\": %.0f}\n", device.name, copy.copy_gbs);
+  bool good = true;
+  for (const NamedCodec& named : kCodecs) {
+    good = Measure(named, arrays, copy, stream) && good;
+  }
+  cudaStreamDestroy(stream);
+  return good ? 0 : 1;
+}

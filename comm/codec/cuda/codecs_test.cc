@@ -1,0 +1,332 @@
+// The kernels' source on the emulated GPU against the codecs of comm/codec.
+#include "comm/codec/cuda/codecs.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "comm/base/tiling.h"
+#include "comm/codec/cuda/codecs_for_test.h"
+
+namespace syncline {
+namespace {
+
+constexpr SynclineCudaCodec kSign = {.id = 5};
+constexpr SynclineCudaCodec kInt8 = {.id = 6, .block_log2 = 10};
+constexpr SynclineCudaCodec kInt8Stochastic = {
+    .id = 6, .block_log2 = 10, .stochastic = 1};
+constexpr SynclineCudaCodec kTopK = {.id = 16};
+constexpr SynclineCudaCodec kTopKBf16 = {.id = 16, .values = 2, .ratio = 0.2};
+constexpr SynclineCudaCodec kAllCodecs[] = {kSign, kInt8, kInt8Stochastic, kTopK,
+                                            kTopKBf16};
+constexpr DType kAllTypes[] = {DType::kF32, DType::kBf16, DType::kF16};
+
+constexpr uint64_t kPart = 8192;
+
+void ExpectSameForAllCodecs(Case run, ValueKind kind) {
+  for (const SynclineCudaCodec& codec : kAllCodecs) {
+    run.codec = codec;
+    ASSERT_NO_FATAL_FAILURE(ExpectSameAsCpu(run, MakeInput(run, kind)));
+  }
+}
+
+class CudaCodec : public testing::TestWithParam<SynclineCudaCodec> {};
+
+TEST_P(CudaCodec, EncodesEverySmallTensorAsTheCpuDoes) {
+  for (uint64_t n = 0; n <= 257; ++n) {
+    const Case run = {
+        .codec = GetParam(), .dtype = kAllTypes[n % 3], .elements = n, .seed = n + 1};
+    ASSERT_NO_FATAL_FAILURE(ExpectSameAsCpu(run, MakeInput(run, kAllKinds[n % 6])));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, CudaCodec, testing::ValuesIn(kAllCodecs));
+
+TEST(CudaCodecs, EncodeAroundPartsAndTilesAsTheCpuDoes) {
+  uint64_t seed = 1;
+  for (const uint64_t edge : {kPart, 3 * kPart, uint64_t{kTileElements}}) {
+    for (const uint64_t n : {edge - 1, edge, edge + 1, edge + 129}) {
+      ASSERT_NO_FATAL_FAILURE(ExpectSameForAllCodecs(
+          {.dtype = kAllTypes[seed % 3], .elements = n, .seed = seed},
+          kAllKinds[seed % 6]));
+      ++seed;
+    }
+  }
+}
+
+TEST(CudaCodecs, EncodeAllKindsOfValuesOfAllTypesAsTheCpuDoes) {
+  for (const ValueKind kind : kAllKinds) {
+    for (const DType dtype : kAllTypes) {
+      ASSERT_NO_FATAL_FAILURE(ExpectSameForAllCodecs(
+          {.dtype = dtype, .decay = 0.75f, .elements = 2 * kPart + 77, .seed = 5}, kind));
+    }
+  }
+}
+
+TEST(CudaCodecs, EncodeTheGradientAloneWithoutMemory) {
+  for (const DType dtype : kAllTypes) {
+    ASSERT_NO_FATAL_FAILURE(ExpectSameForAllCodecs(
+        {.dtype = dtype, .memory = Memory::kNone, .elements = kPart + 5},
+        ValueKind::kHeavyTailed));
+  }
+}
+
+class CudaBlockSizes : public testing::TestWithParam<uint32_t> {};
+
+TEST_P(CudaBlockSizes, GiveTheScalesOfTheCpu) {
+  for (SynclineCudaCodec codec : {kSign, kInt8, kInt8Stochastic}) {
+    codec.block_log2 = GetParam();
+    for (const uint64_t n : {uint64_t{300}, 5 * kPart - 40, kTileElements + kPart}) {
+      const Case run = {.codec = codec, .elements = n, .seed = n};
+      ASSERT_NO_FATAL_FAILURE(ExpectSameAsCpu(run, MakeInput(run, ValueKind::kGaussian)));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Log2, CudaBlockSizes, testing::Range(8u, 17u));
+
+// The second tile begins a new multiple of 2^32, where the keys of random bits change:
+// another launch.
+TEST(CudaCodecs, EncodeInSeveralLaunchesAsInOne) {
+  const uint64_t first = (uint64_t{1} << 32) - kTileElements;
+  ASSERT_NO_FATAL_FAILURE(ExpectSameForAllCodecs(
+      {.dtype = DType::kBf16, .elements = 2 * kTileElements + 50, .first_element = first},
+      ValueKind::kGaussian));
+}
+
+TEST(CudaCodecs, RoundAtRandomWithoutLeavingTheLevels) {
+  // One in 2^19 of the largest values would be rounded to 128.
+  const Case run = {.codec = kInt8Stochastic, .elements = 12 * kTileElements};
+  Input input = MakeInput(run, ValueKind::kHuge);
+  for (float& value : input.values) value = std::copysign(0.7f, value);
+  ExpectSameAsCpu(run, input);
+}
+
+TEST(CudaCodecs, LeaveTilesThatAreNotFiniteAlone) {
+  constexpr float kInf = std::numeric_limits<float>::infinity();
+  uint32_t type = 0;
+  for (const SynclineCudaCodec& codec : kAllCodecs) {
+    const Case run = {.codec = codec,
+                      .dtype = kAllTypes[type++ % 3],
+                      .elements = 4 * kTileElements - 9};
+    Input input = MakeInput(run, ValueKind::kGaussian);
+    Replace(input, run, kTileElements, -kInf);                  // the first of tile 1
+    Replace(input, run, 3 * kTileElements - 1, std::nanf(""));  // the last of tile 2
+    const Encoded encoded = EncodeOnDevice(run, input);
+    EXPECT_NE(encoded.tile_bytes[0], 0u);
+    EXPECT_EQ(encoded.tile_bytes[1], 0u);
+    EXPECT_EQ(encoded.tile_bytes[2], 0u);
+    EXPECT_NE(encoded.tile_bytes[3], 0u);
+    ASSERT_NO_FATAL_FAILURE(ExpectSameAsCpu(run, input, encoded));
+  }
+}
+
+TEST(CudaCodecs, LeaveTilesWhoseSumOverflowsAlone) {
+  for (const SynclineCudaCodec& codec : kAllCodecs) {
+    const Case run = {.codec = codec, .elements = 2 * kPart};
+    Input input = MakeInput(run, ValueKind::kGaussian);
+    input.values[kPart + 17] = std::numeric_limits<float>::max();
+    input.residual[kPart + 17] = std::numeric_limits<float>::max();
+    const Encoded encoded = EncodeOnDevice(run, input);
+    EXPECT_EQ(encoded.tile_bytes[0], 0u);
+    ASSERT_NO_FATAL_FAILURE(ExpectSameAsCpu(run, input, encoded));
+  }
+}
+
+TEST(CudaTopK, TakesTheSameOfEqualMagnitudesInEveryPart) {
+  for (const double ratio : {1e-6, 0.001, 0.01, 0.3}) {
+    for (const uint32_t values : {1u, 2u}) {
+      const Case run = {.codec = {.id = 16, .values = values, .ratio = ratio},
+                        .elements = kTileElements,
+                        .seed = values};
+      ASSERT_NO_FATAL_FAILURE(ExpectSameAsCpu(run, MakeInput(run, ValueKind::kTies)));
+    }
+  }
+}
+
+TEST(CudaTopK, SendsAllWhenPositionsWouldCostMore) {
+  // 31/32 of a part are 7,936 values.
+  for (const double ratio : {0.5, 7936.5 / kPart, 7937.5 / kPart, 1.0}) {
+    for (const ValueKind kind : {ValueKind::kGaussian, ValueKind::kSparse}) {
+      const Case run = {.codec = {.id = 16, .ratio = ratio}, .elements = kPart};
+      ASSERT_NO_FATAL_FAILURE(ExpectSameAsCpu(run, MakeInput(run, kind)));
+    }
+  }
+}
+
+TEST(CudaTopK, NeverSendsZeros) {
+  const Case run = {.codec = {.id = 16, .ratio = 0.5}, .elements = kPart + 3};
+  Input input = MakeInput(run, ValueKind::kGaussian);
+  for (uint64_t i = 0; i < run.elements; ++i) {
+    input.values[i] = i % 100 == 7 ? -1e-40f : -0.0f;
+    input.residual[i] = -0.0f;
+  }
+  ASSERT_NO_FATAL_FAILURE(ExpectSameAsCpu(run, input));
+  const Encoded encoded = EncodeOnDevice(run, input);
+  EXPECT_EQ(CpuCodecOf(run.codec)->Nonzeros(encoded.Tile(0), kPart + 3), 82u);
+}
+
+TEST(CudaTopK, FindsAThresholdThatDiffersInTheLastBit) {
+  const Case run = {.codec = {.id = 16, .ratio = 0.25}, .elements = 2 * kPart};
+  Input input = MakeInput(run, ValueKind::kGaussian);
+  for (uint64_t i = 0; i < run.elements; ++i) {
+    const auto bits = static_cast<uint32_t>(0x3f800000 + i * 7919 % 5000);
+    input.values[i] = std::bit_cast<float>(bits | (i % 3 == 0 ? 0x80000000u : 0));
+    input.residual[i] = 0;
+  }
+  ExpectSameAsCpu(run, input);
+}
+
+TEST(CudaCodecs, EncodeTheSameWhateverTheOrderOfThreads) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    ASSERT_NO_FATAL_FAILURE(ExpectSameForAllCodecs(
+        {.elements = 3 * kPart + 200, .seed = seed}, ValueKind::kTies));
+  }
+}
+
+TEST(CudaCodecs, RefuseWhatTheyCannotEncode) {
+  const Case good = {.codec = kSign, .elements = 100};
+  const Input input = MakeInput(good, ValueKind::kGaussian);
+  constexpr SynclineCudaCodec kBad[] = {
+      {.id = 2},
+      {.id = 7},
+      {.id = 5, .block_log2 = 7},
+      {.id = 6, .block_log2 = 17},
+      {.id = 6, .stochastic = 2},
+      {.id = 16, .ratio = 0},
+      {.id = 16, .ratio = 1.5},
+      {.id = 16, .values = 3},
+  };
+  for (const SynclineCudaCodec& codec : kBad) {
+    Case run = good;
+    run.codec = codec;
+    const Encoded encoded = EncodeOnDevice(run, input);
+    EXPECT_NE(encoded.error, 0) << NameOf(run);
+    EXPECT_EQ(encoded.residual, input.residual) << NameOf(run);
+  }
+  Case off_a_tile = good;
+  off_a_tile.first_element = 100;
+  EXPECT_NE(EncodeOnDevice(off_a_tile, input).error, 0);
+}
+
+// Encoded by the CPU, where the device must read what it does not write itself.
+Encoded EncodedByCpu(const Case& run, const Input& input) {
+  const std::unique_ptr<Codec> codec = CpuCodecOf(run.codec);
+  Encoded encoded;
+  encoded.stride = (codec->MaxEncodedBytes(kTileElements) + 63) / 64 * 64;
+  const uint32_t tiles = TilesOf(run.elements);
+  encoded.out.resize(tiles * encoded.stride / sizeof(Line));
+  for (uint32_t tile = 0; tile < tiles; ++tile) {
+    const uint64_t first = uint64_t{tile} * kTileElements;
+    const uint32_t n = TileElements(run.elements, tile);
+    auto* const bytes = reinterpret_cast<std::byte*>(encoded.out.data());
+    encoded.tile_bytes.push_back(static_cast<uint32_t>(
+        codec->Encode(std::span(input.values).subspan(first, n), {}, {},
+                      {bytes + tile * encoded.stride, encoded.stride})));
+  }
+  return encoded;
+}
+
+void ExpectDecodesAsCpu(const Case& run, const Encoded& encoded) {
+  constexpr float kWeight = -0.3f;
+  const std::unique_ptr<Codec> codec = CpuCodecOf(run.codec);
+  const std::vector<float> start = MakeInput(run, ValueKind::kGaussian).residual;
+  const Decoded decoded = DecodeOnDevice(run, encoded, kWeight, start);
+  ASSERT_EQ(decoded.error, 0);
+  std::vector<float> expected = start;
+  for (uint32_t tile = 0; tile < encoded.tile_bytes.size(); ++tile) {
+    ASSERT_EQ(decoded.refused[tile], 0u) << NameOf(run);
+    if (encoded.tile_bytes[tile] == 0) continue;
+    const uint64_t first = uint64_t{tile} * kTileElements;
+    const uint32_t n = TileElements(run.elements, tile);
+    ASSERT_TRUE(codec
+                    ->DecodeAdd(encoded.Tile(tile), kWeight,
+                                std::span(expected).subspan(first, n))
+                    .ok());
+  }
+  for (uint64_t i = 0; i < run.elements; ++i) {
+    ASSERT_EQ(std::bit_cast<uint32_t>(decoded.accumulator[i]),
+              std::bit_cast<uint32_t>(expected[i]))
+        << NameOf(run) << " element " << i;
+  }
+}
+
+TEST(CudaCodecs, DecodeToTheBitsOfTheCpu) {
+  for (const uint64_t n : {uint64_t{1}, uint64_t{6}, uint64_t{255}, kPart + 1,
+                           uint64_t{kTileElements}, kTileElements + kPart + 3}) {
+    for (const SynclineCudaCodec& codec : kAllCodecs) {
+      const Case run = {.codec = codec, .elements = n, .seed = n};
+      const Encoded encoded =
+          EncodeOnDevice(run, MakeInput(run, ValueKind::kHeavyTailed));
+      ASSERT_NO_FATAL_FAILURE(ExpectDecodesAsCpu(run, encoded));
+    }
+    const Case bf16 = {.codec = {.id = 2}, .elements = n};
+    ASSERT_NO_FATAL_FAILURE(ExpectDecodesAsCpu(
+        bf16, EncodedByCpu(bf16, MakeInput(bf16, ValueKind::kHeavyTailed))));
+  }
+}
+
+TEST(CudaCodecs, DecodeAnyBlockSizeWhateverTheirOwn) {
+  Case run = {.codec = {.id = 5, .block_log2 = 8}, .elements = kPart + 100};
+  const Encoded encoded = EncodeOnDevice(run, MakeInput(run, ValueKind::kGaussian));
+  run.codec.block_log2 = 12;
+  ExpectDecodesAsCpu(run, encoded);
+}
+
+TEST(CudaCodecs, AddNothingOfATileThatWasNotEncoded) {
+  const Case run = {.codec = kInt8, .elements = kTileElements + 50};
+  Input input = MakeInput(run, ValueKind::kGaussian);
+  Replace(input, run, 3, std::nanf(""));
+  ExpectDecodesAsCpu(run, EncodeOnDevice(run, input));
+}
+
+// What a round of damage does to a valid encoding.
+void Damage(Encoded& encoded, int round, std::mt19937_64& random) {
+  const uint32_t bytes = encoded.tile_bytes[0];
+  auto* const data = reinterpret_cast<std::byte*>(encoded.out.data());
+  if (round == 0) {  // where bits beyond the last element are
+    data[bytes - 1] ^= std::byte{0x80};
+  } else if (round == 1) {  // the first position of a sparse list, twice
+    std::memcpy(data + 14, data + 12, 2);
+  } else if (round == 2) {
+    encoded.tile_bytes[0] += 1;
+  } else if (round == 3) {
+    encoded.tile_bytes[0] -= 1;
+  } else {
+    const uint64_t at = round < 30 ? random() % 16 : random() % bytes;
+    data[at] ^= std::byte{1} << random() % 8;
+  }
+}
+
+// The device must refuse, and touch nothing, exactly when the CPU does.
+TEST(CudaCodecs, RefuseDamageAsTheCpuDoes) {
+  std::mt19937_64 random(3);
+  uint32_t refused = 0;
+  for (const SynclineCudaCodec& codec : kAllCodecs) {
+    const Case run = {.codec = codec, .elements = 601};
+    const Encoded good = EncodeOnDevice(run, MakeInput(run, ValueKind::kGaussian));
+    for (int round = 0; round < 60; ++round) {
+      Encoded damaged = good;
+      Damage(damaged, round, random);
+      const std::vector<float> start(run.elements, 1.0f);
+      std::vector<float> expected = start;
+      const bool fits = CpuCodecOf(codec)->DecodeAdd(damaged.Tile(0), 2, expected).ok();
+      const Decoded decoded = DecodeOnDevice(run, damaged, 2, start);
+      ASSERT_EQ(decoded.refused[0], fits ? 0u : 1u) << NameOf(run) << " round " << round;
+      ASSERT_EQ(std::memcmp(decoded.accumulator.data(), expected.data(),
+                            expected.size() * sizeof(float)),
+                0)
+          << NameOf(run) << " round " << round;
+      refused += decoded.refused[0];
+    }
+  }
+  EXPECT_GT(refused, 50u);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,59 @@
+// Device memory for the programs that check and measure kernels. They have no test
+// library, because they must also run where there is nothing but CUDA.
+#pragma once
+
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+namespace syncline {
+
+constexpr int kSkipped = 77;
+
+// These programs cannot go on after an error of CUDA.
+inline void Must(int error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::printf("FAILED: %s: %s\n", what,
+              cudaGetErrorString(static_cast<cudaError_t>(error)));
+  std::exit(1);
+}
+
+// Exits with 77 where no device is.
+inline void RequireDevice() {
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error == cudaSuccess && devices > 0) return;
+  std::printf("skipped: %s\n", cudaGetErrorString(error));
+  std::exit(kSkipped);
+}
+
+template <typename T>
+class DeviceArray {
+ public:
+  explicit DeviceArray(size_t size) : size_(size) {
+    Must(cudaMalloc(&data_, size == 0 ? 1 : size * sizeof(T)), "cudaMalloc");
+  }
+  explicit DeviceArray(const std::vector<T>& values) : DeviceArray(values.size()) {
+    Must(cudaMemcpy(data_, values.data(), size_ * sizeof(T), cudaMemcpyDefault), "copy");
+  }
+  ~DeviceArray() { cudaFree(data_); }
+  DeviceArray(const DeviceArray&) = delete;
+  DeviceArray& operator=(const DeviceArray&) = delete;
+
+  T* data() { return data_; }
+  // Waits for all that was enqueued.
+  std::vector<T> Read(size_t count) {
+    Must(cudaDeviceSynchronize(), "kernels");
+    std::vector<T> values(count);
+    Must(cudaMemcpy(values.data(), data_, count * sizeof(T), cudaMemcpyDefault), "copy");
+    return values;
+  }
+  std::vector<T> Read() { return Read(size_); }
+
+ private:
+  T* data_ = nullptr;
+  size_t size_;
+};
+
+}  // namespace syncline

@@ -1,0 +1,123 @@
+// x = gradient + decay * residual of a part, in shared memory. The only place that reads
+// a gradient, of any type.
+#pragma once
+
+#include "comm/base/dtype.h"
+#include "comm/codec/cuda/team.cuh"
+
+namespace syncline::SYNCLINE_GPU {
+
+template <DType kType>
+struct Element;
+
+template <>
+struct Element<DType::kF32> {
+  using Bits = float;
+  SYNCLINE_DEVICE static float Widen(float value) { return value; }
+};
+template <>
+struct Element<DType::kBf16> {
+  using Bits = uint16_t;
+  SYNCLINE_DEVICE static float Widen(uint16_t bits) {
+    return FloatOf(uint32_t{bits} << 16);
+  }
+};
+template <>
+struct Element<DType::kF16> {
+  using Bits = uint16_t;
+  SYNCLINE_DEVICE static float Widen(uint16_t bits) { return WidenF16(bits); }
+};
+
+struct Input {
+  const void* gradient = nullptr;
+  float* residual = nullptr;  // null, or written later
+  float decay = 1;
+  float loss_scale = 1;
+  float* tile_scales = nullptr;  // null: always the same scale
+  uint64_t elements = 0;
+};
+
+// What the residual of a tile is multiplied by.
+SYNCLINE_DEVICE float KeepOf(const Input& input, uint32_t tile) {
+  if (input.tile_scales == nullptr) return input.decay;
+  return Multiply(input.decay, Divide(input.loss_scale, input.tile_scales[tile]));
+}
+
+// REQUIRES: the team has met since LoadPart, and `part` is the last of a finite tile.
+SYNCLINE_DEVICE void NoteScale(const Input& input, uint32_t tile) {
+  if (input.tile_scales != nullptr) input.tile_scales[tile] = input.loss_scale;
+}
+
+template <DType kType>
+SYNCLINE_DEVICE float SumOf(typename Element<kType>::Bits gradient, float residual,
+                            float keep) {
+  return Add(Element<kType>::Widen(gradient), Multiply(keep, residual));
+}
+
+// What does not fill a group of four, and zeros up to the end of the row, so that rows
+// need no special cases.
+template <DType kType>
+SYNCLINE_DEVICE uint32_t LoadTail(const Input& input, const Part& part, float keep,
+                                  float* x) {
+  using Bits = typename Element<kType>::Bits;
+  const uint32_t i = part.elements / 4 * 4 + ThreadIndex();
+  const uint32_t row_end =
+      (part.elements + kRowElements - 1) / kRowElements * kRowElements;
+  if (i >= row_end) return 0;
+  float value = 0;
+  if (i < part.elements) {
+    const Bits bits = static_cast<const Bits*>(input.gradient)[part.offset + i];
+    value = input.residual == nullptr
+                ? Element<kType>::Widen(bits)
+                : SumOf<kType>(bits, input.residual[part.offset + i], keep);
+  }
+  x[i] = value;
+  return MagnitudeOf(value);
+}
+
+// Returns the largest magnitude that this thread has seen; infinity and NaN are the
+// largest. x is visible to others after a BlockBarrier.
+template <DType kType>
+SYNCLINE_DEVICE uint32_t LoadPart(const Input& input, const Part& part, float* x) {
+  using Bits = typename Element<kType>::Bits;
+  constexpr uint32_t kAtOnce = 4;  // loads in flight before the first is used
+  const auto* gradients = reinterpret_cast<const Four<Bits>*>(
+      static_cast<const Bits*>(input.gradient) + part.offset);
+  const auto* residuals = reinterpret_cast<const Four<float>*>(
+      input.residual == nullptr ? nullptr : input.residual + part.offset);
+  auto* sums = reinterpret_cast<Four<float>*>(x);
+  const uint32_t groups = part.elements / 4;
+  const float keep = KeepOf(input, part.tile);
+  uint32_t most = LoadTail<kType>(input, part, keep, x);
+  for (uint32_t base = ThreadIndex(); base < groups; base += kAtOnce * kThreads) {
+    Four<Bits> gradient[kAtOnce];
+    Four<float> residual[kAtOnce] = {};
+    // Beyond the last group it is read and summed again: without branches, all loads are
+    // on their way before the first sum.
+    SYNCLINE_UNROLL
+    for (uint32_t j = 0; j < kAtOnce; ++j) {
+      const uint32_t group = base + j * kThreads;
+      gradient[j] = gradients[group < groups ? group : groups - 1];
+      if (residuals != nullptr) {
+        residual[j] = residuals[group < groups ? group : groups - 1];
+      }
+    }
+    SYNCLINE_UNROLL
+    for (uint32_t j = 0; j < kAtOnce; ++j) {
+      const uint32_t group = base + j * kThreads;
+      Four<float> sum;
+      SYNCLINE_UNROLL
+      for (uint32_t i = 0; i < 4; ++i) {
+        sum.at[i] = residuals == nullptr
+                        ? Element<kType>::Widen(gradient[j].at[i])
+                        : SumOf<kType>(gradient[j].at[i], residual[j].at[i], keep);
+        const uint32_t magnitude = MagnitudeOf(sum.at[i]);
+        most = most > magnitude ? most : magnitude;
+      }
+      if (group < groups) sums[group] = sum;
+    }
+  }
+  return most;
+}
+
+}  // namespace syncline::SYNCLINE_GPU

@@ -45,10 +45,11 @@ enum class CodecId : uint16_t {
 
 // What a codec promises, for tiles of finite values.
 struct CodecTraits {
-  // E[decoded] = value, and E|decoded - value|^2 <= variance * |value|^2.
+  // E[decoded] = value.
   bool unbiased = false;
+  // E|decoded - value|^2 <= variance * |value|^2, of codecs that round at random.
   double variance = 0;
-  // Otherwise |decoded - value|^2 <= (1 - contraction) * |value|^2 for any tile, so that
+  // Of others, |decoded - value|^2 <= (1 - contraction) * |value|^2 for any tile, so that
   // error feedback converges (Karimireddy et al. 2019, arXiv 1901.09847).
   double contraction = 0;
   // Encodings of several workers may be added as they are, in their own type.

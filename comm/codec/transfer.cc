@@ -174,8 +174,7 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
   transfer.dense = MakeBf16Codec();
   SYNCLINE_ASSIGN_OR_RETURN(transfer.memory.kind, FindMemory(reading));
   const CodecTraits traits = transfer.codec->traits();
-  if (transfer.memory.kind != MemoryKind::kNone && traits.unbiased &&
-      traits.variance >= 1) {
+  if (transfer.memory.kind != MemoryKind::kNone && traits.variance >= 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("codec '", std::string(preset.name),
                      "' may lose more than it was given (variance ", traits.variance,
@@ -205,7 +204,7 @@ absl::StatusOr<std::vector<TensorTransfers>> ParseTransfers(
   SYNCLINE_ASSIGN_OR_RETURN(Transfer down, parse("publish_codec", publish));
   SYNCLINE_ASSIGN_OR_RETURN(const Reading reading, Read(publish));
   const CodecTraits traits = down.codec->traits();
-  if (!reading.preset.follows || (traits.unbiased && traits.variance >= 1)) {
+  if (!reading.preset.follows || traits.variance >= 1) {
     return absl::InvalidArgumentError(absl::StrCat(
         "publish_codec: deltas in '", std::string(reading.preset.name),
         "' may be larger than what they stand for, and the workers' weights would never "

@@ -48,13 +48,19 @@ const OptionSpec kCommon[] = {
 std::vector<CodecPreset> DensePresets() {
   return {{.name = "fp32",
            .meaning = "4 bytes, as it is",
-           .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> { return MakeFp32Codec(); }},
+           .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> {
+             return MakeFp32Codec();
+           }},
           {.name = "bf16",
            .meaning = "2 bytes, rounded to nearest even",
-           .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> { return MakeBf16Codec(); }},
+           .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> {
+             return MakeBf16Codec();
+           }},
           {.name = "fp16",
            .meaning = "2 bytes, for gradients of a scaled loss",
-           .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> { return MakeFp16Codec(); }},
+           .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> {
+             return MakeFp16Codec();
+           }},
           {.name = "bf16-stochastic",
            .meaning = "2 bytes, rounded at random",
            .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> {
@@ -63,21 +69,36 @@ std::vector<CodecPreset> DensePresets() {
 }
 
 CodecPreset Integers(std::string_view name, std::string_view meaning,
-                const IntegerOptions& standard) {
-  CodecPreset preset = {.name = name,
-                   .meaning = meaning,
-                   .options = {kBlock},
-                   .kind = CodecPreset::Kind::kQuantizer,
-                   .memory = standard.rounding == IntegerRounding::kNearest
-                                 ? MemoryKind::kErrorFeedback
-                                 : MemoryKind::kNone,
-                   .make = [standard](const PresetParts& parts) -> absl::StatusOr<SharedCodec> {
-                     IntegerOptions options = standard;
-                     options.block_log2 =
-                         static_cast<uint32_t>(parts.Number("block_log2"));
-                     return MakeIntegerCodec(options);
-                   }};
+                     const IntegerOptions& standard) {
+  CodecPreset preset = {
+      .name = name,
+      .meaning = meaning,
+      .options = {kBlock},
+      .kind = CodecPreset::Kind::kQuantizer,
+      .memory = standard.rounding == IntegerRounding::kNearest
+                    ? MemoryKind::kErrorFeedback
+                    : MemoryKind::kNone,
+      .make = [standard](const PresetParts& parts) -> absl::StatusOr<SharedCodec> {
+        IntegerOptions options = standard;
+        options.block_log2 = static_cast<uint32_t>(parts.Number("block_log2"));
+        if (options.clip > 0) {
+          options.clip = static_cast<float>(parts.Number("clip"));
+        }
+        if (options.clip != 0 && options.clip < 1) {
+          return absl::InvalidArgumentError(
+              "option 'clip' must be 0 or at least 1: less would cut "
+              "nearly all values");
+        }
+        return MakeIntegerCodec(options);
+      }};
   preset.options.front().standard = standard.block_log2;
+  if (standard.clip > 0) {
+    preset.options.push_back(
+        {.name = "clip",
+         .standard = standard.clip,
+         .most = 256,
+         .meaning = "values are cut to so many root mean squares of a block; 0: none"});
+  }
   return preset;
 }
 
@@ -104,7 +125,9 @@ std::vector<CodecPreset> QuantizerPresets() {
       {.name = "natural",
        .meaning = "1 byte, rounded at random to a power of two",
        .kind = kQuantizer,
-       .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> { return MakeNaturalCodec(); }}};
+       .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> {
+         return MakeNaturalCodec();
+       }}};
   const auto add = [&](std::string_view name, std::string_view meaning,
                        const IntegerOptions& options) {
     presets.push_back(Integers(name, meaning, options));
@@ -115,14 +138,15 @@ std::vector<CodecPreset> QuantizerPresets() {
   add("int8-stochastic", "int8, rounded at random; also called dithering",
       {.bits = 8, .rounding = kStochastic});
   add("int4-stochastic", "int4, rounded at random", {.bits = 4, .rounding = kStochastic});
-  add("terngrad", "int2, rounded at random", {.bits = 2, .rounding = kStochastic});
+  add("terngrad", "int2 of clipped values, rounded at random",
+      {.bits = 2, .rounding = kStochastic, .clip = 2.5f});
   add("qsgd", "8-bit integers of the block's norm, rounded at random",
       {.bits = 8, .rounding = kStochastic, .range = IntegerRange::kL2});
   return presets;
 }
 
 CodecPreset Selects(std::string_view name, std::string_view meaning,
-               const SelectorSpec& standard) {
+                    const SelectorSpec& standard) {
   const OptionSpec ratio = {.name = "ratio",
                             .standard = standard.ratio,
                             .least = 1e-6,

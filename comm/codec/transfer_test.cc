@@ -99,6 +99,9 @@ TEST(Transfer, WrongTextsSayWhatIsAllowed) {
   EXPECT_THAT(Refusal("onebit:memory=eff"), HasSubstr("did you mean 'ef'?"));
   EXPECT_THAT(Refusal("onebit:memory=ef21"), HasSubstr("copy for each worker"));
   EXPECT_THAT(Refusal("terngrad:memory=ef"), HasSubstr("grow without end"));
+  EXPECT_THAT(Refusal("terngrad:clip=0,memory=ef"), HasSubstr("grow without end"));
+  EXPECT_THAT(Refusal("terngrad:clip=0.5"), HasSubstr("0 or at least 1"));
+  EXPECT_THAT(Refusal("int2:clip=2"), HasSubstr("no option 'clip'"));
   EXPECT_THAT(Refusal("onebit:block_log2=3"), HasSubstr("[8, 16]"));
   EXPECT_THAT(Refusal("bf16:memory=ef"), HasSubstr("has no options"));
 }

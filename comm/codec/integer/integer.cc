@@ -57,7 +57,7 @@ SYNCLINE_KERNEL float MaxMagnitude(const float* values, size_t n) {
 
 // In units of `max`, so that nothing overflows, and in 32 sums that are added at the end
 // in a fixed order, so that any instruction set gives the same bits.
-SYNCLINE_KERNEL float Norm(const float* values, size_t n, float max) {
+SYNCLINE_KERNEL float NormOverMax(const float* values, size_t n, float max) {
   constexpr size_t kLanes = 32;
   const float inverse = 1 / max;
   float lanes[kLanes] = {};
@@ -75,7 +75,7 @@ SYNCLINE_KERNEL float Norm(const float* values, size_t n, float max) {
   for (size_t half = kLanes / 2; half > 0; half /= 2) {
     for (size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
   }
-  return max * __builtin_sqrtf(lanes[0]);
+  return __builtin_sqrtf(lanes[0]);
 }
 
 // 0: the block is encoded as zeros.
@@ -83,7 +83,14 @@ SYNCLINE_KERNEL float StepOf(const IntegerOptions& options, const float* values,
                              size_t n) {
   const float max = MaxMagnitude(values, n);
   if (max < kSmallestRange) return 0;
-  const float range = options.range == IntegerRange::kL2 ? Norm(values, n, max) : max;
+  float range = max;
+  if (options.range == IntegerRange::kL2) range = max * NormOverMax(values, n, max);
+  if (options.clip > 0) {
+    const float most = options.clip * NormOverMax(values, n, max) /
+                       __builtin_sqrtf(static_cast<float>(n));
+    range = max * (most < 1 ? most : 1);
+    if (range < kSmallestRange) return 0;
+  }
   return (range < kLargestRange ? range : kLargestRange) /
          static_cast<float>(Levels(options.bits));
 }
@@ -109,8 +116,8 @@ SYNCLINE_KERNEL void RoundToNearest(const float* values, size_t n, float inverse
 }
 
 // The nearest of value + u, with u uniform in +-1/2, is up or down with the right chance.
-// Zeros stay zeros: ties go to even. Only the rounding of quotients and sums can lead
-// beyond the highest level, from next to it.
+// Zeros stay zeros: ties go to even. Beyond the highest level lead clipping, and
+// otherwise only the rounding of quotients and sums, from next to it.
 template <int32_t kLevels>
 SYNCLINE_KERNEL void RoundByChance(const float* values, size_t n, float inverse,
                                    const Chance& chance, uint8_t* codes) {
@@ -229,11 +236,12 @@ struct IntegerFormat {
 
 template <uint32_t kBits>
 std::string IntegerFormat<kBits>::NameOf(const Options& options) {
-  absl::InlinedVector<std::string, 3> parts;
+  absl::InlinedVector<std::string, 4> parts;
   if (options.rounding == IntegerRounding::kStochastic) {
     parts.push_back("rounding=stochastic");
   }
   if (options.range == IntegerRange::kL2) parts.push_back("range=l2");
+  if (options.clip > 0) parts.push_back(absl::StrCat("clip=", options.clip));
   if (options.block_log2 != kDefaults.block_log2) {
     parts.push_back(absl::StrCat("block=", uint32_t{1} << options.block_log2));
   }
@@ -245,9 +253,13 @@ CodecTraits IntegerFormat<kBits>::TraitsOf(const Options& options) {
   const double block = std::ldexp(1.0, static_cast<int>(options.block_log2));
   const double levels = Levels(kBits);
   CodecTraits traits;
-  if (options.rounding == IntegerRounding::kStochastic) {
-    // A value between two multiples of the step, p of it above the lower, has the
-    // variance p (1 - p) step^2. That is at most step^2 / 4, and at most |value| step;
+  // A value between two multiples of the step, p of it above the lower, has the variance
+  // p (1 - p) step^2. That is at most step^2 / 4, and at most |value| step.
+  if (options.clip > 0) {
+    // step <= clip |x|_2 / sqrt(block) / levels, and what is cut loses at most itself.
+    const double step = options.clip / levels;
+    traits.variance = 1 + std::min(step * step / 4, step);
+  } else if (options.rounding == IntegerRounding::kStochastic) {
     // step <= |x|_2 / levels for both ranges (Alistarh et al. 2017, arXiv 1610.02132,
     // lemma 3.1).
     traits.unbiased = true;
@@ -267,6 +279,9 @@ CodecTraits IntegerFormat<kBits>::TraitsOf(const Options& options) {
 
 std::unique_ptr<Codec> MakeIntegerCodec(const IntegerOptions& options) {
   SYNCLINE_CHECK(IsBlockLog2(options.block_log2));
+  SYNCLINE_CHECK(options.clip == 0 ||
+                 (options.clip >= 1 && options.range == IntegerRange::kAbsmax &&
+                  options.rounding == IntegerRounding::kStochastic));
   SYNCLINE_CHECK(options.bits == 8 || options.bits == 4 || options.bits == 2);
   if (options.bits == 8)
     return std::make_unique<QuantizerCodec<IntegerFormat<8>>>(options);

@@ -14,8 +14,8 @@ using enum IntegerRange;
 std::string NameOfCase(const IntegerOptions& options) {
   return "Int" + std::to_string(options.bits) +
          (options.rounding == kStochastic ? "Stochastic" : "Nearest") +
-         (options.range == kL2 ? "L2" : "Absmax") + "Block" +
-         std::to_string(options.block_log2);
+         (options.range == kL2 ? "L2" : "Absmax") + (options.clip > 0 ? "Clipped" : "") +
+         "Block" + std::to_string(options.block_log2);
 }
 
 std::vector<IntegerOptions> AllOptions() {
@@ -29,6 +29,10 @@ std::vector<IntegerOptions> AllOptions() {
       }
     }
   }
+  for (const uint32_t bits : {8u, 2u}) {
+    all.push_back({.bits = bits, .rounding = kStochastic, .clip = 2.5f});
+  }
+  all.push_back({.bits = 2, .block_log2 = 16, .rounding = kStochastic, .clip = 1});
   return all;
 }
 
@@ -45,18 +49,25 @@ std::vector<LossyCodecCase> Cases() {
 INSTANTIATE_TEST_SUITE_P(Integer, LossyCodecContract, ::testing::ValuesIn(Cases()),
                          LossyCodecCaseName);
 
+// Of the scaled block.
+float ReferenceNorm(std::span<const float> block, float scale) {
+  std::vector<float> squares;
+  for (const float value : block) squares.push_back((value * scale) * (value * scale));
+  return std::sqrt(SumIn32Lanes(squares));
+}
+
 float ReferenceStep(std::span<const float> block, const IntegerOptions& options) {
   float max = 0;
   for (const float value : block) max = std::max(max, std::abs(value));
   if (max < 0x1p-119f) return 0;
   float range = max;
   if (options.range == kL2) {
-    const float inverse = 1 / max;
-    std::vector<float> squares;
-    for (const float value : block) {
-      squares.push_back((value * inverse) * (value * inverse));
-    }
-    range = max * std::sqrt(SumIn32Lanes(squares));
+    range = max * ReferenceNorm(block, 1 / max);
+  }
+  if (options.clip > 0) {
+    const float norm = ReferenceNorm(block, 1 / max);
+    const float most = options.clip * norm / std::sqrt(static_cast<float>(block.size()));
+    range = max * std::min(most, 1.0f);
   }
   return std::min(range, 0x1.fffffcp127f) /
          static_cast<float>((1 << (options.bits - 1)) - 1);
@@ -191,23 +202,56 @@ TEST(IntegerCodec, RefusesStepsBlocksAndBitsThatNoEncoderWrites) {
   }
 }
 
+// Values decode to -s, 0 or s, where s is the largest magnitude after clipping.
 TEST(IntegerCodec, IsTernGradWithTwoBits) {
-  const auto codec = MakeIntegerCodec({.bits = 2, .rounding = kStochastic});
-  const std::vector<float> decoded = RoundTrip(*codec, Gaussian(1000));
   const std::vector<float> values = Gaussian(1000);
-  const float scale =
-      std::abs(*std::max_element(values.begin(), values.end(), [](float a, float b) {
-        return std::abs(a) < std::abs(b);
-      }));
-  for (size_t i = 0; i < decoded.size(); ++i) {
-    ASSERT_TRUE(decoded[i] == 0 || std::abs(decoded[i]) == scale) << decoded[i];
-    ASSERT_GE(decoded[i] * values[i], 0) << "the sign is that of the value";
+  float max = 0;
+  for (const float value : values) max = std::max(max, std::abs(value));
+  const double rms = std::sqrt(SquaredNorm(values) / 1000);
+  for (const float clip : {0.0f, 2.5f, 100.0f}) {
+    const auto codec =
+        MakeIntegerCodec({.bits = 2, .rounding = kStochastic, .clip = clip});
+    const double scale = clip == 0 ? max : std::min<double>(max, clip * rms);
+    const std::vector<float> decoded = RoundTrip(*codec, values);
+    for (size_t i = 0; i < decoded.size(); ++i) {
+      ASSERT_GE(decoded[i] * values[i], 0) << "the sign is that of the value";
+      if (decoded[i] == 0) continue;
+      ASSERT_NEAR(std::abs(decoded[i]), scale, 1e-5 * scale);
+    }
   }
+}
+
+TEST(IntegerCodec, ClippingIsABiasOfTheLargestAndLessNoiseOfAllOthers) {
+  std::vector<float> values = Gaussian(kTileElements);
+  values[5] = 40;
+  const auto mean_of = [&](float clip) {
+    const auto codec = MakeIntegerCodec(
+        {.bits = 2, .block_log2 = 16, .rounding = kStochastic, .clip = clip});
+    double sum = 0;
+    std::vector<float> decoded(values.size());
+    std::vector<std::byte> bytes(codec->MaxEncodedBytes(kTileElements));
+    for (uint64_t step = 0; step < 20; ++step) {
+      codec->Encode(values, {}, {.step = step}, bytes);
+      EXPECT_TRUE(codec->Decode(bytes, decoded).ok());
+      sum += decoded[5] / 20;
+    }
+    return std::pair(sum, LostShare(*codec, values));
+  };
+  const auto [all, noise] = mean_of(0);
+  const auto [clipped, less_noise] = mean_of(2.5f);
+  EXPECT_EQ(all, 40);
+  EXPECT_NEAR(clipped, 2.5 * std::sqrt(SquaredNorm(values) / kTileElements), 1e-3);
+  EXPECT_LT(less_noise, noise / 10);
+  EXPECT_FALSE(MakeIntegerCodec({.bits = 2, .rounding = kStochastic, .clip = 2.5f})
+                   ->traits()
+                   .unbiased);
 }
 
 TEST(IntegerCodec, NamesWhatDiffersFromTheDefault) {
   EXPECT_EQ(MakeIntegerCodec({})->name(), "int8");
   EXPECT_EQ(MakeIntegerCodec({.bits = 4, .block_log2 = 8})->name(), "int4:block=256");
+  EXPECT_EQ(MakeIntegerCodec({.bits = 2, .rounding = kStochastic, .clip = 2.5f})->name(),
+            "int2:rounding=stochastic,clip=2.5");
   EXPECT_EQ(MakeIntegerCodec({2, 12, kStochastic, kL2})->name(),
             "int2:rounding=stochastic,range=l2,block=4096");
 }

@@ -41,6 +41,8 @@ enum class CodecId : uint16_t {
   kInt2 = 8,
   kNatural = 9,
   kSparse = 16,
+  kRotated = 17,
+  kLowRank = 18,
 };
 
 // What a codec promises, for tiles of finite values.

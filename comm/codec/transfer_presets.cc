@@ -11,6 +11,7 @@
 #include "comm/codec/fp32/fp32.h"
 #include "comm/codec/integer/integer.h"
 #include "comm/codec/natural/natural.h"
+#include "comm/codec/rotated/rotated.h"
 #include "comm/codec/sign/sign.h"
 #include "comm/codec/sparse/sparse.h"
 
@@ -23,6 +24,10 @@ const OptionSpec kBlock = {.name = "block_log2",
                            .most = 16,
                            .kind = OptionKind::kWhole,
                            .meaning = "2^n values share a scale"};
+
+const OptionSpec kRotate = {.name = "rotate",
+                            .kind = OptionKind::kFlag,
+                            .meaning = "1: a Hadamard rotation first, for heavy tails"};
 
 // The options that all lossy presets have.
 const OptionSpec kCommon[] = {
@@ -102,6 +107,16 @@ CodecPreset Integers(std::string_view name, std::string_view meaning,
   return preset;
 }
 
+void AddRotation(CodecPreset& preset) {
+  preset.options.push_back(kRotate);
+  preset.make =
+      [plain = preset.make](const PresetParts& parts) -> absl::StatusOr<SharedCodec> {
+    SYNCLINE_ASSIGN_OR_RETURN(SharedCodec codec, plain(parts));
+    if (parts.Number("rotate") == 0) return codec;
+    return SharedCodec(MakeRotatedCodec(std::move(codec)));
+  };
+}
+
 std::vector<CodecPreset> QuantizerPresets() {
   using enum CodecPreset::Kind;
   constexpr auto kStochastic = IntegerRounding::kStochastic;
@@ -142,6 +157,10 @@ std::vector<CodecPreset> QuantizerPresets() {
       {.bits = 2, .rounding = kStochastic, .clip = 2.5f});
   add("qsgd", "8-bit integers of the block's norm, rounded at random",
       {.bits = 8, .rounding = kStochastic, .range = IntegerRange::kL2});
+  for (CodecPreset& preset : presets) {
+    // Sums of rotated signs are no vote.
+    if (preset.name != "signsgd") AddRotation(preset);
+  }
   return presets;
 }
 

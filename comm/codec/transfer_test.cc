@@ -68,6 +68,17 @@ TEST(Transfer, OptionsReachTheCodecAndTheMemory) {
   EXPECT_EQ(ParseTransfer("onebit:decay=0.5")->memory.decay, 0.5);
 }
 
+TEST(Transfer, QuantizersMayBeRotated) {
+  const auto transfer = ParseTransfer("int4:rotate=1");
+  ASSERT_TRUE(transfer.ok()) << transfer.status();
+  EXPECT_EQ(transfer->codec->id(), CodecId::kRotated);
+  EXPECT_EQ(transfer->codec->name(), "rotated int4");
+  EXPECT_EQ(ParseTransfer("int4:rotate=0")->codec->id(), CodecId::kInt4);
+  EXPECT_TRUE(ParseTransfer("topk:values=int8:rotate=1").ok());
+  EXPECT_THAT(Refusal("signsgd:rotate=1"), HasSubstr("no option 'rotate'"));
+  EXPECT_THAT(Refusal("topk:rotate=1"), HasSubstr("no option 'rotate'"));
+}
+
 TEST(Transfer, SmallTensorsAndVectorsTravelDensely) {
   const Transfer transfer = *ParseTransfer("onebit");
   EXPECT_TRUE(transfer.ForTensor({.elements = 16384, .dimensions = 2}).compresses());

@@ -90,6 +90,10 @@ std::vector<std::string> TransferTexts() {
     }
   }
   texts.emplace_back("blocks:values=onebit");
+  for (const char* rotated : {"int8", "int4-stochastic", "terngrad", "onebit", "natural",
+                              "topk:ratio=0.1,values=int4"}) {
+    texts.push_back(std::string(rotated) + ":rotate=1");
+  }
   return texts;
 }
 

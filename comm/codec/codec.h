@@ -103,6 +103,13 @@ class Codec {
   // (EncodeContext::memory): a threshold, a basis.
   virtual size_t MemoryValues(uint32_t /*elements*/) const { return 0; }
 
+  // The codec of a tensor with this matrix, for codecs that see tiles as parts of one;
+  // null: this codec is for all tensors. InvalidArgument says why it is not for this one.
+  virtual absl::StatusOr<std::unique_ptr<Codec>> ForMatrix(uint64_t /*rows*/,
+                                                           uint64_t /*columns*/) const {
+    return nullptr;
+  }
+
   // Encodes `values` (at most one tile, all in one tile) into `out`, which holds
   // MaxEncodedBytes(values.size()), and returns the number of bytes written. `residual`
   // is empty, or takes what the encoding lost: residual[i] = values[i] - decoded[i] in

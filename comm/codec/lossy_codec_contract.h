@@ -286,7 +286,7 @@ TEST_P(LossyCodecContract, RefusesEveryTruncationAndExtension) {
     }
     for (const size_t more : {1u, 3u, 64u, 5000u}) {
       Bytes extended = bytes;
-      extended.resize(bytes.size() + more);
+      extended.insert(extended.end(), more, std::byte{0});
       EXPECT_FALSE(IsAccepted(extended, n)) << more;
     }
   }

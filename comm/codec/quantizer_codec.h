@@ -12,7 +12,7 @@
 //     static size_t BytesOf(const Options&, size_t elements);
 //     static absl::StatusOr<Checked> Check(ByteView bytes, size_t elements);
 //     SYNCLINE_KERNEL void EncodeTile(QuantizerTile, Options, EncodeContext);
-//     // into.To(out[i], into.Weighted(value)) for each element of the strip.
+//     // Into::To(out[i], into.Weighted(value)) for each element (decoded_into.h).
 //     template <typename Into>
 //     SYNCLINE_KERNEL void DecodeStrip(const Checked&, Into into, QuantizerStrip);
 //   };
@@ -33,6 +33,7 @@
 #include "comm/base/limits.h"
 #include "comm/base/status.h"
 #include "comm/codec/codec.h"
+#include "comm/codec/decoded_into.h"
 
 namespace syncline {
 
@@ -48,18 +49,6 @@ struct QuantizerStrip {
   size_t first = 0;
   size_t n = 0;
   float* out = nullptr;
-};
-
-// What becomes of decoded values.
-struct Assign {
-  [[gnu::always_inline]] float Weighted(float value) const { return value; }
-  [[gnu::always_inline]] static void To(float& out, float weighted) { out = weighted; }
-};
-struct AddWeighted {
-  float weight = 1;
-
-  [[gnu::always_inline]] float Weighted(float value) const { return weight * value; }
-  [[gnu::always_inline]] static void To(float& sum, float weighted) { sum += weighted; }
 };
 
 template <typename Format>

@@ -15,6 +15,7 @@
 #include "comm/base/random.h"
 #include "comm/codec/block_scales.h"
 #include "comm/codec/integer/packing.h"
+#include "comm/codec/max_magnitude.h"
 #include "comm/codec/quantizer_codec.h"
 
 namespace syncline {
@@ -44,16 +45,6 @@ struct Target {
   std::byte* codes = nullptr;
   IntegerRounding rounding = IntegerRounding::kNearest;
 };
-
-SYNCLINE_KERNEL float MaxMagnitude(const float* values, size_t n) {
-  // Magnitudes sort like their bits; unlike floats these are vectorised.
-  uint32_t max = 0;
-  for (size_t i = 0; i < n; ++i) {
-    const uint32_t magnitude = __builtin_bit_cast(uint32_t, values[i]) & 0x7fffffff;
-    max = magnitude > max ? magnitude : max;
-  }
-  return __builtin_bit_cast(float, max);
-}
 
 // In units of `max`, so that nothing overflows, and in 32 sums that are added at the end
 // in a fixed order, so that any instruction set gives the same bits.

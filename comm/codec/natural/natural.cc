@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/isa.h"
 #include "comm/base/random.h"
+#include "comm/codec/max_magnitude.h"
 #include "comm/codec/quantizer_codec.h"
 
 namespace syncline {
@@ -36,12 +37,7 @@ constexpr size_t kAhead = 2048;
 
 // The base with which the largest value, rounded up, has the code kMaxCode.
 SYNCLINE_KERNEL uint32_t BaseOf(const float* values, size_t n) {
-  // Magnitudes sort like their bits.
-  uint32_t max = 0;
-  for (size_t i = 0; i < n; ++i) {
-    const uint32_t magnitude = __builtin_bit_cast(uint32_t, values[i]) & kMagnitude;
-    max = magnitude > max ? magnitude : max;
-  }
+  const auto max = __builtin_bit_cast(uint32_t, MaxMagnitude(values, n));
   const uint32_t largest = (max >> kMantissaBits) + 1;
   const uint32_t base = largest > kMaxCode ? largest - kMaxCode : 0;
   return base < kMaxBase ? base : kMaxBase;

@@ -14,7 +14,8 @@
 #include "comm/base/isa.h"
 #include "comm/base/random.h"
 #include "comm/base/status.h"
-#include "comm/codec/quantizer_codec.h"
+#include "comm/codec/decoded_into.h"
+#include "comm/codec/max_magnitude.h"
 #include "comm/codec/rotated/hadamard.h"
 
 namespace syncline {
@@ -38,10 +39,8 @@ constexpr float kTooLarge = 0x1p96f;
 
 constexpr float kInverseSqrt2 = 0.70710678118654752f;
 
-SYNCLINE_KERNEL void FindTooLarge(size_t n, const float* values, bool* found) {
-  uint32_t any = 0;
-  for (size_t i = 0; i < n; ++i) any |= __builtin_fabsf(values[i]) >= kTooLarge ? 1 : 0;
-  *found = any != 0;
+SYNCLINE_KERNEL void FindMaxMagnitude(size_t n, const float* values, float* max) {
+  *max = MaxMagnitude(values, n);
 }
 
 // Of the chunk that starts where `rest` elements of a tile are left.
@@ -95,12 +94,6 @@ SYNCLINE_KERNEL void RotateBack(size_t n, float* rotated, RandomBits signs, Into
     first += m;
   }
 }
-
-// What the encoding lost: residual = values - decoded. `residual` may be `values`.
-struct SubtractFrom {
-  [[gnu::always_inline]] float Weighted(float value) const { return value; }
-  [[gnu::always_inline]] static void To(float& value, float decoded) { value -= decoded; }
-};
 
 // A checked encoding.
 struct Rotated {
@@ -175,8 +168,9 @@ size_t RotatedCodec::Encode(std::span<const float> values, std::span<float> resi
                           context.first_element);
   RotatedHeader header = {.seed = random.At(0),
                           .inner = static_cast<uint16_t>(inner_->id())};
-  bool too_large = false;
-  Kernel<FindTooLarge>::Run(n, values.data(), &too_large);
+  float max = 0;
+  Kernel<FindMaxMagnitude>::Run(n, values.data(), &max);
+  const bool too_large = max >= kTooLarge;
   if (!too_large) header.chunk_log2 = kChunkLog2;
   std::memcpy(out.data(), &header, sizeof(header));
   out = out.subspan(sizeof(header));

@@ -140,11 +140,22 @@ CodecSet Transfer::Accepted() const {
   return {codec.get(), dense.get()};
 }
 
-Transfer Transfer::ForTensor(const Shape& shape) const {
+absl::StatusOr<Transfer> Transfer::ForTensor(const Shape& shape) const {
   const bool is_small = shape.elements < what.min_elements;
   const bool is_vector = shape.dimensions <= 1 && !what.vectors;
-  if (!compresses() || !(is_small || is_vector)) return *this;
-  return {.codec = dense, .dense = nullptr, .memory = {}, .what = what};
+  if (!compresses()) return *this;
+  if (is_small || is_vector) {
+    return Transfer{.codec = dense, .dense = nullptr, .memory = {}, .what = what};
+  }
+  const uint64_t rows = shape.columns == 0 ? 0 : shape.elements / shape.columns;
+  absl::StatusOr<std::unique_ptr<Codec>> own = codec->ForMatrix(rows, shape.columns);
+  if (!own.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor '", shape.name, "': ", std::string(own.status().message())));
+  }
+  Transfer transfer = *this;
+  if (*own != nullptr) transfer.codec = *std::move(own);
+  return transfer;
 }
 
 absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
@@ -161,6 +172,11 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
     SYNCLINE_ASSIGN_OR_RETURN(
         const Reading inner,
         Read(values == reading.texts.end() ? "fp32" : std::string_view(values->second)));
+    if (inner.preset.kind == CodecPreset::Kind::kFactors) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("codec '", std::string(preset.name), "': values cannot be '",
+                       values->second, "', which needs whole matrices"));
+    }
     if (inner.preset.kind == CodecPreset::Kind::kSelector) {
       return absl::InvalidArgumentError(
           absl::StrCat("codec '", std::string(preset.name), "': values cannot be '",
@@ -193,15 +209,17 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
 absl::StatusOr<std::vector<TensorTransfers>> ParseTransfers(
     std::string_view push, std::string_view publish,
     std::span<const Transfer::Shape> tensors) {
-  const auto parse = [](std::string_view setting,
-                        std::string_view text) -> absl::StatusOr<Transfer> {
-    absl::StatusOr<Transfer> transfer = ParseTransfer(text);
+  const auto of_setting =
+      [](std::string_view setting,
+         absl::StatusOr<Transfer> transfer) -> absl::StatusOr<Transfer> {
     if (transfer.ok()) return transfer;
     return absl::InvalidArgumentError(absl::StrCat(
         std::string(setting), ": ", std::string(transfer.status().message())));
   };
-  SYNCLINE_ASSIGN_OR_RETURN(const Transfer up, parse("push_codec", push));
-  SYNCLINE_ASSIGN_OR_RETURN(Transfer down, parse("publish_codec", publish));
+  SYNCLINE_ASSIGN_OR_RETURN(const Transfer up,
+                            of_setting("push_codec", ParseTransfer(push)));
+  SYNCLINE_ASSIGN_OR_RETURN(Transfer down,
+                            of_setting("publish_codec", ParseTransfer(publish)));
   SYNCLINE_ASSIGN_OR_RETURN(const Reading reading, Read(publish));
   const CodecTraits traits = down.codec->traits();
   if (!reading.preset.follows || traits.variance >= 1) {
@@ -213,7 +231,12 @@ absl::StatusOr<std::vector<TensorTransfers>> ParseTransfers(
   down.memory = {};  // the view is the memory
   std::vector<TensorTransfers> transfers;
   for (const Transfer::Shape& shape : tensors) {
-    transfers.push_back({.push = up.ForTensor(shape), .publish = down.ForTensor(shape)});
+    TensorTransfers of_tensor;
+    SYNCLINE_ASSIGN_OR_RETURN(of_tensor.push,
+                              of_setting("push_codec", up.ForTensor(shape)));
+    SYNCLINE_ASSIGN_OR_RETURN(of_tensor.publish,
+                              of_setting("publish_codec", down.ForTensor(shape)));
+    transfers.push_back(std::move(of_tensor));
   }
   return transfers;
 }

@@ -10,6 +10,7 @@
 #include "comm/codec/fp16/fp16.h"
 #include "comm/codec/fp32/fp32.h"
 #include "comm/codec/integer/integer.h"
+#include "comm/codec/lowrank/lowrank.h"
 #include "comm/codec/natural/natural.h"
 #include "comm/codec/rotated/rotated.h"
 #include "comm/codec/sign/sign.h"
@@ -164,6 +165,29 @@ std::vector<CodecPreset> QuantizerPresets() {
   return presets;
 }
 
+CodecPreset PowerSgdPreset() {
+  const LowRankOptions standard;
+  return {.name = "powersgd",
+          .meaning = "two thin factors of each tile's matrix",
+          .options = {{.name = "rank",
+                       .standard = static_cast<double>(standard.rank),
+                       .least = 1,
+                       .most = kMaxRank,
+                       .kind = OptionKind::kWhole,
+                       .meaning = "columns of each factor"},
+                      {.name = "fp32",
+                       .kind = OptionKind::kFlag,
+                       .meaning = "1: factors travel as fp32, not as bf16"}},
+          .kind = CodecPreset::Kind::kFactors,
+          .memory = MemoryKind::kErrorFeedback,
+          .make = [](const PresetParts& parts) -> absl::StatusOr<SharedCodec> {
+            return MakeLowRankCodec({.rank = static_cast<uint32_t>(parts.Number("rank")),
+                                     .factors = parts.Number("fp32") != 0
+                                                    ? FactorType::kFp32
+                                                    : FactorType::kBf16});
+          }};
+}
+
 CodecPreset Selects(std::string_view name, std::string_view meaning,
                     const SelectorSpec& standard) {
   const OptionSpec ratio = {.name = "ratio",
@@ -249,6 +273,7 @@ std::vector<CodecPreset> CodecPresets() {
   std::vector<CodecPreset> presets = DensePresets();
   std::ranges::move(QuantizerPresets(), std::back_inserter(presets));
   std::ranges::move(SelectorPresets(), std::back_inserter(presets));
+  presets.push_back(PowerSgdPreset());
   for (CodecPreset& preset : presets) {
     if (preset.kind == CodecPreset::Kind::kDense) continue;
     preset.options.insert(preset.options.end(), std::begin(kCommon), std::end(kCommon));

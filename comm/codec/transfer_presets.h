@@ -29,7 +29,7 @@ struct CodecPreset {
   std::string_view name = {};
   std::string_view meaning = {};
   std::vector<OptionSpec> options = {};
-  enum class Kind { kDense, kQuantizer, kSelector } kind = Kind::kDense;
+  enum class Kind { kDense, kQuantizer, kSelector, kFactors } kind = Kind::kDense;
   MemoryKind memory = MemoryKind::kNone;
   bool follows = true;  // deltas of it bring a view nearer to the weights
   std::function<absl::StatusOr<SharedCodec>(const PresetParts&)> make = nullptr;

@@ -81,18 +81,48 @@ TEST(Transfer, QuantizersMayBeRotated) {
 
 TEST(Transfer, SmallTensorsAndVectorsTravelDensely) {
   const Transfer transfer = *ParseTransfer("onebit");
-  EXPECT_TRUE(transfer.ForTensor({.elements = 16384, .dimensions = 2}).compresses());
-  EXPECT_FALSE(transfer.ForTensor({.elements = 16383, .dimensions = 2}).compresses());
-  const Transfer vector = transfer.ForTensor({.elements = 1 << 20, .dimensions = 1});
+  EXPECT_TRUE(transfer.ForTensor({.elements = 16384, .dimensions = 2})->compresses());
+  EXPECT_FALSE(transfer.ForTensor({.elements = 16383, .dimensions = 2})->compresses());
+  const Transfer vector = *transfer.ForTensor({.elements = 1 << 20, .dimensions = 1});
   EXPECT_FALSE(vector.compresses());
   EXPECT_EQ(vector.codec->id(), CodecId::kBf16);
   EXPECT_EQ(vector.memory.kind, MemoryKind::kNone);
   EXPECT_TRUE(ParseTransfer("onebit:vectors=1")
                   ->ForTensor({.elements = 1 << 20, .dimensions = 1})
-                  .compresses());
+                  ->compresses());
   EXPECT_EQ(
-      ParseTransfer("fp32")->ForTensor({.elements = 1, .dimensions = 1}).codec->id(),
+      ParseTransfer("fp32")->ForTensor({.elements = 1, .dimensions = 1})->codec->id(),
       CodecId::kFp32);
+}
+
+TEST(Transfer, PowerSgdIsMadeForEachTensor) {
+  const Transfer transfer = *ParseTransfer("powersgd:rank=2");
+  const auto of = [&](std::vector<uint64_t> extents) {
+    return transfer.ForTensor(Transfer::ShapeOf("layer", extents));
+  };
+  const auto matrix = of({512, 300});
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  EXPECT_EQ(matrix->codec->name(), "lowrank:rank=2,columns=300");
+  EXPECT_EQ(of({64, 32, 3, 3})->codec->name(), "lowrank:rank=2,columns=288");
+  EXPECT_EQ(of({1 << 20})->codec->id(), CodecId::kBf16) << "vectors travel densely";
+  EXPECT_EQ(of({100, 100})->codec->id(), CodecId::kBf16) << "so do small tensors";
+  EXPECT_THAT(std::string(of({100, 32768}).status().message()),
+              HasSubstr("tensor 'layer': must send at most half of the numbers"));
+  const auto vector =
+      ParseTransfer("powersgd:vectors=1")
+          ->ForTensor(Transfer::ShapeOf("bias", std::array{uint64_t{99999}}));
+  EXPECT_THAT(std::string(vector.status().message()),
+              HasSubstr("tensor 'bias': needs a matrix"));
+  const std::array shapes = {
+      Transfer::ShapeOf("wide", std::array<uint64_t, 2>{9, 32768})};
+  EXPECT_THAT(std::string(ParseTransfers("powersgd", "bf16", shapes).status().message()),
+              HasSubstr("push_codec: tensor 'wide'"));
+  EXPECT_THAT(std::string(ParseTransfers("bf16", "powersgd", shapes).status().message()),
+              HasSubstr("publish_codec: tensor 'wide'"));
+  EXPECT_THAT(Refusal("powersgd:rank=0"), HasSubstr("[1, 64]"));
+  EXPECT_THAT(Refusal("powersgd:rank=65"), HasSubstr("[1, 64]"));
+  EXPECT_THAT(Refusal("powersgd:rank=1.5"), HasSubstr("rank"));
+  EXPECT_THAT(Refusal("topk:values=powersgd"), HasSubstr("needs whole matrices"));
 }
 
 TEST(Transfer, WrongTextsSayWhatIsAllowed) {

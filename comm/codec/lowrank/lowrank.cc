@@ -180,53 +180,6 @@ ByteView LowRankCodec::Read(ByteView bytes, std::span<float> numbers) const {
 
 // ---- Encoding ----
 
-// The tile's largest row, or the unit vector of its largest column where columns are
-// fewer.
-void StartFromLargest(const TileShape& shape, std::span<const float> values,
-                      std::span<float> column) {
-  std::vector<float> of_rows(shape.rows());
-  std::vector<float> of_columns(shape.columns);
-  Kernel<SquaredNorms>::Run(shape, values.data(), of_rows.data(), of_columns.data());
-  std::ranges::fill(column, 0.0f);
-  if (of_columns.size() < of_rows.size()) {
-    column[std::ranges::max_element(of_columns) - of_columns.begin()] = 1;
-    return;
-  }
-  const RowPiece piece =
-      PieceOf(shape, std::ranges::max_element(of_rows) - of_rows.begin());
-  std::ranges::copy(values.subspan(piece.first, piece.n),
-                    column.begin() + static_cast<ptrdiff_t>(piece.column));
-}
-
-// The columns to start from: those of the last step, but random ones where there are
-// none.
-std::vector<float> StartColumns(const TileShape& shape, std::span<const float> values,
-                                uint32_t rank, const EncodeContext& context) {
-  std::vector<float> q(rank * shape.columns);
-  const RandomBits random(context.seed, context.step, context.tensor,
-                          context.first_element);
-  for (uint32_t j = 0; j + 1 < rank; ++j) {
-    const std::span<float> column =
-        std::span(q).subspan(j * shape.columns, shape.columns);
-    if (!context.memory.empty()) {
-      std::ranges::copy(context.memory.subspan(j * shape.columns, shape.columns),
-                        column.begin());
-      if (std::ranges::any_of(column, [](float value) { return value != 0; })) continue;
-    }
-    for (size_t i = 0; i < column.size(); ++i) {
-      const uint32_t bits = random.At(static_cast<uint32_t>(j * shape.columns + i));
-      column[i] = static_cast<float>(static_cast<int32_t>(bits)) * 0x1p-31f;
-    }
-  }
-  StartFromLargest(shape, values,
-                   std::span(q).subspan((rank - 1) * shape.columns, shape.columns));
-  return q;
-}
-
-void Scale(std::span<float> values, float by) {
-  for (float& value : values) value *= by;
-}
-
 SYNCLINE_KERNEL void FindMaxMagnitude(size_t n, const float* values, float* max) {
   *max = MaxMagnitude(values, n);
 }
@@ -241,28 +194,79 @@ float ScaleOf(std::span<const float> values) {
   return std::ldexp(1.0f, -exponent);
 }
 
+// A tile that is to be factored. Times `scale`, its values are at most 1.
+struct Source {
+  TileShape shape = {};
+  std::span<const float> values = {};
+  float scale = 1;
+};
+
+// The tile's largest row, or the unit vector of its largest column where columns are
+// fewer.
+void StartFromLargest(const Source& tile, std::span<float> column) {
+  std::vector<float> of_rows(tile.shape.rows());
+  std::vector<float> of_columns(tile.shape.columns);
+  Kernel<SquaredNorms>::Run(tile.shape, tile.values.data(), tile.scale, of_rows.data(),
+                            of_columns.data());
+  if (of_columns.size() < of_rows.size()) {
+    column[std::ranges::max_element(of_columns) - of_columns.begin()] = 1;
+    return;
+  }
+  const RowPiece piece =
+      PieceOf(tile.shape, std::ranges::max_element(of_rows) - of_rows.begin());
+  for (size_t i = 0; i < piece.n; ++i) {
+    column[piece.column + i] = tile.values[piece.first + i] * tile.scale;
+  }
+}
+
+// The columns to start from: those of the last step, but random ones where there are
+// none.
+std::vector<float> StartColumns(const Source& tile, uint32_t rank,
+                                const EncodeContext& context) {
+  const size_t columns = tile.shape.columns;
+  std::vector<float> q(rank * columns);
+  const RandomBits random(context.seed, context.step, context.tensor,
+                          context.first_element);
+  for (uint32_t j = 0; j + 1 < rank; ++j) {
+    const std::span<float> column = std::span(q).subspan(j * columns, columns);
+    if (!context.memory.empty()) {
+      std::ranges::copy(context.memory.subspan(j * columns, columns), column.begin());
+      if (std::ranges::any_of(column, [](float value) { return value != 0; })) continue;
+    }
+    for (size_t i = 0; i < columns; ++i) {
+      const uint32_t bits = random.At(static_cast<uint32_t>(j * columns + i));
+      column[i] = static_cast<float>(static_cast<int32_t>(bits)) * 0x1p-31f;
+    }
+  }
+  StartFromLargest(tile, std::span(q).subspan((rank - 1) * columns, columns));
+  return q;
+}
+
 MutableByteView LowRankCodec::WriteFactors(std::span<const float> values,
                                            const EncodeContext& context,
                                            const LowRankHeader& header,
                                            MutableByteView out) const {
-  const TileShape shape = ShapeOf(header, values.size());
-  std::vector<float> p(header.rank * shape.rows());
-  std::vector<float> q(header.rank * shape.columns);
-  const float scale = ScaleOf(values);
-  if (scale > 0) {
-    std::vector<float> scaled(values.begin(), values.end());
-    Scale(scaled, scale);
-    q = StartColumns(shape, scaled, header.rank, context);
+  const Source tile = {.shape = ShapeOf(header, values.size()),
+                       .values = values,
+                       .scale = ScaleOf(values)};
+  const size_t rows = tile.shape.rows();
+  std::vector<float> p(header.rank * rows);
+  std::vector<float> q(header.rank * tile.shape.columns);
+  if (tile.scale > 0) {
+    q = StartColumns(tile, header.rank, context);
     std::vector<double> basis(p.size());
-    Kernel<TimesColumns>::Run(shape, scaled.data(), q.data(), header.rank, basis.data());
-    Kernel<Orthonormalize>::Run(shape.rows(), header.rank, basis.data());
+    Kernel<TimesColumns>::Run(tile.shape, values.data(), q.data(), header.rank,
+                              basis.data());
+    Kernel<Orthonormalize>::Run(rows, header.rank, basis.data());
     std::ranges::transform(basis, p.begin(),
                            [](double value) { return static_cast<float>(value); });
     Write(p, out);
     Read(out, p);  // Q belongs to what the receiver has of P
-    Kernel<TimesRows>::Run(shape, scaled.data(), p.data(), header.rank, q.data());
-    if (!context.memory.empty()) std::ranges::copy(q, context.memory.begin());
-    Scale(q, 1 / scale);
+    Kernel<TimesRows>::Run(tile.shape, values.data(), p.data(), header.rank, q.data());
+    if (!context.memory.empty()) {
+      std::ranges::transform(q, context.memory.begin(),
+                             [&](float value) { return value * tile.scale; });
+    }
   }
   return Write(q, Write(p, out));
 }

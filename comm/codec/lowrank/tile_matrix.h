@@ -37,20 +37,26 @@ struct RowPiece {
           .column = row == 0 ? shape.phase : 0};
 }
 
-// In 32 sums that are added at the end.
+// Sums of products are added in so many parts.
+inline constexpr size_t kDotLanes = 32;
+
 template <typename Number>
-SYNCLINE_KERNEL Number Dot(const Number* a, const Number* b, size_t n) {
-  constexpr size_t kLanes = 32;
-  Number lanes[kLanes] = {};
-  const size_t whole = n - n % kLanes;
-  for (size_t i = 0; i < whole; i += kLanes) {
-    for (size_t j = 0; j < kLanes; ++j) lanes[j] += a[i + j] * b[i + j];
-  }
-  for (size_t i = whole; i < n; ++i) lanes[i - whole] += a[i] * b[i];
-  for (size_t half = kLanes / 2; half > 0; half /= 2) {
+SYNCLINE_KERNEL Number SumOfLanes(Number* lanes) {
+  for (size_t half = kDotLanes / 2; half > 0; half /= 2) {
     for (size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
   }
   return lanes[0];
+}
+
+template <typename Number>
+SYNCLINE_KERNEL Number Dot(const Number* a, const Number* b, size_t n) {
+  Number lanes[kDotLanes] = {};
+  const size_t whole = n - n % kDotLanes;
+  for (size_t i = 0; i < whole; i += kDotLanes) {
+    for (size_t j = 0; j < kDotLanes; ++j) lanes[j] += a[i + j] * b[i + j];
+  }
+  for (size_t i = whole; i < n; ++i) lanes[i - whole] += a[i] * b[i];
+  return SumOfLanes(lanes);
 }
 
 // P = M Q.
@@ -103,17 +109,26 @@ SYNCLINE_KERNEL void Orthonormalize(size_t rows, size_t rank, double* p) {
   }
 }
 
-// Sums of the squares of each row and of each column.
-SYNCLINE_KERNEL void SquaredNorms(TileShape shape, const float* values, float* of_rows,
-                                  float* of_columns) {
+// Sums of the squares of each row and of each column, of values times `scale`.
+SYNCLINE_KERNEL void SquaredNorms(TileShape shape, const float* values, float scale,
+                                  float* of_rows, float* of_columns) {
   const size_t rows = shape.rows();
   for (size_t i = 0; i < shape.columns; ++i) of_columns[i] = 0;
   for (size_t row = 0; row < rows; ++row) {
     const RowPiece piece = PieceOf(shape, row);
     const float* __restrict x = values + piece.first;
     float* __restrict sums = of_columns + piece.column;
-    of_rows[row] = Dot(x, x, piece.n);
-    for (size_t i = 0; i < piece.n; ++i) sums[i] += x[i] * x[i];
+    float lanes[kDotLanes] = {};
+    for (size_t first = 0; first < piece.n; first += kDotLanes) {
+      const size_t n = piece.n - first < kDotLanes ? piece.n - first : kDotLanes;
+      for (size_t j = 0; j < n; ++j) {
+        const float scaled = x[first + j] * scale;
+        const float square = scaled * scaled;
+        sums[first + j] += square;
+        lanes[j] += square;
+      }
+    }
+    of_rows[row] = SumOfLanes(lanes);
   }
 }
 

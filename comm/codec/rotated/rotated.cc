@@ -31,7 +31,6 @@ static_assert(sizeof(RotatedHeader) == 8);
 
 // Chunks of 16 KiB stay in the nearest cache.
 constexpr uint8_t kChunkLog2 = 12;
-constexpr size_t kChunk = size_t{1} << kChunkLog2;
 
 // Sums of a chunk of smaller values, and of what the widest quantizer makes of them (the
 // norm of a tile), are finite.

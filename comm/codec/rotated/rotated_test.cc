@@ -56,6 +56,29 @@ TEST(Hadamard, IsTheSumOverSignsOfCommonOnes) {
   }
 }
 
+// One bit of the index after another, one pair at a time.
+void ScalarHadamard(std::span<float> x) {
+  for (size_t h = 1; h < x.size(); h *= 2) {
+    for (size_t i = 0; i < x.size(); ++i) {
+      if ((i & h) != 0) continue;
+      const float a = x[i];
+      const float b = x[i + h];
+      x[i] = a + b;
+      x[i + h] = a - b;
+    }
+  }
+}
+
+TEST(Hadamard, GivesTheBitsOfOnePairAtATime) {
+  for (size_t n = 1; n <= 4096; n *= 2) {
+    std::vector<float> x = Gaussian(static_cast<uint32_t>(n));
+    std::vector<float> y = x;
+    Kernel<Transform>::Run(n, y.data());
+    ScalarHadamard(x);
+    ASSERT_EQ(y, x) << n;
+  }
+}
+
 TEST(Hadamard, TwiceIsNTimesTheSame) {
   for (size_t n = 1; n <= 4096; n *= 2) {
     std::vector<float> x(n);
@@ -108,6 +131,31 @@ TEST(RotatedCodec, EncodesTheRotatedTile) {
     ASSERT_TRUE(inner->Decode(ByteView(bytes).subspan(8), rotated).ok());
     const std::vector<double> want = ReferenceRotation(values, seed);
     for (uint32_t i = 0; i < n; ++i) ASSERT_NEAR(rotated[i], want[i], 0.025) << i;
+  }
+}
+
+TEST(RotatedCodec, DecodesToTheBitsOfTheScalarRotation) {
+  const auto inner = MakeIntegerCodec({.bits = 4});
+  const auto codec = RotatedInteger({.bits = 4});
+  for (const uint32_t n : {1u, 2u, 3u, 255u, 257u, 4095u, 4097u, 9999u, 65536u}) {
+    const std::vector<std::byte> bytes = Encoded(*codec, LogNormal(n, 1));
+    uint32_t seed = 0;
+    std::memcpy(&seed, bytes.data(), 4);
+    std::vector<float> want(n);
+    ASSERT_TRUE(inner->Decode(ByteView(bytes).subspan(8), want).ok());
+    for (size_t first = 0; first < n;) {
+      const size_t m = std::min<size_t>(4096, std::bit_floor(n - first));
+      ScalarHadamard(std::span(want).subspan(first, m));
+      const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(m)));
+      for (size_t i = first; i < first + m; ++i) {
+        const uint32_t random = RandomBits(seed, 0, 0, 0).At(static_cast<uint32_t>(i));
+        want[i] *= random >> 31 != 0 ? -scale : scale;
+      }
+      first += m;
+    }
+    std::vector<float> decoded(n);
+    ASSERT_TRUE(codec->Decode(bytes, decoded).ok());
+    ASSERT_EQ(decoded, want) << n;
   }
 }
 

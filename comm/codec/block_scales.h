@@ -33,6 +33,10 @@ inline constexpr uint32_t kMinBlockLog2 = 8;
 inline constexpr uint32_t kMaxBlockLog2 = 16;
 static_assert(kTileElements == 1u << kMaxBlockLog2);
 
+constexpr bool IsBlockLog2(uint32_t block_log2) {
+  return block_log2 >= kMinBlockLog2 && block_log2 <= kMaxBlockLog2;
+}
+
 struct BlockLayout {
   uint32_t block_log2 = kMaxBlockLog2;
   uint32_t bits = 8;  // of an element
@@ -74,7 +78,7 @@ inline absl::StatusOr<ScaledBlocks> ParseScaledBlocks(ByteView bytes, size_t ele
         absl::StrCat("encoded tile of ", bytes.size(), " bytes has no header"));
   }
   std::memcpy(&header, bytes.data(), sizeof(header));
-  if (header < kMinBlockLog2 || header > kMaxBlockLog2) {
+  if (!IsBlockLog2(header)) {
     return absl::InvalidArgumentError(
         absl::StrCat("encoded tile has blocks of 2^", header, " elements"));
   }

@@ -41,14 +41,17 @@ enum class CodecId : uint16_t {
   kInt2 = 8,
   kNatural = 9,
   kSparse = 16,
+  kRotated = 17,
+  kLowRank = 18,
 };
 
 // What a codec promises, for tiles of finite values.
 struct CodecTraits {
-  // E[decoded] = value, and E|decoded - value|^2 <= variance * |value|^2.
+  // E[decoded] = value.
   bool unbiased = false;
+  // E|decoded - value|^2 <= variance * |value|^2, of codecs that round at random.
   double variance = 0;
-  // Otherwise |decoded - value|^2 <= (1 - contraction) * |value|^2 for any tile, so that
+  // Of others, |decoded - value|^2 <= (1 - contraction) * |value|^2 for any tile, so that
   // error feedback converges (Karimireddy et al. 2019, arXiv 1901.09847).
   double contraction = 0;
   // Encodings of several workers may be added as they are, in their own type.
@@ -99,6 +102,13 @@ class Codec {
   // How many values a codec would like to keep of a tile from step to step
   // (EncodeContext::memory): a threshold, a basis.
   virtual size_t MemoryValues(uint32_t /*elements*/) const { return 0; }
+
+  // The codec of a tensor with this matrix, for codecs that see tiles as parts of one;
+  // null: this codec is for all tensors. InvalidArgument says why it is not for this one.
+  virtual absl::StatusOr<std::unique_ptr<Codec>> ForMatrix(uint64_t /*rows*/,
+                                                           uint64_t /*columns*/) const {
+    return nullptr;
+  }
 
   // Encodes `values` (at most one tile, all in one tile) into `out`, which holds
   // MaxEncodedBytes(values.size()), and returns the number of bytes written. `residual`

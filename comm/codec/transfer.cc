@@ -159,7 +159,7 @@ absl::Status CheckPublishes(const Transfer& transfer) {
         "servers; take scope=tile");
   }
   const CodecTraits traits = transfer.codec->traits();
-  if (transfer.follows && !(traits.unbiased && traits.variance >= 1)) {
+  if (transfer.follows && traits.variance < 1) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
@@ -183,6 +183,11 @@ absl::Status ReadSelector(const Reading& reading, PresetParts& parts) {
   SYNCLINE_ASSIGN_OR_RETURN(
       const Reading inner,
       Read(values == reading.texts.end() ? "fp32" : std::string_view(values->second)));
+  if (inner.preset.kind == CodecPreset::Kind::kFactors) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("codec '", std::string(reading.preset.name), "': values cannot be '",
+                     values->second, "', which needs whole matrices"));
+  }
   if (inner.preset.make == nullptr || inner.preset.kind == CodecPreset::Kind::kSelector) {
     return absl::InvalidArgumentError(
         absl::StrCat("codec '", std::string(reading.preset.name), "': values cannot be '",
@@ -222,11 +227,23 @@ CodecSet Transfer::Accepted() const {
   return {codec.get(), dense.get()};
 }
 
-Transfer Transfer::ForTensor(const Shape& shape) const {
+absl::StatusOr<Transfer> Transfer::ForTensor(const Shape& shape) const {
   const bool is_small = shape.elements < what.min_elements;
   const bool is_vector = shape.dimensions <= 1 && !what.vectors;
-  if (!compresses() || !(is_small || is_vector)) return *this;
-  return {.codec = dense, .dense = nullptr, .memory = {}, .what = what, .votes = votes};
+  if (!compresses()) return *this;
+  if (is_small || is_vector) {
+    return Transfer{
+        .codec = dense, .dense = nullptr, .memory = {}, .what = what, .votes = votes};
+  }
+  const uint64_t rows = shape.columns == 0 ? 0 : shape.elements / shape.columns;
+  absl::StatusOr<std::unique_ptr<Codec>> own = codec->ForMatrix(rows, shape.columns);
+  if (!own.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("tensor '", shape.name, "': ", std::string(own.status().message())));
+  }
+  Transfer transfer = *this;
+  if (*own != nullptr) transfer.codec = *std::move(own);
+  return transfer;
 }
 
 absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
@@ -254,8 +271,7 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
   transfer.votes = preset.votes;
   SYNCLINE_ASSIGN_OR_RETURN(transfer.memory.kind, FindMemory(reading));
   const CodecTraits traits = transfer.codec->traits();
-  if (transfer.memory.kind != MemoryKind::kNone && traits.unbiased &&
-      traits.variance >= 1) {
+  if (transfer.memory.kind != MemoryKind::kNone && traits.variance >= 1) {
     return absl::InvalidArgumentError(
         absl::StrCat("codec '", std::string(preset.name),
                      "' may lose more than it was given (variance ", traits.variance,

@@ -2,8 +2,8 @@
 // encode, and what the sender remembers.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(const Transfer transfer, ParseTransfer("topk:ratio=0.01"));
-//   const Transfer of_tensor = transfer.ForTensor({.elements = 1 << 20, .dimensions =
-//   2});
+//   SYNCLINE_ASSIGN_OR_RETURN(const Transfer of_tensor,
+//                             transfer.ForTensor(Transfer::ShapeOf("w", {1000, 300})));
 //
 // Pushes carry gradients. Published views carry weights while the codec is dense, else
 // deltas: C(w - view), added to the view on both sides, which hence is the same bits
@@ -85,7 +85,6 @@ struct Transfer {
   Transfer Using(Candidate candidate) const;
   // All that a receiver of pushes takes.
   CodecSet Accepted() const;
-  // The transfer of one tensor of a job.
   struct Shape {
     uint64_t elements = 0;
     size_t dimensions = 0;
@@ -93,7 +92,9 @@ struct Transfer {
     std::string name = {};
   };
   static Shape ShapeOf(std::string_view name, std::span<const uint64_t> extents);
-  Transfer ForTensor(const Shape& shape) const;
+  // The transfer of one tensor of a job. InvalidArgument: the codec cannot encode such
+  // tensors, and the policy above does not exempt this one.
+  absl::StatusOr<Transfer> ForTensor(const Shape& shape) const;
 };
 
 struct TensorTransfers {

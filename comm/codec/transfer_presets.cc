@@ -10,7 +10,9 @@
 #include "comm/codec/fp16/fp16.h"
 #include "comm/codec/fp32/fp32.h"
 #include "comm/codec/integer/integer.h"
+#include "comm/codec/lowrank/lowrank.h"
 #include "comm/codec/natural/natural.h"
+#include "comm/codec/rotated/rotated.h"
 #include "comm/codec/sign/sign.h"
 #include "comm/codec/sparse/sparse.h"
 
@@ -23,6 +25,10 @@ const OptionSpec kBlock = {.name = "block_log2",
                            .most = 16,
                            .kind = OptionKind::kWhole,
                            .meaning = "2^n values share a scale"};
+
+const OptionSpec kRotate = {.name = "rotate",
+                            .kind = OptionKind::kFlag,
+                            .meaning = "1: a Hadamard rotation first, for heavy tails"};
 
 // The options that all lossy presets have.
 const OptionSpec kCommon[] = {
@@ -81,10 +87,35 @@ CodecPreset Integers(std::string_view name, std::string_view meaning,
       .make = [standard](const PresetParts& parts) -> absl::StatusOr<SharedCodec> {
         IntegerOptions options = standard;
         options.block_log2 = static_cast<uint32_t>(parts.Number("block_log2"));
+        if (options.clip > 0) {
+          options.clip = static_cast<float>(parts.Number("clip"));
+        }
+        if (options.clip != 0 && options.clip < 1) {
+          return absl::InvalidArgumentError(
+              "option 'clip' must be 0 or at least 1: less would cut "
+              "nearly all values");
+        }
         return MakeIntegerCodec(options);
       }};
   preset.options.front().standard = standard.block_log2;
+  if (standard.clip > 0) {
+    preset.options.push_back(
+        {.name = "clip",
+         .standard = standard.clip,
+         .most = 256,
+         .meaning = "values are cut to so many root mean squares of a block; 0: none"});
+  }
   return preset;
+}
+
+void AddRotation(CodecPreset& preset) {
+  preset.options.push_back(kRotate);
+  preset.make =
+      [plain = preset.make](const PresetParts& parts) -> absl::StatusOr<SharedCodec> {
+    SYNCLINE_ASSIGN_OR_RETURN(SharedCodec codec, plain(parts));
+    if (parts.Number("rotate") == 0) return codec;
+    return SharedCodec(MakeRotatedCodec(std::move(codec)));
+  };
 }
 
 std::vector<CodecPreset> QuantizerPresets() {
@@ -124,10 +155,38 @@ std::vector<CodecPreset> QuantizerPresets() {
   add("int8-stochastic", "int8, rounded at random; also called dithering",
       {.bits = 8, .rounding = kStochastic});
   add("int4-stochastic", "int4, rounded at random", {.bits = 4, .rounding = kStochastic});
-  add("terngrad", "int2, rounded at random", {.bits = 2, .rounding = kStochastic});
+  add("terngrad", "int2 of clipped values, rounded at random",
+      {.bits = 2, .rounding = kStochastic, .clip = 2.5f});
   add("qsgd", "8-bit integers of the block's norm, rounded at random",
       {.bits = 8, .rounding = kStochastic, .range = IntegerRange::kL2});
+  for (CodecPreset& preset : presets) {
+    // Sums of rotated signs are no vote.
+    if (preset.name != "signsgd") AddRotation(preset);
+  }
   return presets;
+}
+
+CodecPreset PowerSgdPreset() {
+  const LowRankOptions standard;
+  return {.name = "powersgd",
+          .meaning = "two thin factors of each tile's matrix",
+          .options = {{.name = "rank",
+                       .standard = static_cast<double>(standard.rank),
+                       .least = 1,
+                       .most = kMaxRank,
+                       .kind = OptionKind::kWhole,
+                       .meaning = "columns of each factor"},
+                      {.name = "fp32",
+                       .kind = OptionKind::kFlag,
+                       .meaning = "1: factors travel as fp32, not as bf16"}},
+          .kind = CodecPreset::Kind::kFactors,
+          .memory = MemoryKind::kErrorFeedback,
+          .make = [](const PresetParts& parts) -> absl::StatusOr<SharedCodec> {
+            return MakeLowRankCodec({.rank = static_cast<uint32_t>(parts.Number("rank")),
+                                     .factors = parts.Number("fp32") != 0
+                                                    ? FactorType::kFp32
+                                                    : FactorType::kBf16});
+          }};
 }
 
 // The options of a selector that sends a share of the values.
@@ -257,6 +316,7 @@ std::vector<CodecPreset> CodecPresets() {
   std::ranges::move(QuantizerPresets(), std::back_inserter(presets));
   std::ranges::move(SelectorPresets(), std::back_inserter(presets));
   presets.push_back(AutoPreset());
+  presets.push_back(PowerSgdPreset());
   for (CodecPreset& preset : presets) {
     if (preset.kind == CodecPreset::Kind::kDense) continue;
     preset.options.insert(preset.options.end(), std::begin(kCommon), std::end(kCommon));

@@ -29,7 +29,7 @@ struct CodecPreset {
   std::string_view name = {};
   std::string_view meaning = {};
   std::vector<OptionSpec> options = {};
-  enum class Kind { kDense, kQuantizer, kSelector, kAuto } kind = Kind::kDense;
+  enum class Kind { kDense, kQuantizer, kSelector, kFactors, kAuto } kind = Kind::kDense;
   SelectorSpec selector = {};  // of kSelector, with the standard options
   MemoryKind memory = MemoryKind::kNone;
   bool votes = false;   // Transfer::votes

@@ -71,20 +71,61 @@ TEST(Transfer, OptionsReachTheCodecAndTheMemory) {
   EXPECT_EQ(ParseTransfer("onebit:decay=0.5")->memory.decay, 0.5);
 }
 
+TEST(Transfer, QuantizersMayBeRotated) {
+  const auto transfer = ParseTransfer("int4:rotate=1");
+  ASSERT_TRUE(transfer.ok()) << transfer.status();
+  EXPECT_EQ(transfer->codec->id(), CodecId::kRotated);
+  EXPECT_EQ(transfer->codec->name(), "rotated int4");
+  EXPECT_EQ(ParseTransfer("int4:rotate=0")->codec->id(), CodecId::kInt4);
+  EXPECT_TRUE(ParseTransfer("topk:values=int8:rotate=1").ok());
+  EXPECT_THAT(Refusal("signsgd:rotate=1"), HasSubstr("no option 'rotate'"));
+  EXPECT_THAT(Refusal("topk:rotate=1"), HasSubstr("no option 'rotate'"));
+}
+
 TEST(Transfer, SmallTensorsAndVectorsTravelDensely) {
   const Transfer transfer = *ParseTransfer("onebit");
-  EXPECT_TRUE(transfer.ForTensor({.elements = 16384, .dimensions = 2}).compresses());
-  EXPECT_FALSE(transfer.ForTensor({.elements = 16383, .dimensions = 2}).compresses());
-  const Transfer vector = transfer.ForTensor({.elements = 1 << 20, .dimensions = 1});
+  EXPECT_TRUE(transfer.ForTensor({.elements = 16384, .dimensions = 2})->compresses());
+  EXPECT_FALSE(transfer.ForTensor({.elements = 16383, .dimensions = 2})->compresses());
+  const Transfer vector = *transfer.ForTensor({.elements = 1 << 20, .dimensions = 1});
   EXPECT_FALSE(vector.compresses());
   EXPECT_EQ(vector.codec->id(), CodecId::kBf16);
   EXPECT_EQ(vector.memory.kind, MemoryKind::kNone);
   EXPECT_TRUE(ParseTransfer("onebit:vectors=1")
                   ->ForTensor({.elements = 1 << 20, .dimensions = 1})
-                  .compresses());
+                  ->compresses());
   EXPECT_EQ(
-      ParseTransfer("fp32")->ForTensor({.elements = 1, .dimensions = 1}).codec->id(),
+      ParseTransfer("fp32")->ForTensor({.elements = 1, .dimensions = 1})->codec->id(),
       CodecId::kFp32);
+}
+
+TEST(Transfer, PowerSgdIsMadeForEachTensor) {
+  const Transfer transfer = *ParseTransfer("powersgd:rank=2");
+  const auto of = [&](std::vector<uint64_t> extents) {
+    return transfer.ForTensor(Transfer::ShapeOf("layer", extents));
+  };
+  const auto matrix = of({512, 300});
+  ASSERT_TRUE(matrix.ok()) << matrix.status();
+  EXPECT_EQ(matrix->codec->name(), "lowrank:rank=2,columns=300");
+  EXPECT_EQ(of({64, 32, 3, 3})->codec->name(), "lowrank:rank=2,columns=288");
+  EXPECT_EQ(of({1 << 20})->codec->id(), CodecId::kBf16) << "vectors travel densely";
+  EXPECT_EQ(of({100, 100})->codec->id(), CodecId::kBf16) << "so do small tensors";
+  EXPECT_THAT(std::string(of({100, 32768}).status().message()),
+              HasSubstr("tensor 'layer': must send at most half of the numbers"));
+  const auto vector =
+      ParseTransfer("powersgd:vectors=1")
+          ->ForTensor(Transfer::ShapeOf("bias", std::array{uint64_t{99999}}));
+  EXPECT_THAT(std::string(vector.status().message()),
+              HasSubstr("tensor 'bias': needs a matrix"));
+  const std::array shapes = {
+      Transfer::ShapeOf("wide", std::array<uint64_t, 2>{9, 32768})};
+  EXPECT_THAT(std::string(ParseTransfers("powersgd", "bf16", shapes).status().message()),
+              HasSubstr("push_codec: tensor 'wide'"));
+  EXPECT_THAT(std::string(ParseTransfers("bf16", "powersgd", shapes).status().message()),
+              HasSubstr("publish_codec: tensor 'wide'"));
+  EXPECT_THAT(Refusal("powersgd:rank=0"), HasSubstr("[1, 64]"));
+  EXPECT_THAT(Refusal("powersgd:rank=65"), HasSubstr("[1, 64]"));
+  EXPECT_THAT(Refusal("powersgd:rank=1.5"), HasSubstr("rank"));
+  EXPECT_THAT(Refusal("topk:values=powersgd"), HasSubstr("needs whole matrices"));
 }
 
 TEST(Transfer, WrongTextsSayWhatIsAllowed) {
@@ -102,6 +143,9 @@ TEST(Transfer, WrongTextsSayWhatIsAllowed) {
   EXPECT_THAT(Refusal("onebit:memory=eff"), HasSubstr("did you mean 'ef'?"));
   EXPECT_THAT(Refusal("onebit:memory=ef21"), HasSubstr("copy for each worker"));
   EXPECT_THAT(Refusal("terngrad:memory=ef"), HasSubstr("grow without end"));
+  EXPECT_THAT(Refusal("terngrad:clip=0,memory=ef"), HasSubstr("grow without end"));
+  EXPECT_THAT(Refusal("terngrad:clip=0.5"), HasSubstr("0 or at least 1"));
+  EXPECT_THAT(Refusal("int2:clip=2"), HasSubstr("no option 'clip'"));
   EXPECT_THAT(Refusal("onebit:block_log2=3"), HasSubstr("[8, 16]"));
   EXPECT_THAT(Refusal("bf16:memory=ef"), HasSubstr("has no options"));
   EXPECT_THAT(Refusal("topk:ratio=0.1,warmup_steps=9,warmup_ratio=0.05"),

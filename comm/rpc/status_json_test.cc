@@ -31,7 +31,10 @@ v1::StatusReply Sample() {
   v1::MemberStatus& member = *job.add_members();
   member.set_rank(2);
   member.set_heartbeat_age_seconds(0.5);
-  member.set_compression(31.5);
+  member.mutable_compression()->set_pushed_values(315);
+  member.mutable_compression()->set_pushed_value_bytes(40);
+  member.mutable_compression()->set_residual_ratio(2.5);
+  member.mutable_compression()->set_choice("topk: why");
   job.set_push_codec("onebit");
   return reply;
 }

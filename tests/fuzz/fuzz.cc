@@ -90,6 +90,11 @@ std::vector<std::string> TransferTexts() {
     }
   }
   texts.emplace_back("blocks:values=onebit");
+  texts.emplace_back("powersgd:rank=1,fp32=1");
+  for (const char* rotated : {"int8", "int4-stochastic", "terngrad", "onebit", "natural",
+                              "topk:ratio=0.1,values=int4"}) {
+    texts.push_back(std::string(rotated) + ":rotate=1");
+  }
   return texts;
 }
 

@@ -26,8 +26,8 @@ ExchangeOptions Options(std::string_view push) {
   return options;
 }
 
-// Transfers a gradient in a tenth of the time that it takes in BF16 if the wire carries so
-// many bytes a second.
+// Transfers a gradient in a tenth of the time that it takes in BF16 if the wire carries
+// so many bytes a second.
 CodecChooser::Work Wire(double bytes_per_second) {
   return {.bytes = 1 << 20, .time = absl::Seconds((1 << 20) / bytes_per_second)};
 }
@@ -118,9 +118,10 @@ TEST(ChoosingEncoder, KeepsWhatOneCodecLosesForTheNext) {
     }
     if (step == 100) encoder.Sent(1 << 20, absl::Seconds(1));
     const BlockLabel label = {.range = {.elements = elements}, .step = step};
-    const Buffer bytes = Gather(encoder.Encode(
-        {.block = 0, .label = label, .gradient = gradient, .units = {}}));
-    const auto view = ParseBlock(bytes.view(), label, options.transfers[0].push.Accepted());
+    const Buffer bytes = Gather(
+        encoder.Encode({.block = 0, .label = label, .gradient = gradient, .units = {}}));
+    const auto view =
+        ParseBlock(bytes.view(), label, options.transfers[0].push.Accepted());
     ASSERT_TRUE(view.ok()) << view.status();
     for (const TileView& tile : view->tiles) {
       used.insert(tile.codec->id());
@@ -156,7 +157,8 @@ TEST(TensorScope, SendsTheLargestOfTheTensorWhereverTheyAre) {
                               .step = step};
     const Buffer bytes = Gather(encoder.Encode(
         {.block = tile, .label = label, .gradient = gradient, .units = {}}));
-    const auto view = ParseBlock(bytes.view(), label, options.transfers[0].push.Accepted());
+    const auto view =
+        ParseBlock(bytes.view(), label, options.transfers[0].push.Accepted());
     EXPECT_TRUE(view.ok()) << view.status();
     encoder.Forget(tile);
     return view->tiles[0].codec->Nonzeros(view->tiles[0].bytes, kTileElements);

@@ -1,5 +1,5 @@
-// How fast the wire carries contributions: from the first that goes out to the last that is
-// acknowledged, without the time that went into encoding meanwhile.
+// How fast the wire carries contributions: from the first that goes out to the last that
+// is acknowledged, without the time that went into encoding meanwhile.
 //
 //   meter.Sent(now, encoded);
 //   if (const auto carried = meter.Acknowledged(bytes, now, encoded)) Tell(*carried);

@@ -6,7 +6,8 @@
 //                                       .rounding = IntegerRounding::kStochastic,
 //                                       .range = IntegerRange::kL2});
 //   const auto terngrad = MakeIntegerCodec({.bits = 2,
-//                                           .rounding = IntegerRounding::kStochastic});
+//                                           .rounding = IntegerRounding::kStochastic,
+//                                           .clip = 2.5f});
 #pragma once
 
 #include <cstdint>
@@ -37,6 +38,12 @@ struct IntegerOptions {
   uint32_t block_log2 = 10;  // 8 to 16: blocks of 256 to 65,536 elements
   IntegerRounding rounding = IntegerRounding::kNearest;
   IntegerRange range = IntegerRange::kAbsmax;
+  // Larger values are cut to so many root mean squares of their block, and the largest
+  // integer stands for no more (TernGrad: 2.5; Wen et al. 2017, arXiv 1705.07878, section
+  // 4, where it is the standard deviation: the same for a mean near zero, and a block of
+  // equal values is not cut to nothing). 0: none are; at least 1 otherwise, for kAbsmax
+  // and kStochastic.
+  float clip = 0;
 };
 
 std::unique_ptr<Codec> MakeIntegerCodec(const IntegerOptions& options);

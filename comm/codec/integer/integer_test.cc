@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "comm/base/random.h"
+#include "comm/codec/codec_test_util.h"
 #include "comm/codec/lossy_codec_contract.h"
 
 namespace syncline {
@@ -14,8 +14,8 @@ using enum IntegerRange;
 std::string NameOfCase(const IntegerOptions& options) {
   return "Int" + std::to_string(options.bits) +
          (options.rounding == kStochastic ? "Stochastic" : "Nearest") +
-         (options.range == kL2 ? "L2" : "Absmax") + "Block" +
-         std::to_string(options.block_log2);
+         (options.range == kL2 ? "L2" : "Absmax") + (options.clip > 0 ? "Clipped" : "") +
+         "Block" + std::to_string(options.block_log2);
 }
 
 std::vector<IntegerOptions> AllOptions() {
@@ -29,6 +29,10 @@ std::vector<IntegerOptions> AllOptions() {
       }
     }
   }
+  for (const uint32_t bits : {8u, 2u}) {
+    all.push_back({.bits = bits, .rounding = kStochastic, .clip = 2.5f});
+  }
+  all.push_back({.bits = 2, .block_log2 = 16, .rounding = kStochastic, .clip = 1});
   return all;
 }
 
@@ -45,20 +49,11 @@ std::vector<LossyCodecCase> Cases() {
 INSTANTIATE_TEST_SUITE_P(Integer, LossyCodecContract, ::testing::ValuesIn(Cases()),
                          LossyCodecCaseName);
 
-constexpr EncodeContext kContext = {
-    .seed = 7, .step = 11, .tensor = 3, .first_element = 131072};
-
-std::vector<std::byte> Encode(const Codec& codec, std::span<const float> values) {
-  std::vector<std::byte> bytes(
-      codec.MaxEncodedBytes(static_cast<uint32_t>(values.size())));
-  EXPECT_EQ(codec.Encode(values, {}, kContext, bytes), bytes.size());
-  return bytes;
-}
-
-std::vector<float> Decoded(const Codec& codec, std::span<const float> values) {
-  std::vector<float> decoded(values.size());
-  EXPECT_TRUE(codec.Decode(Encode(codec, values), decoded).ok());
-  return decoded;
+// Of the scaled block.
+float ReferenceNorm(std::span<const float> block, float scale) {
+  std::vector<float> squares;
+  for (const float value : block) squares.push_back((value * scale) * (value * scale));
+  return std::sqrt(SumIn32Lanes(squares));
 }
 
 float ReferenceStep(std::span<const float> block, const IntegerOptions& options) {
@@ -67,18 +62,12 @@ float ReferenceStep(std::span<const float> block, const IntegerOptions& options)
   if (max < 0x1p-119f) return 0;
   float range = max;
   if (options.range == kL2) {
-    const float inverse = 1 / max;
-    std::vector<float> lanes(32);
-    for (size_t i = 0; i < block.size(); ++i) {
-      const float value = block[i] * inverse;
-      lanes[i % 32] += value * value;
-    }
-    while (lanes.size() > 1) {
-      const size_t half = lanes.size() / 2;
-      for (size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
-      lanes.resize(half);
-    }
-    range = max * std::sqrt(lanes[0]);
+    range = max * ReferenceNorm(block, 1 / max);
+  }
+  if (options.clip > 0) {
+    const float norm = ReferenceNorm(block, 1 / max);
+    const float most = options.clip * norm / std::sqrt(static_cast<float>(block.size()));
+    range = max * std::min(most, 1.0f);
   }
   return std::min(range, 0x1.fffffcp127f) /
          static_cast<float>((1 << (options.bits - 1)) - 1);
@@ -92,8 +81,6 @@ std::vector<std::byte> Reference(std::span<const float> values,
   const size_t codes = 4 + 4 * blocks;
   std::vector<std::byte> bytes(codes + (values.size() * options.bits + 7) / 8);
   bytes[0] = static_cast<std::byte>(options.block_log2);
-  const RandomBits random(kContext.seed, kContext.step, kContext.tensor,
-                          kContext.first_element);
   const int levels = (1 << (options.bits - 1)) - 1;
   for (size_t i = 0; i < values.size(); ++i) {
     const size_t first = i - i % block;
@@ -102,7 +89,7 @@ std::vector<std::byte> Reference(std::span<const float> values,
     std::memcpy(&bytes[4 + 4 * (i / block)], &step, 4);
     float quotient = step > 0 ? values[i] * (1 / step) : 0;
     if (options.rounding == kStochastic) {
-      const auto bits = static_cast<int32_t>(random.At(static_cast<uint32_t>(i)));
+      const auto bits = static_cast<int32_t>(kTestRandom.At(static_cast<uint32_t>(i)));
       quotient += static_cast<float>(bits) * 0x1p-32f;
     }
     const int q = std::clamp(static_cast<int>(std::nearbyint(quotient)), -levels, levels);
@@ -113,14 +100,6 @@ std::vector<std::byte> Reference(std::span<const float> values,
   return bytes;
 }
 
-std::vector<float> Gaussian(uint32_t n, float size = 1) {
-  std::mt19937 random(n);
-  std::normal_distribution<float> normal(0, size);
-  std::vector<float> values(n);
-  for (float& value : values) value = normal(random);
-  return values;
-}
-
 TEST(IntegerCodec, WritesTheBytesOfTheScalarReference) {
   for (const IntegerOptions& options : AllOptions()) {
     const auto codec = MakeIntegerCodec(options);
@@ -129,7 +108,7 @@ TEST(IntegerCodec, WritesTheBytesOfTheScalarReference) {
           64u, 65u, 255u, 256u, 257u, 511u, 1023u, 1024u, 1025u, 2500u}) {
       for (const float size : {1.0f, 1e37f, 1e-30f}) {
         const std::vector<float> values = Gaussian(n, size);
-        ASSERT_EQ(Encode(*codec, values), Reference(values, options))
+        ASSERT_EQ(Encoded(*codec, values), Reference(values, options))
             << NameOfCase(options) << " " << n << " values of size " << size;
       }
     }
@@ -139,24 +118,24 @@ TEST(IntegerCodec, WritesTheBytesOfTheScalarReference) {
 TEST(IntegerCodec, DecodesToTheIntegerTimesTheStep) {
   std::vector<float> values;
   for (int q = -127; q <= 127; ++q) values.push_back(static_cast<float>(q) * 0.25f);
-  EXPECT_EQ(Decoded(*MakeIntegerCodec({.bits = 8}), values), values);
+  EXPECT_EQ(RoundTrip(*MakeIntegerCodec({.bits = 8}), values), values);
   values.clear();
   for (int q = -7; q <= 7; ++q) values.push_back(static_cast<float>(q) * 4);
-  EXPECT_EQ(Decoded(*MakeIntegerCodec({.bits = 4}), values), values);
+  EXPECT_EQ(RoundTrip(*MakeIntegerCodec({.bits = 4}), values), values);
   values = {3, -3, 0, 0, 3};
-  EXPECT_EQ(Decoded(*MakeIntegerCodec({.bits = 2}), values), values);
+  EXPECT_EQ(RoundTrip(*MakeIntegerCodec({.bits = 2}), values), values);
 }
 
 TEST(IntegerCodec, PacksTheFirstValueIntoTheLowestBits) {
   const std::vector<float> four_bits = {7, -1, 2};
   const std::vector<std::byte> nibbles =
-      Encode(*MakeIntegerCodec({.bits = 4}), four_bits);
+      Encoded(*MakeIntegerCodec({.bits = 4}), four_bits);
   ASSERT_EQ(nibbles.size(), 10u);
   EXPECT_EQ(nibbles[8], std::byte{0xf7});
   EXPECT_EQ(nibbles[9], std::byte{0x02});
   const std::vector<float> two_bits = {1, -1, 0, 1, -1};
   const std::vector<std::byte> quarters =
-      Encode(*MakeIntegerCodec({.bits = 2}), two_bits);
+      Encoded(*MakeIntegerCodec({.bits = 2}), two_bits);
   ASSERT_EQ(quarters.size(), 10u);
   EXPECT_EQ(quarters[8], std::byte{0x4d});
   EXPECT_EQ(quarters[9], std::byte{0x03});
@@ -181,18 +160,10 @@ TEST(IntegerCodec, KeepsItsContractionInTheWorstCase) {
       const auto codec = MakeIntegerCodec({.bits = bits});
       std::vector<float> values(1024, half);
       values[77] = static_cast<float>(levels);
-      std::vector<float> residual(1024);
-      std::vector<std::byte> bytes(codec->MaxEncodedBytes(1024));
-      codec->Encode(values, residual, {}, bytes);
-      double error = 0;
-      double total = 0;
-      for (size_t i = 0; i < values.size(); ++i) {
-        error += double{residual[i]} * residual[i];
-        total += double{values[i]} * values[i];
-      }
+      const double lost = LostShare(*codec, values);
       const double promised = 1 - codec->traits().contraction;
-      EXPECT_LE(error, promised * total);
-      EXPECT_GE(error, 0.999 * promised * total) << "nothing tighter is true";
+      EXPECT_LE(lost, promised);
+      EXPECT_GE(lost, 0.999 * promised) << "nothing tighter is true";
     }
   }
 }
@@ -200,7 +171,7 @@ TEST(IntegerCodec, KeepsItsContractionInTheWorstCase) {
 TEST(IntegerCodec, LosesWhatUniformStepsMustLose) {
   const std::vector<float> values = Gaussian(kTileElements);
   const auto codec = MakeIntegerCodec({.bits = 8, .block_log2 = 16});
-  const std::vector<float> decoded = Decoded(*codec, values);
+  const std::vector<float> decoded = RoundTrip(*codec, values);
   const float step = ReferenceStep(values, {});
   double error = 0;
   for (size_t i = 0; i < values.size(); ++i) {
@@ -214,64 +185,73 @@ TEST(IntegerCodec, BlocksTooSmallForAStepAreKeptInTheResidual) {
   std::vector<float> values(512, 0x1p-120f);
   std::fill(values.begin() + 256, values.end(), 0x1p-119f);
   std::vector<float> residual(512);
-  std::vector<std::byte> bytes(codec->MaxEncodedBytes(512));
-  codec->Encode(values, residual, {}, bytes);
+  Encoded(*codec, values, residual);
   for (size_t i = 0; i < 256; ++i) ASSERT_EQ(residual[i], values[i]);
   for (size_t i = 256; i < 512; ++i) ASSERT_LE(std::abs(residual[i]), 0x1p-140f);
 }
 
 TEST(IntegerCodec, DecodersTakeAnyBlockSize) {
-  const std::vector<float> values = Gaussian(10000);
-  std::vector<float> want(values.size());
-  std::vector<std::vector<std::byte>> encodings;
-  std::vector<WeightedBytes> parts;
-  for (uint32_t block_log2 = 8; block_log2 <= 16; ++block_log2) {
-    const auto codec = MakeIntegerCodec({.bits = 4, .block_log2 = block_log2});
-    encodings.push_back(Encode(*codec, values));
-    ASSERT_TRUE(codec->DecodeAdd(encodings.back(), 0.5f, want).ok());
-  }
-  for (const auto& bytes : encodings) parts.push_back({bytes, 0.5f});
-  std::vector<float> got(values.size());
-  ASSERT_TRUE(MakeIntegerCodec({.bits = 4})->DecodeAddAll(parts, got).ok());
-  EXPECT_EQ(got, want);
+  ExpectDecodersTakeAnyBlockSize([](uint32_t block_log2) {
+    return MakeIntegerCodec({.bits = 4, .block_log2 = block_log2});
+  });
 }
 
 TEST(IntegerCodec, RefusesStepsBlocksAndBitsThatNoEncoderWrites) {
-  const auto codec = MakeIntegerCodec({.bits = 4});
-  const std::vector<std::byte> good = Encode(*codec, Gaussian(77));
-  const auto refuses = [&](size_t at, std::initializer_list<uint8_t> bytes) {
-    std::vector<std::byte> bad = good;
-    for (const uint8_t byte : bytes) bad[at++] = std::byte{byte};
-    return codec->Validate(bad, 77).code() == absl::StatusCode::kInvalidArgument;
-  };
-  ASSERT_TRUE(codec->Validate(good, 77).ok());
-  EXPECT_TRUE(refuses(0, {7})) << "block of 128";
-  EXPECT_TRUE(refuses(0, {17})) << "block of 131,072";
-  EXPECT_TRUE(refuses(2, {1})) << "not zero";
-  EXPECT_TRUE(refuses(4, {0, 0, 0x80, 0x7f})) << "infinity";
-  EXPECT_TRUE(refuses(4, {0, 0, 0xc0, 0xff})) << "NaN";
-  EXPECT_TRUE(refuses(4, {0, 0, 0x80, 0xbf})) << "-1";
-  EXPECT_TRUE(refuses(good.size() - 1, {0x10})) << "element 78";
-  EXPECT_FALSE(refuses(good.size() - 1, {0x0f})) << "element 77";
+  for (const uint32_t bits : {8u, 4u, 2u}) {
+    ExpectRefusesBadBlocks(*MakeIntegerCodec({.bits = bits}), bits);
+  }
 }
 
+// Values decode to -s, 0 or s, where s is the largest magnitude after clipping.
 TEST(IntegerCodec, IsTernGradWithTwoBits) {
-  const auto codec = MakeIntegerCodec({.bits = 2, .rounding = kStochastic});
-  const std::vector<float> decoded = Decoded(*codec, Gaussian(1000));
   const std::vector<float> values = Gaussian(1000);
-  const float scale =
-      std::abs(*std::max_element(values.begin(), values.end(), [](float a, float b) {
-        return std::abs(a) < std::abs(b);
-      }));
-  for (size_t i = 0; i < decoded.size(); ++i) {
-    ASSERT_TRUE(decoded[i] == 0 || std::abs(decoded[i]) == scale) << decoded[i];
-    ASSERT_GE(decoded[i] * values[i], 0) << "the sign is that of the value";
+  float max = 0;
+  for (const float value : values) max = std::max(max, std::abs(value));
+  const double rms = std::sqrt(SquaredNorm(values) / 1000);
+  for (const float clip : {0.0f, 2.5f, 100.0f}) {
+    const auto codec =
+        MakeIntegerCodec({.bits = 2, .rounding = kStochastic, .clip = clip});
+    const double scale = clip == 0 ? max : std::min<double>(max, clip * rms);
+    const std::vector<float> decoded = RoundTrip(*codec, values);
+    for (size_t i = 0; i < decoded.size(); ++i) {
+      ASSERT_GE(decoded[i] * values[i], 0) << "the sign is that of the value";
+      if (decoded[i] == 0) continue;
+      ASSERT_NEAR(std::abs(decoded[i]), scale, 1e-5 * scale);
+    }
   }
+}
+
+TEST(IntegerCodec, ClippingIsABiasOfTheLargestAndLessNoiseOfAllOthers) {
+  std::vector<float> values = Gaussian(kTileElements);
+  values[5] = 40;
+  const auto mean_of = [&](float clip) {
+    const auto codec = MakeIntegerCodec(
+        {.bits = 2, .block_log2 = 16, .rounding = kStochastic, .clip = clip});
+    double sum = 0;
+    std::vector<float> decoded(values.size());
+    std::vector<std::byte> bytes(codec->MaxEncodedBytes(kTileElements));
+    for (uint64_t step = 0; step < 20; ++step) {
+      codec->Encode(values, {}, {.step = step}, bytes);
+      EXPECT_TRUE(codec->Decode(bytes, decoded).ok());
+      sum += decoded[5] / 20;
+    }
+    return std::pair(sum, LostShare(*codec, values));
+  };
+  const auto [all, noise] = mean_of(0);
+  const auto [clipped, less_noise] = mean_of(2.5f);
+  EXPECT_EQ(all, 40);
+  EXPECT_NEAR(clipped, 2.5 * std::sqrt(SquaredNorm(values) / kTileElements), 1e-3);
+  EXPECT_LT(less_noise, noise / 10);
+  EXPECT_FALSE(MakeIntegerCodec({.bits = 2, .rounding = kStochastic, .clip = 2.5f})
+                   ->traits()
+                   .unbiased);
 }
 
 TEST(IntegerCodec, NamesWhatDiffersFromTheDefault) {
   EXPECT_EQ(MakeIntegerCodec({})->name(), "int8");
   EXPECT_EQ(MakeIntegerCodec({.bits = 4, .block_log2 = 8})->name(), "int4:block=256");
+  EXPECT_EQ(MakeIntegerCodec({.bits = 2, .rounding = kStochastic, .clip = 2.5f})->name(),
+            "int2:rounding=stochastic,clip=2.5");
   EXPECT_EQ(MakeIntegerCodec({2, 12, kStochastic, kL2})->name(),
             "int2:rounding=stochastic,range=l2,block=4096");
 }

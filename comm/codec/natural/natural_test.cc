@@ -1,6 +1,6 @@
 #include "comm/codec/natural/natural.h"
 
-#include "comm/base/random.h"
+#include "comm/codec/codec_test_util.h"
 #include "comm/codec/lossy_codec_contract.h"
 
 namespace syncline {
@@ -10,28 +10,9 @@ INSTANTIATE_TEST_SUITE_P(Natural, LossyCodecContract,
                          ::testing::Values(LossyCodecCase{"Natural", MakeNaturalCodec}),
                          LossyCodecCaseName);
 
-constexpr EncodeContext kContext = {
-    .seed = 7, .step = 11, .tensor = 3, .first_element = 131072};
-
-std::vector<std::byte> Encode(std::span<const float> values) {
-  const auto codec = MakeNaturalCodec();
-  std::vector<std::byte> bytes(
-      codec->MaxEncodedBytes(static_cast<uint32_t>(values.size())));
-  EXPECT_EQ(codec->Encode(values, {}, kContext, bytes), bytes.size());
-  return bytes;
-}
-
-std::vector<float> RoundTrip(std::span<const float> values) {
-  std::vector<float> decoded(values.size());
-  EXPECT_TRUE(MakeNaturalCodec()->Decode(Encode(values), decoded).ok());
-  return decoded;
-}
-
 // The rule once more, in floating point: 23 random bits against the distance from the
 // power of two below.
 float Reference(float value, uint32_t i) {
-  static constexpr RandomBits kRandom(kContext.seed, kContext.step, kContext.tensor,
-                                      kContext.first_element);
   if (value == 0) return value;
   const double magnitude = std::abs(double{value});
   int exponent = 0;
@@ -43,20 +24,10 @@ float Reference(float value, uint32_t i) {
     above = 0x1p-126;
   }
   const double chance = (magnitude - below) / (above - below);
-  const double draw = std::ldexp(static_cast<double>(kRandom.At(i) >> 9), -23);
+  const double draw = std::ldexp(static_cast<double>(kTestRandom.At(i) >> 9), -23);
   double rounded = chance + draw >= 1 ? above : below;
   if (rounded > 0x1p127) rounded = 0x1p127;
   return static_cast<float>(std::copysign(rounded, value));
-}
-
-std::vector<float> LogNormal(uint32_t n, float spread, float size = 1) {
-  std::mt19937 random(n);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(n);
-  for (float& value : values) {
-    value = std::copysign(size * std::exp(spread * normal(random)), normal(random));
-  }
-  return values;
 }
 
 TEST(NaturalCodec, DecodesToTheScalarReference) {
@@ -65,7 +36,7 @@ TEST(NaturalCodec, DecodesToTheScalarReference) {
     for (const float size : {1.0f, 1e30f, 1e-30f, 1e-37f}) {
       std::vector<float> values = LogNormal(n, 2, size);
       values[n / 2] = n % 2 == 0 ? 0.0f : -0.0f;
-      const std::vector<float> decoded = RoundTrip(values);
+      const std::vector<float> decoded = RoundTrip(*MakeNaturalCodec(), values);
       for (uint32_t i = 0; i < n; ++i) {
         const float want = Reference(values[i], i);
         ASSERT_EQ(std::bit_cast<uint32_t>(decoded[i]), std::bit_cast<uint32_t>(want))
@@ -81,23 +52,25 @@ TEST(NaturalCodec, PowersOfTwoAreExactOver126BinaryOrders) {
     for (int e = top; e >= std::max(top - 125, -126); --e) {
       values.push_back(std::ldexp(e % 2 == 0 ? 1.0f : -1.0f, e));
     }
-    EXPECT_EQ(RoundTrip(values), values) << top;
+    EXPECT_EQ(RoundTrip(*MakeNaturalCodec(), values), values) << top;
   }
 }
 
 TEST(NaturalCodec, WhatIsTooFarBelowTheLargestIsKeptInTheResidual) {
   const std::vector<float> values = {0x1p60f, 0x1.8p-70f, -0x1p-80f};
-  EXPECT_THAT(RoundTrip(values), ::testing::ElementsAre(0x1p60f, 0.0f, 0.0f));
+  EXPECT_THAT(RoundTrip(*MakeNaturalCodec(), values),
+              ::testing::ElementsAre(0x1p60f, 0.0f, 0.0f));
 }
 
 TEST(NaturalCodec, AboveTheLargestPowerOfTwoItTruncates) {
   const std::vector<float> values(1000, std::numeric_limits<float>::max());
-  for (const float value : RoundTrip(values)) ASSERT_EQ(value, 0x1p127f);
+  for (const float value : RoundTrip(*MakeNaturalCodec(), values))
+    ASSERT_EQ(value, 0x1p127f);
 }
 
 TEST(NaturalCodec, WritesTheBaseThenSignAndExponent) {
   const std::vector<float> values = {1.0f, -0.5f, 0.0f};
-  const std::vector<std::byte> bytes = Encode(values);
+  const std::vector<std::byte> bytes = Encoded(*MakeNaturalCodec(), values);
   ASSERT_EQ(bytes.size(), 4u);
   EXPECT_EQ(bytes[0], std::byte{1});     // 1.0 has the exponent 127, rounded up 128
   EXPECT_EQ(bytes[1], std::byte{126});   // 1 + 126 = 127
@@ -109,14 +82,9 @@ TEST(NaturalCodec, TheVarianceIsAnEighthAtWorst) {
   const auto codec = MakeNaturalCodec();
   std::vector<float> values(kTileElements, 4.0f / 3);
   std::vector<float> residual(values.size());
-  std::vector<std::byte> bytes(codec->MaxEncodedBytes(kTileElements));
-  codec->Encode(values, residual, {}, bytes);
-  double error = 0;
-  double sum = 0;
-  for (const float lost : residual) {
-    error += double{lost} * lost;
-    sum += lost;
-  }
+  Encoded(*codec, values, residual);
+  const double error = SquaredNorm(residual);
+  const double sum = std::accumulate(residual.begin(), residual.end(), 0.0);
   const double square = 16.0 / 9 * kTileElements;
   EXPECT_NEAR(error / square, 0.125, 0.002);
   // 5 standard deviations of a mean.
@@ -126,14 +94,14 @@ TEST(NaturalCodec, TheVarianceIsAnEighthAtWorst) {
 TEST(NaturalCodec, TheMeanOfValuesBelowTheSmallestPowerOfTwoIsTheValue) {
   const std::vector<float> values(kTileElements, 0x1p-128f);
   double sum = 0;
-  for (const float decoded : RoundTrip(values)) sum += decoded;
+  for (const float decoded : RoundTrip(*MakeNaturalCodec(), values)) sum += decoded;
   EXPECT_NEAR(sum / kTileElements / 0x1p-128, 1, 0.05);
 }
 
 TEST(NaturalCodec, RefusesABaseBeyondFiniteExponents) {
   const auto codec = MakeNaturalCodec();
   const std::vector<float> values(9, 1.5f);
-  std::vector<std::byte> bytes = Encode(values);
+  std::vector<std::byte> bytes = Encoded(*MakeNaturalCodec(), values);
   bytes[0] = std::byte{127};
   EXPECT_TRUE(codec->Validate(bytes, 9).ok());
   bytes[0] = std::byte{128};

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "comm/codec/codec_test_util.h"
 #include "comm/codec/frame.h"
 #include "comm/codec/lossy_codec_contract.h"
 
@@ -17,21 +18,6 @@ INSTANTIATE_TEST_SUITE_P(
         LossyCodecCase{"One", [] { return MakeSignCodec({.scale = SignScale::kOne}); }}),
     LossyCodecCaseName);
 
-std::vector<float> Gaussian(uint32_t n) {
-  std::mt19937 random(n);
-  std::normal_distribution<float> normal;
-  std::vector<float> values(n);
-  for (float& value : values) value = normal(random);
-  return values;
-}
-
-std::vector<std::byte> Encode(const Codec& codec, std::span<const float> values) {
-  std::vector<std::byte> bytes(
-      codec.MaxEncodedBytes(static_cast<uint32_t>(values.size())));
-  EXPECT_EQ(codec.Encode(values, {}, {}, bytes), bytes.size());
-  return bytes;
-}
-
 void Append(std::vector<std::byte>& bytes, const void* data, size_t n) {
   const auto* first = static_cast<const std::byte*>(data);
   bytes.insert(bytes.end(), first, first + n);
@@ -44,14 +30,9 @@ std::vector<std::byte> Reference(std::span<const float> values, uint32_t block_l
   const size_t block = size_t{1} << block_log2;
   for (size_t first = 0; first < values.size(); first += block) {
     const size_t n = std::min(block, values.size() - first);
-    std::vector<float> lanes(32);
-    for (size_t i = 0; i < n; ++i) lanes[i % 32] += std::abs(values[first + i]);
-    while (lanes.size() > 1) {
-      const size_t half = lanes.size() / 2;
-      for (size_t j = 0; j < half; ++j) lanes[j] += lanes[j + half];
-      lanes.resize(half);
-    }
-    const float scale = lanes[0] / static_cast<float>(n);
+    std::vector<float> magnitudes;
+    for (size_t i = 0; i < n; ++i) magnitudes.push_back(std::abs(values[first + i]));
+    const float scale = SumIn32Lanes(magnitudes) / static_cast<float>(n);
     Append(bytes, &scale, 4);
   }
   std::vector<std::byte> bits((values.size() + 7) / 8);
@@ -67,11 +48,11 @@ TEST(SignCodec, WritesTheBytesOfTheScalarReference) {
     const auto codec = MakeSignCodec({.block_log2 = block_log2});
     for (uint32_t n = 0; n <= 600; ++n) {
       const std::vector<float> values = Gaussian(n);
-      ASSERT_EQ(Encode(*codec, values), Reference(values, block_log2)) << n;
+      ASSERT_EQ(Encoded(*codec, values), Reference(values, block_log2)) << n;
     }
     for (const uint32_t n : {4095u, 4097u, 65535u, 65536u}) {
       const std::vector<float> values = Gaussian(n);
-      ASSERT_EQ(Encode(*codec, values), Reference(values, block_log2)) << n;
+      ASSERT_EQ(Encoded(*codec, values), Reference(values, block_log2)) << n;
     }
   }
 }
@@ -82,7 +63,7 @@ TEST(SignCodec, DecodesToTheScaleOfTheBlockWithTheSign) {
   for (size_t i = 0; i < values.size(); i += 3) values[i] = -0.5f;
   values[1] = -0.0f;
   values[256] = 0.25f;
-  const std::vector<std::byte> bytes = Encode(*codec, values);
+  const std::vector<std::byte> bytes = Encoded(*codec, values);
   std::vector<float> decoded(300);
   ASSERT_TRUE(codec->Decode(bytes, decoded).ok());
   float scales[2];
@@ -111,21 +92,9 @@ TEST(SignCodec, LosesWhatTheMeanMagnitudeMustLose) {
   }
   std::vector<float> sparse = gaussian;
   for (size_t i = 0; i < sparse.size(); ++i) sparse[i] *= random() % 20 == 0 ? 1 : 0;
-  const auto lost = [&](const std::vector<float>& values) {
-    std::vector<float> residual(values.size());
-    std::vector<std::byte> bytes(codec->MaxEncodedBytes(kTileElements));
-    codec->Encode(values, residual, {}, bytes);
-    double error = 0;
-    double total = 0;
-    for (size_t i = 0; i < values.size(); ++i) {
-      error += double{residual[i]} * residual[i];
-      total += double{values[i]} * values[i];
-    }
-    return error / total;
-  };
-  EXPECT_NEAR(lost(gaussian), 1 - 2 / 3.14159265, 0.01);
-  EXPECT_NEAR(lost(laplace), 0.5, 0.01);
-  EXPECT_NEAR(lost(sparse), 1 - 0.05 * 2 / 3.14159265, 0.01);
+  EXPECT_NEAR(LostShare(*codec, gaussian), 1 - 2 / 3.14159265, 0.01);
+  EXPECT_NEAR(LostShare(*codec, laplace), 0.5, 0.01);
+  EXPECT_NEAR(LostShare(*codec, sparse), 1 - 0.05 * 2 / 3.14159265, 0.01);
 }
 
 TEST(SignCodec, WithScaleOneTheSumOfWorkersIsTheirVote) {
@@ -133,46 +102,18 @@ TEST(SignCodec, WithScaleOneTheSumOfWorkersIsTheirVote) {
   const std::vector<float> values[] = {{0.1f, -9, 3}, {-5, -1, 2}, {4, 1e-6f, 1}};
   std::vector<float> votes(3);
   for (const std::vector<float>& worker : values) {
-    ASSERT_TRUE(codec->DecodeAdd(Encode(*codec, worker), 1, votes).ok());
+    ASSERT_TRUE(codec->DecodeAdd(Encoded(*codec, worker), 1, votes).ok());
   }
   EXPECT_THAT(votes, ::testing::ElementsAre(1, -1, 3));
 }
 
 TEST(SignCodec, DecodersTakeAnyBlockSize) {
-  const std::vector<float> values = Gaussian(10000);
-  std::vector<float> want(values.size());
-  std::vector<std::vector<std::byte>> encodings;
-  std::vector<WeightedBytes> parts;
-  for (uint32_t block_log2 = 8; block_log2 <= 16; ++block_log2) {
-    const auto codec = MakeSignCodec({.block_log2 = block_log2});
-    encodings.push_back(Encode(*codec, values));
-    ASSERT_TRUE(codec->DecodeAdd(encodings.back(), 0.5f, want).ok());
-  }
-  for (const auto& bytes : encodings) parts.push_back({bytes, 0.5f});
-  std::vector<float> got(values.size());
-  ASSERT_TRUE(MakeSignCodec({})->DecodeAddAll(parts, got).ok());
-  EXPECT_EQ(got, want);
+  ExpectDecodersTakeAnyBlockSize(
+      [](uint32_t block_log2) { return MakeSignCodec({.block_log2 = block_log2}); });
 }
 
 TEST(SignCodec, RefusesScalesBlocksAndBitsThatNoEncoderWrites) {
-  const auto codec = MakeSignCodec({});
-  const std::vector<float> values = Gaussian(77);
-  const std::vector<std::byte> good = Encode(*codec, values);
-  const auto refuses = [&](size_t at, std::initializer_list<uint8_t> bytes) {
-    std::vector<std::byte> bad = good;
-    for (const uint8_t byte : bytes) bad[at++] = std::byte{byte};
-    return codec->Validate(bad, 77).code() == absl::StatusCode::kInvalidArgument;
-  };
-  ASSERT_TRUE(codec->Validate(good, 77).ok());
-  EXPECT_TRUE(refuses(0, {7})) << "block of 128";
-  EXPECT_TRUE(refuses(0, {17})) << "block of 131,072";
-  EXPECT_TRUE(refuses(1, {1})) << "not zero";
-  EXPECT_TRUE(refuses(3, {1})) << "not zero";
-  EXPECT_TRUE(refuses(4, {0, 0, 0x80, 0x7f})) << "infinity";
-  EXPECT_TRUE(refuses(4, {0, 0, 0xc0, 0x7f})) << "NaN";
-  EXPECT_TRUE(refuses(4, {0, 0, 0x80, 0xbf})) << "-1";
-  EXPECT_TRUE(refuses(good.size() - 1, {0x20})) << "the sign of element 78";
-  EXPECT_FALSE(refuses(good.size() - 1, {0x1f})) << "the last five signs";
+  ExpectRefusesBadBlocks(*MakeSignCodec({}), 1);
 }
 
 TEST(SignCodec, NamesWhatDiffersFromTheDefault) {

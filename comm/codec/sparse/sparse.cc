@@ -104,7 +104,7 @@ CodecTraits SparseCodec::traits() const {
     traits.variance = (1 + of_values.variance) * most - 1;
     return traits;
   }
-  if (traits.unbiased) traits.variance = of_values.variance;
+  if (traits.unbiased || of_values.variance >= 1) traits.variance = of_values.variance;
   // Of values that round at random, in the mean.
   const double kept =
       of_values.unbiased ? std::max(0.0, 1 - of_values.variance) : of_values.contraction;

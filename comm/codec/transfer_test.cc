@@ -237,7 +237,7 @@ TEST(Transfer, AutoOffersCandidatesAndReceiversTakeAnyOfThem) {
   }
   EXPECT_FALSE(ParseTransfer("topk")->chooses());
   EXPECT_FALSE(
-      ParseTransfer("auto")->ForTensor({.elements = 10, .dimensions = 1}).chooses());
+      ParseTransfer("auto")->ForTensor({.elements = 10, .dimensions = 1})->chooses());
   EXPECT_THAT(Refusal("auto:memory=dgc"), HasSubstr("no option 'memory'"));
   EXPECT_THAT(Refusal("topk:values=auto"), HasSubstr("selects itself"));
   EXPECT_TRUE(ParseTransfers("auto", "bf16", {}).ok());

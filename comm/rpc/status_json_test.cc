@@ -84,7 +84,10 @@ TEST_F(StatusJson, FetchesNumbersAsNumbers) {
   EXPECT_EQ(json["jobs"][0]["loss_scale"], 65536);
   EXPECT_EQ(json["jobs"][0]["skipped_steps"], 2);
   EXPECT_EQ(json["jobs"][0]["push_codec"], "onebit");
-  EXPECT_EQ(json["jobs"][0]["members"][0]["compression"], 31.5);
+  const auto& compression = json["jobs"][0]["members"][0]["compression"];
+  EXPECT_EQ(compression["ratio"], 31.5);
+  EXPECT_EQ(compression["residual_ratio"], 2.5);
+  EXPECT_EQ(compression["choice"], "topk: why");
   EXPECT_EQ(json["jobs"][0]["members"][0]["rank"], 2);
   EXPECT_EQ(json["jobs"][0]["members"][0]["heartbeat_age_seconds"], 0.5);
 }

@@ -224,6 +224,43 @@ class Training(ClusterTest):
         self.assertEqual(max(member["compression"]["diverged_blocks"] for member in job["members"]), 0, job)
         self.assert_same_end([*workers[:2], reborn])
 
+    def test_worker_that_leaves_hands_over_what_it_kept(self):
+        flags = ("--steps", "120", "--step-ms", "20", "--codec", "topk:ratio=0.01,vectors=1", "--optimizer", "sgd")
+        workers = [self.worker(rank, 2, *flags, *(("--leave-at", "20") if rank else ())) for rank in range(2)]
+        self.assertEqual(workers[1].wait(), 0, workers[1].text())
+        self.assertNotIn("left before", workers[1].text())
+        self.assertEqual(workers[0].wait(), 0, workers[0].text())
+        self.assertRegex(workers[0].text(), r"epoch changed.*worker 1 .*left")
+        self.assertIn("done step=120 members=1", workers[0].text())
+
+    def test_what_compression_kept_survives_a_restart_of_the_job(self):
+        path = os.path.join(self.state.name, "rank0.residuals")
+        flags = ("--step-ms", "5", "--codec", "onebit:vectors=1", "--optimizer", "sgd")
+        saver = self.worker(0, 1, *flags, "--steps", "10", "--save", path)
+        self.assertEqual(saver.wait(), 0, saver.text())
+        self.assertGreater(os.path.getsize(path), 4 * 200000)
+        ends = []
+        for job, more in (("with", ("--restore", path)), ("without", ())):
+            worker = self.worker(0, 1, *flags, "--steps", "3", *more, job=job)
+            self.assertEqual(worker.wait(), 0, worker.text())
+            self.assertNotIn("begins without", worker.text())
+            ends.append(worker.await_line(r"checksum=(\S+)").group(1))
+        self.assertNotEqual(*ends, "what was restored was not used")
+        other = self.worker(0, 1, "--steps", "3", "--codec", "int8:vectors=1", "--restore", path, job="other")
+        self.assertEqual(other.wait(), 0, other.text())
+        self.assertRegex(other.text(), r"begins without what compression had kept.*tensor0")
+        missing = self.worker(0, 1, "--steps", "3", "--restore", path + "x", job="missing")
+        self.assertEqual(missing.wait(), 1)
+        self.assertIn("No such file", missing.text())
+
+    def test_codec_is_chosen_and_explained(self):
+        flags = ("--steps", "100", "--step-ms", "20", "--codec", "auto:vectors=1")
+        workers = [self.worker(rank, 2, *flags) for rank in range(2)]
+        workers[0].await_line(r"^step 60$")
+        for member in self.status_of("test")["members"]:
+            self.assertIn("this host", member["compression"]["choice"], member)
+        self.assert_same_end(workers)
+
     def test_codecs_that_cannot_work_are_refused_with_the_reason(self):
         for codec, reason in (("topk:ratio=1.5", r"ratio is 1\.5, but must be in \[1e-06, 1\]"),
                               ("int3", "did you mean 'int"),

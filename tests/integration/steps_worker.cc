@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/crc32c.h"
 #include "comm/base/failure.h"
+#include "comm/base/log.h"
 #include "comm/base/status.h"
 #include "worker/client/session.h"
 
@@ -39,6 +40,9 @@ struct Flags {
   bool average = false;
   std::string codec = "bf16";  // of pushes
   std::string publish_codec = "bf16";
+  uint64_t leave_at = ~uint64_t{0};  // a clean goodbye in the middle, before this step
+  std::string restore;               // what compression kept, from this file
+  std::string save;                  // and into this one
 };
 
 struct Tensor {
@@ -60,6 +64,7 @@ void ComputeGradient(Tensor& tensor, const Session& session, uint64_t push) {
 absl::Status Train(const Flags& flags, Session& session, std::vector<Tensor>& tensors) {
   for (uint64_t push = session.step(); session.step() < flags.steps; ++push) {
     const uint64_t step = session.step();
+    if (step >= flags.leave_at) return absl::OkStatus();
     std::this_thread::sleep_for(std::chrono::milliseconds(flags.step_ms));
     for (Tensor& tensor : tensors) {
       if (flags.freeze && &tensor == &tensors.back()) continue;
@@ -88,6 +93,7 @@ absl::Status Run(const Flags& flags) {
                                        : TrainingOptions::Accumulate::kServer;
   options.push_codec = flags.codec;
   options.publish_codec = flags.publish_codec;
+  options.log = Logger::Create({});
   std::vector<Tensor> tensors(3);
   const uint64_t sizes[] = {flags.elements, 300, 1};
   SYNCLINE_ASSIGN_OR_RETURN(const auto session, Session::Create(options));
@@ -108,7 +114,11 @@ absl::Status Run(const Flags& flags) {
   SYNCLINE_RETURN_IF_ERROR(session->Start());
   std::printf("joined step=%llu\n", static_cast<unsigned long long>(session->step()));
   std::fflush(stdout);
+  if (!flags.restore.empty()) {
+    SYNCLINE_RETURN_IF_ERROR(session->RestoreResiduals(flags.restore));
+  }
   SYNCLINE_RETURN_IF_ERROR(Train(flags, *session, tensors));
+  if (!flags.save.empty()) SYNCLINE_RETURN_IF_ERROR(session->SaveResiduals(flags.save));
   uint32_t checksum = 0;
   for (const Tensor& tensor : tensors) {
     checksum = Crc32c(std::as_bytes(std::span<const float>(tensor.weights)), checksum);
@@ -143,6 +153,9 @@ int main(int argc, char** argv) {
   app.add_flag("--average", flags.average);
   app.add_option("--codec", flags.codec);
   app.add_option("--publish-codec", flags.publish_codec);
+  app.add_option("--leave-at", flags.leave_at);
+  app.add_option("--restore", flags.restore);
+  app.add_option("--save", flags.save);
   app.add_flag("--wrong-shape", flags.wrong_shape);
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = syncline::Run(flags);

@@ -128,6 +128,31 @@ void DataPlane::Part() {
   });
 }
 
+absl::Status DataPlane::WithMemories(const std::function<absl::Status(Memories)>& use,
+                                     absl::Duration limit) {
+  struct Call {
+    absl::Mutex mutex;
+    bool is_wanted ABSL_GUARDED_BY(mutex) = true;
+    std::optional<absl::Status> answer ABSL_GUARDED_BY(mutex);
+  };
+  const auto call = std::make_shared<Call>();
+  loop_->Post([this, call, &use](Transport&) {
+    absl::MutexLock lock(&call->mutex);
+    if (!call->is_wanted || exchange_ == nullptr) return;  // `use` may be gone
+    std::vector<GradientMemory*> memories;
+    for (uint32_t i = 0; i < exchange_->tensors(); ++i) {
+      memories.push_back(&exchange_->memory(i));
+    }
+    call->answer = use(memories);
+  });
+  absl::MutexLock lock(&call->mutex);
+  const auto answered = [&] { return call->answer.has_value(); };
+  call->mutex.AwaitWithTimeout(absl::Condition(&answered), limit);
+  call->is_wanted = false;
+  if (call->answer) return *call->answer;
+  return absl::DeadlineExceededError("the data plane did not answer");
+}
+
 void DataPlane::EpochChanged(uint64_t epoch, SeedRole role) {
   loop_->Post([this, epoch, role](Transport&) {
     if (exchange_ != nullptr) Run(exchange_->EpochChanged(epoch, role, clock_.Now()));

@@ -57,6 +57,11 @@ class DataPlane : private Receiver {
   void PullAverage(uint32_t tensor);
   // See Exchange::Part; answered by on_parted.
   void Part();
+  // What the worker keeps of each tensor, in order, for as long as `use` runs on the loop
+  // thread; its answer. DeadlineExceeded after `limit`.
+  using Memories = std::span<GradientMemory* const>;
+  absl::Status WithMemories(const std::function<absl::Status(Memories)>& use,
+                            absl::Duration limit);
   void EpochChanged(uint64_t epoch, SeedRole role);
   void Stop();
 

@@ -143,6 +143,7 @@ class Exchange {
   const std::string& codec_choice() const { return encoder_.choice(); }
   // What the worker keeps of a tensor, to be saved and restored between steps.
   GradientMemory& memory(uint32_t tensor) { return encoder_.memory(tensor); }
+  uint32_t tensors() const { return static_cast<uint32_t>(tensors_.size()); }
 
  private:
   // Seeds come before step 0; a step of their own keeps a late acknowledgement of a seed

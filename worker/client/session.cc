@@ -418,5 +418,11 @@ void Session::ReportLoss(uint64_t step, double loss, uint32_t samples) {
 }
 absl::Status Session::Barrier() { return impl_->Barrier(); }
 absl::Status Session::Leave() { return impl_->Leave(); }
+absl::Status Session::SaveResiduals(const std::string& path) {
+  return impl_->SaveResiduals(path);
+}
+absl::Status Session::RestoreResiduals(const std::string& path) {
+  return impl_->RestoreResiduals(path);
+}
 
 }  // namespace syncline

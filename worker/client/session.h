@@ -190,6 +190,14 @@ class Session {
   // Returns at once; a loss that is not finite is not shown.
   void ReportLoss(uint64_t step, double loss, uint32_t samples);
 
+  // Writes what lossy encodings keep of this worker's gradients to a file, which belongs
+  // to the weights of this step, and reads it again: after Start and before the first
+  // PushPull. What was saved under another codec or shape is left out, with a warning.
+  // FailedPrecondition while gradients are under way; Unavailable names what the system
+  // says; NotFound; DataLoss for a damaged file, of which nothing is taken.
+  absl::Status SaveResiduals(const std::string& path);
+  absl::Status RestoreResiduals(const std::string& path);
+
   // Blocks until every member of the epoch is in a barrier. Members that die meanwhile
   // are not waited for.
   absl::Status Barrier();

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -45,6 +46,8 @@ class Session::Impl {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Barrier() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Leave() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status SaveResiduals(const std::string& path) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status RestoreResiduals(const std::string& path) ABSL_LOCKS_EXCLUDED(mutex_);
   uint64_t step() ABSL_LOCKS_EXCLUDED(mutex_);
   float loss_scale() ABSL_LOCKS_EXCLUDED(mutex_);
   ContributionKind expects() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -68,6 +71,10 @@ class Session::Impl {
   absl::Status AwaitWelcome(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StartDataPlane() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Part() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status WithMemories(const std::function<absl::Status(DataPlane::Memories)>& use)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckQuiet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::string NameOf(uint32_t tensor) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<ExchangeOptions> MakeExchangeOptions(
       const v1::WorkerWelcome& welcome) const;
   void OnMessage(const v1::CoordinatorMessage& message) ABSL_LOCKS_EXCLUDED(mutex_);

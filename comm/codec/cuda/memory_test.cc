@@ -34,7 +34,7 @@ class CpuMemory {
           transfer_,
           {.gradient = gradient.subspan(first, TileElements(kElements, tile)),
            .context = ContextAt(label, first),
-           .loss_scale = loss_scale},
+           .units = {.loss_scale = loss_scale}},
           writer);
     }
   }

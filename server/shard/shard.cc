@@ -350,8 +350,10 @@ void Shard::Impl::On(const ShardDecision& decision) {
 }
 
 void Shard::Impl::Accumulate(Block& block) {
+  auto contributors = block.Contributors();
+  const bool skips = contributors.empty();
   outputs_.push_back(
-      ShardApplied{block.spec().block, block.version(), block.Contributors()});
+      ShardApplied{block.spec().block, block.version(), std::move(contributors), skips});
   stepper_->Accumulate(block);
   block.Advance(Block::Outcome::kAccumulated);
   PublishToAll(block, std::nullopt);

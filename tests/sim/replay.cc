@@ -112,10 +112,11 @@ void Replay::Add(uint32_t block, uint64_t step) {
 }
 
 // The bytes of values and what a receiver makes of them. What is lost stays in `values`.
-std::vector<float> Replay::Travel(const Codec& codec, std::span<float> values) {
+std::vector<float> Replay::Travel(const Codec& codec, const EncodeContext& context,
+                                  std::span<float> values) {
   std::vector<std::byte> wire(
       codec.MaxEncodedBytes(static_cast<uint32_t>(values.size())));
-  wire.resize(codec.Encode(values, values, {}, wire));
+  wire.resize(codec.Encode(values, values, context, wire));
   std::vector<float> received(values.size());
   SYNCLINE_CHECK(codec.Decode(wire, received).ok());
   return received;
@@ -142,37 +143,42 @@ void Replay::DecodePushes() {
     kept.learning_rate.resize(TilesOf(elements), 0.0f);
     const auto rate = static_cast<float>(plan_->JobLearningRate(key.step));
     std::vector<float>& received = received_[entry.first];
-    ForEachTile(
-        {.tensor = tensor, .elements = elements}, [&](uint64_t first, uint32_t count) {
-          const uint64_t tile = first / kTileElements;
-          float carry = push.loss_scale / kept.loss_scale[tile];
-          if (follows && kept.learning_rate[tile] > 0 && rate > 0) {
-            carry *= kept.learning_rate[tile] / rate;
-          }
-          if (push.parting) {
-            for (uint32_t i = 0; i < count; ++i) {
-              received.push_back(carry * kept.residual[first + i]);
-            }
-            return;
-          }
-          std::vector<float> x(push.gradient.begin() + first,
-                               push.gradient.begin() + first + count);
-          const bool is_warm = key.step >= transfer.what.dense_steps;
-          const Codec* codec = is_warm ? transfer.codec.get() : transfer.dense.get();
-          if (is_warm && transfer.memory.kind == MemoryKind::kErrorFeedback) {
-            for (uint32_t i = 0; i < count; ++i) x[i] += carry * kept.residual[first + i];
-          }
-          if (transfer.compresses() &&
-              !std::ranges::all_of(x, [](float value) { return std::isfinite(value); })) {
-            codec = transfer.dense.get();
-            std::ranges::copy(std::span(push.gradient).subspan(first, count), x.begin());
-          }
-          std::ranges::copy(Travel(*codec, x), std::back_inserter(received));
-          if (codec == transfer.dense.get()) return;
-          std::ranges::copy(x, kept.residual.begin() + first);
-          kept.loss_scale[tile] = push.loss_scale;
-          kept.learning_rate[tile] = rate;
-        });
+    ForEachTile({.tensor = tensor, .elements = elements}, [&](uint64_t first,
+                                                              uint32_t count) {
+      const uint64_t tile = first / kTileElements;
+      float carry = push.loss_scale / kept.loss_scale[tile];
+      if (follows && kept.learning_rate[tile] > 0 && rate > 0) {
+        carry *= kept.learning_rate[tile] / rate;
+      }
+      if (push.parting) {
+        for (uint32_t i = 0; i < count; ++i) {
+          received.push_back(carry * kept.residual[first + i]);
+        }
+        return;
+      }
+      std::vector<float> x(push.gradient.begin() + first,
+                           push.gradient.begin() + first + count);
+      const bool is_warm = key.step >= transfer.what.dense_steps;
+      const Codec* codec = is_warm ? transfer.codec.get() : transfer.dense.get();
+      if (is_warm && transfer.memory.kind == MemoryKind::kErrorFeedback) {
+        for (uint32_t i = 0; i < count; ++i) x[i] += carry * kept.residual[first + i];
+      }
+      if (transfer.compresses() &&
+          !std::ranges::all_of(x, [](float value) { return std::isfinite(value); })) {
+        codec = transfer.dense.get();
+        std::ranges::copy(std::span(push.gradient).subspan(first, count), x.begin());
+      }
+      // Rounding errors of different workers are independent.
+      const EncodeContext context = {.seed = (uint64_t{key.rank} + 1) << 32 | push.job,
+                                     .step = key.step,
+                                     .tensor = tensor,
+                                     .first_element = first};
+      std::ranges::copy(Travel(*codec, context, x), std::back_inserter(received));
+      if (codec == transfer.dense.get()) return;
+      std::ranges::copy(x, kept.residual.begin() + first);
+      kept.loss_scale[tile] = push.loss_scale;
+      kept.learning_rate[tile] = rate;
+    });
   }
 }
 
@@ -188,7 +194,7 @@ void Replay::Publish(uint32_t tensor, const BlockRange& range, bool deltas) {
       return;
     }
     for (uint32_t i = 0; deltas && i < count; ++i) x[i] -= view[i];
-    const std::vector<float> received = Travel(*transfer.codec, x);
+    const std::vector<float> received = Travel(*transfer.codec, {}, x);
     for (uint32_t i = 0; i < count; ++i) {
       view[i] = deltas ? view[i] + received[i] : received[i];
     }
@@ -240,6 +246,12 @@ void Replay::Update(uint64_t step) {
       if (samples == 0) continue;
       const auto scale = static_cast<float>(1 / samples);
       for (float& value : SumOf(block.range)) value *= scale;
+    }
+  }
+  for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+    if (!transfers_[tensor].push.votes) continue;
+    for (float& value : tensors_[tensor].sum) {
+      if (value != 0 && !std::isnan(value)) value = std::copysign(1.0f, value);
     }
   }
   const auto clip = plan_->NeedsDecision() ? Decide(step) : std::optional(1.0f);

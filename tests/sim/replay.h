@@ -44,7 +44,8 @@ class Replay {
     std::vector<float*> pointers = {};
   };
 
-  static std::vector<float> Travel(const Codec& codec, std::span<float> values);
+  static std::vector<float> Travel(const Codec& codec, const EncodeContext& context,
+                                   std::span<float> values);
   // What servers make of each push.
   void DecodePushes();
   void Publish(uint32_t tensor, const BlockRange& range, bool deltas);

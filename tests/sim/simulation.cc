@@ -95,10 +95,19 @@ std::string RandomCodec(Random& random) {
   return kCodecs[random() % std::size(kCodecs)];
 }
 
+// Those that are for gradients only, too.
+std::string RandomPushCodec(Random& random) {
+  constexpr const char* kCodecs[] = {
+      "signsgd:min_elements=100", "int4-stochastic:min_elements=0,vectors=1,rotate=1",
+      "topk:min_elements=0,vectors=1,ratio=0.05,warmup_steps=4,warmup_ratio=0.5"};
+  if (!OneIn(random, 3)) return RandomCodec(random);
+  return kCodecs[random() % std::size(kCodecs)];
+}
+
 JobSpec RandomJob(Random& random) {
   JobSpec job{.name = "sim", .workers = kWorkers};
   job.training = RandomTraining(random);
-  job.push_codec = RandomCodec(random);
+  job.push_codec = RandomPushCodec(random);
   job.publish_codec = RandomCodec(random);
   // Sums that do not depend on the order need values of few bits.
   if (job.training.aggregation == Aggregation::kArrival) job.push_codec = "fp32";

@@ -111,6 +111,7 @@ void WorkerProcess::OnControl(const CoordinatorBody& body) {
 
 void WorkerProcess::Begin(const WorkerWelcome& welcome) {
   incarnation_ = welcome.incarnation;
+  job_ = welcome.job;
   for (const std::string& address : welcome.shard_addresses) {
     shards_.push_back(*transport_->Connect(address, {}));
   }
@@ -180,7 +181,8 @@ void WorkerProcess::PushAll(uint64_t step) {
     parts_.reference.Pushed({rank_, *incarnation_, step}, tensor,
                             {.gradient = gradients_[tensor],
                              .samples = samples,
-                             .loss_scale = exchange_->loss_scale()});
+                             .loss_scale = exchange_->loss_scale(),
+                             .job = job_});
     Run(exchange_->Push(tensor, gradients_[tensor], samples, parts_.events.now()));
   }
 }

@@ -151,7 +151,8 @@ absl::StatusOr<std::vector<SavedResidual>> ReadResiduals(const std::string& path
   }
   std::vector<SavedResidual> parts;
   bool good = true;
-  for (uint64_t i = 0; good && i < head[1]; ++i) good = GetPart(reader, parts.emplace_back());
+  for (uint64_t i = 0; good && i < head[1]; ++i)
+    good = GetPart(reader, parts.emplace_back());
   if (good && reader.EndsWithItsCrc()) return parts;
   return absl::DataLossError(absl::StrCat(path, " is damaged: it was cut or changed"));
 }

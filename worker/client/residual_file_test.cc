@@ -27,14 +27,14 @@ class ResidualFiles : public ::testing::Test {
   ~ResidualFiles() override { std::remove(path_.c_str()); }
 
   absl::Status Write() {
-    return WriteResiduals(path_, {{.tensor = "fc1",
-                                   .codec = "onebit",
-                                   .kept = {.residual = residual_, .units = units_}},
-                                  {.tensor = "fc2",
-                                   .codec = "dgc",
-                                   .kept = {.residual = residual_,
-                                            .velocity = velocity_,
-                                            .units = units_}}});
+    return WriteResiduals(
+        path_,
+        {{.tensor = "fc1",
+          .codec = "onebit",
+          .kept = {.residual = residual_, .units = units_}},
+         {.tensor = "fc2",
+          .codec = "dgc",
+          .kept = {.residual = residual_, .velocity = velocity_, .units = units_}}});
   }
   std::string Bytes() const {
     std::ifstream file(path_, std::ios::binary);

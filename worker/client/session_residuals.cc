@@ -62,9 +62,10 @@ absl::Status Session::Impl::RestoreResiduals(const std::string& path) {
       const bool fits = part != saved.end() && part->codec == codec &&
                         memories[i]->Restore(part->kept());
       if (fits) continue;
-      options_.log.Warning("begins without what compression had kept: it was saved under "
-                           "another codec or shape, or not at all",
-                           {{"tensor", name}, {"file", path}});
+      options_.log.Warning(
+          "begins without what compression had kept: it was saved under "
+          "another codec or shape, or not at all",
+          {{"tensor", name}, {"file", path}});
     }
     return absl::OkStatus();
   });

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -21,9 +22,8 @@ using ::testing::SizeIs;
 
 class ResidualFiles : public ::testing::Test {
  protected:
-  ResidualFiles() : path_(testing::TempDir() + "/syncline.residuals") {
-    std::remove(path_.c_str());
-  }
+  ResidualFiles()
+      : path_(absl::StrCat(testing::TempDir(), "/syncline.residuals.", getpid())) {}
   ~ResidualFiles() override { std::remove(path_.c_str()); }
 
   absl::Status Write() {

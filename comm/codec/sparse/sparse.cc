@@ -104,7 +104,10 @@ CodecTraits SparseCodec::traits() const {
     traits.variance = (1 + of_values.variance) * most - 1;
     return traits;
   }
-  if (traits.unbiased || of_values.variance >= 1) traits.variance = of_values.variance;
+  // Values that round at random and are clipped as well (terngrad) are no case for a
+  // memory; that others' errors stay small for the few that are selected is.
+  const bool is_clipped = !of_values.unbiased && of_values.variance >= 1;
+  if (traits.unbiased || is_clipped) traits.variance = of_values.variance;
   // Of values that round at random, in the mean.
   const double kept =
       of_values.unbiased ? std::max(0.0, 1 - of_values.variance) : of_values.contraction;

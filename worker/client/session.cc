@@ -347,7 +347,7 @@ absl::Status Session::Impl::Part() {
   while (is_quiet && !IsOver() && !parted_) {
     if (changed_.WaitWithDeadline(&mutex_, deadline)) break;
   }
-  if (!parted_ && !IsOver()) {
+  if (is_quiet && !IsOver() && !parted_) {
     options_.log.Warning("left before the servers held all that compression had kept",
                          {{"rank", options_.rank}});
   }

@@ -202,9 +202,9 @@ class Session {
   // are not waited for.
   absl::Status Barrier();
 
-  // A clean goodbye: hands over what lossy encodings have kept, so that no gradient is
-  // lost, and the others go on without this worker at once. Weights stay as they are. The
-  // session is over.
+  // A clean goodbye, best after WaitAll: hands over what lossy encodings have kept, so
+  // that no gradient is lost, and the others go on without this worker at once. Weights
+  // stay as they are. The session is over.
   absl::Status Leave();
 
  private:

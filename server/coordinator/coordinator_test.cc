@@ -252,6 +252,13 @@ TEST_F(CoordinatorTest, InvalidJobsAreRefusedAndLeaveNothing) {
   Say(12, WorkerHello{.job = bad, .name = "x"});
   EXPECT_THAT(std::string(closed_[12].message()),
               HasSubstr("the optimizer must be sgd with momentum=0"));
+  bad.push_codec = "onebit:min_elements=0,vectors=1";
+  bad.training.optimizer = {.name = "sophia"};
+  Say(13, WorkerHello{.job = bad, .name = "x"});
+  EXPECT_THAT(std::string(closed_[13].message()), HasSubstr("takes Hessian estimates"));
+  bad.push_codec = "blocks@nothing*;bf16";
+  Say(14, WorkerHello{.job = bad, .name = "x"});
+  EXPECT_THAT(std::string(closed_[14].message()), HasSubstr("nothing*"));
   EXPECT_TRUE(coordinator_->View(now_).jobs.empty());
 }
 

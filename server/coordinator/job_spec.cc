@@ -63,9 +63,28 @@ std::string Written(const OptimizerSettings& settings) {
 }
 
 // What codecs and the optimizer must agree on.
+// What a memory keeps of a gradient must not go with something else.
+absl::Status CheckMemories(const JobSpec& spec,
+                           const std::vector<TensorTransfers>& transfers) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto plan,
+                            TrainingPlan::Create(spec.training, spec.Trained()));
+  if (plan->contributions().hessian_every == 0) return absl::OkStatus();
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    if (transfers[i].push.memory.kind == MemoryKind::kNone) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "push_codec '", spec.push_codec, "' keeps a part of the gradients of tensor '",
+        spec.tensors[i].name, "', but at some steps the optimizer ",
+        Written(spec.training.optimizer),
+        " takes Hessian estimates, which that must not go with; set memory=none or take a "
+        "dense codec"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTransfers(const JobSpec& spec) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<TensorTransfers> transfers,
                             spec.Transfers());
+  SYNCLINE_RETURN_IF_ERROR(CheckMemories(spec, transfers));
   for (size_t i = 0; i < transfers.size(); ++i) {
     if (transfers[i].push.memory.kind != MemoryKind::kMomentumCorrection) continue;
     const OptimizerSettings& optimizer = spec.training.optimizer;

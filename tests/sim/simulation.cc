@@ -109,6 +109,8 @@ JobSpec RandomJob(Random& random) {
   job.training = RandomTraining(random);
   job.push_codec = RandomPushCodec(random);
   job.publish_codec = RandomCodec(random);
+  // Hessian estimates and what is kept of gradients do not go together.
+  if (job.training.optimizer.name == "sophia") job.push_codec = "bf16";
   // Sums that do not depend on the order need values of few bits.
   if (job.training.aggregation == Aggregation::kArrival) job.push_codec = "fp32";
   // One element, a few, a tile and a bit: more tensors than shards, one of several tiles.

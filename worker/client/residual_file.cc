@@ -36,6 +36,7 @@ class Writer {
   template <typename T>
   void Put(std::span<const T> values) {
     const auto bytes = std::as_bytes(values);
+    if (bytes.empty()) return;
     crc_ = Crc32c(bytes, crc_);
     good_ = good_ && std::fwrite(bytes.data(), 1, bytes.size(), file_) == bytes.size();
   }
@@ -65,6 +66,7 @@ class Reader {
   template <typename T>
   bool Get(std::span<T> values) {
     const auto bytes = std::as_writable_bytes(values);
+    if (bytes.empty()) return true;
     if (bytes.size() > left_) return false;
     left_ -= bytes.size();
     if (std::fread(bytes.data(), 1, bytes.size(), file_) != bytes.size()) return false;

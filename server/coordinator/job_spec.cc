@@ -75,7 +75,8 @@ absl::Status CheckMemories(const JobSpec& spec,
         "push_codec '", spec.push_codec, "' keeps a part of the gradients of tensor '",
         spec.tensors[i].name, "', but at some steps the optimizer ",
         Written(spec.training.optimizer),
-        " takes Hessian estimates, which that must not go with; set memory=none or take a "
+        " takes Hessian estimates, which that must not go with; set memory=none or take "
+        "a "
         "dense codec"));
   }
   return absl::OkStatus();

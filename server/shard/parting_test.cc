@@ -27,7 +27,8 @@ class Parting : public ::testing::TestWithParam<Aggregation> {
   std::vector<std::string> Part(uint32_t rank, uint64_t step) {
     return Lines(rig_.shard().Apply(rig_.PartingMessage(rank, 0, step, kKept)));
   }
-  std::vector<std::string> Commit(uint64_t epoch, std::vector<ShardMember> members) {
+  std::vector<std::string> Commit(uint64_t epoch,
+                                  const std::vector<ShardMember>& members) {
     rig_.shard().Apply(ShardPrepare{epoch});
     return Lines(rig_.Commit(epoch, members));
   }

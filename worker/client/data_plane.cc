@@ -146,7 +146,9 @@ absl::Status DataPlane::WithMemories(const std::function<absl::Status(Memories)>
     call->answer = use(memories);
   });
   absl::MutexLock lock(&call->mutex);
-  const auto answered = [&] { return call->answer.has_value(); };
+  const auto answered = [&call]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call->mutex) {
+    return call->answer.has_value();
+  };
   call->mutex.AwaitWithTimeout(absl::Condition(&answered), limit);
   call->is_wanted = false;
   if (call->answer) return *call->answer;

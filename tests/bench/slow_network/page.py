@@ -156,8 +156,7 @@ those that the interfaces counted, headers, control traffic and first weights in
 - "No limit" is the time without a network to speak of: computing, encoding, and a machine on which all hosts share two cores.
   Compression cannot beat it, and faster cores would make the distance to DDP on the slow links larger.
 - Dense BF16 sends as many bytes as DDP, 8 for each parameter and step: two workers push 2 and pull 2 each, and in a ring of two
-  workers each sends 4. It is slower than DDP on slow links because 98 % of this model are one tensor, which is one block on one
-  server: that server's cable carries all of it, first in, then out. A larger model spreads over the servers.
+  workers each sends 4. Its blocks lie on both servers, and views of some travel while others are still pushed.
 - Learning rates were chosen on the first seed, for the fewest steps to {options.target:g} %, and not from equally many: DDP 0.07 of 0.03,
   0.05, 0.07 and 0.1; BF16 and 1 bit 0.05 of 0.05 and 0.1; top-k 0.07 of 0.03, 0.05, 0.07 and 0.1 (which diverged); DGC 0.2 of 0.05, 0.1
   and 0.2. Rates differ, so dense BF16 beside DDP shows how much of a distance in accuracy is not the compression's.

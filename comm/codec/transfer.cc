@@ -37,7 +37,14 @@ absl::Status Unknown(std::string_view what, std::string_view name,
       std::string(NearestName(name, names)), "'?"));
 }
 
+// What others call them: (alias, preset).
+constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
+    {"bytegrad", "int8"}, {"dithering", "int8-stochastic"}, {"1bit", "onebit"}};
+
 absl::StatusOr<CodecPreset> FindPreset(std::string_view name) {
+  for (const auto& [alias, preset] : kAliases) {
+    if (name == alias) name = preset;
+  }
   std::vector<std::string_view> names;
   for (CodecPreset& preset : CodecPresets()) {
     if (preset.name == name) return std::move(preset);

@@ -276,5 +276,11 @@ TEST(Transfer, ThoseOfAJobFollowTheTensors) {
               HasSubstr("publish_codec: codec 'onebti' is unknown"));
 }
 
+TEST(Transfer, TakesTheNamesThatOthersUse) {
+  EXPECT_EQ(CanonicalTransfer("bytegrad:block_log2=9"), "int8:block_log2=9");
+  EXPECT_EQ(CanonicalTransfer("dithering"), "int8-stochastic");
+  EXPECT_EQ(ParseTransfer("1bit")->codec->id(), CodecId::kSign);
+}
+
 }  // namespace
 }  // namespace syncline

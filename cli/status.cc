@@ -93,7 +93,7 @@ std::string CodecLine(const Json& job, const Json& members) {
   uint64_t diverged = 0;
   for (const Json& member : members) {
     diverged += Compression(member).value("diverged_blocks", uint64_t{0});
-    const std::string choice = Text(Compression(member), "choice");
+    const std::string choice = Compression(member).value("choice", "");
     if (choice.empty()) continue;
     absl::StrAppendFormat(&line, "\n  worker %d chooses %s", member.value("rank", 0),
                           choice);

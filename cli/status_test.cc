@@ -38,6 +38,16 @@ TEST(StatusTable, ShowsServersJobsAndMembers) {
   EXPECT_THAT(*table, testing::ContainsRegex("3 +b:19 +2 +999 B +1.0 s +121  waiting\n"));
 }
 
+TEST(StatusTable, SaysNothingOfChoicesThatNobodyMakes) {
+  const auto table = StatusAsTable(
+      R"({"jobs": [{"name": "a", "members": [{"rank": 0, "compression": {"choice": ""}},
+                                             {"rank": 1}]}]})",
+      "a:1");
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(*table, testing::Not(HasSubstr("chooses")));
+  EXPECT_THAT(*table, testing::Not(HasSubstr("compression:")));
+}
+
 TEST(StatusTable, SaysThatNothingIsThereYet) {
   const auto table = StatusAsTable(R"({"servers": [], "jobs": []})", "a:1");
   ASSERT_TRUE(table.ok());

@@ -26,8 +26,7 @@ ExchangeOptions Options(std::string_view push) {
   return options;
 }
 
-// Transfers a gradient in a tenth of the time that it takes in BF16 if the wire carries
-// so many bytes a second.
+// A mebibyte on a wire that carries so many bytes a second.
 CodecChooser::Work Wire(double bytes_per_second) {
   return {.bytes = 1 << 20, .time = absl::Seconds((1 << 20) / bytes_per_second)};
 }

@@ -1,9 +1,10 @@
 // The exchange: a worker's side of the data path, as a pure state machine.
 //
 // It decides what to send to which shard and when to send it again, lands what the
-// servers publish in the tensors' weights, and says when a tensor is complete. No socket,
-// clock or thread: Session feeds it messages and times from one thread, and so does the
-// simulation.
+// servers publish in the tensors' weights, and says when a tensor is complete. No socket
+// or thread: Session feeds it messages and times from one thread, and so does the
+// simulation. The only clock is options.clock, which measures what encoding and decoding
+// cost, for status and for push_codec=auto.
 //
 // Every block of a pushed tensor goes through: queued -> sent -> held (acknowledged) ->
 // published. A published delta needs the version before it; without that, or when the

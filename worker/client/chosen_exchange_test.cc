@@ -21,8 +21,8 @@ constexpr uint32_t kElements = 2 * kHalf;  // 512 KiB in BF16
 class ChosenExchange : public ::testing::Test {
  protected:
   void Start(ReceiverPlace receiver) {
-    options_.transfers = {{.push = *ParseTransfer("auto:vectors=1"),
-                           .publish = *ParseTransfer("fp32")}};
+    options_.transfers = {
+        {.push = *ParseTransfer("auto:vectors=1"), .publish = *ParseTransfer("fp32")}};
     options_.shards = 1;
     options_.shard_of_block = {0, 0};
     options_.seed_codec = fp32_.get();

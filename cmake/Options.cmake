@@ -17,7 +17,9 @@ endif()
 
 find_program(SYNCLINE_CCACHE ccache)
 if(SYNCLINE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${SYNCLINE_CCACHE})
+  # Paths below the source folder are hashed as relative ones: a clone or worktree elsewhere finds what another built.
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=1 ${SYNCLINE_CCACHE})
 endif()
 
 add_library(syncline_options INTERFACE)

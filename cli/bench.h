@@ -2,8 +2,8 @@
 // verifying what it computes. All print a table for people and, with --json, one object
 // of the same form:
 //   {"bench", "machine": {cores, isa, copy_gbs}, "settings": {...},
-//    "seconds": {median, p10, p90}, "goodput_gbs", "cpu_seconds", "processes": [{name,
-//    cpu_seconds, peak_rss_bytes}], ...}
+//    "seconds": {median, p10, p90}, "goodput_gbs", "cpu_seconds",
+//    "processes": [{name, cpu_seconds, peak_rss_bytes}], ...}
 #pragma once
 
 #include "CLI/App.hpp"

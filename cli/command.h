@@ -13,11 +13,9 @@
 // *selected outside of CLI11. For that to work a subcommand
 //   - keeps its options in a shared_ptr and reads them only inside the stored function;
 //   - checks required and allowed values itself (absl::InvalidArgumentError with
-//   Failure::kUsage
-//     becomes exit code 2), and never uses CLI11's required();
+//     Failure::kUsage becomes exit code 2), and never uses CLI11's required();
 //   - prints no errors: it returns them, and main.cc prints the one line and picks the
-//   exit code
-//     (cli/exit_codes.h).
+//     exit code (cli/exit_codes.h).
 #pragma once
 
 #include <functional>

@@ -7,8 +7,9 @@
 // groups, and so the children's children.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(auto group, ProcessGroup::Create());
-//   SYNCLINE_RETURN_IF_ERROR(group->Start({.name = "worker1", .argv = {"python3",
-//   "train.py"}})); for (;;) {
+//   const ProcessSpec train = {.name = "worker1", .argv = {"python3", "train.py"}};
+//   SYNCLINE_RETURN_IF_ERROR(group->Start(train));
+//   for (;;) {
 //     const ProcessEvent event = group->Next(absl::InfiniteFuture());
 //     if (event.kind == ProcessEvent::kExit) ...
 //   }

@@ -6,8 +6,8 @@
 // may be released anywhere and may outlive it.
 //
 //   BufferPool pool(64 << 20);
-//   Buffer landed = pool.Allocate(payload_bytes);   // recycled memory, pages already
-//   touched Slice slice = Slice::Of(landed, 0, 128);        // keeps `landed` alive
+//   Buffer landed = pool.Allocate(payload_bytes);  // recycled: its pages are mapped
+//   Slice slice = Slice::Of(landed, 0, 128);       // keeps `landed` alive
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // Logging: a Logger value that is handed down, never a global.
 //
 // On a terminal a line reads
-//   12:03:59.127 info epoch begins role=server rank=1 epoch=4 reason="worker 2 silent for
-//   5s"
+//   12:03:59.127 info epoch begins role=server rank=1 epoch=4
+//     reason="worker 2 silent for 5s"
 // and with --log-format json it is one object
 //   {"ts":"2024-05-01T12:03:59.127Z","level":"info","msg":"epoch begins","role":"server",
 //    "rank":1,"epoch":4,"reason":"worker 2 silent for 5s"}

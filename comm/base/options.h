@@ -2,8 +2,8 @@
 // loss scaling and gradient transforms.
 //
 //   constexpr OptionSpec kOptions[] = {
-//       {.name = "lr", .standard = 1e-3, .least = 0, .most = 1e6, .meaning = "learning
-//       rate"},
+//       {.name = "lr", .standard = 1e-3, .least = 0, .most = 1e6,
+//        .meaning = "learning rate"},
 //       {.name = "beta1", .standard = 0.9, .most = 1, .bound = Bound::kExcluded}};
 //   SYNCLINE_RETURN_IF_ERROR(ValidateOptions("optimizer 'adamw'", kOptions, values));
 //   const double lr = OptionOr(kOptions, values, "lr");

@@ -3,8 +3,8 @@
 //
 //   INSTANTIATE_TEST_SUITE_P(Bf16, CodecContract, ::testing::Values(CodecCase{
 //       .make = MakeBf16Codec,
-//       .reference = [](float x, uint32_t) { return FloatFromBf16(Bf16FromFloat(x));
-//       }}));
+//       .reference = [](float x, uint32_t) {
+//         return FloatFromBf16(Bf16FromFloat(x)); }}));
 #pragma once
 
 #include <algorithm>

@@ -1,10 +1,10 @@
 // Client side of the control plane: channels that notice a dead link, and never a false
 // death.
 //
-//   SYNCLINE_ASSIGN_OR_RETURN(auto channel, CreateChannel("10.0.0.1:7070", tls,
-//   timeouts)); SYNCLINE_RETURN_IF_ERROR(WaitUntilConnected(*channel, "10.0.0.1:7070",
-//   absl::Seconds(10))); grpc::ClientContext context; SetDeadline(context,
-//   timeouts.call);   // every unary call has one
+//   const auto channel = *CreateChannel("10.0.0.1:7070", tls, timeouts);
+//   auto connected = WaitUntilConnected(*channel, "10.0.0.1:7070", absl::Seconds(10));
+//   grpc::ClientContext context;
+//   SetDeadline(context, timeouts.call);  // every unary call has one
 //
 // Channels are thread-safe and reconnect by themselves.
 #pragma once

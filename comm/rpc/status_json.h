@@ -2,15 +2,15 @@
 // port serves as /status, in one form.
 //
 //   {"build_version": "0.1.0", "uptime_seconds": 12.5,
-//    "servers": [{"server": 0, "name": "host:17", "incarnation": 1, "shards": 1, "lanes":
-//    "sysv",
+//    "servers": [{"server": 0, "name": "host:17", "incarnation": 1, "shards": 1,
+//                 "lanes": "sysv",
 //                 "heartbeat_age_seconds": 0.2, "bytes": 1048576}],
-//    "jobs": [{"job": 1, "name": "default", "phase": "running", "reason": "", "epoch": 3,
-//    "step": 7,
+//    "jobs": [{"job": 1, "name": "default", "phase": "running", "reason": "",
+//              "epoch": 3, "step": 7,
 //              "parameters": 1000, "expected_workers": 1,
 //              "learning_rate": 0.001, "loss_scale": 65536, "skipped_steps": 2,
-//              "members": [{"rank": 0, "incarnation": 1, "name": "host:19", "step": 7,
-//              "bytes": 4096,
+//              "members": [{"rank": 0, "incarnation": 1, "name": "host:19",
+//                           "step": 7, "bytes": 4096,
 //                           "waiting": false, "heartbeat_age_seconds": 0.1}]}]}
 //
 // Numbers are numbers; protobuf's own JSON writes 64-bit ones as strings.

@@ -2,8 +2,8 @@
 // (JSON) and / with links to them. Read-only, no secrets, for people, probes and
 // scrapers.
 //
-//   AdminServer admin({.listen = "127.0.0.1:7071", .title = "coordinator"}, registry,
-//   pages); SYNCLINE_RETURN_IF_ERROR(admin.Start());
+//   AdminServer admin({.listen = "127.0.0.1:7071", .title = "serve"}, registry, pages);
+//   SYNCLINE_RETURN_IF_ERROR(admin.Start());
 //   ... admin.address() ...
 //
 // Runs its own few threads, apart from all other work, so that a busy process still

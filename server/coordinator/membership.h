@@ -28,9 +28,9 @@ struct Drop {
 
 // In rank order of `leases`. Three ways to die:
 //   silent        nothing heard for a lease
-//   disconnected  the stream broke and did not come back within a quarter of the failure
-//   timeout hung          beats, but neither waits nor makes progress for no_progress
-//   while somebody waits for it
+//   disconnected  the stream broke and did not come back within failure timeout / 4
+//   hung          beats, but neither waits nor makes progress for no_progress while
+//                 somebody waits for it
 std::vector<Drop> ComputeDrops(absl::Duration now, const std::vector<Lease>& leases,
                                const Timeouts& timeouts);
 

@@ -5,9 +5,9 @@
 //   alpha = rate * max(eps2, rms(p)); without scale_parameter alpha = rate
 //   b = 1 - t^-decay_rate;  s = g^2 + eps1
 //   R = b * R + (1 - b) * mean of each row of s;  C likewise of each column
-//   u = g / sqrt(R / mean(R)) / sqrt(C), of the whole tensor u /= max(1, rms(u) /
-//   clip_threshold) u = m = beta1 * m + (1 - beta1) * alpha * u; without beta1 u = alpha
-//   * u p -= alpha * weight_decay * p + u
+//   u = g / sqrt(R / mean(R)) / sqrt(C);  u /= max(1, rms(u) / clip_threshold)
+//   u = m = beta1 * m + (1 - beta1) * alpha * u;  without beta1 u = alpha * u
+//   p -= alpha * weight_decay * p + u
 // Matrices are the last two dimensions; mean(R) is that of the matrix. Tensors of fewer
 // than two dimensions keep V = b * V + (1 - b) * s instead, and u = g / sqrt(V).
 //

@@ -5,8 +5,8 @@
 //
 // The presets follow their namesakes' semantics and defaults:
 //   torch      torch.amp.GradScaler: an overflow halves, 2000 clean steps double
-//   deepspeed  DynamicLossScaler: 1000 clean steps; of `hysteresis` = 2 overflows the
-//   first
+//   deepspeed  DynamicLossScaler: 1000 clean steps;
+//              of `hysteresis` = 2 overflows the first
 //              is forgiven once; never below min_scale 1
 //   apex       amp.LossScaler: as torch, with a ceiling of 2^24
 // DeepSpeed ends the run when the scale would fall below its minimum. We keep the minimum

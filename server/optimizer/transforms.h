@@ -3,8 +3,8 @@
 //   scale             loss unscaling and clipping by the global norm, in one factor
 //   clip_tensor_norm  g *= min(1, limit / (||g|| + 1e-6)), each tensor for itself
 //   clip_value        every element into [-limit, limit]
-//   agc               adaptive clipping, row by row (Brock et al., 2021, arXiv
-//   2102.06171):
+//   agc               adaptive clipping, row by row
+//                     (Brock et al., 2021, arXiv 2102.06171):
 //                     ||g_row|| at most agc * max(||w_row||, 1e-3)
 //   centralize        minus the mean of the row (Yong et al., 2020, arXiv 2004.01461)
 // A row is all that feeds one output of a layer (TensorShape::rows). Tensors of fewer

@@ -6,8 +6,8 @@
 // When it cannot be stored, the coordinator says so and stops deciding (`fatal` in the
 // options), since an epoch that may be forgotten must not be handed out.
 //
-//   SYNCLINE_ASSIGN_OR_RETURN(auto service, CoordinatorService::Create({.store = *store,
-//   .log = log})); ServerOptions options; options.services = {service.get()};
+//   auto service = *CoordinatorService::Create({.store = *store, .log = log});
+//   ServerOptions options{.services = {service.get()}};
 //   SYNCLINE_ASSIGN_OR_RETURN(RunningServer running, StartServer(options));
 //   ...
 //   service->Stop();

@@ -11,10 +11,10 @@
 // happens on the engine's thread, in the order of the calls. Events are called on that
 // thread and must not block.
 //
-//   SYNCLINE_ASSIGN_OR_RETURN(auto engine, Engine::Start({.reach = Reach::kNetwork},
-//   events)); hello.shard_addresses.push_back(engine->address()); engine->Configure(job,
-//   {shard_options, blocks}); engine->Apply(job, ShardPrepare{2});      // ->
-//   events.on_output(job, ShardPrepared{...})
+//   auto engine = *Engine::Start({.reach = Reach::kNetwork}, events);
+//   hello.shard_addresses.push_back(engine->address());
+//   engine->Configure(job, {shard_options, blocks});
+//   engine->Apply(job, ShardPrepare{2});  // -> events.on_output(job, ShardPrepared{...})
 #pragma once
 
 #include <atomic>

@@ -11,8 +11,8 @@
 // coordinator, so that control traffic never holds up an engine. Public methods may be
 // called from any thread; events are called on the node's own threads and must not block.
 //
-//   SYNCLINE_ASSIGN_OR_RETURN(auto node, ServerNode::Start({.coordinator =
-//   "10.0.0.1:7070"}, events));
+//   SYNCLINE_ASSIGN_OR_RETURN(
+//       auto node, ServerNode::Start({.coordinator = "10.0.0.1:7070"}, events));
 //   ...
 //   node->Stop();
 #pragma once

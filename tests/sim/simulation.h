@@ -4,8 +4,8 @@
 // The seed decides everything: the job's settings, message delays, losses, repetitions
 // and reorderings, the speed of the workers, who is killed or frozen when, and for how
 // long. What must hold at the end:
-//   - every block of every shard equals the reference (reference.h), bit for bit, at
-//   every version;
+//   - every block of every shard equals the reference (reference.h), bit for bit,
+//     at every version;
 //   - every worker holds exactly the published view of these weights;
 //   - nothing was counted twice, or without having been pushed;
 //   - the job got there: all workers reached the last step in bounded simulated time.

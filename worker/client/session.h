@@ -5,13 +5,13 @@
 //   options.training.optimizer = {.name = "adamw", .values = {{"lr", 1e-3}}};
 //   auto session = *Session::Create(options);
 //   TensorId weight = *session->Declare({.name = "fc.weight", .shape = {10, 128}},
-//   weight_values); SYNCLINE_RETURN_IF_ERROR(session->Start());       // blocks until
-//   enough workers joined; fills weights while (session->step() < steps) {
-//     SYNCLINE_RETURN_IF_ERROR(session->Wait(weight));  // just before the layer's
-//     forward
-//     ... forward, backward ...
-//     SYNCLINE_RETURN_IF_ERROR(session->PushPull(weight, gradient, samples));  // as soon
-//     as it is ready
+//                                       weight_values);
+//   // Blocks until enough workers have joined, then fills the weights.
+//   SYNCLINE_RETURN_IF_ERROR(session->Start());
+//   while (session->step() < steps) {
+//     SYNCLINE_RETURN_IF_ERROR(session->Wait(weight));  // just before its layer runs
+//     ... forward, backward; push each gradient as soon as it is ready ...
+//     SYNCLINE_RETURN_IF_ERROR(session->PushPull(weight, gradient, samples));
 //   }
 //   SYNCLINE_RETURN_IF_ERROR(session->WaitAll());
 //   SYNCLINE_RETURN_IF_ERROR(session->Leave());

@@ -3,8 +3,8 @@
 // here fails; the message says what is missing.
 //
 //   const CudaProbe probe = ProbeCuda();
-//   if (probe.device_count == 0) Print(probe.message);  // "CUDA module loaded, no
-//   device: no CUDA-capable device..."
+//   // "CUDA module loaded, no device: no CUDA-capable device..."
+//   if (probe.device_count == 0) Print(probe.message);
 //
 // Thread-safe. The module stays open for the life of the process, since unloading it
 // would pull code from under the CUDA runtime's own threads.

@@ -1,7 +1,7 @@
 // The Walsh-Hadamard transform of 2^k values in place, in O(n log n) additions:
 //
-//   Hadamard(values, 4096);  // values = H values, H[i][j] = (-1)^(number of ones in i &
-//   j)
+//   // values = H values, H[i][j] = (-1)^(number of ones in i & j)
+//   Hadamard(values, 4096);
 //
 // H is symmetric and H H = n, so H / sqrt(n) is a rotation and its own inverse.
 //

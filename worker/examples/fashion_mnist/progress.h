@@ -1,8 +1,8 @@
 // The line that shows how training goes. On a terminal it is one line, redrawn; elsewhere
 // one plain line every few seconds.
 //
-//   42% |######----------| 345/823 loss 0.241 acc 91.3% 9120 samples/s push 541 pull 540
-//   MiB ETA 0:21 GiB ...
+//   42% |######----------| 345/823 loss 0.241 acc 91.3% 9120 samples/s
+//     push 541 pull 540 MiB ETA 0:21
 #pragma once
 
 #include <cstdint>

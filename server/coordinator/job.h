@@ -114,6 +114,8 @@ class Job {
   void End(const std::string& reason, CoordinatorOutputs& outputs);
   void ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) const;
   std::string Named(uint32_t rank) const;
+  static void AppendReason(std::string& reasons, const std::string& reason);
+  static std::unique_ptr<const TrainingPlan> PlanOf(const JobSpec& spec);
 
   const uint32_t id_;
   const JobSpec declared_;  // as every worker declares it

@@ -1,0 +1,147 @@
+// How a job changes its epoch: prepared by all servers, committed by all servers, then
+// known to the workers.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+#include "server/coordinator/job.h"
+
+namespace syncline {
+
+bool Job::MembershipDiffers() const {
+  if (workers_.size() != committed_.size()) return true;
+  return std::any_of(committed_.begin(), committed_.end(),
+                     [this](const MemberRecord& record) {
+                       const auto worker = workers_.find(record.rank);
+                       return worker == workers_.end() ||
+                              worker->second.incarnation != record.incarnation;
+                     });
+}
+
+void Job::MaybeChangeEpoch(CoordinatorOutputs& outputs) {
+  if (phase_ != Phase::kRunning || change_.has_value()) return;
+  if (!MembershipDiffers() && !next_training_) return;
+  const uint64_t epoch = ++counters_.epochs[spec_.name];
+  change_ = Change{.epoch = epoch, .reason = std::exchange(change_reason_, "")};
+  change_->training = std::exchange(next_training_, std::nullopt);
+  for (const JobServer& server : servers_) change_->unprepared.insert(server.server);
+  ToServers(PrepareEpoch{id_, epoch}, outputs);
+}
+
+void Job::OnPrepared(uint32_t server, const EpochPrepared& prepared,
+                     CoordinatorOutputs& outputs) {
+  if (!change_ || prepared.epoch != change_->epoch ||
+      change_->unprepared.erase(server) == 0)
+    return;
+  change_->next_step = std::max(change_->next_step, prepared.next_step);
+  if (change_->unprepared.empty()) Commit(outputs);
+}
+
+// Who is alive now: also those who came since the change began, not those who died.
+void Job::Commit(CoordinatorOutputs& outputs) {
+  for (const auto& [rank, worker] : workers_) {
+    change_->members.push_back(
+        {.rank = rank,
+         .incarnation = worker.incarnation,
+         .first_step = worker.welcomed ? worker.first_step : change_->next_step,
+         .session_key = worker.session_key});
+  }
+  if (!change_reason_.empty())
+    AppendReason(change_->reason, std::exchange(change_reason_, ""));
+  for (const JobServer& server : servers_) change_->uncommitted.insert(server.server);
+  outputs.push_back(PersistState{});  // the coordinator fills it in
+  ToServers(CommitEpoch{.job = id_,
+                        .epoch = change_->epoch,
+                        .members = change_->members,
+                        .reason = change_->reason,
+                        .training = change_->training,
+                        .training_from = FirstUpdateFrom(change_->next_step)},
+            outputs);
+}
+
+// An update is made with one set of options, also when several pushes make it.
+uint64_t Job::FirstUpdateFrom(uint64_t step) const {
+  const uint64_t pushes = spec_.training.accumulate_steps;
+  return (step + pushes - 1) / pushes * pushes;
+}
+
+absl::StatusOr<uint64_t> Job::Update(const UpdateJob& update,
+                                     CoordinatorOutputs& outputs) {
+  if (phase_ != Phase::kRunning) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job '", spec_.name, "' has not begun: ", reason_));
+  }
+  TrainingSettings next = spec_.training;
+  next.optimizer.options = Merge(next.optimizer.options, update.optimizer);
+  if (update.schedule) next.schedule = *update.schedule;
+  SYNCLINE_RETURN_IF_ERROR(CheckChange(spec_.training, next, spec_.Trained()));
+  spec_.training = next;
+  next_training_ = next;
+  plan_ = PlanOf(spec_);
+  AppendReason(change_reason_, "new options");
+  MaybeChangeEpoch(outputs);
+  // Either it has begun, or it follows the one under way.
+  return counters_.epochs.at(spec_.name) + (next_training_ ? 1 : 0);
+}
+
+void Job::OnCommitted(uint32_t server, const EpochCommitted& committed,
+                      CoordinatorOutputs& outputs) {
+  if (!change_ || committed.epoch != change_->epoch ||
+      change_->uncommitted.erase(server) == 0)
+    return;
+  if (change_->uncommitted.empty()) FinishChange(outputs);
+}
+
+void Job::FinishChange(CoordinatorOutputs& outputs) {
+  const Change change = *std::exchange(change_, std::nullopt);
+  committed_ = change.members;
+  reason_ = change.reason;
+  outputs.push_back(
+      LogReason{absl::StrCat("job '", spec_.name, "': epoch ", change.epoch, " with ",
+                             committed_.size(), " members: ", change.reason)});
+  bool seeder_found = false;
+  for (const MemberRecord& record : committed_) {
+    const bool is_seeder = record.first_step == 0 && !seeder_found;
+    seeder_found = seeder_found || is_seeder;
+    const auto found = workers_.find(record.rank);
+    if (found == workers_.end() || found->second.incarnation != record.incarnation)
+      continue;
+    Worker& worker = found->second;
+    if (!worker.welcomed) {
+      worker.welcomed = true;
+      worker.first_step = record.first_step;
+      Welcome(worker, is_seeder, outputs);
+    } else {
+      outputs.push_back(
+          ToMember{worker.connection,
+                   EpochChanged{.epoch = change.epoch,
+                                .members = static_cast<uint32_t>(committed_.size()),
+                                .seeder = is_seeder,
+                                .reason = change.reason}});
+    }
+  }
+  MaybeReleaseBarrier(outputs);
+  MaybeChangeEpoch(outputs);
+}
+
+void Job::Welcome(const Worker& worker, bool is_seeder,
+                  CoordinatorOutputs& outputs) const {
+  WorkerWelcome welcome{.job = id_,
+                        .incarnation = worker.incarnation,
+                        .session_key = worker.session_key,
+                        .epoch = counters_.epochs.at(spec_.name),
+                        .first_step = worker.first_step,
+                        .seeder = is_seeder,
+                        .shard_of_block = shard_of_block_,
+                        .members = static_cast<uint32_t>(committed_.size()),
+                        .contributions = plan_->contributions()};
+  for (const JobServer& server : servers_) {
+    welcome.shard_addresses.insert(welcome.shard_addresses.end(),
+                                   server.shard_addresses.begin(),
+                                   server.shard_addresses.end());
+  }
+  outputs.push_back(ToMember{worker.connection, std::move(welcome)});
+}
+
+}  // namespace syncline

@@ -1,0 +1,127 @@
+// How a job comes to be: gathers its workers, chooses shards for its blocks, and has its
+// servers make them.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+#include "server/coordinator/job.h"
+#include "server/coordinator/placement.h"
+
+namespace syncline {
+namespace {
+
+constexpr absl::Duration kSayWaitingEvery = absl::Seconds(1);
+constexpr size_t kMissingRanksShown = 8;
+
+absl::Status Refused(const std::string& what) {
+  return WithFailure(absl::FailedPreconditionError(what), Failure::kJobRefused);
+}
+
+}  // namespace
+
+absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
+                        absl::Duration now, CoordinatorOutputs& outputs) {
+  if (!run_id_.empty() && !hello.run_id.empty() && run_id_ != hello.run_id) {
+    return Refused(absl::StrCat("another run of job '", spec_.name, "' is active with ",
+                                workers_.size(),
+                                " workers; wait for its end or choose another --job"));
+  }
+  SYNCLINE_RETURN_IF_ERROR(CheckSameJob(declared_, hello.job));
+  if (hello.rank >= kMaxWorkers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank is ", hello.rank, ", allowed are 0 to ", kMaxWorkers - 1));
+  }
+  const bool began = phase_ != Phase::kGathering;
+  if (!began && hello.rank >= spec_.workers) {
+    return Refused(absl::StrCat("job '", spec_.name, "' begins with ranks 0 to ",
+                                spec_.workers - 1, "; rank ", hello.rank,
+                                " may join once it runs"));
+  }
+  if (const auto holder = workers_.find(hello.rank); holder != workers_.end()) {
+    if (holder->second.connected) {
+      return Refused(absl::StrCat("rank ", hello.rank, " of job '", spec_.name,
+                                  "' is held by ", holder->second.name,
+                                  "; is another job of this name running?"));
+    }
+    Forget(hello.rank, absl::StrCat(Named(hello.rank), " came back as a new process"));
+  }
+  if (workers_.empty() && !began) gathering_since_ = now;
+  workers_[hello.rank] = {.connection = connection,
+                          .incarnation = counters_.next_incarnation++,
+                          .session_key = hello.session_key,
+                          .name = hello.name,
+                          .heard_at = now,
+                          .progressed_at = now};
+  if (began) AppendReason(change_reason_, absl::StrCat(Named(hello.rank), " joins"));
+  last_waiting_said_ = -absl::InfiniteDuration();
+  MaybeChangeEpoch(outputs);
+  return absl::OkStatus();
+}
+
+void Job::MaybeBegin(const std::vector<JobServer>& servers, CoordinatorOutputs& outputs) {
+  if (phase_ != Phase::kGathering || workers_.size() < spec_.workers ||
+      servers.size() < options_.expected_servers || servers.empty()) {
+    return;
+  }
+  phase_ = Phase::kConfiguring;
+  servers_ = servers;
+  uint32_t shards = 0;
+  for (const JobServer& server : servers_) {
+    shards += static_cast<uint32_t>(server.shard_addresses.size());
+  }
+  shard_of_block_ = PlaceBlocks(spec_.Blocks(), shards, [this](uint32_t tensor) {
+    return plan_->NeedsWholeTensor(tensor);
+  });
+  uint32_t first_shard = 0;
+  for (const JobServer& server : servers_) {
+    unconfigured_.insert(server.server);
+    outputs.push_back(
+        ToMember{server.connection, ConfigureJob{.job = id_,
+                                                 .spec = spec_,
+                                                 .shard_of_block = shard_of_block_,
+                                                 .first_shard = first_shard}});
+    first_shard += static_cast<uint32_t>(server.shard_addresses.size());
+  }
+  reason_ = absl::StrCat("placing ", shard_of_block_.size(), " blocks on ", shards,
+                         " shards of ", servers_.size(), " servers");
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", reason_)});
+}
+
+void Job::OnConfigured(uint32_t server, CoordinatorOutputs& outputs) {
+  if (phase_ != Phase::kConfiguring) return;
+  unconfigured_.erase(server);
+  if (!unconfigured_.empty()) return;
+  phase_ = Phase::kRunning;
+  change_reason_ = "the job begins";
+  MaybeChangeEpoch(outputs);
+}
+
+void Job::SayWhoIsMissing(absl::Duration now, size_t servers_attached,
+                          CoordinatorOutputs& outputs) {
+  if (now - last_waiting_said_ < kSayWaitingEvery) return;
+  last_waiting_said_ = now;
+  const std::string since =
+      absl::StrCat(absl::ToInt64Seconds(now - gathering_since_), " s");
+  if (workers_.size() >= spec_.workers) {
+    reason_ = absl::StrCat("waiting for server ", servers_attached + 1, " of ",
+                           options_.expected_servers, ", ", since);
+  } else {
+    std::vector<uint32_t> missing;
+    for (uint32_t rank = 0; rank < spec_.workers && missing.size() <= kMissingRanksShown;
+         ++rank) {
+      if (!workers_.contains(rank)) missing.push_back(rank);
+    }
+    const bool shows_all = missing.size() <= kMissingRanksShown;
+    reason_ = absl::StrCat(
+        "waiting for worker ", workers_.size() + 1, " of ", spec_.workers, ", ", since,
+        shows_all ? absl::StrCat(" (missing: rank ", absl::StrJoin(missing, ", "), ")")
+                  : "");
+  }
+  for (const auto& [rank, worker] : workers_) {
+    outputs.push_back(ToMember{worker.connection, Waiting{reason_}});
+  }
+}
+
+}  // namespace syncline

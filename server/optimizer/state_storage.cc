@@ -21,7 +21,8 @@ constexpr size_t kRunBytes = sizeof(float) + kStateRun;  // scale, then codes
 // Magnitudes are looked up by exponent and upper mantissa bits. In these buckets, 128 for
 // each power of two, there is never more than one border between codes.
 constexpr int kBucketShift = 16;
-// Everything below rounds to zero: the smallest code is 3.25e-7, half of it above 2^-23.
+// Everything below is zero or the smallest code (Code::least_bits): that is 3.25e-7 or
+// more, half of it above 2^-23.
 constexpr uint32_t kLowestBits = std::bit_cast<uint32_t>(0x1p-23f);
 constexpr uint32_t kOneBits = std::bit_cast<uint32_t>(1.0f);
 constexpr uint32_t kSign = 0x80000000u;
@@ -39,6 +40,8 @@ struct Code {
   // A float has a code when its bits under this mask are below those of infinity: without
   // the sign bit in signed slots, with it in unsigned ones.
   uint32_t mask = ~uint32_t{0};
+  // Bits of the magnitude that numbers other than zero are raised to.
+  uint32_t least_bits = 0;
 };
 
 // The smallest float that is not below the middle of two floats: a tie goes to the larger
@@ -79,6 +82,8 @@ constexpr Code MakeCode(SlotKind kind) {
     // +1 has no negative: 127 of each sign, zero, and one.
     code.largest_negative_bits = std::bit_cast<uint32_t>(code.values[count - 2]);
     for (size_t i = 1; i + 1 < count; ++i) code.values[256 - i] = -code.values[i];
+  } else {
+    code.least_bits = std::bit_cast<uint32_t>(code.values[1]);
   }
   uint32_t magnitude = 0;
   for (uint32_t bucket = 0; bucket < kBuckets; ++bucket) {
@@ -134,10 +139,12 @@ SYNCLINE_KERNEL void CodeRun(size_t n, const float* __restrict values, float inv
   for (size_t i = 0; i < n; ++i) {
     const auto bits = std::bit_cast<uint32_t>(values[i] * inverse);
     const int32_t sign = static_cast<int32_t>(bits) >> 31;
-    const uint32_t has_code =
-        (std::bit_cast<uint32_t>(values[i]) & code.mask) < kInfinityBits ? ~0u : 0u;
+    const uint32_t own_bits = std::bit_cast<uint32_t>(values[i]) & code.mask;
+    const uint32_t has_code = own_bits < kInfinityBits ? ~0u : 0u;
+    const uint32_t least = own_bits != 0 ? code.least_bits : 0u;
     const uint32_t most = kOneBits - (static_cast<uint32_t>(sign) & sign_cost);
-    const uint32_t magnitude = std::min(bits & ~kSign & has_code, most);
+    const uint32_t magnitude =
+        std::min(std::max(bits & ~kSign, least) & has_code, most);
     magnitudes[i] = std::max(magnitude, kLowestBits) - kLowestBits;
     signs[i] = static_cast<int8_t>(sign);
   }

@@ -16,6 +16,11 @@
 // that numbers from 1 down to 5.5e-7 (signed) or 3.25e-7 (unsigned) of the scale keep
 // their size. 260 bytes for 256 elements.
 //
+// A number in an unsigned slot that is not zero is at least the smallest code, however far
+// it lies below the scale: steps are divided by its root, and a variance of 0 beside a
+// momentum that is not would make one of thousands of times the learning rate. Too large a
+// variance makes the step of that element smaller, never larger.
+//
 // The scale is the element of the largest magnitude, with its sign: that element is kept
 // exactly, and what was loaded and is stored unchanged gives the same bytes again.
 //

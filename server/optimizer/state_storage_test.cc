@@ -78,7 +78,10 @@ std::vector<std::byte> ReferenceBytes(SlotKind kind, std::span<const float> valu
     bytes.insert(bytes.end(), scale_bytes.begin(), scale_bytes.end());
     const float inverse = scale == 0 ? 0 : 1 / scale;
     for (const float x : run) {
-      bytes.push_back(std::byte{NearestCode(kind, has_code(x) ? x * inverse : 0)});
+      const uint8_t nearest = NearestCode(kind, has_code(x) ? x * inverse : 0);
+      const bool is_small = kind == SlotKind::kUnsigned && has_code(x) && x > 0;
+      const bool is_raised = is_small && scale != 0 && nearest == 0;
+      bytes.push_back(std::byte{is_raised ? uint8_t{1} : nearest});
     }
   }
   return bytes;
@@ -310,6 +313,16 @@ TEST(StateStorage, NegativeNumbersInAnUnsignedSlotBecomeZero) {
   EXPECT_EQ(loaded[3], 0.0f);
 }
 
+TEST(StateStorage, OnlyZeroIsZeroInAnUnsignedSlot) {
+  const std::vector<float> values = {1, 1e-6f, 1e-7f, 1e-20f, 1e-45f, 0, -0.0f};
+  const std::vector<float> loaded =
+      RoundTrip(StateType::kInt8, SlotKind::kUnsigned, values);
+  const std::vector<float> want = {1, 7.75e-7f, 3.25e-7f, 3.25e-7f, 3.25e-7f, 0, 0};
+  for (size_t i = 0; i < want.size(); ++i) EXPECT_FLOAT_EQ(loaded[i], want[i]) << i;
+  // A sign has no smaller neighbour to stand for: signed slots round to nearest.
+  EXPECT_EQ(RoundTrip(StateType::kInt8, SlotKind::kSigned, values)[2], 0.0f);
+}
+
 TEST(StateStorage, RunsOfDenormalsBecomeZero) {
   const std::vector<float> loaded = RoundTrip(StateType::kInt8, SlotKind::kSigned,
                                               std::vector<float>{1e-40f, -1.1e-38f, 0});
@@ -428,6 +441,27 @@ TEST(StateStorage, AdamwWithEightBitStateStaysNearAdamwWithFp32State) {
   EXPECT_LT(relative / static_cast<double>(counted), 6e-4);
   EXPECT_GT(counted, kSteps * kElements * 98 / 100);
   EXPECT_GT(error, 0) << "the state was kept in FP32";
+}
+
+// Every other element has gradients a thousand times smaller, so that its variance lies
+// far below the smallest code of its run while its momentum does not.
+TEST(StateStorage, EightBitVarianceNeverMakesStepsFarAboveTheLearningRate) {
+  constexpr size_t kElements = 4096;
+  constexpr double kRate = 1e-3;
+  const auto optimizer = *MakeOptimizer({.name = "adam"});
+  Trained trained(StateType::kInt8, std::vector<float>(kElements));
+  double largest = 0;
+  for (int step = 1; step <= 300; ++step) {
+    std::vector<float> gradient = Normals(kElements, 500 + step);
+    for (size_t i = 1; i < kElements; i += 2) gradient[i] *= 1e-3f;
+    const std::vector<float> before = trained.weights;
+    trained.Step(*optimizer, step, gradient);
+    for (size_t i = 0; i < kElements; ++i) {
+      const double moved = std::abs(double{trained.weights[i]} - double{before[i]});
+      largest = std::max(largest, moved);
+    }
+  }
+  EXPECT_LT(largest, 3 * kRate);  // 1.1 times the rate with FP32 state
 }
 
 }  // namespace

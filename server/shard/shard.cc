@@ -1,98 +1,14 @@
 #include "server/shard/shard.h"
 
 #include <algorithm>
-#include <bit>
-#include <limits>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "comm/base/status.h"
-#include "server/shard/block.h"
-#include "server/shard/stepper.h"
+#include "server/shard/shard_impl.h"
 
 namespace syncline {
-namespace {
-
-constexpr uint64_t kNoHold = std::numeric_limits<uint64_t>::max();
-
-bool IsParting(const MessageHeader& header) { return (header.flags & kFlagParting) != 0; }
-
-}  // namespace
-
-class Shard::Impl {
- public:
-  Impl(const ShardOptions& options, std::unique_ptr<Stepper> stepper,
-       const std::vector<ShardBlock>& blocks);
-
-  ShardOutputs Apply(const ShardInput& input) {
-    outputs_.clear();
-    std::visit([this](const auto& one) { On(one); }, input);
-    return std::exchange(outputs_, {});
-  }
-
-  RefuseCode Check(const MessageHeader& header) const;
-  const ShardMember* FindMember(WorkerId worker) const;
-  // What a seed or push may be encoded with.
-  CodecSet CodecsFor(const MessageHeader& header, uint32_t tensor) const {
-    const bool is_seed = header.kind == static_cast<uint16_t>(MessageKind::kSeed);
-    if (is_seed || IsParting(header)) return {options_.seed_codec};
-    return options_.transfers[tensor].push.Accepted();
-  }
-  const Block& block(uint32_t id) const {
-    const auto found = blocks_.find(id);
-    SYNCLINE_CHECK(found != blocks_.end());
-    return found->second;
-  }
-  absl::StatusOr<ShardSnapshot> Save() const;
-  absl::Status Load(const std::vector<ShardSnapshot>& snapshots);
-  uint64_t epoch() const { return epoch_; }
-  size_t resident_bytes() const;
-
- private:
-  void On(const ShardMessage& message);
-  void On(const ShardPrepare& prepare);
-  void On(const ShardCommit& commit);
-  void On(const ShardDecision& decision);
-  void OnPull(const MessageHeader& header, Block& block);
-  void OnPullAverage(const MessageHeader& header, const Block& block);
-  void OnSeed(const ShardMessage& message, Block& block);
-  void OnPush(const ShardMessage& message, Block& block);
-
-  // The blocks that step together with this one: those of its tensor, or it alone.
-  std::span<Block* const> UnitOf(const Block& block) const;
-  size_t ExpectedContributions(uint64_t step) const;
-  bool IsComplete(const Block& block) const;
-  void StepIfComplete(Block& block);
-  void Step(std::span<Block* const> unit, const ShardDecision& decision);
-  void Accumulate(Block& block);
-  void SendFigures(Block& block);
-
-  void Reply(MessageHeader header, MessageKind kind, Payload payload);
-  void Refuse(const MessageHeader& header, RefuseCode code);
-  enum class Repeats { kNo, kYes };
-  void Acknowledge(const MessageHeader& header, Repeats repeats);
-  void Publish(const Block& block, WorkerId to, const Payload& view);
-  void PublishUnchanged(const Block& block, WorkerId to);
-  // Sends the new version to those who contributed or may have, and to those who wait for
-  // it. Without a view the weights are those of the last version.
-  void PublishToAll(Block& block, const std::optional<Payload>& view);
-  Payload Encode(const Block& block) { return stepper_->Encode(block, epoch_); }
-
-  const ShardOptions options_;
-  const std::unique_ptr<Stepper> stepper_;
-  std::map<uint32_t, Block> blocks_;  // by id, which is also the order of all work
-  std::map<uint32_t, std::vector<Block*>> tensors_;  // blocks in order
-
-  uint64_t epoch_ = 0;
-  std::map<uint32_t, ShardMember> members_;  // by rank
-  uint64_t last_first_step_ = 0;             // from here on every member contributes
-  uint64_t prepared_epoch_ = 0;
-  uint64_t hold_from_ = kNoHold;  // no block completes this step or a later one
-
-  ShardOutputs outputs_;  // of the Apply under way
-};
 
 Shard::Impl::Impl(const ShardOptions& options, std::unique_ptr<Stepper> stepper,
                   const std::vector<ShardBlock>& blocks)
@@ -235,10 +151,10 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
     Acknowledge(header, Repeats::kNo);
     return StepIfComplete(block);
   }
-  block.Hold(
-      {.from = {header.rank, header.incarnation, header.samples, IsParting(header)},
-       .payload = message.payload,
-       .view = *std::move(view)});
+  block.Hold({.from = {header.rank, header.incarnation, header.samples,
+                       (header.flags & kFlagParting) != 0},
+              .payload = message.payload,
+              .view = *std::move(view)});
   if (stepper_->AddsOnArrival()) stepper_->Accumulate(block);
   Acknowledge(header, Repeats::kNo);
   StepIfComplete(block);
@@ -284,161 +200,6 @@ void Shard::Impl::On(const ShardCommit& commit) {
     block.Forget([this](WorkerId worker) { return FindMember(worker) != nullptr; });
   }
   for (auto& [id, block] : blocks_) StepIfComplete(block);
-}
-
-// ---- Steps ----
-
-size_t Shard::Impl::ExpectedContributions(uint64_t step) const {
-  if (step >= last_first_step_) return members_.size();
-  return std::ranges::count_if(
-      members_, [&](const auto& entry) { return entry.second.first_step <= step; });
-}
-
-std::span<Block* const> Shard::Impl::UnitOf(const Block& block) const {
-  const std::vector<Block*>& all = tensors_.at(block.spec().range.tensor);
-  if (stepper_->StepsWhole(block.spec().range.tensor)) return all;
-  return {&*std::ranges::find(all, &block), 1};
-}
-
-// A step that no present member takes part in is over, too: its contributors were dropped
-// before it was complete, and those who joined begin later. Such steps pass without a
-// change.
-bool Shard::Impl::IsComplete(const Block& block) const {
-  return !members_.empty() && block.seeded() && !block.frozen() &&
-         block.version() < hold_from_ &&
-         block.present() == ExpectedContributions(block.version()) &&
-         !stepper_->IsFrozen(block.spec().range.tensor);
-}
-
-void Shard::Impl::StepIfComplete(Block& block) {
-  const std::span<Block* const> unit = UnitOf(block);
-  while (
-      std::ranges::all_of(unit, [this](const Block* one) { return IsComplete(*one); })) {
-    const uint64_t step = block.version();
-    for (Block* one : unit) one->SetWeights();
-    if (!stepper_->Updates(step)) {
-      for (Block* one : unit) Accumulate(*one);
-    } else if (stepper_->NeedsDecision(step)) {
-      for (Block* one : unit) SendFigures(*one);
-    } else {
-      Step(unit, {.step = step});
-    }
-  }
-}
-
-void Shard::Impl::SendFigures(Block& block) {
-  outputs_.push_back(ShardFigures{.block = block.spec().block,
-                                  .step = block.version(),
-                                  .figures = stepper_->Figures(block)});
-  block.Freeze();
-}
-
-void Shard::Impl::On(const ShardDecision& decision) {
-  std::vector<Block*> waiting;
-  for (auto& [id, block] : blocks_) {
-    if (block.frozen() && block.version() == decision.step) waiting.push_back(&block);
-  }
-  if (waiting.empty()) return;
-  stepper_->Prepare(decision, waiting.front()->updates());
-  for (Block* block : waiting) {
-    if (block->frozen() && block->version() == decision.step) {
-      Step(UnitOf(*block), decision);
-    }
-  }
-  stepper_->Finish();
-  for (Block* block : waiting) StepIfComplete(*block);
-}
-
-void Shard::Impl::Accumulate(Block& block) {
-  auto contributors = block.Contributors();
-  const bool skips = contributors.empty();
-  outputs_.push_back(
-      ShardApplied{block.spec().block, block.version(), std::move(contributors), skips});
-  stepper_->Accumulate(block);
-  block.Advance(Block::Outcome::kAccumulated);
-  PublishToAll(block, std::nullopt);
-}
-
-void Shard::Impl::Step(std::span<Block* const> unit, const ShardDecision& decision) {
-  const bool skips =
-      decision.verdict == ShardDecision::Verdict::kSkip ||
-      std::ranges::any_of(unit, [](const Block* block) { return block->samples() == 0; });
-  const bool keeps_weights =
-      skips || stepper_->KindAt(decision.step) == ContributionKind::kHessian;
-  std::vector<Payload> views;
-  if (!skips) views = stepper_->Update(unit, decision, epoch_);
-  for (size_t i = 0; i < unit.size(); ++i) {
-    Block& block = *unit[i];
-    outputs_.push_back(
-        ShardApplied{block.spec().block, block.version(), block.Contributors(), skips});
-    block.Advance(keeps_weights ? Block::Outcome::kUnchanged : Block::Outcome::kUpdated);
-    // A delta may bring the view nearer to weights that stay as they are.
-    const bool is_news = !skips && !(keeps_weights && block.memory().view.empty());
-    PublishToAll(block, is_news ? std::optional(views[i]) : std::nullopt);
-  }
-}
-
-// ---- Replies ----
-
-void Shard::Impl::Reply(MessageHeader header, MessageKind kind, Payload payload) {
-  header.kind = static_cast<uint16_t>(kind);
-  header.epoch = epoch_;
-  header.shard = options_.shard;
-  header.flags = 0;
-  header.samples = 0;
-  outputs_.push_back(
-      ShardReply{header.rank, header.incarnation, header, std::move(payload)});
-}
-
-void Shard::Impl::Refuse(const MessageHeader& header, RefuseCode code) {
-  MessageHeader reply = header;
-  reply.code = static_cast<uint16_t>(code);
-  Reply(reply, MessageKind::kRefuse, {});
-}
-
-void Shard::Impl::Acknowledge(const MessageHeader& header, Repeats repeats) {
-  MessageHeader reply = header;
-  reply.code = 0;
-  Reply(reply, MessageKind::kAck, {});
-  std::get<ShardReply>(outputs_.back()).repeats = repeats == Repeats::kYes;
-}
-
-void Shard::Impl::PublishToAll(Block& block, const std::optional<Payload>& view) {
-  const uint64_t step = block.version() - 1;
-  const std::vector<WorkerId> wishes = block.TakeFulfilled();
-  // Who took part holds the version before, to which a delta is added.
-  std::optional<Payload> whole = block.memory().view.empty() ? view : std::nullopt;
-  for (const auto& [rank, member] : members_) {
-    const WorkerId worker = {rank, member.incarnation};
-    const bool took_part = member.first_step <= step;
-    if (took_part && view) {
-      Publish(block, worker, *view);
-    } else if (took_part) {
-      PublishUnchanged(block, worker);
-    } else if (std::ranges::count(wishes, worker) > 0) {
-      if (!whole) whole = Encode(block);
-      Publish(block, worker, *whole);
-    }
-  }
-}
-
-void Shard::Impl::PublishUnchanged(const Block& block, WorkerId to) {
-  Publish(block, to, {});
-  std::get<ShardReply>(outputs_.back()).header.flags = kFlagUnchanged;
-}
-
-void Shard::Impl::Publish(const Block& block, WorkerId to, const Payload& view) {
-  MessageHeader header;
-  header.job = options_.job;
-  header.rank = to.first;
-  header.incarnation = to.second;
-  header.session_key = members_.at(to.first).session_key;
-  header.block = block.spec().block;
-  header.step = block.version();
-  Reply(header, MessageKind::kPublish, view);
-  MessageHeader& published = std::get<ShardReply>(outputs_.back()).header;
-  published.samples = std::bit_cast<uint32_t>(stepper_->loss_scale());
-  published.shard = std::bit_cast<uint32_t>(stepper_->learning_rate(block.version()));
 }
 
 // ---- The class as others see it ----

@@ -1,0 +1,96 @@
+// What a Shard is made of, for the files that implement it: shard.cc takes messages,
+// members and snapshots, shard_step.cc steps blocks and answers.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "comm/base/check.h"
+#include "server/shard/block.h"
+#include "server/shard/shard.h"
+#include "server/shard/stepper.h"
+
+namespace syncline {
+
+class Shard::Impl {
+ public:
+  Impl(const ShardOptions& options, std::unique_ptr<Stepper> stepper,
+       const std::vector<ShardBlock>& blocks);
+
+  ShardOutputs Apply(const ShardInput& input) {
+    outputs_.clear();
+    std::visit([this](const auto& one) { On(one); }, input);
+    return std::exchange(outputs_, {});
+  }
+
+  RefuseCode Check(const MessageHeader& header) const;
+  const ShardMember* FindMember(WorkerId worker) const;
+  // What a seed or push may be encoded with.
+  CodecSet CodecsFor(const MessageHeader& header, uint32_t tensor) const {
+    const bool is_seed = header.kind == static_cast<uint16_t>(MessageKind::kSeed);
+    if (is_seed || (header.flags & kFlagParting) != 0) return {options_.seed_codec};
+    return options_.transfers[tensor].push.Accepted();
+  }
+  const Block& block(uint32_t id) const {
+    const auto found = blocks_.find(id);
+    SYNCLINE_CHECK(found != blocks_.end());
+    return found->second;
+  }
+  absl::StatusOr<ShardSnapshot> Save() const;
+  absl::Status Load(const std::vector<ShardSnapshot>& snapshots);
+  uint64_t epoch() const { return epoch_; }
+  size_t resident_bytes() const;
+
+ private:
+  void On(const ShardMessage& message);
+  void On(const ShardPrepare& prepare);
+  void On(const ShardCommit& commit);
+  void On(const ShardDecision& decision);
+  void OnPull(const MessageHeader& header, Block& block);
+  void OnPullAverage(const MessageHeader& header, const Block& block);
+  void OnSeed(const ShardMessage& message, Block& block);
+  void OnPush(const ShardMessage& message, Block& block);
+
+  // The blocks that step together with this one: those of its tensor, or it alone.
+  std::span<Block* const> UnitOf(const Block& block) const;
+  size_t ExpectedContributions(uint64_t step) const;
+  bool IsComplete(const Block& block) const;
+  void StepIfComplete(Block& block);
+  void Step(std::span<Block* const> unit, const ShardDecision& decision);
+  void Accumulate(Block& block);
+  void SendFigures(Block& block);
+
+  void Reply(MessageHeader header, MessageKind kind, Payload payload);
+  void Refuse(const MessageHeader& header, RefuseCode code);
+  enum class Repeats { kNo, kYes };
+  void Acknowledge(const MessageHeader& header, Repeats repeats);
+  void Publish(const Block& block, WorkerId to, const Payload& view);
+  void PublishUnchanged(const Block& block, WorkerId to);
+  // Sends the new version to those who contributed or may have, and to those who wait for
+  // it. Without a view the weights are those of the last version.
+  void PublishToAll(Block& block, const std::optional<Payload>& view);
+  Payload Encode(const Block& block) { return stepper_->Encode(block, epoch_); }
+
+  const ShardOptions options_;
+  const std::unique_ptr<Stepper> stepper_;
+  std::map<uint32_t, Block> blocks_;  // by id, which is also the order of all work
+  std::map<uint32_t, std::vector<Block*>> tensors_;  // blocks in order
+
+  uint64_t epoch_ = 0;
+  std::map<uint32_t, ShardMember> members_;  // by rank
+  uint64_t last_first_step_ = 0;             // from here on every member contributes
+  uint64_t prepared_epoch_ = 0;
+  static constexpr uint64_t kNoHold = std::numeric_limits<uint64_t>::max();
+  uint64_t hold_from_ = kNoHold;  // no block completes this step or a later one
+
+  ShardOutputs outputs_;  // of the Apply under way
+};
+
+}  // namespace syncline

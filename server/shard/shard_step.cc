@@ -1,0 +1,163 @@
+// When a block steps, what it does then, and what workers are told.
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "server/shard/shard_impl.h"
+
+namespace syncline {
+
+size_t Shard::Impl::ExpectedContributions(uint64_t step) const {
+  if (step >= last_first_step_) return members_.size();
+  return std::ranges::count_if(
+      members_, [&](const auto& entry) { return entry.second.first_step <= step; });
+}
+
+std::span<Block* const> Shard::Impl::UnitOf(const Block& block) const {
+  const std::vector<Block*>& all = tensors_.at(block.spec().range.tensor);
+  if (stepper_->StepsWhole(block.spec().range.tensor)) return all;
+  return {&*std::ranges::find(all, &block), 1};
+}
+
+// A step that no present member takes part in is over, too: its contributors were dropped
+// before it was complete, and those who joined begin later. Such steps pass without a
+// change.
+bool Shard::Impl::IsComplete(const Block& block) const {
+  return !members_.empty() && block.seeded() && !block.frozen() &&
+         block.version() < hold_from_ &&
+         block.present() == ExpectedContributions(block.version()) &&
+         !stepper_->IsFrozen(block.spec().range.tensor);
+}
+
+void Shard::Impl::StepIfComplete(Block& block) {
+  const std::span<Block* const> unit = UnitOf(block);
+  while (
+      std::ranges::all_of(unit, [this](const Block* one) { return IsComplete(*one); })) {
+    const uint64_t step = block.version();
+    for (Block* one : unit) one->SetWeights();
+    if (!stepper_->Updates(step)) {
+      for (Block* one : unit) Accumulate(*one);
+    } else if (stepper_->NeedsDecision(step)) {
+      for (Block* one : unit) SendFigures(*one);
+    } else {
+      Step(unit, {.step = step});
+    }
+  }
+}
+
+void Shard::Impl::SendFigures(Block& block) {
+  outputs_.push_back(ShardFigures{.block = block.spec().block,
+                                  .step = block.version(),
+                                  .figures = stepper_->Figures(block)});
+  block.Freeze();
+}
+
+void Shard::Impl::On(const ShardDecision& decision) {
+  std::vector<Block*> waiting;
+  for (auto& [id, block] : blocks_) {
+    if (block.frozen() && block.version() == decision.step) waiting.push_back(&block);
+  }
+  if (waiting.empty()) return;
+  stepper_->Prepare(decision, waiting.front()->updates());
+  for (Block* block : waiting) {
+    if (block->frozen() && block->version() == decision.step) {
+      Step(UnitOf(*block), decision);
+    }
+  }
+  stepper_->Finish();
+  for (Block* block : waiting) StepIfComplete(*block);
+}
+
+void Shard::Impl::Accumulate(Block& block) {
+  auto contributors = block.Contributors();
+  const bool skips = contributors.empty();
+  outputs_.push_back(
+      ShardApplied{block.spec().block, block.version(), std::move(contributors), skips});
+  stepper_->Accumulate(block);
+  block.Advance(Block::Outcome::kAccumulated);
+  PublishToAll(block, std::nullopt);
+}
+
+void Shard::Impl::Step(std::span<Block* const> unit, const ShardDecision& decision) {
+  const bool skips =
+      decision.verdict == ShardDecision::Verdict::kSkip ||
+      std::ranges::any_of(unit, [](const Block* block) { return block->samples() == 0; });
+  const bool keeps_weights =
+      skips || stepper_->KindAt(decision.step) == ContributionKind::kHessian;
+  std::vector<Payload> views;
+  if (!skips) views = stepper_->Update(unit, decision, epoch_);
+  for (size_t i = 0; i < unit.size(); ++i) {
+    Block& block = *unit[i];
+    outputs_.push_back(
+        ShardApplied{block.spec().block, block.version(), block.Contributors(), skips});
+    block.Advance(keeps_weights ? Block::Outcome::kUnchanged : Block::Outcome::kUpdated);
+    // A delta may bring the view nearer to weights that stay as they are.
+    const bool is_news = !skips && !(keeps_weights && block.memory().view.empty());
+    PublishToAll(block, is_news ? std::optional(views[i]) : std::nullopt);
+  }
+}
+
+// ---- Replies ----
+
+void Shard::Impl::Reply(MessageHeader header, MessageKind kind, Payload payload) {
+  header.kind = static_cast<uint16_t>(kind);
+  header.epoch = epoch_;
+  header.shard = options_.shard;
+  header.flags = 0;
+  header.samples = 0;
+  outputs_.push_back(
+      ShardReply{header.rank, header.incarnation, header, std::move(payload)});
+}
+
+void Shard::Impl::Refuse(const MessageHeader& header, RefuseCode code) {
+  MessageHeader reply = header;
+  reply.code = static_cast<uint16_t>(code);
+  Reply(reply, MessageKind::kRefuse, {});
+}
+
+void Shard::Impl::Acknowledge(const MessageHeader& header, Repeats repeats) {
+  MessageHeader reply = header;
+  reply.code = 0;
+  Reply(reply, MessageKind::kAck, {});
+  std::get<ShardReply>(outputs_.back()).repeats = repeats == Repeats::kYes;
+}
+
+void Shard::Impl::PublishToAll(Block& block, const std::optional<Payload>& view) {
+  const uint64_t step = block.version() - 1;
+  const std::vector<WorkerId> wishes = block.TakeFulfilled();
+  // Who took part holds the version before, to which a delta is added.
+  std::optional<Payload> whole = block.memory().view.empty() ? view : std::nullopt;
+  for (const auto& [rank, member] : members_) {
+    const WorkerId worker = {rank, member.incarnation};
+    const bool took_part = member.first_step <= step;
+    if (took_part && view) {
+      Publish(block, worker, *view);
+    } else if (took_part) {
+      PublishUnchanged(block, worker);
+    } else if (std::ranges::count(wishes, worker) > 0) {
+      if (!whole) whole = Encode(block);
+      Publish(block, worker, *whole);
+    }
+  }
+}
+
+void Shard::Impl::PublishUnchanged(const Block& block, WorkerId to) {
+  Publish(block, to, {});
+  std::get<ShardReply>(outputs_.back()).header.flags = kFlagUnchanged;
+}
+
+void Shard::Impl::Publish(const Block& block, WorkerId to, const Payload& view) {
+  MessageHeader header;
+  header.job = options_.job;
+  header.rank = to.first;
+  header.incarnation = to.second;
+  header.session_key = members_.at(to.first).session_key;
+  header.block = block.spec().block;
+  header.step = block.version();
+  Reply(header, MessageKind::kPublish, view);
+  MessageHeader& published = std::get<ShardReply>(outputs_.back()).header;
+  published.samples = std::bit_cast<uint32_t>(stepper_->loss_scale());
+  published.shard = std::bit_cast<uint32_t>(stepper_->learning_rate(block.version()));
+}
+
+}  // namespace syncline

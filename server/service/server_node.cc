@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "comm/base/failure.h"
+#include "comm/base/job_seed.h"
 #include "comm/base/status.h"
 #include "server/service/proto_convert.h"
 
@@ -248,7 +249,7 @@ absl::StatusOr<std::vector<EngineJobOptions>> ServerNode::SplitJob(
                                             " blocks, but the coordinator places ",
                                             configure.shard_of_block.size()));
   }
-  ShardOptions shard = {.job = configure.job};
+  ShardOptions shard = {.job = configure.job, .seed = JobSeed(spec.name)};
   SYNCLINE_ASSIGN_OR_RETURN(shard.transfers, spec.Transfers());
   SYNCLINE_ASSIGN_OR_RETURN(shard.seed_codec, codecs_.Find(CodecId::kFp32));
   shard.training = spec.training;

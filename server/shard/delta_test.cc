@@ -202,5 +202,30 @@ TEST_P(SkippedDeltas, ASkippedStepLeavesTheViewAlone) {
   EXPECT_EQ(Whole(rig_.Pull(0, 0, 1)), view_);
 }
 
+// ---- Random roundings ----
+
+std::vector<std::byte> SecondView(const RigOptions& options) {
+  ShardRig rig(options);
+  rig.Commit(1, {rig.Member(0)});
+  rig.Seed(0, SomeValues(kElements, 5));
+  const ShardOutputs outputs = rig.Push(0, 0, 0);
+  const Buffer bytes = Gather(std::get<ShardReply>(outputs.back()).payload);
+  return {bytes.data(), bytes.data() + bytes.size()};
+}
+
+class RandomViews : public ::testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(Codecs, RandomViews,
+                         ::testing::Values("bf16-stochastic", "qsgd"));
+
+TEST_P(RandomViews, FollowFromTheSeedAndNotFromTheNumberOfTheJob) {
+  RigOptions options = {
+      .codec = "fp32", .publish = GetParam(), .tensors = {kElements}, .seed = 3};
+  const auto first = SecondView(options);
+  options.job = 8;
+  EXPECT_EQ(SecondView(options), first);
+  options.seed = 4;
+  EXPECT_NE(SecondView(options), first);
+}
+
 }  // namespace
 }  // namespace syncline

@@ -54,6 +54,7 @@ struct ShardBlock {
 
 struct ShardOptions {
   uint32_t job = 0;
+  uint64_t seed = 0;                            // JobSeed of its name, for roundings
   uint32_t shard = 0;                           // position in the job's list of shards
   std::vector<TensorTransfers> transfers = {};  // of all tensors of the job, in order
   const Codec* seed_codec = nullptr;            // FP32

@@ -124,6 +124,8 @@ struct RigOptions {
   std::string push = "";       // what shards take, if `codec` is only one of them
   TrainingSettings training = {};
   std::vector<uint64_t> tensors = {100};  // of one dimension
+  uint32_t job = 7;
+  uint64_t seed = 0;
 };
 
 // Waits for decisions, which are all that tests look at then.
@@ -139,7 +141,7 @@ class ShardRig {
     ranges_ = CutIntoBlocks(options_.tensors);
     std::vector<ShardBlock> blocks;
     for (uint32_t i = 0; i < ranges_.size(); ++i) blocks.push_back({i, ranges_[i]});
-    ShardOptions shard_options = {.job = 7, .shard = 3};
+    ShardOptions shard_options = {.job = options_.job, .seed = options_.seed, .shard = 3};
     const std::string& publish =
         options_.publish.empty() ? options_.codec : options_.publish;
     const std::string& push = options_.push.empty() ? options_.codec : options_.push;

@@ -77,7 +77,7 @@ StepPass::StepPass(const ShardOptions& options, BufferPool& pool)
     : transfers_(options.transfers),
       fp32_(*options.seed_codec),
       checksum_(options.checksum),
-      seed_(options.job),
+      seed_(options.seed),
       publish_memory_(options.publish_memory),
       pool_(pool),
       sum_(Buffer::Allocate(sizeof(float) * kTileElements)) {}

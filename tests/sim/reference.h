@@ -48,7 +48,6 @@ class Reference {
     uint32_t samples = 0;
     float loss_scale = 1;
     bool parting = false;  // what compression had kept; without a gradient
-    uint32_t job = 0;      // its number, which seeds roundings
   };
   void Pushed(const ContributionKey& key, uint32_t tensor, Push push);
   // The servers said that they hold all of what this worker pushed at that step: it must

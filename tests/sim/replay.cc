@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
+#include "comm/base/job_seed.h"
 #include "comm/codec/codec.h"
 #include "server/optimizer/reduce.h"
 #include "server/optimizer/state_storage.h"
@@ -168,8 +169,7 @@ void Replay::DecodePushes() {
         codec = transfer.dense.get();
         std::ranges::copy(std::span(push.gradient).subspan(first, count), x.begin());
       }
-      // Rounding errors of different workers are independent.
-      const EncodeContext context = {.seed = (uint64_t{key.rank} + 1) << 32 | push.job,
+      const EncodeContext context = {.seed = SeedOfRank(JobSeed(job_.name), key.rank),
                                      .step = key.step,
                                      .tensor = tensor,
                                      .first_element = first};

@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "comm/base/check.h"
+#include "comm/base/job_seed.h"
 #include "comm/base/status.h"
 
 namespace syncline::sim {
@@ -65,6 +66,7 @@ void ServerProcess::Configure(const ConfigureJob& configure) {
     blocks.push_back({block, ranges[block]});
   }
   const ShardOptions options{.job = job_,
+                             .seed = JobSeed(spec.name),
                              .shard = configure.first_shard,
                              .transfers = *spec.Transfers(),
                              .seed_codec = *parts_.codecs.Find(CodecId::kFp32),

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
+#include "comm/base/job_seed.h"
 #include "comm/base/status.h"
 
 namespace syncline::sim {
@@ -111,12 +112,12 @@ void WorkerProcess::OnControl(const CoordinatorBody& body) {
 
 void WorkerProcess::Begin(const WorkerWelcome& welcome) {
   incarnation_ = welcome.incarnation;
-  job_ = welcome.job;
   for (const std::string& address : welcome.shard_addresses) {
     shards_.push_back(*transport_->Connect(address, {}));
   }
   ExchangeOptions options{
       .job = welcome.job,
+      .seed = JobSeed(parts_.job.name),
       .rank = rank_,
       .incarnation = welcome.incarnation,
       .session_key = welcome.session_key,
@@ -181,8 +182,7 @@ void WorkerProcess::PushAll(uint64_t step) {
     parts_.reference.Pushed({rank_, *incarnation_, step}, tensor,
                             {.gradient = gradients_[tensor],
                              .samples = samples,
-                             .loss_scale = exchange_->loss_scale(),
-                             .job = job_});
+                             .loss_scale = exchange_->loss_scale()});
     Run(exchange_->Push(tensor, gradients_[tensor], samples, parts_.events.now()));
   }
 }

@@ -81,7 +81,6 @@ class WorkerProcess : private Receiver {
   std::vector<std::unique_ptr<Endpoint>> shards_;
   ConnectionId connection_ = 0;
   std::optional<uint32_t> incarnation_;
-  uint32_t job_ = 0;
   std::vector<std::vector<float>> weights_;
   std::vector<std::vector<float>> gradients_;
   std::unique_ptr<Exchange> exchange_;

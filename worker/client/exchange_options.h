@@ -20,6 +20,7 @@ enum class SeedRole { kReceiver, kSeeder };
 
 struct ExchangeOptions {
   uint32_t job = 0;
+  uint64_t seed = 0;  // JobSeed of its name, for roundings
   uint32_t rank = 0;
   uint32_t incarnation = 0;
   uint64_t session_key = 0;

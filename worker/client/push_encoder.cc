@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "comm/base/check.h"
+#include "comm/base/job_seed.h"
 #include "comm/base/tiling.h"
 
 namespace syncline {
@@ -54,10 +55,9 @@ double PushEncoder::residual_ratio() const {
   return std::sqrt(std::max(0.0, squares_.residual) / squares_.gradient);
 }
 
-// Rounding errors of different workers must be independent, or their mean keeps them.
 BlockLabel PushEncoder::Labelled(const Contribution& contribution) const {
   BlockLabel label = contribution.label;
-  label.seed = (uint64_t{options_.rank} + 1) << 32 | options_.job;
+  label.seed = SeedOfRank(options_.seed, options_.rank);
   return label;
 }
 

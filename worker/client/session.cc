@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
+#include "comm/base/job_seed.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
 #include "worker/client/job_request.h"
@@ -78,6 +79,7 @@ absl::StatusOr<ExchangeOptions> Session::Impl::MakeExchangeOptions(
     const v1::WorkerWelcome& welcome) const {
   ExchangeOptions exchange{
       .job = welcome.job(),
+      .seed = JobSeed(options_.job),
       .rank = options_.rank,
       .incarnation = welcome.incarnation(),
       .session_key = welcome.session_key(),

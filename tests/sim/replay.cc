@@ -144,41 +144,41 @@ void Replay::DecodePushes() {
     kept.learning_rate.resize(TilesOf(elements), 0.0f);
     const auto rate = static_cast<float>(plan_->JobLearningRate(key.step));
     std::vector<float>& received = received_[entry.first];
-    ForEachTile({.tensor = tensor, .elements = elements}, [&](uint64_t first,
-                                                              uint32_t count) {
-      const uint64_t tile = first / kTileElements;
-      float carry = push.loss_scale / kept.loss_scale[tile];
-      if (follows && kept.learning_rate[tile] > 0 && rate > 0) {
-        carry *= kept.learning_rate[tile] / rate;
-      }
-      if (push.parting) {
-        for (uint32_t i = 0; i < count; ++i) {
-          received.push_back(carry * kept.residual[first + i]);
-        }
-        return;
-      }
-      std::vector<float> x(push.gradient.begin() + first,
-                           push.gradient.begin() + first + count);
-      const bool is_warm = key.step >= transfer.what.dense_steps;
-      const Codec* codec = is_warm ? transfer.codec.get() : transfer.dense.get();
-      if (is_warm && transfer.memory.kind == MemoryKind::kErrorFeedback) {
-        for (uint32_t i = 0; i < count; ++i) x[i] += carry * kept.residual[first + i];
-      }
-      if (transfer.compresses() &&
-          !std::ranges::all_of(x, [](float value) { return std::isfinite(value); })) {
-        codec = transfer.dense.get();
-        std::ranges::copy(std::span(push.gradient).subspan(first, count), x.begin());
-      }
-      const EncodeContext context = {.seed = SeedOfRank(JobSeed(job_.name), key.rank),
-                                     .step = key.step,
-                                     .tensor = tensor,
-                                     .first_element = first};
-      std::ranges::copy(Travel(*codec, context, x), std::back_inserter(received));
-      if (codec == transfer.dense.get()) return;
-      std::ranges::copy(x, kept.residual.begin() + first);
-      kept.loss_scale[tile] = push.loss_scale;
-      kept.learning_rate[tile] = rate;
-    });
+    ForEachTile(
+        {.tensor = tensor, .elements = elements}, [&](uint64_t first, uint32_t count) {
+          const uint64_t tile = first / kTileElements;
+          float carry = push.loss_scale / kept.loss_scale[tile];
+          if (follows && kept.learning_rate[tile] > 0 && rate > 0) {
+            carry *= kept.learning_rate[tile] / rate;
+          }
+          if (push.parting) {
+            for (uint32_t i = 0; i < count; ++i) {
+              received.push_back(carry * kept.residual[first + i]);
+            }
+            return;
+          }
+          std::vector<float> x(push.gradient.begin() + first,
+                               push.gradient.begin() + first + count);
+          const bool is_warm = key.step >= transfer.what.dense_steps;
+          const Codec* codec = is_warm ? transfer.codec.get() : transfer.dense.get();
+          if (is_warm && transfer.memory.kind == MemoryKind::kErrorFeedback) {
+            for (uint32_t i = 0; i < count; ++i) x[i] += carry * kept.residual[first + i];
+          }
+          if (transfer.compresses() &&
+              !std::ranges::all_of(x, [](float value) { return std::isfinite(value); })) {
+            codec = transfer.dense.get();
+            std::ranges::copy(std::span(push.gradient).subspan(first, count), x.begin());
+          }
+          const EncodeContext context = {.seed = SeedOfRank(JobSeed(job_.name), key.rank),
+                                         .step = key.step,
+                                         .tensor = tensor,
+                                         .first_element = first};
+          std::ranges::copy(Travel(*codec, context, x), std::back_inserter(received));
+          if (codec == transfer.dense.get()) return;
+          std::ranges::copy(x, kept.residual.begin() + first);
+          kept.loss_scale[tile] = push.loss_scale;
+          kept.learning_rate[tile] = rate;
+        });
   }
 }
 

@@ -41,10 +41,11 @@ BenchTensor::BenchTensor(const Optimizer& optimizer, StateType state, uint64_t e
   for (const StateSlot& slot : optimizer.slots()) {
     const StateType type = EffectiveType(state, slot.kind, elements);
     const size_t scratch = type == StateType::kF32 ? 0 : kTileElements * sizeof(float);
-    slots_.push_back({.type = type,
-                      .kind = slot.kind,
-                      .memory = Zeroed(StateBytes(type, elements)),
-                      .scratch = Zeroed(scratch)});
+    Buffer memory = Zeroed(StateBytes(type, elements));
+    slots_.push_back(
+        {.stored = {.type = type, .kind = slot.kind, .memory = memory.data()},
+         .memory = memory,
+         .scratch = Zeroed(scratch)});
   }
   pointers_.resize(slots_.size());
   if (const auto* reduction = optimizer.tensor_reduction(); reduction != nullptr) {
@@ -63,12 +64,12 @@ std::span<float> BenchTensor::Floats(const Buffer& buffer) {
 Strip BenchTensor::Open(uint64_t first, uint64_t count) {
   for (size_t i = 0; i < slots_.size(); ++i) {
     const Slot& slot = slots_[i];
-    if (slot.type == StateType::kF32) {
+    if (slot.stored.type == StateType::kF32) {
       pointers_[i] = Floats(slot.memory).data() + first;
       continue;
     }
     const std::span<float> decoded = Floats(slot.scratch).first(count);
-    LoadState(slot.type, slot.kind, slot.memory.data(), first, decoded);
+    LoadState(slot.stored, first, decoded);
     pointers_[i] = decoded.data();
   }
   return {.gradient = gradient().subspan(first, count),
@@ -79,9 +80,12 @@ Strip BenchTensor::Open(uint64_t first, uint64_t count) {
 
 void BenchTensor::Close(const Strip& strip) {
   for (size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].type == StateType::kF32) continue;
-    StoreState(slots_[i].type, slots_[i].kind, slots_[i].memory.data(),
-               strip.first_element, {strip.state[i], strip.gradient.size()});
+    if (slots_[i].stored.type == StateType::kF32) continue;
+    StoreState(slots_[i].stored, strip.first_element,
+               {strip.state[i], strip.gradient.size()},
+               {.update = step_,
+                .slot = static_cast<uint32_t>(i),
+                .first_element = strip.first_element});
   }
 }
 

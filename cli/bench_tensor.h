@@ -35,8 +35,7 @@ class BenchTensor {
 
  private:
   struct Slot {
-    StateType type = StateType::kF32;
-    SlotKind kind = SlotKind::kSigned;
+    StoredSlot stored = {};  // in `memory`
     Buffer memory = {};
     Buffer scratch = {};  // one tile of FP32, unless it is stored so
   };

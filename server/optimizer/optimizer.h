@@ -38,8 +38,8 @@ namespace syncline {
 
 // ---- Settings ----
 
-// How optimizer state is stored: FP32, BF16 (nearest even), or 8 bits with one scale for
-// 256 elements. Chosen per logical tensor, never per shard.
+// How optimizer state is stored: FP32, BF16 (rounded at random), or 8 bits with one scale
+// for 256 elements. Chosen per logical tensor, never per shard.
 enum class StateType { kF32, kBf16, kInt8 };
 
 // "f32", "bf16", "int8"; InvalidArgument with the nearest name for any other.

@@ -8,6 +8,7 @@
 #include "comm/base/check.h"
 #include "comm/base/dtype.h"
 #include "comm/base/isa.h"
+#include "comm/base/random.h"
 #include "comm/codec/wire_values.h"
 
 namespace syncline {
@@ -143,8 +144,7 @@ SYNCLINE_KERNEL void CodeRun(size_t n, const float* __restrict values, float inv
     const uint32_t has_code = own_bits < kInfinityBits ? ~0u : 0u;
     const uint32_t least = own_bits != 0 ? code.least_bits : 0u;
     const uint32_t most = kOneBits - (static_cast<uint32_t>(sign) & sign_cost);
-    const uint32_t magnitude =
-        std::min(std::max(bits & ~kSign, least) & has_code, most);
+    const uint32_t magnitude = std::min(std::max(bits & ~kSign, least) & has_code, most);
     magnitudes[i] = std::max(magnitude, kLowestBits) - kLowestBits;
     signs[i] = static_cast<int8_t>(sign);
   }
@@ -190,10 +190,20 @@ SYNCLINE_KERNEL void LoadCodesBody(size_t n, const std::byte* memory, const Code
   }
 }
 
-SYNCLINE_KERNEL void StoreBf16Body(size_t n, const float* from, std::byte* to) {
+// Other bits than those of codecs with the same seed, and of other slots.
+RandomBits BitsOf(const StateContext& context) {
+  constexpr uint64_t kState = uint64_t{0x73746174} << 32;  // "stat"
+  return {context.seed ^ (kState + context.slot), context.update, context.tensor,
+          context.first_element};
+}
+
+SYNCLINE_KERNEL void StoreBf16Body(size_t n, const float* from, RandomBits random,
+                                   std::byte* to) {
   const float* __restrict values = from;
   WireU16* __restrict out = AsU16s(to);
-  for (size_t i = 0; i < n; ++i) out[i] = Bf16FromFloat(values[i]);
+  for (size_t i = 0; i < n; ++i) {
+    out[i] = StochasticBf16FromFloat(values[i], random.At(static_cast<uint32_t>(i)));
+  }
 }
 
 SYNCLINE_KERNEL void LoadBf16Body(size_t n, const std::byte* from, float* to) {
@@ -223,33 +233,34 @@ size_t StateBytes(StateType type, size_t elements) {
   SYNCLINE_CHECK(false);
 }
 
-void LoadState(StateType type, SlotKind kind, const std::byte* memory, size_t first,
-               std::span<float> out) {
+void LoadState(const StoredSlot& slot, size_t first, std::span<float> out) {
   SYNCLINE_CHECK(first % kStateRun == 0);
-  const std::byte* from = memory + StateBytes(type, first);
-  switch (type) {
+  const std::byte* from = slot.memory + StateBytes(slot.type, first);
+  switch (slot.type) {
     case StateType::kF32:
       if (!out.empty()) std::memcpy(out.data(), from, out.size_bytes());
       return;
     case StateType::kBf16:
       return Kernel<LoadBf16Body>::Run(out.size(), from, out.data());
     case StateType::kInt8:
-      return Kernel<LoadCodesBody>::Run(out.size(), from, &CodeOf(kind), out.data());
+      return Kernel<LoadCodesBody>::Run(out.size(), from, &CodeOf(slot.kind), out.data());
   }
 }
 
-void StoreState(StateType type, SlotKind kind, std::byte* memory, size_t first,
-                std::span<const float> values) {
+void StoreState(const StoredSlot& slot, size_t first, std::span<const float> values,
+                const StateContext& context) {
   SYNCLINE_CHECK(first % kStateRun == 0);
-  std::byte* to = memory + StateBytes(type, first);
-  switch (type) {
+  std::byte* to = slot.memory + StateBytes(slot.type, first);
+  switch (slot.type) {
     case StateType::kF32:
       if (!values.empty()) std::memcpy(to, values.data(), values.size_bytes());
       return;
     case StateType::kBf16:
-      return Kernel<StoreBf16Body>::Run(values.size(), values.data(), to);
+      return Kernel<StoreBf16Body>::Run(values.size(), values.data(), BitsOf(context),
+                                        to);
     case StateType::kInt8:
-      return Kernel<StoreCodesBody>::Run(values.size(), values.data(), &CodeOf(kind), to);
+      return Kernel<StoreCodesBody>::Run(values.size(), values.data(), &CodeOf(slot.kind),
+                                         to);
   }
 }
 

@@ -1,11 +1,12 @@
 // How one slot of a block's optimizer state lies in memory: FP32, BF16 or 8 bits.
 //
-//   const StateType type = EffectiveType(StateType::kInt8, slot.kind, tensor_elements);
+//   const StateType type = EffectiveType(StateType::kInt8, kind, tensor_elements);
 //   auto memory = Buffer::Allocate(StateBytes(type, block_elements));  // zeroed: state 0
+//   const StoredSlot slot = {.type = type, .kind = kind, .memory = memory.data()};
 //   for (each strip) {
-//     LoadState(type, slot.kind, memory.data(), first, strip);
+//     LoadState(slot, first, strip);
 //     ...
-//     StoreState(type, slot.kind, memory.data(), first, strip);
+//     StoreState(slot, first, strip, context);
 //   }
 //
 // 8 bits: every 256 elements, counted from the start of the memory, share one FP32 scale,
@@ -28,7 +29,10 @@
 // they are; runs whose largest magnitude is below the smallest normal float (1.2e-38),
 // which become 0; negative numbers in an unsigned slot, which become 0.
 //
-// BF16: rounded to nearest even; NaN and infinity are kept.
+// BF16: rounded at random to one of the two neighbours, so that the mean is the number
+// itself. To nearest, a mean of squares with beta2 = 0.999 could never fall: a thousandth
+// is less than half the distance of two neighbours. NaN and infinity are kept. The random
+// bits are a hash of StateContext, so a repeated step stores the same bytes.
 //
 // Zeroed memory holds zeros for every type. Thread safety: pure functions of the memory
 // they are given. The same bits on each CPU.
@@ -57,14 +61,29 @@ StateType EffectiveType(StateType wanted, SlotKind kind, uint64_t tensor_element
 // Bytes of one slot of a block of `elements`.
 size_t StateBytes(StateType type, size_t elements);
 
-// Elements [first, first + out.size()) of the slot at `memory`, which may lie at any
-// address. REQUIRES: `first` is a multiple of kStateRun.
-void LoadState(StateType type, SlotKind kind, const std::byte* memory, size_t first,
-               std::span<float> out);
+// One slot of a block's optimizer state, as it is stored, at any address.
+struct StoredSlot {
+  StateType type = StateType::kF32;
+  SlotKind kind = SlotKind::kSigned;
+  std::byte* memory = nullptr;
+};
+
+// What is stored, where and when: the random bits of BF16 are a hash of it.
+struct StateContext {
+  uint64_t seed = 0;    // of the job
+  uint64_t update = 0;  // StepScalars::update
+  uint32_t tensor = 0;
+  uint32_t slot = 0;           // position in Optimizer::slots()
+  uint64_t first_element = 0;  // position of values[0] in the tensor
+};
+
+// Elements [first, first + out.size()) of the slot. REQUIRES: `first` is a multiple of
+// kStateRun.
+void LoadState(const StoredSlot& slot, size_t first, std::span<float> out);
 
 // REQUIRES: also, values.size() is a multiple of kStateRun or ends with the block.
-void StoreState(StateType type, SlotKind kind, std::byte* memory, size_t first,
-                std::span<const float> values);
+void StoreState(const StoredSlot& slot, size_t first, std::span<const float> values,
+                const StateContext& context);
 
 // What each of the 256 bytes stands for, as a multiple of the scale. 0 is byte 0, and in
 // signed slots the bytes above 128 are negative.

@@ -133,7 +133,7 @@ Strip StepPass::OpenStrip(const TensorUpdate& update, const BlockSum& block, siz
       scratch_.push_back(Buffer::Allocate(sizeof(float) * kTileElements));
     }
     const std::span<float> decoded = Floats(scratch_[i]).first(count);
-    LoadState(state[i].type, state[i].kind, state[i].memory, first, decoded);
+    LoadState(state[i], first, decoded);
     pointers_[i] = decoded.data();
   }
   return {.gradient = gradient,
@@ -142,12 +142,18 @@ Strip StepPass::OpenStrip(const TensorUpdate& update, const BlockSum& block, siz
           .first_element = first_element};
 }
 
-void StepPass::CloseStrip(const BlockSum& block, const Strip& strip, size_t first) {
+void StepPass::CloseStrip(const TensorUpdate& update, const BlockSum& block,
+                          const Strip& strip) {
+  const size_t first = strip.first_element - block.range.first_element;
   const std::vector<StoredSlot>& state = block.memory.state;
   for (size_t i = 0; i < state.size(); ++i) {
     if (state[i].type == StateType::kF32) continue;
-    StoreState(state[i].type, state[i].kind, state[i].memory, first,
-               {strip.state[i], strip.gradient.size()});
+    StoreState(state[i], first, {strip.state[i], strip.gradient.size()},
+               {.seed = seed_,
+                .update = update.scalars.update,
+                .tensor = block.range.tensor,
+                .slot = static_cast<uint32_t>(i),
+                .first_element = strip.first_element});
   }
 }
 
@@ -214,7 +220,7 @@ void StepPass::StepTile(const TensorUpdate& update, const BlockSum& block, uint3
     const size_t offset = size_t{tile} * kTileElements + first;
     const Strip strip = OpenStrip(update, block, offset, count);
     update.optimizer.Apply(scalars, strip, update.data);
-    CloseStrip(block, strip, offset);
+    CloseStrip(update, block, strip);
     stepped(first, strip.master);
   });
 }

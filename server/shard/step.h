@@ -36,13 +36,6 @@ struct Contribution {
   bool bequeathed = false;  // its sender has left since
 };
 
-// One slot of a block's optimizer state, as it is stored.
-struct StoredSlot {
-  StateType type = StateType::kF32;
-  SlotKind kind = SlotKind::kSigned;
-  std::byte* memory = nullptr;
-};
-
 // Where one block lives.
 struct BlockMemory {
   std::span<float> weights = {};
@@ -105,7 +98,7 @@ class StepPass {
   // that is not kept in FP32.
   Strip OpenStrip(const TensorUpdate& update, const BlockSum& block, size_t first,
                   size_t count);
-  void CloseStrip(const BlockSum& block, const Strip& strip, size_t first);
+  void CloseStrip(const TensorUpdate& update, const BlockSum& block, const Strip& strip);
   void GatherTransforms(const TensorUpdate& update, std::span<const BlockSum> blocks);
   static StepScalars ScalarsAfter(const TensorUpdate& update);
   // Steps one tile in strips, and shows each one's new weights while they are in the

@@ -287,7 +287,7 @@ void Replay::Update(uint64_t step) {
     if (!skips && kind != ContributionKind::kHessian) ++block.updates;
   }
   for (Block& block : blocks_) block.samples = block.parting_samples = 0;
-  for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) Store(tensor);
+  for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) Store(tensor, step);
   for (Tensor& tensor : tensors_) std::ranges::fill(tensor.sum, 0.0f);
   if (job_.training.ScalesLoss()) loss_scale_ = scaler_.scale;
 }
@@ -353,23 +353,29 @@ Strip Replay::StripOf(uint32_t tensor, uint64_t first, size_t count) {
           .first_element = first};
 }
 
+StoredSlot Replay::SlotOf(uint32_t tensor, size_t slot) {
+  return {.type = TypeOf(tensor, slot),
+          .kind = plan_->optimizer(tensor).slots()[slot].kind,
+          .memory = tensors_[tensor].stored[slot].data()};
+}
+
 void Replay::Load(uint32_t tensor) {
   Tensor& own = tensors_[tensor];
   for (size_t slot = 0; slot < own.state.size(); ++slot) {
-    const StateType type = TypeOf(tensor, slot);
-    if (type == StateType::kF32) continue;
-    LoadState(type, plan_->optimizer(tensor).slots()[slot].kind, own.stored[slot].data(),
-              0, own.state[slot]);
+    if (TypeOf(tensor, slot) == StateType::kF32) continue;
+    LoadState(SlotOf(tensor, slot), 0, own.state[slot]);
   }
 }
 
-void Replay::Store(uint32_t tensor) {
+void Replay::Store(uint32_t tensor, uint64_t step) {
   Tensor& own = tensors_[tensor];
   for (size_t slot = 0; slot < own.state.size(); ++slot) {
-    const StateType type = TypeOf(tensor, slot);
-    if (type == StateType::kF32) continue;
-    StoreState(type, plan_->optimizer(tensor).slots()[slot].kind, own.stored[slot].data(),
-               0, own.state[slot]);
+    if (TypeOf(tensor, slot) == StateType::kF32) continue;
+    StoreState(SlotOf(tensor, slot), 0, own.state[slot],
+               {.seed = reference_.pushes_.begin()->second.job,
+                .update = plan_->settings().UpdateOf(step),
+                .tensor = tensor,
+                .slot = static_cast<uint32_t>(slot)});
   }
 }
 

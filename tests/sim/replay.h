@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "server/optimizer/state_storage.h"
 #include "server/optimizer/training.h"
 #include "tests/sim/reference.h"
 
@@ -59,10 +60,11 @@ class Replay {
   std::optional<float> Decide(uint64_t step);
   void Apply(uint32_t tensor, const BlockRange& range, const StepScalars& scalars);
   void Load(uint32_t tensor);
-  void Store(uint32_t tensor);
+  void Store(uint32_t tensor, uint64_t step);
   std::span<float> SumOf(const BlockRange& range);
   Strip StripOf(uint32_t tensor, uint64_t first, size_t count);
   StateType TypeOf(uint32_t tensor, size_t slot) const;
+  StoredSlot SlotOf(uint32_t tensor, size_t slot);
 
   Reference& reference_;
   const JobSpec& job_;

@@ -25,9 +25,40 @@ constexpr size_t kUsualWorkers = 16;  // more cost an allocation
 
 // NaN and zero are their own.
 float SignOf(float value) { return value > 0 ? 1.0f : value < 0 ? -1.0f : value; }
+float VoteOf(float value, Infinity infinity) {
+  const bool is_kept = infinity == Infinity::kKept && std::isinf(value);
+  return is_kept ? value : SignOf(value);
+}
 
 std::span<float> Floats(const Buffer& buffer) {
   return {reinterpret_cast<float*>(buffer.data()), buffer.size() / sizeof(float)};
+}
+
+struct VoteSum {
+  std::span<float> votes = {};
+  std::span<float> one = {};  // scratch for a contribution
+  Infinity infinity = Infinity::kVotes;
+};
+
+// The bytes of elements [first, first + count), which lie in one tile.
+ByteView BytesOf(const TileView& tile, size_t first, size_t count) {
+  if (count == tile.elements) return tile.bytes;
+  const size_t width = tile.codec->MaxEncodedBytes(1);  // a strip (comm/codec/dense.h)
+  return tile.bytes.subspan(first % kTileElements * width, count * width);
+}
+
+// Adds the sign of each contribution, whatever its samples: integers, so that neither
+// order nor rounding can make or break a tie. Tiles that travel densely vote as others do.
+void AddVotes(std::span<const Contribution> contributions, size_t first, VoteSum sum) {
+  for (const Contribution& contribution : contributions) {
+    if (contribution.view.tiles.empty()) continue;
+    const TileView& tile = contribution.view.tiles[first / kTileElements];
+    const ByteView bytes = BytesOf(tile, first, sum.votes.size());
+    SYNCLINE_CHECK(tile.codec->Decode(bytes, sum.one).ok());
+    for (size_t i = 0; i < sum.votes.size(); ++i) {
+      sum.votes[i] += VoteOf(sum.one[i], sum.infinity);
+    }
+  }
 }
 
 // Adds encodings of elements [first, first + sum.size()), which lie in one tile, in the
@@ -45,12 +76,7 @@ void AddContributions(std::span<const Contribution> contributions, size_t first,
     const TileView& tile = contribution.view.tiles[first / kTileElements];
     if (tile.codec != codec) add();
     codec = tile.codec;
-    ByteView bytes = tile.bytes;
-    if (sum.size() != tile.elements) {  // a strip (comm/codec/dense.h)
-      const size_t width = codec->MaxEncodedBytes(1);
-      bytes = bytes.subspan(first % kTileElements * width, sum.size() * width);
-    }
-    parts.push_back({bytes, contribution.weight});
+    parts.push_back({BytesOf(tile, first, sum.size()), contribution.weight});
   }
   add();
 }
@@ -82,21 +108,29 @@ StepPass::StepPass(const ShardOptions& options, BufferPool& pool)
       pool_(pool),
       sum_(Buffer::Allocate(sizeof(float) * kTileElements)) {}
 
-std::span<float> StepPass::Sum(const BlockSum& block, size_t first, size_t count) {
+std::span<float> StepPass::Sum(const BlockSum& block, size_t first, size_t count,
+                               Infinity infinity) {
   const std::span<float> sum = Floats(sum_).first(count);
   if (block.memory.accumulator.empty()) {
     std::ranges::fill(sum, 0.0f);
   } else {
     std::ranges::copy(block.memory.accumulator.subspan(first, count), sum.begin());
   }
-  AddContributions(block.contributions, first, sum);
-  if (block.scale != 1) {
+  Add(block, first, sum, infinity);
+  if (Votes(block)) {
+    for (float& value : sum) value = VoteOf(value, infinity);
+  } else if (block.scale != 1) {
     for (float& value : sum) value *= block.scale;
   }
-  if (transfers_[block.range.tensor].push.votes) {
-    for (float& value : sum) value = SignOf(value);
-  }
   return sum;
+}
+
+void StepPass::Add(const BlockSum& block, size_t first, std::span<float> sum,
+                   Infinity infinity) {
+  if (!Votes(block)) return AddContributions(block.contributions, first, sum);
+  if (vote_.size() == 0) vote_ = Buffer::Allocate(sizeof(float) * kTileElements);
+  AddVotes(block.contributions, first,
+           {.votes = sum, .one = Floats(vote_).first(sum.size()), .infinity = infinity});
 }
 
 void StepPass::Accumulate(const BlockSum& block) {
@@ -104,8 +138,8 @@ void StepPass::Accumulate(const BlockSum& block) {
     const uint32_t elements = TileElements(block.range.elements, tile);
     ForEachStrip(elements, StripOf(block, tile), [&](uint32_t first, uint32_t count) {
       const size_t offset = size_t{tile} * kTileElements + first;
-      AddContributions(block.contributions, offset,
-                       block.memory.accumulator.subspan(offset, count));
+      Add(block, offset, block.memory.accumulator.subspan(offset, count),
+          Infinity::kKept);
     });
   }
 }
@@ -161,8 +195,9 @@ std::vector<double> StepPass::Figures(const BlockSum& block,
                                       const JobReduction* reduction) {
   std::vector<double> figures(1 + (reduction == nullptr ? 0 : reduction->Figures()));
   ForEachStrip(block.range.elements, kTileElements, [&](uint32_t first, uint32_t count) {
-    const std::span<const float> sum = Sum(block, first, count);
-    figures[0] += SumOfSquares(sum);
+    const std::span<const float> sum = Sum(block, first, count, Infinity::kKept);
+    const double squares = SumOfSquares(sum);
+    figures[0] += Votes(block) && std::isfinite(squares) ? 0 : squares;
     if (reduction == nullptr) return;
     pointers_.clear();
     for (const StoredSlot& slot : block.memory.state) {

@@ -45,7 +45,7 @@ struct BlockMemory {
 };
 
 // A block's part of a step. The mean gradient is scale * (accumulator + the weighted sum
-// of contributions).
+// of contributions). Of votes, each contribution counts once, and there is no scale.
 struct BlockSum {
   BlockRange range = {};
   std::span<const Contribution> contributions = {};
@@ -69,6 +69,11 @@ struct Publication {
   uint64_t revision = 0;
 };
 
+// What an infinite value is among votes: a vote like others, or infinite still, for the
+// check that the gradient is finite. In a sum that is kept between steps it stays infinite
+// until the step.
+enum class Infinity { kVotes, kKept };
+
 class StepPass {
  public:
   // `pool` and options.seed_codec outlive it.
@@ -78,7 +83,7 @@ class StepPass {
   void Accumulate(const BlockSum& block);
 
   // Sum of squares of the mean gradient, tile by tile, then the figures of `reduction`
-  // (which may be null).
+  // (which may be null). Votes have no part in a norm: theirs is 0, if they are finite.
   std::vector<double> Figures(const BlockSum& block, const JobReduction* reduction);
 
   // The rounds of figures about the whole tensor, whose blocks are `blocks` in order.
@@ -93,7 +98,14 @@ class StepPass {
   Payload Encode(const BlockMemory& memory, const Publication& publication);
 
  private:
-  std::span<float> Sum(const BlockSum& block, size_t first, size_t count);
+  // Signs of the majority (signSGD) in tensors that are voted about, else the mean.
+  std::span<float> Sum(const BlockSum& block, size_t first, size_t count,
+                       Infinity infinity = Infinity::kVotes);
+  bool Votes(const BlockSum& block) const {
+    return transfers_[block.range.tensor].push.votes;
+  }
+  // sum += contributions to elements [first, first + sum.size()).
+  void Add(const BlockSum& block, size_t first, std::span<float> sum, Infinity infinity);
   // The strip as the optimizer sees it, gradient transformed. CloseStrip stores state
   // that is not kept in FP32.
   Strip OpenStrip(const TensorUpdate& update, const BlockSum& block, size_t first,
@@ -122,6 +134,7 @@ class StepPass {
   BufferPool& pool_;
   Buffer sum_;                    // one tile
   Buffer delta_;                  // one tile, once a delta was published
+  Buffer vote_;                   // one tile, once there was a vote
   std::vector<Buffer> scratch_;   // decoded state, a tile for each slot
   std::vector<float*> pointers_;  // of the open strip's state
 };

@@ -147,6 +147,78 @@ TEST(StepVotes, TakeTheSignOfTheMajority) {
   EXPECT_TRUE(std::isnan(weights[3]));
 }
 
+// A shard whose workers vote with signs, or with BF16.
+RigOptions Votes(const TrainingSettings& training) {
+  return {.codec = "bf16", .publish = "fp32", .push = "signsgd", .training = training};
+}
+
+TrainingSettings SgdOfRateOne() {
+  return {.optimizer = {.name = "sgd", .options = {{"lr", 1.0}}}};
+}
+
+TEST(StepVotes, CountEachWorkerOnceWhateverItsValuesAndSamples) {
+  RigOptions options = Votes(SgdOfRateOne());
+  options.tensors = {4};
+  ShardRig rig(options);
+  rig.Commit(1, {rig.Member(0), rig.Member(1), rig.Member(2)});
+  rig.Seed(0, {10, 10, 10, 10});
+  // A tile with infinity travels as it is: its values are votes, and so is infinity.
+  const float infinity = std::numeric_limits<float>::infinity();
+  rig.shard().Apply(rig.PushMessage(0, 0, 0, {{-5, -infinity, infinity, 1}, 64}));
+  rig.shard().Apply(rig.PushMessage(1, 0, 0, {{1, 1, -1, 0.25f}, 1}));
+  rig.shard().Apply(rig.PushMessage(2, 0, 0, {{1, 1, 0, 1e-20f}, 1}));
+  EXPECT_THAT(rig.Weights(0), ElementsAre(9, 9, 10, 9));
+}
+
+// Whatever 1 / W is as a float.
+TEST(StepVotes, TiesChangeNothing) {
+  for (uint32_t workers = 2; workers <= 24; workers += 2) {
+    ShardRig rig(Votes(SgdOfRateOne()));
+    std::vector<ShardMember> members;
+    for (uint32_t rank = 0; rank < workers; ++rank) members.push_back(rig.Member(rank));
+    rig.Commit(1, members);
+    rig.Seed(0, std::vector<float>(100, 10));
+    for (uint32_t rank = 0; rank < workers; ++rank) {
+      const float vote = rank < workers / 2 ? 1 : -1;
+      rig.shard().Apply(rig.PushMessage(rank, 0, 0, {std::vector<float>(100, vote), 1}));
+    }
+    EXPECT_EQ(rig.Weights(0), std::vector<float>(100, 10)) << workers;
+  }
+}
+
+TEST(StepVotes, AreNeitherUnscaledNorClippedNorTransformed) {
+  TrainingSettings training = SgdOfRateOne();
+  training.loss_scaling = {.name = "torch"};
+  training.gradient = {{"clip_global_norm", 1e-3}, {"clip_value", 1e-3}};
+  ShardRig rig(Votes(training));
+  rig.Commit(1, {rig.Member(0)});
+  rig.Seed(0, std::vector<float>(100, 10));
+  const ShardOutputs outputs =
+      rig.shard().Apply(rig.PushMessage(0, 0, 0, {std::vector<float>(100, 65536), 1}));
+  EXPECT_THAT(std::get<ShardFigures>(outputs.back()).figures, ElementsAre(0));
+  rig.shard().Apply(ShardDecision{.step = 0, .gradient_scale = 0.25f});
+  EXPECT_EQ(rig.Weights(0), std::vector<float>(100, 9));
+}
+
+TEST(StepVotes, ThatAreNotFiniteAreSeenByTheDecision) {
+  for (const auto aggregation : {Aggregation::kRankOrder, Aggregation::kArrival}) {
+    for (const float bad : {std::numeric_limits<float>::infinity(),
+                            std::numeric_limits<float>::quiet_NaN()}) {
+      TrainingSettings training = Decided();
+      training.aggregation = aggregation;
+      ShardRig rig(Votes(training));
+      rig.Commit(1, {rig.Member(0), rig.Member(1)});
+      rig.Seed(0, SomeValues(100, 1));
+      std::vector<float> gradient(100, 1);
+      gradient[99] = bad;
+      rig.shard().Apply(rig.PushMessage(0, 0, 0, {gradient, 1}));
+      const ShardOutputs outputs =
+          rig.shard().Apply(rig.PushMessage(1, 0, 0, {std::vector<float>(100, -1), 1}));
+      EXPECT_FALSE(std::isfinite(std::get<ShardFigures>(outputs.back()).figures[0]));
+    }
+  }
+}
+
 TEST(StepGroups, HaveTheirOwnLearningRateAndWeightDecay) {
   BufferPool pool(1 << 20);
   const CodecRegistry codecs = CodecRegistry::Builtin();

@@ -147,7 +147,9 @@ std::vector<Payload> Stepper::Update(std::span<Block* const> blocks,
   const uint32_t tensor = first.spec().range.tensor;
   const TrainingPlan& plan = PlanAt(first.version());
   const ContributionKind kind = KindAt(first.version());
-  const bool is_gradient = kind == ContributionKind::kGradient;
+  // Votes have no size that could be unscaled, clipped or transformed.
+  const bool votes = transfers_[tensor].push.votes;
+  const bool is_gradient = kind == ContributionKind::kGradient && !votes;
   const float clip = is_gradient ? decision.gradient_scale : 1.0f;
   const bool transforms = is_gradient && !plan.transforms().empty();
   const double samples = first.samples();
@@ -157,7 +159,7 @@ std::vector<Payload> Stepper::Update(std::span<Block* const> blocks,
       .scalars = {.step = first.updates() + 1,
                   .update = plan.settings().UpdateOf(first.version()),
                   .learning_rate = plan.LearningRate(tensor, first.version(), samples),
-                  .gradient_scale = clip / loss_scale_,
+                  .gradient_scale = votes ? 1 : clip / loss_scale_,
                   .samples = samples,
                   .contribution = kind},
       .data = {.shape = tensors_[tensor].shape, .job_memory = job_memory_}};

@@ -23,6 +23,12 @@ void ForEachTile(const BlockRange& range, const Visit& visit) {
   }
 }
 
+// Of votes, where infinity and NaN are left for the check.
+float FiniteSignOf(float value) {
+  const bool is_finite = std::isfinite(value) && value != 0;
+  return is_finite ? std::copysign(1.0f, value) : value;
+}
+
 }  // namespace
 
 Replay::Replay(Reference& reference)
@@ -95,6 +101,7 @@ void Replay::Add(uint32_t block, uint64_t step) {
     (one.parting ? parting_samples : samples) += one.samples;
   }
   const bool keeps_sum = plan_->settings().NeedsAccumulator();
+  const bool votes = transfers_[own.range.tensor].push.votes;
   for (const auto& one : applied.contributors) {
     const Reference::Push& push =
         reference_.pushes_.at({{one.rank, one.incarnation, step}, own.range.tensor});
@@ -105,7 +112,8 @@ void Replay::Add(uint32_t block, uint64_t step) {
         keeps_sum ? one.samples : one.samples / Divisor(samples, parting_samples));
     const std::span<float> sum = SumOf(own.range);
     for (size_t i = 0; i < sum.size(); ++i) {
-      sum[i] += weight * received[own.range.first_element + i];
+      const float value = received[own.range.first_element + i];
+      sum[i] += votes ? FiniteSignOf(value) : weight * value;
     }
   }
   own.samples += samples;
@@ -212,7 +220,9 @@ std::optional<float> Replay::Decide(uint64_t step) {
     double of_block = 0;
     ForEachTile(block.range, [&](uint64_t first, uint32_t count) {
       const Strip strip = StripOf(block.range.tensor, first, count);
-      of_block += SumOfSquares(strip.gradient);
+      const double of_tile = SumOfSquares(strip.gradient);
+      const bool votes = transfers_[block.range.tensor].push.votes;
+      of_block += votes && std::isfinite(of_tile) ? 0 : of_tile;
       if (reduction != nullptr) reduction->Reduce(strip, parts);
     });
     squares += of_block;
@@ -250,9 +260,7 @@ void Replay::Update(uint64_t step) {
   }
   for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
     if (!transfers_[tensor].push.votes) continue;
-    for (float& value : tensors_[tensor].sum) {
-      if (value != 0 && !std::isnan(value)) value = std::copysign(1.0f, value);
-    }
+    for (float& value : tensors_[tensor].sum) value = FiniteSignOf(value);
   }
   const auto clip = plan_->NeedsDecision() ? Decide(step) : std::optional(1.0f);
   const ContributionKind kind =
@@ -277,7 +285,9 @@ void Replay::Update(uint64_t step) {
             {.step = block.updates + 1,
              .update = plan_->settings().UpdateOf(step),
              .learning_rate = plan_->LearningRate(tensor, step, samples),
-             .gradient_scale = (is_gradient ? *clip : 1.0f) / loss_scale_,
+             .gradient_scale = transfers_[tensor].push.votes
+                                   ? 1.0f
+                                   : (is_gradient ? *clip : 1.0f) / loss_scale_,
              .samples = samples,
              .contribution = kind});
       const Transfer& publish = transfers_[tensor].publish;
@@ -307,7 +317,12 @@ void Replay::Apply(uint32_t tensor, const BlockRange& range, const StepScalars& 
   const TensorShape& shape = trained_[tensor].shape;
   const Optimizer& optimizer = plan_->optimizer(tensor);
   StepScalars scalars = given;
-  if (!plan_->transforms().empty() && given.contribution == ContributionKind::kGradient) {
+  const bool votes = transfers_[tensor].push.votes;
+  for (float& value : own.sum) {
+    if (votes && std::isinf(value)) value = std::copysign(1.0f, value);
+  }
+  if (!plan_->transforms().empty() && !votes &&
+      given.contribution == ContributionKind::kGradient) {
     const GradientTransforms& transforms = plan_->transforms();
     own.transform_figures.assign(transforms.Figures(shape), 0);
     const auto strip = [&](uint64_t first, size_t count) {

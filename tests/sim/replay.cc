@@ -387,7 +387,7 @@ void Replay::Store(uint32_t tensor, uint64_t step) {
   for (size_t slot = 0; slot < own.state.size(); ++slot) {
     if (TypeOf(tensor, slot) == StateType::kF32) continue;
     StoreState(SlotOf(tensor, slot), 0, own.state[slot],
-               {.seed = reference_.pushes_.begin()->second.job,
+               {.seed = JobSeed(job_.name),
                 .update = plan_->settings().UpdateOf(step),
                 .tensor = tensor,
                 .slot = static_cast<uint32_t>(slot)});

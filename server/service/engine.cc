@@ -145,12 +145,24 @@ absl::StatusOr<MessageHeader> Engine::CheckArrival(ByteView bytes, size_t payloa
   }
   const absl::Status status = CheckSize(header, payload_bytes);
   if (status.ok()) return header;
-  // The worker must learn why. Not from here: the transport calls from inside of its
-  // library.
-  if (jobs_.contains(header.job) && KindOf(header) != MessageKind::kHello) {
-    loop_->Post([this, header](Transport&) { Take(header, {}); });
-  }
+  TellWhyRefused(header);
   return status;
+}
+
+// The worker must learn why its message was not taken: what holds now, since the epoch
+// may change before the answer goes out. Not from here: the transport calls from inside
+// of its library.
+void Engine::TellWhyRefused(const MessageHeader& header) {
+  const auto job = jobs_.find(header.job);
+  if (job == jobs_.end() || KindOf(header) == MessageKind::kHello) return;
+  const RefuseCode found = job->second.shard->Check(header);
+  // Nothing else is wrong with it: its payload is too long.
+  const RefuseCode code = found == RefuseCode::kNone ? RefuseCode::kMalformed : found;
+  loop_->Post([this, header, code](Transport&) {
+    const auto still = jobs_.find(header.job);
+    if (still == jobs_.end()) return;
+    Run(header.job, still->second, ShardMessage{header, {}, code});
+  });
 }
 
 absl::StatusOr<Buffer> Engine::Allocate(ByteView header, size_t payload_bytes) {

@@ -110,6 +110,7 @@ class Engine : private Receiver {
   void OnBorrowed(ByteView header, Slice payload) override;
   absl::StatusOr<MessageHeader> CheckArrival(ByteView header, size_t payload_bytes);
   absl::Status CheckSize(const MessageHeader& header, size_t payload_bytes) const;
+  void TellWhyRefused(const MessageHeader& header);
   void Take(const MessageHeader& header, Slice payload);
   void TakeHello(Job& job, const MessageHeader& header, const Slice& payload);
   void ForgetWorker(uint32_t job, WorkerLife worker, uint64_t connection);

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "comm/codec/frame.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -76,6 +77,16 @@ class FakeWorker : private Receiver {
     });
   }
   ~FakeWorker() override { Die(); }
+
+  // Returns when what was sent before has been handed to the transport.
+  void Flush() {
+    absl::Notification done;
+    loop_->Post([&](Transport& transport) {
+      transport.Progress();
+      done.Notify();
+    });
+    done.WaitForNotification();
+  }
 
   void Die() {
     loop_->Post([this](Transport&) { endpoint_ = nullptr; });
@@ -147,6 +158,7 @@ class EngineTest : public ::testing::Test {
     EngineEvents events;
     events.on_output = [this](uint32_t, const ShardOutput& output) {
       outputs_.Put(output);
+      if (std::holds_alternative<ShardPrepared>(output)) may_go_on_.WaitForNotification();
     };
     events.on_configured = [this](uint32_t, const absl::Status& status) {
       configured_.Put(status);
@@ -183,6 +195,7 @@ class EngineTest : public ::testing::Test {
   Metrics metrics_{registry_};
   Mailbox<ShardOutput> outputs_;
   Mailbox<absl::Status> configured_;
+  absl::Notification may_go_on_;  // the engine stands still from ShardPrepared to this
   std::unique_ptr<Engine> engine_;
 };
 
@@ -234,6 +247,26 @@ TEST_F(EngineTest, TellsAWorkerWhyItsMessageIsNotTaken) {
   EXPECT_EQ(worker.Next(), "refuse malformed");
   EXPECT_THAT(Exposition(),
               HasSubstr("syncline_refused_total{reason=\"stale_epoch\"} 1"));
+}
+
+// The refusal of what arrived too early says so, also when the epoch has come meanwhile.
+TEST_F(EngineTest, JudgesAMessageByTheEpochOfItsArrival) {
+  Commit(1, {0});
+  FakeWorker worker(0, engine_->address());
+  worker.SayHello();
+  worker.SendBlock(MessageKind::kSeed, 1, 0, 8.0f);
+  EXPECT_EQ(worker.Next(), "ack s0");
+  engine_->Apply(kJob, ShardPrepare{2});
+  EXPECT_TRUE(std::holds_alternative<ShardPrepared>(outputs_.Take().value()));
+  // The engine stands still: the commit is queued before the push is looked at.
+  worker.SendBlock(MessageKind::kPush, 2, 0, 1.0f);
+  worker.Flush();
+  engine_->Apply(kJob, ShardCommit{.epoch = 2, .members = {{0, 10, 0, 1000}}});
+  may_go_on_.Notify();
+  const std::string answer = worker.Next();
+  EXPECT_TRUE(answer == "refuse future epoch" || answer == "ack s0") << answer;
+  worker.SendBlock(MessageKind::kPush, 2, 0, 1.0f);
+  EXPECT_EQ(worker.Next(), answer == "ack s0" ? "publish v1" : "ack s0");
 }
 
 TEST_F(EngineTest, AnswersOnlyWhoShowsTheSessionKey) {

@@ -75,9 +75,9 @@ RefuseCode Shard::Impl::Check(const MessageHeader& header) const {
 
 void Shard::Impl::On(const ShardMessage& message) {
   const MessageHeader& header = message.header;
-  if (const RefuseCode code = Check(header); code != RefuseCode::kNone) {
-    return Refuse(header, code);
-  }
+  const RefuseCode code =
+      message.refused != RefuseCode::kNone ? message.refused : Check(header);
+  if (code != RefuseCode::kNone) return Refuse(header, code);
   Block& block = blocks_.at(header.block);
   switch (static_cast<MessageKind>(header.kind)) {
     case MessageKind::kPull:
@@ -220,6 +220,10 @@ ShardOutputs Shard::Apply(const ShardInput& input) { return impl_->Apply(input);
 absl::StatusOr<ShardSnapshot> Shard::Save() const { return impl_->Save(); }
 absl::Status Shard::Load(const std::vector<ShardSnapshot>& snapshots) {
   return impl_->Load(snapshots);
+}
+
+RefuseCode Shard::Check(const MessageHeader& header) const {
+  return impl_->Check(header);
 }
 
 absl::StatusOr<size_t> Shard::MaxPayloadBytes(const MessageHeader& header) const {

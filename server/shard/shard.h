@@ -83,6 +83,10 @@ struct ShardMember {
 struct ShardMessage {
   MessageHeader header = {};
   Slice payload;  // kept until the contribution is applied
+  // Why it was refused when it arrived, so that no memory was taken for its payload. The
+  // answer says so, whatever has changed since: without its payload it cannot be judged
+  // anew.
+  RefuseCode refused = RefuseCode::kNone;
 };
 struct ShardPrepare {
   uint64_t epoch = 0;
@@ -186,10 +190,13 @@ class Shard {
   // block is missing or of another size; then the shard must not be used.
   absl::Status Load(const std::vector<ShardSnapshot>& snapshots);
 
+  // Why a message with this header would be refused now, whatever it carries; kNone when
+  // its payload decides.
+  RefuseCode Check(const MessageHeader& header) const;
+
   // The largest payload that a message with this header may carry, for
-  // Receiver::Allocate; an error (as text for the log) when the message would be refused
-  // whatever it carries. Applying such a message without its payload gives the refusal to
-  // send.
+  // Receiver::Allocate; an error (a line for the log) when Check refuses it. The answer
+  // to the sender is what Apply gives for a ShardMessage with `refused`.
   absl::StatusOr<size_t> MaxPayloadBytes(const MessageHeader& header) const;
 
   // Null when this life of the rank is no member of the epoch.

@@ -119,6 +119,19 @@ TEST_F(TwoWorkers, FramesOfAnotherEpochAreMalformed) {
   EXPECT_THAT(Apply(push), ElementsAre("refuse r0 malformed"));
 }
 
+// Its payload was not taken when it came, so an epoch that has come since cannot make it
+// malformed, and the worker sends it again.
+TEST_F(TwoWorkers, WhatWasRefusedOnArrivalIsRefusedForThatReason) {
+  ShardMessage early = GoodPush();
+  early.header.epoch = 2;
+  EXPECT_EQ(rig_.shard().Check(early.header), RefuseCode::kFutureEpoch);
+  early.refused = rig_.shard().Check(early.header);
+  early.payload = {};
+  rig_.Commit(2, {rig_.Member(0), rig_.Member(1)});
+  EXPECT_EQ(rig_.shard().Check(early.header), RefuseCode::kNone);
+  EXPECT_THAT(Apply(early), ElementsAre("refuse r0 future epoch"));
+}
+
 TEST_F(TwoWorkers, PullsAreAnsweredNowOrWhenTheVersionComes) {
   EXPECT_THAT(Lines(rig_.Pull(0, 0, 0)), ElementsAre("publish r0 b0 v0"));
   EXPECT_THAT(Lines(rig_.Pull(1, 0, 2)), IsEmpty());

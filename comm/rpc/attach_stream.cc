@@ -49,6 +49,7 @@ void AttachStream::Read(const AttachCallbacks& callbacks) {
   if (!closing) callbacks.on_end(status);
   absl::MutexLock lock(&mutex_);
   ended_ = true;
+  changed_.SignalAll();
 }
 
 bool AttachStream::Send(const v1::MemberMessage& message) {
@@ -65,7 +66,9 @@ void AttachStream::Close(absl::Duration grace) {
     closing_ = true;
     if (writable_) stream_->WritesDone();
     writable_ = false;
-    mutex_.AwaitWithTimeout(absl::Condition(&ended_), grace);
+    const SteadyClock clock;
+    while (!ended_ && changed_.WaitUntil(mutex_, clock, grace)) {
+    }
   }
   context_.TryCancel();
   reader_.join();

@@ -23,6 +23,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "comm/base/steady_condition.h"
 #include "comm/base/timeouts.h"
 #include "comm/rpc/tls.h"
 #include "grpcpp/client_context.h"
@@ -79,6 +80,7 @@ class AttachStream {
   bool writable_ ABSL_GUARDED_BY(mutex_) = true;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+  SteadyCondition changed_;  // ended_ became true
 };
 
 }  // namespace syncline

@@ -52,7 +52,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
 
 absl::Status WaitUntilConnected(grpc::Channel& channel, const std::string& address,
                                 absl::Duration timeout) {
-  if (channel.WaitForConnected(absl::ToChronoTime(absl::Now() + timeout))) {
+  if (channel.WaitForConnected(DeadlineIn(timeout))) {
     return absl::OkStatus();
   }
   return WithFailure(
@@ -65,7 +65,13 @@ absl::Status WaitUntilConnected(grpc::Channel& channel, const std::string& addre
 }
 
 void SetDeadline(grpc::ClientContext& context, absl::Duration timeout) {
-  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
+  context.set_deadline(DeadlineIn(timeout));
+}
+
+gpr_timespec DeadlineIn(absl::Duration timeout) {
+  return gpr_time_add(
+      gpr_now(GPR_CLOCK_MONOTONIC),
+      gpr_time_from_nanos(absl::ToInt64Nanoseconds(timeout), GPR_TIMESPAN));
 }
 
 void SilenceGrpcLog() {

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "comm/rpc/timeouts.h"
 #include "comm/rpc/tls.h"
+#include "grpc/support/time.h"
 #include "grpcpp/channel.h"
 #include "grpcpp/client_context.h"
 
@@ -37,6 +38,9 @@ absl::Status WaitUntilConnected(grpc::Channel& channel, const std::string& addre
                                 absl::Duration timeout);
 
 void SetDeadline(grpc::ClientContext& context, absl::Duration timeout);
+
+// `timeout` from now as gRPC counts it, by the monotonic clock.
+gpr_timespec DeadlineIn(absl::Duration timeout);
 
 // Stops gRPC from writing its own lines to stderr: what matters comes back as a Status,
 // in one line. GRPC_VERBOSITY in the environment still turns them on. Call once, early in

@@ -41,7 +41,7 @@ void SetKeepalive(grpc::ServerBuilder& builder, const RpcTimeouts& timeouts) {
 
 void RunningServer::Shutdown(absl::Duration grace) {
   if (server == nullptr) return;
-  server->Shutdown(absl::ToChronoTime(absl::Now() + grace));
+  server->Shutdown(DeadlineIn(grace));
   server->Wait();
 }
 

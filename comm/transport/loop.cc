@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/time/clock.h"
-
 namespace syncline {
 namespace {
 
@@ -23,16 +21,16 @@ int64_t PreemptionsOfThisThread() {
 
 class TransportLoop::Spinner {
  public:
-  explicit Spinner(absl::Duration spin) : spin_(spin) {}
+  Spinner(const Clock& clock, absl::Duration spin) : clock_(clock), spin_(spin) {}
 
   // True when something happened while spinning.
   bool Spin(Transport& transport, const std::atomic<bool>& interrupt) {
     if (!MaySpin()) return false;
-    const absl::Time until = absl::Now() + spin_;
+    const absl::Duration until = clock_.Now() + spin_;
     do {
       if (transport.Progress() > 0 || interrupt.load(std::memory_order_relaxed))
         return true;
-    } while (absl::Now() < until);
+    } while (clock_.Now() < until);
     return false;
   }
 
@@ -45,6 +43,7 @@ class TransportLoop::Spinner {
     return cautious_ == 0 || --cautious_ == 0;
   }
 
+  const Clock& clock_;
   const absl::Duration spin_;
   int64_t preemptions_ = PreemptionsOfThisThread();
   int cautious_ = 0;
@@ -79,7 +78,7 @@ bool TransportLoop::Post(Task task) {
 
 bool TransportLoop::Every(absl::Duration period, Task task) {
   return Post([this, period, task = std::move(task)](Transport&) mutable {
-    timers_.push_back({absl::Now() + period, period, std::move(task)});
+    timers_.push_back({clock_.Now() + period, period, std::move(task)});
   });
 }
 
@@ -114,7 +113,7 @@ void TransportLoop::Run(const Factory& factory, absl::Status* started) {
 }
 
 void TransportLoop::Loop(Transport& transport) {
-  Spinner spinner(options_.spin);
+  Spinner spinner(clock_, options_.spin);
   while (!stopping_) {
     bool busy = transport.Progress() > 0;
     busy |= RunPosted(transport);
@@ -142,7 +141,7 @@ bool TransportLoop::RunPosted(Transport& transport) {
 bool TransportLoop::RunTimers(Transport& transport) {
   if (timers_.empty()) return false;
   bool ran = false;
-  const absl::Time now = absl::Now();
+  const absl::Duration now = clock_.Now();
   for (Timer& timer : timers_) {
     if (timer.due > now) continue;
     timer.task(transport);
@@ -154,7 +153,7 @@ bool TransportLoop::RunTimers(Transport& transport) {
 
 absl::Duration TransportLoop::UntilNextTimer() const {
   absl::Duration wait = absl::InfiniteDuration();
-  const absl::Time now = absl::Now();
+  const absl::Duration now = clock_.Now();
   for (const Timer& timer : timers_) wait = std::min(wait, timer.due - now);
   return std::max(wait, absl::ZeroDuration());
 }

@@ -29,6 +29,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "comm/base/env.h"
 #include "comm/transport/transport.h"
 
 namespace syncline {
@@ -65,7 +66,7 @@ class TransportLoop {
 
  private:
   struct Timer {
-    absl::Time due;
+    absl::Duration due;
     absl::Duration period;
     Task task;
   };
@@ -82,6 +83,7 @@ class TransportLoop {
   absl::Duration UntilNextTimer() const;
 
   const TransportLoopOptions options_;
+  const SteadyClock clock_;
   std::string address_;
   std::thread thread_;
 

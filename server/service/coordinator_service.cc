@@ -112,6 +112,7 @@ void CoordinatorService::Stop() {
   absl::MutexLock lock(&mutex_);
   if (stopped_) return;
   stopped_ = true;
+  changed_.SignalAll();
   CloseAll(WithFailure(absl::UnavailableError("the coordinator is shutting down"),
                        Failure::kRetryable));
 }
@@ -119,7 +120,12 @@ void CoordinatorService::Stop() {
 void CoordinatorService::TickUntilStopped() {
   absl::MutexLock lock(&mutex_);
   const absl::Duration period = options_.coordinator.timeouts.heartbeat_interval / 2;
-  while (!mutex_.AwaitWithTimeout(absl::Condition(&stopped_), period)) Apply(Tick{});
+  while (!stopped_) {
+    const absl::Duration next = clock_.Now() + period;
+    while (!stopped_ && changed_.WaitUntil(mutex_, clock_, next)) {
+    }
+    Apply(Tick{});
+  }
 }
 
 grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>*
@@ -254,6 +260,7 @@ bool CoordinatorService::Store(const std::string& state) {
   options_.log.Error("the coordinator's state could not be stored, it stops",
                      {{"error", std::string(version.status().message())}});
   stopped_ = true;
+  changed_.SignalAll();
   CloseAll(WithFailure(absl::UnavailableError("the coordinator cannot store its state"),
                        Failure::kRetryable));
   options_.on_fatal(version.status());

@@ -30,6 +30,7 @@
 #include "absl/synchronization/mutex.h"
 #include "comm/base/env.h"
 #include "comm/base/log.h"
+#include "comm/base/steady_condition.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "server/coordinator/coordinator.h"
 #include "server/store/state_store.h"
@@ -101,6 +102,7 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   ConnectionId next_connection_ ABSL_GUARDED_BY(mutex_) = 1;
   std::random_device random_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  SteadyCondition changed_;  // stopped_ became true
 
   std::thread ticker_;
 };

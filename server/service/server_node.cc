@@ -5,7 +5,6 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "comm/base/failure.h"
 #include "comm/base/job_seed.h"
 #include "comm/base/status.h"
@@ -127,8 +126,8 @@ void ServerNode::Run() {
 // False when the node stops.
 bool ServerNode::Rest() {
   absl::MutexLock lock(&mutex_);
-  const absl::Time deadline = absl::Now() + options_.timeouts.heartbeat_interval;
-  while (!stopping_ && !changed_.WaitWithDeadline(&mutex_, deadline)) {
+  const absl::Duration deadline = clock_.Now() + options_.timeouts.heartbeat_interval;
+  while (!stopping_ && changed_.WaitUntil(mutex_, clock_, deadline)) {
   }
   return !stopping_;
 }
@@ -156,21 +155,21 @@ absl::Status ServerNode::Attach() {
 
 // Until the stream ends or the node stops.
 absl::Status ServerNode::Converse(AttachStream& stream) {
-  absl::Time next_beat = absl::Now() + options_.timeouts.heartbeat_interval;
+  absl::Duration next_beat = clock_.Now() + options_.timeouts.heartbeat_interval;
   for (;;) {
     std::vector<MemberBody> messages;
     {
       absl::MutexLock lock(&mutex_);
       while (!stopping_ && !ended_ && outbox_.empty()) {
-        if (changed_.WaitWithDeadline(&mutex_, next_beat)) break;
+        if (!changed_.WaitUntil(mutex_, clock_, next_beat)) break;
       }
       if (ended_) return *ended_;
       if (stopping_) break;
       messages = std::exchange(outbox_, {});
     }
-    if (absl::Now() >= next_beat) {
+    if (clock_.Now() >= next_beat) {
       messages.push_back(MakeHeartbeat());
-      next_beat = absl::Now() + options_.timeouts.heartbeat_interval;
+      next_beat = clock_.Now() + options_.timeouts.heartbeat_interval;
     }
     for (const MemberBody& message : messages) stream.Send(ToMessage(message));
   }

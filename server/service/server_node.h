@@ -31,7 +31,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "comm/base/env.h"
 #include "comm/base/log.h"
+#include "comm/base/steady_condition.h"
 #include "comm/base/timeouts.h"
 #include "comm/codec/codec.h"
 #include "comm/rpc/attach_stream.h"
@@ -117,8 +119,10 @@ class ServerNode {
   const ServerNodeEvents events_;
   const CodecRegistry codecs_ = CodecRegistry::Builtin();
 
+  const SteadyClock clock_;
+
   mutable absl::Mutex mutex_;
-  absl::CondVar changed_;
+  SteadyCondition changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool attached_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);  // the stream under way

@@ -55,6 +55,13 @@ IMPURE_CODE = re.compile(
     r"\b(random_device|(steady|system|high_resolution)_clock|absl::Now|clock_gettime|gettimeofday|getenv|sleep_for|"
     r"SleepFor|rand)\s*(\(|::|\b)")
 
+# Whoever sets the clock of a host must stop no heartbeat, no repetition and no deadline: waits and ages go by the
+# monotonic clock (comm/base/env.h, comm/base/steady_condition.h). Lines of the log show the time of day.
+WALL_CLOCK = re.compile(
+    r"\babsl::Now\b|\babsl::Time\b|\bsystem_clock\b|\bgettimeofday\b|\bCLOCK_REALTIME\b|\bWait(With)?(Timeout|Deadline)\b|"
+    r"\b(Await|LockWhen)With(Timeout|Deadline)\b|\bstd::time\(")
+MAY_KNOW_THE_TIME_OF_DAY = ("comm/base/log.cc", "cli/launcher.", "cli/process.", "cmake/")
+
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 HOME = re.compile(r"(?<![\w./-])/(home/[a-z][\w-]*|root|Users/\w+)/[\w.]")
 SYSTEM_FOLDERS = ("/", "/tmp", "/opt", "/usr", "/usr/src", "/usr/local", "/var", "/var/tmp", "/srv", "/mnt", "/home")
@@ -118,6 +125,9 @@ def check_source(path: str, lines: list[str]) -> Iterator[Violation]:
             yield from check_include(path, number, match.group(2))
         elif under(path, PURE) and not is_test(path) and (match := IMPURE_CODE.search(without_comment(line))):
             yield Violation(path, number, f"{match.group(1)} in a pure state machine; pass it as an input")
+        if not is_test(path) and not under(path, ("tests/", *PURE, *MAY_KNOW_THE_TIME_OF_DAY)):
+            if match := WALL_CLOCK.search(without_comment(line)):
+                yield Violation(path, number, f"{match.group(0)} goes by the time of day; use a SteadyClock or a SteadyCondition")
         if match := UNFINISHED.search(line):
             yield Violation(path, number, f"{match.group(1)}: finish it, or list it in CONTRIBUTING.md")
 

@@ -50,6 +50,16 @@ class StyleCheck(unittest.TestCase):
                     self.setUp()
                     self.assert_found(f"{source}/a.cc", f'#include "{target}/{header}"\n', "may not include")
 
+    def test_finds_the_time_of_day_outside_of_the_log(self):
+        for line in ("auto t = absl::Now();", "std::chrono::system_clock::now();", "mutex.AwaitWithTimeout(c, d);",
+                     "changed.WaitWithDeadline(&mutex, t);"):  # fmt: skip
+            with self.subTest(line=line):
+                self.setUp()
+                self.assert_found("comm/base/a.cc", line + "\n", "time of day")
+        self.setUp()
+        self.assert_clean("comm/base/log.cc", "absl::Now();\n")
+        self.assert_clean("server/service/a_test.cc", "absl::Now();\n")
+
     def test_the_table_says_what_the_architecture_says(self):
         allowed = check.MAY_INCLUDE
         self.assertNotIn("worker", allowed["server"])

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/status.h"
+#include "comm/base/steady_condition.h"
 #include "comm/transport/message.h"
 
 namespace syncline {
@@ -134,6 +135,7 @@ absl::Status DataPlane::WithMemories(const std::function<absl::Status(Memories)>
     absl::Mutex mutex;
     bool is_wanted ABSL_GUARDED_BY(mutex) = true;
     std::optional<absl::Status> answer ABSL_GUARDED_BY(mutex);
+    SteadyCondition answered;
   };
   const auto call = std::make_shared<Call>();
   loop_->Post([this, call, &use](Transport&) {
@@ -144,12 +146,12 @@ absl::Status DataPlane::WithMemories(const std::function<absl::Status(Memories)>
       memories.push_back(&exchange_->memory(i));
     }
     call->answer = use(memories);
+    call->answered.SignalAll();
   });
   absl::MutexLock lock(&call->mutex);
-  const auto answered = [&call]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(call->mutex) {
-    return call->answer.has_value();
-  };
-  call->mutex.AwaitWithTimeout(absl::Condition(&answered), limit);
+  const absl::Duration deadline = clock_.Now() + limit;
+  while (!call->answer && call->answered.WaitUntil(call->mutex, clock_, deadline)) {
+  }
   call->is_wanted = false;
   if (call->answer) return *call->answer;
   return absl::DeadlineExceededError("the data plane did not answer");

@@ -38,7 +38,7 @@ absl::Status Session::Impl::Start() {
     }
     if (tensors_.empty()) return absl::FailedPreconditionError("no tensor is declared");
     for (const Tensor& tensor : tensors_) tensors.push_back(tensor.options);
-    last_beat_ = absl::Now();
+    last_beat_ = clock_.Now();
   }
   SYNCLINE_ASSIGN_OR_RETURN(
       stream_, AttachStream::Open(
@@ -57,15 +57,15 @@ absl::Status Session::Impl::Start() {
 }
 
 absl::Status Session::Impl::AwaitStart() {
-  SYNCLINE_RETURN_IF_ERROR(AwaitWelcome(absl::Now() + options_.start_timeout));
+  SYNCLINE_RETURN_IF_ERROR(AwaitWelcome(clock_.Now() + options_.start_timeout));
   SYNCLINE_RETURN_IF_ERROR(StartDataPlane());
   return WaitAll();
 }
 
-absl::Status Session::Impl::AwaitWelcome(absl::Time deadline) {
+absl::Status Session::Impl::AwaitWelcome(absl::Duration deadline) {
   absl::MutexLock lock(&mutex_);
   while (status_.ok() && welcome_ == nullptr) {
-    if (changed_.WaitWithDeadline(&mutex_, deadline)) {
+    if (!changed_.WaitUntil(mutex_, clock_, deadline)) {
       return absl::DeadlineExceededError(absl::StrCat(
           "job '", options_.job, "' did not begin within ",
           absl::FormatDuration(options_.start_timeout), ": ",
@@ -238,7 +238,7 @@ absl::Status Session::Impl::Wait(TensorId id) {
     return absl::InvalidArgumentError(absl::StrCat("there is no tensor number ", id));
   }
   ++waiters_;
-  while (!IsOver() && !tensors_[id].ready) changed_.Wait(&mutex_);
+  while (!IsOver() && !tensors_[id].ready) changed_.Wait(mutex_);
   --waiters_;
   return CheckRunning();
 }
@@ -307,11 +307,11 @@ absl::Status Session::Impl::PullAverage(TensorId id, std::span<float> out) {
         absl::StrCat("there is no tensor number ", id, " of ", out.size(), " elements"));
   }
   ++waiters_;
-  while (!IsOver() && average_under_way_) changed_.Wait(&mutex_);
+  while (!IsOver() && average_under_way_) changed_.Wait(mutex_);
   average_under_way_ = true;
   averaged_.reset();
   if (!IsOver()) data_plane_->PullAverage(id);
-  while (!IsOver() && !averaged_) changed_.Wait(&mutex_);
+  while (!IsOver() && !averaged_) changed_.Wait(mutex_);
   --waiters_;
   average_under_way_ = false;
   changed_.SignalAll();
@@ -334,7 +334,7 @@ absl::Status Session::Impl::Barrier() {
   stream_->Send(message);
   absl::MutexLock lock(&mutex_);
   ++waiters_;
-  while (!IsOver() && barriers_released_ <= barrier) changed_.Wait(&mutex_);
+  while (!IsOver() && barriers_released_ <= barrier) changed_.Wait(mutex_);
   --waiters_;
   return CheckRunning();
 }
@@ -345,9 +345,9 @@ absl::Status Session::Impl::Part() {
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
   const bool is_quiet = std::ranges::all_of(tensors_, &Tensor::ready);
   if (is_quiet) data_plane_->Part();
-  const absl::Time deadline = absl::Now() + options_.failure_timeout;
+  const absl::Duration deadline = clock_.Now() + options_.failure_timeout;
   while (is_quiet && !IsOver() && !parted_) {
-    if (changed_.WaitWithDeadline(&mutex_, deadline)) break;
+    if (!changed_.WaitUntil(mutex_, clock_, deadline)) break;
   }
   if (is_quiet && !IsOver() && !parted_) {
     options_.log.Warning("left before the servers held all that compression had kept",

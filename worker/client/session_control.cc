@@ -67,8 +67,8 @@ v1::MemberMessage Session::Impl::Beat() {
   v1::MemberMessage message;
   v1::Heartbeat& beat = *message.mutable_heartbeat();
   absl::MutexLock lock(&mutex_);
-  longest_silence_ = std::max(longest_silence_, absl::Now() - last_beat_);
-  last_beat_ = absl::Now();
+  longest_silence_ = std::max(longest_silence_, clock_.Now() - last_beat_);
+  last_beat_ = clock_.Now();
   beat.set_step(StepLocked());
   if (data_plane_ != nullptr) {
     const ExchangeStats stats = data_plane_->stats();
@@ -103,8 +103,8 @@ void Session::Impl::BeatUntilOver() {
   while (true) {
     {
       absl::MutexLock lock(&mutex_);
-      const absl::Time next = absl::Now() + timeouts_.heartbeat_interval;
-      while (!IsOver() && !over_.WaitWithDeadline(&mutex_, next)) {
+      const absl::Duration next = clock_.Now() + timeouts_.heartbeat_interval;
+      while (!IsOver() && over_.WaitUntil(mutex_, clock_, next)) {
       }
       if (IsOver()) return;
     }
@@ -118,7 +118,7 @@ void Session::Impl::Fail(const absl::Status& status) {
   status_ =
       status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
   // A process that was stopped finds its connection dead before it can read why.
-  const absl::Duration silent = std::max(longest_silence_, absl::Now() - last_beat_);
+  const absl::Duration silent = std::max(longest_silence_, clock_.Now() - last_beat_);
   if (absl::IsUnavailable(status) &&
       silent > kStandstillBeats * timeouts_.heartbeat_interval) {
     status_ = absl::AbortedError(

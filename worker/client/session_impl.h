@@ -14,6 +14,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "comm/base/env.h"
+#include "comm/base/steady_condition.h"
 #include "comm/codec/codec.h"
 #include "comm/rpc/attach_stream.h"
 #include "proto/coordinator.pb.h"
@@ -68,7 +70,7 @@ class Session::Impl {
   };
 
   absl::Status AwaitStart() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status AwaitWelcome(absl::Time deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status AwaitWelcome(absl::Duration deadline) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StartDataPlane() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Part() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status WithMemories(const std::function<absl::Status(DataPlane::Memories)>& use)
@@ -101,13 +103,14 @@ class Session::Impl {
   const SessionOptions options_;
   const Timeouts timeouts_;
   const CodecRegistry codecs_;
+  const SteadyClock clock_;
   std::unique_ptr<AttachStream> stream_;
   std::unique_ptr<DataPlane> data_plane_;  // set before phase_ becomes kRunning
   std::thread heart_;
 
   absl::Mutex mutex_;
-  absl::CondVar changed_;  // anything that a user's call may wait for
-  absl::CondVar over_;     // IsOver() became true: the heart wakes for nothing else
+  SteadyCondition changed_;  // anything that a user's call may wait for
+  SteadyCondition over_;     // IsOver() became true: the heart wakes for nothing else
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kDeclaring;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::vector<Tensor> tensors_ ABSL_GUARDED_BY(mutex_);
@@ -119,7 +122,7 @@ class Session::Impl {
   uint32_t members_ ABSL_GUARDED_BY(mutex_) = 0;
   ContributionPlan contributions_ ABSL_GUARDED_BY(mutex_);
   int waiters_ ABSL_GUARDED_BY(mutex_) = 0;  // user threads blocked on other members
-  absl::Time last_beat_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  absl::Duration last_beat_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
   absl::Duration longest_silence_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
   bool average_under_way_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ExchangeAveraged> averaged_ ABSL_GUARDED_BY(mutex_);  // its answer

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "comm/base/env.h"
 #include "comm/base/status.h"
 #include "comm/transport/ucx/endpoint.h"
 #include "comm/transport/ucx/send.h"
@@ -87,8 +88,9 @@ UcxTransport::~UcxTransport() {
 // happens, a worker left behind is the smaller evil.
 void UcxTransport::FinishWithUcx() {
   for (int round = 0; round < kMaxRounds; ++round) ucp_worker_progress(worker_->handle());
-  const absl::Time deadline = absl::Now() + 3 * keepalive_;
-  while ((fetching_ > 0 || !closing_.empty()) && absl::Now() < deadline) {
+  const SteadyClock clock;
+  const absl::Duration deadline = 3 * keepalive_;
+  while ((fetching_ > 0 || !closing_.empty()) && clock.Now() < deadline) {
     ucp_worker_progress(worker_->handle());
     FreeClosedHandles();
   }

@@ -18,7 +18,11 @@ build/%/build.ninja:
 build: deps build/release/build.ninja ## Build the release: build/release/syncline
 	@cmake --build --preset release -j $(JOBS)
 
-demo: build ## Train Fashion-MNIST on 2 servers and 4 workers of this host
+# Only what the demo runs: no tests, no fuzzers, and none of the linters is installed.
+demo: ## Train Fashion-MNIST on 2 servers and 4 workers of this host
+	@deploy/install-deps.sh core demo
+	@cmake --preset release --log-level=NOTICE
+	@cmake --build --preset release -j $(JOBS) --target demo
 	@worker/examples/fashion_mnist/demo.sh
 
 test: build ## Run all tests on the release build

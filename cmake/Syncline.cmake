@@ -10,11 +10,19 @@
 #
 # SOURCES replaces the glob. ISAS runs a test once more for each lower instruction-set level (comm/base/isa.h).
 # WHOLE makes all tests of a binary one ctest entry: for many that take no time, since each entry is a process.
+# THREADS says that what is tested runs in several threads: ThreadSanitizer's tree holds these tests only.
+# Under a sanitizer the others are WHOLE and run at the machine's own instruction-set level: starting a process
+# costs more there than most tests do.
 # Tests also take LABELS (one of unit, the default, integration and slow) and
 # TIMEOUT (seconds per TEST, default 120). CI runs the sanitizers on the label unit. Integration tests run alone:
 # they start processes whose timeouts a busy neighbour would upset.
+#
+# The target unit_tests builds what carries the label unit.
 
 include(GoogleTest)
+if(SYNCLINE_TESTS)
+  add_custom_target(unit_tests)
+endif()
 
 function(syncline_glob out)
   file(GLOB sources CONFIGURE_DEPENDS RELATIVE ${CMAKE_CURRENT_SOURCE_DIR} ${ARGN})
@@ -56,8 +64,8 @@ function(syncline_executable)
 endfunction()
 
 function(syncline_test)
-  cmake_parse_arguments(ARG "ISAS;WHOLE" "NAME;LABELS;TIMEOUT" "SOURCES;DEPS" ${ARGN})
-  if(NOT SYNCLINE_TESTS)
+  cmake_parse_arguments(ARG "ISAS;WHOLE;THREADS" "NAME;LABELS;TIMEOUT" "SOURCES;DEPS" ${ARGN})
+  if(NOT SYNCLINE_TESTS OR (SYNCLINE_SANITIZE STREQUAL "thread" AND NOT ARG_THREADS))
     return()
   endif()
   if(NOT ARG_SOURCES)
@@ -80,8 +88,15 @@ function(syncline_test)
   if(ARG_LABELS STREQUAL "integration")
     set(serial TRUE)
   endif()
+  if(ARG_LABELS STREQUAL "unit")
+    add_dependencies(unit_tests ${ARG_NAME})
+  endif()
+  if(SYNCLINE_SANITIZE AND NOT ARG_THREADS)
+    set(ARG_WHOLE TRUE)
+    set(ARG_TIMEOUT 900)
+  endif()
   if(ARG_WHOLE)
-    add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} --gtest_brief=1)
+    add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
     set_tests_properties(${ARG_NAME} PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${serial})
   else()
     # PRE_TEST: a test binary that crashes at start fails its test, not the build.
@@ -91,10 +106,9 @@ function(syncline_test)
       DISCOVERY_TIMEOUT 60
       PROPERTIES LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ${serial})
   endif()
-  # Kernels have no threads.
-  if(ARG_ISAS AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT SYNCLINE_SANITIZE STREQUAL "thread")
+  if(ARG_ISAS AND CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64" AND NOT SYNCLINE_SANITIZE)
     foreach(isa v2 v3)
-      add_test(NAME "${ARG_NAME} on x86-64-${isa}" COMMAND ${ARG_NAME} --gtest_brief=1)
+      add_test(NAME "${ARG_NAME} on x86-64-${isa}" COMMAND ${ARG_NAME})
       set_tests_properties("${ARG_NAME} on x86-64-${isa}" PROPERTIES
         ENVIRONMENT SYNCLINE_ISA=${isa} LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})
     endforeach()

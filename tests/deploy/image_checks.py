@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import chart
+import image_context
 from report import ROOT, Report, Skip, need_module, run
 
 DOCKERFILE = ROOT / "deploy" / "docker" / "Dockerfile"
@@ -40,6 +41,17 @@ def check_build_context() -> None:
     copied = re.findall(r"^COPY (?!--from)(\S+) ", DOCKERFILE.read_text(), re.M)
     hidden = [path for path in copied if path != "." and path not in allowed]
     assert not hidden, f".dockerignore hides {hidden} from the Dockerfile"
+
+
+def check_ignore_rules() -> None:
+    """image_context.py reads .dockerignore as Docker does."""
+    ignore = image_context.Ignore("# a comment\n*\n!src\n**/*_test.cc\nsrc/old\n!src/old/keep.cc\n")
+    seen = {
+        "src/a.cc": True, "src/deep/b.cc": True, "src/a_test.cc": False, "a_test.cc": False,
+        "srcs/a.cc": False, "other.cc": False, "src/old/a.cc": False, "src/old/keep.cc": True,
+    }
+    wrong = [path for path, expected in seen.items() if ignore.hides(path) == expected]
+    assert not wrong, f"read wrongly: {wrong}"
 
 
 def check_compose_is_hardened() -> None:
@@ -113,6 +125,7 @@ def add_checks(report: Report) -> None:
     report.check("hadolint Dockerfile", lambda: run("hadolint", DOCKERFILE))
     report.check("image is small and not root", check_dockerfile_promises)
     report.check("image build sees what it copies", check_build_context)
+    report.check("dockerignore is read as Docker does", check_ignore_rules)
     report.check(
         "docker compose config",
         lambda: run("docker-compose", "-f", COMPOSE, "config", "--quiet"),

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Gives .ci/what-failed logs of failed stages and expects the names that their readers look for."""
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+TOOL = Path(__file__).resolve().parents[2] / ".ci" / "what-failed"
+
+JUNIT = """<testsuite>
+<testcase name="Shard.Steps" status="run"/>
+<testcase name="Engine.Stops" status="fail"><failure message=""/>
+<system-out>[ RUN      ] Engine.Stops
+[  FAILED  ] Engine.Stops (3 ms)</system-out></testcase>
+<testcase name="codec_test" status="fail"><failure message=""/>
+<system-out>[ RUN      ] A.Good
+[       OK ] A.Good (0 ms)
+[ RUN      ] A.Bad
+[  FAILED  ] A.Bad (0 ms)
+[  FAILED  ] Edges/B.Bad/3, where GetParam() = 9 (0 ms)</system-out></testcase>
+<testcase name="policy_test" status="fail"><failure message="Timeout"/>
+<system-out>[ RUN      ] C.Good
+[       OK ] C.Good (0 ms)
+[ RUN      ] C.Hangs
+</system-out></testcase>
+</testsuite>
+"""
+
+
+class WhatFailed(unittest.TestCase):
+    def setUp(self):
+        self._folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self._folder.cleanup)
+
+    def file(self, name: str, text: str) -> str:
+        path = Path(self._folder.name) / name
+        path.write_text(text)
+        return str(path)
+
+    def run_tool(self, *args: str) -> list[str]:
+        done = subprocess.run([TOOL, *args], capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()
+
+    def test_names_failed_tests_also_inside_whole_binaries(self):
+        self.assertEqual(
+            self.run_tool("asan", self.file("log", ""), self.file("xml", JUNIT)),
+            [
+                "asan: Engine.Stops",
+                "asan: codec_test: A.Bad, Edges/B.Bad/3",
+                "asan: policy_test: crashed or hung in C.Hangs",
+            ],
+        )
+
+    def test_shows_compilers_errors_when_the_build_broke(self):
+        log = "[1/2] Building\nFAILED: a.o\nx.cc:1:2: error: no\n[2/2] other\nninja: build stopped\n"
+        self.assertEqual(
+            self.run_tool("tsan", self.file("log", log), "absent.xml"),
+            ["tsan: FAILED: a.o", "tsan: x.cc:1:2: error: no"],
+        )
+
+    def test_shows_the_end_of_a_log_without_known_errors(self):
+        log = "".join(f"line {i}\n" for i in range(20))
+        self.assertEqual(self.run_tool("cuda", self.file("log", log))[-1], "cuda: line 19")
+
+    def test_tells_what_a_stage_did_when_its_time_was_up(self):
+        log = " 1/9 Test  #7: D.Slow ..........***Timeout  9 s\ntests: stopped after 9 s, its limit\n"
+        self.assertEqual(
+            self.run_tool("tests", self.file("log", log), "absent.xml"),
+            ["tests: D.Slow (Timeout)", "tests: tests: stopped after 9 s, its limit"],
+        )
+
+    def test_names_what_passed_only_when_repeated(self):
+        log = (
+            "1/9 Test #1: Engine.Stops ....***Failed  1 s\n"
+            "2/9 Test #2: run: Ctrl-C stops all ....***Failed  1 s\n"
+            "2/9 Test #2: run: Ctrl-C stops all ....   Passed  1 s\n"
+        )
+        self.assertEqual(
+            self.run_tool("--repeated", self.file("log", log), self.file("xml", JUNIT)),
+            ["run: Ctrl-C stops all"],
+        )
+
+
+if __name__ == "__main__":
+    unittest.main()

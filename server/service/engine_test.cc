@@ -295,6 +295,11 @@ TEST_F(EngineTest, DroppedMembersHearNothingMore) {
   const auto applied = outputs_.Take();
   ASSERT_TRUE(applied.has_value() && std::holds_alternative<ShardApplied>(*applied));
   EXPECT_EQ(std::get<ShardApplied>(*applied).contributors.size(), 1u);
+  // Back in the job: anything sent to it meanwhile would come before this.
+  Commit(3, {0, 1});
+  second.SayHello();
+  second.Send(second.Header(MessageKind::kPull, 3, 1), {});
+  EXPECT_EQ(second.Next(), "publish v1");
 }
 
 TEST_F(EngineTest, OutlivesWorkersThatDieInTheMiddle) {

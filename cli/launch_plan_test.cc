@@ -119,7 +119,7 @@ TEST(LaunchPlan, RefusesFlagsThatContradictEachOther) {
   };
   refused([](RunOptions& o) { o.program.clear(); }, "after --");
   refused([](RunOptions& o) { o.workers = -1; }, "--workers");
-  refused([](RunOptions& o) { o.workers = 5000; }, "4096");
+  refused([](RunOptions& o) { o.workers = 20000; }, "16384");
   refused([](RunOptions& o) { o.workers = 3, o.nproc_per_node = "2"; },
           "--nproc-per-node");
   refused([](RunOptions& o) { o.nnodes = "two"; }, "--nnodes");

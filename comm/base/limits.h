@@ -33,8 +33,9 @@ inline constexpr size_t kMessageHeaderBytes = 64;
 // together.
 inline constexpr size_t kDefaultWindowBytes = size_t{16} << 20;
 
-// Ranks index arrays on the servers.
-inline constexpr uint32_t kMaxWorkers = 4096;
+// Ranks index arrays on the servers, and each costs the coordinator a stream of about
+// 50 KiB.
+inline constexpr uint32_t kMaxWorkers = 16384;
 inline constexpr uint32_t kMaxServers = 1024;
 inline constexpr uint32_t kMaxEngineThreads = 64;
 

@@ -58,6 +58,7 @@ class Coordinator::Impl {
   void Refuse(ConnectionId connection, const absl::Status& status);
   Job* FindJob(uint32_t id);
   void BeginJobs();
+  std::vector<JobServer> AttachedServers() const;
   void ForgetClosedConnections();
   std::string State() const;
 
@@ -98,7 +99,6 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
     }
     if (std::holds_alternative<Disconnected>(body)) speakers_.erase(connection);
   }
-  BeginJobs();
   ForgetClosedConnections();
   for (CoordinatorOutput& output : outputs_) {
     if (auto* persist = std::get_if<PersistState>(&output)) persist->state = State();
@@ -126,12 +126,24 @@ Job* Coordinator::Impl::FindJob(uint32_t id) {
   return nullptr;
 }
 
+// Only hellos can complete what a job waits for. The servers are listed, with all their
+// addresses, only when a job is full.
 void Coordinator::Impl::BeginJobs() {
   std::vector<JobServer> servers;
+  for (const auto& [name, job] : jobs_) {
+    if (!job->IsFull()) continue;
+    if (servers.empty()) servers = AttachedServers();
+    job->MaybeBegin(servers, outputs_);
+  }
+}
+
+std::vector<JobServer> Coordinator::Impl::AttachedServers() const {
+  std::vector<JobServer> servers;
+  servers.reserve(servers_.size());
   for (const auto& [number, server] : servers_) {
     servers.push_back({number, server.connection, server.name, server.shard_addresses});
   }
-  for (const auto& [name, job] : jobs_) job->MaybeBegin(servers, outputs_);
+  return servers;
 }
 
 // ---- Servers ----
@@ -174,6 +186,7 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
   outputs_.push_back(
       LogReason{absl::StrCat("server ", number, " (", hello.name, ") attached with ",
                              hello.shard_addresses.size(), " engine threads")});
+  BeginJobs();
 }
 
 void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
@@ -227,7 +240,8 @@ void Coordinator::Impl::OnWorkerHello(ConnectionId connection, const WorkerHello
   speakers_[connection] = {
       .kind = Speaker::kWorker, .job = job->id(), .rank = hello.rank};
   if (is_new) outputs_.push_back(PersistState{});
-  job->Tick(now_, servers_.size(), outputs_);  // says at once who is missing
+  if (job->IsFull()) BeginJobs();
+  job->TellNewcomer(hello.rank, now_, servers_.size(), outputs_);
 }
 
 void Coordinator::Impl::OnWorker(Job& job, uint32_t rank, const MemberBody& body) {

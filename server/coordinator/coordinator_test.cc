@@ -142,6 +142,42 @@ TEST_F(CoordinatorTest, SaysWhoIsMissingUntilAllAreThere) {
   ASSERT_TRUE(Last<WorkerWelcome>(11).has_value());
 }
 
+TEST_F(CoordinatorTest, AHelloTellsTheNewcomerAloneAndATickTheOthers) {
+  constexpr uint32_t kWorkers = 50;
+  for (uint32_t rank = 0; rank + 1 < kWorkers; ++rank) Hello(100 + rank, rank, kWorkers);
+  for (uint32_t rank = 0; rank + 1 < kWorkers; ++rank) {
+    EXPECT_EQ(told_[100 + rank].size(), 1u) << "rank " << rank;
+  }
+  PassTime(absl::Seconds(1));
+  PassTime(absl::Milliseconds(500));
+  EXPECT_EQ(told_[100].size(), 2u) << "at most once a second";
+  EXPECT_THAT(Last<Waiting>(100)->reason, HasSubstr("(missing: rank 49)"));
+}
+
+TEST_F(CoordinatorTest, WorkersOfAJobThatBeginsHearNothingOfWaiting) {
+  AttachServer(1);
+  AttachServer(2);  // more than it waits for
+  Hello(10, 0, 1);
+  EXPECT_TRUE(Last<WorkerWelcome>(10).has_value());
+  EXPECT_FALSE(Last<Waiting>(10).has_value());
+}
+
+TEST_F(CoordinatorTest, ManyDeathsAreToldInAFewWords) {
+  constexpr uint32_t kWorkers = 1000;
+  AttachServer(1);
+  std::vector<ConnectionId> alive = {1};
+  for (uint32_t rank = 0; rank < kWorkers; ++rank) Hello(100 + rank, rank, kWorkers);
+  for (uint32_t rank = 0; rank < kWorkers / 2; ++rank) alive.push_back(100 + rank);
+  for (uint32_t rank = kWorkers / 2; rank < kWorkers; ++rank)
+    Say(100 + rank, Disconnected{});
+  PassTimeBeating(absl::Seconds(3), alive);
+  ASSERT_EQ(Last<CommitEpoch>(1)->members.size(), kWorkers / 2);
+  const std::string reason = Last<EpochChanged>(100)->reason;
+  EXPECT_THAT(reason, HasSubstr("worker 500 (worker500): its connection broke"));
+  EXPECT_THAT(reason, HasSubstr("; and 497 others"));
+  EXPECT_LT(reason.size(), 300u);
+}
+
 TEST_F(CoordinatorTest, WaitsForServersToo) {
   Hello(10, 0, 1);
   EXPECT_THAT(Last<Waiting>(10)->reason, HasSubstr("waiting for server 1 of 1"));

@@ -34,10 +34,6 @@ Job::Job(uint32_t id, const WorkerHello& first, const CoordinatorOptions& option
           spec_.training, TrainedBlocks(spec_),
           plan_->job_reduction() == nullptr ? 0 : plan_->job_reduction()->Figures()) {}
 
-void Job::AppendReason(std::string& reasons, const std::string& reason) {
-  absl::StrAppend(&reasons, reasons.empty() ? "" : "; ", reason);
-}
-
 std::unique_ptr<const TrainingPlan> Job::PlanOf(const JobSpec& spec) {
   auto plan = TrainingPlan::Create(spec.training, spec.Trained());
   SYNCLINE_CHECK(plan.ok());  // ValidateJob has made the same plan
@@ -87,7 +83,7 @@ void Job::OnDisconnected(uint32_t rank, absl::Duration now) {
 
 void Job::Forget(uint32_t rank, const std::string& reason) {
   workers_.erase(rank);
-  AppendReason(change_reason_, reason);
+  change_reasons_.Add(reason);
 }
 
 void Job::DropWorker(uint32_t rank, const std::string& reason,

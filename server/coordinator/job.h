@@ -17,6 +17,7 @@
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/decision.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/reasons.h"
 
 namespace syncline {
 
@@ -65,8 +66,16 @@ class Job {
   absl::StatusOr<uint64_t> Update(const UpdateJob& update, CoordinatorOutputs& outputs);
   void Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& outputs);
 
+  // Whether only servers may be missing: MaybeBegin does nothing before.
+  bool IsFull() const {
+    return phase_ == Phase::kGathering && workers_.size() >= spec_.workers;
+  }
   // Begins when all workers and servers are there. `servers` in order of their numbers.
   void MaybeBegin(const std::vector<JobServer>& servers, CoordinatorOutputs& outputs);
+  // Says to this worker alone for whom it waits, if it does. The others hear it at a
+  // Tick: telling all of them at each hello would be quadratic.
+  void TellNewcomer(uint32_t rank, absl::Duration now, size_t servers_attached,
+                    CoordinatorOutputs& outputs);
 
   uint32_t id() const { return id_; }
   bool IsOver() const { return phase_ == Phase::kOver; }
@@ -93,7 +102,7 @@ class Job {
     std::set<uint32_t> unprepared = {};
     std::set<uint32_t> uncommitted = {};
     uint64_t next_step = 0;
-    std::string reason = {};
+    Reasons reasons = {};
     std::vector<MemberRecord> members = {};         // fixed when all servers are prepared
     std::optional<TrainingSettings> training = {};  // new ones
   };
@@ -109,12 +118,12 @@ class Job {
   void MaybeReleaseBarrier(CoordinatorOutputs& outputs);
   void SayWhoIsMissing(absl::Duration now, size_t servers_attached,
                        CoordinatorOutputs& outputs);
+  std::string WhoIsMissing(absl::Duration now, size_t servers_attached) const;
   void DropSilent(absl::Duration now, CoordinatorOutputs& outputs);
   void Fail(const std::string& reason, CoordinatorOutputs& outputs);
   void End(const std::string& reason, CoordinatorOutputs& outputs);
   void ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) const;
   std::string Named(uint32_t rank) const;
-  static void AppendReason(std::string& reasons, const std::string& reason);
   static std::unique_ptr<const TrainingPlan> PlanOf(const JobSpec& spec);
 
   const uint32_t id_;
@@ -143,7 +152,7 @@ class Job {
   };
   std::map<uint64_t, Loss> losses_;
 
-  std::string change_reason_;                      // of the next change
+  Reasons change_reasons_;                         // of the next change
   std::optional<TrainingSettings> next_training_;  // of the next change
 
   std::vector<JobServer> servers_;  // once it began

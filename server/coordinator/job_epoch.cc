@@ -23,7 +23,7 @@ void Job::MaybeChangeEpoch(CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || change_.has_value()) return;
   if (!MembershipDiffers() && !next_training_) return;
   const uint64_t epoch = ++counters_.epochs[spec_.name];
-  change_ = Change{.epoch = epoch, .reason = std::exchange(change_reason_, "")};
+  change_ = Change{.epoch = epoch, .reasons = std::exchange(change_reasons_, {})};
   change_->training = std::exchange(next_training_, std::nullopt);
   for (const JobServer& server : servers_) change_->unprepared.insert(server.server);
   ToServers(PrepareEpoch{id_, epoch}, outputs);
@@ -47,14 +47,13 @@ void Job::Commit(CoordinatorOutputs& outputs) {
          .first_step = worker.welcomed ? worker.first_step : change_->next_step,
          .session_key = worker.session_key});
   }
-  if (!change_reason_.empty())
-    AppendReason(change_->reason, std::exchange(change_reason_, ""));
+  change_->reasons.Add(std::exchange(change_reasons_, {}));
   for (const JobServer& server : servers_) change_->uncommitted.insert(server.server);
   outputs.push_back(PersistState{});  // the coordinator fills it in
   ToServers(CommitEpoch{.job = id_,
                         .epoch = change_->epoch,
                         .members = change_->members,
-                        .reason = change_->reason,
+                        .reason = change_->reasons.Text(),
                         .training = change_->training,
                         .training_from = FirstUpdateFrom(change_->next_step)},
             outputs);
@@ -79,7 +78,7 @@ absl::StatusOr<uint64_t> Job::Update(const UpdateJob& update,
   spec_.training = next;
   next_training_ = next;
   plan_ = PlanOf(spec_);
-  AppendReason(change_reason_, "new options");
+  change_reasons_.Add("new options");
   MaybeChangeEpoch(outputs);
   // Either it has begun, or it follows the one under way.
   return counters_.epochs.at(spec_.name) + (next_training_ ? 1 : 0);
@@ -96,10 +95,10 @@ void Job::OnCommitted(uint32_t server, const EpochCommitted& committed,
 void Job::FinishChange(CoordinatorOutputs& outputs) {
   const Change change = *std::exchange(change_, std::nullopt);
   committed_ = change.members;
-  reason_ = change.reason;
+  reason_ = change.reasons.Text();
   outputs.push_back(
       LogReason{absl::StrCat("job '", spec_.name, "': epoch ", change.epoch, " with ",
-                             committed_.size(), " members: ", change.reason)});
+                             committed_.size(), " members: ", reason_)});
   bool seeder_found = false;
   for (const MemberRecord& record : committed_) {
     const bool is_seeder = record.first_step == 0 && !seeder_found;
@@ -118,7 +117,7 @@ void Job::FinishChange(CoordinatorOutputs& outputs) {
                    EpochChanged{.epoch = change.epoch,
                                 .members = static_cast<uint32_t>(committed_.size()),
                                 .seeder = is_seeder,
-                                .reason = change.reason}});
+                                .reason = reason_}});
     }
   }
   MaybeReleaseBarrier(outputs);

@@ -54,8 +54,7 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
                           .name = hello.name,
                           .heard_at = now,
                           .progressed_at = now};
-  if (began) AppendReason(change_reason_, absl::StrCat(Named(hello.rank), " joins"));
-  last_waiting_said_ = -absl::InfiniteDuration();
+  if (began) change_reasons_.Add(absl::StrCat(Named(hello.rank), " joins"));
   MaybeChangeEpoch(outputs);
   return absl::OkStatus();
 }
@@ -94,34 +93,45 @@ void Job::OnConfigured(uint32_t server, CoordinatorOutputs& outputs) {
   unconfigured_.erase(server);
   if (!unconfigured_.empty()) return;
   phase_ = Phase::kRunning;
-  change_reason_ = "the job begins";
+  change_reasons_ = {};
+  change_reasons_.Add("the job begins");
   MaybeChangeEpoch(outputs);
+}
+
+void Job::TellNewcomer(uint32_t rank, absl::Duration now, size_t servers_attached,
+                       CoordinatorOutputs& outputs) {
+  const auto worker = workers_.find(rank);
+  if (phase_ != Phase::kGathering || worker == workers_.end()) return;
+  reason_ = WhoIsMissing(now, servers_attached);
+  outputs.push_back(ToMember{worker->second.connection, Waiting{reason_}});
 }
 
 void Job::SayWhoIsMissing(absl::Duration now, size_t servers_attached,
                           CoordinatorOutputs& outputs) {
   if (now - last_waiting_said_ < kSayWaitingEvery) return;
   last_waiting_said_ = now;
-  const std::string since =
-      absl::StrCat(absl::ToInt64Seconds(now - gathering_since_), " s");
-  if (workers_.size() >= spec_.workers) {
-    reason_ = absl::StrCat("waiting for server ", servers_attached + 1, " of ",
-                           options_.expected_servers, ", ", since);
-  } else {
-    std::vector<uint32_t> missing;
-    for (uint32_t rank = 0; rank < spec_.workers && missing.size() <= kMissingRanksShown;
-         ++rank) {
-      if (!workers_.contains(rank)) missing.push_back(rank);
-    }
-    const bool shows_all = missing.size() <= kMissingRanksShown;
-    reason_ = absl::StrCat(
-        "waiting for worker ", workers_.size() + 1, " of ", spec_.workers, ", ", since,
-        shows_all ? absl::StrCat(" (missing: rank ", absl::StrJoin(missing, ", "), ")")
-                  : "");
-  }
+  reason_ = WhoIsMissing(now, servers_attached);
   for (const auto& [rank, worker] : workers_) {
     outputs.push_back(ToMember{worker.connection, Waiting{reason_}});
   }
+}
+
+std::string Job::WhoIsMissing(absl::Duration now, size_t servers_attached) const {
+  const std::string since =
+      absl::StrCat(absl::ToInt64Seconds(now - gathering_since_), " s");
+  if (IsFull()) {
+    return absl::StrCat("waiting for server ", servers_attached + 1, " of ",
+                        options_.expected_servers, ", ", since);
+  }
+  std::string who = absl::StrCat("waiting for worker ", workers_.size() + 1, " of ",
+                                 spec_.workers, ", ", since);
+  if (spec_.workers - workers_.size() > kMissingRanksShown) return who;
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; rank < spec_.workers; ++rank) {
+    if (!workers_.contains(rank)) missing.push_back(rank);
+  }
+  absl::StrAppend(&who, " (missing: rank ", absl::StrJoin(missing, ", "), ")");
+  return who;
 }
 
 }  // namespace syncline

@@ -26,6 +26,11 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("ports upside down", {"config": {"dataPorts": {"first": 7300}}}, "dataPorts"),
     ("TLS without a secret", {"tls": {"enabled": True}}, "existingSecret"),
     ("workers without an image", {"worker": {"enabled": True}}, "repository"),
+    ("a label that selects pods", {"commonLabels": {"app.kubernetes.io/name": "x"}}, "kubernetes.io/name"),
+    ("a capability in lower case", {"server": {"addCapabilities": ["ipc_lock"]}}, "addCapabilities"),
+    ("a volume without a name", {"worker": {"extraVolumes": [{"emptyDir": {}}]}}, "extraVolumes"),
+    ("an unknown update", {"updateStrategy": "Recreate"}, "updateStrategy"),
+    ("the world without TLS", {"service": {"type": "LoadBalancer"}}, "tls.enabled"),
     ("a job name no pod can have", {"worker": {"job": "My_Job"}}, "job"),
 ]
 

@@ -21,6 +21,10 @@ def own_services() -> dict[str, dict[str, Any]]:
     return {name: s for name, s in compose()["services"].items() if "build" in s}
 
 
+def long_running() -> dict[str, dict[str, Any]]:
+    return {name: s for name, s in own_services().items() if s["command"][0] == "serve"}
+
+
 def check_dockerfile_promises() -> None:
     text = DOCKERFILE.read_text()
     runtime = text[text.index("AS runtime"):]
@@ -56,7 +60,8 @@ def check_ignore_rules() -> None:
 
 def check_compose_is_hardened() -> None:
     services = own_services()
-    assert sorted(services) == ["coordinator", "server-0", "server-1"], services.keys()
+    expected = ["coordinator", "server-0", "server-1", "worker-0", "worker-1"]
+    assert sorted(services) == expected, services.keys()
     for name, service in services.items():
         assert service["read_only"] is True and service["cap_drop"] == ["ALL"], name
     for name, service in compose()["services"].items():
@@ -70,11 +75,28 @@ def check_compose_paths() -> None:
             source = volume.split(":")[0]
             if source.startswith("."):
                 assert (COMPOSE.parent / source).exists(), f"{name}: no {source}"
-        if "build" in service:
+        if name in own_services():
             context = COMPOSE.parent / service["build"]["context"]
             assert (context / service["build"]["dockerfile"]).exists(), name
+        if name in long_running():
             advertised = [c for c in service["command"] if c.startswith("--advertise=")]
             assert advertised == [f"--advertise={name}:7070"], advertised
+
+
+def check_compose_trains() -> None:
+    """Workers wait until the servers are well, and the coordinator waits for as many servers as there are."""
+    services = own_services()
+    servers = [name for name in services if name.startswith("server-")]
+    workers = [name for name in services if name.startswith("worker-")]
+    assert f"--servers={len(servers)}" in services["coordinator"]["command"]
+    for name in long_running():
+        assert services[name]["healthcheck"], f"{name} has no health check"
+    for rank, name in enumerate(workers):
+        environment = services[name]["environment"]
+        assert environment["RANK"] == str(rank), name
+        assert environment["WORLD_SIZE"] == str(len(workers)), name
+        waits = services[name]["depends_on"]
+        assert waits == {s: {"condition": "service_healthy"} for s in servers}, waits
 
 
 def check_compose_is_scraped() -> None:
@@ -84,7 +106,7 @@ def check_compose_is_scraped() -> None:
     )
     scrapes = config["scrape_configs"][0]["static_configs"]
     targets = {t for entry in scrapes for t in entry["targets"]}
-    assert targets == {f"{name}:7071" for name in own_services()}, targets
+    assert targets == {f"{name}:7071" for name in long_running()}, targets
 
 
 def binary() -> Path:
@@ -95,12 +117,12 @@ def binary() -> Path:
 
 
 def flags_of(command: str) -> set[str]:
-    return set(re.findall(r"--[a-z][a-z-]+", run(str(binary()), command, "--help")))
+    return set(re.findall(r"--[a-z][a-z-]+", run(str(binary()), *command.split(), "--help")))
 
 
 def check_flags_exist() -> None:
     """Flags and SYNCLINE_ variables of the chart, the compose file and the image."""
-    known = {"serve": flags_of("serve"), "status": flags_of("status")}
+    known = {name: flags_of(name) for name in ("serve", "status", "bench pushpull-worker")}
     used: set[tuple[str, str]] = set()
     secure = {"tls": {"enabled": True, "existingSecret": "s"}, "server": {"engineThreads": 2}}
     commands = [s["command"] for s in own_services().values()]
@@ -108,9 +130,11 @@ def check_flags_exist() -> None:
         found = chart.pods(chart.render(values))
         commands += [c["args"] for pod in found for c in pod["spec"]["containers"]]
     for command in commands:
+        words = [a for a in command if re.fullmatch(r"[a-z][a-z-]+", a)]
         flags = [a.split("=")[0] for a in command[1:] if a.startswith("--")]
-        used |= {(command[0], flag) for flag in flags}
-    variables = [v for s in own_services().values() for v in s["environment"]]
+        used |= {(" ".join(w for w in words if w != "json"), flag) for flag in flags}
+    # Of workers, the session reads RANK, WORLD_SIZE and the like.
+    variables = [v for s in long_running().values() for v in s["environment"]]
     for config in chart.of_kind(chart.render({}), "ConfigMap"):
         variables += [v for v in config["data"] if v.startswith("SYNCLINE_")]
     variables += re.findall(r"^ENV (SYNCLINE_\w+)=", DOCKERFILE.read_text(), re.M)
@@ -132,5 +156,6 @@ def add_checks(report: Report) -> None:
     )
     report.check("compose is hardened", check_compose_is_hardened)
     report.check("compose paths and names agree", check_compose_paths)
+    report.check("compose trains something", check_compose_trains)
     report.check("compose is scraped", check_compose_is_scraped)
     report.check("deployed flags exist", check_flags_exist)

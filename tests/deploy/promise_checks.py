@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import chart
-from report import CHART, VALUES_FILES, Report
+from report import CHART, ROOT, VALUES_FILES, Report, need_module
 
 WORKERS = {"worker": {"enabled": True, "image": {"repository": "train"}}}
 TLS = {"tls": {"enabled": True, "existingSecret": "certificates"}}
@@ -33,6 +33,7 @@ def check_hardened(manifests: list[chart.Manifest]) -> None:
             assert own["readOnlyRootFilesystem"] is True, own
             assert own["allowPrivilegeEscalation"] is False, own
             assert own["capabilities"]["drop"] == ["ALL"], own
+            assert set(own["capabilities"].get("add", [])) <= {"IPC_LOCK"}, own
             assert "memory" in container["resources"]["limits"], "no memory limit"
 
 
@@ -101,6 +102,109 @@ def check_worker_job() -> None:
                  "SYNCLINE_TLS_CA"):
         assert name in env, f"{name} is not set"
     assert not chart.of_kind(chart.render({}), "Job"), "the example job is on by default"
+
+
+def server_args(values: dict[str, Any], component: str = "server") -> list[str]:
+    stateful = chart.named(chart.render(values), "StatefulSet", f"-{component}")
+    return stateful["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def check_jobs_wait_for_all_servers() -> None:
+    for replicas in (1, 5):
+        args = server_args({"server": {"replicas": replicas}}, "coordinator")
+        assert f"--servers={replicas}" in args, args
+
+
+def check_engine_threads_fit_the_pod() -> None:
+    """A process sees its node's cores; the chart knows what the pod may use."""
+    for resources, setting, expected in (
+        ({"requests": {"cpu": "6"}}, 0, 6),
+        ({"requests": {"cpu": "2"}, "limits": {"cpu": "3500m"}}, 0, 3),
+        ({"requests": {"cpu": "250m"}}, 0, 1),
+        ({"requests": {"cpu": 2.5}}, 0, 2),
+        ({"requests": {"cpu": "6"}}, 4, 4),
+    ):
+        args = server_args({"server": {"resources": resources, "engineThreads": setting}})
+        assert f"--engine-threads={expected}" in args, (resources, setting, args)
+
+
+def check_capabilities_are_for_one_part() -> None:
+    manifests = chart.render(WORKERS | {"server": {"addCapabilities": ["IPC_LOCK"]}})
+    manifests += chart.render({})
+    added = [c["securityContext"]["capabilities"] for c in containers(manifests)]
+    assert added.count({"drop": ["ALL"], "add": ["IPC_LOCK"]}) == 1, added
+    assert added.count({"drop": ["ALL"]}) == len(added) - 1, added
+
+
+def check_servers_have_no_control_port() -> None:
+    manifests = chart.render({})
+    server = chart.named(manifests, "StatefulSet", "-server")["spec"]["template"]["spec"]
+    ports = [p["name"] for p in server["containers"][0]["ports"]]
+    assert ports == ["admin"], ports
+    assert not [a for a in server_args({}) if a.startswith("--listen=")]
+
+
+def check_parts_can_be_extended() -> None:
+    """A volume, a variable and a sidecar for each part; above all data for workers."""
+    more = {
+        "extraEnv": [{"name": "EXTRA", "value": "1"}],
+        "extraVolumes": [{"name": "data", "emptyDir": {}}],
+        "extraVolumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "sidecars": [{"name": "side", "image": "side"}],
+        "runtimeClassName": "kata",
+        "hostNetwork": True,
+    }
+    values = {"server": more, "coordinator": more, "worker": WORKERS["worker"] | more}
+    owners = [m for m in chart.render(values) if m["kind"] in ("StatefulSet", "Job")]
+    assert len(owners) == 3
+    for owner in owners:
+        spec = owner["spec"]["template"]["spec"]
+        main, side = spec["containers"]
+        assert side["name"] == "side" and spec["runtimeClassName"] == "kata"
+        assert spec["hostNetwork"] is True and spec["dnsPolicy"] == "ClusterFirstWithHostNet"
+        assert {"name": "EXTRA", "value": "1"} in main["env"], main["env"]
+        assert {"name": "data", "mountPath": "/data"} in main["volumeMounts"]
+        assert {"name": "data", "emptyDir": {}} in spec["volumes"]
+
+
+def check_worker_job_can_grow() -> None:
+    """Only what Kubernetes lets change differs between a job of 4 workers and of 6."""
+    small = WORKERS["worker"] | {"worldSize": 4}
+    jobs = [
+        chart.of_kind(chart.render({"worker": small | {"replicas": n}}), "Job")[0]["spec"]
+        for n in (4, 6)
+    ]
+    assert jobs[0]["template"] == jobs[1]["template"], "Kubernetes would refuse to change the Job"
+    assert (jobs[1]["completions"], jobs[1]["parallelism"]) == (6, 6), jobs[1]
+    queue = {"worker": WORKERS["worker"] | {"labels": {"kueue.x-k8s.io/queue-name": "q"}}}
+    job = chart.of_kind(chart.render(queue), "Job")[0]
+    assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "q", "Kueue looks at the Job"
+
+
+def check_upgrades_wait_for_you() -> None:
+    for values, expected in (({}, "OnDelete"), ({"updateStrategy": "RollingUpdate"}, "RollingUpdate")):
+        for stateful in chart.of_kind(chart.render(values), "StatefulSet"):
+            assert stateful["spec"]["updateStrategy"] == {"type": expected}
+
+
+def check_budget() -> None:
+    values = {"podDisruptionBudget": {"maxUnavailable": 0}}
+    for budget in chart.of_kind(chart.render(values), "PodDisruptionBudget"):
+        assert budget["spec"]["maxUnavailable"] == 0
+
+
+def check_alerts_know_every_release() -> None:
+    """The labels that the alerts go by do not depend on the names that a user chooses."""
+    values = {"nameOverride": "ps", "serviceMonitor": {"enabled": True},
+              "prometheusRule": {"enabled": True}}
+    manifests = chart.render(values)
+    monitor = chart.named(manifests, "ServiceMonitor", "")["spec"]
+    assert "jobLabel" not in monitor, "the job would be called ps"
+    targets = {r["targetLabel"]: r for r in monitor["endpoints"][0]["relabelings"]}
+    assert targets["job"]["replacement"] == "syncline" and "release" in targets, targets
+    rules = chart.named(manifests, "PrometheusRule", "")["spec"]
+    written = (ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text()
+    assert rules == need_module("yaml").safe_load(written), "cp deploy/prometheus/alerts.yaml helm/syncline/files"
 
 
 def pod_templates(values: dict[str, Any], path: Path = CHART) -> list[Any]:
@@ -176,6 +280,15 @@ def add_checks(report: Report) -> None:
             )
     report.check("chart uses TLS or says insecure", check_tls_or_insecure)
     report.check("worker job fits the exit codes", check_worker_job)
+    report.check("jobs wait for all servers", check_jobs_wait_for_all_servers)
+    report.check("engine threads fit the pod", check_engine_threads_fit_the_pod)
+    report.check("capabilities are for one part", check_capabilities_are_for_one_part)
+    report.check("servers have no control port", check_servers_have_no_control_port)
+    report.check("parts can be extended", check_parts_can_be_extended)
+    report.check("a worker job can grow", check_worker_job_can_grow)
+    report.check("upgrades wait for you", check_upgrades_wait_for_you)
+    report.check("the disruption budget is a setting", check_budget)
+    report.check("alerts know every release", check_alerts_know_every_release)
     report.check("a changed setting restarts pods", check_settings_restart_pods)
     report.check("a changed setting leaves jobs alone", check_settings_leave_jobs_alone)
     report.check("a new chart version restarts nothing", check_chart_version_restarts_nothing)

@@ -72,3 +72,23 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{- define "syncline.coordinatorClient" -}}
 {{- printf "%s:7070" (include "syncline.serviceHost" (list . (include "syncline.fullname" .))) }}
 {{- end }}
+
+{{/*
+Engine threads of a server: the setting, or the whole cores of its CPU limit or request. The process itself sees the
+cores of its node. Empty where neither is set.
+*/}}
+{{- define "syncline.engineThreads" -}}
+{{- $server := .Values.server }}
+{{- if $server.engineThreads }}
+{{- int $server.engineThreads }}
+{{- else }}
+{{- $resources := default dict $server.resources }}
+{{- $request := get (default dict $resources.requests) "cpu" }}
+{{- $cpu := toString (default (default "" $request) (get (default dict $resources.limits) "cpu")) }}
+{{- if hasSuffix "m" $cpu }}
+{{- max 1 (div (int64 (trimSuffix "m" $cpu)) 1000) }}
+{{- else if $cpu }}
+{{- max 1 (int64 (floor (float64 $cpu))) }}
+{{- end }}
+{{- end }}
+{{- end }}

@@ -20,6 +20,14 @@ imagePullSecrets:
 {{- with .part.priorityClassName }}
 priorityClassName: {{ . | quote }}
 {{- end }}
+{{- with .part.runtimeClassName }}
+runtimeClassName: {{ . | quote }}
+{{- end }}
+{{- if .part.hostNetwork }}
+hostNetwork: true
+# Otherwise a pod on the node's network would not find the services of the cluster.
+dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
 {{- with .part.nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
@@ -59,6 +67,17 @@ labels:
   {{- with .part.podLabels }}
   {{- toYaml . | nindent 2 }}
   {{- end }}
+{{- end }}
+
+{{/* What every container may do, and what its part may do besides. Takes (dict "root" $ "part" .Values.server). */}}
+{{- define "syncline.containerSecurity" -}}
+{{- $context := deepCopy .root.Values.containerSecurityContext }}
+{{- with .part.addCapabilities }}
+{{- $capabilities := default dict $context.capabilities }}
+{{- $added := concat (default list $capabilities.add) . | uniq }}
+{{- $context = set $context "capabilities" (set $capabilities "add" $added) }}
+{{- end }}
+{{- toYaml $context }}
 {{- end }}
 
 {{/* Settings that every Syncline process reads from its environment; config.env wins. */}}
@@ -116,11 +135,13 @@ name: {{ .component }}
 image: {{ include "syncline.image" .root }}
 imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 securityContext:
-  {{- toYaml .root.Values.containerSecurityContext | nindent 2 }}
+  {{- include "syncline.containerSecurity" . | nindent 2 }}
 args:
   - serve
   - --role={{ .component }}
+  {{- if eq .component "coordinator" }}
   - --listen=0.0.0.0:7070
+  {{- end }}
   - --admin-listen=0.0.0.0:7071
   - --advertise=$(POD_NAME).{{ include "syncline.serviceHost" (list .root (printf "%s-%s" (include "syncline.fullname" .root) .component)) }}:7070
   - --state-dir=/var/lib/syncline
@@ -139,10 +160,15 @@ env:
     valueFrom:
       fieldRef:
         fieldPath: metadata.name
+  {{- with .part.extraEnv }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{ include "syncline.envFrom" .root }}
 ports:
+  {{- if eq .component "coordinator" }}
   - name: control
     containerPort: 7070
+  {{- end }}
   - name: admin
     containerPort: 7071
 {{- with .root.Values.probes }}
@@ -150,15 +176,17 @@ startupProbe:
   httpGet: {path: /livez, port: admin}
   periodSeconds: {{ .startup.periodSeconds }}
   failureThreshold: {{ .startup.failureThreshold }}
+  timeoutSeconds: {{ .startup.timeoutSeconds }}
 readinessProbe:
   httpGet: {path: /readyz, port: admin}
   periodSeconds: {{ .readiness.periodSeconds }}
   failureThreshold: {{ .readiness.failureThreshold }}
+  timeoutSeconds: {{ .readiness.timeoutSeconds }}
 livenessProbe:
   httpGet: {path: /livez, port: admin}
   periodSeconds: {{ .liveness.periodSeconds }}
   failureThreshold: {{ .liveness.failureThreshold }}
-  timeoutSeconds: 5
+  timeoutSeconds: {{ .liveness.timeoutSeconds }}
 {{- end }}
 resources:
   {{- toYaml .part.resources | nindent 2 }}
@@ -170,4 +198,7 @@ volumeMounts:
   - name: shm
     mountPath: /dev/shm
   {{- include "syncline.tlsMount" .root | nindent 2 }}
+  {{- with .part.extraVolumeMounts }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
 {{- end }}

@@ -33,7 +33,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "cli/unique_fd.h"
+#include "comm/base/unique_fd.h"
 
 namespace syncline {
 

@@ -4,7 +4,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -66,6 +65,34 @@ absl::Status BindError(const HostPort& address, int error) {
                    "; choose an address of this host (ip addr)"));
 }
 
+absl::StatusOr<UniqueFd> Bind(const HostPort& address) {
+  SYNCLINE_ASSIGN_OR_RETURN(const AddressList addresses, Resolve(address));
+  int last_error = EADDRNOTAVAIL;
+  for (const addrinfo* entry = addresses.get(); entry != nullptr;
+       entry = entry->ai_next) {
+    UniqueFd fd(socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (!fd.valid()) continue;
+    // As gRPC does it: connections in TIME_WAIT do not block a restart, a listener does.
+    const int on = 1;
+    setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+    if (bind(fd.get(), entry->ai_addr, entry->ai_addrlen) == 0) return fd;
+    last_error = errno;
+    if (last_error == EADDRINUSE) break;
+  }
+  return BindError(address, last_error);
+}
+
+absl::StatusOr<uint16_t> PortOf(int socket, const HostPort& address) {
+  sockaddr_storage bound = {};
+  socklen_t length = sizeof(bound);
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&bound), &length) != 0) {
+    return BindError(address, errno);
+  }
+  return ntohs(bound.ss_family == AF_INET6
+                   ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
+                   : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
+}
+
 }  // namespace
 
 std::string HostPort::ToString() const {
@@ -102,39 +129,20 @@ bool IsLoopback(const std::string& host) {
   return true;
 }
 
-absl::Status CheckCanListen(const HostPort& address) {
-  SYNCLINE_ASSIGN_OR_RETURN(const AddressList addresses, Resolve(address));
-  int last_error = EADDRNOTAVAIL;
-  for (const addrinfo* entry = addresses.get(); entry != nullptr;
-       entry = entry->ai_next) {
-    const int fd = socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0) continue;
-    // As gRPC and httplib do it: connections in TIME_WAIT do not block a restart, a
-    // listener does.
-    const int on = 1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
-    const int bound = bind(fd, entry->ai_addr, entry->ai_addrlen);
-    last_error = bound == 0 ? 0 : errno;
-    close(fd);
-    if (last_error == 0 || last_error == EADDRINUSE) break;
-  }
-  return last_error == 0 ? absl::OkStatus() : BindError(address, last_error);
+absl::Status CheckCanListen(const HostPort& address) { return Bind(address).status(); }
+
+absl::StatusOr<UniqueFd> Listen(HostPort& address) {
+  SYNCLINE_ASSIGN_OR_RETURN(UniqueFd socket, Bind(address));
+  // Binding takes a port that another socket was bound to in the same moment; only one of
+  // them may listen.
+  if (listen(socket.get(), SOMAXCONN) != 0) return BindError(address, errno);
+  SYNCLINE_ASSIGN_OR_RETURN(address.port, PortOf(socket.get(), address));
+  return socket;
 }
 
 absl::StatusOr<int> PickFreePort(const std::string& host) {
-  SYNCLINE_ASSIGN_OR_RETURN(const AddressList addresses, Resolve({host, 0}));
-  const int fd = socket(addresses->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_storage bound = {};
-  socklen_t length = sizeof(bound);
-  const bool ok = bind(fd, addresses->ai_addr, addresses->ai_addrlen) == 0 &&
-                  getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &length) == 0;
-  const int error = errno;
-  close(fd);
-  if (!ok) return BindError({host, 0}, error);
-  const in_port_t port = bound.ss_family == AF_INET6
-                             ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
-                             : reinterpret_cast<sockaddr_in*>(&bound)->sin_port;
-  return ntohs(port);
+  SYNCLINE_ASSIGN_OR_RETURN(const UniqueFd socket, Bind({host, 0}));
+  return PortOf(socket.get(), {host, 0});
 }
 
 }  // namespace syncline

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "comm/base/unique_fd.h"
 
 namespace syncline {
 
@@ -33,6 +34,9 @@ bool IsLoopback(const std::string& host);
 // Servers call it first, because what their libraries report about a failed bind is one
 // bit.
 absl::Status CheckCanListen(const HostPort& address);
+
+// Listens on `address`, and fills in its port when that is 0. Errors as CheckCanListen.
+absl::StatusOr<UniqueFd> Listen(HostPort& address);
 
 // A port of `host` that nothing listens on now. Somebody else may take it before the
 // caller does: only for programs that must be told a port; servers of ours listen on port

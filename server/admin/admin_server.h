@@ -6,10 +6,11 @@
 //   SYNCLINE_RETURN_IF_ERROR(admin.Start());
 //   ... admin.address() ...
 //
-// Runs its own few threads, apart from all other work, so that a busy process still
-// answers; the callbacks are called from them and must be thread-safe and quick. Start
-// once; the destructor stops. Registry and what the callbacks use are borrowed and must
-// outlive the server.
+// Probes answer whatever else is connected and however busy the process is
+// (server/admin/http_loop.h). Runs two threads of its own: `not_ready_because` is called
+// from one and must not block, `status_json` from the other; both must be thread-safe.
+// Start once; the destructor stops. Registry and what the callbacks use are borrowed and
+// must outlive the server.
 #pragma once
 
 #include <functional>

@@ -1,0 +1,374 @@
+#include "server/admin/http_loop.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string_view>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/env.h"
+#include "comm/base/status.h"
+#include "server/admin/http_request.h"
+#include "server/admin/page_maker.h"
+
+namespace syncline {
+namespace {
+
+// So few at once that a request that is there is read before its connection would have to
+// give way, even when connections pour in.
+constexpr int kAcceptsPerRound = 16;
+constexpr int kEventsPerRound = 64;
+// When the process has no descriptor left.
+constexpr absl::Duration kAcceptPause = absl::Milliseconds(100);
+// What epoll tells; connections count from there on.
+constexpr uint64_t kListener = 0;
+constexpr uint64_t kWake = 1;
+constexpr uint64_t kFirstConnection = 2;
+
+const char* StatusText(int status) {
+  switch (status) {
+    case 200:
+      return "OK";
+    case 400:
+      return "Bad Request";
+    case 404:
+      return "Not Found";
+    case 405:
+      return "Method Not Allowed";
+    case 431:
+      return "Request Header Fields Too Large";
+    case 503:
+      return "Service Unavailable";
+    default:
+      return "Error";
+  }
+}
+
+struct Connection {
+  enum class State {
+    kReading,
+    kWaiting,  // for a page that is made aside
+    kWriting,
+    kDraining,  // all is sent; the peer may still read what it has
+  };
+  UniqueFd socket;
+  absl::Duration deadline;
+  State state = State::kReading;
+  std::string received = {};
+  std::string path = {};  // of the page that is waited for
+  bool head_only = false;
+  std::string reply = {};
+  size_t sent = 0;
+};
+
+uint32_t EventsOf(Connection::State state) {
+  switch (state) {
+    case Connection::State::kReading:
+    case Connection::State::kDraining:
+      return EPOLLIN;
+    case Connection::State::kWriting:
+      return EPOLLOUT;
+    case Connection::State::kWaiting:
+      return 0;  // errors come all the same
+  }
+  return 0;
+}
+
+std::string Serialize(const HttpReply& reply, bool head_only) {
+  return absl::StrCat("HTTP/1.1 ", reply.status, " ", StatusText(reply.status),
+                      reply.status == 405 ? "\r\nAllow: GET, HEAD" : "",
+                      "\r\nContent-Type: ", reply.type,
+                      "\r\nContent-Length: ", reply.body.size(),
+                      "\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n",
+                      head_only ? "" : reply.body);
+}
+
+absl::Status SystemError(std::string_view what) {
+  return absl::InternalError(
+      absl::StrCat("admin port: cannot ", std::string(what), ": ", std::strerror(errno)));
+}
+
+class EpollHttpLoop final : public HttpLoop {
+ public:
+  EpollHttpLoop(UniqueFd listener, HttpLoopOptions options)
+      : options_(std::move(options)),
+        listener_(std::move(listener)),
+        epoll_(epoll_create1(EPOLL_CLOEXEC)),
+        wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+  ~EpollHttpLoop() override {
+    if (!thread_.joinable()) return;
+    stopping_ = true;
+    Wake();
+    thread_.join();
+  }
+
+  absl::Status Begin() {
+    if (!epoll_.valid() || !wake_.valid()) return SystemError("wait for connections");
+    if (fcntl(listener_.get(), F_SETFL, O_NONBLOCK) != 0 ||
+        !Watch(EPOLL_CTL_ADD, listener_.get(), kListener, EPOLLIN) ||
+        !Watch(EPOLL_CTL_ADD, wake_.get(), kWake, EPOLLIN)) {
+      return SystemError("watch the listener");
+    }
+    maker_ = std::make_unique<PageMaker>([this] { Wake(); });
+    thread_ = std::thread([this] { Run(); });
+    return absl::OkStatus();
+  }
+
+ private:
+  using Connections = std::map<uint64_t, Connection>;  // oldest first
+
+  void Run();
+  void OnEvent(const epoll_event& event);
+  void Accept();
+  void Add(UniqueFd socket);
+  void CloseOldest();
+  void PauseAccepting();
+  void ResumeAccepting();
+  void CloseOverdue();
+  int MillisecondsToWait() const;
+  // The next three return whether the connection lives on.
+  bool Serve(uint64_t id, Connection& connection);
+  bool Read(uint64_t id, Connection& connection);
+  bool Write(uint64_t id, Connection& connection);
+  void Answer(uint64_t id, Connection& connection);
+  void Reply(uint64_t id, Connection& connection, const HttpReply& reply);
+  void SetState(uint64_t id, Connection& connection, Connection::State state);
+  void TakeMadePage();
+  void MakeNextPage();
+
+  bool Watch(int operation, int fd, uint64_t id, uint32_t events) const {
+    epoll_event event = {};
+    event.events = events;
+    event.data.u64 = id;
+    return epoll_ctl(epoll_.get(), operation, fd, &event) == 0;
+  }
+
+  void Wake() const { eventfd_write(wake_.get(), 1); }
+
+  const HttpLoopOptions options_;
+  const UniqueFd listener_;
+  const UniqueFd epoll_;
+  const UniqueFd wake_;
+  const SteadyClock clock_;
+  std::atomic<bool> stopping_ = false;
+
+  // Of the loop's thread.
+  Connections connections_;
+  uint64_t next_id_ = kFirstConnection;
+  std::optional<absl::Duration> accept_again_at_;  // unset: accepting
+  std::string making_;              // path of the page being made, or empty
+  std::vector<uint64_t> made_for_;  // connections
+
+  std::unique_ptr<PageMaker> maker_;
+  std::thread thread_;
+};
+
+void EpollHttpLoop::Run() {
+  std::array<epoll_event, kEventsPerRound> events;
+  while (!stopping_) {
+    const int count =
+        epoll_wait(epoll_.get(), events.data(), kEventsPerRound, MillisecondsToWait());
+    for (int i = 0; i < count; ++i) OnEvent(events[static_cast<size_t>(i)]);
+    CloseOverdue();
+    ResumeAccepting();
+    TakeMadePage();
+    MakeNextPage();
+  }
+}
+
+void EpollHttpLoop::OnEvent(const epoll_event& event) {
+  if (event.data.u64 == kListener) return Accept();
+  if (event.data.u64 == kWake) {
+    eventfd_t ignored = 0;
+    eventfd_read(wake_.get(), &ignored);
+    return;
+  }
+  const auto found = connections_.find(event.data.u64);
+  if (found == connections_.end()) return;  // gave way in this round
+  const bool broken = (event.events & (EPOLLERR | EPOLLHUP)) != 0;
+  if (broken || !Serve(found->first, found->second)) connections_.erase(found);
+}
+
+void EpollHttpLoop::Accept() {
+  for (int i = 0; i < kAcceptsPerRound; ++i) {
+    UniqueFd socket(
+        accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket.valid()) {
+      Add(std::move(socket));
+      continue;
+    }
+    const bool is_out_of_room =
+        errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+    if (!is_out_of_room) return;
+    if (connections_.empty()) return PauseAccepting();
+    CloseOldest();
+  }
+}
+
+void EpollHttpLoop::Add(UniqueFd socket) {
+  if (connections_.size() >= options_.max_connections) CloseOldest();
+  const uint64_t id = next_id_++;
+  if (!Watch(EPOLL_CTL_ADD, socket.get(), id, EventsOf(Connection::State::kReading))) {
+    return;
+  }
+  Connection connection = {.socket = std::move(socket),
+                           .deadline = clock_.Now() + options_.deadline};
+  const auto added = connections_.emplace(id, std::move(connection)).first;
+  // The request of a probe is mostly there already.
+  if (!Serve(id, added->second)) connections_.erase(added);
+}
+
+void EpollHttpLoop::CloseOldest() { connections_.erase(connections_.begin()); }
+
+void EpollHttpLoop::PauseAccepting() {
+  Watch(EPOLL_CTL_MOD, listener_.get(), kListener, 0);
+  accept_again_at_ = clock_.Now() + kAcceptPause;
+}
+
+void EpollHttpLoop::ResumeAccepting() {
+  if (!accept_again_at_.has_value() || clock_.Now() < *accept_again_at_) return;
+  Watch(EPOLL_CTL_MOD, listener_.get(), kListener, EPOLLIN);
+  accept_again_at_.reset();
+}
+
+void EpollHttpLoop::CloseOverdue() {
+  const absl::Duration now = clock_.Now();
+  while (!connections_.empty() && connections_.begin()->second.deadline <= now) {
+    CloseOldest();
+  }
+}
+
+int EpollHttpLoop::MillisecondsToWait() const {
+  absl::Duration until = absl::InfiniteDuration();
+  if (!connections_.empty()) until = connections_.begin()->second.deadline;
+  if (accept_again_at_.has_value()) until = std::min(until, *accept_again_at_);
+  if (until == absl::InfiniteDuration()) return -1;
+  const absl::Duration left = std::max(until - clock_.Now(), absl::ZeroDuration());
+  // One more, so that the time has really come.
+  return static_cast<int>(absl::ToInt64Milliseconds(left)) + 1;
+}
+
+bool EpollHttpLoop::Serve(uint64_t id, Connection& connection) {
+  if (connection.state == Connection::State::kReading ||
+      connection.state == Connection::State::kDraining) {
+    if (!Read(id, connection)) return false;
+  }
+  if (connection.state == Connection::State::kWriting) return Write(id, connection);
+  return true;
+}
+
+bool EpollHttpLoop::Read(uint64_t id, Connection& connection) {
+  std::array<char, 2048> bytes;
+  const ssize_t got = recv(connection.socket.get(), bytes.data(), bytes.size(), 0);
+  if (got < 0) return errno == EAGAIN || errno == EINTR;
+  if (got == 0) return false;
+  if (connection.state == Connection::State::kDraining) return true;
+  connection.received.append(bytes.data(), static_cast<size_t>(got));
+  Answer(id, connection);
+  return true;
+}
+
+void EpollHttpLoop::Answer(uint64_t id, Connection& connection) {
+  if (connection.received.size() > options_.max_request_bytes) {
+    return Reply(id, connection, {.status = 431, .body = "the request is too long\n"});
+  }
+  const auto request = ParseHttpRequest(connection.received);
+  if (!request.ok()) {
+    return Reply(id, connection,
+                 {.status = 400,
+                  .body = absl::StrCat(std::string(request.status().message()), "\n")});
+  }
+  if (!request->has_value()) return;
+  const HttpRequest& asked = **request;
+  connection.head_only = asked.method == "HEAD";
+  if (asked.method != "GET" && asked.method != "HEAD") {
+    return Reply(id, connection, {.status = 405, .body = "this port is read-only\n"});
+  }
+  const auto page = options_.pages.find(asked.path);
+  if (page == options_.pages.end()) {
+    return Reply(id, connection, {.status = 404, .body = "no such page; see /\n"});
+  }
+  if (page->second.made == HttpPage::Made::kOnLoop) {
+    return Reply(id, connection, page->second.make());
+  }
+  connection.path = asked.path;
+  SetState(id, connection, Connection::State::kWaiting);
+}
+
+void EpollHttpLoop::Reply(uint64_t id, Connection& connection, const HttpReply& reply) {
+  connection.reply = Serialize(reply, connection.head_only);
+  SetState(id, connection, Connection::State::kWriting);
+}
+
+bool EpollHttpLoop::Write(uint64_t id, Connection& connection) {
+  while (connection.sent < connection.reply.size()) {
+    const ssize_t sent =
+        send(connection.socket.get(), connection.reply.data() + connection.sent,
+             connection.reply.size() - connection.sent, MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) return errno == EAGAIN;
+    connection.sent += static_cast<size_t>(sent);
+  }
+  // Closing at once would reset the connection where the peer still sends, and the peer
+  // might never see the reply.
+  shutdown(connection.socket.get(), SHUT_WR);
+  SetState(id, connection, Connection::State::kDraining);
+  return true;
+}
+
+void EpollHttpLoop::SetState(uint64_t id, Connection& connection,
+                             Connection::State state) {
+  if (EventsOf(state) != EventsOf(connection.state)) {
+    Watch(EPOLL_CTL_MOD, connection.socket.get(), id, EventsOf(state));
+  }
+  connection.state = state;
+}
+
+void EpollHttpLoop::TakeMadePage() {
+  if (making_.empty()) return;
+  const std::optional<HttpReply> reply = maker_->TakeReply();
+  if (!reply.has_value()) return;
+  for (const uint64_t id : made_for_) {
+    const auto found = connections_.find(id);
+    if (found == connections_.end()) continue;  // its time was over
+    Reply(id, found->second, *reply);
+    if (!Write(id, found->second)) connections_.erase(found);
+  }
+  made_for_.clear();
+  making_.clear();
+}
+
+// The page that was asked for first, for all that ask for it.
+void EpollHttpLoop::MakeNextPage() {
+  if (!making_.empty()) return;
+  for (const auto& [id, connection] : connections_) {
+    if (connection.state != Connection::State::kWaiting) continue;
+    if (making_.empty()) making_ = connection.path;
+    if (connection.path == making_) made_for_.push_back(id);
+  }
+  if (!making_.empty()) maker_->Begin(options_.pages.at(making_));
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<HttpLoop>> HttpLoop::Start(UniqueFd listener,
+                                                          HttpLoopOptions options) {
+  auto loop = std::make_unique<EpollHttpLoop>(std::move(listener), std::move(options));
+  SYNCLINE_RETURN_IF_ERROR(loop->Begin());
+  return loop;
+}
+
+}  // namespace syncline

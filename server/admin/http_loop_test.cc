@@ -1,0 +1,216 @@
+#include "server/admin/http_loop.h"
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/notification.h"
+#include "comm/rpc/address.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr char kProbe[] = "GET /livez HTTP/1.1\r\nHost: a\r\n\r\n";
+
+HttpPage OnLoop(std::string body) {
+  return {.make = [body = std::move(body)] { return HttpReply{.body = body}; }};
+}
+
+class HttpLoopTest : public testing::Test {
+ protected:
+  HttpLoopTest() { options_.pages["/livez"] = OnLoop("alive\n"); }
+
+  void Start() {
+    HostPort address = {"127.0.0.1", 0};
+    auto listener = Listen(address);
+    ASSERT_TRUE(listener.ok()) << listener.status();
+    port_ = address.port;
+    auto loop = HttpLoop::Start(*std::move(listener), options_);
+    ASSERT_TRUE(loop.ok()) << loop.status();
+    loop_ = *std::move(loop);
+  }
+
+  UniqueFd Connect() const {
+    UniqueFd client(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_in address = {};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(port_);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(client.get(), reinterpret_cast<const sockaddr*>(&address),
+                      sizeof(address)),
+              0);
+    return client;
+  }
+
+  // False where the connection was closed.
+  static bool TrySend(const UniqueFd& client, std::string_view bytes) {
+    return send(client.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) ==
+           static_cast<ssize_t>(bytes.size());
+  }
+
+  static void Send(const UniqueFd& client, std::string_view bytes) {
+    EXPECT_TRUE(TrySend(client, bytes));
+  }
+
+  // All that comes until the other side closes.
+  static std::string ReadAll(const UniqueFd& client) {
+    std::string text;
+    char bytes[4096];
+    ssize_t got = 0;
+    while ((got = recv(client.get(), bytes, sizeof(bytes), 0)) > 0) {
+      text.append(bytes, static_cast<size_t>(got));
+    }
+    return text;
+  }
+
+  std::string Ask(std::string_view request) const {
+    const UniqueFd client = Connect();
+    Send(client, request);
+    return ReadAll(client);
+  }
+
+  HttpLoopOptions options_;
+  uint16_t port_ = 0;
+  std::unique_ptr<HttpLoop> loop_;
+};
+
+TEST_F(HttpLoopTest, AnswersWithLengthAndClose) {
+  Start();
+  const std::string reply = Ask(kProbe);
+  EXPECT_THAT(reply, StartsWith("HTTP/1.1 200 OK\r\n"));
+  EXPECT_THAT(reply, HasSubstr("\r\nContent-Length: 6\r\n"));
+  EXPECT_THAT(reply, HasSubstr("\r\nConnection: close\r\n"));
+  EXPECT_THAT(reply, EndsWith("\r\n\r\nalive\n"));
+}
+
+TEST_F(HttpLoopTest, SendsNoBodyForHead) {
+  Start();
+  const std::string reply = Ask("HEAD /livez HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(reply, HasSubstr("\r\nContent-Length: 6\r\n"));
+  EXPECT_THAT(reply, EndsWith("\r\n\r\n"));
+}
+
+TEST_F(HttpLoopTest, RefusesWhatIsNoPage) {
+  options_.max_request_bytes = 200;
+  Start();
+  EXPECT_THAT(Ask("GET /x HTTP/1.1\r\n\r\n"), StartsWith("HTTP/1.1 404 "));
+  EXPECT_THAT(Ask("POST /livez HTTP/1.1\r\n\r\nbody"), StartsWith("HTTP/1.1 405 "));
+  EXPECT_THAT(Ask("nonsense\r\n\r\n"), StartsWith("HTTP/1.1 400 "));
+  EXPECT_THAT(Ask("GET / HTTP/1.1\r\nA: " + std::string(300, 'a')),
+              StartsWith("HTTP/1.1 431 "));
+}
+
+TEST_F(HttpLoopTest, TakesARequestInPieces) {
+  Start();
+  const UniqueFd client = Connect();
+  for (const char byte : std::string_view(kProbe)) Send(client, {&byte, 1});
+  EXPECT_THAT(ReadAll(client), EndsWith("alive\n"));
+}
+
+// None of them ever finishes its request: some say nothing, some start one, some ask for
+// a page that takes long.
+TEST_F(HttpLoopTest, AnswersAProbeBesideFiveHundredSlowConnections) {
+  absl::Notification probed;
+  options_.deadline = absl::Hours(1);
+  options_.pages["/slow"] = {.made = HttpPage::Made::kAside, .make = [&] {
+                               probed.WaitForNotification();
+                               return HttpReply{};
+                             }};
+  Start();
+  std::vector<UniqueFd> slow;
+  for (int i = 0; i < 500; ++i) {
+    slow.push_back(Connect());
+    if (i % 3 == 1) TrySend(slow.back(), "GET /livez HTTP/1.1\r\nA: ");
+    if (i % 3 == 2) TrySend(slow.back(), "GET /slow HTTP/1.1\r\n\r\n");
+  }
+  EXPECT_THAT(Ask(kProbe), EndsWith("alive\n"));
+  probed.Notify();
+}
+
+TEST_F(HttpLoopTest, ClosesTheOldestOfTooMany) {
+  options_.deadline = absl::Hours(1);
+  options_.max_connections = 2;
+  Start();
+  const UniqueFd oldest = Connect();
+  const UniqueFd second = Connect();
+  const UniqueFd third = Connect();
+  EXPECT_EQ(ReadAll(oldest), "");
+  Send(third, kProbe);
+  EXPECT_THAT(ReadAll(third), EndsWith("alive\n"));
+  Send(second, kProbe);
+  EXPECT_THAT(ReadAll(second), EndsWith("alive\n"));
+}
+
+// A byte now and then does not buy time.
+TEST_F(HttpLoopTest, ClosesAConnectionAtItsDeadline) {
+  options_.deadline = absl::Milliseconds(100);
+  Start();
+  const UniqueFd silent = Connect();
+  const UniqueFd dripping = Connect();
+  std::atomic<bool> closed = false;
+  std::thread drip([&] {
+    while (!closed && TrySend(dripping, "G")) std::this_thread::yield();
+  });
+  EXPECT_EQ(ReadAll(silent), "");
+  ReadAll(dripping);
+  closed = true;
+  drip.join();
+}
+
+TEST_F(HttpLoopTest, MakesAPageOnceForAllThatWaitForIt) {
+  absl::Notification begun;
+  absl::Notification go_on;
+  std::atomic<int> made = 0;
+  options_.pages["/metrics"] = {.made = HttpPage::Made::kAside, .make = [&] {
+                                  if (++made == 1) {
+                                    begun.Notify();
+                                    go_on.WaitForNotification();
+                                  }
+                                  return HttpReply{.body = std::to_string(made)};
+                                }};
+  Start();
+  const UniqueFd first = Connect();
+  Send(first, "GET /metrics HTTP/1.1\r\n\r\n");
+  begun.WaitForNotification();
+  std::vector<UniqueFd> later;
+  for (int i = 0; i < 10; ++i) {
+    later.push_back(Connect());
+    Send(later.back(), "GET /metrics HTTP/1.1\r\n\r\n");
+  }
+  // Its answer shows that the loop has read what came before.
+  EXPECT_THAT(Ask(kProbe), EndsWith("alive\n"));
+  go_on.Notify();
+  EXPECT_THAT(ReadAll(first), EndsWith("\r\n\r\n1"));
+  for (const UniqueFd& client : later)
+    EXPECT_THAT(ReadAll(client), EndsWith("\r\n\r\n2"));
+}
+
+TEST_F(HttpLoopTest, SendsAPageThatIsLargerThanTheSocketsBuffer) {
+  const std::string large(size_t{8} << 20, 'x');
+  options_.pages["/large"] = OnLoop(large);
+  Start();
+  EXPECT_THAT(Ask("GET /large HTTP/1.1\r\n\r\n"), EndsWith("\r\n\r\n" + large));
+}
+
+TEST_F(HttpLoopTest, StopsWithConnectionsOpen) {
+  Start();
+  const UniqueFd client = Connect();
+  Send(client, "GET ");
+  loop_.reset();
+  ReadAll(client);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,10 +1,10 @@
 #include "cli/lr_curve.h"
+#include "comm/base/temp_directory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdio>
 #include <fstream>
 #include <limits>
 #include <sstream>
@@ -61,14 +61,14 @@ TEST(LossCurve, IsDrawnWithALongerBarForALargerLoss) {
 }
 
 TEST(LossCurve, IsWrittenAsLinesAndSaysWhenItCannot) {
-  const std::string path = ::testing::TempDir() + "/curve.csv";
+  const TempDirectory directory;
+  const std::string path = directory.File("curve.csv");
   const LossCurve curve = {.points = {{0.001, 2.5}, {0.002, 2.25}}};
   ASSERT_TRUE(WriteCurve(curve, std::nullopt, path).ok());
   std::ifstream file(path);
   std::stringstream text;
   text << file.rdbuf();
   EXPECT_EQ(text.str(), "learning_rate,loss\n0.001,2.5\n0.002,2.25\n");
-  std::remove(path.c_str());
   EXPECT_EQ(WriteCurve(curve, std::nullopt, "/no/such/directory/c.csv").code(),
             absl::StatusCode::kUnavailable);
 }

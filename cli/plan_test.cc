@@ -8,6 +8,7 @@
 #include "cli/app.h"
 #include "cli/exit_codes.h"
 #include "cli/plan_file.h"
+#include "comm/base/temp_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -203,7 +204,8 @@ TEST_F(PlanCommand, PlansSevenBillionParametersWithoutAFile) {
 }
 
 TEST_F(PlanCommand, ReadsAFileThatFlagsOverrule) {
-  const std::string path = testing::TempDir() + "/plan_test.yaml";
+  const TempDirectory directory;
+  const std::string path = directory.File("plan.yaml");
   std::ofstream(path) << "workers: 2\noptimizer: adamw\n"
                          "tensors: [{name: w, shape: [64, 64]}]\n";
   ASSERT_EQ(Run({path.c_str(), "--json"}), 0) << err_;

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
+#include "comm/base/temp_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "httplib.h"
@@ -163,7 +164,8 @@ TEST_F(MetricsTest, PleasesPromtool) {
         << "SKIPPED: no promtool, names and types of the metrics are not checked";
   }
   metrics_.SetWorker(0, {.heartbeat_age = absl::Seconds(1)});
-  const std::string path = testing::TempDir() + "/syncline_metrics.txt";
+  const TempDirectory directory;
+  const std::string path = directory.File("metrics.txt");
   std::ofstream(path) << Scrape();
   const std::string command = absl::StrCat("promtool check metrics < ", path, " 2>&1");
   FILE* pipe = popen(command.c_str(), "r");

@@ -2,13 +2,12 @@
 
 #include <unistd.h>
 
-#include <cstdio>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "comm/base/temp_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -22,10 +21,6 @@ using ::testing::SizeIs;
 
 class ResidualFiles : public ::testing::Test {
  protected:
-  ResidualFiles()
-      : path_(absl::StrCat(testing::TempDir(), "/syncline.residuals.", getpid())) {}
-  ~ResidualFiles() override { std::remove(path_.c_str()); }
-
   absl::Status Write() {
     return WriteResiduals(
         path_,
@@ -44,7 +39,8 @@ class ResidualFiles : public ::testing::Test {
     std::ofstream(path_, std::ios::binary) << bytes;
   }
 
-  const std::string path_;
+  const TempDirectory directory_;
+  const std::string path_ = directory_.File("residuals");
   const std::vector<float> residual_ = {1, 2, 3};
   const std::vector<float> velocity_ = {4, 5, 6};
   const std::vector<GradientUnits> units_ = {{.loss_scale = 8, .learning_rate = 0.5f}};

@@ -1,4 +1,5 @@
 #include "comm/base/cuda/probe.h"
+#include "comm/base/temp_directory.h"
 
 #include <gmock/gmock.h>
 
@@ -20,7 +21,8 @@ TEST(CudaProbe, SaysWhereItLookedWhenThereIsNoModule) {
 }
 
 TEST(CudaProbe, RefusesAFileThatIsNoLibrary) {
-  const std::string path = ::testing::TempDir() + "/not_a_module.so";
+  const TempDirectory directory;
+  const std::string path = directory.File("not_a_module.so");
   std::ofstream(path) << "no ELF";
   const CudaProbe probe = ProbeCudaModule(path);
   EXPECT_FALSE(probe.loaded);

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/base/temp_directory.h"
 #include "worker/examples/fashion_mnist/dataset.h"
 
 namespace syncline::fashion_mnist {
@@ -37,9 +38,8 @@ class IdxFile : public ::testing::Test {
     EXPECT_THAT(std::string(status.message()), HasSubstr(path_));
   }
 
-  const std::string path_ =
-      ::testing::TempDir() +
-      ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".idx";
+  const TempDirectory directory_;
+  const std::string path_ = directory_.File("images.idx");
 };
 
 TEST_F(IdxFile, ReadsGzip) {
@@ -100,8 +100,7 @@ TEST_F(IdxFile, RefusesACorruptedStream) {
 }
 
 TEST(Dataset, NamesThePackageWhenItIsMissing) {
-  const absl::Status status =
-      LoadDataset(::testing::TempDir() + "no-such-folder").status();
+  const absl::Status status = LoadDataset("/nonexistent/no-such-folder").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
   EXPECT_THAT(std::string(status.message()), HasSubstr("dataset-fashion-mnist"));
 }

@@ -1,4 +1,5 @@
 #include "worker/examples/fashion_mnist/run_report.h"
+#include "comm/base/temp_directory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -97,7 +98,8 @@ TEST(RunReport, EveryRankHasItsOwnFile) {
 }
 
 TEST(RunReport, ReadsTheFilesOfAllRanksAsOneRun) {
-  const std::string path = ::testing::TempDir() + "ranks.json";
+  const TempDirectory directory;
+  const std::string path = directory.File("ranks.json");
   std::vector<std::string> paths;
   for (int64_t rank = 0; rank < 4; ++rank) {
     RunReport report = Example("fp32");
@@ -153,7 +155,8 @@ TEST(RunReport, RatioOfNothingIsADash) {
 }
 
 TEST(RunReport, FilesSayTheirNameInErrors) {
-  const std::string path = ::testing::TempDir() + "reports/one.json";
+  const TempDirectory directory;
+  const std::string path = directory.File("reports/one.json");
   ASSERT_TRUE(WriteTextFile(path, "{}").ok());
   EXPECT_THAT(std::string(ReadRunReport(path).status().message()), HasSubstr(path));
   ASSERT_TRUE(WriteTextFile(path, ToJson(Example("fp32"))).ok());

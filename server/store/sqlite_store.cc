@@ -87,6 +87,21 @@ absl::Status MakeDirectory(const std::string& directory) {
                    "; make it writable for this user, or choose another --state-dir"));
 }
 
+// SQLite takes an empty file for a new database, and counters that must only grow would
+// start again.
+absl::Status CheckNotEmptied(const std::string& path) {
+  struct stat info = {};
+  if (stat(path.c_str(), &info) != 0 || info.st_size > 0) return absl::OkStatus();
+  // The log beside it holds what was written: the first start was killed in the middle.
+  if (stat((path + "-wal").c_str(), &info) == 0 && info.st_size > 0) {
+    return absl::OkStatus();
+  }
+  return Unusable(absl::StatusCode::kDataLoss,
+                  absl::StrCat("state file ", path,
+                               " is empty; restore it from a backup, or remove it if no "
+                               "job ever ran with it"));
+}
+
 class SqliteStore final : public StateStore {
  public:
   SqliteStore(Database database, std::string path)
@@ -214,6 +229,7 @@ absl::StatusOr<std::unique_ptr<StateStore>> OpenSqliteStore(
     const std::string& directory) {
   SYNCLINE_RETURN_IF_ERROR(MakeDirectory(directory));
   const std::string path = absl::StrCat(directory, "/state.db");
+  SYNCLINE_RETURN_IF_ERROR(CheckNotEmptied(path));
   sqlite3* opened = nullptr;
   const int code = sqlite3_open_v2(path.c_str(), &opened,
                                    SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);

@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
+#include "comm/base/temp_directory.h"
 #include "gmock/gmock.h"
 #include "server/store/state_store_contract.h"
 
@@ -19,20 +20,6 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
-
-class TempDirectory {
- public:
-  TempDirectory() {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "store.XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TempDirectory() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
-};
 
 class SqliteInOwnDirectory final : public StateStore {
  public:
@@ -133,6 +120,15 @@ TEST(SqliteStore, SaysThatTheFileIsDamaged) {
   const std::string path = directory.path() + "/state.db";
   std::ofstream(path) << std::string(8192, 'x');
   ExpectUnusable(OpenSqliteStore(directory.path()).status(), path, "damaged");
+}
+
+// As a full disk or a careless redirection leaves it: its counters are lost, and with them
+// the promise that no epoch is used twice.
+TEST(SqliteStore, RefusesAnEmptyFile) {
+  const TempDirectory directory;
+  const std::string path = directory.File("state.db");
+  std::ofstream(path).close();
+  ExpectUnusable(OpenSqliteStore(directory.path()).status(), path, "is empty");
 }
 
 TEST(SqliteStore, FindsDamageInsideTheFile) {

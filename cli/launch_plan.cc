@@ -9,6 +9,7 @@
 #include "cli/flags.h"
 #include "comm/base/failure.h"
 #include "comm/base/limits.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "comm/base/timeouts.h"
 
@@ -141,9 +142,11 @@ absl::Status CheckTheRest(const RunOptions& options) {
     return Usage(absl::StrCat("--engine-threads must be 1 to ", kMaxEngineThreads));
   }
   if (options.max_restarts < 0) return Usage("--max-restarts must not be negative");
-  if (options.job.empty() || options.job.size() > kMaxJobNameBytes) {
-    return Usage(absl::StrCat("--job must have 1 to ", kMaxJobNameBytes, " characters"));
+  absl::Status named = CheckName("--job", options.job, kMaxJobNameBytes);
+  if (!options.run_id.empty()) {
+    named.Update(CheckName("--run-id", options.run_id, kMaxJobNameBytes));
   }
+  if (!named.ok()) return Usage(std::string(named.message()));
   return CheckTlsOptions(options.tls);
 }
 

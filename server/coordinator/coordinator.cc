@@ -1,11 +1,14 @@
 #include "server/coordinator/coordinator.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
+#include "comm/base/limits.h"
 #include "comm/base/nearest.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "nlohmann/json.hpp"
 #include "server/coordinator/job.h"
@@ -17,6 +20,29 @@ constexpr int kStateVersion = 1;
 
 // Server numbers are never reused, so the table of the lost ones would grow for ever.
 constexpr size_t kMaxShardAddressBytes = 4096;
+// HOST:PID, or what --advertise says; a host's name has at most 253 bytes.
+constexpr size_t kMaxMemberNameBytes = 320;
+// Transports with their devices, of an engine with many network cards.
+constexpr size_t kMaxLanesBytes = 2048;
+// What a refused member sent may be part of the message, and long.
+constexpr size_t kMaxRefusalBytes = 1000;
+
+absl::Status CheckUnlessEmpty(std::string_view what, std::string_view name,
+                              size_t max_bytes) {
+  return name.empty() ? absl::OkStatus() : CheckName(what, name, max_bytes);
+}
+
+// Names of members stand in logs and in the status.
+absl::Status CheckServerNames(const ServerHello& hello) {
+  SYNCLINE_RETURN_IF_ERROR(CheckName("a server's name", hello.name, kMaxMemberNameBytes));
+  return CheckUnlessEmpty("a server's list of lanes", hello.lanes, kMaxLanesBytes);
+}
+
+absl::Status CheckWorkerNames(const WorkerHello& hello) {
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckUnlessEmpty("a worker's name", hello.name, kMaxMemberNameBytes));
+  return CheckUnlessEmpty("a run id", hello.run_id, kMaxJobNameBytes);
+}
 
 }  // namespace
 
@@ -107,8 +133,12 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
 }
 
 void Coordinator::Impl::Refuse(ConnectionId connection, const absl::Status& status) {
-  outputs_.push_back(LogReason{absl::StrCat("refused: ", std::string(status.message()))});
-  outputs_.push_back(CloseMember{connection, status});
+  const std::string why =
+      Printable(std::string_view(status.message().data(), status.message().size()),
+                kMaxRefusalBytes);
+  outputs_.push_back(LogReason{absl::StrCat("refused: ", why)});
+  outputs_.push_back(CloseMember{
+      connection, WithFailure(absl::Status(status.code(), why), FailureOf(status))});
 }
 
 // What is said on a connection that is being closed is not heard any more.
@@ -149,6 +179,9 @@ std::vector<JobServer> Coordinator::Impl::AttachedServers() const {
 // ---- Servers ----
 
 void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello& hello) {
+  if (const absl::Status named = CheckServerNames(hello); !named.ok()) {
+    return Refuse(connection, named);
+  }
   const bool is_taken =
       std::any_of(servers_.begin(), servers_.end(),
                   [&](const auto& entry) { return entry.second.name == hello.name; });
@@ -225,6 +258,9 @@ void Coordinator::Impl::LoseServer(uint32_t number, const std::string& reason) {
 // ---- Workers ----
 
 void Coordinator::Impl::OnWorkerHello(ConnectionId connection, const WorkerHello& hello) {
+  if (const absl::Status named = CheckWorkerNames(hello); !named.ok()) {
+    return Refuse(connection, named);
+  }
   if (const absl::Status valid = ValidateJob(hello.job); !valid.ok()) {
     return Refuse(connection, valid);
   }
@@ -271,10 +307,14 @@ void Coordinator::Impl::OnUpdate(const UpdateJob& update) {
   const auto job = jobs_.find(update.job);
   if (job == jobs_.end() || job->second->IsOver()) {
     std::vector<std::string_view> names;
-    for (const auto& [name, one] : jobs_) names.push_back(name);
-    const std::string nearest(NearestName(update.job, names));
+    for (const auto& [name, one] : jobs_) {
+      if (!one->IsOver()) names.push_back(name);
+    }
+    // The distance to a very long name takes long.
+    const std::string asked = Printable(update.job, kMaxJobNameBytes);
+    const std::string nearest(NearestName(asked, names));
     outputs_.push_back(UpdateAnswer{absl::NotFoundError(absl::StrCat(
-        "no job '", update.job, "' is running",
+        "no job '", asked, "' is running",
         nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?")))});
     return;
   }

@@ -178,6 +178,38 @@ TEST_F(CoordinatorTest, ManyDeathsAreToldInAFewWords) {
   EXPECT_LT(reason.size(), 300u);
 }
 
+TEST_F(CoordinatorTest, RefusesNamesThatCannotBeShown) {
+  AttachServer(1);
+  const auto refused = [&](ConnectionId connection) {
+    const auto closed = closed_.find(connection);
+    if (closed == closed_.end()) return std::string("taken");
+    EXPECT_EQ(closed->second.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_LT(closed->second.message().size(), 1100);
+    return std::string(closed->second.message());
+  };
+  WorkerHello hello = {.job = TwoTensors(1), .name = "w"};
+  hello.job.name = "a\nb\x1b[31m";
+  Say(10, hello);
+  EXPECT_THAT(refused(10), HasSubstr("a job's name 'a\\x0ab\\x1b[31m'"));
+  hello.job.name = "job";
+  hello.name = std::string(3 << 20, 'w');
+  Say(11, hello);
+  EXPECT_THAT(refused(11), HasSubstr("a worker's name must have"));
+  hello.name = "w";
+  hello.run_id = "r\r";
+  Say(12, hello);
+  EXPECT_THAT(refused(12), HasSubstr("a run id 'r\\x0d'"));
+  hello.run_id.clear();
+  hello.job.push_codec = std::string(1 << 20, '\x02');
+  Say(13, hello);
+  EXPECT_THAT(refused(13), HasSubstr("push_codec: codec '\\x02\\x02"));
+  Say(14, ServerHello{"s\x1b", {"address"}, "sysv"});
+  EXPECT_THAT(refused(14), HasSubstr("a server's name"));
+  Say(15, ServerHello{"s", {"address"}, "\xff"});
+  EXPECT_THAT(refused(15), HasSubstr("lanes"));
+  EXPECT_THAT(Update({.job = "x\n"}).status.message(), HasSubstr("no job 'x\\x0a'"));
+}
+
 TEST_F(CoordinatorTest, WaitsForServersToo) {
   Hello(10, 0, 1);
   EXPECT_THAT(Last<Waiting>(10)->reason, HasSubstr("waiting for server 1 of 1"));

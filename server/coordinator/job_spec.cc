@@ -7,16 +7,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "comm/base/failure.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 
 namespace syncline {
 namespace {
 
 absl::Status CheckTensor(const TensorSpec& tensor) {
-  if (tensor.name.empty() || tensor.name.size() > kMaxTensorNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor's name must have 1 to ", kMaxTensorNameBytes, " bytes"));
-  }
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckName("a tensor's name", tensor.name, kMaxTensorNameBytes));
   if (tensor.shape.size() > kMaxTensorDimensions) {
     return absl::InvalidArgumentError(
         absl::StrCat("tensor '", tensor.name, "' has ", tensor.shape.size(),
@@ -172,10 +171,7 @@ absl::StatusOr<std::vector<TensorTransfers>> JobSpec::Transfers() const {
 }
 
 absl::Status ValidateJob(const JobSpec& spec) {
-  if (spec.name.empty() || spec.name.size() > kMaxJobNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a job's name must have 1 to ", kMaxJobNameBytes, " bytes"));
-  }
+  SYNCLINE_RETURN_IF_ERROR(CheckName("a job's name", spec.name, kMaxJobNameBytes));
   if (spec.workers < 1 || spec.workers > kMaxWorkers) {
     return absl::InvalidArgumentError(
         absl::StrCat("job '", spec.name, "' wants ", spec.workers,

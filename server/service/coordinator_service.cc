@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "comm/rpc/attach_stream.h"
 #include "comm/rpc/status.h"
@@ -15,12 +16,14 @@ namespace syncline {
 namespace {
 
 constexpr char kStateKey[] = "coordinator";
+// "0.1.0", and what a packager adds.
+constexpr size_t kMaxBuildBytes = 64;
 
 absl::Status CheckProtocol(uint32_t theirs, const std::string& build) {
   if (theirs == kProtocolVersion) return absl::OkStatus();
   return WithFailure(absl::FailedPreconditionError(absl::StrCat(
-                         "client ", build, " speaks protocol ", theirs,
-                         ", this coordinator (", SYNCLINE_VERSION, ") speaks ",
+                         "client ", Printable(build, kMaxBuildBytes), " speaks protocol ",
+                         theirs, ", this coordinator (", SYNCLINE_VERSION, ") speaks ",
                          kProtocolVersion, ": install the same version on both sides")),
                      Failure::kVersionMismatch);
 }
@@ -197,7 +200,7 @@ void CoordinatorService::Receive(ConnectionId connection,
     return;
   }
   options_.log.Warning("refused a member",
-                       {{"reason", std::string(body.status().message())}});
+                       {{"reason", Printable(std::string(body.status().message()))}});
   if (const auto stream = streams_.find(connection); stream != streams_.end()) {
     stream->second->Close(body.status());
   }

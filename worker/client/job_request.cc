@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "comm/base/limits.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "comm/base/tiling.h"
 #include "comm/codec/transfer.h"
@@ -74,9 +75,9 @@ uint64_t CountElements(const std::vector<uint64_t>& shape) {
 }  // namespace
 
 absl::Status CheckSessionOptions(const SessionOptions& options) {
-  if (options.job.empty() || options.job.size() > kMaxJobNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("job name must have 1 to ", kMaxJobNameBytes, " bytes"));
+  SYNCLINE_RETURN_IF_ERROR(CheckName("the job's name", options.job, kMaxJobNameBytes));
+  if (!options.run_id.empty()) {
+    SYNCLINE_RETURN_IF_ERROR(CheckName("the run id", options.run_id, kMaxJobNameBytes));
   }
   if (options.world_size < 1 || options.world_size > kMaxWorkers) {
     return absl::InvalidArgumentError(absl::StrCat("world_size is ", options.world_size,
@@ -95,10 +96,8 @@ absl::Status CheckSessionOptions(const SessionOptions& options) {
 }
 
 absl::Status CheckTensor(const TensorOptions& tensor, size_t elements) {
-  if (tensor.name.empty() || tensor.name.size() > kMaxTensorNameBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a tensor's name must have 1 to ", kMaxTensorNameBytes, " bytes"));
-  }
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckName("a tensor's name", tensor.name, kMaxTensorNameBytes));
   if (CountElements(tensor.shape) == elements) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name, "' of shape [",
                                                  absl::StrJoin(tensor.shape, ", "),

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "cli/exit_codes.h"
 #include "comm/base/failure.h"
+#include "comm/base/temp_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -67,7 +68,7 @@ class App : public testing::Test {
   }
 
   std::string WriteConfig(const std::string& text) {
-    const std::string path = testing::TempDir() + "/app_test_config.yaml";
+    const std::string path = directory_.File("config.yaml");
     std::ofstream(path) << text;
     return path;
   }
@@ -78,6 +79,7 @@ class App : public testing::Test {
     unsetenv("SYNCLINE_INSECURE");
   }
 
+  const TempDirectory directory_;
   std::string out_;
   std::string err_;
 };
@@ -152,6 +154,14 @@ TEST_F(App, NamesTheSourceOfAWrongValue) {
   EXPECT_THAT(err_, StartsWith("syncline: error: "));
   EXPECT_EQ(Run({"sample", "--config", "/nonexistent.yaml"}), kExitUsage);
   EXPECT_THAT(err_, HasSubstr("cannot read --config"));
+}
+
+TEST_F(App, RefusesAConfigThatIsNoFileOfSettings) {
+  EXPECT_EQ(Run({"sample", "--config", directory_.path().c_str()}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("it is a directory; name a file of it"));
+  EXPECT_EQ(Run({"sample", "--config", "/dev/zero"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("check the path"));
+  EXPECT_EQ(Run({"sample", "--config", "/dev/null"}), kExitDone);
 }
 
 TEST_F(App, PrintsOneLineAndTheExitCodeOfTheFailure) {

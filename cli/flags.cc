@@ -1,5 +1,6 @@
 #include "cli/flags.h"
 
+#include <cmath>
 #include <map>
 
 #include "CLI/Validators.hpp"
@@ -30,9 +31,12 @@ absl::StatusOr<absl::Duration> ParseDurationFlag(const std::string& flag,
                                                  const std::string& text) {
   absl::Duration duration;
   double seconds = 0;
-  if (absl::SimpleAtod(text, &seconds)) {
-    duration = absl::Seconds(seconds);
-  } else if (!absl::ParseDuration(text, &duration)) {
+  const bool is_number = absl::SimpleAtod(text, &seconds) && std::isfinite(seconds);
+  if (is_number) duration = absl::Seconds(seconds);
+  // Not finite: "inf" is a duration of absl, but nobody waits so long.
+  if (!is_number &&
+      (!absl::ParseDuration(text, &duration) || duration == absl::InfiniteDuration() ||
+       duration == -absl::InfiniteDuration())) {
     return WithFailure(
         absl::InvalidArgumentError(absl::StrCat(
             flag, " '", text, "' is no duration; write 10s, 500ms or 1m30s")),

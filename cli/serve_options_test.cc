@@ -73,8 +73,10 @@ TEST(ServePlanTest, WrongValuesNameTheirFlag) {
   flags = {};
   flags.failure_timeout = "soon";
   ExpectRefused(flags, "--failure-timeout");
-  flags.failure_timeout = "1ms";
-  ExpectRefused(flags, "--failure-timeout");
+  for (const char* wrong : {"1ms", "nan", "inf", "-inf", "infinity"}) {
+    flags.failure_timeout = wrong;
+    ExpectRefused(flags, "--failure-timeout");
+  }
   flags = {};
   flags.log_level = "loud";
   ExpectRefused(flags, "--log-level");

@@ -1,5 +1,7 @@
 #include "cli/settings.h"
 
+#include <filesystem>
+#include <fstream>
 #include <map>
 #include <string_view>
 
@@ -15,6 +17,9 @@
 
 namespace syncline {
 namespace {
+
+// A file of settings has some hundred bytes.
+constexpr size_t kMaxConfigBytes = size_t{1} << 20;
 
 using FileValues = std::map<std::string, std::vector<std::string>>;
 
@@ -60,15 +65,30 @@ absl::StatusOr<FileValues> ToValues(const YAML::Node& root, const std::string& f
   return values;
 }
 
+absl::StatusOr<std::string> ReadText(const std::string& file) {
+  std::ifstream stream(file);
+  std::string text(kMaxConfigBytes + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  // A directory can be opened, but not read.
+  if (stream.bad() || (stream.fail() && !stream.eof())) {
+    return Usage(absl::StrCat("cannot read --config '", file,
+                              std::filesystem::is_directory(file)
+                                  ? "': it is a directory; name a file of it"
+                                  : "'; check path and permissions"));
+  }
+  text.resize(static_cast<size_t>(stream.gcount()));
+  if (text.size() <= kMaxConfigBytes) return text;
+  return Usage(absl::StrCat("--config '", file, "' has more than ", kMaxConfigBytes,
+                            " bytes: that is no file of settings; check the path"));
+}
+
 absl::StatusOr<FileValues> ReadFile(const std::string& file,
                                     const std::vector<CLI::Option*>& flags) {
   if (file.empty()) return FileValues();
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string text, ReadText(file));
   // yaml-cpp reports by exception; none leaves this function.
   try {
-    return ToValues(YAML::LoadFile(file), file, flags);
-  } catch (const YAML::BadFile&) {
-    return Usage(
-        absl::StrCat("cannot read --config '", file, "'; check path and permissions"));
+    return ToValues(YAML::Load(text), file, flags);
   } catch (const YAML::Exception& error) {
     return Usage(absl::StrCat(file, ":", error.mark.line + 1, ": ", error.msg));
   }

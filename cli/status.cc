@@ -2,14 +2,19 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <iostream>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "cli/exit_codes.h"
 #include "cli/flags.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "comm/rpc/status_json.h"
 #include "nlohmann/json.hpp"
@@ -20,6 +25,8 @@ namespace {
 // Who asks by hand does not want to wait for a failure timeout.
 constexpr absl::Duration kTimeout = absl::Seconds(3);
 constexpr absl::Duration kWatchInterval = absl::Seconds(1);
+// What fits under the jobs that run.
+constexpr size_t kFinishedJobsShown = 5;
 constexpr char kClearScreen[] = "\x1b[H\x1b[2J";
 
 using Json = nlohmann::json;
@@ -31,9 +38,10 @@ struct StatusOptions {
   TlsOptions tls;
 };
 
+// Words of members, which might move a terminal's cursor.
 std::string Text(const Json& object, const char* key) {
   const std::string text = object.value(key, "");
-  return text.empty() ? "-" : text;
+  return text.empty() ? "-" : Printable(text);
 }
 
 std::string Age(const Json& object) {
@@ -93,10 +101,9 @@ std::string CodecLine(const Json& job, const Json& members) {
   uint64_t diverged = 0;
   for (const Json& member : members) {
     diverged += Compression(member).value("diverged_blocks", uint64_t{0});
-    const std::string choice = Compression(member).value("choice", "");
-    if (choice.empty()) continue;
+    if (Compression(member).value("choice", "").empty()) continue;
     absl::StrAppendFormat(&line, "\n  worker %d chooses %s", member.value("rank", 0),
-                          choice);
+                          Text(Compression(member), "choice"));
   }
   if (diverged > 0) {
     absl::StrAppendFormat(
@@ -113,7 +120,7 @@ std::string JobTable(const Json& job) {
       job.value("step", uint64_t{0}), members.size(), job.value("expected_workers", 0),
       job.value("parameters", 0.0) / 1e6);
   if (!job.value("reason", "").empty()) {
-    absl::StrAppendFormat(&table, "  %s\n", job.value("reason", ""));
+    absl::StrAppendFormat(&table, "  %s\n", Text(job, "reason"));
   }
   table += CodecLine(job, members);
   table += NumericLine(job);
@@ -128,6 +135,37 @@ std::string JobTable(const Json& job) {
                           member.value("waiting", false) ? "waiting" : "working");
   }
   return table;
+}
+
+bool IsFinished(const Json& job) {
+  const std::string phase = job.value("phase", "");
+  return phase == "over" || phase == "failed";
+}
+
+// The latest, a line each: a coordinator may have seen thousands.
+std::string FinishedJobs(const Json& jobs) {
+  std::vector<const Json*> finished;
+  for (const Json& job : jobs) {
+    if (IsFinished(job)) finished.push_back(&job);
+  }
+  if (finished.empty()) return "";
+  std::sort(finished.begin(), finished.end(), [](const Json* a, const Json* b) {
+    return a->value("job", 0U) > b->value("job", 0U);
+  });
+  const size_t shown = std::min(finished.size(), kFinishedJobsShown);
+  std::string text = "\nfinished jobs\n";
+  for (size_t i = 0; i < shown; ++i) {
+    const Json& job = *finished[i];
+    const bool has_reason = !job.value("reason", "").empty();
+    absl::StrAppendFormat(&text, "  %s: %s at step %d%s\n", Text(job, "name"),
+                          Text(job, "phase"), job.value("step", uint64_t{0}),
+                          has_reason ? absl::StrCat(", ", Text(job, "reason")) : "");
+  }
+  if (shown < finished.size()) {
+    absl::StrAppendFormat(&text, "  and %d more; -o json shows all\n",
+                          finished.size() - shown);
+  }
+  return text;
 }
 
 absl::StatusOr<int> ShowStatus(const StatusOptions& options) {
@@ -172,8 +210,10 @@ absl::StatusOr<std::string> StatusAsTable(const std::string& json,
   text += ServerTable(status.value("servers", Json::array()));
   const Json jobs = status.value("jobs", Json::array());
   if (jobs.empty()) text += "\nno jobs yet\n";
-  for (const Json& job : jobs) absl::StrAppend(&text, "\n", JobTable(job));
-  return text;
+  for (const Json& job : jobs) {
+    if (!IsFinished(job)) absl::StrAppend(&text, "\n", JobTable(job));
+  }
+  return text + FinishedJobs(jobs);
 }
 
 void AddStatus(CLI::App& app, Command* selected) {

@@ -1,5 +1,6 @@
 #include "cli/status.h"
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -53,6 +54,36 @@ TEST(StatusTable, SaysThatNothingIsThereYet) {
   ASSERT_TRUE(table.ok());
   EXPECT_THAT(*table, HasSubstr("no servers yet\n"));
   EXPECT_THAT(*table, HasSubstr("no jobs yet\n"));
+}
+
+TEST(StatusTable, ShowsNamesSafely) {
+  const auto table = StatusAsTable(
+      R"({"servers": [{"name": "s\u001b[2J"}],
+          "jobs": [{"name": "a\nb\u001b[31m", "reason": "r\r",
+                    "members": [{"name": "\u202eevil", "compression": {"choice": "c\n"}}]}]})",
+      "a:1");
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(*table, testing::Not(HasSubstr("\x1b")));
+  for (const char* shown : {"s\\x1b[2J", "job a\\x0ab\\x1b[31m:", "  r\\x0d\n",
+                            "\\xe2\\x80\\xaeevil", "chooses c\\x0a\n"}) {
+    EXPECT_THAT(*table, HasSubstr(shown));
+  }
+}
+
+TEST(StatusTable, ShowsTheLatestFinishedJobsInALineEach) {
+  std::string jobs = R"({"job": 3, "name": "now", "phase": "running"})";
+  for (int i = 10; i < 18; ++i) {
+    absl::StrAppend(&jobs, R"(, {"job": )", i, R"(, "name": "j)", i,
+                    R"(", "phase": "over", "step": )", 100 * i,
+                    R"(, "reason": "all left", "push_codec": "bf16"})");
+  }
+  const auto table = StatusAsTable(absl::StrCat(R"({"jobs": [)", jobs, "]}"), "a:1");
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(*table, HasSubstr("job now: running"));
+  EXPECT_THAT(*table,
+              HasSubstr("\nfinished jobs\n  j17: over at step 1700, all left\n  j16: "));
+  EXPECT_THAT(*table, testing::EndsWith("\n  and 3 more; -o json shows all\n"));
+  EXPECT_THAT(*table, testing::Not(HasSubstr("j12:")));
 }
 
 TEST(StatusTable, RefusesWhatIsNoJson) {

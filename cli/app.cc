@@ -1,19 +1,20 @@
 #include "cli/app.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
-#include "absl/strings/str_cat.h"
 #include "cli/exit_codes.h"
+#include "cli/parse_failure.h"
 #include "cli/settings.h"
-#include "comm/base/failure.h"
-#include "comm/base/nearest.h"
+#include "cli/version.h"
 #include "comm/base/status.h"
 
 namespace syncline {
@@ -22,10 +23,6 @@ namespace {
 // A subcommand with this positional takes a program and its arguments, which are nobody's
 // flags.
 constexpr char kProgram[] = "program";
-
-absl::Status Usage(const std::string& message) {
-  return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
-}
 
 const CLI::App* FindCommand(const CLI::App& app,
                             const std::vector<std::string>& arguments) {
@@ -56,33 +53,11 @@ std::vector<std::string> CutProgram(CLI::App& app, std::vector<std::string>& arg
   return program;
 }
 
-// What was wrong with the command line, with the nearest valid name.
-absl::Status ParseFailure(CLI::App& app, const CLI::ParseError& error) {
-  const std::vector<std::string> unknown = app.remaining(true);
-  const std::vector<CLI::App*> parsed = app.get_subcommands();
-  if (parsed.empty() && !unknown.empty() && !unknown.front().starts_with('-')) {
-    std::vector<std::string> names;
-    for (const CLI::App* command : app.get_subcommands(nullptr))
-      names.push_back(command->get_name());
-    const std::vector<std::string_view> candidates(names.begin(), names.end());
-    return Usage(absl::StrCat("unknown command '", unknown.front(), "'; did you mean ",
-                              std::string(NearestName(unknown.front(), candidates)),
-                              "?"));
+// A misspelled variable changes nothing, and nobody would know.
+void WarnOfMisspelledVariables(CLI::App& app) {
+  for (const std::string& warning : MisspelledVariables(app, environ)) {
+    std::cerr << "syncline: warning: " << warning << std::endl;
   }
-  if (!unknown.empty() && unknown.front().starts_with('-')) {
-    const std::string name = unknown.front().substr(0, unknown.front().find('='));
-    return Usage(absl::StrCat(
-        "unknown flag ", name, "; did you mean ",
-        NearestFlag(name, FlagsOf(parsed.empty() ? app : *parsed.front())), "?"));
-  }
-  if (!unknown.empty()) {
-    return Usage(absl::StrCat("'", unknown.front(),
-                              "' is not expected here; see syncline ",
-                              parsed.front()->get_name(), " --help"));
-  }
-  return Usage(absl::StrCat(error.what(), "; see syncline ",
-                            parsed.empty() ? "" : parsed.front()->get_name() + " ",
-                            "--help"));
 }
 
 absl::StatusOr<int> ParseAndRun(CLI::App& app, std::vector<std::string> arguments,
@@ -98,7 +73,7 @@ absl::StatusOr<int> ParseAndRun(CLI::App& app, std::vector<std::string> argument
   } catch (const CLI::Success& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
-    return ParseFailure(app, error);
+    return ParseFailure(app, error, arguments);
   }
   CLI::App& command = *app.get_subcommands().front();
   if (!program.empty()) {
@@ -106,6 +81,7 @@ absl::StatusOr<int> ParseAndRun(CLI::App& app, std::vector<std::string> argument
     for (const std::string& word : program) option->add_result(word);
     option->run_callback();
   }
+  WarnOfMisspelledVariables(app);
   SYNCLINE_RETURN_IF_ERROR(ApplySettings(
       FlagsOf(command), config_file, [](const char* name) { return std::getenv(name); }));
   return (*selected)();
@@ -118,6 +94,8 @@ int RunApp(std::span<const char* const> argv, std::span<const AddCommand> comman
       "Syncline: elastic parameter servers and collectives for mixed-precision training",
       "syncline");
   app.require_subcommand(1);
+  app.set_version_flag(
+      "--version", [] { return VersionLine(); }, "Say what this is, in a line");
   app.footer(
       "Every flag can also be set by SYNCLINE_<FLAG> in the environment or by 'flag: "
       "value' in the "

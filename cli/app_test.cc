@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/exit_codes.h"
+#include "cli/flags.h"
 #include "comm/base/failure.h"
 #include "comm/base/temp_directory.h"
 #include "gmock/gmock.h"
@@ -27,6 +28,7 @@ void AddSample(CLI::App& app, Command* selected) {
     int workers = 1;
     std::string failure_timeout = "10s";
     bool insecure = false;
+    OutputFormat format = OutputFormat::kTable;
     std::vector<std::string> program;
   };
   auto options = std::make_shared<Options>();
@@ -35,6 +37,7 @@ void AddSample(CLI::App& app, Command* selected) {
   sample->add_option("--workers", options->workers, "Workers");
   sample->add_option("--failure-timeout,--timeout", options->failure_timeout, "Timeout");
   sample->add_flag("--insecure", options->insecure, "Insecure");
+  AddOutputFlag(*sample, &options->format);
   sample->callback([=] {
     *selected = [options]() -> absl::StatusOr<int> {
       printf("%d %s %d [%s]\n", options->workers, options->failure_timeout.c_str(),
@@ -106,6 +109,45 @@ TEST_F(App, TreatsAnEmptyVariableAsUnset) {
   EXPECT_EQ(out_, "1 10s 0 []\n");
 }
 
+TEST_F(App, WarnsOfAMisspelledVariable) {
+  setenv("SYNCLINE_FAILURE_TIMEOT", "3s", 1);
+  setenv("SYNCLINE_WORKERS_PORT", "tcp://10.0.0.1:1", 1);
+  setenv("SYNCLINE_SOMETHING_ELSE", "1", 1);
+  EXPECT_EQ(Run({"sample"}), 0);
+  for (const char* name :
+       {"SYNCLINE_FAILURE_TIMEOT", "SYNCLINE_WORKERS_PORT", "SYNCLINE_SOMETHING_ELSE"}) {
+    unsetenv(name);
+  }
+  EXPECT_EQ(err_,
+            "syncline: warning: SYNCLINE_FAILURE_TIMEOT is no setting and has no effect; "
+            "did you mean SYNCLINE_FAILURE_TIMEOUT?\n");
+  EXPECT_EQ(out_, "1 10s 0 []\n");
+}
+
+TEST_F(App, SaysWhatIsWrongWithAFlagInItsOwnWords) {
+  EXPECT_EQ(Run({"sample", "--workers=many"}), kExitUsage);
+  EXPECT_EQ(err_,
+            "syncline: error: --workers 'many' is no whole number; see syncline "
+            "sample --help\n");
+  EXPECT_EQ(Run({"sample", "--workers"}), kExitUsage);
+  EXPECT_EQ(err_,
+            "syncline: error: --workers needs a value: Workers; see syncline sample "
+            "--help\n");
+  EXPECT_EQ(Run({"sample", "--timeout", "1s", "--timeout", "2s"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("--timeout is given 2 times; keep one"));
+  EXPECT_EQ(Run({"sample", "--output", "xml"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("--output 'xml' is no valid value: table or json"));
+  EXPECT_EQ(Run({"sample", "--workers", "1", "2\x1b[31m"}), 0);
+  EXPECT_EQ(Run({"failing", "x\x1b"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("'x\\x1b' is not expected here; see syncline failing"));
+}
+
+TEST_F(App, ShowsItsVersionInALine) {
+  EXPECT_EQ(Run({"--version"}), 0);
+  EXPECT_THAT(out_, StartsWith("syncline " SYNCLINE_VERSION " (git "));
+  EXPECT_THAT(out_, testing::EndsWith(")\n"));
+}
+
 TEST_F(App, LeavesTheProgramsArgumentsAlone) {
   EXPECT_EQ(
       Run({"sample", "--workers", "2", "--", "train", "--workers", "9", "--", "-x"}), 0);
@@ -127,7 +169,9 @@ TEST_F(App, NamesTheNearestCommand) {
   EXPECT_EQ(Run({"smaple"}), kExitUsage);
   EXPECT_EQ(err_, "syncline: error: unknown command 'smaple'; did you mean sample?\n");
   EXPECT_EQ(Run({}), kExitUsage);
-  EXPECT_THAT(err_, HasSubstr("--help"));
+  EXPECT_EQ(err_,
+            "syncline: error: no command is given; choose one of sample, failing; "
+            "see syncline --help\n");
 }
 
 TEST_F(App, NamesTheNearestKeyOfTheFile) {

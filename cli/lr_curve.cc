@@ -1,15 +1,18 @@
 #include "cli/lr_curve.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "comm/base/failure.h"
 
 namespace syncline {
 namespace {
@@ -24,6 +27,12 @@ bool IsPicture(const std::string& path) {
   return path.ends_with(".svg") || path.ends_with(".png");
 }
 
+absl::Status CannotWrite(const std::string& path) {
+  return absl::PermissionDeniedError(
+      absl::StrCat("cannot write --out '", path, "': ", std::strerror(errno),
+                   "; name a file in a directory that you may write to"));
+}
+
 absl::Status WriteLines(const LossCurve& curve, const std::string& path) {
   std::ofstream file(path);
   file << "learning_rate,loss\n";
@@ -31,8 +40,7 @@ absl::Status WriteLines(const LossCurve& curve, const std::string& path) {
     file << absl::StrFormat("%.9g,%.9g\n", point.learning_rate, point.loss);
   }
   file.close();
-  if (file.fail()) return absl::UnavailableError(absl::StrCat("cannot write ", path));
-  return absl::OkStatus();
+  return file.fail() ? CannotWrite(path) : absl::OkStatus();
 }
 
 // In single quotes of gnuplot, where only the quote itself is special.
@@ -77,6 +85,25 @@ absl::Status Draw(const std::string& script, const std::string& path) {
 }
 
 }  // namespace
+
+absl::Status CheckCurvePath(const std::string& path) {
+  if (!IsPicture(path) && !path.ends_with(".csv")) {
+    return WithFailure(absl::InvalidArgumentError(absl::StrCat(
+                           "--out '", path, "' must end in .csv, .svg or .png")),
+                       Failure::kUsage);
+  }
+  // Appends nothing: a curve of an earlier sweep stays until there is a new one.
+  if (!std::ofstream(path, std::ios::app)) {
+    const absl::Status failed = CannotWrite(path);
+    return WithFailure(failed, Failure::kUsage);
+  }
+  const char* look = "command -v gnuplot >/dev/null 2>&1";
+  if (IsPicture(path) && std::system(look) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "drawing --out '", path, "' needs gnuplot; install gnuplot-nox, or name a .csv"));
+  }
+  return absl::OkStatus();
+}
 
 LossCurve SmoothCurve(const std::vector<LossAtRate>& raw) {
   LossCurve curve;

@@ -35,8 +35,13 @@ std::optional<RateAdvice> AdviseRate(const LossCurve& curve);
 // A chart for the terminal, one line for each of at most 16 ranges of learning rates.
 std::string DrawCurve(const LossCurve& curve);
 
+// Whether WriteCurve(..., path) can succeed, as far as it is known before the sweep. Makes
+// an empty file where there is none. Failure::kUsage for another ending than .csv, .svg and
+// .png, FailedPrecondition where gnuplot is missing.
+absl::Status CheckCurvePath(const std::string& path);
+
 // Writes "learning_rate,loss" lines, or a picture when the name ends in .svg or .png,
-// which gnuplot draws. FailedPrecondition when there is no gnuplot; Unavailable when the
+// which gnuplot draws. FailedPrecondition when gnuplot cannot; PermissionDenied when the
 // file cannot be written.
 absl::Status WriteCurve(const LossCurve& curve, const std::optional<RateAdvice>& advice,
                         const std::string& path);

@@ -1,5 +1,4 @@
 #include "cli/lr_curve.h"
-#include "comm/base/temp_directory.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,6 +7,9 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
+
+#include "comm/base/failure.h"
+#include "comm/base/temp_directory.h"
 
 namespace syncline {
 namespace {
@@ -70,7 +72,23 @@ TEST(LossCurve, IsWrittenAsLinesAndSaysWhenItCannot) {
   text << file.rdbuf();
   EXPECT_EQ(text.str(), "learning_rate,loss\n0.001,2.5\n0.002,2.25\n");
   EXPECT_EQ(WriteCurve(curve, std::nullopt, "/no/such/directory/c.csv").code(),
-            absl::StatusCode::kUnavailable);
+            absl::StatusCode::kPermissionDenied);
+}
+
+TEST(LossCurve, KnowsBeforeTheSweepWhereItCannotGo) {
+  const TempDirectory directory;
+  const std::string path = directory.File("c.csv");
+  EXPECT_EQ(CheckCurvePath(path), absl::OkStatus());
+  std::ofstream(path) << "an earlier curve\n";
+  EXPECT_EQ(CheckCurvePath(path), absl::OkStatus());
+  std::string kept;
+  std::getline(std::ifstream(path), kept);
+  EXPECT_EQ(kept, "an earlier curve");
+  for (const char* wrong : {"/no/such/directory/c.csv", "c.pdf", "c"}) {
+    const absl::Status status = CheckCurvePath(wrong);
+    EXPECT_EQ(FailureOf(status), Failure::kUsage) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(wrong));
+  }
 }
 
 }  // namespace

@@ -88,6 +88,7 @@ absl::Status Report(const LrRangeOptions& options, const std::vector<LossAtRate>
 
 absl::StatusOr<int> RunLrRange(LrRangeOptions options) {
   SYNCLINE_RETURN_IF_ERROR(CheckRange(options));
+  if (!options.out.empty()) SYNCLINE_RETURN_IF_ERROR(CheckCurvePath(options.out));
   options.run.env.emplace_back(
       "SYNCLINE_LR_RANGE",
       absl::StrFormat("%.9g:%.9g:%d", options.first, options.last, options.steps));

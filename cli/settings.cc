@@ -2,7 +2,9 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
+#include <set>
 #include <string_view>
 
 #include "CLI/Error.hpp"
@@ -12,6 +14,7 @@
 #include "absl/strings/str_replace.h"
 #include "comm/base/failure.h"
 #include "comm/base/nearest.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "yaml-cpp/yaml.h"
 
@@ -20,6 +23,15 @@ namespace {
 
 // A file of settings has some hundred bytes.
 constexpr size_t kMaxConfigBytes = size_t{1} << 20;
+
+// What sessions, kernels and tests read besides flags.
+constexpr const char* kOtherVariables[] = {"SYNCLINE_COORDINATOR", "SYNCLINE_JOB",
+                                           "SYNCLINE_RUN_ID",      "SYNCLINE_LR_RANGE",
+                                           "SYNCLINE_ISA",         "SYNCLINE_CUDA_MODULE",
+                                           "SYNCLINE_TLS_CERT",    "SYNCLINE_TLS_KEY",
+                                           "SYNCLINE_TLS_CA",      "SYNCLINE_BINARY"};
+// Two letters off is a slip; further off it is somebody else's variable.
+constexpr size_t kMisspelled = 2;
 
 using FileValues = std::map<std::string, std::vector<std::string>>;
 
@@ -106,6 +118,15 @@ absl::Status Set(CLI::Option& flag, const std::vector<std::string>& values,
   }
 }
 
+void AddVariables(const CLI::App& app, std::set<std::string>& names) {
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& flag : option->get_lnames()) names.insert(VariableName(flag));
+  }
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    AddVariables(*command, names);
+  }
+}
+
 }  // namespace
 
 std::string VariableName(const std::string& flag) {
@@ -136,6 +157,27 @@ std::string NearestFlag(absl::string_view name, const std::vector<CLI::Option*>&
   const std::vector<std::string_view> candidates(names.begin(), names.end());
   const std::string bare(name.substr(std::min(name.find_first_not_of('-'), name.size())));
   return std::string(NearestName(absl::StrCat("--", bare), candidates));
+}
+
+std::vector<std::string> MisspelledVariables(CLI::App& app,
+                                             const char* const* environment) {
+  std::set<std::string> known(std::begin(kOtherVariables), std::end(kOtherVariables));
+  AddVariables(app, known);
+  const std::vector<std::string_view> names(known.begin(), known.end());
+  std::vector<std::string> warnings;
+  for (; *environment != nullptr; ++environment) {
+    const std::string_view entry(*environment);
+    const std::string_view name = entry.substr(0, entry.find('='));
+    const bool is_service = name.find("_PORT") != std::string_view::npos ||
+                            name.find("_SERVICE_") != std::string_view::npos;
+    if (!name.starts_with("SYNCLINE_") || is_service || known.contains(std::string(name)))
+      continue;
+    const std::string_view nearest = NearestName(name, names);
+    if (EditDistance(name, nearest) > kMisspelled) continue;
+    warnings.push_back(absl::StrCat(Printable(name), " is no setting and has no effect; ",
+                                    "did you mean ", std::string(nearest), "?"));
+  }
+  return warnings;
 }
 
 absl::Status ApplySettings(const std::vector<CLI::Option*>& flags,

@@ -30,6 +30,12 @@ std::string VariableName(const std::string& flag);
 // The flags of `command` and of its parsed subcommands, without --help and --config.
 std::vector<CLI::Option*> FlagsOf(CLI::App& command);
 
+// Warnings about variables of `environment` (as of environ) that are nearly, but not quite
+// SYNCLINE_<FLAG> of a flag of `app` or one that Syncline reads elsewhere. Those that
+// Kubernetes sets for services (SYNCLINE_PORT_7070_TCP) are none.
+std::vector<std::string> MisspelledVariables(CLI::App& app,
+                                             const char* const* environment);
+
 // The nearest of `flags` to `name`, for "did you mean"; empty when there are none.
 std::string NearestFlag(absl::string_view name, const std::vector<CLI::Option*>& flags);
 

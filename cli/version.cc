@@ -42,7 +42,7 @@ std::string ToText(const BuildInfo& info) {
       {"protocol", absl::StrCat(info.protocol_version, ", wire ", info.wire_version)},
       {"compiler", absl::StrCat(info.compiler, ", ", info.build_type)}};
   lines.insert(lines.end(), info.libraries.begin(), info.libraries.end());
-  std::string text = absl::StrCat("syncline ", info.version, " (git ", info.git, ")\n");
+  std::string text = absl::StrCat(VersionLine(), "\n");
   for (const auto& [name, value] : lines) {
     absl::StrAppendFormat(&text, "%-10s %s\n", name, value);
   }
@@ -56,6 +56,11 @@ std::string UcxVersion() {
   const auto get =
       reinterpret_cast<GetVersionString>(dlsym(RTLD_DEFAULT, "ucp_get_version_string"));
   return get != nullptr ? get() : "unknown";
+}
+
+std::string VersionLine() {
+  return absl::StrCat("syncline ", SYNCLINE_VERSION, " (git ", SYNCLINE_GIT_DESCRIBE,
+                      ")");
 }
 
 BuildInfo GetBuildInfo() {

@@ -22,6 +22,9 @@ struct BuildInfo {
 
 BuildInfo GetBuildInfo();
 
+// "syncline 0.1.0 (git v0.1.0-3-gabc)".
+std::string VersionLine();
+
 // UCX's own version, asked of the loaded library, so that only comm/transport/ucx
 // includes UCX.
 std::string UcxVersion();

@@ -23,7 +23,10 @@ struct RunOptions {
   std::string nproc_per_node;  // N, "auto", "cpu" or "gpu"; empty: from workers, or 1
   int node_rank = 0;
   bool standalone = false;
-  int max_restarts = 0;
+  int max_restarts = 0;  // of each worker
+  // Before the second restart of a worker; doubles with each further one. The first is at
+  // once: what was killed by accident should not miss a step more than it must.
+  absl::Duration restart_pause = absl::Seconds(1);
   std::string tee = "0";    // streams to show as well as to log: 0..3, or "RANK:0..3,..."
   std::string redirects;    // streams to log only; default: all but rank 0's
   std::string log_dir;      // default: a temporary one, kept when the run fails

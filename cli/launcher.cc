@@ -1,6 +1,7 @@
 #include "cli/launcher.h"
 
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -18,6 +19,7 @@
 #include "cli/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/machine.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
 
@@ -30,6 +32,7 @@ constexpr absl::Duration kReadyTimeout = absl::Seconds(30);
 // Together below two seconds: that long may Ctrl-C take.
 constexpr absl::Duration kWorkerGrace = absl::Milliseconds(1000);
 constexpr absl::Duration kServiceGrace = absl::Milliseconds(500);
+constexpr absl::Duration kLongestPause = absl::Minutes(1);
 
 void Say(const std::string& line) { std::cerr << "syncline: " << line << std::endl; }
 
@@ -66,6 +69,45 @@ std::string LastWords(const ProcessEvent& event) {
   return "";
 }
 
+// None before the first restart, then `unit`, twice and four times that, and so on.
+absl::Duration PauseBefore(int restart, absl::Duration unit) {
+  if (restart <= 1) return absl::ZeroDuration();
+  absl::Duration pause = unit;
+  for (int i = 2; i < restart && pause < kLongestPause; ++i) pause *= 2;
+  return std::min(pause, kLongestPause);
+}
+
+// Before services are started for it.
+absl::Status CheckProgram(const std::string& program) {
+  const auto is_program = [](const std::string& path) {
+    std::error_code ignored;
+    return access(path.c_str(), X_OK) == 0 &&
+           !std::filesystem::is_directory(path, ignored);
+  };
+  if (program.find('/') != std::string::npos) {
+    if (is_program(program)) return absl::OkStatus();
+    const bool is_there = access(program.c_str(), F_OK) == 0;
+    return WithFailure(
+        absl::NotFoundError(absl::StrCat(
+            "cannot run '", Printable(program), "': it is ",
+            is_there ? "no executable file; chmod +x it, or name its interpreter"
+                     : "not there; check the path")),
+        Failure::kUsage);
+  }
+  const char* path = std::getenv("PATH");
+  for (const absl::string_view directory :
+       absl::StrSplit(path == nullptr ? "/usr/bin:/bin" : path, ':')) {
+    // An empty element stands for the working directory.
+    if (is_program(absl::StrCat(directory, directory.empty() ? "" : "/", program))) {
+      return absl::OkStatus();
+    }
+  }
+  return WithFailure(absl::NotFoundError(absl::StrCat(
+                         "no program '", Printable(program),
+                         "' in PATH; check its name, or write ./", Printable(program))),
+                     Failure::kUsage);
+}
+
 bool Succeeded(int wait_status) {
   return WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
 }
@@ -93,6 +135,7 @@ Launcher::Launcher(const RunOptions& options, LaunchPlan plan, std::string syncl
 Launcher::~Launcher() = default;
 
 absl::StatusOr<int> Launcher::Run() {
+  SYNCLINE_RETURN_IF_ERROR(CheckProgram(options_.program.front()));
   SYNCLINE_RETURN_IF_ERROR(MakeDirectories());
   SYNCLINE_ASSIGN_OR_RETURN(processes_, ProcessGroup::Create());
   absl::Status outcome = StartCoordinator();
@@ -171,6 +214,13 @@ absl::Status Launcher::StartService(const std::string& name,
   spec.name = name;
   spec.argv = {syncline_, "serve"};
   spec.argv.insert(spec.argv.end(), flags.begin(), flags.end());
+  const std::pair<const char*, const std::string&> files[] = {
+      {"--tls-cert", options_.tls.cert_file},
+      {"--tls-key", options_.tls.key_file},
+      {"--tls-ca", options_.tls.ca_file}};
+  for (const auto& [flag, file] : files) {
+    if (!file.empty()) spec.argv.insert(spec.argv.end(), {flag, file});
+  }
   const std::vector<std::string> common = {
       "--listen",    "127.0.0.1:0",       "--admin-listen",
       "127.0.0.1:0", "--failure-timeout", absl::FormatDuration(plan_.failure_timeout)};
@@ -254,14 +304,33 @@ absl::Status Launcher::StartWorker(const WorkerPlan& worker) {
 }
 
 absl::Status Launcher::Watch() {
-  const auto is_running = [this](const WorkerPlan& worker) {
-    return processes_->IsRunning(worker.name);
-  };
+  const auto is_working = [this](const WorkerPlan& worker) { return IsWorking(worker); };
   while (signal_ == 0 &&
-         std::any_of(plan_.workers.begin(), plan_.workers.end(), is_running)) {
-    const ProcessEvent event = processes_->Next(absl::InfiniteFuture());
+         std::any_of(plan_.workers.begin(), plan_.workers.end(), is_working)) {
+    SYNCLINE_RETURN_IF_ERROR(StartDueWorkers());
+    const ProcessEvent event = processes_->Next(NextRestart());
     if (event.kind == ProcessEvent::kSignal) signal_ = event.signal;
     if (event.kind == ProcessEvent::kExit) SYNCLINE_RETURN_IF_ERROR(OnExit(event));
+  }
+  return absl::OkStatus();
+}
+
+bool Launcher::IsWorking(const WorkerPlan& worker) const {
+  return processes_->IsRunning(worker.name) || restart_at_.contains(worker.rank);
+}
+
+absl::Time Launcher::NextRestart() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [rank, at] : restart_at_) next = std::min(next, at);
+  return next;
+}
+
+absl::Status Launcher::StartDueWorkers() {
+  for (const WorkerPlan& worker : plan_.workers) {
+    const auto due = restart_at_.find(worker.rank);
+    if (due == restart_at_.end() || absl::Now() < due->second) continue;
+    restart_at_.erase(due);
+    SYNCLINE_RETURN_IF_ERROR(StartWorker(worker));
   }
   return absl::OkStatus();
 }
@@ -278,11 +347,16 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
   const std::string who = absl::StrFormat("worker %d failed with %s after %.1f s",
                                           worker.rank, DescribeExit(event.wait_status),
                                           absl::ToDoubleSeconds(event.lived));
-  if (restarts_ < options_.max_restarts) {
-    ++restarts_;
-    Say(absl::StrCat(who, "; starting it again (", restarts_, " of ",
-                     options_.max_restarts, ")"));
-    return StartWorker(worker);
+  if (int& restarts = restarts_[worker.rank]; restarts < options_.max_restarts) {
+    ++restarts;
+    const absl::Duration pause = PauseBefore(restarts, options_.restart_pause);
+    Say(absl::StrCat(who, "; starting it again ",
+                     pause > absl::ZeroDuration()
+                         ? absl::StrCat("in ", absl::FormatDuration(pause), " ")
+                         : "",
+                     "(", restarts, " of ", options_.max_restarts, ")"));
+    restart_at_[worker.rank] = absl::Now() + pause;
+    return absl::OkStatus();
   }
   ++failed_;
   if (plan_.world_size - failed_ >= plan_.min_workers) {

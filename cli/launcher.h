@@ -2,7 +2,7 @@
 //
 // State: services up -> workers running -> stopping -> done. A worker that fails is
 // started again with the same rank while restarts are left (the coordinator takes it for
-// a new incarnation); after that the job goes on if it still has `min_workers`, else
+// a new incarnation), the first time at once and then after growing pauses; after that the job goes on if it still has `min_workers`, else
 // everything is stopped. A service that dies ends the run: servers hold the weights.
 //
 // The launcher starts its services as `<syncline> serve ...` and expects each to print,
@@ -64,6 +64,9 @@ class Launcher {
   absl::Status StartWorker(const WorkerPlan& worker);
   absl::Status Watch();
   absl::Status OnExit(const ProcessEvent& event);
+  absl::Status StartDueWorkers();
+  absl::Time NextRestart() const;
+  bool IsWorking(const WorkerPlan& worker) const;
   absl::Status OnWorkerFailure(const WorkerPlan& worker, const ProcessEvent& event);
   absl::Status ServiceDied(const ProcessEvent& event) const;
   void Announce() const;
@@ -84,7 +87,8 @@ class Launcher {
   std::unique_ptr<ProcessGroup> processes_;
   std::map<std::string, ReadyLine> ready_;
   std::vector<std::string> services_;
-  int restarts_ = 0;
+  std::map<int, int> restarts_;           // by rank
+  std::map<int, absl::Time> restart_at_;  // by rank, of those that pause
   int failed_ = 0;
   int signal_ = 0;  // why the run is being stopped
 };

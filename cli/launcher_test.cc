@@ -132,8 +132,47 @@ TEST_F(LauncherTest, StartsAFailedWorkerAgainWithItsRank) {
   EXPECT_THAT(lives, testing::UnorderedElementsAre("0", "1", "1"));
 }
 
+// Each worker has its own.
+TEST_F(LauncherTest, CountsTheRestartsOfEveryWorker) {
+  options_.workers = 3;
+  options_.max_restarts = 1;
+  const auto code = Run(absl::StrCat("mkdir ", Path("first$RANK"), " && exit 1; exit 0"));
+  EXPECT_TRUE(code.ok()) << code.status();
+}
+
+TEST_F(LauncherTest, LooksForTheProgramBeforeItStartsServices) {
+  options_.program = {"no-such-program"};
+  auto plan = MakeLaunchPlan(options_, {});
+  ASSERT_TRUE(plan.ok());
+  const auto code = Launcher(options_, *plan, Path("serve")).Run();
+  EXPECT_EQ(ExitCodeOf(code.status()), kExitUsage);
+  EXPECT_THAT(std::string(code.status().message()),
+              HasSubstr("no program 'no-such-program' in PATH"));
+  options_.program = {"/dev/null"};
+  EXPECT_THAT(std::string(Launcher(options_, *plan, "").Run().status().message()),
+              HasSubstr("no executable file"));
+  EXPECT_FALSE(std::filesystem::exists(Path("calls")));
+}
+
+TEST_F(LauncherTest, GivesItsServicesTheTlsFiles) {
+  for (const char* name : {"a.crt", "a.key", "ca.crt"}) {
+    std::ofstream(Path(name)) << "-----BEGIN CERTIFICATE-----\n";
+  }
+  options_.tls = {Path("a.crt"), Path("a.key"), Path("ca.crt")};
+  options_.program = {"/bin/sh", "-c", "exit 0"};
+  LaunchPlan plan;  // as MakeLaunchPlan does, which would look into the files
+  plan.failure_timeout = absl::Seconds(10);
+  plan.workers.emplace_back().name = "worker0";
+  EXPECT_TRUE(Launcher(options_, plan, Path("serve")).Run().ok());
+  const std::string flags = absl::StrCat("--tls-cert ", Path("a.crt"), " --tls-key ",
+                                         Path("a.key"), " --tls-ca ", Path("ca.crt"));
+  EXPECT_THAT(Read("calls"), testing::ContainsRegex("role coordinator[^\n]*" + flags));
+  EXPECT_THAT(Read("calls"), testing::ContainsRegex("role server[^\n]*" + flags));
+}
+
 TEST_F(LauncherTest, GivesUpWhenTheRestartsAreUsedUp) {
   options_.max_restarts = 2;
+  options_.restart_pause = absl::Milliseconds(10);
   const auto code = Run(absl::StrCat("echo x >> ", Path("lives"), "; exit 1"));
   EXPECT_FALSE(code.ok());
   EXPECT_EQ(Read("lives"), "x\nx\nx\n");

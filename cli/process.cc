@@ -29,6 +29,11 @@ double Seconds(const timeval& time) {
 constexpr size_t kTailLines = 20;
 // A stream without line ends (a progress bar of \r) is cut here.
 constexpr size_t kMaxLineBytes = 64 << 10;
+// A stream is read so often, 16 KiB at a time, before the others and signals have their
+// turn: what a large pipe holds.
+constexpr int kReadsAtOnce = 64;
+// After Ctrl-C nobody waits for a reader that has stopped reading.
+constexpr int kShowAfterSignalMs = 200;
 
 sigset_t LauncherSignals() {
   sigset_t set;
@@ -118,6 +123,7 @@ struct ExecPlan {
   if (getppid() != plan.launcher) _exit(127);  // the launcher died before prctl
   const sigset_t unblock = LauncherSignals();
   sigprocmask(SIG_UNBLOCK, &unblock, nullptr);
+  signal(SIGPIPE, SIG_DFL);  // what is ignored stays so across exec
   for (int i = 0; i < 3; ++i) {
     if (plan.standard[i] != i) dup2(plan.standard[i], i);
   }
@@ -154,6 +160,8 @@ absl::StatusOr<std::unique_ptr<ProcessGroup>> ProcessGroup::Create() {
     return SystemError("cannot block signals");
   group->signal_fd_ = UniqueFd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   if (!group->signal_fd_.valid()) return SystemError("cannot watch signals");
+  signal(SIGPIPE, SIG_IGN);  // `run --tee 3 | head`: the job goes on
+  group->orphans_ = std::make_unique<Orphans>();
   SYNCLINE_RETURN_IF_ERROR(group->StartGuard());
   return group;
 }
@@ -163,8 +171,12 @@ ProcessGroup::~ProcessGroup() {
     kill(-child.pid, SIGKILL);
     waitpid(child.pid, nullptr, 0);
   }
+  children_.clear();
+  if (orphans_ != nullptr) orphans_->Kill([this](pid_t child) { return IsKnown(child); });
+  WaitUntilShown();
   guard_pipe_.reset();
   if (guard_ > 0) waitpid(guard_, nullptr, 0);
+  signal(SIGPIPE, SIG_DFL);
   const sigset_t signals = LauncherSignals();
   sigprocmask(SIG_UNBLOCK, &signals, nullptr);
 }
@@ -225,7 +237,7 @@ absl::Status ProcessGroup::Spawn(Child& child) {
     SYNCLINE_RETURN_IF_ERROR(MakePipe(&stream.pipe, &write_ends[i]));
     fcntl(stream.pipe.get(), F_SETFL, O_NONBLOCK);
     stream.output = outputs[i];
-    stream.target = i + 1;
+    if (outputs[i] == Output::kTee) stream.target = &Shown(i + 1);
     plan.standard[i + 1] = write_ends[i].get();
   }
   child.pid = fork();
@@ -241,6 +253,16 @@ absl::Status ProcessGroup::Spawn(Child& child) {
     return ExecError(child.spec.argv[0], error);
   }
   return absl::OkStatus();
+}
+
+TeeStream& ProcessGroup::Shown(int fd) {
+  return shown_.try_emplace(fd, fd).first->second;
+}
+
+bool ProcessGroup::IsKnown(pid_t child) const {
+  return child == guard_ ||
+         std::any_of(children_.begin(), children_.end(),
+                     [child](const auto& entry) { return entry.second.pid == child; });
 }
 
 ProcessEvent ProcessGroup::Next(absl::Time deadline) {
@@ -286,10 +308,15 @@ void ProcessGroup::Wait(absl::Time deadline) {
   for (auto& [name, child] : children_) {
     deadline = std::min(deadline, child.kill_at);
     for (Stream& stream : child.streams) {
-      if (!stream.pipe.valid()) continue;
+      const bool is_held_up = stream.target != nullptr && stream.target->is_full();
+      if (!stream.pipe.valid() || is_held_up) continue;
       polled.push_back({stream.pipe.get(), POLLIN, 0});
       owners.emplace_back(&child, &stream);
     }
+  }
+  const size_t pipes = polled.size();
+  for (const auto& [fd, shown] : shown_) {
+    if (shown.has_pending()) polled.push_back({shown.fd(), POLLOUT, 0});
   }
   // One millisecond more, so that the deadline has really come; at most an hour fits an
   // int.
@@ -297,19 +324,44 @@ void ProcessGroup::Wait(absl::Time deadline) {
       std::clamp(deadline - absl::Now(), absl::ZeroDuration(), absl::Hours(1));
   poll(polled.data(), polled.size(),
        static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
-  for (size_t i = 1; i < polled.size(); ++i) {
+  for (size_t i = 1; i < pipes; ++i) {
     if (polled[i].revents != 0) Pump(*owners[i].first, *owners[i].second);
   }
+  for (auto& [fd, shown] : shown_) shown.Flush();
+  ReadSignals();
+  orphans_->Reap([this](pid_t child) { return IsKnown(child); });
+}
+
+void ProcessGroup::ReadSignals() {
   signalfd_siginfo info;
   while (read(signal_fd_.get(), &info, sizeof(info)) == sizeof(info)) {
-    if (info.ssi_signo != SIGCHLD) signals_.push_back(static_cast<int>(info.ssi_signo));
+    if (info.ssi_signo == SIGCHLD) continue;
+    signals_.push_back(static_cast<int>(info.ssi_signo));
+    interrupted_ = true;
   }
 }
 
-// Reads what the pipe holds now.
+// As any program does whose reader is slow; but a signal ends it.
+void ProcessGroup::WaitUntilShown() {
+  for (;;) {
+    std::vector<pollfd> polled = {{signal_fd_.get(), POLLIN, 0}};
+    for (auto& [fd, shown] : shown_) {
+      shown.Flush();
+      if (shown.has_pending()) polled.push_back({shown.fd(), POLLOUT, 0});
+    }
+    if (polled.size() == 1) return;
+    const bool may_wait_long = !interrupted_;
+    const int ready =
+        poll(polled.data(), polled.size(), may_wait_long ? -1 : kShowAfterSignalMs);
+    if (ready == 0) return;
+    ReadSignals();
+  }
+}
+
+// Reads what the pipe holds now, but no more than a large pipe holds.
 void ProcessGroup::Pump(Child& child, Stream& stream) {
   std::array<char, 16384> bytes;
-  while (stream.pipe.valid()) {
+  for (int i = 0; i < kReadsAtOnce && stream.pipe.valid(); ++i) {
     const ssize_t got = read(stream.pipe.get(), bytes.data(), bytes.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return;  // EAGAIN: drained
@@ -331,8 +383,7 @@ void ProcessGroup::Pump(Child& child, Stream& stream) {
 
 void ProcessGroup::EndLine(Child& child, Stream& stream) {
   if (stream.output == Output::kTee) {
-    WriteAll(stream.target,
-             absl::StrCat("[", child.spec.name, "]: ", stream.partial, "\n"));
+    stream.target->Write(absl::StrCat("[", child.spec.name, "]: ", stream.partial, "\n"));
   }
   if (child.spec.on_line) {
     child.spec.on_line(stream.partial);

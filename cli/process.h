@@ -2,9 +2,14 @@
 // thread.
 //
 // Every child has its own process group and no standard input. None outlives the
-// launcher: on a clean way out Stop() ends the whole group, and after `kill -9` of the
-// launcher the kernel kills the children (PR_SET_PDEATHSIG) and a guard process the
-// groups, and so the children's children.
+// launcher: on a clean way out Stop() ends the whole group and the destructor what left it
+// for a session of its own (cli/orphans.h), and after `kill -9` of the launcher the kernel
+// kills the children (PR_SET_PDEATHSIG) and a guard process the groups, and so the
+// children's children.
+//
+// Neither a child that floods its output nor a reader of ours that stops reading keeps the
+// launcher from signals and exits: each is read a bounded amount at a time, and what is
+// shown is kept while nobody takes it (cli/tee_stream.h).
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(auto group, ProcessGroup::Create());
 //   const ProcessSpec train = {.name = "worker1", .argv = {"python3", "train.py"}};
@@ -15,7 +20,8 @@
 //   }
 //
 // Not thread-safe; make only one per process, before other threads start: it takes over
-// SIGCHLD, SIGINT, SIGTERM and SIGHUP until it is destroyed.
+// SIGCHLD, SIGINT, SIGTERM and SIGHUP and ignores SIGPIPE until it is destroyed. Its
+// children get all of them back.
 #pragma once
 
 #include <sys/types.h>
@@ -33,6 +39,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cli/orphans.h"
+#include "cli/tee_stream.h"
 #include "comm/base/unique_fd.h"
 
 namespace syncline {
@@ -79,7 +87,7 @@ class ProcessGroup {
  public:
   static absl::StatusOr<std::unique_ptr<ProcessGroup>> Create();
 
-  // Kills what still runs.
+  // Kills what still runs, and waits until what is shown was taken, or for a signal.
   ~ProcessGroup();
   ProcessGroup(const ProcessGroup&) = delete;
   ProcessGroup& operator=(const ProcessGroup&) = delete;
@@ -106,8 +114,8 @@ class ProcessGroup {
   struct Stream {
     UniqueFd pipe;
     Output output = Output::kLog;
-    int target = -1;      // the launcher's own descriptor, for kTee
-    std::string partial;  // a line that has not ended yet
+    TeeStream* target = nullptr;  // for kTee
+    std::string partial;          // a line that has not ended yet
   };
   struct Child {
     ProcessSpec spec;
@@ -122,16 +130,23 @@ class ProcessGroup {
   ProcessGroup() = default;
   absl::Status StartGuard();
   absl::Status Spawn(Child& child);
+  TeeStream& Shown(int fd);
   void Pump(Child& child, Stream& stream);
   void EndLine(Child& child, Stream& stream);
   void Wait(absl::Time deadline);
+  void ReadSignals();
+  void WaitUntilShown();
+  bool IsKnown(pid_t child) const;
   bool Reap(ProcessEvent* event);
   void KillOverdue();
   void TellGuard(pid_t pid);
 
   std::map<std::string, Child> children_;
   std::map<std::string, ProcessUsage> usage_;
-  std::deque<int> signals_;      // received and not reported yet
+  std::deque<int> signals_;         // received and not reported yet
+  bool interrupted_ = false;        // a signal was received
+  std::map<int, TeeStream> shown_;  // the launcher's own streams, by descriptor
+  std::unique_ptr<Orphans> orphans_;
   bool on_line_called_ = false;  // since the last event
   UniqueFd signal_fd_;
   UniqueFd guard_pipe_;  // its end of file tells the guard that the launcher is gone

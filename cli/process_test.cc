@@ -213,6 +213,71 @@ TEST_F(ProcessGroupTest, TakesGrandchildrenAlong) {
   EXPECT_TRUE(Eventually([&] { return !IsAlive(grandchild); }));
 }
 
+TEST_F(ProcessGroupTest, TakesGrandchildrenInSessionsOfTheirOwnAlong) {
+  ASSERT_TRUE(
+      group_
+          ->Start(Shell("parent", absl::StrCat("setsid sh -c 'echo $$ > ", Path("pid"),
+                                               "; exec sleep 100' & sleep 100")))
+          .ok());
+  const pid_t grandchild = ReadPid("pid");
+  EXPECT_TRUE(IsAlive(grandchild));
+  group_.reset();
+  EXPECT_FALSE(IsAlive(grandchild));
+}
+
+// Sends SIGTERM to this process once the pipe of a tee is full, and nobody reads it.
+TEST_F(ProcessGroupTest, HearsSignalsWhileNobodyReadsWhatItShows) {
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  const int real_stdout = dup(STDOUT_FILENO);
+  dup2(pipe_ends[1], STDOUT_FILENO);
+  ProcessSpec flood = Shell("flood", "yes");
+  flood.out = Output::kTee;
+  const absl::Status started = group_->Start(flood);
+  dup2(real_stdout, STDOUT_FILENO);
+  ASSERT_TRUE(started.ok()) << started;
+  while (std::filesystem::file_size(Path("flood.log")) < 195000) {
+    ASSERT_EQ(group_->Next(absl::Now() + absl::Milliseconds(10)).kind,
+              ProcessEvent::kTimeout);
+  }
+  kill(getpid(), SIGTERM);
+  EXPECT_EQ(NextEvent().signal, SIGTERM);
+  group_->Stop("flood", absl::ZeroDuration());
+  EXPECT_EQ(NextEvent().kind, ProcessEvent::kExit);
+  group_.reset();
+  for (const int fd : {pipe_ends[0], pipe_ends[1], real_stdout}) close(fd);
+}
+
+TEST_F(ProcessGroupTest, SurvivesAReaderThatIsGone) {
+  int pipe_ends[2];
+  ASSERT_EQ(pipe(pipe_ends), 0);
+  const int real_stdout = dup(STDOUT_FILENO);
+  dup2(pipe_ends[1], STDOUT_FILENO);
+  ProcessSpec tee = Shell("tee", "echo one; echo two");
+  tee.out = Output::kTee;
+  const absl::Status started = group_->Start(tee);
+  dup2(real_stdout, STDOUT_FILENO);
+  for (const int fd : {pipe_ends[0], pipe_ends[1], real_stdout}) close(fd);
+  ASSERT_TRUE(started.ok()) << started;
+  const ProcessEvent event = NextEvent();
+  EXPECT_EQ(event.kind, ProcessEvent::kExit);
+  EXPECT_THAT(event.tail, ElementsAre("one", "two"));
+}
+
+// A child that writes without end must not keep the exit of another from being seen.
+TEST_F(ProcessGroupTest, SeesAnExitBesideAChildThatFloods) {
+  ASSERT_TRUE(group_->Start(Shell("a flood", "yes")).ok());
+  ASSERT_TRUE(group_->Start(Shell("short", "exit 4")).ok());
+  const ProcessEvent event = NextEvent();
+  EXPECT_EQ(event.name, "short");
+  EXPECT_EQ(DescribeExit(event.wait_status), "exit code 4");
+}
+
+TEST_F(ProcessGroupTest, GivesChildrenTheDefaultForBrokenPipes) {
+  ASSERT_TRUE(group_->Start(Shell("pipe", "yes | head -1; kill -PIPE $$")).ok());
+  EXPECT_THAT(DescribeExit(NextEvent().wait_status), HasSubstr("signal 13"));
+}
+
 TEST_F(ProcessGroupTest, ReportsItsOwnSignals) {
   ASSERT_TRUE(group_->Start(Shell("worker0", "sleep 100")).ok());
   kill(getpid(), SIGINT);

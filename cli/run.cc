@@ -71,7 +71,7 @@ void AddRunFlags(CLI::App& command, RunOptions& given) {
   run->add_flag("--standalone", options->standalone,
                 "One host, with its own coordinator");
   run->add_option("--max-restarts", options->max_restarts,
-                  "How often a failed worker is started again")
+                  "How often each failed worker is started again")
       ->capture_default_str();
   run->add_option("-t,--tee", options->tee,
                   "Show and log: 1 stdout, 2 stderr, 3 both, or RANK:N,...")

@@ -1,8 +1,8 @@
 #include "comm/base/cuda/probe.h"
-#include "comm/base/temp_directory.h"
 
 #include <gmock/gmock.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 
@@ -21,10 +21,10 @@ TEST(CudaProbe, SaysWhereItLookedWhenThereIsNoModule) {
 }
 
 TEST(CudaProbe, RefusesAFileThatIsNoLibrary) {
-  const TempDirectory directory;
-  const std::string path = directory.File("not_a_module.so");
+  const std::string path = ::testing::TempDir() + "/not_a_module.so";
   std::ofstream(path) << "no ELF";
   const CudaProbe probe = ProbeCudaModule(path);
+  std::remove(path.c_str());
   EXPECT_FALSE(probe.loaded);
   EXPECT_THAT(probe.message, HasSubstr("cannot open"));
 }

@@ -17,10 +17,6 @@ std::vector<ShardApplied::Contributor> Block::Contributors() const {
   return contributors;
 }
 
-size_t Block::present() const {
-  return std::ranges::count(contributions_, false, &Contribution::bequeathed);
-}
-
 Block::Samples Block::Counted() const {
   Samples counted = added_;
   for (const Contribution& one : contributions_) {
@@ -30,6 +26,7 @@ Block::Samples Block::Counted() const {
 }
 
 void Block::SetWeights() {
+  SortByRank();
   const double all = memory_.accumulator.empty() ? samples() : 1;
   for (Contribution& one : contributions_) {
     one.weight = static_cast<float>(one.from.samples / all);
@@ -76,19 +73,35 @@ PushState Block::StateOf(const ShardMember& member, uint64_t step) const {
   if (step > version_) return PushState::kWrongStep;
   if (!seeded_) return PushState::kNotSeeded;
   if (member.first_step > step) return PushState::kWrongStep;
-  const auto is_held = [&](const Contribution& one) {
-    return one.from.rank == member.rank && one.from.incarnation == member.incarnation;
-  };
-  if (std::ranges::any_of(contributions_, is_held)) return PushState::kHeld;
+  const bool is_held = member.rank < slots_.size() &&
+                       slots_[member.rank] == uint64_t{member.incarnation} + 1;
+  if (is_held) return PushState::kHeld;
   return frozen_ ? PushState::kWrongStep : PushState::kWanted;
 }
 
 void Block::Hold(Contribution contribution) {
   SYNCLINE_CHECK(!frozen_);
-  const auto place =
-      std::ranges::upper_bound(contributions_, contribution.from.rank, {},
-                               [](const Contribution& one) { return one.from.rank; });
-  contributions_.insert(place, std::move(contribution));
+  const uint32_t rank = contribution.from.rank;
+  if (rank >= slots_.size()) slots_.resize(rank + 1);
+  slots_[rank] = uint64_t{contribution.from.incarnation} + 1;
+  ++present_;
+  contributions_.push_back(std::move(contribution));
+}
+
+// Those of one rank stay in the order in which they came.
+void Block::SortByRank() {
+  const auto by_rank = [](const Contribution& a, const Contribution& b) {
+    return a.from.rank < b.from.rank;
+  };
+  const auto unsorted = contributions_.begin() + static_cast<ptrdiff_t>(in_order_);
+  std::stable_sort(unsorted, contributions_.end(), by_rank);
+  std::inplace_merge(contributions_.begin(), unsorted, contributions_.end(), by_rank);
+  in_order_ = contributions_.size();
+}
+
+void Block::ClearSlot(const ShardApplied::Contributor& from) {
+  uint64_t& slot = slots_[from.rank];
+  if (slot == uint64_t{from.incarnation} + 1) slot = 0;
 }
 
 bool Block::CountedBefore(uint32_t rank) const {
@@ -157,7 +170,10 @@ absl::Status Block::Load(const BlockSnapshot& snapshot) {
 }
 
 void Block::Advance(Outcome outcome) {
+  for (const Contribution& one : contributions_) slots_[one.from.rank] = 0;
   contributions_.clear();
+  in_order_ = 0;
+  present_ = 0;
   departed_.clear();
   frozen_ = false;
   ++version_;

@@ -40,12 +40,10 @@ class Block {
   uint64_t updates() const { return updates_; }
   bool seeded() const { return seeded_; }
   bool frozen() const { return frozen_; }
-  // Of the present members, in rank order.
-  std::span<const Contribution> contributions() const { return contributions_; }
   // Everyone whose contribution to this step counts, in rank order.
   std::vector<ShardApplied::Contributor> Contributors() const;
   // How many contributions of present members are held.
-  size_t present() const;
+  size_t present() const { return present_; }
   // Samples behind the sum of this update: what is held, and what was added before. Those
   // of parting contributions only where there are no others.
   double samples() const { return Counted().Divisor(); }
@@ -72,8 +70,9 @@ class Block {
   bool CountedBefore(uint32_t rank) const;
   void HoldNothing(const ShardMember& member);
 
-  // The weight of each contribution in the sum: its share of the samples, or its samples
-  // where the sum is kept between steps and their number is not known yet.
+  // Puts the contributions into rank order and gives each its weight in the sum: its share
+  // of the samples, or its samples where the sum is kept between steps and their number is
+  // not known yet.
   void SetWeights();
   // All held contributions were added to the accumulator.
   void MarkAdded();
@@ -94,14 +93,18 @@ class Block {
   template <typename Keep>
   void Forget(const Keep& keep) {
     if (!frozen_) {
+      SortByRank();
       std::erase_if(contributions_, [&](Contribution& one) {
         if (keep(WorkerId(one.from.rank, one.from.incarnation))) return false;
+        if (!one.bequeathed) --present_;
         one.bequeathed = one.from.parting && !one.view.tiles.empty();
         if (one.bequeathed) return false;
         const bool counts = one.view.tiles.empty() && one.from.samples > 0;
         if (counts) departed_.push_back(one.from);
+        ClearSlot(one.from);
         return true;
       });
+      in_order_ = contributions_.size();
     }
     std::erase_if(wishes_, [&](const auto& wish) { return !keep(wish.first); });
   }
@@ -114,6 +117,9 @@ class Block {
   void Advance(Outcome outcome);
 
  private:
+  void SortByRank();
+  void ClearSlot(const ShardApplied::Contributor& from);
+
   struct Samples {
     double regular = 0;
     double parting = 0;
@@ -132,6 +138,11 @@ class Block {
   bool seeded_ = false;
   bool frozen_ = false;
   std::vector<Contribution> contributions_;
+  size_t in_order_ = 0;  // so many are in rank order; the others came since
+  size_t present_ = 0;   // of them, those of present members
+  // By rank: 1 + the incarnation whose contribution came last, 0 without. A push must not
+  // look through all that others have pushed: that is quadratic in the workers.
+  std::vector<uint64_t> slots_;
   std::vector<ShardApplied::Contributor> departed_;  // of this step, no members any more
   Samples added_;                                    // in the accumulator
   std::map<WorkerId, uint64_t> wishes_;

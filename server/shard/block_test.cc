@@ -1,0 +1,80 @@
+// A block with as many members as a job may have: who is held, and in which order the
+// contributions are summed up.
+#include "server/shard/block.h"
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "comm/base/limits.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+class BlockTest : public ::testing::Test {
+ protected:
+  BlockTest() {
+    block_.Seed({});
+    EXPECT_TRUE(block_.seeded());
+  }
+
+  static ShardMember Member(uint32_t rank, uint32_t incarnation = 1) {
+    return {.rank = rank, .incarnation = incarnation};
+  }
+  void Hold(uint32_t rank, uint32_t samples = 1) {
+    ASSERT_EQ(block_.StateOf(Member(rank), block_.version()), PushState::kWanted);
+    block_.Hold({.from = {.rank = rank, .incarnation = 1, .samples = samples}});
+  }
+  std::vector<uint32_t> RanksOfTheSum() {
+    block_.SetWeights();
+    std::vector<uint32_t> ranks;
+    for (const Contribution& one : block_.Sum().contributions) {
+      ranks.push_back(one.from.rank);
+    }
+    return ranks;
+  }
+
+  std::array<float, 1> weights_ = {};
+  Block block_{ShardBlock{.block = 0, .range = {.tensor = 0, .elements = 1}},
+               BlockMemory{.weights = weights_}};
+};
+
+TEST_F(BlockTest, SumsUpInRankOrderWhateverTheOrderOfArrival) {
+  for (const uint32_t rank : {5, 2, 9}) Hold(rank);
+  EXPECT_EQ(RanksOfTheSum(), (std::vector<uint32_t>{2, 5, 9}));
+  for (const uint32_t rank : {7, 0, 3}) Hold(rank);  // more after a look
+  EXPECT_EQ(RanksOfTheSum(), (std::vector<uint32_t>{0, 2, 3, 5, 7, 9}));
+}
+
+TEST_F(BlockTest, KnowsWhomItHoldsThroughForgettingAndAdvancing) {
+  for (const uint32_t rank : {4, 1, 3}) Hold(rank);
+  EXPECT_EQ(block_.StateOf(Member(3), 0), PushState::kHeld);
+  EXPECT_EQ(block_.StateOf(Member(3, 2), 0), PushState::kWanted) << "another life";
+  EXPECT_EQ(block_.present(), 3u);
+  block_.Forget([](const WorkerId& worker) { return worker.first != 3; });
+  EXPECT_EQ(block_.present(), 2u);
+  EXPECT_EQ(block_.StateOf(Member(3), 0), PushState::kWanted);
+  EXPECT_EQ(block_.StateOf(Member(4), 0), PushState::kHeld);
+  block_.Advance(Block::Outcome::kUnchanged);
+  EXPECT_EQ(block_.present(), 0u);
+  for (const uint32_t rank : {4, 1, 3}) {
+    EXPECT_EQ(block_.StateOf(Member(rank), 1), PushState::kWanted);
+  }
+}
+
+// Minutes, not milliseconds, if a push looked through those of all others.
+TEST_F(BlockTest, TakesAPushOfEachOfTheMostWorkersForManySteps) {
+  constexpr uint64_t kSteps = 5;
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    for (uint32_t rank = kMaxWorkers; rank-- > 0;) {
+      Hold(rank);
+      ASSERT_EQ(block_.present(), kMaxWorkers - rank);
+    }
+    ASSERT_EQ(RanksOfTheSum().size(), kMaxWorkers);
+    block_.Advance(Block::Outcome::kUpdated);
+  }
+}
+
+}  // namespace
+}  // namespace syncline

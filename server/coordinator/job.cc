@@ -40,6 +40,17 @@ std::unique_ptr<const TrainingPlan> Job::PlanOf(const JobSpec& spec) {
   return *std::move(plan);
 }
 
+bool Job::IsDeclaredAs(const JobSpec& spec) const {
+  const auto is_same = [](const TensorSpec& a, const TensorSpec& b) {
+    return a.name == b.name && a.shape == b.shape && a.group == b.group;
+  };
+  return spec.name == declared_.name && spec.workers == declared_.workers &&
+         spec.push_codec == declared_.push_codec &&
+         spec.publish_codec == declared_.publish_codec &&
+         spec.training == declared_.training &&
+         std::ranges::equal(spec.tensors, declared_.tensors, is_same);
+}
+
 std::string Job::Named(uint32_t rank) const {
   const auto worker = workers_.find(rank);
   if (worker == workers_.end()) return absl::StrCat("worker ", rank);

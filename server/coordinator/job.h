@@ -78,6 +78,9 @@ class Job {
                     CoordinatorOutputs& outputs);
 
   uint32_t id() const { return id_; }
+  // Whether `spec` is, to the letter, what the first worker declared. CheckSameJob also
+  // takes what means the same.
+  bool IsDeclaredAs(const JobSpec& spec) const;
   bool IsOver() const { return phase_ == Phase::kOver; }
   JobView View(absl::Duration now) const;
 

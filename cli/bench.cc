@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "cli/bench_aggregate.h"
 #include "cli/bench_codec.h"
+#include "cli/bench_control.h"
 #include "cli/bench_optimizer.h"
 #include "cli/bench_pushpull.h"
 #include "comm/base/failure.h"
@@ -19,13 +20,14 @@ void AddBench(CLI::App& app, Command* selected) {
     *selected = [] {
       return WithFailure(
           absl::InvalidArgumentError(
-              "bench needs the name of a measurement: aggregate, codec, optimizer "
-              "or pushpull"),
+              "bench needs the name of a measurement: aggregate, codec, control, "
+              "optimizer or pushpull"),
           Failure::kUsage);
     };
   });
   AddBenchAggregate(*bench, selected);
   AddBenchCodec(*bench, selected);
+  AddBenchControl(*bench, selected);
   AddBenchOptimizer(*bench, selected);
   AddBenchPushPull(*bench, selected);
 }

@@ -1,0 +1,92 @@
+// The members of `bench control` against a coordinator in this process: their figures are
+// counted, not timed.
+#include "cli/bench_control.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/app.h"
+#include "cli/bench.h"
+#include "cli/control_load.h"
+#include "cli/exit_codes.h"
+#include "comm/base/limits.h"
+#include "comm/rpc/server.h"
+#include "gtest/gtest.h"
+#include "server/service/coordinator_service.h"
+#include "server/store/memory_store.h"
+
+namespace syncline {
+namespace {
+
+class BenchControlTest : public ::testing::Test {
+ protected:
+  BenchControlTest() {
+    CoordinatorServiceOptions options;
+    options.store = &store_;
+    options.coordinator.expected_servers = 2;
+    service_ = *CoordinatorService::Create(std::move(options));
+    ServerOptions server;
+    server.listen = "127.0.0.1:0";
+    server.services = {service_.get()};
+    running_ = *StartServer(server);
+  }
+  ~BenchControlTest() override {
+    service_->Stop();
+    running_.Shutdown(absl::Seconds(5));
+  }
+
+  nlohmann::json Play(const std::string& scenario) const {
+    ControlLoadOptions load;
+    load.coordinator = running_.address;
+    load.scenario = scenario;
+    load.workers = 20;
+    load.servers = 2;
+    load.tensors = 3;
+    load.channels = 4;
+    load.seconds = 2;
+    const auto report = RunControlLoad(load);
+    EXPECT_TRUE(report.ok()) << report.status();
+    return report.ok() ? *report : nlohmann::json::object();
+  }
+
+  MemoryStore store_;
+  std::unique_ptr<CoordinatorService> service_;
+  RunningServer running_;
+};
+
+TEST_F(BenchControlTest, AllWorkersOfAStartAreWelcomedAndFewHearOfWaiting) {
+  const nlohmann::json report = Play("start");
+  EXPECT_EQ(report["lost"], 0);
+  const nlohmann::json& heard = report["received"]["kinds"];
+  EXPECT_EQ(heard["worker_welcome"]["messages"], 20);
+  EXPECT_EQ(heard["commit_epoch"]["messages"], 2);
+  EXPECT_LE(heard["waiting"]["messages"], 20 * 3) << "a hello tells the newcomer alone";
+  EXPECT_GE(report["sent"]["kinds"]["worker_hello"]["messages"], 20);
+  EXPECT_GT(report["answer_seconds"]["max"], 0);
+}
+
+TEST_F(BenchControlTest, AllThatLiveHearOfATenthThatDies) {
+  const nlohmann::json report = Play("death");
+  EXPECT_EQ(report["lost"], 0) << "the dead are not counted as lost";
+  EXPECT_GE(report["received"]["kinds"]["epoch_changed"]["messages"], 18);
+}
+
+TEST_F(BenchControlTest, SteadyMembersBeat) {
+  const nlohmann::json report = Play("steady");
+  EXPECT_EQ(report["lost"], 0);
+  EXPECT_GE(report["sent"]["kinds"]["heartbeat"]["messages"], 1);
+  EXPECT_FALSE(report["received"]["kinds"].contains("epoch_changed"));
+}
+
+TEST(BenchControlFlags, NonsenseIsRefused) {
+  constexpr AddCommand kCommands[] = {AddBench};
+  for (const char* flag : {"--scenario=party", "--workers=1", "--servers=0",
+                           "--shards=1000", "--failure-timeout=0.1"}) {
+    const std::vector<const char*> arguments = {"syncline", "bench", "control", flag};
+    EXPECT_EQ(RunApp(arguments, kCommands), kExitUsage) << flag;
+  }
+}
+
+}  // namespace
+}  // namespace syncline

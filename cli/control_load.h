@@ -1,0 +1,45 @@
+// Members that are nothing but their control streams: what `syncline bench control` puts
+// on a coordinator to see how many it carries.
+//
+// A worker says hello with a job of so many tensors and beats as a real one does, its
+// figures included; a server answers what it is asked, and holds nothing. They share a
+// few connections.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+
+namespace syncline {
+
+struct ControlLoadOptions {
+  std::string coordinator;         // host:port
+  std::string scenario = "start";  // start, death, steady or tensors
+  uint32_t workers = 1000;
+  uint32_t servers = 1;
+  uint32_t shards = 2;     // of each server
+  uint32_t tensors = 160;  // of the job; a ResNet-50 has 161
+  uint32_t channels = 32;  // connections that the members share
+  double seconds = 10;     // of steady
+  double failure_timeout = 10;
+  std::string report;  // where the figures go
+};
+
+// What scenario `tensors` adds beside the job of `workers`.
+inline constexpr uint32_t kLargeJobWorkers = 32;
+inline constexpr uint32_t kLargeJobTensors = 100000;
+
+// Joins, plays the scenario and leaves. Figures:
+//   begin_seconds    from the first hello until the last worker was welcomed
+//   seconds          of the scenario
+//   lost, reasons    members whose stream ended though they beat, and the first reasons
+//   answer_seconds   how long the coordinator took to answer a question that its state
+//                    machine must see: "median", "p10", "p90" and "max", which is the
+//                    longest that anything held it up
+//   received, sent   of all members during the scenario, by kind: messages and bytes
+// DeadlineExceeded when the job does not begin.
+absl::StatusOr<nlohmann::json> RunControlLoad(const ControlLoadOptions& options);
+
+}  // namespace syncline

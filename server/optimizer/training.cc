@@ -79,6 +79,18 @@ absl::Status CheckChange(const TrainingSettings& settings, const TrainingSetting
       before->NeedsDecision() != after->NeedsDecision()) {
     return needs_a_new_job;
   }
+  if (before->contributions() != after->contributions()) {
+    return absl::InvalidArgumentError(
+        "the new options change what workers push at a step (hessian_interval, "
+        "freeze_step, var_freeze_step), which running workers do not learn; begin a new "
+        "job");
+  }
+  if (before->contributions() != ContributionPlan{} &&
+      settings.accumulate_steps != next.accumulate_steps) {
+    return absl::InvalidArgumentError(
+        "accumulate_steps decides at which steps workers push something other than "
+        "gradients, and running workers do not learn of it; begin a new job");
+  }
   for (uint32_t tensor = 0; tensor < tensors.size(); ++tensor) {
     if (!SameState(before->optimizer(tensor), after->optimizer(tensor)) ||
         before->state_type(tensor) != after->state_type(tensor) ||

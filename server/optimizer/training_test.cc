@@ -201,6 +201,24 @@ TEST(CheckChange, RefusesWhatNeedsAnotherPlacementOrDecisions) {
               HasSubstr("new job"));
 }
 
+TEST(CheckChange, RefusesWhatChangesThePushesOfRunningWorkers) {
+  const std::vector<TrainedTensor> tensors = {Tensor({4})};
+  const auto refusal = [&](const std::string& name, const std::string& option) {
+    return Refusal(CheckChange({.optimizer = {.name = name, .options = {{option, 10}}}},
+                               {.optimizer = {.name = name, .options = {{option, 20}}}},
+                               tensors));
+  };
+  EXPECT_THAT(refusal("sophia", "hessian_interval"), HasSubstr("hessian_interval"));
+  EXPECT_THAT(refusal("onebit_adam", "freeze_step"), HasSubstr("freeze_step"));
+  EXPECT_THAT(refusal("zero_one_adam", "var_freeze_step"), HasSubstr("var_freeze_step"));
+  const TrainingSettings accumulated = {.optimizer = {.name = "sophia"},
+                                        .accumulate_steps = 2};
+  TrainingSettings next = accumulated;
+  next.accumulate_steps = 4;
+  EXPECT_THAT(Refusal(CheckChange(accumulated, next, tensors)),
+              HasSubstr("accumulate_steps"));
+}
+
 TEST(CheckChange, RefusesWhatNeedsOtherState) {
   const std::vector<TrainedTensor> tensors = {Tensor({4})};
   const TrainingSettings settings = {.optimizer = {.name = "sgd"}};

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 
 #include "comm/base/check.h"
 #include "comm/base/isa.h"
@@ -165,6 +166,8 @@ struct PlainCoefficients {
   float epsilon;
 };
 
+constexpr float kLargest = std::numeric_limits<float>::max();
+
 struct PlainArrays {
   const float* gradient;
   float* variance;
@@ -177,7 +180,9 @@ SYNCLINE_KERNEL void PlainBody(PlainCoefficients c, size_t n, PlainArrays arrays
   float* __restrict direction = arrays.direction;
   for (size_t i = 0; i < n; ++i) {
     const float g = gradient[i] * c.gradient_scale;
-    const float v = variance[i] + c.fresh * (g * g + c.epsilon - variance[i]);
+    // Of gradients whose squares have no float: as large as can be.
+    const float square = kLargest < g * g ? kLargest : g * g;
+    const float v = variance[i] + c.fresh * (square + c.epsilon - variance[i]);
     variance[i] = v;
     direction[i] = g / std::sqrt(v);
   }

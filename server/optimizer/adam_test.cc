@@ -91,7 +91,7 @@ TEST(Adam, KernelGivesTheBitsOfAScalarLoopOnEveryCpu) {
     const float g = gradient[i] * 0.3f;
     const float p = weights[i];
     const float m = float(1 - 0.9) * g;
-    const float v = float(1 - 0.999) * (g * g);
+    const float v = (float(1 - 0.999) * g) * g;
     const float denominator =
         std::sqrt(v) * float(1 / std::sqrt(1 - 0.999)) + float(1e-8);
     want[i] = p - (float(1e-3 * 0.01) * p + float(1e-3 / (1 - 0.9)) * (m / denominator));

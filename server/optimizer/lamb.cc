@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 
 #include "comm/base/check.h"
 #include "comm/base/isa.h"
@@ -40,6 +41,8 @@ struct Coefficients {
   float weight_decay;
 };
 
+constexpr float kLargest = std::numeric_limits<float>::max();
+
 struct Arrays {
   const float* gradient;
   const float* master;
@@ -59,7 +62,9 @@ SYNCLINE_KERNEL void DirectionBody(const Coefficients& coefficients, size_t n,
   for (size_t i = 0; i < n; ++i) {
     const float g = gradient[i] * c.gradient_scale;
     const float m = mean[i] + c.fresh1 * (g - mean[i]);
-    const float v = variance[i] + c.fresh2 * (g * g - variance[i]);
+    const float sum = variance[i] + ((c.fresh2 * g) * g - c.fresh2 * variance[i]);
+    // Infinity would become NaN in the next step.
+    const float v = kLargest < sum ? kLargest : sum;
     mean[i] = m;
     variance[i] = v;
     const float denominator = std::sqrt(v) * c.root_correction + c.epsilon;

@@ -86,7 +86,7 @@ SYNCLINE_KERNEL void UpdateBody(const Coefficients& coefficients, size_t n,
     const float p = master[i];
     const float g = gradient[i] * c.gradient_scale + c.l2 * p;
     const float m = c.beta1 * mean[i] + c.one_minus_beta1 * g;
-    const float v = c.beta2 * variance[i] + c.one_minus_beta2 * (g * g);
+    const float v = c.beta2 * variance[i] + (c.one_minus_beta2 * g) * g;
     mean[i] = m;
     variance[i] = v;
     const float denominator = std::sqrt(v) * c.root_correction + c.epsilon;

@@ -57,7 +57,7 @@ SYNCLINE_KERNEL void UpdateBody(const Coefficients& coefficients, size_t n,
   for (size_t i = 0; i < n; ++i) {
     const float p = master[i];
     const float g = gradient[i] * c.gradient_scale + c.l2 * p;
-    const float s = c.alpha * square[i] + c.one_minus_alpha * (g * g);
+    const float s = c.alpha * square[i] + (c.one_minus_alpha * g) * g;
     square[i] = s;
     float variance = s;
     if constexpr (kCentered == Centered::kYes) {

@@ -45,7 +45,7 @@ SYNCLINE_KERNEL void UpdateBody(const Coefficients& coefficients, size_t n,
     mean[i] = m;
     float v = variance[i];
     if constexpr (kMoments == Moments::kBoth) {
-      v = c.beta2 * v + c.one_minus_beta2 * (g * g);
+      v = c.beta2 * v + (c.one_minus_beta2 * g) * g;
       variance[i] = v;
     }
     master[i] = p - (c.decay * p + c.learning_rate * (m / (std::sqrt(v) + c.epsilon)));

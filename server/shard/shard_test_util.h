@@ -102,7 +102,7 @@ class Reference {
     first_[i] =
         static_cast<float>(beta1) * first_[i] + static_cast<float>(1.0 - beta1) * g;
     second_[i] = static_cast<float>(beta2) * second_[i] +
-                 static_cast<float>(1.0 - beta2) * (g * g);
+                 (static_cast<float>(1.0 - beta2) * g) * g;
     const auto correction =
         static_cast<float>(1.0 / std::sqrt(1.0 - std::pow(beta2, t_)));
     const float denominator =

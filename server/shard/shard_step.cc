@@ -58,7 +58,7 @@ void Shard::Impl::On(const ShardDecision& decision) {
     if (block.frozen() && block.version() == decision.step) waiting.push_back(&block);
   }
   if (waiting.empty()) return;
-  stepper_->Prepare(decision, waiting.front()->updates());
+  stepper_->Prepare(decision, *waiting.front());
   for (Block* block : waiting) {
     if (block->frozen() && block->version() == decision.step) {
       Step(UnitOf(*block), decision);

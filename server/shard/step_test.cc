@@ -219,6 +219,27 @@ TEST(StepVotes, ThatAreNotFiniteAreSeenByTheDecision) {
   }
 }
 
+// The rate of L-BFGS scales with the samples of the update, as that of others.
+TEST(StepRates, OfJobReductionsFollowTheBatch) {
+  const auto weights_with = [](const OptionValues& schedule, uint32_t samples) {
+    TrainingSettings training = {.optimizer = {.name = "lbfgs"}};
+    training.schedule = {.name = "constant", .values = schedule};
+    ShardRig rig({.codec = "fp32", .training = training});
+    rig.Commit(1, {rig.Member(0)});
+    rig.Seed(0, SomeValues(100, 1));
+    const ShardOutputs outputs =
+        rig.shard().Apply(rig.PushMessage(0, 0, 0, {SomeValues(100, 2), samples}));
+    const std::vector<double>& figures = std::get<ShardFigures>(outputs.back()).figures;
+    rig.shard().Apply(
+        ShardDecision{.step = 0, .figures = {figures.begin() + 1, figures.end()}});
+    return rig.Weights(0);
+  };
+  const std::vector<float> moved = weights_with({}, 64);
+  EXPECT_NE(moved, SomeValues(100, 1));
+  EXPECT_EQ(weights_with({{"base_batch", 64}}, 64), moved);
+  EXPECT_NE(weights_with({{"base_batch", 64}}, 32), moved);
+}
+
 TEST(StepGroups, HaveTheirOwnLearningRateAndWeightDecay) {
   BufferPool pool(1 << 20);
   const CodecRegistry codecs = CodecRegistry::Builtin();

@@ -117,15 +117,19 @@ std::vector<double> Stepper::Figures(const Block& block) {
   return pass_.Figures(block.Sum(), PlanAt(block.version()).job_reduction());
 }
 
-void Stepper::Prepare(const ShardDecision& decision, uint64_t updates) {
+void Stepper::Prepare(const ShardDecision& decision, const Block& block) {
   next_loss_scale_ = decision.loss_scale;
   const TrainingPlan& plan = PlanAt(decision.step);
   const JobReduction* reduction = plan.job_reduction();
   if (reduction == nullptr || decision.verdict == ShardDecision::Verdict::kSkip) return;
   if (decision.figures.size() != reduction->Figures()) return;
-  const StepScalars scalars = {.step = updates + 1,
-                               .learning_rate = plan.LearningRate(0, decision.step, 1),
-                               .gradient_scale = decision.gradient_scale / loss_scale_};
+  // Of all tensors: a job reduction has no scale of its own for each.
+  const double samples = block.samples();
+  const StepScalars scalars = {
+      .step = block.updates() + 1,
+      .learning_rate = plan.LearningRate(0, decision.step, samples),
+      .gradient_scale = decision.gradient_scale / loss_scale_,
+      .samples = samples};
   reduction->Finish(scalars, decision.figures, job_memory_);
 }
 

@@ -59,9 +59,9 @@ class Stepper {
   void Accumulate(Block& block);
   std::vector<double> Figures(const Block& block);
 
-  // What a decision says about the job as a whole. Before the blocks' Update; `updates`
-  // is theirs so far.
-  void Prepare(const ShardDecision& decision, uint64_t updates);
+  // What a decision says about the job as a whole. Before the blocks' Update; `block` is
+  // one of them.
+  void Prepare(const ShardDecision& decision, const Block& block);
   // Steps the blocks of one tensor, or one block alone, and returns their published views
   // in order. The caller advances the blocks: see KindOf for what happened to them.
   std::vector<Payload> Update(std::span<Block* const> blocks,

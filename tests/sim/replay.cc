@@ -240,9 +240,11 @@ std::optional<float> Replay::Decide(uint64_t step) {
   }
   if (!finite && training.SkipsNonfinite()) return std::nullopt;
   if (reduction != nullptr) {
+    const double samples = Divisor(blocks_[0].samples, blocks_[0].parting_samples);
     reduction->Finish({.step = blocks_[0].updates + 1,
-                       .learning_rate = plan_->LearningRate(0, step, 1),
-                       .gradient_scale = clip / loss_scale_},
+                       .learning_rate = plan_->LearningRate(0, step, samples),
+                       .gradient_scale = clip / loss_scale_,
+                       .samples = samples},
                       figures, job_memory_);
   }
   return clip;

@@ -138,7 +138,8 @@ void Replay::DecodePushes() {
     std::vector<float> loss_scale = {};     // by tile
     std::vector<float> learning_rate = {};  // by tile
   };
-  const bool follows = job_.training.optimizer.name == "sgd";
+  const bool follows =
+      job_.training.optimizer.name == "sgd" && job_.training.gradient.empty();
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, Kept> memories;
   for (const auto& entry : reference_.pushes_) {
     const ContributionKey& key = entry.first.first;
@@ -156,6 +157,8 @@ void Replay::DecodePushes() {
         {.tensor = tensor, .elements = elements}, [&](uint64_t first, uint32_t count) {
           const uint64_t tile = first / kTileElements;
           float carry = push.loss_scale / kept.loss_scale[tile];
+          // At a rate of 0 what is kept waits.
+          const bool joins = !follows || kept.learning_rate[tile] == 0 || rate > 0;
           if (follows && kept.learning_rate[tile] > 0 && rate > 0) {
             carry *= kept.learning_rate[tile] / rate;
           }
@@ -169,7 +172,7 @@ void Replay::DecodePushes() {
                                push.gradient.begin() + first + count);
           const bool is_warm = key.step >= transfer.what.dense_steps;
           const Codec* codec = is_warm ? transfer.codec.get() : transfer.dense.get();
-          if (is_warm && transfer.memory.kind == MemoryKind::kErrorFeedback) {
+          if (is_warm && joins && transfer.memory.kind == MemoryKind::kErrorFeedback) {
             for (uint32_t i = 0; i < count; ++i) x[i] += carry * kept.residual[first + i];
           }
           if (transfer.compresses() &&
@@ -182,7 +185,7 @@ void Replay::DecodePushes() {
                                          .tensor = tensor,
                                          .first_element = first};
           std::ranges::copy(Travel(*codec, context, x), std::back_inserter(received));
-          if (codec == transfer.dense.get()) return;
+          if (codec == transfer.dense.get() || !joins) return;
           std::ranges::copy(x, kept.residual.begin() + first);
           kept.loss_scale[tile] = push.loss_scale;
           kept.learning_rate[tile] = rate;

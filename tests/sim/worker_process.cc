@@ -130,7 +130,8 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
       .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
       .checksum = Checksum::kHeaderAndPayload,
       .retry = parts_.timeouts.push_retry,
-      .follow_learning_rate = parts_.job.training.optimizer.name == "sgd"};
+      .follow_learning_rate = parts_.job.training.optimizer.name == "sgd" &&
+                              parts_.job.training.gradient.empty()};
   // Half of the workers encode into memory of their own, half send from the gradient
   // itself.
   if (random_() % 2 == 0) {

@@ -74,6 +74,27 @@ uint64_t CountElements(const std::vector<uint64_t>& shape) {
 
 }  // namespace
 
+bool FollowsLearningRate(const TrainingOptions& training) {
+  if (training.optimizer.name != "sgd") return false;
+  return std::ranges::none_of(training.gradient, [](const auto& option) {
+    return option.first != "centralize" && option.second != 0;
+  });
+}
+
+std::vector<std::string> SessionWarnings(const SessionOptions& options) {
+  std::vector<std::string> warnings;
+  const NamedOptions& optimizer = options.training.optimizer;
+  const auto rate = optimizer.values.find("lr");
+  if (optimizer.name == "lbfgs" && rate != optimizer.values.end() && rate->second < 1) {
+    warnings.push_back(absl::StrCat(
+        "optimizer lbfgs with lr ", rate->second,
+        ": steps below 1 rarely bring a pair with enough curvature when gradients come "
+        "from samples, and weights then hardly move after the first step; set lr=1 and "
+        "push gradients of large batches, or take another optimizer"));
+  }
+  return warnings;
+}
+
 absl::Status CheckSessionOptions(const SessionOptions& options) {
   SYNCLINE_RETURN_IF_ERROR(CheckName("the job's name", options.job, kMaxJobNameBytes));
   if (!options.run_id.empty()) {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +15,16 @@ namespace syncline {
 
 // InvalidArgument names the option, its value and what is allowed.
 absl::Status CheckSessionOptions(const SessionOptions& options);
+
+// What is allowed, but hardly meant: a sentence for each.
+std::vector<std::string> SessionWarnings(const SessionOptions& options);
+
+// Whether what lossy encodings keep is converted when the learning rate changes
+// (ExchangeOptions::follow_learning_rate): under sgd, whose steps are proportional to
+// gradients, unless gradients are clipped. A limit is judged in the unit of the gradient:
+// as the rate falls, kept values that follow it would grow beyond the limit and be clipped
+// away, together with the gradient beside them.
+bool FollowsLearningRate(const TrainingOptions& training);
 
 // InvalidArgument for a bad name, or a shape that is not one of `elements` elements.
 absl::Status CheckTensor(const TensorOptions& tensor, size_t elements);

@@ -90,7 +90,7 @@ absl::StatusOr<ExchangeOptions> Session::Impl::MakeExchangeOptions(
       .shard_of_block = {welcome.shard_of_block().begin(),
                          welcome.shard_of_block().end()},
       .retry = timeouts_.push_retry,
-      .follow_learning_rate = options_.training.optimizer.name == "sgd"};
+      .follow_learning_rate = FollowsLearningRate(options_.training)};
   SYNCLINE_ASSIGN_OR_RETURN(exchange.seed_codec, codecs_.Find(CodecId::kFp32));
   return exchange;
 }
@@ -386,6 +386,9 @@ Session::~Session() = default;
 
 absl::StatusOr<std::unique_ptr<Session>> Session::Create(const SessionOptions& options) {
   SYNCLINE_RETURN_IF_ERROR(CheckSessionOptions(options));
+  for (const std::string& warning : SessionWarnings(options)) {
+    options.log.Warning(warning, {});
+  }
   return std::unique_ptr<Session>(new Session(std::make_unique<Impl>(options)));
 }
 

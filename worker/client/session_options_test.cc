@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "worker/client/job_request.h"
 #include "worker/client/session.h"
 
 namespace syncline {
@@ -88,6 +89,30 @@ TEST_F(SessionOptionsTest, StartWithoutCoordinatorSaysWhoIsUnreachable) {
   const absl::Status status = (*session)->Start();
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1:1"));
+}
+
+TEST(FollowsLearningRate, UnderSgdUnlessGradientsAreClipped) {
+  EXPECT_TRUE(FollowsLearningRate({.optimizer = {.name = "sgd"}}));
+  EXPECT_FALSE(FollowsLearningRate({.optimizer = {.name = "adamw"}}));
+  for (const char* limit :
+       {"clip_global_norm", "clip_tensor_norm", "clip_value", "agc"}) {
+    TrainingOptions training = {.gradient = {{limit, 1.0}}};
+    EXPECT_FALSE(FollowsLearningRate(training)) << limit;
+    training.gradient[limit] = 0;
+    EXPECT_TRUE(FollowsLearningRate(training)) << limit;
+  }
+  EXPECT_TRUE(FollowsLearningRate({.gradient = {{"centralize", 1.0}}}));
+}
+
+TEST(SessionWarnings, NameLbfgsWithShortSteps) {
+  SessionOptions options;
+  options.training.optimizer = {.name = "lbfgs", .values = {{"lr", 1e-3}}};
+  ASSERT_EQ(SessionWarnings(options).size(), 1u);
+  EXPECT_THAT(SessionWarnings(options)[0], HasSubstr("lr=1"));
+  options.training.optimizer.values["lr"] = 1;
+  EXPECT_TRUE(SessionWarnings(options).empty());
+  options.training.optimizer = {.name = "sgd", .values = {{"lr", 1e-3}}};
+  EXPECT_TRUE(SessionWarnings(options).empty());
 }
 
 }  // namespace

@@ -23,6 +23,9 @@ inline uint16_t Bf16FromFloat(float value) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
+// The largest float that rounds to a finite BF16.
+inline constexpr float kLargestToBf16 = 0x1.fefffep127f;
+
 inline float FloatFromBf16(uint16_t value) {
   return std::bit_cast<float>(static_cast<uint32_t>(value) << 16);
 }

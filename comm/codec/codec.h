@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -56,6 +57,9 @@ struct CodecTraits {
   double contraction = 0;
   // Encodings of several workers may be added as they are, in their own type.
   bool aggregable = false;
+  // The largest magnitude that decodes to something finite, as far as `values` alone
+  // decide that. What is above goes another way (memory/), like NaN and infinity.
+  float largest = std::numeric_limits<float>::max();
   // NaN and infinity cannot be encoded; tiles that hold one go another way (memory/).
   bool finite_only = false;
   // An encoding may be cut at multiples of so many elements of a tile (dense.h); decoders

@@ -161,18 +161,19 @@ absl::Status CheckEncoded(const TileHeader& header, ByteView encoded, ByteView p
 }  // namespace
 
 size_t MaxBlockBytes(const Codec& codec, uint32_t elements) {
-  size_t bytes = 0;
-  for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
-    bytes +=
-        sizeof(TileHeader) + Padded(codec.MaxEncodedBytes(TileElements(elements, tile)));
-  }
-  return bytes;
+  return MaxBlockBytes(CodecSet{&codec}, elements);
 }
 
+// The longest encoding of each tile: the codec that needs most for a whole tile may need
+// less than another for a short one.
 size_t MaxBlockBytes(const CodecSet& codecs, uint32_t elements) {
   size_t bytes = 0;
-  for (const Codec* codec : codecs) {
-    bytes = std::max(bytes, MaxBlockBytes(*codec, elements));
+  for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
+    size_t most = 0;
+    for (const Codec* codec : codecs) {
+      most = std::max(most, codec->MaxEncodedBytes(TileElements(elements, tile)));
+    }
+    bytes += sizeof(TileHeader) + Padded(most);
   }
   return bytes;
 }

@@ -77,7 +77,8 @@ inline EncodeContext ContextAt(const BlockLabel& label, uint64_t offset) {
 // What a receiver takes for one tensor; tiles of one block may differ.
 using CodecSet = absl::InlinedVector<const Codec*, 4>;
 
-// Size of the largest message payload for `elements` values.
+// Size of the largest message payload for `elements` values, each tile with any of the
+// codecs.
 size_t MaxBlockBytes(const Codec& codec, uint32_t elements);
 size_t MaxBlockBytes(const CodecSet& codecs, uint32_t elements);
 

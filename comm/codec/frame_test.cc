@@ -273,5 +273,40 @@ TEST(FrameHeader, LiesOnTheWireAsWrittenDown) {
   EXPECT_EQ(payload.data()[65], std::byte{0x3f});
 }
 
+// A codec of fixed sizes.
+class SizedCodec final : public Codec {
+ public:
+  SizedCodec(size_t of_whole_tile, size_t of_short_tile)
+      : of_whole_tile_(of_whole_tile), of_short_tile_(of_short_tile) {}
+  CodecId id() const override { return CodecId::kFp32; }
+  std::string_view name() const override { return "sized"; }
+  CodecTraits traits() const override { return {}; }
+  size_t MaxEncodedBytes(uint32_t elements) const override {
+    return elements == kTileElements ? of_whole_tile_ : of_short_tile_;
+  }
+  size_t Encode(std::span<const float>, std::span<float>, const EncodeContext&,
+                MutableByteView) const override {
+    return 0;
+  }
+  absl::Status DecodeAdd(ByteView, float, std::span<float>) const override {
+    return absl::OkStatus();
+  }
+  absl::Status Decode(ByteView, std::span<float>) const override {
+    return absl::OkStatus();
+  }
+  absl::Status Validate(ByteView, uint32_t) const override { return absl::OkStatus(); }
+
+ private:
+  const size_t of_whole_tile_;
+  const size_t of_short_tile_;
+};
+
+TEST(MaxBlockBytes, HasRoomForTheLongestEncodingOfEachTile) {
+  const SizedCodec long_tiles(640, 64);
+  const SizedCodec long_tails(320, 256);
+  EXPECT_EQ(MaxBlockBytes(CodecSet{&long_tiles, &long_tails}, kTileElements + 1),
+            2 * sizeof(TileHeader) + 640 + 256);
+}
+
 }  // namespace
 }  // namespace syncline

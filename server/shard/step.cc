@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -88,6 +89,12 @@ uint32_t StripOf(const BlockSum& block, size_t tile) {
     if (one.view.tiles[tile].codec->traits().strip > 1) return kTileElements;
   }
   return kStripElements;
+}
+
+bool Fits(std::span<const float> values, float largest) {
+  if (largest == std::numeric_limits<float>::max()) return true;
+  return std::ranges::all_of(
+      values, [largest](float value) { return std::abs(value) <= largest; });
 }
 
 template <typename Visit>
@@ -299,6 +306,7 @@ bool StepPass::EncodeDelta(const BlockMemory& memory, const Publication& publica
   for (size_t i = 0; i < elements; ++i) delta[i] = weights[i] - view[i];
   if (!std::isfinite(SumOfSquares(delta))) return false;
   const Codec& codec = *PublishOf(publication.label).codec;
+  if (!Fits(delta, codec.traits().largest)) return false;
   const MutableByteView room = writer.NextTile(codec);
   const size_t bytes = codec.Encode(delta, {}, ContextOf(publication, offset), room);
   // What workers do with the same bytes.

@@ -117,7 +117,8 @@ class StepPass {
   // cache.
   void StepTile(const TensorUpdate& update, const BlockSum& block, uint32_t tile,
                 absl::FunctionRef<void(size_t, std::span<const float>)> stepped);
-  // False when a difference of weights and view is not finite.
+  // False when a difference of weights and view is not finite, or more than its codec
+  // can express.
   bool EncodeDelta(const BlockMemory& memory, const Publication& publication,
                    uint32_t tile, BlockWriter& writer);
   const Transfer& PublishOf(const BlockLabel& label) const {

@@ -109,6 +109,7 @@ CodecTraits LowRankCodec::traits() const {
       std::sqrt(1 / std::min<double>(std::floor(rows), options_.columns));
   const double kept = share - rounding;
   return {.contraction = std::max(0.0, kept * std::abs(kept) - rounding * rounding),
+          .largest = std::nextafter(kTooLarge, 0.0f),
           .finite_only = true,
           .strip = kTileElements};
 }

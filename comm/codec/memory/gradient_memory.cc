@@ -177,19 +177,25 @@ void GradientMemory::Preview(std::span<const float> gradient, const GradientUnit
         .context = {.first_element = first},
         .units = units};
     const Scratch scratch = ScratchFor(tile.gradient.size());
-    const bool is_sum = spec_.kind != MemoryKind::kNone && Gather(tile, scratch);
+    const bool is_sum = Joins(tile) && Gather(tile, scratch) < kInfinity;
     show(is_sum ? scratch.x : tile.gradient);
   }
 }
 
-// What has to be sent, if it is finite.
-bool GradientMemory::Gather(const Tile& tile, const Scratch& scratch) const {
+bool GradientMemory::Joins(const Tile& tile) const {
+  if (spec_.kind == MemoryKind::kNone) return false;
+  const GradientUnits& then = notes_[tile.context.first_element / kTileElements].units;
+  const bool would_be_lost = then.learning_rate > 0 && tile.units.learning_rate == 0;
+  return !would_be_lost;
+}
+
+uint32_t GradientMemory::Gather(const Tile& tile, const Scratch& scratch) const {
   const auto& [x, velocity] = scratch;
   const size_t n = tile.gradient.size();
   const size_t first = tile.context.first_element;
   const Carry carry = CarryTo(tile.units, first / kTileElements);
   uint32_t max = 0;
-  switch (spec_.kind) {
+  switch (Joins(tile) ? spec_.kind : MemoryKind::kNone) {
     case MemoryKind::kNone:
       Kernel<MaxMagnitude>::Run(n, tile.gradient.data(), &max);
       break;
@@ -212,7 +218,7 @@ bool GradientMemory::Gather(const Tile& tile, const Scratch& scratch) const {
                            &max);
       break;
   }
-  return max < kInfinity;
+  return max;
 }
 
 void GradientMemory::EncodeTile(const Transfer& transfer, const Tile& tile,
@@ -228,18 +234,27 @@ void GradientMemory::EncodeTile(const Transfer& transfer, const Tile& tile,
   };
   if (!transfer.compresses()) return dense();
   TileNotes& notes = notes_[first / kTileElements];
-  notes.of_codec.resize(transfer.codec->MemoryValues(static_cast<uint32_t>(n)));
-  context.memory = notes.of_codec;
   const Scratch scratch = ScratchFor(n);
-  if (!Gather(tile, scratch)) return dense();
-  notes.units = tile.units;
-  const MutableByteView room = writer.NextTile(*transfer.codec);
-  if (spec_.kind == MemoryKind::kNone) {
-    writer.EndTile(transfer.codec->Encode(tile.gradient, {}, context, room));
+  const uint32_t max = Gather(tile, scratch);
+  if (max >= kInfinity) return dense();
+  const bool fits = max <= std::bit_cast<uint32_t>(transfer.codec->traits().largest);
+  const bool joins = Joins(tile);
+  if (!joins && !fits) return dense();
+  const Codec& codec = fits ? *transfer.codec : *transfer.dense;
+  if (!fits) {
+    const float most = codec.traits().largest;
+    for (float& value : scratch.x) value = std::clamp(value, -most, most);
+  }
+  notes.of_codec.resize(transfer.codec->MemoryValues(static_cast<uint32_t>(n)));
+  if (fits) context.memory = notes.of_codec;
+  const MutableByteView room = writer.NextTile(codec);
+  if (!joins) {
+    writer.EndTile(codec.Encode(tile.gradient, {}, context, room));
     return;
   }
+  notes.units = tile.units;
   const std::span<float> left = std::span(residual_).subspan(first, n);
-  writer.EndTile(transfer.codec->Encode(scratch.x, left, context, room));
+  writer.EndTile(codec.Encode(scratch.x, left, context, room));
   Sample(tile, left);
   if (spec_.kind != MemoryKind::kMomentumCorrection) return;
   Kernel<Mask>::Run(n, scratch.x.data(), left.data(), scratch.velocity.data());

@@ -12,9 +12,13 @@
 // another learning rate, where updates are proportional to gradients: what was held back
 // is then applied with the rate of its own step (Zheng et al. 2019, arXiv 1905.10936).
 //
-// A tile with NaN or infinity travels densely and leaves the memory as it was, so a
-// skipped step spoils nothing. Sums over time are kept: what was sent plus what is in
-// memory is what was given.
+// A tile with NaN or infinity travels densely and leaves the memory as it was. A tile with
+// a value that its codec cannot express (CodecTraits::largest) travels densely for this
+// step, with all that was kept of it. Sums over time are kept: what was sent plus what is
+// in memory is what was given, but for the part of a value above the largest BF16.
+//
+// Where the rate is 0, what is sent is lost, and gradients are worth nothing: they go
+// without what is kept, which waits for the next rate that is not 0.
 //
 //   GradientMemory memory(spec, elements);
 //   memory.EncodeTile(transfer, {.gradient = tile, .context = context}, writer);
@@ -106,7 +110,11 @@ class GradientMemory {
     std::span<float> velocity = {};
   };
   Scratch ScratchFor(size_t elements);
-  bool Gather(const Tile& tile, const Scratch& scratch) const;
+  // The largest magnitude of what has to be sent, as bits; infinity's or more when it is
+  // not finite.
+  uint32_t Gather(const Tile& tile, const Scratch& scratch) const;
+  // Whether what is kept goes with the gradient.
+  bool Joins(const Tile& tile) const;
   void Sample(const Tile& tile, std::span<const float> left);
 
   const MemorySpec spec_;

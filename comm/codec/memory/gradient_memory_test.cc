@@ -24,8 +24,9 @@ std::vector<float> Gradient(uint32_t step) {
 // A sender of one block, and what its receiver decodes.
 class Sender {
  public:
-  explicit Sender(std::string_view text)
-      : transfer_(*ParseTransfer(text)), memory_(transfer_.memory, kElements) {}
+  explicit Sender(std::string_view text) : Sender(*ParseTransfer(text)) {}
+  explicit Sender(Transfer transfer)
+      : transfer_(std::move(transfer)), memory_(transfer_.memory, kElements) {}
 
   std::vector<float> Send(std::span<const float> gradient,
                           const GradientUnits& units = {}) {
@@ -282,6 +283,88 @@ TEST(MomentumCorrection, IsThatOfThePaper) {
     }
     EXPECT_NEAR(static_cast<double>(sent_values), 8 * 0.1 * kElements, 20);
   }
+}
+
+// ---- Values that a codec cannot express ----
+
+struct Limit {
+  const char* text;
+  float value;
+};
+
+class BeyondLimit : public ::testing::TestWithParam<Limit> {};
+
+INSTANTIATE_TEST_SUITE_P(Codecs, BeyondLimit,
+                         ::testing::Values(Limit{"topk:ratio=0.01,values=fp16", 1e5f},
+                                           Limit{"topk:ratio=0.01,values=fp16", 65520},
+                                           Limit{"topk:ratio=0.01,values=bf16", 3.4e38f},
+                                           Limit{"dgc:ratio=0.01,values=fp16", 1e5f}));
+
+// Nothing infinite arrives or stays, and the next step is sparse again.
+TEST_P(BeyondLimit, CostsOneDenseTile) {
+  const auto& [text, value] = GetParam();
+  Sender sender(text);
+  sender.Send(Gradient(1));
+  std::vector<float> gradient = Gradient(2);
+  gradient[77] = value;
+  const std::vector<float> decoded = sender.Send(gradient);
+  EXPECT_EQ(sender.codecs()[0], CodecId::kBf16);
+  EXPECT_EQ(sender.codecs()[1], CodecId::kSparse);
+  EXPECT_NEAR(decoded[77] / value, 1, 0.005);
+  for (const float left : sender.residual()) ASSERT_TRUE(std::isfinite(left));
+  const std::vector<float> next = sender.Send(Gradient(3));
+  EXPECT_EQ(sender.codecs()[0], CodecId::kSparse);
+  for (const float one : next) ASSERT_TRUE(std::isfinite(one));
+}
+
+INSTANTIATE_TEST_SUITE_P(MoreCodecs, ErrorFeedback,
+                         ::testing::Values("topk:ratio=0.05,values=fp16"));
+
+TEST(GradientMemory, SendsAMatrixDenselyThatHasNoFactors) {
+  const uint64_t shape[] = {436, 151};
+  Sender sender(*ParseTransfer("powersgd")->ForTensor(Transfer::ShapeOf("w", shape)));
+  std::vector<float> gradient = Gradient(1);
+  sender.Send(gradient);
+  EXPECT_EQ(sender.codecs()[0], CodecId::kLowRank);
+  gradient[5] = 0x1p96f;
+  const std::vector<float> decoded = sender.Send(gradient);
+  EXPECT_EQ(sender.codecs()[0], CodecId::kBf16);
+  EXPECT_EQ(decoded[5], 0x1p96f);
+}
+
+TEST(GradientMemory, SendsAllThatItKeptWithADenseTile) {
+  Sender sender("topk:ratio=0.01,values=fp16");
+  std::vector<double> given(kElements), sent(kElements);
+  for (uint32_t step = 1; step <= 6; ++step) {
+    std::vector<float> gradient = Gradient(step);
+    if (step == 4) gradient[3] = 1e5f;
+    const std::vector<float> decoded = sender.Send(gradient);
+    for (uint32_t i = 0; i < kElements; ++i) {
+      given[i] += gradient[i];
+      sent[i] += decoded[i];
+    }
+  }
+  for (uint32_t i = 0; i < kElements; ++i) {
+    ASSERT_NEAR(given[i] - sent[i] - sender.residual()[i], 0, 1e-2) << i;
+  }
+}
+
+// A cosine schedule begins anew: rates 0.1, 0, 0.1.
+TEST(GradientMemory, WaitsWhereTheRateIsZero) {
+  Sender sender("topk:ratio=0.01");
+  sender.Send(Gradient(1), {.learning_rate = 0.1f});
+  const std::vector<float> kept(sender.residual().begin(), sender.residual().end());
+  sender.Send(Gradient(2), {.learning_rate = 0});
+  EXPECT_THAT(sender.residual(), ::testing::ElementsAreArray(kept));
+  // At twice the rate half of what was kept is owed.
+  sender.Send(std::vector<float>(kElements), {.learning_rate = 0.2f});
+  double left = 0;
+  double was = 0;
+  for (uint32_t i = 0; i < kElements; ++i) {
+    left += std::abs(sender.residual()[i]);
+    was += std::abs(kept[i]);
+  }
+  EXPECT_NEAR(left / was, 0.5, 0.05);
 }
 
 }  // namespace

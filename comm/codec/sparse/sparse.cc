@@ -99,8 +99,12 @@ CodecTraits SparseCodec::traits() const {
                       selector().scale == RandomKScale::kUnbiased;
   traits.unbiased =
       of_values.unbiased && (scaled || selector().kind == SelectorKind::kBlocks);
+  traits.largest = of_values.largest;
   if (scaled) {
     const double most = selector().ratio < 1 ? 2 / selector().ratio : 1;  // n / k
+    // Others are clamped.
+    const bool is_limited = of_values.largest < std::numeric_limits<float>::max();
+    if (is_limited) traits.largest /= static_cast<float>(most);
     traits.variance = (1 + of_values.variance) * most - 1;
     return traits;
   }

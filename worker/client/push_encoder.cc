@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <utility>
 
 #include "comm/base/check.h"
@@ -142,9 +143,25 @@ Payload PushEncoder::EncodeCompressed(const Contribution& contribution,
   squares_.gradient += after.gradient - before.gradient;
   squares_.residual += after.residual - before.residual;
   SentBlock& sent = sent_[contribution.block];
-  sent = {.payload = writer.Finish(), .epoch = label.epoch};
+  sent = {.payload = Fitted(writer.Finish(), bytes), .epoch = label.epoch};
   if (chooser_.Chooses(tensor)) Measure(contribution, transfer, cost_.time - time_before);
   return sent.payload;
+}
+
+// Room is for the longest encoding; a short one is kept until the step is over, and must
+// not keep that room from others.
+Payload PushEncoder::Fitted(Payload payload, size_t room) const {
+  const size_t bytes = PayloadBytes(payload);
+  if (2 * bytes > room) return payload;
+  std::shared_ptr<std::byte> memory = LentMemory(bytes);
+  if (memory == nullptr) memory = pool_.Allocate(bytes).owner();
+  size_t used = 0;
+  for (const Slice& slice : payload) {
+    std::memcpy(memory.get() + used, slice.data, slice.size);
+    used += slice.size;
+  }
+  const std::byte* data = memory.get();
+  return {Slice{data, bytes, std::move(memory)}};
 }
 
 // Servers decode with the same code, on machines like this one: so a tile is decoded here

@@ -82,6 +82,7 @@ class PushEncoder {
   void EncodeTiles(const Contribution& contribution, const Transfer& transfer,
                    BlockWriter& writer);
   std::shared_ptr<std::byte> LentMemory(size_t bytes) const;
+  Payload Fitted(Payload payload, size_t room) const;
 
   const ExchangeOptions options_;
   BufferPool& pool_;

@@ -2,6 +2,8 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "comm/base/job_seed.h"
@@ -53,6 +55,41 @@ TEST_P(RandomRoundings, FollowFromTheNameOfTheJobAndNotFromItsNumber) {
 
 TEST_P(RandomRoundings, OfTwoRanksAreIndependent) {
   EXPECT_NE(FirstPush({.rank = 1}, GetParam()), FirstPush({.rank = 0}, GetParam()));
+}
+
+// What is kept until the step is over takes no more room than it needs.
+TEST(PushEncoder, KeepsNoRoomForLongerEncodings) {
+  constexpr uint32_t kElements = 4 * kTileElements;
+  const Transfer transfer = *ParseTransfer("topk:ratio=0.01,min_elements=0,vectors=1");
+  const CodecRegistry codecs = CodecRegistry::Builtin();
+  const std::array<uint64_t, 1> elements = {kElements};
+  BufferPool pool(0);
+  size_t taken = 0;
+  const auto lend = [&taken](size_t bytes) {
+    taken += bytes;
+    const Buffer buffer = Buffer::Allocate(bytes);
+    return std::shared_ptr<std::byte>(
+        buffer.data(), [&taken, buffer, bytes](std::byte*) { taken -= bytes; });
+  };
+  const ExchangeOptions options = {.job = 1,
+                                   .shards = 1,
+                                   .shard_of_block = {0},
+                                   .transfers = {{transfer, transfer}},
+                                   .seed_codec = *codecs.Find(CodecId::kFp32),
+                                   .push_memory = lend};
+  PushEncoder encoder(options, elements, pool);
+  std::vector<float> gradient(kElements);
+  for (size_t i = 0; i < gradient.size(); ++i) {
+    gradient[i] = static_cast<float>(i % 37) / 41;
+  }
+  const PushEncoder::Contribution contribution = {
+      .label = {.range = {0, 0, kElements}, .step = 3, .epoch = 1}, .gradient = gradient};
+  const size_t bytes = PayloadBytes(encoder.Encode(contribution));
+  EXPECT_LT(bytes, size_t{kElements} / 10);
+  EXPECT_EQ(taken, bytes);
+  EXPECT_EQ(PayloadBytes(encoder.Encode(contribution)), bytes);  // what was kept
+  encoder.Forget(0);
+  EXPECT_EQ(taken, 0u);
 }
 
 }  // namespace

@@ -84,6 +84,7 @@ class Block {
   absl::Status Load(const BlockSnapshot& snapshot);
 
   // Who waits for a version that is still to come; a later wish replaces an earlier one.
+  const std::map<WorkerId, uint64_t>& wishes() const { return wishes_; }
   void Remember(WorkerId worker, uint64_t version) { wishes_[worker] = version; }
   // Removes and returns, in rank order, those whose wish has come true.
   std::vector<WorkerId> TakeFulfilled();

@@ -9,10 +9,20 @@
 #include "server/shard/shard_impl.h"
 
 namespace syncline {
+namespace {
+
+std::vector<uint32_t> IdsOf(const std::vector<ShardBlock>& blocks) {
+  std::vector<uint32_t> ids;
+  for (const ShardBlock& one : blocks) ids.push_back(one.block);
+  std::ranges::sort(ids);
+  return ids;
+}
+
+}  // namespace
 
 Shard::Impl::Impl(const ShardOptions& options, std::unique_ptr<Stepper> stepper,
                   const std::vector<ShardBlock>& blocks)
-    : options_(options), stepper_(std::move(stepper)) {
+    : options_(options), stepper_(std::move(stepper)), movement_(IdsOf(blocks)) {
   for (const ShardBlock& one : blocks) {
     const auto [entry, is_new] =
         blocks_.try_emplace(one.block, one, stepper_->Allocate(one.range));
@@ -146,6 +156,7 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
       ParseBlock({message.payload.data, message.payload.size}, block.Label(header.epoch),
                  CodecsFor(header, block.spec().range.tensor));
   if (!view.ok()) return Refuse(header, RefuseCode::kMalformed);
+  movement_.Contributed({header.rank, header.incarnation}, header.block, header.step);
   if (block.CountedBefore(header.rank)) {
     block.HoldNothing(members_.at(header.rank));
     Acknowledge(header, Repeats::kNo);

@@ -172,6 +172,26 @@ struct ShardSnapshot {
   float loss_scale = 1;
 };
 
+// For heartbeats: what the shard waits for, and what each member has done. "Nobody moves"
+// is the coordinator's verdict, from what all shards say.
+struct ShardProgress {
+  struct Member {
+    uint32_t rank = 0;
+    uint32_t owed = 0;   // blocks that others wait for and that lack its contribution
+    uint32_t waits = 0;  // blocks that hold its contribution or its wish for a version
+    // Of all lives of the rank, only growing (movement.h).
+    uint64_t contributed = 0;
+    uint64_t moved = 0;
+  };
+  uint64_t step = 0;        // the lowest that somebody waits for; nobody: the next one
+  uint32_t trained = 0;     // blocks that contributions are for
+  uint32_t waited_for = 0;  // of them: somebody waits for the others' contributions
+  uint32_t undecided = 0;   // of them: complete, without a decision
+  uint32_t unseeded = 0;    // blocks without values, also of frozen tensors
+  uint64_t completed = 0;   // steps of blocks, since the shard was made
+  std::vector<Member> members = {};  // in rank order
+};
+
 class Shard {
  public:
   // InvalidArgument for settings that TrainingPlan::Create refuses. `pool` outlives the
@@ -182,6 +202,12 @@ class Shard {
   ~Shard();
 
   ShardOutputs Apply(const ShardInput& input);
+
+  // One pass over the blocks; with members to count where somebody waits.
+  ShardProgress Progress() const;
+  // A kPublish or kAverage that Apply gave out has been sent, to the last byte. Shows in
+  // Progress only.
+  void Delivered(const MessageHeader& header);
 
   // FailedPrecondition while a block holds contributions or waits for a decision.
   absl::StatusOr<ShardSnapshot> Save() const;

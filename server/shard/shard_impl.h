@@ -14,6 +14,7 @@
 
 #include "comm/base/check.h"
 #include "server/shard/block.h"
+#include "server/shard/movement.h"
 #include "server/shard/shard.h"
 #include "server/shard/stepper.h"
 
@@ -46,6 +47,8 @@ class Shard::Impl {
   absl::StatusOr<ShardSnapshot> Save() const;
   absl::Status Load(const std::vector<ShardSnapshot>& snapshots);
   uint64_t epoch() const { return epoch_; }
+  ShardProgress Progress() const;
+  void Delivered(const MessageHeader& header);
   size_t resident_bytes() const;
 
  private:
@@ -62,6 +65,8 @@ class Shard::Impl {
   std::span<Block* const> UnitOf(const Block& block) const;
   size_t ExpectedContributions(uint64_t step) const;
   bool IsComplete(const Block& block) const;
+  bool IsWaitedFor(const Block& block) const;
+  void AddProgress(const Block& block, ShardProgress& progress) const;
   void StepIfComplete(Block& block);
   void Step(std::span<Block* const> unit, const ShardDecision& decision);
   void Accumulate(Block& block);
@@ -82,6 +87,9 @@ class Shard::Impl {
   const std::unique_ptr<Stepper> stepper_;
   std::map<uint32_t, Block> blocks_;  // by id, which is also the order of all work
   std::map<uint32_t, std::vector<Block*>> tensors_;  // blocks in order
+
+  Movement movement_;
+  uint64_t completed_ = 0;  // steps of blocks
 
   uint64_t epoch_ = 0;
   std::map<uint32_t, ShardMember> members_;  // by rank

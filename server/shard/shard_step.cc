@@ -75,6 +75,7 @@ void Shard::Impl::Accumulate(Block& block) {
       ShardApplied{block.spec().block, block.version(), std::move(contributors), skips});
   stepper_->Accumulate(block);
   block.Advance(Block::Outcome::kAccumulated);
+  ++completed_;
   PublishToAll(block, std::nullopt);
 }
 
@@ -91,6 +92,7 @@ void Shard::Impl::Step(std::span<Block* const> unit, const ShardDecision& decisi
     outputs_.push_back(
         ShardApplied{block.spec().block, block.version(), block.Contributors(), skips});
     block.Advance(keeps_weights ? Block::Outcome::kUnchanged : Block::Outcome::kUpdated);
+    ++completed_;
     // A delta may bring the view nearer to weights that stay as they are.
     const bool is_news = !skips && !(keeps_weights && block.memory().view.empty());
     PublishToAll(block, is_news ? std::optional(views[i]) : std::nullopt);

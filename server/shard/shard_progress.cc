@@ -1,0 +1,93 @@
+// What a shard knows of its members' progress, for heartbeats.
+#include <algorithm>
+#include <limits>
+
+#include "server/shard/shard_impl.h"
+
+namespace syncline {
+namespace {
+
+// The position of a member's contribution among those of a block, both in rank order; a
+// rank may have several, of which those of earlier lives were bequeathed.
+class Holders {
+ public:
+  explicit Holders(std::span<const Contribution> held) : held_(held) {}
+
+  bool Contains(const ShardMember& member) {
+    while (!held_.empty() && held_.front().from.rank < member.rank) {
+      held_ = held_.subspan(1);
+    }
+    for (size_t i = 0; i < held_.size() && held_[i].from.rank == member.rank; ++i) {
+      if (held_[i].from.incarnation == member.incarnation) return true;
+    }
+    return false;
+  }
+
+ private:
+  std::span<const Contribution> held_;
+};
+
+}  // namespace
+
+// Anyone who joins later cannot contribute to this version, but waits for it to pass.
+bool Shard::Impl::IsWaitedFor(const Block& block) const {
+  if (!block.seeded() || block.frozen()) return false;
+  if (block.present() > 0) return true;
+  return std::ranges::any_of(block.wishes(), [&](const auto& wish) {
+    const ShardMember* member = FindMember(wish.first);
+    return member != nullptr && member->first_step > block.version();
+  });
+}
+
+void Shard::Impl::AddProgress(const Block& block, ShardProgress& progress) const {
+  if (!block.seeded()) ++progress.unseeded;
+  if (block.frozen()) ++progress.undecided;
+  const bool is_waited_for = IsWaitedFor(block);
+  if (is_waited_for) ++progress.waited_for;
+  if (!is_waited_for && block.contributions().empty() && block.wishes().empty()) return;
+  Holders holders(block.contributions());
+  auto member = progress.members.begin();
+  for (const auto& [rank, one] : members_) {
+    const bool holds = holders.Contains(one);
+    if (holds || block.wishes().contains({rank, one.incarnation})) ++member->waits;
+    if (is_waited_for && !holds && one.first_step <= block.version()) ++member->owed;
+    ++member;
+  }
+}
+
+ShardProgress Shard::Impl::Progress() const {
+  ShardProgress progress{.completed = completed_};
+  progress.members.reserve(members_.size());
+  for (const auto& [rank, member] : members_) {
+    progress.members.push_back({.rank = rank,
+                                .contributed = movement_.contributed(rank),
+                                .moved = movement_.moved(rank)});
+  }
+  uint64_t lowest = std::numeric_limits<uint64_t>::max();
+  uint64_t highest = 0;
+  for (const auto& [id, block] : blocks_) {
+    AddProgress(block, progress);
+    if (stepper_->IsFrozen(block.spec().range.tensor)) continue;
+    ++progress.trained;
+    highest = std::max(highest, block.version());
+    if (block.frozen() || IsWaitedFor(block)) lowest = std::min(lowest, block.version());
+  }
+  progress.step = std::min(lowest, highest);
+  return progress;
+}
+
+void Shard::Impl::Delivered(const MessageHeader& header) {
+  const WorkerId worker = {header.rank, header.incarnation};
+  if (FindMember(worker) == nullptr || !blocks_.contains(header.block)) return;
+  if (header.kind == static_cast<uint16_t>(MessageKind::kAverage)) {
+    movement_.Averaged(worker);
+  }
+  if (header.kind == static_cast<uint16_t>(MessageKind::kPublish)) {
+    movement_.Delivered(worker, header.block, header.step);
+  }
+}
+
+ShardProgress Shard::Progress() const { return impl_->Progress(); }
+void Shard::Delivered(const MessageHeader& header) { impl_->Delivered(header); }
+
+}  // namespace syncline

@@ -224,7 +224,13 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
 
 void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
   server.heard_at = now_;
-  if (const auto* beat = std::get_if<Heartbeat>(&body)) server.bytes = beat->bytes;
+  if (const auto* beat = std::get_if<Heartbeat>(&body)) {
+    server.bytes = beat->bytes;
+    for (const JobProgress& progress : beat->jobs) {
+      Job* job = FindJob(progress.job);
+      if (job != nullptr) job->OnServerBeat(server.number, *beat, progress);
+    }
+  }
   if (const auto* configured = std::get_if<JobConfigured>(&body)) {
     if (Job* job = FindJob(configured->job)) job->OnConfigured(server.number, outputs_);
   }

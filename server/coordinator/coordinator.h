@@ -62,11 +62,30 @@ struct CompressionFigures {
   // FP32 bytes of gradients over bytes on the wire; 0 before the first one.
   double ratio() const;
 };
+// What a server holds of one job, and what it waits for (server/shard/shard.h).
+struct JobProgress {
+  struct Member {
+    uint32_t rank = 0;
+    uint32_t owed = 0;   // blocks that others wait for and that lack its contribution
+    uint32_t waits = 0;  // blocks that hold its contribution, or its wish for a view
+    uint64_t contributed = 0;  // of all its lives, only growing
+    uint64_t moved = 0;        // the same, with the views that reached it
+  };
+  uint32_t job = 0;
+  uint64_t step = 0;  // the lowest that somebody waits for
+  uint32_t trained = 0;
+  uint32_t undecided = 0;
+  uint32_t unseeded = 0;
+  uint64_t completed = 0;
+  std::vector<Member> members = {};  // in rank order
+};
 struct Heartbeat {
   uint64_t step = 0;
   uint64_t bytes = 0;
-  bool waiting = false;
+  bool waiting = false;                 // of workers: somebody is in Wait or Barrier
   CompressionFigures compression = {};  // of workers
+  absl::Duration silent = {};          // of servers: an engine did not answer for so long
+  std::vector<JobProgress> jobs = {};  // of servers
 };
 struct Leave {};
 struct LossReport {

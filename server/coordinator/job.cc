@@ -32,7 +32,8 @@ Job::Job(uint32_t id, const WorkerHello& first, const CoordinatorOptions& option
       plan_(PlanOf(spec_)),
       decisions_(
           spec_.training, TrainedBlocks(spec_),
-          plan_->job_reduction() == nullptr ? 0 : plan_->job_reduction()->Figures()) {}
+          plan_->job_reduction() == nullptr ? 0 : plan_->job_reduction()->Figures()),
+      stall_(options.timeouts) {}
 
 std::unique_ptr<const TrainingPlan> Job::PlanOf(const JobSpec& spec) {
   auto plan = TrainingPlan::Create(spec.training, spec.Trained());
@@ -67,9 +68,6 @@ void Job::ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) co
 void Job::OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now) {
   Worker& worker = workers_.at(rank);
   worker.heard_at = now;
-  const bool moved = beat.step != worker.beat.step || beat.bytes != worker.beat.bytes ||
-                     beat.waiting != worker.beat.waiting;
-  if (moved) worker.progressed_at = now;
   worker.beat = beat;
 }
 
@@ -97,8 +95,9 @@ void Job::Forget(uint32_t rank, const std::string& reason) {
   change_reasons_.Add(reason);
 }
 
-void Job::DropWorker(uint32_t rank, const std::string& reason,
+void Job::DropWorker(uint32_t rank, const std::string& reason, Readmission::Cause cause,
                      CoordinatorOutputs& outputs) {
+  NoteLoss(rank, cause);
   const std::string what =
       absl::StrCat(Named(rank), " was dropped from job '", spec_.name, "': ", reason);
   const Worker& worker = workers_.at(rank);
@@ -133,6 +132,7 @@ void Job::OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || !plan_->NeedsDecision()) return;
   const auto decision = decisions_.Add(figures.block, figures.step, figures.figures);
   if (!decision) return;
+  stall_.Decided();
   ToServers(StepDecision{.job = id_, .step = figures.step, .decision = *decision},
             outputs);
 }
@@ -143,6 +143,10 @@ void Job::Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& 
   if (phase_ == Phase::kOver) return;
   if (phase_ == Phase::kGathering) SayWhoIsMissing(now, servers_attached, outputs);
   DropSilent(now, outputs);
+  EndStalls(now, outputs);
+  AwaitAnswers(now, outputs);
+  LetIn(now, outputs);
+  if (phase_ == Phase::kOver) return;
   if (!workers_.empty()) {
     memberless_since_.reset();
     return;
@@ -164,13 +168,13 @@ void Job::DropSilent(absl::Duration now, CoordinatorOutputs& outputs) {
   for (const auto& [rank, worker] : workers_) {
     leases.push_back({.rank = rank,
                       .connected = worker.connected,
-                      .waiting = worker.beat.waiting,
                       .heard_at = worker.heard_at,
-                      .progressed_at = worker.progressed_at,
                       .disconnected_at = worker.disconnected_at});
   }
   const std::vector<Drop> drops = ComputeDrops(now, leases, options_.timeouts);
-  for (const Drop& drop : drops) DropWorker(drop.rank, drop.reason, outputs);
+  for (const Drop& drop : drops) {
+    DropWorker(drop.rank, drop.reason, Readmission::Cause::kDied, outputs);
+  }
   if (drops.empty()) return;
   MaybeReleaseBarrier(outputs);
   MaybeChangeEpoch(outputs);

@@ -17,7 +17,9 @@
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/decision.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/readmission.h"
 #include "server/coordinator/reasons.h"
+#include "server/coordinator/stall.h"
 
 namespace syncline {
 
@@ -50,6 +52,8 @@ class Job {
 
   // What members of this job say, and time. `rank` was admitted on that connection.
   void OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now);
+  // A server's heartbeat. Those that the job did not begin with are not heard.
+  void OnServerBeat(uint32_t server, const Heartbeat& beat, const JobProgress& progress);
   void OnLoss(const LossReport& report);
   void OnLeave(uint32_t rank, CoordinatorOutputs& outputs);
   void OnBarrier(uint32_t rank, uint64_t barrier, CoordinatorOutputs& outputs);
@@ -91,11 +95,11 @@ class Job {
     uint64_t session_key = 0;
     std::string name;
     bool connected = true;
+    bool outside = false;     // waits until it may join (readmission.h)
     bool welcomed = false;    // member of a committed epoch
     uint64_t first_step = 0;  // once welcomed
     Heartbeat beat = {};
     absl::Duration heard_at = {};
-    absl::Duration progressed_at = {};
     absl::Duration disconnected_at = {};
     std::optional<uint64_t> barrier = {};  // the one it is in
   };
@@ -110,7 +114,12 @@ class Job {
     std::optional<TrainingSettings> training = {};  // new ones
   };
 
-  void DropWorker(uint32_t rank, const std::string& reason, CoordinatorOutputs& outputs);
+  void DropWorker(uint32_t rank, const std::string& reason, Readmission::Cause cause,
+                  CoordinatorOutputs& outputs);
+  void NoteLoss(uint32_t rank, Readmission::Cause cause);
+  Readmission::Figures FiguresOf(uint32_t rank) const;
+  bool HasInsiders() const;
+  void LetIn(absl::Duration now, CoordinatorOutputs& outputs);
   void Forget(uint32_t rank, const std::string& reason);
   void MaybeChangeEpoch(CoordinatorOutputs& outputs);
   bool MembershipDiffers() const;
@@ -123,6 +132,10 @@ class Job {
                        CoordinatorOutputs& outputs);
   std::string WhoIsMissing(absl::Duration now, size_t servers_attached) const;
   void DropSilent(absl::Duration now, CoordinatorOutputs& outputs);
+  void EndStalls(absl::Duration now, CoordinatorOutputs& outputs);
+  std::vector<StallMember> StallMembers() const;
+  void AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs);
+  std::string UnansweredQuestion(std::set<uint32_t>& servers) const;
   void Fail(const std::string& reason, CoordinatorOutputs& outputs);
   void End(const std::string& reason, CoordinatorOutputs& outputs);
   void ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) const;
@@ -137,6 +150,8 @@ class Job {
   Counters& counters_;
   std::unique_ptr<const TrainingPlan> plan_;
   DecisionMaker decisions_;
+  StallWatch stall_;
+  Readmission readmission_;
 
   Phase phase_ = Phase::kGathering;
   std::string reason_;  // why it waits, changed last, or ended
@@ -161,6 +176,12 @@ class Job {
   std::vector<JobServer> servers_;  // once it began
   std::vector<uint32_t> shard_of_block_;
   std::set<uint32_t> unconfigured_;
+
+  // What servers have to answer, and for how long no further one has.
+  std::string question_;
+  absl::Duration unanswered_for_ = {};
+  std::optional<absl::Duration> awaited_at_;
+  absl::Duration last_outside_said_ = -absl::InfiniteDuration();
 };
 
 }  // namespace syncline

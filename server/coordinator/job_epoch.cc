@@ -10,7 +10,9 @@
 namespace syncline {
 
 bool Job::MembershipDiffers() const {
-  if (workers_.size() != committed_.size()) return true;
+  const auto insiders = std::ranges::count_if(
+      workers_, [](const auto& entry) { return !entry.second.outside; });
+  if (static_cast<size_t>(insiders) != committed_.size()) return true;
   return std::any_of(committed_.begin(), committed_.end(),
                      [this](const MemberRecord& record) {
                        const auto worker = workers_.find(record.rank);
@@ -41,6 +43,7 @@ void Job::OnPrepared(uint32_t server, const EpochPrepared& prepared,
 // Who is alive now: also those who came since the change began, not those who died.
 void Job::Commit(CoordinatorOutputs& outputs) {
   for (const auto& [rank, worker] : workers_) {
+    if (worker.outside) continue;
     change_->members.push_back(
         {.rank = rank,
          .incarnation = worker.incarnation,

@@ -45,16 +45,22 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
                                   "' is held by ", holder->second.name,
                                   "; is another job of this name running?"));
     }
+    NoteLoss(hello.rank, Readmission::Cause::kDied);
     Forget(hello.rank, absl::StrCat(Named(hello.rank), " came back as a new process"));
   }
   if (workers_.empty() && !began) gathering_since_ = now;
+  const bool may_join =
+      !HasInsiders() || readmission_.MayJoin(hello.rank, FiguresOf(hello.rank));
+  last_outside_said_ = -absl::InfiniteDuration();
   workers_[hello.rank] = {.connection = connection,
                           .incarnation = counters_.next_incarnation++,
                           .session_key = hello.session_key,
                           .name = hello.name,
-                          .heard_at = now,
-                          .progressed_at = now};
-  if (began) change_reasons_.Add(absl::StrCat(Named(hello.rank), " joins"));
+                          .outside = !may_join,
+                          .heard_at = now};
+  if (began && may_join) {
+    change_reasons_.Add(absl::StrCat(Named(hello.rank), " joins"));
+  }
   MaybeChangeEpoch(outputs);
   return absl::OkStatus();
 }

@@ -39,6 +39,9 @@ JobView Job::View(absl::Duration now) const {
                : change_.has_value()       ? "changing"
                : phase_ == Phase::kRunning ? "running"
                                            : "waiting";
+  if (phase_ == Phase::kRunning && !stall_.held_up().empty()) {
+    view.reason = stall_.held_up();
+  }
   if (const auto epoch = counters_.epochs.find(spec_.name);
       epoch != counters_.epochs.end()) {
     view.epoch = epoch->second;

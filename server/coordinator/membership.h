@@ -15,9 +15,7 @@ namespace syncline {
 struct Lease {
   uint32_t rank = 0;
   bool connected = true;
-  bool waiting = false;            // for others, by its own account
   absl::Duration heard_at;         // last message of any kind
-  absl::Duration progressed_at;    // last change of (step, bytes, waiting)
   absl::Duration disconnected_at;  // when !connected
 };
 
@@ -26,11 +24,11 @@ struct Drop {
   std::string reason;
 };
 
-// In rank order of `leases`. Three ways to die:
+// In rank order of `leases`. Two ways to die:
 //   silent        nothing heard for a lease
-//   disconnected  the stream broke and did not come back within failure timeout / 4
-//   hung          beats, but neither waits nor makes progress for no_progress while
-//                 somebody waits for it
+//   disconnected  the stream broke and did not come back within a quarter of the failure
+//                 timeout
+// Members who beat but stand still are found by what servers say: stall.h.
 std::vector<Drop> ComputeDrops(absl::Duration now, const std::vector<Lease>& leases,
                                const Timeouts& timeouts);
 

@@ -18,6 +18,9 @@ constexpr size_t kPoolBytes = 8 * kDefaultWindowBytes;
 // UCX addresses have a few hundred bytes; many devices make them longer, never this long.
 constexpr size_t kMaxAddressBytes = size_t{64} << 10;
 
+// Steps whose time is measured at once.
+constexpr size_t kStepsUnderWay = 64;
+
 MessageKind KindOf(const MessageHeader& header) {
   return static_cast<MessageKind>(header.kind);
 }
@@ -82,7 +85,10 @@ absl::Status Engine::AddJob(uint32_t job, EngineJobOptions options) {
     return arena->Allocate(bytes);
   };
   Job added;
-  added.blocks = options.blocks.size();
+  added.trained = static_cast<size_t>(
+      std::ranges::count_if(options.blocks, [&](const ShardBlock& block) {
+        return !shard.tensors[block.range.tensor].group.frozen;
+      }));
   SYNCLINE_ASSIGN_OR_RETURN(added.shard, Shard::Create(shard, options.blocks, pool_));
   jobs_.emplace(job, std::move(added));
   return absl::OkStatus();
@@ -95,6 +101,25 @@ void Engine::Apply(uint32_t job, ShardInput input) {
     Run(job, found->second, input);
     if (std::holds_alternative<ShardCommit>(input)) CloseStrangers(found->second);
   });
+}
+
+Engine::Report Engine::AskProgress() {
+  absl::MutexLock lock(&report_mutex_);
+  const absl::Duration now = clock_.Now();
+  Report report{.jobs = report_};
+  if (asked_at_) {
+    report.silent = now - *asked_at_;
+    return report;
+  }
+  asked_at_ = now;
+  loop_->Post([this](Transport&) {
+    std::map<uint32_t, ShardProgress> progress;
+    for (const auto& [id, job] : jobs_) progress[id] = job.shard->Progress();
+    absl::MutexLock answer(&report_mutex_);
+    report_ = std::move(progress);
+    asked_at_.reset();
+  });
+  return report;
 }
 
 void Engine::CloseStrangers(Job& job) {
@@ -259,8 +284,12 @@ void Engine::Send(Job& job, const ShardReply& reply) {
     options_.metrics->CountPublished(payload_bytes);
   }
   // Failed sends need no care: the endpoint reports its failure, and the worker repeats.
-  worker->second.endpoint->Send(SealHeader(header), reply.payload,
-                                [](const absl::Status&) {});
+  const auto done = [shard = std::weak_ptr(job.shard),
+                     sent = reply.header](const absl::Status& status) {
+    const std::shared_ptr<Shard> alive = status.ok() ? shard.lock() : nullptr;
+    if (alive != nullptr) alive->Delivered(sent);
+  };
+  worker->second.endpoint->Send(SealHeader(header), reply.payload, done);
 }
 
 void Engine::CountInput(Job& job, const ShardMessage& message,
@@ -290,7 +319,11 @@ void Engine::CountApplied(Job& job, const ShardApplied& applied) {
   // A step nobody contributed to has no beginning.
   const auto progress =
       job.steps.try_emplace(applied.step, StepProgress{clock_.Now()}).first;
-  if (++progress->second.blocks < job.blocks) return;
+  if (++progress->second.blocks < job.trained) {
+    // Where tensors go at paces of their own, some steps are never whole.
+    if (job.steps.size() > kStepsUnderWay) job.steps.erase(job.steps.begin());
+    return;
+  }
   if (options_.metrics != nullptr) {
     options_.metrics->ObserveStep(clock_.Now() - progress->second.began);
     options_.metrics->SetStep(version);

@@ -22,12 +22,15 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 #include "comm/base/buffer.h"
 #include "comm/base/env.h"
@@ -81,6 +84,13 @@ class Engine : private Receiver {
   // version reached.
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
   uint64_t step() const { return step_.load(std::memory_order_relaxed); }
+  // Of all jobs, as the engine's thread said last, and for how long it has owed the
+  // answer to the question before. Asks again.
+  struct Report {
+    std::map<uint32_t, ShardProgress> jobs = {};
+    absl::Duration silent = {};
+  };
+  Report AskProgress() ABSL_LOCKS_EXCLUDED(report_mutex_);
 
  private:
   using WorkerLife = std::pair<uint32_t, uint32_t>;  // rank, incarnation
@@ -95,8 +105,8 @@ class Engine : private Receiver {
     size_t blocks = 0;
   };
   struct Job {
-    std::unique_ptr<Shard> shard;
-    size_t blocks = 0;
+    std::shared_ptr<Shard> shard;  // sends that are under way tell it when they are done
+    size_t trained = 0;            // blocks
     std::map<WorkerLife, Worker> workers;
     std::map<uint64_t, StepProgress> steps;
   };
@@ -126,6 +136,10 @@ class Engine : private Receiver {
   const SteadyClock clock_;
   std::atomic<uint64_t> bytes_ = 0;
   std::atomic<uint64_t> step_ = 0;
+
+  absl::Mutex report_mutex_;
+  std::map<uint32_t, ShardProgress> report_ ABSL_GUARDED_BY(report_mutex_);
+  std::optional<absl::Duration> asked_at_ ABSL_GUARDED_BY(report_mutex_);
 
   // Of the loop thread.
   BufferPool pool_;

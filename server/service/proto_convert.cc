@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "comm/base/check.h"
+#include "server/service/progress_convert.h"
 
 namespace syncline {
 namespace {
@@ -184,7 +185,9 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
       return Heartbeat{.step = message.heartbeat().step(),
                        .bytes = message.heartbeat().bytes(),
                        .waiting = message.heartbeat().waiting(),
-                       .compression = FromProto(message.heartbeat().compression())};
+                       .compression = FromProto(message.heartbeat().compression()),
+                       .silent = absl::Milliseconds(message.heartbeat().silent_ms()),
+                       .jobs = ProgressFromProto(message.heartbeat())};
     case v1::MemberMessage::kLossReport:
       return LossReport{.step = message.loss_report().step(),
                         .loss = message.loss_report().loss(),
@@ -239,6 +242,8 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                    out.set_bytes(beat.bytes);
                    out.set_waiting(beat.waiting);
                    *out.mutable_compression() = ToProto(beat.compression);
+                   out.set_silent_ms(absl::ToInt64Milliseconds(beat.silent));
+                   ProgressToProto(beat.jobs, out);
                  },
                  [&](const Leave&) { message.mutable_leave(); },
                  [&](const BarrierEntered& entered) {

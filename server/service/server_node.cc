@@ -8,6 +8,7 @@
 #include "comm/base/failure.h"
 #include "comm/base/job_seed.h"
 #include "comm/base/status.h"
+#include "server/service/progress_convert.h"
 #include "server/service/proto_convert.h"
 
 namespace syncline {
@@ -195,9 +196,17 @@ ServerHello ServerNode::MakeHello() const {
 
 Heartbeat ServerNode::MakeHeartbeat() const {
   Heartbeat beat;
+  std::map<uint32_t, JobProgress> jobs;
   for (const auto& engine : engines_) {
+    const Engine::Report report = engine->AskProgress();
+    beat.silent = std::max(beat.silent, report.silent);
+    for (const auto& [job, progress] : report.jobs) AddProgress(progress, jobs[job]);
     beat.bytes += engine->bytes();
     beat.step = std::max(beat.step, engine->step());
+  }
+  for (auto& [id, job] : jobs) {
+    job.job = id;
+    beat.jobs.push_back(std::move(job));
   }
   return beat;
 }

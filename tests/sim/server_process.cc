@@ -26,8 +26,25 @@ ServerProcess::ServerProcess(Parts parts, std::string name)
 }
 
 void ServerProcess::Beat() {
-  parts_.control.Send(connection_, Heartbeat{.step = 0, .bytes = bytes_});
+  Heartbeat beat{.step = 0, .bytes = bytes_};
+  if (shard_ != nullptr) beat.jobs.push_back(Progress());
+  parts_.control.Send(connection_, std::move(beat));
   parts_.events.After(parts_.heartbeat_interval, [this] { Beat(); });
+}
+
+JobProgress ServerProcess::Progress() const {
+  const ShardProgress shard = shard_->Progress();
+  JobProgress progress{.job = job_,
+                       .step = shard.step,
+                       .trained = shard.trained,
+                       .undecided = shard.undecided,
+                       .unseeded = shard.unseeded,
+                       .completed = shard.completed};
+  for (const ShardProgress::Member& member : shard.members) {
+    progress.members.push_back(
+        {member.rank, member.owed, member.waits, member.contributed, member.moved});
+  }
+  return progress;
 }
 
 void ServerProcess::OnControl(const CoordinatorBody& body) {
@@ -107,7 +124,10 @@ void ServerProcess::Reply(const ShardReply& reply) {
     workers_[life] = *transport_->Connect(address, {});
   }
   MessageHeader header = reply.header;
-  workers_[life]->Send(SealHeader(header), reply.payload, [](const absl::Status&) {});
+  workers_[life]->Send(SealHeader(header), reply.payload,
+                       [this, header](const absl::Status& status) {
+                         if (status.ok()) shard_->Delivered(header);
+                       });
 }
 
 absl::StatusOr<Buffer> ServerProcess::Allocate(ByteView header, size_t payload_bytes) {

@@ -35,6 +35,7 @@ class ServerProcess : private Receiver {
 
   bool Owns(uint32_t block) const { return owned_.contains(block); }
   const Shard& shard() const { return *shard_; }
+  std::string address() const { return transport_->address(); }
 
  private:
   void OnControl(const CoordinatorBody& body);
@@ -43,6 +44,7 @@ class ServerProcess : private Receiver {
   void Perform(const ShardOutput& output);
   void Reply(const ShardReply& reply);
   void Beat();
+  JobProgress Progress() const;
 
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
   void OnMessage(ByteView header, Buffer payload) override;

@@ -94,7 +94,7 @@ void WorkerProcess::Beat() {
   if (exchange_ != nullptr) {
     beat.step = exchange_->step();
     beat.bytes = exchange_->stats().progress_bytes;
-    beat.waiting = exchange_->AllHeld();
+    beat.waiting = !computing_ && !done_;
   }
   parts_.control.Send(connection_, beat);
   After(parts_.timeouts.heartbeat_interval, [this] { Beat(); });
@@ -158,9 +158,23 @@ void WorkerProcess::Compute() {
     done_ = true;
     return;
   }
+  if (parts_.fault.kind != WorkerFault::kNone && step >= parts_.fault.from_step) {
+    return StandStill();
+  }
   if (parts_.leave_at && step >= *parts_.leave_at) return Leave();
+  computing_ = true;
   const int micros = std::uniform_int_distribution<int>(500, 20000)(random_);
   After(absl::Microseconds(micros), [this, step] { PushAll(step); });
+}
+
+void WorkerProcess::StandStill() {
+  if (parts_.fault.kind == WorkerFault::kEntersBarrier) {
+    parts_.control.Send(connection_, BarrierEntered{0});
+  }
+  if (parts_.fault.kind == WorkerFault::kCrashes) {
+    After(absl::Milliseconds(1),
+          [this] { parts_.on_end(rank_, absl::AbortedError("crashed")); });
+  }
 }
 
 void WorkerProcess::Leave() {
@@ -172,6 +186,7 @@ void WorkerProcess::Leave() {
 void WorkerProcess::PushAll(uint64_t step) {
   const uint32_t samples = std::uniform_int_distribution<uint32_t>(1, 64)(random_);
   ready_tensors_ = 0;
+  computing_ = false;
   samples_ = samples;
   for (uint32_t tensor = static_cast<uint32_t>(weights_.size()); tensor-- > 0;) {
     if (failed_) return;

@@ -22,6 +22,17 @@
 
 namespace syncline::sim {
 
+// How a worker stands still, instead of computing that step or a later one.
+struct WorkerFault {
+  enum Kind {
+    kNone,
+    kClaimsToWait,   // in heartbeats, and pushes nothing
+    kEntersBarrier,  // while others go on
+    kCrashes
+  } kind = kNone;
+  uint64_t from_step = 0;
+};
+
 class WorkerProcess : private Receiver {
  public:
   struct Parts {
@@ -34,6 +45,7 @@ class WorkerProcess : private Receiver {
     Timeouts timeouts;
     uint64_t target_step = 0;
     std::optional<uint64_t> leave_at = std::nullopt;  // a clean goodbye before that step
+    WorkerFault fault = {};
     uint64_t seed = 0;
     // The coordinator ended this life: it is over and may be restarted.
     std::function<void(uint32_t rank, const absl::Status&)> on_end;
@@ -63,6 +75,7 @@ class WorkerProcess : private Receiver {
   void Compute();
   void PushAll(uint64_t step);
   void Leave();
+  void StandStill();
   std::vector<float> Gradient(uint32_t tensor, uint64_t step);
   void Run(ExchangeOutputs outputs);
   void Send(ExchangeSend send);
@@ -85,6 +98,7 @@ class WorkerProcess : private Receiver {
   std::vector<std::vector<float>> gradients_;
   std::unique_ptr<Exchange> exchange_;
   uint32_t ready_tensors_ = 0;
+  bool computing_ = false;  // otherwise it waits for weights
   bool done_ = false;
   bool leaving_ = false;
   uint32_t samples_ = 0;  // of the last push

@@ -234,7 +234,6 @@ void DataPlane::Fail(const absl::Status& status) {
 }
 
 void DataPlane::PublishProgress() {
-  all_held_.store(exchange_->AllHeld(), std::memory_order_relaxed);
   loss_scale_.store(exchange_->loss_scale(), std::memory_order_relaxed);
   absl::MutexLock lock(&stats_mutex_);
   stats_ = exchange_->stats();

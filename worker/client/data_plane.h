@@ -65,7 +65,6 @@ class DataPlane : private Receiver {
   void EpochChanged(uint64_t epoch, SeedRole role);
   void Stop();
 
-  bool all_held() const { return all_held_.load(std::memory_order_relaxed); }
   ExchangeStats stats() const;
   // See Exchange::codec_choice.
   std::string codec_choice() const;
@@ -107,7 +106,6 @@ class DataPlane : private Receiver {
   bool failed_ = false;
 
   // Written by the loop thread, read by anyone.
-  std::atomic<bool> all_held_ = false;
   std::atomic<float> loss_scale_ = 1;
   mutable absl::Mutex stats_mutex_;
   ExchangeStats stats_ ABSL_GUARDED_BY(stats_mutex_);

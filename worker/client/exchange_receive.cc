@@ -119,6 +119,7 @@ void Exchange::ReportIfReady(uint32_t id, ExchangeOutputs& outputs) {
 void Exchange::OnAverage(const MessageHeader& header, ByteView payload,
                          ExchangeOutputs& outputs) {
   const BlockLabel label = {blocks_[header.block].range, header.step, header.epoch};
+  stats_.progress_bytes += payload.size();
   if (average_.Land(header.block, label, payload, *options_.seed_codec)) {
     outputs.push_back(ExchangeAveraged{.weights = average_.Take()});
   }

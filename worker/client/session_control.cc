@@ -73,7 +73,7 @@ v1::MemberMessage Session::Impl::Beat() {
   if (data_plane_ != nullptr) {
     const ExchangeStats stats = data_plane_->stats();
     beat.set_bytes(stats.progress_bytes);
-    beat.set_waiting(waiters_ > 0 && data_plane_->all_held());
+    beat.set_waiting(waiters_ > 0);
     v1::CompressionFigures& compression = *beat.mutable_compression();
     compression.set_pushed_values(stats.pushed_values);
     compression.set_pushed_value_bytes(stats.pushed_value_bytes);

@@ -1,0 +1,150 @@
+// How a job ends what stands still: members that hold up the others, servers that do not
+// answer, ranks that die over and over.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "server/coordinator/job.h"
+
+namespace syncline {
+namespace {
+
+constexpr absl::Duration kSayOutsideEvery = absl::Seconds(1);
+
+// Taking and zeroing memory for blocks, on a busy host: 2^25 FP32 values and their AdamW
+// state are 400 MB.
+constexpr double kElementsPlacedPerSecond = 1 << 25;
+
+}  // namespace
+
+void Job::OnServerBeat(uint32_t server, const Heartbeat& beat,
+                       const JobProgress& progress) {
+  const bool serves = std::ranges::count(servers_, server, &JobServer::server) > 0;
+  if (!serves || progress.members.size() > kMaxWorkers) return;
+  stall_.Said(server, beat, progress);
+}
+
+// ---- Members that stand still ----
+
+std::vector<StallMember> Job::StallMembers() const {
+  std::vector<StallMember> members;
+  bool seeder_found = false;
+  for (const MemberRecord& record : committed_) {
+    const bool seeds = record.first_step == 0 && !seeder_found;
+    seeder_found = seeder_found || seeds;
+    const auto found = workers_.find(record.rank);
+    if (found == workers_.end() || found->second.incarnation != record.incarnation)
+      continue;
+    const Worker& worker = found->second;
+    members.push_back({.rank = record.rank,
+                       .step = worker.beat.step,
+                       .bytes = worker.beat.bytes,
+                       .waits = worker.beat.waiting,
+                       .in_barrier = worker.barrier.has_value(),
+                       .seeds = seeds});
+  }
+  return members;
+}
+
+void Job::EndStalls(absl::Duration now, CoordinatorOutputs& outputs) {
+  if (phase_ != Phase::kRunning) return;
+  std::vector<StallServer> servers;
+  const std::set<uint32_t> shards(shard_of_block_.begin(), shard_of_block_.end());
+  uint32_t first_shard = 0;
+  for (const JobServer& server : servers_) {
+    const auto end = first_shard + static_cast<uint32_t>(server.shard_addresses.size());
+    const auto owned = shards.lower_bound(first_shard);
+    if (owned != shards.end() && *owned < end) {
+      servers.push_back({server.server, server.name});
+    }
+    first_shard = end;
+  }
+  const StallVerdict verdict = stall_.Look(now, StallMembers(), servers);
+  if (!verdict.failure.empty()) return Fail(verdict.failure, outputs);
+  for (const Drop& drop : verdict.drops) {
+    DropWorker(drop.rank, drop.reason, Readmission::Cause::kStoodStill, outputs);
+  }
+  if (verdict.drops.empty()) return;
+  MaybeReleaseBarrier(outputs);
+  MaybeChangeEpoch(outputs);
+}
+
+// ---- Ranks that die over and over ----
+
+Readmission::Figures Job::FiguresOf(uint32_t rank) const {
+  return {.contributed = stall_.contributed(rank),
+          .completed = stall_.completed(),
+          .trained = stall_.trained()};
+}
+
+void Job::NoteLoss(uint32_t rank, Readmission::Cause cause) {
+  if (phase_ != Phase::kRunning || workers_.at(rank).outside) return;
+  readmission_.Lost(rank, cause, FiguresOf(rank));
+}
+
+bool Job::HasInsiders() const {
+  return std::ranges::any_of(workers_,
+                             [](const auto& entry) { return !entry.second.outside; });
+}
+
+// Where nobody is left inside there is nobody to hold up.
+void Job::LetIn(absl::Duration now, CoordinatorOutputs& outputs) {
+  const bool nobody_inside = !HasInsiders();
+  const bool says = now - last_outside_said_ >= kSayOutsideEvery;
+  if (says) last_outside_said_ = now;
+  for (auto& [rank, worker] : workers_) {
+    if (!worker.outside) continue;
+    if (nobody_inside || readmission_.MayJoin(rank, FiguresOf(rank))) {
+      worker.outside = false;
+      change_reasons_.Add(absl::StrCat(Named(rank), " joins"));
+    } else if (says) {
+      outputs.push_back(ToMember{worker.connection, Waiting{readmission_.Why(rank)}});
+    }
+  }
+  MaybeChangeEpoch(outputs);
+}
+
+// ---- Servers that do not answer ----
+
+// What the job waits for now, and those who have not answered.
+std::string Job::UnansweredQuestion(std::set<uint32_t>& servers) const {
+  if (phase_ == Phase::kConfiguring) {
+    servers = unconfigured_;
+    return "make its blocks";
+  }
+  if (!change_) return "";
+  const bool prepares = !change_->unprepared.empty();
+  servers = prepares ? change_->unprepared : change_->uncommitted;
+  return absl::StrCat(prepares ? "prepare" : "commit", " epoch ", change_->epoch);
+}
+
+void Job::AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs) {
+  const absl::Duration passed =
+      std::min(now - awaited_at_.value_or(now), options_.timeouts.heartbeat_interval);
+  awaited_at_ = now;
+  if (phase_ == Phase::kOver) return;
+  std::set<uint32_t> missing;
+  const std::string what = UnansweredQuestion(missing);
+  const std::string question =
+      what.empty() ? "" : absl::StrCat(what, " ", missing.size());
+  const bool moved = question != question_;
+  question_ = question;
+  unanswered_for_ = moved ? absl::ZeroDuration() : unanswered_for_ + passed;
+  absl::Duration limit = options_.timeouts.no_progress;
+  if (phase_ == Phase::kConfiguring) {
+    uint64_t elements = 0;
+    for (const TensorSpec& tensor : spec_.tensors) elements += tensor.elements();
+    limit += absl::Seconds(static_cast<double>(elements) / kElementsPlacedPerSecond);
+  }
+  if (missing.empty() || unanswered_for_ < limit) return;
+  const auto server = std::ranges::find(servers_, *missing.begin(), &JobServer::server);
+  Fail(
+      absl::StrCat("server ", *missing.begin(), " (",
+                   server == servers_.end() ? "gone" : server->name, ") did not ", what,
+                   " within ", absl::FormatDuration(absl::Trunc(limit, absl::Seconds(1))),
+                   missing.size() == 1
+                       ? ""
+                       : absl::StrCat(", nor did ", missing.size() - 1, " others")),
+      outputs);
+}
+
+}  // namespace syncline

@@ -1,0 +1,266 @@
+#include "server/coordinator/stall.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace syncline {
+namespace {
+
+constexpr size_t kNamesShown = 4;
+
+const JobProgress::Member* Find(const JobProgress& progress, uint32_t rank) {
+  const auto found =
+      std::ranges::lower_bound(progress.members, rank, {}, &JobProgress::Member::rank);
+  const bool is_there = found != progress.members.end() && found->rank == rank;
+  return is_there ? &*found : nullptr;
+}
+
+std::string Seconds(absl::Duration duration) {
+  return absl::StrCat(absl::ToInt64Seconds(duration), " s");
+}
+
+std::string Named(const StallServer& server) {
+  return absl::StrCat("server ", server.server, " (", server.name, ")");
+}
+
+}  // namespace
+
+void StallWatch::Said(uint32_t server, const Heartbeat& beat,
+                      const JobProgress& progress) {
+  Word& word = words_[server];
+  if (word.bytes != beat.bytes) word.stood = absl::ZeroDuration();
+  word.bytes = beat.bytes;
+  word.silent = beat.silent;
+  word.progress = progress;
+}
+
+uint64_t StallWatch::completed() const {
+  uint64_t sum = 0;
+  for (const auto& [server, word] : words_) sum += word.progress.completed;
+  return sum;
+}
+
+uint64_t StallWatch::contributed(uint32_t rank) const {
+  uint64_t sum = 0;
+  for (const auto& [server, word] : words_) {
+    const auto* member = Find(word.progress, rank);
+    if (member != nullptr) sum += member->contributed;
+  }
+  return sum;
+}
+
+uint32_t StallWatch::trained() const {
+  uint32_t sum = 0;
+  for (const auto& [server, word] : words_) sum += word.progress.trained;
+  return sum;
+}
+
+uint32_t StallWatch::Unseeded() const {
+  uint32_t sum = 0;
+  for (const auto& [server, word] : words_) sum += word.progress.unseeded;
+  return sum;
+}
+
+// ---- Clocks ----
+
+// Why others wait for this member; empty when they do not.
+std::string StallWatch::WhyItRuns(const StallMember& member, Clock& clock) const {
+  clock.owed_to.clear();
+  uint64_t owed = 0;
+  uint64_t waits = 0;
+  uint64_t step = ~uint64_t{0};
+  for (const auto& [server, word] : words_) {
+    const auto* said = Find(word.progress, member.rank);
+    if (said == nullptr) continue;
+    waits += said->waits;
+    if (said->owed == 0) continue;
+    owed += said->owed;
+    step = std::min(step, word.progress.step);
+    clock.owed_to.push_back(server);
+  }
+  // Nobody reads it before.
+  if (owed > 0 && clock.stood < timeouts_.failure_timeout) return "owes";
+  const std::string since = Seconds(clock.stood);
+  if (owed > 0) {
+    const char* const state =
+        member.in_barrier ? " and is in Barrier: uneven steps?"
+        : member.waits    ? " and says that it waits: is it cut off from that server?"
+                          : "";
+    return absl::StrCat("owes step ", step, " in ", owed, " blocks to server ",
+                        absl::StrJoin(clock.owed_to, ", "), " for ", since, state);
+  }
+  if (member.seeds && Unseeded() > 0 && somebody_waits_) {
+    return absl::StrCat("must give ", Unseeded(), " blocks their first values, and gave ",
+                        "none for ", since);
+  }
+  if (member.in_barrier) return "";
+  if (somebody_in_barrier_ && !member.waits) {
+    return absl::StrCat("does nothing for ", since, " while others are in Barrier");
+  }
+  if (member.waits && waits == 0) {
+    return absl::StrCat("says that it waits, but for ", since,
+                        " no server holds anything of it: is its network cut?");
+  }
+  return "";
+}
+
+void StallWatch::AdvanceMember(const StallMember& member, absl::Duration passed) {
+  Clock& clock = clocks_[member.rank];
+  uint64_t moved = 0;
+  for (const auto& [server, word] : words_) {
+    const auto* said = Find(word.progress, member.rank);
+    if (said != nullptr) moved += said->moved;
+  }
+  const bool has_moved = moved > clock.moved || (member.seeds && seeding_moved_);
+  clock.moved = std::max(clock.moved, moved);
+  if (has_moved) clock.stood = absl::ZeroDuration();
+  if (clock.runs && !has_moved) clock.stood += passed;
+  clock.why = WhyItRuns(member, clock);
+  clock.runs = !clock.why.empty();
+}
+
+void StallWatch::Advance(absl::Duration passed, const std::vector<StallMember>& members) {
+  const auto waits = [](const StallMember& one) { return one.waits || one.in_barrier; };
+  somebody_waits_ = std::ranges::any_of(members, waits);
+  somebody_in_barrier_ = std::ranges::any_of(members, &StallMember::in_barrier);
+  seeding_moved_ = Unseeded() < least_unseeded_ && !words_.empty();
+  if (seeding_moved_) least_unseeded_ = Unseeded();
+  for (auto& [server, word] : words_) word.stood += passed;
+
+  bool a_member_moved = false;
+  bool somebody_owes = false;
+  for (const StallMember& member : members) {
+    AdvanceMember(member, passed);
+    Clock& clock = clocks_[member.rank];
+    somebody_owes = somebody_owes || !clock.owed_to.empty();
+    a_member_moved =
+        a_member_moved || clock.step != member.step || clock.bytes != member.bytes;
+    clock.step = member.step;
+    clock.bytes = member.bytes;
+  }
+  const bool all_wait = !members.empty() && std::ranges::all_of(members, waits);
+  all_waited_for_ += passed;
+  if (!all_wait || a_member_moved) all_waited_for_ = absl::ZeroDuration();
+  const bool undecided = std::ranges::any_of(
+      words_, [](const auto& entry) { return entry.second.progress.undecided > 0; });
+  if (undecided && all_wait && !somebody_owes) undecided_for_ += passed;
+}
+
+// ---- Verdicts ----
+
+std::string StallWatch::FailureOfServers(const std::vector<StallMember>& members,
+                                         const std::vector<StallServer>& servers) const {
+  for (const StallServer& server : servers) {
+    const auto word = words_.find(server.server);
+    if (word == words_.end() || word->second.silent < timeouts_.no_progress) continue;
+    return absl::StrCat(Named(server), " beats, but an engine of it did not answer for ",
+                        Seconds(word->second.silent));
+  }
+  if (undecided_for_ >= timeouts_.no_progress) {
+    return absl::StrCat("a step waits for its decision for ", Seconds(undecided_for_),
+                        ": not all blocks have reported their figures");
+  }
+  if (all_waited_for_ >= timeouts_.no_progress + timeouts_.failure_timeout) {
+    return FailureOfAll(members, servers);
+  }
+  return "";
+}
+
+// The one server that all who owe something owe it to, when it is plausible that it hears
+// nobody: everybody owes, or no byte reached it for as long.
+std::optional<uint32_t> StallWatch::ServerToBlame(
+    const std::vector<StallMember>& members) const {
+  if (words_.size() < 2) return std::nullopt;
+  std::optional<uint32_t> server;
+  size_t owing = 0;
+  for (const StallMember& member : members) {
+    const Clock& clock = clocks_.at(member.rank);
+    if (!clock.runs) continue;
+    if (clock.owed_to.size() != 1) return std::nullopt;
+    if (server && *server != clock.owed_to.front()) return std::nullopt;
+    // One that moved of late shows that the server hears.
+    if (clock.stood < timeouts_.no_progress / 2) return std::nullopt;
+    server = clock.owed_to.front();
+    ++owing;
+  }
+  if (!server) return std::nullopt;
+  const bool hears_nobody = words_.at(*server).stood >= timeouts_.no_progress / 2;
+  if (owing == members.size() || hears_nobody) return server;
+  return std::nullopt;
+}
+
+std::string StallWatch::FailureOfAll(const std::vector<StallMember>& members,
+                                     const std::vector<StallServer>& servers) const {
+  std::vector<std::string> parts;
+  for (const StallMember& member : members) {
+    const Clock& clock = clocks_.at(member.rank);
+    if (!clock.runs || parts.size() >= kNamesShown) continue;
+    parts.push_back(absl::StrCat("rank ", member.rank, " ", clock.why));
+  }
+  uint64_t lowest = ~uint64_t{0};
+  uint64_t highest = 0;
+  for (const StallServer& server : servers) {
+    const auto word = words_.find(server.server);
+    if (word == words_.end()) {
+      parts.push_back(absl::StrCat(Named(server), " never said what it holds"));
+      continue;
+    }
+    if (word->second.progress.trained == 0) continue;
+    lowest = std::min(lowest, word->second.progress.step);
+    highest = std::max(highest, word->second.progress.step);
+  }
+  for (const StallServer& server : servers) {
+    const auto word = words_.find(server.server);
+    if (lowest >= highest || word == words_.end()) break;
+    if (word->second.progress.step != lowest) continue;
+    parts.push_back(absl::StrCat(Named(server), " is still at step ", lowest,
+                                 ": is its data network cut?"));
+  }
+  return absl::StrCat("every member waits and nothing moves", parts.empty() ? "" : ": ",
+                      absl::StrJoin(parts, "; "));
+}
+
+void StallWatch::Describe(const std::vector<StallMember>& members) {
+  held_up_.clear();
+  absl::Duration longest = timeouts_.failure_timeout;
+  for (const StallMember& member : members) {
+    const Clock& clock = clocks_.at(member.rank);
+    if (!clock.runs || clock.stood < longest) continue;
+    longest = clock.stood;
+    held_up_ = absl::StrCat("held up: rank ", member.rank, " ", clock.why);
+  }
+}
+
+StallVerdict StallWatch::Look(absl::Duration now, const std::vector<StallMember>& members,
+                              const std::vector<StallServer>& servers) {
+  // What passed while nobody looked is not held against anyone: what members said
+  // meanwhile may not have been read yet.
+  const absl::Duration passed =
+      std::min(now - looked_at_.value_or(now), timeouts_.heartbeat_interval);
+  looked_at_ = now;
+  Advance(passed, members);
+  Describe(members);
+  StallVerdict verdict{.failure = FailureOfServers(members, servers)};
+  if (!verdict.failure.empty()) return verdict;
+  for (const StallMember& member : members) {
+    const Clock& clock = clocks_.at(member.rank);
+    if (!clock.runs || clock.stood < timeouts_.no_progress) continue;
+    verdict.drops.push_back({member.rank, clock.why});
+  }
+  if (verdict.drops.empty()) return verdict;
+  if (const auto blamed = ServerToBlame(members)) {
+    const auto server = std::ranges::find(servers, *blamed, &StallServer::server);
+    if (server != servers.end()) {
+      return {.failure = absl::StrCat(
+                  Named(*server), " lacks what other servers have: rank ",
+                  verdict.drops.front().rank, " ", verdict.drops.front().reason,
+                  "; is the data network of that server cut?")};
+    }
+  }
+  if (verdict.drops.size() < members.size()) return verdict;
+  return {.failure = FailureOfAll(members, servers)};
+}
+
+}  // namespace syncline

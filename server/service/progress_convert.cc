@@ -1,0 +1,79 @@
+#include "server/service/progress_convert.h"
+
+#include <algorithm>
+
+#include "comm/base/limits.h"
+
+namespace syncline {
+namespace {
+
+JobProgress::Member FromProto(const v1::MemberProgress& member) {
+  return {.rank = member.rank(),
+          .owed = member.owed(),
+          .waits = member.waits(),
+          .contributed = member.contributed(),
+          .moved = member.moved()};
+}
+
+}  // namespace
+
+void AddProgress(const ShardProgress& shard, JobProgress& job) {
+  // One without blocks that are trained has no step.
+  if (shard.trained > 0) {
+    job.step = job.trained == 0 ? shard.step : std::min(job.step, shard.step);
+  }
+  job.trained += shard.trained;
+  job.undecided += shard.undecided;
+  job.unseeded += shard.unseeded;
+  job.completed += shard.completed;
+  auto place = job.members.begin();
+  for (const ShardProgress::Member& member : shard.members) {
+    while (place != job.members.end() && place->rank < member.rank) ++place;
+    if (place == job.members.end() || place->rank != member.rank) {
+      place = job.members.insert(place, {.rank = member.rank});
+    }
+    place->owed += member.owed;
+    place->waits += member.waits;
+    place->contributed += member.contributed;
+    place->moved += member.moved;
+  }
+}
+
+void ProgressToProto(const std::vector<JobProgress>& jobs, v1::Heartbeat& beat) {
+  for (const JobProgress& job : jobs) {
+    v1::JobProgress& out = *beat.add_jobs();
+    out.set_job(job.job);
+    out.set_step(job.step);
+    out.set_trained(job.trained);
+    out.set_undecided(job.undecided);
+    out.set_unseeded(job.unseeded);
+    out.set_completed(job.completed);
+    for (const JobProgress::Member& member : job.members) {
+      v1::MemberProgress& one = *out.add_members();
+      one.set_rank(member.rank);
+      one.set_owed(member.owed);
+      one.set_waits(member.waits);
+      one.set_contributed(member.contributed);
+      one.set_moved(member.moved);
+    }
+  }
+}
+
+std::vector<JobProgress> ProgressFromProto(const v1::Heartbeat& beat) {
+  std::vector<JobProgress> jobs;
+  for (const v1::JobProgress& job : beat.jobs()) {
+    if (static_cast<size_t>(job.members_size()) > kMaxWorkers) continue;
+    JobProgress& progress = jobs.emplace_back(JobProgress{.job = job.job(),
+                                                          .step = job.step(),
+                                                          .trained = job.trained(),
+                                                          .undecided = job.undecided(),
+                                                          .unseeded = job.unseeded(),
+                                                          .completed = job.completed()});
+    for (const v1::MemberProgress& member : job.members()) {
+      progress.members.push_back(FromProto(member));
+    }
+  }
+  return jobs;
+}
+
+}  // namespace syncline

@@ -73,9 +73,7 @@ PushState Block::StateOf(const ShardMember& member, uint64_t step) const {
   if (step > version_) return PushState::kWrongStep;
   if (!seeded_) return PushState::kNotSeeded;
   if (member.first_step > step) return PushState::kWrongStep;
-  const bool is_held = member.rank < slots_.size() &&
-                       slots_[member.rank] == uint64_t{member.incarnation} + 1;
-  if (is_held) return PushState::kHeld;
+  if (Holds(member)) return PushState::kHeld;
   return frozen_ ? PushState::kWrongStep : PushState::kWanted;
 }
 

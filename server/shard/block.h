@@ -61,6 +61,11 @@ class Block {
   // REQUIRES: TakesSeed() and a view of exactly this block.
   void Seed(const BlockView& view);
 
+  // Whether it holds this member's contribution to its present version.
+  bool Holds(const ShardMember& member) const {
+    return member.rank < slots_.size() &&
+           slots_[member.rank] == uint64_t{member.incarnation} + 1;
+  }
   PushState StateOf(const ShardMember& member, uint64_t step) const;
   // REQUIRES: StateOf(...) == kWanted.
   void Hold(Contribution contribution);

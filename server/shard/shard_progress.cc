@@ -5,29 +5,6 @@
 #include "server/shard/shard_impl.h"
 
 namespace syncline {
-namespace {
-
-// The position of a member's contribution among those of a block, both in rank order; a
-// rank may have several, of which those of earlier lives were bequeathed.
-class Holders {
- public:
-  explicit Holders(std::span<const Contribution> held) : held_(held) {}
-
-  bool Contains(const ShardMember& member) {
-    while (!held_.empty() && held_.front().from.rank < member.rank) {
-      held_ = held_.subspan(1);
-    }
-    for (size_t i = 0; i < held_.size() && held_[i].from.rank == member.rank; ++i) {
-      if (held_[i].from.incarnation == member.incarnation) return true;
-    }
-    return false;
-  }
-
- private:
-  std::span<const Contribution> held_;
-};
-
-}  // namespace
 
 // Anyone who joins later cannot contribute to this version, but waits for it to pass.
 bool Shard::Impl::IsWaitedFor(const Block& block) const {
@@ -44,11 +21,10 @@ void Shard::Impl::AddProgress(const Block& block, ShardProgress& progress) const
   if (block.frozen()) ++progress.undecided;
   const bool is_waited_for = IsWaitedFor(block);
   if (is_waited_for) ++progress.waited_for;
-  if (!is_waited_for && block.contributions().empty() && block.wishes().empty()) return;
-  Holders holders(block.contributions());
+  if (!is_waited_for && block.IsQuiet() && block.wishes().empty()) return;
   auto member = progress.members.begin();
   for (const auto& [rank, one] : members_) {
-    const bool holds = holders.Contains(one);
+    const bool holds = block.Holds(one);
     if (holds || block.wishes().contains({rank, one.incarnation})) ++member->waits;
     if (is_waited_for && !holds && one.first_step <= block.version()) ++member->owed;
     ++member;

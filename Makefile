@@ -1,6 +1,6 @@
 # The short names for what people do every day. Everything here is a CMake preset or a script; see CONTRIBUTING.md.
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test check asan tsan clean
+.PHONY: help deps build demo test chaos check asan tsan clean
 
 JOBS ?= $(shell nproc)
 CTEST_JOBS ?= 2
@@ -27,6 +27,9 @@ demo: ## Train Fashion-MNIST on 2 servers and 4 workers of this host
 
 test: build ## Run all tests on the release build
 	@ctest --preset release -j $(CTEST_JOBS)
+
+chaos: build ## Cut cables and stop processes; needs root and iproute2
+	@tests/chaos/chaos.py --bin build/release
 
 asan tsan: deps ## Build with a sanitizer and run the unit tests
 	@cmake --preset $@ --log-level=NOTICE

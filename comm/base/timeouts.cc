@@ -31,7 +31,12 @@ Timeouts Timeouts::Derive(absl::Duration failure_timeout) {
   Timeouts timeouts;
   timeouts.failure_timeout = failure_timeout;
   timeouts.heartbeat_interval = failure_timeout / 10;
-  timeouts.lease = failure_timeout / 2;
+  timeouts.tolerated_cut = 0.4 * failure_timeout;
+  timeouts.lease = 0.6 * failure_timeout;
+  timeouts.coordinator_silence = 0.65 * failure_timeout;
+  timeouts.redial_after = failure_timeout / 5;
+  timeouts.dial_slot = failure_timeout / 20;
+  timeouts.reconnect_grace = failure_timeout / 4;
   timeouts.connect_timeout = failure_timeout / 4;
   timeouts.push_retry = failure_timeout / 10;
   timeouts.no_progress = failure_timeout * 5;

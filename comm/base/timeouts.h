@@ -15,13 +15,31 @@ struct Timeouts {
   // F, as configured: from the death of a member until the others go on.
   absl::Duration failure_timeout;
 
-  // F/10. A member reports itself and its progress so often; five reports fit into one
-  // lease, so that four lost or late ones kill nobody.
+  // F/10. A member reports itself and its progress so often.
   absl::Duration heartbeat_interval;
 
-  // F/2. Who was silent for so long is dropped. The other half of F is left for making
-  // the new epoch known and for repeating what was under way.
+  // 0.4 F. A control link that is cut for so long, or a coordinator or member that stands
+  // still for so long, ends nobody.
+  absl::Duration tolerated_cut;
+
+  // 0.6 F. Whoever was silent for so long is dropped: a cut may begin just before a
+  // heartbeat, and after it the member needs a slot or two to get through. The rest of F
+  // is left for making the new epoch known and for repeating what was under way.
   absl::Duration lease;
+
+  // 0.65 F. A coordinator that answers no heartbeat for so long is lost: later than it
+  // drops the silent, so that nobody gives up before the coordinator does.
+  absl::Duration coordinator_silence;
+
+  // 0.2 F. A heartbeat without an answer for so long: the member dials a new stream.
+  absl::Duration redial_after;
+
+  // F/20. One attempt to reach the coordinator again, the first few times.
+  absl::Duration dial_slot;
+
+  // F/4. A member whose stream broke may come back for so long. The same time is given to
+  // a new stream for saying hello.
+  absl::Duration reconnect_grace;
 
   // F/4. One attempt to connect; two attempts fit into a lease.
   absl::Duration connect_timeout;

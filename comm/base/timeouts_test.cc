@@ -35,6 +35,13 @@ TEST(Timeouts, FitIntoEachOtherForEveryFailureTimeout) {
     // retry).
     EXPECT_LE(t.lease + 2 * t.heartbeat_interval + t.push_retry, f);
     EXPECT_LE(2 * t.connect_timeout, t.lease);
+    // A cut just before a heartbeat, and two slots until a new stream gets through.
+    EXPECT_LE(t.heartbeat_interval + t.tolerated_cut + 2 * t.dial_slot, t.lease);
+    EXPECT_LT(t.lease, t.coordinator_silence);
+    EXPECT_GE(t.redial_after, 2 * t.heartbeat_interval) << "one late answer is no outage";
+    EXPECT_LE(t.heartbeat_interval + t.redial_after, t.tolerated_cut)
+        << "who dials only after the cut is late";
+    EXPECT_LT(t.reconnect_grace, t.lease);
     EXPECT_LE(t.control_deadline, t.lease);
     EXPECT_GT(t.no_progress, f);
     EXPECT_LE(t.shutdown_grace, absl::Seconds(1));
@@ -45,7 +52,7 @@ TEST(Timeouts, FitIntoEachOtherForEveryFailureTimeout) {
 TEST(Timeouts, DeriveTheDocumentedFractions) {
   const Timeouts t = Timeouts::Derive(absl::Seconds(10));
   EXPECT_EQ(t.heartbeat_interval, absl::Seconds(1));
-  EXPECT_EQ(t.lease, absl::Seconds(5));
+  EXPECT_EQ(t.lease, absl::Seconds(6));
   EXPECT_EQ(t.connect_timeout, absl::Milliseconds(2500));
   EXPECT_EQ(t.push_retry, absl::Seconds(1));
   EXPECT_EQ(t.no_progress, absl::Seconds(50));

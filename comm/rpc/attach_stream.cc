@@ -14,12 +14,11 @@ namespace syncline {
 absl::StatusOr<std::unique_ptr<AttachStream>> AttachStream::Open(
     const AttachOptions& options, AttachCallbacks callbacks) {
   std::unique_ptr<AttachStream> self(new AttachStream);
-  self->address_ = options.address;
   SYNCLINE_ASSIGN_OR_RETURN(
       self->channel_,
       CreateChannel(options.address, options.tls, RpcTimeouts::From(options.timeouts)));
-  SYNCLINE_RETURN_IF_ERROR(WaitUntilConnected(*self->channel_, options.address,
-                                              options.timeouts.connect_timeout));
+  SYNCLINE_RETURN_IF_ERROR(
+      WaitUntilConnected(*self->channel_, options.address, options.connect_timeout));
   self->stub_ = v1::Coordinator::NewStub(self->channel_);
   self->stream_ = self->stub_->Attach(&self->context_);
   self->reader_ = std::thread([stream = self.get(), callbacks = std::move(callbacks)] {
@@ -39,13 +38,7 @@ void AttachStream::Read(const AttachCallbacks& callbacks) {
     writable_ = false;
     closing = closing_;
   }
-  absl::Status status = FromGrpcStatus(stream_->Finish());
-  if (absl::IsUnavailable(status) && FailureOf(status) == Failure::kNone) {
-    status = WithFailure(
-        absl::UnavailableError(absl::StrCat("lost the coordinator at ", address_, " (",
-                                            std::string(status.message()), ")")),
-        Failure::kRetryable);
-  }
+  const absl::Status status = FromGrpcStatus(stream_->Finish());
   if (!closing) callbacks.on_end(status);
   absl::MutexLock lock(&mutex_);
   ended_ = true;
@@ -53,19 +46,32 @@ void AttachStream::Read(const AttachCallbacks& callbacks) {
 }
 
 bool AttachStream::Send(const v1::MemberMessage& message) {
+  absl::MutexLock writing(&write_mutex_);
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!writable_) return false;
+  }
+  if (stream_->Write(message)) return true;
   absl::MutexLock lock(&mutex_);
-  if (!writable_) return false;
-  writable_ = stream_->Write(message);
-  return writable_;
+  writable_ = false;
+  return false;
 }
 
 void AttachStream::Close(absl::Duration grace) {
   if (!reader_.joinable()) return;
+  bool may_write = false;
   {
     absl::MutexLock lock(&mutex_);
     closing_ = true;
-    if (writable_) stream_->WritesDone();
-    writable_ = false;
+    may_write = std::exchange(writable_, false);
+  }
+  // Who is in the middle of a Send may wait for the network for long.
+  if (may_write && write_mutex_.TryLock()) {
+    stream_->WritesDone();
+    write_mutex_.Unlock();
+  }
+  {
+    absl::MutexLock lock(&mutex_);
     const SteadyClock clock;
     while (!ended_ && changed_.WaitUntil(mutex_, clock, grace)) {
     }

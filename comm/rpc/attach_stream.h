@@ -1,5 +1,5 @@
-// A member's stream to the coordinator (proto/coordinator.proto, Attach): what servers
-// and workers share.
+// One stream of a member to the coordinator (proto/coordinator.proto, Attach). Members
+// use a ControlLink, which outlives its streams (comm/rpc/control_link.h).
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(auto stream, AttachStream::Open(
 //       {.address = "10.0.0.1:7070", .timeouts = timeouts},
@@ -34,18 +34,19 @@ namespace syncline {
 
 // Both sides of a stream must speak the same version; proto/README.md says when it
 // changes.
-inline constexpr uint32_t kProtocolVersion = 1;
+inline constexpr uint32_t kProtocolVersion = 2;
 
 struct AttachOptions {
   std::string address;  // of the coordinator
   TlsOptions tls = {};
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
+  absl::Duration connect_timeout = timeouts.connect_timeout;
 };
 
 struct AttachCallbacks {
   std::function<void(const v1::CoordinatorMessage&)> on_message;
-  // Why the stream ended: a refusal or drop by the coordinator, or Unavailable when it is
-  // gone.
+  // Why the stream ended: a refusal or drop by the coordinator, or Unavailable, without a
+  // Failure, when it is gone.
   std::function<void(const absl::Status&)> on_end;
 };
 
@@ -64,11 +65,13 @@ class AttachStream {
   // the stream, and cancels it otherwise. The second call does nothing.
   void Close(absl::Duration grace = absl::ZeroDuration()) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Ends the stream at once, also a Send that waits for the network. From any thread.
+  void Cancel() { context_.TryCancel(); }
+
  private:
   AttachStream() = default;
   void Read(const AttachCallbacks& callbacks);
 
-  std::string address_;
   std::shared_ptr<grpc::Channel> channel_;
   std::unique_ptr<v1::Coordinator::Stub> stub_;
   grpc::ClientContext context_;
@@ -76,6 +79,7 @@ class AttachStream {
       stream_;
   std::thread reader_;
 
+  absl::Mutex write_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);  // held while something is sent
   absl::Mutex mutex_;
   bool writable_ ABSL_GUARDED_BY(mutex_) = true;
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;

@@ -29,6 +29,8 @@ grpc::ChannelArguments MakeArguments(const RpcTimeouts& timeouts) {
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 1000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 2000);
+  // An attempt that failed leaves nothing behind for the next one, not even its backoff.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   // Peers live in the job's own network: an http_proxy set for the way out would swallow
   // them.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -52,9 +54,11 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
 
 absl::Status WaitUntilConnected(grpc::Channel& channel, const std::string& address,
                                 absl::Duration timeout) {
-  if (channel.WaitForConnected(DeadlineIn(timeout))) {
-    return absl::OkStatus();
-  }
+  if (channel.WaitForConnected(DeadlineIn(timeout))) return absl::OkStatus();
+  return UnreachableError(address, timeout);
+}
+
+absl::Status UnreachableError(const std::string& address, absl::Duration timeout) {
   return WithFailure(
       absl::UnavailableError(absl::StrCat("cannot reach ", address, " within ",
                                           absl::FormatDuration(timeout),

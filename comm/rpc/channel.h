@@ -37,6 +37,9 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(const std::string& 
 absl::Status WaitUntilConnected(grpc::Channel& channel, const std::string& address,
                                 absl::Duration timeout);
 
+// That nobody answers at `address`, and what to check.
+absl::Status UnreachableError(const std::string& address, absl::Duration timeout);
+
 void SetDeadline(grpc::ClientContext& context, absl::Duration timeout);
 
 // `timeout` from now as gRPC counts it, by the monotonic clock.

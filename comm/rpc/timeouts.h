@@ -16,10 +16,13 @@ struct RpcTimeouts {
   absl::Duration keepalive_timeout;   // no answer for so long: the connection is dead
   absl::Duration call;                // deadline of a unary call
 
-  // A dead link is noticed within F/2, when the lease ends. `call` is for a caller's
-  // SetDeadline.
+  // A connection lives through every cut that ends nobody: silence is for links to judge
+  // (comm/rpc/control_link.h), keepalive only frees what was left behind. gRPC makes its
+  // timeout the kernel's too, for data that nobody acknowledges (TCP_USER_TIMEOUT).
+  // `call` is for a caller's SetDeadline.
   static RpcTimeouts From(const Timeouts& timeouts) {
-    return {timeouts.lease / 2, timeouts.lease / 2, timeouts.control_deadline};
+    return {timeouts.connect_timeout, timeouts.failure_timeout,
+            timeouts.control_deadline};
   }
 
   static RpcTimeouts Default() { return From(Timeouts::Derive(kDefaultFailureTimeout)); }

@@ -1,6 +1,8 @@
 #include "server/coordinator/coordinator.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -44,6 +46,10 @@ absl::Status CheckWorkerNames(const WorkerHello& hello) {
   return CheckUnlessEmpty("a run id", hello.run_id, kMaxJobNameBytes);
 }
 
+absl::Status Over() {
+  return WithFailure(absl::UnavailableError("the job is over"), Failure::kRetryable);
+}
+
 }  // namespace
 
 class Coordinator::Impl {
@@ -64,6 +70,7 @@ class Coordinator::Impl {
     std::vector<std::string> shard_addresses;
     uint64_t bytes = 0;
     absl::Duration heard_at;
+    std::optional<absl::Duration> disconnected_at = std::nullopt;
   };
   // Who speaks on a connection. A worker's job may be over by now; its name may belong to
   // a later job.
@@ -122,8 +129,9 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
       OnServer(servers_.at(speaker->second.server), body);
     } else if (Job* job = FindJob(speaker->second.job); job != nullptr) {
       OnWorker(*job, speaker->second.rank, body);
+    } else if (std::holds_alternative<Disconnected>(body)) {
+      outputs_.push_back(CloseMember{connection, Over()});
     }
-    if (std::holds_alternative<Disconnected>(body)) speakers_.erase(connection);
   }
   ForgetClosedConnections();
   for (CoordinatorOutput& output : outputs_) {
@@ -182,10 +190,12 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
   if (const absl::Status named = CheckServerNames(hello); !named.ok()) {
     return Refuse(connection, named);
   }
-  const bool is_taken =
-      std::any_of(servers_.begin(), servers_.end(),
-                  [&](const auto& entry) { return entry.second.name == hello.name; });
-  if (is_taken) {
+  const auto holder =
+      std::find_if(servers_.begin(), servers_.end(),
+                   [&](const auto& entry) { return entry.second.name == hello.name; });
+  if (holder != servers_.end() && holder->second.disconnected_at) {
+    LoseServer(holder->first, "it came back as a new process");
+  } else if (holder != servers_.end()) {
     return Refuse(connection,
                   absl::AlreadyExistsError(absl::StrCat("a server named '", hello.name,
                                                         "' is attached already")));
@@ -224,6 +234,11 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
 
 void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
   server.heard_at = now_;
+  if (std::holds_alternative<Disconnected>(body)) {
+    server.disconnected_at = now_;
+    return;
+  }
+  server.disconnected_at.reset();
   if (const auto* beat = std::get_if<Heartbeat>(&body)) {
     server.bytes = beat->bytes;
     for (const JobProgress& progress : beat->jobs) {
@@ -246,8 +261,6 @@ void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
     if (Job* job = FindJob(figures->job)) job->OnFigures(*figures, outputs_);
   }
   if (std::holds_alternative<Leave>(body)) return LoseServer(server.number, "it left");
-  if (std::holds_alternative<Disconnected>(body))
-    LoseServer(server.number, "its connection broke");
 }
 
 // Without replication a server's weights are gone with it; the jobs that it served cannot
@@ -278,6 +291,7 @@ void Coordinator::Impl::OnWorkerHello(ConnectionId connection, const WorkerHello
     }
   }
   std::unique_ptr<Job>& job = jobs_[hello.job.name];
+  if (job != nullptr) job->EndIfAbandoned(hello.run_id, outputs_);
   const bool is_new = job == nullptr || job->IsOver();
   if (is_new)
     job = std::make_unique<Job>(counters_.next_job++, hello, options_, counters_);
@@ -302,17 +316,21 @@ void Coordinator::Impl::OnWorker(Job& job, uint32_t rank, const MemberBody& body
   }
   if (std::holds_alternative<Leave>(body)) job.OnLeave(rank, outputs_);
   if (std::holds_alternative<Disconnected>(body)) job.OnDisconnected(rank, now_);
+  if (std::holds_alternative<Returned>(body)) job.OnReturned(rank, now_);
 }
 
 void Coordinator::Impl::OnTick() {
-  std::vector<uint32_t> silent;
+  std::map<uint32_t, std::string> lost;
   for (const auto& [number, server] : servers_) {
-    if (now_ - server.heard_at >= options_.timeouts.lease) silent.push_back(number);
+    if (now_ - server.heard_at >= options_.timeouts.lease) {
+      lost[number] = absl::StrCat("no heartbeat for ",
+                                  absl::FormatDuration(options_.timeouts.lease));
+    } else if (server.disconnected_at &&
+               now_ - *server.disconnected_at >= options_.timeouts.reconnect_grace) {
+      lost[number] = "its connection broke and did not come back";
+    }
   }
-  for (const uint32_t number : silent) {
-    LoseServer(number, absl::StrCat("no heartbeat for ",
-                                    absl::FormatDuration(options_.timeouts.lease)));
-  }
+  for (const auto& [number, reason] : lost) LoseServer(number, reason);
   for (const auto& [name, job] : jobs_) job->Tick(now_, servers_.size(), outputs_);
 }
 

@@ -6,7 +6,7 @@
 // thread or random device.
 //
 // Members are known by the connection they speak on (a number the shell gives to each
-// stream). A worker that comes back is a new incarnation of its rank; a server that comes
+// link; a link may have several streams in turn, server/service/link_table.h). A worker that comes back is a new incarnation of its rank; a server that comes
 // back is a new incarnation too.
 //
 // An epoch is a list of members. It changes in two phases (server/shard/shard.h):
@@ -114,12 +114,15 @@ struct BlockFigures {
   uint64_t step = 0;
   std::vector<double> figures = {};
 };
-// The stream ended, for whatever reason.
+// The stream ended, for whatever reason. The member may come back on another one.
 struct Disconnected {};
+// The member has a new stream, and has missed nothing.
+struct Returned {};
 
-using MemberBody = std::variant<ServerHello, WorkerHello, Heartbeat, Leave,
-                                BarrierEntered, JobConfigured, EpochPrepared,
-                                EpochCommitted, BlockFigures, LossReport, Disconnected>;
+using MemberBody =
+    std::variant<ServerHello, WorkerHello, Heartbeat, Leave, BarrierEntered,
+                 JobConfigured, EpochPrepared, EpochCommitted, BlockFigures, LossReport,
+                 Disconnected, Returned>;
 
 struct FromMember {
   ConnectionId connection = 0;

@@ -81,13 +81,22 @@ void Job::OnLeave(uint32_t rank, CoordinatorOutputs& outputs) {
 
 void Job::OnDisconnected(uint32_t rank, absl::Duration now) {
   Worker& worker = workers_.at(rank);
-  if (!worker.welcomed && phase_ == Phase::kGathering) {
-    workers_.erase(rank);
-    if (workers_.empty()) phase_ = Phase::kOver;
-    return;
-  }
   worker.connected = false;
   worker.disconnected_at = now;
+}
+
+void Job::OnReturned(uint32_t rank, absl::Duration now) {
+  Worker& worker = workers_.at(rank);
+  worker.connected = true;
+  worker.heard_at = now;
+}
+
+void Job::EndIfAbandoned(const std::string& run_id, CoordinatorOutputs& outputs) {
+  const bool anyone_is_there =
+      std::any_of(workers_.begin(), workers_.end(),
+                  [](const auto& entry) { return entry.second.connected; });
+  if (phase_ != Phase::kGathering || run_id_ == run_id || anyone_is_there) return;
+  Fail("all workers of that run are gone", outputs);
 }
 
 void Job::Forget(uint32_t rank, const std::string& reason) {
@@ -101,11 +110,10 @@ void Job::DropWorker(uint32_t rank, const std::string& reason, Readmission::Caus
   const std::string what =
       absl::StrCat(Named(rank), " was dropped from job '", spec_.name, "': ", reason);
   const Worker& worker = workers_.at(rank);
-  if (worker.connected) {
-    outputs.push_back(
-        CloseMember{worker.connection,
-                    absl::AbortedError(absl::StrCat(what, "; connect again to rejoin"))});
-  }
+  // Also one without a stream: it may come back, and learns why.
+  outputs.push_back(
+      CloseMember{worker.connection,
+                  absl::AbortedError(absl::StrCat(what, "; connect again to rejoin"))});
   outputs.push_back(LogReason{what});
   Forget(rank, absl::StrCat(Named(rank), ": ", reason));
 }

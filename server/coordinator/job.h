@@ -58,6 +58,10 @@ class Job {
   void OnLeave(uint32_t rank, CoordinatorOutputs& outputs);
   void OnBarrier(uint32_t rank, uint64_t barrier, CoordinatorOutputs& outputs);
   void OnDisconnected(uint32_t rank, absl::Duration now);
+  void OnReturned(uint32_t rank, absl::Duration now);
+  // A job that has not begun, and whose workers have all lost their streams, does not
+  // stand in the way of another run of that name.
+  void EndIfAbandoned(const std::string& run_id, CoordinatorOutputs& outputs);
   void OnConfigured(uint32_t server, CoordinatorOutputs& outputs);
   void OnPrepared(uint32_t server, const EpochPrepared& prepared,
                   CoordinatorOutputs& outputs);

@@ -46,7 +46,10 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
                                   "; is another job of this name running?"));
     }
     NoteLoss(hello.rank, Readmission::Cause::kDied);
-    Forget(hello.rank, absl::StrCat(Named(hello.rank), " came back as a new process"));
+    const std::string what =
+        absl::StrCat(Named(hello.rank), " came back as a new process");
+    outputs.push_back(CloseMember{holder->second.connection, absl::AbortedError(what)});
+    Forget(hello.rank, what);
   }
   if (workers_.empty() && !began) gathering_since_ = now;
   const bool may_join =

@@ -10,7 +10,7 @@ namespace {
 std::string ReasonToDrop(absl::Duration now, const Lease& lease,
                          const Timeouts& timeouts) {
   if (!lease.connected) {
-    if (now - lease.disconnected_at < timeouts.failure_timeout / 4) return "";
+    if (now - lease.disconnected_at < timeouts.reconnect_grace) return "";
     return "its connection broke and did not come back";
   }
   if (now - lease.heard_at >= timeouts.lease) {

@@ -28,26 +28,54 @@ absl::Status CheckProtocol(uint32_t theirs, const std::string& build) {
                      Failure::kVersionMismatch);
 }
 
+// The service asks for the time with every tick, and every tick is twice as often as a
+// heartbeat.
+PatientClock::Options PatienceOf(const Timeouts& timeouts) {
+  return {.planned = timeouts.heartbeat_interval / 2,
+          .longest_gap = timeouts.heartbeat_interval,
+          .settle = timeouts.heartbeat_interval};
+}
+
+absl::Status CheckFailureTimeout(uint32_t theirs_ms, absl::Duration ours) {
+  const absl::Duration theirs = absl::Milliseconds(theirs_ms);
+  if (theirs_ms == 0 || theirs == absl::Trunc(ours, absl::Milliseconds(1))) {
+    return absl::OkStatus();
+  }
+  return WithFailure(absl::FailedPreconditionError(absl::StrCat(
+                         "the failure timeout is ", absl::FormatDuration(theirs),
+                         " here and ", absl::FormatDuration(ours),
+                         " at the coordinator: give both the same (--failure-timeout, "
+                         "SYNCLINE_FAILURE_TIMEOUT)")),
+                     Failure::kUsage);
+}
+
 }  // namespace
 
 // One Attach stream. Deletes itself when gRPC is done with it.
 class CoordinatorService::MemberStream final
-    : public grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage> {
+    : public grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>,
+      public LinkStream {
  public:
   explicit MemberStream(CoordinatorService& service) : service_(service) {
-    connection_ = service_.Register(this);
+    service_.Register(this);
     StartRead(&incoming_);
   }
 
-  void Send(v1::CoordinatorMessage message) ABSL_LOCKS_EXCLUDED(mutex_) {
+  // What waits here is bounded by what the link keeps, but for answers to heartbeats: the
+  // latest says it all.
+  void Send(std::shared_ptr<const v1::CoordinatorMessage> message) override
+      ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (closing_) return;
+    if (IsAnswer(*message) && outgoing_.size() > 1 && IsAnswer(*outgoing_.back())) {
+      outgoing_.back() = std::move(message);
+      return;
+    }
     outgoing_.push_back(std::move(message));
-    if (outgoing_.size() == 1) StartWrite(&outgoing_.front());
+    if (outgoing_.size() == 1) StartWrite(outgoing_.front().get());
   }
 
-  // Ends the stream once everything sent before is written.
-  void Close(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_) {
+  void Close(const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (closing_) return;
     closing_ = true;
@@ -57,11 +85,11 @@ class CoordinatorService::MemberStream final
 
   void OnReadDone(bool ok) override {
     if (!ok) {
-      service_.Gone(connection_);
+      service_.Gone(this);
       Close(absl::OkStatus());
       return;
     }
-    service_.Receive(connection_, incoming_);
+    service_.Receive(this, incoming_);
     StartRead(&incoming_);
   }
 
@@ -69,29 +97,35 @@ class CoordinatorService::MemberStream final
     absl::MutexLock lock(&mutex_);
     if (ok) outgoing_.pop_front();
     if (!ok) outgoing_.clear();  // the read fails as well, and ends the stream
-    if (!outgoing_.empty()) return StartWrite(&outgoing_.front());
+    if (!outgoing_.empty()) return StartWrite(outgoing_.front().get());
     if (closing_) Finish(final_status_);
   }
 
   void OnDone() override {
-    service_.Unregister(connection_);
+    service_.Gone(this);
     delete this;
   }
 
  private:
+  static bool IsAnswer(const v1::CoordinatorMessage& message) {
+    return message.body_case() == v1::CoordinatorMessage::BODY_NOT_SET;
+  }
+
   CoordinatorService& service_;
-  ConnectionId connection_ = 0;
   v1::MemberMessage incoming_;
 
   absl::Mutex mutex_;
-  std::deque<v1::CoordinatorMessage> outgoing_
+  std::deque<std::shared_ptr<const v1::CoordinatorMessage>> outgoing_
       ABSL_GUARDED_BY(mutex_);  // the first is being written
   bool closing_ ABSL_GUARDED_BY(mutex_) = false;
   grpc::Status final_status_ ABSL_GUARDED_BY(mutex_);
 };
 
 CoordinatorService::CoordinatorService(CoordinatorServiceOptions options)
-    : options_(std::move(options)), coordinator_(options_.coordinator) {}
+    : options_(std::move(options)),
+      coordinator_(options_.coordinator),
+      links_({.timeouts = options_.coordinator.timeouts}),
+      patient_(PatienceOf(options_.coordinator.timeouts)) {}
 
 absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::Create(
     CoordinatorServiceOptions options) {
@@ -116,8 +150,8 @@ void CoordinatorService::Stop() {
   if (stopped_) return;
   stopped_ = true;
   changed_.SignalAll();
-  CloseAll(WithFailure(absl::UnavailableError("the coordinator is shutting down"),
-                       Failure::kRetryable));
+  links_.CloseAll(WithFailure(absl::UnavailableError("the coordinator is shutting down"),
+                              Failure::kRetryable));
 }
 
 void CoordinatorService::TickUntilStopped() {
@@ -127,6 +161,7 @@ void CoordinatorService::TickUntilStopped() {
     const absl::Duration next = clock_.Now() + period;
     while (!stopped_ && changed_.WaitUntil(mutex_, clock_, next)) {
     }
+    links_.Tick(Now());
     Apply(Tick{});
   }
 }
@@ -165,7 +200,7 @@ UpdateAnswer CoordinatorService::Update(const v1::UpdateJobRequest& request) {
 
 CoordinatorView CoordinatorService::View() {
   absl::MutexLock lock(&mutex_);
-  return coordinator_.View(clock_.Now());
+  return coordinator_.View(Now());
 }
 
 v1::StatusReply CoordinatorService::StatusNow() {
@@ -174,36 +209,51 @@ v1::StatusReply CoordinatorService::StatusNow() {
   return reply;
 }
 
-ConnectionId CoordinatorService::Register(MemberStream* stream) {
+void CoordinatorService::Register(MemberStream* stream) {
   absl::MutexLock lock(&mutex_);
-  streams_[next_connection_] = stream;
-  if (stopped_) stream->Close(absl::UnavailableError("the coordinator is shutting down"));
-  return next_connection_++;
-}
-
-void CoordinatorService::Unregister(ConnectionId connection) {
-  absl::MutexLock lock(&mutex_);
-  streams_.erase(connection);
-}
-
-void CoordinatorService::Gone(ConnectionId connection) {
-  absl::MutexLock lock(&mutex_);
-  Apply(FromMember{connection, Disconnected{}});
-}
-
-void CoordinatorService::Receive(ConnectionId connection,
-                                 const v1::MemberMessage& message) {
-  absl::MutexLock lock(&mutex_);
-  absl::StatusOr<MemberBody> body = Read(message);
-  if (body.ok()) {
-    Apply(FromMember{connection, *std::move(body)});
-    return;
+  links_.Began(stream, Now());
+  if (stopped_) {
+    stream->Close(WithFailure(absl::UnavailableError("the coordinator is shutting down"),
+                              Failure::kRetryable));
   }
+}
+
+// When nothing more can be read, and again when the stream goes.
+void CoordinatorService::Gone(MemberStream* stream) {
+  absl::MutexLock lock(&mutex_);
+  const ConnectionId connection = links_.Ended(stream);
+  if (connection != 0) Apply(FromMember{connection, Disconnected{}});
+}
+
+void CoordinatorService::Receive(MemberStream* stream, const v1::MemberMessage& message) {
+  absl::MutexLock lock(&mutex_);
+  // Before a link is made of it.
+  absl::StatusOr<MemberBody> body = Disconnected{};
+  const bool has_body =
+      message.body_case() != v1::MemberMessage::BODY_NOT_SET && !message.has_resume();
+  if (has_body) body = Read(message);
+  LinkTable::Arrival arrival;
+  if (body.ok()) arrival = links_.Heard(stream, message);
+  switch (arrival.kind) {
+    case LinkTable::Arrival::kHello:
+    case LinkTable::Arrival::kMessage:
+      if (has_body) Apply(FromMember{arrival.connection, *std::move(body)});
+      break;
+    case LinkTable::Arrival::kReturned:
+      Apply(FromMember{arrival.connection, Returned{}});
+      break;
+    case LinkTable::Arrival::kRefused:
+      body = arrival.status;
+      if (arrival.connection == 0) break;
+      Apply(FromMember{arrival.connection, Disconnected{}});
+      break;
+    case LinkTable::Arrival::kNothing:
+      break;
+  }
+  if (body.ok()) return;
   options_.log.Warning("refused a member",
                        {{"reason", Printable(std::string(body.status().message()))}});
-  if (const auto stream = streams_.find(connection); stream != streams_.end()) {
-    stream->second->Close(body.status());
-  }
+  stream->Close(body.status());
 }
 
 absl::StatusOr<MemberBody> CoordinatorService::Read(const v1::MemberMessage& message) {
@@ -211,11 +261,15 @@ absl::StatusOr<MemberBody> CoordinatorService::Read(const v1::MemberMessage& mes
     const v1::ServerHello& hello = message.server_hello();
     SYNCLINE_RETURN_IF_ERROR(
         CheckProtocol(hello.protocol_version(), hello.build_version()));
+    SYNCLINE_RETURN_IF_ERROR(CheckFailureTimeout(
+        hello.failure_timeout_ms(), options_.coordinator.timeouts.failure_timeout));
   }
   if (message.has_worker_hello()) {
     const v1::WorkerHello& hello = message.worker_hello();
     SYNCLINE_RETURN_IF_ERROR(
         CheckProtocol(hello.protocol_version(), hello.build_version()));
+    SYNCLINE_RETURN_IF_ERROR(CheckFailureTimeout(
+        hello.failure_timeout_ms(), options_.coordinator.timeouts.failure_timeout));
   }
   SYNCLINE_ASSIGN_OR_RETURN(MemberBody body, FromProto(message));
   if (auto* hello = std::get_if<WorkerHello>(&body)) {
@@ -227,24 +281,34 @@ absl::StatusOr<MemberBody> CoordinatorService::Read(const v1::MemberMessage& mes
 // What was carried out.
 CoordinatorOutputs CoordinatorService::Apply(const CoordinatorInput& input) {
   if (stopped_) return {};
-  CoordinatorOutputs outputs = coordinator_.Apply(input, clock_.Now());
+  CoordinatorOutputs outputs = coordinator_.Apply(input, Now());
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (Perform(outputs[i])) continue;
     outputs.resize(i);
     break;
   }
+  CloseUnread();
   return outputs;
+}
+
+// A member that does not read what it is told counts as gone.
+void CoordinatorService::CloseUnread() {
+  for (const auto& [connection, status] : std::exchange(unread_, {})) {
+    options_.log.Warning("a member does not read",
+                         {{"reason", std::string(status.message())}});
+    links_.Close(connection, absl::AbortedError(status.message()), Now());
+    Apply(FromMember{connection, Disconnected{}});
+  }
 }
 
 // False when the rest must not be done.
 bool CoordinatorService::Perform(const CoordinatorOutput& output) {
   if (const auto* message = std::get_if<ToMember>(&output)) {
-    const auto stream = streams_.find(message->connection);
-    if (stream != streams_.end()) stream->second->Send(ToProto(message->body));
+    absl::Status kept = links_.Send(message->connection, ToProto(message->body));
+    if (!kept.ok()) unread_.emplace_back(message->connection, std::move(kept));
   }
   if (const auto* close = std::get_if<CloseMember>(&output)) {
-    const auto stream = streams_.find(close->connection);
-    if (stream != streams_.end()) stream->second->Close(close->status);
+    links_.Close(close->connection, close->status, Now());
   }
   if (const auto* reason = std::get_if<LogReason>(&output))
     options_.log.Info(reason->text);
@@ -264,14 +328,11 @@ bool CoordinatorService::Store(const std::string& state) {
                      {{"error", std::string(version.status().message())}});
   stopped_ = true;
   changed_.SignalAll();
-  CloseAll(WithFailure(absl::UnavailableError("the coordinator cannot store its state"),
-                       Failure::kRetryable));
+  links_.CloseAll(
+      WithFailure(absl::UnavailableError("the coordinator cannot store its state"),
+                  Failure::kRetryable));
   options_.on_fatal(version.status());
   return false;
-}
-
-void CoordinatorService::CloseAll(const absl::Status& status) {
-  for (const auto& [connection, stream] : streams_) stream->Close(status);
 }
 
 }  // namespace syncline

@@ -6,6 +6,10 @@
 // When it cannot be stored, the coordinator says so and stops deciding (`fatal` in the
 // options), since an epoch that may be forgotten must not be handed out.
 //
+// Streams come and go, links stay (server/service/link_table.h). The time that the state
+// machine is told stands still while this process did not run, so that nobody is dropped
+// for what could not be heard.
+//
 //   auto service = *CoordinatorService::Create({.store = *store, .log = log});
 //   ServerOptions options{.services = {service.get()}};
 //   SYNCLINE_ASSIGN_OR_RETURN(RunningServer running, StartServer(options));
@@ -18,11 +22,12 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -30,9 +35,11 @@
 #include "absl/synchronization/mutex.h"
 #include "comm/base/env.h"
 #include "comm/base/log.h"
+#include "comm/base/patient_clock.h"
 #include "comm/base/steady_condition.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "server/coordinator/coordinator.h"
+#include "server/service/link_table.h"
 #include "server/store/state_store.h"
 
 namespace syncline {
@@ -75,19 +82,21 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
 
   explicit CoordinatorService(CoordinatorServiceOptions options);
 
-  ConnectionId Register(MemberStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Receive(ConnectionId connection, const v1::MemberMessage& message)
+  void Register(MemberStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Receive(MemberStream* stream, const v1::MemberMessage& message)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void Gone(ConnectionId connection) ABSL_LOCKS_EXCLUDED(mutex_);
-  void Unregister(ConnectionId connection) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Gone(MemberStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
 
   void TickUntilStopped() ABSL_LOCKS_EXCLUDED(mutex_);
   UpdateAnswer Update(const v1::UpdateJobRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
   CoordinatorOutputs Apply(const CoordinatorInput& input)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Perform(const CoordinatorOutput& output) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void CloseUnread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Duration Now() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return patient_.Advance(clock_.Now());
+  }
   bool Store(const std::string& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CloseAll(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<MemberBody> Read(const v1::MemberMessage& message)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -97,9 +106,11 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   absl::Mutex mutex_;
   Coordinator coordinator_ ABSL_GUARDED_BY(mutex_);
   int64_t stored_version_ ABSL_GUARDED_BY(mutex_) = kAbsent;
-  std::map<ConnectionId, MemberStream*> streams_
-      ABSL_GUARDED_BY(mutex_);  // they own themselves
-  ConnectionId next_connection_ ABSL_GUARDED_BY(mutex_) = 1;
+  LinkTable links_ ABSL_GUARDED_BY(mutex_);
+  // Whose messages piled up while outputs were carried out.
+  std::vector<std::pair<ConnectionId, absl::Status>> unread_ ABSL_GUARDED_BY(mutex_);
+  // Leases go by it: what could not be heard is nobody's silence.
+  PatientClock patient_ ABSL_GUARDED_BY(mutex_);
   std::random_device random_ ABSL_GUARDED_BY(mutex_);
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
   SteadyCondition changed_;  // stopped_ became true

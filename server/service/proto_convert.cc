@@ -213,6 +213,7 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
           .step = figures.step(),
           .figures = {figures.figures().begin(), figures.figures().end()}};
     }
+    case v1::MemberMessage::kResume:  // of links, not for the machine
     case v1::MemberMessage::BODY_NOT_SET:
       break;
   }
@@ -277,6 +278,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                    for (const double figure : figures.figures) out.add_figures(figure);
                  },
                  [](const Disconnected&) { SYNCLINE_CHECK(false); },
+                 [](const Returned&) { SYNCLINE_CHECK(false); },
              },
              body);
   return message;
@@ -357,6 +359,7 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
       return JobFailed{message.job_failed().reason()};
     case v1::CoordinatorMessage::kWorkerWelcome:
       return FromProto(message.worker_welcome());
+    case v1::CoordinatorMessage::kLinkReady:  // of links
     case v1::CoordinatorMessage::BODY_NOT_SET:
       break;
   }

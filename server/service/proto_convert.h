@@ -14,7 +14,7 @@ namespace syncline {
 // What a member says. InvalidArgument for an empty message. A hello's protocol version is
 // not looked at.
 absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message);
-// REQUIRES: not Disconnected, which nobody can say.
+// REQUIRES: neither Disconnected nor Returned, which nobody can say.
 v1::MemberMessage ToProto(const MemberBody& body);
 
 // What the coordinator says.

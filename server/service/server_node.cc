@@ -138,24 +138,29 @@ absl::Status ServerNode::Attach() {
     absl::MutexLock lock(&mutex_);
     ended_.reset();
     outbox_.clear();
-    outbox_.push_back(MakeHello());
   }
   AttachCallbacks callbacks;
   callbacks.on_message = [this](const v1::CoordinatorMessage& message) {
     OnMessage(message);
   };
   callbacks.on_end = [this](const absl::Status& status) { OnEnd(status); };
-  SYNCLINE_ASSIGN_OR_RETURN(
-      auto stream,
-      AttachStream::Open({options_.coordinator, options_.tls, options_.timeouts},
-                         std::move(callbacks)));
-  const absl::Status status = Converse(*stream);
-  stream->Close(options_.timeouts.shutdown_grace);
+  v1::MemberMessage hello = ToMessage(MakeHello());
+  hello.mutable_server_hello()->set_failure_timeout_ms(static_cast<uint32_t>(
+      absl::ToInt64Milliseconds(options_.timeouts.failure_timeout)));
+  const auto link = ControlLink::Open({.attach = {.address = options_.coordinator,
+                                                  .tls = options_.tls,
+                                                  .timeouts = options_.timeouts},
+                                       .hello = std::move(hello),
+                                       .patience = options_.timeouts.connect_timeout,
+                                       .log = options_.log},
+                                      std::move(callbacks));
+  const absl::Status status = Converse(*link);
+  link->Close(options_.timeouts.shutdown_grace);
   return status;
 }
 
-// Until the stream ends or the node stops.
-absl::Status ServerNode::Converse(AttachStream& stream) {
+// Until the link ends or the node stops.
+absl::Status ServerNode::Converse(ControlLink& link) {
   absl::Duration next_beat = clock_.Now() + options_.timeouts.heartbeat_interval;
   for (;;) {
     std::vector<MemberBody> messages;
@@ -172,9 +177,9 @@ absl::Status ServerNode::Converse(AttachStream& stream) {
       messages.push_back(MakeHeartbeat());
       next_beat = clock_.Now() + options_.timeouts.heartbeat_interval;
     }
-    for (const MemberBody& message : messages) stream.Send(ToMessage(message));
+    for (const MemberBody& message : messages) link.Send(ToMessage(message));
   }
-  stream.Send(ToMessage(Leave{}));
+  link.Send(ToMessage(Leave{}));
   return absl::CancelledError("the server stops");
 }
 

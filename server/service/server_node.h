@@ -1,9 +1,10 @@
 // A server: its engines and its stream to the coordinator. Applies what the coordinator
 // says to the engines that it concerns and reports back what all of them have done.
 //
-// While the coordinator cannot be reached it tries again for ever and says so in the log.
-// A stream that ends takes the jobs with it: to the coordinator a server that comes back
-// is a new one, and the jobs that used it are told so. A refusal that trying again cannot
+// While the coordinator cannot be reached it tries again forever and says so in the log.
+// A stream that breaks is replaced (comm/rpc/control_link.h). A link that ends takes the
+// jobs with it: to the coordinator a server that comes back is a new one, and the jobs
+// that used it are told so. A refusal that trying again cannot
 // change (another protocol version, a wrong certificate) is final and goes to
 // `on_given_up`.
 //
@@ -36,7 +37,7 @@
 #include "comm/base/steady_condition.h"
 #include "comm/base/timeouts.h"
 #include "comm/codec/codec.h"
-#include "comm/rpc/attach_stream.h"
+#include "comm/rpc/control_link.h"
 #include "comm/rpc/tls.h"
 #include "server/coordinator/coordinator.h"
 #include "server/service/engine.h"
@@ -86,7 +87,7 @@ class ServerNode {
   // The control thread.
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Attach() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Converse(AttachStream& stream) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Converse(ControlLink& link) ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetJobs() ABSL_LOCKS_EXCLUDED(mutex_);
   bool Rest() ABSL_LOCKS_EXCLUDED(mutex_);
   ServerHello MakeHello() const;
@@ -125,7 +126,7 @@ class ServerNode {
   SteadyCondition changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool attached_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);  // the stream under way
+  std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);  // the link under way
   std::vector<MemberBody> outbox_ ABSL_GUARDED_BY(mutex_);
   std::map<uint32_t, Job> jobs_ ABSL_GUARDED_BY(mutex_);
 

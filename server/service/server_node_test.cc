@@ -36,7 +36,10 @@ class ScriptedCoordinator final : public v1::Coordinator::Service {
     v1::MemberMessage Hear() {
       v1::MemberMessage message;
       while (wire_.Read(&message)) {
-        if (!message.has_heartbeat()) return message;
+        if (message.has_server_hello()) SayReady();
+        const bool is_empty = message.body_case() == v1::MemberMessage::BODY_NOT_SET;
+        if (!message.has_heartbeat() && !is_empty) return message;
+        if (message.has_heartbeat()) Answer(message);
       }
       return {};
     }
@@ -45,10 +48,22 @@ class ScriptedCoordinator final : public v1::Coordinator::Service {
       v1::MemberMessage message;
       while (wire_.Read(&message) && !message.has_heartbeat()) {
       }
+      Answer(message);
       return message;
     }
 
    private:
+    void SayReady() {
+      v1::CoordinatorMessage ready;
+      ready.mutable_link_ready();
+      wire_.Write(ready);
+    }
+    void Answer(const v1::MemberMessage& heartbeat) {
+      v1::CoordinatorMessage answer;
+      answer.set_beat(heartbeat.beat());
+      wire_.Write(answer);
+    }
+
     grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::MemberMessage>& wire_;
   };
   using Script = std::function<absl::Status(Stream&)>;
@@ -173,7 +188,9 @@ TEST(ServerNodeTest, ComesBackWhenTheStreamEnds) {
   ScriptedCoordinator coordinator([&](auto& stream) {
     EXPECT_TRUE(stream.Hear().has_server_hello());
     stream.Say(ServerWelcome{0, 1});
-    if (++streams == 1) return absl::UnavailableError("restarting");
+    if (++streams == 1) {
+      return WithFailure(absl::UnavailableError("restarting"), Failure::kRetryable);
+    }
     again.Notify();
     stream.Hear();
     return absl::OkStatus();

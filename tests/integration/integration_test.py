@@ -317,7 +317,48 @@ class Training(ClusterTest):
             self.assertRegex(worker.text(), r"server \d \(.*\) is lost")
 
 
+    def test_lost_coordinator_ends_workers_with_a_reason_to_retry(self):
+        workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "10") for rank in range(2)]
+        workers[0].await_line(r"^step 5$")
+        self.coordinator.kill()
+        for worker in workers:
+            self.assertEqual(worker.wait(timeout=5 * FAILURE_TIMEOUT), 138)
+            self.assertRegex(worker.text(), "lost the coordinator at")
+
+    def test_coordinator_that_stands_still_for_a_moment_ends_nobody(self):
+        workers = [self.worker(rank, 2, "--steps", "200", "--step-ms", "20") for rank in range(2)]
+        workers[0].await_line(r"^step 10$")
+        self.coordinator.signal(signal.SIGSTOP)
+        time.sleep(0.4 * FAILURE_TIMEOUT)
+        self.coordinator.signal(signal.SIGCONT)
+        self.assert_same_end(workers)
+        self.assertIn("members=2", workers[0].text())
+
+
+class StartOrder(ClusterTest):
+    servers = 0
+
+    def test_workers_and_servers_wait_for_a_coordinator_that_comes_later(self):
+        self.coordinator.kill()
+        worker = self.worker(0, 1, "--steps", "5")
+        server = self.serve("server", "--role", "server", "--coordinator", self.address)
+        server.await_line("waiting for coordinator")
+        self.serve("coordinator", "--role", "coordinator", "--listen", self.address, "--state-dir", self.state.name)
+        self.assert_same_end([worker])
+
+
 class BadInput(ClusterTest):
+    def test_another_failure_timeout_is_refused_with_both_values(self):
+        worker = self.start("worker", [f"{BUILD}/steps_worker"], {
+            "SYNCLINE_COORDINATOR": self.address, "SYNCLINE_FAILURE_TIMEOUT": "5s", "RANK": "0", "WORLD_SIZE": "1",
+        })  # fmt: skip
+        self.assertEqual(worker.wait(), 1)
+        self.assertRegex(worker.text(), "failure timeout is 5s here and 4s at the coordinator")
+        server = self.start("server", [f"{BUILD}/syncline", "serve", "--admin-listen", "127.0.0.1:0", "--role", "server",
+                                       "--failure-timeout", "3s", "--coordinator", self.address])  # fmt: skip
+        self.assertEqual(server.wait(), 2)
+        self.assertRegex(server.text(), "failure timeout is 3s here and 4s at the coordinator")
+
     def test_hostile_messages_are_refused_and_change_nothing(self):
         alone = self.worker(0, 1, "--steps", "20", job="alone")
         expected = self.assert_same_end([alone])

@@ -168,8 +168,11 @@ void DataPlane::Tick(Transport& transport) {
   const absl::Duration now = clock_.Now();
   for (uint32_t shard = 0; shard < peers_.size(); ++shard) {
     if (peers_[shard].reconnect_at > now) continue;
-    if (const absl::Status status = Connect(transport, shard); !status.ok())
-      return Fail(status);
+    // A server that is gone cannot be connected to. Whether it is, the coordinator says.
+    if (const absl::Status status = Connect(transport, shard); !status.ok()) {
+      options_.log.Debug("a shard cannot be reached", {{"shard", shard}});
+      peers_[shard].reconnect_at = now + options_.timeouts.heartbeat_interval;
+    }
   }
   Run(exchange_->Tick(now));
 }

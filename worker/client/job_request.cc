@@ -134,6 +134,8 @@ v1::MemberMessage MakeHello(const SessionOptions& options,
   hello.set_rank(options.rank);
   hello.set_run_id(options.run_id);
   hello.set_name(ProcessName());
+  hello.set_failure_timeout_ms(
+      static_cast<uint32_t>(absl::ToInt64Milliseconds(options.failure_timeout)));
   v1::JobSpec& job = *hello.mutable_job();
   job.set_name(options.job);
   job.set_workers(options.world_size);

@@ -9,6 +9,7 @@
 #include "comm/base/job_seed.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
+#include "comm/rpc/channel.h"
 #include "worker/client/job_request.h"
 #include "worker/client/session_impl.h"
 
@@ -33,23 +34,23 @@ absl::Status Session::Impl::Start() {
   std::vector<TensorOptions> tensors;
   {
     absl::MutexLock lock(&mutex_);
-    if (phase_ != Phase::kDeclaring || stream_ != nullptr) {
+    if (phase_ != Phase::kDeclaring || link_ != nullptr) {
       return absl::FailedPreconditionError("the session was started before");
     }
     if (tensors_.empty()) return absl::FailedPreconditionError("no tensor is declared");
     for (const Tensor& tensor : tensors_) tensors.push_back(tensor.options);
-    last_beat_ = clock_.Now();
   }
-  SYNCLINE_ASSIGN_OR_RETURN(
-      stream_, AttachStream::Open(
-                   {.address = options_.coordinator,
-                    .tls = {.cert_file = options_.tls_cert,
-                            .key_file = options_.tls_key,
-                            .ca_file = options_.tls_ca},
-                    .timeouts = timeouts_},
-                   {.on_message = [this](const auto& message) { OnMessage(message); },
-                    .on_end = [this](const absl::Status& status) { Fail(status); }}));
-  stream_->Send(MakeHello(options_, tensors));
+  link_ = ControlLink::Open(
+      {.attach = {.address = options_.coordinator,
+                  .tls = {.cert_file = options_.tls_cert,
+                          .key_file = options_.tls_key,
+                          .ca_file = options_.tls_ca},
+                  .timeouts = timeouts_},
+       .hello = MakeHello(options_, tensors),
+       .patience = options_.start_timeout,
+       .log = options_.log},
+      {.on_message = [this](const auto& message) { OnMessage(message); },
+       .on_end = [this](const absl::Status& status) { Fail(status); }});
   heart_ = std::thread([this] { BeatUntilOver(); });
   const absl::Status started = AwaitStart();
   if (!started.ok()) Stop(absl::ZeroDuration());
@@ -66,6 +67,9 @@ absl::Status Session::Impl::AwaitWelcome(absl::Duration deadline) {
   absl::MutexLock lock(&mutex_);
   while (status_.ok() && welcome_ == nullptr) {
     if (!changed_.WaitUntil(mutex_, clock_, deadline)) {
+      if (!link_->was_attached()) {
+        return UnreachableError(options_.coordinator, options_.start_timeout);
+      }
       return absl::DeadlineExceededError(absl::StrCat(
           "job '", options_.job, "' did not begin within ",
           absl::FormatDuration(options_.start_timeout), ": ",
@@ -331,7 +335,7 @@ absl::Status Session::Impl::Barrier() {
     barrier = barriers_entered_++;
   }
   message.mutable_barrier_entered()->set_barrier(barrier);
-  stream_->Send(message);
+  link_->Send(message);
   absl::MutexLock lock(&mutex_);
   ++waiters_;
   while (!IsOver() && barriers_released_ <= barrier) changed_.Wait(mutex_);
@@ -362,7 +366,7 @@ absl::Status Session::Impl::Leave() {
   SYNCLINE_RETURN_IF_ERROR(Part());
   v1::MemberMessage message;
   message.mutable_leave();
-  stream_->Send(message);
+  link_->Send(message);
   Stop(timeouts_.shutdown_grace);
   return absl::OkStatus();
 }
@@ -374,7 +378,7 @@ void Session::Impl::Stop(absl::Duration grace) {
     changed_.SignalAll();
     over_.SignalAll();
   }
-  if (stream_ != nullptr) stream_->Close(grace);
+  if (link_ != nullptr) link_->Close(grace);
   if (heart_.joinable()) heart_.join();
   if (data_plane_ != nullptr) data_plane_->Stop();
 }

@@ -6,12 +6,6 @@
 #include "worker/client/session_impl.h"
 
 namespace syncline {
-namespace {
-
-// A process that missed so many of its own heartbeats did not run meanwhile.
-constexpr int kStandstillBeats = 3;
-
-}  // namespace
 
 void Session::Impl::OnMessage(const v1::CoordinatorMessage& message) {
   switch (message.body_case()) {
@@ -67,8 +61,6 @@ v1::MemberMessage Session::Impl::Beat() {
   v1::MemberMessage message;
   v1::Heartbeat& beat = *message.mutable_heartbeat();
   absl::MutexLock lock(&mutex_);
-  longest_silence_ = std::max(longest_silence_, clock_.Now() - last_beat_);
-  last_beat_ = clock_.Now();
   beat.set_step(StepLocked());
   if (data_plane_ != nullptr) {
     const ExchangeStats stats = data_plane_->stats();
@@ -96,7 +88,7 @@ void Session::Impl::ReportLoss(uint64_t step, double loss, uint32_t samples) {
     absl::MutexLock lock(&mutex_);
     if (!CheckRunning().ok()) return;
   }
-  stream_->Send(message);
+  link_->Send(message);
 }
 
 void Session::Impl::BeatUntilOver() {
@@ -108,7 +100,7 @@ void Session::Impl::BeatUntilOver() {
       }
       if (IsOver()) return;
     }
-    if (!stream_->Send(Beat())) return;
+    if (!link_->Send(Beat())) return;
   }
 }
 
@@ -117,16 +109,6 @@ void Session::Impl::Fail(const absl::Status& status) {
   if (!status_.ok() || phase_ == Phase::kOver) return;
   status_ =
       status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
-  // A process that was stopped finds its connection dead before it can read why.
-  const absl::Duration silent = std::max(longest_silence_, clock_.Now() - last_beat_);
-  if (absl::IsUnavailable(status) &&
-      silent > kStandstillBeats * timeouts_.heartbeat_interval) {
-    status_ = absl::AbortedError(
-        absl::StrCat("worker ", options_.rank, " was dropped from job '", options_.job,
-                     "': it stood still for ",
-                     absl::FormatDuration(absl::Trunc(silent, absl::Milliseconds(1))),
-                     "; connect again to rejoin"));
-  }
   changed_.SignalAll();
   over_.SignalAll();
 }

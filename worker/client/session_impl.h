@@ -17,7 +17,7 @@
 #include "comm/base/env.h"
 #include "comm/base/steady_condition.h"
 #include "comm/codec/codec.h"
-#include "comm/rpc/attach_stream.h"
+#include "comm/rpc/control_link.h"
 #include "proto/coordinator.pb.h"
 #include "worker/client/data_plane.h"
 #include "worker/client/session.h"
@@ -104,7 +104,7 @@ class Session::Impl {
   const Timeouts timeouts_;
   const CodecRegistry codecs_;
   const SteadyClock clock_;
-  std::unique_ptr<AttachStream> stream_;
+  std::unique_ptr<ControlLink> link_;
   std::unique_ptr<DataPlane> data_plane_;  // set before phase_ becomes kRunning
   std::thread heart_;
 
@@ -122,8 +122,6 @@ class Session::Impl {
   uint32_t members_ ABSL_GUARDED_BY(mutex_) = 0;
   ContributionPlan contributions_ ABSL_GUARDED_BY(mutex_);
   int waiters_ ABSL_GUARDED_BY(mutex_) = 0;  // user threads blocked on other members
-  absl::Duration last_beat_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
-  absl::Duration longest_silence_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
   bool average_under_way_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<ExchangeAveraged> averaged_ ABSL_GUARDED_BY(mutex_);  // its answer
   bool parted_ ABSL_GUARDED_BY(mutex_) = false;

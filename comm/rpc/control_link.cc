@@ -1,0 +1,398 @@
+#include "comm/rpc/control_link.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+#include "comm/rpc/channel.h"
+
+namespace syncline {
+namespace {
+
+constexpr size_t kKeyBytes = 16;
+// What was heard is acknowledged with every heartbeat, and after so many messages.
+constexpr uint64_t kAcknowledgeEvery = 64;
+// A coordinator that starts a moment later is not worth a line.
+constexpr absl::Duration kSayWaitingAfter = absl::Seconds(3);
+constexpr absl::Duration kSayWaitingEvery = absl::Seconds(10);
+
+std::string DrawKey() {
+  std::random_device random;
+  std::string key;
+  while (key.size() < kKeyBytes) key.push_back(static_cast<char>(random() & 0xff));
+  return key;
+}
+
+uint64_t DrawSeed() {
+  std::random_device random;
+  return (uint64_t{random()} << 32) | random();
+}
+
+// What ends a stream but not the link: nobody has decided it. The coordinator's own
+// words for "I am lost" carry a Failure.
+bool IsBreak(const absl::Status& status) {
+  if (FailureOf(status) == Failure::kUnreachable) return true;
+  if (FailureOf(status) != Failure::kNone) return false;
+  return absl::IsUnavailable(status) || absl::IsInternal(status) ||
+         absl::IsUnknown(status) || absl::IsCancelled(status);
+}
+
+PatientClock::Options PatienceOf(const Timeouts& timeouts) {
+  return {.planned = timeouts.heartbeat_interval,
+          .longest_gap = 3 * timeouts.heartbeat_interval,  // an attempt may take F/4
+          .settle = timeouts.heartbeat_interval};
+}
+
+}  // namespace
+
+ControlLink::ControlLink(ControlLinkOptions options, AttachCallbacks callbacks)
+    : options_(std::move(options)),
+      callbacks_(std::move(callbacks)),
+      key_(DrawKey()),
+      dialer_({.first = options_.attach.timeouts.dial_slot,
+               .longest = options_.attach.timeouts.connect_timeout},
+              DrawSeed()),
+      say_next_(kSayWaitingAfter),
+      queue_(ReliableQueueLimits{}),
+      patient_(PatienceOf(options_.attach.timeouts)) {}
+
+std::unique_ptr<ControlLink> ControlLink::Open(ControlLinkOptions options,
+                                               AttachCallbacks callbacks) {
+  std::unique_ptr<ControlLink> link(
+      new ControlLink(std::move(options), std::move(callbacks)));
+  link->writer_ = std::thread([self = link.get()] { self->Write(); });
+  link->watcher_ = std::thread([self = link.get()] { self->Watch(); });
+  return link;
+}
+
+ControlLink::~ControlLink() { Close(); }
+
+bool ControlLink::was_attached() const {
+  absl::MutexLock lock(&mutex_);
+  return was_attached_;
+}
+
+bool ControlLink::Send(v1::MemberMessage message) {
+  absl::MutexLock lock(&mutex_);
+  if (IsOver()) return false;
+  if (message.has_heartbeat()) {
+    beat_ = std::move(message);
+    beat_->set_beat(++beats_);
+    if (!unanswered_since_) unanswered_since_ = PatientNow();
+    changed_.SignalAll();
+    return true;
+  }
+  message.set_number(queue_.next());
+  const size_t bytes = message.ByteSizeLong();
+  const absl::Status kept =
+      queue_.Push(std::make_shared<const v1::MemberMessage>(std::move(message)), bytes)
+          .status();
+  if (!kept.ok()) End(kept);
+  changed_.SignalAll();
+  return kept.ok();
+}
+
+void ControlLink::Close(absl::Duration grace) {
+  if (!watcher_.joinable()) return;
+  const absl::Duration deadline = clock_.Now() + grace;
+  std::shared_ptr<AttachStream> last;
+  {
+    absl::MutexLock lock(&mutex_);
+    while (!IsOver() && stream_ != nullptr && !stream_broke_ &&
+           (is_writing_ || written_ < queue_.last()) &&
+           changed_.WaitUntil(mutex_, clock_, deadline)) {
+    }
+    closing_ = true;
+    changed_.SignalAll();
+    last = stream_;
+  }
+  const absl::Duration left = std::max(deadline - clock_.Now(), absl::ZeroDuration());
+  if (last != nullptr && left <= absl::ZeroDuration()) last->Cancel();
+  if (last != nullptr) last->Close(left);
+  writer_.join();
+  watcher_.join();
+}
+
+void ControlLink::End(const absl::Status& status) {
+  if (IsOver()) return;
+  ended_ = status;
+  changed_.SignalAll();
+}
+
+// ---- Dialling and watching ----
+
+void ControlLink::Watch() {
+  while (WaitForOutage()) Dial();
+  std::optional<absl::Status> ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (candidate_ != nullptr) replaced_.push_back(std::move(candidate_));
+    if (!closing_) {
+      if (stream_ != nullptr) replaced_.push_back(std::move(stream_));
+      ended = ended_;
+    }
+    changed_.SignalAll();
+  }
+  FreeStreams();
+  if (!ended) return;
+  absl::MutexLock deliver(&deliver_mutex_);
+  callbacks_.on_end(*ended);
+}
+
+bool ControlLink::IsHealthy() {
+  return stream_ != nullptr && !stream_broke_ &&
+         Silence() < options_.attach.timeouts.redial_after;
+}
+
+// Of the coordinator, since it was asked. An owner that sends no heartbeat gets no
+// answer.
+absl::Duration ControlLink::Silence() {
+  const absl::Duration now = PatientNow();
+  if (!was_attached_) return now;
+  return unanswered_since_ ? now - *unanswered_since_ : absl::ZeroDuration();
+}
+
+void ControlLink::EndIfSilent() {
+  const absl::Duration silence = Silence();
+  const std::string& address = options_.attach.address;
+  if (was_attached_ && silence >= options_.attach.timeouts.coordinator_silence) {
+    End(WithFailure(absl::UnavailableError(absl::StrCat(
+                        "lost the coordinator at ", address, ": no answer for ",
+                        absl::FormatDuration(absl::Trunc(silence, absl::Milliseconds(1))),
+                        last_failure_.ok() ? "" : " (",
+                        last_failure_.ok() ? "" : std::string(last_failure_.message()),
+                        last_failure_.ok() ? "" : ")")),
+                    Failure::kRetryable));
+  }
+  if (!was_attached_ && silence >= options_.patience) {
+    End(last_failure_.ok() ? UnreachableError(address, options_.patience)
+                           : last_failure_);
+  }
+}
+
+// False when the link is over.
+bool ControlLink::WaitForOutage() {
+  FreeStreams();
+  const absl::Duration step = options_.attach.timeouts.heartbeat_interval / 2;
+  absl::MutexLock lock(&mutex_);
+  while (!IsOver() && IsHealthy()) {
+    changed_.WaitFor(mutex_, step);
+    if (!replaced_.empty()) break;
+  }
+  EndIfSilent();
+  return !IsOver();
+}
+
+void ControlLink::FreeStreams() {
+  std::vector<std::shared_ptr<AttachStream>> streams;
+  {
+    absl::MutexLock lock(&mutex_);
+    streams.swap(replaced_);
+  }
+  for (const auto& stream : streams) stream->Cancel();
+}
+
+v1::MemberMessage ControlLink::FirstMessage() {
+  absl::MutexLock lock(&mutex_);
+  v1::MemberMessage message;
+  if (was_attached_) {
+    message.mutable_resume();
+    message.set_seen(received_.last());
+  } else {
+    message = options_.hello;
+  }
+  message.set_link_key(key_);
+  message.set_beat(candidate_serial_);
+  return message;
+}
+
+void ControlLink::SayThatItWaits() {
+  const absl::Duration now = clock_.Now();
+  if (was_attached_ || now < say_next_) return;
+  say_next_ = now + kSayWaitingEvery;
+  options_.log.Info(
+      absl::StrCat("waiting for the coordinator at ", options_.attach.address),
+      {{"reason", std::string(last_failure_.message())}});
+}
+
+// One attempt, which lasts for its slot unless it gets through.
+void ControlLink::Dial() {
+  Serial serial = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (IsHealthy()) return;
+    serial = ++last_serial_;
+    candidate_serial_ = serial;
+    candidate_broke_ = false;
+  }
+  const absl::Duration slot = dialer_.NextSlot();
+  const absl::Duration slot_end = clock_.Now() + slot;
+  AttachOptions attach = options_.attach;
+  attach.connect_timeout = slot;
+  AttachCallbacks callbacks;
+  callbacks.on_message = [this, serial](const v1::CoordinatorMessage& message) {
+    OnMessage(serial, message);
+  };
+  callbacks.on_end = [this, serial](const absl::Status& status) {
+    OnStreamEnd(serial, status);
+  };
+  auto opened = AttachStream::Open(attach, std::move(callbacks));
+  if (!opened.ok()) {
+    absl::MutexLock lock(&mutex_);
+    last_failure_ = opened.status();
+    SayThatItWaits();
+    if (!IsBreak(opened.status())) End(opened.status());
+    while (!IsOver() && changed_.WaitUntil(mutex_, clock_, slot_end)) {
+    }
+    return;
+  }
+  std::shared_ptr<AttachStream> stream = *std::move(opened);
+  {
+    absl::MutexLock lock(&mutex_);
+    candidate_ = stream;
+  }
+  stream->Send(FirstMessage());
+  // It is there: a slow answer is no reason to begin anew.
+  AwaitAttached(clock_.Now() + options_.attach.timeouts.connect_timeout);
+}
+
+void ControlLink::AwaitAttached(absl::Duration until) {
+  absl::MutexLock lock(&mutex_);
+  const auto is_waiting = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return !IsOver() && candidate_ != nullptr && !candidate_broke_;
+  };
+  while (is_waiting()) {
+    EndIfSilent();
+    if (IsOver() || !changed_.WaitUntil(mutex_, clock_, until)) break;
+  }
+  if (candidate_ == nullptr) {
+    dialer_.Reset();
+    return;
+  }
+  const bool broke = candidate_broke_;
+  candidate_serial_ = 0;
+  replaced_.push_back(std::move(candidate_));
+  // Whoever refuses at once is not asked at once again.
+  const absl::Duration pause = clock_.Now() + options_.attach.timeouts.dial_slot;
+  while (broke && !IsOver() && changed_.WaitUntil(mutex_, clock_, pause)) {
+  }
+}
+
+// ---- Writing ----
+
+bool ControlLink::HasToWrite() const {
+  return written_ < queue_.last() || beat_.has_value() ||
+         received_.last() >= acknowledged_ + kAcknowledgeEvery;
+}
+
+v1::MemberMessage ControlLink::NextToWrite() {
+  v1::MemberMessage message;
+  if (beat_) {
+    message = *std::exchange(beat_, std::nullopt);
+  } else if (const auto next = queue_.Find(written_ + 1)) {
+    message = *next;
+    ++written_;
+  }  // else an acknowledgement alone
+  message.set_seen(received_.last());
+  acknowledged_ = received_.last();
+  return message;
+}
+
+void ControlLink::Write() {
+  for (;;) {
+    std::shared_ptr<AttachStream> stream;
+    v1::MemberMessage message;
+    {
+      absl::MutexLock lock(&mutex_);
+      while (!IsOver() && (stream_ == nullptr || stream_broke_ || !HasToWrite())) {
+        changed_.Wait(mutex_);
+      }
+      if (IsOver()) return;
+      stream = stream_;
+      message = NextToWrite();
+      is_writing_ = true;
+    }
+    const bool sent = stream->Send(message);
+    absl::MutexLock lock(&mutex_);
+    is_writing_ = false;
+    if (!sent && stream == stream_) stream_broke_ = true;
+    changed_.SignalAll();
+  }
+}
+
+// ---- Reading ----
+
+void ControlLink::OnMessage(Serial serial, const v1::CoordinatorMessage& message) {
+  absl::MutexLock deliver(&deliver_mutex_);
+  if (Take(serial, message)) callbacks_.on_message(message);
+}
+
+// True for a message that the owner has not heard yet.
+bool ControlLink::Take(Serial serial, const v1::CoordinatorMessage& message) {
+  absl::MutexLock lock(&mutex_);
+  if (IsOver()) return false;
+  if (serial == candidate_serial_ && message.has_link_ready()) {
+    Attached(message);
+    return false;
+  }
+  if (serial != stream_serial_) return false;
+  queue_.Acknowledge(message.seen());
+  written_ = std::max(written_, queue_.acknowledged());
+  if (message.beat() > answered_beat_) {
+    answered_beat_ = message.beat();
+    unanswered_since_.reset();
+    if (answered_beat_ < beats_) unanswered_since_ = PatientNow();
+  }
+  if (message.body_case() == v1::CoordinatorMessage::BODY_NOT_SET) return false;
+  if (message.number() == 0) return true;
+  const ReceivedNumbers::Verdict verdict = received_.Take(message.number());
+  if (verdict == ReceivedNumbers::Verdict::kGap) {
+    End(absl::InternalError(absl::StrCat("the coordinator at ", options_.attach.address,
+                                         " sent message ", message.number(),
+                                         " after message ", received_.last())));
+  }
+  if (received_.last() >= acknowledged_ + kAcknowledgeEvery) changed_.SignalAll();
+  return verdict == ReceivedNumbers::Verdict::kNew;
+}
+
+// The candidate is the link's stream from now on; it goes on after what the coordinator
+// has seen.
+void ControlLink::Attached(const v1::CoordinatorMessage& ready) {
+  if (!queue_.CanReplayAfter(ready.seen())) {
+    return End(absl::InternalError(absl::StrCat(
+        "the coordinator at ", options_.attach.address, " wants to go on after message ",
+        ready.seen(), ", which cannot be")));
+  }
+  queue_.Acknowledge(ready.seen());
+  written_ = ready.seen();
+  if (stream_ != nullptr) replaced_.push_back(std::move(stream_));
+  stream_ = std::move(candidate_);
+  candidate_ = nullptr;
+  stream_serial_ = std::exchange(candidate_serial_, 0);
+  stream_broke_ = false;
+  // Answers to what was asked on the old stream do not come any more.
+  if (unanswered_since_) unanswered_since_ = PatientNow();
+  if (was_attached_) {
+    options_.log.Info("attached to the coordinator again",
+                      {{"coordinator", options_.attach.address}});
+  }
+  was_attached_ = true;
+  last_failure_ = absl::OkStatus();
+  changed_.SignalAll();
+}
+
+void ControlLink::OnStreamEnd(Serial serial, const absl::Status& status) {
+  absl::MutexLock lock(&mutex_);
+  const bool is_candidate = serial == candidate_serial_;
+  if (!is_candidate && serial != stream_serial_) return;  // it was replaced
+  if (!IsBreak(status)) return End(status);
+  last_failure_ = status;
+  if (is_candidate) candidate_broke_ = true;
+  if (!is_candidate) stream_broke_ = true;
+  changed_.SignalAll();
+}
+
+}  // namespace syncline

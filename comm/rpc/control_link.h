@@ -1,0 +1,156 @@
+// A member's half of its link to the coordinator. A link outlives its streams: when one
+// breaks, or nothing is heard on it, the member dials again, both sides say what they have
+// seen, and what is missing is said again (docs/adr/0010-links-outlive-streams.md).
+//
+//   auto link = ControlLink::Open(
+//       {.attach = {.address = "10.0.0.1:7070", .timeouts = timeouts}, .hello = hello,
+//        .patience = absl::Minutes(10)},
+//       {.on_message = [&](const v1::CoordinatorMessage& message) { ... },
+//        .on_end = [&](const absl::Status& status) { ... }});
+//   link->Send(message);     // arrives once and in order, or on_end says why not
+//   link->Send(heartbeat);   // only the latest matters: never repeated
+//   link->Close(grace);
+//
+// Every heartbeat is answered. A coordinator that answered none for
+// Timeouts::coordinator_silence, not counting times in which this process did not run, is
+// lost: Unavailable, Failure::kRetryable. A refusal or drop by the coordinator ends the
+// link at once, with what the coordinator said.
+//
+// Threads: one that dials and watches, one that writes, and the reader of each stream.
+// Send from any thread; it never waits for the network. Callbacks run one at a time;
+// on_end is the last one, called exactly once unless Close came first. Close and the
+// destructor must not be called from a callback.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "comm/base/env.h"
+#include "comm/base/log.h"
+#include "comm/base/patient_clock.h"
+#include "comm/base/steady_condition.h"
+#include "comm/rpc/attach_stream.h"
+#include "comm/rpc/dialer.h"
+#include "comm/rpc/reliable_queue.h"
+
+namespace syncline {
+
+struct ControlLinkOptions {
+  AttachOptions attach;
+  v1::MemberMessage hello;  // the first message of the link
+  // How long the coordinator may be out of reach before it has answered for the first
+  // time. Failure::kUnreachable afterwards.
+  absl::Duration patience = absl::Seconds(10);
+  Logger log = {};
+};
+
+class ControlLink {
+ public:
+  static std::unique_ptr<ControlLink> Open(ControlLinkOptions options,
+                                           AttachCallbacks callbacks);
+  ~ControlLink();  // closes
+
+  // False when the link has ended; on_end says why.
+  bool Send(v1::MemberMessage message) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Waits up to `grace` for what was sent to be on its way and for the coordinator to end
+  // the stream. The second call does nothing.
+  void Close(absl::Duration grace = absl::ZeroDuration()) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Whether the coordinator has ever answered.
+  bool was_attached() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  using Serial = uint64_t;  // of a stream; 0 is none
+
+  ControlLink(ControlLinkOptions options, AttachCallbacks callbacks);
+
+  // The thread that dials and watches.
+  void Watch() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool WaitForOutage() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Dial() ABSL_LOCKS_EXCLUDED(mutex_);
+  void AwaitAttached(absl::Duration until) ABSL_LOCKS_EXCLUDED(mutex_);
+  void FreeStreams() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsHealthy() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Duration Silence() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void EndIfSilent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SayThatItWaits() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::MemberMessage FirstMessage() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The thread that writes.
+  void Write() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool HasToWrite() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  v1::MemberMessage NextToWrite() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // The readers of streams.
+  void OnMessage(Serial serial, const v1::CoordinatorMessage& message)
+      ABSL_LOCKS_EXCLUDED(mutex_, deliver_mutex_);
+  bool Take(Serial serial, const v1::CoordinatorMessage& message)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Attached(const v1::CoordinatorMessage& ready)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnStreamEnd(Serial serial, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  void End(const absl::Status& status) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return closing_ || ended_.has_value();
+  }
+  absl::Duration PatientNow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return patient_.Advance(clock_.Now());
+  }
+
+  const ControlLinkOptions options_;
+  const AttachCallbacks callbacks_;
+  const std::string key_;  // a secret: whoever knows it can speak for this member
+  const SteadyClock clock_;
+  Dialer dialer_;  // of the watching thread
+
+  // Held while a message is counted and delivered, so that streams which take turns keep
+  // the order. Taken before mutex_.
+  absl::Mutex deliver_mutex_ ABSL_ACQUIRED_BEFORE(mutex_);
+
+  mutable absl::Mutex mutex_;
+  SteadyCondition changed_;
+  bool closing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
+  absl::Duration say_next_ ABSL_GUARDED_BY(mutex_);
+  absl::Status last_failure_ ABSL_GUARDED_BY(mutex_);  // of an attempt
+  bool was_attached_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // The stream that both sides take for the link's, and the one that shall replace it.
+  std::shared_ptr<AttachStream> stream_ ABSL_GUARDED_BY(mutex_);
+  Serial stream_serial_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool stream_broke_ ABSL_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<AttachStream> candidate_ ABSL_GUARDED_BY(mutex_);
+  Serial candidate_serial_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool candidate_broke_ ABSL_GUARDED_BY(mutex_) = false;
+  Serial last_serial_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Were replaced; the watching thread ends them.
+  std::vector<std::shared_ptr<AttachStream>> replaced_ ABSL_GUARDED_BY(mutex_);
+
+  ReliableQueue<v1::MemberMessage> queue_ ABSL_GUARDED_BY(mutex_);
+  uint64_t written_ ABSL_GUARDED_BY(mutex_) = 0;  // on the present stream
+  bool is_writing_ ABSL_GUARDED_BY(mutex_) = false;
+  ReceivedNumbers received_ ABSL_GUARDED_BY(mutex_);
+  uint64_t acknowledged_ ABSL_GUARDED_BY(mutex_) = 0;  // by us
+  std::optional<v1::MemberMessage> beat_ ABSL_GUARDED_BY(mutex_);
+  uint64_t beats_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t answered_beat_ ABSL_GUARDED_BY(mutex_) = 0;
+  PatientClock patient_ ABSL_GUARDED_BY(mutex_);
+  // The first heartbeat without an answer, in patient time.
+  std::optional<absl::Duration> unanswered_since_ ABSL_GUARDED_BY(mutex_);
+
+  std::thread writer_;
+  std::thread watcher_;
+};
+
+}  // namespace syncline

@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+"""What happens to a job when cables are cut and processes stand still.
+
+    sudo tests/chaos/chaos.py --bin build/release [-v] [Class.test_name ...]
+
+Every process is a host of its own, a network namespace with a control and a data cable (hosts.py). Whatever is shorter
+than 0.4 of the failure timeout must end nobody: the job goes on with the same members, and ends with the checksum of an
+undisturbed one.
+"""
+
+import argparse
+import os
+import pathlib
+import re
+import signal
+import sys
+import tempfile
+import time
+import unittest
+
+import hosts
+
+BIN = pathlib.Path("build/release")
+FAILURE_TIMEOUT = 4.0
+TOLERATED = 0.4 * FAILURE_TIMEOUT  # Timeouts::tolerated_cut
+PATIENCE = 120.0
+STEPS = 300
+NAMES = ["coordinator", "server0", "server1", "worker0", "worker1"]
+# UCX would find other ways between namespaces of one machine than the data cable.
+UCX = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth1"}
+
+
+class Job:
+    """A coordinator, two servers and two workers, until the block ends."""
+
+    def __init__(self):
+        self.net = hosts.Hosts(NAMES)
+        self.folder = tempfile.TemporaryDirectory()
+        self.processes = {}
+
+    def __enter__(self):
+        self.net.__enter__()
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.net.__exit__()
+        self.folder.cleanup()
+
+    def text(self, host):
+        return (pathlib.Path(self.folder.name) / host).read_text(errors="replace")
+
+    def all_text(self):
+        return "\n".join(f"--- {host}\n{self.text(host)[-3000:]}" for host in self.processes)
+
+    def await_line(self, host, pattern, timeout=PATIENCE):
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if match := re.search(pattern, self.text(host), re.M):
+                return match
+            time.sleep(0.02)
+        raise AssertionError(f"{host} never printed /{pattern}/\n{self.all_text()}")
+
+    def step(self, host):
+        return max((int(number) for number in re.findall(r"^step (\d+)$", self.text(host), re.M)), default=0)
+
+    def signal(self, host, number):
+        os.killpg(self.processes[host].pid, number)
+
+    def finish(self, workers=("worker0", "worker1")):
+        """The checksum with which all workers end."""
+        checksums = set()
+        for worker in workers:
+            try:
+                code = self.processes[worker].wait(PATIENCE)
+            except Exception as error:
+                raise AssertionError(f"{worker} does not end: {error}\n{self.all_text()}") from None
+            if code != 0:
+                raise AssertionError(f"{worker} ended with {code}\n{self.all_text()}")
+            checksums.add(self.await_line(worker, r"^done .*checksum=(\w+)").group(1))
+        assert len(checksums) == 1, f"the workers end with {checksums}"
+        return checksums.pop()
+
+    def _run(self, host, command, environment=()):
+        with (pathlib.Path(self.folder.name) / host).open("w") as log:
+            self.processes[host] = self.net.start(host, command, log, {**UCX, **dict(environment)})
+
+    def _start(self):
+        timeout = f"{FAILURE_TIMEOUT}s"
+        control = f"{self.net.address('coordinator')}:7070"
+        common = ["--admin-listen", "127.0.0.1:0", "--insecure", "--failure-timeout", timeout]
+        serve = [BIN / "syncline", "serve", "--role"]
+        self._run("coordinator", [*serve, "coordinator", "--listen", control, "--servers", 2,
+                                  "--state-dir", pathlib.Path(self.folder.name) / "state", *common])  # fmt: skip
+        self.await_line("coordinator", "ready control=")
+        for server in ("server0", "server1"):
+            listen = f"{self.net.address(server)}:7070"
+            self._run(server, [*serve, "server", "--coordinator", control, "--listen", listen,
+                               "--engine-threads", 1, *common])  # fmt: skip
+        for rank in range(2):
+            job = {"SYNCLINE_COORDINATOR": control, "SYNCLINE_JOB": "chaos", "SYNCLINE_FAILURE_TIMEOUT": timeout,
+                   "RANK": str(rank), "WORLD_SIZE": "2"}  # fmt: skip
+            self._run(f"worker{rank}", [BIN / "steps_worker", "--steps", STEPS, "--step-ms", 20], job)
+
+
+class Chaos(unittest.TestCase):
+    undisturbed = None
+
+    @classmethod
+    def setUpClass(cls):
+        if (reason := hosts.missing()) is not None:
+            raise unittest.SkipTest(reason)
+        with Job() as job:
+            cls.undisturbed = job.finish()
+
+    def assert_survives(self, disturb):
+        with Job() as job:
+            job.await_line("worker0", r"^step 40$")
+            disturb(job)
+            self.assertLess(job.step("worker0"), STEPS, "the disturbance came after the job")
+            self.assertEqual(job.finish(), self.undisturbed, job.all_text())
+            for worker in ("worker0", "worker1"):
+                self.assertIn("members=2", job.text(worker))
+            self.assertEqual(len(re.findall(r"epoch \d+ with", job.text("coordinator"))), 1, job.all_text())
+
+    def cut(self, host, network, direction):
+        def disturb(job):
+            with job.net.cut(host, network, direction):
+                time.sleep(TOLERATED)
+
+        self.assert_survives(disturb)
+
+    def test_control_cable_of_a_worker(self):
+        for direction in ("both", "out", "in"):
+            with self.subTest(direction=direction):
+                self.cut("worker1", "control", direction)
+
+    def test_control_cable_of_a_server(self):
+        for direction in ("both", "out", "in"):
+            with self.subTest(direction=direction):
+                self.cut("server1", "control", direction)
+
+    def test_control_cable_of_the_coordinator(self):
+        for direction in ("both", "out", "in"):
+            with self.subTest(direction=direction):
+                self.cut("coordinator", "control", direction)
+
+    def test_data_cable_of_a_worker(self):
+        self.cut("worker1", "data", "both")
+
+    def test_data_cable_of_a_server(self):
+        self.cut("server1", "data", "both")
+
+    def test_coordinator_that_stands_still(self):
+        def disturb(job):
+            job.signal("coordinator", signal.SIGSTOP)
+            time.sleep(TOLERATED)
+            job.signal("coordinator", signal.SIGCONT)
+
+        self.assert_survives(disturb)
+
+    def test_worker_that_stands_still(self):
+        def disturb(job):
+            job.signal("worker1", signal.SIGSTOP)
+            time.sleep(TOLERATED)
+            job.signal("worker1", signal.SIGCONT)
+
+        self.assert_survives(disturb)
+
+    def test_killed_worker_is_dropped_after_a_quarter(self):
+        with Job() as job:
+            job.await_line("worker0", r"^step 40$")
+            job.signal("worker1", signal.SIGKILL)
+            killed = time.monotonic()
+            last = job.step("worker0")
+            job.await_line("worker0", rf"^step {last + 3}$")
+            self.assertLess(time.monotonic() - killed, FAILURE_TIMEOUT / 4 + 2.0)
+            job.finish(["worker0"])
+
+    def test_coordinator_cut_off_for_good_ends_workers_with_a_reason_to_retry(self):
+        with Job() as job:
+            job.await_line("worker0", r"^step 40$")
+            with job.net.cut("coordinator", "control", "both"):
+                for worker in ("worker0", "worker1"):
+                    self.assertEqual(job.processes[worker].wait(PATIENCE), 138, job.all_text())
+                    self.assertIn("lost the coordinator", job.text(worker))
+
+
+def main():
+    global BIN
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--bin", type=pathlib.Path, default=BIN)
+    options, rest = parser.parse_known_args()
+    BIN = options.bin.resolve()
+    unittest.main(argv=[sys.argv[0], *rest])
+
+
+if __name__ == "__main__":
+    main()

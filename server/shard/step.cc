@@ -55,7 +55,7 @@ void AddVotes(std::span<const Contribution> contributions, size_t first, VoteSum
     if (contribution.view.tiles.empty()) continue;
     const TileView& tile = contribution.view.tiles[first / kTileElements];
     const ByteView bytes = BytesOf(tile, first, sum.votes.size());
-    SYNCLINE_CHECK(tile.codec->Decode(bytes, sum.one).ok());
+    if (!tile.codec->Decode(bytes, sum.one).ok()) continue;  // see AddContributions
     for (size_t i = 0; i < sum.votes.size(); ++i) {
       sum.votes[i] += VoteOf(sum.one[i], sum.infinity);
     }
@@ -64,12 +64,18 @@ void AddVotes(std::span<const Contribution> contributions, size_t first, VoteSum
 
 // Adds encodings of elements [first, first + sum.size()), which lie in one tile, in the
 // order of the contributions. Runs of the same codec share a pass over the sum.
+//
+// All of them were valid when they came. One that is not any more was rewritten by its
+// sender, in memory that it lends: a worker that does so may spoil its own job, whose
+// gradient is zero there, but not end the server with all jobs.
 void AddContributions(std::span<const Contribution> contributions, size_t first,
                       std::span<float> sum) {
   absl::InlinedVector<WeightedBytes, kUsualWorkers> parts;
   const Codec* codec = nullptr;
   const auto add = [&] {
-    if (codec != nullptr) SYNCLINE_CHECK(codec->DecodeAddAll(parts, sum).ok());
+    if (codec != nullptr && !codec->DecodeAddAll(parts, sum).ok()) {
+      std::ranges::fill(sum, 0.0f);
+    }
     parts.clear();
   };
   for (const Contribution& contribution : contributions) {

@@ -240,6 +240,26 @@ TEST(StepRates, OfJobReductionsFollowTheBatch) {
   EXPECT_NE(weights_with({{"base_batch", 64}}, 32), moved);
 }
 
+// A worker lends the memory in which its contribution lies, and may break its word.
+TEST(StepMemory, RewrittenByItsWorkerDoesNotEndTheServer) {
+  ShardRig rig({.codec = "topk:ratio=0.1,min_elements=0", .tensors = {5000}});
+  rig.Commit(1, {rig.Member(0), rig.Member(1)});
+  rig.Seed(0, SomeValues(5000, 1));
+  BufferPool pool(0);
+  std::vector<Buffer> payloads;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    payloads.push_back(
+        Gather(EncodeBlock(*rig.transfers().push.codec, {rig.range(0), 0, 1},
+                           SomeValues(5000, 2 + rank), Checksum::kHeaderOnly, pool)));
+    ShardMessage push = {rig.Header(MessageKind::kPush, rank, 0, 0),
+                         Slice::Of(payloads.back())};
+    push.header.samples = 1;
+    rig.shard().Apply(push);
+    std::ranges::fill(payloads.front().mutable_view(), std::byte{0xff});
+  }
+  EXPECT_EQ(rig.shard().block_version(0), 1u);
+}
+
 TEST(StepGroups, HaveTheirOwnLearningRateAndWeightDecay) {
   BufferPool pool(1 << 20);
   const CodecRegistry codecs = CodecRegistry::Builtin();

@@ -2,10 +2,13 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <future>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
+#include "comm/rpc/certificate.h"
 #include "comm/rpc/channel.h"
 #include "comm/rpc/status.h"
 #include "gmock/gmock.h"
@@ -197,6 +200,40 @@ TEST_F(RpcTls, ListensBeyondLoopbackWithoutBeingAsked) {
   options.listen = "0.0.0.0:0";
   options.tls = Identity("server");
   EXPECT_TRUE(StartServer(options).ok());
+}
+
+TEST_F(RpcTls, KnowsWhatIsWrongWithItsOwnFiles) {
+  const auto file = [this](const char* flag, const std::string& name) {
+    std::ifstream stream(Path(name));
+    return PemFile{flag, name, {std::istreambuf_iterator<char>(stream), {}}};
+  };
+  const PemFile cert = file("--tls-cert", "server.crt");
+  const PemFile key = file("--tls-key", "server.key");
+  const PemFile ca = file("--tls-ca", "ca.crt");
+  const absl::Time now = absl::Now();
+  EXPECT_EQ(CheckIdentity(cert, key, now), absl::OkStatus());
+  EXPECT_EQ(CheckAuthorities(ca, now), absl::OkStatus());
+  const auto expect = [](const absl::Status& status, const char* what) {
+    EXPECT_EQ(FailureOf(status), Failure::kUsage) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(what));
+  };
+  const absl::Duration days = absl::Hours(24 * 5);
+  expect(CheckIdentity(cert, key, now + days), "--tls-cert 'server.crt' expired on 2");
+  expect(CheckIdentity(cert, key, now - days), "is not valid before 2");
+  expect(CheckAuthorities(ca, now + days), "--tls-ca 'ca.crt' expired on 2");
+  expect(CheckIdentity(cert, file("--tls-key", "client.key"), now),
+         "--tls-key 'client.key' is not the key of --tls-cert 'server.crt'");
+  expect(CheckIdentity(key, key, now), "holds no certificate");
+  expect(CheckIdentity(cert, cert, now), "holds no private key");
+  expect(CheckAuthorities(key, now), "holds no certificate");
+}
+
+TEST_F(RpcTls, AServerWithTheKeyOfAnotherDoesNotStart) {
+  ServerOptions options = LoopbackOptions();
+  options.tls = {Path("server.crt"), Path("client.key"), Path("ca.crt")};
+  const absl::Status status = StartServer(options).status();
+  EXPECT_EQ(FailureOf(status), Failure::kUsage);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is not the key of"));
 }
 
 TEST_F(RpcTls, NamesTheFlagOfAWrongFile) {

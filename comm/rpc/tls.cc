@@ -6,8 +6,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
+#include "comm/rpc/certificate.h"
 
 namespace syncline {
 namespace {
@@ -51,6 +53,16 @@ absl::StatusOr<PemTexts> ReadAll(const TlsOptions& options) {
   SYNCLINE_ASSIGN_OR_RETURN(pem.cert, ReadPem(options.cert_file, "--tls-cert"));
   SYNCLINE_ASSIGN_OR_RETURN(pem.key, ReadPem(options.key_file, "--tls-key"));
   SYNCLINE_ASSIGN_OR_RETURN(pem.ca, ReadPem(options.ca_file, "--tls-ca"));
+  const absl::Time now = absl::Now();
+  if (!pem.cert.empty()) {
+    SYNCLINE_RETURN_IF_ERROR(CheckIdentity({"--tls-cert", options.cert_file, pem.cert},
+                                           {"--tls-key", options.key_file, pem.key},
+                                           now));
+  }
+  if (!pem.ca.empty()) {
+    SYNCLINE_RETURN_IF_ERROR(
+        CheckAuthorities({"--tls-ca", options.ca_file, pem.ca}, now));
+  }
   return pem;
 }
 

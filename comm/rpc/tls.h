@@ -28,7 +28,8 @@ struct TlsOptions {
   }
 };
 
-// InvalidArgument when the options contradict each other or a file is missing or no PEM.
+// InvalidArgument when the options contradict each other, a file is missing or no PEM, a
+// certificate is not valid now, or the key is another's.
 absl::Status CheckTlsOptions(const TlsOptions& options);
 
 // A server needs cert_file and key_file; ca_file makes client certificates mandatory.

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -108,7 +109,7 @@ class Services {
   std::unique_ptr<ServerNode> node_;
   std::atomic<const ServerNode*> node_for_admin_ = nullptr;
   std::atomic<bool> said_ready_ = false;
-  std::set<uint32_t> ranks_;  // that have a heartbeat metric
+  std::map<uint32_t, std::set<uint32_t>> ranks_;  // that have metrics, by job
 };
 
 absl::Status Services::Start() {
@@ -186,26 +187,33 @@ std::vector<std::string> Services::NotReadyBecause() const {
 
 void Services::UpdateMetrics() {
   if (coordinator_ == nullptr) return;
-  std::set<uint32_t> gone = std::move(ranks_);
+  std::map<uint32_t, std::set<uint32_t>> before = std::move(ranks_);
   ranks_.clear();
   for (const JobView& job : coordinator_->View().jobs) {
-    metrics_.SetEpoch(job.epoch);
-    metrics_.SetMembers(job.members.size());
-    metrics_.SetStep(job.step);
+    if (job.phase == "over" || job.phase == "failed") continue;
+    metrics_.NameJob(job.job, job.name);
+    metrics_.SetEpoch(job.job, job.epoch);
+    metrics_.SetMembers(job.job, job.members.size());
+    metrics_.SetStep(job.job, job.step);
+    std::set<uint32_t>& ranks = ranks_[job.job];
+    std::set<uint32_t> gone = std::move(before[job.job]);
+    before.erase(job.job);
     for (const MemberView& member : job.members) {
       const CompressionFigures& figures = member.compression;
       metrics_.SetWorker(
-          member.rank, {.heartbeat_age = member.heartbeat_age,
-                        .compression = figures.ratio(),
-                        .encode_ns = figures.encode_ns,
-                        .decode_ns = figures.decode_ns,
-                        .residual_ratio = figures.residual_ratio,
-                        .diverged_blocks = static_cast<double>(figures.diverged_blocks)});
-      ranks_.insert(member.rank);
+          job.job, member.rank,
+          {.heartbeat_age = member.heartbeat_age,
+           .compression = figures.ratio(),
+           .encode_ns = figures.encode_ns,
+           .decode_ns = figures.decode_ns,
+           .residual_ratio = figures.residual_ratio,
+           .diverged_blocks = static_cast<double>(figures.diverged_blocks)});
+      ranks.insert(member.rank);
       gone.erase(member.rank);
     }
+    for (const uint32_t rank : gone) metrics_.ForgetWorker(job.job, rank);
   }
-  for (const uint32_t rank : gone) metrics_.ForgetWorker(rank);
+  for (const auto& [job, ranks] : before) metrics_.ForgetJob(job);
 }
 
 void Services::Stop() {

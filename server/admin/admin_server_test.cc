@@ -112,9 +112,10 @@ TEST_F(MetricsTest, CountsWhatItIsTold) {
   metrics_.CountRefused(RefuseCode::kNone);
   metrics_.CountRefused(static_cast<RefuseCode>(999));
   metrics_.CountPublished(64);
-  metrics_.SetStep(7);
-  metrics_.SetEpoch(2);
-  metrics_.SetMembers(4);
+  metrics_.NameJob(1, "resnet");
+  metrics_.SetStep(1, 7);
+  metrics_.SetEpoch(1, 2);
+  metrics_.SetMembers(1, 4);
   metrics_.ObserveStep(absl::Milliseconds(15));
   const std::string text = Scrape();
   for (const char* line :
@@ -125,7 +126,9 @@ TEST_F(MetricsTest, CountsWhatItIsTold) {
         "syncline_refused_total{reason=\"not_seeded\"} 1\n",
         "syncline_refused_total{reason=\"malformed\"} 0\n",
         "syncline_published_total 1\n", "syncline_published_bytes_total 64\n",
-        "syncline_step 7\n", "syncline_epoch 2\n", "syncline_members 4\n",
+        "syncline_step{job_name=\"resnet\"} 7\n",
+        "syncline_epoch{job_name=\"resnet\"} 2\n",
+        "syncline_members{job_name=\"resnet\"} 4\n",
         "syncline_step_seconds_bucket{le=\"0.01\"} 0\n",
         "syncline_step_seconds_bucket{le=\"0.02\"} 1\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
@@ -134,26 +137,62 @@ TEST_F(MetricsTest, CountsWhatItIsTold) {
   EXPECT_THAT(text, Not(HasSubstr("unknown_refusal")));
 }
 
+TEST_F(MetricsTest, KeepsJobsApart) {
+  metrics_.NameJob(1, "resnet");
+  metrics_.NameJob(2, "bert");
+  metrics_.SetMembers(1, 4);
+  metrics_.SetMembers(2, 8);
+  metrics_.SetWorker(1, 0, {.diverged_blocks = 1});
+  metrics_.SetWorker(2, 0, {.diverged_blocks = 2});
+  std::string text = Scrape();
+  for (const char* line :
+       {"syncline_members{job_name=\"resnet\"} 4\n",
+        "syncline_members{job_name=\"bert\"} 8\n",
+        "syncline_worker_diverged_blocks{job_name=\"resnet\",rank=\"0\"} 1\n",
+        "syncline_worker_diverged_blocks{job_name=\"bert\",rank=\"0\"} 2\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  metrics_.ForgetJob(1);
+  metrics_.SetMembers(1, 4);  // late
+  text = Scrape();
+  EXPECT_THAT(text, Not(HasSubstr("resnet")));
+  EXPECT_THAT(text, HasSubstr("syncline_members{job_name=\"bert\"} 8\n"));
+  // Its successor has the same name; what is still said of it changes nothing.
+  metrics_.NameJob(3, "bert");
+  metrics_.SetMembers(3, 2);
+  metrics_.SetMembers(2, 8);
+  metrics_.ForgetJob(2);
+  EXPECT_THAT(Scrape(), HasSubstr("syncline_members{job_name=\"bert\"} 2\n"));
+}
+
 TEST_F(MetricsTest, EndsTheSeriesOfAWorkerThatLeft) {
-  metrics_.SetWorker(0, {.heartbeat_age = absl::Seconds(1)});
-  metrics_.SetWorker(3, {.heartbeat_age = absl::Milliseconds(2500),
-                         .compression = 31.5,
-                         .encode_ns = 0.5,
-                         .decode_ns = 0.25,
-                         .residual_ratio = 3,
-                         .diverged_blocks = 2});
-  EXPECT_THAT(Scrape(),
-              HasSubstr("syncline_worker_heartbeat_age_seconds{rank=\"3\"} 2.5\n"));
-  EXPECT_THAT(Scrape(),
-              HasSubstr("syncline_worker_compression_ratio{rank=\"3\"} 31.5\n"));
-  for (const char* line : {"encode_seconds_per_value{rank=\"3\"} 5e-10\n",
-                           "decode_seconds_per_value{rank=\"3\"} 2.5e-10\n",
-                           "residual_ratio{rank=\"3\"} 3\n"}) {
+  metrics_.NameJob(1, "a");
+  metrics_.SetWorker(1, 0, {.heartbeat_age = absl::Seconds(1)});
+  metrics_.SetWorker(1, 3,
+                     {.heartbeat_age = absl::Milliseconds(2500),
+                      .compression = 31.5,
+                      .encode_ns = 0.5,
+                      .decode_ns = 0.25,
+                      .residual_ratio = 3,
+                      .diverged_blocks = 2});
+  EXPECT_THAT(
+      Scrape(),
+      HasSubstr(
+          "syncline_worker_heartbeat_age_seconds{job_name=\"a\",rank=\"3\"} 2.5\n"));
+  EXPECT_THAT(
+      Scrape(),
+      HasSubstr("syncline_worker_compression_ratio{job_name=\"a\",rank=\"3\"} 31.5\n"));
+  for (const char* line :
+       {"encode_seconds_per_value{job_name=\"a\",rank=\"3\"} 5e-10\n",
+        "decode_seconds_per_value{job_name=\"a\",rank=\"3\"} 2.5e-10\n",
+        "residual_ratio{job_name=\"a\",rank=\"3\"} 3\n"}) {
     EXPECT_THAT(Scrape(), HasSubstr(line));
   }
-  EXPECT_THAT(Scrape(), HasSubstr("syncline_worker_diverged_blocks{rank=\"3\"} 2\n"));
-  metrics_.ForgetWorker(3);
-  metrics_.ForgetWorker(3);
+  EXPECT_THAT(
+      Scrape(),
+      HasSubstr("syncline_worker_diverged_blocks{job_name=\"a\",rank=\"3\"} 2\n"));
+  metrics_.ForgetWorker(1, 3);
+  metrics_.ForgetWorker(1, 3);
   EXPECT_THAT(Scrape(), Not(HasSubstr("rank=\"3\"")));
   EXPECT_THAT(Scrape(), HasSubstr("rank=\"0\""));
 }
@@ -163,7 +202,8 @@ TEST_F(MetricsTest, PleasesPromtool) {
     GTEST_SKIP()
         << "SKIPPED: no promtool, names and types of the metrics are not checked";
   }
-  metrics_.SetWorker(0, {.heartbeat_age = absl::Seconds(1)});
+  metrics_.NameJob(1, "a \"name\"");
+  metrics_.SetWorker(1, 0, {.heartbeat_age = absl::Seconds(1)});
   const TempDirectory directory;
   const std::string path = directory.File("metrics.txt");
   std::ofstream(path) << Scrape();

@@ -1,5 +1,6 @@
 #include "server/admin/metrics.h"
 
+#include <algorithm>
 #include <array>
 #include <iterator>
 #include <map>
@@ -21,6 +22,10 @@ using prometheus::Counter;
 using prometheus::Family;
 using prometheus::Gauge;
 using prometheus::Histogram;
+
+// Of each job, in the order of its gauges.
+enum JobFigure : size_t { kStep, kEpoch, kMembers };
+constexpr size_t kJobFigures = 3;
 
 constexpr std::array<const char*, 3> kPushResults = {"counted", "repeated", "refused"};
 
@@ -84,12 +89,10 @@ struct Metrics::Families {
         published_bytes(Counters(registry, "syncline_published_bytes_total",
                                  "Payload bytes of published blocks.")
                             .Add({})),
-        step(Gauges(registry, "syncline_step", "The furthest step that was applied.")
-                 .Add({})),
-        epoch(Gauges(registry, "syncline_epoch", "The number of the current membership.")
-                  .Add({})),
-        members(Gauges(registry, "syncline_members", "Workers of the current epoch.")
-                    .Add({})),
+        job_figures{
+            &Gauges(registry, "syncline_step", "The furthest step that was applied."),
+            &Gauges(registry, "syncline_epoch", "The number of the current membership."),
+            &Gauges(registry, "syncline_members", "Workers of the current epoch.")},
         step_seconds(
             prometheus::BuildHistogram()
                 .Name("syncline_step_seconds")
@@ -123,17 +126,39 @@ struct Metrics::Families {
   Counter& pushed_bytes;
   Counter& published;
   Counter& published_bytes;
-  Gauge& step;
-  Gauge& epoch;
-  Gauge& members;
+  std::array<Family<Gauge>*, kJobFigures> job_figures;
   Histogram& step_seconds;
   std::array<Counter*, kPushResults.size()> pushes;
   // All but RefuseCode::kNone.
   std::array<Counter*, static_cast<size_t>(RefuseCode::kNoAverage)> refused;
 
-  absl::Mutex mutex;
   using WorkerGauges = std::array<Gauge*, std::size(kWorkerFigures)>;
-  std::map<uint32_t, WorkerGauges> workers ABSL_GUARDED_BY(mutex);
+  struct Job {
+    std::string name;
+    std::array<Gauge*, kJobFigures> gauges = {};
+    std::map<uint32_t, WorkerGauges> workers = {};  // by rank
+  };
+
+  void Forget(std::map<uint32_t, Job>::iterator job)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    for (size_t i = 0; i < kJobFigures; ++i)
+      job_figures[i]->Remove(job->second.gauges[i]);
+    for (const auto& [rank, gauges] : job->second.workers) Forget(gauges);
+    jobs.erase(job);
+  }
+
+  void Forget(const WorkerGauges& gauges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    for (size_t i = 0; i < gauges.size(); ++i) worker_figures[i]->Remove(gauges[i]);
+  }
+
+  void Set(uint32_t job, JobFigure figure, double value) {
+    absl::MutexLock lock(&mutex);
+    const auto found = jobs.find(job);
+    if (found != jobs.end()) found->second.gauges[figure]->Set(value);
+  }
+
+  absl::Mutex mutex;
+  std::map<uint32_t, Job> jobs ABSL_GUARDED_BY(mutex);
 };
 
 Metrics::Metrics(prometheus::Registry& registry)
@@ -158,33 +183,64 @@ void Metrics::CountPublished(size_t payload_bytes) {
   families_->published_bytes.Increment(static_cast<double>(payload_bytes));
 }
 
-void Metrics::SetStep(uint64_t step) { families_->step.Set(static_cast<double>(step)); }
-void Metrics::SetEpoch(uint64_t epoch) {
-  families_->epoch.Set(static_cast<double>(epoch));
-}
-void Metrics::SetMembers(size_t members) {
-  families_->members.Set(static_cast<double>(members));
+void Metrics::NameJob(uint32_t job, std::string_view name) {
+  absl::MutexLock lock(&families_->mutex);
+  auto& jobs = families_->jobs;
+  if (const auto found = jobs.find(job); found != jobs.end()) {
+    if (found->second.name == name) return;
+    families_->Forget(found);
+  }
+  // Two jobs of one name would share their series, and the end of one would end both's.
+  const auto same = std::find_if(jobs.begin(), jobs.end(), [name](const auto& other) {
+    return other.second.name == name;
+  });
+  if (same != jobs.end()) families_->Forget(same);
+  Families::Job& added = jobs[job];
+  added.name = std::string(name);
+  for (size_t i = 0; i < kJobFigures; ++i) {
+    added.gauges[i] = &families_->job_figures[i]->Add({{"job_name", added.name}});
+  }
 }
 
-void Metrics::SetWorker(uint32_t rank, const Worker& worker) {
+void Metrics::ForgetJob(uint32_t job) {
   absl::MutexLock lock(&families_->mutex);
-  const auto [entry, is_new] = families_->workers.try_emplace(rank);
+  const auto found = families_->jobs.find(job);
+  if (found != families_->jobs.end()) families_->Forget(found);
+}
+
+void Metrics::SetStep(uint32_t job, uint64_t step) {
+  families_->Set(job, kStep, static_cast<double>(step));
+}
+void Metrics::SetEpoch(uint32_t job, uint64_t epoch) {
+  families_->Set(job, kEpoch, static_cast<double>(epoch));
+}
+void Metrics::SetMembers(uint32_t job, size_t members) {
+  families_->Set(job, kMembers, static_cast<double>(members));
+}
+
+void Metrics::SetWorker(uint32_t job, uint32_t rank, const Worker& worker) {
+  absl::MutexLock lock(&families_->mutex);
+  const auto found = families_->jobs.find(job);
+  if (found == families_->jobs.end()) return;
+  const auto [entry, is_new] = found->second.workers.try_emplace(rank);
   for (size_t i = 0; i < entry->second.size(); ++i) {
     Gauge*& gauge = entry->second[i];
-    if (is_new)
-      gauge = &families_->worker_figures[i]->Add({{"rank", absl::StrCat(rank)}});
+    if (is_new) {
+      gauge = &families_->worker_figures[i]->Add(
+          {{"job_name", found->second.name}, {"rank", absl::StrCat(rank)}});
+    }
     gauge->Set(kWorkerFigures[i].value(worker));
   }
 }
 
-void Metrics::ForgetWorker(uint32_t rank) {
+void Metrics::ForgetWorker(uint32_t job, uint32_t rank) {
   absl::MutexLock lock(&families_->mutex);
-  const auto found = families_->workers.find(rank);
-  if (found == families_->workers.end()) return;
-  for (size_t i = 0; i < found->second.size(); ++i) {
-    families_->worker_figures[i]->Remove(found->second[i]);
-  }
-  families_->workers.erase(found);
+  const auto found = families_->jobs.find(job);
+  if (found == families_->jobs.end()) return;
+  const auto worker = found->second.workers.find(rank);
+  if (worker == found->second.workers.end()) return;
+  families_->Forget(worker->second);
+  found->second.workers.erase(worker);
 }
 
 void Metrics::ObserveStep(absl::Duration duration) {

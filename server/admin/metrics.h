@@ -5,6 +5,10 @@
 //   prometheus::Registry registry;
 //   Metrics metrics(registry);
 //   metrics.CountPush(PushResult::kCounted, payload.size());
+//   metrics.NameJob(7, "resnet");
+//   metrics.SetStep(7, 120);      // syncline_step{job_name="resnet"} 120
+//
+// What is said of a job that has no name here, or not any more, changes nothing.
 //
 // Thread-safe. The registry is borrowed and must outlive the Metrics.
 #pragma once
@@ -12,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "absl/time/time.h"
 #include "comm/transport/message.h"
@@ -40,11 +45,17 @@ class Metrics {
   void CountRefused(RefuseCode reason);
   void CountPublished(size_t payload_bytes);
 
+  // Begins the series of `job`, under the label job_name. A job of the same name that was
+  // there before is forgotten.
+  void NameJob(uint32_t job, std::string_view name);
+  // Ends them, and those of its workers.
+  void ForgetJob(uint32_t job);
+
   // The furthest step that was applied, the membership's number, and how many members it
   // has.
-  void SetStep(uint64_t step);
-  void SetEpoch(uint64_t epoch);
-  void SetMembers(size_t members);
+  void SetStep(uint32_t job, uint64_t step);
+  void SetEpoch(uint32_t job, uint64_t epoch);
+  void SetMembers(uint32_t job, size_t members);
 
   struct Worker {
     absl::Duration heartbeat_age = {};
@@ -54,9 +65,9 @@ class Metrics {
     double residual_ratio = 0;   // norm of what it keeps over that of a gradient
     double diverged_blocks = 0;  // views taken anew since it joined
   };
-  void SetWorker(uint32_t rank, const Worker& worker);
+  void SetWorker(uint32_t job, uint32_t rank, const Worker& worker);
   // For a worker that left: its series ends.
-  void ForgetWorker(uint32_t rank);
+  void ForgetWorker(uint32_t job, uint32_t rank);
 
   // From the first contribution of a step until its last block was published.
   void ObserveStep(absl::Duration duration);

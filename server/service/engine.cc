@@ -268,7 +268,7 @@ void Engine::Run(uint32_t id, Job& job, const ShardInput& input) {
       continue;
     }
     if (const auto* applied = std::get_if<ShardApplied>(&output)) {
-      CountApplied(job, *applied);
+      CountApplied(id, job, *applied);
     }
     events_.on_output(id, output);
   }
@@ -313,7 +313,7 @@ void Engine::CountInput(Job& job, const ShardMessage& message,
   }
 }
 
-void Engine::CountApplied(Job& job, const ShardApplied& applied) {
+void Engine::CountApplied(uint32_t id, Job& job, const ShardApplied& applied) {
   const uint64_t version = applied.step + 1;
   step_.store(std::max(step(), version), std::memory_order_relaxed);
   // A step nobody contributed to has no beginning.
@@ -326,7 +326,7 @@ void Engine::CountApplied(Job& job, const ShardApplied& applied) {
   }
   if (options_.metrics != nullptr) {
     options_.metrics->ObserveStep(clock_.Now() - progress->second.began);
-    options_.metrics->SetStep(version);
+    options_.metrics->SetStep(id, version);
   }
   job.steps.erase(progress);
 }

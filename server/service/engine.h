@@ -129,7 +129,7 @@ class Engine : private Receiver {
   void Send(Job& job, const ShardReply& reply);
   void CloseStrangers(Job& job);
   void CountInput(Job& job, const ShardMessage& message, const ShardOutputs& outputs);
-  void CountApplied(Job& job, const ShardApplied& applied);
+  void CountApplied(uint32_t id, Job& job, const ShardApplied& applied);
 
   const EngineOptions options_;
   const EngineEvents events_;

@@ -246,6 +246,9 @@ void ServerNode::On(const ConfigureJob& configure) {
   }
   options_.log.Info("job begins",
                     {{"job", configure.job}, {"name", configure.spec.name}});
+  if (options_.metrics != nullptr) {
+    options_.metrics->NameJob(configure.job, configure.spec.name);
+  }
   for (size_t i = 0; i < engines_.size(); ++i) {
     engines_[i]->Configure(configure.job, std::move((*parts)[i]));
   }
@@ -303,8 +306,8 @@ void ServerNode::On(const CommitEpoch& commit) {
                                      {"members", commit.members.size()},
                                      {"reason", commit.reason}});
   if (options_.metrics != nullptr) {
-    options_.metrics->SetEpoch(commit.epoch);
-    options_.metrics->SetMembers(commit.members.size());
+    options_.metrics->SetEpoch(commit.job, commit.epoch);
+    options_.metrics->SetMembers(commit.job, commit.members.size());
   }
   ShardCommit input{.epoch = commit.epoch,
                     .training = commit.training,
@@ -322,6 +325,7 @@ void ServerNode::On(const StepDecision& decision) {
 
 void ServerNode::On(const DropJob& drop) {
   options_.log.Info("job ends", {{"job", drop.job}, {"reason", drop.reason}});
+  if (options_.metrics != nullptr) options_.metrics->ForgetJob(drop.job);
   {
     absl::MutexLock lock(&mutex_);
     jobs_.erase(drop.job);

@@ -249,6 +249,10 @@ void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
   if (const auto* configured = std::get_if<JobConfigured>(&body)) {
     if (Job* job = FindJob(configured->job)) job->OnConfigured(server.number, outputs_);
   }
+  if (const auto* failed = std::get_if<ConfigureFailed>(&body)) {
+    if (Job* job = FindJob(failed->job))
+      job->OnConfigureFailed(server.number, failed->status, outputs_);
+  }
   if (const auto* prepared = std::get_if<EpochPrepared>(&body)) {
     if (Job* job = FindJob(prepared->job))
       job->OnPrepared(server.number, *prepared, outputs_);

@@ -99,6 +99,11 @@ struct BarrierEntered {
 struct JobConfigured {
   uint32_t job = 0;
 };
+// The server cannot make the job, or cannot go on with it.
+struct ConfigureFailed {
+  uint32_t job = 0;
+  absl::Status status;
+};
 struct EpochPrepared {
   uint32_t job = 0;
   uint64_t epoch = 0;
@@ -121,8 +126,8 @@ struct Returned {};
 
 using MemberBody =
     std::variant<ServerHello, WorkerHello, Heartbeat, Leave, BarrierEntered,
-                 JobConfigured, EpochPrepared, EpochCommitted, BlockFigures, LossReport,
-                 Disconnected, Returned>;
+                 JobConfigured, ConfigureFailed, EpochPrepared, EpochCommitted,
+                 BlockFigures, LossReport, Disconnected, Returned>;
 
 struct FromMember {
   ConnectionId connection = 0;

@@ -211,6 +211,15 @@ void Job::Fail(const std::string& reason, CoordinatorOutputs& outputs) {
   End(reason, outputs);
 }
 
+void Job::FailWith(const absl::Status& status, CoordinatorOutputs& outputs) {
+  failed_ = true;
+  for (const auto& [rank, worker] : workers_) {
+    outputs.push_back(CloseMember{worker.connection, status});
+  }
+  workers_.clear();
+  End(std::string(status.message()), outputs);
+}
+
 void Job::End(const std::string& reason, CoordinatorOutputs& outputs) {
   phase_ = Phase::kOver;
   reason_ = reason;

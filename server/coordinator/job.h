@@ -63,6 +63,9 @@ class Job {
   // stand in the way of another run of that name.
   void EndIfAbandoned(const std::string& run_id, CoordinatorOutputs& outputs);
   void OnConfigured(uint32_t server, CoordinatorOutputs& outputs);
+  // The job ends with this error, also when it runs already.
+  void OnConfigureFailed(uint32_t server, const absl::Status& status,
+                         CoordinatorOutputs& outputs);
   void OnPrepared(uint32_t server, const EpochPrepared& prepared,
                   CoordinatorOutputs& outputs);
   void OnCommitted(uint32_t server, const EpochCommitted& committed,
@@ -141,6 +144,8 @@ class Job {
   void AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs);
   std::string UnansweredQuestion(std::set<uint32_t>& servers) const;
   void Fail(const std::string& reason, CoordinatorOutputs& outputs);
+  // With an error of its own instead of "start again".
+  void FailWith(const absl::Status& status, CoordinatorOutputs& outputs);
   void End(const std::string& reason, CoordinatorOutputs& outputs);
   void ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) const;
   std::string Named(uint32_t rank) const;

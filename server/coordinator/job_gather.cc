@@ -115,6 +115,20 @@ void Job::TellNewcomer(uint32_t rank, absl::Duration now, size_t servers_attache
   outputs.push_back(ToMember{worker->second.connection, Waiting{reason_}});
 }
 
+void Job::OnConfigureFailed(uint32_t server, const absl::Status& status,
+                            CoordinatorOutputs& outputs) {
+  const auto failed = std::ranges::find(servers_, server, &JobServer::server);
+  if (phase_ == Phase::kOver || failed == servers_.end()) return;
+  const absl::Status what(status.code(),
+                          absl::StrCat("server ", failed->name, " cannot serve job '",
+                                       spec_.name, "': ", std::string(status.message())));
+  // The same job on the same servers would end the same way.
+  const bool is_of_the_job = absl::IsInvalidArgument(status) ||
+                             absl::IsFailedPrecondition(status) ||
+                             absl::IsResourceExhausted(status);
+  FailWith(is_of_the_job ? WithFailure(what, Failure::kJobRefused) : what, outputs);
+}
+
 void Job::SayWhoIsMissing(absl::Duration now, size_t servers_attached,
                           CoordinatorOutputs& outputs) {
   if (now - last_waiting_said_ < kSayWaitingEvery) return;

@@ -4,6 +4,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "comm/base/limits.h"
 #include "comm/base/status.h"
 #include "comm/transport/message.h"
@@ -63,20 +64,13 @@ Engine::~Engine() { Stop(); }
 
 void Engine::Stop() {
   if (loop_ == nullptr) return;
-  DropAll();
+  ReleaseAll();
   loop_->Stop();
 }
 
 // ---- What the coordinator wants ----
 
-void Engine::Configure(uint32_t job, EngineJobOptions options) {
-  loop_->Post([this, job, options = std::move(options)](Transport&) mutable {
-    events_.on_configured(job, AddJob(job, std::move(options)));
-  });
-}
-
-absl::Status Engine::AddJob(uint32_t job, EngineJobOptions options) {
-  jobs_.erase(job);
+absl::StatusOr<EngineJob> Engine::Build(EngineJobOptions options) {
   ShardOptions& shard = options.shard;
   // Inside a host bytes do not change on their way; the CRC is for networks.
   shard.checksum = options_.reach == Reach::kHostOnly ? Checksum::kHeaderOnly
@@ -84,14 +78,32 @@ absl::Status Engine::AddJob(uint32_t job, EngineJobOptions options) {
   shard.publish_memory = [arena = arena_](size_t bytes) {
     return arena->Allocate(bytes);
   };
-  Job added;
-  added.trained = static_cast<size_t>(
+  EngineJob built;
+  built.trained = static_cast<size_t>(
       std::ranges::count_if(options.blocks, [&](const ShardBlock& block) {
         return !shard.tensors[block.range.tensor].group.frozen;
       }));
-  SYNCLINE_ASSIGN_OR_RETURN(added.shard, Shard::Create(shard, options.blocks, pool_));
-  jobs_.emplace(job, std::move(added));
-  return absl::OkStatus();
+  // The pool is only remembered here; the engine's thread takes from it.
+  SYNCLINE_ASSIGN_OR_RETURN(built.shard, Shard::Create(shard, options.blocks, pool_));
+  return built;
+}
+
+void Engine::Adopt(uint32_t job, EngineJob built) {
+  Await([&] {
+    Job& adopted = jobs_[job];
+    adopted = Job();
+    adopted.shard = std::move(built.shard);
+    adopted.trained = built.trained;
+  });
+}
+
+void Engine::Await(absl::FunctionRef<void()> task) {
+  absl::Notification done;
+  const bool is_posted = loop_->Post([&](Transport&) {
+    task();
+    done.Notify();
+  });
+  if (is_posted) done.WaitForNotification();
 }
 
 void Engine::Apply(uint32_t job, ShardInput input) {
@@ -129,12 +141,24 @@ void Engine::CloseStrangers(Job& job) {
   });
 }
 
-void Engine::Drop(uint32_t job) {
-  loop_->Post([this, job](Transport&) { jobs_.erase(job); });
+std::shared_ptr<Shard> Engine::Release(uint32_t job) {
+  std::shared_ptr<Shard> released;
+  Await([&] {
+    const auto found = jobs_.find(job);
+    if (found == jobs_.end()) return;
+    released = std::move(found->second.shard);
+    jobs_.erase(found);
+  });
+  return released;
 }
 
-void Engine::DropAll() {
-  loop_->Post([this](Transport&) { jobs_.clear(); });
+std::vector<std::shared_ptr<Shard>> Engine::ReleaseAll() {
+  std::vector<std::shared_ptr<Shard>> released;
+  Await([&] {
+    for (auto& [id, job] : jobs_) released.push_back(std::move(job.shard));
+    jobs_.clear();
+  });
+  return released;
 }
 
 // ---- What workers send ----

@@ -7,13 +7,17 @@
 // taken for a payload. Replies to workers without a live endpoint are dropped: workers
 // repeat what is not acknowledged.
 //
-// Thread safety: all public methods may be called from any thread; what they ask for
-// happens on the engine's thread, in the order of the calls. Events are called on that
-// thread and must not block.
+// A job's memory is taken by Build on the caller's thread and given back where Release's
+// answer ends: the engine's own thread only takes it over and lets go of it, so that one
+// job's size is never another job's pause.
+//
+// Thread safety: all public methods may be called from any thread but the engine's own;
+// what they ask for happens on the engine's thread, in the order of the calls. Events are
+// called on that thread and must not block.
 //
 //   auto engine = *Engine::Start({.reach = Reach::kNetwork}, events);
 //   hello.shard_addresses.push_back(engine->address());
-//   engine->Configure(job, {shard_options, blocks});
+//   engine->Adopt(job, *engine->Build({shard_options, blocks}));
 //   engine->Apply(job, ShardPrepare{2});  // -> events.on_output(job, ShardPrepared{...})
 #pragma once
 
@@ -28,6 +32,7 @@
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
@@ -54,13 +59,17 @@ struct EngineOptions {
 struct EngineEvents {
   // ShardPrepared, ShardCommitted, ShardFigures and ShardApplied.
   std::function<void(uint32_t job, const ShardOutput&)> on_output;
-  // The answer to Configure.
-  std::function<void(uint32_t job, const absl::Status&)> on_configured;
 };
 
 struct EngineJobOptions {
   ShardOptions shard;  // checksum and publish_memory are the engine's choice
   std::vector<ShardBlock> blocks;
+};
+
+// A job's part on an engine, not taken over yet.
+struct EngineJob {
+  std::unique_ptr<Shard> shard = nullptr;
+  size_t trained = 0;  // blocks
 };
 
 class Engine : private Receiver {
@@ -72,12 +81,17 @@ class Engine : private Receiver {
   // Of the transport; travels over the control plane.
   const std::string& address() const { return loop_->address(); }
 
+  // Takes and touches all memory of a job's part: seconds for a large one. Fails as
+  // Shard::Create. The engine outlives what is built.
+  absl::StatusOr<EngineJob> Build(EngineJobOptions options);
   // Replaces a job of that number.
-  void Configure(uint32_t job, EngineJobOptions options);
+  void Adopt(uint32_t job, EngineJob built);
   // A ShardPrepare, ShardCommit or ShardDecision. Unknown jobs are ignored.
   void Apply(uint32_t job, ShardInput input);
-  void Drop(uint32_t job);
-  void DropAll();
+  // Waits until the engine's thread has let go of the job; null when it is not there.
+  // Whoever ends the shard waits for its memory.
+  std::shared_ptr<Shard> Release(uint32_t job);
+  std::vector<std::shared_ptr<Shard>> ReleaseAll();
   void Stop();
 
   // Progress, for heartbeats: data-plane bytes in both directions, and the highest
@@ -113,7 +127,9 @@ class Engine : private Receiver {
 
   Engine(const EngineOptions& options, EngineEvents events);
   absl::StatusOr<std::unique_ptr<Transport>> MakeTransport();
-  absl::Status AddJob(uint32_t job, EngineJobOptions options);
+  // Runs `task` on the engine's thread and waits for its end; not at all once the engine
+  // stops.
+  void Await(absl::FunctionRef<void()> task);
 
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
   void OnMessage(ByteView header, Buffer payload) override;

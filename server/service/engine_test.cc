@@ -160,12 +160,14 @@ class EngineTest : public ::testing::Test {
       outputs_.Put(output);
       if (std::holds_alternative<ShardPrepared>(output)) may_go_on_.WaitForNotification();
     };
-    events.on_configured = [this](uint32_t, const absl::Status& status) {
-      configured_.Put(status);
-    };
     engine_ = *Engine::Start({.metrics = &metrics_}, std::move(events));
+    AddJob(kJob);
+  }
+
+  // A job of one block.
+  EngineJobOptions JobOptions(uint32_t job) const {
     EngineJobOptions options;
-    options.shard.job = kJob;
+    options.shard.job = job;
     options.shard.seed_codec = *codecs_.Find(CodecId::kFp32);
     options.shard.transfers = {
         {.push = *ParseTransfer("fp32"), .publish = *ParseTransfer("fp32")}};
@@ -173,8 +175,12 @@ class EngineTest : public ::testing::Test {
     const uint64_t elements = kElements;
     options.shard.tensors = {{.shape = TensorShape({&elements, 1})}};
     options.blocks = {{0, {.tensor = 0, .first_element = 0, .elements = kElements}}};
-    engine_->Configure(kJob, std::move(options));
-    EXPECT_TRUE(configured_.Take()->ok());
+    return options;
+  }
+  void AddJob(uint32_t job) {
+    auto built = engine_->Build(JobOptions(job));
+    ASSERT_TRUE(built.ok()) << built.status();
+    engine_->Adopt(job, *std::move(built));
   }
 
   void Commit(uint64_t epoch, const std::vector<uint32_t>& ranks) {
@@ -194,7 +200,6 @@ class EngineTest : public ::testing::Test {
   prometheus::Registry registry_;
   Metrics metrics_{registry_};
   Mailbox<ShardOutput> outputs_;
-  Mailbox<absl::Status> configured_;
   absl::Notification may_go_on_;  // the engine stands still from ShardPrepared to this
   std::unique_ptr<Engine> engine_;
 };
@@ -318,16 +323,23 @@ TEST_F(EngineTest, OutlivesWorkersThatDieInTheMiddle) {
   EXPECT_EQ(survivor.Next(), "publish v1");
 }
 
-TEST_F(EngineTest, AJobThatIsDroppedAnswersNothing) {
+TEST_F(EngineTest, AJobThatIsReleasedAnswersNothing) {
   Commit(1, {0});
-  engine_->Drop(kJob);
+  const std::shared_ptr<Shard> shard = engine_->Release(kJob);
+  ASSERT_NE(shard, nullptr);
+  EXPECT_EQ(shard->epoch(), 1u) << "it is whole, and the caller's";
+  EXPECT_EQ(engine_->Release(kJob), nullptr);
   engine_->Apply(kJob, ShardPrepare{2});
-  EngineJobOptions options;
-  options.shard.seed_codec = *codecs_.Find(CodecId::kFp32);
-  options.shard.training.optimizer.name = "no such thing";
-  engine_->Configure(kJob, options);
-  EXPECT_EQ(configured_.Take()->code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(engine_->ReleaseAll().empty());
   EXPECT_FALSE(outputs_.Take(absl::ZeroDuration()).has_value());
+}
+
+TEST_F(EngineTest, WhatCannotBeBuiltIsSaidAndLeavesOtherJobsAlone) {
+  EngineJobOptions options = JobOptions(kJob + 1);
+  options.shard.training.optimizer.name = "no such thing";
+  EXPECT_EQ(engine_->Build(options).status().code(), absl::StatusCode::kInvalidArgument);
+  Commit(1, {0});
+  EXPECT_EQ(engine_->ReleaseAll().size(), 1u);
 }
 
 }  // namespace

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <variant>
 
+#include "absl/status/status.h"
 #include "comm/base/check.h"
 #include "server/service/progress_convert.h"
 
 namespace syncline {
 namespace {
+
+constexpr auto kLargestCode = static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
 
 // Lets std::visit choose by type.
 template <typename... Cases>
@@ -140,6 +143,15 @@ void WriteWelcome(const WorkerWelcome& welcome, v1::WorkerWelcome& out) {
   contributions.set_momentum_from(welcome.contributions.momentum_from);
 }
 
+// Of the code that a server sent; one that says nothing, or nothing known, is a fault of
+// that server.
+absl::Status ErrorOf(const v1::ConfigureFailed& failed) {
+  const bool is_known = failed.code() > 0 && failed.code() <= kLargestCode;
+  const auto code = is_known ? static_cast<absl::StatusCode>(failed.code())
+                             : absl::StatusCode::kInternal;
+  return {code, failed.message()};
+}
+
 }  // namespace
 
 JobSpec FromProto(const v1::JobSpec& in) {
@@ -198,6 +210,10 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
       return BarrierEntered{message.barrier_entered().barrier()};
     case v1::MemberMessage::kJobConfigured:
       return JobConfigured{message.job_configured().job()};
+    case v1::MemberMessage::kConfigureFailed: {
+      const v1::ConfigureFailed& failed = message.configure_failed();
+      return ConfigureFailed{.job = failed.job(), .status = ErrorOf(failed)};
+    }
     case v1::MemberMessage::kEpochPrepared:
       return EpochPrepared{.job = message.epoch_prepared().job(),
                            .epoch = message.epoch_prepared().epoch(),
@@ -252,6 +268,12 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                  },
                  [&](const JobConfigured& configured) {
                    message.mutable_job_configured()->set_job(configured.job);
+                 },
+                 [&](const ConfigureFailed& failed) {
+                   v1::ConfigureFailed& out = *message.mutable_configure_failed();
+                   out.set_job(failed.job);
+                   out.set_code(static_cast<uint32_t>(failed.status.code()));
+                   out.set_message(std::string(failed.status.message()));
                  },
                  [&](const EpochPrepared& prepared) {
                    v1::EpochPrepared& out = *message.mutable_epoch_prepared();

@@ -85,12 +85,12 @@ absl::Status ServerNode::StartEngines() {
     events.on_output = [this, i](uint32_t job, const ShardOutput& output) {
       OnOutput(i, job, output);
     };
-    events.on_configured = [this, i](uint32_t job, const absl::Status& status) {
-      OnConfigured(i, job, status);
-    };
     SYNCLINE_ASSIGN_OR_RETURN(auto engine, Engine::Start(options, std::move(events)));
     engines_.push_back(std::move(engine));
   }
+  std::vector<Engine*> engines;
+  for (const auto& engine : engines_) engines.push_back(engine.get());
+  builder_ = std::make_unique<ShardBuilder>(std::move(engines));
   return absl::OkStatus();
 }
 
@@ -103,6 +103,7 @@ void ServerNode::Stop() {
     changed_.SignalAll();
   }
   if (control_.joinable()) control_.join();
+  if (builder_ != nullptr) builder_->Stop();
   for (const auto& engine : engines_) engine->Stop();
 }
 
@@ -189,7 +190,7 @@ void ServerNode::ForgetJobs() {
     attached_ = false;
     jobs_.clear();
   }
-  for (const auto& engine : engines_) engine->DropAll();
+  builder_->DropAll();
 }
 
 ServerHello ServerNode::MakeHello() const {
@@ -237,21 +238,35 @@ void ServerNode::On(const ServerWelcome& welcome) {
 }
 
 void ServerNode::On(const ConfigureJob& configure) {
-  auto parts = SplitJob(configure);
-  if (!parts.ok()) return OnEnd(parts.status());
   {
     absl::MutexLock lock(&mutex_);
     jobs_[configure.job] = Job();
-    jobs_[configure.job].configuring = AllEngines();
   }
   options_.log.Info("job begins",
                     {{"job", configure.job}, {"name", configure.spec.name}});
   if (options_.metrics != nullptr) {
     options_.metrics->NameJob(configure.job, configure.spec.name);
   }
-  for (size_t i = 0; i < engines_.size(); ++i) {
-    engines_[i]->Configure(configure.job, std::move((*parts)[i]));
+  builder_->Build({.job = configure.job,
+                   .split = [this, configure] { return SplitJob(configure); },
+                   .done = [this, job = configure.job](
+                               const absl::Status& status) { OnBuilt(job, status); }});
+}
+
+void ServerNode::OnBuilt(uint32_t job, const absl::Status& status) {
+  if (!status.ok()) {
+    options_.log.Warning("job cannot be served",
+                         {{"job", job}, {"error", std::string(status.message())}});
   }
+  absl::MutexLock lock(&mutex_);
+  if (!jobs_.contains(job)) return;
+  if (status.ok()) {
+    outbox_.push_back(JobConfigured{job});
+  } else {
+    jobs_.erase(job);
+    outbox_.push_back(ConfigureFailed{job, status});
+  }
+  changed_.SignalAll();
 }
 
 // What each engine gets of a job.
@@ -286,10 +301,11 @@ absl::StatusOr<std::vector<EngineJobOptions>> ServerNode::SplitJob(
 void ServerNode::On(const PrepareEpoch& prepare) {
   {
     absl::MutexLock lock(&mutex_);
-    Job& job = jobs_[prepare.job];
-    job.prepared_epoch = prepare.epoch;
-    job.preparing = AllEngines();
-    job.next_step = 0;
+    const auto job = jobs_.find(prepare.job);
+    if (job == jobs_.end()) return;  // it ended meanwhile
+    job->second.prepared_epoch = prepare.epoch;
+    job->second.preparing = AllEngines();
+    job->second.next_step = 0;
   }
   ApplyToAll(prepare.job, ShardPrepare{prepare.epoch});
 }
@@ -297,9 +313,10 @@ void ServerNode::On(const PrepareEpoch& prepare) {
 void ServerNode::On(const CommitEpoch& commit) {
   {
     absl::MutexLock lock(&mutex_);
-    Job& job = jobs_[commit.job];
-    job.committed_epoch = commit.epoch;
-    job.committing = AllEngines();
+    const auto job = jobs_.find(commit.job);
+    if (job == jobs_.end()) return;  // it ended meanwhile
+    job->second.committed_epoch = commit.epoch;
+    job->second.committing = AllEngines();
   }
   options_.log.Info("epoch begins", {{"job", commit.job},
                                      {"epoch", commit.epoch},
@@ -330,7 +347,7 @@ void ServerNode::On(const DropJob& drop) {
     absl::MutexLock lock(&mutex_);
     jobs_.erase(drop.job);
   }
-  for (const auto& engine : engines_) engine->Drop(drop.job);
+  builder_->Drop(drop.job);
 }
 
 void ServerNode::OnEnd(const absl::Status& status) {
@@ -352,15 +369,6 @@ std::set<uint32_t> ServerNode::AllEngines() const {
   std::set<uint32_t> all;
   for (uint32_t i = 0; i < options_.engines; ++i) all.insert(i);
   return all;
-}
-
-void ServerNode::OnConfigured(uint32_t engine, uint32_t job, const absl::Status& status) {
-  if (!status.ok()) return OnEnd(status);
-  absl::MutexLock lock(&mutex_);
-  const auto found = jobs_.find(job);
-  if (found == jobs_.end() || !WasLast(found->second.configuring, engine)) return;
-  outbox_.push_back(JobConfigured{job});
-  changed_.SignalAll();
 }
 
 void ServerNode::OnOutput(uint32_t engine, uint32_t id, const ShardOutput& output) {

@@ -8,8 +8,12 @@
 // change (another protocol version, a wrong certificate) is final and goes to
 // `on_given_up`.
 //
-// Threads: one for each engine, one of the stream, and one that speaks to the
-// coordinator, so that control traffic never holds up an engine. Public methods may be
+// A job that it cannot make is the job's error and nobody else's: the coordinator is told
+// (ConfigureFailed), the stream and all other jobs go on.
+//
+// Threads: one for each engine, one on which jobs are made and ended, one of the stream,
+// and one that speaks to the coordinator, so that neither control traffic nor the size of
+// a new job ever holds up an engine. Public methods may be
 // called from any thread; events are called on the node's own threads and must not block.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(
@@ -41,6 +45,7 @@
 #include "comm/rpc/tls.h"
 #include "server/coordinator/coordinator.h"
 #include "server/service/engine.h"
+#include "server/service/shard_builder.h"
 
 namespace syncline {
 
@@ -73,7 +78,6 @@ class ServerNode {
  private:
   // Which engines have still to answer the coordinator's last word about a job.
   struct Job {
-    std::set<uint32_t> configuring;
     uint64_t prepared_epoch = 0;
     std::set<uint32_t> preparing;
     uint64_t next_step = 0;
@@ -105,13 +109,14 @@ class ServerNode {
   template <typename Other>
   void On(const Other&) {}
   void OnEnd(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<std::vector<EngineJobOptions>> SplitJob(
-      const ConfigureJob& configure) const;
   void ApplyToAll(uint32_t job, const ShardInput& input);
 
+  // The builder's thread.
+  absl::StatusOr<std::vector<EngineJobOptions>> SplitJob(
+      const ConfigureJob& configure) const;
+  void OnBuilt(uint32_t job, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+
   // The engines' threads.
-  void OnConfigured(uint32_t engine, uint32_t job, const absl::Status& status)
-      ABSL_LOCKS_EXCLUDED(mutex_);
   void OnOutput(uint32_t engine, uint32_t job, const ShardOutput& output)
       ABSL_LOCKS_EXCLUDED(mutex_);
   std::set<uint32_t> AllEngines() const;
@@ -131,6 +136,7 @@ class ServerNode {
   std::map<uint32_t, Job> jobs_ ABSL_GUARDED_BY(mutex_);
 
   std::vector<std::unique_ptr<Engine>> engines_;  // unchanged from Start to Stop
+  std::unique_ptr<ShardBuilder> builder_;         // likewise
   std::thread control_;
 };
 

@@ -200,24 +200,47 @@ TEST(ServerNodeTest, ComesBackWhenTheStreamEnds) {
   again.WaitForNotification();
 }
 
-TEST(ServerNodeTest, ComesBackAfterAJobItCannotServe) {
-  int streams = 0;
-  absl::Notification again;
+// Of another spec than the coordinator would let through: versions differ, or it is
+// wrong.
+ConfigureJob ImpossibleJob(uint32_t job) {
+  ConfigureJob impossible = TwoBlockJob();
+  impossible.job = job;
+  impossible.spec.training.optimizer.name = "no such thing";
+  return impossible;
+}
+
+TEST(ServerNodeTest, AJobItCannotServeEndsAloneAndTheOthersGoOn) {
+  absl::Notification done;
   ScriptedCoordinator coordinator([&](auto& stream) {
     stream.Hear();
-    if (++streams == 2) {
-      again.Notify();
-      return absl::OkStatus();
-    }
-    ConfigureJob wrong = TwoBlockJob();
-    wrong.shard_of_block.pop_back();
-    stream.Say(wrong);
-    stream.Hear();
+    stream.Say(ServerWelcome{0, 1});
+    stream.Say(TwoBlockJob());
+    EXPECT_EQ(stream.Hear().job_configured().job(), 5u);
+    stream.Say(ImpossibleJob(6));
+    const v1::ConfigureFailed failed = stream.Hear().configure_failed();
+    EXPECT_EQ(failed.job(), 6u);
+    EXPECT_EQ(failed.code(), static_cast<uint32_t>(absl::StatusCode::kInvalidArgument));
+    EXPECT_THAT(failed.message(), ::testing::HasSubstr("no such thing"));
+    stream.Say(DropJob{6, "it failed"});
+    ConfigureJob unplaced = TwoBlockJob();
+    unplaced.job = 7;
+    unplaced.shard_of_block.pop_back();
+    stream.Say(unplaced);
+    EXPECT_EQ(stream.Hear().configure_failed().job(), 7u);
+    // What was said before it failed finds nothing, and is not answered.
+    stream.Say(PrepareEpoch{7, 1});
+    stream.Say(PrepareEpoch{5, 1});
+    EXPECT_EQ(stream.Hear().epoch_prepared().job(), 5u);
+    done.Notify();
+    EXPECT_TRUE(stream.Hear().has_leave()) << "the same stream, to the end";
     return absl::OkStatus();
   });
-  const auto node = ServerNode::Start(Options(coordinator.address()), {});
+  ServerNodeEvents events;
+  events.on_given_up = [](const absl::Status& status) { ADD_FAILURE() << status; };
+  const auto node =
+      ServerNode::Start(Options(coordinator.address(), 2), std::move(events));
   ASSERT_TRUE(node.ok()) << node.status();
-  again.WaitForNotification();
+  done.WaitForNotification();
   (*node)->Stop();
 }
 

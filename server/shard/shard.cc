@@ -219,6 +219,7 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(
     const ShardOptions& options, const std::vector<ShardBlock>& blocks,
     BufferPool& pool) {
   SYNCLINE_ASSIGN_OR_RETURN(auto stepper, Stepper::Create(options, pool));
+  SYNCLINE_RETURN_IF_ERROR(stepper->Reserve(blocks));
   return std::unique_ptr<Shard>(
       new Shard(std::make_unique<Impl>(options, std::move(stepper), blocks)));
 }

@@ -194,8 +194,9 @@ struct ShardProgress {
 
 class Shard {
  public:
-  // InvalidArgument for settings that TrainingPlan::Create refuses. `pool` outlives the
-  // shard.
+  // Takes and touches all memory that the blocks need. InvalidArgument for settings that
+  // TrainingPlan::Create refuses, ResourceExhausted when the system does not give the
+  // memory. `pool` outlives the shard.
   static absl::StatusOr<std::unique_ptr<Shard>> Create(
       const ShardOptions& options, const std::vector<ShardBlock>& blocks,
       BufferPool& pool);

@@ -1,7 +1,6 @@
 #include "server/shard/stepper.h"
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "comm/base/check.h"
@@ -33,39 +32,49 @@ Stepper::Stepper(const ShardOptions& options, std::shared_ptr<const TrainingPlan
 
 // ---- Memory ----
 
-std::byte* Stepper::Zeroed(size_t bytes) {
-  if (bytes == 0) return nullptr;
-  const Buffer& buffer = memory_.emplace_back(Buffer::Allocate(bytes));
-  std::memset(buffer.data(), 0, bytes);
-  return buffer.data();
+absl::Status Stepper::Reserve(const std::vector<ShardBlock>& blocks) {
+  size_t bytes = 0;
+  block_bytes_ = 0;
+  for (const ShardBlock& block : blocks) {
+    Layout(block.range, [&](size_t part) {
+      bytes += SlabMemory::Needs(part);
+      block_bytes_ += part;
+      return nullptr;
+    });
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(memory_, SlabMemory::Create(bytes));
+  return absl::OkStatus();
 }
 
 BlockMemory Stepper::Allocate(const BlockRange& range) {
+  return Layout(range, [this](size_t bytes) { return memory_.Take(bytes); });
+}
+
+BlockMemory Stepper::Layout(const BlockRange& range,
+                            absl::FunctionRef<std::byte*(size_t bytes)> take) const {
   const TrainingPlan& plan = *revisions_.back().plan;
-  const size_t bytes = range.elements * sizeof(float);
+  const auto floats = [&] {
+    return std::span(reinterpret_cast<float*>(take(range.elements * sizeof(float))),
+                     range.elements);
+  };
   BlockMemory memory;
-  memory.weights = {reinterpret_cast<float*>(Zeroed(bytes)), range.elements};
+  memory.weights = floats();
   if (IsFrozen(range.tensor)) return memory;
-  if (transfers_[range.tensor].publish.compresses()) {
-    memory.view = {reinterpret_cast<float*>(Zeroed(bytes)), range.elements};
-  }
-  if (plan.settings().NeedsAccumulator()) {
-    memory.accumulator = {reinterpret_cast<float*>(Zeroed(bytes)), range.elements};
-  }
+  if (transfers_[range.tensor].publish.compresses()) memory.view = floats();
+  if (plan.settings().NeedsAccumulator()) memory.accumulator = floats();
   const uint64_t tensor_elements = tensors_[range.tensor].shape.elements();
   for (const StateSlot& slot : plan.optimizer(range.tensor).slots()) {
     const StateType type =
         EffectiveType(plan.state_type(range.tensor), slot.kind, tensor_elements);
     memory.state.push_back({.type = type,
                             .kind = slot.kind,
-                            .memory = Zeroed(StateBytes(type, range.elements))});
+                            .memory = take(StateBytes(type, range.elements))});
   }
   return memory;
 }
 
 size_t Stepper::resident_bytes() const {
-  size_t bytes = 0;
-  for (const Buffer& buffer : memory_) bytes += buffer.size();
+  size_t bytes = block_bytes_;
   for (const auto& [tensor, whole] : wholes_)
     bytes += whole.factors.size() * sizeof(float);
   return bytes;

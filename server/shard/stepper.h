@@ -13,9 +13,11 @@
 #include <span>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/base/buffer.h"
+#include "comm/base/slab_memory.h"
 #include "server/optimizer/training.h"
 #include "server/shard/block.h"
 #include "server/shard/shard.h"
@@ -30,7 +32,10 @@ class Stepper {
   static absl::StatusOr<std::unique_ptr<Stepper>> Create(const ShardOptions& options,
                                                          BufferPool& pool);
 
-  // Zeroed memory for a block's weights, state and accumulator.
+  // Takes and touches the memory of these blocks: it may take seconds, and the step does
+  // not. ResourceExhausted when the system does not give it. Once.
+  absl::Status Reserve(const std::vector<ShardBlock>& blocks);
+  // Zeroed memory for a block's weights, state and accumulator. REQUIRES: reserved.
   BlockMemory Allocate(const BlockRange& range);
   size_t resident_bytes() const;
 
@@ -97,7 +102,9 @@ class Stepper {
           BufferPool& pool);
   const TrainingPlan& PlanAt(uint64_t step) const;
   WholeTensor& WholeOf(uint32_t tensor, const TrainingPlan& plan);
-  std::byte* Zeroed(size_t bytes);
+  // Where a block's parts lie, one after the other; `take` is asked for each.
+  BlockMemory Layout(const BlockRange& range,
+                     absl::FunctionRef<std::byte*(size_t bytes)> take) const;
 
   const std::vector<TrainedTensor> tensors_;
   const std::vector<TensorTransfers> transfers_;
@@ -108,9 +115,10 @@ class Stepper {
   std::deque<Revision> revisions_;          // in order of steps; never empty
   std::map<uint32_t, WholeTensor> wholes_;  // of tensors that were stepped whole
   std::vector<double> job_memory_;
-  std::vector<Buffer> memory_;  // of all blocks
-  float loss_scale_ = 1;        // that contributions come with
-  float next_loss_scale_ = 1;   // of the step after the decision under way
+  SlabMemory memory_;          // of all blocks
+  size_t block_bytes_ = 0;     // of it that they use
+  float loss_scale_ = 1;       // that contributions come with
+  float next_loss_scale_ = 1;  // of the step after the decision under way
 };
 
 }  // namespace syncline

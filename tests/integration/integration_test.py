@@ -160,6 +160,14 @@ class Training(ClusterTest):
         again = [self.worker(rank, 3, "--steps", "50", job="again") for rank in range(3)]
         self.assertEqual(first, self.assert_same_end(again), "the same inputs gave other bits")
 
+    def test_random_roundings_repeat_when_a_job_runs_again(self):
+        flags = ("--steps", "20", "--codec", "int8-stochastic:vectors=1", "--publish-codec", "bf16-stochastic")
+        runs = []
+        for job in ("test", "test", "other"):
+            runs.append(self.assert_same_end([self.worker(rank, 2, *flags, job=job) for rank in range(2)]))
+        self.assertEqual(runs[0], runs[1], "the same job rounded differently the second time")
+        self.assertNotEqual(runs[0], runs[2], "nothing was rounded at random")
+
     def test_clipping_by_global_norm_decides_whole_steps(self):
         sgd = ("--steps", "10", "--optimizer", "sgd")  # AdamW hardly notices the gradient's scale
         plain = [self.worker(rank, 2, *sgd) for rank in range(2)]

@@ -1,0 +1,112 @@
+#include "server/service/shard_builder.h"
+
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+
+ShardBuilder::ShardBuilder(std::vector<Engine*> engines)
+    : engines_(std::move(engines)), thread_([this] { Run(); }) {}
+
+ShardBuilder::~ShardBuilder() { Stop(); }
+
+void ShardBuilder::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    wanted_.clear();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void ShardBuilder::Run() {
+  const auto has_work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || !tasks_.empty();
+  };
+  for (;;) {
+    std::function<void()> task;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(&has_work));
+      if (stopping_) return;
+      task = std::move(tasks_.front());
+      tasks_.pop_front();
+    }
+    task();
+  }
+}
+
+void ShardBuilder::Post(std::function<void()> task) {
+  absl::MutexLock lock(&mutex_);
+  tasks_.push_back(std::move(task));
+}
+
+bool ShardBuilder::IsWanted(uint32_t job) const {
+  absl::MutexLock lock(&mutex_);
+  return wanted_.contains(job);
+}
+
+void ShardBuilder::Build(Order order) {
+  {
+    absl::MutexLock lock(&mutex_);
+    wanted_.insert(order.job);
+  }
+  Post([this, order = std::move(order)] { Finish(order); });
+}
+
+void ShardBuilder::Finish(const Order& order) {
+  if (!IsWanted(order.job)) return;
+  absl::Status made;
+  try {
+    made = Make(order);
+  } catch (const std::bad_alloc&) {  // of the tables beside the large arrays
+    made = absl::ResourceExhaustedError("the server has no memory left");
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!wanted_.contains(order.job)) return;  // a drop follows
+    if (!made.ok()) wanted_.erase(order.job);
+  }
+  order.done(made);
+}
+
+// All or nothing: engines get their parts when every part is there.
+absl::Status ShardBuilder::Make(const Order& order) {
+  SYNCLINE_ASSIGN_OR_RETURN(std::vector<EngineJobOptions> parts, order.split());
+  std::vector<EngineJob> built;
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    if (!IsWanted(order.job)) return absl::CancelledError("the job was dropped");
+    SYNCLINE_ASSIGN_OR_RETURN(EngineJob part, engines_[i]->Build(std::move(parts[i])));
+    built.push_back(std::move(part));
+  }
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    engines_[i]->Adopt(order.job, std::move(built[i]));
+  }
+  return absl::OkStatus();
+}
+
+void ShardBuilder::Drop(uint32_t job) {
+  {
+    absl::MutexLock lock(&mutex_);
+    wanted_.erase(job);
+  }
+  // What the engines let go of ends here.
+  Post([this, job] {
+    for (Engine* engine : engines_) engine->Release(job);
+  });
+}
+
+void ShardBuilder::DropAll() {
+  {
+    absl::MutexLock lock(&mutex_);
+    wanted_.clear();
+  }
+  Post([this] {
+    for (Engine* engine : engines_) engine->ReleaseAll();
+  });
+}
+
+}  // namespace syncline

@@ -198,6 +198,11 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
   plan.starts_coordinator = options.coordinator.empty();
   plan.servers =
       options.servers >= 0 ? options.servers : (plan.starts_coordinator ? 1 : 0);
+  // Each would otherwise take the same memory for its own.
+  if (plan.servers > 0) {
+    plan.server_memory_bytes =
+        machine.memory_for_jobs / static_cast<uint64_t>(plan.servers);
+  }
   SYNCLINE_ASSIGN_OR_RETURN(const auto tee, StreamsOfRank::Parse("--tee", options.tee));
   // Rank 0 keeps the terminal, so that its progress bar works.
   const std::string redirects = options.redirects.empty() ? "3,0:0" : options.redirects;

@@ -2,6 +2,7 @@
 // starts. Pure: the machine's cores and GPUs are inputs.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,6 +43,7 @@ struct RunOptions {
 struct Machine {
   int cores = 1;
   int gpus = 0;
+  uint64_t memory_for_jobs = 0;  // on all servers together; 0: not known
 };
 
 struct WorkerPlan {
@@ -57,6 +59,7 @@ struct LaunchPlan {
   int world_size = 1;
   int min_workers = 1;
   int servers = 1;
+  uint64_t server_memory_bytes = 0;  // of each, for jobs; 0: its own default
   bool starts_coordinator = true;
   absl::Duration failure_timeout;
   std::vector<WorkerPlan> workers;  // of this host

@@ -39,6 +39,15 @@ TEST(LaunchPlan, StartsOnlyWorkersForAGivenCoordinator) {
   EXPECT_FALSE(plan->starts_coordinator);
 }
 
+TEST(LaunchPlan, ServersOfOneHostShareItsMemory) {
+  RunOptions options = Program();
+  options.servers = 4;
+  const auto plan = MakeLaunchPlan(options, {.memory_for_jobs = 4000});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->server_memory_bytes, 1000u);
+  EXPECT_EQ(MakeLaunchPlan(options, {})->server_memory_bytes, 0u) << "not known";
+}
+
 TEST(LaunchPlan, NumbersRanksAcrossNodes) {
   RunOptions options = Program();
   options.workers = 6;

@@ -201,6 +201,9 @@ absl::Status Launcher::StartServers() {
       flags.insert(flags.end(),
                    {"--engine-threads", absl::StrCat(options_.engine_threads)});
     }
+    if (plan_.server_memory_bytes > 0) {
+      flags.insert(flags.end(), {"--memory", absl::StrCat(plan_.server_memory_bytes)});
+    }
     const std::string name = absl::StrCat("server", i);
     SYNCLINE_RETURN_IF_ERROR(StartService(name, std::move(flags)));
     names.insert(name);

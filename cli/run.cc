@@ -11,8 +11,10 @@
 #include "cli/flags.h"
 #include "cli/launch_plan.h"
 #include "cli/launcher.h"
+#include "cli/serve_options.h"
 #include "comm/base/cuda/probe.h"
 #include "comm/base/machine.h"
+#include "comm/base/process_limits.h"
 #include "comm/base/status.h"
 
 namespace syncline {
@@ -32,7 +34,8 @@ absl::StatusOr<int> RunProgram(RunOptions options,
   const bool asks_for_gpus =
       options.nproc_per_node == "gpu" || options.nproc_per_node == "auto";
   const Machine machine = {DescribeMachine().cores,
-                           asks_for_gpus ? ProbeCuda().device_count : 0};
+                           asks_for_gpus ? ProbeCuda().device_count : 0,
+                           MemoryForJobs(ReadProcessLimits())};
   SYNCLINE_ASSIGN_OR_RETURN(LaunchPlan plan, MakeLaunchPlan(options, machine));
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);

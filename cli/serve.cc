@@ -18,6 +18,7 @@
 #include "cli/flags.h"
 #include "cli/serve_options.h"
 #include "comm/base/machine.h"
+#include "comm/base/process_limits.h"
 #include "comm/base/status.h"
 #include "comm/rpc/server.h"
 #include "comm/rpc/status_json.h"
@@ -159,6 +160,7 @@ absl::Status Services::StartServer() {
       .coordinator = control_,
       .name = plan_.advertise.empty() ? ProcessName() : plan_.advertise,
       .engines = plan_.engines,
+      .memory_bytes = plan_.memory_bytes,
       .reach = plan_.reach,
       .timeouts = plan_.timeouts,
       .tls = plan_.tls,
@@ -229,6 +231,7 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
   const auto environment = [](const char* name) { return std::getenv(name); };
   SYNCLINE_ASSIGN_OR_RETURN(ServePlan plan,
                             MakeServePlan(flags, DescribeMachine().cores, environment));
+  if (plan.memory_bytes == 0) plan.memory_bytes = MemoryForJobs(ReadProcessLimits());
   StopSignal stop;
   Services services(std::move(plan), stop);
   absl::StatusOr<int> signal = 0;
@@ -263,6 +266,9 @@ void AddServe(CLI::App& app, Command* selected) {
   add("--servers", flags->servers, "How many servers the coordinator waits for");
   add("--engine-threads", flags->engine_threads,
       "Engines of a server; 0: half of the cores");
+  add("--memory", flags->memory,
+      "What the jobs of a server may take together, such as 8GiB; default 80 % of what "
+      "the machine or its control group has left");
   add("--failure-timeout", flags->failure_timeout,
       "How long a job may stand still because somebody died");
   add("--log-format", flags->log_format, "text or json");

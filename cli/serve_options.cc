@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/flags.h"
+#include "comm/base/byte_size.h"
 #include "comm/base/failure.h"
 #include "comm/base/limits.h"
 #include "comm/base/status.h"
@@ -64,6 +65,15 @@ absl::Status SetCounts(const ServeFlags& flags, int cores, ServePlan& plan) {
   return absl::OkStatus();
 }
 
+absl::Status SetMemory(const ServeFlags& flags, ServePlan& plan) {
+  if (flags.memory.empty()) return absl::OkStatus();
+  const auto bytes = ParseByteSize(flags.memory);
+  if (!bytes.ok()) return ForFlag("--memory", bytes.status());
+  if (*bytes == 0) return Usage("--memory 0 leaves nothing for any job");
+  plan.memory_bytes = *bytes;
+  return absl::OkStatus();
+}
+
 absl::Status SetLog(const ServeFlags& flags, ServePlan& plan) {
   const auto format = ParseLogFormat(flags.log_format);
   if (!format.ok()) return ForFlag("--log-format", format.status());
@@ -110,6 +120,7 @@ absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
   ServePlan plan;
   SYNCLINE_RETURN_IF_ERROR(SetRole(flags.role, plan));
   SYNCLINE_RETURN_IF_ERROR(SetCounts(flags, cores, plan));
+  SYNCLINE_RETURN_IF_ERROR(SetMemory(flags, plan));
   SYNCLINE_RETURN_IF_ERROR(SetLog(flags, plan));
   SYNCLINE_RETURN_IF_ERROR(SetTimeouts(flags, plan));
   SYNCLINE_RETURN_IF_ERROR(SetAddresses(flags, plan));
@@ -119,6 +130,11 @@ absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
     SYNCLINE_ASSIGN_OR_RETURN(plan.state_dir, DefaultStateDir(environment));
   }
   return plan;
+}
+
+uint64_t MemoryForJobs(const ProcessLimits& limits) {
+  if (!limits.memory_bytes) return 0;
+  return std::max<uint64_t>(1, *limits.memory_bytes / 5 * 4);
 }
 
 std::string ReachableAddress(const std::string& listened) {

@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "cli/settings.h"
 #include "comm/base/log.h"
+#include "comm/base/process_limits.h"
 #include "comm/base/timeouts.h"
 #include "comm/rpc/tls.h"
 #include "comm/transport/ucx/ucx.h"
@@ -24,6 +25,7 @@ struct ServeFlags {
   std::string coordinator = "127.0.0.1:7070";
   int servers = 1;
   int engine_threads = 0;
+  std::string memory;  // "8GiB"; empty: MemoryForJobs
   std::string failure_timeout = "10s";
   std::string log_format = "text";
   std::string log_level = "info";
@@ -41,6 +43,7 @@ struct ServePlan {
   std::string coordinator;  // of a server that is alone
   uint32_t servers = 1;
   uint32_t engines = 1;
+  uint64_t memory_bytes = 0;  // for the jobs of a server; 0: not said
   Reach reach = Reach::kHostOnly;
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   LogOptions log = {};
@@ -51,6 +54,10 @@ struct ServePlan {
 // Failure::kUsage and name the flag.
 absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
                                         const Environment& environment);
+
+// What a server's jobs may take where nobody says it: four fifths of what is left, since
+// buffers and the rest of the process need memory, too. 0 when that is not known.
+uint64_t MemoryForJobs(const ProcessLimits& limits);
 
 // Where others reach what listens on `listened`: a wildcard host stands for this host.
 std::string ReachableAddress(const std::string& listened);

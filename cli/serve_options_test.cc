@@ -42,6 +42,20 @@ TEST(ServePlanTest, OneCoreStillHasAnEngine) {
   EXPECT_EQ(Plan({}, 1000)->engines, 64u);
 }
 
+TEST(ServePlanTest, MemoryIsAnAmountOrFourFifthsOfWhatIsLeft) {
+  ServeFlags flags;
+  EXPECT_EQ(Plan(flags)->memory_bytes, 0u) << "not said";
+  flags.memory = "8GiB";
+  EXPECT_EQ(Plan(flags)->memory_bytes, uint64_t{8} << 30);
+  for (const char* wrong : {"0", "much", "-1G"}) {
+    flags.memory = wrong;
+    ExpectRefused(flags, "--memory");
+  }
+  EXPECT_EQ(MemoryForJobs({.memory_bytes = 1000}), 800u);
+  EXPECT_EQ(MemoryForJobs({.memory_bytes = 0}), 1u) << "nothing is left, which is known";
+  EXPECT_EQ(MemoryForJobs({}), 0u);
+}
+
 TEST(ServePlanTest, TheDataPlaneReachesAsFarAsTheCoordinator) {
   ServeFlags flags;
   flags.listen = "0.0.0.0:7070";

@@ -14,6 +14,7 @@
 #include "absl/time/clock.h"
 #include "cli/exit_codes.h"
 #include "cli/flags.h"
+#include "comm/base/byte_size.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "comm/rpc/status_json.h"
@@ -50,15 +51,24 @@ std::string Age(const Json& object) {
 
 std::string Bytes(const Json& object) { return HumanBytes(object.value("bytes", 0.0)); }
 
+// Of its jobs, and what they may take together.
+std::string Memory(const Json& server) {
+  const std::string placed =
+      FormatByteSize(server.value("memory_placed_bytes", uint64_t{0}));
+  const uint64_t budget = server.value("memory_budget_bytes", uint64_t{0});
+  return budget == 0 ? placed : absl::StrCat(placed, " of ", FormatByteSize(budget));
+}
+
 std::string ServerTable(const Json& servers) {
   if (servers.empty()) return "no servers yet\n";
-  std::string table = absl::StrFormat("%-6s  %-24s  %6s  %10s  %9s  %s\n", "SERVER",
-                                      "NAME", "SHARDS", "BYTES", "HEARTBEAT", "LANES");
+  std::string table =
+      absl::StrFormat("%-6s  %-24s  %6s  %10s  %22s  %9s  %s\n", "SERVER", "NAME",
+                      "SHARDS", "BYTES", "MEMORY", "HEARTBEAT", "LANES");
   for (const Json& server : servers) {
-    absl::StrAppendFormat(&table, "%-6d  %-24s  %6d  %10s  %9s  %s\n",
+    absl::StrAppendFormat(&table, "%-6d  %-24s  %6d  %10s  %22s  %9s  %s\n",
                           server.value("server", 0), Text(server, "name"),
-                          server.value("shards", 0), Bytes(server), Age(server),
-                          Text(server, "lanes"));
+                          server.value("shards", 0), Bytes(server), Memory(server),
+                          Age(server), Text(server, "lanes"));
   }
   return table;
 }

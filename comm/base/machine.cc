@@ -12,6 +12,7 @@
 #include "comm/base/buffer.h"
 #include "comm/base/check.h"
 #include "comm/base/isa.h"
+#include "comm/base/process_limits.h"
 
 namespace syncline {
 namespace {
@@ -22,7 +23,8 @@ constexpr int kCopies = 5;
 int UsableCores() {
   cpu_set_t usable;
   if (sched_getaffinity(0, sizeof(usable), &usable) != 0) return 1;
-  return CPU_COUNT(&usable);
+  const int quota = ReadProcessLimits().cores;
+  return quota == 0 ? CPU_COUNT(&usable) : std::min(quota, CPU_COUNT(&usable));
 }
 
 double MeasureCopyGbs() {

@@ -9,7 +9,7 @@
 namespace syncline {
 
 struct MachineInfo {
-  // Cores this process may run on (its affinity mask), not those of the host.
+  // Cores this process may use (its affinity mask and quota), not those of the host.
   int cores = 0;
   // Instruction-set level that the kernels use (comm/base/isa.h).
   std::string isa;

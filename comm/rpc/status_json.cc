@@ -18,7 +18,9 @@ Json ToJson(const v1::ServerStatus& server) {
           {"shards", server.shards()},
           {"lanes", server.lanes()},
           {"heartbeat_age_seconds", server.heartbeat_age_seconds()},
-          {"bytes", server.bytes()}};
+          {"bytes", server.bytes()},
+          {"memory_budget_bytes", server.memory_budget_bytes()},
+          {"memory_placed_bytes", server.memory_placed_bytes()}};
 }
 
 // The ratio is of FP32 bytes to bytes on the wire; 0 before the first gradient.

@@ -116,6 +116,7 @@ TEST_F(MetricsTest, CountsWhatItIsTold) {
   metrics_.SetStep(1, 7);
   metrics_.SetEpoch(1, 2);
   metrics_.SetMembers(1, 4);
+  metrics_.SetServerMemory(1024, 512);
   metrics_.ObserveStep(absl::Milliseconds(15));
   const std::string text = Scrape();
   for (const char* line :
@@ -129,6 +130,8 @@ TEST_F(MetricsTest, CountsWhatItIsTold) {
         "syncline_step{job_name=\"resnet\"} 7\n",
         "syncline_epoch{job_name=\"resnet\"} 2\n",
         "syncline_members{job_name=\"resnet\"} 4\n",
+        "syncline_server_memory_bytes{kind=\"budget\"} 1024\n",
+        "syncline_server_memory_bytes{kind=\"placed\"} 512\n",
         "syncline_step_seconds_bucket{le=\"0.01\"} 0\n",
         "syncline_step_seconds_bucket{le=\"0.02\"} 1\n"}) {
     EXPECT_THAT(text, HasSubstr(line));

@@ -103,6 +103,11 @@ struct Metrics::Families {
         .Add({{"version", SYNCLINE_VERSION},
               {"wire_version", absl::StrCat(kMessageVersion)}})
         .Set(1);
+    auto& memory =
+        Gauges(registry, "syncline_server_memory_bytes",
+               "Memory of a server for its jobs: its budget, and what is placed.");
+    memory_budget = &memory.Add({{"kind", "budget"}});
+    memory_placed = &memory.Add({{"kind", "placed"}});
     auto& push_family = Counters(registry, "syncline_pushes_total",
                                  "Received contributions, by what became of them.");
     for (size_t i = 0; i < kPushResults.size(); ++i) {
@@ -128,6 +133,8 @@ struct Metrics::Families {
   Counter& published_bytes;
   std::array<Family<Gauge>*, kJobFigures> job_figures;
   Histogram& step_seconds;
+  Gauge* memory_budget = nullptr;
+  Gauge* memory_placed = nullptr;
   std::array<Counter*, kPushResults.size()> pushes;
   // All but RefuseCode::kNone.
   std::array<Counter*, static_cast<size_t>(RefuseCode::kNoAverage)> refused;
@@ -200,6 +207,11 @@ void Metrics::NameJob(uint32_t job, std::string_view name) {
   for (size_t i = 0; i < kJobFigures; ++i) {
     added.gauges[i] = &families_->job_figures[i]->Add({{"job_name", added.name}});
   }
+}
+
+void Metrics::SetServerMemory(uint64_t budget_bytes, uint64_t placed_bytes) {
+  families_->memory_budget->Set(static_cast<double>(budget_bytes));
+  families_->memory_placed->Set(static_cast<double>(placed_bytes));
 }
 
 void Metrics::ForgetJob(uint32_t job) {

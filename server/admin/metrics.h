@@ -57,6 +57,9 @@ class Metrics {
   void SetEpoch(uint32_t job, uint64_t epoch);
   void SetMembers(uint32_t job, size_t members);
 
+  // Of a server: what its jobs may take together, and what they take as planned.
+  void SetServerMemory(uint64_t budget_bytes, uint64_t placed_bytes);
+
   struct Worker {
     absl::Duration heartbeat_age = {};
     double compression = 0;  // of its gradients, against FP32

@@ -68,6 +68,7 @@ class Coordinator::Impl {
     std::string name;
     std::string lanes;
     std::vector<std::string> shard_addresses;
+    uint64_t memory_bytes = 0;
     uint64_t bytes = 0;
     absl::Duration heard_at;
     std::optional<absl::Duration> disconnected_at = std::nullopt;
@@ -90,6 +91,8 @@ class Coordinator::Impl {
   void LoseServer(uint32_t number, const std::string& reason);
   void Refuse(ConnectionId connection, const absl::Status& status);
   Job* FindJob(uint32_t id);
+  ServerMemory MemoryOf(const Server& server) const;
+  absl::Status CheckFits(const JobSpec& spec) const;
   void BeginJobs();
   std::vector<JobServer> AttachedServers() const;
   void ForgetClosedConnections();
@@ -164,14 +167,32 @@ Job* Coordinator::Impl::FindJob(uint32_t id) {
   return nullptr;
 }
 
+ServerMemory Coordinator::Impl::MemoryOf(const Server& server) const {
+  ServerMemory memory = {.name = server.name,
+                         .shards = static_cast<uint32_t>(server.shard_addresses.size()),
+                         .budget_bytes = server.memory_bytes};
+  for (const auto& [name, job] : jobs_)
+    memory.placed_bytes += job->BytesOn(server.number);
+  return memory;
+}
+
+// A job that waits for servers is not refused for what those that are there have.
+absl::Status Coordinator::Impl::CheckFits(const JobSpec& spec) const {
+  if (servers_.empty() || servers_.size() < options_.expected_servers) {
+    return absl::OkStatus();
+  }
+  std::vector<ServerMemory> memory;
+  for (const auto& [number, server] : servers_) memory.push_back(MemoryOf(server));
+  return PlaceJob(spec, memory).status();
+}
+
 // Only hellos can complete what a job waits for. The servers are listed, with all their
 // addresses, only when a job is full.
 void Coordinator::Impl::BeginJobs() {
-  std::vector<JobServer> servers;
   for (const auto& [name, job] : jobs_) {
     if (!job->IsFull()) continue;
-    if (servers.empty()) servers = AttachedServers();
-    job->MaybeBegin(servers, outputs_);
+    // One that begins takes memory from the next.
+    job->MaybeBegin(AttachedServers(), outputs_);
   }
 }
 
@@ -179,7 +200,8 @@ std::vector<JobServer> Coordinator::Impl::AttachedServers() const {
   std::vector<JobServer> servers;
   servers.reserve(servers_.size());
   for (const auto& [number, server] : servers_) {
-    servers.push_back({number, server.connection, server.name, server.shard_addresses});
+    servers.push_back({number, server.connection, server.name, server.shard_addresses,
+                       MemoryOf(server)});
   }
   return servers;
 }
@@ -222,6 +244,7 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
                       .name = hello.name,
                       .lanes = hello.lanes,
                       .shard_addresses = hello.shard_addresses,
+                      .memory_bytes = hello.memory_bytes,
                       .heard_at = now_};
   speakers_[connection] = {.kind = Speaker::kServer, .server = number};
   outputs_.push_back(PersistState{});
@@ -294,9 +317,14 @@ void Coordinator::Impl::OnWorkerHello(ConnectionId connection, const WorkerHello
       return Refuse(connection, valid);
     }
   }
+  if (known != jobs_.end()) known->second->EndIfAbandoned(hello.run_id, outputs_);
+  const bool is_new = known == jobs_.end() || known->second->IsOver();
+  if (is_new) {
+    if (const absl::Status fits = CheckFits(hello.job); !fits.ok()) {
+      return Refuse(connection, fits);
+    }
+  }
   std::unique_ptr<Job>& job = jobs_[hello.job.name];
-  if (job != nullptr) job->EndIfAbandoned(hello.run_id, outputs_);
-  const bool is_new = job == nullptr || job->IsOver();
   if (is_new)
     job = std::make_unique<Job>(counters_.next_job++, hello, options_, counters_);
   const absl::Status admitted = job->Admit(connection, hello, now_, outputs_);
@@ -414,6 +442,8 @@ CoordinatorView Coordinator::Impl::View(absl::Duration now) const {
          .lanes = server.lanes,
          .shards = static_cast<uint32_t>(server.shard_addresses.size()),
          .bytes = server.bytes,
+         .memory_budget_bytes = server.memory_bytes,
+         .memory_placed_bytes = MemoryOf(server).placed_bytes,
          .heartbeat_age = now - server.heard_at});
   }
   for (const auto& [name, job] : jobs_) view.jobs.push_back(job->View(now));

@@ -41,6 +41,7 @@ struct ServerHello {
   std::string name = {};
   std::vector<std::string> shard_addresses = {};
   std::string lanes = {};
+  uint64_t memory_bytes = 0;  // what its jobs may take together; 0: not known
 };
 struct WorkerHello {
   JobSpec job = {};
@@ -258,6 +259,8 @@ struct ServerView {
   std::string lanes = {};
   uint32_t shards = 0;
   uint64_t bytes = 0;
+  uint64_t memory_budget_bytes = 0;  // 0: not known
+  uint64_t memory_placed_bytes = 0;  // of its jobs, as planned
   absl::Duration heartbeat_age = {};
 };
 struct MemberView {

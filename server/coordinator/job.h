@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "server/coordinator/admission.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/decision.h"
 #include "server/coordinator/membership.h"
@@ -29,6 +30,7 @@ struct JobServer {
   ConnectionId connection = 0;
   std::string name;
   std::vector<std::string> shard_addresses;
+  ServerMemory memory = {};
 };
 
 // Counters that survive the coordinator: they only grow.
@@ -81,7 +83,10 @@ class Job {
   bool IsFull() const {
     return phase_ == Phase::kGathering && workers_.size() >= spec_.workers;
   }
-  // Begins when all workers and servers are there. `servers` in order of their numbers.
+  // What it takes on that server: from its placement until it is over.
+  uint64_t BytesOn(uint32_t server) const;
+  // Begins when all workers and servers are there; ends when the servers lack memory.
+  // `servers` in order of their numbers.
   void MaybeBegin(const std::vector<JobServer>& servers, CoordinatorOutputs& outputs);
   // Says to this worker alone for whom it waits, if it does. The others hear it at a
   // Tick: telling all of them at each hello would be quadratic.
@@ -184,6 +189,7 @@ class Job {
 
   std::vector<JobServer> servers_;  // once it began
   std::vector<uint32_t> shard_of_block_;
+  std::map<uint32_t, uint64_t> placed_bytes_;  // by server
   std::set<uint32_t> unconfigured_;
 
   // What servers have to answer, and for how long no further one has.

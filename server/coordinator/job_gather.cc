@@ -6,8 +6,8 @@
 #include "absl/strings/str_join.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
+#include "server/coordinator/admission.h"
 #include "server/coordinator/job.h"
-#include "server/coordinator/placement.h"
 
 namespace syncline {
 namespace {
@@ -73,15 +73,17 @@ void Job::MaybeBegin(const std::vector<JobServer>& servers, CoordinatorOutputs& 
       servers.size() < options_.expected_servers || servers.empty()) {
     return;
   }
+  std::vector<ServerMemory> memory;
+  for (const JobServer& server : servers) memory.push_back(server.memory);
+  const absl::StatusOr<JobPlacement> placement = PlaceJob(spec_, memory);
+  // Others may have taken what was free when it was admitted.
+  if (!placement.ok()) return FailWith(placement.status(), outputs);
   phase_ = Phase::kConfiguring;
   servers_ = servers;
-  uint32_t shards = 0;
-  for (const JobServer& server : servers_) {
-    shards += static_cast<uint32_t>(server.shard_addresses.size());
+  shard_of_block_ = placement->shard_of_block;
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    placed_bytes_[servers_[i].server] = placement->server_bytes[i];
   }
-  shard_of_block_ = PlaceBlocks(spec_.Blocks(), shards, [this](uint32_t tensor) {
-    return plan_->NeedsWholeTensor(tensor);
-  });
   uint32_t first_shard = 0;
   for (const JobServer& server : servers_) {
     unconfigured_.insert(server.server);
@@ -92,9 +94,14 @@ void Job::MaybeBegin(const std::vector<JobServer>& servers, CoordinatorOutputs& 
                                                  .first_shard = first_shard}});
     first_shard += static_cast<uint32_t>(server.shard_addresses.size());
   }
-  reason_ = absl::StrCat("placing ", shard_of_block_.size(), " blocks on ", shards,
+  reason_ = absl::StrCat("placing ", shard_of_block_.size(), " blocks on ", first_shard,
                          " shards of ", servers_.size(), " servers");
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", reason_)});
+}
+
+uint64_t Job::BytesOn(uint32_t server) const {
+  const auto placed = placed_bytes_.find(server);
+  return IsOver() || placed == placed_bytes_.end() ? 0 : placed->second;
 }
 
 void Job::OnConfigured(uint32_t server, CoordinatorOutputs& outputs) {

@@ -185,8 +185,15 @@ absl::Status ValidateJob(const JobSpec& spec) {
                      " tensors, allowed are 1 to ", kMaxTensorsPerJob));
   }
   std::set<std::string_view> names;
+  uint64_t elements = 0;
   for (const TensorSpec& tensor : spec.tensors) {
     SYNCLINE_RETURN_IF_ERROR(CheckTensor(tensor));
+    elements += tensor.elements();
+    if (elements > kMaxJobElements) {
+      return absl::InvalidArgumentError(absl::StrCat("the tensors of job '", spec.name,
+                                                     "' have more than ", kMaxJobElements,
+                                                     " elements together"));
+    }
     if (!names.insert(tensor.name).second) {
       return absl::InvalidArgumentError(
           absl::StrCat("two tensors are named '", tensor.name, "'"));

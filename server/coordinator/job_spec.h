@@ -12,6 +12,11 @@
 
 namespace syncline {
 
+// Of all tensors together: a job of a million blocks, whose tables the coordinator still
+// keeps in some 100 MB. Whether servers have memory for it is another question
+// (admission.h).
+inline constexpr uint64_t kMaxJobElements = uint64_t{1} << 40;
+
 struct TensorSpec {
   std::string name = {};
   std::vector<uint64_t> shape = {};

@@ -184,7 +184,8 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
       return ServerHello{.name = hello.name(),
                          .shard_addresses = {hello.shard_addresses().begin(),
                                              hello.shard_addresses().end()},
-                         .lanes = hello.lanes()};
+                         .lanes = hello.lanes(),
+                         .memory_bytes = hello.memory_bytes()};
     }
     case v1::MemberMessage::kWorkerHello: {
       const v1::WorkerHello& hello = message.worker_hello();
@@ -245,6 +246,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                    for (const std::string& address : hello.shard_addresses)
                      out.add_shard_addresses(address);
                    out.set_lanes(hello.lanes);
+                   out.set_memory_bytes(hello.memory_bytes);
                  },
                  [&](const WorkerHello& hello) {
                    v1::WorkerHello& out = *message.mutable_worker_hello();
@@ -459,6 +461,8 @@ v1::StatusReply ToProto(const CoordinatorView& view) {
     out.set_lanes(server.lanes);
     out.set_shards(server.shards);
     out.set_bytes(server.bytes);
+    out.set_memory_budget_bytes(server.memory_budget_bytes);
+    out.set_memory_placed_bytes(server.memory_placed_bytes);
     out.set_heartbeat_age_seconds(absl::ToDoubleSeconds(server.heartbeat_age));
   }
   for (const JobView& job : view.jobs) {

@@ -8,6 +8,7 @@
 #include "comm/base/failure.h"
 #include "comm/base/job_seed.h"
 #include "comm/base/status.h"
+#include "server/coordinator/admission.h"
 #include "server/service/progress_convert.h"
 #include "server/service/proto_convert.h"
 
@@ -91,6 +92,8 @@ absl::Status ServerNode::StartEngines() {
   std::vector<Engine*> engines;
   for (const auto& engine : engines_) engines.push_back(engine.get());
   builder_ = std::make_unique<ShardBuilder>(std::move(engines));
+  absl::MutexLock lock(&mutex_);
+  ShowMemory();
   return absl::OkStatus();
 }
 
@@ -189,13 +192,15 @@ void ServerNode::ForgetJobs() {
     absl::MutexLock lock(&mutex_);
     attached_ = false;
     jobs_.clear();
+    ShowMemory();
   }
   builder_->DropAll();
 }
 
 ServerHello ServerNode::MakeHello() const {
   ServerHello hello = {.name = options_.name,
-                       .lanes = std::string(LanesOf(options_.reach))};
+                       .lanes = std::string(LanesOf(options_.reach)),
+                       .memory_bytes = options_.memory_bytes};
   for (const auto& engine : engines_) hello.shard_addresses.push_back(engine->address());
   return hello;
 }
@@ -247,10 +252,15 @@ void ServerNode::On(const ConfigureJob& configure) {
   if (options_.metrics != nullptr) {
     options_.metrics->NameJob(configure.job, configure.spec.name);
   }
-  builder_->Build({.job = configure.job,
-                   .split = [this, configure] { return SplitJob(configure); },
-                   .done = [this, job = configure.job](
-                               const absl::Status& status) { OnBuilt(job, status); }});
+  builder_->Build(
+      {.job = configure.job,
+       .split = [this, configure]() -> absl::StatusOr<std::vector<EngineJobOptions>> {
+         SYNCLINE_ASSIGN_OR_RETURN(auto parts, SplitJob(configure));
+         SYNCLINE_RETURN_IF_ERROR(TakeMemory(configure, parts));
+         return parts;
+       },
+       .done = [this, job = configure.job](
+                   const absl::Status& status) { OnBuilt(job, status); }});
 }
 
 void ServerNode::OnBuilt(uint32_t job, const absl::Status& status) {
@@ -266,6 +276,7 @@ void ServerNode::OnBuilt(uint32_t job, const absl::Status& status) {
     jobs_.erase(job);
     outbox_.push_back(ConfigureFailed{job, status});
   }
+  ShowMemory();
   changed_.SignalAll();
 }
 
@@ -296,6 +307,38 @@ absl::StatusOr<std::vector<EngineJobOptions>> ServerNode::SplitJob(
     parts[engine].blocks.push_back({block, ranges[block]});
   }
   return parts;
+}
+
+// The coordinator has planned the same; a server does not take its word for it.
+absl::Status ServerNode::TakeMemory(const ConfigureJob& configure,
+                                    const std::vector<EngineJobOptions>& parts) {
+  const ShardOptions& shard = parts.front().shard;
+  std::vector<BlockRange> blocks;
+  for (const EngineJobOptions& part : parts) {
+    for (const ShardBlock& block : part.blocks) blocks.push_back(block.range);
+  }
+  const std::vector<uint32_t> here(blocks.size(), 0);
+  SYNCLINE_ASSIGN_OR_RETURN(const MemoryPlan plan,
+                            PlanMemory({.training = shard.training,
+                                        .tensors = shard.tensors,
+                                        .transfers = shard.transfers,
+                                        .workers = configure.spec.workers},
+                                       {.blocks = blocks, .shard_of_block = here}));
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(configure.job);
+  if (job == jobs_.end()) return absl::CancelledError("the job was dropped");
+  ServerMemory memory = {.name = options_.name, .budget_bytes = options_.memory_bytes};
+  for (const auto& [id, other] : jobs_) memory.placed_bytes += other.memory_bytes;
+  SYNCLINE_RETURN_IF_ERROR(CheckMemory(configure.spec.name, plan.job, memory));
+  job->second.memory_bytes = plan.job.total();
+  return absl::OkStatus();
+}
+
+void ServerNode::ShowMemory() const {
+  if (options_.metrics == nullptr) return;
+  uint64_t placed = 0;
+  for (const auto& [id, job] : jobs_) placed += job.memory_bytes;
+  options_.metrics->SetServerMemory(options_.memory_bytes, placed);
 }
 
 void ServerNode::On(const PrepareEpoch& prepare) {
@@ -346,6 +389,7 @@ void ServerNode::On(const DropJob& drop) {
   {
     absl::MutexLock lock(&mutex_);
     jobs_.erase(drop.job);
+    ShowMemory();
   }
   builder_->Drop(drop.job);
 }

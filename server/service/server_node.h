@@ -53,6 +53,7 @@ struct ServerNodeOptions {
   std::string coordinator = "127.0.0.1:7070";
   std::string name;  // stable across restarts, for people: "host:pid" or the pod's name
   uint32_t engines = 1;
+  uint64_t memory_bytes = 0;  // what its jobs may take together; 0: not known
   Reach reach = Reach::kHostOnly;
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   TlsOptions tls = {};
@@ -83,6 +84,7 @@ class ServerNode {
     uint64_t next_step = 0;
     uint64_t committed_epoch = 0;
     std::set<uint32_t> committing;
+    uint64_t memory_bytes = 0;  // as planned
   };
 
   ServerNode(const ServerNodeOptions& options, ServerNodeEvents events);
@@ -114,6 +116,10 @@ class ServerNode {
   // The builder's thread.
   absl::StatusOr<std::vector<EngineJobOptions>> SplitJob(
       const ConfigureJob& configure) const;
+  absl::Status TakeMemory(const ConfigureJob& configure,
+                          const std::vector<EngineJobOptions>& parts)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void ShowMemory() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnBuilt(uint32_t job, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The engines' threads.

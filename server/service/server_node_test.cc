@@ -244,6 +244,34 @@ TEST(ServerNodeTest, AJobItCannotServeEndsAloneAndTheOthersGoOn) {
   (*node)->Stop();
 }
 
+TEST(ServerNodeTest, SaysItsBudgetAndKeepsToIt) {
+  absl::Notification done;
+  ScriptedCoordinator coordinator([&](auto& stream) {
+    EXPECT_EQ(stream.Hear().server_hello().memory_bytes(), uint64_t{1} << 20);
+    stream.Say(ServerWelcome{0, 1});
+    ConfigureJob large = TwoBlockJob();
+    large.job = 4;
+    large.spec.tensors[1].shape = {1 << 20};
+    large.shard_of_block.assign(large.spec.Blocks().size(), 2);
+    stream.Say(large);
+    const v1::ConfigureFailed failed = stream.Hear().configure_failed();
+    EXPECT_EQ(failed.job(), 4u);
+    EXPECT_EQ(failed.code(), static_cast<uint32_t>(absl::StatusCode::kResourceExhausted));
+    EXPECT_THAT(failed.message(), ::testing::HasSubstr("of whose budget of 1.0 MiB"));
+    stream.Say(TwoBlockJob());
+    EXPECT_EQ(stream.Hear().job_configured().job(), 5u);
+    done.Notify();
+    EXPECT_TRUE(stream.Hear().has_leave());
+    return absl::OkStatus();
+  });
+  ServerNodeOptions options = Options(coordinator.address(), 2);
+  options.memory_bytes = uint64_t{1} << 20;
+  const auto node = ServerNode::Start(options, {});
+  ASSERT_TRUE(node.ok()) << node.status();
+  done.WaitForNotification();
+  (*node)->Stop();
+}
+
 // False when another process of this machine took the port meanwhile.
 bool WaitsForACoordinatorOn(const std::string& address) {
   absl::Notification attached;

@@ -69,7 +69,9 @@ class ShardBuilderTest : public ::testing::Test {
 
   void AwaitAnswers(size_t count) {
     absl::MutexLock lock(&mutex_);
-    const auto all = [&] { return answers_.size() >= count; };
+    const auto all = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return answers_.size() >= count;
+    };
     EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&all), absl::Seconds(60)));
   }
 

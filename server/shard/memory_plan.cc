@@ -8,6 +8,14 @@
 namespace syncline {
 namespace {
 
+// Of one contribution. Tiles that are not finite travel densely, too, but such a step is
+// rare, and the jobs that have it are not all to pay for it.
+size_t PushBytes(const Transfer& push, uint32_t elements) {
+  const bool is_often_dense = push.chooses() || push.what.dense_steps > 0;
+  return is_often_dense ? MaxBlockBytes(push.Accepted(), elements)
+                        : MaxBlockBytes(*push.codec, elements);
+}
+
 MemoryUse UseOfBlock(const MemoryJob& job, const TrainingPlan& plan,
                      const BlockRange& range) {
   const TrainedTensor& tensor = job.tensors[range.tensor];
@@ -26,7 +34,7 @@ MemoryUse UseOfBlock(const MemoryJob& job, const TrainingPlan& plan,
   }
   const bool adds_on_arrival = job.training.aggregation == Aggregation::kArrival;
   const uint64_t contributions = adds_on_arrival ? 1 : job.workers;
-  use.held = contributions * MaxBlockBytes(transfers.push.Accepted(), range.elements);
+  use.held = contributions * PushBytes(transfers.push, range.elements);
   return use;
 }
 

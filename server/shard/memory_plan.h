@@ -41,7 +41,8 @@ struct MemoryUse {
   uint64_t resident() const {
     return master + view + all_state() + accumulator + factors;
   }
-  // In the middle of a step, at its worst.
+  // In the middle of a step, when all workers but one have pushed. Gradients that are not
+  // finite are not compressed and take more.
   uint64_t total() const { return resident() + published + held; }
 
   MemoryUse& operator+=(const MemoryUse& other);

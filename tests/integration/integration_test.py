@@ -89,6 +89,7 @@ class ClusterTest(unittest.TestCase):
     """One coordinator and `servers` servers for each test."""
 
     servers = 2
+    server_flags = ()
 
     def setUp(self):
         self.state = tempfile.TemporaryDirectory()
@@ -98,7 +99,7 @@ class ClusterTest(unittest.TestCase):
         ready = self.coordinator.await_line(r"ready control=(\S+) admin=(\S+)")
         self.address, self.admin = ready.groups()
         self.server_processes = [
-            self.serve(f"server{i}", "--role", "server", "--coordinator", self.address)
+            self.serve(f"server{i}", "--role", "server", "--coordinator", self.address, *self.server_flags)
             for i in range(self.servers)
         ]
         for server in self.server_processes:
@@ -353,6 +354,24 @@ class StartOrder(ClusterTest):
         server.await_line("waiting for coordinator")
         self.serve("coordinator", "--role", "coordinator", "--listen", self.address, "--state-dir", self.state.name)
         self.assert_same_end([worker])
+
+
+class Memory(ClusterTest):
+    server_flags = ("--memory", "64MiB")
+
+    def test_a_job_that_does_not_fit_is_refused_and_harms_nobody(self):
+        small = [self.worker(rank, 2, "--steps", "100", "--step-ms", "20") for rank in range(2)]
+        small[0].await_line(r"^step 5$")
+        large = self.worker(0, 1, "--elements", "100000000", job="large")
+        self.assertNotEqual(large.wait(), 0)
+        self.assertRegex(large.text(), r"job 'large' needs \S+ [MG]iB on server \S+ \(optimizer state .*"
+                                       r"of whose budget of 64.0 MiB \S+ MiB are free: .*--memory")  # fmt: skip
+        shown = self.syncline("status")
+        self.assertRegex(shown.stdout, r"\S+ MiB of 64.0 MiB")
+        self.assertNotIn("job large", shown.stdout)
+        self.assert_same_end(small)
+        again = self.syncline("status")
+        self.assertRegex(again.stdout, r"0 B of 64.0 MiB", "the memory of a job that is over is free again")
 
 
 class BadInput(ClusterTest):

@@ -1,0 +1,87 @@
+#include "server/coordinator/admission.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "comm/base/byte_size.h"
+#include "comm/base/check.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+#include "server/coordinator/placement.h"
+
+namespace syncline {
+namespace {
+
+// "weights 4.0 GiB, optimizer state 8.0 GiB": what there is, the largest first.
+std::string ByPurpose(const MemoryUse& use) {
+  std::vector<std::pair<uint64_t, const char*>> parts = {
+      {use.all_state() + use.factors, "optimizer state "},
+      {use.master, "weights "},
+      {use.held, "contributions "},
+      {use.view, "view "},
+      {use.accumulator, "accumulator "},
+      {use.published, "published "}};
+  std::ranges::stable_sort(parts, std::greater<>(),
+                           [](const auto& part) { return part.first; });
+  std::erase_if(parts, [](const auto& part) { return part.first == 0; });
+  return absl::StrJoin(parts, ", ", [](std::string* out, const auto& part) {
+    absl::StrAppend(out, part.second, FormatByteSize(part.first));
+  });
+}
+
+}  // namespace
+
+absl::Status CheckMemory(const std::string& job, const MemoryUse& use,
+                         const ServerMemory& server) {
+  if (server.budget_bytes == 0) return absl::OkStatus();
+  const uint64_t free =
+      server.budget_bytes - std::min(server.budget_bytes, server.placed_bytes);
+  if (use.total() <= free) return absl::OkStatus();
+  return WithFailure(
+      absl::ResourceExhaustedError(absl::StrCat(
+          "job '", job, "' needs ", FormatByteSize(use.total()), " on server ",
+          server.name, " (", ByPurpose(use), "), of whose budget of ",
+          FormatByteSize(server.budget_bytes), " ", FormatByteSize(free), " are free: ",
+          server.placed_bytes > 0 ? "wait for the end of another job, " : "",
+          "take more servers, an optimizer with less state, state=bf16 or int8, or give "
+          "the server more with --memory; 'syncline plan memory' shows what takes how "
+          "much")),
+      Failure::kJobRefused);
+}
+
+absl::StatusOr<JobPlacement> PlaceJob(const JobSpec& spec,
+                                      std::span<const ServerMemory> servers) {
+  SYNCLINE_CHECK(!servers.empty());
+  const std::vector<TrainedTensor> tensors = spec.Trained();
+  SYNCLINE_ASSIGN_OR_RETURN(const auto training,
+                            TrainingPlan::Create(spec.training, tensors));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<TensorTransfers> transfers,
+                            spec.Transfers());
+  const std::vector<BlockRange> blocks = spec.Blocks();
+  uint32_t shards = 0;
+  for (const ServerMemory& server : servers) shards += server.shards;
+  JobPlacement placement;
+  placement.shard_of_block = PlaceBlocks(blocks, shards, [&](uint32_t tensor) {
+    return training->NeedsWholeTensor(tensor);
+  });
+  SYNCLINE_ASSIGN_OR_RETURN(const MemoryPlan plan,
+                            PlanMemory({.training = spec.training,
+                                        .tensors = tensors,
+                                        .transfers = transfers,
+                                        .workers = spec.workers},
+                                       {.blocks = blocks,
+                                        .shard_of_block = placement.shard_of_block,
+                                        .shards = shards}));
+  uint32_t shard = 0;
+  for (const ServerMemory& server : servers) {
+    MemoryUse use;
+    for (uint32_t i = 0; i < server.shards; ++i) use += plan.shards[shard++];
+    SYNCLINE_RETURN_IF_ERROR(CheckMemory(spec.name, use, server));
+    placement.server_bytes.push_back(use.total());
+  }
+  return placement;
+}
+
+}  // namespace syncline

@@ -91,7 +91,11 @@ class Admission : public ::testing::Test {
         closed_[close->connection] = close->status;
       }
       if (const auto* message = std::get_if<ToMember>(&output)) {
-        if (std::holds_alternative<ConfigureJob>(message->body)) ++configured_;
+        if (const auto* job = std::get_if<ConfigureJob>(&message->body)) {
+          ++configured_;
+          job_ = job->job;
+        }
+        if (std::holds_alternative<DropJob>(message->body)) ++dropped_;
       }
     }
   }
@@ -109,6 +113,8 @@ class Admission : public ::testing::Test {
   const absl::Duration now_ = absl::Seconds(100);
   std::map<ConnectionId, absl::Status> closed_;
   int configured_ = 0;
+  int dropped_ = 0;
+  uint32_t job_ = 0;  // that was configured last
 };
 
 TEST_F(Admission, RefusesAtTheHelloWhatNoServerHas) {
@@ -154,6 +160,33 @@ TEST_F(Admission, OfTwoJobsThatGatherTheFirstToBeginTakesTheMemory) {
     EXPECT_TRUE(absl::IsResourceExhausted(closed_[worker])) << closed_[worker];
     EXPECT_EQ(FailureOf(closed_[worker]), Failure::kJobRefused);
   }
+}
+
+TEST_F(Admission, AJobThatAServerCannotMakeEndsWithThatErrorAlone) {
+  Attach(1, 0);
+  Hello(10, Job("job", 1000));
+  Say(1, ConfigureFailed{job_, absl::ResourceExhaustedError("no memory left")});
+  EXPECT_TRUE(absl::IsResourceExhausted(closed_[10])) << closed_[10];
+  EXPECT_EQ(FailureOf(closed_[10]), Failure::kJobRefused);
+  EXPECT_THAT(std::string(closed_[10].message()),
+              HasSubstr("server server1 cannot serve job 'job': no memory left"));
+  EXPECT_EQ(dropped_, 1);
+  EXPECT_FALSE(closed_.contains(1)) << "the server stays";
+  Hello(11, Job("next", 1000));
+  EXPECT_EQ(configured_, 2) << "and serves the next one";
+}
+
+TEST_F(Admission, ARunningJobEndsWhenItsServerCannotGoOn) {
+  Attach(1, 0);
+  Hello(10, Job("job", 1000));
+  Say(1, JobConfigured{job_});
+  Say(1, ConfigureFailed{job_ + 1, absl::InternalError("of another job")});
+  Attach(2, 0);
+  Say(2, ConfigureFailed{job_, absl::InternalError("it does not serve this one")});
+  EXPECT_TRUE(closed_.empty());
+  Say(1, ConfigureFailed{job_, absl::InternalError("gone wrong")});
+  EXPECT_TRUE(absl::IsInternal(closed_[10])) << closed_[10];
+  EXPECT_EQ(FailureOf(closed_[10]), Failure::kNone);
 }
 
 class AdmissionOfTwoServers : public Admission {

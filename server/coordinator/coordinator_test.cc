@@ -226,39 +226,6 @@ TEST_F(CoordinatorTest, LostServerFailsItsJobs) {
   EXPECT_EQ(coordinator_->View(now_).jobs[0].phase, "failed");
 }
 
-TEST_F(CoordinatorTest, AJobThatAServerCannotMakeEndsWithThatErrorAlone) {
-  servers_answer_ = false;
-  Begin();
-  const uint32_t job = Last<ConfigureJob>(1)->job;
-  Say(1, ConfigureFailed{job, absl::ResourceExhaustedError("no memory left")});
-  for (const ConnectionId worker : {10, 11}) {
-    ASSERT_TRUE(closed_.contains(worker));
-    EXPECT_TRUE(absl::IsResourceExhausted(closed_[worker])) << closed_[worker];
-    EXPECT_EQ(FailureOf(closed_[worker]), Failure::kJobRefused);
-    EXPECT_THAT(std::string(closed_[worker].message()),
-                HasSubstr("server server1 cannot serve job 'job': no memory left"));
-    EXPECT_FALSE(Last<JobFailed>(worker).has_value()) << "it would begin again";
-  }
-  EXPECT_EQ(Last<DropJob>(1)->job, job);
-  EXPECT_FALSE(closed_.contains(1)) << "the server stays";
-  servers_answer_ = true;
-  Hello(12, 0, 1);
-  EXPECT_TRUE(Last<WorkerWelcome>(12).has_value()) << "and serves the next one";
-}
-
-TEST_F(CoordinatorTest, ARunningJobEndsWhenItsServerCannotGoOn) {
-  Begin();
-  const uint32_t job = Last<ConfigureJob>(1)->job;
-  Say(1, ConfigureFailed{job + 1, absl::InternalError("of another job")});
-  EXPECT_TRUE(closed_.empty());
-  AttachServer(2);
-  Say(2, ConfigureFailed{job, absl::InternalError("it does not serve this one")});
-  EXPECT_TRUE(closed_.empty());
-  Say(1, ConfigureFailed{job, absl::InternalError("gone wrong")});
-  EXPECT_TRUE(absl::IsInternal(closed_[10])) << closed_[10];
-  EXPECT_EQ(FailureOf(closed_[10]), Failure::kNone);
-}
-
 TEST_F(CoordinatorTest, BarrierOpensWhenAllMembersAreInOrGone) {
   Begin();
   Say(10, BarrierEntered{3});

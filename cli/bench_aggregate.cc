@@ -171,7 +171,7 @@ class BenchShard {
       decision.figures.resize(figures.size() - 1);
       for (size_t i = 1; i < figures.size(); ++i) decision.figures[i - 1] += figures[i];
     }
-    stepper_->Prepare(decision, front.updates());
+    stepper_->Prepare(decision, front);
     return decision;
   }
 

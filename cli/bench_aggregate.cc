@@ -64,7 +64,7 @@ class BenchShard {
     settings.tensors = {
         {.shape = TensorShape(std::array{elements / kBenchRow, kBenchRow})}};
     SYNCLINE_ASSIGN_OR_RETURN(shard->stepper_, Stepper::Create(settings, shard->pool_));
-    shard->AddBlocks(elements, options.workers);
+    SYNCLINE_RETURN_IF_ERROR(shard->AddBlocks(elements, options.workers));
     return shard;
   }
 
@@ -123,20 +123,24 @@ class BenchShard {
 
   explicit BenchShard(const Wire& wire) : wire_(wire) {}
 
-  void AddBlocks(uint64_t elements, uint32_t workers) {
+  absl::Status AddBlocks(uint64_t elements, uint32_t workers) {
     const std::array sizes = {elements};
+    std::vector<ShardBlock> cut;
     for (const BlockRange& range : CutIntoBlocks(sizes)) {
-      const auto id = static_cast<uint32_t>(blocks_.size());
-      Block& block =
-          blocks_.emplace_back(ShardBlock{id, range}, stepper_->Allocate(range));
+      cut.push_back({static_cast<uint32_t>(cut.size()), range});
+    }
+    SYNCLINE_RETURN_IF_ERROR(stepper_->Reserve(cut));
+    for (const ShardBlock& one : cut) {
+      Block& block = blocks_.emplace_back(one, stepper_->Allocate(one.range));
       const std::span<float> weights = block.memory().weights;
-      for (uint32_t i = 0; i < range.elements; ++i) {
-        weights[i] = BenchWeight(range.first_element + i);
+      for (uint32_t i = 0; i < one.range.elements; ++i) {
+        weights[i] = BenchWeight(one.range.first_element + i);
       }
       for (uint32_t rank = 0; rank < workers; ++rank) Push(block, rank);
     }
     workers_ = workers;
     views_.resize(blocks_.size());
+    return absl::OkStatus();
   }
 
   void Push(const Block& block, uint32_t rank) {

@@ -76,4 +76,26 @@ std::vector<JobProgress> ProgressFromProto(const v1::Heartbeat& beat) {
   return jobs;
 }
 
+CompressionFigures FromProto(const v1::CompressionFigures& in) {
+  return {.pushed_values = in.pushed_values(),
+          .pushed_value_bytes = in.pushed_value_bytes(),
+          .diverged_blocks = in.diverged_blocks(),
+          .encode_ns = in.encode_ns_per_value(),
+          .decode_ns = in.decode_ns_per_value(),
+          .residual_ratio = in.residual_ratio(),
+          .choice = in.choice()};
+}
+
+v1::CompressionFigures ToProto(const CompressionFigures& figures) {
+  v1::CompressionFigures out;
+  out.set_pushed_values(figures.pushed_values);
+  out.set_pushed_value_bytes(figures.pushed_value_bytes);
+  out.set_diverged_blocks(figures.diverged_blocks);
+  out.set_encode_ns_per_value(figures.encode_ns);
+  out.set_decode_ns_per_value(figures.decode_ns);
+  out.set_residual_ratio(figures.residual_ratio);
+  out.set_choice(figures.choice);
+  return out;
+}
+
 }  // namespace syncline

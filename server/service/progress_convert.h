@@ -1,4 +1,4 @@
-// What servers say of their jobs' progress: from engines, and as messages.
+// What heartbeats say: servers of their jobs' progress, workers of their compression.
 #pragma once
 
 #include <cstdint>
@@ -17,5 +17,8 @@ void AddProgress(const ShardProgress& shard, JobProgress& job);
 void ProgressToProto(const std::vector<JobProgress>& jobs, v1::Heartbeat& beat);
 // Of more members than there can be, none.
 std::vector<JobProgress> ProgressFromProto(const v1::Heartbeat& beat);
+
+CompressionFigures FromProto(const v1::CompressionFigures& in);
+v1::CompressionFigures ToProto(const CompressionFigures& figures);
 
 }  // namespace syncline

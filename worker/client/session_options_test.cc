@@ -81,8 +81,9 @@ TEST_F(SessionOptionsTest, NothingMovesBeforeStart) {
 }
 
 TEST_F(SessionOptionsTest, StartWithoutCoordinatorSaysWhoIsUnreachable) {
-  auto session = Session::Create(
-      {.coordinator = "127.0.0.1:1", .failure_timeout = absl::Milliseconds(800)});
+  auto session = Session::Create({.coordinator = "127.0.0.1:1",
+                                  .failure_timeout = absl::Milliseconds(800),
+                                  .start_timeout = absl::Milliseconds(100)});
   ASSERT_TRUE(session.ok());
   std::vector<float> weights(4);
   ASSERT_TRUE((*session)->Declare({.name = "a", .shape = {4}}, weights).ok());

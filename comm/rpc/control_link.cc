@@ -37,7 +37,8 @@ bool IsBreak(const absl::Status& status) {
   if (FailureOf(status) == Failure::kUnreachable) return true;
   if (FailureOf(status) != Failure::kNone) return false;
   return absl::IsUnavailable(status) || absl::IsInternal(status) ||
-         absl::IsUnknown(status) || absl::IsCancelled(status);
+         absl::IsUnknown(status) || absl::IsCancelled(status) ||
+         absl::IsDeadlineExceeded(status);  // its first message did not arrive in time
 }
 
 PatientClock::Options PatienceOf(const Timeouts& timeouts) {
@@ -56,7 +57,8 @@ ControlLink::ControlLink(ControlLinkOptions options, AttachCallbacks callbacks)
                .longest = options_.attach.timeouts.connect_timeout},
               DrawSeed()),
       say_next_(kSayWaitingAfter),
-      queue_(ReliableQueueLimits{}),
+      // Figures of all blocks of a step come at once; the bytes are bound enough.
+      queue_(ReliableQueueLimits{.messages = size_t{1} << 21}),
       patient_(PatienceOf(options_.attach.timeouts)) {}
 
 std::unique_ptr<ControlLink> ControlLink::Open(ControlLinkOptions options,
@@ -99,6 +101,7 @@ void ControlLink::Close(absl::Duration grace) {
   if (!watcher_.joinable()) return;
   const absl::Duration deadline = clock_.Now() + grace;
   std::shared_ptr<AttachStream> last;
+  std::shared_ptr<AttachStream> candidate;
   {
     absl::MutexLock lock(&mutex_);
     while (!IsOver() && stream_ != nullptr && !stream_broke_ &&
@@ -108,7 +111,9 @@ void ControlLink::Close(absl::Duration grace) {
     closing_ = true;
     changed_.SignalAll();
     last = stream_;
+    candidate = candidate_;
   }
+  if (candidate != nullptr) candidate->Cancel();
   const absl::Duration left = std::max(deadline - clock_.Now(), absl::ZeroDuration());
   if (last != nullptr && left <= absl::ZeroDuration()) last->Cancel();
   if (last != nullptr) last->Close(left);
@@ -252,6 +257,7 @@ void ControlLink::Dial() {
   std::shared_ptr<AttachStream> stream = *std::move(opened);
   {
     absl::MutexLock lock(&mutex_);
+    if (IsOver()) return;
     candidate_ = stream;
   }
   stream->Send(FirstMessage());
@@ -268,15 +274,18 @@ void ControlLink::AwaitAttached(absl::Duration until) {
     EndIfSilent();
     if (IsOver() || !changed_.WaitUntil(mutex_, clock_, until)) break;
   }
+  const absl::Duration pause = clock_.Now() + options_.attach.timeouts.dial_slot;
   if (candidate_ == nullptr) {
     dialer_.Reset();
+    // One that takes us in and breaks at once is not asked at once again, either.
+    while (stream_broke_ && !IsOver() && changed_.WaitUntil(mutex_, clock_, pause)) {
+    }
     return;
   }
   const bool broke = candidate_broke_;
   candidate_serial_ = 0;
   replaced_.push_back(std::move(candidate_));
   // Whoever refuses at once is not asked at once again.
-  const absl::Duration pause = clock_.Now() + options_.attach.timeouts.dial_slot;
   while (broke && !IsOver() && changed_.WaitUntil(mutex_, clock_, pause)) {
   }
 }

@@ -116,7 +116,7 @@ class Member {
   explicit Member(const std::string& address, absl::Duration patience = kPatience) {
     v1::MemberMessage hello;
     hello.mutable_server_hello()->set_name("a member");
-    const Timeouts timeouts = Timeouts::Derive(absl::Seconds(2));
+    const Timeouts timeouts = Timeouts::Derive(absl::Seconds(10));
     link_ = ControlLink::Open({.attach = {.address = address, .timeouts = timeouts},
                                .hello = hello,
                                .patience = patience},

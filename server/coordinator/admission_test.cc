@@ -186,7 +186,7 @@ TEST_F(Admission, ARunningJobEndsWhenItsServerCannotGoOn) {
   EXPECT_TRUE(closed_.empty());
   Say(1, ConfigureFailed{job_, absl::InternalError("gone wrong")});
   EXPECT_TRUE(absl::IsInternal(closed_[10])) << closed_[10];
-  EXPECT_EQ(FailureOf(closed_[10]), Failure::kNone);
+  EXPECT_EQ(FailureOf(closed_[10]), Failure::kRetryable);
 }
 
 class AdmissionOfTwoServers : public Admission {

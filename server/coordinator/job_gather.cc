@@ -133,7 +133,9 @@ void Job::OnConfigureFailed(uint32_t server, const absl::Status& status,
   const bool is_of_the_job = absl::IsInvalidArgument(status) ||
                              absl::IsFailedPrecondition(status) ||
                              absl::IsResourceExhausted(status);
-  FailWith(is_of_the_job ? WithFailure(what, Failure::kJobRefused) : what, outputs);
+  // A status without a Failure would look to links like a stream that broke.
+  FailWith(WithFailure(what, is_of_the_job ? Failure::kJobRefused : Failure::kRetryable),
+           outputs);
 }
 
 void Job::SayWhoIsMissing(absl::Duration now, size_t servers_attached,

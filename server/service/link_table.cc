@@ -177,6 +177,8 @@ absl::Status LinkTable::Send(ConnectionId connection, v1::CoordinatorMessage mes
   const size_t bytes = message.ByteSizeLong();
   auto shared = std::make_shared<const v1::CoordinatorMessage>(std::move(message));
   SYNCLINE_RETURN_IF_ERROR(link.queue.Push(shared, bytes).status());
+  // Without a key nobody can come back for what was lost.
+  if (link.key.empty()) link.queue.Acknowledge(link.queue.last());
   if (link.stream != nullptr) link.stream->Send(std::move(shared));
   return absl::OkStatus();
 }

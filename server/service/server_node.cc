@@ -191,6 +191,9 @@ void ServerNode::ForgetJobs() {
   {
     absl::MutexLock lock(&mutex_);
     attached_ = false;
+    if (options_.metrics != nullptr) {
+      for (const auto& [id, job] : jobs_) options_.metrics->ForgetJob(id);
+    }
     jobs_.clear();
     ShowMemory();
   }
@@ -273,6 +276,7 @@ void ServerNode::OnBuilt(uint32_t job, const absl::Status& status) {
   if (status.ok()) {
     outbox_.push_back(JobConfigured{job});
   } else {
+    if (options_.metrics != nullptr) options_.metrics->ForgetJob(job);
     jobs_.erase(job);
     outbox_.push_back(ConfigureFailed{job, status});
   }
@@ -328,7 +332,9 @@ absl::Status ServerNode::TakeMemory(const ConfigureJob& configure,
   const auto job = jobs_.find(configure.job);
   if (job == jobs_.end()) return absl::CancelledError("the job was dropped");
   ServerMemory memory = {.name = options_.name, .budget_bytes = options_.memory_bytes};
-  for (const auto& [id, other] : jobs_) memory.placed_bytes += other.memory_bytes;
+  for (const auto& [id, other] : jobs_) {
+    if (id != configure.job) memory.placed_bytes += other.memory_bytes;
+  }
   SYNCLINE_RETURN_IF_ERROR(CheckMemory(configure.spec.name, plan.job, memory));
   job->second.memory_bytes = plan.job.total();
   return absl::OkStatus();

@@ -111,7 +111,7 @@ ServerNodeOptions Options(const std::string& coordinator, uint32_t engines = 1) 
   options.coordinator = coordinator;
   options.name = "a server";
   options.engines = engines;
-  options.timeouts = Timeouts::Derive(absl::Seconds(1));
+  options.timeouts = Timeouts::Derive(absl::Seconds(10));
   return options;
 }
 

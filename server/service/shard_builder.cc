@@ -44,21 +44,21 @@ void ShardBuilder::Post(std::function<void()> task) {
   tasks_.push_back(std::move(task));
 }
 
-bool ShardBuilder::IsWanted(uint32_t job) const {
-  absl::MutexLock lock(&mutex_);
-  return wanted_.contains(job);
+bool ShardBuilder::IsWanted(const Order& order) const {
+  const auto found = wanted_.find(order.job);
+  return found != wanted_.end() && found->second == order.serial;
 }
 
 void ShardBuilder::Build(Order order) {
   {
     absl::MutexLock lock(&mutex_);
-    wanted_.insert(order.job);
+    order.serial = ++last_serial_;
+    wanted_[order.job] = order.serial;
   }
   Post([this, order = std::move(order)] { Finish(order); });
 }
 
 void ShardBuilder::Finish(const Order& order) {
-  if (!IsWanted(order.job)) return;
   absl::Status made;
   try {
     made = Make(order);
@@ -67,7 +67,7 @@ void ShardBuilder::Finish(const Order& order) {
   }
   {
     absl::MutexLock lock(&mutex_);
-    if (!wanted_.contains(order.job)) return;  // a drop follows
+    if (!IsWanted(order)) return;  // a drop follows
     if (!made.ok()) wanted_.erase(order.job);
   }
   order.done(made);
@@ -75,10 +75,16 @@ void ShardBuilder::Finish(const Order& order) {
 
 // All or nothing: engines get their parts when every part is there.
 absl::Status ShardBuilder::Make(const Order& order) {
+  const auto is_dropped = [&] {
+    absl::MutexLock lock(&mutex_);
+    return !IsWanted(order);
+  };
+  const absl::Status dropped = absl::CancelledError("the job was dropped");
+  if (is_dropped()) return dropped;
   SYNCLINE_ASSIGN_OR_RETURN(std::vector<EngineJobOptions> parts, order.split());
   std::vector<EngineJob> built;
   for (size_t i = 0; i < engines_.size(); ++i) {
-    if (!IsWanted(order.job)) return absl::CancelledError("the job was dropped");
+    if (is_dropped()) return dropped;
     SYNCLINE_ASSIGN_OR_RETURN(EngineJob part, engines_[i]->Build(std::move(parts[i])));
     built.push_back(std::move(part));
   }

@@ -15,7 +15,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <set>
+#include <map>
 #include <thread>
 #include <vector>
 
@@ -36,6 +36,7 @@ class ShardBuilder {
     // OK: all engines have the job, and what is asked of them now finds it there.
     // Otherwise none of them does. Not called for jobs that are dropped meanwhile.
     std::function<void(const absl::Status&)> done;
+    uint64_t serial = 0;  // the builder's: tells an order from a later one for that job
   };
 
   // The engines outlive the builder.
@@ -52,7 +53,7 @@ class ShardBuilder {
  private:
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   void Post(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool IsWanted(uint32_t job) const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsWanted(const Order& order) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status Make(const Order& order) ABSL_LOCKS_EXCLUDED(mutex_);
   void Finish(const Order& order) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -61,7 +62,9 @@ class ShardBuilder {
   mutable absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<std::function<void()>> tasks_ ABSL_GUARDED_BY(mutex_);
-  std::set<uint32_t> wanted_ ABSL_GUARDED_BY(mutex_);  // ordered and not dropped since
+  // Ordered and not dropped since: the serial of the latest order for each job.
+  std::map<uint32_t, uint64_t> wanted_ ABSL_GUARDED_BY(mutex_);
+  uint64_t last_serial_ ABSL_GUARDED_BY(mutex_) = 0;
 
   std::thread thread_;  // last: it uses all the others
 };

@@ -16,6 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
+#include "comm/base/env.h"
 #include "comm/base/status.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
@@ -75,9 +77,12 @@ class Hostile : private Receiver {
     // The shard is seeded once it answers a pull: from then on only our badness can be
     // refused.
     const MessageHeader pull = Header(MessageKind::kPull, kBlock);
-    Send(ShardOf(kBlock), pull, {});
-    return AwaitAnswer() ? absl::OkStatus()
-                         : absl::DeadlineExceededError("no answer to a pull");
+    for (int i = 0; i < 20; ++i) {
+      beat_();
+      Send(ShardOf(kBlock), pull, {});
+      if (AwaitAnswer(absl::Seconds(1))) return absl::OkStatus();
+    }
+    return absl::DeadlineExceededError("no answer to a pull");
   }
 
   static constexpr uint32_t kBlock = 1;  // tensor1, 300 elements
@@ -107,9 +112,11 @@ class Hostile : private Receiver {
   void Expect(const std::string& name, MessageHeader header, const Buffer& payload,
               std::optional<RefuseCode> code) {
     beat_();
+    wanted_ = MessageKind::kRefuse;
     answer_.reset();
     Send(ShardOf(header.block), header, payload);
-    const bool answered = AwaitAnswer();
+    const bool answered =
+        AwaitAnswer(code.has_value() ? absl::Seconds(10) : absl::Milliseconds(500));
     const bool as_expected =
         code.has_value() ? answered && answer_->code == static_cast<uint16_t>(*code)
                          : !answered;
@@ -150,8 +157,9 @@ class Hostile : private Receiver {
     if (transport_->Progress() == 0) transport_->Wait(absl::Milliseconds(5));
   }
 
-  bool AwaitAnswer() {
-    for (int i = 0; i < 100 && !answer_.has_value(); ++i) Turn();
+  bool AwaitAnswer(absl::Duration patience) {
+    const absl::Duration deadline = clock_.Now() + patience;
+    while (!answer_.has_value() && clock_.Now() < deadline) Turn();
     return answer_.has_value();
   }
 
@@ -160,16 +168,18 @@ class Hostile : private Receiver {
   }
   void OnMessage(ByteView bytes, Buffer) override {
     const auto header = ParseHeader(bytes);
-    if (header.ok()) answer_ = *header;
+    if (header.ok() && header->kind == static_cast<uint16_t>(wanted_)) answer_ = *header;
   }
 
   const v1::WorkerWelcome& welcome_;
   const uint32_t rank_;
   const std::function<void()> beat_;
   const CodecRegistry codecs_ = CodecRegistry::Builtin();
+  const SteadyClock clock_;
   BufferPool pool_{1 << 20};
   std::unique_ptr<Transport> transport_;
   std::vector<std::unique_ptr<Endpoint>> shards_;
+  MessageKind wanted_ = MessageKind::kPublish;
   std::optional<MessageHeader> answer_;
   bool failed_ = false;
 };

@@ -103,6 +103,9 @@ class CoordinatorService::MemberStream final
 
   void OnDone() override {
     service_.Gone(this);
+    {
+      absl::MutexLock lock(&mutex_);  // whoever called Finish has let go of this stream
+    }
     delete this;
   }
 

@@ -235,6 +235,7 @@ void CoordinatorService::Receive(MemberStream* stream, const v1::MemberMessage& 
   const bool has_body =
       message.body_case() != v1::MemberMessage::BODY_NOT_SET && !message.has_resume();
   if (has_body) body = Read(message);
+  absl::Status refused = body.status();
   LinkTable::Arrival arrival;
   if (body.ok()) arrival = links_.Heard(stream, message);
   switch (arrival.kind) {
@@ -246,17 +247,17 @@ void CoordinatorService::Receive(MemberStream* stream, const v1::MemberMessage& 
       Apply(FromMember{arrival.connection, Returned{}});
       break;
     case LinkTable::Arrival::kRefused:
-      body = arrival.status;
+      refused = arrival.status;
       if (arrival.connection == 0) break;
       Apply(FromMember{arrival.connection, Disconnected{}});
       break;
     case LinkTable::Arrival::kNothing:
       break;
   }
-  if (body.ok()) return;
+  if (refused.ok()) return;
   options_.log.Warning("refused a member",
-                       {{"reason", Printable(std::string(body.status().message()))}});
-  stream->Close(body.status());
+                       {{"reason", Printable(std::string(refused.message()))}});
+  stream->Close(refused);
 }
 
 absl::StatusOr<MemberBody> CoordinatorService::Read(const v1::MemberMessage& message) {

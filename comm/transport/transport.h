@@ -22,6 +22,7 @@
 //   }
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -37,6 +38,20 @@ namespace syncline {
 // endpoint failed or was closed first.
 using SendDone = std::function<void(const absl::Status&)>;
 
+// What an endpoint was given to send, and how much of it has gone: bytes of headers and
+// payloads since it was connected. Both only grow.
+struct SendState {
+  uint64_t accepted_bytes = 0;  // by Send
+  // No longer in this host's hands, as far as the transport can tell: the peer's host has
+  // acknowledged them, where that is known; otherwise they left, or their send completed.
+  // May grow in the middle of a message, and does so at the latest when its send
+  // completes. All of them once the endpoint failed.
+  uint64_t gone_bytes = 0;
+
+  // On their way: what a message that is sent now has to wait for.
+  uint64_t waiting_bytes() const { return accepted_bytes - gone_bytes; }
+};
+
 // One direction to one peer.
 class Endpoint {
  public:
@@ -47,6 +62,10 @@ class Endpoint {
   // the transport can avoid it). Messages of one endpoint arrive in the order they were
   // sent.
   virtual void Send(ByteView header, Payload payload, SendDone done) = 0;
+
+  // Cheap: a sender asks before each message whether there is room for one more, and a
+  // watcher of silence, whether bytes still move.
+  virtual SendState send_state() const = 0;
 
   // True when the peer is on this host and its memory is reached without a network.
   virtual bool IsLocal() const = 0;

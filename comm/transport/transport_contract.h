@@ -212,6 +212,29 @@ TEST_P(TransportContract, ThousandMessagesFlyBothWaysAtOnce) {
   }
 }
 
+TEST_P(TransportContract, CountsWhatIsOnItsWayUntilItHasGone) {
+  const auto endpoint = Connect(0, 1);
+  EXPECT_EQ(endpoint->send_state().accepted_bytes, 0U);
+  const Buffer payload = RandomBuffer(size_t{3} << 20, 9);
+  Outcome outcome;
+  uint64_t expected = 0;
+  uint64_t gone = 0;
+  for (const size_t size : {size_t{0}, size_t{100}, payload.size()}) {
+    endpoint->Send(Bytes("counted"), {Slice::Of(payload, 0, size)}, Into(outcome));
+    expected += 7 + size;
+    EXPECT_EQ(endpoint->send_state().accepted_bytes, expected);
+    EXPECT_GE(endpoint->send_state().waiting_bytes(), 1U) << "gone inside of Send";
+  }
+  ASSERT_TRUE(PumpUntil([&] {
+    const SendState state = endpoint->send_state();
+    EXPECT_LE(gone, state.gone_bytes) << "it shrank";
+    gone = state.gone_bytes;
+    return state.waiting_bytes() == 0;
+  }));
+  ASSERT_TRUE(PumpUntil([&] { return outcome.calls == 3; }));
+  EXPECT_EQ(endpoint->send_state().gone_bytes, expected);
+}
+
 TEST_P(TransportContract, RefusedMessagesLeaveTheEndpointAlive) {
   int failures = 0;
   const auto endpoint = Connect(0, 1, {.on_failure = [&](const auto&) { ++failures; }});
@@ -323,6 +346,7 @@ TEST_P(TransportContract, AKilledPeerFailsItsEndpointOnce) {
   (*endpoint)->Send(Bytes("too late"), {}, Into(after));
   ASSERT_TRUE(PumpUntil([&] { return after.calls == 1; }));
   EXPECT_EQ(after.status.code(), absl::StatusCode::kUnavailable) << after.status;
+  EXPECT_EQ((*endpoint)->send_state().waiting_bytes(), 0U);
   PumpFor(absl::Milliseconds(20));
   EXPECT_EQ(failures, 1);
 }

@@ -37,6 +37,7 @@ struct InprocNetwork::Link {
   absl::Status refusal;  // not OK once closed or failed
   std::map<uint64_t, SendDone> pending;
   uint64_t next_send = 0;
+  SendState state;
 };
 
 class InprocNetwork::Connection : public Endpoint {
@@ -52,7 +53,13 @@ class InprocNetwork::Connection : public Endpoint {
   void Send(ByteView header, Payload payload, SendDone done) override {
     SYNCLINE_CHECK(header.size() <= kMessageHeaderBytes);
     const uint64_t send = link_->next_send++;
-    link_->pending[send] = std::move(done);
+    const uint64_t bytes = header.size() + PayloadBytes(payload);
+    link_->state.accepted_bytes += bytes;
+    link_->pending[send] = [&state = link_->state, bytes,
+                            done = std::move(done)](const absl::Status& status) {
+      state.gone_bytes += bytes;
+      if (done) done(status);
+    };
     if (link_->refusal.ok()) network_.Carry(link_, header, payload);
     // Later, never inline; what closing or failing decides until then is what the caller
     // hears.
@@ -61,11 +68,12 @@ class InprocNetwork::Connection : public Endpoint {
                              const auto found = link->pending.find(send);
                              const SendDone complete = std::move(found->second);
                              link->pending.erase(found);
-                             if (complete && !killed->contains(link->from))
+                             if (!killed->contains(link->from))
                                complete(link->refusal);
                            });
   }
 
+  SendState send_state() const override { return link_->state; }
   bool IsLocal() const override { return true; }
   std::string Describe() const override { return "inproc"; }
 

@@ -26,8 +26,15 @@ void UcxEndpoint::Send(ByteView header, Payload payload, SendDone done) {
   SYNCLINE_CHECK(header.size() <= kMessageHeaderBytes);
   SYNCLINE_CHECK(transport_ != nullptr);
   const WireHeader wire({link_, next_number_++}, header);
+  const uint64_t bytes = header.size() + PayloadBytes(payload);
+  state_->accepted_bytes += bytes;
+  auto counted = [state = state_, bytes,
+                  done = std::move(done)](const absl::Status& status) {
+    state->gone_bytes += bytes;
+    if (done) done(status);
+  };
   transport_->SendOn(
-      *this, std::make_unique<UcxSend>(wire, std::move(payload), std::move(done)));
+      *this, std::make_unique<UcxSend>(wire, std::move(payload), std::move(counted)));
 }
 
 bool UcxEndpoint::IsLocal() const {

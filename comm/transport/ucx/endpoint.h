@@ -21,6 +21,8 @@ class UcxEndpoint : public Endpoint {
   ~UcxEndpoint() override;
 
   void Send(ByteView header, Payload payload, SendDone done) override;
+  // What UCX has completed, message by message; what the kernel still holds is unknown.
+  SendState send_state() const override { return *state_; }
   bool IsLocal() const override;
   std::string Describe() const override;
 
@@ -31,6 +33,8 @@ class UcxEndpoint : public Endpoint {
   ConnectOptions options_;
   const uint64_t link_;
   uint64_t next_number_ = 0;
+  // Shared with the sends under way, which may outlive the endpoint.
+  const std::shared_ptr<SendState> state_ = std::make_shared<SendState>();
   ucp_ep_h handle_ = nullptr;  // null once closed or failed
   absl::Status failure_;
   // The peer's process, when it lives in the same place and may be lent to; else null.

@@ -344,7 +344,7 @@ void Engine::CountApplied(uint32_t id, Job& job, const ShardApplied& applied) {
   const auto progress =
       job.steps.try_emplace(applied.step, StepProgress{clock_.Now()}).first;
   if (++progress->second.blocks < job.trained) {
-    // Where tensors go at paces of their own, some steps are never whole.
+    // A step that nobody here completes must not stay forever.
     if (job.steps.size() > kStepsUnderWay) job.steps.erase(job.steps.begin());
     return;
   }

@@ -29,7 +29,7 @@ void Block::SetWeights() {
   SortByRank();
   const double all = memory_.accumulator.empty() ? samples() : 1;
   for (Contribution& one : contributions_) {
-    one.weight = static_cast<float>(one.from.samples / all);
+    one.weight = one.from.samples == 0 ? 0 : static_cast<float>(one.from.samples / all);
   }
 }
 

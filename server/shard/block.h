@@ -73,6 +73,7 @@ class Block {
   // contribution to this step counts as that, and what comes now only shows that the
   // rank is there.
   bool CountedBefore(uint32_t rank) const;
+  // The member is there, and has nothing to add to this step. REQUIRES: as Hold.
   void HoldNothing(const ShardMember& member);
 
   // Puts the contributions into rank order and gives each its weight in the sum: its share

@@ -151,24 +151,37 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
     case PushState::kWanted:
       break;
   }
-  if (header.samples == 0) return Refuse(header, RefuseCode::kMalformed);
+  if (const RefuseCode code = Take(message, block); code != RefuseCode::kNone) {
+    return Refuse(header, code);
+  }
+  movement_.Contributed({header.rank, header.incarnation}, header.block, header.step);
+  Acknowledge(header, Repeats::kNo);
+  StepIfComplete(block);
+}
+
+RefuseCode Shard::Impl::Take(const ShardMessage& message, Block& block) {
+  const MessageHeader& header = message.header;
+  const bool parts = (header.flags & kFlagParting) != 0;
+  if (header.samples == 0) {
+    const bool fits =
+        message.payload.size == 0 && !parts && stepper_->TakesSkips(header.step);
+    if (!fits) return RefuseCode::kMalformed;
+    block.HoldNothing(members_.at(header.rank));
+    return RefuseCode::kNone;
+  }
   auto view =
       ParseBlock({message.payload.data, message.payload.size}, block.Label(header.epoch),
                  CodecsFor(header, block.spec().range.tensor));
-  if (!view.ok()) return Refuse(header, RefuseCode::kMalformed);
-  movement_.Contributed({header.rank, header.incarnation}, header.block, header.step);
+  if (!view.ok()) return RefuseCode::kMalformed;
   if (block.CountedBefore(header.rank)) {
     block.HoldNothing(members_.at(header.rank));
-    Acknowledge(header, Repeats::kNo);
-    return StepIfComplete(block);
+    return RefuseCode::kNone;
   }
-  block.Hold({.from = {header.rank, header.incarnation, header.samples,
-                       (header.flags & kFlagParting) != 0},
+  block.Hold({.from = {header.rank, header.incarnation, header.samples, parts},
               .payload = message.payload,
               .view = *std::move(view)});
   if (stepper_->AddsOnArrival()) stepper_->Accumulate(block);
-  Acknowledge(header, Repeats::kNo);
-  StepIfComplete(block);
+  return RefuseCode::kNone;
 }
 
 // ---- Membership ----
@@ -247,6 +260,7 @@ absl::StatusOr<size_t> Shard::MaxPayloadBytes(const MessageHeader& header) const
   }
   const auto kind = static_cast<MessageKind>(header.kind);
   if (kind != MessageKind::kSeed && kind != MessageKind::kPush) return 0;
+  if (kind == MessageKind::kPush && header.samples == 0) return 0;
   const BlockRange& range = impl_->block(header.block).spec().range;
   return MaxBlockBytes(impl_->CodecsFor(header, range.tensor), range.elements);
 }

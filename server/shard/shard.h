@@ -9,7 +9,8 @@
 // collects):
 //   seeded      its first values came from the job's seeder
 //   collecting  contributions for step v arrive, each counted once by (rank, incarnation)
-//   complete    every member whose first_step <= v has contributed
+//   complete    every member whose first_step <= v has contributed, or has said that it
+//               has no gradient (a push of 0 samples: it counts, and weighs nothing)
 //   decided     only in jobs that clip, skip or scale the loss: partial figures went out,
 //               the decision came back
 //   stepped     one pass: weighted sum in rank order, transforms, optimizer, encode;
@@ -145,7 +146,7 @@ struct ShardApplied {
   };
   uint32_t block = 0;
   uint64_t step = 0;
-  std::vector<Contributor> contributors = {};  // in rank order
+  std::vector<Contributor> contributors = {};  // in rank order, those with samples
   bool skipped = false;  // weights and optimizer state stayed as they were
 };
 using ShardOutput =

@@ -60,6 +60,8 @@ class Shard::Impl {
   void OnPullAverage(const MessageHeader& header, const Block& block);
   void OnSeed(const ShardMessage& message, Block& block);
   void OnPush(const ShardMessage& message, Block& block);
+  // No refusal: the contribution is held, and counts as what it is.
+  RefuseCode Take(const ShardMessage& message, Block& block);
 
   // The blocks that step together with this one: those of its tensor, or it alone.
   std::span<Block* const> UnitOf(const Block& block) const;

@@ -91,7 +91,7 @@ TEST_F(TwoWorkers, AStepThatHasNotComeIsWrong) {
 TEST_F(TwoWorkers, MalformedPushesChangeNothing) {
   const size_t resident = rig_.shard().resident_bytes();
   ShardMessage push = GoodPush();
-  push.header.samples = 0;
+  push.payload = {};
   EXPECT_THAT(Apply(push), ElementsAre("refuse r0 malformed"));
   push = GoodPush();
   push.payload.size -= 64;

@@ -68,12 +68,15 @@ class Stepper {
   // one of them.
   void Prepare(const ShardDecision& decision, const Block& block);
   // Steps the blocks of one tensor, or one block alone, and returns their published views
-  // in order. The caller advances the blocks: see KindOf for what happened to them.
+  // in order. The caller advances the blocks: see KindAt for what happened to them.
   std::vector<Payload> Update(std::span<Block* const> blocks,
                               const ShardDecision& decision, uint64_t epoch);
   // The decision was carried out: contributions come with its loss scale from now on.
   void Finish() { loss_scale_ = next_loss_scale_; }
   ContributionKind KindAt(uint64_t step) const;
+  // Whether a member may go without a gradient. An optimizer that steps in one direction
+  // for all tensors needs each of them at every step: what it keeps would drift apart.
+  bool TakesSkips(uint64_t step) const { return PlanAt(step).job_reduction() == nullptr; }
 
   // What belongs to tensors and the job as a whole.
   void Save(ShardSnapshot& snapshot) const;

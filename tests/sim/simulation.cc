@@ -138,11 +138,20 @@ InprocOptions RandomNetwork(Random& random) {
   return options;
 }
 
+// L-BFGS needs every gradient.
+Skipping RandomSkipping(Random& random, const JobSpec& job) {
+  if (job.training.optimizer.name == "lbfgs" || !OneIn(random, 3)) {
+    return Skipping::kNothing;
+  }
+  return OneIn(random, 2) ? Skipping::kAtRandom : Skipping::kAlternating;
+}
+
 class Run {
  public:
   explicit Run(uint64_t seed)
       : random_(seed),
         job_(RandomJob(random_)),
+        skipping_(RandomSkipping(random_, job_)),
         codecs_(CodecRegistry::Builtin()),
         network_(events_, RandomNetwork(random_)),
         timeouts_(Timeouts::Derive(kFailureTimeout)),
@@ -169,6 +178,7 @@ class Run {
 
   Random random_;
   const JobSpec job_;
+  const Skipping skipping_;
   const CodecRegistry codecs_;
   EventQueue events_;
   InprocNetwork network_;
@@ -218,6 +228,7 @@ void Run::StartWorker(uint32_t rank) {
           .timeouts = timeouts_,
           .target_step = kSteps,
           .leave_at = rank == kLeaver ? leave_at_ : std::nullopt,
+          .skipping = skipping_,
           .seed = random_(),
           .on_end = [this](uint32_t dead,
                            const absl::Status& status) { OnWorkerEnd(dead, status); }},

@@ -194,6 +194,10 @@ void WorkerProcess::PushAll(uint64_t step) {
       ++ready_tensors_;
       continue;
     }
+    if (Skips(tensor, step)) {
+      Run(exchange_->Skip(tensor, parts_.events.now()));
+      continue;
+    }
     gradients_[tensor] = Gradient(tensor, step);
     parts_.reference.Pushed({rank_, *incarnation_, step}, tensor,
                             {.gradient = gradients_[tensor],
@@ -201,6 +205,18 @@ void WorkerProcess::PushAll(uint64_t step) {
                              .loss_scale = exchange_->loss_scale()});
     Run(exchange_->Push(tensor, gradients_[tensor], samples, parts_.events.now()));
   }
+}
+
+bool WorkerProcess::Skips(uint32_t tensor, uint64_t step) const {
+  switch (parts_.skipping) {
+    case Skipping::kNothing:
+      return false;
+    case Skipping::kAtRandom:
+      return Noise(parts_.seed, rank_, step, tensor) < 0;
+    case Skipping::kAlternating:
+      return (step + tensor) % 2 == 0;
+  }
+  return false;
 }
 
 std::vector<float> WorkerProcess::Gradient(uint32_t tensor, uint64_t step) {

@@ -33,6 +33,13 @@ struct WorkerFault {
   uint64_t from_step = 0;
 };
 
+// Which tensors a worker has no gradient of.
+enum class Skipping {
+  kNothing,
+  kAtRandom,     // each worker for itself
+  kAlternating,  // all workers together, every other step
+};
+
 class WorkerProcess : private Receiver {
  public:
   struct Parts {
@@ -46,6 +53,7 @@ class WorkerProcess : private Receiver {
     uint64_t target_step = 0;
     std::optional<uint64_t> leave_at = std::nullopt;  // a clean goodbye before that step
     WorkerFault fault = {};
+    Skipping skipping = Skipping::kNothing;
     uint64_t seed = 0;
     // The coordinator ended this life: it is over and may be restarted.
     std::function<void(uint32_t rank, const absl::Status&)> on_end;
@@ -74,6 +82,7 @@ class WorkerProcess : private Receiver {
   void Tick();
   void Compute();
   void PushAll(uint64_t step);
+  bool Skips(uint32_t tensor, uint64_t step) const;
   void Leave();
   void StandStill();
   std::vector<float> Gradient(uint32_t tensor, uint64_t step);

@@ -117,6 +117,12 @@ void DataPlane::Push(uint32_t tensor, std::span<const float> gradient, uint32_t 
   });
 }
 
+void DataPlane::Skip(uint32_t tensor) {
+  loop_->Post([this, tensor](Transport&) {
+    if (exchange_ != nullptr) Run(exchange_->Skip(tensor, clock_.Now()));
+  });
+}
+
 void DataPlane::PullAverage(uint32_t tensor) {
   loop_->Post([this, tensor](Transport&) {
     if (exchange_ != nullptr) Run(exchange_->PullAverage(tensor, clock_.Now()));

@@ -53,6 +53,8 @@ class DataPlane : private Receiver {
   ~DataPlane() override;
 
   void Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples);
+  // See Exchange::Skip.
+  void Skip(uint32_t tensor);
   // See Exchange::PullAverage; answered by on_averaged.
   void PullAverage(uint32_t tensor);
   // See Exchange::Part; answered by on_parted.

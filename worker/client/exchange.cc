@@ -67,13 +67,25 @@ ExchangeOutputs Exchange::Start(absl::Duration now) {
 
 ExchangeOutputs Exchange::Push(uint32_t tensor, std::span<const float> gradient,
                                uint32_t samples, absl::Duration now) {
-  ExchangeOutputs outputs;
   Tensor& state = tensors_[tensor];
-  SYNCLINE_CHECK(state.ready && gradient.size() == state.weights.size());
-  SYNCLINE_CHECK(!state.frozen);
+  SYNCLINE_CHECK(gradient.size() == state.weights.size());
   state.gradient = gradient;
   state.samples = samples;
+  state.skips = false;
   state.loss_scale = loss_scale_;
+  return Contribute(tensor, now);
+}
+
+ExchangeOutputs Exchange::Skip(uint32_t tensor, absl::Duration now) {
+  tensors_[tensor].gradient = {};
+  tensors_[tensor].skips = true;
+  return Contribute(tensor, now);
+}
+
+ExchangeOutputs Exchange::Contribute(uint32_t tensor, absl::Duration now) {
+  ExchangeOutputs outputs;
+  Tensor& state = tensors_[tensor];
+  SYNCLINE_CHECK(state.ready && !state.frozen);
   state.ready = false;
   for (uint32_t id = state.first_block; id < state.first_block + state.blocks; ++id) {
     blocks_[id].wanted = blocks_[id].version + 1;
@@ -113,14 +125,16 @@ void Exchange::Pump(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs
 void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) {
   Block& block = blocks_[id];
   const bool is_seed = block.kind == MessageKind::kSeed;
+  const Tensor& tensor = tensors_[block.range.tensor];
+  const bool skips = !is_seed && !parting_ && tensor.skips;
   ExchangeSend send{
       .shard = block.shard,
-      .header = HeaderFor(id, block.kind, is_seed ? kSeedStep : block.version),
-      .payload = is_seed ? EncodeSeed(block) : EncodeContribution(id)};
+      .header = HeaderFor(id, block.kind, is_seed ? kSeedStep : block.version)};
+  if (!skips) send.payload = is_seed ? EncodeSeed(block) : EncodeContribution(id);
   send.borrows_gradient =
       std::any_of(send.payload.begin(), send.payload.end(),
                   [](const Slice& slice) { return slice.owner == nullptr; });
-  send.header.samples = is_seed ? 0 : tensors_[block.range.tensor].samples;
+  send.header.samples = is_seed || skips ? 0 : tensor.samples;
   if (parting_) send.header.flags = kFlagParting;
   SetPhase(block, Phase::kSent);
   wire_.Sent(now, encoder_.cost().time);
@@ -130,7 +144,7 @@ void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outpu
   if (send.borrows_gradient) ++block.borrowed_sends;
   if (block.attempts++ > 0) {
     ++stats_.resent_blocks;
-  } else if (!is_seed) {
+  } else if (!is_seed && !skips) {
     stats_.pushed_values += block.range.elements;
     stats_.pushed_value_bytes += block.window_bytes;
   }

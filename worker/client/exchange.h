@@ -105,6 +105,11 @@ class Exchange {
   ExchangeOutputs Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples,
                        absl::Duration now);
 
+  // This worker has no gradient for the version that the tensor now holds: it counts as
+  // one, and weighs nothing. What is kept of earlier gradients stays. REQUIRES: the
+  // tensor is ready.
+  ExchangeOutputs Skip(uint32_t tensor, absl::Duration now);
+
   // Asks for the averaged weights of a tensor; ExchangeAveraged follows. REQUIRES: the
   // last one asked for has come.
   ExchangeOutputs PullAverage(uint32_t tensor, absl::Duration now);
@@ -177,7 +182,8 @@ class Exchange {
     bool frozen = false;
     std::span<float> weights = {};
     std::span<const float> gradient = {};
-    uint32_t samples = 0;
+    uint32_t samples = 0;  // of the last gradient
+    bool skips = false;    // what is under way has none
     float loss_scale = 1;  // of the gradient
     bool ready = false;
   };
@@ -186,6 +192,7 @@ class Exchange {
     size_t window_used = 0;
   };
 
+  ExchangeOutputs Contribute(uint32_t tensor, absl::Duration now);
   void SetPhase(Block& block, Phase phase);
   void Enqueue(uint32_t block, MessageKind kind);
   void Pump(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs);

@@ -81,6 +81,10 @@ bool FollowsLearningRate(const TrainingOptions& training) {
   });
 }
 
+bool TakesSkips(const TrainingOptions& training) {
+  return training.optimizer.name != "lbfgs";
+}
+
 std::vector<std::string> SessionWarnings(const SessionOptions& options) {
   std::vector<std::string> warnings;
   const NamedOptions& optimizer = options.training.optimizer;

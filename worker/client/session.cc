@@ -1,11 +1,9 @@
 #include "worker/client/session.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "comm/base/check.h"
 #include "comm/base/job_seed.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
@@ -113,8 +111,8 @@ absl::Status Session::Impl::StartDataPlane() {
       weights.push_back(tensor.weights);
       elements.push_back(tensor.weights.size());
       shapes.push_back(Transfer::ShapeOf(tensor.options.name, tensor.options.shape));
-      tensor.version = welcome->first_step();
     }
+    BeginAt(welcome->first_step());
   }
   SYNCLINE_RETURN_IF_ERROR(CheckPlacement(*welcome, elements));
   SYNCLINE_ASSIGN_OR_RETURN(ExchangeOptions exchange, MakeExchangeOptions(*welcome));
@@ -171,70 +169,6 @@ absl::Status Session::Impl::CheckRunning() const {
   return absl::OkStatus();
 }
 
-absl::Status Session::Impl::CheckPush(TensorId id, std::span<const float> gradient,
-                                      uint32_t samples) const {
-  SYNCLINE_RETURN_IF_ERROR(CheckRunning());
-  if (id >= tensors_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "there is no tensor number ", id, ", only ", tensors_.size(), " are declared"));
-  }
-  const Tensor& tensor = tensors_[id];
-  const auto says = [&](const auto&... what) {
-    return absl::StrCat("gradient of tensor '", tensor.options.name, "' ", what...);
-  };
-  if (gradient.size() != tensor.weights.size()) {
-    return absl::InvalidArgumentError(says(
-        "has ", gradient.size(), " elements, the tensor has ", tensor.weights.size()));
-  }
-  if (samples == 0) {
-    return absl::InvalidArgumentError(
-        says("is the mean of 0 samples; at least 1 is needed"));
-  }
-  if (tensor.options.frozen) {
-    return absl::FailedPreconditionError(
-        says("is pushed, but the tensor was declared frozen"));
-  }
-  if (!tensor.ready) {
-    return absl::FailedPreconditionError(
-        says("is pushed again before Wait, at step ", tensor.version));
-  }
-  return absl::OkStatus();
-}
-
-bool Session::Impl::AddsUp(Tensor& tensor, std::span<const float>& gradient,
-                           uint32_t& samples) const {
-  const Codec& fp32 = **codecs_.Find(CodecId::kFp32);
-  if (tensor.sum_pushes == 0) tensor.sum.assign(gradient.size(), 0.0f);
-  const absl::Status added =
-      fp32.DecodeAdd(std::as_bytes(gradient), static_cast<float>(samples), tensor.sum);
-  SYNCLINE_CHECK(added.ok());
-  tensor.sum_samples += samples;
-  if (++tensor.sum_pushes < options_.training.accumulate_steps) return false;
-  const auto share = static_cast<float>(1.0 / static_cast<double>(tensor.sum_samples));
-  for (float& value : tensor.sum) value *= share;
-  gradient = tensor.sum;
-  samples = static_cast<uint32_t>(
-      std::min<uint64_t>(tensor.sum_samples, std::numeric_limits<uint32_t>::max()));
-  tensor.sum_samples = 0;
-  tensor.sum_pushes = 0;
-  return true;
-}
-
-absl::Status Session::Impl::PushPull(TensorId id, std::span<const float> gradient,
-                                     uint32_t samples) {
-  absl::MutexLock lock(&mutex_);
-  SYNCLINE_RETURN_IF_ERROR(CheckPush(id, gradient, samples));
-  Tensor& tensor = tensors_[id];
-  const bool accumulates =
-      options_.training.accumulate_on == TrainingOptions::Accumulate::kWorker &&
-      options_.training.accumulate_steps > 1;
-  if (accumulates && !AddsUp(tensor, gradient, samples)) return absl::OkStatus();
-  tensor.ready = false;
-  ++tensor.version;
-  data_plane_->Push(id, gradient, samples);
-  return absl::OkStatus();
-}
-
 absl::Status Session::Impl::Wait(TensorId id) {
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
@@ -265,14 +199,6 @@ bool Session::Impl::IsReady(TensorId id) {
   return id < tensors_.size() && tensors_[id].ready;
 }
 
-uint64_t Session::Impl::StepLocked() const {
-  uint64_t step = std::numeric_limits<uint64_t>::max();
-  for (const Tensor& tensor : tensors_) {
-    if (!tensor.options.frozen) step = std::min(step, tensor.version);
-  }
-  return tensors_.empty() ? 0 : step;
-}
-
 float Session::Impl::loss_scale() {
   absl::MutexLock lock(&mutex_);
   return data_plane_ == nullptr ? 1.0f : data_plane_->loss_scale();
@@ -282,13 +208,13 @@ ContributionKind Session::Impl::expects() {
   absl::MutexLock lock(&mutex_);
   const TrainingOptions& training = options_.training;
   const bool on_server = training.accumulate_on == TrainingOptions::Accumulate::kServer;
-  const uint64_t update = StepLocked() / (on_server ? training.accumulate_steps : 1);
+  const uint64_t update = step_ / (on_server ? training.accumulate_steps : 1);
   return contributions_.KindAt(update);
 }
 
 uint64_t Session::Impl::step() {
   absl::MutexLock lock(&mutex_);
-  return StepLocked();
+  return step_;
 }
 
 SessionStats Session::Impl::Stats() {
@@ -404,6 +330,10 @@ absl::Status Session::Start() { return impl_->Start(); }
 absl::Status Session::PushPull(TensorId tensor, std::span<const float> gradient,
                                uint32_t samples) {
   return impl_->PushPull(tensor, gradient, samples);
+}
+absl::Status Session::Skip(TensorId tensor) { return impl_->Skip({&tensor, 1}); }
+absl::Status Session::Skip(std::span<const TensorId> tensors) {
+  return impl_->Skip(tensors);
 }
 absl::Status Session::Wait(TensorId tensor) { return impl_->Wait(tensor); }
 absl::Status Session::WaitAll() { return impl_->WaitAll(); }

@@ -16,6 +16,12 @@
 //   SYNCLINE_RETURN_IF_ERROR(session->WaitAll());
 //   SYNCLINE_RETURN_IF_ERROR(session->Leave());
 //
+// Lockstep: every step takes, of every trained tensor, one PushPull or one Skip. A tensor
+// may begin a step once all others have begun the one before, so that they are never more
+// than one step apart; whoever joins takes part in one and the same step of all of them.
+// Skip says that this worker has no gradient: of a parameter that its batch did not use,
+// of the generator while the discriminator trains.
+//
 // The first worker's values seed the servers; all others receive them. A worker that
 // joins a running job receives the current weights and takes part from the next step;
 // step() tells which one that is.
@@ -153,10 +159,22 @@ class Session {
   // Hands over this worker's gradient of one step for one tensor: the mean over `samples`
   // samples (at least 1). Returns at once. `gradient` stays valid and unchanged until
   // Wait(tensor) returns; from now on the session may write the tensor's weights.
-  // FailedPrecondition when the tensor's previous PushPull was not waited for, or when it
-  // is frozen. With loss scaling it is the gradient of loss_scale() times the loss.
+  // FailedPrecondition when the tensor's previous PushPull or Skip was not waited for,
+  // when another tensor has neither been pushed nor skipped in the step before (nothing is
+  // sent then, and the session goes on), or when it is frozen. With loss scaling it is the
+  // gradient of loss_scale() times the loss.
   absl::Status PushPull(TensorId tensor, std::span<const float> gradient,
                         uint32_t samples);
+
+  // Instead of PushPull: this worker has no gradient of the tensor in this step. The mean
+  // is over the samples of the others; when all skip, weights and optimizer state stay as
+  // they are and the version advances. Wait follows as after PushPull. What lossy
+  // encodings have kept stays, and a skip is finite for loss scaling. When the worker
+  // accumulates, it is one of the accumulate_steps pushes. Fails as PushPull, and
+  // FailedPrecondition with an optimizer that needs every gradient (lbfgs): push zeros.
+  absl::Status Skip(TensorId tensor);
+  // All of them or, after an error, none.
+  absl::Status Skip(std::span<const TensorId> tensors);
 
   // Blocks until the tensor's weights include every member's contribution to the step
   // pushed last. Returns at once when nothing is under way.
@@ -174,8 +192,8 @@ class Session {
   // optimizer keeps none (options ema_decay, swa_start).
   absl::Status PullAverage(TensorId tensor, std::span<float> out);
 
-  // The number of the step that this worker computes now: the lowest version of its
-  // tensors.
+  // The number of the step that this worker computes now: the next one that not all
+  // trained tensors have begun.
   uint64_t step() const;
   // What to multiply the loss of this step with; 1 without loss scaling.
   float loss_scale() const;

@@ -61,7 +61,7 @@ v1::MemberMessage Session::Impl::Beat() {
   v1::MemberMessage message;
   v1::Heartbeat& beat = *message.mutable_heartbeat();
   absl::MutexLock lock(&mutex_);
-  beat.set_step(StepLocked());
+  beat.set_step(step_);
   if (data_plane_ != nullptr) {
     const ExchangeStats stats = data_plane_->stats();
     beat.set_bytes(stats.progress_bytes);

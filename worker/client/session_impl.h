@@ -1,5 +1,6 @@
-// The one implementation of Session. session.cc: what users call; session_control.cc:
-// what the coordinator says, and the heartbeat.
+// The one implementation of Session. session.cc: what users call; session_push.cc: what
+// becomes of their gradients; session_control.cc: what the coordinator says, and the
+// heartbeat.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,7 @@ class Session::Impl {
   absl::Status Start() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status PushPull(TensorId tensor, std::span<const float> gradient,
                         uint32_t samples) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Skip(std::span<const TensorId> tensors) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Wait(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status WaitAll() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status PullAverage(TensorId tensor, std::span<float> out)
@@ -62,11 +64,14 @@ class Session::Impl {
     TensorOptions options;
     std::span<float> weights;
     bool ready = false;
-    uint64_t version = 0;  // counts what Wait has let through
+    uint64_t version = 0;  // steps of the job that it has begun
     // Sum of samples * gradient since the last push, when the worker accumulates.
     std::vector<float> sum = {};
     uint64_t sum_samples = 0;
     uint32_t sum_pushes = 0;
+
+    // Whether others wait for it. Nothing of a tensor without elements is ever sent.
+    bool keeps_pace() const { return !options.frozen && !weights.empty(); }
   };
 
   absl::Status AwaitStart() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -89,6 +94,12 @@ class Session::Impl {
   // Adds to the tensor's sum. True when an update is complete: then `gradient` and
   // `samples` are those of the mean.
   bool AddsUp(Tensor& tensor, std::span<const float>& gradient, uint32_t& samples) const;
+  // Of a gradient, or of none with 0 samples. REQUIRES: CheckTurn.
+  void Contribute(TensorId id, std::span<const float> gradient, uint32_t samples)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginAt(uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Whether the tensor may be pushed or skipped now.
+  absl::Status CheckTurn(TensorId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckPush(TensorId id, std::span<const float> gradient,
                          uint32_t samples) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckRunning() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -98,7 +109,6 @@ class Session::Impl {
   SeedRole seed_role() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return is_seeder_ ? SeedRole::kSeeder : SeedRole::kReceiver;
   }
-  uint64_t StepLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const SessionOptions options_;
   const Timeouts timeouts_;
@@ -115,6 +125,10 @@ class Session::Impl {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);
   std::vector<Tensor> tensors_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> names_ ABSL_GUARDED_BY(mutex_);
+  // All tensors that keep pace have begun the steps before this one, and so many of them
+  // have not begun it.
+  uint64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
+  size_t to_begin_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<v1::WorkerWelcome> welcome_ ABSL_GUARDED_BY(mutex_);
   std::string waiting_for_ ABSL_GUARDED_BY(mutex_);
   bool is_seeder_ ABSL_GUARDED_BY(mutex_) = false;

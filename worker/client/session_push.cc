@@ -1,0 +1,131 @@
+// What a session pushes: gradients, their sums, and steps without a gradient.
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/check.h"
+#include "comm/base/status.h"
+#include "worker/client/job_request.h"
+#include "worker/client/session_impl.h"
+
+namespace syncline {
+
+void Session::Impl::BeginAt(uint64_t step) {
+  step_ = step;
+  to_begin_ = 0;
+  for (Tensor& tensor : tensors_) {
+    tensor.version = step;
+    if (tensor.keeps_pace()) ++to_begin_;
+  }
+}
+
+absl::Status Session::Impl::CheckTurn(TensorId id) const {
+  SYNCLINE_RETURN_IF_ERROR(CheckRunning());
+  if (id >= tensors_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "there is no tensor number ", id, ", only ", tensors_.size(), " are declared"));
+  }
+  const Tensor& tensor = tensors_[id];
+  const auto fails = [&](const auto&... what) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("tensor '", tensor.options.name, "' ", what...));
+  };
+  if (tensor.options.frozen) return fails("is pushed, but was declared frozen");
+  if (!tensor.ready)
+    return fails("is pushed again before Wait, at step ", tensor.version);
+  if (!tensor.keeps_pace() || tensor.version == step_) return absl::OkStatus();
+  const auto slowest = std::ranges::find_if(tensors_, [this](const Tensor& other) {
+    return other.keeps_pace() && other.version == step_;
+  });
+  return fails("is pushed for step ", tensor.version, " before tensor '",
+               slowest->options.name, "' was pushed for step ", step_,
+               "; every step takes a PushPull or a Skip of each trained tensor");
+}
+
+absl::Status Session::Impl::CheckPush(TensorId id, std::span<const float> gradient,
+                                      uint32_t samples) const {
+  SYNCLINE_RETURN_IF_ERROR(CheckTurn(id));
+  const Tensor& tensor = tensors_[id];
+  const auto says = [&](const auto&... what) {
+    return absl::StrCat("gradient of tensor '", tensor.options.name, "' ", what...);
+  };
+  if (gradient.size() != tensor.weights.size()) {
+    return absl::InvalidArgumentError(says(
+        "has ", gradient.size(), " elements, the tensor has ", tensor.weights.size()));
+  }
+  if (samples == 0) {
+    return absl::InvalidArgumentError(
+        says("is the mean of 0 samples; at least 1 is needed, or a Skip"));
+  }
+  return absl::OkStatus();
+}
+
+bool Session::Impl::AddsUp(Tensor& tensor, std::span<const float>& gradient,
+                           uint32_t& samples) const {
+  const Codec& fp32 = **codecs_.Find(CodecId::kFp32);
+  if (tensor.sum_pushes == 0) tensor.sum.assign(tensor.weights.size(), 0.0f);
+  if (samples > 0) {
+    const absl::Status added =
+        fp32.DecodeAdd(std::as_bytes(gradient), static_cast<float>(samples), tensor.sum);
+    SYNCLINE_CHECK(added.ok());
+  }
+  tensor.sum_samples += samples;
+  if (++tensor.sum_pushes < options_.training.accumulate_steps) return false;
+  tensor.sum_pushes = 0;
+  if (tensor.sum_samples == 0) return true;  // all of them were skips, as this one
+  const auto share = static_cast<float>(1.0 / static_cast<double>(tensor.sum_samples));
+  for (float& value : tensor.sum) value *= share;
+  gradient = tensor.sum;
+  samples = static_cast<uint32_t>(
+      std::min<uint64_t>(tensor.sum_samples, std::numeric_limits<uint32_t>::max()));
+  tensor.sum_samples = 0;
+  return true;
+}
+
+void Session::Impl::Contribute(TensorId id, std::span<const float> gradient,
+                               uint32_t samples) {
+  Tensor& tensor = tensors_[id];
+  const bool accumulates =
+      options_.training.accumulate_on == TrainingOptions::Accumulate::kWorker &&
+      options_.training.accumulate_steps > 1;
+  if (accumulates && !AddsUp(tensor, gradient, samples)) return;
+  tensor.ready = false;
+  ++tensor.version;
+  if (tensor.keeps_pace() && --to_begin_ == 0) {
+    ++step_;
+    to_begin_ = static_cast<size_t>(std::ranges::count_if(tensors_, &Tensor::keeps_pace));
+  }
+  if (samples == 0) return data_plane_->Skip(id);
+  data_plane_->Push(id, gradient, samples);
+}
+
+absl::Status Session::Impl::PushPull(TensorId id, std::span<const float> gradient,
+                                     uint32_t samples) {
+  absl::MutexLock lock(&mutex_);
+  SYNCLINE_RETURN_IF_ERROR(CheckPush(id, gradient, samples));
+  Contribute(id, gradient, samples);
+  return absl::OkStatus();
+}
+
+absl::Status Session::Impl::Skip(std::span<const TensorId> tensors) {
+  absl::MutexLock lock(&mutex_);
+  if (!TakesSkips(options_.training)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("optimizer ", options_.training.optimizer.name,
+                     " needs a gradient of every tensor at every step; push zeros"));
+  }
+  std::set<TensorId> different;
+  for (const TensorId id : tensors) {
+    SYNCLINE_RETURN_IF_ERROR(CheckTurn(id));
+    if (!different.insert(id).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor '", tensors_[id].options.name, "' is skipped twice"));
+    }
+  }
+  for (const TensorId id : tensors) Contribute(id, {}, 0);
+  return absl::OkStatus();
+}
+
+}  // namespace syncline

@@ -10,7 +10,6 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 
 const OptimizerSettings kSgd = {.name = "sgd", .options = {{"lr", 1.0}}};
 

@@ -139,7 +139,7 @@ absl::Status Worker::Train(const SessionOptions& options, const WorkerPlan& plan
       plan.gradient != 0 ? plan.gradient : static_cast<float>(options.rank + 1);
   std::vector<float> weights(elements, 0.0f);
   const std::vector<float> gradient(elements, pull);
-  // Last, so that it goes first: after an error its threads may still look at the memory.
+  // Last, so that it goes before the memory that it was given.
   SYNCLINE_ASSIGN_OR_RETURN(const auto session, Session::Create(options));
   SYNCLINE_ASSIGN_OR_RETURN(
       const TensorId tensor,

@@ -32,9 +32,11 @@ absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Start(
   DataPlane* plane = self.get();
   const UcxOptions ucx{
       .reach = plane->options_.reach, .log = plane->options_.log, .arena = plane->arena_};
-  SYNCLINE_ASSIGN_OR_RETURN(
-      self->loop_,
-      TransportLoop::Start([plane, ucx] { return CreateUcxTransport(ucx, *plane); }, {}));
+  const auto make = [plane, ucx] {
+    const auto& custom = plane->options_.make_transport;
+    return custom ? custom(*plane) : CreateUcxTransport(ucx, *plane);
+  };
+  SYNCLINE_ASSIGN_OR_RETURN(self->loop_, TransportLoop::Start(make, {}));
   plane->loop_->Post([plane, weights = std::move(weights)](Transport& transport) {
     plane->Open(transport, weights);
   });
@@ -45,14 +47,33 @@ absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Start(
 
 DataPlane::~DataPlane() { Stop(); }
 
-void DataPlane::Stop() {
-  if (loop_ == nullptr) return;
-  loop_->Post([this](Transport&) {
+// The endpoints go first: what they still send is cancelled, and its memory with it free
+// once that was told.
+bool DataPlane::Close(std::function<void()> closed) {
+  return loop_->Post([this, closed = std::move(closed)](Transport&) {
     failed_ = true;
+    exchange_ = nullptr;
     peers_.clear();
+    if (closed) closed_ = closed;
+    give_up_at_ = clock_.Now() + options_.timeouts.shutdown_grace;
+    ReportIfClosed();
   });
+}
+
+void DataPlane::ReportIfClosed() {
+  if (!closed_) return;
+  if (borrowed_sends_ > 0) {
+    if (clock_.Now() < give_up_at_) return;
+    options_.log.Warning("closed connections still hold gradients",
+                         {{"sends", borrowed_sends_}});
+  }
+  std::exchange(closed_, nullptr)();
+}
+
+void DataPlane::Stop() {
+  if (loop_ == nullptr) return;  // it was never started
+  Close(nullptr);
   loop_->Stop();
-  loop_ = nullptr;
 }
 
 void DataPlane::Open(Transport& transport, const std::vector<std::span<float>>& weights) {
@@ -146,7 +167,11 @@ absl::Status DataPlane::WithMemories(const std::function<absl::Status(Memories)>
   const auto call = std::make_shared<Call>();
   loop_->Post([this, call, &use](Transport&) {
     absl::MutexLock lock(&call->mutex);
-    if (!call->is_wanted || exchange_ == nullptr) return;  // `use` may be gone
+    if (!call->is_wanted) return;  // `use` may be gone
+    if (exchange_ == nullptr) {
+      call->answer = absl::FailedPreconditionError("the session is over");
+      return call->answered.SignalAll();
+    }
     std::vector<GradientMemory*> memories;
     for (uint32_t i = 0; i < exchange_->tensors(); ++i) {
       memories.push_back(&exchange_->memory(i));
@@ -170,6 +195,7 @@ void DataPlane::EpochChanged(uint64_t epoch, SeedRole role) {
 }
 
 void DataPlane::Tick(Transport& transport) {
+  ReportIfClosed();
   if (failed_ || exchange_ == nullptr) return;
   const absl::Duration now = clock_.Now();
   for (uint32_t shard = 0; shard < peers_.size(); ++shard) {
@@ -203,12 +229,19 @@ void DataPlane::Run(ExchangeOutputs outputs) {
 void DataPlane::Send(ExchangeSend send) {
   // Whether it arrived is not told by `done`: the exchange repeats what is not
   // acknowledged.
-  const auto done = [this, borrows = send.borrows_gradient,
-                     block = send.header.block](const absl::Status&) {
-    if (borrows && !failed_) Run(exchange_->SendDone(block));
-  };
+  SendDone done = [](const absl::Status&) {};
+  if (send.borrows_gradient) {
+    ++borrowed_sends_;
+    done = [this, block = send.header.block](const absl::Status&) { Returned(block); };
+  }
   peers_[send.shard].endpoint->Send(SealHeader(send.header), std::move(send.payload),
-                                    done);
+                                    std::move(done));
+}
+
+void DataPlane::Returned(uint32_t block) {
+  --borrowed_sends_;
+  if (!failed_) Run(exchange_->SendDone(block));
+  ReportIfClosed();
 }
 
 absl::StatusOr<Buffer> DataPlane::Allocate(ByteView header, size_t payload_bytes) {

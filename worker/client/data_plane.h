@@ -35,6 +35,9 @@ struct DataPlaneOptions {
   std::vector<std::string> shard_addresses = {};
   ExchangeOptions exchange;
   Logger log;
+  // Called on the loop thread; null: UCX.
+  std::function<absl::StatusOr<std::unique_ptr<Transport>>(Receiver&)> make_transport =
+      nullptr;
 };
 
 struct DataPlaneEvents {
@@ -65,6 +68,11 @@ class DataPlane : private Receiver {
   absl::Status WithMemories(const std::function<absl::Status(Memories)>& use,
                             absl::Duration limit);
   void EpochChanged(uint64_t epoch, SeedRole role);
+  // Ends the exchange and closes all connections. `closed` is called on the loop thread,
+  // once nothing reads gradients or touches weights any more; a transport that does not let
+  // go of them within Timeouts::shutdown_grace is reported and no longer waited for. False
+  // when the loop is stopping: then it is not called, and Stop's end says the same.
+  bool Close(std::function<void()> closed);
   void Stop();
 
   ExchangeStats stats() const;
@@ -89,6 +97,10 @@ class DataPlane : private Receiver {
   void Fail(const absl::Status& status);
   void PublishProgress();
 
+  // Memory of the caller that was being sent is free.
+  void Returned(uint32_t block);
+  void ReportIfClosed();
+
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
   void OnMessage(ByteView header, Buffer payload) override;
   void OnBorrowed(ByteView header, Slice payload) override;
@@ -106,6 +118,9 @@ class DataPlane : private Receiver {
   std::unique_ptr<Exchange> exchange_;
   std::vector<Peer> peers_ = {};
   bool failed_ = false;
+  size_t borrowed_sends_ = 0;               // under way, from the caller's memory
+  std::function<void()> closed_ = nullptr;  // to be told
+  absl::Duration give_up_at_ = absl::InfiniteDuration();
 
   // Written by the loop thread, read by anyone.
   std::atomic<float> loss_scale_ = 1;

@@ -165,13 +165,16 @@ absl::Status Session::Impl::CheckRunning() const {
   if (!status_.ok()) return status_;
   if (phase_ == Phase::kDeclaring)
     return absl::FailedPreconditionError("the session is not started");
-  if (phase_ == Phase::kOver) return absl::FailedPreconditionError("the session is over");
+  if (phase_ != Phase::kRunning) {
+    return absl::FailedPreconditionError("the session is over");
+  }
   return absl::OkStatus();
 }
 
+// Also while the session ends: until then the tensor's memory may be in use.
 absl::Status Session::Impl::Wait(TensorId id) {
   absl::MutexLock lock(&mutex_);
-  SYNCLINE_RETURN_IF_ERROR(CheckRunning());
+  if (phase_ == Phase::kDeclaring) return CheckRunning();
   if (id >= tensors_.size()) {
     return absl::InvalidArgumentError(absl::StrCat("there is no tensor number ", id));
   }
@@ -185,7 +188,7 @@ absl::Status Session::Impl::WaitAll() {
   size_t tensors = 0;
   {
     absl::MutexLock lock(&mutex_);
-    SYNCLINE_RETURN_IF_ERROR(CheckRunning());
+    if (phase_ == Phase::kDeclaring) return CheckRunning();
     tensors = tensors_.size();
   }
   for (size_t id = 0; id < tensors; ++id) {
@@ -284,7 +287,7 @@ absl::Status Session::Impl::Part() {
                          {{"rank", options_.rank}});
   }
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
-  phase_ = Phase::kOver;
+  phase_ = Phase::kEnding;
   return absl::OkStatus();
 }
 
@@ -300,13 +303,17 @@ absl::Status Session::Impl::Leave() {
 void Session::Impl::Stop(absl::Duration grace) {
   {
     absl::MutexLock lock(&mutex_);
+    if (phase_ != Phase::kOver) phase_ = Phase::kEnding;
+  }
+  if (data_plane_ != nullptr) data_plane_->Stop();
+  {
+    absl::MutexLock lock(&mutex_);
     phase_ = Phase::kOver;
     changed_.SignalAll();
     over_.SignalAll();
   }
   if (link_ != nullptr) link_->Close(grace);
   if (heart_.joinable()) heart_.join();
-  if (data_plane_ != nullptr) data_plane_->Stop();
 }
 
 // ---- Facade ----

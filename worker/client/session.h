@@ -32,7 +32,8 @@
 //
 // Threads: a Session may be used by any number of threads at once; each tensor by one
 // thread at a time. Callbacks there are none: the session's own threads only touch
-// declared memory between PushPull and the end of the Wait that follows it.
+// declared memory between PushPull and the end of the Wait that follows it. That holds for
+// a Wait that fails, too: it returns once they have let go of gradients and weights.
 //
 // Errors: FailedPrecondition with Failure::kJobRefused (another job has this name,
 // tensors differ from those of the other workers), Aborted (this worker was dropped: too

@@ -106,9 +106,19 @@ void Session::Impl::BeatUntilOver() {
 
 void Session::Impl::Fail(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
-  if (!status_.ok() || phase_ == Phase::kOver) return;
-  status_ =
+  if (!failure_.ok() || phase_ == Phase::kEnding || phase_ == Phase::kOver) return;
+  failure_ =
       status.ok() ? absl::UnavailableError("the coordinator ended the session") : status;
+  // What waits for data_plane_ in Start stops it before it returns.
+  if (data_plane_ != nullptr && data_plane_->Close([this] { Failed(); })) return;
+  status_ = failure_;
+  changed_.SignalAll();
+  over_.SignalAll();
+}
+
+void Session::Impl::Failed() {
+  absl::MutexLock lock(&mutex_);
+  status_ = failure_;
   changed_.SignalAll();
   over_.SignalAll();
 }

@@ -58,7 +58,8 @@ class Session::Impl {
   SessionStats Stats() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
-  enum class Phase { kDeclaring, kRunning, kOver };
+  // kEnding: takes no calls any more, but the data plane may still use declared memory.
+  enum class Phase { kDeclaring, kRunning, kEnding, kOver };
 
   struct Tensor {
     TensorOptions options;
@@ -87,7 +88,10 @@ class Session::Impl {
   void OnMessage(const v1::CoordinatorMessage& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnEpochChanged(const v1::EpochChanged& change) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnReady(uint32_t tensor) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Ends the session with this status, which callers see once the data plane has let go of
+  // their memory.
   void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Failed() ABSL_LOCKS_EXCLUDED(mutex_);
   void BeatUntilOver() ABSL_LOCKS_EXCLUDED(mutex_);
   v1::MemberMessage Beat() ABSL_LOCKS_EXCLUDED(mutex_);
   void Stop(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -122,7 +126,8 @@ class Session::Impl {
   SteadyCondition changed_;  // anything that a user's call may wait for
   SteadyCondition over_;     // IsOver() became true: the heart wakes for nothing else
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kDeclaring;
-  absl::Status status_ ABSL_GUARDED_BY(mutex_);
+  absl::Status status_ ABSL_GUARDED_BY(mutex_);   // what calls return
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // what it is going to be
   std::vector<Tensor> tensors_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> names_ ABSL_GUARDED_BY(mutex_);
   // All tensors that keep pace have begun the steps before this one, and so many of them

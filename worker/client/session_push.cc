@@ -36,8 +36,8 @@ absl::Status Session::Impl::CheckTurn(TensorId id) const {
   if (!tensor.ready)
     return fails("is pushed again before Wait, at step ", tensor.version);
   if (!tensor.keeps_pace() || tensor.version == step_) return absl::OkStatus();
-  const auto slowest = std::ranges::find_if(tensors_, [this](const Tensor& other) {
-    return other.keeps_pace() && other.version == step_;
+  const auto slowest = std::ranges::find_if(tensors_, [step = step_](const Tensor& one) {
+    return one.keeps_pace() && one.version == step;
   });
   return fails("is pushed for step ", tensor.version, " before tensor '",
                slowest->options.name, "' was pushed for step ", step_,

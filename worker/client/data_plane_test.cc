@@ -1,0 +1,247 @@
+// The data plane over a transport that holds on to what it is given to send.
+#include "worker/client/data_plane.h"
+
+#include <algorithm>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
+#include "comm/codec/frame.h"
+#include "comm/transport/message.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+constexpr absl::Duration kPatience = absl::Minutes(1);
+constexpr uint32_t kElements = 1000;
+
+// What the test and the loop thread tell each other.
+struct Script {
+  std::atomic<int> held = 0;              // sends that are not done
+  std::atomic<int> rounds = 0;            // of Progress
+  std::atomic<bool> closed = false;       // the endpoint is gone
+  std::atomic<bool> let_go = false;       // sends of closed endpoints may complete
+  std::atomic<bool> acknowledge = false;  // what is held is acknowledged, once
+};
+
+bool Await(const std::function<bool()>& condition) {
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (!condition()) {
+    if (absl::Now() > deadline) return false;
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return true;
+}
+
+// Answers pulls, and reads the payload of every push in every round, as a network card
+// does that has not sent it yet.
+class HoldingTransport : public Transport {
+ public:
+  HoldingTransport(Receiver& receiver, Script& script)
+      : receiver_(receiver), script_(script) {}
+  ~HoldingTransport() override { Cancel(); }
+
+  const std::string& address() const override { return address_; }
+  absl::StatusOr<std::unique_ptr<Endpoint>> Connect(const std::string&,
+                                                    ConnectOptions) override {
+    return std::make_unique<HoldingEndpoint>(*this);
+  }
+
+  int Progress() override {
+    ++script_.rounds;
+    for (const Held& one : held_) ReadAll(one.payload);
+    if (script_.acknowledge.exchange(false)) {
+      for (const Held& one : held_) answers_.push_back(AnswerTo(one.header, {}));
+    }
+    if (script_.closed && script_.let_go) {
+      Cancel();
+    }
+    for (Answer& answer : std::exchange(answers_, {})) {
+      receiver_.OnMessage(SealHeader(answer.header), answer.payload);
+    }
+    return 0;
+  }
+
+  void Wait(absl::Duration timeout) override {
+    const absl::MutexLock lock(&mutex_);
+    // Rounds go on although nobody wakes the loop.
+    mutex_.AwaitWithTimeout(absl::Condition(&awake_),
+                            std::min(timeout, absl::Milliseconds(1)));
+    awake_ = false;
+  }
+  void Wake() override {
+    const absl::MutexLock lock(&mutex_);
+    awake_ = true;
+  }
+
+ private:
+  struct Answer {
+    MessageHeader header;
+    Buffer payload;
+  };
+  struct Held {
+    MessageHeader header;
+    Payload payload;
+    SendDone done;
+  };
+
+  class HoldingEndpoint : public Endpoint {
+   public:
+    explicit HoldingEndpoint(HoldingTransport& transport) : transport_(transport) {}
+    ~HoldingEndpoint() override { transport_.script_.closed = true; }
+    void Send(ByteView header, Payload payload, SendDone done) override {
+      transport_.Send(*ParseHeader(header), std::move(payload), std::move(done));
+    }
+    SendState send_state() const override { return {}; }
+    bool IsLocal() const override { return false; }
+    std::string Describe() const override { return "holding"; }
+
+   private:
+    HoldingTransport& transport_;
+  };
+
+  void Cancel() {
+    for (const Held& one : std::exchange(held_, {})) {
+      --script_.held;
+      one.done(absl::CancelledError("endpoint was closed"));
+    }
+  }
+
+  static Answer AnswerTo(const MessageHeader& asked, Buffer payload) {
+    MessageHeader header = asked;
+    const bool is_push = header.kind == static_cast<uint16_t>(MessageKind::kPush);
+    header.kind =
+        static_cast<uint16_t>(is_push ? MessageKind::kAck : MessageKind::kPublish);
+    return {header, std::move(payload)};
+  }
+
+  static void ReadAll(const Payload& payload) {
+    unsigned sum = 0;
+    for (const Slice& slice : payload) {
+      for (size_t i = 0; i < slice.size; ++i)
+        sum += std::to_integer<unsigned>(slice.data[i]);
+    }
+    volatile unsigned keep = sum;
+    static_cast<void>(keep);
+  }
+
+  void Send(const MessageHeader& header, Payload payload, SendDone done) {
+    if (header.kind == static_cast<uint16_t>(MessageKind::kPush)) {
+      held_.push_back({header, std::move(payload), std::move(done)});
+      ++script_.held;
+      return;
+    }
+    if (header.kind != static_cast<uint16_t>(MessageKind::kPull)) return;
+    const std::vector<float> zeros(kElements);
+    const CodecRegistry codecs = CodecRegistry::Builtin();
+    const BlockLabel label = {
+        {.tensor = header.block, .elements = kElements}, header.step, header.epoch};
+    answers_.push_back(
+        AnswerTo(header, Gather(EncodeBlock(**codecs.Find(CodecId::kFp32), label, zeros,
+                                            Checksum::kHeaderAndPayload, pool_))));
+  }
+
+  Receiver& receiver_;
+  Script& script_;
+  const std::string address_ = "holding";
+  BufferPool pool_{1 << 20};
+  std::vector<Held> held_;
+  std::vector<Answer> answers_;
+  absl::Mutex mutex_;
+  bool awake_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// Two tensors of which both gradients were pushed: one is held by the transport, the
+// other waits in the exchange for its acknowledgement.
+class ClosingDataPlane : public ::testing::Test {
+ protected:
+  void Push(absl::Duration grace) {
+    const Transfer fp32 = *ParseTransfer("fp32");
+    DataPlaneOptions options;
+    options.timeouts.shutdown_grace = grace;
+    options.shard_addresses = {"holding"};
+    options.exchange.shards = 1;
+    options.exchange.shard_of_block = {0, 0};
+    options.exchange.window_bytes = 1;  // one block at a time
+    options.exchange.transfers.assign(2, {fp32, fp32});
+    options.exchange.seed_codec = *codecs_.Find(CodecId::kFp32);
+    options.exchange.retry = absl::Hours(1);
+    options.make_transport = [this](Receiver& receiver) {
+      return std::make_unique<HoldingTransport>(receiver, script_);
+    };
+    plane_ = *DataPlane::Start(std::move(options), {weights_[0], weights_[1]},
+                               {.on_ready = [this](uint32_t) { ++ready_; },
+                                .on_failed = [](const absl::Status&) {}});
+    ASSERT_TRUE(Await([&] { return ready_ == 2; }));
+    for (uint32_t tensor : {0u, 1u}) plane_->Push(tensor, *gradients_[tensor], 1);
+    ASSERT_TRUE(Await([&] { return script_.held == 1; }));
+  }
+
+  void RunRounds() {
+    const int rounds = script_.rounds;
+    ASSERT_TRUE(Await([&] { return script_.rounds > rounds + 3; }));
+  }
+
+  const CodecRegistry codecs_ = CodecRegistry::Builtin();
+  std::vector<float> weights_[2] = {std::vector<float>(kElements),
+                                    std::vector<float>(kElements)};
+  std::optional<std::vector<float>> gradients_[2] = {std::vector<float>(kElements, 1.0f),
+                                                     std::vector<float>(kElements, 1.0f)};
+  Script script_;
+  std::atomic<int> ready_ = 0;
+  absl::Notification told_;
+  std::unique_ptr<DataPlane> plane_;
+};
+
+TEST_F(ClosingDataPlane, SaysSoWhenNothingReadsGradientsAnyMore) {
+  Push(absl::Hours(1));
+  ASSERT_TRUE(plane_->Close([this] { told_.Notify(); }));
+  ASSERT_TRUE(Await([&] { return script_.closed.load(); }));
+  RunRounds();
+  EXPECT_FALSE(told_.HasBeenNotified()) << "the transport still reads";
+  script_.let_go = true;
+  ASSERT_TRUE(told_.WaitForNotificationWithTimeout(kPatience));
+  EXPECT_EQ(script_.held, 0);
+  for (auto& gradient : gradients_) gradient.reset();
+  RunRounds();
+}
+
+TEST_F(ClosingDataPlane, EncodesNothingMoreWhateverArrives) {
+  Push(absl::Hours(1));
+  script_.let_go = true;
+  plane_->Close([this] { told_.Notify(); });
+  // The room in the window that the other gradient waits for.
+  script_.acknowledge = true;
+  ASSERT_TRUE(told_.WaitForNotificationWithTimeout(kPatience));
+  for (auto& gradient : gradients_) gradient.reset();
+  plane_->Push(1, {}, 1);
+  plane_->Skip(1);
+  plane_->EpochChanged(7, SeedRole::kSeeder);
+  RunRounds();
+  EXPECT_EQ(script_.held, 0);
+  EXPECT_EQ(ready_, 2);
+}
+
+TEST_F(ClosingDataPlane, DoesNotWaitForeverForATransportThatDoesNotLetGo) {
+  Push(absl::ZeroDuration());
+  plane_->Close([this] { told_.Notify(); });
+  EXPECT_TRUE(told_.WaitForNotificationWithTimeout(kPatience));
+  script_.let_go = true;
+  plane_->Stop();
+}
+
+TEST_F(ClosingDataPlane, StopsWithoutItsAnswer) {
+  Push(absl::Hours(1));
+  plane_->Close([this] { told_.Notify(); });
+  plane_->Stop();
+  EXPECT_FALSE(plane_->Close([] {}));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -82,8 +82,7 @@ bool ControlLink::Send(v1::MemberMessage message) {
   if (IsOver()) return false;
   if (message.has_heartbeat()) {
     beat_ = std::move(message);
-    beat_->set_beat(++beats_);
-    if (!unanswered_since_) unanswered_since_ = PatientNow();
+    beat_->set_beat(beats_.Sent(PatientNow()));
     changed_.SignalAll();
     return true;
   }
@@ -157,7 +156,7 @@ bool ControlLink::IsHealthy() {
 absl::Duration ControlLink::Silence() {
   const absl::Duration now = PatientNow();
   if (!was_attached_) return now;
-  return unanswered_since_ ? now - *unanswered_since_ : absl::ZeroDuration();
+  return beats_.Silence(now);
 }
 
 void ControlLink::EndIfSilent() {
@@ -350,11 +349,7 @@ bool ControlLink::Take(Serial serial, const v1::CoordinatorMessage& message) {
   if (serial != stream_serial_) return false;
   queue_.Acknowledge(message.seen());
   written_ = std::max(written_, queue_.acknowledged());
-  if (message.beat() > answered_beat_) {
-    answered_beat_ = message.beat();
-    unanswered_since_.reset();
-    if (answered_beat_ < beats_) unanswered_since_ = PatientNow();
-  }
+  beats_.Answered(message.beat());
   if (message.body_case() == v1::CoordinatorMessage::BODY_NOT_SET) return false;
   if (message.number() == 0) return true;
   const ReceivedNumbers::Verdict verdict = received_.Take(message.number());
@@ -383,7 +378,7 @@ void ControlLink::Attached(const v1::CoordinatorMessage& ready) {
   stream_serial_ = std::exchange(candidate_serial_, 0);
   stream_broke_ = false;
   // Answers to what was asked on the old stream do not come any more.
-  if (unanswered_since_) unanswered_since_ = PatientNow();
+  beats_.Restart(PatientNow());
   if (was_attached_) {
     options_.log.Info("attached to the coordinator again",
                       {{"coordinator", options_.attach.address}});

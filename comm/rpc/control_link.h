@@ -41,6 +41,7 @@
 #include "comm/rpc/attach_stream.h"
 #include "comm/rpc/dialer.h"
 #include "comm/rpc/reliable_queue.h"
+#include "comm/rpc/unanswered_beats.h"
 
 namespace syncline {
 
@@ -143,11 +144,8 @@ class ControlLink {
   ReceivedNumbers received_ ABSL_GUARDED_BY(mutex_);
   uint64_t acknowledged_ ABSL_GUARDED_BY(mutex_) = 0;  // by us
   std::optional<v1::MemberMessage> beat_ ABSL_GUARDED_BY(mutex_);
-  uint64_t beats_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t answered_beat_ ABSL_GUARDED_BY(mutex_) = 0;
+  UnansweredBeats beats_ ABSL_GUARDED_BY(mutex_);  // in patient time
   PatientClock patient_ ABSL_GUARDED_BY(mutex_);
-  // The first heartbeat without an answer, in patient time.
-  std::optional<absl::Duration> unanswered_since_ ABSL_GUARDED_BY(mutex_);
 
   std::thread writer_;
   std::thread watcher_;

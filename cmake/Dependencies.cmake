@@ -1,6 +1,6 @@
 # What Syncline links, all from the distribution (deploy/install-deps.sh installs it). Names used in DEPS:
 #   absl::<part>  gRPC::grpc++  protobuf::libprotobuf  ucx::ucp  spdlog::spdlog  CLI11::CLI11
-#   yaml-cpp::yaml-cpp  nlohmann_json::nlohmann_json  SQLite::SQLite3  OpenSSL::Crypto  prometheus-cpp::core
+#   yaml-cpp::yaml-cpp  nlohmann_json::nlohmann_json  SQLite::SQLite3  OpenSSL::SSL  OpenSSL::Crypto  prometheus-cpp::core
 #   httplib::httplib  GTest::gmock_main  Threads::Threads
 
 find_package(Threads REQUIRED)

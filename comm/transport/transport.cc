@@ -7,6 +7,22 @@
 
 namespace syncline {
 
+const char* RefusalName(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::kHandshake:
+      return "handshake";
+    case Refusal::kIdentity:
+      return "identity";
+    case Refusal::kTimeout:
+      return "timeout";
+    case Refusal::kCrowded:
+      return "crowded";
+    case Refusal::kMalformed:
+      return "malformed";
+  }
+  return "unknown";
+}
+
 void Receiver::OnBorrowed(ByteView header, Slice payload) {
   absl::StatusOr<Buffer> landing = Allocate(header, payload.size);
   if (!landing.ok()) return;

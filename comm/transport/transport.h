@@ -10,9 +10,9 @@
 // A completed send means that the local memory may be reused, never that the peer
 // consumed the message: acknowledgement is the application's business.
 //
-// Implementations: inproc/ (deterministic, for tests and simulation), ucx/ (RDMA, TCP,
-// shared memory). A new one costs a folder, a factory, and a test that instantiates
-// transport_contract.h.
+// Implementations: inproc/ (deterministic, for tests and simulation), ucx/ (shared
+// memory, RDMA), tcp/ (TCP with TLS between hosts). A new one costs a folder, a factory,
+// and a test that instantiates transport_contract.h.
 //
 //   auto transport = CreateUcxTransport(options, receiver);
 //   auto peer = (*transport)->Connect(address_from_control_plane, {.on_failure = ...});
@@ -26,11 +26,13 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "comm/base/buffer.h"
+#include "comm/base/secret_key.h"
 
 namespace syncline {
 
@@ -44,12 +46,18 @@ struct SendState {
   uint64_t accepted_bytes = 0;  // by Send
   // No longer in this host's hands, as far as the transport can tell: the peer's host has
   // acknowledged them, where that is known; otherwise they left, or their send completed.
-  // May grow in the middle of a message, and does so at the latest when its send
-  // completes. All of them once the endpoint failed.
+  // May grow in the middle of a message, and later than its send completes, where the
+  // transport copies. All of them once the endpoint failed.
   uint64_t gone_bytes = 0;
 
   // On their way: what a message that is sent now has to wait for.
   uint64_t waiting_bytes() const { return accepted_bytes - gone_bytes; }
+};
+
+// What two peers know before they meet, and nobody else does.
+struct PeerKey {
+  std::string identity;  // names the one that dials; not secret
+  SecretKey key;
 };
 
 // One direction to one peer.
@@ -70,7 +78,11 @@ class Endpoint {
   // True when the peer is on this host and its memory is reached without a network.
   virtual bool IsLocal() const = 0;
 
-  // The lanes in use, for humans: "sysv", "tcp/lo", "rc_mlx5/mlx5_0:1".
+  // True when bytes arrive as they were sent or not at all, so that a checksum adds
+  // nothing: shared memory, sealed connections.
+  virtual bool IsIntact() const { return IsLocal(); }
+
+  // The lanes in use, for humans: "sysv", "tcp/tls", "rc_mlx5/mlx5_0:1".
   virtual std::string Describe() const = 0;
 };
 
@@ -99,7 +111,44 @@ struct ConnectOptions {
   // Called at most once, inside Progress(), when the peer is found dead; the endpoint
   // refuses sends from then on. A hung peer is not found here: that is what heartbeats
   // are for.
-  std::function<void(const absl::Status&)> on_failure;
+  std::function<void(const absl::Status&)> on_failure = {};
+  // Who takes what the peer answers on the same connection; null: the transport's
+  // receiver. Outlives the endpoint. Where connections have one direction (ucx/,
+  // inproc/), all that arrives goes to the transport's receiver.
+  Receiver* receiver = nullptr;
+  // Where the transport proves who dials (tcp/).
+  PeerKey key = {};
+};
+
+// Why a listener turned somebody away.
+enum class Refusal {
+  kHandshake,  // not our protocol, or a wrong key
+  kIdentity,   // nobody of that name is expected
+  kTimeout,    // silent or slow before it had proved anything
+  kCrowded,    // too many strangers at once: the oldest goes
+  kMalformed,  // known, but what came was no message
+};
+
+const char* RefusalName(Refusal refusal);
+
+// Who decides which peers may come in by connections of their own, and answers them on
+// these. Called as a Receiver is.
+class Acceptor {
+ public:
+  virtual ~Acceptor() = default;
+
+  // The key of whoever calls itself `identity`; null for strangers. Must prove nothing
+  // yet: anybody can claim a name. Valid until the next call.
+  virtual const SecretKey* FindKey(std::string_view identity) = 0;
+
+  // A peer that has proved to be `identity`. What it sends goes to the receiver that is
+  // returned, never null when the endpoint is kept; destroying `endpoint` closes the
+  // connection.
+  virtual ConnectOptions OnAccepted(const std::string& identity,
+                                    std::unique_ptr<Endpoint> endpoint) = 0;
+
+  // Somebody was turned away, or a connection was closed for what came on it.
+  virtual void OnRefused(Refusal /*refusal*/) {}
 };
 
 class Transport {

@@ -37,6 +37,9 @@ class TransportRig {
   // Runs all transports a little.
   virtual void Pump() = 0;
 
+  // What Connect needs, where transports prove who they are.
+  virtual PeerKey key() const { return {}; }
+
   // The address of one more peer, which answers nothing and can be killed like a process.
   virtual std::string StartVictim() = 0;
   virtual void KillVictim() = 0;
@@ -84,6 +87,7 @@ class TransportContract : public ::testing::TestWithParam<RigFactory> {
   }
 
   std::unique_ptr<Endpoint> Connect(int from, int to, ConnectOptions options = {}) {
+    options.key = rig_->key();
     auto endpoint =
         rig_->transport(from).Connect(rig_->transport(to).address(), std::move(options));
     EXPECT_TRUE(endpoint.ok()) << endpoint.status();
@@ -328,10 +332,12 @@ TEST_P(TransportContract, AKilledPeerFailsItsEndpointOnce) {
   int failures = 0;
   absl::Status reason;
   auto endpoint =
-      rig_->transport(0).Connect(address, {.on_failure = [&](const absl::Status& status) {
-                                   ++failures;
-                                   reason = status;
-                                 }});
+      rig_->transport(0).Connect(address, {.on_failure =
+                                               [&](const absl::Status& status) {
+                                                 ++failures;
+                                                 reason = status;
+                                               },
+                                           .key = rig_->key()});
   ASSERT_TRUE(endpoint.ok()) << endpoint.status();
   Outcome first;
   (*endpoint)->Send(Bytes("hello"), {}, Into(first));

@@ -1,0 +1,451 @@
+#include "comm/transport/tcp/transport.h"
+
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/check.h"
+#include "comm/base/limits.h"
+#include "comm/base/status.h"
+#include "comm/transport/tcp/plain_channel.h"
+#include "comm/transport/tcp/socket.h"
+
+namespace syncline {
+namespace {
+
+// What one connection may move before the others have their turn.
+constexpr size_t kReadBudget = size_t{1} << 20;
+constexpr size_t kWriteBudget = size_t{1} << 20;
+
+// Of sealed bytes, each read gives one record at most, straight into the payload; only
+// what is read ahead with a header is copied.
+constexpr size_t kSealedStagingBytes = size_t{4} << 10;
+constexpr size_t kPlainStagingBytes = size_t{64} << 10;
+
+// The tags of descriptors that are no connection's.
+constexpr uint64_t kWakeTag = 0;
+constexpr uint64_t kListenerTag = 1;
+constexpr uint64_t kFirstConnection = 2;
+
+constexpr int kEventsAtOnce = 64;
+
+}  // namespace
+
+TcpLoopTransport::TcpLoopTransport(const TcpOptions& options, Receiver& receiver)
+    : options_(options),
+      receiver_(receiver),
+      clock_(options.clock != nullptr ? *options.clock : own_clock_),
+      next_id_(kFirstConnection) {
+  SYNCLINE_CHECK(options.listen_host.empty() || options.acceptor != nullptr);
+}
+
+absl::Status TcpLoopTransport::Open() {
+  epoll_ = UniqueFd(epoll_create1(EPOLL_CLOEXEC));
+  wake_ = UniqueFd(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!epoll_.valid() || !wake_.valid()) {
+    return absl::ResourceExhaustedError("no descriptor left for a transport (ulimit -n)");
+  }
+  epoll_event event = {.events = EPOLLIN, .data = {.u64 = kWakeTag}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, wake_.get(), &event);
+  if (options_.security == TcpSecurity::kTls) {
+    SYNCLINE_ASSIGN_OR_RETURN(tls_,
+                              TlsContext::Create({.gather_bytes = options_.gather_bytes,
+                                                  .rekey_bytes = options_.rekey_bytes,
+                                                  .rekey_after = options_.rekey_after,
+                                                  .clock = &clock_}));
+  }
+  return options_.listen_host.empty() ? absl::OkStatus() : Listen();
+}
+
+absl::Status TcpLoopTransport::Listen() {
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const SocketAddress at,
+      MakeSocketAddress(options_.listen_host, options_.listen_port));
+  SYNCLINE_ASSIGN_OR_RETURN(Listener listener, ListenAt(at));
+  listener_ = std::move(listener.fd);
+  const std::string& host =
+      options_.advertised_host.empty() ? options_.listen_host : options_.advertised_host;
+  SYNCLINE_RETURN_IF_ERROR(MakeSocketAddress(host, listener.port).status());
+  address_ = EncodeTcpAddress(host, listener.port);
+  epoll_event event = {.events = EPOLLIN, .data = {.u64 = kListenerTag}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event);
+  return absl::OkStatus();
+}
+
+TcpLoopTransport::~TcpLoopTransport() {
+  for (TcpEndpoint* endpoint : endpoints_) endpoint->transport_ = nullptr;
+  while (!connections_.empty()) {
+    const Shared connection = connections_.begin()->second;
+    connection->options.on_failure = nullptr;
+    Close(*connection, absl::CancelledError("transport was closed"));
+  }
+  failed_.clear();
+  RunCallbacks();  // nobody calls Progress() after this
+}
+
+// ---- Connections ----
+
+TcpLoopTransport::Shared TcpLoopTransport::Add(UniqueFd fd, TcpConnection::Side side,
+                                               const std::string& peer) {
+  TuneSocket(fd.get(), options_.failure_timeout, options_.gather_bytes);
+  auto connection =
+      std::make_shared<TcpConnection>(next_id_++, std::move(fd), side, peer);
+  connections_[connection->id()] = connection;
+  connection->deadline = clock_.Now() + options_.failure_timeout / 4;
+  deadlines_.insert({connection->deadline, connection->id()});
+  epoll_event event = {.events = 0, .data = {.u64 = connection->id()}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, connection->fd(), &event);
+  return connection;
+}
+
+std::unique_ptr<Channel> TcpLoopTransport::MakeChannel(TcpConnection::Side side, int fd,
+                                                       const PeerKey& key) {
+  if (side == TcpConnection::Side::kDialled) {
+    return tls_ != nullptr ? tls_->Dial(fd, key) : DialPlain(fd, key);
+  }
+  KeyFinder find_key = [acceptor = options_.acceptor](std::string_view identity) {
+    return acceptor->FindKey(identity);
+  };
+  return tls_ != nullptr ? tls_->Accept(fd, std::move(find_key))
+                         : AcceptPlain(fd, std::move(find_key));
+}
+
+absl::StatusOr<std::unique_ptr<Endpoint>> TcpLoopTransport::Connect(
+    const std::string& address, ConnectOptions options) {
+  SYNCLINE_ASSIGN_OR_RETURN(const SocketAddress there, ParseTcpAddress(address));
+  if (tls_ != nullptr && options.key.key.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no key for the connection to ", DescribeAddress(there)));
+  }
+  absl::StatusOr<UniqueFd> fd = DialTo(there);
+  if (!fd.ok()) return FailedEndpoint(there, std::move(options), fd.status());
+  const Shared connection =
+      Add(*std::move(fd), TcpConnection::Side::kDialled, DescribeAddress(there));
+  connection->set_channel(
+      MakeChannel(TcpConnection::Side::kDialled, connection->fd(), options.key));
+  options.key.key.Erase();
+  connection->options = std::move(options);
+  Watch(*connection);
+  return std::make_unique<TcpEndpoint>(*this, connection);
+}
+
+// What fails at once is told as what fails later.
+std::unique_ptr<Endpoint> TcpLoopTransport::FailedEndpoint(const SocketAddress& there,
+                                                           ConnectOptions options,
+                                                           const absl::Status& status) {
+  const auto connection = std::make_shared<TcpConnection>(
+      next_id_++, UniqueFd(), TcpConnection::Side::kDialled, DescribeAddress(there));
+  connection->options = std::move(options);
+  connection->options.key.key.Erase();
+  connection->failure = status;
+  std::vector<SendDone> nothing;
+  connection->Close(nothing);
+  failed_.push_back(connection);
+  return std::make_unique<TcpEndpoint>(*this, connection);
+}
+
+void TcpLoopTransport::Accept() {
+  for (size_t taken = 0; taken < options_.max_pending; ++taken) {
+    SocketAddress peer;
+    absl::StatusOr<UniqueFd> fd = AcceptFrom(listener_.get(), peer);
+    if (!fd.ok()) return PauseAccepting();
+    if (!fd->valid()) return;
+    TakeIn(*std::move(fd), peer);
+  }
+}
+
+void TcpLoopTransport::TakeIn(UniqueFd fd, const SocketAddress& peer) {
+  if (pending_.size() >= options_.max_pending) {
+    // It had the most time; an honest handshake takes a few round trips.
+    TcpConnection& oldest = *connections_.at(*pending_.begin());
+    Refuse(oldest, Refusal::kCrowded,
+           absl::ResourceExhaustedError("too many connections that prove nothing"));
+  }
+  const Shared connection =
+      Add(std::move(fd), TcpConnection::Side::kAccepted, DescribeAddress(peer));
+  connection->set_channel(
+      MakeChannel(TcpConnection::Side::kAccepted, connection->fd(), {}));
+  pending_.insert(connection->id());
+  Watch(*connection);
+}
+
+// No descriptor is left. What strangers hold is given back, and the rest tried later.
+void TcpLoopTransport::PauseAccepting() {
+  options_.log.Warning("no descriptor left for a connection (ulimit -n)");
+  while (!pending_.empty()) {
+    Refuse(*connections_.at(*pending_.begin()), Refusal::kCrowded,
+           absl::ResourceExhaustedError("no descriptors left"));
+  }
+  accept_again_ = clock_.Now() + options_.failure_timeout / 100;
+  epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+}
+
+// ---- What sockets have ----
+
+int TcpLoopTransport::Progress() {
+  int events = 0;
+  std::array<epoll_event, kEventsAtOnce> ready;
+  const int count = epoll_wait(epoll_.get(), ready.data(), kEventsAtOnce, 0);
+  const std::vector<Shared> unread = std::exchange(unread_, {});
+  for (int i = 0; i < count; ++i) {
+    const uint64_t tag = ready[i].data.u64;
+    ++events;
+    if (tag == kWakeTag) {
+      uint64_t wakes = 0;
+      (void)!read(wake_.get(), &wakes, sizeof(wakes));
+    } else if (tag == kListenerTag) {
+      Accept();
+    } else if (const auto found = connections_.find(tag); found != connections_.end()) {
+      Serve(Shared(found->second));
+    }
+  }
+  for (const Shared& connection : unread) {
+    connection->is_unread = false;
+    ReadFrom(connection);
+  }
+  CheckDeadlines();
+  WriteAll();
+  return events + static_cast<int>(unread.size()) + RunCallbacks();
+}
+
+void TcpLoopTransport::Serve(const Shared& connection) {
+  if (connection->phase() != TcpConnection::Phase::kOpen) BeginOn(connection);
+  ReadFrom(connection);
+  if (connection->Interest() & EPOLLOUT) MarkDirty(connection);
+}
+
+void TcpLoopTransport::BeginOn(const Shared& connection) {
+  if (connection->phase() == TcpConnection::Phase::kClosed) return;
+  const absl::StatusOr<bool> is_open = connection->Begin();
+  if (!is_open.ok()) return Broken(connection, is_open.status());
+  if (*is_open) {
+    Opened(connection);
+  } else {
+    Watch(*connection);
+  }
+}
+
+void TcpLoopTransport::Opened(const Shared& connection) {
+  Forget(*connection);
+  if (connection->side() == TcpConnection::Side::kAccepted) {
+    pending_.erase(connection->id());
+    auto endpoint = std::make_unique<TcpEndpoint>(*this, connection);
+    connection->options =
+        options_.acceptor->OnAccepted(connection->identity(), std::move(endpoint));
+    if (connection->phase() == TcpConnection::Phase::kClosed) return;
+  }
+  Receiver* receiver = connection->options.receiver;
+  connection->Open(receiver != nullptr ? *receiver : receiver_,
+                   tls_ != nullptr ? kSealedStagingBytes : kPlainStagingBytes);
+  MarkDirty(connection);
+  Watch(*connection);
+}
+
+void TcpLoopTransport::ReadFrom(const Shared& connection) {
+  if (connection->phase() != TcpConnection::Phase::kOpen || connection->is_unread) return;
+  const absl::StatusOr<bool> has_more = connection->Read(kReadBudget);
+  if (!has_more.ok()) return Broken(connection, has_more.status());
+  if (!*has_more || connection->phase() != TcpConnection::Phase::kOpen) return;
+  connection->is_unread = true;
+  unread_.push_back(connection);
+}
+
+// ---- What is to be sent ----
+
+void TcpLoopTransport::MarkDirty(const Shared& connection) {
+  if (connection->is_dirty || connection->phase() != TcpConnection::Phase::kOpen) return;
+  connection->is_dirty = true;
+  dirty_.push_back(connection);
+}
+
+void TcpLoopTransport::WriteAll() {
+  const std::vector<Shared> dirty = std::exchange(dirty_, {});
+  for (const Shared& connection : dirty) {
+    connection->is_dirty = false;
+    WriteTo(connection);
+  }
+}
+
+void TcpLoopTransport::WriteTo(const Shared& connection) {
+  if (connection->phase() != TcpConnection::Phase::kOpen) return;
+  done_.clear();
+  const absl::StatusOr<bool> has_more = connection->Write(kWriteBudget, done_);
+  for (SendDone& done : done_) Complete(std::move(done), absl::OkStatus());
+  if (!has_more.ok()) return Broken(connection, has_more.status());
+  if (*has_more) MarkDirty(connection);
+  Watch(*connection);
+}
+
+void TcpLoopTransport::Watch(TcpConnection& connection) {
+  const uint32_t interest = connection.Interest();
+  if (interest == connection.watched) return;
+  connection.watched = interest;
+  epoll_event event = {.events = interest, .data = {.u64 = connection.id()}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, connection.fd(), &event);
+}
+
+// ---- Ends ----
+
+void TcpLoopTransport::Forget(TcpConnection& connection) {
+  deadlines_.erase({connection.deadline, connection.id()});
+  connection.deadline = absl::InfiniteDuration();
+}
+
+void TcpLoopTransport::CheckDeadlines() {
+  if (deadlines_.empty() && accept_again_ == absl::InfiniteDuration()) return;
+  const absl::Duration now = clock_.Now();
+  while (!deadlines_.empty() && deadlines_.begin()->first <= now) {
+    const Shared late = connections_.at(deadlines_.begin()->second);
+    const auto why = absl::UnavailableError(
+        absl::StrCat("no handshake with ", late->peer(), " within ",
+                     absl::FormatDuration(options_.failure_timeout / 4)));
+    if (late->side() == TcpConnection::Side::kAccepted) {
+      Refuse(*late, Refusal::kTimeout, why);
+    } else {
+      Broken(late, why);
+    }
+  }
+  if (accept_again_ > now) return;
+  accept_again_ = absl::InfiniteDuration();
+  epoll_event event = {.events = EPOLLIN, .data = {.u64 = kListenerTag}};
+  epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event);
+}
+
+void TcpLoopTransport::Broken(const Shared& connection, const absl::Status& status) {
+  const bool is_pending = pending_.contains(connection->id());
+  if (is_pending && !absl::IsUnavailable(status)) {
+    return Refuse(*connection,
+                  IsUnknownIdentity(status) ? Refusal::kIdentity : Refusal::kHandshake,
+                  status);
+  }
+  if (is_pending) return Close(*connection, status);  // it went by itself
+  const bool is_accepted = connection->side() == TcpConnection::Side::kAccepted;
+  if (is_accepted && !absl::IsUnavailable(status)) {
+    Refuse(*connection, Refusal::kMalformed, status);
+  } else {
+    Close(*connection, status);
+  }
+  failed_.push_back(connection);
+}
+
+void TcpLoopTransport::Refuse(TcpConnection& connection, Refusal refusal,
+                              const absl::Status& status) {
+  // The first, the second, the fourth, …: a flood of strangers is no flood of lines.
+  if (std::has_single_bit(++refused_)) {
+    options_.log.Warning("connection refused", {{"peer", connection.peer()},
+                                                {"reason", RefusalName(refusal)},
+                                                {"error", std::string(status.message())},
+                                                {"refused", refused_}});
+  }
+  Close(connection, status);
+  options_.acceptor->OnRefused(refusal);
+}
+
+void TcpLoopTransport::Close(TcpConnection& connection, const absl::Status& status) {
+  if (connection.phase() == TcpConnection::Phase::kClosed) return;
+  const Shared keep = connections_.at(connection.id());
+  Forget(connection);
+  pending_.erase(connection.id());
+  connections_.erase(connection.id());
+  connection.failure = status;
+  std::vector<SendDone> pending;
+  connection.Close(pending);
+  for (SendDone& done : pending) Complete(std::move(done), status);
+}
+
+void TcpLoopTransport::Complete(SendDone done, const absl::Status& status) {
+  completed_.push_back({std::move(done), status});
+}
+
+// User code may do anything in here but destroy the transport.
+int TcpLoopTransport::RunCallbacks() {
+  int ran = 0;
+  while (!failed_.empty()) {
+    const Shared connection = std::move(failed_.front());
+    failed_.pop_front();
+    const auto on_failure = std::exchange(connection->options.on_failure, nullptr);
+    if (on_failure) on_failure(connection->failure);
+    ++ran;
+  }
+  // Only those of now: a callback that sends may complete at once, forever.
+  for (size_t left = completed_.size(); left > 0; --left, ++ran) {
+    const Completion completion = std::move(completed_.front());
+    completed_.pop_front();
+    if (completion.done) completion.done(completion.status);
+  }
+  return ran;
+}
+
+// ---- Sleeping ----
+
+absl::Duration TcpLoopTransport::MaySleep() const {
+  const bool is_busy =
+      !completed_.empty() || !failed_.empty() || !dirty_.empty() || !unread_.empty();
+  if (is_busy) return absl::ZeroDuration();
+  absl::Duration until = accept_again_;
+  if (!deadlines_.empty()) until = std::min(until, deadlines_.begin()->first);
+  if (until == absl::InfiniteDuration()) return until;
+  return std::max(until - clock_.Now(), absl::ZeroDuration());
+}
+
+void TcpLoopTransport::Wait(absl::Duration timeout) {
+  const absl::Duration sleep = std::min(timeout, MaySleep());
+  if (sleep <= absl::ZeroDuration()) return;
+  // ppoll around epoll: epoll alone counts in milliseconds.
+  pollfd all = {epoll_.get(), POLLIN, 0};
+  const timespec limit = absl::ToTimespec(sleep);
+  ppoll(&all, 1, sleep == absl::InfiniteDuration() ? nullptr : &limit, nullptr);
+}
+
+void TcpLoopTransport::Wake() {
+  const uint64_t one = 1;
+  // Fails only when a wake-up is pending already.
+  (void)!write(wake_.get(), &one, sizeof(one));
+}
+
+// ---- Endpoints ----
+
+TcpEndpoint::TcpEndpoint(TcpLoopTransport& transport,
+                         std::shared_ptr<TcpConnection> connection)
+    : transport_(&transport),
+      security_(transport.options_.security),
+      connection_(std::move(connection)) {
+  transport.endpoints_.insert(this);
+}
+
+TcpEndpoint::~TcpEndpoint() {
+  if (transport_ == nullptr) return;
+  transport_->endpoints_.erase(this);
+  connection_->options.on_failure = nullptr;
+  transport_->Close(*connection_, absl::CancelledError("endpoint was closed"));
+}
+
+void TcpEndpoint::Send(ByteView header, Payload payload, SendDone done) {
+  SYNCLINE_CHECK(header.size() <= kMessageHeaderBytes);
+  SYNCLINE_CHECK(transport_ != nullptr);
+  if (connection_->phase() == TcpConnection::Phase::kClosed) {
+    return transport_->Complete(std::move(done), connection_->failure);
+  }
+  if (PayloadBytes(payload) > kMaxMessagePayloadBytes) {
+    return transport_->Complete(std::move(done),
+                                absl::InvalidArgumentError(absl::StrCat(
+                                    "payload of ", PayloadBytes(payload), " bytes")));
+  }
+  connection_->Enqueue(header, std::move(payload), std::move(done));
+  transport_->MarkDirty(connection_);
+}
+
+bool TcpEndpoint::IsIntact() const { return security_ == TcpSecurity::kTls; }
+
+std::string TcpEndpoint::Describe() const {
+  return absl::StrCat("tcp/", TcpSecurityName(security_));
+}
+
+}  // namespace syncline

@@ -1,0 +1,104 @@
+// What a member sends on a TCP connection, after the handshake.
+//
+//   offset  bytes
+//   0       1      how many bytes come at once, less one
+//   1       1      1: the receiver refuses every other payload
+//   2       rest   the stream
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "comm/base/check.h"
+#include "comm/transport/tcp/address.h"
+#include "comm/transport/tcp/frame.h"
+#include "comm/transport/tcp/member_key.h"
+#include "tests/fuzz/fuzz.h"
+
+namespace syncline::fuzz {
+namespace {
+
+// Takes what arrives, and remembers it.
+class Taker : public Receiver {
+ public:
+  explicit Taker(bool refuses) : refuses_(refuses) {}
+
+  absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override {
+    SYNCLINE_CHECK(header.size() <= kMessageHeaderBytes);
+    SYNCLINE_CHECK(payload_bytes <= kMaxMessagePayloadBytes);
+    if (refuses_ && ++asked_ % 2 == 0) return absl::PermissionDeniedError("refused");
+    // The fuzzer's streams are short: what is larger never becomes whole.
+    return Buffer::Allocate(payload_bytes);
+  }
+  void OnMessage(ByteView header, Buffer payload) override {
+    messages.emplace_back(header.begin(), header.end());
+    messages.emplace_back(payload.view().begin(), payload.view().end());
+  }
+
+  std::vector<Bytes> messages;
+
+ private:
+  const bool refuses_;
+  int asked_ = 0;
+};
+
+// The messages of `stream`, when `step` bytes come at once.
+std::vector<Bytes> Read(ByteView stream, size_t step, bool refuses) {
+  Taker taker(refuses);
+  FrameReader reader(taker, 256);
+  while (!stream.empty()) {
+    size_t left = std::min(step, stream.size());
+    size_t put = 0;
+    for (const iovec& piece : reader.Space()) {
+      const size_t bytes = std::min(left, piece.iov_len);
+      if (bytes > 0) std::memcpy(piece.iov_base, stream.data(), bytes);
+      stream = stream.subspan(bytes);
+      put += bytes;
+      left -= bytes;
+    }
+    SYNCLINE_CHECK(put > 0);
+    const absl::Status status = reader.Advance(put);
+    if (status.ok()) continue;
+    SYNCLINE_CHECK(absl::IsInvalidArgument(status));
+    break;
+  }
+  return taker.messages;
+}
+
+}  // namespace
+
+std::vector<Bytes> Seeds() {
+  std::vector<Bytes> seeds;
+  for (const size_t payload : {0, 1, 100, 300, 5000}) {
+    Bytes& seed = seeds.emplace_back();
+    Append(seed, static_cast<uint32_t>(payload % 256), 1);
+    Append(seed, payload % 3 == 0 ? 1 : 0, 1);
+    for (size_t header = 0; header <= kMessageHeaderBytes; header += 16) {
+      const Bytes bytes(header + payload, std::byte{7});
+      Append(seed, FrameHead(ByteView(bytes).first(header), payload).view());
+      Append(seed, ByteView(bytes).subspan(header));
+    }
+  }
+  return seeds;
+}
+
+}  // namespace syncline::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace syncline;  // NOLINT(google-build-using-namespace): C has none
+  fuzz::Reader input(std::as_bytes(std::span(data, size)));
+  const size_t step = input.Take(1) + 1;
+  const bool refuses = (input.Take(1) & 1) != 0;
+  // The same messages, however the stream is cut.
+  SYNCLINE_CHECK(fuzz::Read(input.rest(), step, refuses) ==
+                 fuzz::Read(input.rest(), 1 << 20, refuses));
+  // What parses of a name or an address is what would be written.
+  const ByteView rest = input.rest();
+  const std::string name(reinterpret_cast<const char*>(rest.data()), rest.size());
+  if (const auto identity = ParseIdentity(name)) {
+    SYNCLINE_CHECK(EncodeIdentity(*identity) == name);
+  }
+  if (const auto address = ParseTcpAddress(name); address.ok()) {
+    SYNCLINE_CHECK(ParseTcpAddress("tcp:" + DescribeAddress(*address)).ok());
+  }
+  return 0;
+}

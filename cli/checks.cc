@@ -17,6 +17,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "cli/version.h"
+#include "comm/base/cuda/driver.h"
 #include "comm/base/cuda/probe.h"
 #include "comm/base/status.h"
 #include "comm/collective/nccl/probe.h"
@@ -112,7 +113,8 @@ Check CheckCuda() {
   const CudaProbe probe = ProbeCuda();
   const bool has_card = std::filesystem::exists("/dev/nvidia0");
   if (has_card && probe.device_count == 0) {
-    return {"cuda", Check::kWarn, probe.message,
+    return {"cuda", Check::kWarn,
+            absl::StrCat(probe.message, "; ", ProbeCudaDriver().message),
             probe.compiled ? "install an NVIDIA driver that fits the module"
                            : "build with nvcc: -DSYNCLINE_CUDA=ON"};
   }

@@ -80,8 +80,8 @@ absl::StatusOr<int> ParseLocalSize(const std::string& text, const Machine& machi
   if (text == "gpu" && machine.gpus > 0) return machine.gpus;
   if (text == "auto") return machine.gpus > 0 ? machine.gpus : machine.cores;
   if (text == "gpu") {
-    return Usage(
-        "--nproc-per-node gpu: this host has no usable GPU; see syncline doctor");
+    return Usage(absl::StrCat("--nproc-per-node gpu: this host has no usable GPU: ",
+                              machine.about_gpus, "; see syncline doctor"));
   }
   return Usage(absl::StrCat("--nproc-per-node '", text,
                             "' is not understood; write a number, ", "auto, cpu or gpu"));

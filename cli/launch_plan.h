@@ -44,6 +44,7 @@ struct Machine {
   int cores = 1;
   int gpus = 0;
   uint64_t memory_for_jobs = 0;  // on all servers together; 0: not known
+  std::string about_gpus = {};   // what the driver says, for people
 };
 
 struct WorkerPlan {

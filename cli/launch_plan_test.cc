@@ -91,6 +91,15 @@ TEST(LaunchPlan, UnderstandsTheWordsOfNprocPerNode) {
   EXPECT_EQ(local("many", {8, 2}), -1);
 }
 
+TEST(LaunchPlan, SaysWhyThereAreNoGpus) {
+  RunOptions options = Program();
+  options.nproc_per_node = "gpu";
+  const auto plan = MakeLaunchPlan(
+      options, {.cores = 8, .about_gpus = "driver for CUDA 12.4 does not start"});
+  EXPECT_THAT(std::string(plan.status().message()),
+              HasSubstr("no usable GPU: driver for CUDA 12.4 does not start"));
+}
+
 TEST(LaunchPlan, KeepsTheTerminalForRankZeroOnly) {
   RunOptions options = Program();
   options.workers = 3;

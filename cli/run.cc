@@ -12,7 +12,7 @@
 #include "cli/launch_plan.h"
 #include "cli/launcher.h"
 #include "cli/serve_options.h"
-#include "comm/base/cuda/probe.h"
+#include "comm/base/cuda/driver.h"
 #include "comm/base/machine.h"
 #include "comm/base/process_limits.h"
 #include "comm/base/status.h"
@@ -33,9 +33,10 @@ absl::StatusOr<int> RunProgram(RunOptions options,
   if (options.run_id.empty() && options.nnodes == "1") options.run_id = RandomId();
   const bool asks_for_gpus =
       options.nproc_per_node == "gpu" || options.nproc_per_node == "auto";
-  const Machine machine = {DescribeMachine().cores,
-                           asks_for_gpus ? ProbeCuda().device_count : 0,
-                           MemoryForJobs(ReadProcessLimits())};
+  // The driver's, since the trainers' CUDA may be another than the module's.
+  const CudaDriver driver = asks_for_gpus ? ProbeCudaDriver() : CudaDriver{};
+  const Machine machine = {DescribeMachine().cores, driver.device_count,
+                           MemoryForJobs(ReadProcessLimits()), driver.message};
   SYNCLINE_ASSIGN_OR_RETURN(LaunchPlan plan, MakeLaunchPlan(options, machine));
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <system_error>
 
+#include "comm/base/cuda/driver.h"
 #include "comm/base/cuda/module_abi.h"
 
 namespace syncline {
@@ -38,7 +39,16 @@ void Describe(const SynclineCudaInfo& info, CudaProbe& probe) {
   probe.runtime_version = info.runtime_version;
   probe.driver_version = info.driver_version;
   probe.architectures = info.architectures;
-  if (info.device_count == 0) {
+  const bool is_too_old = info.driver_version != 0 &&
+                          info.driver_version / 1000 < info.runtime_version / 1000;
+  if (info.device_count == 0 && is_too_old) {
+    probe.message = "CUDA module loaded, but it is built with CUDA " +
+                    CudaVersionName(info.runtime_version) +
+                    ", and this machine's driver knows " +
+                    CudaVersionName(info.driver_version) +
+                    ": update the driver (CUDA 12 needs 525, CUDA 13 needs 580), or "
+                    "build the module with an older nvcc";
+  } else if (info.device_count == 0) {
     probe.message = std::string("CUDA module loaded, no device: ") + info.message;
   } else {
     probe.message =
@@ -71,6 +81,7 @@ CudaProbe ProbeCudaModule(const std::string& path) {
     return probe;
   }
   SynclineCudaInfo info{};
+  info.struct_bytes = sizeof(info);
   describe(&info);
   if (info.abi != kSynclineCudaAbi) {
     probe.message = path + " has interface " + std::to_string(info.abi) +

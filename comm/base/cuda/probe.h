@@ -6,7 +6,8 @@
 //   // "CUDA module loaded, no device: no CUDA-capable device..."
 //   if (probe.device_count == 0) Print(probe.message);
 //
-// Thread-safe. The module stays open for the life of the process, since unloading it
+// Thread-safe. A child forked afterwards cannot use CUDA unless it starts another program
+// (module_abi.h). The module stays open for the life of the process, since unloading it
 // would pull code from under the CUDA runtime's own threads.
 #pragma once
 
@@ -15,9 +16,9 @@
 namespace syncline {
 
 struct CudaProbe {
-  bool compiled = false;  // This build made a module (nvcc was found).
-  bool loaded = false;    // The module was found, opened, and fits this binary.
-  int device_count = 0;
+  bool compiled = false;      // This build made a module (nvcc was found).
+  bool loaded = false;        // The module was found, opened, and fits this binary.
+  int device_count = 0;       // That the module can use; driver.h counts all.
   int runtime_version = 0;    // 13000 is CUDA 13.0; 0 when not loaded.
   int driver_version = 0;     // 0 without a driver.
   std::string architectures;  // What the kernels were compiled for: "sm_80 sm_90 ptx_90".
@@ -25,8 +26,8 @@ struct CudaProbe {
   std::string message;        // One line for people; never empty.
 };
 
-// Opens $SYNCLINE_CUDA_MODULE if set, else libsyncline_cuda.so beside the binary, else in
-// ../lib of it.
+// Opens $SYNCLINE_CUDA_MODULE if set, otherwise libsyncline_cuda.so beside the binary,
+// or, where there is none, in ../lib of it.
 CudaProbe ProbeCuda();
 
 // Opens the module at `path`.

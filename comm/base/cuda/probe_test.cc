@@ -41,6 +41,15 @@ TEST(CudaProbe, RefusesAModuleOfAnotherInterface) {
   EXPECT_THAT(probe.message, HasSubstr("install both from one build"));
 }
 
+TEST(CudaProbe, SaysThatTheDriverIsTooOld) {
+  const CudaProbe probe = ProbeCudaModule(SYNCLINE_TEST_FAKE_MODULE);
+  EXPECT_TRUE(probe.loaded) << probe.message;
+  EXPECT_EQ(probe.device_count, 0);
+  EXPECT_THAT(probe.message, HasSubstr("built with CUDA 13.0, and this machine's driver "
+                                       "knows 12.4: update the driver"));
+  EXPECT_THAT(probe.message, HasSubstr("580"));
+}
+
 TEST(CudaProbe, TakesThePathFromTheEnvironment) {
   setenv("SYNCLINE_CUDA_MODULE", "/nonexistent/elsewhere.so", 1);
   EXPECT_EQ(ProbeCuda().path, "/nonexistent/elsewhere.so");

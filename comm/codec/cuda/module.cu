@@ -1,16 +1,24 @@
 // What the module says of itself; the product asks before it uses anything else.
+#include <algorithm>
+#include <cstring>
+
 #include "comm/base/cuda/module_abi.h"
 
 extern "C" void SynclineCudaDescribe(SynclineCudaInfo* info) {
-  *info = SynclineCudaInfo{};
-  info->abi = kSynclineCudaAbi;
-  info->architectures = SYNCLINE_CUDA_ARCHITECTURES;
-  info->message = "";
-  cudaRuntimeGetVersion(&info->runtime_version);
-  cudaDriverGetVersion(&info->driver_version);
-  const cudaError_t error = cudaGetDeviceCount(&info->device_count);
+  SynclineCudaInfo mine = {.abi = kSynclineCudaAbi,
+                           .struct_bytes = sizeof(SynclineCudaInfo),
+                           .runtime_version = 0,
+                           .driver_version = 0,
+                           .device_count = 0,
+                           .architectures = SYNCLINE_CUDA_ARCHITECTURES,
+                           .message = ""};
+  cudaRuntimeGetVersion(&mine.runtime_version);
+  cudaDriverGetVersion(&mine.driver_version);
+  const cudaError_t error = cudaGetDeviceCount(&mine.device_count);
   if (error != cudaSuccess) {
-    info->device_count = 0;
-    info->message = cudaGetErrorString(error);
+    cudaGetLastError();
+    mine.device_count = 0;
+    mine.message = cudaGetErrorString(error);
   }
+  std::memcpy(info, &mine, std::min<size_t>(info->struct_bytes, sizeof(mine)));
 }

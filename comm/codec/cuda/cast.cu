@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "comm/codec/cuda/enqueue.h"
+
 namespace {
 
-constexpr int kThreads = 256;
+constexpr unsigned kThreads = 256;
 // Enough blocks to fill any current device; the grid-stride loop takes the rest.
 constexpr size_t kMaxBlocks = 132 * 16;
 
@@ -36,21 +38,27 @@ unsigned Blocks(size_t n) {
   return static_cast<unsigned>(std::min((n + kThreads - 1) / kThreads, kMaxBlocks));
 }
 
+// A launch of zero blocks is an error in CUDA, so an empty array is answered here.
+template <typename From, typename To>
+int Enqueue(void (*kernel)(const From*, To*, size_t), const From* values, To* out,
+            size_t n, void* stream) {
+  if (n == 0) return cudaSuccess;
+  if (values == nullptr || out == nullptr) return cudaErrorInvalidValue;
+  const void* const arguments[] = {&values, &out, &n};
+  return syncline::gpu::LaunchGrid({.kernel = reinterpret_cast<const void*>(kernel),
+                                    .blocks = Blocks(n),
+                                    .threads = kThreads},
+                                   arguments, stream);
+}
+
 }  // namespace
 
-// A launch of zero blocks is an error in CUDA, so an empty array is answered here.
 extern "C" int SynclineCudaBf16FromFloat(const float* values, uint16_t* out, size_t n,
                                          void* stream) {
-  if (n == 0) return cudaSuccess;
-  Bf16FromFloatKernel<<<Blocks(n), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      values, out, n);
-  return cudaGetLastError();
+  return Enqueue(&Bf16FromFloatKernel, values, out, n, stream);
 }
 
 extern "C" int SynclineCudaFloatFromBf16(const uint16_t* values, float* out, size_t n,
                                          void* stream) {
-  if (n == 0) return cudaSuccess;
-  FloatFromBf16Kernel<<<Blocks(n), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-      values, out, n);
-  return cudaGetLastError();
+  return Enqueue(&FloatFromBf16Kernel, values, out, n, stream);
 }

@@ -2,9 +2,10 @@
 //
 // Both functions only enqueue on the caller's stream: they allocate nothing, do not
 // synchronise and may be captured into a CUDA graph. Pointers are device memory of the
-// stream's device, `n` counts elements, the arrays must not overlap. Thread-safe. They
-// return the cudaError_t of the launch, 0 is success; errors of the kernel itself come
-// with the stream's next synchronisation, as always.
+// stream's device, which is the thread's current one; `n` counts elements, the arrays
+// must not overlap. Thread-safe. They return the cudaError_t of the launch, 0 is success,
+// cudaErrorInvalidValue for null; errors of the kernel itself come with the stream's next
+// synchronisation, as always.
 //
 //   SynclineCudaBf16FromFloat(gradient, wire, n, stream);
 //

@@ -7,10 +7,10 @@
 
 #include "comm/base/dtype.h"
 #include "comm/codec/cuda/cast.h"
+#include "comm/codec/cuda/device_present.h"
 
 namespace {
 
-constexpr int kSkipped = 77;
 constexpr uint64_t kSeed = 20240607;
 
 struct DeviceArray {
@@ -84,12 +84,7 @@ bool Check(size_t n, cudaStream_t stream) {
 }  // namespace
 
 int main() {
-  int devices = 0;
-  const cudaError_t error = cudaGetDeviceCount(&devices);
-  if (error != cudaSuccess || devices == 0) {
-    std::printf("skipped: %s\n", cudaGetErrorString(error));
-    return kSkipped;
-  }
+  syncline::gpu::RequireDevice();
   cudaStream_t stream;
   if (cudaStreamCreate(&stream) != cudaSuccess) return 1;
   bool good = true;

@@ -1,6 +1,6 @@
 // Measures the codecs on a device beside its own copy bandwidth, and writes JSON:
 //
-//   cuda_codecs_bench [ELEMENTS]       268,435,456 by default
+//   cuda_codecs_bench [ELEMENTS [ROUNDS]]       268,435,456 and 11 by default
 //
 // "share_of_copy" compares bytes moved for each second: gradient read, residual read and
 // written, bytes written; the accumulator read and written, bytes read. "copies" is the
@@ -12,13 +12,14 @@
 
 #include "comm/base/tiling.h"
 #include "comm/codec/cuda/device_array.cuh"
+#include "comm/codec/cuda/device_present.h"
 #include "comm/codec/cuda/emulator/codecs_emulated.h"
 
 namespace syncline {
 namespace {
 
 constexpr uint64_t kDefaultElements = uint64_t{1} << 28;
-constexpr int kRounds = 11;
+constexpr uint64_t kDefaultRounds = 11;
 
 struct NamedCodec {
   const char* name;
@@ -34,13 +35,13 @@ constexpr NamedCodec kCodecs[] = {
 
 // Median milliseconds of `enqueue`, after one round that does not count.
 template <typename Enqueue>
-double Milliseconds(cudaStream_t stream, Enqueue enqueue) {
+double Milliseconds(uint64_t rounds, cudaStream_t stream, Enqueue enqueue) {
   cudaEvent_t begin = nullptr;
   cudaEvent_t end = nullptr;
   Must(cudaEventCreate(&begin), "event");
   Must(cudaEventCreate(&end), "event");
   std::vector<float> times;
-  for (int round = 0; round <= kRounds; ++round) {
+  for (uint64_t round = 0; round <= rounds; ++round) {
     Must(cudaEventRecord(begin, stream), "event");
     enqueue();
     Must(cudaEventRecord(end, stream), "event");
@@ -113,6 +114,7 @@ bool FirstTileIsRight(const SynclineCudaCodec& codec, const std::vector<float>& 
 }
 
 struct Bandwidth {
+  uint64_t rounds = kDefaultRounds;
   double copy_ms = 0;  // of the gradient
   double copy_gbs = 0;
 };
@@ -154,15 +156,17 @@ bool Measure(const NamedCodec& named, Arrays& arrays, const Bandwidth& copy,
     return false;
   }
   const double wire = static_cast<double>(arrays.tile_bytes.Read(1)[0]) / kTileElements;
-  Print(named.name, "encode", 12 + wire, Milliseconds(stream, encode), arrays, copy);
+  Print(named.name, "encode", 12 + wire, Milliseconds(copy.rounds, stream, encode),
+        arrays, copy);
   const SynclineCudaDecoding decoding = {.bytes = out.data(),
                                          .tile_bytes = arrays.tile_bytes.data(),
                                          .stride = stride,
                                          .accumulator = arrays.residual.data(),
                                          .elements = arrays.elements,
                                          .refused = arrays.refused.data()};
-  const double ms = Milliseconds(
-      stream, [&] { Must(SynclineCudaDecodeAdd(&codec, &decoding, stream), "decode"); });
+  const double ms = Milliseconds(copy.rounds, stream, [&] {
+    Must(SynclineCudaDecodeAdd(&codec, &decoding, stream), "decode");
+  });
   // Sparse lists touch few elements of the accumulator.
   const double sums = codec.id == 16 ? 8 * codec.ratio : 8;
   Print(named.name, "decode_add", sums + wire, ms, arrays, copy);
@@ -174,23 +178,25 @@ bool Measure(const NamedCodec& named, Arrays& arrays, const Bandwidth& copy,
 
 int main(int argc, char** argv) {
   using namespace syncline;
-  RequireDevice();
+  gpu::RequireDevice();
   const uint64_t elements =
       argc > 1 ? std::strtoull(argv[1], nullptr, 10) : kDefaultElements;
-  if (elements == 0) {
-    std::printf("usage: cuda_codecs_bench [ELEMENTS]\n");
+  const uint64_t rounds = argc > 2 ? std::strtoull(argv[2], nullptr, 10) : kDefaultRounds;
+  if (elements == 0 || rounds == 0) {
+    std::printf("usage: cuda_codecs_bench [ELEMENTS [ROUNDS]]\n");
     return 2;
   }
   cudaStream_t stream = nullptr;
   Must(cudaStreamCreate(&stream), "stream");
   Arrays arrays(elements);
   const double bytes = static_cast<double>(elements) * sizeof(float);
-  const double copy_ms = Milliseconds(stream, [&] {
+  const double copy_ms = Milliseconds(rounds, stream, [&] {
     Must(cudaMemcpyAsync(arrays.residual.data(), arrays.gradient.data(),
                          elements * sizeof(float), cudaMemcpyDefault, stream),
          "copy");
   });
-  const Bandwidth copy = {.copy_ms = copy_ms, .copy_gbs = 2 * bytes / copy_ms * 1e-6};
+  const Bandwidth copy = {
+      .rounds = rounds, .copy_ms = copy_ms, .copy_gbs = 2 * bytes / copy_ms * 1e-6};
   cudaDeviceProp device;
   Must(cudaGetDeviceProperties(&device, 0), "properties");
   std::printf("{\"device\": \"%s\", \"copy_gbs\": %.0f}\n", device.name, copy.copy_gbs);

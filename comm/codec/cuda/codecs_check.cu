@@ -1,189 +1,18 @@
 // Compares the codecs on a device with the same source on the emulated GPU, bit for bit:
 // what ctest cannot see without a device, which is what nvcc makes of that source, the
 // order of memory, and blocks that really run at once. codecs_test.cc compares the
-// emulated GPU with the codecs of the CPU. Exits with 77 (skipped) where no device is.
-#include <cmath>
-#include <cstring>
-#include <random>
+// emulated GPU with the codecs of the CPU.
+//
+//   cuda_codecs_check [quick]       quick: a few seconds on the emulated GPU
+//
+// Exits with 77 (skipped) where no device is, and with 1 where one does not work.
+#include <memory>
 
-#include "comm/base/dtype.h"
-#include "comm/base/tiling.h"
-#include "comm/codec/cuda/device_array.cuh"
-#include "comm/codec/cuda/emulator/codecs_emulated.h"
+#include "comm/codec/cuda/check_case.cuh"
+#include "comm/codec/cuda/device_present.h"
 
 namespace syncline {
 namespace {
-
-constexpr uint64_t kSeed = 20240607;
-constexpr unsigned char kUntouched = 0xee;
-
-struct Case {
-  SynclineCudaCodec codec;
-  DType dtype = DType::kF32;
-  uint64_t elements = 0;
-};
-
-struct alignas(64) Line {
-  unsigned char bytes[64];
-};
-
-struct Input {
-  std::vector<uint32_t> gradient;  // of any type
-  std::vector<float> residual;
-};
-
-struct Output {
-  std::vector<Line> out;
-  std::vector<uint32_t> tile_bytes;
-  std::vector<float> residual;
-  std::vector<float> tile_scales;
-  std::vector<float> accumulator;
-  std::vector<uint32_t> refused;
-};
-
-// A few tiles hold an infinity; values are of few or of all magnitudes.
-Input MakeInput(const Case& run) {
-  std::mt19937_64 random(kSeed + run.elements);
-  std::normal_distribution<float> gaussian;
-  Input input;
-  input.gradient.resize(run.elements + 1);
-  input.residual.resize(run.elements);
-  auto* const halves = reinterpret_cast<uint16_t*>(input.gradient.data());
-  for (uint64_t i = 0; i < run.elements; ++i) {
-    float value = gaussian(random);
-    if (i / kTileElements % 2 == 1) value = std::round(value);
-    if (i / kTileElements % 4 == 3 && i % kTileElements == 12345) value = HUGE_VALF;
-    input.residual[i] = i / kTileElements % 2 == 1 ? 0 : gaussian(random);
-    if (run.dtype == DType::kF32) std::memcpy(&input.gradient[i], &value, sizeof(value));
-    if (run.dtype == DType::kBf16) halves[i] = Bf16FromFloat(value);
-    if (run.dtype == DType::kF16) halves[i] = F16FromFloat(value);
-  }
-  return input;
-}
-
-SynclineCudaEncoding EncodingOf(const Case& run) {
-  return {.dtype = static_cast<uint32_t>(run.dtype),
-          .decay = 0.9f,
-          .loss_scale = 3,
-          .elements = run.elements,
-          .seed = 5,
-          .step = 6,
-          .tensor = 7};
-}
-
-Output Untouched(const Case& run, const Input& input) {
-  Line line;
-  std::memset(line.bytes, kUntouched, sizeof(line));
-  const size_t tiles = TilesOf(run.elements);
-  const size_t lines = tiles * SynclineCudaTileStride(&run.codec) / sizeof(Line);
-  return {.out = std::vector<Line>(lines, line),
-          .tile_bytes = std::vector<uint32_t>(tiles),
-          .residual = input.residual,
-          .tile_scales = std::vector<float>(tiles, 7),
-          .accumulator = std::vector<float>(run.elements, 0.5f),
-          .refused = std::vector<uint32_t>(tiles)};
-}
-
-Output OnEmulator(const Case& run, const Input& input) {
-  Output output = Untouched(run, input);
-  std::vector<Line> workspace(emulated::WorkspaceBytes(run.codec, run.elements) /
-                              sizeof(Line));
-  emulated::EmulatedStream stream;
-  SynclineCudaEncoding encoding = EncodingOf(run);
-  encoding.gradient = input.gradient.data();
-  encoding.residual = output.residual.data();
-  encoding.tile_scales = output.tile_scales.data();
-  encoding.out = output.out.data();
-  encoding.tile_bytes = output.tile_bytes.data();
-  encoding.workspace = workspace.data();
-  Must(emulated::Encode(run.codec, encoding, stream), "emulated encode");
-  const SynclineCudaDecoding decoding = {.bytes = output.out.data(),
-                                         .tile_bytes = output.tile_bytes.data(),
-                                         .stride = emulated::TileStride(run.codec),
-                                         .weight = -0.3f,
-                                         .accumulator = output.accumulator.data(),
-                                         .elements = run.elements,
-                                         .refused = output.refused.data()};
-  Must(emulated::DecodeAdd(run.codec, decoding, stream), "emulated decode");
-  return output;
-}
-
-// As a graph, so that whatever cannot be captured fails here.
-void LaunchCaptured(const SynclineCudaCodec& codec, const SynclineCudaEncoding& encoding,
-                    const SynclineCudaDecoding& decoding, cudaStream_t stream) {
-  Must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
-  Must(SynclineCudaEncode(&codec, &encoding, stream), "encode");
-  Must(SynclineCudaDecodeAdd(&codec, &decoding, stream), "decode");
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  Must(cudaStreamEndCapture(stream, &graph), "end of capture");
-  Must(cudaGraphInstantiate(&executable, graph, 0), "graph");
-  Must(cudaGraphLaunch(executable, stream), "graph launch");
-  Must(cudaStreamSynchronize(stream), "kernels");
-  cudaGraphExecDestroy(executable);
-  cudaGraphDestroy(graph);
-}
-
-Output OnDevice(const Case& run, const Input& input, cudaStream_t stream) {
-  const Output start = Untouched(run, input);
-  DeviceArray<uint32_t> gradient(input.gradient);
-  DeviceArray<float> residual(start.residual);
-  DeviceArray<float> tile_scales(start.tile_scales);
-  DeviceArray<Line> out(start.out);
-  DeviceArray<uint32_t> tile_bytes(start.tile_bytes);
-  DeviceArray<float> accumulator(start.accumulator);
-  DeviceArray<uint32_t> refused(start.refused);
-  DeviceArray<unsigned char> workspace(
-      SynclineCudaWorkspaceBytes(&run.codec, run.elements));
-  SynclineCudaEncoding encoding = EncodingOf(run);
-  encoding.gradient = gradient.data();
-  encoding.residual = residual.data();
-  encoding.tile_scales = tile_scales.data();
-  encoding.out = out.data();
-  encoding.tile_bytes = tile_bytes.data();
-  encoding.workspace = workspace.data();
-  const SynclineCudaDecoding decoding = {.bytes = out.data(),
-                                         .tile_bytes = tile_bytes.data(),
-                                         .stride = SynclineCudaTileStride(&run.codec),
-                                         .weight = -0.3f,
-                                         .accumulator = accumulator.data(),
-                                         .elements = run.elements,
-                                         .refused = refused.data()};
-  LaunchCaptured(run.codec, encoding, decoding, stream);
-  return {.out = out.Read(),
-          .tile_bytes = tile_bytes.Read(),
-          .residual = residual.Read(),
-          .tile_scales = tile_scales.Read(),
-          .accumulator = accumulator.Read(),
-          .refused = refused.Read()};
-}
-
-template <typename T>
-bool Same(const char* what, const Case& run, const std::vector<T>& device,
-          const std::vector<T>& emulator) {
-  for (size_t i = 0; i < device.size(); ++i) {
-    if (std::memcmp(&device[i], &emulator[i], sizeof(T)) == 0) continue;
-    std::printf(
-        "codec %u, block 2^%u, stochastic %u, dtype %d, n=%llu: %s[%zu] differs\n",
-        run.codec.id, run.codec.block_log2, run.codec.stochastic,
-        static_cast<int>(run.dtype), static_cast<unsigned long long>(run.elements), what,
-        i);
-    return false;
-  }
-  return true;
-}
-
-bool Check(const Case& run, cudaStream_t stream) {
-  const Input input = MakeInput(run);
-  const Output device = OnDevice(run, input, stream);
-  const Output emulator = OnEmulator(run, input);
-  return Same("out", run, device.out, emulator.out) &&
-         Same("tile_bytes", run, device.tile_bytes, emulator.tile_bytes) &&
-         Same("residual", run, device.residual, emulator.residual) &&
-         Same("tile_scales", run, device.tile_scales, emulator.tile_scales) &&
-         Same("accumulator", run, device.accumulator, emulator.accumulator) &&
-         Same("refused", run, device.refused, emulator.refused);
-}
 
 constexpr SynclineCudaCodec kCodecs[] = {
     {.id = 5, .block_log2 = 8},
@@ -197,29 +26,201 @@ constexpr SynclineCudaCodec kCodecs[] = {
     {.id = 16, .values = 2, .ratio = 0.1},
     {.id = 16, .ratio = 1},
 };
+constexpr SynclineCudaCodec kStochastic = {.id = 6, .block_log2 = 10, .stochastic = 1};
+constexpr Values kAllValues[] = {Values::kMixed, Values::kSparse, Values::kDenormal,
+                                 Values::kHuge, Values::kNan};
+
+struct Checker {
+  cudaStream_t stream = nullptr;
+  bool quick = false;
+
+  bool Once(const Case& run) const {
+    const CheckInput input = MakeInput(run);
+    DeviceRun device(run, input);
+    Must(device.Enqueue(stream), "encode and decode");
+    return Same(run, device.Read(), OnEmulator(run, input));
+  }
+};
+
+bool Sizes(const Checker& checker) {
+  bool good = true;
+  for (const SynclineCudaCodec& codec : kCodecs) {
+    for (const uint64_t n : {1u, 31u, 257u, 8191u, 8193u, 65536u, 65537u, 1234567u}) {
+      if (checker.quick && n > 8193) continue;
+      const auto dtype = static_cast<DType>(1 + n % 3);
+      good = checker.Once({.codec = codec, .dtype = dtype, .elements = n}) && good;
+    }
+  }
+  return good;
+}
+
+bool KindsOfValues(const Checker& checker) {
+  const uint64_t n = checker.quick ? 9'000 : 3 * kTileElements + 77;
+  bool good = true;
+  for (const SynclineCudaCodec& codec : kCodecs) {
+    for (const Values values : kAllValues) {
+      for (const DType dtype : {DType::kF32, DType::kBf16, DType::kF16}) {
+        if (checker.quick && dtype == DType::kF16) continue;
+        good = checker.Once(
+                   {.codec = codec, .dtype = dtype, .elements = n, .values = values}) &&
+               good;
+      }
+      good = checker.Once({.codec = codec,
+                           .elements = 9'000,
+                           .values = values,
+                           .has_residual = false}) &&
+             good;
+    }
+  }
+  return good;
+}
+
+// The keys of random bits change inside.
+bool WindowAcross32Bits(const Checker& checker) {
+  const uint64_t window = uint64_t{1} << 32;
+  return checker.Once({.codec = kStochastic,
+                       .elements = 2 * kTileElements + 50,
+                       .first_element = window - kTileElements});
+}
+
+bool MoreBlocksThanRunAtOnce(const Checker& checker) {
+  bool good = true;
+  for (const uint32_t id : {5u, 6u, 16u}) {
+    if (checker.quick) continue;
+    good = checker.Once({.codec = {.id = id}, .elements = 9'000'001}) && good;
+  }
+  return good;
+}
+
+struct Graph {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+
+  Graph() = default;
+  ~Graph() {
+    cudaGraphExecDestroy(executable);
+    cudaGraphDestroy(graph);
+  }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+};
+
+// Each replay is another step: other random bits, another scale, another rate.
+bool Replays(const Checker& checker) {
+  constexpr uint64_t kSteps = 3;
+  bool good = true;
+  for (const SynclineCudaCodec& codec : kCodecs) {
+    const Case run = {.codec = codec, .elements = checker.quick ? 5000u : 200'000u};
+    const CheckInput input = MakeInput(run);
+    DeviceRun device(run, input);
+    device.KeepStepOnDevice();
+    Graph graph;
+    device.SetStep(StepNumber(0), checker.stream);
+    Must(cudaStreamBeginCapture(checker.stream, cudaStreamCaptureModeGlobal), "capture");
+    Must(device.Enqueue(checker.stream), "captured encode and decode");
+    Must(cudaStreamEndCapture(checker.stream, &graph.graph), "end of capture");
+    Must(cudaGraphInstantiate(&graph.executable, graph.graph, 0), "graph");
+    for (uint64_t step = 0; step < kSteps; ++step) {
+      device.SetStep(StepNumber(step), checker.stream);
+      Must(cudaGraphLaunch(graph.executable, checker.stream), "graph launch");
+      Must(cudaStreamSynchronize(checker.stream), "kernels");
+    }
+    good = Same(run, device.Read(), OnEmulator(run, input, kSteps)) && good;
+  }
+  return good;
+}
+
+// An error of somebody else is not this call's, and its own is not the next one's.
+bool Errors(const Checker& checker) {
+  const Case run = {.codec = {.id = 5}, .elements = 70'000};
+  const CheckInput input = MakeInput(run);
+  DeviceRun device(run, input);
+  cudaGetLastError();
+  device.SetDevice(9999);
+  if (device.Enqueue(checker.stream) == cudaSuccess) {
+    std::printf("device 9999 was taken\n");
+    return false;
+  }
+  if (cudaGetLastError() != cudaSuccess) {
+    std::printf("an error was left for the next call\n");
+    return false;
+  }
+  device.SetDevice(-1);
+  static_cast<void>(cudaSetDevice(9999));
+  const int error = device.Enqueue(checker.stream);
+  cudaGetLastError();
+  if (error != cudaSuccess) {
+    std::printf("another call's error was taken for its own\n");
+    return false;
+  }
+  return Same(run, device.Read(), OnEmulator(run, input));
+}
+
+// Four streams with arrays and workspaces of their own, at once.
+bool Streams(const Checker& checker) {
+  constexpr SynclineCudaCodec kOfStream[] = {
+      {.id = 5, .block_log2 = 15}, kStochastic, {.id = 16}, {.id = 5}};
+  const uint64_t rounds = checker.quick ? 1 : 1000;
+  struct Lane {
+    Case run;
+    cudaStream_t stream = nullptr;
+    Output expected;
+  };
+  std::vector<Lane> lanes(std::size(kOfStream));
+  for (size_t i = 0; i < lanes.size(); ++i) {
+    lanes[i].run = {.codec = kOfStream[i],
+                    .elements = checker.quick ? 9'000 : 300'000 + 1000 * i,
+                    .seed = kCheckSeed + i};
+    lanes[i].expected = OnEmulator(lanes[i].run, MakeInput(lanes[i].run));
+    Must(cudaStreamCreate(&lanes[i].stream), "stream");
+  }
+  bool good = true;
+  for (uint64_t round = 0; round < rounds && good; ++round) {
+    std::vector<std::unique_ptr<DeviceRun>> runs;
+    for (const Lane& lane : lanes) {
+      runs.push_back(std::make_unique<DeviceRun>(lane.run, MakeInput(lane.run)));
+    }
+    Must(cudaDeviceSynchronize(), "copies");
+    for (size_t i = 0; i < lanes.size(); ++i) {
+      Must(runs[i]->Enqueue(lanes[i].stream), "encode and decode");
+    }
+    for (size_t i = 0; i < lanes.size(); ++i) {
+      good = Same(lanes[i].run, runs[i]->Read(), lanes[i].expected) && good;
+    }
+  }
+  for (const Lane& lane : lanes) cudaStreamDestroy(lane.stream);
+  return good;
+}
+
+struct Group {
+  const char* name;
+  bool (*check)(const Checker& checker);
+};
+constexpr Group kGroups[] = {{"sizes", Sizes},
+                             {"kinds of values", KindsOfValues},
+                             {"random bits across 2^32", WindowAcross32Bits},
+                             {"more blocks than run at once", MoreBlocksThanRunAtOnce},
+                             {"a graph replayed", Replays},
+                             {"errors", Errors},
+                             {"four streams", Streams}};
 
 }  // namespace
 }  // namespace syncline
 
-int main() {
+int main(int argc, char** argv) {
   using namespace syncline;
-  RequireDevice();
-  cudaStream_t stream = nullptr;
-  Must(cudaStreamCreate(&stream), "stream");
+  gpu::RequireDevice();
+  const bool quick = argc > 1 && std::strcmp(argv[1], "quick") == 0;
+  Checker checker = {.quick = quick};
+  Must(cudaStreamCreate(&checker.stream), "stream");
   bool good = true;
-  for (const SynclineCudaCodec& codec : kCodecs) {
-    for (const uint64_t n : {1u, 31u, 257u, 8191u, 8193u, 65536u, 65537u, 1234567u}) {
-      const auto dtype = static_cast<DType>(1 + n % 3);
-      good = Check({.codec = codec, .dtype = dtype, .elements = n}, stream) && good;
-    }
+  for (const Group& group : kGroups) {
+    const bool passed = group.check(checker);
+    std::printf("%-30s %s\n", group.name, passed ? "ok" : "FAILED");
+    good = passed && good;
   }
-  // More blocks than any device runs at once.
-  for (const uint32_t id : {5u, 6u, 16u}) {
-    const SynclineCudaCodec codec = {.id = id};
-    good = Check({.codec = codec, .elements = 9'000'001}, stream) && good;
-  }
-  cudaStreamDestroy(stream);
+  cudaStreamDestroy(checker.stream);
   std::printf("%s (seed %llu)\n", good ? "ok" : "FAILED",
-              static_cast<unsigned long long>(kSeed));
+              static_cast<unsigned long long>(kCheckSeed));
   return good ? 0 : 1;
 }

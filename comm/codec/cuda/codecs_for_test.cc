@@ -72,6 +72,16 @@ struct CpuTile {
   std::vector<float> residual;
 };
 
+// Values of a sparse list are cut off at the largest finite BF16.
+std::vector<float> CutOff(const SynclineCudaCodec& codec, std::vector<float> x) {
+  if (codec.id != uint32_t{static_cast<uint16_t>(CodecId::kSparse)}) return x;
+  if (codec.values != 2) return x;
+  for (float& value : x) {
+    if (std::abs(value) > kLargestToBf16) value = std::copysign(0x1.fep127f, value);
+  }
+  return x;
+}
+
 CpuTile EncodeOnCpu(const Case& run, const Input& input, uint32_t tile) {
   const std::unique_ptr<Codec> codec = CpuCodecOf(run.codec);
   const uint64_t first = uint64_t{tile} * kTileElements;
@@ -93,9 +103,15 @@ CpuTile EncodeOnCpu(const Case& run, const Input& input, uint32_t tile) {
                                  .step = kStep,
                                  .tensor = kTensor,
                                  .first_element = run.first_element + first};
+  const std::vector<float> cut = CutOff(run.codec, x);
   result.bytes.resize(codec->Encode(
-      x, run.memory == Memory::kNone ? std::span<float>() : std::span(result.residual),
+      cut, run.memory == Memory::kNone ? std::span<float>() : std::span(result.residual),
       context, result.bytes));
+  if (run.memory == Memory::kNone) return result;
+  for (uint32_t i = 0; i < n; ++i) {
+    // What was sent of it is known exactly.
+    if (cut[i] != x[i]) result.residual[i] = x[i] - (cut[i] - result.residual[i]);
+  }
   return result;
 }
 
@@ -178,7 +194,7 @@ void Replace(Input& input, const Case& run, uint64_t element, float value) {
 }
 
 Encoded EncodeOnDevice(const Case& run, const Input& input) {
-  emulated::EmulatedStream stream{.seed = run.seed};
+  emulated::EmulatedStream stream{.seed = run.seed, .captures = run.captures};
   const uint32_t tiles = TilesOf(run.elements);
   Encoded encoded;
   encoded.stride = emulated::TileStride(run.codec);
@@ -188,9 +204,11 @@ Encoded EncodeOnDevice(const Case& run, const Input& input) {
   encoded.tile_bytes.resize(tiles, 77);
   encoded.residual = input.residual;
   encoded.residual.push_back(kGuard);
-  encoded.tile_scales = input.tile_scales;
+  encoded.tile_units = input.tile_units;
   std::vector<Line> workspace(
       emulated::WorkspaceBytes(run.codec, run.elements) / sizeof(Line), untouched);
+  const SynclineCudaStep now = {.seed = run.seed, .step = kStep, .units = run.units};
+  const bool on_device = run.step_at == StepAt::kDevice;
   const void* gradient = input.values.data();
   if (run.dtype != DType::kF32) gradient = input.bits.data();
   encoded.error = emulated::Encode(
@@ -199,12 +217,11 @@ Encoded EncodeOnDevice(const Case& run, const Input& input) {
        .dtype = static_cast<uint32_t>(run.dtype),
        .residual = run.memory == Memory::kNone ? nullptr : encoded.residual.data(),
        .decay = run.decay,
-       .loss_scale = run.loss_scale,
-       .tile_scales = input.tile_scales.empty() ? nullptr : encoded.tile_scales.data(),
        .elements = run.elements,
+       .now = on_device ? SynclineCudaStep{} : now,
+       .now_on_device = on_device ? &now : nullptr,
+       .tile_units = input.tile_units.empty() ? nullptr : encoded.tile_units.data(),
        .first_element = run.first_element,
-       .seed = run.seed,
-       .step = kStep,
        .tensor = kTensor,
        .out = encoded.out.data(),
        .tile_bytes = encoded.tile_bytes.data(),

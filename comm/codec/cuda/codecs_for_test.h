@@ -28,13 +28,17 @@ inline constexpr ValueKind kAllKinds[] = {ValueKind::kGaussian,    ValueKind::kS
                                           ValueKind::kTiny,        ValueKind::kHuge};
 
 enum class Memory { kNone, kErrorFeedback };
+// Where kernels find the step: in their arguments, or in memory of the device.
+enum class StepAt { kArguments, kDevice };
 
 struct Case {
   SynclineCudaCodec codec = {};
   DType dtype = DType::kF32;
   Memory memory = Memory::kErrorFeedback;
   float decay = 1;
-  float loss_scale = 1;
+  SynclineCudaUnits units = {};
+  StepAt step_at = StepAt::kArguments;
+  bool captures = false;
   uint64_t elements = 0;
   uint64_t first_element = 0;
   uint64_t seed = 1;  // of values, rounding and the order of threads
@@ -46,7 +50,7 @@ struct Input {
   std::vector<float> values;   // as the gradient's type holds them
   std::vector<uint16_t> bits;  // the gradient, if its type has two bytes
   std::vector<float> residual;
-  std::vector<float> tile_scales = {};  // empty: the loss scale never changes
+  std::vector<SynclineCudaUnits> tile_units = {};  // empty: units never change
 };
 Input MakeInput(const Case& run, ValueKind kind);
 // Puts `value` at `element` of the gradient.
@@ -64,7 +68,7 @@ struct Encoded {
   std::vector<Line> out;  // kUntouched where nothing was written
   std::vector<uint32_t> tile_bytes;
   std::vector<float> residual;
-  std::vector<float> tile_scales;
+  std::vector<SynclineCudaUnits> tile_units;
 
   ByteView Tile(uint32_t tile) const {
     return {reinterpret_cast<const std::byte*>(out.data()) + tile * stride,

@@ -189,6 +189,65 @@ TEST(CudaCodecs, EncodeTheSameWhateverTheOrderOfThreads) {
   }
 }
 
+// A value that BF16 rounds to infinity would leave an infinite residual, and its tile
+// unsent forever.
+TEST(CudaTopK, SendsTheLargestBf16OfWhatWouldBecomeInfinite) {
+  constexpr float kMax = std::numeric_limits<float>::max();
+  const Case run = {.codec = {.id = 16, .values = 2, .ratio = 0.01}, .elements = kPart};
+  Input input = MakeInput(run, ValueKind::kGaussian);
+  input.values[3] = kMax;
+  input.values[4000] = -kLargestToBf16;
+  input.values[4001] = std::bit_cast<float>(0xff7f8000u);
+  for (const uint64_t i : {3u, 4000u, 4001u}) input.residual[i] = 0;
+  Encoded encoded = EncodeOnDevice(run, input);
+  ASSERT_NO_FATAL_FAILURE(ExpectSameAsCpu(run, input, encoded));
+  EXPECT_EQ(encoded.residual[3], kMax - 0x1.fep127f);
+  EXPECT_EQ(encoded.residual[4001], -0x1p119f);
+  // What is left goes with the next step.
+  std::ranges::fill(input.values, 0.0f);
+  input.residual = encoded.residual;
+  encoded = EncodeOnDevice(run, input);
+  EXPECT_GT(encoded.tile_bytes[0], 0u);
+  EXPECT_LT(std::abs(encoded.residual[3]), 0x1p112f);
+}
+
+TEST(CudaCodecs, FindTheStepInMemoryOfTheDevice) {
+  for (const SynclineCudaCodec& codec : kAllCodecs) {
+    Case run = {.codec = codec, .elements = kTileElements + 100, .seed = 9};
+    run.units = {.loss_scale = 4, .learning_rate = 0.1f};
+    Input input = MakeInput(run, ValueKind::kGaussian);
+    input.tile_units = {{.loss_scale = 2, .learning_rate = 0.3f}, {}};
+    const Encoded by_value = EncodeOnDevice(run, input);
+    run.step_at = StepAt::kDevice;
+    const Encoded by_pointer = EncodeOnDevice(run, input);
+    EXPECT_EQ(by_value.residual, by_pointer.residual) << NameOf(run);
+    EXPECT_EQ(by_value.tile_bytes, by_pointer.tile_bytes) << NameOf(run);
+    EXPECT_NE(by_value.residual, input.residual) << NameOf(run);
+    EXPECT_EQ(std::memcmp(by_value.out.data(), by_pointer.out.data(),
+                          by_value.out.size() * sizeof(Line)),
+              0)
+        << NameOf(run);
+    for (const SynclineCudaUnits& units : by_pointer.tile_units) {
+      EXPECT_EQ(units.loss_scale, 4) << NameOf(run);
+      EXPECT_EQ(units.learning_rate, 0.1f) << NameOf(run);
+    }
+  }
+}
+
+TEST(CudaCodecs, RefuseToCaptureWhatEachReplayWouldRepeat) {
+  Case run = {.codec = kInt8Stochastic, .captures = true, .elements = 100};
+  Input input = MakeInput(run, ValueKind::kGaussian);
+  EXPECT_EQ(EncodeOnDevice(run, input).error, 900);  // cudaErrorStreamCaptureUnsupported
+  run.codec = kSign;
+  EXPECT_EQ(EncodeOnDevice(run, input).error, 0);
+  input.tile_units.resize(1);
+  EXPECT_EQ(EncodeOnDevice(run, input).error, 900);
+  run.step_at = StepAt::kDevice;
+  EXPECT_EQ(EncodeOnDevice(run, input).error, 0);
+  run.codec = kInt8Stochastic;
+  EXPECT_EQ(EncodeOnDevice(run, input).error, 0);
+}
+
 TEST(CudaCodecs, RefuseWhatTheyCannotEncode) {
   const Case good = {.codec = kSign, .elements = 100};
   const Input input = MakeInput(good, ValueKind::kGaussian);
@@ -212,6 +271,9 @@ TEST(CudaCodecs, RefuseWhatTheyCannotEncode) {
   Case off_a_tile = good;
   off_a_tile.first_element = 100;
   EXPECT_NE(EncodeOnDevice(off_a_tile, input).error, 0);
+  Case of_another_interface = good;
+  of_another_interface.codec.struct_bytes -= 8;
+  EXPECT_NE(EncodeOnDevice(of_another_interface, input).error, 0);
 }
 
 // Encoded by the CPU, where the device must read what it does not write itself.

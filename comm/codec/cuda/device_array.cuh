@@ -9,23 +9,12 @@
 
 namespace syncline {
 
-constexpr int kSkipped = 77;
-
 // These programs cannot go on after an error of CUDA.
 inline void Must(int error, const char* what) {
   if (error == cudaSuccess) return;
   std::printf("FAILED: %s: %s\n", what,
               cudaGetErrorString(static_cast<cudaError_t>(error)));
   std::exit(1);
-}
-
-// Exits with 77 where no device is.
-inline void RequireDevice() {
-  int devices = 0;
-  const cudaError_t error = cudaGetDeviceCount(&devices);
-  if (error == cudaSuccess && devices > 0) return;
-  std::printf("skipped: %s\n", cudaGetErrorString(error));
-  std::exit(kSkipped);
 }
 
 template <typename T>

@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "comm/codec/cuda/enqueue.h"
+
 #define SYNCLINE_GPU gpu
 #define SYNCLINE_DEVICE __device__ __forceinline__
 #define SYNCLINE_HOST_DEVICE __host__ __device__ inline
@@ -16,9 +18,6 @@ namespace syncline::gpu {
 constexpr uint32_t kThreads = 256;
 constexpr uint32_t kWarp = 32;
 constexpr uint32_t kAllLanes = 0xffffffffu;
-
-constexpr int kSuccess = cudaSuccess;
-constexpr int kInvalidValue = cudaErrorInvalidValue;
 
 SYNCLINE_DEVICE uint32_t ThreadIndex() { return threadIdx.x; }
 SYNCLINE_DEVICE uint32_t BlockIndex() { return blockIdx.x; }
@@ -75,6 +74,9 @@ SYNCLINE_DEVICE uint32_t PopCount(uint32_t bits) {
   return static_cast<uint32_t>(__popc(bits));
 }
 
+// Ends the kernel with an error, and with it all work of this process on the device.
+SYNCLINE_DEVICE void Trap() { __trap(); }
+
 // Four blocks or more on a multiprocessor: 64 registers for a thread.
 template <typename Kernel>
 __global__ void __launch_bounds__(kThreads, 4)
@@ -85,13 +87,11 @@ __global__ void __launch_bounds__(kThreads, 4)
 
 template <typename Kernel>
 int Launch(uint32_t blocks, const typename Kernel::Arguments& arguments, void* stream) {
-  RunKernel<Kernel>
-      <<<blocks, kThreads, 0, static_cast<cudaStream_t>(stream)>>>(arguments);
-  return cudaGetLastError();
-}
-
-inline int ClearAsync(void* memory, size_t bytes, void* stream) {
-  return cudaMemsetAsync(memory, 0, bytes, static_cast<cudaStream_t>(stream));
+  const void* const given[] = {&arguments};
+  return LaunchGrid({.kernel = reinterpret_cast<const void*>(&RunKernel<Kernel>),
+                     .blocks = blocks,
+                     .threads = kThreads},
+                    given, stream);
 }
 
 }  // namespace syncline::gpu

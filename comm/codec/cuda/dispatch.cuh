@@ -34,6 +34,7 @@ inline bool IsScaled(const Codec& codec) {
 }
 
 inline bool IsValid(const Codec& codec) {
+  if (codec.struct_bytes != sizeof(Codec)) return false;
   if (codec.id == kBf16Id) return true;
   if (codec.id == kSparseId) {
     return codec.ratio > 0 && codec.ratio <= 1 &&
@@ -43,8 +44,12 @@ inline bool IsValid(const Codec& codec) {
          codec.block_log2 <= kMaxBlockLog2 && codec.stochastic <= 1;
 }
 
+// Null is aligned.
 inline bool IsAligned(const void* pointer, size_t alignment) {
   return reinterpret_cast<uintptr_t>(pointer) % alignment == 0;
+}
+inline bool IsArray(const void* pointer, size_t alignment) {
+  return pointer != nullptr && IsAligned(pointer, alignment);
 }
 
 // As comm/codec/sparse/selector.h.
@@ -99,10 +104,11 @@ inline Input InputOf(const Encoding& encoding, const Chunk& chunk) {
           .residual =
               encoding.residual == nullptr ? nullptr : encoding.residual + chunk.first,
           .decay = encoding.decay,
-          .loss_scale = encoding.loss_scale,
-          .tile_scales = encoding.tile_scales == nullptr
-                             ? nullptr
-                             : encoding.tile_scales + chunk.first_tile(),
+          .now = encoding.now,
+          .now_on_device = encoding.now_on_device,
+          .tile_units = encoding.tile_units == nullptr
+                            ? nullptr
+                            : encoding.tile_units + chunk.first_tile(),
           .elements = chunk.elements};
 }
 
@@ -116,8 +122,8 @@ int EncodeScaled(const Codec& codec, const Encoding& encoding, const Chunk& chun
   typename Kernel::Arguments arguments = {
       .input = InputOf(encoding, chunk),
       .block_log2 = codec.block_log2,
-      .random = RandomBits(encoding.seed, encoding.step, encoding.tensor,
-                           encoding.first_element + chunk.first),
+      .tensor = encoding.tensor,
+      .first_element = encoding.first_element + chunk.first,
       .out = reinterpret_cast<uint32_t*>(static_cast<unsigned char*>(encoding.out) +
                                          chunk.first_tile() * stride),
       .stride_words = stride / sizeof(uint32_t),
@@ -168,14 +174,30 @@ int EncodeChunk(const Codec& codec, const Encoding& encoding, const Chunk& chunk
 }
 
 inline bool IsValid(const Codec& codec, const Encoding& encoding) {
-  return IsValid(codec) && codec.id != kBf16Id && encoding.dtype >= 1 &&
+  if (!IsValid(codec) || codec.id == kBf16Id ||
+      encoding.struct_bytes != sizeof(Encoding)) {
+    return false;
+  }
+  const bool has_arrays =
+      IsArray(encoding.gradient, 16) && IsArray(encoding.workspace, 16) &&
+      IsArray(encoding.out, kPadding) && IsArray(encoding.tile_bytes, sizeof(uint32_t));
+  return (encoding.elements == 0 || has_arrays) && encoding.dtype >= 1 &&
          encoding.dtype <= 3 && encoding.first_element % kTileElements == 0 &&
-         IsAligned(encoding.gradient, 16) && IsAligned(encoding.residual, 16) &&
-         IsAligned(encoding.workspace, 16) && IsAligned(encoding.out, kPadding);
+         IsAligned(encoding.residual, 16) &&
+         IsAligned(encoding.now_on_device, alignof(Step)) &&
+         IsAligned(encoding.tile_units, alignof(Units));
 }
 
-inline int EncodeAll(const Codec& codec, const Encoding& encoding, void* stream) {
-  if (!IsValid(codec, encoding)) return kInvalidValue;
+// Whether each replay of a captured graph would repeat the random bits or the units of
+// the step at which it was captured.
+inline bool RepeatsItsStep(const Codec& codec, const Encoding& encoding) {
+  const bool rounds_at_random = codec.id == kInt8Id && codec.stochastic != 0;
+  return encoding.now_on_device == nullptr &&
+         (rounds_at_random || encoding.tile_units != nullptr);
+}
+
+template <DType kType>
+int EncodeChunks(const Codec& codec, const Encoding& encoding, void* stream) {
   const uint64_t at_once = TilesAtOnce(codec) * kTileElements;
   for (Chunk chunk; chunk.first < encoding.elements; chunk.first += chunk.elements) {
     chunk.elements = std::min(at_once, encoding.elements - chunk.first);
@@ -183,29 +205,48 @@ inline int EncodeAll(const Codec& codec, const Encoding& encoding, void* stream)
     const uint64_t window = uint64_t{1} << 32;
     const uint64_t into = (encoding.first_element + chunk.first) % window;
     chunk.elements = std::min(chunk.elements, window - into);
-    int launched = kInvalidValue;
-    switch (static_cast<DType>(encoding.dtype)) {
-      case DType::kF32:
-        launched = EncodeChunk<DType::kF32>(codec, encoding, chunk, stream);
-        break;
-      case DType::kBf16:
-        launched = EncodeChunk<DType::kBf16>(codec, encoding, chunk, stream);
-        break;
-      case DType::kF16:
-        launched = EncodeChunk<DType::kF16>(codec, encoding, chunk, stream);
-        break;
-    }
+    const int launched = EncodeChunk<kType>(codec, encoding, chunk, stream);
     if (launched != kSuccess) return launched;
   }
   return kSuccess;
 }
 
-inline int DecodeAll(const Codec& codec, const Decoding& decoding, void* stream) {
-  if (!IsAligned(decoding.bytes, kPadding) || decoding.stride % kPadding != 0 ||
-      !IsAligned(decoding.accumulator, 16)) {
-    return kInvalidValue;
+inline int EncodeAll(const Codec& codec, const Encoding& encoding, void* stream) {
+  if (!IsValid(codec, encoding)) return kInvalidValue;
+  if (encoding.elements == 0) return kSuccess;
+  const DeviceGuard guard(encoding.device);
+  if (guard.error() != kSuccess) return guard.error();
+  if (RepeatsItsStep(codec, encoding)) {
+    const int allowed = MustNotCapture(stream);
+    if (allowed != kSuccess) return allowed;
   }
+  switch (static_cast<DType>(encoding.dtype)) {
+    case DType::kF32:
+      return EncodeChunks<DType::kF32>(codec, encoding, stream);
+    case DType::kBf16:
+      return EncodeChunks<DType::kBf16>(codec, encoding, stream);
+    case DType::kF16:
+      return EncodeChunks<DType::kF16>(codec, encoding, stream);
+  }
+  return kInvalidValue;
+}
+
+inline bool IsValid(const Codec& codec, const Decoding& decoding) {
+  const bool is_known = codec.id == kBf16Id || codec.id == kSparseId || IsScaled(codec);
+  const bool has_arrays = IsArray(decoding.bytes, kPadding) &&
+                          IsArray(decoding.tile_bytes, sizeof(uint32_t)) &&
+                          IsArray(decoding.accumulator, 16) &&
+                          IsArray(decoding.refused, sizeof(uint32_t));
+  return is_known && codec.struct_bytes == sizeof(Codec) &&
+         decoding.struct_bytes == sizeof(Decoding) &&
+         (decoding.elements == 0 || has_arrays) && decoding.stride % kPadding == 0;
+}
+
+inline int DecodeAll(const Codec& codec, const Decoding& decoding, void* stream) {
+  if (!IsValid(codec, decoding)) return kInvalidValue;
   if (decoding.elements == 0) return kSuccess;
+  const DeviceGuard guard(decoding.device);
+  if (guard.error() != kSuccess) return guard.error();
   const DecodeArguments arguments = {
       .bytes = static_cast<const unsigned char*>(decoding.bytes),
       .tile_bytes = decoding.tile_bytes,

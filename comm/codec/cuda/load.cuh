@@ -3,6 +3,7 @@
 #pragma once
 
 #include "comm/base/dtype.h"
+#include "comm/codec/cuda/codecs.h"
 #include "comm/codec/cuda/team.cuh"
 
 namespace syncline::SYNCLINE_GPU {
@@ -28,24 +29,49 @@ struct Element<DType::kF16> {
   SYNCLINE_DEVICE static float Widen(uint16_t bits) { return WidenF16(bits); }
 };
 
+using Step = SynclineCudaStep;
+using Units = SynclineCudaUnits;
+
 struct Input {
   const void* gradient = nullptr;
   float* residual = nullptr;  // null, or written later
   float decay = 1;
-  float loss_scale = 1;
-  float* tile_scales = nullptr;  // null: always the same scale
+  Step now = {};
+  const Step* now_on_device = nullptr;  // null: `now` counts
+  Units* tile_units = nullptr;          // null: always the same units
   uint64_t elements = 0;
 };
 
-// What the residual of a tile is multiplied by.
-SYNCLINE_DEVICE float KeepOf(const Input& input, uint32_t tile) {
-  if (input.tile_scales == nullptr) return input.decay;
-  return Multiply(input.decay, Divide(input.loss_scale, input.tile_scales[tile]));
+SYNCLINE_DEVICE Step NowOf(const Input& input) {
+  return input.now_on_device == nullptr ? input.now : *input.now_on_device;
 }
 
-// REQUIRES: the team has met since LoadPart, and `part` is the last of a finite tile.
-SYNCLINE_DEVICE void NoteScale(const Input& input, uint32_t tile) {
-  if (input.tile_scales != nullptr) input.tile_scales[tile] = input.loss_scale;
+// What is kept of a tile.
+struct Kept {
+  float* residual = nullptr;  // null: nothing joins the gradient, and nothing is kept
+  float factor = 1;           // of the residual
+};
+
+// As GradientMemory::CarryTo and Joins.
+SYNCLINE_DEVICE Kept KeptOf(const Input& input, uint32_t tile) {
+  if (input.residual == nullptr || input.tile_units == nullptr) {
+    return {.residual = input.residual, .factor = input.decay};
+  }
+  const Units then = input.tile_units[tile];
+  const Units now = NowOf(input).units;
+  const bool would_be_lost = then.learning_rate > 0 && now.learning_rate == 0;
+  if (would_be_lost) return {};
+  const bool follows = then.learning_rate > 0 && now.learning_rate > 0;
+  const float rate = follows ? Divide(then.learning_rate, now.learning_rate) : 1.0f;
+  const float carry = Multiply(Divide(now.loss_scale, then.loss_scale), rate);
+  return {.residual = input.residual, .factor = Multiply(input.decay, carry)};
+}
+
+// REQUIRES: the team has met since LoadPart, and the caller is one thread of the last
+// part of a finite tile.
+SYNCLINE_DEVICE void NoteUnits(const Input& input, const Kept& kept, uint32_t tile) {
+  if (input.tile_units == nullptr || kept.residual == nullptr) return;
+  input.tile_units[tile] = NowOf(input).units;
 }
 
 template <DType kType>
@@ -57,7 +83,7 @@ SYNCLINE_DEVICE float SumOf(typename Element<kType>::Bits gradient, float residu
 // What does not fill a group of four, and zeros up to the end of the row, so that rows
 // need no special cases.
 template <DType kType>
-SYNCLINE_DEVICE uint32_t LoadTail(const Input& input, const Part& part, float keep,
+SYNCLINE_DEVICE uint32_t LoadTail(const Input& input, const Part& part, const Kept& kept,
                                   float* x) {
   using Bits = typename Element<kType>::Bits;
   const uint32_t i = part.elements / 4 * 4 + ThreadIndex();
@@ -67,9 +93,9 @@ SYNCLINE_DEVICE uint32_t LoadTail(const Input& input, const Part& part, float ke
   float value = 0;
   if (i < part.elements) {
     const Bits bits = static_cast<const Bits*>(input.gradient)[part.offset + i];
-    value = input.residual == nullptr
+    value = kept.residual == nullptr
                 ? Element<kType>::Widen(bits)
-                : SumOf<kType>(bits, input.residual[part.offset + i], keep);
+                : SumOf<kType>(bits, kept.residual[part.offset + i], kept.factor);
   }
   x[i] = value;
   return MagnitudeOf(value);
@@ -78,17 +104,17 @@ SYNCLINE_DEVICE uint32_t LoadTail(const Input& input, const Part& part, float ke
 // Returns the largest magnitude that this thread has seen; infinity and NaN are the
 // largest. x is visible to others after a BlockBarrier.
 template <DType kType>
-SYNCLINE_DEVICE uint32_t LoadPart(const Input& input, const Part& part, float* x) {
+SYNCLINE_DEVICE uint32_t LoadPart(const Input& input, const Part& part, const Kept& kept,
+                                  float* x) {
   using Bits = typename Element<kType>::Bits;
   constexpr uint32_t kAtOnce = 4;  // loads in flight before the first is used
   const auto* gradients = reinterpret_cast<const Four<Bits>*>(
       static_cast<const Bits*>(input.gradient) + part.offset);
   const auto* residuals = reinterpret_cast<const Four<float>*>(
-      input.residual == nullptr ? nullptr : input.residual + part.offset);
+      kept.residual == nullptr ? nullptr : kept.residual + part.offset);
   auto* sums = reinterpret_cast<Four<float>*>(x);
   const uint32_t groups = part.elements / 4;
-  const float keep = KeepOf(input, part.tile);
-  uint32_t most = LoadTail<kType>(input, part, keep, x);
+  uint32_t most = LoadTail<kType>(input, part, kept, x);
   for (uint32_t base = ThreadIndex(); base < groups; base += kAtOnce * kThreads) {
     Four<Bits> gradient[kAtOnce];
     Four<float> residual[kAtOnce] = {};
@@ -110,7 +136,7 @@ SYNCLINE_DEVICE uint32_t LoadPart(const Input& input, const Part& part, float* x
       for (uint32_t i = 0; i < 4; ++i) {
         sum.at[i] = residuals == nullptr
                         ? Element<kType>::Widen(gradient[j].at[i])
-                        : SumOf<kType>(gradient[j].at[i], residual[j].at[i], keep);
+                        : SumOf<kType>(gradient[j].at[i], residual[j].at[i], kept.factor);
         const uint32_t magnitude = MagnitudeOf(sum.at[i]);
         most = most > magnitude ? most : magnitude;
       }

@@ -1,5 +1,5 @@
-// Error feedback on the emulated GPU against GradientMemory, over steps whose loss scale
-// changes and whose gradients overflow.
+// Error feedback on the emulated GPU against GradientMemory, over steps whose units change
+// and whose gradients overflow.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -24,7 +24,7 @@ class CpuMemory {
                   .memory = {.kind = MemoryKind::kErrorFeedback, .decay = decay}},
         memory_(transfer_.memory, kElements) {}
 
-  void Encode(std::span<const float> gradient, float loss_scale) {
+  void Encode(std::span<const float> gradient, const SynclineCudaUnits& units) {
     const BlockLabel label = {.range = {.elements = kElements}};
     const Buffer bytes = Buffer::Allocate(MaxBlockBytes(transfer_.Accepted(), kElements));
     BlockWriter writer(label, Checksum::kHeaderOnly, bytes.owner());
@@ -34,7 +34,8 @@ class CpuMemory {
           transfer_,
           {.gradient = gradient.subspan(first, TileElements(kElements, tile)),
            .context = ContextAt(label, first),
-           .units = {.loss_scale = loss_scale}},
+           .units = {.loss_scale = units.loss_scale,
+                     .learning_rate = units.learning_rate}},
           writer);
     }
   }
@@ -47,12 +48,16 @@ class CpuMemory {
 };
 
 struct Step {
-  float loss_scale = 1;
+  SynclineCudaUnits units = {};
   bool overflows = false;  // in tile 1
 };
-// Tile 1 misses two changes of the scale.
-constexpr Step kSteps[] = {{1},         {1024},      {2048, true}, {1024},
-                           {512, true}, {256, true}, {128},        {128}};
+// Tile 1 misses two changes of the scale. The rate begins later than the steps, falls, is
+// 0 for a while, and comes back.
+constexpr Step kSteps[] = {
+    {{1, 0}},        {{1024, 0}},         {{2048, 0.1f}, true}, {{1024, 0.1f}},
+    {{1024, 0.03f}}, {{512, 0.3f}, true}, {{256, 0.3f}, true},  {{128, 0.01f}},
+    {{128, 0}},      {{64, 0}},           {{64, 0.02f}},        {{64, 0}, true},
+    {{128, 0.007f}}};
 
 class CudaMemory : public testing::TestWithParam<uint32_t> {};
 
@@ -60,21 +65,22 @@ TEST_P(CudaMemory, KeepsWhatGradientMemoryKeeps) {
   Case run = {.codec = {.id = GetParam()}, .decay = 0.9f, .elements = kElements};
   CpuMemory cpu(run.codec, run.decay);
   std::vector<float> residual(kElements);
-  std::vector<float> tile_scales(TilesOf(kElements), 1.0f);
+  std::vector<SynclineCudaUnits> tile_units(TilesOf(kElements));
   for (const Step& step : kSteps) {
     ++run.seed;
-    run.loss_scale = step.loss_scale;
+    run.units = step.units;
+    run.step_at = run.seed % 2 == 0 ? StepAt::kDevice : StepAt::kArguments;
     Input input = MakeInput(run, ValueKind::kGaussian);
-    for (float& value : input.values) value *= step.loss_scale;
+    for (float& value : input.values) value *= step.units.loss_scale;
     if (step.overflows) {
       input.values[kTileElements + 5] = std::numeric_limits<float>::infinity();
     }
     input.residual = residual;
-    input.tile_scales = tile_scales;
+    input.tile_units = tile_units;
     const Encoded device = EncodeOnDevice(run, input);
     residual = device.residual;
-    tile_scales = device.tile_scales;
-    cpu.Encode(input.values, step.loss_scale);
+    tile_units = device.tile_units;
+    cpu.Encode(input.values, step.units);
     EXPECT_EQ(device.tile_bytes[1] == 0, step.overflows);
     for (uint32_t i = 0; i < kElements; ++i) {
       ASSERT_EQ(std::bit_cast<uint32_t>(residual[i]),

@@ -37,7 +37,8 @@ struct ScaledEncode {
   struct Arguments {
     Input input;
     uint32_t block_log2 = 0;
-    RandomBits random{0, 0, 0, 0};
+    uint32_t tensor = 0;
+    uint64_t first_element = 0;  // of the input, in its tensor
     uint32_t* out = nullptr;
     uint64_t stride_words = 0;
     uint32_t* tile_bytes = nullptr;
@@ -50,6 +51,7 @@ struct ScaledEncode {
     alignas(16) float x[kPartElements];
     Scale scales[kPartElements >> kMinBlockLog2];
     Magnitudes magnitudes;
+    StoredRandomBits random;
     uint32_t ticket;
   };
 
@@ -57,7 +59,11 @@ struct ScaledEncode {
     const Part part =
         TakePart(arguments.tickets, arguments.input.elements, shared.ticket);
     Board& board = arguments.boards[part.tile];
-    const uint32_t seen = LoadPart<kType>(arguments.input, part, shared.x);
+    const Kept kept = KeptOf(arguments.input, part.tile);
+    if constexpr (Rule::kRandom) {
+      if (ThreadIndex() == 0) shared.random = Stored(RandomOf(arguments));
+    }
+    const uint32_t seen = LoadPart<kType>(arguments.input, part, kept, shared.x);
     PublishMagnitude(seen, shared.magnitudes, &board.magnitudes[part.index]);
     const bool spanning = arguments.block_log2 > kPartLog2;
     if (!spanning) {
@@ -75,11 +81,16 @@ struct ScaledEncode {
       if (ThreadIndex() == 0) shared.scales[0] = SpanningScale(arguments, part, board);
       BlockBarrier();
     }
-    EncodeRows(shared, arguments, part);
-    WriteFrame(shared, arguments, part);
+    EncodeRows(shared, arguments, part, kept);
+    WriteFrame(shared, arguments, part, kept);
   }
 
  private:
+  SYNCLINE_DEVICE static RandomBits RandomOf(const Arguments& arguments) {
+    const Step now = NowOf(arguments.input);
+    return RandomBits(now.seed, now.step, arguments.tensor, arguments.first_element);
+  }
+
   // The block of `part` in units of parts, when it is larger than one.
   struct Span {
     uint32_t first = 0;
@@ -141,21 +152,22 @@ struct ScaledEncode {
   }
 
   SYNCLINE_DEVICE static void EncodeRows(Shared& shared, const Arguments& arguments,
-                                         const Part& part) {
+                                         const Part& part, const Kept& kept) {
     const ScaledLayout layout =
         LayoutOf(part.tile_elements, arguments.block_log2, Rule::kBits);
     uint32_t* const words =
         arguments.out + part.tile * arguments.stride_words + layout.codes;
-    float* const residual = arguments.input.residual == nullptr
-                                ? nullptr
-                                : arguments.input.residual + part.offset;
+    float* const residual =
+        kept.residual == nullptr ? nullptr : kept.residual + part.offset;
+    RandomBits random(0, 0, 0, 0);
+    if constexpr (Rule::kRandom) random = Taken(shared.random);
     for (uint32_t row = Warp() * kRowElements; row < part.elements;
          row += kThreads / kWarp * kRowElements) {
       const uint32_t i = row + 4 * Lane();
       const Scale scale = shared.scales[i >> arguments.block_log2];
       const Encoded encoded =
-          Rule::Encode(*reinterpret_cast<const Four<float>*>(shared.x + i), scale,
-                       arguments.random, static_cast<uint32_t>(part.offset) + i);
+          Rule::Encode(*reinterpret_cast<const Four<float>*>(shared.x + i), scale, random,
+                       static_cast<uint32_t>(part.offset) + i);
       Rule::WarpStore(encoded.codes, part.first + i, i < part.elements, words);
       if (residual == nullptr) continue;
       if (i + 4 <= part.elements) {
@@ -171,7 +183,7 @@ struct ScaledEncode {
 
   // All but the codes.
   SYNCLINE_DEVICE static void WriteFrame(const Shared& shared, const Arguments& arguments,
-                                         const Part& part) {
+                                         const Part& part, const Kept& kept) {
     const ScaledLayout layout =
         LayoutOf(part.tile_elements, arguments.block_log2, Rule::kBits);
     uint32_t* const out = arguments.out + part.tile * arguments.stride_words;
@@ -188,7 +200,7 @@ struct ScaledEncode {
     if (ThreadIndex() == 0) {
       out[0] = arguments.block_log2;
       arguments.tile_bytes[part.tile] = layout.bytes;
-      NoteScale(arguments.input, part.tile);
+      NoteUnits(arguments.input, kept, part.tile);
     }
     const uint32_t padded =
         (layout.end + kWordsPer64Bytes - 1) / kWordsPer64Bytes * kWordsPer64Bytes;

@@ -10,6 +10,17 @@
 
 namespace syncline::SYNCLINE_GPU {
 
+// Random bits in shared memory, whose types have no constructors.
+struct StoredRandomBits {
+  uint32_t words[sizeof(RandomBits) / sizeof(uint32_t)];
+};
+SYNCLINE_DEVICE StoredRandomBits Stored(const RandomBits& random) {
+  return __builtin_bit_cast(StoredRandomBits, random);
+}
+SYNCLINE_DEVICE RandomBits Taken(const StoredRandomBits& stored) {
+  return __builtin_bit_cast(RandomBits, stored);
+}
+
 struct Scale {
   float scale = 0;
   float inverse = 0;  // int8: 1 / scale, or 0
@@ -37,6 +48,7 @@ struct alignas(64) Chain {
 struct SignRule {
   static constexpr uint32_t kBits = 1;
   static constexpr bool kChained = true;
+  static constexpr bool kRandom = false;
 
   // 32 sums, one for each lane, in the order of the CPU's kernel.
   SYNCLINE_DEVICE static float WarpSum(const float* x, uint32_t n, float sum) {
@@ -102,6 +114,7 @@ template <Rounding kRounding>
 struct Int8Rule {
   static constexpr uint32_t kBits = 8;
   static constexpr bool kChained = false;
+  static constexpr bool kRandom = kRounding == Rounding::kStochastic;
 
   SYNCLINE_DEVICE static Scale ScaleOf(uint32_t magnitude) {
     constexpr float kSmallestRange = 0x1p-119f;

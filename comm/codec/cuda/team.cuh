@@ -10,6 +10,8 @@
 // Blocks take tickets in the order in which they really start. So whoever waits, waits
 // for blocks of its own tile, and all tiles before it are complete or running: at most
 // seven blocks wait for one that has not started, and a device runs many more at once.
+// A ticket that no part has comes from another grid that uses the same workspace: the
+// kernel traps rather than write where that part would lie.
 #pragma once
 
 #include "comm/base/limits.h"
@@ -39,7 +41,7 @@ struct Part {
   SYNCLINE_DEVICE bool last() const { return index + 1 == parts; }
 };
 
-inline constexpr uint32_t PartsOf(uint64_t elements) {
+SYNCLINE_HOST_DEVICE constexpr uint32_t PartsOf(uint64_t elements) {
   return static_cast<uint32_t>((elements + kPartElements - 1) / kPartElements);
 }
 
@@ -63,6 +65,7 @@ SYNCLINE_DEVICE Part PartAt(uint32_t ticket, uint64_t elements) {
 SYNCLINE_DEVICE Part TakePart(uint32_t* tickets, uint64_t elements, uint32_t& shared) {
   if (ThreadIndex() == 0) shared = AtomicAdd(tickets, 1);
   BlockBarrier();
+  if (shared >= PartsOf(elements)) Trap();
   return PartAt(shared, elements);
 }
 

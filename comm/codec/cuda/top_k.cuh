@@ -30,9 +30,14 @@ SYNCLINE_HOST_DEVICE uint32_t SparseBytes(uint32_t count, uint32_t elements,
   return static_cast<uint32_t>(sizeof(SparseHeader)) + index_bytes + value_bytes;
 }
 
-// Round to nearest even, of a finite value.
+// Round to nearest even, of a finite value; what would become infinite is cut off at the
+// largest finite BF16, since an infinite loss would stay in the residual forever.
 SYNCLINE_DEVICE uint16_t NarrowBf16(float value) {
-  const uint32_t bits = BitsOf(value);
+  constexpr uint32_t kRoundsToInfinity = 0x7f7f8000u;
+  constexpr uint32_t kLargest = 0x7f7f0000u;
+  const uint32_t sign = BitsOf(value) & 0x80000000u;
+  const uint32_t magnitude = MagnitudeOf(value);
+  const uint32_t bits = sign | (magnitude < kRoundsToInfinity ? magnitude : kLargest);
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
@@ -63,7 +68,8 @@ struct TopKEncode {
     const Part part =
         TakePart(arguments.tickets, arguments.input.elements, shared.ticket);
     SelectionBoard& board = arguments.boards[part.tile];
-    const uint32_t seen = LoadPart<kType>(arguments.input, part, shared.x);
+    const Kept kept = KeptOf(arguments.input, part.tile);
+    const uint32_t seen = LoadPart<kType>(arguments.input, part, kept, shared.x);
     PublishMagnitude(seen, shared.magnitudes, &board.magnitudes[part.index]);
     // Before it is known that all is finite: one meeting less.
     CountLevel(shared.x, part, LevelAt(0), 0, shared.select, board.bins);
@@ -78,8 +84,8 @@ struct TopKEncode {
     const Choice choice = SelectLargest(shared.x, part, k, team, shared.select, board);
     CountSelected(shared, part, choice, board);
     team.Meet();
-    WriteSelected(shared, arguments, part, choice);
-    if (part.last()) WriteFrame(arguments, part, choice);
+    WriteSelected(shared, arguments, part, choice, kept);
+    if (part.last()) WriteFrame(arguments, part, choice, kept);
   }
 
  private:
@@ -143,7 +149,7 @@ struct TopKEncode {
 
   SYNCLINE_DEVICE static void WriteSelected(const Shared& shared,
                                             const Arguments& arguments, const Part& part,
-                                            const Choice& choice) {
+                                            const Choice& choice, const Kept& kept) {
     const SelectionBoard& board = arguments.boards[part.tile];
     // Before this warp.
     uint32_t above = 0;
@@ -167,7 +173,8 @@ struct TopKEncode {
       WriteOne(arguments, part, choice, i + Lane(),
                {.value = i + Lane() < part.elements ? shared.x[i + Lane()] : 0,
                 .sent = sent,
-                .rank = Sent(choice, my_above, my_ties)});
+                .rank = Sent(choice, my_above, my_ties),
+                .residual = kept.residual});
       above += PopCount(votes.above);
       ties += PopCount(votes.ties);
     }
@@ -177,6 +184,7 @@ struct TopKEncode {
     float value = 0;
     bool sent = false;
     uint32_t rank = 0;  // among what the tile sends
+    float* residual = nullptr;
   };
   SYNCLINE_DEVICE static void WriteOne(const Arguments& arguments, const Part& part,
                                        const Choice& choice, uint32_t i, const One& one) {
@@ -200,13 +208,11 @@ struct TopKEncode {
       }
       lost = Subtract(one.value, FloatOf(bits));
     }
-    if (arguments.input.residual != nullptr) {
-      arguments.input.residual[part.offset + i] = lost;
-    }
+    if (one.residual != nullptr) one.residual[part.offset + i] = lost;
   }
 
   SYNCLINE_DEVICE static void WriteFrame(const Arguments& arguments, const Part& part,
-                                         const Choice& choice) {
+                                         const Choice& choice, const Kept& kept) {
     uint16_t* const out = arguments.out + part.tile * arguments.stride_halves;
     const uint32_t bytes =
         SparseBytes(choice.count, part.tile_elements, arguments.values);
@@ -219,7 +225,7 @@ struct TopKEncode {
           .rice_bits = 0,
           .index_bytes = every ? 0 : 2 * choice.count};
       arguments.tile_bytes[part.tile] = bytes;
-      NoteScale(arguments.input, part.tile);
+      NoteUnits(arguments.input, kept, part.tile);
     }
     const uint32_t padding = (64 - bytes % 64) % 64 / 2;
     if (ThreadIndex() < padding) out[bytes / 2 + ThreadIndex()] = 0;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "comm/base/check.h"
 #include "comm/base/dtype.h"
 #include "comm/codec/cuda/emulator/emulator.h"
 
@@ -21,6 +22,8 @@ constexpr uint32_t kThreads = 256;
 
 constexpr int kSuccess = 0;
 constexpr int kInvalidValue = 1;
+constexpr int kInvalidDevice = 101;
+constexpr int kCaptureUnsupported = 900;
 
 inline uint32_t WarpBallot(bool vote) {
   const std::span<const uint32_t> votes = WarpExchange(vote ? 1 : 0);
@@ -58,6 +61,7 @@ void StoreFresh(T* to, T value) {
   *to = value;
 }
 inline void Fence() {}
+inline void Trap() { SYNCLINE_CHECK(false); }
 
 inline float Add(float a, float b) { return a + b; }
 inline float Subtract(float a, float b) { return a - b; }
@@ -86,5 +90,20 @@ inline int ClearAsync(void* memory, size_t bytes, void* /*stream*/) {
   std::memset(memory, 0, bytes);
   return kSuccess;
 }
+
+inline int MustNotCapture(void* stream) {
+  return static_cast<const EmulatedStream*>(stream)->captures ? kCaptureUnsupported
+                                                              : kSuccess;
+}
+
+// There is one device.
+class DeviceGuard {
+ public:
+  explicit DeviceGuard(int32_t device) : is_there_(device <= 0) {}
+  int error() const { return is_there_ ? kSuccess : kInvalidDevice; }
+
+ private:
+  const bool is_there_;
+};
 
 }  // namespace syncline::emulated

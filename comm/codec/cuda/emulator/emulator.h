@@ -30,6 +30,7 @@ struct EmulatedStream {
   uint64_t seed = 1;  // of the order of blocks and threads; other seeds, other orders
   // Blocks that run at once. Kernels whose blocks wait for each other need as many.
   uint32_t resident = 8;
+  bool captures = false;  // as if into a graph, although all runs at once
 };
 
 struct Grid {

@@ -1,0 +1,64 @@
+// codecs.h of a device that is the emulated GPU: threads in another order than those of
+// the emulator that the check programs compare it with.
+#include <cstdlib>
+#include <string_view>
+
+#include "comm/codec/cuda/codecs.h"
+#include "comm/codec/cuda/emulator/codecs_emulated.h"
+#include "comm/codec/cuda/fake/runtime.h"
+
+namespace {
+
+constexpr uint64_t kOtherOrder = 99;
+
+// What this device gets wrong, from SYNCLINE_FAKE_FAULT: "bit" flips one of the first
+// tile's residual, "step" keeps the step of a graph's capture, "error" takes what others
+// left for its own. A check that passes on such a device checks nothing.
+bool HasFault(std::string_view fault) {
+  const char* const given = std::getenv("SYNCLINE_FAKE_FAULT");
+  return given != nullptr && fault == given;
+}
+
+}  // namespace
+
+size_t SynclineCudaTileStride(const SynclineCudaCodec* codec) {
+  return syncline::emulated::TileStride(*codec);
+}
+size_t SynclineCudaWorkspaceBytes(const SynclineCudaCodec* codec, uint64_t elements) {
+  return syncline::emulated::WorkspaceBytes(*codec, elements);
+}
+
+int SynclineCudaEncode(const SynclineCudaCodec* codec,
+                       const SynclineCudaEncoding* encoding, void* stream) {
+  auto* const real = static_cast<cudaStream_t>(stream);
+  if (encoding->device > 0) return cudaErrorInvalidDevice;
+  if (HasFault("error")) {
+    const cudaError_t others = cudaGetLastError();
+    if (others != cudaSuccess) return others;
+  }
+  SynclineCudaEncoding given = *encoding;
+  if (HasFault("step") && given.now_on_device != nullptr) {
+    given.now = *given.now_on_device;
+    given.now_on_device = nullptr;
+  }
+  return syncline::fake::Enqueue(real, [codec = *codec, given] {
+    syncline::emulated::EmulatedStream order{.seed = kOtherOrder};
+    syncline::emulated::Encode(codec, given, order);
+    if (HasFault("bit") && given.residual != nullptr && given.elements > 3) {
+      given.residual[3] = -given.residual[3];
+    }
+  });
+}
+
+int SynclineCudaDecodeAdd(const SynclineCudaCodec* codec,
+                          const SynclineCudaDecoding* decoding, void* stream) {
+  return syncline::fake::Enqueue(
+      static_cast<cudaStream_t>(stream), [codec = *codec, given = *decoding] {
+        syncline::emulated::EmulatedStream order{.seed = kOtherOrder};
+        syncline::emulated::DecodeAdd(codec, given, order);
+      });
+}
+
+const char* SynclineCudaErrorString(int error) {
+  return cudaGetErrorString(static_cast<cudaError_t>(error));
+}

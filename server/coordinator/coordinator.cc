@@ -20,8 +20,10 @@ namespace {
 
 constexpr int kStateVersion = 1;
 
-// Server numbers are never reused, so the table of the lost ones would grow for ever.
 constexpr size_t kMaxShardAddressBytes = 4096;
+constexpr size_t kMaxFinishedJobs = 64;  // over, and still shown
+constexpr absl::Duration kFinishedJobAge = absl::Hours(1);
+constexpr size_t kMaxUnusedNames = 1024;  // of jobs, and of servers
 // HOST:PID, or what --advertise says; a host's name has at most 253 bytes.
 constexpr size_t kMaxMemberNameBytes = 320;
 // Transports with their devices, of an engine with many network cards.
@@ -93,18 +95,20 @@ class Coordinator::Impl {
   Job* FindJob(uint32_t id);
   ServerMemory MemoryOf(const Server& server) const;
   absl::Status CheckFits(const JobSpec& spec) const;
+  void ForgetFinishedJobs();
+  void ForgetUnusedNames();
   void BeginJobs();
   std::vector<JobServer> AttachedServers() const;
   void ForgetClosedConnections();
-  std::string State() const;
+  std::string State();
 
   const CoordinatorOptions options_;
   Counters counters_;
   uint32_t next_server_ = 0;
   std::map<uint32_t, Server> servers_;  // attached, by number
-  std::map<std::string, uint32_t> server_incarnations_;
-  std::map<std::string, std::unique_ptr<Job>>
-      jobs_;  // by name; one that is over stays until replaced
+  GrowingNumbers server_incarnations_;  // by name
+  // By name; one that is over stays for a while, unless replaced.
+  std::map<std::string, std::unique_ptr<Job>> jobs_;
   std::map<ConnectionId, Speaker> speakers_;
 
   // Of the Apply under way.
@@ -237,7 +241,7 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
                       kMaxEngineThreads, " and ", kMaxServers)));
   }
   const uint32_t number = next_server_++;
-  const uint32_t incarnation = ++server_incarnations_[hello.name];
+  const auto incarnation = static_cast<uint32_t>(server_incarnations_.Next(hello.name));
   servers_[number] = {.number = number,
                       .incarnation = incarnation,
                       .connection = connection,
@@ -364,6 +368,30 @@ void Coordinator::Impl::OnTick() {
   }
   for (const auto& [number, reason] : lost) LoseServer(number, reason);
   for (const auto& [name, job] : jobs_) job->Tick(now_, servers_.size(), outputs_);
+  ForgetFinishedJobs();
+}
+
+void Coordinator::Impl::ForgetFinishedJobs() {
+  std::multimap<absl::Duration, std::string> finished;  // by their ends
+  for (const auto& [name, job] : jobs_) {
+    if (job->ended_at()) finished.emplace(*job->ended_at(), name);
+  }
+  while (!finished.empty() && (finished.size() > kMaxFinishedJobs ||
+                               now_ - finished.begin()->first > kFinishedJobAge)) {
+    jobs_.erase(finished.begin()->second);
+    finished.erase(finished.begin());
+  }
+}
+
+void Coordinator::Impl::ForgetUnusedNames() {
+  counters_.epochs.Prune(kMaxUnusedNames + jobs_.size(), [this](const std::string& name) {
+    return jobs_.contains(name);
+  });
+  server_incarnations_.Prune(
+      kMaxUnusedNames + servers_.size(), [this](const std::string& name) {
+        return std::ranges::any_of(
+            servers_, [&](const auto& server) { return server.second.name == name; });
+      });
 }
 
 void Coordinator::Impl::OnUpdate(const UpdateJob& update) {
@@ -387,13 +415,16 @@ void Coordinator::Impl::OnUpdate(const UpdateJob& update) {
 
 // ---- State and status ----
 
-std::string Coordinator::Impl::State() const {
+std::string Coordinator::Impl::State() {
+  ForgetUnusedNames();
   return nlohmann::json{{"version", kStateVersion},
                         {"next_job", counters_.next_job},
                         {"next_incarnation", counters_.next_incarnation},
                         {"next_server", next_server_},
-                        {"epochs", counters_.epochs},
-                        {"server_incarnations", server_incarnations_}}
+                        {"epochs", counters_.epochs.values()},
+                        {"epoch_floor", counters_.epochs.floor()},
+                        {"server_incarnations", server_incarnations_.values()},
+                        {"server_incarnation_floor", server_incarnations_.floor()}}
       .dump();
 }
 
@@ -426,9 +457,13 @@ absl::Status Coordinator::Impl::Restore(const std::string& text) {
   counters_.next_job = state["next_job"];
   counters_.next_incarnation = state["next_incarnation"];
   next_server_ = state["next_server"];
-  counters_.epochs = state["epochs"].get<std::map<std::string, uint64_t>>();
-  server_incarnations_ =
-      state["server_incarnations"].get<std::map<std::string, uint32_t>>();
+  // Older states have no floors.
+  const auto numbers = [&](const char* key, const char* floor) {
+    return GrowingNumbers(state[key].get<std::map<std::string, uint64_t>>(),
+                          number(floor) ? state[floor].get<uint64_t>() : 0);
+  };
+  counters_.epochs = numbers("epochs", "epoch_floor");
+  server_incarnations_ = numbers("server_incarnations", "server_incarnation_floor");
   return absl::OkStatus();
 }
 

@@ -100,8 +100,17 @@ void Job::EndIfAbandoned(const std::string& run_id, CoordinatorOutputs& outputs)
 }
 
 void Job::Forget(uint32_t rank, const std::string& reason) {
-  workers_.erase(rank);
+  const auto gone = workers_.find(rank);
+  last_step_ = std::max(last_step_, gone->second.beat.step);
+  workers_.erase(gone);
   change_reasons_.Add(reason);
+}
+
+void Job::ForgetAll() {
+  for (const auto& [rank, worker] : workers_) {
+    last_step_ = std::max(last_step_, worker.beat.step);
+  }
+  workers_.clear();
 }
 
 void Job::DropWorker(uint32_t rank, const std::string& reason, Readmission::Cause cause,
@@ -148,7 +157,10 @@ void Job::OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs) {
 // ---- Time and ends ----
 
 void Job::Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& outputs) {
-  if (phase_ == Phase::kOver) return;
+  if (phase_ == Phase::kOver) {
+    if (!ended_at_) ended_at_ = now;
+    return;
+  }
   if (phase_ == Phase::kGathering) SayWhoIsMissing(now, servers_attached, outputs);
   DropSilent(now, outputs);
   EndStalls(now, outputs);
@@ -207,7 +219,7 @@ void Job::Fail(const std::string& reason, CoordinatorOutputs& outputs) {
                                            "job '", spec_.name, "' failed: ", reason)),
                                        Failure::kRetryable)});
   }
-  workers_.clear();
+  ForgetAll();
   End(reason, outputs);
 }
 
@@ -216,7 +228,7 @@ void Job::FailWith(const absl::Status& status, CoordinatorOutputs& outputs) {
   for (const auto& [rank, worker] : workers_) {
     outputs.push_back(CloseMember{worker.connection, status});
   }
-  workers_.clear();
+  ForgetAll();
   End(std::string(status.message()), outputs);
 }
 

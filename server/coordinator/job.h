@@ -17,6 +17,7 @@
 #include "server/coordinator/admission.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/decision.h"
+#include "server/coordinator/growing_numbers.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/readmission.h"
 #include "server/coordinator/reasons.h"
@@ -37,7 +38,7 @@ struct JobServer {
 struct Counters {
   uint32_t next_job = 1;
   uint32_t next_incarnation = 1;
-  std::map<std::string, uint64_t> epochs;  // by job name
+  GrowingNumbers epochs;  // by job name
 };
 
 class Job {
@@ -48,7 +49,8 @@ class Job {
   Job(uint32_t id, const WorkerHello& first, const CoordinatorOptions& options,
       Counters& counters);
 
-  // A worker says hello. FailedPrecondition (Failure::kJobRefused) when it may not join.
+  // A worker says hello. FailedPrecondition (Failure::kJobRefused) when it may not join;
+  // Unavailable (Failure::kRetryable) while those stand in its way who may be dead.
   absl::Status Admit(ConnectionId connection, const WorkerHello& hello,
                      absl::Duration now, CoordinatorOutputs& outputs);
 
@@ -56,6 +58,7 @@ class Job {
   void OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now);
   // A server's heartbeat. Those that the job did not begin with are not heard.
   void OnServerBeat(uint32_t server, const Heartbeat& beat, const JobProgress& progress);
+  // Reports that make no sense are not the job's end.
   void OnLoss(const LossReport& report);
   void OnLeave(uint32_t rank, CoordinatorOutputs& outputs);
   void OnBarrier(uint32_t rank, uint64_t barrier, CoordinatorOutputs& outputs);
@@ -98,6 +101,8 @@ class Job {
   // takes what means the same.
   bool IsDeclaredAs(const JobSpec& spec) const;
   bool IsOver() const { return phase_ == Phase::kOver; }
+  // The first tick since it is over.
+  std::optional<absl::Duration> ended_at() const { return ended_at_; }
   JobView View(absl::Duration now) const;
 
  private:
@@ -133,6 +138,10 @@ class Job {
   bool HasInsiders() const;
   void LetIn(absl::Duration now, CoordinatorOutputs& outputs);
   void Forget(uint32_t rank, const std::string& reason);
+  void ForgetAll();
+  bool MayBeDead(const Worker& worker, absl::Duration now) const;
+  absl::Status CheckRun(const WorkerHello& hello, absl::Duration now) const;
+  uint64_t LastLossStep() const;
   void MaybeChangeEpoch(CoordinatorOutputs& outputs);
   bool MembershipDiffers() const;
   void Commit(CoordinatorOutputs& outputs);
@@ -173,6 +182,8 @@ class Job {
   absl::Duration gathering_since_;
   absl::Duration last_waiting_said_ = -absl::InfiniteDuration();
   std::optional<absl::Duration> memberless_since_;
+  std::optional<absl::Duration> ended_at_;
+  uint64_t last_step_ = 0;  // of those who are gone
 
   std::map<uint32_t, Worker> workers_;  // alive, by rank
   std::vector<MemberRecord> committed_;
@@ -183,6 +194,7 @@ class Job {
     double samples = 0;
   };
   std::map<uint64_t, Loss> losses_;
+  uint32_t older_losses_ = 0;  // that came since the latest step began
 
   Reasons change_reasons_;                         // of the next change
   std::optional<TrainingSettings> next_training_;  // of the next change

@@ -24,7 +24,7 @@ bool Job::MembershipDiffers() const {
 void Job::MaybeChangeEpoch(CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || change_.has_value()) return;
   if (!MembershipDiffers() && !next_training_) return;
-  const uint64_t epoch = ++counters_.epochs[spec_.name];
+  const uint64_t epoch = counters_.epochs.Next(spec_.name);
   change_ = Change{.epoch = epoch, .reasons = std::exchange(change_reasons_, {})};
   change_->training = std::exchange(next_training_, std::nullopt);
   for (const JobServer& server : servers_) change_->unprepared.insert(server.server);
@@ -84,7 +84,7 @@ absl::StatusOr<uint64_t> Job::Update(const UpdateJob& update,
   change_reasons_.Add("new options");
   MaybeChangeEpoch(outputs);
   // Either it has begun, or it follows the one under way.
-  return counters_.epochs.at(spec_.name) + (next_training_ ? 1 : 0);
+  return counters_.epochs.Of(spec_.name) + (next_training_ ? 1 : 0);
 }
 
 void Job::OnCommitted(uint32_t server, const EpochCommitted& committed,
@@ -132,7 +132,7 @@ void Job::Welcome(const Worker& worker, bool is_seeder,
   WorkerWelcome welcome{.job = id_,
                         .incarnation = worker.incarnation,
                         .session_key = worker.session_key,
-                        .epoch = counters_.epochs.at(spec_.name),
+                        .epoch = counters_.epochs.Of(spec_.name),
                         .first_step = worker.first_step,
                         .seeder = is_seeder,
                         .shard_of_block = shard_of_block_,

@@ -19,15 +19,40 @@ absl::Status Refused(const std::string& what) {
   return WithFailure(absl::FailedPreconditionError(what), Failure::kJobRefused);
 }
 
+absl::Status RefusedForNow(const std::string& what) {
+  return WithFailure(absl::UnavailableError(what), Failure::kRetryable);
+}
+
+// Heartbeats that a living process misses under load.
+constexpr int kMissedBeats = 2;
+
 }  // namespace
 
-absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
-                        absl::Duration now, CoordinatorOutputs& outputs) {
-  if (!run_id_.empty() && !hello.run_id.empty() && run_id_ != hello.run_id) {
+bool Job::MayBeDead(const Worker& worker, absl::Duration now) const {
+  return !worker.connected ||
+         now - worker.heard_at > kMissedBeats * options_.timeouts.heartbeat_interval;
+}
+
+absl::Status Job::CheckRun(const WorkerHello& hello, absl::Duration now) const {
+  if (run_id_.empty() || hello.run_id.empty() || run_id_ == hello.run_id) {
+    return absl::OkStatus();
+  }
+  const bool lives = std::ranges::any_of(
+      workers_, [&](const auto& entry) { return !MayBeDead(entry.second, now); });
+  if (lives) {
     return Refused(absl::StrCat("another run of job '", spec_.name, "' is active with ",
                                 workers_.size(),
                                 " workers; wait for its end or choose another --job"));
   }
+  return RefusedForNow(absl::StrCat(
+      "the last run of job '", spec_.name,
+      "' is gone without a goodbye, and its workers may still come back; start again in ",
+      absl::FormatDuration(options_.timeouts.no_progress)));
+}
+
+absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
+                        absl::Duration now, CoordinatorOutputs& outputs) {
+  SYNCLINE_RETURN_IF_ERROR(CheckRun(hello, now));
   SYNCLINE_RETURN_IF_ERROR(CheckSameJob(declared_, hello.job));
   if (hello.rank >= kMaxWorkers) {
     return absl::InvalidArgumentError(
@@ -40,6 +65,13 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
                                 " may join once it runs"));
   }
   if (const auto holder = workers_.find(hello.rank); holder != workers_.end()) {
+    if (holder->second.connected && MayBeDead(holder->second, now)) {
+      return RefusedForNow(absl::StrCat("rank ", hello.rank, " of job '", spec_.name,
+                                        "' is held by ", holder->second.name,
+                                        ", which is silent and not given up yet; start "
+                                        "again in ",
+                                        absl::FormatDuration(options_.timeouts.lease)));
+    }
     if (holder->second.connected) {
       return Refused(absl::StrCat("rank ", hello.rank, " of job '", spec_.name,
                                   "' is held by ", holder->second.name,

@@ -1,6 +1,7 @@
 // What a job shows of itself, and the losses that its workers report for that.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "server/coordinator/job.h"
 
@@ -8,6 +9,10 @@ namespace syncline {
 namespace {
 
 constexpr size_t kMaxLossPoints = 10000;
+
+// Reports of older steps that come after the latest one's, beyond those of the others who
+// are about to report that step: then it was a mistake.
+constexpr uint32_t kStrayLosses = 16;
 
 }  // namespace
 
@@ -17,13 +22,31 @@ double CompressionFigures::ratio() const {
          static_cast<double>(pushed_value_bytes);
 }
 
-// Reports that make no sense are not the job's end.
+// The last one that a range test has.
+uint64_t Job::LastLossStep() const {
+  const NamedOptions& schedule = spec_.training.schedule;
+  const auto updates = schedule.values.find("total_steps");
+  if (schedule.name != "range_test" || updates == schedule.values.end()) {
+    return std::numeric_limits<uint64_t>::max();
+  }
+  return (static_cast<uint64_t>(updates->second) + 1) * spec_.training.accumulate_steps;
+}
+
 void Job::OnLoss(const LossReport& report) {
   if (!std::isfinite(report.loss) || report.samples == 0) return;
+  if (report.step > LastLossStep()) return;
+  const uint64_t latest = losses_.empty() ? 0 : losses_.rbegin()->first;
+  if (report.step > latest) older_losses_ = 0;
+  const bool is_range = spec_.training.schedule.name == "range_test";
+  if (!is_range && report.step < latest) {
+    if (++older_losses_ <= 2 * spec_.workers + kStrayLosses) return;
+    losses_.clear();
+    older_losses_ = 0;
+  }
   Loss& loss = losses_[report.step];
   loss.sum += report.loss * report.samples;
   loss.samples += report.samples;
-  const size_t kept = spec_.training.schedule.name == "range_test" ? kMaxLossPoints : 1;
+  const size_t kept = is_range ? kMaxLossPoints : 1;
   while (losses_.size() > kept) losses_.erase(losses_.begin());
 }
 
@@ -42,12 +65,10 @@ JobView Job::View(absl::Duration now) const {
   if (phase_ == Phase::kRunning && !stall_.held_up().empty()) {
     view.reason = stall_.held_up();
   }
-  if (const auto epoch = counters_.epochs.find(spec_.name);
-      epoch != counters_.epochs.end()) {
-    view.epoch = epoch->second;
-  }
+  view.epoch = counters_.epochs.Of(spec_.name);
   for (const TensorSpec& tensor : spec_.tensors) view.parameters += tensor.elements();
   bool first = true;
+  view.step = last_step_;
   for (const auto& [rank, worker] : workers_) {
     view.step = first ? worker.beat.step : std::min(view.step, worker.beat.step);
     first = false;

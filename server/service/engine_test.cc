@@ -164,8 +164,8 @@ class EngineTest : public ::testing::Test {
     AddJob(kJob);
   }
 
-  // A job of one block.
-  EngineJobOptions JobOptions(uint32_t job) const {
+  // A job of one block, and of so many that are frozen.
+  EngineJobOptions JobOptions(uint32_t job, uint32_t frozen = 0) const {
     EngineJobOptions options;
     options.shard.job = job;
     options.shard.seed_codec = *codecs_.Find(CodecId::kFp32);
@@ -175,10 +175,17 @@ class EngineTest : public ::testing::Test {
     const uint64_t elements = kElements;
     options.shard.tensors = {{.shape = TensorShape({&elements, 1})}};
     options.blocks = {{0, {.tensor = 0, .first_element = 0, .elements = kElements}}};
+    for (uint32_t i = 1; i <= frozen; ++i) {
+      options.shard.transfers.push_back(options.shard.transfers.front());
+      options.shard.tensors.push_back(options.shard.tensors.front());
+      options.shard.tensors.back().group.frozen = true;
+      options.blocks.push_back(
+          {i, {.tensor = i, .first_element = 0, .elements = kElements}});
+    }
     return options;
   }
-  void AddJob(uint32_t job) {
-    auto built = engine_->Build(JobOptions(job));
+  void AddJob(uint32_t job, uint32_t frozen = 0) {
+    auto built = engine_->Build(JobOptions(job, frozen));
     ASSERT_TRUE(built.ok()) << built.status();
     engine_->Adopt(job, *std::move(built));
   }
@@ -235,6 +242,22 @@ TEST_F(EngineTest, CarriesAStepFromPushesToPublishedWeights) {
   EXPECT_THAT(Exposition(), HasSubstr("syncline_pushes_total{result=\"counted\"} 2"));
   EXPECT_THAT(Exposition(), HasSubstr("syncline_pushes_total{result=\"repeated\"} 1"));
   EXPECT_THAT(Exposition(), HasSubstr("syncline_step_seconds_count 1"));
+}
+
+// Frozen tensors make no steps.
+TEST_F(EngineTest, AStepIsWholeWithoutTheFrozenBlocks) {
+  AddJob(kJob, 2);
+  Commit(1, {0});
+  FakeWorker worker(0, engine_->address());
+  worker.SayHello();
+  worker.SendBlock(MessageKind::kSeed, 1, 0, 8.0f);
+  EXPECT_EQ(worker.Next(), "ack s0");
+  for (uint64_t step = 0; step < 3; ++step) {
+    worker.SendBlock(MessageKind::kPush, 1, step, 1.0f);
+    EXPECT_EQ(worker.Next(), absl::StrCat("ack s", step));
+    EXPECT_EQ(worker.Next(), absl::StrCat("publish v", step + 1));
+  }
+  EXPECT_THAT(Exposition(), HasSubstr("syncline_step_seconds_count 3"));
 }
 
 TEST_F(EngineTest, TellsAWorkerWhyItsMessageIsNotTaken) {

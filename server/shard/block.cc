@@ -102,12 +102,6 @@ void Block::ClearSlot(const ShardApplied::Contributor& from) {
   if (slot == uint64_t{from.incarnation} + 1) slot = 0;
 }
 
-bool Block::CountedBefore(uint32_t rank) const {
-  return std::ranges::any_of(departed_, [&](const ShardApplied::Contributor& one) {
-    return one.rank == rank && !one.parting;
-  });
-}
-
 void Block::HoldNothing(const ShardMember& member) {
   Hold({.from = {.rank = member.rank, .incarnation = member.incarnation, .samples = 0}});
 }

@@ -69,10 +69,6 @@ class Block {
   PushState StateOf(const ShardMember& member, uint64_t step) const;
   // REQUIRES: StateOf(...) == kWanted.
   void Hold(Contribution contribution);
-  // Whether an earlier life of this rank is in the accumulator already: then the rank's
-  // contribution to this step counts as that, and what comes now only shows that the
-  // rank is there.
-  bool CountedBefore(uint32_t rank) const;
   // The member is there, and has nothing to add to this step. REQUIRES: as Hold.
   void HoldNothing(const ShardMember& member);
 

@@ -239,5 +239,14 @@ TEST(ReshardingRules, RefusesSnapshotsThatLackABlock) {
   EXPECT_EQ(rig.shard().Load({}).code(), absl::StatusCode::kInvalidArgument);
 }
 
+TEST(ReshardingRules, ABlockThatComesTwiceDoesNotStandForOneThatIsMissing) {
+  ShardRig rig({.tensors = {100, 100}});
+  ShardSnapshot one = *rig.shard().Save();
+  one.blocks.erase(1);
+  const absl::Status status = rig.shard().Load({one, one});
+  EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(status.message(), "the snapshots hold block 0 twice");
+}
+
 }  // namespace
 }  // namespace syncline

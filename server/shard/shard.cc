@@ -1,6 +1,8 @@
 #include "server/shard/shard.h"
 
 #include <algorithm>
+#include <limits>
+#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -56,19 +58,22 @@ absl::StatusOr<ShardSnapshot> Shard::Impl::Save() const {
 }
 
 absl::Status Shard::Impl::Load(const std::vector<ShardSnapshot>& snapshots) {
-  size_t loaded = 0;
+  std::set<uint32_t> loaded;
   for (const ShardSnapshot& snapshot : snapshots) {
     for (const auto& [id, saved] : snapshot.blocks) {
       const auto block = blocks_.find(id);
       if (block == blocks_.end()) continue;
+      if (!loaded.insert(id).second) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("the snapshots hold block ", id, " twice"));
+      }
       SYNCLINE_RETURN_IF_ERROR(block->second.Load(saved));
-      ++loaded;
     }
     stepper_->Load(snapshot);
   }
-  if (loaded == blocks_.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("the snapshots hold ", loaded, " of ", blocks_.size(), " blocks"));
+  if (loaded.size() == blocks_.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the snapshots hold ", loaded.size(),
+                                                 " of ", blocks_.size(), " blocks"));
 }
 
 // ---- Messages ----
@@ -173,10 +178,6 @@ RefuseCode Shard::Impl::Take(const ShardMessage& message, Block& block) {
       ParseBlock({message.payload.data, message.payload.size}, block.Label(header.epoch),
                  CodecsFor(header, block.spec().range.tensor));
   if (!view.ok()) return RefuseCode::kMalformed;
-  if (block.CountedBefore(header.rank)) {
-    block.HoldNothing(members_.at(header.rank));
-    return RefuseCode::kNone;
-  }
   block.Hold({.from = {header.rank, header.incarnation, header.samples, parts},
               .payload = message.payload,
               .view = *std::move(view)});
@@ -191,6 +192,15 @@ const ShardMember* Shard::Impl::FindMember(WorkerId worker) const {
   const bool is_here =
       found != members_.end() && found->second.incarnation == worker.second;
   return is_here ? &found->second : nullptr;
+}
+
+uint64_t Shard::Impl::LowestVersion() const {
+  uint64_t lowest = std::numeric_limits<uint64_t>::max();
+  for (const auto& [id, block] : blocks_) {
+    if (stepper_->IsFrozen(block.spec().range.tensor)) continue;
+    lowest = std::min(lowest, block.version());
+  }
+  return lowest;
 }
 
 void Shard::Impl::On(const ShardPrepare& prepare) {
@@ -209,6 +219,7 @@ void Shard::Impl::On(const ShardCommit& commit) {
   if (commit.epoch <= epoch_) return;
   if (commit.training) {
     // The coordinator has checked them; its own check is the same code.
+    stepper_->ForgetSettingsBefore(LowestVersion());
     SYNCLINE_CHECK(stepper_->Change(*commit.training, commit.training_from).ok());
   }
   epoch_ = commit.epoch;

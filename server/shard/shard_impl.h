@@ -66,6 +66,7 @@ class Shard::Impl {
   // The blocks that step together with this one: those of its tensor, or it alone.
   std::span<Block* const> UnitOf(const Block& block) const;
   size_t ExpectedContributions(uint64_t step) const;
+  uint64_t LowestVersion() const;  // of the blocks that are trained
   bool IsComplete(const Block& block) const;
   bool IsWaitedFor(const Block& block) const;
   void AddProgress(const Block& block, ShardProgress& progress) const;

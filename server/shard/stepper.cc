@@ -93,12 +93,14 @@ absl::Status Stepper::Change(const TrainingSettings& settings, uint64_t first_st
       CheckChange(revisions_.back().plan->settings(), settings, tensors_));
   SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<const TrainingPlan> plan,
                             TrainingPlan::Create(settings, tensors_));
-  // All blocks have completed the steps before the one that began last.
-  while (revisions_.size() > 1 && revisions_[1].first_step < first_step) {
-    revisions_.pop_front();
-  }
   revisions_.push_back({first_step, std::move(plan)});
   return absl::OkStatus();
+}
+
+void Stepper::ForgetSettingsBefore(uint64_t step) {
+  while (revisions_.size() > 1 && revisions_[1].first_step <= step) {
+    revisions_.pop_front();
+  }
 }
 
 bool Stepper::StepsWhole(uint32_t tensor) const {

@@ -43,6 +43,8 @@ class Stepper {
   // old ones only in options that need no other state; InvalidArgument otherwise, and
   // then nothing changes.
   absl::Status Change(const TrainingSettings& settings, uint64_t first_step);
+  // No block steps before `step` any more.
+  void ForgetSettingsBefore(uint64_t step);
 
   bool IsFrozen(uint32_t tensor) const { return tensors_[tensor].group.frozen; }
   // All blocks of such a tensor step together, and live here.

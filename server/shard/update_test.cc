@@ -80,7 +80,8 @@ TEST(ShardArrival, KeepsOneSumInsteadOfAllContributions) {
   EXPECT_GT(held.shard().resident_bytes(), empty);
 }
 
-TEST(ShardArrival, ARankCountsOnceThoughItsProcessWasReplaced) {
+// Both were acknowledged, and neither can be taken out of the sum.
+TEST(ShardArrival, EachLifeOfARankCounts) {
   ShardRig rig(
       {.training = {.optimizer = kPlainSgd, .aggregation = Aggregation::kArrival}});
   Begin(rig, 2);
@@ -92,8 +93,8 @@ TEST(ShardArrival, ARankCountsOnceThoughItsProcessWasReplaced) {
   push.header.incarnation = 99;
   EXPECT_THAT(Lines(rig.shard().Apply(push)), ElementsAre("ack r1 b0 s0"));
   const ShardOutputs outputs = PushAll(rig, 0, 0, 1.0f, 1);
-  EXPECT_THAT(Lines(outputs), Contains("applied b0 s0 by r0 r1"));
-  ExpectMoved(rig, 0.5f * 1.5f);
+  EXPECT_THAT(Lines(outputs), Contains("applied b0 s0 by r0 r1 r1"));
+  ExpectMoved(rig, 0.5f * (2 + 7 + 1) / 3);
 }
 
 float LossScaleOf(const ShardOutputs& outputs) {
@@ -154,6 +155,32 @@ TEST(ShardSettings, ChangeAtTheStepThatTheCommitNames) {
   ExpectMoved(rig, 0.5f);
   PushAll(rig, 0, 1, 1.0f, 1);
   ExpectMoved(rig, 0.5f + 2.0f);
+}
+
+TEST(ShardSettings, OfStepsThatATensorHasNotReachedAreKept) {
+  ShardRig rig({.training = {.optimizer = kPlainSgd}, .tensors = {kElements, kElements}});
+  Begin(rig, 1);
+  rig.Seed(1, std::vector<float>(kElements, 0.0f));
+  const auto change = [&](uint64_t epoch, double rate, uint64_t from) {
+    ShardCommit commit{.epoch = epoch, .members = {rig.Member(0)}};
+    commit.training = TrainingSettings{.optimizer = kPlainSgd};
+    commit.training->optimizer.options["lr"] = rate;
+    commit.training_from = from;
+    rig.shard().Apply(commit);
+  };
+  PushAll(rig, 0, 0, 1.0f, 1);
+  change(2, 4.0, 1);
+  PushAll(rig, 0, 1, 1.0f, 1);
+  change(3, 16.0, 2);
+  // The other tensor's first step is that of the first settings still.
+  const std::vector<float> ones(kElements, 1.0f);
+  float expected = 0;
+  for (const float rate : {0.5f, 4.0f, 16.0f}) {
+    const uint64_t step = rig.shard().block_version(1);
+    rig.shard().Apply(rig.PushMessage(0, 1, step, {ones, 1}));
+    expected -= rate;
+    EXPECT_EQ(rig.Weights(1)[0], expected) << step;
+  }
 }
 
 TEST(ShardSettings, TheScheduleFollowsTheUpdates) {

@@ -53,7 +53,10 @@ void Reference::Applied(const ShardApplied& applied) {
   for (const auto& contributor : applied.contributors) {
     const ContributionKey key{contributor.rank, contributor.incarnation, applied.step};
     const bool is_new_life = incarnations.insert(contributor.incarnation).second;
-    const bool is_new_rank = contributor.parting || ranks.insert(contributor.rank).second;
+    // What was added on arrival stays when its sender is replaced.
+    const bool may_repeat =
+        contributor.parting || job_.training.aggregation == Aggregation::kArrival;
+    const bool is_new_rank = may_repeat || ranks.insert(contributor.rank).second;
     if (!is_new_life || !is_new_rank) {
       Violate(absl::StrCat("block ", applied.block, " counted rank ", contributor.rank,
                            " twice at step ", applied.step));

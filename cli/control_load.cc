@@ -17,6 +17,7 @@
 #include "comm/base/status.h"
 #include "comm/base/steady_condition.h"
 #include "comm/base/timeouts.h"
+#include "comm/rpc/announcement.h"
 #include "comm/rpc/attach_stream.h"
 #include "comm/rpc/channel.h"
 #include "grpcpp/create_channel.h"
@@ -53,18 +54,6 @@ v1::JobSpec MakeJob(const std::string& name, uint32_t workers, uint32_t tensors)
     tensor.set_learning_rate_scale(1);
   }
   return job;
-}
-
-v1::MemberMessage WorkerHello(const v1::JobSpec& job, uint32_t rank) {
-  v1::MemberMessage message;
-  v1::WorkerHello& hello = *message.mutable_worker_hello();
-  hello.set_protocol_version(kProtocolVersion);
-  hello.set_build_version(SYNCLINE_VERSION);
-  hello.set_rank(rank);
-  hello.set_run_id("bench");
-  hello.set_name(absl::StrCat("bench-host-", rank / 8, ":", 10000 + rank));
-  *hello.mutable_job() = job;
-  return message;
 }
 
 v1::MemberMessage ServerHello(uint32_t number, uint32_t shards) {
@@ -107,6 +96,7 @@ class Load {
   // One member and what it heard. Members live as long as the load.
   struct Member {
     bool is_server = false;
+    std::shared_ptr<const v1::MemberMessage> declaration = nullptr;  // of workers
     bool killed = false;
     bool welcomed = false;
     bool ended = false;
@@ -116,6 +106,7 @@ class Load {
 
   absl::Status Connect();
   void Add(Member member, v1::MemberMessage hello) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AddWorkers(const v1::JobSpec& job, uint32_t workers) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Begin();
   absl::Status BeginLargeJob();
   absl::Status KillATenth();
@@ -187,12 +178,25 @@ void Load::Add(Member member, v1::MemberMessage hello) {
     member.stream = std::make_unique<ControlMember>(ControlMemberEvents{
         .received = &received_,
         .sent = &sent_,
+        .declaration = member.declaration,
         .on_message = [this, index](const auto& message) { OnMessage(index, message); },
         .on_end = [this, index](const auto& status) { OnEnd(index, status); }});
     stream = member.stream.get();
     members_.push_back(std::make_unique<Member>(std::move(member)));
   }
   stream->Start(*stubs_[index % stubs_.size()], std::move(hello));
+}
+
+void Load::AddWorkers(const v1::JobSpec& job, uint32_t workers) {
+  Announcement announcement = Announce(job, {.run_id = "bench"});
+  const auto declaration =
+      std::make_shared<const v1::MemberMessage>(std::move(announcement.declaration));
+  v1::WorkerHello& hello = *announcement.hello.mutable_worker_hello();
+  for (uint32_t rank = 0; rank < workers; ++rank) {
+    hello.set_rank(rank);
+    hello.set_name(absl::StrCat("bench-host-", rank / 8, ":", 10000 + rank));
+    Add({.declaration = declaration}, announcement.hello);
+  }
 }
 
 void Load::OnMessage(size_t index, const v1::CoordinatorMessage& message) {
@@ -242,9 +246,7 @@ absl::Status Load::Begin() {
               [](const Load&, const Member& m) { return m.welcomed; }));
   const v1::JobSpec job = MakeJob("bench", options_.workers, options_.tensors);
   const absl::Duration first_hello = clock_.Now();
-  for (uint32_t rank = 0; rank < options_.workers; ++rank) {
-    Add({}, WorkerHello(job, rank));
-  }
+  AddWorkers(job, options_.workers);
   SYNCLINE_RETURN_IF_ERROR(
       WaitFor("the welcome of all workers",
               [](const Load&, const Member& m) { return m.welcomed; }));
@@ -254,9 +256,7 @@ absl::Status Load::Begin() {
 
 absl::Status Load::BeginLargeJob() {
   const v1::JobSpec job = MakeJob("bench-large", kLargeJobWorkers, kLargeJobTensors);
-  for (uint32_t rank = 0; rank < kLargeJobWorkers; ++rank) {
-    Add({}, WorkerHello(job, rank));
-  }
+  AddWorkers(job, kLargeJobWorkers);
   return WaitFor("the beginning of the large job",
                  [](const Load&, const Member& m) { return m.welcomed; });
 }

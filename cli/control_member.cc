@@ -60,7 +60,7 @@ void ControlMember::OnReadDone(bool ok) {
     return;
   }
   events_.received->Count(incoming_);
-  AnswerAsServer(incoming_);
+  Answer(incoming_);
   events_.on_message(incoming_);
   StartRead(&incoming_);
 }
@@ -76,10 +76,12 @@ void ControlMember::OnDone(const grpc::Status& status) {
   events_.on_end(FromGrpcStatus(status));
 }
 
-// Workers are asked none of these.
-void ControlMember::AnswerAsServer(const v1::CoordinatorMessage& message) {
+// Servers are asked all but the first of these, workers that alone.
+void ControlMember::Answer(const v1::CoordinatorMessage& message) {
   v1::MemberMessage answer;
-  if (message.has_configure_job()) {
+  if (message.has_describe_job() && events_.declaration != nullptr) {
+    answer = *events_.declaration;
+  } else if (message.has_configure_job()) {
     answer.mutable_job_configured()->set_job(message.configure_job().job());
   } else if (message.has_prepare_epoch()) {
     answer.mutable_epoch_prepared()->set_job(message.prepare_epoch().job());

@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -39,6 +40,8 @@ class ControlTraffic {
 struct ControlMemberEvents {
   ControlTraffic* received = nullptr;
   ControlTraffic* sent = nullptr;
+  // What it answers to DescribeJob.
+  std::shared_ptr<const v1::MemberMessage> declaration = nullptr;
   std::function<void(const v1::CoordinatorMessage&)> on_message;
   std::function<void(const absl::Status&)> on_end;  // the last call
 };
@@ -59,7 +62,7 @@ class ControlMember final
   void OnDone(const grpc::Status& status) override;
 
  private:
-  void AnswerAsServer(const v1::CoordinatorMessage& message);
+  void Answer(const v1::CoordinatorMessage& message);
 
   const ControlMemberEvents events_;
   grpc::ClientContext context_;

@@ -52,18 +52,18 @@ absl::Status CheckMemory(const std::string& job, const MemoryUse& use,
 }
 
 absl::StatusOr<JobPlacement> PlaceJob(const JobSpec& spec,
-                                      std::span<const ServerMemory> servers) {
-  SYNCLINE_CHECK(!servers.empty());
+                                      std::span<const uint32_t> shards) {
+  SYNCLINE_CHECK(!shards.empty());
   const std::vector<TrainedTensor> tensors = spec.Trained();
   SYNCLINE_ASSIGN_OR_RETURN(const auto training,
                             TrainingPlan::Create(spec.training, tensors));
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<TensorTransfers> transfers,
                             spec.Transfers());
   const std::vector<BlockRange> blocks = spec.Blocks();
-  uint32_t shards = 0;
-  for (const ServerMemory& server : servers) shards += server.shards;
-  JobPlacement placement;
-  placement.shard_of_block = PlaceBlocks(blocks, shards, [&](uint32_t tensor) {
+  uint32_t all_shards = 0;
+  for (const uint32_t count : shards) all_shards += count;
+  JobPlacement placement = {.shards = {shards.begin(), shards.end()}};
+  placement.shard_of_block = PlaceBlocks(blocks, all_shards, [&](uint32_t tensor) {
     return training->NeedsWholeTensor(tensor);
   });
   SYNCLINE_ASSIGN_OR_RETURN(const MemoryPlan plan,
@@ -73,15 +73,29 @@ absl::StatusOr<JobPlacement> PlaceJob(const JobSpec& spec,
                                         .workers = spec.workers},
                                        {.blocks = blocks,
                                         .shard_of_block = placement.shard_of_block,
-                                        .shards = shards}));
+                                        .shards = all_shards}));
+  std::vector<bool> has_blocks(all_shards);
+  for (const uint32_t shard : placement.shard_of_block) has_blocks[shard] = true;
   uint32_t shard = 0;
-  for (const ServerMemory& server : servers) {
-    MemoryUse use;
-    for (uint32_t i = 0; i < server.shards; ++i) use += plan.shards[shard++];
-    SYNCLINE_RETURN_IF_ERROR(CheckMemory(spec.name, use, server));
-    placement.server_bytes.push_back(use.total());
+  for (const uint32_t count : shards) {
+    MemoryUse& use = placement.server_use.emplace_back();
+    bool serves = false;
+    for (uint32_t i = 0; i < count; ++i, ++shard) {
+      use += plan.shards[shard];
+      serves = serves || has_blocks[shard];
+    }
+    placement.serves.push_back(serves);
   }
   return placement;
+}
+
+absl::Status CheckPlacement(const std::string& job, const JobPlacement& placement,
+                            std::span<const ServerMemory> servers) {
+  SYNCLINE_CHECK(placement.server_use.size() == servers.size());
+  for (size_t i = 0; i < servers.size(); ++i) {
+    SYNCLINE_RETURN_IF_ERROR(CheckMemory(job, placement.server_use[i], servers[i]));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace syncline

@@ -27,19 +27,27 @@ struct ServerMemory {
   uint64_t placed_bytes = 0;  // of the jobs it has
 };
 
+// Where the blocks of a job go, on servers of so many shards each.
 struct JobPlacement {
-  std::vector<uint32_t> shard_of_block = {};  // shards counted over all servers in order
-  std::vector<uint64_t> server_bytes = {};    // in their order
+  std::vector<uint32_t> shards = {};          // of each server, in their order
+  std::vector<uint32_t> shard_of_block = {};  // shards counted over all servers
+  std::vector<MemoryUse> server_use = {};     // what each takes
+  std::vector<bool> serves = {};              // whether each has any block
 };
 
-// OK when `use` fits; else ResourceExhausted with Failure::kJobRefused says how much is
+// OK when `use` fits; otherwise ResourceExhausted with Failure::kJobRefused says how much is
 // missing, what takes it, and what can be done.
 absl::Status CheckMemory(const std::string& job, const MemoryUse& use,
                          const ServerMemory& server);
 
-// Where the blocks of a valid job go on these servers, at least one. Fails as CheckMemory
-// of the first server that has too little.
+// Where the blocks of a valid job go on at least one server, each of so many shards.
+// InvalidArgument when so many servers cannot have it.
 absl::StatusOr<JobPlacement> PlaceJob(const JobSpec& spec,
-                                      std::span<const ServerMemory> servers);
+                                      std::span<const uint32_t> shards);
+
+// Fails as CheckMemory of the first server that has too little. REQUIRES: `servers` are
+// those of the placement.
+absl::Status CheckPlacement(const std::string& job, const JobPlacement& placement,
+                            std::span<const ServerMemory> servers);
 
 }  // namespace syncline

@@ -1,6 +1,7 @@
 #include "server/coordinator/admission.h"
 
 #include <map>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
@@ -11,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/coordinator/coordinator.h"
+#include "server/coordinator/declaration_test_util.h"
 
 namespace syncline {
 namespace {
@@ -28,20 +30,28 @@ JobSpec Job(const std::string& name, uint64_t elements) {
 
 // On one server.
 uint64_t BytesOf(const JobSpec& job) {
-  const ServerMemory server;
-  return PlaceJob(job, {&server, 1})->server_bytes[0];
+  const uint32_t shards = 1;
+  return PlaceJob(job, {&shards, 1})->server_use[0].total();
+}
+
+absl::Status Place(const JobSpec& job, std::span<const ServerMemory> servers) {
+  std::vector<uint32_t> shards;
+  for (const ServerMemory& server : servers) shards.push_back(server.shards);
+  const auto placement = PlaceJob(job, shards);
+  EXPECT_TRUE(placement.ok()) << placement.status();
+  return CheckPlacement(job.name, *placement, servers);
 }
 
 TEST(PlaceJob, FitsToTheLastByteAndNotOneFurther) {
   const JobSpec job = Job("j", 1 << 20);
   ServerMemory server = {.name = "host:17", .budget_bytes = BytesOf(job)};
-  EXPECT_TRUE(PlaceJob(job, {&server, 1}).ok());
+  EXPECT_TRUE(Place(job, {&server, 1}).ok());
   server.placed_bytes = 1;
-  EXPECT_TRUE(absl::IsResourceExhausted(PlaceJob(job, {&server, 1}).status()));
+  EXPECT_TRUE(absl::IsResourceExhausted(Place(job, {&server, 1})));
   server.budget_bytes += 1;
-  EXPECT_TRUE(PlaceJob(job, {&server, 1}).ok());
+  EXPECT_TRUE(Place(job, {&server, 1}).ok());
   server.placed_bytes = 2 * server.budget_bytes;
-  EXPECT_FALSE(PlaceJob(job, {&server, 1}).ok());
+  EXPECT_FALSE(Place(job, {&server, 1}).ok());
 }
 
 TEST(PlaceJob, SaysHowMuchWhereAndWhatToDo) {
@@ -51,7 +61,7 @@ TEST(PlaceJob, SaysHowMuchWhereAndWhatToDo) {
        .shards = 2,
        .budget_bytes = uint64_t{8} << 30,
        .placed_bytes = uint64_t{5} << 30}};
-  const absl::Status status = PlaceJob(Job("gpt", uint64_t{1} << 30), servers).status();
+  const absl::Status status = Place(Job("gpt", uint64_t{1} << 30), servers);
   EXPECT_EQ(FailureOf(status), Failure::kJobRefused);
   EXPECT_THAT(
       std::string(status.message()),
@@ -64,7 +74,7 @@ TEST(PlaceJob, SaysHowMuchWhereAndWhatToDo) {
 
 TEST(PlaceJob, ABudgetThatIsNotKnownIsNotChecked) {
   const ServerMemory server = {.placed_bytes = uint64_t{1} << 50};
-  EXPECT_TRUE(PlaceJob(Job("j", uint64_t{1} << 30), {&server, 1}).ok());
+  EXPECT_TRUE(Place(Job("j", uint64_t{1} << 30), {&server, 1}).ok());
 }
 
 TEST(ValidateJob, BoundsAllTensorsTogetherBeforeTheyAreCut) {
@@ -86,7 +96,7 @@ class Admission : public ::testing::Test {
 
   void Say(ConnectionId connection, MemberBody body) {
     for (CoordinatorOutput& output :
-         coordinator_.Apply(FromMember{connection, std::move(body)}, now_)) {
+         specs_.Apply(coordinator_, FromMember{connection, std::move(body)}, now_)) {
       if (const auto* close = std::get_if<CloseMember>(&output)) {
         closed_[close->connection] = close->status;
       }
@@ -105,10 +115,11 @@ class Admission : public ::testing::Test {
                                 .memory_bytes = memory_bytes});
   }
   void Hello(ConnectionId connection, const JobSpec& job, uint32_t rank = 0) {
-    Say(connection, WorkerHello{.job = job, .rank = rank, .run_id = "run"});
+    Say(connection, specs_.Hello(job, {.rank = rank, .run_id = "run"}));
   }
   ServerView Server() const { return coordinator_.View(now_).servers.at(0); }
 
+  DeclaredSpecs specs_;
   Coordinator coordinator_;
   const absl::Duration now_ = absl::Seconds(100);
   std::map<ConnectionId, absl::Status> closed_;

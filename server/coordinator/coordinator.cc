@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -13,7 +14,9 @@
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "nlohmann/json.hpp"
-#include "server/coordinator/job.h"
+#include "server/coordinator/coordinator_impl.h"
+#include "server/coordinator/member_names.h"
+#include "server/coordinator/refusal.h"
 
 namespace syncline {
 namespace {
@@ -24,17 +27,8 @@ constexpr size_t kMaxShardAddressBytes = 4096;
 constexpr size_t kMaxFinishedJobs = 64;  // over, and still shown
 constexpr absl::Duration kFinishedJobAge = absl::Hours(1);
 constexpr size_t kMaxUnusedNames = 1024;  // of jobs, and of servers
-// HOST:PID, or what --advertise says; a host's name has at most 253 bytes.
-constexpr size_t kMaxMemberNameBytes = 320;
 // Transports with their devices, of an engine with many network cards.
 constexpr size_t kMaxLanesBytes = 2048;
-// What a refused member sent may be part of the message, and long.
-constexpr size_t kMaxRefusalBytes = 1000;
-
-absl::Status CheckUnlessEmpty(std::string_view what, std::string_view name,
-                              size_t max_bytes) {
-  return name.empty() ? absl::OkStatus() : CheckName(what, name, max_bytes);
-}
 
 // Names of members stand in logs and in the status.
 absl::Status CheckServerNames(const ServerHello& hello) {
@@ -42,79 +36,11 @@ absl::Status CheckServerNames(const ServerHello& hello) {
   return CheckUnlessEmpty("a server's list of lanes", hello.lanes, kMaxLanesBytes);
 }
 
-absl::Status CheckWorkerNames(const WorkerHello& hello) {
-  SYNCLINE_RETURN_IF_ERROR(
-      CheckUnlessEmpty("a worker's name", hello.name, kMaxMemberNameBytes));
-  return CheckUnlessEmpty("a run id", hello.run_id, kMaxJobNameBytes);
-}
-
 absl::Status Over() {
   return WithFailure(absl::UnavailableError("the job is over"), Failure::kRetryable);
 }
 
 }  // namespace
-
-class Coordinator::Impl {
- public:
-  explicit Impl(const CoordinatorOptions& options) : options_(options) {}
-
-  absl::Status Restore(const std::string& state);
-  CoordinatorOutputs Apply(const CoordinatorInput& input, absl::Duration now);
-  CoordinatorView View(absl::Duration now) const;
-
- private:
-  struct Server {
-    uint32_t number = 0;
-    uint32_t incarnation = 0;
-    ConnectionId connection = 0;
-    std::string name;
-    std::string lanes;
-    std::vector<std::string> shard_addresses;
-    uint64_t memory_bytes = 0;
-    uint64_t bytes = 0;
-    absl::Duration heard_at;
-    std::optional<absl::Duration> disconnected_at = std::nullopt;
-  };
-  // Who speaks on a connection. A worker's job may be over by now; its name may belong to
-  // a later job.
-  struct Speaker {
-    enum Kind { kServer, kWorker } kind = kServer;
-    uint32_t server = 0;
-    uint32_t job = 0;
-    uint32_t rank = 0;
-  };
-
-  void OnServerHello(ConnectionId connection, const ServerHello& hello);
-  void OnWorkerHello(ConnectionId connection, const WorkerHello& hello);
-  void OnServer(Server& server, const MemberBody& body);
-  void OnWorker(Job& job, uint32_t rank, const MemberBody& body);
-  void OnTick();
-  void OnUpdate(const UpdateJob& update);
-  void LoseServer(uint32_t number, const std::string& reason);
-  void Refuse(ConnectionId connection, const absl::Status& status);
-  Job* FindJob(uint32_t id);
-  ServerMemory MemoryOf(const Server& server) const;
-  absl::Status CheckFits(const JobSpec& spec) const;
-  void ForgetFinishedJobs();
-  void ForgetUnusedNames();
-  void BeginJobs();
-  std::vector<JobServer> AttachedServers() const;
-  void ForgetClosedConnections();
-  std::string State();
-
-  const CoordinatorOptions options_;
-  Counters counters_;
-  uint32_t next_server_ = 0;
-  std::map<uint32_t, Server> servers_;  // attached, by number
-  GrowingNumbers server_incarnations_;  // by name
-  // By name; one that is over stays for a while, unless replaced.
-  std::map<std::string, std::unique_ptr<Job>> jobs_;
-  std::map<ConnectionId, Speaker> speakers_;
-
-  // Of the Apply under way.
-  absl::Duration now_;
-  CoordinatorOutputs outputs_;
-};
 
 CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
                                             absl::Duration now) {
@@ -124,21 +50,11 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
     OnTick();
   } else if (const auto* update = std::get_if<UpdateJob>(&input)) {
     OnUpdate(*update);
+  } else if (const auto* prepared = std::get_if<Prepared>(&input)) {
+    OnPrepared(*prepared);
   } else {
     const auto& [connection, body] = std::get<FromMember>(input);
-    const auto speaker = speakers_.find(connection);
-    if (speaker == speakers_.end()) {
-      if (const auto* hello = std::get_if<ServerHello>(&body))
-        OnServerHello(connection, *hello);
-      if (const auto* hello = std::get_if<WorkerHello>(&body))
-        OnWorkerHello(connection, *hello);
-    } else if (speaker->second.kind == Speaker::kServer) {
-      OnServer(servers_.at(speaker->second.server), body);
-    } else if (Job* job = FindJob(speaker->second.job); job != nullptr) {
-      OnWorker(*job, speaker->second.rank, body);
-    } else if (std::holds_alternative<Disconnected>(body)) {
-      outputs_.push_back(CloseMember{connection, Over()});
-    }
+    OnMember(connection, body);
   }
   ForgetClosedConnections();
   for (CoordinatorOutput& output : outputs_) {
@@ -147,13 +63,26 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
   return std::move(outputs_);
 }
 
+void Coordinator::Impl::OnMember(ConnectionId connection, const MemberBody& body) {
+  const auto speaker = speakers_.find(connection);
+  if (speaker == speakers_.end()) {
+    if (const auto* hello = std::get_if<ServerHello>(&body))
+      OnServerHello(connection, *hello);
+    if (const auto* hello = std::get_if<WorkerHello>(&body))
+      OnWorkerHello(connection, *hello);
+  } else if (speaker->second.kind == Speaker::kServer) {
+    OnServer(servers_.at(speaker->second.server), body);
+  } else if (speaker->second.kind == Speaker::kNewcomer) {
+    declarations_.OnNewcomer(connection, body, now_, outputs_);
+  } else if (Job* job = FindJob(speaker->second.job); job != nullptr) {
+    OnWorker(*job, speaker->second.rank, body);
+  } else if (std::holds_alternative<Disconnected>(body)) {
+    outputs_.push_back(CloseMember{connection, Over()});
+  }
+}
+
 void Coordinator::Impl::Refuse(ConnectionId connection, const absl::Status& status) {
-  const std::string why =
-      Printable(std::string_view(status.message().data(), status.message().size()),
-                kMaxRefusalBytes);
-  outputs_.push_back(LogReason{absl::StrCat("refused: ", why)});
-  outputs_.push_back(CloseMember{
-      connection, WithFailure(absl::Status(status.code(), why), FailureOf(status))});
+  RefuseMember(connection, status, outputs_);
 }
 
 // What is said on a connection that is being closed is not heard any more.
@@ -169,35 +98,6 @@ Job* Coordinator::Impl::FindJob(uint32_t id) {
     if (job->id() == id && !job->IsOver()) return job.get();
   }
   return nullptr;
-}
-
-ServerMemory Coordinator::Impl::MemoryOf(const Server& server) const {
-  ServerMemory memory = {.name = server.name,
-                         .shards = static_cast<uint32_t>(server.shard_addresses.size()),
-                         .budget_bytes = server.memory_bytes};
-  for (const auto& [name, job] : jobs_)
-    memory.placed_bytes += job->BytesOn(server.number);
-  return memory;
-}
-
-// A job that waits for servers is not refused for what those that are there have.
-absl::Status Coordinator::Impl::CheckFits(const JobSpec& spec) const {
-  if (servers_.empty() || servers_.size() < options_.expected_servers) {
-    return absl::OkStatus();
-  }
-  std::vector<ServerMemory> memory;
-  for (const auto& [number, server] : servers_) memory.push_back(MemoryOf(server));
-  return PlaceJob(spec, memory).status();
-}
-
-// Only hellos can complete what a job waits for. The servers are listed, with all their
-// addresses, only when a job is full.
-void Coordinator::Impl::BeginJobs() {
-  for (const auto& [name, job] : jobs_) {
-    if (!job->IsFull()) continue;
-    // One that begins takes memory from the next.
-    job->MaybeBegin(AttachedServers(), outputs_);
-  }
 }
 
 std::vector<JobServer> Coordinator::Impl::AttachedServers() const {
@@ -307,42 +207,6 @@ void Coordinator::Impl::LoseServer(uint32_t number, const std::string& reason) {
 
 // ---- Workers ----
 
-void Coordinator::Impl::OnWorkerHello(ConnectionId connection, const WorkerHello& hello) {
-  if (const absl::Status named = CheckWorkerNames(hello); !named.ok()) {
-    return Refuse(connection, named);
-  }
-  // All but the first worker of a job say what was found valid before: with 100,000
-  // tensors a comparison takes milliseconds, a validation the better part of a second.
-  const auto known = jobs_.find(hello.job.name);
-  const bool is_valid = known != jobs_.end() && !known->second->IsOver() &&
-                        known->second->IsDeclaredAs(hello.job);
-  if (!is_valid) {
-    if (const absl::Status valid = ValidateJob(hello.job); !valid.ok()) {
-      return Refuse(connection, valid);
-    }
-  }
-  if (known != jobs_.end()) known->second->EndIfAbandoned(hello.run_id, outputs_);
-  const bool is_new = known == jobs_.end() || known->second->IsOver();
-  if (is_new) {
-    if (const absl::Status fits = CheckFits(hello.job); !fits.ok()) {
-      return Refuse(connection, fits);
-    }
-  }
-  std::unique_ptr<Job>& job = jobs_[hello.job.name];
-  if (is_new)
-    job = std::make_unique<Job>(counters_.next_job++, hello, options_, counters_);
-  const absl::Status admitted = job->Admit(connection, hello, now_, outputs_);
-  if (!admitted.ok()) {
-    if (is_new) jobs_.erase(hello.job.name);
-    return Refuse(connection, admitted);
-  }
-  speakers_[connection] = {
-      .kind = Speaker::kWorker, .job = job->id(), .rank = hello.rank};
-  if (is_new) outputs_.push_back(PersistState{});
-  if (job->IsFull()) BeginJobs();
-  job->TellNewcomer(hello.rank, now_, servers_.size(), outputs_);
-}
-
 void Coordinator::Impl::OnWorker(Job& job, uint32_t rank, const MemberBody& body) {
   if (const auto* beat = std::get_if<Heartbeat>(&body))
     job.OnHeartbeat(rank, *beat, now_);
@@ -367,7 +231,12 @@ void Coordinator::Impl::OnTick() {
     }
   }
   for (const auto& [number, reason] : lost) LoseServer(number, reason);
-  for (const auto& [name, job] : jobs_) job->Tick(now_, servers_.size(), outputs_);
+  std::set<std::string> used;
+  for (const auto& [name, job] : jobs_) {
+    job->Tick(now_, servers_.size(), outputs_);
+    if (!job->IsOver()) used.insert(job->declared()->declaration.digest);
+  }
+  declarations_.Tick(now_, used, outputs_);
   ForgetFinishedJobs();
 }
 

@@ -2,12 +2,13 @@
 // machine.
 //
 // Apply takes one input and the time and returns what has to happen outside: messages to
-// members, connections to close, state to persist, lines to log. No socket, file, clock,
-// thread or random device.
+// members, connections to close, state to persist, lines to log, and what takes long
+// (preparation.h). No socket, file, clock, thread or random device.
 //
 // Members are known by the connection they speak on (a number the shell gives to each
-// link; a link may have several streams in turn, server/service/link_table.h). A worker that comes back is a new incarnation of its rank; a server that comes
-// back is a new incarnation too.
+// link; a link may have several streams in turn, server/service/link_table.h). A worker
+// that comes back is a new incarnation of its rank; a server that comes back is a new
+// incarnation too. Between its hello and its job a worker is a newcomer (declarations.h).
 //
 // An epoch is a list of members. It changes in two phases (server/shard/shard.h):
 // PrepareEpoch to all servers of the job, their answers give the first step that nobody
@@ -30,10 +31,9 @@
 #include "comm/base/timeouts.h"
 #include "server/coordinator/decision.h"
 #include "server/coordinator/job_spec.h"
+#include "server/coordinator/preparation.h"
 
 namespace syncline {
-
-using ConnectionId = uint64_t;
 
 // ---- What members say ----
 
@@ -44,11 +44,18 @@ struct ServerHello {
   uint64_t memory_bytes = 0;  // what its jobs may take together; 0: not known
 };
 struct WorkerHello {
-  JobSpec job = {};
+  std::string job = {};  // its name
+  // Of its declaration, which is only sent when it is asked for.
+  std::string digest = {};
+  uint64_t job_bytes = 0;
   uint32_t rank = 0;
   std::string run_id = {};
   std::string name = {};
   uint64_t session_key = 0;  // drawn by the shell
+};
+// What its hello announced.
+struct JobDeclaration {
+  std::shared_ptr<const std::string> bytes;
 };
 // What compression does for one worker, since it joined.
 struct CompressionFigures {
@@ -128,7 +135,7 @@ struct Returned {};
 using MemberBody =
     std::variant<ServerHello, WorkerHello, Heartbeat, Leave, BarrierEntered,
                  JobConfigured, ConfigureFailed, EpochPrepared, EpochCommitted,
-                 BlockFigures, LossReport, Disconnected, Returned>;
+                 BlockFigures, LossReport, JobDeclaration, Disconnected, Returned>;
 
 struct FromMember {
   ConnectionId connection = 0;
@@ -143,7 +150,7 @@ struct UpdateJob {
   std::optional<NamedOptions> schedule = std::nullopt;
 };
 
-using CoordinatorInput = std::variant<FromMember, Tick, UpdateJob>;
+using CoordinatorInput = std::variant<FromMember, Tick, UpdateJob, Prepared>;
 
 // ---- What the coordinator says ----
 
@@ -153,9 +160,13 @@ struct ServerWelcome {
 };
 struct ConfigureJob {
   uint32_t job = 0;
-  JobSpec spec = {};
-  std::vector<uint32_t> shard_of_block = {};
+  std::shared_ptr<const DeclaredJob> declared = {};
+  std::shared_ptr<const JobPlacement> placement = {};
   uint32_t first_shard = 0;
+};
+// Wants the declaration that a hello announced.
+struct DescribeJob {
+  std::string digest = {};
 };
 struct PrepareEpoch {
   uint32_t job = 0;
@@ -196,8 +207,9 @@ struct WorkerWelcome {
   uint64_t epoch = 0;
   uint64_t first_step = 0;
   bool seeder = false;
-  std::vector<std::string> shard_addresses = {};
-  std::vector<uint32_t> shard_of_block = {};
+  // The same for all workers.
+  std::shared_ptr<const std::vector<std::string>> shard_addresses = {};
+  std::shared_ptr<const JobPlacement> placement = {};
   uint32_t members = 0;
   ContributionPlan contributions = {};
 };
@@ -217,7 +229,7 @@ struct JobFailed {
 using CoordinatorBody =
     std::variant<ServerWelcome, ConfigureJob, PrepareEpoch, CommitEpoch, StepDecision,
                  DropJob, Waiting, WorkerWelcome, EpochChanged, BarrierReleased,
-                 JobFailed>;
+                 JobFailed, DescribeJob>;
 
 struct ToMember {
   ConnectionId connection = 0;
@@ -241,8 +253,12 @@ struct UpdateAnswer {
   absl::Status status;
   uint64_t epoch = 0;  // the new values hold from its first step on
 };
+// An order, whose answer is an input.
+struct Prepare {
+  Preparation order;
+};
 using CoordinatorOutput =
-    std::variant<ToMember, CloseMember, PersistState, LogReason, UpdateAnswer>;
+    std::variant<ToMember, CloseMember, PersistState, LogReason, UpdateAnswer, Prepare>;
 using CoordinatorOutputs = std::vector<CoordinatorOutput>;
 
 struct CoordinatorOptions {

@@ -20,13 +20,12 @@ class CoordinatorEnds : public CoordinatorTest {
   void RunJob(const std::string& name, ConnectionId connection) {
     JobSpec job = TwoTensors(1);
     job.name = name;
-    Say(connection, WorkerHello{.job = job, .name = "w"});
+    SayHello(connection, job, {.name = "w"});
     Say(connection, Leave{});
   }
 
   void HelloOfRun(ConnectionId connection, uint32_t rank, const std::string& run) {
-    Say(connection,
-        WorkerHello{.job = TwoTensors(2), .rank = rank, .run_id = run, .name = "rerun"});
+    SayHello(connection, TwoTensors(2), {.rank = rank, .run_id = run, .name = "rerun"});
   }
 
   size_t JobsShown() { return coordinator_->View(now_).jobs.size(); }
@@ -146,7 +145,7 @@ TEST_F(CoordinatorEnds, ARangeTestTakesNoLossBeyondItsEnd) {
   job.training.optimizer.options = {{"lr", 1}};
   job.training.schedule = {
       "range_test", {{"first_factor", 1e-4}, {"last_factor", 1}, {"total_steps", 4}}};
-  Say(10, WorkerHello{.job = job, .name = "x"});
+  SayHello(10, job, {.name = "x"});
   for (const uint64_t step : {uint64_t{0}, uint64_t{4}, uint64_t{6}, ~uint64_t{0}}) {
     Say(10, LossReport{.step = step, .loss = 1, .samples = 1});
   }

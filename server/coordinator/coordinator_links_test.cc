@@ -6,6 +6,7 @@
 #include "comm/base/failure.h"
 #include "gtest/gtest.h"
 #include "server/coordinator/coordinator.h"
+#include "server/coordinator/declaration_test_util.h"
 
 namespace syncline {
 namespace {
@@ -22,7 +23,7 @@ JobSpec TwoTensors(uint32_t workers) {
 class CoordinatorLinks : public ::testing::Test {
  protected:
   void Say(ConnectionId connection, MemberBody body) {
-    Take(coordinator_.Apply(FromMember{connection, std::move(body)}, now_));
+    Take(specs_.Apply(coordinator_, FromMember{connection, std::move(body)}, now_));
   }
 
   // Beats on all `alive` connections while `duration` passes.
@@ -30,7 +31,7 @@ class CoordinatorLinks : public ::testing::Test {
     for (const absl::Duration end = now_ + duration; now_ < end;) {
       for (const ConnectionId connection : alive) Say(connection, Heartbeat{});
       now_ += absl::Seconds(1);
-      Take(coordinator_.Apply(Tick{}, now_));
+      Take(specs_.Apply(coordinator_, Tick{}, now_));
     }
   }
 
@@ -55,10 +56,9 @@ class CoordinatorLinks : public ::testing::Test {
   }
 
   void Hello(ConnectionId connection, uint32_t rank) {
-    Say(connection, WorkerHello{.job = TwoTensors(2),
-                                .rank = rank,
-                                .run_id = "run",
-                                .name = absl::StrCat("worker", rank)});
+    Say(connection, specs_.Hello(TwoTensors(2), {.rank = rank,
+                                                 .run_id = "run",
+                                                 .name = absl::StrCat("worker", rank)}));
   }
 
   void Begin() {
@@ -77,6 +77,7 @@ class CoordinatorLinks : public ::testing::Test {
     return last;
   }
 
+  DeclaredSpecs specs_;
   Coordinator coordinator_{CoordinatorOptions{Timeouts::Derive(absl::Seconds(10)), 1}};
   absl::Duration now_ = absl::Seconds(1);
   std::map<ConnectionId, std::vector<CoordinatorBody>> told_;
@@ -111,7 +112,7 @@ TEST_F(CoordinatorLinks, AServerThatStartsAgainTakesThePlaceOfItsBrokenLink) {
 TEST_F(CoordinatorLinks, ARunThatNeverBeganMakesWayForTheNext) {
   Hello(10, 0);
   Say(10, Disconnected{});
-  Say(11, WorkerHello{.job = TwoTensors(2), .rank = 0, .run_id = "other", .name = "x"});
+  Say(11, specs_.Hello(TwoTensors(2), {.rank = 0, .run_id = "other", .name = "x"}));
   EXPECT_FALSE(closed_.contains(11)) << closed_[11];
   EXPECT_EQ(FailureOf(closed_[10]), Failure::kRetryable);
 }

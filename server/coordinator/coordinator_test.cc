@@ -71,21 +71,17 @@ TEST_F(CoordinatorTest, RefusesNamesThatCannotBeShown) {
     EXPECT_LT(closed->second.message().size(), 1100);
     return std::string(closed->second.message());
   };
-  WorkerHello hello = {.job = TwoTensors(1), .name = "w"};
-  hello.job.name = "a\nb\x1b[31m";
-  Say(10, hello);
+  JobSpec job = TwoTensors(1);
+  job.name = "a\nb\x1b[31m";
+  SayHello(10, job, {.name = "w"});
   EXPECT_THAT(refused(10), HasSubstr("a job's name 'a\\x0ab\\x1b[31m'"));
-  hello.job.name = "job";
-  hello.name = std::string(3 << 20, 'w');
-  Say(11, hello);
+  job.name = "job";
+  SayHello(11, job, {.name = std::string(3 << 20, 'w')});
   EXPECT_THAT(refused(11), HasSubstr("a worker's name must have"));
-  hello.name = "w";
-  hello.run_id = "r\r";
-  Say(12, hello);
+  SayHello(12, job, {.run_id = "r\r", .name = "w"});
   EXPECT_THAT(refused(12), HasSubstr("a run id 'r\\x0d'"));
-  hello.run_id.clear();
-  hello.job.push_codec = std::string(1 << 20, '\x02');
-  Say(13, hello);
+  job.push_codec = std::string(1 << 20, '\x02');
+  SayHello(13, job, {.name = "w"});
   EXPECT_THAT(refused(13), HasSubstr("push_codec: codec '\\x02\\x02"));
   Say(14, ServerHello{"s\x1b", {"address"}, "sysv"});
   EXPECT_THAT(refused(14), HasSubstr("a server's name"));
@@ -170,11 +166,11 @@ TEST_F(CoordinatorTest, TakenRankOtherRunAndOtherTensorsAreRefused) {
   Begin();
   Hello(12, 1);
   EXPECT_EQ(FailureOf(closed_[12]), Failure::kJobRefused);
-  Say(13, WorkerHello{.job = TwoTensors(2), .rank = 5, .run_id = "other", .name = "x"});
+  SayHello(13, TwoTensors(2), {.rank = 5, .run_id = "other", .name = "x"});
   EXPECT_EQ(FailureOf(closed_[13]), Failure::kJobRefused);
   JobSpec other = TwoTensors(2);
   other.tensors[1].shape = {4, 3};
-  Say(14, WorkerHello{.job = other, .rank = 5, .run_id = "run", .name = "x"});
+  SayHello(14, other, {.rank = 5, .run_id = "run", .name = "x"});
   EXPECT_THAT(std::string(closed_[14].message()), HasSubstr("tensor 'b' is [3, 4]"));
   EXPECT_FALSE(closed_.contains(11)) << "nobody else is disturbed";
 }
@@ -182,24 +178,24 @@ TEST_F(CoordinatorTest, TakenRankOtherRunAndOtherTensorsAreRefused) {
 TEST_F(CoordinatorTest, InvalidJobsAreRefusedAndLeaveNothing) {
   JobSpec bad = TwoTensors(1);
   bad.push_codec = "bf17";
-  Say(10, WorkerHello{.job = bad, .name = "x"});
+  SayHello(10, bad, {.name = "x"});
   EXPECT_THAT(std::string(closed_[10].message()), HasSubstr("did you mean 'bf16'"));
   bad = TwoTensors(1);
   bad.tensors[1].name = "a";
-  Say(11, WorkerHello{.job = bad, .name = "x"});
+  SayHello(11, bad, {.name = "x"});
   EXPECT_TRUE(absl::IsInvalidArgument(closed_[11]));
   bad = TwoTensors(1);
   bad.push_codec = "dgc:min_elements=0,vectors=1";
   bad.training.optimizer = {.name = "sgd", .options = {{"momentum", 0.9}}};
-  Say(12, WorkerHello{.job = bad, .name = "x"});
+  SayHello(12, bad, {.name = "x"});
   EXPECT_THAT(std::string(closed_[12].message()),
               HasSubstr("the optimizer must be sgd with momentum=0"));
   bad.push_codec = "onebit:min_elements=0,vectors=1";
   bad.training.optimizer = {.name = "sophia"};
-  Say(13, WorkerHello{.job = bad, .name = "x"});
+  SayHello(13, bad, {.name = "x"});
   EXPECT_THAT(std::string(closed_[13].message()), HasSubstr("takes Hessian estimates"));
   bad.push_codec = "blocks@nothing*;bf16";
-  Say(14, WorkerHello{.job = bad, .name = "x"});
+  SayHello(14, bad, {.name = "x"});
   EXPECT_THAT(std::string(closed_[14].message()), HasSubstr("nothing*"));
   EXPECT_TRUE(coordinator_->View(now_).jobs.empty());
 }
@@ -243,7 +239,7 @@ TEST_F(CoordinatorTest, DecisionComesWhenAllBlocksHaveReported) {
   JobSpec job = TwoTensors(1);
   job.training.gradient = {{"clip_global_norm", 1.0}};
   job.training.nonfinite_steps = NonfiniteSteps::kSkip;
-  Say(10, WorkerHello{.job = job, .name = "x"});
+  SayHello(10, job, {.name = "x"});
   const uint32_t id = Last<WorkerWelcome>(10)->job;
   Say(1, BlockFigures{id, 1, 0, {9.0}});
   Say(1, BlockFigures{id, 1, 0, {9.0}});  // a repetition counts once
@@ -260,7 +256,7 @@ TEST_F(CoordinatorTest, LossScaleAndSkipsFollowTheFiguresOfAllBlocks) {
   JobSpec job = TwoTensors(1);
   job.training.loss_scaling = {.name = "torch", .values = {{"growth_interval", 1}}};
   job.training.gradient = {{"clip_global_norm", 1.0}};
-  Say(10, WorkerHello{.job = job, .name = "x"});
+  SayHello(10, job, {.name = "x"});
   const uint32_t id = Last<WorkerWelcome>(10)->job;
   Say(1, BlockFigures{id, 0, 0, {kInfinity}});
   Say(1, BlockFigures{id, 1, 0, {1.0}});
@@ -326,7 +322,7 @@ TEST_F(CoordinatorTest, KeepsTheLossesOfARangeTestWithTheirLearningRates) {
   job.training.optimizer.options = {{"lr", 1}};
   job.training.schedule = {
       "range_test", {{"first_factor", 1e-4}, {"last_factor", 1}, {"total_steps", 4}}};
-  Say(10, WorkerHello{.job = job, .name = "x"});
+  SayHello(10, job, {.name = "x"});
   for (uint64_t step = 0; step < 5; ++step) {
     Say(10, LossReport{.step = step, .loss = 5.0 - static_cast<double>(step)});
   }

@@ -15,6 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "server/coordinator/coordinator.h"
+#include "server/coordinator/declaration_test_util.h"
 
 namespace syncline {
 
@@ -38,12 +39,12 @@ class CoordinatorTest : public ::testing::Test {
   }
 
   void Say(ConnectionId connection, MemberBody body) {
-    Take(coordinator_->Apply(FromMember{connection, std::move(body)}, now_));
+    Take(specs_.Apply(*coordinator_, FromMember{connection, std::move(body)}, now_));
   }
 
   void PassTime(absl::Duration duration) {
     now_ += duration;
-    Take(coordinator_->Apply(Tick{}, now_));
+    Take(specs_.Apply(*coordinator_, Tick{}, now_));
   }
 
   // Beats on all `alive` connections while `duration` passes.
@@ -85,12 +86,16 @@ class CoordinatorTest : public ::testing::Test {
     Say(connection, ServerHello{absl::StrCat("server", connection), {"address"}, "sysv"});
   }
 
+  void SayHello(ConnectionId connection, const JobSpec& job, const WorkerHello& hello) {
+    Say(connection, specs_.Hello(job, hello));
+  }
+
   void Hello(ConnectionId connection, uint32_t rank, uint32_t workers = 2) {
-    Say(connection, WorkerHello{.job = TwoTensors(workers),
-                                .rank = rank,
-                                .run_id = "run",
-                                .name = absl::StrCat("worker", rank),
-                                .session_key = 1000 + connection});
+    SayHello(connection, TwoTensors(workers),
+             {.rank = rank,
+              .run_id = "run",
+              .name = absl::StrCat("worker", rank),
+              .session_key = 1000 + connection});
   }
 
   UpdateAnswer Update(const UpdateJob& update) {
@@ -120,6 +125,7 @@ class CoordinatorTest : public ::testing::Test {
     Hello(11, 1);
   }
 
+  DeclaredSpecs specs_;
   std::unique_ptr<Coordinator> coordinator_ = NewCoordinator();
   absl::Duration now_ = absl::Seconds(100);
   bool servers_answer_ = true;

@@ -13,7 +13,7 @@ constexpr size_t kMaxOpenSteps = 4;
 
 }  // namespace
 
-DecisionMaker::DecisionMaker(const TrainingSettings& settings, std::set<uint32_t> blocks,
+DecisionMaker::DecisionMaker(const TrainingSettings& settings, TrainedBlocks blocks,
                              size_t figures)
     : settings_(settings),
       blocks_(std::move(blocks)),
@@ -26,7 +26,7 @@ std::optional<Decision> DecisionMaker::Add(uint32_t block, uint64_t step,
   if (!blocks_.contains(block) || figures.size() != figures_) return std::nullopt;
   Figures& open = steps_[step];
   open.try_emplace(block, figures);
-  if (open.size() < blocks_.size()) {
+  if (open.size() < blocks_.count()) {
     if (steps_.size() > kMaxOpenSteps) steps_.erase(steps_.begin());
     return std::nullopt;
   }

@@ -3,10 +3,10 @@
 // step, and the sums that the optimizer asked for.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <vector>
 
 #include "server/optimizer/training.h"
@@ -20,13 +20,30 @@ struct Decision {
   std::vector<double> figures = {};
 };
 
+// Which blocks of a job are trained, and therefore report.
+class TrainedBlocks {
+ public:
+  // Of the next block.
+  void Add(bool is_trained) {
+    trained_.push_back(is_trained);
+    count_ += is_trained ? 1 : 0;
+  }
+  bool contains(uint32_t block) const {
+    return block < trained_.size() && trained_[block];
+  }
+  size_t count() const { return count_; }
+
+ private:
+  std::vector<bool> trained_;
+  size_t count_ = 0;
+};
+
 // Gathers the figures of each step until all blocks have reported. Sums run in block
 // order, so that the result does not depend on which shard owns what or reports first.
 class DecisionMaker {
  public:
-  // `blocks` are those that are trained; each reports 1 + `figures` numbers.
-  DecisionMaker(const TrainingSettings& settings, std::set<uint32_t> blocks,
-                size_t figures);
+  // Each of `blocks` reports 1 + `figures` numbers.
+  DecisionMaker(const TrainingSettings& settings, TrainedBlocks blocks, size_t figures);
 
   // The decision when this was the last block of its step. Repetitions, unknown blocks
   // and figures of another number change nothing.
@@ -42,7 +59,7 @@ class DecisionMaker {
   Decision Decide(const Figures& figures);
 
   const TrainingSettings settings_;
-  const std::set<uint32_t> blocks_;
+  const TrainedBlocks blocks_;
   const size_t figures_;
   LossScalerState scaler_;
   uint64_t skipped_ = 0;

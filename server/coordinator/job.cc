@@ -10,46 +10,43 @@
 namespace syncline {
 namespace {
 
-std::set<uint32_t> TrainedBlocks(const JobSpec& spec) {
-  std::set<uint32_t> trained;
-  const std::vector<BlockRange> blocks = spec.Blocks();
-  for (uint32_t block = 0; block < blocks.size(); ++block) {
-    if (!spec.tensors[blocks[block].tensor].group.frozen) trained.insert(block);
-  }
-  return trained;
+JobSpec WithoutTensors(const JobSpec& spec) {
+  return {.name = spec.name,
+          .workers = spec.workers,
+          .push_codec = spec.push_codec,
+          .publish_codec = spec.publish_codec,
+          .training = spec.training};
 }
 
 }  // namespace
 
-Job::Job(uint32_t id, const WorkerHello& first, const CoordinatorOptions& options,
-         Counters& counters)
+Job::Job(uint32_t id, std::shared_ptr<const DeclaredJob> declared, std::string run_id,
+         const JobContext& context)
     : id_(id),
-      declared_(first.job),
-      spec_(first.job),
-      run_id_(first.run_id),
-      options_(options),
-      counters_(counters),
-      plan_(PlanOf(spec_)),
+      declared_(std::move(declared)),
+      spec_(WithoutTensors(declared_->spec)),
+      elements_(declared_->elements),
+      run_id_(std::move(run_id)),
+      options_(context.options),
+      counters_(context.counters),
+      plan_(PlanOf(spec_.training)),
       decisions_(
-          spec_.training, TrainedBlocks(spec_),
+          spec_.training, declared_->trained_blocks,
           plan_->job_reduction() == nullptr ? 0 : plan_->job_reduction()->Figures()),
-      stall_(options.timeouts) {}
+      stall_(options_.timeouts) {}
 
-std::unique_ptr<const TrainingPlan> Job::PlanOf(const JobSpec& spec) {
-  auto plan = TrainingPlan::Create(spec.training, spec.Trained());
-  SYNCLINE_CHECK(plan.ok());  // ValidateJob has made the same plan
+std::unique_ptr<const TrainingPlan> Job::PlanOf(const TrainingSettings& training) {
+  auto plan = TrainingPlan::Create(training, {});
+  SYNCLINE_CHECK(plan.ok());  // ValidateJob has made one with all tensors
   return *std::move(plan);
 }
 
-bool Job::IsDeclaredAs(const JobSpec& spec) const {
-  const auto is_same = [](const TensorSpec& a, const TensorSpec& b) {
-    return a.name == b.name && a.shape == b.shape && a.group == b.group;
-  };
-  return spec.name == declared_.name && spec.workers == declared_.workers &&
-         spec.push_codec == declared_.push_codec &&
-         spec.publish_codec == declared_.publish_codec &&
-         spec.training == declared_.training &&
-         std::ranges::equal(spec.tensors, declared_.tensors, is_same);
+// It stays for the status until another job takes its name, without what is large.
+void Job::BeOver() {
+  phase_ = Phase::kOver;
+  declared_.reset();
+  placement_.reset();
+  shard_addresses_.reset();
 }
 
 std::string Job::Named(uint32_t rank) const {
@@ -172,7 +169,7 @@ void Job::Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& 
     return;
   }
   if (phase_ == Phase::kGathering) {
-    phase_ = Phase::kOver;
+    BeOver();
     return;
   }
   if (!memberless_since_) memberless_since_ = now;
@@ -233,7 +230,7 @@ void Job::FailWith(const absl::Status& status, CoordinatorOutputs& outputs) {
 }
 
 void Job::End(const std::string& reason, CoordinatorOutputs& outputs) {
-  phase_ = Phase::kOver;
+  BeOver();
   reason_ = reason;
   ToServers(DropJob{id_, reason}, outputs);
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' is over: ", reason)});

@@ -41,16 +41,25 @@ struct Counters {
   GrowingNumbers epochs;  // by job name
 };
 
+// What outlives all jobs.
+struct JobContext {
+  const CoordinatorOptions& options;
+  Counters& counters;
+};
+
 class Job {
  public:
   enum class Phase { kGathering, kConfiguring, kRunning, kOver };
 
-  // `counters` and `options` outlive the job.
-  Job(uint32_t id, const WorkerHello& first, const CoordinatorOptions& options,
-      Counters& counters);
+  Job(uint32_t id, std::shared_ptr<const DeclaredJob> declared, std::string run_id,
+      const JobContext& context);
 
-  // A worker says hello. FailedPrecondition (Failure::kJobRefused) when it may not join;
-  // Unavailable (Failure::kRetryable) while those stand in its way who may be dead.
+  // FailedPrecondition (Failure::kJobRefused) for a worker of another run; Unavailable
+  // (Failure::kRetryable) where that one may be dead.
+  absl::Status CheckRun(const WorkerHello& hello, absl::Duration now) const;
+  // A worker of this run that declares the same job. FailedPrecondition
+  // (Failure::kJobRefused) when it may not join; Unavailable (Failure::kRetryable)
+  // while one holds its rank who may be dead.
   absl::Status Admit(ConnectionId connection, const WorkerHello& hello,
                      absl::Duration now, CoordinatorOutputs& outputs);
 
@@ -82,24 +91,25 @@ class Job {
   absl::StatusOr<uint64_t> Update(const UpdateJob& update, CoordinatorOutputs& outputs);
   void Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& outputs);
 
-  // Whether only servers may be missing: MaybeBegin does nothing before.
+  // Whether only servers may be missing.
   bool IsFull() const {
     return phase_ == Phase::kGathering && workers_.size() >= spec_.workers;
   }
   // What it takes on that server: from its placement until it is over.
   uint64_t BytesOn(uint32_t server) const;
-  // Begins when all workers and servers are there; ends when the servers lack memory.
-  // `servers` in order of their numbers.
-  void MaybeBegin(const std::vector<JobServer>& servers, CoordinatorOutputs& outputs);
+  // Ends when there is no placement, or the servers lack memory. REQUIRES: IsFull(), and
+  // `placement` is that on `servers`, in order of their numbers.
+  void Begin(const std::vector<JobServer>& servers,
+             const absl::StatusOr<std::shared_ptr<const JobPlacement>>& placement,
+             CoordinatorOutputs& outputs);
   // Says to this worker alone for whom it waits, if it does. The others hear it at a
   // Tick: telling all of them at each hello would be quadratic.
   void TellNewcomer(uint32_t rank, absl::Duration now, size_t servers_attached,
                     CoordinatorOutputs& outputs);
 
   uint32_t id() const { return id_; }
-  // Whether `spec` is, to the letter, what the first worker declared. CheckSameJob also
-  // takes what means the same.
-  bool IsDeclaredAs(const JobSpec& spec) const;
+  // What the first worker declared. Null once it is over.
+  const std::shared_ptr<const DeclaredJob>& declared() const { return declared_; }
   bool IsOver() const { return phase_ == Phase::kOver; }
   // The first tick since it is over.
   std::optional<absl::Duration> ended_at() const { return ended_at_; }
@@ -140,7 +150,6 @@ class Job {
   void Forget(uint32_t rank, const std::string& reason);
   void ForgetAll();
   bool MayBeDead(const Worker& worker, absl::Duration now) const;
-  absl::Status CheckRun(const WorkerHello& hello, absl::Duration now) const;
   uint64_t LastLossStep() const;
   void MaybeChangeEpoch(CoordinatorOutputs& outputs);
   bool MembershipDiffers() const;
@@ -163,15 +172,17 @@ class Job {
   void End(const std::string& reason, CoordinatorOutputs& outputs);
   void ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) const;
   std::string Named(uint32_t rank) const;
-  static std::unique_ptr<const TrainingPlan> PlanOf(const JobSpec& spec);
+  void BeOver();
+  static std::unique_ptr<const TrainingPlan> PlanOf(const TrainingSettings& training);
 
   const uint32_t id_;
-  const JobSpec declared_;  // as every worker declares it
-  JobSpec spec_;            // with the options of the last update
+  std::shared_ptr<const DeclaredJob> declared_;  // null once it is over
+  JobSpec spec_;             // without tensors, with the options of the last update
+  const uint64_t elements_;  // of all tensors
   const std::string run_id_;
   const CoordinatorOptions& options_;
   Counters& counters_;
-  std::unique_ptr<const TrainingPlan> plan_;
+  std::unique_ptr<const TrainingPlan> plan_;  // of the job, without tensors
   DecisionMaker decisions_;
   StallWatch stall_;
   Readmission readmission_;
@@ -199,8 +210,9 @@ class Job {
   Reasons change_reasons_;                         // of the next change
   std::optional<TrainingSettings> next_training_;  // of the next change
 
-  std::vector<JobServer> servers_;  // once it began
-  std::vector<uint32_t> shard_of_block_;
+  std::vector<JobServer> servers_;                 // once it began
+  std::shared_ptr<const JobPlacement> placement_;  // on them; null once it is over
+  std::shared_ptr<const std::vector<std::string>> shard_addresses_;
   std::map<uint32_t, uint64_t> placed_bytes_;  // by server
   std::set<uint32_t> unconfigured_;
 

@@ -77,10 +77,10 @@ absl::StatusOr<uint64_t> Job::Update(const UpdateJob& update,
   TrainingSettings next = spec_.training;
   next.optimizer.options = Merge(next.optimizer.options, update.optimizer);
   if (update.schedule) next.schedule = *update.schedule;
-  SYNCLINE_RETURN_IF_ERROR(CheckChange(spec_.training, next, spec_.Trained()));
+  SYNCLINE_RETURN_IF_ERROR(CheckChange(spec_.training, next, declared_->spec.Trained()));
   spec_.training = next;
   next_training_ = next;
-  plan_ = PlanOf(spec_);
+  plan_ = PlanOf(next);
   change_reasons_.Add("new options");
   MaybeChangeEpoch(outputs);
   // Either it has begun, or it follows the one under way.
@@ -129,21 +129,18 @@ void Job::FinishChange(CoordinatorOutputs& outputs) {
 
 void Job::Welcome(const Worker& worker, bool is_seeder,
                   CoordinatorOutputs& outputs) const {
-  WorkerWelcome welcome{.job = id_,
-                        .incarnation = worker.incarnation,
-                        .session_key = worker.session_key,
-                        .epoch = counters_.epochs.Of(spec_.name),
-                        .first_step = worker.first_step,
-                        .seeder = is_seeder,
-                        .shard_of_block = shard_of_block_,
-                        .members = static_cast<uint32_t>(committed_.size()),
-                        .contributions = plan_->contributions()};
-  for (const JobServer& server : servers_) {
-    welcome.shard_addresses.insert(welcome.shard_addresses.end(),
-                                   server.shard_addresses.begin(),
-                                   server.shard_addresses.end());
-  }
-  outputs.push_back(ToMember{worker.connection, std::move(welcome)});
+  outputs.push_back(
+      ToMember{worker.connection,
+               WorkerWelcome{.job = id_,
+                             .incarnation = worker.incarnation,
+                             .session_key = worker.session_key,
+                             .epoch = counters_.epochs.Of(spec_.name),
+                             .first_step = worker.first_step,
+                             .seeder = is_seeder,
+                             .shard_addresses = shard_addresses_,
+                             .placement = placement_,
+                             .members = static_cast<uint32_t>(committed_.size()),
+                             .contributions = plan_->contributions()}});
 }
 
 }  // namespace syncline

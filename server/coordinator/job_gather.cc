@@ -52,8 +52,6 @@ absl::Status Job::CheckRun(const WorkerHello& hello, absl::Duration now) const {
 
 absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
                         absl::Duration now, CoordinatorOutputs& outputs) {
-  SYNCLINE_RETURN_IF_ERROR(CheckRun(hello, now));
-  SYNCLINE_RETURN_IF_ERROR(CheckSameJob(declared_, hello.job));
   if (hello.rank >= kMaxWorkers) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank is ", hello.rank, ", allowed are 0 to ", kMaxWorkers - 1));
@@ -100,34 +98,36 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
   return absl::OkStatus();
 }
 
-void Job::MaybeBegin(const std::vector<JobServer>& servers, CoordinatorOutputs& outputs) {
-  if (phase_ != Phase::kGathering || workers_.size() < spec_.workers ||
-      servers.size() < options_.expected_servers || servers.empty()) {
-    return;
-  }
+void Job::Begin(const std::vector<JobServer>& servers,
+                const absl::StatusOr<std::shared_ptr<const JobPlacement>>& placement,
+                CoordinatorOutputs& outputs) {
+  if (!placement.ok()) return FailWith(placement.status(), outputs);
   std::vector<ServerMemory> memory;
   for (const JobServer& server : servers) memory.push_back(server.memory);
-  const absl::StatusOr<JobPlacement> placement = PlaceJob(spec_, memory);
   // Others may have taken what was free when it was admitted.
-  if (!placement.ok()) return FailWith(placement.status(), outputs);
+  const absl::Status fits = CheckPlacement(spec_.name, **placement, memory);
+  if (!fits.ok()) return FailWith(fits, outputs);
   phase_ = Phase::kConfiguring;
   servers_ = servers;
-  shard_of_block_ = placement->shard_of_block;
-  for (size_t i = 0; i < servers_.size(); ++i) {
-    placed_bytes_[servers_[i].server] = placement->server_bytes[i];
-  }
+  placement_ = *placement;
+  auto addresses = std::make_shared<std::vector<std::string>>();
   uint32_t first_shard = 0;
-  for (const JobServer& server : servers_) {
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    const JobServer& server = servers_[i];
+    placed_bytes_[server.server] = placement_->server_use[i].total();
     unconfigured_.insert(server.server);
     outputs.push_back(
         ToMember{server.connection, ConfigureJob{.job = id_,
-                                                 .spec = spec_,
-                                                 .shard_of_block = shard_of_block_,
+                                                 .declared = declared_,
+                                                 .placement = placement_,
                                                  .first_shard = first_shard}});
     first_shard += static_cast<uint32_t>(server.shard_addresses.size());
+    addresses->insert(addresses->end(), server.shard_addresses.begin(),
+                      server.shard_addresses.end());
   }
-  reason_ = absl::StrCat("placing ", shard_of_block_.size(), " blocks on ", first_shard,
-                         " shards of ", servers_.size(), " servers");
+  shard_addresses_ = std::move(addresses);
+  reason_ = absl::StrCat("placing ", placement_->shard_of_block.size(), " blocks on ",
+                         first_shard, " shards of ", servers_.size(), " servers");
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", reason_)});
 }
 

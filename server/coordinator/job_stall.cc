@@ -48,15 +48,8 @@ std::vector<StallMember> Job::StallMembers() const {
 void Job::EndStalls(absl::Duration now, CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning) return;
   std::vector<StallServer> servers;
-  const std::set<uint32_t> shards(shard_of_block_.begin(), shard_of_block_.end());
-  uint32_t first_shard = 0;
-  for (const JobServer& server : servers_) {
-    const auto end = first_shard + static_cast<uint32_t>(server.shard_addresses.size());
-    const auto owned = shards.lower_bound(first_shard);
-    if (owned != shards.end() && *owned < end) {
-      servers.push_back({server.server, server.name});
-    }
-    first_shard = end;
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    if (placement_->serves[i]) servers.push_back({servers_[i].server, servers_[i].name});
   }
   const StallVerdict verdict = stall_.Look(now, StallMembers(), servers);
   if (!verdict.failure.empty()) return Fail(verdict.failure, outputs);
@@ -131,9 +124,7 @@ void Job::AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs) {
   unanswered_for_ = moved ? absl::ZeroDuration() : unanswered_for_ + passed;
   absl::Duration limit = options_.timeouts.no_progress;
   if (phase_ == Phase::kConfiguring) {
-    uint64_t elements = 0;
-    for (const TensorSpec& tensor : spec_.tensors) elements += tensor.elements();
-    limit += absl::Seconds(static_cast<double>(elements) / kElementsPlacedPerSecond);
+    limit += absl::Seconds(static_cast<double>(elements_) / kElementsPlacedPerSecond);
   }
   if (missing.empty() || unanswered_for_ < limit) return;
   const auto server = std::ranges::find(servers_, *missing.begin(), &JobServer::server);

@@ -54,6 +54,7 @@ JobView Job::View(absl::Duration now) const {
   JobView view{.job = id_,
                .name = spec_.name,
                .reason = reason_,
+               .parameters = elements_,
                .expected_workers = spec_.workers,
                .push_codec = spec_.push_codec,
                .publish_codec = spec_.publish_codec};
@@ -66,7 +67,6 @@ JobView Job::View(absl::Duration now) const {
     view.reason = stall_.held_up();
   }
   view.epoch = counters_.epochs.Of(spec_.name);
-  for (const TensorSpec& tensor : spec_.tensors) view.parameters += tensor.elements();
   bool first = true;
   view.step = last_step_;
   for (const auto& [rank, worker] : workers_) {

@@ -128,7 +128,8 @@ CoordinatorService::CoordinatorService(CoordinatorServiceOptions options)
     : options_(std::move(options)),
       coordinator_(options_.coordinator),
       links_({.timeouts = options_.coordinator.timeouts}),
-      patient_(PatienceOf(options_.coordinator.timeouts)) {}
+      patient_(PatienceOf(options_.coordinator.timeouts)),
+      preparer_([this](Prepared prepared) { OnPrepared(std::move(prepared)); }) {}
 
 absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::Create(
     CoordinatorServiceOptions options) {
@@ -146,6 +147,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::Create(
 CoordinatorService::~CoordinatorService() {
   Stop();
   if (ticker_.joinable()) ticker_.join();
+  preparer_.Stop();
 }
 
 void CoordinatorService::Stop() {
@@ -199,6 +201,11 @@ UpdateAnswer CoordinatorService::Update(const v1::UpdateJobRequest& request) {
     if (const auto* answer = std::get_if<UpdateAnswer>(&output)) return *answer;
   }
   return {.status = absl::UnavailableError("the coordinator is shutting down")};
+}
+
+void CoordinatorService::OnPrepared(Prepared prepared) {
+  absl::MutexLock lock(&mutex_);
+  Apply(std::move(prepared));
 }
 
 CoordinatorView CoordinatorService::View() {
@@ -308,12 +315,14 @@ void CoordinatorService::CloseUnread() {
 // False when the rest must not be done.
 bool CoordinatorService::Perform(const CoordinatorOutput& output) {
   if (const auto* message = std::get_if<ToMember>(&output)) {
-    absl::Status kept = links_.Send(message->connection, ToProto(message->body));
+    absl::Status kept = links_.Send(message->connection, ToProto(message->body, shared_));
     if (!kept.ok()) unread_.emplace_back(message->connection, std::move(kept));
   }
   if (const auto* close = std::get_if<CloseMember>(&output)) {
     links_.Close(close->connection, close->status, Now());
   }
+  if (const auto* prepare = std::get_if<Prepare>(&output))
+    preparer_.Order(prepare->order);
   if (const auto* reason = std::get_if<LogReason>(&output))
     options_.log.Info(reason->text);
   if (const auto* persist = std::get_if<PersistState>(&output))

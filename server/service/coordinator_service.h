@@ -39,7 +39,9 @@
 #include "comm/base/steady_condition.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "server/coordinator/coordinator.h"
+#include "server/service/job_convert.h"
 #include "server/service/link_table.h"
+#include "server/service/preparer.h"
 #include "server/store/state_store.h"
 
 namespace syncline {
@@ -87,6 +89,7 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Gone(MemberStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  void OnPrepared(Prepared prepared) ABSL_LOCKS_EXCLUDED(mutex_);
   void TickUntilStopped() ABSL_LOCKS_EXCLUDED(mutex_);
   UpdateAnswer Update(const v1::UpdateJobRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
   CoordinatorOutputs Apply(const CoordinatorInput& input)
@@ -107,6 +110,7 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   Coordinator coordinator_ ABSL_GUARDED_BY(mutex_);
   int64_t stored_version_ ABSL_GUARDED_BY(mutex_) = kAbsent;
   LinkTable links_ ABSL_GUARDED_BY(mutex_);
+  SharedBytes shared_ ABSL_GUARDED_BY(mutex_);
   // Whose messages piled up while outputs were carried out.
   std::vector<std::pair<ConnectionId, absl::Status>> unread_ ABSL_GUARDED_BY(mutex_);
   // Leases go by it: what could not be heard is nobody's silence.
@@ -116,6 +120,7 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   SteadyCondition changed_;  // stopped_ became true
 
   std::thread ticker_;
+  Preparer preparer_;  // last: it uses all the others
 };
 
 }  // namespace syncline

@@ -20,75 +20,6 @@ struct Overloaded : Cases... {
 template <typename... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
 
-template <typename Repeated>
-void WriteOptions(const OptionValues& values, Repeated& out) {
-  for (const auto& [name, value] : values) {
-    v1::Option& option = *out.Add();
-    option.set_name(name);
-    option.set_value(value);
-  }
-}
-
-void WriteNamed(const NamedOptions& options, v1::NamedOptions& out) {
-  out.set_name(options.name);
-  WriteOptions(options.values, *out.mutable_options());
-}
-
-void WriteTraining(const TrainingSettings& training, v1::TrainingSpec& out) {
-  WriteNamed({training.optimizer.name, training.optimizer.options},
-             *out.mutable_optimizer());
-  out.set_state(training.optimizer.state);
-  WriteNamed(training.schedule, *out.mutable_schedule());
-  WriteOptions(training.gradient, *out.mutable_gradient());
-  WriteNamed(training.loss_scaling, *out.mutable_loss_scaling());
-  out.set_skip_nonfinite_steps(training.nonfinite_steps == NonfiniteSteps::kSkip);
-  out.set_accumulate_steps(training.accumulate_steps);
-  out.set_aggregate_on_arrival(training.aggregation == Aggregation::kArrival);
-}
-
-// Of two options with one name, the last counts.
-template <typename Repeated>
-OptionValues ReadOptions(const Repeated& options) {
-  OptionValues values;
-  for (const v1::Option& option : options) values[option.name()] = option.value();
-  return values;
-}
-
-NamedOptions ReadNamed(const v1::NamedOptions& in) {
-  return {in.name(), ReadOptions(in.options())};
-}
-
-TrainingSettings ReadTraining(const v1::TrainingSpec& in) {
-  return {.optimizer = {.name = in.optimizer().name(),
-                        .options = ReadOptions(in.optimizer().options()),
-                        .state = in.state()},
-          .schedule = ReadNamed(in.schedule()),
-          .gradient = ReadOptions(in.gradient()),
-          .loss_scaling = ReadNamed(in.loss_scaling()),
-          .nonfinite_steps =
-              in.skip_nonfinite_steps() ? NonfiniteSteps::kSkip : NonfiniteSteps::kApply,
-          .accumulate_steps = std::max<uint32_t>(in.accumulate_steps(), 1),
-          .aggregation = in.aggregate_on_arrival() ? Aggregation::kArrival
-                                                   : Aggregation::kRankOrder};
-}
-
-void WriteJob(const JobSpec& spec, v1::JobSpec& out) {
-  out.set_name(spec.name);
-  out.set_workers(spec.workers);
-  out.set_push_codec(spec.push_codec);
-  out.set_publish_codec(spec.publish_codec);
-  WriteTraining(spec.training, *out.mutable_training());
-  for (const TensorSpec& tensor : spec.tensors) {
-    v1::TensorSpec& written = *out.add_tensors();
-    written.set_name(tensor.name);
-    for (const uint64_t size : tensor.shape) written.add_shape(size);
-    written.set_learning_rate_scale(tensor.group.learning_rate_scale);
-    WriteOptions(tensor.group.options, *written.mutable_options());
-    written.set_state(tensor.group.state);
-    written.set_frozen(tensor.group.frozen);
-  }
-}
-
 void WriteCommit(const CommitEpoch& commit, v1::CommitEpoch& out) {
   out.set_job(commit.job);
   out.set_epoch(commit.epoch);
@@ -100,11 +31,12 @@ void WriteCommit(const CommitEpoch& commit, v1::CommitEpoch& out) {
     written.set_first_step(member.first_step);
     written.set_session_key(member.session_key);
   }
-  if (commit.training) WriteTraining(*commit.training, *out.mutable_training());
+  if (commit.training) ToProto(*commit.training, *out.mutable_training());
   out.set_training_from(commit.training_from);
 }
 
-void WriteWelcome(const WorkerWelcome& welcome, v1::WorkerWelcome& out) {
+void WriteWelcome(const WorkerWelcome& welcome, SharedBytes& shared,
+                  v1::WorkerWelcome& out) {
   out.set_job(welcome.job);
   out.set_incarnation(welcome.incarnation);
   out.set_session_key(welcome.session_key);
@@ -112,13 +44,20 @@ void WriteWelcome(const WorkerWelcome& welcome, v1::WorkerWelcome& out) {
   out.set_first_step(welcome.first_step);
   out.set_seeder(welcome.seeder);
   out.set_members(welcome.members);
-  for (const std::string& address : welcome.shard_addresses) {
-    out.add_shard_addresses(address);
-  }
-  for (const uint32_t shard : welcome.shard_of_block) out.add_shard_of_block(shard);
+  out.set_shard_addresses(shared.Of(welcome.shard_addresses));
+  out.set_placement(shared.Of(welcome.placement));
   v1::ContributionPlan& contributions = *out.mutable_contributions();
   contributions.set_hessian_every(welcome.contributions.hessian_every);
   contributions.set_momentum_from(welcome.contributions.momentum_from);
+}
+
+void WriteConfigure(const ConfigureJob& configure, SharedBytes& shared,
+                    v1::ConfigureJob& out) {
+  out.set_job(configure.job);
+  out.set_name(configure.declared->spec.name);
+  out.set_spec(*configure.declared->declaration.bytes);
+  out.set_placement(shared.Of(configure.placement));
+  out.set_first_shard(configure.first_shard);
 }
 
 // Of the code that a server sent; one that says nothing, or nothing known, is a fault of
@@ -132,29 +71,6 @@ absl::Status ErrorOf(const v1::ConfigureFailed& failed) {
 
 }  // namespace
 
-JobSpec FromProto(const v1::JobSpec& in) {
-  JobSpec spec{.name = in.name(),
-               .workers = in.workers(),
-               .push_codec = in.push_codec(),
-               .publish_codec = in.publish_codec(),
-               .training = ReadTraining(in.training())};
-  for (const v1::TensorSpec& tensor : in.tensors()) {
-    spec.tensors.push_back({.name = tensor.name(),
-                            .shape = {tensor.shape().begin(), tensor.shape().end()},
-                            .group = {.learning_rate_scale = tensor.learning_rate_scale(),
-                                      .options = ReadOptions(tensor.options()),
-                                      .state = tensor.state(),
-                                      .frozen = tensor.frozen()}});
-  }
-  return spec;
-}
-
-UpdateJob FromProto(const v1::UpdateJobRequest& in) {
-  UpdateJob update{.job = in.job(), .optimizer = ReadOptions(in.optimizer())};
-  if (in.has_schedule()) update.schedule = ReadNamed(in.schedule());
-  return update;
-}
-
 absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
   switch (message.body_case()) {
     case v1::MemberMessage::kServerHello: {
@@ -167,7 +83,9 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
     }
     case v1::MemberMessage::kWorkerHello: {
       const v1::WorkerHello& hello = message.worker_hello();
-      return WorkerHello{.job = FromProto(hello.job()),
+      return WorkerHello{.job = hello.job(),
+                         .digest = hello.job_digest(),
+                         .job_bytes = hello.job_bytes(),
                          .rank = hello.rank(),
                          .run_id = hello.run_id(),
                          .name = hello.name()};
@@ -208,6 +126,9 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
           .step = figures.step(),
           .figures = {figures.figures().begin(), figures.figures().end()}};
     }
+    case v1::MemberMessage::kJobDeclaration:
+      return JobDeclaration{
+          std::make_shared<const std::string>(message.job_declaration().spec())};
     case v1::MemberMessage::kResume:  // of links, not for the machine
     case v1::MemberMessage::BODY_NOT_SET:
       break;
@@ -228,7 +149,9 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                  },
                  [&](const WorkerHello& hello) {
                    v1::WorkerHello& out = *message.mutable_worker_hello();
-                   WriteJob(hello.job, *out.mutable_job());
+                   out.set_job(hello.job);
+                   out.set_job_digest(hello.digest);
+                   out.set_job_bytes(hello.job_bytes);
                    out.set_rank(hello.rank);
                    out.set_run_id(hello.run_id);
                    out.set_name(hello.name);
@@ -279,6 +202,9 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                    out.set_step(figures.step);
                    for (const double figure : figures.figures) out.add_figures(figure);
                  },
+                 [&](const JobDeclaration& declaration) {
+                   message.mutable_job_declaration()->set_spec(*declaration.bytes);
+                 },
                  [](const Disconnected&) { SYNCLINE_CHECK(false); },
                  [](const Returned&) { SYNCLINE_CHECK(false); },
              },
@@ -288,7 +214,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
 
 namespace {
 
-CommitEpoch FromProto(const v1::CommitEpoch& in) {
+CommitEpoch ReadCommit(const v1::CommitEpoch& in) {
   CommitEpoch out{.job = in.job(), .epoch = in.epoch(), .reason = in.reason()};
   for (const v1::Member& member : in.members()) {
     out.members.push_back({.rank = member.rank(),
@@ -296,23 +222,34 @@ CommitEpoch FromProto(const v1::CommitEpoch& in) {
                            .first_step = member.first_step(),
                            .session_key = member.session_key()});
   }
-  if (in.has_training()) out.training = ReadTraining(in.training());
+  if (in.has_training()) out.training = FromProto(in.training());
   out.training_from = in.training_from();
   return out;
 }
 
-WorkerWelcome FromProto(const v1::WorkerWelcome& in) {
-  return {.job = in.job(),
-          .incarnation = in.incarnation(),
-          .session_key = in.session_key(),
-          .epoch = in.epoch(),
-          .first_step = in.first_step(),
-          .seeder = in.seeder(),
-          .shard_addresses = {in.shard_addresses().begin(), in.shard_addresses().end()},
-          .shard_of_block = {in.shard_of_block().begin(), in.shard_of_block().end()},
-          .members = in.members(),
-          .contributions = {.hessian_every = in.contributions().hessian_every(),
-                            .momentum_from = in.contributions().momentum_from()}};
+absl::StatusOr<CoordinatorBody> ReadWelcome(const v1::WorkerWelcome& in) {
+  v1::Placement placement;
+  v1::ShardAddresses shards;
+  if (!placement.ParseFromString(in.placement()) ||
+      !shards.ParseFromString(in.shard_addresses())) {
+    return absl::InvalidArgumentError("a welcome whose placement cannot be read");
+  }
+  auto placed = std::make_shared<JobPlacement>();
+  placed->shard_of_block = {placement.shard_of_block().begin(),
+                            placement.shard_of_block().end()};
+  return WorkerWelcome{
+      .job = in.job(),
+      .incarnation = in.incarnation(),
+      .session_key = in.session_key(),
+      .epoch = in.epoch(),
+      .first_step = in.first_step(),
+      .seeder = in.seeder(),
+      .shard_addresses = std::make_shared<const std::vector<std::string>>(
+          shards.addresses().begin(), shards.addresses().end()),
+      .placement = std::move(placed),
+      .members = in.members(),
+      .contributions = {.hessian_every = in.contributions().hessian_every(),
+                        .momentum_from = in.contributions().momentum_from()}};
 }
 
 }  // namespace
@@ -322,19 +259,15 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
     case v1::CoordinatorMessage::kServerWelcome:
       return ServerWelcome{.server = message.server_welcome().server(),
                            .incarnation = message.server_welcome().incarnation()};
-    case v1::CoordinatorMessage::kConfigureJob: {
-      const v1::ConfigureJob& configure = message.configure_job();
-      return ConfigureJob{.job = configure.job(),
-                          .spec = FromProto(configure.spec()),
-                          .shard_of_block = {configure.shard_of_block().begin(),
-                                             configure.shard_of_block().end()},
-                          .first_shard = configure.first_shard()};
-    }
+    case v1::CoordinatorMessage::kConfigureJob:
+      return FromProto(message.configure_job());
+    case v1::CoordinatorMessage::kDescribeJob:
+      return DescribeJob{message.describe_job().digest()};
     case v1::CoordinatorMessage::kPrepareEpoch:
       return PrepareEpoch{.job = message.prepare_epoch().job(),
                           .epoch = message.prepare_epoch().epoch()};
     case v1::CoordinatorMessage::kCommitEpoch:
-      return FromProto(message.commit_epoch());
+      return ReadCommit(message.commit_epoch());
     case v1::CoordinatorMessage::kStepDecision: {
       const v1::StepDecision& decision = message.step_decision();
       return StepDecision{.job = decision.job(),
@@ -360,7 +293,7 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
     case v1::CoordinatorMessage::kJobFailed:
       return JobFailed{message.job_failed().reason()};
     case v1::CoordinatorMessage::kWorkerWelcome:
-      return FromProto(message.worker_welcome());
+      return ReadWelcome(message.worker_welcome());
     case v1::CoordinatorMessage::kLinkReady:  // of links
     case v1::CoordinatorMessage::BODY_NOT_SET:
       break;
@@ -368,7 +301,7 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
   return absl::InvalidArgumentError("a message without a body, or of a newer protocol");
 }
 
-v1::CoordinatorMessage ToProto(const CoordinatorBody& body) {
+v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared) {
   v1::CoordinatorMessage message;
   std::visit(Overloaded{
                  [&](const ServerWelcome& welcome) {
@@ -376,12 +309,10 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body) {
                    message.mutable_server_welcome()->set_incarnation(welcome.incarnation);
                  },
                  [&](const ConfigureJob& configure) {
-                   v1::ConfigureJob& out = *message.mutable_configure_job();
-                   out.set_job(configure.job);
-                   WriteJob(configure.spec, *out.mutable_spec());
-                   for (const uint32_t shard : configure.shard_of_block)
-                     out.add_shard_of_block(shard);
-                   out.set_first_shard(configure.first_shard);
+                   WriteConfigure(configure, shared, *message.mutable_configure_job());
+                 },
+                 [&](const DescribeJob& describe) {
+                   message.mutable_describe_job()->set_digest(describe.digest);
                  },
                  [&](const PrepareEpoch& prepare) {
                    message.mutable_prepare_epoch()->set_job(prepare.job);
@@ -408,7 +339,7 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body) {
                    message.mutable_waiting()->set_reason(waiting.reason);
                  },
                  [&](const WorkerWelcome& welcome) {
-                   WriteWelcome(welcome, *message.mutable_worker_welcome());
+                   WriteWelcome(welcome, shared, *message.mutable_worker_welcome());
                  },
                  [&](const EpochChanged& change) {
                    v1::EpochChanged& out = *message.mutable_epoch_changed();

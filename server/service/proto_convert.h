@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "proto/coordinator.pb.h"
 #include "server/coordinator/coordinator.h"
+#include "server/service/job_convert.h"
 
 namespace syncline {
 
@@ -19,10 +20,7 @@ v1::MemberMessage ToProto(const MemberBody& body);
 
 // What the coordinator says.
 absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message);
-v1::CoordinatorMessage ToProto(const CoordinatorBody& body);
-
-JobSpec FromProto(const v1::JobSpec& spec);
-UpdateJob FromProto(const v1::UpdateJobRequest& request);
+v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared);
 
 v1::StatusReply ToProto(const CoordinatorView& view);
 

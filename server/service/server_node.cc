@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
 #include "comm/base/job_seed.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "server/coordinator/admission.h"
 #include "server/service/progress_convert.h"
@@ -228,6 +229,8 @@ Heartbeat ServerNode::MakeHeartbeat() const {
 // ---- What the coordinator says ----
 
 void ServerNode::OnMessage(const v1::CoordinatorMessage& message) {
+  // It may be large: the builder reads it.
+  if (message.has_configure_job()) return Configure(message.configure_job());
   const auto body = FromProto(message);
   if (!body.ok()) return;  // of a later version
   std::visit([this](const auto& said) { On(said); }, *body);
@@ -245,25 +248,26 @@ void ServerNode::On(const ServerWelcome& welcome) {
   events_.on_attached();
 }
 
-void ServerNode::On(const ConfigureJob& configure) {
+void ServerNode::Configure(const v1::ConfigureJob& configure) {
+  const uint32_t job = configure.job();
   {
     absl::MutexLock lock(&mutex_);
-    jobs_[configure.job] = Job();
+    jobs_[job] = Job();
   }
-  options_.log.Info("job begins",
-                    {{"job", configure.job}, {"name", configure.spec.name}});
-  if (options_.metrics != nullptr) {
-    options_.metrics->NameJob(configure.job, configure.spec.name);
-  }
+  options_.log.Info(
+      "job begins",
+      {{"job", job}, {"name", std::string_view(Printable(configure.name()))}});
+  if (options_.metrics != nullptr) options_.metrics->NameJob(job, configure.name());
+  const auto message = std::make_shared<const v1::ConfigureJob>(configure);
   builder_->Build(
-      {.job = configure.job,
-       .split = [this, configure]() -> absl::StatusOr<std::vector<EngineJobOptions>> {
-         SYNCLINE_ASSIGN_OR_RETURN(auto parts, SplitJob(configure));
-         SYNCLINE_RETURN_IF_ERROR(TakeMemory(configure, parts));
+      {.job = job,
+       .split = [this, message]() -> absl::StatusOr<std::vector<EngineJobOptions>> {
+         SYNCLINE_ASSIGN_OR_RETURN(const ConfigureJob read, FromProto(*message));
+         SYNCLINE_ASSIGN_OR_RETURN(auto parts, SplitJob(read));
+         SYNCLINE_RETURN_IF_ERROR(TakeMemory(read, parts));
          return parts;
        },
-       .done = [this, job = configure.job](
-                   const absl::Status& status) { OnBuilt(job, status); }});
+       .done = [this, job](const absl::Status& status) { OnBuilt(job, status); }});
 }
 
 void ServerNode::OnBuilt(uint32_t job, const absl::Status& status) {
@@ -287,13 +291,13 @@ void ServerNode::OnBuilt(uint32_t job, const absl::Status& status) {
 // What each engine gets of a job.
 absl::StatusOr<std::vector<EngineJobOptions>> ServerNode::SplitJob(
     const ConfigureJob& configure) const {
-  const JobSpec& spec = configure.spec;
-  SYNCLINE_RETURN_IF_ERROR(ValidateJob(spec));
+  const JobSpec& spec = configure.declared->spec;
+  const std::vector<uint32_t>& shard_of_blocks = configure.placement->shard_of_block;
   const std::vector<BlockRange> ranges = spec.Blocks();
-  if (ranges.size() != configure.shard_of_block.size()) {
+  if (ranges.size() != shard_of_blocks.size()) {
     return absl::InternalError(absl::StrCat("job '", spec.name, "' has ", ranges.size(),
                                             " blocks, but the coordinator places ",
-                                            configure.shard_of_block.size()));
+                                            shard_of_blocks.size()));
   }
   ShardOptions shard = {.job = configure.job, .seed = JobSeed(spec.name)};
   SYNCLINE_ASSIGN_OR_RETURN(shard.transfers, spec.Transfers());
@@ -305,7 +309,7 @@ absl::StatusOr<std::vector<EngineJobOptions>> ServerNode::SplitJob(
     parts[i].shard.shard = configure.first_shard + i;
   }
   for (uint32_t block = 0; block < ranges.size(); ++block) {
-    const uint32_t shard_of_block = configure.shard_of_block[block];
+    const uint32_t shard_of_block = shard_of_blocks[block];
     const uint64_t engine = uint64_t{shard_of_block} - configure.first_shard;
     if (engine >= parts.size()) continue;  // another server's
     parts[engine].blocks.push_back({block, ranges[block]});
@@ -326,7 +330,7 @@ absl::Status ServerNode::TakeMemory(const ConfigureJob& configure,
                             PlanMemory({.training = shard.training,
                                         .tensors = shard.tensors,
                                         .transfers = shard.transfers,
-                                        .workers = configure.spec.workers},
+                                        .workers = configure.declared->spec.workers},
                                        {.blocks = blocks, .shard_of_block = here}));
   absl::MutexLock lock(&mutex_);
   const auto job = jobs_.find(configure.job);
@@ -335,7 +339,7 @@ absl::Status ServerNode::TakeMemory(const ConfigureJob& configure,
   for (const auto& [id, other] : jobs_) {
     if (id != configure.job) memory.placed_bytes += other.memory_bytes;
   }
-  SYNCLINE_RETURN_IF_ERROR(CheckMemory(configure.spec.name, plan.job, memory));
+  SYNCLINE_RETURN_IF_ERROR(CheckMemory(configure.declared->spec.name, plan.job, memory));
   job->second.memory_bytes = plan.job.total();
   return absl::OkStatus();
 }

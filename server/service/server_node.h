@@ -102,7 +102,7 @@ class ServerNode {
   // The stream's thread.
   void OnMessage(const v1::CoordinatorMessage& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const ServerWelcome& welcome) ABSL_LOCKS_EXCLUDED(mutex_);
-  void On(const ConfigureJob& configure) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Configure(const v1::ConfigureJob& configure) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const PrepareEpoch& prepare) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const CommitEpoch& commit) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const StepDecision& decision);

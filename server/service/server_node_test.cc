@@ -4,6 +4,8 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
@@ -21,6 +23,26 @@
 namespace syncline {
 namespace {
 
+// What a coordinator may say of a job, also when it is none.
+struct JobToServe {
+  uint32_t job = 0;
+  JobSpec spec = {};
+  std::vector<uint32_t> shard_of_block = {};
+  uint32_t first_shard = 2;
+
+  ConfigureJob Configure() const {
+    auto declared = std::make_shared<DeclaredJob>();
+    declared->declaration = Declare(spec);
+    declared->spec = spec;
+    auto placement = std::make_shared<JobPlacement>();
+    placement->shard_of_block = shard_of_block;
+    return {.job = job,
+            .declared = std::move(declared),
+            .placement = std::move(placement),
+            .first_shard = first_shard};
+  }
+};
+
 // Plays `script` on each stream and ends the stream with what it returns.
 class ScriptedCoordinator final : public v1::Coordinator::Service {
  public:
@@ -30,7 +52,8 @@ class ScriptedCoordinator final : public v1::Coordinator::Service {
         grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::MemberMessage>& wire)
         : wire_(wire) {}
 
-    void Say(const CoordinatorBody& body) { wire_.Write(ToProto(body)); }
+    void Say(const CoordinatorBody& body) { wire_.Write(ToProto(body, shared_)); }
+    void Say(const JobToServe& job) { Say(job.Configure()); }
 
     // The next message that is no heartbeat; an empty one when the stream has ended.
     v1::MemberMessage Hear() {
@@ -65,6 +88,7 @@ class ScriptedCoordinator final : public v1::Coordinator::Service {
     }
 
     grpc::ServerReaderWriter<v1::CoordinatorMessage, v1::MemberMessage>& wire_;
+    SharedBytes shared_;
   };
   using Script = std::function<absl::Status(Stream&)>;
 
@@ -116,14 +140,11 @@ ServerNodeOptions Options(const std::string& coordinator, uint32_t engines = 1) 
 }
 
 // Two tensors of one block each: one for each of two engines.
-ConfigureJob TwoBlockJob() {
-  ConfigureJob configure;
-  configure.job = 5;
-  configure.spec.name = "job";
-  configure.spec.tensors = {{"first", {100}, {}}, {"second", {200}, {}}};
-  configure.shard_of_block = {2, 3};
-  configure.first_shard = 2;
-  return configure;
+JobToServe TwoBlockJob() {
+  JobToServe job = {.job = 5, .shard_of_block = {2, 3}};
+  job.spec.name = "job";
+  job.spec.tensors = {{"first", {100}, {}}, {"second", {200}, {}}};
+  return job;
 }
 
 TEST(ServerNodeTest, SaysWhoItIsAndKeepsReporting) {
@@ -202,8 +223,8 @@ TEST(ServerNodeTest, ComesBackWhenTheStreamEnds) {
 
 // Of another spec than the coordinator would let through: versions differ, or it is
 // wrong.
-ConfigureJob ImpossibleJob(uint32_t job) {
-  ConfigureJob impossible = TwoBlockJob();
+JobToServe ImpossibleJob(uint32_t job) {
+  JobToServe impossible = TwoBlockJob();
   impossible.job = job;
   impossible.spec.training.optimizer.name = "no such thing";
   return impossible;
@@ -222,7 +243,7 @@ TEST(ServerNodeTest, AJobItCannotServeEndsAloneAndTheOthersGoOn) {
     EXPECT_EQ(failed.code(), static_cast<uint32_t>(absl::StatusCode::kInvalidArgument));
     EXPECT_THAT(failed.message(), ::testing::HasSubstr("no such thing"));
     stream.Say(DropJob{6, "it failed"});
-    ConfigureJob unplaced = TwoBlockJob();
+    JobToServe unplaced = TwoBlockJob();
     unplaced.job = 7;
     unplaced.shard_of_block.pop_back();
     stream.Say(unplaced);
@@ -249,7 +270,7 @@ TEST(ServerNodeTest, SaysItsBudgetAndKeepsToIt) {
   ScriptedCoordinator coordinator([&](auto& stream) {
     EXPECT_EQ(stream.Hear().server_hello().memory_bytes(), uint64_t{1} << 20);
     stream.Say(ServerWelcome{0, 1});
-    ConfigureJob large = TwoBlockJob();
+    JobToServe large = TwoBlockJob();
     large.job = 4;
     large.spec.tensors[1].shape = {1 << 20};
     large.shard_of_block.assign(large.spec.Blocks().size(), 2);

@@ -21,6 +21,7 @@
 #include "comm/base/status.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
+#include "comm/rpc/announcement.h"
 #include "comm/rpc/attach_stream.h"
 #include "comm/transport/message.h"
 #include "comm/transport/ucx/ucx.h"
@@ -31,13 +32,8 @@ namespace {
 
 constexpr uint64_t kSizes[] = {200000, 300, 1};
 
-v1::MemberMessage Hello(const SessionOptions& options) {
-  v1::MemberMessage message;
-  v1::WorkerHello& hello = *message.mutable_worker_hello();
-  hello.set_protocol_version(kProtocolVersion);
-  hello.set_rank(options.rank);
-  hello.set_name("hostile");
-  v1::JobSpec& job = *hello.mutable_job();
+Announcement Hello(const SessionOptions& options) {
+  v1::JobSpec job;
   job.set_name(options.job);
   job.set_workers(options.world_size);
   job.set_push_codec("bf16");
@@ -55,7 +51,7 @@ v1::MemberMessage Hello(const SessionOptions& options) {
     tensor.add_shape(kSizes[i]);
     tensor.set_learning_rate_scale(1);
   }
-  return message;
+  return Announce(job, {.rank = options.rank, .name = "hostile"});
 }
 
 // The data plane of one hostile member, on the calling thread.
@@ -67,7 +63,12 @@ class Hostile : private Receiver {
 
   absl::Status Connect() {
     SYNCLINE_ASSIGN_OR_RETURN(transport_, CreateUcxTransport({}, *this));
-    for (const std::string& address : welcome_.shard_addresses()) {
+    v1::ShardAddresses shards;
+    if (!shards.ParseFromString(welcome_.shard_addresses()) ||
+        !placement_.ParseFromString(welcome_.placement())) {
+      return absl::InternalError("the placement cannot be read");
+    }
+    for (const std::string& address : shards.addresses()) {
       SYNCLINE_ASSIGN_OR_RETURN(shards_.emplace_back(), transport_->Connect(address, {}));
       MessageHeader hello = Header(MessageKind::kHello, 0);
       const std::string& own = transport_->address();
@@ -140,8 +141,8 @@ class Hostile : private Receiver {
 
  private:
   size_t ShardOf(uint32_t block) const {
-    return block < static_cast<uint32_t>(welcome_.shard_of_block_size())
-               ? welcome_.shard_of_block(block)
+    return block < static_cast<uint32_t>(placement_.shard_of_block_size())
+               ? placement_.shard_of_block(block)
                : 0;
   }
 
@@ -172,6 +173,7 @@ class Hostile : private Receiver {
   }
 
   const v1::WorkerWelcome& welcome_;
+  v1::Placement placement_;
   const uint32_t rank_;
   const std::function<void()> beat_;
   const CodecRegistry codecs_ = CodecRegistry::Builtin();
@@ -234,7 +236,12 @@ absl::Status Run() {
   AttachOptions attach;
   attach.address = options.coordinator;
   AttachCallbacks callbacks;
+  absl::Notification heard;
+  bool asked = false;
   callbacks.on_message = [&](const v1::CoordinatorMessage& message) {
+    if (message.has_describe_job()) asked = true;
+    const bool counts = message.has_describe_job() || message.has_worker_welcome();
+    if (counts && !heard.HasBeenNotified()) heard.Notify();
     if (!message.has_worker_welcome()) return;
     welcome = message.worker_welcome();
     welcomed.Notify();
@@ -244,7 +251,11 @@ absl::Status Run() {
   };
   SYNCLINE_ASSIGN_OR_RETURN(const auto stream,
                             AttachStream::Open(attach, std::move(callbacks)));
-  stream->Send(Hello(options));
+  const Announcement announcement = Hello(options);
+  stream->Send(announcement.hello);
+  if (heard.WaitForNotificationWithTimeout(absl::Seconds(20)) && asked) {
+    stream->Send(announcement.declaration);
+  }
   if (!welcomed.WaitForNotificationWithTimeout(absl::Seconds(20))) {
     return absl::DeadlineExceededError("never welcomed");
   }

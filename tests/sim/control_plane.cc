@@ -67,6 +67,12 @@ void ControlPlane::Perform(const CoordinatorOutput& output) {
       if (receiver != streams_.end()) receiver->second.callbacks.on_message(sent.body);
     });
   }
+  if (const auto* prepare = std::get_if<Prepare>(&output)) {
+    const int micros = std::uniform_int_distribution<int>(100, 50000)(random_);
+    events_.After(absl::Microseconds(micros), [this, order = prepare->order] {
+      Apply(CarryOut(order, specs_.reader()));
+    });
+  }
   if (const auto* close = std::get_if<CloseMember>(&output)) {
     const auto stream = streams_.find(close->connection);
     if (stream == streams_.end()) return;

@@ -12,6 +12,7 @@
 #include "comm/base/event_queue.h"
 #include "comm/base/timeouts.h"
 #include "server/coordinator/coordinator.h"
+#include "server/coordinator/declaration_test_util.h"
 
 namespace syncline::sim {
 
@@ -30,6 +31,9 @@ class ControlPlane {
   // of it.
   void Break(ConnectionId connection);
 
+  // What workers say of a job, and send when they are asked to.
+  DeclaredSpecs& specs() { return specs_; }
+
   CoordinatorView View() const { return coordinator_.View(events_.now()); }
 
  private:
@@ -46,6 +50,7 @@ class ControlPlane {
 
   EventQueue& events_;
   Coordinator coordinator_;
+  DeclaredSpecs specs_;
   const absl::Duration tick_period_;
   std::mt19937_64 random_;
   ConnectionId next_connection_ = 1;

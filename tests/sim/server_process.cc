@@ -74,11 +74,11 @@ void ServerProcess::OnControl(const CoordinatorBody& body) {
 
 void ServerProcess::Configure(const ConfigureJob& configure) {
   job_ = configure.job;
-  const JobSpec& spec = configure.spec;
+  const JobSpec& spec = configure.declared->spec;
   const std::vector<BlockRange> ranges = spec.Blocks();
   std::vector<ShardBlock> blocks;
   for (uint32_t block = 0; block < ranges.size(); ++block) {
-    if (configure.shard_of_block[block] != configure.first_shard) continue;
+    if (configure.placement->shard_of_block[block] != configure.first_shard) continue;
     owned_.insert(block);
     blocks.push_back({block, ranges[block]});
   }

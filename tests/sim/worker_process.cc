@@ -46,11 +46,11 @@ WorkerProcess::WorkerProcess(Parts parts, uint32_t rank)
                                  [this](const absl::Status& status) {
                                    WhenAwake([=, this] { parts_.on_end(rank_, status); });
                                  }});
-  parts_.control.Send(connection_, WorkerHello{.job = parts_.job,
-                                               .rank = rank_,
-                                               .run_id = "sim",
-                                               .name = absl::StrCat("worker", rank_),
-                                               .session_key = random_()});
+  parts_.control.Send(connection_, parts_.control.specs().Hello(
+                                       parts_.job, {.rank = rank_,
+                                                    .run_id = "sim",
+                                                    .name = absl::StrCat("worker", rank_),
+                                                    .session_key = random_()}));
   Beat();
 }
 
@@ -101,6 +101,10 @@ void WorkerProcess::Beat() {
 }
 
 void WorkerProcess::OnControl(const CoordinatorBody& body) {
+  if (const auto* describe = std::get_if<DescribeJob>(&body)) {
+    parts_.control.Send(connection_,
+                        parts_.control.specs().Declaration(describe->digest));
+  }
   if (const auto* welcome = std::get_if<WorkerWelcome>(&body)) Begin(*welcome);
   if (const auto* change = std::get_if<EpochChanged>(&body);
       change != nullptr && exchange_) {
@@ -112,7 +116,7 @@ void WorkerProcess::OnControl(const CoordinatorBody& body) {
 
 void WorkerProcess::Begin(const WorkerWelcome& welcome) {
   incarnation_ = welcome.incarnation;
-  for (const std::string& address : welcome.shard_addresses) {
+  for (const std::string& address : *welcome.shard_addresses) {
     shards_.push_back(*transport_->Connect(address, {}));
   }
   ExchangeOptions options{
@@ -125,7 +129,7 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
       .first_step = welcome.first_step,
       .role = welcome.seeder ? SeedRole::kSeeder : SeedRole::kReceiver,
       .shards = static_cast<uint32_t>(shards_.size()),
-      .shard_of_block = welcome.shard_of_block,
+      .shard_of_block = welcome.placement->shard_of_block,
       .transfers = *parts_.job.Transfers(),
       .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
       .checksum = Checksum::kHeaderAndPayload,

@@ -13,7 +13,7 @@
 #include "comm/base/status.h"
 #include "comm/base/tiling.h"
 #include "comm/codec/transfer.h"
-#include "comm/rpc/attach_stream.h"
+#include "comm/rpc/announcement.h"
 
 namespace syncline {
 namespace {
@@ -129,18 +129,9 @@ absl::Status CheckTensor(const TensorOptions& tensor, size_t elements) {
                                                  "] comes with ", elements, " weights"));
 }
 
-v1::MemberMessage MakeHello(const SessionOptions& options,
-                            const std::vector<TensorOptions>& tensors) {
-  v1::MemberMessage message;
-  v1::WorkerHello& hello = *message.mutable_worker_hello();
-  hello.set_protocol_version(kProtocolVersion);
-  hello.set_build_version(SYNCLINE_VERSION);
-  hello.set_rank(options.rank);
-  hello.set_run_id(options.run_id);
-  hello.set_name(ProcessName());
-  hello.set_failure_timeout_ms(
-      static_cast<uint32_t>(absl::ToInt64Milliseconds(options.failure_timeout)));
-  v1::JobSpec& job = *hello.mutable_job();
+Announcement MakeAnnouncement(const SessionOptions& options,
+                              const std::vector<TensorOptions>& tensors) {
+  v1::JobSpec job;
   job.set_name(options.job);
   job.set_workers(options.world_size);
   job.set_push_codec(options.push_codec);
@@ -157,20 +148,30 @@ v1::MemberMessage MakeHello(const SessionOptions& options,
     spec.set_state(tensor.state);
     spec.set_frozen(tensor.frozen);
   }
-  return message;
+  return Announce(job, {.rank = options.rank,
+                        .run_id = options.run_id,
+                        .name = ProcessName(),
+                        .failure_timeout = options.failure_timeout});
 }
 
-absl::Status CheckPlacement(const v1::WorkerWelcome& welcome,
-                            const std::vector<uint64_t>& elements) {
-  const auto& placement = welcome.shard_of_block();
-  const auto shards = static_cast<uint32_t>(welcome.shard_addresses_size());
+absl::StatusOr<JobLayout> ReadLayout(const v1::WorkerWelcome& welcome,
+                                     const std::vector<uint64_t>& elements) {
+  v1::Placement placement;
+  v1::ShardAddresses shards;
+  const bool parsed = placement.ParseFromString(welcome.placement()) &&
+                      shards.ParseFromString(welcome.shard_addresses());
+  const auto count = static_cast<uint32_t>(shards.addresses_size());
+  const auto& blocks = placement.shard_of_block();
   const bool fits =
-      static_cast<size_t>(placement.size()) == CutIntoBlocks(elements).size() &&
-      std::all_of(placement.begin(), placement.end(),
-                  [shards](uint32_t shard) { return shard < shards; });
-  if (fits) return absl::OkStatus();
-  return absl::InternalError(
-      "the coordinator's placement does not fit the declared tensors");
+      parsed && static_cast<size_t>(blocks.size()) == CutIntoBlocks(elements).size() &&
+      std::ranges::all_of(blocks, [&](uint32_t shard) { return shard < count; });
+  if (!fits) {
+    return absl::InternalError(
+        "the coordinator's placement does not fit the declared tensors");
+  }
+  return JobLayout{
+      .shard_addresses = {shards.addresses().begin(), shards.addresses().end()},
+      .shard_of_block = {blocks.begin(), blocks.end()}};
 }
 
 }  // namespace syncline

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/rpc/announcement.h"
 #include "proto/coordinator.pb.h"
 #include "worker/client/session.h"
 
@@ -33,13 +35,19 @@ bool TakesSkips(const TrainingOptions& training);
 // InvalidArgument for a bad name, or a shape that is not one of `elements` elements.
 absl::Status CheckTensor(const TensorOptions& tensor, size_t elements);
 
-// The first message on the control stream: who we are and which job we mean.
-v1::MemberMessage MakeHello(const SessionOptions& options,
-                            const std::vector<TensorOptions>& tensors);
+// The first message on the control stream, who we are and which job we mean, and that job.
+Announcement MakeAnnouncement(const SessionOptions& options,
+                              const std::vector<TensorOptions>& tensors);
+
+// Where a job lies.
+struct JobLayout {
+  std::vector<std::string> shard_addresses;
+  std::vector<uint32_t> shard_of_block;
+};
 
 // Internal when the coordinator's placement does not name one of its shards for each
 // block of tensors with so many elements.
-absl::Status CheckPlacement(const v1::WorkerWelcome& welcome,
-                            const std::vector<uint64_t>& elements);
+absl::StatusOr<JobLayout> ReadLayout(const v1::WorkerWelcome& welcome,
+                                     const std::vector<uint64_t>& elements);
 
 }  // namespace syncline

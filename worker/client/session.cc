@@ -38,32 +38,40 @@ absl::Status Session::Impl::Start() {
     if (tensors_.empty()) return absl::FailedPreconditionError("no tensor is declared");
     for (const Tensor& tensor : tensors_) tensors.push_back(tensor.options);
   }
+  Announcement announcement = MakeAnnouncement(options_, tensors);
   link_ = ControlLink::Open(
       {.attach = {.address = options_.coordinator,
                   .tls = {.cert_file = options_.tls_cert,
                           .key_file = options_.tls_key,
                           .ca_file = options_.tls_ca},
                   .timeouts = timeouts_},
-       .hello = MakeHello(options_, tensors),
+       .hello = std::move(announcement.hello),
        .patience = options_.start_timeout,
        .log = options_.log},
       {.on_message = [this](const auto& message) { OnMessage(message); },
        .on_end = [this](const absl::Status& status) { Fail(status); }});
   heart_ = std::thread([this] { BeatUntilOver(); });
-  const absl::Status started = AwaitStart();
+  const absl::Status started = AwaitStart(std::move(announcement.declaration));
   if (!started.ok()) Stop(absl::ZeroDuration());
   return started;
 }
 
-absl::Status Session::Impl::AwaitStart() {
-  SYNCLINE_RETURN_IF_ERROR(AwaitWelcome(clock_.Now() + options_.start_timeout));
+absl::Status Session::Impl::AwaitStart(v1::MemberMessage declaration) {
+  SYNCLINE_RETURN_IF_ERROR(
+      AwaitWelcome(std::move(declaration), clock_.Now() + options_.start_timeout));
   SYNCLINE_RETURN_IF_ERROR(StartDataPlane());
   return WaitAll();
 }
 
-absl::Status Session::Impl::AwaitWelcome(absl::Duration deadline) {
+// Sends what the job is when the coordinator asks for it.
+absl::Status Session::Impl::AwaitWelcome(v1::MemberMessage declaration,
+                                         absl::Duration deadline) {
   absl::MutexLock lock(&mutex_);
   while (status_.ok() && welcome_ == nullptr) {
+    if (std::exchange(is_asked_for_job_, false)) {
+      link_->Send(declaration);
+      continue;
+    }
     if (!changed_.WaitUntil(mutex_, clock_, deadline)) {
       if (!link_->was_attached()) {
         return UnreachableError(options_.coordinator, options_.start_timeout);
@@ -88,9 +96,6 @@ absl::StatusOr<ExchangeOptions> Session::Impl::MakeExchangeOptions(
       .epoch = welcome.epoch(),
       .first_step = welcome.first_step(),
       .role = welcome.seeder() ? SeedRole::kSeeder : SeedRole::kReceiver,
-      .shards = static_cast<uint32_t>(welcome.shard_addresses_size()),
-      .shard_of_block = {welcome.shard_of_block().begin(),
-                         welcome.shard_of_block().end()},
       .retry = timeouts_.push_retry,
       .follow_learning_rate = FollowsLearningRate(options_.training)};
   SYNCLINE_ASSIGN_OR_RETURN(exchange.seed_codec, codecs_.Find(CodecId::kFp32));
@@ -114,8 +119,10 @@ absl::Status Session::Impl::StartDataPlane() {
     }
     BeginAt(welcome->first_step());
   }
-  SYNCLINE_RETURN_IF_ERROR(CheckPlacement(*welcome, elements));
+  SYNCLINE_ASSIGN_OR_RETURN(JobLayout layout, ReadLayout(*welcome, elements));
   SYNCLINE_ASSIGN_OR_RETURN(ExchangeOptions exchange, MakeExchangeOptions(*welcome));
+  exchange.shards = static_cast<uint32_t>(layout.shard_addresses.size());
+  exchange.shard_of_block = std::move(layout.shard_of_block);
   exchange.frozen = std::move(frozen);
   SYNCLINE_ASSIGN_OR_RETURN(
       exchange.transfers,
@@ -125,8 +132,7 @@ absl::Status Session::Impl::StartDataPlane() {
   DataPlaneOptions options{
       .reach = IsLoopback(coordinator.host) ? Reach::kHostOnly : Reach::kNetwork,
       .timeouts = timeouts_,
-      .shard_addresses = {welcome->shard_addresses().begin(),
-                          welcome->shard_addresses().end()},
+      .shard_addresses = std::move(layout.shard_addresses),
       .exchange = std::move(exchange),
       .log = options_.log};
   SYNCLINE_ASSIGN_OR_RETURN(

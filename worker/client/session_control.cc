@@ -15,6 +15,12 @@ void Session::Impl::OnMessage(const v1::CoordinatorMessage& message) {
       waiting_for_ = message.waiting().reason();
       return;
     }
+    case v1::CoordinatorMessage::kDescribeJob: {
+      absl::MutexLock lock(&mutex_);
+      is_asked_for_job_ = true;
+      changed_.SignalAll();
+      return;
+    }
     case v1::CoordinatorMessage::kWorkerWelcome: {
       absl::MutexLock lock(&mutex_);
       welcome_ = std::make_unique<v1::WorkerWelcome>(message.worker_welcome());

@@ -75,8 +75,9 @@ class Session::Impl {
     bool keeps_pace() const { return !options.frozen && !weights.empty(); }
   };
 
-  absl::Status AwaitStart() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status AwaitWelcome(absl::Duration deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status AwaitStart(v1::MemberMessage declaration) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status AwaitWelcome(v1::MemberMessage declaration, absl::Duration deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StartDataPlane() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Part() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status WithMemories(const std::function<absl::Status(DataPlane::Memories)>& use)
@@ -136,6 +137,7 @@ class Session::Impl {
   size_t to_begin_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<v1::WorkerWelcome> welcome_ ABSL_GUARDED_BY(mutex_);
   std::string waiting_for_ ABSL_GUARDED_BY(mutex_);
+  bool is_asked_for_job_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_seeder_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
   uint32_t members_ ABSL_GUARDED_BY(mutex_) = 0;

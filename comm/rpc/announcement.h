@@ -1,0 +1,39 @@
+// How a worker introduces itself: its hello announces a job by a digest, and the job
+// itself is only sent when the coordinator asks for it (DescribeJob). For clients, the
+// load generator and tests, so that there is one way to do it.
+//
+//   const Announcement worker = Announce(job, {.rank = 3, .name = "host:77"});
+//   link->Send(worker.hello);
+//   ...
+//   if (message.has_describe_job()) link->Send(worker.declaration);
+//
+// Thread safety: pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/time/time.h"
+#include "proto/coordinator.pb.h"
+
+namespace syncline {
+
+// 32 bytes.
+std::string Sha256(std::string_view bytes);
+
+struct Announcement {
+  v1::MemberMessage hello;
+  v1::MemberMessage declaration;
+};
+
+struct WorkerIdentity {
+  uint32_t rank = 0;
+  std::string run_id = {};
+  std::string name = {};
+  absl::Duration failure_timeout = absl::ZeroDuration();  // zero: not said
+};
+
+Announcement Announce(const v1::JobSpec& job, const WorkerIdentity& worker);
+
+}  // namespace syncline

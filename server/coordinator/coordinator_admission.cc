@@ -1,0 +1,154 @@
+// How workers come to their jobs: from a hello to a declaration that is known, to a job
+// that has a place on its servers.
+#include <utility>
+
+#include "comm/base/status.h"
+#include "server/coordinator/admission.h"
+#include "server/coordinator/coordinator_impl.h"
+#include "server/coordinator/member_names.h"
+
+namespace syncline {
+namespace {
+
+absl::Status CheckWorkerNames(const WorkerHello& hello) {
+  SYNCLINE_RETURN_IF_ERROR(CheckName("a job's name", hello.job, kMaxJobNameBytes));
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckUnlessEmpty("a worker's name", hello.name, kMaxMemberNameBytes));
+  return CheckUnlessEmpty("a run id", hello.run_id, kMaxJobNameBytes);
+}
+
+}  // namespace
+
+ServerMemory Coordinator::Impl::MemoryOf(const Server& server) const {
+  ServerMemory memory = {.name = server.name,
+                         .shards = static_cast<uint32_t>(server.shard_addresses.size()),
+                         .budget_bytes = server.memory_bytes};
+  for (const auto& [name, job] : jobs_)
+    memory.placed_bytes += job->BytesOn(server.number);
+  return memory;
+}
+
+bool Coordinator::Impl::ServersAreThere() const {
+  return !servers_.empty() && servers_.size() >= options_.expected_servers;
+}
+
+std::vector<uint32_t> Coordinator::Impl::ShardCounts() const {
+  std::vector<uint32_t> counts;
+  counts.reserve(servers_.size());
+  for (const auto& [number, server] : servers_) {
+    counts.push_back(static_cast<uint32_t>(server.shard_addresses.size()));
+  }
+  return counts;
+}
+
+// Nothing while that is being found out. A job that waits for servers is not refused for
+// what those that are there have.
+std::optional<absl::Status> Coordinator::Impl::Fits(
+    const std::shared_ptr<const DeclaredJob>& declared) {
+  if (!ServersAreThere()) return absl::OkStatus();
+  const auto placement = declarations_.PlacementOf(declared, ShardCounts(), outputs_);
+  if (!placement.ok()) return placement.status();
+  if (*placement == nullptr) return std::nullopt;
+  std::vector<ServerMemory> memory;
+  for (const auto& [number, server] : servers_) memory.push_back(MemoryOf(server));
+  return CheckPlacement(declared->spec.name, **placement, memory);
+}
+
+// Only hellos, and what was ordered after them, can complete what a job waits for. The
+// servers are listed, with all their addresses, only when a job is full.
+void Coordinator::Impl::BeginJobs() {
+  if (!ServersAreThere()) return;
+  for (const auto& [name, job] : jobs_) {
+    if (!job->IsFull()) continue;
+    const auto placement =
+        declarations_.PlacementOf(job->declared(), ShardCounts(), outputs_);
+    if (placement.ok() && *placement == nullptr) continue;  // it is being found out
+    // One that begins takes memory from the next.
+    job->Begin(AttachedServers(), placement, outputs_);
+  }
+}
+
+// ---- Newcomers ----
+
+void Coordinator::Impl::OnWorkerHello(ConnectionId connection, const WorkerHello& hello) {
+  if (const absl::Status named = CheckWorkerNames(hello); !named.ok()) {
+    return Refuse(connection, named);
+  }
+  const absl::Status added = declarations_.Add(connection, hello, now_, outputs_);
+  if (!added.ok()) return Refuse(connection, added);
+  speakers_[connection] = {.kind = Speaker::kNewcomer};
+  MaybeAdmit(connection);
+}
+
+void Coordinator::Impl::OnPrepared(const Prepared& prepared) {
+  if (const auto* read = std::get_if<DeclarationRead>(&prepared)) {
+    declarations_.OnRead(*read, now_, outputs_);
+    MaybeAdmitAll(read->digest);
+  }
+  if (const auto* compared = std::get_if<JobsCompared>(&prepared)) {
+    declarations_.OnCompared(*compared);
+    MaybeAdmitAll(compared->theirs);
+  }
+  if (const auto* placed = std::get_if<JobPlaced>(&prepared)) {
+    declarations_.OnPlaced(*placed);
+    MaybeAdmitAll(placed->digest);
+    BeginJobs();
+  }
+}
+
+void Coordinator::Impl::MaybeAdmitAll(const std::string& digest) {
+  for (const ConnectionId connection : declarations_.NewcomersOf(digest)) {
+    MaybeAdmit(connection);
+  }
+}
+
+// Once its job is known, and what it takes to decide: a newcomer that still has to wait
+// is looked at again when that comes.
+void Coordinator::Impl::MaybeAdmit(ConnectionId connection) {
+  const WorkerHello hello = declarations_.HelloOf(connection);
+  const auto declared = declarations_.Find(hello.digest);
+  if (declared == nullptr) return;
+  const std::optional<absl::Status> may_join = MayJoin(declared, hello);
+  if (!may_join) return;
+  const Declarations::Newcomer newcomer = declarations_.Take(connection);
+  const absl::Status admitted =
+      may_join->ok() ? Admit(connection, declared, hello) : *may_join;
+  if (!admitted.ok()) return Refuse(connection, admitted);
+  Job& job = *jobs_.at(hello.job);
+  if (newcomer.disconnected_at) job.OnDisconnected(hello.rank, *newcomer.disconnected_at);
+  if (job.IsFull()) BeginJobs();
+  job.TellNewcomer(hello.rank, now_, servers_.size(), outputs_);
+}
+
+// Nothing while that is being found out.
+std::optional<absl::Status> Coordinator::Impl::MayJoin(
+    const std::shared_ptr<const DeclaredJob>& declared, const WorkerHello& hello) {
+  const auto known = jobs_.find(hello.job);
+  if (known != jobs_.end()) known->second->EndIfAbandoned(hello.run_id, outputs_);
+  if (known == jobs_.end() || known->second->IsOver()) return Fits(declared);
+  if (const absl::Status same = known->second->CheckRun(hello, now_); !same.ok())
+    return same;
+  return declarations_.SameJob(known->second->declared(), declared, outputs_);
+}
+
+absl::Status Coordinator::Impl::Admit(ConnectionId connection,
+                                      const std::shared_ptr<const DeclaredJob>& declared,
+                                      const WorkerHello& hello) {
+  std::unique_ptr<Job>& job = jobs_[hello.job];
+  const bool is_new = job == nullptr || job->IsOver();
+  if (is_new) {
+    job = std::make_unique<Job>(counters_.next_job++, declared, hello.run_id,
+                                JobContext{options_, counters_});
+  }
+  const absl::Status admitted = job->Admit(connection, hello, now_, outputs_);
+  if (!admitted.ok()) {
+    if (is_new) jobs_.erase(hello.job);
+    return admitted;
+  }
+  speakers_[connection] = {
+      .kind = Speaker::kWorker, .job = job->id(), .rank = hello.rank};
+  if (is_new) outputs_.push_back(PersistState{});
+  return absl::OkStatus();
+}
+
+}  // namespace syncline

@@ -1,0 +1,93 @@
+// The coordinator's parts, for the files that implement it: coordinator.cc, and
+// coordinator_admission.cc for how workers come to their jobs.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "server/coordinator/coordinator.h"
+#include "server/coordinator/declarations.h"
+#include "server/coordinator/growing_numbers.h"
+#include "server/coordinator/job.h"
+
+namespace syncline {
+
+class Coordinator::Impl {
+ public:
+  explicit Impl(const CoordinatorOptions& options)
+      : options_(options), declarations_(options.timeouts) {}
+
+  absl::Status Restore(const std::string& state);
+  CoordinatorOutputs Apply(const CoordinatorInput& input, absl::Duration now);
+  CoordinatorView View(absl::Duration now) const;
+
+ private:
+  struct Server {
+    uint32_t number = 0;
+    uint32_t incarnation = 0;
+    ConnectionId connection = 0;
+    std::string name;
+    std::string lanes;
+    std::vector<std::string> shard_addresses;
+    uint64_t memory_bytes = 0;
+    uint64_t bytes = 0;
+    absl::Duration heard_at;
+    std::optional<absl::Duration> disconnected_at = std::nullopt;
+  };
+  // Who speaks on a connection. A worker's job may be over by now; its name may belong to
+  // a later job.
+  struct Speaker {
+    enum Kind { kServer, kNewcomer, kWorker } kind = kServer;
+    uint32_t server = 0;
+    uint32_t job = 0;
+    uint32_t rank = 0;
+  };
+
+  void OnServerHello(ConnectionId connection, const ServerHello& hello);
+  void OnWorkerHello(ConnectionId connection, const WorkerHello& hello);
+  void OnPrepared(const Prepared& prepared);
+  void MaybeAdmit(ConnectionId connection);
+  void MaybeAdmitAll(const std::string& digest);
+  std::optional<absl::Status> MayJoin(const std::shared_ptr<const DeclaredJob>& declared,
+                                      const WorkerHello& hello);
+  absl::Status Admit(ConnectionId connection,
+                     const std::shared_ptr<const DeclaredJob>& declared,
+                     const WorkerHello& hello);
+  void OnMember(ConnectionId connection, const MemberBody& body);
+  void OnServer(Server& server, const MemberBody& body);
+  void OnWorker(Job& job, uint32_t rank, const MemberBody& body);
+  void OnTick();
+  void OnUpdate(const UpdateJob& update);
+  void LoseServer(uint32_t number, const std::string& reason);
+  void Refuse(ConnectionId connection, const absl::Status& status);
+  Job* FindJob(uint32_t id);
+  ServerMemory MemoryOf(const Server& server) const;
+  bool ServersAreThere() const;
+  std::vector<uint32_t> ShardCounts() const;
+  std::optional<absl::Status> Fits(const std::shared_ptr<const DeclaredJob>& declared);
+  void BeginJobs();
+  void ForgetFinishedJobs();
+  void ForgetUnusedNames();
+  std::vector<JobServer> AttachedServers() const;
+  void ForgetClosedConnections();
+  std::string State();
+
+  const CoordinatorOptions options_;
+  Counters counters_;
+  uint32_t next_server_ = 0;
+  std::map<uint32_t, Server> servers_;  // attached, by number
+  GrowingNumbers server_incarnations_;  // by name
+  // By name; one that is over stays for a while, unless replaced.
+  std::map<std::string, std::unique_ptr<Job>> jobs_;
+  std::map<ConnectionId, Speaker> speakers_;
+  Declarations declarations_;
+
+  // Of the Apply under way.
+  absl::Duration now_;
+  CoordinatorOutputs outputs_;
+};
+
+}  // namespace syncline

@@ -1,0 +1,45 @@
+// The thread on which the coordinator's service carries out what takes long
+// (server/coordinator/preparation.h): what concerns small jobs does not wait behind what
+// concerns large ones, but in turn with it.
+//
+//   Preparer preparer([&](Prepared done) { ... });  // on the preparer's thread
+//   preparer.Order(order);
+//
+// Thread safety: all methods from any thread but its own.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "server/coordinator/preparation.h"
+
+namespace syncline {
+
+class Preparer {
+ public:
+  explicit Preparer(std::function<void(Prepared)> done);
+  ~Preparer();  // stops
+
+  void Order(Preparation order) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Finishes what is under way and forgets the rest.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  Preparation Next() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const std::function<void(Prepared)> done_;
+
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool small_is_next_ ABSL_GUARDED_BY(mutex_) = true;
+  std::deque<Preparation> small_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Preparation> large_ ABSL_GUARDED_BY(mutex_);
+
+  std::thread thread_;  // last: it uses all the others
+};
+
+}  // namespace syncline

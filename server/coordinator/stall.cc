@@ -68,6 +68,7 @@ uint32_t StallWatch::Unseeded() const {
 // Why others wait for this member; empty when they do not.
 std::string StallWatch::WhyItRuns(const StallMember& member, Clock& clock) const {
   clock.owed_to.clear();
+  clock.is_cut_off = false;
   uint64_t owed = 0;
   uint64_t waits = 0;
   uint64_t step = ~uint64_t{0};
@@ -92,6 +93,9 @@ std::string StallWatch::WhyItRuns(const StallMember& member, Clock& clock) const
                         absl::StrJoin(clock.owed_to, ", "), " for ", since, state);
   }
   if (member.seeds && Unseeded() > 0 && somebody_waits_) {
+    for (const auto& [server, word] : words_) {
+      if (word.progress.unseeded > 0) clock.owed_to.push_back(server);
+    }
     return absl::StrCat("must give ", Unseeded(), " blocks their first values, and gave ",
                         "none for ", since);
   }
@@ -100,6 +104,7 @@ std::string StallWatch::WhyItRuns(const StallMember& member, Clock& clock) const
     return absl::StrCat("does nothing for ", since, " while others are in Barrier");
   }
   if (member.waits && waits == 0) {
+    clock.is_cut_off = true;
     return absl::StrCat("says that it waits, but for ", since,
                         " no server holds anything of it: is its network cut?");
   }
@@ -168,26 +173,35 @@ std::string StallWatch::FailureOfServers(const std::vector<StallMember>& members
   return "";
 }
 
-// The one server that all who owe something owe it to, when it is plausible that it hears
-// nobody: everybody owes, or no byte reached it for as long.
+bool StallWatch::HearsNobody(uint32_t server) const {
+  return words_.at(server).stood >= timeouts_.no_progress / 2;
+}
+
+// The one server at which all whose clocks run lack something, when it is plausible that
+// it hears nobody: that is everybody, or no byte reached it for as long. A member that is
+// cut off lacks something at any of them, so others must say at which.
 std::optional<uint32_t> StallWatch::ServerToBlame(
     const std::vector<StallMember>& members) const {
   if (words_.size() < 2) return std::nullopt;
-  std::optional<uint32_t> server;
+  std::vector<uint32_t> lacking;
+  bool is_named = false;
   size_t owing = 0;
   for (const StallMember& member : members) {
     const Clock& clock = clocks_.at(member.rank);
     if (!clock.runs) continue;
-    if (clock.owed_to.size() != 1) return std::nullopt;
-    if (server && *server != clock.owed_to.front()) return std::nullopt;
     // One that moved of late shows that the server hears.
     if (clock.stood < timeouts_.no_progress / 2) return std::nullopt;
-    server = clock.owed_to.front();
     ++owing;
+    if (clock.is_cut_off) continue;
+    if (!is_named) lacking = clock.owed_to;
+    is_named = true;
+    std::erase_if(lacking, [&clock](uint32_t server) {
+      return std::ranges::count(clock.owed_to, server) == 0;
+    });
   }
-  if (!server) return std::nullopt;
-  const bool hears_nobody = words_.at(*server).stood >= timeouts_.no_progress / 2;
-  if (owing == members.size() || hears_nobody) return server;
+  if (lacking.size() != 1) return std::nullopt;
+  const uint32_t server = lacking.front();
+  if (owing == members.size() || HearsNobody(server)) return server;
   return std::nullopt;
 }
 

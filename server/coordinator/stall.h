@@ -13,7 +13,8 @@
 //   is missed    others are in a barrier, and it neither is nor waits
 //   is cut off   it says that it waits, but no server holds anything of it
 // At Timeouts::no_progress it is dropped. The job fails instead when that would drop
-// everybody, when all that is owed is owed to one server that hears nobody, when an
+// everybody, when all whose clocks run lack something at one server, which hears nobody
+// (a member that lacks the views of one server can contribute to none), when an
 // engine does not answer, when a decision does not come, and when everybody waits for a
 // little longer than that and no member moves by its own account: then no server says
 // why. While nobody waits no clock runs: all may compute as long as they like.
@@ -91,7 +92,8 @@ class StallWatch {
     // Of the present look.
     bool runs = false;
     std::string why = {};
-    std::vector<uint32_t> owed_to = {};  // servers
+    std::vector<uint32_t> owed_to = {};  // servers, also those that it must seed
+    bool is_cut_off = false;             // from any of them
   };
 
   void Advance(absl::Duration passed, const std::vector<StallMember>& members);
@@ -104,6 +106,7 @@ class StallWatch {
                            const std::vector<StallServer>& servers) const;
   void Describe(const std::vector<StallMember>& members);
   uint32_t Unseeded() const;
+  bool HearsNobody(uint32_t server) const;
 
   const Timeouts timeouts_;
   std::map<uint32_t, Word> words_;    // by server

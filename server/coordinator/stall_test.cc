@@ -188,6 +188,39 @@ TEST_F(StallTest, AMemberCutOffFromOneServerIsDropped) {
   EXPECT_EQ(verdict.drops[0].rank, 1u);
 }
 
+// The left server was cut off before rank 1 had its first views of it, so that rank 1
+// could compute nothing for the right one either.
+TEST_F(StallTest, AServerIsToBlameWhoseViewsAMemberNeedsForAllOthers) {
+  members_[2] = {.rank = 2};
+  for (const uint32_t server : {0u, 1u}) {
+    progress_[server].members.push_back({.rank = 2});
+    Of(server, 1).owed = 10;
+    Of(server, 2).waits = 10;
+  }
+  Of(0, 0).owed = 10;
+  Of(1, 0).waits = 10;
+  for (auto& [rank, member] : members_) member.waits = true;
+  hears_nobody_ = {0};
+  const StallVerdict verdict = Watch(10 * kF);
+  EXPECT_THAT(verdict.drops, IsEmpty());
+  EXPECT_THAT(verdict.failure,
+              HasSubstr("server 0 (left) lacks what other servers have"));
+}
+
+// Rank 0 cannot give the left server its first values; rank 1 waits for them, and its
+// wish did not arrive there either.
+TEST_F(StallTest, AServerThatCannotBeSeededIsToBlame) {
+  members_[0].seeds = true;
+  members_[0].waits = members_[1].waits = true;
+  progress_[0].unseeded = 10;
+  hears_nobody_ = {0};
+  const StallVerdict verdict = Watch(10 * kF);
+  EXPECT_THAT(verdict.drops, IsEmpty());
+  EXPECT_THAT(verdict.failure,
+              HasSubstr("server 0 (left) lacks what other servers have"));
+  EXPECT_LE(took_, 5 * kF + absl::Seconds(2));
+}
+
 TEST_F(StallTest, WhenAllWaitAndNoServerHoldsAnythingTheJobFails) {
   members_[0].waits = members_[1].waits = true;
   progress_[1].step = 19;

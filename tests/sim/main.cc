@@ -6,6 +6,7 @@
 
 #include "CLI/CLI.hpp"
 #include "tests/sim/simulation.h"
+#include "tests/sim/stall_simulation.h"
 
 int main(int argc, char** argv) {
   CLI::App app(
@@ -22,7 +23,8 @@ int main(int argc, char** argv) {
   const auto begin = std::chrono::steady_clock::now();
   uint64_t failed = 0;
   for (uint64_t seed = start; seed < start + seeds; ++seed) {
-    const absl::Status status = syncline::sim::Simulate(seed);
+    absl::Status status = syncline::sim::Simulate(seed);
+    status.Update(syncline::sim::SimulateStall(seed));
     if (status.ok()) continue;
     ++failed;
     std::printf("seed %llu failed: %s\n  repeat with: %s --start %llu --seeds 1\n",

@@ -34,6 +34,7 @@ class ServerProcess : private Receiver {
   ServerProcess(Parts parts, std::string name);
 
   bool Owns(uint32_t block) const { return owned_.contains(block); }
+  bool is_configured() const { return shard_ != nullptr; }
   const Shard& shard() const { return *shard_; }
   std::string address() const { return transport_->address(); }
 

@@ -116,7 +116,8 @@ Declaration Declare(const JobSpec& spec) {
   v1::JobSpec message;
   WriteJob(spec, message);
   auto bytes = std::make_shared<const std::string>(message.SerializeAsString());
-  return {.digest = Sha256(*bytes), .bytes = std::move(bytes)};
+  std::string digest = Sha256(*bytes);
+  return {.digest = std::move(digest), .bytes = std::move(bytes)};
 }
 
 DeclarationReader WireDeclarations() {

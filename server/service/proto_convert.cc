@@ -35,6 +35,15 @@ void WriteCommit(const CommitEpoch& commit, v1::CommitEpoch& out) {
   out.set_training_from(commit.training_from);
 }
 
+void WriteHello(const WorkerHello& hello, v1::WorkerHello& out) {
+  out.set_job(hello.job);
+  out.set_job_digest(hello.digest);
+  out.set_job_bytes(hello.job_bytes);
+  out.set_rank(hello.rank);
+  out.set_run_id(hello.run_id);
+  out.set_name(hello.name);
+}
+
 void WriteWelcome(const WorkerWelcome& welcome, SharedBytes& shared,
                   v1::WorkerWelcome& out) {
   out.set_job(welcome.job);
@@ -148,13 +157,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                    out.set_memory_bytes(hello.memory_bytes);
                  },
                  [&](const WorkerHello& hello) {
-                   v1::WorkerHello& out = *message.mutable_worker_hello();
-                   out.set_job(hello.job);
-                   out.set_job_digest(hello.digest);
-                   out.set_job_bytes(hello.job_bytes);
-                   out.set_rank(hello.rank);
-                   out.set_run_id(hello.run_id);
-                   out.set_name(hello.name);
+                   WriteHello(hello, *message.mutable_worker_hello());
                  },
                  [&](const Heartbeat& beat) {
                    v1::Heartbeat& out = *message.mutable_heartbeat();

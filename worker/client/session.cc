@@ -51,20 +51,20 @@ absl::Status Session::Impl::Start() {
       {.on_message = [this](const auto& message) { OnMessage(message); },
        .on_end = [this](const absl::Status& status) { Fail(status); }});
   heart_ = std::thread([this] { BeatUntilOver(); });
-  const absl::Status started = AwaitStart(std::move(announcement.declaration));
+  const absl::Status started = AwaitStart(announcement.declaration);
   if (!started.ok()) Stop(absl::ZeroDuration());
   return started;
 }
 
-absl::Status Session::Impl::AwaitStart(v1::MemberMessage declaration) {
+absl::Status Session::Impl::AwaitStart(const v1::MemberMessage& declaration) {
   SYNCLINE_RETURN_IF_ERROR(
-      AwaitWelcome(std::move(declaration), clock_.Now() + options_.start_timeout));
+      AwaitWelcome(declaration, clock_.Now() + options_.start_timeout));
   SYNCLINE_RETURN_IF_ERROR(StartDataPlane());
   return WaitAll();
 }
 
 // Sends what the job is when the coordinator asks for it.
-absl::Status Session::Impl::AwaitWelcome(v1::MemberMessage declaration,
+absl::Status Session::Impl::AwaitWelcome(const v1::MemberMessage& declaration,
                                          absl::Duration deadline) {
   absl::MutexLock lock(&mutex_);
   while (status_.ok() && welcome_ == nullptr) {

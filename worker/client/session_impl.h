@@ -75,8 +75,9 @@ class Session::Impl {
     bool keeps_pace() const { return !options.frozen && !weights.empty(); }
   };
 
-  absl::Status AwaitStart(v1::MemberMessage declaration) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status AwaitWelcome(v1::MemberMessage declaration, absl::Duration deadline)
+  absl::Status AwaitStart(const v1::MemberMessage& declaration)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status AwaitWelcome(const v1::MemberMessage& declaration, absl::Duration deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StartDataPlane() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Part() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -1,4 +1,5 @@
-// Measures the codecs on a device beside its own copy bandwidth, and writes JSON:
+// Measures the codecs on a device beside its own copy bandwidth, and writes JSON; last,
+// the 161 tensors of ResNet-50 one by one, most of them far smaller than a tile:
 //
 //   cuda_codecs_bench [ELEMENTS [ROUNDS]]       268,435,456 and 11 by default
 //
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <random>
 
+#include "comm/base/dtype.h"
 #include "comm/base/tiling.h"
 #include "comm/codec/cuda/device_array.cuh"
 #include "comm/codec/cuda/device_present.h"
@@ -18,6 +20,9 @@
 namespace syncline {
 namespace {
 
+#ifndef SYNCLINE_CUDA_BLOCKS
+#define SYNCLINE_CUDA_BLOCKS 4
+#endif
 constexpr uint64_t kDefaultElements = uint64_t{1} << 28;
 constexpr uint64_t kDefaultRounds = 11;
 
@@ -56,6 +61,33 @@ double Milliseconds(uint64_t rounds, cudaStream_t stream, Enqueue enqueue) {
   return times[times.size() / 2];
 }
 
+// Elements of its tensors: each convolution and its normalisation's two vectors, then the
+// classifier.
+std::vector<uint64_t> ResNet50() {
+  std::vector<uint64_t> tensors;
+  const auto add = [&tensors](uint64_t weights, uint64_t channels) {
+    tensors.push_back(weights);
+    tensors.push_back(channels);
+    tensors.push_back(channels);
+  };
+  add(uint64_t{3} * 64 * 49, 64);
+  uint64_t from = 64;
+  uint64_t width = 64;
+  for (const int blocks : {3, 4, 6, 3}) {
+    for (int block = 0; block < blocks; ++block) {
+      add(from * width, width);
+      add(width * width * 9, width);
+      add(width * 4 * width, 4 * width);
+      if (block == 0) add(from * 4 * width, 4 * width);
+      from = 4 * width;
+    }
+    width *= 2;
+  }
+  tensors.push_back(from * 1000);
+  tensors.push_back(1000);
+  return tensors;
+}
+
 struct Arrays {
   explicit Arrays(uint64_t n)
       : elements(n),
@@ -79,12 +111,13 @@ std::vector<float> GaussianTile() {
   return tile;
 }
 
-// Equal tiles are as much work as different ones.
-void Fill(Arrays& arrays, const std::vector<float>& tile) {
+// Equal tiles are as much work as different ones. T: of the gradient.
+template <typename T>
+void Fill(Arrays& arrays, const std::vector<T>& tile) {
+  auto* const gradient = reinterpret_cast<T*>(arrays.gradient.data());
   for (uint64_t first = 0; first < arrays.elements; first += kTileElements) {
     const uint64_t n = std::min<uint64_t>(kTileElements, arrays.elements - first);
-    Must(cudaMemcpy(arrays.gradient.data() + first, tile.data(), n * sizeof(float),
-                    cudaMemcpyDefault),
+    Must(cudaMemcpy(gradient + first, tile.data(), n * sizeof(T), cudaMemcpyDefault),
          "copy");
   }
   Must(cudaMemset(arrays.residual.data(), 0, arrays.elements * sizeof(float)), "memset");
@@ -158,6 +191,15 @@ bool Measure(const NamedCodec& named, Arrays& arrays, const Bandwidth& copy,
   const double wire = static_cast<double>(arrays.tile_bytes.Read(1)[0]) / kTileElements;
   Print(named.name, "encode", 12 + wire, Milliseconds(copy.rounds, stream, encode),
         arrays, copy);
+  std::vector<uint16_t> narrow;
+  for (const float value : tile) narrow.push_back(Bf16FromFloat(value));
+  Fill(arrays, narrow);
+  SynclineCudaEncoding of_bf16 = encoding;
+  of_bf16.dtype = static_cast<uint32_t>(DType::kBf16);
+  const double bf16_ms = Milliseconds(copy.rounds, stream, [&] {
+    Must(SynclineCudaEncode(&codec, &of_bf16, stream), "encode");
+  });
+  Print(named.name, "encode bf16", 10 + wire, bf16_ms, arrays, copy);
   const SynclineCudaDecoding decoding = {.bytes = out.data(),
                                          .tile_bytes = arrays.tile_bytes.data(),
                                          .stride = stride,
@@ -170,6 +212,43 @@ bool Measure(const NamedCodec& named, Arrays& arrays, const Bandwidth& copy,
   // Sparse lists touch few elements of the accumulator.
   const double sums = codec.id == 16 ? 8 * codec.ratio : 8;
   Print(named.name, "decode_add", sums + wire, ms, arrays, copy);
+  return true;
+}
+
+// Whether `arrays` had room.
+bool MeasureResNet50(const NamedCodec& named, Arrays& arrays, const Bandwidth& copy,
+                     cudaStream_t stream) {
+  const SynclineCudaCodec& codec = named.codec;
+  const std::vector<uint64_t> tensors = ResNet50();
+  uint64_t tiles = 0;
+  uint64_t elements = 0;
+  for (const uint64_t n : tensors) {
+    tiles += TilesOf(n);
+    elements += n;
+  }
+  if (tiles * kTileElements > arrays.elements) return false;
+  Fill(arrays, GaussianTile());
+  const size_t stride = SynclineCudaTileStride(&codec);
+  DeviceArray<unsigned char> out(tiles * stride);
+  DeviceArray<unsigned char> workspace(SynclineCudaWorkspaceBytes(&codec, elements));
+  const double ms = Milliseconds(copy.rounds, stream, [&] {
+    uint64_t tile = 0;
+    for (const uint64_t n : tensors) {
+      const SynclineCudaEncoding encoding = {
+          .gradient = arrays.gradient.data() + tile * kTileElements,
+          .residual = arrays.residual.data() + tile * kTileElements,
+          .elements = n,
+          .out = out.data() + tile * stride,
+          .tile_bytes = arrays.tile_bytes.data() + tile,
+          .workspace = workspace.data()};
+      Must(SynclineCudaEncode(&codec, &encoding, stream), "encode");
+      tile += TilesOf(n);
+    }
+  });
+  std::printf(
+      "{\"codec\": \"%s\", \"work\": \"encode resnet50\", \"tensors\": %zu, "
+      "\"elements\": %.0f, \"ms\": %.3f}\n",
+      named.name, tensors.size(), static_cast<double>(elements), ms);
   return true;
 }
 
@@ -199,10 +278,12 @@ int main(int argc, char** argv) {
       .rounds = rounds, .copy_ms = copy_ms, .copy_gbs = 2 * bytes / copy_ms * 1e-6};
   cudaDeviceProp device;
   Must(cudaGetDeviceProperties(&device, 0), "properties");
-  std::printf("{\"device\": \"%s\", \"copy_gbs\": %.0f}\n", device.name, copy.copy_gbs);
+  std::printf("{\"device\": \"%s\", \"copy_gbs\": %.0f, \"blocks\": %d}\n", device.name,
+              copy.copy_gbs, SYNCLINE_CUDA_BLOCKS);
   bool good = true;
   for (const NamedCodec& named : kCodecs) {
     good = Measure(named, arrays, copy, stream) && good;
+    MeasureResNet50(named, arrays, copy, stream);
   }
   cudaStreamDestroy(stream);
   return good ? 0 : 1;

@@ -77,9 +77,14 @@ SYNCLINE_DEVICE uint32_t PopCount(uint32_t bits) {
 // Ends the kernel with an error, and with it all work of this process on the device.
 SYNCLINE_DEVICE void Trap() { __trap(); }
 
-// Four blocks or more on a multiprocessor: 64 registers for a thread.
+// So many blocks or more on a multiprocessor. Four leave 64 registers for a thread;
+// gpu-check measures what other numbers do.
+#ifndef SYNCLINE_CUDA_BLOCKS
+#define SYNCLINE_CUDA_BLOCKS 4
+#endif
+
 template <typename Kernel>
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kThreads, SYNCLINE_CUDA_BLOCKS)
     RunKernel(const __grid_constant__ typename Kernel::Arguments arguments) {
   __shared__ typename Kernel::Shared shared;
   Kernel::Run(shared, arguments);

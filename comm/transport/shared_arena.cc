@@ -1,12 +1,16 @@
 #include "comm/transport/shared_arena.h"
 
+#include <signal.h>
 #include <sys/ipc.h>
+#include <sys/mman.h>
 #include <sys/shm.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cerrno>
 #include <random>
 #include <vector>
 
@@ -25,11 +29,12 @@ constexpr size_t kSmallestBlock = 4096;
 // What a segment begins with. A slot holds the ticket of its loan, and zero when it is
 // free.
 struct SegmentHead {
-  uint64_t magic;
+  std::atomic<uint64_t> magic;  // zero once the arena is gone
   uint64_t key;
   std::array<std::atomic<uint32_t>, kSlots> slots;
 };
-static_assert(std::atomic<uint32_t>::is_always_lock_free);
+static_assert(std::atomic<uint32_t>::is_always_lock_free &&
+              std::atomic<uint64_t>::is_always_lock_free);
 
 constexpr size_t RoundUp(size_t value, size_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -53,6 +58,8 @@ class Mapping {
   Mapping& operator=(const Mapping&) = delete;
 
   bool ok() const { return memory_ != reinterpret_cast<void*>(-1); }
+  // Of `bytes`, as the segment has.
+  void KeepFromChildren(size_t bytes) { madvise(memory_, bytes, MADV_DONTFORK); }
   int32_t id() const { return id_; }
   SegmentHead& head() const { return *static_cast<SegmentHead*>(memory_); }
   std::byte* at(size_t offset) const { return static_cast<std::byte*>(memory_) + offset; }
@@ -70,6 +77,7 @@ std::unique_ptr<Mapping> NewSegment(size_t bytes) {
   auto mapping = std::make_unique<Mapping>(id);
   shmctl(id, IPC_RMID, nullptr);
   if (!mapping->ok()) return nullptr;
+  mapping->KeepFromChildren(bytes);
   std::random_device random;
   mapping->head().key = uint64_t{random()} << 32 | random();
   mapping->head().magic = kSegmentMagic;
@@ -92,6 +100,11 @@ struct SharedArena::State {
   };
 
   explicit State(const SharedArenaOptions& options) : options(options) {}
+  // Tells borrowers. Not a child that was forked: it has no segments.
+  ~State() {
+    if (getpid() != process) return;
+    for (const Segment& segment : segments) segment.mapping->head().magic = 0;
+  }
 
   std::byte* Take(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   Segment* SegmentOf(const std::byte* data) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
@@ -100,6 +113,7 @@ struct SharedArena::State {
   void Sweep() ABSL_LOCKS_EXCLUDED(mutex);
 
   const SharedArenaOptions options;
+  const pid_t process = getpid();
   mutable absl::Mutex mutex;
   std::vector<Segment> segments ABSL_GUARDED_BY(mutex);
   std::map<size_t, std::vector<std::byte*>> free ABSL_GUARDED_BY(mutex);
@@ -221,7 +235,9 @@ class SharedBorrower::Attachment {
   Attachment(int32_t id, std::shared_ptr<const Ringer> ringer)
       : mapping_(id), ringer_(std::move(ringer)) {
     shmid_ds status = {};
-    if (mapping_.ok() && shmctl(id, IPC_STAT, &status) == 0) bytes_ = status.shm_segsz;
+    if (!mapping_.ok() || shmctl(id, IPC_STAT, &status) != 0) return;
+    bytes_ = status.shm_segsz;
+    mapping_.KeepFromChildren(bytes_);
   }
 
   bool IsArena(uint64_t key) const {
@@ -235,9 +251,13 @@ class SharedBorrower::Attachment {
            loan.bytes <= bytes_ - loan.offset;
   }
 
+  // How many are attached does not tell: several threads of a borrower may be, each for
+  // itself.
   bool IsOrphan() const {
+    if (mapping_.head().magic != kSegmentMagic) return true;
     shmid_ds status = {};
-    return shmctl(mapping_.id(), IPC_STAT, &status) != 0 || status.shm_nattch <= 1;
+    if (shmctl(mapping_.id(), IPC_STAT, &status) != 0) return true;
+    return status.shm_nattch <= 1 || (kill(status.shm_cpid, 0) != 0 && errno == ESRCH);
   }
 
   const std::byte* at(size_t offset) const { return mapping_.at(offset); }
@@ -284,7 +304,6 @@ absl::StatusOr<std::shared_ptr<SharedBorrower::Attachment>> SharedBorrower::Atta
   return attachment;
 }
 
-// Segments whose owner is gone. Slices that were borrowed from them keep them.
 void SharedBorrower::DetachOrphans() {
   std::erase_if(attached_, [](const auto& entry) { return entry.second->IsOrphan(); });
 }

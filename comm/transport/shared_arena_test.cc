@@ -1,6 +1,7 @@
 #include "comm/transport/shared_arena.h"
 
 #include <poll.h>
+#include <signal.h>
 #include <sys/shm.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -227,6 +228,77 @@ TEST(SharedArena, BorrowedBytesOutliveTheLenderAndNothingStays) {
   EXPECT_EQ(borrower.attached_segments(), 1u);  // the orphan went when another one came
   shmid_ds status = {};
   EXPECT_NE(shmctl(segment, IPC_STAT, &status), 0) << "the segment is still there";
+}
+
+TEST(SharedArena, IsLetGoByEveryBorrowerOnceItIsGone) {
+  SharedBorrower first;
+  SharedBorrower second;
+  auto arena = SharedArena::Create({});
+  auto memory = arena->Allocate(100);
+  const Lending lending = *arena->Lend(View(memory, 100));
+  for (SharedBorrower* borrower : {&first, &second}) {
+    ASSERT_TRUE(borrower->Borrow(lending.loan).ok());
+    borrower->DetachOrphans();
+    EXPECT_EQ(borrower->attached_segments(), 1u);
+  }
+  memory = nullptr;
+  arena = nullptr;
+  for (SharedBorrower* borrower : {&first, &second}) {
+    borrower->DetachOrphans();
+    EXPECT_EQ(borrower->attached_segments(), 0u);
+  }
+}
+
+// As the loaders of training data are.
+TEST(SharedArena, IsNotKeptByForkedChildren) {
+  const auto arena = SharedArena::Create({});
+  const auto memory = arena->Allocate(100);
+  const int32_t segment = arena->Lend(View(memory, 100))->loan.segment;
+  int ends[2] = {};
+  ASSERT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(ends[1]);
+    char byte = 0;
+    _exit(read(ends[0], &byte, 1) == 0 ? 0 : 1);
+  }
+  ASSERT_GT(child, 0);
+  shmid_ds status = {};
+  EXPECT_EQ(shmctl(segment, IPC_STAT, &status), 0);
+  EXPECT_EQ(status.shm_nattch, 1u);
+  close(ends[1]);
+  close(ends[0]);
+  int end = 0;
+  EXPECT_EQ(waitpid(child, &end, 0), child);
+  EXPECT_EQ(end, 0);
+}
+
+TEST(SharedArena, OfAKilledProcessIsLetGoThoughOthersAreAttached) {
+  int loans[2] = {};
+  ASSERT_EQ(pipe(loans), 0);
+  const pid_t lender = fork();
+  if (lender == 0) {
+    const auto arena = SharedArena::Create({});
+    const auto memory = arena->Allocate(100);
+    const Loan loan = arena->Lend(View(memory, 100))->loan;
+    if (write(loans[1], &loan, sizeof loan) != sizeof loan) _exit(1);
+    pause();
+    _exit(1);
+  }
+  ASSERT_GT(lender, 0);
+  Loan loan;
+  ASSERT_EQ(read(loans[0], &loan, sizeof loan), static_cast<ssize_t>(sizeof loan));
+  SharedBorrower first;
+  SharedBorrower second;
+  for (SharedBorrower* borrower : {&first, &second}) {
+    ASSERT_TRUE(borrower->Borrow(loan).ok());
+  }
+  kill(lender, SIGKILL);
+  ASSERT_EQ(waitpid(lender, nullptr, 0), lender);
+  first.DetachOrphans();
+  EXPECT_EQ(first.attached_segments(), 0u);
+  close(loans[0]);
+  close(loans[1]);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ namespace {
 constexpr size_t kPoolBytes = 8 * kDefaultWindowBytes;
 
 // UCX addresses have a few hundred bytes; many devices make them longer, never this long.
-constexpr size_t kMaxAddressBytes = size_t{64} << 10;
+constexpr size_t kMaxAddressBytes = 4096;
 
 // Steps whose time is measured at once.
 constexpr size_t kStepsUnderWay = 64;

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "comm/base/crc32c.h"
+#include "comm/base/job_seed.h"
 
 namespace syncline {
 namespace {
@@ -41,10 +42,11 @@ uint64_t PlaceOfThisProcess() {
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
   const std::string place = absl::StrCat(boot, " ", Inode("/proc/self/ns/ipc"), " ",
                                          Inode("/proc/self/ns/pid"), " ", geteuid());
-  // Two seeds make 64 bits: collisions would need hosts by the billion.
-  const auto bytes = std::as_bytes(std::span(place));
-  return uint64_t{Crc32c(bytes)} << 32 | Crc32c(bytes, 1);
+  return PlaceOf(place);
 }
+
+// Not two CRCs: of texts of one length, CRCs with different seeds differ by a constant.
+uint64_t PlaceOf(std::string_view description) { return JobSeed(description); }
 
 std::string EncodeAddress(const UcxAddress& address) {
   Prefix prefix = {kMagic, 0, address.place, address.process_id, 0};
@@ -63,6 +65,11 @@ absl::StatusOr<UcxAddress> ParseAddress(const std::string& bytes) {
         absl::StrCat("transport address of ", bytes.size(), " bytes is too short"));
   }
   std::memcpy(&prefix, bytes.data(), sizeof(prefix));
+  if (bytes.size() > kMaxUcxAddressBytes) {
+    return absl::InvalidArgumentError(absl::StrCat("transport address of ", bytes.size(),
+                                                   " bytes, where at most ",
+                                                   kMaxUcxAddressBytes, " make sense"));
+  }
   if (prefix.magic != kMagic || prefix.zero != 0 || prefix.crc != CrcOf(bytes)) {
     return absl::InvalidArgumentError(
         "damaged transport address: its CRC does not match");

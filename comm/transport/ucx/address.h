@@ -6,8 +6,10 @@
 //   u32 process id        u32 zero                         UCX's bytes
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 
@@ -23,10 +25,17 @@ struct UcxAddress {
 
 // Of this process.
 uint64_t PlaceOfThisProcess();
+// Of a process of which this is all that matters.
+uint64_t PlaceOf(std::string_view description);
+
+// Those of UCX have a few hundred bytes; many devices make them longer, never this long.
+inline constexpr size_t kMaxUcxAddressBytes = 4096;
 
 std::string EncodeAddress(const UcxAddress& address);
 
-// InvalidArgument unless `bytes` came from EncodeAddress unharmed.
+// InvalidArgument unless `bytes` came from EncodeAddress unharmed, and for more than
+// kMaxUcxAddressBytes. UCX's part cannot be checked: whoever may send an address is
+// trusted with it.
 absl::StatusOr<UcxAddress> ParseAddress(const std::string& bytes);
 
 }  // namespace syncline

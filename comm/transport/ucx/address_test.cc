@@ -1,5 +1,9 @@
 #include "comm/transport/ucx/address.h"
 
+#include <set>
+#include <string>
+
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -28,6 +32,26 @@ TEST(UcxAddress, EveryFlippedBitAndEveryCutIsInvalid) {
     EXPECT_FALSE(ParseAddress(good.substr(0, size)).ok()) << size;
   }
   EXPECT_FALSE(ParseAddress(good + "x").ok());
+}
+
+TEST(UcxAddress, OfMoreBytesThanMakeSenseIsInvalid) {
+  const auto of = [](size_t bytes) {
+    const size_t worker = bytes - EncodeAddress({1, 2, ""}).size();
+    return EncodeAddress({1, 2, std::string(worker, 'w')});
+  };
+  EXPECT_TRUE(ParseAddress(of(kMaxUcxAddressBytes)).ok());
+  EXPECT_EQ(ParseAddress(of(kMaxUcxAddressBytes + 1)).status().code(),
+            absl::StatusCode::kInvalidArgument);
+}
+
+// All 64 bits: what one half says of two places must not follow from the other.
+TEST(UcxAddress, PlacesDifferInBothHalvesIndependently) {
+  std::set<uint64_t> differences;
+  for (int i = 0; i < 100; ++i) {
+    const uint64_t place = PlaceOf(absl::StrCat("boot ", 1000 + i));
+    differences.insert((place >> 32) ^ (place & 0xffffffff));
+  }
+  EXPECT_EQ(differences.size(), 100u);
 }
 
 TEST(UcxAddress, OneProcessIsInOnePlace) {

@@ -27,7 +27,7 @@ struct UcxSend {
       pieces;  // the payload in UCX's words, when it has several slices
   SendDone done;
   UcxTransport* transport = nullptr;
-  UcxEndpoint* endpoint = nullptr;  // valid while the message is lent
+  UcxEndpoint* endpoint = nullptr;  // valid while an endpoint of that link is there
   bool copied = false;  // what is lent is our copy: the caller's memory is free already
   std::optional<Lending> lending;  // set when the payload is not sent but lent
 };

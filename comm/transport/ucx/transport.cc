@@ -23,6 +23,9 @@ constexpr int kMaxRounds = 64;
 // lent, no sleep is longer than this.
 constexpr absl::Duration kLongestSleepOnLoans = absl::Milliseconds(20);
 
+// Dead neighbours may have lent a gigabyte each.
+constexpr absl::Duration kLookForOrphansEvery = absl::Seconds(1);
+
 std::mt19937_64 RandomlySeeded() {
   std::random_device device;
   std::seed_seq seed = {device(), device(), device(), device()};
@@ -169,11 +172,20 @@ void UcxTransport::Wait(absl::Duration timeout) {
   for (const std::unique_ptr<UcxSend>& send : lent_) {
     if (!send->lending->RingOnReturn()) return;
   }
+  DetachOrphansSometimes();
   if (worker_->Arm() == UcxWorker::Armed::kEventsPending) return;
   if (!lent_.empty()) timeout = std::min(timeout, kLongestSleepOnLoans);
   void* ended = sleeper_->Sleep(timeout);
   bell_->Hush();
   if (ended != nullptr) Fail(*static_cast<UcxEndpoint*>(ended), "its process ended");
+}
+
+// Nobody says that a lender's memory is gone.
+void UcxTransport::DetachOrphansSometimes() {
+  const absl::Duration now = SteadyClock().Now();
+  if (now - looked_for_orphans_at_ < kLookForOrphansEvery) return;
+  looked_for_orphans_at_ = now;
+  borrower_.DetachOrphans();
 }
 
 void UcxTransport::Wake() { sleeper_->Wake(); }

@@ -77,6 +77,8 @@ class UcxTransport : public Transport {
   void SendOn(UcxEndpoint& endpoint, std::unique_ptr<UcxSend> send);
   void Lend(UcxSend& send);
   void Sent(std::unique_ptr<UcxSend> send, absl::Status status);
+  // Null once it is closed. An address alone may be another endpoint's by now.
+  UcxEndpoint* EndpointOf(const UcxSend& send) const;
   void Completed(SendDone done, absl::Status status);
   void TakeBackLoans();
   void Abandon(UcxSend& send, std::shared_ptr<const ProcessWatch> peer,
@@ -90,6 +92,7 @@ class UcxTransport : public Transport {
   void CloseHandle(ucp_ep_h handle);
   void FreeClosedHandles();
   void FinishWithUcx();
+  void DetachOrphansSometimes();
   int RunCallbacks();
   void RunFailures();
 
@@ -115,6 +118,7 @@ class UcxTransport : public Transport {
   std::set<UcxEndpoint*> endpoints_;
   std::vector<UcxEndpoint*> failed_;  // their on_failure is still to be called
   std::vector<void*> closing_;        // UCX's requests for closing handles
+  absl::Duration looked_for_orphans_at_;
   int fetching_ = 0;
   uint64_t refused_ = 0;
 };

@@ -1,5 +1,6 @@
 // The sending half of UcxTransport: copies through UCX, and loans.
 #include <cstring>
+#include <string>
 #include <utility>
 
 #include "comm/base/limits.h"
@@ -99,17 +100,28 @@ void UcxTransport::OnSent(void* request, ucs_status_t status, void* user_data) {
   ucp_request_free(request);
 }
 
+UcxEndpoint* UcxTransport::EndpointOf(const UcxSend& send) const {
+  const bool is_there = endpoints_.contains(send.endpoint) &&
+                        send.endpoint->link_ == send.wire.prefix().link &&
+                        send.endpoint->handle_ != nullptr;
+  return is_there ? send.endpoint : nullptr;
+}
+
 void UcxTransport::Sent(std::unique_ptr<UcxSend> send, absl::Status status) {
+  UcxEndpoint* const endpoint = EndpointOf(*send);
+  // Its number is used: the receiver would wait for it forever, and with it for all that
+  // follows.
+  if (!status.ok() && endpoint != nullptr) {
+    Fail(*endpoint, std::string(status.message()));
+  }
   if (!send->lending.has_value())
     return Completed(std::move(send->done), std::move(status));
   if (!status.ok()) {
     send->lending->Reclaim();  // UCX never let go of the message: the peer does not know
     return Completed(std::move(send->done), std::move(status));
   }
-  const bool connected =
-      endpoints_.contains(send->endpoint) && send->endpoint->handle_ != nullptr;
   if (send->copied) Completed(std::exchange(send->done, nullptr), absl::OkStatus());
-  if (!connected) {
+  if (endpoint == nullptr) {
     return Abandon(*send, nullptr, absl::CancelledError("endpoint was closed"));
   }
   lent_.push_back(std::move(send));
@@ -129,7 +141,7 @@ void UcxTransport::TakeBackLoans() {
 
 void UcxTransport::AbandonLoans(const UcxEndpoint& endpoint, const absl::Status& status) {
   std::erase_if(lent_, [&](const std::unique_ptr<UcxSend>& send) {
-    if (send->endpoint != &endpoint) return false;
+    if (send->wire.prefix().link != endpoint.link_) return false;
     Abandon(*send, endpoint.neighbour_, status);
     return true;
   });

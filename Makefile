@@ -29,6 +29,7 @@ test: build ## Run all tests on the release build
 	@ctest --preset release -j $(CTEST_JOBS)
 
 chaos: build ## Cut cables and stop processes; needs root and iproute2
+	@python3 -m unittest discover -s tests/network -p '*_test.py'
 	@tests/chaos/chaos.py --bin build/release
 
 asan tsan: deps ## Build with a sanitizer and run the unit tests

@@ -3,7 +3,7 @@
 
 The demo as a job of 2 workers and 2 servers, and the same training by torch's DistributedDataParallel over gloo: same
 first weights, same samples in each step, same optimizer. Every process is a host of its own, a network namespace, and each
-host has one cable of the given rate, both ways (slow_network/links.py). Bytes are counted on these cables.
+host has one cable of the given rate, both ways (tests/network). Bytes are counted on these cables.
 
     sudo build/venv/bin/python tests/bench/slow_network.py --bin build/release --write docs/slow_network.md
 
@@ -19,7 +19,12 @@ import sys
 import tempfile
 import time
 
-from slow_network import links, page
+from slow_network import page
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from network import hosts
+
+PREFIX = "slownet"
 
 WORKERS = 2
 CONTROL_PORT = 7070
@@ -132,14 +137,15 @@ def start_gloo(options, net, run, log):
 
 def measure(options, rate, contender, seed):
     """One run: the report of rank 0, and the bytes on the wires."""
-    hosts = [f"worker{rank}" for rank in range(WORKERS)]
+    names = [f"worker{rank}" for rank in range(WORKERS)]
     if contender != "ddp":
-        hosts = ["coordinator", *(f"server{server}" for server in range(options.servers)), *hosts]
+        names = ["coordinator", *(f"server{server}" for server in range(options.servers)), *names]
     start = start_gloo if contender == "ddp" else start_syncline
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         run = {"contender": contender, "seed": seed, "folder": folder, "report": folder / "report.json"}
-        with (folder / "log").open("w") as log, links.Links(hosts, None if rate == "none" else rate) as net:
+        limit = None if rate == "none" else rate
+        with (folder / "log").open("w") as log, hosts.Hosts(PREFIX, names, rate=limit) as net:
             try:
                 workers = start(options, net, run, log)
                 wait_for(workers, time.monotonic() + options.timeout, f"{contender} at {rate}")
@@ -204,8 +210,9 @@ def parse():
 
 
 def main():
-    links.require()
     options = parse()
+    if (reason := hosts.missing(PREFIX)) is not None:
+        sys.exit(f"slow_network: {reason}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     try:
         results = measure_all(options)

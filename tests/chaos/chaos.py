@@ -3,7 +3,7 @@
 
     sudo tests/chaos/chaos.py --bin build/release [-v] [Class.test_name ...]
 
-Every process is a host of its own, a network namespace with a control and a data cable (hosts.py). Whatever is shorter
+Every process is a host of its own, a network namespace with a control and a data cable (tests/network). Whatever is shorter
 than 0.4 of the failure timeout must end nobody: the job goes on with the same members, and ends with the checksum of an
 undisturbed one.
 """
@@ -18,7 +18,8 @@ import tempfile
 import time
 import unittest
 
-import hosts
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+from network import hosts
 
 BIN = pathlib.Path("build/release")
 FAILURE_TIMEOUT = 4.0
@@ -34,7 +35,7 @@ class Job:
     """A coordinator, two servers and two workers, until the block ends."""
 
     def __init__(self):
-        self.net = hosts.Hosts(NAMES)
+        self.net = hosts.Hosts("chaos", NAMES, networks=["control", "data"])
         self.folder = tempfile.TemporaryDirectory()
         self.processes = {}
 
@@ -112,7 +113,7 @@ class Chaos(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        if (reason := hosts.missing()) is not None:
+        if (reason := hosts.missing("chaos")) is not None:
             raise unittest.SkipTest(reason)
         with Job() as job:
             cls.undisturbed = job.finish()

@@ -1,0 +1,1 @@
+"""Networks of one machine's own, for tests and measurements of several hosts."""

@@ -1,0 +1,166 @@
+"""Hosts that are network namespaces, each with a cable to the switch of every network.
+
+    with Hosts("chaos", ["coordinator", "server0", "worker0"], networks=["control", "data"]) as hosts:
+        process = hosts.start("worker0", ["./program", "--peer", hosts.address("server0", "data")], log)
+        with hosts.cut("worker0", "control", "out"):
+            time.sleep(1)
+        print(hosts.sent())
+
+Cables have the given rate, both ways, or no limit. A cut drops all packets of a cable, in one direction ("out" of the
+host, "in" to it) or in "both"; nobody is told. Everything lies inside of namespaces of its own: the network of the machine
+stays as it is, and deleting the namespaces deletes cables, switches and limits. Hosts share no System V and POSIX memory
+objects either, as real ones would not.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+STOP_SECONDS = 3
+
+
+def missing(prefix):
+    """What is missing to run Hosts of that prefix here, or None."""
+    for tool in ("ip", "tc", "unshare"):
+        if shutil.which(tool) is None:
+            return f"no {tool} here; apt-get install iproute2 util-linux"
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    probe = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        return f"no network namespaces here: {probe.stderr.strip()}"
+    left = [line.split()[0] for line in probe.stdout.splitlines() if line.startswith(prefix + "-")]
+    return f"namespaces of another run; if it is dead: ip netns delete {' '.join(left)}" if left else None
+
+
+class Hosts:
+    """`prefix` is of the namespaces' names. The cable to the first of `networks` is eth0 of each host, and so on. `rate`
+    is as tc writes it, or None for cables without a limit."""
+
+    def __init__(self, prefix, names, networks=("data",), rate=None):
+        self.prefix = prefix
+        self.names = list(names)
+        self.networks = list(networks)
+        self.rate = rate
+        self.processes = []
+
+    def __enter__(self):
+        try:
+            self._build()
+        except BaseException:
+            self._delete()
+            raise
+        return self
+
+    def __exit__(self, *_):
+        self.stop()
+        self._delete()
+
+    def address(self, host, network=None):
+        """In that network, or in the first."""
+        number = 0 if network is None else self.networks.index(network)
+        return f"10.{number + 1}.0.{self.names.index(host) + 1}"
+
+    def start(self, host, command, log, environment=()):
+        """Its output goes to the file `log`. Ends with the block at the latest."""
+        isolated = ["ip", "netns", "exec", self._space(host), "unshare", "--ipc", "--"]
+        process = subprocess.Popen(
+            isolated + [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=log,
+            stderr=subprocess.STDOUT, env={**os.environ, **dict(environment)}, start_new_session=True,
+        )  # fmt: skip
+        self.processes.append(process)
+        return process
+
+    @contextlib.contextmanager
+    def cut(self, host, network, direction="both"):
+        ends = {"out": [(self._space(host), self._device(network))], "in": [(self._switch, _port(host, network))]}
+        chosen = ends["out"] + ends["in"] if direction == "both" else ends[direction]
+        for end in chosen:
+            _run(*_root(*end, "replace"), "blackhole")
+        try:
+            yield
+        finally:
+            for end in chosen:
+                _run(*_root(*end, "del"))
+                self._limit(*end)
+
+    def sent(self):
+        """Bytes that each host has sent so far, with the headers of Ethernet, IP and TCP, as its ends of the cables count.
+
+        Whatever is sent is received by another host, so the sum is all that went over the wires.
+        """
+        counted = {}
+        for host in self.names:
+            links = json.loads(_run("ip", "-n", self._space(host), "-j", "-s", "link", "show"))
+            counted[host] = sum(link["stats64"]["tx"]["bytes"] for link in links if link["ifname"].startswith("eth"))
+        return counted
+
+    def stop(self):
+        """Ends all that was started, by force where a signal does not help."""
+        for sent in (signal.SIGTERM, signal.SIGKILL):
+            for process in self.processes:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGCONT)
+                    os.killpg(process.pid, sent)
+            deadline = time.monotonic() + STOP_SECONDS
+            while time.monotonic() < deadline and any(process.poll() is None for process in self.processes):
+                time.sleep(0.05)
+        self.processes = []
+
+    @property
+    def _switch(self):
+        return f"{self.prefix}-switch"
+
+    def _space(self, host):
+        return f"{self.prefix}-{host}"
+
+    def _device(self, network):
+        return f"eth{self.networks.index(network)}"
+
+    def _build(self):
+        _run("ip", "netns", "add", self._switch)
+        for network in self.networks:
+            _run("ip", "-n", self._switch, "link", "add", network, "type", "bridge")
+            _run("ip", "-n", self._switch, "link", "set", network, "up")
+        for host in self.names:
+            space = self._space(host)
+            _run("ip", "netns", "add", space)
+            _run("ip", "-n", space, "link", "set", "lo", "up")
+            for network in self.networks:
+                self._connect(host, network)
+
+    def _connect(self, host, network):
+        space, port, device = self._space(host), _port(host, network), self._device(network)
+        _run("ip", "-n", self._switch, "link", "add", port, "type", "veth", "peer", "name", device, "netns", space)
+        _run("ip", "-n", self._switch, "link", "set", port, "master", network, "up")
+        _run("ip", "-n", space, "address", "add", self.address(host, network) + "/24", "dev", device)
+        _run("ip", "-n", space, "link", "set", device, "up")
+        self._limit(space, device)
+        self._limit(self._switch, port)
+
+    def _limit(self, space, device):
+        if self.rate is not None:
+            _run(*_root(space, device, "add"), "tbf", "rate", self.rate, "burst", "256kb", "latency", "50ms")
+
+    def _delete(self):
+        for name in [self._space(host) for host in self.names] + [self._switch]:
+            subprocess.run(["ip", "netns", "delete", name], stderr=subprocess.DEVNULL, check=False)
+
+
+def _root(space, device, verb):
+    return ["tc", "-n", space, "qdisc", verb, "dev", device, "root"]
+
+
+def _port(host, network):
+    return f"{host}-{network[0]}"  # at most 15 bytes
+
+
+def _run(*words):
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
+    return done.stdout

@@ -1,6 +1,5 @@
 #include "server/service/coordinator_service.h"
 
-#include <deque>
 #include <utility>
 #include <variant>
 
@@ -16,6 +15,15 @@ namespace syncline {
 namespace {
 
 constexpr char kStateKey[] = "coordinator";
+
+// What may wait for the machine. A server says one message for each block of a step, and
+// the machine may have to wait for the disk meanwhile.
+constexpr size_t kMaxItemsOfMember = size_t{1} << 18;
+constexpr size_t kMaxBytesOfMember = size_t{128} << 20;  // a message has 64 MiB at most
+// Once all members together have more waiting, nobody may have more than the second.
+constexpr size_t kMaxInboxBytes = size_t{1} << 30;
+constexpr size_t kShareOfFullInboxBytes = size_t{1} << 20;
+constexpr size_t kMaxInboxItems = size_t{1} << 22;
 // "0.1.0", and what a packager adds.
 constexpr size_t kMaxBuildBytes = 64;
 
@@ -47,6 +55,10 @@ absl::Status CheckFailureTimeout(uint32_t theirs_ms, absl::Duration ours) {
                          " at the coordinator: give both the same (--failure-timeout, "
                          "SYNCLINE_FAILURE_TIMEOUT)")),
                      Failure::kUsage);
+}
+
+UpdateAnswer NotApplied() {
+  return {.status = absl::UnavailableError("the coordinator is shutting down")};
 }
 
 }  // namespace
@@ -136,40 +148,33 @@ absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::Create(
   std::unique_ptr<CoordinatorService> self(new CoordinatorService(std::move(options)));
   SYNCLINE_ASSIGN_OR_RETURN(const auto stored, self->options_.store->Load(kStateKey));
   if (stored.has_value()) {
-    absl::MutexLock lock(&self->mutex_);
+    absl::MutexLock lock(&self->machine_mutex_);
     SYNCLINE_RETURN_IF_ERROR(self->coordinator_.Restore(stored->value));
     self->stored_version_ = stored->version;
   }
-  self->ticker_ = std::thread([service = self.get()] { service->TickUntilStopped(); });
+  self->machine_ = std::thread([service = self.get()] { service->Run(); });
   return self;
 }
 
 CoordinatorService::~CoordinatorService() {
   Stop();
-  if (ticker_.joinable()) ticker_.join();
+  if (machine_.joinable()) machine_.join();
   preparer_.Stop();
 }
 
 void CoordinatorService::Stop() {
-  absl::MutexLock lock(&mutex_);
-  if (stopped_) return;
-  stopped_ = true;
-  changed_.SignalAll();
-  links_.CloseAll(WithFailure(absl::UnavailableError("the coordinator is shutting down"),
-                              Failure::kRetryable));
+  StopWith(WithFailure(absl::UnavailableError("the coordinator is shutting down"),
+                       Failure::kRetryable));
 }
 
-void CoordinatorService::TickUntilStopped() {
+void CoordinatorService::StopWith(const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
-  const absl::Duration period = options_.coordinator.timeouts.heartbeat_interval / 2;
-  while (!stopped_) {
-    const absl::Duration next = clock_.Now() + period;
-    while (!stopped_ && changed_.WaitUntil(mutex_, clock_, next)) {
-    }
-    links_.Tick(Now());
-    Apply(Tick{});
-  }
+  if (std::exchange(stopped_, true)) return;
+  changed_.SignalAll();
+  links_.CloseAll(status);
 }
+
+// ---- From gRPC's threads ----
 
 grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>*
 CoordinatorService::Attach(grpc::CallbackServerContext*) {
@@ -188,29 +193,32 @@ grpc::ServerUnaryReactor* CoordinatorService::Status(grpc::CallbackServerContext
 grpc::ServerUnaryReactor* CoordinatorService::UpdateJob(
     grpc::CallbackServerContext* context, const v1::UpdateJobRequest* request,
     v1::UpdateJobReply* reply) {
-  const UpdateAnswer answer = Update(*request);
-  reply->set_epoch(answer.epoch);
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(ToGrpcStatus(answer.status));
-  return reactor;
-}
-
-UpdateAnswer CoordinatorService::Update(const v1::UpdateJobRequest& request) {
-  absl::MutexLock lock(&mutex_);
-  for (const CoordinatorOutput& output : Apply(FromProto(request))) {
-    if (const auto* answer = std::get_if<UpdateAnswer>(&output)) return *answer;
+  Item item = {.input = FromProto(*request)};
+  item.answer = [=](const UpdateAnswer& answer) {
+    reply->set_epoch(answer.epoch);
+    reactor->Finish(ToGrpcStatus(answer.status));
+  };
+  {
+    absl::MutexLock lock(&mutex_);
+    if (!stopped_ && inbox_.size() < kMaxInboxItems) {
+      Post(std::move(item));
+      return reactor;
+    }
   }
-  return {.status = absl::UnavailableError("the coordinator is shutting down")};
+  item.answer(NotApplied());
+  return reactor;
 }
 
 void CoordinatorService::OnPrepared(Prepared prepared) {
   absl::MutexLock lock(&mutex_);
-  Apply(std::move(prepared));
+  Post({.input = std::move(prepared)});
 }
 
 CoordinatorView CoordinatorService::View() {
-  absl::MutexLock lock(&mutex_);
-  return coordinator_.View(Now());
+  const absl::Duration now = Now();
+  absl::MutexLock lock(&machine_mutex_);
+  return coordinator_.View(now);
 }
 
 v1::StatusReply CoordinatorService::StatusNow() {
@@ -221,7 +229,7 @@ v1::StatusReply CoordinatorService::StatusNow() {
 
 void CoordinatorService::Register(MemberStream* stream) {
   absl::MutexLock lock(&mutex_);
-  links_.Began(stream, Now());
+  links_.Began(stream, PatientNow());
   if (stopped_) {
     stream->Close(WithFailure(absl::UnavailableError("the coordinator is shutting down"),
                               Failure::kRetryable));
@@ -232,34 +240,34 @@ void CoordinatorService::Register(MemberStream* stream) {
 void CoordinatorService::Gone(MemberStream* stream) {
   absl::MutexLock lock(&mutex_);
   const ConnectionId connection = links_.Ended(stream);
-  if (connection != 0) Apply(FromMember{connection, Disconnected{}});
+  if (connection != 0) PostDisconnected(connection);
 }
 
 void CoordinatorService::Receive(MemberStream* stream, const v1::MemberMessage& message) {
-  absl::MutexLock lock(&mutex_);
   // Before a link is made of it.
   absl::StatusOr<MemberBody> body = Disconnected{};
   const bool has_body =
       message.body_case() != v1::MemberMessage::BODY_NOT_SET && !message.has_resume();
   if (has_body) body = Read(message);
   absl::Status refused = body.status();
-  LinkTable::Arrival arrival;
-  if (body.ok()) arrival = links_.Heard(stream, message);
-  switch (arrival.kind) {
-    case LinkTable::Arrival::kHello:
-    case LinkTable::Arrival::kMessage:
-      if (has_body) Apply(FromMember{arrival.connection, *std::move(body)});
-      break;
-    case LinkTable::Arrival::kReturned:
-      Apply(FromMember{arrival.connection, Returned{}});
-      break;
-    case LinkTable::Arrival::kRefused:
-      refused = arrival.status;
-      if (arrival.connection == 0) break;
-      Apply(FromMember{arrival.connection, Disconnected{}});
-      break;
-    case LinkTable::Arrival::kNothing:
-      break;
+  if (body.ok()) {
+    absl::MutexLock lock(&mutex_);
+    const LinkTable::Arrival arrival = links_.Heard(stream, message);
+    switch (arrival.kind) {
+      case LinkTable::Arrival::kHello:
+      case LinkTable::Arrival::kMessage:
+        if (has_body) Note(arrival.connection, *std::move(body), message.ByteSizeLong());
+        break;
+      case LinkTable::Arrival::kReturned:
+        Post({.input = FromMember{arrival.connection, Returned{}}});
+        break;
+      case LinkTable::Arrival::kRefused:
+        refused = arrival.status;
+        if (arrival.connection != 0) PostDisconnected(arrival.connection);
+        break;
+      case LinkTable::Arrival::kNothing:
+        break;
+    }
   }
   if (refused.ok()) return;
   options_.log.Warning("refused a member",
@@ -267,7 +275,47 @@ void CoordinatorService::Receive(MemberStream* stream, const v1::MemberMessage& 
   stream->Close(refused);
 }
 
-absl::StatusOr<MemberBody> CoordinatorService::Read(const v1::MemberMessage& message) {
+// Of heartbeats the latest counts. Whatever else a member says waits for the machine.
+void CoordinatorService::Note(ConnectionId connection, MemberBody body, size_t bytes) {
+  if (auto* beat = std::get_if<Heartbeat>(&body)) {
+    beats_[connection] = std::move(*beat);
+    changed_.SignalAll();
+    return;
+  }
+  Backlog& backlog = backlogs_[connection];
+  const size_t most =
+      inbox_bytes_ > kMaxInboxBytes ? kShareOfFullInboxBytes : kMaxBytesOfMember;
+  if (backlog.items >= kMaxItemsOfMember ||
+      (backlog.items > 0 && backlog.bytes + bytes > most)) {
+    links_.Close(connection,
+                 WithFailure(absl::ResourceExhaustedError(absl::StrCat(
+                                 backlog.items, " messages of this member (",
+                                 backlog.bytes, " bytes) wait for the coordinator")),
+                             Failure::kRetryable),
+                 PatientNow());
+    return PostDisconnected(connection);
+  }
+  ++backlog.items;
+  backlog.bytes += bytes;
+  inbox_bytes_ += bytes;
+  Post({.input = FromMember{connection, std::move(body)},
+        .connection = connection,
+        .bytes = bytes});
+}
+
+// What it said last is older than that.
+void CoordinatorService::PostDisconnected(ConnectionId connection) {
+  beats_.erase(connection);
+  Post({.input = FromMember{connection, Disconnected{}}});
+}
+
+void CoordinatorService::Post(Item item) {
+  inbox_.push_back(std::move(item));
+  changed_.SignalAll();
+}
+
+absl::StatusOr<MemberBody> CoordinatorService::Read(
+    const v1::MemberMessage& message) const {
   if (message.has_server_hello()) {
     const v1::ServerHello& hello = message.server_hello();
     SYNCLINE_RETURN_IF_ERROR(
@@ -282,17 +330,92 @@ absl::StatusOr<MemberBody> CoordinatorService::Read(const v1::MemberMessage& mes
     SYNCLINE_RETURN_IF_ERROR(CheckFailureTimeout(
         hello.failure_timeout_ms(), options_.coordinator.timeouts.failure_timeout));
   }
-  SYNCLINE_ASSIGN_OR_RETURN(MemberBody body, FromProto(message));
-  if (auto* hello = std::get_if<WorkerHello>(&body)) {
-    hello->session_key = (uint64_t{random_()} << 32) | random_();
+  return FromProto(message);
+}
+
+// ---- The machine's thread ----
+
+void CoordinatorService::Run() {
+  const absl::Duration period = options_.coordinator.timeouts.heartbeat_interval / 2;
+  absl::Duration next_tick = clock_.Now() + period;
+  while (std::optional<Work> work = WaitForWork(next_tick)) {
+    if (work->item) {
+      Handle(*work->item);
+    } else {
+      for (auto& [connection, beat] : work->beats) {
+        Apply(FromMember{connection, std::move(beat)});
+      }
+    }
+    if (!work->is_tick) continue;
+    {
+      absl::MutexLock lock(&mutex_);
+      links_.Tick(PatientNow());
+    }
+    Apply(Tick{});
+    next_tick = clock_.Now() + period;
   }
-  return body;
+  for (const Item& item : TakeInbox()) {
+    if (item.answer) item.answer(NotApplied());
+  }
+}
+
+// Messages go first, so that no heartbeat overtakes what its member said before it. But
+// each tick begins with the heartbeats: anyone who was heard meanwhile was not silent.
+// Nothing when it stops.
+std::optional<CoordinatorService::Work> CoordinatorService::WaitForWork(
+    absl::Duration next_tick) {
+  absl::MutexLock lock(&mutex_);
+  while (!stopped_ && inbox_.empty() && beats_.empty()) {
+    if (!changed_.WaitUntil(mutex_, clock_, next_tick)) break;
+  }
+  if (stopped_) return std::nullopt;
+  Work work = {.is_tick = clock_.Now() >= next_tick};
+  if (work.is_tick || inbox_.empty()) {
+    work.beats.swap(beats_);
+    return work;
+  }
+  work.item = std::move(inbox_.front());
+  inbox_.pop_front();
+  const auto backlog = backlogs_.find(work.item->connection);
+  if (backlog != backlogs_.end()) {
+    inbox_bytes_ -= work.item->bytes;
+    backlog->second.bytes -= work.item->bytes;
+    if (--backlog->second.items == 0) backlogs_.erase(backlog);
+  }
+  return work;
+}
+
+std::deque<CoordinatorService::Item> CoordinatorService::TakeInbox() {
+  absl::MutexLock lock(&mutex_);
+  return std::exchange(inbox_, {});
+}
+
+void CoordinatorService::Handle(Item& item) {
+  if (auto* said = std::get_if<FromMember>(&item.input)) {
+    if (auto* hello = std::get_if<WorkerHello>(&said->body)) {
+      hello->session_key = (uint64_t{random_()} << 32) | random_();
+    }
+  }
+  UpdateAnswer answer = NotApplied();
+  for (const CoordinatorOutput& output : Apply(item.input)) {
+    if (const auto* found = std::get_if<UpdateAnswer>(&output)) answer = *found;
+  }
+  if (item.answer) item.answer(answer);
 }
 
 // What was carried out.
 CoordinatorOutputs CoordinatorService::Apply(const CoordinatorInput& input) {
-  if (stopped_) return {};
-  CoordinatorOutputs outputs = coordinator_.Apply(input, Now());
+  absl::Duration now;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (stopped_) return {};
+    now = PatientNow();
+  }
+  CoordinatorOutputs outputs;
+  {
+    absl::MutexLock lock(&machine_mutex_);
+    outputs = coordinator_.Apply(input, now);
+  }
   for (size_t i = 0; i < outputs.size(); ++i) {
     if (Perform(outputs[i])) continue;
     outputs.resize(i);
@@ -307,7 +430,10 @@ void CoordinatorService::CloseUnread() {
   for (const auto& [connection, status] : std::exchange(unread_, {})) {
     options_.log.Warning("a member does not read",
                          {{"reason", std::string(status.message())}});
-    links_.Close(connection, absl::AbortedError(status.message()), Now());
+    {
+      absl::MutexLock lock(&mutex_);
+      links_.Close(connection, absl::AbortedError(status.message()), PatientNow());
+    }
     Apply(FromMember{connection, Disconnected{}});
   }
 }
@@ -315,11 +441,14 @@ void CoordinatorService::CloseUnread() {
 // False when the rest must not be done.
 bool CoordinatorService::Perform(const CoordinatorOutput& output) {
   if (const auto* message = std::get_if<ToMember>(&output)) {
-    absl::Status kept = links_.Send(message->connection, ToProto(message->body, shared_));
+    v1::CoordinatorMessage converted = ToProto(message->body, shared_);
+    absl::MutexLock lock(&mutex_);
+    absl::Status kept = links_.Send(message->connection, std::move(converted));
     if (!kept.ok()) unread_.emplace_back(message->connection, std::move(kept));
   }
   if (const auto* close = std::get_if<CloseMember>(&output)) {
-    links_.Close(close->connection, close->status, Now());
+    absl::MutexLock lock(&mutex_);
+    links_.Close(close->connection, close->status, PatientNow());
   }
   if (const auto* prepare = std::get_if<Prepare>(&output))
     preparer_.Order(prepare->order);
@@ -339,11 +468,8 @@ bool CoordinatorService::Store(const std::string& state) {
   }
   options_.log.Error("the coordinator's state could not be stored, it stops",
                      {{"error", std::string(version.status().message())}});
-  stopped_ = true;
-  changed_.SignalAll();
-  links_.CloseAll(
-      WithFailure(absl::UnavailableError("the coordinator cannot store its state"),
-                  Failure::kRetryable));
+  StopWith(WithFailure(absl::UnavailableError("the coordinator cannot store its state"),
+                       Failure::kRetryable));
   options_.on_fatal(version.status());
   return false;
 }

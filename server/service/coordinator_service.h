@@ -1,10 +1,16 @@
 // The shell around the coordinator: gRPC streams in, state machine, gRPC streams and disk
 // out.
 //
-// One mutex around the state machine is enough: the control plane carries heartbeats and
-// epochs, never gradients. State is on disk before anything that depends on it is sent.
-// When it cannot be stored, the coordinator says so and stops deciding (`fatal` in the
-// options), since an epoch that may be forgotten must not be handed out.
+// One thread owns the machine: it applies what members say, in the order in which it came,
+// and carries out what follows: stores, converts, sends, logs. State is on disk before
+// anything that depends on it is sent. When it cannot be stored, the coordinator says so
+// and stops deciding (`on_fatal` in the options), since an epoch that may be forgotten
+// must not be handed out.
+//
+// gRPC's threads are few (two on small hosts) and never wait for that thread: they answer
+// heartbeats, keep the latest of each member, and put everything else into the inbox. Each
+// tick begins with the heartbeats. So whatever holds the machine up, a slow disk or a job
+// with a million tensors, makes nobody look silent, neither members nor the coordinator.
 //
 // Streams come and go, links stay (server/service/link_table.h). The time that the state
 // machine is told stands still while this process did not run, so that nobody is dropped
@@ -21,8 +27,11 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <thread>
@@ -84,42 +93,86 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
 
   explicit CoordinatorService(CoordinatorServiceOptions options);
 
+  // Something for the machine.
+  struct Item {
+    CoordinatorInput input;
+    // Of an UpdateJob: called once, also when it is not applied any more.
+    std::function<void(const UpdateAnswer&)> answer = nullptr;
+    // Whose backlog it is part of; 0 for nobody's.
+    ConnectionId connection = 0;
+    size_t bytes = 0;
+  };
+  // What waits of one member.
+  struct Backlog {
+    size_t items = 0;
+    size_t bytes = 0;
+  };
+  using Beats = std::map<ConnectionId, Heartbeat>;
+  struct Work {
+    bool is_tick = false;
+    std::optional<Item> item = std::nullopt;
+    Beats beats = {};
+  };
+
+  // From gRPC's threads, and the preparer's.
   void Register(MemberStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
   void Receive(MemberStream* stream, const v1::MemberMessage& message)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Gone(MemberStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
-
-  void OnPrepared(Prepared prepared) ABSL_LOCKS_EXCLUDED(mutex_);
-  void TickUntilStopped() ABSL_LOCKS_EXCLUDED(mutex_);
-  UpdateAnswer Update(const v1::UpdateJobRequest& request) ABSL_LOCKS_EXCLUDED(mutex_);
-  CoordinatorOutputs Apply(const CoordinatorInput& input)
+  absl::StatusOr<MemberBody> Read(const v1::MemberMessage& message) const;
+  void Note(ConnectionId connection, MemberBody body, size_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool Perform(const CoordinatorOutput& output) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void CloseUnread() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Duration Now() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+  void PostDisconnected(ConnectionId connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Post(Item item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnPrepared(Prepared prepared) ABSL_LOCKS_EXCLUDED(mutex_);
+  void StopWith(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // The machine's thread.
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_, machine_mutex_);
+  std::optional<Work> WaitForWork(absl::Duration next_tick) ABSL_LOCKS_EXCLUDED(mutex_);
+  std::deque<Item> TakeInbox() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Handle(Item& item) ABSL_LOCKS_EXCLUDED(mutex_, machine_mutex_);
+  CoordinatorOutputs Apply(const CoordinatorInput& input)
+      ABSL_LOCKS_EXCLUDED(mutex_, machine_mutex_);
+  bool Perform(const CoordinatorOutput& output) ABSL_LOCKS_EXCLUDED(mutex_);
+  void CloseUnread() ABSL_LOCKS_EXCLUDED(mutex_, machine_mutex_);
+  bool Store(const std::string& state) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::Duration Now() ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return PatientNow();
+  }
+  absl::Duration PatientNow() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return patient_.Advance(clock_.Now());
   }
-  bool Store(const std::string& state) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<MemberBody> Read(const v1::MemberMessage& message)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const CoordinatorServiceOptions options_;
   const SteadyClock clock_;
 
-  absl::Mutex mutex_;
-  Coordinator coordinator_ ABSL_GUARDED_BY(mutex_);
-  int64_t stored_version_ ABSL_GUARDED_BY(mutex_) = kAbsent;
-  LinkTable links_ ABSL_GUARDED_BY(mutex_);
-  SharedBytes shared_ ABSL_GUARDED_BY(mutex_);
+  // Of the machine's thread.
+  int64_t stored_version_ = kAbsent;
+  SharedBytes shared_;
+  std::random_device random_;
   // Whose messages piled up while outputs were carried out.
-  std::vector<std::pair<ConnectionId, absl::Status>> unread_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::pair<ConnectionId, absl::Status>> unread_;
+
+  // Held for one Apply, or a view.
+  absl::Mutex machine_mutex_;
+  Coordinator coordinator_ ABSL_GUARDED_BY(machine_mutex_);
+
+  // Held for moments only. Streams' own mutexes come after it.
+  absl::Mutex mutex_;
+  SteadyCondition changed_;  // something to do, or stopped_
+  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
+  LinkTable links_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Item> inbox_ ABSL_GUARDED_BY(mutex_);
+  size_t inbox_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<ConnectionId, Backlog> backlogs_ ABSL_GUARDED_BY(mutex_);
+  Beats beats_ ABSL_GUARDED_BY(mutex_);
   // Leases go by it: what could not be heard is nobody's silence.
   PatientClock patient_ ABSL_GUARDED_BY(mutex_);
-  std::random_device random_ ABSL_GUARDED_BY(mutex_);
-  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  SteadyCondition changed_;  // stopped_ became true
 
-  std::thread ticker_;
+  std::thread machine_;
   Preparer preparer_;  // last: it uses all the others
 };
 

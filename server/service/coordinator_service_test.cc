@@ -1,15 +1,24 @@
 // The coordinator over real streams that break, with a real server.
 #include "server/service/coordinator_service.h"
 
+#include <algorithm>
 #include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "comm/base/failure.h"
+#include "comm/rpc/announcement.h"
 #include "comm/rpc/relay_test_util.h"
 #include "comm/rpc/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/service/job_convert.h"
+#include "server/service/proto_convert.h"
 #include "server/service/server_node.h"
 #include "server/store/memory_store.h"
 
@@ -17,6 +26,88 @@ namespace syncline {
 namespace {
 
 using ::testing::HasSubstr;
+
+// Waits in CompareAndSet while it is told to.
+class SlowStore final : public StateStore {
+ public:
+  absl::StatusOr<std::optional<Versioned>> Load(std::string_view key) override {
+    return store_.Load(key);
+  }
+  absl::StatusOr<int64_t> CompareAndSet(std::string_view key, int64_t expected_version,
+                                        std::string_view value) override {
+    absl::MutexLock lock(&mutex_);
+    waits_ = true;
+    mutex_.Await(absl::Condition(&lets_go_));
+    waits_ = false;
+    return store_.CompareAndSet(key, expected_version, value);
+  }
+
+  void Hold() {
+    absl::MutexLock lock(&mutex_);
+    lets_go_ = false;
+  }
+  void WaitUntilHeld() {
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&waits_));
+  }
+  void LetGo() {
+    absl::MutexLock lock(&mutex_);
+    lets_go_ = true;
+  }
+
+ private:
+  MemoryStore store_;
+  absl::Mutex mutex_;
+  bool lets_go_ = true;
+  bool waits_ = false;
+};
+
+// A member that says what a test wants, and keeps what it hears.
+class RawMember {
+ public:
+  explicit RawMember(const std::string& address) {
+    stream_ = *AttachStream::Open({.address = address},
+                                  {.on_message =
+                                       [this](const v1::CoordinatorMessage& message) {
+                                         absl::MutexLock lock(&mutex_);
+                                         heard_.push_back(message);
+                                       },
+                                   .on_end =
+                                       [this](const absl::Status& status) {
+                                         absl::MutexLock lock(&mutex_);
+                                         end_ = status;
+                                       }});
+  }
+
+  void Say(const v1::MemberMessage& message) { stream_->Send(message); }
+  void SayServerHello(const std::string& name) {
+    v1::MemberMessage message = ToProto(MemberBody{ServerHello{name, {"address"}, ""}});
+    message.mutable_server_hello()->set_protocol_version(kProtocolVersion);
+    Say(message);
+  }
+  // Heartbeat number `beat`.
+  void SayBeat(uint64_t beat) {
+    v1::MemberMessage message;
+    message.mutable_heartbeat()->set_bytes(beat);
+    message.set_beat(beat);
+    Say(message);
+  }
+
+  bool Heard(const std::function<bool(const v1::CoordinatorMessage&)>& is_it) {
+    absl::MutexLock lock(&mutex_);
+    return std::ranges::any_of(heard_, is_it);
+  }
+  std::optional<absl::Status> end() {
+    absl::MutexLock lock(&mutex_);
+    return end_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<v1::CoordinatorMessage> heard_ ABSL_GUARDED_BY(mutex_);
+  std::optional<absl::Status> end_ ABSL_GUARDED_BY(mutex_);
+  std::unique_ptr<AttachStream> stream_;  // last: it calls back
+};
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 
@@ -55,7 +146,7 @@ class CoordinatorServiceTest : public testing::Test {
     return options;
   }
 
-  MemoryStore store_;
+  SlowStore store_;
   std::unique_ptr<CoordinatorService> service_;
   RunningServer running_;
 };
@@ -119,6 +210,108 @@ TEST_F(CoordinatorServiceTest, ClosesAStreamThatNeverSaysHello) {
   ended.WaitForNotification();
   EXPECT_TRUE(absl::IsDeadlineExceeded(reason)) << reason;
   EXPECT_THAT(std::string(reason.message()), HasSubstr("no hello"));
+}
+
+TEST_F(CoordinatorServiceTest, HeartbeatsAreAnsweredAndViewsShownWhileTheDiskIsSlow) {
+  RawMember member(running_.address);
+  member.SayServerHello("beats");
+  const auto is_welcome = [](const auto& said) { return said.has_server_welcome(); };
+  ASSERT_TRUE(Eventually([&] { return member.Heard(is_welcome); }));
+  store_.Hold();
+  RawMember newcomer(running_.address);
+  newcomer.SayServerHello("newcomer");
+  store_.WaitUntilHeld();
+  for (uint64_t beat = 1; beat <= 3; ++beat) {
+    member.SayBeat(beat);
+    newcomer.SayBeat(beat);
+    for (RawMember* one : {&member, &newcomer}) {
+      ASSERT_TRUE(Eventually([&] {
+        return one->Heard([&](const auto& said) { return said.beat() == beat; });
+      }));
+    }
+  }
+  EXPECT_EQ(service_->View().servers.size(), 2u);
+  EXPECT_FALSE(newcomer.Heard(is_welcome)) << "what it follows from is not stored";
+  store_.LetGo();
+  ASSERT_TRUE(Eventually([&] { return newcomer.Heard(is_welcome); }));
+  // The latest of what was heard meanwhile.
+  ASSERT_TRUE(Eventually([&] { return service_->View().servers.at(0).bytes == 3; }));
+}
+
+TEST_F(CoordinatorServiceTest, ManyMessagesOfOneMemberComeInTheirOrder) {
+  RawMember member(running_.address);
+  member.SayServerHello("talks");
+  v1::MemberMessage message;
+  for (uint32_t i = 0; i < 1000; ++i) {
+    message.mutable_job_configured()->set_job(i);
+    member.Say(message);
+  }
+  message.mutable_leave();
+  member.Say(message);
+  ASSERT_TRUE(Eventually([&] { return member.end().has_value(); }));
+  EXPECT_THAT(std::string(member.end()->message()), HasSubstr("it left"));
+}
+
+// ---- What a job is ----
+
+class DeclaringMember : public RawMember {
+ public:
+  DeclaringMember(const std::string& address, uint32_t rank, const std::string& tensor)
+      : RawMember(address) {
+    JobSpec job;
+    job.name = "job";
+    job.workers = 2;
+    job.training.optimizer.name = "sgd";
+    job.tensors = {{.name = tensor, .shape = {100}}};
+    const Declaration declaration = Declare(job);
+    v1::JobSpec spec;
+    EXPECT_TRUE(spec.ParseFromString(*declaration.bytes));
+    announced = Announce(spec, {.rank = rank, .name = "x"});
+    EXPECT_EQ(announced.hello.worker_hello().job_digest(), declaration.digest);
+    Say(announced.hello);
+  }
+
+  bool IsAsked() {
+    return Heard([](const auto& said) { return said.has_describe_job(); });
+  }
+  bool IsToldToWait() {
+    return Heard([](const auto& said) { return said.has_waiting(); });
+  }
+
+  Announcement announced;
+};
+
+TEST_F(CoordinatorServiceTest,
+       OneWorkerSendsTheJobAndAnotherJobIsRefusedByItsDifference) {
+  DeclaringMember first(running_.address, 0, "a");
+  ASSERT_TRUE(Eventually([&] { return first.IsAsked(); }));
+  first.Say(first.announced.declaration);
+  ASSERT_TRUE(Eventually([&] { return service_->View().jobs.size() == 1; }));
+  DeclaringMember other(running_.address, 1, "b");
+  ASSERT_TRUE(Eventually([&] { return other.IsAsked(); }));
+  other.Say(other.announced.declaration);
+  ASSERT_TRUE(Eventually([&] { return other.end().has_value(); }));
+  EXPECT_THAT(std::string(other.end()->message()),
+              HasSubstr("job 'job' has tensor 'a' at position 0, not 'b'"));
+  EXPECT_EQ(FailureOf(*other.end()), Failure::kJobRefused);
+  DeclaringMember second(running_.address, 1, "a");
+  ASSERT_TRUE(Eventually([&] { return second.IsToldToWait(); }));
+  EXPECT_FALSE(second.IsAsked());
+  EXPECT_EQ(service_->View().jobs.at(0).members.size(), 2u);
+}
+
+TEST_F(CoordinatorServiceTest, FalseBytesEndTheirSenderAndTheNextIsAsked) {
+  DeclaringMember liar(running_.address, 0, "a");
+  ASSERT_TRUE(Eventually([&] { return liar.IsAsked(); }));
+  DeclaringMember honest(running_.address, 1, "a");
+  v1::MemberMessage false_bytes = liar.announced.declaration;
+  false_bytes.mutable_job_declaration()->mutable_spec()->back() ^= 1;
+  liar.Say(false_bytes);
+  ASSERT_TRUE(Eventually([&] { return liar.end().has_value(); }));
+  EXPECT_THAT(std::string(liar.end()->message()), HasSubstr("another digest"));
+  ASSERT_TRUE(Eventually([&] { return honest.IsAsked(); }));
+  honest.Say(honest.announced.declaration);
+  ASSERT_TRUE(Eventually([&] { return honest.IsToldToWait(); }));
 }
 
 }  // namespace

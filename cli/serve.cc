@@ -156,12 +156,19 @@ absl::Status Services::StartAdmin() {
 }
 
 absl::Status Services::StartServer() {
+  DataPlanePlan data_plane = plan_.data_plane;
+  SYNCLINE_RETURN_IF_ERROR(
+      FindDataPlaneHost(plan_.data_plane_address, control_, data_plane));
+  log_.Info(absl::StrCat("data plane: ", std::string(DescribeMode(data_plane.mode))),
+            {{"address", data_plane.advertised_host.empty() ? data_plane.listen_host
+                                                            : data_plane.advertised_host},
+             {"because", plan_.why_data_plane}});
   const ServerNodeOptions options = {
       .coordinator = control_,
       .name = plan_.advertise.empty() ? ProcessName() : plan_.advertise,
       .engines = plan_.engines,
       .memory_bytes = plan_.memory_bytes,
-      .reach = plan_.reach,
+      .plan = data_plane,
       .timeouts = plan_.timeouts,
       .tls = plan_.tls,
       .log = log_.With({{"role", "server"}}),
@@ -269,6 +276,16 @@ void AddServe(CLI::App& app, Command* selected) {
   add("--memory", flags->memory,
       "What the jobs of a server may take together, such as 8GiB; default 80 % of what "
       "the machine or its control group has left");
+  add("--data-plane", flags->data_plane,
+      "How gradients and weights travel: auto (shared memory in a host, TLS 1.3 between "
+      "hosts), tls, plain (neither sealed nor authenticated) or rdma");
+  add("--data-plane-address", flags->data_plane_address,
+      "Host or address by which workers reach this server's engines; default: the one "
+      "that leads to the coordinator");
+  add("--data-plane-ports", flags->data_plane_ports,
+      "FIRST-LAST: where engines listen for workers of other hosts; default: any port");
+  add("--rdma-fabric", flags->rdma_fabric,
+      "Why rdma is safe: isolated (nobody else is on the fabric) or ipsec");
   add("--failure-timeout", flags->failure_timeout,
       "How long a job may stand still because somebody died");
   add("--log-format", flags->log_format, "text or json");

@@ -1,15 +1,20 @@
 #include "cli/serve_options.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "cli/flags.h"
 #include "comm/base/byte_size.h"
 #include "comm/base/failure.h"
 #include "comm/base/limits.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
+#include "comm/transport/tcp/address.h"
 
 namespace syncline {
 namespace {
@@ -93,6 +98,54 @@ absl::Status SetTimeouts(const ServeFlags& flags, ServePlan& plan) {
   return absl::OkStatus();
 }
 
+// "7100-7199"
+absl::Status SetPorts(const std::string& text, DataPlanePlan& plan) {
+  if (text.empty()) return absl::OkStatus();
+  const std::pair<std::string, std::string> ends =
+      absl::StrSplit(text, absl::MaxSplits('-', 1));
+  uint32_t first = 0, last = 0;
+  if (!absl::SimpleAtoi(ends.first, &first) || !absl::SimpleAtoi(ends.second, &last) ||
+      first == 0 || first > last || last > 65535) {
+    return Usage(
+        absl::StrCat("--data-plane-ports is FIRST-LAST, such as 7100-7199, not '",
+                     std::string(text), "'"));
+  }
+  plan.first_port = static_cast<uint16_t>(first);
+  plan.last_port = static_cast<uint16_t>(last);
+  return absl::OkStatus();
+}
+
+absl::Status SetDataPlane(const ServeFlags& flags, const std::string& control_host,
+                          ServePlan& plan) {
+  const bool is_one_host = IsLoopback(control_host);
+  plan.data_plane_address = flags.data_plane_address;
+  const bool is_fabric_known =
+      flags.rdma_fabric == "isolated" || flags.rdma_fabric == "ipsec";
+  if (flags.data_plane == "auto") {
+    plan.data_plane.mode = is_one_host ? DataPlaneMode::kHost : DataPlaneMode::kAuto;
+  } else if (flags.data_plane == "tls") {
+    plan.data_plane.mode = DataPlaneMode::kTls;
+  } else if (flags.data_plane == "plain") {
+    plan.data_plane.mode = DataPlaneMode::kPlain;
+  } else if (flags.data_plane == "rdma" && is_fabric_known) {
+    plan.data_plane.mode = DataPlaneMode::kRdma;
+  } else if (flags.data_plane == "rdma") {
+    return Usage(
+        "--data-plane rdma seals nothing and believes everybody on its fabric; say why "
+        "that is safe: --rdma-fabric isolated, or --rdma-fabric ipsec");
+  } else {
+    return Usage(absl::StrCat("--data-plane is auto, tls, plain or rdma, not '",
+                              flags.data_plane, "'"));
+  }
+  SYNCLINE_RETURN_IF_ERROR(SetPorts(flags.data_plane_ports, plan.data_plane));
+  plan.why_data_plane =
+      flags.data_plane != "auto" ? absl::StrCat("--data-plane ", flags.data_plane)
+      : is_one_host              ? absl::StrCat("the coordinator is at ", control_host)
+                                 : "members may be on other hosts";
+  if (is_one_host) plan.data_plane.listen_host = "127.0.0.1";
+  return absl::OkStatus();
+}
+
 absl::Status SetAddresses(const ServeFlags& flags, ServePlan& plan) {
   const std::pair<const char*, const std::string*> addresses[] = {
       {"--listen", &flags.listen},
@@ -109,8 +162,7 @@ absl::Status SetAddresses(const ServeFlags& flags, ServePlan& plan) {
   // Who finds the coordinator on loopback is on this host, and so are all it works with.
   const std::string& control = plan.has_coordinator ? flags.listen : flags.coordinator;
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort host_port, ParseHostPort(control));
-  plan.reach = IsLoopback(host_port.host) ? Reach::kHostOnly : Reach::kNetwork;
-  return absl::OkStatus();
+  return SetDataPlane(flags, host_port.host, plan);
 }
 
 }  // namespace
@@ -130,6 +182,33 @@ absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
     SYNCLINE_ASSIGN_OR_RETURN(plan.state_dir, DefaultStateDir(environment));
   }
   return plan;
+}
+
+absl::Status FindDataPlaneHost(const std::string& address, const std::string& coordinator,
+                               DataPlanePlan& plan) {
+  const bool listens =
+      plan.mode != DataPlaneMode::kHost && plan.mode != DataPlaneMode::kRdma;
+  if (!listens) return absl::OkStatus();
+  if (!address.empty()) {
+    const auto reached = ResolveHost(address);
+    if (!reached.ok()) return ForFlag("--data-plane-address", reached.status());
+    plan.advertised_host = *reached;
+    plan.listen_host = absl::StrContains(*reached, ":") ? "::" : "0.0.0.0";
+    return absl::OkStatus();
+  }
+  if (!plan.listen_host.empty()) return absl::OkStatus();
+  SYNCLINE_ASSIGN_OR_RETURN(const HostPort control, ParseHostPort(coordinator));
+  // The coordinator in this process: others come to it as it says.
+  absl::StatusOr<std::string> host = ResolveHost(control.host);
+  if (host.ok())
+    host = IsLoopback(*host) ? PrimaryAddress() : SourceAddressTowards(*host);
+  if (!host.ok()) {
+    return Usage(absl::StrCat("where workers reach this server is not known (",
+                              std::string(host.status().message()),
+                              "); say it with --data-plane-address"));
+  }
+  plan.listen_host = *std::move(host);
+  return absl::OkStatus();
 }
 
 uint64_t MemoryForJobs(const ProcessLimits& limits) {

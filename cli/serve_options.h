@@ -11,7 +11,7 @@
 #include "comm/base/process_limits.h"
 #include "comm/base/timeouts.h"
 #include "comm/rpc/tls.h"
-#include "comm/transport/ucx/ucx.h"
+#include "comm/transport/network/network.h"
 
 namespace syncline {
 
@@ -26,6 +26,10 @@ struct ServeFlags {
   int servers = 1;
   int engine_threads = 0;
   std::string memory;  // "8GiB"; empty: MemoryForJobs
+  std::string data_plane = "auto";
+  std::string data_plane_address;
+  std::string data_plane_ports;
+  std::string rdma_fabric;
   std::string failure_timeout = "10s";
   std::string log_format = "text";
   std::string log_level = "info";
@@ -44,7 +48,10 @@ struct ServePlan {
   uint32_t servers = 1;
   uint32_t engines = 1;
   uint64_t memory_bytes = 0;  // for the jobs of a server; 0: not said
-  Reach reach = Reach::kHostOnly;
+  DataPlanePlan data_plane = {};
+  std::string why_data_plane;  // for the log
+  // Where servers are reached, if it is not to be found out: an address or a name.
+  std::string data_plane_address;
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   LogOptions log = {};
   TlsOptions tls = {};
@@ -54,6 +61,12 @@ struct ServePlan {
 // Failure::kUsage and name the flag.
 absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
                                         const Environment& environment);
+
+// Fills in where engines listen and are reached. `address` is the flag, and may be empty;
+// then it is the address of this host that leads to `coordinator` (HOST:PORT). May wait
+// for a name service. Failure::kUsage when there is none.
+absl::Status FindDataPlaneHost(const std::string& address, const std::string& coordinator,
+                               DataPlanePlan& plan);
 
 // What a server's jobs may take where nobody says it: four fifths of what is left, since
 // buffers and the rest of the process need memory, too. 0 when that is not known.

@@ -32,7 +32,7 @@ TEST(ServePlanTest, ByDefaultOneProcessServesThisHost) {
   EXPECT_TRUE(plan->has_server);
   EXPECT_EQ(plan->engines, 4u);
   EXPECT_EQ(plan->servers, 1u);
-  EXPECT_EQ(plan->reach, Reach::kHostOnly);
+  EXPECT_EQ(plan->data_plane.mode, DataPlaneMode::kHost);
   EXPECT_EQ(plan->state_dir, "/somebody/.local/state/syncline");
   EXPECT_EQ(plan->timeouts.failure_timeout, absl::Seconds(10));
 }
@@ -59,12 +59,48 @@ TEST(ServePlanTest, MemoryIsAnAmountOrFourFifthsOfWhatIsLeft) {
 TEST(ServePlanTest, TheDataPlaneReachesAsFarAsTheCoordinator) {
   ServeFlags flags;
   flags.listen = "0.0.0.0:7070";
-  EXPECT_EQ(Plan(flags)->reach, Reach::kNetwork);
+  EXPECT_EQ(Plan(flags)->data_plane.mode, DataPlaneMode::kAuto);
   // Its coordinator is on loopback, whatever it listens on itself.
   flags.role = "server";
-  EXPECT_EQ(Plan(flags)->reach, Reach::kHostOnly);
+  EXPECT_EQ(Plan(flags)->data_plane.mode, DataPlaneMode::kHost);
   flags.coordinator = "192.0.2.1:7070";
-  EXPECT_EQ(Plan(flags)->reach, Reach::kNetwork);
+  EXPECT_EQ(Plan(flags)->data_plane.mode, DataPlaneMode::kAuto);
+}
+
+TEST(ServePlanTest, TheDataPlaneIsSealedUnlessSomebodySaysOtherwise) {
+  ServeFlags flags;
+  flags.data_plane = "tls";
+  EXPECT_EQ(Plan(flags)->data_plane.mode, DataPlaneMode::kTls);
+  EXPECT_EQ(Plan(flags)->data_plane.listen_host, "127.0.0.1");
+  flags.data_plane = "plain";
+  EXPECT_EQ(Plan(flags)->data_plane.mode, DataPlaneMode::kPlain);
+  flags.data_plane = "rdma";
+  ExpectRefused(flags, "--rdma-fabric");
+  flags.rdma_fabric = "isolated";
+  EXPECT_EQ(Plan(flags)->data_plane.mode, DataPlaneMode::kRdma);
+  flags.data_plane = "ucx";
+  ExpectRefused(flags, "--data-plane");
+  flags.data_plane = "tls";
+  flags.data_plane_ports = "7100-7199";
+  EXPECT_EQ(Plan(flags)->data_plane.first_port, 7100);
+  EXPECT_EQ(Plan(flags)->data_plane.last_port, 7199);
+  for (const char* wrong : {"7100", "0-1", "9-8", "1-70000", "a-b"}) {
+    flags.data_plane_ports = wrong;
+    ExpectRefused(flags, "--data-plane-ports");
+  }
+}
+
+TEST(ServePlanTest, EnginesListenWhereTheyAreReached) {
+  DataPlanePlan plan = {.mode = DataPlaneMode::kAuto};
+  ASSERT_TRUE(FindDataPlaneHost("192.0.2.7", "127.0.0.1:7070", plan).ok());
+  EXPECT_EQ(plan.advertised_host, "192.0.2.7");
+  EXPECT_EQ(plan.listen_host, "0.0.0.0");
+  DataPlanePlan here = {.mode = DataPlaneMode::kTls, .listen_host = "127.0.0.1"};
+  ASSERT_TRUE(FindDataPlaneHost("", "127.0.0.1:7070", here).ok());
+  EXPECT_EQ(here.listen_host, "127.0.0.1");
+  DataPlanePlan nowhere = {.mode = DataPlaneMode::kAuto};
+  EXPECT_EQ(FailureOf(FindDataPlaneHost("no.such.host.invalid", "127.0.0.1:1", nowhere)),
+            Failure::kUsage);
 }
 
 TEST(ServePlanTest, AServerNeedsNoStateDirectory) {

@@ -121,6 +121,14 @@ struct Metrics::Families {
     }
     auto& refused_family =
         Counters(registry, "syncline_refused_total", "Refused messages, by reason.");
+    auto& door_family =
+        Counters(registry, "syncline_auth_refused_total",
+                 "Peers turned away before they had proved who they are, or for what "
+                 "they sent.");
+    for (size_t i = 0; i < turned_away.size(); ++i) {
+      turned_away[i] = &door_family.Add(
+          {{"door", "data"}, {"reason", RefusalName(static_cast<Refusal>(i))}});
+    }
     for (size_t i = 0; i < refused.size(); ++i) {
       refused[i] =
           &refused_family.Add({{"reason", ReasonLabel(static_cast<RefuseCode>(i + 1))}});
@@ -138,6 +146,7 @@ struct Metrics::Families {
   std::array<Counter*, kPushResults.size()> pushes;
   // All but RefuseCode::kNone.
   std::array<Counter*, static_cast<size_t>(RefuseCode::kNoAverage)> refused;
+  std::array<Counter*, static_cast<size_t>(Refusal::kMalformed) + 1> turned_away;
 
   using WorkerGauges = std::array<Gauge*, std::size(kWorkerFigures)>;
   struct Job {
@@ -183,6 +192,10 @@ void Metrics::CountRefused(RefuseCode reason) {
   if (index >= 1 && index <= families_->refused.size()) {
     families_->refused[index - 1]->Increment();
   }
+}
+
+void Metrics::CountTurnedAway(Refusal refusal) {
+  families_->turned_away[static_cast<size_t>(refusal)]->Increment();
 }
 
 void Metrics::CountPublished(size_t payload_bytes) {

@@ -20,6 +20,7 @@
 
 #include "absl/time/time.h"
 #include "comm/transport/message.h"
+#include "comm/transport/transport.h"
 
 namespace prometheus {
 class Registry;
@@ -44,6 +45,8 @@ class Metrics {
   void CountPush(PushResult result, size_t payload_bytes);
   void CountRefused(RefuseCode reason);
   void CountPublished(size_t payload_bytes);
+  // At the data plane's door.
+  void CountTurnedAway(Refusal refusal);
 
   // Begins the series of `job`, under the label job_name. A job of the same name that was
   // there before is forgotten.

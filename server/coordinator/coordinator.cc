@@ -104,8 +104,8 @@ std::vector<JobServer> Coordinator::Impl::AttachedServers() const {
   std::vector<JobServer> servers;
   servers.reserve(servers_.size());
   for (const auto& [number, server] : servers_) {
-    servers.push_back({number, server.connection, server.name, server.shard_addresses,
-                       MemoryOf(server)});
+    servers.push_back({number, server.incarnation, server.connection, server.name,
+                       server.shard_addresses, MemoryOf(server)});
   }
   return servers;
 }

@@ -28,7 +28,9 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "comm/base/secret_key.h"
 #include "comm/base/timeouts.h"
+#include "comm/transport/tcp/member_key.h"
 #include "server/coordinator/decision.h"
 #include "server/coordinator/job_spec.h"
 #include "server/coordinator/preparation.h"
@@ -52,6 +54,7 @@ struct WorkerHello {
   std::string run_id = {};
   std::string name = {};
   uint64_t session_key = 0;  // drawn by the shell
+  SecretKey key = {};        // likewise: all that it shares with servers comes from it
 };
 // What its hello announced.
 struct JobDeclaration {
@@ -177,6 +180,9 @@ struct MemberRecord {
   uint32_t incarnation = 0;
   uint64_t first_step = 0;
   uint64_t session_key = 0;
+  // The worker's own; what is written to a server is derived from it for this server
+  // alone (comm/transport/tcp/member_key.h), and what a server reads is that.
+  SecretKey key = {};
 
   bool operator==(const MemberRecord&) const = default;
 };
@@ -187,6 +193,7 @@ struct CommitEpoch {
   std::string reason = {};
   std::optional<TrainingSettings> training = std::nullopt;  // new ones
   uint64_t training_from = 0;                               // the first step with them
+  ServerIdentity server = {};                               // to whom this is said
 };
 struct StepDecision {
   uint32_t job = 0;
@@ -212,6 +219,9 @@ struct WorkerWelcome {
   std::shared_ptr<const JobPlacement> placement = {};
   uint32_t members = 0;
   ContributionPlan contributions = {};
+  uint32_t rank = 0;   // whose welcome it is
+  SecretKey key = {};  // never written: only what is derived for each of the servers
+  std::vector<ServerIdentity> shard_servers = {};  // of each shard
 };
 struct EpochChanged {
   uint64_t epoch = 0;

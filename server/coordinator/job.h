@@ -28,6 +28,7 @@ namespace syncline {
 // A server as jobs see it.
 struct JobServer {
   uint32_t server = 0;
+  uint32_t incarnation = 0;
   ConnectionId connection = 0;
   std::string name;
   std::vector<std::string> shard_addresses;
@@ -120,6 +121,7 @@ class Job {
     ConnectionId connection = 0;
     uint32_t incarnation = 0;
     uint64_t session_key = 0;
+    SecretKey key = {};
     std::string name;
     bool connected = true;
     bool outside = false;     // waits until it may join (readmission.h)
@@ -156,7 +158,8 @@ class Job {
   void Commit(CoordinatorOutputs& outputs);
   uint64_t FirstUpdateFrom(uint64_t step) const;
   void FinishChange(CoordinatorOutputs& outputs);
-  void Welcome(const Worker& worker, bool is_seeder, CoordinatorOutputs& outputs) const;
+  void Welcome(const MemberRecord& member, bool is_seeder,
+               CoordinatorOutputs& outputs) const;
   void MaybeReleaseBarrier(CoordinatorOutputs& outputs);
   void SayWhoIsMissing(absl::Duration now, size_t servers_attached,
                        CoordinatorOutputs& outputs);

@@ -48,18 +48,22 @@ void Job::Commit(CoordinatorOutputs& outputs) {
         {.rank = rank,
          .incarnation = worker.incarnation,
          .first_step = worker.welcomed ? worker.first_step : change_->next_step,
-         .session_key = worker.session_key});
+         .session_key = worker.session_key,
+         .key = worker.key});
   }
   change_->reasons.Add(std::exchange(change_reasons_, {}));
   for (const JobServer& server : servers_) change_->uncommitted.insert(server.server);
   outputs.push_back(PersistState{});  // the coordinator fills it in
-  ToServers(CommitEpoch{.job = id_,
-                        .epoch = change_->epoch,
-                        .members = change_->members,
-                        .reason = change_->reasons.Text(),
-                        .training = change_->training,
-                        .training_from = FirstUpdateFrom(change_->next_step)},
-            outputs);
+  CommitEpoch commit{.job = id_,
+                     .epoch = change_->epoch,
+                     .members = change_->members,
+                     .reason = change_->reasons.Text(),
+                     .training = change_->training,
+                     .training_from = FirstUpdateFrom(change_->next_step)};
+  for (const JobServer& server : servers_) {
+    commit.server = {server.server, server.incarnation};
+    outputs.push_back(ToMember{server.connection, commit});
+  }
 }
 
 // An update is made with one set of options, also when several pushes make it.
@@ -113,7 +117,7 @@ void Job::FinishChange(CoordinatorOutputs& outputs) {
     if (!worker.welcomed) {
       worker.welcomed = true;
       worker.first_step = record.first_step;
-      Welcome(worker, is_seeder, outputs);
+      Welcome(record, is_seeder, outputs);
     } else {
       outputs.push_back(
           ToMember{worker.connection,
@@ -127,20 +131,27 @@ void Job::FinishChange(CoordinatorOutputs& outputs) {
   MaybeChangeEpoch(outputs);
 }
 
-void Job::Welcome(const Worker& worker, bool is_seeder,
+void Job::Welcome(const MemberRecord& member, bool is_seeder,
                   CoordinatorOutputs& outputs) const {
-  outputs.push_back(
-      ToMember{worker.connection,
-               WorkerWelcome{.job = id_,
-                             .incarnation = worker.incarnation,
-                             .session_key = worker.session_key,
-                             .epoch = counters_.epochs.Of(spec_.name),
-                             .first_step = worker.first_step,
-                             .seeder = is_seeder,
-                             .shard_addresses = shard_addresses_,
-                             .placement = placement_,
-                             .members = static_cast<uint32_t>(committed_.size()),
-                             .contributions = plan_->contributions()}});
+  const Worker& worker = workers_.at(member.rank);
+  WorkerWelcome welcome{.job = id_,
+                        .incarnation = worker.incarnation,
+                        .session_key = worker.session_key,
+                        .epoch = counters_.epochs.Of(spec_.name),
+                        .first_step = worker.first_step,
+                        .seeder = is_seeder,
+                        .shard_addresses = shard_addresses_,
+                        .placement = placement_,
+                        .members = static_cast<uint32_t>(committed_.size()),
+                        .contributions = plan_->contributions(),
+                        .rank = member.rank,
+                        .key = worker.key};
+  for (const JobServer& server : servers_) {
+    welcome.shard_servers.insert(welcome.shard_servers.end(),
+                                 server.shard_addresses.size(),
+                                 {server.server, server.incarnation});
+  }
+  outputs.push_back(ToMember{worker.connection, std::move(welcome)});
 }
 
 }  // namespace syncline

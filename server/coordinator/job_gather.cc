@@ -88,6 +88,7 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
   workers_[hello.rank] = {.connection = connection,
                           .incarnation = counters_.next_incarnation++,
                           .session_key = hello.session_key,
+                          .key = hello.key,
                           .name = hello.name,
                           .outside = !may_join,
                           .heard_at = now};

@@ -9,6 +9,7 @@
 #include "comm/base/status.h"
 #include "comm/rpc/attach_stream.h"
 #include "comm/rpc/status.h"
+#include "comm/transport/tcp/member_key.h"
 #include "server/service/proto_convert.h"
 
 namespace syncline {
@@ -394,6 +395,7 @@ void CoordinatorService::Handle(Item& item) {
   if (auto* said = std::get_if<FromMember>(&item.input)) {
     if (auto* hello = std::get_if<WorkerHello>(&said->body)) {
       hello->session_key = (uint64_t{random_()} << 32) | random_();
+      hello->key = DrawKey();
     }
   }
   UpdateAnswer answer = NotApplied();

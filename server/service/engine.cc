@@ -8,6 +8,7 @@
 #include "comm/base/limits.h"
 #include "comm/base/status.h"
 #include "comm/transport/message.h"
+#include "server/service/engine_connection.h"
 
 namespace syncline {
 namespace {
@@ -51,11 +52,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Start(const EngineOptions& optio
 }
 
 absl::StatusOr<std::unique_ptr<Transport>> Engine::MakeTransport() {
-  const UcxOptions options = {.reach = options_.reach,
-                              .keepalive = options_.keepalive,
-                              .log = options_.log,
-                              .arena = arena_};
-  SYNCLINE_ASSIGN_OR_RETURN(auto transport, CreateUcxTransport(options, *this));
+  const NetworkOptions options = {.plan = options_.plan,
+                                  .acceptor = this,
+                                  .timeouts = options_.timeouts,
+                                  .arena = arena_,
+                                  .log = options_.log};
+  SYNCLINE_ASSIGN_OR_RETURN(auto transport, CreateNetworkTransport(options, *this));
   transport_ = transport.get();
   return transport;
 }
@@ -72,9 +74,9 @@ void Engine::Stop() {
 
 absl::StatusOr<EngineJob> Engine::Build(EngineJobOptions options) {
   ShardOptions& shard = options.shard;
-  // Inside a host bytes do not change on their way; the CRC is for networks.
-  shard.checksum = options_.reach == Reach::kHostOnly ? Checksum::kHeaderOnly
-                                                      : Checksum::kHeaderAndPayload;
+  // Sealed bytes, and those in memory, do not change on their way.
+  shard.checksum = NeedsChecksums(options_.plan.mode) ? Checksum::kHeaderAndPayload
+                                                      : Checksum::kHeaderOnly;
   shard.publish_memory = [arena = arena_](size_t bytes) {
     return arena->Allocate(bytes);
   };
@@ -104,6 +106,24 @@ void Engine::Await(absl::FunctionRef<void()> task) {
     done.Notify();
   });
   if (is_posted) done.WaitForNotification();
+}
+
+void Engine::Admit(uint32_t job, std::vector<EngineMember> members) {
+  loop_->Post([this, job, members = std::move(members)](Transport&) {
+    ForgetJob(job);
+    for (const EngineMember& member : members) {
+      if (!member.key.empty()) {
+        keys_[{job, member.rank, member.incarnation}] = member.key;
+      }
+    }
+    std::map<MemberIdentity, uint64_t> closed;
+    for (const auto& [identity, connection] : connections_) {
+      if (identity.job == job && !keys_.contains(identity)) {
+        closed[identity] = connection->number();
+      }
+    }
+    for (const auto& [identity, number] : closed) CloseConnection(identity, number);
+  });
 }
 
 void Engine::Apply(uint32_t job, ShardInput input) {
@@ -148,6 +168,9 @@ std::shared_ptr<Shard> Engine::Release(uint32_t job) {
     if (found == jobs_.end()) return;
     released = std::move(found->second.shard);
     jobs_.erase(found);
+    ForgetJob(job);
+    std::erase_if(connections_,
+                  [&](const auto& entry) { return entry.first.job == job; });
   });
   return released;
 }
@@ -157,6 +180,8 @@ std::vector<std::shared_ptr<Shard>> Engine::ReleaseAll() {
   Await([&] {
     for (auto& [id, job] : jobs_) released.push_back(std::move(job.shard));
     jobs_.clear();
+    keys_.clear();
+    connections_.clear();
   });
   return released;
 }
@@ -223,20 +248,21 @@ void Engine::OnMessage(ByteView header, Buffer payload) {
   // Allocate has checked it; the shard checks again, because its epoch may have moved on
   // meanwhile.
   const auto parsed = ParseHeader(header);
-  if (parsed.ok()) Take(*parsed, Slice::Of(payload));
+  if (parsed.ok()) Take(*parsed, Slice::Of(payload), nullptr);
 }
 
 void Engine::OnBorrowed(ByteView header, Slice payload) {
   const auto parsed = CheckArrival(header, payload.size);
-  if (parsed.ok()) Take(*parsed, std::move(payload));
+  if (parsed.ok()) Take(*parsed, std::move(payload), nullptr);
 }
 
-void Engine::Take(const MessageHeader& header, Slice payload) {
+void Engine::Take(const MessageHeader& header, Slice payload, Connection* from) {
   const auto found = jobs_.find(header.job);
   if (found == jobs_.end()) return;
   bytes_.fetch_add(kMessageHeaderBytes + payload.size, std::memory_order_relaxed);
   if (KindOf(header) == MessageKind::kHello) {
-    return TakeHello(found->second, header, payload);
+    if (from == nullptr) return TakeHello(found->second, header, payload);
+    return TakeHello(found->second, header, *from);
   }
   Run(header.job, found->second, ShardMessage{header, std::move(payload)});
 }

@@ -2,8 +2,10 @@
 // for each job. It moves bytes between workers and shards, and what the coordinator must
 // know to `EngineEvents`.
 //
-// A worker becomes known by its kHello, which carries the address to answer to and must
-// show the session key of a member. Sizes are checked against the shard before memory is
+// Between hosts a worker connects with the key that Admit told (comm/transport/tcp); what
+// it sends must carry the name that it proved, and is answered on the same connection.
+// Within a host its kHello carries the address to answer to, and must show the session
+// key of a member. Sizes are checked against the shard before memory is
 // taken for a payload. Replies to workers without a live endpoint are dropped: workers
 // repeat what is not acknowledged.
 //
@@ -15,7 +17,7 @@
 // what they ask for happens on the engine's thread, in the order of the calls. Events are
 // called on that thread and must not block.
 //
-//   auto engine = *Engine::Start({.reach = Reach::kNetwork}, events);
+//   auto engine = *Engine::Start({.plan = {.mode = DataPlaneMode::kAuto}}, events);
 //   hello.shard_addresses.push_back(engine->address());
 //   engine->Adopt(job, *engine->Build({shard_options, blocks}));
 //   engine->Apply(job, ShardPrepare{2});  // -> events.on_output(job, ShardPrepared{...})
@@ -28,6 +30,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -40,18 +43,21 @@
 #include "comm/base/buffer.h"
 #include "comm/base/env.h"
 #include "comm/base/log.h"
+#include "comm/base/secret_key.h"
+#include "comm/base/timeouts.h"
 #include "comm/transport/loop.h"
+#include "comm/transport/network/network.h"
 #include "comm/transport/shared_arena.h"
+#include "comm/transport/tcp/member_key.h"
 #include "comm/transport/transport.h"
-#include "comm/transport/ucx/ucx.h"
 #include "server/admin/metrics.h"
 #include "server/shard/shard.h"
 
 namespace syncline {
 
 struct EngineOptions {
-  Reach reach = Reach::kHostOnly;
-  absl::Duration keepalive = absl::Seconds(1);
+  DataPlanePlan plan = {};
+  Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   Logger log = {};
   Metrics* metrics = nullptr;  // outlives the engine; null counts nothing
 };
@@ -72,7 +78,14 @@ struct EngineJob {
   size_t trained = 0;  // blocks
 };
 
-class Engine : private Receiver {
+// A worker's life, and what it shares with this server.
+struct EngineMember {
+  uint32_t rank = 0;
+  uint32_t incarnation = 0;
+  SecretKey key = {};
+};
+
+class Engine : private Receiver, private Acceptor {
  public:
   static absl::StatusOr<std::unique_ptr<Engine>> Start(const EngineOptions& options,
                                                        EngineEvents events);
@@ -86,6 +99,9 @@ class Engine : private Receiver {
   absl::StatusOr<EngineJob> Build(EngineJobOptions options);
   // Replaces a job of that number.
   void Adopt(uint32_t job, EngineJob built);
+  // From now on these may connect for the job, and nobody else: the keys of others are
+  // erased, and their connections closed.
+  void Admit(uint32_t job, std::vector<EngineMember> members);
   // A ShardPrepare, ShardCommit or ShardDecision. Unknown jobs are ignored.
   void Apply(uint32_t job, ShardInput input);
   // Waits until the engine's thread has let go of the job; null when it is not there.
@@ -109,8 +125,10 @@ class Engine : private Receiver {
  private:
   using WorkerLife = std::pair<uint32_t, uint32_t>;  // rank, incarnation
 
+  // What a worker opened; its messages are its own.
+  class Connection;
   struct Worker {
-    std::unique_ptr<Endpoint> endpoint;
+    std::shared_ptr<Endpoint> endpoint;
     uint64_t connection = 0;  // tells this endpoint from the worker's next one
   };
   // When a step began here, and how many blocks have completed it.
@@ -131,14 +149,23 @@ class Engine : private Receiver {
   // stops.
   void Await(absl::FunctionRef<void()> task);
 
+  const SecretKey* FindKey(std::string_view identity) override;
+  ConnectOptions OnAccepted(const std::string& identity,
+                            std::unique_ptr<Endpoint> endpoint) override;
+  void OnRefused(Refusal refusal) override;
+  void CloseConnection(const MemberIdentity& identity, uint64_t connection);
+  void ForgetJob(uint32_t job);
+
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
   void OnMessage(ByteView header, Buffer payload) override;
   void OnBorrowed(ByteView header, Slice payload) override;
   absl::StatusOr<MessageHeader> CheckArrival(ByteView header, size_t payload_bytes);
   absl::Status CheckSize(const MessageHeader& header, size_t payload_bytes) const;
   void TellWhyRefused(const MessageHeader& header);
-  void Take(const MessageHeader& header, Slice payload);
+  // `from`: the connection it came on; null in shared memory.
+  void Take(const MessageHeader& header, Slice payload, Connection* from);
   void TakeHello(Job& job, const MessageHeader& header, const Slice& payload);
+  void TakeHello(Job& job, const MessageHeader& header, const Connection& from);
   void ForgetWorker(uint32_t job, WorkerLife worker, uint64_t connection);
 
   void Run(uint32_t id, Job& job, const ShardInput& input);
@@ -162,6 +189,8 @@ class Engine : private Receiver {
   std::shared_ptr<SharedArena> arena_;
   Transport* transport_ = nullptr;
   std::map<uint32_t, Job> jobs_;
+  std::map<MemberIdentity, SecretKey> keys_;
+  std::map<MemberIdentity, std::unique_ptr<Connection>> connections_;
   uint64_t next_connection_ = 1;
 
   std::unique_ptr<TransportLoop> loop_;  // last: its thread uses all the others

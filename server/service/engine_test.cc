@@ -70,12 +70,20 @@ std::string Describe(const std::optional<Received>& message) {
 // The worker's end of the wire.
 class FakeWorker : private Receiver {
  public:
-  FakeWorker(uint32_t rank, const std::string& engine_address) : rank_(rank) {
-    loop_ = *TransportLoop::Start([this] { return CreateUcxTransport({}, *this); }, {});
-    loop_->Post([this, engine_address](Transport& transport) {
-      endpoint_ = *transport.Connect(engine_address, {});
+  // `key`: as the engine was told, where it asks for one.
+  FakeWorker(uint32_t rank, const std::string& engine_address, SecretKey key = {})
+      : rank_(rank) {
+    const NetworkOptions options = {
+        .plan = {.mode = *ModeOf(std::span(&engine_address, 1))}};
+    loop_ = *TransportLoop::Start(
+        [this, options] { return CreateNetworkTransport(options, *this); }, {});
+    loop_->Post([this, engine_address, key](Transport& transport) {
+      endpoint_ = *transport.Connect(
+          engine_address, {.on_failure = [this](const absl::Status&) { lost_.Notify(); },
+                           .key = {EncodeIdentity({kJob, rank_, 10 + rank_}), key}});
     });
   }
+  void AwaitLoss() { lost_.WaitForNotification(); }
   ~FakeWorker() override { Die(); }
 
   // Returns when what was sent before has been handed to the transport.
@@ -148,19 +156,22 @@ class FakeWorker : private Receiver {
   const CodecRegistry codecs_ = CodecRegistry::Builtin();
   BufferPool pool_{0};
   Mailbox<Received> inbox_;
+  absl::Notification lost_;
   std::unique_ptr<Endpoint> endpoint_;
   std::unique_ptr<TransportLoop> loop_;
 };
 
 class EngineTest : public ::testing::Test {
  protected:
-  EngineTest() {
+  EngineTest() { Restart({}); }
+
+  void Restart(const DataPlanePlan& plan) {
     EngineEvents events;
     events.on_output = [this](uint32_t, const ShardOutput& output) {
       outputs_.Put(output);
       if (std::holds_alternative<ShardPrepared>(output)) may_go_on_.WaitForNotification();
     };
-    engine_ = *Engine::Start({.metrics = &metrics_}, std::move(events));
+    engine_ = *Engine::Start({.plan = plan, .metrics = &metrics_}, std::move(events));
     AddJob(kJob);
   }
 
@@ -305,6 +316,82 @@ TEST_F(EngineTest, AnswersOnlyWhoShowsTheSessionKey) {
   worker.SayHello();
   worker.Send(worker.Header(MessageKind::kPull, 1, 0), {});
   EXPECT_EQ(worker.Next(), "publish v0");
+}
+
+// An engine whose workers come over TCP, by the mode.
+class TcpEngineTest : public EngineTest,
+                      public ::testing::WithParamInterface<DataPlaneMode> {
+ protected:
+  TcpEngineTest() { Restart({.mode = GetParam(), .listen_host = "127.0.0.1"}); }
+
+  static SecretKey KeyOf(uint32_t rank) {
+    std::array<std::byte, SecretKey::kBytes> bytes;
+    bytes.fill(static_cast<std::byte>(rank + 1));
+    return *SecretKey::From(bytes);
+  }
+
+  void Admit(const std::vector<uint32_t>& ranks) {
+    std::vector<EngineMember> members;
+    for (const uint32_t rank : ranks) members.push_back({rank, 10 + rank, KeyOf(rank)});
+    engine_->Admit(kJob, members);
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Tcp, TcpEngineTest,
+                         ::testing::Values(DataPlaneMode::kTls, DataPlaneMode::kPlain),
+                         [](const auto& info) {
+                           return info.param == DataPlaneMode::kTls ? "tls" : "plain";
+                         });
+
+TEST_P(TcpEngineTest, CarriesAStepOnTheConnectionsThatWorkersOpened) {
+  Admit({0, 1});
+  Commit(1, {0, 1});
+  FakeWorker first(0, engine_->address(), KeyOf(0));
+  FakeWorker second(1, engine_->address(), KeyOf(1));
+  first.SayHello();
+  second.SayHello();
+  first.SendBlock(MessageKind::kSeed, 1, 0, 8.0f);
+  EXPECT_EQ(first.Next(), "ack s0");
+  first.SendBlock(MessageKind::kPush, 1, 0, 1.0f);
+  EXPECT_EQ(first.Next(), "ack s0");
+  second.SendBlock(MessageKind::kPush, 1, 0, 3.0f);
+  EXPECT_EQ(second.Next(), "ack s0");
+  EXPECT_EQ(second.Next(), "publish v1");
+  EXPECT_EQ(first.Next(), "publish v1");
+}
+
+TEST_P(TcpEngineTest, WhoSpeaksInTheNameOfAnotherLosesItsConnection) {
+  Admit({0, 1});
+  Commit(1, {0, 1});
+  FakeWorker worker(0, engine_->address(), KeyOf(0));
+  worker.SayHello();
+  MessageHeader header = worker.Header(MessageKind::kPull, 1, 0);
+  header.rank = 1;  // a member, too
+  header.incarnation = 11;
+  header.session_key = 1001;
+  worker.Send(header, {});
+  worker.AwaitLoss();
+  EXPECT_THAT(
+      Exposition(),
+      HasSubstr("syncline_auth_refused_total{door=\"data\",reason=\"identity\"} 1"));
+}
+
+TEST_P(TcpEngineTest, StrangersAndThoseWhoWereDroppedAreNotLetIn) {
+  Admit({0, 1});
+  Commit(1, {0, 1});
+  FakeWorker stranger(2, engine_->address(), KeyOf(2));
+  stranger.SayHello();
+  stranger.AwaitLoss();
+  FakeWorker dropped(1, engine_->address(), KeyOf(1));
+  dropped.SayHello();
+  dropped.SendBlock(MessageKind::kSeed, 1, 0, 8.0f);
+  EXPECT_EQ(dropped.Next(), "ack s0");
+  Admit({0});
+  Commit(2, {0});
+  dropped.AwaitLoss();
+  FakeWorker again(1, engine_->address(), KeyOf(1));
+  again.SayHello();
+  again.AwaitLoss();
 }
 
 TEST_F(EngineTest, DroppedMembersHearNothingMore) {

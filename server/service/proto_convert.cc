@@ -1,10 +1,14 @@
 #include "server/service/proto_convert.h"
 
 #include <algorithm>
+#include <span>
+#include <string>
 #include <variant>
 
 #include "absl/status/status.h"
 #include "comm/base/check.h"
+#include "comm/base/secret_key.h"
+#include "comm/transport/tcp/member_key.h"
 #include "server/service/progress_convert.h"
 
 namespace syncline {
@@ -20,6 +24,10 @@ struct Overloaded : Cases... {
 template <typename... Cases>
 Overloaded(Cases...) -> Overloaded<Cases...>;
 
+void WriteKey(const SecretKey& key, std::string& out) {
+  out.assign(reinterpret_cast<const char*>(key.bytes().data()), SecretKey::kBytes);
+}
+
 void WriteCommit(const CommitEpoch& commit, v1::CommitEpoch& out) {
   out.set_job(commit.job);
   out.set_epoch(commit.epoch);
@@ -30,6 +38,9 @@ void WriteCommit(const CommitEpoch& commit, v1::CommitEpoch& out) {
     written.set_incarnation(member.incarnation);
     written.set_first_step(member.first_step);
     written.set_session_key(member.session_key);
+    if (member.key.empty()) continue;
+    const MemberIdentity worker = {commit.job, member.rank, member.incarnation};
+    WriteKey(DeriveMemberKey(member.key, worker, commit.server), *written.mutable_key());
   }
   if (commit.training) ToProto(*commit.training, *out.mutable_training());
   out.set_training_from(commit.training_from);
@@ -58,6 +69,11 @@ void WriteWelcome(const WorkerWelcome& welcome, SharedBytes& shared,
   v1::ContributionPlan& contributions = *out.mutable_contributions();
   contributions.set_hessian_every(welcome.contributions.hessian_every);
   contributions.set_momentum_from(welcome.contributions.momentum_from);
+  if (welcome.key.empty()) return;
+  const MemberIdentity worker = {welcome.job, welcome.rank, welcome.incarnation};
+  for (const ServerIdentity& server : welcome.shard_servers) {
+    WriteKey(DeriveMemberKey(welcome.key, worker, server), *out.add_shard_keys());
+  }
 }
 
 void WriteConfigure(const ConfigureJob& configure, SharedBytes& shared,
@@ -223,7 +239,9 @@ CommitEpoch ReadCommit(const v1::CommitEpoch& in) {
     out.members.push_back({.rank = member.rank(),
                            .incarnation = member.incarnation(),
                            .first_step = member.first_step(),
-                           .session_key = member.session_key()});
+                           .session_key = member.session_key(),
+                           .key = SecretKey::From(std::as_bytes(std::span(member.key())))
+                                      .value_or(SecretKey())});
   }
   if (in.has_training()) out.training = FromProto(in.training());
   out.training_from = in.training_from();

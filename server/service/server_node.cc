@@ -43,10 +43,6 @@ bool IsFinal(const absl::Status& status) {
   }
 }
 
-std::string_view LanesOf(Reach reach) {
-  return reach == Reach::kHostOnly ? "shared memory" : "shared memory, network";
-}
-
 // A hello's versions are the shell's business.
 v1::MemberMessage ToMessage(const MemberBody& body) {
   v1::MemberMessage message = ToProto(body);
@@ -78,8 +74,8 @@ absl::StatusOr<std::unique_ptr<ServerNode>> ServerNode::Start(
 }
 
 absl::Status ServerNode::StartEngines() {
-  const EngineOptions options = {.reach = options_.reach,
-                                 .keepalive = options_.timeouts.heartbeat_interval,
+  const EngineOptions options = {.plan = options_.plan,
+                                 .timeouts = options_.timeouts,
                                  .log = options_.log,
                                  .metrics = options_.metrics};
   for (uint32_t i = 0; i < options_.engines; ++i) {
@@ -203,7 +199,7 @@ void ServerNode::ForgetJobs() {
 
 ServerHello ServerNode::MakeHello() const {
   ServerHello hello = {.name = options_.name,
-                       .lanes = std::string(LanesOf(options_.reach)),
+                       .lanes = std::string(DescribeMode(options_.plan.mode)),
                        .memory_bytes = options_.memory_bytes};
   for (const auto& engine : engines_) hello.shard_addresses.push_back(engine->address());
   return hello;
@@ -386,6 +382,12 @@ void ServerNode::On(const CommitEpoch& commit) {
     input.members.push_back(
         {member.rank, member.incarnation, member.first_step, member.session_key});
   }
+  // Before the commit: who is a member may connect.
+  std::vector<EngineMember> admitted;
+  for (const MemberRecord& member : commit.members) {
+    admitted.push_back({member.rank, member.incarnation, member.key});
+  }
+  for (const auto& engine : engines_) engine->Admit(commit.job, admitted);
   ApplyToAll(commit.job, std::move(input));
 }
 

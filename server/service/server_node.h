@@ -54,7 +54,7 @@ struct ServerNodeOptions {
   std::string name;  // stable across restarts, for people: "host:pid" or the pod's name
   uint32_t engines = 1;
   uint64_t memory_bytes = 0;  // what its jobs may take together; 0: not known
-  Reach reach = Reach::kHostOnly;
+  DataPlanePlan plan = {};
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   TlsOptions tls = {};
   Logger log = {};

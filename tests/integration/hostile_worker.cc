@@ -24,7 +24,7 @@
 #include "comm/rpc/announcement.h"
 #include "comm/rpc/attach_stream.h"
 #include "comm/transport/message.h"
-#include "comm/transport/ucx/ucx.h"
+#include "comm/transport/network/network.h"
 #include "worker/client/session.h"
 
 namespace syncline {
@@ -62,7 +62,7 @@ class Hostile : private Receiver {
       : welcome_(welcome), rank_(rank), beat_(std::move(beat)) {}
 
   absl::Status Connect() {
-    SYNCLINE_ASSIGN_OR_RETURN(transport_, CreateUcxTransport({}, *this));
+    SYNCLINE_ASSIGN_OR_RETURN(transport_, CreateNetworkTransport({}, *this));
     v1::ShardAddresses shards;
     if (!shards.ParseFromString(welcome_.shard_addresses()) ||
         !placement_.ParseFromString(welcome_.placement())) {

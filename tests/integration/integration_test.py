@@ -344,6 +344,57 @@ class Training(ClusterTest):
         self.assertIn("members=2", workers[0].text())
 
 
+class BetweenHosts(ClusterTest):
+    """What runs between hosts, on loopback."""
+
+    server_flags = ("--data-plane", "tls")
+
+    def lanes(self):
+        shown = self.syncline("status", "-o", "json")
+        return {server["lanes"] for server in json.loads(shown.stdout)["servers"]}
+
+    def test_workers_train_over_tls_and_a_stranger_harms_nobody(self):
+        self.assertEqual(self.lanes(), {"TLS 1.3"})
+        port = self.listening(0)
+        workers = [self.worker(rank, 3, "--steps", "60", "--step-ms", "10") for rank in range(3)]
+        workers[0].await_line(r"^step 5$")
+        for opening in (bytes(77), os.urandom(4000), b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01" + os.urandom(500)):
+            with socket.create_connection(("127.0.0.1", port), timeout=10) as stranger:
+                stranger.sendall(opening)
+                try:
+                    while stranger.recv(4096):
+                        pass
+                except ConnectionError:
+                    pass
+        self.assert_same_end(workers)
+
+    def test_a_killed_worker_comes_back_with_new_keys(self):
+        workers = [self.worker(rank, 2, "--steps", "150", "--step-ms", "20") for rank in range(2)]
+        workers[1].await_line(r"^step 10$")
+        workers[1].kill()
+        again = self.worker(1, 2, "--steps", "150", "--step-ms", "20")
+        self.assert_same_end([workers[0], again])
+
+    def listening(self, server):
+        """The port of a server's first engine, as the system knows it."""
+        process = self.server_processes[server].process.pid
+        sockets = {os.readlink(entry.path) for entry in os.scandir(f"/proc/{process}/fd") if os.path.islink(entry.path)}
+        admin = int(self.server_processes[server].await_line(r"admin=\S+:(\d+)").group(1))
+        with open(f"/proc/{process}/net/tcp") as table:
+            rows = [line.split() for line in table][1:]
+        ports = [int(row[1].split(":")[1], 16) for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
+        return next(port for port in ports if port != admin)
+
+
+class PlainTcp(ClusterTest):
+    server_flags = ("--data-plane", "plain")
+
+    def test_workers_train_over_tcp_and_status_says_that_nothing_is_sealed(self):
+        workers = [self.worker(rank, 2, "--steps", "30") for rank in range(2)]
+        self.assert_same_end(workers)
+        self.assertIn("neither sealed nor authenticated", self.syncline("status").stdout)
+
+
 class StartOrder(ClusterTest):
     servers = 0
 

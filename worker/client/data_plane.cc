@@ -7,6 +7,7 @@
 #include "comm/base/status.h"
 #include "comm/base/steady_condition.h"
 #include "comm/transport/message.h"
+#include "comm/transport/tcp/member_key.h"
 
 namespace syncline {
 namespace {
@@ -30,11 +31,9 @@ absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Start(
     DataPlaneEvents events) {
   std::unique_ptr<DataPlane> self(new DataPlane(std::move(options), std::move(events)));
   DataPlane* plane = self.get();
-  const UcxOptions ucx{
-      .reach = plane->options_.reach, .log = plane->options_.log, .arena = plane->arena_};
-  const auto make = [plane, ucx] {
+  const auto make = [plane] {
     const auto& custom = plane->options_.make_transport;
-    return custom ? custom(*plane) : CreateUcxTransport(ucx, *plane);
+    return custom ? custom(*plane) : plane->MakeTransport();
   };
   SYNCLINE_ASSIGN_OR_RETURN(self->loop_, TransportLoop::Start(make, {}));
   plane->loop_->Post([plane, weights = std::move(weights)](Transport& transport) {
@@ -43,6 +42,13 @@ absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Start(
   plane->loop_->Every(kTickPeriod,
                       [plane](Transport& transport) { plane->Tick(transport); });
   return self;
+}
+
+absl::StatusOr<std::unique_ptr<Transport>> DataPlane::MakeTransport() {
+  NetworkOptions options{
+      .timeouts = options_.timeouts, .arena = arena_, .log = options_.log};
+  SYNCLINE_ASSIGN_OR_RETURN(options.plan.mode, ModeOf(options_.shard_addresses));
+  return CreateNetworkTransport(options, *this);
 }
 
 DataPlane::~DataPlane() { Stop(); }
@@ -80,13 +86,14 @@ void DataPlane::Open(Transport& transport, const std::vector<std::span<float>>& 
   peers_.resize(options_.shard_addresses.size());
   ExchangeOptions exchange = options_.exchange;
   exchange.clock = &clock_;
+  bool all_local = true;
   for (uint32_t shard = 0; shard < peers_.size(); ++shard) {
     if (const absl::Status status = Connect(transport, shard); !status.ok())
       return Fail(status);
-    if (!peers_[shard].endpoint->IsLocal())
-      exchange.checksum = Checksum::kHeaderAndPayload;
+    const Endpoint& endpoint = *peers_[shard].endpoint;
+    if (!endpoint.IsIntact()) exchange.checksum = Checksum::kHeaderAndPayload;
+    all_local &= endpoint.IsLocal();
   }
-  const bool all_local = exchange.checksum == Checksum::kHeaderOnly;
   if (all_local) {
     exchange.receiver = ReceiverPlace::kThisHost;
     exchange.push_memory = [arena = arena_](size_t bytes) {
@@ -108,10 +115,17 @@ absl::Status DataPlane::Connect(Transport& transport, uint32_t shard) {
     peers_[shard].reconnect_at = clock_.Now() + options_.timeouts.heartbeat_interval;
   };
   SYNCLINE_ASSIGN_OR_RETURN(
-      peer.endpoint,
-      transport.Connect(options_.shard_addresses[shard], {.on_failure = on_failure}));
+      peer.endpoint, transport.Connect(options_.shard_addresses[shard],
+                                       {.on_failure = on_failure, .key = KeyFor(shard)}));
   SayHello(transport, shard);
   return absl::OkStatus();
+}
+
+PeerKey DataPlane::KeyFor(uint32_t shard) const {
+  if (shard >= options_.shard_keys.size()) return {};
+  const ExchangeOptions& exchange = options_.exchange;
+  return {EncodeIdentity({exchange.job, exchange.rank, exchange.incarnation}),
+          options_.shard_keys[shard]};
 }
 
 void DataPlane::SayHello(Transport& transport, uint32_t shard) {

@@ -20,19 +20,22 @@
 #include "comm/base/buffer.h"
 #include "comm/base/env.h"
 #include "comm/base/log.h"
+#include "comm/base/secret_key.h"
 #include "comm/base/timeouts.h"
 #include "comm/transport/loop.h"
+#include "comm/transport/network/network.h"
 #include "comm/transport/shared_arena.h"
 #include "comm/transport/transport.h"
-#include "comm/transport/ucx/ucx.h"
 #include "worker/client/exchange.h"
 
 namespace syncline {
 
 struct DataPlaneOptions {
-  Reach reach = Reach::kHostOnly;
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   std::vector<std::string> shard_addresses = {};
+  // What this worker shares with the server of each shard; needed where it is not on this
+  // host.
+  std::vector<SecretKey> shard_keys = {};
   ExchangeOptions exchange;
   Logger log;
   // Called on the loop thread; null: UCX.
@@ -89,7 +92,9 @@ class DataPlane : private Receiver {
 
   DataPlane(DataPlaneOptions options, DataPlaneEvents events);
   void Open(Transport& transport, const std::vector<std::span<float>>& weights);
+  absl::StatusOr<std::unique_ptr<Transport>> MakeTransport();
   absl::Status Connect(Transport& transport, uint32_t shard);
+  PeerKey KeyFor(uint32_t shard) const;
   void SayHello(Transport& transport, uint32_t shard);
   void Tick(Transport& transport);
   void Run(ExchangeOutputs outputs);

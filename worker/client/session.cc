@@ -1,6 +1,9 @@
 #include "worker/client/session.h"
 
+#include <string.h>
+
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -102,6 +105,16 @@ absl::StatusOr<ExchangeOptions> Session::Impl::MakeExchangeOptions(
   return exchange;
 }
 
+// They are erased from the message.
+std::vector<SecretKey> TakeKeys(v1::WorkerWelcome& welcome) {
+  std::vector<SecretKey> keys;
+  for (std::string& key : *welcome.mutable_shard_keys()) {
+    keys.push_back(SecretKey::From(std::as_bytes(std::span(key))).value_or(SecretKey()));
+    explicit_bzero(key.data(), key.size());
+  }
+  return keys;
+}
+
 absl::Status Session::Impl::StartDataPlane() {
   std::vector<std::span<float>> weights;
   std::vector<uint64_t> elements;
@@ -127,14 +140,11 @@ absl::Status Session::Impl::StartDataPlane() {
   SYNCLINE_ASSIGN_OR_RETURN(
       exchange.transfers,
       ParseTransfers(options_.push_codec, options_.publish_codec, shapes));
-  SYNCLINE_ASSIGN_OR_RETURN(const HostPort coordinator,
-                            ParseHostPort(options_.coordinator));
-  DataPlaneOptions options{
-      .reach = IsLoopback(coordinator.host) ? Reach::kHostOnly : Reach::kNetwork,
-      .timeouts = timeouts_,
-      .shard_addresses = std::move(layout.shard_addresses),
-      .exchange = std::move(exchange),
-      .log = options_.log};
+  DataPlaneOptions options{.timeouts = timeouts_,
+                           .shard_addresses = std::move(layout.shard_addresses),
+                           .shard_keys = TakeKeys(*welcome),
+                           .exchange = std::move(exchange),
+                           .log = options_.log};
   SYNCLINE_ASSIGN_OR_RETURN(
       auto data_plane,
       DataPlane::Start(std::move(options), std::move(weights),

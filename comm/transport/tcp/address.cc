@@ -1,6 +1,8 @@
 #include "comm/transport/tcp/address.h"
 
 #include <arpa/inet.h>
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 
 #include <array>
@@ -123,6 +125,26 @@ absl::StatusOr<std::string> SourceAddressTowards(const std::string& host) {
         absl::StrCat("no way to ", host, ": ", absl::ErrnoToStatus(errno, "").message()));
   }
   return HostOf(here);
+}
+
+absl::StatusOr<std::string> PrimaryAddress() {
+  // Of the addresses for documentation (RFC 5737): nobody's.
+  auto towards_all = SourceAddressTowards("192.0.2.1");
+  if (towards_all.ok()) return towards_all;
+  ifaddrs* found = nullptr;
+  if (getifaddrs(&found) != 0) return absl::UnavailableError("no network interface");
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(found, freeifaddrs);
+  for (const ifaddrs* entry = found; entry != nullptr; entry = entry->ifa_next) {
+    const bool is_usable = entry->ifa_addr != nullptr &&
+                           entry->ifa_addr->sa_family == AF_INET &&
+                           (entry->ifa_flags & IFF_LOOPBACK) == 0;
+    if (!is_usable) continue;
+    SocketAddress address;
+    address.size = sizeof(sockaddr_in);
+    std::memcpy(&address.storage, entry->ifa_addr, sizeof(sockaddr_in));
+    return HostOf(address);
+  }
+  return absl::UnavailableError("no network interface but loopback");
 }
 
 }  // namespace syncline

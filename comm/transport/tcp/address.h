@@ -39,4 +39,7 @@ absl::StatusOr<std::string> ResolveHost(const std::string& host);
 // those on the same network reach this host. Sends nothing.
 absl::StatusOr<std::string> SourceAddressTowards(const std::string& host);
 
+// The address of this host on its default route, or else any that is not of loopback.
+absl::StatusOr<std::string> PrimaryAddress();
+
 }  // namespace syncline

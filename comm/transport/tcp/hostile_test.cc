@@ -192,6 +192,18 @@ TEST(TcpHostile, ADiallerGivesUpOnAListenerThatSaysNothing) {
   EXPECT_EQ(failure.code(), absl::StatusCode::kUnavailable) << failure;
 }
 
+TEST(Tcp, ListensAtTheFirstFreePortOfARange) {
+  const uint16_t taken = ListenAt(*MakeSocketAddress("127.0.0.1", 0))->port;
+  const TcpOptions options = {.first_port = taken,
+                              .last_port = static_cast<uint16_t>(taken + 20)};
+  TcpNode one(options), other(options);
+  EXPECT_NE(one.transport->address(), other.transport->address());
+  for (const TcpNode* node : {&one, &other}) {
+    const uint16_t port = ParseTcpAddress(node->transport->address())->port();
+    EXPECT_TRUE(port >= taken && port <= taken + 20) << port;
+  }
+}
+
 TEST(TcpHostile, AWrongKeyOpensNothingOnEitherSide) {
   TcpNode server({}), dialler({});
   server.acceptor.keys["alice"] = KeyOf(2);

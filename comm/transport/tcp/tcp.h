@@ -39,7 +39,9 @@ struct TcpOptions {
   // An IP address of this host to listen at, "0.0.0.0" or "::" for all. Empty: only
   // dials.
   std::string listen_host = {};
-  uint16_t listen_port = 0;  // 0: any that is free
+  // The first free one of these; 0: any that is free.
+  uint16_t first_port = 0;
+  uint16_t last_port = 0;
   // The IP address by which others reach this host; empty: listen_host.
   std::string advertised_host = {};
   // Must be there where it listens; outlives the transport.

@@ -65,15 +65,19 @@ absl::Status TcpLoopTransport::Open() {
 }
 
 absl::Status TcpLoopTransport::Listen() {
-  SYNCLINE_ASSIGN_OR_RETURN(
-      const SocketAddress at,
-      MakeSocketAddress(options_.listen_host, options_.listen_port));
-  SYNCLINE_ASSIGN_OR_RETURN(Listener listener, ListenAt(at));
-  listener_ = std::move(listener.fd);
+  absl::StatusOr<Listener> listener;
+  uint16_t port = options_.first_port;
+  do {
+    SYNCLINE_ASSIGN_OR_RETURN(const SocketAddress at,
+                              MakeSocketAddress(options_.listen_host, port));
+    listener = ListenAt(at);
+  } while (!listener.ok() && port++ < options_.last_port);
+  SYNCLINE_RETURN_IF_ERROR(listener.status());
+  listener_ = std::move(listener->fd);
   const std::string& host =
       options_.advertised_host.empty() ? options_.listen_host : options_.advertised_host;
-  SYNCLINE_RETURN_IF_ERROR(MakeSocketAddress(host, listener.port).status());
-  address_ = EncodeTcpAddress(host, listener.port);
+  SYNCLINE_RETURN_IF_ERROR(MakeSocketAddress(host, listener->port).status());
+  address_ = EncodeTcpAddress(host, listener->port);
   epoll_event event = {.events = EPOLLIN, .data = {.u64 = kListenerTag}};
   epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, listener_.get(), &event);
   return absl::OkStatus();

@@ -48,6 +48,7 @@ UcxTransport::UcxTransport(std::unique_ptr<UcxWorker> worker, Receiver& receiver
       receiver_(receiver),
       log_(options.log),
       keepalive_(options.keepalive),
+      also_wakes_(options.also_wakes),
       arena_(options.arena != nullptr ? options.arena : SharedArena::Create({})),
       random_(RandomlySeeded()) {}
 
@@ -56,6 +57,7 @@ absl::Status UcxTransport::Open() {
   SYNCLINE_ASSIGN_OR_RETURN(bell_, Bell::Create());
   sleeper_->Add(worker_->event_fd(), nullptr);
   sleeper_->Add(bell_->fd(), nullptr);
+  if (also_wakes_ >= 0) sleeper_->Add(also_wakes_, nullptr);
   SYNCLINE_RETURN_IF_ERROR(SetHandler(kUcxCopied, OnCopiedMessage));
   SYNCLINE_RETURN_IF_ERROR(SetHandler(kUcxLent, OnLentMessage));
   SYNCLINE_ASSIGN_OR_RETURN(std::string worker_address, worker_->Address());

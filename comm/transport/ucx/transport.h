@@ -100,6 +100,7 @@ class UcxTransport : public Transport {
   Receiver& receiver_;
   Logger log_;
   const absl::Duration keepalive_;
+  const int also_wakes_;
   std::string address_;
   std::shared_ptr<SharedArena> arena_;
   SharedBorrower borrower_;

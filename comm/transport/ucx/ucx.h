@@ -1,5 +1,5 @@
-// The production transport: UCX active messages over RDMA, TCP or shared memory,
-// whichever UCX finds best between two peers. Small payloads travel with the header,
+// UCX active messages over shared memory or RDMA, whichever UCX finds best between two
+// peers. Small payloads travel with the header,
 // large ones by rendezvous.
 //
 // Security: UCX trusts whoever can reach its sockets (README.md). kHostOnly therefore
@@ -22,7 +22,8 @@ namespace syncline {
 
 enum class Reach {
   kHostOnly,  // shared memory only: no socket is opened, peers are processes of this host
-  kNetwork,   // all devices of the host listen, for peers on other hosts
+  kRdma,      // and RDMA devices, for peers on other hosts of an isolated fabric
+  kNetwork,   // all devices of the host listen, TCP's too; for tests and measuring
 };
 
 // An environment variable UCX_… that the user has set wins over what is chosen here.
@@ -35,6 +36,8 @@ struct UcxOptions {
   // without a copy, other memory after one. Null: the transport makes its own, which
   // takes no memory before it is used. One with max_bytes = 0 leaves all copying to UCX.
   std::shared_ptr<SharedArena> arena = nullptr;
+  // A descriptor of others that ends Wait() when it is readable; -1: none.
+  int also_wakes = -1;
 };
 
 // `receiver` outlives the transport. Unavailable when UCX finds no usable device.

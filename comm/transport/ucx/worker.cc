@@ -26,13 +26,23 @@ struct Setting {
   std::vector<const char*> variables;
 };
 
+const char* TransportsFor(Reach reach) {
+  switch (reach) {
+    case Reach::kHostOnly:
+      return "sysv,posix,self";
+    case Reach::kRdma:
+      return "^cma,tcp";
+    case Reach::kNetwork:
+      return "^cma";
+  }
+  return "sysv,posix,self";
+}
+
 std::vector<Setting> SettingsFor(const UcxOptions& options) {
   return {
       // CMA asks the kernel for every copy, fails in containers, and is slower than
       // shared memory.
-      {"TLS",
-       options.reach == Reach::kHostOnly ? "sysv,posix,self" : "^cma",
-       {"UCX_TLS"}},
+      {"TLS", TransportsFor(options.reach), {"UCX_TLS"}},
       // Shared memory is not registered. Without the cache UCX does not patch mmap,
       // munmap and madvise of
       // the whole process.

@@ -86,7 +86,7 @@ labels:
 {{- $settings := dict
       "SYNCLINE_FAILURE_TIMEOUT" .failureTimeout
       "SYNCLINE_LOG_FORMAT" .logFormat
-      "UCX_TCP_PORT_RANGE" (printf "%d-%d" (int .dataPorts.first) (int .dataPorts.last)) }}
+      "SYNCLINE_DATA_PLANE_PORTS" (printf "%d-%d" (int .dataPorts.first) (int .dataPorts.last)) }}
 {{- toYaml (merge (deepCopy .env) $settings) }}
 {{- end }}
 {{- end }}

@@ -1,0 +1,95 @@
+// Who may connect to an engine, and what comes on these connections.
+#include "server/service/engine_connection.h"
+
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+#include "comm/transport/message.h"
+
+namespace syncline {
+
+bool Engine::Connection::IsOwn(const MessageHeader& header) const {
+  return MemberIdentity{header.job, header.rank, header.incarnation} == identity_;
+}
+
+absl::StatusOr<Buffer> Engine::Connection::Allocate(ByteView header,
+                                                    size_t payload_bytes) {
+  SYNCLINE_ASSIGN_OR_RETURN(const MessageHeader parsed, ParseHeader(header));
+  if (IsOwn(parsed)) return engine_.Allocate(header, payload_bytes);
+  engine_.options_.log.Warning("a worker spoke in the name of another",
+                               {{"job", identity_.job},
+                                {"rank", identity_.rank},
+                                {"named_job", parsed.job},
+                                {"named_rank", parsed.rank}});
+  engine_.OnRefused(Refusal::kIdentity);
+  // Not from here: the transport is reading from it.
+  engine_.loop_->Post([engine = &engine_, identity = identity_, number = number_](
+                          Transport&) { engine->CloseConnection(identity, number); });
+  return absl::PermissionDeniedError(
+      absl::StrCat("rank ", parsed.rank, " of job ", parsed.job, " is somebody else"));
+}
+
+void Engine::Connection::OnMessage(ByteView header, Buffer payload) {
+  const auto parsed = ParseHeader(header);
+  if (parsed.ok() && IsOwn(*parsed)) {
+    engine_.Take(*parsed, Slice::Of(payload), this);
+  }
+}
+
+const SecretKey* Engine::FindKey(std::string_view identity) {
+  const std::optional<MemberIdentity> worker = ParseIdentity(identity);
+  if (!worker) return nullptr;
+  const auto found = keys_.find(*worker);
+  return found == keys_.end() ? nullptr : &found->second;
+}
+
+ConnectOptions Engine::OnAccepted(const std::string& identity,
+                                  std::unique_ptr<Endpoint> endpoint) {
+  const std::optional<MemberIdentity> worker = ParseIdentity(identity);
+  // Its key may have been erased during the handshake.
+  if (!worker || !keys_.contains(*worker)) return {};
+  const uint64_t number = next_connection_++;
+  if (const auto before = connections_.find(*worker); before != connections_.end()) {
+    CloseConnection(*worker, before->second->number());
+  }
+  Connection& connection = *(connections_[*worker] = std::make_unique<Connection>(
+                                 *this, *worker, number, std::move(endpoint)));
+  const auto on_failure = [this, worker = *worker, number](const absl::Status& status) {
+    options_.log.Warning("lost the connection to a worker",
+                         {{"job", worker.job},
+                          {"rank", worker.rank},
+                          {"incarnation", worker.incarnation},
+                          {"error", std::string(status.message())}});
+    // Not at once: this function is part of the endpoint.
+    loop_->Post([this, worker, number](Transport&) { CloseConnection(worker, number); });
+  };
+  return {.on_failure = on_failure, .receiver = &connection};
+}
+
+void Engine::OnRefused(Refusal refusal) {
+  if (options_.metrics != nullptr) options_.metrics->CountTurnedAway(refusal);
+}
+
+void Engine::CloseConnection(const MemberIdentity& identity, uint64_t connection) {
+  ForgetWorker(identity.job, {identity.rank, identity.incarnation}, connection);
+  const auto found = connections_.find(identity);
+  if (found == connections_.end() || found->second->number() != connection) return;
+  connections_.erase(found);
+}
+
+void Engine::ForgetJob(uint32_t job) {
+  std::erase_if(keys_, [&](const auto& entry) { return entry.first.job == job; });
+}
+
+void Engine::TakeHello(Job& job, const MessageHeader& header, const Connection& from) {
+  if (!CheckSize(header, 0).ok()) return;  // the epoch has changed since
+  options_.log.Debug("worker connected", {{"job", header.job},
+                                          {"rank", header.rank},
+                                          {"lanes", from.endpoint()->Describe()}});
+  job.workers[{header.rank, header.incarnation}] = {from.endpoint(), from.number()};
+}
+
+}  // namespace syncline

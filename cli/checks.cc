@@ -128,7 +128,7 @@ absl::Status CallOverLoopback() {
   SYNCLINE_ASSIGN_OR_RETURN(RunningServer running, StartServer(options));
   SYNCLINE_ASSIGN_OR_RETURN(const auto channel,
                             CreateChannel(running.address, {}, RpcTimeouts::Default()));
-  return WaitUntilConnected(*channel, running.address, absl::Seconds(5));
+  return WaitUntilConnected(*channel, running.address, {}, absl::Seconds(5));
 }
 
 Check CheckGrpc() {

@@ -163,7 +163,7 @@ absl::Status Load::Connect() {
     const auto channel = grpc::CreateCustomChannel(
         options_.coordinator, grpc::InsecureChannelCredentials(), arguments);
     SYNCLINE_RETURN_IF_ERROR(
-        WaitUntilConnected(*channel, options_.coordinator, timeouts_.connect_timeout));
+        WaitUntilConnected(*channel, options_.coordinator, {}, timeouts_.connect_timeout));
     stubs_.push_back(v1::Coordinator::NewStub(channel));
   }
   return absl::OkStatus();

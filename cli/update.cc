@@ -73,7 +73,7 @@ absl::StatusOr<uint64_t> UpdateRunningJob(const std::string& coordinator,
                                           const JobChange& change) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto channel,
                             CreateChannel(coordinator, tls, RpcTimeouts::Default()));
-  SYNCLINE_RETURN_IF_ERROR(WaitUntilConnected(*channel, coordinator, kTimeout));
+  SYNCLINE_RETURN_IF_ERROR(WaitUntilConnected(*channel, coordinator, tls, kTimeout));
   v1::UpdateJobRequest request;
   request.set_job(change.job);
   Write(change.optimizer, *request.mutable_optimizer());

@@ -17,8 +17,9 @@ absl::StatusOr<std::unique_ptr<AttachStream>> AttachStream::Open(
   SYNCLINE_ASSIGN_OR_RETURN(
       self->channel_,
       CreateChannel(options.address, options.tls, RpcTimeouts::From(options.timeouts)));
-  SYNCLINE_RETURN_IF_ERROR(
-      WaitUntilConnected(*self->channel_, options.address, options.connect_timeout));
+  if (!self->channel_->WaitForConnected(DeadlineIn(options.connect_timeout))) {
+    return UnreachableError(options.address, options.connect_timeout, "no connection");
+  }
   self->stub_ = v1::Coordinator::NewStub(self->channel_);
   self->stream_ = self->stub_->Attach(&self->context_);
   self->reader_ = std::thread([stream = self.get(), callbacks = std::move(callbacks)] {

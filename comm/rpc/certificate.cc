@@ -55,26 +55,26 @@ std::string Written(const ASN1_TIME* time) {
                           absl::UTCTimeZone());
 }
 
-// Empty while it is valid.
-std::string WhyNotValid(const X509* certificate, absl::Time now) {
+}  // namespace
+
+std::string WhyNotValid(const x509_st& certificate, absl::Time now) {
   time_t seconds = absl::ToTimeT(now);
-  if (X509_cmp_time(X509_get0_notAfter(certificate), &seconds) < 0) {
-    return absl::StrCat("expired on ", Written(X509_get0_notAfter(certificate)),
-                        "; renew it");
+  const ASN1_TIME* until = X509_get0_notAfter(&certificate);
+  if (X509_cmp_time(until, &seconds) < 0) {
+    return absl::StrCat("expired on ", Written(until), "; renew it");
   }
-  if (X509_cmp_time(X509_get0_notBefore(certificate), &seconds) > 0) {
-    return absl::StrCat("is not valid before ", Written(X509_get0_notBefore(certificate)),
+  const ASN1_TIME* from = X509_get0_notBefore(&certificate);
+  if (X509_cmp_time(from, &seconds) > 0) {
+    return absl::StrCat("is not valid before ", Written(from),
                         "; check this host's clock");
   }
   return "";
 }
 
-}  // namespace
-
 absl::Status CheckIdentity(const PemFile& cert, const PemFile& key, absl::Time now) {
   const Certificate certificate = NextCertificate(Open(cert.text).get());
   if (certificate == nullptr) return Wrong(cert, "holds no certificate");
-  const std::string why = WhyNotValid(certificate.get(), now);
+  const std::string why = WhyNotValid(*certificate, now);
   if (!why.empty()) return Wrong(cert, why);
   const Key private_key(
       PEM_read_bio_PrivateKey(Open(key.text).get(), nullptr, NoPassphrase, nullptr));
@@ -94,7 +94,7 @@ absl::Status CheckAuthorities(const PemFile& ca, absl::Time now) {
   const Bio bio = Open(ca.text);
   std::string first_reason;
   while (const Certificate certificate = NextCertificate(bio.get())) {
-    const std::string why = WhyNotValid(certificate.get(), now);
+    const std::string why = WhyNotValid(*certificate, now);
     if (why.empty()) {
       ERR_clear_error();
       return absl::OkStatus();

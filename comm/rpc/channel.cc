@@ -1,17 +1,21 @@
 #include "comm/rpc/channel.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
+#include "comm/rpc/diagnosis.h"
 #include "grpc/support/log.h"
 #include "grpcpp/create_channel.h"
 #include "grpcpp/support/channel_arguments.h"
 
 namespace syncline {
 namespace {
+
+constexpr absl::Duration kLongestDiagnosis = absl::Seconds(1);
 
 grpc::ChannelArguments MakeArguments(const RpcTimeouts& timeouts) {
   grpc::ChannelArguments arguments;
@@ -53,18 +57,18 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
 }
 
 absl::Status WaitUntilConnected(grpc::Channel& channel, const std::string& address,
-                                absl::Duration timeout) {
+                                const TlsOptions& tls, absl::Duration timeout) {
   if (channel.WaitForConnected(DeadlineIn(timeout))) return absl::OkStatus();
-  return UnreachableError(address, timeout);
+  return UnreachableError(
+      address, timeout,
+      DiagnoseConnection(address, tls, std::min(timeout, kLongestDiagnosis)));
 }
 
-absl::Status UnreachableError(const std::string& address, absl::Duration timeout) {
+absl::Status UnreachableError(const std::string& address, absl::Duration timeout,
+                              absl::string_view cause) {
   return WithFailure(
       absl::UnavailableError(absl::StrCat("cannot reach ", address, " within ",
-                                          absl::FormatDuration(timeout),
-                                          "; check that it runs, that the address is "
-                                          "right and that both sides use the same TLS "
-                                          "settings")),
+                                          absl::FormatDuration(timeout), ": ", cause)),
       Failure::kUnreachable);
 }
 

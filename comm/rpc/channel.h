@@ -2,7 +2,7 @@
 // death.
 //
 //   const auto channel = *CreateChannel("10.0.0.1:7070", tls, timeouts);
-//   auto connected = WaitUntilConnected(*channel, "10.0.0.1:7070", absl::Seconds(10));
+//   auto connected = WaitUntilConnected(*channel, "10.0.0.1:7070", tls, absl::Seconds(10));
 //   grpc::ClientContext context;
 //   SetDeadline(context, timeouts.call);  // every unary call has one
 //
@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "comm/rpc/timeouts.h"
 #include "comm/rpc/tls.h"
@@ -32,13 +33,16 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(const std::string& 
                                                              const TlsOptions& tls,
                                                              const RpcTimeouts& timeouts);
 
-// Blocks until the channel is connected. Unavailable with Failure::kUnreachable, naming
-// `address` and the fix, when it is not within `timeout`.
+// Blocks until the channel is connected. When it is not within `timeout`, as
+// UnreachableError, after another look of about a second at the cause (diagnosis.h). `tls`
+// is what the channel was made with.
 absl::Status WaitUntilConnected(grpc::Channel& channel, const std::string& address,
-                                absl::Duration timeout);
+                                const TlsOptions& tls, absl::Duration timeout);
 
-// That nobody answers at `address`, and what to check.
-absl::Status UnreachableError(const std::string& address, absl::Duration timeout);
+// Unavailable, Failure::kUnreachable: nobody answered at `address` for `timeout`, and
+// `cause`, as DiagnoseConnection says it.
+absl::Status UnreachableError(const std::string& address, absl::Duration timeout,
+                              absl::string_view cause);
 
 void SetDeadline(grpc::ClientContext& context, absl::Duration timeout);
 

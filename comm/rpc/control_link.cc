@@ -8,6 +8,7 @@
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "comm/rpc/channel.h"
+#include "comm/rpc/diagnosis.h"
 
 namespace syncline {
 namespace {
@@ -75,6 +76,17 @@ ControlLink::~ControlLink() { Close(); }
 bool ControlLink::was_attached() const {
   absl::MutexLock lock(&mutex_);
   return was_attached_;
+}
+
+absl::Status ControlLink::Unreachable() const {
+  absl::MutexLock lock(&mutex_);
+  return UnreachableLocked();
+}
+
+absl::Status ControlLink::UnreachableLocked() const {
+  return UnreachableError(
+      options_.attach.address, options_.patience,
+      cause_.empty() ? "it takes connections and does not answer" : cause_);
 }
 
 bool ControlLink::Send(v1::MemberMessage message) {
@@ -171,10 +183,7 @@ void ControlLink::EndIfSilent() {
                         last_failure_.ok() ? "" : ")")),
                     Failure::kRetryable));
   }
-  if (!was_attached_ && silence >= options_.patience) {
-    End(last_failure_.ok() ? UnreachableError(address, options_.patience)
-                           : last_failure_);
-  }
+  if (!was_attached_ && silence >= options_.patience) End(UnreachableLocked());
 }
 
 // False when the link is over.
@@ -222,6 +231,12 @@ void ControlLink::SayThatItWaits() {
       {{"reason", std::string(last_failure_.message())}});
 }
 
+// For members that were never attached: the others know that address and files are right.
+bool ControlLink::WantsCause() {
+  absl::MutexLock lock(&mutex_);
+  return !was_attached_ && !IsOver() && (cause_.empty() || clock_.Now() >= say_next_);
+}
+
 // One attempt, which lasts for its slot unless it gets through.
 void ControlLink::Dial() {
   Serial serial = 0;
@@ -245,8 +260,11 @@ void ControlLink::Dial() {
   };
   auto opened = AttachStream::Open(attach, std::move(callbacks));
   if (!opened.ok()) {
+    std::string cause =
+        WantsCause() ? DiagnoseConnection(attach.address, attach.tls, slot) : "";
     absl::MutexLock lock(&mutex_);
     last_failure_ = opened.status();
+    if (!cause.empty()) cause_ = std::move(cause);
     SayThatItWaits();
     if (!IsBreak(opened.status())) End(opened.status());
     while (!IsOver() && changed_.WaitUntil(mutex_, clock_, slot_end)) {

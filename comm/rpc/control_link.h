@@ -70,6 +70,9 @@ class ControlLink {
   // Whether the coordinator has ever answered.
   bool was_attached() const ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // That it never did, and why.
+  absl::Status Unreachable() const ABSL_LOCKS_EXCLUDED(mutex_);
+
  private:
   using Serial = uint64_t;  // of a stream; 0 is none
 
@@ -83,6 +86,8 @@ class ControlLink {
   void FreeStreams() ABSL_LOCKS_EXCLUDED(mutex_);
   bool IsHealthy() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Duration Silence() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool WantsCause() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status UnreachableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndIfSilent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SayThatItWaits() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::MemberMessage FirstMessage() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -125,6 +130,7 @@ class ControlLink {
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);
   absl::Duration say_next_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_failure_ ABSL_GUARDED_BY(mutex_);  // of an attempt
+  std::string cause_ ABSL_GUARDED_BY(mutex_);          // why nothing was ever reached
   bool was_attached_ ABSL_GUARDED_BY(mutex_) = false;
 
   // The stream that both sides take for the link's, and the one that shall replace it.

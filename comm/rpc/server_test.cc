@@ -1,7 +1,5 @@
 #include "comm/rpc/server.h"
 
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <future>
 #include <iterator>
@@ -9,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
 #include "comm/rpc/certificate.h"
+#include "comm/rpc/certificates_test_util.h"
 #include "comm/rpc/channel.h"
 #include "comm/rpc/status.h"
 #include "gmock/gmock.h"
@@ -49,7 +48,7 @@ TEST(RpcServer, AnswersTheHealthCheckOnTheBoundPort) {
   EXPECT_EQ(running->address, absl::StrCat("127.0.0.1:", running->port));
   auto channel = CreateChannel(running->address, {}, RpcTimeouts::Default());
   ASSERT_TRUE(channel.ok());
-  EXPECT_EQ(WaitUntilConnected(**channel, running->address, absl::Seconds(5)),
+  EXPECT_EQ(WaitUntilConnected(**channel, running->address, {}, absl::Seconds(5)),
             absl::OkStatus());
   EXPECT_EQ(Ping(*channel), absl::OkStatus());
   running->Shutdown(absl::Seconds(1));
@@ -88,7 +87,7 @@ TEST(RpcChannel, SaysWhoIsUnreachable) {
   auto channel = CreateChannel(address, {}, RpcTimeouts::Default());
   ASSERT_TRUE(channel.ok());
   const absl::Status status =
-      WaitUntilConnected(**channel, address, absl::Milliseconds(300));
+      WaitUntilConnected(**channel, address, {}, absl::Milliseconds(300));
   EXPECT_EQ(FailureOf(status), Failure::kUnreachable);
   EXPECT_THAT(std::string(status.message()), HasSubstr(address));
 }
@@ -102,76 +101,40 @@ TEST(RpcChannel, SurvivesFastKeepaliveOnAnIdleConnection) {
   fast.keepalive_interval = absl::Milliseconds(100);
   auto channel = CreateChannel(running->address, {}, fast);
   ASSERT_TRUE(channel.ok());
-  ASSERT_TRUE(WaitUntilConnected(**channel, running->address, absl::Seconds(5)).ok());
+  ASSERT_TRUE(WaitUntilConnected(**channel, running->address, {}, absl::Seconds(5)).ok());
   const bool changed = (*channel)->WaitForStateChange(
       GRPC_CHANNEL_READY, absl::ToChronoTime(absl::Now() + absl::Seconds(6)));
   EXPECT_FALSE(changed) << "state " << (*channel)->GetState(false);
   EXPECT_EQ(Ping(*channel), absl::OkStatus());
 }
 
-// One CA, a server and a client certificate, made by the openssl program.
 class RpcTls : public testing::Test {
  protected:
   void SetUp() override {
     SilenceGrpcLog();
-    if (std::system("openssl version >/dev/null 2>&1") != 0) {
+    if (!TestCertificates::Works()) {
       GTEST_SKIP() << "SKIPPED: no openssl program, TLS is not tested";
     }
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "tls.XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    directory_ = pattern;
-    MakeCa("ca");
-    MakeLeaf("server", "ca");
-    MakeLeaf("client", "ca");
-    MakeCa("stranger");
-    MakeLeaf("intruder", "stranger");
+    files_.MakeCa("ca");
+    files_.MakeLeaf("server", "ca");
+    files_.MakeLeaf("client", "ca");
+    files_.MakeCa("stranger");
+    files_.MakeLeaf("intruder", "stranger");
   }
 
-  void TearDown() override {
-    if (!directory_.empty()) std::filesystem::remove_all(directory_);
-  }
-
-  std::string Path(const std::string& name) const {
-    return absl::StrCat(directory_, "/", name);
-  }
-
-  TlsOptions Identity(const std::string& name) const {
-    return {Path(name + ".crt"), Path(name + ".key"), Path("ca.crt")};
-  }
-
-  void MakeCa(const std::string& name) {
-    OpenSsl(absl::StrCat(
-        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2",
-        " -subj /CN=", name, " -keyout ", Path(name + ".key"), " -out ",
-        Path(name + ".crt")));
-  }
-
-  void MakeLeaf(const std::string& name, const std::string& ca) {
-    OpenSsl(absl::StrCat(
-        "req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj /CN=", name,
-        " -addext subjectAltName=IP:127.0.0.1 -keyout ", Path(name + ".key"), " -out ",
-        Path(name + ".csr")));
-    OpenSsl(absl::StrCat("x509 -req -in ", Path(name + ".csr"),
-                         " -copy_extensions copyall -CA ", Path(ca + ".crt"), " -CAkey ",
-                         Path(ca + ".key"), " -CAcreateserial -days 2 -out ",
-                         Path(name + ".crt")));
-  }
+  std::string Path(const std::string& name) const { return files_.Path(name); }
+  TlsOptions Identity(const std::string& name) const { return files_.Identity(name); }
 
   absl::Status Connect(const std::string& address, const TlsOptions& tls) {
     auto channel = CreateChannel(address, tls, RpcTimeouts::Default());
     if (!channel.ok()) return channel.status();
-    absl::Status connected = WaitUntilConnected(**channel, address, absl::Seconds(1));
+    absl::Status connected =
+        WaitUntilConnected(**channel, address, tls, absl::Seconds(1));
     return connected.ok() ? Ping(*channel) : connected;
   }
 
-  std::string directory_;
-
  private:
-  static void OpenSsl(const std::string& arguments) {
-    ASSERT_EQ(std::system(absl::StrCat("openssl ", arguments, " 2>/dev/null").c_str()), 0)
-        << arguments;
-  }
+  TestCertificates files_;
 };
 
 TEST_F(RpcTls, LetsInOnlyClientsThatTheCaSigned) {

@@ -97,7 +97,7 @@ absl::StatusOr<std::string> FetchStatusJson(const std::string& address,
                                             absl::Duration timeout) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto channel,
                             CreateChannel(address, tls, RpcTimeouts::Default()));
-  SYNCLINE_RETURN_IF_ERROR(WaitUntilConnected(*channel, address, timeout));
+  SYNCLINE_RETURN_IF_ERROR(WaitUntilConnected(*channel, address, tls, timeout));
   const auto stub = v1::Coordinator::NewStub(channel);
   grpc::ClientContext context;
   SetDeadline(context, timeout);

@@ -10,7 +10,6 @@
 #include "comm/base/job_seed.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
-#include "comm/rpc/channel.h"
 #include "worker/client/job_request.h"
 #include "worker/client/session_impl.h"
 
@@ -76,9 +75,7 @@ absl::Status Session::Impl::AwaitWelcome(const v1::MemberMessage& declaration,
       continue;
     }
     if (!changed_.WaitUntil(mutex_, clock_, deadline)) {
-      if (!link_->was_attached()) {
-        return UnreachableError(options_.coordinator, options_.start_timeout);
-      }
+      if (!link_->was_attached()) return link_->Unreachable();
       return absl::DeadlineExceededError(absl::StrCat(
           "job '", options_.job, "' did not begin within ",
           absl::FormatDuration(options_.start_timeout), ": ",

@@ -1,0 +1,173 @@
+// Real handshakes on loopback; each cause has its sentence.
+#include "comm/rpc/diagnosis.h"
+
+#include <sys/socket.h>
+
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "comm/rpc/address.h"
+#include "comm/rpc/certificates_test_util.h"
+#include "comm/rpc/channel.h"
+#include "comm/rpc/server.h"
+#include "gmock/gmock.h"
+#include "grpcpp/server_builder.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+constexpr absl::Duration kLimit = absl::Seconds(20);
+
+// Without StartServer, which refuses certificates that are not valid.
+class AnyServer {
+ public:
+  explicit AnyServer(const TlsOptions& tls) {
+    grpc::SslServerCredentialsOptions ssl(
+        GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    ssl.pem_root_certs = Read(tls.ca_file);
+    ssl.pem_key_cert_pairs.push_back({Read(tls.key_file), Read(tls.cert_file)});
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::SslServerCredentials(ssl), &port_);
+    server_ = builder.BuildAndStart();
+  }
+  ~AnyServer() { server_->Shutdown(DeadlineIn(absl::ZeroDuration())); }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+
+ private:
+  static std::string Read(const std::string& path) {
+    std::ifstream file(path);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  int port_ = 0;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+// Says `words` to the first who connects, and closes.
+class Stranger {
+ public:
+  explicit Stranger(std::string words) {
+    HostPort listen{"127.0.0.1", 0};
+    listener_ = *Listen(listen);
+    address_ = listen.ToString();
+    thread_ = std::thread([this, words = std::move(words)] {
+      const UniqueFd peer(accept(listener_.get(), nullptr, nullptr));
+      send(peer.get(), words.data(), words.size(), MSG_NOSIGNAL);
+      char question = 0;
+      recv(peer.get(), &question, 1, 0);
+    });
+  }
+  ~Stranger() { thread_.join(); }
+  const std::string& address() const { return address_; }
+
+ private:
+  UniqueFd listener_;
+  std::string address_;
+  std::thread thread_;
+};
+
+TEST(Diagnosis, NamesWhatIsWrongBelowTls) {
+  const std::string address = absl::StrCat("127.0.0.1:", *PickFreePort("127.0.0.1"));
+  EXPECT_THAT(DiagnoseConnection(address, {}, kLimit),
+              HasSubstr("nothing listens there"));
+  EXPECT_THAT(DiagnoseConnection("no-such-host.invalid:7070", {}, kLimit),
+              HasSubstr("no host is called 'no-such-host.invalid'"));
+  EXPECT_THAT(DiagnoseConnection("nonsense", {}, kLimit), HasSubstr("nonsense"));
+}
+
+TEST(Diagnosis, KnowsAServerOfAnotherProtocol) {
+  EXPECT_THAT(
+      DiagnoseConnection(Stranger("HTTP/1.1 400 Bad Request\r\n").address(), {}, kLimit),
+      HasSubstr("HTTP/1"));
+  EXPECT_THAT(DiagnoseConnection(Stranger("220 mail.example").address(), {}, kLimit),
+              HasSubstr("not Syncline"));
+}
+
+TEST(Diagnosis, SaysSoWhenNothingIsWrong) {
+  auto running = StartServer({.listen = "127.0.0.1:0", .tls = {}, .services = {}});
+  ASSERT_TRUE(running.ok()) << running.status();
+  EXPECT_THAT(DiagnoseConnection(running->address, {}, kLimit),
+              HasSubstr("nothing is wrong with it now"));
+}
+
+class TlsDiagnosis : public testing::Test {
+ protected:
+  void SetUp() override {
+    SilenceGrpcLog();
+    if (!TestCertificates::Works()) {
+      GTEST_SKIP() << "SKIPPED: no openssl program, TLS is not tested";
+    }
+    for (const char* ca : {"ca", "stranger"}) files_.MakeCa(ca);
+    for (const char* name : {"server", "client"}) files_.MakeLeaf(name, "ca");
+    files_.MakeLeaf("intruder", "stranger");
+    files_.MakeLeaf("old", "ca", -1);
+    files_.MakeLeaf("elsewhere", "ca", 2, "DNS:coordinator.example,IP:192.0.2.7");
+  }
+
+  // What a client hears about a server that was started with `server`.
+  std::string Diagnose(const TlsOptions& server, const TlsOptions& client) {
+    const AnyServer running(server);
+    return DiagnoseConnection(running.address(), client, kLimit);
+  }
+  std::string DiagnoseServer(const std::string& name) {
+    return Diagnose(files_.Identity(name), files_.Identity("client"));
+  }
+  std::string DiagnoseClient(const TlsOptions& client) {
+    return Diagnose(files_.Identity("server"), client);
+  }
+
+  TestCertificates files_;
+};
+
+TEST_F(TlsDiagnosis, NamesWhatIsWrongWithTheServersCertificate) {
+  EXPECT_THAT(DiagnoseServer("server"), HasSubstr("nothing is wrong with it now"));
+  EXPECT_THAT(DiagnoseServer("old"), StartsWith("its certificate ('old') expired on 2"));
+  EXPECT_THAT(DiagnoseServer("intruder"),
+              AllOf(HasSubstr("is signed by 'stranger', which is not in --tls-ca"),
+                    HasSubstr("ca.crt'; give the CA that signed it")));
+  EXPECT_THAT(DiagnoseServer("elsewhere"),
+              HasSubstr("is for coordinator.example, 192.0.2.7, not for '127.0.0.1'"));
+}
+
+TEST_F(TlsDiagnosis, NamesWhatIsWrongWithOurCertificate) {
+  EXPECT_THAT(
+      DiagnoseClient(files_.Identity("intruder")),
+      AllOf(HasSubstr("it refuses --tls-cert"),
+            HasSubstr("intruder.crt', signed by 'stranger'; give a certificate of")));
+  EXPECT_THAT(DiagnoseClient(files_.Identity("old")),
+              AllOf(HasSubstr("old.crt', which expired on 2"), HasSubstr("renew it")));
+  EXPECT_THAT(DiagnoseClient({"", "", files_.Path("ca.crt")}),
+              HasSubstr("it asks for a certificate"));
+}
+
+TEST_F(TlsDiagnosis, KnowsThatOnlyOneSideSpeaksTls) {
+  EXPECT_THAT(DiagnoseClient({}), HasSubstr("seems to speak TLS"));
+  auto plain = StartServer({.listen = "127.0.0.1:0", .tls = {}, .services = {}});
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  EXPECT_THAT(DiagnoseConnection(plain->address, files_.Identity("client"), kLimit),
+              HasSubstr("it speaks plain text"));
+}
+
+// What users see.
+TEST_F(TlsDiagnosis, IsPartOfTheErrorOfAChannel) {
+  const AnyServer running(files_.Identity("intruder"));
+  const TlsOptions tls = files_.Identity("client");
+  const auto channel = CreateChannel(running.address(), tls, RpcTimeouts::Default());
+  ASSERT_TRUE(channel.ok()) << channel.status();
+  const absl::Status status =
+      WaitUntilConnected(**channel, running.address(), tls, absl::Seconds(1));
+  EXPECT_THAT(std::string(status.message()),
+              AllOf(StartsWith(absl::StrCat("cannot reach ", running.address())),
+                    HasSubstr("is signed by 'stranger'")));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,214 @@
+#include "comm/rpc/tls_probe.h"
+
+#include <arpa/inet.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
+#include <openssl/x509v3.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "comm/rpc/certificate.h"
+
+namespace syncline {
+namespace {
+
+template <auto Free>
+struct Freer {
+  template <typename T>
+  void operator()(T* object) const {
+    Free(object);
+  }
+};
+using Context = std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>>;
+using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
+using Names = std::unique_ptr<GENERAL_NAMES, Freer<GENERAL_NAMES_free>>;
+
+std::string CommonName(const X509_NAME* name) {
+  std::array<char, 256> text = {};
+  const int length = X509_NAME_get_text_by_NID(name, NID_commonName, text.data(),
+                                               static_cast<int>(text.size()));
+  return length > 0 ? std::string(text.data()) : "an authority without a name";
+}
+
+std::string Ip(const ASN1_OCTET_STRING& bytes) {
+  std::array<char, INET6_ADDRSTRLEN> text = {};
+  const int family = ASN1_STRING_length(&bytes) == 4 ? AF_INET : AF_INET6;
+  const char* written =
+      inet_ntop(family, ASN1_STRING_get0_data(&bytes), text.data(), text.size());
+  return written == nullptr ? "?" : written;
+}
+
+// The hosts that a certificate is for.
+std::string HostsOf(const X509& certificate) {
+  const Names names(static_cast<GENERAL_NAMES*>(
+      X509_get_ext_d2i(&certificate, NID_subject_alt_name, nullptr, nullptr)));
+  std::vector<std::string> hosts;
+  for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
+    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
+    if (name->type == GEN_IPADD) hosts.push_back(Ip(*name->d.iPAddress));
+    if (name->type != GEN_DNS) continue;
+    const auto* text = ASN1_STRING_get0_data(name->d.dNSName);
+    hosts.emplace_back(reinterpret_cast<const char*>(text),
+                       static_cast<size_t>(ASN1_STRING_length(name->d.dNSName)));
+  }
+  return hosts.empty() ? "no host" : absl::StrJoin(hosts, ", ");
+}
+
+bool IsFor(X509& certificate, const std::string& host) {
+  return X509_check_ip_asc(&certificate, host.c_str(), 0) == 1 ||
+         X509_check_host(&certificate, host.c_str(), host.size(), 0, nullptr) == 1;
+}
+
+// A handshake over memory; the bytes go over the socket here, since OpenSSL's own way
+// would raise SIGPIPE in somebody else's process.
+class Handshake {
+ public:
+  Handshake(int socket, const TlsOptions& tls)
+      : socket_(socket), context_(SSL_CTX_new(TLS_client_method())) {
+    // Certificates are judged afterwards, one by one, so that the cause can be named.
+    SSL_CTX_set_verify(context_.get(), SSL_VERIFY_NONE, nullptr);
+    if (tls.ca_file.empty()) {
+      SSL_CTX_set_default_verify_paths(context_.get());
+    } else {
+      SSL_CTX_load_verify_file(context_.get(), tls.ca_file.c_str());
+    }
+    if (!tls.cert_file.empty()) {
+      SSL_CTX_use_certificate_chain_file(context_.get(), tls.cert_file.c_str());
+      SSL_CTX_use_PrivateKey_file(context_.get(), tls.key_file.c_str(), SSL_FILETYPE_PEM);
+    }
+    constexpr std::array<unsigned char, 3> kHttp2 = {2, 'h', '2'};
+    SSL_CTX_set_alpn_protos(context_.get(), kHttp2.data(), kHttp2.size());
+    ssl_.reset(SSL_new(context_.get()));
+    from_peer_ = BIO_new(BIO_s_mem());
+    to_peer_ = BIO_new(BIO_s_mem());
+    SSL_set_bio(ssl_.get(), from_peer_, to_peer_);  // takes both over
+  }
+
+  // True when it succeeded; reason() otherwise.
+  bool Connect(const std::string& host) {
+    SSL_set_tlsext_host_name(ssl_.get(), host.c_str());
+    return Drive([this] { return SSL_connect(ssl_.get()); });
+  }
+  // Waits for the server's first byte. With TLS 1.3 it judges us after our handshake.
+  bool ReadOne() {
+    char byte = 0;
+    return Drive([this, &byte] { return SSL_read(ssl_.get(), &byte, 1); });
+  }
+
+  SSL& ssl() { return *ssl_; }
+  int reason() const { return reason_; }  // OpenSSL's, 0 when the connection ended
+  bool is_plain_text() const { return is_plain_text_; }
+  bool timed_out() const { return timed_out_; }
+
+ private:
+  bool Drive(const std::function<int()>& step) {
+    for (;;) {
+      ERR_clear_error();
+      const int done = step();
+      const int error = done > 0 ? SSL_ERROR_NONE : SSL_get_error(ssl_.get(), done);
+      if (error == SSL_ERROR_SSL) reason_ = ERR_GET_REASON(ERR_peek_error());
+      Flush();
+      if (done > 0) return true;
+      if (error != SSL_ERROR_WANT_READ || !Fill()) return false;
+    }
+  }
+
+  void Flush() {
+    char* bytes = nullptr;
+    const long size = BIO_get_mem_data(to_peer_, &bytes);
+    // A peer that is gone shows in the next read.
+    if (size > 0) send(socket_, bytes, static_cast<size_t>(size), MSG_NOSIGNAL);
+    static_cast<void>(BIO_reset(to_peer_));
+  }
+
+  bool Fill() {
+    std::array<char, 16384> bytes;
+    const ssize_t got = recv(socket_, bytes.data(), bytes.size(), 0);
+    timed_out_ = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
+    if (got <= 0) return false;
+    constexpr char kAlert = 0x15;
+    constexpr char kHandshake = 0x16;
+    if (is_first_) is_plain_text_ = bytes[0] != kAlert && bytes[0] != kHandshake;
+    is_first_ = false;
+    return BIO_write(from_peer_, bytes.data(), static_cast<int>(got)) == got;
+  }
+
+  const int socket_;
+  const Context context_;
+  std::unique_ptr<SSL, Freer<SSL_free>> ssl_;
+  BIO* from_peer_ = nullptr;  // of ssl_
+  BIO* to_peer_ = nullptr;    // of ssl_
+  int reason_ = 0;
+  bool is_first_ = true;
+  bool is_plain_text_ = false;
+  bool timed_out_ = false;
+};
+
+// Why the server does not take us in. gRPC's servers close without the alert that would
+// say so; then the likeliest cause, from what can be seen here.
+std::string WhyItRefusesUs(Handshake& handshake, const TlsOptions& tls) {
+  if (tls.cert_file.empty()) {
+    return "it asks for a certificate; give --tls-cert and --tls-key";
+  }
+  const std::string ours = absl::StrCat("--tls-cert '", tls.cert_file, "'");
+  X509* certificate = SSL_get_certificate(&handshake.ssl());
+  if (certificate == nullptr) return absl::StrCat("cannot read ", ours);
+  const std::string time = WhyNotValid(*certificate, absl::Now());
+  if (handshake.reason() == SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED || !time.empty()) {
+    return absl::StrCat("it refuses ", ours, ", which ",
+                        time.empty() ? "expired by its clock; renew it" : time);
+  }
+  return absl::StrCat(
+      "it refuses ", ours, ", signed by '", CommonName(X509_get_issuer_name(certificate)),
+      "'; give a certificate of the CA that it was started with, or look at its log");
+}
+
+std::string WhatIsWrongWith(X509& certificate, long verdict, const std::string& host,
+                            const TlsOptions& tls) {
+  const std::string theirs = absl::StrCat(
+      "its certificate ('", CommonName(X509_get_subject_name(&certificate)), "') ");
+  const std::string time = WhyNotValid(certificate, absl::Now());
+  if (!time.empty()) return theirs + time;
+  if (verdict == X509_V_ERR_CERT_HAS_EXPIRED) {
+    return theirs + "is signed by an authority that has expired; renew its CA";
+  }
+  if (verdict != X509_V_OK) {
+    return absl::StrCat(
+        theirs, "is signed by '", CommonName(X509_get_issuer_name(&certificate)), "', ",
+        tls.ca_file.empty() ? "which this host does not trust; give its CA with --tls-ca"
+                            : absl::StrCat("which is not in --tls-ca '", tls.ca_file,
+                                           "'; give the CA that signed it"));
+  }
+  if (IsFor(certificate, host)) return "";
+  return absl::StrCat(theirs, "is for ", HostsOf(certificate), ", not for '", host,
+                      "'; dial one of those names, or have this one added");
+}
+
+}  // namespace
+
+std::string ProbeTls(int socket, const std::string& host, const TlsOptions& tls) {
+  Handshake handshake(socket, tls);
+  const bool is_connected = handshake.Connect(host);
+  if (handshake.is_plain_text()) return std::string(kSpeaksPlainText);
+  if (handshake.timed_out()) {
+    return "it takes connections and says nothing; check that it is not stopped";
+  }
+  const Certificate theirs(SSL_get1_peer_certificate(&handshake.ssl()));
+  if (theirs != nullptr) {
+    const long verdict = SSL_get_verify_result(&handshake.ssl());
+    const std::string wrong = WhatIsWrongWith(*theirs, verdict, host, tls);
+    if (!wrong.empty()) return wrong;
+  }
+  // A server that is content and slow is not refused us.
+  if (is_connected && (handshake.ReadOne() || handshake.timed_out())) return "";
+  return WhyItRefusesUs(handshake, tls);
+}
+
+}  // namespace syncline

@@ -20,6 +20,7 @@
 #include "comm/base/machine.h"
 #include "comm/base/process_limits.h"
 #include "comm/base/status.h"
+#include "comm/rpc/handshake_log.h"
 #include "comm/rpc/server.h"
 #include "comm/rpc/status_json.h"
 #include "prometheus/registry.h"
@@ -84,6 +85,7 @@ class Services {
       : plan_(std::move(plan)),
         stop_(stop),
         log_(Logger::Create(plan_.log)),
+        refused_handshakes_(log_),
         metrics_(registry_) {}
 
   absl::Status Start();
@@ -100,6 +102,7 @@ class Services {
   const ServePlan plan_;
   StopSignal& stop_;
   const Logger log_;
+  const RefusedHandshakes refused_handshakes_;
   prometheus::Registry registry_;
   Metrics metrics_;
   std::string control_;  // the coordinator's address, for this process and its users

@@ -6,12 +6,14 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <sstream>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/certificates_test_util.h"
 #include "comm/rpc/channel.h"
+#include "comm/rpc/handshake_log.h"
 #include "comm/rpc/server.h"
 #include "gmock/gmock.h"
 #include "grpcpp/server_builder.h"
@@ -22,6 +24,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr absl::Duration kLimit = absl::Seconds(20);
@@ -154,6 +157,34 @@ TEST_F(TlsDiagnosis, KnowsThatOnlyOneSideSpeaksTls) {
   ASSERT_TRUE(plain.ok()) << plain.status();
   EXPECT_THAT(DiagnoseConnection(plain->address, files_.Identity("client"), kLimit),
               HasSubstr("it speaks plain text"));
+}
+
+TEST_F(TlsDiagnosis, OperatorsSeeWhatTheirServerRefuses) {
+  std::ostringstream lines;
+  {
+    const RefusedHandshakes refused(Logger::Create({.stream = &lines}));
+    const AnyServer running(files_.Identity("server"));
+    for (const char* name : {"intruder", "client", "intruder"}) {
+      DiagnoseConnection(running.address(), files_.Identity(name), kLimit);
+    }
+  }
+  EXPECT_THAT(lines.str(), AllOf(HasSubstr("a TLS handshake was refused"),
+                                 HasSubstr("not signed by --tls-ca"),
+                                 HasSubstr("refused=1"), HasSubstr("refused=2")));
+  EXPECT_THAT(lines.str(), Not(HasSubstr("refused=3")));
+}
+
+TEST(RefusedHandshakes, KnowTheLinesOfGrpc) {
+  const auto reason = [](const char* what) {
+    return ReasonOfRefusal(absl::StrCat(
+        "Handshake failed with fatal error SSL_ERROR_SSL: error:0A000086:SSL routines::",
+        what, "."));
+  };
+  EXPECT_THAT(reason("certificate verify failed"), HasSubstr("has expired, or is not"));
+  EXPECT_THAT(reason("peer did not return a certificate"), HasSubstr("no certificate"));
+  EXPECT_THAT(reason("wrong version number"), HasSubstr("plain text"));
+  EXPECT_THAT(reason("something new"), HasSubstr("something new"));
+  EXPECT_EQ(ReasonOfRefusal("No match found for server name: 127.0.0.1."), "");
 }
 
 // What users see.

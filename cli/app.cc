@@ -11,7 +11,7 @@
 
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
-#include "cli/exit_codes.h"
+#include "comm/base/exit_codes.h"
 #include "cli/parse_failure.h"
 #include "cli/settings.h"
 #include "cli/version.h"

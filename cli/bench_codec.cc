@@ -12,7 +12,7 @@
 #include "cli/bench_coded_tensor.h"
 #include "cli/bench_figures.h"
 #include "cli/bench_kernel.h"
-#include "cli/exit_codes.h"
+#include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/machine.h"
 #include "comm/base/status.h"

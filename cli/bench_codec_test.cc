@@ -8,7 +8,7 @@
 #include "cli/app.h"
 #include "cli/bench.h"
 #include "cli/bench_coded_tensor.h"
-#include "cli/exit_codes.h"
+#include "comm/base/exit_codes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

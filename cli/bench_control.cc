@@ -18,7 +18,7 @@
 #include "absl/time/time.h"
 #include "cli/bench_figures.h"
 #include "cli/control_load.h"
-#include "cli/exit_codes.h"
+#include "comm/base/exit_codes.h"
 #include "cli/launcher.h"
 #include "cli/process.h"
 #include "comm/base/failure.h"

@@ -9,7 +9,7 @@
 #include "cli/app.h"
 #include "cli/bench.h"
 #include "cli/control_load.h"
-#include "cli/exit_codes.h"
+#include "comm/base/exit_codes.h"
 #include "comm/base/limits.h"
 #include "comm/rpc/server.h"
 #include "gtest/gtest.h"

@@ -7,7 +7,7 @@
 
 #include "cli/app.h"
 #include "cli/bench.h"
-#include "cli/exit_codes.h"
+#include "comm/base/exit_codes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

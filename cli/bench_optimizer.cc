@@ -7,7 +7,7 @@
 
 #include "cli/bench_kernel.h"
 #include "cli/bench_tensor.h"
-#include "cli/exit_codes.h"
+#include "comm/base/exit_codes.h"
 #include "comm/base/status.h"
 #include "nlohmann/json.hpp"
 

@@ -13,7 +13,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/bench_figures.h"
 #include "cli/bench_worker.h"
-#include "cli/exit_codes.h"
+#include "comm/base/exit_codes.h"
 #include "cli/launch_plan.h"
 #include "cli/launcher.h"
 #include "comm/base/failure.h"

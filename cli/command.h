@@ -15,7 +15,7 @@
 //   - checks required and allowed values itself (absl::InvalidArgumentError with
 //     Failure::kUsage becomes exit code 2), and never uses CLI11's required();
 //   - prints no errors: it returns them, and main.cc prints the one line and picks the
-//     exit code (cli/exit_codes.h).
+//     exit code (comm/base/exit_codes.h).
 #pragma once
 
 #include <functional>

@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
-#include "cli/exit_codes.h"
+#include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 

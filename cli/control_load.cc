@@ -162,8 +162,8 @@ absl::Status Load::Connect() {
     arguments.SetMaxReceiveMessageSize(kMaxRpcMessageBytes);
     const auto channel = grpc::CreateCustomChannel(
         options_.coordinator, grpc::InsecureChannelCredentials(), arguments);
-    SYNCLINE_RETURN_IF_ERROR(
-        WaitUntilConnected(*channel, options_.coordinator, {}, timeouts_.connect_timeout));
+    SYNCLINE_RETURN_IF_ERROR(WaitUntilConnected(*channel, options_.coordinator, {},
+                                                timeouts_.connect_timeout));
     stubs_.push_back(v1::Coordinator::NewStub(channel));
   }
   return absl::OkStatus();

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "absl/strings/str_format.h"
-#include "cli/exit_codes.h"
+#include "comm/base/exit_codes.h"
 #include "cli/flags.h"
 #include "nlohmann/json.hpp"
 

@@ -16,7 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
-#include "cli/exit_codes.h"
+#include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/machine.h"
 #include "comm/base/printable.h"
@@ -110,6 +110,16 @@ absl::Status CheckProgram(const std::string& program) {
 
 bool Succeeded(int wait_status) {
   return WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
+}
+
+// Of a worker's, those that say something of the job; programs use the small ones for
+// much else.
+Failure FailureOfWorker(int wait_status) {
+  const Failure failure = FailureOfExit(wait_status);
+  const bool is_of_the_job =
+      failure == Failure::kRetryable || failure == Failure::kUnreachable ||
+      failure == Failure::kVersionMismatch || failure == Failure::kJobRefused;
+  return is_of_the_job ? failure : Failure::kNone;
 }
 
 }  // namespace
@@ -375,9 +385,7 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
       absl::StrCat(who, "; ",
                    logged ? absl::StrCat("its log is ", LogPath(worker.name))
                           : "see its output above"));
-  return WithFailure(failed, FailureOfExit(event.wait_status) == Failure::kRetryable
-                                 ? Failure::kRetryable
-                                 : Failure::kNone);
+  return WithFailure(failed, FailureOfWorker(event.wait_status));
 }
 
 absl::Status Launcher::ServiceDied(const ProcessEvent& event) const {

@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
-#include "cli/exit_codes.h"
+#include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "gmock/gmock.h"

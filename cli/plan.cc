@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "cli/exit_codes.h"
+#include "comm/base/exit_codes.h"
 #include "cli/plan_file.h"
 #include "cli/status.h"
 #include "comm/base/failure.h"

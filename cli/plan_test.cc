@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/app.h"
-#include "cli/exit_codes.h"
+#include "comm/base/exit_codes.h"
 #include "cli/plan_file.h"
 #include "comm/base/temp_directory.h"
 #include "gmock/gmock.h"

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
-#include "cli/exit_codes.h"
+#include "comm/base/exit_codes.h"
 #include "cli/flags.h"
 #include "comm/base/byte_size.h"
 #include "comm/base/printable.h"

@@ -430,7 +430,7 @@ class BadInput(ClusterTest):
         worker = self.start("worker", [f"{BUILD}/steps_worker"], {
             "SYNCLINE_COORDINATOR": self.address, "SYNCLINE_FAILURE_TIMEOUT": "5s", "RANK": "0", "WORLD_SIZE": "1",
         })  # fmt: skip
-        self.assertEqual(worker.wait(), 1)
+        self.assertEqual(worker.wait(), 2)
         self.assertRegex(worker.text(), "failure timeout is 5s here and 4s at the coordinator")
         server = self.start("server", [f"{BUILD}/syncline", "serve", "--admin-listen", "127.0.0.1:0", "--role", "server",
                                        "--failure-timeout", "3s", "--coordinator", self.address])  # fmt: skip
@@ -454,7 +454,7 @@ class BadInput(ClusterTest):
         honest = self.worker(0, 2, "--steps", "5")
         self.await_job("test")
         other = self.worker(1, 2, "--steps", "5", "--wrong-shape")
-        self.assertEqual(other.wait(), 1)
+        self.assertEqual(other.wait(), 7)
         self.assertRegex(other.text(), r"tensor 'tensor0' is \[200000\]")
         good = self.worker(1, 2, "--steps", "5")
         self.assert_same_end([honest, good])
@@ -463,7 +463,7 @@ class BadInput(ClusterTest):
         first = [self.worker(rank, 2, "--steps", "100", "--step-ms", "20") for rank in range(2)]
         first[0].await_line(r"^step 3$")
         second = self.worker(0, 2, "--steps", "100")
-        self.assertEqual(second.wait(), 1)
+        self.assertEqual(second.wait(), 7)
         self.assertRegex(second.text(), "rank 0 of job 'test' is held by")
         self.assert_same_end(first)
 

@@ -17,7 +17,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "comm/base/crc32c.h"
-#include "comm/base/failure.h"
+#include "comm/base/exit_codes.h"
 #include "comm/base/log.h"
 #include "comm/base/status.h"
 #include "worker/client/session.h"
@@ -161,5 +161,5 @@ int main(int argc, char** argv) {
   const absl::Status status = syncline::Run(flags);
   if (status.ok()) return 0;
   std::fprintf(stderr, "error: %s\n", status.ToString().c_str());
-  return syncline::FailureOf(status) == syncline::Failure::kRetryable ? 138 : 1;
+  return syncline::ExitCodeOf(status);
 }

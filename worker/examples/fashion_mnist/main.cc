@@ -3,13 +3,14 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <span>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_format.h"
-#include "comm/base/failure.h"
+#include "comm/base/exit_codes.h"
 #include "comm/base/status.h"
 #include "worker/examples/fashion_mnist/flags.h"
 #include "worker/examples/fashion_mnist/local_exchange.h"
@@ -130,7 +131,10 @@ absl::Status Summarize(const SummarizeFlags& flags) {
                            : WriteTextFile(flags.out, SummaryJson(runs));
 }
 
-constexpr int kExitRetryable = 138;
+// Nobody serves where a program looks that was told nothing.
+constexpr char kHint[] =
+    "fashion_mnist: to train with servers of its own, start it as: syncline run -- "
+    "fashion_mnist\n";
 
 // By default glibc gives large blocks back to the kernel when they are freed, and takes
 // the page faults again at the next step: a third of the time of a backward pass.
@@ -149,11 +153,14 @@ int Run(int argc, char** argv) {
                                   ? Summarize(flags.summarize)
                                   : Train(flags, stop);
   if (stop.signal() != 0) return 128 + stop.signal();
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "fashion_mnist: error: %s\n",
-               std::string(status.message()).c_str());
-  // Job controllers start a retryable failure again (docs/errors.md).
-  return FailureOf(status) == Failure::kRetryable ? kExitRetryable : 1;
+  if (!status.ok())
+    std::fprintf(stderr, "%s\n", ErrorLine(status, "fashion_mnist").c_str());
+  // Job controllers go by the code (docs/errors.md).
+  const int code = ExitCodeOf(status);
+  if (code == kExitUnreachable && std::getenv("SYNCLINE_COORDINATOR") == nullptr) {
+    std::fputs(kHint, stderr);
+  }
+  return code;
 }
 
 }  // namespace

@@ -1,10 +1,11 @@
-// The exit codes of `syncline` (docs/errors.md). Scripts and job controllers rely on
-// them: they may be added to, never changed.
+// The exit codes of `syncline` and of programs that train with it (docs/errors.md).
+// Scripts and job controllers rely on them: they may be added to, never changed.
 #pragma once
 
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/strings/string_view.h"
 
 namespace syncline {
 
@@ -25,7 +26,7 @@ enum ExitCode : int {
 // The exit code for `status`: its Failure (comm/base/failure.h) decides, then its code.
 int ExitCodeOf(const absl::Status& status);
 
-// One line, "syncline: error: <message>". Line breaks inside the message become "; ".
-std::string ErrorLine(const absl::Status& status);
+// One line, "<program>: error: <message>". Line breaks inside the message become "; ".
+std::string ErrorLine(const absl::Status& status, absl::string_view program = "syncline");
 
 }  // namespace syncline

@@ -1,4 +1,4 @@
-#include "cli/exit_codes.h"
+#include "comm/base/exit_codes.h"
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -38,9 +38,9 @@ int ExitCodeOf(const absl::Status& status) {
   }
 }
 
-std::string ErrorLine(const absl::Status& status) {
+std::string ErrorLine(const absl::Status& status, absl::string_view program) {
   const absl::string_view message = absl::StripSuffix(status.message(), "\n");
-  return absl::StrCat("syncline: error: ", absl::StrReplaceAll(message, {{"\n", "; "}}));
+  return absl::StrCat(program, ": error: ", absl::StrReplaceAll(message, {{"\n", "; "}}));
 }
 
 }  // namespace syncline

@@ -38,13 +38,20 @@ void ControlMember::Start(v1::Coordinator::Stub& stub, v1::MemberMessage hello) 
   stub.async()->Attach(&context_, this);
   AddHold();  // Say comes from other threads
   StartRead(&incoming_);
-  Say(std::move(hello));
+  {
+    absl::MutexLock lock(&mutex_);
+    is_started_ = true;
+    SayLocked(std::move(hello));
+  }
   StartCall();
 }
 
 void ControlMember::Say(v1::MemberMessage message) {
   absl::MutexLock lock(&mutex_);
-  if (ended_) return;
+  if (is_started_ && !ended_) SayLocked(std::move(message));
+}
+
+void ControlMember::SayLocked(v1::MemberMessage message) {
   events_.sent->Count(message);
   outgoing_.push_back(std::move(message));
   if (outgoing_.size() == 1) StartWrite(&outgoing_.front());

@@ -53,6 +53,7 @@ class ControlMember final
 
   // Once. The member must live until on_end.
   void Start(v1::Coordinator::Stub& stub, v1::MemberMessage hello);
+  // Nothing happens before Start and after the end.
   void Say(v1::MemberMessage message) ABSL_LOCKS_EXCLUDED(mutex_);
   // Breaks off, as a process that is killed.
   void Kill() { context_.TryCancel(); }
@@ -62,6 +63,7 @@ class ControlMember final
   void OnDone(const grpc::Status& status) override;
 
  private:
+  void SayLocked(v1::MemberMessage message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Answer(const v1::CoordinatorMessage& message);
 
   const ControlMemberEvents events_;
@@ -71,6 +73,7 @@ class ControlMember final
   absl::Mutex mutex_;
   std::deque<v1::MemberMessage> outgoing_
       ABSL_GUARDED_BY(mutex_);  // the first is being written
+  bool is_started_ ABSL_GUARDED_BY(mutex_) = false;
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 

@@ -68,8 +68,7 @@ class InprocNetwork::Connection : public Endpoint {
                              const auto found = link->pending.find(send);
                              const SendDone complete = std::move(found->second);
                              link->pending.erase(found);
-                             if (!killed->contains(link->from))
-                               complete(link->refusal);
+                             if (!killed->contains(link->from)) complete(link->refusal);
                            });
   }
 

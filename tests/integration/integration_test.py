@@ -276,7 +276,7 @@ class Training(ClusterTest):
                               ("dgc:vectors=1", "the optimizer must be sgd with momentum=0"),
                               ("terngrad:memory=ef", "grow without end")):  # fmt: skip
             worker = self.worker(0, 1, "--steps", "2", "--codec", codec)
-            self.assertEqual(worker.wait(), 1, worker.text())
+            self.assertEqual(worker.wait(), 2, worker.text())
             self.assertRegex(worker.text(), reason)
 
     def test_killed_worker_is_dropped_and_the_others_go_on(self):

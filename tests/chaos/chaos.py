@@ -27,8 +27,6 @@ TOLERATED = 0.4 * FAILURE_TIMEOUT  # Timeouts::tolerated_cut
 PATIENCE = 120.0
 STEPS = 300
 NAMES = ["coordinator", "server0", "server1", "worker0", "worker1"]
-# UCX would find other ways between namespaces of one machine than the data cable.
-UCX = {"UCX_TLS": "tcp,self", "UCX_NET_DEVICES": "eth1"}
 
 
 class Job:
@@ -88,7 +86,7 @@ class Job:
 
     def _run(self, host, command, environment=()):
         with (pathlib.Path(self.folder.name) / host).open("w") as log:
-            self.processes[host] = self.net.start(host, command, log, {**UCX, **dict(environment)})
+            self.processes[host] = self.net.start(host, command, log, environment)
 
     def _start(self):
         timeout = f"{FAILURE_TIMEOUT}s"
@@ -101,7 +99,9 @@ class Job:
         for server in ("server0", "server1"):
             listen = f"{self.net.address(server)}:7070"
             self._run(server, [*serve, "server", "--coordinator", control, "--listen", listen,
+                               "--data-plane-address", self.net.address(server, "data"),
                                "--engine-threads", 1, *common])  # fmt: skip
+            self.await_line(server, r"data plane: .* address=10\.2\.")
         for rank in range(2):
             job = {"SYNCLINE_COORDINATOR": control, "SYNCLINE_JOB": "chaos", "SYNCLINE_FAILURE_TIMEOUT": timeout,
                    "RANK": str(rank), "WORLD_SIZE": "2"}  # fmt: skip

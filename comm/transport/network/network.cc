@@ -47,7 +47,7 @@ class NetworkTransport final : public Transport {
   uint64_t place_ = 0;
   std::unique_ptr<TcpTransport> far_;  // outlives near_, which waits for its descriptor
   std::unique_ptr<Transport> near_;
-  int near_rounds_ = 0;
+  uint32_t near_rounds_ = 0;
 };
 
 absl::Status NetworkTransport::Open(const NetworkOptions& options, Receiver& receiver) {

@@ -42,6 +42,14 @@ std::string HostAndPort(const std::string& host, uint16_t port) {
                                              : absl::StrCat("[", host, "]:", port);
 }
 
+// Link-local addresses mean nothing to other hosts.
+bool IsGlobalIpv6(const sockaddr& address) {
+  if (address.sa_family != AF_INET6) return false;
+  sockaddr_in6 copy;
+  std::memcpy(&copy, &address, sizeof(copy));
+  return !IN6_IS_ADDR_LINKLOCAL(&copy.sin6_addr);
+}
+
 }  // namespace
 
 uint16_t SocketAddress::port() const {
@@ -135,13 +143,14 @@ absl::StatusOr<std::string> PrimaryAddress() {
   if (getifaddrs(&found) != 0) return absl::UnavailableError("no network interface");
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> all(found, freeifaddrs);
   for (const ifaddrs* entry = found; entry != nullptr; entry = entry->ifa_next) {
-    const bool is_usable = entry->ifa_addr != nullptr &&
-                           entry->ifa_addr->sa_family == AF_INET &&
-                           (entry->ifa_flags & IFF_LOOPBACK) == 0;
+    const bool is_usable =
+        entry->ifa_addr != nullptr && (entry->ifa_flags & IFF_LOOPBACK) == 0;
     if (!is_usable) continue;
+    const int family = entry->ifa_addr->sa_family;
+    if (family != AF_INET && !IsGlobalIpv6(*entry->ifa_addr)) continue;
     SocketAddress address;
-    address.size = sizeof(sockaddr_in);
-    std::memcpy(&address.storage, entry->ifa_addr, sizeof(sockaddr_in));
+    address.size = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    std::memcpy(&address.storage, entry->ifa_addr, address.size);
     return HostOf(address);
   }
   return absl::UnavailableError("no network interface but loopback");

@@ -60,10 +60,9 @@ class PlainAcceptor final : public PlainChannel {
       : PlainChannel(fd), find_key_(std::move(find_key)) {}
 
   absl::StatusOr<bool> Handshake() override {
-    size_t wanted = kGreeting.size() + 1;
-    while (read_ < wanted) {
+    while (read_ < Wanted()) {
       // Not a byte more than the greeting has.
-      const iovec rest = {bytes_.data() + read_, wanted - read_};
+      const iovec rest = {bytes_.data() + read_, Wanted() - read_};
       SYNCLINE_ASSIGN_OR_RETURN(const size_t got, ReceiveFrom(fd_, {&rest, 1}));
       if (got == 0) return false;
       read_ += got;
@@ -71,11 +70,9 @@ class PlainAcceptor final : public PlainChannel {
       if (!kGreeting.starts_with(said)) {
         return absl::PermissionDeniedError("not a greeting of plain connections");
       }
-      if (read_ > kGreeting.size()) {
-        wanted = kGreeting.size() + 1 + static_cast<uint8_t>(bytes_[kGreeting.size()]);
-      }
     }
-    identity_.assign(bytes_.data() + kGreeting.size() + 1, wanted - kGreeting.size() - 1);
+    constexpr size_t kHead = kGreeting.size() + 1;
+    identity_.assign(bytes_.data() + kHead, Wanted() - kHead);
     if (find_key_(identity_) == nullptr) return UnknownIdentity();
     return true;
   }
@@ -86,6 +83,13 @@ class PlainAcceptor final : public PlainChannel {
   size_t unsent_bytes() const override { return 0; }
 
  private:
+  // As far as it can be known: the length of the identity comes after the greeting.
+  size_t Wanted() const {
+    const bool has_length = read_ > kGreeting.size();
+    return kGreeting.size() + 1 +
+           (has_length ? static_cast<uint8_t>(bytes_[kGreeting.size()]) : 0);
+  }
+
   const KeyFinder find_key_;
   std::array<char, kGreeting.size() + 1 + kMaxIdentityBytes> bytes_;
   size_t read_ = 0;

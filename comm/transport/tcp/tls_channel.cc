@@ -369,14 +369,10 @@ class OpenSslContext final : public TlsContext {
   explicit OpenSslContext(const TlsChannelOptions& options) : options_(options) {}
 
   absl::Status Open() {
-    method_.reset(BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "syncline"));
     context_.reset(SSL_CTX_new(TLS_method()));
-    if (method_ == nullptr || context_ == nullptr) {
+    if (Method() == nullptr || context_ == nullptr) {
       return absl::InternalError(absl::StrCat("OpenSSL: ", LastError()));
     }
-    BIO_meth_set_read_ex(method_.get(), TlsChannel::ReadBio);
-    BIO_meth_set_write_ex(method_.get(), TlsChannel::WriteBio);
-    BIO_meth_set_ctrl(method_.get(), TlsChannel::ControlBio);
     SSL_CTX* context = context_.get();
     SSL_CTX_set_options(context, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION);
     SSL_CTX_set_mode(context, SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
@@ -396,7 +392,7 @@ class OpenSslContext final : public TlsContext {
   std::unique_ptr<Channel> Dial(int fd, const PeerKey& key) override {
     auto channel = std::make_unique<TlsChannel>(fd, TlsChannel::Role::kDialler, options_);
     channel->set_key(key);
-    channel->Open(context_.get(), method_.get());
+    channel->Open(context_.get(), Method());
     return channel;
   }
 
@@ -404,13 +400,27 @@ class OpenSslContext final : public TlsContext {
     auto channel =
         std::make_unique<TlsChannel>(fd, TlsChannel::Role::kAcceptor, options_);
     channel->set_key_finder(std::move(find_key));
-    channel->Open(context_.get(), method_.get());
+    channel->Open(context_.get(), Method());
     return channel;
   }
 
  private:
+  // One for the process, never freed: connections may outlive their transport, and OpenSSL
+  // has few numbers for them.
+  static const BIO_METHOD* Method() {
+    static const BIO_METHOD* const method = [] {
+      BIO_METHOD* made =
+          BIO_meth_new(BIO_get_new_index() | BIO_TYPE_SOURCE_SINK, "syncline");
+      if (made == nullptr) return made;
+      BIO_meth_set_read_ex(made, TlsChannel::ReadBio);
+      BIO_meth_set_write_ex(made, TlsChannel::WriteBio);
+      BIO_meth_set_ctrl(made, TlsChannel::ControlBio);
+      return made;
+    }();
+    return method;
+  }
+
   const TlsChannelOptions options_;
-  Owned<BIO_METHOD> method_;
   Owned<SSL_CTX> context_;
 };
 

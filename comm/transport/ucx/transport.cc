@@ -184,7 +184,7 @@ void UcxTransport::Wait(absl::Duration timeout) {
 
 // Nobody says that a lender's memory is gone.
 void UcxTransport::DetachOrphansSometimes() {
-  const absl::Duration now = SteadyClock().Now();
+  const absl::Duration now = clock_.Now();
   if (now - looked_for_orphans_at_ < kLookForOrphansEvery) return;
   looked_for_orphans_at_ = now;
   borrower_.DetachOrphans();

@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/base/env.h"
 #include "comm/base/log.h"
 #include "comm/transport/shared_arena.h"
 #include "comm/transport/transport.h"
@@ -119,6 +120,7 @@ class UcxTransport : public Transport {
   std::set<UcxEndpoint*> endpoints_;
   std::vector<UcxEndpoint*> failed_;  // their on_failure is still to be called
   std::vector<void*> closing_;        // UCX's requests for closing handles
+  const SteadyClock clock_;
   absl::Duration looked_for_orphans_at_;
   int fetching_ = 0;
   uint64_t refused_ = 0;

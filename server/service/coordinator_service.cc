@@ -283,11 +283,12 @@ void CoordinatorService::Note(ConnectionId connection, MemberBody body, size_t b
     changed_.SignalAll();
     return;
   }
+  bytes += sizeof(Item);
   Backlog& backlog = backlogs_[connection];
   const size_t most =
       inbox_bytes_ > kMaxInboxBytes ? kShareOfFullInboxBytes : kMaxBytesOfMember;
   if (backlog.items >= kMaxItemsOfMember ||
-      (backlog.items > 0 && backlog.bytes + bytes > most)) {
+      ((backlog.items > 0 || most < kMaxBytesOfMember) && backlog.bytes + bytes > most)) {
     links_.Close(connection,
                  WithFailure(absl::ResourceExhaustedError(absl::StrCat(
                                  backlog.items, " messages of this member (",
@@ -295,6 +296,10 @@ void CoordinatorService::Note(ConnectionId connection, MemberBody body, size_t b
                              Failure::kRetryable),
                  PatientNow());
     return PostDisconnected(connection);
+  }
+  // What it said of its progress before a message that may be its last one.
+  if (auto beat = beats_.extract(connection)) {
+    Post({.input = FromMember{connection, std::move(beat.mapped())}});
   }
   ++backlog.items;
   backlog.bytes += bytes;

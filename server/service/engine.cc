@@ -13,6 +13,9 @@
 namespace syncline {
 namespace {
 
+// Two of the largest windows: more makes nothing faster.
+constexpr uint64_t kMostWaitingForPulls = 2 * kDefaultWindowBytes;
+
 // Landed pushes and published views that wait for their next use. Blocks of four workers
 // in flight.
 constexpr size_t kPoolBytes = 8 * kDefaultWindowBytes;
@@ -25,6 +28,11 @@ constexpr size_t kStepsUnderWay = 64;
 
 MessageKind KindOf(const MessageHeader& header) {
   return static_cast<MessageKind>(header.kind);
+}
+
+bool IsPull(const MessageHeader& header) {
+  return KindOf(header) == MessageKind::kPull ||
+         KindOf(header) == MessageKind::kPullAverage;
 }
 
 // Nothing of a shard's is ever sent to a shard.
@@ -264,7 +272,16 @@ void Engine::Take(const MessageHeader& header, Slice payload, Connection* from) 
     if (from == nullptr) return TakeHello(found->second, header, payload);
     return TakeHello(found->second, header, *from);
   }
+  if (IsPull(header) && HasEnoughWaiting(found->second, header)) return;
   Run(header.job, found->second, ShardMessage{header, std::move(payload)});
+}
+
+// Anyone who asks faster than it reads would fill this process with answers. The worker
+// asks again.
+bool Engine::HasEnoughWaiting(const Job& job, const MessageHeader& header) {
+  const auto worker = job.workers.find({header.rank, header.incarnation});
+  return worker != job.workers.end() &&
+         worker->second.endpoint->send_state().waiting_bytes() > kMostWaitingForPulls;
 }
 
 void Engine::TakeHello(Job& job, const MessageHeader& header, const Slice& payload) {

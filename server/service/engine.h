@@ -163,6 +163,7 @@ class Engine : private Receiver, private Acceptor {
   absl::Status CheckSize(const MessageHeader& header, size_t payload_bytes) const;
   void TellWhyRefused(const MessageHeader& header);
   // `from`: the connection it came on; null in shared memory.
+  static bool HasEnoughWaiting(const Job& job, const MessageHeader& header);
   void Take(const MessageHeader& header, Slice payload, Connection* from);
   void TakeHello(Job& job, const MessageHeader& header, const Slice& payload);
   void TakeHello(Job& job, const MessageHeader& header, const Connection& from);

@@ -19,6 +19,9 @@ absl::StatusOr<Buffer> Engine::Connection::Allocate(ByteView header,
                                                     size_t payload_bytes) {
   SYNCLINE_ASSIGN_OR_RETURN(const MessageHeader parsed, ParseHeader(header));
   if (IsOwn(parsed)) return engine_.Allocate(header, payload_bytes);
+  const auto refused = absl::PermissionDeniedError(
+      absl::StrCat("rank ", parsed.rank, " of job ", parsed.job, " is somebody else"));
+  if (std::exchange(is_impostor_, true)) return refused;  // it is being closed
   engine_.options_.log.Warning("a worker spoke in the name of another",
                                {{"job", identity_.job},
                                 {"rank", identity_.rank},
@@ -28,8 +31,7 @@ absl::StatusOr<Buffer> Engine::Connection::Allocate(ByteView header,
   // Not from here: the transport is reading from it.
   engine_.loop_->Post([engine = &engine_, identity = identity_, number = number_](
                           Transport&) { engine->CloseConnection(identity, number); });
-  return absl::PermissionDeniedError(
-      absl::StrCat("rank ", parsed.rank, " of job ", parsed.job, " is somebody else"));
+  return refused;
 }
 
 void Engine::Connection::OnMessage(ByteView header, Buffer payload) {

@@ -34,6 +34,7 @@ class Engine::Connection : public Receiver {
   const MemberIdentity identity_;
   const uint64_t number_;
   const std::shared_ptr<Endpoint> endpoint_;
+  bool is_impostor_ = false;  // spoke as somebody else
 };
 
 }  // namespace syncline

@@ -20,6 +20,7 @@
 #include "comm/base/machine.h"
 #include "comm/base/process_limits.h"
 #include "comm/base/status.h"
+#include "comm/rpc/address.h"
 #include "comm/rpc/handshake_log.h"
 #include "comm/rpc/server.h"
 #include "comm/rpc/status_json.h"
@@ -85,7 +86,6 @@ class Services {
       : plan_(std::move(plan)),
         stop_(stop),
         log_(Logger::Create(plan_.log)),
-        refused_handshakes_(log_),
         metrics_(registry_) {}
 
   absl::Status Start();
@@ -96,13 +96,14 @@ class Services {
   absl::Status StartCoordinator();
   absl::Status StartAdmin();
   absl::Status StartServer();
+  void WarnOfKeysInTheClear(DataPlaneMode mode) const;
   void SayReady();
   std::vector<std::string> NotReadyBecause() const;
 
   const ServePlan plan_;
   StopSignal& stop_;
   const Logger log_;
-  const RefusedHandshakes refused_handshakes_;
+  std::optional<RefusedHandshakes> refused_handshakes_;  // by the coordinator
   prometheus::Registry registry_;
   Metrics metrics_;
   std::string control_;  // the coordinator's address, for this process and its users
@@ -137,6 +138,7 @@ absl::Status Services::StartCoordinator() {
                           .tls = plan_.tls,
                           .timeouts = RpcTimeouts::From(plan_.timeouts),
                           .services = {coordinator_.get()}};
+  refused_handshakes_.emplace(log_);
   SYNCLINE_ASSIGN_OR_RETURN(control_server_, syncline::StartServer(server));
   control_ = plan_.advertise.empty() ? ReachableAddress(control_server_.address)
                                      : plan_.advertise;
@@ -158,6 +160,16 @@ absl::Status Services::StartAdmin() {
   return admin_->Start();
 }
 
+void Services::WarnOfKeysInTheClear(DataPlaneMode mode) const {
+  const bool seals = mode == DataPlaneMode::kAuto || mode == DataPlaneMode::kTls;
+  const auto control = ParseHostPort(control_);
+  const bool is_here = control.ok() && IsLoopback(control->host);
+  if (!seals || plan_.tls.HasTls() || is_here) return;
+  log_.Warning(
+      "the keys of the data plane travel in the clear, as the control plane has no TLS; "
+      "give --tls-cert, --tls-key and --tls-ca, unless all of this network is trusted");
+}
+
 absl::Status Services::StartServer() {
   DataPlanePlan data_plane = plan_.data_plane;
   SYNCLINE_RETURN_IF_ERROR(
@@ -166,6 +178,7 @@ absl::Status Services::StartServer() {
             {{"address", data_plane.advertised_host.empty() ? data_plane.listen_host
                                                             : data_plane.advertised_host},
              {"because", plan_.why_data_plane}});
+  WarnOfKeysInTheClear(data_plane.mode);
   const ServerNodeOptions options = {
       .coordinator = control_,
       .name = plan_.advertise.empty() ? ProcessName() : plan_.advertise,
@@ -243,6 +256,7 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
                             MakeServePlan(flags, DescribeMachine().cores, environment));
   if (plan.memory_bytes == 0) plan.memory_bytes = MemoryForJobs(ReadProcessLimits());
   StopSignal stop;
+  RaiseFileLimit();
   Services services(std::move(plan), stop);
   absl::StatusOr<int> signal = 0;
   if (const absl::Status started = services.Start(); started.ok()) {

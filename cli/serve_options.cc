@@ -198,16 +198,12 @@ absl::Status FindDataPlaneHost(const std::string& address, const std::string& co
   }
   if (!plan.listen_host.empty()) return absl::OkStatus();
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort control, ParseHostPort(coordinator));
-  // The coordinator in this process: others come to it as it says.
+  // A name that nobody knows yet may be known when the server has attached: then, and when
+  // the coordinator is in this process, others come by the way that leads to most.
   absl::StatusOr<std::string> host = ResolveHost(control.host);
-  if (host.ok())
-    host = IsLoopback(*host) ? PrimaryAddress() : SourceAddressTowards(*host);
-  if (!host.ok()) {
-    return Usage(absl::StrCat("where workers reach this server is not known (",
-                              std::string(host.status().message()),
-                              "); say it with --data-plane-address"));
-  }
-  plan.listen_host = *std::move(host);
+  host = host.ok() && !IsLoopback(*host) ? SourceAddressTowards(*host) : PrimaryAddress();
+  // A host without a network serves itself.
+  plan.listen_host = host.ok() ? *std::move(host) : "127.0.0.1";
   return absl::OkStatus();
 }
 

@@ -1,5 +1,7 @@
 #include "comm/base/process_limits.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <fstream>
 #include <functional>
@@ -141,6 +143,13 @@ ProcessLimits ReadProcessLimits(const std::string& root) {
   }
   if (memory != kUnlimited) limits.memory_bytes = memory;
   return limits;
+}
+
+uint64_t RaiseFileLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  const rlimit raised = {.rlim_cur = limit.rlim_max, .rlim_max = limit.rlim_max};
+  return setrlimit(RLIMIT_NOFILE, &raised) == 0 ? raised.rlim_cur : limit.rlim_cur;
 }
 
 }  // namespace syncline

@@ -4,7 +4,7 @@
 //   const ProcessLimits limits = ReadProcessLimits();
 //   if (limits.memory_bytes) options.memory = *limits.memory_bytes / 10 * 8;
 //
-// Thread safety: reads files of the kernel, nothing else.
+// Thread safety: ReadProcessLimits reads files of the kernel, nothing else.
 #pragma once
 
 #include <cstdint>
@@ -23,5 +23,9 @@ struct ProcessLimits {
 
 // `root` stands before every path: "" is the machine itself, tests bring their own tree.
 ProcessLimits ReadProcessLimits(const std::string& root = "");
+
+// Lets this process have as many open files, and so connections, as its hard limit allows:
+// most systems start processes with 1,024. Returns how many that is; 0 when it is unknown.
+uint64_t RaiseFileLimit();
 
 }  // namespace syncline

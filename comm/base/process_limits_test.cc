@@ -1,5 +1,8 @@
 #include "comm/base/process_limits.h"
 
+#include <sys/resource.h>
+
+#include <algorithm>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
@@ -91,6 +94,19 @@ TEST(ProcessLimits, OfThisMachineAreSane) {
   const ProcessLimits limits = ReadProcessLimits();
   EXPECT_GT(limits.memory_bytes.value_or(0), kMiB);
   EXPECT_GE(limits.cores, 0);
+}
+
+TEST(FileLimit, IsRaisedAsFarAsAllowed) {
+  rlimit before = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low = {.rlim_cur = std::min<rlim_t>(before.rlim_max, 64),
+                      .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  EXPECT_EQ(RaiseFileLimit(), before.rlim_max);
+  rlimit after = {};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &after), 0);
+  EXPECT_EQ(after.rlim_cur, before.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 }  // namespace

@@ -67,8 +67,10 @@ absl::Status WaitUntilConnected(grpc::Channel& channel, const std::string& addre
 absl::Status UnreachableError(const std::string& address, absl::Duration timeout,
                               absl::string_view cause) {
   return WithFailure(
-      absl::UnavailableError(absl::StrCat("cannot reach ", address, " within ",
-                                          absl::FormatDuration(timeout), ": ", cause)),
+      absl::UnavailableError(
+          absl::StrCat("cannot reach ", address, " within ",
+                       absl::FormatDuration(absl::Trunc(timeout, absl::Milliseconds(1))),
+                       ": ", cause)),
       Failure::kUnreachable);
 }
 

@@ -228,7 +228,7 @@ void ControlLink::SayThatItWaits() {
   say_next_ = now + kSayWaitingEvery;
   options_.log.Info(
       absl::StrCat("waiting for the coordinator at ", options_.attach.address),
-      {{"reason", std::string(last_failure_.message())}});
+      {{"reason", cause_}});
 }
 
 // For members that were never attached: the others know that address and files are right.

@@ -255,6 +255,14 @@ TEST(ControlLinkTest, EndsWithWhatTheCoordinatorSays) {
   EXPECT_EQ(member.AwaitEnd(), absl::AbortedError("dropped: no heartbeat"));
 }
 
+TEST(ControlLinkTest, SaysWhyACoordinatorWasNeverReached) {
+  Member member(absl::StrCat("127.0.0.1:", *PickFreePort("127.0.0.1")),
+                absl::Milliseconds(300));
+  const absl::Status end = member.AwaitEnd();
+  EXPECT_EQ(FailureOf(end), Failure::kUnreachable) << end;
+  EXPECT_THAT(std::string(end.message()), HasSubstr("nothing listens there"));
+}
+
 TEST(ControlLinkTest, WaitsForACoordinatorThatStartsLater) {
   const std::string address = absl::StrCat("127.0.0.1:", *PickFreePort("127.0.0.1"));
   Member member(address);

@@ -1,5 +1,7 @@
 #include "comm/rpc/server.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
@@ -11,6 +13,9 @@
 
 namespace syncline {
 namespace {
+
+// TLS on a host that is busy with much else.
+constexpr absl::Duration kShortestHandshake = absl::Seconds(5);
 
 absl::Status CheckExposure(const HostPort& listen, const TlsOptions& tls) {
   if (tls.HasTls() || tls.insecure || IsLoopback(listen.host)) return absl::OkStatus();
@@ -31,6 +36,10 @@ void SetKeepalive(grpc::ServerBuilder& builder, const RpcTimeouts& timeouts) {
       static_cast<int>(absl::ToInt64Milliseconds(timeouts.keepalive_timeout)));
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  // Strangers who connect and prove nothing hold a file descriptor for so long.
+  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
+                             static_cast<int>(absl::ToInt64Milliseconds(std::max(
+                                 timeouts.keepalive_interval, kShortestHandshake))));
   // By default a server answers a client that pings more than every five minutes on an
   // idle connection with GOAWAY "too_many_pings", which the client takes for a death.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10);

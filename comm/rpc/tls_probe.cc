@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "comm/base/env.h"
 #include "comm/rpc/certificate.h"
 
 namespace syncline {
@@ -130,6 +131,9 @@ class Handshake {
 
   bool Fill() {
     std::array<char, 16384> bytes;
+    // A peer that trickles does not keep us.
+    timed_out_ = clock_.Now() > kLongest;
+    if (timed_out_) return false;
     const ssize_t got = recv(socket_, bytes.data(), bytes.size(), 0);
     timed_out_ = got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK);
     if (got <= 0) return false;
@@ -140,6 +144,9 @@ class Handshake {
     return BIO_write(from_peer_, bytes.data(), static_cast<int>(got)) == got;
   }
 
+  static constexpr absl::Duration kLongest = absl::Seconds(5);
+
+  const SteadyClock clock_;
   const int socket_;
   const Context context_;
   std::unique_ptr<SSL, Freer<SSL_free>> ssl_;

@@ -6,10 +6,12 @@
 #include <span>
 #include <utility>
 
+#include "absl/base/call_once.h"
 #include "absl/strings/str_cat.h"
 #include "comm/base/job_seed.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
+#include "comm/rpc/channel.h"
 #include "worker/client/job_request.h"
 #include "worker/client/session_impl.h"
 
@@ -40,6 +42,9 @@ absl::Status Session::Impl::Start() {
     if (tensors_.empty()) return absl::FailedPreconditionError("no tensor is declared");
     for (const Tensor& tensor : tensors_) tensors.push_back(tensor.options);
   }
+  // What matters comes back as a status, in one line.
+  static absl::once_flag once;
+  absl::call_once(once, SilenceGrpcLog);
   Announcement announcement = MakeAnnouncement(options_, tensors);
   link_ = ControlLink::Open(
       {.attach = {.address = options_.coordinator,

@@ -11,10 +11,10 @@
 
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
-#include "comm/base/exit_codes.h"
 #include "cli/parse_failure.h"
 #include "cli/settings.h"
 #include "cli/version.h"
+#include "comm/base/exit_codes.h"
 #include "comm/base/status.h"
 
 namespace syncline {

@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/bench_kernel.h"
-#include "comm/base/exit_codes.h"
 #include "comm/base/check.h"
+#include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "nlohmann/json.hpp"

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "absl/strings/str_format.h"
-#include "comm/base/exit_codes.h"
 #include "cli/flags.h"
+#include "comm/base/exit_codes.h"
 #include "nlohmann/json.hpp"
 
 namespace syncline {

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
-#include "comm/base/exit_codes.h"
 #include "cli/lr_curve.h"
 #include "cli/run.h"
+#include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "comm/rpc/status_json.h"

@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/app.h"
-#include "comm/base/exit_codes.h"
 #include "cli/plan_file.h"
+#include "comm/base/exit_codes.h"
 #include "comm/base/temp_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

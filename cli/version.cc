@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "comm/base/exit_codes.h"
 #include "cli/flags.h"
+#include "comm/base/exit_codes.h"
 #include "comm/rpc/attach_stream.h"
 #include "comm/rpc/versions.h"
 #include "comm/transport/message.h"

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 
 #include "comm/base/secret_key.h"
 
@@ -20,7 +21,11 @@ struct MemberIdentity {
   uint32_t rank = 0;
   uint32_t incarnation = 0;
 
-  friend auto operator<=>(const MemberIdentity&, const MemberIdentity&) = default;
+  friend bool operator==(const MemberIdentity&, const MemberIdentity&) = default;
+  friend bool operator<(const MemberIdentity& a, const MemberIdentity& b) {
+    return std::tie(a.job, a.rank, a.incarnation) <
+           std::tie(b.job, b.rank, b.incarnation);
+  }
 };
 
 // "SLW2", then the three numbers, little-endian: 16 bytes.

@@ -225,6 +225,7 @@ int TlsChannel::FindKey(SSL* ssl, const unsigned char* identity, size_t identity
   return *session != nullptr ? 1 : 0;
 }
 
+// NOLINTNEXTLINE(readability-function-size): OpenSSL says what it is called with.
 void TlsChannel::OnProtocolMessage(int written, int, int type, const void* bytes,
                                    size_t size, SSL*, void* channel) {
   auto& self = *static_cast<TlsChannel*>(channel);

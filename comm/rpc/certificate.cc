@@ -12,17 +12,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "comm/base/failure.h"
+#include "comm/rpc/freer.h"
 
 namespace syncline {
 namespace {
 
-template <auto Free>
-struct Freer {
-  template <typename T>
-  void operator()(T* object) const {
-    Free(object);
-  }
-};
 using Bio = std::unique_ptr<BIO, Freer<BIO_free_all>>;
 using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
 using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;

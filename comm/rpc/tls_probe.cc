@@ -16,17 +16,11 @@
 #include "absl/time/time.h"
 #include "comm/base/env.h"
 #include "comm/rpc/certificate.h"
+#include "comm/rpc/freer.h"
 
 namespace syncline {
 namespace {
 
-template <auto Free>
-struct Freer {
-  template <typename T>
-  void operator()(T* object) const {
-    Free(object);
-  }
-};
 using Context = std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>>;
 using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
 using Names = std::unique_ptr<GENERAL_NAMES, Freer<GENERAL_NAMES_free>>;

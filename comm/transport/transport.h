@@ -86,7 +86,7 @@ class Endpoint {
   virtual std::string Describe() const = 0;
 };
 
-// Who takes what arrives. Implemented by the engine of a server and the session of a
+// Takes what arrives. Implemented by the engine of a server and the session of a
 // worker.
 class Receiver {
  public:
@@ -101,7 +101,7 @@ class Receiver {
   virtual void OnMessage(ByteView header, Buffer payload) = 0;
 
   // A whole message whose payload lies in memory of the sender that this process shares:
-  // who reads it in place saves a copy. The sender cannot use the memory again before the
+  // reading it in place saves a copy. The sender cannot use the memory again before the
   // last copy of the slice is gone, on whatever thread. Unless overridden, copies into
   // Allocate() and calls OnMessage.
   virtual void OnBorrowed(ByteView header, Slice payload);
@@ -112,7 +112,7 @@ struct ConnectOptions {
   // refuses sends from then on. A hung peer is not found here: that is what heartbeats
   // are for.
   std::function<void(const absl::Status&)> on_failure = {};
-  // Who takes what the peer answers on the same connection; null: the transport's
+  // Takes what the peer answers on the same connection; null: the transport's
   // receiver. Outlives the endpoint. Where connections have one direction (ucx/,
   // inproc/), all that arrives goes to the transport's receiver.
   Receiver* receiver = nullptr;
@@ -131,8 +131,7 @@ enum class Refusal {
 
 const char* RefusalName(Refusal refusal);
 
-// Who decides which peers may come in by connections of their own, and answers them on
-// these. Called as a Receiver is.
+// Decides which peers may come in by connections of their own, and answers them on these. Called as a Receiver is.
 class Acceptor {
  public:
   virtual ~Acceptor() = default;

@@ -37,7 +37,7 @@ class Coordinator::Impl {
     absl::Duration heard_at;
     std::optional<absl::Duration> disconnected_at = std::nullopt;
   };
-  // Who speaks on a connection. A worker's job may be over by now; its name may belong to
+  // The member that speaks on a connection. A worker's job may be over by now; its name may belong to
   // a later job.
   struct Speaker {
     enum Kind { kServer, kNewcomer, kWorker } kind = kServer;

@@ -250,6 +250,24 @@ TEST(TcpHostile, WhatIsNoFrameEndsItsConnectionAndIsCounted) {
   }
 }
 
+TEST(TcpHostile, APlainGreetingMayComeByTheByte) {
+  TcpNode server({.security = TcpSecurity::kPlain});
+  RawPeer member(server.transport->address());
+  for (const char byte : std::string("SLPLAIN1\5alice")) {
+    member.Say({byte});
+    ASSERT_TRUE(RunUntil(
+        [&] {
+          member.Say("");
+          server.transport->Progress();
+        },
+        [&] { return !member.has_unsent(); }));
+    server.transport->Progress();
+  }
+  EXPECT_TRUE(RunUntil([&] { server.transport->Progress(); },
+                       [&] { return server.acceptor.identities.size() == 1; }));
+  EXPECT_TRUE(server.acceptor.refused.empty());
+}
+
 // A relay changes something at a place that moves through the whole conversation: what
 // arrives is what was sent, as far as it goes.
 class Tampering : public ::testing::TestWithParam<std::string> {
@@ -269,7 +287,8 @@ class Tampering : public ::testing::TestWithParam<std::string> {
     if (GetParam() == "insert") return before + "x" + rest;
     if (GetParam() == "replay") return piece + piece.substr(0, here + 1);
     std::string swapped = piece;
-    std::ranges::rotate(swapped, swapped.begin() + static_cast<ptrdiff_t>(here));
+    std::rotate(swapped.begin(), swapped.begin() + static_cast<ptrdiff_t>(here),
+                swapped.end());
     return swapped;
   }
 

@@ -1,9 +1,11 @@
 #include "comm/base/log.h"
 
 #include <spdlog/logger.h>
+#include <spdlog/sinks/base_sink.h>
 #include <spdlog/sinks/ostream_sink.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -72,6 +74,28 @@ std::string OneLine(absl::string_view message) {
   return line;
 }
 
+LogLevel LevelOf(spdlog::level::level_enum level) {
+  for (const LogLevel one : {LogLevel::kDebug, LogLevel::kInfo, LogLevel::kWarning}) {
+    if (level <= SpdlogLevel(one)) return one;
+  }
+  return LogLevel::kError;
+}
+
+class FunctionSink final : public spdlog::sinks::base_sink<std::mutex> {
+ public:
+  explicit FunctionSink(std::function<void(LogLevel, const std::string&)> function)
+      : function_(std::move(function)) {}
+
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    function_(LevelOf(message.level),
+              std::string(message.payload.data(), message.payload.size()));
+  }
+  void flush_() override {}
+
+  const std::function<void(LogLevel, const std::string&)> function_;
+};
+
 std::string TimestampUtc() {
   return absl::FormatTime("%Y-%m-%dT%H:%M:%E3SZ", absl::Now(), absl::UTCTimeZone());
 }
@@ -96,7 +120,9 @@ absl::StatusOr<LogFormat> ParseLogFormat(std::string_view name) {
 
 Logger Logger::Create(const LogOptions& options) {
   spdlog::sink_ptr sink;
-  if (options.stream != nullptr) {
+  if (options.function) {
+    sink = std::make_shared<FunctionSink>(options.function);
+  } else if (options.stream != nullptr) {
     sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(*options.stream);
   } else {
     sink = std::make_shared<spdlog::sinks::stderr_color_sink_mt>();

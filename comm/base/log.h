@@ -16,6 +16,7 @@
 //   server_log.Info("epoch begins", {{"epoch", 4}, {"members", 3}});
 #pragma once
 
+#include <functional>
 #include <initializer_list>
 #include <iosfwd>
 #include <memory>
@@ -59,6 +60,9 @@ struct LogOptions {
   LogLevel level = LogLevel::kInfo;
   // Where lines go; standard error when null. Borrowed: must outlive the logger.
   std::ostream* stream = nullptr;
+  // In place of a stream: takes each line, without time and level in front when its format
+  // is kText, in any thread, one at a time.
+  std::function<void(LogLevel, const std::string&)> function = nullptr;
 };
 
 class Logger {

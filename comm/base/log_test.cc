@@ -89,5 +89,22 @@ TEST(Logger, LevelAndFormatNamesAreCheckedWithTheValidOnesNamed) {
               HasSubstr("text or json"));
 }
 
+TEST(Logger, AFunctionTakesLevelAndLineInPlaceOfAStream) {
+  std::vector<std::pair<LogLevel, std::string>> lines;
+  const Logger log =
+      Logger::Create({.level = LogLevel::kInfo,
+                      .function = [&](LogLevel level, const std::string& line) {
+                        lines.emplace_back(level, line);
+                      }});
+  log.Debug("unseen");
+  log.Info("waits", {{"rank", 3}});
+  log.Warning("careful {}");
+  log.Error("over");
+  EXPECT_THAT(lines,
+              ::testing::ElementsAre(::testing::Pair(LogLevel::kInfo, "waits rank=3"),
+                                     ::testing::Pair(LogLevel::kWarning, "careful {}"),
+                                     ::testing::Pair(LogLevel::kError, "over")));
+}
+
 }  // namespace
 }  // namespace syncline

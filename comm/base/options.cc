@@ -1,11 +1,14 @@
 #include "comm/base/options.h"
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "comm/base/check.h"
 #include "comm/base/nearest.h"
 #include "comm/base/status.h"
@@ -86,6 +89,39 @@ absl::StatusOr<OptionValues> ParseOptions(std::span<const std::string> assignmen
     values[assignment.substr(0, equals)] = value;
   }
   return values;
+}
+
+absl::StatusOr<OptionValues> ParseOptionList(std::string_view list) {
+  if (list.empty()) return OptionValues();
+  const std::vector<std::string> assignments =
+      absl::StrSplit(absl::string_view(list.data(), list.size()), ',');
+  return ParseOptions(assignments);
+}
+
+absl::StatusOr<NamedOptions> ParseNamedOptions(std::string_view choice) {
+  const size_t colon = std::min(choice.find(':'), choice.size());
+  NamedOptions named{.name = std::string(choice.substr(0, colon))};
+  if (colon == choice.size()) return named;
+  SYNCLINE_ASSIGN_OR_RETURN(named.values, ParseOptionList(choice.substr(colon + 1)));
+  return named;
+}
+
+std::string FormatOptionList(const OptionValues& values) {
+  std::string list;
+  for (const auto& [name, value] : values) {
+    std::array<char, 32> number = {};  // the longest double has 24 characters
+    const auto end = std::to_chars(number.begin(), number.end(), value).ptr;
+    if (!list.empty()) list += ',';
+    list += name;
+    list += '=';
+    list.append(number.begin(), end);
+  }
+  return list;
+}
+
+std::string FormatNamedOptions(const NamedOptions& choice) {
+  if (choice.values.empty()) return choice.name;
+  return choice.name + ":" + FormatOptionList(choice.values);
 }
 
 OptionValues WithoutDefaults(std::span<const OptionSpec> specs,

@@ -54,9 +54,17 @@ absl::Status ValidateOptions(std::string_view owner, std::span<const OptionSpec>
 double OptionOr(std::span<const OptionSpec> specs, const OptionValues& values,
                 std::string_view name);
 
-// From "name=number" texts, as flags have them. InvalidArgument names the one that is
+// From "name=number" strings, as flags have them. InvalidArgument names the one that is
 // not.
 absl::StatusOr<OptionValues> ParseOptions(std::span<const std::string> assignments);
+
+// One string for a choice: "adamw:lr=0.001,beta2=0.95", or its name alone. Numbers are
+// written so that they are read back as they were.
+absl::StatusOr<NamedOptions> ParseNamedOptions(std::string_view choice);
+std::string FormatNamedOptions(const NamedOptions& choice);
+// The part after the colon; empty for none.
+absl::StatusOr<OptionValues> ParseOptionList(std::string_view list);
+std::string FormatOptionList(const OptionValues& values);
 
 // `values` without those that are the defaults anyway: equal settings become equal maps.
 OptionValues WithoutDefaults(std::span<const OptionSpec> specs,

@@ -77,5 +77,24 @@ TEST(Options, MergePrefersTheChange) {
             (OptionValues{{"a", 1}, {"b", 3}, {"c", 4}}));
 }
 
+TEST(NamedOptions, AreOneStringThatReadsBackAsItWas) {
+  for (const char* choice : {"adamw:beta2=0.95,lr=0.001", "constant", "", "x:a=1e-300"}) {
+    const auto parsed = ParseNamedOptions(choice);
+    ASSERT_TRUE(parsed.ok()) << choice;
+    EXPECT_EQ(FormatNamedOptions(*parsed), choice);
+  }
+  const NamedOptions third{.name = "x", .values = {{"lr", 1.0 / 3}, {"inf", INFINITY}}};
+  EXPECT_EQ(*ParseNamedOptions(FormatNamedOptions(third)), third);
+  EXPECT_EQ(ParseNamedOptions("adamw:lr=1e-3")->values.at("lr"), 1e-3);
+}
+
+TEST(NamedOptions, NameWhatIsNoOption) {
+  for (const char* choice : {"adamw:lr", "adamw:lr=fast", "adamw:=1", "adamw:lr=1,"}) {
+    EXPECT_FALSE(ParseNamedOptions(choice).ok()) << choice;
+  }
+  EXPECT_THAT(std::string(ParseOptionList("lr=1,beta").status().message()),
+              HasSubstr("'beta' is no option"));
+}
+
 }  // namespace
 }  // namespace syncline

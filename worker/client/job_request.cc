@@ -129,6 +129,17 @@ absl::Status CheckTensor(const TensorOptions& tensor, size_t elements) {
                                                  "] comes with ", elements, " weights"));
 }
 
+absl::StatusOr<size_t> CheckTensor(const TensorOptions& tensor) {
+  const uint64_t elements = CountElements(tensor.shape);
+  if (elements > kMaxTensorElements) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "tensor '", tensor.name, "' of shape [", absl::StrJoin(tensor.shape, ", "),
+        "] has more than ", kMaxTensorElements, " elements"));
+  }
+  SYNCLINE_RETURN_IF_ERROR(CheckTensor(tensor, elements));
+  return elements;
+}
+
 Announcement MakeAnnouncement(const SessionOptions& options,
                               const std::vector<TensorOptions>& tensors) {
   v1::JobSpec job;

@@ -34,6 +34,8 @@ bool TakesSkips(const TrainingOptions& training);
 
 // InvalidArgument for a bad name, or a shape that is not one of `elements` elements.
 absl::Status CheckTensor(const TensorOptions& tensor, size_t elements);
+// The number of elements that the shape says; InvalidArgument when that is too many.
+absl::StatusOr<size_t> CheckTensor(const TensorOptions& tensor);
 
 // The first message on the control stream, who we are and which job we mean, and that job.
 Announcement MakeAnnouncement(const SessionOptions& options,

@@ -33,13 +33,20 @@
 // Threads: a Session may be used by any number of threads at once; each tensor by one
 // thread at a time. Callbacks there are none: the session's own threads only touch
 // declared memory between PushPull and the end of the Wait that follows it. That holds for
-// a Wait that fails, too: it returns once they have let go of gradients and weights.
+// a Wait that fails because the session is over, too: it returns once they have let go of
+// gradients and weights.
+//
+// Deadlines and cancelling: every call that waits for others takes a timeout, and Cancel
+// in another thread ends it. DeadlineExceeded and Cancelled from Wait, WaitAll, Barrier
+// and PullAverage change nothing: the session goes on, gradients and weights of the tensor
+// are still in use, and the call may be made again. A call whose answer is there already
+// returns it, whatever its timeout and although cancelled.
 //
 // Errors: FailedPrecondition with Failure::kJobRefused (another job has this name,
 // tensors differ from those of the other workers), Aborted (this worker was dropped: too
 // long silent or without progress; create a new Session to join again), Unavailable with
-// Failure::kRetryable (servers or coordinator lost), DeadlineExceeded, InvalidArgument.
-// After an error from Wait or PushPull the session is over and every call returns that
+// Failure::kRetryable (servers or coordinator lost), InvalidArgument. After an error of
+// the first three from Wait or PushPull the session is over and every call returns that
 // error.
 #pragma once
 
@@ -57,6 +64,7 @@
 #include "comm/base/log.h"
 #include "comm/base/options.h"
 #include "comm/base/timeouts.h"
+#include "worker/client/tensor_memory.h"
 
 namespace syncline {
 
@@ -151,11 +159,16 @@ class Session {
   // not fit. Every worker declares the same tensors in the same order, front layers
   // first.
   absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, std::span<float> weights);
+  // ... of any element type: `weights` are then that many elements. BF16 and FP16 weights
+  // are the servers' rounded to nearest even; the session keeps them in FP32 beside, so
+  // that what a program writes into its own never harms the exchange.
+  absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, TensorMemory weights);
 
   // Joins the job and blocks until all declared weights hold the job's values. Says who
   // is missing through the logger ("waiting for worker 3 of 4, 12 s"). DeadlineExceeded
-  // after start_timeout.
-  absl::Status Start();
+  // after start_timeout or `timeout`, whichever is shorter. After any error the session is
+  // over; one that was cancelled or came too late has said goodbye to the coordinator.
+  absl::Status Start(absl::Duration timeout = absl::InfiniteDuration());
 
   // Hands over this worker's gradient of one step for one tensor: the mean over `samples`
   // samples (at least 1). Returns at once. `gradient` stays valid and unchanged until
@@ -166,6 +179,9 @@ class Session {
   // gradient of loss_scale() times the loss.
   absl::Status PushPull(TensorId tensor, std::span<const float> gradient,
                         uint32_t samples);
+  // ... of any element type, whatever that of the weights is. One of BF16 or FP16 is copied
+  // to FP32 during the call, and its memory free afterwards.
+  absl::Status PushPull(TensorId tensor, ConstTensorMemory gradient, uint32_t samples);
 
   // Instead of PushPull: this worker has no gradient of the tensor in this step. The mean
   // is over the samples of the others; when all skip, weights and optimizer state stay as
@@ -179,9 +195,15 @@ class Session {
 
   // Blocks until the tensor's weights include every member's contribution to the step
   // pushed last. Returns at once when nothing is under way.
-  absl::Status Wait(TensorId tensor);
-  absl::Status WaitAll();
+  absl::Status Wait(TensorId tensor, absl::Duration timeout = absl::InfiniteDuration());
+  absl::Status WaitAll(absl::Duration timeout = absl::InfiniteDuration());
+  // Whether Wait would return at once.
   bool IsReady(TensorId tensor) const;
+
+  // Ends what waits now, in any thread, with Cancelled, and whatever would have to wait
+  // until Uncancel. Leave and the destructor wait for bounded times and are not cancelled.
+  void Cancel();
+  void Uncancel();
 
   // PushPull and Wait in one: the blocking form.
   absl::Status PushPullAndWait(TensorId tensor, std::span<const float> gradient,
@@ -191,7 +213,8 @@ class Session {
   // are in `out`, which has the tensor's size. Best when nothing is under way, so that
   // all tensors are averages of the same steps. FailedPrecondition when the job's
   // optimizer keeps none (options ema_decay, swa_start).
-  absl::Status PullAverage(TensorId tensor, std::span<float> out);
+  absl::Status PullAverage(TensorId tensor, std::span<float> out,
+                           absl::Duration timeout = absl::InfiniteDuration());
 
   // The number of the step that this worker computes now: the next one that not all
   // trained tensors have begun.
@@ -202,6 +225,8 @@ class Session {
   ContributionKind expects() const;
   uint32_t rank() const;
   uint32_t world_size() const;
+  // prod(shape) of a declared tensor; InvalidArgument for one that is not.
+  absl::StatusOr<size_t> ElementsOf(TensorId tensor) const;
   SessionStats Stats() const;
 
   // Tells the coordinator the loss of a step of this worker, the mean over `samples`
@@ -218,8 +243,9 @@ class Session {
   absl::Status RestoreResiduals(const std::string& path);
 
   // Blocks until every member of the epoch is in a barrier. Members that die meanwhile
-  // are not waited for.
-  absl::Status Barrier();
+  // are not waited for. After DeadlineExceeded or Cancelled this member is still in the
+  // barrier: the next call waits for the same one.
+  absl::Status Barrier(absl::Duration timeout = absl::InfiniteDuration());
 
   // A clean goodbye, best after WaitAll: hands over what lossy encodings have kept, so
   // that no gradient is lost, and the others go on without this worker at once. Weights

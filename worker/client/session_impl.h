@@ -1,6 +1,6 @@
-// The one implementation of Session. session.cc: what users call; session_push.cc: what
-// becomes of their gradients; session_control.cc: what the coordinator says, and the
-// heartbeat.
+// The one implementation of Session. session.cc: what users call; session_start.cc: how it
+// joins; session_push.cc: what becomes of gradients; session_wait.cc: calls that wait for
+// others; session_control.cc: what the coordinator says, and the heartbeat.
 #pragma once
 
 #include <cstdint>
@@ -36,19 +36,25 @@ class Session::Impl {
 
   const SessionOptions& options() const { return options_; }
 
-  absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, std::span<float> weights);
-  absl::Status Start() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, TensorMemory weights)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<size_t> ElementsOf(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Start(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status PushPull(TensorId tensor, std::span<const float> gradient,
                         uint32_t samples) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Skip(std::span<const TensorId> tensors) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Wait(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status WaitAll() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status PullAverage(TensorId tensor, std::span<float> out)
+  absl::Status PushPull(TensorId tensor, ConstTensorMemory gradient, uint32_t samples)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Skip(std::span<const TensorId> tensors) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Wait(TensorId tensor, absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status WaitAll(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status PullAverage(TensorId tensor, std::span<float> out, absl::Duration timeout)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Uncancel() ABSL_LOCKS_EXCLUDED(mutex_);
   bool IsReady(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
   void ReportLoss(uint64_t step, double loss, uint32_t samples)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Barrier() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Barrier(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Leave() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status SaveResiduals(const std::string& path) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status RestoreResiduals(const std::string& path) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -63,7 +69,13 @@ class Session::Impl {
 
   struct Tensor {
     TensorOptions options;
-    std::span<float> weights;
+    size_t elements = 0;
+    TensorMemory memory = {};  // the caller's
+    // What the exchange works on: `memory` itself, or `view` where that is no FP32.
+    std::span<float> weights = {};
+    std::vector<float> view = {};
+    std::vector<float> gradient = {};  // the last one pushed, where it was no FP32
+    bool landed = false;               // `memory` holds what `weights` hold
     bool ready = false;
     uint64_t version = 0;  // steps of the job that it has begun
     // Sum of samples * gradient since the last push, when the worker accumulates.
@@ -72,13 +84,37 @@ class Session::Impl {
     uint32_t sum_pushes = 0;
 
     // Whether others wait for it. Nothing of a tensor without elements is ever sent.
-    bool keeps_pace() const { return !options.frozen && !weights.empty(); }
+    bool keeps_pace() const { return !options.frozen && elements > 0; }
   };
 
-  absl::Status AwaitStart(const v1::MemberMessage& declaration)
+  // A call that waits: until when, and how often the session had been cancelled before.
+  struct Call {
+    absl::Duration deadline;
+    uint64_t cancels;
+  };
+  Call Begin(absl::Duration timeout) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return {.deadline = clock_.Now() + timeout, .cancels = cancels_};
+  }
+  bool IsCancelled(const Call& call) const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return cancelled_ || cancels_ != call.cancels;
+  }
+  // Waits for any change. False when the call ends: with the session, by Cancel, or at its
+  // deadline.
+  bool AwaitChange(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Why the call ended before `what` ("tensor 'w' is ...") came true.
+  absl::Status EndedEarly(const Call& call, const std::string& what) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WaitFor(TensorId tensor, const Call& call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t EnterBarrier() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void OnAveraged(ExchangeAveraged averaged) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  absl::Status AwaitStart(const v1::MemberMessage& declaration, const Call& call)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status AwaitWelcome(const v1::MemberMessage& declaration, absl::Duration deadline)
+  absl::Status AwaitWelcome(const v1::MemberMessage& declaration, const Call& call)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // What the coordinator hears of a start that did not come to its end.
+  void GiveUpStart(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StartDataPlane() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Part() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status WithMemories(const std::function<absl::Status(DataPlane::Memories)>& use)
@@ -106,8 +142,13 @@ class Session::Impl {
   void BeginAt(uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the tensor may be pushed or skipped now.
   absl::Status CheckTurn(TensorId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status CheckPush(TensorId id, std::span<const float> gradient,
-                         uint32_t samples) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckPush(TensorId id, size_t elements, uint32_t samples) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Prepares the memory that the exchange works on.
+  void OpenTensors() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Gives the caller the weights that came. Lets go of the lock meanwhile. REQUIRES: the
+  // tensor is ready.
+  void LandIn(TensorId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckRunning() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !status_.ok() || phase_ == Phase::kOver;
@@ -120,7 +161,7 @@ class Session::Impl {
   const Timeouts timeouts_;
   const CodecRegistry codecs_;
   const SteadyClock clock_;
-  std::unique_ptr<ControlLink> link_;
+  std::unique_ptr<ControlLink> link_;      // set by Start, before phase_ changes
   std::unique_ptr<DataPlane> data_plane_;  // set before phase_ becomes kRunning
   std::thread heart_;
 
@@ -128,6 +169,9 @@ class Session::Impl {
   SteadyCondition changed_;  // anything that a user's call may wait for
   SteadyCondition over_;     // IsOver() became true: the heart wakes for nothing else
   Phase phase_ ABSL_GUARDED_BY(mutex_) = Phase::kDeclaring;
+  bool was_started_ ABSL_GUARDED_BY(mutex_) = false;
+  bool cancelled_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t cancels_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status status_ ABSL_GUARDED_BY(mutex_);   // what calls return
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // what it is going to be
   std::vector<Tensor> tensors_ ABSL_GUARDED_BY(mutex_);
@@ -144,10 +188,14 @@ class Session::Impl {
   uint32_t members_ ABSL_GUARDED_BY(mutex_) = 0;
   ContributionPlan contributions_ ABSL_GUARDED_BY(mutex_);
   int waiters_ ABSL_GUARDED_BY(mutex_) = 0;  // user threads blocked on other members
+  // One average at a time; its answer is dropped when nobody waits for it any more.
   bool average_under_way_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<ExchangeAveraged> averaged_ ABSL_GUARDED_BY(mutex_);  // its answer
+  bool average_is_wanted_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<ExchangeAveraged> averaged_ ABSL_GUARDED_BY(mutex_);
   bool parted_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t barriers_entered_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Entered, and no longer waited for: the next calls take them over.
+  std::set<uint64_t> left_barriers_ ABSL_GUARDED_BY(mutex_);
   uint64_t barriers_released_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

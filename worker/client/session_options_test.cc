@@ -92,6 +92,43 @@ TEST_F(SessionOptionsTest, StartWithoutCoordinatorSaysWhoIsUnreachable) {
   EXPECT_THAT(std::string(status.message()), HasSubstr("127.0.0.1:1"));
 }
 
+TEST_F(SessionOptionsTest, StartCanBeCancelledAndIsThenOver) {
+  auto session = Session::Create({.coordinator = "127.0.0.1:1"});
+  ASSERT_TRUE(session.ok());
+  std::vector<float> weights(4);
+  ASSERT_TRUE((*session)->Declare({.name = "a", .shape = {4}}, weights).ok());
+  (*session)->Cancel();
+  EXPECT_TRUE(absl::IsCancelled((*session)->Start()));
+  (*session)->Uncancel();
+  EXPECT_TRUE(absl::IsFailedPrecondition((*session)->Start()));
+  EXPECT_TRUE(absl::IsFailedPrecondition((*session)->Wait(0)));
+}
+
+TEST_F(SessionOptionsTest, StartWaitsNoLongerThanItsOwnTimeout) {
+  auto session = Session::Create({.coordinator = "127.0.0.1:1"});
+  ASSERT_TRUE(session.ok());
+  std::vector<float> weights(4);
+  ASSERT_TRUE((*session)->Declare({.name = "a", .shape = {4}}, weights).ok());
+  EXPECT_FALSE((*session)->Start(absl::Milliseconds(10)).ok());
+}
+
+TEST_F(SessionOptionsTest, MemoryIsNeededForWeightsAndGradients) {
+  auto session = Session::Create({});
+  ASSERT_TRUE(session.ok());
+  const auto declare = [&](const char* name, std::vector<uint64_t> shape) {
+    return (*session)->Declare({.name = name, .shape = std::move(shape)},
+                               TensorMemory{.data = nullptr, .dtype = DType::kBf16});
+  };
+  EXPECT_THAT(std::string(declare("a", {2, 3}).status().message()),
+              HasSubstr("'a' comes without memory"));
+  EXPECT_THAT(std::string(declare("a", {1ull << 40}).status().message()),
+              HasSubstr("more than"));
+  ASSERT_TRUE(declare("empty", {0}).ok());
+  EXPECT_EQ(*(*session)->ElementsOf(0), 0u);
+  EXPECT_TRUE(absl::IsInvalidArgument((*session)->ElementsOf(1).status()));
+  EXPECT_TRUE(absl::IsInvalidArgument((*session)->PushPull(1, ConstTensorMemory{}, 1)));
+}
+
 TEST(FollowsLearningRate, UnderSgdUnlessGradientsAreClipped) {
   EXPECT_TRUE(FollowsLearningRate({.optimizer = {.name = "sgd"}}));
   EXPECT_FALSE(FollowsLearningRate({.optimizer = {.name = "adamw"}}));

@@ -44,16 +44,16 @@ absl::Status Session::Impl::CheckTurn(TensorId id) const {
                "; every step takes a PushPull or a Skip of each trained tensor");
 }
 
-absl::Status Session::Impl::CheckPush(TensorId id, std::span<const float> gradient,
+absl::Status Session::Impl::CheckPush(TensorId id, size_t elements,
                                       uint32_t samples) const {
   SYNCLINE_RETURN_IF_ERROR(CheckTurn(id));
   const Tensor& tensor = tensors_[id];
   const auto says = [&](const auto&... what) {
     return absl::StrCat("gradient of tensor '", tensor.options.name, "' ", what...);
   };
-  if (gradient.size() != tensor.weights.size()) {
-    return absl::InvalidArgumentError(says(
-        "has ", gradient.size(), " elements, the tensor has ", tensor.weights.size()));
+  if (elements != tensor.elements) {
+    return absl::InvalidArgumentError(
+        says("has ", elements, " elements, the tensor has ", tensor.elements));
   }
   if (samples == 0) {
     return absl::InvalidArgumentError(
@@ -65,7 +65,7 @@ absl::Status Session::Impl::CheckPush(TensorId id, std::span<const float> gradie
 bool Session::Impl::AddsUp(Tensor& tensor, std::span<const float>& gradient,
                            uint32_t& samples) const {
   const Codec& fp32 = **codecs_.Find(CodecId::kFp32);
-  if (tensor.sum_pushes == 0) tensor.sum.assign(tensor.weights.size(), 0.0f);
+  if (tensor.sum_pushes == 0) tensor.sum.assign(tensor.elements, 0.0f);
   if (samples > 0) {
     const absl::Status added =
         fp32.DecodeAdd(std::as_bytes(gradient), static_cast<float>(samples), tensor.sum);
@@ -91,7 +91,7 @@ void Session::Impl::Contribute(TensorId id, std::span<const float> gradient,
       options_.training.accumulate_on == TrainingOptions::Accumulate::kWorker &&
       options_.training.accumulate_steps > 1;
   if (accumulates && !AddsUp(tensor, gradient, samples)) return;
-  tensor.ready = false;
+  tensor.ready = tensor.landed = false;
   ++tensor.version;
   if (tensor.keeps_pace() && --to_begin_ == 0) {
     ++step_;
@@ -104,8 +104,34 @@ void Session::Impl::Contribute(TensorId id, std::span<const float> gradient,
 absl::Status Session::Impl::PushPull(TensorId id, std::span<const float> gradient,
                                      uint32_t samples) {
   absl::MutexLock lock(&mutex_);
-  SYNCLINE_RETURN_IF_ERROR(CheckPush(id, gradient, samples));
+  SYNCLINE_RETURN_IF_ERROR(CheckPush(id, gradient.size(), samples));
   Contribute(id, gradient, samples);
+  return absl::OkStatus();
+}
+
+// Others go on while the gradient is widened; the tensor is this caller's.
+absl::Status Session::Impl::PushPull(TensorId id, ConstTensorMemory gradient,
+                                     uint32_t samples) {
+  SYNCLINE_ASSIGN_OR_RETURN(const size_t elements, ElementsOf(id));
+  if (gradient.data == nullptr && elements > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no gradient of tensor '", NameOf(id), "'"));
+  }
+  if (gradient.dtype == DType::kF32) {
+    return PushPull(id, {static_cast<const float*>(gradient.data), elements}, samples);
+  }
+  std::vector<float> widened;
+  {
+    absl::MutexLock lock(&mutex_);
+    SYNCLINE_RETURN_IF_ERROR(CheckPush(id, elements, samples));
+    widened = std::move(tensors_[id].gradient);
+  }
+  widened.resize(elements);
+  Widen(gradient, widened);
+  absl::MutexLock lock(&mutex_);
+  tensors_[id].gradient = std::move(widened);
+  SYNCLINE_RETURN_IF_ERROR(CheckPush(id, elements, samples));
+  Contribute(id, tensors_[id].gradient, samples);
   return absl::OkStatus();
 }
 

@@ -1,0 +1,187 @@
+// How a session joins its job: hello, welcome, data plane, first weights.
+#include <string.h>
+
+#include <algorithm>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/call_once.h"
+#include "absl/strings/str_cat.h"
+#include "comm/base/job_seed.h"
+#include "comm/base/status.h"
+#include "comm/rpc/address.h"
+#include "comm/rpc/channel.h"
+#include "worker/client/job_request.h"
+#include "worker/client/session_impl.h"
+
+namespace syncline {
+
+absl::Status Session::Impl::Start(absl::Duration timeout) {
+  std::vector<TensorOptions> tensors;
+  Call call = {};
+  {
+    absl::MutexLock lock(&mutex_);
+    if (was_started_) {
+      return absl::FailedPreconditionError("the session was started before");
+    }
+    if (tensors_.empty()) return absl::FailedPreconditionError("no tensor is declared");
+    was_started_ = true;
+    call = Begin(std::min(timeout, options_.start_timeout));
+    for (const Tensor& tensor : tensors_) tensors.push_back(tensor.options);
+  }
+  // What matters comes back as a status, in one line.
+  static absl::once_flag once;
+  absl::call_once(once, SilenceGrpcLog);
+  Announcement announcement = MakeAnnouncement(options_, tensors);
+  link_ = ControlLink::Open(
+      {.attach = {.address = options_.coordinator,
+                  .tls = {.cert_file = options_.tls_cert,
+                          .key_file = options_.tls_key,
+                          .ca_file = options_.tls_ca},
+                  .timeouts = timeouts_},
+       .hello = std::move(announcement.hello),
+       .patience = options_.start_timeout,
+       .log = options_.log},
+      {.on_message = [this](const auto& message) { OnMessage(message); },
+       .on_end = [this](const absl::Status& status) { Fail(status); }});
+  heart_ = std::thread([this] { BeatUntilOver(); });
+  const absl::Status started = AwaitStart(announcement.declaration, call);
+  if (!started.ok()) GiveUpStart(started);
+  return started;
+}
+
+absl::Status Session::Impl::AwaitStart(const v1::MemberMessage& declaration,
+                                       const Call& call) {
+  SYNCLINE_RETURN_IF_ERROR(AwaitWelcome(declaration, call));
+  SYNCLINE_RETURN_IF_ERROR(StartDataPlane());
+  absl::MutexLock lock(&mutex_);
+  for (TensorId id = 0; id < tensors_.size(); ++id) {
+    SYNCLINE_RETURN_IF_ERROR(WaitFor(id, call));
+  }
+  return absl::OkStatus();
+}
+
+// Whoever gives up by itself says so: the others need not wait for its silence.
+void Session::Impl::GiveUpStart(const absl::Status& reason) {
+  const bool by_itself = absl::IsCancelled(reason) || absl::IsDeadlineExceeded(reason);
+  if (!by_itself || !link_->was_attached()) return Stop(absl::ZeroDuration());
+  v1::MemberMessage message;
+  message.mutable_leave();
+  link_->Send(message);
+  Stop(timeouts_.shutdown_grace);
+}
+
+// Sends what the job is when the coordinator asks for it.
+absl::Status Session::Impl::AwaitWelcome(const v1::MemberMessage& declaration,
+                                         const Call& call) {
+  absl::MutexLock lock(&mutex_);
+  do {
+    if (std::exchange(is_asked_for_job_, false)) link_->Send(declaration);
+    if (welcome_ != nullptr) return status_;
+  } while (AwaitChange(call));
+  SYNCLINE_RETURN_IF_ERROR(status_);
+  const bool is_late = !IsCancelled(call);
+  if (is_late && !link_->was_attached()) return link_->Unreachable();
+  return EndedEarly(
+      call,
+      absl::StrCat("job '", options_.job, "' began (",
+                   waiting_for_.empty() ? "the coordinator did not answer" : waiting_for_,
+                   ")"));
+}
+
+absl::StatusOr<ExchangeOptions> Session::Impl::MakeExchangeOptions(
+    const v1::WorkerWelcome& welcome) const {
+  ExchangeOptions exchange{
+      .job = welcome.job(),
+      .seed = JobSeed(options_.job),
+      .rank = options_.rank,
+      .incarnation = welcome.incarnation(),
+      .session_key = welcome.session_key(),
+      .epoch = welcome.epoch(),
+      .first_step = welcome.first_step(),
+      .role = welcome.seeder() ? SeedRole::kSeeder : SeedRole::kReceiver,
+      .retry = timeouts_.push_retry,
+      .follow_learning_rate = FollowsLearningRate(options_.training)};
+  SYNCLINE_ASSIGN_OR_RETURN(exchange.seed_codec, codecs_.Find(CodecId::kFp32));
+  return exchange;
+}
+
+// They are erased from the message.
+std::vector<SecretKey> TakeKeys(v1::WorkerWelcome& welcome) {
+  std::vector<SecretKey> keys;
+  for (std::string& key : *welcome.mutable_shard_keys()) {
+    keys.push_back(SecretKey::From(std::as_bytes(std::span(key))).value_or(SecretKey()));
+    explicit_bzero(key.data(), key.size());
+  }
+  return keys;
+}
+
+// Whoever seeds sends what the program declared.
+void Session::Impl::OpenTensors() {
+  for (Tensor& tensor : tensors_) {
+    if (tensor.memory.dtype == DType::kF32) {
+      tensor.weights = {static_cast<float*>(tensor.memory.data), tensor.elements};
+      continue;
+    }
+    tensor.view.resize(tensor.elements);
+    tensor.weights = tensor.view;
+    Widen({.data = tensor.memory.data, .dtype = tensor.memory.dtype}, tensor.weights);
+  }
+}
+
+absl::Status Session::Impl::StartDataPlane() {
+  std::vector<std::span<float>> weights;
+  std::vector<uint64_t> elements;
+  std::vector<bool> frozen;
+  std::vector<Transfer::Shape> shapes;
+  std::unique_ptr<v1::WorkerWelcome> welcome;
+  {
+    absl::MutexLock lock(&mutex_);
+    welcome = std::move(welcome_);
+    OpenTensors();
+    for (Tensor& tensor : tensors_) {
+      frozen.push_back(tensor.options.frozen);
+      weights.push_back(tensor.weights);
+      elements.push_back(tensor.elements);
+      shapes.push_back(Transfer::ShapeOf(tensor.options.name, tensor.options.shape));
+    }
+    BeginAt(welcome->first_step());
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(JobLayout layout, ReadLayout(*welcome, elements));
+  SYNCLINE_ASSIGN_OR_RETURN(ExchangeOptions exchange, MakeExchangeOptions(*welcome));
+  exchange.shards = static_cast<uint32_t>(layout.shard_addresses.size());
+  exchange.shard_of_block = std::move(layout.shard_of_block);
+  exchange.frozen = std::move(frozen);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      exchange.transfers,
+      ParseTransfers(options_.push_codec, options_.publish_codec, shapes));
+  DataPlaneOptions options{.timeouts = timeouts_,
+                           .shard_addresses = std::move(layout.shard_addresses),
+                           .shard_keys = TakeKeys(*welcome),
+                           .exchange = std::move(exchange),
+                           .log = options_.log};
+  SYNCLINE_ASSIGN_OR_RETURN(
+      auto data_plane,
+      DataPlane::Start(
+          std::move(options), std::move(weights),
+          {.on_ready = [this](uint32_t tensor) { OnReady(tensor); },
+           .on_failed = [this](const absl::Status& status) { Fail(status); },
+           .on_averaged =
+               [this](ExchangeAveraged averaged) { OnAveraged(std::move(averaged)); },
+           .on_parted =
+               [this] {
+                 absl::MutexLock lock(&mutex_);
+                 parted_ = true;
+                 changed_.SignalAll();
+               }}));
+  absl::MutexLock lock(&mutex_);
+  data_plane_ = std::move(data_plane);
+  data_plane_->EpochChanged(epoch_, seed_role());  // it may have changed meanwhile
+  if (phase_ == Phase::kDeclaring) phase_ = Phase::kRunning;
+  return status_;
+}
+
+}  // namespace syncline

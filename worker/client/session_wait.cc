@@ -1,0 +1,161 @@
+// Calls of a session that wait for others, each until its deadline or Cancel.
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+#include "worker/client/session_impl.h"
+
+namespace syncline {
+
+bool Session::Impl::AwaitChange(const Call& call) {
+  if (IsOver() || IsCancelled(call)) return false;
+  return changed_.WaitUntil(mutex_, clock_, call.deadline);
+}
+
+absl::Status Session::Impl::EndedEarly(const Call& call, const std::string& what) const {
+  if (IsOver()) return CheckRunning();
+  if (IsCancelled(call)) {
+    return absl::CancelledError(absl::StrCat("cancelled before ", what));
+  }
+  return absl::DeadlineExceededError(absl::StrCat("the time was up before ", what));
+}
+
+void Session::Impl::Cancel() {
+  absl::MutexLock lock(&mutex_);
+  cancelled_ = true;
+  ++cancels_;
+  changed_.SignalAll();
+}
+
+void Session::Impl::Uncancel() {
+  absl::MutexLock lock(&mutex_);
+  cancelled_ = false;
+}
+
+// ---- Weights ----
+
+void Session::Impl::OnReady(uint32_t tensor) {
+  absl::MutexLock lock(&mutex_);
+  tensors_[tensor].ready = true;
+  changed_.SignalAll();
+}
+
+void Session::Impl::LandIn(TensorId id) {
+  Tensor& tensor = tensors_[id];
+  if (std::exchange(tensor.landed, true) || tensor.memory.dtype == DType::kF32) return;
+  const std::span<const float> weights = tensor.weights;
+  const TensorMemory memory = tensor.memory;
+  mutex_.Unlock();
+  Narrow(weights, memory);
+  mutex_.Lock();
+}
+
+// Also while the session ends: until then the tensor's memory may be in use.
+absl::Status Session::Impl::WaitFor(TensorId id, const Call& call) {
+  ++waiters_;
+  while (!tensors_[id].ready && AwaitChange(call)) {
+  }
+  --waiters_;
+  SYNCLINE_RETURN_IF_ERROR(status_);
+  if (tensors_[id].ready) {
+    LandIn(id);
+    return CheckRunning();
+  }
+  return EndedEarly(
+      call, absl::StrCat("tensor '", tensors_[id].options.name,
+                         "' had the weights of step ", tensors_[id].version, " of ",
+                         members_, " members; it may be waited for again"));
+}
+
+absl::Status Session::Impl::Wait(TensorId id, absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  if (phase_ == Phase::kDeclaring) return CheckRunning();
+  if (id >= tensors_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("there is no tensor number ", id));
+  }
+  return WaitFor(id, Begin(timeout));
+}
+
+absl::Status Session::Impl::WaitAll(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  if (phase_ == Phase::kDeclaring) return CheckRunning();
+  const Call call = Begin(timeout);
+  for (TensorId id = 0; id < tensors_.size(); ++id) {
+    SYNCLINE_RETURN_IF_ERROR(WaitFor(id, call));
+  }
+  return absl::OkStatus();
+}
+
+// ---- Averages ----
+
+// One at a time; others wait for their turn.
+absl::Status Session::Impl::PullAverage(TensorId id, std::span<float> out,
+                                        absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  SYNCLINE_RETURN_IF_ERROR(CheckRunning());
+  if (id >= tensors_.size() || out.size() != tensors_[id].elements) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no tensor number ", id, " of ", out.size(), " elements"));
+  }
+  const Call call = Begin(timeout);
+  ++waiters_;
+  while (average_under_way_ && AwaitChange(call)) {
+  }
+  const bool is_asked = !IsOver() && !average_under_way_;
+  if (is_asked) {
+    average_under_way_ = average_is_wanted_ = true;
+    data_plane_->PullAverage(id);
+  }
+  while (is_asked && !averaged_ && AwaitChange(call)) {
+  }
+  --waiters_;
+  std::optional<ExchangeAveraged> answer;
+  if (is_asked) {
+    answer = std::exchange(averaged_, std::nullopt);
+    average_is_wanted_ = false;
+    if (answer) average_under_way_ = false;
+    changed_.SignalAll();
+  }
+  if (!answer) return EndedEarly(call, "the averaged weights came");
+  if (answer->status.ok()) std::ranges::copy(answer->weights, out.begin());
+  return answer->status;
+}
+
+void Session::Impl::OnAveraged(ExchangeAveraged averaged) {
+  absl::MutexLock lock(&mutex_);
+  if (average_is_wanted_) {
+    averaged_ = std::move(averaged);
+  } else {
+    average_under_way_ = false;
+  }
+  changed_.SignalAll();
+}
+
+// ---- Barrier ----
+
+uint64_t Session::Impl::EnterBarrier() {
+  if (!left_barriers_.empty())
+    return left_barriers_.extract(left_barriers_.begin()).value();
+  v1::MemberMessage message;
+  message.mutable_barrier_entered()->set_barrier(barriers_entered_);
+  link_->Send(message);
+  return barriers_entered_++;
+}
+
+absl::Status Session::Impl::Barrier(absl::Duration timeout) {
+  absl::MutexLock lock(&mutex_);
+  SYNCLINE_RETURN_IF_ERROR(CheckRunning());
+  const Call call = Begin(timeout);
+  const uint64_t barrier = EnterBarrier();
+  ++waiters_;
+  while (barriers_released_ <= barrier && AwaitChange(call)) {
+  }
+  --waiters_;
+  if (barriers_released_ > barrier) return CheckRunning();
+  if (!IsOver()) left_barriers_.insert(barrier);
+  return EndedEarly(call, "every member was in the barrier; the next call waits on");
+}
+
+}  // namespace syncline

@@ -1,0 +1,30 @@
+// Memory of a training program in its own element type, and the step between it and the
+// FP32 in which a session exchanges gradients and weights.
+//
+// Thread safety: functions only; the memory belongs to the caller.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "comm/base/dtype.h"
+
+namespace syncline {
+
+// As many contiguous elements as the tensor's shape says, on the host.
+struct TensorMemory {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+};
+struct ConstTensorMemory {
+  const void* data = nullptr;
+  DType dtype = DType::kF32;
+};
+
+// Exact; NaN and infinity stay what they are.
+void Widen(const ConstTensorMemory& from, std::span<float> to);
+
+// To nearest, ties to even; a NaN stays a NaN, what is too large becomes infinity.
+void Narrow(std::span<const float> from, const TensorMemory& to);
+
+}  // namespace syncline

@@ -1,0 +1,20 @@
+// The options of a session by their names, as strings.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "absl/status/status.h"
+#include "worker/client/session.h"
+
+namespace syncline::c {
+
+// InvalidArgument names the key or the value, and what is allowed.
+absl::Status SetOption(SessionOptions& options, std::string_view key,
+                       const std::string& value);
+
+// As SetOption would take it; none for an unknown key.
+std::optional<std::string> GetOption(const SessionOptions& options, std::string_view key);
+
+}  // namespace syncline::c

@@ -61,18 +61,18 @@ typedef enum syncline_code {
   SYNCLINE_OK = 0,
   SYNCLINE_CANCELLED = 1, /* syncline_cancel; the session goes on */
   SYNCLINE_UNKNOWN = 2,
-  SYNCLINE_INVALID_ARGUMENT = 3,    /* nothing has happened; correct the call */
-  SYNCLINE_DEADLINE_EXCEEDED = 4,   /* the call's timeout; the session goes on */
+  SYNCLINE_INVALID_ARGUMENT = 3,  /* nothing has happened; correct the call */
+  SYNCLINE_DEADLINE_EXCEEDED = 4, /* the call's timeout; the session goes on */
   SYNCLINE_NOT_FOUND = 5,
   SYNCLINE_ALREADY_EXISTS = 6,
   SYNCLINE_PERMISSION_DENIED = 7,
-  SYNCLINE_RESOURCE_EXHAUSTED = 8,  /* memory of this process, or of a server: see the exit code */
-  SYNCLINE_FAILED_PRECONDITION = 9, /* not now; or the job was refused: then the exit code is 7 */
-  SYNCLINE_ABORTED = 10,            /* this worker was dropped: a new session joins again */
+  SYNCLINE_RESOURCE_EXHAUSTED = 8,  /* memory of this process or of a server */
+  SYNCLINE_FAILED_PRECONDITION = 9, /* not now; with exit code 7: the job was refused */
+  SYNCLINE_ABORTED = 10, /* this worker was dropped: a new session joins again */
   SYNCLINE_OUT_OF_RANGE = 11,
   SYNCLINE_UNIMPLEMENTED = 12,
   SYNCLINE_INTERNAL = 13,
-  SYNCLINE_UNAVAILABLE = 14,        /* servers or coordinator lost: a new session may succeed */
+  SYNCLINE_UNAVAILABLE = 14, /* servers or coordinator lost: a new session may succeed */
   SYNCLINE_DATA_LOSS = 15,
   SYNCLINE_UNAUTHENTICATED = 16
 } syncline_code;
@@ -98,7 +98,8 @@ SYNCLINE_API void syncline_options_free(syncline_options* options);
  * failure_timeout ("10s"), start_timeout ("10m"), tls_cert, tls_key, tls_ca. INVALID_ARGUMENT names the
  * key or the value and the nearest one that exists. What optimizers, schedules and transforms there are the coordinator
  * knows: it refuses others at syncline_start. */
-SYNCLINE_API syncline_code syncline_options_set(syncline_options* options, const char* key, const char* value);
+SYNCLINE_API syncline_code syncline_options_set(syncline_options* options,
+                                                const char* key, const char* value);
 /* What an option is now, as syncline_options_set would take it; NULL for an unknown key. Valid until the next call
  * with these options. */
 SYNCLINE_API const char* syncline_options_get(syncline_options* options, const char* key);
@@ -111,20 +112,27 @@ typedef enum syncline_log_level {
 } syncline_log_level;
 /* Takes a line of the session's log. `message` is valid during the call, which may come from any thread, one at a
  * time, until the session is freed. It must not call back into the session. Without such a function nothing is logged. */
-typedef void (*syncline_log_function)(void* context, syncline_log_level level, const char* message);
-SYNCLINE_API void syncline_options_set_log(syncline_options* options, syncline_log_function log, void* context);
+typedef void (*syncline_log_function)(void* context, syncline_log_level level,
+                                      const char* message);
+SYNCLINE_API void syncline_options_set_log(syncline_options* options,
+                                           syncline_log_function log, void* context);
 
 /* ---- session ------------------------------------------------------------------------------------------------- */
 typedef struct syncline_session syncline_session;
 
-typedef enum syncline_dtype { SYNCLINE_FLOAT32 = 0, SYNCLINE_BFLOAT16 = 1, SYNCLINE_FLOAT16 = 2 } syncline_dtype;
+typedef enum syncline_dtype {
+  SYNCLINE_FLOAT32 = 0,
+  SYNCLINE_BFLOAT16 = 1,
+  SYNCLINE_FLOAT16 = 2
+} syncline_dtype;
 
 /* Timeouts are milliseconds. 0: do not wait, say DEADLINE_EXCEEDED when it is not so yet. */
 #define SYNCLINE_FOREVER (-1)
 
 /* Checks the options; connects nothing. The options may be freed afterwards. A session belongs to the process that
  * made it: in a child made by fork its calls fail, and syncline_session_free does nothing. */
-SYNCLINE_API syncline_code syncline_session_create(const syncline_options* options, syncline_session** out);
+SYNCLINE_API syncline_code syncline_session_create(const syncline_options* options,
+                                                   syncline_session** out);
 /* Without syncline_leave the coordinator takes it for a crash. NULL is fine. No other call may be under way. */
 SYNCLINE_API void syncline_session_free(syncline_session* session);
 
@@ -138,13 +146,15 @@ typedef struct syncline_tensor {
    * Stay valid until the session is freed. */
   void* data;
   double learning_rate_scale; /* 0 means 1 */
-  const char* options;        /* of the optimizer, in place of the job's: "weight_decay=0,lr=0.01"; NULL: the job's */
-  const char* state;          /* "f32", "bf16", "int8"; NULL: the job's */
-  int32_t frozen;             /* not 0: received once, never pushed */
+  const char*
+      options; /* of the optimizer, in place of the job's: "weight_decay=0,lr=0.01"; NULL: the job's */
+  const char* state; /* "f32", "bf16", "int8"; NULL: the job's */
+  int32_t frozen;    /* not 0: received once, never pushed */
 } syncline_tensor;
 
 /* Before start, by every worker the same tensors in the same order, front layers first. */
-SYNCLINE_API syncline_code syncline_declare(syncline_session* session, const syncline_tensor* tensor, uint32_t* id);
+SYNCLINE_API syncline_code syncline_declare(syncline_session* session,
+                                            const syncline_tensor* tensor, uint32_t* id);
 
 /* Joins the job and blocks until all declared weights hold the job's values. After any error, DEADLINE_EXCEEDED and
  * CANCELLED among them, the session is over: free it. */
@@ -152,14 +162,18 @@ SYNCLINE_API syncline_code syncline_start(syncline_session* session, int64_t tim
 
 /* Hands over the gradient of one step: the mean over `samples` samples. Returns at once. `gradient` (prod(shape)
  * elements of `dtype`, contiguous, on the host) stays valid and unchanged until the tensor was waited for. */
-SYNCLINE_API syncline_code syncline_push_pull(syncline_session* session, uint32_t tensor, const void* gradient,
-                                              syncline_dtype dtype, uint32_t samples);
+SYNCLINE_API syncline_code syncline_push_pull(syncline_session* session, uint32_t tensor,
+                                              const void* gradient, syncline_dtype dtype,
+                                              uint32_t samples);
 /* Instead of push_pull: no gradient of these tensors in this step. All of them or, after an error, none. */
-SYNCLINE_API syncline_code syncline_skip(syncline_session* session, const uint32_t* tensors, size_t count);
+SYNCLINE_API syncline_code syncline_skip(syncline_session* session,
+                                         const uint32_t* tensors, size_t count);
 /* Blocks until the tensor's weights include every member's contribution to the step pushed last. After
  * DEADLINE_EXCEEDED or CANCELLED its gradient and weights are still in use, and it may be waited for again. */
-SYNCLINE_API syncline_code syncline_wait(syncline_session* session, uint32_t tensor, int64_t timeout_ms);
-SYNCLINE_API syncline_code syncline_wait_all(syncline_session* session, int64_t timeout_ms);
+SYNCLINE_API syncline_code syncline_wait(syncline_session* session, uint32_t tensor,
+                                         int64_t timeout_ms);
+SYNCLINE_API syncline_code syncline_wait_all(syncline_session* session,
+                                             int64_t timeout_ms);
 /* 1 when syncline_wait would return at once, 0 when not, -1 for an unknown tensor. */
 SYNCLINE_API int syncline_is_ready(const syncline_session* session, uint32_t tensor);
 /* Ends what waits now, in any thread, with CANCELLED, and whatever would have to wait until syncline_uncancel.
@@ -169,14 +183,16 @@ SYNCLINE_API void syncline_cancel(syncline_session* session);
 SYNCLINE_API void syncline_uncancel(syncline_session* session);
 
 /* The averaged weights (EMA, SWA) of a tensor, as float32: prod(shape) elements. */
-SYNCLINE_API syncline_code syncline_pull_average(syncline_session* session, uint32_t tensor, float* out,
+SYNCLINE_API syncline_code syncline_pull_average(syncline_session* session,
+                                                 uint32_t tensor, float* out,
                                                  int64_t timeout_ms);
 
 SYNCLINE_API uint64_t syncline_step(const syncline_session* session);
 SYNCLINE_API float syncline_loss_scale(const syncline_session* session);
 SYNCLINE_API uint32_t syncline_rank(const syncline_session* session);
 SYNCLINE_API uint32_t syncline_world_size(const syncline_session* session);
-SYNCLINE_API void syncline_report_loss(syncline_session* session, uint64_t step, double loss, uint32_t samples);
+SYNCLINE_API void syncline_report_loss(syncline_session* session, uint64_t step,
+                                       double loss, uint32_t samples);
 
 typedef struct syncline_stats {
   size_t struct_size;
@@ -187,15 +203,19 @@ typedef struct syncline_stats {
   uint32_t members;
 } syncline_stats;
 /* Fills what fits into stats->struct_size. */
-SYNCLINE_API syncline_code syncline_get_stats(const syncline_session* session, syncline_stats* stats);
+SYNCLINE_API syncline_code syncline_get_stats(const syncline_session* session,
+                                              syncline_stats* stats);
 
 /* What lossy encodings keep of gradients, to and from a file. */
-SYNCLINE_API syncline_code syncline_save_residuals(syncline_session* session, const char* path);
-SYNCLINE_API syncline_code syncline_restore_residuals(syncline_session* session, const char* path);
+SYNCLINE_API syncline_code syncline_save_residuals(syncline_session* session,
+                                                   const char* path);
+SYNCLINE_API syncline_code syncline_restore_residuals(syncline_session* session,
+                                                      const char* path);
 
 /* Blocks until every member of the epoch is in a barrier. After DEADLINE_EXCEEDED or CANCELLED this member is still in
  * it: the next call waits for the same one. */
-SYNCLINE_API syncline_code syncline_barrier(syncline_session* session, int64_t timeout_ms);
+SYNCLINE_API syncline_code syncline_barrier(syncline_session* session,
+                                            int64_t timeout_ms);
 /* A clean goodbye, best after wait_all. The session is over. */
 SYNCLINE_API syncline_code syncline_leave(syncline_session* session);
 

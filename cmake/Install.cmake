@@ -1,0 +1,25 @@
+# cmake --install build/release --prefix P:
+#
+#   P/bin/syncline                       the one binary
+#   P/lib/libsyncline.so                 the client
+#   P/include/syncline.h, syncline.hpp   its interface for C, and for C++17
+#   P/lib/cmake/Syncline                 find_package(Syncline), which gives syncline::client
+#   P/lib/pkgconfig/syncline.pc          pkg-config syncline
+#
+# P may be moved: nothing in it says where it is.
+
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Syncline)
+install(TARGETS syncline syncline_c EXPORT SynclineTargets)
+install(FILES worker/c/syncline.h worker/c/syncline.hpp TYPE INCLUDE)
+configure_file(worker/c/syncline.pc.in ${CMAKE_BINARY_DIR}/syncline.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/syncline.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(EXPORT SynclineTargets NAMESPACE syncline:: DESTINATION ${package_dir})
+file(WRITE ${CMAKE_BINARY_DIR}/SynclineConfig.cmake
+     "include(\${CMAKE_CURRENT_LIST_DIR}/SynclineTargets.cmake)\n")
+# Below 1.0 a minor version may change what CMake says; the library's own promise is its SOVERSION.
+write_basic_package_version_file(${CMAKE_BINARY_DIR}/SynclineConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${CMAKE_BINARY_DIR}/SynclineConfig.cmake ${CMAKE_BINARY_DIR}/SynclineConfigVersion.cmake
+        DESTINATION ${package_dir})

@@ -1,0 +1,205 @@
+// Syncline's client for C++17: syncline.h with objects that free themselves and errors that are exceptions. Header
+// only, so that it works with any compiler and standard library: between it and libsyncline.so there is only C.
+//
+//   syncline::Options options = syncline::Options::FromEnv();  // what `syncline run` sets
+//   options.Set("optimizer", "adamw:lr=0.001");
+//   syncline::Session session(options);
+//   const syncline::TensorId weight = session.Declare("fc.weight", {10, 128}, weights.data());
+//   session.Start();
+//   while (session.step() < steps) {
+//     session.Wait(weight);  // just before its layer runs
+//     ... forward, backward ...
+//     session.PushPull(weight, gradient.data(), samples);
+//   }
+//   session.WaitAll();
+//   session.Leave();
+//
+// syncline.h says what each function does, how long memory stays in use, and which thread may call what. Not for
+// programs that include worker/client/session.h of Syncline's own tree, which has the same names.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "syncline.h"
+
+namespace syncline {
+
+using TensorId = uint32_t;
+
+class Error : public std::runtime_error {
+ public:
+  // The one that the calling thread met last.
+  explicit Error(syncline_code code)
+      : std::runtime_error(syncline_last_error()),
+        code_(code),
+        exit_code_(syncline_last_error_exit_code()) {}
+
+  syncline_code code() const noexcept { return code_; }
+  // With which a program ends that gives up for it, so that launchers know what to do.
+  int exit_code() const noexcept { return exit_code_; }
+
+ private:
+  syncline_code code_;
+  int exit_code_;
+};
+
+inline void Check(syncline_code code) {
+  if (code != SYNCLINE_OK) throw Error(code);
+}
+
+// For calls that wait. Forever() is their default.
+using Timeout = std::chrono::milliseconds;
+inline constexpr Timeout Forever() { return Timeout(SYNCLINE_FOREVER); }
+
+class Options {
+ public:
+  Options() : Options(&syncline_options_new) {}
+  // From the environment that launchers set.
+  static Options FromEnv() { return Options(&syncline_options_from_env); }
+
+  Options& Set(const std::string& key, const std::string& value) {
+    Check(syncline_options_set(handle(), key.c_str(), value.c_str()));
+    return *this;
+  }
+  // "" for an unknown key.
+  std::string Get(const std::string& key) const {
+    const char* value = syncline_options_get(handle(), key.c_str());
+    return value == nullptr ? std::string() : std::string(value);
+  }
+  void SetLog(syncline_log_function log, void* context) {
+    syncline_options_set_log(handle(), log, context);
+  }
+
+  syncline_options* handle() const noexcept { return handle_.get(); }
+
+ private:
+  explicit Options(syncline_code (*make)(syncline_options**)) {
+    syncline_options* made = nullptr;
+    Check(make(&made));
+    handle_.reset(made);
+  }
+
+  struct Free {
+    void operator()(syncline_options* options) const noexcept {
+      syncline_options_free(options);
+    }
+  };
+  std::unique_ptr<syncline_options, Free> handle_;
+};
+
+// What syncline_tensor has beside name, shape and memory; the defaults are the job's.
+struct TensorOptions {
+  double learning_rate_scale = 1;
+  std::string options = {};  // of the optimizer: "weight_decay=0"
+  std::string state = {};
+  bool frozen = false;
+};
+
+class Session {
+ public:
+  explicit Session(const Options& options) {
+    syncline_session* made = nullptr;
+    Check(syncline_session_create(options.handle(), &made));
+    handle_.reset(made);
+  }
+
+  TensorId Declare(const std::string& name, const std::vector<uint64_t>& shape,
+                   float* weights, const TensorOptions& options = {}) {
+    return DeclareAs(name, shape, {weights, SYNCLINE_FLOAT32}, options);
+  }
+  // Weights of any type.
+  struct Memory {
+    void* data;
+    syncline_dtype dtype;
+  };
+  TensorId DeclareAs(const std::string& name, const std::vector<uint64_t>& shape,
+                     Memory weights, const TensorOptions& options = {}) {
+    syncline_tensor tensor = {};
+    tensor.struct_size = sizeof tensor;
+    tensor.name = name.c_str();
+    tensor.dimensions = static_cast<uint32_t>(shape.size());
+    tensor.shape = shape.data();
+    tensor.dtype = weights.dtype;
+    tensor.data = weights.data;
+    tensor.learning_rate_scale = options.learning_rate_scale;
+    tensor.options = options.options.c_str();
+    tensor.state = options.state.c_str();
+    tensor.frozen = options.frozen ? 1 : 0;
+    TensorId id = 0;
+    Check(syncline_declare(handle(), &tensor, &id));
+    return id;
+  }
+
+  void Start(Timeout timeout = Forever()) {
+    Check(syncline_start(handle(), timeout.count()));
+  }
+  void PushPull(TensorId tensor, const float* gradient, uint32_t samples) {
+    Check(syncline_push_pull(handle(), tensor, gradient, SYNCLINE_FLOAT32, samples));
+  }
+  // Gradients of any type.
+  struct ConstMemory {
+    const void* data;
+    syncline_dtype dtype;
+  };
+  void PushPullAs(TensorId tensor, ConstMemory gradient, uint32_t samples) {
+    Check(syncline_push_pull(handle(), tensor, gradient.data, gradient.dtype, samples));
+  }
+  void Skip(const std::vector<TensorId>& tensors) {
+    Check(syncline_skip(handle(), tensors.data(), tensors.size()));
+  }
+
+  void Wait(TensorId tensor, Timeout timeout = Forever()) {
+    Check(syncline_wait(handle(), tensor, timeout.count()));
+  }
+  void WaitAll(Timeout timeout = Forever()) {
+    Check(syncline_wait_all(handle(), timeout.count()));
+  }
+  bool IsReady(TensorId tensor) const { return syncline_is_ready(handle(), tensor) == 1; }
+  void Cancel() { syncline_cancel(handle()); }
+  void Uncancel() { syncline_uncancel(handle()); }
+  void PullAverage(TensorId tensor, float* out, Timeout timeout = Forever()) {
+    Check(syncline_pull_average(handle(), tensor, out, timeout.count()));
+  }
+  void Barrier(Timeout timeout = Forever()) {
+    Check(syncline_barrier(handle(), timeout.count()));
+  }
+  void Leave() { Check(syncline_leave(handle())); }
+
+  uint64_t step() const { return syncline_step(handle()); }
+  float loss_scale() const { return syncline_loss_scale(handle()); }
+  uint32_t rank() const { return syncline_rank(handle()); }
+  uint32_t world_size() const { return syncline_world_size(handle()); }
+  syncline_stats stats() const {
+    syncline_stats stats = {};
+    stats.struct_size = sizeof stats;
+    Check(syncline_get_stats(handle(), &stats));
+    return stats;
+  }
+  void ReportLoss(uint64_t step, double loss, uint32_t samples) {
+    syncline_report_loss(handle(), step, loss, samples);
+  }
+  void SaveResiduals(const std::string& path) {
+    Check(syncline_save_residuals(handle(), path.c_str()));
+  }
+  void RestoreResiduals(const std::string& path) {
+    Check(syncline_restore_residuals(handle(), path.c_str()));
+  }
+
+  syncline_session* handle() const noexcept { return handle_.get(); }
+
+ private:
+  struct Free {
+    void operator()(syncline_session* session) const noexcept {
+      syncline_session_free(session);
+    }
+  };
+  std::unique_ptr<syncline_session, Free> handle_;
+};
+
+}  // namespace syncline

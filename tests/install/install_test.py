@@ -87,6 +87,12 @@ class Install(unittest.TestCase):
         output = self.train(program)
         self.assertIn("rank 0 of 2: y = 2.000 a + -3.000 b + 1.000 after 200 steps", output)
 
+    def test_any_language_calls_the_library_in_a_job(self):
+        worker = Path(__file__).parent / "ctypes_worker.py"
+        output = run(self.prefix / "bin/syncline", "run", "--standalone", "--servers", "1", "--nproc-per-node", "2", "--",
+                     sys.executable, worker, self.prefix / "lib/libsyncline.so", cwd=self.work)  # fmt: skip
+        self.assertIn("rank 0: done", output)
+
     def test_an_error_ends_the_program_in_c_with_its_exit_code(self):
         program = BUILD / "linear_regression"
         if not program.exists():

@@ -37,6 +37,8 @@
  */
 #pragma once
 
+/* NOLINTBEGIN(modernize-*): this is C */
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -222,3 +224,5 @@ SYNCLINE_API syncline_code syncline_leave(syncline_session* session);
 #ifdef __cplusplus
 }
 #endif
+
+/* NOLINTEND(modernize-*) */

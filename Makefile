@@ -1,6 +1,6 @@
 # The short names for what people do every day. Everything here is a CMake preset or a script; see CONTRIBUTING.md.
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo test chaos check asan tsan clean
+.PHONY: help deps build demo wheel test chaos check asan tsan clean
 
 JOBS ?= $(shell nproc)
 CTEST_JOBS ?= 2
@@ -24,6 +24,12 @@ demo: ## Train Fashion-MNIST on 2 servers and 4 workers of this host
 	@cmake --preset release --log-level=NOTICE
 	@cmake --build --preset release -j $(JOBS) --target demo
 	@worker/examples/fashion_mnist/demo.sh
+
+wheel: ## Build the Python package: build/wheel/syncline-*.whl
+	@deploy/install-deps.sh core wheel
+	@cmake --preset release --log-level=NOTICE
+	@cmake --build --preset release -j $(JOBS) --target syncline syncline_c
+	@/usr/bin/python3 worker/python/build_wheel.py --build build/release --out build/wheel
 
 test: build ## Run all tests on the release build
 	@ctest --preset release -j $(CTEST_JOBS)

@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Installs what Syncline needs on Debian 12 and Ubuntu 24.04.
 #
-#   deploy/install-deps.sh [core] [demo] [test]      (default: all three)
+#   deploy/install-deps.sh [core] [demo] [wheel] [test]      (default: core, demo and test)
 #
 #   core   compiler, CMake and the libraries of the product          required
 #   demo   LibTorch and the Fashion-MNIST data                       optional
-#   test   linters, promtool, kubectl; nvcc from PyPI                   optional
+#   wheel  patchelf, pip, setuptools                                    required by `make wheel`
+#   test   linters, promtool, kubectl, torch and the wheel's; nvcc from PyPI  optional
 #
 # With everything in place it needs neither network nor root. A missing optional package never fails: the script says
 # what will be left out, and remembers it in build/deps, so that the next call is quick. --retry asks for those again.
@@ -20,7 +21,9 @@ core=(build-essential ca-certificates ccache cmake git mold ninja-build pkg-conf
   libprotobuf-dev libspdlog-dev libsqlite3-dev libssl-dev libucx-dev libyaml-cpp-dev nlohmann-json3-dev
   prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc zlib1g-dev)
 demo=(libtorch-dev dataset-fashion-mnist)
-test=(clang-format clang-tidy curl openssl prometheus python3-jsonschema python3-venv python3-yaml)
+wheel=(patchelf python3-pip python3-setuptools python3-wheel)
+test=(clang-format clang-tidy curl mypy openssl prometheus python3-jsonschema python3-numpy python3-torch python3-venv
+  python3-yaml)
 
 say() { printf 'install-deps: %s\n' "$*"; }
 
@@ -29,6 +32,7 @@ what_is_lost() {
     libtorch-dev) echo "the Fashion-MNIST demo is not built" ;;
     dataset-fashion-mnist) echo "the demo has no data to train on" ;;
     clang-format | clang-tidy) echo "'make check' skips it" ;;
+    mypy | patchelf | python3-numpy | python3-torch | python3-pip | python3-setuptools | python3-wheel) echo "tests of the Python package are skipped" ;;
     nvidia-cuda-nvcc) echo "no CUDA module is built" ;;
     *) echo "the deploy checks that use it are skipped" ;;
   esac
@@ -126,13 +130,14 @@ main() {
     case $group in
       core) install_required "${core[@]}" ;;
       demo) install_optional "${demo[@]}" ;;
+      wheel) install_required "${wheel[@]}" ;;
       test)
-        install_optional "${test[@]}"
+        install_optional "${test[@]}" "${wheel[@]}"
         command -v kubectl >/dev/null || install_optional kubernetes-client
         install_nvcc
         ;;
       *)
-        say "unknown group '$group'; there are core, demo and test"
+        say "unknown group '$group'; there are core, demo, wheel and test"
         return 2
         ;;
     esac

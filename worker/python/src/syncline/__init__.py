@@ -1,0 +1,15 @@
+"""Syncline for Python: a training process's place in a job whose weights live on parameter servers.
+
+`syncline.torch.Optimizer` is what PyTorch programs want; `Session` is what lies under it, for any arrays.
+"""
+from syncline._library import version
+from syncline.errors import (AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Dropped, Error, FailedPrecondition, Internal,
+                             InvalidArgument, JobRefused, NotFound, PermissionDenied, ResourceExhausted,
+                             SessionClosed, Unauthenticated, Unavailable, VersionMismatch)
+from syncline.session import Session, Stats, Tensor
+
+__all__ = [
+    "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded", "Dropped", "Error", "FailedPrecondition", "Internal",
+    "InvalidArgument", "JobRefused", "NotFound", "PermissionDenied", "ResourceExhausted", "Session", "SessionClosed",
+    "Stats", "Tensor", "Unauthenticated", "Unavailable", "VersionMismatch", "version",
+]

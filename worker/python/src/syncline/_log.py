@@ -1,0 +1,36 @@
+"""What the library says goes to Python's logging, under the name "syncline".
+
+A program that has not set up logging sees it on standard error from level INFO on, or from the level in SYNCLINE_LOG
+(debug, info, warning, error). One that has sees what its own handlers and levels let through.
+"""
+from __future__ import annotations
+
+import logging
+import os
+
+from syncline.errors import InvalidArgument
+
+logger = logging.getLogger("syncline")
+
+_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
+_OF_LIBRARY = tuple(_LEVELS.values())  # by syncline_log_level
+
+
+def set_up() -> None:
+    """Once a session is made, not on import."""
+    given = os.environ.get("SYNCLINE_LOG", "")
+    if given and given.lower() not in _LEVELS:
+        raise InvalidArgument(f"SYNCLINE_LOG={given}: there are {', '.join(_LEVELS)}")
+    if given:
+        logger.setLevel(_LEVELS[given.lower()])
+    if not logger.hasHandlers():
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("syncline: %(message)s"))
+        logger.addHandler(handler)
+        if not given:
+            logger.setLevel(logging.INFO)
+
+
+def log(_context: object, level: int, message: bytes) -> None:
+    """A syncline_log_function; called by the library's own threads."""
+    logger.log(_OF_LIBRARY[min(level, len(_OF_LIBRARY) - 1)], "%s", message.decode(errors="replace"))

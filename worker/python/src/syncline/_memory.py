@@ -1,0 +1,53 @@
+"""Where the numbers of a NumPy array or a torch tensor lie. Neither package is imported for it."""
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from syncline._library import BFLOAT16, FLOAT16, FLOAT32
+from syncline.errors import InvalidArgument
+
+_DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
+
+
+class Memory(NamedTuple):
+    """Contiguous numbers in host memory. Valid as long as the array that they belong to."""
+
+    address: int
+    shape: tuple[int, ...]
+    dtype: int
+
+
+def memory_of(array: Any, name: str) -> Memory:
+    """The memory of `array`; InvalidArgument names `name` and says what does not fit."""
+    dtype = str(getattr(array, "dtype", None)).replace("torch.", "")
+    if dtype not in _DTYPES:
+        raise InvalidArgument(f"{name}: {_kind(array)} of dtype {dtype}; give float32, bfloat16 or float16")
+    if hasattr(array, "data_ptr"):
+        address = _torch_address(array, name)
+    elif hasattr(array, "__array_interface__"):
+        if not array.flags.c_contiguous:
+            raise InvalidArgument(f"{name}: the array is not contiguous; give numpy.ascontiguousarray(…) of it")
+        address = array.__array_interface__["data"][0]
+    else:
+        raise InvalidArgument(f"{name}: {_kind(array)} is neither a NumPy array nor a torch tensor")
+    return Memory(address, tuple(array.shape), _DTYPES[dtype])
+
+
+def is_writable(array: Any) -> bool:
+    """False for NumPy arrays that are marked read-only."""
+    flags = getattr(array, "flags", None)
+    return flags is None or bool(flags.writeable)
+
+
+def _torch_address(tensor: Any, name: str) -> int:
+    if str(tensor.layout) != "torch.strided":
+        raise InvalidArgument(f"{name}: the tensor is {tensor.layout}; only dense tensors travel (Embedding(sparse=False))")
+    if tensor.device.type != "cpu":
+        raise InvalidArgument(f"{name}: the tensor is on {tensor.device}; only host memory is supported yet: .cpu()")
+    if not tensor.is_contiguous():
+        raise InvalidArgument(f"{name}: the tensor is not contiguous; give .contiguous() of it")
+    return int(tensor.data_ptr())
+
+
+def _kind(array: Any) -> str:
+    return f"{type(array).__module__}.{type(array).__qualname__}"

@@ -1,0 +1,115 @@
+"""What can go wrong, one class for each kind (docs/errors.md).
+
+Every error says in one line what happened, where, and what to do. `exit_code` is what a training program should end
+with, so that launchers and job controllers know whether starting again helps: 138 it does, 2 and 7 it does not.
+"""
+from __future__ import annotations
+
+
+class Error(RuntimeError):
+    """Any failure of Syncline."""
+
+    exit_code: int = 1
+
+
+class Cancelled(Error):
+    """The call was cancelled from another thread; the session goes on."""
+
+
+class InvalidArgument(Error, ValueError):
+    """An option, a name, a shape or a gradient makes no sense; nothing has happened."""
+
+    exit_code = 2
+
+
+class DeadlineExceeded(Error, TimeoutError):
+    """The call's timeout is over. The session goes on, unless it was `start`."""
+
+    exit_code = 5
+
+
+class NotFound(Error):
+    """There is no such file, job or tensor."""
+
+
+class AlreadyExists(Error):
+    """Two tensors of one name."""
+
+
+class PermissionDenied(Error):
+    """The certificate does not allow it."""
+
+
+class ResourceExhausted(Error, MemoryError):
+    """This process or a server has not the memory; the message says which."""
+
+
+class FailedPrecondition(Error):
+    """Calls in the wrong order, or something that the job does not keep."""
+
+
+class JobRefused(FailedPrecondition):
+    """The job does not take this worker: another one has its rank or name, or tensors and settings differ."""
+
+    exit_code = 7
+
+
+class VersionMismatch(FailedPrecondition):
+    """Worker and coordinator speak different protocols: install the same version on both sides."""
+
+    exit_code = 6
+
+
+class SessionClosed(FailedPrecondition):
+    """The session was closed, or belongs to the process that this one was forked from."""
+
+
+class Dropped(Error):
+    """This worker was dropped, being silent or without progress for too long. A new session joins again."""
+
+    exit_code = 138
+
+
+class Unavailable(Error):
+    """Servers or coordinator are not reached, or were lost. A new session may succeed."""
+
+    exit_code = 5
+
+
+class DataLoss(Error):
+    """A file is damaged; nothing of it was taken."""
+
+
+class Unauthenticated(Error):
+    """The coordinator does not know this worker's certificate."""
+
+
+class Internal(Error):
+    """A bug of Syncline."""
+
+
+_BY_CODE: dict[int, type[Error]] = {
+    1: Cancelled,
+    3: InvalidArgument,
+    4: DeadlineExceeded,
+    5: NotFound,
+    6: AlreadyExists,
+    7: PermissionDenied,
+    8: ResourceExhausted,
+    9: FailedPrecondition,
+    10: Dropped,
+    11: InvalidArgument,
+    13: Internal,
+    14: Unavailable,
+    15: DataLoss,
+    16: Unauthenticated,
+}
+_BY_EXIT_CODE: dict[int, type[Error]] = {JobRefused.exit_code: JobRefused, VersionMismatch.exit_code: VersionMismatch}
+
+
+def error_of(code: int, message: str, exit_code: int) -> Error:
+    """The exception for a syncline_code, its message and its exit code."""
+    error = _BY_EXIT_CODE.get(exit_code, _BY_CODE.get(code, Error))(message)
+    if exit_code:
+        error.exit_code = exit_code
+    return error

@@ -1,0 +1,70 @@
+"""From torch's way of naming options and parameter groups to that of the servers."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NoReturn, Optional
+
+import torch
+
+from syncline.errors import FailedPrecondition, InvalidArgument
+
+
+def option_string(options: Mapping[str, Any]) -> str:
+    """ "beta1=0.9,beta2=0.99,nesterov=1" of {"betas": (0.9, 0.99), "nesterov": True}."""
+    values: dict[str, Any] = {}
+    for name, value in options.items():
+        if name == "betas":
+            values["beta1"], values["beta2"] = value
+        else:
+            values[name] = value
+    for name, value in values.items():
+        if not isinstance(value, (int, float)):
+            raise InvalidArgument(f"option {name}={value!r}: options are numbers, or True and False")
+    return ",".join(f"{name}={float(value):.17g}" for name, value in values.items())
+
+
+class Group(dict):  # type: ignore[type-arg]
+    """A parameter group. Its options are the servers' from the start: whoever changes them later is told so."""
+
+    is_fixed = False
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        if self.is_fixed and (key not in self or self[key] != value):
+            _refuse(key)
+        super().__setitem__(key, value)
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        if self.is_fixed and key not in self:
+            _refuse(key)
+        return super().setdefault(key, default)
+
+
+def _refuse(key: str) -> NoReturn:
+    if key in ("lr", "initial_lr"):
+        raise FailedPrecondition(
+            "the servers hold the learning rate, so torch's lr_schedulers cannot change it: name a schedule when you make the "
+            'Optimizer, such as schedule="cosine:warmup_steps=100,total_steps=5000" (docs/training.md), or use `syncline update`')
+    raise FailedPrecondition(f"the servers hold the option {key!r} of this group; give it when you make the Optimizer")
+
+
+def make_groups(model: torch.nn.Module, params: Optional[Iterable[Any]], defaults: Mapping[str, Any]) -> list[Group]:
+    """Groups of `params`, or one of all that is trained. Names the parameter that is there twice or not in the model."""
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    given = list(params) if params is not None else [p for p in model.parameters() if p.requires_grad]
+    if given and not isinstance(given[0], Mapping):
+        given = [{"params": given}]
+    groups, seen = [], set()
+    for entry in given:
+        members = entry["params"]
+        members = [members] if isinstance(members, torch.Tensor) else list(members)
+        for parameter in members:
+            name = names.get(id(parameter))
+            if name is None:
+                raise InvalidArgument(f"params has a tensor of shape {list(parameter.shape)} that is no parameter of the model")
+            if id(parameter) in seen:
+                raise InvalidArgument(f"{name}: is in params twice")
+            seen.add(id(parameter))
+        groups.append(Group({**defaults, **entry, "params": members}))
+    if not seen:
+        raise InvalidArgument("the model has no parameter to train")
+    return groups

@@ -1,0 +1,246 @@
+"""The optimizer that lives on the servers."""
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any, Callable, Optional
+
+import torch
+
+from syncline.errors import FailedPrecondition, InvalidArgument
+from syncline.session import Option, Session
+from syncline.torch._groups import Group, make_groups, option_string
+from syncline.torch._hooks import Hook
+from syncline.torch._weight import Weight, memory_order
+
+_NO_STATE = ("the optimizer's state is on the servers and cannot be fetched or restored yet; save model.state_dict() alone, "
+             "and load it before you make the Optimizer")
+
+
+class Optimizer(torch.optim.Optimizer):
+    """Trains `model` together with all other workers of the job.
+
+        optimizer = syncline.torch.Optimizer(model, "adamw", lr=1e-3, weight_decay=0.01)
+        for inputs, labels in batches:
+            optimizer.zero_grad()
+            loss = cross_entropy(model(inputs), labels)
+            loss.backward()     # sends each gradient as soon as it is there
+            optimizer.step()    # the next forward waits, layer by layer, for the new weights
+
+    Making it joins the job and fills the weights: the first worker's values are the job's. It does so with servers of
+    its own when it is told of none (syncline.Session).
+
+    `optimizer` and `**options` are those of server/optimizer/README.md, named as torch names them. `params` are torch's
+    parameter groups with an `lr` and options of their own; parameters in no group stay as they are. `push` and `publish`
+    say how gradients and weights travel (docs/compression.md; bf16 unless told otherwise), `schedule`, `gradient` and
+    `loss_scaling` what else the servers do (docs/training.md). `session` has further options of syncline.Session.
+
+    `samples` says how many samples a gradient is the mean of; set it when batches differ. By default all workers count
+    the same, as with DistributedDataParallel.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: str = "sgd", lr: Optional[float] = None, *,
+                 params: Optional[Iterable[Any]] = None, push: Option = None, publish: Option = None,
+                 schedule: Option = None, gradient: Option = None, loss_scaling: Option = None, samples: int = 1,
+                 session: Optional[Mapping[str, Option]] = None, **options: Any) -> None:
+        self.samples = samples
+        self._model = model
+        self._base_lr = lr
+        self._pushes = True  # not inside no_sync
+        self._hooks: list[Any] = []
+        self._weights: list[Weight] = []
+        defaults = dict(options) if lr is None else {"lr": lr, **options}
+        groups = make_groups(model, params, defaults)
+        _check_devices(model)
+        super().__init__(groups, defaults)
+        self.param_groups: list[Group] = groups  # torch may have copied them
+        settings = option_string(defaults)
+        self.session = Session(**{
+            "push": push, "publish": publish, "schedule": schedule, "gradient": gradient, "loss_scaling": loss_scaling,
+            **(session or {}), "optimizer": f"{optimizer}:{settings}" if settings else optimizer})
+        try:
+            self._declare()
+            self.session.start()
+        except BaseException:
+            self.session.close()
+            raise
+        for weight in self._weights:
+            weight.started()
+        for group in groups:
+            group.is_fixed = True
+        self._add_hooks()
+
+    def _declare(self) -> None:
+        group_of = {id(parameter): group for group in self.param_groups for parameter in group["params"]}
+        for name, parameter in self._model.named_parameters():
+            group = group_of.get(id(parameter))
+            if group is None or not parameter.requires_grad:
+                self.session.declare(name, parameter.detach().permute(memory_order(parameter)), frozen=True)
+            else:
+                self._weights.append(Weight(self.session, name, parameter, **self._options_of(group)))
+
+    def _options_of(self, group: Group) -> dict[str, Any]:
+        changed = {name: value for name, value in group.items()
+                   if name not in ("params", "lr") and self.defaults.get(name) != value}
+        scale = 1.0
+        if "lr" in group and group["lr"] != self._base_lr:
+            if not self._base_lr:
+                raise InvalidArgument("a parameter group has an lr of its own: give the Optimizer an lr, too")
+            scale = group["lr"] / self._base_lr
+        return {"learning_rate_scale": scale, "options": option_string(changed)}
+
+    def _add_hooks(self) -> None:
+        for weight in self._weights:
+            self._hooks.append(weight.on_gradient(functools.partial(self._on_gradient, weight)))
+        of = {id(weight.parameter): weight for weight in self._weights}
+        for module in self._model.modules():
+            own = [of[id(p)] for p in module.parameters(recurse=False) if id(p) in of]
+            if own:
+                self._add_forward_hook(module, functools.partial(_before_forward, own))
+        self._add_forward_hook(self._model, self._before_model)
+        self._hooks.append(self._model._register_state_dict_hook(Hook(self.synchronize)))
+
+    def _add_forward_hook(self, module: torch.nn.Module, action: Callable[[], None]) -> None:
+        hook = module.register_forward_pre_hook(Hook(action))
+        module._forward_pre_hooks.move_to_end(hook.id, last=False)  # before those that read weights, as spectral_norm's
+        self._hooks.append(hook)
+
+    def _on_gradient(self, weight: Weight) -> None:
+        if self._pushes:
+            weight.push(self.samples)
+
+    def _before_model(self) -> None:
+        for weight in self._weights:
+            if weight.waits_early:
+                weight.wait()
+
+    # ---- what torch's optimizers have ----
+
+    def step(self, closure: Optional[Callable[[], Any]] = None, *, grad_scaler: Any = None) -> Any:
+        """Ends the step: sends what no_sync kept back, and says of which parameters there is no gradient.
+
+        Gradients are taken: `.grad` is None afterwards. New weights are waited for by the next forward of each module.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if grad_scaler is not None or getattr(self, "grad_scale", None) is not None:
+            raise FailedPrecondition(
+                "torch's GradScaler and the servers would both scale: give the Optimizer loss_scaling=\"torch\" and call "
+                "optimizer.scale(loss).backward() and optimizer.step() without a GradScaler")
+        skipped = []
+        for weight in self._weights:
+            if not weight.is_pushed and weight.parameter.grad is not None:
+                weight.push(self.samples)
+            elif not weight.is_pushed:
+                weight.wait()
+                skipped.append(weight)
+        if skipped:
+            self.session.skip(weight.tensor for weight in skipped)
+            for weight in skipped:
+                weight.skipped()
+        for weight in self._weights:
+            weight.end_step()
+        return loss
+
+    # With it a GradScaler asks step() before it touches gradients, which then refuses it.
+    _step_supports_amp_scaling = True
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drops gradients that are not on their way. step() does so, too."""
+        for weight in self._weights:
+            if weight.is_pushed:
+                raise FailedPrecondition(
+                    f"{weight.name}: its gradient is on its way already; call step() first, or run a backward whose gradients "
+                    "may be thrown away in no_sync()")
+            weight.parameter.grad = None
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """All groups are given to the constructor: the servers know the tensors of a job from its start."""
+        if self._weights:
+            raise FailedPrecondition("the tensors of a job are declared when it starts; give all groups to the Optimizer")
+        super().add_param_group(param_group)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Raises: the state is on the servers."""
+        raise FailedPrecondition(_NO_STATE)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Raises: the state is on the servers."""
+        raise FailedPrecondition(_NO_STATE)
+
+    # ---- what they have not ----
+
+    @contextlib.contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Backward inside only accumulates gradients; a later backward outside, or step(), sends the sum."""
+        before, self._pushes = self._pushes, False
+        try:
+            yield
+        finally:
+            self._pushes = before
+
+    def synchronize(self) -> None:
+        """Waits for all new weights. For code that reads weights outside of forward and state_dict."""
+        for weight in self._weights:
+            weight.wait()
+
+    def scale(self, loss: torch.Tensor) -> torch.Tensor:
+        """The loss to call backward on: times the servers' scale, with loss_scaling."""
+        return loss * self.session.loss_scale
+
+    def report_loss(self, loss: Any) -> None:
+        """The loss of this step, for `syncline status` and `syncline lr-range`. Between backward and step()."""
+        self.session.report_loss(float(loss), samples=self.samples)
+
+    @property
+    def steps(self) -> int:
+        """The number of the present step, from 0; what a worker that joins a running job begins with."""
+        return self.session.step
+
+    @property
+    def rank(self) -> int:
+        """Which worker this is."""
+        return self.session.rank
+
+    @property
+    def world_size(self) -> int:
+        """With how many workers the job began."""
+        return self.session.world_size
+
+    def close(self) -> None:
+        """Waits for the last weights and leaves the job. At the end of the program it comes by itself."""
+        try:
+            self.synchronize()
+        finally:
+            for hook in self._hooks:
+                if hasattr(hook, "remove"):
+                    hook.remove()
+            self._hooks = []
+            self._pushes = False
+            self.session.close()
+
+    def __enter__(self) -> Optimizer:
+        return self
+
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.session.close()
+
+
+def _before_forward(weights: list[Weight]) -> None:
+    for weight in weights:
+        weight.is_waited_for = True
+        weight.wait()
+
+
+def _check_devices(model: torch.nn.Module) -> None:
+    for name, parameter in model.named_parameters():
+        if parameter.device.type != "cpu":
+            raise InvalidArgument(f"{name}: is on {parameter.device}; weights must be in host memory, GPUs are not supported yet")

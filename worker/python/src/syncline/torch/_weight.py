@@ -1,0 +1,107 @@
+"""One parameter of a model: its tensor in the session, and where it is in the present step.
+
+A step of a parameter: backward accumulates its gradient, push sends it, and the next forward waits for the weights that
+the servers make of it. Between push and the end of wait its weights and its gradient belong to the session.
+"""
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+import torch
+
+from syncline.errors import FailedPrecondition, InvalidArgument
+from syncline.session import Session, Tensor
+
+
+class Weight:
+    """A parameter that the servers hold. `name` is its path in the model."""
+
+    def __init__(self, session: Session, name: str, parameter: torch.nn.Parameter, **options: Any) -> None:
+        self.name = name
+        self.parameter = parameter
+        self._session = session
+        self._order = memory_order(parameter)
+        self._is_row_major = parameter.is_contiguous()
+        self._tensor: Tensor = session.declare(name, parameter.detach().permute(self._order), **options)
+        self._version = parameter._version
+        self._gradient: Optional[torch.Tensor] = None  # of this step, as backward left it
+        self._gradient_version = 0
+        self._sent: Optional[torch.Tensor] = None  # the same in the order of memory; stays while it may still be sent
+        self.is_pushed = False  # in the present step
+        self.is_pending = False  # its weights are on their way
+        self.is_waited_for = False  # by a hook before the forward of its module
+        self.waits_early = False  # by the hook of the whole model: no hook of a module does
+
+    @property
+    def tensor(self) -> Tensor:
+        """What the session calls it."""
+        return self._tensor
+
+    def started(self) -> None:
+        """From now on its memory is the session's to write, and nobody else's."""
+        self._version = self.parameter._version
+
+    def on_gradient(self, callback: Callable[[], None]) -> Any:
+        """Has `callback` called whenever backward has accumulated the gradient. Keep what this returns."""
+        parameter = self.parameter
+        if hasattr(parameter, "register_post_accumulate_grad_hook"):  # torch 2.1
+            return parameter.register_post_accumulate_grad_hook(lambda _: callback())
+        node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        node.register_hook(lambda *_: callback())
+        return node
+
+    def push(self, samples: int) -> None:
+        """Sends the gradient that backward has left."""
+        gradient: Optional[torch.Tensor] = self.parameter.grad
+        assert gradient is not None
+        if self.is_pushed:
+            raise FailedPrecondition(
+                f"{self.name}: a second gradient before step(); run all but the last backward of a step in no_sync()")
+        if self.is_pending:
+            raise FailedPrecondition(
+                f"{self.name}: was used while its new weights were on their way, as its own module's forward was not called; "
+                "call synchronize() before you read weights yourself")
+        self._check(gradient)
+        self.waits_early = not self.is_waited_for
+        self._gradient, self._gradient_version = gradient, gradient._version
+        self._sent = (gradient if self._is_row_major else gradient.permute(self._order)).contiguous()
+        self._session.push_pull(self._tensor, self._sent, samples)
+        self.is_pushed = self.is_pending = True
+
+    def end_step(self) -> None:
+        """Takes the gradient that was pushed."""
+        gradient = self.parameter.grad
+        if gradient is not None and (gradient is not self._gradient or gradient._version != self._gradient_version):
+            raise FailedPrecondition(
+                f"{self.name}: its gradient was changed after it was pushed; clip on the servers instead: "
+                'Optimizer(…, gradient="clip_global_norm=1")')
+        self.parameter.grad = self._gradient = None
+        self.is_pushed = False
+
+    def skipped(self) -> None:
+        """The session was told that this step has no gradient for it."""
+        self.is_pending = True
+
+    def wait(self) -> None:
+        """Until the new weights are here."""
+        if self.is_pending:
+            self._session.wait(self._tensor)
+            self.is_pending, self._sent = False, None
+
+    def _check(self, gradient: torch.Tensor) -> None:
+        parameter = self.parameter
+        if gradient.is_sparse:
+            raise InvalidArgument(f"{self.name}: its gradient is sparse, and only dense ones travel: Embedding(sparse=False)")
+        if parameter._version != self._version:
+            raise FailedPrecondition(
+                f"{self.name}: its values were changed in this process, but the servers hold them; load checkpoints and "
+                "initialise weights before you make the Optimizer")
+        if parameter.data_ptr() != self._tensor.memory.address or gradient.shape != parameter.shape:
+            raise FailedPrecondition(
+                f"{self.name}: its memory or shape is another than when the Optimizer was made; move (.to(), .half()) and "
+                "resize models before")
+
+
+def memory_order(parameter: torch.nn.Parameter) -> list[int]:
+    """The dimensions as they lie in memory, the last one densest: not 0, 1, 2, 3 with channels_last."""
+    return sorted(range(parameter.dim()), key=lambda d: (-parameter.stride(d), d))

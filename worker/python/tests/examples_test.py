@@ -1,0 +1,32 @@
+"""The examples train: a few steps of each, with servers of their own."""
+import importlib.util
+import re
+import sys
+import unittest
+from pathlib import Path
+
+import support
+
+if importlib.util.find_spec("torch") is None:
+    raise unittest.SkipTest("no torch; install python3-torch")
+
+EXAMPLES = support.HERE.parents[1] / "examples/torch"
+
+
+class Examples(unittest.TestCase):
+    def run_example(self, *command):
+        program = support.Process([sys.executable, *map(str, command)], {"OMP_NUM_THREADS": "1"})
+        self.addCleanup(program.kill)
+        self.assertEqual(program.wait(180), 0, program.text())
+        return program.text()
+
+    @unittest.skipUnless(Path("/usr/share/datasets/fashion-mnist").exists(), "no pictures; install dataset-fashion-mnist")
+    def test_fashion_mnist(self):
+        said = self.run_example(EXAMPLES / "fashion_mnist.py", "--epochs", "1", "--steps", "101")
+        first, last = (float(loss) for loss in re.findall(r"loss (\S+)", said))
+        self.assertLess(last, first / 2, said)
+        self.assertGreater(float(re.search(r"accuracy (\S+)%", said).group(1)), 60, said)
+
+
+if __name__ == "__main__":
+    unittest.main()

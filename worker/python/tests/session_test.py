@@ -1,0 +1,313 @@
+"""Session with NumPy arrays against real servers: steps, what can go wrong, and how programs end."""
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import unittest
+from pathlib import Path
+
+import support
+
+try:
+    import numpy
+except ImportError:
+    raise unittest.SkipTest("no numpy; install python3-numpy") from None
+
+import syncline
+
+EXACT = {"push": "fp32", "publish": "fp32"}
+
+
+class Steps(support.ServersTest):
+    def session(self, **more):
+        session = syncline.Session(**self.options(**{**EXACT, **more}))
+        self.addCleanup(session.close)
+        return session
+
+    def test_of_sgd_are_those_of_numpy(self):
+        weights = numpy.arange(12, dtype=numpy.float32).reshape(3, 4)
+        expected = weights.copy()
+        with self.session(optimizer="sgd:lr=0.5") as session:
+            tensor = session.declare("w", weights)
+            session.start()
+            for step in range(5):
+                self.assertEqual(session.step, step)
+                gradient = numpy.full((3, 4), step + 1, numpy.float32)
+                session.push_pull(tensor, gradient, samples=7)
+                session.wait(tensor)
+                expected -= 0.5 * gradient
+                numpy.testing.assert_array_equal(weights, expected)
+            self.assertTrue(session.is_ready(tensor))
+            self.assertEqual((session.rank, session.world_size), (0, 1))
+            self.assertGreater(session.stats.bytes_pushed, 5 * 48)
+            self.assertEqual(session.stats.members, 1)
+
+    def test_take_half_precision_and_scalars(self):
+        half, scalar = numpy.ones(100, numpy.float16), numpy.array(1, numpy.float32)
+        session = self.session(optimizer="sgd:lr=0.25")
+        tensors = [session.declare("half", half), session.declare("scalar", scalar)]
+        session.start()
+        session.push_pull(tensors[0], numpy.full(100, 2, numpy.float16))
+        session.push_pull(tensors[1], numpy.array(2, numpy.float32))
+        session.wait_all()
+        numpy.testing.assert_array_equal(half, numpy.full(100, 0.5))
+        self.assertEqual(scalar, 0.5)
+
+    def test_skip_and_freeze(self):
+        trained, skipped, frozen = (numpy.ones(4, numpy.float32) for _ in range(3))
+        session = self.session(optimizer="sgd:lr=1")
+        a, b = session.declare("a", trained), session.declare("b", skipped)
+        c = session.declare("c", frozen, frozen=True)
+        session.start()
+        session.push_pull(a, numpy.ones(4, numpy.float32))
+        session.skip([b])
+        session.wait_all()
+        self.assertEqual([trained[0], skipped[0], frozen[0]], [0, 1, 1])
+        with self.assertRaises(syncline.FailedPrecondition):
+            session.push_pull(c, numpy.ones(4, numpy.float32))
+
+    def test_of_averages(self):
+        weights = numpy.zeros(4, numpy.float32)
+        session = self.session(optimizer="sgd:lr=1,ema_decay=0.5")
+        tensor = session.declare("w", weights)
+        session.start()
+        session.push_pull(tensor, -numpy.ones(4, numpy.float32))
+        session.wait(tensor)
+        average = numpy.empty(4, numpy.float32)
+        session.pull_average(tensor, average)
+        self.assertTrue(0 < average[0] <= 1, average)
+
+    def test_say_what_does_not_fit(self):
+        session = self.session()
+        declare = session.declare
+        for name, array, said in (
+                ("doubles", numpy.zeros(3), "dtype float64"),
+                ("strided", numpy.zeros((4, 4), numpy.float32)[:, ::2], "not contiguous"),
+                ("list", [1.0], "dtype None"),
+                ("constant", numpy.frombuffer(b"abcd", numpy.float32), "read-only"),
+        ):
+            with self.assertRaisesRegex(syncline.InvalidArgument, f"{name}.*{said}"):
+                declare(name, array)
+        tensor = declare("w", numpy.zeros((2, 3), numpy.float32))
+        with self.assertRaises(syncline.AlreadyExists):
+            declare("w", numpy.zeros(1, numpy.float32))
+        session.start()
+        with self.assertRaisesRegex(syncline.InvalidArgument, r"w: .*\[6\].*\[2, 3\]"):
+            session.push_pull(tensor, numpy.zeros(6, numpy.float32))
+        session.push_pull(tensor, numpy.zeros((2, 3), numpy.float32))
+        session.wait(tensor)
+
+    def test_options_are_checked(self):
+        with self.assertRaisesRegex(syncline.InvalidArgument, "optimizer"):
+            syncline.Session(**self.options(optimiser="sgd"))
+        session = self.session(optimizer="adamx:lr=1")
+        session.declare("w", numpy.zeros(1, numpy.float32))
+        with self.assertRaisesRegex(syncline.Error, "adam") as caught:
+            session.start()
+        self.assertNotEqual(caught.exception.exit_code, 0)
+
+    def test_of_a_second_run_are_refused(self):
+        sessions = [self.session(run_id=name, start_timeout="2s") for name in ("one", "two")]
+        for session in sessions:
+            session.declare("w", numpy.zeros(1, numpy.float32))
+        sessions[0].start()
+        with self.assertRaises(syncline.JobRefused) as caught:
+            sessions[1].start()
+        self.assertEqual(caught.exception.exit_code, 7)
+
+    def test_cannot_follow_close(self):
+        session = self.session()
+        tensor = session.declare("w", numpy.zeros(1, numpy.float32))
+        session.start()
+        session.close()
+        session.close()
+        with self.assertRaisesRegex(syncline.SessionClosed, "closed"):
+            session.wait(tensor)
+
+
+class Waiting(support.ServersTest):
+    def lonely(self):
+        """A session that waits for a second worker that never comes."""
+        session = syncline.Session(**self.options(world_size=2))
+        self.addCleanup(session.close)
+        session.declare("w", numpy.zeros(1, numpy.float32))
+        return session
+
+    def test_for_start_ends_with_its_timeout(self):
+        with self.assertRaises(syncline.DeadlineExceeded):
+            self.lonely().start(timeout=0.5)
+
+    def test_for_start_lets_other_threads_run(self):
+        turns = 0
+        done = threading.Event()
+
+        def count():
+            nonlocal turns
+            while not done.wait(0.01):
+                turns += 1
+
+        thread = threading.Thread(target=count)
+        thread.start()
+        with self.assertRaises(syncline.DeadlineExceeded):
+            self.lonely().start(timeout=1)
+        done.set()
+        thread.join()
+        self.assertGreater(turns, 20)
+
+    def test_ends_with_ctrl_c(self):
+        program = self.program("""
+            import numpy, syncline, sys
+            with syncline.Session(world_size=2) as session:
+                session.declare("w", numpy.zeros(1, numpy.float32))
+                try:
+                    session.start()
+                except KeyboardInterrupt:
+                    print("interrupted")
+                    sys.exit(5)
+        """)
+        program.await_line("waiting for worker")
+        started = time.monotonic()
+        os.kill(program.process.pid, signal.SIGINT)
+        self.assertEqual(program.wait(), 5, program.text())
+        self.assertIn("interrupted", program.text())
+        self.assertLess(time.monotonic() - started, 5)
+
+    def test_in_a_step_ends_with_ctrl_c(self):
+        source = """
+            import numpy, syncline, sys, os
+            with syncline.Session() as session:
+                tensor = session.declare("w", numpy.zeros(1, numpy.float32))
+                session.start()
+                if session.rank == 1:
+                    import time; time.sleep(60)
+                session.push_pull(tensor, numpy.ones(1, numpy.float32))
+                print("pushed")
+                try:
+                    session.wait(tensor)
+                except KeyboardInterrupt:
+                    print("interrupted")
+                    sys.exit(5)
+        """
+        workers = [self.program(source, self.environment(rank, 2)) for rank in range(2)]
+        workers[0].await_line("pushed")
+        os.kill(workers[0].process.pid, signal.SIGINT)
+        self.assertEqual(workers[0].wait(), 5, workers[0].text())
+        self.assertIn("interrupted", workers[0].text())
+
+
+class Programs(support.ServersTest):
+    PREFACE = """
+            import numpy, os, sys, syncline
+            weights = numpy.zeros(4, numpy.float32)
+            session = syncline.Session()
+            tensor = session.declare("w", weights)
+            session.start()
+            session.push_pull(tensor, numpy.ones(4, numpy.float32))
+    """
+
+    def test_may_end_without_close(self):
+        for ending, code in (("", 0), ("raise ValueError('mine')", 1), ("sys.exit(3)", 3)):
+            with self.subTest(ending):
+                program = self.program(f"{self.PREFACE}\n            {ending}")
+                self.assertEqual(program.wait(20), code, program.text())
+                self.assertNotIn("atal Python error", program.text())
+
+    def test_hear_of_a_session_that_a_fork_took_along(self):
+        program = self.program(f"""{self.PREFACE}
+            child = os.fork()
+            if child == 0:
+                try:
+                    session.wait(tensor)
+                except syncline.SessionClosed as error:
+                    print("child:", error)
+                    sys.exit(4)  # with all that Python does at exit
+                sys.exit(0)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            session.wait(tensor)
+            session.push_pull(tensor, numpy.ones(4, numpy.float32))
+            session.wait(tensor)
+            print("parent went on, child ended with", code)
+        """)
+        self.assertEqual(program.wait(30), 0, program.text())
+        self.assertRegex(program.text(), "child: .*forked from process")
+        self.assertIn("child ended with 4", program.text())
+
+    def test_say_what_they_do_as_loudly_as_asked(self):
+        quiet, loud = (self.program(self.PREFACE, {"SYNCLINE_LOG": level}) for level in ("error", "debug"))
+        quiet.wait()
+        self.assertEqual(quiet.text(), "")
+        program = self.program(self.PREFACE, {"SYNCLINE_LOG": "shout"})
+        program.wait()
+        self.assertIn("SYNCLINE_LOG=shout: there are debug, info", program.text())
+        loud.wait()
+
+
+class EmbeddedServers(unittest.TestCase):
+    SOURCE = """
+        import numpy, sys, syncline, time
+        weights = numpy.zeros(4, numpy.float32)
+        session = syncline.Session(optimizer="sgd:lr=1")
+        tensor = session.declare("w", weights)
+        session.start()
+        session.push_pull(tensor, numpy.ones(4, numpy.float32))
+        session.wait(tensor)
+        print("weights", weights[0])
+    """
+
+    def test_need_no_setting(self):
+        program = support.start_program(self, self.SOURCE)
+        self.assertEqual(program.wait(), 0, program.text())
+        self.assertIn("weights -1.0", program.text())
+        address = program.await_line(r"started servers for this process, (\S+),").group(1)
+        self.assert_gone(address)
+
+    def test_end_with_a_program_that_is_killed(self):
+        program = support.start_program(self, self.SOURCE + "\n        time.sleep(60)")
+        program.await_line("weights")
+        address = program.await_line(r"started servers for this process, (\S+),").group(1)
+        program.process.kill()
+        self.assert_gone(address)
+
+    def test_are_for_one_worker(self):
+        program = support.start_program(self, self.SOURCE, {"WORLD_SIZE": "4", "RANK": "1"})
+        self.assertEqual(program.wait(), 1)
+        self.assertRegex(program.text(), "InvalidArgument: there are 4 workers .* SYNCLINE_COORDINATOR")
+
+    def assert_gone(self, address):
+        deadline = time.monotonic() + 15
+        while any(address in line for line in listening()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self.assertNotIn(address, "\n".join(listening()))
+
+
+def listening():
+    """Local addresses of this host's TCP sockets that listen."""
+    lines = []
+    for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = row.split()
+        if fields[3] == "0A":
+            host, port = fields[1].split(":")
+            lines.append(".".join(str(byte) for byte in reversed(bytes.fromhex(host))) + f":{int(port, 16)}")
+    return lines
+
+
+class Launcher(unittest.TestCase):
+    def test_is_the_bundled_program(self):
+        program = support.Process([sys.executable, "-m", "syncline.run", "--help"])
+        self.assertEqual(program.wait(), 0, program.text())
+        self.assertIn("--nproc-per-node", program.text())
+
+    def test_starts_workers_and_servers(self):
+        source = ("import numpy, syncline; s = syncline.Session(); s.declare('w', numpy.zeros(4, numpy.float32)); s.start(); "
+                  "print('world', s.world_size); s.barrier(); s.close()")
+        program = support.Process([sys.executable, "-m", "syncline.run", "--standalone", "--nproc-per-node", "2", "--tee",
+                                   "3", "--", sys.executable, "-c", source])
+        self.addCleanup(program.kill)
+        self.assertEqual(program.wait(), 0, program.text())
+        self.assertEqual(len(re.findall("world 2", program.text())), 2, program.text())
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,109 @@
+"""What the tests share: the build, servers for a test, and workers as processes of their own."""
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+import unittest
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+PACKAGE = HERE.parent / "src"
+BUILD = Path(os.environ.get("SYNCLINE_BUILD", HERE.parents[2] / "build/release")).resolve()
+PATIENCE = 60.0  # for anything that must happen sometime
+FAILURE_TIMEOUT = "4s"
+
+os.environ.setdefault("SYNCLINE_LIBRARY", str(BUILD / "libsyncline.so"))
+os.environ.setdefault("SYNCLINE_BINARY", str(BUILD / "syncline"))
+for name in ("SYNCLINE_COORDINATOR", "SYNCLINE_JOB", "RANK", "WORLD_SIZE"):
+    os.environ.pop(name, None)
+sys.path.insert(0, str(PACKAGE))
+
+if not Path(os.environ["SYNCLINE_LIBRARY"]).is_file():
+    raise unittest.SkipTest(f"no {os.environ['SYNCLINE_LIBRARY']}; build the target syncline_c")
+
+
+class Process:
+    """A child whose output, both streams, is collected line by line."""
+
+    def __init__(self, command, env=None):
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True,
+            env={**os.environ, "PYTHONPATH": str(PACKAGE), "PYTHONUNBUFFERED": "1", **(env or {})}, start_new_session=True)
+        self.lines = []
+        self.changed = threading.Condition()
+        self.collector = threading.Thread(target=self._collect, daemon=True)
+        self.collector.start()
+
+    def _collect(self):
+        with self.process.stdout as output:
+            for line in output:
+                with self.changed:
+                    self.lines.append(line.rstrip("\n"))
+                    self.changed.notify_all()
+
+    def text(self):
+        with self.changed:
+            return "\n".join(self.lines)
+
+    def await_line(self, pattern, timeout=PATIENCE):
+        deadline = time.monotonic() + timeout
+        with self.changed:
+            while True:
+                for line in self.lines:
+                    if match := re.search(pattern, line):
+                        return match
+                left = deadline - time.monotonic()
+                if left <= 0 or (self.process.poll() is not None and not self.changed.wait(0.5)):
+                    raise AssertionError(f"never printed /{pattern}/, but:\n" + "\n".join(self.lines))
+                self.changed.wait(min(left, 0.5))
+
+    def wait(self, timeout=PATIENCE):
+        try:
+            code = self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"does not end; it printed:\n{self.text()}") from None
+        self.collector.join(timeout)
+        return code
+
+    def kill(self):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.collector.join(PATIENCE)
+
+
+class ServersTest(unittest.TestCase):
+    """A coordinator and a server for all tests of a class; each test has a job of its own."""
+
+    @classmethod
+    def setUpClass(cls):
+        state = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(state.cleanup)
+        serve = Process([os.environ["SYNCLINE_BINARY"], "serve", "--role", "all", "--listen", "127.0.0.1:0",
+                         "--admin-listen", "127.0.0.1:0", "--state-dir", state.name, "--failure-timeout", FAILURE_TIMEOUT])
+        cls.addClassCleanup(serve.kill)
+        cls.coordinator = serve.await_line(r"ready control=(\S+)").group(1)
+
+    def options(self, **more):
+        """Of a session in this test's job."""
+        return {"coordinator": self.coordinator, "job": self.id(), "failure_timeout": FAILURE_TIMEOUT, **more}
+
+    def environment(self, rank=0, world_size=1):
+        return {"SYNCLINE_COORDINATOR": self.coordinator, "SYNCLINE_JOB": self.id(), "SYNCLINE_RUN_ID": self.id(),
+                "SYNCLINE_FAILURE_TIMEOUT": FAILURE_TIMEOUT, "RANK": str(rank), "WORLD_SIZE": str(world_size)}
+
+    def program(self, source, env=None):
+        return start_program(self, source, {**self.environment(), **(env or {})})
+
+
+def start_program(test, source, env=None):
+    """Starts a Python program that a test wrote; it ends with the test."""
+    process = Process([sys.executable, "-c", textwrap.dedent(source)], env)
+    test.addCleanup(process.kill)
+    return process

@@ -183,8 +183,8 @@ class Waiting(support.ServersTest):
                 if session.rank == 1:
                     import time; time.sleep(60)
                 session.push_pull(tensor, numpy.ones(1, numpy.float32))
-                print("pushed")
                 try:
+                    print("pushed")
                     session.wait(tensor)
                 except KeyboardInterrupt:
                     print("interrupted")

@@ -16,6 +16,9 @@ void AddTlsFlags(CLI::App& command, TlsOptions* options) {
   command.add_option("--tls-key", options->key_file, "Its private key (PEM)");
   command.add_option("--tls-ca", options->ca_file,
                      "CA that signs the peers' certificates (PEM)");
+  command.add_option("--identities", options->identities_file,
+                     "File with the roles of certificates that name none: lines such as "
+                     "'URI:spiffe://d/ns/ml/sa/x worker bert'");
   command.add_flag("--insecure", options->insecure,
                    "Plain text beyond loopback, on purpose");
 }

@@ -10,7 +10,7 @@
 
 namespace syncline {
 
-// --tls-cert, --tls-key, --tls-ca, --insecure.
+// --tls-cert, --tls-key, --tls-ca, --identities, --insecure.
 void AddTlsFlags(CLI::App& command, TlsOptions* options);
 
 enum class OutputFormat { kTable, kJson };

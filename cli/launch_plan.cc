@@ -147,6 +147,17 @@ absl::Status CheckTheRest(const RunOptions& options) {
     named.Update(CheckName("--run-id", options.run_id, kMaxJobNameBytes));
   }
   if (!named.ok()) return Usage(std::string(named.message()));
+  if (options.tls.HasTls() && options.coordinator.empty()) {
+    return Usage(
+        "all that `syncline run` starts is on this host and needs no certificate; drop "
+        "--tls-* (SYNCLINE_TLS_*), or say with --coordinator who wants them");
+  }
+  if (options.tls.HasTls() && options.servers > 0) {
+    return Usage(
+        "a worker's certificate cannot be a server's; drop --servers, and start "
+        "`syncline "
+        "serve --role server` with its own");
+  }
   return CheckTlsOptions(options.tls);
 }
 
@@ -171,7 +182,8 @@ std::vector<std::pair<std::string, std::string>> WorkerEnvironment(
       {"SYNCLINE_RUN_ID", options.run_id},
       {"SYNCLINE_TLS_CERT", options.tls.cert_file},
       {"SYNCLINE_TLS_KEY", options.tls.key_file},
-      {"SYNCLINE_TLS_CA", options.tls.ca_file}};
+      {"SYNCLINE_TLS_CA", options.tls.ca_file},
+      {"SYNCLINE_IDENTITIES", options.tls.identities_file}};
   for (const auto& [name, value] : optional) {
     if (!value.empty()) env.emplace_back(name, value);
   }

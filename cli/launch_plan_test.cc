@@ -29,6 +29,23 @@ TEST(LaunchPlan, StartsOneWorkerOneServerAndACoordinatorByDefault) {
   EXPECT_TRUE(plan->starts_coordinator);
 }
 
+// One certificate has one role; what a launcher starts itself is on loopback.
+TEST(LaunchPlan, TakesCertificatesForItsWorkersOnly) {
+  const auto refusal = [](const RunOptions& options) {
+    const auto plan = MakeLaunchPlan(options, {});
+    EXPECT_EQ(FailureOf(plan.status()), Failure::kUsage);
+    return std::string(plan.status().message());
+  };
+  RunOptions options = Program();
+  options.tls = {"a.crt", "a.key", "ca.crt"};
+  EXPECT_THAT(refusal(options), HasSubstr("needs no certificate; drop --tls-*"));
+  options.coordinator = "10.0.0.1:7070";
+  options.servers = 2;
+  EXPECT_THAT(refusal(options), HasSubstr("serve --role server"));
+  options.servers = -1;
+  EXPECT_THAT(refusal(options), HasSubstr("cannot read --tls-cert 'a.crt'"));
+}
+
 TEST(LaunchPlan, StartsOnlyWorkersForAGivenCoordinator) {
   RunOptions options = Program();
   options.workers = 3;

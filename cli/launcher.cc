@@ -227,13 +227,6 @@ absl::Status Launcher::StartService(const std::string& name,
   spec.name = name;
   spec.argv = {syncline_, "serve"};
   spec.argv.insert(spec.argv.end(), flags.begin(), flags.end());
-  const std::pair<const char*, const std::string&> files[] = {
-      {"--tls-cert", options_.tls.cert_file},
-      {"--tls-key", options_.tls.key_file},
-      {"--tls-ca", options_.tls.ca_file}};
-  for (const auto& [flag, file] : files) {
-    if (!file.empty()) spec.argv.insert(spec.argv.end(), {flag, file});
-  }
   const std::vector<std::string> common = {
       "--listen",    "127.0.0.1:0",       "--admin-listen",
       "127.0.0.1:0", "--failure-timeout", absl::FormatDuration(plan_.failure_timeout)};

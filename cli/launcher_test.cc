@@ -154,22 +154,6 @@ TEST_F(LauncherTest, LooksForTheProgramBeforeItStartsServices) {
   EXPECT_FALSE(std::filesystem::exists(Path("calls")));
 }
 
-TEST_F(LauncherTest, GivesItsServicesTheTlsFiles) {
-  for (const char* name : {"a.crt", "a.key", "ca.crt"}) {
-    std::ofstream(Path(name)) << "-----BEGIN CERTIFICATE-----\n";
-  }
-  options_.tls = {Path("a.crt"), Path("a.key"), Path("ca.crt")};
-  options_.program = {"/bin/sh", "-c", "exit 0"};
-  LaunchPlan plan;  // as MakeLaunchPlan does, which would look into the files
-  plan.failure_timeout = absl::Seconds(10);
-  plan.workers.emplace_back().name = "worker0";
-  EXPECT_TRUE(Launcher(options_, plan, Path("serve")).Run().ok());
-  const std::string flags = absl::StrCat("--tls-cert ", Path("a.crt"), " --tls-key ",
-                                         Path("a.key"), " --tls-ca ", Path("ca.crt"));
-  EXPECT_THAT(Read("calls"), testing::ContainsRegex("role coordinator[^\n]*" + flags));
-  EXPECT_THAT(Read("calls"), testing::ContainsRegex("role server[^\n]*" + flags));
-}
-
 TEST_F(LauncherTest, GivesUpWhenTheRestartsAreUsedUp) {
   options_.max_restarts = 2;
   options_.restart_pause = absl::Milliseconds(10);

@@ -131,6 +131,7 @@ absl::Status Services::StartCoordinator() {
   CoordinatorServiceOptions options;
   options.coordinator = {.timeouts = plan_.timeouts, .expected_servers = plan_.servers};
   options.store = store_.get();
+  options.tls = plan_.tls;
   options.log = log_.With({{"role", "coordinator"}});
   options.on_fatal = [this](const absl::Status& status) { stop_.Fail(status); };
   SYNCLINE_ASSIGN_OR_RETURN(coordinator_, CoordinatorService::Create(std::move(options)));

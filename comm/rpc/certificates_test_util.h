@@ -1,21 +1,30 @@
-// Certificates for tests, made by the openssl program in a folder that ends with this.
+// Certificates for tests, in a folder that ends with this.
 #pragma once
 
-#include <cstdlib>
+#include <fstream>
+#include <map>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "comm/base/check.h"
 #include "comm/base/temp_directory.h"
+#include "comm/rpc/identity.h"
+#include "comm/rpc/issuer.h"
 #include "comm/rpc/tls.h"
 
 namespace syncline {
 
+struct TestLeaf {
+  Identity who = {.role = Role::kOperator};
+  std::string uri = {};  // in place of that of `who`; "-" for none
+  int days = 2;          // expired yesterday when negative
+  std::vector<std::string> hosts = {"127.0.0.1"};
+};
+
 class TestCertificates {
  public:
-  // Whether there is an openssl program.
-  static bool Works() { return std::system("openssl version >/dev/null 2>&1") == 0; }
-
   std::string Path(const std::string& name) const {
     return absl::StrCat(directory_.path(), "/", name);
   }
@@ -26,34 +35,46 @@ class TestCertificates {
   }
 
   // Makes NAME.crt and NAME.key.
-  void MakeCa(const std::string& name) const {
-    OpenSsl(absl::StrCat("req -x509 ", kKey, " -days 2 -subj /CN=", name, " -keyout ",
-                         Path(name + ".key"), " -out ", Path(name + ".crt")));
+  void MakeCa(const std::string& name) {
+    authorities_[name] = Checked(MakeAuthority({.name = name, .validity = ValidFor(2)}));
+    Keep(name, authorities_[name]);
   }
 
-  // Valid from now on for `days`; expired yesterday when negative. `hosts` as openssl
-  // writes them: "IP:127.0.0.1,DNS:example".
-  void MakeLeaf(const std::string& name, const std::string& ca, int days = 2,
-                const std::string& hosts = "IP:127.0.0.1") const {
-    OpenSsl(absl::StrCat("req -new ", kKey, " -subj /CN=", name,
-                         " -addext subjectAltName=", hosts, " -keyout ",
-                         Path(name + ".key"), " -out ", Path(name + ".csr")));
-    OpenSsl(absl::StrCat("x509 -req -in ", Path(name + ".csr"),
-                         " -copy_extensions copyall -CA ", Path(ca + ".crt"), " -CAkey ",
-                         Path(ca + ".key"), " -CAcreateserial -days ", days, " -out ",
-                         Path(name + ".crt")));
+  void MakeLeaf(const std::string& name, const std::string& ca,
+                const TestLeaf& leaf = {}) const {
+    syncline::Identity who = leaf.who;
+    who.cluster = Cluster{"test", "c"};
+    const std::string uri = leaf.uri.empty() ? Checked(UriOf(who)) : leaf.uri;
+    Keep(name, Checked(Issue(authorities_.at(ca), {.name = name,
+                                                   .uri = uri == "-" ? "" : uri,
+                                                   .hosts = leaf.hosts,
+                                                   .validity = ValidFor(leaf.days)})));
+  }
+
+  void Write(const std::string& name, const std::string& contents) const {
+    std::ofstream(Path(name)) << contents;
   }
 
  private:
-  static constexpr const char* kKey =
-      "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
+  static Validity ValidFor(int days) {
+    const absl::Time now = absl::Now();
+    if (days < 0) return {now - absl::Hours(240), now - absl::Hours(24)};
+    return {now - absl::Minutes(1), now + absl::Hours(24 * days)};
+  }
 
-  static void OpenSsl(const std::string& arguments) {
-    const std::string command = absl::StrCat("openssl ", arguments, " 2>/dev/null");
-    SYNCLINE_CHECK(std::system(command.c_str()) == 0);
+  template <typename T>
+  static T Checked(absl::StatusOr<T> result) {
+    SYNCLINE_CHECK(result.ok());
+    return *std::move(result);
+  }
+
+  void Keep(const std::string& name, const PemPair& pair) const {
+    Write(name + ".crt", pair.certificate);
+    Write(name + ".key", pair.key);
   }
 
   TempDirectory directory_;
+  std::map<std::string, PemPair> authorities_;
 };
 
 }  // namespace syncline

@@ -51,7 +51,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
     return absl::InvalidArgumentError(
         absl::StrCat("'", address, "' names no port to connect to"));
   }
-  SYNCLINE_ASSIGN_OR_RETURN(auto credentials, MakeChannelCredentials(tls));
+  SYNCLINE_ASSIGN_OR_RETURN(auto credentials, MakeChannelCredentials(tls, target.host));
   return grpc::CreateCustomChannel(target.ToString(), credentials,
                                    MakeArguments(timeouts));
 }

@@ -70,7 +70,8 @@ absl::StatusOr<RunningServer> StartServer(const ServerOptions& options) {
   SYNCLINE_RETURN_IF_ERROR(CheckCanListen(listen));
 
   grpc::EnableDefaultHealthCheckService(true);
-  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  // For people with grpcurl on this host; strangers need not know what there is.
+  if (IsLoopback(listen.host)) grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   SetKeepalive(builder, options.timeouts);
   SetWindow(builder);

@@ -1,5 +1,5 @@
-// Server side of the control plane: one gRPC server with health service, reflection and
-// the keepalive permissions that the clients of comm/rpc/channel.h need.
+// Server side of the control plane: one gRPC server with health service, reflection (on
+// loopback) and the keepalive permissions that the clients of comm/rpc/channel.h need.
 //
 //   ServerOptions options;
 //   options.listen = "127.0.0.1:0";

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
+#include "comm/base/env.h"
 #include "comm/base/failure.h"
 #include "comm/rpc/certificate.h"
 #include "comm/rpc/certificates_test_util.h"
@@ -112,14 +113,11 @@ class RpcTls : public testing::Test {
  protected:
   void SetUp() override {
     SilenceGrpcLog();
-    if (!TestCertificates::Works()) {
-      GTEST_SKIP() << "SKIPPED: no openssl program, TLS is not tested";
-    }
     files_.MakeCa("ca");
-    files_.MakeLeaf("server", "ca");
+    files_.MakeLeaf("server", "ca", {.who = {Role::kCoordinator}});
     files_.MakeLeaf("client", "ca");
     files_.MakeCa("stranger");
-    files_.MakeLeaf("intruder", "stranger");
+    files_.MakeLeaf("intruder", "stranger", {.who = {Role::kCoordinator}});
   }
 
   std::string Path(const std::string& name) const { return files_.Path(name); }
@@ -133,7 +131,6 @@ class RpcTls : public testing::Test {
     return connected.ok() ? Ping(*channel) : connected;
   }
 
- private:
   TestCertificates files_;
 };
 
@@ -156,6 +153,89 @@ TEST_F(RpcTls, ClientsRefuseAServerOfAnotherCa) {
   auto running = StartServer(options);
   ASSERT_TRUE(running.ok()) << running.status();
   EXPECT_FALSE(Connect(running->address, Identity("client")).ok());
+}
+
+// By its name and by its role: a CA's server certificate must not do for a coordinator.
+TEST_F(RpcTls, ClientsRefuseAnyoneButTheCoordinatorTheyDialled) {
+  files_.MakeLeaf("elsewhere", "ca",
+                  {.who = {Role::kCoordinator}, .hosts = {"192.0.2.7"}});
+  files_.MakeLeaf("parameters", "ca", {.who = {Role::kServer}});
+  files_.MakeLeaf("nobody", "ca", {.uri = "-"});
+  const std::pair<const char*, const char*> cases[] = {
+      {"elsewhere", "is for 192.0.2.7, not for '127.0.0.1'"},
+      {"parameters", "is that of the server, not of a coordinator"},
+      {"nobody", "names no role"}};
+  for (const auto& [name, reason] : cases) {
+    ServerOptions options = LoopbackOptions();
+    options.tls = Identity(name);
+    auto running = StartServer(options);
+    ASSERT_TRUE(running.ok()) << running.status();
+    EXPECT_THAT(std::string(Connect(running->address, Identity("client")).message()),
+                HasSubstr(reason));
+  }
+}
+
+TEST_F(RpcTls, ClientsOfAClusterTakeItsCoordinatorOnly) {
+  ServerOptions options = LoopbackOptions();
+  options.tls = Identity("server");
+  auto running = StartServer(options);
+  ASSERT_TRUE(running.ok()) << running.status();
+  files_.MakeLeaf("neighbour", "ca",
+                  {.uri = "spiffe://test/syncline/other/role/operator"});
+  EXPECT_THAT(std::string(Connect(running->address, Identity("neighbour")).message()),
+              HasSubstr("is of cluster test/c, this one is test/other"));
+  files_.MakeLeaf("foreign", "ca", {.uri = "-"});
+  EXPECT_EQ(Connect(running->address, Identity("foreign")), absl::OkStatus())
+      << "it is of no cluster, and leaves that to the CA";
+}
+
+TEST_F(RpcTls, ListsMakeACoordinatorOfACertificateOfAnotherMaker) {
+  files_.MakeLeaf("foreign", "ca",
+                  {.uri = "spiffe://k8s/ns/ml/sa/boss", .hosts = {"127.0.0.1"}});
+  files_.Write("list", "URI:spiffe://k8s/ns/ml/sa/boss coordinator\n");
+  ServerOptions options = LoopbackOptions();
+  options.tls = Identity("foreign");
+  auto running = StartServer(options);
+  ASSERT_TRUE(running.ok()) << running.status();
+  TlsOptions client = Identity("client");
+  EXPECT_FALSE(Connect(running->address, client).ok());
+  client.identities_file = Path("list");
+  EXPECT_EQ(Connect(running->address, client), absl::OkStatus());
+}
+
+TEST_F(RpcTls, AServerServesNobodyWithoutACertificate) {
+  ServerOptions options = LoopbackOptions();
+  options.tls = Identity("server");
+  options.tls.ca_file = "";
+  const absl::Status status = StartServer(options).status();
+  EXPECT_EQ(FailureOf(status), Failure::kUsage);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("syncline certs init"));
+}
+
+// Without a restart, and without an end to what is connected.
+TEST_F(RpcTls, ServesReplacedCertificatesAndJudgesByTheNewCa) {
+  ServerOptions options = LoopbackOptions();
+  options.tls = Identity("server");
+  auto running = StartServer(options);
+  ASSERT_TRUE(running.ok()) << running.status();
+  const auto early =
+      CreateChannel(running->address, Identity("client"), RpcTimeouts::Default());
+  ASSERT_TRUE(early.ok()) << early.status();
+  ASSERT_EQ(Ping(*early), absl::OkStatus());
+
+  files_.MakeLeaf("yesterdays", "ca");
+  files_.MakeCa("ca");
+  files_.MakeLeaf("server", "ca", {.who = {Role::kCoordinator}});
+  files_.MakeLeaf("client", "ca");
+  const SteadyClock clock;
+  absl::Status renewed = absl::UnknownError("never tried");
+  while (!renewed.ok() && clock.Now() < absl::Seconds(60)) {
+    renewed = Connect(running->address, Identity("client"));
+  }
+  EXPECT_EQ(renewed, absl::OkStatus());
+  EXPECT_FALSE(Connect(running->address, Identity("yesterdays")).ok());
+  EXPECT_EQ(Ping(*early), absl::OkStatus()) << "it was connected before";
+  EXPECT_EQ((*early)->GetState(false), GRPC_CHANNEL_READY);
 }
 
 TEST_F(RpcTls, ListensBeyondLoopbackWithoutBeingAsked) {

@@ -1,7 +1,10 @@
 #include "comm/rpc/tls.h"
 
 #include <fstream>
+#include <functional>
 #include <sstream>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -10,6 +13,11 @@
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "comm/rpc/certificate.h"
+#include "comm/rpc/status.h"
+#include "comm/rpc/trust.h"
+#include "grpcpp/security/tls_certificate_provider.h"
+#include "grpcpp/security/tls_certificate_verifier.h"
+#include "grpcpp/security/tls_credentials_options.h"
 
 namespace syncline {
 namespace {
@@ -22,18 +30,12 @@ absl::Status Usage(const std::string& message) {
 // falling back to less security than was asked for is never right.
 absl::StatusOr<std::string> ReadPem(const std::string& path, absl::string_view flag) {
   if (path.empty()) return std::string();
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) {
-    return Usage(
-        absl::StrCat("cannot read ", flag, " '", path, "'; check path and permissions"));
-  }
-  if (!absl::StrContains(text.str(), "-----BEGIN ")) {
+  SYNCLINE_ASSIGN_OR_RETURN(std::string text, ReadTlsFile(path, flag));
+  if (!absl::StrContains(text, "-----BEGIN ")) {
     return Usage(
         absl::StrCat(flag, " '", path, "' is no PEM file; convert it with openssl"));
   }
-  return text.str();
+  return text;
 }
 
 struct PemTexts {
@@ -45,6 +47,9 @@ struct PemTexts {
 absl::StatusOr<PemTexts> ReadAll(const TlsOptions& options) {
   if (options.insecure && options.HasTls()) {
     return Usage("--insecure and --tls-* exclude each other; drop one of them");
+  }
+  if (!options.identities_file.empty() && !options.HasTls()) {
+    return Usage("--identities says whose certificates are whose; give --tls-* as well");
   }
   if (options.cert_file.empty() != options.key_file.empty()) {
     return Usage("--tls-cert and --tls-key belong together; give both");
@@ -66,7 +71,47 @@ absl::StatusOr<PemTexts> ReadAll(const TlsOptions& options) {
   return pem;
 }
 
+// Of a client: that the one who answers is the coordinator at the host that was dialled.
+class CoordinatorVerifier final : public grpc::experimental::ExternalCertificateVerifier {
+ public:
+  CoordinatorVerifier(TlsOptions tls, std::string host)
+      : tls_(std::move(tls)), host_(std::move(host)) {}
+
+  bool Verify(grpc::experimental::TlsCustomVerificationCheckRequest* request,
+              std::function<void(grpc::Status)> /*callback*/,
+              grpc::Status* verdict) override {
+    *verdict =
+        ToGrpcStatus(Judge({request->peer_cert().data(), request->peer_cert().size()}));
+    return true;  // at once
+  }
+  void Cancel(grpc::experimental::TlsCustomVerificationCheckRequest*) override {}
+
+ private:
+  absl::Status Judge(const std::string& pem) const {
+    const CertificatePtr certificate = ParseCertificate(pem);
+    if (certificate == nullptr || !IsForHost(*certificate, host_)) {
+      return absl::UnauthenticatedError("the certificate is for another host");
+    }
+    return CheckIsCoordinator(FactsOf(*certificate).names, tls_);
+  }
+
+  const TlsOptions tls_;
+  const std::string host_;
+};
+
+// Certificates that are replaced are served within so many seconds.
+constexpr unsigned kLookAgainSeconds = 1;
+
 }  // namespace
+
+absl::StatusOr<std::string> ReadTlsFile(const std::string& path, absl::string_view flag) {
+  std::ifstream file(path);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (file) return text.str();
+  return Usage(
+      absl::StrCat("cannot read ", flag, " '", path, "'; check path and permissions"));
+}
 
 absl::Status CheckTlsOptions(const TlsOptions& options) {
   return ReadAll(options).status();
@@ -76,25 +121,40 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
     const TlsOptions& options) {
   SYNCLINE_ASSIGN_OR_RETURN(PemTexts pem, ReadAll(options));
   if (!options.HasTls()) return grpc::InsecureServerCredentials();
-  if (pem.cert.empty())
-    return Usage("a server with --tls-ca also needs --tls-cert and --tls-key");
-  grpc::SslServerCredentialsOptions ssl(
-      pem.ca.empty() ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
-                     : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  ssl.pem_root_certs = pem.ca;
-  ssl.pem_key_cert_pairs.push_back({pem.key, pem.cert});
-  return grpc::SslServerCredentials(ssl);
+  if (pem.cert.empty() || pem.ca.empty()) {
+    return Usage(
+        "a server that has TLS needs all of --tls-cert, --tls-key and --tls-ca: it "
+        "serves "
+        "nobody who shows no certificate; `syncline certs init DIR` makes them");
+  }
+  grpc::experimental::TlsServerCredentialsOptions tls(
+      std::make_shared<grpc::experimental::FileWatcherCertificateProvider>(
+          options.key_file, options.cert_file, options.ca_file, kLookAgainSeconds));
+  tls.watch_root_certs();
+  tls.watch_identity_key_cert_pairs();
+  tls.set_check_call_host(false);
+  tls.set_cert_request_type(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+  return grpc::experimental::TlsServerCredentials(tls);
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials(
-    const TlsOptions& options) {
+    const TlsOptions& options, const std::string& host) {
   SYNCLINE_ASSIGN_OR_RETURN(PemTexts pem, ReadAll(options));
   if (!options.HasTls()) return grpc::InsecureChannelCredentials();
-  grpc::SslCredentialsOptions ssl;
-  ssl.pem_root_certs = pem.ca;
-  ssl.pem_private_key = pem.key;
-  ssl.pem_cert_chain = pem.cert;
-  return grpc::SslCredentials(ssl);
+  std::vector<grpc::experimental::IdentityKeyCertPair> own;
+  if (!pem.cert.empty()) own.push_back({pem.key, pem.cert});
+  grpc::experimental::TlsChannelCredentialsOptions tls;
+  if (!pem.ca.empty() || !own.empty()) {
+    tls.set_certificate_provider(
+        std::make_shared<grpc::experimental::StaticDataCertificateProvider>(pem.ca, own));
+  }
+  if (!pem.ca.empty()) tls.watch_root_certs();
+  if (!own.empty()) tls.watch_identity_key_cert_pairs();
+  tls.set_check_call_host(false);
+  tls.set_certificate_verifier(
+      grpc::experimental::ExternalCertificateVerifier::Create<CoordinatorVerifier>(
+          options, host));
+  return grpc::experimental::TlsCredentials(tls);
 }
 
 }  // namespace syncline

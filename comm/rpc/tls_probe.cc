@@ -1,9 +1,8 @@
 #include "comm/rpc/tls_probe.h"
 
-#include <arpa/inet.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
-#include <openssl/x509v3.h>
+#include <openssl/x509.h>
 #include <sys/socket.h>
 
 #include <array>
@@ -15,50 +14,21 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "comm/base/env.h"
+#include "comm/base/printable.h"
 #include "comm/rpc/certificate.h"
 #include "comm/rpc/freer.h"
+#include "comm/rpc/trust.h"
 
 namespace syncline {
 namespace {
 
 using Context = std::unique_ptr<SSL_CTX, Freer<SSL_CTX_free>>;
-using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
-using Names = std::unique_ptr<GENERAL_NAMES, Freer<GENERAL_NAMES_free>>;
-
-std::string CommonName(const X509_NAME* name) {
-  std::array<char, 256> text = {};
-  const int length = X509_NAME_get_text_by_NID(name, NID_commonName, text.data(),
-                                               static_cast<int>(text.size()));
-  return length > 0 ? std::string(text.data()) : "an authority without a name";
-}
-
-std::string Ip(const ASN1_OCTET_STRING& bytes) {
-  std::array<char, INET6_ADDRSTRLEN> text = {};
-  const int family = ASN1_STRING_length(&bytes) == 4 ? AF_INET : AF_INET6;
-  const char* written =
-      inet_ntop(family, ASN1_STRING_get0_data(&bytes), text.data(), text.size());
-  return written == nullptr ? "?" : written;
-}
 
 // The hosts that a certificate is for.
-std::string HostsOf(const X509& certificate) {
-  const Names names(static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(&certificate, NID_subject_alt_name, nullptr, nullptr)));
-  std::vector<std::string> hosts;
-  for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
-    const GENERAL_NAME* name = sk_GENERAL_NAME_value(names.get(), i);
-    if (name->type == GEN_IPADD) hosts.push_back(Ip(*name->d.iPAddress));
-    if (name->type != GEN_DNS) continue;
-    const auto* text = ASN1_STRING_get0_data(name->d.dNSName);
-    hosts.emplace_back(reinterpret_cast<const char*>(text),
-                       static_cast<size_t>(ASN1_STRING_length(name->d.dNSName)));
-  }
-  return hosts.empty() ? "no host" : absl::StrJoin(hosts, ", ");
-}
-
-bool IsFor(X509& certificate, const std::string& host) {
-  return X509_check_ip_asc(&certificate, host.c_str(), 0) == 1 ||
-         X509_check_host(&certificate, host.c_str(), host.size(), 0, nullptr) == 1;
+std::string HostsOf(const CertificateFacts& facts) {
+  std::vector<std::string> hosts = facts.names.hosts;
+  hosts.insert(hosts.end(), facts.addresses.begin(), facts.addresses.end());
+  return hosts.empty() ? "no host" : Printable(absl::StrJoin(hosts, ", "));
 }
 
 // A handshake over memory; the bytes go over the socket here, since OpenSSL's own way
@@ -167,29 +137,35 @@ std::string WhyItRefusesUs(Handshake& handshake, const TlsOptions& tls) {
                         time.empty() ? "expired by its clock; renew it" : time);
   }
   return absl::StrCat(
-      "it refuses ", ours, ", signed by '", CommonName(X509_get_issuer_name(certificate)),
+      "it refuses ", ours, ", signed by '", Printable(FactsOf(*certificate).issuer),
       "'; give a certificate of the CA that it was started with, or look at its log");
 }
 
 std::string WhatIsWrongWith(X509& certificate, long verdict, const std::string& host,
                             const TlsOptions& tls) {
-  const std::string theirs = absl::StrCat(
-      "its certificate ('", CommonName(X509_get_subject_name(&certificate)), "') ");
+  const CertificateFacts facts = FactsOf(certificate);
+  const std::string theirs =
+      absl::StrCat("its certificate ('", Printable(facts.subject), "') ");
   const std::string time = WhyNotValid(certificate, absl::Now());
   if (!time.empty()) return theirs + time;
   if (verdict == X509_V_ERR_CERT_HAS_EXPIRED) {
     return theirs + "is signed by an authority that has expired; renew its CA";
   }
   if (verdict != X509_V_OK) {
-    return absl::StrCat(
-        theirs, "is signed by '", CommonName(X509_get_issuer_name(&certificate)), "', ",
-        tls.ca_file.empty() ? "which this host does not trust; give its CA with --tls-ca"
+    return absl::StrCat(theirs, "is signed by '", Printable(facts.issuer), "', ",
+                        tls.ca_file.empty()
+                            ? "which this host does not trust; give its CA with --tls-ca"
                             : absl::StrCat("which is not in --tls-ca '", tls.ca_file,
                                            "'; give the CA that signed it"));
   }
-  if (IsFor(certificate, host)) return "";
-  return absl::StrCat(theirs, "is for ", HostsOf(certificate), ", not for '", host,
-                      "'; dial one of those names, or have this one added");
+  if (!IsForHost(certificate, host)) {
+    return absl::StrCat(theirs, "is for ", HostsOf(facts), ", not for '", host,
+                        "'; dial one of those names, or have this one added");
+  }
+  // Anyone without a certificate hears that one is needed.
+  if (tls.cert_file.empty()) return "";
+  const absl::Status is_coordinator = CheckIsCoordinator(facts.names, tls);
+  return std::string(is_coordinator.message());
 }
 
 }  // namespace
@@ -201,7 +177,7 @@ std::string ProbeTls(int socket, const std::string& host, const TlsOptions& tls)
   if (handshake.timed_out()) {
     return "it takes connections and says nothing; check that it is not stopped";
   }
-  const Certificate theirs(SSL_get1_peer_certificate(&handshake.ssl()));
+  const CertificatePtr theirs(SSL_get1_peer_certificate(&handshake.ssl()));
   if (theirs != nullptr) {
     const long verdict = SSL_get_verify_result(&handshake.ssl());
     const std::string wrong = WhatIsWrongWith(*theirs, verdict, host, tls);

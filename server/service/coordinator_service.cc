@@ -7,9 +7,9 @@
 #include "comm/base/failure.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
-#include "comm/rpc/attach_stream.h"
 #include "comm/rpc/status.h"
 #include "comm/transport/tcp/member_key.h"
+#include "server/service/hello_check.h"
 #include "server/service/proto_convert.h"
 
 namespace syncline {
@@ -25,17 +25,6 @@ constexpr size_t kMaxBytesOfMember = size_t{128} << 20;  // a message has 64 MiB
 constexpr size_t kMaxInboxBytes = size_t{1} << 30;
 constexpr size_t kShareOfFullInboxBytes = size_t{1} << 20;
 constexpr size_t kMaxInboxItems = size_t{1} << 22;
-// "0.1.0", and what a packager adds.
-constexpr size_t kMaxBuildBytes = 64;
-
-absl::Status CheckProtocol(uint32_t theirs, const std::string& build) {
-  if (theirs == kProtocolVersion) return absl::OkStatus();
-  return WithFailure(absl::FailedPreconditionError(absl::StrCat(
-                         "client ", Printable(build, kMaxBuildBytes), " speaks protocol ",
-                         theirs, ", this coordinator (", SYNCLINE_VERSION, ") speaks ",
-                         kProtocolVersion, ": install the same version on both sides")),
-                     Failure::kVersionMismatch);
-}
 
 // The service asks for the time with every tick, and every tick is twice as often as a
 // heartbeat.
@@ -45,17 +34,15 @@ PatientClock::Options PatienceOf(const Timeouts& timeouts) {
           .settle = timeouts.heartbeat_interval};
 }
 
-absl::Status CheckFailureTimeout(uint32_t theirs_ms, absl::Duration ours) {
-  const absl::Duration theirs = absl::Milliseconds(theirs_ms);
-  if (theirs_ms == 0 || theirs == absl::Trunc(ours, absl::Milliseconds(1))) {
-    return absl::OkStatus();
+// Workers see their own job, and no servers.
+void ShowOnly(const Identity& who, v1::StatusReply& reply) {
+  if (who.role != Role::kWorker) return;
+  reply.clear_servers();
+  v1::StatusReply all;
+  all.mutable_jobs()->Swap(reply.mutable_jobs());
+  for (v1::JobStatus& job : *all.mutable_jobs()) {
+    if (job.name() == who.job) *reply.add_jobs() = std::move(job);
   }
-  return WithFailure(absl::FailedPreconditionError(absl::StrCat(
-                         "the failure timeout is ", absl::FormatDuration(theirs),
-                         " here and ", absl::FormatDuration(ours),
-                         " at the coordinator: give both the same (--failure-timeout, "
-                         "SYNCLINE_FAILURE_TIMEOUT)")),
-                     Failure::kUsage);
 }
 
 UpdateAnswer NotApplied() {
@@ -69,9 +56,15 @@ class CoordinatorService::MemberStream final
     : public grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>,
       public LinkStream {
  public:
-  explicit MemberStream(CoordinatorService& service) : service_(service) {
+  MemberStream(CoordinatorService& service, Peer peer)
+      : service_(service), peer_(std::move(peer)) {
     service_.Register(this);
     StartRead(&incoming_);
+  }
+
+  const Peer& peer() const { return peer_; }
+  std::string owner() const override {
+    return peer_.identity ? Describe(*peer_.identity) : "";
   }
 
   // What waits here is bounded by what the link keeps, but for answers to heartbeats: the
@@ -128,6 +121,7 @@ class CoordinatorService::MemberStream final
   }
 
   CoordinatorService& service_;
+  const Peer peer_;
   v1::MemberMessage incoming_;
 
   absl::Mutex mutex_;
@@ -137,8 +131,18 @@ class CoordinatorService::MemberStream final
   grpc::Status final_status_ ABSL_GUARDED_BY(mutex_);
 };
 
-CoordinatorService::CoordinatorService(CoordinatorServiceOptions options)
+// A stream of a peer that has no role here.
+class CoordinatorService::RefusedStream final
+    : public grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage> {
+ public:
+  explicit RefusedStream(const absl::Status& status) { Finish(ToGrpcStatus(status)); }
+  void OnDone() override { delete this; }
+};
+
+CoordinatorService::CoordinatorService(CoordinatorServiceOptions options,
+                                       std::unique_ptr<Doorkeeper> doorkeeper)
     : options_(std::move(options)),
+      doorkeeper_(std::move(doorkeeper)),
       coordinator_(options_.coordinator),
       links_({.timeouts = options_.coordinator.timeouts}),
       patient_(PatienceOf(options_.coordinator.timeouts)),
@@ -146,7 +150,9 @@ CoordinatorService::CoordinatorService(CoordinatorServiceOptions options)
 
 absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::Create(
     CoordinatorServiceOptions options) {
-  std::unique_ptr<CoordinatorService> self(new CoordinatorService(std::move(options)));
+  SYNCLINE_ASSIGN_OR_RETURN(auto doorkeeper, Doorkeeper::Create(options.tls));
+  std::unique_ptr<CoordinatorService> self(
+      new CoordinatorService(std::move(options), std::move(doorkeeper)));
   SYNCLINE_ASSIGN_OR_RETURN(const auto stored, self->options_.store->Load(kStateKey));
   if (stored.has_value()) {
     absl::MutexLock lock(&self->machine_mutex_);
@@ -177,17 +183,38 @@ void CoordinatorService::StopWith(const absl::Status& status) {
 
 // ---- From gRPC's threads ----
 
+absl::StatusOr<Peer> CoordinatorService::Admit(const grpc::ServerContextBase& context,
+                                               Action action, const std::string& job) {
+  absl::StatusOr<Peer> peer = doorkeeper_->PeerOf(context);
+  absl::Status refused = peer.status();
+  if (peer.ok() && peer->identity) refused = CheckAllowed(*peer->identity, action, job);
+  if (refused.ok()) return peer;
+  LogRefusal("refused a call", refused, context.peer());
+  return refused;
+}
+
+void CoordinatorService::LogRefusal(const char* what, const absl::Status& refused,
+                                    const std::string& address) {
+  options_.log.Warning(
+      what, {{"reason", Printable(std::string(refused.message()))}, {"peer", address}});
+}
+
 grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>*
-CoordinatorService::Attach(grpc::CallbackServerContext*) {
-  return new MemberStream(*this);
+CoordinatorService::Attach(grpc::CallbackServerContext* context) {
+  absl::StatusOr<Peer> peer = doorkeeper_->PeerOf(*context);
+  if (peer.ok()) return new MemberStream(*this, *std::move(peer));
+  LogRefusal("refused a stream", peer.status(), context->peer());
+  return new RefusedStream(peer.status());
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::Status(grpc::CallbackServerContext* context,
                                                      const v1::StatusRequest*,
                                                      v1::StatusReply* reply) {
-  *reply = StatusNow();
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  reactor->Finish(grpc::Status::OK);
+  const absl::StatusOr<Peer> peer = Admit(*context, Action::kReadStatus, "");
+  if (peer.ok()) *reply = StatusNow();
+  if (peer.ok() && peer->identity) ShowOnly(*peer->identity, *reply);
+  reactor->Finish(ToGrpcStatus(peer.status()));
   return reactor;
 }
 
@@ -195,6 +222,12 @@ grpc::ServerUnaryReactor* CoordinatorService::UpdateJob(
     grpc::CallbackServerContext* context, const v1::UpdateJobRequest* request,
     v1::UpdateJobReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::Status allowed =
+      Admit(*context, Action::kUpdateJob, request->job()).status();
+  if (!allowed.ok()) {
+    reactor->Finish(ToGrpcStatus(allowed));
+    return reactor;
+  }
   Item item = {.input = FromProto(*request)};
   item.answer = [=](const UpdateAnswer& answer) {
     reply->set_epoch(answer.epoch);
@@ -249,9 +282,11 @@ void CoordinatorService::Receive(MemberStream* stream, const v1::MemberMessage& 
   absl::StatusOr<MemberBody> body = Disconnected{};
   const bool has_body =
       message.body_case() != v1::MemberMessage::BODY_NOT_SET && !message.has_resume();
-  if (has_body) body = Read(message);
-  absl::Status refused = body.status();
-  if (body.ok()) {
+  if (has_body) body = FromProto(message);
+  absl::Status refused =
+      CheckHello(message, stream->peer(), options_.coordinator.timeouts);
+  if (refused.ok()) refused = body.status();
+  if (refused.ok()) {
     absl::MutexLock lock(&mutex_);
     const LinkTable::Arrival arrival = links_.Heard(stream, message);
     switch (arrival.kind) {
@@ -271,8 +306,7 @@ void CoordinatorService::Receive(MemberStream* stream, const v1::MemberMessage& 
     }
   }
   if (refused.ok()) return;
-  options_.log.Warning("refused a member",
-                       {{"reason", Printable(std::string(refused.message()))}});
+  LogRefusal("refused a member", refused, stream->peer().address);
   stream->Close(refused);
 }
 
@@ -318,25 +352,6 @@ void CoordinatorService::PostDisconnected(ConnectionId connection) {
 void CoordinatorService::Post(Item item) {
   inbox_.push_back(std::move(item));
   changed_.SignalAll();
-}
-
-absl::StatusOr<MemberBody> CoordinatorService::Read(
-    const v1::MemberMessage& message) const {
-  if (message.has_server_hello()) {
-    const v1::ServerHello& hello = message.server_hello();
-    SYNCLINE_RETURN_IF_ERROR(
-        CheckProtocol(hello.protocol_version(), hello.build_version()));
-    SYNCLINE_RETURN_IF_ERROR(CheckFailureTimeout(
-        hello.failure_timeout_ms(), options_.coordinator.timeouts.failure_timeout));
-  }
-  if (message.has_worker_hello()) {
-    const v1::WorkerHello& hello = message.worker_hello();
-    SYNCLINE_RETURN_IF_ERROR(
-        CheckProtocol(hello.protocol_version(), hello.build_version()));
-    SYNCLINE_RETURN_IF_ERROR(CheckFailureTimeout(
-        hello.failure_timeout_ms(), options_.coordinator.timeouts.failure_timeout));
-  }
-  return FromProto(message);
 }
 
 // ---- The machine's thread ----

@@ -46,6 +46,8 @@
 #include "comm/base/log.h"
 #include "comm/base/patient_clock.h"
 #include "comm/base/steady_condition.h"
+#include "comm/rpc/roles.h"
+#include "comm/rpc/trust.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "server/coordinator/coordinator.h"
 #include "server/service/job_convert.h"
@@ -58,6 +60,8 @@ namespace syncline {
 struct CoordinatorServiceOptions {
   CoordinatorOptions coordinator = {};
   StateStore* store = nullptr;  // outlives the service
+  // What the gRPC server has: with TLS, roles decide who may do what (comm/rpc/roles.h).
+  TlsOptions tls = {};
   Logger log = {};
   // Called once, when the state could not be stored; the process should end with this
   // error.
@@ -66,7 +70,8 @@ struct CoordinatorServiceOptions {
 
 class CoordinatorService final : public v1::Coordinator::CallbackService {
  public:
-  // Goes on from the stored state. Failure::kStateUnusable when that cannot be read.
+  // Goes on from the stored state. Failure::kStateUnusable when that cannot be read,
+  // Failure::kUsage for TLS files that are not a coordinator's.
   static absl::StatusOr<std::unique_ptr<CoordinatorService>> Create(
       CoordinatorServiceOptions options);
   ~CoordinatorService() override;
@@ -90,8 +95,10 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
 
  private:
   class MemberStream;
+  class RefusedStream;
 
-  explicit CoordinatorService(CoordinatorServiceOptions options);
+  CoordinatorService(CoordinatorServiceOptions options,
+                     std::unique_ptr<Doorkeeper> doorkeeper);
 
   // Something for the machine.
   struct Item {
@@ -115,11 +122,15 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   };
 
   // From gRPC's threads, and the preparer's.
+  // Who calls, if it may do that.
+  absl::StatusOr<Peer> Admit(const grpc::ServerContextBase& context, Action action,
+                             const std::string& job);
+  void LogRefusal(const char* what, const absl::Status& refused,
+                  const std::string& address);
   void Register(MemberStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
   void Receive(MemberStream* stream, const v1::MemberMessage& message)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Gone(MemberStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::StatusOr<MemberBody> Read(const v1::MemberMessage& message) const;
   void Note(ConnectionId connection, MemberBody body, size_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void PostDisconnected(ConnectionId connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -147,6 +158,7 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   }
 
   const CoordinatorServiceOptions options_;
+  const std::unique_ptr<Doorkeeper> doorkeeper_;
   const SteadyClock clock_;
 
   // Of the machine's thread.

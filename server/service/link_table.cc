@@ -72,6 +72,7 @@ LinkTable::Arrival LinkTable::Greeted(LinkStream* stream,
   const ConnectionId connection = next_++;
   links_.emplace(connection,
                  Link{.key = key,
+                      .owner = stream->owner(),
                       .stream = stream,
                       .queue = ReliableQueue<v1::CoordinatorMessage>(options_.queue),
                       .stream_number = message.beat()});
@@ -89,6 +90,14 @@ LinkTable::Arrival LinkTable::Greeted(LinkStream* stream,
 LinkTable::Arrival LinkTable::Returned(ConnectionId connection, LinkStream* stream,
                                        const v1::MemberMessage& message) {
   Link& link = links_.at(connection);
+  if (link.owner != stream->owner()) {
+    return Refuse(stream,
+                  WithFailure(absl::PermissionDeniedError(absl::StrCat(
+                                  "the session is that of the ", link.owner,
+                                  ", and this is the ", stream->owner(),
+                                  "; go on with the certificate that it began with")),
+                              Failure::kUsage));
+  }
   if (!link.queue.CanReplayAfter(message.seen())) {
     return Refuse(stream,
                   absl::AbortedError(absl::StrCat(

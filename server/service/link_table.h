@@ -35,6 +35,8 @@ class LinkStream {
   virtual void Send(std::shared_ptr<const v1::CoordinatorMessage> message) = 0;
   // Ends the stream once everything sent before is written. Later calls do nothing.
   virtual void Close(const absl::Status& status) = 0;
+  // Whose it is, by its certificate; a link keeps its owner.
+  virtual std::string owner() const { return ""; }
 };
 
 struct LinkTableOptions {
@@ -83,6 +85,7 @@ class LinkTable {
  private:
   struct Link {
     std::string key;
+    std::string owner;
     LinkStream* stream = nullptr;
     ReliableQueue<v1::CoordinatorMessage> queue;
     ReceivedNumbers received = {};

@@ -29,7 +29,9 @@ class FakeStream : public LinkStream {
   void Close(const absl::Status& status) override {
     if (!end) end = status;
   }
+  std::string owner() const override { return whose; }
 
+  std::string whose;
   std::vector<std::string> lines;
   std::optional<absl::Status> end;
 };
@@ -99,6 +101,22 @@ TEST_F(LinkTableTest, GoesOnOnANewStreamWithWhatWasMissed) {
   EXPECT_THAT(second_.lines, ElementsAre("ready after 1", "2 b", "3 c"));
   EXPECT_EQ(table_.Heard(&second_, Numbered(1)).kind, Arrival::kNothing) << "again";
   EXPECT_EQ(table_.Heard(&second_, Numbered(2)).kind, Arrival::kMessage);
+}
+
+// A secret key that leaked must not make a worker of another.
+TEST_F(LinkTableTest, GoesOnWithNobodyButItsOwner) {
+  first_.whose = "worker of job 'a'";
+  second_.whose = "worker of job 'b'";
+  const ConnectionId link = Greet(first_, Hello());
+  for (const auto& message : {Resume(0), Hello(kKey, 3)}) {
+    const Arrival refused = Come(second_, message);
+    EXPECT_EQ(refused.kind, Arrival::kRefused);
+    EXPECT_EQ(refused.status.code(), absl::StatusCode::kPermissionDenied);
+    EXPECT_EQ(table_.Ended(&second_), 0u);
+  }
+  EXPECT_FALSE(first_.end) << "and it harms nobody";
+  third_.whose = first_.whose;
+  EXPECT_EQ(Come(third_, Resume(0)).connection, link);
 }
 
 TEST_F(LinkTableTest, ANewerStreamTakesThePlaceOfAHalfOpenOne) {

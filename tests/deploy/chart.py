@@ -13,6 +13,9 @@ NAMESPACE = "ml"
 
 Manifest = dict[str, Any]
 
+# Mutual TLS with certificates of cert-manager.
+SECURE = {"tls": {"enabled": True, "certManager": {"enabled": True, "issuerRef": {"name": "ca"}}}}
+
 
 def helm() -> Any:
     module = need_module("helm_python")

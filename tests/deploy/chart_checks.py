@@ -24,7 +24,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("an unknown log format", {"config": {"logFormat": "xml"}}, "logFormat"),
     ("a port that needs root", {"config": {"dataPorts": {"first": 80}}}, "first"),
     ("ports upside down", {"config": {"dataPorts": {"first": 7300}}}, "dataPorts"),
-    ("TLS without a secret", {"tls": {"enabled": True}}, "existingSecret"),
+    ("TLS without a secret", {"tls": {"enabled": True}}, "existingSecrets"),
+    ("cert-manager without an issuer", {"tls": {"enabled": True, "certManager": {"enabled": True}}}, "issuerRef"),
+    ("a cluster no URI can name", {"tls": {"cluster": "my cluster"}}, "cluster"),
     ("workers without an image", {"worker": {"enabled": True}}, "repository"),
     ("a label that selects pods", {"commonLabels": {"app.kubernetes.io/name": "x"}}, "kubernetes.io/name"),
     ("a capability in lower case", {"server": {"addCapabilities": ["ipc_lock"]}}, "addCapabilities"),
@@ -52,7 +54,7 @@ def check_refusal(values: dict[str, Any], word: str) -> None:
 def check_notes() -> None:
     plain = chart.notes({})
     assert "NOT encrypted" in plain and "demo-syncline.ml.svc" in plain, plain
-    secure = chart.notes({"tls": {"enabled": True, "existingSecret": "s"}})
+    secure = chart.notes(chart.SECURE)
     assert "SYNCLINE_TLS_CA" in secure and "NOT encrypted" not in secure, secure
 
 

@@ -14,7 +14,7 @@ from report import VALUES_FILES, Report, Skip, need_module, run
 
 # The oldest release whose schemas the tool has, and the newest.
 RELEASES = ("1.32", "1.37")
-CUSTOM = ("PrometheusRule", "ServiceMonitor")
+CUSTOM = ("Certificate", "PrometheusRule", "ServiceMonitor")
 POD_TEMPLATE_KINDS = ("StatefulSet", "Job")
 # Chart.yaml's kubeVersion: an older kubectl drops fields that are right.
 OLDEST_KUBECTL = (1, 29)

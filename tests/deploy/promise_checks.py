@@ -10,7 +10,7 @@ import chart
 from report import CHART, ROOT, VALUES_FILES, Report, need_module
 
 WORKERS = {"worker": {"enabled": True, "image": {"repository": "train"}}}
-TLS = {"tls": {"enabled": True, "existingSecret": "certificates"}}
+TLS = chart.SECURE
 
 
 def matches(selector: dict[str, str], labels: dict[str, str]) -> bool:
@@ -88,6 +88,35 @@ def check_tls_or_insecure() -> None:
             args = stateful["spec"]["template"]["spec"]["containers"][0]["args"]
             assert ("--insecure" in args) is not secure, args
             assert any(a.startswith("--tls-ca=") for a in args) is secure, args
+
+
+def secrets_of(pod: chart.Manifest) -> list[str]:
+    return [v["secret"]["secretName"] for v in pod["spec"]["volumes"] if "secret" in v]
+
+
+def check_each_role_has_its_own_certificate() -> None:
+    manifests = chart.render(WORKERS | TLS)
+    uris = {c["spec"]["secretName"]: c["spec"]["uris"] for c in chart.of_kind(manifests, "Certificate")}
+    cluster = "spiffe://syncline.internal/syncline/default"
+    for kind, suffix, path in (("StatefulSet", "-coordinator", "role/coordinator"),
+                               ("StatefulSet", "-server", "role/server"),
+                               ("Job", "-worker-example", "job/example/role/worker")):
+        pod = chart.named(manifests, kind, suffix)["spec"]["template"]
+        (secret,) = secrets_of(pod)
+        assert uris[secret] == [f"{cluster}/{path}"], (secret, uris)
+    (test,) = chart.of_kind(manifests, "Pod")
+    wanted = [[f"{cluster}/role/reader"], [f"{cluster}/job/helm-test/role/worker"]]
+    assert [uris[s] for s in secrets_of(test)] == wanted, secrets_of(test)
+    assert not chart.of_kind(chart.render({}), "Certificate"), "certificates without TLS"
+
+
+def check_secrets_without_cert_manager() -> None:
+    names = {"coordinator": "c", "server": "s", "reader": "r"}
+    manifests = chart.render({"tls": {"enabled": True, "existingSecrets": names}})
+    assert not chart.of_kind(manifests, "Certificate")
+    assert secrets_of(chart.named(manifests, "StatefulSet", "-server")["spec"]["template"]) == ["s"]
+    (test,) = chart.of_kind(manifests, "Pod")
+    assert [c["name"] for c in test["spec"]["containers"]] == ["status"], "no worker's certificate, no worker"
 
 
 def check_worker_job() -> None:
@@ -279,6 +308,8 @@ def add_checks(report: Report) -> None:
                 ),
             )
     report.check("chart uses TLS or says insecure", check_tls_or_insecure)
+    report.check("chart gives each role its own certificate", check_each_role_has_its_own_certificate)
+    report.check("chart takes secrets without cert-manager", check_secrets_without_cert_manager)
     report.check("worker job fits the exit codes", check_worker_job)
     report.check("jobs wait for all servers", check_jobs_wait_for_all_servers)
     report.check("engine threads fit the pod", check_engine_threads_fit_the_pod)

@@ -91,7 +91,8 @@ TEST_F(CInterface, OptionsReadBackAsTheyWereSet) {
       {"start_timeout", "1m30s"},
       {"tls_cert", "c.pem"},
       {"tls_key", "k.pem"},
-      {"tls_ca", "ca.pem"}};
+      {"tls_ca", "ca.pem"},
+      {"identities", "list"}};
   for (const auto& [key, value] : cases) {
     ASSERT_EQ(Set(key, value), SYNCLINE_OK) << syncline_last_error();
     EXPECT_THAT(syncline_options_get(options_, key), StrEq(value)) << key;

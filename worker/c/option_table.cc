@@ -129,6 +129,7 @@ constexpr std::array kOptions = {
     Of<&SessionOptions::tls_cert>("tls_cert"),
     Of<&SessionOptions::tls_key>("tls_key"),
     Of<&SessionOptions::tls_ca>("tls_ca"),
+    Of<&SessionOptions::identities>("identities"),
 };
 
 const Option* Find(std::string_view key) {

@@ -110,10 +110,12 @@ struct SessionOptions {
   absl::Duration failure_timeout = kDefaultFailureTimeout;  // SYNCLINE_FAILURE_TIMEOUT
   // How long Start may wait for the other workers.
   absl::Duration start_timeout = absl::Minutes(10);
-  // Mutual TLS: SYNCLINE_TLS_CERT, SYNCLINE_TLS_KEY, SYNCLINE_TLS_CA. Empty: plain text.
+  // Mutual TLS: SYNCLINE_TLS_CERT, SYNCLINE_TLS_KEY, SYNCLINE_TLS_CA, and, where the
+  // coordinator's certificate names no role, SYNCLINE_IDENTITIES. Empty: plain text.
   std::string tls_cert = {};
   std::string tls_key = {};
   std::string tls_ca = {};
+  std::string identities = {};
   Logger log = {};
 
   // From the environment that `syncline run`, torchrun, Slurm, Kubernetes indexed jobs

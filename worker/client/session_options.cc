@@ -62,6 +62,7 @@ absl::StatusOr<SessionOptions> SessionOptions::FromEnv() {
   ReadText("SYNCLINE_TLS_CERT", options.tls_cert);
   ReadText("SYNCLINE_TLS_KEY", options.tls_key);
   ReadText("SYNCLINE_TLS_CA", options.tls_ca);
+  ReadText("SYNCLINE_IDENTITIES", options.identities);
   SYNCLINE_RETURN_IF_ERROR(ReadNumber(kRankVariables, options.rank));
   SYNCLINE_RETURN_IF_ERROR(ReadNumber(kWorldSizeVariables, options.world_size));
   std::string timeout;

@@ -97,6 +97,22 @@ envFrom:
       name: {{ include "syncline.fullname" . }}
 {{- end }}
 
+{{/*
+The secret with the certificate of a role, or nothing for one that may be missing. Takes (list $ "server").
+*/}}
+{{- define "syncline.tlsSecret" -}}
+{{- $root := index . 0 }}
+{{- $role := index . 1 }}
+{{- $tls := $root.Values.tls }}
+{{- if $tls.certManager.enabled }}
+{{- printf "%s-%s-tls" (include "syncline.fullname" $root) $role }}
+{{- else if get $tls.existingSecrets $role }}
+{{- get $tls.existingSecrets $role }}
+{{- else if ne $role "test" }}
+{{- fail (printf "tls.enabled needs tls.certManager.enabled, or tls.existingSecrets.%s" $role) }}
+{{- end }}
+{{- end }}
+
 {{- define "syncline.tlsMount" -}}
 {{- if .Values.tls.enabled -}}
 - name: tls
@@ -105,11 +121,12 @@ envFrom:
 {{- end }}
 {{- end }}
 
+{{/* Takes (list $ "server"). */}}
 {{- define "syncline.tlsVolume" -}}
-{{- if .Values.tls.enabled -}}
+{{- if (index . 0).Values.tls.enabled -}}
 - name: tls
   secret:
-    secretName: {{ .Values.tls.existingSecret }}
+    secretName: {{ include "syncline.tlsSecret" . }}
     defaultMode: 0440
 {{- end }}
 {{- end }}

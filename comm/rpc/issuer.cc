@@ -1,0 +1,198 @@
+#include "comm/rpc/issuer.h"
+
+#include <openssl/asn1.h>
+#include <openssl/bio.h>
+#include <openssl/bn.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/x509.h>
+#include <openssl/x509v3.h>
+
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+#include "comm/rpc/freer.h"
+
+namespace syncline {
+namespace {
+
+using Bio = std::unique_ptr<BIO, Freer<BIO_free_all>>;
+using Certificate = std::unique_ptr<X509, Freer<X509_free>>;
+using Key = std::unique_ptr<EVP_PKEY, Freer<EVP_PKEY_free>>;
+using Number = std::unique_ptr<BIGNUM, Freer<BN_free>>;
+using Address = std::unique_ptr<ASN1_OCTET_STRING, Freer<ASN1_OCTET_STRING_free>>;
+using GeneralName = std::unique_ptr<GENERAL_NAME, Freer<GENERAL_NAME_free>>;
+using GeneralNames = std::unique_ptr<GENERAL_NAMES, Freer<GENERAL_NAMES_free>>;
+using Extension = std::unique_ptr<X509_EXTENSION, Freer<X509_EXTENSION_free>>;
+
+constexpr size_t kMaxNameBytes = 64;   // of a common name, X.520
+constexpr size_t kMaxHostBytes = 253;  // of a DNS name
+constexpr int kSerialBits = 127;       // positive, at most 20 bytes
+
+absl::Status Failed(const char* what) {
+  ERR_clear_error();
+  return absl::InternalError(absl::StrCat("OpenSSL cannot ", what));
+}
+
+// Of a name that stands in the certificate as it is.
+absl::Status CheckAscii(const char* what, const std::string& name, size_t max_bytes) {
+  bool is_plain = !name.empty() && name.size() <= max_bytes;
+  for (const char c : name) is_plain = is_plain && c > ' ' && c < '\x7f';
+  if (is_plain) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, " in a certificate is 1 to ", max_bytes, " ASCII characters without blanks"));
+}
+
+template <typename Write>
+absl::StatusOr<std::string> ToPem(const Write& write) {
+  const Bio bio(BIO_new(BIO_s_mem()));
+  char* bytes = nullptr;
+  if (bio == nullptr || write(bio.get()) != 1) return Failed("write PEM");
+  const long size = BIO_get_mem_data(bio.get(), &bytes);
+  return std::string(bytes, static_cast<size_t>(size));
+}
+
+bool SetTime(ASN1_TIME* field, absl::Time time) {
+  return ASN1_TIME_set(field, absl::ToTimeT(time)) != nullptr;
+}
+
+absl::Status SetBasics(X509& certificate, EVP_PKEY& key, const CertificateOrder& order) {
+  const Number serial(BN_new());
+  auto* const name = reinterpret_cast<const unsigned char*>(order.name.c_str());
+  const bool done =
+      X509_set_version(&certificate, X509_VERSION_3) == 1 &&
+      BN_rand(serial.get(), kSerialBits, BN_RAND_TOP_ANY, BN_RAND_BOTTOM_ANY) == 1 &&
+      BN_to_ASN1_INTEGER(serial.get(), X509_get_serialNumber(&certificate)) != nullptr &&
+      X509_NAME_add_entry_by_NID(X509_get_subject_name(&certificate), NID_commonName,
+                                 MBSTRING_ASC, name, -1, -1, 0) == 1 &&
+      SetTime(X509_getm_notBefore(&certificate), order.validity.from) &&
+      SetTime(X509_getm_notAfter(&certificate), order.validity.until) &&
+      X509_set_pubkey(&certificate, &key) == 1;
+  return done ? absl::OkStatus() : Failed("fill in a certificate");
+}
+
+// `value` as openssl.cnf has it; none of it comes from outside.
+absl::Status AddExtension(X509& certificate, X509& issuer, int id, const char* value) {
+  X509V3_CTX context;
+  X509V3_set_ctx(&context, &issuer, &certificate, nullptr, nullptr, 0);
+  const Extension extension(X509V3_EXT_conf_nid(nullptr, &context, id, value));
+  if (extension == nullptr || X509_add_ext(&certificate, extension.get(), -1) != 1) {
+    return Failed("add an extension");
+  }
+  return absl::OkStatus();
+}
+
+GeneralName UriName(const std::string& text, int type) {
+  GeneralName name(GENERAL_NAME_new());
+  ASN1_IA5STRING* const string = ASN1_IA5STRING_new();
+  ASN1_STRING_set(string, text.data(), static_cast<int>(text.size()));
+  GENERAL_NAME_set0_value(name.get(), type, string);
+  return name;
+}
+
+GeneralName HostName(const std::string& host) {
+  Address address(a2i_IPADDRESS(host.c_str()));
+  ERR_clear_error();
+  if (address == nullptr) return UriName(host, GEN_DNS);
+  GeneralName name(GENERAL_NAME_new());
+  GENERAL_NAME_set0_value(name.get(), GEN_IPADD, address.release());
+  return name;
+}
+
+absl::Status AddNames(X509& certificate, const CertificateOrder& order) {
+  const GeneralNames names(GENERAL_NAMES_new());
+  if (!order.uri.empty()) {
+    sk_GENERAL_NAME_push(names.get(), UriName(order.uri, GEN_URI).release());
+  }
+  for (const std::string& host : order.hosts) {
+    SYNCLINE_RETURN_IF_ERROR(CheckAscii("a host", host, kMaxHostBytes));
+    sk_GENERAL_NAME_push(names.get(), HostName(host).release());
+  }
+  if (sk_GENERAL_NAME_num(names.get()) == 0) return absl::OkStatus();
+  if (X509_add1_ext_i2d(&certificate, NID_subject_alt_name, names.get(), 0,
+                        X509V3_ADD_DEFAULT) != 1) {
+    return Failed("add names");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PemPair> Sign(X509& certificate, EVP_PKEY& key, EVP_PKEY& issuer_key) {
+  if (X509_sign(&certificate, &issuer_key, EVP_sha256()) == 0) {
+    return Failed("sign a certificate");
+  }
+  PemPair pair;
+  SYNCLINE_ASSIGN_OR_RETURN(pair.certificate, ToPem([&](BIO* bio) {
+                              return PEM_write_bio_X509(bio, &certificate);
+                            }));
+  SYNCLINE_ASSIGN_OR_RETURN(pair.key, ToPem([&](BIO* bio) {
+                              return PEM_write_bio_PKCS8PrivateKey(
+                                  bio, &key, nullptr, nullptr, 0, nullptr, nullptr);
+                            }));
+  return pair;
+}
+
+// Never asks on the terminal.
+int NoPassphrase(char* /*buffer*/, int /*size*/, int /*rwflag*/, void* /*user*/) {
+  return 0;
+}
+
+Bio Open(const std::string& pem) {
+  return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
+}
+
+}  // namespace
+
+absl::StatusOr<PemPair> MakeAuthority(const CertificateOrder& order) {
+  SYNCLINE_RETURN_IF_ERROR(CheckAscii("a name", order.name, kMaxNameBytes));
+  const Key key(EVP_EC_gen("P-256"));
+  const Certificate certificate(X509_new());
+  if (key == nullptr || certificate == nullptr) return Failed("make a key");
+  X509& ca = *certificate;
+  SYNCLINE_RETURN_IF_ERROR(SetBasics(ca, *key, order));
+  X509_set_issuer_name(&ca, X509_get_subject_name(&ca));
+  for (const auto& [id, value] :
+       {std::pair(NID_basic_constraints, "critical,CA:TRUE,pathlen:0"),
+        std::pair(NID_key_usage, "critical,keyCertSign,cRLSign"),
+        std::pair(NID_subject_key_identifier, "hash")}) {
+    SYNCLINE_RETURN_IF_ERROR(AddExtension(ca, ca, id, value));
+  }
+  SYNCLINE_RETURN_IF_ERROR(AddNames(ca, order));
+  return Sign(ca, *key, *key);
+}
+
+absl::StatusOr<PemPair> Issue(const PemPair& authority, const CertificateOrder& order) {
+  SYNCLINE_RETURN_IF_ERROR(CheckAscii("a name", order.name, kMaxNameBytes));
+  const Certificate issuer(
+      PEM_read_bio_X509(Open(authority.certificate).get(), nullptr, nullptr, nullptr));
+  const Key issuer_key(
+      PEM_read_bio_PrivateKey(Open(authority.key).get(), nullptr, NoPassphrase, nullptr));
+  ERR_clear_error();
+  if (issuer == nullptr || issuer_key == nullptr || X509_check_ca(issuer.get()) == 0 ||
+      X509_check_private_key(issuer.get(), issuer_key.get()) != 1) {
+    ERR_clear_error();
+    return absl::InvalidArgumentError(
+        "the authority is not the certificate of a CA and its key");
+  }
+  const Key key(EVP_EC_gen("P-256"));
+  const Certificate certificate(X509_new());
+  if (key == nullptr || certificate == nullptr) return Failed("make a key");
+  X509& leaf = *certificate;
+  SYNCLINE_RETURN_IF_ERROR(SetBasics(leaf, *key, order));
+  X509_set_issuer_name(&leaf, X509_get_subject_name(issuer.get()));
+  const char* const usage = order.hosts.empty() ? "clientAuth" : "serverAuth,clientAuth";
+  for (const auto& [id, value] : {std::pair(NID_basic_constraints, "critical,CA:FALSE"),
+                                  std::pair(NID_key_usage, "critical,digitalSignature"),
+                                  std::pair(NID_ext_key_usage, usage),
+                                  std::pair(NID_subject_key_identifier, "hash"),
+                                  std::pair(NID_authority_key_identifier, "keyid")}) {
+    SYNCLINE_RETURN_IF_ERROR(AddExtension(leaf, *issuer, id, value));
+  }
+  SYNCLINE_RETURN_IF_ERROR(AddNames(leaf, order));
+  return Sign(leaf, *key, *issuer_key);
+}
+
+}  // namespace syncline

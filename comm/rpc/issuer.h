@@ -1,0 +1,44 @@
+// Makes certificates for the control plane: an authority, and what it signs. EC P-256 and
+// SHA-256; serial numbers are 127 random bits.
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(const PemPair ca, MakeAuthority(
+//       {.name = "my-ca", .validity = validity}));
+//   SYNCLINE_ASSIGN_OR_RETURN(const PemPair server, Issue(ca, {
+//       .name = "server", .uri = "spiffe://…/role/server", .validity = validity}));
+//
+// Thread safety: any thread. Keys are in memory as PEM; whoever writes them to a file
+// gives it mode 0600.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+
+namespace syncline {
+
+struct PemPair {
+  std::string certificate;
+  std::string key;
+};
+
+struct Validity {
+  absl::Time from;
+  absl::Time until;
+};
+
+struct CertificateOrder {
+  std::string name = {};                // for people: the subject's common name
+  std::string uri = {};                 // empty: none
+  std::vector<std::string> hosts = {};  // names and addresses; an authority has none
+  Validity validity;
+};
+
+absl::StatusOr<PemPair> MakeAuthority(const CertificateOrder& order);
+
+// InvalidArgument when `authority` is no pair of a CA, or a name cannot stand in a
+// certificate. With hosts it may be shown by a server, always by a client.
+absl::StatusOr<PemPair> Issue(const PemPair& authority, const CertificateOrder& order);
+
+}  // namespace syncline

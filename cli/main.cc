@@ -3,6 +3,7 @@
 #include "absl/synchronization/mutex.h"
 #include "cli/app.h"
 #include "cli/bench.h"
+#include "cli/certs.h"
 #include "cli/completion.h"
 #include "cli/doctor.h"
 #include "cli/lr_range.h"
@@ -21,10 +22,10 @@ int main(int argc, char** argv) {
   // tests.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   constexpr syncline::AddCommand kCommands[] = {
-      syncline::AddServe,      syncline::AddRun,    syncline::AddLrRange,
-      syncline::AddStatus,     syncline::AddUpdate, syncline::AddPlan,
-      syncline::AddDoctor,     syncline::AddBench,  syncline::AddVersion,
-      syncline::AddCompletion,
+      syncline::AddServe,   syncline::AddRun,        syncline::AddLrRange,
+      syncline::AddStatus,  syncline::AddUpdate,     syncline::AddPlan,
+      syncline::AddDoctor,  syncline::AddBench,      syncline::AddCerts,
+      syncline::AddVersion, syncline::AddCompletion,
   };
   return syncline::RunApp({argv, argv + argc}, kCommands);
 }

@@ -1,0 +1,362 @@
+#include "cli/certs.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <sstream>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "comm/base/exit_codes.h"
+#include "comm/base/failure.h"
+#include "comm/base/printable.h"
+#include "comm/base/status.h"
+#include "comm/base/unique_fd.h"
+#include "comm/rpc/certificate.h"
+#include "comm/rpc/identity.h"
+#include "comm/rpc/issuer.h"
+
+namespace syncline {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The key of an authority stays off the hosts, so it may live longer than what it signs.
+constexpr absl::Duration kAuthorityLife = absl::Hours(24 * 3650);
+constexpr double kMaxHours = 24.0 * 825;
+// Clocks of hosts differ.
+constexpr absl::Duration kBackdated = absl::Minutes(5);
+constexpr char kAuthorityName[] = "syncline-ca";
+
+absl::Status Usage(const std::string& message) {
+  return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
+}
+
+absl::Status CannotWrite(const std::string& path) {
+  return absl::UnavailableError(absl::StrCat("cannot write '", path,
+                                             "': ", std::strerror(errno),
+                                             "; check path, space and permissions"));
+}
+
+std::string Written(absl::Time time) {
+  return absl::FormatTime("%Y-%m-%d %H:%M UTC", time, absl::UTCTimeZone());
+}
+
+struct File {
+  std::string path;
+  std::string contents;
+  mode_t mode = 0644;
+};
+
+// A new file, on the disk when it returns.
+absl::Status WriteFile(const File& file) {
+  const UniqueFd fd(open(file.path.c_str(),
+                         O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
+                         file.mode));
+  if (!fd.valid()) return CannotWrite(file.path);
+  const char* next = file.contents.data();
+  size_t left = file.contents.size();
+  while (left > 0) {
+    const ssize_t wrote = write(fd.get(), next, left);
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote < 0) return CannotWrite(file.path);
+    next += wrote;
+    left -= static_cast<size_t>(wrote);
+  }
+  return fsync(fd.get()) == 0 ? absl::OkStatus() : CannotWrite(file.path);
+}
+
+absl::Status WritePair(const std::string& base, const PemPair& pair) {
+  SYNCLINE_RETURN_IF_ERROR(WriteFile({base + ".key", pair.key, 0600}));
+  return WriteFile({base + ".crt", pair.certificate});
+}
+
+// The key first: a certificate never stands beside a key that is missing.
+absl::Status ReplacePair(const std::string& base, const PemPair& pair) {
+  const std::string fresh = absl::StrCat(base, ".new-", getpid());
+  absl::Status status = WritePair(fresh, pair);
+  for (const char* end : {".key", ".crt"}) {
+    if (!status.ok()) break;
+    if (std::rename((fresh + end).c_str(), (base + end).c_str()) != 0) {
+      status = CannotWrite(base + end);
+    }
+  }
+  for (const char* end : {".key", ".crt"}) unlink((fresh + end).c_str());
+  return status;
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& path) {
+  std::ifstream file(path);
+  std::ostringstream contents;
+  contents << file.rdbuf();
+  if (!file) return Usage(absl::StrCat("cannot read '", path, "'; check the path"));
+  return contents.str();
+}
+
+absl::StatusOr<CertificateFacts> ReadFacts(const std::string& path) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string pem, ReadFile(path));
+  const CertificatePtr certificate = ParseCertificate(pem);
+  if (certificate == nullptr) {
+    return Usage(absl::StrCat("'", path, "' holds no certificate (PEM)"));
+  }
+  return FactsOf(*certificate);
+}
+
+absl::StatusOr<Validity> ValidFor(double hours) {
+  if (!(hours > 0 && hours <= kMaxHours)) {
+    return Usage(absl::StrCat("--hours ", hours, " is not in 0 to ", kMaxHours));
+  }
+  const absl::Time now = absl::Now();
+  return Validity{now - kBackdated, now + absl::Hours(hours)};
+}
+
+// It is also asked on its own host.
+std::vector<std::string> HostsOfCoordinator(std::vector<std::string> hosts) {
+  if (hosts.empty()) {
+    char name[256] = {};
+    gethostname(name, sizeof(name) - 1);
+    hosts.emplace_back(name);
+  }
+  for (const char* local : {"localhost", "127.0.0.1", "::1"}) {
+    if (std::find(hosts.begin(), hosts.end(), local) == hosts.end()) {
+      hosts.emplace_back(local);
+    }
+  }
+  return hosts;
+}
+
+// "worker-bert", "server": of files, and the certificate's name for people.
+std::string NameOf(const Identity& identity) {
+  const std::string role(RoleName(identity.role));
+  return identity.role == Role::kWorker ? absl::StrCat(role, "-", identity.job) : role;
+}
+
+struct Wish {
+  Identity who;
+  std::vector<std::string> hosts;
+  Validity validity;
+};
+
+absl::StatusOr<PemPair> Make(const PemPair& authority, const Wish& wish) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string uri, UriOf(wish.who));
+  constexpr size_t kMaxNameBytes = 64;
+  return Issue(authority, {.name = NameOf(wish.who).substr(0, kMaxNameBytes),
+                           .uri = uri,
+                           .hosts = wish.hosts,
+                           .validity = wish.validity});
+}
+
+absl::Status FillDirectory(const CertsInit& order, const std::string& directory) {
+  SYNCLINE_ASSIGN_OR_RETURN(const Validity validity, ValidFor(order.hours));
+  const Cluster cluster = {order.trust_domain, order.cluster};
+  const absl::StatusOr<std::string> uri = UriOf(cluster);
+  if (!uri.ok()) return Usage(std::string(uri.status().message()));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const PemPair authority,
+      MakeAuthority({.name = kAuthorityName,
+                     .uri = *uri,
+                     .validity = {validity.from, validity.from + kAuthorityLife}}));
+  SYNCLINE_RETURN_IF_ERROR(WritePair(directory + "/ca", authority));
+  for (const Role role : {Role::kCoordinator, Role::kServer, Role::kOperator}) {
+    Wish wish = {.who = {role, "", cluster}, .hosts = {}, .validity = validity};
+    if (role == Role::kCoordinator) wish.hosts = HostsOfCoordinator(order.hosts);
+    const absl::StatusOr<PemPair> pair = Make(authority, wish);
+    if (!pair.ok()) return Usage(std::string(pair.status().message()));
+    SYNCLINE_RETURN_IF_ERROR(
+        WritePair(absl::StrCat(directory, "/", NameOf(wish.who)), *pair));
+  }
+  return absl::OkStatus();
+}
+
+// The authority of a directory, and its cluster.
+struct Authority {
+  PemPair pair;
+  Cluster cluster;
+  absl::Time until;
+};
+
+absl::StatusOr<Authority> ReadAuthority(const std::string& directory) {
+  const std::string path = directory + "/ca.crt";
+  Authority authority;
+  SYNCLINE_ASSIGN_OR_RETURN(authority.pair.certificate, ReadFile(path));
+  SYNCLINE_ASSIGN_OR_RETURN(authority.pair.key, ReadFile(directory + "/ca.key"));
+  SYNCLINE_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadFacts(path));
+  const std::string uri = facts.names.uris.empty() ? "" : facts.names.uris[0];
+  const absl::StatusOr<Cluster> cluster = ParseCluster(uri);
+  if (!cluster.ok()) {
+    return Usage(absl::StrCat("'", path,
+                              "' was not made by `syncline certs init`: it names no "
+                              "cluster"));
+  }
+  authority.cluster = *cluster;
+  authority.until = facts.until;
+  return authority;
+}
+
+absl::StatusOr<Identity> WhoIsWanted(const CertsIssue& order, const Cluster& cluster) {
+  const absl::StatusOr<Role> role = ParseRole(order.role);
+  if (!role.ok()) {
+    return Usage(absl::StrCat("--role: ", role.status().message()));
+  }
+  if ((*role == Role::kWorker) == order.job.empty()) {
+    return Usage(order.job.empty() ? "a worker is one of a job: give --job"
+                                   : "--job is for --role worker");
+  }
+  return Identity{*role, order.job, cluster};
+}
+
+absl::StatusOr<int> Init(const CertsInit& order) {
+  SYNCLINE_RETURN_IF_ERROR(InitCertificates(order));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string shown,
+                            ShowCertificate(order.directory + "/coordinator.crt"));
+  std::cout << order.directory << ": an authority (ca), and certificates of coordinator, "
+            << "server and operator\n"
+            << shown << "Keep " << order.directory
+            << "/ca.key to yourself. For workers: syncline certs issue "
+            << order.directory << " --role worker --job JOB\n";
+  return kExitDone;
+}
+
+absl::StatusOr<int> IssueOne(const CertsIssue& order) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string base, IssueCertificate(order));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string shown, ShowCertificate(base + ".crt"));
+  std::cout << shown;
+  return kExitDone;
+}
+
+absl::StatusOr<int> Show(const std::vector<std::string>& paths) {
+  if (paths.empty()) return Usage("certs show needs the path of a certificate");
+  for (const std::string& path : paths) {
+    SYNCLINE_ASSIGN_OR_RETURN(const std::string shown, ShowCertificate(path));
+    std::cout << shown;
+  }
+  return kExitDone;
+}
+
+}  // namespace
+
+absl::Status InitCertificates(const CertsInit& order) {
+  if (order.directory.empty()) return Usage("certs init needs a directory to make");
+  std::error_code error;
+  if (fs::exists(order.directory, error) && !fs::is_empty(order.directory, error)) {
+    return Usage(absl::StrCat("'", order.directory,
+                              "' is there already; choose another, or remove it, with "
+                              "which all its certificates are worth nothing"));
+  }
+  std::string path = order.directory;
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  std::string fresh = path + ".new-XXXXXX";
+  if (mkdtemp(fresh.data()) == nullptr) return CannotWrite(path);
+  absl::Status status = FillDirectory(order, fresh);
+  if (status.ok() && std::rename(fresh.c_str(), path.c_str()) != 0) {
+    status = CannotWrite(path);
+  }
+  if (!status.ok()) fs::remove_all(fresh, error);
+  return status;
+}
+
+absl::StatusOr<std::string> IssueCertificate(const CertsIssue& order) {
+  if (order.directory.empty()) {
+    return Usage("certs issue needs the directory of `syncline certs init`");
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(Validity validity, ValidFor(order.hours));
+  SYNCLINE_ASSIGN_OR_RETURN(const Authority authority, ReadAuthority(order.directory));
+  SYNCLINE_ASSIGN_OR_RETURN(const Identity who, WhoIsWanted(order, authority.cluster));
+  const std::string standard = absl::StrCat(order.directory, "/", NameOf(who));
+  const std::string base = order.out.empty() ? standard : order.out;
+  std::error_code error;
+  for (const char* end : {".crt", ".key"}) {
+    if (order.overwrite || !fs::exists(base + end, error)) continue;
+    return Usage(absl::StrCat("'", base, end,
+                              "' is there already; give --overwrite to "
+                              "replace it, or --out"));
+  }
+  Wish wish = {
+      who, order.hosts, {validity.from, std::min(validity.until, authority.until)}};
+  if (who.role == Role::kCoordinator && wish.hosts.empty()) {
+    // A renewed one is for the hosts of the old one.
+    const absl::StatusOr<CertificateFacts> old = ReadFacts(standard + ".crt");
+    if (old.ok()) {
+      wish.hosts = old->names.hosts;
+      wish.hosts.insert(wish.hosts.end(), old->addresses.begin(), old->addresses.end());
+    }
+  }
+  if (who.role == Role::kCoordinator) wish.hosts = HostsOfCoordinator(wish.hosts);
+  const absl::StatusOr<PemPair> pair = Make(authority.pair, wish);
+  if (!pair.ok()) return Usage(std::string(pair.status().message()));
+  SYNCLINE_RETURN_IF_ERROR(ReplacePair(base, *pair));
+  return base;
+}
+
+absl::StatusOr<std::string> ShowCertificate(const std::string& path) {
+  SYNCLINE_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadFacts(path));
+  const std::string uri = facts.names.uris.empty() ? "" : facts.names.uris[0];
+  const absl::StatusOr<Identity> who = ParseIdentityUri(uri);
+  std::string role = facts.names.uris.size() == 1 && who.ok() ? Describe(*who) : "none";
+  if (who.ok()) absl::StrAppend(&role, " of cluster ", who->cluster->name);
+  std::vector<std::string> hosts = facts.names.hosts;
+  hosts.insert(hosts.end(), facts.addresses.begin(), facts.addresses.end());
+  return absl::StrCat(path, "\n  role    ", role, "\n  names   ",
+                      Printable(absl::StrJoin(facts.names.uris, ", ")), "\n  hosts   ",
+                      hosts.empty() ? "none" : Printable(absl::StrJoin(hosts, ", ")),
+                      "\n  issuer  ", Printable(facts.issuer), "\n  serial  ",
+                      facts.serial, "\n  valid   from ", Written(facts.from), " to ",
+                      Written(facts.until), "\n");
+}
+
+void AddCerts(CLI::App& app, Command* selected) {
+  CLI::App* certs = app.add_subcommand("certs", "Make certificates for mutual TLS");
+  certs->require_subcommand(1);
+
+  auto made = std::make_shared<CertsInit>();
+  CLI::App* init = certs->add_subcommand("init", "An authority and the first members");
+  init->add_option("directory", made->directory, "Where; it must not be there");
+  init->add_option("--cluster", made->cluster, "Name of the cluster")
+      ->capture_default_str();
+  init->add_option("--trust-domain", made->trust_domain,
+                   "Domain of the identities, as SPIFFE has it")
+      ->capture_default_str();
+  init->add_option("--host", made->hosts,
+                   "Name or address of the coordinator; may be repeated; default: this "
+                   "host's name")
+      ->allow_extra_args(false);
+  init->add_option("--hours", made->hours, "How long certificates are valid")
+      ->capture_default_str();
+  init->callback([=] { *selected = [made] { return Init(*made); }; });
+
+  auto order = std::make_shared<CertsIssue>();
+  CLI::App* issue = certs->add_subcommand("issue", "A certificate, or a renewed one");
+  issue->add_option("directory", order->directory, "Of certs init");
+  issue->add_option("--role", order->role,
+                    "coordinator, server, worker, operator or reader");
+  issue->add_option("--job", order->job, "Of a worker");
+  issue
+      ->add_option("--host", order->hosts,
+                   "Name or address that it serves as; may be repeated")
+      ->allow_extra_args(false);
+  issue->add_option("--out", order->out, "PATH of PATH.crt and PATH.key");
+  issue->add_option("--hours", order->hours, "How long it is valid")
+      ->capture_default_str();
+  issue->add_flag("--overwrite", order->overwrite, "Replace what is there");
+  issue->callback([=] { *selected = [order] { return IssueOne(*order); }; });
+
+  auto paths = std::make_shared<std::vector<std::string>>();
+  CLI::App* show = certs->add_subcommand("show", "What certificates say");
+  show->add_option("file", *paths, "PEM files");
+  show->callback([=] { *selected = [paths] { return Show(*paths); }; });
+}
+
+}  // namespace syncline

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""A cluster with certificates of `syncline certs`, as docs/tls.md has it, and what each of them may not do.
+
+    python3 tests/integration/certificates_test.py --build build/release [-v] [TestClass.test_name ...]
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+import integration_test
+from integration_test import FAILURE_TIMEOUT, Process
+
+
+class Certificates(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.assert_runs("certs", "init", "certs")
+        self.assert_runs("certs", "issue", "certs", "--role", "worker", "--job", "default")
+        self.coordinator = self.serve("coordinator", "--role", "coordinator", "--listen", "127.0.0.1:0",
+                                      "--state-dir", "state", *self.files("coordinator"))  # fmt: skip
+        self.address = self.coordinator.await_line(r"ready control=(\S+)").group(1)
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def files(self, name):
+        return ["--tls-cert", self.path(f"certs/{name}.crt"), "--tls-key", self.path(f"certs/{name}.key"),
+                "--tls-ca", self.path("certs/ca.crt")]  # fmt: skip
+
+    def run_syncline(self, *arguments):
+        return subprocess.run([f"{integration_test.BUILD}/syncline", *arguments], cwd=self.folder.name,
+                              capture_output=True, text=True, timeout=120)  # fmt: skip
+
+    def assert_runs(self, *arguments):
+        run = self.run_syncline(*arguments)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return run.stdout
+
+    def serve(self, name, *flags):
+        command = [f"{integration_test.BUILD}/syncline", "serve", "--admin-listen", "127.0.0.1:0",
+                   "--failure-timeout", f"{FAILURE_TIMEOUT}s", *flags]  # fmt: skip
+        process = Process(name, ["sh", "-c", 'cd "$0" && exec "$@"', self.folder.name, *command])
+        self.addCleanup(process.kill)
+        return process
+
+    def start_server(self):
+        server = self.serve("server", "--role", "server", "--coordinator", self.address, *self.files("server"))
+        server.await_line(r"ready control=")
+
+    def launch(self, *flags, job="default"):
+        program = [f"{integration_test.BUILD}/steps_worker", "--steps", "10"]
+        return self.run_syncline("run", "--coordinator", self.address, "--run-id", "first", "--job", job,
+                                 "--nproc-per-node", "2", "--failure-timeout", f"{FAILURE_TIMEOUT}s",
+                                 *flags, "--", *program)  # fmt: skip
+
+    def assert_refused(self, run, *words):
+        self.assertNotEqual(run.returncode, 0, run.stdout)
+        for word in words:
+            self.assertIn(word, run.stderr + run.stdout)
+
+    def test_a_job_trains_and_is_shown_to_those_who_may_see_it(self):
+        self.start_server()
+        run = self.launch(*self.files("worker-default"))
+        self.assertEqual(run.returncode, 0, run.stderr + run.stdout)
+        self.assertIn("done step=10", run.stdout)
+        for who in ("operator", "worker-default"):
+            self.assertIn("default", self.assert_runs("status", "--coordinator", self.address, *self.files(who)))
+
+    def test_certificates_open_only_their_own_doors(self):
+        self.start_server()
+        update = ("update", "default", "--option", "lr=1", "--coordinator", self.address)
+        self.assert_refused(self.run_syncline(*update, *self.files("worker-default")),
+                            "worker of job 'default', which may not change job 'default'", "--role operator")  # fmt: skip
+        self.assert_refused(self.run_syncline(*update, *self.files("server")), "may not change job")
+        self.assert_refused(self.run_syncline(*update, *self.files("operator")), "no job 'default' is running")
+        self.assert_refused(self.launch(*self.files("worker-default"), job="other"), "--role worker --job other")
+        thief = self.serve("thief", "--role", "server", "--coordinator", self.address, *self.files("worker-default"))
+        self.assertEqual(thief.wait(), 2, thief.text())
+        self.assertIn("may not attach as a server", thief.text())
+        self.assertIn("refused", self.coordinator.text())
+
+    def test_members_believe_a_coordinator_only(self):
+        false = self.serve("false coordinator", "--role", "coordinator", "--listen", "127.0.0.1:0",
+                           "--state-dir", "other", *self.files("server"))  # fmt: skip
+        self.assertEqual(false.wait(), 2, false.text())
+        self.assertIn("is that of the server", false.text())
+
+    def test_renewed_certificates_are_served_without_a_restart(self):
+        self.start_server()
+        for role in ("coordinator", "operator"):
+            self.assert_runs("certs", "issue", "certs", "--role", role, "--overwrite")
+        self.assert_runs("status", "--coordinator", self.address, *self.files("operator"))
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", default=integration_test.BUILD)
+    arguments, rest = parser.parse_known_args()
+    integration_test.BUILD = os.path.abspath(arguments.build)
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)

@@ -75,6 +75,11 @@ class Endpoint {
   // watcher of silence, whether bytes still move.
   virtual SendState send_state() const = 0;
 
+  // Bytes that the peer has sent on the same connection, of messages that are not whole
+  // yet, too; only growing. 0 where the transport cannot say, and messages are never long
+  // on their way.
+  virtual uint64_t received_bytes() const { return 0; }
+
   // True when the peer is on this host and its memory is reached without a network.
   virtual bool IsLocal() const = 0;
 
@@ -131,7 +136,8 @@ enum class Refusal {
 
 const char* RefusalName(Refusal refusal);
 
-// Decides which peers may come in by connections of their own, and answers them on these. Called as a Receiver is.
+// Decides which peers may come in by connections of their own, and answers them on these.
+// Called as a Receiver is.
 class Acceptor {
  public:
   virtual ~Acceptor() = default;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <deque>
 #include <functional>
 #include <vector>
 
@@ -23,9 +24,39 @@ std::pair<std::string, std::string> Unordered(const std::string& a,
 
 }  // namespace
 
+struct InprocNetwork::Transit {
+  uint64_t bytes = 0;
+  absl::Duration start = {};
+  absl::Duration end = {};
+  bool is_lost = false;
+
+  uint64_t CrossedAt(absl::Duration now) const {
+    if (now >= end) return bytes;
+    if (now <= start) return 0;
+    return static_cast<uint64_t>(static_cast<double>(bytes) *
+                                 absl::FDivDuration(now - start, end - start));
+  }
+};
+
 struct InprocNetwork::Parcel {
   Buffer header;
   Buffer payload;
+  std::shared_ptr<const Transit> transit;
+};
+
+// All that goes from one process to another.
+struct InprocNetwork::Pipe {
+  double bytes_per_second = 0;  // 0: no limit
+  absl::Duration free_at = absl::ZeroDuration();
+  uint64_t crossed = 0;  // bytes of what is no longer in `transits`
+  std::deque<std::shared_ptr<Transit>> transits;
+
+  void Settle(absl::Duration now) {
+    while (!transits.empty() && transits.front()->end <= now) {
+      crossed += transits.front()->bytes;
+      transits.pop_front();
+    }
+  }
 };
 
 // The state of one endpoint, shared with the events that still refer to it.
@@ -34,10 +65,26 @@ struct InprocNetwork::Link {
   std::string to;
   std::function<void(const absl::Status&)> on_failure;
   absl::Duration last_arrival = absl::ZeroDuration();
-  absl::Status refusal;  // not OK once closed or failed
-  std::map<uint64_t, SendDone> pending;
+  absl::Status refusal;    // not OK once closed or failed
+  bool is_broken = false;  // what has not arrived is lost
+  bool is_over = false;    // nobody touches the network for it any more
+  struct Pending {
+    SendDone done;
+    uint64_t bytes = 0;
+    std::shared_ptr<Transit> transit;  // null: it goes nowhere
+  };
+  std::map<uint64_t, Pending> pending;
   uint64_t next_send = 0;
   SendState state;
+
+  SendState StateAt(absl::Duration now) const {
+    if (!refusal.ok()) return {state.accepted_bytes, state.accepted_bytes};
+    if (pending.empty()) return state;
+    const auto& transit = pending.begin()->second.transit;
+    const bool is_crossing = transit != nullptr && transit->end > now;
+    return {state.accepted_bytes,
+            state.gone_bytes + (is_crossing ? transit->CrossedAt(now) : 0)};
+  }
 };
 
 class InprocNetwork::Connection : public Endpoint {
@@ -48,6 +95,7 @@ class InprocNetwork::Connection : public Endpoint {
   ~Connection() override {
     link_->on_failure = nullptr;
     link_->refusal = absl::CancelledError("endpoint was closed");
+    if (!link_->is_over) network_.Abandon(link_);
   }
 
   void Send(ByteView header, Payload payload, SendDone done) override {
@@ -55,25 +103,29 @@ class InprocNetwork::Connection : public Endpoint {
     const uint64_t send = link_->next_send++;
     const uint64_t bytes = header.size() + PayloadBytes(payload);
     link_->state.accepted_bytes += bytes;
-    link_->pending[send] = [&state = link_->state, bytes,
-                            done = std::move(done)](const absl::Status& status) {
-      state.gone_bytes += bytes;
-      if (done) done(status);
-    };
-    if (link_->refusal.ok()) network_.Carry(link_, header, payload);
+    Link::Pending& pending = link_->pending[send];
+    pending.done = std::move(done);
+    pending.bytes = bytes;
+    if (link_->refusal.ok()) {
+      pending.transit = network_.Carry(link_, header, payload);
+    }
+    const absl::Duration now = network_.events_.now();
+    const absl::Duration end = pending.transit != nullptr ? pending.transit->end : now;
     // Later, never inline; what closing or failing decides until then is what the caller
     // hears.
-    network_.events_.After(absl::ZeroDuration(),
-                           [link = link_, send, killed = &network_.killed_] {
-                             const auto found = link->pending.find(send);
-                             const SendDone complete = std::move(found->second);
-                             link->pending.erase(found);
-                             if (!killed->contains(link->from)) complete(link->refusal);
-                           });
+    network_.events_.After(end - now, [network = &network_, link = link_, send] {
+      network->Complete(link, send);
+    });
   }
 
-  SendState send_state() const override { return link_->state; }
-  bool IsLocal() const override { return true; }
+  SendState send_state() const override { return link_->StateAt(network_.events_.now()); }
+  uint64_t received_bytes() const override {
+    return network_.Crossed(link_->to, link_->from);
+  }
+  bool IsLocal() const override {
+    const auto pipe = network_.pipes_.find({link_->from, link_->to});
+    return pipe == network_.pipes_.end() || pipe->second.bytes_per_second == 0;
+  }
   std::string Describe() const override { return "inproc"; }
 
  private:
@@ -90,10 +142,14 @@ class InprocNetwork::Node : public Transport {
 
   ~Node() override {
     network_.Leave(address_);
-    if (network_.killed_.contains(address_)) return;
     for (const std::weak_ptr<Link>& weak : links_) {
       const std::shared_ptr<Link> link = weak.lock();
-      if (link != nullptr) link->refusal = absl::CancelledError("transport was closed");
+      if (link == nullptr) continue;
+      if (!network_.killed_.contains(address_)) {
+        link->refusal = absl::CancelledError("transport was closed");
+        network_.Abandon(link);
+      }
+      link->is_over = true;
     }
   }
 
@@ -189,21 +245,97 @@ absl::Duration InprocNetwork::RandomDelay() {
   return faults.min_delay + (faults.max_delay - faults.min_delay) * fraction;
 }
 
-void InprocNetwork::Carry(const std::shared_ptr<Link>& link, ByteView header,
-                          const Payload& payload) {
-  if (killed_.contains(link->from)) return;
+std::shared_ptr<InprocNetwork::Transit> InprocNetwork::Carry(
+    const std::shared_ptr<Link>& link, ByteView header, const Payload& payload) {
+  if (killed_.contains(link->from) || link->is_broken || link->is_over) return nullptr;
   const bool dropped = Happens(options_.faults.drop);
   const bool duplicated = Happens(options_.faults.duplicate);
-  if (dropped || IsCut(link->from, link->to)) return;
-  auto parcel =
-      std::make_shared<const Parcel>(Parcel{Buffer::CopyOf(header), Gather(payload)});
+  if (IsCut(link->from, link->to)) return nullptr;
+  const std::shared_ptr<Transit> transit =
+      Enter(*link, header.size() + PayloadBytes(payload));
+  if (dropped) return transit;
+  auto parcel = std::make_shared<const Parcel>(
+      Parcel{Buffer::CopyOf(header), Gather(payload), transit});
   Schedule(link, parcel);
   if (duplicated) Schedule(link, parcel);
+  return transit;
+}
+
+std::shared_ptr<InprocNetwork::Transit> InprocNetwork::Enter(Link& link, size_t bytes) {
+  Pipe& pipe = pipes_[{link.from, link.to}];
+  const absl::Duration now = events_.now();
+  pipe.Settle(now);
+  auto transit = std::make_shared<Transit>();
+  transit->bytes = bytes;
+  transit->start = std::max(now, pipe.free_at);
+  const double rate = pipe.bytes_per_second;
+  const double seconds = rate > 0 ? static_cast<double>(bytes) / rate : 0;
+  transit->end = transit->start + absl::Seconds(seconds);
+  pipe.free_at = transit->end;
+  pipe.transits.push_back(transit);
+  return transit;
+}
+
+void InprocNetwork::Complete(const std::shared_ptr<Link>& link, uint64_t send) {
+  const auto found = link->pending.find(send);
+  if (found == link->pending.end()) return;
+  const Link::Pending pending = std::move(found->second);
+  link->pending.erase(found);
+  if (pending.transit != nullptr) link->state.gone_bytes += pending.bytes;
+  if (pending.done && !killed_.contains(link->from)) pending.done(link->refusal);
+}
+
+void InprocNetwork::Abandon(const std::shared_ptr<Link>& link) {
+  link->is_over = true;
+  const absl::Duration now = events_.now();
+  Pipe& pipe = pipes_[{link->from, link->to}];
+  pipe.Settle(now);
+  for (const auto& [send, pending] : link->pending) {
+    if (pending.transit == nullptr || pending.transit->end <= now) continue;
+    pending.transit->is_lost = true;
+    pending.transit->bytes = pending.transit->CrossedAt(now);
+    pending.transit->end = now;
+  }
+  // Others may be behind; what they wait for is gone, but their time stays.
+  pipe.free_at = now;
+  for (const auto& transit : pipe.transits) {
+    pipe.free_at = std::max(pipe.free_at, transit->end);
+  }
+  events_.After(absl::ZeroDuration(), [this, link, end = link->next_send] {
+    while (!link->pending.empty() && link->pending.begin()->first < end) {
+      Complete(link, link->pending.begin()->first);
+    }
+  });
+}
+
+uint64_t InprocNetwork::Crossed(const std::string& from, const std::string& to) {
+  const auto found = pipes_.find({from, to});
+  if (found == pipes_.end()) return 0;
+  Pipe& pipe = found->second;
+  pipe.Settle(events_.now());
+  if (pipe.transits.empty()) return pipe.crossed;
+  return pipe.crossed + pipe.transits.front()->CrossedAt(events_.now());
+}
+
+void InprocNetwork::SetRate(const std::string& from, const std::string& to,
+                            double bytes_per_second) {
+  pipes_[{from, to}].bytes_per_second = bytes_per_second;
+}
+
+void InprocNetwork::Break(const std::string& from, const std::string& to) {
+  const auto node = alive_.find(from);
+  if (node == alive_.end()) return;
+  for (const std::weak_ptr<Link>& weak : node->second->links_) {
+    const std::shared_ptr<Link> link = weak.lock();
+    if (link == nullptr || link->to != to || !link->refusal.ok()) continue;
+    link->is_broken = true;
+    Fail(link, absl::UnavailableError("the connection broke"));
+  }
 }
 
 void InprocNetwork::Schedule(const std::shared_ptr<Link>& link,
                              std::shared_ptr<const Parcel> parcel) {
-  absl::Duration arrival = events_.now() + RandomDelay();
+  absl::Duration arrival = parcel->transit->end + RandomDelay();
   if (options_.faults.reorder == Reorder::kNo) {
     arrival = std::max(arrival, link->last_arrival);
     link->last_arrival = arrival;
@@ -214,7 +346,8 @@ void InprocNetwork::Schedule(const std::shared_ptr<Link>& link,
 
 void InprocNetwork::Deliver(const Link& link, const Parcel& parcel) {
   const auto found = alive_.find(link.to);
-  if (found == alive_.end() || IsCut(link.from, link.to)) return;
+  const bool is_lost = parcel.transit->is_lost || link.is_broken;
+  if (is_lost || found == alive_.end() || IsCut(link.from, link.to)) return;
   Receiver& receiver = found->second->receiver_;
   const ByteView header = parcel.header.view();
   absl::StatusOr<Buffer> landing = receiver.Allocate(header, parcel.payload.size());
@@ -228,6 +361,7 @@ void InprocNetwork::Fail(const std::shared_ptr<Link>& link, const absl::Status& 
   events_.After(options_.failure_delay, [this, link, status] {
     if (!link->refusal.ok() || killed_.contains(link->from)) return;
     link->refusal = status;
+    Abandon(link);
     if (link->on_failure) std::exchange(link->on_failure, nullptr)(status);
   });
 }

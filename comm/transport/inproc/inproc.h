@@ -8,7 +8,9 @@
 // most by `timeout`.
 //
 // Without faults every endpoint delivers everything, in order. Payloads are copied at
-// Send.
+// Send. Where a rate is set, messages of one process to another follow each other at that
+// rate, and both see them move (Endpoint::send_state, Endpoint::received_bytes); otherwise
+// they take no time but their delay.
 //
 // Thread safety: none, but Wake(). The EventQueue outlives the network, the network its
 // transports, and an endpoint may outlive its transport.
@@ -77,6 +79,13 @@ class InprocNetwork {
   void Cut(const std::string& a, const std::string& b);
   void Heal(const std::string& a, const std::string& b);
 
+  // Bytes per second that go from one process to the other; 0: no limit, as within a host.
+  void SetRate(const std::string& from, const std::string& to, double bytes_per_second);
+
+  // The endpoints of `from` to `to` fail: what has not arrived is lost at once, and their
+  // owner hears of it after failure_delay. The other direction goes on.
+  void Break(const std::string& from, const std::string& to);
+
   // From the next message on.
   void set_faults(const Faults& faults) { options_.faults = faults; }
 
@@ -84,12 +93,22 @@ class InprocNetwork {
   class Node;
   class Connection;
   struct Link;
+  struct Pipe;
 
   // What one Send put on its way.
   struct Parcel;
+  // When it crosses the pipe, and whether anything comes out of that.
+  struct Transit;
 
   void Leave(const std::string& address);
-  void Carry(const std::shared_ptr<Link>& link, ByteView header, const Payload& payload);
+  // Null when it goes nowhere.
+  std::shared_ptr<Transit> Carry(const std::shared_ptr<Link>& link, ByteView header,
+                                 const Payload& payload);
+  std::shared_ptr<Transit> Enter(Link& link, size_t bytes);
+  void Complete(const std::shared_ptr<Link>& link, uint64_t send);
+  // What has not crossed the pipe never does, and all sends complete.
+  void Abandon(const std::shared_ptr<Link>& link);
+  uint64_t Crossed(const std::string& from, const std::string& to);
   void Schedule(const std::shared_ptr<Link>& link, std::shared_ptr<const Parcel> parcel);
   void Deliver(const Link& link, const Parcel& parcel);
   void Fail(const std::shared_ptr<Link>& link, const absl::Status& status);
@@ -104,6 +123,7 @@ class InprocNetwork {
   std::map<std::string, Node*> alive_;  // ordered, like all that could decide an order
   std::set<std::string> killed_;
   std::set<std::pair<std::string, std::string>> cuts_;
+  std::map<std::pair<std::string, std::string>, Pipe> pipes_;  // from, to
 };
 
 }  // namespace syncline

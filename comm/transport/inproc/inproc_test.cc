@@ -197,6 +197,78 @@ TEST(Inproc, AClosedEndpointCancelsItsPendingSends) {
   EXPECT_EQ(outcome.code(), absl::StatusCode::kCancelled);
 }
 
+TEST(Inproc, MessagesOfAPairFollowEachOtherAtTheirRate) {
+  InprocRig rig(2);
+  const auto endpoint = *rig.transport(0).Connect(rig.transport(1).address(), {});
+  const auto back = *rig.transport(1).Connect(rig.transport(0).address(), {});
+  rig.network().SetRate(rig.transport(0).address(), rig.transport(1).address(), 1000);
+  std::vector<absl::Duration> arrivals;
+  rig.receiver(1).on_message = [&](const auto&) {
+    arrivals.push_back(rig.events().now());
+  };
+  const Buffer payload = Buffer::Allocate(499);
+  int done = 0;
+  for (int i = 0; i < 2; ++i) {
+    endpoint->Send(Bytes("m"), {Slice::Of(payload)}, [&](const absl::Status& status) {
+      EXPECT_TRUE(status.ok());
+      ++done;
+    });
+  }
+  rig.events().RunUntil(absl::Milliseconds(250));
+  EXPECT_EQ(endpoint->send_state().accepted_bytes, 1000u);
+  EXPECT_EQ(endpoint->send_state().gone_bytes, 250u) << "in the middle of a message";
+  EXPECT_EQ(back->received_bytes(), 250u);
+  EXPECT_EQ(endpoint->received_bytes(), 0u);
+  EXPECT_EQ(done, 0);
+  rig.Drain();
+  EXPECT_EQ(done, 2);
+  EXPECT_EQ(back->received_bytes(), 1000u);
+  ASSERT_EQ(arrivals.size(), 2u);
+  EXPECT_EQ(arrivals[0], absl::Milliseconds(500) + absl::Microseconds(10));
+  EXPECT_EQ(arrivals[1], absl::Seconds(1) + absl::Microseconds(10));
+}
+
+TEST(Inproc, WhatAClosedEndpointHadNotSentNeverArrives) {
+  InprocRig rig(2);
+  rig.network().SetRate(rig.transport(0).address(), rig.transport(1).address(), 1000);
+  auto endpoint = *rig.transport(0).Connect(rig.transport(1).address(), {});
+  const Buffer payload = Buffer::Allocate(999);
+  absl::Status outcome;
+  const auto into = [&](const absl::Status& status) { outcome = status; };
+  endpoint->Send(Bytes("m"), {Slice::Of(payload)}, into);
+  rig.events().RunUntil(absl::Milliseconds(400));
+  endpoint.reset();
+  rig.events().RunUntil(absl::Milliseconds(401));
+  EXPECT_EQ(outcome.code(), absl::StatusCode::kCancelled);
+  // The next one need not wait for what was not sent.
+  endpoint = *rig.transport(0).Connect(rig.transport(1).address(), {});
+  endpoint->Send(Bytes("n"), {}, nullptr);
+  rig.events().RunUntil(absl::Milliseconds(403));
+  ASSERT_EQ(rig.receiver(1).messages.size(), 1u);
+  EXPECT_EQ(rig.receiver(1).messages[0].header, "n");
+}
+
+TEST(Inproc, ABrokenConnectionLosesWhatIsOnItsWay) {
+  InprocRig rig(2);
+  int failures = 0;
+  const auto there = *rig.transport(0).Connect(
+      rig.transport(1).address(), {.on_failure = [&](const auto&) { ++failures; }});
+  const auto back = *rig.transport(1).Connect(rig.transport(0).address(), {});
+  there->Send(Bytes("lost"), {}, nullptr);
+  rig.network().Break(rig.transport(0).address(), rig.transport(1).address());
+  there->Send(Bytes("lost, too"), {}, nullptr);
+  back->Send(Bytes("the other way"), {}, nullptr);
+  rig.Drain();
+  EXPECT_EQ(failures, 1);
+  EXPECT_TRUE(rig.receiver(1).messages.empty());
+  EXPECT_EQ(rig.receiver(0).messages.size(), 1u);
+  EXPECT_EQ(there->send_state().waiting_bytes(), 0u);
+  const auto again = *rig.transport(0).Connect(rig.transport(1).address(), {});
+  again->Send(Bytes("anew"), {}, nullptr);
+  rig.Drain();
+  EXPECT_EQ(rig.receiver(1).messages.size(), 1u);
+}
+
 TEST(Inproc, WaitMovesTimeOnToTheNextEventOrTheTimeout) {
   InprocRig rig(1);
   rig.transport(0).Wait(absl::Seconds(2));

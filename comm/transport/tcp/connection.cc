@@ -51,6 +51,7 @@ absl::StatusOr<bool> TcpConnection::Read(size_t budget) {
     if (got == 0) return false;
     read += got;
     moved_bytes_ += got;
+    received_bytes_ += got;
     SYNCLINE_RETURN_IF_ERROR(reader_->Advance(got));
     if (read >= budget) return true;
   }

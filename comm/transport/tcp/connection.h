@@ -60,6 +60,7 @@ class TcpConnection {
   const std::string& identity() const { return channel_->identity(); }
   bool has_unsent() const { return !queue_.empty() || channel_->unsent_bytes() > 0; }
   uint64_t moved_bytes() const { return moved_bytes_; }
+  uint64_t received_bytes() const { return received_bytes_; }
   uint64_t delivered() const { return reader_ ? reader_->delivered() : 0; }
 
   // Kept by the transport.
@@ -95,6 +96,7 @@ class TcpConnection {
   size_t front_taken_ = 0;  // bytes of the first message's frame
   bool is_blocked_ = false;
   uint64_t moved_bytes_ = 0;
+  uint64_t received_bytes_ = 0;
 
   uint64_t accepted_bytes_ = 0;
   uint64_t completed_bytes_ = 0;     // of messages that the channel took whole

@@ -108,6 +108,7 @@ class TcpEndpoint final : public Endpoint {
 
   void Send(ByteView header, Payload payload, SendDone done) override;
   SendState send_state() const override { return connection_->send_state(); }
+  uint64_t received_bytes() const override { return connection_->received_bytes(); }
   bool IsLocal() const override { return false; }
   bool IsIntact() const override;
   std::string Describe() const override;

@@ -270,7 +270,7 @@ void Launcher::Announce() const {
       absl::StrCat("job ", options_.job, ": ", plan_.workers.size(), " workers and ",
                    plan_.servers, " servers here, coordinator ", coordinator_);
   if (const auto found = ready_.find("coordinator"); found != ready_.end()) {
-    absl::StrAppend(&line, ", admin http://", found->second.admin);
+    absl::StrAppend(&line, ", dashboard http://", found->second.admin);
   }
   Say(absl::StrCat(line, ", logs ", log_dir_));
 }

@@ -26,6 +26,7 @@
 #include "comm/rpc/status_json.h"
 #include "prometheus/registry.h"
 #include "server/admin/admin_server.h"
+#include "server/admin/history.h"
 #include "server/admin/metrics.h"
 #include "server/service/coordinator_service.h"
 #include "server/service/server_node.h"
@@ -110,6 +111,7 @@ class Services {
   std::unique_ptr<StateStore> store_;
   std::unique_ptr<CoordinatorService> coordinator_;
   RunningServer control_server_;
+  History history_;  // of the coordinator's jobs
   std::unique_ptr<AdminServer> admin_;
   std::unique_ptr<ServerNode> node_;
   std::atomic<const ServerNode*> node_for_admin_ = nullptr;
@@ -151,6 +153,7 @@ absl::Status Services::StartAdmin() {
   pages.not_ready_because = [this] { return NotReadyBecause(); };
   if (coordinator_ != nullptr) {
     pages.status_json = [this] { return StatusAsJson(coordinator_->StatusNow()); };
+    pages.history = &history_;
   }
   const std::string title = !plan_.has_server        ? "coordinator"
                             : !plan_.has_coordinator ? "server"
@@ -215,7 +218,9 @@ void Services::UpdateMetrics() {
   if (coordinator_ == nullptr) return;
   std::map<uint32_t, std::set<uint32_t>> before = std::move(ranks_);
   ranks_.clear();
-  for (const JobView& job : coordinator_->View().jobs) {
+  const CoordinatorView view = coordinator_->View();
+  history_.Add(view);
+  for (const JobView& job : view.jobs) {
     if (job.phase == "over" || job.phase == "failed") continue;
     metrics_.NameJob(job.job, job.name);
     metrics_.SetEpoch(job.job, job.epoch);

@@ -22,8 +22,8 @@ core=(build-essential ca-certificates ccache cmake git mold ninja-build pkg-conf
   prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc zlib1g-dev)
 demo=(libtorch-dev dataset-fashion-mnist)
 wheel=(patchelf python3-pip python3-setuptools python3-wheel)
-test=(clang-format clang-tidy curl mypy openssl prometheus python3-jsonschema python3-numpy python3-torch python3-venv
-  python3-yaml)
+test=(chromium clang-format clang-tidy curl mypy openssl prometheus python3-jsonschema python3-numpy python3-torch
+  python3-venv python3-yaml)
 
 say() { printf 'install-deps: %s\n' "$*"; }
 
@@ -33,6 +33,7 @@ what_is_lost() {
     dataset-fashion-mnist) echo "the demo has no data to train on" ;;
     clang-format | clang-tidy) echo "'make check' skips it" ;;
     mypy | patchelf | python3-numpy | python3-torch | python3-pip | python3-setuptools | python3-wheel) echo "tests of the Python package are skipped" ;;
+    chromium) echo "the dashboard's test is skipped" ;;
     nvidia-cuda-nvcc) echo "no CUDA module is built" ;;
     *) echo "the deploy checks that use it are skipped" ;;
   esac

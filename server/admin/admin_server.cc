@@ -9,12 +9,19 @@
 #include "comm/rpc/address.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
+#include "server/admin/dashboard/files.h"
+#include "server/admin/history.h"
 #include "server/admin/http_loop.h"
 
 namespace syncline {
 namespace {
 
 constexpr char kPrometheusText[] = "text/plain; version=0.0.4; charset=utf-8";
+constexpr char kHtml[] = "text/html; charset=utf-8";
+
+HttpReply Json(std::string body) {
+  return {.type = "application/json", .body = std::move(body)};
+}
 
 std::string Links(const std::string& title) {
   std::string page =
@@ -58,18 +65,28 @@ class AdminServer::Impl {
     };
     on_loop("/livez", [] { return HttpReply{.body = "alive\n"}; });
     on_loop("/readyz", [this] { return Readyz(); });
-    on_loop("/", [this] {
-      return HttpReply{.type = "text/html; charset=utf-8", .body = Links(options_.title)};
-    });
+    if (pages_.history == nullptr) {
+      on_loop("/",
+              [this] { return HttpReply{.type = kHtml, .body = Links(options_.title)}; });
+    } else {
+      for (const DashboardFile& file : DashboardFiles()) {
+        on_loop(file.path, [file] {
+          return HttpReply{.type = file.type, .body = std::string(file.content)};
+        });
+      }
+      aside("/history",
+            [this] { return Json(pages_.history->FiguresJson(History::Span::kAll)); });
+      aside("/latest",
+            [this] { return Json(pages_.history->FiguresJson(History::Span::kLatest)); });
+      aside("/events", [this] { return Json(pages_.history->EventsJson()); });
+    }
     aside("/metrics", [this] {
       std::ostringstream text;
       prometheus::TextSerializer().Serialize(text, registry_.Collect());
       return HttpReply{.type = kPrometheusText, .body = text.str()};
     });
-    aside("/status", [this] {
-      return HttpReply{.type = "application/json",
-                       .body = pages_.status_json ? pages_.status_json() : "{}"};
-    });
+    aside("/status",
+          [this] { return Json(pages_.status_json ? pages_.status_json() : "{}"); });
     return options;
   }
 

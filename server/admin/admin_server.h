@@ -1,6 +1,6 @@
 // The admin port of a process: GET /metrics (Prometheus text), /livez, /readyz, /status
-// (JSON) and / with links to them. Read-only, no secrets, for people, probes and
-// scrapers.
+// (JSON) and / with links to them; of a coordinator / is the dashboard, which reads
+// /status, /history, /latest and /events. Read-only, no secrets, for people, probes and scrapers.
 //
 //   AdminServer admin({.listen = "127.0.0.1:7071", .title = "serve"}, registry, pages);
 //   SYNCLINE_RETURN_IF_ERROR(admin.Start());
@@ -26,6 +26,8 @@ class Registry;
 
 namespace syncline {
 
+class History;
+
 struct AdminOptions {
   std::string listen = "127.0.0.1:7071";  // port 0 takes a free one
   std::string title = "syncline";         // what the start page says this process is
@@ -35,8 +37,10 @@ struct AdminPages {
   // Why the process is not ready yet, one reason an element: "waiting for worker 3 of 4,
   // 12 s". Empty means ready. Unset means always ready.
   std::function<std::vector<std::string>()> not_ready_because;
-  // A JSON text. Unset means "{}".
+  // A JSON object. Unset means "{}".
   std::function<std::string()> status_json;
+  // What the dashboard shows besides; null: this process has none. Outlives the server.
+  const History* history = nullptr;
 };
 
 class AdminServer {

@@ -1,0 +1,273 @@
+// What the coordinator says of itself, shown again every second. Names come from members: they enter the page as
+// text, never as markup.
+import {Chart} from "/chart.js";
+
+const PERIOD_MS = 1000;
+const HOUR_SECONDS = 3600;
+const byId = (id) => document.getElementById(id);
+
+const state = {
+  series: new Map(),  // points {time, step, loss, bytes} by job number
+  rates: new Map(),   // {time, value, rate} by "job/rank/incarnation" or "server/number/incarnation"
+  events: [],
+  charts: null,
+  status: null,       // the last one
+};
+
+// ---- numbers --------------------------------------------------------------------------------------------------
+
+function short(value) {
+  if (!Number.isFinite(value)) return "–";
+  if (value === 0) return "0";
+  const size = Math.abs(value);
+  if (size >= 1000) return Math.round(value).toLocaleString("en");
+  return size < 1e-3 ? value.toExponential(2) : String(Number(value.toPrecision(4)));
+}
+
+function bytes(value) {
+  if (!Number.isFinite(value)) return "–";
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let unit = 0;
+  while (value >= 1000 && unit + 1 < units.length) {
+    value /= 1000;
+    ++unit;
+  }
+  return `${value < 10 && unit > 0 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
+}
+
+const perSecond = (value) => (Number.isFinite(value) ? `${bytes(value)}/s` : "–");
+const seconds = (value) => (value < 10 ? `${value.toFixed(1)} s` : `${Math.round(value)} s`);
+
+function duration(value) {
+  if (value < 120) return `${Math.round(value)} s`;
+  if (value < 7200) return `${Math.round(value / 60)} min`;
+  return value < 172800 ? `${Math.round(value / 3600)} h` : `${Math.round(value / 86400)} days`;
+}
+
+// ---- elements -------------------------------------------------------------------------------------------------
+
+function make(name, text, className) {
+  const made = document.createElement(name);
+  if (text !== undefined) made.textContent = text;
+  if (className) made.className = className;
+  return made;
+}
+
+// A cell is a string, or {text, className}, or an element.
+function row(cellName, cells, numeric) {
+  const made = make("tr");
+  cells.forEach((cell, column) => {
+    const content = typeof cell === "string" ? {text: cell} : cell;
+    const shown = content instanceof Node ? make("td") : make(cellName, content.text, content.className);
+    if (content instanceof Node) shown.append(content);
+    if (cellName === "th") shown.scope = "col";
+    if (numeric.includes(column)) shown.classList.add("number");
+    made.append(shown);
+  });
+  return made;
+}
+
+function table(id, head, numeric, rows) {
+  const body = make("tbody");
+  body.append(...rows.map((cells) => row("td", cells, numeric)));
+  const top = make("thead");
+  top.append(row("th", head, numeric));
+  byId(id).replaceChildren(top, body);
+}
+
+// ---- history --------------------------------------------------------------------------------------------------
+
+// Takes what is new of the points.
+function take(jobs) {
+  for (const job of jobs) {
+    const points = state.series.get(job.job) ?? [];
+    const last = points.at(-1)?.time ?? 0;
+    points.push(...job.points.filter((point) => point.time > last).map((point) => ({...point, loss: point.loss ?? NaN})));
+    const end = points.at(-1)?.time ?? 0;
+    state.series.set(job.job, points.filter((point) => point.time > end - HOUR_SECONDS));
+  }
+}
+
+// How fast something grew, at each point: over the last three, as heartbeats come by fits and starts.
+function rates(points, name) {
+  return points.slice(1).map((point, i) => {
+    const before = points[Math.max(0, i - 2)];
+    const elapsed = point.time - before.time;
+    return [point.time, elapsed > 0 ? Math.max(0, point[name] - before[name]) / elapsed : NaN];
+  });
+}
+
+function measure(key, time, value) {
+  const known = state.rates.get(key);
+  const elapsed = known ? time - known.time : 0;
+  const rate = elapsed > 0 ? Math.max(0, value - known.value) / elapsed : NaN;
+  state.rates.set(key, {time, value, rate});
+  return rate;
+}
+
+// ---- the page -------------------------------------------------------------------------------------------------
+
+const isOver = (job) => job.phase === "over" || job.phase === "failed";
+
+function choose(jobs) {
+  const wanted = decodeURIComponent(location.hash.slice(1));
+  return jobs.findLast((job) => `${job.job}` === wanted) ?? jobs.findLast((job) => !isOver(job)) ?? jobs.at(-1);
+}
+
+function showJobs(jobs, chosen) {
+  byId("jobs").replaceChildren(...jobs.map((job) => {
+    const link = make("a", job.name, job.phase);
+    link.href = `#${job.job}`;
+    link.title = `job ${job.job} is ${job.phase}`;
+    if (job === chosen) link.setAttribute("aria-current", "page");
+    return link;
+  }));
+}
+
+function tiles(job, points) {
+  const latest = (name) => rates(points.slice(-4), name).at(-1)?.[1] ?? NaN;
+  const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
+  const ratios = job.members.map((member) => member.compression.ratio).filter((ratio) => ratio > 0);
+  const shown = [
+    ["Step", job.step.toLocaleString("en")],
+    ["Steps a second", short(latest("step"))],
+    ["Loss", job.loss === null ? "–" : short(job.loss)],
+    ["Workers", `${job.members.length} of ${job.expected_workers}`],
+    ["On the wire", perSecond(latest("bytes"))],
+    ["Compression", ratios.length ? `${short(mean(ratios))}×` : "–"],
+    ["Learning rate", short(job.learning_rate)],
+    ["Parameters", job.parameters.toLocaleString("en")],
+  ];
+  if (job.loss_scale !== 1) shown.push(["Loss scale", short(job.loss_scale)]);
+  if (job.skipped_steps) shown.push(["Skipped steps", String(job.skipped_steps)]);
+  byId("tiles").replaceChildren(...shown.map(([name, value]) => {
+    const tile = make("div");
+    tile.append(make("dt", name), make("dd", value));
+    return tile;
+  }));
+}
+
+function showCharts(job, points) {
+  state.charts ??= {
+    loss: new Chart(byId("charts"), "Loss", short),
+    speed: new Chart(byId("charts"), "Steps a second", short),
+    wire: new Chart(byId("charts"), "On the wire, all workers", perSecond),
+  };
+  const marks = state.events.filter((event) => event.job === job.name && /^epoch/.test(event.what))
+    .map((event) => event.time);
+  state.charts.loss.show(points.map((point) => [point.time, point.loss]), marks);
+  state.charts.speed.show(rates(points, "step"), marks);
+  state.charts.wire.show(rates(points, "bytes"), marks);
+}
+
+function showWaits(job) {
+  const working = job.members.filter((member) => !member.waiting);
+  const waits = working.length > 0 && working.length < job.members.length && working.length <= 8;
+  byId("job-waits").hidden = !waits;
+  if (waits) byId("job-waits").textContent = `The others wait for ${working.map((member) =>
+    `worker ${member.rank}`).join(", ")}.`;
+}
+
+function showWorkers(job, time) {
+  table("workers", ["Rank", "Process", "Step", "Now", "Heard of", "Bytes", "Codec"], [0, 2, 4, 5],
+    job.members.map((member) => {
+      const age = member.heartbeat_age_seconds;
+      const rate = measure(`${job.job}/${member.rank}/${member.incarnation}`, time, member.bytes);
+      const compression = member.compression;
+      const ratio = compression.ratio > 0 ? ` ${short(compression.ratio)}×` : "";
+      return [
+        String(member.rank), member.name,
+        member.step.toLocaleString("en"),
+        member.waiting ? "waits" : "computes",
+        {text: `${seconds(age)} ago`, className: age > 5 ? "silent" : ""},
+        perSecond(rate), `${compression.choice || job.push_codec}${ratio}`,
+      ];
+    }));
+}
+
+function showServers(servers, time) {
+  table("servers", ["Server", "Process", "Engines", "Lanes", "Memory", "Heard of", "Bytes"], [0, 2, 5, 6],
+    servers.map((server) => {
+      const [placed, budget] = [server.memory_placed_bytes, server.memory_budget_bytes];
+      const memory = make("span", `${bytes(placed)} of ${budget ? bytes(budget) : "?"} `);
+      if (budget) {
+        const fill = make("meter");
+        Object.assign(fill, {max: budget, value: placed, high: 0.9 * budget});
+        fill.setAttribute("aria-label", `memory of server ${server.server}`);
+        memory.append(fill);
+      }
+      const age = server.heartbeat_age_seconds;
+      return [
+        String(server.server), server.name, String(server.shards), server.lanes, memory,
+        {text: `${seconds(age)} ago`, className: age > 5 ? "silent" : ""},
+        perSecond(measure(`server/${server.server}/${server.incarnation}`, time, server.bytes)),
+      ];
+    }));
+}
+
+function showEvents() {
+  const lines = state.events.slice(-100).reverse().map((event) => {
+    const line = make("li");
+    const when = new Date(event.time * 1000);
+    const time = make("time", when.toLocaleTimeString("en-GB"));
+    time.dateTime = when.toISOString();
+    const where = event.job ? `${event.job}, step ${event.step}: ` : "";
+    line.append(time, where + event.what);
+    return line;
+  });
+  byId("events").replaceChildren(...(lines.length ? lines : [make("li", "Nothing yet.")]));
+}
+
+function show(status) {
+  state.status = status;
+  const time = performance.now() / 1000;
+  byId("about").textContent = `${status.build_version}, up for ${duration(status.uptime_seconds)}`;
+  const job = choose(status.jobs);
+  byId("no-job").hidden = job !== undefined;
+  byId("job").hidden = job === undefined;
+  showJobs(status.jobs, job);
+  if (job) {
+    const points = state.series.get(job.job) ?? [];
+    document.title = `${job.name}: step ${job.step} · Syncline`;
+    byId("job-name").textContent = job.name;
+    byId("job-state").textContent = `${job.phase}, epoch ${job.epoch}${job.reason ? `: ${job.reason}` : ""}`;
+    showWaits(job);
+    tiles(job, points);
+    showCharts(job, points);
+    showWorkers(job, time);
+  }
+  showServers(status.servers, time);
+  showEvents();
+}
+
+// ---- talking to the coordinator --------------------------------------------------------------------------------
+
+async function get(path) {
+  const reply = await fetch(path, {signal: AbortSignal.timeout(4000)});
+  if (!reply.ok) throw new Error(`${path}: ${reply.status}`);
+  return reply.json();
+}
+
+let loaded = false;
+async function tick() {
+  try {
+    // After an interruption the coordinator may be another one: its history is asked again.
+    if (!loaded) state.series.clear();
+    const [figures, status, events] = await Promise.all([get(loaded ? "/latest" : "/history"), get("/status"), get("/events")]);
+    take(figures.jobs);
+    state.events = events.events;
+    show(status);
+    loaded = true;
+    byId("connection").className = "good";
+    byId("connection").textContent = "live";
+  } catch (error) {
+    loaded = false;
+    byId("connection").className = "bad";
+    byId("connection").textContent = "no answer; trying again";
+    console.warn(error);
+  }
+  setTimeout(tick, PERIOD_MS);
+}
+
+addEventListener("hashchange", () => { if (state.status) show(state.status); });
+tick();

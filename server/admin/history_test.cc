@@ -1,0 +1,174 @@
+#include "server/admin/history.h"
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace syncline {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+const absl::Time kStart = absl::FromUnixSeconds(1000);
+
+JobView Running(uint64_t step, std::vector<MemberView> members) {
+  return {.job = 1,
+          .name = "bert",
+          .phase = "running",
+          .epoch = 1,
+          .step = step,
+          .members = std::move(members)};
+}
+
+std::vector<std::string> Events(const History& history) {
+  std::vector<std::string> lines;
+  const json parsed = json::parse(history.EventsJson());
+  for (const json& event : parsed["events"]) lines.push_back(event["what"]);
+  return lines;
+}
+
+json Points(const History& history) {
+  return json::parse(history.FiguresJson(History::Span::kAll))["jobs"][0]["points"];
+}
+
+TEST(History, KeepsFiguresInOrder) {
+  History history;
+  JobView job = Running(7, {{.rank = 0, .bytes = 100}, {.rank = 1, .bytes = 50}});
+  job.loss = 0.5;
+  history.Add({.jobs = {job}}, kStart);
+  job.step = 9;
+  job.loss.reset();
+  job.members[0].bytes = 160;
+  history.Add({.jobs = {job}}, kStart + absl::Milliseconds(1500));
+  const json points = Points(history);
+  EXPECT_EQ(points[0],
+            (json{{"time", 1000.0}, {"step", 7}, {"loss", 0.5}, {"bytes", 150}}));
+  EXPECT_EQ(points[1],
+            (json{{"time", 1001.5}, {"step", 9}, {"loss", nullptr}, {"bytes", 210}}));
+}
+
+TEST(History, BytesGrowAlthoughMembersGoAndComeBack) {
+  History history;
+  history.Add(
+      {.jobs = {Running(1, {{.rank = 0, .bytes = 100}, {.rank = 1, .bytes = 60}})}},
+      kStart);
+  history.Add({.jobs = {Running(2, {{.rank = 0, .bytes = 110}})}}, kStart);
+  history.Add({.jobs = {Running(3, {{.rank = 0, .bytes = 110},
+                                    {.rank = 1, .incarnation = 2, .bytes = 5}})}},
+              kStart);
+  EXPECT_EQ(Points(history)[2]["bytes"], 175);
+}
+
+TEST(History, ThinsOutWhatIsOldAndForgetsWhatIsOlder) {
+  History history({.fine_points = 4, .coarse_points = 2, .coarse = 3});
+  for (uint64_t step = 0; step < 14; ++step) {
+    history.Add({.jobs = {Running(step, {})}}, kStart + absl::Seconds(step));
+  }
+  std::vector<uint64_t> steps;
+  for (const json& point : Points(history)) steps.push_back(point["step"]);
+  // 0 is too old, 3, 6 and 9 are the ones that stay of what is no longer fine: the last two.
+  EXPECT_THAT(steps, ElementsAre(6, 9, 10, 11, 12, 13));
+}
+
+TEST(History, TheLatestPointsAreTheLastOfAll) {
+  History history;
+  for (uint64_t step = 0; step < 130; ++step) {
+    history.Add({.jobs = {Running(step, {})}}, kStart + absl::Seconds(step));
+    const json latest = json::parse(history.FiguresJson(History::Span::kLatest));
+    const json points = latest["jobs"][0]["points"];
+    EXPECT_EQ(points.size(), std::min<uint64_t>(step + 1, 5));
+    EXPECT_EQ(points.back()["step"], step);
+  }
+}
+
+TEST(History, SaysWhoComesAndGoes) {
+  History history;
+  history.Add({.servers = {{.server = 0, .name = "a:7"}}}, kStart);
+  history.Add({.servers = {{.server = 0, .name = "a:7"}},
+               .jobs = {Running(0, {{.rank = 0, .incarnation = 1, .name = "h:1"},
+                                    {.rank = 1, .incarnation = 1, .name = "h:2"}})}},
+              kStart);
+  JobView next = Running(5, {{.rank = 1, .incarnation = 2, .name = "h:3"}});
+  next.epoch = 2;
+  next.reason = "worker 0 is silent";
+  history.Add({.jobs = {next}}, kStart);
+  EXPECT_THAT(Events(history),
+              ElementsAre("server 0 (a:7) attaches", "worker 0 (h:1) joins",
+                          "worker 1 (h:2) joins", "epoch 1", "the job is running",
+                          "server 0 (a:7) is gone", "worker 1 (h:3) is back",
+                          "epoch 2: worker 0 is silent"));
+}
+
+TEST(History, AnEpochIsSaidOnceThoughTheJobPassesThroughChanging) {
+  History history;
+  history.Add({.jobs = {Running(1, {})}}, kStart);
+  JobView changing = Running(1, {});
+  changing.phase = "changing";
+  history.Add({.jobs = {changing}}, kStart);
+  JobView next = Running(1, {});
+  next.epoch = 2;
+  history.Add({.jobs = {next}}, kStart);
+  EXPECT_THAT(Events(history), ElementsAre("epoch 1", "the job is running", "epoch 2"));
+}
+
+TEST(History, AWorkerThatJustCameDoesNotTakeTheJobBack) {
+  History history;
+  history.Add({.jobs = {Running(50, {{.rank = 0, .step = 50}})}}, kStart);
+  history.Add({.jobs = {Running(0, {{.rank = 0, .step = 51}, {.rank = 1, .step = 0}})}},
+              kStart);
+  EXPECT_EQ(Points(history)[1]["step"], 50);
+  EXPECT_EQ(json::parse(history.EventsJson())["events"].back()["step"], 50);
+}
+
+TEST(History, AJobThatIsOverGetsNoMorePoints) {
+  History history;
+  history.Add({.jobs = {Running(1, {})}}, kStart);
+  JobView over = Running(1, {});
+  over.phase = "failed";
+  over.reason = "server 0 is gone";
+  history.Add({.jobs = {over}}, kStart);
+  history.Add({.jobs = {over}}, kStart);
+  EXPECT_EQ(Points(history).size(), 1);
+  EXPECT_EQ(Events(history).back(), "the job is failed: server 0 is gone");
+}
+
+TEST(History, JobsAndEventsAreBounded) {
+  History history({.jobs = 2, .events = 3});
+  for (uint32_t number = 1; number <= 5; ++number) {
+    JobView job = Running(1, {});
+    job.job = number;
+    history.Add({.jobs = {job}}, kStart);
+  }
+  const json jobs = json::parse(history.FiguresJson(History::Span::kAll))["jobs"];
+  EXPECT_EQ(jobs.size(), 2);
+  EXPECT_EQ(jobs[1]["job"], 5);
+  EXPECT_EQ(Events(history).size(), 3);
+}
+
+TEST(History, TakesNamesThatAreNoUtf8AndLossesThatAreNoNumber) {
+  History history;
+  JobView job = Running(1, {{.rank = 0, .name = "\xff"}});
+  job.name = "a\xff";
+  job.loss = std::numeric_limits<double>::quiet_NaN();
+  history.Add({.jobs = {job}}, kStart);
+  EXPECT_EQ(json::parse(history.FiguresJson(History::Span::kAll))["jobs"][0]["name"],
+            "a\uFFFD");
+  EXPECT_EQ(Points(history)[0]["loss"], nullptr);
+  EXPECT_EQ(json::parse(history.EventsJson())["events"][0]["what"],
+            "worker 0 (\uFFFD) joins");
+}
+
+TEST(History, IsEmptyAtFirst) {
+  EXPECT_THAT(Events(History()), IsEmpty());
+  EXPECT_EQ(History().FiguresJson(History::Span::kAll), R"({"jobs":[]})");
+}
+
+}  // namespace
+}  // namespace syncline

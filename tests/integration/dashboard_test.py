@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""The dashboard in a real browser, beside a job that runs. Skipped where there is no Chromium.
+
+    python3 tests/integration/dashboard_test.py --build build/release [-v] [TestClass.test_name ...]
+"""
+
+import html.parser
+import shutil
+import subprocess
+import sys
+import unittest
+import urllib.request
+
+import integration_test
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+JOB = "<b>bert</b> & co"  # members choose names
+
+
+class Page(html.parser.HTMLParser):
+    """What a page says: its tags, and the words inside the element of each id."""
+
+    def __init__(self, source):
+        super().__init__()
+        self.tags = set()
+        self.words = {}
+        self.open = []
+        self.feed(source)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        if tag not in ("meta", "link", "line", "path"):
+            self.open.append((tag, dict(attributes).get("id")))
+
+    def handle_endtag(self, tag):
+        while self.open and self.open.pop()[0] != tag:
+            pass
+
+    def handle_data(self, data):
+        for _, name in self.open:
+            if name is not None:
+                self.words[name] = f"{self.words.get(name, '')} {data.strip()}".strip()
+
+
+@unittest.skipIf(BROWSER is None, "no Chromium")
+class Dashboard(integration_test.ClusterTest):
+    servers = 1
+
+    def look(self):
+        shown = subprocess.run(
+            [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom",
+             f"http://{self.admin}/"],
+            capture_output=True, text=True, timeout=integration_test.PATIENCE,
+        )  # fmt: skip
+        return Page(shown.stdout)
+
+    def test_it_shows_a_job_its_members_and_events_as_they_are_named(self):
+        workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "50", job=JOB) for rank in range(2)]
+        workers[0].await_line(r"^step 20$")
+        page = self.look()
+        self.assertEqual(page.words["connection"], "live", page.words)
+        self.assertEqual(page.words["job-name"], JOB)
+        self.assertNotIn("b", page.tags, "a name became markup")
+        self.assertIn("path", page.tags, "no chart has a line")
+        self.assertRegex(page.words["tiles"], r"Workers 2 of 2")
+        self.assertRegex(page.words["workers"], r"Codec 0 \S+ \d+ (computes|waits) .* 1 \S+ \d+ (computes|waits) ")
+        self.assertRegex(page.words["servers"], r"Bytes 0 ")
+        self.assertIn("worker 1 (", page.words["events"])
+
+    def test_without_a_job_it_says_how_to_start_one(self):
+        page = self.look()
+        self.assertEqual(page.words["connection"], "live")
+        self.assertIn("syncline run", page.words["no-job"])
+
+    def test_nothing_but_its_own_files_may_run(self):
+        with urllib.request.urlopen(f"http://{self.admin}/", timeout=5) as reply:
+            self.assertIn("default-src 'self'", reply.headers["Content-Security-Policy"])
+
+
+if __name__ == "__main__":
+    sys.exit(integration_test.main())

@@ -1,10 +1,16 @@
 #include "cli/serve.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <bit>
+#include <cerrno>
 #include <cstdlib>
+#include <cstring>
+#include <fstream>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -17,15 +23,18 @@
 #include "absl/synchronization/mutex.h"
 #include "cli/flags.h"
 #include "cli/serve_options.h"
+#include "comm/base/failure.h"
 #include "comm/base/machine.h"
 #include "comm/base/process_limits.h"
 #include "comm/base/status.h"
+#include "comm/base/unique_fd.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/handshake_log.h"
 #include "comm/rpc/server.h"
 #include "comm/rpc/status_json.h"
 #include "prometheus/registry.h"
 #include "server/admin/admin_server.h"
+#include "server/admin/control_metrics.h"
 #include "server/admin/history.h"
 #include "server/admin/metrics.h"
 #include "server/service/coordinator_service.h"
@@ -94,6 +103,7 @@ class Services {
   void Stop();
 
  private:
+  absl::Status OpenAuditLog();
   absl::Status StartCoordinator();
   absl::Status StartAdmin();
   absl::Status StartServer();
@@ -104,8 +114,12 @@ class Services {
   const ServePlan plan_;
   StopSignal& stop_;
   const Logger log_;
-  std::optional<RefusedHandshakes> refused_handshakes_;  // by the coordinator
+  std::ofstream audit_file_;
+  Logger audit_;
+  uint64_t handshakes_ = 0;  // refused; under the lock of refused_handshakes_
   prometheus::Registry registry_;
+  ControlMetrics control_metrics_{registry_};
+  std::optional<RefusedHandshakes> refused_handshakes_;  // by the coordinator
   Metrics metrics_;
   std::string control_;  // the coordinator's address, for this process and its users
   std::unique_ptr<StateStore> store_;
@@ -128,12 +142,35 @@ absl::Status Services::Start() {
   return absl::OkStatus();
 }
 
+// Nobody else may read it: it names members and their addresses.
+absl::Status Services::OpenAuditLog() {
+  const std::string& path = plan_.audit_log;
+  if (path.empty()) return absl::OkStatus();
+  const UniqueFd fd(
+      open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (fd.valid() && fchmod(fd.get(), 0600) == 0) audit_file_.open(path, std::ios::app);
+  if (!audit_file_.is_open()) {
+    return WithFailure(absl::InvalidArgumentError(absl::StrCat(
+                           "cannot write --audit-log '", path,
+                           "': ", std::strerror(errno), "; check path and permissions")),
+                       Failure::kUsage);
+  }
+  audit_file_ << std::unitbuf;  // each line is there at once
+  audit_ = Logger::Create({.format = LogFormat::kJson, .stream = &audit_file_});
+  audit_.Info("started", {{"listen", plan_.listen},
+                          {"tls", plan_.tls.HasTls() ? "mutual" : "none"}});
+  return absl::OkStatus();
+}
+
 absl::Status Services::StartCoordinator() {
+  SYNCLINE_RETURN_IF_ERROR(OpenAuditLog());
   SYNCLINE_ASSIGN_OR_RETURN(store_, OpenSqliteStore(plan_.state_dir));
   CoordinatorServiceOptions options;
   options.coordinator = {.timeouts = plan_.timeouts, .expected_servers = plan_.servers};
   options.store = store_.get();
   options.tls = plan_.tls;
+  options.audit = audit_;
+  options.metrics = &control_metrics_;
   options.log = log_.With({{"role", "coordinator"}});
   options.on_fatal = [this](const absl::Status& status) { stop_.Fail(status); };
   SYNCLINE_ASSIGN_OR_RETURN(coordinator_, CoordinatorService::Create(std::move(options)));
@@ -141,7 +178,14 @@ absl::Status Services::StartCoordinator() {
                           .tls = plan_.tls,
                           .timeouts = RpcTimeouts::From(plan_.timeouts),
                           .services = {coordinator_.get()}};
-  refused_handshakes_.emplace(log_);
+  refused_handshakes_.emplace(log_, [this](const std::string& reason) {
+    control_metrics_.CountTurnedAway(ControlRefusal::kHandshake);
+    if (std::has_single_bit(++handshakes_)) {
+      audit_.Warning(
+          "refused",
+          {{"what", "a handshake"}, {"reason", reason}, {"refused", handshakes_}});
+    }
+  });
   SYNCLINE_ASSIGN_OR_RETURN(control_server_, syncline::StartServer(server));
   control_ = plan_.advertise.empty() ? ReachableAddress(control_server_.address)
                                      : plan_.advertise;
@@ -311,6 +355,9 @@ void AddServe(CLI::App& app, Command* selected) {
       "Why rdma is safe: isolated (nobody else is on the fabric) or ipsec");
   add("--failure-timeout", flags->failure_timeout,
       "How long a job may stand still because somebody died");
+  add("--audit-log", flags->audit_log,
+      "File to which the coordinator adds a line of JSON for each member that it admits "
+      "or refuses, and each change of a job");
   add("--log-format", flags->log_format, "text or json");
   add("--log-level", flags->log_level, "debug, info, warning or error");
   AddTlsFlags(*serve, &flags->tls);

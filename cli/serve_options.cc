@@ -176,6 +176,11 @@ absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
   SYNCLINE_RETURN_IF_ERROR(SetLog(flags, plan));
   SYNCLINE_RETURN_IF_ERROR(SetTimeouts(flags, plan));
   SYNCLINE_RETURN_IF_ERROR(SetAddresses(flags, plan));
+  if (!flags.audit_log.empty() && !plan.has_coordinator) {
+    return Usage(
+        "--audit-log is the coordinator's; drop it, or serve --role coordinator");
+  }
+  plan.audit_log = flags.audit_log;
   plan.tls = flags.tls;
   plan.state_dir = flags.state_dir;
   if (plan.has_coordinator && plan.state_dir.empty()) {

@@ -31,6 +31,7 @@ struct ServeFlags {
   std::string data_plane_ports;
   std::string rdma_fabric;
   std::string failure_timeout = "10s";
+  std::string audit_log;
   std::string log_format = "text";
   std::string log_level = "info";
   TlsOptions tls;
@@ -54,6 +55,7 @@ struct ServePlan {
   std::string data_plane_address;
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   LogOptions log = {};
+  std::string audit_log;  // empty: none
   TlsOptions tls = {};
 };
 

@@ -67,6 +67,14 @@ TEST(ServePlanTest, TheDataPlaneReachesAsFarAsTheCoordinator) {
   EXPECT_EQ(Plan(flags)->data_plane.mode, DataPlaneMode::kAuto);
 }
 
+TEST(ServePlanTest, OnlyACoordinatorHasAnAuditLog) {
+  ServeFlags flags;
+  flags.audit_log = "audit.json";
+  EXPECT_EQ(Plan(flags)->audit_log, "audit.json");
+  flags.role = "server";
+  ExpectRefused(flags, "--audit-log");
+}
+
 TEST(ServePlanTest, TheDataPlaneIsSealedUnlessSomebodySaysOtherwise) {
   ServeFlags flags;
   flags.data_plane = "tls";

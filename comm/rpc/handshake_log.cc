@@ -17,19 +17,7 @@ namespace syncline {
 namespace {
 
 ABSL_CONST_INIT absl::Mutex mutex(absl::kConstInit);
-const Logger* destination ABSL_GUARDED_BY(mutex) = nullptr;
-uint64_t refused ABSL_GUARDED_BY(mutex) = 0;
-
-void Take(gpr_log_func_args* line) {
-  const std::string reason = ReasonOfRefusal(line->message);
-  if (reason.empty()) return;
-  absl::MutexLock lock(&mutex);
-  // Whoever tries again and again must not fill the log: the 1st, 2nd, 4th, 8th... are
-  // told.
-  if (destination == nullptr || !std::has_single_bit(++refused)) return;
-  destination->Warning("a TLS handshake was refused",
-                       {{"reason", reason}, {"refused", refused}});
-}
+RefusedHandshakes* destination ABSL_GUARDED_BY(mutex) = nullptr;
 
 }  // namespace
 
@@ -48,9 +36,25 @@ std::string ReasonOfRefusal(absl::string_view grpc_line) {
   return std::string(grpc_line);
 }
 
-RefusedHandshakes::RefusedHandshakes(Logger log) : log_(std::move(log)) {
+void RefusedHandshakes::Take(gpr_log_func_args* line) {
+  const std::string reason = ReasonOfRefusal(line->message);
+  if (reason.empty()) return;
   absl::MutexLock lock(&mutex);
-  destination = &log_;
+  if (destination != nullptr) destination->Note(reason);
+}
+
+// Anyone who tries again and again must not fill the log.
+void RefusedHandshakes::Note(const std::string& reason) {
+  on_refused_(reason);
+  if (!std::has_single_bit(++refused_)) return;
+  log_.Warning("a TLS handshake was refused",
+               {{"reason", reason}, {"refused", refused_}});
+}
+
+RefusedHandshakes::RefusedHandshakes(Logger log, OnRefused on_refused)
+    : log_(std::move(log)), on_refused_(std::move(on_refused)) {
+  absl::MutexLock lock(&mutex);
+  destination = this;
   // Whoever wants gRPC's own lines gets those instead.
   if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_function(Take);
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "comm/base/status.h"
 #include "server/coordinator/job.h"
 
@@ -72,6 +73,18 @@ uint64_t Job::FirstUpdateFrom(uint64_t step) const {
   return (step + pushes - 1) / pushes * pushes;
 }
 
+namespace {
+
+// "lr=0.1, momentum=0.9, schedule cosine total_steps=100": what Update may change.
+std::string Changeable(const TrainingSettings& settings) {
+  const auto written = absl::PairFormatter("=");
+  return absl::StrCat(absl::StrJoin(settings.optimizer.options, ", ", written),
+                      ", schedule ", settings.schedule.name, " ",
+                      absl::StrJoin(settings.schedule.values, ", ", written));
+}
+
+}  // namespace
+
 absl::StatusOr<uint64_t> Job::Update(const UpdateJob& update,
                                      CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning) {
@@ -82,6 +95,9 @@ absl::StatusOr<uint64_t> Job::Update(const UpdateJob& update,
   next.optimizer.options = Merge(next.optimizer.options, update.optimizer);
   if (update.schedule) next.schedule = *update.schedule;
   SYNCLINE_RETURN_IF_ERROR(CheckChange(spec_.training, next, declared_->spec.Trained()));
+  outputs.push_back(
+      LogReason{absl::StrCat("job '", spec_.name, "': from ", Changeable(spec_.training),
+                             " to ", Changeable(next))});
   spec_.training = next;
   next_training_ = next;
   plan_ = PlanOf(next);

@@ -9,7 +9,6 @@
 #include "comm/base/status.h"
 #include "comm/rpc/status.h"
 #include "comm/transport/tcp/member_key.h"
-#include "server/service/hello_check.h"
 #include "server/service/proto_convert.h"
 
 namespace syncline {
@@ -140,9 +139,9 @@ class CoordinatorService::RefusedStream final
 };
 
 CoordinatorService::CoordinatorService(CoordinatorServiceOptions options,
-                                       std::unique_ptr<Doorkeeper> doorkeeper)
+                                       std::unique_ptr<Gate> gate)
     : options_(std::move(options)),
-      doorkeeper_(std::move(doorkeeper)),
+      gate_(std::move(gate)),
       coordinator_(options_.coordinator),
       links_({.timeouts = options_.coordinator.timeouts}),
       patient_(PatienceOf(options_.coordinator.timeouts)),
@@ -150,9 +149,14 @@ CoordinatorService::CoordinatorService(CoordinatorServiceOptions options,
 
 absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::Create(
     CoordinatorServiceOptions options) {
-  SYNCLINE_ASSIGN_OR_RETURN(auto doorkeeper, Doorkeeper::Create(options.tls));
+  SYNCLINE_ASSIGN_OR_RETURN(auto gate,
+                            Gate::Create({.tls = options.tls,
+                                          .timeouts = options.coordinator.timeouts,
+                                          .log = options.log,
+                                          .audit = options.audit,
+                                          .metrics = options.metrics}));
   std::unique_ptr<CoordinatorService> self(
-      new CoordinatorService(std::move(options), std::move(doorkeeper)));
+      new CoordinatorService(std::move(options), std::move(gate)));
   SYNCLINE_ASSIGN_OR_RETURN(const auto stored, self->options_.store->Load(kStateKey));
   if (stored.has_value()) {
     absl::MutexLock lock(&self->machine_mutex_);
@@ -183,27 +187,10 @@ void CoordinatorService::StopWith(const absl::Status& status) {
 
 // ---- From gRPC's threads ----
 
-absl::StatusOr<Peer> CoordinatorService::Admit(const grpc::ServerContextBase& context,
-                                               Action action, const std::string& job) {
-  absl::StatusOr<Peer> peer = doorkeeper_->PeerOf(context);
-  absl::Status refused = peer.status();
-  if (peer.ok() && peer->identity) refused = CheckAllowed(*peer->identity, action, job);
-  if (refused.ok()) return peer;
-  LogRefusal("refused a call", refused, context.peer());
-  return refused;
-}
-
-void CoordinatorService::LogRefusal(const char* what, const absl::Status& refused,
-                                    const std::string& address) {
-  options_.log.Warning(
-      what, {{"reason", Printable(std::string(refused.message()))}, {"peer", address}});
-}
-
 grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>*
 CoordinatorService::Attach(grpc::CallbackServerContext* context) {
-  absl::StatusOr<Peer> peer = doorkeeper_->PeerOf(*context);
+  absl::StatusOr<Peer> peer = gate_->AdmitStream(*context);
   if (peer.ok()) return new MemberStream(*this, *std::move(peer));
-  LogRefusal("refused a stream", peer.status(), context->peer());
   return new RefusedStream(peer.status());
 }
 
@@ -211,7 +198,7 @@ grpc::ServerUnaryReactor* CoordinatorService::Status(grpc::CallbackServerContext
                                                      const v1::StatusRequest*,
                                                      v1::StatusReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<Peer> peer = Admit(*context, Action::kReadStatus, "");
+  const absl::StatusOr<Peer> peer = gate_->AdmitCall(*context, Action::kReadStatus, "");
   if (peer.ok()) *reply = StatusNow();
   if (peer.ok() && peer->identity) ShowOnly(*peer->identity, *reply);
   reactor->Finish(ToGrpcStatus(peer.status()));
@@ -222,14 +209,16 @@ grpc::ServerUnaryReactor* CoordinatorService::UpdateJob(
     grpc::CallbackServerContext* context, const v1::UpdateJobRequest* request,
     v1::UpdateJobReply* reply) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::Status allowed =
-      Admit(*context, Action::kUpdateJob, request->job()).status();
-  if (!allowed.ok()) {
-    reactor->Finish(ToGrpcStatus(allowed));
+  const absl::StatusOr<Peer> peer =
+      gate_->AdmitCall(*context, Action::kUpdateJob, request->job());
+  if (!peer.ok()) {
+    reactor->Finish(ToGrpcStatus(peer.status()));
     return reactor;
   }
   Item item = {.input = FromProto(*request)};
-  item.answer = [=](const UpdateAnswer& answer) {
+  item.answer = [=, this, who = *peer](const UpdateAnswer& answer,
+                                       const std::string& change) {
+    gate_->Updated(who, request->job(), answer, change);
     reply->set_epoch(answer.epoch);
     reactor->Finish(ToGrpcStatus(answer.status));
   };
@@ -240,7 +229,7 @@ grpc::ServerUnaryReactor* CoordinatorService::UpdateJob(
       return reactor;
     }
   }
-  item.answer(NotApplied());
+  item.answer(NotApplied(), "");
   return reactor;
 }
 
@@ -283,14 +272,16 @@ void CoordinatorService::Receive(MemberStream* stream, const v1::MemberMessage& 
   const bool has_body =
       message.body_case() != v1::MemberMessage::BODY_NOT_SET && !message.has_resume();
   if (has_body) body = FromProto(message);
-  absl::Status refused =
-      CheckHello(message, stream->peer(), options_.coordinator.timeouts);
+  bool is_new = false;
+  absl::Status refused = gate_->CheckHello(message, stream->peer());
   if (refused.ok()) refused = body.status();
   if (refused.ok()) {
     absl::MutexLock lock(&mutex_);
     const LinkTable::Arrival arrival = links_.Heard(stream, message);
     switch (arrival.kind) {
       case LinkTable::Arrival::kHello:
+        is_new = true;
+        [[fallthrough]];
       case LinkTable::Arrival::kMessage:
         if (has_body) Note(arrival.connection, *std::move(body), message.ByteSizeLong());
         break;
@@ -305,8 +296,9 @@ void CoordinatorService::Receive(MemberStream* stream, const v1::MemberMessage& 
         break;
     }
   }
+  if (is_new) gate_->Admitted(stream->peer(), message);
   if (refused.ok()) return;
-  LogRefusal("refused a member", refused, stream->peer().address);
+  gate_->Refused("a member", stream->peer(), refused);
   stream->Close(refused);
 }
 
@@ -376,7 +368,7 @@ void CoordinatorService::Run() {
     next_tick = clock_.Now() + period;
   }
   for (const Item& item : TakeInbox()) {
-    if (item.answer) item.answer(NotApplied());
+    if (item.answer) item.answer(NotApplied(), "");
   }
 }
 
@@ -419,10 +411,13 @@ void CoordinatorService::Handle(Item& item) {
     }
   }
   UpdateAnswer answer = NotApplied();
+  std::string change;
   for (const CoordinatorOutput& output : Apply(item.input)) {
     if (const auto* found = std::get_if<UpdateAnswer>(&output)) answer = *found;
+    const auto* said = std::get_if<LogReason>(&output);
+    if (said != nullptr && change.empty()) change = said->text;
   }
-  if (item.answer) item.answer(answer);
+  if (item.answer) item.answer(answer, change);
 }
 
 // What was carried out.

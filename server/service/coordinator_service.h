@@ -46,10 +46,10 @@
 #include "comm/base/log.h"
 #include "comm/base/patient_clock.h"
 #include "comm/base/steady_condition.h"
-#include "comm/rpc/roles.h"
-#include "comm/rpc/trust.h"
+#include "comm/rpc/tls.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "server/coordinator/coordinator.h"
+#include "server/service/gate.h"
 #include "server/service/job_convert.h"
 #include "server/service/link_table.h"
 #include "server/service/preparer.h"
@@ -63,6 +63,8 @@ struct CoordinatorServiceOptions {
   // What the gRPC server has: with TLS, roles decide who may do what (comm/rpc/roles.h).
   TlsOptions tls = {};
   Logger log = {};
+  Logger audit = {};                  // server/service/gate.h
+  ControlMetrics* metrics = nullptr;  // outlives the service, or none
   // Called once, when the state could not be stored; the process should end with this
   // error.
   std::function<void(const absl::Status&)> on_fatal = [](const absl::Status&) {};
@@ -97,14 +99,14 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   class MemberStream;
   class RefusedStream;
 
-  CoordinatorService(CoordinatorServiceOptions options,
-                     std::unique_ptr<Doorkeeper> doorkeeper);
+  CoordinatorService(CoordinatorServiceOptions options, std::unique_ptr<Gate> gate);
 
   // Something for the machine.
   struct Item {
     CoordinatorInput input;
     // Of an UpdateJob: called once, also when it is not applied any more.
-    std::function<void(const UpdateAnswer&)> answer = nullptr;
+    // `change` says what was, and what is.
+    std::function<void(const UpdateAnswer&, const std::string& change)> answer = nullptr;
     // Whose backlog it is part of; 0 for nobody's.
     ConnectionId connection = 0;
     size_t bytes = 0;
@@ -122,11 +124,6 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   };
 
   // From gRPC's threads, and the preparer's.
-  // Who calls, if it may do that.
-  absl::StatusOr<Peer> Admit(const grpc::ServerContextBase& context, Action action,
-                             const std::string& job);
-  void LogRefusal(const char* what, const absl::Status& refused,
-                  const std::string& address);
   void Register(MemberStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
   void Receive(MemberStream* stream, const v1::MemberMessage& message)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -158,7 +155,7 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   }
 
   const CoordinatorServiceOptions options_;
-  const std::unique_ptr<Doorkeeper> doorkeeper_;
+  const std::unique_ptr<Gate> gate_;
   const SteadyClock clock_;
 
   // Of the machine's thread.

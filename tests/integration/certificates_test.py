@@ -5,11 +5,13 @@
 """
 
 import argparse
+import json
 import os
 import subprocess
 import sys
 import tempfile
 import unittest
+import urllib.request
 
 import integration_test
 from integration_test import FAILURE_TIMEOUT, Process
@@ -22,7 +24,8 @@ class Certificates(unittest.TestCase):
         self.assert_runs("certs", "init", "certs")
         self.assert_runs("certs", "issue", "certs", "--role", "worker", "--job", "default")
         self.coordinator = self.serve("coordinator", "--role", "coordinator", "--listen", "127.0.0.1:0",
-                                      "--state-dir", "state", *self.files("coordinator"))  # fmt: skip
+                                      "--state-dir", "state", "--audit-log", "audit",
+                                      *self.files("coordinator"))  # fmt: skip
         self.address = self.coordinator.await_line(r"ready control=(\S+)").group(1)
 
     def path(self, name):
@@ -70,6 +73,28 @@ class Certificates(unittest.TestCase):
         self.assertIn("done step=10", run.stdout)
         for who in ("operator", "worker-default"):
             self.assertIn("default", self.assert_runs("status", "--coordinator", self.address, *self.files(who)))
+
+    def audit(self, message):
+        with open(self.path("audit"), encoding="utf-8") as file:
+            return [line for line in map(json.loads, file) if line["msg"] == message]
+
+    def test_what_happens_at_the_door_is_written_down(self):
+        self.start_server()
+        self.launch(*self.files("worker-default"))
+        self.run_syncline("update", "default", "--option", "lr=1", "--coordinator", self.address,
+                          *self.files("worker-default"))  # fmt: skip
+        self.assertEqual(os.stat(self.path("audit")).st_mode & 0o777, 0o600)
+        admitted = [(line["as"], line["job"], line["identity"]) for line in self.audit("admitted")]
+        worker = ("worker", "default", "worker of job 'default'")
+        self.assertEqual(sorted(admitted), [("server", "", "server"), worker, worker])
+        (refused,) = self.audit("refused")
+        shown = self.assert_runs("certs", "show", "certs/worker-default.crt")
+        self.assertIn(refused["serial"], shown)
+        self.assertIn("which may not change job 'default'", refused["reason"])
+        self.assertRegex(refused["peer"], r"^ipv4:127\.0\.0\.1:\d+$")
+        admin = self.coordinator.await_line(r"admin=(\S+)").group(1)
+        with urllib.request.urlopen(f"http://{admin}/metrics", timeout=10) as reply:
+            self.assertIn('syncline_auth_refused_total{door="control",reason="role"} 1', reply.read().decode())
 
     def test_certificates_open_only_their_own_doors(self):
         self.start_server()

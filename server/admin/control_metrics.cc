@@ -1,0 +1,26 @@
+#include "server/admin/control_metrics.h"
+
+#include "prometheus/counter.h"
+#include "prometheus/family.h"
+#include "prometheus/registry.h"
+
+namespace syncline {
+
+ControlMetrics::ControlMetrics(prometheus::Registry& registry) {
+  // The same family as that of the data plane's door, whichever is first.
+  auto& family = prometheus::BuildCounter()
+                     .Name("syncline_auth_refused_total")
+                     .Help(
+                         "Peers turned away before they had proved who they are, for "
+                         "what they sent, or for their role.")
+                     .Register(registry);
+  for (size_t i = 0; i < counters_.size(); ++i) {
+    counters_[i] = &family.Add({{"door", "control"}, {"reason", kReasons[i]}});
+  }
+}
+
+void ControlMetrics::CountTurnedAway(ControlRefusal refusal) {
+  counters_[static_cast<size_t>(refusal)]->Increment();
+}
+
+}  // namespace syncline

@@ -1,0 +1,36 @@
+// Whom the coordinator turned away, for Prometheus:
+// syncline_auth_refused_total{door="control",reason}. The data plane's door is in
+// metrics.h.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <array>
+
+namespace prometheus {
+class Counter;
+class Registry;
+}  // namespace prometheus
+
+namespace syncline {
+
+enum class ControlRefusal {
+  kHandshake,  // no TLS, or a certificate that the coordinator does not believe
+  kNoRole,     // one that names no role here
+  kRole,       // one whose role may not do that
+};
+
+class ControlMetrics {
+ public:
+  explicit ControlMetrics(prometheus::Registry& registry);
+
+  void CountTurnedAway(ControlRefusal refusal);
+
+ private:
+  static constexpr std::array<const char*, 3> kReasons = {"handshake", "no_role", "role"};
+
+  // By ControlRefusal; of the registry.
+  std::array<prometheus::Counter*, kReasons.size()> counters_;
+};
+
+}  // namespace syncline

@@ -1,0 +1,151 @@
+#include "server/service/gate.h"
+
+#include <bit>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
+#include "comm/base/printable.h"
+#include "comm/base/status.h"
+#include "comm/rpc/attach_stream.h"
+#include "grpcpp/server_context.h"
+
+namespace syncline {
+namespace {
+
+// "0.1.0", and what a packager adds.
+constexpr size_t kMaxBuildBytes = 64;
+// Hosts that are counted one by one; the others are counted together.
+constexpr size_t kMaxHosts = 4096;
+
+absl::Status CheckProtocol(uint32_t theirs, const std::string& build) {
+  if (theirs == kProtocolVersion) return absl::OkStatus();
+  return WithFailure(absl::FailedPreconditionError(absl::StrCat(
+                         "client ", Printable(build, kMaxBuildBytes), " speaks protocol ",
+                         theirs, ", this coordinator (", SYNCLINE_VERSION, ") speaks ",
+                         kProtocolVersion, ": install the same version on both sides")),
+                     Failure::kVersionMismatch);
+}
+
+absl::Status CheckFailureTimeout(uint32_t theirs_ms, absl::Duration ours) {
+  const absl::Duration theirs = absl::Milliseconds(theirs_ms);
+  if (theirs_ms == 0 || theirs == absl::Trunc(ours, absl::Milliseconds(1))) {
+    return absl::OkStatus();
+  }
+  return WithFailure(absl::FailedPreconditionError(absl::StrCat(
+                         "the failure timeout is ", absl::FormatDuration(theirs),
+                         " here and ", absl::FormatDuration(ours),
+                         " at the coordinator: give both the same (--failure-timeout, "
+                         "SYNCLINE_FAILURE_TIMEOUT)")),
+                     Failure::kUsage);
+}
+
+template <typename Hello>
+absl::Status CheckTerms(const Hello& hello, const Timeouts& timeouts) {
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckProtocol(hello.protocol_version(), hello.build_version()));
+  return CheckFailureTimeout(hello.failure_timeout_ms(), timeouts.failure_timeout);
+}
+
+absl::Status CheckRole(const Peer& peer, Action action, const std::string& job) {
+  return peer.identity ? CheckAllowed(*peer.identity, action, job) : absl::OkStatus();
+}
+
+// "ipv4:10.0.0.7:41234" without the port, which is another each time.
+std::string HostOf(const std::string& address) {
+  return address.substr(0, address.rfind(':'));
+}
+
+std::string NameOf(const Peer& peer) {
+  return peer.identity ? Describe(*peer.identity) : "unknown";
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Gate>> Gate::Create(GateOptions options) {
+  SYNCLINE_ASSIGN_OR_RETURN(auto doorkeeper, Doorkeeper::Create(options.tls));
+  return std::unique_ptr<Gate>(new Gate(std::move(options), std::move(doorkeeper)));
+}
+
+absl::StatusOr<Peer> Gate::AdmitStream(const grpc::ServerContextBase& context) {
+  absl::StatusOr<Peer> peer = doorkeeper_->PeerOf(context);
+  if (!peer.ok()) Refused("a stream", {.address = context.peer()}, peer.status());
+  return peer;
+}
+
+absl::StatusOr<Peer> Gate::AdmitCall(const grpc::ServerContextBase& context,
+                                     Action action, const std::string& job) {
+  absl::StatusOr<Peer> peer = doorkeeper_->PeerOf(context);
+  if (!peer.ok()) {
+    Refused("a call", {.address = context.peer()}, peer.status());
+    return peer;
+  }
+  const absl::Status allowed = CheckRole(*peer, action, job);
+  if (allowed.ok()) return peer;
+  Refused("a call", *peer, allowed);
+  return allowed;
+}
+
+absl::Status Gate::CheckHello(const v1::MemberMessage& message, const Peer& peer) const {
+  if (message.has_server_hello()) {
+    SYNCLINE_RETURN_IF_ERROR(CheckTerms(message.server_hello(), options_.timeouts));
+    return CheckRole(peer, Action::kAttachAsServer, "");
+  }
+  if (message.has_worker_hello()) {
+    SYNCLINE_RETURN_IF_ERROR(CheckTerms(message.worker_hello(), options_.timeouts));
+    return CheckRole(peer, Action::kAttachAsWorker, message.worker_hello().job());
+  }
+  return absl::OkStatus();
+}
+
+void Gate::Admitted(const Peer& peer, const v1::MemberMessage& hello) {
+  const bool is_worker = hello.has_worker_hello();
+  options_.audit.Info("admitted",
+                      {{"as", is_worker ? "worker" : "server"},
+                       {"job", Printable(hello.worker_hello().job())},
+                       {"name", Printable(is_worker ? hello.worker_hello().name()
+                                                    : hello.server_hello().name())},
+                       {"identity", NameOf(peer)},
+                       {"serial", peer.serial},
+                       {"peer", peer.address}});
+}
+
+void Gate::Refused(const char* what, const Peer& peer, const absl::Status& why) {
+  if (absl::IsPermissionDenied(why) && options_.metrics != nullptr) {
+    options_.metrics->CountTurnedAway(peer.identity ? ControlRefusal::kRole
+                                                    : ControlRefusal::kNoRole);
+  }
+  const uint64_t count = CountOf(peer.address);
+  if (!std::has_single_bit(count)) return;
+  const std::string reason = Printable(std::string(why.message()), 1000);
+  options_.log.Warning(absl::StrCat("refused ", what),
+                       {{"reason", reason}, {"peer", peer.address}, {"refused", count}});
+  options_.audit.Warning("refused", {{"what", what},
+                                     {"reason", reason},
+                                     {"identity", NameOf(peer)},
+                                     {"serial", peer.serial},
+                                     {"peer", peer.address},
+                                     {"refused", count}});
+}
+
+void Gate::Updated(const Peer& peer, const std::string& job, const UpdateAnswer& answer,
+                   const std::string& change) {
+  options_.audit.Info(answer.status.ok() ? "changed a job" : "could not change a job",
+                      {{"job", Printable(job)},
+                       {"change", Printable(change, 1000)},
+                       {"epoch", answer.epoch},
+                       {"reason", Printable(std::string(answer.status.message()))},
+                       {"identity", NameOf(peer)},
+                       {"serial", peer.serial},
+                       {"peer", peer.address}});
+}
+
+// How often this host was refused, this time included.
+uint64_t Gate::CountOf(const std::string& address) {
+  absl::MutexLock lock(&mutex_);
+  const std::string host = HostOf(address);
+  const bool is_counted = refused_.count(host) > 0 || refused_.size() < kMaxHosts;
+  return ++refused_[is_counted ? host : "others"];
+}
+
+}  // namespace syncline

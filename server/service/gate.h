@@ -1,0 +1,75 @@
+// The coordinator's door on the control plane: who may come in and for what, and what is
+// written down of it.
+//
+// Refusals are counted (syncline_auth_refused_total{door="control"}), and said in the log
+// and in the audit log: of one host the 1st, 2nd, 4th, 8th …, so that nobody fills a disk.
+// Admissions and changes of jobs are said in the audit log alone (docs/tls.md).
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "comm/base/log.h"
+#include "comm/base/timeouts.h"
+#include "comm/rpc/roles.h"
+#include "comm/rpc/tls.h"
+#include "comm/rpc/trust.h"
+#include "proto/coordinator.pb.h"
+#include "server/admin/control_metrics.h"
+#include "server/coordinator/coordinator.h"
+
+namespace syncline {
+
+struct GateOptions {
+  TlsOptions tls = {};
+  Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
+  Logger log = {};
+  Logger audit = {};
+  ControlMetrics* metrics = nullptr;  // or none
+};
+
+class Gate {
+ public:
+  // Failure::kUsage for TLS files that are not a coordinator's.
+  static absl::StatusOr<std::unique_ptr<Gate>> Create(GateOptions options);
+
+  // Who opens a stream.
+  absl::StatusOr<Peer> AdmitStream(const grpc::ServerContextBase& context);
+  // Who calls, if that may do this.
+  absl::StatusOr<Peer> AdmitCall(const grpc::ServerContextBase& context, Action action,
+                                 const std::string& job);
+  // Whether a member that says hello may be listened to: it speaks our protocol, with our
+  // failure timeout, and its role is for what it wants to be. Ok for other messages.
+  absl::Status CheckHello(const v1::MemberMessage& message, const Peer& peer) const;
+
+  // A member is in.
+  void Admitted(const Peer& peer, const v1::MemberMessage& hello);
+  // `what`, such as "a member", was refused.
+  void Refused(const char* what, const Peer& peer, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // `change`, from what to what, is for people.
+  void Updated(const Peer& peer, const std::string& job, const UpdateAnswer& answer,
+               const std::string& change);
+
+ private:
+  Gate(GateOptions options, std::unique_ptr<Doorkeeper> doorkeeper)
+      : options_(std::move(options)), doorkeeper_(std::move(doorkeeper)) {}
+
+  uint64_t CountOf(const std::string& address) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const GateOptions options_;
+  const std::unique_ptr<Doorkeeper> doorkeeper_;
+
+  absl::Mutex mutex_;
+  std::map<std::string, uint64_t> refused_ ABSL_GUARDED_BY(mutex_);  // by host
+};
+
+}  // namespace syncline

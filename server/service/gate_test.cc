@@ -1,0 +1,106 @@
+#include "server/service/gate.h"
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "comm/base/failure.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "prometheus/registry.h"
+#include "prometheus/text_serializer.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using Json = nlohmann::json;
+
+class GateTest : public testing::Test {
+ protected:
+  std::vector<Json> AuditLines() const {
+    std::vector<Json> lines;
+    for (absl::string_view line : absl::StrSplit(audit_.str(), '\n', absl::SkipEmpty())) {
+      lines.push_back(Json::parse(std::string(line)));
+    }
+    return lines;
+  }
+  std::string Counters() {
+    return prometheus::TextSerializer().Serialize(registry_.Collect());
+  }
+
+  std::ostringstream audit_;
+  prometheus::Registry registry_;
+  ControlMetrics metrics_{registry_};
+  std::unique_ptr<Gate> gate_ = *Gate::Create(
+      {.audit = Logger::Create({.format = LogFormat::kJson, .stream = &audit_}),
+       .metrics = &metrics_});
+  const Peer worker_ = {.identity = Identity{Role::kWorker, "bert"},
+                        .serial = "0A1B",
+                        .address = "ipv4:10.0.0.7:41234"};
+};
+
+TEST_F(GateTest, WritesDownWhoCameInAsWhat) {
+  v1::MemberMessage hello;
+  hello.mutable_worker_hello()->set_job("bert");
+  hello.mutable_worker_hello()->set_name("host\n:7");
+  gate_->Admitted(worker_, hello);
+  ASSERT_EQ(AuditLines().size(), 1u);
+  const Json line = AuditLines()[0];
+  EXPECT_EQ(line["msg"], "admitted");
+  EXPECT_EQ(line["as"], "worker");
+  EXPECT_EQ(line["job"], "bert");
+  EXPECT_EQ(line["name"], "host\\x0a:7");
+  EXPECT_EQ(line["identity"], "worker of job 'bert'");
+  EXPECT_EQ(line["serial"], "0A1B");
+  EXPECT_EQ(line["peer"], "ipv4:10.0.0.7:41234");
+}
+
+TEST_F(GateTest, WritesDownWhatAChangeChanged) {
+  gate_->Updated({.identity = Identity{Role::kOperator}}, "bert", {absl::OkStatus(), 7},
+                 "from lr=1 to lr=2");
+  const Json line = AuditLines().at(0);
+  EXPECT_EQ(line["msg"], "changed a job");
+  EXPECT_EQ(line["change"], "from lr=1 to lr=2");
+  EXPECT_EQ(line["epoch"], 7);
+  EXPECT_EQ(line["identity"], "operator");
+}
+
+// Of one host the 1st, 2nd, 4th …; ports do not make it another. All are counted.
+TEST_F(GateTest, NobodyFillsTheDiskWithRefusals) {
+  const absl::Status denied = absl::PermissionDeniedError("may not");
+  Peer peer = worker_;
+  for (int i = 1; i <= 5; ++i) {
+    peer.address = absl::StrCat("ipv4:10.0.0.7:", i);
+    gate_->Refused("a call", peer, denied);
+  }
+  peer.address = "ipv6:%5B::1%5D:9";
+  peer.identity.reset();
+  gate_->Refused("a stream", peer, denied);
+  std::vector<int> counts;
+  for (const Json& line : AuditLines()) counts.push_back(line["refused"]);
+  EXPECT_THAT(counts, ElementsAre(1, 2, 4, 1));
+  EXPECT_THAT(
+      Counters(),
+      HasSubstr("syncline_auth_refused_total{door=\"control\",reason=\"role\"} 5"));
+  EXPECT_THAT(
+      Counters(),
+      HasSubstr("syncline_auth_refused_total{door=\"control\",reason=\"no_role\"} 1"));
+}
+
+TEST_F(GateTest, ManyHostsCannotFillItEither) {
+  Peer peer;
+  for (int i = 0; i < 10000; ++i) {
+    peer.address = absl::StrCat("ipv4:10.0.", i / 256, ".", i % 256, ":1");
+    gate_->Refused("a stream", peer, absl::PermissionDeniedError("no"));
+  }
+  // 4096 hosts once each, and all others together.
+  EXPECT_EQ(AuditLines().size(), 4096u + 13u);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 PACKAGE = HERE.parent / "src"
 BUILD = Path(os.environ.get("SYNCLINE_BUILD", HERE.parents[2] / "build/release")).resolve()
-PATIENCE = 60.0  # for anything that must happen sometime
+PATIENCE = 120.0  # for anything that must happen sometime, on a machine that is busy with builds
 FAILURE_TIMEOUT = "4s"
 
 os.environ.setdefault("SYNCLINE_LIBRARY", str(BUILD / "libsyncline.so"))

@@ -320,6 +320,8 @@ class Misuse(OptimizerTest):
             self.optimizer(model, params=[nn.Parameter(torch.zeros(7))])
         with self.refused("give the Optimizer an lr"):
             self.optimizer(model, lr=None, params=[{"params": model.parameters(), "lr": 1.0}])
+        with self.refused("0.weight: a learning rate of 0 times the job's; freeze it instead"):
+            self.optimizer(model, params=[{"params": model.parameters(), "lr": 0.0}])
         with self.refused("momentum='high'"):
             self.optimizer(model, momentum="high")
         with self.refused("no parameter to train"):

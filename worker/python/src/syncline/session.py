@@ -132,6 +132,8 @@ class Session:
         """
         handle = self._open()
         memory = memory_of(weights, name)
+        if not learning_rate_scale > 0:  # the library takes 0 for "not set"
+            raise InvalidArgument(f"{name}: a learning rate of {learning_rate_scale:g} times the job's; freeze it instead")
         if not is_writable(weights):
             raise InvalidArgument(f"{name}: the array is read-only, and new weights could not land in it")
         shape = (ctypes.c_uint64 * len(memory.shape))(*memory.shape)

@@ -1,6 +1,6 @@
 # The short names for what people do every day. Everything here is a CMake preset or a script; see CONTRIBUTING.md.
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo wheel test chaos check asan tsan clean
+.PHONY: help deps build demo wheel test chaos slow-links check asan tsan clean
 
 JOBS ?= $(shell nproc)
 CTEST_JOBS ?= 2
@@ -37,6 +37,9 @@ test: build ## Run all tests on the release build
 chaos: build ## Cut cables and stop processes; needs root and iproute2
 	@python3 -m unittest discover -s tests/network -p '*_test.py'
 	@tests/chaos/chaos.py --bin build/release
+
+slow-links: build ## Measure bytes and time on slow links; needs root and iproute2
+	@tests/bench/slow_links.py --bin build/release
 
 asan tsan: deps ## Build with a sanitizer and run the unit tests
 	@cmake --preset $@ --log-level=NOTICE

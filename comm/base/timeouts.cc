@@ -38,7 +38,7 @@ Timeouts Timeouts::Derive(absl::Duration failure_timeout) {
   timeouts.dial_slot = failure_timeout / 20;
   timeouts.reconnect_grace = failure_timeout / 4;
   timeouts.connect_timeout = failure_timeout / 4;
-  timeouts.push_retry = failure_timeout / 10;
+  timeouts.link_silence = failure_timeout / 2;
   timeouts.no_progress = failure_timeout * 5;
   timeouts.control_deadline = failure_timeout / 2;
   timeouts.shutdown_grace = std::min(failure_timeout / 4, absl::Seconds(1));

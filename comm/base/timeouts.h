@@ -44,9 +44,9 @@ struct Timeouts {
   // F/4. One attempt to connect; two attempts fit into a lease.
   absl::Duration connect_timeout;
 
-  // F/10. What was pushed and not acknowledged for so long is sent again. Repeats are
-  // harmless (a contribution counts once) but cost bandwidth, so not sooner.
-  absl::Duration push_retry;
+  // F/2. A shard owes an answer, and no byte moved on its connection for so long: the
+  // connection is dead, and made again. Longer than a cut that is tolerated.
+  absl::Duration link_silence;
 
   // 5 F. Who sends heartbeats without progress for so long while others wait for it is
   // hung. Far above F: a worker that loads data or writes a checkpoint is slow, not hung.

@@ -16,10 +16,11 @@
 namespace syncline {
 
 inline constexpr uint32_t kMessageMagic = 0x434e5953;  // "SYNC"
-inline constexpr uint16_t kMessageVersion = 1;
+inline constexpr uint16_t kMessageVersion = 2;
 
 enum class MessageKind : uint16_t {
-  kHello = 1,  // worker -> shard: payload is the worker's transport address
+  kHello = 1,  // worker -> shard: payload is the worker's transport address; `step`
+               // tells this connection from others
   kSeed = 2,   // worker -> shard: initial values of a block (tile frames, FP32)
   kPush = 3,   // worker -> shard: a contribution (tile frames)
   kPull = 4,   // worker -> shard: send me the block once its version is at least `step`
@@ -29,6 +30,8 @@ enum class MessageKind : uint16_t {
   kPublish = 7,      // shard -> worker: the block at version `step` (tile frames)
   kPullAverage = 8,  // worker -> shard: send me the block's averaged weights
   kAverage = 9,      // shard -> worker: these, at version `step` (tile frames, FP32)
+  kWelcome = 10,     // shard -> worker: answers the kHello with that `step`
+  kNoted = 11,       // shard -> worker: the answer to a kPull will come, or is on its way
 };
 
 // Why a shard refuses a message. Part of the wire format.
@@ -51,6 +54,9 @@ inline constexpr uint16_t kFlagUnchanged = 1;
 // even when the sender is no member any more, with the weight of `samples`, which however
 // are not among those that the mean is taken over.
 inline constexpr uint16_t kFlagParting = 2;
+// On a kPull: what was sent on this connection could not be used, send it anew. Without it
+// a shard sends each version of a block once over a connection, however often it is asked.
+inline constexpr uint16_t kFlagAnew = 4;
 
 const char* RefuseCodeName(RefuseCode code);
 
@@ -69,7 +75,7 @@ struct MessageHeader {
   // step that begins with this version, as the bits of a float.
   uint32_t samples = 0;
   uint16_t code = 0;   // RefuseCode
-  uint16_t flags = 0;  // kFlagUnchanged, kFlagParting
+  uint16_t flags = 0;  // kFlagUnchanged, kFlagParting, kFlagAnew
   // Position in the job's list of shards. kPublish: the job's learning rate at the step
   // that begins with this version, as the bits of a float.
   uint32_t shard = 0;

@@ -44,7 +44,7 @@ TEST(Message, FieldsLieWhereTheWireFormatSays) {
   const std::vector<std::byte> bytes = Sealed(PushHeader());
   const auto byte = [&](size_t i) { return std::to_integer<int>(bytes[i]); };
   EXPECT_EQ(std::memcmp(bytes.data(), "SYNC", 4), 0);
-  EXPECT_EQ(byte(4), 1);      // version
+  EXPECT_EQ(byte(4), 2);      // version
   EXPECT_EQ(byte(6), 3);      // kind
   EXPECT_EQ(byte(8), 0x04);   // job, lowest byte first
   EXPECT_EQ(byte(12), 7);     // rank
@@ -78,15 +78,15 @@ TEST(Message, WrongLengthsAreRefused) {
 
 TEST(Message, UnknownKindAndVersionAreRefusedThoughIntact) {
   MessageHeader header = PushHeader();
-  for (const int kind : {0, 10, 0xffff}) {
+  for (const int kind : {0, 12, 0xffff}) {
     header.kind = static_cast<uint16_t>(kind);
     EXPECT_THAT(ParseHeader(Sealed(header)).status().ToString(),
                 ::testing::HasSubstr("unknown message kind"));
   }
   header = PushHeader();
-  header.version = 2;
+  header.version = 1;
   EXPECT_THAT(ParseHeader(Sealed(header)).status().ToString(),
-              ::testing::HasSubstr("message version 2"));
+              ::testing::HasSubstr("message version 1"));
 }
 
 TEST(Message, EveryRefuseCodeHasItsOwnName) {

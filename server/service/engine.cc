@@ -1,6 +1,7 @@
 #include "server/service/engine.h"
 
 #include <algorithm>
+#include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
@@ -13,8 +14,8 @@
 namespace syncline {
 namespace {
 
-// Two of the largest windows: more makes nothing faster.
-constexpr uint64_t kMostWaitingForPulls = 2 * kDefaultWindowBytes;
+// How often links look whether there is room for what waits.
+constexpr absl::Duration kPumpPeriod = absl::Milliseconds(10);
 
 // Landed pushes and published views that wait for their next use. Blocks of four workers
 // in flight.
@@ -56,6 +57,8 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Start(const EngineOptions& optio
   SYNCLINE_ASSIGN_OR_RETURN(
       engine->loop_,
       TransportLoop::Start([self = engine.get()] { return self->MakeTransport(); }, {}));
+  engine->loop_->Every(kPumpPeriod,
+                       [self = engine.get()](Transport&) { self->PumpWaiting(); });
   return engine;
 }
 
@@ -154,7 +157,12 @@ Engine::Report Engine::AskProgress() {
   asked_at_ = now;
   loop_->Post([this](Transport&) {
     std::map<uint32_t, ShardProgress> progress;
-    for (const auto& [id, job] : jobs_) progress[id] = job.shard->Progress();
+    for (const auto& [id, job] : jobs_) {
+      for (const auto& [life, link] : job.workers) {
+        job.shard->Crossed(life.first, life.second, link->TakeCrossedBytes());
+      }
+      progress[id] = job.shard->Progress();
+    }
     absl::MutexLock answer(&report_mutex_);
     report_ = std::move(progress);
     asked_at_.reset();
@@ -272,16 +280,46 @@ void Engine::Take(const MessageHeader& header, Slice payload, Connection* from) 
     if (from == nullptr) return TakeHello(found->second, header, payload);
     return TakeHello(found->second, header, *from);
   }
-  if (IsPull(header) && HasEnoughWaiting(found->second, header)) return;
+  if (IsPull(header)) return TakeQuestion(found->second, header);
   Run(header.job, found->second, ShardMessage{header, std::move(payload)});
 }
 
-// Anyone who asks faster than it reads would fill this process with answers. The worker
-// asks again.
-bool Engine::HasEnoughWaiting(const Job& job, const MessageHeader& header) {
-  const auto worker = job.workers.find({header.rank, header.incarnation});
-  return worker != job.workers.end() &&
-         worker->second.endpoint->send_state().waiting_bytes() > kMostWaitingForPulls;
+void Engine::TakeQuestion(Job& job, const MessageHeader& header) {
+  if (job.shard->Check(header) != RefuseCode::kNone) {
+    return Run(header.job, job, ShardMessage{header, {}});
+  }
+  const WorkerLife life = {header.rank, header.incarnation};
+  const auto worker = job.workers.find(life);
+  if (worker == job.workers.end()) return;
+  if (worker->second->is_clogged()) {
+    options_.log.Warning("a worker asks and does not read: its connection is closed",
+                         {{"job", header.job}, {"rank", header.rank}});
+    const MemberIdentity identity = {header.job, header.rank, header.incarnation};
+    const uint64_t number = worker->second->number();
+    // Not from here: the transport is reading from it.
+    loop_->Post(
+        [this, identity, number](Transport&) { CloseConnection(identity, number); });
+    return;
+  }
+  worker->second->Ask(header);
+  Pump(header.job, life);
+}
+
+void Engine::Pump(uint32_t id, WorkerLife life) {
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end()) return;
+  const auto worker = job->second.workers.find(life);
+  if (worker == job->second.workers.end()) return;
+  WorkerLink& link = *worker->second;
+  link.Pump(clock_.Now(), [&](const MessageHeader& question) {
+    Run(id, job->second, ShardMessage{question, {}});
+  });
+  if (link.is_waiting()) waiting_.insert({id, life});
+}
+
+void Engine::PumpWaiting() {
+  const auto waiting = std::exchange(waiting_, {});
+  for (const auto& [job, life] : waiting) Pump(job, life);
 }
 
 void Engine::TakeHello(Job& job, const MessageHeader& header, const Slice& payload) {
@@ -311,7 +349,16 @@ void Engine::TakeHello(Job& job, const MessageHeader& header, const Slice& paylo
   options_.log.Debug(
       "worker connected",
       {{"job", header.job}, {"rank", header.rank}, {"lanes", (*endpoint)->Describe()}});
-  job.workers[life] = {*std::move(endpoint), connection};
+  Greet(job, header, {.endpoint = *std::move(endpoint), .number = connection});
+}
+
+void Engine::Greet(Job& job, const MessageHeader& hello, WorkerLink::Parts parts) {
+  const WorkerLife life = {hello.rank, hello.incarnation};
+  parts.shard = job.shard;
+  parts.sent = [this, id = hello.job, life] { Pump(id, life); };
+  std::unique_ptr<WorkerLink>& link = job.workers[life];
+  link = std::make_unique<WorkerLink>(std::move(parts));
+  link->Welcome(hello);
 }
 
 void Engine::ForgetWorker(uint32_t id, WorkerLife life, uint64_t connection) {
@@ -319,7 +366,7 @@ void Engine::ForgetWorker(uint32_t id, WorkerLife life, uint64_t connection) {
   if (job == jobs_.end()) return;
   const auto worker = job->second.workers.find(life);
   if (worker == job->second.workers.end()) return;
-  if (worker->second.connection == connection) job->second.workers.erase(worker);
+  if (worker->second->number() == connection) job->second.workers.erase(worker);
 }
 
 // ---- What shards answer ----
@@ -342,21 +389,16 @@ void Engine::Run(uint32_t id, Job& job, const ShardInput& input) {
 }
 
 void Engine::Send(Job& job, const ShardReply& reply) {
-  const auto worker = job.workers.find({reply.rank, reply.incarnation});
+  const WorkerLife life = {reply.rank, reply.incarnation};
+  const auto worker = job.workers.find(life);
   if (worker == job.workers.end()) return;
+  if (!worker->second->Send(reply)) return;
   const size_t payload_bytes = PayloadBytes(reply.payload);
   bytes_.fetch_add(kMessageHeaderBytes + payload_bytes, std::memory_order_relaxed);
-  MessageHeader header = reply.header;
-  if (options_.metrics != nullptr && KindOf(header) == MessageKind::kPublish) {
+  if (options_.metrics != nullptr && KindOf(reply.header) == MessageKind::kPublish) {
     options_.metrics->CountPublished(payload_bytes);
   }
-  // Failed sends need no care: the endpoint reports its failure, and the worker repeats.
-  const auto done = [shard = std::weak_ptr(job.shard),
-                     sent = reply.header](const absl::Status& status) {
-    const std::shared_ptr<Shard> alive = status.ok() ? shard.lock() : nullptr;
-    if (alive != nullptr) alive->Delivered(sent);
-  };
-  worker->second.endpoint->Send(SealHeader(header), reply.payload, done);
+  Pump(reply.header.job, life);
 }
 
 void Engine::CountInput(Job& job, const ShardMessage& message,

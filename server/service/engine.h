@@ -6,8 +6,9 @@
 // it sends must carry the name that it proved, and is answered on the same connection.
 // Within a host its kHello carries the address to answer to, and must show the session
 // key of a member. Sizes are checked against the shard before memory is
-// taken for a payload. Replies to workers without a live endpoint are dropped: workers
-// repeat what is not acknowledged.
+// taken for a payload. Each worker that was welcomed has a WorkerLink (server/links), by
+// which all answers go. Those to workers without one are dropped: workers repeat what was
+// under way once they are welcomed anew.
 //
 // A job's memory is taken by Build on the caller's thread and given back where Release's
 // answer ends: the engine's own thread only takes it over and lets go of it, so that one
@@ -29,6 +30,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -51,6 +53,7 @@
 #include "comm/transport/tcp/member_key.h"
 #include "comm/transport/transport.h"
 #include "server/admin/metrics.h"
+#include "server/links/worker_link.h"
 #include "server/shard/shard.h"
 
 namespace syncline {
@@ -127,10 +130,6 @@ class Engine : private Receiver, private Acceptor {
 
   // What a worker opened; its messages are its own.
   class Connection;
-  struct Worker {
-    std::shared_ptr<Endpoint> endpoint;
-    uint64_t connection = 0;  // tells this endpoint from the worker's next one
-  };
   // When a step began here, and how many blocks have completed it.
   struct StepProgress {
     absl::Duration began;
@@ -139,7 +138,7 @@ class Engine : private Receiver, private Acceptor {
   struct Job {
     std::shared_ptr<Shard> shard;  // sends that are under way tell it when they are done
     size_t trained = 0;            // blocks
-    std::map<WorkerLife, Worker> workers;
+    std::map<WorkerLife, std::unique_ptr<WorkerLink>> workers;
     std::map<uint64_t, StepProgress> steps;
   };
 
@@ -163,11 +162,14 @@ class Engine : private Receiver, private Acceptor {
   absl::Status CheckSize(const MessageHeader& header, size_t payload_bytes) const;
   void TellWhyRefused(const MessageHeader& header);
   // `from`: the connection it came on; null in shared memory.
-  static bool HasEnoughWaiting(const Job& job, const MessageHeader& header);
   void Take(const MessageHeader& header, Slice payload, Connection* from);
   void TakeHello(Job& job, const MessageHeader& header, const Slice& payload);
   void TakeHello(Job& job, const MessageHeader& header, const Connection& from);
+  void Greet(Job& job, const MessageHeader& hello, WorkerLink::Parts parts);
   void ForgetWorker(uint32_t job, WorkerLife worker, uint64_t connection);
+  void TakeQuestion(Job& job, const MessageHeader& header);
+  void Pump(uint32_t job, WorkerLife worker);
+  void PumpWaiting();
 
   void Run(uint32_t id, Job& job, const ShardInput& input);
   void Send(Job& job, const ShardReply& reply);
@@ -193,6 +195,8 @@ class Engine : private Receiver, private Acceptor {
   std::map<MemberIdentity, SecretKey> keys_;
   std::map<MemberIdentity, std::unique_ptr<Connection>> connections_;
   uint64_t next_connection_ = 1;
+  // Those whose links wait for room.
+  std::set<std::pair<uint32_t, WorkerLife>> waiting_;
 
   std::unique_ptr<TransportLoop> loop_;  // last: its thread uses all the others
 };

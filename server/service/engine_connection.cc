@@ -91,7 +91,7 @@ void Engine::TakeHello(Job& job, const MessageHeader& header, const Connection& 
   options_.log.Debug("worker connected", {{"job", header.job},
                                           {"rank", header.rank},
                                           {"lanes", from.endpoint()->Describe()}});
-  job.workers[{header.rank, header.incarnation}] = {from.endpoint(), from.number()};
+  Greet(job, header, {.endpoint = from.endpoint(), .number = from.number()});
 }
 
 }  // namespace syncline

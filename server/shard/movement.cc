@@ -2,10 +2,18 @@
 
 #include <algorithm>
 
+#include "comm/base/limits.h"
+
 namespace syncline {
 namespace {
 
 constexpr int kLivesCounted = 3;
+
+// Rare enough that questions and their answers alone, of 64 bytes, are no movement.
+constexpr uint64_t kPartBytes = uint64_t{64} << 10;
+// A block on its way up, one on its way down, and each of them once more after its
+// connection was lost.
+constexpr uint64_t kMostCrossed = 4 * uint64_t{kMaxMessagePayloadBytes};
 
 // Steps grow, so what lies less than half the range ahead is newer.
 bool Raise(uint32_t& highest, uint64_t to) {
@@ -31,6 +39,22 @@ Movement::Rank& Movement::RankOf(WorkerId worker) {
   return rank;
 }
 
+void Movement::Move(Rank& rank) {
+  ++rank.moved;
+  rank.crossed = 0;
+}
+
+void Movement::Crossed(WorkerId worker, uint64_t bytes) {
+  if (bytes == 0) return;
+  const auto known = ranks_.find(worker.first);
+  if (known != ranks_.end() && worker.second < known->second.incarnation) return;
+  Rank& rank = RankOf(worker);
+  if (rank.lives > kLivesCounted) return;
+  const uint64_t before = rank.crossed;
+  rank.crossed = std::min(before + std::min(bytes, kMostCrossed), kMostCrossed);
+  rank.moved += rank.crossed / kPartBytes - before / kPartBytes;
+}
+
 void Movement::Contributed(WorkerId worker, uint32_t block, uint64_t step) {
   Rank& rank = RankOf(worker);
   if (Raise(rank.steps[IndexOf(block)], step)) {
@@ -40,7 +64,7 @@ void Movement::Contributed(WorkerId worker, uint32_t block, uint64_t step) {
   } else if (rank.lives > kLivesCounted) {
     return;
   }
-  ++rank.moved;
+  Move(rank);
 }
 
 void Movement::Delivered(WorkerId worker, uint32_t block, uint64_t version) {
@@ -48,14 +72,14 @@ void Movement::Delivered(WorkerId worker, uint32_t block, uint64_t version) {
   if (known != ranks_.end() && worker.second < known->second.incarnation) return;
   Rank& rank = RankOf(worker);
   if (rank.lives > kLivesCounted) return;
-  if (Raise(rank.versions[IndexOf(block)], version)) ++rank.moved;
+  if (Raise(rank.versions[IndexOf(block)], version)) Move(rank);
 }
 
 void Movement::Averaged(WorkerId worker) {
   Rank& rank = RankOf(worker);
   if (rank.averages >= blocks_.size() || rank.lives > kLivesCounted) return;
   ++rank.averages;
-  ++rank.moved;
+  Move(rank);
 }
 
 uint64_t Movement::contributed(uint32_t rank) const {

@@ -7,6 +7,10 @@
 // counts again for the first three lives only: a worker that was restarted is slow, one
 // that dies over and over stands still.
 //
+// On a slow link a block takes long, so bytes that cross it count, too: 64 KiB as one
+// movement, and at most the bytes of a few blocks between two movements of the other kinds,
+// so that who only repeats itself stands still.
+//
 // Thread safety: none; the shard owns it.
 #pragma once
 
@@ -32,6 +36,9 @@ class Movement {
   // contribution.
   void Averaged(WorkerId worker);
 
+  // So many bytes crossed the worker's connection, in either direction.
+  void Crossed(WorkerId worker, uint64_t bytes);
+
   // Of all lives of a rank; they only grow.
   uint64_t contributed(uint32_t rank) const;  // blocks that no earlier life had given
   uint64_t moved(uint32_t rank) const;
@@ -43,12 +50,15 @@ class Movement {
     uint64_t contributed = 0;
     uint64_t moved = 0;
     uint64_t averages = 0;
+    uint64_t crossed = 0;  // bytes since a block moved as a whole
     // By position in `blocks_`: the low half of 1 + the highest step or version; 0: none.
     std::vector<uint32_t> steps = {};     // that any life contributed to
     std::vector<uint32_t> versions = {};  // that this life was sent
   };
 
   Rank& RankOf(WorkerId worker);
+  // Something moved as a whole.
+  static void Move(Rank& rank);
   size_t IndexOf(uint32_t block) const;
 
   const std::vector<uint32_t> blocks_;

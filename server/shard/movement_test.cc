@@ -19,6 +19,37 @@ TEST(Movement, CountsContributionsAndFirstDeliveries) {
   EXPECT_EQ(movement.moved(2), 0u) << "another rank";
 }
 
+TEST(Movement, BytesOfALongBlockCount) {
+  Movement movement({4, 9});
+  for (int i = 0; i < 100; ++i) movement.Crossed(kFirst, 64);
+  EXPECT_EQ(movement.moved(3), 0u) << "questions alone are no movement";
+  movement.Crossed(kFirst, 60 << 10);
+  EXPECT_EQ(movement.moved(3), 1u);
+  for (int i = 0; i < 16; ++i) movement.Crossed(kFirst, 32 << 10);
+  EXPECT_EQ(movement.moved(3), 9u);
+  EXPECT_EQ(movement.contributed(3), 0u);
+}
+
+TEST(Movement, BytesThatBecomeNoBlockCountForSoLongOnly) {
+  Movement movement({4, 9});
+  uint64_t moved = 0;
+  for (int i = 0; i < 10'000; ++i) {
+    movement.Crossed(kFirst, 64 << 10);
+    moved = movement.moved(3);
+  }
+  EXPECT_LT(moved, 300u) << "a few blocks of 4 MiB";
+  movement.Contributed(kFirst, 4, 0);
+  movement.Crossed(kFirst, 64 << 10);
+  EXPECT_EQ(movement.moved(3), moved + 2);
+}
+
+TEST(Movement, BytesOfAnEarlierLifeDoNotCount) {
+  Movement movement({4});
+  movement.Contributed(kSecond, 4, 0);
+  movement.Crossed(kFirst, 10 << 20);
+  EXPECT_EQ(movement.moved(3), 1u);
+}
+
 TEST(Movement, RepeatedDeliveriesDoNotCount) {
   Movement movement({4});
   for (int i = 0; i < 5; ++i) movement.Delivered(kFirst, 4, 7);

@@ -114,6 +114,7 @@ void Shard::Impl::OnPull(const MessageHeader& header, Block& block) {
     return Publish(block, worker, Encode(block));
   }
   block.Remember(worker, header.step);
+  Reply(header, MessageKind::kNoted, {});
 }
 
 void Shard::Impl::OnPullAverage(const MessageHeader& header, const Block& block) {

@@ -210,6 +210,9 @@ class Shard {
   // A kPublish or kAverage that Apply gave out has been sent, to the last byte. Shows in
   // Progress only.
   void Delivered(const MessageHeader& header);
+  // So many bytes crossed the connection of this member, up and down. Shows in Progress
+  // only.
+  void Crossed(uint32_t rank, uint32_t incarnation, uint64_t bytes);
 
   // FailedPrecondition while a block holds contributions or waits for a decision.
   absl::StatusOr<ShardSnapshot> Save() const;

@@ -49,6 +49,7 @@ class Shard::Impl {
   uint64_t epoch() const { return epoch_; }
   ShardProgress Progress() const;
   void Delivered(const MessageHeader& header);
+  void Crossed(WorkerId worker, uint64_t bytes);
   size_t resident_bytes() const;
 
  private:

@@ -63,7 +63,14 @@ void Shard::Impl::Delivered(const MessageHeader& header) {
   }
 }
 
+void Shard::Impl::Crossed(WorkerId worker, uint64_t bytes) {
+  if (FindMember(worker) != nullptr) movement_.Crossed(worker, bytes);
+}
+
 ShardProgress Shard::Progress() const { return impl_->Progress(); }
 void Shard::Delivered(const MessageHeader& header) { impl_->Delivered(header); }
+void Shard::Crossed(uint32_t rank, uint32_t incarnation, uint64_t bytes) {
+  impl_->Crossed({rank, incarnation}, bytes);
+}
 
 }  // namespace syncline

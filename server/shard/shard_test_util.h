@@ -279,6 +279,8 @@ inline std::vector<std::string> Lines(const ShardOutputs& outputs) {
           return absl::StrCat(
               (reply.header.flags & kFlagUnchanged) != 0 ? "unchanged " : "publish ", who,
               block, "v", reply.header.step);
+        case MessageKind::kNoted:
+          return absl::StrCat("noted ", who, block, "v", reply.header.step);
         default:
           return absl::StrCat("refuse ", who,
                               RefuseCodeName(static_cast<RefuseCode>(reply.header.code)));

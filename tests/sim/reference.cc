@@ -89,6 +89,20 @@ void Reference::CheckPromises() {
   }
 }
 
+void Reference::CheckAcknowledged(uint32_t rank, uint32_t incarnation) {
+  for (const auto& [key, block] : acknowledged_) {
+    if (key.rank != rank || key.incarnation != incarnation) continue;
+    const auto& history = applied_[block];
+    const bool is_counted =
+        key.step < history.size() &&
+        std::ranges::count(history[key.step].contributors, incarnation,
+                           &ShardApplied::Contributor::incarnation) == 1;
+    if (is_counted) continue;
+    Violate(absl::StrCat("block ", block, " acknowledged step ", key.step, " of rank ",
+                         rank, " and did not count it once"));
+  }
+}
+
 Reference::Model Reference::After(uint64_t steps) {
   CheckPromises();
   Replay replay(*this);

@@ -54,6 +54,12 @@ class Reference {
   // be counted, whatever happens to the worker. Only for workers that leave; those that
   // die take with them what was not complete.
   void Promised(const ContributionKey& key) { promised_.push_back(key); }
+  // A shard told this worker that it holds its contribution to this block.
+  void Acknowledged(const ContributionKey& key, uint32_t block) {
+    acknowledged_.emplace_back(key, block);
+  }
+  // This life stayed to the end: all that was acknowledged to it must be counted.
+  void CheckAcknowledged(uint32_t rank, uint32_t incarnation);
   // Notes what a shard did, and the first violation if it is one.
   void Applied(const ShardApplied& applied);
 
@@ -82,6 +88,7 @@ class Reference {
   std::vector<std::vector<ShardApplied>> applied_;
   std::map<std::pair<ContributionKey, uint32_t>, Push> pushes_;  // by tensor
   std::vector<ContributionKey> promised_;
+  std::vector<std::pair<ContributionKey, uint32_t>> acknowledged_;
   std::string violation_;
 };
 

@@ -8,6 +8,12 @@
 #include "comm/base/status.h"
 
 namespace syncline::sim {
+namespace {
+
+// As an engine does.
+constexpr absl::Duration kPumpPeriod = absl::Milliseconds(10);
+
+}  // namespace
 
 ServerProcess::ServerProcess(Parts parts, std::string name)
     : parts_(std::move(parts)),
@@ -23,6 +29,7 @@ ServerProcess::ServerProcess(Parts parts, std::string name)
                                                .shard_addresses = {transport_->address()},
                                                .lanes = "inproc"});
   Beat();
+  PumpAll();
 }
 
 void ServerProcess::Beat() {
@@ -32,7 +39,10 @@ void ServerProcess::Beat() {
   parts_.events.After(parts_.heartbeat_interval, [this] { Beat(); });
 }
 
-JobProgress ServerProcess::Progress() const {
+JobProgress ServerProcess::Progress() {
+  for (const auto& [life, link] : workers_) {
+    shard_->Crossed(life.first, life.second, link->TakeCrossedBytes());
+  }
   const ShardProgress shard = shard_->Progress();
   JobProgress progress{.job = job_,
                        .step = shard.step,
@@ -91,6 +101,7 @@ void ServerProcess::Configure(const ConfigureJob& configure) {
                              .tensors = spec.Trained(),
                              .checksum = Checksum::kHeaderAndPayload};
   shard_ = *Shard::Create(options, blocks, pool_);
+  workers_.clear();
   parts_.control.Send(connection_, JobConfigured{job_});
 }
 
@@ -117,22 +128,72 @@ void ServerProcess::Perform(const ShardOutput& output) {
 }
 
 void ServerProcess::Reply(const ShardReply& reply) {
-  const std::pair life{reply.rank, reply.incarnation};
-  if (!workers_.contains(life)) {
-    const std::string address = parts_.address_of(reply.rank, reply.incarnation);
-    if (address.empty()) return;
-    workers_[life] = *transport_->Connect(address, {});
+  const WorkerLife life = {reply.rank, reply.incarnation};
+  const auto worker = workers_.find(life);
+  if (worker != workers_.end() && worker->second->Send(reply)) Pump(life);
+}
+
+void ServerProcess::Pump(WorkerLife life) {
+  const auto worker = workers_.find(life);
+  if (worker == workers_.end()) return;
+  worker->second->Pump(parts_.events.now(), [this](const MessageHeader& question) {
+    Run(ShardMessage{question, {}});
+  });
+}
+
+void ServerProcess::PumpAll() {
+  for (const auto& [life, link] : workers_) Pump(life);
+  parts_.events.After(kPumpPeriod, [this] { PumpAll(); });
+}
+
+void ServerProcess::TakeHello(const MessageHeader& header, const Buffer& payload) {
+  const WorkerLife life = {header.rank, header.incarnation};
+  const ShardMember* member = shard_->FindMember(life.first, life.second);
+  if (member == nullptr || member->session_key != header.session_key) return;
+  const uint64_t connection = next_connection_++;
+  const std::string address(reinterpret_cast<const char*>(payload.data()),
+                            payload.size());
+  const auto on_failure = [this, life, connection](const absl::Status&) {
+    parts_.events.After(absl::ZeroDuration(),
+                        [this, life, connection] { Forget(life, connection); });
+  };
+  std::unique_ptr<Endpoint> endpoint =
+      *transport_->Connect(address, {.on_failure = on_failure});
+  workers_[life] = std::make_unique<WorkerLink>(
+      WorkerLink::Parts{.endpoint = std::move(endpoint),
+                        .number = connection,
+                        .shard = shard_,
+                        .sent = [this, life] { Pump(life); }});
+  workers_[life]->Welcome(header);
+}
+
+void ServerProcess::TakeQuestion(const MessageHeader& header) {
+  if (shard_->Check(header) != RefuseCode::kNone) return Run(ShardMessage{header, {}});
+  const WorkerLife life = {header.rank, header.incarnation};
+  const auto worker = workers_.find(life);
+  if (worker == workers_.end()) return;
+  worker->second->Ask(header);
+  Pump(life);
+}
+
+void ServerProcess::Forget(WorkerLife life, uint64_t connection) {
+  const auto worker = workers_.find(life);
+  if (worker != workers_.end() && worker->second->number() == connection) {
+    workers_.erase(worker);
   }
-  MessageHeader header = reply.header;
-  workers_[life]->Send(SealHeader(header), reply.payload,
-                       [this, header](const absl::Status& status) {
-                         if (status.ok()) shard_->Delivered(header);
-                       });
 }
 
 absl::StatusOr<Buffer> ServerProcess::Allocate(ByteView header, size_t payload_bytes) {
   SYNCLINE_ASSIGN_OR_RETURN(const MessageHeader parsed, ParseHeader(header));
   if (shard_ == nullptr) return absl::NotFoundError("no job");
+  if (parsed.kind == static_cast<uint16_t>(MessageKind::kHello)) {
+    return pool_.Allocate(payload_bytes);
+  }
+  if (const RefuseCode code = shard_->Check(parsed); code != RefuseCode::kNone) {
+    parts_.events.After(absl::ZeroDuration(), [this, parsed, code] {
+      Run(ShardMessage{parsed, {}, code});
+    });
+  }
   SYNCLINE_ASSIGN_OR_RETURN(const size_t limit, shard_->MaxPayloadBytes(parsed));
   if (payload_bytes > limit) return absl::InvalidArgumentError("too long");
   return pool_.Allocate(payload_bytes);
@@ -142,6 +203,15 @@ void ServerProcess::OnMessage(ByteView header, Buffer payload) {
   const auto parsed = ParseHeader(header);
   if (!parsed.ok() || shard_ == nullptr) return;
   bytes_ += payload.size();
+  parts_.traffic.Arrived(*parsed, payload.size());
+  switch (static_cast<MessageKind>(parsed->kind)) {
+    case MessageKind::kHello:
+      return TakeHello(*parsed, payload);
+    case MessageKind::kPull:
+      return TakeQuestion(*parsed);
+    default:
+      break;
+  }
   Run(ShardMessage{*parsed, Slice::Of(payload)});
   const bool is_seed = parsed->kind == static_cast<uint16_t>(MessageKind::kSeed);
   if (is_seed && Owns(parsed->block) && shard_->block_version(parsed->block) == 0) {

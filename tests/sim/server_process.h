@@ -1,8 +1,7 @@
-// A server of the simulation: the real shard machine behind an in-process transport and a
-// simulated control stream. One engine, one job.
+// A server of the simulation: the real shard and the real links to workers behind an
+// in-process transport and a simulated control stream. One engine, one job.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <set>
@@ -12,9 +11,11 @@
 #include "comm/base/buffer.h"
 #include "comm/codec/codec.h"
 #include "comm/transport/inproc/inproc.h"
+#include "server/links/worker_link.h"
 #include "server/shard/shard.h"
 #include "tests/sim/control_plane.h"
 #include "tests/sim/reference.h"
+#include "tests/sim/traffic.h"
 
 namespace syncline::sim {
 
@@ -25,9 +26,8 @@ class ServerProcess : private Receiver {
     InprocNetwork& network;
     ControlPlane& control;
     Reference& reference;
+    Traffic& traffic;
     const CodecRegistry& codecs;
-    // Transport address of a life of a worker; empty when unknown. Stands for kHello.
-    std::function<std::string(uint32_t rank, uint32_t incarnation)> address_of;
     absl::Duration heartbeat_interval;
   };
 
@@ -43,9 +43,16 @@ class ServerProcess : private Receiver {
   void Configure(const ConfigureJob& configure);
   void Run(const ShardInput& input);
   void Perform(const ShardOutput& output);
+  using WorkerLife = std::pair<uint32_t, uint32_t>;  // rank, incarnation
+
   void Reply(const ShardReply& reply);
+  void TakeHello(const MessageHeader& header, const Buffer& payload);
+  void TakeQuestion(const MessageHeader& header);
+  void Forget(WorkerLife life, uint64_t connection);
+  void Pump(WorkerLife life);
+  void PumpAll();
   void Beat();
-  JobProgress Progress() const;
+  JobProgress Progress();
 
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
   void OnMessage(ByteView header, Buffer payload) override;
@@ -53,10 +60,11 @@ class ServerProcess : private Receiver {
   Parts parts_;
   BufferPool pool_;
   std::unique_ptr<Transport> transport_;
-  std::map<std::pair<uint32_t, uint32_t>, std::unique_ptr<Endpoint>> workers_;
+  std::map<WorkerLife, std::unique_ptr<WorkerLink>> workers_;
+  uint64_t next_connection_ = 1;
   ConnectionId connection_ = 0;
   uint32_t job_ = 0;
-  std::unique_ptr<Shard> shard_;
+  std::shared_ptr<Shard> shard_;
   std::set<uint32_t> owned_;
   uint64_t bytes_ = 0;
 };

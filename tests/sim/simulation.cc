@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <random>
@@ -27,9 +28,9 @@ constexpr uint32_t kLeaver = 1;
 constexpr int kServers = 2;
 constexpr uint64_t kSteps = 8;
 constexpr absl::Duration kFailureTimeout = absl::Seconds(1);
-// A run takes about a second when nothing fails, and one failure timeout for each that
-// does.
-constexpr absl::Duration kDeadline = absl::Seconds(60);
+// A run takes about a second when nothing fails, one failure timeout for each that does,
+// and some minutes where links are slow.
+constexpr absl::Duration kDeadline = absl::Minutes(5);
 
 using Random = std::mt19937_64;
 
@@ -130,12 +131,30 @@ InprocOptions RandomNetwork(Random& random) {
   options.seed = random();
   options.faults.min_delay = absl::Microseconds(10);
   options.faults.max_delay = absl::Microseconds(Between(random, 20, 5000));
-  if (!OneIn(random, 4)) {
-    options.faults.drop = Between(random, 0, 0.05);
-    options.faults.duplicate = Between(random, 0, 0.05);
-    options.faults.reorder = Reorder::kYes;
-  }
+  options.failure_delay = absl::Milliseconds(Between(random, 0, 50));
   return options;
+}
+
+// Bytes per second, from 1 Mbit/s to 1 Gbit/s.
+double RandomRate(Random& random) { return 125e3 * std::pow(10, Between(random, 0, 3)); }
+
+// Of one worker and one server.
+struct Cable {
+  double up = 0;
+  double down = 0;
+};
+using Cables = std::array<std::array<Cable, kServers>, kWorkers>;
+
+// Fast enough not to matter, or each worker's own, or one that is slow.
+Cables RandomCables(Random& random) {
+  Cables cables = {};
+  const bool is_slow = OneIn(random, 2);
+  const bool all_are = OneIn(random, 2);
+  for (uint32_t rank = 0; rank < kWorkers && is_slow; ++rank) {
+    if (!all_are && rank > 0) break;
+    for (Cable& cable : cables[rank]) cable = {RandomRate(random), RandomRate(random)};
+  }
+  return cables;
 }
 
 // L-BFGS needs every gradient.
@@ -154,6 +173,7 @@ class Run {
         skipping_(RandomSkipping(random_, job_)),
         codecs_(CodecRegistry::Builtin()),
         network_(events_, RandomNetwork(random_)),
+        cables_(RandomCables(random_)),
         timeouts_(Timeouts::Derive(kFailureTimeout)),
         control_(events_, {.timeouts = timeouts_, .expected_servers = kServers},
                  random_()),
@@ -164,9 +184,13 @@ class Run {
 
  private:
   void StartServers();
+  void LayCables(uint32_t rank);
+  void BreakConnection();
+  absl::Status CheckTraffic() const;
   void StartWorker(uint32_t rank);
   void OnWorkerEnd(uint32_t rank, const absl::Status& status);
   void PlanFaults();
+  void PlanBreaks();
   void KillWorker(uint32_t rank);
   void FreezeWorker(uint32_t rank);
   bool AllDone() const;
@@ -182,6 +206,8 @@ class Run {
   const CodecRegistry codecs_;
   EventQueue events_;
   InprocNetwork network_;
+  const Cables cables_;
+  Traffic traffic_;
   const Timeouts timeouts_;
   ControlPlane control_;
   Reference reference_;
@@ -189,6 +215,7 @@ class Run {
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
   std::array<bool, kWorkers> gone_ = {};
   int faults_ = 0;
+  int breaks_ = 0;                    // of connections
   std::optional<uint64_t> leave_at_;  // of kLeaver
   std::vector<std::unique_ptr<WorkerProcess>>
       graveyard_;  // events may still point to them
@@ -201,15 +228,8 @@ void Run::StartServers() {
                              .network = network_,
                              .control = control_,
                              .reference = reference_,
+                             .traffic = traffic_,
                              .codecs = codecs_,
-                             .address_of =
-                                 [this](uint32_t rank, uint32_t incarnation) {
-                                   const auto& worker = workers_[rank];
-                                   const bool is_that_life =
-                                       worker && worker->incarnation() == incarnation;
-                                   return is_that_life ? worker->address()
-                                                       : std::string();
-                                 },
                              .heartbeat_interval = timeouts_.heartbeat_interval},
         absl::StrCat("server", i)));
   }
@@ -223,6 +243,7 @@ void Run::StartWorker(uint32_t rank) {
           .network = network_,
           .control = control_,
           .reference = reference_,
+          .traffic = traffic_,
           .codecs = codecs_,
           .job = job_,
           .timeouts = timeouts_,
@@ -233,6 +254,28 @@ void Run::StartWorker(uint32_t rank) {
           .on_end = [this](uint32_t dead,
                            const absl::Status& status) { OnWorkerEnd(dead, status); }},
       rank);
+  LayCables(rank);
+}
+
+void Run::LayCables(uint32_t rank) {
+  const std::string worker = workers_[rank]->address();
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    const std::string server = servers_[i]->address();
+    network_.SetRate(worker, server, cables_[rank][i].up);
+    network_.SetRate(server, worker, cables_[rank][i].down);
+  }
+}
+
+// In one direction, of which nobody hears in the other, or in both.
+void Run::BreakConnection() {
+  const auto rank = std::uniform_int_distribution<uint32_t>(0, kWorkers - 1)(random_);
+  const auto which = std::uniform_int_distribution<int>(0, kServers - 1)(random_);
+  const auto ways = std::uniform_int_distribution<int>(0, 2)(random_);
+  if (workers_[rank] == nullptr) return;
+  const std::string worker = workers_[rank]->address();
+  const std::string server = servers_[static_cast<size_t>(which)]->address();
+  if (ways != 1) network_.Break(worker, server);
+  if (ways != 0) network_.Break(server, worker);
 }
 
 // Dropped or refused: the process ends, and its launcher starts it again. Who has left is
@@ -271,6 +314,16 @@ void Run::PlanFaults() {
   }
 }
 
+void Run::PlanBreaks() {
+  if (OneIn(random_, 3)) return;
+  breaks_ = std::uniform_int_distribution<int>(0, 5)(random_);
+  const double last = OneIn(random_, 2) ? 400 : 10'000;
+  for (int i = 0; i < breaks_; ++i) {
+    events_.After(absl::Milliseconds(Between(random_, 0, last)),
+                  [this] { BreakConnection(); });
+  }
+}
+
 bool Run::AllDone() const {
   for (uint32_t rank = 0; rank < kWorkers; ++rank) {
     const auto& worker = workers_[rank];
@@ -286,6 +339,7 @@ absl::Status Run::Execute() {
                   [this, rank] { StartWorker(rank); });
   }
   PlanFaults();
+  PlanBreaks();
   // The job would be over with its last member.
   if (faults_ <= 1 && OneIn(random_, 2)) {
     leave_at_ = std::uniform_int_distribution<uint64_t>(1, kSteps - 1)(random_);
@@ -303,6 +357,11 @@ absl::Status Run::Check() {
   for (uint32_t block = 0; block < reference_.blocks().size(); ++block) {
     SYNCLINE_RETURN_IF_ERROR(CheckVersion(block));
   }
+  SYNCLINE_RETURN_IF_ERROR(CheckTraffic());
+  for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+    if (gone_[rank]) continue;
+    reference_.CheckAcknowledged(rank, *workers_[rank]->incarnation());
+  }
   const Reference::Model model = reference_.After(kSteps);
   if (!reference_.violation().empty()) return absl::InternalError(reference_.violation());
   for (uint32_t block = 0; block < reference_.blocks().size(); ++block) {
@@ -315,6 +374,21 @@ absl::Status Run::Check() {
         CheckBlock(block, of_block(model.weights), of_block(model.views)));
   }
   return absl::OkStatus();
+}
+
+absl::Status Run::CheckTraffic() const {
+  if (faults_ > 0 || breaks_ > 0) return absl::OkStatus();
+  // Beside each block a question, a note and an acknowledgement; greetings, refusals.
+  const uint64_t most_messages = 4 * traffic_.blocks() + 200;
+  const double most_bytes = 1.1 * static_cast<double>(traffic_.necessary_bytes());
+  if (static_cast<double>(traffic_.bytes()) <= most_bytes &&
+      traffic_.messages() <= most_messages) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(
+      absl::StrCat(traffic_.bytes(), " bytes of blocks arrived, and ",
+                   traffic_.necessary_bytes(), " were necessary; ", traffic_.messages(),
+                   " messages, ", traffic_.blocks(), " of them with blocks"));
 }
 
 absl::Status Run::CheckVersion(uint32_t block) const {

@@ -99,15 +99,8 @@ class StallRun {
                              .network = network_,
                              .control = control_,
                              .reference = reference_,
+                             .traffic = traffic_,
                              .codecs = codecs_,
-                             .address_of =
-                                 [this](uint32_t rank, uint32_t incarnation) {
-                                   const auto& worker = workers_[rank];
-                                   const bool is_that_life =
-                                       worker && worker->incarnation() == incarnation;
-                                   return is_that_life ? worker->address()
-                                                       : std::string();
-                                 },
                              .heartbeat_interval = timeouts_.heartbeat_interval},
         absl::StrCat("server", number)));
   }
@@ -134,6 +127,7 @@ class StallRun {
             .network = network_,
             .control = control_,
             .reference = reference_,
+            .traffic = traffic_,
             .codecs = codecs_,
             .job = job_,
             .timeouts = timeouts_,
@@ -251,6 +245,7 @@ class StallRun {
   const Timeouts timeouts_;
   ControlPlane control_;
   Reference reference_;
+  Traffic traffic_;
   std::vector<std::unique_ptr<ServerProcess>> servers_;
   std::array<std::unique_ptr<WorkerProcess>, kMostWorkers> workers_;
   std::vector<std::unique_ptr<WorkerProcess>> graveyard_;

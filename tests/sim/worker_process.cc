@@ -108,17 +108,24 @@ void WorkerProcess::OnControl(const CoordinatorBody& body) {
   if (const auto* welcome = std::get_if<WorkerWelcome>(&body)) Begin(*welcome);
   if (const auto* change = std::get_if<EpochChanged>(&body);
       change != nullptr && exchange_) {
-    Run(exchange_->EpochChanged(change->epoch,
-                                change->seeder ? SeedRole::kSeeder : SeedRole::kReceiver,
-                                parts_.events.now()));
+    const SeedRole role = change->seeder ? SeedRole::kSeeder : SeedRole::kReceiver;
+    Do([&](Exchange& exchange) {
+      return exchange.EpochChanged(change->epoch, role, parts_.events.now());
+    });
   }
 }
 
 void WorkerProcess::Begin(const WorkerWelcome& welcome) {
   incarnation_ = welcome.incarnation;
-  for (const std::string& address : *welcome.shard_addresses) {
-    shards_.push_back(*transport_->Connect(address, {}));
-  }
+  links_ = std::make_unique<ShardLinks>(
+      ShardLinksOptions{.timeouts = parts_.timeouts,
+                        .addresses = *welcome.shard_addresses,
+                        .job = welcome.job,
+                        .rank = rank_,
+                        .incarnation = welcome.incarnation,
+                        .session_key = welcome.session_key},
+      *transport_);
+  SYNCLINE_CHECK(links_->Connect(parts_.events.now()).ok());
   ExchangeOptions options{
       .job = welcome.job,
       .seed = JobSeed(parts_.job.name),
@@ -128,12 +135,11 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
       .epoch = welcome.epoch,
       .first_step = welcome.first_step,
       .role = welcome.seeder ? SeedRole::kSeeder : SeedRole::kReceiver,
-      .shards = static_cast<uint32_t>(shards_.size()),
+      .shards = static_cast<uint32_t>(welcome.shard_addresses->size()),
       .shard_of_block = welcome.placement->shard_of_block,
       .transfers = *parts_.job.Transfers(),
       .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
       .checksum = Checksum::kHeaderAndPayload,
-      .retry = parts_.timeouts.push_retry,
       .follow_learning_rate = parts_.job.training.optimizer.name == "sgd" &&
                               parts_.job.training.gradient.empty()};
   // Half of the workers encode into memory of their own, half send from the gradient
@@ -152,7 +158,8 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
 
 void WorkerProcess::Tick() {
   if (failed_) return;
-  Run(exchange_->Tick(parts_.events.now()));
+  Run(links_->Tick(*exchange_, parts_.events.now()));
+  Do([&](Exchange& exchange) { return exchange.Tick(parts_.events.now()); });
   After(absl::Milliseconds(5), [this] { Tick(); });
 }
 
@@ -183,7 +190,7 @@ void WorkerProcess::StandStill() {
 
 void WorkerProcess::Leave() {
   leaving_ = true;
-  Run(exchange_->Part(parts_.events.now()));
+  Do([&](Exchange& exchange) { return exchange.Part(parts_.events.now()); });
 }
 
 // Back to front, as a backward pass does.
@@ -199,7 +206,7 @@ void WorkerProcess::PushAll(uint64_t step) {
       continue;
     }
     if (Skips(tensor, step)) {
-      Run(exchange_->Skip(tensor, parts_.events.now()));
+      Do([&](Exchange& exchange) { return exchange.Skip(tensor, parts_.events.now()); });
       continue;
     }
     gradients_[tensor] = Gradient(tensor, step);
@@ -207,7 +214,9 @@ void WorkerProcess::PushAll(uint64_t step) {
                             {.gradient = gradients_[tensor],
                              .samples = samples,
                              .loss_scale = exchange_->loss_scale()});
-    Run(exchange_->Push(tensor, gradients_[tensor], samples, parts_.events.now()));
+    Do([&](Exchange& exchange) {
+      return exchange.Push(tensor, gradients_[tensor], samples, parts_.events.now());
+    });
   }
 }
 
@@ -238,6 +247,16 @@ std::vector<float> WorkerProcess::Gradient(uint32_t tensor, uint64_t step) {
     gradient[0] = std::numeric_limits<float>::infinity();
   }
   return gradient;
+}
+
+template <typename Act>
+void WorkerProcess::Do(const Act& act) {
+  if (failed_) return;
+  links_->OfferRoom(*exchange_, parts_.events.now());
+  Run(act(*exchange_));
+  if (failed_) return;
+  links_->OfferRoom(*exchange_, parts_.events.now());
+  Run(exchange_->Pump(parts_.events.now()));
 }
 
 void WorkerProcess::Run(ExchangeOutputs outputs) {
@@ -276,13 +295,20 @@ void WorkerProcess::Send(ExchangeSend send) {
                              .loss_scale = exchange_->loss_scale(),
                              .parting = true});
   }
+  if (send.header.kind == static_cast<uint16_t>(MessageKind::kPush) && !parts &&
+      send.header.samples > 0) {
+    pushed_.insert({block, send.header.step});
+  }
   const bool borrows = send.borrows_gradient;
-  shards_[send.shard]->Send(
-      SealHeader(send.header), std::move(send.payload),
-      [this, alive = alive_, block, borrows](const absl::Status&) {
-        if (!*alive || !borrows) return;
-        WhenAwake([this, block] { Run(exchange_->SendDone(block)); });
-      });
+  SendDone done = [this, alive = alive_, block, borrows](const absl::Status&) {
+    if (!*alive) return;
+    WhenAwake([this, block, borrows] {
+      if (failed_) return;
+      if (borrows) Run(exchange_->SendDone(block));
+      Do([](Exchange&) { return ExchangeOutputs(); });
+    });
+  };
+  links_->Send(std::move(send), std::move(done), parts_.events.now());
 }
 
 absl::StatusOr<Buffer> WorkerProcess::Allocate(ByteView header, size_t payload_bytes) {
@@ -297,9 +323,24 @@ absl::StatusOr<Buffer> WorkerProcess::Allocate(ByteView header, size_t payload_b
 void WorkerProcess::OnMessage(ByteView header, Buffer payload) {
   const auto parsed = ParseHeader(header);
   if (!parsed.ok()) return;
+  parts_.traffic.Arrived(*parsed, payload.size());
   WhenAwake([this, header = *parsed, payload] {
-    if (!failed_) Run(exchange_->OnMessage(header, payload.view(), parts_.events.now()));
+    if (!failed_) Take(header, payload);
   });
+}
+
+void WorkerProcess::Take(const MessageHeader& header, const Buffer& payload) {
+  const absl::Duration now = parts_.events.now();
+  if (links_->TakeWelcome(header)) {
+    return Do([&](Exchange& exchange) { return exchange.Connected(header.shard, now); });
+  }
+  if (header.block >= exchange_->blocks()) return;
+  const bool is_ack = header.kind == static_cast<uint16_t>(MessageKind::kAck);
+  if (is_ack && pushed_.contains({header.block, header.step})) {
+    parts_.reference.Acknowledged({rank_, *incarnation_, header.step}, header.block);
+  }
+  links_->Heard(exchange_->shard_of(header.block));
+  Do([&](Exchange& exchange) { return exchange.OnMessage(header, payload.view(), now); });
 }
 
 std::string WorkerProcess::Describe() const {

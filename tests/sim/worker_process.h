@@ -1,5 +1,5 @@
-// A worker of the simulation: the real exchange machine behind an in-process transport
-// and a simulated control stream. It "computes" gradients that depend on the weights it
+// A worker of the simulation: the real exchange and the real links to shards behind an
+// in-process transport and a simulated control stream. It "computes" gradients that depend on the weights it
 // holds, so that a wrong weight anywhere shows everywhere.
 #pragma once
 
@@ -11,6 +11,7 @@
 #include <random>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/base/buffer.h"
@@ -18,7 +19,9 @@
 #include "comm/transport/inproc/inproc.h"
 #include "tests/sim/control_plane.h"
 #include "tests/sim/reference.h"
+#include "tests/sim/traffic.h"
 #include "worker/client/exchange.h"
+#include "worker/client/shard_links.h"
 
 namespace syncline::sim {
 
@@ -47,6 +50,7 @@ class WorkerProcess : private Receiver {
     InprocNetwork& network;
     ControlPlane& control;
     Reference& reference;
+    Traffic& traffic;
     const CodecRegistry& codecs;
     const JobSpec& job;
     Timeouts timeouts;
@@ -86,6 +90,9 @@ class WorkerProcess : private Receiver {
   void Leave();
   void StandStill();
   std::vector<float> Gradient(uint32_t tensor, uint64_t step);
+  // Runs what `act` gives out, once the exchange knows how much it may send.
+  template <typename Act>
+  void Do(const Act& act);
   void Run(ExchangeOutputs outputs);
   void Send(ExchangeSend send);
   // Runs now, or once thawed.
@@ -94,13 +101,14 @@ class WorkerProcess : private Receiver {
 
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
   void OnMessage(ByteView header, Buffer payload) override;
+  void Take(const MessageHeader& header, const Buffer& payload);
 
   Parts parts_;
   const uint32_t rank_;
   std::mt19937_64 random_;
   BufferPool pool_;
   std::unique_ptr<Transport> transport_;
-  std::vector<std::unique_ptr<Endpoint>> shards_;
+  std::unique_ptr<ShardLinks> links_;
   ConnectionId connection_ = 0;
   std::optional<uint32_t> incarnation_;
   std::vector<std::vector<float>> weights_;
@@ -110,7 +118,8 @@ class WorkerProcess : private Receiver {
   bool computing_ = false;  // otherwise it waits for weights
   bool done_ = false;
   bool leaving_ = false;
-  uint32_t samples_ = 0;  // of the last push
+  uint32_t samples_ = 0;                            // of the last push
+  std::set<std::pair<uint32_t, uint64_t>> pushed_;  // blocks and steps with a gradient
   std::set<uint32_t> parted_tensors_;
   bool failed_ = false;
   bool frozen_ = false;

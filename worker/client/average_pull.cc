@@ -12,11 +12,21 @@ void AveragePull::Begin(const Wanted& wanted) {
   for (uint32_t i = 0; i < wanted.blocks; ++i) missing_.insert(wanted.first_block + i);
 }
 
-bool AveragePull::Land(uint32_t block, const BlockLabel& label, ByteView payload,
+std::vector<uint32_t> AveragePull::TakeDue(absl::Duration now) {
+  std::vector<uint32_t> due;
+  std::erase_if(refused_, [&](const auto& entry) {
+    if (entry.second > now) return false;
+    due.push_back(entry.first);
+    return true;
+  });
+  return due;
+}
+
+void AveragePull::Land(uint32_t block, const BlockLabel& label, ByteView payload,
                        const Codec& codec) {
-  if (!missing_.contains(block)) return false;
+  if (!missing_.contains(block)) return;
   const auto view = ParseBlock(payload, label, {&codec});
-  if (!view.ok()) return false;
+  if (!view.ok()) return;
   const auto out =
       std::span(values_).subspan(label.range.first_element, label.range.elements);
   for (const TileView& tile : view->tiles) {
@@ -24,8 +34,7 @@ bool AveragePull::Land(uint32_t block, const BlockLabel& label, ByteView payload
     SYNCLINE_CHECK(tile.codec->Decode(tile.bytes, of_tile).ok());
   }
   missing_.erase(block);
-  if (!is_under_way()) due_ = absl::InfiniteDuration();
-  return !is_under_way();
+  refused_.erase(block);
 }
 
 }  // namespace syncline

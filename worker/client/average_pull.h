@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -22,25 +23,28 @@ class AveragePull {
   };
   // REQUIRES: nothing is under way.
   void Begin(const Wanted& wanted);
-  void Cancel() { missing_.clear(); }
-
-  bool is_under_way() const { return !missing_.empty(); }
-  // To ask for, and when to ask again.
-  const std::set<uint32_t>& missing() const { return missing_; }
-  absl::Duration due() const { return due_; }
-  void AskedUntil(absl::Duration due) {
-    due_ = is_under_way() ? due : absl::InfiniteDuration();
+  void Cancel() {
+    missing_.clear();
+    refused_.clear();
   }
 
-  // A block came: true when it was the last one. What does not parse is asked for again.
-  bool Land(uint32_t block, const BlockLabel& label, ByteView payload,
+  bool is_under_way() const { return !missing_.empty(); }
+  const std::set<uint32_t>& missing() const { return missing_; }
+
+  // The question for this block was refused: it is to be asked again at `due`.
+  void Refused(uint32_t block, absl::Duration due) { refused_[block] = due; }
+  // Removes and returns what is to be asked again.
+  std::vector<uint32_t> TakeDue(absl::Duration now);
+
+  // A block came. What does not parse stays missing.
+  void Land(uint32_t block, const BlockLabel& label, ByteView payload,
             const Codec& codec);
   std::vector<float> Take() { return std::move(values_); }
 
  private:
   std::vector<float> values_;
   std::set<uint32_t> missing_;
-  absl::Duration due_ = absl::InfiniteDuration();
+  std::map<uint32_t, absl::Duration> refused_;  // of the missing ones
 };
 
 }  // namespace syncline

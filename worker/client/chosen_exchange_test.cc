@@ -30,6 +30,7 @@ class ChosenExchange : public ::testing::Test {
     options_.clock = &clock_;
     exchange_ = std::make_unique<Exchange>(
         options_, std::vector<std::span<float>>{weights_}, pool_);
+    exchange_->Connected(0, now_);
     exchange_->Start(now_);
     for (const uint32_t block : {0u, 1u}) Publish(block, 0);
     ASSERT_TRUE(exchange_->IsReady(0));

@@ -88,10 +88,23 @@ TEST_F(CompressedExchange, AViewThatDivergedIsTakenAnew) {
   const Seen seen = PublishDelta(1, 0.5f, CrcOf(std::vector<float>(4, 1.5f)));
   EXPECT_THAT(seen.ready, IsEmpty());
   EXPECT_THAT(seen.Messages(), ElementsAre(std::pair(MessageKind::kPull, 0u)));
+  EXPECT_EQ(seen.sends.at(0).header.flags, kFlagAnew);
   EXPECT_EQ(exchange_->stats().diverged_blocks, 1u);
   EXPECT_THAT(PublishDelta(1, 0.5f).ready, IsEmpty()) << "only all of it will do";
   EXPECT_THAT(PublishWhole(1, 1.5f).ready, ElementsAre(0u));
   EXPECT_EQ(first_, std::vector<float>(4, 1.5f));
+}
+
+TEST_F(CompressedExchange, AViewThatCannotBeUsedIsAskedForAnewALittleLater) {
+  See(exchange_->Push(0, gradient_, 1, now_));
+  Answer(From(MessageKind::kAck, 0, 0));
+  Answer(From(MessageKind::kPublish, 0, 1));  // nothing in it
+  EXPECT_THAT(See(exchange_->Tick(now_)).Messages(), IsEmpty());
+  now_ += absl::Milliseconds(10);
+  const Seen seen = See(exchange_->Tick(now_));
+  ASSERT_THAT(seen.Messages(), ElementsAre(std::pair(MessageKind::kPull, 0u)));
+  EXPECT_EQ(seen.sends[0].header.flags, kFlagAnew);
+  EXPECT_THAT(PublishWhole(1, 1.5f).ready, ElementsAre(0u));
 }
 
 TEST_F(CompressedExchange, AViewOfTheRightBitsIsKept) {
@@ -104,12 +117,10 @@ TEST_F(CompressedExchange, AViewOfTheRightBitsIsKept) {
 TEST_F(CompressedExchange, RepetitionsSendTheSameAndLoseNothingTwice) {
   const std::vector<float> gradient = {1.0f, 0.3333f, -0.7777f, 0.01f};
   const std::vector<float> once = Pushed(See(exchange_->Push(0, gradient, 1, now_)), 0);
-  now_ += kRetry;
-  EXPECT_EQ(Pushed(See(exchange_->Tick(now_)), 0), once);
+  EXPECT_EQ(Pushed(Reconnect(), 0), once);
   // And under another epoch.
   See(exchange_->EpochChanged(9, SeedRole::kReceiver, now_));
-  now_ += kRetry;
-  EXPECT_EQ(Pushed(See(exchange_->Tick(now_)), 0, 9), once);
+  EXPECT_EQ(Pushed(Reconnect(), 0, 9), once);
   PublishDelta(1, 0.0f);
   // What that step lost comes with the next one, once.
   const std::vector<float> zeros(4);

@@ -7,7 +7,6 @@
 #include "comm/base/status.h"
 #include "comm/base/steady_condition.h"
 #include "comm/transport/message.h"
-#include "comm/transport/tcp/member_key.h"
 
 namespace syncline {
 namespace {
@@ -39,8 +38,7 @@ absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Start(
   plane->loop_->Post([plane, weights = std::move(weights)](Transport& transport) {
     plane->Open(transport, weights);
   });
-  plane->loop_->Every(kTickPeriod,
-                      [plane](Transport& transport) { plane->Tick(transport); });
+  plane->loop_->Every(kTickPeriod, [plane](Transport&) { plane->Tick(); });
   return self;
 }
 
@@ -59,7 +57,7 @@ bool DataPlane::Close(std::function<void()> closed) {
   return loop_->Post([this, closed = std::move(closed)](Transport&) {
     failed_ = true;
     exchange_ = nullptr;
-    peers_.clear();
+    links_ = nullptr;
     if (closed) closed_ = closed;
     give_up_at_ = clock_.Now() + options_.timeouts.shutdown_grace;
     ReportIfClosed();
@@ -83,14 +81,15 @@ void DataPlane::Stop() {
 }
 
 void DataPlane::Open(Transport& transport, const std::vector<std::span<float>>& weights) {
-  peers_.resize(options_.shard_addresses.size());
   ExchangeOptions exchange = options_.exchange;
   exchange.clock = &clock_;
+  links_ = std::make_unique<ShardLinks>(LinksOptions(), transport);
+  if (const absl::Status status = links_->Connect(clock_.Now()); !status.ok()) {
+    return Fail(status);
+  }
   bool all_local = true;
-  for (uint32_t shard = 0; shard < peers_.size(); ++shard) {
-    if (const absl::Status status = Connect(transport, shard); !status.ok())
-      return Fail(status);
-    const Endpoint& endpoint = *peers_[shard].endpoint;
+  for (uint32_t shard = 0; shard < options_.shard_addresses.size(); ++shard) {
+    const Endpoint& endpoint = links_->endpoint(shard);
     if (!endpoint.IsIntact()) exchange.checksum = Checksum::kHeaderAndPayload;
     all_local &= endpoint.IsLocal();
   }
@@ -104,69 +103,52 @@ void DataPlane::Open(Transport& transport, const std::vector<std::span<float>>& 
   Run(exchange_->Start(clock_.Now()));
 }
 
-absl::Status DataPlane::Connect(Transport& transport, uint32_t shard) {
-  Peer& peer = peers_[shard];
-  peer.reconnect_at = absl::InfiniteDuration();
-  // The server may only have lost this connection: try again until the coordinator gives
-  // its verdict.
-  const auto on_failure = [this, shard](const absl::Status& status) {
-    options_.log.Warning("lost the connection to a shard",
-                         {{"shard", shard}, {"error", std::string(status.message())}});
-    peers_[shard].reconnect_at = clock_.Now() + options_.timeouts.heartbeat_interval;
-  };
-  SYNCLINE_ASSIGN_OR_RETURN(
-      peer.endpoint, transport.Connect(options_.shard_addresses[shard],
-                                       {.on_failure = on_failure, .key = KeyFor(shard)}));
-  SayHello(transport, shard);
-  return absl::OkStatus();
+ShardLinksOptions DataPlane::LinksOptions() const {
+  const ExchangeOptions& exchange = options_.exchange;
+  return {.timeouts = options_.timeouts,
+          .addresses = options_.shard_addresses,
+          .keys = options_.shard_keys,
+          .job = exchange.job,
+          .rank = exchange.rank,
+          .incarnation = exchange.incarnation,
+          .session_key = exchange.session_key,
+          .log = options_.log};
 }
 
-PeerKey DataPlane::KeyFor(uint32_t shard) const {
-  if (shard >= options_.shard_keys.size()) return {};
-  const ExchangeOptions& exchange = options_.exchange;
-  return {EncodeIdentity({exchange.job, exchange.rank, exchange.incarnation}),
-          options_.shard_keys[shard]};
-}
-
-void DataPlane::SayHello(Transport& transport, uint32_t shard) {
-  const ExchangeOptions& exchange = options_.exchange;
-  MessageHeader header;
-  header.kind = static_cast<uint16_t>(MessageKind::kHello);
-  header.job = exchange.job;
-  header.rank = exchange.rank;
-  header.incarnation = exchange.incarnation;
-  header.epoch = exchange.epoch;
-  header.session_key = exchange.session_key;
-  header.shard = shard;
-  const std::string& address = transport.address();
-  const Buffer payload = Buffer::CopyOf(
-      std::as_bytes(std::span<const char>(address.data(), address.size())));
-  peers_[shard].endpoint->Send(SealHeader(header), {Slice::Of(payload)},
-                               [](const absl::Status&) {});
+template <typename Act>
+void DataPlane::Do(const Act& act) {
+  if (failed_ || exchange_ == nullptr) return;
+  links_->OfferRoom(*exchange_, clock_.Now());
+  Run(act(*exchange_));
+  if (failed_ || exchange_ == nullptr) return;
+  // What came may have made room.
+  links_->OfferRoom(*exchange_, clock_.Now());
+  Run(exchange_->Pump(clock_.Now()));
 }
 
 void DataPlane::Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples) {
   loop_->Post([this, tensor, gradient, samples](Transport&) {
-    if (exchange_ != nullptr)
-      Run(exchange_->Push(tensor, gradient, samples, clock_.Now()));
+    Do([&](Exchange& exchange) {
+      return exchange.Push(tensor, gradient, samples, clock_.Now());
+    });
   });
 }
 
 void DataPlane::Skip(uint32_t tensor) {
   loop_->Post([this, tensor](Transport&) {
-    if (exchange_ != nullptr) Run(exchange_->Skip(tensor, clock_.Now()));
+    Do([&](Exchange& exchange) { return exchange.Skip(tensor, clock_.Now()); });
   });
 }
 
 void DataPlane::PullAverage(uint32_t tensor) {
   loop_->Post([this, tensor](Transport&) {
-    if (exchange_ != nullptr) Run(exchange_->PullAverage(tensor, clock_.Now()));
+    Do([&](Exchange& exchange) { return exchange.PullAverage(tensor); });
   });
 }
 
 void DataPlane::Part() {
   loop_->Post([this](Transport&) {
-    if (exchange_ != nullptr) Run(exchange_->Part(clock_.Now()));
+    Do([&](Exchange& exchange) { return exchange.Part(clock_.Now()); });
   });
 }
 
@@ -204,23 +186,17 @@ absl::Status DataPlane::WithMemories(const std::function<absl::Status(Memories)>
 
 void DataPlane::EpochChanged(uint64_t epoch, SeedRole role) {
   loop_->Post([this, epoch, role](Transport&) {
-    if (exchange_ != nullptr) Run(exchange_->EpochChanged(epoch, role, clock_.Now()));
+    Do([&](Exchange& exchange) {
+      return exchange.EpochChanged(epoch, role, clock_.Now());
+    });
   });
 }
 
-void DataPlane::Tick(Transport& transport) {
+void DataPlane::Tick() {
   ReportIfClosed();
   if (failed_ || exchange_ == nullptr) return;
-  const absl::Duration now = clock_.Now();
-  for (uint32_t shard = 0; shard < peers_.size(); ++shard) {
-    if (peers_[shard].reconnect_at > now) continue;
-    // A server that is gone cannot be connected to. Whether it is, the coordinator says.
-    if (const absl::Status status = Connect(transport, shard); !status.ok()) {
-      options_.log.Debug("a shard cannot be reached", {{"shard", shard}});
-      peers_[shard].reconnect_at = now + options_.timeouts.heartbeat_interval;
-    }
-  }
-  Run(exchange_->Tick(now));
+  Run(links_->Tick(*exchange_, clock_.Now()));
+  Do([&](Exchange& exchange) { return exchange.Tick(clock_.Now()); });
 }
 
 void DataPlane::Run(ExchangeOutputs outputs) {
@@ -241,20 +217,26 @@ void DataPlane::Run(ExchangeOutputs outputs) {
 }
 
 void DataPlane::Send(ExchangeSend send) {
-  // Whether it arrived is not told by `done`: the exchange repeats what is not
-  // acknowledged.
+  // Whether it arrived is not told by `done`: the shard's answer says so, or the
+  // connection fails.
   SendDone done = [](const absl::Status&) {};
   if (send.borrows_gradient) {
     ++borrowed_sends_;
     done = [this, block = send.header.block](const absl::Status&) { Returned(block); };
+  } else if (!send.payload.empty()) {
+    done = [this](const absl::Status&) { Sent(); };
   }
-  peers_[send.shard].endpoint->Send(SealHeader(send.header), std::move(send.payload),
-                                    std::move(done));
+  links_->Send(std::move(send), std::move(done), clock_.Now());
+}
+
+void DataPlane::Sent() {
+  Do([](Exchange&) { return ExchangeOutputs(); });
 }
 
 void DataPlane::Returned(uint32_t block) {
   --borrowed_sends_;
   if (!failed_) Run(exchange_->SendDone(block));
+  Sent();
   ReportIfClosed();
 }
 
@@ -280,7 +262,13 @@ void DataPlane::OnBorrowed(ByteView header, Slice payload) {
 void DataPlane::Take(ByteView header, ByteView payload) {
   const auto parsed = ParseHeader(header);
   if (!parsed.ok() || failed_ || exchange_ == nullptr) return;
-  Run(exchange_->OnMessage(*parsed, payload, clock_.Now()));
+  const absl::Duration now = clock_.Now();
+  if (links_->TakeWelcome(*parsed)) {
+    Do([&](Exchange& exchange) { return exchange.Connected(parsed->shard, now); });
+  } else if (parsed->block < exchange_->blocks()) {
+    links_->Heard(exchange_->shard_of(parsed->block));
+    Do([&](Exchange& exchange) { return exchange.OnMessage(*parsed, payload, now); });
+  }
 }
 
 void DataPlane::Fail(const absl::Status& status) {

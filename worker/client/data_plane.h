@@ -27,6 +27,7 @@
 #include "comm/transport/shared_arena.h"
 #include "comm/transport/transport.h"
 #include "worker/client/exchange.h"
+#include "worker/client/shard_links.h"
 
 namespace syncline {
 
@@ -85,18 +86,14 @@ class DataPlane : private Receiver {
   float loss_scale() const { return loss_scale_.load(std::memory_order_relaxed); }
 
  private:
-  struct Peer {
-    std::unique_ptr<Endpoint> endpoint;
-    absl::Duration reconnect_at = absl::InfiniteDuration();
-  };
-
   DataPlane(DataPlaneOptions options, DataPlaneEvents events);
   void Open(Transport& transport, const std::vector<std::span<float>>& weights);
   absl::StatusOr<std::unique_ptr<Transport>> MakeTransport();
-  absl::Status Connect(Transport& transport, uint32_t shard);
-  PeerKey KeyFor(uint32_t shard) const;
-  void SayHello(Transport& transport, uint32_t shard);
-  void Tick(Transport& transport);
+  ShardLinksOptions LinksOptions() const;
+  void Tick();
+  // Runs what `act` gives out, once the exchange knows how much it may send.
+  template <typename Act>
+  void Do(const Act& act);
   void Run(ExchangeOutputs outputs);
   void Send(ExchangeSend send);
   void Fail(const absl::Status& status);
@@ -104,6 +101,8 @@ class DataPlane : private Receiver {
 
   // Memory of the caller that was being sent is free.
   void Returned(uint32_t block);
+  // There may be room for more.
+  void Sent();
   void ReportIfClosed();
 
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
@@ -121,7 +120,7 @@ class DataPlane : private Receiver {
   std::shared_ptr<SharedArena>
       arena_;  // servers of this host read contributions in place
   std::unique_ptr<Exchange> exchange_;
-  std::vector<Peer> peers_ = {};
+  std::unique_ptr<ShardLinks> links_;
   bool failed_ = false;
   size_t borrowed_sends_ = 0;               // under way, from the caller's memory
   std::function<void()> closed_ = nullptr;  // to be told

@@ -11,6 +11,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "comm/base/limits.h"
 #include "comm/codec/frame.h"
 #include "comm/transport/message.h"
 #include "gtest/gtest.h"
@@ -98,7 +99,10 @@ class HoldingTransport : public Transport {
     void Send(ByteView header, Payload payload, SendDone done) override {
       transport_.Send(*ParseHeader(header), std::move(payload), std::move(done));
     }
-    SendState send_state() const override { return {}; }
+    // There is room for one block.
+    SendState send_state() const override {
+      return {.accepted_bytes = transport_.held_.empty() ? 0 : kDefaultWindowBytes};
+    }
     bool IsLocal() const override { return false; }
     std::string Describe() const override { return "holding"; }
 
@@ -137,6 +141,10 @@ class HoldingTransport : public Transport {
       ++script_.held;
       return;
     }
+    if (header.kind == static_cast<uint16_t>(MessageKind::kHello)) {
+      answers_.push_back({header, {}});
+      answers_.back().header.kind = static_cast<uint16_t>(MessageKind::kWelcome);
+    }
     if (header.kind != static_cast<uint16_t>(MessageKind::kPull)) return;
     const std::vector<float> zeros(kElements);
     const CodecRegistry codecs = CodecRegistry::Builtin();
@@ -158,20 +166,19 @@ class HoldingTransport : public Transport {
 };
 
 // Two tensors of which both gradients were pushed: one is held by the transport, the
-// other waits in the exchange for its acknowledgement.
+// other waits in the exchange for room.
 class ClosingDataPlane : public ::testing::Test {
  protected:
   void Push(absl::Duration grace) {
     const Transfer fp32 = *ParseTransfer("fp32");
     DataPlaneOptions options;
     options.timeouts.shutdown_grace = grace;
+    options.timeouts.link_silence = absl::Hours(1);
     options.shard_addresses = {"holding"};
     options.exchange.shards = 1;
     options.exchange.shard_of_block = {0, 0};
-    options.exchange.window_bytes = 1;  // one block at a time
     options.exchange.transfers.assign(2, {fp32, fp32});
     options.exchange.seed_codec = *codecs_.Find(CodecId::kFp32);
-    options.exchange.retry = absl::Hours(1);
     options.make_transport = [this](Receiver& receiver) {
       return std::make_unique<HoldingTransport>(receiver, script_);
     };

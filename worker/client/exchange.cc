@@ -13,9 +13,9 @@
 namespace syncline {
 namespace {
 
-// A refusal that time heals is first repeated after so long, doubling up to the retry
-// interval.
+// What is refused for a reason that passes is first sent again after so long, doubling.
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(5);
+constexpr absl::Duration kLongestBackoff = absl::Seconds(1);
 
 std::vector<uint64_t> ElementCounts(const std::vector<std::span<float>>& weights) {
   std::vector<uint64_t> counts;
@@ -56,10 +56,10 @@ ExchangeOutputs Exchange::Start(absl::Duration now) {
     if (options_.role == SeedRole::kSeeder) {
       Enqueue(id, MessageKind::kSeed);
     } else {
-      SendPull(id, now, outputs);
+      SendPull(id, outputs);
     }
   }
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) Pump(shard, now, outputs);
+  PumpAll(now, outputs);
   for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor)
     ReportIfReady(tensor, outputs);
   return outputs;
@@ -91,7 +91,7 @@ ExchangeOutputs Exchange::Contribute(uint32_t tensor, absl::Duration now) {
     blocks_[id].wanted = blocks_[id].version + 1;
     Enqueue(id, MessageKind::kPush);
   }
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) Pump(shard, now, outputs);
+  PumpAll(now, outputs);
   ReportIfReady(tensor, outputs);  // a tensor without elements has no block to wait for
   return outputs;
 }
@@ -100,6 +100,9 @@ void Exchange::SetPhase(Block& block, Phase phase) {
   const auto is_unheld = [](Phase p) { return p == Phase::kQueued || p == Phase::kSent; };
   if (is_unheld(block.phase)) --unheld_;
   if (is_unheld(phase)) ++unheld_;
+  size_t& unacknowledged = shards_[block.shard].unacknowledged;
+  if (block.phase == Phase::kSent) unacknowledged -= block.sent_bytes;
+  if (phase == Phase::kSent) unacknowledged += block.sent_bytes;
   block.phase = phase;
 }
 
@@ -111,15 +114,26 @@ void Exchange::Enqueue(uint32_t id, MessageKind kind) {
   shards_[block.shard].queued.insert(id);
 }
 
-// A block larger than what is left of the window still goes when nothing else is under
-// way.
-void Exchange::Pump(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs) {
+void Exchange::PumpAll(absl::Duration now, ExchangeOutputs& outputs) {
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    PumpShard(shard, now, outputs);
+  }
+}
+
+void Exchange::PumpShard(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs) {
   ShardQueue& queue = shards_[shard];
-  while (!failed_ && !queue.queued.empty() && queue.window_used < options_.window_bytes) {
+  while (!failed_ && queue.is_connected && !queue.queued.empty() && queue.room > 0) {
     const uint32_t id = *queue.queued.begin();
     queue.queued.erase(queue.queued.begin());
     SendBlock(id, now, outputs);
+    queue.room -= std::min(queue.room, blocks_[id].sent_bytes + kMessageHeaderBytes);
   }
+}
+
+ExchangeOutputs Exchange::Pump(absl::Duration now) {
+  ExchangeOutputs outputs;
+  PumpAll(now, outputs);
+  return outputs;
 }
 
 void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) {
@@ -136,31 +150,35 @@ void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outpu
                   [](const Slice& slice) { return slice.owner == nullptr; });
   send.header.samples = is_seed || skips ? 0 : tensor.samples;
   if (parting_) send.header.flags = kFlagParting;
+  block.sent_bytes = PayloadBytes(send.payload);
   SetPhase(block, Phase::kSent);
   wire_.Sent(now, encoder_.cost().time);
   block.sent_epoch = epoch_;
-  block.window_bytes = PayloadBytes(send.payload);
-  block.due = now + options_.retry;
+  block.due = absl::InfiniteDuration();
   if (send.borrows_gradient) ++block.borrowed_sends;
   if (block.attempts++ > 0) {
     ++stats_.resent_blocks;
   } else if (!is_seed && !skips) {
     stats_.pushed_values += block.range.elements;
-    stats_.pushed_value_bytes += block.window_bytes;
+    stats_.pushed_value_bytes += block.sent_bytes;
   }
-  shards_[block.shard].window_used += block.window_bytes;
-  stats_.bytes_pushed += block.window_bytes;
+  stats_.bytes_pushed += block.sent_bytes;
   outputs.push_back(std::move(send));
 }
 
-void Exchange::SendPull(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) {
+// Without a connection it is asked as soon as there is one.
+void Exchange::SendPull(uint32_t id, ExchangeOutputs& outputs) {
   Block& block = blocks_[id];
   block.kind = block.phase == Phase::kHeld ? block.kind : MessageKind::kPull;
   SetPhase(block, Phase::kHeld);
   block.sent_epoch = epoch_;
-  block.due = now + options_.retry * kHeldPatience;
-  outputs.push_back(ExchangeSend{
-      .shard = block.shard, .header = HeaderFor(id, MessageKind::kPull, block.wanted)});
+  block.due = absl::InfiniteDuration();
+  block.is_noted = false;
+  if (!shards_[block.shard].is_connected) return;
+  ExchangeSend send{.shard = block.shard,
+                    .header = HeaderFor(id, MessageKind::kPull, block.wanted)};
+  if (block.was_useless) send.header.flags = kFlagAnew;
+  outputs.push_back(std::move(send));
 }
 
 // A copy: the first view may land in the weights while a repeated seed is still being
@@ -207,36 +225,74 @@ ExchangeOutputs Exchange::SendDone(uint32_t id) {
   return outputs;
 }
 
-ExchangeOutputs Exchange::PullAverage(uint32_t tensor, absl::Duration now) {
+ExchangeOutputs Exchange::PullAverage(uint32_t tensor) {
   ExchangeOutputs outputs;
   const Tensor& asked = tensors_[tensor];
   average_.Begin({.first_block = asked.first_block,
                   .blocks = asked.blocks,
                   .elements = asked.weights.size()});
-  SendAveragePulls(now, outputs);
+  for (const uint32_t id : average_.missing()) SendAveragePull(id, outputs);
   if (!average_.is_under_way()) {
     outputs.push_back(ExchangeAveraged{.weights = average_.Take()});
   }
   return outputs;
 }
 
-void Exchange::SendAveragePulls(absl::Duration now, ExchangeOutputs& outputs) {
-  average_.AskedUntil(now + options_.retry);
-  for (const uint32_t id : average_.missing()) {
-    outputs.push_back(ExchangeSend{
-        .shard = blocks_[id].shard,
-        .header = HeaderFor(id, MessageKind::kPullAverage, blocks_[id].version)});
-  }
+void Exchange::SendAveragePull(uint32_t id, ExchangeOutputs& outputs) {
+  const Block& block = blocks_[id];
+  if (!shards_[block.shard].is_connected) return;
+  outputs.push_back(
+      ExchangeSend{.shard = block.shard,
+                   .header = HeaderFor(id, MessageKind::kPullAverage, block.version)});
 }
 
-// The block is no longer queued or unacknowledged.
-void Exchange::LeaveWindow(uint32_t id, Phase next) {
+// The block is no longer queued or sent.
+void Exchange::Leave(uint32_t id, Phase next) {
   Block& block = blocks_[id];
-  ShardQueue& queue = shards_[block.shard];
-  if (block.phase == Phase::kSent) queue.window_used -= block.window_bytes;
-  if (block.phase == Phase::kQueued) queue.queued.erase(id);
+  if (block.phase == Phase::kQueued) shards_[block.shard].queued.erase(id);
   SetPhase(block, next);
   block.due = absl::InfiniteDuration();
+}
+
+ExchangeOutputs Exchange::Connected(uint32_t shard, absl::Duration now) {
+  ExchangeOutputs outputs;
+  shards_[shard].is_connected = true;
+  for (uint32_t id = 0; id < blocks_.size() && !failed_; ++id) {
+    Block& block = blocks_[id];
+    if (block.shard != shard) continue;
+    if (block.phase == Phase::kHeld) SendPull(id, outputs);
+    if (block.phase != Phase::kSent) continue;
+    wire_.Lost();
+    Enqueue(id, block.kind);
+  }
+  for (const uint32_t id : average_.missing()) {
+    if (blocks_[id].shard == shard) SendAveragePull(id, outputs);
+  }
+  PumpShard(shard, now, outputs);
+  return outputs;
+}
+
+Exchange::Awaits Exchange::WhatIsAwaited(uint32_t shard) const {
+  Awaits awaits = Awaits::kNothing;
+  for (const Block& block : blocks_) {
+    if (block.shard != shard || block.due != absl::InfiniteDuration()) continue;
+    const bool is_owed =
+        block.phase == Phase::kSent || (block.phase == Phase::kHeld && !block.is_noted);
+    if (is_owed) return Awaits::kShard;
+    if (block.phase == Phase::kHeld) awaits = Awaits::kOthers;
+  }
+  const bool is_owed = std::ranges::any_of(
+      average_.missing(), [&](uint32_t id) { return blocks_[id].shard == shard; });
+  return is_owed ? Awaits::kShard : awaits;
+}
+
+ExchangeOutputs Exchange::Probe(uint32_t shard) {
+  ExchangeOutputs outputs;
+  for (uint32_t id = 0; id < blocks_.size() && outputs.empty(); ++id) {
+    const Block& block = blocks_[id];
+    if (block.shard == shard && block.phase == Phase::kHeld) SendPull(id, outputs);
+  }
+  return outputs;
 }
 
 ExchangeOutputs Exchange::Part(absl::Duration now) {
@@ -256,13 +312,13 @@ ExchangeOutputs Exchange::Part(absl::Duration now) {
       Enqueue(b, MessageKind::kPush);
     }
   }
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) Pump(shard, now, outputs);
+  PumpAll(now, outputs);
   if (parting_->empty()) outputs.push_back(ExchangeParted{});
   return outputs;
 }
 
 void Exchange::Parted(uint32_t id, ExchangeOutputs& outputs) {
-  LeaveWindow(id, Phase::kIdle);
+  Leave(id, Phase::kIdle);
   parting_->erase(id);
   if (parting_->empty()) outputs.push_back(ExchangeParted{});
 }
@@ -273,7 +329,7 @@ GradientUnits Exchange::UnitsOf(const Tensor& tensor, const Block& block) const 
 }
 
 absl::Duration Exchange::Backoff(const Block& block) const {
-  return std::min(options_.retry, kFirstBackoff * (1 << std::min(block.attempts, 16)));
+  return std::min(kLongestBackoff, kFirstBackoff * (1 << std::min(block.attempts, 16)));
 }
 
 ExchangeOutputs Exchange::EpochChanged(uint64_t epoch, SeedRole role,
@@ -288,7 +344,7 @@ ExchangeOutputs Exchange::EpochChanged(uint64_t epoch, SeedRole role,
       Enqueue(id, MessageKind::kSeed);
     }
   }
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) Pump(shard, now, outputs);
+  PumpAll(now, outputs);
   return outputs;
 }
 
@@ -298,15 +354,14 @@ ExchangeOutputs Exchange::Tick(absl::Duration now) {
     Block& block = blocks_[id];
     if (block.due > now) continue;
     if (block.phase == Phase::kHeld) {
-      SendPull(id, now, outputs);
+      SendPull(id, outputs);
     } else {
-      if (block.phase == Phase::kSent) wire_.Lost();
-      LeaveWindow(id, Phase::kQueued);
+      wire_.Lost();
       Enqueue(id, block.kind);
     }
   }
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) Pump(shard, now, outputs);
-  if (average_.due() <= now && !failed_) SendAveragePulls(now, outputs);
+  for (const uint32_t id : average_.TakeDue(now)) SendAveragePull(id, outputs);
+  PumpAll(now, outputs);
   return outputs;
 }
 

@@ -1,22 +1,28 @@
 // The exchange: a worker's side of the data path, as a pure state machine.
 //
-// It decides what to send to which shard and when to send it again, lands what the
-// servers publish in the tensors' weights, and says when a tensor is complete. No socket
-// or thread: Session feeds it messages and times from one thread, and so does the
-// simulation. The only clock is options.clock, which measures what encoding and decoding
-// cost, for status and for push_codec=auto.
+// It decides what to send to which shard, lands what the servers publish in the tensors'
+// weights, and says when a tensor is complete. No socket or thread: Session feeds it
+// messages and times from one thread, and so does the simulation. The only clock is
+// options.clock, which measures what encoding and decoding cost, for status and for
+// push_codec=auto.
 //
 // Every block of a pushed tensor goes through: queued -> sent -> held (acknowledged) ->
 // published. A published delta needs the version before it; without that, or when the
-// servers' checksum of the sum differs, the whole view is asked for. What is not
-// acknowledged within `retry` is sent again, which is harmless: a
-// contribution counts once. What is held but not published is asked for with kPull.
+// servers' checksum of the sum differs, the whole view is asked for anew.
+//
+// Nothing is repeated by the clock: connections are reliable (comm/transport), so one copy
+// of a block is on its way, and its answer comes. What was on its way when a connection
+// was lost is sent and asked for again on the next one (Connected), which is harmless: a
+// contribution counts once. What a shard refused for a reason that passes is sent again a
+// little later.
+//
 // Blocks leave each shard's queue in block order, so the tensors declared first overtake;
-// at most `window_bytes` per shard are unacknowledged.
+// no more leave than there is room for on the way to the shard (SetRoom).
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <set>
@@ -112,7 +118,7 @@ class Exchange {
 
   // Asks for the averaged weights of a tensor; ExchangeAveraged follows. REQUIRES: the
   // last one asked for has come.
-  ExchangeOutputs PullAverage(uint32_t tensor, absl::Duration now);
+  ExchangeOutputs PullAverage(uint32_t tensor);
 
   // Sends what lossy encodings have kept, so that nothing is lost when this worker
   // leaves. ExchangeParted follows once the servers hold it, at once when there is
@@ -129,8 +135,35 @@ class Exchange {
 
   ExchangeOutputs EpochChanged(uint64_t epoch, SeedRole role, absl::Duration now);
 
-  // Repeats what is overdue.
+  // The shard has welcomed this worker on a new connection. Before that, nothing is sent.
+  ExchangeOutputs Connected(uint32_t shard, absl::Duration now);
+  void Disconnected(uint32_t shard) { shards_[shard].is_connected = false; }
+
+  // Bytes that may be put on the way to the shard; the last block may have more. Unlimited
+  // at first.
+  void SetRoom(uint32_t shard, size_t bytes) { shards_[shard].room = bytes; }
+  // Sends what there is room for.
+  ExchangeOutputs Pump(absl::Duration now);
+  // Bytes that the shard has not acknowledged. Within a host this is what is on the way:
+  // lent memory comes back only when the step is over.
+  size_t unacknowledged_bytes(uint32_t shard) const {
+    return shards_[shard].unacknowledged;
+  }
+
+  // Repeats what was refused, and pumps.
   ExchangeOutputs Tick(absl::Duration now);
+
+  // What the next message of the shard is up to.
+  enum class Awaits {
+    kNothing,
+    kOthers,  // it holds what it needs of this worker
+    kShard,   // it owes an answer
+  };
+  Awaits WhatIsAwaited(uint32_t shard) const;
+  // Has a shard that waits for others say that it still knows what it is to send.
+  // REQUIRES: WhatIsAwaited(shard) == Awaits::kOthers.
+  ExchangeOutputs Probe(uint32_t shard);
+  uint32_t shard_of(uint32_t block) const { return blocks_[block].shard; }
 
   // The largest payload that a message with this header may carry.
   size_t MaxPayloadBytes(const MessageHeader& header) const;
@@ -149,16 +182,13 @@ class Exchange {
   const std::string& codec_choice() const { return encoder_.choice(); }
   // What the worker keeps of a tensor, to be saved and restored between steps.
   GradientMemory& memory(uint32_t tensor) { return encoder_.memory(tensor); }
+  uint32_t blocks() const { return static_cast<uint32_t>(blocks_.size()); }
   uint32_t tensors() const { return static_cast<uint32_t>(tensors_.size()); }
 
  private:
   // Seeds come before step 0; a step of their own keeps a late acknowledgement of a seed
   // from passing for one of the first contribution.
   static constexpr uint64_t kSeedStep = ~uint64_t{0};
-  // A contribution that is held waits for other workers, which may take long: ask less
-  // often.
-  static constexpr int kHeldPatience = 4;
-
   enum class Phase { kIdle, kQueued, kSent, kHeld };
 
   struct Block {
@@ -170,11 +200,15 @@ class Exchange {
     uint64_t wanted = 0;                    // what has to land for the tensor to be ready
     bool landed = false;                    // `version` means something
     uint64_t sent_epoch = 0;
-    size_t window_bytes = 0;  // of the window, while kSent
+    size_t sent_bytes = 0;
     float learning_rate = 0;  // of the step that begins with `version`; 0: unknown
     int borrowed_sends = 0;   // given out and not yet done
     int attempts = 0;
-    absl::Duration due = absl::InfiniteDuration();  // when to repeat
+    bool is_noted = false;  // the shard will send what was asked for
+    // A view of `wanted` came, and could not be used.
+    bool was_useless = false;
+    // When to repeat what was refused; infinite: it was not.
+    absl::Duration due = absl::InfiniteDuration();
   };
   struct Tensor {
     uint32_t first_block = 0;
@@ -189,22 +223,26 @@ class Exchange {
   };
   struct ShardQueue {
     std::set<uint32_t> queued;  // in block order: front layers first
-    size_t window_used = 0;
+    size_t room = std::numeric_limits<size_t>::max();
+    size_t unacknowledged = 0;  // bytes of blocks that are kSent
+    bool is_connected = false;
   };
 
   ExchangeOutputs Contribute(uint32_t tensor, absl::Duration now);
   void SetPhase(Block& block, Phase phase);
   void Enqueue(uint32_t block, MessageKind kind);
-  void Pump(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs);
+  void PumpAll(absl::Duration now, ExchangeOutputs& outputs);
+  void PumpShard(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs);
   void SendBlock(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
-  void SendPull(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
+  void SendPull(uint32_t block, ExchangeOutputs& outputs);
   Payload EncodeSeed(const Block& block) const;
   Payload EncodeContribution(uint32_t block);
   GradientUnits UnitsOf(const Tensor& tensor, const Block& block) const;
-  void LeaveWindow(uint32_t block, Phase next);
+  void Leave(uint32_t block, Phase next);
   void OnAck(const MessageHeader& header, absl::Duration now, ExchangeOutputs& outputs);
   void OnPublish(const MessageHeader& header, ByteView payload, absl::Duration now,
                  ExchangeOutputs& outputs);
+  void OnNoted(const MessageHeader& header);
   void OnRefuse(const MessageHeader& header, absl::Duration now,
                 ExchangeOutputs& outputs);
   ViewLanding::Result Land(const MessageHeader& header, ByteView payload,
@@ -212,7 +250,7 @@ class Exchange {
   void TakeRates(const MessageHeader& header, Block& block);
   bool IsParting(uint32_t block) const { return parting_ && parting_->contains(block); }
   void Parted(uint32_t block, ExchangeOutputs& outputs);
-  void SendAveragePulls(absl::Duration now, ExchangeOutputs& outputs);
+  void SendAveragePull(uint32_t block, ExchangeOutputs& outputs);
   void OnAverage(const MessageHeader& header, ByteView payload, ExchangeOutputs& outputs);
   void ReportIfReady(uint32_t tensor, ExchangeOutputs& outputs);
   void Fail(absl::Status status, ExchangeOutputs& outputs);

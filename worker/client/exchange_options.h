@@ -6,9 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "comm/base/env.h"
-#include "comm/base/limits.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
 #include "comm/codec/transfer.h"
@@ -34,8 +32,6 @@ struct ExchangeOptions {
   std::vector<TensorTransfers> transfers = {};  // of all tensors, in order
   const Codec* seed_codec = nullptr;            // FP32
   Checksum checksum = Checksum::kHeaderOnly;
-  size_t window_bytes = kDefaultWindowBytes;
-  absl::Duration retry = absl::Seconds(1);
   // Where contributions are encoded, at least kBufferAlignment aligned: memory that
   // servers of this host can read in place. Null, or null returned: dense FP32 goes
   // straight from the gradient, all else through the pool.

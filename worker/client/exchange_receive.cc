@@ -9,6 +9,12 @@
 #include "worker/client/exchange.h"
 
 namespace syncline {
+namespace {
+
+// A question for an average that was refused is asked again after so long.
+constexpr absl::Duration kAverageBackoff = absl::Milliseconds(10);
+
+}  // namespace
 
 ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payload,
                                     absl::Duration now) {
@@ -28,13 +34,16 @@ ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payloa
     case MessageKind::kAverage:
       OnAverage(header, payload, outputs);
       break;
+    case MessageKind::kNoted:
+      OnNoted(header);
+      break;
     case MessageKind::kRefuse:
       OnRefuse(header, now, outputs);
       break;
     default:
       return outputs;  // only workers send the other kinds
   }
-  Pump(blocks_[header.block].shard, now, outputs);
+  PumpShard(blocks_[header.block].shard, now, outputs);
   return outputs;
 }
 
@@ -44,18 +53,22 @@ void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
   const bool is_under_way = block.phase == Phase::kSent || block.phase == Phase::kQueued;
   const bool is_seed = block.kind == MessageKind::kSeed;
   if (!is_under_way || header.step != (is_seed ? kSeedStep : block.version)) return;
-  stats_.progress_bytes += block.window_bytes;
+  stats_.progress_bytes += block.sent_bytes;
   if (block.phase == Phase::kSent) {
-    const auto carried =
-        wire_.Acknowledged(block.window_bytes, now, encoder_.cost().time);
+    const auto carried = wire_.Acknowledged(block.sent_bytes, now, encoder_.cost().time);
     if (carried) encoder_.Sent(carried->bytes, carried->time);
   }
   if (IsParting(header.block)) return Parted(header.block, outputs);
-  LeaveWindow(header.block, Phase::kHeld);
+  Leave(header.block, Phase::kHeld);
   block.attempts = 0;
-  block.due = now + options_.retry * kHeldPatience;
+  block.is_noted = true;  // what was acknowledged is answered with the next version
   // The seeder, too, works with the published view, which may be rounded.
-  if (is_seed) SendPull(header.block, now, outputs);
+  if (is_seed) SendPull(header.block, outputs);
+}
+
+void Exchange::OnNoted(const MessageHeader& header) {
+  Block& block = blocks_[header.block];
+  if (block.phase == Phase::kHeld && header.step == block.wanted) block.is_noted = true;
 }
 
 void Exchange::OnPublish(const MessageHeader& header, ByteView payload,
@@ -69,19 +82,28 @@ void Exchange::OnPublish(const MessageHeader& header, ByteView payload,
   }
   if (!is_awaited || parting_) return;
   const ViewLanding::Result result = Land(header, payload, block);
-  if (result == ViewLanding::Result::kIgnored) return;  // asked for again by its due time
-  if (block.phase == Phase::kSent) wire_.Lost();        // the acknowledgement was
+  if (result == ViewLanding::Result::kIgnored) {
+    // An answer to an earlier question may be no use while the right one is on its way.
+    if (block.phase != Phase::kHeld) return;
+    block.was_useless = true;
+    block.due = std::min(block.due, now + Backoff(block));
+    ++block.attempts;
+    return;
+  }
+  if (block.phase == Phase::kSent) wire_.Lost();  // the acknowledgement was
   if (result == ViewLanding::Result::kDiverged) {
     ++stats_.diverged_blocks;
     block.landed = false;
-    LeaveWindow(header.block, Phase::kHeld);
-    return SendPull(header.block, now, outputs);
+    block.was_useless = true;
+    Leave(header.block, Phase::kHeld);
+    return SendPull(header.block, outputs);
   }
-  LeaveWindow(header.block, Phase::kIdle);
+  Leave(header.block, Phase::kIdle);
   encoder_.Forget(header.block);
   block.version = header.step;
   block.landed = true;
   block.attempts = 0;
+  block.was_useless = false;
   stats_.progress_bytes += payload.size();
   TakeRates(header, block);
   ReportIfReady(block.range.tensor, outputs);
@@ -119,8 +141,13 @@ void Exchange::ReportIfReady(uint32_t id, ExchangeOutputs& outputs) {
 void Exchange::OnAverage(const MessageHeader& header, ByteView payload,
                          ExchangeOutputs& outputs) {
   const BlockLabel label = {blocks_[header.block].range, header.step, header.epoch};
+  if (!average_.missing().contains(header.block)) return;
+  average_.Land(header.block, label, payload, *options_.seed_codec);
+  if (average_.missing().contains(header.block)) {
+    return SendAveragePull(header.block, outputs);
+  }
   stats_.progress_bytes += payload.size();
-  if (average_.Land(header.block, label, payload, *options_.seed_codec)) {
+  if (!average_.is_under_way()) {
     outputs.push_back(ExchangeAveraged{.weights = average_.Take()});
   }
 }
@@ -137,6 +164,11 @@ void Exchange::OnRefuse(const MessageHeader& header, absl::Duration now,
             "the job keeps no averaged weights; its optimizer has neither ema_decay nor "
             "swa_start")});
     return;
+  }
+  const bool passes = code == RefuseCode::kStaleEpoch || code == RefuseCode::kFutureEpoch;
+  if (passes && average_.missing().contains(header.block)) {
+    epoch_ = std::max(epoch_, code == RefuseCode::kStaleEpoch ? header.epoch : 0);
+    average_.Refused(header.block, now + kAverageBackoff);
   }
   if (block.phase == Phase::kIdle) return;  // an answer to a repetition
   switch (code) {

@@ -72,32 +72,91 @@ TEST_F(ExchangeTest, TensorIsNotReadyWhileItsGradientIsStillBeingSent) {
   EXPECT_EQ(exchange_->step(), 0u) << "the other tensor is still at version 0";
 }
 
-TEST_F(ExchangeTest, RepeatsWhatIsNotAcknowledgedAndAsksForWhatIsHeld) {
+TEST_F(ExchangeTest, RepeatsNothingWhileTheConnectionLasts) {
   ReachStepZero();
   See(exchange_->Push(0, gradient_, 1, now_));
-  now_ += kRetry;
-  EXPECT_THAT(See(exchange_->Tick(now_)).Messages(),
-              ElementsAre(std::pair{MessageKind::kPush, 0u}));
+  now_ += absl::Hours(1);
+  EXPECT_THAT(See(exchange_->Tick(now_)).Messages(), IsEmpty());
+  Answer(From(MessageKind::kAck, 0, 0));
+  now_ += absl::Hours(1);
+  EXPECT_THAT(See(exchange_->Tick(now_)).Messages(), IsEmpty());
+  EXPECT_EQ(exchange_->stats().resent_blocks, 0u);
+}
+
+TEST_F(ExchangeTest, ANewConnectionCarriesWhatWasUnderWayAndAsksForWhatIsHeld) {
+  ReachStepZero();
+  See(exchange_->Push(0, gradient_, 1, now_));
+  EXPECT_THAT(Reconnect().Messages(), ElementsAre(std::pair{MessageKind::kPush, 0u}));
   EXPECT_EQ(exchange_->stats().resent_blocks, 1u);
   Answer(From(MessageKind::kAck, 0, 0));
-  now_ += kRetry;
-  EXPECT_THAT(See(exchange_->Tick(now_)).Messages(), IsEmpty());
-  now_ += 4 * kRetry;
-  const Seen asked = See(exchange_->Tick(now_));
+  const Seen asked = Reconnect();
   ASSERT_THAT(asked.Messages(), ElementsAre(std::pair{MessageKind::kPull, 0u}));
   EXPECT_EQ(asked.sends[0].header.step, 1u);
+  EXPECT_EQ(asked.sends[0].header.flags, 0) << "what it sent could be used";
+  EXPECT_THAT(Publish(0, 1, 2.0f).ready, IsEmpty()) << "both sends read the gradient";
+  See(exchange_->SendDone(0));
+  EXPECT_THAT(See(exchange_->SendDone(0)).ready, ElementsAre(0u));
+}
+
+TEST_F(ExchangeTest, SendsNothingWithoutAConnection) {
+  exchange_->Disconnected(0);
+  EXPECT_THAT(See(exchange_->Start(now_)).Messages(), IsEmpty());
+  EXPECT_THAT(
+      See(exchange_->Connected(0, now_)).Messages(),
+      ElementsAre(std::pair{MessageKind::kPull, 0u}, std::pair{MessageKind::kPull, 1u}));
+  Publish(0, 0, 1.0f);
+  Publish(1, 0, 2.0f);
+  exchange_->Disconnected(0);
+  EXPECT_THAT(See(exchange_->Push(0, gradient_, 1, now_)).Messages(), IsEmpty());
+  EXPECT_THAT(See(exchange_->PullAverage(1)).Messages(), IsEmpty());
+  EXPECT_THAT(See(exchange_->Connected(0, now_)).Messages(),
+              ElementsAre(std::pair{MessageKind::kPullAverage, 1u},
+                          std::pair{MessageKind::kPush, 0u}));
+}
+
+TEST_F(ExchangeTest, CountsWhatIsNotAcknowledged) {
+  ReachStepZero();
+  EXPECT_EQ(exchange_->unacknowledged_bytes(0), 0u);
+  const Seen pushed = See(exchange_->Push(0, gradient_, 1, now_));
+  const size_t bytes = PayloadBytes(pushed.sends.at(0).payload);
+  EXPECT_EQ(exchange_->unacknowledged_bytes(0), bytes);
+  Reconnect();
+  EXPECT_EQ(exchange_->unacknowledged_bytes(0), bytes);
+  Answer(From(MessageKind::kAck, 0, 0));
+  EXPECT_EQ(exchange_->unacknowledged_bytes(0), 0u);
+}
+
+TEST_F(ExchangeTest, KnowsWhetherTheShardOwesAnAnswer) {
+  using Awaits = Exchange::Awaits;
+  EXPECT_EQ(exchange_->WhatIsAwaited(0), Awaits::kNothing);
+  See(exchange_->Start(now_));
+  EXPECT_EQ(exchange_->WhatIsAwaited(0), Awaits::kShard);
+  Answer(From(MessageKind::kNoted, 0, 0));
+  EXPECT_EQ(exchange_->WhatIsAwaited(0), Awaits::kShard) << "of the other question";
+  Answer(From(MessageKind::kNoted, 1, 0));
+  EXPECT_EQ(exchange_->WhatIsAwaited(0), Awaits::kOthers);
+  EXPECT_THAT(See(exchange_->Probe(0)).Messages(),
+              ElementsAre(std::pair{MessageKind::kPull, 0u}));
+  EXPECT_EQ(exchange_->WhatIsAwaited(0), Awaits::kShard);
+  Publish(0, 0, 1.0f);
+  Publish(1, 0, 2.0f);
+  EXPECT_EQ(exchange_->WhatIsAwaited(0), Awaits::kNothing);
+  See(exchange_->Push(0, gradient_, 1, now_));
+  EXPECT_EQ(exchange_->WhatIsAwaited(0), Awaits::kShard);
+  Answer(From(MessageKind::kAck, 0, 0));
+  EXPECT_EQ(exchange_->WhatIsAwaited(0), Awaits::kOthers);
 }
 
 TEST_F(ExchangeTest, FrontTensorOvertakesWhenTheWindowIsFull) {
-  ExchangeOptions options;
-  options.window_bytes = 1;  // one block at a time
-  Make(options);
   ReachStepZero();
+  exchange_->SetRoom(0, 1);  // for one block
   std::vector<float> small(2, 1.0f);
   EXPECT_THAT(See(exchange_->Push(1, small, 1, now_)).Messages(),
               ElementsAre(std::pair{MessageKind::kPush, 1u}));
   EXPECT_THAT(See(exchange_->Push(0, gradient_, 1, now_)).Messages(), IsEmpty());
-  EXPECT_THAT(Answer(From(MessageKind::kAck, 1, 0)).Messages(),
+  EXPECT_THAT(See(exchange_->Pump(now_)).Messages(), IsEmpty());
+  exchange_->SetRoom(0, 1);
+  EXPECT_THAT(See(exchange_->Pump(now_)).Messages(),
               ElementsAre(std::pair{MessageKind::kPush, 0u}));
 }
 
@@ -115,7 +174,7 @@ TEST_F(ExchangeTest, WaitsALittleWhenTheShardIsBehind) {
   ReachStepZero();
   See(exchange_->Push(0, gradient_, 1, now_));
   EXPECT_THAT(Refuse(RefuseCode::kFutureEpoch, 0, 0, 2).Messages(), IsEmpty());
-  now_ += kRetry / 10;
+  now_ += absl::Milliseconds(10);
   EXPECT_THAT(See(exchange_->Tick(now_)).Messages(),
               ElementsAre(std::pair{MessageKind::kPush, 0u}));
 }
@@ -127,7 +186,7 @@ TEST_F(ExchangeTest, DroppedWorkerFailsWithAborted) {
   ASSERT_EQ(refused.failures.size(), 1u);
   EXPECT_TRUE(absl::IsAborted(refused.failures[0]));
   EXPECT_THAT(std::string(refused.failures[0].message()), HasSubstr("epoch 9"));
-  EXPECT_THAT(See(exchange_->Tick(now_ + kRetry * 10)).Messages(), IsEmpty());
+  EXPECT_THAT(See(exchange_->Tick(now_ + absl::Minutes(1))).Messages(), IsEmpty());
 }
 
 TEST_F(ExchangeTest, RefusedContentFailsAndSaysWhere) {
@@ -230,21 +289,24 @@ TEST_F(ExchangeTest, RepetitionsAreNoProgress) {
   See(exchange_->Push(0, gradient_, 1, now_));
   const uint64_t before = exchange_->stats().progress_bytes;
   for (int i = 0; i < 3; ++i) {
-    now_ += 2 * kRetry;
-    EXPECT_FALSE(See(exchange_->Tick(now_)).sends.empty());
+    EXPECT_FALSE(Reconnect().sends.empty());
   }
   EXPECT_EQ(exchange_->stats().progress_bytes, before);
   Answer(From(MessageKind::kAck, 0, 0));
   EXPECT_GT(exchange_->stats().progress_bytes, before);
 }
 
-TEST_F(ExchangeTest, AveragesAreAskedForUntilTheyCome) {
+TEST_F(ExchangeTest, AveragesAreAskedForOnceAConnection) {
   ReachStepZero();
-  EXPECT_THAT(See(exchange_->PullAverage(0, now_)).Messages(),
+  EXPECT_THAT(See(exchange_->PullAverage(0)).Messages(),
               ElementsAre(std::pair{MessageKind::kPullAverage, 0u}));
-  now_ += 2 * kRetry;
-  EXPECT_THAT(See(exchange_->Tick(now_)).Messages(),
+  EXPECT_THAT(Reconnect().Messages(),
               ElementsAre(std::pair{MessageKind::kPullAverage, 0u}));
+  EXPECT_THAT(Refuse(RefuseCode::kStaleEpoch, 0, 0, 9).Messages(), IsEmpty());
+  now_ += absl::Milliseconds(20);
+  const Seen again = See(exchange_->Tick(now_));
+  ASSERT_THAT(again.Messages(), ElementsAre(std::pair{MessageKind::kPullAverage, 0u}));
+  EXPECT_EQ(again.sends[0].header.epoch, 9u);
   const Seen seen = SendAverage(0, 0.25f);
   ASSERT_EQ(seen.averages.size(), 1u);
   EXPECT_TRUE(seen.averages[0].status.ok());
@@ -255,7 +317,7 @@ TEST_F(ExchangeTest, AveragesAreAskedForUntilTheyCome) {
 
 TEST_F(ExchangeTest, AJobWithoutAveragesSaysSo) {
   ReachStepZero();
-  See(exchange_->PullAverage(0, now_));
+  See(exchange_->PullAverage(0));
   const Seen seen = Refuse(RefuseCode::kNoAverage, 0, 0);
   ASSERT_EQ(seen.averages.size(), 1u);
   EXPECT_EQ(seen.averages[0].status.code(), absl::StatusCode::kFailedPrecondition);

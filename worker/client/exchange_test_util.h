@@ -12,8 +12,6 @@
 
 namespace syncline {
 
-inline constexpr absl::Duration kRetry = absl::Seconds(1);
-
 // Two tensors on one shard: block 0 (4 elements) and block 1 (2 elements).
 class ExchangeTest : public ::testing::Test {
  protected:
@@ -30,10 +28,10 @@ class ExchangeTest : public ::testing::Test {
     const Transfer fp32 = *ParseTransfer("fp32");
     if (options.transfers.empty()) options.transfers.assign(2, {fp32, fp32});
     options.seed_codec = *codecs_.FindByName("fp32");
-    options.retry = kRetry;
     options_ = options;
     exchange_ = std::make_unique<Exchange>(
         options, std::vector<std::span<float>>{first_, second_}, pool_);
+    exchange_->Connected(0, now_);
   }
 
   // What the exchange gave out, sorted by kind of output.
@@ -68,6 +66,12 @@ class ExchangeTest : public ::testing::Test {
       if (std::holds_alternative<ExchangeParted>(output)) ++seen.parted;
     }
     return seen;
+  }
+
+  // The connection is lost, and the shard welcomes the worker on the next one.
+  Seen Reconnect() {
+    exchange_->Disconnected(0);
+    return See(exchange_->Connected(0, now_));
   }
 
   // A message of the shard to this worker.

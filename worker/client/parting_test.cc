@@ -74,11 +74,10 @@ TEST_F(Parting, TakesTheNextVersionForAnAnswerAndLeavesTheWeightsAlone) {
   EXPECT_THAT(first_, Each(1.0f));
 }
 
-TEST_F(Parting, SendsAgainWhatIsNotAnswered) {
+TEST_F(Parting, SendsAgainOnTheNextConnection) {
   Step(0);
   See(exchange_->Part(now_));
-  now_ += 2 * kRetry;
-  const Seen again = See(exchange_->Tick(now_));
+  const Seen again = Reconnect();
   ASSERT_THAT(again.sends, SizeIs(1));
   EXPECT_EQ(again.sends[0].header.flags, kFlagParting);
   EXPECT_THAT(Values(again.sends[0], 1), ElementsAre(1, 2, 3, 0));

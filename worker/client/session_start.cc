@@ -104,7 +104,6 @@ absl::StatusOr<ExchangeOptions> Session::Impl::MakeExchangeOptions(
       .epoch = welcome.epoch(),
       .first_step = welcome.first_step(),
       .role = welcome.seeder() ? SeedRole::kSeeder : SeedRole::kReceiver,
-      .retry = timeouts_.push_retry,
       .follow_learning_rate = FollowsLearningRate(options_.training)};
   SYNCLINE_ASSIGN_OR_RETURN(exchange.seed_codec, codecs_.Find(CodecId::kFp32));
   return exchange;

@@ -49,8 +49,7 @@ TEST_F(Skips, CarryNoSamplesAndNoPayload) {
 
 TEST_F(Skips, AreRepeatedAsTheyAre) {
   See(exchange_->Skip(0, now_));
-  now_ += kRetry;
-  const Seen again = See(exchange_->Tick(now_));
+  const Seen again = Reconnect();
   ASSERT_THAT(again.Messages(), ElementsAre(Pair(MessageKind::kPush, 0u)));
   EXPECT_EQ(again.sends[0].header.samples, 0u);
   const Seen renamed = Refuse(RefuseCode::kStaleEpoch, 0, 0, 4);

@@ -1,0 +1,128 @@
+#include "server/links/worker_link.h"
+
+#include "comm/base/limits.h"
+
+namespace syncline {
+namespace {
+
+// Within a host nothing queues on a wire, and a limit is for the memory.
+constexpr uint64_t kLocalWindow = 2 * uint64_t{kDefaultWindowBytes};
+// Small answers that wait beside a window of views; far more than a worker that reads ever
+// has.
+constexpr uint64_t kMostUnread = 2 * kLocalWindow;
+
+MessageKind KindOf(const MessageHeader& header) {
+  return static_cast<MessageKind>(header.kind);
+}
+
+bool IsLarge(const MessageHeader& header) {
+  return KindOf(header) == MessageKind::kPublish ||
+         KindOf(header) == MessageKind::kAverage;
+}
+
+}  // namespace
+
+WorkerLink::Key WorkerLink::KeyOf(const MessageHeader& header) {
+  const bool is_average = KindOf(header) == MessageKind::kPullAverage ||
+                          KindOf(header) == MessageKind::kAverage;
+  return {is_average ? MessageKind::kAverage : MessageKind::kPublish, header.block};
+}
+
+// Of a kPublish or kPull: the version, or a newer one, went over this connection.
+bool WorkerLink::WasSent(const MessageHeader& header) const {
+  if (KeyOf(header).first == MessageKind::kAverage) return false;
+  const auto sent = sent_.find(header.block);
+  return sent != sent_.end() && sent->second > header.step;
+}
+
+void WorkerLink::Welcome(const MessageHeader& hello) {
+  MessageHeader header = hello;
+  header.kind = static_cast<uint16_t>(MessageKind::kWelcome);
+  header.flags = 0;
+  parts_.endpoint->Send(SealHeader(header), {}, [](const absl::Status&) {});
+}
+
+void WorkerLink::Note(const MessageHeader& question) {
+  MessageHeader header = question;
+  header.kind = static_cast<uint16_t>(MessageKind::kNoted);
+  header.flags = 0;
+  parts_.endpoint->Send(SealHeader(header), {}, [](const absl::Status&) {});
+}
+
+bool WorkerLink::Send(const ShardReply& reply) {
+  if (!IsLarge(reply.header)) {
+    Transmit(reply);
+    return true;
+  }
+  if (WasSent(reply.header)) return false;
+  // Takes the place of a question for it, and of an older version.
+  queue_[KeyOf(reply.header)] = reply;
+  return true;
+}
+
+void WorkerLink::Ask(const MessageHeader& question) {
+  const Key key = KeyOf(question);
+  if ((question.flags & kFlagAnew) != 0) {
+    sent_.erase(question.block);
+    queue_.erase(key);
+  }
+  const auto waiting = queue_.find(key);
+  const bool is_under_way =
+      WasSent(question) ||
+      (waiting != queue_.end() && std::holds_alternative<ShardReply>(waiting->second));
+  if (is_under_way) return Note(question);
+  queue_[key] = question;
+}
+
+bool WorkerLink::HasRoom(absl::Duration now) {
+  const SendState state = parts_.endpoint->send_state();
+  if (parts_.endpoint->IsLocal()) return state.waiting_bytes() < kLocalWindow;
+  window_.Observe(state, now);
+  return window_.Room(state) > 0;
+}
+
+void WorkerLink::Pump(absl::Duration now,
+                      absl::FunctionRef<void(const MessageHeader&)> look) {
+  // An answer that `look` brings is sent by the loop below.
+  if (is_pumping_) return;
+  is_pumping_ = true;
+  while (!queue_.empty() && HasRoom(now)) {
+    const Waiting next = std::move(queue_.begin()->second);
+    queue_.erase(queue_.begin());
+    if (const auto* question = std::get_if<MessageHeader>(&next)) {
+      look(*question);
+    } else {
+      Transmit(std::get<ShardReply>(next));
+    }
+  }
+  is_pumping_ = false;
+}
+
+void WorkerLink::Transmit(const ShardReply& reply) {
+  MessageHeader header = reply.header;
+  if (KindOf(header) == MessageKind::kPublish) sent_[header.block] = header.step + 1;
+  SendDone done = [](const absl::Status&) {};
+  if (IsLarge(header)) {
+    done = [shard = parts_.shard, sent = parts_.sent,
+            header](const absl::Status& status) {
+      if (!status.ok()) return;
+      if (const std::shared_ptr<Shard> alive = shard.lock()) alive->Delivered(header);
+      if (sent) sent();
+    };
+  }
+  parts_.endpoint->Send(SealHeader(header), reply.payload, std::move(done));
+}
+
+bool WorkerLink::is_clogged() const {
+  return parts_.endpoint->send_state().waiting_bytes() > kMostUnread;
+}
+
+uint64_t WorkerLink::TakeCrossedBytes() {
+  const uint64_t crossed =
+      parts_.endpoint->send_state().gone_bytes + parts_.endpoint->received_bytes();
+  const uint64_t since = crossed - crossed_;
+  crossed_ = crossed;
+  return since;
+}
+
+}  // namespace syncline

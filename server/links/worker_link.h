@@ -1,0 +1,91 @@
+// What a server owes one worker on one connection: answers that wait for room on the way,
+// and questions that wait to be looked at, so that no view is encoded before it can be
+// sent.
+//
+// Small answers go at once. Views and averages leave in block order, front layers first,
+// averages last, and no more are on their way than SendWindow allows. A connection is reliable: each version of a block is sent
+// over it once, however often it is asked for, unless the worker says that it could not use
+// it (kFlagAnew). What a connection lost is asked for again on the next one, which has a
+// WorkerLink of its own.
+//
+// Thread safety: none; the engine's thread owns it.
+//
+//   link.Ask(question);  // of the worker
+//   link.Send(reply);    // of Shard::Apply
+//   link.Pump(now, [&](const MessageHeader& question) { Run(ShardMessage{question}); });
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+
+#include "absl/functional/function_ref.h"
+#include "absl/time/time.h"
+#include "comm/transport/message.h"
+#include "comm/transport/send_window.h"
+#include "comm/transport/transport.h"
+#include "server/shard/shard.h"
+
+namespace syncline {
+
+class WorkerLink {
+ public:
+  struct Parts {
+    std::shared_ptr<Endpoint> endpoint = nullptr;
+    uint64_t number = 0;  // tells this connection from the worker's others
+    // Is told what was delivered, if it still lives.
+    std::weak_ptr<Shard> shard = {};
+    // A view has been sent: there may be room for more. May be called after the link's
+    // end.
+    std::function<void()> sent = nullptr;
+  };
+  explicit WorkerLink(Parts parts) : parts_(std::move(parts)) {}
+
+  uint64_t number() const { return parts_.number; }
+  const Endpoint& endpoint() const { return *parts_.endpoint; }
+
+  // Answers a kHello.
+  void Welcome(const MessageHeader& hello);
+
+  // Sends the answer, or lets it wait for its turn. False when the connection has carried
+  // it before.
+  bool Send(const ShardReply& reply);
+
+  // A kPull or kPullAverage came. It waits for its turn; one whose answer waits or was sent
+  // already is only told so.
+  void Ask(const MessageHeader& question);
+
+  // Sends what there is room for. `look` has the shard answer a question, by Send.
+  void Pump(absl::Duration now, absl::FunctionRef<void(const MessageHeader&)> look);
+
+  bool is_waiting() const { return !queue_.empty(); }
+  // The worker asks, and does not read the answers.
+  bool is_clogged() const;
+
+  // Bytes that crossed the connection, both ways, since the last call.
+  uint64_t TakeCrossedBytes();
+
+ private:
+  using Key = std::pair<MessageKind, uint32_t>;  // of the answer, and its block
+  using Waiting = std::variant<ShardReply, MessageHeader>;
+
+  static Key KeyOf(const MessageHeader& header);
+  bool WasSent(const MessageHeader& header) const;
+  void Transmit(const ShardReply& reply);
+  void Note(const MessageHeader& question);
+
+  bool HasRoom(absl::Duration now);
+
+  const Parts parts_;
+  SendWindow window_;
+  std::map<Key, Waiting> queue_;
+  std::unordered_map<uint32_t, uint64_t> sent_;  // by block, the version, and 1
+  uint64_t crossed_ = 0;
+  bool is_pumping_ = false;
+};
+
+}  // namespace syncline

@@ -1,0 +1,194 @@
+#include "server/links/worker_link.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/event_queue.h"
+#include "comm/transport/inproc/inproc.h"
+#include "comm/transport/recording_receiver.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+constexpr size_t kViewBytes = size_t{2} << 20;
+
+// A link at 10 Mbit/s; the worker's end records.
+class WorkerLinkTest : public ::testing::Test {
+ protected:
+  void Pump() {
+    link_.Pump(events_.now(), [this](const MessageHeader& question) {
+      looked_at_.push_back(question.block);
+      if (answers_) link_.Send(View(question.block, question.step));
+    });
+  }
+  void RunFor(absl::Duration time) {
+    for (const absl::Duration end = events_.now() + time; events_.now() < end;) {
+      events_.RunUntil(events_.now() + absl::Milliseconds(10));
+      Pump();
+    }
+  }
+
+  static MessageHeader Header(MessageKind kind, uint32_t block, uint64_t step) {
+    MessageHeader header;
+    header.kind = static_cast<uint16_t>(kind);
+    header.block = block;
+    header.step = step;
+    return header;
+  }
+  ShardReply View(uint32_t block, uint64_t version) const {
+    return {.header = Header(MessageKind::kPublish, block, version),
+            .payload = {Slice::Of(view_)}};
+  }
+  static ShardReply Ack(uint32_t block) {
+    return {.header = Header(MessageKind::kAck, block, 0)};
+  }
+  static MessageHeader Question(uint32_t block, uint64_t version, uint16_t flags = 0) {
+    MessageHeader header = Header(MessageKind::kPull, block, version);
+    header.flags = flags;
+    return header;
+  }
+
+  // What arrived since the last call: "publish b1 v0".
+  std::vector<std::string> Arrived() {
+    std::vector<std::string> lines;
+    for (const auto& message : receiver_.messages) {
+      const auto header = *ParseHeader(std::as_bytes(std::span(message.header)));
+      const auto kind = static_cast<MessageKind>(header.kind);
+      const char* name = kind == MessageKind::kPublish   ? "publish"
+                         : kind == MessageKind::kAverage ? "average"
+                         : kind == MessageKind::kAck     ? "ack"
+                         : kind == MessageKind::kNoted   ? "noted"
+                         : kind == MessageKind::kWelcome ? "welcome"
+                                                         : "?";
+      lines.push_back(absl::StrCat(name, " b", header.block, " v", header.step));
+    }
+    receiver_.messages.clear();
+    return lines;
+  }
+
+  EventQueue events_;
+  InprocNetwork network_{events_, {}};
+  RecordingReceiver receiver_, nobody_;
+  std::unique_ptr<Transport> worker_ = network_.CreateTransport(receiver_);
+  std::unique_ptr<Transport> server_ = network_.CreateTransport(nobody_);
+  const Buffer view_ = Buffer::Allocate(kViewBytes);
+  bool answers_ = true;
+  std::vector<uint32_t> looked_at_;
+  int sent_ = 0;
+  WorkerLink link_{{.endpoint = Connect(), .number = 7, .sent = [this] { ++sent_; }}};
+
+ private:
+  std::unique_ptr<Endpoint> Connect() {
+    network_.SetRate(server_->address(), worker_->address(), 1.25e6);
+    return *server_->Connect(worker_->address(), {});
+  }
+};
+
+TEST_F(WorkerLinkTest, LittleIsOnItsWayAndFrontBlocksOvertake) {
+  for (const uint32_t block : {5u, 3u, 9u}) EXPECT_TRUE(link_.Send(View(block, 1)));
+  Pump();
+  EXPECT_LT(link_.endpoint().send_state().waiting_bytes(), kViewBytes + 1000);
+  link_.Send(View(1, 1));
+  RunFor(absl::Seconds(8));
+  EXPECT_THAT(Arrived(), ElementsAre("publish b3 v1", "publish b1 v1", "publish b5 v1",
+                                     "publish b9 v1"));
+  EXPECT_EQ(sent_, 4);
+  EXPECT_FALSE(link_.is_waiting());
+}
+
+TEST_F(WorkerLinkTest, SmallAnswersWaitForOneViewAtMost) {
+  for (uint32_t block = 0; block < 10; ++block) link_.Send(View(block, 1));
+  Pump();
+  EXPECT_TRUE(link_.Send(Ack(77)));
+  RunFor(absl::Seconds(1.8));
+  EXPECT_THAT(Arrived(), ElementsAre("publish b0 v1", "ack b77 v0"));
+}
+
+TEST_F(WorkerLinkTest, AVersionGoesOnceOverAConnectionHoweverOftenItIsAsked) {
+  link_.Ask(Question(4, 2));
+  Pump();
+  for (int i = 0; i < 3; ++i) {
+    link_.Ask(Question(4, 2));
+    EXPECT_FALSE(link_.Send(View(4, 2)));
+  }
+  RunFor(absl::Seconds(5));
+  link_.Ask(Question(4, 1));
+  RunFor(absl::Seconds(5));
+  EXPECT_THAT(looked_at_, ElementsAre(4u));
+  EXPECT_THAT(Arrived(), ElementsAre("publish b4 v2", "noted b4 v2", "noted b4 v2",
+                                     "noted b4 v2", "noted b4 v1"));
+  link_.Ask(Question(4, 3));
+  RunFor(absl::Seconds(5));
+  EXPECT_THAT(Arrived(), ElementsAre("publish b4 v3"));
+}
+
+TEST_F(WorkerLinkTest, AWorkerThatCouldNotUseAViewGetsItAnew) {
+  link_.Ask(Question(4, 2));
+  RunFor(absl::Seconds(5));
+  link_.Ask(Question(4, 2, kFlagAnew));
+  RunFor(absl::Seconds(5));
+  EXPECT_THAT(Arrived(), ElementsAre("publish b4 v2", "publish b4 v2"));
+}
+
+TEST_F(WorkerLinkTest, QuestionsAreLookedAtWhenThereIsRoom) {
+  for (uint32_t block = 0; block < 10; ++block) link_.Ask(Question(block, 0));
+  Pump();
+  EXPECT_THAT(looked_at_, ElementsAre(0u)) << "nothing else is encoded yet";
+  RunFor(absl::Seconds(20));
+  EXPECT_EQ(looked_at_.size(), 10u);
+  EXPECT_EQ(Arrived().size(), 10u);
+}
+
+TEST_F(WorkerLinkTest, AQuestionThatIsNoted) {
+  answers_ = false;  // the version is still to come
+  link_.Ask(Question(4, 2));
+  Pump();
+  EXPECT_THAT(looked_at_, ElementsAre(4u));
+  EXPECT_TRUE(link_.Send(View(4, 2)));
+  RunFor(absl::Seconds(2));
+  EXPECT_THAT(Arrived(), ElementsAre("publish b4 v2"));
+}
+
+TEST_F(WorkerLinkTest, AViewThatAStepMadeTakesThePlaceOfTheQuestion) {
+  link_.Send(View(0, 1));
+  Pump();
+  link_.Ask(Question(4, 2));
+  link_.Send(View(4, 2));
+  RunFor(absl::Seconds(10));
+  EXPECT_THAT(looked_at_, IsEmpty());
+  EXPECT_THAT(Arrived(), ElementsAre("publish b0 v1", "publish b4 v2"));
+}
+
+TEST_F(WorkerLinkTest, AveragesComeAfterViews) {
+  link_.Send(
+      {.header = Header(MessageKind::kAverage, 0, 3), .payload = {Slice::Of(view_)}});
+  link_.Send(View(8, 3));
+  RunFor(absl::Seconds(10));
+  EXPECT_THAT(Arrived(), ElementsAre("publish b8 v3", "average b0 v3"));
+}
+
+TEST_F(WorkerLinkTest, WelcomesWithTheNumberOfTheHello) {
+  link_.Welcome(Header(MessageKind::kHello, 0, 12));
+  RunFor(absl::Milliseconds(10));
+  EXPECT_THAT(Arrived(), ElementsAre("welcome b0 v12"));
+}
+
+TEST_F(WorkerLinkTest, SaysHowManyBytesCrossed) {
+  EXPECT_EQ(link_.TakeCrossedBytes(), 0u);
+  link_.Send(View(0, 1));
+  RunFor(absl::Seconds(1));
+  EXPECT_NEAR(static_cast<double>(link_.TakeCrossedBytes()), 1.25e6, 1e5);
+  RunFor(absl::Seconds(2));
+  EXPECT_LT(link_.TakeCrossedBytes(), kViewBytes);
+  EXPECT_EQ(link_.TakeCrossedBytes(), 0u);
+}
+
+}  // namespace
+}  // namespace syncline

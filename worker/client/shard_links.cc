@@ -1,0 +1,162 @@
+#include "worker/client/shard_links.h"
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <utility>
+
+#include "comm/base/limits.h"
+#include "comm/base/status.h"
+#include "comm/transport/tcp/member_key.h"
+
+namespace syncline {
+
+ShardLinks::ShardLinks(ShardLinksOptions options, Transport& transport)
+    : options_(std::move(options)),
+      transport_(transport),
+      links_(options_.addresses.size()) {}
+
+absl::Status ShardLinks::Connect(absl::Duration now) {
+  looked_at_ = now;
+  for (uint32_t shard = 0; shard < links_.size(); ++shard) {
+    SYNCLINE_RETURN_IF_ERROR(Dial(shard, now));
+  }
+  return absl::OkStatus();
+}
+
+// The server may only have lost this connection: try again until the coordinator gives its
+// verdict.
+absl::Status ShardLinks::Dial(uint32_t shard, absl::Duration now) {
+  Link& link = links_[shard];
+  link = {.number = link.number + 1};
+  const auto on_failure = [this, shard](const absl::Status& status) {
+    options_.log.Warning("lost the connection to a shard",
+                         {{"shard", shard}, {"error", std::string(status.message())}});
+    links_[shard].has_failed = true;
+  };
+  absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = transport_.Connect(
+      options_.addresses[shard], {.on_failure = on_failure, .key = KeyFor(shard)});
+  if (!endpoint.ok()) {
+    link.reconnect_at = now + options_.timeouts.heartbeat_interval;
+    return endpoint.status();
+  }
+  link.endpoint = *std::move(endpoint);
+  link.window.Observe(link.endpoint->send_state(), now);
+  SayHello(shard);
+  return absl::OkStatus();
+}
+
+PeerKey ShardLinks::KeyFor(uint32_t shard) const {
+  if (shard >= options_.keys.size()) return {};
+  return {EncodeIdentity({options_.job, options_.rank, options_.incarnation}),
+          options_.keys[shard]};
+}
+
+void ShardLinks::SayHello(uint32_t shard) {
+  MessageHeader header;
+  header.kind = static_cast<uint16_t>(MessageKind::kHello);
+  header.job = options_.job;
+  header.rank = options_.rank;
+  header.incarnation = options_.incarnation;
+  header.session_key = options_.session_key;
+  header.step = links_[shard].number;
+  header.shard = shard;
+  const std::string& address = transport_.address();
+  const Buffer payload = Buffer::CopyOf(
+      std::as_bytes(std::span<const char>(address.data(), address.size())));
+  links_[shard].endpoint->Send(SealHeader(header), {Slice::Of(payload)},
+                               [](const absl::Status&) {});
+}
+
+bool ShardLinks::TakeWelcome(const MessageHeader& header) {
+  const bool is_ours = header.kind == static_cast<uint16_t>(MessageKind::kWelcome) &&
+                       header.job == options_.job && header.rank == options_.rank &&
+                       header.incarnation == options_.incarnation &&
+                       header.session_key == options_.session_key &&
+                       header.shard < links_.size();
+  if (!is_ours) return false;
+  Link& link = links_[header.shard];
+  link.has_heard = true;
+  // One for an earlier connection says nothing of this one.
+  if (link.is_welcome || link.has_failed || header.step != link.number) return false;
+  return link.is_welcome = true;
+}
+
+void ShardLinks::Send(ExchangeSend send, SendDone done, absl::Duration now) {
+  Link& link = links_[send.shard];
+  link.endpoint->Send(SealHeader(send.header), std::move(send.payload), std::move(done));
+  link.window.Observe(link.endpoint->send_state(), now);
+}
+
+// Within a host nothing queues on a wire. What is lent there has not gone before the step
+// is over, which others decide: waiting for that could make all wait for each other.
+void ShardLinks::OfferRoom(Exchange& exchange, absl::Duration now) {
+  for (uint32_t shard = 0; shard < links_.size(); ++shard) {
+    Link& link = links_[shard];
+    if (!link.is_welcome) continue;
+    if (link.endpoint->IsLocal()) {
+      const size_t sent = exchange.unacknowledged_bytes(shard);
+      exchange.SetRoom(shard, kDefaultWindowBytes - std::min(kDefaultWindowBytes, sent));
+      continue;
+    }
+    const SendState state = link.endpoint->send_state();
+    link.window.Observe(state, now);
+    exchange.SetRoom(shard, link.window.Room(state));
+  }
+}
+
+ExchangeOutputs ShardLinks::Tick(Exchange& exchange, absl::Duration now) {
+  // What passed while this process stood still is not held against anyone: what came
+  // meanwhile may not have been read yet.
+  passed_ = std::min(now - looked_at_, options_.timeouts.link_silence / 8);
+  looked_at_ = now;
+  ExchangeOutputs outputs;
+  for (uint32_t shard = 0; shard < links_.size(); ++shard) {
+    Link& link = links_[shard];
+    if (link.has_failed) GiveUp(shard, exchange, now);
+    if (link.reconnect_at <= now) {
+      // A server that is gone cannot be connected to. Whether it is, the coordinator says.
+      if (!Dial(shard, now).ok()) {
+        options_.log.Debug("a shard cannot be reached", {{"shard", shard}});
+      }
+    }
+    if (link.endpoint == nullptr) continue;
+    ExchangeOutputs asked = LookForSilence(shard, exchange, now);
+    std::ranges::move(asked, std::back_inserter(outputs));
+  }
+  return outputs;
+}
+
+ExchangeOutputs ShardLinks::LookForSilence(uint32_t shard, Exchange& exchange,
+                                           absl::Duration now) {
+  Link& link = links_[shard];
+  const SendState state = link.endpoint->send_state();
+  // What was accepted counts, too: an answer to it cannot be late yet.
+  const uint64_t moved =
+      state.accepted_bytes + state.gone_bytes + link.endpoint->received_bytes();
+  const bool has_moved = moved != std::exchange(link.moved_bytes, moved);
+  if (std::exchange(link.has_heard, false) || has_moved) {
+    link.silent = absl::ZeroDuration();
+    return {};
+  }
+  link.silent += passed_;
+  if (link.silent < options_.timeouts.link_silence) return {};
+  const Exchange::Awaits awaits =
+      link.is_welcome ? exchange.WhatIsAwaited(shard) : Exchange::Awaits::kShard;
+  link.silent = absl::ZeroDuration();
+  if (awaits == Exchange::Awaits::kNothing) return {};
+  if (awaits == Exchange::Awaits::kOthers) return exchange.Probe(shard);
+  options_.log.Warning("a shard owes an answer and nothing moves: connecting anew",
+                       {{"shard", shard}});
+  GiveUp(shard, exchange, now);
+  return {};
+}
+
+void ShardLinks::GiveUp(uint32_t shard, Exchange& exchange, absl::Duration now) {
+  Link& link = links_[shard];
+  exchange.Disconnected(shard);
+  link = {.number = link.number,
+          .reconnect_at = now + options_.timeouts.heartbeat_interval};
+}
+
+}  // namespace syncline

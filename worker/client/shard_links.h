@@ -1,0 +1,97 @@
+// A worker's connections to the shards of its job: says hello on each, counts what is on
+// its way, finds the ones that are dead, and connects anew. DataPlane owns it, and so does
+// the simulation.
+//
+// A connection is used once the shard has welcomed this worker on it. It is given up when
+// the transport says that it failed, and when it is silent although the shard owes an
+// answer: no message came, and by the transport's own account no byte moved in either
+// direction, for Timeouts::link_silence. A shard that waits for other workers owes
+// nothing; after the same silence it is asked whether it still knows this worker, so that
+// a shard that can hear but not answer is found, too.
+//
+// Thread safety: none; the transport's loop thread owns it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "comm/base/log.h"
+#include "comm/base/secret_key.h"
+#include "comm/base/timeouts.h"
+#include "comm/transport/message.h"
+#include "comm/transport/send_window.h"
+#include "comm/transport/transport.h"
+#include "worker/client/exchange.h"
+
+namespace syncline {
+
+struct ShardLinksOptions {
+  Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
+  std::vector<std::string> addresses = {};  // of the shards, in order
+  // What this worker shares with the server of each shard; needed where it is not on this
+  // host.
+  std::vector<SecretKey> keys = {};
+  // Of this worker's life.
+  uint32_t job = 0;
+  uint32_t rank = 0;
+  uint32_t incarnation = 0;
+  uint64_t session_key = 0;
+  Logger log = {};
+};
+
+class ShardLinks {
+ public:
+  // The transport outlives it.
+  ShardLinks(ShardLinksOptions options, Transport& transport);
+
+  // To all shards, for the first time; an error when an address cannot be meant.
+  absl::Status Connect(absl::Duration now);
+
+  const Endpoint& endpoint(uint32_t shard) const { return *links_[shard].endpoint; }
+
+  void Send(ExchangeSend send, SendDone done, absl::Duration now);
+
+  // True when the message is a shard's welcome, and nothing for the exchange but
+  // Connected(header.shard).
+  bool TakeWelcome(const MessageHeader& header);
+  // Something came from this shard.
+  void Heard(uint32_t shard) { links_[shard].has_heard = true; }
+
+  // Tells the exchange how much may be sent.
+  void OfferRoom(Exchange& exchange, absl::Duration now);
+
+  // Some 100 times a second. Connects anew what is due, and looks for silence: then it asks
+  // by what the exchange gives out, or gives the connection up.
+  ExchangeOutputs Tick(Exchange& exchange, absl::Duration now);
+
+ private:
+  struct Link {
+    std::unique_ptr<Endpoint> endpoint = nullptr;
+    SendWindow window = {};
+    uint64_t number = 0;  // of the connection, from 1 on
+    bool is_welcome = false;
+    bool has_failed = false;
+    bool has_heard = false;  // since the last look
+    uint64_t moved_bytes = 0;
+    absl::Duration silent = absl::ZeroDuration();
+    absl::Duration reconnect_at = absl::InfiniteDuration();
+  };
+
+  absl::Status Dial(uint32_t shard, absl::Duration now);
+  void SayHello(uint32_t shard);
+  PeerKey KeyFor(uint32_t shard) const;
+  void GiveUp(uint32_t shard, Exchange& exchange, absl::Duration now);
+  ExchangeOutputs LookForSilence(uint32_t shard, Exchange& exchange, absl::Duration now);
+
+  const ShardLinksOptions options_;
+  Transport& transport_;
+  std::vector<Link> links_;
+  absl::Duration looked_at_ = absl::ZeroDuration();
+  absl::Duration passed_ = absl::ZeroDuration();  // since the look before
+};
+
+}  // namespace syncline

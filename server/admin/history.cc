@@ -69,6 +69,10 @@ void History::Add(const CoordinatorView& view, absl::Time now) {
   absl::MutexLock lock(&mutex_);
   ++samples_;
   AddServers(view, now);
+  for (const JobView& job : view.jobs) {
+    const auto known = jobs_.find(job.job);
+    if (known != jobs_.end() && !IsOver(job)) known->second.seen = samples_;
+  }
   for (const JobView& job : view.jobs) AddJob(job, now);
 }
 
@@ -96,14 +100,12 @@ void History::AddServers(const CoordinatorView& view, absl::Time now) {
 void History::AddJob(const JobView& view, absl::Time now) {
   auto known = jobs_.find(view.job);
   if (known == jobs_.end()) {
-    if (IsOver(view)) return;
-    if (jobs_.size() >= limits_.jobs) ForgetOldestJob();
-    known = jobs_.emplace(view.job, Job{.name = view.name}).first;
+    if (IsOver(view) || (jobs_.size() >= limits_.jobs && !ForgetAJob())) return;
+    known = jobs_.emplace(view.job, Job{.name = view.name, .seen = samples_}).first;
   }
   Job& job = known->second;
   job.step = std::max(job.step, view.step);
   SayChanges(view, job, now);
-  job.seen = samples_;
   CountBytes(view, job);
   if (!IsOver(view)) {
     AddPoint({.time = now, .step = job.step, .loss = view.loss, .bytes = job.bytes}, job);
@@ -152,10 +154,13 @@ void History::Say(Event event) {
   if (events_.size() > limits_.events) events_.pop_front();
 }
 
-void History::ForgetOldestJob() {
-  jobs_.erase(std::min_element(
+bool History::ForgetAJob() {
+  const auto oldest = std::min_element(
       jobs_.begin(), jobs_.end(),
-      [](const auto& a, const auto& b) { return a.second.seen < b.second.seen; }));
+      [](const auto& a, const auto& b) { return a.second.seen < b.second.seen; });
+  if (oldest->second.seen == samples_) return false;
+  jobs_.erase(oldest);
+  return true;
 }
 
 std::string History::FiguresJson(Span span) const {

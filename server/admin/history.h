@@ -32,7 +32,8 @@ struct HistoryLimits {
   size_t fine_points = 120;
   size_t coarse_points = 360;
   size_t coarse = 10;
-  size_t jobs = 32;  // of which the one that was seen longest ago goes
+  // Beyond them the one that ended first goes; while all are live, a newcomer has no history.
+  size_t jobs = 32;
   size_t events = 200;
 };
 
@@ -70,7 +71,7 @@ class History {
   };
   struct Job {
     std::string name;
-    uint64_t seen = 0;   // the sample that had it last
+    uint64_t seen = 0;   // the last sample in which it was live
     uint64_t added = 0;  // samples
     std::deque<Point> fine = {}, coarse = {};
     JobView last = {};
@@ -88,7 +89,8 @@ class History {
   void SayChanges(const JobView& view, const Job& job, absl::Time now)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Say(Event event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void ForgetOldestJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // False when all are live.
+  bool ForgetAJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const HistoryLimits limits_;
   mutable absl::Mutex mutex_;

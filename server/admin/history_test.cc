@@ -139,17 +139,39 @@ TEST(History, AJobThatIsOverGetsNoMorePoints) {
   EXPECT_EQ(Events(history).back(), "the job is failed: server 0 is gone");
 }
 
-TEST(History, JobsAndEventsAreBounded) {
+JobView Numbered(uint32_t number, uint64_t step) {
+  JobView job = Running(step, {{.rank = 0, .name = "h:1"}});
+  job.job = number;
+  return job;
+}
+
+std::vector<uint32_t> Jobs(const History& history) {
+  std::vector<uint32_t> numbers;
+  const json parsed = json::parse(history.FiguresJson(History::Span::kAll));
+  for (const json& job : parsed["jobs"]) numbers.push_back(job["job"]);
+  return numbers;
+}
+
+TEST(History, TheJobThatEndedFirstGoesForANewOne) {
   History history({.jobs = 2, .events = 3});
-  for (uint32_t number = 1; number <= 5; ++number) {
-    JobView job = Running(1, {});
-    job.job = number;
-    history.Add({.jobs = {job}}, kStart);
-  }
-  const json jobs = json::parse(history.FiguresJson(History::Span::kAll))["jobs"];
-  EXPECT_EQ(jobs.size(), 2);
-  EXPECT_EQ(jobs[1]["job"], 5);
+  JobView over = Numbered(2, 1);
+  over.phase = "over";
+  history.Add({.jobs = {Numbered(1, 1), Numbered(2, 1)}}, kStart);
+  history.Add({.jobs = {Numbered(1, 2), over}}, kStart);
+  history.Add({.jobs = {Numbered(1, 3), over, Numbered(3, 1)}}, kStart);
+  EXPECT_THAT(Jobs(history), ElementsAre(1, 3));
   EXPECT_EQ(Events(history).size(), 3);
+}
+
+TEST(History, JobsThatLiveKeepTheirHistoryAlthoughTooManyCome) {
+  History history({.jobs = 2});
+  for (uint64_t step = 1; step <= 3; ++step) {
+    history.Add({.jobs = {Numbered(1, step), Numbered(2, step), Numbered(3, step)}},
+                kStart + absl::Seconds(step));
+  }
+  EXPECT_THAT(Jobs(history), ElementsAre(1, 2));
+  EXPECT_EQ(Points(history).size(), 3);
+  EXPECT_EQ(Events(history).size(), 6) << "of two jobs: a worker, an epoch, a phase";
 }
 
 TEST(History, TakesNamesThatAreNoUtf8AndLossesThatAreNoNumber) {

@@ -61,6 +61,18 @@ TEST(ClusterDeadlines, AWaitThatWasTooShortIsMadeAgain) {
   EXPECT_TRUE(session.Wait(0, absl::ZeroDuration()).ok()) << "nothing is under way";
 }
 
+TEST(ClusterDeadlines, WhatFailedIsReadySoThatNobodyAsksForever) {
+  Cluster cluster({.servers = 1});
+  Couple couple(cluster);
+  Session& session = *couple.first.session;
+  EXPECT_TRUE(session.IsReady(0));
+  ASSERT_TRUE(couple.first.Push().ok());
+  EXPECT_FALSE(session.IsReady(0));
+  cluster.StopServer(0);
+  EXPECT_FALSE(session.Wait(0).ok());
+  EXPECT_TRUE(session.IsReady(0));
+}
+
 TEST(ClusterDeadlines, CancelEndsWhatWaitsAndWhatWouldWait) {
   Cluster cluster({.servers = 1});
   Couple couple(cluster);

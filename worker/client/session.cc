@@ -50,7 +50,7 @@ absl::Status Session::Impl::CheckRunning() const {
 
 bool Session::Impl::IsReady(TensorId id) {
   absl::MutexLock lock(&mutex_);
-  return id < tensors_.size() && tensors_[id].ready;
+  return !CheckRunning().ok() || id >= tensors_.size() || tensors_[id].ready;
 }
 
 float Session::Impl::loss_scale() {

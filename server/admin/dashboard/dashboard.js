@@ -77,13 +77,14 @@ function table(id, head, numeric, rows) {
 
 // ---- history --------------------------------------------------------------------------------------------------
 
-// Takes what is new of the points.
+// Takes what is new of the points. A clock that was set back begins anew.
 function take(jobs) {
   for (const job of jobs) {
-    const points = state.series.get(job.job) ?? [];
+    const known = state.series.get(job.job) ?? [];
+    const end = job.points.at(-1)?.time ?? 0;
+    const points = known.filter((point) => point.time <= end);
     const last = points.at(-1)?.time ?? 0;
     points.push(...job.points.filter((point) => point.time > last).map((point) => ({...point, loss: point.loss ?? NaN})));
-    const end = points.at(-1)?.time ?? 0;
     state.series.set(job.job, points.filter((point) => point.time > end - HOUR_SECONDS));
   }
 }
@@ -248,20 +249,27 @@ async function get(path) {
   return reply.json();
 }
 
-let loaded = false;
+// The figures of the last seconds do when we saw those before them. After an interruption, also that of a tab which
+// slept, or when the coordinator is another one, all of its history is asked for.
+const RECENT_MS = 3000;
+let loaded = -Infinity;  // when, by our own clock
+let uptime = 0;
+
 async function tick() {
   try {
-    // After an interruption the coordinator may be another one: its history is asked again.
-    if (!loaded) state.series.clear();
-    const [figures, status, events] = await Promise.all([get(loaded ? "/latest" : "/history"), get("/status"), get("/events")]);
+    const recent = performance.now() - loaded < RECENT_MS;
+    const [figures, status, events] = await Promise.all([get(recent ? "/latest" : "/history"), get("/status"), get("/events")]);
+    const restarted = status.uptime_seconds < uptime;
+    uptime = status.uptime_seconds;
+    if (!recent || restarted) state.series.clear();
     take(figures.jobs);
     state.events = events.events;
     show(status);
-    loaded = true;
+    loaded = restarted ? -Infinity : performance.now();
     byId("connection").className = "good";
     byId("connection").textContent = "live";
   } catch (error) {
-    loaded = false;
+    loaded = -Infinity;
     byId("connection").className = "bad";
     byId("connection").textContent = "no answer; trying again";
     console.warn(error);

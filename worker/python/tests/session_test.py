@@ -3,10 +3,13 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import threading
 import time
 import unittest
+import weakref
 from pathlib import Path
+from unittest import mock
 
 import support
 
@@ -16,6 +19,7 @@ except ImportError:
     raise unittest.SkipTest("no numpy; install python3-numpy") from None
 
 import syncline
+from syncline import _embedded
 
 EXACT = {"push": "fp32", "publish": "fp32"}
 
@@ -43,6 +47,35 @@ class Steps(support.ServersTest):
             self.assertEqual((session.rank, session.world_size), (0, 1))
             self.assertGreater(session.stats.bytes_pushed, 5 * 48)
             self.assertEqual(session.stats.members, 1)
+
+    def test_keep_a_gradient_that_nobody_else_keeps(self):
+        class Gradient(numpy.ndarray):  # may be referred to weakly
+            pass
+
+        def push(value):
+            gradient = numpy.full(4, value, numpy.float32).view(Gradient)
+            session.push_pull(tensors[0], gradient)
+            return weakref.ref(gradient)
+
+        session = self.session(optimizer="sgd:lr=1", gradient="clip_value=100")
+        tensors = [session.declare(name, numpy.zeros(4, numpy.float32)) for name in "ab"]
+        session.start()
+        first = push(1)
+        self.assertIsNotNone(first())
+        with self.assertRaises(syncline.FailedPrecondition):
+            self.assertIsNone(push(2)())  # refused, as the first was not waited for
+        self.assertIsNotNone(first())
+        session.skip(tensors[1:])
+        session.wait(tensors[0])
+        self.assertIsNone(first())
+        session.wait(tensors[1])
+        second = push(2)
+        session.skip(tensors[1:])
+        session.wait_all()
+        self.assertIsNone(second())
+        third = push(3)
+        session.close()
+        self.assertIsNone(third())
 
     def test_take_half_precision_and_scalars(self):
         half, scalar = numpy.ones(100, numpy.float16), numpy.array(1, numpy.float32)
@@ -96,6 +129,9 @@ class Steps(support.ServersTest):
         session.start()
         with self.assertRaisesRegex(syncline.InvalidArgument, r"w: .*\[6\].*\[2, 3\]"):
             session.push_pull(tensor, numpy.zeros(6, numpy.float32))
+        for samples in (0, -1, 2**32):
+            with self.assertRaisesRegex(syncline.InvalidArgument, f"w: samples is {samples}, but must be 1 to 4294967295"):
+                session.push_pull(tensor, numpy.zeros((2, 3), numpy.float32), samples)
         session.push_pull(tensor, numpy.zeros((2, 3), numpy.float32))
         session.wait(tensor)
 
@@ -125,6 +161,80 @@ class Steps(support.ServersTest):
         session.close()
         with self.assertRaisesRegex(syncline.SessionClosed, "closed"):
             session.wait(tensor)
+
+
+class Closing(support.ServersTest):
+    def session(self):
+        """A session with a step that never ends: of its two tensors one is pushed."""
+        session = syncline.Session(**self.options(optimizer="sgd:lr=0.1", gradient="clip_global_norm=1"))
+        self.addCleanup(session.close)
+        tensor = session.declare("w", numpy.zeros(1000, numpy.float32))
+        session.declare("v", numpy.zeros(1, numpy.float32))
+        session.start()
+        session.push_pull(tensor, numpy.ones(1000, numpy.float32))
+        return session, tensor
+
+    def test_ends_the_calls_of_other_threads_before_it_frees_the_session(self):
+        session, tensor = self.session()
+        ended, freed = [], []
+        library = syncline.session.library()
+        begun = threading.Barrier(7)
+
+        def work(call):
+            begun.wait()
+            try:
+                while True:
+                    call()
+            except syncline.SessionClosed:
+                ended.append(bool(freed))
+
+        calls = [lambda: session.wait(tensor)] * 3 + [lambda: session.stats, lambda: session.is_ready(tensor), session.barrier]
+        threads = [threading.Thread(target=work, args=[call], daemon=True) for call in calls]
+        for thread in threads:
+            thread.start()
+        begun.wait()
+
+        def free(handle):
+            freed.append(dict(session._calls))
+            library.syncline_session_free(handle)
+
+        with mock.patch.object(syncline.session, "library", return_value=mock.Mock(wraps=library)) as patched:
+            patched.return_value.syncline_session_free = free
+            session.close()
+        for thread in threads:
+            thread.join(support.PATIENCE)
+        self.assertEqual(len(ended), 6)
+        self.assertEqual([list(calls.values()) for calls in freed], [[1]])  # the call of close itself
+
+    def test_may_be_done_by_the_handler_of_a_signal_whatever_it_interrupts(self):
+        for interrupted in ("session.close()", "session.wait(tensor)", "session.barrier(); session.barrier()"):
+            program = self.program(f"""
+                import faulthandler, numpy, os, signal, sys, syncline, syncline.session, threading
+                faulthandler.dump_traceback_later(60, exit=True)
+                session = syncline.Session(gradient="clip_global_norm=1")
+                tensor = session.declare("w", numpy.zeros(1000, numpy.float32))
+                session.declare("v", numpy.zeros(1, numpy.float32))
+                session.start()
+                session.push_pull(tensor, numpy.ones(1000, numpy.float32))
+                def handle(*_):
+                    session.close()
+                    print("closed")
+                    sys.exit(3)
+                signal.signal(signal.SIGTERM, handle)
+                leave = syncline.session.library().syncline_leave
+                def leave_with_signal(handle):
+                    syncline.session.library().syncline_leave = leave
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return leave(handle)
+                if {interrupted!r} == "session.close()":
+                    syncline.session.library().syncline_leave = leave_with_signal
+                else:
+                    threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGTERM]).start()
+                while True:
+                    {interrupted}
+            """, {"SYNCLINE_JOB": interrupted.split("(")[0]})
+            self.assertEqual(program.wait(), 3, program.text())
+            self.assertIn("closed", program.text())
 
 
 class Waiting(support.ServersTest):
@@ -214,6 +324,50 @@ class Programs(support.ServersTest):
                 self.assertEqual(program.wait(20), code, program.text())
                 self.assertNotIn("atal Python error", program.text())
 
+    def test_do_not_lose_their_last_step(self):
+        source = """
+            import numpy, syncline, time
+            weights = numpy.zeros(1000000, numpy.float32)
+            session = syncline.Session(optimizer="sgd:lr=1", push="fp32", publish="fp32")
+            tensor = session.declare("w", weights)
+            session.start()
+            if session.rank == 0:
+                time.sleep(1)
+            session.push_pull(tensor, numpy.full(1000000, 1 + 2 * session.rank, numpy.float32))
+            if session.rank == 0:
+                session.wait(tensor)
+                print("weights", weights.min(), weights.max())
+        """
+        first, second = (self.program(source, self.environment(rank, 2)) for rank in range(2))
+        self.assertEqual([first.wait(), second.wait()], [0, 0], second.text())
+        self.assertIn("weights -2.0 -2.0", first.text())
+
+    def test_say_what_they_lose(self):
+        source = """
+            import numpy, syncline, time
+            session = syncline.Session()
+            tensor = session.declare("w", numpy.zeros(4, numpy.float32))
+            session.start()
+            if session.rank == 1:
+                session.push_pull(tensor, numpy.ones(4, numpy.float32))
+            else:
+                time.sleep(60)  # in an evaluation, say
+        """
+        _, second = (self.program(source, self.environment(rank, 2)) for rank in range(2))
+        self.assertEqual(second.wait(30), 0, second.text())
+        self.assertRegex(second.text(), "left before the last step had ended.*wait_all")
+
+    def test_do_not_wait_for_a_step_begun_in_part(self):
+        program = self.program("""
+            import numpy, syncline, time
+            session = syncline.Session(gradient="clip_global_norm=1")
+            tensors = [session.declare(name, numpy.zeros(4, numpy.float32)) for name in "ab"]
+            session.start()
+            session.push_pull(tensors[0], numpy.ones(4, numpy.float32))
+        """)
+        self.assertEqual(program.wait(30), 0, program.text())
+        self.assertNotIn("left before", program.text())
+
     def test_hear_of_a_session_that_a_fork_took_along(self):
         program = self.program(f"""{self.PREFACE}
             child = os.fork()
@@ -269,6 +423,21 @@ class EmbeddedServers(unittest.TestCase):
         address = program.await_line(r"started servers for this process, (\S+),").group(1)
         program.process.kill()
         self.assert_gone(address)
+
+    def test_that_do_not_end_are_killed(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        server = Path(folder.name) / "syncline"
+        server.write_text("#!/bin/sh\ntrap '' TERM\necho syncline: ready control=a admin=$$\nwhile :; do sleep 0.1; done\n")
+        server.chmod(0o755)
+        with mock.patch.multiple(_embedded, binary_path=lambda: server, STOP_SECONDS=0.2):
+            servers = _embedded.EmbeddedServers("10s")
+            servers.stop()
+        deadline = time.monotonic() + support.PATIENCE
+        while Path(f"/proc/{servers.admin}/exe").exists() and time.monotonic() < deadline:  # until init has seen it
+            time.sleep(0.01)
+        self.assertFalse(Path(f"/proc/{servers.admin}/exe").exists())
+        self.assertFalse(Path(servers._folder).exists())
 
     def test_are_for_one_worker(self):
         program = support.start_program(self, self.SOURCE, {"WORLD_SIZE": "4", "RANK": "1"})

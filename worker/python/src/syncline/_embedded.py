@@ -9,6 +9,8 @@ import contextlib
 import os
 import re
 import select
+import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -31,7 +33,7 @@ class EmbeddedServers:
     """A coordinator and a server on free ports of loopback; `address` is the coordinator's."""
 
     def __init__(self, failure_timeout: str) -> None:
-        folder = tempfile.mkdtemp(prefix="syncline-")
+        self._folder = folder = tempfile.mkdtemp(prefix="syncline-")
         self._log = open(os.path.join(folder, "log"), "w+b")
         command = [str(binary_path()), "serve", "--role", "all", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0",
                    "--state-dir", folder, "--failure-timeout", failure_timeout]
@@ -74,7 +76,8 @@ class EmbeddedServers:
         try:
             self._process.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            os.killpg(self._process.pid, signal.SIGKILL)  # the shell, and the servers that would outlive it
             self._process.wait()
+            shutil.rmtree(self._folder, ignore_errors=True)
         self._process.stdout.close()
         self._log.close()

@@ -17,10 +17,12 @@ import atexit
 import contextlib
 import ctypes
 import os
+import re
+import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from ctypes import byref
 from dataclasses import dataclass
 from types import TracebackType
@@ -34,6 +36,8 @@ from syncline.errors import Error, InvalidArgument, SessionClosed
 
 _SLICE_MS = 100  # how long a wait may keep Python from handling Ctrl-C
 _DEADLINE_EXCEEDED = 4
+_MAX_SAMPLES = 2**32 - 1
+_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
 
 Option = Union[str, int, float, None]
 
@@ -79,7 +83,11 @@ class Session:
         self._servers: Optional[EmbeddedServers] = None
         self._tensors: list[Tensor] = []
         self._log = LogFunction(_log.log)
-        self._lock = threading.Lock()  # only for close
+        # What the session may still read, by tensor: from push_pull until wait has returned.
+        self._gradients: dict[int, list[Any]] = {}
+        self._begun: set[int] = set()  # tensors that were pushed or skipped in a step that others have yet to begin
+        self._calls: dict[int, int] = {}  # calls under way, by thread
+        self._changed = threading.Condition()  # re-entrant: the handler of a signal may close what it interrupted
         _log.set_up()
         settings = Options()
         try:
@@ -91,12 +99,13 @@ class Session:
             library().syncline_options_set_log(settings.handle, self._log, None)
             handle = ctypes.c_void_p()
             check(library().syncline_session_create(settings.handle, byref(handle)))
+            self._patience = _seconds(settings["failure_timeout"])
         except BaseException:
             self._stop_servers()
             raise
         finally:
             settings.free()
-        self._handle = handle
+        self._handle, self._why_closed = handle, ""
         _open_sessions.add(self)
 
     def _start_servers(self, settings: Options) -> None:
@@ -115,10 +124,56 @@ class Session:
             self._servers.stop()
             self._servers = None
 
-    def _open(self) -> ctypes.c_void_p:
-        if self._handle is None:
-            raise SessionClosed(self._why_closed)
-        return self._handle
+    # ---- calls into the library: close waits for those that are under way ----
+
+    @contextlib.contextmanager
+    def _call(self) -> Iterator[ctypes.c_void_p]:
+        """The handle for one call. It is freed once the session is closed and the last call is over."""
+        thread = threading.get_ident()
+        with self._changed:
+            if self._handle is None or self._why_closed:
+                raise SessionClosed(self._why_closed)
+            handle = self._handle
+            self._calls[thread] = self._calls.get(thread, 0) + 1
+        try:
+            yield handle
+        except Error:
+            if self._why_closed:
+                raise SessionClosed(self._why_closed) from None
+            raise
+        finally:
+            self._call_ended(thread)
+
+    def _call_ended(self, thread: int) -> None:
+        with self._changed:
+            is_last = bool(self._why_closed) and self._calls == {thread: 1}
+            if not is_last:
+                self._calls[thread] -= 1
+                if not self._calls[thread]:
+                    del self._calls[thread]
+                self._changed.notify_all()
+        if is_last:
+            self._free()
+
+    def _free(self) -> None:
+        try:
+            library().syncline_session_free(self._handle)
+            self._stop_servers()
+        finally:
+            _open_sessions.discard(self)
+            with self._changed:
+                self._handle = None
+                self._calls.clear()
+                self._gradients.clear()
+                self._changed.notify_all()
+
+    def _ask(self, name: str) -> Any:
+        with self._call() as handle:
+            return getattr(library(), f"syncline_{name}")(handle)
+
+    def _do(self, name: str, *arguments: Any) -> None:
+        with self._call() as handle:
+            check(getattr(library(), f"syncline_{name}")(handle, *arguments))
 
     # ---- before the first step ----
 
@@ -130,7 +185,6 @@ class Session:
         the same order, front layers first. `options` stand in place of the job's ("weight_decay=0"). A frozen tensor
         is received once and never pushed.
         """
-        handle = self._open()
         memory = memory_of(weights, name)
         if not learning_rate_scale > 0:  # the library takes 0 for "not set"
             raise InvalidArgument(f"{name}: a learning rate of {learning_rate_scale:g} times the job's; freeze it instead")
@@ -141,7 +195,7 @@ class Session:
             ctypes.sizeof(TensorStruct), name.encode(), len(memory.shape), shape, memory.dtype, memory.address,
             learning_rate_scale, options.encode() or None, state.encode() or None, int(frozen))
         number = ctypes.c_uint32()
-        check(library().syncline_declare(handle, byref(struct), byref(number)))
+        self._do("declare", byref(struct), byref(number))
         tensor = Tensor(number.value, name, weights, memory, frozen)
         self._tensors.append(tensor)
         return tensor
@@ -151,116 +205,153 @@ class Session:
 
         `timeout` in seconds, here and everywhere; None: as long as it takes (and the option start_timeout allows).
         """
-        handle = self._open()
-        self._interruptible(lambda: check(library().syncline_start(handle, _milliseconds(timeout))))
+        self._interruptible("start", _milliseconds(timeout))
 
     # ---- steps ----
 
     def push_pull(self, tensor: Tensor, gradient: Any, samples: int = 1) -> None:
         """Hands over the gradient of one step, the mean over `samples` samples, and returns at once.
 
-        `gradient` has the tensor's shape and stays unchanged until `wait` has returned.
+        `gradient` has the tensor's shape and stays unchanged until `wait` has returned. The session keeps it so long.
         """
         memory = memory_of(gradient, tensor.name)
         if memory.shape != tensor.memory.shape:
             raise InvalidArgument(
                 f"{tensor.name}: a gradient of shape {list(memory.shape)} for weights of shape {list(tensor.memory.shape)}")
-        check(library().syncline_push_pull(self._open(), tensor.id, memory.address, memory.dtype, samples))
+        _check_samples(tensor.name, samples)
+        held = self._gradients.setdefault(tensor.id, [])
+        held.append(gradient)
+        try:
+            self._do("push_pull", tensor.id, memory.address, memory.dtype, samples)
+        except Error:
+            held.pop()
+            raise
+        del held[:-1]
+        self._begin([tensor.id])
 
     def skip(self, tensors: Iterable[Tensor]) -> None:
         """Instead of push_pull: no gradient of these tensors in this step. All of them or, after an error, none."""
         ids = [tensor.id for tensor in tensors]
-        check(library().syncline_skip(self._open(), (ctypes.c_uint32 * len(ids))(*ids), len(ids)))
+        self._do("skip", (ctypes.c_uint32 * len(ids))(*ids), len(ids))
+        self._begin(ids)
+
+    def _begin(self, ids: list[int]) -> None:
+        self._begun.update(ids)
+        if len(self._begun) == sum(not tensor.frozen for tensor in self._tensors):
+            self._begun.clear()  # of the step after: nothing yet
 
     def wait(self, tensor: Tensor, timeout: Optional[float] = None) -> None:
         """Blocks until the weights include every member's contribution to the step that was pushed last."""
-        handle = self._open()
-        _in_slices(lambda ms: int(library().syncline_wait(handle, tensor.id, ms)), timeout)
+        self._in_slices(lambda handle, ms: int(library().syncline_wait(handle, tensor.id, ms)), timeout)
+        self._gradients.pop(tensor.id, None)
 
     def wait_all(self, timeout: Optional[float] = None) -> None:
         """`wait` for all tensors."""
-        handle = self._open()
-        _in_slices(lambda ms: int(library().syncline_wait_all(handle, ms)), timeout)
+        self._in_slices(lambda handle, ms: int(library().syncline_wait_all(handle, ms)), timeout)
+        self._gradients.clear()
 
     def is_ready(self, tensor: Tensor) -> bool:
         """Whether `wait` would return at once."""
-        return bool(library().syncline_is_ready(self._open(), tensor.id) == 1)
+        with self._call() as handle:
+            return bool(library().syncline_is_ready(handle, tensor.id) == 1)
 
     def pull_average(self, tensor: Tensor, out: Any, timeout: Optional[float] = None) -> None:
         """Reads the averaged weights (ema_decay, swa_start) of a tensor into `out`, a float32 array of its shape."""
-        handle, memory = self._open(), memory_of(out, tensor.name)
+        memory = memory_of(out, tensor.name)
         if memory.shape != tensor.memory.shape or memory.dtype != FLOAT32:
             raise InvalidArgument(f"{tensor.name}: averages are float32 of shape {list(tensor.memory.shape)}")
-        self._interruptible(lambda: check(
-            library().syncline_pull_average(handle, tensor.id, memory.address, _milliseconds(timeout))))
+        self._interruptible("pull_average", tensor.id, memory.address, _milliseconds(timeout))
 
     # ---- what is going on ----
 
     @property
     def step(self) -> int:
         """The number of the step that this worker computes now; of a running job that it joined, not 0."""
-        return int(library().syncline_step(self._open()))
+        return int(self._ask("step"))
 
     @property
     def loss_scale(self) -> float:
         """What to multiply the loss of this step with; 1 without loss scaling."""
-        return float(library().syncline_loss_scale(self._open()))
+        return float(self._ask("loss_scale"))
 
     @property
     def rank(self) -> int:
         """Which worker this is."""
-        return int(library().syncline_rank(self._open()))
+        return int(self._ask("rank"))
 
     @property
     def world_size(self) -> int:
         """With how many workers the job began."""
-        return int(library().syncline_world_size(self._open()))
+        return int(self._ask("world_size"))
 
     @property
     def stats(self) -> Stats:
         """Figures so far."""
         struct = StatsStruct(struct_size=ctypes.sizeof(StatsStruct))
-        check(library().syncline_get_stats(self._open(), byref(struct)))
+        self._do("get_stats", byref(struct))
         return Stats(struct.bytes_pushed, struct.bytes_pulled, struct.resent_blocks, struct.epoch, struct.members)
 
     def report_loss(self, loss: float, step: Optional[int] = None, samples: int = 1) -> None:
         """For `syncline status`, metrics and `syncline lr-range`. `step` is the present one unless given."""
+        _check_samples("report_loss", samples)
         number = self.step if step is None else step
-        library().syncline_report_loss(self._open(), number, loss, samples)
+        with self._call() as handle:
+            library().syncline_report_loss(handle, number, loss, samples)
 
     def save_residuals(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes what lossy encodings keep of this worker's gradients; best after wait_all."""
-        check(library().syncline_save_residuals(self._open(), os.fsencode(path)))
+        self._do("save_residuals", os.fsencode(path))
 
     def restore_residuals(self, path: Union[str, os.PathLike[str]]) -> None:
         """Reads what save_residuals wrote: after `start` and before the first push."""
-        check(library().syncline_restore_residuals(self._open(), os.fsencode(path)))
+        self._do("restore_residuals", os.fsencode(path))
 
     def barrier(self, timeout: Optional[float] = None) -> None:
         """Blocks until every member is in a barrier. Members that die meanwhile are not waited for."""
-        handle = self._open()
-        self._interruptible(lambda: check(library().syncline_barrier(handle, _milliseconds(timeout))))
+        self._interruptible("barrier", _milliseconds(timeout))
 
     # ---- the end ----
 
     def close(self) -> None:
-        """A clean goodbye: the other workers go on without this one at once. Safe to call again.
+        """A clean goodbye: the other workers go on without this one at once. Safe to call again, by any thread.
 
-        What is on its way is not waited for: call wait_all before, if the last weights are wanted. An error that
-        already ended the session is not raised again.
+        What is on its way is not waited for: call wait_all before, if the last weights are wanted. Calls of other
+        threads end with SessionClosed. An error that already ended the session is not raised again.
         """
-        with self._lock:
-            handle, self._handle = self._handle, None
-            if handle is None:
+        thread = threading.get_ident()
+        with self._changed:
+            if self._why_closed:
+                if thread not in self._calls:  # the handler of a signal cannot wait for what it interrupted
+                    self._changed.wait_for(lambda: self._handle is None)
                 return
             self._why_closed = "the session was closed"
-            try:
-                if library().syncline_leave(handle):
-                    _log.logger.debug("left without a goodbye: %s", library().syncline_last_error().decode(errors="replace"))
-            finally:
-                library().syncline_session_free(handle)
-                self._stop_servers()
-                _open_sessions.discard(self)
+            self._calls[thread] = self._calls.get(thread, 0) + 1
+        try:
+            library().syncline_cancel(self._handle)
+            if library().syncline_leave(self._handle):
+                _log.logger.debug("left without a goodbye: %s", library().syncline_last_error().decode(errors="replace"))
+            with self._changed:
+                self._changed.wait_for(lambda: self._calls.keys() <= {thread})
+        finally:
+            self._call_ended(thread)
+
+    def _close_at_end(self) -> None:
+        """For programs that just end: the steps that were begun with all tensors are not lost."""
+        try:
+            # Not of a program that dies of an exception, nor of a step that was begun in part: it would never end.
+            if not hasattr(sys, "last_type"):
+                self._finish([tensor for tensor in self._tensors if tensor.id in self._gradients.keys() - self._begun])
+        finally:
+            self.close()
+
+    def _finish(self, tensors: list[Tensor]) -> None:
+        deadline = time.monotonic() + self._patience
+        try:
+            for tensor in tensors:
+                self.wait(tensor, max(0.0, deadline - time.monotonic()))
+        except Error as error:
+            _log.logger.warning("left before the last step had ended, and its gradients may be lost: %s; call wait_all() (of a "
+                                "syncline.torch.Optimizer: close()) at the end of the program", error)
 
     def __enter__(self) -> Session:
         return self
@@ -272,18 +363,18 @@ class Session:
     def __del__(self) -> None:
         if getattr(self, "_handle", None) is not None:
             with contextlib.suppress(Error):
-                self.close()
+                self._close_at_end()
 
-    def _interruptible(self, call: Callable[[], None]) -> None:
-        """Runs a call that cannot wait in slices. Ctrl-C cancels it."""
+    def _interruptible(self, name: str, *arguments: Any) -> None:
+        """Makes a call that cannot wait in slices. Ctrl-C cancels it."""
         if threading.current_thread() is not threading.main_thread():
-            return call()
+            return self._do(name, *arguments)
         failure: list[BaseException] = []
         is_over = threading.Event()  # Thread.join takes a thread for ended once Ctrl-C has interrupted it (before 3.13)
 
         def run() -> None:
             try:
-                call()
+                self._do(name, *arguments)
             except BaseException as error:  # handed to the thread that waits
                 failure.append(error)
             finally:
@@ -293,18 +384,36 @@ class Session:
         try:
             is_over.wait()
         except BaseException:
-            library().syncline_cancel(self._handle)
-            while not is_over.is_set():
-                with contextlib.suppress(KeyboardInterrupt):  # a second one: the call ends as soon as it can
-                    is_over.wait()
-            library().syncline_uncancel(self._handle)
+            with contextlib.suppress(SessionClosed):  # what interrupted it may have closed the session
+                self._cancel_until(is_over)
             raise
         if failure:
             raise failure[0]
 
+    def _cancel_until(self, is_over: threading.Event) -> None:
+        with self._call() as handle:
+            library().syncline_cancel(handle)
+            try:
+                while not is_over.is_set():
+                    with contextlib.suppress(KeyboardInterrupt):  # a second one: the call ends as soon as it can
+                        is_over.wait()
+            finally:
+                library().syncline_uncancel(handle)
+
+    def _in_slices(self, call: Callable[[ctypes.c_void_p, int], int], timeout: Optional[float]) -> None:
+        """Waits so that Python handles signals meanwhile: between two calls into the library."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _SLICE_MS if deadline is None else max(0, int((deadline - time.monotonic()) * 1000))
+            with self._call() as handle:
+                code = call(handle, min(left, _SLICE_MS))
+                if code != _DEADLINE_EXCEEDED or (deadline is not None and left <= _SLICE_MS):
+                    return check(code)
+
     def _after_fork(self) -> None:
         """In the child, which has none of the library's threads: nothing of it may be called, nor freed."""
         self._handle = None
+        self._calls, self._changed = {}, threading.Condition()
         self._why_closed = (
             f"this process was forked from process {os.getppid()}, which holds the session: open sessions after the fork, "
             "or start children by spawn (multiprocessing.set_start_method('spawn'))")
@@ -317,14 +426,14 @@ def _milliseconds(timeout: Optional[float]) -> int:
     return FOREVER if timeout is None else max(0, int(timeout * 1000))
 
 
-def _in_slices(call: Callable[[int], int], timeout: Optional[float]) -> None:
-    """Waits so that Python handles signals meanwhile: between two calls into the library."""
-    deadline = None if timeout is None else time.monotonic() + timeout
-    while True:
-        left = _SLICE_MS if deadline is None else max(0, int((deadline - time.monotonic()) * 1000))
-        code = call(min(left, _SLICE_MS))
-        if code != _DEADLINE_EXCEEDED or (deadline is not None and left <= _SLICE_MS):
-            return check(code)
+def _seconds(duration: str) -> float:
+    """90 of "1m30s"."""
+    return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(r"([\d.]+)(ms|[hms])", duration))
+
+
+def _check_samples(what: str, samples: int) -> None:
+    if not 1 <= samples <= _MAX_SAMPLES:
+        raise InvalidArgument(f"{what}: samples is {samples}, but must be 1 to {_MAX_SAMPLES}")
 
 
 _open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -333,7 +442,7 @@ _open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 @atexit.register
 def _close_all() -> None:
     for session in list(_open_sessions):
-        session.close()
+        session._close_at_end()
 
 
 def _forget_all() -> None:

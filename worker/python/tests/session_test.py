@@ -389,7 +389,8 @@ class Programs(support.ServersTest):
         self.assertIn("child ended with 4", program.text())
 
     def test_say_what_they_do_as_loudly_as_asked(self):
-        quiet, loud = (self.program(self.PREFACE, {"SYNCLINE_LOG": level}) for level in ("error", "debug"))
+        quiet, loud = (self.program(self.PREFACE, {"SYNCLINE_LOG": level, "SYNCLINE_JOB": f"{self.id()}.{level}"})
+                       for level in ("error", "debug"))
         quiet.wait()
         self.assertEqual(quiet.text(), "")
         program = self.program(self.PREFACE, {"SYNCLINE_LOG": "shout"})

@@ -23,6 +23,9 @@ def option_string(options: Mapping[str, Any]) -> str:
     return ",".join(f"{name}={float(value):.17g}" for name, value in values.items())
 
 
+_RATES = ("lr", "initial_lr")
+
+
 class Group(dict):  # type: ignore[type-arg]
     """A parameter group. Its options are the servers' from the start: whoever changes them later is told so."""
 
@@ -33,14 +36,50 @@ class Group(dict):  # type: ignore[type-arg]
             _refuse(key)
         super().__setitem__(key, value)
 
-    def setdefault(self, key: str, default: Any = None) -> Any:
-        if self.is_fixed and key not in self:
+    def __missing__(self, key: str) -> NoReturn:
+        if self.is_fixed and key in _RATES:  # torch's lr_schedulers, where the servers' default is taken
             _refuse(key)
-        return super().setdefault(key, default)
+        raise KeyError(key)
+
+    def setdefault(self, key: str, default: Any = None) -> Any:
+        """dict's."""
+        if key not in self:
+            self[key] = default
+        return self[key]
+
+    def update(self, *others: Any, **more: Any) -> None:
+        """dict's."""
+        for key, value in dict(*others, **more).items():
+            self[key] = value
+
+    def __ior__(self, other: Any) -> Group:  # type: ignore[misc]
+        self.update(other)
+        return self
+
+    def __delitem__(self, key: str) -> None:
+        if self.is_fixed:
+            _refuse(key)
+        super().__delitem__(key)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """dict's."""
+        if self.is_fixed and key in self:
+            _refuse(key)
+        return super().pop(key, *default)
+
+    def popitem(self) -> tuple[str, Any]:
+        """dict's."""
+        key = next(reversed(self))
+        return key, self.pop(key)
+
+    def clear(self) -> None:
+        """dict's."""
+        while self:
+            self.popitem()
 
 
 def _refuse(key: str) -> NoReturn:
-    if key in ("lr", "initial_lr"):
+    if key in _RATES:
         raise FailedPrecondition(
             "the servers hold the learning rate, so torch's lr_schedulers cannot change it: name a schedule when you make the "
             'Optimizer, such as schedule="cosine:warmup_steps=100,total_steps=5000" (docs/training.md), or use `syncline update`')

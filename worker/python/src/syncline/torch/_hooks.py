@@ -20,5 +20,13 @@ class Hook:
         return Hook, (nothing,)
 
 
+class ReadHook(Hook):
+    """Calls `action` when the model is copied, too: torch.save writes weights once it has seen all of a model."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._action()
+        return super().__reduce__()
+
+
 def nothing() -> None:
     """What a copied hook does."""

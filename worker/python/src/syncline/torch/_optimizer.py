@@ -12,7 +12,7 @@ import torch
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session
 from syncline.torch._groups import Group, make_groups, option_string
-from syncline.torch._hooks import Hook
+from syncline.torch._hooks import Hook, ReadHook
 from syncline.torch._weight import Weight, memory_order
 
 _NO_STATE = ("the optimizer's state is on the servers and cannot be fetched or restored yet; save model.state_dict() alone, "
@@ -33,9 +33,10 @@ class Optimizer(torch.optim.Optimizer):
     its own when it is told of none (syncline.Session).
 
     `optimizer` and `**options` are those of server/optimizer/README.md, named as torch names them. `params` are torch's
-    parameter groups with an `lr` and options of their own; parameters in no group stay as they are. `push` and `publish`
-    say how gradients and weights travel (docs/compression.md; bf16 unless told otherwise), `schedule`, `gradient` and
-    `loss_scaling` what else the servers do (docs/training.md). `session` has further options of syncline.Session.
+    parameter groups with an `lr` and options of their own, all parameters that require gradients unless told otherwise;
+    those in no group stay as they are. `push` and `publish` say how gradients and weights travel (docs/compression.md;
+    bf16 unless told otherwise), `schedule`, `gradient` and `loss_scaling` what else the servers do (docs/training.md).
+    `session` has further options of syncline.Session.
 
     `samples` says how many samples a gradient is the mean of; set it when batches differ. By default all workers count
     the same, as with DistributedDataParallel.
@@ -50,6 +51,7 @@ class Optimizer(torch.optim.Optimizer):
         self._base_lr = lr
         self._pushes = True  # not inside no_sync
         self._hooks: list[Any] = []
+        self._left_out: list[tuple[str, torch.nn.Parameter]] = []  # as they required no gradient
         self._weights: list[Weight] = []
         defaults = dict(options) if lr is None else {"lr": lr, **options}
         groups = make_groups(model, params, defaults)
@@ -57,11 +59,11 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__(groups, defaults)
         self.param_groups: list[Group] = groups  # torch may have copied them
         settings = option_string(defaults)
-        self.session = Session(**{
-            "push": push, "publish": publish, "schedule": schedule, "gradient": gradient, "loss_scaling": loss_scaling,
-            **(session or {}), "optimizer": f"{optimizer}:{settings}" if settings else optimizer})
+        self.session = Session(**_merged({
+            "optimizer": f"{optimizer}:{settings}" if settings else optimizer, "push": push, "publish": publish,
+            "schedule": schedule, "gradient": gradient, "loss_scaling": loss_scaling}, session or {}))
         try:
-            self._declare()
+            self._declare(params is None)
             self.session.start()
         except BaseException:
             self.session.close()
@@ -72,11 +74,13 @@ class Optimizer(torch.optim.Optimizer):
             group.is_fixed = True
         self._add_hooks()
 
-    def _declare(self) -> None:
+    def _declare(self, trains_all: bool) -> None:
         group_of = {id(parameter): group for group in self.param_groups for parameter in group["params"]}
         for name, parameter in self._model.named_parameters():
             group = group_of.get(id(parameter))
-            if group is None or not parameter.requires_grad:
+            if group is None:
+                if trains_all:
+                    self._left_out.append((name, parameter))
                 self.session.declare(name, parameter.detach().permute(memory_order(parameter)), frozen=True)
             else:
                 self._weights.append(Weight(self.session, name, parameter, **self._options_of(group)))
@@ -99,8 +103,9 @@ class Optimizer(torch.optim.Optimizer):
             own = [of[id(p)] for p in module.parameters(recurse=False) if id(p) in of]
             if own:
                 self._add_forward_hook(module, functools.partial(_before_forward, own))
+                self._hooks.append(module._register_state_dict_hook(ReadHook(functools.partial(_wait, own))))
         self._add_forward_hook(self._model, self._before_model)
-        self._hooks.append(self._model._register_state_dict_hook(Hook(self.synchronize)))
+        self._hooks.append(self._model._register_state_dict_hook(ReadHook(self.synchronize)))
 
     def _add_forward_hook(self, module: torch.nn.Module, action: Callable[[], None]) -> None:
         hook = module.register_forward_pre_hook(Hook(action))
@@ -131,20 +136,26 @@ class Optimizer(torch.optim.Optimizer):
             raise FailedPrecondition(
                 "torch's GradScaler and the servers would both scale: give the Optimizer loss_scaling=\"torch\" and call "
                 "optimizer.scale(loss).backward() and optimizer.step() without a GradScaler")
-        skipped = []
+        for name, parameter in self._left_out:
+            if parameter.grad is not None:
+                raise FailedPrecondition(
+                    f"{name}: has a gradient, but required none when the Optimizer was made, which left it out; name it in "
+                    "params=, as params=model.parameters() does, and unfreeze it later")
         for weight in self._weights:
             if not weight.is_pushed and weight.parameter.grad is not None:
                 weight.push(self.samples)
-            elif not weight.is_pushed:
-                weight.wait()
-                skipped.append(weight)
-        if skipped:
-            self.session.skip(weight.tensor for weight in skipped)
-            for weight in skipped:
+        self._end_step()
+        return loss
+
+    def _end_step(self) -> None:
+        rest = [weight for weight in self._weights if not weight.is_pushed]
+        _wait(rest)
+        if rest:
+            self.session.skip(weight.tensor for weight in rest)
+            for weight in rest:
                 weight.skipped()
         for weight in self._weights:
             weight.end_step()
-        return loss
 
     # With it a GradScaler asks step() before it touches gradients, which then refuses it.
     _step_supports_amp_scaling = True
@@ -185,8 +196,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def synchronize(self) -> None:
         """Waits for all new weights. For code that reads weights outside of forward and state_dict."""
-        for weight in self._weights:
-            weight.wait()
+        _wait(self._weights)
 
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss to call backward on: times the servers' scale, with loss_scaling."""
@@ -212,8 +222,13 @@ class Optimizer(torch.optim.Optimizer):
         return self.session.world_size
 
     def close(self) -> None:
-        """Waits for the last weights and leaves the job. At the end of the program it comes by itself."""
+        """Waits for the last weights and leaves the job. At the end of the program it comes by itself.
+
+        A step whose backward came and whose step() did not is ended: what was sent cannot be taken back.
+        """
         try:
+            if any(weight.is_pushed for weight in self._weights):
+                self._end_step()
             self.synchronize()
         finally:
             for hook in self._hooks:
@@ -237,7 +252,19 @@ class Optimizer(torch.optim.Optimizer):
 def _before_forward(weights: list[Weight]) -> None:
     for weight in weights:
         weight.is_waited_for = True
+    _wait(weights)
+
+
+def _wait(weights: list[Weight]) -> None:
+    for weight in weights:
         weight.wait()
+
+
+def _merged(own: Mapping[str, Option], session: Mapping[str, Option]) -> dict[str, Option]:
+    for key, value in session.items():
+        if own.get(key) is not None and value is not None:
+            raise InvalidArgument(f"session={{{key!r}: …}}: the Optimizer has {key}={own[key]} already; give it once")
+    return {**own, **{key: value for key, value in session.items() if value is not None}}
 
 
 def _check_devices(model: torch.nn.Module) -> None:

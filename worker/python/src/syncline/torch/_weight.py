@@ -11,6 +11,7 @@ import torch
 
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Session, Tensor
+from syncline.torch._sent import Sent, changed
 
 
 class Weight:
@@ -24,9 +25,8 @@ class Weight:
         self._is_row_major = parameter.is_contiguous()
         self._tensor: Tensor = session.declare(name, parameter.detach().permute(self._order), **options)
         self._version = parameter._version
-        self._gradient: Optional[torch.Tensor] = None  # of this step, as backward left it
-        self._gradient_version = 0
-        self._sent: Optional[torch.Tensor] = None  # the same in the order of memory; stays while it may still be sent
+        self._sent: Optional[Sent] = None  # the gradient of this step
+        self._sent_version = 0
         self.is_pushed = False  # in the present step
         self.is_pending = False  # its weights are on their way
         self.is_waited_for = False  # by a hook before the forward of its module
@@ -42,8 +42,13 @@ class Weight:
         self._version = self.parameter._version
 
     def on_gradient(self, callback: Callable[[], None]) -> Any:
-        """Has `callback` called whenever backward has accumulated the gradient. Keep what this returns."""
+        """Has `callback` called whenever backward has accumulated the gradient. Keep what this returns.
+
+        Not of a parameter that requires none yet: step() finds its gradients.
+        """
         parameter = self.parameter
+        if not parameter.requires_grad:
+            return None
         if hasattr(parameter, "register_post_accumulate_grad_hook"):  # torch 2.1
             return parameter.register_post_accumulate_grad_hook(lambda _: callback())
         node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
@@ -63,19 +68,19 @@ class Weight:
                 "call synchronize() before you read weights yourself")
         self._check(gradient)
         self.waits_early = not self.is_waited_for
-        self._gradient, self._gradient_version = gradient, gradient._version
-        self._sent = (gradient if self._is_row_major else gradient.permute(self._order)).contiguous()
-        self._session.push_pull(self._tensor, self._sent, samples)
+        ordered = (gradient if self._is_row_major else gradient.permute(self._order)).contiguous()
+        self._session.push_pull(self._tensor, ordered, samples)
         self.is_pushed = self.is_pending = True
+        self._sent = Sent.of(gradient, self.name)
+        self._sent_version = self._sent._version
+        self.parameter.grad = self._sent
 
     def end_step(self) -> None:
         """Takes the gradient that was pushed."""
         gradient = self.parameter.grad
-        if gradient is not None and (gradient is not self._gradient or gradient._version != self._gradient_version):
-            raise FailedPrecondition(
-                f"{self.name}: its gradient was changed after it was pushed; clip on the servers instead: "
-                'Optimizer(…, gradient="clip_global_norm=1")')
-        self.parameter.grad = self._gradient = None
+        if gradient is not None and (gradient is not self._sent or gradient._version != self._sent_version):
+            raise changed(self.name)
+        self.parameter.grad = self._sent = None
         self.is_pushed = False
 
     def skipped(self) -> None:
@@ -84,9 +89,18 @@ class Weight:
 
     def wait(self) -> None:
         """Until the new weights are here."""
-        if self.is_pending:
-            self._session.wait(self._tensor)
-            self.is_pending, self._sent = False, None
+        if not self.is_pending:
+            return
+        if self.is_pushed:  # with clip_global_norm it ends when all gradients are there or skipped, which step() does
+            raise FailedPrecondition(
+                f"{self.name}: its gradient is on its way and its weights are about to change; call step() before the next "
+                "forward, state_dict() or synchronize(), and run all but the last backward of a step in no_sync()")
+        self._session.wait(self._tensor)
+        self.is_pending = False
+        # New values are a change in place: backward through the old ones raises, as with torch's optimizers.
+        before = self.parameter._version
+        self.parameter.detach()[None][:0].zero_()
+        self._version += self.parameter._version - before
 
     def _check(self, gradient: torch.Tensor) -> None:
         parameter = self.parameter

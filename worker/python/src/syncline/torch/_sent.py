@@ -1,0 +1,65 @@
+"""What `parameter.grad` is between backward and step(): a gradient that is on its way, to be read and not to be changed."""
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Callable, Optional
+
+import torch
+
+from syncline.errors import FailedPrecondition
+
+_Plain = getattr(torch._C, "DisableTorchFunctionSubclass", None) or torch._C.DisableTorchFunction  # torch 2; torch 1
+
+
+def changed(name: str) -> FailedPrecondition:
+    """The error of anyone who changes a gradient that was pushed."""
+    return FailedPrecondition(
+        f"{name}: its gradient was changed after it was pushed; clip on the servers instead: "
+        'Optimizer(…, gradient="clip_global_norm=1"), or change it in no_sync(), where step() sends it')
+
+
+class Sent(torch.Tensor):
+    """Shares the gradient's memory. Calls that would change it raise, through .data and other views of it, too."""
+
+    name = ""
+
+    @staticmethod
+    def of(gradient: torch.Tensor, name: str) -> Sent:
+        """`gradient` of the parameter `name`."""
+        sent: Sent = gradient.as_subclass(Sent)
+        sent.name = name
+        return sent
+
+    @classmethod
+    def __torch_function__(cls, function: Callable[..., Any], types: Iterable[type], arguments: tuple[Any, ...] = (),
+                           options: Optional[Mapping[str, Any]] = None) -> Any:
+        sent = _first_of(arguments[:1])
+        if sent is not None and _changes_its_first(function):
+            raise changed(sent.name)
+        with _Plain():
+            result = function(*arguments, **(options or {}))
+            if sent is None or type(result) is not torch.Tensor or result.is_sparse:
+                return result
+            return Sent.of(result, sent.name) if _memory(result) == _memory(sent) else result
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    storage = getattr(tensor, "untyped_storage", tensor.storage)  # torch 2; torch 1
+    return int(storage().data_ptr())
+
+
+def _first_of(values: Any) -> Optional[Sent]:
+    for value in values:
+        found = _first_of(value) if isinstance(value, (list, tuple)) else value
+        if isinstance(found, Sent):
+            return found
+    return None
+
+
+def _changes_its_first(function: Callable[..., Any]) -> bool:
+    name = getattr(function, "__name__", "")
+    return name in _OPERATORS or (name.endswith("_") and not name.endswith("__"))
+
+
+_OPERATORS = {f"__{name}__" for name in (
+    "set", "setitem", "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "iand", "ior", "ixor", "ilshift", "irshift")}

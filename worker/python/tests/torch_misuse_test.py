@@ -1,0 +1,204 @@
+"""syncline.torch.Optimizer refuses what it could not do as torch's own optimizers would."""
+import unittest
+
+from torch_support import Optimizer, OptimizerTest, batches, make_model, nn, torch
+
+import syncline
+
+
+class Misuse(OptimizerTest):
+    """What would silently train something else is refused, with the parameter's path in the model."""
+
+    def step(self, model, optimizer):
+        inputs, labels = next(batches(1))
+        nn.functional.mse_loss(model(inputs), labels).backward()
+        optimizer.step()
+
+    def refused(self, pattern, kind=syncline.Error):
+        return self.assertRaisesRegex(kind, pattern)
+
+    def test_of_parameters(self):
+        model = make_model()
+        with self.refused("0.weight: is in params twice", ValueError):
+            self.optimizer(model, params=[{"params": model.parameters()}, {"params": [model[0].weight]}])
+        with self.refused(r"shape \[7\] that is no parameter of the model"):
+            self.optimizer(model, params=[nn.Parameter(torch.zeros(7))])
+        with self.refused("give the Optimizer an lr"):
+            self.optimizer(model, lr=None, params=[{"params": model.parameters(), "lr": 1.0}])
+        with self.refused("0.weight: a learning rate of 0 times the job's; freeze it instead"):
+            self.optimizer(model, params=[{"params": model.parameters(), "lr": 0.0}])
+        with self.refused("momentum='high'"):
+            self.optimizer(model, momentum="high")
+        with self.refused("no parameter to train"):
+            self.optimizer(nn.ReLU())
+        with self.refused("momentun.*momentum"):
+            self.optimizer(model, momentun=0.9)
+        with self.refused("2.bias: is on meta"):
+            model[2].bias = nn.Parameter(torch.zeros(3, device="meta"))
+            self.optimizer(model)
+
+    def test_of_gradients(self):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.words = nn.Embedding(10, 3, sparse=True)
+
+            def forward(self, inputs):
+                return self.words(inputs.long().clamp(0, 9)).mean(1)
+
+        model = Net()
+        optimizer = self.optimizer(model, job="sparse")
+        with self.refused("words.weight: its gradient is sparse"):
+            self.step(model, optimizer)
+
+        model = make_model()
+        optimizer = self.optimizer(model, job="clipped")
+        inputs, labels = next(batches(1))
+        nn.functional.mse_loss(model(inputs), labels).backward()
+        gradient = model[0].weight.grad
+        self.assertGreater(gradient.norm(), 0)
+        doubled = gradient.data.clone().mul_(2)  # of its own memory
+        self.assertIs(type(doubled), torch.Tensor)
+        for change in (lambda: nn.utils.clip_grad_norm_(model.parameters(), 1e-3),
+                       lambda: nn.utils.clip_grad_value_(model.parameters(), 1e-3),
+                       lambda: gradient.data.view(-1)[:3].zero_(), lambda: gradient.__setitem__(0, 1),
+                       lambda: gradient.__imul__(2)):
+            with self.refused("0.weight: its gradient was changed.*clip_global_norm"):
+                change()
+        torch.mul(gradient, 2, out=gradient)
+        with self.refused("0.weight: its gradient was changed"):
+            optimizer.step()
+
+        model = make_model()
+        optimizer = self.optimizer(model, job="twice")
+        loss = nn.functional.mse_loss(model(inputs), labels)
+        loss.backward(retain_graph=True)
+        with self.refused("is on its way already"):
+            optimizer.zero_grad()
+        with self.refused("a second gradient before step.*no_sync"):
+            loss.backward()
+
+    def test_of_weights(self):
+        model = make_model()
+        optimizer = self.optimizer(model, job="loaded")
+        self.step(model, optimizer)
+        model.load_state_dict(make_model(5).state_dict())
+        with self.refused("2.bias: its values were changed in this process"):
+            self.step(model, optimizer)
+
+        model = make_model()
+        optimizer = self.optimizer(model, job="moved")
+        model[2].weight.data = torch.zeros(3, 16)
+        with self.refused("2.weight: its memory or shape is another"):
+            self.step(model, optimizer)
+
+    def test_of_weights_between_backward_and_step(self):
+        model = make_model()
+        optimizer = self.optimizer(model, gradient="clip_global_norm=1")
+        model[2].bias.requires_grad_(False)  # so that only step() says that there is no gradient of it
+        inputs, labels = next(batches(1))
+        nn.functional.mse_loss(model(inputs), labels).backward()
+        for read in (lambda: model(inputs), model.state_dict, optimizer.synchronize):
+            with self.refused("0.weight: its gradient is on its way.*call step.*no_sync"):
+                read()
+        optimizer.step()
+        model(inputs)
+
+    def test_of_weights_that_are_read_before_their_module_is_called(self):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body = make_model()
+
+            def forward(self, inputs):
+                penalty = self.body[0].weight.square().sum()
+                return self.body(inputs) + penalty
+
+        model = Net()
+        optimizer = self.optimizer(model)
+        self.step(model, optimizer)
+        with self.refused("modified by an inplace operation", RuntimeError):
+            self.step(model, optimizer)
+
+    def test_of_parameters_that_are_trained_later(self):
+        for names_all in (True, False):
+            model = make_model()
+            model[0].requires_grad_(False)
+            before = model[0].weight.clone()
+            optimizer = self.optimizer(model, job=names_all, params=model.parameters() if names_all else None)
+            self.step(model, optimizer)
+            optimizer.synchronize()
+            self.assertTrue(torch.equal(model[0].weight, before))
+            model[0].requires_grad_(True)
+            if names_all:
+                self.step(model, optimizer)
+                optimizer.synchronize()
+                self.assertFalse(torch.equal(model[0].weight, before))
+            else:
+                with self.refused("0.weight: has a gradient, but required none.*params="):
+                    self.step(model, optimizer)
+
+    def test_of_weights_that_are_on_their_way(self):
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.body, self.extra, self.uses_extra = make_model(), nn.Linear(3, 3), False
+
+            def forward(self, inputs):
+                hidden = self.body(inputs)
+                return hidden @ self.extra.weight if self.uses_extra else hidden
+
+        model = Net()
+        optimizer = self.optimizer(model)
+        self.step(model, optimizer)
+        model.uses_extra = True
+        with self.refused("extra.weight: was used while its new weights were on their way.*synchronize"):
+            self.step(model, optimizer)
+
+    def test_of_what_torchs_optimizers_keep(self):
+        model = make_model()
+        optimizer = self.optimizer(model)
+        with self.refused("schedule=.*cosine"):
+            torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+        with self.refused("schedule="):
+            optimizer.param_groups[0]["lr"] = 0.2
+        with self.refused("option 'momentum'"):
+            optimizer.param_groups[0]["momentum"] = 0.2
+        group = optimizer.param_groups[0]
+        before = dict(group)
+        for change in (lambda: group.update(lr=0.2), lambda: group.__ior__({"lr": 0.2}), lambda: group.pop("lr"),
+                       lambda: group.__delitem__("lr"), lambda: group.setdefault("initial_lr", 1)):
+            with self.refused("schedule="):
+                change()
+        for change in (group.popitem, group.clear):
+            with self.refused("servers hold"):
+                change()
+        self.assertEqual(group.keys(), before.keys())
+        without = self.optimizer(make_model(), "adamw", lr=None, job="default")
+        with self.refused("schedule="):
+            torch.optim.lr_scheduler.StepLR(without, 1)
+        for call in (optimizer.state_dict, lambda: optimizer.load_state_dict({})):
+            with self.refused("state is on the servers.*model.state_dict"):
+                call()
+        with self.refused("give all groups"):
+            optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+
+    def test_of_options_given_twice(self):
+        for session in ({"optimizer": "sgd:lr=5"}, {"push": "int8"}):
+            with self.refused(f"session=.*{next(iter(session))}.*give it once"):
+                Optimizer(make_model(), "adamw", push="fp32", session=session)
+
+    def test_of_grad_scaler(self):
+        model = make_model()
+        optimizer = self.optimizer(model)
+        scaler = torch.cuda.amp.GradScaler(enabled=False)
+        inputs, labels = next(batches(1))
+        scaler.scale(nn.functional.mse_loss(model(inputs), labels)).backward()
+        scaler.step(optimizer)  # as much as optimizer.step()
+        self.assertTrue(optimizer._step_supports_amp_scaling)  # or torch unscales gradients on their way
+        with self.refused('loss_scaling="torch"'):
+            optimizer.step(grad_scaler=scaler)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -208,6 +208,11 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
                               sizes.world, " workers of the job"));
   }
   plan.starts_coordinator = options.coordinator.empty();
+  if (plan.starts_coordinator && options.servers == 0) {
+    return Usage(
+        "--servers 0 without --coordinator: nothing would hold the weights; leave one of "
+        "them out");
+  }
   plan.servers =
       options.servers >= 0 ? options.servers : (plan.starts_coordinator ? 1 : 0);
   // Each would otherwise take the same memory for its own.

@@ -56,6 +56,16 @@ TEST(LaunchPlan, StartsOnlyWorkersForAGivenCoordinator) {
   EXPECT_FALSE(plan->starts_coordinator);
 }
 
+TEST(LaunchPlan, ACoordinatorOfItsOwnNeedsServers) {
+  RunOptions options = Program();
+  options.servers = 0;
+  const auto plan = MakeLaunchPlan(options, {});
+  EXPECT_EQ(FailureOf(plan.status()), Failure::kUsage);
+  EXPECT_THAT(std::string(plan.status().message()), HasSubstr("--servers 0"));
+  options.coordinator = "10.0.0.1:7070";
+  EXPECT_TRUE(MakeLaunchPlan(options, {}).ok());
+}
+
 TEST(LaunchPlan, ServersOfOneHostShareItsMemory) {
   RunOptions options = Program();
   options.servers = 4;

@@ -366,7 +366,8 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
   }
   ++failed_;
   if (plan_.world_size - failed_ >= plan_.min_workers) {
-    Say(absl::StrCat(who, "; ", plan_.world_size - failed_, " workers go on"));
+    Say(absl::StrCat(who, "; ", plan_.world_size - failed_,
+                     " workers go on; its log stays: ", LogPath(worker.name)));
     return absl::OkStatus();
   }
   if (!event.tail.empty()) {
@@ -416,7 +417,7 @@ void Launcher::StopAndWait(const std::vector<std::string>& names, absl::Duration
 void Launcher::RemoveDirectories(const absl::Status& outcome) {
   std::error_code ignored;  // a leftover in the temporary directory harms nobody
   std::filesystem::remove_all(scratch_ + "/state", ignored);
-  if (outcome.ok() || !options_.log_dir.empty())
+  if ((outcome.ok() && failed_ == 0) || !options_.log_dir.empty())
     std::filesystem::remove_all(scratch_, ignored);
 }
 

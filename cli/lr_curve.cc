@@ -92,15 +92,15 @@ absl::Status CheckCurvePath(const std::string& path) {
                            "--out '", path, "' must end in .csv, .svg or .png")),
                        Failure::kUsage);
   }
-  // Appends nothing: a curve of an earlier sweep stays until there is a new one.
-  if (!std::ofstream(path, std::ios::app)) {
-    const absl::Status failed = CannotWrite(path);
-    return WithFailure(failed, Failure::kUsage);
-  }
   const char* look = "command -v gnuplot >/dev/null 2>&1";
   if (IsPicture(path) && std::system(look) != 0) {
     return absl::FailedPreconditionError(absl::StrCat(
         "drawing --out '", path, "' needs gnuplot; install gnuplot-nox, or name a .csv"));
+  }
+  // Appends nothing: a curve of an earlier sweep stays until there is a new one.
+  if (!std::ofstream(path, std::ios::app)) {
+    const absl::Status failed = CannotWrite(path);
+    return WithFailure(failed, Failure::kUsage);
   }
   return absl::OkStatus();
 }

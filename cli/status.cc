@@ -60,7 +60,7 @@ std::string Memory(const Json& server) {
 }
 
 std::string ServerTable(const Json& servers) {
-  if (servers.empty()) return "no servers yet\n";
+  if (servers.empty()) return "no servers yet, or none that this certificate may see\n";
   std::string table =
       absl::StrFormat("%-6s  %-24s  %6s  %10s  %22s  %9s  %s\n", "SERVER", "NAME",
                       "SHARDS", "BYTES", "MEMORY", "HEARTBEAT", "LANES");

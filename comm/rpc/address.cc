@@ -113,7 +113,8 @@ absl::StatusOr<HostPort> ParseHostPort(absl::string_view text) {
       absl::ConsumePrefix(&host, "[") && absl::ConsumeSuffix(&host, "]");
   if (!bracketed && host.find_first_of(":[]") != absl::string_view::npos) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "'", text, "' is no address; write IPv6 hosts in brackets: [::1]:7070"));
+        "'", text,
+        "' is no address; write HOST:PORT alone, IPv6 hosts in brackets: [::1]:7070"));
   }
   return HostPort{host.empty() ? "0.0.0.0" : std::string(host),
                   static_cast<uint16_t>(port)};

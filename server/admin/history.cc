@@ -107,7 +107,7 @@ void History::AddJob(const JobView& view, absl::Time now) {
   job.step = std::max(job.step, view.step);
   SayChanges(view, job, now);
   CountBytes(view, job);
-  if (!IsOver(view)) {
+  if (!IsOver(view) || !IsOver(job.last)) {  // also where it ended
     AddPoint({.time = now, .step = job.step, .loss = view.loss, .bytes = job.bytes}, job);
   }
   job.last = view;
@@ -140,7 +140,9 @@ void History::AddPoint(const Point& point, Job& job) const {
 void History::SayChanges(const JobView& view, const Job& job, absl::Time now) {
   const bool has_new_epoch = view.epoch != job.last.epoch && view.epoch != 0;
   const std::string reason = has_new_epoch ? view.reason : "";
-  std::vector<std::string> lines = MemberChanges(view, job.last, reason);
+  std::vector<std::string> lines;
+  // With the job its members go, which is no news of each of them.
+  if (!IsOver(view)) lines = MemberChanges(view, job.last, reason);
   if (has_new_epoch) lines.push_back(absl::StrCat("epoch ", view.epoch, Because(reason)));
   const std::string phase = PhaseChange(view, job.last);
   if (!phase.empty()) lines.push_back(phase);

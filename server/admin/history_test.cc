@@ -129,14 +129,17 @@ TEST(History, AWorkerThatJustCameDoesNotTakeTheJobBack) {
 
 TEST(History, AJobThatIsOverGetsNoMorePoints) {
   History history;
-  history.Add({.jobs = {Running(1, {})}}, kStart);
-  JobView over = Running(1, {});
+  history.Add({.jobs = {Running(1, {{.rank = 0, .name = "h:1"}})}}, kStart);
+  JobView over = Running(9, {});
   over.phase = "failed";
   over.reason = "server 0 is gone";
   history.Add({.jobs = {over}}, kStart);
   history.Add({.jobs = {over}}, kStart);
-  EXPECT_EQ(Points(history).size(), 1);
-  EXPECT_EQ(Events(history).back(), "the job is failed: server 0 is gone");
+  EXPECT_EQ(Points(history).size(), 2);
+  EXPECT_EQ(Points(history)[1]["step"], 9) << "where it ended";
+  EXPECT_THAT(Events(history),
+              ElementsAre("worker 0 (h:1) joins", "epoch 1", "the job is running",
+                          "the job is failed: server 0 is gone"));
 }
 
 JobView Numbered(uint32_t number, uint64_t step) {

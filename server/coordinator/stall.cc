@@ -106,7 +106,8 @@ std::string StallWatch::WhyItRuns(const StallMember& member, Clock& clock) const
   if (member.waits && waits == 0) {
     clock.is_cut_off = true;
     return absl::StrCat("says that it waits, but for ", since,
-                        " no server holds anything of it: is its network cut?");
+                        " no server holds anything of it: is its network cut, or the one "
+                        "of a server that should answer?");
   }
   return "";
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "comm/base/failure.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
@@ -15,8 +16,8 @@ namespace {
 
 // "0.1.0", and what a packager adds.
 constexpr size_t kMaxBuildBytes = 64;
-// Hosts that are counted one by one; the others are counted together.
-constexpr size_t kMaxHosts = 4096;
+// Kinds of refusal that are counted one by one; the others are counted together.
+constexpr size_t kMaxKinds = 4096;
 
 absl::Status CheckProtocol(uint32_t theirs, const std::string& build) {
   if (theirs == kProtocolVersion) return absl::OkStatus();
@@ -115,9 +116,10 @@ void Gate::Refused(const char* what, const Peer& peer, const absl::Status& why) 
     options_.metrics->CountTurnedAway(peer.identity ? ControlRefusal::kRole
                                                     : ControlRefusal::kNoRole);
   }
-  const uint64_t count = CountOf(peer.address);
-  if (!std::has_single_bit(count)) return;
   const std::string reason = Printable(std::string(why.message()), 1000);
+  const uint64_t count = Count(absl::StrJoin(
+      {HostOf(peer.address), NameOf(peer), std::string(what), reason}, "\n"));
+  if (!std::has_single_bit(count)) return;
   options_.log.Warning(absl::StrCat("refused ", what),
                        {{"reason", reason}, {"peer", peer.address}, {"refused", count}});
   options_.audit.Warning("refused", {{"what", what},
@@ -140,12 +142,11 @@ void Gate::Updated(const Peer& peer, const std::string& job, const UpdateAnswer&
                        {"peer", peer.address}});
 }
 
-// How often this host was refused, this time included.
-uint64_t Gate::CountOf(const std::string& address) {
+// How often a refusal of this kind happened, this time included.
+uint64_t Gate::Count(const std::string& kind) {
   absl::MutexLock lock(&mutex_);
-  const std::string host = HostOf(address);
-  const bool is_counted = refused_.count(host) > 0 || refused_.size() < kMaxHosts;
-  return ++refused_[is_counted ? host : "others"];
+  const bool is_counted = refused_.count(kind) > 0 || refused_.size() < kMaxKinds;
+  return ++refused_[is_counted ? kind : "others"];
 }
 
 }  // namespace syncline

@@ -2,7 +2,8 @@
 // written down of it.
 //
 // Refusals are counted (syncline_auth_refused_total{door="control"}), and said in the log
-// and in the audit log: of one host the 1st, 2nd, 4th, 8th …, so that nobody fills a disk.
+// and in the audit log: of one kind from one host the 1st, 2nd, 4th, 8th …, so that nobody
+// fills a disk, nor hides one kind behind another.
 // Admissions and changes of jobs are said in the audit log alone (docs/tls.md).
 //
 // Thread safety: any thread.
@@ -63,13 +64,13 @@ class Gate {
   Gate(GateOptions options, std::unique_ptr<Doorkeeper> doorkeeper)
       : options_(std::move(options)), doorkeeper_(std::move(doorkeeper)) {}
 
-  uint64_t CountOf(const std::string& address) ABSL_LOCKS_EXCLUDED(mutex_);
+  uint64_t Count(const std::string& kind) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const GateOptions options_;
   const std::unique_ptr<Doorkeeper> doorkeeper_;
 
   absl::Mutex mutex_;
-  std::map<std::string, uint64_t> refused_ ABSL_GUARDED_BY(mutex_);  // by host
+  std::map<std::string, uint64_t> refused_ ABSL_GUARDED_BY(mutex_);  // by kind
 };
 
 }  // namespace syncline

@@ -92,6 +92,17 @@ TEST_F(GateTest, NobodyFillsTheDiskWithRefusals) {
       HasSubstr("syncline_auth_refused_total{door=\"control\",reason=\"no_role\"} 1"));
 }
 
+TEST_F(GateTest, OneKindOfRefusalDoesNotHideAnother) {
+  for (int i = 1; i <= 3; ++i) {
+    gate_->Refused("a call", worker_, absl::PermissionDeniedError("may not ask"));
+  }
+  gate_->Refused("a call", worker_, absl::PermissionDeniedError("may not change jobs"));
+  gate_->Refused("a member", worker_, absl::PermissionDeniedError("may not ask"));
+  std::vector<int> counts;
+  for (const Json& line : AuditLines()) counts.push_back(line["refused"]);
+  EXPECT_THAT(counts, ElementsAre(1, 2, 1, 1));
+}
+
 TEST_F(GateTest, ManyHostsCannotFillItEither) {
   Peer peer;
   for (int i = 0; i < 10000; ++i) {

@@ -2,6 +2,7 @@
 import importlib.util
 import re
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
@@ -26,6 +27,15 @@ class Examples(unittest.TestCase):
         first, last = (float(loss) for loss in re.findall(r"loss (\S+)", said))
         self.assertLess(last, first / 2, said)
         self.assertGreater(float(re.search(r"accuracy (\S+)%", said).group(1)), 60, said)
+
+    def test_of_the_readmes(self):
+        for folder in (support.HERE.parents[2], support.HERE.parent):
+            with self.subTest(folder=folder), tempfile.TemporaryDirectory() as place:
+                source = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL).group(1)
+                program = Path(place) / "train.py"
+                program.write_text(source)
+                said = self.run_example(program)
+                self.assertLess(float(re.search(r"^loss (\S+)", said, re.MULTILINE).group(1)), 0.1, said)
 
 
 if __name__ == "__main__":

@@ -3,12 +3,10 @@ import os
 import re
 import signal
 import sys
-import tempfile
 import threading
 import time
 import unittest
 import weakref
-from pathlib import Path
 from unittest import mock
 
 import support
@@ -19,7 +17,6 @@ except ImportError:
     raise unittest.SkipTest("no numpy; install python3-numpy") from None
 
 import syncline
-from syncline import _embedded
 
 EXACT = {"push": "fp32", "publish": "fp32"}
 
@@ -397,70 +394,6 @@ class Programs(support.ServersTest):
         program.wait()
         self.assertIn("SYNCLINE_LOG=shout: there are debug, info", program.text())
         loud.wait()
-
-
-class EmbeddedServers(unittest.TestCase):
-    SOURCE = """
-        import numpy, sys, syncline, time
-        weights = numpy.zeros(4, numpy.float32)
-        session = syncline.Session(optimizer="sgd:lr=1")
-        tensor = session.declare("w", weights)
-        session.start()
-        session.push_pull(tensor, numpy.ones(4, numpy.float32))
-        session.wait(tensor)
-        print("weights", weights[0])
-    """
-
-    def test_need_no_setting(self):
-        program = support.start_program(self, self.SOURCE)
-        self.assertEqual(program.wait(), 0, program.text())
-        self.assertIn("weights -1.0", program.text())
-        address = program.await_line(r"started servers for this process, (\S+),").group(1)
-        self.assert_gone(address)
-
-    def test_end_with_a_program_that_is_killed(self):
-        program = support.start_program(self, self.SOURCE + "\n        time.sleep(60)")
-        program.await_line("weights")
-        address = program.await_line(r"started servers for this process, (\S+),").group(1)
-        program.process.kill()
-        self.assert_gone(address)
-
-    def test_that_do_not_end_are_killed(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        server = Path(folder.name) / "syncline"
-        server.write_text("#!/bin/sh\ntrap '' TERM\necho syncline: ready control=a admin=$$\nwhile :; do sleep 0.1; done\n")
-        server.chmod(0o755)
-        with mock.patch.multiple(_embedded, binary_path=lambda: server, STOP_SECONDS=0.2):
-            servers = _embedded.EmbeddedServers("10s")
-            servers.stop()
-        deadline = time.monotonic() + support.PATIENCE
-        while Path(f"/proc/{servers.admin}/exe").exists() and time.monotonic() < deadline:  # until init has seen it
-            time.sleep(0.01)
-        self.assertFalse(Path(f"/proc/{servers.admin}/exe").exists())
-        self.assertFalse(Path(servers._folder).exists())
-
-    def test_are_for_one_worker(self):
-        program = support.start_program(self, self.SOURCE, {"WORLD_SIZE": "4", "RANK": "1"})
-        self.assertEqual(program.wait(), 1)
-        self.assertRegex(program.text(), "InvalidArgument: there are 4 workers .* SYNCLINE_COORDINATOR")
-
-    def assert_gone(self, address):
-        deadline = time.monotonic() + 15
-        while any(address in line for line in listening()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        self.assertNotIn(address, "\n".join(listening()))
-
-
-def listening():
-    """Local addresses of this host's TCP sockets that listen."""
-    lines = []
-    for row in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = row.split()
-        if fields[3] == "0A":
-            host, port = fields[1].split(":")
-            lines.append(".".join(str(byte) for byte in reversed(bytes.fromhex(host))) + f":{int(port, 16)}")
-    return lines
 
 
 class Launcher(unittest.TestCase):

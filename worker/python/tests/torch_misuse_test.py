@@ -1,4 +1,6 @@
 """syncline.torch.Optimizer refuses what it could not do as torch's own optimizers would."""
+import copy
+import pickle
 import unittest
 
 from torch_support import Optimizer, OptimizerTest, batches, make_model, nn, torch
@@ -182,6 +184,28 @@ class Misuse(OptimizerTest):
                 call()
         with self.refused("give all groups"):
             optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
+
+    def test_of_what_torchs_optimizers_are_given(self):
+        model = make_model()
+        for given in (model.parameters(), list(model.parameters())):
+            with self.refused("give the model itself", syncline.InvalidArgument):
+                Optimizer(given, "adamw", lr=0.1)
+        with self.refused(r'lower case, such as Optimizer\(model, "adamw"', syncline.InvalidArgument):
+            Optimizer(model, torch.optim.AdamW, lr=0.1)
+        with self.refused('lower case', syncline.InvalidArgument):
+            Optimizer(model, 0.1)
+
+    def test_of_copies(self):
+        optimizer = self.optimizer(make_model())
+        for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+            with self.refused("cannot be copied or pickled"):
+                copied(optimizer)
+
+    def test_of_two_models_in_one_job(self):
+        self.optimizer(make_model())
+        for second, said in ((nn.Linear(2, 1), "another --job"), (make_model(), "another job of this name")):
+            with self.refused(said + r'.*\(choose a job by SYNCLINE_JOB, .*session={"job": …}', syncline.JobRefused):
+                self.optimizer(second)
 
     def test_of_options_given_twice(self):
         for session in ({"optimizer": "sgd:lr=5"}, {"push": "int8"}):

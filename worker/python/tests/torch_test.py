@@ -41,6 +41,36 @@ class Steps(OptimizerTest):
                 self.assert_same(model, expected)
                 self.assertGreater((model[0].weight - make_model()[0].weight).abs().max(), 0.01)
 
+    def test_of_two_models_that_train_each_other(self):
+        def adversaries():
+            torch.manual_seed(3)
+            return nn.Linear(6, 3), nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+        def play(generator, discriminator, g, d, without_d):
+            for inputs, real in batches(20):
+                fake = generator(inputs)
+                d.zero_grad()
+                (discriminator(fake.detach()).mean() - discriminator(real).mean()).backward()
+                d.step()
+                g.zero_grad()
+                with without_d():
+                    (-discriminator(fake).mean()).backward()
+                g.step()
+
+        here, there = adversaries(), adversaries()
+        with self.optimizer(here[0], "adam", 0.01, job="g") as g, self.optimizer(here[1], "sgd", 0.05, job="d") as d:
+            play(*here, g, d, d.no_sync)
+        play(*there, torch.optim.Adam(there[0].parameters(), 0.01), torch.optim.SGD(there[1].parameters(), 0.05),
+             contextlib.nullcontext)
+        for model, expected, before in zip(here, there, adversaries()):
+            self.assert_same(model, expected)
+            self.assertGreater((next(model.parameters()) - next(before.parameters())).abs().max(), 0.01)
+        inputs, _ = next(batches(1))
+        g, d = (self.optimizer(model, job=name) for model, name in zip(adversaries(), ("third", "fourth")))
+        d._model(g._model(inputs)).mean().backward()
+        with self.assertRaisesRegex(syncline.FailedPrecondition, "is on its way already.*no_sync"):
+            d.zero_grad()
+
     def test_of_parameter_groups(self):
         def groups(model):
             return [{"params": [model[0].weight], "lr": 0.02, "weight_decay": 0.5}, {"params": model[2].parameters()}]

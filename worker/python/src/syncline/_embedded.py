@@ -1,7 +1,7 @@
 """Servers for a program that was told of none: `syncline serve --role all` as a child process.
 
 The child ends with this process, however that ends: a shell between the two waits for the end of its standard input,
-which only this process holds open.
+which only this process holds open. Standard output is the servers' alone, so that its end is theirs.
 """
 from __future__ import annotations
 
@@ -16,14 +16,18 @@ import tempfile
 import time
 
 from syncline._library import binary_path
-from syncline.errors import Unavailable
+from syncline.errors import Error, InvalidArgument, Unavailable
 
 _GUARD = """folder=$1; shift
 "$@" </dev/null & child=$!
-cat >/dev/null  # until the training process is gone
-kill $child 2>/dev/null; wait $child
+exec >/dev/null
+cat  # until the training process is gone
+kill $child 2>/dev/null; wait $child; status=$?
 rm -rf "$folder"
+exit $status
 """
+# What of the program's settings is meant for servers, too. The others are of other servers, or of the session.
+_SETTINGS = ("SYNCLINE_ENGINE_THREADS", "SYNCLINE_ISA", "SYNCLINE_LOG_LEVEL", "SYNCLINE_MEMORY")
 _READY = re.compile(r"syncline: ready control=(\S+) admin=(\S+)")
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
@@ -39,7 +43,8 @@ class EmbeddedServers:
                    "--state-dir", folder, "--failure-timeout", failure_timeout]
         # A session of its own: Ctrl-C is for the training program, which says goodbye to these servers first.
         self._process = subprocess.Popen(["/bin/sh", "-c", _GUARD, "syncline-servers", folder, *command], stdin=subprocess.PIPE,
-                                         stdout=subprocess.PIPE, stderr=self._log, start_new_session=True)
+                                         stdout=subprocess.PIPE, stderr=self._log, env=_environment(),
+                                         start_new_session=True)
         try:
             self.address, self.admin = self._await_ready()
         except BaseException:
@@ -55,13 +60,23 @@ class EmbeddedServers:
                 break
             piece = os.read(stream, 4096)
             if not piece:
-                break
+                raise self._ended()
             seen += piece
             if match := _READY.search(seen.decode(errors="replace")):
                 return match.group(1), match.group(2)
+        raise Unavailable(f"the embedded servers did not start within {START_SECONDS:.0f} s; they said: {self._said()}")
+
+    def _ended(self) -> Error:
+        said = self._said()
+        self.stop()
+        kind = InvalidArgument if self._process.returncode == InvalidArgument.exit_code else Unavailable
+        given = [f"{name}={os.environ[name]}" for name in _SETTINGS if os.environ.get(name)]
+        settings = f" (with {', '.join(given)})" if given else ""
+        return kind(f"the embedded servers ended as they started{settings}, exit code {self._process.returncode}; they said: {said}")
+
+    def _said(self) -> str:
         self._log.seek(0)
-        said = self._log.read().decode(errors="replace").strip() or "nothing"
-        raise Unavailable(f"the embedded servers did not start within {START_SECONDS:.0f} s; they said: {said[-1000:]}")
+        return self._log.read().decode(errors="replace").strip()[-1000:] or "nothing"
 
     def forget(self) -> None:
         """In a forked child: the servers are the parent's."""
@@ -81,3 +96,7 @@ class EmbeddedServers:
             shutil.rmtree(self._folder, ignore_errors=True)
         self._process.stdout.close()
         self._log.close()
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("SYNCLINE_") or name in _SETTINGS}

@@ -5,6 +5,8 @@ with, so that launchers and job controllers know whether starting again helps: 1
 """
 from __future__ import annotations
 
+import re
+
 
 class Error(RuntimeError):
     """Any failure of Syncline."""
@@ -104,12 +106,16 @@ _BY_CODE: dict[int, type[Error]] = {
     15: DataLoss,
     16: Unauthenticated,
 }
+# Messages about two jobs of one name know the command line's --job only; programs choose a job in these ways.
+_OTHER_JOB = ' (choose a job by SYNCLINE_JOB, Session(job=…) or Optimizer(…, session={"job": …}))'
 _BY_EXIT_CODE: dict[int, type[Error]] = {JobRefused.exit_code: JobRefused, VersionMismatch.exit_code: VersionMismatch}
 
 
 def error_of(code: int, message: str, exit_code: int) -> Error:
     """The exception for a syncline_code, its message and its exit code."""
-    error = _BY_EXIT_CODE.get(exit_code, _BY_CODE.get(code, Error))(message)
+    kind = _BY_EXIT_CODE.get(exit_code, _BY_CODE.get(code, Error))
+    names_job = kind is JobRefused and re.search("another (--job|job of this name)", message)
+    error = kind(message + _OTHER_JOB if names_job else message)
     if exit_code:
         error.exit_code = exit_code
     return error

@@ -114,6 +114,11 @@ class Session:
             raise InvalidArgument(
                 f"there are {workers} workers (WORLD_SIZE) but no servers: set SYNCLINE_COORDINATOR=HOST:PORT, or let "
                 f"`syncline run --standalone --nproc-per-node {workers} -- python …` start both")
+        certificates = [key for key in ("tls_cert", "tls_key", "tls_ca", "identities") if settings[key]]
+        if certificates:
+            raise InvalidArgument(
+                f"{certificates[0]} is set (SYNCLINE_{certificates[0].upper()}) but no coordinator: set SYNCLINE_COORDINATOR="
+                "HOST:PORT, or unset it, as servers of the program's own, on loopback, have no certificates")
         self._servers = EmbeddedServers(settings["failure_timeout"])
         settings["coordinator"] = self._servers.address
         _log.logger.info("no SYNCLINE_COORDINATOR: started servers for this process, %s, status on http://%s",

@@ -46,6 +46,7 @@ class Optimizer(torch.optim.Optimizer):
                  params: Optional[Iterable[Any]] = None, push: Option = None, publish: Option = None,
                  schedule: Option = None, gradient: Option = None, loss_scaling: Option = None, samples: int = 1,
                  session: Optional[Mapping[str, Option]] = None, **options: Any) -> None:
+        _check_kinds(model, optimizer)
         self.samples = samples
         self._model = model
         self._base_lr = lr
@@ -183,6 +184,12 @@ class Optimizer(torch.optim.Optimizer):
         """Raises: the state is on the servers."""
         raise FailedPrecondition(_NO_STATE)
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Raises: for copy, deepcopy and pickle."""
+        raise FailedPrecondition(
+            "an Optimizer cannot be copied or pickled: its state is on the servers, and its place in the job is this one's; "
+            "copy the model (after synchronize()), and make another Optimizer with a job of its own")
+
     # ---- what they have not ----
 
     @contextlib.contextmanager
@@ -265,6 +272,16 @@ def _merged(own: Mapping[str, Option], session: Mapping[str, Option]) -> dict[st
         if own.get(key) is not None and value is not None:
             raise InvalidArgument(f"session={{{key!r}: …}}: the Optimizer has {key}={own[key]} already; give it once")
     return {**own, **{key: value for key, value in session.items() if value is not None}}
+
+
+def _check_kinds(model: Any, optimizer: Any) -> None:
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgument(
+            f"the first argument is a {type(model).__name__}; give the model itself, Optimizer(model, …), which names its "
+            "parameters; params= says which of them to train")
+    if not isinstance(optimizer, str):
+        name = getattr(optimizer, "__name__", "adamw").lower()
+        raise InvalidArgument(f'the optimizer is {optimizer!r}; give its name in lower case, such as Optimizer(model, "{name}", …)')
 
 
 def _check_devices(model: torch.nn.Module) -> None:

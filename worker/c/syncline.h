@@ -52,6 +52,13 @@ extern "C" {
 #define SYNCLINE_API
 #endif
 
+/* Enumerations are ints in C++, too: a value of a later version, or a wrong one, is no undefined behaviour. */
+#ifdef __cplusplus
+#define SYNCLINE_INT : int
+#else
+#define SYNCLINE_INT
+#endif
+
 #define SYNCLINE_ABI_VERSION 1
 
 /* The version of the library that was loaded, "0.1.0"; lives forever. */
@@ -59,7 +66,7 @@ SYNCLINE_API const char* syncline_version(void);
 /* SYNCLINE_ABI_VERSION of the library that was loaded. */
 SYNCLINE_API uint32_t syncline_abi_version(void);
 
-typedef enum syncline_code {
+typedef enum syncline_code SYNCLINE_INT {
   SYNCLINE_OK = 0,
   SYNCLINE_CANCELLED = 1, /* syncline_cancel; the session goes on */
   SYNCLINE_UNKNOWN = 2,
@@ -106,7 +113,7 @@ SYNCLINE_API syncline_code syncline_options_set(syncline_options* options,
  * with these options. */
 SYNCLINE_API const char* syncline_options_get(syncline_options* options, const char* key);
 
-typedef enum syncline_log_level {
+typedef enum syncline_log_level SYNCLINE_INT {
   SYNCLINE_LOG_DEBUG = 0,
   SYNCLINE_LOG_INFO = 1,
   SYNCLINE_LOG_WARNING = 2,
@@ -122,7 +129,7 @@ SYNCLINE_API void syncline_options_set_log(syncline_options* options,
 /* ---- session ------------------------------------------------------------------------------------------------- */
 typedef struct syncline_session syncline_session;
 
-typedef enum syncline_dtype {
+typedef enum syncline_dtype SYNCLINE_INT {
   SYNCLINE_FLOAT32 = 0,
   SYNCLINE_BFLOAT16 = 1,
   SYNCLINE_FLOAT16 = 2

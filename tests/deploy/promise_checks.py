@@ -65,9 +65,8 @@ def check_mounts_exist(manifests: list[chart.Manifest]) -> None:
         claims = owner["spec"].get("volumeClaimTemplates", [])
         volumes = {v["name"] for v in spec["volumes"]}
         volumes |= {c["metadata"]["name"] for c in claims}
-        for container in spec["containers"]:
-            mounted = {m["name"] for m in container["volumeMounts"]}
-            assert mounted == volumes, f"{owner['kind']}: mounts {mounted}, has {volumes}"
+        mounted = {m["name"] for container in spec["containers"] for m in container["volumeMounts"]}
+        assert mounted == volumes, f"{owner['kind']}: mounts {mounted}, has {volumes}"
 
 
 def check_addresses_lead_somewhere(manifests: list[chart.Manifest]) -> None:

@@ -9,7 +9,6 @@ namespace syncline {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 // Members 0 and 1, one block, seeded, nothing pushed.
 class TwoWorkers : public ::testing::Test {

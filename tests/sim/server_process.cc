@@ -16,7 +16,7 @@ constexpr absl::Duration kPumpPeriod = absl::Milliseconds(10);
 }  // namespace
 
 ServerProcess::ServerProcess(Parts parts, std::string name)
-    : parts_(std::move(parts)),
+    : parts_(parts),
       pool_(size_t{1} << 20),
       transport_(parts_.network.CreateTransport(*this)) {
   connection_ = parts_.control.Attach(

@@ -183,7 +183,7 @@ SYNCLINE_API syncline_code syncline_wait(syncline_session* session, uint32_t ten
                                          int64_t timeout_ms);
 SYNCLINE_API syncline_code syncline_wait_all(syncline_session* session,
                                              int64_t timeout_ms);
-/* 1 when syncline_wait would return at once, 0 when not, -1 for an unknown tensor. */
+/* 1 when syncline_wait would return at once, also when the session has failed; 0 when not; -1 for an unknown tensor. */
 SYNCLINE_API int syncline_is_ready(const syncline_session* session, uint32_t tensor);
 /* Ends what waits now, in any thread, with CANCELLED, and whatever would have to wait until syncline_uncancel.
  * syncline_leave and syncline_session_free wait for bounded times and are not cancelled. Safe in any thread, not in a

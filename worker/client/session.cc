@@ -50,7 +50,7 @@ absl::Status Session::Impl::CheckRunning() const {
 
 bool Session::Impl::IsReady(TensorId id) {
   absl::MutexLock lock(&mutex_);
-  return !CheckRunning().ok() || id >= tensors_.size() || tensors_[id].ready;
+  return IsOver() || (id < tensors_.size() && tensors_[id].ready);
 }
 
 float Session::Impl::loss_scale() {

@@ -199,7 +199,7 @@ class Session {
   // pushed last. Returns at once when nothing is under way.
   absl::Status Wait(TensorId tensor, absl::Duration timeout = absl::InfiniteDuration());
   absl::Status WaitAll(absl::Duration timeout = absl::InfiniteDuration());
-  // Whether Wait would return at once, be it with an error.
+  // Whether Wait would return at once; also when the session has failed or is over.
   bool IsReady(TensorId tensor) const;
 
   // Ends what waits now, in any thread, with Cancelled, and whatever would have to wait

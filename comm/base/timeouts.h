@@ -48,7 +48,7 @@ struct Timeouts {
   // connection is dead, and made again. Longer than a cut that is tolerated.
   absl::Duration link_silence;
 
-  // 5 F. Who sends heartbeats without progress for so long while others wait for it is
+  // 5 F. A member that beats without progress for so long while others wait for it is
   // hung. Far above F: a worker that loads data or writes a checkpoint is slow, not hung.
   absl::Duration no_progress;
 

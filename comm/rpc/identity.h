@@ -1,4 +1,4 @@
-// Who a peer of the control plane is, by the names in its certificate.
+// The identity of a peer of the control plane, by the names in its certificate.
 //
 // Our own certificates name exactly one URI:
 //

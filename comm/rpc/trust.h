@@ -29,7 +29,7 @@ absl::StatusOr<Acquaintances> LoadAcquaintances(const TlsOptions& tls);
 // Of clients: PermissionDenied unless these are a coordinator's, and of the own cluster.
 absl::Status CheckIsCoordinator(const SubjectNames& names, const TlsOptions& tls);
 
-// Who is at the other end of a call.
+// The other end of a call.
 struct Peer {
   std::optional<Identity> identity = {};  // none: plain text, where anyone may do all
   std::string serial = {};                // of its certificate, hexadecimal

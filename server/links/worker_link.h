@@ -3,10 +3,10 @@
 // sent.
 //
 // Small answers go at once. Views and averages leave in block order, front layers first,
-// averages last, and no more are on their way than SendWindow allows. A connection is reliable: each version of a block is sent
-// over it once, however often it is asked for, unless the worker says that it could not use
-// it (kFlagAnew). What a connection lost is asked for again on the next one, which has a
-// WorkerLink of its own.
+// averages last, and no more are on their way than SendWindow allows. A connection is
+// reliable: each version of a block is sent over it once, however often it is asked for,
+// unless the worker says that it could not use it (kFlagAnew). What a connection lost is
+// asked for again on the next one, which has a WorkerLink of its own.
 //
 // Thread safety: none; the engine's thread owns it.
 //

@@ -42,9 +42,9 @@ class Gate {
   // Failure::kUsage for TLS files that are not a coordinator's.
   static absl::StatusOr<std::unique_ptr<Gate>> Create(GateOptions options);
 
-  // Who opens a stream.
+  // The peer that opens a stream.
   absl::StatusOr<Peer> AdmitStream(const grpc::ServerContextBase& context);
-  // Who calls, if that may do this.
+  // The peer that calls, if it may do this.
   absl::StatusOr<Peer> AdmitCall(const grpc::ServerContextBase& context, Action action,
                                  const std::string& job);
   // Whether a member that says hello may be listened to: it speaks our protocol, with our

@@ -1,0 +1,73 @@
+// How the algorithms of this folder write their schedules down.
+#pragma once
+
+#include <initializer_list>
+#include <utility>
+#include <vector>
+
+#include "comm/collective/schedule/schedule.h"
+
+namespace syncline {
+
+class ScheduleBuilder {
+ public:
+  // Step numbers; kNone where there is nothing to wait for.
+  using Number = int64_t;
+  static constexpr Number kNone = -1;
+
+  Number Send(int peer, Range source, std::initializer_list<Number> waits = {}) {
+    return Add({.action = Action::kSend, .source = source, .peers = {peer}}, waits);
+  }
+  Number Receive(int peer, Range target, std::initializer_list<Number> waits = {}) {
+    return Add({.action = Action::kReceive, .target = target, .peers = {peer}}, waits);
+  }
+  Number Copy(Range source, Range target, std::initializer_list<Number> waits = {}) {
+    return Add({.action = Action::kCopy, .target = target, .source = source}, waits);
+  }
+  // target = source combined with what each of `peers` sends.
+  Number Reduce(std::vector<int> peers, Range source, Range target,
+                std::initializer_list<Number> waits = {}) {
+    return Add({.action = Action::kReduce,
+                .target = target,
+                .source = source,
+                .peers = std::move(peers)},
+               waits);
+  }
+
+  void Completes(Number reduce) {
+    if (reduce != kNone) schedule_.steps[static_cast<size_t>(reduce)].completes = true;
+  }
+  void Wait(Number step, Number before) {
+    if (before == kNone) return;
+    schedule_.steps[static_cast<size_t>(step)].waits.push_back(
+        static_cast<uint32_t>(before));
+  }
+  // A fresh range of `count` elements.
+  Range Scratch(size_t count) {
+    const Range range = {Area::kScratch, schedule_.scratch, count};
+    schedule_.scratch += count;
+    return range;
+  }
+
+  Schedule Take() { return std::move(schedule_); }
+
+ private:
+  Number Add(Step step, std::initializer_list<Number> waits) {
+    schedule_.steps.push_back(std::move(step));
+    const auto number = static_cast<Number>(schedule_.steps.size()) - 1;
+    for (const Number wait : waits) Wait(number, wait);
+    return number;
+  }
+
+  Schedule schedule_;
+};
+
+// The algorithms. REQUIRES: Supports(algorithm, problem), more than one rank.
+Schedule DirectSchedule(const Problem& problem);
+Schedule RingSchedule(const Problem& problem);
+Schedule DoublingSchedule(const Problem& problem);
+Schedule HalvingSchedule(const Problem& problem);
+Schedule TreeSchedule(const Problem& problem);
+Schedule BruckSchedule(const Problem& problem);
+
+}  // namespace syncline

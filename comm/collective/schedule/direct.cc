@@ -1,0 +1,194 @@
+// Everybody sends to everybody it has to, at once: one round for most operations, two for
+// an all-reduce (each rank reduces its slice of everybody's values, then all gather the
+// slices). Over shared memory this is the two-shot all-reduce, and it rounds sums of BF16
+// and FP16 once only.
+#include "comm/collective/schedule/builder.h"
+
+namespace syncline {
+namespace {
+
+using Number = ScheduleBuilder::Number;
+
+// Ranks other than `problem.rank`, the next one first, so that not all begin with rank 0.
+std::vector<int> Others(const Problem& problem) {
+  std::vector<int> others;
+  for (int k = 1; k < problem.ranks; ++k) {
+    others.push_back((problem.rank + k) % problem.ranks);
+  }
+  return others;
+}
+
+// Reduced in rank order after the owner's own values: the same bits in every run.
+Number ReduceOwn(ScheduleBuilder& builder, const Problem& problem, Range source,
+                 Range target) {
+  const Number reduce = builder.Reduce(Others(problem), source, target);
+  builder.Completes(reduce);
+  return reduce;
+}
+
+void AllReduce(ScheduleBuilder& builder, const Problem& problem) {
+  const auto slice = [&](int rank) {
+    return Slice(Area::kOutput, problem.count, problem.ranks, rank);
+  };
+  const std::vector<int> others = Others(problem);
+  std::vector<Number> sent(static_cast<size_t>(problem.ranks));
+  for (const int peer : others) {
+    sent[static_cast<size_t>(peer)] = builder.Send(peer, slice(peer));
+  }
+  const Range own = slice(problem.rank);
+  const Number reduced = ReduceOwn(builder, problem, own, own);
+  for (const int peer : others) builder.Send(peer, own, {reduced});
+  for (const int peer : others) {
+    builder.Receive(peer, slice(peer), {sent[static_cast<size_t>(peer)]});
+  }
+}
+
+void ReduceScatter(ScheduleBuilder& builder, const Problem& problem) {
+  const auto slice = [&](int rank) {
+    return Range{Area::kInput, static_cast<size_t>(rank) * problem.count, problem.count};
+  };
+  for (const int peer : Others(problem)) builder.Send(peer, slice(peer));
+  ReduceOwn(builder, problem, slice(problem.rank), {Area::kOutput, 0, problem.count});
+}
+
+void AllGather(ScheduleBuilder& builder, const Problem& problem) {
+  const auto slice = [&](int rank) {
+    return Range{Area::kOutput, static_cast<size_t>(rank) * problem.count, problem.count};
+  };
+  const Range own = {Area::kInput, 0, problem.count};
+  for (const int peer : Others(problem)) builder.Send(peer, own);
+  builder.Copy(own, slice(problem.rank));
+  for (const int peer : Others(problem)) builder.Receive(peer, slice(peer));
+}
+
+void Broadcast(ScheduleBuilder& builder, const Problem& problem) {
+  const Range all = {Area::kOutput, 0, problem.count};
+  if (problem.rank != problem.root) {
+    builder.Receive(problem.root, all);
+    return;
+  }
+  for (const int peer : Others(problem)) builder.Send(peer, all);
+}
+
+void Reduce(ScheduleBuilder& builder, const Problem& problem) {
+  const Range input = {Area::kInput, 0, problem.count};
+  if (problem.rank != problem.root) {
+    builder.Send(problem.root, input);
+    return;
+  }
+  ReduceOwn(builder, problem, input, {Area::kOutput, 0, problem.count});
+}
+
+void Gather(ScheduleBuilder& builder, const Problem& problem) {
+  const Range own = {Area::kInput, 0, problem.count};
+  if (problem.rank != problem.root) {
+    builder.Send(problem.root, own);
+    return;
+  }
+  const auto slice = [&](int rank) {
+    return Range{Area::kOutput, static_cast<size_t>(rank) * problem.count, problem.count};
+  };
+  builder.Copy(own, slice(problem.rank));
+  for (const int peer : Others(problem)) builder.Receive(peer, slice(peer));
+}
+
+void Scatter(ScheduleBuilder& builder, const Problem& problem) {
+  const Range own = {Area::kOutput, 0, problem.count};
+  if (problem.rank != problem.root) {
+    builder.Receive(problem.root, own);
+    return;
+  }
+  const auto slice = [&](int rank) {
+    return Range{Area::kInput, static_cast<size_t>(rank) * problem.count, problem.count};
+  };
+  for (const int peer : Others(problem)) builder.Send(peer, slice(peer));
+  builder.Copy(slice(problem.rank), own);
+}
+
+// Where each rank's elements lie, one after the other.
+std::vector<Range> Places(const Problem& problem, Area area,
+                          const std::vector<size_t>& counts) {
+  std::vector<Range> places;
+  size_t first = 0;
+  for (size_t rank = 0; rank < static_cast<size_t>(problem.ranks); ++rank) {
+    const size_t count = counts.empty() ? problem.count : counts[rank];
+    places.push_back({area, first, count});
+    first += count;
+  }
+  return places;
+}
+
+void AllToAll(ScheduleBuilder& builder, const Problem& problem) {
+  const auto to = Places(problem, Area::kInput, problem.send_counts);
+  const auto from = Places(problem, Area::kOutput, problem.receive_counts);
+  const auto own = static_cast<size_t>(problem.rank);
+  for (const int peer : Others(problem)) {
+    builder.Send(peer, to[static_cast<size_t>(peer)]);
+  }
+  builder.Copy(to[own], from[own]);
+  for (const int peer : Others(problem)) {
+    builder.Receive(peer, from[static_cast<size_t>(peer)]);
+  }
+}
+
+// Dissemination: in round k everybody hears of the 2^k ranks before it.
+void Barrier(ScheduleBuilder& builder, const Problem& problem) {
+  Number heard = ScheduleBuilder::kNone;
+  for (int distance = 1; distance < problem.ranks; distance *= 2) {
+    builder.Send((problem.rank + distance) % problem.ranks, {}, {heard});
+    heard = builder.Receive((problem.rank - distance + problem.ranks) % problem.ranks, {},
+                            {heard});
+  }
+}
+
+void SendReceive(ScheduleBuilder& builder, const Problem& problem) {
+  const Range from = {Area::kInput, 0, problem.count};
+  const Range to = {Area::kOutput, 0, problem.count};
+  if (problem.source == problem.root) {
+    if (problem.rank == problem.root) builder.Copy(from, to);
+    return;
+  }
+  if (problem.rank == problem.source) builder.Send(problem.root, from);
+  if (problem.rank == problem.root) builder.Receive(problem.source, to);
+}
+
+}  // namespace
+
+Schedule DirectSchedule(const Problem& problem) {
+  ScheduleBuilder builder;
+  switch (problem.op) {
+    case CollectiveOp::kAllReduce:
+      AllReduce(builder, problem);
+      break;
+    case CollectiveOp::kReduceScatter:
+      ReduceScatter(builder, problem);
+      break;
+    case CollectiveOp::kAllGather:
+      AllGather(builder, problem);
+      break;
+    case CollectiveOp::kBroadcast:
+      Broadcast(builder, problem);
+      break;
+    case CollectiveOp::kReduce:
+      Reduce(builder, problem);
+      break;
+    case CollectiveOp::kGather:
+      Gather(builder, problem);
+      break;
+    case CollectiveOp::kScatter:
+      Scatter(builder, problem);
+      break;
+    case CollectiveOp::kAllToAll:
+      AllToAll(builder, problem);
+      break;
+    case CollectiveOp::kBarrier:
+      Barrier(builder, problem);
+      break;
+    case CollectiveOp::kSendReceive:
+      SendReceive(builder, problem);
+      break;
+  }
+  return builder.Take();
+}
+
+}  // namespace syncline

@@ -1,0 +1,181 @@
+#include "comm/collective/schedule/schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/nearest.h"
+#include "comm/base/status.h"
+#include "comm/collective/schedule/builder.h"
+
+namespace syncline {
+namespace {
+
+constexpr std::array<std::pair<CollectiveOp, std::string_view>, 10> kOps = {{
+    {CollectiveOp::kAllReduce, "all_reduce"},
+    {CollectiveOp::kReduceScatter, "reduce_scatter"},
+    {CollectiveOp::kAllGather, "all_gather"},
+    {CollectiveOp::kBroadcast, "broadcast"},
+    {CollectiveOp::kReduce, "reduce"},
+    {CollectiveOp::kGather, "gather"},
+    {CollectiveOp::kScatter, "scatter"},
+    {CollectiveOp::kAllToAll, "all_to_all"},
+    {CollectiveOp::kBarrier, "barrier"},
+    {CollectiveOp::kSendReceive, "send_receive"},
+}};
+constexpr std::array<std::pair<Algorithm, std::string_view>, 6> kAlgorithms = {{
+    {Algorithm::kDirect, "direct"},
+    {Algorithm::kRing, "ring"},
+    {Algorithm::kDoubling, "doubling"},
+    {Algorithm::kHalving, "halving"},
+    {Algorithm::kTree, "tree"},
+    {Algorithm::kBruck, "bruck"},
+}};
+
+template <typename Table>
+absl::StatusOr<typename Table::value_type::first_type> Parse(const Table& table,
+                                                             std::string_view name,
+                                                             std::string_view what) {
+  std::vector<std::string_view> names;
+  for (const auto& [value, its_name] : table) {
+    if (its_name == name) return value;
+    names.push_back(its_name);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("no ", std::string(what), " is called '", std::string(name),
+                   "'; did you mean '", std::string(NearestName(name, names)), "'?"));
+}
+
+absl::Status CheckProblem(const Problem& problem) {
+  if (problem.ranks < 1 || problem.rank < 0 || problem.rank >= problem.ranks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", problem.rank, " of ", problem.ranks, " ranks is none: 0 to ranks - 1"));
+  }
+  if (problem.root < 0 || problem.root >= problem.ranks || problem.source < 0 ||
+      problem.source >= problem.ranks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "root or peer ", problem.root, " is not one of ", problem.ranks, " ranks"));
+  }
+  const auto ranks = static_cast<size_t>(problem.ranks);
+  const bool equal = problem.send_counts.empty() && problem.receive_counts.empty();
+  if (!equal &&
+      (problem.op != CollectiveOp::kAllToAll || problem.send_counts.size() != ranks ||
+       problem.receive_counts.size() != ranks)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("counts for ", problem.send_counts.size(), " and from ",
+                     problem.receive_counts.size(), " ranks were given to ",
+                     std::string(CollectiveName(problem.op)), ", expected ", ranks,
+                     " and ", ranks, " for all_to_all, or none"));
+  }
+  return absl::OkStatus();
+}
+
+// One rank has nobody to talk to.
+Schedule AloneSchedule(const Problem& problem) {
+  ScheduleBuilder builder;
+  switch (problem.op) {
+    case CollectiveOp::kAllReduce:
+    case CollectiveOp::kBroadcast:
+    case CollectiveOp::kBarrier:
+      break;
+    default: {
+      const size_t count =
+          problem.send_counts.empty() ? problem.count : problem.send_counts[0];
+      builder.Copy({Area::kInput, 0, count}, {Area::kOutput, 0, count});
+    }
+  }
+  return builder.Take();
+}
+
+}  // namespace
+
+std::string_view CollectiveName(CollectiveOp op) {
+  for (const auto& [value, name] : kOps) {
+    if (value == op) return name;
+  }
+  return "unknown";
+}
+
+std::string_view AlgorithmName(Algorithm algorithm) {
+  for (const auto& [value, name] : kAlgorithms) {
+    if (value == algorithm) return name;
+  }
+  return "unknown";
+}
+
+absl::StatusOr<CollectiveOp> ParseCollective(std::string_view name) {
+  return Parse(kOps, name, "collective operation");
+}
+
+absl::StatusOr<Algorithm> ParseAlgorithm(std::string_view name) {
+  return Parse(kAlgorithms, name, "algorithm");
+}
+
+bool FollowsClosely(const Step& step, const Step& wait) {
+  // A send reads its source only, a receive writes its target only.
+  const bool reads = step.action != Action::kReceive;
+  const bool writes = step.action != Action::kSend;
+  const bool wait_reads = wait.action != Action::kReceive;
+  const bool wait_writes = wait.action != Action::kSend;
+  return (reads && wait_writes && step.source == wait.target) ||
+         (writes && wait_reads && step.target == wait.source) ||
+         (writes && wait_writes && step.target == wait.target);
+}
+
+bool Supports(Algorithm algorithm, const Problem& problem) {
+  const CollectiveOp op = problem.op;
+  switch (algorithm) {
+    case Algorithm::kDirect:
+      return true;
+    case Algorithm::kRing:
+      return op == CollectiveOp::kAllReduce || op == CollectiveOp::kReduceScatter ||
+             op == CollectiveOp::kAllGather || op == CollectiveOp::kBroadcast;
+    case Algorithm::kDoubling:
+      return op == CollectiveOp::kAllReduce || op == CollectiveOp::kAllGather;
+    case Algorithm::kHalving:
+      return op == CollectiveOp::kAllReduce;
+    case Algorithm::kTree:
+      return op == CollectiveOp::kAllReduce || op == CollectiveOp::kBroadcast ||
+             op == CollectiveOp::kReduce || op == CollectiveOp::kGather ||
+             op == CollectiveOp::kScatter;
+    case Algorithm::kBruck:
+      return op == CollectiveOp::kAllToAll && problem.send_counts.empty();
+  }
+  return false;
+}
+
+absl::StatusOr<Schedule> MakeSchedule(const Problem& problem, Algorithm algorithm) {
+  SYNCLINE_RETURN_IF_ERROR(CheckProblem(problem));
+  if (!Supports(algorithm, problem)) {
+    return absl::UnimplementedError(absl::StrCat(
+        "algorithm ", std::string(AlgorithmName(algorithm)), " has no ",
+        std::string(CollectiveName(problem.op)), "; 'direct' has all operations"));
+  }
+  if (problem.ranks == 1) return AloneSchedule(problem);
+  switch (algorithm) {
+    case Algorithm::kDirect:
+      return DirectSchedule(problem);
+    case Algorithm::kRing:
+      return RingSchedule(problem);
+    case Algorithm::kDoubling:
+      return DoublingSchedule(problem);
+    case Algorithm::kHalving:
+      return HalvingSchedule(problem);
+    case Algorithm::kTree:
+      return TreeSchedule(problem);
+    case Algorithm::kBruck:
+      return BruckSchedule(problem);
+  }
+  return absl::InternalError("an algorithm without a schedule");
+}
+
+Range Slice(Area area, size_t count, int parts, int index) {
+  const auto n = static_cast<size_t>(parts);
+  const auto i = static_cast<size_t>(index);
+  const size_t longer = count % n;
+  return {area, i * (count / n) + std::min(i, longer), count / n + (i < longer ? 1 : 0)};
+}
+
+}  // namespace syncline

@@ -1,0 +1,173 @@
+#include "comm/collective/schedule/select.h"
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace syncline {
+namespace {
+
+// More senders to one receiver at once than switches have buffers for: TCP would lose
+// packets and wait.
+constexpr int kMostSendersBetweenHosts = 8;
+
+// The whole operation's bytes: what nccl-tests call the size.
+double TotalBytes(const Problem& problem, size_t element_bytes) {
+  double bytes = static_cast<double>(problem.count) * static_cast<double>(element_bytes);
+  switch (problem.op) {
+    case CollectiveOp::kReduceScatter:
+    case CollectiveOp::kAllGather:
+    case CollectiveOp::kGather:
+    case CollectiveOp::kScatter:
+    case CollectiveOp::kAllToAll:
+      bytes *= problem.ranks;
+      break;
+    default:
+      break;
+  }
+  return bytes;
+}
+
+int CeilLog2(int ranks) {
+  return static_cast<int>(std::bit_width(static_cast<unsigned>(ranks - 1)));
+}
+
+Traffic Direct(const Problem& problem, double n) {
+  const double p = problem.ranks;
+  const double share = n * (p - 1) / p;
+  switch (problem.op) {
+    case CollectiveOp::kAllReduce:
+      return {2, 2 * (p - 1), 2 * share, share};
+    case CollectiveOp::kReduceScatter:
+      return {1, p - 1, share, share};
+    case CollectiveOp::kBroadcast:
+      return {1, p - 1, n * (p - 1), 0};
+    case CollectiveOp::kReduce:
+      return {1, p - 1, n * (p - 1), n * (p - 1)};
+    case CollectiveOp::kBarrier:
+      return {CeilLog2(problem.ranks), static_cast<double>(CeilLog2(problem.ranks)), 0,
+              0};
+    case CollectiveOp::kSendReceive:
+      return {1, 1, n, 0};
+    default:
+      return {1, p - 1, share, 0};
+  }
+}
+
+Traffic Ring(const Problem& problem, double n) {
+  const double p = problem.ranks;
+  const double share = n * (p - 1) / p;
+  switch (problem.op) {
+    case CollectiveOp::kAllReduce:
+      return {2 * (problem.ranks - 1), 2 * (p - 1), 2 * share, share};
+    case CollectiveOp::kReduceScatter:
+      return {problem.ranks - 1, p - 1, share, share};
+    case CollectiveOp::kAllGather:
+      return {problem.ranks - 1, p - 1, share, 0};
+    default:
+      return {problem.ranks - 1, 1, n, 0};
+  }
+}
+
+// Halving and doubling of the all-reduce, with the hand-over of ranks that stand aside.
+Traffic Powers(const Problem& problem, Algorithm algorithm, double n) {
+  const auto size =
+      static_cast<int>(std::bit_floor(static_cast<unsigned>(problem.ranks)));
+  const int rounds = CeilLog2(size);
+  const double share = n * (size - 1) / size;
+  Traffic traffic = {rounds, static_cast<double>(rounds), n * rounds, n * rounds};
+  if (algorithm == Algorithm::kHalving) {
+    traffic = {2 * rounds, 2.0 * rounds, 2 * share, share};
+  }
+  if (size != problem.ranks) {
+    traffic.rounds += 2;
+    traffic.messages += 1;
+    traffic.bytes += n;
+    traffic.reduced_bytes += n;
+  }
+  return traffic;
+}
+
+Traffic Tree(const Problem& problem, double n) {
+  const int rounds = CeilLog2(problem.ranks);
+  const double p = problem.ranks;
+  switch (problem.op) {
+    case CollectiveOp::kAllReduce:
+      return {2 * rounds, 1.0 * rounds, n * rounds, n * rounds};
+    case CollectiveOp::kReduce:
+      return {rounds, 1.0 * rounds, n * rounds, n * rounds};
+    case CollectiveOp::kBroadcast:
+      return {rounds, 1.0 * rounds, n * rounds, 0};
+    default:
+      return {rounds, p - 1, n * (p - 1) / p, 0};
+  }
+}
+
+Traffic Bruck(const Problem& problem, double n) {
+  double blocks = 0;
+  for (int i = 1; i < problem.ranks; ++i) {
+    blocks += std::popcount(static_cast<unsigned>(i));
+  }
+  return {CeilLog2(problem.ranks), blocks, n / problem.ranks * blocks, 0};
+}
+
+}  // namespace
+
+Traffic TrafficOf(const Problem& problem, Algorithm algorithm, size_t element_bytes) {
+  if (problem.ranks == 1) return {};
+  const double n = TotalBytes(problem, element_bytes);
+  switch (algorithm) {
+    case Algorithm::kDirect:
+      return Direct(problem, n);
+    case Algorithm::kRing:
+      return Ring(problem, n);
+    case Algorithm::kDoubling:
+      if (problem.op == CollectiveOp::kAllReduce) return Powers(problem, algorithm, n);
+      return {CeilLog2(problem.ranks), problem.ranks - 1.0,
+              n * (problem.ranks - 1) / problem.ranks, 0};
+    case Algorithm::kHalving:
+      return Powers(problem, algorithm, n);
+    case Algorithm::kTree:
+      return Tree(problem, n);
+    case Algorithm::kBruck:
+      return Bruck(problem, n);
+  }
+  return {};
+}
+
+double EstimateSeconds(const Traffic& traffic, const Topology& topology) {
+  const LinkCost& link = topology.slowest();
+  return traffic.rounds * link.latency + traffic.messages * link.per_message +
+         traffic.bytes * link.per_byte +
+         traffic.reduced_bytes * topology.per_reduced_byte;
+}
+
+Choice Select(const Problem& problem, size_t element_bytes, const Topology& topology) {
+  std::vector<std::pair<double, Algorithm>> found;
+  for (const Algorithm algorithm : kAllAlgorithms) {
+    if (!Supports(algorithm, problem)) continue;
+    const Traffic traffic = TrafficOf(problem, algorithm, element_bytes);
+    found.emplace_back(EstimateSeconds(traffic, topology), algorithm);
+  }
+  // The direct one is first in the list, and the only one for some operations.
+  if (found.size() > 1 && topology.hosts > 1 &&
+      problem.ranks > kMostSendersBetweenHosts) {
+    found.erase(found.begin());
+  }
+  std::stable_sort(found.begin(), found.end(), [](const auto& one, const auto& other) {
+    return one.first < other.first;
+  });
+  Choice choice = {.algorithm = found[0].second, .seconds = found[0].first, .reason = ""};
+  for (const auto& [seconds, algorithm] : found) {
+    absl::StrAppend(&choice.reason, choice.reason.empty() ? "" : ", ",
+                    std::string(AlgorithmName(algorithm)), ": ",
+                    absl::StrFormat("%.3g us", seconds * 1e6));
+  }
+  return choice;
+}
+
+}  // namespace syncline

@@ -57,6 +57,11 @@ inline constexpr uint16_t kFlagParting = 2;
 // On a kPull: what was sent on this connection could not be used, send it anew. Without it
 // a shard sends each version of a block once over a connection, however often it is asked.
 inline constexpr uint16_t kFlagAnew = 4;
+// On a kPush: `shard` is what the learning rate of this step is multiplied with, as the
+// bits of a float from 0 to kMaxRateFactor. Of all who contribute, the life that joined
+// first decides. Without the flag: 1.
+inline constexpr uint16_t kFlagRate = 8;
+inline constexpr float kMaxRateFactor = 1e6f;
 
 const char* RefuseCodeName(RefuseCode code);
 
@@ -75,9 +80,9 @@ struct MessageHeader {
   // step that begins with this version, as the bits of a float.
   uint32_t samples = 0;
   uint16_t code = 0;   // RefuseCode
-  uint16_t flags = 0;  // kFlagUnchanged, kFlagParting, kFlagAnew
+  uint16_t flags = 0;  // kFlagUnchanged, kFlagParting, kFlagAnew, kFlagRate
   // Position in the job's list of shards. kPublish: the job's learning rate at the step
-  // that begins with this version, as the bits of a float.
+  // that begins with this version, as the bits of a float. kPush: see kFlagRate.
   uint32_t shard = 0;
   uint32_t header_crc = 0;  // CRC-32C of the 60 bytes before it
 };

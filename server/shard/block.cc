@@ -31,6 +31,20 @@ void Block::SetWeights() {
   for (Contribution& one : contributions_) {
     one.weight = one.from.samples == 0 ? 0 : static_cast<float>(one.from.samples / all);
   }
+  FindRateFactor();
+}
+
+// A life that began later may not know yet how far the job's schedule is. What was kept
+// for parting says nothing about rates.
+void Block::FindRateFactor() {
+  const ShardApplied::Contributor* oldest = nullptr;
+  const auto consider = [&](const ShardApplied::Contributor& one) {
+    if (one.samples == 0 || one.parting) return;
+    if (oldest == nullptr || one.incarnation < oldest->incarnation) oldest = &one;
+  };
+  for (const Contribution& one : contributions_) consider(one.from);
+  for (const ShardApplied::Contributor& one : departed_) consider(one);
+  if (oldest != nullptr) rate_factor_ = oldest->rate_factor;
 }
 
 BlockSum Block::Sum() const {
@@ -127,7 +141,8 @@ BlockSnapshot Block::Save() const {
       .view = {memory_.view.begin(), memory_.view.end()},
       .accumulator = {memory_.accumulator.begin(), memory_.accumulator.end()},
       .accumulated_samples = added_.regular,
-      .accumulated_parting_samples = added_.parting};
+      .accumulated_parting_samples = added_.parting,
+      .rate_factor = rate_factor_};
   for (const StoredSlot& slot : memory_.state) {
     const size_t bytes = StateBytes(slot.type, spec_.range.elements);
     snapshot.state.emplace_back(slot.memory, slot.memory + bytes);
@@ -152,6 +167,7 @@ absl::Status Block::Load(const BlockSnapshot& snapshot) {
   updates_ = snapshot.updates;
   seeded_ = snapshot.seeded;
   added_ = {snapshot.accumulated_samples, snapshot.accumulated_parting_samples};
+  rate_factor_ = snapshot.rate_factor;
   std::ranges::copy(snapshot.weights, memory_.weights.begin());
   std::ranges::copy(snapshot.view, memory_.view.begin());
   std::ranges::copy(snapshot.accumulator, memory_.accumulator.begin());

@@ -74,8 +74,12 @@ class Block {
 
   // Puts the contributions into rank order and gives each its weight in the sum: its share
   // of the samples, or its samples where the sum is kept between steps and their number is
-  // not known yet.
+  // not known yet. Finds the rate factor.
   void SetWeights();
+  // What the learning rate is multiplied with: the word of the contributor that joined
+  // first, whatever came first. When all skip, that of the step before. REQUIRES:
+  // SetWeights was called.
+  float rate_factor() const { return rate_factor_; }
   // All held contributions were added to the accumulator.
   void MarkAdded();
 
@@ -133,6 +137,7 @@ class Block {
     double Divisor() const { return regular > 0 ? regular : parting; }
   };
   Samples Counted() const;
+  void FindRateFactor();
 
   const ShardBlock spec_;
   const BlockMemory memory_;
@@ -148,6 +153,7 @@ class Block {
   std::vector<uint64_t> slots_;
   std::vector<ShardApplied::Contributor> departed_;  // of this step, no members any more
   Samples added_;                                    // in the accumulator
+  float rate_factor_ = 1;
   std::map<WorkerId, uint64_t> wishes_;
 };
 

@@ -1,6 +1,7 @@
 #include "server/shard/shard.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <set>
 #include <utility>
@@ -168,9 +169,13 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
 RefuseCode Shard::Impl::Take(const ShardMessage& message, Block& block) {
   const MessageHeader& header = message.header;
   const bool parts = (header.flags & kFlagParting) != 0;
+  const bool rates = (header.flags & kFlagRate) != 0;
+  const bool is_whole = !stepper_->TakesTensorsApart(header.step);
+  const float factor = rates ? std::bit_cast<float>(header.shard) : 1;
+  const bool is_rate = factor >= 0 && factor <= kMaxRateFactor;  // and no NaN
+  if (!is_rate || (rates && (parts || is_whole))) return RefuseCode::kMalformed;
   if (header.samples == 0) {
-    const bool fits =
-        message.payload.size == 0 && !parts && stepper_->TakesSkips(header.step);
+    const bool fits = message.payload.size == 0 && !parts && !rates && !is_whole;
     if (!fits) return RefuseCode::kMalformed;
     block.HoldNothing(members_.at(header.rank));
     return RefuseCode::kNone;
@@ -179,7 +184,7 @@ RefuseCode Shard::Impl::Take(const ShardMessage& message, Block& block) {
       ParseBlock({message.payload.data, message.payload.size}, block.Label(header.epoch),
                  CodecsFor(header, block.spec().range.tensor));
   if (!view.ok()) return RefuseCode::kMalformed;
-  block.Hold({.from = {header.rank, header.incarnation, header.samples, parts},
+  block.Hold({.from = {header.rank, header.incarnation, header.samples, parts, factor},
               .payload = message.payload,
               .view = *std::move(view)});
   if (stepper_->AddsOnArrival()) stepper_->Accumulate(block);

@@ -140,7 +140,8 @@ struct ShardApplied {
     uint32_t rank = 0;
     uint32_t incarnation = 0;
     uint32_t samples = 0;
-    bool parting = false;  // kFlagParting
+    bool parting = false;   // kFlagParting
+    float rate_factor = 1;  // kFlagRate
 
     bool operator==(const Contributor&) const = default;
   };
@@ -164,6 +165,7 @@ struct BlockSnapshot {
   std::vector<float> accumulator = {};
   double accumulated_samples = 0;
   double accumulated_parting_samples = 0;
+  float rate_factor = 1;                           // of the last contributions
   std::vector<std::vector<std::byte>> state = {};  // by slot
 };
 struct ShardSnapshot {

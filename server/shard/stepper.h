@@ -76,9 +76,12 @@ class Stepper {
   // The decision was carried out: contributions come with its loss scale from now on.
   void Finish() { loss_scale_ = next_loss_scale_; }
   ContributionKind KindAt(uint64_t step) const;
-  // Whether a member may go without a gradient. An optimizer that steps in one direction
-  // for all tensors needs each of them at every step: what it keeps would drift apart.
-  bool TakesSkips(uint64_t step) const { return PlanAt(step).job_reduction() == nullptr; }
+  // Whether a member may go without a gradient of one tensor, or give it a rate of its
+  // own. An optimizer that steps in one direction for all tensors needs each of them at
+  // every step: what it keeps would drift apart.
+  bool TakesTensorsApart(uint64_t step) const {
+    return PlanAt(step).job_reduction() == nullptr;
+  }
 
   // What belongs to tensors and the job as a whole.
   void Save(ShardSnapshot& snapshot) const;

@@ -47,6 +47,7 @@ class Reference {
     std::vector<float> gradient = {};
     uint32_t samples = 0;
     float loss_scale = 1;
+    float rate_factor = 1;
     bool parting = false;  // what compression had kept; without a gradient
   };
   void Pushed(const ContributionKey& key, uint32_t tensor, Push push);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -100,12 +101,17 @@ void Replay::Add(uint32_t block, uint64_t step) {
   for (const auto& one : applied.contributors) {
     (one.parting ? parting_samples : samples) += one.samples;
   }
+  uint64_t oldest = std::numeric_limits<uint64_t>::max();
   const bool keeps_sum = plan_->settings().NeedsAccumulator();
   const bool votes = transfers_[own.range.tensor].push.votes;
   for (const auto& one : applied.contributors) {
     const Reference::Push& push =
         reference_.pushes_.at({{one.rank, one.incarnation, step}, own.range.tensor});
     SYNCLINE_CHECK(push.samples == one.samples && push.parting == one.parting);
+    if (!one.parting && one.incarnation < oldest) {
+      oldest = one.incarnation;
+      own.rate_factor = push.rate_factor;
+    }
     const std::vector<float>& received =
         received_.at({{one.rank, one.incarnation, step}, own.range.tensor});
     const auto weight = static_cast<float>(
@@ -151,7 +157,8 @@ void Replay::DecodePushes() {
     kept.residual.resize(elements);
     kept.loss_scale.resize(TilesOf(elements), 1.0f);
     kept.learning_rate.resize(TilesOf(elements), 0.0f);
-    const auto rate = static_cast<float>(plan_->JobLearningRate(key.step));
+    const float rate =
+        static_cast<float>(plan_->JobLearningRate(key.step)) * push.rate_factor;
     std::vector<float>& received = received_[entry.first];
     ForEachTile(
         {.tensor = tensor, .elements = elements}, [&](uint64_t first, uint32_t count) {
@@ -289,7 +296,8 @@ void Replay::Update(uint64_t step) {
       Apply(tensor, whole ? all : block.range,
             {.step = block.updates + 1,
              .update = plan_->settings().UpdateOf(step),
-             .learning_rate = plan_->LearningRate(tensor, step, samples),
+             .learning_rate =
+                 plan_->LearningRate(tensor, step, samples) * block.rate_factor,
              .gradient_scale = transfers_[tensor].push.votes
                                    ? 1.0f
                                    : (is_gradient ? *clip : 1.0f) / loss_scale_,

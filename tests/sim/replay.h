@@ -32,6 +32,7 @@ class Replay {
     double samples = 0;
     double parting_samples = 0;
     uint64_t updates = 0;
+    float rate_factor = 1;  // of the oldest contributor to the last step that had any
     bool is_trained = true;
   };
   // What belongs to one tensor.

@@ -165,12 +165,20 @@ Skipping RandomSkipping(Random& random, const JobSpec& job) {
   return OneIn(random, 2) ? Skipping::kAtRandom : Skipping::kAlternating;
 }
 
+Rating RandomRating(Random& random, const JobSpec& job) {
+  if (job.training.optimizer.name == "lbfgs" || !OneIn(random, 3)) {
+    return Rating::kNothing;
+  }
+  return OneIn(random, 2) ? Rating::kAlike : Rating::kUnlike;
+}
+
 class Run {
  public:
   explicit Run(uint64_t seed)
       : random_(seed),
         job_(RandomJob(random_)),
         skipping_(RandomSkipping(random_, job_)),
+        rating_(RandomRating(random_, job_)),
         codecs_(CodecRegistry::Builtin()),
         network_(events_, RandomNetwork(random_)),
         cables_(RandomCables(random_)),
@@ -203,6 +211,7 @@ class Run {
   Random random_;
   const JobSpec job_;
   const Skipping skipping_;
+  const Rating rating_;
   const CodecRegistry codecs_;
   EventQueue events_;
   InprocNetwork network_;
@@ -250,6 +259,7 @@ void Run::StartWorker(uint32_t rank) {
           .target_step = kSteps,
           .leave_at = rank == kLeaver ? leave_at_ : std::nullopt,
           .skipping = skipping_,
+          .rating = rating_,
           .seed = random_(),
           .on_end = [this](uint32_t dead,
                            const absl::Status& status) { OnWorkerEnd(dead, status); }},

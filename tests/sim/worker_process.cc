@@ -37,6 +37,7 @@ WorkerProcess::WorkerProcess(Parts parts, uint32_t rank)
       values[i] = Noise(parts_.seed, 77, tensor, i);
   }
   gradients_ = weights_;
+  rate_factors_.assign(weights_.size(), 1);
   connection_ =
       parts_.control.Attach({.on_message =
                                  [this](const CoordinatorBody& body) {
@@ -210,10 +211,13 @@ void WorkerProcess::PushAll(uint64_t step) {
       continue;
     }
     gradients_[tensor] = Gradient(tensor, step);
+    rate_factors_[tensor] = RateFactor(tensor, step);
+    exchange_->SetRateFactor(tensor, rate_factors_[tensor]);
     parts_.reference.Pushed({rank_, *incarnation_, step}, tensor,
                             {.gradient = gradients_[tensor],
                              .samples = samples,
-                             .loss_scale = exchange_->loss_scale()});
+                             .loss_scale = exchange_->loss_scale(),
+                             .rate_factor = rate_factors_[tensor]});
     Do([&](Exchange& exchange) {
       return exchange.Push(tensor, gradients_[tensor], samples, parts_.events.now());
     });
@@ -230,6 +234,13 @@ bool WorkerProcess::Skips(uint32_t tensor, uint64_t step) const {
       return (step + tensor) % 2 == 0;
   }
   return false;
+}
+
+// 0 to 2 in halves.
+float WorkerProcess::RateFactor(uint32_t tensor, uint64_t step) const {
+  if (parts_.rating == Rating::kNothing) return 1;
+  const uint64_t who = parts_.rating == Rating::kUnlike ? *incarnation_ : 0;
+  return std::round(4 * std::abs(Noise(parts_.seed, who, step, tensor))) / 2;
 }
 
 std::vector<float> WorkerProcess::Gradient(uint32_t tensor, uint64_t step) {
@@ -293,6 +304,7 @@ void WorkerProcess::Send(ExchangeSend send) {
     parts_.reference.Pushed({rank_, *incarnation_, send.header.step}, tensor,
                             {.samples = send.header.samples,
                              .loss_scale = exchange_->loss_scale(),
+                             .rate_factor = rate_factors_[tensor],
                              .parting = true});
   }
   if (send.header.kind == static_cast<uint16_t>(MessageKind::kPush) && !parts &&

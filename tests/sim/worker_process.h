@@ -43,6 +43,13 @@ enum class Skipping {
   kAlternating,  // all workers together, every other step
 };
 
+// What workers multiply learning rates with, another number at every step.
+enum class Rating {
+  kNothing,
+  kAlike,   // as all workers should
+  kUnlike,  // each worker something else
+};
+
 class WorkerProcess : private Receiver {
  public:
   struct Parts {
@@ -58,6 +65,7 @@ class WorkerProcess : private Receiver {
     std::optional<uint64_t> leave_at = std::nullopt;  // a clean goodbye before that step
     WorkerFault fault = {};
     Skipping skipping = Skipping::kNothing;
+    Rating rating = Rating::kNothing;
     uint64_t seed = 0;
     // The coordinator ended this life: it is over and may be restarted.
     std::function<void(uint32_t rank, const absl::Status&)> on_end;
@@ -89,6 +97,7 @@ class WorkerProcess : private Receiver {
   bool Skips(uint32_t tensor, uint64_t step) const;
   void Leave();
   void StandStill();
+  float RateFactor(uint32_t tensor, uint64_t step) const;
   std::vector<float> Gradient(uint32_t tensor, uint64_t step);
   // Runs what `act` gives out, once the exchange knows how much it may send.
   template <typename Act>
@@ -113,6 +122,7 @@ class WorkerProcess : private Receiver {
   std::optional<uint32_t> incarnation_;
   std::vector<std::vector<float>> weights_;
   std::vector<std::vector<float>> gradients_;
+  std::vector<float> rate_factors_;  // of the gradients
   std::unique_ptr<Exchange> exchange_;
   uint32_t ready_tensors_ = 0;
   bool computing_ = false;  // otherwise it waits for weights

@@ -216,6 +216,8 @@ TEST_F(CInterface, CallsInTheWrongOrderAreErrors) {
   ExpectError(push(1, weights_, 0), SYNCLINE_INVALID_ARGUMENT, "no tensor number 1");
   ExpectError(push(0, nullptr, 0), SYNCLINE_INVALID_ARGUMENT, "no gradient");
   ExpectError(push(0, weights_, 3), SYNCLINE_INVALID_ARGUMENT, "dtype 3");
+  ExpectError(syncline_scale_learning_rate(session_, 0, 0.5),
+              SYNCLINE_FAILED_PRECONDITION, "not started");
   EXPECT_EQ(syncline_skip(session_, nullptr, 0), SYNCLINE_OK);
   EXPECT_EQ(syncline_wait(session_, 0, 0), SYNCLINE_FAILED_PRECONDITION);
   EXPECT_EQ(syncline_wait_all(session_, 0), SYNCLINE_FAILED_PRECONDITION);

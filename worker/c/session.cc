@@ -171,6 +171,11 @@ syncline_code syncline_push_pull(syncline_session* session, uint32_t tensor,
   });
 }
 
+syncline_code syncline_scale_learning_rate(syncline_session* session, uint32_t tensor,
+                                           double factor) {
+  return With(session, [&](Session& of) { return of.ScaleLearningRate(tensor, factor); });
+}
+
 syncline_code syncline_skip(syncline_session* session, const uint32_t* tensors,
                             size_t count) {
   return With(session, [&](Session& of) {

@@ -174,6 +174,10 @@ SYNCLINE_API syncline_code syncline_start(syncline_session* session, int64_t tim
 SYNCLINE_API syncline_code syncline_push_pull(syncline_session* session, uint32_t tensor,
                                               const void* gradient, syncline_dtype dtype,
                                               uint32_t samples);
+/* What the tensor's learning rate is multiplied with from its next push_pull on, 0 to 1e6: for schedules that the program
+ * computes, the same on all workers; where they differ, the one that joined first decides. Not while it is under way. */
+SYNCLINE_API syncline_code syncline_scale_learning_rate(syncline_session* session,
+                                                        uint32_t tensor, double factor);
 /* Instead of push_pull: no gradient of these tensors in this step. All of them or, after an error, none. */
 SYNCLINE_API syncline_code syncline_skip(syncline_session* session,
                                          const uint32_t* tensors, size_t count);

@@ -150,6 +150,9 @@ class Session {
   void PushPullAs(TensorId tensor, ConstMemory gradient, uint32_t samples) {
     Check(syncline_push_pull(handle(), tensor, gradient.data, gradient.dtype, samples));
   }
+  void ScaleLearningRate(TensorId tensor, double factor) {
+    Check(syncline_scale_learning_rate(handle(), tensor, factor));
+  }
   void Skip(const std::vector<TensorId>& tensors) {
     Check(syncline_skip(handle(), tensors.data(), tensors.size()));
   }

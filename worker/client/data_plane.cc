@@ -134,6 +134,12 @@ void DataPlane::Push(uint32_t tensor, std::span<const float> gradient, uint32_t 
   });
 }
 
+void DataPlane::SetRateFactor(uint32_t tensor, float factor) {
+  loop_->Post([this, tensor, factor](Transport&) {
+    if (exchange_ != nullptr) exchange_->SetRateFactor(tensor, factor);
+  });
+}
+
 void DataPlane::Skip(uint32_t tensor) {
   loop_->Post([this, tensor](Transport&) {
     Do([&](Exchange& exchange) { return exchange.Skip(tensor, clock_.Now()); });

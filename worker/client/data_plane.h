@@ -60,6 +60,8 @@ class DataPlane : private Receiver {
   ~DataPlane() override;
 
   void Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples);
+  // See Exchange::SetRateFactor.
+  void SetRateFactor(uint32_t tensor, float factor);
   // See Exchange::Skip.
   void Skip(uint32_t tensor);
   // See Exchange::PullAverage; answered by on_averaged.

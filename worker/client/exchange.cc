@@ -73,6 +73,7 @@ ExchangeOutputs Exchange::Push(uint32_t tensor, std::span<const float> gradient,
   state.samples = samples;
   state.skips = false;
   state.loss_scale = loss_scale_;
+  state.rate_factor = state.next_rate_factor;
   return Contribute(tensor, now);
 }
 
@@ -149,7 +150,12 @@ void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outpu
       std::any_of(send.payload.begin(), send.payload.end(),
                   [](const Slice& slice) { return slice.owner == nullptr; });
   send.header.samples = is_seed || skips ? 0 : tensor.samples;
-  if (parting_) send.header.flags = kFlagParting;
+  if (parting_) {
+    send.header.flags = kFlagParting;
+  } else if (!is_seed && !skips && tensor.rate_factor != 1) {
+    send.header.flags = kFlagRate;
+    send.header.shard = std::bit_cast<uint32_t>(tensor.rate_factor);
+  }
   block.sent_bytes = PayloadBytes(send.payload);
   SetPhase(block, Phase::kSent);
   wire_.Sent(now, encoder_.cost().time);
@@ -324,8 +330,9 @@ void Exchange::Parted(uint32_t id, ExchangeOutputs& outputs) {
 }
 
 GradientUnits Exchange::UnitsOf(const Tensor& tensor, const Block& block) const {
+  const float rate = block.learning_rate * tensor.rate_factor;
   return {.loss_scale = tensor.loss_scale,
-          .learning_rate = options_.follow_learning_rate ? block.learning_rate : 0};
+          .learning_rate = options_.follow_learning_rate ? rate : 0};
 }
 
 absl::Duration Exchange::Backoff(const Block& block) const {

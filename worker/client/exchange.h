@@ -111,6 +111,12 @@ class Exchange {
   ExchangeOutputs Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples,
                        absl::Duration now);
 
+  // What the servers multiply the tensor's learning rate with at the steps that are pushed
+  // from now on. REQUIRES: 0 <= factor <= kMaxRateFactor.
+  void SetRateFactor(uint32_t tensor, float factor) {
+    tensors_[tensor].next_rate_factor = factor;
+  }
+
   // This worker has no gradient for the version that the tensor now holds: it counts as
   // one, and weighs nothing. What is kept of earlier gradients stays. REQUIRES: the
   // tensor is ready.
@@ -219,6 +225,8 @@ class Exchange {
     uint32_t samples = 0;  // of the last gradient
     bool skips = false;    // what is under way has none
     float loss_scale = 1;  // of the gradient
+    float rate_factor = 1;
+    float next_rate_factor = 1;  // of the next gradient
     bool ready = false;
   };
   struct ShardQueue {

@@ -330,5 +330,22 @@ TEST_F(ExchangeTest, LandsNothingThatNobodyAskedFor) {
   EXPECT_THAT(first_, ElementsAre(1.0f, 1.0f, 1.0f, 1.0f));
 }
 
+TEST_F(ExchangeTest, RateFactorsTravelWithTheNextGradientAndItsRepetitions) {
+  ReachStepZero();
+  EXPECT_EQ(
+      See(exchange_->Push(1, std::vector<float>{1, 2}, 1, now_)).sends.at(0).header.flags,
+      0);
+  exchange_->SetRateFactor(0, 0.25f);
+  Seen seen = See(exchange_->Push(0, gradient_, 7, now_));
+  exchange_->SetRateFactor(0, 0.5f);  // of the step after
+  for (int i = 0; i < 2; ++i, seen = Reconnect()) {
+    const MessageHeader& header = seen.sends.at(0).header;
+    EXPECT_EQ(header.block, 0u);
+    EXPECT_EQ(header.flags, kFlagRate);
+    EXPECT_EQ(std::bit_cast<float>(header.shard), 0.25f);
+    EXPECT_EQ(See(exchange_->SendDone(0)).failures.size(), 0u);
+  }
+}
+
 }  // namespace
 }  // namespace syncline

@@ -81,7 +81,7 @@ bool FollowsLearningRate(const TrainingOptions& training) {
   });
 }
 
-bool TakesSkips(const TrainingOptions& training) {
+bool TakesTensorsApart(const TrainingOptions& training) {
   return training.optimizer.name != "lbfgs";
 }
 

@@ -30,7 +30,7 @@ bool FollowsLearningRate(const TrainingOptions& training);
 
 // Whether a step may go without gradients of some tensors: not with an optimizer that
 // steps in one direction for all tensors together.
-bool TakesSkips(const TrainingOptions& training);
+bool TakesTensorsApart(const TrainingOptions& training);
 
 // InvalidArgument for a bad name, or a shape that is not one of `elements` elements.
 absl::Status CheckTensor(const TensorOptions& tensor, size_t elements);

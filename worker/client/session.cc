@@ -160,6 +160,9 @@ absl::Status Session::PushPull(TensorId tensor, ConstTensorMemory gradient,
                                uint32_t samples) {
   return impl_->PushPull(tensor, gradient, samples);
 }
+absl::Status Session::ScaleLearningRate(TensorId tensor, double factor) {
+  return impl_->ScaleLearningRate(tensor, factor);
+}
 absl::Status Session::Skip(TensorId tensor) { return impl_->Skip({&tensor, 1}); }
 absl::Status Session::Skip(std::span<const TensorId> tensors) {
   return impl_->Skip(tensors);

@@ -185,6 +185,14 @@ class Session {
   // to FP32 during the call, and its memory free afterwards.
   absl::Status PushPull(TensorId tensor, ConstTensorMemory gradient, uint32_t samples);
 
+  // What the tensor's learning rate, as the job's settings have it at each step, is
+  // multiplied with from the tensor's next PushPull on, until it is said anew: for
+  // schedules that the program computes. It travels with the gradient. All workers say the
+  // same at each step; where they do not, the one that joined the job first decides.
+  // InvalidArgument unless 0 <= factor <= 1e6; FailedPrecondition before Start, while the
+  // tensor is under way, and with an optimizer that has one rate for all tensors (lbfgs).
+  absl::Status ScaleLearningRate(TensorId tensor, double factor);
+
   // Instead of PushPull: this worker has no gradient of the tensor in this step. The mean
   // is over the samples of the others; when all skip, weights and optimizer state stay as
   // they are and the version advances. Wait follows as after PushPull. What lossy

@@ -44,6 +44,8 @@ class Session::Impl {
                         uint32_t samples) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status PushPull(TensorId tensor, ConstTensorMemory gradient, uint32_t samples)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status ScaleLearningRate(TensorId tensor, double factor)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Skip(std::span<const TensorId> tensors) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Wait(TensorId tensor, absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status WaitAll(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -140,6 +142,7 @@ class Session::Impl {
   void Contribute(TensorId id, std::span<const float> gradient, uint32_t samples)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginAt(uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status CheckDeclared(TensorId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the tensor may be pushed or skipped now.
   absl::Status CheckTurn(TensorId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckPush(TensorId id, size_t elements, uint32_t samples) const

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "comm/base/status.h"
+#include "comm/transport/message.h"
 #include "worker/client/job_request.h"
 #include "worker/client/session_impl.h"
 
@@ -21,12 +22,15 @@ void Session::Impl::BeginAt(uint64_t step) {
   }
 }
 
-absl::Status Session::Impl::CheckTurn(TensorId id) const {
+absl::Status Session::Impl::CheckDeclared(TensorId id) const {
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
-  if (id >= tensors_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "there is no tensor number ", id, ", only ", tensors_.size(), " are declared"));
-  }
+  if (id < tensors_.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "there is no tensor number ", id, ", only ", tensors_.size(), " are declared"));
+}
+
+absl::Status Session::Impl::CheckTurn(TensorId id) const {
+  SYNCLINE_RETURN_IF_ERROR(CheckDeclared(id));
   const Tensor& tensor = tensors_[id];
   const auto fails = [&](const auto&... what) {
     return absl::FailedPreconditionError(
@@ -135,9 +139,37 @@ absl::Status Session::Impl::PushPull(TensorId id, ConstTensorMemory gradient,
   return absl::OkStatus();
 }
 
+absl::Status Session::Impl::ScaleLearningRate(TensorId id, double factor) {
+  absl::MutexLock lock(&mutex_);
+  SYNCLINE_RETURN_IF_ERROR(CheckDeclared(id));
+  const Tensor& tensor = tensors_[id];
+  const auto of_tensor = [&](const auto&... what) {
+    return absl::StrCat("the learning rate of tensor '", tensor.options.name, "' ",
+                        what...);
+  };
+  if (!(factor >= 0 && factor <= kMaxRateFactor)) {
+    return absl::InvalidArgumentError(of_tensor("cannot be multiplied with ", factor,
+                                                ", but with 0 to ", kMaxRateFactor));
+  }
+  if (!TakesTensorsApart(options_.training)) {
+    return absl::FailedPreconditionError(
+        of_tensor("is that of all tensors with optimizer ",
+                  options_.training.optimizer.name, "; use a schedule of the job"));
+  }
+  if (tensor.options.frozen) {
+    return absl::FailedPreconditionError(of_tensor("is of no use: it is frozen"));
+  }
+  if (!tensor.ready) {
+    return absl::FailedPreconditionError(
+        of_tensor("changes before Wait, at step ", tensor.version));
+  }
+  data_plane_->SetRateFactor(id, static_cast<float>(factor));
+  return absl::OkStatus();
+}
+
 absl::Status Session::Impl::Skip(std::span<const TensorId> tensors) {
   absl::MutexLock lock(&mutex_);
-  if (!TakesSkips(options_.training)) {
+  if (!TakesTensorsApart(options_.training)) {
     return absl::FailedPreconditionError(
         absl::StrCat("optimizer ", options_.training.optimizer.name,
                      " needs a gradient of every tensor at every step; push zeros"));

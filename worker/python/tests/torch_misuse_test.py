@@ -160,25 +160,44 @@ class Misuse(OptimizerTest):
     def test_of_what_torchs_optimizers_keep(self):
         model = make_model()
         optimizer = self.optimizer(model)
-        with self.refused("schedule=.*cosine"):
-            torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
-        with self.refused("schedule="):
-            optimizer.param_groups[0]["lr"] = 0.2
         with self.refused("option 'momentum'"):
             optimizer.param_groups[0]["momentum"] = 0.2
         group = optimizer.param_groups[0]
         before = dict(group)
-        for change in (lambda: group.update(lr=0.2), lambda: group.__ior__({"lr": 0.2}), lambda: group.pop("lr"),
-                       lambda: group.__delitem__("lr"), lambda: group.setdefault("initial_lr", 1)):
-            with self.refused("schedule="):
-                change()
-        for change in (group.popitem, group.clear):
+        for change in (lambda: group.update(nesterov=True), lambda: group.__ior__({"nesterov": True}), lambda: group.pop("params"),
+                       lambda: group.__delitem__("params"), lambda: group.setdefault("betas", 1), group.popitem, group.clear):
             with self.refused("servers hold"):
                 change()
         self.assertEqual(group.keys(), before.keys())
+
+    def test_of_learning_rates(self):
         without = self.optimizer(make_model(), "adamw", lr=None, job="default")
-        with self.refused("schedule="):
+        with self.refused("default learning rate.*give the Optimizer an lr"):
             torch.optim.lr_scheduler.StepLR(without, 1)
+        scheduled = self.optimizer(make_model(), schedule="cosine:total_steps=10", job="scheduled")
+        with self.refused("has a schedule="):
+            scheduled.param_groups[0]["lr"] = 0.2
+        model = make_model()
+        optimizer = self.optimizer(model, momentum=0.9)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+        inputs, labels = next(batches(1))
+        nn.functional.mse_loss(model(inputs), labels).backward()
+        with self.refused("0.weight: its gradient is on its way with the learning rate it had.*after optimizer.step"):
+            scheduler.step()
+        optimizer.step()
+        for wrong in (-0.1, float("nan"), 1e7):
+            optimizer.param_groups[0]["lr"] = wrong
+            with self.refused(r"the learning rate of tensor '2.bias' cannot be multiplied with .*, but with 0 to 1e\+06"):
+                self.step(model, optimizer)
+        optimizer.param_groups[0]["lr"] = 0.1
+        for parameter in model.parameters():  # as the loop did not end its steps
+            parameter.grad = None
+        with self.refused("servers hold the option 'momentum'"):
+            torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=10)
+
+    def test_of_the_optimizers_state(self):
+        model = make_model()
+        optimizer = self.optimizer(model)
         for call in (optimizer.state_dict, lambda: optimizer.load_state_dict({})):
             with self.refused("state is on the servers.*model.state_dict"):
                 call()

@@ -250,6 +250,47 @@ class Steps(OptimizerTest):
         torch.testing.assert_close(model[0].bias, make_model()[0].bias - 5)
 
 
+class Schedulers(OptimizerTest):
+    MAKE = {
+        "warm-up from 0": lambda o: torch.optim.lr_scheduler.LambdaLR(o, lambda step: min(1, step / 5)),
+        "one for each group": lambda o: torch.optim.lr_scheduler.LambdaLR(o, [lambda step: 0.9**step, lambda step: 1 / (step + 1)]),
+        "cosine with restarts": lambda o: torch.optim.lr_scheduler.CosineAnnealingWarmRestarts(o, 7),
+        "one cycle": lambda o: torch.optim.lr_scheduler.OneCycleLR(o, [0.1, 0.2], total_steps=25, cycle_momentum=False),
+        "in a row": lambda o: torch.optim.lr_scheduler.SequentialLR(
+            o, [torch.optim.lr_scheduler.LinearLR(o, 0.1, total_iters=5), torch.optim.lr_scheduler.StepLR(o, 4)], [5]),
+        "plateau": lambda o: torch.optim.lr_scheduler.ReduceLROnPlateau(o, patience=2, threshold=0.5),
+    }
+
+    def train(self, model, optimizer, make):
+        scheduler = make(optimizer)
+        for inputs, labels in batches(20):
+            optimizer.zero_grad()
+            loss = nn.functional.mse_loss(model(inputs), labels)
+            loss.backward()
+            optimizer.step()
+            scheduler.step(*[loss.item()] * isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau))
+
+    def test_of_torch_work(self):
+        def groups(model):
+            return [{"params": model[0].parameters(), "lr": 0.02}, {"params": model[2].parameters()}]
+
+        for name, make in self.MAKE.items():
+            with self.subTest(name):
+                model, expected = make_model(), make_model()
+                with self.optimizer(model, "adamw", 0.1, params=groups(model), job=name) as optimizer:
+                    self.train(model, optimizer, make)
+                plain = torch.optim.AdamW(groups(expected), 0.1)
+                self.train(expected, plain, make)
+                self.assert_same(model, expected)
+                self.assertEqual([group["lr"] for group in optimizer.param_groups], [group["lr"] for group in plain.param_groups])
+
+    def test_go_together_with_compression(self):  # what is kept follows the rate
+        model = make_model()
+        with self.optimizer(model, "sgd", 0.1, push="topk:ratio=0.1,min_elements=0,vectors=1") as optimizer:
+            self.train(model, optimizer, self.MAKE["warm-up from 0"])
+        self.assertTrue(all(torch.isfinite(parameter).all() for parameter in model.parameters()))
+
+
 class Programs(OptimizerTest):
     def test_may_have_data_loaders_that_fork(self):
         model, data = make_model(), [(torch.ones(6) * i / 32, torch.ones(3)) for i in range(32)]

@@ -69,6 +69,7 @@ _SIGNATURES = {
     "syncline_declare": (Code, [c_void_p, POINTER(TensorStruct), POINTER(c_uint32)]),
     "syncline_start": (Code, [c_void_p, c_int64]),
     "syncline_push_pull": (Code, [c_void_p, c_uint32, c_void_p, c_int, c_uint32]),
+    "syncline_scale_learning_rate": (Code, [c_void_p, c_uint32, c_double]),
     "syncline_skip": (Code, [c_void_p, POINTER(c_uint32), c_size_t]),
     "syncline_wait": (Code, [c_void_p, c_uint32, c_int64]),
     "syncline_wait_all": (Code, [c_void_p, c_int64]),

@@ -234,6 +234,14 @@ class Session:
         del held[:-1]
         self._begin([tensor.id])
 
+    def scale_learning_rate(self, tensor: Tensor, factor: float) -> None:
+        """What the servers multiply the tensor's learning rate with, from its next push_pull on: 0 to 1e6.
+
+        For schedules that the program computes. It travels with the gradient and is the same on all workers; where it is
+        not, the one that joined the job first decides. Not between push_pull and wait.
+        """
+        self._do("scale_learning_rate", tensor.id, factor)
+
     def skip(self, tensors: Iterable[Tensor]) -> None:
         """Instead of push_pull: no gradient of these tensors in this step. All of them or, after an error, none."""
         ids = [tensor.id for tensor in tensors]

@@ -2,11 +2,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NoReturn, Optional
+from typing import Any, Callable, NoReturn, Optional
 
 import torch
 
 from syncline.errors import FailedPrecondition, InvalidArgument
+from syncline.session import Option
+
+
+def merged(own: Mapping[str, Option], session: Mapping[str, Option]) -> dict[str, Option]:
+    """Options of a session: what the optimizer was given itself, and its session={...}."""
+    for key, value in session.items():
+        if own.get(key) is not None and value is not None:
+            raise InvalidArgument(f"session={{{key!r}: …}}: the Optimizer has {key}={own[key]} already; give it once")
+    return {**own, **{key: value for key, value in session.items() if value is not None}}
 
 
 def option_string(options: Mapping[str, Any]) -> str:
@@ -23,22 +32,29 @@ def option_string(options: Mapping[str, Any]) -> str:
     return ",".join(f"{name}={float(value):.17g}" for name, value in values.items())
 
 
-_RATES = ("lr", "initial_lr")
+# Notes that torch's lr_schedulers make in a group; no options of an optimizer.
+_NOTES = ("initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr", "max_momentum", "base_momentum")
 
 
 class Group(dict):  # type: ignore[type-arg]
-    """A parameter group. Its options are the servers' from the start: whoever changes them later is told so."""
+    """A parameter group. Its options are the servers' from the start, but for `lr`: any other change is refused."""
 
     is_fixed = False
+    # Takes a new `lr` before it is stored.
+    take_rate: Callable[[float], None]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if self.is_fixed and (key not in self or self[key] != value):
-            _refuse(key)
+        if self.is_fixed and key not in _NOTES and (key not in self or self[key] != value):
+            if key != "lr":
+                _refuse(key)
+            if key not in self:
+                _refuse_rates()
+            self.take_rate(float(value))
         super().__setitem__(key, value)
 
     def __missing__(self, key: str) -> NoReturn:
-        if self.is_fixed and key in _RATES:  # torch's lr_schedulers, where the servers' default is taken
-            _refuse(key)
+        if self.is_fixed and key in ("lr", "initial_lr"):  # torch's lr_schedulers, where the servers' default is taken
+            _refuse_rates()
         raise KeyError(key)
 
     def setdefault(self, key: str, default: Any = None) -> Any:
@@ -78,11 +94,12 @@ class Group(dict):  # type: ignore[type-arg]
             self.popitem()
 
 
+def _refuse_rates() -> NoReturn:
+    raise FailedPrecondition(
+        "this group has the servers' default learning rate, which torch's lr_schedulers cannot multiply; give the Optimizer an lr")
+
+
 def _refuse(key: str) -> NoReturn:
-    if key in _RATES:
-        raise FailedPrecondition(
-            "the servers hold the learning rate, so torch's lr_schedulers cannot change it: name a schedule when you make the "
-            'Optimizer, such as schedule="cosine:warmup_steps=100,total_steps=5000" (docs/training.md), or use `syncline update`')
     raise FailedPrecondition(f"the servers hold the option {key!r} of this group; give it when you make the Optimizer")
 
 

@@ -9,9 +9,10 @@ from typing import Any, Callable, Optional
 
 import torch
 
+from syncline import _log
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session
-from syncline.torch._groups import Group, make_groups, option_string
+from syncline.torch._groups import Group, make_groups, merged, option_string
 from syncline.torch._hooks import Hook, ReadHook
 from syncline.torch._weight import Weight, memory_order
 
@@ -50,6 +51,7 @@ class Optimizer(torch.optim.Optimizer):
         self.samples = samples
         self._model = model
         self._base_lr = lr
+        self._has_schedule = schedule is not None or (session or {}).get("schedule") is not None
         self._pushes = True  # not inside no_sync
         self._hooks: list[Any] = []
         self._left_out: list[tuple[str, torch.nn.Parameter]] = []  # as they required no gradient
@@ -60,7 +62,7 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__(groups, defaults)
         self.param_groups: list[Group] = groups  # torch may have copied them
         settings = option_string(defaults)
-        self.session = Session(**_merged({
+        self.session = Session(**merged({
             "optimizer": f"{optimizer}:{settings}" if settings else optimizer, "push": push, "publish": publish,
             "schedule": schedule, "gradient": gradient, "loss_scaling": loss_scaling}, session or {}))
         try:
@@ -71,8 +73,8 @@ class Optimizer(torch.optim.Optimizer):
             raise
         for weight in self._weights:
             weight.started()
-        for group in groups:
-            group.is_fixed = True
+        self._joined_at = self.steps
+        self._fix_groups()
         self._add_hooks()
 
     def _declare(self, trains_all: bool) -> None:
@@ -95,6 +97,31 @@ class Optimizer(torch.optim.Optimizer):
                 raise InvalidArgument("a parameter group has an lr of its own: give the Optimizer an lr, too")
             scale = group["lr"] / self._base_lr
         return {"learning_rate_scale": scale, "options": option_string(changed)}
+
+    def _fix_groups(self) -> None:
+        of = {id(weight.parameter): weight for weight in self._weights}
+        for group in self.param_groups:
+            weights = [of[id(parameter)] for parameter in group["params"]]
+            group.take_rate = functools.partial(self._take_rate, weights, group.get("lr"))
+            group.is_fixed = True
+
+    def _take_rate(self, weights: list[Weight], declared: float, rate: float) -> None:
+        """A group's new learning rate: that of the gradients that are pushed from now on."""
+        if self._has_schedule:
+            raise FailedPrecondition(
+                "the Optimizer has a schedule=, which the servers follow; leave it out to change lr yourself or by torch's "
+                "lr_schedulers")
+        for weight in weights:
+            if weight.is_pushed:
+                raise FailedPrecondition(
+                    f"{weight.name}: its gradient is on its way with the learning rate it had; change lr, and call "
+                    "scheduler.step(), after optimizer.step()")
+        if self._joined_at > 0:
+            _log.logger.info("joined the job at step %d, so take an lr_scheduler there: `for _ in range(optimizer.steps): "
+                             "scheduler.step()`; until then those who joined earlier decide", self._joined_at)
+            self._joined_at = 0
+        for weight in weights:
+            weight.rate_factor = rate / declared
 
     def _add_hooks(self) -> None:
         for weight in self._weights:
@@ -265,13 +292,6 @@ def _before_forward(weights: list[Weight]) -> None:
 def _wait(weights: list[Weight]) -> None:
     for weight in weights:
         weight.wait()
-
-
-def _merged(own: Mapping[str, Option], session: Mapping[str, Option]) -> dict[str, Option]:
-    for key, value in session.items():
-        if own.get(key) is not None and value is not None:
-            raise InvalidArgument(f"session={{{key!r}: …}}: the Optimizer has {key}={own[key]} already; give it once")
-    return {**own, **{key: value for key, value in session.items() if value is not None}}
 
 
 def _check_kinds(model: Any, optimizer: Any) -> None:

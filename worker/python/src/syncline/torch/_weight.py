@@ -31,6 +31,8 @@ class Weight:
         self.is_pending = False  # its weights are on their way
         self.is_waited_for = False  # by a hook before the forward of its module
         self.waits_early = False  # by the hook of the whole model: no hook of a module does
+        self.rate_factor = 1.0  # what the learning rate it was declared with is multiplied with, from the next push on
+        self._sent_factor = 1.0
 
     @property
     def tensor(self) -> Tensor:
@@ -69,6 +71,9 @@ class Weight:
         self._check(gradient)
         self.waits_early = not self.is_waited_for
         ordered = (gradient if self._is_row_major else gradient.permute(self._order)).contiguous()
+        if self.rate_factor != self._sent_factor:
+            self._session.scale_learning_rate(self._tensor, self.rate_factor)
+            self._sent_factor = self.rate_factor
         self._session.push_pull(self._tensor, ordered, samples)
         self.is_pushed = self.is_pending = True
         self._sent = Sent.of(gradient, self.name)

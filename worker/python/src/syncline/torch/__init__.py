@@ -1,4 +1,5 @@
 """Syncline for PyTorch: `Optimizer` stands where torch.optim's would."""
+from syncline.torch._local import DiLoCo, LocalSGD
 from syncline.torch._optimizer import Optimizer
 
-__all__ = ["Optimizer"]
+__all__ = ["DiLoCo", "LocalSGD", "Optimizer"]

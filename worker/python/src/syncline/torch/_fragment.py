@@ -1,0 +1,90 @@
+"""Parameters that train on the worker for a while, and what the servers hold of them."""
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from syncline.errors import InvalidArgument
+from syncline.session import Session, Tensor
+
+
+class Replica:
+    """One parameter: the worker's own values, and in host memory the global ones that they started from."""
+
+    def __init__(self, session: Session, name: str, parameter: torch.nn.Parameter) -> None:
+        self.name = name
+        self.elements = parameter.numel()
+        self._parameter = parameter
+        self._global = _on_host(parameter).clone().contiguous()
+        self._tensor = session.declare(name, self._global, frozen=not parameter.requires_grad)
+
+    @property
+    def tensor(self) -> Tensor:
+        """What the session calls it."""
+        return self._tensor
+
+    def moved(self) -> torch.Tensor:
+        """Where the worker came from, minus where it is: what an optimizer takes for a gradient.
+
+        Where it came from is what its parameter can hold of the global values: a BF16 parameter has not moved by rounding.
+        """
+        start = self._global.to(self._parameter.dtype).float()  # no copy where it is FP32: the session's, not to be changed
+        return (start - _on_host(self._parameter)).contiguous()
+
+    def take(self, alpha: float) -> None:
+        """The global values, and of the worker's own the share `alpha`."""
+        own = self._parameter.detach()
+        if alpha:
+            own.lerp_(self._global.to(own.device, own.dtype), 1 - alpha)
+        else:
+            own.copy_(self._global)
+
+
+class Fragment:
+    """Replicas that are synchronised together."""
+
+    def __init__(self, session: Session, replicas: Sequence[Replica]) -> None:
+        self._session = session
+        self._replicas = replicas
+        self._tensors = [replica.tensor for replica in replicas]
+        self.samples = 0  # since it was pushed last
+        self.is_under_way = False
+
+    def push(self) -> None:
+        """Sends how far the worker has come."""
+        if self.samples:
+            for replica in self._replicas:
+                self._session.push_pull(replica.tensor, replica.moved(), self.samples)
+        else:
+            self._session.skip(self._tensors)
+        self.samples = 0
+        self.is_under_way = True
+
+    def pull(self, alpha: float = 0) -> None:
+        """Waits for what the servers make of all workers' pushes, and takes it."""
+        for replica in self._replicas:
+            self._session.wait(replica.tensor)
+            replica.take(alpha)
+        self.is_under_way = False
+
+
+def cut(session: Session, replicas: Sequence[Replica], count: int) -> list[Fragment]:
+    """`count` fragments of neighbouring parameters, of about equal size."""
+    if not 1 <= count <= len(replicas):
+        raise InvalidArgument(f"fragments={count}: a model of {len(replicas)} trained parameters is cut into 1 to {len(replicas)}")
+    total = sum(replica.elements for replica in replicas)
+    parts: list[list[Replica]] = [[]]
+    seen = 0
+    for number, replica in enumerate(replicas):
+        is_full = seen * count >= total * len(parts)
+        left = len(replicas) - number
+        if parts[-1] and len(parts) < count and (is_full or left == count - len(parts)):
+            parts.append([])
+        parts[-1].append(replica)
+        seen += replica.elements
+    return [Fragment(session, part) for part in parts]
+
+
+def _on_host(parameter: torch.nn.Parameter) -> torch.Tensor:
+    return parameter.detach().to("cpu", torch.float32)

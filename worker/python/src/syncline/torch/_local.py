@@ -1,0 +1,245 @@
+"""Optimizers that run on the worker, and synchronise with the other workers every so many steps."""
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Callable, Optional
+
+import torch
+
+from syncline.errors import FailedPrecondition, InvalidArgument
+from syncline.session import Option, Session
+from syncline.torch._fragment import Fragment, Replica, cut
+from syncline.torch._groups import merged, option_string
+
+
+class LocalSGD(torch.optim.Optimizer):
+    """Trains `model` by `optimizer`, any of torch's, on this worker, and averages all workers' weights every `every` steps.
+
+        inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
+        optimizer = syncline.torch.LocalSGD(model, inner, every=32)
+        for inputs, labels in batches:
+            optimizer.zero_grad()
+            cross_entropy(model(inputs), labels).backward()
+            optimizer.step()        # every 32nd time: with the other workers
+        optimizer.close()           # what was trained since, too
+
+    Making it joins the job and fills the weights: the first worker's values are the job's. A worker that joins later takes
+    the current ones, and begins when the others synchronise next. One that dies takes along what it did since then.
+
+    What a worker pushes is where it came from minus where it is. The servers take it for a gradient and give it to the
+    outer optimizer: `outer`, `lr` and further options as of server/optimizer/README.md. sgd with lr=1 averages. `push` and
+    `publish` say how it travels (docs/compression.md), fp32 unless told otherwise.
+
+    With `fragments`, parts of the model take turns, each once in `every` steps. With `overlap` steps between push and pull
+    the worker trains on meanwhile; `alpha` is the share of its own weights that it then keeps beside the new ones, half
+    unless told otherwise.
+
+    `samples` says how many samples a step takes; set it when batches differ. A worker counts as much as its samples since
+    the last time. `session` has further options of syncline.Session.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, every: int, *, outer: str = "sgd",
+                 lr: float = 1.0, push: Option = "fp32", publish: Option = "fp32", fragments: int = 1, overlap: int = 0,
+                 alpha: Optional[float] = None, samples: int = 1, session: Optional[Mapping[str, Option]] = None,
+                 **options: Any) -> None:
+        self._inner = _checked(model, optimizer)
+        self._every, self._overlap = _checked_times(every, overlap, fragments)
+        self._alpha = _checked_alpha(alpha, overlap)
+        self.samples = samples
+        # After so many steps of a round each fragment is pushed, at equal distances, the last one at its end.
+        self._dues = [(number + 1) * every // fragments for number in range(fragments)]
+        self._taken = 0  # steps of this round
+        settings = option_string({"lr": lr, **options})
+        self.session = Session(**merged({"optimizer": f"{outer}:{settings}", "push": push, "publish": publish}, session or {}))
+        try:
+            replicas = [Replica(self.session, name, parameter) for name, parameter in model.named_parameters()]
+            trained = [replica for replica in replicas if not replica.tensor.frozen]
+            self._parameters = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
+            self._fragments = cut(self.session, trained, fragments)
+            self._check_groups()
+            self.session.start()
+            for replica in replicas:
+                replica.take(0)
+            if self.session.step > 0:
+                self._catch_up()
+        except BaseException:
+            self.session.close()
+            raise
+        super().__init__(optimizer.param_groups, optimizer.defaults)
+        self._share()
+
+    def _share(self) -> None:
+        """Groups and state are the inner optimizer's: torch's lr_schedulers and GradScaler may take either of the two."""
+        self.param_groups, self.state, self.defaults = self._inner.param_groups, self._inner.state, self._inner.defaults
+
+    def _check_groups(self) -> None:
+        for group in self._inner.param_groups:
+            for parameter in group["params"]:
+                if id(parameter) not in self._parameters:
+                    raise InvalidArgument(
+                        f"the optimizer has a tensor of shape {list(parameter.shape)} that is no parameter of the model, or "
+                        "requires no gradient")
+
+    def _catch_up(self) -> None:
+        """Of a worker that joins: the others are in the middle of a round, of which it has nothing."""
+        for fragment in self._fragments:
+            fragment.push()
+        for fragment in self._fragments:
+            fragment.pull()
+
+    # ---- what torch's optimizers have ----
+
+    def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
+        """A step of the inner optimizer, and what synchronisation is due."""
+        loss = self._inner.step(closure) if closure is not None else self._inner.step()
+        self._taken += 1
+        for fragment in self._fragments:
+            fragment.samples += self.samples
+        for due, fragment in zip(self._dues, self._fragments):
+            if self._taken == due:
+                fragment.push()
+        for due, fragment in zip(self._dues, self._fragments):
+            if fragment.is_under_way and self._taken in (due + self._overlap, due + self._overlap - self._every):
+                fragment.pull(self._alpha)
+        self._taken %= self._every
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """The inner optimizer's."""
+        self._inner.zero_grad(set_to_none=set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's. What the outer one keeps is on the servers."""
+        state: dict[str, Any] = self._inner.state_dict()
+        return state
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """The inner optimizer's."""
+        self._inner.load_state_dict(state_dict)
+        self._share()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Of parameters that required gradients when this was made: the servers know the tensors of a job from its start."""
+        if not hasattr(self, "param_groups") or self.param_groups is not self._inner.param_groups:
+            super().add_param_group(param_group)  # by torch's constructor
+        else:
+            self._inner.add_param_group(param_group)
+            self._check_groups()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Raises: for copy, deepcopy and pickle."""
+        raise FailedPrecondition(
+            "it cannot be copied or pickled, as its place in the job is this one's; copy the model and the inner optimizer")
+
+    # ---- what they have not ----
+
+    def synchronize(self) -> None:
+        """Synchronises now, wherever in a round this worker is, and begins a new round. All workers call it at one point.
+
+        For the end, and before the model is saved: afterwards all have the same weights.
+        """
+        if self._taken:
+            self._end_round(self._taken)
+        if any(fragment.samples for fragment in self._fragments):  # that were pushed in this round, and have trained since
+            self._end_round(0)
+        for fragment in self._fragments:
+            if fragment.is_under_way:
+                fragment.pull()
+
+    def _end_round(self, taken: int) -> None:
+        """Of a round of which so many steps were taken."""
+        for due, fragment in zip(self._dues, self._fragments):
+            if due > taken:
+                if fragment.is_under_way:
+                    fragment.pull(self._alpha)
+                fragment.push()
+        for fragment in self._fragments:
+            if fragment.is_under_way:
+                fragment.pull()
+        self._taken = 0
+
+    def report_loss(self, loss: Any) -> None:
+        """The loss of this round so far, for `syncline status`."""
+        self.session.report_loss(float(loss), samples=self.samples)
+
+    @property
+    def rounds(self) -> int:
+        """How often the job has synchronised; of a job that this worker joined, not 0 at its beginning."""
+        return self.session.step
+
+    @property
+    def rank(self) -> int:
+        """Which worker this is."""
+        return self.session.rank
+
+    @property
+    def world_size(self) -> int:
+        """With how many workers the job began."""
+        return self.session.world_size
+
+    def close(self) -> None:
+        """Synchronises what was trained since the last time, and leaves the job."""
+        try:
+            self.synchronize()
+        finally:
+            self.session.close()
+
+    def __enter__(self) -> LocalSGD:
+        return self
+
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.session.close()
+
+
+class DiLoCo(LocalSGD):
+    """LocalSGD whose outer optimizer has momentum (Douillard et al., arXiv 2311.08105), by default Nesterov's.
+
+        inner = torch.optim.AdamW(model.parameters(), lr=4e-4)
+        optimizer = syncline.torch.DiLoCo(model, inner, every=100, push="int4")
+
+    `outer` is "nesterov", "sgd" with `momentum`, or any other optimizer of the servers with options of its own. With
+    `fragments` and `overlap` it is Streaming DiLoCo (arXiv 2501.18512). One worker alone gains from it, too.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, every: int = 100, *, outer: str = "nesterov",
+                 lr: float = 0.7, momentum: Optional[float] = None, **options: Any) -> None:
+        if outer in ("nesterov", "sgd"):
+            options["momentum"] = 0.9 if momentum is None else momentum
+        elif momentum is not None:
+            raise InvalidArgument(f"momentum={momentum}: that is an option of outer=\"nesterov\" and \"sgd\", not of {outer!r}")
+        if outer == "nesterov":
+            outer, options["nesterov"] = "sgd", True
+        super().__init__(model, optimizer, every, outer=outer, lr=lr, **options)
+
+
+def _checked(model: Any, optimizer: Any) -> torch.optim.Optimizer:
+    if not isinstance(model, torch.nn.Module):
+        raise InvalidArgument(f"the first argument is a {type(model).__name__}; give the model itself, which names its parameters")
+    if not isinstance(optimizer, torch.optim.Optimizer) or hasattr(optimizer, "session"):
+        raise InvalidArgument(
+            f"the optimizer is {optimizer!r}; give one of torch's, which runs on the worker: torch.optim.AdamW(model.parameters(), …)")
+    return optimizer
+
+
+def _checked_times(every: int, overlap: int, fragments: int) -> tuple[int, int]:
+    if not isinstance(every, int) or every < 1:
+        raise InvalidArgument(f"every={every!r}: steps between two synchronisations, 1 or more")
+    if not 0 <= overlap < every:
+        raise InvalidArgument(f"overlap={overlap!r}: steps between push and pull, 0 to {every - 1}, less than every={every}")
+    if not 1 <= fragments <= every:
+        raise InvalidArgument(f"fragments={fragments!r}: each has a step of its own, so there are 1 to every={every} of them")
+    return every, overlap
+
+
+def _checked_alpha(alpha: Optional[float], overlap: int) -> float:
+    if alpha is None:
+        return 0.5 if overlap else 0.0
+    if not 0 <= alpha < 1 or (alpha and not overlap):
+        raise InvalidArgument(
+            f"alpha={alpha!r}: the share of its own weights that a worker keeps is 0 to 1 (not 1), and 0 without overlap")
+    return float(alpha)

@@ -11,6 +11,7 @@
 #include "cli/run.h"
 #include "cli/serve.h"
 #include "cli/status.h"
+#include "cli/top.h"
 #include "cli/update.h"
 #include "cli/version.h"
 #include "comm/rpc/channel.h"
@@ -22,10 +23,10 @@ int main(int argc, char** argv) {
   // tests.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   constexpr syncline::AddCommand kCommands[] = {
-      syncline::AddServe,   syncline::AddRun,        syncline::AddLrRange,
-      syncline::AddStatus,  syncline::AddUpdate,     syncline::AddPlan,
-      syncline::AddDoctor,  syncline::AddBench,      syncline::AddCerts,
-      syncline::AddVersion, syncline::AddCompletion,
+      syncline::AddServe,  syncline::AddRun,     syncline::AddLrRange,
+      syncline::AddStatus, syncline::AddTop,     syncline::AddUpdate,
+      syncline::AddPlan,   syncline::AddDoctor,  syncline::AddBench,
+      syncline::AddCerts,  syncline::AddVersion, syncline::AddCompletion,
   };
   return syncline::RunApp({argv, argv + argc}, kCommands);
 }

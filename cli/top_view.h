@@ -1,0 +1,143 @@
+// The picture of `syncline top`, without a terminal: statuses go in, keys go in, lines come
+// out.
+//
+//   TopView view({.coordinator = "127.0.0.1:7070"});
+//   view.Add(json, now);             // once a second, comm/rpc/status_json.h
+//   for (const TopLine& line : view.Draw({.columns = 80, .rows = 24})) …
+//
+// Rates are differences between statuses, so the first picture has none.
+//
+// Thread safety: none.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "nlohmann/json_fwd.hpp"
+
+namespace syncline {
+
+struct TopOptions {
+  std::string coordinator;
+  // What spark lines are drawn with: block elements need a terminal that shows UTF-8.
+  enum class Glyphs { kBlocks, kAscii } glyphs = Glyphs::kBlocks;
+};
+
+struct TopSize {
+  size_t columns = 80;
+  size_t rows = 24;
+};
+
+struct TopLine {
+  enum class Tone { kPlain, kTitle, kHeader, kSelected, kWarning };
+  std::string text;  // at most as many characters as there are columns
+  Tone tone = Tone::kPlain;
+};
+
+enum class TopKey {
+  kNextJob,
+  kPreviousJob,
+  kNextOrder,  // of the members: rank, slowest first, latest heartbeat last
+};
+
+class TopView {
+ public:
+  explicit TopView(TopOptions options) : options_(std::move(options)) {}
+
+  // `now` is monotonic. InternalError when this is no status; then the picture stays.
+  absl::Status Add(const std::string& json, absl::Duration now);
+  // The coordinator did not answer: the last picture stays, and says since when.
+  void Fail(const absl::Status& status, absl::Duration now);
+  void Press(TopKey key);
+
+  std::vector<TopLine> Draw(const TopSize& size) const;
+
+ private:
+  enum class Order { kRank, kBusy, kHeartbeat };
+
+  struct Sample {
+    absl::Duration time;
+    uint64_t step = 0;
+    uint64_t bytes = 0;
+    bool waiting = false;
+  };
+  struct Member {
+    uint32_t rank = 0;
+    uint32_t incarnation = 0;
+    std::string name;
+    double heartbeat_age = 0;
+    std::deque<Sample> samples = {};
+
+    double StepsPerSecond() const;
+    double BytesPerSecond() const;
+    // Of the samples, the share in which it did not wait for others. The member that others
+    // wait for is busy all the time.
+    double Busy() const;
+  };
+  struct Job {
+    uint32_t id = 0;
+    std::string name, phase, reason, codecs;
+    uint64_t step = 0;
+    uint32_t expected_workers = 0;
+    double learning_rate = 0;
+    uint64_t skipped_steps = 0;
+    std::optional<double> loss = {};
+    std::deque<double> losses = {};
+    std::map<uint32_t, Member> members = {};      // by rank
+    absl::Duration moved = absl::ZeroDuration();  // when its step last changed
+
+    bool Ended() const { return phase == "over" || phase == "failed"; }
+    // The lowest of its members; 0 before two statuses were seen.
+    double StepsPerSecond() const;
+  };
+  struct Server {
+    uint32_t id = 0;
+    std::string name, lanes;
+    double heartbeat_age = 0;
+    uint64_t memory_placed = 0, memory_budget = 0;
+    std::deque<Sample> samples = {};  // bytes only
+
+    double BytesPerSecond() const;
+  };
+
+  void AddJob(const nlohmann::json& status, absl::Duration now);
+  void AddMember(const nlohmann::json& status, Job& job);
+  void AddServer(const nlohmann::json& status, absl::Duration now);
+  const Job* Selected() const;
+  std::vector<const Member*> InOrder(const Job& job) const;
+  struct SparkLine {
+    std::vector<double> values = {};
+    size_t width = 0;         // characters; the last values that fit
+    double floor = INFINITY;  // what the lowest glyph means at most
+  };
+  std::string Spark(const SparkLine& spark) const;
+  std::string WaitsFor(const Job& job) const;
+
+  void DrawTitle(std::vector<TopLine>& lines) const;
+  void DrawServers(std::vector<TopLine>& lines) const;
+  void DrawJobs(std::vector<TopLine>& lines) const;
+  void DrawJob(const Job& job, std::vector<TopLine>& lines) const;
+  TopLine DrawMember(const Job& job, const Member& member, size_t columns) const;
+
+  const TopOptions options_;
+  std::string build_version_ = {};
+  double uptime_seconds_ = 0;
+  std::optional<absl::Duration> now_ = {};  // of the last status
+  std::map<uint32_t, Server> servers_ = {};
+  std::map<uint32_t, Job> jobs_ = {};
+  uint32_t selected_ = 0;  // job; one that is not there: the newest that runs
+  Order order_ = Order::kRank;
+  std::string failure_ = {};
+  std::optional<absl::Duration> failed_since_ = {};
+  absl::Duration failed_for_ = absl::ZeroDuration();
+};
+
+}  // namespace syncline

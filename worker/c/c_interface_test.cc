@@ -255,6 +255,17 @@ TEST_F(CInterface, AnUnreachableCoordinatorIsUnavailableWithItsExitCode) {
   EXPECT_EQ(syncline_last_error_exit_code(), 5);
 }
 
+TEST_F(CInterface, SaysWhatItWaitsForWithoutALogFunction) {
+  syncline_session_free(session_);
+  ASSERT_EQ(Set("failure_timeout", "1s"), SYNCLINE_OK);
+  ASSERT_EQ(syncline_session_create(options_, &session_), SYNCLINE_OK);
+  ASSERT_EQ(Declare(Tensor("a")), SYNCLINE_OK);
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(syncline_start(session_, 6000), SYNCLINE_UNAVAILABLE);
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("syncline: waiting for the coordinator at 127.0.0.1:1 "));
+}
+
 TEST_F(CInterface, EachThreadHasItsOwnError) {
   ExpectError(Set("jop", "x"), SYNCLINE_INVALID_ARGUMENT, "'jop'");
   std::thread([] {

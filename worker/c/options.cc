@@ -1,5 +1,7 @@
 // Options of syncline.h.
+#include <cstdio>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "comm/base/log.h"
@@ -7,6 +9,7 @@
 #include "worker/c/handles.h"
 #include "worker/c/option_table.h"
 
+using syncline::Logger;
 using syncline::LogLevel;
 using syncline::SessionOptions;
 using syncline::c::Guarded;
@@ -15,10 +18,22 @@ using syncline::c::NullArgument;
 static_assert(static_cast<int>(LogLevel::kDebug) == SYNCLINE_LOG_DEBUG);
 static_assert(static_cast<int>(LogLevel::kError) == SYNCLINE_LOG_ERROR);
 
+namespace {
+
+// A program that waits says for what, also one that has not asked for a log.
+Logger ToStandardError() {
+  const auto print = [](LogLevel, const std::string& line) {
+    std::fprintf(stderr, "syncline: %s\n", line.c_str());
+  };
+  return Logger::Create({.level = LogLevel::kInfo, .function = print});
+}
+
+}  // namespace
+
 syncline_code syncline_options_new(syncline_options** out) {
   return Guarded([&] {
     if (out == nullptr) return NullArgument("out");
-    *out = new syncline_options();
+    *out = new syncline_options{.values = {.log = ToStandardError()}, .given_out = {}};
     return absl::OkStatus();
   });
 }
@@ -27,6 +42,7 @@ syncline_code syncline_options_from_env(syncline_options** out) {
   return Guarded([&]() -> absl::Status {
     if (out == nullptr) return NullArgument("out");
     SYNCLINE_ASSIGN_OR_RETURN(SessionOptions values, SessionOptions::FromEnv());
+    values.log = ToStandardError();
     *out = new syncline_options{.values = std::move(values), .given_out = {}};
     return absl::OkStatus();
   });
@@ -69,8 +85,7 @@ void syncline_options_set_log(syncline_options* options, syncline_log_function l
     const auto call = [log, context](LogLevel level, const std::string& line) {
       log(context, static_cast<syncline_log_level>(level), line.c_str());
     };
-    options->values.log =
-        syncline::Logger::Create({.level = LogLevel::kDebug, .function = call});
+    options->values.log = Logger::Create({.level = LogLevel::kDebug, .function = call});
     return absl::OkStatus();
   });
 }

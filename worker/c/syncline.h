@@ -120,7 +120,8 @@ typedef enum syncline_log_level SYNCLINE_INT {
   SYNCLINE_LOG_ERROR = 3
 } syncline_log_level;
 /* Takes a line of the session's log. `message` is valid during the call, which may come from any thread, one at a
- * time, until the session is freed. It must not call back into the session. Without such a function nothing is logged. */
+ * time, until the session is freed. It must not call back into the session. Until this is called, lines from INFO on go to
+ * standard error, among them what the program waits for; with NULL nothing is logged. */
 typedef void (*syncline_log_function)(void* context, syncline_log_level level,
                                       const char* message);
 SYNCLINE_API void syncline_options_set_log(syncline_options* options,

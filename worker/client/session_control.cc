@@ -97,6 +97,29 @@ void Session::Impl::ReportLoss(uint64_t step, double loss, uint32_t samples) {
   link_->Send(message);
 }
 
+// A program that stands still says why: after F/2, and then each time it took twice as
+// long.
+void Session::Impl::SayThatItWaits() {
+  std::string line;
+  {
+    absl::MutexLock lock(&mutex_);
+    const absl::Duration now = clock_.Now();
+    if (waiters_ == 0 || data_plane_ == nullptr) {
+      long_wait_.reset();
+    } else if (!long_wait_ || long_wait_->step != step_) {
+      long_wait_ = {
+          .step = step_, .since = now, .say_after = options_.failure_timeout / 2};
+    } else if (const absl::Duration waited = now - long_wait_->since;
+               waited >= long_wait_->say_after) {
+      long_wait_->say_after *= 2;
+      line = absl::StrCat("waiting for others at step ", step_, " of job ", options_.job,
+                          ", ", absl::ToInt64Seconds(waited), " s (", members_,
+                          " members); `syncline status` says who holds it up");
+    }
+  }
+  if (!line.empty()) options_.log.Info(line);
+}
+
 void Session::Impl::BeatUntilOver() {
   while (true) {
     {
@@ -106,6 +129,7 @@ void Session::Impl::BeatUntilOver() {
       }
       if (IsOver()) return;
     }
+    SayThatItWaits();
     if (!link_->Send(Beat())) return;
   }
 }

@@ -134,6 +134,7 @@ class Session::Impl {
   void Failed() ABSL_LOCKS_EXCLUDED(mutex_);
   void BeatUntilOver() ABSL_LOCKS_EXCLUDED(mutex_);
   v1::MemberMessage Beat() ABSL_LOCKS_EXCLUDED(mutex_);
+  void SayThatItWaits() ABSL_LOCKS_EXCLUDED(mutex_);
   void Stop(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds to the tensor's sum. True when an update is complete: then `gradient` and
   // `samples` are those of the mean.
@@ -191,6 +192,13 @@ class Session::Impl {
   uint32_t members_ ABSL_GUARDED_BY(mutex_) = 0;
   ContributionPlan contributions_ ABSL_GUARDED_BY(mutex_);
   int waiters_ ABSL_GUARDED_BY(mutex_) = 0;  // user threads blocked on other members
+  // Somebody waits for others, at each heartbeat since then, in the same step.
+  struct LongWait {
+    uint64_t step = 0;
+    absl::Duration since = {};
+    absl::Duration say_after = {};
+  };
+  std::optional<LongWait> long_wait_ ABSL_GUARDED_BY(mutex_);
   // One average at a time; its answer is dropped when nobody waits for it any more.
   bool average_under_way_ ABSL_GUARDED_BY(mutex_) = false;
   bool average_is_wanted_ ABSL_GUARDED_BY(mutex_) = false;

@@ -2,6 +2,7 @@
 import contextlib
 import importlib.util
 import os
+import subprocess
 import tempfile
 import time
 import unittest
@@ -53,6 +54,26 @@ class EmbeddedServers(unittest.TestCase):
             time.sleep(0.01)
         self.assertFalse(Path(f"/proc/{servers.admin}/exe").exists())
         self.assertFalse(Path(servers._folder).exists())
+
+    @unittest.skipUnless(os.access("/proc/sys/kernel/ns_last_pid", os.W_OK), "only root says which number the next process has")
+    def test_that_died_leave_their_number_to_others(self):
+        with self.server("echo syncline: ready control=a admin=$$; exec >&-; sleep 0.2"):
+            servers = _embedded.EmbeddedServers("10s")
+        self.addCleanup(servers.stop)
+        deadline = time.monotonic() + support.PATIENCE
+        while Path(f"/proc/{servers.admin}").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        for _ in range(50):
+            Path("/proc/sys/kernel/ns_last_pid").write_text(str(int(servers.admin) - 1))
+            stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
+            self.addCleanup(stranger.wait)
+            self.addCleanup(stranger.kill)
+            if stranger.pid == int(servers.admin):
+                break
+        else:
+            self.skipTest("other processes took that number first")
+        servers.stop()
+        self.assertIsNone(stranger.poll())
 
     def test_are_for_one_worker(self):
         program = support.start_program(self, self.SOURCE, {"WORLD_SIZE": "4", "RANK": "1"})

@@ -242,6 +242,32 @@ class Waiting(support.ServersTest):
         session.declare("w", numpy.zeros(1, numpy.float32))
         return session
 
+    def test_in_a_step_says_for_what(self):
+        def join(rank):
+            session = syncline.Session(**self.options(rank=rank, world_size=2, run_id="r", **EXACT))
+            self.addCleanup(session.close)
+            tensor = session.declare("w", numpy.zeros(4, numpy.float32))
+            session.start()
+            session.push_pull(tensor, numpy.ones(4, numpy.float32)) if rank == 0 else None
+            return session, tensor
+
+        sessions = {}
+        threads = [threading.Thread(target=lambda rank=rank: sessions.update({rank: join(rank)})) for rank in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(support.PATIENCE)
+        first, second = sessions[0], sessions[1]
+        with self.assertLogs("syncline", "INFO") as logs:
+            deadline = time.monotonic() + support.PATIENCE
+            while not any("waiting for others" in line for line in logs.output) and time.monotonic() < deadline:
+                with self.assertRaises(syncline.DeadlineExceeded):
+                    first[0].wait(first[1], timeout=0.3)  # in slices, as loops that watch other things do
+        self.assertIn(f"waiting for others at step 1 of job {self.id()}, 2 s (2 members); `syncline status` says who holds it up",
+                      "\n".join(logs.output))
+        second[0].push_pull(second[1], numpy.ones(4, numpy.float32))
+        first[0].wait(first[1])
+
     def test_for_start_ends_with_its_timeout(self):
         with self.assertRaises(syncline.DeadlineExceeded):
             self.lonely().start(timeout=0.5)

@@ -18,11 +18,15 @@ import time
 from syncline._library import binary_path
 from syncline.errors import Error, InvalidArgument, Unavailable
 
+# The signal goes to the group, in which nobody else is, and which the shell survives: the servers may have died long ago,
+# the shell has seen it, and their number may be another process's by now.
 _GUARD = """folder=$1; shift
 "$@" </dev/null & child=$!
 exec >/dev/null
+trap '' TERM
 cat  # until the training process is gone
-kill $child 2>/dev/null; wait $child; status=$?
+kill -TERM 0
+wait $child; status=$?
 rm -rf "$folder"
 exit $status
 """

@@ -164,6 +164,11 @@ class LocalSGD(torch.optim.Optimizer):
         self.session.report_loss(float(loss), samples=self.samples)
 
     @property
+    def steps(self) -> int:
+        """The number of the present step, from 0, on all workers: rounds of `every` steps, and those of this round."""
+        return self.session.step * self._every + self._taken
+
+    @property
     def rounds(self) -> int:
         """How often the job has synchronised; of a job that this worker joined, not 0 at its beginning."""
         return self.session.step

@@ -1,0 +1,72 @@
+"""Data for jobs whose workers come and go: where in which epoch all of them are follows from the job's step."""
+from __future__ import annotations
+
+from collections.abc import Iterator, Sized
+from typing import Any, Optional, Union
+
+import torch
+
+from syncline.errors import InvalidArgument
+from syncline.torch._local import LocalSGD
+from syncline.torch._optimizer import Optimizer
+
+
+class ElasticDistributedSampler(torch.utils.data.Sampler):
+    """Batches of indices: each worker's part of an epoch, from the job's present step on.
+
+        optimizer = syncline.torch.Optimizer(model, "adamw", lr=1e-3)
+        sampler = syncline.torch.elastic.ElasticDistributedSampler(dataset, optimizer, batch_size=32)
+        loader = torch.utils.data.DataLoader(dataset, batch_sampler=sampler)
+        while sampler.epoch < 10:
+            for inputs, labels in loader:       # of a worker that joins in the middle: the rest of the epoch
+                ...
+                optimizer.step()
+
+    It stands for DistributedSampler, set_epoch, and a checkpoint of how far an epoch is: a worker that was killed and started
+    again goes on where the others are. All workers cut the same order, drawn from `seed` and the epoch, into batches of
+    `batch_size` for each of `world_size` workers; all take as many batches, and the last ones are smaller. `data` is the data
+    set, or its length.
+
+    What a worker would have read while it was away is not read in that epoch. A `rank` of world_size or more takes the part
+    of rank % world_size.
+    """
+
+    def __init__(self, data: Union[Sized, int], optimizer: Union[Optimizer, LocalSGD], batch_size: int, *, shuffle: bool = True,
+                 seed: int = 0, rank: Optional[int] = None, world_size: Optional[int] = None) -> None:
+        self._length = data if isinstance(data, int) else len(data)
+        self._optimizer = optimizer
+        self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
+        self._world_size = optimizer.world_size if world_size is None else world_size
+        self._rank = (optimizer.rank if rank is None else rank) % self._world_size
+        if batch_size < 1 or self._length < self._world_size:
+            raise InvalidArgument(
+                f"{self._length} samples in batches of {batch_size} for {self._world_size} workers: each worker needs one at least")
+        # In the last batch of an epoch each worker has one sample at least.
+        self._batches = max(1, self._length // (self._world_size * batch_size))
+        if self._length - self._batches * self._world_size * batch_size >= self._world_size:
+            self._batches += 1
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch."""
+        return self._batches
+
+    @property
+    def epoch(self) -> int:
+        """The present one, from 0."""
+        return self._optimizer.steps // self._batches
+
+    @property
+    def batch(self) -> int:
+        """The next one of the present epoch, from 0."""
+        return self._optimizer.steps % self._batches
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """The rest of the present epoch."""
+        epoch, first = self.epoch, self.batch
+        order: Any = torch.arange(self._length)
+        if self._shuffle:
+            order = torch.randperm(self._length, generator=torch.Generator().manual_seed(self._seed * 1_000_003 + epoch))
+        whole = self._world_size * self._batch_size
+        for batch in range(first, self._batches):
+            of_all = order[batch * whole:] if batch == self._batches - 1 else order[batch * whole:(batch + 1) * whole]
+            yield of_all[self._rank::self._world_size].tolist()

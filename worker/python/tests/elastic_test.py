@@ -1,0 +1,89 @@
+"""syncline.torch.elastic: who reads what, and where a worker that comes back goes on."""
+import types
+import unittest
+
+import support
+from torch_support import torch
+
+import syncline
+from syncline.torch.elastic import ElasticDistributedSampler
+
+
+def sampler(length, batch_size, rank=0, world_size=1, steps=0, **more):
+    return ElasticDistributedSampler(length, types.SimpleNamespace(rank=rank, world_size=world_size, steps=steps), batch_size, **more)
+
+
+class Sampler(unittest.TestCase):
+    def test_gives_each_sample_to_one_worker_in_equally_many_batches(self):
+        for length, batch_size, world in ((100, 8, 4), (96, 8, 4), (99, 8, 4), (4, 8, 4), (33, 8, 4), (7, 2, 3), (1, 1, 1)):
+            with self.subTest(length=length, batch_size=batch_size, world=world):
+                read = [list(sampler(length, batch_size, rank, world)) for rank in range(world)]
+                self.assertEqual(sorted(index for batches in read for rows in batches for index in rows), list(range(length)))
+                for batches in read:
+                    self.assertEqual(len(batches), len(sampler(length, batch_size, 0, world)))
+                    self.assertTrue(all(1 <= len(rows) <= batch_size + 1 for rows in batches))
+
+    def test_goes_on_where_the_job_is(self):
+        whole = list(sampler(100, 5, 1, 2, steps=10))
+        self.assertEqual(list(sampler(100, 5, 1, 2, steps=13)), whole[3:])
+        late = sampler(100, 5, 1, 2, steps=13)
+        self.assertEqual((late.epoch, late.batch, len(late)), (1, 3, 10))
+        self.assertNotEqual(whole, list(sampler(100, 5, 1, 2, steps=0)))
+        self.assertEqual(list(sampler(6, 2, shuffle=False, steps=3)), [[0, 1], [2, 3], [4, 5]])
+        self.assertEqual(list(sampler(100, 5, 3, 2)), list(sampler(100, 5, 1, 2)))  # a third worker
+
+    def test_refuses_data_that_is_not_enough(self):
+        with self.assertRaisesRegex(syncline.InvalidArgument, "3 samples in batches of 2 for 4 workers"):
+            sampler(3, 2, 0, 4)
+
+
+class Workers(support.ServersTest):
+    # Adds up what it reads: the weights are the sum of all samples of the epochs, each once.
+    SOURCE = """
+        import time, torch, syncline.torch
+        data = torch.arange(1.0, 801.0)
+        model = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.zeros_(model.weight)
+        if {kind!r} == "LocalSGD":
+            inner = torch.optim.SGD(model.parameters(), 1.0)
+            optimizer = syncline.torch.LocalSGD(model, inner, every=5)
+        else:
+            optimizer = syncline.torch.Optimizer(model, "sgd", 1.0, push="fp32", publish="fp32")
+        sampler = syncline.torch.elastic.ElasticDistributedSampler(data, optimizer, 4)
+        loader = torch.utils.data.DataLoader(data, batch_sampler=sampler)
+        print("begins at", sampler.epoch, sampler.batch, flush=True)
+        while sampler.epoch < {epochs}:
+            for rows in loader:
+                optimizer.zero_grad()
+                (-2 * model(rows[:, None]).mean()).backward()  # by two, as the servers take the mean of two workers
+                optimizer.step()
+                time.sleep(0.02)
+                print("batch", sampler.epoch, sampler.batch, flush=True)
+        optimizer.close()
+        print("sum", 4 * model.weight.item())
+    """
+
+    def test_add_up_to_all_data(self):
+        for kind in ("Optimizer", "LocalSGD"):
+            with self.subTest(kind):
+                programs = [self.program(self.SOURCE.format(kind=kind, epochs=2), {**self.environment(rank, 2), "SYNCLINE_JOB": kind})
+                            for rank in range(2)]
+                for program in programs:
+                    self.assertEqual(program.wait(), 0, program.text())
+                    self.assertAlmostEqual(float(program.await_line("sum (.*)").group(1)), 2 * 800 * 801 / 2, delta=1)
+
+    def test_that_come_back_go_on_where_the_others_are(self):
+        source = self.SOURCE.format(kind="Optimizer", epochs=8)
+        first, second = (self.program(source, self.environment(rank, 2)) for rank in range(2))
+        second.await_line("batch 0 10")
+        second.kill()
+        first.await_line("batch 0 15")
+        again = self.program(source, self.environment(1, 2))
+        epoch, batch = map(int, again.await_line(r"begins at (\d+) (\d+)").groups())
+        self.assertGreater(epoch * 100 + batch, 10)
+        for program in (first, again):
+            self.assertEqual(program.wait(), 0, program.text())
+
+
+if __name__ == "__main__":
+    unittest.main()

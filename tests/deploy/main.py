@@ -3,10 +3,12 @@
 import sys
 
 import chart_checks
+import dashboard_checks
 import image_checks
 import manifest_checks
 import promise_checks
 import prometheus_checks
+import runbook_checks
 from report import Report
 
 
@@ -18,6 +20,8 @@ def main() -> int:
         promise_checks,
         image_checks,
         prometheus_checks,
+        dashboard_checks,
+        runbook_checks,
     ):
         module.add_checks(report)
     return report.close()

@@ -5,6 +5,7 @@
 #include "absl/status/status.h"
 #include "cli/bench_aggregate.h"
 #include "cli/bench_codec.h"
+#include "cli/bench_collective.h"
 #include "cli/bench_control.h"
 #include "cli/bench_optimizer.h"
 #include "cli/bench_pushpull.h"
@@ -18,15 +19,15 @@ void AddBench(CLI::App& app, Command* selected) {
   bench->callback([bench, selected] {
     if (!bench->get_subcommands().empty()) return;
     *selected = [] {
-      return WithFailure(
-          absl::InvalidArgumentError(
-              "bench needs the name of a measurement: aggregate, codec, control, "
-              "optimizer or pushpull"),
-          Failure::kUsage);
+      return WithFailure(absl::InvalidArgumentError(
+                             "bench needs the name of a measurement: aggregate, codec, "
+                             "collective, control, optimizer or pushpull"),
+                         Failure::kUsage);
     };
   });
   AddBenchAggregate(*bench, selected);
   AddBenchCodec(*bench, selected);
+  AddBenchCollective(*bench, selected);
   AddBenchControl(*bench, selected);
   AddBenchOptimizer(*bench, selected);
   AddBenchPushPull(*bench, selected);

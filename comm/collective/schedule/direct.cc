@@ -2,6 +2,10 @@
 // an all-reduce (each rank reduces its slice of everybody's values, then all gather the
 // slices). Over shared memory this is the two-shot all-reduce, and it rounds sums of BF16
 // and FP16 once only.
+#include <algorithm>
+#include <optional>
+#include <utility>
+
 #include "comm/collective/schedule/builder.h"
 
 namespace syncline {
@@ -26,21 +30,59 @@ Number ReduceOwn(ScheduleBuilder& builder, const Problem& problem, Range source,
   return reduce;
 }
 
+// One segment of an all-reduce, in two halves: the slices are handed out and reduced, then
+// gathered. The first half of the next segment goes before the second half of this one,
+// so that nobody waits for the slowest.
+class AllReduceSegment {
+ public:
+  AllReduceSegment(ScheduleBuilder& builder, const Problem& problem, Range range)
+      : builder_(builder), problem_(problem), range_(range) {}
+
+  void Reduce() {
+    for (const int peer : Others(problem_)) {
+      sent_.push_back(builder_.Send(peer, SliceOf(peer)));
+    }
+    const Range own = SliceOf(problem_.rank);
+    reduced_ = ReduceOwn(builder_, problem_, own, own);
+  }
+
+  void Gather() {
+    const std::vector<int> others = Others(problem_);
+    for (const int peer : others) {
+      builder_.Send(peer, SliceOf(problem_.rank), {reduced_});
+    }
+    for (size_t k = 0; k < others.size(); ++k) {
+      builder_.Receive(others[k], SliceOf(others[k]), {sent_[k]});
+    }
+  }
+
+ private:
+  Range SliceOf(int rank) const {
+    Range slice = EvenSlice(Area::kOutput, range_.count, problem_.ranks, rank);
+    slice.first += range_.first;
+    return slice;
+  }
+
+  ScheduleBuilder& builder_;
+  const Problem& problem_;
+  const Range range_;
+  std::vector<Number> sent_;
+  Number reduced_ = ScheduleBuilder::kNone;
+};
+
 void AllReduce(ScheduleBuilder& builder, const Problem& problem) {
-  const auto slice = [&](int rank) {
-    return Slice(Area::kOutput, problem.count, problem.ranks, rank);
-  };
-  const std::vector<int> others = Others(problem);
-  std::vector<Number> sent(static_cast<size_t>(problem.ranks));
-  for (const int peer : others) {
-    sent[static_cast<size_t>(peer)] = builder.Send(peer, slice(peer));
-  }
-  const Range own = slice(problem.rank);
-  const Number reduced = ReduceOwn(builder, problem, own, own);
-  for (const int peer : others) builder.Send(peer, own, {reduced});
-  for (const int peer : others) {
-    builder.Receive(peer, slice(peer), {sent[static_cast<size_t>(peer)]});
-  }
+  const size_t most = problem.segment > 0 ? problem.segment : problem.count;
+  std::optional<AllReduceSegment> before;
+  size_t first = 0;
+  do {
+    const size_t count = std::min(most, problem.count - first);
+    AllReduceSegment segment(builder, problem, {Area::kOutput, first, count});
+    segment.Reduce();
+    if (before) before->Gather();
+    before.emplace(std::move(segment));
+    first += count;
+  } while (first < problem.count);
+  before->Gather();
 }
 
 void ReduceScatter(ScheduleBuilder& builder, const Problem& problem) {

@@ -68,8 +68,9 @@ std::vector<Number> Doubling(ScheduleBuilder& builder, const Problem& problem,
 
 // The elements of participants [first, first + count).
 Range Window(const Problem& problem, const Folded& folded, int first, int count) {
-  const Range from = Slice(Area::kOutput, problem.count, folded.size(), first);
-  const Range to = Slice(Area::kOutput, problem.count, folded.size(), first + count - 1);
+  const Range from = EvenSlice(Area::kOutput, problem.count, folded.size(), first);
+  const Range to =
+      EvenSlice(Area::kOutput, problem.count, folded.size(), first + count - 1);
   return {Area::kOutput, from.first, to.end() - from.first};
 }
 

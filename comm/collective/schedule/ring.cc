@@ -26,7 +26,7 @@ struct Ring {
 void AllReduce(ScheduleBuilder& builder, const Problem& problem) {
   const Ring ring(problem);
   const auto slice = [&](int rank) {
-    return Slice(Area::kOutput, problem.count, ring.ranks, rank);
+    return EvenSlice(Area::kOutput, problem.count, ring.ranks, rank);
   };
   std::vector<Number> sent(static_cast<size_t>(ring.ranks), ScheduleBuilder::kNone);
   Number reduced = ScheduleBuilder::kNone;

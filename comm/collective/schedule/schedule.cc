@@ -171,7 +171,7 @@ absl::StatusOr<Schedule> MakeSchedule(const Problem& problem, Algorithm algorith
   return absl::InternalError("an algorithm without a schedule");
 }
 
-Range Slice(Area area, size_t count, int parts, int index) {
+Range EvenSlice(Area area, size_t count, int parts, int index) {
   const auto n = static_cast<size_t>(parts);
   const auto i = static_cast<size_t>(index);
   const size_t longer = count % n;

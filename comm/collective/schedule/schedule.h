@@ -66,6 +66,9 @@ struct Problem {
   int root = 0;
   int source = 0;    // of kSendReceive
   size_t count = 0;  // elements, see CollectiveOp
+  // The direct all-reduce takes so many elements after each other, so that what was
+  // reduced is passed on while it is in the cache; 0: all at once.
+  size_t segment = 0;
   // Of kAllToAll: elements to and from each rank. Empty: `count` each.
   std::vector<size_t> send_counts = {};
   std::vector<size_t> receive_counts = {};
@@ -118,6 +121,6 @@ bool Supports(Algorithm algorithm, const Problem& problem);
 
 // How long `count` elements are cut for `parts` ranks: the first ones are longer by one
 // where it does not divide.
-Range Slice(Area area, size_t count, int parts, int index);
+Range EvenSlice(Area area, size_t count, int parts, int index);
 
 }  // namespace syncline

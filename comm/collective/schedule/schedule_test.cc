@@ -229,6 +229,19 @@ TEST(Schedule, AllToAllTakesUnequalCounts) {
   }
 }
 
+TEST(Schedule, SegmentsOfAnAllReduceFollowEachOther) {
+  for (int ranks = 2; ranks <= 9; ++ranks) {
+    for (const size_t segment : {1u, 7u, 16u, 50u, 100u}) {
+      const Problem problem = {.op = CollectiveOp::kAllReduce,
+                               .ranks = ranks,
+                               .count = 50,
+                               .segment = segment};
+      EXPECT_EQ(RunAll(problem, Algorithm::kDirect, segment).error, "")
+          << ranks << " ranks, segments of " << segment;
+    }
+  }
+}
+
 TEST(Schedule, TheCheckerFindsWhatDoesNotWait) {
   const Problem problem = {.op = CollectiveOp::kAllReduce, .ranks = 4, .count = 20};
   std::vector<Schedule> schedules;

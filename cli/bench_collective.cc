@@ -1,0 +1,347 @@
+#include "cli/bench_collective.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "cli/bench_figures.h"
+#include "comm/base/env.h"
+#include "comm/base/exit_codes.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+#include "comm/collective/group/group.h"
+#include "nlohmann/json.hpp"
+
+namespace syncline {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kMaxRanks = 256;
+constexpr uint64_t kMaxBytes = uint64_t{1} << 34;
+constexpr int kRounds = 7;
+
+struct CollectiveOptions {
+  std::string op = "all_reduce";
+  int ranks = 2;
+  std::string bytes = "8..268435456";
+  std::string algorithm;  // empty: the group's choice
+  bool prints_json = false;
+};
+
+struct Plan {
+  CollectiveOp op = CollectiveOp::kAllReduce;
+  int ranks = 2;
+  std::vector<uint64_t> sizes = {};
+  std::optional<Algorithm> algorithm = {};
+};
+
+template <typename T>
+absl::StatusOr<T> OrUsage(absl::StatusOr<T> value) {
+  if (value.ok()) return value;
+  return WithFailure(value.status(), Failure::kUsage);
+}
+
+// "8..4096" is 8, 32, 128, 512, 2048, 4096.
+absl::StatusOr<std::vector<uint64_t>> ParseSizes(const std::string& bytes) {
+  const std::pair<std::string, std::string> ends = absl::StrSplit(bytes, "..");
+  uint64_t first = 0;
+  uint64_t last = 0;
+  const std::string& end = ends.second.empty() ? ends.first : ends.second;
+  if (!absl::SimpleAtoi(ends.first, &first) || !absl::SimpleAtoi(end, &last) ||
+      first < 4 || last < first || last > kMaxBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--bytes is '", bytes,
+                     "', expected a number or FIRST..LAST from 4 to ", kMaxBytes));
+  }
+  std::vector<uint64_t> sizes;
+  for (uint64_t size = first; size < last; size *= 4) sizes.push_back(size);
+  sizes.push_back(last);
+  return sizes;
+}
+
+absl::StatusOr<Plan> MakePlan(const CollectiveOptions& options) {
+  Plan plan = {.ranks = options.ranks};
+  SYNCLINE_ASSIGN_OR_RETURN(plan.op, OrUsage(ParseCollective(options.op)));
+  SYNCLINE_ASSIGN_OR_RETURN(plan.sizes, OrUsage(ParseSizes(options.bytes)));
+  if (options.ranks < 1 || options.ranks > kMaxRanks) {
+    return WithFailure(absl::InvalidArgumentError("--ranks must be in [1, 256]"),
+                       Failure::kUsage);
+  }
+  if (plan.op == CollectiveOp::kSendReceive) {
+    return WithFailure(
+        absl::InvalidArgumentError("send_receive is no operation of all ranks"),
+        Failure::kUsage);
+  }
+  if (!options.algorithm.empty()) {
+    SYNCLINE_ASSIGN_OR_RETURN(plan.algorithm, OrUsage(ParseAlgorithm(options.algorithm)));
+    const Problem problem = {.op = plan.op, .ranks = plan.ranks};
+    SYNCLINE_RETURN_IF_ERROR(OrUsage(MakeSchedule(problem, *plan.algorithm)).status());
+  }
+  return plan;
+}
+
+// For these the size is that of all ranks' parts together.
+bool IsCut(CollectiveOp op) {
+  return op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllGather ||
+         op == CollectiveOp::kGather || op == CollectiveOp::kScatter ||
+         op == CollectiveOp::kAllToAll;
+}
+
+double BusFactor(CollectiveOp op, int ranks) {
+  const double n = ranks;
+  if (op == CollectiveOp::kAllReduce) return 2 * (n - 1) / n;
+  return IsCut(op) ? (n - 1) / n : 1;
+}
+
+// One rank's memory and what must come out of it. All values are small integers.
+class BenchRank {
+ public:
+  BenchRank(const Plan& plan, uint64_t bytes, int rank)
+      : plan_(plan),
+        rank_(rank),
+        count_(
+            std::max<uint64_t>(bytes / sizeof(float) /
+                                   static_cast<uint64_t>(IsCut(plan.op) ? plan.ranks : 1),
+                               1)),
+        in_(count_ * (TakesAll() ? static_cast<size_t>(plan.ranks) : 1)),
+        out_(count_ * (GivesAll() ? static_cast<size_t>(plan.ranks) : 1)) {
+    Reset();
+  }
+
+  size_t bytes() const {
+    return sizeof(float) * count_ *
+           static_cast<size_t>(IsCut(plan_.op) ? plan_.ranks : 1);
+  }
+
+  void Reset() {
+    for (size_t i = 0; i < in_.size(); ++i) in_[i] = Value(rank_, i);
+    const bool in_place =
+        InPlace() && (plan_.op != CollectiveOp::kBroadcast || rank_ == 0);
+    for (size_t i = 0; i < out_.size(); ++i) out_[i] = in_place ? Value(rank_, i) : -1;
+  }
+
+  Call MakeCall() {
+    return {.op = plan_.op,
+            .input = InPlace() ? nullptr : in_.data(),
+            .output = out_.data(),
+            .count = count_,
+            .algorithm = plan_.algorithm};
+  }
+
+  // Elements that are not what they must be, after one operation.
+  uint64_t CountWrong() const {
+    uint64_t wrong = 0;
+    const bool gets = rank_ == 0 || (plan_.op != CollectiveOp::kReduce &&
+                                     plan_.op != CollectiveOp::kGather);
+    for (size_t i = 0; gets && i < out_.size(); ++i)
+      wrong += out_[i] == Expected(i) ? 0 : 1;
+    return plan_.op == CollectiveOp::kBarrier ? 0 : wrong;
+  }
+
+ private:
+  static float Value(int rank, size_t element) {
+    return static_cast<float>((static_cast<size_t>(rank) + element) % 7);
+  }
+  bool InPlace() const {
+    return plan_.op == CollectiveOp::kAllReduce || plan_.op == CollectiveOp::kBroadcast;
+  }
+  bool TakesAll() const {
+    return plan_.op == CollectiveOp::kReduceScatter ||
+           plan_.op == CollectiveOp::kScatter || plan_.op == CollectiveOp::kAllToAll;
+  }
+  bool GivesAll() const {
+    return plan_.op == CollectiveOp::kAllGather || plan_.op == CollectiveOp::kGather ||
+           plan_.op == CollectiveOp::kAllToAll;
+  }
+  float Sum(size_t element) const {
+    float sum = 0;
+    for (int rank = 0; rank < plan_.ranks; ++rank) sum += Value(rank, element);
+    return sum;
+  }
+  float Expected(size_t i) const {
+    const size_t own = static_cast<size_t>(rank_) * count_;
+    const auto from = static_cast<int>(i / count_);
+    switch (plan_.op) {
+      case CollectiveOp::kAllReduce:
+      case CollectiveOp::kReduce:
+        return Sum(i);
+      case CollectiveOp::kReduceScatter:
+        return Sum(own + i);
+      case CollectiveOp::kAllToAll:
+        return Value(from, own + i % count_);
+      case CollectiveOp::kScatter:
+        return Value(0, own + i);
+      case CollectiveOp::kBroadcast:
+        return Value(0, i);
+      default:
+        return Value(from, i % count_);
+    }
+  }
+
+  const Plan& plan_;
+  const int rank_;
+  const size_t count_;
+  std::vector<float> in_;
+  std::vector<float> out_;
+};
+
+// Enough operations that a round takes a few milliseconds.
+int Repetitions(uint64_t bytes) {
+  return static_cast<int>(std::clamp<uint64_t>((uint64_t{16} << 20) / bytes, 1, 5000));
+}
+
+absl::StatusOr<Json> MeasureSize(Group& group, const Plan& plan, uint64_t bytes) {
+  BenchRank rank(plan, bytes, group.rank());
+  SYNCLINE_RETURN_IF_ERROR(group.Run(rank.MakeCall()));
+  double wrong = static_cast<double>(rank.CountWrong());
+  SYNCLINE_RETURN_IF_ERROR(
+      group.Run({.type = ElementType::kF64, .output = &wrong, .count = 1}));
+  const SteadyClock clock;
+  const int repetitions = Repetitions(bytes);
+  std::vector<double> seconds;
+  for (int round = 0; round < kRounds; ++round) {
+    rank.Reset();  // sums of sums would overflow
+    SYNCLINE_RETURN_IF_ERROR(group.Run({.op = CollectiveOp::kBarrier}));
+    const absl::Duration begin = clock.Now();
+    for (int k = 0; k < repetitions; ++k) {
+      SYNCLINE_RETURN_IF_ERROR(group.Run(rank.MakeCall()));
+    }
+    seconds.push_back(absl::ToDoubleSeconds(clock.Now() - begin) / repetitions);
+  }
+  const Json time = Quantiles(seconds);
+  const double algbw =
+      static_cast<double>(rank.bytes()) / time["median"].get<double>() / 1e9;
+  return Json{{"size", rank.bytes()},
+              {"seconds", time},
+              {"algbw_gbs", algbw},
+              {"busbw_gbs", algbw * BusFactor(plan.op, plan.ranks)},
+              {"wrong", static_cast<uint64_t>(wrong)},
+              {"choice", plan.algorithm ? std::string(AlgorithmName(*plan.algorithm))
+                                        : group.Choose(rank.MakeCall()).reason}};
+}
+
+absl::Status RunRank(const Plan& plan, const std::string& folder, int rank) {
+  FolderStore store(folder);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const auto group,
+      Group::Create(
+          {.name = "bench", .rank = rank, .ranks = plan.ranks, .store = &store}));
+  Json rows = Json::array();
+  for (const uint64_t bytes : plan.sizes) {
+    SYNCLINE_ASSIGN_OR_RETURN(Json row, MeasureSize(*group, plan, bytes));
+    rows.push_back(std::move(row));
+  }
+  if (rank != 0) return absl::OkStatus();
+  return store.Set("report", rows.dump());
+}
+
+// Each rank in a process of its own; this one waits for all.
+absl::StatusOr<Json> RunRanks(const Plan& plan, const std::string& folder) {
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const absl::Status status = RunRank(plan, folder, rank);
+      if (!status.ok()) {
+        std::fprintf(stderr, "rank %d: %s\n", rank,
+                     std::string(status.message()).c_str());
+      }
+      _exit(status.ok() ? 0 : 1);
+    }
+    if (child < 0) return absl::ResourceExhaustedError("cannot start a process");
+    children.push_back(child);
+  }
+  bool failed = false;
+  for (const pid_t child : children) {
+    int code = 0;
+    failed |= waitpid(child, &code, 0) != child || code != 0;
+  }
+  if (failed) return absl::InternalError("a rank failed: its own line says why");
+  FolderStore store(folder);
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string rows,
+                            store.Get("report", absl::Seconds(1)));
+  return Json::parse(rows);
+}
+
+void Print(const Json& report) {
+  std::printf("%s among %d processes; this machine copies %.1f GB/s (read + written)\n",
+              report["op"].get<std::string>().c_str(), report["ranks"].get<int>(),
+              report["machine"]["copy_gbs"].get<double>());
+  std::printf("%12s %12s %12s %12s %8s\n", "size (B)", "time (us)", "algbw (GB/s)",
+              "busbw (GB/s)", "wrong");
+  for (const Json& row : report["rows"]) {
+    std::printf("%12llu %12.2f %12.3f %12.3f %8llu\n",
+                static_cast<unsigned long long>(row["size"].get<uint64_t>()),
+                row["seconds"]["median"].get<double>() * 1e6,
+                row["algbw_gbs"].get<double>(), row["busbw_gbs"].get<double>(),
+                static_cast<unsigned long long>(row["wrong"].get<uint64_t>()));
+  }
+}
+
+absl::StatusOr<int> BenchCollective(const CollectiveOptions& options) {
+  SYNCLINE_ASSIGN_OR_RETURN(const Plan plan, MakePlan(options));
+  std::error_code error;
+  std::string folder =
+      (std::filesystem::temp_directory_path(error) / "syncline-bench-XXXXXX").string();
+  if (mkdtemp(folder.data()) == nullptr) {
+    return absl::UnavailableError(absl::StrCat("cannot make the folder ", folder));
+  }
+  // The ranks first: what measures the machine starts threads, and threads do not fork.
+  absl::StatusOr<Json> rows = RunRanks(plan, folder);
+  std::filesystem::remove_all(folder, error);
+  SYNCLINE_RETURN_IF_ERROR(rows.status());
+  const Json report = {{"bench", "collective"},
+                       {"op", options.op},
+                       {"type", "f32"},
+                       {"ranks", options.ranks},
+                       {"machine", MachineFigures()},
+                       {"rows", *std::move(rows)}};
+  uint64_t wrong = 0;
+  for (const Json& row : report["rows"]) wrong += row["wrong"].get<uint64_t>();
+  if (options.prints_json) {
+    std::printf("%s\n", report.dump(2).c_str());
+  } else {
+    Print(report);
+  }
+  if (wrong == 0) return kExitDone;
+  return absl::DataLossError(
+      absl::StrCat(wrong, " elements came out wrong: this is a bug"));
+}
+
+}  // namespace
+
+void AddBenchCollective(CLI::App& bench, Command* selected) {
+  auto options = std::make_shared<CollectiveOptions>();
+  CLI::App* app = bench.add_subcommand(
+      "collective", "Time of collective operations among processes of this host");
+  app->add_option("--op", options->op,
+                  "all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, "
+                  "scatter, all_to_all or barrier")
+      ->capture_default_str();
+  app->add_option("--ranks", options->ranks, "Processes")->capture_default_str();
+  app->add_option("--bytes", options->bytes, "Size, or FIRST..LAST in steps of 4x")
+      ->capture_default_str();
+  app->add_option("--algorithm", options->algorithm,
+                  "direct, ring, doubling, halving, tree or bruck; default: the fastest "
+                  "by the cost model");
+  app->add_flag("--json", options->prints_json, "Print JSON");
+  app->callback([options, selected] {
+    *selected = [options] { return BenchCollective(*options); };
+  });
+}
+
+}  // namespace syncline

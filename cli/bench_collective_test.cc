@@ -1,0 +1,49 @@
+#include "cli/bench_collective.h"
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "cli/app.h"
+#include "cli/bench.h"
+#include "comm/base/exit_codes.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace syncline {
+namespace {
+
+constexpr std::array<AddCommand, 1> kCommands = {AddBench};
+
+int RunBench(const std::vector<const char*>& flags) {
+  std::vector<const char*> arguments = {"syncline", "bench", "collective"};
+  arguments.insert(arguments.end(), flags.begin(), flags.end());
+  return RunApp(arguments, kCommands);
+}
+
+TEST(BenchCollective, ChecksWhatItMeasures) {
+  for (const char* op : {"all_reduce", "reduce_scatter", "all_to_all"}) {
+    testing::internal::CaptureStdout();
+    const int code =
+        RunBench({"--op", op, "--ranks", "2", "--bytes", "1000000", "--json"});
+    const std::string out = testing::internal::GetCapturedStdout();
+    ASSERT_EQ(code, kExitDone) << op;
+    const auto report = nlohmann::json::parse(out);
+    ASSERT_EQ(report["rows"].size(), 1u);
+    EXPECT_EQ(report["rows"][0]["wrong"], 0) << op;
+    EXPECT_EQ(report["rows"][0]["size"], 1000000) << op;
+    EXPECT_GT(report["rows"][0]["busbw_gbs"], 0) << op;
+  }
+}
+
+TEST(BenchCollective, RefusesWhatItCannotMeasure) {
+  EXPECT_EQ(RunBench({"--op", "all_reduec"}), kExitUsage);
+  EXPECT_EQ(RunBench({"--op", "send_receive"}), kExitUsage);
+  EXPECT_EQ(RunBench({"--bytes", "many"}), kExitUsage);
+  EXPECT_EQ(RunBench({"--bytes", "100..10"}), kExitUsage);
+  EXPECT_EQ(RunBench({"--ranks", "0"}), kExitUsage);
+  EXPECT_EQ(RunBench({"--algorithm", "bruck"}), kExitUsage);
+}
+
+}  // namespace
+}  // namespace syncline

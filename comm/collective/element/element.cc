@@ -1,0 +1,203 @@
+#include "comm/collective/element/element.h"
+
+#include <algorithm>
+#include <array>
+#include <type_traits>
+
+#include "comm/base/dtype.h"
+#include "comm/base/isa.h"
+
+namespace syncline {
+namespace {
+
+// What is combined at a time: stays in the first-level cache.
+constexpr size_t kStrip = 1024;
+
+struct Sum {
+  template <typename T>
+  static T Of(T a, T b) {
+    if constexpr (std::is_integral_v<T>) {
+      using U = std::make_unsigned_t<T>;  // which wraps around
+      return static_cast<T>(static_cast<U>(static_cast<U>(a) + static_cast<U>(b)));
+    } else {
+      return a + b;
+    }
+  }
+};
+struct Product {
+  template <typename T>
+  static T Of(T a, T b) {
+    if constexpr (std::is_integral_v<T>) {
+      using U = std::conditional_t<(sizeof(T) < 4), uint32_t, std::make_unsigned_t<T>>;
+      return static_cast<T>(static_cast<U>(a) * static_cast<U>(b));
+    } else {
+      return a * b;
+    }
+  }
+};
+struct Min {
+  template <typename T>
+  static T Of(T a, T b) {
+    const T least = b < a ? b : a;
+    return b != b ? b : least;
+  }
+};
+struct Max {
+  template <typename T>
+  static T Of(T a, T b) {
+    const T most = a < b ? b : a;
+    return b != b ? b : most;
+  }
+};
+
+// `a` may be `out`.
+template <typename T, typename Op>
+SYNCLINE_KERNEL void Pair(size_t n, const T* a, const T* b, T* out) {
+#ifndef __clang__  // which checks for overlap at run time, and warns of the pragma
+#pragma GCC ivdep
+#endif
+  for (size_t i = 0; i < n; ++i) out[i] = Op::Of(a[i], b[i]);
+}
+
+template <typename T>
+SYNCLINE_KERNEL void Divide(size_t n, T divisor, T* values) {
+  for (size_t i = 0; i < n; ++i) values[i] = static_cast<T>(values[i] / divisor);
+}
+
+struct Bf16 {
+  static float Widen(uint16_t bits) { return FloatFromBf16(bits); }
+  static uint16_t Narrow(float value) { return Bf16FromFloat(value); }
+};
+struct F16 {
+  static float Widen(uint16_t bits) { return FloatFromF16(bits); }
+  static uint16_t Narrow(float value) { return F16FromFloat(value); }
+};
+
+template <typename Half>
+SYNCLINE_KERNEL void WidenAll(size_t n, const uint16_t* in, float* out) {
+  for (size_t i = 0; i < n; ++i) out[i] = Half::Widen(in[i]);
+}
+template <typename Half>
+SYNCLINE_KERNEL void NarrowAll(size_t n, const float* in, uint16_t* out) {
+  for (size_t i = 0; i < n; ++i) out[i] = Half::Narrow(in[i]);
+}
+
+template <typename T>
+using PairFunction = void (*)(size_t, const T*, const T*, T*);
+
+template <typename T>
+PairFunction<T> FindPair(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAverage:
+      return &Kernel<Pair<T, Sum>>::Run;
+    case ReduceOp::kMin:
+      return &Kernel<Pair<T, Min>>::Run;
+    case ReduceOp::kMax:
+      return &Kernel<Pair<T, Max>>::Run;
+    case ReduceOp::kProduct:
+      return &Kernel<Pair<T, Product>>::Run;
+  }
+  return nullptr;
+}
+
+bool Divides(const Combination& combination) {
+  return combination.op == ReduceOp::kAverage && combination.divide_by > 1;
+}
+
+template <typename T>
+struct CombineAs {
+  static void Run(const Combination& combination, size_t count, const std::byte* first,
+                  std::span<const std::byte* const> others, std::byte* out) {
+    const PairFunction<T> pair = FindPair<T>(combination.op);
+    for (size_t begin = 0; begin < count; begin += kStrip) {
+      const size_t n = std::min(kStrip, count - begin);
+      const T* left = reinterpret_cast<const T*>(first) + begin;
+      T* to = reinterpret_cast<T*>(out) + begin;
+      for (const std::byte* other : others) {
+        pair(n, left, reinterpret_cast<const T*>(other) + begin, to);
+        left = to;
+      }
+      if (Divides(combination)) {
+        // An int8_t of 200 ranks would be a negative divisor.
+        if constexpr (sizeof(T) == 1) {
+          for (size_t i = 0; i < n; ++i)
+            to[i] = static_cast<T>(to[i] / combination.divide_by);
+        } else {
+          Kernel<Divide<T>>::Run(n, static_cast<T>(combination.divide_by), to);
+        }
+      }
+    }
+  }
+};
+
+template <typename Half>
+struct CombineHalves {
+  static void Run(const Combination& combination, size_t count, const std::byte* first,
+                  std::span<const std::byte* const> others, std::byte* out) {
+    const PairFunction<float> pair = FindPair<float>(combination.op);
+    alignas(64) std::array<float, kStrip> left;
+    alignas(64) std::array<float, kStrip> right;
+    const auto halves = [](const std::byte* bytes, size_t begin) {
+      return reinterpret_cast<const uint16_t*>(bytes) + begin;
+    };
+    for (size_t begin = 0; begin < count; begin += kStrip) {
+      const size_t n = std::min(kStrip, count - begin);
+      Kernel<WidenAll<Half>>::Run(n, halves(first, begin), left.data());
+      for (const std::byte* other : others) {
+        Kernel<WidenAll<Half>>::Run(n, halves(other, begin), right.data());
+        pair(n, left.data(), right.data(), left.data());
+      }
+      if (Divides(combination)) {
+        Kernel<Divide<float>>::Run(n, static_cast<float>(combination.divide_by),
+                                   left.data());
+      }
+      Kernel<NarrowAll<Half>>::Run(n, left.data(),
+                                   reinterpret_cast<uint16_t*>(out) + begin);
+    }
+  }
+};
+
+constexpr std::array<std::string_view, kElementTypes> kTypeNames = {
+    "f32", "bf16", "f16", "f64", "i64", "i32", "i8", "u8"};
+constexpr std::array<size_t, kElementTypes> kTypeBytes = {4, 2, 2, 8, 8, 4, 1, 1};
+constexpr std::array<std::string_view, kReduceOps> kReduceNames = {
+    "sum", "average", "min", "max", "product"};
+
+}  // namespace
+
+size_t ElementBytes(ElementType type) { return kTypeBytes.at(static_cast<size_t>(type)); }
+
+std::string_view ElementName(ElementType type) {
+  const auto index = static_cast<size_t>(type);
+  return index < kTypeNames.size() ? kTypeNames.at(index) : "unknown";
+}
+
+std::string_view ReduceName(ReduceOp op) {
+  const auto index = static_cast<size_t>(op);
+  return index < kReduceNames.size() ? kReduceNames.at(index) : "unknown";
+}
+
+void Combine(const Combination& combination, size_t count, const std::byte* first,
+             std::span<const std::byte* const> others, std::byte* out) {
+  switch (combination.type) {
+    case ElementType::kF32:
+      return CombineAs<float>::Run(combination, count, first, others, out);
+    case ElementType::kBf16:
+      return CombineHalves<Bf16>::Run(combination, count, first, others, out);
+    case ElementType::kF16:
+      return CombineHalves<F16>::Run(combination, count, first, others, out);
+    case ElementType::kF64:
+      return CombineAs<double>::Run(combination, count, first, others, out);
+    case ElementType::kI64:
+      return CombineAs<int64_t>::Run(combination, count, first, others, out);
+    case ElementType::kI32:
+      return CombineAs<int32_t>::Run(combination, count, first, others, out);
+    case ElementType::kI8:
+      return CombineAs<int8_t>::Run(combination, count, first, others, out);
+    case ElementType::kU8:
+      return CombineAs<uint8_t>::Run(combination, count, first, others, out);
+  }
+}
+
+}  // namespace syncline

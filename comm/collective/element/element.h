@@ -1,0 +1,52 @@
+// Element types of collective operations, and the kernels that reduce them.
+//
+// BF16 and FP16 are combined in FP32 and rounded once a call; an average is a sum that is
+// divided in the last call, integers toward zero. Integer sums and products wrap around.
+// A NaN among the values makes a minimum or maximum NaN.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace syncline {
+
+// The values travel on the wire and through the C interface: they never change.
+enum class ElementType : uint8_t {
+  kF32 = 0,
+  kBf16 = 1,
+  kF16 = 2,
+  kF64 = 3,
+  kI64 = 4,
+  kI32 = 5,
+  kI8 = 6,
+  kU8 = 7,
+};
+enum class ReduceOp : uint8_t {
+  kSum = 0,
+  kAverage = 1,
+  kMin = 2,
+  kMax = 3,
+  kProduct = 4,
+};
+inline constexpr int kElementTypes = 8;
+inline constexpr int kReduceOps = 5;
+
+size_t ElementBytes(ElementType type);
+std::string_view ElementName(ElementType type);  // "f32"
+std::string_view ReduceName(ReduceOp op);        // "sum"
+
+struct Combination {
+  ElementType type = ElementType::kF32;
+  ReduceOp op = ReduceOp::kSum;
+  // Ranks by which an average is divided in this call; 0: in a later one.
+  int divide_by = 0;
+};
+
+// out[i] = first[i] op others[0][i] op others[1][i] ..., from left to right. `out` may be
+// `first`; others overlap nothing. All point to `count` elements.
+void Combine(const Combination& combination, size_t count, const std::byte* first,
+             std::span<const std::byte* const> others, std::byte* out);
+
+}  // namespace syncline

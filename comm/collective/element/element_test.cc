@@ -1,0 +1,162 @@
+#include "comm/collective/element/element.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/dtype.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+double Read(ElementType type, const std::byte* at) {
+  const auto as = [&](auto value) {
+    std::memcpy(&value, at, sizeof value);
+    return value;
+  };
+  switch (type) {
+    case ElementType::kF32:
+      return as(float{});
+    case ElementType::kBf16:
+      return FloatFromBf16(as(uint16_t{}));
+    case ElementType::kF16:
+      return FloatFromF16(as(uint16_t{}));
+    case ElementType::kF64:
+      return as(double{});
+    case ElementType::kI64:
+      return static_cast<double>(as(int64_t{}));
+    case ElementType::kI32:
+      return as(int32_t{});
+    case ElementType::kI8:
+      return as(int8_t{});
+    case ElementType::kU8:
+      return as(uint8_t{});
+  }
+  return 0;
+}
+
+void Write(ElementType type, double value, std::byte* at) {
+  const auto put = [&](auto bits) { std::memcpy(at, &bits, sizeof bits); };
+  switch (type) {
+    case ElementType::kF32:
+      return put(static_cast<float>(value));
+    case ElementType::kBf16:
+      return put(Bf16FromFloat(static_cast<float>(value)));
+    case ElementType::kF16:
+      return put(F16FromFloat(static_cast<float>(value)));
+    case ElementType::kF64:
+      return put(value);
+    case ElementType::kI64:
+      return put(static_cast<int64_t>(value));
+    case ElementType::kI32:
+      return put(static_cast<int32_t>(value));
+    case ElementType::kI8:
+      return put(static_cast<int8_t>(value));
+    case ElementType::kU8:
+      return put(static_cast<uint8_t>(value));
+  }
+}
+
+double Oracle(ReduceOp op, double a, double b) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAverage:
+      return a + b;
+    case ReduceOp::kMin:
+      return std::min(a, b);
+    case ReduceOp::kMax:
+      return std::max(a, b);
+    case ReduceOp::kProduct:
+      return a * b;
+  }
+  return 0;
+}
+
+// Small numbers, so that sums and products are exact in every type.
+TEST(Combine, IsRightForEveryTypeOperationAndLength) {
+  std::mt19937 random(7);
+  for (int t = 0; t < kElementTypes; ++t) {
+    for (int o = 0; o < kReduceOps; ++o) {
+      for (const size_t count : {0u, 1u, 63u, 64u, 65u, 1023u, 1024u, 1025u, 4099u}) {
+        const auto type = static_cast<ElementType>(t);
+        const auto op = static_cast<ReduceOp>(o);
+        const size_t bytes = ElementBytes(type);
+        std::vector<std::vector<std::byte>> parts(4,
+                                                  std::vector<std::byte>(count * bytes));
+        for (auto& part : parts) {
+          for (size_t i = 0; i < count; ++i) Write(type, random() % 3, &part[i * bytes]);
+        }
+        std::vector<double> expected(count);
+        for (size_t i = 0; i < count; ++i) {
+          expected[i] = Read(type, &parts[0][i * bytes]);
+          for (size_t k = 1; k < parts.size(); ++k) {
+            expected[i] = Oracle(op, expected[i], Read(type, &parts[k][i * bytes]));
+          }
+          if (op == ReduceOp::kAverage) {
+            expected[i] /= 4;
+            if (type >= ElementType::kI64) expected[i] = std::trunc(expected[i]);
+          }
+        }
+        const std::byte* const others[] = {parts[1].data(), parts[2].data(),
+                                           parts[3].data()};
+        // In place.
+        Combine({.type = type, .op = op, .divide_by = 4}, count, parts[0].data(), others,
+                parts[0].data());
+        for (size_t i = 0; i < count; ++i) {
+          ASSERT_EQ(Read(type, &parts[0][i * bytes]), expected[i])
+              << std::string(ElementName(type)) << " " << std::string(ReduceName(op))
+              << " element " << i << " of " << count;
+        }
+      }
+    }
+  }
+}
+
+TEST(Combine, RoundsHalvesOnce) {
+  // 256 + 1 is 256 in BF16, and 256 + 1 + 1 is 258 when it is rounded once.
+  const uint16_t large = Bf16FromFloat(256);
+  const uint16_t one = Bf16FromFloat(1);
+  const auto* const ones = reinterpret_cast<const std::byte*>(&one);
+  const std::byte* const others[] = {ones, ones};
+  uint16_t out = 0;
+  Combine({.type = ElementType::kBf16}, 1, reinterpret_cast<const std::byte*>(&large),
+          others, reinterpret_cast<std::byte*>(&out));
+  EXPECT_EQ(FloatFromBf16(out), 258);
+}
+
+TEST(Combine, IntegersWrapAround) {
+  const int8_t a = 100;
+  const std::byte* const others[] = {reinterpret_cast<const std::byte*>(&a)};
+  int8_t out = 0;
+  const auto combine = [&](ReduceOp op) {
+    Combine({.type = ElementType::kI8, .op = op}, 1,
+            reinterpret_cast<const std::byte*>(&a), others,
+            reinterpret_cast<std::byte*>(&out));
+    return out;
+  };
+  EXPECT_EQ(combine(ReduceOp::kSum), static_cast<int8_t>(200));
+  EXPECT_EQ(combine(ReduceOp::kProduct), static_cast<int8_t>(10000));
+}
+
+TEST(Combine, MinimumAndMaximumKeepNaN) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+    for (const bool first : {false, true}) {
+      const float a = first ? nan : 1;
+      const float b = first ? 1 : nan;
+      const std::byte* const others[] = {reinterpret_cast<const std::byte*>(&b)};
+      float out = 0;
+      Combine({.op = op}, 1, reinterpret_cast<const std::byte*>(&a), others,
+              reinterpret_cast<std::byte*>(&out));
+      EXPECT_TRUE(std::isnan(out));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,140 @@
+// A group of ranks that call collective operations together.
+//
+// Every member makes the same collective calls in the same order; a difference is found
+// and named. Sends and receives between two ranks keep an order of their own. A member
+// that dies or hangs ends every operation under way on all others, within the failure
+// timeout, with an error that names it (FailedRank); from then on the group is of no use:
+// form another one. Output is undefined then, and never written later.
+//
+// Thread safety: any thread may start and wait; collective operations run in the order of
+// Start. Whoever waits does the work, a thread of the group otherwise.
+//
+//   MemoryStore store;                              // or any store that all ranks reach
+//   auto group = Group::Create({.name = "step", .rank = rank, .ranks = 4, .store = &store});
+//   absl::Status status = (*group)->Run({.op = CollectiveOp::kAllReduce,
+//                                        .output = gradient.data(),
+//                                        .count = gradient.size()});
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "comm/base/env.h"
+#include "comm/base/steady_condition.h"
+#include "comm/collective/group/call.h"
+#include "comm/collective/group/shared_wire.h"
+#include "comm/collective/group/store.h"
+#include "comm/collective/group/task.h"
+#include "comm/collective/schedule/select.h"
+
+namespace syncline {
+
+struct GroupOptions {
+  // Never used twice with the same store.
+  std::string name;
+  int rank = 0;
+  int ranks = 1;
+  Store* store = nullptr;  // used by Create only
+  // F: a member whose process does not run for so long hangs.
+  absl::Duration failure_timeout = absl::Seconds(10);
+  // Of an operation that names none: members may compute for long between operations.
+  absl::Duration timeout = absl::Minutes(30);
+  absl::Duration start_timeout = absl::Minutes(5);
+};
+
+class Group {
+ public:
+  class Pending;
+  using Handle = std::shared_ptr<Pending>;
+
+  // Blocks until all members are there. Unimplemented where they are not all on one host.
+  static absl::StatusOr<std::unique_ptr<Group>> Create(const GroupOptions& options);
+  // What is under way ends with Cancelled, and on the others with Aborted.
+  ~Group();
+
+  int rank() const { return options_.rank; }
+  int ranks() const { return options_.ranks; }
+
+  // Returns at once; memory of the call stays in use until it is done. An error: nothing
+  // was begun.
+  absl::StatusOr<Handle> Start(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
+  // DeadlineExceeded: it still goes on.
+  absl::Status Wait(const Handle& handle, absl::Duration timeout)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  bool IsDone(const Handle& handle) const;
+  // Starts and waits to the end.
+  absl::Status Run(Call call) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Ends everything under way, here and on all members, with Cancelled. The group is of no
+  // use from then on.
+  void Abort() ABSL_LOCKS_EXCLUDED(mutex_);
+  // OK while the group is of use.
+  absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Which algorithm a call gets, and why.
+  Choice Choose(const Call& call) const;
+
+ private:
+  using Queue = std::deque<Handle>;
+
+  Group(const GroupOptions& options, std::unique_ptr<SharedWire> wire);
+
+  Problem ProblemOf(const Call& call) const;
+  absl::Status CheckCall(const Call& call) const;
+  absl::Status Enqueue(const Handle& pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<std::shared_ptr<const Schedule>> ScheduleFor(const Problem& problem,
+                                                              Algorithm algorithm);
+  absl::Status Begin(Pending& pending);
+
+  // The driver's part: one thread at a time.
+  void Drive(const Pending* until, absl::Duration deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool AdvanceAll() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool AdvanceFront(Queue& queue);
+  void TakeIncoming() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckAll();
+  absl::Status CheckFront(const Queue& queue, absl::Duration now);
+  // Spins for a while, then sleeps and looks whether all is well.
+  void Idle(int* idle) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool HasActive() const;
+  void Complete(Pending& pending, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void FailAll(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Work() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const GroupOptions options_;
+  const SteadyClock clock_;
+  const std::unique_ptr<SharedWire> wire_;
+  const Topology topology_;
+  const int spins_;
+
+  // Of the driver.
+  Queue collectives_;
+  std::vector<Queue> sends_;     // by peer
+  std::vector<Queue> receives_;  // by peer
+  std::vector<uint64_t> sent_;   // operations with a peer, so far
+  std::vector<uint64_t> received_;
+  uint64_t begun_ = 0;    // collective operations
+  uint64_t boarded_ = 0;  // of them on the board
+  std::map<std::string, std::shared_ptr<const Schedule>> schedules_;
+
+  mutable absl::Mutex mutex_;
+  SteadyCondition changed_;
+  Queue incoming_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<bool> has_incoming_ = false;
+  std::atomic<bool> abort_ = false;
+  bool driving_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::thread worker_;  // made by the first Start that nobody waits for
+};
+
+}  // namespace syncline

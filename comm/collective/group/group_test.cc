@@ -1,0 +1,359 @@
+#include "comm/collective/group/group.h"
+
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/dtype.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using testing::HasSubstr;
+
+// Runs `body` in a thread for each rank, each with its member of a fresh group.
+void RunRanks(int ranks, const std::function<void(Group&)>& body) {
+  MemoryStore store;
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto group =
+          Group::Create({.name = "test", .rank = rank, .ranks = ranks, .store = &store});
+      ASSERT_TRUE(group.ok()) << group.status().message();
+      body(**group);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+// Integers from 0 to 2, so that sums and products of nine are exact in every type but the
+// smallest, and wrap around there in the oracle as well.
+int Value(int rank, size_t element) {
+  return static_cast<int>((static_cast<size_t>(rank) * 7 + element * 5) % 3);
+}
+
+template <typename T>
+std::byte* Put(T value, std::byte* at) {
+  std::memcpy(at, &value, sizeof value);
+  return at + sizeof value;
+}
+
+std::byte* Write(ElementType type, double value, std::byte* at) {
+  switch (type) {
+    case ElementType::kF32:
+      return Put(static_cast<float>(value), at);
+    case ElementType::kBf16:
+      return Put(Bf16FromFloat(static_cast<float>(value)), at);
+    case ElementType::kF16:
+      return Put(F16FromFloat(static_cast<float>(value)), at);
+    case ElementType::kF64:
+      return Put(value, at);
+    case ElementType::kI64:
+      return Put(static_cast<int64_t>(value), at);
+    case ElementType::kI32:
+      return Put(static_cast<int32_t>(value), at);
+    case ElementType::kI8:
+      return Put(static_cast<int8_t>(static_cast<int64_t>(value)), at);
+    case ElementType::kU8:
+      return Put(static_cast<uint8_t>(static_cast<int64_t>(value)), at);
+  }
+  return at;
+}
+
+using Bytes = std::vector<std::byte>;
+
+Bytes Encode(ElementType type, const std::vector<double>& values) {
+  Bytes bytes(values.size() * ElementBytes(type));
+  std::byte* at = bytes.data();
+  for (const double value : values) at = Write(type, value, at);
+  return bytes;
+}
+
+struct Case {
+  CollectiveOp op;
+  ElementType type;
+  ReduceOp reduce;
+  std::optional<Algorithm> algorithm;
+  size_t count;
+  int ranks;
+  int root;
+};
+
+std::string Describe(const Case& of) {
+  return absl::StrCat(std::string(CollectiveName(of.op)), " ",
+                      std::string(ReduceName(of.reduce)), " ", of.count, " ",
+                      std::string(ElementName(of.type)), " by ",
+                      of.algorithm ? std::string(AlgorithmName(*of.algorithm)) : "choice",
+                      ", ", of.ranks, " ranks, root ", of.root);
+}
+
+std::vector<double> InputOf(const Case& of, int rank) {
+  const bool all = of.op == CollectiveOp::kReduceScatter ||
+                   of.op == CollectiveOp::kScatter || of.op == CollectiveOp::kAllToAll;
+  std::vector<double> values(of.count * static_cast<size_t>(all ? of.ranks : 1));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = Value(rank, i);
+  return values;
+}
+
+double Reduced(const Case& of, size_t element) {
+  double value = Value(0, element);
+  for (int rank = 1; rank < of.ranks; ++rank) {
+    const double other = Value(rank, element);
+    if (of.reduce == ReduceOp::kMin) {
+      value = std::min(value, other);
+    } else if (of.reduce == ReduceOp::kMax) {
+      value = std::max(value, other);
+    } else if (of.reduce == ReduceOp::kProduct) {
+      value *= other;
+    } else {
+      value += other;
+    }
+  }
+  if (of.reduce != ReduceOp::kAverage) return value;
+  value /= of.ranks;
+  return of.type >= ElementType::kI64 ? std::trunc(value) : value;
+}
+
+// From the definitions, in float64.
+std::vector<double> Expected(const Case& of, int rank) {
+  std::vector<double> out;
+  const size_t own = static_cast<size_t>(rank) * of.count;
+  switch (of.op) {
+    case CollectiveOp::kReduce:
+      if (rank != of.root) return out;
+      [[fallthrough]];
+    case CollectiveOp::kAllReduce:
+      for (size_t i = 0; i < of.count; ++i) out.push_back(Reduced(of, i));
+      return out;
+    case CollectiveOp::kReduceScatter:
+      for (size_t i = 0; i < of.count; ++i) out.push_back(Reduced(of, own + i));
+      return out;
+    case CollectiveOp::kGather:
+      if (rank != of.root) return out;
+      [[fallthrough]];
+    case CollectiveOp::kAllGather:
+      for (int from = 0; from < of.ranks; ++from) {
+        for (size_t i = 0; i < of.count; ++i) out.push_back(Value(from, i));
+      }
+      return out;
+    case CollectiveOp::kBroadcast:
+      for (size_t i = 0; i < of.count; ++i) out.push_back(Value(of.root, i));
+      return out;
+    case CollectiveOp::kScatter:
+      for (size_t i = 0; i < of.count; ++i) out.push_back(Value(of.root, own + i));
+      return out;
+    case CollectiveOp::kAllToAll:
+      for (int from = 0; from < of.ranks; ++from) {
+        for (size_t i = 0; i < of.count; ++i) out.push_back(Value(from, own + i));
+      }
+      return out;
+    default:
+      return out;
+  }
+}
+
+void Check(Group& group, const Case& of) {
+  const Bytes input = Encode(of.type, InputOf(of, group.rank()));
+  const Bytes expected = Encode(of.type, Expected(of, group.rank()));
+  Bytes output(expected.size());
+  const absl::Status status = group.Run({.op = of.op,
+                                         .type = of.type,
+                                         .reduce = of.reduce,
+                                         .input = input.data(),
+                                         .output = output.data(),
+                                         .count = of.count,
+                                         .root = of.root,
+                                         .algorithm = of.algorithm});
+  ASSERT_TRUE(status.ok()) << Describe(of) << ": " << status.message();
+  ASSERT_EQ(output, expected) << Describe(of) << ", rank " << group.rank();
+}
+
+// Every operation with every type, algorithm and length; reductions take turns.
+struct Everything {
+  std::vector<size_t> lengths;
+  int first_type = 0;
+  int types = kElementTypes;
+};
+
+void CheckEverything(Group& group, const Everything& what) {
+  int turn = 0;
+  for (int op = 0; op <= static_cast<int>(CollectiveOp::kAllToAll); ++op) {
+    for (int type = what.first_type; type < what.first_type + what.types; ++type) {
+      for (const size_t count : what.lengths) {
+        Case of = {.op = static_cast<CollectiveOp>(op),
+                   .type = static_cast<ElementType>(type % kElementTypes),
+                   .reduce = static_cast<ReduceOp>(turn % kReduceOps),
+                   .algorithm = {},
+                   .count = count,
+                   .ranks = group.ranks(),
+                   .root = turn % group.ranks()};
+        ++turn;
+        Check(group, of);
+        for (const Algorithm algorithm : kAllAlgorithms) {
+          of.algorithm = algorithm;
+          if (!Supports(algorithm, {.op = of.op, .ranks = of.ranks})) continue;
+          Check(group, of);
+        }
+      }
+    }
+  }
+}
+
+class Ranks : public testing::TestWithParam<int> {};
+
+TEST_P(Ranks, AllOperationsAreRight) {
+  RunRanks(GetParam(), [](Group& group) {
+    CheckEverything(group, {.lengths = {0, 1, 63, 64, 65}});
+  });
+}
+
+TEST_P(Ranks, LongVectorsAreRight) {
+  RunRanks(GetParam(), [](Group& group) {
+    CheckEverything(group, {.lengths = {65537}, .first_type = group.ranks(), .types = 1});
+    // Beyond what the rings hold, in segments.
+    Check(group, {.op = CollectiveOp::kAllReduce,
+                  .type = ElementType::kF32,
+                  .reduce = ReduceOp::kAverage,
+                  .algorithm = {},
+                  .count = (3 << 20) / 4 + 1,
+                  .ranks = group.ranks(),
+                  .root = 0});
+  });
+}
+
+TEST_P(Ranks, NobodyLeavesABarrierBeforeAllAreThere) {
+  std::atomic<int> arrived = 0;
+  RunRanks(GetParam(), [&](Group& group) {
+    for (int round = 1; round <= 50; ++round) {
+      ++arrived;
+      // By turns on the board and by messages.
+      const std::optional<Algorithm> algorithm =
+          round % 2 == 0 ? std::optional(Algorithm::kDirect) : std::nullopt;
+      ASSERT_TRUE(group.Run({.op = CollectiveOp::kBarrier, .algorithm = algorithm}).ok());
+      ASSERT_GE(arrived, round * group.ranks());
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Group, Ranks, testing::Range(1, 10));
+
+TEST(Group, AllToAllTakesUnequalCounts) {
+  RunRanks(4, [](Group& group) {
+    const auto self = static_cast<size_t>(group.rank());
+    std::vector<size_t> to(4);
+    std::vector<size_t> from(4);
+    std::vector<int32_t> input;
+    std::vector<int32_t> expected;
+    for (size_t peer = 0; peer < 4; ++peer) {
+      to[peer] = (self + 2 * peer) % 5;
+      from[peer] = (peer + 2 * self) % 5;
+      input.insert(input.end(), to[peer], static_cast<int32_t>(self * 10 + peer));
+      expected.insert(expected.end(), from[peer], static_cast<int32_t>(peer * 10 + self));
+    }
+    std::vector<int32_t> output(expected.size());
+    const absl::Status status = group.Run({.op = CollectiveOp::kAllToAll,
+                                           .type = ElementType::kI32,
+                                           .input = input.data(),
+                                           .output = output.data(),
+                                           .send_counts = to,
+                                           .receive_counts = from});
+    ASSERT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(output, expected);
+  });
+}
+
+// Both send first, more than a ring holds: neither waits for the other's receive.
+TEST(Group, SendsAndReceivesPassEachOther) {
+  RunRanks(2, [](Group& group) {
+    const size_t count = 1 << 20;
+    const int peer = 1 - group.rank();
+    const std::vector<int32_t> out(count, group.rank() + 5);
+    std::vector<int32_t> in(count);
+    auto send = group.Start({.op = CollectiveOp::kSendReceive,
+                             .type = ElementType::kI32,
+                             .input = out.data(),
+                             .count = count,
+                             .root = peer,
+                             .source = group.rank(),
+                             .tag = 3});
+    auto receive = group.Start({.op = CollectiveOp::kSendReceive,
+                                .type = ElementType::kI32,
+                                .output = in.data(),
+                                .count = count,
+                                .root = group.rank(),
+                                .source = peer,
+                                .tag = 3});
+    ASSERT_TRUE(send.ok() && receive.ok());
+    // A collective operation in between has an order of its own.
+    ASSERT_TRUE(group.Run({.op = CollectiveOp::kBarrier}).ok());
+    EXPECT_TRUE(group.Wait(*send, absl::InfiniteDuration()).ok());
+    EXPECT_TRUE(group.Wait(*receive, absl::InfiniteDuration()).ok());
+    EXPECT_EQ(in, std::vector<int32_t>(count, peer + 5));
+  });
+}
+
+TEST(Group, OperationsRunInTheOrderOfStart) {
+  RunRanks(3, [](Group& group) {
+    std::vector<std::vector<float>> values;
+    std::vector<Group::Handle> handles;
+    for (size_t k = 0; k < 20; ++k) values.emplace_back(1 + 4000 * (k % 3), 1.0f);
+    for (auto& vector : values) {
+      handles.push_back(*group.Start({.output = vector.data(), .count = vector.size()}));
+    }
+    for (size_t k = 20; k-- > 0;) {
+      ASSERT_TRUE(group.Wait(handles[k], absl::Seconds(60)).ok());
+      EXPECT_TRUE(group.IsDone(handles[k]));
+      EXPECT_EQ(values[k], std::vector<float>(values[k].size(), 3.0f));
+    }
+  });
+}
+
+TEST(Group, SomebodyWhoDoesNotWaitGetsItDoneAllTheSame) {
+  RunRanks(2, [](Group& group) {
+    std::vector<float> values(100'000, 2);
+    const auto handle = group.Start({.output = values.data(), .count = values.size()});
+    while (!group.IsDone(*handle)) std::this_thread::yield();
+    EXPECT_EQ(values.back(), 4);
+  });
+}
+
+TEST(Group, AWaitMayEndBeforeTheOperation) {
+  RunRanks(2, [](Group& group) {
+    float value = 1;
+    if (group.rank() == 0) {
+      const auto handle = group.Start({.output = &value, .count = 1});
+      EXPECT_TRUE(absl::IsDeadlineExceeded(group.Wait(*handle, absl::Milliseconds(1))));
+      float second = 1;
+      const auto after = group.Start({.output = &second, .count = 1});
+      EXPECT_FALSE(group.IsDone(*handle));
+      // Now the other one may begin.
+      ASSERT_TRUE(group
+                      .Run({.op = CollectiveOp::kSendReceive,
+                            .input = &value,
+                            .root = 1,
+                            .source = 0})
+                      .ok());
+      EXPECT_TRUE(group.Wait(*handle, absl::InfiniteDuration()).ok());
+      EXPECT_TRUE(group.Wait(*after, absl::InfiniteDuration()).ok());
+      EXPECT_EQ(value + second, 4);
+    } else {
+      ASSERT_TRUE(
+          group.Run({.op = CollectiveOp::kSendReceive, .output = &value, .root = 1})
+              .ok());
+      for (int k = 0; k < 2; ++k) {
+        value = 1;
+        ASSERT_TRUE(group.Run({.output = &value, .count = 1}).ok());
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,82 @@
+// Lanes between the ranks of one host: rings in shared memory, written and read in place.
+//
+// A thread of its own moves the beat by which the others tell a rank that computes from
+// one that was stopped.
+#pragma once
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "comm/base/env.h"
+#include "comm/base/steady_condition.h"
+#include "comm/collective/group/shared_memory.h"
+#include "comm/collective/group/wire.h"
+
+namespace syncline {
+
+class SharedWire final : public Wire {
+ public:
+  // `peers` has the other ranks' segments, null for `rank`. A rank whose beat stands still
+  // for `failure_timeout` hangs.
+  SharedWire(int rank, std::unique_ptr<SharedSegment> own,
+             std::vector<std::unique_ptr<SharedSegment>> peers,
+             absl::Duration failure_timeout);
+  // Says goodbye: who still waits for this rank learns that it left.
+  ~SharedWire() override;
+
+  const std::vector<Lane*>& lanes() override { return lanes_[0]; }
+  const std::vector<Lane*>& direct_lanes() override { return lanes_[1]; }
+  void Enter(const CallHeader& header) override;
+  void PrepareToSleep() override;
+  void Sleep(absl::Duration timeout) override;
+  void Stay() override;
+  void Wake() override { own_->RingAnyway(); }
+  absl::Status Check(const std::vector<int>& ranks, const CallHeader* header) override;
+  void Report(const absl::Status& status) override;
+
+  SharedHeader& own() const { return own_->header(); }
+  // Null for this rank.
+  const SharedSegment* peer(int rank) const {
+    return peers_[static_cast<size_t>(rank)].get();
+  }
+  void RingAll() const;
+  // The ranks that have not entered the collective operation of that number.
+  std::vector<int> Behind(uint64_t sequence) const;
+  int rank() const { return rank_; }
+  int ranks() const { return static_cast<int>(peers_.size()); }
+
+ private:
+  class SharedLane;
+  struct Seen {
+    uint64_t beat = 0;
+    absl::Duration since = absl::ZeroDuration();
+    absl::Duration looked = -absl::InfiniteDuration();
+  };
+
+  absl::Status CheckReports();
+  absl::Status CheckAlive(int rank);
+  absl::Status CheckSame(int rank, const CallHeader& header) const;
+  void Beat() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const int rank_;
+  const absl::Duration failure_timeout_;
+  const SteadyClock clock_;
+  std::unique_ptr<SharedSegment> own_;
+  std::vector<std::unique_ptr<SharedSegment>> peers_;
+  std::vector<std::unique_ptr<Lane>> owned_lanes_;
+  std::vector<Lane*> lanes_[2];
+  std::vector<Seen> seen_;
+  uint32_t bell_ = 0;  // before the last look
+
+  absl::Mutex mutex_;
+  SteadyCondition stopped_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread beating_;
+};
+
+}  // namespace syncline

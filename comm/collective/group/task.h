@@ -1,0 +1,23 @@
+// An operation under way: advanced by whoever drives its group, without ever blocking.
+#pragma once
+
+#include <vector>
+
+#include "absl/status/status.h"
+
+namespace syncline {
+
+class Task {
+ public:
+  virtual ~Task() = default;
+
+  // Moves what can move now. Whether anything moved.
+  virtual bool Advance() = 0;
+  virtual bool done() const = 0;
+  // Not OK: ranks disagree, and nothing moves any more.
+  virtual absl::Status status() const = 0;
+  // The ranks without which nothing moves.
+  virtual std::vector<int> WaitingFor() const = 0;
+};
+
+}  // namespace syncline

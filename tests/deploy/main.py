@@ -3,6 +3,7 @@
 import sys
 
 import chart_checks
+import compose_tls_checks
 import dashboard_checks
 import image_checks
 import manifest_checks
@@ -19,6 +20,7 @@ def main() -> int:
         manifest_checks,
         promise_checks,
         image_checks,
+        compose_tls_checks,
         prometheus_checks,
         dashboard_checks,
         runbook_checks,

@@ -175,6 +175,13 @@ std::vector<std::pair<std::string, std::string>> WorkerEnvironment(
       {"GROUP_RANK", absl::StrCat(options.node_rank)},
       {"WORLD_SIZE", absl::StrCat(sizes.world)},
       {"LOCAL_WORLD_SIZE", absl::StrCat(sizes.local)},
+      // As torchrun has them: torch.distributed and trainers look for these.
+      {"ROLE_NAME", "default"},
+      {"ROLE_RANK", absl::StrCat(rank)},
+      {"ROLE_WORLD_SIZE", absl::StrCat(sizes.world)},
+      {"GROUP_WORLD_SIZE", absl::StrCat(sizes.world / sizes.local)},
+      {"TORCHELASTIC_RUN_ID", options.run_id.empty() ? options.job : options.run_id},
+      {"TORCHELASTIC_MAX_RESTARTS", absl::StrCat(options.max_restarts)},
       {"SYNCLINE_JOB", options.job},
       {"SYNCLINE_WORKERS", absl::StrCat(sizes.world)},
   };

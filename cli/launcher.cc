@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "cli/worker_error.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/machine.h"
@@ -186,6 +187,10 @@ std::string Launcher::LogPath(const std::string& name) const {
   return absl::StrCat(log_dir_, "/", name, ".log");
 }
 
+std::string Launcher::ErrorPath(const std::string& name) const {
+  return absl::StrCat(log_dir_, "/", name, ".error.json");
+}
+
 const WorkerPlan* Launcher::FindWorker(const std::string& name) const {
   for (const WorkerPlan& worker : plan_.workers) {
     if (worker.name == name) return &worker;
@@ -296,6 +301,12 @@ absl::Status Launcher::StartWorker(const WorkerPlan& worker) {
   spec.log_path = LogPath(worker.name);
   spec.env = worker.env;
   spec.env.insert(spec.env.end(), options_.env.begin(), options_.env.end());
+  const std::string error_file = ErrorPath(worker.name);
+  std::error_code ignored;  // mostly there is none
+  std::filesystem::remove(error_file, ignored);
+  spec.env.emplace_back("TORCHELASTIC_ERROR_FILE", error_file);
+  spec.env.emplace_back("TORCHELASTIC_RESTART_COUNT",
+                        absl::StrCat(restarts_[worker.rank]));
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort coordinator, ParseHostPort(coordinator_));
   spec.env.emplace_back("SYNCLINE_COORDINATOR", coordinator_);
   spec.env.emplace_back("MASTER_ADDR", coordinator.host);
@@ -350,9 +361,12 @@ absl::Status Launcher::OnExit(const ProcessEvent& event) {
 
 absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
                                        const ProcessEvent& event) {
-  const std::string who = absl::StrFormat("worker %d failed with %s after %.1f s",
-                                          worker.rank, DescribeExit(event.wait_status),
-                                          absl::ToDoubleSeconds(event.lived));
+  std::string who = absl::StrFormat("worker %d failed with %s after %.1f s", worker.rank,
+                                    DescribeExit(event.wait_status),
+                                    absl::ToDoubleSeconds(event.lived));
+  if (const std::string own = ReadWorkerError(ErrorPath(worker.name)); !own.empty()) {
+    absl::StrAppend(&who, ": ", own);
+  }
   if (int& restarts = restarts_[worker.rank]; restarts < options_.max_restarts) {
     ++restarts;
     const absl::Duration pause = PauseBefore(restarts, options_.restart_pause);
@@ -374,6 +388,7 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
     Say(absl::StrCat("last lines of worker ", worker.rank, ":"));
     for (const std::string& line : event.tail) std::cerr << "  " << line << "\n";
   }
+  PassOnWorkerError(ErrorPath(worker.name));
   const bool logged = worker.out != Output::kInherit || worker.err != Output::kInherit;
   const absl::Status failed = absl::AbortedError(
       absl::StrCat(who, "; ",

@@ -74,6 +74,8 @@ class Launcher {
   void StopAndWait(const std::vector<std::string>& names, absl::Duration grace);
   void RemoveDirectories(const absl::Status& outcome);
   std::string LogPath(const std::string& name) const;
+  // Where a worker's program may say why it ended (worker_error.h).
+  std::string ErrorPath(const std::string& name) const;
   const WorkerPlan* FindWorker(const std::string& name) const;
 
   const RunOptions options_;

@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
+#include "cli/worker_error.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
@@ -130,6 +131,38 @@ TEST_F(LauncherTest, StartsAFailedWorkerAgainWithItsRank) {
   std::istringstream text(Read("lives"));
   for (std::string line; std::getline(text, line);) lives.push_back(line);
   EXPECT_THAT(lives, testing::UnorderedElementsAre("0", "1", "1"));
+}
+
+// Torch's `record` writes such files.
+TEST_F(LauncherTest, SaysWhatTheProgramSaidOfItsEndAndPassesItOn) {
+  options_.workers = 2;
+  options_.max_restarts = 1;
+  setenv("TORCHELASTIC_ERROR_FILE", Path("passed_on").c_str(), 1);
+  const auto code =
+      Run("if [ $RANK = 0 ]; then sleep 100; fi\n"
+          "test ! -e $TORCHELASTIC_ERROR_FILE || exit 7\n"
+          "printf '%s' '{\"message\": {\"message\": \"ValueError: no\\ndata "
+          "'$TORCHELASTIC_RESTART_COUNT' "
+          "of '$TORCHELASTIC_MAX_RESTARTS'\", \"extraInfo\": {}}}' > "
+          "$TORCHELASTIC_ERROR_FILE; exit 1");
+  unsetenv("TORCHELASTIC_ERROR_FILE");
+  EXPECT_THAT(
+      std::string(code.status().message()),
+      testing::ContainsRegex(
+          "^worker 1 failed with exit code 1 after .* s: ValueError: no data 1 of 1;"));
+  EXPECT_THAT(Read("passed_on"), HasSubstr("ValueError: no\\ndata 1 of 1"));
+}
+
+TEST(WorkerError, IsNothingWithoutAFileOfTorchs) {
+  const std::string path = testing::TempDir() + "/worker_error.json";
+  EXPECT_EQ(ReadWorkerError(path + ".missing"), "");
+  for (const char* content : {"", "no JSON", "[]", "{}", R"({"message": 3})",
+                              R"({"message": {"message": []}})"}) {
+    std::ofstream(path) << content;
+    EXPECT_EQ(ReadWorkerError(path), "") << content;
+  }
+  std::ofstream(path) << R"({"message": " out of luck "})";
+  EXPECT_EQ(ReadWorkerError(path), "out of luck");
 }
 
 // Each worker has its own.

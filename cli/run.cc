@@ -56,10 +56,10 @@ void AddRunFlags(CLI::App& command, RunOptions& given) {
                   "Go on while so many workers have not failed (default: all)");
   run->add_option("--servers", options->servers,
                   "Servers to start here (default: 1, or 0 with --coordinator)");
-  run->add_option("--coordinator,--rdzv-endpoint", options->coordinator,
+  run->add_option("--coordinator,--rdzv-endpoint,--rdzv_endpoint", options->coordinator,
                   "HOST:PORT of a running coordinator (default: start one)");
   run->add_option("--job", options->job, "Name of the job")->capture_default_str();
-  run->add_option("--run-id,--rdzv-id", options->run_id,
+  run->add_option("--run-id,--rdzv-id,--rdzv_id", options->run_id,
                   "Tells two runs of one job name apart (default: random on one host)");
   run->add_option("--failure-timeout", options->failure_timeout,
                   "How long the job may stand still because somebody died")
@@ -68,13 +68,14 @@ void AddRunFlags(CLI::App& command, RunOptions& given) {
                   "Engine threads of each server");
   run->add_option("--nnodes", options->nnodes, "Hosts of the job: N or MIN:MAX")
       ->capture_default_str();
-  run->add_option("--node-rank", options->node_rank, "Which of the hosts this is")
+  run->add_option("--node-rank,--node_rank", options->node_rank,
+                  "Which of the hosts this is")
       ->capture_default_str();
-  run->add_option("--nproc-per-node", options->nproc_per_node,
+  run->add_option("--nproc-per-node,--nproc_per_node", options->nproc_per_node,
                   "Workers on each host: N, auto, cpu or gpu");
   run->add_flag("--standalone", options->standalone,
                 "One host, with its own coordinator");
-  run->add_option("--max-restarts", options->max_restarts,
+  run->add_option("--max-restarts,--max_restarts", options->max_restarts,
                   "How often each failed worker is started again")
       ->capture_default_str();
   run->add_option("-t,--tee", options->tee,
@@ -82,7 +83,7 @@ void AddRunFlags(CLI::App& command, RunOptions& given) {
       ->capture_default_str();
   run->add_option("-r,--redirects", options->redirects,
                   "Log only: as --tee (default: both streams of all ranks but 0)");
-  run->add_option("--log-dir", options->log_dir,
+  run->add_option("--log-dir,--log_dir", options->log_dir,
                   "Where logs go (default: a temporary directory)");
   AddTlsFlags(*run, &options->tls);
 }

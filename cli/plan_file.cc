@@ -160,6 +160,7 @@ Keys KeysOfJob(JobSpec& spec, const std::string& source) {
        {"aggregation", IntoChoice<Aggregation>(&training.aggregation,
                                                {{"rank_order", Aggregation::kRankOrder},
                                                 {"arrival", Aggregation::kArrival}})},
+       {"mode", named(training.mode, "a mode")},
        {"nonfinite_steps", IntoChoice<NonfiniteSteps>(&training.nonfinite_steps,
                                                       {{"apply", NonfiniteSteps::kApply},
                                                        {"skip", NonfiniteSteps::kSkip}})},

@@ -90,8 +90,9 @@ Json Compression(const Json& member) {
 
 // How gradients and weights travel, and what it comes to.
 std::string CodecLine(const Json& job, const Json& members) {
-  std::string line = absl::StrFormat("  pushes %s, publishes %s", Text(job, "push_codec"),
-                                     Text(job, "publish_codec"));
+  std::string line =
+      absl::StrFormat("  mode %s; pushes %s, publishes %s", Text(job, "mode"),
+                      Text(job, "push_codec"), Text(job, "publish_codec"));
   const auto mean = [&](const char* figure) {
     double sum = 0;
     for (const Json& member : members) sum += Compression(member).value(figure, 0.0);

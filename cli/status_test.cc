@@ -19,6 +19,7 @@ TEST(StatusTable, ShowsServersJobsAndMembers) {
           "jobs": [{"name": "resnet", "phase": "running", "reason": "worker 2 left", "epoch": 3,
                     "step": 120, "parameters": 1250000, "expected_workers": 4,
                     "push_codec": "topk", "publish_codec": "onebit",
+                    "mode": "ssp:staleness=3",
                     "learning_rate": 0.00025, "loss_scale": 65536, "skipped_steps": 3,
                     "members": [{"rank": 3, "incarnation": 2, "name": "b:19", "step": 121,
                                  "bytes": 999, "waiting": true, "heartbeat_age_seconds": 1,
@@ -34,13 +35,15 @@ TEST(StatusTable, ShowsServersJobsAndMembers) {
   EXPECT_THAT(*table, testing::ContainsRegex("2 +b:18 +0 +0 B +0 B +0.0 s +-\n"));
   EXPECT_THAT(
       *table,
-      HasSubstr("job resnet: running, epoch 3, step 120, 1 of 4 workers, 1.25 M "
-                "parameters\n  worker 2 left\n  pushes topk, publishes onebit; gradients "
-                "are 93.8 times smaller than FP32\n  compression: 0.50 ns to encode a "
-                "value, 0.25 to decode one; what is kept is 7.2 times a gradient\n  "
-                "worker 3 chooses topk: why\n  2 views differed from the servers' and "
-                "were sent anew\n  learning rate 0.00025, loss "
-                "scale 65536, 3 steps skipped\n"));
+      HasSubstr(
+          "job resnet: running, epoch 3, step 120, 1 of 4 workers, 1.25 M "
+          "parameters\n  worker 2 left\n  mode ssp:staleness=3; pushes topk, publishes "
+          "onebit; gradients are 93.8 times smaller than FP32\n  compression: 0.50 ns to "
+          "encode a "
+          "value, 0.25 to decode one; what is kept is 7.2 times a gradient\n  "
+          "worker 3 chooses topk: why\n  2 views differed from the servers' and "
+          "were sent anew\n  learning rate 0.00025, loss "
+          "scale 65536, 3 steps skipped\n"));
   EXPECT_THAT(*table, testing::ContainsRegex("3 +b:19 +2 +999 B +1.0 s +121  waiting\n"));
 }
 

@@ -73,6 +73,7 @@ Json ToJson(const v1::JobStatus& job) {
           {"expected_workers", job.expected_workers()},
           {"push_codec", job.push_codec()},
           {"publish_codec", job.publish_codec()},
+          {"mode", job.mode()},
           {"learning_rate", job.learning_rate()},
           {"loss_scale", job.loss_scale()},
           {"skipped_steps", job.skipped_steps()},

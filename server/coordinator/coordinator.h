@@ -315,6 +315,7 @@ struct JobView {
   uint32_t expected_workers = 0;
   std::string push_codec = {};
   std::string publish_codec = {};
+  std::string mode = {};     // "ssp:staleness=3"
   double learning_rate = 0;  // of the present step, before group scales
   double loss_scale = 1;
   uint64_t skipped_steps = 0;                 // not finite

@@ -100,7 +100,8 @@ class DeclaredSpecs {
         Written(training.gradient), ";", Written(training.loss_scaling), ";");
     absl::StrAppend(&bytes, training.nonfinite_steps == NonfiniteSteps::kSkip, ";",
                     training.accumulate_steps, ";",
-                    training.aggregation == Aggregation::kArrival, ";");
+                    training.aggregation == Aggregation::kArrival, ";",
+                    Written(training.mode), ";");
     for (const TensorSpec& tensor : spec.tensors) {
       absl::StrAppend(&bytes, tensor.name, "[", absl::StrJoin(tensor.shape, ","), "]",
                       tensor.group.learning_rate_scale, Written(tensor.group.options),

@@ -81,9 +81,25 @@ absl::Status CheckMemories(const JobSpec& spec,
   return absl::OkStatus();
 }
 
+// A delta is added to the version before it, which those who are behind may never hold.
+absl::Status CheckDeltas(const JobSpec& spec,
+                         const std::vector<TensorTransfers>& transfers) {
+  if (!spec.training.sync().has_delays()) return absl::OkStatus();
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    if (!transfers[i].publish.compresses()) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "publish_codec '", spec.publish_codec, "' sends tensor '", spec.tensors[i].name,
+        "' as differences to the version before, and in mode '",
+        FormatNamedOptions(spec.training.mode),
+        "' not every worker holds that one; take fp32, bf16 or fp16, or mode bsp"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTransfers(const JobSpec& spec) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<TensorTransfers> transfers,
                             spec.Transfers());
+  SYNCLINE_RETURN_IF_ERROR(CheckDeltas(spec, transfers));
   SYNCLINE_RETURN_IF_ERROR(CheckMemories(spec, transfers));
   for (size_t i = 0; i < transfers.size(); ++i) {
     if (transfers[i].push.memory.kind != MemoryKind::kMomentumCorrection) continue;
@@ -135,6 +151,10 @@ absl::Status CheckSameTraining(const std::string& job, const TrainingSettings& o
   }
   if (ours.accumulate_steps != theirs.accumulate_steps) {
     return differs("accumulate_steps", ours.accumulate_steps, theirs.accumulate_steps);
+  }
+  if (ours.mode != theirs.mode) {
+    return differs("mode", FormatNamedOptions(ours.mode),
+                   FormatNamedOptions(theirs.mode));
   }
   if (ours == theirs) return absl::OkStatus();
   return Differs(absl::StrCat(job, "skips or aggregates steps differently"));

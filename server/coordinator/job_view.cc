@@ -57,7 +57,8 @@ JobView Job::View(absl::Duration now) const {
                .parameters = elements_,
                .expected_workers = spec_.workers,
                .push_codec = spec_.push_codec,
-               .publish_codec = spec_.publish_codec};
+               .publish_codec = spec_.publish_codec,
+               .mode = FormatNamedOptions(spec_.training.mode)};
   view.phase = failed_                     ? "failed"
                : phase_ == Phase::kOver    ? "over"
                : change_.has_value()       ? "changing"

@@ -51,6 +51,7 @@ absl::Status ValidateTraining(const TrainingSettings& settings) {
         absl::StrCat("accumulate_steps is ", settings.accumulate_steps,
                      ", but must be in [1, ", kMaxAccumulateSteps, "]"));
   }
+  SYNCLINE_RETURN_IF_ERROR(ParseSyncMode(settings.mode).status());
   return absl::OkStatus();
 }
 
@@ -65,6 +66,9 @@ TrainingSettings Canonical(const TrainingSettings& settings) {
     canonical.loss_scaling.values = WithoutDefaults(
         LossScalingOptionsOf(settings.loss_scaling.name), settings.loss_scaling.values);
   }
+  if (settings.mode.name.empty()) canonical.mode.name = "bsp";
+  canonical.mode.values =
+      WithoutDefaults(SyncModeOptionsOf(settings.mode.name), settings.mode.values);
   return canonical;
 }
 
@@ -136,6 +140,7 @@ absl::StatusOr<std::unique_ptr<const TrainingPlan>> TrainingPlan::Create(
     plan->state_types_.push_back(type);
   }
   SYNCLINE_RETURN_IF_ERROR(plan->CheckJobReduction());
+  SYNCLINE_RETURN_IF_ERROR(plan->CheckMode());
   return plan;
 }
 
@@ -148,6 +153,52 @@ absl::Status TrainingPlan::CheckJobReduction() const {
   return absl::InvalidArgumentError(
       absl::StrCat("optimizer '", settings_.optimizer.name,
                    "' needs f32 state and no gradient transforms but clip_global_norm"));
+}
+
+// What a mode in which workers compute on older weights leaves no room for.
+absl::Status TrainingPlan::CheckMode() const {
+  const SyncMode mode = settings_.sync();
+  const auto refuse = [&](const auto&... why) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("mode '", FormatNamedOptions(settings_.mode), "' ", why...));
+  };
+  if (!mode.has_delays()) return absl::OkStatus();
+  if (settings_.ScalesLoss()) {
+    return refuse(
+        "takes gradients of several steps at a time, and loss scaling would have another "
+        "scale for each; take bf16 without loss scaling, or mode bsp");
+  }
+  if (settings_.aggregation == Aggregation::kArrival) {
+    return refuse(
+        "keeps contributions apart, and aggregation=arrival adds them to one sum; take "
+        "aggregation=rank_order, or mode bsp");
+  }
+  if (!mode.is_async()) return absl::OkStatus();
+  if (NeedsDecision()) {
+    return refuse(
+        "has no whole step that clip_global_norm, nonfinite_steps=skip or "
+        "optimizer lbfgs could decide about; take clip_value, or mode ssp");
+  }
+  if (settings_.accumulate_steps > 1) {
+    return refuse(
+        "makes an update of each contribution, so accumulate_steps must be 1, "
+        "not ",
+        settings_.accumulate_steps, "; take accumulate_on=worker");
+  }
+  if (contributions() != ContributionPlan{}) {
+    return refuse("takes gradients only, and at some steps optimizer '",
+                  settings_.optimizer.name, "' takes something other than gradients");
+  }
+  for (uint32_t tensor = 0; tensor < optimizers_.size(); ++tensor) {
+    if (!NeedsWholeTensor(tensor)) continue;
+    return refuse(
+        "updates each block of a tensor when its part of a contribution comes, "
+        "but optimizer '",
+        settings_.optimizer.name,
+        "' or a gradient transform (clip_tensor_norm, agc, centralize) looks at "
+        "all of a tensor; take sgd or adamw, or mode ssp");
+  }
+  return absl::OkStatus();
 }
 
 bool TrainingPlan::NeedsDecision() const {

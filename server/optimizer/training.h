@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/base/options.h"
+#include "comm/base/sync_mode.h"
 #include "server/optimizer/loss_scaler.h"
 #include "server/optimizer/optimizer.h"
 #include "server/optimizer/schedule.h"
@@ -35,6 +36,7 @@ struct TrainingSettings {
   // Pushes of each worker that make one update; the others only add to a sum.
   uint32_t accumulate_steps = 1;
   Aggregation aggregation = Aggregation::kRankOrder;
+  NamedOptions mode = {.name = "bsp"};  // ParseSyncMode
 
   bool operator==(const TrainingSettings&) const = default;
 
@@ -43,6 +45,8 @@ struct TrainingSettings {
   bool SkipsNonfinite() const {
     return ScalesLoss() || nonfinite_steps == NonfiniteSteps::kSkip;
   }
+  // REQUIRES: valid settings.
+  SyncMode sync() const { return *ParseSyncMode(mode); }
   // 0 without clipping.
   double clip_global_norm() const;
   // Whether a sum has to be kept between pushes.
@@ -110,6 +114,7 @@ class TrainingPlan {
  private:
   TrainingPlan(const TrainingSettings& settings, GradientTransforms transforms);
   absl::Status CheckJobReduction() const;
+  absl::Status CheckMode() const;
 
   const TrainingSettings settings_;
   const GradientTransforms transforms_;

@@ -275,6 +275,25 @@ TEST(ValidateTraining, NamesWhatIsWrongInEachPart) {
             absl::OkStatus());
 }
 
+TEST(ValidateTraining, NamesWhatAModeDoesNotGoWith) {
+  const auto refusal = [](TrainingSettings settings) {
+    const TrainedTensor tensor = {.shape = TensorShape({}), .group = {}};
+    return std::string(TrainingPlan::Create(settings, {&tensor, 1}).status().message());
+  };
+  const NamedOptions ssp = {"ssp", {{"staleness", 2}}};
+  EXPECT_THAT(refusal({.mode = {"spp", {}}}), HasSubstr("did you mean 'ssp'"));
+  EXPECT_THAT(refusal({.mode = {"ssp", {{"staleness", -1}}}}),
+              HasSubstr("must be a whole number in [0, 64]"));
+  EXPECT_THAT(refusal({.loss_scaling = {"torch", {}}, .mode = ssp}),
+              HasSubstr("'ssp:staleness=2' takes gradients of several steps"));
+  EXPECT_THAT(refusal({.aggregation = Aggregation::kArrival, .mode = ssp}),
+              HasSubstr("aggregation=rank_order"));
+  EXPECT_EQ(refusal({.loss_scaling = {"torch", {}}, .mode = {"ssp", {{"staleness", 0}}}}),
+            "")
+      << "that is bsp";
+  EXPECT_EQ(refusal({.gradient = {{"clip_global_norm", 1}}, .mode = ssp}), "");
+}
+
 TEST(GradientOptions, EachIsOffByDefaultAndExplained) {
   for (const OptionSpec& spec : GradientOptions()) {
     EXPECT_EQ(spec.standard, 0) << spec.name;

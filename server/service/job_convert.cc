@@ -73,6 +73,7 @@ void ToProto(const TrainingSettings& training, v1::TrainingSpec& out) {
   out.set_skip_nonfinite_steps(training.nonfinite_steps == NonfiniteSteps::kSkip);
   out.set_accumulate_steps(training.accumulate_steps);
   out.set_aggregate_on_arrival(training.aggregation == Aggregation::kArrival);
+  WriteNamed(training.mode, *out.mutable_mode());
 }
 
 TrainingSettings FromProto(const v1::TrainingSpec& in) {
@@ -85,8 +86,9 @@ TrainingSettings FromProto(const v1::TrainingSpec& in) {
           .nonfinite_steps =
               in.skip_nonfinite_steps() ? NonfiniteSteps::kSkip : NonfiniteSteps::kApply,
           .accumulate_steps = std::max<uint32_t>(in.accumulate_steps(), 1),
-          .aggregation = in.aggregate_on_arrival() ? Aggregation::kArrival
-                                                   : Aggregation::kRankOrder};
+          .aggregation =
+              in.aggregate_on_arrival() ? Aggregation::kArrival : Aggregation::kRankOrder,
+          .mode = in.has_mode() ? ReadNamed(in.mode()) : NamedOptions{.name = "bsp"}};
 }
 
 JobSpec FromProto(const v1::JobSpec& in) {

@@ -406,6 +406,7 @@ v1::StatusReply ToProto(const CoordinatorView& view) {
     out.set_parameters(job.parameters);
     out.set_expected_workers(job.expected_workers);
     out.set_push_codec(job.push_codec);
+    out.set_mode(job.mode);
     out.set_publish_codec(job.publish_codec);
     out.set_learning_rate(job.learning_rate);
     out.set_loss_scale(job.loss_scale);

@@ -7,28 +7,60 @@
 
 namespace syncline {
 
+void Collection::Hold(Contribution contribution) {
+  const uint32_t rank = contribution.from.rank;
+  if (rank >= slots.size()) slots.resize(rank + 1);
+  slots[rank] = uint64_t{contribution.from.incarnation} + 1;
+  ++present;
+  contributions.push_back(std::move(contribution));
+}
+
+void Collection::SortByRank() {
+  const auto by_rank = [](const Contribution& a, const Contribution& b) {
+    return a.from.rank < b.from.rank;
+  };
+  const auto unsorted = contributions.begin() + static_cast<ptrdiff_t>(in_order);
+  std::stable_sort(unsorted, contributions.end(), by_rank);
+  std::inplace_merge(contributions.begin(), unsorted, contributions.end(), by_rank);
+  in_order = contributions.size();
+}
+
+void Collection::ClearSlot(const ShardApplied::Contributor& from) {
+  uint64_t& slot = slots[from.rank];
+  if (slot == uint64_t{from.incarnation} + 1) slot = 0;
+}
+
+// Keeps its memory for the next step.
+void Collection::Clear() {
+  for (const Contribution& one : contributions) slots[one.from.rank] = 0;
+  contributions.clear();
+  in_order = 0;
+  present = 0;
+  departed.clear();
+}
+
 std::vector<ShardApplied::Contributor> Block::Contributors() const {
   std::vector<ShardApplied::Contributor> contributors;
-  for (const Contribution& one : contributions_) {
+  for (const Contribution& one : now_.contributions) {
     if (one.from.samples > 0) contributors.push_back(one.from);
   }
-  contributors.insert(contributors.end(), departed_.begin(), departed_.end());
+  contributors.insert(contributors.end(), now_.departed.begin(), now_.departed.end());
   std::ranges::stable_sort(contributors, {}, &ShardApplied::Contributor::rank);
   return contributors;
 }
 
 Block::Samples Block::Counted() const {
   Samples counted = added_;
-  for (const Contribution& one : contributions_) {
+  for (const Contribution& one : now_.contributions) {
     if (!one.view.tiles.empty()) counted.Add(one.from);
   }
   return counted;
 }
 
 void Block::SetWeights() {
-  SortByRank();
+  now_.SortByRank();
   const double all = memory_.accumulator.empty() ? samples() : 1;
-  for (Contribution& one : contributions_) {
+  for (Contribution& one : now_.contributions) {
     one.weight = one.from.samples == 0 ? 0 : static_cast<float>(one.from.samples / all);
   }
   FindRateFactor();
@@ -42,8 +74,8 @@ void Block::FindRateFactor() {
     if (one.samples == 0 || one.parting) return;
     if (oldest == nullptr || one.incarnation < oldest->incarnation) oldest = &one;
   };
-  for (const Contribution& one : contributions_) consider(one.from);
-  for (const ShardApplied::Contributor& one : departed_) consider(one);
+  for (const Contribution& one : now_.contributions) consider(one.from);
+  for (const ShardApplied::Contributor& one : now_.departed) consider(one);
   if (oldest != nullptr) rate_factor_ = oldest->rate_factor;
 }
 
@@ -53,14 +85,14 @@ BlockSum Block::Sum() const {
   const bool is_mean = memory_.accumulator.empty() || all == 0;
   const float scale = is_mean ? 1.0f : static_cast<float>(1 / all);
   return {.range = spec_.range,
-          .contributions = contributions_,
+          .contributions = now_.contributions,
           .memory = memory_,
           .scale = scale};
 }
 
 void Block::MarkAdded() {
   added_ = Counted();
-  for (Contribution& one : contributions_) {
+  for (Contribution& one : now_.contributions) {
     one.view.tiles.clear();
     one.payload = {};
   }
@@ -68,7 +100,10 @@ void Block::MarkAdded() {
 
 size_t Block::held_bytes() const {
   size_t bytes = 0;
-  for (const Contribution& one : contributions_) bytes += one.payload.size;
+  for (const Contribution& one : now_.contributions) bytes += one.payload.size;
+  for (const Collection& later : ahead_) {
+    for (const Contribution& one : later.contributions) bytes += one.payload.size;
+  }
   return bytes;
 }
 
@@ -82,42 +117,36 @@ void Block::Seed(const BlockView& view) {
   seeded_ = true;
 }
 
-PushState Block::StateOf(const ShardMember& member, uint64_t step) const {
-  if (step < version_) return PushState::kCounted;
-  if (step > version_) return PushState::kWrongStep;
-  if (!seeded_) return PushState::kNotSeeded;
-  if (member.first_step > step) return PushState::kWrongStep;
-  if (Holds(member)) return PushState::kHeld;
-  return frozen_ ? PushState::kWrongStep : PushState::kWanted;
+PushFacts Block::FactsOf(const ShardMember& member, uint64_t step) const {
+  PushFacts facts = {.step = step,
+                     .version = version_,
+                     .next_step = member.first_step,
+                     .is_complete = frozen_};
+  const WorkerId worker = {member.rank, member.incarnation};
+  if (step == version_) facts.is_held = now_.Holds(worker);
+  if (step > version_ && step - version_ <= ahead_.size()) {
+    facts.is_held = ahead_[step - version_ - 1].Holds(worker);
+  }
+  return facts;
 }
 
-void Block::Hold(Contribution contribution) {
-  SYNCLINE_CHECK(!frozen_);
-  const uint32_t rank = contribution.from.rank;
-  if (rank >= slots_.size()) slots_.resize(rank + 1);
-  slots_[rank] = uint64_t{contribution.from.incarnation} + 1;
-  ++present_;
-  contributions_.push_back(std::move(contribution));
+StepFacts Block::FactsOf(size_t expected, const SyncPolicy& policy) const {
+  const uint64_t most = policy.most_ahead();
+  const size_t at_limit = most == 0              ? now_.present
+                          : ahead_.size() < most ? 0
+                                                 : ahead_[most - 1].present;
+  return {.expected = expected, .present = now_.present, .is_limit = at_limit > 0};
 }
 
-// Those of one rank stay in the order in which they came.
-void Block::SortByRank() {
-  const auto by_rank = [](const Contribution& a, const Contribution& b) {
-    return a.from.rank < b.from.rank;
-  };
-  const auto unsorted = contributions_.begin() + static_cast<ptrdiff_t>(in_order_);
-  std::stable_sort(unsorted, contributions_.end(), by_rank);
-  std::inplace_merge(contributions_.begin(), unsorted, contributions_.end(), by_rank);
-  in_order_ = contributions_.size();
-}
-
-void Block::ClearSlot(const ShardApplied::Contributor& from) {
-  uint64_t& slot = slots_[from.rank];
-  if (slot == uint64_t{from.incarnation} + 1) slot = 0;
-}
-
-void Block::HoldNothing(const ShardMember& member) {
-  Hold({.from = {.rank = member.rank, .incarnation = member.incarnation, .samples = 0}});
+void Block::Hold(uint64_t step, Contribution contribution) {
+  if (step == version_) {
+    SYNCLINE_CHECK(!frozen_);
+    return now_.Hold(std::move(contribution));
+  }
+  const uint64_t index = step - version_ - 1;
+  SYNCLINE_CHECK(index < kMaxStaleness);
+  if (index >= ahead_.size()) ahead_.resize(index + 1);
+  ahead_[index].Hold(std::move(contribution));
 }
 
 std::vector<WorkerId> Block::TakeFulfilled() {
@@ -178,11 +207,12 @@ absl::Status Block::Load(const BlockSnapshot& snapshot) {
 }
 
 void Block::Advance(Outcome outcome) {
-  for (const Contribution& one : contributions_) slots_[one.from.rank] = 0;
-  contributions_.clear();
-  in_order_ = 0;
-  present_ = 0;
-  departed_.clear();
+  if (ahead_.empty()) {
+    now_.Clear();
+  } else {
+    now_ = std::move(ahead_.front());
+    ahead_.pop_front();
+  }
   frozen_ = false;
   ++version_;
   if (outcome == Outcome::kAccumulated) return;

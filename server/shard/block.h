@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <utility>
 #include <vector>
@@ -13,20 +14,53 @@
 #include "absl/status/status.h"
 #include "server/shard/shard.h"
 #include "server/shard/step.h"
+#include "server/shard/sync_policy.h"
 
 namespace syncline {
 
 // A worker's life: (rank, incarnation).
 using WorkerId = std::pair<uint32_t, uint32_t>;
 
-// What a push of a member means at the block's present version.
-enum class PushState {
-  kWanted,
-  kHeld,       // a repetition of what is held already
-  kCounted,    // of a step that is over
-  kWrongStep,  // of a step that has not come, is complete, or lies before the member's
-               // first
-  kNotSeeded,
+// What members gave to one step that is not over.
+struct Collection {
+  std::vector<Contribution> contributions = {};
+  size_t in_order = 0;  // so many are in rank order; the others came since
+  size_t present = 0;   // of them, those of present members
+  // By rank: 1 + the incarnation whose contribution came last, 0 without. A push must not
+  // look through all that others have pushed: that is quadratic in the workers.
+  std::vector<uint64_t> slots = {};
+  // Those whose contribution counts, no members any more.
+  std::vector<ShardApplied::Contributor> departed = {};
+
+  bool Holds(WorkerId worker) const {
+    return worker.first < slots.size() &&
+           slots[worker.first] == uint64_t{worker.second} + 1;
+  }
+  void Hold(Contribution contribution);
+  // Those of one rank stay in the order in which they came.
+  void SortByRank();
+  bool IsEmpty() const { return contributions.empty() && departed.empty(); }
+  void Clear();
+
+  // Of all who fail `keep`, except those that count already: in the accumulator, or parting.
+  template <typename Keep>
+  void Forget(const Keep& keep) {
+    SortByRank();
+    std::erase_if(contributions, [&](Contribution& one) {
+      if (keep(WorkerId(one.from.rank, one.from.incarnation))) return false;
+      if (!one.bequeathed) --present;
+      one.bequeathed = one.from.parting && !one.view.tiles.empty();
+      if (one.bequeathed) return false;
+      const bool counts = one.view.tiles.empty() && one.from.samples > 0;
+      if (counts) departed.push_back(one.from);
+      ClearSlot(one.from);
+      return true;
+    });
+    in_order = contributions.size();
+  }
+
+ private:
+  void ClearSlot(const ShardApplied::Contributor& from);
 };
 
 class Block {
@@ -43,7 +77,9 @@ class Block {
   // Everyone whose contribution to this step counts, in rank order.
   std::vector<ShardApplied::Contributor> Contributors() const;
   // How many contributions of present members are held.
-  size_t present() const { return present_; }
+  size_t present() const { return now_.present; }
+  // For the step that it collects, of which `expected` members take part.
+  StepFacts FactsOf(size_t expected, const SyncPolicy& policy) const;
   // Samples behind the sum of this update: what is held, and what was added before. Those
   // of parting contributions only where there are no others.
   double samples() const { return Counted().Divisor(); }
@@ -63,14 +99,12 @@ class Block {
 
   // Whether it holds this member's contribution to its present version.
   bool Holds(const ShardMember& member) const {
-    return member.rank < slots_.size() &&
-           slots_[member.rank] == uint64_t{member.incarnation} + 1;
+    return now_.Holds({member.rank, member.incarnation});
   }
-  PushState StateOf(const ShardMember& member, uint64_t step) const;
-  // REQUIRES: StateOf(...) == kWanted.
-  void Hold(Contribution contribution);
-  // The member is there, and has nothing to add to this step. REQUIRES: as Hold.
-  void HoldNothing(const ShardMember& member);
+  PushFacts FactsOf(const ShardMember& member, uint64_t step) const;
+  // For its present version or, where the policy lets members run ahead, a later step.
+  // REQUIRES: SyncPolicy::Judge(FactsOf(...)) == kTake.
+  void Hold(uint64_t step, Contribution contribution);
 
   // Puts the contributions into rank order and gives each its weight in the sum: its share
   // of the samples, or its samples where the sum is kept between steps and their number is
@@ -84,7 +118,7 @@ class Block {
   void MarkAdded();
 
   // Between two steps: nothing is held, nothing waits for a decision.
-  bool IsQuiet() const { return contributions_.empty() && departed_.empty() && !frozen_; }
+  bool IsQuiet() const { return now_.IsEmpty() && ahead_.empty() && !frozen_; }
   BlockSnapshot Save() const;  // REQUIRES: IsQuiet()
   // InvalidArgument when the sizes are not those of this block.
   absl::Status Load(const BlockSnapshot& snapshot);
@@ -99,20 +133,8 @@ class Block {
   // count already: those of a frozen block, those in the accumulator, and parting ones.
   template <typename Keep>
   void Forget(const Keep& keep) {
-    if (!frozen_) {
-      SortByRank();
-      std::erase_if(contributions_, [&](Contribution& one) {
-        if (keep(WorkerId(one.from.rank, one.from.incarnation))) return false;
-        if (!one.bequeathed) --present_;
-        one.bequeathed = one.from.parting && !one.view.tiles.empty();
-        if (one.bequeathed) return false;
-        const bool counts = one.view.tiles.empty() && one.from.samples > 0;
-        if (counts) departed_.push_back(one.from);
-        ClearSlot(one.from);
-        return true;
-      });
-      in_order_ = contributions_.size();
-    }
+    if (!frozen_) now_.Forget(keep);
+    for (Collection& later : ahead_) later.Forget(keep);
     std::erase_if(wishes_, [&](const auto& wish) { return !keep(wish.first); });
   }
 
@@ -124,9 +146,6 @@ class Block {
   void Advance(Outcome outcome);
 
  private:
-  void SortByRank();
-  void ClearSlot(const ShardApplied::Contributor& from);
-
   struct Samples {
     double regular = 0;
     double parting = 0;
@@ -145,14 +164,9 @@ class Block {
   uint64_t updates_ = 0;  // steps that changed the weights
   bool seeded_ = false;
   bool frozen_ = false;
-  std::vector<Contribution> contributions_;
-  size_t in_order_ = 0;  // so many are in rank order; the others came since
-  size_t present_ = 0;   // of them, those of present members
-  // By rank: 1 + the incarnation whose contribution came last, 0 without. A push must not
-  // look through all that others have pushed: that is quadratic in the workers.
-  std::vector<uint64_t> slots_;
-  std::vector<ShardApplied::Contributor> departed_;  // of this step, no members any more
-  Samples added_;                                    // in the accumulator
+  Collection now_;                // of step `version_`
+  std::deque<Collection> ahead_;  // of those that follow it
+  Samples added_;                 // in the accumulator
   float rate_factor_ = 1;
   std::map<WorkerId, uint64_t> wishes_;
 };

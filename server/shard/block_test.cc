@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "comm/base/limits.h"
@@ -22,9 +23,13 @@ class BlockTest : public ::testing::Test {
   static ShardMember Member(uint32_t rank, uint32_t incarnation = 1) {
     return {.rank = rank, .incarnation = incarnation};
   }
+  PushRuling RulingOf(const ShardMember& member, uint64_t step) const {
+    return policy_->Judge(block_.FactsOf(member, step));
+  }
   void Hold(uint32_t rank, uint32_t samples = 1) {
-    ASSERT_EQ(block_.StateOf(Member(rank), block_.version()), PushState::kWanted);
-    block_.Hold({.from = {.rank = rank, .incarnation = 1, .samples = samples}});
+    ASSERT_EQ(RulingOf(Member(rank), block_.version()), PushRuling::kTake);
+    block_.Hold(block_.version(),
+                {.from = {.rank = rank, .incarnation = 1, .samples = samples}});
   }
   std::vector<uint32_t> RanksOfTheSum() {
     block_.SetWeights();
@@ -35,6 +40,7 @@ class BlockTest : public ::testing::Test {
     return ranks;
   }
 
+  const std::unique_ptr<const SyncPolicy> policy_ = MakeSyncPolicy({});
   std::array<float, 1> weights_ = {};
   Block block_{ShardBlock{.block = 0, .range = {.tensor = 0, .elements = 1}},
                BlockMemory{.weights = weights_}};
@@ -49,17 +55,17 @@ TEST_F(BlockTest, SumsUpInRankOrderWhateverTheOrderOfArrival) {
 
 TEST_F(BlockTest, KnowsWhomItHoldsThroughForgettingAndAdvancing) {
   for (const uint32_t rank : {4, 1, 3}) Hold(rank);
-  EXPECT_EQ(block_.StateOf(Member(3), 0), PushState::kHeld);
-  EXPECT_EQ(block_.StateOf(Member(3, 2), 0), PushState::kWanted) << "another life";
+  EXPECT_EQ(RulingOf(Member(3), 0), PushRuling::kHeld);
+  EXPECT_EQ(RulingOf(Member(3, 2), 0), PushRuling::kTake) << "another life";
   EXPECT_EQ(block_.present(), 3u);
   block_.Forget([](const WorkerId& worker) { return worker.first != 3; });
   EXPECT_EQ(block_.present(), 2u);
-  EXPECT_EQ(block_.StateOf(Member(3), 0), PushState::kWanted);
-  EXPECT_EQ(block_.StateOf(Member(4), 0), PushState::kHeld);
+  EXPECT_EQ(RulingOf(Member(3), 0), PushRuling::kTake);
+  EXPECT_EQ(RulingOf(Member(4), 0), PushRuling::kHeld);
   block_.Advance(Block::Outcome::kUnchanged);
   EXPECT_EQ(block_.present(), 0u);
   for (const uint32_t rank : {4, 1, 3}) {
-    EXPECT_EQ(block_.StateOf(Member(rank), 1), PushState::kWanted);
+    EXPECT_EQ(RulingOf(Member(rank), 1), PushRuling::kTake);
   }
 }
 

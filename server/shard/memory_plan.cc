@@ -34,7 +34,8 @@ MemoryUse UseOfBlock(const MemoryJob& job, const TrainingPlan& plan,
   }
   const bool adds_on_arrival = job.training.aggregation == Aggregation::kArrival;
   const uint64_t contributions = adds_on_arrival ? 1 : job.workers;
-  use.held = contributions * PushBytes(transfers.push, range.elements);
+  const uint64_t steps = 1 + job.training.sync().staleness;
+  use.held = contributions * steps * PushBytes(transfers.push, range.elements);
   return use;
 }
 

@@ -25,7 +25,10 @@ std::vector<uint32_t> IdsOf(const std::vector<ShardBlock>& blocks) {
 
 Shard::Impl::Impl(const ShardOptions& options, std::unique_ptr<Stepper> stepper,
                   const std::vector<ShardBlock>& blocks)
-    : options_(options), stepper_(std::move(stepper)), movement_(IdsOf(blocks)) {
+    : options_(options),
+      policy_(MakeSyncPolicy(options.training.sync())),
+      stepper_(std::move(stepper)),
+      movement_(IdsOf(blocks)) {
   for (const ShardBlock& one : blocks) {
     const auto [entry, is_new] =
         blocks_.try_emplace(one.block, one, stepper_->Allocate(one.range));
@@ -145,19 +148,18 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
   if (stepper_->IsFrozen(block.spec().range.tensor)) {
     return Refuse(header, RefuseCode::kWrongStep);
   }
-  switch (block.StateOf(members_.at(header.rank), header.step)) {
-    case PushState::kHeld:
+  switch (policy_->Judge(block.FactsOf(members_.at(header.rank), header.step))) {
+    case PushRuling::kHeld:
       return Acknowledge(header, Repeats::kYes);
-    case PushState::kCounted:  // and the worker missed the result
+    case PushRuling::kCounted:  // and the worker missed the result
       Acknowledge(header, Repeats::kYes);
       return Publish(block, {header.rank, header.incarnation}, Encode(block));
-    case PushState::kWrongStep:
+    case PushRuling::kRefuse:
       return Refuse(header, RefuseCode::kWrongStep);
-    case PushState::kNotSeeded:
-      return Refuse(header, RefuseCode::kNotSeeded);
-    case PushState::kWanted:
+    case PushRuling::kTake:
       break;
   }
+  if (!block.seeded()) return Refuse(header, RefuseCode::kNotSeeded);
   if (const RefuseCode code = Take(message, block); code != RefuseCode::kNone) {
     return Refuse(header, code);
   }
@@ -177,14 +179,17 @@ RefuseCode Shard::Impl::Take(const ShardMessage& message, Block& block) {
   if (header.samples == 0) {
     const bool fits = message.payload.size == 0 && !parts && !rates && !is_whole;
     if (!fits) return RefuseCode::kMalformed;
-    block.HoldNothing(members_.at(header.rank));
+    block.Hold(
+        header.step,
+        {.from = {.rank = header.rank, .incarnation = header.incarnation, .samples = 0}});
     return RefuseCode::kNone;
   }
-  auto view =
-      ParseBlock({message.payload.data, message.payload.size}, block.Label(header.epoch),
-                 CodecsFor(header, block.spec().range.tensor));
+  auto view = ParseBlock({message.payload.data, message.payload.size},
+                         {block.spec().range, header.step, header.epoch},
+                         CodecsFor(header, block.spec().range.tensor));
   if (!view.ok()) return RefuseCode::kMalformed;
-  block.Hold({.from = {header.rank, header.incarnation, header.samples, parts, factor},
+  block.Hold(header.step,
+             {.from = {header.rank, header.incarnation, header.samples, parts, factor},
               .payload = message.payload,
               .view = *std::move(view)});
   if (stepper_->AddsOnArrival()) stepper_->Accumulate(block);

@@ -10,7 +10,8 @@
 //   seeded      its first values came from the job's seeder
 //   collecting  contributions for step v arrive, each counted once by (rank, incarnation)
 //   complete    every member whose first_step <= v has contributed, or has said that it
-//               has no gradient (a push of 0 samples: it counts, and weighs nothing)
+//               has no gradient (a push of 0 samples: it counts, and weighs nothing); in
+//               mode ssp contributions to the next few steps are held meanwhile
 //   decided     only in jobs that clip, skip or scale the loss: partial figures went out,
 //               the decision came back
 //   stepped     one pass: weighted sum in rank order, transforms, optimizer, encode;

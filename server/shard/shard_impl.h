@@ -17,6 +17,7 @@
 #include "server/shard/movement.h"
 #include "server/shard/shard.h"
 #include "server/shard/stepper.h"
+#include "server/shard/sync_policy.h"
 
 namespace syncline {
 
@@ -69,6 +70,9 @@ class Shard::Impl {
   size_t ExpectedContributions(uint64_t step) const;
   uint64_t LowestVersion() const;  // of the blocks that are trained
   bool IsComplete(const Block& block) const;
+  StepFacts FactsOf(const Block& block) const {
+    return block.FactsOf(ExpectedContributions(block.version()), *policy_);
+  }
   bool IsWaitedFor(const Block& block) const;
   void AddProgress(const Block& block, ShardProgress& progress) const;
   void StepIfComplete(Block& block);
@@ -88,6 +92,7 @@ class Shard::Impl {
   Payload Encode(const Block& block) { return stepper_->Encode(block, epoch_); }
 
   const ShardOptions options_;
+  const std::unique_ptr<const SyncPolicy> policy_;
   const std::unique_ptr<Stepper> stepper_;
   std::map<uint32_t, Block> blocks_;  // by id, which is also the order of all work
   std::map<uint32_t, std::vector<Block*>> tensors_;  // blocks in order

@@ -9,7 +9,7 @@ namespace syncline {
 // Anyone who joins later cannot contribute to this version, but waits for it to pass.
 bool Shard::Impl::IsWaitedFor(const Block& block) const {
   if (!block.seeded() || block.frozen()) return false;
-  if (block.present() > 0) return true;
+  if (policy_->HoldsUp(FactsOf(block))) return true;
   return std::ranges::any_of(block.wishes(), [&](const auto& wish) {
     const ShardMember* member = FindMember(wish.first);
     return member != nullptr && member->first_step > block.version();

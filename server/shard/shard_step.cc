@@ -24,8 +24,7 @@ std::span<Block* const> Shard::Impl::UnitOf(const Block& block) const {
 // change.
 bool Shard::Impl::IsComplete(const Block& block) const {
   return !members_.empty() && block.seeded() && !block.frozen() &&
-         block.version() < hold_from_ &&
-         block.present() == ExpectedContributions(block.version()) &&
+         block.version() < hold_from_ && policy_->StepsNow(FactsOf(block)) &&
          !stepper_->IsFrozen(block.spec().range.tensor);
 }
 
@@ -134,8 +133,12 @@ void Shard::Impl::PublishToAll(Block& block, const std::optional<Payload>& view)
     const bool took_part = member.first_step <= step;
     if (took_part && view) {
       Publish(block, worker, *view);
-    } else if (took_part) {
+    } else if (took_part && policy_->most_ahead() == 0) {
       PublishUnchanged(block, worker);
+    } else if (took_part) {
+      // The view before it may have been left out for this one.
+      if (!whole) whole = Encode(block);
+      Publish(block, worker, *whole);
     } else if (std::ranges::count(wishes, worker) > 0) {
       if (!whole) whole = Encode(block);
       Publish(block, worker, *whole);

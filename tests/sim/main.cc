@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <string>
 
 #include "CLI/CLI.hpp"
 #include "tests/sim/simulation.h"
@@ -15,6 +16,10 @@ int main(int argc, char** argv) {
   uint64_t seeds = 1000;
   app.add_option("--start", start, "first seed")->capture_default_str();
   app.add_option("--seeds", seeds, "how many seeds")->capture_default_str();
+  std::string mode = "bsp";
+  app.add_option("--mode", mode, "of the jobs")
+      ->check(CLI::IsMember({"bsp", "ssp"}))
+      ->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -23,14 +28,14 @@ int main(int argc, char** argv) {
   const auto begin = std::chrono::steady_clock::now();
   uint64_t failed = 0;
   for (uint64_t seed = start; seed < start + seeds; ++seed) {
-    absl::Status status = syncline::sim::Simulate(seed);
+    absl::Status status = syncline::sim::Simulate(seed, mode);
     status.Update(syncline::sim::SimulateStall(seed));
     if (status.ok()) continue;
     ++failed;
-    std::printf("seed %llu failed: %s\n  repeat with: %s --start %llu --seeds 1\n",
-                static_cast<unsigned long long>(seed),
-                std::string(status.message()).c_str(), argv[0],
-                static_cast<unsigned long long>(seed));
+    std::printf(
+        "seed %llu failed: %s\n  repeat with: %s --mode %s --start %llu --seeds 1\n",
+        static_cast<unsigned long long>(seed), std::string(status.message()).c_str(),
+        argv[0], mode.c_str(), static_cast<unsigned long long>(seed));
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   std::printf("sim: %llu seeds, %llu failed, %.1f s\n",

@@ -42,6 +42,17 @@ void Reference::Pushed(const ContributionKey& key, uint32_t tensor, Push push) {
   place->second = std::move(push);
 }
 
+void Reference::Computed(uint32_t rank, uint32_t tensor, uint64_t step) {
+  const SyncMode mode = job_.training.sync();
+  for (uint32_t block = 0; block < blocks_.size() && !mode.is_async(); ++block) {
+    if (blocks_[block].tensor != tensor) continue;
+    if (step <= version(block) + mode.staleness) continue;
+    Violate(absl::StrCat("rank ", rank, " computed step ", step, " while block ", block,
+                         " was at ", version(block), ", ", mode.staleness,
+                         " steps ahead are allowed"));
+  }
+}
+
 void Reference::Applied(const ShardApplied& applied) {
   auto& history = applied_[applied.block];
   if (applied.step != history.size()) {

@@ -51,6 +51,9 @@ class Reference {
     bool parting = false;  // what compression had kept; without a gradient
   };
   void Pushed(const ContributionKey& key, uint32_t tensor, Push push);
+  // A worker is about to push that step: it may be ahead of what all have contributed to by
+  // no more than the mode says.
+  void Computed(uint32_t rank, uint32_t tensor, uint64_t step);
   // The servers said that they hold all of what this worker pushed at that step: it must
   // be counted, whatever happens to the worker. Only for workers that leave; those that
   // die take with them what was not complete.

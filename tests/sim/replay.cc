@@ -144,8 +144,9 @@ void Replay::DecodePushes() {
     std::vector<float> loss_scale = {};     // by tile
     std::vector<float> learning_rate = {};  // by tile
   };
-  const bool follows =
-      job_.training.optimizer.name == "sgd" && job_.training.gradient.empty();
+  const bool follows = job_.training.optimizer.name == "sgd" &&
+                       job_.training.gradient.empty() &&
+                       !job_.training.sync().has_delays();
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, Kept> memories;
   for (const auto& entry : reference_.pushes_) {
     const ContributionKey& key = entry.first.first;

@@ -126,6 +126,19 @@ JobSpec RandomJob(Random& random) {
   return job;
 }
 
+// What the mode does not go with is left out.
+JobSpec RandomJob(Random& random, std::string_view mode) {
+  JobSpec job = RandomJob(random);
+  if (mode == "bsp") return job;
+  TrainingSettings& training = job.training;
+  training.mode.name = std::string(mode);
+  training.mode.values["staleness"] = std::uniform_int_distribution<int>(0, 4)(random);
+  training.loss_scaling = {};
+  training.aggregation = Aggregation::kRankOrder;
+  job.publish_codec = OneIn(random, 2) ? "fp32" : "bf16";
+  return job;
+}
+
 InprocOptions RandomNetwork(Random& random) {
   InprocOptions options;
   options.seed = random();
@@ -174,9 +187,9 @@ Rating RandomRating(Random& random, const JobSpec& job) {
 
 class Run {
  public:
-  explicit Run(uint64_t seed)
+  Run(uint64_t seed, std::string_view mode)
       : random_(seed),
-        job_(RandomJob(random_)),
+        job_(RandomJob(random_, mode)),
         skipping_(RandomSkipping(random_, job_)),
         rating_(RandomRating(random_, job_)),
         codecs_(CodecRegistry::Builtin()),
@@ -260,6 +273,7 @@ void Run::StartWorker(uint32_t rank) {
           .leave_at = rank == kLeaver ? leave_at_ : std::nullopt,
           .skipping = skipping_,
           .rating = rating_,
+          .slowness = job_.training.sync().has_delays() && rank == 0 ? 8.0 : 1.0,
           .seed = random_(),
           .on_end = [this](uint32_t dead,
                            const absl::Status& status) { OnWorkerEnd(dead, status); }},
@@ -453,6 +467,8 @@ std::string Run::Describe() const {
 
 }  // namespace
 
-absl::Status Simulate(uint64_t seed) { return Run(seed).Execute(); }
+absl::Status Simulate(uint64_t seed, std::string_view mode) {
+  return Run(seed, mode).Execute();
+}
 
 }  // namespace syncline::sim

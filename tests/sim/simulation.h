@@ -12,12 +12,13 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 #include "absl/status/status.h"
 
 namespace syncline::sim {
 
 // Internal names what did not hold, and where.
-absl::Status Simulate(uint64_t seed);
+absl::Status Simulate(uint64_t seed, std::string_view mode = "bsp");
 
 }  // namespace syncline::sim

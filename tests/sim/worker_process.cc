@@ -136,13 +136,15 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
       .epoch = welcome.epoch,
       .first_step = welcome.first_step,
       .role = welcome.seeder ? SeedRole::kSeeder : SeedRole::kReceiver,
+      .mode = parts_.job.training.sync(),
       .shards = static_cast<uint32_t>(welcome.shard_addresses->size()),
       .shard_of_block = welcome.placement->shard_of_block,
       .transfers = *parts_.job.Transfers(),
       .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
       .checksum = Checksum::kHeaderAndPayload,
       .follow_learning_rate = parts_.job.training.optimizer.name == "sgd" &&
-                              parts_.job.training.gradient.empty()};
+                              parts_.job.training.gradient.empty() &&
+                              !parts_.job.training.sync().has_delays()};
   // Half of the workers encode into memory of their own, half send from the gradient
   // itself.
   if (random_() % 2 == 0) {
@@ -166,6 +168,9 @@ void WorkerProcess::Tick() {
 
 void WorkerProcess::Compute() {
   const uint64_t step = exchange_->step();
+  const bool leaves = parts_.leave_at && step >= *parts_.leave_at;
+  const bool has_end = leaves || step >= parts_.target_step;
+  if (has_end && parts_.job.training.sync().has_delays() && !settling_) return Settle();
   if (step >= parts_.target_step) {
     done_ = true;
     return;
@@ -173,10 +178,22 @@ void WorkerProcess::Compute() {
   if (parts_.fault.kind != WorkerFault::kNone && step >= parts_.fault.from_step) {
     return StandStill();
   }
-  if (parts_.leave_at && step >= *parts_.leave_at) return Leave();
+  if (leaves) return Leave();
   computing_ = true;
   const int micros = std::uniform_int_distribution<int>(500, 20000)(random_);
-  After(absl::Microseconds(micros), [this, step] { PushAll(step); });
+  After(absl::Microseconds(parts_.slowness * micros), [this, step] { PushAll(step); });
+}
+
+void WorkerProcess::Settle() {
+  settling_ = true;
+  ready_tensors_ = 0;
+  for (uint32_t tensor = 0; tensor < weights_.size(); ++tensor) {
+    if (parts_.job.tensors[tensor].group.frozen) ++ready_tensors_;
+  }
+  for (uint32_t tensor = 0; tensor < weights_.size(); ++tensor) {
+    if (parts_.job.tensors[tensor].group.frozen) continue;
+    Do([&](Exchange& exchange) { return exchange.Settle(tensor, parts_.events.now()); });
+  }
 }
 
 void WorkerProcess::StandStill() {
@@ -210,6 +227,7 @@ void WorkerProcess::PushAll(uint64_t step) {
       Do([&](Exchange& exchange) { return exchange.Skip(tensor, parts_.events.now()); });
       continue;
     }
+    parts_.reference.Computed(rank_, tensor, step);
     gradients_[tensor] = Gradient(tensor, step);
     rate_factors_[tensor] = RateFactor(tensor, step);
     exchange_->SetRateFactor(tensor, rate_factors_[tensor]);

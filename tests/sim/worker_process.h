@@ -66,6 +66,7 @@ class WorkerProcess : private Receiver {
     WorkerFault fault = {};
     Skipping skipping = Skipping::kNothing;
     Rating rating = Rating::kNothing;
+    double slowness = 1;  // how long it computes, over the others
     uint64_t seed = 0;
     // The coordinator ended this life: it is over and may be restarted.
     std::function<void(uint32_t rank, const absl::Status&)> on_end;
@@ -93,6 +94,8 @@ class WorkerProcess : private Receiver {
   void Beat();
   void Tick();
   void Compute();
+  // The newest weights, once, before it is done or leaves.
+  void Settle();
   void PushAll(uint64_t step);
   bool Skips(uint32_t tensor, uint64_t step) const;
   void Leave();
@@ -128,6 +131,7 @@ class WorkerProcess : private Receiver {
   bool computing_ = false;  // otherwise it waits for weights
   bool done_ = false;
   bool leaving_ = false;
+  bool settling_ = false;
   uint32_t samples_ = 0;                            // of the last push
   std::set<std::pair<uint32_t, uint64_t>> pushed_;  // blocks and steps with a gradient
   std::set<uint32_t> parted_tensors_;

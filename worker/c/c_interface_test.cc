@@ -84,6 +84,7 @@ TEST_F(CInterface, OptionsReadBackAsTheyWereSet) {
       {"accumulate_steps", "4"},
       {"accumulate_on", "worker"},
       {"aggregation", "arrival"},
+      {"mode", "ssp:staleness=3"},
       {"push", "topk:ratio=0.01"},
       {"publish", "onebit"},
       {"failure_timeout", "20s"},

@@ -122,6 +122,7 @@ constexpr std::array kOptions = {
     OfTraining<&TrainingOptions::accumulate_steps>("accumulate_steps"),
     OfEnum<&TrainingOptions::accumulate_on, kAccumulateOn>("accumulate_on"),
     OfEnum<&TrainingOptions::aggregation, kAggregation>("aggregation"),
+    OfTraining<&TrainingOptions::mode>("mode"),
     Of<&SessionOptions::push_codec>("push"),
     Of<&SessionOptions::publish_codec>("publish"),
     Of<&SessionOptions::failure_timeout>("failure_timeout"),

@@ -146,6 +146,12 @@ void DataPlane::Skip(uint32_t tensor) {
   });
 }
 
+void DataPlane::Settle(uint32_t tensor) {
+  loop_->Post([this, tensor](Transport&) {
+    Do([&](Exchange& exchange) { return exchange.Settle(tensor, clock_.Now()); });
+  });
+}
+
 void DataPlane::PullAverage(uint32_t tensor) {
   loop_->Post([this, tensor](Transport&) {
     Do([&](Exchange& exchange) { return exchange.PullAverage(tensor); });

@@ -66,6 +66,8 @@ class DataPlane : private Receiver {
   void Skip(uint32_t tensor);
   // See Exchange::PullAverage; answered by on_averaged.
   void PullAverage(uint32_t tensor);
+  // See Exchange::Settle; answered by on_ready.
+  void Settle(uint32_t tensor);
   // See Exchange::Part; answered by on_parted.
   void Part();
   // What the worker keeps of each tensor, in order, for as long as `use` runs on the loop

@@ -44,9 +44,11 @@ Exchange::Exchange(const ExchangeOptions& options,
     SYNCLINE_CHECK(options_.shard_of_block[id] < options_.shards);
     Tensor& tensor = tensors_[ranges[id].tensor];
     if (tensor.blocks++ == 0) tensor.first_block = id;
-    blocks_.push_back({.range = ranges[id],
-                       .shard = options_.shard_of_block[id],
-                       .wanted = tensor.frozen ? 0 : options_.first_step});
+    blocks_.push_back(
+        {.range = ranges[id],
+         .shard = options_.shard_of_block[id],
+         .step = options_.first_step,
+         .wanted = tensor.frozen || options_.mode.is_async() ? 0 : options_.first_step});
   }
 }
 
@@ -89,11 +91,36 @@ ExchangeOutputs Exchange::Contribute(uint32_t tensor, absl::Duration now) {
   SYNCLINE_CHECK(state.ready && !state.frozen);
   state.ready = false;
   for (uint32_t id = state.first_block; id < state.first_block + state.blocks; ++id) {
-    blocks_[id].wanted = blocks_[id].version + 1;
+    LandStashed(id);
+    blocks_[id].wanted = WantedAfter(blocks_[id]);
     Enqueue(id, MessageKind::kPush);
   }
   PumpAll(now, outputs);
   ReportIfReady(tensor, outputs);  // a tensor without elements has no block to wait for
+  return outputs;
+}
+
+uint64_t Exchange::WantedAfter(const Block& block) const {
+  if (options_.mode.is_async()) return block.version + 1;
+  const uint64_t next = block.step + 1;
+  return next - std::min(options_.mode.staleness, next);
+}
+
+ExchangeOutputs Exchange::Settle(uint32_t tensor, absl::Duration now) {
+  ExchangeOutputs outputs;
+  Tensor& state = tensors_[tensor];
+  SYNCLINE_CHECK(state.ready && !state.frozen);
+  const bool is_async = options_.mode.is_async();
+  state.ready = false;
+  for (uint32_t id = state.first_block; id < state.first_block + state.blocks; ++id) {
+    Block& block = blocks_[id];
+    LandStashed(id);
+    block.wanted = is_async ? block.version : block.step;
+    block.was_useless = is_async;  // the version that is here may be the newest
+    if (is_async || block.version < block.wanted) SendPull(id, outputs);
+  }
+  PumpAll(now, outputs);
+  ReportIfReady(tensor, outputs);
   return outputs;
 }
 
@@ -144,7 +171,7 @@ void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outpu
   const bool skips = !is_seed && !parting_ && tensor.skips;
   ExchangeSend send{
       .shard = block.shard,
-      .header = HeaderFor(id, block.kind, is_seed ? kSeedStep : block.version)};
+      .header = HeaderFor(id, block.kind, is_seed ? kSeedStep : block.step)};
   if (!skips) send.payload = is_seed ? EncodeSeed(block) : EncodeContribution(id);
   send.borrows_gradient =
       std::any_of(send.payload.begin(), send.payload.end(),
@@ -202,7 +229,7 @@ Payload Exchange::EncodeContribution(uint32_t id) {
   const Tensor& tensor = tensors_[block.range.tensor];
   const PushEncoder::Contribution contribution = {
       .block = id,
-      .label = {.range = block.range, .step = block.version, .epoch = epoch_},
+      .label = {.range = block.range, .step = block.step, .epoch = epoch_},
       .gradient = tensor.gradient,
       .units = UnitsOf(tensor, block)};
   return parting_ ? encoder_.EncodeParting(contribution) : encoder_.Encode(contribution);
@@ -396,7 +423,7 @@ ExchangeStats Exchange::stats() const {
 uint64_t Exchange::step() const {
   uint64_t step = ~uint64_t{0};
   for (const Block& block : blocks_) {
-    if (!tensors_[block.range.tensor].frozen) step = std::min(step, block.version);
+    if (!tensors_[block.range.tensor].frozen) step = std::min(step, block.step);
   }
   return step == ~uint64_t{0} ? options_.first_step : step;
 }

@@ -16,6 +16,10 @@
 // contribution counts once. What a shard refused for a reason that passes is sent again a
 // little later.
 //
+// Where the mode lets a worker run ahead (options.mode), a tensor is ready again once its
+// contribution is held and its blocks are fresh enough. Views that come while the caller
+// uses the weights wait for the next Push, Skip or Settle.
+//
 // Blocks leave each shard's queue in block order, so the tensors declared first overtake;
 // no more leave than there is room for on the way to the shard (SetRoom).
 #pragma once
@@ -23,6 +27,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
@@ -122,6 +127,11 @@ class Exchange {
   // tensor is ready.
   ExchangeOutputs Skip(uint32_t tensor, absl::Duration now);
 
+  // The tensor's weights are to be the newest: of all that this worker has contributed to
+  // it and, in mode asp, of all that the servers hold by now. ExchangeReady follows.
+  // REQUIRES: the tensor is ready, and not frozen.
+  ExchangeOutputs Settle(uint32_t tensor, absl::Duration now);
+
   // Asks for the averaged weights of a tensor; ExchangeAveraged follows. REQUIRES: the
   // last one asked for has come.
   ExchangeOutputs PullAverage(uint32_t tensor);
@@ -170,11 +180,13 @@ class Exchange {
   // REQUIRES: WhatIsAwaited(shard) == Awaits::kOthers.
   ExchangeOutputs Probe(uint32_t shard);
   uint32_t shard_of(uint32_t block) const { return blocks_[block].shard; }
+  // What its weights hold.
+  uint64_t version_of(uint32_t block) const { return blocks_[block].version; }
 
   // The largest payload that a message with this header may carry.
   size_t MaxPayloadBytes(const MessageHeader& header) const;
 
-  // The lowest version of all tensors that are trained: the step this worker computes.
+  // The lowest of all tensors that are trained: the step this worker computes.
   uint64_t step() const;
   // Of that step, as the servers decided it; 1 without loss scaling.
   float loss_scale() const { return loss_scale_; }
@@ -202,6 +214,7 @@ class Exchange {
     uint32_t shard = 0;
     Phase phase = Phase::kIdle;
     MessageKind kind = MessageKind::kPull;  // what is under way: kSeed, kPush or kPull
+    uint64_t step = 0;                      // that is contributed to, or will be next
     uint64_t version = 0;                   // what `weights` holds
     uint64_t wanted = 0;                    // what has to land for the tensor to be ready
     bool landed = false;                    // `version` means something
@@ -229,6 +242,11 @@ class Exchange {
     float next_rate_factor = 1;  // of the next gradient
     bool ready = false;
   };
+  // A view that came while the caller used the weights.
+  struct Stashed {
+    MessageHeader header = {};
+    Buffer payload = {};
+  };
   struct ShardQueue {
     std::set<uint32_t> queued;  // in block order: front layers first
     size_t room = std::numeric_limits<size_t>::max();
@@ -250,6 +268,14 @@ class Exchange {
   void OnAck(const MessageHeader& header, absl::Duration now, ExchangeOutputs& outputs);
   void OnPublish(const MessageHeader& header, ByteView payload, absl::Duration now,
                  ExchangeOutputs& outputs);
+  void Stash(const MessageHeader& header, ByteView payload);
+  // The tensor's memory is the exchange's: the newest view that came before lands.
+  void LandStashed(uint32_t block);
+  // The version that has to land before the block's tensor is ready again.
+  uint64_t WantedAfter(const Block& block) const;
+  bool IsWelcome(const MessageHeader& header) const;
+  // What it waited for has come.
+  void Finish(uint32_t block, ExchangeOutputs& outputs);
   void OnNoted(const MessageHeader& header);
   void OnRefuse(const MessageHeader& header, absl::Duration now,
                 ExchangeOutputs& outputs);
@@ -274,7 +300,8 @@ class Exchange {
   std::vector<Tensor> tensors_;
   std::vector<Block> blocks_;
   std::vector<ShardQueue> shards_;
-  uint32_t unheld_ = 0;  // blocks that are queued or sent
+  std::map<uint32_t, Stashed> stashed_;  // by block
+  uint32_t unheld_ = 0;                  // blocks that are queued or sent
   uint64_t epoch_;
   AveragePull average_;
   std::optional<std::set<uint32_t>> parting_;  // blocks that are not held yet

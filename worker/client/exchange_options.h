@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/base/env.h"
+#include "comm/base/sync_mode.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
 #include "comm/codec/transfer.h"
@@ -25,6 +26,7 @@ struct ExchangeOptions {
   uint64_t epoch = 0;
   uint64_t first_step = 0;
   SeedRole role = SeedRole::kReceiver;
+  SyncMode mode = {};
   uint32_t shards = 0;
   std::vector<uint32_t> shard_of_block =
       {};                         // position = block id of CutIntoBlocks over the tensors

@@ -52,7 +52,7 @@ void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
   Block& block = blocks_[header.block];
   const bool is_under_way = block.phase == Phase::kSent || block.phase == Phase::kQueued;
   const bool is_seed = block.kind == MessageKind::kSeed;
-  if (!is_under_way || header.step != (is_seed ? kSeedStep : block.version)) return;
+  if (!is_under_way || header.step != (is_seed ? kSeedStep : block.step)) return;
   stats_.progress_bytes += block.sent_bytes;
   if (block.phase == Phase::kSent) {
     const auto carried = wire_.Acknowledged(block.sent_bytes, now, encoder_.cost().time);
@@ -63,7 +63,50 @@ void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
   block.attempts = 0;
   block.is_noted = true;  // what was acknowledged is answered with the next version
   // The seeder, too, works with the published view, which may be rounded.
-  if (is_seed) SendPull(header.block, outputs);
+  if (is_seed) return SendPull(header.block, outputs);
+  if (options_.mode.staleness == 0) return;
+  if (block.version >= block.wanted) return Finish(header.block, outputs);
+  // What was published meanwhile may have gone with a connection.
+  SendPull(header.block, outputs);
+}
+
+// In mode asp a view tells of this worker's contribution only once that is acknowledged;
+// what comes before answers an earlier question. Where workers may run ahead, any newer
+// view is welcome.
+bool Exchange::IsWelcome(const MessageHeader& header) const {
+  const Block& block = blocks_[header.block];
+  const bool is_fresh = header.step >= block.wanted;
+  if (options_.mode.is_async()) return block.phase == Phase::kHeld && is_fresh;
+  if (options_.mode.staleness > 0 && block.landed) return header.step > block.version;
+  return block.phase != Phase::kIdle && is_fresh;
+}
+
+void Exchange::Stash(const MessageHeader& header, ByteView payload) {
+  Stashed& stashed = stashed_[header.block];
+  if (stashed.header.step >= header.step) return;
+  stashed = {.header = header, .payload = pool_.Allocate(payload.size())};
+  std::ranges::copy(payload, stashed.payload.data());
+  stats_.progress_bytes += payload.size();
+}
+
+void Exchange::LandStashed(uint32_t id) {
+  const auto stashed = stashed_.extract(id);
+  if (stashed.empty()) return;
+  Block& block = blocks_[id];
+  const auto& [header, payload] = stashed.mapped();
+  if (Land(header, payload.view(), block) != ViewLanding::Result::kLanded) return;
+  block.version = header.step;
+  TakeRates(header, block);
+}
+
+void Exchange::Finish(uint32_t id, ExchangeOutputs& outputs) {
+  Block& block = blocks_[id];
+  if (block.kind == MessageKind::kPush) ++block.step;
+  Leave(id, Phase::kIdle);
+  encoder_.Forget(id);
+  block.attempts = 0;
+  block.was_useless = false;
+  ReportIfReady(block.range.tensor, outputs);
 }
 
 void Exchange::OnNoted(const MessageHeader& header) {
@@ -75,12 +118,13 @@ void Exchange::OnPublish(const MessageHeader& header, ByteView payload,
                          absl::Duration now, ExchangeOutputs& outputs) {
   Block& block = blocks_[header.block];
   stats_.bytes_pulled += payload.size();
-  const bool is_awaited = block.phase != Phase::kIdle && header.step >= block.wanted;
   // Only who held our contribution can publish what comes after it.
-  if (IsParting(header.block) && header.step > block.version) {
-    return Parted(header.block, outputs);
+  const bool follows = !options_.mode.is_async() && header.step > block.step;
+  if (IsParting(header.block) && follows) return Parted(header.block, outputs);
+  if (!IsWelcome(header) || parting_) return;
+  if (tensors_[block.range.tensor].ready) {
+    return Stash(header, payload);
   }
-  if (!is_awaited || parting_) return;
   const ViewLanding::Result result = Land(header, payload, block);
   if (result == ViewLanding::Result::kIgnored) {
     // An answer to an earlier question may be no use while the right one is on its way.
@@ -90,23 +134,24 @@ void Exchange::OnPublish(const MessageHeader& header, ByteView payload,
     ++block.attempts;
     return;
   }
-  if (block.phase == Phase::kSent) wire_.Lost();  // the acknowledgement was
   if (result == ViewLanding::Result::kDiverged) {
+    if (block.phase == Phase::kSent) wire_.Lost();  // the acknowledgement was
     ++stats_.diverged_blocks;
     block.landed = false;
     block.was_useless = true;
     Leave(header.block, Phase::kHeld);
     return SendPull(header.block, outputs);
   }
-  Leave(header.block, Phase::kIdle);
-  encoder_.Forget(header.block);
   block.version = header.step;
   block.landed = true;
-  block.attempts = 0;
-  block.was_useless = false;
   stats_.progress_bytes += payload.size();
   TakeRates(header, block);
-  ReportIfReady(block.range.tensor, outputs);
+  const bool is_unheld = block.phase == Phase::kSent || block.phase == Phase::kQueued;
+  const bool is_counted = block.kind != MessageKind::kPush || follows;
+  if (block.phase == Phase::kIdle || block.version < block.wanted) return;
+  if (is_unheld && !is_counted) return;
+  if (block.phase == Phase::kSent) wire_.Lost();  // the acknowledgement was
+  Finish(header.block, outputs);
 }
 
 void Exchange::TakeRates(const MessageHeader& header, Block& block) {

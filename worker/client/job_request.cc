@@ -11,6 +11,7 @@
 #include "comm/base/limits.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
+#include "comm/base/sync_mode.h"
 #include "comm/base/tiling.h"
 #include "comm/codec/transfer.h"
 #include "comm/rpc/announcement.h"
@@ -60,6 +61,7 @@ void FillTraining(const TrainingOptions& from, v1::TrainingSpec& to) {
   const bool on_server = from.accumulate_on == TrainingOptions::Accumulate::kServer;
   to.set_accumulate_steps(on_server ? from.accumulate_steps : 1);
   to.set_aggregate_on_arrival(from.aggregation == TrainingOptions::Aggregation::kArrival);
+  FillNamed(from.mode, *to.mutable_mode());
 }
 
 // kMaxTensorElements + 1 when there are more.
@@ -115,6 +117,7 @@ absl::Status CheckSessionOptions(const SessionOptions& options) {
   if (options.training.accumulate_steps < 1) {
     return absl::InvalidArgumentError("accumulate_steps is 0, but must be 1 or more");
   }
+  SYNCLINE_RETURN_IF_ERROR(ParseSyncMode(options.training.mode).status());
   SYNCLINE_RETURN_IF_ERROR(
       ParseTransfers(options.push_codec, options.publish_codec, {}).status());
   return Timeouts::Validate(options.failure_timeout);

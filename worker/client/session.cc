@@ -88,15 +88,28 @@ SessionStats Session::Impl::Stats() {
 absl::Status Session::Impl::Part() {
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
-  const bool is_quiet = std::ranges::all_of(tensors_, &Tensor::ready);
-  if (is_quiet) data_plane_->Part();
   const absl::Duration deadline = clock_.Now() + options_.failure_timeout;
+  // What the servers hold for steps that are not over would go with this worker.
+  if (std::ranges::all_of(tensors_, &Tensor::ready)) Settle();
+  const auto all_ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return std::ranges::all_of(tensors_, &Tensor::ready);
+  };
+  while (has_delays() && !all_ready() && !IsOver()) {
+    if (!changed_.WaitUntil(mutex_, clock_, deadline)) break;
+  }
+  const bool is_quiet = all_ready();
+  if (is_quiet) data_plane_->Part();
   while (is_quiet && !IsOver() && !parted_) {
     if (!changed_.WaitUntil(mutex_, clock_, deadline)) break;
   }
   if (is_quiet && !IsOver() && !parted_) {
     options_.log.Warning("left before the servers held all that compression had kept",
                          {{"rank", options_.rank}});
+  }
+  if (!is_quiet && has_delays() && !IsOver()) {
+    options_.log.Warning(
+        "left before slower workers had come as far; the last contributions are lost",
+        {{"rank", options_.rank}, {"mode", FormatNamedOptions(options_.training.mode)}});
   }
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
   phase_ = Phase::kEnding;

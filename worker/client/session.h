@@ -83,6 +83,9 @@ struct TrainingOptions {
   uint32_t accumulate_steps = 1;
   enum class Accumulate { kServer, kWorker } accumulate_on = Accumulate::kServer;
   enum class Aggregation { kRankOrder, kArrival } aggregation = Aggregation::kRankOrder;
+  // How the steps of workers follow each other: "bsp", "ssp" or "asp" with their options
+  // (comm/base/sync_mode.h, docs/modes.md).
+  NamedOptions mode = {.name = "bsp"};
 };
 
 struct SessionOptions {
@@ -204,7 +207,8 @@ class Session {
   absl::Status Skip(std::span<const TensorId> tensors);
 
   // Blocks until the tensor's weights include every member's contribution to the step
-  // pushed last. Returns at once when nothing is under way.
+  // pushed last; in mode ssp, to the step that lies `staleness` before it; in mode asp,
+  // this worker's own. Returns at once when nothing is under way.
   absl::Status Wait(TensorId tensor, absl::Duration timeout = absl::InfiniteDuration());
   absl::Status WaitAll(absl::Duration timeout = absl::InfiniteDuration());
   // Whether Wait would return at once; also when the session has failed or is over.
@@ -254,7 +258,9 @@ class Session {
 
   // Blocks until every member of the epoch is in a barrier. Members that die meanwhile
   // are not waited for. After DeadlineExceeded or Cancelled this member is still in the
-  // barrier: the next call waits for the same one.
+  // barrier: the next call waits for the same one. In modes ssp and asp it waits for what
+  // is under way first, and the weights afterwards are the newest: the same for all members
+  // that have made the same steps.
   absl::Status Barrier(absl::Duration timeout = absl::InfiniteDuration());
 
   // A clean goodbye, best after WaitAll: hands over what lossy encodings have kept, so

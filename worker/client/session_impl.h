@@ -17,6 +17,7 @@
 #include "absl/synchronization/mutex.h"
 #include "comm/base/env.h"
 #include "comm/base/steady_condition.h"
+#include "comm/base/sync_mode.h"
 #include "comm/codec/codec.h"
 #include "comm/rpc/control_link.h"
 #include "proto/coordinator.pb.h"
@@ -108,6 +109,10 @@ class Session::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WaitFor(TensorId tensor, const Call& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Asks for the newest weights of all tensors (Exchange::Settle), where a mode leaves any
+  // behind. WaitFor follows.
+  void Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status WaitForAll(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t EnterBarrier() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnAveraged(ExchangeAveraged averaged) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -156,6 +161,10 @@ class Session::Impl {
   absl::Status CheckRunning() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !status_.ok() || phase_ == Phase::kOver;
+  }
+  bool has_delays() const {
+    const auto mode = ParseSyncMode(options_.training.mode);
+    return mode.ok() && mode->has_delays();
   }
   SeedRole seed_role() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return is_seeder_ ? SeedRole::kSeeder : SeedRole::kReceiver;

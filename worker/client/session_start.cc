@@ -95,6 +95,7 @@ absl::Status Session::Impl::AwaitWelcome(const v1::MemberMessage& declaration,
 
 absl::StatusOr<ExchangeOptions> Session::Impl::MakeExchangeOptions(
     const v1::WorkerWelcome& welcome) const {
+  SYNCLINE_ASSIGN_OR_RETURN(const SyncMode mode, ParseSyncMode(options_.training.mode));
   ExchangeOptions exchange{
       .job = welcome.job(),
       .seed = JobSeed(options_.job),
@@ -104,7 +105,10 @@ absl::StatusOr<ExchangeOptions> Session::Impl::MakeExchangeOptions(
       .epoch = welcome.epoch(),
       .first_step = welcome.first_step(),
       .role = welcome.seeder() ? SeedRole::kSeeder : SeedRole::kReceiver,
-      .follow_learning_rate = FollowsLearningRate(options_.training)};
+      .mode = mode,
+      // Where workers run ahead, the rate that comes with a view is that of another step.
+      .follow_learning_rate =
+          FollowsLearningRate(options_.training) && !mode.has_delays()};
   SYNCLINE_ASSIGN_OR_RETURN(exchange.seed_codec, codecs_.Find(CodecId::kFp32));
   return exchange;
 }

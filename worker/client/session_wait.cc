@@ -81,11 +81,24 @@ absl::Status Session::Impl::Wait(TensorId id, absl::Duration timeout) {
 absl::Status Session::Impl::WaitAll(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   if (phase_ == Phase::kDeclaring) return CheckRunning();
-  const Call call = Begin(timeout);
+  return WaitForAll(Begin(timeout));
+}
+
+absl::Status Session::Impl::WaitForAll(const Call& call) {
   for (TensorId id = 0; id < tensors_.size(); ++id) {
     SYNCLINE_RETURN_IF_ERROR(WaitFor(id, call));
   }
   return absl::OkStatus();
+}
+
+void Session::Impl::Settle() {
+  if (!has_delays()) return;
+  for (TensorId id = 0; id < tensors_.size(); ++id) {
+    Tensor& tensor = tensors_[id];
+    if (!tensor.keeps_pace() || !tensor.ready) continue;
+    tensor.ready = tensor.landed = false;
+    data_plane_->Settle(id);
+  }
 }
 
 // ---- Averages ----
@@ -148,12 +161,18 @@ absl::Status Session::Impl::Barrier(absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
   const Call call = Begin(timeout);
+  // What is under way is to be held before anyone settles.
+  if (has_delays()) SYNCLINE_RETURN_IF_ERROR(WaitForAll(call));
   const uint64_t barrier = EnterBarrier();
   ++waiters_;
   while (barriers_released_ <= barrier && AwaitChange(call)) {
   }
   --waiters_;
-  if (barriers_released_ > barrier) return CheckRunning();
+  if (barriers_released_ > barrier) {
+    SYNCLINE_RETURN_IF_ERROR(CheckRunning());
+    Settle();
+    return has_delays() ? WaitForAll(call) : absl::OkStatus();
+  }
   if (!IsOver()) left_barriers_.insert(barrier);
   return EndedEarly(call, "every member was in the barrier; the next call waits on");
 }

@@ -137,6 +137,7 @@ function tiles(job, points) {
     ["On the wire", perSecond(latest("bytes"))],
     ["Compression", ratios.length ? `${short(mean(ratios))}×` : "–"],
     ["Learning rate", short(job.learning_rate)],
+    ["Mode", job.mode],
     ["Parameters", job.parameters.toLocaleString("en")],
   ];
   if (job.loss_scale !== 1) shown.push(["Loss scale", short(job.loss_scale)]);

@@ -1,0 +1,75 @@
+#include "comm/base/sync_mode.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/nearest.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+constexpr std::array<std::string_view, 2> kNames = {"bsp", "ssp"};
+
+constexpr OptionSpec kSspOptions[] = {
+    {.name = "staleness",
+     .standard = 3,
+     .most = static_cast<double>(kMaxStaleness),
+     .kind = OptionKind::kWhole,
+     .meaning = "steps that a worker may be ahead of the slowest; 0: bsp"}};
+
+constexpr OptionSpec kAspOptions[] = {
+    {.name = "age_power",
+     .most = 4,
+     .meaning = "the learning rate is divided by (1 + age)^age_power"},
+    {.name = "age_decay",
+     .standard = 1,
+     .least = 1e-3,
+     .meaning = "the learning rate is multiplied by age_decay^age"},
+    {.name = "compensation",
+     .most = 100,
+     .meaning = "strength of DC-ASGD's delay compensation; 0: none"}};
+
+}  // namespace
+
+double SyncMode::WeightOfAge(uint64_t age) const {
+  const auto versions = static_cast<double>(age);
+  return std::pow(age_decay, versions) / std::pow(1 + versions, age_power);
+}
+
+std::span<const std::string_view> SyncModeNames() { return kNames; }
+
+std::span<const OptionSpec> SyncModeOptionsOf(std::string_view name) {
+  if (name == "ssp") return kSspOptions;
+  if (name == "asp") return kAspOptions;
+  return {};
+}
+
+absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode) {
+  const std::string name = mode.name.empty() ? "bsp" : mode.name;
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "there is no mode '", name, "', only bsp and ssp; did you mean '",
+        std::string(NearestName(name, {kNames.begin(), kNames.end()})), "'?"));
+  }
+  const std::span<const OptionSpec> options = SyncModeOptionsOf(name);
+  SYNCLINE_RETURN_IF_ERROR(
+      ValidateOptions(absl::StrCat("mode '", name, "'"), options, mode.values));
+  SyncMode parsed = {.kind = static_cast<SyncMode::Kind>(found - kNames.begin())};
+  if (parsed.kind == SyncMode::Kind::kSsp) {
+    parsed.staleness = static_cast<uint64_t>(OptionOr(options, mode.values, "staleness"));
+  }
+  if (parsed.is_async()) {
+    parsed.age_power = OptionOr(options, mode.values, "age_power");
+    parsed.age_decay = OptionOr(options, mode.values, "age_decay");
+    parsed.compensation = OptionOr(options, mode.values, "compensation");
+  }
+  return parsed;
+}
+
+}  // namespace syncline

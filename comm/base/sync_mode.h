@@ -1,0 +1,48 @@
+// How the steps of a job's workers follow each other (docs/modes.md). Known to workers and
+// servers alike, and written as other choices are:
+//
+//   bsp                    everybody contributes to a step before it is made
+//   ssp:staleness=3        the same steps, but a worker may be so many ahead of the slowest
+//   asp:age_power=1        each contribution is a step of its own, when it arrives
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "comm/base/options.h"
+
+namespace syncline {
+
+// A worker that is further ahead computes on weights of which nothing is known to be good.
+inline constexpr uint64_t kMaxStaleness = 64;
+
+struct SyncMode {
+  enum class Kind { kBsp, kSsp, kAsp };
+
+  Kind kind = Kind::kBsp;
+  uint64_t staleness = 0;  // steps that a worker may be ahead of the slowest; bsp: 0
+  // asp: learning rate of a contribution whose weights were `age` versions old, over that
+  // of a fresh one: age_decay^age / (1 + age)^age_power.
+  double age_power = 0;
+  double age_decay = 1;
+  // asp: strength of delay compensation (server/optimizer/transforms.h); 0: none.
+  double compensation = 0;
+
+  bool is_async() const { return kind == Kind::kAsp; }
+  // Whether a worker may compute on weights that others have moved on from.
+  bool has_delays() const { return is_async() || staleness > 0; }
+  double WeightOfAge(uint64_t age) const;
+
+  bool operator==(const SyncMode&) const = default;
+};
+
+// "bsp", "ssp", "asp".
+std::span<const std::string_view> SyncModeNames();
+// Empty for unknown names.
+std::span<const OptionSpec> SyncModeOptionsOf(std::string_view name);
+// No name is bsp. InvalidArgument names the mode or option, its value and what is allowed.
+absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode);
+
+}  // namespace syncline

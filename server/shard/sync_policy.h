@@ -1,0 +1,54 @@
+// The step rule of a job's mode (docs/modes.md): which contributions a block takes, when it
+// steps, and for whom it waits. Facts in, ruling out: whoever holds contributions, and
+// where, is the block's business.
+//
+// Thread safety: immutable.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "comm/base/sync_mode.h"
+
+namespace syncline {
+
+// A member's push, beside the block that it is for.
+struct PushFacts {
+  uint64_t step = 0;         // that it contributes to
+  uint64_t version = 0;      // of the block: the step that it collects
+  uint64_t next_step = 0;    // the first that the member may contribute to
+  bool is_held = false;      // what the member gave to that step
+  bool is_complete = false;  // nothing more is taken for step `version`
+};
+enum class PushRuling {
+  kTake,
+  kHeld,     // a repetition of what is held already
+  kCounted,  // a repetition of what a step that is over has counted
+  kRefuse,  // of a step that has not come, is complete, or lies before the member's first
+};
+
+// What a block holds for the step that it collects.
+struct StepFacts {
+  size_t expected = 0;    // members that take part in it
+  size_t present = 0;     // of them, those who have contributed
+  bool is_limit = false;  // somebody has contributed to the last step that is taken
+};
+
+class SyncPolicy {
+ public:
+  virtual ~SyncPolicy() = default;
+
+  virtual PushRuling Judge(const PushFacts& push) const = 0;
+  // Whether the block makes its step now.
+  virtual bool StepsNow(const StepFacts& step) const = 0;
+  // Whether somebody who has contributed cannot go on before the others have.
+  virtual bool HoldsUp(const StepFacts& step) const = 0;
+  // Steps after the one that a block collects for which it takes contributions.
+  virtual uint64_t most_ahead() const = 0;
+};
+
+// bsp and ssp; asp, whose members each count steps of their own.
+std::unique_ptr<const SyncPolicy> MakeSyncPolicy(const SyncMode& mode);
+
+}  // namespace syncline

@@ -1,0 +1,106 @@
+// Jobs whose workers need not wait for each other at every step.
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/base/status.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/cluster/cluster.h"
+
+namespace syncline::cluster {
+namespace {
+
+using ::testing::Each;
+using ::testing::HasSubstr;
+
+struct Worker {
+  explicit Worker(const SessionOptions& options) : session(*Session::Create(options)) {
+    id = *session->Declare({.name = "weights", .shape = {1000}}, weights);
+  }
+  absl::Status Step() {
+    SYNCLINE_RETURN_IF_ERROR(session->PushPull(id, gradient, 1));
+    return session->Wait(id, kAWhile);
+  }
+
+  static constexpr absl::Duration kAWhile = absl::Seconds(20);
+  std::vector<float> weights = std::vector<float>(1000);
+  const std::vector<float> gradient = std::vector<float>(1000, 1.0f);
+  TensorId id = 0;
+  std::unique_ptr<Session> session;
+};
+
+SessionOptions WithMode(SessionOptions options, NamedOptions mode) {
+  options.training.mode = std::move(mode);
+  return options;
+}
+
+// Both have joined, in one mode.
+struct TwoWorkers {
+  explicit TwoWorkers(const NamedOptions& mode)
+      : fast(WithMode(cluster.Options(0, 2), mode)),
+        slow(WithMode(cluster.Options(1, 2), mode)) {
+    std::thread other([this] { EXPECT_EQ(slow.session->Start(), absl::OkStatus()); });
+    EXPECT_EQ(fast.session->Start(), absl::OkStatus());
+    other.join();
+  }
+
+  Cluster cluster{{.servers = 1}};
+  Worker fast;
+  Worker slow;
+};
+
+TEST(StaleSynchronous, ASlowWorkerIsWaitedForAtTheBoundOnly) {
+  TwoWorkers job({.name = "ssp", .values = {{"staleness", 2}}});
+  ASSERT_EQ(job.fast.Step(), absl::OkStatus());
+  ASSERT_EQ(job.fast.Step(), absl::OkStatus());
+  ASSERT_EQ(job.fast.session->PushPull(job.fast.id, job.fast.gradient, 1),
+            absl::OkStatus());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      job.fast.session->Wait(job.fast.id, absl::Milliseconds(200))))
+      << "three steps ahead";
+  ASSERT_EQ(job.slow.Step(), absl::OkStatus());
+  EXPECT_EQ(job.fast.session->Wait(job.fast.id, Worker::kAWhile), absl::OkStatus());
+}
+
+TEST(StaleSynchronous, WhoeverLeavesHandsOverWhatOthersHaveYetToComeTo) {
+  TwoWorkers job({.name = "ssp", .values = {{"staleness", 2}}});
+  for (int step = 0; step < 2; ++step) ASSERT_EQ(job.fast.Step(), absl::OkStatus());
+  std::thread leaver([&] { EXPECT_EQ(job.fast.session->Leave(), absl::OkStatus()); });
+  for (int step = 0; step < 2; ++step) ASSERT_EQ(job.slow.Step(), absl::OkStatus());
+  leaver.join();
+  ASSERT_EQ(job.slow.session->Barrier(Worker::kAWhile), absl::OkStatus());
+  EXPECT_THAT(job.slow.weights, Each(-1.0f)) << "two steps of 0.5, of both";
+  EXPECT_THAT(job.fast.weights, Each(-1.0f));
+}
+
+TEST(StaleSynchronous, ABarrierBringsTheNewestWeights) {
+  TwoWorkers job({.name = "ssp", .values = {{"staleness", 2}}});
+  for (int step = 0; step < 2; ++step) ASSERT_EQ(job.fast.Step(), absl::OkStatus());
+  EXPECT_THAT(job.fast.weights, Each(0.0f));
+  std::thread other([&] {
+    for (int step = 0; step < 2; ++step) EXPECT_EQ(job.slow.Step(), absl::OkStatus());
+    EXPECT_EQ(job.slow.session->Barrier(Worker::kAWhile), absl::OkStatus());
+  });
+  ASSERT_EQ(job.fast.session->Barrier(Worker::kAWhile), absl::OkStatus());
+  other.join();
+  EXPECT_THAT(job.fast.weights, Each(-1.0f));
+  EXPECT_THAT(job.slow.weights, Each(-1.0f));
+}
+
+TEST(Modes, WhatDoesNotGoTogetherIsRefusedWithTheReason) {
+  Cluster cluster({.servers = 1});
+  SessionOptions options =
+      WithMode(cluster.Options(0, 1), {.name = "ssp", .values = {{"staleness", 2}}});
+  options.publish_codec = "onebit:min_elements=0,vectors=1";
+  Worker worker(options);
+  const absl::Status refused = worker.session->Start(Worker::kAWhile);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("in mode 'ssp:staleness=2' not every worker holds that one"));
+  options.training.mode.values["staleness"] = -1;
+  EXPECT_THAT(std::string(Session::Create(options).status().message()),
+              HasSubstr("staleness is -1, but must be a whole number in [0, 64]"));
+}
+
+}  // namespace
+}  // namespace syncline::cluster

@@ -1,0 +1,73 @@
+// Exchanges whose worker may run ahead of the others.
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/client/exchange.h"
+#include "worker/client/exchange_test_util.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+class StaleExchangeTest : public ExchangeTest {
+ protected:
+  StaleExchangeTest() {
+    Make({.mode = {.kind = SyncMode::Kind::kSsp, .staleness = 1}});
+    ReachStepZero();
+  }
+  // The tensor's next step, up to its acknowledgement.
+  Seen PushAndHold(uint64_t step) {
+    const Seen pushed = See(exchange_->Push(0, gradient_, 1, now_));
+    EXPECT_EQ(pushed.sends.at(0).header.step, step);
+    See(exchange_->SendDone(0));
+    return Answer(From(MessageKind::kAck, 0, step));
+  }
+};
+
+TEST_F(StaleExchangeTest, IsReadyOnceItsContributionIsHeldUpToTheLimit) {
+  EXPECT_THAT(PushAndHold(0).ready, ElementsAre(0u)) << "one step ahead";
+  const Seen second = PushAndHold(1);
+  EXPECT_THAT(second.ready, IsEmpty()) << "two steps ahead";
+  ASSERT_THAT(second.Messages(), ElementsAre(std::pair{MessageKind::kPull, 0u}));
+  EXPECT_EQ(second.sends[0].header.step, 1u) << "what is enough to go on";
+  EXPECT_THAT(Publish(0, 1, 3.0f).ready, ElementsAre(0u));
+  EXPECT_THAT(first_, Each(3.0f));
+}
+
+TEST_F(StaleExchangeTest, AViewThatComesWhileTheCallerComputesWaitsForThePush) {
+  PushAndHold(0);
+  EXPECT_THAT(Publish(0, 1, 3.0f).ready, IsEmpty());
+  EXPECT_THAT(first_, Each(1.0f)) << "the caller reads them";
+  EXPECT_EQ(exchange_->version_of(0), 0u);
+  EXPECT_THAT(PushAndHold(1).ready, ElementsAre(0u)) << "with it, it is fresh enough";
+  EXPECT_THAT(first_, Each(3.0f));
+  EXPECT_EQ(exchange_->version_of(0), 1u);
+}
+
+TEST_F(StaleExchangeTest, AViewOfAnEarlierStepIsNoAcknowledgement) {
+  PushAndHold(0);
+  See(exchange_->Push(0, gradient_, 1, now_));
+  See(exchange_->SendDone(0));
+  EXPECT_THAT(Publish(0, 1, 3.0f).ready, IsEmpty()) << "step 1 may be lost";
+  EXPECT_THAT(first_, Each(3.0f));
+  EXPECT_THAT(Reconnect().Messages(), ElementsAre(std::pair{MessageKind::kPush, 0u}));
+  See(exchange_->SendDone(0));
+  EXPECT_THAT(Publish(0, 2, 4.0f).ready, ElementsAre(0u)) << "this one has counted it";
+}
+
+TEST_F(StaleExchangeTest, SettlesAtWhatItHasContributedTo) {
+  PushAndHold(0);
+  const Seen settling = See(exchange_->Settle(0, now_));
+  EXPECT_THAT(settling.ready, IsEmpty());
+  ASSERT_THAT(settling.Messages(), ElementsAre(std::pair{MessageKind::kPull, 0u}));
+  EXPECT_EQ(settling.sends[0].header.step, 1u);
+  EXPECT_THAT(Publish(0, 1, 3.0f).ready, ElementsAre(0u));
+  EXPECT_THAT(first_, Each(3.0f));
+  EXPECT_THAT(See(exchange_->Settle(0, now_)).ready, ElementsAre(0u)) << "it is there";
+  EXPECT_THAT(PushAndHold(1).ready, ElementsAre(0u));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,5 +1,6 @@
 """The examples train: a few steps of each, with servers of their own."""
 import importlib.util
+import json
 import re
 import sys
 import tempfile
@@ -27,6 +28,14 @@ class Examples(unittest.TestCase):
         first, last = (float(loss) for loss in re.findall(r"loss (\S+)", said))
         self.assertLess(last, first / 2, said)
         self.assertGreater(float(re.search(r"accuracy (\S+)%", said).group(1)), 60, said)
+
+    def test_characters(self):
+        for mode in ("onebit", "diloco-int4"):
+            with self.subTest(mode):
+                said = self.run_example(EXAMPLES / "characters.py", "--mode", mode, "--steps", 30, "--every", 10, "--batch-size", 2,
+                                        "--validation", 4)
+                report = json.loads(re.search(r"^\{.*\}$", said, re.MULTILINE).group())
+                self.assertLess(report["loss"], 3.7, said)  # 4.6 without training
 
     def test_of_the_readmes(self):
         for folder in (support.HERE.parents[2], support.HERE.parent):

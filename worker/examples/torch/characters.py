@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""A transformer of 1.3 M parameters learns to write Python's documentation, character by character.
+
+    python characters.py                                                                      # one process, servers of its own
+    syncline run --standalone --nproc-per-node 2 -- python characters.py --mode diloco         # every 100 steps
+
+The text is what Python's help() knows, which is part of every installation (Debian: libpython3-stdlib).
+"""
+import argparse
+import json
+import time
+from pydoc_data import topics
+
+import torch
+import syncline.torch
+from torch import nn
+from torch.nn import functional as F
+
+CONTEXT, WIDTH, LAYERS, HEADS = 64, 160, 4, 4
+
+
+def load():
+    """The text as numbers, for training and for validation, and its characters."""
+    text = "\n".join(topics.topics[name] for name in sorted(topics.topics))
+    characters = sorted(set(text))
+    number = {character: i for i, character in enumerate(characters)}
+    data = torch.tensor([number[character] for character in text])
+    return data[:-40000], data[-40000:], characters
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before, self.after = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.mix, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.think = nn.Sequential(nn.Linear(WIDTH, 4 * WIDTH), nn.GELU(), nn.Linear(4 * WIDTH, WIDTH))
+        self.register_buffer("future", torch.ones(CONTEXT, CONTEXT, dtype=torch.bool).triu(1), persistent=False)
+
+    def forward(self, x):
+        rows, length, _ = x.shape
+        query, key, value = (part.view(rows, length, HEADS, -1).transpose(1, 2) for part in self.mix(self.before(x)).chunk(3, 2))
+        scores = (query @ key.transpose(2, 3)) / (WIDTH // HEADS) ** 0.5
+        seen = scores.masked_fill(self.future[:length, :length], float("-inf")).softmax(3) @ value
+        x = x + self.out(seen.transpose(1, 2).reshape(rows, length, WIDTH))
+        return x + self.think(self.after(x))
+
+
+class Transformer(nn.Module):
+    def __init__(self, characters):
+        super().__init__()
+        self.character, self.place = nn.Embedding(characters, WIDTH), nn.Embedding(CONTEXT, WIDTH)
+        self.blocks = nn.Sequential(*(Block() for _ in range(LAYERS)))
+        self.norm, self.head = nn.LayerNorm(WIDTH), nn.Linear(WIDTH, characters)
+
+    def forward(self, x):
+        x = self.character(x) + self.place(torch.arange(x.shape[1]))
+        return self.head(self.norm(self.blocks(x)))
+
+
+def make_optimizer(model, flags):
+    """All that the modes differ in."""
+    options = {"lr": flags.lr, "weight_decay": 0.1, "betas": (0.9, 0.99)}
+    if flags.mode.startswith("diloco"):
+        codecs = {"push": "int4", "publish": "int8"} if flags.mode == "diloco-int4" else {}
+        return syncline.torch.DiLoCo(model, torch.optim.AdamW(model.parameters(), **options), flags.every, **codecs)
+    codec = {"bsp": "bf16", "onebit": "onebit"}[flags.mode]
+    return syncline.torch.Optimizer(model, "adamw", push=codec, publish=codec, **options)
+
+
+def loss_of(model, data, starts):
+    windows = torch.stack([data[start:start + CONTEXT + 1] for start in starts.tolist()])
+    return F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mode", choices=["bsp", "onebit", "diloco", "diloco-int4"], default="bsp")
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--batch-size", type=int, default=8, help="of each worker")
+    parser.add_argument("--every", type=int, default=100, help="steps of a round of diloco")
+    parser.add_argument("--validation", type=int, default=625, help="windows of the validation text")
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    flags = parser.parse_args()
+
+    torch.manual_seed(flags.seed)
+    train, validation, characters = load()
+    model = Transformer(len(characters))
+    begin = time.monotonic()
+    with make_optimizer(model, flags) as optimizer:
+        scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, flags.lr, flags.steps, pct_start=0.05, cycle_momentum=False)
+        random = torch.Generator().manual_seed(flags.seed * 1000 + optimizer.rank)  # each worker reads elsewhere
+        for step in range(flags.steps):
+            optimizer.zero_grad()
+            loss = loss_of(model, train, torch.randint(len(train) - CONTEXT, (flags.batch_size,), generator=random))
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            if step % 100 == 0 and optimizer.rank == 0:
+                print(f"step {step:4} loss {loss.item():.3f}", flush=True)
+        optimizer.synchronize()
+        seconds = time.monotonic() - begin
+        with torch.no_grad():
+            starts = torch.arange(0, len(validation) - CONTEXT, CONTEXT)[:flags.validation]
+            loss = torch.stack([loss_of(model, validation, part) for part in starts.split(100)]).mean().item()
+        stats = optimizer.session.stats
+        if optimizer.rank == 0:
+            print(json.dumps({"mode": flags.mode, "seed": flags.seed, "loss": loss, "seconds": seconds,
+                              "pushed": stats.bytes_pushed, "pulled": stats.bytes_pulled,
+                              "parameters": sum(p.numel() for p in model.parameters())}))
+
+
+if __name__ == "__main__":
+    main()

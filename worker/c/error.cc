@@ -3,6 +3,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/exit_codes.h"
+#include "comm/collective/group/call.h"
 #include "worker/c/handles.h"
 
 namespace syncline::c {
@@ -11,6 +12,7 @@ namespace {
 struct LastError {
   std::string message;
   int exit_code = kExitDone;
+  int rank = -1;
 };
 
 LastError& OfThisThread() {
@@ -25,6 +27,7 @@ syncline_code Report(const absl::Status& status) noexcept {
   try {
     LastError& last = OfThisThread();
     last.exit_code = ExitCodeOf(status);
+    last.rank = FailedRank(status).value_or(-1);
     last.message.assign(status.message().data(), status.message().size());
   } catch (...) {  // without memory the code has to do
   }
@@ -43,3 +46,4 @@ const char* syncline_version(void) { return SYNCLINE_VERSION; }
 uint32_t syncline_abi_version(void) { return SYNCLINE_ABI_VERSION; }
 const char* syncline_last_error(void) { return OfThisThread().message.c_str(); }
 int syncline_last_error_exit_code(void) { return OfThisThread().exit_code; }
+int syncline_last_error_rank(void) { return OfThisThread().rank; }

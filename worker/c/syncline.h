@@ -92,6 +92,10 @@ SYNCLINE_API const char* syncline_last_error(void);
  * job was refused, do not (docs/errors.md has all); 0 when no call of this thread failed. */
 SYNCLINE_API int syncline_last_error_exit_code(void);
 
+/* The rank of a group that the last error of this thread is about: who died, hangs, left, or calls something else; -1
+ * when it is about none. */
+SYNCLINE_API int syncline_last_error_rank(void);
+
 /* ---- options ------------------------------------------------------------------------------------------------- */
 typedef struct syncline_options syncline_options;
 
@@ -133,7 +137,13 @@ typedef struct syncline_session syncline_session;
 typedef enum syncline_dtype SYNCLINE_INT {
   SYNCLINE_FLOAT32 = 0,
   SYNCLINE_BFLOAT16 = 1,
-  SYNCLINE_FLOAT16 = 2
+  SYNCLINE_FLOAT16 = 2,
+  /* Of collective operations only: */
+  SYNCLINE_FLOAT64 = 3,
+  SYNCLINE_INT64 = 4,
+  SYNCLINE_INT32 = 5,
+  SYNCLINE_INT8 = 6,
+  SYNCLINE_UINT8 = 7
 } syncline_dtype;
 
 /* Timeouts are milliseconds. 0: do not wait, say DEADLINE_EXCEEDED when it is not so yet. */
@@ -232,6 +242,99 @@ SYNCLINE_API syncline_code syncline_barrier(syncline_session* session,
                                             int64_t timeout_ms);
 /* A clean goodbye, best after wait_all. The session is over. */
 SYNCLINE_API syncline_code syncline_leave(syncline_session* session);
+
+/* ---- group --------------------------------------------------------------------------------------------------- */
+/* Ranks of one host that call collective operations together; no servers and no coordinator. Every member makes the
+ * same calls in the same order (sends and receives have an order of their own); FAILED_PRECONDITION says where they
+ * differ. A member that dies, hangs or leaves ends every operation on all others with ABORTED, one that does not come
+ * with DEADLINE_EXCEEDED; syncline_last_error_rank names it. The group is of no use then: make another one. Any thread
+ * may call; comm/collective/group/group.h is the same thing in C++ and says more. */
+typedef struct syncline_group syncline_group;
+
+/* A key-value store that all members reach; used by syncline_group_create only, and by the calling thread only. */
+typedef struct syncline_store {
+  void* context;
+  /* 0 on success. */
+  int (*set)(void* context, const char* key, const void* value, size_t bytes);
+  /* Waits until the key is there; writes at most *bytes of it to value and its size to *bytes. 0 on success. */
+  int (*get)(void* context, const char* key, int64_t timeout_ms, void* value,
+             size_t* bytes);
+} syncline_store;
+
+typedef struct syncline_group_options {
+  size_t struct_size; /* sizeof(syncline_group_options) */
+  const char* name;   /* never used twice with the same store */
+  uint32_t rank;
+  uint32_t ranks;
+  syncline_store store;
+  int64_t failure_timeout_ms; /* a member stopped for so long hangs; 0: 10 s */
+  int64_t timeout_ms;         /* of operations that name none; 0: 30 minutes */
+  int64_t start_timeout_ms;   /* until all members are there; 0: 5 minutes */
+} syncline_group_options;
+
+/* Blocks until all members are there. UNIMPLEMENTED when they are not all on one host. */
+SYNCLINE_API syncline_code syncline_group_create(const syncline_group_options* options,
+                                                 syncline_group** out);
+/* What is under way ends with CANCELLED, for the others, too. Handles are freed before. */
+SYNCLINE_API void syncline_group_free(syncline_group* group);
+
+typedef enum syncline_collective SYNCLINE_INT {
+  SYNCLINE_ALL_REDUCE = 0,     /* output (count): in and out */
+  SYNCLINE_REDUCE_SCATTER = 1, /* input (ranks x count) to output (count) */
+  SYNCLINE_ALL_GATHER = 2,     /* input (count) to output (ranks x count) */
+  SYNCLINE_BROADCAST = 3,      /* output (count): the root's */
+  SYNCLINE_REDUCE = 4,         /* input (count) to the root's output (count) */
+  SYNCLINE_GATHER = 5,         /* input (count) to the root's output (ranks x count) */
+  SYNCLINE_SCATTER = 6,        /* the root's input (ranks x count) to output (count) */
+  SYNCLINE_ALL_TO_ALL = 7,     /* input to output, a slice for and from each rank */
+  SYNCLINE_BARRIER = 8,
+  SYNCLINE_SEND_RECEIVE = 9 /* input of the rank `source` to output of the rank `root` */
+} syncline_collective;
+
+typedef enum syncline_reduction SYNCLINE_INT {
+  SYNCLINE_SUM = 0,
+  SYNCLINE_AVERAGE = 1,
+  SYNCLINE_MIN = 2,
+  SYNCLINE_MAX = 3,
+  SYNCLINE_PRODUCT = 4
+} syncline_reduction;
+
+typedef struct syncline_call {
+  size_t struct_size; /* sizeof(syncline_call) */
+  syncline_collective op;
+  syncline_dtype dtype;
+  syncline_reduction reduction;
+  const void*
+      input; /* contiguous, on the host; valid until the operation is done, as output */
+  void* output;
+  size_t count; /* elements */
+  uint32_t root;
+  uint32_t source;
+  uint32_t tag;
+  /* Of ALL_TO_ALL: elements to and from each rank; NULL: count each. */
+  const size_t* send_counts;
+  const size_t* receive_counts;
+  const char* algorithm; /* "direct", "ring", ...; NULL: the fastest by the cost model */
+  int64_t timeout_ms;    /* 0: the group's */
+} syncline_call;
+
+SYNCLINE_API syncline_code syncline_group_run(syncline_group* group,
+                                              const syncline_call* call);
+
+/* An operation that goes on by itself. */
+typedef struct syncline_handle syncline_handle;
+SYNCLINE_API syncline_code syncline_group_start(syncline_group* group,
+                                                const syncline_call* call,
+                                                syncline_handle** out);
+/* The operation's result. DEADLINE_EXCEEDED may also be this call's timeout: syncline_handle_is_done tells. */
+SYNCLINE_API syncline_code syncline_handle_wait(syncline_handle* handle,
+                                                int64_t timeout_ms);
+SYNCLINE_API int syncline_handle_is_done(const syncline_handle* handle);
+/* The operation goes on. NULL is fine. */
+SYNCLINE_API void syncline_handle_free(syncline_handle* handle);
+
+/* Ends everything under way on all members with CANCELLED, and the group. */
+SYNCLINE_API void syncline_group_abort(syncline_group* group);
 
 #ifdef __cplusplus
 }

@@ -124,12 +124,15 @@ absl::StatusOr<std::unique_ptr<Group>> Group::Create(const GroupOptions& options
 }
 
 Group::~Group() {
+  TakeOver();
+  // Whoever leaves with nothing under way only says goodbye.
+  TakeIncoming();
+  if (HasActive()) FailAll(absl::CancelledError("a rank ended the group"));
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
     changed_.SignalAll();
   }
-  if (worker_.joinable() || HasActive() || has_incoming_) Abort();
   if (worker_.joinable()) worker_.join();
 }
 
@@ -241,15 +244,16 @@ void Group::Work() {
   }
 }
 
-void Group::Abort() {
+void Group::TakeOver() {
   abort_ = true;
   wire_->Wake();
-  {
-    absl::MutexLock lock(&mutex_);
-    while (driving_) changed_.Wait(mutex_);
-    driving_ = true;
-  }
-  TakeIncoming();
+  absl::MutexLock lock(&mutex_);
+  while (driving_) changed_.Wait(mutex_);
+  driving_ = true;
+}
+
+void Group::Abort() {
+  TakeOver();
   FailAll(absl::CancelledError("the group was aborted by this process"));
   absl::MutexLock lock(&mutex_);
   driving_ = false;

@@ -59,7 +59,7 @@ class Group {
 
   // Blocks until all members are there. Unimplemented where they are not all on one host.
   static absl::StatusOr<std::unique_ptr<Group>> Create(const GroupOptions& options);
-  // What is under way ends with Cancelled, and on the others with Aborted.
+  // What is under way ends with Cancelled, on the others, too.
   ~Group();
 
   int rank() const { return options_.rank; }
@@ -109,6 +109,8 @@ class Group {
   void Complete(Pending& pending, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void FailAll(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void Work() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Becomes the driver, for good: nobody else drives any more.
+  void TakeOver() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const GroupOptions options_;
   const SteadyClock clock_;

@@ -1,0 +1,174 @@
+"""A group of ranks on this host that call collective operations together: worker/c/syncline.h as ctypes sees it.
+
+Every member makes the same calls in the same order. A member that dies, hangs, leaves or calls something else ends
+every operation on all others with an error whose `rank` names it.
+"""
+from __future__ import annotations
+
+import ctypes
+import functools
+from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
+from typing import Callable, Optional, Sequence
+
+from syncline import _library
+from syncline._library import FOREVER, check
+
+FLOAT64, INT64, INT32, INT8, UINT8 = 3, 4, 5, 6, 7
+(ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, GATHER, SCATTER, ALL_TO_ALL, BARRIER,
+ SEND_RECEIVE) = range(10)
+SUM, AVERAGE, MIN, MAX, PRODUCT = range(5)
+
+SetFunction = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p, c_void_p, c_size_t)
+GetFunction = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p, c_int64, c_void_p, POINTER(c_size_t))
+
+
+class StoreStruct(ctypes.Structure):
+    """syncline_store"""
+
+    _fields_ = [("context", c_void_p), ("set", SetFunction), ("get", GetFunction)]
+
+
+class GroupOptionsStruct(ctypes.Structure):
+    """syncline_group_options"""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("rank", c_uint32),
+        ("ranks", c_uint32),
+        ("store", StoreStruct),
+        ("failure_timeout_ms", c_int64),
+        ("timeout_ms", c_int64),
+        ("start_timeout_ms", c_int64),
+    ]
+
+
+class CallStruct(ctypes.Structure):
+    """syncline_call"""
+
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("op", c_int),
+        ("dtype", c_int),
+        ("reduction", c_int),
+        ("input", c_void_p),
+        ("output", c_void_p),
+        ("count", c_size_t),
+        ("root", c_uint32),
+        ("source", c_uint32),
+        ("tag", c_uint32),
+        ("send_counts", POINTER(c_size_t)),
+        ("receive_counts", POINTER(c_size_t)),
+        ("algorithm", c_char_p),
+        ("timeout_ms", c_int64),
+    ]
+
+
+@functools.lru_cache(maxsize=None)
+def _typed() -> ctypes.CDLL:
+    loaded = _library.library()
+    for name, result, arguments in (
+        ("syncline_last_error_rank", c_int, []),
+        ("syncline_group_create", c_int, [POINTER(GroupOptionsStruct), POINTER(c_void_p)]),
+        ("syncline_group_free", None, [c_void_p]),
+        ("syncline_group_start", c_int, [c_void_p, POINTER(CallStruct), POINTER(c_void_p)]),
+        ("syncline_handle_wait", c_int, [c_void_p, c_int64]),
+        ("syncline_handle_is_done", c_int, [c_void_p]),
+        ("syncline_handle_free", None, [c_void_p]),
+        ("syncline_group_abort", None, [c_void_p]),
+    ):
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    return loaded
+
+
+def _check(code: int) -> None:
+    if not code:
+        return
+    rank = _typed().syncline_last_error_rank()
+    try:
+        check(code)
+    except Exception as error:
+        error.rank = rank if rank >= 0 else None  # type: ignore[attr-defined]
+        raise
+
+
+class Handle:
+    """An operation under way. Keeps its group, and what `keeps` holds, alive."""
+
+    def __init__(self, group: Group, handle: c_void_p, keeps: object) -> None:
+        self._group, self._handle, self._keeps = group, handle, keeps
+
+    def wait(self, timeout_ms: int = FOREVER) -> None:
+        """Raises what went wrong; DeadlineExceeded also when the time is over first."""
+        _check(_typed().syncline_handle_wait(self._handle, timeout_ms))
+
+    def done(self) -> bool:
+        return bool(_typed().syncline_handle_is_done(self._handle))
+
+    def __del__(self) -> None:
+        if self._handle and self._group.handle:
+            _typed().syncline_handle_free(self._handle)
+
+
+class Group:
+    """`put(key, bytes)` and `get(key, timeout_ms) -> bytes` reach a store that all members share."""
+
+    def __init__(self, name: str, rank: int, ranks: int, put: Callable[[str, bytes], None],
+                 get: Callable[[str, int], bytes], timeout_ms: int = 0) -> None:
+        self.handle = c_void_p()
+        failure: list[Exception] = []
+
+        def on_set(_: object, key: bytes, value: int, size: int) -> int:
+            try:
+                put(key.decode(), ctypes.string_at(value, size))
+                return 0
+            except Exception as error:  # the callback must return
+                failure.append(error)
+                return 1
+
+        def on_get(_: object, key: bytes, wait_ms: int, value: int, size: object) -> int:
+            try:
+                found = get(key.decode(), wait_ms)
+                if len(found) > size[0]:  # type: ignore[index]
+                    return 1
+                ctypes.memmove(value, found, len(found))
+                size[0] = len(found)  # type: ignore[index]
+                return 0
+            except Exception as error:
+                failure.append(error)
+                return 1
+
+        options = GroupOptionsStruct(
+            struct_size=ctypes.sizeof(GroupOptionsStruct), name=name.encode(), rank=rank, ranks=ranks,
+            store=StoreStruct(None, SetFunction(on_set), GetFunction(on_get)), timeout_ms=timeout_ms,
+            start_timeout_ms=timeout_ms)
+        try:
+            _check(_typed().syncline_group_create(byref(options), byref(self.handle)))
+        except Exception as error:
+            raise error from (failure[0] if failure else None)
+
+    def start(self, op: int, *, dtype: int = UINT8, reduction: int = SUM, input: int = 0, output: int = 0, count: int = 0,
+              root: int = 0, source: int = 0, tag: int = 0, counts: Optional[tuple[Sequence[int], Sequence[int]]] = None,
+              timeout_ms: int = 0, keeps: object = None) -> Handle:
+        """`input` and `output` are addresses, which `keeps` keeps valid; `counts` are those to and from each rank."""
+        call = CallStruct(
+            struct_size=ctypes.sizeof(CallStruct), op=op, dtype=dtype, reduction=reduction, input=input or None,
+            output=output or None, count=count, root=root, source=source, tag=tag, timeout_ms=timeout_ms)
+        if counts is not None:
+            call.send_counts = (c_size_t * len(counts[0]))(*counts[0])
+            call.receive_counts = (c_size_t * len(counts[1]))(*counts[1])
+        handle = c_void_p()
+        _check(_typed().syncline_group_start(self.handle, byref(call), byref(handle)))
+        return Handle(self, handle, keeps)
+
+    def abort(self) -> None:
+        """Ends everything under way, on all members, and the group."""
+        if self.handle:
+            _typed().syncline_group_abort(self.handle)
+
+    def __del__(self) -> None:
+        # Handles hold their group: none is left.
+        if getattr(self, "handle", None):
+            _typed().syncline_group_free(self.handle)
+            self.handle = c_void_p()

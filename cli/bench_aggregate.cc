@@ -161,7 +161,9 @@ class BenchShard {
 
   void HoldAll(Block& block) {
     const size_t first = size_t{block.spec().block} * workers_;
-    for (size_t i = 0; i < workers_; ++i) block.Hold(contributions_[first + i]);
+    for (size_t i = 0; i < workers_; ++i) {
+      block.Hold(block.version(), contributions_[first + i]);
+    }
     block.SetWeights();
   }
 

@@ -13,7 +13,7 @@
 namespace syncline {
 namespace {
 
-constexpr std::array<std::string_view, 2> kNames = {"bsp", "ssp"};
+constexpr std::array<std::string_view, 3> kNames = {"bsp", "ssp", "asp"};
 
 constexpr OptionSpec kSspOptions[] = {
     {.name = "staleness",
@@ -54,7 +54,7 @@ absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode) {
   const auto found = std::ranges::find(kNames, name);
   if (found == kNames.end()) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "there is no mode '", name, "', only bsp and ssp; did you mean '",
+        "there is no mode '", name, "', only bsp, ssp and asp; did you mean '",
         std::string(NearestName(name, {kNames.begin(), kNames.end()})), "'?"));
   }
   const std::span<const OptionSpec> options = SyncModeOptionsOf(name);

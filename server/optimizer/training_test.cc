@@ -281,6 +281,7 @@ TEST(ValidateTraining, NamesWhatAModeDoesNotGoWith) {
     return std::string(TrainingPlan::Create(settings, {&tensor, 1}).status().message());
   };
   const NamedOptions ssp = {"ssp", {{"staleness", 2}}};
+  const NamedOptions asp = {"asp", {}};
   EXPECT_THAT(refusal({.mode = {"spp", {}}}), HasSubstr("did you mean 'ssp'"));
   EXPECT_THAT(refusal({.mode = {"ssp", {{"staleness", -1}}}}),
               HasSubstr("must be a whole number in [0, 64]"));
@@ -292,6 +293,26 @@ TEST(ValidateTraining, NamesWhatAModeDoesNotGoWith) {
             "")
       << "that is bsp";
   EXPECT_EQ(refusal({.gradient = {{"clip_global_norm", 1}}, .mode = ssp}), "");
+  EXPECT_THAT(refusal({.gradient = {{"clip_global_norm", 1}}, .mode = asp}),
+              HasSubstr("no whole step"));
+  EXPECT_THAT(refusal({.optimizer = {.name = "lbfgs"}, .mode = asp}),
+              HasSubstr("no whole step"));
+  EXPECT_THAT(refusal({.accumulate_steps = 2, .mode = asp}),
+              HasSubstr("accumulate_on=worker"));
+  EXPECT_THAT(refusal({.optimizer = {.name = "sophia"}, .mode = asp}),
+              HasSubstr("takes gradients only"));
+  EXPECT_THAT(refusal({.optimizer = {.name = "lamb"}, .mode = asp}),
+              HasSubstr("looks at all of a tensor"));
+}
+
+TEST(SyncMode, OlderContributionsWeighLess) {
+  const SyncMode inverse = *ParseSyncMode({"asp", {{"age_power", 1}}});
+  EXPECT_EQ(inverse.WeightOfAge(0), 1.0);
+  EXPECT_EQ(inverse.WeightOfAge(3), 0.25);
+  const SyncMode exponential = *ParseSyncMode({"asp", {{"age_decay", 0.5}}});
+  EXPECT_EQ(exponential.WeightOfAge(2), 0.25);
+  EXPECT_EQ(ParseSyncMode({"asp", {}})->WeightOfAge(9), 1.0);
+  EXPECT_EQ(*ParseSyncMode({}), SyncMode{}) << "no name is bsp";
 }
 
 TEST(GradientOptions, EachIsOffByDefaultAndExplained) {

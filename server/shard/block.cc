@@ -104,6 +104,7 @@ size_t Block::held_bytes() const {
   for (const Collection& later : ahead_) {
     for (const Contribution& one : later.contributions) bytes += one.payload.size;
   }
+  for (const auto& [worker, pace] : paces_) bytes += pace.weights.size() * sizeof(float);
   return bytes;
 }
 
@@ -120,9 +121,13 @@ void Block::Seed(const BlockView& view) {
 PushFacts Block::FactsOf(const ShardMember& member, uint64_t step) const {
   PushFacts facts = {.step = step,
                      .version = version_,
+                     .first_step = member.first_step,
                      .next_step = member.first_step,
                      .is_complete = frozen_};
   const WorkerId worker = {member.rank, member.incarnation};
+  if (const auto pace = paces_.find(worker); pace != paces_.end()) {
+    facts.next_step = std::max(facts.next_step, pace->second.next);
+  }
   if (step == version_) facts.is_held = now_.Holds(worker);
   if (step > version_ && step - version_ <= ahead_.size()) {
     facts.is_held = ahead_[step - version_ - 1].Holds(worker);
@@ -147,6 +152,29 @@ void Block::Hold(uint64_t step, Contribution contribution) {
   SYNCLINE_CHECK(index < kMaxStaleness);
   if (index >= ahead_.size()) ahead_.resize(index + 1);
   ahead_[index].Hold(std::move(contribution));
+}
+
+void Block::SetGiven(WorkerId worker, uint64_t step) {
+  paces_[worker].next = step + 1;
+  furthest_ = std::max(furthest_, step + 1);
+}
+
+void Block::SetShown(WorkerId worker, Keep keep) {
+  Pace& pace = paces_[worker];
+  pace.shown = version_;
+  if (keep == Keep::kVersion) return;
+  pace.weights.assign(memory_.weights.begin(), memory_.weights.end());
+}
+
+uint64_t Block::AgeFor(WorkerId worker) const {
+  const auto pace = paces_.find(worker);
+  return pace == paces_.end() ? 0 : version_ - pace->second.shown;
+}
+
+std::span<const float> Block::ShownTo(WorkerId worker) const {
+  const auto pace = paces_.find(worker);
+  if (pace == paces_.end()) return {};
+  return pace->second.weights;
 }
 
 std::vector<WorkerId> Block::TakeFulfilled() {

@@ -123,6 +123,19 @@ class Block {
   // InvalidArgument when the sizes are not those of this block.
   absl::Status Load(const BlockSnapshot& snapshot);
 
+  // ---- Mode asp: every member counts steps of its own ----
+
+  // The member's contribution to `step` is part of the weights.
+  void SetGiven(WorkerId worker, uint64_t step);
+  // The member is sent the present version; with its weights kept, where delays are
+  // compensated.
+  enum class Keep { kVersion, kWeights };
+  void SetShown(WorkerId worker, Keep keep);
+  uint64_t AgeFor(WorkerId worker) const;
+  std::span<const float> ShownTo(WorkerId worker) const;
+  // After the last step that any member has given.
+  uint64_t furthest() const { return furthest_; }
+
   // Who waits for a version that is still to come; a later wish replaces an earlier one.
   const std::map<WorkerId, uint64_t>& wishes() const { return wishes_; }
   void Remember(WorkerId worker, uint64_t version) { wishes_[worker] = version; }
@@ -136,6 +149,7 @@ class Block {
     if (!frozen_) now_.Forget(keep);
     for (Collection& later : ahead_) later.Forget(keep);
     std::erase_if(wishes_, [&](const auto& wish) { return !keep(wish.first); });
+    std::erase_if(paces_, [&](const auto& pace) { return !keep(pace.first); });
   }
 
   void Freeze() { frozen_ = true; }
@@ -146,6 +160,12 @@ class Block {
   void Advance(Outcome outcome);
 
  private:
+  struct Pace {
+    uint64_t next = 0;                // step
+    uint64_t shown = 0;               // version
+    std::vector<float> weights = {};  // that version's
+  };
+
   struct Samples {
     double regular = 0;
     double parting = 0;
@@ -169,6 +189,8 @@ class Block {
   Samples added_;                 // in the accumulator
   float rate_factor_ = 1;
   std::map<WorkerId, uint64_t> wishes_;
+  std::map<WorkerId, Pace> paces_;
+  uint64_t furthest_ = 0;  // of them, also of those who are gone
 };
 
 }  // namespace syncline

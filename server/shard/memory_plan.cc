@@ -34,8 +34,11 @@ MemoryUse UseOfBlock(const MemoryJob& job, const TrainingPlan& plan,
   }
   const bool adds_on_arrival = job.training.aggregation == Aggregation::kArrival;
   const uint64_t contributions = adds_on_arrival ? 1 : job.workers;
-  const uint64_t steps = 1 + job.training.sync().staleness;
+  const SyncMode mode = job.training.sync();
+  const uint64_t steps = 1 + mode.staleness;
   use.held = contributions * steps * PushBytes(transfers.push, range.elements);
+  // What each worker computes with.
+  if (mode.compensation > 0) use.held += job.workers * use.master;
   return use;
 }
 

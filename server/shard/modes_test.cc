@@ -1,6 +1,8 @@
 // The step rules, and shards that follow them.
 #include <memory>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -28,7 +30,7 @@ TEST(SyncPolicy, TakesStepsUpToTheLimitAndEachOnce) {
     EXPECT_EQ(ruling({.step = step, .version = 5, .is_held = true}), PushRuling::kHeld);
   }
   EXPECT_EQ(ruling({.step = 8, .version = 5}), PushRuling::kRefuse);
-  EXPECT_EQ(ruling({.step = 6, .version = 5, .next_step = 7}), PushRuling::kRefuse);
+  EXPECT_EQ(ruling({.step = 6, .version = 5, .first_step = 7}), PushRuling::kRefuse);
   EXPECT_EQ(ruling({.step = 5, .version = 5, .is_complete = true}), PushRuling::kRefuse);
   EXPECT_EQ(ruling({.step = 6, .version = 5, .is_complete = true}), PushRuling::kTake);
 }
@@ -128,6 +130,112 @@ TEST_F(StaleShard, AStepWithoutAChangeGoesOutAsAWholeView) {
     EXPECT_THAT(lines, Not(Contains("unchanged r0 b0 v2")));
     if (rank == 0) continue;
     EXPECT_THAT(lines, Contains("publish r0 b0 v2"));
+  }
+}
+
+// ---- asp ----
+
+class AsyncShard : public ::testing::Test {
+ protected:
+  explicit AsyncShard(OptionValues options = {}) : rig_(Options(std::move(options))) {
+    rig_.Commit(1, {rig_.Member(0), rig_.Member(1)});
+    rig_.Seed(0, start_);
+    for (const uint32_t rank : {0u, 1u}) rig_.Pull(rank, 0, 0);
+  }
+  static RigOptions Options(OptionValues options) {
+    RigOptions rig;
+    rig.codec = "fp32";
+    rig.training.optimizer = {.name = "sgd", .options = {{"lr", 0.5}}};
+    rig.training.mode = {.name = "asp", .values = std::move(options)};
+    return rig;
+  }
+  std::vector<std::string> Push(uint32_t rank, uint64_t step) {
+    return Lines(rig_.Push(rank, 0, step));
+  }
+  // weights - rate * gradient.
+  void Descend(std::vector<float>& weights, uint32_t rank, uint64_t step, float rate) {
+    const std::vector<float> gradient = rig_.PushOf(rank, 0, step).gradient;
+    for (size_t i = 0; i < weights.size(); ++i) weights[i] -= rate * gradient[i];
+  }
+
+  const std::vector<float> start_ = SomeValues(100, 1);
+  ShardRig rig_;
+};
+
+TEST_F(AsyncShard, MakesAStepOfEachContributionAndTellsItsSenderOnly) {
+  EXPECT_THAT(Push(1, 0),
+              ElementsAre("ack r1 b0 s0", "applied b0 s0 by r1", "publish r1 b0 v1"));
+  EXPECT_THAT(Push(1, 1), Contains("publish r1 b0 v2"));
+  EXPECT_THAT(Push(0, 0),
+              ElementsAre("ack r0 b0 s0", "applied b0 s2 by r0", "publish r0 b0 v3"));
+  std::vector<float> expected = start_;
+  Descend(expected, 1, 0, 0.5f);
+  Descend(expected, 1, 1, 0.5f);
+  Descend(expected, 0, 0, 0.5f);
+  EXPECT_EQ(rig_.Weights(0), expected);
+}
+
+TEST_F(AsyncShard, CountsEachContributionOnceAndInOrder) {
+  Push(0, 0);
+  const std::vector<float> weights = rig_.Weights(0);
+  EXPECT_THAT(Push(0, 0), ElementsAre("ack r0 b0 s0", "publish r0 b0 v1"));
+  EXPECT_THAT(Push(0, 2), ElementsAre("refuse r0 wrong step"));
+  EXPECT_EQ(rig_.Weights(0), weights);
+}
+
+TEST_F(AsyncShard, SaysHowOldTheWeightsWereThatAContributionCameFrom) {
+  for (const uint64_t step : {0, 1, 2}) Push(0, step);
+  const ShardOutputs outputs = rig_.Push(1, 0, 0);
+  const auto* applied = std::get_if<ShardApplied>(&outputs.at(1));
+  ASSERT_NE(applied, nullptr);
+  ASSERT_TRUE(applied->arrival.has_value());
+  EXPECT_EQ(applied->arrival->step, 0u);
+  EXPECT_EQ(applied->arrival->age, 3u);
+}
+
+TEST_F(AsyncShard, NobodyOwesAnything) {
+  Push(0, 0);
+  for (const auto& member : rig_.shard().Progress().members) EXPECT_EQ(member.owed, 0u);
+}
+
+TEST_F(AsyncShard, AJoinerBeginsWhereTheFurthestIsAndNobodyWaitsForIt) {
+  for (const uint64_t step : {0, 1, 2}) Push(0, step);
+  EXPECT_THAT(Lines(rig_.shard().Apply(ShardPrepare{2})), ElementsAre("prepared e2 s3"));
+  EXPECT_THAT(Push(1, 0), Contains("applied b0 s3 by r1")) << "while the epoch changes";
+  rig_.Commit(2, {rig_.Member(0), rig_.Member(1), rig_.Member(2, 3)});
+  EXPECT_THAT(Push(0, 3), Contains("applied b0 s4 by r0"));
+  EXPECT_THAT(Push(2, 3), Contains("applied b0 s5 by r2"));
+  EXPECT_THAT(Push(2, 2), ElementsAre("refuse r2 wrong step"));
+}
+
+class WeighedShard : public AsyncShard {
+ protected:
+  WeighedShard() : AsyncShard({{"age_power", 1}}) {}
+};
+
+TEST_F(WeighedShard, OlderContributionsHaveASmallerRate) {
+  Push(0, 0);
+  Push(1, 0);
+  std::vector<float> expected = start_;
+  Descend(expected, 0, 0, 0.5f);
+  Descend(expected, 1, 0, 0.25f);
+  EXPECT_EQ(rig_.Weights(0), expected);
+}
+
+class CompensatingShard : public AsyncShard {
+ protected:
+  CompensatingShard() : AsyncShard({{"compensation", 2}}) {}
+};
+
+TEST_F(CompensatingShard, MovesAnOldGradientToTheWeightsOfToday) {
+  Push(0, 0);
+  const std::vector<float> before = rig_.Weights(0);
+  Push(1, 0);
+  const std::vector<float> gradient = rig_.PushOf(1, 0, 0).gradient;
+  for (size_t i = 0; i < before.size(); ++i) {
+    const float g = gradient[i];
+    const float moved = g + 2 * g * g * (before[i] - start_[i]);
+    EXPECT_NEAR(rig_.Weights(0)[i], before[i] - 0.5f * moved, 1e-6) << i;
   }
 }
 

@@ -26,7 +26,8 @@ std::vector<uint32_t> IdsOf(const std::vector<ShardBlock>& blocks) {
 Shard::Impl::Impl(const ShardOptions& options, std::unique_ptr<Stepper> stepper,
                   const std::vector<ShardBlock>& blocks)
     : options_(options),
-      policy_(MakeSyncPolicy(options.training.sync())),
+      mode_(options.training.sync()),
+      policy_(MakeSyncPolicy(mode_)),
       stepper_(std::move(stepper)),
       movement_(IdsOf(blocks)) {
   for (const ShardBlock& one : blocks) {
@@ -165,11 +166,14 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
   }
   movement_.Contributed({header.rank, header.incarnation}, header.block, header.step);
   Acknowledge(header, Repeats::kNo);
+  if (mode_.is_async()) return StepOnArrival(header, block);
   StepIfComplete(block);
 }
 
 RefuseCode Shard::Impl::Take(const ShardMessage& message, Block& block) {
   const MessageHeader& header = message.header;
+  // In mode asp it is the step that the block makes next, whichever that is.
+  const uint64_t step = mode_.is_async() ? block.version() : header.step;
   const bool parts = (header.flags & kFlagParting) != 0;
   const bool rates = (header.flags & kFlagRate) != 0;
   const bool is_whole = !stepper_->TakesTensorsApart(header.step);
@@ -180,7 +184,7 @@ RefuseCode Shard::Impl::Take(const ShardMessage& message, Block& block) {
     const bool fits = message.payload.size == 0 && !parts && !rates && !is_whole;
     if (!fits) return RefuseCode::kMalformed;
     block.Hold(
-        header.step,
+        step,
         {.from = {.rank = header.rank, .incarnation = header.incarnation, .samples = 0}});
     return RefuseCode::kNone;
   }
@@ -188,7 +192,7 @@ RefuseCode Shard::Impl::Take(const ShardMessage& message, Block& block) {
                          {block.spec().range, header.step, header.epoch},
                          CodecsFor(header, block.spec().range.tensor));
   if (!view.ok()) return RefuseCode::kMalformed;
-  block.Hold(header.step,
+  block.Hold(step,
              {.from = {header.rank, header.incarnation, header.samples, parts, factor},
               .payload = message.payload,
               .view = *std::move(view)});
@@ -206,6 +210,8 @@ const ShardMember* Shard::Impl::FindMember(WorkerId worker) const {
 }
 
 uint64_t Shard::Impl::LowestVersion() const {
+  // Settings hold by the contributors' own steps, and somebody may be far behind.
+  if (mode_.is_async()) return 0;
   uint64_t lowest = std::numeric_limits<uint64_t>::max();
   for (const auto& [id, block] : blocks_) {
     if (stepper_->IsFrozen(block.spec().range.tensor)) continue;
@@ -218,7 +224,8 @@ void Shard::Impl::On(const ShardPrepare& prepare) {
   if (prepare.epoch <= epoch_) return;
   uint64_t next_step = 0;
   for (const auto& [id, block] : blocks_) {
-    next_step = std::max(next_step, block.next_step());
+    next_step =
+        std::max(next_step, mode_.is_async() ? block.furthest() : block.next_step());
   }
   hold_from_ = next_step;
   prepared_epoch_ = std::max(prepared_epoch_, prepare.epoch);

@@ -150,6 +150,12 @@ struct ShardApplied {
   uint64_t step = 0;
   std::vector<Contributor> contributors = {};  // in rank order, those with samples
   bool skipped = false;  // weights and optimizer state stayed as they were
+  // Mode asp: `step` is the block's version, and the contributor counts steps of its own.
+  struct Arrival {
+    uint64_t step = 0;  // the contributor's
+    uint64_t age = 0;   // versions since the view that was sent to it
+  };
+  std::optional<Arrival> arrival = std::nullopt;
 };
 using ShardOutput =
     std::variant<ShardReply, ShardPrepared, ShardCommitted, ShardFigures, ShardApplied>;

@@ -76,6 +76,7 @@ class Shard::Impl {
   bool IsWaitedFor(const Block& block) const;
   void AddProgress(const Block& block, ShardProgress& progress) const;
   void StepIfComplete(Block& block);
+  void StepOnArrival(const MessageHeader& header, Block& block);
   void Step(std::span<Block* const> unit, const ShardDecision& decision);
   void Accumulate(Block& block);
   void SendFigures(Block& block);
@@ -84,14 +85,15 @@ class Shard::Impl {
   void Refuse(const MessageHeader& header, RefuseCode code);
   enum class Repeats { kNo, kYes };
   void Acknowledge(const MessageHeader& header, Repeats repeats);
-  void Publish(const Block& block, WorkerId to, const Payload& view);
-  void PublishUnchanged(const Block& block, WorkerId to);
+  void Publish(Block& block, WorkerId to, const Payload& view);
+  void PublishUnchanged(Block& block, WorkerId to);
   // Sends the new version to those who contributed or may have, and to those who wait for
   // it. Without a view the weights are those of the last version.
   void PublishToAll(Block& block, const std::optional<Payload>& view);
   Payload Encode(const Block& block) { return stepper_->Encode(block, epoch_); }
 
   const ShardOptions options_;
+  const SyncMode mode_;
   const std::unique_ptr<const SyncPolicy> policy_;
   const std::unique_ptr<Stepper> stepper_;
   std::map<uint32_t, Block> blocks_;  // by id, which is also the order of all work

@@ -44,6 +44,24 @@ void Shard::Impl::StepIfComplete(Block& block) {
   }
 }
 
+void Shard::Impl::StepOnArrival(const MessageHeader& header, Block& block) {
+  const WorkerId worker = {header.rank, header.incarnation};
+  const ShardApplied::Arrival arrival = {header.step, block.AgeFor(worker)};
+  block.SetWeights();
+  const bool skips = block.samples() == 0;
+  std::optional<Payload> view;
+  if (!skips) view = stepper_->UpdateOnArrival(block, worker, arrival, epoch_);
+  outputs_.push_back(ShardApplied{.block = block.spec().block,
+                                  .step = block.version(),
+                                  .contributors = block.Contributors(),
+                                  .skipped = skips,
+                                  .arrival = arrival});
+  block.Advance(skips ? Block::Outcome::kUnchanged : Block::Outcome::kUpdated);
+  ++completed_;
+  block.SetGiven(worker, header.step);
+  Publish(block, worker, view ? *view : Encode(block));
+}
+
 void Shard::Impl::SendFigures(Block& block) {
   outputs_.push_back(ShardFigures{.block = block.spec().block,
                                   .step = block.version(),
@@ -146,12 +164,16 @@ void Shard::Impl::PublishToAll(Block& block, const std::optional<Payload>& view)
   }
 }
 
-void Shard::Impl::PublishUnchanged(const Block& block, WorkerId to) {
+void Shard::Impl::PublishUnchanged(Block& block, WorkerId to) {
   Publish(block, to, {});
   std::get<ShardReply>(outputs_.back()).header.flags = kFlagUnchanged;
 }
 
-void Shard::Impl::Publish(const Block& block, WorkerId to, const Payload& view) {
+void Shard::Impl::Publish(Block& block, WorkerId to, const Payload& view) {
+  if (mode_.is_async()) {
+    block.SetShown(
+        to, mode_.compensation > 0 ? Block::Keep::kWeights : Block::Keep::kVersion);
+  }
   MessageHeader header;
   header.job = options_.job;
   header.rank = to.first;

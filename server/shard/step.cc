@@ -10,6 +10,7 @@
 #include "comm/base/check.h"
 #include "comm/base/crc32c.h"
 #include "server/optimizer/reduce.h"
+#include "server/optimizer/transforms.h"
 
 namespace syncline {
 namespace {
@@ -134,6 +135,12 @@ std::span<float> StepPass::Sum(const BlockSum& block, size_t first, size_t count
     for (float& value : sum) value = VoteOf(value, infinity);
   } else if (block.scale != 1) {
     for (float& value : sum) value *= block.scale;
+  }
+  if (!block.shown.empty() && !Votes(block)) {
+    CompensateDelay(block.compensation,
+                    {.gradient = sum,
+                     .master = block.memory.weights.subspan(first, count),
+                     .backup = block.shown.subspan(first, count)});
   }
   return sum;
 }

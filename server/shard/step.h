@@ -51,6 +51,9 @@ struct BlockSum {
   std::span<const Contribution> contributions = {};
   const BlockMemory& memory;
   float scale = 1;
+  // What the contributor computed with, and how strongly that is made up for; empty: not.
+  std::span<const float> shown = {};
+  float compensation = 0;
 };
 
 // How a tensor is updated at one step.

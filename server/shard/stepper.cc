@@ -198,6 +198,31 @@ std::vector<Payload> Stepper::Update(std::span<Block* const> blocks,
   return views;
 }
 
+// The schedule counts the contributor's steps, as it does in other modes.
+Payload Stepper::UpdateOnArrival(const Block& block, WorkerId from,
+                                 const ShardApplied::Arrival& arrival, uint64_t epoch) {
+  const uint32_t tensor = block.spec().range.tensor;
+  const TrainingPlan& plan = PlanAt(arrival.step);
+  const SyncMode mode = plan.settings().sync();
+  const bool votes = transfers_[tensor].push.votes;
+  const double samples = block.samples();
+  const TensorUpdate update = {
+      .optimizer = plan.optimizer(tensor),
+      .transforms = votes || plan.transforms().empty() ? nullptr : &plan.transforms(),
+      .scalars = {.step = block.updates() + 1,
+                  .update = block.version(),
+                  .learning_rate = plan.LearningRate(tensor, arrival.step, samples) *
+                                   block.rate_factor() * mode.WeightOfAge(arrival.age),
+                  .samples = samples},
+      .data = {.shape = tensors_[tensor].shape, .job_memory = job_memory_}};
+  BlockSum sum = block.Sum();
+  sum.shown = block.ShownTo(from);
+  sum.compensation = static_cast<float>(mode.compensation);
+  BlockLabel label = block.Label(epoch);
+  label.step = block.version() + 1;
+  return pass_.Apply(update, sum, {.label = label, .revision = block.updates() + 1});
+}
+
 void Stepper::Save(ShardSnapshot& snapshot) const {
   for (const auto& [tensor, whole] : wholes_) snapshot.factors[tensor] = whole.factors;
   snapshot.job_memory = job_memory_;

@@ -73,6 +73,9 @@ class Stepper {
   // in order. The caller advances the blocks: see KindAt for what happened to them.
   std::vector<Payload> Update(std::span<Block* const> blocks,
                               const ShardDecision& decision, uint64_t epoch);
+  // Mode asp: steps a block with the one contribution that it holds, of `from`.
+  Payload UpdateOnArrival(const Block& block, WorkerId from,
+                          const ShardApplied::Arrival& arrival, uint64_t epoch);
   // The decision was carried out: contributions come with its loss scale from now on.
   void Finish() { loss_scale_ = next_loss_scale_; }
   ContributionKind KindAt(uint64_t step) const;

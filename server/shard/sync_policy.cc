@@ -11,7 +11,7 @@ class Lockstep : public SyncPolicy {
 
   PushRuling Judge(const PushFacts& push) const override {
     if (push.step < push.version) return PushRuling::kCounted;
-    if (push.step < push.next_step) return PushRuling::kRefuse;
+    if (push.step < push.first_step) return PushRuling::kRefuse;
     if (push.step - push.version > most_ahead_) return PushRuling::kRefuse;
     if (push.is_held) return PushRuling::kHeld;
     const bool is_late = push.is_complete && push.step == push.version;
@@ -31,6 +31,7 @@ class Lockstep : public SyncPolicy {
 class OnArrival : public SyncPolicy {
  public:
   PushRuling Judge(const PushFacts& push) const override {
+    if (push.step < push.first_step) return PushRuling::kRefuse;
     if (push.step < push.next_step) return PushRuling::kCounted;
     return push.step == push.next_step ? PushRuling::kTake : PushRuling::kRefuse;
   }

@@ -17,7 +17,8 @@ namespace syncline {
 struct PushFacts {
   uint64_t step = 0;         // that it contributes to
   uint64_t version = 0;      // of the block: the step that it collects
-  uint64_t next_step = 0;    // the first that the member may contribute to
+  uint64_t first_step = 0;   // that the member may contribute to
+  uint64_t next_step = 0;    // mode asp: the one after those that it has given
   bool is_held = false;      // what the member gave to that step
   bool is_complete = false;  // nothing more is taken for step `version`
 };

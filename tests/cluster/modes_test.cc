@@ -88,6 +88,20 @@ TEST(StaleSynchronous, ABarrierBringsTheNewestWeights) {
   EXPECT_THAT(job.slow.weights, Each(-1.0f));
 }
 
+TEST(Asynchronous, NobodyWaitsForAWorkerThatDoesNothing) {
+  TwoWorkers job({.name = "asp"});
+  for (int step = 0; step < 5; ++step) ASSERT_EQ(job.fast.Step(), absl::OkStatus());
+  EXPECT_THAT(job.fast.weights, Each(-2.5f));
+  ASSERT_EQ(job.slow.Step(), absl::OkStatus());
+  EXPECT_THAT(job.slow.weights, Each(-3.0f));
+  EXPECT_EQ(job.slow.session->step(), 1u);
+  std::thread other(
+      [&] { EXPECT_EQ(job.slow.session->Barrier(Worker::kAWhile), absl::OkStatus()); });
+  ASSERT_EQ(job.fast.session->Barrier(Worker::kAWhile), absl::OkStatus());
+  other.join();
+  EXPECT_THAT(job.fast.weights, Each(-3.0f)) << "what the other one gave";
+}
+
 TEST(Modes, WhatDoesNotGoTogetherIsRefusedWithTheReason) {
   Cluster cluster({.servers = 1});
   SessionOptions options =

@@ -18,7 +18,7 @@ int main(int argc, char** argv) {
   app.add_option("--seeds", seeds, "how many seeds")->capture_default_str();
   std::string mode = "bsp";
   app.add_option("--mode", mode, "of the jobs")
-      ->check(CLI::IsMember({"bsp", "ssp"}))
+      ->check(CLI::IsMember({"bsp", "ssp", "asp"}))
       ->capture_default_str();
   try {
     app.parse(argc, argv);

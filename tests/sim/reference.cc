@@ -62,7 +62,7 @@ void Reference::Applied(const ShardApplied& applied) {
   std::set<uint32_t> ranks;
   std::set<uint32_t> incarnations;
   for (const auto& contributor : applied.contributors) {
-    const ContributionKey key{contributor.rank, contributor.incarnation, applied.step};
+    const ContributionKey key{contributor.rank, contributor.incarnation, StepOf(applied)};
     const bool is_new_life = incarnations.insert(contributor.incarnation).second;
     // What was added on arrival stays when its sender is replaced.
     const bool may_repeat =
@@ -77,6 +77,7 @@ void Reference::Applied(const ShardApplied& applied) {
                            contributor.rank, " never pushed at step ", applied.step));
     }
   }
+  if (job_.training.sync().is_async()) CheckArrival(applied);
   history.push_back(applied);
   const uint64_t first = applied.step - applied.step % job_.training.accumulate_steps;
   const bool has_some = std::any_of(
@@ -86,14 +87,39 @@ void Reference::Applied(const ShardApplied& applied) {
     Violate(absl::StrCat("block ", applied.block, " stepped without contributions"));
 }
 
+// In mode asp one contribution at a time, each life's in order and without a gap.
+void Reference::CheckArrival(const ShardApplied& applied) {
+  const bool is_one = applied.arrival && applied.contributors.size() <= 1;
+  if (!is_one) {
+    return Violate(absl::StrCat("block ", applied.block, " mixed contributions"));
+  }
+  for (const auto& contributor : applied.contributors) {
+    const uint64_t step = applied.arrival->step;
+    const auto [last, is_first] =
+        arrived_.try_emplace({applied.block, contributor.incarnation}, step);
+    if (!is_first && step <= last->second) {
+      Violate(absl::StrCat("block ", applied.block, " counted step ", step, " of rank ",
+                           contributor.rank, " after ", last->second));
+    }
+    last->second = step;
+  }
+}
+
+bool Reference::IsCounted(uint32_t block, const ContributionKey& key) const {
+  int times = 0;
+  for (const ShardApplied& applied : applied_[block]) {
+    if (StepOf(applied) != key.step) continue;
+    times += static_cast<int>(std::ranges::count(
+        applied.contributors, key.incarnation, &ShardApplied::Contributor::incarnation));
+  }
+  return times == 1;
+}
+
 void Reference::CheckPromises() {
   for (const ContributionKey& key : promised_) {
     for (uint32_t block = 0; block < blocks_.size(); ++block) {
       if (!pushes_.contains({key, blocks_[block].tensor})) continue;
-      const auto& contributors = applied_[block].at(key.step).contributors;
-      const bool counted = std::ranges::count(contributors, key.incarnation,
-                                              &ShardApplied::Contributor::incarnation);
-      if (counted) continue;
+      if (IsCounted(block, key)) continue;
       Violate(absl::StrCat("block ", block, " lost what rank ", key.rank,
                            " left at step ", key.step));
     }
@@ -103,12 +129,7 @@ void Reference::CheckPromises() {
 void Reference::CheckAcknowledged(uint32_t rank, uint32_t incarnation) {
   for (const auto& [key, block] : acknowledged_) {
     if (key.rank != rank || key.incarnation != incarnation) continue;
-    const auto& history = applied_[block];
-    const bool is_counted =
-        key.step < history.size() &&
-        std::ranges::count(history[key.step].contributors, incarnation,
-                           &ShardApplied::Contributor::incarnation) == 1;
-    if (is_counted) continue;
+    if (IsCounted(block, key)) continue;
     Violate(absl::StrCat("block ", block, " acknowledged step ", key.step, " of rank ",
                          rank, " and did not count it once"));
   }
@@ -117,7 +138,11 @@ void Reference::CheckAcknowledged(uint32_t rank, uint32_t incarnation) {
 Reference::Model Reference::After(uint64_t steps) {
   CheckPromises();
   Replay replay(*this);
-  for (uint64_t step = 0; step < steps; ++step) replay.Step(step);
+  if (job_.training.sync().is_async()) {
+    for (uint32_t block = 0; block < blocks_.size(); ++block) replay.Arrive(block);
+  } else {
+    for (uint64_t step = 0; step < steps; ++step) replay.Step(step);
+  }
   return {replay.weights(), replay.views()};
 }
 

@@ -45,6 +45,7 @@ class Reference {
   void SeedHeld(uint32_t block, std::span<const float> values);
   struct Push {
     std::vector<float> gradient = {};
+    std::map<uint32_t, uint64_t> versions = {};  // that it was computed from, by block
     uint32_t samples = 0;
     float loss_scale = 1;
     float rate_factor = 1;
@@ -83,6 +84,12 @@ class Reference {
  private:
   friend class Replay;
   void CheckPromises();
+  // The contributor's own step, of what a shard applied.
+  static uint64_t StepOf(const ShardApplied& applied) {
+    return applied.arrival ? applied.arrival->step : applied.step;
+  }
+  void CheckArrival(const ShardApplied& applied);
+  bool IsCounted(uint32_t block, const ContributionKey& key) const;
   void Violate(std::string what);
 
   const JobSpec job_;
@@ -93,6 +100,7 @@ class Reference {
   std::map<std::pair<ContributionKey, uint32_t>, Push> pushes_;  // by tensor
   std::vector<ContributionKey> promised_;
   std::vector<std::pair<ContributionKey, uint32_t>> acknowledged_;
+  std::map<std::pair<uint32_t, uint32_t>, uint64_t> arrived_;  // by block and life
   std::string violation_;
 };
 

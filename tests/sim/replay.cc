@@ -93,9 +93,10 @@ void Replay::Step(uint64_t step) {
 
 // In rank order, as the shards say they did; where they add on arrival, the simulation
 // pushes numbers whose sum does not depend on the order.
-void Replay::Add(uint32_t block, uint64_t step) {
+void Replay::Add(uint32_t block, uint64_t version) {
   Block& own = blocks_[block];
-  const ShardApplied& applied = reference_.applied_[block][step];
+  const ShardApplied& applied = reference_.applied_[block][version];
+  const uint64_t step = Reference::StepOf(applied);
   double samples = 0;
   double parting_samples = 0;
   for (const auto& one : applied.contributors) {
@@ -314,6 +315,54 @@ void Replay::Update(uint64_t step) {
   for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) Store(tensor, step);
   for (Tensor& tensor : tensors_) std::ranges::fill(tensor.sum, 0.0f);
   if (job_.training.ScalesLoss()) loss_scale_ = scaler_.scale;
+}
+
+void Replay::Arrive(uint32_t id) {
+  Block& block = blocks_[id];
+  if (!block.is_trained) return;
+  const SyncMode mode = job_.training.sync();
+  const uint32_t tensor = block.range.tensor;
+  const std::span<float> weights =
+      std::span(weights_[tensor])
+          .subspan(block.range.first_element, block.range.elements);
+  std::vector<std::vector<float>> history;
+  for (const ShardApplied& applied : reference_.applied_[id]) {
+    history.emplace_back(weights.begin(), weights.end());
+    if (applied.skipped != applied.contributors.empty()) {
+      reference_.Violate(absl::StrCat("block ", id, " skipped a contribution"));
+    }
+    if (applied.contributors.empty()) continue;
+    const auto& from = applied.contributors.front();
+    const ContributionKey key = {from.rank, from.incarnation, applied.arrival->step};
+    const Reference::Push& push = reference_.pushes_.at({key, tensor});
+    const uint64_t version =
+        push.parting ? applied.step - applied.arrival->age : push.versions.at(id);
+    if (version + applied.arrival->age != applied.step) {
+      reference_.Violate(absl::StrCat("block ", id, " version ", applied.step,
+                                      " called what was computed from version ", version,
+                                      " ", applied.arrival->age, " old"));
+      return;
+    }
+    std::ranges::fill(SumOf(block.range), 0.0f);
+    block.samples = block.parting_samples = 0;
+    Add(id, applied.step);
+    const double samples = Divisor(block.samples, block.parting_samples);
+    const bool votes = transfers_[tensor].push.votes;
+    if (mode.compensation > 0 && !votes) {
+      CompensateDelay(static_cast<float>(mode.compensation),
+                      {.gradient = SumOf(block.range),
+                       .master = weights,
+                       .backup = history.at(version)});
+    }
+    for (float& value : SumOf(block.range)) value = votes ? FiniteSignOf(value) : value;
+    Apply(tensor, block.range,
+          {.step = ++block.updates,
+           .update = applied.step,
+           .learning_rate = plan_->LearningRate(tensor, key.step, samples) *
+                            block.rate_factor * mode.WeightOfAge(applied.arrival->age),
+           .samples = samples});
+  }
+  Publish(tensor, block.range, false);
 }
 
 // A tensor that steps whole needs contributions to all its blocks.

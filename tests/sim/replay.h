@@ -21,6 +21,8 @@ class Replay {
   explicit Replay(Reference& reference);
 
   void Step(uint64_t step);
+  // Mode asp: all that the block has made of contributions, one by one.
+  void Arrive(uint32_t block);
   const std::vector<std::vector<float>>& weights() const { return weights_; }
   // What a worker holds of them.
   const std::vector<std::vector<float>>& views() const { return views_; }
@@ -51,7 +53,7 @@ class Replay {
   // What servers make of each push.
   void DecodePushes();
   void Publish(uint32_t tensor, const BlockRange& range, bool deltas);
-  void Add(uint32_t block, uint64_t step);
+  void Add(uint32_t block, uint64_t version);
   void Update(uint64_t step);
   bool LacksSamples(const Block& block) const;
   static double Divisor(double samples, double parting_samples) {

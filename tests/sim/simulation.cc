@@ -16,6 +16,7 @@
 #include "comm/base/status.h"
 #include "comm/transport/inproc/inproc.h"
 #include "tests/sim/control_plane.h"
+#include "tests/sim/job_modes.h"
 #include "tests/sim/reference.h"
 #include "tests/sim/server_process.h"
 #include "tests/sim/worker_process.h"
@@ -126,19 +127,6 @@ JobSpec RandomJob(Random& random) {
   return job;
 }
 
-// What the mode does not go with is left out.
-JobSpec RandomJob(Random& random, std::string_view mode) {
-  JobSpec job = RandomJob(random);
-  if (mode == "bsp") return job;
-  TrainingSettings& training = job.training;
-  training.mode.name = std::string(mode);
-  training.mode.values["staleness"] = std::uniform_int_distribution<int>(0, 4)(random);
-  training.loss_scaling = {};
-  training.aggregation = Aggregation::kRankOrder;
-  job.publish_codec = OneIn(random, 2) ? "fp32" : "bf16";
-  return job;
-}
-
 InprocOptions RandomNetwork(Random& random) {
   InprocOptions options;
   options.seed = random();
@@ -189,7 +177,7 @@ class Run {
  public:
   Run(uint64_t seed, std::string_view mode)
       : random_(seed),
-        job_(RandomJob(random_, mode)),
+        job_(FitToMode(mode, random_, RandomJob(random_))),
         skipping_(RandomSkipping(random_, job_)),
         rating_(RandomRating(random_, job_)),
         codecs_(CodecRegistry::Builtin()),
@@ -210,6 +198,8 @@ class Run {
   absl::Status CheckTraffic() const;
   void StartWorker(uint32_t rank);
   void OnWorkerEnd(uint32_t rank, const absl::Status& status);
+  // All have come to their end; in mode asp, with the weights that all contributed to.
+  bool IsOver();
   void PlanFaults();
   void PlanBreaks();
   void KillWorker(uint32_t rank);
@@ -236,6 +226,7 @@ class Run {
   std::vector<std::unique_ptr<ServerProcess>> servers_;
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
   std::array<bool, kWorkers> gone_ = {};
+  bool has_settled_ = false;
   int faults_ = 0;
   int breaks_ = 0;                    // of connections
   std::optional<uint64_t> leave_at_;  // of kLeaver
@@ -356,6 +347,22 @@ bool Run::AllDone() const {
   return true;
 }
 
+bool Run::IsOver() {
+  if (!job_.training.sync().is_async()) return AllDone();
+  // Whoever died over and over is let in after a step of the others, and they are done.
+  const auto is_done = [](const auto& one) { return one != nullptr && one->IsDone(); };
+  for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+    const bool is_outside = workers_[rank] != nullptr && !workers_[rank]->incarnation();
+    if (is_outside && std::ranges::any_of(workers_, is_done)) gone_[rank] = true;
+  }
+  if (!AllDone()) return false;
+  if (std::exchange(has_settled_, true)) return true;
+  for (const auto& worker : workers_) {
+    if (worker != nullptr) worker->SettleAgain();
+  }
+  return false;
+}
+
 absl::Status Run::Execute() {
   StartServers();
   for (uint32_t rank = 0; rank < kWorkers; ++rank) {
@@ -368,7 +375,7 @@ absl::Status Run::Execute() {
   if (faults_ <= 1 && OneIn(random_, 2)) {
     leave_at_ = std::uniform_int_distribution<uint64_t>(1, kSteps - 1)(random_);
   }
-  while (!AllDone() && reference_.violation().empty()) {
+  while (!IsOver() && reference_.violation().empty()) {
     if (events_.now() > kDeadline || !events_.RunNext()) {
       return absl::InternalError(absl::StrCat("no end in sight: ", Describe()));
     }
@@ -403,8 +410,10 @@ absl::Status Run::Check() {
 absl::Status Run::CheckTraffic() const {
   if (faults_ > 0 || breaks_ > 0) return absl::OkStatus();
   // Beside each block a question, a note and an acknowledgement; greetings, refusals.
+  // In mode asp the newest views are sent anew, twice: before the end and after it.
+  const double most = job_.training.sync().is_async() ? 1.3 : 1.1;
   const uint64_t most_messages = 4 * traffic_.blocks() + 200;
-  const double most_bytes = 1.1 * static_cast<double>(traffic_.necessary_bytes());
+  const double most_bytes = most * static_cast<double>(traffic_.necessary_bytes());
   if (static_cast<double>(traffic_.bytes()) <= most_bytes &&
       traffic_.messages() <= most_messages) {
     return absl::OkStatus();
@@ -416,9 +425,8 @@ absl::Status Run::CheckTraffic() const {
 }
 
 absl::Status Run::CheckVersion(uint32_t block) const {
-  if (job_.tensors[reference_.blocks()[block].tensor].group.frozen) {
-    return absl::OkStatus();
-  }
+  const bool is_frozen = job_.tensors[reference_.blocks()[block].tensor].group.frozen;
+  if (is_frozen || job_.training.sync().is_async()) return absl::OkStatus();
   if (reference_.version(block) != kSteps) {
     return absl::InternalError(absl::StrCat("block ", block, " made ",
                                             reference_.version(block),

@@ -184,6 +184,15 @@ void WorkerProcess::Compute() {
   After(absl::Microseconds(parts_.slowness * micros), [this, step] { PushAll(step); });
 }
 
+std::map<uint32_t, uint64_t> WorkerProcess::Versions(uint32_t tensor) const {
+  std::map<uint32_t, uint64_t> versions;
+  for (uint32_t block = 0; block < exchange_->blocks(); ++block) {
+    if (parts_.reference.blocks()[block].tensor != tensor) continue;
+    versions[block] = exchange_->version_of(block);
+  }
+  return versions;
+}
+
 void WorkerProcess::Settle() {
   settling_ = true;
   ready_tensors_ = 0;
@@ -233,6 +242,7 @@ void WorkerProcess::PushAll(uint64_t step) {
     exchange_->SetRateFactor(tensor, rate_factors_[tensor]);
     parts_.reference.Pushed({rank_, *incarnation_, step}, tensor,
                             {.gradient = gradients_[tensor],
+                             .versions = Versions(tensor),
                              .samples = samples,
                              .loss_scale = exchange_->loss_scale(),
                              .rate_factor = rate_factors_[tensor]});

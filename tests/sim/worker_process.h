@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <random>
@@ -82,6 +83,12 @@ class WorkerProcess : private Receiver {
   void Thaw();
 
   bool IsDone() const { return exchange_ != nullptr && !failed_ && done_; }
+  // Takes the newest weights; done again once they are here.
+  void SettleAgain() {
+    if (!IsDone()) return;
+    done_ = false;
+    Settle();
+  }
   bool IsLeaving() const { return leaving_; }
   std::string address() const { return transport_->address(); }
   std::optional<uint32_t> incarnation() const { return incarnation_; }
@@ -94,6 +101,7 @@ class WorkerProcess : private Receiver {
   void Beat();
   void Tick();
   void Compute();
+  std::map<uint32_t, uint64_t> Versions(uint32_t tensor) const;
   // The newest weights, once, before it is done or leaves.
   void Settle();
   void PushAll(uint64_t step);

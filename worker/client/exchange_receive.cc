@@ -76,7 +76,8 @@ void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
 bool Exchange::IsWelcome(const MessageHeader& header) const {
   const Block& block = blocks_[header.block];
   const bool is_fresh = header.step >= block.wanted;
-  if (options_.mode.is_async()) return block.phase == Phase::kHeld && is_fresh;
+  const bool is_own = options_.mode.is_async() && block.kind == MessageKind::kPush;
+  if (is_own) return block.phase == Phase::kHeld && is_fresh;
   if (options_.mode.staleness > 0 && block.landed) return header.step > block.version;
   return block.phase != Phase::kIdle && is_fresh;
 }

@@ -69,5 +69,32 @@ TEST_F(StaleExchangeTest, SettlesAtWhatItHasContributedTo) {
   EXPECT_THAT(PushAndHold(1).ready, ElementsAre(0u));
 }
 
+class AsyncExchangeTest : public ExchangeTest {
+ protected:
+  AsyncExchangeTest() {
+    Make({.first_step = 7, .mode = {.kind = SyncMode::Kind::kAsp}});
+    ReachStepZero();
+  }
+};
+
+TEST_F(AsyncExchangeTest, CountsItsOwnStepsAndTakesTheViewThatFollowsItsContribution) {
+  const Seen pushed = See(exchange_->Push(0, gradient_, 1, now_));
+  EXPECT_EQ(pushed.sends.at(0).header.step, 7u) << "whatever the version";
+  See(exchange_->SendDone(0));
+  EXPECT_THAT(Publish(0, 30, 3.0f).ready, IsEmpty()) << "an answer to something else";
+  EXPECT_THAT(first_, Each(1.0f));
+  Answer(From(MessageKind::kAck, 0, 7));
+  EXPECT_THAT(Publish(0, 31, 4.0f).ready, ElementsAre(0u));
+  EXPECT_THAT(first_, Each(4.0f));
+  EXPECT_EQ(See(exchange_->Push(0, gradient_, 1, now_)).sends.at(0).header.step, 8u);
+}
+
+TEST_F(AsyncExchangeTest, SettlesWithAViewThatIsSentAnew) {
+  const Seen settling = See(exchange_->Settle(0, now_));
+  ASSERT_THAT(settling.Messages(), ElementsAre(std::pair{MessageKind::kPull, 0u}));
+  EXPECT_EQ(settling.sends[0].header.flags, kFlagAnew);
+  EXPECT_THAT(Publish(0, 0, 9.0f).ready, ElementsAre(0u)) << "nobody has contributed";
+}
+
 }  // namespace
 }  // namespace syncline

@@ -205,7 +205,13 @@ absl::Status Services::StartAdmin() {
   admin_ = std::make_unique<AdminServer>(
       AdminOptions{.listen = plan_.admin_listen, .title = title}, registry_,
       std::move(pages));
-  return admin_->Start();
+  const absl::Status started = admin_->Start();
+  if (FailureOf(started) != Failure::kPortInUse) return started;
+  return WithFailure(
+      absl::UnavailableError(absl::StrCat(started.message(),
+                                          " with --admin-listen: each service of a host "
+                                          "needs its own, such as 127.0.0.1:7072")),
+      Failure::kPortInUse);
 }
 
 void Services::WarnOfKeysInTheClear(DataPlaneMode mode) const {

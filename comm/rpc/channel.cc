@@ -61,7 +61,7 @@ absl::Status WaitUntilConnected(grpc::Channel& channel, const std::string& addre
   if (channel.WaitForConnected(DeadlineIn(timeout))) return absl::OkStatus();
   return UnreachableError(
       address, timeout,
-      DiagnoseConnection(address, tls, std::min(timeout, kLongestDiagnosis)));
+      DiagnoseConnection(address, tls, std::min(timeout, kLongestDiagnosis)).cause);
 }
 
 absl::Status UnreachableError(const std::string& address, absl::Duration timeout,

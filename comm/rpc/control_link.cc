@@ -19,6 +19,8 @@ constexpr uint64_t kAcknowledgeEvery = 64;
 // A coordinator that starts a moment later is not worth a line.
 constexpr absl::Duration kSayWaitingAfter = absl::Seconds(3);
 constexpr absl::Duration kSayWaitingEvery = absl::Seconds(10);
+// A coordinator that is just starting or stopping may look like a stranger for a moment.
+constexpr absl::Duration kLastingAfter = absl::Seconds(3);
 
 std::string DrawKey() {
   std::random_device random;
@@ -234,7 +236,23 @@ void ControlLink::SayThatItWaits() {
 // For members that were never attached: the others know that address and files are right.
 bool ControlLink::WantsCause() {
   absl::MutexLock lock(&mutex_);
-  return !was_attached_ && !IsOver() && (cause_.empty() || clock_.Now() >= say_next_);
+  return !was_attached_ && !IsOver() &&
+         (cause_.empty() || lasts_since_ || clock_.Now() >= say_next_);
+}
+
+void ControlLink::Found(const Diagnosis& diagnosis) {
+  cause_ = diagnosis.cause;
+  const absl::Duration now = clock_.Now();
+  if (!diagnosis.is_lasting) {
+    lasts_since_.reset();
+  } else if (!lasts_since_) {
+    lasts_since_ = now;
+  } else if (now - *lasts_since_ >= kLastingAfter) {
+    End(WithFailure(
+        absl::UnauthenticatedError(absl::StrCat("cannot join the coordinator at ",
+                                                options_.attach.address, ": ", cause_)),
+        Failure::kUnreachable));
+  }
 }
 
 // One attempt, which lasts for its slot unless it gets through.
@@ -260,11 +278,11 @@ void ControlLink::Dial() {
   };
   auto opened = AttachStream::Open(attach, std::move(callbacks));
   if (!opened.ok()) {
-    std::string cause =
-        WantsCause() ? DiagnoseConnection(attach.address, attach.tls, slot) : "";
+    std::optional<Diagnosis> found;
+    if (WantsCause()) found = DiagnoseConnection(attach.address, attach.tls, slot);
     absl::MutexLock lock(&mutex_);
     last_failure_ = opened.status();
-    if (!cause.empty()) cause_ = std::move(cause);
+    if (found && !was_attached_) Found(*found);
     SayThatItWaits();
     if (!IsBreak(opened.status())) End(opened.status());
     while (!IsOver() && changed_.WaitUntil(mutex_, clock_, slot_end)) {

@@ -39,6 +39,7 @@
 #include "comm/base/patient_clock.h"
 #include "comm/base/steady_condition.h"
 #include "comm/rpc/attach_stream.h"
+#include "comm/rpc/diagnosis.h"
 #include "comm/rpc/dialer.h"
 #include "comm/rpc/reliable_queue.h"
 #include "comm/rpc/unanswered_beats.h"
@@ -49,7 +50,8 @@ struct ControlLinkOptions {
   AttachOptions attach;
   v1::MemberMessage hello;  // the first message of the link
   // How long the coordinator may be out of reach before it has answered for the first
-  // time. Failure::kUnreachable afterwards.
+  // time. Failure::kUnreachable afterwards, and some seconds after something answers that
+  // no patience helps with: another certificate authority, TLS on one side only.
   absl::Duration patience = absl::Seconds(10);
   Logger log = {};
 };
@@ -89,6 +91,7 @@ class ControlLink {
   bool WantsCause() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status UnreachableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndIfSilent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Found(const Diagnosis& diagnosis) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SayThatItWaits() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   v1::MemberMessage FirstMessage() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -131,6 +134,8 @@ class ControlLink {
   absl::Duration say_next_ ABSL_GUARDED_BY(mutex_);
   absl::Status last_failure_ ABSL_GUARDED_BY(mutex_);  // of an attempt
   std::string cause_ ABSL_GUARDED_BY(mutex_);          // why nothing was ever reached
+  // Since when the cause has been one that does not pass.
+  std::optional<absl::Duration> lasts_since_ ABSL_GUARDED_BY(mutex_);
   bool was_attached_ ABSL_GUARDED_BY(mutex_) = false;
 
   // The stream that both sides take for the link's, and the one that shall replace it.

@@ -9,6 +9,8 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
 #include "comm/rpc/address.h"
+#include "comm/rpc/certificates_test_util.h"
+#include "comm/rpc/channel.h"
 #include "comm/rpc/relay_test_util.h"
 #include "comm/rpc/server.h"
 #include "comm/rpc/status.h"
@@ -113,24 +115,26 @@ class FakeCoordinator final : public v1::Coordinator::Service {
 // A link with its heart, and what it was told.
 class Member {
  public:
-  explicit Member(const std::string& address, absl::Duration patience = kPatience) {
+  explicit Member(const std::string& address, absl::Duration patience = kPatience,
+                  const TlsOptions& tls = {}) {
     v1::MemberMessage hello;
     hello.mutable_server_hello()->set_name("a member");
     const Timeouts timeouts = Timeouts::Derive(absl::Seconds(10));
-    link_ = ControlLink::Open({.attach = {.address = address, .timeouts = timeouts},
-                               .hello = hello,
-                               .patience = patience},
-                              {.on_message =
-                                   [this](const v1::CoordinatorMessage& message) {
-                                     absl::MutexLock lock(&mutex_);
-                                     told_.push_back(message.waiting().reason());
-                                   },
-                               .on_end =
-                                   [this](const absl::Status& status) {
-                                     absl::MutexLock lock(&mutex_);
-                                     EXPECT_FALSE(end_.has_value());
-                                     end_ = status;
-                                   }});
+    link_ = ControlLink::Open(
+        {.attach = {.address = address, .tls = tls, .timeouts = timeouts},
+         .hello = hello,
+         .patience = patience},
+        {.on_message =
+             [this](const v1::CoordinatorMessage& message) {
+               absl::MutexLock lock(&mutex_);
+               told_.push_back(message.waiting().reason());
+             },
+         .on_end =
+             [this](const absl::Status& status) {
+               absl::MutexLock lock(&mutex_);
+               EXPECT_FALSE(end_.has_value());
+               end_ = status;
+             }});
     heart_ = std::thread([this, period = timeouts.heartbeat_interval] {
       absl::MutexLock lock(&mutex_);
       while (!dead_) {
@@ -261,6 +265,20 @@ TEST(ControlLinkTest, SaysWhyACoordinatorWasNeverReached) {
   const absl::Status end = member.AwaitEnd();
   EXPECT_EQ(FailureOf(end), Failure::kUnreachable) << end;
   EXPECT_THAT(std::string(end.message()), HasSubstr("nothing listens there"));
+}
+
+TEST(ControlLinkTest, DoesNotWaitForACoordinatorThatSpeaksPlainText) {
+  SilenceGrpcLog();
+  TestCertificates files;
+  files.MakeCa("ca");
+  files.MakeLeaf("client", "ca");
+  FakeCoordinator coordinator;
+  Member member(coordinator.address(), kPatience, files.Identity("client"));
+  const absl::Status end = member.AwaitEnd();
+  EXPECT_EQ(FailureOf(end), Failure::kUnreachable) << end;
+  EXPECT_TRUE(absl::IsUnauthenticated(end));
+  EXPECT_THAT(std::string(end.message()),
+              HasSubstr("it speaks plain text; drop --tls-*"));
 }
 
 TEST(ControlLinkTest, WaitsForACoordinatorThatStartsLater) {

@@ -72,41 +72,54 @@ absl::StatusOr<UniqueFd> ConnectTo(const HostPort& target, absl::Duration limit)
 }
 
 // Says what an HTTP/2 client says first, and looks at the first frame that comes back.
-std::string ProbePlainText(int fd) {
+Diagnosis ProbePlainText(int fd) {
   constexpr absl::string_view kPreface(
       "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0", 33);
   constexpr size_t kFrameHeader = 9;
   constexpr char kSettings = 4;
   if (send(fd, kPreface.data(), kPreface.size(), MSG_NOSIGNAL) < 0) {
-    return std::string(kSpeaksTls);
+    return {std::string(kSpeaksTls)};
   }
   std::array<char, kFrameHeader> first = {};
   const ssize_t got = recv(fd, first.data(), first.size(), MSG_WAITALL);
   // Whoever waits for a TLS handshake closes, with or without an alert.
-  if (got == 0 || (got < 0 && errno == ECONNRESET)) return std::string(kSpeaksTls);
-  if (got < 0)
-    return "it takes connections and says nothing; check that it is not stopped";
+  if (got == 0 || (got < 0 && errno == ECONNRESET)) {
+    return {std::string(kSpeaksTls)};
+  }
+  if (got < 0) {
+    return {"it takes connections and says nothing; check that it is not stopped"};
+  }
   const absl::string_view head(first.data(), static_cast<size_t>(got));
   if (absl::StartsWith(head, "HTTP/1")) {
-    return "it speaks HTTP/1, perhaps it is an admin port; give the control address";
+    return {"it speaks HTTP/1, perhaps it is an admin port; give the control address",
+            true};
   }
-  if (head[0] == '\x15' || head[0] == '\x16') return std::string(kSpeaksTls);
-  if (head.size() == kFrameHeader && head[3] == kSettings)
-    return std::string(kNothingWrong);
-  return "something that is not Syncline listens there; check the port";
+  if (head[0] == '\x15' || head[0] == '\x16') {
+    return {std::string(kSpeaksTls)};
+  }
+  if (head.size() == kFrameHeader && head[3] == kSettings) {
+    return {std::string(kNothingWrong)};
+  }
+  return {"something that is not Syncline listens there; check the port", true};
 }
 
 }  // namespace
 
-std::string DiagnoseConnection(const std::string& address, const TlsOptions& tls,
-                               absl::Duration limit) {
+Diagnosis DiagnoseConnection(const std::string& address, const TlsOptions& tls,
+                             absl::Duration limit) {
   const auto target = ParseHostPort(address);
-  if (!target.ok()) return std::string(target.status().message());
+  if (!target.ok()) return {std::string(target.status().message())};
   const auto socket = ConnectTo(*target, limit);
-  if (!socket.ok()) return std::string(socket.status().message());
-  if (!tls.HasTls()) return ProbePlainText(socket->get());
-  const std::string wrong = ProbeTls(socket->get(), target->host, tls);
-  return wrong.empty() ? std::string(kNothingWrong) : wrong;
+  if (!socket.ok()) return {std::string(socket.status().message())};
+  if (!tls.HasTls()) {
+    Diagnosis found = ProbePlainText(socket->get());
+    if (found.cause != kSpeaksTls) return found;
+    const auto again = ConnectTo(*target, limit);
+    found.is_lasting = again.ok() && AnswersTls(again->get(), target->host);
+    return found;
+  }
+  const Diagnosis found = ProbeTls(socket->get(), target->host, tls);
+  return found.cause.empty() ? Diagnosis{std::string(kNothingWrong)} : found;
 }
 
 }  // namespace syncline

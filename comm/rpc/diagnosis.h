@@ -2,7 +2,8 @@
 // makes one connection by hand, with the same TLS files, and names the cause.
 //
 //   if (!channel.WaitForConnected(deadline)) {
-//     return UnreachableError(address, timeout, DiagnoseConnection(address, tls, limit));
+//     return UnreachableError(address, timeout,
+//                             DiagnoseConnection(address, tls, limit).cause);
 //   }
 //
 // Thread safety: any thread. Blocks for up to `limit` in each of connecting, writing and
@@ -13,12 +14,12 @@
 
 #include "absl/time/time.h"
 #include "comm/rpc/tls.h"
+#include "comm/rpc/tls_probe.h"
 
 namespace syncline {
 
-// A clause for people, without a full stop: "nothing listens there; check that it runs and
-// that the port is right". Says so when it finds nothing wrong.
-std::string DiagnoseConnection(const std::string& address, const TlsOptions& tls,
-                               absl::Duration limit);
+// Says so when it finds nothing wrong.
+Diagnosis DiagnoseConnection(const std::string& address, const TlsOptions& tls,
+                             absl::Duration limit);
 
 }  // namespace syncline

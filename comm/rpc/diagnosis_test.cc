@@ -79,25 +79,27 @@ class Stranger {
 
 TEST(Diagnosis, NamesWhatIsWrongBelowTls) {
   const std::string address = absl::StrCat("127.0.0.1:", *PickFreePort("127.0.0.1"));
-  EXPECT_THAT(DiagnoseConnection(address, {}, kLimit),
+  EXPECT_THAT(DiagnoseConnection(address, {}, kLimit).cause,
               HasSubstr("nothing listens there"));
-  EXPECT_THAT(DiagnoseConnection("no-such-host.invalid:7070", {}, kLimit),
+  EXPECT_THAT(DiagnoseConnection("no-such-host.invalid:7070", {}, kLimit).cause,
               HasSubstr("no host is called 'no-such-host.invalid'"));
-  EXPECT_THAT(DiagnoseConnection("nonsense", {}, kLimit), HasSubstr("nonsense"));
+  EXPECT_THAT(DiagnoseConnection("nonsense", {}, kLimit).cause, HasSubstr("nonsense"));
 }
 
 TEST(Diagnosis, KnowsAServerOfAnotherProtocol) {
   EXPECT_THAT(
-      DiagnoseConnection(Stranger("HTTP/1.1 400 Bad Request\r\n").address(), {}, kLimit),
+      DiagnoseConnection(Stranger("HTTP/1.1 400 Bad Request\r\n").address(), {}, kLimit)
+          .cause,
       HasSubstr("HTTP/1"));
-  EXPECT_THAT(DiagnoseConnection(Stranger("220 mail.example").address(), {}, kLimit),
-              HasSubstr("not Syncline"));
+  EXPECT_THAT(
+      DiagnoseConnection(Stranger("220 mail.example").address(), {}, kLimit).cause,
+      HasSubstr("not Syncline"));
 }
 
 TEST(Diagnosis, SaysSoWhenNothingIsWrong) {
   auto running = StartServer({.listen = "127.0.0.1:0", .tls = {}, .services = {}});
   ASSERT_TRUE(running.ok()) << running.status();
-  EXPECT_THAT(DiagnoseConnection(running->address, {}, kLimit),
+  EXPECT_THAT(DiagnoseConnection(running->address, {}, kLimit).cause,
               HasSubstr("nothing is wrong with it now"));
 }
 
@@ -118,7 +120,7 @@ class TlsDiagnosis : public testing::Test {
   // What a client hears about a server that was started with `server`.
   std::string Diagnose(const TlsOptions& server, const TlsOptions& client) {
     const AnyServer running(server);
-    return DiagnoseConnection(running.address(), client, kLimit);
+    return DiagnoseConnection(running.address(), client, kLimit).cause;
   }
   std::string DiagnoseServer(const std::string& name) {
     return Diagnose(files_.Identity(name), files_.Identity("client"));
@@ -157,8 +159,28 @@ TEST_F(TlsDiagnosis, KnowsThatOnlyOneSideSpeaksTls) {
   EXPECT_THAT(DiagnoseClient({}), HasSubstr("seems to speak TLS"));
   auto plain = StartServer({.listen = "127.0.0.1:0", .tls = {}, .services = {}});
   ASSERT_TRUE(plain.ok()) << plain.status();
-  EXPECT_THAT(DiagnoseConnection(plain->address, files_.Identity("client"), kLimit),
+  EXPECT_THAT(DiagnoseConnection(plain->address, files_.Identity("client"), kLimit).cause,
               HasSubstr("it speaks plain text"));
+}
+
+// Others may start later, or be renewed.
+TEST_F(TlsDiagnosis, KnowsWhatDoesNotPass) {
+  const auto lasts = [&](const std::string& server, const TlsOptions& client) {
+    const AnyServer running(files_.Identity(server));
+    return DiagnoseConnection(running.address(), client, kLimit).is_lasting;
+  };
+  EXPECT_TRUE(lasts("intruder", files_.Identity("client")));
+  EXPECT_TRUE(lasts("server", files_.Identity("intruder")));
+  EXPECT_TRUE(lasts("server", {}));
+  EXPECT_FALSE(lasts("server", files_.Identity("client")));
+  EXPECT_FALSE(lasts("old", files_.Identity("client")));
+  EXPECT_FALSE(lasts("server", files_.Identity("old")));
+  // As a proxy does while nothing is behind it.
+  const Stranger proxy("");
+  EXPECT_FALSE(
+      DiagnoseConnection(proxy.address(), {}, absl::Milliseconds(300)).is_lasting);
+  const std::string nobody = absl::StrCat("127.0.0.1:", *PickFreePort("127.0.0.1"));
+  EXPECT_FALSE(DiagnoseConnection(nobody, {}, kLimit).is_lasting);
 }
 
 TEST_F(TlsDiagnosis, OperatorsSeeWhatTheirServerRefuses) {

@@ -124,68 +124,81 @@ class Handshake {
 
 // Why the server does not take us in. gRPC's servers close without the alert that would
 // say so; then the likeliest cause, from what can be seen here.
-std::string WhyItRefusesUs(Handshake& handshake, const TlsOptions& tls) {
+Diagnosis WhyItRefusesUs(Handshake& handshake, const TlsOptions& tls) {
   if (tls.cert_file.empty()) {
-    return "it asks for a certificate; give --tls-cert and --tls-key";
+    return {"it asks for a certificate; give --tls-cert and --tls-key", true};
   }
   const std::string ours = absl::StrCat("--tls-cert '", tls.cert_file, "'");
   X509* certificate = SSL_get_certificate(&handshake.ssl());
-  if (certificate == nullptr) return absl::StrCat("cannot read ", ours);
+  if (certificate == nullptr) return {absl::StrCat("cannot read ", ours), true};
   const std::string time = WhyNotValid(*certificate, absl::Now());
   if (handshake.reason() == SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED || !time.empty()) {
-    return absl::StrCat("it refuses ", ours, ", which ",
-                        time.empty() ? "expired by its clock; renew it" : time);
+    return {absl::StrCat("it refuses ", ours, ", which ",
+                         time.empty() ? "expired by its clock; renew it" : time)};
   }
-  return absl::StrCat(
-      "it refuses ", ours, ", signed by '", Printable(FactsOf(*certificate).issuer),
-      "'; give a certificate of the CA that it was started with, or look at its log");
+  return {
+      absl::StrCat(
+          "it refuses ", ours, ", signed by '", Printable(FactsOf(*certificate).issuer),
+          "'; give a certificate of the CA that it was started with, or look at its "
+          "log"),
+      true};
 }
 
-std::string WhatIsWrongWith(X509& certificate, long verdict, const std::string& host,
-                            const TlsOptions& tls) {
+Diagnosis WhatIsWrongWith(X509& certificate, long verdict, const std::string& host,
+                          const TlsOptions& tls) {
   const CertificateFacts facts = FactsOf(certificate);
   const std::string theirs =
       absl::StrCat("its certificate ('", Printable(facts.subject), "') ");
   const std::string time = WhyNotValid(certificate, absl::Now());
-  if (!time.empty()) return theirs + time;
+  if (!time.empty()) return {theirs + time};
   if (verdict == X509_V_ERR_CERT_HAS_EXPIRED) {
-    return theirs + "is signed by an authority that has expired; renew its CA";
+    return {theirs + "is signed by an authority that has expired; renew its CA"};
   }
   if (verdict != X509_V_OK) {
-    return absl::StrCat(theirs, "is signed by '", Printable(facts.issuer), "', ",
-                        tls.ca_file.empty()
-                            ? "which this host does not trust; give its CA with --tls-ca"
-                            : absl::StrCat("which is not in --tls-ca '", tls.ca_file,
-                                           "'; give the CA that signed it"));
+    return {absl::StrCat(theirs, "is signed by '", Printable(facts.issuer), "', ",
+                         tls.ca_file.empty()
+                             ? "which this host does not trust; give its CA with --tls-ca"
+                             : absl::StrCat("which is not in --tls-ca '", tls.ca_file,
+                                            "'; give the CA that signed it")),
+            true};
   }
   if (!IsForHost(certificate, host)) {
-    return absl::StrCat(theirs, "is for ", HostsOf(facts), ", not for '", host,
-                        "'; dial one of those names, or have this one added");
+    return {absl::StrCat(theirs, "is for ", HostsOf(facts), ", not for '", host,
+                         "'; dial one of those names, or have this one added"),
+            true};
   }
   // Anyone without a certificate hears that one is needed.
-  if (tls.cert_file.empty()) return "";
+  if (tls.cert_file.empty()) return {};
   const absl::Status is_coordinator = CheckIsCoordinator(facts.names, tls);
-  return std::string(is_coordinator.message());
+  return {std::string(is_coordinator.message()), true};
 }
 
 }  // namespace
 
-std::string ProbeTls(int socket, const std::string& host, const TlsOptions& tls) {
+Diagnosis ProbeTls(int socket, const std::string& host, const TlsOptions& tls) {
   Handshake handshake(socket, tls);
   const bool is_connected = handshake.Connect(host);
-  if (handshake.is_plain_text()) return std::string(kSpeaksPlainText);
+  if (handshake.is_plain_text()) return {std::string(kSpeaksPlainText), true};
   if (handshake.timed_out()) {
-    return "it takes connections and says nothing; check that it is not stopped";
+    return {"it takes connections and says nothing; check that it is not stopped"};
   }
   const CertificatePtr theirs(SSL_get1_peer_certificate(&handshake.ssl()));
   if (theirs != nullptr) {
     const long verdict = SSL_get_verify_result(&handshake.ssl());
-    const std::string wrong = WhatIsWrongWith(*theirs, verdict, host, tls);
-    if (!wrong.empty()) return wrong;
+    const Diagnosis wrong = WhatIsWrongWith(*theirs, verdict, host, tls);
+    if (!wrong.cause.empty()) return wrong;
   }
   // A server that is content and slow is not refused us.
-  if (is_connected && (handshake.ReadOne() || handshake.timed_out())) return "";
-  return WhyItRefusesUs(handshake, tls);
+  if (is_connected && (handshake.ReadOne() || handshake.timed_out())) return {};
+  Diagnosis refused = WhyItRefusesUs(handshake, tls);
+  refused.is_lasting &= theirs != nullptr;
+  return refused;
+}
+
+bool AnswersTls(int socket, const std::string& host) {
+  Handshake handshake(socket, {});
+  handshake.Connect(host);
+  return CertificatePtr(SSL_get1_peer_certificate(&handshake.ssl())) != nullptr;
 }
 
 }  // namespace syncline

@@ -8,10 +8,23 @@
 
 namespace syncline {
 
+struct Diagnosis {
+  // A clause for people, without a full stop: "nothing listens there; check that it runs
+  // and that the port is right".
+  std::string cause;
+  // Somebody answers, and waiting will not make the two understand each other:
+  // certificates of different authorities, TLS on one side only, another protocol.
+  bool is_lasting = false;
+};
+
 // `socket` is connected to `host` and has timeouts. What is wrong with the handshake, the
-// server's certificate or ours, as DiagnoseConnection says it; empty when the server takes
-// us in.
-std::string ProbeTls(int socket, const std::string& host, const TlsOptions& tls);
+// server's certificate or ours; no cause when the server takes us in.
+// Lasting only where the server has shown a certificate: proxies take connections and
+// close them while nothing is behind.
+Diagnosis ProbeTls(int socket, const std::string& host, const TlsOptions& tls);
+
+// Whether the server answers a TLS handshake with a certificate.
+bool AnswersTls(int socket, const std::string& host);
 
 inline constexpr absl::string_view kSpeaksPlainText =
     "it speaks plain text; drop --tls-*, or start it with TLS, too";

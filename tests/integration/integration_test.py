@@ -516,8 +516,10 @@ class CommandLine(unittest.TestCase):
             taken.bind(("127.0.0.1", 0))
             taken.listen()
             address = f"127.0.0.1:{taken.getsockname()[1]}"
-            self.assert_fails(3, address, "serve", "--role", "coordinator", "--listen", address,
-                              "--admin-listen", "127.0.0.1:0", "--state-dir", state)  # fmt: skip
+            coordinator = ["serve", "--role", "coordinator", "--state-dir", state]
+            self.assert_fails(3, address, *coordinator, "--listen", address, "--admin-listen", "127.0.0.1:0")
+            told = "choose another port with --admin-listen"
+            self.assert_fails(3, told, *coordinator, "--listen", "127.0.0.1:0", "--admin-listen", address)
 
     def test_unusable_state_directory_says_so(self):
         with tempfile.NamedTemporaryFile() as file:

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
 #include "comm/transport/tcp/frame.h"
 #include "comm/transport/tcp/hostile_test_util.h"
 #include "comm/transport/tcp/tcp_test_util.h"
@@ -18,6 +20,8 @@
 namespace syncline {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 ByteView Bytes(const std::string& text) { return std::as_bytes(std::span(text)); }
@@ -202,6 +206,21 @@ TEST(Tcp, ListensAtTheFirstFreePortOfARange) {
     const uint16_t port = ParseTcpAddress(node->transport->address())->port();
     EXPECT_TRUE(port >= taken && port <= taken + 20) << port;
   }
+}
+
+TEST(Tcp, NamesThePortThatIsInUse) {
+  const Listener taken = *ListenAt(*MakeSocketAddress("127.0.0.1", 0));
+  RecordingReceiver receiver;
+  RecordingAcceptor acceptor(receiver);
+  const auto refused = CreateTcpTransport({.listen_host = "127.0.0.1",
+                                           .first_port = taken.port,
+                                           .last_port = taken.port,
+                                           .acceptor = &acceptor},
+                                          receiver);
+  EXPECT_EQ(FailureOf(refused.status()), Failure::kPortInUse) << refused.status();
+  EXPECT_THAT(std::string(refused.status().message()),
+              AllOf(HasSubstr(absl::StrCat("port ", taken.port)),
+                    HasSubstr("--data-plane-ports")));
 }
 
 TEST(TcpHostile, AWrongKeyOpensNothingOnEitherSide) {

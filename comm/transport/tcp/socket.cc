@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
 
 namespace syncline {
 namespace {
@@ -38,7 +39,9 @@ absl::StatusOr<Listener> ListenAt(const SocketAddress& address) {
   if (bind(fd.get(), address.get(), address.size) != 0 ||
       listen(fd.get(), kBacklog) != 0 ||
       getsockname(fd.get(), bound.get(), &bound.size) != 0) {
-    return Failed("listening at", address);
+    const bool is_in_use = errno == EADDRINUSE;
+    const absl::Status failed = Failed("listening at", address);
+    return is_in_use ? WithFailure(failed, Failure::kPortInUse) : failed;
   }
   return Listener{std::move(fd), bound.port()};
 }

@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
+#include "comm/base/failure.h"
 #include "comm/base/limits.h"
 #include "comm/base/status.h"
 #include "comm/transport/tcp/plain_channel.h"
@@ -35,6 +36,18 @@ constexpr uint64_t kListenerTag = 1;
 constexpr uint64_t kFirstConnection = 2;
 
 constexpr int kEventsAtOnce = 64;
+
+absl::Status PortsInUse(const TcpOptions& options) {
+  const bool is_range = options.last_port > options.first_port;
+  return WithFailure(
+      absl::UnavailableError(absl::StrCat(
+          "data plane: ", is_range ? "all ports from " : "port ", options.first_port,
+          is_range ? absl::StrCat(" to ", options.last_port) : "", " of ",
+          options.listen_host, is_range ? " are" : " is",
+          " already in use; stop the processes that listen there (ss -ltnp), or choose "
+          "others with --data-plane-ports")),
+      Failure::kPortInUse);
+}
 
 }  // namespace
 
@@ -72,6 +85,9 @@ absl::Status TcpLoopTransport::Listen() {
                               MakeSocketAddress(options_.listen_host, port));
     listener = ListenAt(at);
   } while (!listener.ok() && port++ < options_.last_port);
+  if (FailureOf(listener.status()) == Failure::kPortInUse) {
+    return PortsInUse(options_);
+  }
   SYNCLINE_RETURN_IF_ERROR(listener.status());
   listener_ = std::move(listener->fd);
   const std::string& host =

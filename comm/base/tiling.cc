@@ -5,8 +5,8 @@
 namespace syncline {
 namespace {
 
-// Enough for several servers to share a small model, and for its parts to overlap.
-constexpr uint64_t kWantedBlocks = 32;
+// Enough for several servers to share a small model, and for both ways to overlap.
+constexpr uint64_t kWantedBlocks = 64;
 constexpr uint64_t kLeastTiles = 2;
 
 }  // namespace

@@ -1,7 +1,8 @@
 // How tensors are cut into blocks, the same way on workers, servers and the coordinator.
 //
-// A block is a run of at most kTilesPerBlock tiles of one tensor, fewer (2 at
-// least) in a model of less than 32 such blocks, so that servers can share it. Cutting is
+// A block is a run of at most kTilesPerBlock tiles of one tensor, fewer (2 at least) in a
+// model of less than 64 such blocks: servers can share it, and while one block is pushed
+// the view of the one before comes back, so that little is left at a step's end. Cutting is
 // a pure function of the element counts, so no side ever has to send it: block ids are
 // positions in the list that CutIntoBlocks returns, and every member computes the same
 // list.

@@ -35,10 +35,10 @@ TEST(Tiling, BlocksOfAModelGrowWithItUpToTheirLimit) {
     return most / kTileElements;
   };
   const uint64_t tile = kTileElements;
-  EXPECT_EQ(longest({95 * tile}), 2u);
-  EXPECT_EQ(longest({48 * tile, 48 * tile}), 3u);
-  EXPECT_EQ(longest({511 * tile}), 15u);
-  EXPECT_EQ(longest({512 * tile}), kTilesPerBlock);
+  EXPECT_EQ(longest({191 * tile}), 2u);
+  EXPECT_EQ(longest({96 * tile, 96 * tile}), 3u);
+  EXPECT_EQ(longest({1023 * tile}), 15u);
+  EXPECT_EQ(longest({1024 * tile}), kTilesPerBlock);
   EXPECT_EQ(longest({5000 * tile}), kTilesPerBlock);
 }
 

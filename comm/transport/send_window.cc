@@ -8,39 +8,26 @@
 namespace syncline {
 namespace {
 
-// An urgent message waits for so long at most, or for one other.
-constexpr absl::Duration kQueue = absl::Milliseconds(100);
+// Senders look 100 times a second, and after every message.
+constexpr absl::Duration kLookAway = absl::Milliseconds(20);
+// Of everybody, however fast.
+constexpr size_t kShare = size_t{64} << 10;
+constexpr absl::Duration kUnknownRoundTrip = absl::Milliseconds(100);
 // Shorter stretches measure how bytes come in bursts.
 constexpr absl::Duration kShortestStretch = absl::Milliseconds(20);
-constexpr uint64_t kSmallBytes = 4096;
-// A rate that is not seen again loses half of itself in this time.
-constexpr absl::Duration kHalfLife = absl::Seconds(2);
-constexpr size_t kLeast = size_t{16} << 10;
+// Of busy time, after which what was seen counts half.
+constexpr absl::Duration kHalfLife = absl::Milliseconds(250);
 
 }  // namespace
 
 void SendWindow::Observe(const SendState& state, absl::Duration now) {
-  MeasureDelay(state, now);
   MeasureRate(state, now);
   last_ = state;
-  last_at_ = now;
   if (rate_ == 0) return;
-  const absl::Duration delay = delay_ == absl::InfiniteDuration() ? kQueue : delay_;
-  const double bytes = rate_ * absl::ToDoubleSeconds(kQueue + delay);
-  limit_ = std::clamp(static_cast<size_t>(bytes), kLeast, kDefaultWindowBytes);
-}
-
-void SendWindow::MeasureDelay(const SendState& state, absl::Duration now) {
-  if (marked_bytes_ > 0 && state.gone_bytes >= marked_bytes_) {
-    delay_ = std::min(delay_, now - marked_at_);
-    marked_bytes_ = 0;
-  }
-  const uint64_t added = state.accepted_bytes - last_.accepted_bytes;
-  const bool was_idle = last_.waiting_bytes() == 0;
-  if (was_idle && added > 0 && added <= kSmallBytes && state.waiting_bytes() > 0) {
-    marked_bytes_ = state.accepted_bytes;
-    marked_at_ = now;
-  }
+  const bool is_known = state.round_trip > absl::ZeroDuration();
+  const absl::Duration round_trip = is_known ? state.round_trip : kUnknownRoundTrip;
+  const double bytes = rate_ * absl::ToDoubleSeconds(kLookAway + round_trip);
+  limit_ = std::min(kShare + static_cast<size_t>(bytes), kDefaultWindowBytes);
 }
 
 // A stretch begins when the first bytes have gone: what passed before was their way.
@@ -58,10 +45,10 @@ void SendWindow::MeasureRate(const SendState& state, absl::Duration now) {
   // Once nothing waits, part of the time may have been idle.
   const bool is_over = state.waiting_bytes() == 0;
   if (!is_over && passed >= kShortestStretch && has_moved) {
-    const double seen = static_cast<double>(gone) / absl::ToDoubleSeconds(passed);
-    const double age = absl::FDivDuration(now - rated_at_, kHalfLife);
-    rate_ = std::max(seen, rate_ * std::exp2(-age));
-    rated_at_ = now;
+    const double kept = std::exp2(-absl::FDivDuration(passed, kHalfLife));
+    seen_bytes_ = seen_bytes_ * kept + static_cast<double>(gone);
+    seen_seconds_ = seen_seconds_ * kept + absl::ToDoubleSeconds(passed);
+    rate_ = seen_bytes_ / seen_seconds_;
     gone_at_start_ = state.gone_bytes;
     started_at_ = now;
   }

@@ -1,10 +1,13 @@
-// How much may be on its way to a peer: what its link carries in about 100 ms, and the
-// time that a byte takes to get there. More would fill queues that an urgent message has
-// to wait in; less would leave the link idle.
+// How much may be on its way to a peer: what its link holds between sending a byte and
+// hearing that it came, what it carries while the sender looks away, and 64 KiB. More would
+// fill queues that an urgent message has to wait in; less would leave the link idle.
 //
-// The bandwidth is what went while the link was busy, the highest of late. A message may
-// exceed the limit when less than that is on its way, so a slow link carries one whole
-// message at a time.
+// The 64 KiB are the same for everybody: of the bytes that wait at a cable each sender has
+// the share that it has of the cable, so what grew with the sender's rate alone would
+// leave whoever came first with most of it, and the others without.
+//
+// The bandwidth is what went while the link was busy, of late. A message may exceed the
+// limit when less than that is on its way.
 //
 // Thread safety: none.
 //
@@ -33,24 +36,18 @@ class SendWindow {
   double bytes_per_second() const { return rate_; }
 
  private:
-  void MeasureDelay(const SendState& state, absl::Duration now);
   void MeasureRate(const SendState& state, absl::Duration now);
 
   double rate_ = 0;
-  absl::Duration rated_at_ = {};
-  // Of a small message that nothing was before; the least of all.
-  absl::Duration delay_ = absl::InfiniteDuration();
+  double seen_bytes_ = 0;  // of busy time, of late
+  double seen_seconds_ = 0;
   size_t limit_ = kUnknown;
 
   SendState last_ = {};
-  absl::Duration last_at_ = {};
   // The stretch that is measured: the link was busy all the time.
   bool is_measuring_ = false;
   uint64_t gone_at_start_ = 0;
   absl::Duration started_at_ = {};
-  // The small message under way; 0: none.
-  uint64_t marked_bytes_ = 0;
-  absl::Duration marked_at_ = {};
 
   static constexpr size_t kUnknown = size_t{1} << 20;  // the limit until a rate is known
 };

@@ -3,123 +3,180 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <deque>
 #include <utility>
+#include <vector>
 
 #include "gtest/gtest.h"
 
 namespace syncline {
 namespace {
 
-constexpr size_t kMessage = size_t{2} << 20;
+constexpr size_t kMessage = size_t{128} << 10;
+constexpr absl::Duration kTick = absl::Milliseconds(5);
 
-// A link that carries so many bytes a second, each for so long, and a sender that is never
-// short of messages.
-class Link {
+// A sender that is never short of messages while it runs.
+struct Sender {
+  explicit Sender(absl::Duration round_trip) { state.round_trip = round_trip; }
+
+  SendState state;
+  SendWindow window;
+  bool is_running = true;
+  uint64_t most_waiting = 0;
+};
+
+// Carries so many bytes a second of all senders, in the order they came. What it has
+// carried is known to have gone a round trip later.
+class Cable {
  public:
-  Link(double bytes_per_second, absl::Duration delay)
-      : rate_(bytes_per_second), delay_(delay) {}
+  Cable(double bytes_per_second, absl::Duration round_trip, int senders = 1)
+      : bytes_per_second_(bytes_per_second),
+        round_trip_(round_trip),
+        senders_(static_cast<size_t>(senders), Sender(round_trip)) {}
 
-  // A greeting, as each connection has.
-  void Greet() {
-    state_.accepted_bytes += 300;
-    window_.Observe(state_, now_);
-    const absl::Duration arrival = now_ + delay_;
-    while (now_ < arrival) now_ += kTick;
-    state_.gone_bytes = left_ = state_.accepted_bytes;
-    window_.Observe(state_, now_);
-  }
+  // Once, before the rate applies, as `tc tbf` and real switches do.
+  void AllowBurst(uint64_t bytes) { allowed_ += static_cast<double>(bytes); }
 
   void RunFor(absl::Duration time) {
     for (const absl::Duration end = now_ + time; now_ < end;) {
-      while (window_.Room(state_) > 0) state_.accepted_bytes += kMessage;
-      most_waiting_ = std::max(most_waiting_, state_.waiting_bytes());
-      Move();
-      window_.Observe(state_, now_);
-    }
-  }
-  void RestFor(absl::Duration time) {
-    for (const absl::Duration end = now_ + time; now_ < end;) {
-      Move();
-      window_.Observe(state_, now_);
+      for (size_t i = 0; i < senders_.size(); ++i) Fill(i);
+      now_ += kTick;
+      Carry();
+      for (; !known_.empty() && known_.front().at <= now_; known_.pop_front()) {
+        senders_[known_.front().sender].state.gone_bytes += known_.front().bytes;
+      }
+      for (Sender& sender : senders_) sender.window.Observe(sender.state, now_);
     }
   }
 
-  const SendWindow& window() const { return window_; }
-  uint64_t gone_bytes() const { return state_.gone_bytes; }
-  uint64_t TakeMostWaiting() { return std::exchange(most_waiting_, 0); }
+  Sender& sender(size_t i) { return senders_[i]; }
+
+  // Since the last call.
+  uint64_t TakeGone(size_t i) {
+    const uint64_t gone = senders_[i].state.gone_bytes;
+    return gone - std::exchange(told_[i], gone);
+  }
+  uint64_t TakeMostWaiting() { return std::exchange(senders_[0].most_waiting, 0); }
 
  private:
-  static constexpr absl::Duration kTick = absl::Milliseconds(5);
+  struct Run {
+    size_t sender = 0;
+    uint64_t bytes = 0;
+    absl::Duration at = {};
+  };
 
-  void Move() {
-    now_ += kTick;
-    const auto most = static_cast<uint64_t>(rate_ * absl::ToDoubleSeconds(kTick));
-    left_ = std::min(left_ + most, state_.accepted_bytes);
-    const auto ticks = static_cast<size_t>(delay_ / kTick);
-    history_[at_++ % history_.size()] = left_;
-    if (at_ > ticks) {
-      state_.gone_bytes =
-          std::max(state_.gone_bytes, history_[(at_ - 1 - ticks) % history_.size()]);
+  void Fill(size_t i) {
+    Sender& sender = senders_[i];
+    while (sender.is_running && sender.window.Room(sender.state) > 0) {
+      sender.state.accepted_bytes += kMessage;
+      queue_.push_back({i, kMessage});
     }
+    sender.most_waiting = std::max(sender.most_waiting, sender.state.waiting_bytes());
   }
 
-  const double rate_;
-  const absl::Duration delay_;
+  void Carry() {
+    allowed_ += bytes_per_second_ * absl::ToDoubleSeconds(kTick);
+    while (!queue_.empty() && allowed_ >= 1) {
+      Run& first = queue_.front();
+      const auto bytes = std::min(first.bytes, static_cast<uint64_t>(allowed_));
+      allowed_ -= static_cast<double>(bytes);
+      known_.push_back({first.sender, bytes, now_ + round_trip_});
+      first.bytes -= bytes;
+      if (first.bytes == 0) queue_.pop_front();
+    }
+    if (queue_.empty()) allowed_ = 0;
+  }
+
+  const double bytes_per_second_;
+  const absl::Duration round_trip_;
+  std::vector<Sender> senders_;
+  std::deque<Run> queue_;
+  std::deque<Run> known_;
+  double allowed_ = 0;
   absl::Duration now_ = absl::ZeroDuration();
-  SendWindow window_;
-  SendState state_;
-  uint64_t left_ = 0;  // this host
-  std::array<uint64_t, 1024> history_ = {};
-  size_t at_ = 0;
-  uint64_t most_waiting_ = 0;
+  std::array<uint64_t, 2> told_ = {};
 };
 
-TEST(SendWindow, KeepsASlowLinkBusyWithOneMessage) {
-  Link link(1.25e6, absl::Milliseconds(10));  // 10 Mbit/s
-  link.Greet();
-  link.RunFor(absl::Seconds(10));
-  EXPECT_NEAR(link.window().bytes_per_second(), 1.25e6, 0.05e6);
-  link.TakeMostWaiting();
-  link.RunFor(absl::Seconds(20));
-  EXPECT_LT(link.TakeMostWaiting(), kMessage + 200'000);
-  EXPECT_GT(link.gone_bytes(), 29 * 1.25e6);
+TEST(SendWindow, KeepsASlowLinkBusyWithLittleOnItsWay) {
+  Cable cable(1.25e6, absl::Milliseconds(10));  // 10 Mbit/s
+  cable.RunFor(absl::Seconds(2));
+  EXPECT_NEAR(cable.sender(0).window.bytes_per_second(), 1.25e6, 0.05e6);
+  cable.TakeGone(0);
+  cable.TakeMostWaiting();
+  cable.RunFor(absl::Seconds(20));
+  EXPECT_LT(cable.TakeMostWaiting(), kMessage + 120'000);
+  EXPECT_GT(cable.TakeGone(0), 0.98 * 20 * 1.25e6);
 }
 
-TEST(SendWindow, HoldsAboutATenthOfASecondOfAFastLink) {
-  Link link(125e6, absl::Milliseconds(5));  // 1 Gbit/s
-  link.Greet();
-  link.RunFor(absl::Seconds(2));
-  link.TakeMostWaiting();
-  const uint64_t before = link.gone_bytes();
-  link.RunFor(absl::Seconds(2));
-  EXPECT_GT(link.gone_bytes() - before, 0.97 * 250e6);
-  EXPECT_LT(link.TakeMostWaiting(), 125e6 * 0.12 + kMessage);
+TEST(SendWindow, DoesNotTakeABurstForTheRateOfALink) {
+  Cable cable(1.25e6, absl::Milliseconds(10));
+  cable.AllowBurst(512 << 10);
+  cable.RunFor(absl::Seconds(1));
+  cable.TakeMostWaiting();
+  cable.RunFor(absl::Seconds(1));
+  EXPECT_LT(cable.TakeMostWaiting(), kMessage + 180'000);
+}
+
+TEST(SendWindow, FillsAFastLink) {
+  Cable cable(125e6, absl::Milliseconds(5));  // 1 Gbit/s
+  cable.RunFor(absl::Seconds(2));
+  cable.TakeGone(0);
+  cable.TakeMostWaiting();
+  cable.RunFor(absl::Seconds(2));
+  EXPECT_GT(cable.TakeGone(0), 0.97 * 250e6);
+  EXPECT_LT(cable.TakeMostWaiting(), 125e6 * 0.03 + kMessage);
 }
 
 TEST(SendWindow, FillsALongLink) {
-  Link link(25e6, absl::Milliseconds(200));  // 200 Mbit/s across an ocean
-  link.Greet();
-  link.RunFor(absl::Seconds(10));
-  const uint64_t before = link.gone_bytes();
-  link.RunFor(absl::Seconds(4));
-  EXPECT_GT(link.gone_bytes() - before, 0.95 * 100e6);
+  Cable cable(25e6, absl::Milliseconds(200));  // 200 Mbit/s across an ocean
+  cable.RunFor(absl::Seconds(10));
+  cable.TakeGone(0);
+  cable.RunFor(absl::Seconds(4));
+  EXPECT_GT(cable.TakeGone(0), 0.95 * 100e6);
+}
+
+TEST(SendWindow, ALongLinkWhoseDelayIsUnknownIsFilledUpTo100Milliseconds) {
+  Cable cable(25e6, absl::Milliseconds(80));
+  cable.sender(0).state.round_trip = absl::ZeroDuration();
+  cable.RunFor(absl::Seconds(10));
+  cable.TakeGone(0);
+  cable.RunFor(absl::Seconds(4));
+  EXPECT_GT(cable.TakeGone(0), 0.95 * 100e6);
+}
+
+TEST(SendWindow, WhoeverComesLaterSoonHasHalfOfTheCable) {
+  for (const double bytes_per_second : {1.25e6, 12.5e6}) {
+    Cable cable(bytes_per_second, absl::Milliseconds(1), 2);
+    cable.sender(1).is_running = false;
+    cable.RunFor(absl::Seconds(3));
+    cable.sender(1).is_running = true;
+    cable.RunFor(absl::Seconds(2));
+    cable.TakeGone(0);
+    cable.TakeGone(1);
+    cable.RunFor(absl::Seconds(8));
+    const auto first = static_cast<double>(cable.TakeGone(0));
+    const auto second = static_cast<double>(cable.TakeGone(1));
+    EXPECT_GT(second, 0.8 * first) << bytes_per_second;
+    EXPECT_GT(first + second, 0.97 * 8 * bytes_per_second);
+  }
 }
 
 TEST(SendWindow, DoesNotTakePausesForASlowLink) {
-  Link link(12.5e6, absl::Milliseconds(5));
-  link.Greet();
-  link.RunFor(absl::Seconds(2));
+  Cable cable(12.5e6, absl::Milliseconds(5));
+  cable.RunFor(absl::Seconds(2));
   for (int i = 0; i < 20; ++i) {
-    link.RestFor(absl::Seconds(1));
-    link.RunFor(absl::Milliseconds(400));
+    cable.sender(0).is_running = false;
+    cable.RunFor(absl::Seconds(1));
+    cable.sender(0).is_running = true;
+    cable.RunFor(absl::Milliseconds(400));
   }
-  EXPECT_GT(link.window().bytes_per_second(), 0.9 * 12.5e6);
+  EXPECT_GT(cable.sender(0).window.bytes_per_second(), 0.9 * 12.5e6);
 }
 
 TEST(SendWindow, HasRoomForOneMessageBeforeAnythingIsKnown) {
   SendWindow window;
   EXPECT_GT(window.Room({}), 0u);
-  EXPECT_EQ(window.Room({.accepted_bytes = kMessage}), 0u);
+  EXPECT_EQ(window.Room({.accepted_bytes = size_t{2} << 20}), 0u);
 }
 
 }  // namespace

@@ -49,6 +49,8 @@ struct SendState {
   // May grow in the middle of a message, and later than its send completes, where the
   // transport copies. All of them once the endpoint failed.
   uint64_t gone_bytes = 0;
+  // The shortest that was seen between a byte and its acknowledgement; zero: unknown.
+  absl::Duration round_trip = absl::ZeroDuration();
 
   // On their way: what a message that is sent now has to wait for.
   uint64_t waiting_bytes() const { return accepted_bytes - gone_bytes; }

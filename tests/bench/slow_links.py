@@ -63,7 +63,7 @@ def start_services(options, net, folder, servers, log):
 
 def start_workers(options, net, folder, control, steps):
     command = [options.bin / "steps_worker", "--elements", options.elements, "--steps", steps, "--step-ms", 0]
-    command += ["--optimizer", "sgd"]
+    command += ["--optimizer", "sgd", "--same-gradient"]
     logs, workers = [], []
     for rank in range(WORKERS):
         logs.append(folder / f"worker{rank}.log")
@@ -95,6 +95,8 @@ def watch(workers, logs):
 def measure(options, rate, servers, steps):
     names = ["coordinator", *(f"server{i}" for i in range(servers)), *(f"worker{i}" for i in range(WORKERS))]
     with tempfile.TemporaryDirectory() as name, hosts.Hosts(PREFIX, names, rate=rate) as net:
+        if options.congestion:
+            net.set_congestion(options.congestion)
         folder = pathlib.Path(name)
         with (folder / "servers.log").open("w") as log:
             control = start_services(options, net, folder, servers, log)
@@ -141,6 +143,7 @@ def parse():
     parser.add_argument("--bin", type=pathlib.Path, default=pathlib.Path("build/release"), help="where the programs are")
     parser.add_argument("--elements", type=int, default=4_000_000, help="parameters of the model")
     parser.add_argument("--only", help="the cases of this rate: 10mbit, 100mbit or 1gbit")
+    parser.add_argument("--congestion", help="TCP's congestion control in the namespaces; the machine's own by default")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures here")
     return parser.parse_args()
 

@@ -36,7 +36,8 @@ struct Flags {
   std::string loss_scaling;
   uint32_t accumulate_steps = 1;
   bool accumulate_here = false;
-  bool freeze = false;  // the last tensor
+  bool same_gradient = false;  // every step takes the first one's: nothing is computed
+  bool freeze = false;         // the last tensor
   bool average = false;
   std::string codec = "bf16";  // of pushes
   std::string publish_codec = "bf16";
@@ -62,13 +63,15 @@ void ComputeGradient(Tensor& tensor, const Session& session, uint64_t push) {
 }
 
 absl::Status Train(const Flags& flags, Session& session, std::vector<Tensor>& tensors) {
-  for (uint64_t push = session.step(); session.step() < flags.steps; ++push) {
+  const uint64_t first_push = session.step();
+  for (uint64_t push = first_push; session.step() < flags.steps; ++push) {
     const uint64_t step = session.step();
     if (step >= flags.leave_at) return absl::OkStatus();
     std::this_thread::sleep_for(std::chrono::milliseconds(flags.step_ms));
     for (Tensor& tensor : tensors) {
       if (flags.freeze && &tensor == &tensors.back()) continue;
-      ComputeGradient(tensor, session, push);
+      const bool is_computed = flags.same_gradient && push > first_push;
+      if (!is_computed) ComputeGradient(tensor, session, push);
       SYNCLINE_RETURN_IF_ERROR(session.PushPull(tensor.id, tensor.gradient, 32));
     }
     session.ReportLoss(step, 1.0 / static_cast<double>(1 + step), 32);
@@ -149,6 +152,7 @@ int main(int argc, char** argv) {
   app.add_option("--loss-scaling", flags.loss_scaling);
   app.add_option("--accumulate", flags.accumulate_steps);
   app.add_flag("--accumulate-here", flags.accumulate_here);
+  app.add_flag("--same-gradient", flags.same_gradient);
   app.add_flag("--freeze", flags.freeze);
   app.add_flag("--average", flags.average);
   app.add_option("--codec", flags.codec);

@@ -88,6 +88,12 @@ class Hosts:
                 _run(*_root(*end, "del"))
                 self._limit(*end)
 
+    def set_congestion(self, algorithm):
+        """How TCP of all hosts finds out what it may send, for connections made from now on: reno, cubic, bbr."""
+        for host in self.names:
+            control = f"net.ipv4.tcp_congestion_control={algorithm}"
+            _run("ip", "netns", "exec", self._space(host), "sysctl", "-qw", control)
+
     def sent(self):
         """Bytes that each host has sent so far, with the headers of Ethernet, IP and TCP, as its ends of the cables count.
 

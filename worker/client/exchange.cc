@@ -128,9 +128,13 @@ void Exchange::SetPhase(Block& block, Phase phase) {
   const auto is_unheld = [](Phase p) { return p == Phase::kQueued || p == Phase::kSent; };
   if (is_unheld(block.phase)) --unheld_;
   if (is_unheld(phase)) ++unheld_;
-  size_t& unacknowledged = shards_[block.shard].unacknowledged;
-  if (block.phase == Phase::kSent) unacknowledged -= block.sent_bytes;
-  if (phase == Phase::kSent) unacknowledged += block.sent_bytes;
+  ShardQueue& queue = shards_[block.shard];
+  if (block.phase == Phase::kSent) queue.unacknowledged -= block.sent_bytes;
+  if (phase == Phase::kSent) queue.unacknowledged += block.sent_bytes;
+  queue.held -= std::exchange(block.held_bytes, 0);
+  if (phase == Phase::kHeld && block.kind == MessageKind::kPush) {
+    queue.held += block.held_bytes = block.sent_bytes;
+  }
   block.phase = phase;
 }
 
@@ -185,6 +189,8 @@ void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outpu
   }
   block.sent_bytes = PayloadBytes(send.payload);
   SetPhase(block, Phase::kSent);
+  size_t& longest = shards_[block.shard].contribution_bytes;
+  if (!is_seed) longest = std::max(longest, block.sent_bytes);
   wire_.Sent(now, encoder_.cost().time);
   block.sent_epoch = epoch_;
   block.due = absl::InfiniteDuration();

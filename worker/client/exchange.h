@@ -166,6 +166,14 @@ class Exchange {
     return shards_[shard].unacknowledged;
   }
 
+  // Bytes of contributions that the shard holds and whose views have not come: how far
+  // this worker is ahead of the slowest, and of its own views.
+  size_t held_bytes(uint32_t shard) const { return shards_[shard].held; }
+  // Of the longest contribution that was sent to the shard.
+  size_t contribution_bytes(uint32_t shard) const {
+    return shards_[shard].contribution_bytes;
+  }
+
   // Repeats what was refused, and pumps.
   ExchangeOutputs Tick(absl::Duration now);
 
@@ -220,6 +228,7 @@ class Exchange {
     bool landed = false;                    // `version` means something
     uint64_t sent_epoch = 0;
     size_t sent_bytes = 0;
+    size_t held_bytes = 0;    // of a contribution whose view has not come
     float learning_rate = 0;  // of the step that begins with `version`; 0: unknown
     int borrowed_sends = 0;   // given out and not yet done
     int attempts = 0;
@@ -251,6 +260,8 @@ class Exchange {
     std::set<uint32_t> queued;  // in block order: front layers first
     size_t room = std::numeric_limits<size_t>::max();
     size_t unacknowledged = 0;  // bytes of blocks that are kSent
+    size_t held = 0;            // bytes of contributions that are kHeld
+    size_t contribution_bytes = 0;
     bool is_connected = false;
   };
 

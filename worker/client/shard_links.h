@@ -26,6 +26,7 @@
 #include "comm/transport/send_window.h"
 #include "comm/transport/transport.h"
 #include "worker/client/exchange.h"
+#include "worker/client/send_pace.h"
 
 namespace syncline {
 
@@ -72,6 +73,7 @@ class ShardLinks {
   struct Link {
     std::unique_ptr<Endpoint> endpoint = nullptr;
     SendWindow window = {};
+    SendPace pace = {};
     uint64_t number = 0;  // of the connection, from 1 on
     bool is_welcome = false;
     bool has_failed = false;

@@ -118,7 +118,11 @@ class InprocNetwork::Connection : public Endpoint {
     });
   }
 
-  SendState send_state() const override { return link_->StateAt(network_.events_.now()); }
+  SendState send_state() const override {
+    SendState state = link_->StateAt(network_.events_.now());
+    state.round_trip = 2 * network_.options_.faults.max_delay;
+    return state;
+  }
   uint64_t received_bytes() const override {
     return network_.Crossed(link_->to, link_->from);
   }

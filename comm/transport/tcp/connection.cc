@@ -1,6 +1,8 @@
 #include "comm/transport/tcp/connection.h"
 
 #include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -136,8 +138,20 @@ SendState TcpConnection::send_state() const {
     const uint64_t held = channel_->unsent_bytes() + static_cast<uint64_t>(in_kernel);
     const uint64_t taken = TakenBytes();
     gone_bytes_ = std::max(gone_bytes_, taken - std::min(taken, held));
+    AskKernel();
   }
-  return {accepted_bytes_, gone_bytes_};
+  return {accepted_bytes_, gone_bytes_, round_trip_};
+}
+
+// The kernel has measured it since the first packet of the connection; it seldom changes.
+void TcpConnection::AskKernel() const {
+  constexpr uint64_t kEveryBytes = uint64_t{1} << 20;
+  if (round_trip_ > absl::ZeroDuration() && gone_bytes_ < asked_at_ + kEveryBytes) return;
+  tcp_info info = {};
+  socklen_t size = sizeof(info);
+  if (getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
+  asked_at_ = gone_bytes_;
+  round_trip_ = absl::Microseconds(info.tcpi_min_rtt);
 }
 
 uint32_t TcpConnection::Interest() const {

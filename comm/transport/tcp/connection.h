@@ -83,6 +83,7 @@ class TcpConnection {
   size_t Pieces(std::array<iovec, kMaxPieces>& pieces) const;
   void Took(size_t bytes, std::vector<SendDone>& done);
   uint64_t TakenBytes() const;
+  void AskKernel() const;
 
   const uint64_t id_;
   UniqueFd fd_;
@@ -101,6 +102,8 @@ class TcpConnection {
   uint64_t accepted_bytes_ = 0;
   uint64_t completed_bytes_ = 0;     // of messages that the channel took whole
   mutable uint64_t gone_bytes_ = 0;  // must never shrink, though what is sealed is longer
+  mutable absl::Duration round_trip_ = absl::ZeroDuration();
+  mutable uint64_t asked_at_ = 0;  // when so many bytes had gone
 };
 
 }  // namespace syncline

@@ -8,6 +8,7 @@
 //   accumulate_steps: 4
 //   aggregation: arrival              # or rank_order
 //   nonfinite_steps: skip             # or apply
+//   mode: {name: ssp, options: {staleness: 3}}
 //   push_codec: bf16
 //   publish_codec: bf16
 //   tensors:

@@ -12,6 +12,8 @@
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "comm/base/timeouts.h"
+#include "server/checkpoint/catalog.h"
+#include "worker/client/checkpoint_every.h"
 
 namespace syncline {
 namespace {
@@ -124,6 +126,32 @@ absl::StatusOr<Sizes> WorkOutSizes(const RunOptions& options, const Machine& mac
   return sizes;
 }
 
+absl::Status CheckCheckpoints(const RunOptions& options) {
+  const auto every = ParseCheckpointEvery(options.checkpoint_every);
+  if (!every.ok()) {
+    return Usage(
+        absl::StrCat("--checkpoint-every ", std::string(every.status().message())));
+  }
+  const bool saves = !options.checkpoint_every.empty() || options.checkpoint_keep != 0;
+  const bool resumes = !options.resume.empty() && options.resume != "never";
+  if (options.coordinator.empty() && options.checkpoint_dir.empty() &&
+      (saves || resumes)) {
+    return Usage(
+        "checkpoints need a place: say where with --checkpoint-dir, a directory that "
+        "stays");
+  }
+  if (!options.coordinator.empty() && !options.checkpoint_dir.empty() &&
+      options.servers <= 0) {
+    return Usage(
+        "--checkpoint-dir is for services that are started here; the coordinator and its "
+        "servers have their own (syncline serve --checkpoint-dir)");
+  }
+  if (options.checkpoint_keep < 0) return Usage("--checkpoint-keep must be at least 1");
+  if (options.resume.empty()) return absl::OkStatus();
+  const absl::Status resume = CheckResume(options.resume);
+  return resume.ok() ? resume : Usage(std::string(resume.message()));
+}
+
 absl::Status CheckTheRest(const RunOptions& options) {
   if (options.program.empty()) {
     return Usage(
@@ -141,6 +169,7 @@ absl::Status CheckTheRest(const RunOptions& options) {
       options.engine_threads > static_cast<int>(kMaxEngineThreads)) {
     return Usage(absl::StrCat("--engine-threads must be 1 to ", kMaxEngineThreads));
   }
+  SYNCLINE_RETURN_IF_ERROR(CheckCheckpoints(options));
   if (options.max_restarts < 0) return Usage("--max-restarts must not be negative");
   absl::Status named = CheckName("--job", options.job, kMaxJobNameBytes);
   if (!options.run_id.empty()) {
@@ -185,7 +214,12 @@ std::vector<std::pair<std::string, std::string>> WorkerEnvironment(
       {"SYNCLINE_JOB", options.job},
       {"SYNCLINE_WORKERS", absl::StrCat(sizes.world)},
   };
+  const std::string keep =
+      options.checkpoint_keep > 0 ? absl::StrCat(options.checkpoint_keep) : "";
   const std::pair<const char*, const std::string&> optional[] = {
+      {"SYNCLINE_CHECKPOINT_EVERY", options.checkpoint_every},
+      {"SYNCLINE_CHECKPOINT_KEEP", keep},
+      {"SYNCLINE_RESUME", options.resume},
       {"SYNCLINE_RUN_ID", options.run_id},
       {"SYNCLINE_TLS_CERT", options.tls.cert_file},
       {"SYNCLINE_TLS_KEY", options.tls.key_file},

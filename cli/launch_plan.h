@@ -35,7 +35,11 @@ struct RunOptions {
   std::string job = "default";
   std::string run_id;  // tells two runs of one job apart; equal on all nodes of a run
   std::string failure_timeout = "10s";
-  int engine_threads = 0;  // per server; 0: the server's own default
+  int engine_threads = 0;        // per server; 0: the server's own default
+  std::string checkpoint_dir;    // of the services that are started here; empty: none
+  std::string checkpoint_every;  // "500 steps"; empty: the program's
+  int checkpoint_keep = 0;       // 0: the program's
+  std::string resume;            // empty: the program's
   std::vector<std::pair<std::string, std::string>> env = {};  // of every worker, besides
   TlsOptions tls;
 };

@@ -4,6 +4,7 @@
 #include "cli/app.h"
 #include "cli/bench.h"
 #include "cli/certs.h"
+#include "cli/checkpoint.h"
 #include "cli/completion.h"
 #include "cli/doctor.h"
 #include "cli/lr_range.h"
@@ -23,10 +24,11 @@ int main(int argc, char** argv) {
   // tests.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   constexpr syncline::AddCommand kCommands[] = {
-      syncline::AddServe,  syncline::AddRun,     syncline::AddLrRange,
-      syncline::AddStatus, syncline::AddTop,     syncline::AddUpdate,
-      syncline::AddPlan,   syncline::AddDoctor,  syncline::AddBench,
-      syncline::AddCerts,  syncline::AddVersion, syncline::AddCompletion,
+      syncline::AddServe,      syncline::AddRun,   syncline::AddLrRange,
+      syncline::AddStatus,     syncline::AddTop,   syncline::AddUpdate,
+      syncline::AddCheckpoint, syncline::AddPlan,  syncline::AddDoctor,
+      syncline::AddBench,      syncline::AddCerts, syncline::AddVersion,
+      syncline::AddCompletion,
   };
   return syncline::RunApp({argv, argv + argc}, kCommands);
 }

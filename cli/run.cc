@@ -66,6 +66,15 @@ void AddRunFlags(CLI::App& command, RunOptions& given) {
       ->capture_default_str();
   run->add_option("--engine-threads", options->engine_threads,
                   "Engine threads of each server");
+  run->add_option("--checkpoint-dir", options->checkpoint_dir,
+                  "Where services that are started here keep checkpoints");
+  run->add_option("--checkpoint-every", options->checkpoint_every,
+                  "When the job is saved: '500 steps' or '10 min'");
+  run->add_option("--checkpoint-keep", options->checkpoint_keep,
+                  "How many checkpoints stay (default: 3)");
+  run->add_option("--resume", options->resume,
+                  "What the job begins with: auto (the latest checkpoint, if there is "
+                  "one), latest, never, or a checkpoint's name (default: auto)");
   run->add_option("--nnodes", options->nnodes, "Hosts of the job: N or MIN:MAX")
       ->capture_default_str();
   run->add_option("--node-rank,--node_rank", options->node_rank,

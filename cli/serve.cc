@@ -37,6 +37,7 @@
 #include "server/admin/control_metrics.h"
 #include "server/admin/history.h"
 #include "server/admin/metrics.h"
+#include "server/checkpoint/directory_store.h"
 #include "server/service/coordinator_service.h"
 #include "server/service/server_node.h"
 #include "server/store/sqlite_store.h"
@@ -123,6 +124,7 @@ class Services {
   Metrics metrics_;
   std::string control_;  // the coordinator's address, for this process and its users
   std::unique_ptr<StateStore> store_;
+  std::unique_ptr<BlobStore> checkpoints_;  // null: none are kept
   std::unique_ptr<CoordinatorService> coordinator_;
   RunningServer control_server_;
   History history_;  // of the coordinator's jobs
@@ -135,6 +137,9 @@ class Services {
 
 absl::Status Services::Start() {
   control_ = plan_.coordinator;
+  if (!plan_.checkpoint_dir.empty()) {
+    SYNCLINE_ASSIGN_OR_RETURN(checkpoints_, OpenDirectoryStore(plan_.checkpoint_dir));
+  }
   if (plan_.has_coordinator) SYNCLINE_RETURN_IF_ERROR(StartCoordinator());
   SYNCLINE_RETURN_IF_ERROR(StartAdmin());
   if (plan_.has_server) return StartServer();
@@ -168,6 +173,7 @@ absl::Status Services::StartCoordinator() {
   CoordinatorServiceOptions options;
   options.coordinator = {.timeouts = plan_.timeouts, .expected_servers = plan_.servers};
   options.store = store_.get();
+  options.checkpoints = checkpoints_.get();
   options.tls = plan_.tls;
   options.audit = audit_;
   options.metrics = &control_metrics_;
@@ -242,7 +248,8 @@ absl::Status Services::StartServer() {
       .timeouts = plan_.timeouts,
       .tls = plan_.tls,
       .log = log_.With({{"role", "server"}}),
-      .metrics = &metrics_};
+      .metrics = &metrics_,
+      .checkpoints = checkpoints_.get()};
   ServerNodeEvents events;
   events.on_attached = [this] { SayReady(); };
   events.on_given_up = [this](const absl::Status& status) { stop_.Fail(status); };
@@ -276,6 +283,15 @@ void Services::UpdateMetrics() {
     metrics_.SetEpoch(job.job, job.epoch);
     metrics_.SetMembers(job.job, job.members.size());
     metrics_.SetStep(job.job, job.step);
+    const CheckpointView& saved = job.checkpoint;
+    if (checkpoints_ != nullptr) {
+      metrics_.SetCheckpoint(job.job, {.is_there = saved.written > 0,
+                                       .step = saved.step,
+                                       .bytes = saved.bytes,
+                                       .took = saved.took,
+                                       .age = saved.age,
+                                       .failures = saved.failed});
+    }
     std::set<uint32_t>& ranks = ranks_[job.job];
     std::set<uint32_t> gone = std::move(before[job.job]);
     before.erase(job.job);
@@ -349,6 +365,10 @@ void AddServe(CLI::App& app, Command* selected) {
   add("--memory", flags->memory,
       "What the jobs of a server may take together, such as 8GiB; default 80 % of what "
       "the machine or its control group has left");
+  add("--checkpoint-dir", flags->checkpoint_dir,
+      "Where checkpoints of jobs are kept: the same directory for the coordinator and "
+      "all "
+      "servers, on several hosts a shared one; default: none are");
   add("--data-plane", flags->data_plane,
       "How gradients and weights travel: auto (shared memory in a host, TLS 1.3 between "
       "hosts), tls, plain (neither sealed nor authenticated) or rdma");

@@ -181,6 +181,7 @@ absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
         "--audit-log is the coordinator's; drop it, or serve --role coordinator");
   }
   plan.audit_log = flags.audit_log;
+  plan.checkpoint_dir = flags.checkpoint_dir;
   plan.tls = flags.tls;
   plan.state_dir = flags.state_dir;
   if (plan.has_coordinator && plan.state_dir.empty()) {

@@ -25,6 +25,7 @@ struct ServeFlags {
   std::string coordinator = "127.0.0.1:7070";
   int servers = 1;
   int engine_threads = 0;
+  std::string checkpoint_dir;
   std::string memory;  // "8GiB"; empty: MemoryForJobs
   std::string data_plane = "auto";
   std::string data_plane_address;
@@ -55,7 +56,8 @@ struct ServePlan {
   std::string data_plane_address;
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   LogOptions log = {};
-  std::string audit_log;  // empty: none
+  std::string audit_log;       // empty: none
+  std::string checkpoint_dir;  // empty: none
   TlsOptions tls = {};
 };
 

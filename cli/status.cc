@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "cli/flags.h"
 #include "comm/base/byte_size.h"
@@ -123,6 +124,28 @@ std::string CodecLine(const Json& job, const Json& members) {
   return line + "\n";
 }
 
+// Nothing where nothing is saved.
+std::string CheckpointLine(const Json& job) {
+  const Json saved = job.value("checkpoint", Json::object());
+  std::vector<std::string> parts;
+  if (!saved.value("resumed_from", "").empty()) {
+    parts.push_back(absl::StrCat("went on from ", Text(saved, "resumed_from")));
+  }
+  if (saved.value("written", uint64_t{0}) > 0) {
+    parts.push_back(absl::StrFormat(
+        "last checkpoint %s, %.0f s ago: %s in %.1f s", Text(saved, "latest"),
+        saved.value("age_seconds", 0.0), HumanBytes(saved.value("bytes", 0.0)),
+        saved.value("seconds", 0.0)));
+  }
+  if (saved.value("is_under_way", false)) parts.emplace_back("one is being written");
+  if (const auto failed = saved.value("failed", uint64_t{0}); failed > 0) {
+    const std::string why = Text(saved, "error");
+    parts.push_back(absl::StrFormat(
+        "%d failed%s", failed, why.empty() ? "" : absl::StrCat(", the last: ", why)));
+  }
+  return parts.empty() ? "" : absl::StrCat("  ", absl::StrJoin(parts, "; "), "\n");
+}
+
 std::string JobTable(const Json& job) {
   const Json members = job.value("members", Json::array());
   std::string table = absl::StrFormat(
@@ -135,6 +158,7 @@ std::string JobTable(const Json& job) {
   }
   table += CodecLine(job, members);
   table += NumericLine(job);
+  table += CheckpointLine(job);
   if (members.empty()) return table;
   absl::StrAppendFormat(&table, "%-6s  %-24s  %6s  %10s  %9s  %8s  %s\n", "RANK", "NAME",
                         "LIFE", "BYTES", "HEARTBEAT", "STEP", "STATE");

@@ -62,6 +62,19 @@ Json ToJson(const v1::LossPoint& point) {
           {"loss", point.loss()}};
 }
 
+Json ToJson(const v1::CheckpointStatus& checkpoint) {
+  return {{"latest", checkpoint.latest()},
+          {"step", checkpoint.step()},
+          {"bytes", checkpoint.bytes()},
+          {"seconds", checkpoint.seconds()},
+          {"age_seconds", checkpoint.age_seconds()},
+          {"written", checkpoint.written()},
+          {"failed", checkpoint.failed()},
+          {"error", checkpoint.error()},
+          {"is_under_way", checkpoint.is_under_way()},
+          {"resumed_from", checkpoint.resumed_from()}};
+}
+
 Json ToJson(const v1::JobStatus& job) {
   return {{"job", job.job()},
           {"name", job.name()},
@@ -79,6 +92,7 @@ Json ToJson(const v1::JobStatus& job) {
           {"skipped_steps", job.skipped_steps()},
           {"loss", job.has_loss() ? Json(job.loss()) : Json()},
           {"loss_curve", ToList(job.loss_curve())},
+          {"checkpoint", ToJson(job.checkpoint())},
           {"members", ToList(job.members())}};
 }
 

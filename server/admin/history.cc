@@ -144,6 +144,13 @@ void History::SayChanges(const JobView& view, const Job& job, absl::Time now) {
   // With the job its members go, which is no news of each of them.
   if (!IsOver(view)) lines = MemberChanges(view, job.last, reason);
   if (has_new_epoch) lines.push_back(absl::StrCat("epoch ", view.epoch, Because(reason)));
+  const CheckpointView& saved = view.checkpoint;
+  if (saved.written > job.last.checkpoint.written) {
+    lines.push_back(absl::StrCat("checkpoint ", saved.latest, " is complete"));
+  }
+  if (saved.failed > job.last.checkpoint.failed) {
+    lines.push_back(absl::StrCat("a checkpoint failed: ", saved.error));
+  }
   const std::string phase = PhaseChange(view, job.last);
   if (!phase.empty()) lines.push_back(phase);
   for (std::string& line : lines) {

@@ -23,9 +23,18 @@ using prometheus::Family;
 using prometheus::Gauge;
 using prometheus::Histogram;
 
-// Of each job, in the order of its gauges.
-enum JobFigure : size_t { kStep, kEpoch, kMembers };
-constexpr size_t kJobFigures = 3;
+// Of each job, in the order of its gauges. Those of checkpoints begin with the first one.
+enum JobFigure : size_t {
+  kStep,
+  kEpoch,
+  kMembers,
+  kCheckpointStep,
+  kCheckpointBytes,
+  kCheckpointSeconds,
+  kCheckpointAge,
+  kCheckpointFailures
+};
+constexpr size_t kJobFigures = 8;
 
 constexpr std::array<const char*, 3> kPushResults = {"counted", "repeated", "refused"};
 
@@ -92,7 +101,16 @@ struct Metrics::Families {
         job_figures{
             &Gauges(registry, "syncline_step", "The furthest step that was applied."),
             &Gauges(registry, "syncline_epoch", "The number of the current membership."),
-            &Gauges(registry, "syncline_members", "Workers of the current epoch.")},
+            &Gauges(registry, "syncline_members", "Workers of the current epoch."),
+            &Gauges(registry, "syncline_checkpoint_step", "Step of the last checkpoint."),
+            &Gauges(registry, "syncline_checkpoint_bytes",
+                    "Size of the last checkpoint."),
+            &Gauges(registry, "syncline_checkpoint_seconds",
+                    "How long the last checkpoint took to write."),
+            &Gauges(registry, "syncline_checkpoint_age_seconds",
+                    "Time since the last checkpoint was complete."),
+            &Gauges(registry, "syncline_checkpoint_failures",
+                    "Checkpoints of this run that failed.")},
         step_seconds(
             prometheus::BuildHistogram()
                 .Name("syncline_step_seconds")
@@ -157,8 +175,9 @@ struct Metrics::Families {
 
   void Forget(std::map<uint32_t, Job>::iterator job)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    for (size_t i = 0; i < kJobFigures; ++i)
-      job_figures[i]->Remove(job->second.gauges[i]);
+    for (size_t i = 0; i < kJobFigures; ++i) {
+      if (job->second.gauges[i] != nullptr) job_figures[i]->Remove(job->second.gauges[i]);
+    }
     for (const auto& [rank, gauges] : job->second.workers) Forget(gauges);
     jobs.erase(job);
   }
@@ -170,7 +189,12 @@ struct Metrics::Families {
   void Set(uint32_t job, JobFigure figure, double value) {
     absl::MutexLock lock(&mutex);
     const auto found = jobs.find(job);
-    if (found != jobs.end()) found->second.gauges[figure]->Set(value);
+    if (found == jobs.end()) return;
+    Gauge*& gauge = found->second.gauges[figure];
+    if (gauge == nullptr) {
+      gauge = &job_figures[figure]->Add({{"job_name", found->second.name}});
+    }
+    gauge->Set(value);
   }
 
   absl::Mutex mutex;
@@ -217,7 +241,7 @@ void Metrics::NameJob(uint32_t job, std::string_view name) {
   if (same != jobs.end()) families_->Forget(same);
   Families::Job& added = jobs[job];
   added.name = std::string(name);
-  for (size_t i = 0; i < kJobFigures; ++i) {
+  for (size_t i = 0; i < kCheckpointStep; ++i) {
     added.gauges[i] = &families_->job_figures[i]->Add({{"job_name", added.name}});
   }
 }
@@ -241,6 +265,15 @@ void Metrics::SetEpoch(uint32_t job, uint64_t epoch) {
 }
 void Metrics::SetMembers(uint32_t job, size_t members) {
   families_->Set(job, kMembers, static_cast<double>(members));
+}
+
+void Metrics::SetCheckpoint(uint32_t job, const Checkpoint& latest) {
+  families_->Set(job, kCheckpointFailures, static_cast<double>(latest.failures));
+  if (!latest.is_there) return;
+  families_->Set(job, kCheckpointStep, static_cast<double>(latest.step));
+  families_->Set(job, kCheckpointBytes, static_cast<double>(latest.bytes));
+  families_->Set(job, kCheckpointSeconds, absl::ToDoubleSeconds(latest.took));
+  families_->Set(job, kCheckpointAge, absl::ToDoubleSeconds(latest.age));
 }
 
 void Metrics::SetWorker(uint32_t job, uint32_t rank, const Worker& worker) {

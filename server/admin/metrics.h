@@ -63,6 +63,17 @@ class Metrics {
   // Of a server: what its jobs may take together, and what they take as planned.
   void SetServerMemory(uint64_t budget_bytes, uint64_t placed_bytes);
 
+  // The last one of this run, and how many failed.
+  struct Checkpoint {
+    bool is_there = false;
+    uint64_t step = 0;
+    uint64_t bytes = 0;
+    absl::Duration took = {};
+    absl::Duration age = {};
+    uint64_t failures = 0;
+  };
+  void SetCheckpoint(uint32_t job, const Checkpoint& latest);
+
   struct Worker {
     absl::Duration heartbeat_age = {};
     double compression = 0;  // of its gradients, against FP32

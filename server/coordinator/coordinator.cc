@@ -52,6 +52,10 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
     OnUpdate(*update);
   } else if (const auto* prepared = std::get_if<Prepared>(&input)) {
     OnPrepared(*prepared);
+  } else if (const auto* create = std::get_if<syncline::CreateCheckpoint>(&input)) {
+    OnCreate(*create);
+  } else if (const auto* answer = std::get_if<CheckpointAnswer>(&input)) {
+    OnCheckpoint(*answer);
   } else {
     const auto& [connection, body] = std::get<FromMember>(input);
     OnMember(connection, body);
@@ -191,6 +195,10 @@ void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
   if (const auto* figures = std::get_if<BlockFigures>(&body)) {
     if (Job* job = FindJob(figures->job)) job->OnFigures(*figures, outputs_);
   }
+  if (const auto* written = std::get_if<CheckpointWritten>(&body)) {
+    if (Job* job = FindJob(written->job))
+      job->OnWritten(server.number, *written, outputs_);
+  }
   if (std::holds_alternative<Leave>(body)) return LoseServer(server.number, "it left");
 }
 
@@ -263,23 +271,45 @@ void Coordinator::Impl::ForgetUnusedNames() {
       });
 }
 
-void Coordinator::Impl::OnUpdate(const UpdateJob& update) {
-  const auto job = jobs_.find(update.job);
-  if (job == jobs_.end() || job->second->IsOver()) {
-    std::vector<std::string_view> names;
-    for (const auto& [name, one] : jobs_) {
-      if (!one->IsOver()) names.push_back(name);
-    }
-    // The distance to a very long name takes long.
-    const std::string asked = Printable(update.job, kMaxJobNameBytes);
-    const std::string nearest(NearestName(asked, names));
-    outputs_.push_back(UpdateAnswer{absl::NotFoundError(absl::StrCat(
-        "no job '", asked, "' is running",
-        nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?")))});
-    return;
+Job* Coordinator::Impl::FindForCaller(const std::string& name) {
+  const auto job = jobs_.find(name);
+  if (job != jobs_.end() && !job->second->IsOver()) return job->second.get();
+  std::vector<std::string_view> names;
+  for (const auto& [running, one] : jobs_) {
+    if (!one->IsOver()) names.push_back(running);
   }
-  const absl::StatusOr<uint64_t> epoch = job->second->Update(update, outputs_);
+  // The distance to a very long name takes long.
+  const std::string asked = Printable(name, kMaxJobNameBytes);
+  const std::string nearest(NearestName(asked, names));
+  outputs_.push_back(UpdateAnswer{absl::NotFoundError(absl::StrCat(
+      "no job '", asked, "' is running",
+      nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?")))});
+  return nullptr;
+}
+
+void Coordinator::Impl::OnUpdate(const UpdateJob& update) {
+  Job* job = FindForCaller(update.job);
+  if (job == nullptr) return;
+  const absl::StatusOr<uint64_t> epoch = job->Update(update, outputs_);
   outputs_.push_back(UpdateAnswer{epoch.status(), epoch.ok() ? *epoch : 0});
+}
+
+void Coordinator::Impl::OnCreate(const CreateCheckpoint& create) {
+  Job* job = FindForCaller(create.job);
+  if (job == nullptr) return;
+  const absl::StatusOr<uint64_t> finished = job->CreateCheckpoint(outputs_);
+  outputs_.push_back(UpdateAnswer{.status = finished.status(),
+                                  .finished_checkpoints = finished.value_or(0)});
+}
+
+void Coordinator::Impl::OnCheckpoint(const CheckpointAnswer& answer) {
+  if (const auto* found = std::get_if<CheckpointFound>(&answer)) {
+    if (Job* job = FindJob(found->job)) job->OnFound(*found, outputs_);
+    BeginJobs();
+  }
+  if (const auto* kept = std::get_if<CheckpointKept>(&answer)) {
+    if (Job* job = FindJob(kept->job)) job->OnKept(*kept, now_, outputs_);
+  }
 }
 
 // ---- State and status ----

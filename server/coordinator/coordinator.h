@@ -31,6 +31,7 @@
 #include "comm/base/secret_key.h"
 #include "comm/base/timeouts.h"
 #include "comm/transport/tcp/member_key.h"
+#include "server/coordinator/checkpoint_orders.h"
 #include "server/coordinator/decision.h"
 #include "server/coordinator/job_spec.h"
 #include "server/coordinator/preparation.h"
@@ -130,6 +131,15 @@ struct BlockFigures {
   uint64_t step = 0;
   std::vector<double> figures = {};
 };
+// A server has written its part of a checkpoint, or could not.
+struct CheckpointWritten {
+  uint32_t job = 0;
+  uint64_t step = 0;
+  absl::Status status = {};
+  std::vector<CheckpointFile> files = {};
+  TrainingSettings training = {};  // that hold at that step
+  absl::Duration took = {};
+};
 // The stream ended, for whatever reason. The member may come back on another one.
 struct Disconnected {};
 // The member has a new stream, and has missed nothing.
@@ -138,7 +148,8 @@ struct Returned {};
 using MemberBody =
     std::variant<ServerHello, WorkerHello, Heartbeat, Leave, BarrierEntered,
                  JobConfigured, ConfigureFailed, EpochPrepared, EpochCommitted,
-                 BlockFigures, LossReport, JobDeclaration, Disconnected, Returned>;
+                 BlockFigures, LossReport, JobDeclaration, CheckpointWritten,
+                 Disconnected, Returned>;
 
 struct FromMember {
   ConnectionId connection = 0;
@@ -153,7 +164,13 @@ struct UpdateJob {
   std::optional<NamedOptions> schedule = std::nullopt;
 };
 
-using CoordinatorInput = std::variant<FromMember, Tick, UpdateJob, Prepared>;
+// Somebody wants a checkpoint of a running job: one UpdateAnswer is among the outputs.
+struct CreateCheckpoint {
+  std::string job = {};
+};
+
+using CoordinatorInput = std::variant<FromMember, Tick, UpdateJob, CreateCheckpoint,
+                                      Prepared, CheckpointAnswer>;
 
 // ---- What the coordinator says ----
 
@@ -166,6 +183,8 @@ struct ConfigureJob {
   std::shared_ptr<const DeclaredJob> declared = {};
   std::shared_ptr<const JobPlacement> placement = {};
   uint32_t first_shard = 0;
+  uint32_t checkpoint_run = 0;  // of the names of its checkpoints; 0: nothing is saved
+  std::optional<CheckpointName> resume_from = std::nullopt;
 };
 // Wants the declaration that a hello announced.
 struct DescribeJob {
@@ -194,6 +213,11 @@ struct CommitEpoch {
   std::optional<TrainingSettings> training = std::nullopt;  // new ones
   uint64_t training_from = 0;                               // the first step with them
   ServerIdentity server = {};                               // to whom this is said
+};
+// Blocks are to be copied at that version (server/shard/shard.h).
+struct CutAt {
+  uint32_t job = 0;
+  uint64_t step = 0;
 };
 struct StepDecision {
   uint32_t job = 0;
@@ -239,7 +263,7 @@ struct JobFailed {
 using CoordinatorBody =
     std::variant<ServerWelcome, ConfigureJob, PrepareEpoch, CommitEpoch, StepDecision,
                  DropJob, Waiting, WorkerWelcome, EpochChanged, BarrierReleased,
-                 JobFailed, DescribeJob>;
+                 JobFailed, DescribeJob, CutAt>;
 
 struct ToMember {
   ConnectionId connection = 0;
@@ -261,19 +285,21 @@ struct LogReason {
 // the job, FailedPrecondition says why not now.
 struct UpdateAnswer {
   absl::Status status;
-  uint64_t epoch = 0;  // the new values hold from its first step on
+  uint64_t epoch = 0;                 // the new values hold from its first step on
+  uint64_t finished_checkpoints = 0;  // of a job that is to make one more
 };
 // An order, whose answer is an input.
 struct Prepare {
   Preparation order;
 };
-using CoordinatorOutput =
-    std::variant<ToMember, CloseMember, PersistState, LogReason, UpdateAnswer, Prepare>;
+using CoordinatorOutput = std::variant<ToMember, CloseMember, PersistState, LogReason,
+                                       UpdateAnswer, Prepare, CheckpointOrder>;
 using CoordinatorOutputs = std::vector<CoordinatorOutput>;
 
 struct CoordinatorOptions {
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
-  uint32_t expected_servers = 1;  // jobs begin when so many are attached
+  uint32_t expected_servers = 1;   // jobs begin when so many are attached
+  bool keeps_checkpoints = false;  // CheckpointOrders are carried out
 };
 
 // ---- Status, for `syncline status` and the metrics ----
@@ -304,6 +330,19 @@ struct LossPoint {
   double learning_rate = 0;
   double loss = 0;  // mean over all samples that were reported
 };
+// Of this run of a job.
+struct CheckpointView {
+  std::string latest = {};  // empty: none yet
+  uint64_t step = 0;
+  uint64_t bytes = 0;
+  absl::Duration took = {};
+  absl::Duration age = {};
+  uint64_t written = 0;
+  uint64_t failed = 0;
+  std::string error = {};  // of the last one, if it failed
+  bool is_under_way = false;
+  std::string resumed_from = {};  // empty: it began anew
+};
 struct JobView {
   uint32_t job = 0;
   std::string name = {};
@@ -322,6 +361,7 @@ struct JobView {
   std::optional<double> loss = std::nullopt;  // of the latest step that was reported
   std::vector<LossPoint> loss_curve = {};     // of range tests
   std::vector<MemberView> members = {};
+  CheckpointView checkpoint = {};
 };
 struct CoordinatorView {
   std::vector<ServerView> servers = {};

@@ -59,7 +59,7 @@ std::optional<absl::Status> Coordinator::Impl::Fits(
 void Coordinator::Impl::BeginJobs() {
   if (!ServersAreThere()) return;
   for (const auto& [name, job] : jobs_) {
-    if (!job->IsFull()) continue;
+    if (!job->IsFull() || !job->KnowsBeginning(outputs_)) continue;
     const auto placement =
         declarations_.PlacementOf(job->declared(), ShardCounts(), outputs_);
     if (placement.ok() && *placement == nullptr) continue;  // it is being found out

@@ -61,6 +61,10 @@ class Coordinator::Impl {
   void OnWorker(Job& job, uint32_t rank, const MemberBody& body);
   void OnTick();
   void OnUpdate(const UpdateJob& update);
+  void OnCreate(const CreateCheckpoint& create);
+  void OnCheckpoint(const CheckpointAnswer& answer);
+  // Null, and answered, when none of that name runs.
+  Job* FindForCaller(const std::string& name);
   void LoseServer(uint32_t number, const std::string& reason);
   void Refuse(ConnectionId connection, const absl::Status& status);
   Job* FindJob(uint32_t id);

@@ -65,6 +65,7 @@ class CoordinatorTest : public ::testing::Test {
         closed_[close->connection] = close->status;
       }
       if (auto* persist = std::get_if<PersistState>(&output)) state_ = persist->state;
+      if (auto* order = std::get_if<CheckpointOrder>(&output)) orders_.push_back(*order);
     }
   }
 
@@ -134,6 +135,7 @@ class CoordinatorTest : public ::testing::Test {
   std::map<ConnectionId, std::vector<CoordinatorBody>> told_;
   std::map<ConnectionId, absl::Status> closed_;
   std::string state_;
+  std::vector<CheckpointOrder> orders_;
 };
 
 }  // namespace syncline

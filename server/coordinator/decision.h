@@ -51,7 +51,13 @@ class DecisionMaker {
                               const std::vector<double>& figures);
 
   float loss_scale() const { return scaler_.scale; }
+  const LossScalerState& scaler() const { return scaler_; }
   uint64_t skipped() const { return skipped_; }
+  // Goes on where another one was. Before the first Add.
+  void Resume(const LossScalerState& scaler, uint64_t skipped) {
+    if (settings_.ScalesLoss()) scaler_ = scaler;
+    skipped_ = skipped;
+  }
 
  private:
   using Figures = std::map<uint32_t, std::vector<double>>;  // by block

@@ -15,7 +15,8 @@ JobSpec WithoutTensors(const JobSpec& spec) {
           .workers = spec.workers,
           .push_codec = spec.push_codec,
           .publish_codec = spec.publish_codec,
-          .training = spec.training};
+          .training = spec.training,
+          .checkpoint = spec.checkpoint};
 }
 
 }  // namespace
@@ -47,6 +48,8 @@ void Job::BeOver() {
   declared_.reset();
   placement_.reset();
   shard_addresses_.reset();
+  cuts_.clear();
+  cut_wanted_ = false;
 }
 
 std::string Job::Named(uint32_t rank) const {
@@ -147,6 +150,7 @@ void Job::OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs) {
   const auto decision = decisions_.Add(figures.block, figures.step, figures.figures);
   if (!decision) return;
   stall_.Decided();
+  NoteDecided(figures.step + 1);
   ToServers(StepDecision{.job = id_, .step = figures.step, .decision = *decision},
             outputs);
 }
@@ -164,6 +168,7 @@ void Job::Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& 
   AwaitAnswers(now, outputs);
   LetIn(now, outputs);
   if (phase_ == Phase::kOver) return;
+  CutWhenItIsTime(now, outputs);
   if (!workers_.empty()) {
     memberless_since_.reset();
     return;

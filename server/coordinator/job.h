@@ -90,6 +90,16 @@ class Job {
   // Other options for the steps to come: the epoch that brings them. InvalidArgument and
   // FailedPrecondition change nothing.
   absl::StatusOr<uint64_t> Update(const UpdateJob& update, CoordinatorOutputs& outputs);
+  // How many have finished before. FailedPrecondition when it cannot be.
+  absl::StatusOr<uint64_t> CreateCheckpoint(CoordinatorOutputs& outputs);
+  void OnWritten(uint32_t server, const CheckpointWritten& written,
+                 CoordinatorOutputs& outputs);
+  void OnKept(const CheckpointKept& kept, absl::Duration now,
+              CoordinatorOutputs& outputs);
+  // What it begins with. Ends when that is not to be had.
+  void OnFound(const CheckpointFound& found, CoordinatorOutputs& outputs);
+  // False while that is being found out.
+  bool KnowsBeginning(CoordinatorOutputs& outputs);
   void Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& outputs);
 
   // Whether only servers may be missing.
@@ -141,6 +151,19 @@ class Job {
     Reasons reasons = {};
     std::vector<MemberRecord> members = {};         // fixed when all servers are prepared
     std::optional<TrainingSettings> training = {};  // new ones
+    bool cuts = false;                              // a checkpoint at its first step
+  };
+  // A checkpoint that servers write.
+  struct Cut {
+    std::set<uint32_t> unwritten = {};  // servers
+    absl::Status status = {};
+    std::vector<CheckpointFile> files = {};
+    TrainingSettings training = {};
+    absl::Duration took = {};
+  };
+  struct Scaling {
+    LossScalerState scaler = {};
+    uint64_t skipped = 0;
   };
 
   void DropWorker(uint32_t rank, const std::string& reason, Readmission::Cause cause,
@@ -169,6 +192,12 @@ class Job {
   std::vector<StallMember> StallMembers() const;
   void AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs);
   std::string UnansweredQuestion(std::set<uint32_t>& servers) const;
+  void OrderCut(CoordinatorOutputs& outputs);
+  Cut& CutOf(uint64_t step, CoordinatorOutputs& outputs);
+  void NoteDecided(uint64_t steps);
+  void FinishCut(uint64_t step, const absl::Status& status, CoordinatorOutputs& outputs);
+  void CutWhenItIsTime(absl::Duration now, CoordinatorOutputs& outputs);
+  absl::Status CheckBeginning(const Beginning& beginning) const;
   void Fail(const std::string& reason, CoordinatorOutputs& outputs);
   // With an error of its own instead of "start again".
   void FailWith(const absl::Status& status, CoordinatorOutputs& outputs);
@@ -218,6 +247,17 @@ class Job {
   std::shared_ptr<const std::vector<std::string>> shard_addresses_;
   std::map<uint32_t, uint64_t> placed_bytes_;  // by server
   std::set<uint32_t> unconfigured_;
+
+  // Checkpoints: what the job began with, and what is being saved.
+  enum class Search { kNotBegun, kUnderWay, kDone } search_ = Search::kNotBegun;
+  Beginning beginning_;
+  bool cut_wanted_ = false;                  // by the next change
+  std::map<uint64_t, Cut> cuts_;             // by step
+  std::map<uint64_t, Scaling> scalings_;     // at steps that may be cut
+  uint64_t decided_ = 0;                     // steps
+  std::optional<absl::Duration> cut_since_;  // the last one that time ordered
+  CheckpointView saved_;
+  absl::Duration saved_at_ = {};
 
   // What servers have to answer, and for how long no further one has.
   std::string question_;

@@ -24,10 +24,11 @@ bool Job::MembershipDiffers() const {
 
 void Job::MaybeChangeEpoch(CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || change_.has_value()) return;
-  if (!MembershipDiffers() && !next_training_) return;
+  if (!MembershipDiffers() && !next_training_ && !cut_wanted_) return;
   const uint64_t epoch = counters_.epochs.Next(spec_.name);
   change_ = Change{.epoch = epoch, .reasons = std::exchange(change_reasons_, {})};
   change_->training = std::exchange(next_training_, std::nullopt);
+  change_->cuts = std::exchange(cut_wanted_, false);
   for (const JobServer& server : servers_) change_->unprepared.insert(server.server);
   ToServers(PrepareEpoch{id_, epoch}, outputs);
 }
@@ -55,6 +56,7 @@ void Job::Commit(CoordinatorOutputs& outputs) {
   change_->reasons.Add(std::exchange(change_reasons_, {}));
   for (const JobServer& server : servers_) change_->uncommitted.insert(server.server);
   outputs.push_back(PersistState{});  // the coordinator fills it in
+  if (change_->cuts) OrderCut(outputs);
   CommitEpoch commit{.job = id_,
                      .epoch = change_->epoch,
                      .members = change_->members,

@@ -109,6 +109,9 @@ void Job::Begin(const std::vector<JobServer>& servers,
   const absl::Status fits = CheckPlacement(spec_.name, **placement, memory);
   if (!fits.ok()) return FailWith(fits, outputs);
   phase_ = Phase::kConfiguring;
+  const uint32_t run = options_.keeps_checkpoints ? beginning_.run : 0;
+  const auto from =
+      beginning_.resumes ? std::optional(beginning_.from.name) : std::nullopt;
   servers_ = servers;
   placement_ = *placement;
   auto addresses = std::make_shared<std::vector<std::string>>();
@@ -117,11 +120,12 @@ void Job::Begin(const std::vector<JobServer>& servers,
     const JobServer& server = servers_[i];
     placed_bytes_[server.server] = placement_->server_use[i].total();
     unconfigured_.insert(server.server);
-    outputs.push_back(
-        ToMember{server.connection, ConfigureJob{.job = id_,
-                                                 .declared = declared_,
-                                                 .placement = placement_,
-                                                 .first_shard = first_shard}});
+    outputs.push_back(ToMember{server.connection, ConfigureJob{.job = id_,
+                                                               .declared = declared_,
+                                                               .placement = placement_,
+                                                               .first_shard = first_shard,
+                                                               .checkpoint_run = run,
+                                                               .resume_from = from}});
     first_shard += static_cast<uint32_t>(server.shard_addresses.size());
     addresses->insert(addresses->end(), server.shard_addresses.begin(),
                       server.shard_addresses.end());

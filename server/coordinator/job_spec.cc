@@ -9,9 +9,13 @@
 #include "comm/base/failure.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
+#include "server/checkpoint/catalog.h"
 
 namespace syncline {
 namespace {
+
+constexpr uint32_t kMaxCheckpointsKept = 10000;
+constexpr uint64_t kMaxStepsBetweenCheckpoints = uint64_t{1} << 40;
 
 absl::Status CheckTensor(const TensorSpec& tensor) {
   SYNCLINE_RETURN_IF_ERROR(
@@ -160,12 +164,31 @@ absl::Status CheckSameTraining(const std::string& job, const TrainingSettings& o
   return Differs(absl::StrCat(job, "skips or aggregates steps differently"));
 }
 
+absl::Status CheckCheckpoint(const CheckpointPolicy& policy) {
+  if (policy.keep < 1 || policy.keep > kMaxCheckpointsKept) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "checkpoint_keep is ", policy.keep, ", allowed are 1 to ", kMaxCheckpointsKept));
+  }
+  // Neither a NaN nor a negative number.
+  if (!(policy.every_seconds >= 0) || policy.every_steps > kMaxStepsBetweenCheckpoints) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("checkpoint_every is ", policy.every_steps, " steps or ",
+                     policy.every_seconds, " s: out of range"));
+  }
+  return CheckResume(policy.resume);
+}
+
 }  // namespace
 
 uint64_t TensorSpec::elements() const {
   uint64_t elements = 1;
   for (const uint64_t size : shape) elements *= size;
   return elements;
+}
+
+uint64_t JobSpec::CutEvery() const {
+  const uint64_t pushes = std::max<uint32_t>(training.accumulate_steps, 1);
+  return (checkpoint.every_steps + pushes - 1) / pushes * pushes;
 }
 
 std::vector<BlockRange> JobSpec::Blocks() const {
@@ -219,6 +242,7 @@ absl::Status ValidateJob(const JobSpec& spec) {
           absl::StrCat("two tensors are named '", tensor.name, "'"));
     }
   }
+  SYNCLINE_RETURN_IF_ERROR(CheckCheckpoint(spec.checkpoint));
   SYNCLINE_RETURN_IF_ERROR(CheckTraining(spec));
   return CheckTransfers(spec);
 }
@@ -237,6 +261,11 @@ absl::Status CheckSameJob(const JobSpec& ours, const JobSpec& theirs) {
   }
   SYNCLINE_RETURN_IF_ERROR(
       CheckSameTraining(job, Canonical(ours.training), Canonical(theirs.training)));
+  if (ours.checkpoint != theirs.checkpoint) {
+    return Differs(absl::StrCat(job,
+                                "has other checkpoint options (checkpoint_every, "
+                                "checkpoint_keep, resume)"));
+  }
   if (ours.tensors.size() != theirs.tensors.size()) {
     return Differs(absl::StrCat(job, "has ", ours.tensors.size(), " tensors, not ",
                                 theirs.tensors.size()));

@@ -25,14 +25,28 @@ struct TensorSpec {
   uint64_t elements() const;  // product of the shape; 1 for a scalar (empty shape)
 };
 
+// When a job is saved, and what it begins with.
+struct CheckpointPolicy {
+  uint64_t every_steps = 0;  // 0: not by steps
+  double every_seconds = 0;  // 0: not by time
+  uint32_t keep = 3;
+  std::string resume = "auto";  // FindBeginning
+
+  bool operator==(const CheckpointPolicy&) const = default;
+  bool IsScheduled() const { return every_steps > 0 || every_seconds > 0; }
+};
+
 struct JobSpec {
   std::string name = {};
   uint32_t workers = 1;             // the job begins when so many have joined
   std::string push_codec = "bf16";  // ParseTransfer
   std::string publish_codec = "bf16";
   TrainingSettings training = {};
+  CheckpointPolicy checkpoint = {};
   std::vector<TensorSpec> tensors = {};
 
+  // Steps from one scheduled checkpoint to the next, in whole updates; 0: none.
+  uint64_t CutEvery() const;
   std::vector<BlockRange> Blocks() const;
   // For TrainingPlan::Create, in order.
   std::vector<TrainedTensor> Trained() const;

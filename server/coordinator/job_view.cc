@@ -82,6 +82,9 @@ JobView Job::View(absl::Duration now) const {
                             .heartbeat_age = now - worker.heard_at,
                             .compression = worker.beat.compression});
   }
+  view.checkpoint = saved_;
+  view.checkpoint.is_under_way = !cuts_.empty() || cut_wanted_;
+  if (saved_.written > 0) view.checkpoint.age = now - saved_at_;
   view.learning_rate = plan_->JobLearningRate(view.step);
   view.loss_scale = decisions_.loss_scale();
   view.skipped_steps = decisions_.skipped();

@@ -23,7 +23,6 @@ constexpr size_t kMaxBytesOfMember = size_t{128} << 20;  // a message has 64 MiB
 // Once all members together have more waiting, nobody may have more than the second.
 constexpr size_t kMaxInboxBytes = size_t{1} << 30;
 constexpr size_t kShareOfFullInboxBytes = size_t{1} << 20;
-constexpr size_t kMaxInboxItems = size_t{1} << 22;
 
 // The service asks for the time with every tick, and every tick is twice as often as a
 // heartbeat.
@@ -31,21 +30,6 @@ PatientClock::Options PatienceOf(const Timeouts& timeouts) {
   return {.planned = timeouts.heartbeat_interval / 2,
           .longest_gap = timeouts.heartbeat_interval,
           .settle = timeouts.heartbeat_interval};
-}
-
-// Workers see their own job, and no servers.
-void ShowOnly(const Identity& who, v1::StatusReply& reply) {
-  if (who.role != Role::kWorker) return;
-  reply.clear_servers();
-  v1::StatusReply all;
-  all.mutable_jobs()->Swap(reply.mutable_jobs());
-  for (v1::JobStatus& job : *all.mutable_jobs()) {
-    if (job.name() == who.job) *reply.add_jobs() = std::move(job);
-  }
-}
-
-UpdateAnswer NotApplied() {
-  return {.status = absl::UnavailableError("the coordinator is shutting down")};
 }
 
 }  // namespace
@@ -138,6 +122,10 @@ class CoordinatorService::RefusedStream final
   void OnDone() override { delete this; }
 };
 
+UpdateAnswer CoordinatorService::NotApplied() {
+  return {.status = absl::UnavailableError("the coordinator is shutting down")};
+}
+
 CoordinatorService::CoordinatorService(CoordinatorServiceOptions options,
                                        std::unique_ptr<Gate> gate)
     : options_(std::move(options)),
@@ -145,7 +133,12 @@ CoordinatorService::CoordinatorService(CoordinatorServiceOptions options,
       coordinator_(options_.coordinator),
       links_({.timeouts = options_.coordinator.timeouts}),
       patient_(PatienceOf(options_.coordinator.timeouts)),
-      preparer_([this](Prepared prepared) { OnPrepared(std::move(prepared)); }) {}
+      preparer_([this](Prepared prepared) { OnPrepared(std::move(prepared)); }) {
+  if (options_.checkpoints == nullptr) return;
+  keeper_ = std::make_unique<CheckpointKeeper>(
+      *options_.checkpoints, options_.log,
+      [this](CheckpointAnswer answer) { OnCheckpoint(std::move(answer)); });
+}
 
 absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::Create(
     CoordinatorServiceOptions options) {
@@ -155,6 +148,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::Create(
                                           .log = options.log,
                                           .audit = options.audit,
                                           .metrics = options.metrics}));
+  options.coordinator.keeps_checkpoints = options.checkpoints != nullptr;
   std::unique_ptr<CoordinatorService> self(
       new CoordinatorService(std::move(options), std::move(gate)));
   SYNCLINE_ASSIGN_OR_RETURN(const auto stored, self->options_.store->Load(kStateKey));
@@ -171,6 +165,7 @@ CoordinatorService::~CoordinatorService() {
   Stop();
   if (machine_.joinable()) machine_.join();
   preparer_.Stop();
+  if (keeper_ != nullptr) keeper_->Stop();
 }
 
 void CoordinatorService::Stop() {
@@ -185,7 +180,7 @@ void CoordinatorService::StopWith(const absl::Status& status) {
   links_.CloseAll(status);
 }
 
-// ---- From gRPC's threads ----
+// ---- From gRPC's threads, with coordinator_calls.cc ----
 
 grpc::ServerBidiReactor<v1::MemberMessage, v1::CoordinatorMessage>*
 CoordinatorService::Attach(grpc::CallbackServerContext* context) {
@@ -194,43 +189,9 @@ CoordinatorService::Attach(grpc::CallbackServerContext* context) {
   return new RefusedStream(peer.status());
 }
 
-grpc::ServerUnaryReactor* CoordinatorService::Status(grpc::CallbackServerContext* context,
-                                                     const v1::StatusRequest*,
-                                                     v1::StatusReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<Peer> peer = gate_->AdmitCall(*context, Action::kReadStatus, "");
-  if (peer.ok()) *reply = StatusNow();
-  if (peer.ok() && peer->identity) ShowOnly(*peer->identity, *reply);
-  reactor->Finish(ToGrpcStatus(peer.status()));
-  return reactor;
-}
-
-grpc::ServerUnaryReactor* CoordinatorService::UpdateJob(
-    grpc::CallbackServerContext* context, const v1::UpdateJobRequest* request,
-    v1::UpdateJobReply* reply) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<Peer> peer =
-      gate_->AdmitCall(*context, Action::kUpdateJob, request->job());
-  if (!peer.ok()) {
-    reactor->Finish(ToGrpcStatus(peer.status()));
-    return reactor;
-  }
-  Item item = {.input = FromProto(*request)};
-  item.answer = [=, this, who = *peer](const UpdateAnswer& answer,
-                                       const std::string& change) {
-    gate_->Updated(who, request->job(), answer, change);
-    reply->set_epoch(answer.epoch);
-    reactor->Finish(ToGrpcStatus(answer.status));
-  };
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!stopped_ && inbox_.size() < kMaxInboxItems) {
-      Post(std::move(item));
-      return reactor;
-    }
-  }
-  item.answer(NotApplied(), "");
-  return reactor;
+void CoordinatorService::OnCheckpoint(CheckpointAnswer answer) {
+  absl::MutexLock lock(&mutex_);
+  Post({.input = std::move(answer)});
 }
 
 void CoordinatorService::OnPrepared(Prepared prepared) {
@@ -469,6 +430,7 @@ bool CoordinatorService::Perform(const CoordinatorOutput& output) {
   }
   if (const auto* prepare = std::get_if<Prepare>(&output))
     preparer_.Order(prepare->order);
+  if (const auto* order = std::get_if<CheckpointOrder>(&output)) keeper_->Order(*order);
   if (const auto* reason = std::get_if<LogReason>(&output))
     options_.log.Info(reason->text);
   if (const auto* persist = std::get_if<PersistState>(&output))

@@ -49,6 +49,7 @@
 #include "comm/rpc/tls.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "server/coordinator/coordinator.h"
+#include "server/service/checkpoint_keeper.h"
 #include "server/service/gate.h"
 #include "server/service/job_convert.h"
 #include "server/service/link_table.h"
@@ -60,6 +61,8 @@ namespace syncline {
 struct CoordinatorServiceOptions {
   CoordinatorOptions coordinator = {};
   StateStore* store = nullptr;  // outlives the service
+  // Where checkpoints are, or null: nothing is saved. Outlives the service.
+  BlobStore* checkpoints = nullptr;
   // What the gRPC server has: with TLS, roles decide who may do what (comm/rpc/roles.h).
   TlsOptions tls = {};
   Logger log = {};
@@ -88,6 +91,10 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
                                       const v1::UpdateJobRequest* request,
                                       v1::UpdateJobReply* reply) override;
 
+  grpc::ServerUnaryReactor* CreateCheckpoint(grpc::CallbackServerContext* context,
+                                             const v1::CreateCheckpointRequest* request,
+                                             v1::CreateCheckpointReply* reply) override;
+
   CoordinatorView View() ABSL_LOCKS_EXCLUDED(mutex_);
   v1::StatusReply StatusNow() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -111,6 +118,7 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
     ConnectionId connection = 0;
     size_t bytes = 0;
   };
+  static constexpr size_t kMaxInboxItems = size_t{1} << 22;
   // What waits of one member.
   struct Backlog {
     size_t items = 0;
@@ -123,6 +131,8 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
     Beats beats = {};
   };
 
+  static UpdateAnswer NotApplied();
+
   // From gRPC's threads, and the preparer's.
   void Register(MemberStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);
   void Receive(MemberStream* stream, const v1::MemberMessage& message)
@@ -133,6 +143,9 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   void PostDisconnected(ConnectionId connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Post(Item item) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnPrepared(Prepared prepared) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnCheckpoint(CheckpointAnswer answer) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Posts what a caller asked for, or answers that it is too late.
+  void PostCall(Item item) ABSL_LOCKS_EXCLUDED(mutex_);
   void StopWith(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The machine's thread.
@@ -182,7 +195,8 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   PatientClock patient_ ABSL_GUARDED_BY(mutex_);
 
   std::thread machine_;
-  Preparer preparer_;  // last: it uses all the others
+  Preparer preparer_;                         // uses all the others
+  std::unique_ptr<CheckpointKeeper> keeper_;  // likewise; null without checkpoints
 };
 
 }  // namespace syncline

@@ -98,6 +98,7 @@ absl::StatusOr<EngineJob> Engine::Build(EngineJobOptions options) {
       }));
   // The pool is only remembered here; the engine's thread takes from it.
   SYNCLINE_ASSIGN_OR_RETURN(built.shard, Shard::Create(shard, options.blocks, pool_));
+  if (options.load) SYNCLINE_RETURN_IF_ERROR(options.load(*built.shard));
   return built;
 }
 

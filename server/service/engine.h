@@ -66,13 +66,15 @@ struct EngineOptions {
 };
 
 struct EngineEvents {
-  // ShardPrepared, ShardCommitted, ShardFigures and ShardApplied.
+  // All but replies.
   std::function<void(uint32_t job, const ShardOutput&)> on_output;
 };
 
 struct EngineJobOptions {
   ShardOptions shard;  // checksum and publish_memory are the engine's choice
   std::vector<ShardBlock> blocks;
+  // What the shard begins with, if that is not nothing; on the caller's thread of Build.
+  std::function<absl::Status(Shard&)> load = nullptr;
 };
 
 // A job's part on an engine, not taken over yet.

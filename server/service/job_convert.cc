@@ -43,6 +43,11 @@ void WriteJob(const JobSpec& spec, v1::JobSpec& out) {
   out.set_push_codec(spec.push_codec);
   out.set_publish_codec(spec.publish_codec);
   ToProto(spec.training, *out.mutable_training());
+  v1::CheckpointSpec& checkpoint = *out.mutable_checkpoint();
+  checkpoint.set_every_steps(spec.checkpoint.every_steps);
+  checkpoint.set_every_seconds(spec.checkpoint.every_seconds);
+  checkpoint.set_keep(spec.checkpoint.keep);
+  checkpoint.set_resume(spec.checkpoint.resume);
   for (const TensorSpec& tensor : spec.tensors) {
     v1::TensorSpec& written = *out.add_tensors();
     written.set_name(tensor.name);
@@ -97,6 +102,11 @@ JobSpec FromProto(const v1::JobSpec& in) {
                .push_codec = in.push_codec(),
                .publish_codec = in.publish_codec(),
                .training = FromProto(in.training())};
+  const v1::CheckpointSpec& checkpoint = in.checkpoint();
+  spec.checkpoint.every_steps = checkpoint.every_steps();
+  spec.checkpoint.every_seconds = checkpoint.every_seconds();
+  if (checkpoint.keep() > 0) spec.checkpoint.keep = checkpoint.keep();
+  if (!checkpoint.resume().empty()) spec.checkpoint.resume = checkpoint.resume();
   for (const v1::TensorSpec& tensor : in.tensors()) {
     spec.tensors.push_back({.name = tensor.name(),
                             .shape = {tensor.shape().begin(), tensor.shape().end()},
@@ -129,7 +139,10 @@ DeclarationReader WireDeclarations() {
 
 absl::StatusOr<ConfigureJob> FromProto(const v1::ConfigureJob& in) {
   SYNCLINE_ASSIGN_OR_RETURN(JobSpec spec, Parse(in.spec()));
-  ConfigureJob configure = {.job = in.job(), .first_shard = in.first_shard()};
+  ConfigureJob configure = {.job = in.job(),
+                            .first_shard = in.first_shard(),
+                            .checkpoint_run = in.checkpoint_run()};
+  if (in.resume_run() > 0) configure.resume_from = {in.resume_run(), in.resume_step()};
   SYNCLINE_ASSIGN_OR_RETURN(configure.declared, MakeDeclaredJob({}, std::move(spec)));
   v1::Placement placement;
   if (!placement.ParseFromString(in.placement())) {

@@ -83,6 +83,59 @@ void WriteConfigure(const ConfigureJob& configure, SharedBytes& shared,
   out.set_spec(*configure.declared->declaration.bytes);
   out.set_placement(shared.Of(configure.placement));
   out.set_first_shard(configure.first_shard);
+  out.set_checkpoint_run(configure.checkpoint_run);
+  if (!configure.resume_from) return;
+  out.set_resume_run(configure.resume_from->run);
+  out.set_resume_step(configure.resume_from->step);
+}
+
+void WriteWritten(const CheckpointWritten& written, v1::CheckpointWritten& out) {
+  out.set_job(written.job);
+  out.set_step(written.step);
+  out.set_code(static_cast<uint32_t>(written.status.code()));
+  out.set_message(std::string(written.status.message()));
+  for (const CheckpointFile& file : written.files) {
+    v1::CheckpointFile& one = *out.add_files();
+    one.set_name(file.name);
+    one.set_bytes(file.bytes);
+    one.set_head_bytes(file.head_bytes);
+    one.set_head_crc32c(file.head_crc32c);
+  }
+  ToProto(written.training, *out.mutable_training());
+  out.set_seconds(absl::ToDoubleSeconds(written.took));
+}
+
+CheckpointWritten ReadWritten(const v1::CheckpointWritten& in) {
+  CheckpointWritten written = {.job = in.job(),
+                               .step = in.step(),
+                               .training = FromProto(in.training()),
+                               .took = absl::Seconds(in.seconds())};
+  if (in.code() != 0) {
+    const bool is_known = in.code() <= kLargestCode;
+    written.status = absl::Status(
+        is_known ? static_cast<absl::StatusCode>(in.code()) : absl::StatusCode::kInternal,
+        in.message());
+  }
+  for (const v1::CheckpointFile& file : in.files()) {
+    written.files.push_back({.name = file.name(),
+                             .bytes = file.bytes(),
+                             .head_bytes = file.head_bytes(),
+                             .head_crc32c = file.head_crc32c()});
+  }
+  return written;
+}
+
+void WriteStatus(const CheckpointView& view, v1::CheckpointStatus& out) {
+  out.set_latest(view.latest);
+  out.set_step(view.step);
+  out.set_bytes(view.bytes);
+  out.set_seconds(absl::ToDoubleSeconds(view.took));
+  out.set_age_seconds(absl::ToDoubleSeconds(view.age));
+  out.set_written(view.written);
+  out.set_failed(view.failed);
+  out.set_error(view.error);
+  out.set_is_under_way(view.is_under_way);
+  out.set_resumed_from(view.resumed_from);
 }
 
 // Of the code that a server sent; one that says nothing, or nothing known, is a fault of
@@ -154,6 +207,8 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
     case v1::MemberMessage::kJobDeclaration:
       return JobDeclaration{
           std::make_shared<const std::string>(message.job_declaration().spec())};
+    case v1::MemberMessage::kCheckpointWritten:
+      return ReadWritten(message.checkpoint_written());
     case v1::MemberMessage::kResume:  // of links, not for the machine
     case v1::MemberMessage::BODY_NOT_SET:
       break;
@@ -223,6 +278,9 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                  },
                  [&](const JobDeclaration& declaration) {
                    message.mutable_job_declaration()->set_spec(*declaration.bytes);
+                 },
+                 [&](const CheckpointWritten& written) {
+                   WriteWritten(written, *message.mutable_checkpoint_written());
                  },
                  [](const Disconnected&) { SYNCLINE_CHECK(false); },
                  [](const Returned&) { SYNCLINE_CHECK(false); },
@@ -315,6 +373,8 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
       return JobFailed{message.job_failed().reason()};
     case v1::CoordinatorMessage::kWorkerWelcome:
       return ReadWelcome(message.worker_welcome());
+    case v1::CoordinatorMessage::kCutAt:
+      return CutAt{.job = message.cut_at().job(), .step = message.cut_at().step()};
     case v1::CoordinatorMessage::kLinkReady:  // of links
     case v1::CoordinatorMessage::BODY_NOT_SET:
       break;
@@ -351,6 +411,10 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared)
                    out.set_loss_scale(decision.decision.loss_scale);
                    for (const double sum : decision.decision.figures)
                      out.add_figures(sum);
+                 },
+                 [&](const CutAt& cut) {
+                   message.mutable_cut_at()->set_job(cut.job);
+                   message.mutable_cut_at()->set_step(cut.step);
                  },
                  [&](const DropJob& drop) {
                    message.mutable_drop_job()->set_job(drop.job);
@@ -412,6 +476,7 @@ v1::StatusReply ToProto(const CoordinatorView& view) {
     out.set_loss_scale(job.loss_scale);
     out.set_skipped_steps(job.skipped_steps);
     if (job.loss) out.set_loss(*job.loss);
+    WriteStatus(job.checkpoint, *out.mutable_checkpoint());
     for (const LossPoint& point : job.loss_curve) {
       v1::LossPoint& written = *out.add_loss_curve();
       written.set_step(point.step);

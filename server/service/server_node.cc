@@ -74,6 +74,12 @@ absl::StatusOr<std::unique_ptr<ServerNode>> ServerNode::Start(
 }
 
 absl::Status ServerNode::StartEngines() {
+  if (options_.checkpoints != nullptr) {
+    saver_ = std::make_unique<CheckpointSaver>(CheckpointSaver::Options{
+        .store = options_.checkpoints,
+        .log = options_.log,
+        .written = [this](CheckpointWritten written) { OnWritten(std::move(written)); }});
+  }
   const EngineOptions options = {.plan = options_.plan,
                                  .timeouts = options_.timeouts,
                                  .log = options_.log,
@@ -105,6 +111,7 @@ void ServerNode::Stop() {
   if (control_.joinable()) control_.join();
   if (builder_ != nullptr) builder_->Stop();
   for (const auto& engine : engines_) engine->Stop();
+  if (saver_ != nullptr) saver_->Stop();
 }
 
 bool ServerNode::is_attached() const {
@@ -195,6 +202,7 @@ void ServerNode::ForgetJobs() {
     ShowMemory();
   }
   builder_->DropAll();
+  if (saver_ != nullptr) saver_->DropAll();
 }
 
 ServerHello ServerNode::MakeHello() const {
@@ -261,6 +269,7 @@ void ServerNode::Configure(const v1::ConfigureJob& configure) {
          SYNCLINE_ASSIGN_OR_RETURN(const ConfigureJob read, FromProto(*message));
          SYNCLINE_ASSIGN_OR_RETURN(auto parts, SplitJob(read));
          SYNCLINE_RETURN_IF_ERROR(TakeMemory(read, parts));
+         SYNCLINE_RETURN_IF_ERROR(AddCheckpoints(read, parts));
          return parts;
        },
        .done = [this, job](const absl::Status& status) { OnBuilt(job, status); }});
@@ -341,9 +350,12 @@ absl::Status ServerNode::TakeMemory(const ConfigureJob& configure,
 }
 
 void ServerNode::ShowMemory() const {
-  if (options_.metrics == nullptr) return;
   uint64_t placed = 0;
   for (const auto& [id, job] : jobs_) placed += job.memory_bytes;
+  if (saver_ != nullptr && options_.memory_bytes > placed) {
+    saver_->Limit(options_.memory_bytes - placed);
+  }
+  if (options_.metrics == nullptr) return;
   options_.metrics->SetServerMemory(options_.memory_bytes, placed);
 }
 
@@ -404,6 +416,7 @@ void ServerNode::On(const DropJob& drop) {
     ShowMemory();
   }
   builder_->Drop(drop.job);
+  if (saver_ != nullptr) saver_->Drop(drop.job);
 }
 
 void ServerNode::OnEnd(const absl::Status& status) {
@@ -429,6 +442,7 @@ std::set<uint32_t> ServerNode::AllEngines() const {
 
 void ServerNode::OnOutput(uint32_t engine, uint32_t id, const ShardOutput& output) {
   if (std::holds_alternative<ShardApplied>(output)) return;
+  if (saver_ != nullptr && SaveOutput(engine, id, output)) return;
   absl::MutexLock lock(&mutex_);
   const auto job = jobs_.find(id);
   if (job == jobs_.end()) return;

@@ -44,6 +44,7 @@
 #include "comm/rpc/control_link.h"
 #include "comm/rpc/tls.h"
 #include "server/coordinator/coordinator.h"
+#include "server/service/checkpoint_saver.h"
 #include "server/service/engine.h"
 #include "server/service/shard_builder.h"
 
@@ -59,6 +60,8 @@ struct ServerNodeOptions {
   TlsOptions tls = {};
   Logger log = {};
   Metrics* metrics = nullptr;  // outlives the node; null counts nothing
+  // Where the coordinator keeps checkpoints, too; null: none. Outlives the node.
+  BlobStore* checkpoints = nullptr;
 };
 
 struct ServerNodeEvents {
@@ -107,6 +110,7 @@ class ServerNode {
   void On(const CommitEpoch& commit) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const StepDecision& decision);
   void On(const DropJob& drop) ABSL_LOCKS_EXCLUDED(mutex_);
+  void On(const CutAt& cut) ABSL_LOCKS_EXCLUDED(mutex_);
   // What is meant for workers, or news of a later version.
   template <typename Other>
   void On(const Other&) {}
@@ -119,12 +123,18 @@ class ServerNode {
   absl::Status TakeMemory(const ConfigureJob& configure,
                           const std::vector<EngineJobOptions>& parts)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Where the job is saved, and what its shards begin with.
+  absl::Status AddCheckpoints(const ConfigureJob& configure,
+                              std::vector<EngineJobOptions>& parts);
+  void OnWritten(CheckpointWritten written) ABSL_LOCKS_EXCLUDED(mutex_);
   void ShowMemory() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnBuilt(uint32_t job, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The engines' threads.
   void OnOutput(uint32_t engine, uint32_t job, const ShardOutput& output)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Whether it is part of a checkpoint.
+  bool SaveOutput(uint32_t engine, uint32_t job, const ShardOutput& output);
   std::set<uint32_t> AllEngines() const;
 
   const ServerNodeOptions options_;
@@ -143,6 +153,7 @@ class ServerNode {
 
   std::vector<std::unique_ptr<Engine>> engines_;  // unchanged from Start to Stop
   std::unique_ptr<ShardBuilder> builder_;         // likewise
+  std::unique_ptr<CheckpointSaver> saver_;        // likewise; null without a store
   std::thread control_;
 };
 

@@ -189,7 +189,6 @@ std::vector<WorkerId> Block::TakeFulfilled() {
 }
 
 BlockSnapshot Block::Save() const {
-  SYNCLINE_CHECK(IsQuiet());
   BlockSnapshot snapshot = {
       .version = version_,
       .updates = updates_,

@@ -119,7 +119,8 @@ class Block {
 
   // Between two steps: nothing is held, nothing waits for a decision.
   bool IsQuiet() const { return now_.IsEmpty() && ahead_.empty() && !frozen_; }
-  BlockSnapshot Save() const;  // REQUIRES: IsQuiet()
+  // At its present version, without the contributions that it holds.
+  BlockSnapshot Save() const;
   // InvalidArgument when the sizes are not those of this block.
   absl::Status Load(const BlockSnapshot& snapshot);
 

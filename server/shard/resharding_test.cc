@@ -27,8 +27,10 @@ const std::vector<std::vector<uint64_t>> kShapes = {{300, 4000},  // two blocks
 // Shards of one job that share its tensors; `count` changes from phase to phase.
 class Cluster {
  public:
-  Cluster(const TrainingSettings& training, const std::string& codec)
+  Cluster(const TrainingSettings& training, const std::string& codec,
+          uint64_t cut_every = 0)
       : training_(training),
+        cut_every_(cut_every),
         transfers_{.push = *ParseTransfer(codec), .publish = *ParseTransfer(codec)} {
     std::vector<uint64_t> elements;
     for (const auto& shape : kShapes) {
@@ -43,6 +45,27 @@ class Cluster {
   void Reshard(uint32_t count) {
     std::vector<ShardSnapshot> snapshots;
     for (const auto& shard : shards_) snapshots.push_back(*shard->Save());
+    Replace(count, snapshots);
+    if (snapshots.empty()) Seed();
+  }
+
+  // All shards die, and new ones begin with what the last cut holds, block by block.
+  void RestartFromCut(uint32_t count) {
+    std::vector<ShardSnapshot> parts;
+    ASSERT_EQ(cut_.size(), ranges_.size());
+    for (const auto& [block, saved] : cut_) {
+      parts.emplace_back().blocks[block] = *saved;
+      parts.back().loss_scale = rest_.at(0)->loss_scale;
+    }
+    for (const auto& rest : rest_) parts.push_back(*rest);
+    Replace(count, parts);
+    step_ = cut_step_;
+  }
+
+  uint64_t cut_step() const { return cut_step_; }
+
+ private:
+  void Replace(uint32_t count, const std::vector<ShardSnapshot>& parts) {
     shards_.clear();
     for (uint32_t index = 0; index < count; ++index) {
       std::vector<ShardBlock> blocks;
@@ -54,9 +77,13 @@ class Cluster {
       options.seed_codec = *codecs_.Find(CodecId::kFp32);
       options.training = training_;
       options.tensors = tensors_;
+      options.cut_every = cut_every_;
       shards_.push_back(*Shard::Create(options, blocks, pool_));
-      if (!snapshots.empty()) {
-        EXPECT_TRUE(shards_.back()->Load(snapshots).ok());
+      for (const ShardSnapshot& part : parts) {
+        EXPECT_TRUE(shards_.back()->Load(part).ok());
+      }
+      if (!parts.empty()) {
+        EXPECT_TRUE(shards_.back()->CheckLoaded().ok());
       }
       ShardCommit commit{.epoch = ++epoch_};
       for (uint32_t rank = 0; rank < kWorkers; ++rank) commit.members.push_back({rank});
@@ -64,9 +91,9 @@ class Cluster {
     }
     epochs_.clear();
     for (const auto& shard : shards_) epochs_.push_back(shard->epoch());
-    if (snapshots.empty()) Seed();
   }
 
+ public:
   void Train(uint64_t steps) {
     for (uint64_t i = 0; i < steps; ++i, ++step_) Step();
   }
@@ -131,10 +158,26 @@ class Cluster {
     const Buffer payload =
         Gather(EncodeBlock(codec, {ranges_[block], step_, header.epoch}, copy,
                            Checksum::kHeaderOnly, pool_));
-    for (const ShardOutput& output :
-         ShardOf(block).Apply(ShardMessage{header, Slice::Of(payload)})) {
+    Take(ShardOf(block).Apply(ShardMessage{header, Slice::Of(payload)}));
+  }
+
+  void Take(const ShardOutputs& outputs) {
+    for (const ShardOutput& output : outputs) {
       if (const auto* figures = std::get_if<ShardFigures>(&output)) {
         figures_[figures->block] = figures->figures;
+      }
+      if (const auto* copied = std::get_if<ShardCopied>(&output)) {
+        if (std::exchange(cut_step_, copied->step) != copied->step) {
+          cut_.clear();
+          rest_.clear();
+        }
+        EXPECT_EQ(copied->saved->version, copied->step);
+        EXPECT_TRUE(cut_.emplace(copied->block, copied->saved).second);
+      }
+      if (const auto* done = std::get_if<ShardCutDone>(&output)) {
+        EXPECT_EQ(done->step, cut_step_);
+        EXPECT_EQ(done->training, training_);
+        rest_.push_back(done->rest);
       }
     }
   }
@@ -166,10 +209,11 @@ class Cluster {
     }
     decision.gradient_scale = static_cast<float>(1 / (std::sqrt(sums[0]) + 1e-6));
     decision.figures.assign(sums.begin() + 1, sums.end());
-    for (const auto& shard : shards_) shard->Apply(decision);
+    for (const auto& shard : shards_) Take(shard->Apply(decision));
   }
 
   const TrainingSettings training_;
+  const uint64_t cut_every_;
   const TensorTransfers transfers_;
   const CodecRegistry codecs_ = CodecRegistry::Builtin();
   BufferPool pool_{64 << 20};
@@ -181,6 +225,10 @@ class Cluster {
   std::map<uint32_t, std::vector<double>> figures_;
   uint64_t epoch_ = 0;
   uint64_t step_ = 0;
+  // The latest cut.
+  uint64_t cut_step_ = 0;
+  std::map<uint32_t, std::shared_ptr<const BlockSnapshot>> cut_;
+  std::vector<std::shared_ptr<const ShardSnapshot>> rest_;
 };
 
 void ExpectSameBits(std::span<const float> got, std::span<const float> expected) {
@@ -206,6 +254,22 @@ TEST_P(Resharding, FromOneToThreeToTwoGivesTheSameBits) {
   ExpectSameBits(moving.Weights(), expected);
   ExpectSameBits(moving.Views(), one.Views());
   EXPECT_TRUE(std::ranges::all_of(expected, [](float w) { return std::isfinite(w); }));
+}
+
+// Blocks reach the cut one after the other while others are pushed already.
+TEST_P(Resharding, FromACutTheTrainingGoesOnWithTheSameBits) {
+  Cluster one(GetParam().training, GetParam().codec);
+  one.Reshard(1);
+  one.Train(3 * kStepsOfAPhase);
+
+  Cluster dying(GetParam().training, GetParam().codec, 3);
+  dying.Reshard(2);
+  dying.Train(5);
+  EXPECT_EQ(dying.cut_step(), 3);
+  dying.RestartFromCut(3);
+  dying.Train(3);
+  ExpectSameBits(dying.Weights(), one.Weights());
+  ExpectSameBits(dying.Views(), one.Views());
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -235,17 +299,72 @@ TEST(ReshardingRules, WaitsForTheEndOfAStep) {
 }
 
 TEST(ReshardingRules, RefusesSnapshotsThatLackABlock) {
-  ShardRig rig({});
-  EXPECT_EQ(rig.shard().Load({}).code(), absl::StatusCode::kInvalidArgument);
+  ShardRig rig({.tensors = {100, 100}});
+  ShardSnapshot one = *rig.shard().Save();
+  one.blocks.erase(1);
+  EXPECT_TRUE(rig.shard().Load(one).ok());
+  EXPECT_EQ(rig.shard().CheckLoaded().message(), "the snapshots hold 1 of 2 blocks");
 }
 
 TEST(ReshardingRules, ABlockThatComesTwiceDoesNotStandForOneThatIsMissing) {
   ShardRig rig({.tensors = {100, 100}});
   ShardSnapshot one = *rig.shard().Save();
   one.blocks.erase(1);
-  const absl::Status status = rig.shard().Load({one, one});
+  EXPECT_TRUE(rig.shard().Load(one).ok());
+  const absl::Status status = rig.shard().Load(one);
   EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(status.message(), "the snapshots hold block 0 twice");
+}
+
+template <typename Output>
+std::vector<Output> Only(const ShardOutputs& outputs) {
+  std::vector<Output> only;
+  for (const ShardOutput& output : outputs) {
+    if (const auto* one = std::get_if<Output>(&output)) only.push_back(*one);
+  }
+  return only;
+}
+
+TEST(Cuts, AnOrderBetweenPrepareAndCommitCopiesAtOnceWhateverIsHeld) {
+  ShardRig rig({});
+  rig.Commit(1, {rig.Member(0), rig.Member(1)});
+  rig.Seed(0, SomeValues(100, 1));
+  rig.Push(0, 0, 0);
+  rig.Push(1, 0, 0);
+  rig.Push(0, 0, 1);
+  rig.shard().Apply(ShardPrepare{2});
+  const ShardOutputs outputs = rig.shard().Apply(ShardCut{1});
+  const auto copied = Only<ShardCopied>(outputs);
+  ASSERT_EQ(copied.size(), 1);
+  EXPECT_EQ(copied[0].saved->version, 1);
+  EXPECT_EQ(Only<ShardCutDone>(outputs).size(), 1);
+  EXPECT_TRUE(rig.shard().Apply(ShardCut{1}).empty());  // a repetition
+}
+
+TEST(Cuts, AnOrderForALaterStepWaitsForIt) {
+  ShardRig rig({});
+  rig.Commit(1, {rig.Member(0)});
+  rig.Seed(0, SomeValues(100, 1));
+  EXPECT_TRUE(rig.shard().Apply(ShardCut{2}).empty());
+  EXPECT_TRUE(Only<ShardCopied>(rig.Push(0, 0, 0)).empty());
+  EXPECT_EQ(Only<ShardCopied>(rig.Push(0, 0, 1)).size(), 1);
+}
+
+TEST(Cuts, FrozenBlocksComeWithTheFirstOfTheOthersOrAtOnceWhereTheyAreAlone) {
+  ShardRig both({.tensors = {100, 100}, .frozen = {1}});
+  both.Commit(1, {both.Member(0)});
+  both.Seed(0, SomeValues(100, 1));
+  both.Seed(1, SomeValues(100, 2));
+  EXPECT_TRUE(both.shard().Apply(ShardCut{1}).empty());
+  const ShardOutputs outputs = both.Push(0, 0, 0);
+  EXPECT_EQ(Only<ShardCopied>(outputs).size(), 2);
+  EXPECT_EQ(Only<ShardCutDone>(outputs).size(), 1);
+
+  ShardRig alone({.tensors = {100}, .frozen = {0}});
+  alone.Commit(1, {alone.Member(0)});
+  alone.Seed(0, SomeValues(100, 1));
+  EXPECT_EQ(Lines(alone.shard().Apply(ShardCut{5})),
+            (std::vector<std::string>{"copied b0 v5", "cut v5"}));
 }
 
 }  // namespace

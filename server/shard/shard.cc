@@ -62,22 +62,23 @@ absl::StatusOr<ShardSnapshot> Shard::Impl::Save() const {
   return snapshot;
 }
 
-absl::Status Shard::Impl::Load(const std::vector<ShardSnapshot>& snapshots) {
-  std::set<uint32_t> loaded;
-  for (const ShardSnapshot& snapshot : snapshots) {
-    for (const auto& [id, saved] : snapshot.blocks) {
-      const auto block = blocks_.find(id);
-      if (block == blocks_.end()) continue;
-      if (!loaded.insert(id).second) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the snapshots hold block ", id, " twice"));
-      }
-      SYNCLINE_RETURN_IF_ERROR(block->second.Load(saved));
+absl::Status Shard::Impl::Load(const ShardSnapshot& part) {
+  for (const auto& [id, saved] : part.blocks) {
+    const auto block = blocks_.find(id);
+    if (block == blocks_.end()) continue;
+    if (!loaded_.insert(id).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("the snapshots hold block ", id, " twice"));
     }
-    stepper_->Load(snapshot);
+    SYNCLINE_RETURN_IF_ERROR(block->second.Load(saved));
   }
-  if (loaded.size() == blocks_.size()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("the snapshots hold ", loaded.size(),
+  stepper_->Load(part);
+  return absl::OkStatus();
+}
+
+absl::Status Shard::Impl::CheckLoaded() const {
+  if (loaded_.size() == blocks_.size()) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("the snapshots hold ", loaded_.size(),
                                                  " of ", blocks_.size(), " blocks"));
 }
 
@@ -272,9 +273,8 @@ Shard::~Shard() = default;
 ShardOutputs Shard::Apply(const ShardInput& input) { return impl_->Apply(input); }
 
 absl::StatusOr<ShardSnapshot> Shard::Save() const { return impl_->Save(); }
-absl::Status Shard::Load(const std::vector<ShardSnapshot>& snapshots) {
-  return impl_->Load(snapshots);
-}
+absl::Status Shard::Load(const ShardSnapshot& part) { return impl_->Load(part); }
+absl::Status Shard::CheckLoaded() const { return impl_->CheckLoaded(); }
 
 RefuseCode Shard::Check(const MessageHeader& header) const {
   return impl_->Check(header);

@@ -63,6 +63,8 @@ struct ShardOptions {
   TrainingSettings training = {};
   std::vector<TrainedTensor> tensors = {};  // all of the job, in order
   Checksum checksum = Checksum::kHeaderOnly;
+  // Blocks are copied at every version that is a multiple of it; 0: only for a ShardCut.
+  uint64_t cut_every = 0;
   // Where published views are written, at least kBufferAlignment aligned: memory that
   // several workers of this host can read in place. Null, or null returned: the shard's
   // pool.
@@ -107,7 +109,15 @@ struct ShardDecision {
   float loss_scale = 1;              // of the next step
   std::vector<double> figures = {};  // sums for the optimizer's job reduction
 };
-using ShardInput = std::variant<ShardMessage, ShardPrepare, ShardCommit, ShardDecision>;
+// Blocks are to be copied as they are at version `step`: now, or when they get there. One
+// that is past it stays out, and so does a step that was cut before; hence the order comes
+// between ShardPrepare and ShardCommit. A shard that trains nothing has no versions: it
+// copies at once.
+struct ShardCut {
+  uint64_t step = 0;
+};
+using ShardInput =
+    std::variant<ShardMessage, ShardPrepare, ShardCommit, ShardDecision, ShardCut>;
 
 // ---- Outputs ----
 
@@ -157,8 +167,24 @@ struct ShardApplied {
   };
   std::optional<Arrival> arrival = std::nullopt;
 };
-using ShardOutput =
-    std::variant<ShardReply, ShardPrepared, ShardCommitted, ShardFigures, ShardApplied>;
+struct BlockSnapshot;
+struct ShardSnapshot;
+// A block as it is at version `step` of the job. Blocks of frozen tensors come with the
+// first of the others.
+struct ShardCopied {
+  uint64_t step = 0;
+  uint32_t block = 0;
+  std::shared_ptr<const BlockSnapshot> saved = {};
+};
+// All blocks were copied: what belongs to tensors and the job at that version, and the
+// settings that hold there.
+struct ShardCutDone {
+  uint64_t step = 0;
+  std::shared_ptr<const ShardSnapshot> rest = {};  // without blocks
+  TrainingSettings training = {};
+};
+using ShardOutput = std::variant<ShardReply, ShardPrepared, ShardCommitted, ShardFigures,
+                                 ShardApplied, ShardCopied, ShardCutDone>;
 using ShardOutputs = std::vector<ShardOutput>;
 
 // All that a shard's blocks are between two steps, in the representation they are stored
@@ -174,6 +200,8 @@ struct BlockSnapshot {
   double accumulated_parting_samples = 0;
   float rate_factor = 1;                           // of the last contributions
   std::vector<std::vector<std::byte>> state = {};  // by slot
+
+  bool operator==(const BlockSnapshot&) const = default;
 };
 struct ShardSnapshot {
   std::map<uint32_t, BlockSnapshot> blocks = {};
@@ -225,10 +253,13 @@ class Shard {
 
   // FailedPrecondition while a block holds contributions or waits for a decision.
   absl::StatusOr<ShardSnapshot> Save() const;
-  // What other shards of a job with the same settings saved: takes the blocks that this
-  // shard owns, and what belongs to them. Before the first Apply. InvalidArgument when a
-  // block is missing or of another size; then the shard must not be used.
-  absl::Status Load(const std::vector<ShardSnapshot>& snapshots);
+  // A part of what other shards of a job with the same settings saved: takes the blocks
+  // that this shard owns, and what belongs to them. Before the first Apply.
+  // InvalidArgument when a block comes twice or is of another size; then the shard must
+  // not be used.
+  absl::Status Load(const ShardSnapshot& part);
+  // InvalidArgument when parts were loaded and a block is still missing.
+  absl::Status CheckLoaded() const;
 
   // Why a message with this header would be refused now, whatever it carries; kNone when
   // its payload decides.

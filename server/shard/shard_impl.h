@@ -1,5 +1,5 @@
 // What a Shard is made of, for the files that implement it: shard.cc takes messages,
-// members and snapshots, shard_step.cc steps blocks and answers.
+// members and snapshots, shard_step.cc steps blocks and answers, shard_cut.cc copies.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 #include <variant>
@@ -29,6 +30,7 @@ class Shard::Impl {
   ShardOutputs Apply(const ShardInput& input) {
     outputs_.clear();
     std::visit([this](const auto& one) { On(one); }, input);
+    FinishCuts();
     return std::exchange(outputs_, {});
   }
 
@@ -46,7 +48,8 @@ class Shard::Impl {
     return found->second;
   }
   absl::StatusOr<ShardSnapshot> Save() const;
-  absl::Status Load(const std::vector<ShardSnapshot>& snapshots);
+  absl::Status Load(const ShardSnapshot& part);
+  absl::Status CheckLoaded() const;
   uint64_t epoch() const { return epoch_; }
   ShardProgress Progress() const;
   void Delivered(const MessageHeader& header);
@@ -58,6 +61,7 @@ class Shard::Impl {
   void On(const ShardPrepare& prepare);
   void On(const ShardCommit& commit);
   void On(const ShardDecision& decision);
+  void On(const ShardCut& cut);
   void OnPull(const MessageHeader& header, Block& block);
   void OnPullAverage(const MessageHeader& header, const Block& block);
   void OnSeed(const ShardMessage& message, Block& block);
@@ -80,6 +84,12 @@ class Shard::Impl {
   void Step(std::span<Block* const> unit, const ShardDecision& decision);
   void Accumulate(Block& block);
   void SendFigures(Block& block);
+
+  // The block has reached a version, which may be one to copy.
+  void CopyIfDue(const Block& block);
+  void Copy(const Block& block, uint64_t step);
+  bool Trains() const;
+  void FinishCuts();
 
   void Reply(MessageHeader header, MessageKind kind, Payload payload);
   void Refuse(const MessageHeader& header, RefuseCode code);
@@ -108,6 +118,17 @@ class Shard::Impl {
   uint64_t prepared_epoch_ = 0;
   static constexpr uint64_t kNoHold = std::numeric_limits<uint64_t>::max();
   uint64_t hold_from_ = kNoHold;  // no block completes this step or a later one
+
+  std::set<uint32_t> loaded_;  // blocks
+
+  // Versions that are being copied.
+  struct Cut {
+    std::set<uint32_t> blocks = {};  // that were copied
+    std::map<uint32_t, std::vector<float>> factors = {};
+  };
+  std::map<uint64_t, Cut> cuts_;
+  std::set<uint64_t> asked_cuts_;
+  uint64_t last_cut_ = 0;  // the highest that was done
 
   ShardOutputs outputs_;  // of the Apply under way
 };

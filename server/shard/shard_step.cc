@@ -93,6 +93,7 @@ void Shard::Impl::Accumulate(Block& block) {
   stepper_->Accumulate(block);
   block.Advance(Block::Outcome::kAccumulated);
   ++completed_;
+  CopyIfDue(block);
   PublishToAll(block, std::nullopt);
 }
 
@@ -114,6 +115,7 @@ void Shard::Impl::Step(std::span<Block* const> unit, const ShardDecision& decisi
     const bool is_news = !skips && !(keeps_weights && block.memory().view.empty());
     PublishToAll(block, is_news ? std::optional(views[i]) : std::nullopt);
   }
+  for (const Block* block : unit) CopyIfDue(*block);
 }
 
 // ---- Replies ----

@@ -126,6 +126,7 @@ struct RigOptions {
   std::vector<uint64_t> tensors = {100};  // of one dimension
   uint32_t job = 7;
   uint64_t seed = 0;
+  std::vector<uint32_t> frozen = {};  // tensors
 };
 
 // Waits for decisions, which are all that tests look at then.
@@ -151,6 +152,9 @@ class ShardRig {
     shard_options.training = options_.training;
     for (const uint64_t elements : options_.tensors) {
       shard_options.tensors.push_back({.shape = TensorShape({&elements, 1})});
+    }
+    for (const uint32_t tensor : options_.frozen) {
+      shard_options.tensors[tensor].group.frozen = true;
     }
     shard_ = *Shard::Create(shard_options, blocks, pool_);
   }
@@ -301,6 +305,12 @@ inline std::vector<std::string> Lines(const ShardOutputs& outputs) {
     }
     std::string operator()(const ShardCommitted& committed) const {
       return absl::StrCat("committed e", committed.epoch);
+    }
+    std::string operator()(const ShardCopied& copied) const {
+      return absl::StrCat("copied b", copied.block, " v", copied.step);
+    }
+    std::string operator()(const ShardCutDone& cut) const {
+      return absl::StrCat("cut v", cut.step);
     }
   };
   std::vector<std::string> lines;

@@ -229,6 +229,11 @@ void Stepper::Save(ShardSnapshot& snapshot) const {
   snapshot.loss_scale = loss_scale_;
 }
 
+std::vector<float> Stepper::FactorsOf(uint32_t tensor) const {
+  const auto whole = wholes_.find(tensor);
+  return whole == wholes_.end() ? std::vector<float>() : whole->second.factors;
+}
+
 void Stepper::Load(const ShardSnapshot& snapshot) {
   for (const auto& [tensor, factors] : snapshot.factors) {
     wholes_[tensor].factors = factors;

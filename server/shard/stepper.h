@@ -89,6 +89,11 @@ class Stepper {
   // What belongs to tensors and the job as a whole.
   void Save(ShardSnapshot& snapshot) const;
   void Load(const ShardSnapshot& snapshot);
+  // Of a tensor that was stepped whole; otherwise empty.
+  std::vector<float> FactorsOf(uint32_t tensor) const;
+  const TrainingSettings& SettingsAt(uint64_t step) const {
+    return PlanAt(step).settings();
+  }
 
   // The averaged weights of a block (EMA or SWA) in FP32; empty when the job keeps none.
   std::optional<Payload> EncodeAverage(const Block& block, uint64_t epoch);

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "comm/base/check.h"
 #include "comm/base/limits.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
@@ -15,6 +16,7 @@
 #include "comm/base/tiling.h"
 #include "comm/codec/transfer.h"
 #include "comm/rpc/announcement.h"
+#include "worker/client/checkpoint_every.h"
 
 namespace syncline {
 namespace {
@@ -118,6 +120,10 @@ absl::Status CheckSessionOptions(const SessionOptions& options) {
     return absl::InvalidArgumentError("accumulate_steps is 0, but must be 1 or more");
   }
   SYNCLINE_RETURN_IF_ERROR(ParseSyncMode(options.training.mode).status());
+  if (const auto every = ParseCheckpointEvery(options.checkpoint_every); !every.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("checkpoint_every: ", every.status().message()));
+  }
   SYNCLINE_RETURN_IF_ERROR(
       ParseTransfers(options.push_codec, options.publish_codec, {}).status());
   return Timeouts::Validate(options.failure_timeout);
@@ -153,6 +159,13 @@ Announcement MakeAnnouncement(const SessionOptions& options,
   const auto& range = options.learning_rate_range;
   FillTraining(range ? WithRange(options.training, *range) : options.training,
                *job.mutable_training());
+  const auto every = ParseCheckpointEvery(options.checkpoint_every);
+  SYNCLINE_CHECK(every.ok());  // CheckSessionOptions has looked
+  v1::CheckpointSpec& checkpoint = *job.mutable_checkpoint();
+  checkpoint.set_every_steps(every->steps);
+  checkpoint.set_every_seconds(absl::ToDoubleSeconds(every->time));
+  checkpoint.set_keep(options.checkpoint_keep);
+  checkpoint.set_resume(options.resume);
   for (const TensorOptions& tensor : tensors) {
     v1::TensorSpec& spec = *job.add_tensors();
     spec.set_name(tensor.name);

@@ -24,7 +24,8 @@
 //
 // The first worker's values seed the servers; all others receive them. A worker that
 // joins a running job receives the current weights and takes part from the next step;
-// step() tells which one that is.
+// step() tells which one that is. So it is when a job goes on from a checkpoint: its step is
+// step() then, and nobody's values seed anything.
 //
 // Order: blocks of tensors declared first (front layers) travel first, because the next
 // forward needs them first; large pushes never hold up small urgent ones for longer than
@@ -100,6 +101,13 @@ struct SessionOptions {
   // (docs/compression.md). The same for all workers.
   std::string push_codec = "bf16";
   std::string publish_codec = "bf16";
+
+  // When servers save the job ("500 steps", "10 min"; empty: only when asked to), how many
+  // checkpoints stay, and what the job begins with: "auto" (the latest, if there is one),
+  // "latest", "never", or the name of one. docs/checkpoints.md. The same for all workers.
+  std::string checkpoint_every = {};  // SYNCLINE_CHECKPOINT_EVERY
+  uint32_t checkpoint_keep = 3;       // SYNCLINE_CHECKPOINT_KEEP
+  std::string resume = "auto";        // SYNCLINE_RESUME
 
   // SYNCLINE_LR_RANGE=FIRST:LAST:STEPS, set by `syncline lr-range`: the job sweeps
   // through these learning rates instead of its own.

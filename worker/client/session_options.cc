@@ -65,6 +65,10 @@ absl::StatusOr<SessionOptions> SessionOptions::FromEnv() {
   ReadText("SYNCLINE_IDENTITIES", options.identities);
   SYNCLINE_RETURN_IF_ERROR(ReadNumber(kRankVariables, options.rank));
   SYNCLINE_RETURN_IF_ERROR(ReadNumber(kWorldSizeVariables, options.world_size));
+  ReadText("SYNCLINE_CHECKPOINT_EVERY", options.checkpoint_every);
+  ReadText("SYNCLINE_RESUME", options.resume);
+  SYNCLINE_RETURN_IF_ERROR(
+      ReadNumber(std::array{"SYNCLINE_CHECKPOINT_KEEP"}, options.checkpoint_keep));
   std::string timeout;
   ReadText("SYNCLINE_FAILURE_TIMEOUT", timeout);
   if (!timeout.empty() && !absl::ParseDuration(timeout, &options.failure_timeout)) {

@@ -1,0 +1,300 @@
+#include "cli/checkpoint.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "cli/flags.h"
+#include "cli/status.h"
+#include "comm/base/env.h"
+#include "comm/base/exit_codes.h"
+#include "comm/base/failure.h"
+#include "comm/base/printable.h"
+#include "comm/base/status.h"
+#include "comm/rpc/channel.h"
+#include "comm/rpc/status.h"
+#include "comm/rpc/status_json.h"
+#include "nlohmann/json.hpp"
+#include "proto/coordinator.grpc.pb.h"
+#include "server/checkpoint/catalog.h"
+#include "server/checkpoint/directory_store.h"
+#include "server/checkpoint/reader.h"
+
+namespace syncline {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr absl::Duration kTimeout = absl::Seconds(10);
+constexpr absl::Duration kAskEvery = absl::Milliseconds(200);
+
+struct CheckpointFlags {
+  std::string job;
+  std::string name = "latest";
+  std::string directory;
+  std::string out;
+  std::string coordinator = "127.0.0.1:7070";
+  std::string wait = "10m";
+  OutputFormat format = OutputFormat::kTable;
+  TlsOptions tls;
+};
+
+absl::Status Usage(const std::string& message) {
+  return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
+}
+
+// Damaged, missing or too new: what is there cannot be used.
+absl::Status Unusable(const absl::Status& status) {
+  if (status.ok() || FailureOf(status) != Failure::kNone) return status;
+  return WithFailure(status, Failure::kStateUnusable);
+}
+
+absl::StatusOr<std::unique_ptr<BlobStore>> Open(const CheckpointFlags& flags) {
+  if (!flags.directory.empty()) return OpenExistingDirectoryStore(flags.directory);
+  return Usage(
+      "say where the checkpoints are: --checkpoint-dir, or SYNCLINE_CHECKPOINT_DIR");
+}
+
+// What "latest" or a name means.
+absl::StatusOr<CheckpointName> Find(BlobStore& store, const CheckpointFlags& flags) {
+  if (flags.job.empty()) return Usage("this needs the name of a job");
+  if (flags.name == "auto" || flags.name == "never") {
+    return Usage(
+        absl::StrCat("'", flags.name, "' is no checkpoint; name one, or latest"));
+  }
+  SYNCLINE_RETURN_IF_ERROR(CheckResume(flags.name));
+  if (const auto name = CheckpointName::Parse(flags.name)) return *name;
+  SYNCLINE_ASSIGN_OR_RETURN(const Beginning latest,
+                            FindBeginning(store, flags.job, flags.name));
+  return latest.from.name;
+}
+
+absl::StatusOr<int> List(const CheckpointFlags& flags) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto store, Open(flags));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const auto all,
+      ListCheckpoints(*store, flags.job.empty() ? "" : FolderOf(flags.job)));
+  Json list = Json::array();
+  std::string table =
+      absl::StrFormat("%-24s  %-20s  %10s  %s\n", "JOB", "CHECKPOINT", "BYTES", "STATE");
+  for (const CheckpointInfo& one : all) {
+    const std::string name = one.name.ToString();
+    list.push_back({{"job", one.folder},
+                    {"checkpoint", name},
+                    {"step", one.name.step},
+                    {"run", one.name.run},
+                    {"bytes", one.bytes},
+                    {"complete", one.is_complete}});
+    absl::StrAppendFormat(&table, "%-24s  %-20s  %10s  %s\n", Printable(one.folder), name,
+                          HumanBytes(static_cast<double>(one.bytes)),
+                          one.is_complete ? "complete" : "unfinished");
+  }
+  if (flags.format == OutputFormat::kJson) {
+    std::cout << list.dump(1) << "\n";
+  } else {
+    std::cout << (all.empty() ? "no checkpoints there\n" : table);
+  }
+  return kExitDone;
+}
+
+std::string Written(const NamedOptions& options) {
+  return absl::StrCat(options.name, options.values.empty() ? "" : ":",
+                      absl::StrJoin(options.values, ",", absl::PairFormatter("=")));
+}
+
+absl::StatusOr<int> Show(const CheckpointFlags& flags) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto store, Open(flags));
+  SYNCLINE_ASSIGN_OR_RETURN(const CheckpointName name, Find(*store, flags));
+  SYNCLINE_ASSIGN_OR_RETURN(const Manifest manifest,
+                            ReadManifest(*store, flags.job, name));
+  if (flags.format == OutputFormat::kJson) {
+    std::cout << WriteManifest(manifest);
+    return kExitDone;
+  }
+  const TrainingSettings& training = manifest.training;
+  std::cout << absl::StrFormat(
+      "checkpoint %s of job %s: step %d, %d tensors, %s in %d files\n"
+      "  optimizer   %s, state %s\n  schedule    %s\n"
+      "  pushes %s, publishes %s; loss scale %g, %d steps skipped\n",
+      name.ToString(), Printable(manifest.job), name.step, manifest.tensors.size(),
+      HumanBytes(static_cast<double>(manifest.bytes())), manifest.files.size(),
+      Written({training.optimizer.name, training.optimizer.options}),
+      training.optimizer.state, Written(training.schedule), manifest.push_codec,
+      manifest.publish_codec, manifest.loss_scaler.scale, manifest.skipped_steps);
+  for (const CheckpointTensor& tensor : manifest.tensors) {
+    std::cout << "  " << Printable(tensor.name) << "  ["
+              << absl::StrJoin(tensor.shape, ", ") << "]"
+              << (tensor.frozen ? "  frozen" : "") << "\n";
+  }
+  return kExitDone;
+}
+
+absl::StatusOr<int> Verify(const CheckpointFlags& flags) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto store, Open(flags));
+  SYNCLINE_ASSIGN_OR_RETURN(const CheckpointName name, Find(*store, flags));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto reader,
+                            CheckpointReader::Open(*store, flags.job, name));
+  SYNCLINE_RETURN_IF_ERROR(reader->Verify());
+  std::cout << "checkpoint " << name.ToString() << " of job " << Printable(flags.job)
+            << " is whole: " << reader->manifest().bytes()
+            << " bytes have the right checksums\n";
+  return kExitDone;
+}
+
+absl::StatusOr<int> Export(const CheckpointFlags& flags) {
+  if (flags.out.empty()) return Usage("export needs --out FILE");
+  SYNCLINE_ASSIGN_OR_RETURN(const auto store, Open(flags));
+  SYNCLINE_ASSIGN_OR_RETURN(const CheckpointName name, Find(*store, flags));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto reader,
+                            CheckpointReader::Open(*store, flags.job, name));
+  const std::filesystem::path out = std::filesystem::absolute(flags.out);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto to,
+                            OpenExistingDirectoryStore(out.parent_path().string()));
+  SYNCLINE_RETURN_IF_ERROR(reader->Export(*to, out.filename().string()));
+  std::cout << flags.out << ": the weights of job " << Printable(flags.job) << " at step "
+            << name.step << ", " << reader->manifest().tensors.size() << " tensors\n";
+  return kExitDone;
+}
+
+absl::StatusOr<int> Delete(const CheckpointFlags& flags) {
+  if (!CheckpointName::Parse(flags.name)) {
+    return Usage(
+        "delete needs a job and the full name of a checkpoint, as list shows it");
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const auto store, Open(flags));
+  SYNCLINE_ASSIGN_OR_RETURN(const CheckpointName name, Find(*store, flags));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto all, ListCheckpoints(*store, FolderOf(flags.job)));
+  const bool is_there = std::ranges::any_of(
+      all, [&](const CheckpointInfo& one) { return one.name == name; });
+  if (!is_there) return ReadManifest(*store, flags.job, name).status();
+  SYNCLINE_RETURN_IF_ERROR(DeleteCheckpoint(*store, flags.job, name));
+  std::cout << "checkpoint " << name.ToString() << " of job " << Printable(flags.job)
+            << " is deleted\n";
+  return kExitDone;
+}
+
+// The job's "checkpoint" in the status; null when it is over.
+absl::StatusOr<Json> CheckpointOf(const CheckpointFlags& flags) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string text,
+                            FetchStatusJson(flags.coordinator, flags.tls, kTimeout));
+  const Json status = Json::parse(text, nullptr, false);
+  if (!status.is_object()) return absl::InternalError("a status that is no JSON");
+  const Json jobs = status.value("jobs", Json::array());
+  for (const Json& job : jobs) {
+    const std::string phase = job.value("phase", "");
+    const bool runs = phase != "over" && phase != "failed";
+    if (job.value("name", "") == flags.job && runs) {
+      return job.value("checkpoint", Json::object());
+    }
+  }
+  return Json();
+}
+
+absl::StatusOr<uint64_t> Order(const CheckpointFlags& flags) {
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const auto channel,
+      CreateChannel(flags.coordinator, flags.tls, RpcTimeouts::Default()));
+  SYNCLINE_RETURN_IF_ERROR(
+      WaitUntilConnected(*channel, flags.coordinator, flags.tls, kTimeout));
+  v1::CreateCheckpointRequest request;
+  request.set_job(flags.job);
+  grpc::ClientContext context;
+  SetDeadline(context, kTimeout);
+  v1::CreateCheckpointReply reply;
+  SYNCLINE_RETURN_IF_ERROR(FromGrpcStatus(
+      v1::Coordinator::NewStub(channel)->CreateCheckpoint(&context, request, &reply)));
+  return reply.finished();
+}
+
+absl::StatusOr<int> Create(const CheckpointFlags& flags) {
+  if (flags.job.empty()) return Usage("create needs the name of a running job");
+  SYNCLINE_ASSIGN_OR_RETURN(const absl::Duration wait,
+                            ParseDurationFlag("--wait", flags.wait));
+  SYNCLINE_ASSIGN_OR_RETURN(const uint64_t before, Order(flags));
+  const SteadyClock clock;
+  for (;;) {
+    SYNCLINE_ASSIGN_OR_RETURN(const Json now, CheckpointOf(flags));
+    if (!now.is_object()) {
+      return absl::UnavailableError(
+          absl::StrCat("job '", Printable(flags.job), "' ended before it was saved"));
+    }
+    const uint64_t finished =
+        now.value("written", uint64_t{0}) + now.value("failed", uint64_t{0});
+    if (finished > before && !now.value("error", "").empty()) {
+      return Unusable(absl::InternalError(now.value("error", "")));
+    }
+    if (finished > before) {
+      std::cout << absl::StrFormat(
+          "checkpoint %s: %s in %.1f s\n", now.value("latest", ""),
+          HumanBytes(now.value("bytes", 0.0)), now.value("seconds", 0.0));
+      return kExitDone;
+    }
+    if (clock.Now() >= wait) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "the checkpoint of job '", Printable(flags.job), "' is not complete after ",
+          absl::FormatDuration(wait), "; it may still be: see syncline status"));
+    }
+    absl::SleepFor(kAskEvery);
+  }
+}
+
+using Action = absl::StatusOr<int> (*)(const CheckpointFlags&);
+
+}  // namespace
+
+void AddCheckpoint(CLI::App& app, Command* selected) {
+  CLI::App* checkpoint =
+      app.add_subcommand("checkpoint", "Make and look after checkpoints of jobs");
+  checkpoint->require_subcommand(1);
+  const auto add = [&](const char* name, const char* help, Action action) {
+    auto flags = std::make_shared<CheckpointFlags>();
+    CLI::App* command = checkpoint->add_subcommand(name, help);
+    command->add_option("job", flags->job, "Name of the job");
+    command->callback([=] {
+      *selected = [flags, action]() -> absl::StatusOr<int> {
+        absl::StatusOr<int> done = action(*flags);
+        if (done.ok() || action == Create) return done;
+        return Unusable(done.status());
+      };
+    });
+    return std::pair(command, flags);
+  };
+  const auto [create, order] = add("create", "Save a running job now", Create);
+  create->add_option("--coordinator", order->coordinator, "HOST:PORT to ask")
+      ->capture_default_str();
+  create->add_option("--wait", order->wait, "How long to wait until it is complete")
+      ->capture_default_str();
+  AddTlsFlags(*create, &order->tls);
+  const struct {
+    const char* name;
+    const char* help;
+    Action action;
+  } kOfFiles[] = {{"list", "Which checkpoints there are", List},
+                  {"show", "What is in one", Show},
+                  {"verify", "Read one and check all checksums", Verify},
+                  {"export", "Write its weights as one safetensors file", Export},
+                  {"delete", "Delete one", Delete}};
+  for (const auto& one : kOfFiles) {
+    const auto [command, flags] = add(one.name, one.help, one.action);
+    if (one.action != List) {
+      command->add_option("checkpoint", flags->name, "latest, or a name as list shows it")
+          ->capture_default_str();
+    }
+    command->add_option("--checkpoint-dir", flags->directory, "Where they are");
+    if (one.action == Export) {
+      command->add_option("--out", flags->out, "File to write");
+    }
+    if (one.action == List || one.action == Show) {
+      AddOutputFlag(*command, &flags->format);
+    }
+  }
+}
+
+}  // namespace syncline

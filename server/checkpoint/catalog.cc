@@ -1,0 +1,152 @@
+#include "server/checkpoint/catalog.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "comm/base/printable.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+// A manifest has some hundred bytes for each tensor and file.
+constexpr uint64_t kMaxManifestBytes = uint64_t{1} << 31;
+
+std::string Named(const std::string& job, const std::string& name) {
+  return absl::StrCat("checkpoint ", name, " of job '", Printable(job), "'");
+}
+
+absl::Status Missing(BlobStore& store, const std::string& job, const std::string& name) {
+  std::string there = "there is none";
+  const auto all = ListCheckpoints(store, FolderOf(job));
+  std::vector<std::string> names;
+  if (all.ok()) {
+    for (const CheckpointInfo& one : *all) {
+      if (one.is_complete) names.push_back(one.name.ToString());
+    }
+  }
+  if (!names.empty()) {
+    there = absl::StrCat("there are ", names.size(), " from ", names.front(), " to ",
+                         names.back());
+  }
+  return absl::NotFoundError(
+      absl::StrCat(Named(job, name), " is not in ", store.Describe(), ": ", there));
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints(BlobStore& store,
+                                                            const std::string& folder) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Blob> blobs, store.List(folder));
+  std::map<std::pair<std::string, CheckpointName>, CheckpointInfo> found;
+  for (const Blob& blob : blobs) {
+    const std::vector<std::string> parts = absl::StrSplit(blob.name, '/');
+    const auto name = parts.size() == 3 ? CheckpointName::Parse(parts[1]) : std::nullopt;
+    if (!name) continue;
+    CheckpointInfo& info = found[{parts[0], *name}];
+    info.folder = parts[0];
+    info.name = *name;
+    info.is_complete = info.is_complete || parts[2] == kManifestFile;
+    info.bytes += blob.bytes;
+  }
+  std::vector<CheckpointInfo> infos;
+  for (auto& [key, info] : found) infos.push_back(std::move(info));
+  return infos;
+}
+
+absl::StatusOr<Manifest> ReadManifest(BlobStore& store, const std::string& job,
+                                      const CheckpointName& name) {
+  const std::string folder = FolderOf(job, name);
+  const std::string file = absl::StrCat(folder, "/", kManifestFile);
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Blob> blobs, store.List(folder));
+  const auto blob = std::ranges::find(blobs, file, &Blob::name);
+  if (blob == blobs.end()) return Missing(store, job, name.ToString());
+  const auto about = [&](const absl::Status& status) {
+    return absl::Status(
+        status.code(), absl::StrCat("the manifest of ", Named(job, name.ToString()), ": ",
+                                    std::string(status.message())));
+  };
+  if (blob->bytes > kMaxManifestBytes) {
+    return about(absl::DataLossError("it is too large to be one"));
+  }
+  std::string text(blob->bytes, '\0');
+  const absl::Status read = store.Read(file, 0, std::as_writable_bytes(std::span(text)));
+  if (!read.ok()) return about(read);
+  absl::StatusOr<Manifest> manifest = ParseManifest(text);
+  if (!manifest.ok()) return about(manifest.status());
+  if (manifest->job != job || manifest->name != name) {
+    return about(absl::DataLossError(
+        absl::StrCat("it is that of ", Named(manifest->job, manifest->name.ToString()))));
+  }
+  return manifest;
+}
+
+absl::Status PutManifest(BlobStore& store, const Manifest& manifest) {
+  const std::string text = WriteManifest(manifest);
+  const std::string name =
+      absl::StrCat(FolderOf(manifest.job, manifest.name), "/", kManifestFile);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto writer, store.Create(name, 0));
+  SYNCLINE_RETURN_IF_ERROR(writer->Append(std::as_bytes(std::span(text))));
+  return writer->Finish({});
+}
+
+absl::Status DeleteCheckpoint(BlobStore& store, const std::string& job,
+                              const CheckpointName& name) {
+  const std::string folder = FolderOf(job, name);
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Blob> blobs, store.List(folder));
+  SYNCLINE_RETURN_IF_ERROR(store.Delete(absl::StrCat(folder, "/", kManifestFile)));
+  for (const Blob& blob : blobs) SYNCLINE_RETURN_IF_ERROR(store.Delete(blob.name));
+  return absl::OkStatus();
+}
+
+absl::Status Retain(BlobStore& store, const std::string& job,
+                    const CheckpointName& latest, uint32_t keep) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto all, ListCheckpoints(store, FolderOf(job)));
+  auto complete = static_cast<size_t>(
+      std::ranges::count_if(all, [](const auto& one) { return one.is_complete; }));
+  for (const CheckpointInfo& one : all) {
+    const bool is_old = one.is_complete && complete > keep && one.name != latest;
+    const bool is_left = !one.is_complete && one.name < latest;
+    if (is_old) --complete;
+    if (is_old || is_left) {
+      SYNCLINE_RETURN_IF_ERROR(DeleteCheckpoint(store, job, one.name));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Beginning> FindBeginning(BlobStore& store, const std::string& job,
+                                        const std::string& resume) {
+  SYNCLINE_RETURN_IF_ERROR(CheckResume(resume));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto all, ListCheckpoints(store, FolderOf(job)));
+  Beginning beginning;
+  std::optional<CheckpointName> from = CheckpointName::Parse(resume);
+  for (const CheckpointInfo& one : all) {
+    beginning.run = std::max(beginning.run, one.name.run + 1);
+    const bool takes_latest = resume == "auto" || resume == "latest";
+    if (takes_latest && one.is_complete) from = one.name;
+  }
+  if (resume == "latest" && !from) return Missing(store, job, "latest");
+  if (!from) return beginning;
+  beginning.resumes = true;
+  SYNCLINE_ASSIGN_OR_RETURN(beginning.from, ReadManifest(store, job, *from));
+  return beginning;
+}
+
+absl::Status CheckResume(const std::string& resume) {
+  if (resume == "auto" || resume == "latest" || resume == "never" ||
+      CheckpointName::Parse(resume)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "resume is '", Printable(resume),
+      "'; allowed are auto, latest, never, and the name of a checkpoint such "
+      "as run1-step500"));
+}
+
+}  // namespace syncline

@@ -1,0 +1,60 @@
+// Which checkpoints of a job there are, and how they come and go.
+//
+// Thread safety: functions of the store. One coordinator at a time keeps the checkpoints
+// of a job.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/checkpoint/blob_store.h"
+#include "server/checkpoint/manifest.h"
+
+namespace syncline {
+
+struct CheckpointInfo {
+  std::string folder = {};  // of the job
+  CheckpointName name = {};
+  bool is_complete = false;  // has a manifest
+  uint64_t bytes = 0;
+};
+
+// In order of their names. `folder`: of one job (FolderOf); empty: of all.
+absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints(BlobStore& store,
+                                                            const std::string& folder);
+
+// NotFound says which there are. Errors name the checkpoint.
+absl::StatusOr<Manifest> ReadManifest(BlobStore& store, const std::string& job,
+                                      const CheckpointName& name);
+
+// The checkpoint is complete when it returns.
+absl::Status PutManifest(BlobStore& store, const Manifest& manifest);
+
+// The manifest first: one that is deleted in part is none.
+absl::Status DeleteCheckpoint(BlobStore& store, const std::string& job,
+                              const CheckpointName& name);
+
+// After `latest` was completed: deletes all complete ones but the last `keep`, and what
+// earlier ones left unfinished.
+absl::Status Retain(BlobStore& store, const std::string& job,
+                    const CheckpointName& latest, uint32_t keep);
+
+// What a job begins with.
+struct Beginning {
+  uint32_t run = 1;
+  bool resumes = false;
+  Manifest from = {};  // if it resumes
+};
+
+// `resume`: "auto" (the latest, if there is one), "latest", "never", or a name. NotFound
+// when that is not there.
+absl::StatusOr<Beginning> FindBeginning(BlobStore& store, const std::string& job,
+                                        const std::string& resume);
+
+// "auto" and so on, or a checkpoint's name.
+absl::Status CheckResume(const std::string& resume);
+
+}  // namespace syncline

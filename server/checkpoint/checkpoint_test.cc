@@ -1,0 +1,308 @@
+// Parts, manifests and readers together: what was written is read by other shards, and
+// nothing that was changed since.
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <span>
+
+#include "comm/base/temp_directory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/checkpoint/catalog.h"
+#include "server/checkpoint/directory_store.h"
+#include "server/checkpoint/part.h"
+#include "server/checkpoint/reader.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+namespace fs = std::filesystem;
+
+constexpr char kJob[] = "night run/7";
+constexpr CheckpointName kName = {.run = 2, .step = 500};
+constexpr uint32_t kRows = 300, kColumns = 4000;  // several blocks
+
+std::vector<float> Values(size_t count, float first) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) values[i] = first + static_cast<float>(i % 1000);
+  return values;
+}
+
+BlockSnapshot Snapshot(uint32_t block, size_t elements, size_t slots) {
+  BlockSnapshot saved = {.version = 500, .updates = 498, .seeded = true};
+  saved.weights = Values(elements, static_cast<float>(block));
+  for (size_t slot = 0; slot < slots; ++slot) {
+    // An odd number of bytes, as of bf16.
+    saved.state.emplace_back(2 * elements, static_cast<std::byte>(1 + slot + block));
+  }
+  return saved;
+}
+
+// A job of a large tensor, a small one and a frozen scalar, saved by two shards.
+class Checkpoints : public ::testing::Test {
+ protected:
+  Checkpoints() : store_(*OpenDirectoryStore(directory_.path())) {
+    auto layout = std::make_shared<CheckpointLayout>();
+    layout->tensors = {
+        {"large", {kRows, kColumns}}, {"small \"q\"", {7}}, {"frozen", {}, true}};
+    std::vector<TrainedTensor> trained;
+    std::vector<uint64_t> elements;
+    for (const CheckpointTensor& tensor : layout->tensors) {
+      trained.push_back(
+          {.shape = TensorShape(tensor.shape), .group = {.frozen = tensor.frozen}});
+      elements.push_back(trained.back().shape.elements());
+    }
+    settings_.optimizer = {.name = "adamw", .options = {{"lr", 0.1}}, .state = "bf16"};
+    layout->plan = *TrainingPlan::Create(settings_, trained);
+    layout_ = std::move(layout);
+    const auto ranges = CutIntoBlocks(elements);
+    for (uint32_t block = 0; block < ranges.size(); ++block) {
+      blocks_.push_back({block, ranges[block]});
+      saved_[block] = Snapshot(block, ranges[block].elements,
+                               layout_->SlotsOf(ranges[block].tensor).size());
+    }
+    BlockSnapshot& small = saved_.at(static_cast<uint32_t>(ranges.size()) - 2);
+    small.accumulated_samples = 0.1;
+    small.rate_factor = 0.3F;
+    small.accumulator = Values(7, 3);
+    saved_[0].view = Values(ranges[0].elements, 0.5F);
+  }
+
+  Manifest Describe(const CheckpointName& name) const {
+    Manifest manifest = {.job = kJob, .name = name, .tensors = layout_->tensors};
+    manifest.declared = manifest.training = settings_;
+    manifest.training.optimizer.options["lr"] = 0.01;
+    manifest.loss_scaler = {.scale = 1024.5F, .growth_tracker = 3, .hysteresis = 2};
+    return manifest;
+  }
+
+  // Shard 1 has the first block, shard 0 the others.
+  Manifest Write(const CheckpointName& name) {
+    Manifest manifest = Describe(name);
+    for (const uint32_t shard : {0u, 1u}) {
+      PartWriter::Options options = {
+          .folder = FolderOf(kJob, name), .shard = shard, .layout = layout_};
+      for (const ShardBlock& block : blocks_) {
+        if ((block.block == 0) == (shard == 1)) options.blocks.push_back(block);
+      }
+      auto part = *PartWriter::Create(*store_, options);
+      for (const ShardBlock& block : options.blocks) {
+        EXPECT_TRUE(part->Add(block.block, saved_[block.block]).ok());
+      }
+      ShardSnapshot rest = {.job_memory = {1.5, 2.5}};
+      if (shard == 0) rest.factors = {{1, {4, 5, 6}}};
+      const auto files = part->Finish(rest);
+      EXPECT_TRUE(files.ok()) << files.status();
+      manifest.files.insert(manifest.files.end(), files->begin(), files->end());
+    }
+    EXPECT_TRUE(PutManifest(*store_, manifest).ok());
+    return manifest;
+  }
+
+  absl::Status ReadAll(const CheckpointName& name) {
+    const auto reader = CheckpointReader::Open(*store_, kJob, name);
+    return reader.ok() ? (*reader)->Verify() : reader.status();
+  }
+
+  std::string PathOf(const CheckpointName& name, const std::string& file) const {
+    return directory_.File(FolderOf(kJob, name) + "/" + file);
+  }
+
+  static void Change(const std::string& path,
+                     const std::function<void(std::string&)>& change) {
+    std::ifstream in(path, std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    ASSERT_FALSE(bytes.empty()) << path;
+    change(bytes);
+    std::ofstream(path, std::ios::binary) << bytes;
+  }
+
+  TempDirectory directory_;
+  std::unique_ptr<BlobStore> store_;
+  TrainingSettings settings_;
+  std::shared_ptr<const CheckpointLayout> layout_;
+  std::vector<ShardBlock> blocks_;
+  std::map<uint32_t, BlockSnapshot> saved_;
+};
+
+TEST_F(Checkpoints, WhatWasWrittenByTwoShardsIsReadByAnyOther) {
+  const Manifest written = Write(kName);
+  const auto reader = *CheckpointReader::Open(*store_, kJob, kName);
+  EXPECT_TRUE(reader->Verify().ok()) << reader->Verify();
+  EXPECT_TRUE(reader->CheckTensors(layout_->tensors).ok());
+  EXPECT_EQ(reader->manifest().training, written.training);
+  EXPECT_EQ(reader->manifest().declared, settings_);
+  EXPECT_EQ(reader->manifest().loss_scaler.scale, 1024.5F);
+  EXPECT_EQ(reader->manifest().loss_scaler.growth_tracker, 3);
+  for (const ShardBlock& block : blocks_) {
+    const auto part = reader->Read(block, *layout_);
+    ASSERT_TRUE(part.ok()) << part.status();
+    EXPECT_EQ(part->blocks.at(block.block), saved_[block.block]) << block.block;
+  }
+  const auto rest = reader->ReadRest(*layout_);
+  ASSERT_TRUE(rest.ok()) << rest.status();
+  EXPECT_EQ(rest->factors, (std::map<uint32_t, std::vector<float>>{{1, {4, 5, 6}}}));
+  EXPECT_EQ(rest->job_memory, (std::vector<double>{1.5, 2.5}));
+}
+
+TEST_F(Checkpoints, WhateverIsCutOffChangedOrSwappedIsRefusedByName) {
+  Write({1, 1});
+  Write(kName);
+  const char* files[] = {"manifest.json", "weights-00000.safetensors",
+                         "weights-00001.safetensors", "state-00001.safetensors"};
+  for (const char* file : files) {
+    const std::string path = PathOf(kName, file);
+    std::string good;
+    Change(path, [&](std::string& bytes) { good = bytes; });
+    const std::function<void(std::string&)> changes[] = {
+        [](std::string& bytes) { bytes.resize(bytes.size() / 2); },
+        [](std::string& bytes) { bytes.resize(bytes.size() - 2); },
+        [](std::string& bytes) { bytes[bytes.size() - 5] ^= 1; },
+        [](std::string& bytes) { bytes[bytes.size() / 2] ^= 0x10; },
+        [](std::string& bytes) { bytes[9] ^= 1; }};
+    for (const auto& change : changes) {
+      Change(path, change);
+      const absl::Status status = ReadAll(kName);
+      EXPECT_FALSE(status.ok()) << file;
+      EXPECT_THAT(std::string(status.message()), HasSubstr("run2-step500")) << file;
+      Change(path, [&](std::string& bytes) { bytes = good; });
+    }
+    ASSERT_TRUE(ReadAll(kName).ok());
+    fs::rename(path, path + ".gone");
+    EXPECT_FALSE(ReadAll(kName).ok()) << file;
+    fs::rename(path + ".gone", path);
+  }
+  // Two of one kind change places; a manifest of another checkpoint.
+  fs::rename(PathOf(kName, files[1]), PathOf(kName, "x"));
+  fs::rename(PathOf(kName, files[2]), PathOf(kName, files[1]));
+  fs::rename(PathOf(kName, "x"), PathOf(kName, files[2]));
+  EXPECT_EQ(ReadAll(kName).code(), absl::StatusCode::kDataLoss);
+  fs::copy_file(PathOf(kName, files[0]), PathOf({1, 1}, files[0]),
+                fs::copy_options::overwrite_existing);
+  EXPECT_THAT(std::string(ReadAll({1, 1}).message()), HasSubstr("it is that of"));
+}
+
+TEST_F(Checkpoints, ANewerFormatIsRefusedWithBothNumbers) {
+  Write(kName);
+  Change(PathOf(kName, kManifestFile), [](std::string& bytes) {
+    const size_t at = bytes.find("\"format\": 1");
+    ASSERT_NE(at, std::string::npos);
+    bytes[at + 10] = '2';
+  });
+  const absl::Status status = ReadAll(kName);
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("format 2"));
+}
+
+TEST_F(Checkpoints, AnotherModelOrOptimizerIsNamed) {
+  Write(kName);
+  const auto reader = *CheckpointReader::Open(*store_, kJob, kName);
+  auto tensors = layout_->tensors;
+  tensors[1].shape = {8};
+  EXPECT_THAT(std::string(reader->CheckTensors(tensors).message()),
+              HasSubstr("tensor 1 is 'small \"q\"' of [7] there"));
+  CheckpointLayout other = *layout_;
+  std::vector<TrainedTensor> trained(3);
+  settings_.optimizer = {.name = "sgd", .options = {{"momentum", 0.9}}};
+  other.plan = *TrainingPlan::Create(settings_, trained);
+  EXPECT_THAT(std::string(reader->Read(blocks_[0], other).status().message()),
+              HasSubstr("was made with another optimizer"));
+}
+
+TEST_F(Checkpoints, ExportIsOneFileOfWholeTensors) {
+  Write(kName);
+  const auto reader = *CheckpointReader::Open(*store_, kJob, kName);
+  ASSERT_TRUE(reader->Export(*store_, "all.safetensors").ok());
+  std::ifstream in(directory_.File("all.safetensors"), std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), 8);
+  const auto head = ParseHead(bytes.substr(0, 8 + length), bytes.size() - 8 - length);
+  ASSERT_TRUE(head.ok()) << head.status();
+  const SafetensorsEntry& large = head->entries.at("large");
+  EXPECT_EQ(large.shape, (std::vector<uint64_t>{kRows, kColumns}));
+  std::vector<float> weights;
+  for (const ShardBlock& block : blocks_) {
+    if (block.range.tensor != 0) continue;
+    const std::vector<float>& more = saved_.at(block.block).weights;
+    weights.insert(weights.end(), more.begin(), more.end());
+  }
+  ASSERT_EQ(large.end - large.begin, weights.size() * sizeof(float));
+  EXPECT_EQ(std::memcmp(weights.data(), bytes.data() + 8 + length + large.begin,
+                        weights.size() * sizeof(float)),
+            0);
+}
+
+TEST_F(Checkpoints, TheLatestIsThatOfTheLastRunWhateverItsStep) {
+  EXPECT_EQ(FindBeginning(*store_, kJob, "auto")->run, 1);
+  EXPECT_FALSE(FindBeginning(*store_, kJob, "auto")->resumes);
+  EXPECT_EQ(FindBeginning(*store_, kJob, "latest").status().code(),
+            absl::StatusCode::kNotFound);
+  Write({1, 500});
+  Write({2, 300});
+  // Begun, and not finished.
+  ASSERT_TRUE((*store_->Create(FolderOf(kJob, {3, 400}) + "/x", 0))->Finish({}).ok());
+  const auto latest = *FindBeginning(*store_, kJob, "auto");
+  EXPECT_EQ(latest.run, 4);
+  EXPECT_EQ(latest.from.name, (CheckpointName{2, 300}));
+  EXPECT_EQ(FindBeginning(*store_, kJob, "run1-step500")->from.name.run, 1);
+  EXPECT_FALSE(FindBeginning(*store_, kJob, "never")->resumes);
+  EXPECT_EQ(FindBeginning(*store_, kJob, "yes").status().code(),
+            absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(FindBeginning(*store_, kJob, "run9-step1").status().message()),
+              HasSubstr("there are 2 from run1-step500 to run2-step300"));
+  // The names of jobs are no paths.
+  EXPECT_FALSE(FindBeginning(*store_, "night run", "auto")->resumes);
+  EXPECT_EQ(FolderOf("../x"), "%2E.%2Fx");
+}
+
+TEST_F(Checkpoints, RetentionKeepsTheLastAndDeletesWhatWasLeftUnfinished) {
+  for (const uint64_t step : {1, 2, 3, 4}) Write({1, step});
+  const std::string left = FolderOf(kJob, {1, 3}) + "/" + kManifestFile;
+  ASSERT_TRUE(store_->Delete(left).ok());
+  ASSERT_TRUE(Retain(*store_, kJob, {1, 4}, 2).ok());
+  std::vector<uint64_t> steps;
+  const auto left_over = *ListCheckpoints(*store_, FolderOf(kJob));
+  for (const CheckpointInfo& one : left_over) {
+    EXPECT_TRUE(one.is_complete);
+    steps.push_back(one.name.step);
+  }
+  EXPECT_EQ(steps, (std::vector<uint64_t>{2, 4}));
+}
+
+TEST_F(Checkpoints, APartThatIsGivenUpLeavesNothing) {
+  {
+    auto part = *PartWriter::Create(
+        *store_, {.folder = "x", .shard = 0, .layout = layout_, .blocks = blocks_});
+    EXPECT_TRUE(part->Add(0, saved_[0]).ok());
+  }
+  EXPECT_TRUE(store_->List("")->empty());
+}
+
+// testdata/ was written once, by the first version: all later ones read it.
+TEST(CheckpointFormat, ThatOfTheFirstVersionStaysReadable) {
+  const auto store = *OpenExistingDirectoryStore(CHECKPOINT_TESTDATA);
+  const auto beginning = FindBeginning(*store, "golden", "latest");
+  ASSERT_TRUE(beginning.ok()) << beginning.status();
+  const auto reader = CheckpointReader::Open(*store, "golden", beginning->from.name);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  EXPECT_TRUE((*reader)->Verify().ok());
+  EXPECT_EQ((*reader)->manifest().name.step, 20);
+  CheckpointLayout layout = {.tensors = (*reader)->manifest().tensors};
+  std::vector<TrainedTensor> trained;
+  for (const auto& tensor : layout.tensors) {
+    trained.push_back({.shape = TensorShape(tensor.shape)});
+  }
+  layout.plan = *TrainingPlan::Create((*reader)->manifest().training, trained);
+  const auto part = (*reader)->Read({0, {0, 0, 300}}, layout);
+  ASSERT_TRUE(part.ok()) << part.status();
+  EXPECT_EQ(part->blocks.at(0).updates, 20);
+  EXPECT_EQ(part->blocks.at(0).state.size(), 2);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,223 @@
+#include "server/checkpoint/directory_store.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+#include "comm/base/unique_fd.h"
+
+namespace syncline {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kUnfinished[] = ".unfinished";
+
+// So much may be on its way to the disk before more is given to it: what is left for the
+// sync at the end is small.
+constexpr uint64_t kFlushBytes = uint64_t{16} << 20;
+
+absl::Status Failed(const char* what, const fs::path& path, int error) {
+  const std::string where =
+      absl::StrCat("cannot ", what, " ", path.string(), ": ", std::strerror(error));
+  switch (error) {
+    case ENOENT:
+      return absl::NotFoundError(where);
+    case ENOSPC:
+    case EDQUOT:
+      return absl::ResourceExhaustedError(
+          absl::StrCat(where, "; free space there, or keep fewer checkpoints"));
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return absl::PermissionDeniedError(absl::StrCat(where, "; check its permissions"));
+    default:
+      return absl::InternalError(where);
+  }
+}
+
+absl::Status SyncFolder(const fs::path& path) {
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid() || fsync(fd.get()) != 0) return Failed("sync", path, errno);
+  return absl::OkStatus();
+}
+
+// The folders of `path` below `root`, each durable in the one above it.
+absl::Status MakeFolders(const fs::path& root, const fs::path& path) {
+  if (path == root || path.empty()) return absl::OkStatus();
+  std::error_code error;
+  if (fs::is_directory(path, error)) return absl::OkStatus();
+  SYNCLINE_RETURN_IF_ERROR(MakeFolders(root, path.parent_path()));
+  if (mkdir(path.c_str(), 0777) != 0 && errno != EEXIST) {
+    return Failed("make", path, errno);
+  }
+  return SyncFolder(path.parent_path());
+}
+
+class FileWriter final : public BlobWriter {
+ public:
+  FileWriter(fs::path path, UniqueFd fd, uint64_t end)
+      : path_(std::move(path)),
+        unfinished_(absl::StrCat(path_.string(), kUnfinished)),
+        fd_(std::move(fd)),
+        end_(end) {}
+  ~FileWriter() override {
+    if (!finished_) unlink(unfinished_.c_str());
+  }
+
+  absl::Status Append(ByteView bytes) override {
+    SYNCLINE_RETURN_IF_ERROR(WriteAt(end_, bytes));
+    end_ += bytes.size();
+    if (end_ - flushed_ >= kFlushBytes) {
+      // A hint: errors show at the sync.
+      (void)sync_file_range(fd_.get(), static_cast<off64_t>(flushed_),
+                            static_cast<off64_t>(end_ - flushed_), SYNC_FILE_RANGE_WRITE);
+      flushed_ = end_;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Finish(ByteView head) override {
+    SYNCLINE_RETURN_IF_ERROR(WriteAt(0, head));
+    if (fsync(fd_.get()) != 0) return Failed("sync", path_, errno);
+    if (rename(unfinished_.c_str(), path_.c_str()) != 0) {
+      return Failed("rename to", path_, errno);
+    }
+    finished_ = true;
+    return SyncFolder(path_.parent_path());
+  }
+
+ private:
+  absl::Status WriteAt(uint64_t offset, ByteView bytes) {
+    while (!bytes.empty()) {
+      const ssize_t written =
+          pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) return Failed("write", path_, errno);
+      offset += static_cast<uint64_t>(written);
+      bytes = bytes.subspan(static_cast<size_t>(written));
+    }
+    return absl::OkStatus();
+  }
+
+  const fs::path path_;
+  const std::string unfinished_;
+  const UniqueFd fd_;
+  uint64_t end_;
+  uint64_t flushed_ = 0;
+  bool finished_ = false;
+};
+
+class DirectoryStore final : public BlobStore {
+ public:
+  explicit DirectoryStore(fs::path root) : root_(std::move(root)) {}
+
+  absl::StatusOr<std::vector<Blob>> List(const std::string& folder) override {
+    std::vector<Blob> blobs;
+    std::error_code error;
+    fs::recursive_directory_iterator entry(root_ / folder, error);
+    if (error == std::errc::no_such_file_or_directory) return blobs;
+    for (; !error && entry != fs::recursive_directory_iterator();
+         entry.increment(error)) {
+      std::error_code gone;  // by another process, meanwhile
+      if (!entry->is_regular_file(gone)) continue;
+      const uint64_t bytes = entry->file_size(gone);
+      if (!gone) blobs.push_back({entry->path().lexically_relative(root_), bytes});
+    }
+    if (error) return Failed("list", root_ / folder, error.value());
+    std::ranges::sort(blobs, {}, &Blob::name);
+    return blobs;
+  }
+
+  absl::Status Read(const std::string& name, uint64_t offset,
+                    MutableByteView out) override {
+    const fs::path path = root_ / name;
+    const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd.valid()) return Failed("open", path, errno);
+    while (!out.empty()) {
+      const ssize_t got =
+          pread(fd.get(), out.data(), out.size(), static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return Failed("read", path, errno);
+      if (got == 0) {
+        return absl::DataLossError(
+            absl::StrCat(path.string(), " ends at byte ", offset, ": it was cut off"));
+      }
+      offset += static_cast<uint64_t>(got);
+      out = out.subspan(static_cast<size_t>(got));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::unique_ptr<BlobWriter>> Create(const std::string& name,
+                                                     size_t head_bytes) override {
+    const fs::path path = root_ / name;
+    SYNCLINE_RETURN_IF_ERROR(MakeFolders(root_, path.parent_path()));
+    const std::string unfinished = absl::StrCat(path.string(), kUnfinished);
+    UniqueFd fd(open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+    if (!fd.valid()) return Failed("write", path, errno);
+    return std::make_unique<FileWriter>(path, std::move(fd), head_bytes);
+  }
+
+  // Folders that are empty now go, too.
+  absl::Status Delete(const std::string& name) override {
+    fs::path path = root_ / name;
+    if (unlink(path.c_str()) != 0 && errno != ENOENT) {
+      return Failed("delete", path, errno);
+    }
+    for (path = path.parent_path(); path != root_; path = path.parent_path()) {
+      if (rmdir(path.c_str()) != 0) break;
+    }
+    return absl::OkStatus();
+  }
+
+  std::string Describe() const override {
+    return absl::StrCat("directory ", root_.string());
+  }
+
+ private:
+  const fs::path root_;
+};
+
+absl::Status Unusable(const std::string& path, const std::string& why) {
+  return WithFailure(
+      absl::InvalidArgumentError(absl::StrCat("--checkpoint-dir ", path, ": ", why)),
+      Failure::kUsage);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<BlobStore>> OpenDirectoryStore(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) return Unusable(path, error.message());
+  if (access(path.c_str(), R_OK | W_OK | X_OK) != 0) {
+    return Unusable(path, absl::StrCat(std::strerror(errno), "; check its permissions"));
+  }
+  return OpenExistingDirectoryStore(path);
+}
+
+absl::StatusOr<std::unique_ptr<BlobStore>> OpenExistingDirectoryStore(
+    const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(path, error)) {
+    return Unusable(path, "there is no such directory; check the path");
+  }
+  // Without a '/' at the end, so that parents of what is in it lead to it.
+  fs::path root = fs::absolute(path, error).lexically_normal();
+  if (!root.has_filename()) root = root.parent_path();
+  return std::make_unique<DirectoryStore>(std::move(root));
+}
+
+}  // namespace syncline

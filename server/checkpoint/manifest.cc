@@ -1,0 +1,186 @@
+#include "server/checkpoint/manifest.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "comm/base/crc32c.h"
+#include "nlohmann/json.hpp"
+
+namespace syncline {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr char kSum[] = "crc32c";
+
+uint32_t SumOf(const Json& json) {
+  const std::string bytes = json.dump();
+  return Crc32c(std::as_bytes(std::span(bytes)));
+}
+
+Json ToJson(const NamedOptions& options) {
+  return {{"name", options.name}, {"options", options.values}};
+}
+
+NamedOptions NamedFrom(const Json& json) {
+  return {json.at("name"), json.at("options").get<OptionValues>()};
+}
+
+Json ToJson(const TrainingSettings& training) {
+  return {{"optimizer",
+           ToJson(NamedOptions{training.optimizer.name, training.optimizer.options})},
+          {"state", training.optimizer.state},
+          {"schedule", ToJson(training.schedule)},
+          {"gradient", training.gradient},
+          {"loss_scaling", ToJson(training.loss_scaling)},
+          {"skip_nonfinite_steps", training.nonfinite_steps == NonfiniteSteps::kSkip},
+          {"accumulate_steps", training.accumulate_steps},
+          {"aggregate_on_arrival", training.aggregation == Aggregation::kArrival}};
+}
+
+TrainingSettings TrainingFrom(const Json& json) {
+  NamedOptions optimizer = NamedFrom(json.at("optimizer"));
+  return {.optimizer = {.name = std::move(optimizer.name),
+                        .options = std::move(optimizer.values),
+                        .state = json.at("state")},
+          .schedule = NamedFrom(json.at("schedule")),
+          .gradient = json.at("gradient").get<OptionValues>(),
+          .loss_scaling = NamedFrom(json.at("loss_scaling")),
+          .nonfinite_steps = json.at("skip_nonfinite_steps") ? NonfiniteSteps::kSkip
+                                                             : NonfiniteSteps::kApply,
+          .accumulate_steps = json.at("accumulate_steps"),
+          .aggregation = json.at("aggregate_on_arrival") ? Aggregation::kArrival
+                                                         : Aggregation::kRankOrder};
+}
+
+// Throws Json's errors.
+Manifest ManifestFrom(const Json& json) {
+  Manifest manifest = {.job = json.at("job"),
+                       .push_codec = json.at("push_codec"),
+                       .publish_codec = json.at("publish_codec"),
+                       .declared = TrainingFrom(json.at("declared")),
+                       .training = TrainingFrom(json.at("training"))};
+  manifest.name = {.run = json.at("run"), .step = json.at("step")};
+  const Json& scaler = json.at("loss_scaler");
+  manifest.loss_scaler = {.scale = scaler.at("scale"),
+                          .growth_tracker = scaler.at("growth_tracker"),
+                          .hysteresis = scaler.at("hysteresis")};
+  manifest.skipped_steps = json.at("skipped_steps");
+  for (const Json& tensor : json.at("tensors")) {
+    manifest.tensors.push_back({.name = tensor.at("name"),
+                                .shape = tensor.at("shape"),
+                                .frozen = tensor.at("frozen")});
+  }
+  for (const Json& file : json.at("files")) {
+    manifest.files.push_back({.name = file.at("name"),
+                              .bytes = file.at("bytes"),
+                              .head_bytes = file.at("head_bytes"),
+                              .head_crc32c = file.at("head_crc32c")});
+  }
+  return manifest;
+}
+
+bool IsPlain(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+         c == '-' || c == '_';
+}
+
+}  // namespace
+
+std::string CheckpointName::ToString() const {
+  return absl::StrCat("run", run, "-step", step);
+}
+
+std::optional<CheckpointName> CheckpointName::Parse(const std::string& name) {
+  const std::pair<absl::string_view, absl::string_view> parts =
+      absl::StrSplit(name, absl::MaxSplits("-step", 1));
+  CheckpointName parsed;
+  const bool ok = name.starts_with("run") &&
+                  absl::SimpleAtoi(parts.first.substr(3), &parsed.run) &&
+                  absl::SimpleAtoi(parts.second, &parsed.step);
+  if (!ok || parsed.ToString() != name) return std::nullopt;
+  return parsed;
+}
+
+// A dot only inside, so that no name is "." or hidden.
+std::string FolderOf(const std::string& job) {
+  std::string folder;
+  for (const char c : job) {
+    if (IsPlain(c) || (c == '.' && !folder.empty())) {
+      folder += c;
+    } else {
+      folder += absl::StrFormat("%%%02X", static_cast<unsigned char>(c));
+    }
+  }
+  return folder;
+}
+
+std::string FolderOf(const std::string& job, const CheckpointName& name) {
+  return absl::StrCat(FolderOf(job), "/", name.ToString());
+}
+
+uint64_t Manifest::bytes() const {
+  uint64_t sum = 0;
+  for (const CheckpointFile& file : files) sum += file.bytes;
+  return sum;
+}
+
+std::string WriteManifest(const Manifest& manifest) {
+  Json tensors = Json::array();
+  for (const CheckpointTensor& tensor : manifest.tensors) {
+    tensors.push_back(
+        {{"name", tensor.name}, {"shape", tensor.shape}, {"frozen", tensor.frozen}});
+  }
+  Json files = Json::array();
+  for (const CheckpointFile& file : manifest.files) {
+    files.push_back({{"name", file.name},
+                     {"bytes", file.bytes},
+                     {"head_bytes", file.head_bytes},
+                     {"head_crc32c", file.head_crc32c}});
+  }
+  const LossScalerState& scaler = manifest.loss_scaler;
+  Json json = {{"format", kCheckpointFormat},
+               {"job", manifest.job},
+               {"run", manifest.name.run},
+               {"step", manifest.name.step},
+               {"push_codec", manifest.push_codec},
+               {"publish_codec", manifest.publish_codec},
+               {"declared", ToJson(manifest.declared)},
+               {"training", ToJson(manifest.training)},
+               {"loss_scaler",
+                {{"scale", scaler.scale},
+                 {"growth_tracker", scaler.growth_tracker},
+                 {"hysteresis", scaler.hysteresis}}},
+               {"skipped_steps", manifest.skipped_steps},
+               {"tensors", std::move(tensors)},
+               {"files", std::move(files)}};
+  json[kSum] = SumOf(json);
+  return json.dump(1) + "\n";
+}
+
+absl::StatusOr<Manifest> ParseManifest(const std::string& text) {
+  Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return absl::DataLossError("it is cut off, or no JSON");
+  const Json format = json.value("format", Json());
+  if (format.is_number_integer() && format > kCheckpointFormat) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("it is of format ", format.get<int>(), ", and this program reads ",
+                     kCheckpointFormat, " at most; use a newer Syncline"));
+  }
+  const Json sum = json.value(kSum, Json());
+  json.erase(kSum);
+  if (!sum.is_number_unsigned() || sum != SumOf(json)) {
+    return absl::DataLossError("its checksum is wrong: it was changed");
+  }
+  // Nobody else writes what has the right sum; yet it may be of a program with a fault.
+  try {
+    return ManifestFrom(json);
+  } catch (const Json::exception& error) {
+    return absl::DataLossError(absl::StrCat("it lacks a field: ", error.what()));
+  }
+}
+
+}  // namespace syncline

@@ -1,0 +1,201 @@
+#include "server/checkpoint/part.h"
+
+#include <array>
+#include <span>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "comm/base/check.h"
+#include "comm/base/crc32c.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+// Entries of FP32 stay aligned behind bytes of another kind.
+constexpr size_t kAlignment = 4;
+
+template <typename T>
+ByteView BytesOf(const std::vector<T>& values) {
+  return std::as_bytes(std::span(values));
+}
+
+uint64_t ElementsOf(const CheckpointTensor& tensor) {
+  uint64_t elements = 1;
+  for (const uint64_t size : tensor.shape) elements *= size;
+  return elements;
+}
+
+}  // namespace
+
+std::string CheckpointLayout::KeyOf(const BlockRange& range) const {
+  const CheckpointTensor& tensor = tensors[range.tensor];
+  if (range.elements == ElementsOf(tensor)) return tensor.name;
+  return absl::StrCat(tensor.name, "[", range.first_element, ":",
+                      range.first_element + range.elements, "]");
+}
+
+std::vector<std::string> CheckpointLayout::SlotsOf(uint32_t tensor) const {
+  std::vector<std::string> names;
+  if (tensors[tensor].frozen) return names;
+  for (const StateSlot& slot : plan->optimizer(tensor).slots()) {
+    names.emplace_back(slot.name);
+  }
+  return names;
+}
+
+std::string EntryMark::ToString() const {
+  std::string text = absl::StrFormat("crc32c=%08x bytes=%d", crc32c, bytes);
+  if (version == 0 && updates == 0) return text;
+  absl::StrAppendFormat(&text,
+                        " version=%d updates=%d samples=%.17g parting=%.17g rate=%.9g",
+                        version, updates, samples, parting_samples, rate_factor);
+  return text;
+}
+
+std::optional<EntryMark> EntryMark::Parse(const std::string& text) {
+  EntryMark mark;
+  for (const absl::string_view word : absl::StrSplit(text, ' ')) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(word, absl::MaxSplits('=', 1));
+    const auto& [name, value] = parts;
+    bool ok = false;
+    if (name == "crc32c") ok = absl::SimpleHexAtoi(value, &mark.crc32c);
+    if (name == "bytes") ok = absl::SimpleAtoi(value, &mark.bytes);
+    if (name == "version") ok = absl::SimpleAtoi(value, &mark.version);
+    if (name == "updates") ok = absl::SimpleAtoi(value, &mark.updates);
+    if (name == "samples") ok = absl::SimpleAtod(value, &mark.samples);
+    if (name == "parting") ok = absl::SimpleAtod(value, &mark.parting_samples);
+    if (name == "rate") ok = absl::SimpleAtof(value, &mark.rate_factor);
+    if (!ok) return std::nullopt;
+  }
+  return mark;
+}
+
+PartWriter::PartWriter(BlobStore& store, Options options)
+    : store_(store), options_(std::move(options)) {
+  for (const ShardBlock& block : options_.blocks) ranges_[block.block] = block.range;
+}
+
+absl::StatusOr<std::unique_ptr<PartWriter>> PartWriter::Create(BlobStore& store,
+                                                               Options options) {
+  std::unique_ptr<PartWriter> part(new PartWriter(store, std::move(options)));
+  const CheckpointLayout& layout = *part->options_.layout;
+  size_t weights = kMaxHeadBytesWithoutEntries;
+  size_t state = kMaxHeadBytesWithoutEntries + MaxEntryBytes(kJobMemory) + 16;
+  for (const auto& [id, range] : part->ranges_) {
+    const std::string key = layout.KeyOf(range);
+    weights += MaxEntryBytes(key);
+    state += MaxEntryBytes(key + "/view") + MaxEntryBytes(key + "/sum");
+    state += MaxEntryBytes(key + "/factors");
+    for (const std::string& slot : layout.SlotsOf(range.tensor)) {
+      state += MaxEntryBytes(absl::StrCat(key, "/", slot));
+    }
+  }
+  SYNCLINE_RETURN_IF_ERROR(part->Open(part->weights_, kWeightsFile, weights));
+  SYNCLINE_RETURN_IF_ERROR(part->Open(part->state_, kStateFile, state));
+  return part;
+}
+
+absl::Status PartWriter::Open(File& file, const std::string& kind, size_t head_bytes) {
+  file.name = absl::StrFormat("%s-%05d.safetensors", kind, options_.shard);
+  file.head_bytes = (head_bytes + 63) / 64 * 64;
+  SYNCLINE_ASSIGN_OR_RETURN(
+      file.writer,
+      store_.Create(absl::StrCat(options_.folder, "/", file.name), file.head_bytes));
+  return absl::OkStatus();
+}
+
+absl::Status PartWriter::Put(File& file, const std::string& key, SafetensorsEntry entry,
+                             ByteView bytes) {
+  const std::array<std::byte, kAlignment> zeros = {};
+  const size_t rest = bytes.size() % kAlignment;
+  const ByteView padding = ByteView(zeros).first(rest == 0 ? 0 : kAlignment - rest);
+  const uint32_t sum = Crc32c(padding, Crc32c(bytes));
+  entry.begin = file.data_bytes;
+  entry.end = entry.begin + bytes.size() + padding.size();
+  if (entry.dtype == "U8") entry.shape = {entry.end - entry.begin};
+  file.data_bytes = entry.end;
+  if (!file.head.entries.try_emplace(key, std::move(entry)).second) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("two tensors would both be '", key,
+                     "' in a checkpoint; give one of them another name"));
+  }
+  file.head.metadata[key] = EntryMark{.crc32c = sum, .bytes = bytes.size()}.ToString();
+  SYNCLINE_RETURN_IF_ERROR(file.writer->Append(bytes));
+  return padding.empty() ? absl::OkStatus() : file.writer->Append(padding);
+}
+
+absl::Status PartWriter::PutFloats(File& file, const std::string& key,
+                                   const std::vector<float>& values) {
+  if (values.empty()) return absl::OkStatus();
+  return Put(file, key, {.dtype = "F32", .shape = {values.size()}}, BytesOf(values));
+}
+
+absl::Status PartWriter::Add(uint32_t block, const BlockSnapshot& saved) {
+  const BlockRange& range = ranges_.at(block);
+  const std::string key = options_.layout->KeyOf(range);
+  const CheckpointTensor& tensor = options_.layout->tensors[range.tensor];
+  SafetensorsEntry entry = {.dtype = "F32", .shape = {range.elements}};
+  if (range.elements == ElementsOf(tensor)) entry.shape = tensor.shape;
+  const ByteView bytes = BytesOf(saved.weights);
+  SYNCLINE_RETURN_IF_ERROR(Put(weights_, key, std::move(entry), bytes));
+  weights_.head.metadata[key] =
+      EntryMark{.crc32c = Crc32c(bytes),
+                .bytes = bytes.size(),
+                .version = saved.version,
+                .updates = saved.updates,
+                .samples = saved.accumulated_samples,
+                .parting_samples = saved.accumulated_parting_samples,
+                .rate_factor = saved.rate_factor}
+          .ToString();
+  return PutState(key, range.tensor, saved);
+}
+
+absl::Status PartWriter::PutState(const std::string& key, uint32_t tensor,
+                                  const BlockSnapshot& saved) {
+  const std::vector<std::string> slots = options_.layout->SlotsOf(tensor);
+  SYNCLINE_CHECK(slots.size() == saved.state.size());
+  for (size_t i = 0; i < slots.size(); ++i) {
+    const std::vector<std::byte>& bytes = saved.state[i];
+    const bool is_f32 = bytes.size() == saved.weights.size() * sizeof(float);
+    SafetensorsEntry entry = {.dtype = is_f32 ? "F32" : "U8"};
+    if (is_f32) entry.shape = {saved.weights.size()};
+    SYNCLINE_RETURN_IF_ERROR(
+        Put(state_, absl::StrCat(key, "/", slots[i]), std::move(entry), bytes));
+  }
+  SYNCLINE_RETURN_IF_ERROR(PutFloats(state_, key + "/view", saved.view));
+  return PutFloats(state_, key + "/sum", saved.accumulator);
+}
+
+absl::StatusOr<std::vector<CheckpointFile>> PartWriter::Finish(
+    const ShardSnapshot& rest) {
+  SYNCLINE_CHECK(weights_.head.entries.size() == ranges_.size());
+  for (const auto& [tensor, factors] : rest.factors) {
+    const std::string& name = options_.layout->tensors[tensor].name;
+    SYNCLINE_RETURN_IF_ERROR(PutFloats(state_, name + "/factors", factors));
+  }
+  if (!rest.job_memory.empty()) {
+    SYNCLINE_RETURN_IF_ERROR(Put(
+        state_, absl::StrFormat("%s-%05d", kJobMemory, options_.shard),
+        {.dtype = "F64", .shape = {rest.job_memory.size()}}, BytesOf(rest.job_memory)));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(CheckpointFile weights, Close(weights_));
+  SYNCLINE_ASSIGN_OR_RETURN(CheckpointFile state, Close(state_));
+  return std::vector<CheckpointFile>{std::move(weights), std::move(state)};
+}
+
+absl::StatusOr<CheckpointFile> PartWriter::Close(File& file) {
+  const std::string head = WriteHead(file.head, file.head_bytes);
+  const ByteView bytes = std::as_bytes(std::span(head));
+  SYNCLINE_RETURN_IF_ERROR(file.writer->Finish(bytes));
+  return CheckpointFile{.name = file.name,
+                        .bytes = file.head_bytes + file.data_bytes,
+                        .head_bytes = file.head_bytes,
+                        .head_crc32c = Crc32c(bytes)};
+}
+
+}  // namespace syncline

@@ -1,0 +1,224 @@
+// When a job is saved, what it is then, and what it began with.
+//
+// Checkpoints by steps need no word from here: all shards copy their blocks at the same
+// versions (ShardOptions::cut_every). Those by time and by request come with a change of
+// epoch, since between its phases no block is past its first step.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+#include "server/coordinator/job.h"
+
+namespace syncline {
+namespace {
+
+absl::Status Refused(const std::string& what) {
+  return WithFailure(absl::FailedPreconditionError(what), Failure::kJobRefused);
+}
+
+// A cut that some server never answers must not stand in the way of all later ones.
+constexpr size_t kMaxOpenCuts = 8;
+
+}  // namespace
+
+// ---- What a job begins with ----
+
+bool Job::KnowsBeginning(CoordinatorOutputs& outputs) {
+  if (search_ != Search::kNotBegun) return search_ == Search::kDone;
+  if (options_.keeps_checkpoints) {
+    search_ = Search::kUnderWay;
+    outputs.push_back(
+        CheckpointOrder{FindCheckpoint{id_, spec_.name, spec_.checkpoint.resume}});
+    return false;
+  }
+  const CheckpointPolicy& policy = spec_.checkpoint;
+  const bool wants_one = policy.resume != "auto" && policy.resume != "never";
+  if (policy.IsScheduled() || wants_one) {
+    FailWith(
+        Refused(absl::StrCat(
+            "job '", spec_.name, "' asks for ",
+            wants_one ? absl::StrCat("checkpoint '", policy.resume, "'") : "checkpoints",
+            ", but the coordinator has no place for any; start it and all servers "
+            "with --checkpoint-dir")),
+        outputs);
+    return false;
+  }
+  search_ = Search::kDone;
+  return true;
+}
+
+// Servers look at tensors and state; here is what only the coordinator knows.
+absl::Status Job::CheckBeginning(const Beginning& beginning) const {
+  if (!beginning.resumes) return absl::OkStatus();
+  const absl::Status same =
+      CheckChange(beginning.from.declared, spec_.training, declared_->spec.Trained());
+  if (same.ok()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "checkpoint ", beginning.from.name.ToString(), " was made with other settings: ",
+      std::string(same.message()), "; start with those, or begin anew (--resume never)"));
+}
+
+void Job::OnFound(const CheckpointFound& found, CoordinatorOutputs& outputs) {
+  if (search_ != Search::kUnderWay) return;
+  search_ = Search::kDone;
+  absl::Status status = found.beginning.status();
+  if (status.ok()) status = CheckBeginning(*found.beginning);
+  if (!status.ok()) {
+    return FailWith(Refused(absl::StrCat("job '", spec_.name, "' cannot be resumed: ",
+                                         std::string(status.message()))),
+                    outputs);
+  }
+  beginning_ = *found.beginning;
+  if (!beginning_.resumes) return;
+  const Manifest& from = beginning_.from;
+  decisions_.Resume(from.loss_scaler, from.skipped_steps);
+  decided_ = from.name.step;
+  saved_.resumed_from = from.name.ToString();
+  // Changes that were made while it ran hold on, unless the program itself has changed.
+  const bool is_same = Canonical(from.declared) == Canonical(spec_.training);
+  if (is_same && from.training != spec_.training) {
+    spec_.training = from.training;
+    next_training_ = from.training;
+    plan_ = PlanOf(from.training);
+  }
+  outputs.push_back(LogReason{absl::StrCat(
+      "job '", spec_.name, "' goes on from checkpoint ", from.name.ToString())});
+}
+
+// ---- When it is saved ----
+
+absl::StatusOr<uint64_t> Job::CreateCheckpoint(CoordinatorOutputs& outputs) {
+  if (!options_.keeps_checkpoints) {
+    return absl::FailedPreconditionError(
+        "the coordinator has no place for checkpoints; start it and all servers with "
+        "--checkpoint-dir");
+  }
+  if (phase_ != Phase::kRunning) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("job '", spec_.name, "' has not begun: ", reason_));
+  }
+  cut_wanted_ = true;
+  change_reasons_.Add("a checkpoint");
+  MaybeChangeEpoch(outputs);
+  return saved_.written + saved_.failed;
+}
+
+void Job::CutWhenItIsTime(absl::Duration now, CoordinatorOutputs& outputs) {
+  const absl::Duration every = absl::Seconds(spec_.checkpoint.every_seconds);
+  if (phase_ != Phase::kRunning || every == absl::ZeroDuration()) return;
+  if (!cut_since_) cut_since_ = now;
+  if (now - *cut_since_ < every || cut_wanted_ || !cuts_.empty()) return;
+  cut_since_ = now;
+  cut_wanted_ = true;
+  change_reasons_.Add("a checkpoint");
+  MaybeChangeEpoch(outputs);
+}
+
+// All servers are prepared: none of their blocks is past the first step of the new epoch.
+// Whole updates only, and never step 0, whose weights are still to come.
+void Job::OrderCut(CoordinatorOutputs& outputs) {
+  const bool adds_on_arrival = spec_.training.aggregation == Aggregation::kArrival;
+  uint64_t step = FirstUpdateFrom(
+      std::max<uint64_t>(1, change_->next_step + (adds_on_arrival ? 1 : 0)));
+  const uint64_t every = spec_.CutEvery();
+  const auto is_scheduled = [&] { return every > 0 && step % every == 0; };
+  // That one comes by itself, or was there already.
+  if (is_scheduled() || saved_.step == step) step = FirstUpdateFrom(step + 1);
+  if (is_scheduled()) return;
+  CutOf(step, outputs);
+  if (decided_ == step) scalings_[step] = {decisions_.scaler(), decisions_.skipped()};
+}
+
+// Servers that train nothing, and shards, hear of it from here.
+Job::Cut& Job::CutOf(uint64_t step, CoordinatorOutputs& outputs) {
+  const auto [entry, is_new] = cuts_.try_emplace(step);
+  if (!is_new) return entry->second;
+  for (const JobServer& server : servers_) entry->second.unwritten.insert(server.server);
+  ToServers(CutAt{.job = id_, .step = step}, outputs);
+  while (cuts_.size() > kMaxOpenCuts) {
+    const uint64_t oldest = cuts_.begin()->first;
+    if (oldest == step) break;
+    FinishCut(oldest, absl::DeadlineExceededError("some server never finished it"),
+              outputs);
+  }
+  return cuts_.at(step);
+}
+
+void Job::NoteDecided(uint64_t steps) {
+  decided_ = steps;
+  const uint64_t every = spec_.CutEvery();
+  const bool is_scheduled = every > 0 && steps % every == 0;
+  if (!is_scheduled && !cuts_.contains(steps)) return;
+  scalings_[steps] = {decisions_.scaler(), decisions_.skipped()};
+  while (scalings_.size() > 2 * kMaxOpenCuts) scalings_.erase(scalings_.begin());
+}
+
+// ---- What servers have written ----
+
+void Job::OnWritten(uint32_t server, const CheckpointWritten& written,
+                    CoordinatorOutputs& outputs) {
+  if (phase_ != Phase::kRunning || !options_.keeps_checkpoints) return;
+  Cut& cut = CutOf(written.step, outputs);
+  if (cut.unwritten.erase(server) == 0) return;
+  cut.status.Update(written.status);
+  cut.files.insert(cut.files.end(), written.files.begin(), written.files.end());
+  cut.took = std::max(cut.took, written.took);
+  if (written.status.ok()) cut.training = written.training;
+  if (!cut.unwritten.empty()) return;
+  if (!cut.status.ok()) return FinishCut(written.step, cut.status, outputs);
+  Manifest manifest = {.job = spec_.name,
+                       .name = {.run = beginning_.run, .step = written.step},
+                       .push_codec = spec_.push_codec,
+                       .publish_codec = spec_.publish_codec,
+                       .declared = declared_->spec.training,
+                       .training = cut.training,
+                       .loss_scaler = decisions_.scaler(),
+                       .skipped_steps = decisions_.skipped(),
+                       .files = cut.files};
+  if (const auto scaling = scalings_.find(written.step); scaling != scalings_.end()) {
+    manifest.loss_scaler = scaling->second.scaler;
+    manifest.skipped_steps = scaling->second.skipped;
+  }
+  outputs.push_back(CheckpointOrder{KeepCheckpoint{.job = id_,
+                                                   .manifest = std::move(manifest),
+                                                   .declared = declared_,
+                                                   .keep = spec_.checkpoint.keep}});
+}
+
+void Job::OnKept(const CheckpointKept& kept, absl::Duration now,
+                 CoordinatorOutputs& outputs) {
+  if (!cuts_.contains(kept.name.step)) return;
+  saved_at_ = kept.status.ok() ? now : saved_at_;
+  FinishCut(kept.name.step, kept.status, outputs);
+}
+
+void Job::FinishCut(uint64_t step, const absl::Status& status,
+                    CoordinatorOutputs& outputs) {
+  const auto cut = cuts_.extract(step).mapped();
+  scalings_.erase(scalings_.begin(), scalings_.upper_bound(step));
+  const CheckpointName name = {.run = beginning_.run, .step = step};
+  const std::string about =
+      absl::StrCat("job '", spec_.name, "': checkpoint ", name.ToString());
+  if (!status.ok()) {
+    ++saved_.failed;
+    saved_.error = absl::StrCat(name.ToString(), ": ", std::string(status.message()));
+    outputs.push_back(CheckpointOrder{DiscardCheckpoint{spec_.name, name}});
+    outputs.push_back(LogReason{absl::StrCat(
+        about, " failed, earlier ones stay: ", std::string(status.message()))});
+    return;
+  }
+  ++saved_.written;
+  saved_.error.clear();
+  saved_.latest = name.ToString();
+  saved_.step = step;
+  saved_.took = cut.took;
+  saved_.bytes = 0;
+  for (const CheckpointFile& file : cut.files) saved_.bytes += file.bytes;
+  outputs.push_back(
+      LogReason{absl::StrCat(about, " is complete: ", saved_.bytes, " bytes in ",
+                             absl::FormatDuration(cut.took))});
+}
+
+}  // namespace syncline

@@ -1,0 +1,236 @@
+// When jobs are saved, and what they begin with.
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "comm/base/failure.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/coordinator/coordinator_test_util.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+class SavedJobs : public CoordinatorTest {
+ protected:
+  SavedJobs() {
+    coordinator_ = std::make_unique<Coordinator>(
+        CoordinatorOptions{.timeouts = Timeouts::Derive(kFailureTimeout),
+                           .expected_servers = 1,
+                           .keeps_checkpoints = true});
+  }
+
+  void Announce(const JobSpec& job) {
+    AttachServer(1);
+    for (const uint32_t rank : {0u, 1u}) {
+      SayHello(10 + rank, job, {.rank = rank, .run_id = "run", .name = "worker"});
+    }
+  }
+
+  void Answer(const CheckpointAnswer& answer) { Take(coordinator_->Apply(answer, now_)); }
+
+  // A running job of run 3.
+  void BeginJob(const JobSpec& job) {
+    Announce(job);
+    const auto& find = std::get<FindCheckpoint>(orders_.at(0));
+    job_ = find.job;
+    Answer(CheckpointFound{.job = job_, .beginning = Beginning{.run = 3}});
+    ASSERT_TRUE(Last<WorkerWelcome>(10).has_value());
+    orders_.clear();
+  }
+
+  UpdateAnswer Create() {
+    const CoordinatorOutputs outputs = coordinator_->Apply(CreateCheckpoint{"job"}, now_);
+    UpdateAnswer answer{absl::InternalError("no answer")};
+    for (const CoordinatorOutput& output : outputs) {
+      if (const auto* found = std::get_if<UpdateAnswer>(&output)) answer = *found;
+    }
+    Take(outputs);
+    return answer;
+  }
+
+  CheckpointWritten Written(uint64_t step) const {
+    return {.job = job_,
+            .step = step,
+            .files = {{.name = "weights-00000.safetensors", .bytes = 1000}},
+            .took = absl::Seconds(2)};
+  }
+  CheckpointView Saved() { return coordinator_->View(now_).jobs.at(0).checkpoint; }
+
+  // How many messages to the server came before the last of that kind.
+  template <typename Body>
+  size_t PlaceOfLast() {
+    const auto& told = told_[1];
+    for (size_t i = told.size(); i > 0; --i) {
+      if (std::holds_alternative<Body>(told[i - 1])) return i - 1;
+    }
+    return 0;
+  }
+
+  uint32_t job_ = 0;
+};
+
+TEST_F(SavedJobs, BeginWhereTheirCheckpointIsAndNobodySeeds) {
+  Announce(TwoTensors(2));
+  ASSERT_EQ(orders_.size(), 1);
+  const FindCheckpoint find = std::get<FindCheckpoint>(orders_[0]);
+  EXPECT_EQ(find.name, "job");
+  EXPECT_EQ(find.resume, "auto");
+  EXPECT_FALSE(Last<ConfigureJob>(1).has_value());
+  next_step_[1] = 40;
+  Beginning beginning = {.run = 3, .resumes = true};
+  beginning.from.name = {.run = 2, .step = 40};
+  // Somebody had changed an option while it ran.
+  beginning.from.training.optimizer.options["lr"] = 0.125;
+  Answer(CheckpointFound{.job = find.job, .beginning = beginning});
+  const auto configure = Last<ConfigureJob>(1);
+  ASSERT_TRUE(configure.has_value());
+  EXPECT_EQ(configure->checkpoint_run, 3);
+  EXPECT_EQ(configure->resume_from, beginning.from.name);
+  for (const ConnectionId connection : {10, 11}) {
+    const auto welcome = Last<WorkerWelcome>(connection);
+    ASSERT_TRUE(welcome.has_value());
+    EXPECT_EQ(welcome->first_step, 40);
+    EXPECT_FALSE(welcome->seeder);
+  }
+  const auto commit = Last<CommitEpoch>(1);
+  ASSERT_TRUE(commit->training.has_value());
+  EXPECT_EQ(commit->training->optimizer.options.at("lr"), 0.125);
+  EXPECT_EQ(Saved().resumed_from, "run2-step40");
+}
+
+TEST_F(SavedJobs, EndWithTheReasonWhenTheirCheckpointCannotBeHad) {
+  JobSpec job = TwoTensors(2);
+  job.checkpoint.resume = "run9-step9";
+  Announce(job);
+  const auto& find = std::get<FindCheckpoint>(orders_.at(0));
+  EXPECT_EQ(find.resume, "run9-step9");
+  Answer(CheckpointFound{.job = find.job,
+                         .beginning = absl::NotFoundError("run9-step9 is not there")});
+  EXPECT_THAT(std::string(closed_.at(10).message()), HasSubstr("is not there"));
+  EXPECT_EQ(FailureOf(closed_.at(11)), Failure::kJobRefused);
+}
+
+TEST_F(SavedJobs, AreRefusedWithOtherSettingsThanTheirState) {
+  Announce(TwoTensors(2));
+  Beginning beginning = {.run = 3, .resumes = true};
+  beginning.from.name = {.run = 2, .step = 40};
+  beginning.from.declared.optimizer.name = "adamw";
+  Answer(CheckpointFound{.job = std::get<FindCheckpoint>(orders_.at(0)).job,
+                         .beginning = beginning});
+  EXPECT_THAT(std::string(closed_.at(10).message()),
+              HasSubstr("run2-step40 was made with other settings"));
+}
+
+TEST_F(SavedJobs, AreCutBetweenThePhasesOfAnEpochWhenAsked) {
+  BeginJob(TwoTensors(2));
+  next_step_[1] = 7;
+  const UpdateAnswer answer = Create();
+  EXPECT_TRUE(answer.status.ok()) << answer.status;
+  EXPECT_EQ(answer.finished_checkpoints, 0);
+  ASSERT_TRUE(Last<CutAt>(1).has_value());
+  EXPECT_EQ(Last<CutAt>(1)->step, 7);
+  EXPECT_LT(PlaceOfLast<PrepareEpoch>(), PlaceOfLast<CutAt>());
+  EXPECT_LT(PlaceOfLast<CutAt>(), PlaceOfLast<CommitEpoch>());
+  EXPECT_TRUE(Saved().is_under_way);
+
+  Say(1, Written(7));
+  ASSERT_EQ(orders_.size(), 1);
+  const auto keep = std::get<KeepCheckpoint>(orders_[0]);
+  EXPECT_EQ(keep.manifest.name.ToString(), "run3-step7");
+  EXPECT_EQ(keep.manifest.files.size(), 1);
+  EXPECT_EQ(keep.keep, 3);
+  EXPECT_EQ(Saved().written, 0);
+  Answer(CheckpointKept{.job = job_, .name = keep.manifest.name});
+  EXPECT_EQ(Saved().written, 1);
+  EXPECT_EQ(Saved().latest, "run3-step7");
+  EXPECT_EQ(Saved().bytes, 1000);
+  EXPECT_FALSE(Saved().is_under_way);
+}
+
+TEST_F(SavedJobs, AreNeverCutBeforeTheirFirstStepNorInTheMiddleOfAnUpdate) {
+  JobSpec job = TwoTensors(2);
+  job.training.accumulate_steps = 4;
+  BeginJob(job);
+  Create();
+  EXPECT_EQ(Last<CutAt>(1)->step, 4);
+}
+
+TEST_F(SavedJobs, GoOnWhenAServerCannotWriteAndTheRestIsDeleted) {
+  BeginJob(TwoTensors(2));
+  next_step_[1] = 7;
+  Create();
+  CheckpointWritten failed = Written(7);
+  failed.status = absl::ResourceExhaustedError("No space left on device");
+  Say(1, failed);
+  ASSERT_EQ(orders_.size(), 1);
+  EXPECT_EQ(std::get<DiscardCheckpoint>(orders_[0]).name.ToString(), "run3-step7");
+  EXPECT_EQ(Saved().failed, 1);
+  EXPECT_THAT(Saved().error, HasSubstr("No space left"));
+  EXPECT_TRUE(closed_.empty());
+  Create();
+  EXPECT_TRUE(Saved().is_under_way);
+}
+
+TEST_F(SavedJobs, OfAScheduleInStepsAreToldToThoseWhoTrainNothing) {
+  JobSpec job = TwoTensors(2);
+  job.checkpoint.every_steps = 10;
+  BeginJob(job);
+  Say(1, Written(10));
+  EXPECT_EQ(Last<CutAt>(1)->step, 10);
+  EXPECT_EQ(std::get<KeepCheckpoint>(orders_.at(0)).manifest.name.step, 10);
+  // A step that the schedule has anyway is not cut twice.
+  next_step_[1] = 19;
+  Create();
+  EXPECT_EQ(Last<CutAt>(1)->step, 19);
+  next_step_[1] = 20;
+  Create();
+  EXPECT_EQ(Last<CutAt>(1)->step, 21);
+}
+
+TEST_F(SavedJobs, OfAScheduleInTimeAreCutWhenItIsTime) {
+  JobSpec job = TwoTensors(2);
+  job.checkpoint.every_seconds = 60;
+  BeginJob(job);
+  next_step_[1] = 5;
+  PassTimeBeating(absl::Seconds(50), {1, 10, 11});
+  EXPECT_FALSE(Last<CutAt>(1).has_value());
+  PassTimeBeating(absl::Seconds(15), {1, 10, 11});
+  ASSERT_TRUE(Last<CutAt>(1).has_value());
+  EXPECT_EQ(Last<CutAt>(1)->step, 5);
+}
+
+TEST_F(SavedJobs, AreNotWithoutAPlaceAndSaySo) {
+  coordinator_ = NewCoordinator();
+  JobSpec job = TwoTensors(2);
+  job.checkpoint.every_steps = 10;
+  Announce(job);
+  EXPECT_THAT(std::string(closed_.at(10).message()), HasSubstr("--checkpoint-dir"));
+  closed_.clear();
+  coordinator_ = NewCoordinator();
+  Announce(TwoTensors(2));
+  EXPECT_TRUE(Last<WorkerWelcome>(10).has_value());
+  EXPECT_THAT(std::string(Create().status.message()), HasSubstr("--checkpoint-dir"));
+}
+
+TEST_F(SavedJobs, HaveTheLossScaleOfTheirStep) {
+  JobSpec job = TwoTensors(2);
+  job.checkpoint.every_steps = 2;
+  job.training.loss_scaling = {.name = "torch"};
+  BeginJob(job);
+  const auto decide = [&](uint64_t step, double sum) {
+    for (const uint32_t block : {0u, 1u}) Say(1, BlockFigures{job_, block, step, {sum}});
+  };
+  decide(0, 1);
+  decide(1, kInfinity);
+  decide(2, kInfinity);
+  Say(1, Written(2));
+  const auto& keep = std::get<KeepCheckpoint>(orders_.at(0));
+  EXPECT_EQ(keep.manifest.loss_scaler.scale, 32768);
+  EXPECT_EQ(keep.manifest.skipped_steps, 1);
+}
+
+}  // namespace
+}  // namespace syncline

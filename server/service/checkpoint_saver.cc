@@ -1,0 +1,221 @@
+#include "server/service/checkpoint_saver.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+uint64_t BytesOf(const BlockSnapshot& saved) {
+  uint64_t bytes = (saved.weights.size() + saved.view.size() + saved.accumulator.size()) *
+                   sizeof(float);
+  for (const auto& slot : saved.state) bytes += slot.size();
+  return bytes;
+}
+
+}  // namespace
+
+CheckpointSaver::CheckpointSaver(Options options)
+    : options_(std::move(options)), thread_([this] { Run(); }) {}
+
+CheckpointSaver::~CheckpointSaver() { Stop(); }
+
+void CheckpointSaver::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    events_.clear();
+  }
+  if (thread_.joinable()) thread_.join();
+  parts_.clear();
+}
+
+void CheckpointSaver::Begin(SavedJob job) {
+  absl::MutexLock lock(&mutex_);
+  const uint32_t id = job.job;
+  jobs_[id] = Job{.about = std::make_shared<const SavedJob>(std::move(job)), .saves = {}};
+}
+
+void CheckpointSaver::Drop(uint32_t job) {
+  absl::MutexLock lock(&mutex_);
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end()) return;
+  // Its thread lets go of what it has begun.
+  for (const auto& [step, save] : found->second.saves) {
+    events_.push_back({.job = job, .step = step});
+  }
+  jobs_.erase(found);
+}
+
+void CheckpointSaver::DropAll() {
+  std::vector<uint32_t> all;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [job, saved] : jobs_) all.push_back(job);
+  }
+  for (const uint32_t job : all) Drop(job);
+}
+
+void CheckpointSaver::Limit(uint64_t bytes) {
+  absl::MutexLock lock(&mutex_);
+  limit_ = bytes;
+}
+
+// ---- From the engines ----
+
+CheckpointSaver::Save* CheckpointSaver::FindSave(uint32_t job, uint64_t step) {
+  const auto found = jobs_.find(job);
+  if (found == jobs_.end()) return nullptr;
+  const auto save = found->second.saves.find(step);
+  return save == found->second.saves.end() ? nullptr : &save->second;
+}
+
+// And whether it is new. One version of a job is written at a time.
+std::pair<CheckpointSaver::Save*, bool> CheckpointSaver::SaveOf(Job& job, uint64_t step) {
+  const bool is_busy = !job.saves.empty();
+  const auto [entry, is_new] = job.saves.try_emplace(step);
+  Save& save = entry->second;
+  if (!is_new) return {&save, false};
+  save.began = clock_.Now();
+  for (uint32_t engine = 0; engine < job.about->blocks.size(); ++engine) {
+    save.engines.insert(engine);
+  }
+  if (is_busy) {
+    save.status = absl::UnavailableError(
+        absl::StrCat("that of step ", job.saves.begin()->first,
+                     " is still being written; save less often, or to a faster disk"));
+  }
+  return {&save, true};
+}
+
+bool CheckpointSaver::Take(uint32_t id, uint32_t engine, const ShardCopied& copied) {
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end() || stopping_) return false;
+  const auto [save, is_new] = SaveOf(job->second, copied.step);
+  const uint64_t bytes = BytesOf(*copied.saved);
+  if (save->status.ok() && limit_ > 0 && held_ + bytes > limit_) {
+    save->status = absl::ResourceExhaustedError(
+        absl::StrCat("copies of ", (held_ + bytes) >> 20,
+                     " MiB wait for the disk, and beside the jobs "
+                     "the server has ",
+                     limit_ >> 20, " MiB; give it more --memory, or a faster disk"));
+  }
+  if (!save->status.ok()) return is_new;
+  held_ += bytes;
+  events_.push_back({.job = id,
+                     .step = copied.step,
+                     .engine = engine,
+                     .about = job->second.about,
+                     .block = copied.block,
+                     .saved = copied.saved,
+                     .bytes = bytes});
+  return is_new;
+}
+
+void CheckpointSaver::Take(uint32_t id, uint32_t engine, const ShardCutDone& done) {
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end() || stopping_) return;
+  SaveOf(job->second, done.step);
+  events_.push_back({.job = id,
+                     .step = done.step,
+                     .engine = engine,
+                     .about = job->second.about,
+                     .rest = done.rest,
+                     .training = done.training});
+}
+
+// ---- Its thread ----
+
+void CheckpointSaver::Run() {
+  const auto has_work = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+    return stopping_ || !events_.empty();
+  };
+  for (;;) {
+    Event event;
+    {
+      absl::MutexLock lock(&mutex_);
+      mutex_.Await(absl::Condition(&has_work));
+      if (stopping_) return;
+      event = std::move(events_.front());
+      events_.pop_front();
+    }
+    Handle(event);
+    const uint64_t bytes = event.bytes;
+    event = Event();  // its memory is free before it counts as free
+    absl::MutexLock lock(&mutex_);
+    held_ -= bytes;
+  }
+}
+
+void CheckpointSaver::Handle(const Event& event) {
+  bool is_wanted = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    const Save* save = FindSave(event.job, event.step);
+    is_wanted = save != nullptr && save->status.ok();
+  }
+  std::vector<CheckpointFile> files;
+  const absl::Status written = is_wanted ? Write(event, files) : absl::OkStatus();
+  if (!is_wanted || !written.ok()) {
+    std::erase_if(parts_, [&](const auto& part) {
+      return part.first.first == std::pair(event.job, event.step);
+    });
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    Save* save = FindSave(event.job, event.step);
+    if (save != nullptr) save->status.Update(written);
+  }
+  if (event.saved == nullptr) Finish(event, std::move(files));
+}
+
+absl::Status CheckpointSaver::Write(const Event& event,
+                                    std::vector<CheckpointFile>& files) {
+  const SavedJob& job = *event.about;
+  const PartId id = {{event.job, event.step}, event.engine};
+  if (parts_.count(id) == 0 && !job.blocks[event.engine].empty()) {
+    const CheckpointName name = {.run = job.run, .step = event.step};
+    SYNCLINE_ASSIGN_OR_RETURN(
+        parts_[id],
+        PartWriter::Create(*options_.store, {.folder = FolderOf(job.name, name),
+                                             .shard = job.first_shard + event.engine,
+                                             .layout = job.layout,
+                                             .blocks = job.blocks[event.engine]}));
+  }
+  if (event.saved != nullptr) return parts_.at(id)->Add(event.block, *event.saved);
+  if (job.blocks[event.engine].empty()) return absl::OkStatus();
+  const auto part = parts_.extract(id);
+  SYNCLINE_ASSIGN_OR_RETURN(files, part.mapped()->Finish(*event.rest));
+  return absl::OkStatus();
+}
+
+// An engine has finished; the last one ends the save.
+void CheckpointSaver::Finish(const Event& event, std::vector<CheckpointFile> files) {
+  CheckpointWritten written = {.job = event.job, .step = event.step};
+  {
+    absl::MutexLock lock(&mutex_);
+    Save* save = FindSave(event.job, event.step);
+    if (save == nullptr) return;
+    save->files.insert(save->files.end(), files.begin(), files.end());
+    save->engines.erase(event.engine);
+    if (!save->engines.empty()) return;
+    written.status = save->status;
+    if (written.status.ok()) written.files = std::move(save->files);
+    written.training = event.training;
+    written.took = clock_.Now() - save->began;
+    jobs_.at(event.job).saves.erase(event.step);
+  }
+  if (!written.status.ok()) {
+    options_.log.Warning("a checkpoint failed; the job goes on, and earlier ones stay",
+                         {{"job", event.job},
+                          {"step", event.step},
+                          {"error", std::string(written.status.message())}});
+  }
+  options_.written(std::move(written));
+}
+
+}  // namespace syncline

@@ -1,0 +1,105 @@
+// What a server has to do with checkpoints: it writes the copies that its shards make, and
+// reads what they begin with.
+#include <memory>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+#include "server/checkpoint/reader.h"
+#include "server/service/server_node.h"
+
+namespace syncline {
+namespace {
+
+absl::StatusOr<std::shared_ptr<const CheckpointLayout>> LayoutOf(const JobSpec& spec) {
+  auto layout = std::make_shared<CheckpointLayout>();
+  for (const TensorSpec& tensor : spec.tensors) {
+    layout->tensors.push_back(
+        {.name = tensor.name, .shape = tensor.shape, .frozen = tensor.group.frozen});
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(layout->plan,
+                            TrainingPlan::Create(spec.training, spec.Trained()));
+  return layout;
+}
+
+// Block by block, so that no more than one is in memory twice.
+absl::Status LoadBlocks(const CheckpointReader& reader, const CheckpointLayout& layout,
+                        const std::vector<ShardBlock>& blocks, Shard& shard) {
+  for (const ShardBlock& block : blocks) {
+    SYNCLINE_ASSIGN_OR_RETURN(const ShardSnapshot part, reader.Read(block, layout));
+    SYNCLINE_RETURN_IF_ERROR(shard.Load(part));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const ShardSnapshot rest, reader.ReadRest(layout));
+  SYNCLINE_RETURN_IF_ERROR(shard.Load(rest));
+  return shard.CheckLoaded();
+}
+
+}  // namespace
+
+absl::Status ServerNode::AddCheckpoints(const ConfigureJob& configure,
+                                        std::vector<EngineJobOptions>& parts) {
+  const JobSpec& spec = configure.declared->spec;
+  if (configure.checkpoint_run == 0) return absl::OkStatus();
+  if (saver_ == nullptr) {
+    if (!spec.checkpoint.IsScheduled() && !configure.resume_from) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        "this server has no place for checkpoints, and the coordinator has one; start it "
+        "with the same --checkpoint-dir");
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const auto layout, LayoutOf(spec));
+  CheckpointSaver::SavedJob saved = {.job = configure.job,
+                                     .name = spec.name,
+                                     .run = configure.checkpoint_run,
+                                     .first_shard = configure.first_shard,
+                                     .layout = layout};
+  for (EngineJobOptions& part : parts) {
+    part.shard.cut_every = spec.CutEvery();
+    saved.blocks.push_back(part.blocks);
+  }
+  saver_->Begin(std::move(saved));
+  if (!configure.resume_from) return absl::OkStatus();
+  SYNCLINE_ASSIGN_OR_RETURN(
+      std::shared_ptr<const CheckpointReader> reader,
+      CheckpointReader::Open(*options_.checkpoints, spec.name, *configure.resume_from));
+  SYNCLINE_RETURN_IF_ERROR(reader->CheckTensors(layout->tensors));
+  for (EngineJobOptions& part : parts) {
+    if (part.blocks.empty()) continue;
+    part.load = [reader, layout, blocks = part.blocks](Shard& shard) {
+      return LoadBlocks(*reader, *layout, blocks, shard);
+    };
+  }
+  return absl::OkStatus();
+}
+
+void ServerNode::On(const CutAt& cut) {
+  if (saver_ != nullptr) return ApplyToAll(cut.job, ShardCut{cut.step});
+  OnWritten({.job = cut.job,
+             .step = cut.step,
+             .status = absl::FailedPreconditionError(absl::StrCat(
+                 "server ", options_.name, " was started without --checkpoint-dir"))});
+}
+
+bool ServerNode::SaveOutput(uint32_t engine, uint32_t job, const ShardOutput& output) {
+  if (const auto* done = std::get_if<ShardCutDone>(&output)) {
+    saver_->Take(job, engine, *done);
+    return true;
+  }
+  const auto* copied = std::get_if<ShardCopied>(&output);
+  if (copied == nullptr) return false;
+  if (!saver_->Take(job, engine, *copied)) return true;
+  // Those that train nothing have no versions of their own.
+  for (uint32_t other = 0; other < engines_.size(); ++other) {
+    if (other != engine) engines_[other]->Apply(job, ShardCut{copied->step});
+  }
+  return true;
+}
+
+void ServerNode::OnWritten(CheckpointWritten written) {
+  absl::MutexLock lock(&mutex_);
+  if (!jobs_.contains(written.job)) return;
+  outbox_.emplace_back(std::move(written));
+  changed_.SignalAll();
+}
+
+}  // namespace syncline

@@ -1,0 +1,75 @@
+// How blocks are copied at one version of the job, each when it gets there, while the
+// others go on: a consistent cut without a pause. Between two steps a block's weights and
+// state are those of its version, whatever contributions it holds.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "server/shard/shard_impl.h"
+
+namespace syncline {
+
+bool Shard::Impl::Trains() const {
+  return std::ranges::any_of(
+      tensors_, [this](const auto& entry) { return !stepper_->IsFrozen(entry.first); });
+}
+
+void Shard::Impl::On(const ShardCut& cut) {
+  if (cut.step <= last_cut_) return;
+  const bool trains = Trains();
+  if (!trains) {
+    cuts_.try_emplace(cut.step);
+  } else {
+    asked_cuts_.insert(cut.step);
+  }
+  for (const auto& [id, block] : blocks_) {
+    if (!trains) {
+      Copy(block, cut.step);
+    } else if (block.version() == cut.step) {
+      CopyIfDue(block);
+    }
+  }
+}
+
+void Shard::Impl::CopyIfDue(const Block& block) {
+  const uint64_t step = block.version();
+  const uint64_t every = options_.cut_every;
+  const bool is_due =
+      asked_cuts_.contains(step) || (every > 0 && step > 0 && step % every == 0);
+  if (!is_due || step <= last_cut_) return;
+  const bool is_first = cuts_.try_emplace(step).second;
+  Copy(block, step);
+  if (!is_first) return;
+  for (const auto& [id, other] : blocks_) {
+    if (stepper_->IsFrozen(other.spec().range.tensor)) Copy(other, step);
+  }
+}
+
+void Shard::Impl::Copy(const Block& block, uint64_t step) {
+  Cut& cut = cuts_.at(step);
+  const uint32_t id = block.spec().block;
+  if (!cut.blocks.insert(id).second) return;
+  const uint32_t tensor = block.spec().range.tensor;
+  if (auto factors = stepper_->FactorsOf(tensor); !factors.empty()) {
+    cut.factors[tensor] = std::move(factors);
+  }
+  outputs_.push_back(
+      ShardCopied{step, id, std::make_shared<const BlockSnapshot>(block.Save())});
+}
+
+// Once all is done that follows from an input: only then is the loss scale that of the
+// next step, and what the optimizer remembers of the job stays until its next decision.
+void Shard::Impl::FinishCuts() {
+  while (!cuts_.empty() && cuts_.begin()->second.blocks.size() == blocks_.size()) {
+    const uint64_t step = cuts_.begin()->first;
+    auto rest = std::make_shared<ShardSnapshot>();
+    stepper_->Save(*rest);
+    rest->factors = std::move(cuts_.begin()->second.factors);
+    outputs_.push_back(ShardCutDone{step, std::move(rest), stepper_->SettingsAt(step)});
+    last_cut_ = step;
+    cuts_.erase(cuts_.begin());
+    asked_cuts_.erase(asked_cuts_.begin(), asked_cuts_.upper_bound(step));
+  }
+}
+
+}  // namespace syncline

@@ -1,0 +1,215 @@
+#!/usr/bin/env python3
+"""Jobs that are saved, lose everything, and go on.
+
+    python3 tests/integration/checkpoints_test.py --build build/release [-v] [TestClass.test_name ...]
+"""
+
+import json
+import os
+import re
+import struct
+import subprocess
+import tempfile
+import time
+import unittest
+
+import integration_test
+from integration_test import PATIENCE, ClusterTest
+
+LARGE = 200000  # elements of the first tensor
+
+
+def read_safetensors(path):
+    """{name: (dtype, shape, bytes)}, read as the format's description says."""
+    with open(path, "rb") as file:
+        data = file.read()
+    (length,) = struct.unpack("<Q", data[:8])
+    head = json.loads(data[8 : 8 + length])
+    head.pop("__metadata__", None)
+    body = data[8 + length :]
+    ends = sorted(tuple(entry["data_offsets"]) for entry in head.values())
+    assert ends[0][0] == 0 and ends[-1][1] == len(body), "the entries do not cover the file"
+    assert all(one[1] == next[0] for one, next in zip(ends, ends[1:])), "the entries leave holes"
+    return {name: (entry["dtype"], entry["shape"], body[slice(*entry["data_offsets"])]) for name, entry in head.items()}
+
+
+class Saved(ClusterTest):
+    """Clusters that come and go, with one directory of checkpoints."""
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.directory = os.path.join(self.folder.name, "checkpoints")
+        self.processes = []
+
+    def begin(self, servers, saves=True):
+        self.end()
+        state = tempfile.TemporaryDirectory()
+        self.addCleanup(state.cleanup)
+        where = ("--checkpoint-dir", self.directory) if saves else ()
+        self.coordinator = self.serve("coordinator", "--role", "coordinator", "--listen", "127.0.0.1:0", "--servers",
+                                      str(servers), "--state-dir", state.name, *where)  # fmt: skip
+        self.processes = [self.coordinator]
+        ready = self.coordinator.await_line(r"ready control=(\S+) admin=(\S+)")
+        self.address, self.admin = ready.groups()
+        for i in range(servers):
+            self.processes.append(self.serve(f"server{i}", "--role", "server", "--coordinator", self.address, *where))
+        for server in self.processes[1:]:
+            server.await_line(r"ready control=")
+
+    def end(self):
+        """kill -9, all of them."""
+        for process in self.processes:
+            process.kill()
+
+    def train(self, *flags, every="", resume="auto", world=2, job="test"):
+        os.environ.update({"SYNCLINE_CHECKPOINT_EVERY": every, "SYNCLINE_RESUME": resume})
+        workers = [self.worker(rank, world, *flags, job=job) for rank in range(world)]
+        self.processes += workers
+        return workers
+
+    def checkpoint(self, command, *arguments, code=0):
+        done = subprocess.run(
+            [f"{integration_test.BUILD}/syncline", "checkpoint", command, *arguments],
+            capture_output=True, text=True, timeout=PATIENCE,
+            env={**os.environ, "SYNCLINE_CHECKPOINT_DIR": self.directory,
+                 "SYNCLINE_COORDINATOR": getattr(self, "address", "")})  # fmt: skip
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stdout + done.stderr
+
+    def complete(self, job="test"):
+        listed = json.loads(self.checkpoint("list", job, "-o", "json"))
+        return [one["checkpoint"] for one in listed if one["complete"]]
+
+    def await_checkpoint(self, step):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if os.path.isdir(self.directory) and any(int(n.split("step")[1]) >= step for n in self.complete()):
+                return
+            time.sleep(0.1)
+        self.fail(f"no checkpoint of step {step}: {self.coordinator.text()}")
+
+
+class Resume(Saved):
+    CASES = {
+        "adamw": (),
+        "fp16": ("--loss-scaling", "torch", "--clip", "0.5", "--codec", "fp16", "--publish-codec", "fp16"),
+        "accumulating": ("--accumulate", "2", "--optimizer", "adafactor", "--freeze"),
+    }
+
+    def test_all_is_killed_and_ends_with_the_bits_of_an_undisturbed_run_on_more_servers(self):
+        for name, more in self.CASES.items():
+            with self.subTest(name):
+                self.directory = os.path.join(self.folder.name, name)
+                flags = ("--steps", "60", *more)
+                self.begin(2, saves=False)
+                undisturbed = self.assert_same_end(self.train(*flags))
+                self.begin(2)
+                # Anybody's values may seed a job that begins.
+                self.train(*flags, "--step-ms", "25", every="10 steps")
+                self.await_checkpoint(20)
+                self.end()
+                self.begin(3)
+                workers = self.train(*flags, every="10 steps")
+                joined = int(workers[0].await_line(r"joined step=(\d+)").group(1))
+                self.assertGreaterEqual(joined, 20)
+                self.assertEqual(self.assert_same_end(workers), undisturbed)
+                self.assertRegex(self.coordinator.text(), r"goes on from checkpoint run1-step\d+")
+                self.end()
+
+    def test_a_job_goes_back_to_an_earlier_checkpoint_or_begins_anew(self):
+        self.begin(1)
+        for worker in self.train("--steps", "25", "--step-ms", "20", every="10 steps"):
+            self.assertEqual(worker.wait(), 0, worker.text())
+        self.assertEqual(self.complete()[:1], ["run1-step10"])
+        for resume, joined in (("run1-step10", 10), ("never", 0), ("latest", None)):
+            workers = self.train("--steps", "15", resume=resume, world=1 if resume == "never" else 2)
+            if joined is not None:
+                workers[0].await_line(f"joined step={joined}$")
+            for worker in workers:
+                self.assertEqual(worker.wait(), 0, worker.text())
+        refused = self.train("--steps", "15", resume="run7-step1")[0]
+        self.assertNotEqual(refused.wait(), 0)
+        self.assertIn("checkpoint run7-step1 of job 'test' is not in", refused.text())
+        other = self.train("--steps", "15", "--elements", "100", resume="latest")[0]
+        self.assertNotEqual(other.wait(), 0)
+        self.assertRegex(other.text(), r"tensor 0 is 'tensor0' of \[200000\] there, and the job declares")
+
+
+class Commands(Saved):
+    def test_a_running_job_is_saved_looked_at_and_damage_is_found(self):
+        self.begin(2)
+        workers = self.train("--steps", "1000", "--step-ms", "20")
+        workers[0].await_line("^step 5$")
+        said = self.checkpoint("create", "test")
+        name = re.search(r"checkpoint (run1-step\d+): ", said).group(1)
+        self.assertEqual(self.complete(), [name])
+        self.assertIn("is whole", self.checkpoint("verify", "test"))
+        self.assertIn("tensor0", self.checkpoint("show", "test", name))
+        status = self.status_of("test")["checkpoint"]
+        self.assertEqual((status["latest"], status["written"], status["failed"]), (name, 1, 0))
+        self.assertIn(f"last checkpoint {name}", self.syncline("status").stdout)
+        self.assertIn("did you mean 'test'?", self.checkpoint("create", "tset", code=1))
+
+        out = os.path.join(self.folder.name, "weights.safetensors")
+        self.checkpoint("export", "test", "--out", out)
+        tensors = read_safetensors(out)
+        self.assertEqual({key: value[:2] for key, value in tensors.items()},
+                         {"tensor0": ("F32", [LARGE]), "tensor1": ("F32", [300]), "tensor2": ("F32", [1])})  # fmt: skip
+        parts = os.path.join(self.directory, "test", name)
+        pieces = {}
+        for file in sorted(os.listdir(parts)):
+            if file.startswith("weights-"):
+                pieces.update(read_safetensors(os.path.join(parts, file)))
+        whole = b"".join(
+            pieces[key][2] for key in sorted((k for k in pieces if k.startswith("tensor0")),
+                                             key=lambda key: int((re.findall(r"\[(\d+):", key) or ["0"])[0])))  # fmt: skip
+        self.assertEqual(tensors["tensor0"][2], whole)
+        self.assertEqual(tensors["tensor1"][2], pieces["tensor1"][2])
+
+        self.end()
+        largest = max((os.path.join(parts, file) for file in os.listdir(parts)), key=os.path.getsize)
+        with open(largest, "r+b") as file:
+            file.seek(-100, os.SEEK_END)
+            byte = file.read(1)
+            file.seek(-100, os.SEEK_END)
+            file.write(bytes([byte[0] ^ 1]))
+        self.assertRegex(self.checkpoint("verify", "test", code=4), rf"checkpoint {name} .*is damaged")
+        self.begin(1)
+        refused = self.train("--steps", "1000", "--step-ms", "20")[0]
+        self.assertNotEqual(refused.wait(), 0)
+        self.assertRegex(refused.text(), rf"checkpoint {name} .*is damaged")
+        self.checkpoint("delete", "test", name)
+        self.assertEqual(self.complete(), [])
+
+    def test_a_full_disk_fails_the_checkpoint_and_neither_the_job_nor_earlier_ones(self):
+        os.mkdir(self.directory)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", self.directory])
+        if mounted.returncode != 0:
+            self.skipTest("may not mount a small disk here")
+        self.addCleanup(subprocess.run, ["umount", "-l", self.directory])
+        self.begin(1)
+        workers = self.train("--steps", "1000", "--step-ms", "20")
+        workers[0].await_line("^step 5$")
+        self.checkpoint("create", "test")
+        failed = self.checkpoint("create", "test", code=4)
+        self.assertRegex(failed, r"No space left on device; free space there")
+        self.assertEqual(len(self.complete()), 1)
+        self.assertIn("is whole", self.checkpoint("verify", "test"))
+        status = self.status_of("test")["checkpoint"]
+        self.assertEqual((status["written"], status["failed"]), (1, 1))
+        self.assertIn("1 failed, the last: run1-step", self.syncline("status").stdout)
+        workers[0].await_line("^step", after=time.monotonic())
+
+    def test_what_asks_for_checkpoints_without_a_place_is_refused_with_the_flag(self):
+        self.begin(1, saves=False)
+        refused = self.train("--steps", "5", every="2 steps", world=1)[0]
+        self.assertNotEqual(refused.wait(), 0)
+        self.assertIn("--checkpoint-dir", refused.text())
+        wrong = self.train("--steps", "5", every="2 bananas", world=1)[0]
+        self.assertNotEqual(wrong.wait(), 0)
+        self.assertIn("'2 bananas' does not say when to save", wrong.text())
+
+
+if __name__ == "__main__":
+    integration_test.main()

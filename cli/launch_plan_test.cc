@@ -46,6 +46,25 @@ TEST(LaunchPlan, TakesCertificatesForItsWorkersOnly) {
   EXPECT_THAT(refusal(options), HasSubstr("cannot read --tls-cert 'a.crt'"));
 }
 
+TEST(LaunchPlan, TellsWorkersWhenTheyAreSavedAndWhatTheyBeginWith) {
+  RunOptions options = Program();
+  options.checkpoint_every = "500 steps";
+  EXPECT_FALSE(MakeLaunchPlan(options, {}).ok()) << "there is no place";
+  options.checkpoint_dir = "ckpt";
+  options.resume = "run1-step500";
+  const auto plan = MakeLaunchPlan(options, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(plan->workers[0].env,
+              testing::IsSupersetOf({std::pair<std::string, std::string>{
+                                         "SYNCLINE_CHECKPOINT_EVERY", "500 steps"},
+                                     {"SYNCLINE_RESUME", "run1-step500"}}));
+  options.resume = "yesterday";
+  EXPECT_FALSE(MakeLaunchPlan(options, {}).ok());
+  options.resume = "latest";
+  options.checkpoint_every = "often";
+  EXPECT_FALSE(MakeLaunchPlan(options, {}).ok());
+}
+
 TEST(LaunchPlan, StartsOnlyWorkersForAGivenCoordinator) {
   RunOptions options = Program();
   options.workers = 3;

@@ -38,22 +38,27 @@ Json ToJson(const TrainingSettings& training) {
           {"loss_scaling", ToJson(training.loss_scaling)},
           {"skip_nonfinite_steps", training.nonfinite_steps == NonfiniteSteps::kSkip},
           {"accumulate_steps", training.accumulate_steps},
+          {"mode", ToJson(training.mode)},
           {"aggregate_on_arrival", training.aggregation == Aggregation::kArrival}};
 }
 
 TrainingSettings TrainingFrom(const Json& json) {
   NamedOptions optimizer = NamedFrom(json.at("optimizer"));
-  return {.optimizer = {.name = std::move(optimizer.name),
-                        .options = std::move(optimizer.values),
-                        .state = json.at("state")},
-          .schedule = NamedFrom(json.at("schedule")),
-          .gradient = json.at("gradient").get<OptionValues>(),
-          .loss_scaling = NamedFrom(json.at("loss_scaling")),
-          .nonfinite_steps = json.at("skip_nonfinite_steps") ? NonfiniteSteps::kSkip
-                                                             : NonfiniteSteps::kApply,
-          .accumulate_steps = json.at("accumulate_steps"),
-          .aggregation = json.at("aggregate_on_arrival") ? Aggregation::kArrival
-                                                         : Aggregation::kRankOrder};
+  TrainingSettings training = {
+      .optimizer = {.name = std::move(optimizer.name),
+                    .options = std::move(optimizer.values),
+                    .state = json.at("state")},
+      .schedule = NamedFrom(json.at("schedule")),
+      .gradient = json.at("gradient").get<OptionValues>(),
+      .loss_scaling = NamedFrom(json.at("loss_scaling")),
+      .nonfinite_steps = json.at("skip_nonfinite_steps") ? NonfiniteSteps::kSkip
+                                                         : NonfiniteSteps::kApply,
+      .accumulate_steps = json.at("accumulate_steps"),
+      .aggregation = json.at("aggregate_on_arrival") ? Aggregation::kArrival
+                                                     : Aggregation::kRankOrder};
+  // The first ones knew no other than the default.
+  if (json.contains("mode")) training.mode = NamedFrom(json.at("mode"));
+  return training;
 }
 
 // Throws Json's errors.

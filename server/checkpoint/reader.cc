@@ -56,6 +56,7 @@ absl::Status CheckpointReader::ReadHead(size_t index) {
   const auto damaged = [&](const std::string& why) {
     return absl::DataLossError(absl::StrCat("file ", file.name, " is damaged: ", why));
   };
+  if (file.name.find('/') != std::string::npos) return damaged("its name is a path");
   if (file.head_bytes > file.bytes || file.head_bytes > kMaxHeadBytes) {
     return damaged("the manifest gives it an impossible size");
   }

@@ -9,6 +9,7 @@
 #include "comm/base/check.h"
 #include "comm/base/secret_key.h"
 #include "comm/transport/tcp/member_key.h"
+#include "server/service/checkpoint_convert.h"
 #include "server/service/progress_convert.h"
 
 namespace syncline {
@@ -89,55 +90,6 @@ void WriteConfigure(const ConfigureJob& configure, SharedBytes& shared,
   out.set_resume_step(configure.resume_from->step);
 }
 
-void WriteWritten(const CheckpointWritten& written, v1::CheckpointWritten& out) {
-  out.set_job(written.job);
-  out.set_step(written.step);
-  out.set_code(static_cast<uint32_t>(written.status.code()));
-  out.set_message(std::string(written.status.message()));
-  for (const CheckpointFile& file : written.files) {
-    v1::CheckpointFile& one = *out.add_files();
-    one.set_name(file.name);
-    one.set_bytes(file.bytes);
-    one.set_head_bytes(file.head_bytes);
-    one.set_head_crc32c(file.head_crc32c);
-  }
-  ToProto(written.training, *out.mutable_training());
-  out.set_seconds(absl::ToDoubleSeconds(written.took));
-}
-
-CheckpointWritten ReadWritten(const v1::CheckpointWritten& in) {
-  CheckpointWritten written = {.job = in.job(),
-                               .step = in.step(),
-                               .training = FromProto(in.training()),
-                               .took = absl::Seconds(in.seconds())};
-  if (in.code() != 0) {
-    const bool is_known = in.code() <= kLargestCode;
-    written.status = absl::Status(
-        is_known ? static_cast<absl::StatusCode>(in.code()) : absl::StatusCode::kInternal,
-        in.message());
-  }
-  for (const v1::CheckpointFile& file : in.files()) {
-    written.files.push_back({.name = file.name(),
-                             .bytes = file.bytes(),
-                             .head_bytes = file.head_bytes(),
-                             .head_crc32c = file.head_crc32c()});
-  }
-  return written;
-}
-
-void WriteStatus(const CheckpointView& view, v1::CheckpointStatus& out) {
-  out.set_latest(view.latest);
-  out.set_step(view.step);
-  out.set_bytes(view.bytes);
-  out.set_seconds(absl::ToDoubleSeconds(view.took));
-  out.set_age_seconds(absl::ToDoubleSeconds(view.age));
-  out.set_written(view.written);
-  out.set_failed(view.failed);
-  out.set_error(view.error);
-  out.set_is_under_way(view.is_under_way);
-  out.set_resumed_from(view.resumed_from);
-}
-
 // Of the code that a server sent; one that says nothing, or nothing known, is a fault of
 // that server.
 absl::Status ErrorOf(const v1::ConfigureFailed& failed) {
@@ -208,7 +160,7 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
       return JobDeclaration{
           std::make_shared<const std::string>(message.job_declaration().spec())};
     case v1::MemberMessage::kCheckpointWritten:
-      return ReadWritten(message.checkpoint_written());
+      return FromProto(message.checkpoint_written());
     case v1::MemberMessage::kResume:  // of links, not for the machine
     case v1::MemberMessage::BODY_NOT_SET:
       break;
@@ -280,7 +232,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                    message.mutable_job_declaration()->set_spec(*declaration.bytes);
                  },
                  [&](const CheckpointWritten& written) {
-                   WriteWritten(written, *message.mutable_checkpoint_written());
+                   ToProto(written, *message.mutable_checkpoint_written());
                  },
                  [](const Disconnected&) { SYNCLINE_CHECK(false); },
                  [](const Returned&) { SYNCLINE_CHECK(false); },
@@ -476,7 +428,7 @@ v1::StatusReply ToProto(const CoordinatorView& view) {
     out.set_loss_scale(job.loss_scale);
     out.set_skipped_steps(job.skipped_steps);
     if (job.loss) out.set_loss(*job.loss);
-    WriteStatus(job.checkpoint, *out.mutable_checkpoint());
+    ToProto(job.checkpoint, *out.mutable_checkpoint());
     for (const LossPoint& point : job.loss_curve) {
       v1::LossPoint& written = *out.add_loss_curve();
       written.set_step(point.step);

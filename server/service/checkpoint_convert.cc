@@ -1,0 +1,63 @@
+#include "server/service/checkpoint_convert.h"
+
+#include <string>
+
+#include "server/service/job_convert.h"
+
+namespace syncline {
+namespace {
+
+constexpr auto kLargestCode = static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
+
+}  // namespace
+
+void ToProto(const CheckpointWritten& written, v1::CheckpointWritten& out) {
+  out.set_job(written.job);
+  out.set_step(written.step);
+  out.set_code(static_cast<uint32_t>(written.status.code()));
+  out.set_message(std::string(written.status.message()));
+  for (const CheckpointFile& file : written.files) {
+    v1::CheckpointFile& one = *out.add_files();
+    one.set_name(file.name);
+    one.set_bytes(file.bytes);
+    one.set_head_bytes(file.head_bytes);
+    one.set_head_crc32c(file.head_crc32c);
+  }
+  ToProto(written.training, *out.mutable_training());
+  out.set_seconds(absl::ToDoubleSeconds(written.took));
+}
+
+CheckpointWritten FromProto(const v1::CheckpointWritten& in) {
+  CheckpointWritten written = {.job = in.job(),
+                               .step = in.step(),
+                               .training = FromProto(in.training()),
+                               .took = absl::Seconds(in.seconds())};
+  if (in.code() != 0) {
+    const bool is_known = in.code() <= kLargestCode;
+    written.status = absl::Status(
+        is_known ? static_cast<absl::StatusCode>(in.code()) : absl::StatusCode::kInternal,
+        in.message());
+  }
+  for (const v1::CheckpointFile& file : in.files()) {
+    written.files.push_back({.name = file.name(),
+                             .bytes = file.bytes(),
+                             .head_bytes = file.head_bytes(),
+                             .head_crc32c = file.head_crc32c()});
+  }
+  return written;
+}
+
+void ToProto(const CheckpointView& view, v1::CheckpointStatus& out) {
+  out.set_latest(view.latest);
+  out.set_step(view.step);
+  out.set_bytes(view.bytes);
+  out.set_seconds(absl::ToDoubleSeconds(view.took));
+  out.set_age_seconds(absl::ToDoubleSeconds(view.age));
+  out.set_written(view.written);
+  out.set_failed(view.failed);
+  out.set_error(view.error);
+  out.set_is_under_way(view.is_under_way);
+  out.set_resumed_from(view.resumed_from);
+}
+
+}  // namespace syncline

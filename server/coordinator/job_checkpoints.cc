@@ -18,6 +18,13 @@ absl::Status Refused(const std::string& what) {
   return WithFailure(absl::FailedPreconditionError(what), Failure::kJobRefused);
 }
 
+// In mode asp blocks count contributions, each its own.
+absl::Status NoCommonStep() {
+  return absl::FailedPreconditionError(
+      "in mode asp blocks have no step in common, so there are no checkpoints; train in "
+      "mode bsp or ssp, or begin anew (--resume never)");
+}
+
 // A cut that some server never answers must not stand in the way of all later ones.
 constexpr size_t kMaxOpenCuts = 8;
 
@@ -52,6 +59,7 @@ bool Job::KnowsBeginning(CoordinatorOutputs& outputs) {
 // Servers look at tensors and state; here is what only the coordinator knows.
 absl::Status Job::CheckBeginning(const Beginning& beginning) const {
   if (!beginning.resumes) return absl::OkStatus();
+  if (spec_.training.sync().is_async()) return NoCommonStep();
   const absl::Status same =
       CheckChange(beginning.from.declared, spec_.training, declared_->spec.Trained());
   if (same.ok()) return absl::OkStatus();
@@ -95,6 +103,7 @@ absl::StatusOr<uint64_t> Job::CreateCheckpoint(CoordinatorOutputs& outputs) {
         "the coordinator has no place for checkpoints; start it and all servers with "
         "--checkpoint-dir");
   }
+  if (spec_.training.sync().is_async()) return NoCommonStep();
   if (phase_ != Phase::kRunning) {
     return absl::FailedPreconditionError(
         absl::StrCat("job '", spec_.name, "' has not begun: ", reason_));

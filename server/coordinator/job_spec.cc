@@ -244,6 +244,11 @@ absl::Status ValidateJob(const JobSpec& spec) {
   }
   SYNCLINE_RETURN_IF_ERROR(CheckCheckpoint(spec.checkpoint));
   SYNCLINE_RETURN_IF_ERROR(CheckTraining(spec));
+  if (spec.training.sync().is_async() && spec.checkpoint.IsScheduled()) {
+    return absl::InvalidArgumentError(
+        "checkpoint_every needs mode bsp or ssp: in mode asp blocks have no step in "
+        "common");
+  }
   return CheckTransfers(spec);
 }
 

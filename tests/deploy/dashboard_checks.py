@@ -88,7 +88,7 @@ def check_selectors() -> None:
         assert selectors and len(named) == len([s for s in selectors if s[0] != "up"]), f"'{title}': a metric without labels"
         for metric, labels, window in selectors:
             wanted = ["job", "instance", "release"]
-            if re.match(r"syncline_(worker_\w+|step|epoch|members)$", metric):
+            if re.match(r"syncline_(worker_\w+|checkpoint_\w+|step|epoch|members)$", metric):
                 wanted.append("job_name")
             for label in wanted:
                 assert f'{label}=~"${label}"' in labels, f"'{title}': {metric} is not chosen by {label}"

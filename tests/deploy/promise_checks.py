@@ -215,6 +215,21 @@ def check_upgrades_wait_for_you() -> None:
             assert stateful["spec"]["updateStrategy"] == {"type": expected}
 
 
+def check_checkpoints_are_shared() -> None:
+    """Coordinator and servers write to one claim, which outlives the release."""
+    for values, claim in (({}, "demo-syncline-checkpoints"), ({"existingClaim": "mine"}, "mine")):
+        manifests = chart.render({"checkpoints": {"enabled": True} | values})
+        made = chart.of_kind(manifests, "PersistentVolumeClaim")
+        assert [c["metadata"]["name"] for c in made] == ([] if values else [claim]), made
+        assert all(c["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep" for c in made)
+        for stateful in chart.of_kind(manifests, "StatefulSet"):
+            spec = stateful["spec"]["template"]["spec"]
+            assert {"name": "checkpoints", "persistentVolumeClaim": {"claimName": claim}} in spec["volumes"]
+            assert {"name": "checkpoints", "mountPath": "/checkpoints"} in spec["containers"][0]["volumeMounts"]
+            assert "--checkpoint-dir=/checkpoints" in spec["containers"][0]["args"]
+    assert not chart.of_kind(chart.render({}), "PersistentVolumeClaim"), "on by default"
+
+
 def check_budget() -> None:
     values = {"podDisruptionBudget": {"maxUnavailable": 0}}
     for budget in chart.of_kind(chart.render(values), "PodDisruptionBudget"):
@@ -317,6 +332,7 @@ def add_checks(report: Report) -> None:
     report.check("parts can be extended", check_parts_can_be_extended)
     report.check("a worker job can grow", check_worker_job_can_grow)
     report.check("upgrades wait for you", check_upgrades_wait_for_you)
+    report.check("checkpoints are shared and stay", check_checkpoints_are_shared)
     report.check("the disruption budget is a setting", check_budget)
     report.check("alerts know every release", check_alerts_know_every_release)
     report.check("a changed setting restarts pods", check_settings_restart_pods)

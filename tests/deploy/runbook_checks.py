@@ -10,7 +10,7 @@ from report import ROOT, Report, need_module
 FOLDER = ROOT / "deploy" / "runbooks"
 PARTS = ["Look", "Mend", "Prevent"]
 # Those of several words; of all others the first word is the command.
-NESTED = re.compile(r"(certs|plan|bench) [a-z-]+")
+NESTED = re.compile(r"(certs|plan|bench|checkpoint) [a-z-]+")
 
 
 def pages() -> dict[str, str]:

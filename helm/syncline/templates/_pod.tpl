@@ -131,6 +131,25 @@ The secret with the certificate of a role, or nothing for one that may be missin
 {{- end }}
 {{- end }}
 
+{{- define "syncline.checkpointClaim" -}}
+{{- default (printf "%s-checkpoints" (include "syncline.fullname" .)) .Values.checkpoints.existingClaim }}
+{{- end }}
+
+{{- define "syncline.checkpointMount" -}}
+{{- if .Values.checkpoints.enabled -}}
+- name: checkpoints
+  mountPath: /checkpoints
+{{- end }}
+{{- end }}
+
+{{- define "syncline.checkpointVolume" -}}
+{{- if .Values.checkpoints.enabled -}}
+- name: checkpoints
+  persistentVolumeClaim:
+    claimName: {{ include "syncline.checkpointClaim" . }}
+{{- end }}
+{{- end }}
+
 {{/* How a client process finds its certificates. */}}
 {{- define "syncline.tlsEnv" -}}
 {{- if .Values.tls.enabled -}}
@@ -164,6 +183,9 @@ args:
   - --state-dir=/var/lib/syncline
   {{- range .args }}
   - {{ . }}
+  {{- end }}
+  {{- if .root.Values.checkpoints.enabled }}
+  - --checkpoint-dir=/checkpoints
   {{- end }}
   {{- if .root.Values.tls.enabled }}
   - --tls-cert=/etc/syncline/tls/tls.crt
@@ -215,6 +237,7 @@ volumeMounts:
   - name: shm
     mountPath: /dev/shm
   {{- include "syncline.tlsMount" .root | nindent 2 }}
+  {{- include "syncline.checkpointMount" .root | nindent 2 }}
   {{- with .part.extraVolumeMounts }}
   {{- toYaml . | nindent 2 }}
   {{- end }}

@@ -24,10 +24,15 @@ std::string Describe(const CallHeader& header) {
                     std::string(ReduceName(static_cast<ReduceOp>(header.reduce))), ")");
   }
   absl::StrAppend(&out, " number ", header.sequence);
-  if (op == CollectiveOp::kBarrier) return out;
-  absl::StrAppend(&out, " of ", header.count, " ",
-                  std::string(ElementName(static_cast<ElementType>(header.type))), " by ",
-                  std::string(AlgorithmName(static_cast<Algorithm>(header.algorithm))));
+  if (op != CollectiveOp::kBarrier) {
+    absl::StrAppend(&out, " of ", header.count, " ",
+                    std::string(ElementName(static_cast<ElementType>(header.type))));
+  }
+  absl::StrAppend(
+      &out, " by ",
+      header.algorithm == kBoardAlgorithm
+          ? "board"
+          : std::string(AlgorithmName(static_cast<Algorithm>(header.algorithm))));
   if (op == CollectiveOp::kSendReceive) {
     absl::StrAppend(&out, " from rank ", header.source, " to ", header.root, " with tag ",
                     header.tag);
@@ -41,7 +46,7 @@ absl::Status Mismatch(int rank, const CallHeader& its, const CallHeader& own) {
   absl::Status status = absl::FailedPreconditionError(absl::StrCat(
       "rank ", rank, " is in ", Describe(its), ", but this rank is in ", Describe(own),
       ": all ranks must call the same operations, in the same order, with the same sizes "
-      "and types"));
+      "and types, and ask for the same algorithm or for none"));
   SetFailedRank(status, rank);
   return status;
 }

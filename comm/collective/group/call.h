@@ -35,6 +35,9 @@ struct Call {
   absl::Duration timeout = absl::ZeroDuration();  // zero: the group's
 };
 
+// Of CallHeader::algorithm: no schedule, but the board.
+inline constexpr uint8_t kBoardAlgorithm = 255;
+
 // 64 bytes in front of what a rank sends to another in an operation.
 struct CallHeader {
   uint64_t sequence = 0;  // the operation's number in its group, or between the two ranks

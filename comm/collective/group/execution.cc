@@ -66,13 +66,26 @@ bool Execution::Advance() {
 std::vector<int> Execution::WaitingFor() const {
   std::vector<int> ranks;
   for (const Peer& peer : peers_) {
-    if (peer.receiving()) ranks.push_back(peer.rank);
-  }
-  // Nothing to receive: a lane is full.
-  for (const Peer& peer : peers_) {
-    if (ranks.empty() && peer.sending()) ranks.push_back(peer.rank);
+    if (LacksBytesOf(peer) || LacksRoomOf(peer)) ranks.push_back(peer.rank);
   }
   return ranks;
+}
+
+bool Execution::LacksBytesOf(const Peer& peer) const {
+  if (!peer.receiving() || !peer.lane->Arrived().empty()) return false;
+  if (!peer.header_read) return true;
+  const uint32_t index = peer.receives[peer.next_receive];
+  return schedule_.steps[index].count() > 0 && !IsHeldUp(index);
+}
+
+bool Execution::LacksRoomOf(const Peer& peer) const {
+  return peer.sending() && !IsHeldUp(peer.sends[peer.next_send]) &&
+         peer.lane->Room().empty();
+}
+
+bool Execution::IsHeldUp(uint32_t index) const {
+  const Step& step = schedule_.steps[index];
+  return step.count() == 0 ? !WaitsAreOver(step) : Allowed(step) == done_[index];
 }
 
 size_t Execution::Allowed(const Step& step) const {
@@ -146,10 +159,7 @@ bool Execution::Send(Peer& peer) {
   const uint32_t index = peer.sends[peer.next_send];
   const Step& step = schedule_.steps[index];
   // Of a barrier the header is all that is sent: it, too, has to wait.
-  const bool ready =
-      step.count() > 0 || std::all_of(step.waits.begin(), step.waits.end(),
-                                      [&](uint32_t wait) { return finished_[wait]; });
-  if (!ready) return false;
+  if (step.count() == 0 && !WaitsAreOver(step)) return false;
   if (!peer.header_sent) return SendHeader(peer);
   if (step.count() == 0) {
     Finish(peer, index);

@@ -60,6 +60,9 @@ class Execution final : public Task {
   };
 
   Peer& PeerOf(int rank, const std::vector<Lane*>& lanes);
+  // Nothing but this peer keeps its next receive, or its next send, from moving.
+  bool LacksBytesOf(const Peer& peer) const;
+  bool LacksRoomOf(const Peer& peer) const;
   bool Send(Peer& peer);
   bool SendHeader(Peer& peer);
   bool Receive(Peer& peer);
@@ -71,6 +74,7 @@ class Execution final : public Task {
   bool WaitsAreOver(const Step& step) const;
   // How many of `elements` to move so that a message ends at its end only.
   size_t Whole(const Step& step, size_t done, size_t elements) const;
+  bool IsHeldUp(uint32_t index) const;  // by steps that it waits for
   bool IsNext(const Peer& peer, uint32_t index) const;
   void Finish(Peer& peer, uint32_t index);
   CallHeader HeaderFor(const Peer& peer, const std::vector<size_t>& counts) const;

@@ -4,8 +4,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/temp_directory.h"
 #include "comm/collective/group/group.h"
+#include "comm/collective/group/shared_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -99,6 +103,17 @@ INSTANTIATE_TEST_SUITE_P(
                      {.count = kLong, .algorithm = Algorithm::kRing},
                      {.count = kLong, .algorithm = Algorithm::kTree},
                      "by tree"},
+        // One of the two is what the group chooses for the other ranks' schedule.
+        Disagreement{
+            "OnlyOneAsksForDirect",
+            {.count = 4, .timeout = absl::Seconds(20)},
+            {.count = 4, .algorithm = Algorithm::kDirect, .timeout = absl::Seconds(20)},
+            "by board"},
+        Disagreement{
+            "OnlyOneAsksForDoubling",
+            {.count = 4, .timeout = absl::Seconds(20)},
+            {.count = 4, .algorithm = Algorithm::kDoubling, .timeout = absl::Seconds(20)},
+            "by board"},
         Disagreement{"SplitSizes",
                      {.op = CollectiveOp::kAllToAll,
                       .send_counts = {9, 9, 9},
@@ -181,6 +196,153 @@ TEST(GroupFailure, WhatMakesNoSenseIsRefusedAndNothingBegins) {
     return group.Run({.op = CollectiveOp::kBarrier});
   });
 }
+
+TEST(GroupFailure, WithoutMemoryTheGroupEndsAndNothingElse) {
+#ifdef SYNCLINE_SANITIZED
+  GTEST_SKIP() << "the sanitizer ends a process that asks for so much";
+#endif
+  const auto statuses = RunRanks(4, [](Group& group) {
+    if (group.rank() != 2) return group.Run({.op = CollectiveOp::kBarrier});
+    float value = 1;
+    // By tree rank 2 keeps what is for rank 3, too: more than there are addresses.
+    const auto handle = group.Start({.op = CollectiveOp::kScatter,
+                                     .output = &value,
+                                     .count = size_t{1} << 52,
+                                     .algorithm = Algorithm::kTree});
+    EXPECT_TRUE(handle.ok());
+    return group.Wait(*handle, absl::InfiniteDuration());
+  });
+  EXPECT_TRUE(absl::IsResourceExhausted(statuses[2])) << statuses[2].message();
+  for (const absl::Status& status : statuses) EXPECT_FALSE(status.ok());
+}
+
+TEST(GroupFailure, ADeadlineCountsWhileElementsMove) {
+  const auto statuses = RunRanks(2, [](Group& group) {
+    std::vector<float> values(16 * kLong, 1);
+    return group.Run({.output = values.data(),
+                      .count = values.size(),
+                      .timeout = absl::Milliseconds(1)});
+  });
+  for (const absl::Status& status : statuses) {
+    EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status.message();
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Group>> Join(MemoryStore& store, int rank) {
+  return Group::Create({.name = "again",
+                        .rank = rank,
+                        .ranks = 2,
+                        .store = &store,
+                        .start_timeout = absl::Seconds(60)});
+}
+
+std::vector<std::unique_ptr<Group>> JoinBoth(MemoryStore& store) {
+  std::vector<std::unique_ptr<Group>> groups(2);
+  std::thread other([&] { groups[1] = Join(store, 1).value(); });
+  groups[0] = Join(store, 0).value();
+  other.join();
+  return groups;
+}
+
+TEST(GroupMeeting, TheCardOfAnEarlierGroupIsRefused) {
+  MemoryStore store;
+  auto groups = JoinBoth(store);
+  groups[0] = nullptr;
+  const absl::Status earlier = Join(store, 0).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(earlier)) << earlier.message();
+  EXPECT_EQ(FailedRank(earlier), 1);
+  EXPECT_THAT(std::string(earlier.message()), HasSubstr("of an earlier group"));
+  groups[1] = nullptr;
+  const absl::Status ended = Join(store, 0).status();
+  EXPECT_TRUE(absl::IsUnavailable(ended)) << ended.message();
+  EXPECT_EQ(FailedRank(ended), 1);
+}
+
+// Its memory is still there: this process has it open.
+TEST(GroupMeeting, TheMemoryOfSomebodyWhoLeftIsRefused) {
+  const SharedLayout layout = SharedLayout::For(2);
+  auto own = SharedSegment::Create(layout);
+  ASSERT_TRUE(own.ok());
+  EXPECT_TRUE(SharedSegment::Open((*own)->address(), layout).ok());
+  (*own)->header().left = 1;
+  EXPECT_TRUE(
+      absl::IsUnavailable(SharedSegment::Open((*own)->address(), layout).status()));
+  (*own)->header().left = 0;
+  const absl::Status other =
+      SharedSegment::Open((*own)->address() + "1", layout).status();
+  EXPECT_FALSE(other.ok());
+  const absl::Status gone = SharedSegment::Open("999999999/1/1", layout).status();
+  EXPECT_THAT(std::string(gone.message()), HasSubstr("its process has ended"));
+}
+
+TEST(GroupMeeting, AFailureTimeoutThatCannotBeKeptIsRefused) {
+  MemoryStore store;
+  const absl::Status status =
+      Group::Create(
+          {.name = "hasty", .store = &store, .failure_timeout = absl::Milliseconds(99)})
+          .status();
+  EXPECT_TRUE(absl::IsInvalidArgument(status)) << status.message();
+}
+
+TEST(FolderStore, AFullDiskIsAnError) {
+  const TempDirectory directory;
+  std::filesystem::create_symlink("/dev/full", directory.path() + "/key.fresh");
+  const absl::Status status = FolderStore(directory.path()).Set("key", "value");
+  EXPECT_TRUE(absl::IsUnavailable(status));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("No space left"));
+}
+
+// Rank 1 gives its part of a reduce and is gone; rank 2 comes when it has been for long.
+class WhoeverIsDone : public testing::TestWithParam<int> {
+ protected:
+  static constexpr int kRanks = 3;
+
+  // Exits with 0 when its reduce ends as it must.
+  [[noreturn]] void Child(int rank) {
+    FolderStore store(directory_.path());
+    auto group =
+        Group::Create({.name = "done", .rank = rank, .ranks = kRanks, .store = &store});
+    if (!group.ok()) _exit(2);
+    if (rank == 2 && !store.Get("gone", absl::Seconds(60)).ok()) _exit(3);
+    // The root shall have looked whether all are there.
+    if (rank == 2) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    std::vector<float> values(10'000, 1);
+    const absl::Status status = (*group)->Run({.op = CollectiveOp::kReduce,
+                                               .input = values.data(),
+                                               .output = values.data(),
+                                               .count = values.size(),
+                                               .algorithm = Algorithm::kDirect});
+    if (!status.ok()) {
+      std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+      _exit(1);
+    }
+    if (rank == 1 && GetParam() != 0) kill(getpid(), GetParam());
+    *group = nullptr;
+    _exit(rank > 0 || values.back() == kRanks ? 0 : 4);
+  }
+
+  TempDirectory directory_;
+};
+
+TEST_P(WhoeverIsDone, MayGoWhileOthersGoOn) {
+  std::vector<pid_t> children;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    children.push_back(fork());
+    if (children.back() == 0) Child(rank);
+  }
+  waitpid(children[1], nullptr, 0);
+  ASSERT_TRUE(FolderStore(directory_.path()).Set("gone", "yes").ok());
+  for (const int rank : {0, 2}) {
+    int code = 0;
+    ASSERT_GT(waitpid(children[static_cast<size_t>(rank)], &code, 0), 0);
+    EXPECT_TRUE(WIFEXITED(code) && WEXITSTATUS(code) == 0) << "rank " << rank;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Group, WhoeverIsDone, testing::Values(0, SIGKILL),
+                         [](const auto& info) {
+                           return info.param == 0 ? "Leaves" : "IsKilled";
+                         });
 
 // Each rank is a process; what happens to the last one happens in the middle of an
 // all-reduce that never ends by itself.

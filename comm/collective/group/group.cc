@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <numeric>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -10,6 +13,7 @@
 #include "comm/base/status.h"
 #include "comm/collective/group/board.h"
 #include "comm/collective/group/execution.h"
+#include "comm/collective/group/meeting.h"
 
 namespace syncline {
 namespace {
@@ -17,7 +21,7 @@ namespace {
 // Of one rank's part of a segment of an all-reduce: what was reduced is still in the cache
 // when it is passed on.
 constexpr size_t kSliceBytes = size_t{64} << 10;
-// How long a sleeper that nobody wakes sleeps until it looks whether all are well.
+// How often to look whether all are well; so long a sleeper sleeps that nobody wakes.
 constexpr absl::Duration kLook = absl::Milliseconds(5);
 // About 50 us with a core for each rank: answers to small operations come sooner.
 constexpr int kSpins = 1000;
@@ -28,6 +32,10 @@ void Pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
+}
+
+size_t Total(const std::vector<size_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), size_t{0});
 }
 
 absl::Status CheckMemory(const Call& call, int rank) {
@@ -42,14 +50,16 @@ absl::Status CheckMemory(const Call& call, int rank) {
     reads = call.source == rank;
     writes = root;
   }
-  const bool nothing =
-      op == CollectiveOp::kBarrier || (call.count == 0 && call.send_counts.empty());
-  if (nothing ||
-      ((!reads || call.input != nullptr) && (!writes || call.output != nullptr)))
-    return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      std::string(CollectiveName(op)), " of ", call.count, " elements got no ",
-      reads && call.input == nullptr ? "input" : "output"));
+  const size_t given = op == CollectiveOp::kBarrier ? 0 : call.count;
+  const size_t sent = call.send_counts.empty() ? given : Total(call.send_counts);
+  const size_t received =
+      call.receive_counts.empty() ? given : Total(call.receive_counts);
+  const bool lacks_input = reads && sent > 0 && call.input == nullptr;
+  const bool lacks_output = writes && received > 0 && call.output == nullptr;
+  if (!lacks_input && !lacks_output) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(CollectiveName(op)), " of ", lacks_input ? sent : received,
+                   " elements got no ", lacks_input ? "input" : "output"));
 }
 
 bool InPlaceByNature(CollectiveOp op) {
@@ -71,6 +81,7 @@ class Group::Pending {
   CallHeader header;
   absl::Duration deadline;
   std::unique_ptr<Task> task;  // once begun
+  bool moved = false;          // since the last look
   absl::Status status;         // once done
   std::atomic<bool> done = false;
 };
@@ -87,35 +98,7 @@ Group::Group(const GroupOptions& options, std::unique_ptr<SharedWire> wire)
       received_(static_cast<size_t>(options.ranks)) {}
 
 absl::StatusOr<std::unique_ptr<Group>> Group::Create(const GroupOptions& options) {
-  if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks ||
-      options.store == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "a group needs a store and a rank below the number of ranks, got rank ",
-        options.rank, " of ", options.ranks));
-  }
-  const SharedLayout layout = SharedLayout::For(options.ranks);
-  SYNCLINE_ASSIGN_OR_RETURN(auto own, SharedSegment::Create(layout));
-  const std::string place = SharedPlace();
-  const auto key = [&](int rank) { return absl::StrCat(options.name, "/", rank); };
-  SYNCLINE_RETURN_IF_ERROR(
-      options.store->Set(key(options.rank), absl::StrCat(own->address(), "@", place)));
-  std::vector<std::unique_ptr<SharedSegment>> peers(static_cast<size_t>(options.ranks));
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    if (rank == options.rank) continue;
-    SYNCLINE_ASSIGN_OR_RETURN(const std::string card,
-                              options.store->Get(key(rank), options.start_timeout));
-    const size_t at = card.find('@');
-    if (at == std::string::npos || card.substr(at + 1) != place) {
-      return absl::UnimplementedError(absl::StrCat(
-          "rank ", rank, " cannot share memory with rank ", options.rank,
-          ": it runs on another host, in another container, or as another user; groups "
-          "between hosts are not there yet"));
-    }
-    SYNCLINE_ASSIGN_OR_RETURN(peers[static_cast<size_t>(rank)],
-                              SharedSegment::Open(card.substr(0, at), layout));
-  }
-  auto wire = std::make_unique<SharedWire>(options.rank, std::move(own), std::move(peers),
-                                           options.failure_timeout);
+  SYNCLINE_ASSIGN_OR_RETURN(auto wire, Meet(options));
   std::unique_ptr<Group> group(new Group(options, std::move(wire)));
   // Nobody may leave before all have found its memory.
   SYNCLINE_RETURN_IF_ERROR(
@@ -185,8 +168,17 @@ absl::StatusOr<Group::Handle> Group::Start(Call call) {
   pending->deadline = clock_.Now() + timeout;
   pending->call = std::move(call);
   absl::MutexLock lock(&mutex_);
+  if (!worker_.joinable()) {
+    try {
+      worker_ = std::thread([this] { Work(); });
+    } catch (const std::system_error& error) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "cannot start the thread of a group: ", error.what(),
+          "; nothing was begun: raise the limit of processes, or run the operation "
+          "instead of starting it"));
+    }
+  }
   SYNCLINE_RETURN_IF_ERROR(Enqueue(pending));
-  if (!worker_.joinable()) worker_ = std::thread([this] { Work(); });
   if (!driving_) changed_.SignalAll();
   return pending;
 }
@@ -272,22 +264,20 @@ bool Group::HasActive() const {
 }
 
 void Group::TakeIncoming() {
-  Queue taken;
-  {
-    absl::MutexLock lock(&mutex_);
-    taken.swap(incoming_);
-    has_incoming_ = false;
-  }
-  for (Handle& pending : taken) {
+  absl::MutexLock lock(&mutex_);
+  // One by one: none is lost where memory for the queue is.
+  for (; !incoming_.empty(); incoming_.pop_front()) {
+    const Handle& pending = incoming_.front();
     const Call& call = pending->call;
     if (call.op != CollectiveOp::kSendReceive) {
-      collectives_.push_back(std::move(pending));
+      collectives_.push_back(pending);
     } else if (call.source == options_.rank) {
-      sends_[static_cast<size_t>(call.root)].push_back(std::move(pending));
+      sends_[static_cast<size_t>(call.root)].push_back(pending);
     } else {
-      receives_[static_cast<size_t>(call.source)].push_back(std::move(pending));
+      receives_[static_cast<size_t>(call.source)].push_back(pending);
     }
   }
+  has_incoming_ = false;
 }
 
 absl::StatusOr<std::shared_ptr<const Schedule>> Group::ScheduleFor(const Problem& problem,
@@ -306,19 +296,21 @@ absl::Status Group::Begin(Pending& pending) {
   const bool direct = call.op == CollectiveOp::kSendReceive;
   Problem problem = ProblemOf(call);
   const Algorithm algorithm = call.algorithm ? *call.algorithm : Choose(call).algorithm;
+  const bool on_board = options_.ranks > 1 && FitsBoard(call) && !call.algorithm;
   if (call.op == CollectiveOp::kAllReduce && algorithm == Algorithm::kDirect) {
     problem.segment =
         static_cast<size_t>(options_.ranks) * kSliceBytes / ElementBytes(call.type);
   }
-  pending.header = {.count = call.send_counts.empty() ? call.count : 0,
-                    .segment = problem.segment,
-                    .root = static_cast<uint32_t>(call.root),
-                    .source = static_cast<uint32_t>(call.source),
-                    .tag = call.tag,
-                    .op = static_cast<uint8_t>(call.op),
-                    .type = static_cast<uint8_t>(call.type),
-                    .reduce = static_cast<uint8_t>(call.reduce),
-                    .algorithm = static_cast<uint8_t>(algorithm)};
+  pending.header = {
+      .count = call.send_counts.empty() ? call.count : 0,
+      .segment = problem.segment,
+      .root = static_cast<uint32_t>(call.root),
+      .source = static_cast<uint32_t>(call.source),
+      .tag = call.tag,
+      .op = static_cast<uint8_t>(call.op),
+      .type = static_cast<uint8_t>(call.type),
+      .reduce = static_cast<uint8_t>(call.reduce),
+      .algorithm = on_board ? kBoardAlgorithm : static_cast<uint8_t>(algorithm)};
   if (direct) {
     const bool sends = call.source == options_.rank;
     auto& counter = sends ? sent_[static_cast<size_t>(call.root)]
@@ -327,7 +319,7 @@ absl::Status Group::Begin(Pending& pending) {
   } else {
     pending.header.sequence = ++begun_;
     wire_->Enter(pending.header);
-    if (options_.ranks > 1 && FitsBoard(call) && !call.algorithm) {
+    if (on_board) {
       pending.task =
           std::make_unique<BoardTask>(*wire_, call, pending.header, ++boarded_);
       return absl::OkStatus();
@@ -368,6 +360,7 @@ bool Group::AdvanceFront(Queue& queue) {
     }
   }
   const bool moved = front.task->Advance();
+  front.moved |= moved;
   if (const absl::Status status = front.task->status(); !status.ok()) {
     FailAll(status);
     return true;
@@ -388,15 +381,29 @@ bool Group::AdvanceAll() {
 }
 
 void Group::Drive(const Pending* until, absl::Duration deadline) {
+  try {
+    DriveUntil(until, deadline);
+  } catch (const std::exception& error) {
+    FailAll(absl::ResourceExhaustedError(absl::StrCat(
+        "rank ", options_.rank, " has no memory for an operation: ", error.what(),
+        "; make it smaller, or choose another algorithm; the group is over")));
+  }
+}
+
+void Group::DriveUntil(const Pending* until, absl::Duration deadline) {
   int idle = 0;
   while (!abort_) {
     if (until != nullptr ? until->done.load() : !HasActive() && !has_incoming_) return;
     if (AdvanceAll()) {
       idle = 0;
-      continue;
+    } else {
+      Idle(&idle);
+      if (idle > 0) continue;
     }
-    Idle(&idle);
-    if (idle == 0 && clock_.Now() >= deadline) return;
+    // Also while something moves: it may be something else, and nothing moves forever.
+    const absl::Duration now = clock_.Now();
+    if (now - looked_ >= kLook) Look();
+    if (now >= deadline) return;
   }
 }
 
@@ -412,35 +419,56 @@ void Group::Idle(int* idle) {
     return;
   }
   wire_->Sleep(kLook);
-  const absl::Status status = CheckAll();
-  // What a rank sent before it left, or died, counts.
-  if (!status.ok() && !AdvanceAll()) FailAll(status);
 }
 
-absl::Status Group::CheckFront(const Queue& queue, absl::Duration now) {
+void Group::Look() {
+  looked_ = clock_.Now();
+  absl::Status status = CheckFront(collectives_);
+  for (Queue& queue : sends_) status.Update(CheckFront(queue));
+  for (Queue& queue : receives_) status.Update(CheckFront(queue));
+  if (!status.ok()) FailAll(status);
+}
+
+absl::Status Group::CheckFront(Queue& queue) {
   if (queue.empty() || queue.front()->task == nullptr) return absl::OkStatus();
-  const Pending& front = *queue.front();
-  const bool direct = front.call.op == CollectiveOp::kSendReceive;
-  std::vector<int> ranks = front.task->WaitingFor();
-  SYNCLINE_RETURN_IF_ERROR(wire_->Check(ranks, direct ? nullptr : &front.header));
-  if (now < front.deadline) return absl::OkStatus();
-  if (const auto behind = wire_->Behind(front.header.sequence);
-      !direct && !behind.empty()) {
-    ranks = behind;
+  Pending& front = *queue.front();
+  if (looked_ >= front.deadline) return TooLate(front);
+  if (std::exchange(front.moved, false)) return absl::OkStatus();
+  const absl::Status status = CheckPeers(front);
+  // What a rank sent before it left, died or failed counts.
+  if (status.ok() || AdvanceFront(queue)) return absl::OkStatus();
+  return CheckPeers(front);
+}
+
+absl::Status Group::CheckPeers(const Pending& pending) {
+  const bool direct = pending.call.op == CollectiveOp::kSendReceive;
+  const std::vector<int> ranks = pending.task->WaitingFor();
+  absl::Status status = wire_->Check(ranks, direct ? nullptr : &pending.header);
+  if (!absl::IsAborted(status)) return status;
+  // A rank may have sent the rest, and left, between the two.
+  const std::vector<int> still = pending.task->WaitingFor();
+  const int gone = FailedRank(status).value_or(-1);
+  const auto has = [gone](const std::vector<int>& some) {
+    return std::find(some.begin(), some.end(), gone) != some.end();
+  };
+  return has(ranks) && !has(still) ? absl::OkStatus() : status;
+}
+
+absl::Status Group::TooLate(const Pending& pending) const {
+  std::vector<int> ranks = pending.task->WaitingFor();
+  if (pending.call.op != CollectiveOp::kSendReceive) {
+    const std::vector<int> behind = wire_->Behind(pending.header.sequence);
+    if (!behind.empty()) ranks = behind;
+  }
+  if (ranks.empty()) {
+    return absl::DeadlineExceededError(absl::StrCat(
+        Describe(pending.header), " was under way, but did not end in time"));
   }
   absl::Status status = absl::DeadlineExceededError(
       absl::StrCat("rank ", absl::StrJoin(ranks, ", "), " did not take part in ",
-                   Describe(front.header), " in time"));
-  if (!ranks.empty()) SetFailedRank(status, ranks.front());
+                   Describe(pending.header), " in time"));
+  SetFailedRank(status, ranks.front());
   return status;
-}
-
-absl::Status Group::CheckAll() {
-  const absl::Duration now = clock_.Now();
-  SYNCLINE_RETURN_IF_ERROR(CheckFront(collectives_, now));
-  for (const Queue& queue : sends_) SYNCLINE_RETURN_IF_ERROR(CheckFront(queue, now));
-  for (const Queue& queue : receives_) SYNCLINE_RETURN_IF_ERROR(CheckFront(queue, now));
-  return absl::OkStatus();
 }
 
 void Group::FailAll(const absl::Status& status) {

@@ -45,7 +45,7 @@ struct GroupOptions {
   int rank = 0;
   int ranks = 1;
   Store* store = nullptr;  // used by Create only
-  // F: a member whose process does not run for so long hangs.
+  // F: a member whose process does not run for so long hangs. 100 ms at least.
   absl::Duration failure_timeout = absl::Seconds(10);
   // Of an operation that names none: members may compute for long between operations.
   absl::Duration timeout = absl::Minutes(30);
@@ -57,7 +57,7 @@ class Group {
   class Pending;
   using Handle = std::shared_ptr<Pending>;
 
-  // Blocks until all members are there. Unimplemented where they are not all on one host.
+  // Blocks until all members are there. Errors: Meet (meeting.h).
   static absl::StatusOr<std::unique_ptr<Group>> Create(const GroupOptions& options);
   // What is under way ends with Cancelled, on the others, too.
   ~Group();
@@ -98,12 +98,17 @@ class Group {
 
   // The driver's part: one thread at a time.
   void Drive(const Pending* until, absl::Duration deadline) ABSL_LOCKS_EXCLUDED(mutex_);
+  void DriveUntil(const Pending* until, absl::Duration deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   bool AdvanceAll() ABSL_LOCKS_EXCLUDED(mutex_);
   bool AdvanceFront(Queue& queue);
   void TakeIncoming() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status CheckAll();
-  absl::Status CheckFront(const Queue& queue, absl::Duration now);
-  // Spins for a while, then sleeps and looks whether all is well.
+  // Fails the group where a rank that is needed is gone, or an operation is late.
+  void Look() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckFront(Queue& queue);
+  absl::Status CheckPeers(const Pending& pending);
+  absl::Status TooLate(const Pending& pending) const;
+  // Spins for a while, then sleeps.
   void Idle(int* idle) ABSL_LOCKS_EXCLUDED(mutex_);
   bool HasActive() const;
   void Complete(Pending& pending, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -124,8 +129,9 @@ class Group {
   std::vector<Queue> receives_;  // by peer
   std::vector<uint64_t> sent_;   // operations with a peer, so far
   std::vector<uint64_t> received_;
-  uint64_t begun_ = 0;    // collective operations
-  uint64_t boarded_ = 0;  // of them on the board
+  absl::Duration looked_ = absl::ZeroDuration();  // when it did last
+  uint64_t begun_ = 0;                            // collective operations
+  uint64_t boarded_ = 0;                          // of them on the board
   std::map<std::string, std::shared_ptr<const Schedule>> schedules_;
 
   mutable absl::Mutex mutex_;

@@ -278,6 +278,25 @@ TEST(Group, AllToAllTakesUnequalCounts) {
   });
 }
 
+TEST(Group, AllToAllNeedsNoMemoryForNothing) {
+  RunRanks(2, [](Group& group) {
+    // Rank 0 only receives, rank 1 only sends.
+    const bool sends = group.rank() == 1;
+    std::vector<float> values(2, sends ? 3 : 0);
+    const absl::Status status = group.Run({.op = CollectiveOp::kAllToAll,
+                                           .input = sends ? values.data() : nullptr,
+                                           .output = sends ? nullptr : values.data(),
+                                           .send_counts = {sends ? size_t{2} : 0, 0},
+                                           .receive_counts = {0, sends ? size_t{0} : 2}});
+    EXPECT_TRUE(status.ok()) << status.message();
+    EXPECT_EQ(values, std::vector<float>(2, 3));
+    EXPECT_TRUE(absl::IsInvalidArgument(group.Run({.op = CollectiveOp::kAllToAll,
+                                                   .input = values.data(),
+                                                   .send_counts = {0, 0},
+                                                   .receive_counts = {0, 1}})));
+  });
+}
+
 // Both send first, more than a ring holds: neither waits for the other's receive.
 TEST(Group, SendsAndReceivesPassEachOther) {
   RunRanks(2, [](Group& group) {

@@ -13,8 +13,12 @@
 #include <cstring>
 #include <fstream>
 #include <new>
+#include <random>
+#include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "comm/base/status.h"
 
 namespace syncline {
@@ -25,6 +29,30 @@ constexpr size_t kPage = 4096;
 constexpr size_t RoundUp(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 constexpr size_t kHeaderBytes = RoundUp(sizeof(SharedHeader), kPage);
+
+uint64_t RandomNonce() {
+  std::random_device random;
+  return (uint64_t{random()} << 32 | random()) | 1;  // never 0
+}
+
+// Why a neighbour's memory cannot be opened.
+std::string Explain(int error) {
+  if (error == EACCES || error == EPERM) {
+    return "this process may not look into that one: /proc is mounted with hidepid, "
+           "ptrace "
+           "is restricted (Yama, seccomp), or that process has raised its privileges";
+  }
+  return "its process has ended, /proc hides it (hidepid), or the store still holds what "
+         "an earlier group wrote: use a fresh store or another name";
+}
+
+absl::Status NotTheGroups(const std::string& path) {
+  return absl::UnavailableError(absl::StrCat(
+      path,
+      " is not the memory of a group that is forming: the rank has ended, or the "
+      "store still holds what an earlier group wrote: use a fresh store or another "
+      "name"));
+}
 
 absl::Status SystemError(const std::string& what) {
   return absl::UnavailableError(absl::StrCat(what, ": ", strerror(errno)));
@@ -58,31 +86,39 @@ absl::StatusOr<std::unique_ptr<SharedSegment>> SharedSegment::Create(
   std::unique_ptr<SharedSegment> segment(new SharedSegment(layout, std::move(fd)));
   SYNCLINE_RETURN_IF_ERROR(segment->Map());
   new (segment->memory_) SharedHeader();
-  segment->address_ = absl::StrCat(getpid(), "/", segment->fd_.get());
+  segment->header().nonce = RandomNonce();
+  segment->address_ =
+      absl::StrCat(getpid(), "/", segment->fd_.get(), "/", segment->header().nonce);
   return segment;
 }
 
 absl::StatusOr<std::unique_ptr<SharedSegment>> SharedSegment::Open(
     const std::string& address, const SharedLayout& layout) {
-  const size_t slash = address.find('/');
-  if (slash == std::string::npos ||
+  const std::vector<std::string> parts = absl::StrSplit(address, '/');
+  uint64_t nonce = 0;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[2], &nonce) ||
       address.find_first_not_of("0123456789/") != std::string::npos) {
     return absl::InvalidArgumentError("the address of shared memory is malformed");
   }
-  const std::string path =
-      absl::StrCat("/proc/", address.substr(0, slash), "/fd/", address.substr(slash + 1));
+  const std::string path = absl::StrCat("/proc/", parts[0], "/fd/", parts[1]);
   UniqueFd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!fd.valid()) {
-    return SystemError(absl::StrCat("cannot open a neighbour's shared memory, ", path));
+    const int error = errno;
+    return absl::UnavailableError(absl::StrCat("cannot open its shared memory, ", path,
+                                               ": ", strerror(error), "; ",
+                                               Explain(error)));
   }
   struct stat facts = {};
   if (fstat(fd.get(), &facts) != 0 ||
       static_cast<size_t>(facts.st_size) != layout.total_bytes()) {
-    return absl::UnavailableError(
-        absl::StrCat(path, " is not the shared memory of a rank: has it ended?"));
+    return NotTheGroups(path);
   }
   std::unique_ptr<SharedSegment> segment(new SharedSegment(layout, std::move(fd)));
   SYNCLINE_RETURN_IF_ERROR(segment->Map());
+  const SharedHeader& header = segment->header();
+  if (header.nonce != nonce || header.left.load(std::memory_order_seq_cst) != 0) {
+    return NotTheGroups(path);
+  }
   segment->address_ = address;
   return segment;
 }

@@ -7,6 +7,7 @@
 // held lock means a living process, also where process numbers mean nothing.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +27,8 @@ inline constexpr size_t kBoardBytes = 2048;
 struct SharedRing {
   alignas(64) std::atomic<uint64_t> written = 0;  // bytes, by the writer
   alignas(64) std::atomic<uint64_t> read = 0;     // by the owner of the segment
+  // The nonce of the writer's segment as the owner opened it; 0: not yet. Of kind 0 only.
+  alignas(64) std::atomic<uint64_t> opened = 0;
 };
 
 struct BoardSlot {
@@ -34,6 +37,8 @@ struct BoardSlot {
 };
 
 struct SharedHeader {
+  // Random: tells this segment from one that an earlier group had under the same address.
+  uint64_t nonce = 0;
   // "Sleeping" is set before a last look, and looked at after each move: one of the two
   // sees the other.
   alignas(64) std::atomic<uint32_t> bell = 0;
@@ -47,7 +52,7 @@ struct SharedHeader {
   char failed_message[480] = {};
   // The collective operation that this rank is in: valid while `entered` is its number.
   alignas(64) std::atomic<uint64_t> entered = 0;
-  CallHeader entered_header = {};
+  std::array<std::atomic<uint64_t>, sizeof(CallHeader) / 8> entered_words = {};
   // Number of the last operation on the board. Its slot is free again two later: nobody
   // can be two behind.
   alignas(64) std::atomic<uint64_t> posted = 0;
@@ -68,14 +73,14 @@ class SharedSegment {
   // This rank's own.
   static absl::StatusOr<std::unique_ptr<SharedSegment>> Create(
       const SharedLayout& layout);
-  // Another rank's, by what its address() was.
+  // Another rank's, by what its address() was. Not of a rank that has left.
   static absl::StatusOr<std::unique_ptr<SharedSegment>> Open(const std::string& address,
                                                              const SharedLayout& layout);
   ~SharedSegment();
   SharedSegment(const SharedSegment&) = delete;
   SharedSegment& operator=(const SharedSegment&) = delete;
 
-  // "PID/FD", of this host.
+  // "PID/FD/NONCE", of this host.
   const std::string& address() const { return address_; }
 
   SharedHeader& header() const { return *reinterpret_cast<SharedHeader*>(memory_); }
@@ -83,6 +88,7 @@ class SharedSegment {
   SharedRing& ring(int writer, int kind) const;
   std::byte* data(int writer, int kind) const;
   size_t ring_bytes() const { return layout_.ring_bytes; }
+  const SharedLayout& layout() const { return layout_; }
 
   // Whether the process that made it is gone. Not of one's own segment.
   bool OwnerIsDead() const;

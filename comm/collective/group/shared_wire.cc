@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cstring>
 #include <ctime>
 #include <string>
@@ -17,6 +19,8 @@ namespace {
 
 // Of F: a stopped process is found after between F and F plus this.
 constexpr int kBeatsPerTimeout = 8;
+
+using HeaderWords = std::array<uint64_t, sizeof(CallHeader) / 8>;
 
 absl::Status AboutRank(absl::StatusCode code, int rank, const std::string& what) {
   absl::Status status(code, absl::StrCat("rank ", rank, " ", what));
@@ -138,8 +142,12 @@ std::vector<int> SharedWire::Behind(uint64_t sequence) const {
 
 void SharedWire::Enter(const CallHeader& header) {
   SharedHeader& own = this->own();
-  own.entered.store(0, std::memory_order_release);
-  own.entered_header = header;
+  own.entered.store(0, std::memory_order_relaxed);
+  // A reader that gets one of these words does not find the number of before any more.
+  const auto words = std::bit_cast<HeaderWords>(header);
+  for (size_t i = 0; i < words.size(); ++i) {
+    own.entered_words[i].store(words[i], std::memory_order_release);
+  }
   own.entered.store(header.sequence, std::memory_order_release);
 }
 
@@ -224,11 +232,14 @@ absl::Status SharedWire::CheckSame(int rank, const CallHeader& header) const {
   if (its.entered.load(std::memory_order_acquire) != header.sequence) {
     return absl::OkStatus();
   }
-  CallHeader entered;
-  std::memcpy(&entered, &its.entered_header, sizeof entered);
-  if (its.entered.load(std::memory_order_acquire) != header.sequence) {
+  HeaderWords words;
+  for (size_t i = 0; i < words.size(); ++i) {
+    words[i] = its.entered_words[i].load(std::memory_order_acquire);
+  }
+  if (its.entered.load(std::memory_order_relaxed) != header.sequence) {
     return absl::OkStatus();
   }
+  const auto entered = std::bit_cast<CallHeader>(words);
   // Counts between two ranks of an all-to-all may differ: the lanes compare those.
   if (static_cast<CollectiveOp>(header.op) == CollectiveOp::kAllToAll &&
       entered.op == header.op) {

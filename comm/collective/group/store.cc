@@ -1,6 +1,7 @@
 #include "comm/collective/group/store.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -50,12 +51,19 @@ absl::StatusOr<std::string> MemoryStore::Get(const std::string& key,
 absl::Status FolderStore::Set(const std::string& key, const std::string& value) {
   const std::string path = absl::StrCat(folder_, "/", FileName(key));
   const std::string fresh = path + ".fresh";
-  std::ofstream(fresh, std::ios::binary) << value;
+  std::ofstream file(fresh, std::ios::binary);
+  file << value;
+  file.close();
   std::error_code error;
-  std::filesystem::rename(fresh, path, error);
+  if (!file) {
+    error = std::error_code(errno, std::generic_category());
+  } else {
+    std::filesystem::rename(fresh, path, error);
+  }
   if (!error) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat("cannot write ", path, ": ", error.message()));
+  return absl::UnavailableError(absl::StrCat(
+      "cannot write ", path, ": ", error.message(),
+      "; the folder must exist, be writable and have room on all members' hosts"));
 }
 
 absl::StatusOr<std::string> FolderStore::Get(const std::string& key,

@@ -16,7 +16,8 @@ class Task {
   virtual bool done() const = 0;
   // Not OK: ranks disagree, and nothing moves any more.
   virtual absl::Status status() const = 0;
-  // The ranks without which nothing moves.
+  // The ranks of which it needs more than they have given so far. What they have given
+  // counts also when they are gone.
   virtual std::vector<int> WaitingFor() const = 0;
 };
 

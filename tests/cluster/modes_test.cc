@@ -3,6 +3,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/synchronization/notification.h"
 #include "comm/base/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -67,6 +68,25 @@ TEST(StaleSynchronous, WhoeverLeavesHandsOverWhatOthersHaveYetToComeTo) {
   TwoWorkers job({.name = "ssp", .values = {{"staleness", 2}}});
   for (int step = 0; step < 2; ++step) ASSERT_EQ(job.fast.Step(), absl::OkStatus());
   std::thread leaver([&] { EXPECT_EQ(job.fast.session->Leave(), absl::OkStatus()); });
+  for (int step = 0; step < 2; ++step) ASSERT_EQ(job.slow.Step(), absl::OkStatus());
+  leaver.join();
+  ASSERT_EQ(job.slow.session->Barrier(Worker::kAWhile), absl::OkStatus());
+  EXPECT_THAT(job.slow.weights, Each(-1.0f)) << "two steps of 0.5, of both";
+  EXPECT_THAT(job.fast.weights, Each(-1.0f));
+}
+
+TEST(StaleSynchronous, WhoeverLeavesRightAfterAPushHandsItOver) {
+  TwoWorkers job({.name = "ssp", .values = {{"staleness", 2}}});
+  ASSERT_EQ(job.fast.Step(), absl::OkStatus());
+  ASSERT_EQ(job.fast.session->PushPull(job.fast.id, job.fast.gradient, 1),
+            absl::OkStatus());
+  absl::Notification left;
+  std::thread leaver([&] {
+    EXPECT_EQ(job.fast.session->Leave(), absl::OkStatus());
+    left.Notify();
+  });
+  EXPECT_FALSE(left.WaitForNotificationWithTimeout(absl::Milliseconds(300)))
+      << "the servers hold two steps of it that are not made";
   for (int step = 0; step < 2; ++step) ASSERT_EQ(job.slow.Step(), absl::OkStatus());
   leaver.join();
   ASSERT_EQ(job.slow.session->Barrier(Worker::kAWhile), absl::OkStatus());

@@ -84,20 +84,30 @@ SessionStats Session::Impl::Stats() {
 
 // ---- Goodbye ----
 
+bool Session::Impl::AllReady() const {
+  return std::ranges::all_of(tensors_, &Tensor::ready);
+}
+
+bool Session::Impl::AwaitAllReady(absl::Duration deadline) {
+  while (!AllReady() && !IsOver()) {
+    if (!changed_.WaitUntil(mutex_, clock_, deadline)) break;
+  }
+  return AllReady();
+}
+
 // Hands over what lossy encodings have kept, if the servers take it in time.
 absl::Status Session::Impl::Part() {
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
   const absl::Duration deadline = clock_.Now() + options_.failure_timeout;
-  // What the servers hold for steps that are not over would go with this worker.
-  if (std::ranges::all_of(tensors_, &Tensor::ready)) Settle();
-  const auto all_ready = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return std::ranges::all_of(tensors_, &Tensor::ready);
-  };
-  while (has_delays() && !all_ready() && !IsOver()) {
-    if (!changed_.WaitUntil(mutex_, clock_, deadline)) break;
+  bool is_quiet = AllReady();
+  if (has_delays()) {
+    // What the servers hold for steps that are not over would go with this worker. The last
+    // push may be under way still, and only what is ready can settle.
+    is_quiet = AwaitAllReady(deadline);
+    if (is_quiet) Settle();
+    is_quiet = AwaitAllReady(deadline);
   }
-  const bool is_quiet = all_ready();
   if (is_quiet) data_plane_->Part();
   while (is_quiet && !IsOver() && !parted_) {
     if (!changed_.WaitUntil(mutex_, clock_, deadline)) break;

@@ -109,6 +109,9 @@ class Session::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WaitFor(TensorId tensor, const Call& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool AllReady() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // Returns AllReady(), at the deadline or at the session's end at the latest.
+  bool AwaitAllReady(absl::Duration deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Asks for the newest weights of all tensors (Exchange::Settle), where a mode leaves any
   // behind. WaitFor follows.
   void Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

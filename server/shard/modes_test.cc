@@ -118,6 +118,23 @@ TEST_F(StaleShard, NobodyOwesUntilSomebodyIsAtTheLimit) {
   EXPECT_EQ(owed(), 0u);
 }
 
+// Worker 0 has left a barrier with two steps that worker 1 lacks, and asks for all of them.
+TEST_F(StaleShard, WhoeverSettlesIsWaitedForBelowTheLimit) {
+  const auto of = [&](uint32_t rank) { return rig_.shard().Progress().members[rank]; };
+  Push(0, 0);
+  Push(0, 1);
+  EXPECT_EQ(of(1).owed, 0u);
+  rig_.Pull(0, 0, 2);
+  EXPECT_EQ(rig_.shard().Progress().waited_for, 1u);
+  EXPECT_EQ(of(0).owed, 0u);
+  EXPECT_EQ(of(0).waits, 1u);
+  EXPECT_EQ(of(1).owed, 1u);
+  Push(1, 0);
+  EXPECT_EQ(of(1).owed, 1u) << "one step more";
+  EXPECT_THAT(Push(1, 1), Contains("publish r0 b0 v2"));
+  EXPECT_EQ(of(1).owed, 0u);
+}
+
 TEST_F(StaleShard, AStepWithoutAChangeGoesOutAsAWholeView) {
   Push(0, 0);
   ShardMessage skip = {rig_.Header(MessageKind::kPush, 1, 0, 0), {}};
@@ -195,6 +212,7 @@ TEST_F(AsyncShard, SaysHowOldTheWeightsWereThatAContributionCameFrom) {
 
 TEST_F(AsyncShard, NobodyOwesAnything) {
   Push(0, 0);
+  rig_.Pull(0, 0, 2);
   for (const auto& member : rig_.shard().Progress().members) EXPECT_EQ(member.owed, 0u);
 }
 

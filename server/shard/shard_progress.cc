@@ -6,14 +6,19 @@
 
 namespace syncline {
 
-// Anyone who joins later cannot contribute to this version, but waits for it to pass.
+// Those who have settled at a later version hold nothing at the limit, but wait. Anyone who
+// joins later cannot contribute to this version, and waits for it to pass in any mode.
 bool Shard::Impl::IsWaitedFor(const Block& block) const {
   if (!block.seeded() || block.frozen()) return false;
-  if (policy_->HoldsUp(FactsOf(block))) return true;
-  return std::ranges::any_of(block.wishes(), [&](const auto& wish) {
-    const ShardMember* member = FindMember(wish.first);
-    return member != nullptr && member->first_step > block.version();
-  });
+  StepFacts facts = FactsOf(block);
+  bool is_joined = false;
+  for (const auto& [worker, version] : block.wishes()) {
+    const ShardMember* member = FindMember(worker);
+    if (member == nullptr || version <= block.version()) continue;
+    facts.is_asked = true;
+    if (member->first_step > block.version()) is_joined = true;
+  }
+  return is_joined || policy_->HoldsUp(facts);
 }
 
 void Shard::Impl::AddProgress(const Block& block, ShardProgress& progress) const {

@@ -20,7 +20,9 @@ class Lockstep : public SyncPolicy {
   bool StepsNow(const StepFacts& step) const override {
     return step.present == step.expected;
   }
-  bool HoldsUp(const StepFacts& step) const override { return step.is_limit; }
+  bool HoldsUp(const StepFacts& step) const override {
+    return step.is_limit || step.is_asked;
+  }
   uint64_t most_ahead() const override { return most_ahead_; }
 
  private:

@@ -34,6 +34,7 @@ struct StepFacts {
   size_t expected = 0;    // members that take part in it
   size_t present = 0;     // of them, those who have contributed
   bool is_limit = false;  // somebody has contributed to the last step that is taken
+  bool is_asked = false;  // a member has asked for a version that has not come
 };
 
 class SyncPolicy {
@@ -43,7 +44,7 @@ class SyncPolicy {
   virtual PushRuling Judge(const PushFacts& push) const = 0;
   // Whether the block makes its step now.
   virtual bool StepsNow(const StepFacts& step) const = 0;
-  // Whether somebody who has contributed cannot go on before the others have.
+  // Whether somebody cannot go on before the others have contributed.
   virtual bool HoldsUp(const StepFacts& step) const = 0;
   // Steps after the one that a block collects for which it takes contributions.
   virtual uint64_t most_ahead() const = 0;

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "comm/base/status.h"
+#include "comm/transport/tcp/socket.h"
 
 namespace syncline {
 
@@ -143,7 +144,7 @@ SendState TcpConnection::send_state() const {
   return {accepted_bytes_, gone_bytes_, round_trip_};
 }
 
-// The kernel has measured it since the first packet of the connection; it seldom changes.
+// The kernel has measured it since early in the connection's life; it seldom changes.
 void TcpConnection::AskKernel() const {
   constexpr uint64_t kEveryBytes = uint64_t{1} << 20;
   if (round_trip_ > absl::ZeroDuration() && gone_bytes_ < asked_at_ + kEveryBytes) return;
@@ -151,7 +152,7 @@ void TcpConnection::AskKernel() const {
   socklen_t size = sizeof(info);
   if (getsockopt(fd_.get(), IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
   asked_at_ = gone_bytes_;
-  round_trip_ = absl::Microseconds(info.tcpi_min_rtt);
+  round_trip_ = RoundTripOf(info.tcpi_min_rtt);
 }
 
 uint32_t TcpConnection::Interest() const {

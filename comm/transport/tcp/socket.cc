@@ -17,6 +17,8 @@ namespace {
 constexpr int kSocketFlags = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 constexpr int kBacklog = 1024;
 constexpr int kKeepaliveProbes = 3;
+// Longer ones are not measured by anybody.
+constexpr absl::Duration kLongestRoundTrip = absl::Seconds(60);
 
 absl::Status Failed(absl::string_view doing, const SocketAddress& address) {
   return absl::UnavailableError(absl::StrCat(doing, " ", DescribeAddress(address), ": ",
@@ -75,6 +77,11 @@ void TuneSocket(int fd, absl::Duration failure_timeout, size_t unsent_bytes) {
   Set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT,
       static_cast<int>(absl::ToInt64Milliseconds(failure_timeout)));
   Set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, static_cast<int>(unsent_bytes));
+}
+
+absl::Duration RoundTripOf(uint32_t min_rtt_microseconds) {
+  const absl::Duration said = absl::Microseconds(min_rtt_microseconds);
+  return said <= kLongestRoundTrip ? said : absl::ZeroDuration();
 }
 
 }  // namespace syncline

@@ -29,4 +29,8 @@ absl::StatusOr<UniqueFd> DialTo(const SocketAddress& address);
 // no more than about `unsent_bytes` wait in the kernel.
 void TuneSocket(int fd, absl::Duration failure_timeout, size_t unsent_bytes);
 
+// What `tcpi_min_rtt` says; zero when the kernel has measured nothing yet. It says ~0 until
+// the first sample, which a first packet that was lost puts off.
+absl::Duration RoundTripOf(uint32_t min_rtt_microseconds);
+
 }  // namespace syncline

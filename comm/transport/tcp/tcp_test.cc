@@ -1,9 +1,11 @@
 #include "comm/transport/tcp/tcp.h"
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "comm/transport/tcp/socket.h"
 #include "comm/transport/tcp/tcp_test_util.h"
 #include "comm/transport/transport_contract.h"
 
@@ -53,6 +55,14 @@ INSTANTIATE_TEST_SUITE_P(
                       Factory("plain_by_little",
                               {.security = TcpSecurity::kPlain, .gather_bytes = 1000})),
     [](const auto& info) { return info.param.name; });
+
+TEST(TcpRoundTrip, IsUnknownUntilTheKernelHasMeasuredIt) {
+  EXPECT_EQ(RoundTripOf(~uint32_t{0}), absl::ZeroDuration()) << "no sample yet";
+  EXPECT_EQ(RoundTripOf(60'000'001), absl::ZeroDuration());
+  EXPECT_EQ(RoundTripOf(60'000'000), absl::Seconds(60));
+  EXPECT_EQ(RoundTripOf(850), absl::Microseconds(850));
+  EXPECT_EQ(RoundTripOf(0), absl::ZeroDuration());
+}
 
 }  // namespace
 }  // namespace syncline

@@ -52,7 +52,7 @@ class CallersStore final : public syncline::Store {
 
   absl::StatusOr<std::string> Get(const std::string& key,
                                   absl::Duration timeout) override {
-    std::array<char, kLongestValue> value;
+    std::array<char, kLongestValue> value = {};
     size_t bytes = value.size();
     if (store_.get(store_.context, key.c_str(), absl::ToInt64Milliseconds(timeout),
                    value.data(), &bytes) != 0 ||
@@ -117,7 +117,11 @@ absl::StatusOr<Call> CallOf(const syncline_group& group, const syncline_call* gi
                .tag = known.tag,
                .timeout = absl::Milliseconds(known.timeout_ms)};
   const auto ranks = static_cast<size_t>(group.group->ranks());
-  if (known.send_counts != nullptr && known.receive_counts != nullptr) {
+  if ((known.send_counts == nullptr) != (known.receive_counts == nullptr)) {
+    return absl::InvalidArgumentError(
+        "of send_counts and receive_counts one is NULL: give both, or neither");
+  }
+  if (known.send_counts != nullptr) {
     call.send_counts.assign(known.send_counts, known.send_counts + ranks);
     call.receive_counts.assign(known.receive_counts, known.receive_counts + ranks);
   }

@@ -101,6 +101,17 @@ TEST(CGroup, WhatIsWrongIsAnErrorAndNoCrash) {
   call.output = nullptr;
   EXPECT_EQ(syncline_group_run(group, &call), SYNCLINE_INVALID_ARGUMENT);
   EXPECT_EQ(syncline_last_error_rank(), -1);
+  // One without the other.
+  const size_t counts[] = {4};
+  std::vector<float> received(4);
+  call = SumOf(received);
+  call.op = SYNCLINE_ALL_TO_ALL;
+  call.input = values.data();
+  call.send_counts = counts;
+  EXPECT_EQ(syncline_group_run(group, &call), SYNCLINE_INVALID_ARGUMENT);
+  EXPECT_THAT(syncline_last_error(), testing::HasSubstr("give both, or neither"));
+  call.receive_counts = counts;
+  EXPECT_EQ(syncline_group_run(group, &call), SYNCLINE_OK) << syncline_last_error();
   syncline_group_free(group);
   syncline_group_free(nullptr);
 }

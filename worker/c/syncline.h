@@ -312,7 +312,7 @@ typedef struct syncline_call {
   uint32_t root;
   uint32_t source;
   uint32_t tag;
-  /* Of ALL_TO_ALL: elements to and from each rank; NULL: count each. */
+  /* Of ALL_TO_ALL: elements to and from each rank; NULL, both: count each. */
   const size_t* send_counts;
   const size_t* receive_counts;
   const char* algorithm; /* "direct", "ring", ...; NULL: the fastest by the cost model */

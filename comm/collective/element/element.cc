@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
+#include <limits>
 #include <type_traits>
 
 #include "comm/base/dtype.h"
@@ -13,6 +15,16 @@ namespace {
 // What is combined at a time: stays in the first-level cache.
 constexpr size_t kStrip = 1024;
 
+// All operations give the same bits whichever operand comes first: in some algorithms
+// ranks combine the same values in another order.
+template <typename T>
+T OneNan(T value) {
+  return value != value ? std::numeric_limits<T>::quiet_NaN() : value;
+}
+
+template <typename T>
+using BitsOf = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+
 struct Sum {
   template <typename T>
   static T Of(T a, T b) {
@@ -20,7 +32,7 @@ struct Sum {
       using U = std::make_unsigned_t<T>;  // which wraps around
       return static_cast<T>(static_cast<U>(static_cast<U>(a) + static_cast<U>(b)));
     } else {
-      return a + b;
+      return OneNan(a + b);
     }
   }
 };
@@ -31,22 +43,34 @@ struct Product {
       using U = std::conditional_t<(sizeof(T) < 4), uint32_t, std::make_unsigned_t<T>>;
       return static_cast<T>(static_cast<U>(a) * static_cast<U>(b));
     } else {
-      return a * b;
+      return OneNan(a * b);
     }
   }
 };
 struct Min {
   template <typename T>
   static T Of(T a, T b) {
-    const T least = b < a ? b : a;
-    return b != b ? b : least;
+    if constexpr (std::is_integral_v<T>) {
+      return b < a ? b : a;
+    } else {
+      using Bits = BitsOf<T>;  // of equal values only those of zeros differ
+      const T equal = std::bit_cast<T>(std::bit_cast<Bits>(a) | std::bit_cast<Bits>(b));
+      const T least = b < a ? b : a < b ? a : equal;
+      return a != a || b != b ? std::numeric_limits<T>::quiet_NaN() : least;
+    }
   }
 };
 struct Max {
   template <typename T>
   static T Of(T a, T b) {
-    const T most = a < b ? b : a;
-    return b != b ? b : most;
+    if constexpr (std::is_integral_v<T>) {
+      return a < b ? b : a;
+    } else {
+      using Bits = BitsOf<T>;
+      const T equal = std::bit_cast<T>(std::bit_cast<Bits>(a) & std::bit_cast<Bits>(b));
+      const T most = a < b ? b : b < a ? a : equal;
+      return a != a || b != b ? std::numeric_limits<T>::quiet_NaN() : most;
+    }
   }
 };
 

@@ -2,7 +2,8 @@
 //
 // BF16 and FP16 are combined in FP32 and rounded once a call; an average is a sum that is
 // divided in the last call, integers toward zero. Integer sums and products wrap around.
-// A NaN among the values makes a minimum or maximum NaN.
+// A NaN among the values makes a minimum or maximum NaN; there is one NaN only, the quiet
+// one without sign or payload. -0 is less than +0.
 #pragma once
 
 #include <cstddef>

@@ -158,5 +158,45 @@ TEST(Combine, MinimumAndMaximumKeepNaN) {
   }
 }
 
+template <typename Bits>
+void ExpectSameBitsEitherWay(ElementType type, const std::vector<Bits>& specials) {
+  // As many as a vector holds, so that its kernel runs, too.
+  constexpr size_t kCount = 67;
+  for (int o = 0; o < kReduceOps; ++o) {
+    for (const Bits one : specials) {
+      for (const Bits other : specials) {
+        const std::vector<Bits> a(kCount, one);
+        const std::vector<Bits> b(kCount, other);
+        std::vector<Bits> out[2] = {std::vector<Bits>(kCount), std::vector<Bits>(kCount)};
+        const auto* const left = reinterpret_cast<const std::byte*>(a.data());
+        const auto* const right = reinterpret_cast<const std::byte*>(b.data());
+        const Combination combination = {.type = type, .op = static_cast<ReduceOp>(o)};
+        Combine(combination, kCount, left, {&right, 1},
+                reinterpret_cast<std::byte*>(out[0].data()));
+        Combine(combination, kCount, right, {&left, 1},
+                reinterpret_cast<std::byte*>(out[1].data()));
+        ASSERT_EQ(out[0], out[1]) << std::string(ElementName(type)) << " "
+                                  << std::string(ReduceName(combination.op)) << " of "
+                                  << one << " and " << other;
+        ASSERT_EQ(out[0], std::vector<Bits>(kCount, out[0][0]));
+      }
+    }
+  }
+}
+
+// Zeros of both signs, ones, infinities, and NaNs of several signs and payloads.
+TEST(Combine, GivesTheSameBitsWhicheverComesFirst) {
+  ExpectSameBitsEitherWay<uint32_t>(
+      ElementType::kF32, {0, 0x80000000, 0x3F800000, 0x7F800000, 0xFF800000, 0x7FC00000,
+                          0x7FC00001, 0xFFC00000, 0xFFC12345, 0x7F800001});
+  ExpectSameBitsEitherWay<uint64_t>(
+      ElementType::kF64, {0, 0x8000000000000000, 0x3FF0000000000000, 0x7FF0000000000000,
+                          0xFFF0000000000000, 0x7FF8000000000001, 0xFFF8000000000002});
+  ExpectSameBitsEitherWay<uint16_t>(ElementType::kBf16,
+                                    {0, 0x8000, 0x3F80, 0x7F80, 0xFF80, 0x7FC1, 0xFFC2});
+  ExpectSameBitsEitherWay<uint16_t>(ElementType::kF16,
+                                    {0, 0x8000, 0x3C00, 0x7C00, 0xFC00, 0x7E01, 0xFE02});
+}
+
 }  // namespace
 }  // namespace syncline

@@ -5,6 +5,8 @@
 namespace syncline {
 namespace {
 
+// Both sides cut by themselves: a change of a figure raises kProtocolVersion.
+//
 // Enough for several servers to share a small model, and for both ways to overlap.
 constexpr uint64_t kWantedBlocks = 64;
 constexpr uint64_t kLeastTiles = 2;

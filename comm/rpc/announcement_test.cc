@@ -1,6 +1,10 @@
 #include "comm/rpc/announcement.h"
 
+#include <cstdint>
+#include <utility>
+
 #include "absl/strings/escaping.h"
+#include "comm/base/tiling.h"
 #include "comm/rpc/attach_stream.h"
 #include "gtest/gtest.h"
 
@@ -35,6 +39,14 @@ TEST(Announcement, TheHelloHasTheDigestAndTheSizeOfWhatIsSentLater) {
   EXPECT_EQ(read.tensors(0).name(), "a");
   job.set_workers(7);
   EXPECT_NE(Announce(job, {}).hello.worker_hello().job_digest(), hello.job_digest());
+}
+
+// Workers and servers cut by themselves; those that cut otherwise must not meet.
+TEST(ProtocolVersion, NamesTheCutIntoBlocks) {
+  const uint64_t elements[] = {191 * uint64_t{kTileElements}};
+  EXPECT_EQ(std::pair(kProtocolVersion, CutIntoBlocks(elements).size()),
+            std::pair(5u, size_t{96}))
+      << "raise the version when the cut changes";
 }
 
 }  // namespace

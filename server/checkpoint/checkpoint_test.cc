@@ -14,6 +14,7 @@
 #include "server/checkpoint/directory_store.h"
 #include "server/checkpoint/part.h"
 #include "server/checkpoint/reader.h"
+#include "server/shard/shard_test_util.h"
 
 namespace syncline {
 namespace {
@@ -281,6 +282,54 @@ TEST_F(Checkpoints, APartThatIsGivenUpLeavesNothing) {
     EXPECT_TRUE(part->Add(0, saved_[0]).ok());
   }
   EXPECT_TRUE(store_->List("")->empty());
+}
+
+// With pushes that are summed for the next update, so that every kind of entry is there.
+TEST(CheckpointParts, OfEveryOptimizerAreLoadedByAShard) {
+  for (const std::string_view name : OptimizerNames()) {
+    SCOPED_TRACE(name);
+    const TrainingSettings training = {.optimizer = {.name = std::string(name)},
+                                       .accumulate_steps = 2};
+    ShardRig rig({.training = training});
+    rig.Commit(1, {rig.Member(0)});
+    rig.Seed(0, SomeValues(100, 1));
+    for (uint64_t step = 0; step < 3; ++step) {
+      for (const ShardOutput& output : rig.Push(0, 0, step)) {
+        const auto* figures = std::get_if<ShardFigures>(&output);
+        if (figures == nullptr) continue;
+        const auto& sums = figures->figures;
+        rig.shard().Apply(
+            ShardDecision{.step = step, .figures = {sums.begin() + 1, sums.end()}});
+      }
+    }
+    ShardSnapshot saved = *rig.shard().Save();
+    std::erase_if(saved.factors, [](const auto& one) { return one.second.empty(); });
+    auto layout = std::make_shared<CheckpointLayout>();
+    layout->tensors = {{"w", {100}}};
+    const std::vector<TrainedTensor> trained = {
+        {.shape = TensorShape(layout->tensors[0].shape)}};
+    layout->plan = *TrainingPlan::Create(training, trained);
+    const ShardBlock block = {0, {0, 0, 100}};
+    TempDirectory directory;
+    const auto store = *OpenDirectoryStore(directory.path());
+    auto part = *PartWriter::Create(
+        *store, {.folder = FolderOf(kJob, kName), .layout = layout, .blocks = {block}});
+    const absl::Status added = part->Add(0, saved.blocks.at(0));
+    ASSERT_TRUE(added.ok()) << added;
+    Manifest manifest = {.job = kJob, .name = kName, .tensors = layout->tensors};
+    manifest.files = *part->Finish(saved);
+    ASSERT_TRUE(PutManifest(*store, manifest).ok());
+    const auto reader = *CheckpointReader::Open(*store, kJob, kName);
+    ShardRig other({.training = training});
+    const absl::Status loaded = other.shard().Load(*reader->Read(block, *layout));
+    ASSERT_TRUE(loaded.ok()) << loaded;
+    ASSERT_TRUE(other.shard().Load(*reader->ReadRest(*layout)).ok());
+    const ShardSnapshot again = *other.shard().Save();
+    EXPECT_EQ(again.blocks.at(0), saved.blocks.at(0));
+    EXPECT_FALSE(again.blocks.at(0).accumulator.empty());
+    EXPECT_EQ(again.factors, saved.factors);
+    EXPECT_EQ(again.job_memory, saved.job_memory);
+  }
 }
 
 // testdata/ was written once, by the first version: all later ones read it.

@@ -89,8 +89,8 @@ absl::StatusOr<std::unique_ptr<PartWriter>> PartWriter::Create(BlobStore& store,
   for (const auto& [id, range] : part->ranges_) {
     const std::string key = layout.KeyOf(range);
     weights += MaxEntryBytes(key);
-    state += MaxEntryBytes(key + "/view") + MaxEntryBytes(key + "/sum");
-    state += MaxEntryBytes(key + "/factors");
+    state += MaxEntryBytes(key + kViewOf) + MaxEntryBytes(key + kSumOf);
+    state += MaxEntryBytes(key + kFactorsOf);
     for (const std::string& slot : layout.SlotsOf(range.tensor)) {
       state += MaxEntryBytes(absl::StrCat(key, "/", slot));
     }
@@ -167,8 +167,8 @@ absl::Status PartWriter::PutState(const std::string& key, uint32_t tensor,
     SYNCLINE_RETURN_IF_ERROR(
         Put(state_, absl::StrCat(key, "/", slots[i]), std::move(entry), bytes));
   }
-  SYNCLINE_RETURN_IF_ERROR(PutFloats(state_, key + "/view", saved.view));
-  return PutFloats(state_, key + "/sum", saved.accumulator);
+  SYNCLINE_RETURN_IF_ERROR(PutFloats(state_, key + kViewOf, saved.view));
+  return PutFloats(state_, key + kSumOf, saved.accumulator);
 }
 
 absl::StatusOr<std::vector<CheckpointFile>> PartWriter::Finish(
@@ -176,7 +176,7 @@ absl::StatusOr<std::vector<CheckpointFile>> PartWriter::Finish(
   SYNCLINE_CHECK(weights_.head.entries.size() == ranges_.size());
   for (const auto& [tensor, factors] : rest.factors) {
     const std::string& name = options_.layout->tensors[tensor].name;
-    SYNCLINE_RETURN_IF_ERROR(PutFloats(state_, name + "/factors", factors));
+    SYNCLINE_RETURN_IF_ERROR(PutFloats(state_, name + kFactorsOf, factors));
   }
   if (!rest.job_memory.empty()) {
     SYNCLINE_RETURN_IF_ERROR(Put(

@@ -5,9 +5,9 @@
 //   weights-00003.safetensors   fc1.weight                      [10, 128]  a whole tensor
 //                               fc2.weight[0:1048576]           [1048576]  a piece of one
 //   state-00003.safetensors     fc1.weight/exp_avg              state of the optimizer
-//                               fc2.weight[0:1048576]/view      what workers hold
-//                               fc2.weight[0:1048576]/sum       of pushes so far
-//                               fc1.weight/factors              of tensors stepped whole
+//                               fc2.weight[0:1048576]//view     what workers hold
+//                               fc2.weight[0:1048576]//sum      of pushes so far
+//                               fc1.weight//factors             of tensors stepped whole
 //                               /job_memory-00003                   the same in all
 //
 // Pieces are blocks (comm/base/tiling.h), the same on any number of servers. Metadata of
@@ -41,6 +41,11 @@ namespace syncline {
 inline constexpr char kJobMemory[] = "/job_memory";
 inline constexpr char kWeightsFile[] = "weights";
 inline constexpr char kStateFile[] = "state";
+
+// Behind a key. No optimizer's state has such a name: "sum" is one of Adagrad's.
+inline constexpr char kViewOf[] = "//view";
+inline constexpr char kSumOf[] = "//sum";
+inline constexpr char kFactorsOf[] = "//factors";
 
 // The tensors of a job, as they are named in files.
 struct CheckpointLayout {

@@ -147,8 +147,8 @@ absl::StatusOr<ShardSnapshot> CheckpointReader::Read(
   saved.accumulated_parting_samples = weights->mark.parting_samples;
   saved.rate_factor = weights->mark.rate_factor;
   SYNCLINE_ASSIGN_OR_RETURN(saved.weights, ReadFloats(weights_, key));
-  SYNCLINE_ASSIGN_OR_RETURN(saved.view, ReadFloats(state_, key + "/view"));
-  SYNCLINE_ASSIGN_OR_RETURN(saved.accumulator, ReadFloats(state_, key + "/sum"));
+  SYNCLINE_ASSIGN_OR_RETURN(saved.view, ReadFloats(state_, key + kViewOf));
+  SYNCLINE_ASSIGN_OR_RETURN(saved.accumulator, ReadFloats(state_, key + kSumOf));
   for (const std::string& slot : layout.SlotsOf(block.range.tensor)) {
     const std::string name = absl::StrCat(key, "/", slot);
     const auto state = state_.find(name);
@@ -169,7 +169,7 @@ absl::StatusOr<ShardSnapshot> CheckpointReader::ReadRest(
   for (uint32_t tensor = 0; tensor < layout.tensors.size(); ++tensor) {
     SYNCLINE_ASSIGN_OR_RETURN(
         std::vector<float> factors,
-        ReadFloats(state_, layout.tensors[tensor].name + "/factors"));
+        ReadFloats(state_, layout.tensors[tensor].name + kFactorsOf));
     if (!factors.empty()) rest.factors[tensor] = std::move(factors);
   }
   const auto memory = state_.lower_bound(kJobMemory);

@@ -153,17 +153,19 @@ class Job {
     std::optional<TrainingSettings> training = {};  // new ones
     bool cuts = false;                              // a checkpoint at its first step
   };
+  struct Scaling {
+    LossScalerState scaler = {};
+    uint64_t skipped = 0;
+  };
   // A checkpoint that servers write.
   struct Cut {
-    std::set<uint32_t> unwritten = {};  // servers
+    std::set<uint32_t> unwritten = {};  // servers; none: it is with the keeper
     absl::Status status = {};
     std::vector<CheckpointFile> files = {};
     TrainingSettings training = {};
     absl::Duration took = {};
-  };
-  struct Scaling {
-    LossScalerState scaler = {};
-    uint64_t skipped = 0;
+    std::optional<Scaling> scaling = {};       // at its step, once that is decided
+    std::optional<absl::Duration> since = {};  // the first tick that saw it
   };
 
   void DropWorker(uint32_t rank, const std::string& reason, Readmission::Cause cause,
@@ -197,6 +199,8 @@ class Job {
   void NoteDecided(uint64_t steps);
   void FinishCut(uint64_t step, const absl::Status& status, CoordinatorOutputs& outputs);
   void CutWhenItIsTime(absl::Duration now, CoordinatorOutputs& outputs);
+  void GiveUpLateCuts(absl::Duration now, CoordinatorOutputs& outputs);
+  std::optional<Scaling> ScalingAt(uint64_t step) const;
   absl::Status CheckBeginning(const Beginning& beginning) const;
   void Fail(const std::string& reason, CoordinatorOutputs& outputs);
   // With an error of its own instead of "start again".
@@ -251,10 +255,11 @@ class Job {
   // Checkpoints: what the job began with, and what is being saved.
   enum class Search { kNotBegun, kUnderWay, kDone } search_ = Search::kNotBegun;
   Beginning beginning_;
-  bool cut_wanted_ = false;                  // by the next change
-  std::map<uint64_t, Cut> cuts_;             // by step
-  std::map<uint64_t, Scaling> scalings_;     // at steps that may be cut
-  uint64_t decided_ = 0;                     // steps
+  bool cut_wanted_ = false;               // by the next change
+  std::map<uint64_t, Cut> cuts_;          // by step
+  std::set<uint64_t> ended_cuts_;         // the last steps that were written, or failed
+  std::map<uint64_t, Scaling> scalings_;  // at steps that may be cut
+  uint64_t decided_ = 0;                  // steps
   std::optional<absl::Duration> cut_since_;  // the last one that time ordered
   CheckpointView saved_;
   absl::Duration saved_at_ = {};

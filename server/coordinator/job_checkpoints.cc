@@ -27,6 +27,9 @@ absl::Status NoCommonStep() {
 
 // A cut that some server never answers must not stand in the way of all later ones.
 constexpr size_t kMaxOpenCuts = 8;
+constexpr absl::Duration kCutLimit = absl::Minutes(30);
+// What comes late is of one of so many.
+constexpr size_t kMaxEndedCuts = 64;
 
 }  // namespace
 
@@ -114,7 +117,25 @@ absl::StatusOr<uint64_t> Job::CreateCheckpoint(CoordinatorOutputs& outputs) {
   return saved_.written + saved_.failed;
 }
 
+void Job::GiveUpLateCuts(absl::Duration now, CoordinatorOutputs& outputs) {
+  std::map<uint64_t, std::set<uint32_t>> late;
+  for (auto& [step, cut] : cuts_) {
+    if (!cut.since) cut.since = now;
+    // The keeper answers for certain.
+    if (cut.unwritten.empty() || now - *cut.since < kCutLimit) continue;
+    late[step] = cut.unwritten;
+  }
+  for (const auto& [step, servers] : late) {
+    FinishCut(step,
+              absl::DeadlineExceededError(absl::StrCat("server ", *servers.begin(),
+                                                       " did not write it within ",
+                                                       absl::FormatDuration(kCutLimit))),
+              outputs);
+  }
+}
+
 void Job::CutWhenItIsTime(absl::Duration now, CoordinatorOutputs& outputs) {
+  GiveUpLateCuts(now, outputs);
   const absl::Duration every = absl::Seconds(spec_.checkpoint.every_seconds);
   if (phase_ != Phase::kRunning || every == absl::ZeroDuration()) return;
   if (!cut_since_) cut_since_ = now;
@@ -133,34 +154,51 @@ void Job::OrderCut(CoordinatorOutputs& outputs) {
       std::max<uint64_t>(1, change_->next_step + (adds_on_arrival ? 1 : 0)));
   const uint64_t every = spec_.CutEvery();
   const auto is_scheduled = [&] { return every > 0 && step % every == 0; };
-  // That one comes by itself, or was there already.
-  if (is_scheduled() || saved_.step == step) step = FirstUpdateFrom(step + 1);
-  if (is_scheduled()) return;
+  // What comes by itself, or was tried before, no shard copies for an order.
+  while (is_scheduled() || ended_cuts_.contains(step)) {
+    const bool comes_next = is_scheduled() && !ended_cuts_.contains(step);
+    step = FirstUpdateFrom(step + 1);
+    if (comes_next && is_scheduled()) return;
+  }
   CutOf(step, outputs);
-  if (decided_ == step) scalings_[step] = {decisions_.scaler(), decisions_.skipped()};
 }
 
 // Servers that train nothing, and shards, hear of it from here.
 Job::Cut& Job::CutOf(uint64_t step, CoordinatorOutputs& outputs) {
   const auto [entry, is_new] = cuts_.try_emplace(step);
   if (!is_new) return entry->second;
+  entry->second.scaling = ScalingAt(step);
   for (const JobServer& server : servers_) entry->second.unwritten.insert(server.server);
   ToServers(CutAt{.job = id_, .step = step}, outputs);
+  const auto is_old = [step](const auto& cut) {
+    return cut.first != step && !cut.second.unwritten.empty();
+  };
   while (cuts_.size() > kMaxOpenCuts) {
-    const uint64_t oldest = cuts_.begin()->first;
-    if (oldest == step) break;
-    FinishCut(oldest, absl::DeadlineExceededError("some server never finished it"),
+    const auto oldest = std::ranges::find_if(cuts_, is_old);
+    if (oldest == cuts_.end()) break;
+    FinishCut(oldest->first, absl::DeadlineExceededError("some server never finished it"),
               outputs);
   }
   return cuts_.at(step);
 }
 
+std::optional<Job::Scaling> Job::ScalingAt(uint64_t step) const {
+  if (const auto scaling = scalings_.find(step); scaling != scalings_.end()) {
+    return scaling->second;
+  }
+  if (decided_ != step) return std::nullopt;
+  return Scaling{decisions_.scaler(), decisions_.skipped()};
+}
+
 void Job::NoteDecided(uint64_t steps) {
   decided_ = steps;
+  const Scaling scaling = {decisions_.scaler(), decisions_.skipped()};
+  if (const auto cut = cuts_.find(steps); cut != cuts_.end()) {
+    cut->second.scaling = scaling;
+  }
   const uint64_t every = spec_.CutEvery();
-  const bool is_scheduled = every > 0 && steps % every == 0;
-  if (!is_scheduled && !cuts_.contains(steps)) return;
-  scalings_[steps] = {decisions_.scaler(), decisions_.skipped()};
+  if (every == 0 || steps % every != 0) return;
+  scalings_[steps] = scaling;
   while (scalings_.size() > 2 * kMaxOpenCuts) scalings_.erase(scalings_.begin());
 }
 
@@ -169,6 +207,7 @@ void Job::NoteDecided(uint64_t steps) {
 void Job::OnWritten(uint32_t server, const CheckpointWritten& written,
                     CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || !options_.keeps_checkpoints) return;
+  if (ended_cuts_.contains(written.step)) return;  // it comes late
   Cut& cut = CutOf(written.step, outputs);
   if (cut.unwritten.erase(server) == 0) return;
   cut.status.Update(written.status);
@@ -176,20 +215,24 @@ void Job::OnWritten(uint32_t server, const CheckpointWritten& written,
   cut.took = std::max(cut.took, written.took);
   if (written.status.ok()) cut.training = written.training;
   if (!cut.unwritten.empty()) return;
+  // Without decisions the scaler never changes.
+  if (!cut.scaling && decided_ > written.step) {
+    cut.status.Update(absl::UnavailableError(absl::StrCat(
+        "servers took so long that the loss scale of its step is gone, at step ",
+        decided_, "; save less often, or to a faster disk")));
+  }
   if (!cut.status.ok()) return FinishCut(written.step, cut.status, outputs);
+  const Scaling scaling =
+      cut.scaling.value_or(Scaling{decisions_.scaler(), decisions_.skipped()});
   Manifest manifest = {.job = spec_.name,
                        .name = {.run = beginning_.run, .step = written.step},
                        .push_codec = spec_.push_codec,
                        .publish_codec = spec_.publish_codec,
                        .declared = declared_->spec.training,
                        .training = cut.training,
-                       .loss_scaler = decisions_.scaler(),
-                       .skipped_steps = decisions_.skipped(),
+                       .loss_scaler = scaling.scaler,
+                       .skipped_steps = scaling.skipped,
                        .files = cut.files};
-  if (const auto scaling = scalings_.find(written.step); scaling != scalings_.end()) {
-    manifest.loss_scaler = scaling->second.scaler;
-    manifest.skipped_steps = scaling->second.skipped;
-  }
   outputs.push_back(CheckpointOrder{KeepCheckpoint{.job = id_,
                                                    .manifest = std::move(manifest),
                                                    .declared = declared_,
@@ -206,7 +249,9 @@ void Job::OnKept(const CheckpointKept& kept, absl::Duration now,
 void Job::FinishCut(uint64_t step, const absl::Status& status,
                     CoordinatorOutputs& outputs) {
   const auto cut = cuts_.extract(step).mapped();
-  scalings_.erase(scalings_.begin(), scalings_.upper_bound(step));
+  scalings_.erase(step);
+  ended_cuts_.insert(step);
+  if (ended_cuts_.size() > kMaxEndedCuts) ended_cuts_.erase(ended_cuts_.begin());
   const CheckpointName name = {.run = beginning_.run, .step = step};
   const std::string about =
       absl::StrCat("job '", spec_.name, "': checkpoint ", name.ToString());

@@ -29,6 +29,9 @@ class SavedJobs : public CoordinatorTest {
     }
   }
 
+  void Decide(uint64_t step, double sum) {
+    for (const uint32_t block : {0u, 1u}) Say(1, BlockFigures{job_, block, step, {sum}});
+  }
   void Answer(const CheckpointAnswer& answer) { Take(coordinator_->Apply(answer, now_)); }
 
   // A running job of run 3.
@@ -174,6 +177,30 @@ TEST_F(SavedJobs, GoOnWhenAServerCannotWriteAndTheRestIsDeleted) {
   EXPECT_TRUE(Saved().is_under_way);
 }
 
+TEST_F(SavedJobs, AreNeverCutTwiceAtOneStepAndLateWordsOpenNothing) {
+  BeginJob(TwoTensors(2));
+  next_step_[1] = 7;
+  Create();
+  CheckpointWritten failed = Written(7);
+  failed.status = absl::ResourceExhaustedError("No space left on device");
+  Say(1, failed);
+  Say(1, Written(7));
+  EXPECT_FALSE(Saved().is_under_way);
+  Create();
+  EXPECT_EQ(Last<CutAt>(1)->step, 8) << "no shard copies step 7 again";
+}
+
+TEST_F(SavedJobs, AreGivenUpWhenAServerNeverWrites) {
+  BeginJob(TwoTensors(2));
+  next_step_[1] = 7;
+  Create();
+  PassTimeBeating(absl::Minutes(29), {1, 10, 11});
+  EXPECT_TRUE(Saved().is_under_way);
+  PassTimeBeating(absl::Minutes(2), {1, 10, 11});
+  EXPECT_FALSE(Saved().is_under_way);
+  EXPECT_THAT(Saved().error, HasSubstr("server 1 did not write it within 30m"));
+}
+
 TEST_F(SavedJobs, OfAScheduleInStepsAreToldToThoseWhoTrainNothing) {
   JobSpec job = TwoTensors(2);
   job.checkpoint.every_steps = 10;
@@ -220,16 +247,33 @@ TEST_F(SavedJobs, HaveTheLossScaleOfTheirStep) {
   job.checkpoint.every_steps = 2;
   job.training.loss_scaling = {.name = "torch"};
   BeginJob(job);
-  const auto decide = [&](uint64_t step, double sum) {
-    for (const uint32_t block : {0u, 1u}) Say(1, BlockFigures{job_, block, step, {sum}});
-  };
-  decide(0, 1);
-  decide(1, kInfinity);
-  decide(2, kInfinity);
+  Decide(0, 1);
+  Decide(1, kInfinity);
+  Decide(2, kInfinity);
   Say(1, Written(2));
   const auto& keep = std::get<KeepCheckpoint>(orders_.at(0));
   EXPECT_EQ(keep.manifest.loss_scaler.scale, 32768);
   EXPECT_EQ(keep.manifest.skipped_steps, 1);
+}
+
+TEST_F(SavedJobs, KeepTheLossScaleOfTheirStepHoweverLateServersAre) {
+  JobSpec job = TwoTensors(2);
+  job.checkpoint.every_steps = 2;
+  job.training.loss_scaling = {.name = "torch"};
+  BeginJob(job);
+  next_step_[1] = 3;
+  Create();
+  ASSERT_EQ(Last<CutAt>(1)->step, 3);
+  for (uint64_t step = 0; step < 3; ++step) Decide(step, 1);
+  for (uint64_t step = 3; step < 60; ++step) Decide(step, step < 6 ? kInfinity : 1);
+  Say(1, Written(3));
+  ASSERT_EQ(orders_.size(), 1);
+  EXPECT_EQ(std::get<KeepCheckpoint>(orders_[0]).manifest.loss_scaler.scale, 65536);
+  // That of the schedule was not open, and what was kept for it is gone.
+  Say(1, Written(4));
+  ASSERT_EQ(orders_.size(), 2);
+  EXPECT_EQ(std::get<DiscardCheckpoint>(orders_[1]).name.step, 4);
+  EXPECT_THAT(Saved().error, HasSubstr("the loss scale of its step is gone"));
 }
 
 }  // namespace

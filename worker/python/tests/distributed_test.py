@@ -16,7 +16,8 @@ except ImportError:
 
 RANKS = 3
 PREAMBLE = """
-import os, sys
+import faulthandler, os, sys, time
+faulthandler.dump_traceback_later(100, exit=True)
 import torch
 import torch.distributed as dist
 import syncline.torch.distributed
@@ -25,6 +26,13 @@ torch.set_num_threads(1)
 dist.init_process_group("syncline", rank=rank, world_size=ranks)
 def same(found, expected):
     assert torch.equal(found, torch.as_tensor(expected, dtype=found.dtype)), (found, expected)
+def refused(said, call, *arguments, **more):
+    try:
+        call(*arguments, **more)
+    except (NotImplementedError, RuntimeError, ValueError, TypeError) as error:
+        assert said in str(error), error
+        return
+    raise AssertionError(f"not refused: {call} {arguments}")
 """
 
 
@@ -193,15 +201,125 @@ class DistributedTest(unittest.TestCase):
 
     def test_what_it_cannot_do_is_said(self):
         self.check("""
-            for tensor, op in ((torch.ones(3, dtype=torch.int16), dist.ReduceOp.SUM),
-                               (torch.ones(3), dist.ReduceOp.BXOR), (torch.ones(3).to_sparse(), dist.ReduceOp.SUM)):
-                try:
-                    dist.all_reduce(tensor, op=op)
-                except (NotImplementedError, RuntimeError, ValueError) as error:
-                    continue
-                raise AssertionError(tensor)
+            refused("cannot reduce torch.int16", dist.all_reduce, torch.ones(3, dtype=torch.int16))
+            refused("cannot reduce torch.float32 by", dist.all_reduce, torch.ones(3), op=dist.ReduceOp.BXOR)
+            refused("", dist.all_reduce, torch.ones(3).to_sparse())
             dist.barrier()
             """, ranks=1)
+
+    def test_tensors_that_do_not_fit_each_other_are_refused_before_anything_starts(self):
+        self.check("""
+            group = dist.distributed_c10d._get_default_group()
+            floats, bytes_ = torch.ones(6), torch.zeros(12, dtype=torch.uint8)
+            refused("torch.float32 and torch.uint8", group._allgather_base, bytes_, floats)
+            refused("torch.float32 and torch.uint8", group._reduce_scatter_base, bytes_[:3], floats)
+            refused("torch.float32 and torch.uint8", group.allgather, [[floats, bytes_[:6]]], [floats])
+            refused("torch.float32 and torch.uint8", group.gather, [[floats, bytes_[:6]]] if rank == 0 else [], [floats]) \
+                if rank == 0 else None
+            refused("torch.float32 and torch.uint8", group.alltoall_base, bytes_, floats, [], [])
+            refused("torch.float32 and torch.uint8", group.alltoall, [floats, bytes_], [floats, floats])
+            refused("rank 1 has 5 elements, but all must have 6", group.allgather, [[floats, floats[:5]]], [floats])
+            refused("3 parts for 2 ranks", group.allgather, [[floats] * 3], [floats])
+            refused("rank 0 has 2 elements, but all must have 3", group.reduce_scatter, [floats[:3]], [[floats[:2], floats[:4]]])
+            if rank == 0:
+                refused("rank 0 has 2 elements, but all must have 6", group.scatter, [floats], [[floats[:2], floats[:2]]])
+                refused("rank 1 has 5 elements, but all must have 6", group.gather, [[floats, floats[:5]]], [floats])
+            refused("split sizes [6] of a tensor of 6 rows for 2 ranks", group.alltoall_base, floats.clone(), floats, [6], [6])
+            refused("split sizes [7, -1]", group.alltoall_base, floats.clone(), floats, [3, 3], [7, -1])
+            refused("split sizes [1, 1] of a tensor of 0 rows", group.alltoall_base, floats[:0], floats[:0], [1, 1], [1, 1])
+            refused("5 elements do not divide by 2", group.alltoall_base, floats[:5].clone(), floats[:5], [], [])
+            refused("1 inputs and 2 outputs", group.alltoall, [floats, floats], [floats])
+            refused("one for each rank", group._native.start, 7, input=1, output=1, counts=([1], [1]))
+            dist.all_reduce(floats)
+            same(floats, torch.full((6,), 2.0))
+            """, ranks=2)
+
+    def test_a_tensor_that_is_refused_starts_none_of_its_call(self):
+        self.check("""
+            group = dist.distributed_c10d._get_default_group()
+            refused("cannot reduce torch.int16", group.allreduce, [torch.ones(5), torch.ones(3, dtype=torch.int16)])
+            x = torch.ones(3)
+            dist.all_reduce(x)  # the first that all call
+            same(x, torch.full((3,), 2.0))
+            """, ranks=2)
+
+    def test_memory_of_an_operation_that_nobody_waits_for_is_kept_until_it_is_done(self):
+        self.check("""
+            import gc, weakref
+            group = dist.distributed_c10d._get_default_group()._native
+            if rank == 0:
+                x = torch.zeros(1000)
+                seen = weakref.ref(x)
+                handle = group.start(0, dtype=0, output=x.data_ptr(), count=1000, keeps=x)
+                del handle, x
+                gc.collect()
+                assert seen() is not None
+            time.sleep(0.5)
+            if rank == 1: dist.all_reduce(torch.ones(1000))
+            dist.barrier()
+            dist.barrier()  # whose start frees what is done
+            assert rank == 1 or seen() is None
+            """, ranks=2)
+
+    def test_works_that_only_cpp_holds_can_be_waited_for(self):
+        self.check("""
+            group = dist.distributed_c10d._get_default_group()
+            for step in range(300):
+                kinds = (torch.float32, torch.float64, torch.int64)
+                tensors = [torch.full((30000,), rank + step, dtype=kind) for kind in kinds for _ in range(2)]
+                dist._broadcast_coalesced(group, tensors, 100000, 0)
+                for tensor in tensors: same(tensor, torch.full((30000,), step))
+            assert not group._alive and not group._settled
+            """, ranks=2)
+
+    def test_results_are_there_when_a_work_says_so(self):
+        self.check("""
+            for step in range(20):
+                parts = [torch.full((3,), -1.0) for _ in range(ranks)]
+                work = dist.all_gather(parts, torch.full((3,), float(rank)), async_op=True)
+                while not work.is_completed():
+                    assert work.exception() is None, work.exception()
+                same(torch.stack(parts)[:, 0], [0.0, 1.0])
+                assert work.is_success() and work.exception() is None
+                work.wait()
+            work = dist.all_reduce(torch.ones(5 + rank), async_op=True)
+            while not work.is_completed(): pass
+            assert not work.is_success()
+            assert isinstance(work.exception(), syncline.errors.FailedPrecondition), work.exception()
+            refused("of 5 f32", work.wait)
+            """, ranks=2)
+
+    def test_futures_are_fulfilled_after_shutdown(self):
+        self.check("""
+            group = dist.distributed_c10d._get_default_group()
+            for _ in range(2):
+                x = torch.ones(3)
+                same(group.allreduce([x]).get_future().wait()[0], [2.0, 2.0, 2.0])
+                group.shutdown()
+                time.sleep(0.2)
+            """, ranks=2)
+
+    def test_ctrl_c_ends_a_wait_and_the_start_of_a_group(self):
+        self.check("""
+            import datetime, signal, threading
+            def interrupted(call, *arguments):
+                threading.Timer(1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+                began = time.monotonic()
+                try:
+                    call(*arguments)
+                except KeyboardInterrupt:
+                    assert time.monotonic() - began < 8
+                    return
+                raise AssertionError("went on")
+            if rank == 0:
+                interrupted(dist.all_reduce, torch.ones(5))
+                store = dist.FileStore(f"{__file__}.store", 2)  # where the other one never comes
+                interrupted(syncline.torch.distributed.ProcessGroupSyncline, store, 0, 2, datetime.timedelta(seconds=60))
+                os.unlink(f"{__file__}.store")
+            else:
+                time.sleep(10)
+            os._exit(0)
+            """, ranks=2)
 
 
 if __name__ == "__main__":

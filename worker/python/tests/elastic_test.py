@@ -6,6 +6,7 @@ import support
 from torch_support import torch
 
 import syncline
+from syncline.torch import LocalSGD
 from syncline.torch.elastic import ElasticDistributedSampler
 
 
@@ -32,9 +33,35 @@ class Sampler(unittest.TestCase):
         self.assertEqual(list(sampler(6, 2, shuffle=False, steps=3)), [[0, 1], [2, 3], [4, 5]])
         self.assertEqual(list(sampler(100, 5, 3, 2)), list(sampler(100, 5, 1, 2)))  # a third worker
 
+    def test_has_larger_last_batches_where_little_is_left_over(self):
+        self.assertEqual([list(map(len, sampler(33, 8, rank, 4))) for rank in range(4)], [[9], [8], [8], [8]])
+
     def test_refuses_data_that_is_not_enough(self):
         with self.assertRaisesRegex(syncline.InvalidArgument, "3 samples in batches of 2 for 4 workers"):
             sampler(3, 2, 0, 4)
+
+
+class Rounds(support.ServersTest):
+    def test_that_were_cut_short_are_refused(self):
+        model = torch.nn.Linear(6, 3)
+        optimizer = LocalSGD(model, torch.optim.SGD(model.parameters(), 0.1), every=4, session=self.options())
+        self.addCleanup(optimizer.session.close)
+        data = ElasticDistributedSampler(100, optimizer, 10)
+
+        def step():
+            model(torch.ones(2, 6)).sum().backward()
+            optimizer.step()
+
+        for _ in range(4):
+            step()
+        optimizer.synchronize()
+        self.assertEqual((data.epoch, data.batch, optimizer.was_cut_short), (0, 4, False))
+        step()
+        self.assertEqual(data.batch, 5)
+        optimizer.synchronize()
+        for read in (lambda: data.epoch, lambda: data.batch, lambda: next(iter(data))):
+            with self.assertRaisesRegex(syncline.FailedPrecondition, "steps`, 8, is more than .* a multiple of `every`"):
+                read()
 
 
 class Workers(support.ServersTest):

@@ -267,6 +267,26 @@ class Wrappers(LocalTest):
         train(expected, plain, 3)
         self.assert_same(model, expected)
 
+    @unittest.skipUnless(hasattr(torch, "amp") and hasattr(torch.amp, "GradScaler"), "torch's GradScaler is for CUDA alone")
+    def test_are_what_a_grad_scaler_takes(self):
+        model, expected = fresh(), fresh()
+        plain = torch.optim.SGD(expected.parameters(), 0.1)
+        optimizer = LocalSGD(model, torch.optim.SGD(model.parameters(), 0.1), every=3, session=self.options())
+        self.addCleanup(optimizer.session.close)
+        for owner, its in ((optimizer, model), (plain, expected)):
+            scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+            for number, (inputs, labels) in enumerate(batches(7)):
+                owner.zero_grad()
+                scaler.scale(nn.functional.mse_loss(its(inputs), labels)).backward()
+                if number == 4:
+                    next(its.parameters()).grad.fill_(float("inf"))  # this step is left out
+                scaler.unscale_(owner)
+                nn.utils.clip_grad_norm_(its.parameters(), 0.1)
+                scaler.step(owner)
+                scaler.update()
+        self.assertEqual(optimizer.rounds, 2)
+        self.assert_same(model, expected)
+
     def test_refuse_what_makes_no_sense(self):
         model = fresh()
         inner = torch.optim.SGD(model.parameters(), 0.1)

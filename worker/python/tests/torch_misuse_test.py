@@ -226,6 +226,14 @@ class Misuse(OptimizerTest):
             with self.refused(said + r'.*\(choose a job by SYNCLINE_JOB, .*session={"job": …}', syncline.JobRefused):
                 self.optimizer(second)
 
+    def test_of_rates_after_a_rate_of_0(self):
+        model = make_model()
+        optimizer = self.optimizer(model, lr=0.0)
+        optimizer.param_groups[0]["lr"] = 0.0
+        with self.refused("lr=0.1, but the Optimizer was made with lr=0, .* highest rate"):
+            optimizer.param_groups[0]["lr"] = 0.1
+        self.step(model, optimizer)
+
     def test_of_options_given_twice(self):
         for session in ({"optimizer": "sgd:lr=5"}, {"push": "int8"}):
             with self.refused(f"session=.*{next(iter(session))}.*give it once"):

@@ -5,18 +5,25 @@ every operation on all others with an error whose `rank` names it.
 """
 from __future__ import annotations
 
+import collections
 import ctypes
 import functools
+import os
+import time
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from typing import Callable, Optional, Sequence
 
 from syncline import _library
 from syncline._library import FOREVER, check
+from syncline.errors import InvalidArgument
 
 FLOAT64, INT64, INT32, INT8, UINT8 = 3, 4, 5, 6, 7
 (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, GATHER, SCATTER, ALL_TO_ALL, BARRIER,
  SEND_RECEIVE) = range(10)
 SUM, AVERAGE, MIN, MAX, PRODUCT = range(5)
+
+_DEADLINE_EXCEEDED = 4
+_SLICE_MS = 100  # after so long Python handles signals
 
 SetFunction = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p, c_void_p, c_size_t)
 GetFunction = ctypes.CFUNCTYPE(c_int, c_void_p, c_char_p, c_int64, c_void_p, POINTER(c_size_t))
@@ -94,21 +101,26 @@ def _check(code: int) -> None:
 
 
 class Handle:
-    """An operation under way. Keeps its group, and what `keeps` holds, alive."""
+    """An operation under way. Keeps its group alive, and what `keeps` holds until the operation is over."""
 
     def __init__(self, group: Group, handle: c_void_p, keeps: object) -> None:
         self._group, self._handle, self._keeps = group, handle, keeps
 
     def wait(self, timeout_ms: int = FOREVER) -> None:
         """Raises what went wrong; DeadlineExceeded also when the time is over first."""
-        _check(_typed().syncline_handle_wait(self._handle, timeout_ms))
+        deadline = None if timeout_ms == FOREVER else time.monotonic() + timeout_ms / 1000
+        while True:
+            left = _SLICE_MS if deadline is None else max(0, int((deadline - time.monotonic()) * 1000))
+            was_done = self.done()  # then what wait says is the operation's result
+            code = _typed().syncline_handle_wait(self._handle, min(left, _SLICE_MS))
+            if code != _DEADLINE_EXCEEDED or was_done or (deadline is not None and left <= _SLICE_MS):
+                return _check(code)
 
     def done(self) -> bool:
         return bool(_typed().syncline_handle_is_done(self._handle))
 
     def __del__(self) -> None:
-        if self._handle and self._group.handle:
-            _typed().syncline_handle_free(self._handle)
+        self._group.take_over(self._handle, self._keeps)
 
 
 class Group:
@@ -117,13 +129,16 @@ class Group:
     def __init__(self, name: str, rank: int, ranks: int, put: Callable[[str, bytes], None],
                  get: Callable[[str, int], bytes], timeout_ms: int = 0) -> None:
         self.handle = c_void_p()
-        failure: list[Exception] = []
+        self._ranks, self._process = ranks, os.getpid()
+        # Operations under way that nobody waits for any more. No lock: they come from __del__, in the middle of anything.
+        self._orphans: collections.deque[tuple[c_void_p, object]] = collections.deque()
+        failure: list[BaseException] = []  # of the callbacks, which must return
 
         def on_set(_: object, key: bytes, value: int, size: int) -> int:
             try:
                 put(key.decode(), ctypes.string_at(value, size))
                 return 0
-            except Exception as error:  # the callback must return
+            except BaseException as error:
                 failure.append(error)
                 return 1
 
@@ -135,7 +150,7 @@ class Group:
                 ctypes.memmove(value, found, len(found))
                 size[0] = len(found)  # type: ignore[index]
                 return 0
-            except Exception as error:
+            except BaseException as error:
                 failure.append(error)
                 return 1
 
@@ -143,8 +158,12 @@ class Group:
             struct_size=ctypes.sizeof(GroupOptionsStruct), name=name.encode(), rank=rank, ranks=ranks,
             store=StoreStruct(None, SetFunction(on_set), GetFunction(on_get)), timeout_ms=timeout_ms,
             start_timeout_ms=timeout_ms)
+        code = _typed().syncline_group_create(byref(options), byref(self.handle))
+        for error in failure:
+            if not isinstance(error, Exception):  # Ctrl-C
+                raise error
         try:
-            _check(_typed().syncline_group_create(byref(options), byref(self.handle)))
+            _check(code)
         except Exception as error:
             raise error from (failure[0] if failure else None)
 
@@ -152,6 +171,10 @@ class Group:
               root: int = 0, source: int = 0, tag: int = 0, counts: Optional[tuple[Sequence[int], Sequence[int]]] = None,
               timeout_ms: int = 0, keeps: object = None) -> Handle:
         """`input` and `output` are addresses, which `keeps` keeps valid; `counts` are those to and from each rank."""
+        if counts is not None and not len(counts[0]) == len(counts[1]) == self._ranks:
+            raise InvalidArgument(
+                f"counts to {len(counts[0])} and from {len(counts[1])} ranks, in a group of {self._ranks}: give one for each rank")
+        self._free_orphans()
         call = CallStruct(
             struct_size=ctypes.sizeof(CallStruct), op=op, dtype=dtype, reduction=reduction, input=input or None,
             output=output or None, count=count, root=root, source=source, tag=tag, timeout_ms=timeout_ms)
@@ -162,13 +185,34 @@ class Group:
         _check(_typed().syncline_group_start(self.handle, byref(call), byref(handle)))
         return Handle(self, handle, keeps)
 
+    def take_over(self, handle: c_void_p, keeps: object) -> None:
+        """A handle that nobody needs any more: the operation may still write to what `keeps` holds."""
+        if handle and self.handle and self._process == os.getpid():  # a forked child has no operations
+            self._orphans.append((handle, keeps))
+            self._free_orphans()
+
+    def _free_orphans(self) -> None:
+        for _ in range(len(self._orphans)):
+            try:
+                handle, keeps = self._orphans.popleft()
+            except IndexError:  # another thread had it
+                return
+            if _typed().syncline_handle_is_done(handle):
+                _typed().syncline_handle_free(handle)
+            else:
+                self._orphans.append((handle, keeps))
+
     def abort(self) -> None:
         """Ends everything under way, on all members, and the group."""
         if self.handle:
             _typed().syncline_group_abort(self.handle)
 
     def __del__(self) -> None:
-        # Handles hold their group: none is left.
-        if getattr(self, "handle", None):
-            _typed().syncline_group_free(self.handle)
-            self.handle = c_void_p()
+        # Handles hold their group: only orphans are left. Freeing the group ends them; what they keep lives until then.
+        if not getattr(self, "handle", None):
+            return
+        if self._process == os.getpid():
+            for handle, _ in self._orphans:
+                _typed().syncline_handle_free(handle)
+        _typed().syncline_group_free(self.handle)
+        self.handle = c_void_p()

@@ -50,6 +50,7 @@ class LocalSGD(torch.optim.Optimizer):
         # After so many steps of a round each fragment is pushed, at equal distances, the last one at its end.
         self._dues = [(number + 1) * every // fragments for number in range(fragments)]
         self._taken = 0  # steps of this round
+        self._was_cut_short = False
         settings = option_string({"lr": lr, **options})
         self.session = Session(**merged({"optimizer": f"{outer}:{settings}", "push": push, "publish": publish}, session or {}))
         try:
@@ -70,7 +71,11 @@ class LocalSGD(torch.optim.Optimizer):
         self._share()
 
     def _share(self) -> None:
-        """Groups and state are the inner optimizer's: torch's lr_schedulers and GradScaler may take either of the two."""
+        """Groups and state are the inner optimizer's: torch's lr_schedulers may take either of the two.
+
+        A GradScaler takes this one, in all its calls: of `scaler.step(inner)` nothing would hear that a step was taken, and by
+        one call with each of the two gradients are unscaled twice.
+        """
         self.param_groups, self.state, self.defaults = self._inner.param_groups, self._inner.state, self._inner.defaults
 
     def _check_groups(self) -> None:
@@ -137,7 +142,9 @@ class LocalSGD(torch.optim.Optimizer):
     def synchronize(self) -> None:
         """Synchronises now, wherever in a round this worker is, and begins a new round. All workers call it at one point.
 
-        For the end, and before the model is saved: afterwards all have the same weights.
+        For the end, and before the model is saved: afterwards all have the same weights. In the middle of a round, with
+        fragments anywhere, it makes `steps` jump ahead, which ElasticDistributedSampler refuses: beside it call it after the
+        last epoch, or, without fragments, where `steps` is a multiple of `every`.
         """
         if self._taken:
             self._end_round(self._taken)
@@ -149,6 +156,7 @@ class LocalSGD(torch.optim.Optimizer):
 
     def _end_round(self, taken: int) -> None:
         """Of a round of which so many steps were taken."""
+        self._was_cut_short = True
         for due, fragment in zip(self._dues, self._fragments):
             if due > taken:
                 if fragment.is_under_way:
@@ -165,8 +173,16 @@ class LocalSGD(torch.optim.Optimizer):
 
     @property
     def steps(self) -> int:
-        """The number of the present step, from 0, on all workers: rounds of `every` steps, and those of this round."""
+        """The number of the present step, from 0, on all workers: rounds of `every` steps, and those of this round.
+
+        A round that synchronize() cut short counts as a whole one, or as two.
+        """
         return self.session.step * self._every + self._taken
+
+    @property
+    def was_cut_short(self) -> bool:
+        """Whether synchronize() ended a round of this worker early, so that `steps` is more than what it trained."""
+        return self._was_cut_short
 
     @property
     def rounds(self) -> int:

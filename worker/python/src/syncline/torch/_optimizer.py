@@ -107,6 +107,10 @@ class Optimizer(torch.optim.Optimizer):
 
     def _take_rate(self, weights: list[Weight], declared: float, rate: float) -> None:
         """A group's new learning rate: that of the gradients that are pushed from now on."""
+        if declared == 0 and rate != 0:
+            raise InvalidArgument(
+                f"lr={rate:g}, but the Optimizer was made with lr=0, which no factor makes another rate; give it the highest rate, "
+                "and set group[\"lr\"] = 0 afterwards where training begins with 0")
         if self._has_schedule:
             raise FailedPrecondition(
                 "the Optimizer has a schedule=, which the servers follow; leave it out to change lr yourself or by torch's "
@@ -121,7 +125,7 @@ class Optimizer(torch.optim.Optimizer):
                              "scheduler.step()`; until then those who joined earlier decide", self._joined_at)
             self._joined_at = 0
         for weight in weights:
-            weight.rate_factor = rate / declared
+            weight.rate_factor = 1.0 if rate == declared else rate / declared
 
     def _add_hooks(self) -> None:
         for weight in self._weights:

@@ -12,6 +12,7 @@ Tensors are on the CPU. Reductions: sum, average, minimum, maximum, product, and
 from __future__ import annotations
 
 import datetime
+import functools
 import inspect
 import queue
 import threading
@@ -55,6 +56,29 @@ def _check(*tensors: torch.Tensor) -> None:
                 f"the syncline backend takes dense CPU tensors, got one on {tensor.device} with layout {tensor.layout}")
 
 
+def _check_types(name: str, *tensors: torch.Tensor) -> None:
+    """Of all inputs and outputs of one operation."""
+    _check(*tensors)
+    types = sorted({str(tensor.dtype) for tensor in tensors})
+    if len(types) > 1:
+        raise ValueError(f"{name}: the tensors are of types {' and '.join(types)}; all inputs and outputs must be of one")
+
+
+def _check_parts(name: str, ranks: int, parts: List[torch.Tensor], own: torch.Tensor) -> None:
+    """A part for each rank, as large as this rank's own."""
+    _check_types(name, own, *parts)
+    if len(parts) != ranks:
+        raise ValueError(f"{name}: {len(parts)} parts for {ranks} ranks; give one for each rank")
+    for rank, part in enumerate(parts):
+        if part.numel() != own.numel():
+            raise ValueError(f"{name}: the part of rank {rank} has {part.numel()} elements, but all must have {own.numel()}")
+
+
+def _check_pairs(name: str, outputs: List[Any], inputs: List[Any]) -> None:
+    if len(outputs) != len(inputs):
+        raise ValueError(f"{name}: {len(outputs)} outputs for {len(inputs)} inputs")
+
+
 def _milliseconds(timeout: Optional[datetime.timedelta]) -> int:
     if timeout is None:
         return 0
@@ -69,18 +93,37 @@ class _Work(dist._Work if hasattr(dist, "_Work") else dist.Work):  # type: ignor
         super().__init__()
         self._group, self._handles, self._result, self._finish = group, handles, result, finish
         self._lock = threading.Lock()
+        self._is_settled = False
+        self._error: Optional[Exception] = None
         self._done: torch.futures.Future = torch.futures.Future()
         self._future: Optional[torch.futures.Future] = None
 
-    def _complete(self, timeout_ms: int) -> None:
-        for handle in self._handles:
-            handle.wait(timeout_ms)
+    def _settle(self) -> bool:
+        """Whether the results are where they belong, or will never be; never blocks."""
         with self._lock:
-            finish, self._finish = self._finish, None
-            if finish is not None:
-                with torch.no_grad():
-                    finish()
+            if self._is_settled:
+                return True
+            if not all(handle.done() for handle in self._handles):
+                return False
+            try:
+                for handle in self._handles:
+                    handle.wait(0)
+                if self._finish is not None:
+                    with torch.no_grad():
+                        self._finish()
+            except Exception as error:
+                self._error = error
+            self._handles, self._finish = [], None
+            self._is_settled = True
+            return True
+
+    def _complete(self, timeout_ms: int) -> None:
+        for handle in tuple(self._handles):
+            handle.wait(timeout_ms)
+        self._settle()
         self._group._forget(self)
+        if self._error is not None:
+            raise self._error
 
     def wait(self, timeout: Optional[datetime.timedelta] = None) -> bool:
         # No timeout, which torch says as 0: the group's.
@@ -88,17 +131,14 @@ class _Work(dist._Work if hasattr(dist, "_Work") else dist.Work):  # type: ignor
         return True
 
     def is_completed(self) -> bool:
-        return all(handle.done() for handle in self._handles)
+        return self._settle()
 
     def is_success(self) -> bool:
-        return self.is_completed() and self.exception() is None
+        return self._settle() and self._error is None
 
     def exception(self) -> Optional[Exception]:
-        try:
-            self._complete(0)
-        except Exception as error:
-            return error
-        return None
+        """None while it is not completed, too."""
+        return self._error if self._settle() else None
 
     def synchronize(self) -> None:
         self.wait()
@@ -121,7 +161,7 @@ class _Work(dist._Work if hasattr(dist, "_Work") else dist.Work):  # type: ignor
         return self._result
 
     def _complete_future(self) -> None:
-        for handle in self._handles:
+        for handle in tuple(self._handles):
             try:
                 handle.wait()
             except Exception:
@@ -137,7 +177,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         self._rank, self._size = rank, size
 
         def get(key: str, wait_ms: int) -> bytes:
-            store.wait([key], datetime.timedelta(milliseconds=wait_ms))
+            _await_key(store, key, wait_ms)
             return bytes(store.get(key))
 
         def put(key: str, value: bytes) -> None:
@@ -145,7 +185,10 @@ class ProcessGroupSyncline(dist.ProcessGroup):
 
         self._native = _group.Group(
             "syncline", rank, size, put, get, _milliseconds(timeout))
-        self._alive: set[_Work] = set()  # what C++ holds only by a pointer, and memory that is still in use
+        # C++ (DDP, functional collectives) may hold a Work by a pointer alone, which does not keep its Python half: each is kept
+        # until it was waited for. Those under way, and those that only wait for that:
+        self._alive: set[_Work] = set()
+        self._settled: set[_Work] = set()
         self._alive_lock = threading.Lock()
         self._futures: "queue.SimpleQueue[Optional[_Work]]" = queue.SimpleQueue()
         self._completer: Optional[threading.Thread] = None
@@ -163,7 +206,9 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         self._native.abort()
 
     def shutdown(self) -> None:
-        if self._completer is not None:
+        with self._alive_lock:
+            completer, self._completer = self._completer, None
+        if completer is not None:
             self._futures.put(None)
 
     # ---- how works are made --------------------------------------------------------------------------------------
@@ -171,11 +216,13 @@ class ProcessGroupSyncline(dist.ProcessGroup):
     def _forget(self, work: _Work) -> None:
         with self._alive_lock:
             self._alive.discard(work)
+            self._settled.discard(work)
 
     def _complete_later(self, work: _Work) -> None:
-        if self._completer is None:
-            self._completer = threading.Thread(target=self._complete_futures, name="syncline-futures", daemon=True)
-            self._completer.start()
+        with self._alive_lock:
+            if self._completer is None:
+                self._completer = threading.Thread(target=self._complete_futures, name="syncline-futures", daemon=True)
+                self._completer.start()
         self._futures.put(work)
 
     def _complete_futures(self) -> None:
@@ -185,17 +232,22 @@ class ProcessGroupSyncline(dist.ProcessGroup):
                 return
             work._complete_future()
 
-    def _work(self, handles: List[_group.Handle], result: List[torch.Tensor],
+    def _work(self, calls: List[Callable[[], _group.Handle]], result: List[torch.Tensor],
               finish: Optional[Callable[[], None]] = None) -> _Work:
-        work = _Work(self, handles, result, finish)
+        """Starts the calls, all of which were checked."""
+        work = _Work(self, [call() for call in calls], result, finish)
         with self._alive_lock:
-            self._alive = {other for other in self._alive if not other.is_completed() or other._finish is not None}
+            others = list(self._alive)
             self._alive.add(work)
+        settled = {other for other in others if other._settle()}
+        with self._alive_lock:
+            self._settled |= settled & self._alive
+            self._alive -= settled
         return work
 
-    def _start(self, op: int, opts: Any = None, *, source: Optional[torch.Tensor] = None,
-               target: Optional[torch.Tensor] = None, count: int, like: torch.Tensor, reduction: Optional[int] = None,
-               counts: Any = None, root: int = 0, sender: int = 0, tag: int = 0) -> _group.Handle:
+    def _call(self, op: int, opts: Any = None, *, source: Optional[torch.Tensor] = None,
+              target: Optional[torch.Tensor] = None, count: int, like: torch.Tensor, reduction: Optional[int] = None,
+              counts: Any = None, root: int = 0, sender: int = 0, tag: int = 0) -> Callable[[], _group.Handle]:
         """Reductions count elements; everything else moves bytes, and so takes any type."""
         reduces = reduction is not None
         if reduces and like.dtype not in _TYPES:
@@ -206,8 +258,8 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         timeout = getattr(opts, "timeout", None)
         # torch says "the group's" by a negative time.
         timeout_ms = _milliseconds(timeout) if isinstance(timeout, datetime.timedelta) else 0
-        return self._native.start(
-            op, dtype=_TYPES[like.dtype] if reduces else _group.UINT8, reduction=reduction or 0,
+        return functools.partial(
+            self._native.start, op, dtype=_TYPES[like.dtype] if reduces else _group.UINT8, reduction=reduction or 0,
             input=0 if source is None else source.data_ptr(), output=0 if target is None else target.data_ptr(),
             count=count * scale, counts=counts, root=root, source=sender, tag=tag,
             timeout_ms=timeout_ms, keeps=(source, target))
@@ -218,11 +270,11 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         op = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
         _check(*tensors)
         dense = [tensor.contiguous() for tensor in tensors]
-        handles = [
-            self._start(_group.ALL_REDUCE, opts, target=own, count=own.numel(), like=own, reduction=_reduction(op, own))
+        calls = [
+            self._call(_group.ALL_REDUCE, opts, target=own, count=own.numel(), like=own, reduction=_reduction(op, own))
             for own in dense
         ]
-        return self._work(handles, tensors, _put_back(tensors, dense))
+        return self._work(calls, tensors, _put_back(tensors, dense))
 
     def allreduce_coalesced(self, tensors: List[torch.Tensor], opts: Any = None) -> _Work:
         return self.allreduce(tensors, opts)
@@ -231,45 +283,50 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         _check(*tensors)
         root = getattr(opts, "rootRank", 0)
         dense = [tensor.contiguous() for tensor in tensors]
-        handles = [self._start(_group.BROADCAST, opts, target=own, count=own.numel(), like=own, root=root) for own in dense]
-        return self._work(handles, tensors, _put_back(tensors, dense))
+        calls = [self._call(_group.BROADCAST, opts, target=own, count=own.numel(), like=own, root=root) for own in dense]
+        return self._work(calls, tensors, _put_back(tensors, dense))
 
     def reduce(self, tensors: List[torch.Tensor], opts: Any = None) -> _Work:
         _check(*tensors)
         op, root = getattr(opts, "reduceOp", dist.ReduceOp.SUM), getattr(opts, "rootRank", 0)
         dense = [tensor.contiguous() for tensor in tensors]
-        handles = [
-            self._start(_group.REDUCE, opts, source=own, target=own, count=own.numel(), like=own, root=root,
-                        reduction=_reduction(op, own)) for own in dense
+        calls = [
+            self._call(_group.REDUCE, opts, source=own, target=own, count=own.numel(), like=own, root=root,
+                       reduction=_reduction(op, own)) for own in dense
         ]
-        return self._work(handles, tensors, _put_back(tensors, dense))
+        return self._work(calls, tensors, _put_back(tensors, dense))
 
     def allgather(self, outputs: List[List[torch.Tensor]], inputs: List[torch.Tensor], opts: Any = None) -> _Work:
-        handles, staged = [], []
+        _check_pairs("all_gather", outputs, inputs)
+        calls, staged = [], []
         for parts, own in zip(outputs, inputs):
-            _check(own, *parts)
+            _check_parts("all_gather", self._size, parts, own)
             own = own.contiguous()
             whole = torch.empty(self._size * own.numel(), dtype=own.dtype)
-            handles.append(self._start(_group.ALL_GATHER, opts, source=own, target=whole, count=own.numel(), like=own))
+            calls.append(self._call(_group.ALL_GATHER, opts, source=own, target=whole, count=own.numel(), like=own))
             staged.append((parts, whole))
-        return self._work(handles, [part for parts in outputs for part in parts], _spread(staged))
+        return self._work(calls, [part for parts in outputs for part in parts], _spread(staged))
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> _Work:
         return self.allgather_into_tensor_coalesced([output], [input], opts)
 
     def allgather_into_tensor_coalesced(self, outputs: List[torch.Tensor], inputs: List[torch.Tensor],
                                         opts: Any = None) -> _Work:
-        _check(*outputs, *inputs)
+        _check_pairs("all_gather", outputs, inputs)
         dense = [output.contiguous() for output in outputs]
-        handles = []
+        calls = []
         for whole, own in zip(dense, inputs):
+            _check_types("all_gather", whole, own)
             own = own.contiguous()
             if whole.numel() != self._size * own.numel():
                 raise ValueError(f"all_gather of {own.numel()} elements into {whole.numel()}, with {self._size} ranks")
-            handles.append(self._start(_group.ALL_GATHER, opts, source=own, target=whole, count=own.numel(), like=own))
-        return self._work(handles, outputs, _put_back(outputs, dense))
+            calls.append(self._call(_group.ALL_GATHER, opts, source=own, target=whole, count=own.numel(), like=own))
+        return self._work(calls, outputs, _put_back(outputs, dense))
 
     def reduce_scatter(self, outputs: List[torch.Tensor], inputs: List[List[torch.Tensor]], opts: Any = None) -> _Work:
+        _check_pairs("reduce_scatter", outputs, inputs)
+        for own, parts in zip(outputs, inputs):
+            _check_parts("reduce_scatter", self._size, parts, own)
         return self.reduce_scatter_tensor_coalesced(
             outputs, [torch.cat([part.reshape(-1) for part in parts]) for parts in inputs], opts)
 
@@ -278,77 +335,78 @@ class ProcessGroupSyncline(dist.ProcessGroup):
 
     def reduce_scatter_tensor_coalesced(self, outputs: List[torch.Tensor], inputs: List[torch.Tensor],
                                         opts: Any = None) -> _Work:
-        _check(*outputs, *inputs)
+        _check_pairs("reduce_scatter", outputs, inputs)
         op = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
         dense = [output.contiguous() for output in outputs]
-        handles = []
+        calls = []
         for own, whole in zip(dense, inputs):
+            _check_types("reduce_scatter", own, whole)
             whole = whole.contiguous()
             if whole.numel() != self._size * own.numel():
                 raise ValueError(f"reduce_scatter of {whole.numel()} elements into {own.numel()}, with {self._size} ranks")
-            handles.append(self._start(_group.REDUCE_SCATTER, opts, source=whole, target=own, count=own.numel(), like=own,
-                                       reduction=_reduction(op, own)))
-        return self._work(handles, outputs, _put_back(outputs, dense))
+            calls.append(self._call(_group.REDUCE_SCATTER, opts, source=whole, target=own, count=own.numel(), like=own,
+                                    reduction=_reduction(op, own)))
+        return self._work(calls, outputs, _put_back(outputs, dense))
 
     def gather(self, outputs: List[List[torch.Tensor]], inputs: List[torch.Tensor], opts: Any = None) -> _Work:
         root = getattr(opts, "rootRank", 0)
         _check(*inputs)
         own = inputs[0].contiguous()
-        whole = torch.empty(self._size * own.numel(), dtype=own.dtype) if self._rank == root else None
-        handle = self._start(_group.GATHER, opts, source=own, target=whole, count=own.numel(), like=own, root=root)
-        parts = outputs[0] if whole is not None else []
-        return self._work([handle], list(parts), _spread([(parts, whole)]) if whole is not None else None)
+        if self._rank != root:
+            call = self._call(_group.GATHER, opts, source=own, count=own.numel(), like=own, root=root)
+            return self._work([call], [])
+        parts = outputs[0]
+        _check_parts("gather", self._size, parts, own)
+        whole = torch.empty(self._size * own.numel(), dtype=own.dtype)
+        call = self._call(_group.GATHER, opts, source=own, target=whole, count=own.numel(), like=own, root=root)
+        return self._work([call], list(parts), _spread([(parts, whole)]))
 
     def scatter(self, outputs: List[torch.Tensor], inputs: List[List[torch.Tensor]], opts: Any = None) -> _Work:
         root = getattr(opts, "rootRank", 0)
         _check(*outputs)
-        own = outputs[0].contiguous()
-        whole = torch.cat([part.reshape(-1) for part in inputs[0]]) if self._rank == root else None
-        handle = self._start(_group.SCATTER, opts, source=whole, target=own, count=own.numel(), like=own, root=root)
-        return self._work([handle], outputs, _put_back(outputs, [own]))
+        own, whole = outputs[0].contiguous(), None
+        if self._rank == root:
+            _check_parts("scatter", self._size, inputs[0], own)
+            whole = torch.cat([part.reshape(-1) for part in inputs[0]])
+        call = self._call(_group.SCATTER, opts, source=whole, target=own, count=own.numel(), like=own, root=root)
+        return self._work([call], outputs, _put_back(outputs, [own]))
 
     def alltoall_base(self, output: torch.Tensor, input: torch.Tensor, output_splits: List[int], input_splits: List[int],
                       opts: Any = None) -> _Work:
-        _check(output, input)
+        _check_types("all_to_all", output, input)
         out, own = output.contiguous(), input.contiguous()
-
-        def elements(tensor: torch.Tensor, splits: List[int]) -> List[int]:
-            if not splits:
-                return [tensor.numel() // self._size] * self._size
-            row = tensor.numel() // tensor.shape[0] if tensor.shape[0] else 0
-            return [rows * row for rows in splits]
-
-        counts = (elements(own, input_splits), elements(out, output_splits))
-        if sum(counts[0]) != own.numel() or sum(counts[1]) != out.numel():
-            raise ValueError("the split sizes of all_to_all do not add up to the tensors' sizes")
-        handle = self._start(_group.ALL_TO_ALL, opts, source=own, target=out, count=0, like=own, counts=counts)
-        return self._work([handle], [output], _put_back([output], [out]))
+        counts = (_split(own, input_splits, self._size), _split(out, output_splits, self._size))
+        call = self._call(_group.ALL_TO_ALL, opts, source=own, target=out, count=0, like=own, counts=counts)
+        return self._work([call], [output], _put_back([output], [out]))
 
     def alltoall(self, outputs: List[torch.Tensor], inputs: List[torch.Tensor], opts: Any = None) -> _Work:
-        _check(*outputs, *inputs)
+        _check_types("all_to_all", *outputs, *inputs)
+        if not len(outputs) == len(inputs) == self._size:
+            raise ValueError(
+                f"all_to_all: {len(inputs)} inputs and {len(outputs)} outputs for {self._size} ranks; give one for each rank")
         own = torch.cat([part.reshape(-1) for part in inputs])
         out = torch.empty(sum(part.numel() for part in outputs), dtype=own.dtype)
         counts = ([part.numel() for part in inputs], [part.numel() for part in outputs])
-        handle = self._start(_group.ALL_TO_ALL, opts, source=own, target=out, count=0, like=own, counts=counts)
-        return self._work([handle], outputs, _spread([(outputs, out)]))
+        call = self._call(_group.ALL_TO_ALL, opts, source=own, target=out, count=0, like=own, counts=counts)
+        return self._work([call], outputs, _spread([(outputs, out)]))
 
     def barrier(self, opts: Any = None) -> _Work:
         nothing = torch.empty(0)
-        return self._work([self._start(_group.BARRIER, opts, count=0, like=nothing)], [nothing])
+        return self._work([self._call(_group.BARRIER, opts, count=0, like=nothing)], [nothing])
 
     def send(self, tensors: List[torch.Tensor], destination: int, tag: int = 0) -> _Work:
         _check(*tensors)
         own = tensors[0].contiguous()
-        handle = self._start(_group.SEND_RECEIVE, source=own, count=own.numel(), like=own, root=destination, tag=tag,
-                             sender=self._rank)
-        return self._work([handle], tensors)
+        call = self._call(_group.SEND_RECEIVE, source=own, count=own.numel(), like=own, root=destination, tag=tag,
+                          sender=self._rank)
+        return self._work([call], tensors)
 
     def recv(self, tensors: List[torch.Tensor], source: int, tag: int = 0) -> _Work:
         _check(*tensors)
         own = tensors[0].contiguous()
-        handle = self._start(_group.SEND_RECEIVE, target=own, count=own.numel(), like=own, root=self._rank, tag=tag,
-                             sender=source)
-        return self._work([handle], tensors, _put_back(tensors, [own]))
+        call = self._call(_group.SEND_RECEIVE, target=own, count=own.numel(), like=own, root=self._rank, tag=tag,
+                          sender=source)
+        return self._work([call], tensors, _put_back(tensors, [own]))
 
     # What torch calls the same since 2026.
     all_gather_single = _allgather_base
@@ -356,6 +414,36 @@ class ProcessGroupSyncline(dist.ProcessGroup):
     all_to_all_single = alltoall_base
     all_gather_single_coalesced = allgather_into_tensor_coalesced
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+
+def _await_key(store: dist.Store, key: str, wait_ms: int) -> None:
+    """Until the store has it. In a thread, so that Ctrl-C ends it: a TCPStore that was waited for in slices mixes up answers."""
+    failure: List[Exception] = []
+
+    def wait() -> None:
+        try:
+            store.wait([key], datetime.timedelta(milliseconds=wait_ms))
+        except Exception as error:
+            failure.append(error)
+
+    waiter = threading.Thread(target=wait, name="syncline-store", daemon=True)
+    waiter.start()
+    waiter.join()
+    if failure:
+        raise failure[0]
+
+
+def _split(tensor: torch.Tensor, rows: List[int], ranks: int) -> List[int]:
+    """How many elements go to or come from each rank."""
+    if not rows:
+        if tensor.numel() % ranks:
+            raise ValueError(f"all_to_all: {tensor.numel()} elements do not divide by {ranks} ranks; give split sizes")
+        return [tensor.numel() // ranks] * ranks
+    if len(rows) != ranks or min(rows) < 0 or sum(rows) != tensor.shape[0]:
+        raise ValueError(f"all_to_all: split sizes {list(rows)} of a tensor of {tensor.shape[0]} rows for {ranks} ranks; give "
+                         "one for each rank, which add up to the rows")
+    row = tensor.numel() // tensor.shape[0] if tensor.shape[0] else 0
+    return [part * row for part in rows]
 
 
 def _put_back(tensors: List[torch.Tensor], dense: List[torch.Tensor]) -> Optional[Callable[[], None]]:

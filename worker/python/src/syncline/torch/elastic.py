@@ -6,7 +6,7 @@ from typing import Any, Optional, Union
 
 import torch
 
-from syncline.errors import InvalidArgument
+from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.torch._local import LocalSGD
 from syncline.torch._optimizer import Optimizer
 
@@ -24,7 +24,8 @@ class ElasticDistributedSampler(torch.utils.data.Sampler):
 
     It stands for DistributedSampler, set_epoch, and a checkpoint of how far an epoch is: a worker that was killed and started
     again goes on where the others are. All workers cut the same order, drawn from `seed` and the epoch, into batches of
-    `batch_size` for each of `world_size` workers; all take as many batches, and the last ones are smaller. `data` is the data
+    `batch_size` for each of `world_size` workers; all take as many batches, those of
+    different workers may differ by a sample in the last one, which is smaller or larger by one. `data` is the data
     set, or its length.
 
     What a worker would have read while it was away is not read in that epoch. A `rank` of world_size or more takes the part
@@ -53,12 +54,20 @@ class ElasticDistributedSampler(torch.utils.data.Sampler):
     @property
     def epoch(self) -> int:
         """The present one, from 0."""
-        return self._optimizer.steps // self._batches
+        return self._steps() // self._batches
 
     @property
     def batch(self) -> int:
         """The next one of the present epoch, from 0."""
-        return self._optimizer.steps % self._batches
+        return self._steps() % self._batches
+
+    def _steps(self) -> int:
+        if isinstance(self._optimizer, LocalSGD) and self._optimizer.was_cut_short:
+            raise FailedPrecondition(
+                f"synchronize() was called in the middle of a round, so that `steps`, {self._optimizer.steps}, is more than what "
+                "was trained, and batches would be left out: call it after the last epoch or, without fragments, where `steps` "
+                "is a multiple of `every`")
+        return self._optimizer.steps
 
     def __iter__(self) -> Iterator[list[int]]:
         """The rest of the present epoch."""

@@ -8,6 +8,9 @@
 namespace syncline {
 namespace {
 
+// What comes late is of one of so many steps.
+constexpr size_t kMaxEnded = 64;
+
 uint64_t BytesOf(const BlockSnapshot& saved) {
   uint64_t bytes = (saved.weights.size() + saved.view.size() + saved.accumulator.size()) *
                    sizeof(float);
@@ -35,7 +38,7 @@ void CheckpointSaver::Stop() {
 void CheckpointSaver::Begin(SavedJob job) {
   absl::MutexLock lock(&mutex_);
   const uint32_t id = job.job;
-  jobs_[id] = Job{.about = std::make_shared<const SavedJob>(std::move(job)), .saves = {}};
+  jobs_[id] = Job{.about = std::make_shared<const SavedJob>(std::move(job))};
 }
 
 void CheckpointSaver::Drop(uint32_t job) {
@@ -58,7 +61,7 @@ void CheckpointSaver::DropAll() {
   for (const uint32_t job : all) Drop(job);
 }
 
-void CheckpointSaver::Limit(uint64_t bytes) {
+void CheckpointSaver::Limit(std::optional<uint64_t> bytes) {
   absl::MutexLock lock(&mutex_);
   limit_ = bytes;
 }
@@ -72,8 +75,9 @@ CheckpointSaver::Save* CheckpointSaver::FindSave(uint32_t job, uint64_t step) {
   return save == found->second.saves.end() ? nullptr : &save->second;
 }
 
-// And whether it is new. One version of a job is written at a time.
+// And whether it is new; null when it is over. One version of a job is written at a time.
 std::pair<CheckpointSaver::Save*, bool> CheckpointSaver::SaveOf(Job& job, uint64_t step) {
+  if (job.ended.contains(step)) return {nullptr, false};
   const bool is_busy = !job.saves.empty();
   const auto [entry, is_new] = job.saves.try_emplace(step);
   Save& save = entry->second;
@@ -95,13 +99,14 @@ bool CheckpointSaver::Take(uint32_t id, uint32_t engine, const ShardCopied& copi
   const auto job = jobs_.find(id);
   if (job == jobs_.end() || stopping_) return false;
   const auto [save, is_new] = SaveOf(job->second, copied.step);
+  if (save == nullptr) return false;
   const uint64_t bytes = BytesOf(*copied.saved);
-  if (save->status.ok() && limit_ > 0 && held_ + bytes > limit_) {
+  if (save->status.ok() && limit_ && held_ + bytes > *limit_) {
     save->status = absl::ResourceExhaustedError(
         absl::StrCat("copies of ", (held_ + bytes) >> 20,
                      " MiB wait for the disk, and beside the jobs "
                      "the server has ",
-                     limit_ >> 20, " MiB; give it more --memory, or a faster disk"));
+                     *limit_ >> 20, " MiB; give it more --memory, or a faster disk"));
   }
   if (!save->status.ok()) return is_new;
   held_ += bytes;
@@ -119,7 +124,12 @@ void CheckpointSaver::Take(uint32_t id, uint32_t engine, const ShardCutDone& don
   absl::MutexLock lock(&mutex_);
   const auto job = jobs_.find(id);
   if (job == jobs_.end() || stopping_) return;
-  SaveOf(job->second, done.step);
+  Save* save = SaveOf(job->second, done.step).first;
+  if (save == nullptr) return;
+  if (done.rest == nullptr) {
+    save->status.Update(absl::UnavailableError(
+        "it was ordered too late: some blocks are past that step"));
+  }
   events_.push_back({.job = id,
                      .step = done.step,
                      .engine = engine,
@@ -207,7 +217,10 @@ void CheckpointSaver::Finish(const Event& event, std::vector<CheckpointFile> fil
     if (written.status.ok()) written.files = std::move(save->files);
     written.training = event.training;
     written.took = clock_.Now() - save->began;
-    jobs_.at(event.job).saves.erase(event.step);
+    Job& job = jobs_.at(event.job);
+    job.saves.erase(event.step);
+    job.ended.insert(event.step);
+    if (job.ended.size() > kMaxEnded) job.ended.erase(job.ended.begin());
   }
   if (!written.status.ok()) {
     options_.log.Warning("a checkpoint failed; the job goes on, and earlier ones stay",

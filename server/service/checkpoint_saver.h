@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <thread>
@@ -56,8 +57,8 @@ class CheckpointSaver {
   // Gives up what is being written of it.
   void Drop(uint32_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   void DropAll() ABSL_LOCKS_EXCLUDED(mutex_);
-  // How many bytes of copies may wait; 0: any.
-  void Limit(uint64_t bytes) ABSL_LOCKS_EXCLUDED(mutex_);
+  // How many bytes of copies may wait; nothing: any.
+  void Limit(std::optional<uint64_t> bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // True for the first copy of a version: the other engines should be told of it.
   bool Take(uint32_t job, uint32_t engine, const ShardCopied& copied)
@@ -79,7 +80,8 @@ class CheckpointSaver {
   };
   struct Job {
     std::shared_ptr<const SavedJob> about;
-    std::map<uint64_t, Save> saves;  // by step
+    std::map<uint64_t, Save> saves = {};  // by step
+    std::set<uint64_t> ended = {};        // the last steps that are over
   };
   struct Event {
     uint32_t job = 0;
@@ -109,7 +111,7 @@ class CheckpointSaver {
 
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t limit_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::optional<uint64_t> limit_ ABSL_GUARDED_BY(mutex_);
   uint64_t held_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of copies
   std::map<uint32_t, Job> jobs_ ABSL_GUARDED_BY(mutex_);
   std::deque<Event> events_ ABSL_GUARDED_BY(mutex_);

@@ -132,6 +132,27 @@ TEST_F(CheckpointSaverTest, OneThatNeedsMoreMemoryThanThereIsFails) {
   EXPECT_TRUE(AwaitWritten(2)[1].status.ok());
 }
 
+TEST_F(CheckpointSaverTest, WithoutAnyMemoryLeftNoneIsWritten) {
+  slow_.Go();
+  saver_->Limit(0);
+  Cut(10);
+  EXPECT_THAT(std::string(AwaitWritten(1)[0].status.message()), HasSubstr("--memory"));
+  saver_->Limit(std::nullopt);
+  Cut(20);
+  EXPECT_TRUE(AwaitWritten(2)[1].status.ok());
+}
+
+TEST_F(CheckpointSaverTest, OneThatAnEngineIsPastFailsAndNoneIsOpenAfterwards) {
+  slow_.Go();
+  saver_->Take(7, 1, Done(10));
+  saver_->Take(7, 0, ShardCutDone{.step = 10});
+  EXPECT_THAT(std::string(AwaitWritten(1)[0].status.message()),
+              HasSubstr("ordered too late"));
+  saver_->Take(7, 1, Done(10));  // comes late: it opens nothing
+  Cut(20);
+  EXPECT_TRUE(AwaitWritten(2)[1].status.ok()) << AwaitWritten(2)[1].status;
+}
+
 TEST_F(CheckpointSaverTest, OfAJobThatEndsNothingIsLeft) {
   saver_->Take(7, 0, Copied(10));
   saver_->Drop(7);

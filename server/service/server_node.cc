@@ -352,8 +352,8 @@ absl::Status ServerNode::TakeMemory(const ConfigureJob& configure,
 void ServerNode::ShowMemory() const {
   uint64_t placed = 0;
   for (const auto& [id, job] : jobs_) placed += job.memory_bytes;
-  if (saver_ != nullptr && options_.memory_bytes > placed) {
-    saver_->Limit(options_.memory_bytes - placed);
+  if (saver_ != nullptr && options_.memory_bytes > 0) {
+    saver_->Limit(options_.memory_bytes - std::min(placed, options_.memory_bytes));
   }
   if (options_.metrics == nullptr) return;
   options_.metrics->SetServerMemory(options_.memory_bytes, placed);

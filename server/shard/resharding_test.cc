@@ -365,6 +365,24 @@ TEST(Cuts, FrozenBlocksComeWithTheFirstOfTheOthersOrAtOnceWhereTheyAreAlone) {
   alone.Seed(0, SomeValues(100, 1));
   EXPECT_EQ(Lines(alone.shard().Apply(ShardCut{5})),
             (std::vector<std::string>{"copied b0 v5", "cut v5"}));
+  // Whatever the order in which servers that train are heard of.
+  EXPECT_EQ(Lines(alone.shard().Apply(ShardCut{4})),
+            (std::vector<std::string>{"copied b0 v4", "cut v4"}));
+  EXPECT_TRUE(alone.shard().Apply(ShardCut{4}).empty());
+}
+
+TEST(Cuts, AnOrderForAStepThatABlockIsPastIsAnsweredAndLaterOnesAreCopied) {
+  ShardRig rig({});
+  rig.Commit(1, {rig.Member(0)});
+  rig.Seed(0, SomeValues(100, 1));
+  rig.Push(0, 0, 0);
+  rig.Push(0, 0, 1);
+  const auto late = Only<ShardCutDone>(rig.shard().Apply(ShardCut{1}));
+  ASSERT_EQ(late.size(), 1);
+  EXPECT_EQ(late[0].rest, nullptr);
+  const auto next = Only<ShardCutDone>(rig.shard().Apply(ShardCut{2}));
+  ASSERT_EQ(next.size(), 1);
+  EXPECT_NE(next[0].rest, nullptr);
 }
 
 }  // namespace

@@ -109,10 +109,10 @@ struct ShardDecision {
   float loss_scale = 1;              // of the next step
   std::vector<double> figures = {};  // sums for the optimizer's job reduction
 };
-// Blocks are to be copied as they are at version `step`: now, or when they get there. One
-// that is past it stays out, and so does a step that was cut before; hence the order comes
-// between ShardPrepare and ShardCommit. A shard that trains nothing has no versions: it
-// copies at once.
+// Blocks are to be copied as they are at version `step`: now, or when they get there. With
+// one past it there is no cut, and the answer says so; hence the order comes between
+// ShardPrepare and ShardCommit. A step that was cut before stays out. A shard that trains
+// nothing has no versions: it copies at once.
 struct ShardCut {
   uint64_t step = 0;
 };
@@ -180,7 +180,7 @@ struct ShardCopied {
 // settings that hold there.
 struct ShardCutDone {
   uint64_t step = 0;
-  std::shared_ptr<const ShardSnapshot> rest = {};  // without blocks
+  std::shared_ptr<const ShardSnapshot> rest = {};  // without blocks; null: too late
   TrainingSettings training = {};
 };
 using ShardOutput = std::variant<ShardReply, ShardPrepared, ShardCommitted, ShardFigures,

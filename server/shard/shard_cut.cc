@@ -8,15 +8,35 @@
 #include "server/shard/shard_impl.h"
 
 namespace syncline {
+namespace {
+
+// What is ordered again is one of so many.
+constexpr size_t kMaxDoneCuts = 64;
+
+}  // namespace
 
 bool Shard::Impl::Trains() const {
   return std::ranges::any_of(
       tensors_, [this](const auto& entry) { return !stepper_->IsFrozen(entry.first); });
 }
 
+// A block that was not copied at that step, and never will be.
+bool Shard::Impl::IsPast(uint64_t step) const {
+  const auto cut = cuts_.find(step);
+  return std::ranges::any_of(blocks_, [&](const auto& entry) {
+    const Block& block = entry.second;
+    return !stepper_->IsFrozen(block.spec().range.tensor) && block.version() > step &&
+           (cut == cuts_.end() || !cut->second.blocks.contains(entry.first));
+  });
+}
+
 void Shard::Impl::On(const ShardCut& cut) {
-  if (cut.step <= last_cut_) return;
+  if (done_cuts_.contains(cut.step)) return;
   const bool trains = Trains();
+  if (trains && IsPast(cut.step)) {
+    outputs_.push_back(ShardCutDone{cut.step, nullptr, stepper_->SettingsAt(cut.step)});
+    return;
+  }
   if (!trains) {
     cuts_.try_emplace(cut.step);
   } else {
@@ -66,7 +86,9 @@ void Shard::Impl::FinishCuts() {
     stepper_->Save(*rest);
     rest->factors = std::move(cuts_.begin()->second.factors);
     outputs_.push_back(ShardCutDone{step, std::move(rest), stepper_->SettingsAt(step)});
-    last_cut_ = step;
+    last_cut_ = std::max(last_cut_, step);
+    done_cuts_.insert(step);
+    if (done_cuts_.size() > kMaxDoneCuts) done_cuts_.erase(done_cuts_.begin());
     cuts_.erase(cuts_.begin());
     asked_cuts_.erase(asked_cuts_.begin(), asked_cuts_.upper_bound(step));
   }

@@ -89,6 +89,7 @@ class Shard::Impl {
   void CopyIfDue(const Block& block);
   void Copy(const Block& block, uint64_t step);
   bool Trains() const;
+  bool IsPast(uint64_t step) const;
   void FinishCuts();
 
   void Reply(MessageHeader header, MessageKind kind, Payload payload);
@@ -128,7 +129,8 @@ class Shard::Impl {
   };
   std::map<uint64_t, Cut> cuts_;
   std::set<uint64_t> asked_cuts_;
-  uint64_t last_cut_ = 0;  // the highest that was done
+  uint64_t last_cut_ = 0;         // the highest that was done
+  std::set<uint64_t> done_cuts_;  // the last of them
 
   ShardOutputs outputs_;  // of the Apply under way
 };

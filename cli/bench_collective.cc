@@ -1,9 +1,11 @@
 #include "cli/bench_collective.h"
 
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -33,6 +35,7 @@ using Json = nlohmann::json;
 constexpr int kMaxRanks = 256;
 constexpr uint64_t kMaxBytes = uint64_t{1} << 34;
 constexpr int kRounds = 7;
+constexpr int kMostOperations = 5000;  // of a round
 
 struct CollectiveOptions {
   std::string op = "all_reduce";
@@ -142,13 +145,24 @@ class BenchRank {
             .algorithm = plan_.algorithm};
   }
 
-  // Elements that are not what they must be, after one operation.
-  uint64_t CountWrong() const {
+  // Sums of sums, in place, grow with each operation: so many stay exact in FP32.
+  int MostOperations() const {
+    if (plan_.op != CollectiveOp::kAllReduce || plan_.ranks == 1) return kMostOperations;
+    constexpr double kLargestValue = 6;
+    return static_cast<int>(std::log2((1 << 24) / kLargestValue) /
+                            std::log2(plan_.ranks));
+  }
+
+  // Elements that are not what they must be, after so many operations.
+  uint64_t CountWrong(int operations) const {
+    const bool grows = plan_.op == CollectiveOp::kAllReduce;
+    const auto factor =
+        grows ? static_cast<float>(std::pow(plan_.ranks, operations - 1)) : 1.0f;
     uint64_t wrong = 0;
     const bool gets = rank_ == 0 || (plan_.op != CollectiveOp::kReduce &&
                                      plan_.op != CollectiveOp::kGather);
     for (size_t i = 0; gets && i < out_.size(); ++i)
-      wrong += out_[i] == Expected(i) ? 0 : 1;
+      wrong += out_[i] == Expected(i) * factor ? 0 : 1;
     return plan_.op == CollectiveOp::kBarrier ? 0 : wrong;
   }
 
@@ -201,26 +215,53 @@ class BenchRank {
 
 // Enough operations that a round takes a few milliseconds.
 int Repetitions(uint64_t bytes) {
-  return static_cast<int>(std::clamp<uint64_t>((uint64_t{16} << 20) / bytes, 1, 5000));
+  return static_cast<int>(
+      std::clamp<uint64_t>((uint64_t{16} << 20) / bytes, 1, kMostOperations));
+}
+
+struct Round {
+  double seconds = 0;  // of the slowest rank
+  double wrong = 0;    // of all ranks
+};
+
+// So many operations, in batches after each of which the values are checked and set anew.
+// The clock runs from when all are ready until all are done.
+absl::StatusOr<Round> MeasureRound(Group& group, BenchRank& rank, int operations) {
+  const SteadyClock clock;
+  Round round;
+  for (int done = 0; done < operations;) {
+    const int batch = std::min(operations - done, rank.MostOperations());
+    rank.Reset();
+    SYNCLINE_RETURN_IF_ERROR(group.Run({.op = CollectiveOp::kBarrier}));
+    const absl::Duration begin = clock.Now();
+    for (int k = 0; k < batch; ++k) {
+      SYNCLINE_RETURN_IF_ERROR(group.Run(rank.MakeCall()));
+    }
+    SYNCLINE_RETURN_IF_ERROR(group.Run({.op = CollectiveOp::kBarrier}));
+    round.seconds += absl::ToDoubleSeconds(clock.Now() - begin);
+    round.wrong += static_cast<double>(rank.CountWrong(batch));
+    done += batch;
+  }
+  SYNCLINE_RETURN_IF_ERROR(group.Run({.type = ElementType::kF64,
+                                      .reduce = ReduceOp::kMax,
+                                      .output = &round.seconds,
+                                      .count = 1}));
+  SYNCLINE_RETURN_IF_ERROR(
+      group.Run({.type = ElementType::kF64, .output = &round.wrong, .count = 1}));
+  return round;
 }
 
 absl::StatusOr<Json> MeasureSize(Group& group, const Plan& plan, uint64_t bytes) {
   BenchRank rank(plan, bytes, group.rank());
-  SYNCLINE_RETURN_IF_ERROR(group.Run(rank.MakeCall()));
-  double wrong = static_cast<double>(rank.CountWrong());
-  SYNCLINE_RETURN_IF_ERROR(
-      group.Run({.type = ElementType::kF64, .output = &wrong, .count = 1}));
-  const SteadyClock clock;
-  const int repetitions = Repetitions(bytes);
+  const int operations = Repetitions(bytes);
+  // Once to warm up; what it computes is checked, too.
+  SYNCLINE_ASSIGN_OR_RETURN(const Round first, MeasureRound(group, rank, 1));
+  double wrong = first.wrong;
   std::vector<double> seconds;
-  for (int round = 0; round < kRounds; ++round) {
-    rank.Reset();  // sums of sums would overflow
-    SYNCLINE_RETURN_IF_ERROR(group.Run({.op = CollectiveOp::kBarrier}));
-    const absl::Duration begin = clock.Now();
-    for (int k = 0; k < repetitions; ++k) {
-      SYNCLINE_RETURN_IF_ERROR(group.Run(rank.MakeCall()));
-    }
-    seconds.push_back(absl::ToDoubleSeconds(clock.Now() - begin) / repetitions);
+  for (int k = 0; k < kRounds; ++k) {
+    SYNCLINE_ASSIGN_OR_RETURN(const Round round, MeasureRound(group, rank, operations));
+    seconds.push_back(round.seconds / operations);
+    wrong += round.wrong;
   }
   const Json time = Quantiles(seconds);
   const double algbw =
@@ -249,6 +290,24 @@ absl::Status RunRank(const Plan& plan, const std::string& folder, int rank) {
   return store.Set("report", rows.dump());
 }
 
+void KillAndReap(const std::vector<pid_t>& children) {
+  for (const pid_t child : children) kill(child, SIGKILL);
+  for (const pid_t child : children) waitpid(child, nullptr, 0);
+}
+
+// Waits for all; when one fails the others would wait for it, and are ended.
+absl::Status Reap(std::vector<pid_t> children) {
+  while (!children.empty()) {
+    int code = 0;
+    const pid_t ended = waitpid(-1, &code, 0);
+    std::erase(children, ended);
+    if (ended > 0 && code == 0) continue;
+    KillAndReap(children);
+    return absl::InternalError("a rank failed: its own line says why");
+  }
+  return absl::OkStatus();
+}
+
 // Each rank in a process of its own; this one waits for all.
 absl::StatusOr<Json> RunRanks(const Plan& plan, const std::string& folder) {
   std::vector<pid_t> children;
@@ -262,15 +321,14 @@ absl::StatusOr<Json> RunRanks(const Plan& plan, const std::string& folder) {
       }
       _exit(status.ok() ? 0 : 1);
     }
-    if (child < 0) return absl::ResourceExhaustedError("cannot start a process");
+    if (child < 0) {
+      KillAndReap(children);
+      return absl::ResourceExhaustedError(
+          "cannot start a process for each rank: take fewer --ranks, or raise the limit");
+    }
     children.push_back(child);
   }
-  bool failed = false;
-  for (const pid_t child : children) {
-    int code = 0;
-    failed |= waitpid(child, &code, 0) != child || code != 0;
-  }
-  if (failed) return absl::InternalError("a rank failed: its own line says why");
+  SYNCLINE_RETURN_IF_ERROR(Reap(std::move(children)));
   FolderStore store(folder);
   SYNCLINE_ASSIGN_OR_RETURN(const std::string rows,
                             store.Get("report", absl::Seconds(1)));

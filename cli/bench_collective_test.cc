@@ -36,6 +36,17 @@ TEST(BenchCollective, ChecksWhatItMeasures) {
   }
 }
 
+// Of small sizes many operations make a round, and each batch of them is checked.
+TEST(BenchCollective, SumsOfManyOperationsStayExact) {
+  for (const char* ranks : {"1", "3"}) {
+    testing::internal::CaptureStdout();
+    const int code = RunBench({"--ranks", ranks, "--bytes", "100000", "--json"});
+    const std::string out = testing::internal::GetCapturedStdout();
+    ASSERT_EQ(code, kExitDone) << out;
+    EXPECT_EQ(nlohmann::json::parse(out)["rows"][0]["wrong"], 0);
+  }
+}
+
 TEST(BenchCollective, RefusesWhatItCannotMeasure) {
   EXPECT_EQ(RunBench({"--op", "all_reduec"}), kExitUsage);
   EXPECT_EQ(RunBench({"--op", "send_receive"}), kExitUsage);

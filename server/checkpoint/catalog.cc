@@ -86,6 +86,24 @@ absl::StatusOr<Manifest> ReadManifest(BlobStore& store, const std::string& job,
   return manifest;
 }
 
+absl::Status CheckParts(BlobStore& store, const Manifest& manifest) {
+  const std::string folder = FolderOf(manifest.job, manifest.name);
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Blob> blobs, store.List(folder));
+  for (const CheckpointFile& file : manifest.files) {
+    const auto blob =
+        std::ranges::find(blobs, absl::StrCat(folder, "/", file.name), &Blob::name);
+    if (blob != blobs.end() && blob->bytes == file.bytes) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a server wrote ", file.name, " with ", file.bytes, " bytes, but ",
+        store.Describe(), " of the coordinator has ",
+        blob == blobs.end() ? "no such file"
+                            : absl::StrCat("one with ", blob->bytes, " bytes"),
+        "; give the coordinator and all servers the same shared directory as "
+        "--checkpoint-dir"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status PutManifest(BlobStore& store, const Manifest& manifest) {
   const std::string text = WriteManifest(manifest);
   const std::string name =

@@ -30,6 +30,10 @@ absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints(BlobStore& store,
 absl::StatusOr<Manifest> ReadManifest(BlobStore& store, const std::string& job,
                                       const CheckpointName& name);
 
+// FailedPrecondition unless each file that the manifest names is there, of exactly that
+// size: servers that write elsewhere say that all went well, too.
+absl::Status CheckParts(BlobStore& store, const Manifest& manifest);
+
 // The checkpoint is complete when it returns.
 absl::Status PutManifest(BlobStore& store, const Manifest& manifest);
 

@@ -285,6 +285,22 @@ TEST_F(Checkpoints, APartThatIsGivenUpLeavesNothing) {
 }
 
 // With pushes that are summed for the next update, so that every kind of entry is there.
+TEST_F(Checkpoints, PartsThatAreElsewhereOrCutAreNamed) {
+  const Manifest manifest = Write(kName);
+  EXPECT_TRUE(CheckParts(*store_, manifest).ok());
+  const CheckpointFile& file = manifest.files.back();
+  Change(PathOf(kName, file.name), [](std::string& bytes) { bytes.pop_back(); });
+  const absl::Status cut = CheckParts(*store_, manifest);
+  EXPECT_EQ(cut.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(cut.message()), HasSubstr(file.name));
+
+  TempDirectory elsewhere;
+  const auto other = *OpenDirectoryStore(elsewhere.path());
+  const absl::Status none = CheckParts(*other, manifest);
+  EXPECT_THAT(std::string(none.message()), HasSubstr("no such file"));
+  EXPECT_THAT(std::string(none.message()), HasSubstr("--checkpoint-dir"));
+}
+
 TEST(CheckpointParts, OfEveryOptimizerAreLoadedByAShard) {
   for (const std::string_view name : OptimizerNames()) {
     SCOPED_TRACE(name);

@@ -173,7 +173,10 @@ class DirectoryStore final : public BlobStore {
   // Folders that are empty now go, too.
   absl::Status Delete(const std::string& name) override {
     fs::path path = root_ / name;
-    if (unlink(path.c_str()) != 0 && errno != ENOENT) {
+    if (unlink(path.c_str()) == 0) {
+      // A manifest that came back after a power cut would name parts that are gone.
+      SYNCLINE_RETURN_IF_ERROR(SyncFolder(path.parent_path()));
+    } else if (errno != ENOENT) {
       return Failed("delete", path, errno);
     }
     for (path = path.parent_path(); path != root_; path = path.parent_path()) {

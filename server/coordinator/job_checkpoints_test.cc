@@ -82,6 +82,8 @@ TEST_F(SavedJobs, BeginWhereTheirCheckpointIsAndNobodySeeds) {
   EXPECT_EQ(find.name, "job");
   EXPECT_EQ(find.resume, "auto");
   EXPECT_FALSE(Last<ConfigureJob>(1).has_value());
+  PassTimeBeating(absl::Seconds(5), {1, 10, 11});
+  EXPECT_THAT(Last<Waiting>(10)->reason, HasSubstr("looking for its checkpoints"));
   next_step_[1] = 40;
   Beginning beginning = {.run = 3, .resumes = true};
   beginning.from.name = {.run = 2, .step = 40};
@@ -188,6 +190,20 @@ TEST_F(SavedJobs, AreNeverCutTwiceAtOneStepAndLateWordsOpenNothing) {
   EXPECT_FALSE(Saved().is_under_way);
   Create();
   EXPECT_EQ(Last<CutAt>(1)->step, 8) << "no shard copies step 7 again";
+}
+
+TEST_F(SavedJobs, HaveTheTimeThatReadingTheirCheckpointTakes) {
+  servers_answer_ = false;
+  Announce(TwoTensors(2));
+  Beginning beginning = {.run = 3, .resumes = true};
+  beginning.from.name = {.run = 2, .step = 40};
+  beginning.from.files = {{.name = "weights", .bytes = 4'000'000'000}};  // 200 s
+  Answer(CheckpointFound{.job = std::get<FindCheckpoint>(orders_.at(0)).job,
+                         .beginning = beginning});
+  PassTimeBeating(absl::Seconds(240), {1, 10, 11});
+  EXPECT_TRUE(closed_.empty());
+  PassTimeBeating(absl::Seconds(20), {1, 10, 11});
+  EXPECT_FALSE(closed_.empty());
 }
 
 TEST_F(SavedJobs, AreGivenUpWhenAServerNeverWrites) {

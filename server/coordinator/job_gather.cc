@@ -188,6 +188,9 @@ void Job::SayWhoIsMissing(absl::Duration now, size_t servers_attached,
 std::string Job::WhoIsMissing(absl::Duration now, size_t servers_attached) const {
   const std::string since =
       absl::StrCat(absl::ToInt64Seconds(now - gathering_since_), " s");
+  if (IsFull() && servers_attached >= options_.expected_servers) {
+    return absl::StrCat("looking for its checkpoints, ", since);
+  }
   if (IsFull()) {
     return absl::StrCat("waiting for server ", servers_attached + 1, " of ",
                         options_.expected_servers, ", ", since);

@@ -13,6 +13,8 @@ constexpr absl::Duration kSayOutsideEvery = absl::Seconds(1);
 // Taking and zeroing memory for blocks, on a busy host: 2^25 FP32 values and their AdamW
 // state are 400 MB.
 constexpr double kElementsPlacedPerSecond = 1 << 25;
+// Reading a checkpoint from storage that is slow, or shared by all servers.
+constexpr double kBytesLoadedPerSecond = 20e6;
 
 }  // namespace
 
@@ -125,6 +127,10 @@ void Job::AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs) {
   absl::Duration limit = options_.timeouts.no_progress;
   if (phase_ == Phase::kConfiguring) {
     limit += absl::Seconds(static_cast<double>(elements_) / kElementsPlacedPerSecond);
+    if (beginning_.resumes) {
+      const auto bytes = static_cast<double>(beginning_.from.bytes());
+      limit += absl::Seconds(bytes / kBytesLoadedPerSecond);
+    }
   }
   if (missing.empty() || unanswered_for_ < limit) return;
   const auto server = std::ranges::find(servers_, *missing.begin(), &JobServer::server);

@@ -5,6 +5,13 @@
 #include <variant>
 
 namespace syncline {
+namespace {
+
+// NFS keeps what it knows of a folder for up to a minute (acdirmax).
+constexpr int kLooks = 60;
+constexpr absl::Duration kBetweenLooks = absl::Seconds(1);
+
+}  // namespace
 
 CheckpointKeeper::CheckpointKeeper(BlobStore& store, Logger log,
                                    std::function<void(CheckpointAnswer)> done)
@@ -56,13 +63,23 @@ void CheckpointKeeper::CarryOut(const KeepCheckpoint& order) {
     manifest.tensors.push_back(
         {.name = tensor.name, .shape = tensor.shape, .frozen = tensor.group.frozen});
   }
-  const absl::Status put = PutManifest(store_, manifest);
+  absl::Status put = AwaitParts(manifest);
+  if (put.ok()) put = PutManifest(store_, manifest);
   done_(CheckpointKept{.job = order.job, .name = manifest.name, .status = put});
   if (!put.ok()) return;
   const absl::Status retained = Retain(store_, manifest.job, manifest.name, order.keep);
   if (retained.ok()) return;
   log_.Warning("earlier checkpoints could not be deleted",
                {{"job", manifest.job}, {"error", std::string(retained.message())}});
+}
+
+absl::Status CheckpointKeeper::AwaitParts(const Manifest& manifest) {
+  for (int look = 1;; ++look) {
+    const absl::Status there = CheckParts(store_, manifest);
+    if (there.ok() || look == kLooks) return there;
+    absl::MutexLock lock(&mutex_);
+    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kBetweenLooks)) return there;
+  }
 }
 
 void CheckpointKeeper::CarryOut(const DiscardCheckpoint& order) {

@@ -36,6 +36,8 @@ class CheckpointKeeper {
   void CarryOut(const FindCheckpoint& order);
   void CarryOut(const KeepCheckpoint& order);
   void CarryOut(const DiscardCheckpoint& order);
+  // Looks again for a while: a network file system may show late what others wrote.
+  absl::Status AwaitParts(const Manifest& manifest) ABSL_LOCKS_EXCLUDED(mutex_);
 
   BlobStore& store_;
   const Logger log_;

@@ -30,6 +30,17 @@
 namespace syncline {
 namespace {
 
+using collective::Algorithm;
+using collective::Call;
+using collective::CollectiveOp;
+using collective::ElementType;
+using collective::FolderStore;
+using collective::Group;
+using collective::ParseAlgorithm;
+using collective::ParseCollective;
+using collective::Problem;
+using collective::ReduceOp;
+
 using Json = nlohmann::json;
 
 constexpr int kMaxRanks = 256;

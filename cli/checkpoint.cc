@@ -155,6 +155,11 @@ absl::StatusOr<int> Export(const CheckpointFlags& flags) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto reader,
                             CheckpointReader::Open(*store, flags.job, name));
   const std::filesystem::path out = std::filesystem::absolute(flags.out);
+  std::error_code error;
+  const auto there = std::filesystem::symlink_status(out, error);
+  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
+    return Usage(absl::StrCat("--out ", flags.out, " is no regular file; name one"));
+  }
   SYNCLINE_ASSIGN_OR_RETURN(const auto to,
                             OpenExistingDirectoryStore(out.parent_path().string()));
   SYNCLINE_RETURN_IF_ERROR(reader->Export(*to, out.filename().string()));

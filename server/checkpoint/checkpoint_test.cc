@@ -14,6 +14,7 @@
 #include "server/checkpoint/directory_store.h"
 #include "server/checkpoint/part.h"
 #include "server/checkpoint/reader.h"
+#include "server/checkpoint/safetensors.h"
 #include "server/shard/shard_test_util.h"
 
 namespace syncline {
@@ -285,6 +286,16 @@ TEST_F(Checkpoints, APartThatIsGivenUpLeavesNothing) {
 }
 
 // With pushes that are summed for the next update, so that every kind of entry is there.
+TEST_F(Checkpoints, ADeepManifestOrHeadIsRefused) {
+  const std::string deep = R"({"format":1,"crc32c":1,"x":)" + std::string(1000000, '[') +
+                           std::string(1000000, ']') + "}";
+  EXPECT_EQ(ParseManifest(deep).status().code(), absl::StatusCode::kDataLoss);
+  std::string head(8, '\0');
+  const uint64_t length = deep.size();
+  std::memcpy(head.data(), &length, sizeof(length));
+  EXPECT_FALSE(ParseHead(head + deep, 0).ok());
+}
+
 TEST_F(Checkpoints, PartsThatAreElsewhereOrCutAreNamed) {
   const Manifest manifest = Write(kName);
   EXPECT_TRUE(CheckParts(*store_, manifest).ok());

@@ -8,6 +8,7 @@
 #include "absl/strings/str_split.h"
 #include "comm/base/crc32c.h"
 #include "nlohmann/json.hpp"
+#include "server/checkpoint/shallow_json.h"
 
 namespace syncline {
 namespace {
@@ -167,7 +168,7 @@ std::string WriteManifest(const Manifest& manifest) {
 }
 
 absl::StatusOr<Manifest> ParseManifest(const std::string& text) {
-  Json json = Json::parse(text, nullptr, false);
+  Json json = ParseShallowJson(text);
   if (!json.is_object()) return absl::DataLossError("it is cut off, or no JSON");
   const Json format = json.value("format", Json());
   if (format.is_number_integer() && format > kCheckpointFormat) {

@@ -3,11 +3,13 @@
 #include <bit>
 #include <cstring>
 #include <limits>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "nlohmann/json.hpp"
+#include "server/checkpoint/shallow_json.h"
 
 namespace syncline {
 namespace {
@@ -81,8 +83,7 @@ absl::StatusOr<SafetensorsHead> ParseHead(const std::string& bytes, uint64_t dat
   if (bytes.size() < kLengthBytes) return damaged;
   std::memcpy(&length, bytes.data(), kLengthBytes);
   if (length != bytes.size() - kLengthBytes) return damaged;
-  const Json json =
-      Json::parse(bytes.begin() + kLengthBytes, bytes.end(), nullptr, false);
+  const Json json = ParseShallowJson(std::string_view(bytes).substr(kLengthBytes));
   if (!json.is_object()) return damaged;
   SafetensorsHead head;
   for (const auto& [name, value] : json.items()) {

@@ -187,6 +187,14 @@ TEST_F(Admission, AJobThatAServerCannotMakeEndsWithThatErrorAlone) {
   EXPECT_EQ(configured_, 2) << "and serves the next one";
 }
 
+TEST_F(Admission, AJobWhoseCheckpointIsDamagedIsNotWorthARestart) {
+  Attach(1, 0);
+  Hello(10, Job("job", 1000));
+  Say(1, ConfigureFailed{job_, absl::DataLossError("weights are damaged")});
+  EXPECT_EQ(FailureOf(closed_[10]), Failure::kJobRefused);
+  EXPECT_THAT(std::string(closed_[10].message()), HasSubstr("--resume NAME"));
+}
+
 TEST_F(Admission, ARunningJobEndsWhenItsServerCannotGoOn) {
   Attach(1, 0);
   Hello(10, Job("job", 1000));

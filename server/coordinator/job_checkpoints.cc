@@ -63,8 +63,10 @@ bool Job::KnowsBeginning(CoordinatorOutputs& outputs) {
 absl::Status Job::CheckBeginning(const Beginning& beginning) const {
   if (!beginning.resumes) return absl::OkStatus();
   if (spec_.training.sync().is_async()) return NoCommonStep();
-  const absl::Status same =
-      CheckChange(beginning.from.declared, spec_.training, declared_->spec.Trained());
+  const std::vector<TrainedTensor> tensors = declared_->spec.Trained();
+  absl::Status same = CheckChange(beginning.from.declared, spec_.training, tensors);
+  // With the changes that were made while it ran.
+  if (same.ok()) same = CheckChange(spec_.training, beginning.from.training, tensors);
   if (same.ok()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
       "checkpoint ", beginning.from.name.ToString(), " was made with other settings: ",

@@ -129,6 +129,16 @@ TEST_F(SavedJobs, AreRefusedWithOtherSettingsThanTheirState) {
               HasSubstr("run2-step40 was made with other settings"));
 }
 
+TEST_F(SavedJobs, AreRefusedWithChangesThatMakeNoSense) {
+  Announce(TwoTensors(2));
+  Beginning beginning = {.run = 3, .resumes = true};
+  beginning.from.name = {.run = 2, .step = 40};
+  beginning.from.training.accumulate_steps = 0;
+  Answer(CheckpointFound{.job = std::get<FindCheckpoint>(orders_.at(0)).job,
+                         .beginning = beginning});
+  EXPECT_EQ(FailureOf(closed_.at(10)), Failure::kJobRefused);
+}
+
 TEST_F(SavedJobs, AreCutBetweenThePhasesOfAnEpochWhenAsked) {
   BeginJob(TwoTensors(2));
   next_step_[1] = 7;
@@ -214,7 +224,7 @@ TEST_F(SavedJobs, AreGivenUpWhenAServerNeverWrites) {
   EXPECT_TRUE(Saved().is_under_way);
   PassTimeBeating(absl::Minutes(2), {1, 10, 11});
   EXPECT_FALSE(Saved().is_under_way);
-  EXPECT_THAT(Saved().error, HasSubstr("server 1 did not write it within 30m"));
+  EXPECT_THAT(Saved().error, HasSubstr("server 0 did not write it within 30m"));
 }
 
 TEST_F(SavedJobs, OfAScheduleInStepsAreToldToThoseWhoTrainNothing) {

@@ -163,13 +163,18 @@ void Job::OnConfigureFailed(uint32_t server, const absl::Status& status,
                             CoordinatorOutputs& outputs) {
   const auto failed = std::ranges::find(servers_, server, &JobServer::server);
   if (phase_ == Phase::kOver || failed == servers_.end()) return;
-  const absl::Status what(status.code(),
-                          absl::StrCat("server ", failed->name, " cannot serve job '",
-                                       spec_.name, "': ", std::string(status.message())));
+  const char* advice =
+      absl::IsDataLoss(status)
+          ? "; syncline checkpoint list shows earlier ones, for --resume NAME"
+          : "";
+  const absl::Status what(
+      status.code(),
+      absl::StrCat("server ", failed->name, " cannot serve job '", spec_.name,
+                   "': ", std::string(status.message()), advice));
   // The same job on the same servers would end the same way.
-  const bool is_of_the_job = absl::IsInvalidArgument(status) ||
-                             absl::IsFailedPrecondition(status) ||
-                             absl::IsResourceExhausted(status);
+  const bool is_of_the_job =
+      absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) ||
+      absl::IsResourceExhausted(status) || absl::IsDataLoss(status);
   // A status without a Failure would look to links like a stream that broke.
   FailWith(WithFailure(what, is_of_the_job ? Failure::kJobRefused : Failure::kRetryable),
            outputs);

@@ -26,6 +26,7 @@ void CheckpointKeeper::Stop() {
   {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
+    changed_.SignalAll();
   }
   if (thread_.joinable()) thread_.join();
 }
@@ -78,7 +79,10 @@ absl::Status CheckpointKeeper::AwaitParts(const Manifest& manifest) {
     const absl::Status there = CheckParts(store_, manifest);
     if (there.ok() || look == kLooks) return there;
     absl::MutexLock lock(&mutex_);
-    if (mutex_.AwaitWithTimeout(absl::Condition(&stopping_), kBetweenLooks)) return there;
+    const absl::Duration next = clock_.Now() + kBetweenLooks;
+    while (!stopping_ && changed_.WaitUntil(mutex_, clock_, next)) {
+    }
+    if (stopping_) return there;
   }
 }
 

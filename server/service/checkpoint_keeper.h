@@ -14,7 +14,9 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "comm/base/env.h"
 #include "comm/base/log.h"
+#include "comm/base/steady_condition.h"
 #include "server/checkpoint/blob_store.h"
 #include "server/coordinator/checkpoint_orders.h"
 
@@ -43,7 +45,9 @@ class CheckpointKeeper {
   const Logger log_;
   const std::function<void(CheckpointAnswer)> done_;
 
+  const SteadyClock clock_;
   absl::Mutex mutex_;
+  SteadyCondition changed_;  // stopping_
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::deque<CheckpointOrder> orders_ ABSL_GUARDED_BY(mutex_);
 

@@ -27,7 +27,7 @@ syncline_code Report(const absl::Status& status) noexcept {
   try {
     LastError& last = OfThisThread();
     last.exit_code = ExitCodeOf(status);
-    last.rank = FailedRank(status).value_or(-1);
+    last.rank = collective::FailedRank(status).value_or(-1);
     last.message.assign(status.message().data(), status.message().size());
   } catch (...) {  // without memory the code has to do
   }

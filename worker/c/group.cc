@@ -14,14 +14,14 @@
 #include "comm/base/status.h"
 #include "worker/c/handles.h"
 
-using syncline::Call;
-using syncline::CollectiveOp;
-using syncline::ElementType;
-using syncline::Group;
-using syncline::GroupOptions;
-using syncline::ReduceOp;
 using syncline::c::Guarded;
 using syncline::c::NullArgument;
+using syncline::collective::Call;
+using syncline::collective::CollectiveOp;
+using syncline::collective::ElementType;
+using syncline::collective::Group;
+using syncline::collective::GroupOptions;
+using syncline::collective::ReduceOp;
 
 struct syncline_group {
   std::unique_ptr<Group> group;
@@ -38,7 +38,7 @@ namespace {
 // What a member tells the others fits easily.
 constexpr size_t kLongestValue = 4096;
 
-class CallersStore final : public syncline::Store {
+class CallersStore final : public syncline::collective::Store {
  public:
   explicit CallersStore(const syncline_store& store) : store_(store) {}
 
@@ -101,8 +101,8 @@ absl::StatusOr<Call> CallOf(const syncline_group& group, const syncline_call* gi
   const auto dtype = static_cast<int>(known.dtype);
   const auto reduction = static_cast<int>(known.reduction);
   if (op < 0 || op > static_cast<int>(CollectiveOp::kSendReceive) || dtype < 0 ||
-      dtype >= syncline::kElementTypes || reduction < 0 ||
-      reduction >= syncline::kReduceOps) {
+      dtype >= syncline::collective::kElementTypes || reduction < 0 ||
+      reduction >= syncline::collective::kReduceOps) {
     return absl::InvalidArgumentError(absl::StrCat(
         "no operation ", op, ", type ", dtype, " or reduction ", reduction, " is known"));
   }
@@ -126,7 +126,8 @@ absl::StatusOr<Call> CallOf(const syncline_group& group, const syncline_call* gi
     call.receive_counts.assign(known.receive_counts, known.receive_counts + ranks);
   }
   if (known.algorithm != nullptr) {
-    SYNCLINE_ASSIGN_OR_RETURN(call.algorithm, syncline::ParseAlgorithm(known.algorithm));
+    SYNCLINE_ASSIGN_OR_RETURN(call.algorithm,
+                              syncline::collective::ParseAlgorithm(known.algorithm));
   }
   return call;
 }

@@ -13,7 +13,7 @@
 
 namespace {
 
-using syncline::MemoryStore;
+using syncline::collective::MemoryStore;
 
 int Set(void* context, const char* key, const void* value, size_t bytes) {
   const std::string given(static_cast<const char*>(value), bytes);

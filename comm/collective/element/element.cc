@@ -9,7 +9,7 @@
 #include "comm/base/dtype.h"
 #include "comm/base/isa.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 // What is combined at a time: stays in the first-level cache.
@@ -224,4 +224,4 @@ void Combine(const Combination& combination, size_t count, const std::byte* firs
   }
 }
 
-}  // namespace syncline
+}  // namespace syncline::collective

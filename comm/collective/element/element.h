@@ -11,7 +11,7 @@
 #include <span>
 #include <string_view>
 
-namespace syncline {
+namespace syncline::collective {
 
 // The values travel on the wire and through the C interface: they never change.
 enum class ElementType : uint8_t {
@@ -50,4 +50,4 @@ struct Combination {
 void Combine(const Combination& combination, size_t count, const std::byte* first,
              std::span<const std::byte* const> others, std::byte* out);
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -11,7 +11,7 @@
 #include "comm/base/dtype.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 double Read(ElementType type, const std::byte* at) {
@@ -199,4 +199,4 @@ TEST(Combine, GivesTheSameBitsWhicheverComesFirst) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::collective

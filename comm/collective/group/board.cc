@@ -3,7 +3,7 @@
 #include <array>
 #include <cstring>
 
-namespace syncline {
+namespace syncline::collective {
 
 bool FitsBoard(const Call& call) {
   switch (call.op) {
@@ -102,4 +102,4 @@ void BoardTask::Finish() {
   done_ = true;
 }
 
-}  // namespace syncline
+}  // namespace syncline::collective

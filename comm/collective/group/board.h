@@ -9,7 +9,7 @@
 #include "comm/collective/group/shared_wire.h"
 #include "comm/collective/group/task.h"
 
-namespace syncline {
+namespace syncline::collective {
 
 // What the board can do: all-reduce, all-gather, broadcast and barrier of at most
 // kBoardBytes from each rank.
@@ -46,4 +46,4 @@ class BoardTask final : public Task {
   absl::Status status_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -4,7 +4,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 constexpr char kRankPayload[] = "syncline/rank";
@@ -62,4 +62,4 @@ std::optional<int> FailedRank(const absl::Status& status) {
   return rank;
 }
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -13,7 +13,7 @@
 #include "comm/collective/element/element.h"
 #include "comm/collective/schedule/schedule.h"
 
-namespace syncline {
+namespace syncline::collective {
 
 // Memory stays valid and untouched until the operation is done. Input and output may be the
 // same address where both have the same size (all-reduce, broadcast, reduce); all-gather's
@@ -71,4 +71,4 @@ absl::Status Mismatch(int rank, const CallHeader& its, const CallHeader& own);
 void SetFailedRank(absl::Status& status, int rank);
 std::optional<int> FailedRank(const absl::Status& status);
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -7,7 +7,7 @@
 
 #include "comm/base/check.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 // What moves at a time: the peer reads one piece while the next one is written.
@@ -265,4 +265,4 @@ void Execution::Finish(Peer& peer, uint32_t index) {
   --unfinished_;
 }
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -21,7 +21,7 @@
 #include "comm/collective/group/task.h"
 #include "comm/collective/schedule/schedule.h"
 
-namespace syncline {
+namespace syncline::collective {
 
 struct ExecutionPlan {
   std::shared_ptr<const Schedule> schedule = nullptr;
@@ -94,4 +94,4 @@ class Execution final : public Task {
   absl::Status status_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -20,7 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 using testing::HasSubstr;
@@ -402,4 +402,4 @@ INSTANTIATE_TEST_SUITE_P(Group, Processes, testing::Values(SIGKILL, SIGSTOP),
                          });
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::collective

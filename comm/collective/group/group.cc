@@ -15,7 +15,7 @@
 #include "comm/collective/group/execution.h"
 #include "comm/collective/group/meeting.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 // Of one rank's part of a segment of an all-reduce: what was reduced is still in the cache
@@ -487,4 +487,4 @@ void Group::FailAll(const absl::Status& status) {
   }
 }
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -37,7 +37,7 @@
 #include "comm/collective/group/task.h"
 #include "comm/collective/schedule/select.h"
 
-namespace syncline {
+namespace syncline::collective {
 
 struct GroupOptions {
   // Never used twice with the same store.
@@ -145,4 +145,4 @@ class Group {
   std::thread worker_;  // made by the first Start that nobody waits for
 };
 
-}  // namespace syncline
+}  // namespace syncline::collective

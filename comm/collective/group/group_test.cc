@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 using testing::HasSubstr;
@@ -384,4 +384,4 @@ TEST(Group, AWaitMayEndBeforeTheOperation) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -9,7 +9,7 @@
 
 #include "comm/base/buffer.h"
 
-namespace syncline {
+namespace syncline::collective {
 
 inline constexpr size_t kLaneAlignment = 64;
 
@@ -33,4 +33,4 @@ class Lane {
   virtual void Consume(size_t bytes) = 0;
 };
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -12,7 +12,7 @@
 #include "comm/collective/group/call.h"
 #include "comm/collective/group/group.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 using Segments = std::vector<std::unique_ptr<SharedSegment>>;
@@ -117,4 +117,4 @@ absl::StatusOr<std::unique_ptr<SharedWire>> Meet(const GroupOptions& options) {
                                       options.failure_timeout);
 }
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -8,7 +8,7 @@
 #include "absl/time/time.h"
 #include "comm/collective/group/shared_wire.h"
 
-namespace syncline {
+namespace syncline::collective {
 
 struct GroupOptions;
 
@@ -20,4 +20,4 @@ inline constexpr absl::Duration kLeastFailureTimeout = absl::Milliseconds(100);
 // where the store holds the card of an earlier group; DeadlineExceeded after start_timeout.
 absl::StatusOr<std::unique_ptr<SharedWire>> Meet(const GroupOptions& options);
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -21,7 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "comm/base/status.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 constexpr size_t kPage = 4096;
@@ -176,4 +176,4 @@ std::string SharedPlace() {
   return absl::StrCat(boot, "/", processes.st_ino, "/", users.st_ino, "/", geteuid());
 }
 
-}  // namespace syncline
+}  // namespace syncline::collective

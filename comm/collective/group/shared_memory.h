@@ -19,7 +19,7 @@
 #include "comm/base/unique_fd.h"
 #include "comm/collective/group/call.h"
 
-namespace syncline {
+namespace syncline::collective {
 
 // Smaller operations go through the board: one flag and one read for each peer.
 inline constexpr size_t kBoardBytes = 2048;
@@ -112,4 +112,4 @@ class SharedSegment {
 // segments. Boot, user, and namespaces of processes.
 std::string SharedPlace();
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 // Of F: a stopped process is found after between F and F plus this.
@@ -257,4 +257,4 @@ absl::Status SharedWire::Check(const std::vector<int>& ranks, const CallHeader* 
   return status;
 }
 
-}  // namespace syncline
+}  // namespace syncline::collective

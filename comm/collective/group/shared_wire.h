@@ -17,7 +17,7 @@
 #include "comm/collective/group/shared_memory.h"
 #include "comm/collective/group/wire.h"
 
-namespace syncline {
+namespace syncline::collective {
 
 class SharedWire final : public Wire {
  public:
@@ -79,4 +79,4 @@ class SharedWire final : public Wire {
   std::thread beating_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/env.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 absl::Status NobodySet(const std::string& key, absl::Duration timeout) {
@@ -79,4 +79,4 @@ absl::StatusOr<std::string> FolderStore::Get(const std::string& key,
   }
 }
 
-}  // namespace syncline
+}  // namespace syncline::collective

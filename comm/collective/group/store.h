@@ -14,7 +14,7 @@
 #include "absl/time/time.h"
 #include "comm/base/steady_condition.h"
 
-namespace syncline {
+namespace syncline::collective {
 
 // Thread safety: from any thread.
 class Store {
@@ -52,4 +52,4 @@ class FolderStore final : public Store {
   const std::string folder_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::collective

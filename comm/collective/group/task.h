@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 
-namespace syncline {
+namespace syncline::collective {
 
 class Task {
  public:
@@ -21,4 +21,4 @@ class Task {
   virtual std::vector<int> WaitingFor() const = 0;
 };
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -11,7 +11,7 @@
 #include "comm/collective/group/call.h"
 #include "comm/collective/group/lane.h"
 
-namespace syncline {
+namespace syncline::collective {
 
 class Wire {
  public:
@@ -40,4 +40,4 @@ class Wire {
   virtual void Report(const absl::Status& status) = 0;
 };
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -2,7 +2,7 @@
 // many ranks and few bytes.
 #include "comm/collective/schedule/builder.h"
 
-namespace syncline {
+namespace syncline::collective {
 
 using Number = ScheduleBuilder::Number;
 
@@ -37,4 +37,4 @@ Schedule BruckSchedule(const Problem& problem) {
   return builder.Take();
 }
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -7,7 +7,7 @@
 
 #include "comm/collective/schedule/schedule.h"
 
-namespace syncline {
+namespace syncline::collective {
 
 class ScheduleBuilder {
  public:
@@ -70,4 +70,4 @@ Schedule HalvingSchedule(const Problem& problem);
 Schedule TreeSchedule(const Problem& problem);
 Schedule BruckSchedule(const Problem& problem);
 
-}  // namespace syncline
+}  // namespace syncline::collective

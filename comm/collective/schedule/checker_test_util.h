@@ -17,7 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/collective/schedule/schedule.h"
 
-namespace syncline {
+namespace syncline::collective {
 
 using Values = std::vector<uint64_t>;
 
@@ -177,4 +177,4 @@ class ScheduleChecker {
   CheckedRun run_;
 };
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -8,7 +8,7 @@
 
 #include "comm/collective/schedule/builder.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 using Number = ScheduleBuilder::Number;
@@ -233,4 +233,4 @@ Schedule DirectSchedule(const Problem& problem) {
   return builder.Take();
 }
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -9,7 +9,7 @@
 
 #include "comm/collective/schedule/builder.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 using Number = ScheduleBuilder::Number;
@@ -149,4 +149,4 @@ Schedule HalvingSchedule(const Problem& problem) {
   return builder.Take();
 }
 
-}  // namespace syncline
+}  // namespace syncline::collective

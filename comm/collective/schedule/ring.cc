@@ -2,7 +2,7 @@
 // all-reduce, each rank talking to its two neighbours only. A broadcast is a chain.
 #include "comm/collective/schedule/builder.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 using Number = ScheduleBuilder::Number;
@@ -109,4 +109,4 @@ Schedule RingSchedule(const Problem& problem) {
   return builder.Take();
 }
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -10,7 +10,7 @@
 #include "comm/base/status.h"
 #include "comm/collective/schedule/builder.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 constexpr std::array<std::pair<CollectiveOp, std::string_view>, 10> kOps = {{
@@ -178,4 +178,4 @@ Range EvenSlice(Area area, size_t count, int parts, int index) {
   return {area, i * (count / n) + std::min(i, longer), count / n + (i < longer ? 1 : 0)};
 }
 
-}  // namespace syncline
+}  // namespace syncline::collective

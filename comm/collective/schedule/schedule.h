@@ -24,7 +24,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace syncline {
+namespace syncline::collective {
 
 enum class CollectiveOp : uint8_t {
   kAllReduce,      // output (count): in, this rank's values; out, those of all, reduced
@@ -123,4 +123,4 @@ bool Supports(Algorithm algorithm, const Problem& problem);
 // where it does not divide.
 Range EvenSlice(Area area, size_t count, int parts, int index);
 
-}  // namespace syncline
+}  // namespace syncline::collective

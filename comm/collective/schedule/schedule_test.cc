@@ -10,7 +10,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 uint64_t Value(int rank, size_t element) {
@@ -327,4 +327,4 @@ TEST(Select, ManyRanksBetweenHostsDoNotAllSendToOne) {
 }
 
 }  // namespace
-}  // namespace syncline
+}  // namespace syncline::collective

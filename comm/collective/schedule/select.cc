@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 // More senders to one receiver at once than switches have buffers for: TCP would lose
@@ -170,4 +170,4 @@ Choice Select(const Problem& problem, size_t element_bytes, const Topology& topo
   return choice;
 }
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -13,7 +13,7 @@
 
 #include "comm/collective/schedule/schedule.h"
 
-namespace syncline {
+namespace syncline::collective {
 
 struct LinkCost {
   double latency = 0;      // seconds from a send to what follows at the receiver
@@ -54,4 +54,4 @@ struct Choice {
 // All ranks must choose alike: give all of them the same topology.
 Choice Select(const Problem& problem, size_t element_bytes, const Topology& topology);
 
-}  // namespace syncline
+}  // namespace syncline::collective

@@ -5,7 +5,7 @@
 
 #include "comm/collective/schedule/builder.h"
 
-namespace syncline {
+namespace syncline::collective {
 namespace {
 
 using Number = ScheduleBuilder::Number;
@@ -178,4 +178,4 @@ Schedule TreeSchedule(const Problem& problem) {
   return builder.Take();
 }
 
-}  // namespace syncline
+}  // namespace syncline::collective

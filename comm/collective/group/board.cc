@@ -79,7 +79,8 @@ bool BoardTask::Advance() {
 
 void BoardTask::Finish() {
   auto* const out = static_cast<std::byte*>(call_.output);
-  switch (call_.op) {
+  // Of nothing, there may be no memory either.
+  switch (bytes_ == 0 ? CollectiveOp::kBarrier : call_.op) {
     case CollectiveOp::kAllReduce: {
       // In rank order on every rank: the same bits.
       std::vector<const std::byte*> others;

@@ -16,8 +16,6 @@
 namespace syncline::collective {
 namespace {
 
-using testing::HasSubstr;
-
 #ifdef SYNCLINE_SANITIZED
 // Beyond a ring all the same, and done in a time that tests may take.
 constexpr size_t kLong = 4099;

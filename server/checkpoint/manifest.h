@@ -12,7 +12,6 @@
 // Thread safety: pure functions.
 #pragma once
 
-#include <compare>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -34,7 +33,11 @@ struct CheckpointName {
 
   std::string ToString() const;  // "run2-step500"
   static std::optional<CheckpointName> Parse(const std::string& name);
-  friend auto operator<=>(const CheckpointName&, const CheckpointName&) = default;
+
+  bool operator==(const CheckpointName&) const = default;
+  bool operator<(const CheckpointName& other) const {
+    return run != other.run ? run < other.run : step < other.step;
+  }
 };
 
 // The folder of a job's checkpoints: its name, with what no file name has as %XX.

@@ -5,12 +5,6 @@
 #include "server/service/job_convert.h"
 
 namespace syncline {
-namespace {
-
-constexpr auto kLargestCode = static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
-
-}  // namespace
-
 void ToProto(const CheckpointWritten& written, v1::CheckpointWritten& out) {
   out.set_job(written.job);
   out.set_step(written.step);
@@ -32,12 +26,7 @@ CheckpointWritten FromProto(const v1::CheckpointWritten& in) {
                                .step = in.step(),
                                .training = FromProto(in.training()),
                                .took = absl::Seconds(in.seconds())};
-  if (in.code() != 0) {
-    const bool is_known = in.code() <= kLargestCode;
-    written.status = absl::Status(
-        is_known ? static_cast<absl::StatusCode>(in.code()) : absl::StatusCode::kInternal,
-        in.message());
-  }
+  if (in.code() != 0) written.status = ErrorOf(in.code(), in.message());
   for (const v1::CheckpointFile& file : in.files()) {
     written.files.push_back({.name = file.name(),
                              .bytes = file.bytes(),

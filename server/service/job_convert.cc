@@ -96,6 +96,12 @@ TrainingSettings FromProto(const v1::TrainingSpec& in) {
           .mode = in.has_mode() ? ReadNamed(in.mode()) : NamedOptions{.name = "bsp"}};
 }
 
+absl::Status ErrorOf(uint32_t code, const std::string& message) {
+  constexpr auto kLargest = static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
+  if (code == 0 || code > kLargest) return absl::InternalError(message);
+  return {static_cast<absl::StatusCode>(code), message};
+}
+
 JobSpec FromProto(const v1::JobSpec& in) {
   JobSpec spec{.name = in.name(),
                .workers = in.workers(),

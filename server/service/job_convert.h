@@ -5,16 +5,22 @@
 // business.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "proto/coordinator.pb.h"
 #include "server/coordinator/coordinator.h"
 
 namespace syncline {
+
+// Of the code that a server sent; one that says nothing, or nothing known, is a fault of
+// that server.
+absl::Status ErrorOf(uint32_t code, const std::string& message);
 
 JobSpec FromProto(const v1::JobSpec& spec);
 TrainingSettings FromProto(const v1::TrainingSpec& training);

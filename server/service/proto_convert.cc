@@ -15,8 +15,6 @@
 namespace syncline {
 namespace {
 
-constexpr auto kLargestCode = static_cast<uint32_t>(absl::StatusCode::kUnauthenticated);
-
 // Lets std::visit choose by type.
 template <typename... Cases>
 struct Overloaded : Cases... {
@@ -90,15 +88,6 @@ void WriteConfigure(const ConfigureJob& configure, SharedBytes& shared,
   out.set_resume_step(configure.resume_from->step);
 }
 
-// Of the code that a server sent; one that says nothing, or nothing known, is a fault of
-// that server.
-absl::Status ErrorOf(const v1::ConfigureFailed& failed) {
-  const bool is_known = failed.code() > 0 && failed.code() <= kLargestCode;
-  const auto code = is_known ? static_cast<absl::StatusCode>(failed.code())
-                             : absl::StatusCode::kInternal;
-  return {code, failed.message()};
-}
-
 }  // namespace
 
 absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
@@ -139,7 +128,8 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
       return JobConfigured{message.job_configured().job()};
     case v1::MemberMessage::kConfigureFailed: {
       const v1::ConfigureFailed& failed = message.configure_failed();
-      return ConfigureFailed{.job = failed.job(), .status = ErrorOf(failed)};
+      return ConfigureFailed{.job = failed.job(),
+                             .status = ErrorOf(failed.code(), failed.message())};
     }
     case v1::MemberMessage::kEpochPrepared:
       return EpochPrepared{.job = message.epoch_prepared().job(),

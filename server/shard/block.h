@@ -137,7 +137,7 @@ class Block {
   // After the last step that any member has given.
   uint64_t furthest() const { return furthest_; }
 
-  // Who waits for a version that is still to come; a later wish replaces an earlier one.
+  // Those who wait for a version that is still to come; a later wish replaces an earlier one.
   const std::map<WorkerId, uint64_t>& wishes() const { return wishes_; }
   void Remember(WorkerId worker, uint64_t version) { wishes_[worker] = version; }
   // Removes and returns, in rank order, those whose wish has come true.

@@ -101,7 +101,7 @@ class StepPass {
   Payload Encode(const BlockMemory& memory, const Publication& publication);
 
  private:
-  // Signs of the majority (signSGD) in tensors that are voted about, else the mean.
+  // Signs of the majority (signSGD) in tensors that are voted about, otherwise the mean.
   std::span<float> Sum(const BlockSum& block, size_t first, size_t count,
                        Infinity infinity = Infinity::kVotes);
   bool Votes(const BlockSum& block) const {

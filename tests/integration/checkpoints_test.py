@@ -7,6 +7,7 @@
 import json
 import os
 import re
+import stat
 import struct
 import subprocess
 import tempfile
@@ -153,6 +154,10 @@ class Commands(Saved):
 
         out = os.path.join(self.folder.name, "weights.safetensors")
         self.checkpoint("export", "test", "--out", out)
+        pipe = os.path.join(self.folder.name, "pipe")
+        os.mkfifo(pipe)
+        self.assertIn("no regular file", self.checkpoint("export", "test", "--out", pipe, code=2))
+        self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
         tensors = read_safetensors(out)
         self.assertEqual({key: value[:2] for key, value in tensors.items()},
                          {"tensor0": ("F32", [LARGE]), "tensor1": ("F32", [300]), "tensor2": ("F32", [1])})  # fmt: skip

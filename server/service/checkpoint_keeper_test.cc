@@ -1,0 +1,61 @@
+#include "server/service/checkpoint_keeper.h"
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "comm/base/temp_directory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/checkpoint/directory_store.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr CheckpointName kName = {.run = 1, .step = 10};
+
+// A server says that it wrote ten bytes; the coordinator's directory has `there`.
+absl::Status Keep(size_t there, BlobStore& store) {
+  std::optional<absl::Status> kept;
+  CheckpointKeeper keeper(store, Logger(), [&](const CheckpointAnswer& answer) {
+    kept = std::get<CheckpointKept>(answer).status;
+  });
+  if (there > 0) {
+    const auto part = *store.Create(FolderOf("job", kName) + "/weights", 0);
+    const std::vector<std::byte> bytes(there);
+    EXPECT_TRUE(part->Append(bytes).ok());
+    EXPECT_TRUE(part->Finish({}).ok());
+  }
+  KeepCheckpoint order = {.job = 1, .declared = std::make_shared<DeclaredJob>()};
+  order.manifest = {.job = "job", .name = kName};
+  order.manifest.files = {{.name = "weights", .bytes = 10}};
+  keeper.Order(order);
+  keeper.Stop();  // ends the time in which a file may still appear
+  return kept.value_or(absl::InternalError("no answer"));
+}
+
+TEST(CheckpointKeeper, CompletesWhatIsThere) {
+  TempDirectory directory;
+  const auto store = *OpenDirectoryStore(directory.path());
+  EXPECT_TRUE(Keep(10, *store).ok());
+  EXPECT_TRUE(ReadManifest(*store, "job", kName).ok());
+}
+
+TEST(CheckpointKeeper, WritesNoManifestOfPartsThatAreElsewhereOrCut) {
+  for (const size_t there : {0, 9}) {
+    TempDirectory directory;
+    const auto store = *OpenDirectoryStore(directory.path());
+    const absl::Status kept = Keep(there, *store);
+    EXPECT_TRUE(absl::IsFailedPrecondition(kept)) << kept;
+    EXPECT_THAT(std::string(kept.message()), HasSubstr("--checkpoint-dir"));
+    EXPECT_FALSE(ReadManifest(*store, "job", kName).ok());
+  }
+}
+
+}  // namespace
+}  // namespace syncline

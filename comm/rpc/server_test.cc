@@ -1,7 +1,6 @@
 #include "comm/rpc/server.h"
 
 #include <fstream>
-#include <future>
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
@@ -29,11 +28,17 @@ absl::Status Ping(const std::shared_ptr<grpc::Channel>& channel) {
   const grpc::Slice empty("");
   grpc::ByteBuffer request(&empty, 1);
   grpc::ByteBuffer response;
-  std::promise<grpc::Status> done;
-  stub.UnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::StubOptions(), &request,
-                 &response,
-                 [&](grpc::Status status) { done.set_value(std::move(status)); });
-  return FromGrpcStatus(done.get_future().get());
+  // Over a queue of its own: a callback would run on a thread of gRPC, which hands it over unseen by ThreadSanitizer.
+  grpc::CompletionQueue answers;
+  grpc::Status status;
+  const auto call =
+      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", request, &answers);
+  call->StartCall();
+  call->Finish(&response, &status, nullptr);
+  void* tag = nullptr;
+  bool ok = false;
+  answers.Next(&tag, &ok);
+  return FromGrpcStatus(status);
 }
 
 ServerOptions LoopbackOptions() {

@@ -17,7 +17,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), "../integration"))
-from integration_test import Process  # noqa: E402
+from cluster import Process  # noqa: E402
 
 PIECE = 4 << 20
 

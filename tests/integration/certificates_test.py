@@ -13,8 +13,8 @@ import tempfile
 import unittest
 import urllib.request
 
-import integration_test
-from integration_test import FAILURE_TIMEOUT, Process
+import cluster
+from cluster import FAILURE_TIMEOUT, Process
 
 
 class Certificates(unittest.TestCase):
@@ -36,7 +36,7 @@ class Certificates(unittest.TestCase):
                 "--tls-ca", self.path("certs/ca.crt")]  # fmt: skip
 
     def run_syncline(self, *arguments):
-        return subprocess.run([f"{integration_test.BUILD}/syncline", *arguments], cwd=self.folder.name,
+        return subprocess.run([f"{cluster.BUILD}/syncline", *arguments], cwd=self.folder.name,
                               capture_output=True, text=True, timeout=120)  # fmt: skip
 
     def assert_runs(self, *arguments):
@@ -45,7 +45,7 @@ class Certificates(unittest.TestCase):
         return run.stdout
 
     def serve(self, name, *flags):
-        command = [f"{integration_test.BUILD}/syncline", "serve", "--admin-listen", "127.0.0.1:0",
+        command = [f"{cluster.BUILD}/syncline", "serve", "--admin-listen", "127.0.0.1:0",
                    "--failure-timeout", f"{FAILURE_TIMEOUT}s", *flags]  # fmt: skip
         process = Process(name, ["sh", "-c", 'cd "$0" && exec "$@"', self.folder.name, *command])
         self.addCleanup(process.kill)
@@ -56,7 +56,7 @@ class Certificates(unittest.TestCase):
         server.await_line(r"ready control=")
 
     def launch(self, *flags, job="default"):
-        program = [f"{integration_test.BUILD}/steps_worker", "--steps", "10"]
+        program = [f"{cluster.BUILD}/steps_worker", "--steps", "10"]
         return self.run_syncline("run", "--coordinator", self.address, "--run-id", "first", "--job", job,
                                  "--nproc-per-node", "2", "--failure-timeout", f"{FAILURE_TIMEOUT}s",
                                  *flags, "--", *program)  # fmt: skip
@@ -124,7 +124,7 @@ class Certificates(unittest.TestCase):
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
-    parser.add_argument("--build", default=integration_test.BUILD)
+    parser.add_argument("--build", default=cluster.BUILD)
     arguments, rest = parser.parse_known_args()
-    integration_test.BUILD = os.path.abspath(arguments.build)
+    cluster.BUILD = os.path.abspath(arguments.build)
     unittest.main(argv=[sys.argv[0], *rest], verbosity=2)

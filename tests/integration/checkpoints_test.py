@@ -14,8 +14,8 @@ import tempfile
 import time
 import unittest
 
-import integration_test
-from integration_test import PATIENCE, ClusterTest
+import cluster
+from cluster import PATIENCE, ClusterTest
 
 LARGE = 200000  # elements of the first tensor
 
@@ -71,7 +71,7 @@ class Saved(ClusterTest):
 
     def checkpoint(self, command, *arguments, code=0):
         done = subprocess.run(
-            [f"{integration_test.BUILD}/syncline", "checkpoint", command, *arguments],
+            [f"{cluster.BUILD}/syncline", "checkpoint", command, *arguments],
             capture_output=True, text=True, timeout=PATIENCE,
             env={**os.environ, "SYNCLINE_CHECKPOINT_DIR": self.directory,
                  "SYNCLINE_COORDINATOR": getattr(self, "address", "")})  # fmt: skip
@@ -217,4 +217,4 @@ class Commands(Saved):
 
 
 if __name__ == "__main__":
-    integration_test.main()
+    cluster.main()

@@ -11,7 +11,7 @@ import sys
 import unittest
 import urllib.request
 
-import integration_test
+import cluster
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 JOB = "<b>bert</b> & co"  # members choose names
@@ -43,14 +43,14 @@ class Page(html.parser.HTMLParser):
 
 
 @unittest.skipIf(BROWSER is None, "no Chromium")
-class Dashboard(integration_test.ClusterTest):
+class Dashboard(cluster.ClusterTest):
     servers = 1
 
     def look(self):
         shown = subprocess.run(
             [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=5000", "--dump-dom",
              f"http://{self.admin}/"],
-            capture_output=True, text=True, timeout=integration_test.PATIENCE,
+            capture_output=True, text=True, timeout=cluster.PATIENCE,
         )  # fmt: skip
         return Page(shown.stdout)
 
@@ -78,4 +78,4 @@ class Dashboard(integration_test.ClusterTest):
 
 
 if __name__ == "__main__":
-    sys.exit(integration_test.main())
+    sys.exit(cluster.main())

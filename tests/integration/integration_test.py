@@ -2,156 +2,21 @@
 """Real coordinator, server and worker processes on loopback, and what may happen to them.
 
     python3 tests/integration/integration_test.py --build build/release [-v] [TestClass.test_name ...]
-
-Every wait has a deadline; nothing depends on how fast the machine is, only on the failure timeout.
 """
 
-import argparse
 import json
 import os
 import re
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 import unittest
 import urllib.request
 
-BUILD = "build/release"
-FAILURE_TIMEOUT = 4.0  # seconds; long enough for an oversubscribed machine to send its heartbeats
-PATIENCE = 60.0  # for anything that must happen sometime
-
-
-class Process:
-    """A child whose output is collected line by line."""
-
-    def __init__(self, name, command, env=None):
-        self.name = name
-        self.lines = []
-        self.changed = threading.Condition()
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
-            text=True, errors="replace", env={**os.environ, **(env or {})}, start_new_session=True,
-        )  # fmt: skip
-        self.collector = threading.Thread(target=self._collect, daemon=True)
-        self.collector.start()
-
-    def _collect(self):
-        with self.process.stdout as output:
-            for line in output:
-                with self.changed:
-                    self.lines.append((time.monotonic(), line.rstrip("\n")))
-                    self.changed.notify_all()
-
-    def text(self):
-        with self.changed:
-            return "\n".join(line for _, line in self.lines)
-
-    def await_line(self, pattern, after=0.0, timeout=PATIENCE):
-        """The first match of `pattern` in a line that was printed at or after `after`."""
-        deadline = time.monotonic() + timeout
-        seen = 0
-        with self.changed:
-            while True:
-                for when, line in self.lines[seen:]:
-                    match = re.search(pattern, line)
-                    if match and when >= after:
-                        return match
-                seen = len(self.lines)
-                left = deadline - time.monotonic()
-                if left <= 0 or (self.process.poll() is not None and not self.changed.wait(0.5)):
-                    break
-                self.changed.wait(min(left, 0.5))
-        raise AssertionError(f"{self.name} never printed /{pattern}/; it printed:\n{self.text()}")
-
-    def wait(self, timeout=PATIENCE):
-        try:
-            code = self.process.wait(timeout)
-            self.collector.join(timeout)
-            return code
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"{self.name} does not end; it printed:\n{self.text()}") from None
-
-    def signal(self, number):
-        self.process.send_signal(number)
-
-    def kill(self):
-        if self.process.poll() is None:
-            self.process.kill()
-        self.process.wait()
-        self.collector.join(PATIENCE)
-
-
-class ClusterTest(unittest.TestCase):
-    """One coordinator and `servers` servers for each test."""
-
-    servers = 2
-    server_flags = ()
-
-    def setUp(self):
-        self.state = tempfile.TemporaryDirectory()
-        self.addCleanup(self.state.cleanup)
-        self.coordinator = self.serve("coordinator", "--role", "coordinator", "--listen", "127.0.0.1:0",
-                                      "--state-dir", self.state.name)  # fmt: skip
-        ready = self.coordinator.await_line(r"ready control=(\S+) admin=(\S+)")
-        self.address, self.admin = ready.groups()
-        self.server_processes = [
-            self.serve(f"server{i}", "--role", "server", "--coordinator", self.address, *self.server_flags)
-            for i in range(self.servers)
-        ]
-        for server in self.server_processes:
-            server.await_line(r"ready control=")
-
-    def start(self, name, command, env=None):
-        process = Process(name, command, env)
-        self.addCleanup(process.kill)
-        return process
-
-    def serve(self, name, *flags):
-        return self.start(name, [f"{BUILD}/syncline", "serve", "--admin-listen", "127.0.0.1:0",
-                                 "--failure-timeout", f"{FAILURE_TIMEOUT}s", *flags])  # fmt: skip
-
-    def worker(self, rank, world, *flags, program="steps_worker", job="test"):
-        env = {
-            "SYNCLINE_COORDINATOR": self.address,
-            "SYNCLINE_JOB": job,
-            "SYNCLINE_FAILURE_TIMEOUT": f"{FAILURE_TIMEOUT}s",
-            "RANK": str(rank),
-            "WORLD_SIZE": str(world),
-        }
-        return self.start(f"worker{rank}", [f"{BUILD}/{program}", *flags], env)
-
-    def await_job(self, name):
-        deadline = time.monotonic() + PATIENCE
-        while time.monotonic() < deadline:
-            with urllib.request.urlopen(f"http://{self.admin}/status", timeout=5) as reply:
-                if name in [job["name"] for job in json.load(reply)["jobs"]]:
-                    return
-            time.sleep(0.05)
-        self.fail(f"job {name} never appeared")
-
-    def syncline(self, command, *arguments):
-        return subprocess.run([f"{BUILD}/syncline", command, "--coordinator", self.address, *arguments],
-                              capture_output=True, text=True, timeout=20)  # fmt: skip
-
-    def update(self, *arguments):
-        return self.syncline("update", "test", *arguments)
-
-    def status_of(self, name):
-        shown = self.syncline("status", "-o", "json")
-        self.assertEqual(shown.returncode, 0, shown.stderr)
-        return next(job for job in json.loads(shown.stdout)["jobs"] if job["name"] == name)
-
-    def assert_same_end(self, workers):
-        checksums = set()
-        for worker in workers:
-            self.assertEqual(worker.wait(), 0, worker.text())
-            checksums.add(worker.await_line(r"done .*checksum=(\w+)").group(1))
-        self.assertEqual(len(checksums), 1, "workers end with different weights")
-        return checksums.pop()
+import cluster
+from cluster import ClusterTest, FAILURE_TIMEOUT, PATIENCE, Process
 
 
 class Training(ClusterTest):
@@ -427,12 +292,12 @@ class Memory(ClusterTest):
 
 class BadInput(ClusterTest):
     def test_another_failure_timeout_is_refused_with_both_values(self):
-        worker = self.start("worker", [f"{BUILD}/steps_worker"], {
+        worker = self.start("worker", [f"{cluster.BUILD}/steps_worker"], {
             "SYNCLINE_COORDINATOR": self.address, "SYNCLINE_FAILURE_TIMEOUT": "5s", "RANK": "0", "WORLD_SIZE": "1",
         })  # fmt: skip
         self.assertEqual(worker.wait(), 2)
         self.assertRegex(worker.text(), "failure timeout is 5s here and 4s at the coordinator")
-        server = self.start("server", [f"{BUILD}/syncline", "serve", "--admin-listen", "127.0.0.1:0", "--role", "server",
+        server = self.start("server", [f"{cluster.BUILD}/syncline", "serve", "--admin-listen", "127.0.0.1:0", "--role", "server",
                                        "--failure-timeout", "3s", "--coordinator", self.address])  # fmt: skip
         self.assertEqual(server.wait(), 2)
         self.assertRegex(server.text(), "failure timeout is 3s here and 4s at the coordinator")
@@ -499,7 +364,7 @@ class BadInput(ClusterTest):
 
 class CommandLine(unittest.TestCase):
     def run_syncline(self, *arguments):
-        return subprocess.run([f"{BUILD}/syncline", *arguments], capture_output=True, text=True,
+        return subprocess.run([f"{cluster.BUILD}/syncline", *arguments], capture_output=True, text=True,
                               timeout=60, stdin=subprocess.DEVNULL)  # fmt: skip
 
     def assert_fails(self, code, message, *arguments):
@@ -536,14 +401,14 @@ class CommandLine(unittest.TestCase):
 
     def test_run_starts_everything_and_leaves_nothing(self):
         run = self.run_syncline("run", "--standalone", "--nproc-per-node", "2", "--servers", "2", "--",
-                                f"{BUILD}/steps_worker", "--steps", "10")  # fmt: skip
+                                f"{cluster.BUILD}/steps_worker", "--steps", "10")  # fmt: skip
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertIn("done step=10", run.stdout)
 
     def test_ctrl_c_stops_everything(self):
         mark = f"--elements={100000 + os.getpid()}"
-        run = Process("run", [f"{BUILD}/syncline", "run", "--standalone", "--nproc-per-node", "2", "--servers",
-                              "2", "--", f"{BUILD}/steps_worker", "--steps", "1000000", mark])  # fmt: skip
+        run = Process("run", [f"{cluster.BUILD}/syncline", "run", "--standalone", "--nproc-per-node", "2", "--servers",
+                              "2", "--", f"{cluster.BUILD}/steps_worker", "--steps", "1000000", mark])  # fmt: skip
         self.addCleanup(run.kill)
         run.await_line(r"^step 5$")
         run.signal(signal.SIGINT)
@@ -552,12 +417,12 @@ class CommandLine(unittest.TestCase):
         self.assertEqual(left.stdout, "", "processes are left behind")
 
     def test_demo_trains_real_data(self):
-        program = f"{BUILD}/fashion_mnist"
+        program = f"{cluster.BUILD}/fashion_mnist"
         if not os.path.exists(program):
             self.skipTest("the demo is not built (libtorch-dev is missing)")
         with tempfile.TemporaryDirectory() as reports:
             run = subprocess.run(
-                [f"{BUILD}/syncline", "run", "--standalone", "--nproc-per-node", "4", "--servers", "2", "--",
+                [f"{cluster.BUILD}/syncline", "run", "--standalone", "--nproc-per-node", "4", "--servers", "2", "--",
                  program, "--precision", "bf16", "--steps", "300", "--report", f"{reports}/bf16.json"],
                 capture_output=True, text=True, timeout=400, stdin=subprocess.DEVNULL)  # fmt: skip
             self.assertEqual(run.returncode, 0, run.stderr + run.stdout)
@@ -568,14 +433,5 @@ class CommandLine(unittest.TestCase):
             self.assertGreater(report["accuracy"], 0.7, report)
 
 
-def main():
-    global BUILD
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--build", default=BUILD)
-    arguments, rest = parser.parse_known_args()
-    BUILD = os.path.abspath(arguments.build)
-    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)
-
-
 if __name__ == "__main__":
-    main()
+    cluster.main()

@@ -17,17 +17,17 @@ import termios
 import time
 import unittest
 
-import integration_test
+import cluster
 
 
-class Top(integration_test.ClusterTest):
+class Top(cluster.ClusterTest):
     servers = 1
 
     def setUp(self):
         super().setUp()
         self.child, self.terminal = pty.fork()
         if self.child == 0:
-            os.execv(f"{integration_test.BUILD}/syncline",
+            os.execv(f"{cluster.BUILD}/syncline",
                      ["syncline", "top", "--coordinator", self.address, "--interval", "200ms"])  # fmt: skip
         self.addCleanup(os.close, self.terminal)
         self.addCleanup(self.kill_child)
@@ -40,7 +40,7 @@ class Top(integration_test.ClusterTest):
             os.waitpid(self.child, 0)
 
     def await_screen(self, pattern):
-        deadline = time.monotonic() + integration_test.PATIENCE
+        deadline = time.monotonic() + cluster.PATIENCE
         while not re.search(pattern, self.screen):
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self.terminal], [], [], left)[0]:
@@ -72,12 +72,12 @@ class Top(integration_test.ClusterTest):
 
     def test_without_a_terminal_it_names_the_command_for_scripts(self):
         refused = subprocess.run(
-            [f"{integration_test.BUILD}/syncline", "top", "--coordinator", self.address],
-            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=integration_test.PATIENCE,
+            [f"{cluster.BUILD}/syncline", "top", "--coordinator", self.address],
+            stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=cluster.PATIENCE,
         )  # fmt: skip
         self.assertEqual(refused.returncode, 2)
         self.assertIn("syncline status", refused.stderr)
 
 
 if __name__ == "__main__":
-    sys.exit(integration_test.main())
+    sys.exit(cluster.main())

@@ -1,0 +1,158 @@
+"""A coordinator, servers and workers as processes on loopback, for the tests of this folder.
+
+Every wait has a deadline; nothing depends on how fast the machine is, only on the failure timeout.
+"""
+
+import argparse
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import urllib.request
+
+BUILD = "build/release"
+FAILURE_TIMEOUT = 4.0  # seconds; long enough for an oversubscribed machine to send its heartbeats
+PATIENCE = 60.0  # for anything that must happen sometime
+
+
+class Process:
+    """A child whose output is collected line by line."""
+
+    def __init__(self, name, command, env=None):
+        self.name = name
+        self.lines = []
+        self.changed = threading.Condition()
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            text=True, errors="replace", env={**os.environ, **(env or {})}, start_new_session=True,
+        )  # fmt: skip
+        self.collector = threading.Thread(target=self._collect, daemon=True)
+        self.collector.start()
+
+    def _collect(self):
+        with self.process.stdout as output:
+            for line in output:
+                with self.changed:
+                    self.lines.append((time.monotonic(), line.rstrip("\n")))
+                    self.changed.notify_all()
+
+    def text(self):
+        with self.changed:
+            return "\n".join(line for _, line in self.lines)
+
+    def await_line(self, pattern, after=0.0, timeout=PATIENCE):
+        """The first match of `pattern` in a line that was printed at or after `after`."""
+        deadline = time.monotonic() + timeout
+        seen = 0
+        with self.changed:
+            while True:
+                for when, line in self.lines[seen:]:
+                    match = re.search(pattern, line)
+                    if match and when >= after:
+                        return match
+                seen = len(self.lines)
+                left = deadline - time.monotonic()
+                if left <= 0 or (self.process.poll() is not None and not self.changed.wait(0.5)):
+                    break
+                self.changed.wait(min(left, 0.5))
+        raise AssertionError(f"{self.name} never printed /{pattern}/; it printed:\n{self.text()}")
+
+    def wait(self, timeout=PATIENCE):
+        try:
+            code = self.process.wait(timeout)
+            self.collector.join(timeout)
+            return code
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} does not end; it printed:\n{self.text()}") from None
+
+    def signal(self, number):
+        self.process.send_signal(number)
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.collector.join(PATIENCE)
+
+
+class ClusterTest(unittest.TestCase):
+    """One coordinator and `servers` servers for each test."""
+
+    servers = 2
+    server_flags = ()
+
+    def setUp(self):
+        self.state = tempfile.TemporaryDirectory()
+        self.addCleanup(self.state.cleanup)
+        self.coordinator = self.serve("coordinator", "--role", "coordinator", "--listen", "127.0.0.1:0",
+                                      "--state-dir", self.state.name)  # fmt: skip
+        ready = self.coordinator.await_line(r"ready control=(\S+) admin=(\S+)")
+        self.address, self.admin = ready.groups()
+        self.server_processes = [
+            self.serve(f"server{i}", "--role", "server", "--coordinator", self.address, *self.server_flags)
+            for i in range(self.servers)
+        ]
+        for server in self.server_processes:
+            server.await_line(r"ready control=")
+
+    def start(self, name, command, env=None):
+        process = Process(name, command, env)
+        self.addCleanup(process.kill)
+        return process
+
+    def serve(self, name, *flags):
+        return self.start(name, [f"{BUILD}/syncline", "serve", "--admin-listen", "127.0.0.1:0",
+                                 "--failure-timeout", f"{FAILURE_TIMEOUT}s", *flags])  # fmt: skip
+
+    def worker(self, rank, world, *flags, program="steps_worker", job="test"):
+        env = {
+            "SYNCLINE_COORDINATOR": self.address,
+            "SYNCLINE_JOB": job,
+            "SYNCLINE_FAILURE_TIMEOUT": f"{FAILURE_TIMEOUT}s",
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world),
+        }
+        return self.start(f"worker{rank}", [f"{BUILD}/{program}", *flags], env)
+
+    def await_job(self, name):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            with urllib.request.urlopen(f"http://{self.admin}/status", timeout=5) as reply:
+                if name in [job["name"] for job in json.load(reply)["jobs"]]:
+                    return
+            time.sleep(0.05)
+        self.fail(f"job {name} never appeared")
+
+    def syncline(self, command, *arguments):
+        return subprocess.run([f"{BUILD}/syncline", command, "--coordinator", self.address, *arguments],
+                              capture_output=True, text=True, timeout=20)  # fmt: skip
+
+    def update(self, *arguments):
+        return self.syncline("update", "test", *arguments)
+
+    def status_of(self, name):
+        shown = self.syncline("status", "-o", "json")
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        return next(job for job in json.loads(shown.stdout)["jobs"] if job["name"] == name)
+
+    def assert_same_end(self, workers):
+        checksums = set()
+        for worker in workers:
+            self.assertEqual(worker.wait(), 0, worker.text())
+            checksums.add(worker.await_line(r"done .*checksum=(\w+)").group(1))
+        self.assertEqual(len(checksums), 1, "workers end with different weights")
+        return checksums.pop()
+
+
+def main():
+    global BUILD
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", default=BUILD)
+    arguments, rest = parser.parse_known_args()
+    BUILD = os.path.abspath(arguments.build)
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)

@@ -20,21 +20,27 @@ class Sleeper {
   Sleeper(const Sleeper&) = delete;
   Sleeper& operator=(const Sleeper&) = delete;
 
-  // Ends the sleep whenever `fd` is readable; Sleep then returns `tag`, unless it is
-  // null.
-  void Add(int fd, void* tag);
-  void Remove(int fd);
+  // Ends the sleep whenever `fd` is readable.
+  void Add(int fd);
 
-  // Until something is readable, Wake() was called, or `timeout` passed. Returns the tag
-  // of one readable descriptor, or null.
-  void* Sleep(absl::Duration timeout);
+  // Ends the sleep as well, and Ended() returns `tag` from then on until Unwatch.
+  void Watch(int fd, void* tag);
+  void Unwatch(int fd);
+
+  // The tag of one watched descriptor that is readable, or null. Does not wait.
+  void* Ended() const;
+
+  // Until something is readable, Wake() was called, or `timeout` passed.
+  void Sleep(absl::Duration timeout);
 
   void Wake();
 
  private:
-  Sleeper(int epoll_fd, int wake_fd) : epoll_fd_(epoll_fd), wake_fd_(wake_fd) {}
+  Sleeper(int epoll_fd, int ends_fd, int wake_fd)
+      : epoll_fd_(epoll_fd), ends_fd_(ends_fd), wake_fd_(wake_fd) {}
 
   const int epoll_fd_;
+  const int ends_fd_;  // the watched ones; lies in epoll_fd_
   const int wake_fd_;
 };
 

@@ -26,6 +26,9 @@ constexpr absl::Duration kLongestSleepOnLoans = absl::Milliseconds(20);
 // Dead neighbours may have lent a gigabyte each.
 constexpr absl::Duration kLookForOrphansEvery = absl::Seconds(1);
 
+// A loop that never sleeps asks so seldom whether the processes of its peers have ended.
+constexpr uint32_t kRoundsPerLook = 1024;
+
 std::mt19937_64 RandomlySeeded() {
   std::random_device device;
   std::seed_seq seed = {device(), device(), device(), device()};
@@ -55,9 +58,9 @@ UcxTransport::UcxTransport(std::unique_ptr<UcxWorker> worker, Receiver& receiver
 absl::Status UcxTransport::Open() {
   SYNCLINE_ASSIGN_OR_RETURN(sleeper_, Sleeper::Create());
   SYNCLINE_ASSIGN_OR_RETURN(bell_, Bell::Create());
-  sleeper_->Add(worker_->event_fd(), nullptr);
-  sleeper_->Add(bell_->fd(), nullptr);
-  if (also_wakes_ >= 0) sleeper_->Add(also_wakes_, nullptr);
+  sleeper_->Add(worker_->event_fd());
+  sleeper_->Add(bell_->fd());
+  if (also_wakes_ >= 0) sleeper_->Add(also_wakes_);
   SYNCLINE_RETURN_IF_ERROR(SetHandler(kUcxCopied, OnCopiedMessage));
   SYNCLINE_RETURN_IF_ERROR(SetHandler(kUcxLent, OnLentMessage));
   SYNCLINE_ASSIGN_OR_RETURN(std::string worker_address, worker_->Address());
@@ -121,7 +124,7 @@ absl::StatusOr<std::unique_ptr<Endpoint>> UcxTransport::Connect(
                     "connecting to a peer (does it share a transport with this host?)"));
   if (peer.place == place_) endpoint->neighbour_ = ProcessWatch::Open(peer.process_id);
   if (endpoint->neighbour_ != nullptr) {
-    sleeper_->Add(endpoint->neighbour_->fd(), endpoint.get());
+    sleeper_->Watch(endpoint->neighbour_->fd(), endpoint.get());
   }
   return endpoint;
 }
@@ -134,6 +137,7 @@ int UcxTransport::Progress() {
     events += moved;
   }
   if (!lent_.empty()) TakeBackLoans();
+  if (++rounds_ % kRoundsPerLook == 0) LookForEnds();
   if (!failed_.empty()) RunFailures();
   if (!closing_.empty()) FreeClosedHandles();
   return events + RunCallbacks();
@@ -177,8 +181,14 @@ void UcxTransport::Wait(absl::Duration timeout) {
   DetachOrphansSometimes();
   if (worker_->Arm() == UcxWorker::Armed::kEventsPending) return;
   if (!lent_.empty()) timeout = std::min(timeout, kLongestSleepOnLoans);
-  void* ended = sleeper_->Sleep(timeout);
+  sleeper_->Sleep(timeout);
   bell_->Hush();
+  LookForEnds();
+}
+
+// One at a time: the others are seen again until they are disconnected.
+void UcxTransport::LookForEnds() {
+  void* ended = sleeper_->Ended();
   if (ended != nullptr) Fail(*static_cast<UcxEndpoint*>(ended), "its process ended");
 }
 
@@ -206,7 +216,7 @@ void UcxTransport::Fail(UcxEndpoint& endpoint, absl::string_view why) {
 void UcxTransport::Disconnect(UcxEndpoint& endpoint, const absl::Status& reason) {
   std::erase(failed_, &endpoint);
   AbandonLoans(endpoint, reason);
-  if (endpoint.neighbour_ != nullptr) sleeper_->Remove(endpoint.neighbour_->fd());
+  if (endpoint.neighbour_ != nullptr) sleeper_->Unwatch(endpoint.neighbour_->fd());
   endpoint.neighbour_ = nullptr;
   if (endpoint.handle_ != nullptr) CloseHandle(std::exchange(endpoint.handle_, nullptr));
 }

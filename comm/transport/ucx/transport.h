@@ -94,6 +94,7 @@ class UcxTransport : public Transport {
   void FreeClosedHandles();
   void FinishWithUcx();
   void DetachOrphansSometimes();
+  void LookForEnds();
   int RunCallbacks();
   void RunFailures();
 
@@ -122,6 +123,7 @@ class UcxTransport : public Transport {
   std::vector<void*> closing_;        // UCX's requests for closing handles
   const SteadyClock clock_;
   absl::Duration looked_for_orphans_at_;
+  uint32_t rounds_ = 0;
   int fetching_ = 0;
   uint64_t refused_ = 0;
 };

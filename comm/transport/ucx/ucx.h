@@ -29,7 +29,8 @@ enum class Reach {
 // An environment variable UCX_… that the user has set wins over what is chosen here.
 struct UcxOptions {
   Reach reach = Reach::kHostOnly;
-  // How often UCX looks whether the process behind an idle endpoint still exists.
+  // How often UCX looks whether the process behind an idle endpoint still exists, where
+  // pidfds do not tell: on other hosts, and with a kernel or container without them.
   absl::Duration keepalive = absl::Seconds(1);
   Logger log = {};  // refused messages
   // Payloads for processes of this host are lent from here: what lies in it already

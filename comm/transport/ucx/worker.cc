@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <signal.h>
 #include <ucs/debug/debug.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <mutex>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/limits.h"
 #include "comm/base/status.h"
+#include "comm/transport/ucx/process_watch.h"
 
 namespace syncline {
 namespace {
@@ -38,6 +40,12 @@ const char* TransportsFor(Reach reach) {
   return "sysv,posix,self";
 }
 
+// UCX 1.13 crashes in its keepalive (ucp_ep_do_uct_ep_am_keepalive, on a lane that is being
+// closed): it is off where pidfds tell the end of every peer.
+bool UcxLooksForEnds(Reach reach) {
+  return reach != Reach::kHostOnly || ProcessWatch::Open(getpid()) == nullptr;
+}
+
 std::vector<Setting> SettingsFor(const UcxOptions& options) {
   return {
       // CMA asks the kernel for every copy, fails in containers, and is slower than
@@ -55,7 +63,9 @@ std::vector<Setting> SettingsFor(const UcxOptions& options) {
        "y",
        {"UCX_MM_ERROR_HANDLING", "UCX_SYSV_ERROR_HANDLING", "UCX_POSIX_ERROR_HANDLING"}},
       {"KEEPALIVE_INTERVAL",
-       absl::StrCat(absl::ToInt64Milliseconds(options.keepalive), "ms"),
+       UcxLooksForEnds(options.reach)
+           ? absl::StrCat(absl::ToInt64Milliseconds(options.keepalive), "ms")
+           : "inf",
        {"UCX_KEEPALIVE_INTERVAL"}},
   };
 }

@@ -37,9 +37,7 @@ void UcxEndpoint::Send(ByteView header, Payload payload, SendDone done) {
       *this, std::make_unique<UcxSend>(wire, std::move(payload), std::move(counted)));
 }
 
-bool UcxEndpoint::IsLocal() const {
-  return handle_ != nullptr && AreLocal(LanesOf(handle_));
-}
+bool UcxEndpoint::IsLocal() const { return handle_ != nullptr && is_near_; }
 
 std::string UcxEndpoint::Describe() const {
   if (handle_ == nullptr) return "closed";

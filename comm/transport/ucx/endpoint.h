@@ -37,6 +37,7 @@ class UcxEndpoint : public Endpoint {
   const std::shared_ptr<SendState> state_ = std::make_shared<SendState>();
   ucp_ep_h handle_ = nullptr;  // null once closed or failed
   absl::Status failure_;
+  bool is_near_ = false;  // the peer is in the same place and shares memory with us
   // The peer's process, when it lives in the same place and may be lent to; else null.
   std::shared_ptr<const ProcessWatch> neighbour_;
 };

@@ -1,13 +1,11 @@
 #include "comm/transport/ucx/lanes.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <sstream>
 
 #include "absl/strings/match.h"
-#include "absl/strings/string_view.h"
 
 namespace syncline {
 namespace {
@@ -44,16 +42,6 @@ std::vector<std::string> LanesOf(ucp_ep_h endpoint) {
   const std::string info(text, bytes);
   std::free(text);
   return ParseLanes(info);
-}
-
-bool AreLocal(const std::vector<std::string>& lanes) {
-  constexpr std::array<absl::string_view, 5> kLocal = {"self/", "sysv/", "posix/", "cma/",
-                                                       "xpmem/"};
-  return !lanes.empty() && std::all_of(lanes.begin(), lanes.end(), [&](const auto& lane) {
-    return std::any_of(kLocal.begin(), kLocal.end(), [&](absl::string_view name) {
-      return absl::StartsWith(lane, name);
-    });
-  });
 }
 
 }  // namespace syncline

@@ -9,13 +9,11 @@
 
 namespace syncline {
 
-// "sysv/memory", "tcp/lo", "rc_mlx5/mlx5_0:1", each once, in UCX's order.
+// "sysv/memory", "tcp/lo", "rc_mlx5/mlx5_0:1", each once, in UCX's order. Takes tens of
+// microseconds: for humans, not for the data path.
 std::vector<std::string> LanesOf(ucp_ep_h endpoint);
 
 // The same from the text of ucp_ep_print_info.
 std::vector<std::string> ParseLanes(const std::string& info);
-
-// True when every lane is memory of this host.
-bool AreLocal(const std::vector<std::string>& lanes);
 
 }  // namespace syncline

@@ -27,13 +27,5 @@ TEST(Lanes, AreReadFromWhatUcxPrintsForHumans) {
   EXPECT_THAT(ParseLanes("lane[x no end\nlane[]:"), ElementsAre(""));
 }
 
-TEST(Lanes, AreLocalWhenAllOfThemAreMemory) {
-  EXPECT_TRUE(AreLocal({"sysv/memory"}));
-  EXPECT_TRUE(AreLocal({"posix/memory", "cma/memory"}));
-  EXPECT_FALSE(AreLocal({"sysv/memory", "tcp/lo"}));
-  EXPECT_FALSE(AreLocal({"tcp/eth0"}));
-  EXPECT_FALSE(AreLocal({}));
-}
-
 }  // namespace
 }  // namespace syncline

@@ -122,7 +122,8 @@ absl::StatusOr<std::unique_ptr<Endpoint>> UcxTransport::Connect(
   SYNCLINE_RETURN_IF_ERROR(
       StatusFromUcx(ucp_ep_create(worker_->handle(), &params, &endpoint->handle_),
                     "connecting to a peer (does it share a transport with this host?)"));
-  if (peer.place == place_) endpoint->neighbour_ = ProcessWatch::Open(peer.process_id);
+  endpoint->is_near_ = peer.place == place_;
+  if (endpoint->is_near_) endpoint->neighbour_ = ProcessWatch::Open(peer.process_id);
   if (endpoint->neighbour_ != nullptr) {
     sleeper_->Watch(endpoint->neighbour_->fd(), endpoint.get());
   }

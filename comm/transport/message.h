@@ -32,6 +32,10 @@ enum class MessageKind : uint16_t {
   kAverage = 9,      // shard -> worker: these, at version `step` (tile frames, FP32)
   kWelcome = 10,     // shard -> worker: answers the kHello with that `step`
   kNoted = 11,       // shard -> worker: the answer to a kPull will come, or is on its way
+  kSeedState = 12,   // worker -> shard: array `samples` of the optimizer's state that a
+                     // block begins with, after `shard` updates (tile frames, FP32)
+  kPullState = 13,   // worker -> shard: send me array `samples` of the optimizer's state
+  kState = 14,  // shard -> worker: this one, at version `step`, after `shard` updates
 };
 
 // Why a shard refuses a message. Part of the wire format.
@@ -45,7 +49,7 @@ enum class RefuseCode : uint16_t {
   kWrongStep = 6,     // neither the current step nor a repetition of a counted one
   kUnauthenticated = 7,  // session key does not belong to that rank
   kNotSeeded = 8,        // block has no values yet
-  kNoAverage = 9,        // the job keeps no averaged weights
+  kNoAverage = 9,        // the job keeps no averaged weights, or no such state
 };
 
 // On a kPublish without a payload: the weights are those of the version before.

@@ -17,20 +17,27 @@ MessageKind KindOf(const MessageHeader& header) {
 
 bool IsLarge(const MessageHeader& header) {
   return KindOf(header) == MessageKind::kPublish ||
-         KindOf(header) == MessageKind::kAverage;
+         KindOf(header) == MessageKind::kAverage || KindOf(header) == MessageKind::kState;
 }
 
 }  // namespace
 
 WorkerLink::Key WorkerLink::KeyOf(const MessageHeader& header) {
-  const bool is_average = KindOf(header) == MessageKind::kPullAverage ||
-                          KindOf(header) == MessageKind::kAverage;
-  return {is_average ? MessageKind::kAverage : MessageKind::kPublish, header.block};
+  switch (KindOf(header)) {
+    case MessageKind::kPullAverage:
+    case MessageKind::kAverage:
+      return {MessageKind::kAverage, header.block};
+    case MessageKind::kPullState:
+    case MessageKind::kState:
+      return {MessageKind::kState, header.block};
+    default:
+      return {MessageKind::kPublish, header.block};
+  }
 }
 
 // Of a kPublish or kPull: the version, or a newer one, went over this connection.
 bool WorkerLink::WasSent(const MessageHeader& header) const {
-  if (KeyOf(header).first == MessageKind::kAverage) return false;
+  if (KeyOf(header).first != MessageKind::kPublish) return false;
   const auto sent = sent_.find(header.block);
   return sent != sent_.end() && sent->second > header.step;
 }
@@ -67,10 +74,13 @@ void WorkerLink::Ask(const MessageHeader& question) {
     queue_.erase(key);
   }
   const auto waiting = queue_.find(key);
-  const bool is_under_way =
-      WasSent(question) ||
-      (waiting != queue_.end() && std::holds_alternative<ShardReply>(waiting->second));
-  if (is_under_way) return Note(question);
+  const ShardReply* answer =
+      waiting == queue_.end() ? nullptr : std::get_if<ShardReply>(&waiting->second);
+  // Of state, one array is no answer to a question for another.
+  const bool is_answer =
+      answer != nullptr &&
+      (key.first != MessageKind::kState || answer->header.samples == question.samples);
+  if (is_answer || WasSent(question)) return Note(question);
   queue_[key] = question;
 }
 

@@ -174,6 +174,24 @@ TEST_F(WorkerLinkTest, AveragesComeAfterViews) {
   EXPECT_THAT(Arrived(), ElementsAre("publish b8 v3", "average b0 v3"));
 }
 
+TEST_F(WorkerLinkTest, AnArrayOfStateIsNoAnswerToTheQuestionForAnother) {
+  const auto of_array = [&](MessageKind kind, uint32_t array) {
+    MessageHeader header = Header(kind, 0, 3);
+    header.samples = array;
+    return header;
+  };
+  link_.Send(View(8, 3));
+  Pump();
+  link_.Send(View(7, 3));  // waits behind it, and the state behind both
+  link_.Send({.header = of_array(MessageKind::kState, 0), .payload = {Slice::Of(view_)}});
+  link_.Ask(of_array(MessageKind::kPullState, 0));
+  link_.Ask(of_array(MessageKind::kPullState, 1));
+  RunFor(absl::Seconds(10));
+  EXPECT_THAT(Arrived(), ElementsAre("publish b8 v3", "noted b0 v3", "publish b7 v3",
+                                     "publish b0 v3"));
+  EXPECT_THAT(looked_at_, ElementsAre(0u)) << "for the second array";
+}
+
 TEST_F(WorkerLinkTest, WelcomesWithTheNumberOfTheHello) {
   link_.Welcome(Header(MessageKind::kHello, 0, 12));
   RunFor(absl::Milliseconds(10));

@@ -18,7 +18,10 @@ constexpr std::array kOptions = {
     Beta("momentum", 0, "share of the last step's direction that is kept"),
     OptionSpec{.name = "dampening", .meaning = "share of the gradient that is left out"},
     OptionSpec{
-        .name = "nesterov", .kind = OptionKind::kFlag, .meaning = "look one step ahead"}};
+        .name = "nesterov", .kind = OptionKind::kFlag, .meaning = "look one step ahead"},
+    OptionSpec{.name = "replace",
+               .kind = OptionKind::kFlag,
+               .meaning = "1: weights become the step itself, -lr * gradient"}};
 
 struct Coefficients {
   float gradient_scale;
@@ -44,6 +47,16 @@ SYNCLINE_KERNEL void PlainBody(const Coefficients& coefficients, size_t n,
     const float p = master[i];
     const float g = gradient[i] * c.gradient_scale + c.l2 * p;
     master[i] = p - (c.decay * p + c.learning_rate * g);
+  }
+}
+
+SYNCLINE_KERNEL void ReplaceBody(const Coefficients& coefficients, size_t n,
+                                 Arrays arrays) {
+  const Coefficients c = coefficients;
+  const float* __restrict gradient = arrays.gradient;
+  float* __restrict master = arrays.master;
+  for (size_t i = 0; i < n; ++i) {
+    master[i] = -(c.learning_rate * (gradient[i] * c.gradient_scale));
   }
 }
 
@@ -84,7 +97,8 @@ class Sgd final : public Optimizer {
         decoupled_(OptionOr(kOptions, values, "decoupled") != 0),
         momentum_(OptionOr(kOptions, values, "momentum")),
         dampening_(OptionOr(kOptions, values, "dampening")),
-        nesterov_(OptionOr(kOptions, values, "nesterov") != 0) {}
+        nesterov_(OptionOr(kOptions, values, "nesterov") != 0),
+        replaces_(OptionOr(kOptions, values, "replace") != 0) {}
 
   std::string_view name() const override { return "sgd"; }
   std::vector<StateSlot> slots() const override {
@@ -104,6 +118,7 @@ class Sgd final : public Optimizer {
                       .decay = static_cast<float>(
                           decoupled_ ? scalars.learning_rate * weight_decay_ : 0)};
     Arrays arrays = {strip.gradient.data(), strip.master.data(), nullptr};
+    if (replaces_) return Kernel<ReplaceBody>::Run(c, n, arrays);
     if (momentum_ == 0) return Kernel<PlainBody>::Run(c, n, arrays);
     if (scalars.step == 1) c.fresh = 1;  // the buffer is zero, so b becomes g
     arrays.buffer = strip.state[0];
@@ -117,6 +132,7 @@ class Sgd final : public Optimizer {
   const double momentum_;
   const double dampening_;
   const bool nesterov_;
+  const bool replaces_;
 };
 
 }  // namespace
@@ -126,6 +142,13 @@ std::span<const OptionSpec> SgdOptions() { return kOptions; }
 absl::Status CheckSgd(const OptionValues& values) {
   const double momentum = OptionOr(kOptions, values, "momentum");
   const double dampening = OptionOr(kOptions, values, "dampening");
+  const bool adds = momentum > 0 || OptionOr(kOptions, values, "weight_decay") > 0;
+  if (adds && OptionOr(kOptions, values, "replace") != 0) {
+    return absl::InvalidArgumentError(
+        "optimizer 'sgd': with replace nothing of the weights stays, so leave momentum "
+        "and "
+        "weight_decay at 0");
+  }
   if (OptionOr(kOptions, values, "nesterov") == 0 || (momentum > 0 && dampening == 0)) {
     return absl::OkStatus();
   }

@@ -2,6 +2,8 @@
 //   g += weight_decay * p;  b = g at the first step, momentum * b + (1 - dampening) * g
 //   later;  d = g without momentum, b with it, g + momentum * b with Nesterov;
 //   p -= lr * d.  Decoupled decay: p -= lr * weight_decay * p instead of the first line.
+// With `replace`: p = -lr * g, whatever p was. Of servers that only average gradients, for
+// workers that step themselves.
 #pragma once
 
 #include <memory>

@@ -84,6 +84,16 @@ TEST(Sgd, HasTheSameBitsInAnyCutting) {
   ExpectTheSameBitsInAnyCutting(Sgd({{"momentum", 0.9}, {"nesterov", 1}}));
 }
 
+TEST(Sgd, ReplacesWeightsByTheStep) {
+  Training training(Sgd({{"lr", 1}, {"replace", 1}}), {1e30f, NAN, INFINITY, 0});
+  training.Step(std::vector<float>{0.1f, 2, -3, INFINITY});
+  EXPECT_THAT(training.weights(), testing::ElementsAre(-0.1f, -2.0f, 3.0f, -INFINITY));
+  training.Step(std::vector<float>{1e-30f, 0, 0, 4});
+  EXPECT_THAT(training.weights(), testing::ElementsAre(-1e-30f, 0.0f, 0.0f, -4.0f));
+  EXPECT_THAT(RefusalOf(Sgd({{"replace", 1}, {"momentum", 0.9}})),
+              testing::HasSubstr("nothing of the weights stays"));
+}
+
 TEST(Sgd, NesterovNeedsMomentumWithoutDampening) {
   EXPECT_THAT(RefusalOf(Sgd({{"nesterov", 1}})), testing::HasSubstr("momentum is 0"));
   EXPECT_THAT(RefusalOf(Sgd({{"momentum", 0.9}, {"dampening", 0.1}, {"nesterov", 1}})),

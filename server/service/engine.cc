@@ -33,14 +33,16 @@ MessageKind KindOf(const MessageHeader& header) {
 
 bool IsPull(const MessageHeader& header) {
   return KindOf(header) == MessageKind::kPull ||
-         KindOf(header) == MessageKind::kPullAverage;
+         KindOf(header) == MessageKind::kPullAverage ||
+         KindOf(header) == MessageKind::kPullState;
 }
 
 // Nothing of a shard's is ever sent to a shard.
 bool IsForShards(MessageKind kind) {
   return kind == MessageKind::kHello || kind == MessageKind::kSeed ||
          kind == MessageKind::kPush || kind == MessageKind::kPull ||
-         kind == MessageKind::kPullAverage;
+         kind == MessageKind::kPullAverage || kind == MessageKind::kSeedState ||
+         kind == MessageKind::kPullState;
 }
 
 }  // namespace

@@ -96,6 +96,9 @@ class Block {
   bool TakesSeed() const { return !seeded_; }
   // REQUIRES: TakesSeed() and a view of exactly this block.
   void Seed(const BlockView& view);
+  // The optimizer's state that it begins with is that after so many updates. REQUIRES:
+  // TakesSeed().
+  void BeginAfter(uint64_t updates) { updates_ = updates; }
 
   // Whether it holds this member's contribution to its present version.
   bool Holds(const ShardMember& member) const {

@@ -107,6 +107,10 @@ void Shard::Impl::On(const ShardMessage& message) {
       return OnPullAverage(header, block);
     case MessageKind::kSeed:
       return OnSeed(message, block);
+    case MessageKind::kPullState:
+      return OnPullState(header, block);
+    case MessageKind::kSeedState:
+      return OnSeedState(message, block);
     case MessageKind::kPush:
       return OnPush(message, block);
     default:
@@ -288,7 +292,9 @@ absl::StatusOr<size_t> Shard::MaxPayloadBytes(const MessageHeader& header) const
                      "): ", RefuseCodeName(code)));
   }
   const auto kind = static_cast<MessageKind>(header.kind);
-  if (kind != MessageKind::kSeed && kind != MessageKind::kPush) return 0;
+  const bool carries = kind == MessageKind::kSeed || kind == MessageKind::kSeedState ||
+                       kind == MessageKind::kPush;
+  if (!carries) return 0;
   if (kind == MessageKind::kPush && header.samples == 0) return 0;
   const BlockRange& range = impl_->block(header.block).spec().range;
   return MaxBlockBytes(impl_->CodecsFor(header, range.tensor), range.elements);

@@ -38,7 +38,8 @@ class Shard::Impl {
   const ShardMember* FindMember(WorkerId worker) const;
   // What a seed or push may be encoded with.
   CodecSet CodecsFor(const MessageHeader& header, uint32_t tensor) const {
-    const bool is_seed = header.kind == static_cast<uint16_t>(MessageKind::kSeed);
+    const bool is_seed = header.kind == static_cast<uint16_t>(MessageKind::kSeed) ||
+                         header.kind == static_cast<uint16_t>(MessageKind::kSeedState);
     if (is_seed || (header.flags & kFlagParting) != 0) return {options_.seed_codec};
     return options_.transfers[tensor].push.Accepted();
   }
@@ -65,6 +66,8 @@ class Shard::Impl {
   void OnPull(const MessageHeader& header, Block& block);
   void OnPullAverage(const MessageHeader& header, const Block& block);
   void OnSeed(const ShardMessage& message, Block& block);
+  void OnPullState(const MessageHeader& header, const Block& block);
+  void OnSeedState(const ShardMessage& message, Block& block);
   void OnPush(const ShardMessage& message, Block& block);
   // No refusal: the contribution is held, and counts as what it is.
   RefuseCode Take(const ShardMessage& message, Block& block);

@@ -60,7 +60,8 @@ ShardProgress Shard::Impl::Progress() const {
 void Shard::Impl::Delivered(const MessageHeader& header) {
   const WorkerId worker = {header.rank, header.incarnation};
   if (FindMember(worker) == nullptr || !blocks_.contains(header.block)) return;
-  if (header.kind == static_cast<uint16_t>(MessageKind::kAverage)) {
+  const auto kind = static_cast<MessageKind>(header.kind);
+  if (kind == MessageKind::kAverage || kind == MessageKind::kState) {
     movement_.Averaged(worker);
   }
   if (header.kind == static_cast<uint16_t>(MessageKind::kPublish)) {

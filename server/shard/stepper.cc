@@ -261,6 +261,31 @@ std::optional<Payload> Stepper::EncodeAverage(const Block& block, uint64_t epoch
       Gather(EncodeBlock(fp32_, block.Label(epoch), values, checksum_, pool_)))};
 }
 
+std::optional<Payload> Stepper::EncodeState(const Block& block, uint32_t array,
+                                            uint64_t epoch) {
+  const std::vector<StoredSlot>& state = block.memory().state;
+  if (array >= state.size()) return std::nullopt;
+  std::vector<float> values(block.spec().range.elements);
+  LoadState(state[array], 0, values);
+  return Payload{Slice::Of(
+      Gather(EncodeBlock(fp32_, block.Label(epoch), values, checksum_, pool_)))};
+}
+
+bool Stepper::SeedState(const Block& block, uint32_t array, const BlockView& values) {
+  const BlockRange& range = block.spec().range;
+  const std::vector<StoredSlot>& state = block.memory().state;
+  if (array >= state.size()) return false;
+  std::vector<float> decoded(range.elements);
+  for (const TileView& tile : values.tiles) {
+    const auto of_tile = std::span(decoded).subspan(tile.first_element, tile.elements);
+    SYNCLINE_CHECK(tile.codec->Decode(tile.bytes, of_tile).ok());
+  }
+  StoreState(
+      state[array], 0, decoded,
+      {.tensor = range.tensor, .slot = array, .first_element = range.first_element});
+  return true;
+}
+
 Payload Stepper::Encode(const Block& block, uint64_t epoch) {
   return pass_.Encode(block.memory(),
                       {.label = block.Label(epoch), .revision = block.updates()});

@@ -225,6 +225,71 @@ TEST(ShardAverages, OfAJobThatKeepsNoneAreRefused) {
               ElementsAre("refuse r0 no average"));
 }
 
+// ---- The optimizer's state ----
+
+constexpr uint64_t kLarge = 5000;  // large enough for state of 8 bits
+
+std::vector<float> PullState(ShardRig& rig, uint32_t array) {
+  MessageHeader header = rig.Header(MessageKind::kPullState, 0, 0, 0);
+  header.samples = array;
+  const ShardOutputs outputs = rig.shard().Apply(ShardMessage{header, {}});
+  const auto& reply = std::get<ShardReply>(outputs.at(0));
+  EXPECT_EQ(reply.header.kind, static_cast<uint16_t>(MessageKind::kState));
+  EXPECT_EQ(reply.header.samples, array);
+  EXPECT_EQ(reply.header.shard, 3u) << "updates";
+  const Buffer payload = Gather(reply.payload);
+  const auto view = ParseBlock(payload.view(), {rig.range(0), reply.header.step, 1},
+                               {&rig.codec("fp32")});
+  std::vector<float> values(kLarge);
+  EXPECT_TRUE(view.ok() && rig.codec("fp32").Decode(view->tiles[0].bytes, values).ok());
+  return values;
+}
+
+ShardOutputs SeedState(ShardRig& rig, uint32_t array, const std::vector<float>& values) {
+  ShardMessage message = rig.SeedMessage(0, 0, values);
+  message.header.kind = static_cast<uint16_t>(MessageKind::kSeedState);
+  message.header.samples = array;
+  message.header.shard = 3;
+  EXPECT_EQ(*rig.shard().MaxPayloadBytes(message.header),
+            MaxBlockBytes(rig.codec("fp32"), values.size()));
+  return rig.shard().Apply(message);
+}
+
+TEST(ShardState, AJobThatBeginsWithItGoesOnAsTheOtherDid) {
+  for (const char* state : {"f32", "bf16", "int8"}) {
+    const RigOptions options = {
+        .training = {.optimizer = {.name = "adamw", .state = state}},
+        .tensors = {kLarge}};
+    ShardRig from(options), to(options);
+    from.Commit(1, {from.Member(0)});
+    from.Seed(0, SomeValues(kLarge, 1));
+    for (uint64_t step = 0; step < 3; ++step) from.Push(0, 0, step);
+    to.Commit(1, {to.Member(0)});
+    for (uint32_t array = 0; array < 2; ++array) {
+      EXPECT_THAT(Lines(SeedState(to, array, PullState(from, array))),
+                  ElementsAre("ack r0 b0 s0"));
+    }
+    to.Seed(0, from.Weights(0));
+    EXPECT_EQ(PullState(to, 1), PullState(from, 1)) << state;
+    SeedState(to, 0, SomeValues(kLarge, 8));
+    EXPECT_EQ(PullState(to, 0), PullState(from, 0)) << "a repetition";
+    from.Push(0, 0, 3);
+    to.shard().Apply(to.PushMessage(0, 0, 0, from.PushOf(0, 0, 3)));
+    EXPECT_EQ(to.Weights(0), from.Weights(0)) << state;
+  }
+}
+
+TEST(ShardState, ThatTheOptimizerHasNotIsRefused) {
+  ShardRig rig({.training = {.optimizer = kPlainSgd}, .tensors = {kLarge}});
+  rig.Commit(1, {rig.Member(0)});
+  EXPECT_THAT(Lines(SeedState(rig, 0, SomeValues(kLarge, 1))),
+              ElementsAre("refuse r0 malformed"));
+  rig.Seed(0, SomeValues(kLarge, 1));
+  EXPECT_THAT(Lines(rig.shard().Apply(
+                  ShardMessage{rig.Header(MessageKind::kPullState, 0, 0, 0), {}})),
+              ElementsAre("refuse r0 no average"));
+}
+
 TEST(ShardFrozen, TensorsAreSeededOnceAndNeverStep) {
   BufferPool pool(1 << 20);
   const CodecRegistry codecs = CodecRegistry::Builtin();

@@ -230,6 +230,22 @@ TEST_F(CInterface, CallsInTheWrongOrderAreErrors) {
   ExpectError(syncline_pull_average(session_, 0, nullptr, 0), SYNCLINE_INVALID_ARGUMENT,
               "out is NULL");
   EXPECT_EQ(syncline_pull_average(session_, 9, average, 0), SYNCLINE_INVALID_ARGUMENT);
+  uint64_t updates = 0;
+  const auto pull = [&](uint32_t tensor, float* out) {
+    return syncline_pull_state(session_, tensor, 0, out, &updates, 0);
+  };
+  EXPECT_EQ(pull(0, average), SYNCLINE_FAILED_PRECONDITION);
+  ExpectError(pull(0, nullptr), SYNCLINE_INVALID_ARGUMENT, "out is NULL");
+  EXPECT_EQ(pull(9, average), SYNCLINE_INVALID_ARGUMENT);
+  const float* arrays[] = {average, nullptr};
+  EXPECT_EQ(syncline_set_state(session_, 0, 7, arrays, 1), SYNCLINE_OK);
+  EXPECT_EQ(syncline_set_state(session_, 9, 7, arrays, 1), SYNCLINE_INVALID_ARGUMENT);
+  ExpectError(syncline_set_state(session_, 0, uint64_t{1} << 40, arrays, 1),
+              SYNCLINE_INVALID_ARGUMENT, "4294967295");
+  ExpectError(syncline_set_state(session_, 0, 7, arrays, 2), SYNCLINE_INVALID_ARGUMENT,
+              "an array is NULL");
+  ExpectError(syncline_set_state(session_, 0, 7, nullptr, 1), SYNCLINE_INVALID_ARGUMENT,
+              "arrays is NULL");
   EXPECT_EQ(syncline_is_ready(session_, 0), 0);
   EXPECT_EQ(syncline_is_ready(session_, 1), -1);
   syncline_report_loss(session_, 0, 1.0, 1);

@@ -227,6 +227,36 @@ syncline_code syncline_pull_average(syncline_session* session, uint32_t tensor,
       });
 }
 
+syncline_code syncline_pull_state(syncline_session* session, uint32_t tensor,
+                                  uint32_t array, float* out, uint64_t* updates,
+                                  int64_t timeout_ms) {
+  return Waiting(
+      session, timeout_ms, [&](Session& of, absl::Duration timeout) -> absl::Status {
+        SYNCLINE_ASSIGN_OR_RETURN(const size_t elements, of.ElementsOf(tensor));
+        if (out == nullptr && elements > 0) return NullArgument("out");
+        SYNCLINE_ASSIGN_OR_RETURN(
+            const uint64_t made,
+            of.PullState({.tensor = tensor, .number = array}, {out, elements}, timeout));
+        if (updates != nullptr) *updates = made;
+        return absl::OkStatus();
+      });
+}
+
+syncline_code syncline_set_state(syncline_session* session, uint32_t tensor,
+                                 uint64_t updates, const float* const* arrays,
+                                 size_t count) {
+  return With(session, [&](Session& of) -> absl::Status {
+    if (arrays == nullptr && count > 0) return NullArgument("arrays");
+    SYNCLINE_ASSIGN_OR_RETURN(const size_t elements, of.ElementsOf(tensor));
+    syncline::SeedState state{.updates = updates};
+    for (size_t i = 0; i < count; ++i) {
+      if (arrays[i] == nullptr && elements > 0) return NullArgument("an array");
+      state.arrays.emplace_back(arrays[i], elements);
+    }
+    return of.SetState(tensor, state);
+  });
+}
+
 uint64_t syncline_step(const syncline_session* session) {
   return Ask(session, uint64_t{0}, [](Session& of) { return of.step(); });
 }

@@ -212,6 +212,19 @@ SYNCLINE_API syncline_code syncline_pull_average(syncline_session* session,
                                                  uint32_t tensor, float* out,
                                                  int64_t timeout_ms);
 
+/* Array number `array` of the optimizer's state of a tensor (of adam 0 is the mean, 1 the variance: the order of
+ * server/optimizer), as float32, prod(shape) elements, and to *updates, unless NULL, of how many updates it is. Exact
+ * when the tensor was waited for and not pushed since: no step is made without this worker, but in mode asp.
+ * FAILED_PRECONDITION when there is no such array. */
+SYNCLINE_API syncline_code syncline_pull_state(syncline_session* session, uint32_t tensor,
+                                               uint32_t array, float* out,
+                                               uint64_t* updates, int64_t timeout_ms);
+/* Before start: what the tensor's optimizer begins with where the job has nothing yet, all of its arrays, as they are
+ * after so many updates. They stay valid until syncline_start has returned. Every worker says the same. */
+SYNCLINE_API syncline_code syncline_set_state(syncline_session* session, uint32_t tensor,
+                                              uint64_t updates,
+                                              const float* const* arrays, size_t count);
+
 SYNCLINE_API uint64_t syncline_step(const syncline_session* session);
 SYNCLINE_API float syncline_loss_scale(const syncline_session* session);
 SYNCLINE_API uint32_t syncline_rank(const syncline_session* session);

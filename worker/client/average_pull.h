@@ -1,10 +1,12 @@
-// The averaged weights of one tensor on their way from the servers, block by block.
+// The averaged weights of one tensor, or an array of its optimizer's state, on their way from
+// the servers, block by block.
 //
 // Thread safety: none; the exchange owns it.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -20,6 +22,7 @@ class AveragePull {
     uint32_t first_block = 0;
     uint32_t blocks = 0;
     size_t elements = 0;
+    std::optional<uint32_t> array = {};  // of the state; nothing: the averaged weights
   };
   // REQUIRES: nothing is under way.
   void Begin(const Wanted& wanted);
@@ -30,6 +33,7 @@ class AveragePull {
 
   bool is_under_way() const { return !missing_.empty(); }
   const std::set<uint32_t>& missing() const { return missing_; }
+  std::optional<uint32_t> array() const { return array_; }
 
   // The question for this block was refused: it is to be asked again at `due`.
   void Refused(uint32_t block, absl::Duration due) { refused_[block] = due; }
@@ -44,6 +48,7 @@ class AveragePull {
  private:
   std::vector<float> values_;
   std::set<uint32_t> missing_;
+  std::optional<uint32_t> array_;
   std::map<uint32_t, absl::Duration> refused_;  // of the missing ones
 };
 

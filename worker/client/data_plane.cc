@@ -158,6 +158,12 @@ void DataPlane::PullAverage(uint32_t tensor) {
   });
 }
 
+void DataPlane::PullState(uint32_t tensor, uint32_t array) {
+  loop_->Post([this, tensor, array](Transport&) {
+    Do([&](Exchange& exchange) { return exchange.PullState(tensor, array); });
+  });
+}
+
 void DataPlane::Part() {
   loop_->Post([this](Transport&) {
     Do([&](Exchange& exchange) { return exchange.Part(clock_.Now()); });

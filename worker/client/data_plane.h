@@ -66,6 +66,7 @@ class DataPlane : private Receiver {
   void Skip(uint32_t tensor);
   // See Exchange::PullAverage; answered by on_averaged.
   void PullAverage(uint32_t tensor);
+  void PullState(uint32_t tensor, uint32_t array);
   // See Exchange::Settle; answered by on_ready.
   void Settle(uint32_t tensor);
   // See Exchange::Part; answered by on_parted.

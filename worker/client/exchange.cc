@@ -56,7 +56,7 @@ ExchangeOutputs Exchange::Start(absl::Duration now) {
   ExchangeOutputs outputs;
   for (uint32_t id = 0; id < blocks_.size(); ++id) {
     if (options_.role == SeedRole::kSeeder) {
-      Enqueue(id, MessageKind::kSeed);
+      EnqueueSeed(id);
     } else {
       SendPull(id, outputs);
     }
@@ -170,17 +170,20 @@ ExchangeOutputs Exchange::Pump(absl::Duration now) {
 
 void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) {
   Block& block = blocks_[id];
-  const bool is_seed = block.kind == MessageKind::kSeed;
+  const bool is_seed = block.kind != MessageKind::kPush;
   const Tensor& tensor = tensors_[block.range.tensor];
   const bool skips = !is_seed && !parting_ && tensor.skips;
-  ExchangeSend send{
-      .shard = block.shard,
-      .header = HeaderFor(id, block.kind, is_seed ? kSeedStep : block.step)};
+  ExchangeSend send{.shard = block.shard,
+                    .header = HeaderFor(id, block.kind, StepOf(block))};
   if (!skips) send.payload = is_seed ? EncodeSeed(block) : EncodeContribution(id);
   send.borrows_gradient =
       std::any_of(send.payload.begin(), send.payload.end(),
                   [](const Slice& slice) { return slice.owner == nullptr; });
   send.header.samples = is_seed || skips ? 0 : tensor.samples;
+  if (block.kind == MessageKind::kSeedState) {
+    send.header.samples = block.seed_array;
+    send.header.shard = static_cast<uint32_t>(SeedStateOf(block)->updates);
+  }
   if (parting_) {
     send.header.flags = kFlagParting;
   } else if (!is_seed && !skips && tensor.rate_factor != 1) {
@@ -220,12 +223,41 @@ void Exchange::SendPull(uint32_t id, ExchangeOutputs& outputs) {
   outputs.push_back(std::move(send));
 }
 
+uint64_t Exchange::StepOf(const Block& block) {
+  if (block.kind == MessageKind::kSeedState) return kSeedStep - 1 - block.seed_array;
+  return block.kind == MessageKind::kSeed ? kSeedStep : block.step;
+}
+
+const SeedState* Exchange::SeedStateOf(const Block& block) const {
+  if (options_.seed_states.empty()) return nullptr;
+  const SeedState& state = options_.seed_states[block.range.tensor];
+  return state.updates > 0 && !state.arrays.empty() ? &state : nullptr;
+}
+
+// The optimizer's state, array by array, then the weights.
+void Exchange::EnqueueSeed(uint32_t id) {
+  Block& block = blocks_[id];
+  block.seed_array = 0;
+  Enqueue(id, SeedStateOf(block) ? MessageKind::kSeedState : MessageKind::kSeed);
+}
+
+void Exchange::OnSeedAck(uint32_t id, ExchangeOutputs& outputs) {
+  Block& block = blocks_[id];
+  // The seeder, too, works with the published view, which may be rounded.
+  if (block.kind == MessageKind::kSeed) return SendPull(id, outputs);
+  const bool is_last = ++block.seed_array == SeedStateOf(block)->arrays.size();
+  Enqueue(id, is_last ? MessageKind::kSeed : MessageKind::kSeedState);
+}
+
 // A copy: the first view may land in the weights while a repeated seed is still being
 // sent.
 Payload Exchange::EncodeSeed(const Block& block) const {
   const BlockLabel label{.range = block.range, .step = 0, .epoch = epoch_};
-  const auto values = tensors_[block.range.tensor].weights.subspan(
-      block.range.first_element, block.range.elements);
+  std::span<const float> values = tensors_[block.range.tensor].weights;
+  if (block.kind == MessageKind::kSeedState) {
+    values = SeedStateOf(block)->arrays[block.seed_array];
+  }
+  values = values.subspan(block.range.first_element, block.range.elements);
   return {Slice::Of(Gather(
       EncodeBlock(*options_.seed_codec, label, values, options_.checksum, pool_)))};
 }
@@ -265,11 +297,20 @@ ExchangeOutputs Exchange::SendDone(uint32_t id) {
 }
 
 ExchangeOutputs Exchange::PullAverage(uint32_t tensor) {
+  return Pull(tensor, std::nullopt);
+}
+
+ExchangeOutputs Exchange::PullState(uint32_t tensor, uint32_t array) {
+  return Pull(tensor, array);
+}
+
+ExchangeOutputs Exchange::Pull(uint32_t tensor, std::optional<uint32_t> array) {
   ExchangeOutputs outputs;
   const Tensor& asked = tensors_[tensor];
   average_.Begin({.first_block = asked.first_block,
                   .blocks = asked.blocks,
-                  .elements = asked.weights.size()});
+                  .elements = asked.weights.size(),
+                  .array = array});
   for (const uint32_t id : average_.missing()) SendAveragePull(id, outputs);
   if (!average_.is_under_way()) {
     outputs.push_back(ExchangeAveraged{.weights = average_.Take()});
@@ -280,9 +321,13 @@ ExchangeOutputs Exchange::PullAverage(uint32_t tensor) {
 void Exchange::SendAveragePull(uint32_t id, ExchangeOutputs& outputs) {
   const Block& block = blocks_[id];
   if (!shards_[block.shard].is_connected) return;
-  outputs.push_back(
-      ExchangeSend{.shard = block.shard,
-                   .header = HeaderFor(id, MessageKind::kPullAverage, block.version)});
+  const auto array = average_.array();
+  ExchangeSend send{
+      .shard = block.shard,
+      .header = HeaderFor(id, array ? MessageKind::kPullState : MessageKind::kPullAverage,
+                          block.version)};
+  send.header.samples = array.value_or(0);
+  outputs.push_back(std::move(send));
 }
 
 // The block is no longer queued or sent.
@@ -380,9 +425,7 @@ ExchangeOutputs Exchange::EpochChanged(uint64_t epoch, SeedRole role,
   // The seeder before us died. What it seeded and we have seen stays; the rest gets our
   // values.
   for (uint32_t id = 0; id < blocks_.size(); ++id) {
-    if (!blocks_[id].landed && blocks_[id].kind == MessageKind::kPull) {
-      Enqueue(id, MessageKind::kSeed);
-    }
+    if (!blocks_[id].landed && blocks_[id].kind == MessageKind::kPull) EnqueueSeed(id);
   }
   PumpAll(now, outputs);
   return outputs;
@@ -412,6 +455,7 @@ size_t Exchange::MaxPayloadBytes(const MessageHeader& header) const {
     case MessageKind::kPublish:
       return MaxBlockBytes(landing_.Codecs(tensor), elements);
     case MessageKind::kAverage:
+    case MessageKind::kState:
       return MaxBlockBytes(*options_.seed_codec, elements);
     default:
       return 0;

@@ -70,10 +70,11 @@ struct ExchangeReady {
 struct ExchangeFailed {
   absl::Status status;
 };
-// The averaged weights of a tensor, as they were asked for.
+// The averaged weights of a tensor, or an array of its optimizer's state, as asked for.
 struct ExchangeAveraged {
   absl::Status status = {};  // FailedPrecondition when the job keeps none
   std::vector<float> weights = {};
+  uint64_t updates = 0;  // that made the state
 };
 // What this worker had kept is held by the servers.
 struct ExchangeParted {};
@@ -135,6 +136,8 @@ class Exchange {
   // Asks for the averaged weights of a tensor; ExchangeAveraged follows. REQUIRES: the
   // last one asked for has come.
   ExchangeOutputs PullAverage(uint32_t tensor);
+  // The same for array number `array` of its optimizer's state.
+  ExchangeOutputs PullState(uint32_t tensor, uint32_t array);
 
   // Sends what lossy encodings have kept, so that nothing is lost when this worker
   // leaves. ExchangeParted follows once the servers hold it, at once when there is
@@ -221,11 +224,13 @@ class Exchange {
     BlockRange range = {};
     uint32_t shard = 0;
     Phase phase = Phase::kIdle;
-    MessageKind kind = MessageKind::kPull;  // what is under way: kSeed, kPush or kPull
-    uint64_t step = 0;                      // that is contributed to, or will be next
-    uint64_t version = 0;                   // what `weights` holds
-    uint64_t wanted = 0;                    // what has to land for the tensor to be ready
-    bool landed = false;                    // `version` means something
+    // What is under way: kSeedState, kSeed, kPush or kPull.
+    MessageKind kind = MessageKind::kPull;
+    uint32_t seed_array = 0;  // of a kSeedState
+    uint64_t step = 0;        // that is contributed to, or will be next
+    uint64_t version = 0;     // what `weights` holds
+    uint64_t wanted = 0;      // what has to land for the tensor to be ready
+    bool landed = false;      // `version` means something
     uint64_t sent_epoch = 0;
     size_t sent_bytes = 0;
     size_t held_bytes = 0;    // of a contribution whose view has not come
@@ -272,6 +277,12 @@ class Exchange {
   void PumpShard(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs);
   void SendBlock(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
   void SendPull(uint32_t block, ExchangeOutputs& outputs);
+  void EnqueueSeed(uint32_t block);
+  void OnSeedAck(uint32_t block, ExchangeOutputs& outputs);
+  const SeedState* SeedStateOf(const Block& block) const;  // null: none
+  // Of what is under way: a step of its own for each part, so that a late acknowledgement
+  // passes for no other.
+  static uint64_t StepOf(const Block& block);
   Payload EncodeSeed(const Block& block) const;
   Payload EncodeContribution(uint32_t block);
   GradientUnits UnitsOf(const Tensor& tensor, const Block& block) const;
@@ -295,6 +306,7 @@ class Exchange {
   void TakeRates(const MessageHeader& header, Block& block);
   bool IsParting(uint32_t block) const { return parting_ && parting_->contains(block); }
   void Parted(uint32_t block, ExchangeOutputs& outputs);
+  ExchangeOutputs Pull(uint32_t tensor, std::optional<uint32_t> array);
   void SendAveragePull(uint32_t block, ExchangeOutputs& outputs);
   void OnAverage(const MessageHeader& header, ByteView payload, ExchangeOutputs& outputs);
   void ReportIfReady(uint32_t tensor, ExchangeOutputs& outputs);

@@ -11,6 +11,7 @@
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
 #include "comm/codec/transfer.h"
+#include "worker/client/seed_state.h"
 
 namespace syncline {
 
@@ -33,6 +34,8 @@ struct ExchangeOptions {
   std::vector<bool> frozen = {};  // by tensor: received once, never pushed; empty: none
   std::vector<TensorTransfers> transfers = {};  // of all tensors, in order
   const Codec* seed_codec = nullptr;            // FP32
+  // By tensor, read while seeding; empty: none.
+  std::vector<SeedState> seed_states = {};
   Checksum checksum = Checksum::kHeaderOnly;
   // Where contributions are encoded, at least kBufferAlignment aligned: memory that
   // servers of this host can read in place. Null, or null returned: dense FP32 goes

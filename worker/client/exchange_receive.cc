@@ -32,6 +32,7 @@ ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payloa
       OnPublish(header, payload, now, outputs);
       break;
     case MessageKind::kAverage:
+    case MessageKind::kState:
       OnAverage(header, payload, outputs);
       break;
     case MessageKind::kNoted:
@@ -51,8 +52,7 @@ void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
                      ExchangeOutputs& outputs) {
   Block& block = blocks_[header.block];
   const bool is_under_way = block.phase == Phase::kSent || block.phase == Phase::kQueued;
-  const bool is_seed = block.kind == MessageKind::kSeed;
-  if (!is_under_way || header.step != (is_seed ? kSeedStep : block.step)) return;
+  if (!is_under_way || header.step != StepOf(block)) return;
   stats_.progress_bytes += block.sent_bytes;
   if (block.phase == Phase::kSent) {
     const auto carried = wire_.Acknowledged(block.sent_bytes, now, encoder_.cost().time);
@@ -62,8 +62,7 @@ void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
   Leave(header.block, Phase::kHeld);
   block.attempts = 0;
   block.is_noted = true;  // what was acknowledged is answered with the next version
-  // The seeder, too, works with the published view, which may be rounded.
-  if (is_seed) return SendPull(header.block, outputs);
+  if (block.kind != MessageKind::kPush) return OnSeedAck(header.block, outputs);
   if (options_.mode.staleness == 0) return;
   if (block.version >= block.wanted) return Finish(header.block, outputs);
   // What was published meanwhile may have gone with a connection.
@@ -187,14 +186,17 @@ void Exchange::ReportIfReady(uint32_t id, ExchangeOutputs& outputs) {
 void Exchange::OnAverage(const MessageHeader& header, ByteView payload,
                          ExchangeOutputs& outputs) {
   const BlockLabel label = {blocks_[header.block].range, header.step, header.epoch};
-  if (!average_.missing().contains(header.block)) return;
+  const bool is_state = header.kind == static_cast<uint16_t>(MessageKind::kState);
+  const bool is_asked = is_state ? average_.array() == header.samples : !average_.array();
+  if (!is_asked || !average_.missing().contains(header.block)) return;
   average_.Land(header.block, label, payload, *options_.seed_codec);
   if (average_.missing().contains(header.block)) {
     return SendAveragePull(header.block, outputs);
   }
   stats_.progress_bytes += payload.size();
   if (!average_.is_under_way()) {
-    outputs.push_back(ExchangeAveraged{.weights = average_.Take()});
+    outputs.push_back(ExchangeAveraged{.weights = average_.Take(),
+                                       .updates = is_state ? header.shard : 0});
   }
 }
 
@@ -204,11 +206,14 @@ void Exchange::OnRefuse(const MessageHeader& header, absl::Duration now,
   const auto code = static_cast<RefuseCode>(header.code);
   if (code == RefuseCode::kNoAverage) {
     if (!average_.is_under_way()) return;
+    const auto array = average_.array();
     average_.Cancel();
     outputs.push_back(ExchangeAveraged{
         .status = absl::FailedPreconditionError(
-            "the job keeps no averaged weights; its optimizer has neither ema_decay nor "
-            "swa_start")});
+            array ? absl::StrCat("tensor ", block.range.tensor,
+                                 ": its optimizer keeps no array number ", *array)
+                  : "the job keeps no averaged weights; its optimizer has neither "
+                    "ema_decay nor swa_start")});
     return;
   }
   const bool passes = code == RefuseCode::kStaleEpoch || code == RefuseCode::kFutureEpoch;

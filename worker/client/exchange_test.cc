@@ -18,6 +18,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
 
 TEST_F(ExchangeTest, ReceiverAsksForAllBlocksAndIsReadyWhenTheyLanded) {
   EXPECT_THAT(
@@ -37,6 +38,39 @@ TEST_F(ExchangeTest, SeederSendsItsValuesAndThenTakesThePublishedView) {
                                               std::pair{MessageKind::kSeed, 1u}));
   const MessageHeader ack = From(MessageKind::kAck, 0, started.sends[0].header.step);
   EXPECT_THAT(Answer(ack).Messages(), ElementsAre(std::pair{MessageKind::kPull, 0u}));
+}
+
+TEST_F(ExchangeTest, SeederSendsTheStateOfTheOptimizerBeforeItsValues) {
+  const std::vector<float> mean(4, 0.5f), variance(4, 0.25f);
+  ExchangeOptions options;
+  options.role = SeedRole::kSeeder;
+  options.seed_states = {{.updates = 9, .arrays = {mean, variance}}, {}};
+  Make(options);
+  const auto ack = [&](const ExchangeSend& sent) {
+    return Answer(From(MessageKind::kAck, 0, sent.header.step));
+  };
+  const Seen first = See(exchange_->Start(now_));
+  ASSERT_THAT(first.Messages(), ElementsAre(std::pair{MessageKind::kSeedState, 0u},
+                                            std::pair{MessageKind::kSeed, 1u}));
+  EXPECT_EQ(first.sends[0].header.samples, 0u);
+  EXPECT_EQ(first.sends[0].header.shard, 9u);
+  const Seen second = ack(first.sends[0]);
+  ASSERT_THAT(second.Messages(), ElementsAre(std::pair{MessageKind::kSeedState, 0u}));
+  EXPECT_EQ(second.sends[0].header.samples, 1u);
+  const Buffer bytes = Gather(second.sends[0].payload);
+  const auto view = ParseBlock(bytes.view(), {{0, 0, 4}, 0, 3}, {options_.seed_codec});
+  ASSERT_TRUE(view.ok()) << view.status();
+  std::vector<float> sent(4);
+  ASSERT_TRUE(options_.seed_codec->Decode(view->tiles[0].bytes, sent).ok());
+  EXPECT_EQ(sent, variance);
+  EXPECT_THAT(ack(first.sends[0]).Messages(), IsEmpty()) << "that of the first array";
+  EXPECT_THAT(Reconnect().Messages(),
+              UnorderedElementsAre(std::pair{MessageKind::kSeedState, 0u},
+                                   std::pair{MessageKind::kSeed, 1u}));
+  const Seen values = ack(second.sends[0]);
+  ASSERT_THAT(values.Messages(), ElementsAre(std::pair{MessageKind::kSeed, 0u}));
+  EXPECT_THAT(ack(values.sends[0]).Messages(),
+              ElementsAre(std::pair{MessageKind::kPull, 0u}));
 }
 
 TEST_F(ExchangeTest, SeedAcknowledgementDoesNotPassForOneOfAContribution) {
@@ -313,6 +347,24 @@ TEST_F(ExchangeTest, AveragesAreAskedForOnceAConnection) {
   EXPECT_THAT(seen.averages[0].weights, ElementsAre(0.25f, 0.25f, 0.25f, 0.25f));
   EXPECT_THAT(first_, ElementsAre(1, 1, 1, 1)) << "the weights are not touched";
   EXPECT_THAT(SendAverage(0, 0.5f).averages, IsEmpty()) << "a repetition";
+}
+
+TEST_F(ExchangeTest, AnArrayOfTheStateIsTheOneThatWasAskedFor) {
+  ReachStepZero();
+  const Seen asked = See(exchange_->PullState(0, 1));
+  ASSERT_THAT(asked.Messages(), ElementsAre(std::pair{MessageKind::kPullState, 0u}));
+  EXPECT_EQ(asked.sends[0].header.samples, 1u);
+  EXPECT_THAT(SendAverage(0, 0.5f).averages, IsEmpty());
+  EXPECT_THAT(SendState(0, 0, 0.5f).averages, IsEmpty()) << "a late answer";
+  const Seen seen = SendState(0, 1, 0.25f);
+  ASSERT_EQ(seen.averages.size(), 1u);
+  EXPECT_THAT(seen.averages[0].weights, ElementsAre(0.25f, 0.25f, 0.25f, 0.25f));
+  EXPECT_EQ(seen.averages[0].updates, 12u);
+  See(exchange_->PullState(0, 2));
+  const Seen refused = Refuse(RefuseCode::kNoAverage, 0, 0);
+  ASSERT_EQ(refused.averages.size(), 1u);
+  EXPECT_THAT(std::string(refused.averages[0].status.message()),
+              HasSubstr("no array number 2"));
 }
 
 TEST_F(ExchangeTest, AJobWithoutAveragesSaysSo) {

@@ -124,6 +124,18 @@ class ExchangeTest : public ::testing::Test {
     return Answer(From(MessageKind::kAverage, block, 7), payload.view());
   }
 
+  // After 12 updates.
+  Seen SendState(uint32_t block, uint32_t array, float value) {
+    std::vector<float> values(block == 0 ? 4 : 2, value);
+    const BlockRange range{block, 0, static_cast<uint32_t>(values.size())};
+    const Buffer payload = Gather(EncodeBlock(*options_.seed_codec, {range, 7, 3}, values,
+                                              Checksum::kHeaderAndPayload, pool_));
+    MessageHeader header = From(MessageKind::kState, block, 7);
+    header.samples = array;
+    header.shard = 12;
+    return Answer(header, payload.view());
+  }
+
   // Both tensors hold version 0 and may be pushed.
   void ReachStepZero() {
     See(exchange_->Start(now_));

@@ -1,6 +1,7 @@
 #include "worker/client/session.h"
 
 #include <algorithm>
+#include <limits>
 #include <span>
 #include <utility>
 
@@ -36,6 +37,28 @@ absl::StatusOr<size_t> Session::Impl::ElementsOf(TensorId id) {
   if (id < tensors_.size()) return tensors_[id].elements;
   return absl::InvalidArgumentError(absl::StrCat(
       "there is no tensor number ", id, ", only ", tensors_.size(), " are declared"));
+}
+
+absl::Status Session::Impl::SetState(TensorId id, const SeedState& state) {
+  SYNCLINE_ASSIGN_OR_RETURN(const size_t elements, ElementsOf(id));
+  absl::MutexLock lock(&mutex_);
+  if (was_started_) {
+    return absl::FailedPreconditionError("state is given before the session starts");
+  }
+  Tensor& tensor = tensors_[id];
+  const bool fits = std::ranges::all_of(
+      state.arrays, [&](const auto& array) { return array.size() == elements; });
+  if (!fits || state.updates > std::numeric_limits<uint32_t>::max()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        tensor.options.name, ": its optimizer's state is ", state.arrays.size(),
+        " arrays of ", elements, " numbers each, after at most 4294967295 updates"));
+  }
+  if (tensor.options.frozen && state.updates > 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(tensor.options.name, ": it is frozen, and has no optimizer"));
+  }
+  tensor.state = state;
+  return absl::OkStatus();
 }
 
 absl::Status Session::Impl::CheckRunning() const {
@@ -197,6 +220,13 @@ absl::Status Session::WaitAll(absl::Duration timeout) { return impl_->WaitAll(ti
 absl::Status Session::PullAverage(TensorId tensor, std::span<float> out,
                                   absl::Duration timeout) {
   return impl_->PullAverage(tensor, out, timeout);
+}
+absl::StatusOr<uint64_t> Session::PullState(StateArray array, std::span<float> out,
+                                            absl::Duration timeout) {
+  return impl_->PullState(array, out, timeout);
+}
+absl::Status Session::SetState(TensorId tensor, const SeedState& state) {
+  return impl_->SetState(tensor, state);
 }
 void Session::Cancel() { impl_->Cancel(); }
 void Session::Uncancel() { impl_->Uncancel(); }

@@ -65,6 +65,7 @@
 #include "comm/base/log.h"
 #include "comm/base/options.h"
 #include "comm/base/timeouts.h"
+#include "worker/client/seed_state.h"
 #include "worker/client/tensor_memory.h"
 
 namespace syncline {
@@ -147,6 +148,13 @@ struct TensorOptions {
 
 using TensorId = uint32_t;  // position in order of declaration
 
+// One array of a tensor's optimizer state, in the order of the optimizer's slots: of adam
+// 0 is the mean and 1 the variance.
+struct StateArray {
+  TensorId tensor = 0;
+  uint32_t number = 0;
+};
+
 struct SessionStats {
   uint64_t bytes_pushed = 0;  // message payloads sent, repetitions included
   uint64_t bytes_pulled = 0;  // message payloads received
@@ -176,6 +184,13 @@ class Session {
   // are the servers' rounded to nearest even; the session keeps them in FP32 beside, so
   // that what a program writes into its own never harms the exchange.
   absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, TensorMemory weights);
+
+  // What the tensor's optimizer begins with where this worker's values become the job's,
+  // instead of zeros: all of its arrays, as they are after so many updates. They are read
+  // until Start returns. Before Start; every worker says the same. FailedPrecondition
+  // after it; InvalidArgument for sizes that do not fit, and from Start for a number of
+  // arrays that the optimizer has not.
+  absl::Status SetState(TensorId tensor, const SeedState& state);
 
   // Joins the job and blocks until all declared weights hold the job's values. Says who
   // is missing through the logger ("waiting for worker 3 of 4, 12 s"). DeadlineExceeded
@@ -237,6 +252,12 @@ class Session {
   // optimizer keeps none (options ema_decay, swa_start).
   absl::Status PullAverage(TensorId tensor, std::span<float> out,
                            absl::Duration timeout = absl::InfiniteDuration());
+
+  // An array of the optimizer's state of a tensor, and of how many updates it is. Exact when
+  // nothing is under way: no step is made without this worker (but in mode asp).
+  // FailedPrecondition when the optimizer has no such array; frozen tensors have none.
+  absl::StatusOr<uint64_t> PullState(StateArray array, std::span<float> out,
+                                     absl::Duration timeout = absl::InfiniteDuration());
 
   // The number of the step that this worker computes now: the next one that not all
   // trained tensors have begun.

@@ -52,6 +52,10 @@ class Session::Impl {
   absl::Status WaitAll(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status PullAverage(TensorId tensor, std::span<float> out, absl::Duration timeout)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<uint64_t> PullState(StateArray array, std::span<float> out,
+                                     absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status SetState(TensorId tensor, const SeedState& state)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
   void Uncancel() ABSL_LOCKS_EXCLUDED(mutex_);
   bool IsReady(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -81,6 +85,7 @@ class Session::Impl {
     bool landed = false;               // `memory` holds what `weights` hold
     bool ready = false;
     uint64_t version = 0;  // steps of the job that it has begun
+    SeedState state = {};  // that it begins with
     // Sum of samples * gradient since the last push, when the worker accumulates.
     std::vector<float> sum = {};
     uint64_t sum_samples = 0;
@@ -117,6 +122,11 @@ class Session::Impl {
   void Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WaitForAll(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t EnterBarrier() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // An answer of the servers: averaged weights, or state. One at a time; others wait for
+  // their turn.
+  absl::StatusOr<uint64_t> Fetch(TensorId tensor, std::optional<uint32_t> array,
+                                 std::span<float> out, absl::Duration timeout)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void OnAveraged(ExchangeAveraged averaged) ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::Status AwaitStart(const v1::MemberMessage& declaration, const Call& call)

@@ -140,6 +140,7 @@ absl::Status Session::Impl::StartDataPlane() {
   std::vector<std::span<float>> weights;
   std::vector<uint64_t> elements;
   std::vector<bool> frozen;
+  std::vector<SeedState> states;
   std::vector<Transfer::Shape> shapes;
   std::unique_ptr<v1::WorkerWelcome> welcome;
   {
@@ -148,6 +149,7 @@ absl::Status Session::Impl::StartDataPlane() {
     OpenTensors();
     for (Tensor& tensor : tensors_) {
       frozen.push_back(tensor.options.frozen);
+      states.push_back(tensor.state);
       weights.push_back(tensor.weights);
       elements.push_back(tensor.elements);
       shapes.push_back(Transfer::ShapeOf(tensor.options.name, tensor.options.shape));
@@ -159,6 +161,7 @@ absl::Status Session::Impl::StartDataPlane() {
   exchange.shards = static_cast<uint32_t>(layout.shard_addresses.size());
   exchange.shard_of_block = std::move(layout.shard_of_block);
   exchange.frozen = std::move(frozen);
+  exchange.seed_states = std::move(states);
   SYNCLINE_ASSIGN_OR_RETURN(
       exchange.transfers,
       ParseTransfers(options_.push_codec, options_.publish_codec, shapes));

@@ -103,9 +103,19 @@ void Session::Impl::Settle() {
 
 // ---- Averages ----
 
-// One at a time; others wait for their turn.
 absl::Status Session::Impl::PullAverage(TensorId id, std::span<float> out,
                                         absl::Duration timeout) {
+  return Fetch(id, std::nullopt, out, timeout).status();
+}
+
+absl::StatusOr<uint64_t> Session::Impl::PullState(StateArray array, std::span<float> out,
+                                                  absl::Duration timeout) {
+  return Fetch(array.tensor, array.number, out, timeout);
+}
+
+absl::StatusOr<uint64_t> Session::Impl::Fetch(TensorId id, std::optional<uint32_t> array,
+                                              std::span<float> out,
+                                              absl::Duration timeout) {
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
   if (id >= tensors_.size() || out.size() != tensors_[id].elements) {
@@ -119,7 +129,7 @@ absl::Status Session::Impl::PullAverage(TensorId id, std::span<float> out,
   const bool is_asked = !IsOver() && !average_under_way_;
   if (is_asked) {
     average_under_way_ = average_is_wanted_ = true;
-    data_plane_->PullAverage(id);
+    array ? data_plane_->PullState(id, *array) : data_plane_->PullAverage(id);
   }
   while (is_asked && !averaged_ && AwaitChange(call)) {
   }
@@ -131,9 +141,12 @@ absl::Status Session::Impl::PullAverage(TensorId id, std::span<float> out,
     if (answer) average_under_way_ = false;
     changed_.SignalAll();
   }
-  if (!answer) return EndedEarly(call, "the averaged weights came");
-  if (answer->status.ok()) std::ranges::copy(answer->weights, out.begin());
-  return answer->status;
+  if (!answer) {
+    return EndedEarly(call, array ? "the optimizer's state came" : "the averages came");
+  }
+  SYNCLINE_RETURN_IF_ERROR(answer->status);
+  std::ranges::copy(answer->weights, out.begin());
+  return answer->updates;
 }
 
 void Session::Impl::OnAveraged(ExchangeAveraged averaged) {

@@ -77,6 +77,8 @@ _SIGNATURES = {
     "syncline_cancel": (None, [c_void_p]),
     "syncline_uncancel": (None, [c_void_p]),
     "syncline_pull_average": (Code, [c_void_p, c_uint32, c_void_p, c_int64]),
+    "syncline_pull_state": (Code, [c_void_p, c_uint32, c_uint32, c_void_p, POINTER(c_uint64), c_int64]),
+    "syncline_set_state": (Code, [c_void_p, c_uint32, c_uint64, POINTER(c_void_p), c_size_t]),
     "syncline_step": (c_uint64, [c_void_p]),
     "syncline_loss_scale": (c_float, [c_void_p]),
     "syncline_rank": (c_uint32, [c_void_p]),

@@ -86,6 +86,7 @@ class Session:
         self._log = LogFunction(_log.log)
         # What the session may still read, by tensor: from push_pull until wait has returned.
         self._gradients: dict[int, list[Any]] = {}
+        self._states: list[Any] = []  # of optimizers, until start has returned
         self._begun: set[int] = set()  # tensors that were pushed or skipped in a step that others have yet to begin
         self._calls: dict[int, int] = {}  # calls under way, by thread
         self._changed = threading.Condition()  # re-entrant: the handler of a signal may close what it interrupted
@@ -206,12 +207,30 @@ class Session:
         self._tensors.append(tensor)
         return tensor
 
+    def set_state(self, tensor: Tensor, updates: int, arrays: Iterable[Any]) -> None:
+        """What the tensor's optimizer begins with where the job has nothing yet: all its arrays after so many updates.
+
+        Arrays are float32 of the tensor's shape, in the order of the optimizer's slots (server/optimizer). Before `start`,
+        by all workers the same.
+        """
+        memories = [self._float32(tensor, array, "optimizer state") for array in arrays]
+        addresses = (ctypes.c_void_p * len(memories))(*(memory.address for memory in memories))
+        self._states.append(arrays)
+        self._do("set_state", tensor.id, updates, addresses, len(memories))
+
+    def _float32(self, tensor: Tensor, array: Any, what: str) -> Memory:
+        memory = memory_of(array, tensor.name)
+        if memory.shape != tensor.memory.shape or memory.dtype != FLOAT32:
+            raise InvalidArgument(f"{tensor.name}: {what} is float32 of shape {list(tensor.memory.shape)}")
+        return memory
+
     def start(self, timeout: Optional[float] = None) -> None:
         """Joins the job and waits until all weights hold its values. The first worker's values are the job's.
 
         `timeout` in seconds, here and everywhere; None: as long as it takes (and the option start_timeout allows).
         """
         self._interruptible("start", _milliseconds(timeout))
+        self._states.clear()
 
     # ---- steps ----
 
@@ -271,10 +290,17 @@ class Session:
 
     def pull_average(self, tensor: Tensor, out: Any, timeout: Optional[float] = None) -> None:
         """Reads the averaged weights (ema_decay, swa_start) of a tensor into `out`, a float32 array of its shape."""
-        memory = memory_of(out, tensor.name)
-        if memory.shape != tensor.memory.shape or memory.dtype != FLOAT32:
-            raise InvalidArgument(f"{tensor.name}: averages are float32 of shape {list(tensor.memory.shape)}")
+        memory = self._float32(tensor, out, "an average")
         self._interruptible("pull_average", tensor.id, memory.address, _milliseconds(timeout))
+
+    def pull_state(self, tensor: Tensor, array: int, out: Any, timeout: Optional[float] = None) -> int:
+        """Reads an array of the tensor's optimizer state into `out`, a float32 array of its shape, and returns of how many
+        updates it is. Of adam 0 is the mean and 1 the variance. Exact after `wait` and before the next push_pull.
+        """
+        memory = self._float32(tensor, out, "optimizer state")
+        updates = ctypes.c_uint64()
+        self._interruptible("pull_state", tensor.id, array, memory.address, byref(updates), _milliseconds(timeout))
+        return int(updates.value)
 
     # ---- what is going on ----
 

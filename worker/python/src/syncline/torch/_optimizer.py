@@ -13,11 +13,9 @@ from syncline import _log
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session
 from syncline.torch._groups import Group, make_groups, merged, option_string
+from syncline.torch import _state
 from syncline.torch._hooks import Hook, ReadHook
 from syncline.torch._weight import Weight, memory_order
-
-_NO_STATE = ("the optimizer's state is on the servers and cannot be fetched or restored yet; save model.state_dict() alone, "
-             "and load it before you make the Optimizer")
 
 
 class Optimizer(torch.optim.Optimizer):
@@ -39,6 +37,9 @@ class Optimizer(torch.optim.Optimizer):
     bf16 unless told otherwise), `schedule`, `gradient` and `loss_scaling` what else the servers do (docs/training.md).
     `session` has further options of syncline.Session.
 
+    `state_dict` is what state_dict() returned, of this or of torch's optimizer of the same kind, and what the job begins
+    with: all workers give the same. A job that runs already, or goes on from a checkpoint of the servers, has its own.
+
     `samples` says how many samples a gradient is the mean of; set it when batches differ. By default all workers count
     the same, as with DistributedDataParallel.
     """
@@ -46,8 +47,10 @@ class Optimizer(torch.optim.Optimizer):
     def __init__(self, model: torch.nn.Module, optimizer: str = "sgd", lr: Optional[float] = None, *,
                  params: Optional[Iterable[Any]] = None, push: Option = None, publish: Option = None,
                  schedule: Option = None, gradient: Option = None, loss_scaling: Option = None, samples: int = 1,
-                 session: Optional[Mapping[str, Option]] = None, **options: Any) -> None:
+                 state_dict: Optional[Mapping[str, Any]] = None, session: Optional[Mapping[str, Option]] = None,
+                 **options: Any) -> None:
         _check_kinds(model, optimizer)
+        self._name = optimizer
         self.samples = samples
         self._model = model
         self._base_lr = lr
@@ -67,6 +70,7 @@ class Optimizer(torch.optim.Optimizer):
             "schedule": schedule, "gradient": gradient, "loss_scaling": loss_scaling}, session or {}))
         try:
             self._declare(params is None)
+            given = None if state_dict is None else self._give(state_dict)
             self.session.start()
         except BaseException:
             self.session.close()
@@ -75,7 +79,24 @@ class Optimizer(torch.optim.Optimizer):
             weight.started()
         self._joined_at = self.steps
         self._fix_groups()
+        if given is not None:
+            self._take_rates(given)
         self._add_hooks()
+
+    def _give(self, state_dict: Mapping[str, Any]) -> _state.Given:
+        given = _state.Given(_state.kind_of(self._name, self.defaults), self.param_groups, state_dict)
+        for weight in self._weights:
+            given.set(weight)
+        return given
+
+    def _take_rates(self, given: _state.Given) -> None:
+        """Learning rates and notes of torch's lr_schedulers, as torch's load_state_dict does."""
+        if self.steps > 0:
+            return _log.logger.info("state_dict= is not used: the job has run for %d steps, and has a state of its own", self.steps)
+        for group, saved in zip(self.param_groups, given.groups):
+            group.update({key: saved[key] for key in ("initial_lr",) if key in saved})
+            if "lr" in group and not self._has_schedule and saved.get("lr", group["lr"]) != group["lr"]:
+                group["lr"] = float(saved["lr"])
 
     def _declare(self, trains_all: bool) -> None:
         group_of = {id(parameter): group for group in self.param_groups for parameter in group["params"]}
@@ -208,12 +229,21 @@ class Optimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
 
     def state_dict(self) -> dict[str, Any]:
-        """Raises: the state is on the servers."""
-        raise FailedPrecondition(_NO_STATE)
+        """That of torch's optimizer of the same kind, which goes on with it as this one would. Fetched from the servers.
+
+        Of sgd, adam, adamw, nadam, radam, adagrad and rmsprop. Any worker may call it, by itself, between step() and the next
+        backward.
+        """
+        self.synchronize()
+        of = {id(weight.parameter): weight for weight in self._weights}
+        return _state.fetch(_state.kind_of(self._name, self.defaults), self.param_groups, of)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Raises: the state is on the servers."""
-        raise FailedPrecondition(_NO_STATE)
+        """Raises, unless it is what state_dict() says anyway: servers take state when the job begins, `state_dict=`."""
+        if not _state.same(state_dict, self.state_dict()):
+            raise FailedPrecondition(
+                "the servers take an optimizer's state when the job begins: Optimizer(…, state_dict=…), with a model that was "
+                "loaded before")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Raises: for copy, deepcopy and pickle."""

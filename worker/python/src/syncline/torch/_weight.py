@@ -5,6 +5,7 @@ the servers make of it. Between push and the end of wait its weights and its gra
 """
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Callable, Optional
 
 import torch
@@ -38,6 +39,18 @@ class Weight:
     def tensor(self) -> Tensor:
         """What the session calls it."""
         return self._tensor
+
+    def pull_state(self, number: int) -> tuple[torch.Tensor, int]:
+        """An array of its optimizer's state, laid out as the parameter is, and of how many updates it is."""
+        shape = [self.parameter.shape[dimension] for dimension in self._order]
+        array = torch.zeros(shape)
+        updates = self._session.pull_state(self._tensor, number, array)
+        return array.permute([self._order.index(dimension) for dimension in range(len(shape))]), updates
+
+    def set_state(self, updates: int, arrays: Sequence[torch.Tensor]) -> None:
+        """Before the session starts: what its optimizer begins with."""
+        ordered = [array.detach().to("cpu", torch.float32).permute(self._order).contiguous() for array in arrays]
+        self._session.set_state(self._tensor, updates, ordered)
 
     def started(self) -> None:
         """From now on its memory is the session's to write, and nobody else's."""

@@ -1,0 +1,161 @@
+"""An optimizer's state as torch's optimizer of the same kind has it in its state_dict, and as the servers have it."""
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+
+from syncline.errors import FailedPrecondition, InvalidArgument
+from syncline.torch._weight import Weight
+
+_CLASSES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "nadam": "NAdam", "radam": "RAdam", "adagrad": "Adagrad",
+            "rmsprop": "RMSprop"}
+# What the servers' optimizers have and torch's have not.
+_ONLY_HERE = ("replace", "lookahead_steps", "ema_decay", "swa_start")
+_RATE_HERE = {"sgd": 1e-3}  # of torch 1 it has no default
+
+
+@dataclass(frozen=True)
+class Kind:
+    """An optimizer that torch has, too."""
+
+    name: str
+    options: Mapping[str, Any]  # as the Optimizer was given them
+    plain: Mapping[str, Any]  # of a parameter group of torch's
+
+    def arrays(self, options: Mapping[str, Any]) -> list[str]:
+        """What torch calls the arrays of a parameter's state, in the order of the servers' slots."""
+        if self.name == "sgd":
+            return ["momentum_buffer"] if options["momentum"] else []
+        if self.name == "adagrad":
+            return ["sum"]
+        if self.name == "rmsprop":
+            return ["square_avg"] + ["grad_avg"] * bool(options["centered"]) + ["momentum_buffer"] * bool(options["momentum"])
+        return ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * bool(options.get("amsgrad"))
+
+    def group(self, own: Mapping[str, Any]) -> dict[str, Any]:
+        """A group's options with torch's names, all that torch's optimizer has; `own` are those that were given."""
+        group = dict(self.plain)
+        for key, value in own.items():
+            if key in ("beta1", "beta2"):
+                first, second = group["betas"]
+                group["betas"] = (value, second) if key == "beta1" else (first, value)
+            elif key == "decoupled":
+                _check_decay(self.name, group, bool(value))
+            elif key in _ONLY_HERE:
+                if value:
+                    raise FailedPrecondition(f"torch's {_CLASSES[self.name]} has no {key}, and its state_dict no place for it; "
+                                             "checkpoints of the servers have it: docs/checkpoints.md")
+            elif key != "params":
+                group[key] = type(group[key])(value) if isinstance(group.get(key), bool) else value
+        return group
+
+
+def kind_of(name: str, options: Mapping[str, Any]) -> Kind:
+    """FailedPrecondition when torch has none of that kind."""
+    if name not in _CLASSES:
+        raise FailedPrecondition(
+            f"torch has no {name!r}, so that no state_dict of torch's can hold its state; checkpoints of the servers do "
+            f"(docs/checkpoints.md), and of {', '.join(_CLASSES)} there is a state_dict")
+    constructor = getattr(torch.optim, _CLASSES[name])
+    rate = {"lr": _RATE_HERE[name]} if name in _RATE_HERE else {}
+    kind = Kind(name, options, constructor([torch.zeros(1)], **rate).defaults)
+    return Kind(name, options, kind.group(options))
+
+
+def fetch(kind: Kind, groups: Sequence[Mapping[str, Any]], weights: Mapping[int, Weight]) -> dict[str, Any]:
+    """What torch's optimizer of this kind would have now. `weights` by id of their parameters."""
+    state: dict[int, dict[str, Any]] = {}
+    packed: list[dict[str, Any]] = []
+    seen = 0
+    for group in groups:
+        options = kind.group(group)
+        for number, parameter in enumerate(group["params"], seen):
+            if entry := _entry(kind, options, weights[id(parameter)]):
+                state[number] = entry
+        packed.append({**options, "params": list(range(seen, seen + len(group["params"])))})
+        seen += len(group["params"])
+    return {"state": state, "param_groups": packed}
+
+
+def _entry(kind: Kind, options: Mapping[str, Any], weight: Weight) -> dict[str, Any]:
+    names = kind.arrays(options)
+    entry: dict[str, Any] = {}
+    updates = 0
+    for number, name in enumerate(names):
+        entry[name], updates = weight.pull_state(number)
+    if updates == 0 and kind.name != "adagrad":
+        return {}
+    if kind.name == "adagrad" and updates == 0:
+        entry["sum"].fill_(options["initial_accumulator_value"])
+    if kind.name != "sgd":
+        entry = {"step": torch.tensor(float(updates)), **entry}
+    if kind.name == "nadam":
+        entry["mu_product"] = torch.tensor(_momenta(updates, options), dtype=torch.float32)
+    return entry
+
+
+def _momenta(updates: int, options: Mapping[str, Any]) -> float:
+    """The product of nadam's momenta so far (Dozat 2016)."""
+    product = 1.0
+    for step in range(1, updates + 1):
+        product *= options["betas"][0] * (1 - 0.5 * 0.96**(step * options["momentum_decay"]))
+    return product
+
+
+class Given:
+    """A state_dict that the job is to begin with: checked against the groups of the optimizer."""
+
+    def __init__(self, kind: Kind, groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> None:
+        self._kind, self._state = kind, state_dict["state"]
+        self.groups: Sequence[Mapping[str, Any]] = state_dict["param_groups"]
+        ours, theirs = ([len(group["params"]) for group in some] for some in (groups, self.groups))
+        if ours != theirs:
+            raise InvalidArgument(f"state_dict= has groups of {theirs} parameters, but the Optimizer has groups of {ours}; it must be "
+                                  "that of the same model, with the same params=")
+        self._number = {id(parameter): number
+                        for group, saved in zip(groups, self.groups) for parameter, number in zip(group["params"], saved["params"])}
+        self._options = {id(parameter): kind.group(group) for group in groups for parameter in group["params"]}
+
+    def set(self, weight: Weight) -> None:
+        """Tells the session of what the parameter's optimizer begins with."""
+        saved = self._state.get(self._number[id(weight.parameter)])
+        names = self._kind.arrays(self._options[id(weight.parameter)])
+        if not names or all(value is None for value in (saved or {}).values()):
+            return  # torch has no state of a parameter that never had a gradient
+        for name in names:
+            if saved.get(name) is None:
+                _refuse_kind(self._kind, weight.name, name, saved)
+            if saved[name].shape != weight.parameter.shape:
+                raise InvalidArgument(f"{weight.name}: {name} in state_dict= is of shape {list(saved[name].shape)}, the parameter of "
+                                      f"{list(weight.parameter.shape)}; it must be that of the same model")
+        # SGD's momentum does not ask which step it is, but for the first.
+        updates = int(saved["step"]) if "step" in saved else 1
+        if updates > 0:
+            weight.set_state(updates, [saved[name] for name in names])
+
+
+def _refuse_kind(kind: Kind, parameter: str, name: str, saved: Mapping[str, Any]) -> NoReturn:
+    raise InvalidArgument(f"{parameter}: state_dict= has no {name}, which {_CLASSES[kind.name]} has, but {', '.join(saved)}; it must be "
+                          "that of the same optimizer, with the same options")
+
+
+def _check_decay(name: str, group: dict[str, Any], is_decoupled: bool) -> None:
+    if "decoupled_weight_decay" in group and name != "adamw":
+        group["decoupled_weight_decay"] = is_decoupled
+    elif is_decoupled != (name == "adamw") and group["weight_decay"]:
+        raise FailedPrecondition(f"torch's {_CLASSES[name]} has no weight decay of that kind (decoupled={is_decoupled}), so its "
+                                 "state_dict would not go on as this one does")
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two state_dicts say the same."""
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return one is not None and other is not None and torch.equal(torch.as_tensor(one).double(), torch.as_tensor(other).double())
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)

@@ -29,6 +29,7 @@ absl::StatusOr<TensorId> Session::Impl::Declare(const TensorOptions& tensor,
         absl::StrCat("tensor '", tensor.name, "' is declared already"));
   }
   tensors_.push_back({.options = tensor, .elements = elements, .memory = weights});
+  ++unready_;
   return static_cast<TensorId>(tensors_.size() - 1);
 }
 
@@ -106,10 +107,6 @@ SessionStats Session::Impl::Stats() {
 }
 
 // ---- Goodbye ----
-
-bool Session::Impl::AllReady() const {
-  return std::ranges::all_of(tensors_, &Tensor::ready);
-}
 
 bool Session::Impl::AwaitAllReady(absl::Duration deadline) {
   while (!AllReady() && !IsOver()) {

@@ -84,6 +84,7 @@ class Session::Impl {
     std::vector<float> gradient = {};  // the last one pushed, where it was no FP32
     bool landed = false;               // `memory` holds what `weights` hold
     bool ready = false;
+    int waiters = 0;       // calls that sleep until it is ready
     uint64_t version = 0;  // steps of the job that it has begun
     SeedState state = {};  // that it begins with
     // Sum of samples * gradient since the last push, when the worker accumulates.
@@ -114,7 +115,8 @@ class Session::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WaitFor(TensorId tensor, const Call& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  bool AllReady() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  bool AllReady() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return unready_ == 0; }
+  void MakeUnready(Tensor& tensor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns AllReady(), at the deadline or at the session's end at the latest.
   bool AwaitAllReady(absl::Duration deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Asks for the newest weights of all tensors (Exchange::Settle), where a mode leaves any
@@ -145,7 +147,7 @@ class Session::Impl {
       const v1::WorkerWelcome& welcome) const;
   void OnMessage(const v1::CoordinatorMessage& message) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnEpochChanged(const v1::EpochChanged& change) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnReady(uint32_t tensor) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnReady(uint32_t id) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the session with this status, which callers see once the data plane has let go of
   // their memory.
   void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -201,6 +203,7 @@ class Session::Impl {
   absl::Status status_ ABSL_GUARDED_BY(mutex_);   // what calls return
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);  // what it is going to be
   std::vector<Tensor> tensors_ ABSL_GUARDED_BY(mutex_);
+  size_t unready_ ABSL_GUARDED_BY(mutex_) = 0;  // so many of the tensors
   std::set<std::string> names_ ABSL_GUARDED_BY(mutex_);
   // All tensors that keep pace have begun the steps before this one, and so many of them
   // have not begun it.

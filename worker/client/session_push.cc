@@ -95,7 +95,7 @@ void Session::Impl::Contribute(TensorId id, std::span<const float> gradient,
       options_.training.accumulate_on == TrainingOptions::Accumulate::kWorker &&
       options_.training.accumulate_steps > 1;
   if (accumulates && !AddsUp(tensor, gradient, samples)) return;
-  tensor.ready = tensor.landed = false;
+  MakeUnready(tensor);
   ++tensor.version;
   if (tensor.keeps_pace() && --to_begin_ == 0) {
     ++step_;

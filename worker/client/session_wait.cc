@@ -36,10 +36,18 @@ void Session::Impl::Uncancel() {
 
 // ---- Weights ----
 
-void Session::Impl::OnReady(uint32_t tensor) {
+// A sleeper is woken for what it waits for only: waking costs more than a small tensor.
+void Session::Impl::OnReady(uint32_t id) {
   absl::MutexLock lock(&mutex_);
-  tensors_[tensor].ready = true;
-  changed_.SignalAll();
+  Tensor& tensor = tensors_[id];
+  if (std::exchange(tensor.ready, true)) return;
+  --unready_;
+  if (tensor.waiters > 0 || AllReady()) changed_.SignalAll();
+}
+
+void Session::Impl::MakeUnready(Tensor& tensor) {
+  tensor.landed = false;
+  if (std::exchange(tensor.ready, false)) ++unready_;
 }
 
 void Session::Impl::LandIn(TensorId id) {
@@ -55,8 +63,10 @@ void Session::Impl::LandIn(TensorId id) {
 // Also while the session ends: until then the tensor's memory may be in use.
 absl::Status Session::Impl::WaitFor(TensorId id, const Call& call) {
   ++waiters_;
+  ++tensors_[id].waiters;
   while (!tensors_[id].ready && AwaitChange(call)) {
   }
+  --tensors_[id].waiters;
   --waiters_;
   SYNCLINE_RETURN_IF_ERROR(status_);
   if (tensors_[id].ready) {
@@ -84,7 +94,16 @@ absl::Status Session::Impl::WaitAll(absl::Duration timeout) {
   return WaitForAll(Begin(timeout));
 }
 
+// Those that must be narrowed are, while the others come.
 absl::Status Session::Impl::WaitForAll(const Call& call) {
+  for (TensorId id = 0; id < tensors_.size(); ++id) {
+    if (tensors_[id].memory.dtype == DType::kF32) continue;
+    SYNCLINE_RETURN_IF_ERROR(WaitFor(id, call));
+  }
+  ++waiters_;
+  while (!AllReady() && AwaitChange(call)) {
+  }
+  --waiters_;
   for (TensorId id = 0; id < tensors_.size(); ++id) {
     SYNCLINE_RETURN_IF_ERROR(WaitFor(id, call));
   }
@@ -96,7 +115,7 @@ void Session::Impl::Settle() {
   for (TensorId id = 0; id < tensors_.size(); ++id) {
     Tensor& tensor = tensors_[id];
     if (!tensor.keeps_pace() || !tensor.ready) continue;
-    tensor.ready = tensor.landed = false;
+    MakeUnready(tensor);
     data_plane_->Settle(id);
   }
 }

@@ -87,7 +87,10 @@ BlockSum Block::Sum() const {
   return {.range = spec_.range,
           .contributions = now_.contributions,
           .memory = memory_,
-          .scale = scale};
+          .scale = scale,
+          .written = written_,
+          .given = {reinterpret_cast<const float*>(given_.data),
+                    given_.size / sizeof(float)}};
 }
 
 void Block::MarkAdded() {
@@ -114,6 +117,10 @@ void Block::Seed(const BlockView& view) {
     const auto weights = memory_.weights.subspan(tile.first_element, tile.elements);
     SYNCLINE_CHECK(tile.codec->Decode(tile.bytes, weights).ok());
   }
+  SetSeeded();
+}
+
+void Block::SetSeeded() {
   std::ranges::copy(memory_.weights.first(memory_.view.size()), memory_.view.begin());
   seeded_ = true;
 }
@@ -234,6 +241,8 @@ absl::Status Block::Load(const BlockSnapshot& snapshot) {
 }
 
 void Block::Advance(Outcome outcome) {
+  written_ = {};
+  given_ = {};
   if (ahead_.empty()) {
     now_.Clear();
   } else {

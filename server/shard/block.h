@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "server/shard/record.h"
 #include "server/shard/shard.h"
 #include "server/shard/step.h"
 #include "server/shard/sync_policy.h"
@@ -63,6 +65,12 @@ struct Collection {
   void ClearSlot(const ShardApplied::Contributor& from);
 };
 
+// What pushes of a tensor are encoded with.
+struct PushCodecs {
+  CodecSet regular = {};
+  const Codec* parting = nullptr;
+};
+
 class Block {
  public:
   Block(const ShardBlock& spec, BlockMemory memory)
@@ -85,6 +93,20 @@ class Block {
   double samples() const { return Counted().Divisor(); }
   // What its step sums up. REQUIRES: SetWeights was called.
   BlockSum Sum() const;
+
+  // ---- Records ----
+
+  // Of the step under way, without its digest. `sum`: what it holds where contributions are
+  // larger, or gone; the caller puts it there. REQUIRES: SetWeights was called.
+  StepRecord Record(StepRecord::Payload sum, BufferPool& pool) const;
+  // The gradient of this step is also written there.
+  void WriteSum(std::span<float> sum) { written_ = sum; }
+  // Takes the place of the contributions that the step had.
+  // REQUIRES: it is of this block and version. InvalidArgument when it makes no sense; then
+  // nothing changes.
+  absl::Status Restore(const StepRecord& record, const PushCodecs& codecs);
+  absl::Status RestoreSeed(const Slice& values);
+  uint32_t Digest() const;
   size_t held_bytes() const;
 
   BlockLabel Label(uint64_t epoch) const { return {spec_.range, version_, epoch}; }
@@ -180,6 +202,9 @@ class Block {
     double Divisor() const { return regular > 0 ? regular : parting; }
   };
   Samples Counted() const;
+  void SetSeeded();
+  bool HasContributions() const;
+  absl::Status RestoreContributions(const StepRecord& record, const PushCodecs& codecs);
   void FindRateFactor();
 
   const ShardBlock spec_;
@@ -194,7 +219,9 @@ class Block {
   float rate_factor_ = 1;
   std::map<WorkerId, uint64_t> wishes_;
   std::map<WorkerId, Pace> paces_;
-  uint64_t furthest_ = 0;  // of them, also of those who are gone
+  uint64_t furthest_ = 0;     // of them, also of those who are gone
+  std::span<float> written_;  // where the step's gradient is written, too
+  Slice given_;               // the step's gradient, of a record
 };
 
 }  // namespace syncline

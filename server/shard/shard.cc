@@ -23,12 +23,13 @@ std::vector<uint32_t> IdsOf(const std::vector<ShardBlock>& blocks) {
 
 }  // namespace
 
-Shard::Impl::Impl(const ShardOptions& options, std::unique_ptr<Stepper> stepper,
+Shard::Impl::Impl(const ShardOptions& options, Parts parts,
                   const std::vector<ShardBlock>& blocks)
     : options_(options),
       mode_(options.training.sync()),
       policy_(MakeSyncPolicy(mode_)),
-      stepper_(std::move(stepper)),
+      stepper_(std::move(parts.stepper)),
+      pool_(parts.pool),
       movement_(IdsOf(blocks)) {
   for (const ShardBlock& one : blocks) {
     const auto [entry, is_new] =
@@ -142,6 +143,7 @@ void Shard::Impl::OnSeed(const ShardMessage& message, Block& block) {
                  {block.spec().range, 0, message.header.epoch}, {options_.seed_codec});
   if (!view.ok()) return Refuse(message.header, RefuseCode::kMalformed);
   block.Seed(*view);
+  KeepSeed(block);
   Acknowledge(message.header, Repeats::kNo);
   const std::vector<WorkerId> waiting = block.TakeFulfilled();
   if (waiting.empty()) return;
@@ -246,6 +248,9 @@ void Shard::Impl::On(const ShardCommit& commit) {
     SYNCLINE_CHECK(stepper_->Change(*commit.training, commit.training_from).ok());
   }
   epoch_ = commit.epoch;
+  if (commit.training && options_.records == Records::kKept) {
+    Keep(SettingsRecord{*commit.training, commit.training_from});
+  }
   members_.clear();
   last_first_step_ = 0;
   for (const ShardMember& member : commit.members) {
@@ -267,14 +272,19 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::Create(
     BufferPool& pool) {
   SYNCLINE_ASSIGN_OR_RETURN(auto stepper, Stepper::Create(options, pool));
   SYNCLINE_RETURN_IF_ERROR(stepper->Reserve(blocks));
-  return std::unique_ptr<Shard>(
-      new Shard(std::make_unique<Impl>(options, std::move(stepper), blocks)));
+  return std::unique_ptr<Shard>(new Shard(std::make_unique<Impl>(
+      options, Impl::Parts{.stepper = std::move(stepper), .pool = pool}, blocks)));
 }
 
 Shard::Shard(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Shard::~Shard() = default;
 
 ShardOutputs Shard::Apply(const ShardInput& input) { return impl_->Apply(input); }
+
+absl::StatusOr<ShardOutputs> Shard::Replay(const ShardRecord& record) {
+  SYNCLINE_RETURN_IF_ERROR(impl_->Replay(record));
+  return impl_->TakeOutputs();
+}
 
 absl::StatusOr<ShardSnapshot> Shard::Save() const { return impl_->Save(); }
 absl::Status Shard::Load(const ShardSnapshot& part) { return impl_->Load(part); }
@@ -310,6 +320,9 @@ uint64_t Shard::block_version(uint32_t block) const {
 }
 std::span<const float> Shard::block_weights(uint32_t block) const {
   return impl_->block(block).memory().weights;
+}
+uint32_t Shard::block_digest(uint32_t block) const {
+  return impl_->block(block).Digest();
 }
 size_t Shard::resident_bytes() const { return impl_->resident_bytes(); }
 

@@ -54,6 +54,9 @@ struct ShardBlock {
   BlockRange range = {};
 };
 
+// Whether a shard says what it does in records (record.h): its journal.
+enum class Records { kNone, kKept };
+
 struct ShardOptions {
   uint32_t job = 0;
   uint64_t seed = 0;                            // JobSeed of its name, for roundings
@@ -65,6 +68,7 @@ struct ShardOptions {
   Checksum checksum = Checksum::kHeaderOnly;
   // Blocks are copied at every version that is a multiple of it; 0: only for a ShardCut.
   uint64_t cut_every = 0;
+  Records records = Records::kNone;
   // Where published views are written, at least kBufferAlignment aligned: memory that
   // several workers of this host can read in place. Null, or null returned: the shard's
   // pool.
@@ -167,6 +171,10 @@ struct ShardApplied {
   };
   std::optional<Arrival> arrival = std::nullopt;
 };
+struct ShardRecord;
+struct ShardRecorded {
+  std::shared_ptr<const ShardRecord> record = {};
+};
 struct BlockSnapshot;
 struct ShardSnapshot;
 // A block as it is at version `step` of the job. Blocks of frozen tensors come with the
@@ -184,7 +192,7 @@ struct ShardCutDone {
   TrainingSettings training = {};
 };
 using ShardOutput = std::variant<ShardReply, ShardPrepared, ShardCommitted, ShardFigures,
-                                 ShardApplied, ShardCopied, ShardCutDone>;
+                                 ShardApplied, ShardRecorded, ShardCopied, ShardCutDone>;
 using ShardOutputs = std::vector<ShardOutput>;
 
 // All that a shard's blocks are between two steps, in the representation they are stored
@@ -242,6 +250,12 @@ class Shard {
 
   ShardOutputs Apply(const ShardInput& input);
 
+  // Does again what a shard of these blocks once did. For one that was made or loaded as
+  // that one was, and has no members; what comes of it are copies (ShardCut) and
+  // ShardApplied. FailedPrecondition when the record is of another version of its block
+  // than the one that is here, InvalidArgument when it fits no block, or makes no sense.
+  absl::StatusOr<ShardOutputs> Replay(const ShardRecord& record);
+
   // One pass over the blocks; with members to count where somebody waits.
   ShardProgress Progress() const;
   // A kPublish or kAverage that Apply gave out has been sent, to the last byte. Shows in
@@ -277,6 +291,7 @@ class Shard {
   uint64_t epoch() const;
   uint64_t block_version(uint32_t block) const;                // REQUIRES: block is here
   std::span<const float> block_weights(uint32_t block) const;  // REQUIRES: block is here
+  uint32_t block_digest(uint32_t block) const;                 // StepRecord::digest
   size_t resident_bytes() const;  // weights, state and held contributions
 
  private:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <map>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "comm/base/check.h"
 #include "server/shard/block.h"
 #include "server/shard/movement.h"
+#include "server/shard/record.h"
 #include "server/shard/shard.h"
 #include "server/shard/stepper.h"
 #include "server/shard/sync_policy.h"
@@ -24,12 +26,18 @@ namespace syncline {
 
 class Shard::Impl {
  public:
-  Impl(const ShardOptions& options, std::unique_ptr<Stepper> stepper,
-       const std::vector<ShardBlock>& blocks);
+  struct Parts {
+    std::unique_ptr<Stepper> stepper;
+    BufferPool& pool;
+  };
+  Impl(const ShardOptions& options, Parts parts, const std::vector<ShardBlock>& blocks);
 
   ShardOutputs Apply(const ShardInput& input) {
-    outputs_.clear();
     std::visit([this](const auto& one) { On(one); }, input);
+    return TakeOutputs();
+  }
+  absl::Status Replay(const ShardRecord& record);
+  ShardOutputs TakeOutputs() {
     FinishCuts();
     return std::exchange(outputs_, {});
   }
@@ -84,9 +92,21 @@ class Shard::Impl {
   void AddProgress(const Block& block, ShardProgress& progress) const;
   void StepIfComplete(Block& block);
   void StepOnArrival(const MessageHeader& header, Block& block);
+  // The new view; null when the weights stay.
+  std::optional<Payload> Arrive(WorkerId worker, const ShardApplied::Arrival& arrival,
+                                Block& block);
   void Step(std::span<Block* const> unit, const ShardDecision& decision);
   void Accumulate(Block& block);
   void SendFigures(Block& block);
+
+  // Records: nothing happens where none are kept. Between the two the step is made.
+  void Keep(ShardRecord::What what);
+  void KeepSeed(const Block& block);
+  void BeginRecords(std::span<Block* const> unit, const ShardDecision& decision,
+                    StepRecord::Payload payload);
+  void EndRecord(const Block& block);
+  absl::Status Replay(const StepRecord& record, Block& block);
+  void StepAgain(std::span<Block* const> unit, const StepRecord& record);
 
   // The block has reached a version, which may be one to copy.
   void CopyIfDue(const Block& block);
@@ -110,6 +130,7 @@ class Shard::Impl {
   const SyncMode mode_;
   const std::unique_ptr<const SyncPolicy> policy_;
   const std::unique_ptr<Stepper> stepper_;
+  BufferPool& pool_;
   std::map<uint32_t, Block> blocks_;  // by id, which is also the order of all work
   std::map<uint32_t, std::vector<Block*>> tensors_;  // blocks in order
 
@@ -124,6 +145,14 @@ class Shard::Impl {
   uint64_t hold_from_ = kNoHold;  // no block completes this step or a later one
 
   std::set<uint32_t> loaded_;  // blocks
+
+  struct BegunRecord {
+    StepRecord record = {};
+    Buffer sum = {};  // becomes its payload; empty where it has one, or none
+  };
+  std::deque<BegunRecord> begun_;  // of the step under way, in the order of its blocks
+  std::set<uint32_t> replayed_;    // blocks whose record waits for the rest of the tensor
+  std::optional<uint64_t> replayed_decision_;  // the step of the last one
 
   // Versions that are being copied.
   struct Cut {

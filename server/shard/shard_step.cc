@@ -46,11 +46,22 @@ void Shard::Impl::StepIfComplete(Block& block) {
 
 void Shard::Impl::StepOnArrival(const MessageHeader& header, Block& block) {
   const WorkerId worker = {header.rank, header.incarnation};
-  const ShardApplied::Arrival arrival = {header.step, block.AgeFor(worker)};
   block.SetWeights();
+  const auto view = Arrive(worker, {header.step, block.AgeFor(worker)}, block);
+  Publish(block, worker, view ? *view : Encode(block));
+}
+
+std::optional<Payload> Shard::Impl::Arrive(WorkerId worker,
+                                           const ShardApplied::Arrival& arrival,
+                                           Block& block) {
   const bool skips = block.samples() == 0;
+  Block* const unit[] = {&block};
+  BeginRecords(unit, {.step = block.version()},
+               skips ? StepRecord::Payload::kNone : StepRecord::Payload::kGradient);
+  if (!begun_.empty()) begun_.front().record.arrival = arrival;
   std::optional<Payload> view;
   if (!skips) view = stepper_->UpdateOnArrival(block, worker, arrival, epoch_);
+  EndRecord(block);
   outputs_.push_back(ShardApplied{.block = block.spec().block,
                                   .step = block.version(),
                                   .contributors = block.Contributors(),
@@ -58,8 +69,8 @@ void Shard::Impl::StepOnArrival(const MessageHeader& header, Block& block) {
                                   .arrival = arrival});
   block.Advance(skips ? Block::Outcome::kUnchanged : Block::Outcome::kUpdated);
   ++completed_;
-  block.SetGiven(worker, header.step);
-  Publish(block, worker, view ? *view : Encode(block));
+  block.SetGiven(worker, arrival.step);
+  return view;
 }
 
 void Shard::Impl::SendFigures(Block& block) {
@@ -90,7 +101,10 @@ void Shard::Impl::Accumulate(Block& block) {
   const bool skips = contributors.empty();
   outputs_.push_back(
       ShardApplied{block.spec().block, block.version(), std::move(contributors), skips});
+  Block* const unit[] = {&block};
+  BeginRecords(unit, {.step = block.version()}, StepRecord::Payload::kSum);
   stepper_->Accumulate(block);
+  EndRecord(block);
   block.Advance(Block::Outcome::kAccumulated);
   ++completed_;
   CopyIfDue(block);
@@ -103,10 +117,13 @@ void Shard::Impl::Step(std::span<Block* const> unit, const ShardDecision& decisi
       std::ranges::any_of(unit, [](const Block* block) { return block->samples() == 0; });
   const bool keeps_weights =
       skips || stepper_->KindAt(decision.step) == ContributionKind::kHessian;
+  BeginRecords(unit, decision,
+               skips ? StepRecord::Payload::kNone : StepRecord::Payload::kGradient);
   std::vector<Payload> views;
   if (!skips) views = stepper_->Update(unit, decision, epoch_);
   for (size_t i = 0; i < unit.size(); ++i) {
     Block& block = *unit[i];
+    EndRecord(block);
     outputs_.push_back(
         ShardApplied{block.spec().block, block.version(), block.Contributors(), skips});
     block.Advance(keeps_weights ? Block::Outcome::kUnchanged : Block::Outcome::kUpdated);

@@ -127,6 +127,7 @@ struct RigOptions {
   uint32_t job = 7;
   uint64_t seed = 0;
   std::vector<uint32_t> frozen = {};  // tensors
+  Records records = Records::kNone;
 };
 
 // Waits for decisions, which are all that tests look at then.
@@ -150,6 +151,7 @@ class ShardRig {
     shard_options.transfers.assign(options_.tensors.size(), transfers_);
     shard_options.seed_codec = *codecs_.Find(CodecId::kFp32);
     shard_options.training = options_.training;
+    shard_options.records = options_.records;
     for (const uint64_t elements : options_.tensors) {
       shard_options.tensors.push_back({.shape = TensorShape({&elements, 1})});
     }
@@ -300,6 +302,7 @@ inline std::vector<std::string> Lines(const ShardOutputs& outputs) {
     std::string operator()(const ShardFigures& figures) const {
       return absl::StrCat("figures b", figures.block, " s", figures.step);
     }
+    std::string operator()(const ShardRecorded&) const { return "recorded"; }
     std::string operator()(const ShardPrepared& prepared) const {
       return absl::StrCat("prepared e", prepared.epoch, " s", prepared.next_step);
     }

@@ -125,6 +125,10 @@ StepPass::StepPass(const ShardOptions& options, BufferPool& pool)
 std::span<float> StepPass::Sum(const BlockSum& block, size_t first, size_t count,
                                Infinity infinity) {
   const std::span<float> sum = Floats(sum_).first(count);
+  if (!block.given.empty()) {
+    std::ranges::copy(block.given.subspan(first, count), sum.begin());
+    return sum;
+  }
   if (block.memory.accumulator.empty()) {
     std::ranges::fill(sum, 0.0f);
   } else {
@@ -141,6 +145,9 @@ std::span<float> StepPass::Sum(const BlockSum& block, size_t first, size_t count
                     {.gradient = sum,
                      .master = block.memory.weights.subspan(first, count),
                      .backup = block.shown.subspan(first, count)});
+  }
+  if (!block.written.empty()) {
+    std::ranges::copy(sum, block.written.subspan(first, count).begin());
   }
   return sum;
 }

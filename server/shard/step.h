@@ -54,6 +54,10 @@ struct BlockSum {
   // What the contributor computed with, and how strongly that is made up for; empty: not.
   std::span<const float> shown = {};
   float compensation = 0;
+  // Of records (record.h): where the mean gradient is written, too, and what it is when
+  // contributions are not there any more. Empty: neither.
+  std::span<float> written = {};
+  std::span<const float> given = {};
 };
 
 // How a tensor is updated at one step.

@@ -58,6 +58,9 @@ class Stepper {
   }
   // The loss scale of the step after the last one decided; 1 without loss scaling.
   float loss_scale() const { return next_loss_scale_; }
+  // That the contributions of the step under way come with. A record says it of its own.
+  float contribution_scale() const { return loss_scale_; }
+  void SetContributionScale(float scale) { loss_scale_ = scale; }
   // Of the job, before scales of groups and batches.
   float learning_rate(uint64_t step) const {
     return static_cast<float>(PlanAt(step).JobLearningRate(step));

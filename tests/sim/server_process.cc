@@ -1,8 +1,11 @@
 #include "tests/sim/server_process.h"
 
+#include <algorithm>
+#include <span>
 #include <utility>
 #include <variant>
 
+#include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "comm/base/job_seed.h"
 #include "comm/base/status.h"
@@ -12,6 +15,33 @@ namespace {
 
 // As an engine does.
 constexpr absl::Duration kPumpPeriod = absl::Milliseconds(10);
+
+// NaN is NaN: floats are compared as bytes.
+template <typename Number>
+bool SameBytes(const std::vector<Number>& a, const std::vector<Number>& b) {
+  return std::ranges::equal(std::as_bytes(std::span(a)), std::as_bytes(std::span(b)));
+}
+
+bool SameBits(const BlockSnapshot& a, const BlockSnapshot& b) {
+  return a.version == b.version && a.updates == b.updates && a.seeded == b.seeded &&
+         SameBytes(a.weights, b.weights) && SameBytes(a.view, b.view) &&
+         SameBytes(a.accumulator, b.accumulator) &&
+         a.accumulated_samples == b.accumulated_samples &&
+         a.accumulated_parting_samples == b.accumulated_parting_samples &&
+         a.rate_factor == b.rate_factor && a.state == b.state;
+}
+
+bool SameBits(const ShardSnapshot& a, const ShardSnapshot& b) {
+  const auto is_same_block = [](const auto& one, const auto& other) {
+    return one.first == other.first && SameBits(one.second, other.second);
+  };
+  const auto is_same_factor = [](const auto& one, const auto& other) {
+    return one.first == other.first && SameBytes(one.second, other.second);
+  };
+  return std::ranges::equal(a.blocks, b.blocks, is_same_block) &&
+         std::ranges::equal(a.factors, b.factors, is_same_factor) &&
+         SameBytes(a.job_memory, b.job_memory) && a.loss_scale == b.loss_scale;
+}
 
 }  // namespace
 
@@ -86,21 +116,23 @@ void ServerProcess::Configure(const ConfigureJob& configure) {
   job_ = configure.job;
   const JobSpec& spec = configure.declared->spec;
   const std::vector<BlockRange> ranges = spec.Blocks();
-  std::vector<ShardBlock> blocks;
+  blocks_.clear();
   for (uint32_t block = 0; block < ranges.size(); ++block) {
     if (configure.placement->shard_of_block[block] != configure.first_shard) continue;
     owned_.insert(block);
-    blocks.push_back({block, ranges[block]});
+    blocks_.push_back({block, ranges[block]});
   }
-  const ShardOptions options{.job = job_,
-                             .seed = JobSeed(spec.name),
-                             .shard = configure.first_shard,
-                             .transfers = *spec.Transfers(),
-                             .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
-                             .training = spec.training,
-                             .tensors = spec.Trained(),
-                             .checksum = Checksum::kHeaderAndPayload};
-  shard_ = *Shard::Create(options, blocks, pool_);
+  options_ = ShardOptions{.job = job_,
+                          .seed = JobSeed(spec.name),
+                          .shard = configure.first_shard,
+                          .transfers = *spec.Transfers(),
+                          .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
+                          .training = spec.training,
+                          .tensors = spec.Trained(),
+                          .checksum = Checksum::kHeaderAndPayload,
+                          .records = Records::kKept};
+  records_.clear();
+  shard_ = *Shard::Create(options_, blocks_, pool_);
   workers_.clear();
   parts_.control.Send(connection_, JobConfigured{job_});
 }
@@ -125,6 +157,49 @@ void ServerProcess::Perform(const ShardOutput& output) {
   }
   if (const auto* applied = std::get_if<ShardApplied>(&output))
     parts_.reference.Applied(*applied);
+  if (const auto* recorded = std::get_if<ShardRecorded>(&output)) {
+    records_.push_back(recorded->record);
+  }
+}
+
+absl::Status ServerProcess::CheckRecords() {
+  options_.records = Records::kNone;
+  const std::unique_ptr<Shard> replayed = *Shard::Create(options_, blocks_, pool_);
+  std::map<std::pair<uint32_t, uint64_t>, uint32_t> digests;  // by block and version
+  for (const auto& record : records_) {
+    SYNCLINE_ASSIGN_OR_RETURN(const ShardOutputs outputs, replayed->Replay(*record));
+    if (const auto* step = std::get_if<StepRecord>(&record->what)) {
+      digests[{step->block, step->step}] = step->digest;
+    }
+    for (const ShardOutput& output : outputs) {
+      const auto* applied = std::get_if<ShardApplied>(&output);
+      if (applied == nullptr) continue;
+      const uint32_t digest = digests.at({applied->block, applied->step});
+      if (replayed->block_digest(applied->block) == digest) continue;
+      return absl::InternalError(absl::StrCat("replayed, block ", applied->block,
+                                              " is another one after step ",
+                                              applied->step));
+    }
+  }
+  return Compare(*replayed);
+}
+
+absl::Status ServerProcess::Compare(const Shard& replayed) const {
+  for (const ShardBlock& block : blocks_) {
+    const bool is_same =
+        replayed.block_version(block.block) == shard_->block_version(block.block) &&
+        replayed.block_digest(block.block) == shard_->block_digest(block.block);
+    if (is_same) continue;
+    return absl::InternalError(
+        absl::StrCat("replayed, block ", block.block, " is another one at the end"));
+  }
+  const auto expected = shard_->Save();
+  const auto got = replayed.Save();
+  // Somebody may have pushed what nobody waits for.
+  if (!expected.ok()) return absl::OkStatus();
+  const bool is_same = got.ok() && SameBits(*got, *expected);
+  return is_same ? absl::OkStatus()
+                 : absl::InternalError("replayed, the optimizer's state is another one");
 }
 
 void ServerProcess::Reply(const ShardReply& reply) {

@@ -7,11 +7,13 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "comm/base/buffer.h"
 #include "comm/codec/codec.h"
 #include "comm/transport/inproc/inproc.h"
 #include "server/links/worker_link.h"
+#include "server/shard/record.h"
 #include "server/shard/shard.h"
 #include "tests/sim/control_plane.h"
 #include "tests/sim/reference.h"
@@ -37,12 +39,16 @@ class ServerProcess : private Receiver {
   bool is_configured() const { return shard_ != nullptr; }
   const Shard& shard() const { return *shard_; }
   std::string address() const { return transport_->address(); }
+  // Replays all that the shard has recorded: block by block, version by version, and at the
+  // end, it must be what the shard was.
+  absl::Status CheckRecords();
 
  private:
   void OnControl(const CoordinatorBody& body);
   void Configure(const ConfigureJob& configure);
   void Run(const ShardInput& input);
   void Perform(const ShardOutput& output);
+  absl::Status Compare(const Shard& replayed) const;
   using WorkerLife = std::pair<uint32_t, uint32_t>;  // rank, incarnation
 
   void Reply(const ShardReply& reply);
@@ -65,6 +71,9 @@ class ServerProcess : private Receiver {
   ConnectionId connection_ = 0;
   uint32_t job_ = 0;
   std::shared_ptr<Shard> shard_;
+  ShardOptions options_;
+  std::vector<ShardBlock> blocks_;
+  std::vector<std::shared_ptr<const ShardRecord>> records_;
   std::set<uint32_t> owned_;
   uint64_t bytes_ = 0;
 };

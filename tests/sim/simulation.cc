@@ -404,6 +404,9 @@ absl::Status Run::Check() {
     SYNCLINE_RETURN_IF_ERROR(
         CheckBlock(block, of_block(model.weights), of_block(model.views)));
   }
+  for (const auto& server : servers_) {
+    if (server->is_configured()) SYNCLINE_RETURN_IF_ERROR(server->CheckRecords());
+  }
   return absl::OkStatus();
 }
 

@@ -1,0 +1,141 @@
+// How a shard keeps records of what it does, and does again what they say.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+#include "server/shard/shard_impl.h"
+
+namespace syncline {
+namespace {
+
+absl::Status OutOfOrder(const StepRecord& record, const std::string& why) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "a record of block ", record.block, " is of step ", record.step, ", and ", why));
+}
+
+}  // namespace
+
+// ---- Keeping ----
+
+void Shard::Impl::Keep(ShardRecord::What what) {
+  outputs_.push_back(ShardRecorded{
+      std::make_shared<const ShardRecord>(ShardRecord{epoch_, std::move(what)})});
+}
+
+void Shard::Impl::KeepSeed(const Block& block) {
+  if (options_.records == Records::kNone) return;
+  const auto weights = std::as_bytes(block.memory().weights);
+  const Buffer values = pool_.Allocate(weights.size());
+  std::ranges::copy(weights, values.data());
+  Keep(SeedRecord{block.spec().block, Slice::Of(values)});
+}
+
+void Shard::Impl::BeginRecords(std::span<Block* const> unit,
+                               const ShardDecision& decision,
+                               StepRecord::Payload payload) {
+  if (options_.records == Records::kNone) return;
+  for (Block* block : unit) {
+    BegunRecord& begun = begun_.emplace_back();
+    begun.record = block->Record(payload, pool_);
+    begun.record.decision = decision;
+    begun.record.loss_scale = stepper_->contribution_scale();
+    const bool is_gradient = begun.record.holds == StepRecord::Payload::kGradient;
+    if (!is_gradient && begun.record.holds != StepRecord::Payload::kSum) continue;
+    const uint32_t elements = block->spec().range.elements;
+    begun.sum = pool_.Allocate(elements * sizeof(float));
+    if (is_gradient) {
+      block->WriteSum({reinterpret_cast<float*>(begun.sum.data()), elements});
+    }
+  }
+}
+
+void Shard::Impl::EndRecord(const Block& block) {
+  if (begun_.empty()) return;
+  auto [record, sum] = std::move(begun_.front());
+  begun_.pop_front();
+  if (record.holds == StepRecord::Payload::kSum) {
+    std::ranges::copy(std::as_bytes(block.memory().accumulator), sum.data());
+  }
+  if (sum.size() > 0) record.payload = Slice::Of(sum);
+  record.digest = block.Digest();
+  Keep(std::move(record));
+}
+
+// ---- Doing it again ----
+
+absl::Status Shard::Impl::Replay(const ShardRecord& record) {
+  if (!members_.empty()) {
+    return absl::FailedPreconditionError("a shard that has members replays nothing");
+  }
+  epoch_ = record.epoch;
+  if (const auto* settings = std::get_if<SettingsRecord>(&record.what)) {
+    return stepper_->Change(settings->training, settings->from);
+  }
+  const auto* seed = std::get_if<SeedRecord>(&record.what);
+  const auto* step = std::get_if<StepRecord>(&record.what);
+  const uint32_t id = seed != nullptr ? seed->block : step->block;
+  const auto found = blocks_.find(id);
+  if (found == blocks_.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a record is of block ", id, ", which is not of this shard"));
+  }
+  if (step != nullptr) return Replay(*step, found->second);
+  if (found->second.seeded()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("block ", id, " has its first values already"));
+  }
+  return found->second.RestoreSeed(seed->values);
+}
+
+absl::Status Shard::Impl::Replay(const StepRecord& record, Block& block) {
+  const uint32_t tensor = block.spec().range.tensor;
+  if (stepper_->IsFrozen(tensor)) return OutOfOrder(record, "its tensor is frozen");
+  if (!block.seeded()) return OutOfOrder(record, "the block has no values yet");
+  if (record.step != block.version()) {
+    return OutOfOrder(record, absl::StrCat("the block is at ", block.version()));
+  }
+  if (replayed_.contains(record.block)) {
+    return OutOfOrder(record, "another one waits for the rest of its tensor");
+  }
+  const bool is_arrival = record.arrival && record.parts.size() == 1;
+  if (mode_.is_async() ? !is_arrival : record.arrival.has_value()) {
+    return OutOfOrder(record, "it is of another mode than the job");
+  }
+  SYNCLINE_RETURN_IF_ERROR(
+      block.Restore(record, {.regular = options_.transfers[tensor].push.Accepted(),
+                             .parting = options_.seed_codec}));
+  replayed_.insert(record.block);
+  const std::span<Block* const> unit = UnitOf(block);
+  const bool is_complete = std::ranges::all_of(unit, [&](const Block* one) {
+    return one->version() == record.step && replayed_.contains(one->spec().block);
+  });
+  if (!is_complete) return absl::OkStatus();
+  for (Block* one : unit) {
+    one->SetWeights();
+    replayed_.erase(one->spec().block);
+  }
+  StepAgain(unit, record);
+  return absl::OkStatus();
+}
+
+void Shard::Impl::StepAgain(std::span<Block* const> unit, const StepRecord& record) {
+  if (record.arrival) {
+    const ShardApplied::Contributor& from = record.parts.front().from;
+    Arrive({from.rank, from.incarnation}, *record.arrival, *unit.front());
+  } else if (!stepper_->Updates(record.step)) {
+    for (Block* one : unit) Accumulate(*one);
+  } else if (!stepper_->NeedsDecision(record.step)) {
+    Step(unit, {.step = record.step});
+  } else {
+    stepper_->SetContributionScale(record.loss_scale);
+    const bool is_first = replayed_decision_ != record.step;
+    if (is_first) stepper_->Prepare(record.decision, *unit.front());
+    replayed_decision_ = record.step;
+    Step(unit, record.decision);
+    stepper_->Finish();
+  }
+}
+
+}  // namespace syncline

@@ -1,5 +1,7 @@
 #include "comm/collective/group/call.h"
 
+#include <numeric>
+
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -12,6 +14,10 @@ constexpr char kRankPayload[] = "syncline/rank";
 bool Reduces(CollectiveOp op) {
   return op == CollectiveOp::kAllReduce || op == CollectiveOp::kReduceScatter ||
          op == CollectiveOp::kReduce;
+}
+
+size_t Total(const std::vector<size_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), size_t{0});
 }
 
 }  // namespace
@@ -49,6 +55,30 @@ absl::Status Mismatch(int rank, const CallHeader& its, const CallHeader& own) {
       "and types, and ask for the same algorithm or for none"));
   SetFailedRank(status, rank);
   return status;
+}
+
+absl::Status CheckMemory(const Call& call, int rank) {
+  const CollectiveOp op = call.op;
+  const bool root = call.root == rank;
+  const bool in_place = op == CollectiveOp::kAllReduce || op == CollectiveOp::kBroadcast;
+  bool reads = !in_place;
+  bool writes = true;
+  if (op == CollectiveOp::kScatter) reads = root;
+  if (op == CollectiveOp::kReduce || op == CollectiveOp::kGather) writes = root;
+  if (op == CollectiveOp::kSendReceive) {
+    reads = call.source == rank;
+    writes = root;
+  }
+  const size_t given = op == CollectiveOp::kBarrier ? 0 : call.count;
+  const size_t sent = call.send_counts.empty() ? given : Total(call.send_counts);
+  const size_t received =
+      call.receive_counts.empty() ? given : Total(call.receive_counts);
+  const bool lacks_input = reads && sent > 0 && call.input == nullptr;
+  const bool lacks_output = writes && received > 0 && call.output == nullptr;
+  if (!lacks_input && !lacks_output) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat(std::string(CollectiveName(op)), " of ", lacks_input ? sent : received,
+                   " elements got no ", lacks_input ? "input" : "output"));
 }
 
 void SetFailedRank(absl::Status& status, int rank) {

@@ -67,6 +67,9 @@ std::string Describe(const CallHeader& header);
 // FailedPrecondition that says what the two were asked for, and what to do.
 absl::Status Mismatch(int rank, const CallHeader& its, const CallHeader& own);
 
+// InvalidArgument where `rank` needs memory that the call does not have.
+absl::Status CheckMemory(const Call& call, int rank);
+
 // The rank that a group's error is about.
 void SetFailedRank(absl::Status& status, int rank);
 std::optional<int> FailedRank(const absl::Status& status);

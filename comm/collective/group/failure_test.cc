@@ -11,11 +11,13 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/temp_directory.h"
 #include "comm/collective/group/group.h"
+#include "comm/collective/group/members_test_util.h"
 #include "comm/collective/group/shared_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -25,37 +27,25 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr size_t kLong = 1 << 20;
-
-// What each rank's body returns, when all run as threads.
-std::vector<absl::Status> RunRanks(int ranks,
-                                   const std::function<absl::Status(Group&)>& body) {
-  MemoryStore store;
-  std::vector<absl::Status> statuses(static_cast<size_t>(ranks));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto group =
-          Group::Create({.name = "test", .rank = rank, .ranks = ranks, .store = &store});
-      ASSERT_TRUE(group.ok()) << group.status().message();
-      statuses[static_cast<size_t>(rank)] = body(**group);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return statuses;
-}
+constexpr size_t kLong = 1 << 18;
 
 struct Disagreement {
   std::string name;
   Call usual;
   Call odd;  // of rank 1
   std::string says;
+  int per_host = 0;  // 0: all on one host
 };
+
+std::string NameOf(const testing::TestParamInfo<Disagreement>& info) {
+  return info.param.name;
+}
 
 class Disagreements : public testing::TestWithParam<Disagreement> {};
 
 TEST_P(Disagreements, AreFoundAndNamed) {
-  const auto statuses = RunRanks(3, [](Group& group) {
+  const Members members = {.ranks = 3, .per_host = GetParam().per_host};
+  const auto statuses = RunMembers(members, [](Group& group) {
     std::vector<double> in(3 * kLong);
     std::vector<double> out(3 * kLong);
     Call call = group.rank() == 1 ? GetParam().odd : GetParam().usual;
@@ -68,8 +58,11 @@ TEST_P(Disagreements, AreFoundAndNamed) {
   });
   int found = 0;
   for (const absl::Status& status : statuses) {
-    // Between the other two ranks of an all-to-all nothing is wrong.
-    if (status.ok() && GetParam().usual.op == CollectiveOp::kAllToAll) continue;
+    // Between the other two ranks of an all-to-all nothing is wrong, and a root may have
+    // given all that it has before it hears.
+    const CollectiveOp op = GetParam().usual.op;
+    const bool may_end = op == CollectiveOp::kAllToAll || op == CollectiveOp::kBroadcast;
+    if (status.ok() && may_end) continue;
     ++found;
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status.message();
     EXPECT_THAT(std::string(status.message()), HasSubstr(GetParam().says));
@@ -77,116 +70,138 @@ TEST_P(Disagreements, AreFoundAndNamed) {
   EXPECT_GT(found, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Group, Disagreements,
-    testing::Values(
-        Disagreement{"SmallSizes", {.count = 4}, {.count = 5}, "of 5 f32"},
-        Disagreement{"LargeSizes", {.count = kLong}, {.count = kLong + 1}, "of 1048577"},
-        Disagreement{"OneIsSmall", {.count = kLong}, {.count = 1}, "of 1 f32"},
-        Disagreement{"Types",
-                     {.count = kLong},
-                     {.type = ElementType::kF64, .count = kLong},
-                     "f64"},
-        Disagreement{"Reductions",
-                     {.count = 7},
-                     {.reduce = ReduceOp::kMax, .count = 7},
-                     "all_reduce (max)"},
-        Disagreement{"Operations",
-                     {.count = kLong},
-                     {.op = CollectiveOp::kBroadcast, .count = kLong},
-                     "broadcast number 2"},
-        Disagreement{"Roots",
-                     {.op = CollectiveOp::kBroadcast, .count = kLong},
-                     {.op = CollectiveOp::kBroadcast, .count = kLong, .root = 2},
-                     "with root 2"},
-        Disagreement{"Algorithms",
-                     {.count = kLong, .algorithm = Algorithm::kRing},
-                     {.count = kLong, .algorithm = Algorithm::kTree},
-                     "by tree"},
-        // One of the two is what the group chooses for the other ranks' schedule.
-        Disagreement{
-            "OnlyOneAsksForDirect",
-            {.count = 4, .timeout = absl::Seconds(20)},
-            {.count = 4, .algorithm = Algorithm::kDirect, .timeout = absl::Seconds(20)},
-            "by board"},
-        Disagreement{
-            "OnlyOneAsksForDoubling",
-            {.count = 4, .timeout = absl::Seconds(20)},
-            {.count = 4, .algorithm = Algorithm::kDoubling, .timeout = absl::Seconds(20)},
-            "by board"},
-        Disagreement{"SplitSizes",
-                     {.op = CollectiveOp::kAllToAll,
-                      .send_counts = {9, 9, 9},
-                      .receive_counts = {9, 9, 9}},
-                     {.op = CollectiveOp::kAllToAll,
-                      .send_counts = {9, 9, 8},
-                      .receive_counts = {9, 9, 9}},
-                     "of 8 f32"}),
-    [](const auto& info) { return info.param.name; });
+std::vector<Disagreement> Everywhere(int per_host) {
+  std::vector<Disagreement> all = {
+      Disagreement{"SmallSizes", {.count = 4}, {.count = 5}, "of 5 f32"},
+      Disagreement{"LargeSizes", {.count = kLong}, {.count = kLong + 1}, "of 262145"},
+      Disagreement{"OneIsSmall", {.count = kLong}, {.count = 1}, "of 1 f32"},
+      Disagreement{
+          "Types", {.count = kLong}, {.type = ElementType::kF64, .count = kLong}, "f64"},
+      Disagreement{"Reductions",
+                   {.count = 7},
+                   {.reduce = ReduceOp::kMax, .count = 7},
+                   "all_reduce (max)"},
+      Disagreement{"Operations",
+                   {.count = kLong},
+                   {.op = CollectiveOp::kBroadcast, .count = kLong},
+                   "broadcast number 2"},
+      Disagreement{"Roots",
+                   {.op = CollectiveOp::kBroadcast, .count = kLong},
+                   {.op = CollectiveOp::kBroadcast, .count = kLong, .root = 2},
+                   "with root 2"},
+      Disagreement{"Algorithms",
+                   {.count = kLong, .algorithm = Algorithm::kRing},
+                   {.count = kLong, .algorithm = Algorithm::kTree},
+                   "by tree"},
+      Disagreement{"SplitSizes",
+                   {.op = CollectiveOp::kAllToAll,
+                    .send_counts = {9, 9, 9},
+                    .receive_counts = {9, 9, 9}},
+                   {.op = CollectiveOp::kAllToAll,
+                    .send_counts = {9, 9, 8},
+                    .receive_counts = {9, 9, 9}},
+                   "of 8 f32"}};
+  for (Disagreement& one : all) one.per_host = per_host;
+  return all;
+}
 
-TEST(GroupFailure, WhoeverIsLateIsNamedAtTheDeadline) {
-  const auto statuses = RunRanks(3, [](Group& group) {
-    if (group.rank() == 1) {
-      // Is busy with something else, and hears of it all the same.
-      float value = 1;
-      return group.Run(
-          {.op = CollectiveOp::kSendReceive, .output = &value, .count = 1, .root = 1});
-    }
-    std::vector<float> values(kLong, 1);
-    return group.Run(
-        {.output = values.data(), .count = kLong, .timeout = absl::Milliseconds(100)});
-  });
+INSTANTIATE_TEST_SUITE_P(Group, Disagreements, testing::ValuesIn(Everywhere(0)), NameOf);
+INSTANTIATE_TEST_SUITE_P(Hosts, Disagreements, testing::ValuesIn(Everywhere(1)), NameOf);
+INSTANTIATE_TEST_SUITE_P(SomeShare, Disagreements, testing::ValuesIn(Everywhere(2)),
+                         NameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Board, Disagreements,
+    testing::
+        Values(  // One of the two is what the group chooses for the other ranks' schedule.
+            Disagreement{"OnlyOneAsksForDirect",
+                         {.count = 4, .timeout = absl::Seconds(20)},
+                         {.count = 4,
+                          .algorithm = Algorithm::kDirect,
+                          .timeout = absl::Seconds(20)},
+                         "by board"},
+            Disagreement{"OnlyOneAsksForDoubling",
+                         {.count = 4, .timeout = absl::Seconds(20)},
+                         {.count = 4,
+                          .algorithm = Algorithm::kDoubling,
+                          .timeout = absl::Seconds(20)},
+                         "by board"}),
+    NameOf);
+
+// 0: on one host; otherwise so many on each.
+class FailureNearAndFar : public testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Group, FailureNearAndFar, testing::Values(0, 1, 2));
+
+TEST_P(FailureNearAndFar, WhoeverIsLateIsNamedAtTheDeadline) {
+  const auto statuses =
+      RunMembers({.ranks = 3, .per_host = GetParam()}, [](Group& group) {
+        if (group.rank() == 1) {
+          // Is busy with something else, and hears of it all the same.
+          float value = 1;
+          return group.Run({.op = CollectiveOp::kSendReceive,
+                            .output = &value,
+                            .count = 1,
+                            .root = 1});
+        }
+        std::vector<float> values(kLong, 1);
+        return group.Run({.output = values.data(),
+                          .count = kLong,
+                          .timeout = absl::Milliseconds(100)});
+      });
   for (const absl::Status& status : statuses) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status.message();
     EXPECT_EQ(FailedRank(status), 1) << status.message();
   }
 }
 
-TEST(GroupFailure, WhoeverLeavesIsNamed) {
-  const auto statuses = RunRanks(3, [](Group& group) -> absl::Status {
-    if (group.rank() == 2) return absl::OkStatus();
-    std::vector<float> values(kLong, 1);
-    return group.Run({.output = values.data(), .count = kLong});
-  });
+TEST_P(FailureNearAndFar, WhoeverLeavesIsNamed) {
+  const auto statuses =
+      RunMembers({.ranks = 3, .per_host = GetParam()}, [](Group& group) -> absl::Status {
+        if (group.rank() == 2) return absl::OkStatus();
+        std::vector<float> values(kLong, 1);
+        return group.Run({.output = values.data(), .count = kLong});
+      });
   for (const int rank : {0, 1}) {
     const absl::Status& status = statuses[static_cast<size_t>(rank)];
     EXPECT_TRUE(absl::IsAborted(status)) << status.message();
     EXPECT_EQ(FailedRank(status), 2) << status.message();
-    EXPECT_THAT(std::string(status.message()), HasSubstr("rank 2 has left"));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("has left the group"));
   }
 }
 
-TEST(GroupFailure, AnAbortEndsEverythingEverywhere) {
-  const auto statuses = RunRanks(3, [](Group& group) -> absl::Status {
-    std::vector<float> values(kLong, 1);
-    if (group.rank() == 0) {
-      group.Abort();
-      return group.Run({.op = CollectiveOp::kBarrier});
-    }
-    return group.Run({.output = values.data(), .count = kLong});
-  });
+TEST_P(FailureNearAndFar, AnAbortEndsEverythingEverywhere) {
+  const auto statuses =
+      RunMembers({.ranks = 3, .per_host = GetParam()}, [](Group& group) -> absl::Status {
+        std::vector<float> values(kLong, 1);
+        if (group.rank() == 0) {
+          group.Abort();
+          return group.Run({.op = CollectiveOp::kBarrier});
+        }
+        return group.Run({.output = values.data(), .count = kLong});
+      });
   for (const absl::Status& status : statuses) {
     EXPECT_TRUE(absl::IsCancelled(status)) << status.message();
   }
 }
 
-TEST(GroupFailure, TagsThatDifferAreNamed) {
-  const auto statuses = RunRanks(2, [](Group& group) {
-    float value = 1;
-    return group.Run({.op = CollectiveOp::kSendReceive,
-                      .input = &value,
-                      .output = &value,
-                      .count = 1,
-                      .root = 1,
-                      .source = 0,
-                      .tag = static_cast<uint32_t>(group.rank() + 4)});
-  });
+TEST_P(FailureNearAndFar, TagsThatDifferAreNamed) {
+  const auto statuses =
+      RunMembers({.ranks = 2, .per_host = GetParam()}, [](Group& group) {
+        float value = 1;
+        return group.Run({.op = CollectiveOp::kSendReceive,
+                          .input = &value,
+                          .output = &value,
+                          .count = 1,
+                          .root = 1,
+                          .source = 0,
+                          .tag = static_cast<uint32_t>(group.rank() + 4)});
+      });
   EXPECT_TRUE(absl::IsFailedPrecondition(statuses[1])) << statuses[1].message();
   EXPECT_THAT(std::string(statuses[1].message()), HasSubstr("with tag 4"));
 }
 
 TEST(GroupFailure, WhatMakesNoSenseIsRefusedAndNothingBegins) {
-  RunRanks(2, [](Group& group) {
+  RunMembers({.ranks = 2}, [](Group& group) {
     float value = 1;
     EXPECT_TRUE(absl::IsInvalidArgument(
         group.Run({.op = CollectiveOp::kBroadcast, .output = &value, .root = 2})));
@@ -201,7 +216,7 @@ TEST(GroupFailure, WithoutMemoryTheGroupEndsAndNothingElse) {
 #ifdef SYNCLINE_SANITIZED
   GTEST_SKIP() << "the sanitizer ends a process that asks for so much";
 #endif
-  const auto statuses = RunRanks(4, [](Group& group) {
+  const auto statuses = RunMembers({.ranks = 4}, [](Group& group) {
     if (group.rank() != 2) return group.Run({.op = CollectiveOp::kBarrier});
     float value = 1;
     // By tree rank 2 keeps what is for rank 3, too: more than there are addresses.
@@ -216,13 +231,14 @@ TEST(GroupFailure, WithoutMemoryTheGroupEndsAndNothingElse) {
   for (const absl::Status& status : statuses) EXPECT_FALSE(status.ok());
 }
 
-TEST(GroupFailure, ADeadlineCountsWhileElementsMove) {
-  const auto statuses = RunRanks(2, [](Group& group) {
-    std::vector<float> values(16 * kLong, 1);
-    return group.Run({.output = values.data(),
-                      .count = values.size(),
-                      .timeout = absl::Milliseconds(1)});
-  });
+TEST_P(FailureNearAndFar, ADeadlineCountsWhileElementsMove) {
+  const auto statuses =
+      RunMembers({.ranks = 2, .per_host = GetParam()}, [](Group& group) {
+        std::vector<float> values(64 * kLong, 1);
+        return group.Run({.output = values.data(),
+                          .count = values.size(),
+                          .timeout = absl::Milliseconds(1)});
+      });
   for (const absl::Status& status : statuses) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status.message();
   }
@@ -293,15 +309,17 @@ TEST(FolderStore, AFullDiskIsAnError) {
 }
 
 // Rank 1 gives its part of a reduce and is gone; rank 2 comes when it has been for long.
-class WhoeverIsDone : public testing::TestWithParam<int> {
+using Fate = std::tuple<int, int>;  // a signal; how many on each host, 0: all on one
+
+class WhoeverIsDone : public testing::TestWithParam<Fate> {
  protected:
   static constexpr int kRanks = 3;
 
   // Exits with 0 when its reduce ends as it must.
   [[noreturn]] void Child(int rank) {
     FolderStore store(directory_.path());
-    auto group =
-        Group::Create({.name = "done", .rank = rank, .ranks = kRanks, .store = &store});
+    const Members members = {.ranks = kRanks, .per_host = std::get<1>(GetParam())};
+    auto group = Group::Create(members.Options("done", rank, &store));
     if (!group.ok()) _exit(2);
     if (rank == 2 && !store.Get("gone", absl::Seconds(60)).ok()) _exit(3);
     // The root shall have looked whether all are there.
@@ -316,7 +334,8 @@ class WhoeverIsDone : public testing::TestWithParam<int> {
       std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
       _exit(1);
     }
-    if (rank == 1 && GetParam() != 0) kill(getpid(), GetParam());
+    const int signal = std::get<0>(GetParam());
+    if (rank == 1 && signal != 0) kill(getpid(), signal);
     *group = nullptr;
     _exit(rank > 0 || values.back() == kRanks ? 0 : 4);
   }
@@ -339,25 +358,25 @@ TEST_P(WhoeverIsDone, MayGoWhileOthersGoOn) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Group, WhoeverIsDone, testing::Values(0, SIGKILL),
-                         [](const auto& info) {
-                           return info.param == 0 ? "Leaves" : "IsKilled";
-                         });
+INSTANTIATE_TEST_SUITE_P(Group, WhoeverIsDone,
+                         testing::Combine(testing::Values(0, SIGKILL),
+                                          testing::Values(0, 1, 2)));
 
 // Each rank is a process; what happens to the last one happens in the middle of an
 // all-reduce that never ends by itself.
-class Processes : public testing::TestWithParam<int> {
+class Processes : public testing::TestWithParam<Fate> {
  protected:
   static constexpr int kRanks = 3;
+  static constexpr absl::Duration kFailureTimeout = absl::Seconds(1);
 
   // Exits with 0 when the group ends as it must: Aborted, naming the last rank.
   [[noreturn]] void Child(int rank) {
     FolderStore store(directory_.path());
-    auto group = Group::Create({.name = "processes",
-                                .rank = rank,
-                                .ranks = kRanks,
-                                .store = &store,
-                                .failure_timeout = absl::Milliseconds(300)});
+    const Members members = {
+        .ranks = kRanks, .per_host = std::get<1>(GetParam()), .missing = 1};
+    GroupOptions options = members.Options("processes", rank, &store);
+    options.failure_timeout = kFailureTimeout;
+    auto group = Group::Create(options);
     if (!group.ok()) _exit(2);
     std::vector<float> values(kLong, 1);
     bool told = false;
@@ -385,7 +404,7 @@ TEST_P(Processes, SurvivorsLearnWhoIsGone) {
   for (int rank = 0; rank < kRanks; ++rank) {
     ASSERT_TRUE(store.Get(absl::StrCat("moving", rank), absl::Seconds(60)).ok());
   }
-  kill(children.back(), GetParam());
+  kill(children.back(), std::get<0>(GetParam()));
   for (int rank = 0; rank + 1 < kRanks; ++rank) {
     int code = 0;
     ASSERT_EQ(waitpid(children[static_cast<size_t>(rank)], &code, 0),
@@ -396,10 +415,9 @@ TEST_P(Processes, SurvivorsLearnWhoIsGone) {
   waitpid(children.back(), nullptr, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Group, Processes, testing::Values(SIGKILL, SIGSTOP),
-                         [](const auto& info) {
-                           return info.param == SIGKILL ? "Killed" : "Stopped";
-                         });
+INSTANTIATE_TEST_SUITE_P(Group, Processes,
+                         testing::Combine(testing::Values(SIGKILL, SIGSTOP),
+                                          testing::Values(0, 1, 2)));
 
 }  // namespace
 }  // namespace syncline::collective

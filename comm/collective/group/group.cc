@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <numeric>
 #include <system_error>
 #include <utility>
 
@@ -25,6 +24,7 @@ constexpr size_t kSliceBytes = size_t{64} << 10;
 constexpr absl::Duration kLook = absl::Milliseconds(5);
 // About 50 us with a core for each rank: answers to small operations come sooner.
 constexpr int kSpins = 1000;
+constexpr int kSpinsOnNetwork = 100;
 constexpr int kSpinsWhereCoresAreScarce = 20;
 constexpr size_t kMostSchedules = 64;
 
@@ -34,32 +34,12 @@ void Pause() {
 #endif
 }
 
-size_t Total(const std::vector<size_t>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), size_t{0});
-}
-
-absl::Status CheckMemory(const Call& call, int rank) {
-  const CollectiveOp op = call.op;
-  const bool root = call.root == rank;
-  const bool in_place = op == CollectiveOp::kAllReduce || op == CollectiveOp::kBroadcast;
-  bool reads = !in_place;
-  bool writes = true;
-  if (op == CollectiveOp::kScatter) reads = root;
-  if (op == CollectiveOp::kReduce || op == CollectiveOp::kGather) writes = root;
-  if (op == CollectiveOp::kSendReceive) {
-    reads = call.source == rank;
-    writes = root;
-  }
-  const size_t given = op == CollectiveOp::kBarrier ? 0 : call.count;
-  const size_t sent = call.send_counts.empty() ? given : Total(call.send_counts);
-  const size_t received =
-      call.receive_counts.empty() ? given : Total(call.receive_counts);
-  const bool lacks_input = reads && sent > 0 && call.input == nullptr;
-  const bool lacks_output = writes && received > 0 && call.output == nullptr;
-  if (!lacks_input && !lacks_output) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(std::string(CollectiveName(op)), " of ", lacks_input ? sent : received,
-                   " elements got no ", lacks_input ? "input" : "output"));
+// Looking at sockets costs as much as ten looks at memory.
+int SpinsOf(const Meeting& meeting, int rank) {
+  const bool is_scarce =
+      static_cast<int>(DescribeMachine().cores) < meeting.RanksBeside(rank);
+  if (is_scarce) return kSpinsWhereCoresAreScarce;
+  return meeting.hosts() > 1 ? kSpinsOnNetwork : kSpins;
 }
 
 bool InPlaceByNature(CollectiveOp op) {
@@ -86,20 +66,22 @@ class Group::Pending {
   std::atomic<bool> done = false;
 };
 
-Group::Group(const GroupOptions& options, std::unique_ptr<SharedWire> wire)
+Group::Group(const GroupOptions& options, Meeting meeting)
     : options_(options),
-      wire_(std::move(wire)),
-      spins_(static_cast<int>(DescribeMachine().cores) >= options.ranks
-                 ? kSpins
-                 : kSpinsWhereCoresAreScarce),
+      wire_(std::move(meeting.wire)),
+      topology_({.hosts = meeting.hosts()}),
+      spins_(SpinsOf(meeting, options.rank)),
       sends_(static_cast<size_t>(options.ranks)),
       receives_(static_cast<size_t>(options.ranks)),
       sent_(static_cast<size_t>(options.ranks)),
       received_(static_cast<size_t>(options.ranks)) {}
 
 absl::StatusOr<std::unique_ptr<Group>> Group::Create(const GroupOptions& options) {
-  SYNCLINE_ASSIGN_OR_RETURN(auto wire, Meet(options));
-  std::unique_ptr<Group> group(new Group(options, std::move(wire)));
+  SYNCLINE_ASSIGN_OR_RETURN(Meeting meeting, Meet(options));
+  std::unique_ptr<Group> group(new Group(options, std::move(meeting)));
+  if (group->wire_->tend_every() < absl::InfiniteDuration()) {
+    group->tender_ = std::thread([&group = *group] { group.Tend(); });
+  }
   // Nobody may leave before all have found its memory.
   SYNCLINE_RETURN_IF_ERROR(
       group->Run({.op = CollectiveOp::kBarrier, .timeout = options.start_timeout}));
@@ -115,8 +97,10 @@ Group::~Group() {
     absl::MutexLock lock(&mutex_);
     stopping_ = true;
     changed_.SignalAll();
+    ends_.SignalAll();
   }
   if (worker_.joinable()) worker_.join();
+  if (tender_.joinable()) tender_.join();
 }
 
 Problem Group::ProblemOf(const Call& call) const {
@@ -236,6 +220,22 @@ void Group::Work() {
   }
 }
 
+// Between operations the others must still hear of this rank.
+void Group::Tend() {
+  absl::MutexLock lock(&mutex_);
+  while (!stopping_) {
+    ends_.WaitFor(mutex_, wire_->tend_every());
+    while (driving_ && !stopping_) changed_.Wait(mutex_);
+    if (stopping_) return;
+    driving_ = true;
+    mutex_.Unlock();
+    wire_->Tend();
+    mutex_.Lock();
+    driving_ = false;
+    changed_.SignalAll();
+  }
+}
+
 void Group::TakeOver() {
   abort_ = true;
   wire_->Wake();
@@ -296,7 +296,9 @@ absl::Status Group::Begin(Pending& pending) {
   const bool direct = call.op == CollectiveOp::kSendReceive;
   Problem problem = ProblemOf(call);
   const Algorithm algorithm = call.algorithm ? *call.algorithm : Choose(call).algorithm;
-  const bool on_board = options_.ranks > 1 && FitsBoard(call) && !call.algorithm;
+  SharedWire* const board = wire_->board();
+  const bool on_board =
+      board != nullptr && options_.ranks > 1 && FitsBoard(call) && !call.algorithm;
   if (call.op == CollectiveOp::kAllReduce && algorithm == Algorithm::kDirect) {
     problem.segment =
         static_cast<size_t>(options_.ranks) * kSliceBytes / ElementBytes(call.type);
@@ -321,7 +323,7 @@ absl::Status Group::Begin(Pending& pending) {
     wire_->Enter(pending.header);
     if (on_board) {
       pending.task =
-          std::make_unique<BoardTask>(*wire_, call, pending.header, ++boarded_);
+          std::make_unique<BoardTask>(*board, call, pending.header, ++boarded_);
       return absl::OkStatus();
     }
   }
@@ -366,6 +368,8 @@ bool Group::AdvanceFront(Queue& queue) {
     return true;
   }
   if (!front.task->done()) return moved;
+  // What this rank has given is on its way before anybody hears that it is done.
+  wire_->Progress();
   const Handle finished = std::move(queue.front());
   queue.pop_front();
   Complete(*finished, absl::OkStatus());
@@ -374,6 +378,7 @@ bool Group::AdvanceFront(Queue& queue) {
 
 bool Group::AdvanceAll() {
   if (has_incoming_) TakeIncoming();
+  wire_->Progress();
   bool moved = AdvanceFront(collectives_);
   for (Queue& queue : sends_) moved |= AdvanceFront(queue);
   for (Queue& queue : receives_) moved |= AdvanceFront(queue);
@@ -423,6 +428,10 @@ void Group::Idle(int* idle) {
 
 void Group::Look() {
   looked_ = clock_.Now();
+  if (looked_ - tended_ >= wire_->tend_every()) {
+    tended_ = looked_;
+    wire_->Tend();
+  }
   absl::Status status = CheckFront(collectives_);
   for (Queue& queue : sends_) status.Update(CheckFront(queue));
   for (Queue& queue : receives_) status.Update(CheckFront(queue));

@@ -32,12 +32,15 @@
 #include "comm/base/env.h"
 #include "comm/base/steady_condition.h"
 #include "comm/collective/group/call.h"
-#include "comm/collective/group/shared_wire.h"
 #include "comm/collective/group/store.h"
 #include "comm/collective/group/task.h"
+#include "comm/collective/group/wire.h"
 #include "comm/collective/schedule/select.h"
+#include "comm/transport/tcp/tcp.h"
 
 namespace syncline::collective {
+
+struct Meeting;
 
 struct GroupOptions {
   // Never used twice with the same store.
@@ -50,6 +53,14 @@ struct GroupOptions {
   // Of an operation that names none: members may compute for long between operations.
   absl::Duration timeout = absl::Minutes(30);
   absl::Duration start_timeout = absl::Minutes(5);
+
+  // Where members are on several hosts: the IP address at which the others reach this one.
+  // Empty: that of the default route.
+  std::string address = {};
+  // Members that say different names share no memory, wherever they run. Usually empty.
+  std::string host = {};
+  // Of connections between hosts. All members say the same.
+  TcpSecurity security = TcpSecurity::kTls;
 };
 
 class Group {
@@ -87,7 +98,7 @@ class Group {
  private:
   using Queue = std::deque<Handle>;
 
-  Group(const GroupOptions& options, std::unique_ptr<SharedWire> wire);
+  Group(const GroupOptions& options, Meeting meeting);
 
   Problem ProblemOf(const Call& call) const;
   absl::Status CheckCall(const Call& call) const;
@@ -114,12 +125,13 @@ class Group {
   void Complete(Pending& pending, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void FailAll(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void Work() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Tend() ABSL_LOCKS_EXCLUDED(mutex_);
   // Becomes the driver, for good: nobody else drives any more.
   void TakeOver() ABSL_LOCKS_EXCLUDED(mutex_);
 
   const GroupOptions options_;
   const SteadyClock clock_;
-  const std::unique_ptr<SharedWire> wire_;
+  const std::unique_ptr<Wire> wire_;
   const Topology topology_;
   const int spins_;
 
@@ -130,6 +142,7 @@ class Group {
   std::vector<uint64_t> sent_;   // operations with a peer, so far
   std::vector<uint64_t> received_;
   absl::Duration looked_ = absl::ZeroDuration();  // when it did last
+  absl::Duration tended_ = absl::ZeroDuration();  // likewise
   uint64_t begun_ = 0;                            // collective operations
   uint64_t boarded_ = 0;                          // of them on the board
   std::map<std::string, std::shared_ptr<const Schedule>> schedules_;
@@ -143,6 +156,8 @@ class Group {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::thread worker_;  // made by the first Start that nobody waits for
+  SteadyCondition ends_;
+  std::thread tender_;  // where the wire needs it
 };
 
 }  // namespace syncline::collective

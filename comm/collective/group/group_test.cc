@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/dtype.h"
+#include "comm/collective/group/members_test_util.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -25,19 +26,13 @@ constexpr size_t kLong = 65537;
 constexpr size_t kSegments = (3 << 20) / 4 + 1;
 #endif
 
-// Runs `body` in a thread for each rank, each with its member of a fresh group.
-void RunRanks(int ranks, const std::function<void(Group&)>& body) {
-  MemoryStore store;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank] {
-      auto group =
-          Group::Create({.name = "test", .rank = rank, .ranks = ranks, .store = &store});
-      ASSERT_TRUE(group.ok()) << group.status().message();
-      body(**group);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+void RunRanks(const Members& members, const std::function<void(Group&)>& body) {
+  const auto statuses = RunMembers(members, [&](Group& group) {
+    body(group);
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : statuses)
+    ASSERT_TRUE(status.ok()) << status.message();
 }
 
 // Integers from 0 to 2, so that sums and products of nine are exact in every type but the
@@ -213,7 +208,7 @@ void CheckEverything(Group& group, const Everything& what) {
   }
 }
 
-class Ranks : public testing::TestWithParam<int> {};
+class Ranks : public testing::TestWithParam<Members> {};
 
 TEST_P(Ranks, AllOperationsAreRight) {
   RunRanks(GetParam(), [](Group& group) {
@@ -249,10 +244,35 @@ TEST_P(Ranks, NobodyLeavesABarrierBeforeAllAreThere) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Group, Ranks, testing::Range(1, 10));
+std::string NameOf(const testing::TestParamInfo<Members>& info) {
+  return info.param.Name();
+}
 
-TEST(Group, AllToAllTakesUnequalCounts) {
-  RunRanks(4, [](Group& group) {
+std::vector<Members> OfOneHost() {
+  std::vector<Members> all;
+  for (int ranks = 1; ranks < 10; ++ranks) all.push_back({.ranks = ranks});
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Group, Ranks, testing::ValuesIn(OfOneHost()), NameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Hosts, Ranks,
+    testing::Values(Members{.ranks = 2, .per_host = 1},
+                    Members{.ranks = 3, .per_host = 1, .security = TcpSecurity::kPlain},
+                    Members{.ranks = 4, .per_host = 2},
+                    Members{.ranks = 5, .per_host = 2, .missing = 1},
+                    Members{.ranks = 8, .per_host = 4, .missing = 1}),
+    NameOf);
+
+// 0: on one host; otherwise so many on each.
+class NearAndFar : public testing::TestWithParam<int> {};
+
+INSTANTIATE_TEST_SUITE_P(Group, NearAndFar, testing::Values(0, 1), [](const auto& info) {
+  return info.param == 0 ? "Near" : "Far";
+});
+
+TEST_P(NearAndFar, AllToAllTakesUnequalCounts) {
+  RunRanks({.ranks = 4, .per_host = GetParam()}, [](Group& group) {
     const auto self = static_cast<size_t>(group.rank());
     std::vector<size_t> to(4);
     std::vector<size_t> from(4);
@@ -277,7 +297,7 @@ TEST(Group, AllToAllTakesUnequalCounts) {
 }
 
 TEST(Group, AllToAllNeedsNoMemoryForNothing) {
-  RunRanks(2, [](Group& group) {
+  RunRanks({.ranks = 2}, [](Group& group) {
     // Rank 0 only receives, rank 1 only sends.
     const bool sends = group.rank() == 1;
     std::vector<float> values(2, sends ? 3 : 0);
@@ -296,8 +316,8 @@ TEST(Group, AllToAllNeedsNoMemoryForNothing) {
 }
 
 // Both send first, more than a ring holds: neither waits for the other's receive.
-TEST(Group, SendsAndReceivesPassEachOther) {
-  RunRanks(2, [](Group& group) {
+TEST_P(NearAndFar, SendsAndReceivesPassEachOther) {
+  RunRanks({.ranks = 2, .per_host = GetParam()}, [](Group& group) {
     const size_t count = 1 << 20;
     const int peer = 1 - group.rank();
     const std::vector<int32_t> out(count, group.rank() + 5);
@@ -325,8 +345,8 @@ TEST(Group, SendsAndReceivesPassEachOther) {
   });
 }
 
-TEST(Group, OperationsRunInTheOrderOfStart) {
-  RunRanks(3, [](Group& group) {
+TEST_P(NearAndFar, OperationsRunInTheOrderOfStart) {
+  RunRanks({.ranks = 3, .per_host = GetParam()}, [](Group& group) {
     std::vector<std::vector<float>> values;
     std::vector<Group::Handle> handles;
     for (size_t k = 0; k < 20; ++k) values.emplace_back(1 + 4000 * (k % 3), 1.0f);
@@ -341,8 +361,8 @@ TEST(Group, OperationsRunInTheOrderOfStart) {
   });
 }
 
-TEST(Group, SomebodyWhoDoesNotWaitGetsItDoneAllTheSame) {
-  RunRanks(2, [](Group& group) {
+TEST_P(NearAndFar, SomebodyWhoDoesNotWaitGetsItDoneAllTheSame) {
+  RunRanks({.ranks = 2, .per_host = GetParam()}, [](Group& group) {
     std::vector<float> values(100'000, 2);
     const auto handle = group.Start({.output = values.data(), .count = values.size()});
     while (!group.IsDone(*handle)) std::this_thread::yield();
@@ -350,8 +370,8 @@ TEST(Group, SomebodyWhoDoesNotWaitGetsItDoneAllTheSame) {
   });
 }
 
-TEST(Group, AWaitMayEndBeforeTheOperation) {
-  RunRanks(2, [](Group& group) {
+TEST_P(NearAndFar, AWaitMayEndBeforeTheOperation) {
+  RunRanks({.ranks = 2, .per_host = GetParam()}, [](Group& group) {
     float value = 1;
     if (group.rank() == 0) {
       const auto handle = group.Start({.output = &value, .count = 1});

@@ -1,16 +1,26 @@
 #include "comm/collective/group/meeting.h"
 
+#include <algorithm>
 #include <chrono>
+#include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "comm/base/env.h"
 #include "comm/base/status.h"
 #include "comm/collective/group/call.h"
 #include "comm/collective/group/group.h"
+#include "comm/collective/group/mixed_wire.h"
+#include "comm/collective/group/shared_wire.h"
+#include "comm/collective/group/tcp_wire.h"
+#include "comm/transport/tcp/address.h"
+#include "comm/transport/tcp/member_key.h"
 
 namespace syncline::collective {
 namespace {
@@ -40,27 +50,90 @@ absl::Status AboutRank(int rank, const absl::Status& why) {
   return status;
 }
 
-absl::StatusOr<Segments> OpenPeers(const GroupOptions& options, SharedSegment& own) {
-  const std::string place = SharedPlace();
-  const auto key = [&](int rank) { return absl::StrCat(options.name, "/", rank); };
-  SYNCLINE_RETURN_IF_ERROR(
-      options.store->Set(key(options.rank), absl::StrCat(own.address(), "@", place)));
-  Segments peers(static_cast<size_t>(options.ranks));
-  for (int rank = 0; rank < options.ranks; ++rank) {
-    if (rank == options.rank) continue;
-    SYNCLINE_ASSIGN_OR_RETURN(const std::string card,
-                              options.store->Get(key(rank), options.start_timeout));
-    const size_t at = card.find('@');
-    if (at == std::string::npos || card.substr(at + 1) != place) {
-      return absl::UnimplementedError(absl::StrCat(
-          "rank ", rank, " cannot share memory with rank ", options.rank,
-          ": it runs on another host, in another container, or as another user; groups "
-          "between hosts are not there yet"));
+// What ranks tell each other before they can talk.
+class Cards {
+ public:
+  explicit Cards(const GroupOptions& options) : options_(options) {}
+
+  // `own` under "GROUP/KIND/RANK", and then what all others have there.
+  absl::StatusOr<std::vector<std::string>> Exchange(const std::string& kind,
+                                                    const std::string& own) const {
+    const auto key = [&](int rank) {
+      return absl::StrCat(options_.name, kind, "/", rank);
+    };
+    SYNCLINE_RETURN_IF_ERROR(options_.store->Set(key(options_.rank), own));
+    std::vector<std::string> cards;
+    for (int rank = 0; rank < options_.ranks; ++rank) {
+      if (rank == options_.rank) {
+        cards.push_back(own);
+        continue;
+      }
+      SYNCLINE_ASSIGN_OR_RETURN(std::string card, Get(key(rank)));
+      cards.push_back(std::move(card));
     }
-    auto peer = SharedSegment::Open(card.substr(0, at), own.layout());
-    if (!peer.ok()) return AboutRank(rank, peer.status());
-    own.ring(rank, 0).opened.store((*peer)->header().nonce, std::memory_order_release);
-    peers[static_cast<size_t>(rank)] = *std::move(peer);
+    return cards;
+  }
+
+  // From the first rank to all.
+  absl::StatusOr<std::string> Share(const std::string& kind,
+                                    const std::string& own) const {
+    const std::string key = absl::StrCat(options_.name, kind);
+    if (options_.rank != 0) return Get(key);
+    SYNCLINE_RETURN_IF_ERROR(options_.store->Set(key, own));
+    return own;
+  }
+
+ private:
+  absl::StatusOr<std::string> Get(const std::string& key) const {
+    return options_.store->Get(key, options_.start_timeout);
+  }
+
+  const GroupOptions& options_;
+};
+
+// "ADDRESS@PLACE": its shared memory, and where that reaches.
+struct MemoryCard {
+  std::string address;
+  std::string place;
+};
+
+absl::StatusOr<std::vector<MemoryCard>> ExchangeMemory(const GroupOptions& options,
+                                                       const SharedSegment& own) {
+  const std::string place = absl::StrCat(SharedPlace(), "/", options.host);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const auto cards,
+      Cards(options).Exchange("", absl::StrCat(own.address(), "@", place)));
+  std::vector<MemoryCard> parsed;
+  for (const std::string& card : cards) {
+    const size_t at = std::min(card.find('@'), card.size());
+    parsed.push_back({card.substr(0, at), card.substr(std::min(at + 1, card.size()))});
+  }
+  return parsed;
+}
+
+std::vector<int> NumberHosts(const std::vector<MemoryCard>& cards) {
+  std::vector<int> host_of;
+  std::vector<std::string> places;
+  for (const MemoryCard& card : cards) {
+    const auto found = std::find(places.begin(), places.end(), card.place);
+    host_of.push_back(static_cast<int>(found - places.begin()));
+    if (found == places.end()) places.push_back(card.place);
+  }
+  return host_of;
+}
+
+// Those of this rank's host; null for the others.
+absl::StatusOr<Segments> OpenPeers(const GroupOptions& options, SharedSegment& own,
+                                   const std::vector<MemoryCard>& cards) {
+  Segments peers(cards.size());
+  const auto self = static_cast<size_t>(options.rank);
+  for (size_t rank = 0; rank < cards.size(); ++rank) {
+    if (rank == self || cards[rank].place != cards[self].place) continue;
+    auto peer = SharedSegment::Open(cards[rank].address, own.layout());
+    if (!peer.ok()) return AboutRank(static_cast<int>(rank), peer.status());
+    own.ring(static_cast<int>(rank), 0)
+        .opened.store((*peer)->header().nonce, std::memory_order_release);
+    peers[rank] = *std::move(peer);
   }
   return peers;
 }
@@ -105,16 +178,131 @@ absl::Status WaitForPeers(const GroupOptions& options, const SharedSegment& own,
   return absl::OkStatus();
 }
 
+// ---- Between hosts ----
+
+// "tcp:HOST:PORT@NUMBER"; or "!" and why there is none.
+absl::StatusOr<TcpCard> ParseTcpCard(const std::string& card) {
+  if (card.starts_with('!')) return absl::UnavailableError(card.substr(1));
+  TcpCard parsed;
+  const size_t at = std::min(card.rfind('@'), card.size());
+  parsed.address = card.substr(0, at);
+  if (!absl::SimpleAtoi(card.substr(std::min(at + 1, card.size())), &parsed.nonce)) {
+    return absl::InvalidArgumentError("what the store says of its address is malformed");
+  }
+  return parsed;
+}
+
+absl::StatusOr<std::unique_ptr<TcpWire>> Listen(const GroupOptions& options,
+                                                uint64_t nonce) {
+  std::string host = options.address;
+  if (host.empty()) {
+    SYNCLINE_ASSIGN_OR_RETURN(host, PrimaryAddress());
+  }
+  return TcpWire::Listen({.rank = options.rank,
+                          .ranks = options.ranks,
+                          .host = host,
+                          .nonce = nonce,
+                          .security = options.security,
+                          .failure_timeout = options.failure_timeout});
+}
+
+absl::StatusOr<SecretKey> ParseKey(const std::string& hex) {
+  const bool is_hex = hex.find_first_not_of("0123456789abcdef") == std::string::npos;
+  const std::string bytes = is_hex ? absl::HexStringToBytes(hex) : "";
+  const auto key = SecretKey::From(std::as_bytes(std::span(bytes)));
+  if (key.has_value()) return *key;
+  return absl::InvalidArgumentError(
+      "what the store says of the group's key is malformed");
+}
+
+std::string KeyToShare() {
+  const SecretKey key = DrawKey();
+  return absl::BytesToHexString(absl::string_view(
+      reinterpret_cast<const char*>(key.bytes().data()), key.bytes().size()));
+}
+
+absl::StatusOr<std::unique_ptr<TcpWire>> ConnectHosts(const GroupOptions& options,
+                                                      const std::vector<int>& host_of,
+                                                      uint64_t nonce) {
+  auto wire = Listen(options, nonce);
+  const std::string own = wire.ok() ? absl::StrCat((*wire)->address(), "@", nonce)
+                                    : absl::StrCat("!", wire.status().message());
+  const Cards cards(options);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto addresses, cards.Exchange("/tcp", own));
+  SYNCLINE_RETURN_IF_ERROR(wire.status());
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string hex,
+                            cards.Share("/key", options.rank == 0 ? KeyToShare() : ""));
+  SYNCLINE_ASSIGN_OR_RETURN(const SecretKey key, ParseKey(hex));
+  std::vector<std::optional<TcpCard>> others(addresses.size());
+  for (size_t rank = 0; rank < addresses.size(); ++rank) {
+    if (host_of[rank] == host_of[static_cast<size_t>(options.rank)]) continue;
+    auto card = ParseTcpCard(addresses[rank]);
+    if (!card.ok()) return AboutRank(static_cast<int>(rank), card.status());
+    others[rank] = *std::move(card);
+  }
+  SYNCLINE_RETURN_IF_ERROR((*wire)->Connect(others, key, options.start_timeout));
+  return *std::move(wire);
+}
+
+// Some on this host, others elsewhere: this rank sleeps on both.
+absl::StatusOr<std::unique_ptr<Bell>> HangBell(SharedSegment& own,
+                                               const Segments& peers) {
+  SYNCLINE_ASSIGN_OR_RETURN(auto bell, Bell::Create());
+  const auto ringer = std::make_shared<const Ringer>();
+  own.header().bell_name = bell->name();
+  own.UseRinger(ringer);
+  for (const auto& peer : peers) {
+    if (peer != nullptr) peer->UseRinger(ringer);
+  }
+  return bell;
+}
+
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<SharedWire>> Meet(const GroupOptions& options) {
+int Meeting::hosts() const {
+  return *std::max_element(host_of.begin(), host_of.end()) + 1;
+}
+
+int Meeting::RanksBeside(int rank) const {
+  const int host = host_of[static_cast<size_t>(rank)];
+  return static_cast<int>(std::count(host_of.begin(), host_of.end(), host));
+}
+
+absl::StatusOr<Meeting> Meet(const GroupOptions& options) {
   SYNCLINE_RETURN_IF_ERROR(CheckOptions(options));
   SYNCLINE_ASSIGN_OR_RETURN(auto own,
                             SharedSegment::Create(SharedLayout::For(options.ranks)));
-  SYNCLINE_ASSIGN_OR_RETURN(Segments peers, OpenPeers(options, *own));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto cards, ExchangeMemory(options, *own));
+  SYNCLINE_ASSIGN_OR_RETURN(Segments peers, OpenPeers(options, *own, cards));
+  Meeting meeting = {.wire = nullptr, .host_of = NumberHosts(cards)};
+  const auto is_first = [](int host) { return host == 0; };
+  const auto shares = [](const auto& peer) { return peer != nullptr; };
+  const bool has_near = std::any_of(peers.begin(), peers.end(), shares);
+  const bool has_far =
+      !std::all_of(meeting.host_of.begin(), meeting.host_of.end(), is_first);
+  std::unique_ptr<Bell> bell;
+  std::unique_ptr<TcpWire> far;
+  if (has_far && has_near) {
+    SYNCLINE_ASSIGN_OR_RETURN(bell, HangBell(*own, peers));
+  }
+  if (has_far) {
+    SYNCLINE_ASSIGN_OR_RETURN(
+        far, ConnectHosts(options, meeting.host_of, own->header().nonce));
+  }
+  if (has_far && !has_near) {
+    meeting.wire = std::move(far);
+    return meeting;
+  }
   SYNCLINE_RETURN_IF_ERROR(WaitForPeers(options, *own, peers));
-  return std::make_unique<SharedWire>(options.rank, std::move(own), std::move(peers),
-                                      options.failure_timeout);
+  auto near = std::make_unique<SharedWire>(options.rank, std::move(own), std::move(peers),
+                                           options.failure_timeout);
+  if (has_far) {
+    meeting.wire =
+        std::make_unique<MixedWire>(std::move(near), std::move(far), std::move(bell));
+  } else {
+    meeting.wire = std::move(near);
+  }
+  return meeting;
 }
 
 }  // namespace syncline::collective

@@ -164,6 +164,7 @@ void SharedSegment::RingAnyway() const {
   header().bell.fetch_add(1, std::memory_order_seq_cst);
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&header().bell), FUTEX_WAKE, INT_MAX,
           nullptr, nullptr, 0);
+  if (ringer_ != nullptr && header().bell_name != 0) ringer_->Ring(header().bell_name);
 }
 
 std::string SharedPlace() {

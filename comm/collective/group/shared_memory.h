@@ -13,11 +13,13 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "comm/base/unique_fd.h"
 #include "comm/collective/group/call.h"
+#include "comm/transport/bell.h"
 
 namespace syncline::collective {
 
@@ -43,6 +45,7 @@ struct SharedHeader {
   // sees the other.
   alignas(64) std::atomic<uint32_t> bell = 0;
   std::atomic<uint32_t> sleeping = 0;
+  uint64_t bell_name = 0;  // of the Bell on which it sleeps, too; 0: none
   alignas(64) std::atomic<uint64_t> beat = 0;
   std::atomic<uint32_t> left = 0;
   // Set once, after what follows.
@@ -95,6 +98,8 @@ class SharedSegment {
 
   void Ring() const;        // wakes the owner if it sleeps
   void RingAnyway() const;  // ends its next sleep, too
+  // Its owner, and those that ring it, may sleep on sockets as well.
+  void UseRinger(std::shared_ptr<const Ringer> ringer) { ringer_ = std::move(ringer); }
 
  private:
   SharedSegment(const SharedLayout& layout, UniqueFd fd)
@@ -106,6 +111,7 @@ class SharedSegment {
   UniqueFd fd_;
   std::byte* memory_ = nullptr;
   std::string address_;
+  std::shared_ptr<const Ringer> ringer_;
 };
 
 // Where shared memory reaches: the same on two processes that can open each other's

@@ -17,9 +17,6 @@
 namespace syncline::collective {
 namespace {
 
-// Of F: a stopped process is found after between F and F plus this.
-constexpr int kBeatsPerTimeout = 8;
-
 using HeaderWords = std::array<uint64_t, sizeof(CallHeader) / 8>;
 
 absl::Status AboutRank(absl::StatusCode code, int rank, const std::string& what) {
@@ -91,7 +88,7 @@ SharedWire::SharedWire(int rank, std::unique_ptr<SharedSegment> own,
       failure_timeout_(failure_timeout),
       own_(std::move(own)),
       peers_(std::move(peers)),
-      seen_(peers_.size()) {
+      seen_(peers_.size(), Liveness(failure_timeout)) {
   for (int kind = 0; kind < 2; ++kind) {
     for (size_t other = 0; other < peers_.size(); ++other) {
       lanes_[kind].push_back(nullptr);
@@ -138,6 +135,12 @@ std::vector<int> SharedWire::Behind(uint64_t sequence) const {
     }
   }
   return ranks;
+}
+
+SharedWire* SharedWire::board() {
+  const auto shares = [](const auto& peer) { return peer != nullptr; };
+  return std::count_if(peers_.begin(), peers_.end(), shares) + 1 == ranks() ? this
+                                                                            : nullptr;
 }
 
 void SharedWire::Enter(const CallHeader& header) {
@@ -187,12 +190,9 @@ absl::Status SharedWire::CheckReports() {
     if (its.failed.load(std::memory_order_seq_cst) == 0) continue;
     const std::string message(its.failed_message,
                               strnlen(its.failed_message, sizeof its.failed_message));
-    absl::Status status(static_cast<absl::StatusCode>(its.failed_code),
-                        its.failed_rank == rank_
-                            ? absl::StrCat("rank ", rank, " says of this rank: ", message)
-                            : absl::StrCat(message, " (found by rank ", rank, ")"));
+    absl::Status status(static_cast<absl::StatusCode>(its.failed_code), message);
     if (its.failed_rank >= 0) SetFailedRank(status, its.failed_rank);
-    return status;
+    return ReportedBy(static_cast<int>(rank), rank_, std::move(status));
   }
   return absl::OkStatus();
 }
@@ -208,19 +208,9 @@ absl::Status SharedWire::CheckAlive(int rank) {
     return AboutRank(absl::StatusCode::kAborted, rank,
                      "has died: its process is gone; form a new group without it");
   }
-  const absl::Duration now = clock_.Now();
-  const uint64_t beat = its.beat.load(std::memory_order_relaxed);
-  Seen& seen = seen_[index];
-  // Nobody may have looked for long, this rank may have been stopped itself: what was seen
-  // before counts only where this rank has been looking all the time.
-  const bool fresh = now - seen.looked > failure_timeout_ / kBeatsPerTimeout;
-  seen.looked = now;
-  if (fresh || beat != seen.beat) {
-    seen.beat = beat;
-    seen.since = now;
+  if (seen_[index].Look(its.beat.load(std::memory_order_relaxed), clock_.Now())) {
     return absl::OkStatus();
   }
-  if (now - seen.since < failure_timeout_) return absl::OkStatus();
   return AboutRank(absl::StatusCode::kAborted, rank,
                    absl::StrCat("hangs: its process has not run for ",
                                 absl::FormatDuration(failure_timeout_),
@@ -239,13 +229,7 @@ absl::Status SharedWire::CheckSame(int rank, const CallHeader& header) const {
   if (its.entered.load(std::memory_order_relaxed) != header.sequence) {
     return absl::OkStatus();
   }
-  const auto entered = std::bit_cast<CallHeader>(words);
-  // Counts between two ranks of an all-to-all may differ: the lanes compare those.
-  if (static_cast<CollectiveOp>(header.op) == CollectiveOp::kAllToAll &&
-      entered.op == header.op) {
-    return absl::OkStatus();
-  }
-  return entered == header ? absl::OkStatus() : Mismatch(rank, entered, header);
+  return CompareEntered(rank, std::bit_cast<CallHeader>(words), header);
 }
 
 absl::Status SharedWire::Check(const std::vector<int>& ranks, const CallHeader* header) {

@@ -21,7 +21,7 @@ namespace syncline::collective {
 
 class SharedWire final : public Wire {
  public:
-  // `peers` has the other ranks' segments, null for `rank`. A rank whose beat stands still
+  // `peers` has the other ranks' segments, null for `rank` and those of other hosts. A rank whose beat stands still
   // for `failure_timeout` hangs.
   SharedWire(int rank, std::unique_ptr<SharedSegment> own,
              std::vector<std::unique_ptr<SharedSegment>> peers,
@@ -38,6 +38,8 @@ class SharedWire final : public Wire {
   void Wake() override { own_->RingAnyway(); }
   absl::Status Check(const std::vector<int>& ranks, const CallHeader* header) override;
   void Report(const absl::Status& status) override;
+  std::vector<int> Behind(uint64_t sequence) const override;
+  SharedWire* board() override;
 
   SharedHeader& own() const { return own_->header(); }
   // Null for this rank.
@@ -45,19 +47,11 @@ class SharedWire final : public Wire {
     return peers_[static_cast<size_t>(rank)].get();
   }
   void RingAll() const;
-  // The ranks that have not entered the collective operation of that number.
-  std::vector<int> Behind(uint64_t sequence) const;
   int rank() const { return rank_; }
   int ranks() const { return static_cast<int>(peers_.size()); }
 
  private:
   class SharedLane;
-  struct Seen {
-    uint64_t beat = 0;
-    absl::Duration since = absl::ZeroDuration();
-    absl::Duration looked = -absl::InfiniteDuration();
-  };
-
   absl::Status CheckReports();
   absl::Status CheckAlive(int rank);
   absl::Status CheckSame(int rank, const CallHeader& header) const;
@@ -70,7 +64,7 @@ class SharedWire final : public Wire {
   std::vector<std::unique_ptr<SharedSegment>> peers_;
   std::vector<std::unique_ptr<Lane>> owned_lanes_;
   std::vector<Lane*> lanes_[2];
-  std::vector<Seen> seen_;
+  std::vector<Liveness> seen_;
   uint32_t bell_ = 0;  // before the last look
 
   absl::Mutex mutex_;

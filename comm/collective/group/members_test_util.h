@@ -1,0 +1,57 @@
+// Who the members of a test's group are. Tests only.
+#pragma once
+
+#include <functional>
+#include <ostream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "comm/collective/group/group.h"
+
+namespace syncline::collective {
+
+struct Members {
+  int ranks = 1;
+  // So many share a host, and the first one so many fewer; 0: all share one.
+  int per_host = 0;
+  int missing = 0;
+  TcpSecurity security = TcpSecurity::kTls;
+
+  GroupOptions Options(const std::string& name, int rank, Store* store) const {
+    GroupOptions options = {.name = name, .rank = rank, .ranks = ranks, .store = store};
+    options.address = "127.0.0.1";
+    options.security = security;
+    if (per_host > 0) options.host = absl::StrCat("host", (rank + missing) / per_host);
+    return options;
+  }
+
+  std::string Name() const {
+    return absl::StrCat(ranks, "Ranks",
+                        per_host > 0 ? absl::StrCat(per_host, "PerHost") : "",
+                        missing > 0 ? absl::StrCat("But", missing) : "",
+                        security == TcpSecurity::kPlain ? "Plain" : "");
+  }
+};
+
+inline void PrintTo(const Members& members, std::ostream* out) { *out << members.Name(); }
+
+// What each rank's body returns, when all run as threads, each with its member of a fresh
+// group.
+inline std::vector<absl::Status> RunMembers(
+    const Members& members, const std::function<absl::Status(Group&)>& body) {
+  MemoryStore store;
+  std::vector<absl::Status> statuses(static_cast<size_t>(members.ranks));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < members.ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      auto group = Group::Create(members.Options("test", rank, &store));
+      statuses[static_cast<size_t>(rank)] = group.ok() ? body(**group) : group.status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return statuses;
+}
+
+}  // namespace syncline::collective

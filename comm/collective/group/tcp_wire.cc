@@ -1,0 +1,268 @@
+#include "comm/collective/group/tcp_wire.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+#include "comm/collective/group/tcp_peer.h"
+
+namespace syncline::collective {
+namespace {
+
+constexpr std::string_view kMagic = "SLG1";
+constexpr absl::Duration kDialAgain = absl::Milliseconds(50);
+// All have said that they listen: who refuses for so long has ended.
+constexpr absl::Duration kDialPatience = absl::Seconds(2);
+constexpr absl::Duration kNap = absl::Milliseconds(5);
+// More strangers than that at once are turned away, but never the members of a group.
+constexpr size_t kLeastPending = 64;
+
+// Who dials, and whom it means.
+struct Claim {
+  uint64_t rank = 0;
+  uint64_t nonce = 0;
+  uint64_t peer_nonce = 0;
+};
+
+std::string EncodeClaim(const Claim& claim) {
+  std::string bytes(kMagic);
+  bytes.append(reinterpret_cast<const char*>(&claim), sizeof claim);
+  return bytes;
+}
+
+std::optional<Claim> ParseClaim(std::string_view bytes) {
+  Claim claim;
+  if (bytes.size() != kMagic.size() + sizeof claim || !bytes.starts_with(kMagic)) {
+    return std::nullopt;
+  }
+  std::memcpy(&claim, bytes.data() + kMagic.size(), sizeof claim);
+  return claim;
+}
+
+}  // namespace
+
+TcpWire::TcpWire(const TcpWireOptions& options) : options_(options) {}
+
+absl::StatusOr<std::unique_ptr<TcpWire>> TcpWire::Listen(const TcpWireOptions& options) {
+  std::unique_ptr<TcpWire> wire(new TcpWire(options));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      wire->transport_,
+      CreateTcpTransport({.security = options.security,
+                          .listen_host = options.host,
+                          .acceptor = wire.get(),
+                          .failure_timeout = options.failure_timeout,
+                          .max_pending = std::max(
+                              kLeastPending, 2 * static_cast<size_t>(options.ranks))},
+                         *wire));
+  return wire;
+}
+
+TcpWire::~TcpWire() {
+  if (transport_ == nullptr) return;
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) peer->Send({.kind = TcpWireMessage::kLeft});
+  }
+  const absl::Duration until = clock_.Now() + options_.failure_timeout;
+  const auto is_waiting = [](const auto& peer) {
+    return peer != nullptr && peer->HasUnacknowledged();
+  };
+  Progress();
+  while (clock_.Now() < until && std::any_of(peers_.begin(), peers_.end(), is_waiting)) {
+    transport_->Wait(absl::Milliseconds(1));
+    Progress();
+  }
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) peer->Close();
+  }
+}
+
+// ---- How members meet ----
+
+TcpWire::Peer* TcpWire::PeerOf(std::string_view identity) const {
+  const std::optional<Claim> claim = ParseClaim(identity);
+  if (!claim || claim->rank >= peers_.size() || claim->peer_nonce != options_.nonce) {
+    return nullptr;
+  }
+  Peer* const peer = peers_[claim->rank].get();
+  return peer != nullptr && peer->card().nonce == claim->nonce ? peer : nullptr;
+}
+
+const SecretKey* TcpWire::FindKey(std::string_view identity) {
+  return PeerOf(identity) != nullptr ? &key_ : nullptr;
+}
+
+ConnectOptions TcpWire::OnAccepted(const std::string& identity,
+                                   std::unique_ptr<Endpoint> endpoint) {
+  Peer* const peer = PeerOf(identity);
+  // Whoever has met once does not come again: the second one is closed.
+  if (peer == nullptr || peer->rank() < options_.rank || peer->has_met()) {
+    return {.receiver = this};
+  }
+  ConnectOptions options = peer->Take(std::move(endpoint));
+  peer->Send({.kind = TcpWireMessage::kHello});
+  return options;
+}
+
+// Of connections that are nobody's.
+absl::StatusOr<Buffer> TcpWire::Allocate(ByteView, size_t) {
+  return absl::InvalidArgumentError("not from a member of the group");
+}
+void TcpWire::OnMessage(ByteView, Buffer) {}
+
+absl::Status TcpWire::Dial(Peer& peer) {
+  const Claim claim = {.rank = static_cast<uint64_t>(options_.rank),
+                       .nonce = options_.nonce,
+                       .peer_nonce = peer.card().nonce};
+  ConnectOptions options = peer.Take(nullptr);
+  options.key = {.identity = EncodeClaim(claim), .key = key_};
+  SYNCLINE_ASSIGN_OR_RETURN(auto endpoint,
+                            transport_->Connect(peer.card().address, std::move(options)));
+  peer.Dialled(std::move(endpoint), clock_.Now());
+  return absl::OkStatus();
+}
+
+absl::Status TcpWire::CheckMissing(absl::Duration now, absl::Duration deadline) const {
+  for (const auto& peer : peers_) {
+    if (peer == nullptr || peer->has_met()) continue;
+    if (absl::IsPermissionDenied(peer->gone())) {
+      return peer->About(absl::StatusCode::kFailedPrecondition,
+                         "does not know this group's key: what the store says is of an "
+                         "earlier group of the same name, or its ranks were told "
+                         "different secrets");
+    }
+    if (!peer->gone().ok() && now - peer->dialled_first() > kDialPatience) {
+      return peer->About(absl::StatusCode::kUnavailable,
+                         absl::StrCat("cannot be reached: ", peer->gone().message(),
+                                      "; has it ended, is its address the right one, and "
+                                      "does a firewall let these hosts talk?"));
+    }
+    if (now >= deadline) {
+      return peer->About(absl::StatusCode::kDeadlineExceeded,
+                         "has not connected in time; is the address of either the right "
+                         "one, and does a firewall let these hosts talk?");
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TcpWire::Connect(const std::vector<std::optional<TcpCard>>& cards,
+                              const SecretKey& key, absl::Duration timeout) {
+  const absl::Duration began = clock_.Now();
+  key_ = key;
+  for (size_t rank = 0; rank < cards.size(); ++rank) {
+    peers_.push_back(nullptr);
+    for (auto& lanes : lanes_) lanes.push_back(nullptr);
+    if (!cards[rank].has_value()) continue;
+    peers_.back() =
+        std::make_unique<Peer>(TcpPeerOptions{.rank = static_cast<int>(rank),
+                                              .card = *cards[rank],
+                                              .failure_timeout = options_.failure_timeout,
+                                              .touched = &touched_},
+                               pool_);
+    for (size_t k = 0; k < 2; ++k) lanes_[k].back() = &peers_.back()->lane(k);
+  }
+  const auto is_missing = [](const auto& peer) {
+    return peer != nullptr && !peer->has_met();
+  };
+  while (std::any_of(peers_.begin(), peers_.end(), is_missing)) {
+    const absl::Duration now = clock_.Now();
+    SYNCLINE_RETURN_IF_ERROR(CheckMissing(now, began + timeout));
+    for (const auto& peer : peers_) {
+      if (!is_missing(peer) || peer->rank() > options_.rank) continue;
+      if (peer->MayDial(now, kDialAgain)) SYNCLINE_RETURN_IF_ERROR(Dial(*peer));
+    }
+    Progress();
+    transport_->Wait(kNap);
+  }
+  return absl::OkStatus();
+}
+
+// ---- How it moves ----
+
+void TcpWire::Progress() {
+  if (std::exchange(touched_, false)) {
+    for (const auto& peer : peers_) {
+      if (peer != nullptr) peer->Flush();
+    }
+  }
+  transport_->Progress();
+}
+
+void TcpWire::Tend() {
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) peer->Send({.kind = TcpWireMessage::kBeat});
+  }
+  Progress();
+}
+
+// ---- Who is there ----
+
+std::vector<int> TcpWire::Behind(uint64_t sequence) const {
+  std::vector<int> ranks;
+  for (const auto& peer : peers_) {
+    if (peer == nullptr) continue;
+    if (!peer->entered() || peer->entered()->sequence < sequence) {
+      ranks.push_back(peer->rank());
+    }
+  }
+  return ranks;
+}
+
+void TcpWire::SayWhereThisIs(const CallHeader& header) {
+  if (told_ == header.sequence) return;
+  told_ = header.sequence;
+  const Buffer copy =
+      Buffer::CopyOf({reinterpret_cast<const std::byte*>(&header), sizeof header});
+  for (const auto& peer : peers_) {
+    if (peer != nullptr) {
+      peer->Send({.kind = TcpWireMessage::kEntered}, {Slice::Of(copy)});
+    }
+  }
+  Progress();
+}
+
+absl::Status TcpWire::CheckReports() const {
+  for (const auto& peer : peers_) {
+    if (peer != nullptr && !peer->reported().ok()) {
+      return ReportedBy(peer->rank(), options_.rank, peer->reported());
+    }
+  }
+  return absl::OkStatus();
+}
+
+// What another rank found counts before what this one would find: it was there first, and
+// a rank that waits for a survivor must not blame it.
+absl::Status TcpWire::Check(const std::vector<int>& ranks, const CallHeader* header) {
+  if (header != nullptr) SayWhereThisIs(*header);
+  absl::Status status = CheckReports();
+  const absl::Duration now = clock_.Now();
+  for (size_t i = 0; i < ranks.size() && status.ok(); ++i) {
+    Peer* const peer = peers_[static_cast<size_t>(ranks[i])].get();
+    if (peer == nullptr) continue;
+    if (header != nullptr && peer->entered()) {
+      status = CompareEntered(ranks[i], *peer->entered(), *header);
+    }
+    if (status.ok()) status = peer->CheckAlive(now);
+  }
+  return status;
+}
+
+void TcpWire::Report(const absl::Status& status) {
+  if (std::exchange(reported_, true)) return;
+  const std::string words(status.message().substr(0, kLongestReport));
+  const Buffer copy =
+      Buffer::CopyOf({reinterpret_cast<const std::byte*>(words.data()), words.size()});
+  for (const auto& peer : peers_) {
+    if (peer == nullptr) continue;
+    peer->Send({.kind = TcpWireMessage::kFailed,
+                .code = static_cast<uint8_t>(status.code()),
+                .rank = FailedRank(status).value_or(-1)},
+               {Slice::Of(copy)});
+  }
+  Progress();
+}
+
+}  // namespace syncline::collective

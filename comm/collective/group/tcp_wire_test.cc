@@ -1,0 +1,197 @@
+// What members of several hosts take from each other, and from strangers.
+#include "comm/collective/group/tcp_wire.h"
+
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "comm/collective/group/members_test_util.h"
+#include "comm/collective/group/tcp_lane.h"
+#include "comm/collective/group/tcp_peer.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline::collective {
+namespace {
+
+using testing::HasSubstr;
+
+Buffer Zeros(size_t bytes) {
+  Buffer buffer = Buffer::Allocate(bytes);
+  std::memset(buffer.data(), 0, bytes);
+  return buffer;
+}
+
+TEST(TcpLane, ASenderMayBeOneWindowAhead) {
+  BufferPool pool(1 << 20);
+  bool touched = false;
+  TcpLane lane(pool, &touched);
+  size_t committed = 0;
+  while (!lane.Room().empty()) {
+    const size_t bytes = lane.Room().size();
+    lane.Commit(bytes);
+    committed += bytes;
+  }
+  EXPECT_TRUE(touched);
+  EXPECT_EQ(committed, kLaneWindow);
+  EXPECT_EQ(PayloadBytes(lane.TakeUnsent()), kLaneWindow);
+  EXPECT_TRUE(lane.TakeUnsent().empty());
+  ASSERT_TRUE(lane.OnConsumed(128).ok());
+  EXPECT_EQ(lane.Room().size(), 128);
+  EXPECT_FALSE(lane.OnConsumed(64).ok());  // it cannot be less
+  EXPECT_FALSE(lane.OnConsumed(kLaneWindow + 64).ok());
+}
+
+TEST(TcpLane, AReceiverTakesOneWindowAndSaysWhatItConsumed) {
+  BufferPool pool(1 << 20);
+  bool touched = false;
+  TcpLane lane(pool, &touched);
+  EXPECT_FALSE(lane.CheckArrival(0).ok());
+  EXPECT_FALSE(lane.CheckArrival(kLaneAlignment + 1).ok());
+  EXPECT_FALSE(lane.CheckArrival(kLaneWindow + kLaneAlignment).ok());
+  ASSERT_TRUE(lane.CheckArrival(kLaneWindow).ok());
+  lane.Land(Zeros(kLaneWindow / 2));
+  lane.Land(Zeros(kLaneWindow / 2));
+  EXPECT_FALSE(lane.CheckArrival(kLaneAlignment).ok());
+  lane.Consume(kLaneAlignment);
+  EXPECT_TRUE(lane.CheckArrival(kLaneAlignment).ok());
+  EXPECT_FALSE(lane.TakeConsumed().has_value());  // not worth a message
+  EXPECT_FALSE(touched);
+  lane.Consume(kLaneWindow / 2 - kLaneAlignment);
+  EXPECT_TRUE(touched);
+  EXPECT_EQ(lane.TakeConsumed(), kLaneWindow / 2);
+  EXPECT_EQ(lane.Arrived().size(), kLaneWindow / 2);
+}
+
+// A store that tells rank 1 something else.
+class Liar final : public Store {
+ public:
+  explicit Liar(MemoryStore& store) : store_(store) {}
+  absl::Status Set(const std::string& key, const std::string& value) override {
+    return store_.Set(key, value);
+  }
+  absl::StatusOr<std::string> Get(const std::string& key,
+                                  absl::Duration timeout) override {
+    auto value = store_.Get(key, timeout);
+    if (value.ok() && key == "test/key") value->assign(value->size(), '0');
+    return value;
+  }
+
+ private:
+  MemoryStore& store_;
+};
+
+TEST(GroupBetweenHosts, AnotherKeyIsRefused) {
+  const Members members = {.ranks = 2, .per_host = 1};
+  MemoryStore store;
+  Liar liar(store);
+  absl::Status honest;
+  std::thread other([&] {
+    GroupOptions options = members.Options("test", 0, &store);
+    options.start_timeout = absl::Seconds(2);
+    honest = Group::Create(options).status();
+  });
+  const absl::Status status = Group::Create(members.Options("test", 1, &liar)).status();
+  other.join();
+  EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status.message();
+  EXPECT_EQ(FailedRank(status), 0);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("rank 0 on 127.0.0.1"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("does not know this group's key"));
+  EXPECT_TRUE(absl::IsDeadlineExceeded(honest)) << honest.message();
+  EXPECT_EQ(FailedRank(honest), 1);
+}
+
+TEST(GroupBetweenHosts, SomebodyWhoCannotListenIsNamedByAll) {
+  const Members members = {.ranks = 2, .per_host = 1};
+  MemoryStore store;
+  absl::Status statuses[2];
+  std::thread other([&] {
+    GroupOptions options = members.Options("test", 1, &store);
+    options.address = "192.0.2.1";  // of documentation: nobody's
+    statuses[1] = Group::Create(options).status();
+  });
+  statuses[0] = Group::Create(members.Options("test", 0, &store)).status();
+  other.join();
+  for (const absl::Status& status : statuses) {
+    EXPECT_TRUE(absl::IsUnavailable(status)) << status.message();
+    EXPECT_THAT(std::string(status.message()), HasSubstr("192.0.2.1"));
+  }
+  EXPECT_EQ(FailedRank(statuses[0]), 1);
+}
+
+// Has the group's key, says that it is rank 1, and then `message` with `bytes`.
+void BeRankOne(MemoryStore& store, const TcpWireMessage& message, size_t bytes) {
+  constexpr uint64_t kNonce = 7;
+  ASSERT_TRUE(store.Set("test/1", "1/1/7@elsewhere").ok());
+  ASSERT_TRUE(store.Set("test/tcp/1", "tcp:127.0.0.1:1@7").ok());
+  const std::string card = store.Get("test/tcp/0", absl::Seconds(60)).value();
+  const std::string key =
+      absl::HexStringToBytes(store.Get("test/key", absl::Seconds(60)).value());
+  uint64_t claim[3] = {1, kNonce, 0};
+  ASSERT_TRUE(absl::SimpleAtoi(card.substr(card.find('@') + 1), &claim[2]));
+  class Ears final : public Receiver {
+   public:
+    absl::StatusOr<Buffer> Allocate(ByteView, size_t size) override {
+      return Buffer::Allocate(size);
+    }
+    void OnMessage(ByteView, Buffer) override { ++heard; }
+    int heard = 0;
+  } ears;
+  auto transport = CreateTcpTransport({}, ears).value();
+  std::string identity = "SLG1";
+  identity.append(reinterpret_cast<const char*>(claim), sizeof claim);
+  auto endpoint = transport->Connect(
+      card.substr(0, card.find('@')),
+      {.key = {identity, *SecretKey::From(std::as_bytes(std::span(key)))}});
+  ASSERT_TRUE(endpoint.ok());
+  const auto say = [&](const TcpWireMessage& what, size_t size) {
+    (*endpoint)->Send({reinterpret_cast<const std::byte*>(&what), sizeof what},
+                      {Slice::Of(Zeros(size))}, nullptr);
+  };
+  const SteadyClock clock;
+  say({.kind = TcpWireMessage::kHello}, 0);
+  say(message, bytes);
+  while (!store.Get("done", absl::ZeroDuration()).ok() &&
+         clock.Now() < absl::Seconds(60)) {
+    transport->Progress();
+    transport->Wait(absl::Milliseconds(1));
+  }
+  EXPECT_GE(ears.heard, 1);
+}
+
+struct Nonsense {
+  std::string name;
+  TcpWireMessage message;
+  size_t bytes;
+};
+
+class WhatIsNoMessage : public testing::TestWithParam<Nonsense> {};
+
+TEST_P(WhatIsNoMessage, EndsTheGroupAndNamesItsSender) {
+  const Members members = {.ranks = 2, .per_host = 1};
+  MemoryStore store;
+  std::thread other([&] { BeRankOne(store, GetParam().message, GetParam().bytes); });
+  const absl::Status status = Group::Create(members.Options("test", 0, &store)).status();
+  ASSERT_TRUE(store.Set("done", "").ok());
+  other.join();
+  EXPECT_TRUE(absl::IsAborted(status)) << status.message();
+  EXPECT_EQ(FailedRank(status), 1);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("it sent"));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Group, WhatIsNoMessage,
+    testing::Values(
+        Nonsense{"TooMuch", {.kind = TcpWireMessage::kBytes}, kLaneWindow - 32},
+        Nonsense{"UnknownLane", {.kind = TcpWireMessage::kBytes, .lane = 2}, 64},
+        Nonsense{"UnknownKind", {.kind = 99}, 0},
+        Nonsense{"AHeaderThatIsShort", {.kind = TcpWireMessage::kEntered}, 63},
+        Nonsense{"ALongReport", {.kind = TcpWireMessage::kFailed}, kLongestReport + 1},
+        Nonsense{"ABeatWithBytes", {.kind = TcpWireMessage::kBeat}, 8}),
+    [](const auto& info) { return info.param.name; });
+
+}  // namespace
+}  // namespace syncline::collective

@@ -1,6 +1,11 @@
-"""Syncline for PyTorch: `Optimizer` stands where torch.optim's would, `elastic` where DistributedSampler would."""
+"""Syncline for PyTorch: `Optimizer` stands where torch.optim's would, `elastic` where DistributedSampler would.
+
+`wrap` and `hook` leave optimizers and DDP models as they are, and have their gradients averaged.
+"""
 from syncline.torch import elastic
+from syncline.torch._average import HookState, hook
 from syncline.torch._local import DiLoCo, LocalSGD
 from syncline.torch._optimizer import Optimizer
+from syncline.torch._wrap import wrap
 
-__all__ = ["DiLoCo", "LocalSGD", "Optimizer", "elastic"]
+__all__ = ["DiLoCo", "HookState", "LocalSGD", "Optimizer", "elastic", "hook", "wrap"]

@@ -61,14 +61,7 @@ class Weight:
 
         Not of a parameter that requires none yet: step() finds its gradients.
         """
-        parameter = self.parameter
-        if not parameter.requires_grad:
-            return None
-        if hasattr(parameter, "register_post_accumulate_grad_hook"):  # torch 2.1
-            return parameter.register_post_accumulate_grad_hook(lambda _: callback())
-        node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-        node.register_hook(lambda *_: callback())
-        return node
+        return watch(self.parameter, callback)
 
     def push(self, samples: int) -> None:
         """Sends the gradient that backward has left."""
@@ -132,6 +125,17 @@ class Weight:
             raise FailedPrecondition(
                 f"{self.name}: its memory or shape is another than when the Optimizer was made; move (.to(), .half()) and "
                 "resize models before")
+
+
+def watch(parameter: torch.nn.Parameter, callback: Callable[[], None]) -> Any:
+    """Has `callback` called whenever backward has accumulated the gradient; None where none is required. Keep the result."""
+    if not parameter.requires_grad:
+        return None
+    if hasattr(parameter, "register_post_accumulate_grad_hook"):  # torch 2.1
+        return parameter.register_post_accumulate_grad_hook(lambda _: callback())
+    node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+    node.register_hook(lambda *_: callback())
+    return node
 
 
 def memory_order(parameter: torch.nn.Parameter) -> list[int]:

@@ -1,0 +1,152 @@
+"""Servers that average gradients and keep nothing: for optimizers and DDP models that stay as they are."""
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any, Optional
+
+import torch
+
+from syncline.errors import FailedPrecondition, InvalidArgument
+from syncline.session import Option, Session, Tensor
+from syncline.torch._groups import merged
+
+# Weights become minus the mean gradient of the step, whatever they were (server/optimizer/README.md).
+_MEAN = "sgd:lr=1,replace=1"
+# The others publish what changes between two steps, of which gradients have nothing in common.
+_PUBLISHED = ("fp32", "bf16", "fp16")
+
+
+class Averager:
+    """A job whose tensors are gradients. Threads: each parameter by one at a time."""
+
+    def __init__(self, named: Iterable[tuple[str, torch.nn.Parameter]], *, push: Option, publish: Option, gradient: Option,
+                 session: Optional[Mapping[str, Option]]) -> None:
+        if str(publish).partition(":")[0] not in _PUBLISHED:
+            raise InvalidArgument(f"publish={publish!r}: a mean gradient comes as {', '.join(_PUBLISHED)}; push= may be any codec")
+        self.session = Session(**merged({"optimizer": _MEAN, "push": push, "publish": publish, "gradient": gradient}, session or {}))
+        self._tensors: dict[int, Tensor] = {}
+        try:
+            for name, parameter in named:
+                if parameter.device.type != "cpu":
+                    raise InvalidArgument(f"{name}: is on {parameter.device}; GPUs are not supported yet")
+                # Until the first mean is here: the values of the worker that came first.
+                start = parameter.detach().float().clone(memory_format=torch.contiguous_format)
+                self._tensors[id(parameter)] = self.session.declare(name, start)
+            self.session.start()
+            if self.session.step > 0:
+                raise FailedPrecondition(
+                    f"the job has run for {self.session.step} steps without this worker, and its servers keep no weights that this one "
+                    "could begin with; start all workers again, or use syncline.torch.Optimizer or LocalSGD, whose workers come and go")
+        except BaseException:
+            self.session.close()
+            raise
+
+    def __contains__(self, parameter: torch.nn.Parameter) -> bool:
+        return id(parameter) in self._tensors
+
+    def initial(self, parameter: torch.nn.Parameter) -> torch.Tensor:
+        """Before the first push: the values that all workers begin with."""
+        weights: torch.Tensor = self._tensors[id(parameter)].weights
+        return weights
+
+    def push(self, parameter: torch.nn.Parameter, gradient: torch.Tensor, samples: int) -> None:
+        """Sends a gradient, which stays as it is until `take`."""
+        tensor = self._tensors[id(parameter)]
+        if gradient.is_sparse:
+            raise InvalidArgument(f"{tensor.name}: its gradient is sparse, and only dense ones travel: Embedding(sparse=False)")
+        self.session.push_pull(tensor, gradient.contiguous(), samples)
+
+    def take(self, parameter: torch.nn.Parameter) -> torch.Tensor:
+        """Waits for the mean over all workers; it is the caller's until the next push."""
+        tensor = self._tensors[id(parameter)]
+        self.session.wait(tensor)
+        mean: torch.Tensor = tensor.weights
+        return mean.neg_()
+
+
+class HookState:
+    """What `syncline.torch.hook` needs: the servers' place for each gradient of a DDP model.
+
+        ddp = torch.nn.parallel.DistributedDataParallel(model)
+        state = syncline.torch.HookState(ddp, push="topk:ratio=0.01")
+        ddp.register_comm_hook(state, syncline.torch.hook)
+
+    All ranks make it, after the DDP model; it waits for the others. `push` says how gradients travel to the servers
+    (docs/compression.md), `publish` how means come back: "fp32", "bf16" or "fp16". `gradient` is what the servers do to the
+    mean, as clip_global_norm=1. `samples` says of how many samples a gradient is the mean; set it when batches differ. By
+    default all ranks count the same, as without a hook. `session` has further options of syncline.Session.
+    """
+
+    def __init__(self, model: torch.nn.Module, *, push: Option = "fp32", publish: Option = "fp32", gradient: Option = None,
+                 samples: int = 1, session: Optional[Mapping[str, Option]] = None) -> None:
+        self.samples = samples
+        inner = getattr(model, "module", model)
+        self._averager = Averager(((name, p) for name, p in inner.named_parameters() if p.requires_grad), push=push,
+                                  publish=publish, gradient=gradient, session=session)
+        self._buckets: queue.SimpleQueue[Optional[_Bucket]] = queue.SimpleQueue()
+        self._taker = threading.Thread(target=self._take, name="syncline-ddp", daemon=True)
+        self._taker.start()
+
+    @property
+    def session(self) -> Session:
+        """For its figures: `state.session.stats`."""
+        return self._averager.session
+
+    def start(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+        """Sends the gradients of a bucket of DDP's; the future is the bucket with their means."""
+        parts = list(zip(bucket.parameters(), bucket.gradients()))
+        for parameter, gradient in parts:
+            self._averager.push(parameter, gradient, self.samples)
+        work = _Bucket(bucket.buffer(), parts)
+        self._buckets.put(work)
+        # An error that is raised here is one for C++, too; DDP crashes on one that set_exception leaves.
+        return work.done.then(lambda _: work.outcome())
+
+    def _take(self) -> None:
+        while (work := self._buckets.get()) is not None:
+            try:
+                for parameter, gradient in work.parts:
+                    gradient.copy_(self._averager.take(parameter))
+            except Exception as error:
+                work.error = error
+            work.done.set_result(None)
+
+    def close(self) -> None:
+        """Leaves the job. At the end of the program it comes by itself."""
+        self._buckets.put(None)
+        self._taker.join()
+        self.session.close()
+
+    def __enter__(self) -> HookState:
+        return self
+
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None:
+        self.close()
+
+
+class _Bucket:
+    def __init__(self, buffer: torch.Tensor, parts: list[tuple[torch.nn.Parameter, torch.Tensor]]) -> None:
+        self.parts = parts
+        self.done: torch.futures.Future[None] = torch.futures.Future()
+        self.error: Optional[Exception] = None
+        self._buffer = buffer
+
+    def outcome(self) -> torch.Tensor:
+        """The bucket, its means in place."""
+        if self.error is not None:
+            raise self.error
+        return self._buffer
+
+
+def hook(state: HookState, bucket: Any) -> torch.futures.Future[torch.Tensor]:
+    """A communication hook of DistributedDataParallel: gradients are averaged by Syncline's servers (see HookState)."""
+    return state.start(bucket)
+
+
+# DDP compares annotations with the types themselves.
+if torch.distributed.is_available():
+    hook.__annotations__ = {"bucket": torch.distributed.GradBucket, "return": torch.futures.Future[torch.Tensor]}

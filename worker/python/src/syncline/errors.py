@@ -5,13 +5,17 @@ with, so that launchers and job controllers know whether starting again helps: 1
 """
 from __future__ import annotations
 
+import collections
 import re
+from typing import Optional
 
 
 class Error(RuntimeError):
     """Any failure of Syncline."""
 
     exit_code: int = 1
+    # Of another process that it is about, in collective operations.
+    rank: Optional[int] = None
 
 
 class Cancelled(Error):
@@ -118,4 +122,28 @@ def error_of(code: int, message: str, exit_code: int) -> Error:
     error = kind(message + _OTHER_JOB if names_job else message)
     if exit_code:
         error.exit_code = exit_code
+    # What it knows without where it was raised, which would keep the memory of all that was called there.
+    memo = type(error)(*error.args)
+    memo.__dict__ = error.__dict__
+    _latest.append(memo)
     return error
+
+
+_latest: collections.deque[Error] = collections.deque(maxlen=16)
+
+
+def behind(error: BaseException) -> Optional[Error]:
+    """The Syncline error that `error` is, or that it tells of: torch makes RuntimeErrors of what fails inside DDP.
+
+        try:
+            loss.backward()
+        except RuntimeError as error:
+            if (cause := syncline.errors.behind(error)) is not None:
+                print("lost", cause.rank)
+    """
+    if isinstance(error, Error):
+        return error
+    for one in reversed(_latest if isinstance(error, RuntimeError) else ()):
+        if str(one) in str(error):
+            return one
+    return None

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Callable, Optional, Union
 
-from syncline import _log
+from syncline import _exit, _log
 from syncline._embedded import EmbeddedServers
 from syncline._library import (FLOAT32, FOREVER, LogFunction, Options, StatsStruct, TensorStruct, check, library)
 from syncline._memory import Memory, is_writable, memory_of
@@ -37,6 +37,7 @@ from syncline.errors import Error, InvalidArgument, SessionClosed
 _SLICE_MS = 100  # how long a wait may keep Python from handling Ctrl-C
 _DEADLINE_EXCEEDED = 4
 _MAX_SAMPLES = 2**32 - 1
+_AFTER_CLOSE = ("step", "rank", "world_size")
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
 
 Option = Union[str, int, float, None]
@@ -86,11 +87,13 @@ class Session:
         self._log = LogFunction(_log.log)
         # What the session may still read, by tensor: from push_pull until wait has returned.
         self._gradients: dict[int, list[Any]] = {}
+        self._last: dict[str, Any] = {}  # what may be asked after close, too
         self._states: list[Any] = []  # of optimizers, until start has returned
         self._begun: set[int] = set()  # tensors that were pushed or skipped in a step that others have yet to begin
         self._calls: dict[int, int] = {}  # calls under way, by thread
         self._changed = threading.Condition()  # re-entrant: the handler of a signal may close what it interrupted
         _log.set_up()
+        _exit.set_up()
         settings = Options()
         try:
             for key, value in options.items():
@@ -175,6 +178,8 @@ class Session:
                 self._changed.notify_all()
 
     def _ask(self, name: str) -> Any:
+        if self._why_closed and name in self._last:
+            return self._last[name]
         with self._call() as handle:
             return getattr(library(), f"syncline_{name}")(handle)
 
@@ -306,7 +311,7 @@ class Session:
 
     @property
     def step(self) -> int:
-        """The number of the step that this worker computes now; of a running job that it joined, not 0."""
+        """The number of the step that this worker computes now; of a running job that it joined, not 0. After close the last."""
         return int(self._ask("step"))
 
     @property
@@ -367,6 +372,7 @@ class Session:
             self._why_closed = "the session was closed"
             self._calls[thread] = self._calls.get(thread, 0) + 1
         try:
+            self._last = {name: getattr(library(), f"syncline_{name}")(self._handle) for name in _AFTER_CLOSE}
             library().syncline_cancel(self._handle)
             if library().syncline_leave(self._handle):
                 _log.logger.debug("left without a goodbye: %s", library().syncline_last_error().decode(errors="replace"))

@@ -1,0 +1,78 @@
+"""How a program ends that does not catch an error, and what may be asked once a session is over."""
+import unittest
+
+import support
+from torch_support import OptimizerTest, make_model, torch, train
+
+import syncline
+from syncline import errors
+from syncline.torch import DiLoCo
+
+
+class Exit(support.ServersTest):
+    def test_is_short_and_has_the_code_of_the_error(self):
+        source = """
+            import numpy, sys, syncline
+            {before}
+            def work():
+                session = syncline.Session({options})
+                w = session.declare("w", numpy.zeros(3, numpy.float32))
+                session.start()
+                {then}
+            work()
+            """
+        for options, then, code, last in (
+                ('optimizer="adan"', "", 2, "InvalidArgument: unknown optimizer 'adan'; did you mean 'adam'"),
+                ('push="topkk"', "", 2, "InvalidArgument: .*topk"),
+                ("", "session.push_pull(w, w.weights, 0)", 2, "InvalidArgument: w: samples is 0"),
+                ("", "session.close(); session.wait(w)", 1, "SessionClosed: the session was closed"),
+                ("", "raise RuntimeError('torch: ' + str(syncline.errors.error_of(10, 'rank 3 is gone', 138)))", 138, "torch: rank 3 is gone"),
+                ("", "raise ValueError('of the program')", 1, "ValueError: of the program")):
+            with self.subTest(last):
+                program = self.program(source.format(before="", options=options, then=then), {"SYNCLINE_JOB": f"{self.id()} {last[:9]} {then[:9]}"})
+                self.assertEqual(program.wait(), code, program.text())
+                lines = program.text().splitlines()
+                self.assertRegex(lines[-1], last)
+                self.assertNotIn("session.py", program.text())
+                self.assertIn(", in work", program.text())
+
+    def test_calls_hooks_of_others(self):
+        source = """
+            import sys, syncline
+            sys.excepthook = lambda kind, error, traceback: print("mine:", kind.__name__, flush=True)
+            syncline.Session()
+            syncline.Session(push="topkk")
+            """
+        program = self.program(source)
+        self.assertEqual(program.wait(), 2, program.text())
+        program.await_line("mine: InvalidArgument")
+
+
+class AfterClose(OptimizerTest):
+    def test_rounds_and_steps_stay(self):
+        model = make_model()
+        optimizer = self.optimizer(model)
+        train(model, optimizer, 3)
+        optimizer.close()
+        self.assertEqual((optimizer.steps, optimizer.rank, optimizer.world_size), (3, 0, 1))
+        diloco = DiLoCo(model, torch.optim.SGD(model.parameters(), 0.1), every=2, session=self.options(job=f"{self.id()}diloco"))
+        train(model, diloco, 4)
+        diloco.close()
+        self.assertEqual((diloco.rounds, diloco.steps), (2, 4))
+        with self.assertRaises(syncline.SessionClosed):
+            diloco.session.barrier()
+
+
+class Behind(unittest.TestCase):
+    def test_what_torch_says(self):
+        original = errors.error_of(10, "rank 2 hangs", 138)
+        original.rank = 2  # as collective operations do, later
+        found = errors.behind(RuntimeError("Caught in C++: Dropped: rank 2 hangs\nat ..."))
+        self.assertEqual((type(found), found.rank, found.exit_code), (syncline.errors.Dropped, 2, 138))
+        self.assertIs(errors.behind(original), original)
+        self.assertIsNone(errors.behind(RuntimeError("of the program")))
+        self.assertIsNone(errors.behind(ValueError("rank 2 hangs")))
+
+
+if __name__ == "__main__":
+    unittest.main()

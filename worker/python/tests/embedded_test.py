@@ -77,7 +77,7 @@ class EmbeddedServers(unittest.TestCase):
 
     def test_are_for_one_worker(self):
         program = support.start_program(self, self.SOURCE, {"WORLD_SIZE": "4", "RANK": "1"})
-        self.assertEqual(program.wait(), 1)
+        self.assertEqual(program.wait(), 2)
         self.assertRegex(program.text(), "InvalidArgument: there are 4 workers .* SYNCLINE_COORDINATOR")
 
     def test_that_cannot_start_say_why_at_once(self):
@@ -110,7 +110,7 @@ class EmbeddedServers(unittest.TestCase):
 
     def test_have_no_certificates(self):
         program = support.start_program(self, self.SOURCE, {"SYNCLINE_TLS_CA": "ca.pem"})
-        self.assertEqual(program.wait(), 1)
+        self.assertEqual(program.wait(), 2)
         self.assertRegex(program.text(), "InvalidArgument: tls_ca is set .SYNCLINE_TLS_CA. but no coordinator")
 
     @contextlib.contextmanager

@@ -198,9 +198,8 @@ class Misuse(OptimizerTest):
     def test_of_the_optimizers_state(self):
         model = make_model()
         optimizer = self.optimizer(model)
-        for call in (optimizer.state_dict, lambda: optimizer.load_state_dict({})):
-            with self.refused("state is on the servers.*model.state_dict"):
-                call()
+        with self.refused("when the job begins: Optimizer.*state_dict="):
+            optimizer.load_state_dict({})
         with self.refused("give all groups"):
             optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(1))]})
 

@@ -308,7 +308,7 @@ class Programs(OptimizerTest):
         with self.optimizer(model, gradient="clip_global_norm=1") as optimizer:
             nn.functional.mse_loss(model(torch.ones(1, 6)), torch.ones(1, 3)).backward()
         with self.assertRaises(syncline.SessionClosed):
-            optimizer.steps
+            optimizer.session.barrier()
 
     def test_may_end_the_loop_with_an_exception(self):
         model = make_model()
@@ -316,7 +316,7 @@ class Programs(OptimizerTest):
             nn.functional.mse_loss(model(torch.ones(1, 6)), torch.ones(1, 3)).backward()
             raise ValueError("mine")
         with self.assertRaises(syncline.SessionClosed):
-            optimizer.steps
+            optimizer.session.barrier()
 
 
 class Models(OptimizerTest):

@@ -266,6 +266,11 @@ class Optimizer(torch.optim.Optimizer):
         """Waits for all new weights. For code that reads weights outside of forward and state_dict."""
         _wait(self._weights)
 
+    def let_norms_be_read(self) -> None:
+        """Lets `clip_grad_norm_(parameters, float("inf"))` pass, with which some programs read the norm of gradients."""
+        for weight in self._weights:
+            weight.takes_one = True
+
     def scale(self, loss: torch.Tensor) -> torch.Tensor:
         """The loss to call backward on: times the servers' scale, with loss_scaling."""
         return loss * self.session.loss_scale

@@ -22,6 +22,8 @@ class Sent(torch.Tensor):
     """Shares the gradient's memory. Calls that would change it raise, through .data and other views of it, too."""
 
     name = ""
+    # Whether a product with 1 is let pass, which changes nothing: of programs that clip to infinity, to read the norm.
+    takes_one = False
 
     @staticmethod
     def of(gradient: torch.Tensor, name: str) -> Sent:
@@ -35,6 +37,8 @@ class Sent(torch.Tensor):
                            options: Optional[Mapping[str, Any]] = None) -> Any:
         sent = _first_of(arguments[:1])
         if sent is not None and _changes_its_first(function):
+            if sent.takes_one and getattr(function, "__name__", "") == "mul_" and bool((torch.as_tensor(arguments[1]) == 1).all()):
+                return sent
             raise changed(sent.name)
         with _Plain():
             result = function(*arguments, **(options or {}))

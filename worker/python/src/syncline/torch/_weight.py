@@ -31,6 +31,7 @@ class Weight:
         self.is_pushed = False  # in the present step
         self.is_pending = False  # its weights are on their way
         self.is_waited_for = False  # by a hook before the forward of its module
+        self.takes_one = False  # see Sent
         self.waits_early = False  # by the hook of the whole model: no hook of a module does
         self.rate_factor = 1.0  # what the learning rate it was declared with is multiplied with, from the next push on
         self._sent_factor = 1.0
@@ -83,6 +84,7 @@ class Weight:
         self._session.push_pull(self._tensor, ordered, samples)
         self.is_pushed = self.is_pending = True
         self._sent = Sent.of(gradient, self.name)
+        self._sent.takes_one = self.takes_one
         self._sent_version = self._sent._version
         self.parameter.grad = self._sent
 

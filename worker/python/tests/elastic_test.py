@@ -1,11 +1,15 @@
 """syncline.torch.elastic: who reads what, and where a worker that comes back goes on."""
+import signal
+import tempfile
 import types
 import unittest
+from pathlib import Path
 
 import support
 from torch_support import torch
 
 import syncline
+import syncline.torch
 from syncline.torch import LocalSGD
 from syncline.torch.elastic import ElasticDistributedSampler
 
@@ -110,6 +114,82 @@ class Workers(support.ServersTest):
         self.assertGreater(epoch * 100 + batch, 10)
         for program in (first, again):
             self.assertEqual(program.wait(), 0, program.text())
+
+
+class Elastic(support.ServersTest):
+    LOOP = """
+        import os, time, torch, syncline.torch
+        torch.set_num_threads(1)
+        model = torch.nn.Linear(6, 3)
+        optimizer = syncline.torch.Optimizer(model, "adam", lr=0.01)
+        scheduler = torch.optim.lr_scheduler.ConstantLR(optimizer, 0.5, 10**6)
+        state = syncline.torch.State(model, optimizer, entered=0, scheduler=scheduler)
+
+        @syncline.torch.elastic.run
+        def train(state):
+            state.entered += 1
+            state.commit()
+            first = state.step
+            while not os.path.exists(os.environ["STOP"]):
+                state.entered = -1      # not committed
+                model(torch.randn(4, 6)).square().mean().backward()
+                optimizer.step()
+                model(torch.ones(1, 6))
+                if state.step == first + 20:
+                    print("trains", first, flush=True)
+                time.sleep(0.005)
+            state.restore()
+
+        train(state)
+        print("entered", state.entered, "rate", optimizer.param_groups[0]["lr"], flush=True)
+        """
+
+    def test_a_dropped_worker_joins_again_in_its_loop(self):
+        with tempfile.TemporaryDirectory() as folder:
+            stop = Path(folder) / "stop"
+            first, second = (self.program(self.LOOP, {**self.environment(rank, 2), "STOP": str(stop)}) for rank in range(2))
+            second.await_line("trains 0")
+            second.process.send_signal(signal.SIGSTOP)
+            first.await_line("epoch changed .*members=1")
+            second.process.send_signal(signal.SIGCONT)
+            at = int(second.await_line(r"joined the job again at step (\d+)").group(1))
+            second.await_line(f"trains {at}")
+            stop.touch()
+            for program, entered in ((first, 1), (second, 2)):
+                self.assertEqual(program.wait(), 0, program.text())
+                program.await_line(f"entered {entered} rate 0.005")
+        self.assertGreaterEqual(at, 20)
+
+
+class Committed(support.ServersTest):
+    def test_values_come_back(self):
+        model = torch.nn.Linear(6, 3)
+        optimizer = syncline.torch.Optimizer(model, "sgd", lr=0.1, session=self.options())
+        self.addCleanup(optimizer.session.close)
+        scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+        state = syncline.torch.State(model, optimizer, best=[3], scheduler=scheduler)
+        optimizer.step()
+        scheduler.step()
+        state.best.append(2)
+        state.commit()
+        optimizer.step()
+        scheduler.step()
+        state.best.append(1)
+        self.assertEqual((state.step, scheduler.last_epoch), (2, 2))
+        state.restore()
+        self.assertEqual((state.best, scheduler.last_epoch, state.step), ([3, 2], 1, 2))
+        state.best.append(0)
+        state.restore()
+        self.assertEqual(state.best, [3, 2])
+        with self.assertRaisesRegex(syncline.FailedPrecondition, "step= is a name that State has itself"):
+            syncline.torch.State(model, optimizer, step=1)
+
+        @syncline.torch.elastic.run
+        def train(state):
+            raise syncline.Unavailable("the servers are gone")
+
+        with self.assertRaisesRegex(syncline.Unavailable, "are gone"):
+            train(state)
 
 
 if __name__ == "__main__":

@@ -4,8 +4,9 @@
 """
 from syncline.torch import elastic
 from syncline.torch._average import HookState, hook
+from syncline.torch._elastic_state import State
 from syncline.torch._local import DiLoCo, LocalSGD
 from syncline.torch._optimizer import Optimizer
 from syncline.torch._wrap import wrap
 
-__all__ = ["DiLoCo", "HookState", "LocalSGD", "Optimizer", "elastic", "hook", "wrap"]
+__all__ = ["DiLoCo", "HookState", "LocalSGD", "Optimizer", "State", "elastic", "hook", "wrap"]

@@ -33,18 +33,20 @@ def option_string(options: Mapping[str, Any]) -> str:
 
 
 # Notes that torch's lr_schedulers make in a group; no options of an optimizer.
-_NOTES = ("initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr", "max_momentum", "base_momentum")
+NOTES = ("initial_lr", "max_lr", "min_lr", "base_lr", "swa_lr", "max_momentum", "base_momentum")
 
 
 class Group(dict):  # type: ignore[type-arg]
     """A parameter group. Its options are the servers' from the start, but for `lr`: any other change is refused."""
 
     is_fixed = False
+    # `lr` as the servers were told of it.
+    declared: Any = None
     # Takes a new `lr` before it is stored.
     take_rate: Callable[[float], None]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if self.is_fixed and key not in _NOTES and (key not in self or self[key] != value):
+        if self.is_fixed and key not in NOTES and (key not in self or self[key] != value):
             if key != "lr":
                 _refuse(key)
             if key not in self:

@@ -12,7 +12,7 @@ import torch
 from syncline import _log
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session
-from syncline.torch._groups import Group, make_groups, merged, option_string
+from syncline.torch._groups import NOTES, Group, make_groups, merged, option_string
 from syncline.torch import _state
 from syncline.torch._hooks import Hook, ReadHook
 from syncline.torch._weight import Weight, memory_order
@@ -65,11 +65,16 @@ class Optimizer(torch.optim.Optimizer):
         super().__init__(groups, defaults)
         self.param_groups: list[Group] = groups  # torch may have copied them
         settings = option_string(defaults)
-        self.session = Session(**merged({
+        self._settings = merged({
             "optimizer": f"{optimizer}:{settings}" if settings else optimizer, "push": push, "publish": publish,
-            "schedule": schedule, "gradient": gradient, "loss_scaling": loss_scaling}, session or {}))
+            "schedule": schedule, "gradient": gradient, "loss_scaling": loss_scaling}, session or {})
+        self._trains_all = params is None
+        self._join(state_dict)
+
+    def _join(self, state_dict: Optional[Mapping[str, Any]] = None) -> None:
+        self.session = Session(**self._settings)
         try:
-            self._declare(params is None)
+            self._declare(self._trains_all)
             given = None if state_dict is None else self._give(state_dict)
             self.session.start()
         except BaseException:
@@ -82,6 +87,25 @@ class Optimizer(torch.optim.Optimizer):
         if given is not None:
             self._take_rates(given)
         self._add_hooks()
+
+    def rejoin(self) -> None:
+        """Joins the job again, after this worker was dropped from it: with a new session, the current weights, and no gradients.
+
+        `steps` is where the job is now. Rates that the program set stay.
+        """
+        self._leave()
+        rates = [group.get("lr") for group in self.param_groups]
+        for group in self.param_groups:
+            group.is_fixed = False
+            if "lr" in group:
+                group["lr"] = group.declared
+        self._weights, self._left_out, self._pushes = [], [], True
+        for parameter in self._model.parameters():
+            parameter.grad = None
+        self._join()
+        for group, rate in zip(self.param_groups, rates):
+            if rate is not None and rate != group["lr"]:
+                group["lr"] = rate
 
     def _give(self, state_dict: Mapping[str, Any]) -> _state.Given:
         given = _state.Given(_state.kind_of(self._name, self.defaults), self.param_groups, state_dict)
@@ -111,7 +135,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _options_of(self, group: Group) -> dict[str, Any]:
         changed = {name: value for name, value in group.items()
-                   if name not in ("params", "lr") and self.defaults.get(name) != value}
+                   if name not in ("params", "lr", *NOTES) and self.defaults.get(name) != value}
         scale = 1.0
         if "lr" in group and group["lr"] != self._base_lr:
             if not self._base_lr:
@@ -123,7 +147,8 @@ class Optimizer(torch.optim.Optimizer):
         of = {id(weight.parameter): weight for weight in self._weights}
         for group in self.param_groups:
             weights = [of[id(parameter)] for parameter in group["params"]]
-            group.take_rate = functools.partial(self._take_rate, weights, group.get("lr"))
+            group.declared = group.get("lr")
+            group.take_rate = functools.partial(self._take_rate, weights, group.declared)
             group.is_fixed = True
 
     def _take_rate(self, weights: list[Weight], declared: float, rate: float) -> None:
@@ -304,12 +329,15 @@ class Optimizer(torch.optim.Optimizer):
                 self._end_step()
             self.synchronize()
         finally:
-            for hook in self._hooks:
-                if hasattr(hook, "remove"):
-                    hook.remove()
-            self._hooks = []
-            self._pushes = False
-            self.session.close()
+            self._leave()
+
+    def _leave(self) -> None:
+        for hook in self._hooks:
+            if hasattr(hook, "remove"):
+                hook.remove()
+        self._hooks = []
+        self._pushes = False
+        self.session.close()
 
     def __enter__(self) -> Optimizer:
         return self

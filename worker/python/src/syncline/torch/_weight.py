@@ -129,6 +129,17 @@ class Weight:
                 "resize models before")
 
 
+class _Watch:
+    """A hook on a node of autograd's graph, which is gone where nobody keeps the node."""
+
+    def __init__(self, node: Any, handle: Any) -> None:
+        self._node, self._handle = node, handle
+
+    def remove(self) -> None:
+        """As of torch's own handles."""
+        self._handle.remove()
+
+
 def watch(parameter: torch.nn.Parameter, callback: Callable[[], None]) -> Any:
     """Has `callback` called whenever backward has accumulated the gradient; None where none is required. Keep the result."""
     if not parameter.requires_grad:
@@ -136,8 +147,7 @@ def watch(parameter: torch.nn.Parameter, callback: Callable[[], None]) -> Any:
     if hasattr(parameter, "register_post_accumulate_grad_hook"):  # torch 2.1
         return parameter.register_post_accumulate_grad_hook(lambda _: callback())
     node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
-    node.register_hook(lambda *_: callback())
-    return node
+    return _Watch(node, node.register_hook(lambda *_: callback()))
 
 
 def memory_order(parameter: torch.nn.Parameter) -> list[int]:

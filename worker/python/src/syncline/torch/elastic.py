@@ -7,8 +7,11 @@ from typing import Any, Optional, Union
 import torch
 
 from syncline.errors import FailedPrecondition, InvalidArgument
+from syncline.torch._elastic_state import State, run
 from syncline.torch._local import LocalSGD
 from syncline.torch._optimizer import Optimizer
+
+__all__ = ["ElasticDistributedSampler", "State", "run"]
 
 
 class ElasticDistributedSampler(torch.utils.data.Sampler):

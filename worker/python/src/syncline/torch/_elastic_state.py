@@ -1,0 +1,89 @@
+"""What a worker keeps for itself while it trains, and training loops that outlive their place in the job."""
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any, Callable, Optional, TypeVar, Union
+
+import torch
+
+from syncline import _log
+from syncline.errors import Dropped, FailedPrecondition
+from syncline.torch._local import LocalSGD
+from syncline.torch._optimizer import Optimizer
+
+Result = TypeVar("Result")
+
+
+class State:
+    """A worker's model, optimizer and sampler, and values of the program, which are committed and restored.
+
+        state = syncline.torch.State(model, optimizer, sampler, best=float("inf"), scheduler=scheduler)
+
+        @syncline.torch.elastic.run
+        def train(state):
+            while state.sampler.epoch < 10:
+                for inputs, labels in loader:
+                    ...
+                    optimizer.step()
+                    state.best = min(state.best, loss.item())
+                    state.commit()
+
+        train(state)
+
+    Weights and the optimizer's state are not among what is committed: the servers hold them, and each step is a commit.
+    Values are this worker's own: what has a state_dict is kept by it, all else is copied. `step` is where the job is.
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: Union[Optimizer, LocalSGD], sampler: Optional[Any] = None, **values: Any) -> None:
+        for name in values:
+            if hasattr(type(self), name) or name in ("model", "optimizer", "sampler"):
+                raise FailedPrecondition(f"{name}= is a name that State has itself; choose another")
+        self.model, self.optimizer, self.sampler = model, optimizer, sampler
+        self._names = tuple(values)
+        self.__dict__.update(values)
+        self.commit()
+
+    @property
+    def step(self) -> int:
+        """The job's present step."""
+        return self.optimizer.steps
+
+    def commit(self) -> None:
+        """Keeps the values as they are now."""
+        self._committed = {name: copy.deepcopy(value.state_dict() if hasattr(value, "state_dict") else value)
+                           for name, value in ((name, getattr(self, name)) for name in self._names)}
+
+    def restore(self) -> None:
+        """Sets the values to what they were at the last commit."""
+        for name, kept in self._committed.items():
+            value = getattr(self, name)
+            if hasattr(value, "load_state_dict"):
+                value.load_state_dict(copy.deepcopy(kept))
+            else:
+                setattr(self, name, copy.deepcopy(kept))
+
+    def rejoin(self) -> None:
+        """After this worker was dropped: a place in the job again, its current weights, and the values of the last commit."""
+        if not isinstance(self.optimizer, Optimizer):
+            raise FailedPrecondition("a worker of LocalSGD that was dropped begins anew: let `syncline run --max-restarts` start it again")
+        self.restore()
+        self.optimizer.rejoin()
+
+
+def run(train: Callable[[State], Result]) -> Callable[[State], Result]:
+    """A loop that joins again when its worker was dropped: stopped or cut off for too long while the others went on.
+
+    It is called anew then, and goes on where the job is. All other errors are raised. A process that died is started again by
+    `syncline run --max-restarts`, and needs none of this.
+    """
+    @functools.wraps(train)
+    def elastic(state: State) -> Result:
+        while True:
+            try:
+                return train(state)
+            except Dropped as error:
+                _log.logger.warning("joining the job again: %s", error)
+                state.rejoin()
+                _log.logger.info("joined the job again at step %d", state.step)
+    return elastic

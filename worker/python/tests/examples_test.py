@@ -1,6 +1,7 @@
 """The examples train: a few steps of each, with servers of their own."""
 import importlib.util
 import json
+import os
 import re
 import sys
 import tempfile
@@ -16,8 +17,8 @@ EXAMPLES = support.HERE.parents[1] / "examples/torch"
 
 
 class Examples(unittest.TestCase):
-    def run_example(self, *command):
-        program = support.Process([sys.executable, *map(str, command)], {"OMP_NUM_THREADS": "1"})
+    def run_example(self, *command, python=True):
+        program = support.Process([sys.executable] * python + [*map(str, command)], {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
         self.addCleanup(program.kill)
         self.assertEqual(program.wait(180), 0, program.text())
         return program.text()
@@ -37,6 +38,13 @@ class Examples(unittest.TestCase):
                 report = json.loads(re.search(r"^\{.*\}$", said, re.MULTILINE).group())
                 self.assertLess(report["loss"], 3.7, said)  # 4.6 without training
 
+    def test_ddp_hook(self):
+        said = self.run_example(os.environ["SYNCLINE_BINARY"], "run", "--standalone", "--nproc-per-node", 2, "--", sys.executable,
+                                EXAMPLES / "ddp_hook.py", "--steps", 100, python=False)
+        losses = [float(loss) for loss in re.findall(r"loss (\S+)", said)]
+        self.assertLess(losses[-1], 0.05, said)  # 0.38 at first
+        self.assertGreater(float(re.search(r"([\d.]+) times less than FP32", said).group(1)), 8, said)
+
     def test_of_the_readmes(self):
         for folder in (support.HERE.parents[2], support.HERE.parent):
             with self.subTest(folder=folder), tempfile.TemporaryDirectory() as place:
@@ -45,6 +53,33 @@ class Examples(unittest.TestCase):
                 program.write_text(source)
                 said = self.run_example(program)
                 self.assertLess(float(re.search(r"^loss (\S+)", said, re.MULTILINE).group(1)), 0.1, said)
+
+
+class Elastic(support.ServersTest):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.stop = Path(folder.name) / "stop"
+
+    def worker(self, rank):
+        command = [sys.executable, EXAMPLES / "elastic.py", "--epochs", 10**6, "--pause", 0.002, "--until", self.stop]
+        program = support.Process([*map(str, command)], self.environment(rank, 2))
+        self.addCleanup(program.kill)
+        return program
+
+    def test_workers_that_are_killed_and_join(self):
+        workers = [self.worker(rank) for rank in range(2)]
+        workers[1].await_line("rank 1 epoch 3 ")
+        workers[1].kill()
+        workers[0].await_line("epoch changed .*members=1")
+        again, third = self.worker(1), self.worker(2)
+        for program, rank in ((again, 1), (third, 2)):
+            self.assertGreater(int(program.await_line(f"rank {rank} begins at epoch .*, step (\\d+)").group(1)), 60)
+        workers[0].await_line("workers 3")
+        self.stop.touch()
+        for program in (workers[0], again, third):
+            self.assertEqual(program.wait(), 0, program.text())
+            program.await_line("ends at step .*, best loss 0.0")
 
 
 if __name__ == "__main__":

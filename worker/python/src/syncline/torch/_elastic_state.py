@@ -71,17 +71,17 @@ class State:
         self.optimizer.rejoin()
 
 
-def run(train: Callable[[State], Result]) -> Callable[[State], Result]:
+def run(train: Callable[..., Result]) -> Callable[..., Result]:
     """A loop that joins again when its worker was dropped: stopped or cut off for too long while the others went on.
 
     It is called anew then, and goes on where the job is. All other errors are raised. A process that died is started again by
     `syncline run --max-restarts`, and needs none of this.
     """
     @functools.wraps(train)
-    def elastic(state: State) -> Result:
+    def elastic(state: State, *arguments: Any, **options: Any) -> Result:
         while True:
             try:
-                return train(state)
+                return train(state, *arguments, **options)
             except Dropped as error:
                 _log.logger.warning("joining the job again: %s", error)
                 state.rejoin()

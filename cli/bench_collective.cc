@@ -53,6 +53,8 @@ struct CollectiveOptions {
   int ranks = 2;
   std::string bytes = "8..268435456";
   std::string algorithm;  // empty: the group's choice
+  std::string wire = "shared";
+  int hosts = 0;  // as if the ranks were on so many; 0: on as many as there are ranks
   bool prints_json = false;
 };
 
@@ -61,6 +63,8 @@ struct Plan {
   int ranks = 2;
   std::vector<uint64_t> sizes = {};
   std::optional<Algorithm> algorithm = {};
+  int hosts = 1;
+  TcpSecurity security = TcpSecurity::kTls;
 };
 
 template <typename T>
@@ -87,6 +91,22 @@ absl::StatusOr<std::vector<uint64_t>> ParseSizes(const std::string& bytes) {
   return sizes;
 }
 
+absl::Status ChooseWire(const CollectiveOptions& options, Plan& plan) {
+  const bool is_plain = options.wire == "tcp-plain";
+  if (!is_plain && options.wire != "tcp" && options.wire != "shared") {
+    return WithFailure(
+        absl::InvalidArgumentError(absl::StrCat("--wire is '", options.wire,
+                                                "', expected shared, tcp or tcp-plain")),
+        Failure::kUsage);
+  }
+  if (options.wire == "shared") return absl::OkStatus();
+  plan.hosts = options.hosts > 0 ? options.hosts : plan.ranks;
+  if (is_plain) plan.security = TcpSecurity::kPlain;
+  if (plan.ranks % plan.hosts == 0) return absl::OkStatus();
+  return WithFailure(absl::InvalidArgumentError("--hosts must be a divisor of --ranks"),
+                     Failure::kUsage);
+}
+
 absl::StatusOr<Plan> MakePlan(const CollectiveOptions& options) {
   Plan plan = {.ranks = options.ranks};
   SYNCLINE_ASSIGN_OR_RETURN(plan.op, OrUsage(ParseCollective(options.op)));
@@ -100,6 +120,7 @@ absl::StatusOr<Plan> MakePlan(const CollectiveOptions& options) {
         absl::InvalidArgumentError("send_receive is no operation of all ranks"),
         Failure::kUsage);
   }
+  SYNCLINE_RETURN_IF_ERROR(ChooseWire(options, plan));
   if (!options.algorithm.empty()) {
     SYNCLINE_ASSIGN_OR_RETURN(plan.algorithm, OrUsage(ParseAlgorithm(options.algorithm)));
     const Problem problem = {.op = plan.op, .ranks = plan.ranks};
@@ -288,10 +309,16 @@ absl::StatusOr<Json> MeasureSize(Group& group, const Plan& plan, uint64_t bytes)
 
 absl::Status RunRank(const Plan& plan, const std::string& folder, int rank) {
   FolderStore store(folder);
+  const int host = rank / (plan.ranks / plan.hosts);
   SYNCLINE_ASSIGN_OR_RETURN(
       const auto group,
-      Group::Create(
-          {.name = "bench", .rank = rank, .ranks = plan.ranks, .store = &store}));
+      Group::Create({.name = "bench",
+                     .rank = rank,
+                     .ranks = plan.ranks,
+                     .store = &store,
+                     .address = "127.0.0.1",
+                     .host = plan.hosts > 1 ? absl::StrCat("host", host) : "",
+                     .security = plan.security}));
   Json rows = Json::array();
   for (const uint64_t bytes : plan.sizes) {
     SYNCLINE_ASSIGN_OR_RETURN(Json row, MeasureSize(*group, plan, bytes));
@@ -373,12 +400,10 @@ absl::StatusOr<int> BenchCollective(const CollectiveOptions& options) {
   absl::StatusOr<Json> rows = RunRanks(plan, folder);
   std::filesystem::remove_all(folder, error);
   SYNCLINE_RETURN_IF_ERROR(rows.status());
-  const Json report = {{"bench", "collective"},
-                       {"op", options.op},
-                       {"type", "f32"},
-                       {"ranks", options.ranks},
-                       {"machine", MachineFigures()},
-                       {"rows", *std::move(rows)}};
+  const Json report = {
+      {"bench", "collective"},       {"op", options.op},        {"type", "f32"},
+      {"ranks", options.ranks},      {"wire", options.wire},    {"hosts", plan.hosts},
+      {"machine", MachineFigures()}, {"rows", *std::move(rows)}};
   uint64_t wrong = 0;
   for (const Json& row : report["rows"]) wrong += row["wrong"].get<uint64_t>();
   if (options.prints_json) {
@@ -407,6 +432,13 @@ void AddBenchCollective(CLI::App& bench, Command* selected) {
   app->add_option("--algorithm", options->algorithm,
                   "direct, ring, doubling, halving, tree or bruck; default: the fastest "
                   "by the cost model");
+  app->add_option("--wire", options->wire,
+                  "shared memory (shared), TCP with TLS over loopback (tcp), or without "
+                  "(tcp-plain)")
+      ->capture_default_str();
+  app->add_option("--hosts", options->hosts,
+                  "With TCP: ranks behave as if they were on so many hosts; default: "
+                  "each on one of its own");
   app->add_flag("--json", options->prints_json, "Print JSON");
   app->callback([options, selected] {
     *selected = [options] { return BenchCollective(*options); };

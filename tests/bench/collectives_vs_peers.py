@@ -154,7 +154,8 @@ def run_mpi(args):
         with open(source, "w") as file:
             file.write(MPI_SOURCE)
         subprocess.run(["mpicc", "-O3", "-o", program, source], check=True)
-        command = ["mpirun", "-n", str(args.ranks), "--oversubscribe", "--allow-run-as-root", program, args.op]
+        medium = [] if args.wire == "shared" else ["--mca", "btl", "tcp,self", "--mca", "pml", "ob1"]
+        command = ["mpirun", "-n", str(args.ranks), "--oversubscribe", "--allow-run-as-root", *medium, program, args.op]
         done = subprocess.run(
             command + [str(size) for size in sizes_of(args.bytes)], stdout=subprocess.PIPE, check=True, text=True,
             timeout=900,
@@ -166,7 +167,7 @@ def run_mpi(args):
 
 def run_syncline(args):
     command = [args.syncline, "bench", "collective", "--json", "--op", args.op, "--ranks", str(args.ranks),
-               "--bytes", args.bytes]  # fmt: skip
+               "--bytes", args.bytes, "--wire", args.wire]  # fmt: skip
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=900)
     return json.loads(done.stdout)
 
@@ -183,7 +184,7 @@ def compare(args):
                 line["ratio"][name] = peer["seconds"][asked] / row["seconds"]["median"]
         rows.append(line)
     versions = {name: peer.get("torch") or peer.get("version") for name, peer in peers.items() if peer}
-    return {"op": args.op, "ranks": args.ranks, "machine": ours["machine"], "peers": versions, "rows": rows}
+    return {"op": args.op, "ranks": args.ranks, "wire": args.wire, "machine": ours["machine"], "peers": versions, "rows": rows}
 
 
 def main():
@@ -191,6 +192,8 @@ def main():
     parser.add_argument("--syncline", default="build/release/syncline")
     parser.add_argument("--op", default="all_reduce", choices=OPS)
     parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--wire", default="shared", choices=["shared", "tcp", "tcp-plain"],
+                        help="tcp: as between hosts, over loopback; gloo always goes this way, without TLS")  # fmt: skip
     parser.add_argument("--bytes", default="8..67108864", help="a size, or FIRST..LAST in steps of 4x")
     args = parser.parse_args()
     report = compare(args)

@@ -132,6 +132,16 @@ absl::StatusOr<Call> CallOf(const syncline_group& group, const syncline_call* gi
   return call;
 }
 
+std::string OrEmpty(const char* given) { return given != nullptr ? given : ""; }
+
+absl::StatusOr<syncline::TcpSecurity> SecurityOf(const std::string& name) {
+  for (const auto known : {syncline::TcpSecurity::kTls, syncline::TcpSecurity::kPlain}) {
+    if (name == syncline::TcpSecurityName(known)) return known;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("security of a group is '", name, "', but must be 'tls' or 'plain'"));
+}
+
 void SetTime(int64_t given_ms, absl::Duration* time) {
   if (given_ms > 0) *time = absl::Milliseconds(given_ms);
 }
@@ -154,7 +164,12 @@ syncline_code syncline_group_create(const syncline_group_options* options,
     GroupOptions group = {.name = known.name,
                           .rank = static_cast<int>(known.rank),
                           .ranks = static_cast<int>(known.ranks),
-                          .store = &store};
+                          .store = &store,
+                          .address = OrEmpty(known.address),
+                          .host = OrEmpty(known.host)};
+    if (const std::string security = OrEmpty(known.security); !security.empty()) {
+      SYNCLINE_ASSIGN_OR_RETURN(group.security, SecurityOf(security));
+    }
     SetTime(known.failure_timeout_ms, &group.failure_timeout);
     SetTime(known.timeout_ms, &group.timeout);
     SetTime(known.start_timeout_ms, &group.start_timeout);

@@ -258,8 +258,8 @@ SYNCLINE_API syncline_code syncline_barrier(syncline_session* session,
 SYNCLINE_API syncline_code syncline_leave(syncline_session* session);
 
 /* ---- group --------------------------------------------------------------------------------------------------- */
-/* Ranks of one host that call collective operations together; no servers and no coordinator. Every member makes the
- * same calls in the same order (sends and receives have an order of their own); FAILED_PRECONDITION says where they
+/* Ranks that call collective operations together, through shared memory on one host and TCP between hosts; no servers
+ * and no coordinator. Every member makes the same calls in the same order (sends and receives have an order of their own); FAILED_PRECONDITION says where they
  * differ. A member that dies, hangs or leaves ends every operation on all others with ABORTED, one that does not come
  * with DEADLINE_EXCEEDED; syncline_last_error_rank names it. The group is of no use then: make another one. Any thread
  * may call; comm/collective/group/group.h is the same thing in C++ and says more. */
@@ -284,9 +284,14 @@ typedef struct syncline_group_options {
   int64_t failure_timeout_ms; /* a member stopped for so long hangs; 0: 10 s */
   int64_t timeout_ms;         /* of operations that name none; 0: 30 minutes */
   int64_t start_timeout_ms;   /* until all members are there; 0: 5 minutes */
+  /* Where members are on several hosts: the IP address by which the others reach this one. NULL or "": that of the
+   * default route. */
+  const char* address;
+  const char* host;     /* members that say different names share no memory; usually NULL */
+  const char* security; /* of connections between hosts: NULL or "tls", with a key from the store; "plain": none */
 } syncline_group_options;
 
-/* Blocks until all members are there. UNIMPLEMENTED when they are not all on one host. */
+/* Blocks until all members are there. UNAVAILABLE when one cannot be reached. */
 SYNCLINE_API syncline_code syncline_group_create(const syncline_group_options* options,
                                                  syncline_group** out);
 /* What is under way ends with CANCELLED, for the others, too. Handles are freed before. */

@@ -195,9 +195,8 @@ absl::StatusOr<TcpCard> ParseTcpCard(const std::string& card) {
 absl::StatusOr<std::unique_ptr<TcpWire>> Listen(const GroupOptions& options,
                                                 uint64_t nonce) {
   std::string host = options.address;
-  if (host.empty()) {
-    SYNCLINE_ASSIGN_OR_RETURN(host, PrimaryAddress());
-  }
+  // A host without any other address can only mean itself.
+  if (host.empty()) host = PrimaryAddress().value_or("127.0.0.1");
   return TcpWire::Listen({.rank = options.rank,
                           .ranks = options.ranks,
                           .host = host,

@@ -1,23 +1,25 @@
 """The torch.distributed backend "syncline": every operation against its definition, DDP against gloo, and a rank that dies."""
+import faulthandler
 import os
+import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import textwrap
+import time
+import traceback
 import unittest
 
 import support
 
 try:
-    import torch  # noqa: F401
+    import torch
 except ImportError:
     raise unittest.SkipTest("torch is missing (apt-get install python3-torch)") from None
 
 RANKS = 3
 PREAMBLE = """
-import faulthandler, os, sys, time
-faulthandler.dump_traceback_later(100, exit=True)
+import os, sys, time
 import torch
 import torch.distributed as dist
 import syncline.torch.distributed
@@ -36,31 +38,70 @@ def refused(said, call, *arguments, **more):
 """
 
 
-def run_ranks(body, ranks=RANKS):
+def be_rank(program, environment, output):
+    """In a child that has torch already, which takes seconds to load. Does not return."""
+    code = 1
+    try:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        os.environ.update(environment)
+        faulthandler.enable(2)
+        faulthandler.dump_traceback_later(100, exit=True, file=2)
+        path = environment["PROGRAM"]
+        exec(compile(program, path, "exec"), {"__name__": "__main__", "__file__": path})
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def await_exit(child):
+    deadline = time.monotonic() + support.PATIENCE
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.005)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return "it hung"
+
+
+def run_ranks(body, ranks=RANKS, environment_of=lambda rank: {}):
     """Runs the program in `ranks` processes; what each printed, and its exit code."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = listener.getsockname()[1]
-    with tempfile.NamedTemporaryFile("w", suffix=".py") as program:
-        program.write(PREAMBLE + textwrap.dedent(body))
-        program.flush()
-        processes = [
-            subprocess.Popen(
-                [sys.executable, program.name], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                env={**os.environ, "PYTHONPATH": str(support.PACKAGE), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
-                     "RANK": str(rank), "WORLD_SIZE": str(ranks), "GLOO_SOCKET_IFNAME": "lo"})
-            for rank in range(ranks)
-        ]
-        try:
-            return [(process.communicate(timeout=support.PATIENCE)[0], process.returncode) for process in processes]
-        finally:
-            for process in processes:
-                process.kill()
+    program = PREAMBLE + textwrap.dedent(body)
+    with tempfile.TemporaryDirectory() as folder:
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "GLOO_SOCKET_IFNAME": "lo",
+                  "PROGRAM": f"{folder}/program.py"}
+        outputs = [tempfile.TemporaryFile("w+") for _ in range(ranks)]
+        children = []
+        for rank, output in enumerate(outputs):
+            children.append(os.fork())
+            if children[-1] == 0:
+                be_rank(program, {**common, "RANK": str(rank), **environment_of(rank)}, output)
+        codes = [await_exit(child) for child in children]
+        results = []
+        for output, code in zip(outputs, codes):
+            with output:
+                output.seek(0)
+                results.append((output.read(), code))
+        return results
 
 
 class DistributedTest(unittest.TestCase):
+    """Among processes of one host."""
+
+    def environment_of(self, rank):
+        return {}
+
     def check(self, body, ranks=RANKS):
-        for output, code in run_ranks(body, ranks):
+        for output, code in run_ranks(body, ranks, self.environment_of):
             self.assertEqual(code, 0, output)
 
     def test_operations(self):
@@ -170,7 +211,7 @@ class DistributedTest(unittest.TestCase):
             """)
 
     def test_a_rank_that_dies_is_named_on_all_others(self):
-        for output, code in run_ranks("""
+        self.check("""
             from torch.nn.parallel import DistributedDataParallel
             model = DistributedDataParallel(torch.nn.Linear(2000, 500))
             try:
@@ -185,19 +226,17 @@ class DistributedTest(unittest.TestCase):
                     assert error.rank == 1, error.rank
                     os._exit(0)
             os._exit(1)
-            """):
-            self.assertEqual(code, 0, output)
+            """)
 
     def test_ranks_that_disagree_hear_of_it(self):
-        for output, code in run_ranks("""
+        self.check("""
             try:
                 dist.all_reduce(torch.ones(5 if rank == 1 else 4))
             except syncline.errors.FailedPrecondition as error:
                 assert "of 5 f32" in str(error) and "of 4 f32" in str(error), error
                 os._exit(0)
             os._exit(1)
-            """):
-            self.assertEqual(code, 0, output)
+            """)
 
     def test_what_it_cannot_do_is_said(self):
         self.check("""
@@ -220,6 +259,11 @@ class DistributedTest(unittest.TestCase):
             refused("torch.float32 and torch.uint8", group.alltoall, [floats, bytes_], [floats, floats])
             refused("rank 1 has 5 elements, but all must have 6", group.allgather, [[floats, floats[:5]]], [floats])
             refused("3 parts for 2 ranks", group.allgather, [[floats] * 3], [floats])
+            refused("1 parts for 2 ranks", group.allgather, [[floats]], [floats])
+            refused("0 outputs for 1 inputs", group.allgather, [], [floats])
+            if rank == 0:
+                refused("0 lists of outputs for 1 inputs", group.gather, [], [floats])
+                refused("0 lists of inputs for 1 outputs", group.scatter, [floats], [])
             refused("rank 0 has 2 elements, but all must have 3", group.reduce_scatter, [floats[:3]], [[floats[:2], floats[:4]]])
             if rank == 0:
                 refused("rank 0 has 2 elements, but all must have 6", group.scatter, [floats], [[floats[:2], floats[:2]]])
@@ -321,6 +365,41 @@ class DistributedTest(unittest.TestCase):
                 time.sleep(10)
             os._exit(0)
             """, ranks=2)
+
+
+class TensorsOfWorksTest(unittest.TestCase):
+    def test_works_that_nobody_waits_for_do_not_keep_their_tensors(self):
+        for output, code in run_ranks("""
+            import gc, weakref
+            seen = []
+            kept = dist.all_reduce(torch.ones(1000), async_op=True)
+            for step in range(20):
+                x = torch.ones(1000)
+                seen.append(weakref.ref(x))
+                dist.all_reduce(x, async_op=True)
+            del x
+            time.sleep(0.2)
+            dist.barrier()
+            dist.all_reduce(torch.ones(3), async_op=True).wait()
+            gc.collect()
+            assert sum(tensor() is not None for tensor in seen) <= 1, seen
+            same(kept.result()[0][:1], [float(ranks)])  # somebody has this one
+            """, ranks=2):
+            self.assertEqual(code, 0, output)
+
+
+class BetweenHostsTest(DistributedTest):
+    """The same when no two ranks share memory: over TCP, with a key from the store."""
+
+    def environment_of(self, rank):
+        return {"SYNCLINE_GROUP_HOST": f"host{rank}", "SYNCLINE_GROUP_ADDRESS": "127.0.0.1"}
+
+
+class SomeShareAHostTest(DistributedTest):
+    """The first two do."""
+
+    def environment_of(self, rank):
+        return {"SYNCLINE_GROUP_HOST": f"host{rank // 2}", "SYNCLINE_GROUP_ADDRESS": "127.0.0.1"}
 
 
 if __name__ == "__main__":

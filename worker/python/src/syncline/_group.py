@@ -1,4 +1,4 @@
-"""A group of ranks on this host that call collective operations together: worker/c/syncline.h as ctypes sees it.
+"""A group of ranks that call collective operations together: worker/c/syncline.h as ctypes sees it.
 
 Every member makes the same calls in the same order. A member that dies, hangs, leaves or calls something else ends
 every operation on all others with an error whose `rank` names it.
@@ -11,7 +11,7 @@ import functools
 import os
 import time
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
-from typing import Callable, Optional, Sequence
+from typing import Callable, Mapping, Optional, Sequence
 
 from syncline import _library
 from syncline._library import FOREVER, check
@@ -47,6 +47,9 @@ class GroupOptionsStruct(ctypes.Structure):
         ("failure_timeout_ms", c_int64),
         ("timeout_ms", c_int64),
         ("start_timeout_ms", c_int64),
+        ("address", c_char_p),
+        ("host", c_char_p),
+        ("security", c_char_p),
     ]
 
 
@@ -124,10 +127,12 @@ class Handle:
 
 
 class Group:
-    """`put(key, bytes)` and `get(key, timeout_ms) -> bytes` reach a store that all members share."""
+    """`put(key, bytes)` and `get(key, timeout_ms) -> bytes` reach a store that all members share. `network` has address, host
+    and security of syncline_group_options."""
 
     def __init__(self, name: str, rank: int, ranks: int, put: Callable[[str, bytes], None],
-                 get: Callable[[str, int], bytes], timeout_ms: int = 0) -> None:
+                 get: Callable[[str, int], bytes], timeout_ms: int = 0,
+                 network: Optional[Mapping[str, str]] = None) -> None:
         self.handle = c_void_p()
         self._ranks, self._process = ranks, os.getpid()
         # Operations under way that nobody waits for any more. No lock: they come from __del__, in the middle of anything.
@@ -157,7 +162,7 @@ class Group:
         options = GroupOptionsStruct(
             struct_size=ctypes.sizeof(GroupOptionsStruct), name=name.encode(), rank=rank, ranks=ranks,
             store=StoreStruct(None, SetFunction(on_set), GetFunction(on_get)), timeout_ms=timeout_ms,
-            start_timeout_ms=timeout_ms)
+            start_timeout_ms=timeout_ms, **{option: value.encode() for option, value in (network or {}).items()})
         code = _typed().syncline_group_create(byref(options), byref(self.handle))
         for error in failure:
             if not isinstance(error, Exception):  # Ctrl-C

@@ -1,10 +1,12 @@
-"""The torch.distributed backend "syncline": collective operations through shared memory, for CPU tensors.
+"""The torch.distributed backend "syncline": collective operations for CPU tensors, through shared memory on a host and TCP
+between hosts.
 
     import syncline.torch.distributed
     torch.distributed.init_process_group("syncline")    # under torchrun, or any launcher that sets RANK and so on
 
-It needs no servers and no coordinator: members find each other through torch's own store, and must be processes of one
-host. A member that dies, hangs or calls another operation ends every operation under way on all others with an error
+It needs no servers and no coordinator: members find each other through torch's own store. Connections between hosts are sealed
+by a key that travels through that store; SYNCLINE_GROUP_ADDRESS says by which IP address others reach this host (otherwise the
+one that leads to MASTER_ADDR), SYNCLINE_GROUP_SECURITY=plain leaves the seal away. A member that dies, hangs or calls another operation ends every operation under way on all others with an error
 that names its rank (`error.rank`); the group is of no use then.
 
 Tensors are on the CPU. Reductions: sum, average, minimum, maximum, product, and bitwise and/or of booleans.
@@ -15,6 +17,7 @@ import datetime
 import functools
 import inspect
 import queue
+import sys
 import threading
 from typing import Any, Callable, List, Optional
 
@@ -23,8 +26,13 @@ import torch.distributed as dist
 
 from syncline import _group
 from syncline._library import FOREVER
+from syncline.torch._meeting import await_key, network
 
 NAME = "syncline"
+
+# References to a work that its process group alone keeps, where it looks: the set and the list that have it, the one that
+# was made for what is settled, the loop's variable and the argument.
+_KEPT_HERE_ONLY = 5
 
 _TYPES = {
     torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: _group.FLOAT64, torch.int64: _group.INT64,
@@ -117,6 +125,12 @@ class _Work(dist._Work if hasattr(dist, "_Work") else dist.Work):  # type: ignor
             self._is_settled = True
             return True
 
+    def _forget_result(self) -> None:
+        """Nobody can ask for it any more but for a future, which is not there yet."""
+        with self._lock:
+            if self._future is None:
+                self._result = []
+
     def _complete(self, timeout_ms: int) -> None:
         for handle in tuple(self._handles):
             handle.wait(timeout_ms)
@@ -177,14 +191,14 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         self._rank, self._size = rank, size
 
         def get(key: str, wait_ms: int) -> bytes:
-            _await_key(store, key, wait_ms)
+            await_key(store, key, wait_ms)
             return bytes(store.get(key))
 
         def put(key: str, value: bytes) -> None:
             store.set(key, value.decode("ascii"))
 
         self._native = _group.Group(
-            "syncline", rank, size, put, get, _milliseconds(timeout))
+            "syncline", rank, size, put, get, _milliseconds(timeout), network())
         # C++ (DDP, functional collectives) may hold a Work by a pointer alone, which does not keep its Python half: each is kept
         # until it was waited for. Those under way, and those that only wait for that:
         self._alive: set[_Work] = set()
@@ -239,7 +253,13 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         with self._alive_lock:
             others = list(self._alive)
             self._alive.add(work)
-        settled = {other for other in others if other._settle()}
+        settled = set()
+        for other in others:
+            if not other._settle():
+                continue
+            settled.add(other)
+            if sys.getrefcount(other) <= _KEPT_HERE_ONLY:
+                other._forget_result()
         with self._alive_lock:
             self._settled |= settled & self._alive
             self._alive -= settled
@@ -351,6 +371,8 @@ class ProcessGroupSyncline(dist.ProcessGroup):
     def gather(self, outputs: List[List[torch.Tensor]], inputs: List[torch.Tensor], opts: Any = None) -> _Work:
         root = getattr(opts, "rootRank", 0)
         _check(*inputs)
+        if len(inputs) != 1 or len(outputs) != (1 if self._rank == root else 0):
+            raise ValueError(f"gather: {len(outputs)} lists of outputs for {len(inputs)} inputs; the root gives one, others none")
         own = inputs[0].contiguous()
         if self._rank != root:
             call = self._call(_group.GATHER, opts, source=own, count=own.numel(), like=own, root=root)
@@ -364,6 +386,8 @@ class ProcessGroupSyncline(dist.ProcessGroup):
     def scatter(self, outputs: List[torch.Tensor], inputs: List[List[torch.Tensor]], opts: Any = None) -> _Work:
         root = getattr(opts, "rootRank", 0)
         _check(*outputs)
+        if len(outputs) != 1 or len(inputs) != (1 if self._rank == root else 0):
+            raise ValueError(f"scatter: {len(inputs)} lists of inputs for {len(outputs)} outputs; the root gives one, others none")
         own, whole = outputs[0].contiguous(), None
         if self._rank == root:
             _check_parts("scatter", self._size, inputs[0], own)
@@ -414,23 +438,6 @@ class ProcessGroupSyncline(dist.ProcessGroup):
     all_to_all_single = alltoall_base
     all_gather_single_coalesced = allgather_into_tensor_coalesced
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
-
-
-def _await_key(store: dist.Store, key: str, wait_ms: int) -> None:
-    """Until the store has it. In a thread, so that Ctrl-C ends it: a TCPStore that was waited for in slices mixes up answers."""
-    failure: List[Exception] = []
-
-    def wait() -> None:
-        try:
-            store.wait([key], datetime.timedelta(milliseconds=wait_ms))
-        except Exception as error:
-            failure.append(error)
-
-    waiter = threading.Thread(target=wait, name="syncline-store", daemon=True)
-    waiter.start()
-    waiter.join()
-    if failure:
-        raise failure[0]
 
 
 def _split(tensor: torch.Tensor, rows: List[int], ranks: int) -> List[int]:

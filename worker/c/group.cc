@@ -231,3 +231,11 @@ void syncline_group_abort(syncline_group* group) {
     return absl::OkStatus();
   });
 }
+
+void syncline_group_settle(syncline_group* group) {
+  Guarded([&]() -> absl::Status {
+    SYNCLINE_RETURN_IF_ERROR(CheckProcess(group));
+    group->group->Settle();
+    return absl::OkStatus();
+  });
+}

@@ -352,6 +352,10 @@ SYNCLINE_API int syncline_handle_is_done(const syncline_handle* handle);
 /* The operation goes on. NULL is fine. */
 SYNCLINE_API void syncline_handle_free(syncline_handle* handle);
 
+/* Waits until what this rank has given has reached the others' hosts, failure_timeout at most; an operation is done
+ * before. Needed before a process ends without freeing its group. */
+SYNCLINE_API void syncline_group_settle(syncline_group* group);
+
 /* Ends everything under way on all members with CANCELLED, and the group. */
 SYNCLINE_API void syncline_group_abort(syncline_group* group);
 

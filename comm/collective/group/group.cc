@@ -220,43 +220,6 @@ void Group::Work() {
   }
 }
 
-// Between operations the others must still hear of this rank.
-void Group::Tend() {
-  absl::MutexLock lock(&mutex_);
-  while (!stopping_) {
-    ends_.WaitFor(mutex_, wire_->tend_every());
-    while (driving_ && !stopping_) changed_.Wait(mutex_);
-    if (stopping_) return;
-    driving_ = true;
-    mutex_.Unlock();
-    wire_->Tend();
-    mutex_.Lock();
-    driving_ = false;
-    changed_.SignalAll();
-  }
-}
-
-void Group::TakeOver() {
-  abort_ = true;
-  wire_->Wake();
-  absl::MutexLock lock(&mutex_);
-  while (driving_) changed_.Wait(mutex_);
-  driving_ = true;
-}
-
-void Group::Abort() {
-  TakeOver();
-  FailAll(absl::CancelledError("the group was aborted by this process"));
-  absl::MutexLock lock(&mutex_);
-  driving_ = false;
-  changed_.SignalAll();
-}
-
-absl::Status Group::status() const {
-  absl::MutexLock lock(&mutex_);
-  return failure_;
-}
-
 bool Group::HasActive() const {
   const auto full = [](const Queue& queue) { return !queue.empty(); };
   return full(collectives_) || std::any_of(sends_.begin(), sends_.end(), full) ||

@@ -89,6 +89,9 @@ class Group {
   // Ends everything under way, here and on all members, with Cancelled. The group is of no
   // use from then on.
   void Abort() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits until what this rank has given is in the hands of the others' hosts, F at most: an
+  // operation is done before. Call it before a process ends that does not end its group.
+  void Settle() ABSL_LOCKS_EXCLUDED(mutex_);
   // OK while the group is of use.
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
 

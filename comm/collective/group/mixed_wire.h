@@ -22,6 +22,7 @@ class MixedWire final : public Wire {
   const std::vector<Lane*>& direct_lanes() override { return lanes_[1]; }
   void Progress() override { far_->Progress(); }
   void Tend() override { far_->Tend(); }
+  void Settle() override { far_->Settle(); }
   absl::Duration tend_every() const override { return far_->tend_every(); }
   void Enter(const CallHeader& header) override { near_->Enter(header); }
   std::vector<int> Behind(uint64_t sequence) const override;

@@ -65,15 +65,7 @@ TcpWire::~TcpWire() {
   for (const auto& peer : peers_) {
     if (peer != nullptr) peer->Send({.kind = TcpWireMessage::kLeft});
   }
-  const absl::Duration until = clock_.Now() + options_.failure_timeout;
-  const auto is_waiting = [](const auto& peer) {
-    return peer != nullptr && peer->HasUnacknowledged();
-  };
-  Progress();
-  while (clock_.Now() < until && std::any_of(peers_.begin(), peers_.end(), is_waiting)) {
-    transport_->Wait(absl::Milliseconds(1));
-    Progress();
-  }
+  Settle();
   for (const auto& peer : peers_) {
     if (peer != nullptr) peer->Close();
   }
@@ -196,6 +188,18 @@ void TcpWire::Tend() {
     if (peer != nullptr) peer->Send({.kind = TcpWireMessage::kBeat});
   }
   Progress();
+}
+
+void TcpWire::Settle() {
+  const absl::Duration until = clock_.Now() + options_.failure_timeout;
+  const auto is_waiting = [](const auto& peer) {
+    return peer != nullptr && peer->HasUnacknowledged();
+  };
+  Progress();
+  while (clock_.Now() < until && std::any_of(peers_.begin(), peers_.end(), is_waiting)) {
+    transport_->Wait(absl::Milliseconds(1));
+    Progress();
+  }
 }
 
 // ---- Who is there ----

@@ -62,6 +62,7 @@ class TcpWire final : public Wire, private Acceptor, private Receiver {
   const std::vector<Lane*>& direct_lanes() override { return lanes_[1]; }
   void Progress() override;
   void Tend() override;
+  void Settle() override;
   absl::Duration tend_every() const override {
     return options_.failure_timeout / kBeatsPerTimeout;
   }

@@ -35,6 +35,10 @@ class Wire {
   virtual void Tend() {}
   virtual absl::Duration tend_every() const { return absl::InfiniteDuration(); }
 
+  // Until what was committed is in the hands of the others' hosts, F at most: from then on
+  // this process may end.
+  virtual void Settle() {}
+
   // Tells the others what this rank is in, for those that look why nothing moves.
   virtual void Enter(const CallHeader& header) = 0;
   // The ranks that have not entered the collective operation of that number, as far as this

@@ -11,6 +11,7 @@ import traceback
 import unittest
 
 import support
+from syncline import _group
 
 try:
     import torch
@@ -49,6 +50,7 @@ def be_rank(program, environment, output):
         faulthandler.dump_traceback_later(100, exit=True, file=2)
         path = environment["PROGRAM"]
         exec(compile(program, path, "exec"), {"__name__": "__main__", "__file__": path})
+        _group.settle_all()  # as at the end of a program
         code = 0
     except BaseException:
         traceback.print_exc()

@@ -5,11 +5,13 @@ every operation on all others with an error whose `rank` names it.
 """
 from __future__ import annotations
 
+import atexit
 import collections
 import ctypes
 import functools
 import os
 import time
+import weakref
 from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from typing import Callable, Mapping, Optional, Sequence
 
@@ -86,6 +88,7 @@ def _typed() -> ctypes.CDLL:
         ("syncline_handle_is_done", c_int, [c_void_p]),
         ("syncline_handle_free", None, [c_void_p]),
         ("syncline_group_abort", None, [c_void_p]),
+        ("syncline_group_settle", None, [c_void_p]),
     ):
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
@@ -126,6 +129,16 @@ class Handle:
         self._group.take_over(self._handle, self._keeps)
 
 
+_all: weakref.WeakSet[Group] = weakref.WeakSet()
+
+
+@atexit.register
+def settle_all() -> None:
+    """The others may still need what this process gave: it must not end before that has left."""
+    for group in list(_all):
+        group.settle()
+
+
 class Group:
     """`put(key, bytes)` and `get(key, timeout_ms) -> bytes` reach a store that all members share. `network` has address, host
     and security of syncline_group_options."""
@@ -134,6 +147,7 @@ class Group:
                  get: Callable[[str, int], bytes], timeout_ms: int = 0,
                  network: Optional[Mapping[str, str]] = None) -> None:
         self.handle = c_void_p()
+        _all.add(self)
         self._ranks, self._process = ranks, os.getpid()
         # Operations under way that nobody waits for any more. No lock: they come from __del__, in the middle of anything.
         self._orphans: collections.deque[tuple[c_void_p, object]] = collections.deque()
@@ -206,6 +220,11 @@ class Group:
                 _typed().syncline_handle_free(handle)
             else:
                 self._orphans.append((handle, keeps))
+
+    def settle(self) -> None:
+        """Waits until what this rank gave has reached the others' hosts."""
+        if self.handle and self._process == os.getpid():
+            _typed().syncline_group_settle(self.handle)
 
     def abort(self) -> None:
         """Ends everything under way, on all members, and the group."""

@@ -65,6 +65,27 @@ class Stats:
     members: int
 
 
+class _Call:
+    """A call into the library that is under way. A class, because a generator costs several microseconds a call."""
+
+    __slots__ = ("_session", "_thread")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._thread = threading.get_ident()
+
+    def __enter__(self) -> ctypes.c_void_p:
+        return self._session._call_begins(self._thread)
+
+    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
+                 traceback: Optional[TracebackType]) -> None:
+        try:
+            if isinstance(error, Error) and self._session._why_closed:
+                raise SessionClosed(self._session._why_closed) from None
+        finally:
+            self._session._call_ended(self._thread)
+
+
 class Session:
     """A process's place in a job. Methods may be called by any thread, for each tensor by one at a time.
 
@@ -84,6 +105,7 @@ class Session:
         self._why_closed = "the session was not opened"
         self._servers: Optional[EmbeddedServers] = None
         self._tensors: list[Tensor] = []
+        self._trained = 0  # so many of them are not frozen
         self._log = LogFunction(_log.log)
         # What the session may still read, by tensor: from push_pull until wait has returned.
         self._gradients: dict[int, list[Any]] = {}
@@ -91,7 +113,8 @@ class Session:
         self._states: list[Any] = []  # of optimizers, until start has returned
         self._begun: set[int] = set()  # tensors that were pushed or skipped in a step that others have yet to begin
         self._calls: dict[int, int] = {}  # calls under way, by thread
-        self._changed = threading.Condition()  # re-entrant: the handler of a signal may close what it interrupted
+        self._lock = threading.RLock()  # re-entrant: the handler of a signal may close what it interrupted
+        self._changed = threading.Condition(self._lock)
         _log.set_up()
         _exit.set_up()
         settings = Options()
@@ -136,31 +159,26 @@ class Session:
 
     # ---- calls into the library: close waits for those that are under way ----
 
-    @contextlib.contextmanager
-    def _call(self) -> Iterator[ctypes.c_void_p]:
+    def _call(self) -> _Call:
         """The handle for one call. It is freed once the session is closed and the last call is over."""
-        thread = threading.get_ident()
-        with self._changed:
+        return _Call(self)
+
+    def _call_begins(self, thread: int) -> ctypes.c_void_p:
+        with self._lock:
             if self._handle is None or self._why_closed:
                 raise SessionClosed(self._why_closed)
-            handle = self._handle
             self._calls[thread] = self._calls.get(thread, 0) + 1
-        try:
-            yield handle
-        except Error:
-            if self._why_closed:
-                raise SessionClosed(self._why_closed) from None
-            raise
-        finally:
-            self._call_ended(thread)
+            return self._handle
 
     def _call_ended(self, thread: int) -> None:
-        with self._changed:
-            is_last = bool(self._why_closed) and self._calls == {thread: 1}
-            if not is_last:
-                self._calls[thread] -= 1
-                if not self._calls[thread]:
-                    del self._calls[thread]
+        with self._lock:
+            left = self._calls[thread] - 1
+            is_last = bool(self._why_closed) and not left and len(self._calls) == 1
+            if left:
+                self._calls[thread] = left
+            elif not is_last:
+                del self._calls[thread]
+            if self._why_closed:  # only close waits for calls
                 self._changed.notify_all()
         if is_last:
             self._free()
@@ -210,6 +228,7 @@ class Session:
         self._do("declare", byref(struct), byref(number))
         tensor = Tensor(number.value, name, weights, memory, frozen)
         self._tensors.append(tensor)
+        self._trained += not frozen
         return tensor
 
     def set_state(self, tensor: Tensor, updates: int, arrays: Iterable[Any]) -> None:
@@ -275,7 +294,7 @@ class Session:
 
     def _begin(self, ids: list[int]) -> None:
         self._begun.update(ids)
-        if len(self._begun) == sum(not tensor.frozen for tensor in self._tensors):
+        if len(self._begun) == self._trained:
             self._begun.clear()  # of the step after: nothing yet
 
     def wait(self, tensor: Tensor, timeout: Optional[float] = None) -> None:
@@ -459,7 +478,8 @@ class Session:
     def _after_fork(self) -> None:
         """In the child, which has none of the library's threads: nothing of it may be called, nor freed."""
         self._handle = None
-        self._calls, self._changed = {}, threading.Condition()
+        self._calls, self._lock = {}, threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._why_closed = (
             f"this process was forked from process {os.getppid()}, which holds the session: open sessions after the fork, "
             "or start children by spawn (multiprocessing.set_start_method('spawn'))")

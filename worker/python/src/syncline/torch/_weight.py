@@ -26,8 +26,9 @@ class Weight:
         self._is_row_major = parameter.is_contiguous()
         self._tensor: Tensor = session.declare(name, parameter.detach().permute(self._order), **options)
         self._version = parameter._version
-        self._sent: Optional[Sent] = None  # the gradient of this step
-        self._sent_version = 0
+        self._sent: Optional[Sent] = None  # the gradient of this step, as the program sees it
+        self._pushed: Optional[torch.Tensor] = None  # the same as a plain tensor, of which torch tells the version at once
+        self._pushed_version = 0
         self.is_pushed = False  # in the present step
         self.is_pending = False  # its weights are on their way
         self.is_waited_for = False  # by a hook before the forward of its module
@@ -85,15 +86,16 @@ class Weight:
         self.is_pushed = self.is_pending = True
         self._sent = Sent.of(gradient, self.name)
         self._sent.takes_one = self.takes_one
-        self._sent_version = self._sent._version
+        self._pushed, self._pushed_version = gradient, gradient._version
         self.parameter.grad = self._sent
 
     def end_step(self) -> None:
         """Takes the gradient that was pushed."""
         gradient = self.parameter.grad
-        if gradient is not None and (gradient is not self._sent or gradient._version != self._sent_version):
-            raise changed(self.name)
-        self.parameter.grad = self._sent = None
+        if gradient is not None:
+            if gradient is not self._sent or self._pushed is None or self._pushed._version != self._pushed_version:
+                raise changed(self.name)
+        self.parameter.grad = self._sent = self._pushed = None
         self.is_pushed = False
 
     def skipped(self) -> None:
@@ -112,7 +114,7 @@ class Weight:
         self.is_pending = False
         # New values are a change in place: backward through the old ones raises, as with torch's optimizers.
         before = self.parameter._version
-        self.parameter.detach()[None][:0].zero_()
+        _count_change(self.parameter)
         self._version += self.parameter._version - before
 
     def _check(self, gradient: torch.Tensor) -> None:
@@ -148,6 +150,14 @@ def watch(parameter: torch.nn.Parameter, callback: Callable[[], None]) -> Any:
         return parameter.register_post_accumulate_grad_hook(lambda _: callback())
     node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
     return _Watch(node, node.register_hook(lambda *_: callback()))
+
+
+def _count_change_by_writing(parameter: torch.Tensor) -> None:
+    parameter.detach()[None][:0].zero_()
+
+
+# Of torch 2.1 on: 0.1 in place of 9 microseconds.
+_count_change: Callable[[torch.Tensor], None] = getattr(torch.autograd.graph, "increment_version", _count_change_by_writing)
 
 
 def memory_order(parameter: torch.nn.Parameter) -> list[int]:

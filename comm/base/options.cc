@@ -76,6 +76,26 @@ double OptionOr(std::span<const OptionSpec> specs, const OptionValues& values,
   return spec->standard;
 }
 
+namespace {
+
+// Of "3", "staleness" and "age_power=x".
+absl::Status NoOption(const std::string& assignment) {
+  const size_t equals = assignment.find('=');
+  double number = 0;
+  std::string why = "it has no name; write NAME=NUMBER";
+  if (equals == std::string::npos && absl::SimpleAtod(assignment, &number)) {
+    why = absl::StrCat("it has no name; write NAME=", assignment);
+  } else if (equals == std::string::npos && !assignment.empty()) {
+    why = absl::StrCat("it has no value; write ", assignment, "=NUMBER");
+  } else if (equals != std::string::npos && equals > 0) {
+    why = absl::StrCat("'", assignment.substr(equals + 1), "' is no number");
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", assignment, "' is no option: ", why));
+}
+
+}  // namespace
+
 absl::StatusOr<OptionValues> ParseOptions(std::span<const std::string> assignments) {
   OptionValues values;
   for (const std::string& assignment : assignments) {
@@ -83,8 +103,7 @@ absl::StatusOr<OptionValues> ParseOptions(std::span<const std::string> assignmen
     double value = 0;
     if (equals == std::string::npos || equals == 0 ||
         !absl::SimpleAtod(assignment.substr(equals + 1), &value)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("'", assignment, "' is no option such as beta1=0.95"));
+      return NoOption(assignment);
     }
     values[assignment.substr(0, equals)] = value;
   }

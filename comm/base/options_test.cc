@@ -67,6 +67,18 @@ TEST(Options, AreParsedFromAssignments) {
   }
 }
 
+TEST(Options, ThatAreNoneSayWhatIsMissing) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"ssp:3", "write NAME=3"},
+      {"ssp:staleness", "write staleness=NUMBER"},
+      {"asp:age_power=x", "'x' is no number"},
+      {"asp:=1", "it has no name"}};
+  for (const auto& [choice, why] : wrong) {
+    EXPECT_THAT(std::string(ParseNamedOptions(choice).status().message()),
+                HasSubstr(why));
+  }
+}
+
 TEST(Options, ThatAreTheDefaultsAnywayCanBeLeftOut) {
   EXPECT_EQ(WithoutDefaults(kSpecs, {{"lr", 1e-3}, {"beta1", 0.5}, {"nesterov", 0}}),
             (OptionValues{{"beta1", 0.5}}));

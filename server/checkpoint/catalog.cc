@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 #include <optional>
 #include <span>
 #include <utility>
@@ -15,7 +16,7 @@ namespace syncline {
 namespace {
 
 // A manifest has some hundred bytes for each tensor and file.
-constexpr uint64_t kMaxManifestBytes = uint64_t{1} << 31;
+constexpr uint64_t kMaxManifestBytes = uint64_t{1} << 28;
 
 std::string Named(const std::string& job, const std::string& name) {
   return absl::StrCat("checkpoint ", name, " of job '", Printable(job), "'");
@@ -74,10 +75,16 @@ absl::StatusOr<Manifest> ReadManifest(BlobStore& store, const std::string& job,
   if (blob->bytes > kMaxManifestBytes) {
     return about(absl::DataLossError("it is too large to be one"));
   }
-  std::string text(blob->bytes, '\0');
-  const absl::Status read = store.Read(file, 0, std::as_writable_bytes(std::span(text)));
-  if (!read.ok()) return about(read);
-  absl::StatusOr<Manifest> manifest = ParseManifest(text);
+  absl::StatusOr<Manifest> manifest = Manifest();
+  try {
+    std::string text(blob->bytes, '\0');
+    const absl::Status read =
+        store.Read(file, 0, std::as_writable_bytes(std::span(text)));
+    if (!read.ok()) return about(read);
+    manifest = ParseManifest(text);
+  } catch (const std::bad_alloc&) {
+    return about(absl::ResourceExhaustedError("there is too little memory to read it"));
+  }
   if (!manifest.ok()) return about(manifest.status());
   if (manifest->job != job || manifest->name != name) {
     return about(absl::DataLossError(

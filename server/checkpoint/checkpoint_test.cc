@@ -1,5 +1,7 @@
 // Parts, manifests and readers together: what was written is read by other shards, and
 // nothing that was changed since.
+#include <sys/stat.h>
+
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -35,7 +37,7 @@ std::vector<float> Values(size_t count, float first) {
 }
 
 BlockSnapshot Snapshot(uint32_t block, size_t elements, size_t slots) {
-  BlockSnapshot saved = {.version = 500, .updates = 498, .seeded = true};
+  BlockSnapshot saved = {.version = kName.step, .updates = 498, .seeded = true};
   saved.weights = Values(elements, static_cast<float>(block));
   for (size_t slot = 0; slot < slots; ++slot) {
     // An odd number of bytes, as of bf16.
@@ -93,7 +95,10 @@ class Checkpoints : public ::testing::Test {
       }
       auto part = *PartWriter::Create(*store_, options);
       for (const ShardBlock& block : options.blocks) {
-        EXPECT_TRUE(part->Add(block.block, saved_[block.block]).ok());
+        BlockSnapshot saved = saved_[block.block];
+        saved.version = name.step;
+        saved.updates = std::min(saved.updates, name.step);
+        EXPECT_TRUE(part->Add(block.block, saved).ok());
       }
       ShardSnapshot rest = {.job_memory = {1.5, 2.5}};
       if (shard == 0) rest.factors = {{1, {4, 5, 6}}};
@@ -312,6 +317,79 @@ TEST_F(Checkpoints, PartsThatAreElsewhereOrCutAreNamed) {
   EXPECT_THAT(std::string(none.message()), HasSubstr("--checkpoint-dir"));
 }
 
+TEST_F(Checkpoints, AManifestThatMakesNoSenseIsRefused) {
+  const Manifest good = Write(kName);
+  const std::pair<std::function<void(Manifest&)>, const char*> changes[] = {
+      {[](Manifest& bad) { bad.tensors.clear(); }, "0 tensors"},
+      {[](Manifest& bad) { bad.tensors.pop_back(); }, "'frozen' is of no tensor"},
+      {[](Manifest& bad) {
+         bad.tensors.push_back({"more", {9}});
+       },
+       "lacks the weights"},
+      {[](Manifest& bad) { bad.tensors[1].name = "large"; }, "two tensors are 'large'"},
+      {[](Manifest& bad) {
+         bad.tensors[0].shape = {1u << 31, 1u << 31, 8};
+       },
+       "elements"},
+      {[](Manifest& bad) { bad.tensors[0].shape.assign(9, 1); }, "9 dimensions"},
+      {[](Manifest& bad) { bad.tensors[0].shape = {kRows}; }, "beyond its tensor"},
+      {[](Manifest& bad) { bad.loss_scaler.scale = -2; }, "a loss scale of -2"},
+      {[](Manifest& bad) { bad.files[0].name = "../x"; }, "is no name of a file"},
+      {[](Manifest& bad) { bad.files[0].head_bytes = 1u << 30; }, "has a head of"},
+      {[](Manifest& bad) { bad.files[0].bytes += uint64_t{1} << 40; }, "manifest says"}};
+  for (const auto& [change, why] : changes) {
+    Manifest bad = good;
+    change(bad);
+    ASSERT_TRUE(PutManifest(*store_, bad).ok());
+    const absl::Status status = ReadAll(kName);
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << why;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+    EXPECT_THAT(std::string(status.message()), HasSubstr("run2-step500"));
+  }
+  // Parts of another step than the manifest's.
+  Write({2, 400});
+  for (const CheckpointFile& file : good.files) {
+    fs::copy_file(PathOf({2, 400}, file.name), PathOf(kName, file.name),
+                  fs::copy_options::overwrite_existing);
+  }
+  Manifest other = *ReadManifest(*store_, kJob, {2, 400});
+  other.name = kName;
+  ASSERT_TRUE(PutManifest(*store_, other).ok());
+  EXPECT_THAT(std::string(ReadAll(kName).message()), HasSubstr("is of step 400"));
+}
+
+TEST_F(Checkpoints, APipeIsNotWaitedForAndLinkedFoldersAreSeen) {
+  Write(kName);
+  const std::string path = PathOf(kName, "weights-00000.safetensors");
+  std::vector<std::byte> some(8);
+  fs::rename(path, path + ".old");
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  EXPECT_THAT(std::string(ReadAll(kName).message()), HasSubstr("no regular file"));
+  const std::string name = FolderOf(kJob, kName) + "/weights-00000.safetensors";
+  EXPECT_EQ(store_->Read(name, 0, some).code(), absl::StatusCode::kDataLoss);
+  fs::remove(path);
+  fs::rename(path + ".old", path);
+
+  TempDirectory linked;
+  fs::create_directory_symlink(directory_.File(FolderOf(kJob)),
+                               linked.File(FolderOf(kJob)));
+  fs::create_directory_symlink(directory_.path(), directory_.File("loop"));
+  const auto store = *OpenDirectoryStore(linked.path());
+  EXPECT_EQ(ListCheckpoints(*store, FolderOf(kJob))->size(), 1);
+  EXPECT_TRUE((*CheckpointReader::Open(*store, kJob, kName))->Verify().ok());
+}
+
+TEST_F(Checkpoints, FoldersOfJobsAreNamesOfFilesHoweverLongTheirNamesAre) {
+  std::string job;
+  for (int i = 0; i < 120; ++i) job += "\u00fc";
+  for (const std::string& one : {job, job + "x", std::string(512, 'j')}) {
+    const std::string folder = FolderOf(one);
+    EXPECT_LE(folder.size(), 255);
+    EXPECT_TRUE((*store_->Create(folder + "/x", 0))->Finish({}).ok());
+  }
+  EXPECT_EQ(store_->List("")->size(), 3) << "no two are the same";
+}
+
 TEST(CheckpointParts, OfEveryOptimizerAreLoadedByAShard) {
   for (const std::string_view name : OptimizerNames()) {
     SCOPED_TRACE(name);
@@ -339,14 +417,15 @@ TEST(CheckpointParts, OfEveryOptimizerAreLoadedByAShard) {
     const ShardBlock block = {0, {0, 0, 100}};
     TempDirectory directory;
     const auto store = *OpenDirectoryStore(directory.path());
+    const CheckpointName at = {.run = 2, .step = saved.blocks.at(0).version};
     auto part = *PartWriter::Create(
-        *store, {.folder = FolderOf(kJob, kName), .layout = layout, .blocks = {block}});
+        *store, {.folder = FolderOf(kJob, at), .layout = layout, .blocks = {block}});
     const absl::Status added = part->Add(0, saved.blocks.at(0));
     ASSERT_TRUE(added.ok()) << added;
-    Manifest manifest = {.job = kJob, .name = kName, .tensors = layout->tensors};
+    Manifest manifest = {.job = kJob, .name = at, .tensors = layout->tensors};
     manifest.files = *part->Finish(saved);
     ASSERT_TRUE(PutManifest(*store, manifest).ok());
-    const auto reader = *CheckpointReader::Open(*store, kJob, kName);
+    const auto reader = *CheckpointReader::Open(*store, kJob, at);
     ShardRig other({.training = training});
     const absl::Status loaded = other.shard().Load(*reader->Read(block, *layout));
     ASSERT_TRUE(loaded.ok()) << loaded;

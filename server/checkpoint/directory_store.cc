@@ -24,6 +24,8 @@ namespace fs = std::filesystem;
 
 constexpr char kUnfinished[] = ".unfinished";
 
+constexpr int kMaxDepth = 3;  // folders of jobs, of checkpoints, files
+
 // So much may be on its way to the disk before more is given to it: what is left for the
 // sync at the end is small.
 constexpr uint64_t kFlushBytes = uint64_t{16} << 20;
@@ -126,14 +128,17 @@ class DirectoryStore final : public BlobStore {
   absl::StatusOr<std::vector<Blob>> List(const std::string& folder) override {
     std::vector<Blob> blobs;
     std::error_code error;
-    fs::recursive_directory_iterator entry(root_ / folder, error);
+    fs::recursive_directory_iterator entry(
+        root_ / folder, fs::directory_options::follow_directory_symlink, error);
     if (error == std::errc::no_such_file_or_directory) return blobs;
     for (; !error && entry != fs::recursive_directory_iterator();
          entry.increment(error)) {
-      std::error_code gone;  // by another process, meanwhile
-      if (!entry->is_regular_file(gone)) continue;
-      const uint64_t bytes = entry->file_size(gone);
-      if (!gone) blobs.push_back({entry->path().lexically_relative(root_), bytes});
+      // A link may lead to a folder above it.
+      if (entry.depth() >= kMaxDepth) entry.disable_recursion_pending();
+      struct stat about = {};  // it may be gone by another process, meanwhile
+      if (stat(entry->path().c_str(), &about) != 0 || !S_ISREG(about.st_mode)) continue;
+      blobs.push_back({.name = entry->path().lexically_relative(root_),
+                       .bytes = static_cast<uint64_t>(about.st_size)});
     }
     if (error) return Failed("list", root_ / folder, error.value());
     std::ranges::sort(blobs, {}, &Blob::name);
@@ -143,8 +148,14 @@ class DirectoryStore final : public BlobStore {
   absl::Status Read(const std::string& name, uint64_t offset,
                     MutableByteView out) override {
     const fs::path path = root_ / name;
-    const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    // A pipe would be waited for.
+    const UniqueFd fd(open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
     if (!fd.valid()) return Failed("open", path, errno);
+    struct stat about = {};
+    if (fstat(fd.get(), &about) != 0) return Failed("open", path, errno);
+    if (!S_ISREG(about.st_mode)) {
+      return absl::DataLossError(absl::StrCat(path.string(), " is no regular file"));
+    }
     while (!out.empty()) {
       const ssize_t got =
           pread(fd.get(), out.data(), out.size(), static_cast<off_t>(offset));

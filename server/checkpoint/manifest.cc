@@ -1,5 +1,8 @@
 #include "server/checkpoint/manifest.h"
 
+#include <cmath>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -7,6 +10,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "comm/base/crc32c.h"
+#include "comm/base/limits.h"
+#include "comm/base/printable.h"
 #include "nlohmann/json.hpp"
 #include "server/checkpoint/shallow_json.h"
 
@@ -89,6 +94,66 @@ Manifest ManifestFrom(const Json& json) {
   return manifest;
 }
 
+// What file systems allow for a name.
+constexpr size_t kMaxFolderBytes = 255;
+constexpr size_t kHashBytes = 17;
+
+// FNV-1a: the manifest has the whole name, so that no two are mixed up.
+uint64_t HashOf(const std::string& job) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : job) {
+    hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  }
+  return hash;
+}
+
+std::string WrongShape(const CheckpointTensor& tensor) {
+  const std::string which = absl::StrCat("tensor '", Printable(tensor.name), "' ");
+  if (tensor.shape.size() > kMaxTensorDimensions) {
+    return absl::StrCat(which, "has ", tensor.shape.size(), " dimensions");
+  }
+  uint64_t elements = 1;
+  for (const uint64_t size : tensor.shape) {
+    if (size != 0 && elements > kMaxTensorElements / size) {
+      return absl::StrCat(which, "has more than ", kMaxTensorElements, " elements");
+    }
+    elements *= size;
+  }
+  return "";
+}
+
+std::string WrongFile(const CheckpointFile& file) {
+  const std::string which = absl::StrCat("file '", Printable(file.name), "' ");
+  if (file.name.empty() || file.name.find('/') != std::string::npos) {
+    return absl::StrCat(which, "is no name of a file");
+  }
+  if (file.head_bytes <= file.bytes) return "";
+  return absl::StrCat(which, "has a head of ", file.head_bytes, " of its ", file.bytes,
+                      " bytes");
+}
+
+// Empty when nothing is.
+std::string WhatIsWrong(const Manifest& manifest) {
+  const LossScalerState& scaler = manifest.loss_scaler;
+  if (!std::isfinite(scaler.scale) || scaler.scale <= 0) {
+    return absl::StrCat("a loss scale of ", scaler.scale);
+  }
+  if (manifest.tensors.empty() || manifest.tensors.size() > kMaxTensorsPerJob) {
+    return absl::StrCat(manifest.tensors.size(), " tensors");
+  }
+  std::set<std::string_view> names;
+  for (const CheckpointTensor& tensor : manifest.tensors) {
+    if (const std::string wrong = WrongShape(tensor); !wrong.empty()) return wrong;
+    if (!names.insert(tensor.name).second) {
+      return absl::StrCat("two tensors are '", Printable(tensor.name), "'");
+    }
+  }
+  for (const CheckpointFile& file : manifest.files) {
+    if (const std::string wrong = WrongFile(file); !wrong.empty()) return wrong;
+  }
+  return "";
+}
+
 bool IsPlain(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
          c == '-' || c == '_';
@@ -114,14 +179,17 @@ std::optional<CheckpointName> CheckpointName::Parse(const std::string& name) {
 // A dot only inside, so that no name is "." or hidden.
 std::string FolderOf(const std::string& job) {
   std::string folder;
+  size_t kept = 0;  // whole characters of it that leave room for a hash
   for (const char c : job) {
+    if (folder.size() <= kMaxFolderBytes - kHashBytes) kept = folder.size();
     if (IsPlain(c) || (c == '.' && !folder.empty())) {
       folder += c;
     } else {
       folder += absl::StrFormat("%%%02X", static_cast<unsigned char>(c));
     }
   }
-  return folder;
+  if (folder.size() <= kMaxFolderBytes) return folder;
+  return absl::StrFormat("%s~%016x", folder.substr(0, kept), HashOf(job));
 }
 
 std::string FolderOf(const std::string& job, const CheckpointName& name) {
@@ -181,9 +249,12 @@ absl::StatusOr<Manifest> ParseManifest(const std::string& text) {
   if (!sum.is_number_unsigned() || sum != SumOf(json)) {
     return absl::DataLossError("its checksum is wrong: it was changed");
   }
-  // Nobody else writes what has the right sum; yet it may be of a program with a fault.
+  // Whoever writes it may give it the right sum.
   try {
-    return ManifestFrom(json);
+    Manifest manifest = ManifestFrom(json);
+    const std::string wrong = WhatIsWrong(manifest);
+    if (wrong.empty()) return manifest;
+    return absl::DataLossError(absl::StrCat("it makes no sense: ", wrong));
   } catch (const Json::exception& error) {
     return absl::DataLossError(absl::StrCat("it lacks a field: ", error.what()));
   }

@@ -11,6 +11,7 @@
 #include "comm/base/check.h"
 #include "comm/base/crc32c.h"
 #include "comm/base/status.h"
+#include "server/optimizer/state_storage.h"
 
 namespace syncline {
 namespace {
@@ -45,6 +46,18 @@ std::vector<std::string> CheckpointLayout::SlotsOf(uint32_t tensor) const {
     names.emplace_back(slot.name);
   }
   return names;
+}
+
+StateType CheckpointLayout::StateTypeOf(uint32_t tensor, size_t slot) const {
+  return EffectiveType(plan->state_type(tensor),
+                       plan->optimizer(tensor).slots()[slot].kind,
+                       ElementsOf(tensors[tensor]));
+}
+
+bool EntryMark::IsAsFarAs(const EntryMark& other) const {
+  return version == other.version && updates == other.updates &&
+         samples == other.samples && parting_samples == other.parting_samples &&
+         rate_factor == other.rate_factor;
 }
 
 std::string EntryMark::ToString() const {

@@ -56,6 +56,8 @@ struct CheckpointLayout {
   std::string KeyOf(const BlockRange& range) const;
   // Names of the optimizer's state for a tensor, in order.
   std::vector<std::string> SlotsOf(uint32_t tensor) const;
+  // How that one is stored.
+  StateType StateTypeOf(uint32_t tensor, size_t slot) const;
 };
 
 // The metadata of an entry: "crc32c=89abcdef bytes=512", and of weights how far the block
@@ -68,6 +70,9 @@ struct EntryMark {
   double samples = 0;  // in the sum
   double parting_samples = 0;
   float rate_factor = 1;
+
+  // Their bytes may belong to one block.
+  bool IsAsFarAs(const EntryMark& other) const;
 
   std::string ToString() const;
   // Nothing when it makes no sense.

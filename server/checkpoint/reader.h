@@ -1,6 +1,7 @@
 // Reads a checkpoint, of any number of servers, for any number of servers: each takes the
-// blocks that it has. All that is read is checked first; what is wrong is an error that
-// names the checkpoint and the place.
+// blocks that it has, however the writer had cut tensors into blocks: names of entries say
+// which elements they hold. All that is read is checked first; what is wrong is an error
+// that names the checkpoint and the place.
 //
 //   auto reader = *CheckpointReader::Open(store, job, name);
 //   for (const ShardBlock& block : blocks) shard->Load(*reader->Read(block, layout));
@@ -54,12 +55,33 @@ class CheckpointReader {
     EntryMark mark = {};
   };
 
+  // Of a tensor, as it was cut when it was written.
+  struct Piece {
+    uint64_t first = 0;
+    uint64_t elements = 0;
+    std::string key = {};
+  };
+  // What a block takes of a piece.
+  struct Slice {
+    uint64_t first = 0;  // in the piece
+    uint64_t elements = 0;
+  };
+
   CheckpointReader(BlobStore& store, Manifest manifest)
       : store_(store), manifest_(std::move(manifest)) {}
-  absl::Status ReadHead(size_t file);
+  absl::Status ReadHeads();
+  absl::Status ReadHead(size_t file, uint64_t bytes);
+  absl::Status ReadEntries(size_t file, const std::string& head);
+  absl::Status FindPieces();
+  absl::Status CheckPiece(const CheckpointTensor& tensor, const Piece& piece) const;
+  absl::Status CheckPieces(const CheckpointTensor& tensor,
+                           std::vector<Piece>& pieces) const;
+  absl::Status Join(const Piece& piece, const Slice& slice, BlockSnapshot& saved) const;
+  absl::Status JoinState(const Piece& piece, const Slice& slice,
+                         const CheckpointLayout& layout, const ShardBlock& block,
+                         BlockSnapshot& saved) const;
   absl::Status About(const absl::Status& status) const;
   using Entries = std::map<std::string, Entry>;  // by key
-  absl::StatusOr<const Entry*> FindWeights(const std::string& key) const;
   absl::StatusOr<std::vector<std::byte>> ReadBytes(const std::string& key,
                                                    const Entry& entry) const;
   // Empty when there is none.
@@ -70,6 +92,7 @@ class CheckpointReader {
   const Manifest manifest_;
   Entries weights_;
   Entries state_;
+  std::vector<std::vector<Piece>> pieces_;  // of each tensor, in order
 };
 
 }  // namespace syncline

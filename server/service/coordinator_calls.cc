@@ -64,7 +64,8 @@ grpc::ServerUnaryReactor* CoordinatorService::CreateCheckpoint(
     return reactor;
   }
   Item item = {.input = syncline::CreateCheckpoint{request->job()}};
-  item.answer = [=](const UpdateAnswer& answer, const std::string&) {
+  item.answer = [=, this, who = *peer](const UpdateAnswer& answer, const std::string&) {
+    gate_->Updated(who, request->job(), answer, "a checkpoint, now");
     reply->set_finished(answer.finished_checkpoints);
     reactor->Finish(ToGrpcStatus(answer.status));
   };

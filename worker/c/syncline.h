@@ -287,8 +287,9 @@ typedef struct syncline_group_options {
   /* Where members are on several hosts: the IP address by which the others reach this one. NULL or "": that of the
    * default route. */
   const char* address;
-  const char* host;     /* members that say different names share no memory; usually NULL */
-  const char* security; /* of connections between hosts: NULL or "tls", with a key from the store; "plain": none */
+  const char* host; /* members that say different names share no memory; usually NULL */
+  const char*
+      security; /* of connections between hosts: NULL or "tls", with a key from the store; "plain": none */
 } syncline_group_options;
 
 /* Blocks until all members are there. UNAVAILABLE when one cannot be reached. */

@@ -105,7 +105,7 @@ class Block {
   // REQUIRES: it is of this block and version. InvalidArgument when it makes no sense; then
   // nothing changes.
   absl::Status Restore(const StepRecord& record, const PushCodecs& codecs);
-  absl::Status RestoreSeed(const Slice& values);
+  absl::Status RestoreSeed(const SeedRecord& record);
   uint32_t Digest() const;
   size_t held_bytes() const;
 

@@ -127,11 +127,19 @@ absl::Status Block::Restore(const StepRecord& record, const PushCodecs& codecs) 
   return absl::OkStatus();
 }
 
-absl::Status Block::RestoreSeed(const Slice& values) {
-  if (values.size != memory_.weights.size() * sizeof(float)) {
-    return Unfit(spec_.block, "its values are of another block");
+absl::Status Block::RestoreSeed(const SeedRecord& record) {
+  const bool fits = record.values.size == memory_.weights.size() * sizeof(float) &&
+                    (record.state.empty() || record.state.size() == memory_.state.size());
+  if (!fits) return Unfit(spec_.block, "its values are of another block");
+  for (size_t i = 0; i < record.state.size(); ++i) {
+    const StoredSlot& slot = memory_.state[i];
+    if (record.state[i].size() != StateBytes(slot.type, spec_.range.elements)) {
+      return Unfit(spec_.block, "its state is of another optimizer");
+    }
+    std::ranges::copy(record.state[i], slot.memory);
   }
-  std::memcpy(memory_.weights.data(), values.data, values.size);
+  std::memcpy(memory_.weights.data(), record.values.data, record.values.size);
+  updates_ = record.updates;
   SetSeeded();
   return absl::OkStatus();
 }

@@ -24,6 +24,9 @@ namespace syncline {
 struct SeedRecord {
   uint32_t block = 0;
   Slice values = {};  // FP32
+  // The optimizer's state, all arrays as they are stored, after so many updates; none: zeros.
+  uint64_t updates = 0;
+  std::vector<std::vector<std::byte>> state = {};
 };
 
 // A step of a block, or a push's worth of one.

@@ -23,6 +23,7 @@ struct RecordCase {
   std::string push = "bf16";
   std::string publish = "bf16";
   std::vector<uint64_t> tensors = {300, 5000, 1};
+  uint32_t seeded_arrays = 0;  // of the optimizer's state that the job begins with
 };
 void PrintTo(const RecordCase& one, std::ostream* out) { *out << one.name; }
 
@@ -44,10 +45,22 @@ class RecordedJob {
         blocks_(CutIntoBlocks(one.tensors).size()) {
     Take(rig_.Commit(1, {rig_.Member(0), rig_.Member(1)}));
     ForEachBlock([&](uint32_t block) {
+      SeedState(block, one.seeded_arrays);
       Take(rig_.Seed(block, SomeValues(rig_.range(block).elements, block)));
     });
   }
 
+  void SeedState(uint32_t block, uint32_t arrays) {
+    for (uint32_t array = 0; array < arrays; ++array) {
+      std::vector<float> values = SomeValues(rig_.range(block).elements, 70 + array);
+      for (float& value : values) value *= value;  // a variance is not negative
+      ShardMessage message = rig_.SeedMessage(0, block, std::move(values));
+      message.header.kind = static_cast<uint16_t>(MessageKind::kSeedState);
+      message.header.samples = array;
+      message.header.shard = 40;
+      Take(rig_.shard().Apply(message));
+    }
+  }
   ShardRig& rig() { return rig_; }
   const std::vector<std::shared_ptr<const ShardRecord>>& records() const {
     return records_;
@@ -175,6 +188,9 @@ std::vector<RecordCase> AllOptimizersAndCodecs() {
   for (const char* state : {"bf16", "int8"}) {
     RecordCase one = {.name = std::string("adamw_") + state};
     one.training.optimizer = {.name = "adamw", .options = {{"lr", 0.01}}, .state = state};
+    cases.push_back(one);
+    one.name += "_begun";
+    one.seeded_arrays = 2;
     cases.push_back(one);
   }
   const char* const codecs[] = {"fp32",

@@ -29,7 +29,12 @@ void Shard::Impl::KeepSeed(const Block& block) {
   const auto weights = std::as_bytes(block.memory().weights);
   const Buffer values = pool_.Allocate(weights.size());
   std::ranges::copy(weights, values.data());
-  Keep(SeedRecord{block.spec().block, Slice::Of(values)});
+  SeedRecord record = {.block = block.spec().block, .values = Slice::Of(values)};
+  if (block.updates() > 0) {
+    record.updates = block.updates();
+    record.state = block.Save().state;
+  }
+  Keep(std::move(record));
 }
 
 void Shard::Impl::BeginRecords(std::span<Block* const> unit,
@@ -86,7 +91,7 @@ absl::Status Shard::Impl::Replay(const ShardRecord& record) {
     return absl::FailedPreconditionError(
         absl::StrCat("block ", id, " has its first values already"));
   }
-  return found->second.RestoreSeed(seed->values);
+  return found->second.RestoreSeed(*seed);
 }
 
 absl::Status Shard::Impl::Replay(const StepRecord& record, Block& block) {

@@ -152,7 +152,28 @@ absl::Status CheckCheckpoints(const RunOptions& options) {
   return resume.ok() ? resume : Usage(std::string(resume.message()));
 }
 
+absl::Status CheckDurability(const RunOptions& options) {
+  if (!options.durability.empty() && options.durability != "none" &&
+      options.durability != "disk") {
+    return Usage(absl::StrCat("--durability ", options.durability,
+                              " is not known; allowed are none and disk"));
+  }
+  if (options.durability == "disk" && options.coordinator.empty() &&
+      options.journal_dir.empty()) {
+    return Usage(
+        "a journal needs a place: say where with --journal-dir, a directory that stays");
+  }
+  if (!options.journal_dir.empty() && !options.coordinator.empty() &&
+      options.servers <= 0) {
+    return Usage(
+        "--journal-dir is for services that are started here; servers elsewhere have "
+        "their own (syncline serve --journal-dir)");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTheRest(const RunOptions& options) {
+  SYNCLINE_RETURN_IF_ERROR(CheckDurability(options));
   if (options.program.empty()) {
     return Usage(
         "nothing to run; write the program after --: syncline run --workers 2 -- "
@@ -220,6 +241,7 @@ std::vector<std::pair<std::string, std::string>> WorkerEnvironment(
       {"SYNCLINE_CHECKPOINT_EVERY", options.checkpoint_every},
       {"SYNCLINE_CHECKPOINT_KEEP", keep},
       {"SYNCLINE_RESUME", options.resume},
+      {"SYNCLINE_DURABILITY", options.durability},
       {"SYNCLINE_RUN_ID", options.run_id},
       {"SYNCLINE_TLS_CERT", options.tls.cert_file},
       {"SYNCLINE_TLS_KEY", options.tls.key_file},

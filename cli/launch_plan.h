@@ -39,6 +39,8 @@ struct RunOptions {
   std::string checkpoint_dir;    // of the services that are started here; empty: none
   std::string checkpoint_every;  // "500 steps"; empty: the program's
   int checkpoint_keep = 0;       // 0: the program's
+  std::string journal_dir;       // of the services that are started here; empty: none
+  std::string durability;        // "none", "disk"; empty: the program's
   std::string resume;            // empty: the program's
   std::vector<std::pair<std::string, std::string>> env = {};  // of every worker, besides
   TlsOptions tls;

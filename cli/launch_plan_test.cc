@@ -65,6 +65,20 @@ TEST(LaunchPlan, TellsWorkersWhenTheyAreSavedAndWhatTheyBeginWith) {
   EXPECT_FALSE(MakeLaunchPlan(options, {}).ok());
 }
 
+TEST(LaunchPlan, TellsWorkersThatTheirStepsAreJournaled) {
+  RunOptions options = Program();
+  options.durability = "disk";
+  EXPECT_THAT(MakeLaunchPlan(options, {}).status().ToString(),
+              HasSubstr("--journal-dir"));
+  options.journal_dir = "journal";
+  const auto plan = MakeLaunchPlan(options, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_THAT(plan->workers[0].env, testing::Contains(std::pair<std::string, std::string>{
+                                        "SYNCLINE_DURABILITY", "disk"}));
+  options.durability = "paper";
+  EXPECT_FALSE(MakeLaunchPlan(options, {}).ok());
+}
+
 TEST(LaunchPlan, StartsOnlyWorkersForAGivenCoordinator) {
   RunOptions options = Program();
   options.workers = 3;

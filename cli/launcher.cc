@@ -239,6 +239,9 @@ absl::Status Launcher::StartService(const std::string& name,
   if (!options_.checkpoint_dir.empty()) {
     spec.argv.insert(spec.argv.end(), {"--checkpoint-dir", options_.checkpoint_dir});
   }
+  if (!options_.journal_dir.empty()) {
+    spec.argv.insert(spec.argv.end(), {"--journal-dir", options_.journal_dir});
+  }
   spec.out = Output::kLog;
   spec.err = Output::kLog;
   spec.log_path = LogPath(name);

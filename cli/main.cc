@@ -9,6 +9,7 @@
 #include "cli/doctor.h"
 #include "cli/lr_range.h"
 #include "cli/plan.h"
+#include "cli/replay.h"
 #include "cli/run.h"
 #include "cli/serve.h"
 #include "cli/status.h"
@@ -24,11 +25,11 @@ int main(int argc, char** argv) {
   // tests.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   constexpr syncline::AddCommand kCommands[] = {
-      syncline::AddServe,      syncline::AddRun,   syncline::AddLrRange,
-      syncline::AddStatus,     syncline::AddTop,   syncline::AddUpdate,
-      syncline::AddCheckpoint, syncline::AddPlan,  syncline::AddDoctor,
-      syncline::AddBench,      syncline::AddCerts, syncline::AddVersion,
-      syncline::AddCompletion,
+      syncline::AddServe,      syncline::AddRun,        syncline::AddLrRange,
+      syncline::AddStatus,     syncline::AddTop,        syncline::AddUpdate,
+      syncline::AddCheckpoint, syncline::AddPlan,       syncline::AddDoctor,
+      syncline::AddBench,      syncline::AddCerts,      syncline::AddVersion,
+      syncline::AddReplay,     syncline::AddCompletion,
   };
   return syncline::RunApp({argv, argv + argc}, kCommands);
 }

@@ -72,6 +72,11 @@ void AddRunFlags(CLI::App& command, RunOptions& given) {
                   "When the job is saved: '500 steps' or '10 min'");
   run->add_option("--checkpoint-keep", options->checkpoint_keep,
                   "How many checkpoints stay (default: 3)");
+  run->add_option("--journal-dir", options->journal_dir,
+                  "Where services that are started here keep journals");
+  run->add_option("--durability", options->durability,
+                  "disk: servers journal each step, so that all may die at once; needs "
+                  "--journal-dir (default: none)");
   run->add_option("--resume", options->resume,
                   "What the job begins with: auto (the latest checkpoint, if there is "
                   "one), latest, never, or a checkpoint's name (default: auto)");

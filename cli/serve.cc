@@ -249,7 +249,8 @@ absl::Status Services::StartServer() {
       .tls = plan_.tls,
       .log = log_.With({{"role", "server"}}),
       .metrics = &metrics_,
-      .checkpoints = checkpoints_.get()};
+      .checkpoints = checkpoints_.get(),
+      .journal_directory = plan_.journal_dir};
   ServerNodeEvents events;
   events.on_attached = [this] { SayReady(); };
   events.on_given_up = [this](const absl::Status& status) { stop_.Fail(status); };
@@ -369,6 +370,9 @@ void AddServe(CLI::App& app, Command* selected) {
       "Where checkpoints of jobs are kept: the same directory for the coordinator and "
       "all "
       "servers, on several hosts a shared one; default: none are");
+  add("--journal-dir", flags->journal_dir,
+      "Where this server keeps the journals of jobs with durability=disk: a local "
+      "directory, or a shared one; default: there are none");
   add("--data-plane", flags->data_plane,
       "How gradients and weights travel: auto (shared memory in a host, TLS 1.3 between "
       "hosts), tls, plain (neither sealed nor authenticated) or rdma");

@@ -182,6 +182,10 @@ absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
   }
   plan.audit_log = flags.audit_log;
   plan.checkpoint_dir = flags.checkpoint_dir;
+  if (!flags.journal_dir.empty() && !plan.has_server) {
+    return Usage("--journal-dir is a server's; drop it, or serve --role server");
+  }
+  plan.journal_dir = flags.journal_dir;
   plan.tls = flags.tls;
   plan.state_dir = flags.state_dir;
   if (plan.has_coordinator && plan.state_dir.empty()) {

@@ -26,6 +26,7 @@ struct ServeFlags {
   int servers = 1;
   int engine_threads = 0;
   std::string checkpoint_dir;
+  std::string journal_dir;
   std::string memory;  // "8GiB"; empty: MemoryForJobs
   std::string data_plane = "auto";
   std::string data_plane_address;
@@ -58,6 +59,7 @@ struct ServePlan {
   LogOptions log = {};
   std::string audit_log;       // empty: none
   std::string checkpoint_dir;  // empty: none
+  std::string journal_dir;     // of a server; empty: none
   TlsOptions tls = {};
 };
 

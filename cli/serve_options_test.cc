@@ -75,6 +75,14 @@ TEST(ServePlanTest, OnlyACoordinatorHasAnAuditLog) {
   ExpectRefused(flags, "--audit-log");
 }
 
+TEST(ServePlanTest, OnlyAServerHasAJournal) {
+  ServeFlags flags;
+  flags.journal_dir = "journal";
+  EXPECT_EQ(Plan(flags)->journal_dir, "journal");
+  flags.role = "coordinator";
+  ExpectRefused(flags, "--journal-dir");
+}
+
 TEST(ServePlanTest, TheDataPlaneIsSealedUnlessSomebodySaysOtherwise) {
   ServeFlags flags;
   flags.data_plane = "tls";

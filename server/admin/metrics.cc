@@ -32,9 +32,13 @@ enum JobFigure : size_t {
   kCheckpointBytes,
   kCheckpointSeconds,
   kCheckpointAge,
-  kCheckpointFailures
+  kCheckpointFailures,
+  kJournalDurable,
+  kJournalLag,
+  kJournalBytes,
+  kJournalFailed
 };
-constexpr size_t kJobFigures = 8;
+constexpr size_t kJobFigures = 12;
 
 constexpr std::array<const char*, 3> kPushResults = {"counted", "repeated", "refused"};
 
@@ -110,7 +114,15 @@ struct Metrics::Families {
             &Gauges(registry, "syncline_checkpoint_age_seconds",
                     "Time since the last checkpoint was complete."),
             &Gauges(registry, "syncline_checkpoint_failures",
-                    "Checkpoints of this run that failed.")},
+                    "Checkpoints of this run that failed."),
+            &Gauges(registry, "syncline_journal_durable_step",
+                    "The step up to which a server's journal is on the disk."),
+            &Gauges(registry, "syncline_journal_lag_steps",
+                    "Steps that a server has made and its journal has not."),
+            &Gauges(registry, "syncline_journal_bytes",
+                    "What a server has written to the journal of this run."),
+            &Gauges(registry, "syncline_journal_failed",
+                    "1: the journal has ended before its job.")},
         step_seconds(
             prometheus::BuildHistogram()
                 .Name("syncline_step_seconds")
@@ -274,6 +286,13 @@ void Metrics::SetCheckpoint(uint32_t job, const Checkpoint& latest) {
   families_->Set(job, kCheckpointBytes, static_cast<double>(latest.bytes));
   families_->Set(job, kCheckpointSeconds, absl::ToDoubleSeconds(latest.took));
   families_->Set(job, kCheckpointAge, absl::ToDoubleSeconds(latest.age));
+}
+
+void Metrics::SetJournal(uint32_t job, const Journal& journal) {
+  families_->Set(job, kJournalDurable, static_cast<double>(journal.durable_step));
+  families_->Set(job, kJournalLag, static_cast<double>(journal.lag_steps));
+  families_->Set(job, kJournalBytes, static_cast<double>(journal.bytes));
+  families_->Set(job, kJournalFailed, journal.has_failed ? 1 : 0);
 }
 
 void Metrics::SetWorker(uint32_t job, uint32_t rank, const Worker& worker) {

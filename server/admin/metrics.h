@@ -74,6 +74,15 @@ class Metrics {
   };
   void SetCheckpoint(uint32_t job, const Checkpoint& latest);
 
+  // Of a job whose server journals it.
+  struct Journal {
+    uint64_t durable_step = 0;
+    uint64_t lag_steps = 0;  // from there to the furthest step
+    uint64_t bytes = 0;      // of this run
+    bool has_failed = false;
+  };
+  void SetJournal(uint32_t job, const Journal& journal);
+
   struct Worker {
     absl::Duration heartbeat_age = {};
     double compression = 0;  // of its gradients, against FP32

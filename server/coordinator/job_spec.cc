@@ -243,6 +243,10 @@ absl::Status ValidateJob(const JobSpec& spec) {
     }
   }
   SYNCLINE_RETURN_IF_ERROR(CheckCheckpoint(spec.checkpoint));
+  if (spec.durability != "none" && !spec.IsJournaled()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("durability is '", spec.durability, "', allowed are none and disk"));
+  }
   SYNCLINE_RETURN_IF_ERROR(CheckTraining(spec));
   if (spec.training.sync().is_async() && spec.checkpoint.IsScheduled()) {
     return absl::InvalidArgumentError(
@@ -270,6 +274,10 @@ absl::Status CheckSameJob(const JobSpec& ours, const JobSpec& theirs) {
     return Differs(absl::StrCat(job,
                                 "has other checkpoint options (checkpoint_every, "
                                 "checkpoint_keep, resume)"));
+  }
+  if (ours.durability != theirs.durability) {
+    return Differs(absl::StrCat(job, "has durability=", ours.durability, ", not ",
+                                theirs.durability));
   }
   if (ours.tensors.size() != theirs.tensors.size()) {
     return Differs(absl::StrCat(job, "has ", ours.tensors.size(), " tensors, not ",

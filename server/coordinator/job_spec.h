@@ -43,7 +43,10 @@ struct JobSpec {
   std::string publish_codec = "bf16";
   TrainingSettings training = {};
   CheckpointPolicy checkpoint = {};
+  std::string durability = "none";  // or "disk": servers journal each step
   std::vector<TensorSpec> tensors = {};
+
+  bool IsJournaled() const { return durability == "disk"; }
 
   // Steps from one scheduled checkpoint to the next, in whole updates; 0: none.
   uint64_t CutEvery() const;

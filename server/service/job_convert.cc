@@ -48,6 +48,7 @@ void WriteJob(const JobSpec& spec, v1::JobSpec& out) {
   checkpoint.set_every_seconds(spec.checkpoint.every_seconds);
   checkpoint.set_keep(spec.checkpoint.keep);
   checkpoint.set_resume(spec.checkpoint.resume);
+  out.set_durability(spec.durability);
   for (const TensorSpec& tensor : spec.tensors) {
     v1::TensorSpec& written = *out.add_tensors();
     written.set_name(tensor.name);
@@ -113,6 +114,7 @@ JobSpec FromProto(const v1::JobSpec& in) {
   spec.checkpoint.every_seconds = checkpoint.every_seconds();
   if (checkpoint.keep() > 0) spec.checkpoint.keep = checkpoint.keep();
   if (!checkpoint.resume().empty()) spec.checkpoint.resume = checkpoint.resume();
+  if (!in.durability().empty()) spec.durability = in.durability();
   for (const v1::TensorSpec& tensor : in.tensors()) {
     spec.tensors.push_back({.name = tensor.name(),
                             .shape = {tensor.shape().begin(), tensor.shape().end()},

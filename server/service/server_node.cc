@@ -80,6 +80,13 @@ absl::Status ServerNode::StartEngines() {
         .log = options_.log,
         .written = [this](CheckpointWritten written) { OnWritten(std::move(written)); }});
   }
+  if (!options_.journal_directory.empty()) {
+    journal_ = std::make_unique<Journal>(
+        JournalOptions{.directory = options_.journal_directory,
+                       .log = options_.log,
+                       .checkpoints = options_.checkpoints,
+                       .patience = options_.timeouts.failure_timeout / 2});
+  }
   const EngineOptions options = {.plan = options_.plan,
                                  .timeouts = options_.timeouts,
                                  .log = options_.log,
@@ -112,6 +119,7 @@ void ServerNode::Stop() {
   if (builder_ != nullptr) builder_->Stop();
   for (const auto& engine : engines_) engine->Stop();
   if (saver_ != nullptr) saver_->Stop();
+  if (journal_ != nullptr) journal_->Stop();
 }
 
 bool ServerNode::is_attached() const {
@@ -203,6 +211,7 @@ void ServerNode::ForgetJobs() {
   }
   builder_->DropAll();
   if (saver_ != nullptr) saver_->DropAll();
+  if (journal_ != nullptr) journal_->DropAll();
 }
 
 ServerHello ServerNode::MakeHello() const {
@@ -214,6 +223,7 @@ ServerHello ServerNode::MakeHello() const {
 }
 
 Heartbeat ServerNode::MakeHeartbeat() const {
+  ShowJournals();
   Heartbeat beat;
   std::map<uint32_t, JobProgress> jobs;
   for (const auto& engine : engines_) {
@@ -270,6 +280,7 @@ void ServerNode::Configure(const v1::ConfigureJob& configure) {
          SYNCLINE_ASSIGN_OR_RETURN(auto parts, SplitJob(read));
          SYNCLINE_RETURN_IF_ERROR(TakeMemory(read, parts));
          SYNCLINE_RETURN_IF_ERROR(AddCheckpoints(read, parts));
+         SYNCLINE_RETURN_IF_ERROR(AddJournal(read, message->spec(), parts));
          return parts;
        },
        .done = [this, job](const absl::Status& status) { OnBuilt(job, status); }});
@@ -400,6 +411,7 @@ void ServerNode::On(const CommitEpoch& commit) {
     admitted.push_back({member.rank, member.incarnation, member.key});
   }
   for (const auto& engine : engines_) engine->Admit(commit.job, admitted);
+  NameJournal(commit);
   ApplyToAll(commit.job, std::move(input));
 }
 
@@ -417,6 +429,7 @@ void ServerNode::On(const DropJob& drop) {
   }
   builder_->Drop(drop.job);
   if (saver_ != nullptr) saver_->Drop(drop.job);
+  if (journal_ != nullptr) journal_->Drop(drop.job);
 }
 
 void ServerNode::OnEnd(const absl::Status& status) {
@@ -442,6 +455,9 @@ std::set<uint32_t> ServerNode::AllEngines() const {
 
 void ServerNode::OnOutput(uint32_t engine, uint32_t id, const ShardOutput& output) {
   if (std::holds_alternative<ShardApplied>(output)) return;
+  if (const auto* recorded = std::get_if<ShardRecorded>(&output)) {
+    return journal_->Take(id, engine, recorded->record);
+  }
   if (saver_ != nullptr && SaveOutput(engine, id, output)) return;
   absl::MutexLock lock(&mutex_);
   const auto job = jobs_.find(id);

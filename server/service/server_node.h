@@ -44,6 +44,7 @@
 #include "comm/rpc/control_link.h"
 #include "comm/rpc/tls.h"
 #include "server/coordinator/coordinator.h"
+#include "server/journal/journal.h"
 #include "server/service/checkpoint_saver.h"
 #include "server/service/engine.h"
 #include "server/service/shard_builder.h"
@@ -62,6 +63,7 @@ struct ServerNodeOptions {
   Metrics* metrics = nullptr;  // outlives the node; null counts nothing
   // Where the coordinator keeps checkpoints, too; null: none. Outlives the node.
   BlobStore* checkpoints = nullptr;
+  std::string journal_directory = {};  // of jobs with durability=disk; empty: none
 };
 
 struct ServerNodeEvents {
@@ -126,6 +128,12 @@ class ServerNode {
   // Where the job is saved, and what its shards begin with.
   absl::Status AddCheckpoints(const ConfigureJob& configure,
                               std::vector<EngineJobOptions>& parts);
+  // The job's records are kept. FailedPrecondition when there is no place for them.
+  absl::Status AddJournal(const ConfigureJob& configure, const std::string& specification,
+                          std::vector<EngineJobOptions>& parts);
+  // A commit names the run: all servers hear of the same.
+  void NameJournal(const CommitEpoch& commit);
+  void ShowJournals() const ABSL_LOCKS_EXCLUDED(mutex_);
   void OnWritten(CheckpointWritten written) ABSL_LOCKS_EXCLUDED(mutex_);
   void ShowMemory() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnBuilt(uint32_t job, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -154,6 +162,7 @@ class ServerNode {
   std::vector<std::unique_ptr<Engine>> engines_;  // unchanged from Start to Stop
   std::unique_ptr<ShardBuilder> builder_;         // likewise
   std::unique_ptr<CheckpointSaver> saver_;        // likewise; null without a store
+  std::unique_ptr<Journal> journal_;              // likewise; null without a directory
   std::thread control_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/status.h"
+#include "server/checkpoint/load.h"
 #include "server/checkpoint/reader.h"
 #include "server/service/server_node.h"
 
@@ -21,18 +22,6 @@ absl::StatusOr<std::shared_ptr<const CheckpointLayout>> LayoutOf(const JobSpec& 
   SYNCLINE_ASSIGN_OR_RETURN(layout->plan,
                             TrainingPlan::Create(spec.training, spec.Trained()));
   return layout;
-}
-
-// Block by block, so that no more than one is in memory twice.
-absl::Status LoadBlocks(const CheckpointReader& reader, const CheckpointLayout& layout,
-                        const std::vector<ShardBlock>& blocks, Shard& shard) {
-  for (const ShardBlock& block : blocks) {
-    SYNCLINE_ASSIGN_OR_RETURN(const ShardSnapshot part, reader.Read(block, layout));
-    SYNCLINE_RETURN_IF_ERROR(shard.Load(part));
-  }
-  SYNCLINE_ASSIGN_OR_RETURN(const ShardSnapshot rest, reader.ReadRest(layout));
-  SYNCLINE_RETURN_IF_ERROR(shard.Load(rest));
-  return shard.CheckLoaded();
 }
 
 }  // namespace
@@ -96,6 +85,9 @@ bool ServerNode::SaveOutput(uint32_t engine, uint32_t job, const ShardOutput& ou
 }
 
 void ServerNode::OnWritten(CheckpointWritten written) {
+  if (journal_ != nullptr && written.status.ok()) {
+    journal_->Saved(written.job, written.step);
+  }
   absl::MutexLock lock(&mutex_);
   if (!jobs_.contains(written.job)) return;
   outbox_.emplace_back(std::move(written));

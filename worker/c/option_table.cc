@@ -127,6 +127,7 @@ constexpr std::array kOptions = {
     Of<&SessionOptions::publish_codec>("publish"),
     Of<&SessionOptions::checkpoint_every>("checkpoint_every"),
     Of<&SessionOptions::checkpoint_keep>("checkpoint_keep"),
+    Of<&SessionOptions::durability>("durability"),
     Of<&SessionOptions::resume>("resume"),
     Of<&SessionOptions::failure_timeout>("failure_timeout"),
     Of<&SessionOptions::start_timeout>("start_timeout"),

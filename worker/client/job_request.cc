@@ -166,6 +166,7 @@ Announcement MakeAnnouncement(const SessionOptions& options,
   checkpoint.set_every_seconds(absl::ToDoubleSeconds(every->time));
   checkpoint.set_keep(options.checkpoint_keep);
   checkpoint.set_resume(options.resume);
+  job.set_durability(options.durability);
   for (const TensorOptions& tensor : tensors) {
     v1::TensorSpec& spec = *job.add_tensors();
     spec.set_name(tensor.name);

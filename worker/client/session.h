@@ -107,8 +107,10 @@ struct SessionOptions {
   // checkpoints stay, and what the job begins with: "auto" (the latest, if there is one),
   // "latest", "never", or the name of one. docs/checkpoints.md. The same for all workers.
   std::string checkpoint_every = {};  // SYNCLINE_CHECKPOINT_EVERY
-  uint32_t checkpoint_keep = 3;       // SYNCLINE_CHECKPOINT_KEEP
-  std::string resume = "auto";        // SYNCLINE_RESUME
+  // "disk": servers journal each step (docs/durability.md); "none": they do not.
+  std::string durability = "none";  // SYNCLINE_DURABILITY
+  uint32_t checkpoint_keep = 3;     // SYNCLINE_CHECKPOINT_KEEP
+  std::string resume = "auto";      // SYNCLINE_RESUME
 
   // SYNCLINE_LR_RANGE=FIRST:LAST:STEPS, set by `syncline lr-range`: the job sweeps
   // through these learning rates instead of its own.

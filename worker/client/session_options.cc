@@ -67,6 +67,7 @@ absl::StatusOr<SessionOptions> SessionOptions::FromEnv() {
   SYNCLINE_RETURN_IF_ERROR(ReadNumber(kWorldSizeVariables, options.world_size));
   ReadText("SYNCLINE_CHECKPOINT_EVERY", options.checkpoint_every);
   ReadText("SYNCLINE_RESUME", options.resume);
+  ReadText("SYNCLINE_DURABILITY", options.durability);
   SYNCLINE_RETURN_IF_ERROR(
       ReadNumber(std::array{"SYNCLINE_CHECKPOINT_KEEP"}, options.checkpoint_keep));
   std::string timeout;

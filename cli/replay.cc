@@ -1,0 +1,183 @@
+#include "cli/replay.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "comm/base/exit_codes.h"
+#include "comm/base/failure.h"
+#include "comm/base/job_seed.h"
+#include "comm/base/printable.h"
+#include "comm/base/status.h"
+#include "comm/codec/codec.h"
+#include "server/checkpoint/directory_store.h"
+#include "server/checkpoint/reader.h"
+#include "server/coordinator/job_spec.h"
+#include "server/journal/replay.h"
+#include "server/service/job_convert.h"
+
+namespace syncline {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct ReplayFlags {
+  std::vector<std::string> journals;
+  std::string checkpoint_dir;
+  std::string job;
+  std::string to;
+  std::string out;
+  std::string checkpoint_out;
+  bool verify = false;
+};
+
+absl::Status Usage(const std::string& message) {
+  return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
+}
+
+// A directory that goes with whoever needed it.
+class Scratch {
+ public:
+  explicit Scratch(std::string path) : path_(std::move(path)) {}
+  ~Scratch() {
+    std::error_code ignored;
+    if (!path_.empty()) fs::remove_all(path_, ignored);
+  }
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+
+ private:
+  const std::string path_;
+};
+
+absl::StatusOr<ReplayOptions> OptionsFor(JournalRun run, const CodecRegistry& codecs) {
+  SYNCLINE_ASSIGN_OR_RETURN(const JobSpec spec,
+                            WireDeclarations().parse(run.head.specification));
+  SYNCLINE_RETURN_IF_ERROR(ValidateJob(spec));
+  ReplayOptions options = {.run = std::move(run)};
+  options.shard = {.seed = JobSeed(spec.name)};
+  SYNCLINE_ASSIGN_OR_RETURN(options.shard.transfers, spec.Transfers());
+  SYNCLINE_ASSIGN_OR_RETURN(options.shard.seed_codec, codecs.Find(CodecId::kFp32));
+  options.shard.training = spec.training;
+  options.shard.tensors = spec.Trained();
+  options.blocks = spec.Blocks();
+  auto layout = std::make_shared<CheckpointLayout>();
+  for (const TensorSpec& tensor : spec.tensors) {
+    layout->tensors.push_back(
+        {.name = tensor.name, .shape = tensor.shape, .frozen = tensor.group.frozen});
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(layout->plan,
+                            TrainingPlan::Create(spec.training, spec.Trained()));
+  options.about = {.job = spec.name,
+                   .push_codec = spec.push_codec,
+                   .publish_codec = spec.publish_codec,
+                   .declared = spec.training,
+                   .tensors = layout->tensors};
+  options.layout = std::move(layout);
+  return options;
+}
+
+absl::Status CheckFlags(const ReplayFlags& flags) {
+  if (flags.journals.empty() || flags.job.empty()) {
+    return Usage("replay needs --journal DIR, of every server, and --job NAME");
+  }
+  if (flags.out.empty() && flags.checkpoint_out.empty() && !flags.verify) {
+    return Usage(
+        "say what for: --out FILE for the weights, --checkpoint-out DIR for a "
+        "checkpoint to go on from, or --verify");
+  }
+  return absl::OkStatus();
+}
+
+void Tell(const ReplayFlags& flags, const ReplaySummary& done) {
+  for (const std::string& torn : done.torn) std::cout << "note: " << torn << "\n";
+  std::cout << "job " << Printable(flags.job) << ": " << done.records
+            << " records were played from " << done.began << " to step " << done.name.step
+            << " (the journal leads to " << done.last << ")\n";
+  if (flags.verify) {
+    std::cout << "verified: " << done.compared
+              << " digests of the servers are those of this replay\n";
+  }
+  if (!flags.checkpoint_out.empty()) {
+    std::cout << "checkpoint " << done.name.ToString() << " is in "
+              << flags.checkpoint_out
+              << "; the job goes on from it with: syncline run --checkpoint-dir "
+              << flags.checkpoint_out << " --resume " << done.name.ToString() << " --job "
+              << Printable(flags.job) << " ...\n";
+  }
+  if (!flags.out.empty()) std::cout << flags.out << ": the weights\n";
+}
+
+absl::Status ExportTo(BlobStore& store, const ReplayFlags& flags,
+                      const CheckpointName& name) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto reader,
+                            CheckpointReader::Open(store, flags.job, name));
+  const fs::path out = fs::absolute(flags.out);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto to,
+                            OpenExistingDirectoryStore(out.parent_path().string()));
+  return reader->Export(*to, out.filename().string());
+}
+
+absl::StatusOr<int> Replay(const ReplayFlags& flags) {
+  SYNCLINE_RETURN_IF_ERROR(CheckFlags(flags));
+  const CodecRegistry codecs = CodecRegistry::Builtin();
+  SYNCLINE_ASSIGN_OR_RETURN(JournalRun run, FindRun(flags.journals, flags.job));
+  SYNCLINE_ASSIGN_OR_RETURN(ReplayOptions options, OptionsFor(std::move(run), codecs));
+  if (uint64_t to = 0; absl::SimpleAtoi(flags.to, &to)) {
+    options.to = to;
+  } else if (!flags.to.empty()) {
+    return Usage(absl::StrCat("--to ", flags.to, " is no step"));
+  }
+  options.digests = flags.verify ? Digests::kCompared : Digests::kIgnored;
+  std::unique_ptr<BlobStore> checkpoints;
+  if (!flags.checkpoint_dir.empty()) {
+    SYNCLINE_ASSIGN_OR_RETURN(checkpoints,
+                              OpenExistingDirectoryStore(flags.checkpoint_dir));
+    options.checkpoints = checkpoints.get();
+  }
+  const bool keeps = !flags.checkpoint_out.empty();
+  const std::string directory =
+      keeps ? flags.checkpoint_out
+            : absl::StrCat(flags.out.empty() ? flags.journals.front() : flags.out,
+                           ".replay");
+  const Scratch scratch(keeps ? "" : directory);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto store, OpenDirectoryStore(directory));
+  SYNCLINE_ASSIGN_OR_RETURN(const ReplaySummary done, ReplayInto(options, *store));
+  if (!flags.out.empty()) SYNCLINE_RETURN_IF_ERROR(ExportTo(*store, flags, done.name));
+  Tell(flags, done);
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddReplay(CLI::App& app, Command* selected) {
+  auto flags = std::make_shared<ReplayFlags>();
+  CLI::App* replay = app.add_subcommand(
+      "replay", "Play a job again from its journal, up to any step of it");
+  replay->add_option("--journal", flags->journals,
+                     "A server's --journal-dir; once for each that is not shared");
+  replay->add_option("--job", flags->job, "Name of the job");
+  replay->add_option("--checkpoint-dir", flags->checkpoint_dir,
+                     "Where the job's checkpoints are, if the journal begins with one");
+  replay->add_option("--to", flags->to, "The step to stop at (default: the last one)");
+  replay->add_option("--out", flags->out, "File for the weights, as safetensors");
+  replay->add_option("--checkpoint-out", flags->checkpoint_out,
+                     "Directory for a checkpoint at that step, to resume from");
+  replay->add_flag("--verify", flags->verify,
+                   "Compare what the servers had, after each step of each block");
+  replay->callback([=] {
+    *selected = [flags]() -> absl::StatusOr<int> {
+      absl::StatusOr<int> done = Replay(*flags);
+      if (done.ok() || FailureOf(done.status()) != Failure::kNone) return done;
+      return WithFailure(done.status(), Failure::kStateUnusable);
+    };
+  });
+}
+
+}  // namespace syncline

@@ -1,0 +1,15 @@
+// `syncline replay`: a job again from its journal, without its servers and workers.
+//
+//   syncline replay --journal /data/journal --job bert --out weights.safetensors
+//   syncline replay --journal a --journal b --job bert --to 1200 --verify --out w.safetensors
+//   syncline replay --journal /data/journal --job bert --checkpoint-out ckpt
+#pragma once
+
+#include "CLI/App.hpp"
+#include "cli/command.h"
+
+namespace syncline {
+
+void AddReplay(CLI::App& app, Command* selected);
+
+}  // namespace syncline

@@ -1,0 +1,236 @@
+#include "server/journal/journal.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <system_error>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "server/checkpoint/catalog.h"
+
+namespace syncline {
+namespace {
+
+// How often it is looked whether a checkpoint has become complete.
+constexpr absl::Duration kPruneEvery = absl::Seconds(1);
+// Of checkpoints that were never completed, as many are remembered.
+constexpr size_t kMaxSaved = 8;
+// What a record takes beside its payload, about.
+constexpr uint64_t kRecordBytes = 256;
+
+uint64_t BytesOf(const ShardRecord& record) {
+  if (const auto* step = std::get_if<StepRecord>(&record.what)) {
+    return kRecordBytes + step->payload.size;
+  }
+  const auto* seed = std::get_if<SeedRecord>(&record.what);
+  return kRecordBytes + (seed == nullptr ? 0 : seed->values.size);
+}
+
+}  // namespace
+
+Journal::Journal(JournalOptions options)
+    : options_(std::move(options)), thread_([this] { Run(); }) {}
+
+Journal::~Journal() { Stop(); }
+
+void Journal::Stop() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+    changed_.SignalAll();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void Journal::Begin(JournaledJob begun) {
+  auto job = std::make_shared<Job>();
+  job->id = begun.job;
+  job->head = begun.head;
+  const uint64_t version = begun.head.began_from ? begun.head.began_from->step : 0;
+  job->state = {.durable = version, .taken = version};
+  for (size_t i = 0; i < begun.blocks.size(); ++i) {
+    SegmentHead head = begun.head;
+    head.shard += static_cast<uint32_t>(i);
+    head.blocks = begun.blocks[i];
+    job->shards.emplace_back(std::move(head), begun.trained[i], version);
+  }
+  absl::MutexLock lock(&mutex_);
+  jobs_[begun.job] = std::move(job);
+}
+
+void Journal::Name(uint32_t id, const std::string& run) {
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job != jobs_.end() && job->second->run.empty()) job->second->run = run;
+}
+
+bool Journal::WaitForRoom(Job& job, uint64_t bytes) {
+  const absl::Duration deadline = clock_.Now() + options_.patience;
+  while (held_ > 0 && held_ + bytes > options_.queue_bytes && !stopping_) {
+    if (!job.state.error.empty()) return false;
+    if (changed_.WaitUntil(mutex_, clock_, deadline)) continue;
+    End(job,
+        absl::StrCat(held_, " bytes wait for ", options_.directory,
+                     ", which took none for ", absl::FormatDuration(options_.patience)));
+    return false;
+  }
+  return job.state.error.empty() && !stopping_;
+}
+
+void Journal::Take(uint32_t id, uint32_t engine,
+                   std::shared_ptr<const ShardRecord> record) {
+  const uint64_t bytes = BytesOf(*record);
+  absl::MutexLock lock(&mutex_);
+  const auto found = jobs_.find(id);
+  if (found == jobs_.end()) return;
+  const std::shared_ptr<Job> job = found->second;
+  if (!WaitForRoom(*job, bytes)) return;
+  if (const auto* step = std::get_if<StepRecord>(&record->what)) {
+    job->state.taken = std::max(job->state.taken, step->step + 1);
+  }
+  held_ += bytes;
+  events_.push_back(
+      {.job = job, .engine = engine, .record = std::move(record), .bytes = bytes});
+  changed_.SignalAll();
+}
+
+void Journal::Saved(uint32_t id, uint64_t step) {
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end() || options_.checkpoints == nullptr) return;
+  job->second->saved.insert(step);
+  if (job->second->saved.size() > kMaxSaved) {
+    job->second->saved.erase(job->second->saved.begin());
+  }
+}
+
+void Journal::Drop(uint32_t job) {
+  absl::MutexLock lock(&mutex_);
+  jobs_.erase(job);  // its last records keep it
+}
+
+void Journal::DropAll() {
+  absl::MutexLock lock(&mutex_);
+  jobs_.clear();
+}
+
+std::optional<JournalState> Journal::State(uint32_t id) {
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end()) return std::nullopt;
+  return job->second->state;
+}
+
+void Journal::End(Job& job, const std::string& why) {
+  if (!job.state.error.empty()) return;
+  job.state.error = why;
+  options_.log.Error("the journal ends here; the job goes on, and is not durable",
+                     {{"job", job.id}, {"version", job.state.durable}, {"error", why}});
+}
+
+void Journal::Fail(Job& job, const absl::Status& why) {
+  absl::MutexLock lock(&mutex_);
+  End(job, std::string(why.message()));
+}
+
+// ---- Its thread ----
+
+void Journal::Run() {
+  absl::Duration next_prune = clock_.Now() + kPruneEvery;
+  for (;;) {
+    std::deque<Event> events;
+    uint64_t bytes = 0;
+    {
+      absl::MutexLock lock(&mutex_);
+      while (!stopping_ && events_.empty() &&
+             changed_.WaitUntil(mutex_, clock_, next_prune)) {
+      }
+      if (stopping_ && events_.empty()) return;
+      events = std::exchange(events_, {});
+    }
+    for (const Event& event : events) bytes += event.bytes;
+    if (!events.empty()) WriteGroup(events);
+    events.clear();  // their memory is free before it counts as free
+    {
+      absl::MutexLock lock(&mutex_);
+      held_ -= bytes;
+      changed_.SignalAll();
+    }
+    if (clock_.Now() < next_prune) continue;
+    Prune();
+    next_prune = clock_.Now() + kPruneEvery;
+  }
+}
+
+void Journal::WriteGroup(const std::deque<Event>& events) {
+  std::set<std::shared_ptr<Job>> jobs;
+  for (const Event& event : events) {
+    std::string folder;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (!event.job->state.error.empty()) continue;
+      folder = absl::StrCat(options_.directory, "/", FolderOf(event.job->head.job), "/",
+                            event.job->run);
+    }
+    jobs.insert(event.job);
+    Write(event, folder);
+  }
+  for (const auto& job : jobs) {
+    uint64_t durable = std::numeric_limits<uint64_t>::max();
+    uint64_t bytes = 0;
+    for (ShardLog& shard : job->shards) {
+      if (const absl::Status synced = shard.Sync(); !synced.ok()) Fail(*job, synced);
+      durable = std::min(durable, shard.durable());
+      bytes += shard.bytes();
+    }
+    absl::MutexLock lock(&mutex_);
+    job->state.bytes = bytes;
+    // Servers that train nothing are behind nobody.
+    if (job->state.error.empty()) {
+      job->state.durable = std::min(durable, job->state.taken);
+    }
+  }
+}
+
+void Journal::Write(const Event& event, const std::string& folder) {
+  ShardLog& shard = event.job->shards[event.engine];
+  if (shard.bytes() == 0) {
+    std::error_code error;
+    std::filesystem::create_directories(folder, error);
+    if (error) {
+      return Fail(*event.job, absl::InternalError(absl::StrCat("cannot make ", folder,
+                                                               ": ", error.message())));
+    }
+  }
+  const absl::Status written = shard.Append(folder, options_.segment_bytes, event.record);
+  if (!written.ok()) Fail(*event.job, written);
+}
+
+void Journal::Prune() {
+  std::vector<std::pair<std::shared_ptr<Job>, std::set<uint64_t>>> jobs;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, job] : jobs_) {
+      if (!job->saved.empty()) jobs.emplace_back(job, job->saved);
+    }
+  }
+  for (const auto& [job, saved] : jobs) {
+    for (auto step = saved.rbegin(); step != saved.rend(); ++step) {
+      const CheckpointName name = {job->head.checkpoint_run, *step};
+      if (!ReadManifest(*options_.checkpoints, job->head.job, name).ok()) continue;
+      for (ShardLog& shard : job->shards) {
+        if (const auto pruned = shard.Prune(*step); !pruned.ok()) {
+          options_.log.Warning("a segment of the journal stays",
+                               {{"job", job->id}, {"error", pruned.message()}});
+        }
+      }
+      absl::MutexLock lock(&mutex_);
+      job->saved.erase(job->saved.begin(), job->saved.upper_bound(*step));
+      break;
+    }
+  }
+}
+
+}  // namespace syncline

@@ -1,0 +1,130 @@
+// The journal of a server: the thread that writes the records of its shards to a disk, so
+// that no engine ever does. Records that come while the disk is busy are one group, which
+// is synced once.
+//
+//   DIR/JOB/9f03c1d2a4b5e677/shard-00003-000001.journal    (segment.h; one run of a job)
+//
+// An engine waits only when more than `queue_bytes` of records have not reached the disk.
+// A disk that is full, fails, or takes nothing for `patience` ends the journal of the job
+// and not the job: the log says so with path and bytes, State() and the status, too.
+//
+// Segments that a complete checkpoint covers are deleted.
+//
+//   Journal journal({.directory = "/data/journal", .log = log});
+//   journal.Begin({.job = 7, .head = {.job = "night", ...}, .blocks = {...}});
+//   journal.Name(7, "9f03c1d2a4b5e677");
+//   journal.Take(7, engine, recorded.record);  // on the engine's thread
+//
+// Thread safety: all methods from any thread but its own. Only Take and Stop wait.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "comm/base/env.h"
+#include "comm/base/log.h"
+#include "comm/base/steady_condition.h"
+#include "server/checkpoint/blob_store.h"
+#include "server/journal/shard_log.h"
+
+namespace syncline {
+
+struct JournalOptions {
+  std::string directory = {};
+  Logger log = {};
+  BlobStore* checkpoints = nullptr;  // outlives it; null: nothing is deleted
+  uint64_t segment_bytes = uint64_t{64} << 20;
+  uint64_t queue_bytes = uint64_t{256} << 20;
+  absl::Duration patience = absl::Seconds(5);
+};
+
+// What a server has of a job.
+struct JournaledJob {
+  uint32_t job = 0;
+  SegmentHead head = {};  // of engine 0's; the others count on from its shard
+  std::vector<std::vector<uint32_t>> blocks = {};   // of each engine
+  std::vector<std::vector<uint32_t>> trained = {};  // of them: those that make steps
+};
+
+struct JournalState {
+  uint64_t durable = 0;    // every trained block's records below it are on the disk
+  uint64_t taken = 0;      // the highest version of any block that it was told of
+  uint64_t bytes = 0;      // written
+  std::string error = {};  // why it ended before its job; empty: it goes on
+
+  uint64_t lag() const { return taken > durable ? taken - durable : 0; }
+};
+
+class Journal {
+ public:
+  explicit Journal(JournalOptions options);
+  ~Journal();  // stops
+
+  void Begin(JournaledJob job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of this run of the job, the same on all servers. Before the first record; later ones
+  // change nothing.
+  void Name(uint32_t job, const std::string& run) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Take(uint32_t job, uint32_t engine, std::shared_ptr<const ShardRecord> record)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // This server's part of a checkpoint at that version is written: once all of it is, what
+  // it covers can go.
+  void Saved(uint32_t job, uint64_t step) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What was taken is still written.
+  void Drop(uint32_t job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void DropAll() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Nothing for jobs that have no journal.
+  std::optional<JournalState> State(uint32_t job) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  // Writes what was taken.
+  void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Job {
+    uint32_t id = 0;
+    SegmentHead head = {};
+    std::string run = {};
+    JournalState state = {};
+    std::set<uint64_t> saved = {};  // versions whose checkpoints may not be complete yet
+    std::vector<ShardLog> shards;   // of its thread
+  };
+  struct Event {
+    std::shared_ptr<Job> job = {};
+    uint32_t engine = 0;
+    std::shared_ptr<const ShardRecord> record = {};
+    uint64_t bytes = 0;
+  };
+
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  void WriteGroup(const std::deque<Event>& events) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Write(const Event& event, const std::string& folder) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Fail(Job& job, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void End(Job& job, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool WaitForRoom(Job& job, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Prune() ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const JournalOptions options_;
+  const SteadyClock clock_;
+
+  absl::Mutex mutex_;
+  SteadyCondition changed_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t held_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of records that are not written
+  std::map<uint32_t, std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Event> events_ ABSL_GUARDED_BY(mutex_);
+
+  std::thread thread_;  // last: it uses all the others
+};
+
+}  // namespace syncline

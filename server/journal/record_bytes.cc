@@ -1,0 +1,215 @@
+#include "server/journal/record_bytes.h"
+
+#include <utility>
+#include <variant>
+
+#include "comm/base/limits.h"
+#include "server/journal/bytes.h"
+
+namespace syncline {
+namespace {
+
+enum class Kind : uint8_t { kSeed = 1, kStep = 2, kSettings = 3 };
+
+// Longer ones are no payloads: each member's frames of a block, none of them above a sum.
+constexpr size_t kMaxPayloadBytes = size_t{kBlockElements} * sizeof(float);
+constexpr uint8_t kIsParting = 1;
+
+void PutOptions(const OptionValues& values, ByteWriter& out) {
+  out.Put(static_cast<uint32_t>(values.size()));
+  for (const auto& [name, value] : values) {
+    out.PutString(name);
+    out.Put<double>(value);
+  }
+}
+
+OptionValues TakeOptions(ByteReader& in) {
+  OptionValues values;
+  const auto count = in.Take<uint32_t>();
+  for (uint32_t i = 0; i < count && in.ok(); ++i) {
+    std::string name = in.TakeString();
+    values[std::move(name)] = in.Take<double>();
+  }
+  return values;
+}
+
+void PutNamed(const NamedOptions& named, ByteWriter& out) {
+  out.PutString(named.name);
+  PutOptions(named.values, out);
+}
+
+NamedOptions TakeNamed(ByteReader& in) {
+  std::string name = in.TakeString();
+  return {.name = std::move(name), .values = TakeOptions(in)};
+}
+
+void Put(const SettingsRecord& record, ByteWriter& out) {
+  const TrainingSettings& training = record.training;
+  out.Put<uint64_t>(record.from);
+  PutNamed({training.optimizer.name, training.optimizer.options}, out);
+  out.PutString(training.optimizer.state);
+  PutNamed(training.schedule, out);
+  PutOptions(training.gradient, out);
+  PutNamed(training.loss_scaling, out);
+  out.Put<uint8_t>(training.nonfinite_steps == NonfiniteSteps::kSkip ? 1 : 0);
+  out.Put<uint32_t>(training.accumulate_steps);
+  out.Put<uint8_t>(training.aggregation == Aggregation::kArrival ? 1 : 0);
+  PutNamed(training.mode, out);
+}
+
+SettingsRecord TakeSettings(ByteReader& in) {
+  SettingsRecord record = {.training = {}, .from = in.Take<uint64_t>()};
+  NamedOptions optimizer = TakeNamed(in);
+  TrainingSettings& training = record.training;
+  training.optimizer = {.name = std::move(optimizer.name),
+                        .options = std::move(optimizer.values),
+                        .state = in.TakeString()};
+  training.schedule = TakeNamed(in);
+  training.gradient = TakeOptions(in);
+  training.loss_scaling = TakeNamed(in);
+  training.nonfinite_steps =
+      in.Take<uint8_t>() == 1 ? NonfiniteSteps::kSkip : NonfiniteSteps::kApply;
+  training.accumulate_steps = in.Take<uint32_t>();
+  training.aggregation =
+      in.Take<uint8_t>() == 1 ? Aggregation::kArrival : Aggregation::kRankOrder;
+  training.mode = TakeNamed(in);
+  return record;
+}
+
+void Put(const ShardDecision& decision, ByteWriter& out) {
+  out.Put<uint64_t>(decision.step);
+  out.Put<float>(decision.gradient_scale);
+  out.Put<uint8_t>(decision.verdict == ShardDecision::Verdict::kSkip ? 1 : 0);
+  out.Put<float>(decision.loss_scale);
+  out.Put(static_cast<uint32_t>(decision.figures.size()));
+  for (const double figure : decision.figures) out.Put<double>(figure);
+}
+
+ShardDecision TakeDecision(ByteReader& in) {
+  ShardDecision decision = {.step = in.Take<uint64_t>()};
+  decision.gradient_scale = in.Take<float>();
+  decision.verdict = in.Take<uint8_t>() == 1 ? ShardDecision::Verdict::kSkip
+                                             : ShardDecision::Verdict::kApply;
+  decision.loss_scale = in.Take<float>();
+  const auto figures = in.Take<uint32_t>();
+  if (!in.CanHold(figures, sizeof(double))) return decision;
+  for (uint32_t i = 0; i < figures; ++i) decision.figures.push_back(in.Take<double>());
+  return decision;
+}
+
+void Put(const StepRecord& record, ByteWriter& out) {
+  out.Put<uint32_t>(record.block);
+  out.Put<uint64_t>(record.step);
+  Put(record.decision, out);
+  out.Put<float>(record.loss_scale);
+  out.Put<uint8_t>(record.arrival ? 1 : 0);
+  if (record.arrival) {
+    out.Put<uint64_t>(record.arrival->step);
+    out.Put<uint64_t>(record.arrival->age);
+  }
+  out.Put(static_cast<uint32_t>(record.parts.size()));
+  for (const StepRecord::Part& part : record.parts) {
+    out.Put<uint32_t>(part.from.rank);
+    out.Put<uint32_t>(part.from.incarnation);
+    out.Put<uint32_t>(part.from.samples);
+    out.Put<uint8_t>(part.from.parting ? kIsParting : 0);
+    out.Put<float>(part.from.rate_factor);
+    out.Put<uint32_t>(part.bytes);
+  }
+  out.Put<double>(record.samples);
+  out.Put<double>(record.parting_samples);
+  out.Put(static_cast<uint8_t>(record.holds));
+  out.Put<uint32_t>(record.digest);
+}
+
+constexpr size_t kPartBytes = 21;
+
+StepRecord TakeStep(ByteReader& in) {
+  StepRecord record = {.block = in.Take<uint32_t>()};
+  record.step = in.Take<uint64_t>();
+  record.decision = TakeDecision(in);
+  record.loss_scale = in.Take<float>();
+  if (in.Take<uint8_t>() == 1) {
+    record.arrival.emplace();
+    record.arrival->step = in.Take<uint64_t>();
+    record.arrival->age = in.Take<uint64_t>();
+  }
+  const auto parts = in.Take<uint32_t>();
+  if (!in.CanHold(parts, kPartBytes)) return record;
+  for (uint32_t i = 0; i < parts; ++i) {
+    StepRecord::Part& part = record.parts.emplace_back();
+    part.from.rank = in.Take<uint32_t>();
+    part.from.incarnation = in.Take<uint32_t>();
+    part.from.samples = in.Take<uint32_t>();
+    part.from.parting = in.Take<uint8_t>() == kIsParting;
+    part.from.rate_factor = in.Take<float>();
+    part.bytes = in.Take<uint32_t>();
+  }
+  record.samples = in.Take<double>();
+  record.parting_samples = in.Take<double>();
+  record.holds = static_cast<StepRecord::Payload>(in.Take<uint8_t>());
+  record.digest = in.Take<uint32_t>();
+  return record;
+}
+
+// Of its own, aligned as values are. Null memory for none.
+Slice TakePayload(ByteReader& in) {
+  const ByteView bytes = in.TakeBytes(in.left());
+  if (bytes.empty()) return {};
+  const Buffer copy = Buffer::Allocate(bytes.size());
+  std::memcpy(copy.data(), bytes.data(), bytes.size());
+  return Slice::Of(copy);
+}
+
+}  // namespace
+
+RecordBytes WriteRecord(const ShardRecord& record) {
+  ByteWriter out;
+  RecordBytes bytes;
+  if (const auto* seed = std::get_if<SeedRecord>(&record.what)) {
+    out.Put(static_cast<uint8_t>(Kind::kSeed));
+    out.Put<uint64_t>(record.epoch);
+    out.Put<uint32_t>(seed->block);
+    bytes.payload = seed->values;
+  } else if (const auto* step = std::get_if<StepRecord>(&record.what)) {
+    out.Put(static_cast<uint8_t>(Kind::kStep));
+    out.Put<uint64_t>(record.epoch);
+    Put(*step, out);
+    bytes.payload = step->payload;
+  } else {
+    out.Put(static_cast<uint8_t>(Kind::kSettings));
+    out.Put<uint64_t>(record.epoch);
+    Put(std::get<SettingsRecord>(record.what), out);
+  }
+  bytes.head = out.bytes();
+  return bytes;
+}
+
+absl::StatusOr<ShardRecord> ReadRecord(ByteView bytes) {
+  ByteReader in(bytes);
+  const auto kind = static_cast<Kind>(in.Take<uint8_t>());
+  ShardRecord record = {.epoch = in.Take<uint64_t>()};
+  bool is_known = true;
+  if (kind == Kind::kSeed) {
+    SeedRecord seed = {.block = in.Take<uint32_t>()};
+    if (in.left() > kMaxPayloadBytes) is_known = false;
+    if (is_known) seed.values = TakePayload(in);
+    record.what = std::move(seed);
+  } else if (kind == Kind::kStep) {
+    StepRecord step = TakeStep(in);
+    if (step.holds > StepRecord::Payload::kSum || in.left() > kMaxPayloadBytes) {
+      is_known = false;
+    }
+    if (is_known) step.payload = TakePayload(in);
+    record.what = std::move(step);
+  } else if (kind == Kind::kSettings) {
+    record.what = TakeSettings(in);
+    is_known = in.is_at_end();
+  } else {
+    is_known = false;
+  }
+  if (is_known && in.ok()) return record;
+  return absl::DataLossError("its bytes are no record");
+}
+
+}  // namespace syncline

@@ -1,0 +1,295 @@
+#include "server/journal/replay.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+#include "server/checkpoint/catalog.h"
+#include "server/checkpoint/load.h"
+#include "server/checkpoint/reader.h"
+#include "server/optimizer/loss_scaler.h"
+
+namespace syncline {
+namespace {
+
+constexpr size_t kPoolBytes = size_t{64} << 20;
+
+class Player {
+ public:
+  Player(const ReplayOptions& options, BlobStore& out) : options_(options), out_(out) {}
+
+  absl::StatusOr<ReplaySummary> Play();
+
+ private:
+  bool IsAsync() const { return options_.shard.training.sync().is_async(); }
+  bool IsTrained(uint32_t block) const {
+    return !options_.shard.tensors[options_.blocks[block].tensor].group.frozen;
+  }
+  absl::Status Scan();
+  absl::Status Scan(const std::vector<std::string>& segments);
+  absl::Status ChooseStep();
+  absl::Status ChooseBase();
+  absl::Status TryBase(const CheckpointName& name);
+  absl::Status PlayShard(uint32_t number, const std::vector<std::string>& segments);
+  absl::StatusOr<std::unique_ptr<Shard>> MakeShard(const SegmentHead& head);
+  absl::Status PlayRecords(ShardRecords& records, Shard& shard);
+  absl::Status Compare(const ShardOutputs& outputs, const Shard& shard, uint32_t number);
+  absl::Status SavePart(const SegmentHead& head, const Shard& shard);
+  void NoteDecision(const StepRecord& step);
+  std::vector<ShardBlock> BlocksOf(const SegmentHead& head) const;
+
+  const ReplayOptions& options_;
+  BlobStore& out_;
+  BufferPool pool_{kPoolBytes};
+  ReplaySummary summary_;
+  Manifest manifest_;
+  std::unique_ptr<CheckpointReader> base_;  // null: the first values
+  bool is_whole_ = true;                    // no segment was deleted
+  std::map<uint32_t, uint64_t> reached_;    // by block: where its records lead
+  uint64_t to_ = 0;
+  std::map<std::pair<uint32_t, uint64_t>, uint32_t> digests_;  // of the shard under way
+  std::map<uint64_t, ShardDecision::Verdict> verdicts_;        // by step
+};
+
+absl::Status Player::Scan(const std::vector<std::string>& segments) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto records, ShardRecords::Open(segments));
+  const SegmentHead& head = records->head();
+  is_whole_ = is_whole_ && head.first_sequence <= 1;
+  const uint64_t first = head.began_from ? head.began_from->step : 0;
+  for (const uint32_t block : head.blocks) {
+    if (block >= options_.blocks.size() || !reached_.emplace(block, first).second) {
+      return absl::DataLossError(
+          absl::StrCat(segments.front(), " is of blocks that are not its own"));
+    }
+  }
+  for (;;) {
+    SYNCLINE_ASSIGN_OR_RETURN(const auto record, records->Next());
+    if (!record) break;
+    const auto* step = std::get_if<StepRecord>(&record->what);
+    if (step == nullptr) continue;
+    if (std::ranges::count(head.blocks, step->block) == 0) {
+      return absl::DataLossError(absl::StrCat(segments.front(), " has records of block ",
+                                              step->block, ", which is not its own"));
+    }
+    reached_[step->block] = step->step + 1;
+  }
+  if (!records->torn().empty()) summary_.torn.push_back(records->torn());
+  return absl::OkStatus();
+}
+
+absl::Status Player::Scan() {
+  for (const auto& [shard, segments] : options_.run.shards) {
+    SYNCLINE_RETURN_IF_ERROR(Scan(segments));
+  }
+  for (uint32_t block = 0; block < options_.blocks.size(); ++block) {
+    if (reached_.contains(block)) continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "nothing of block ", block, " of ", options_.blocks.size(),
+        " is there: name the --journal-dir of every server that the job had"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Player::ChooseStep() {
+  uint64_t last = std::numeric_limits<uint64_t>::max();
+  for (const auto& [block, version] : reached_) {
+    if (IsTrained(block)) last = std::min(last, version);
+  }
+  summary_.last = last;
+  if (IsAsync()) {  // blocks have no step in common: each as far as it came
+    if (options_.to) {
+      return absl::InvalidArgumentError(
+          "in mode asp blocks have no step in common: leave out --to");
+    }
+    to_ = std::numeric_limits<uint64_t>::max();
+    return absl::OkStatus();
+  }
+  const uint64_t update = options_.shard.training.accumulate_steps;
+  to_ = options_.to.value_or(last - last % update);
+  if (to_ <= last && to_ % update == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      to_ > last
+          ? absl::StrCat("the journal leads to step ", last, ", not to ", to_)
+          : absl::StrCat("step ", to_, " is in the middle of an update, which has ",
+                         update, " pushes"));
+}
+
+absl::Status Player::TryBase(const CheckpointName& name) {
+  SYNCLINE_ASSIGN_OR_RETURN(
+      base_, CheckpointReader::Open(*options_.checkpoints, options_.about.job, name));
+  SYNCLINE_RETURN_IF_ERROR(base_->CheckTensors(options_.layout->tensors));
+  manifest_.loss_scaler = base_->manifest().loss_scaler;
+  manifest_.skipped_steps = base_->manifest().skipped_steps;
+  summary_.began = absl::StrCat("checkpoint ", name.ToString());
+  return absl::OkStatus();
+}
+
+// The first values where they are there: so all of the journal is played. Otherwise the
+// latest checkpoint before the step.
+absl::Status Player::ChooseBase() {
+  const SegmentHead& head = options_.run.head;
+  const bool has_checkpoints = options_.checkpoints != nullptr;
+  if (is_whole_ && !head.began_from) {
+    summary_.began = "the first values";
+    return absl::OkStatus();
+  }
+  if (is_whole_ && has_checkpoints && TryBase(*head.began_from).ok()) {
+    return absl::OkStatus();
+  }
+  std::vector<CheckpointInfo> all;
+  if (has_checkpoints) {
+    SYNCLINE_ASSIGN_OR_RETURN(
+        all, ListCheckpoints(*options_.checkpoints, FolderOf(options_.about.job)));
+  }
+  const auto fits = [&](const CheckpointInfo& one) {
+    return one.is_complete && one.name.run == head.checkpoint_run && one.name.step <= to_;
+  };
+  const auto latest = std::find_if(all.rbegin(), all.rend(), fits);
+  if (latest != all.rend()) return TryBase(latest->name);
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the journal begins after ",
+      head.began_from ? absl::StrCat("checkpoint ", head.began_from->ToString())
+                      : absl::StrCat("a checkpoint of run ", head.checkpoint_run),
+      ", and none up to step ", to_,
+      " is there; say where the job's checkpoints are with --checkpoint-dir"));
+}
+
+std::vector<ShardBlock> Player::BlocksOf(const SegmentHead& head) const {
+  std::vector<ShardBlock> blocks;
+  for (const uint32_t block : head.blocks) {
+    blocks.push_back({block, options_.blocks[block]});
+  }
+  return blocks;
+}
+
+absl::StatusOr<std::unique_ptr<Shard>> Player::MakeShard(const SegmentHead& head) {
+  ShardOptions options = options_.shard;
+  options.shard = head.shard;
+  const std::vector<ShardBlock> blocks = BlocksOf(head);
+  SYNCLINE_ASSIGN_OR_RETURN(auto shard, Shard::Create(options, blocks, pool_));
+  if (base_ != nullptr) {
+    SYNCLINE_RETURN_IF_ERROR(LoadBlocks(*base_, *options_.layout, blocks, *shard));
+  }
+  return shard;
+}
+
+void Player::NoteDecision(const StepRecord& step) {
+  if (!options_.shard.training.Updates(step.step)) return;
+  if (verdicts_.contains(step.step)) return;
+  verdicts_[step.step] = step.decision.verdict;
+}
+
+absl::Status Player::Compare(const ShardOutputs& outputs, const Shard& shard,
+                             uint32_t number) {
+  if (options_.digests == Digests::kIgnored) return absl::OkStatus();
+  for (const ShardOutput& output : outputs) {
+    const auto* applied = std::get_if<ShardApplied>(&output);
+    if (applied == nullptr) continue;
+    const auto digest = digests_.extract({applied->block, applied->step});
+    if (digest.empty()) continue;
+    ++summary_.compared;
+    if (shard.block_digest(applied->block) == digest.mapped()) continue;
+    return absl::DataLossError(absl::StrCat(
+        "block ", applied->block, " differs after step ", applied->step, " of shard ",
+        number,
+        ": its server had other bits than this replay; check the memory of both "
+        "machines"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Player::PlayRecords(ShardRecords& records, Shard& shard) {
+  const uint32_t number = records.head().shard;
+  for (;;) {
+    SYNCLINE_ASSIGN_OR_RETURN(const auto record, records.Next());
+    if (!record) return absl::OkStatus();
+    if (std::holds_alternative<SeedRecord>(record->what) && base_ != nullptr) continue;
+    if (const auto* settings = std::get_if<SettingsRecord>(&record->what)) {
+      if (settings->from <= to_) manifest_.training = settings->training;
+    }
+    if (const auto* step = std::get_if<StepRecord>(&record->what)) {
+      const bool is_before = step->step < shard.block_version(step->block);
+      if (is_before || step->step >= to_) continue;
+      digests_[{step->block, step->step}] = step->digest;
+      NoteDecision(*step);
+      ++summary_.records;
+    }
+    auto outputs = shard.Replay(*record);
+    if (!outputs.ok()) {
+      return absl::DataLossError(absl::StrCat("shard ", number, " cannot be replayed: ",
+                                              std::string(outputs.status().message())));
+    }
+    SYNCLINE_RETURN_IF_ERROR(Compare(*outputs, shard, number));
+  }
+}
+
+absl::Status Player::SavePart(const SegmentHead& head, const Shard& shard) {
+  SYNCLINE_ASSIGN_OR_RETURN(const ShardSnapshot saved, shard.Save());
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const auto part,
+      PartWriter::Create(out_, {.folder = FolderOf(manifest_.job, manifest_.name),
+                                .shard = head.shard,
+                                .layout = options_.layout,
+                                .blocks = BlocksOf(head)}));
+  for (const auto& [block, snapshot] : saved.blocks) {
+    SYNCLINE_RETURN_IF_ERROR(part->Add(block, snapshot));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const auto files, part->Finish(saved));
+  manifest_.files.insert(manifest_.files.end(), files.begin(), files.end());
+  return absl::OkStatus();
+}
+
+absl::Status Player::PlayShard(uint32_t number,
+                               const std::vector<std::string>& segments) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto records, ShardRecords::Open(segments));
+  if (records->head().blocks.empty()) return absl::OkStatus();
+  SYNCLINE_ASSIGN_OR_RETURN(const auto shard, MakeShard(records->head()));
+  digests_.clear();
+  SYNCLINE_RETURN_IF_ERROR(PlayRecords(*records, *shard));
+  for (const uint32_t block : records->head().blocks) {
+    if (!IsTrained(block) || IsAsync() || shard->block_version(block) == to_) continue;
+    return absl::FailedPreconditionError(
+        absl::StrCat("block ", block, " of shard ", number, " is at version ",
+                     shard->block_version(block), " at the end of its records"));
+  }
+  return SavePart(records->head(), *shard);
+}
+
+absl::StatusOr<ReplaySummary> Player::Play() {
+  manifest_ = options_.about;
+  manifest_.training = manifest_.declared;
+  if (options_.shard.training.ScalesLoss()) {
+    manifest_.loss_scaler = StartLossScaling(options_.shard.training.loss_scaling);
+  }
+  SYNCLINE_RETURN_IF_ERROR(Scan());
+  SYNCLINE_RETURN_IF_ERROR(ChooseStep());
+  SYNCLINE_RETURN_IF_ERROR(ChooseBase());
+  const uint32_t run = std::max(options_.run.head.checkpoint_run, uint32_t{1});
+  manifest_.name = {.run = run, .step = IsAsync() ? summary_.last : to_};
+  for (const auto& [shard, segments] : options_.run.shards) {
+    SYNCLINE_RETURN_IF_ERROR(PlayShard(shard, segments));
+  }
+  for (const auto& [step, verdict] : verdicts_) {
+    const bool skips = verdict == ShardDecision::Verdict::kSkip;
+    if (skips) ++manifest_.skipped_steps;
+    if (!options_.shard.training.ScalesLoss()) continue;
+    manifest_.loss_scaler =
+        AdvanceLossScaling(manifest_.training.loss_scaling, manifest_.loss_scaler,
+                           skips ? Gradients::kNotFinite : Gradients::kFinite);
+  }
+  SYNCLINE_RETURN_IF_ERROR(PutManifest(out_, manifest_));
+  summary_.name = manifest_.name;
+  return summary_;
+}
+
+}  // namespace
+
+absl::StatusOr<ReplaySummary> ReplayInto(const ReplayOptions& options, BlobStore& out) {
+  return Player(options, out).Play();
+}
+
+}  // namespace syncline

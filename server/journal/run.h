@@ -1,0 +1,64 @@
+// What there is of a job's journal, in the directories of any number of servers: one run,
+// its shards, and the records of each in order.
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(const JournalRun run, FindRun({"/data/journal"}, "night"));
+//   for (const auto& [shard, segments] : run.shards) {
+//     SYNCLINE_ASSIGN_OR_RETURN(auto records, ShardRecords::Open(segments));
+//     for (;;) { SYNCLINE_ASSIGN_OR_RETURN(auto record, records->Next()); ... }
+//   }
+//
+// Thread safety: none.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "server/journal/segment.h"
+
+namespace syncline {
+
+struct JournalRun {
+  std::string name = {};
+  SegmentHead head = {};  // of one of its shards
+  std::map<uint32_t, std::vector<std::string>> shards =
+      {};  // paths of segments, in order
+};
+
+// The one that began last. NotFound says where there is none; errors of FindRun's files
+// name them.
+absl::StatusOr<JournalRun> FindRun(const std::vector<std::string>& directories,
+                                   const std::string& job);
+
+class ShardRecords {
+ public:
+  // `segments`: all of a shard, in order.
+  static absl::StatusOr<std::unique_ptr<ShardRecords>> Open(
+      std::vector<std::string> segments);
+
+  // Of the first segment.
+  const SegmentHead& head() const { return head_; }
+  // Nothing at the end. DataLoss where something is damaged, or a segment is missing.
+  absl::StatusOr<std::optional<ShardRecord>> Next();
+  // What was cut off at the end, for people; empty: nothing.
+  const std::string& torn() const { return torn_; }
+
+ private:
+  explicit ShardRecords(std::vector<std::string> segments)
+      : segments_(std::move(segments)) {}
+  absl::Status OpenNext();
+
+  const std::vector<std::string> segments_;
+  size_t opened_ = 0;
+  SegmentHead head_;
+  std::unique_ptr<SegmentReader> reader_;
+  uint64_t next_ = 0;  // sequence
+  std::string torn_;
+};
+
+}  // namespace syncline

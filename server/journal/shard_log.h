@@ -1,0 +1,62 @@
+// The segments of one shard, as they are written: which one is open, which ones a
+// checkpoint makes superfluous, and how far the shard's blocks are on the disk.
+//
+// Thread safety: none; the journal's thread owns it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "server/journal/segment.h"
+
+namespace syncline {
+
+class ShardLog {
+ public:
+  // `trained`: its blocks that make steps; all of them are at `version` when it begins.
+  ShardLog(SegmentHead head, const std::vector<uint32_t>& trained, uint64_t version);
+
+  // In `folder`, which must exist. Begins a segment when there is none, or the last one
+  // has `segment_bytes`.
+  absl::Status Append(const std::string& folder, uint64_t segment_bytes,
+                      const std::shared_ptr<const ShardRecord>& record);
+  // Nothing when nothing was appended.
+  absl::Status Sync();
+  // The highest version that every trained block has reached on the disk; the largest
+  // number when there is none.
+  uint64_t durable() const;
+  uint64_t bytes() const { return closed_bytes_ + (open_ ? open_->bytes() : 0); }
+
+  // Deletes the segments before the open one whose records all lead to versions up to
+  // `version`.
+  absl::Status Prune(uint64_t version);
+
+ private:
+  struct Closed {
+    std::string path = {};
+    uint64_t version = 0;  // the highest that its records lead to
+  };
+  absl::Status Begin(const std::string& folder);
+  void Count(const StepRecord& step);
+
+  SegmentHead head_;
+  std::unique_ptr<SegmentWriter> open_;
+  std::string path_;  // of the open one
+  uint32_t number_ = 0;
+  uint64_t version_ = 0;  // the highest that the open one's records lead to
+  std::deque<Closed> closed_;
+  uint64_t closed_bytes_ = 0;
+  // In force, or to be: at the front of every segment, since those before may be gone.
+  std::vector<std::shared_ptr<const ShardRecord>> settings_;
+  std::map<uint32_t, uint64_t> versions_;  // of blocks, appended
+  std::map<uint64_t, size_t> blocks_at_;   // versions_, counted
+  uint64_t durable_ = 0;
+  bool is_dirty_ = false;
+};
+
+}  // namespace syncline

@@ -110,6 +110,14 @@ TEST(RecordBytes, AreReadAsTheyWereWritten) {
   odd.parts[0].from.parting = true;
   RecordList records = training.records();
   records.push_back(std::make_shared<const ShardRecord>(ShardRecord{4, odd}));
+  SeedRecord grown = std::get<SeedRecord>(training.records().front()->what);
+  grown.updates = 9;
+  grown.state = {{std::byte{1}, std::byte{2}}, {std::byte{3}}};
+  records.push_back(std::make_shared<const ShardRecord>(ShardRecord{4, grown}));
+  const auto regrown = ReadRecord(BytesOfRecord(*records.back()));
+  ASSERT_TRUE(regrown.ok()) << regrown.status();
+  EXPECT_EQ(std::get<SeedRecord>(regrown->what).updates, grown.updates);
+  EXPECT_EQ(std::get<SeedRecord>(regrown->what).state, grown.state);
   for (const auto& record : records) {
     const std::vector<std::byte> bytes = BytesOfRecord(*record);
     const auto read = ReadRecord(bytes);

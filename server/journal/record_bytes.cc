@@ -43,6 +43,28 @@ NamedOptions TakeNamed(ByteReader& in) {
   return {.name = std::move(name), .values = TakeOptions(in)};
 }
 
+void Put(const SeedRecord& record, ByteWriter& out) {
+  out.Put<uint32_t>(record.block);
+  out.Put<uint64_t>(record.updates);
+  out.Put(static_cast<uint32_t>(record.state.size()));
+  for (const std::vector<std::byte>& slot : record.state) {
+    out.PutString({reinterpret_cast<const char*>(slot.data()), slot.size()});
+  }
+}
+
+// Without its values.
+SeedRecord TakeSeed(ByteReader& in) {
+  SeedRecord record = {.block = in.Take<uint32_t>()};
+  record.updates = in.Take<uint64_t>();
+  const auto slots = in.Take<uint32_t>();
+  if (!in.CanHold(slots, sizeof(uint32_t))) return record;
+  for (uint32_t i = 0; i < slots && in.ok(); ++i) {
+    const ByteView slot = in.TakeBytes(in.Take<uint32_t>());
+    record.state.emplace_back(slot.begin(), slot.end());
+  }
+  return record;
+}
+
 void Put(const SettingsRecord& record, ByteWriter& out) {
   const TrainingSettings& training = record.training;
   out.Put<uint64_t>(record.from);
@@ -169,7 +191,7 @@ RecordBytes WriteRecord(const ShardRecord& record) {
   if (const auto* seed = std::get_if<SeedRecord>(&record.what)) {
     out.Put(static_cast<uint8_t>(Kind::kSeed));
     out.Put<uint64_t>(record.epoch);
-    out.Put<uint32_t>(seed->block);
+    Put(*seed, out);
     bytes.payload = seed->values;
   } else if (const auto* step = std::get_if<StepRecord>(&record.what)) {
     out.Put(static_cast<uint8_t>(Kind::kStep));
@@ -191,7 +213,7 @@ absl::StatusOr<ShardRecord> ReadRecord(ByteView bytes) {
   ShardRecord record = {.epoch = in.Take<uint64_t>()};
   bool is_known = true;
   if (kind == Kind::kSeed) {
-    SeedRecord seed = {.block = in.Take<uint32_t>()};
+    SeedRecord seed = TakeSeed(in);
     if (in.left() > kMaxPayloadBytes) is_known = false;
     if (is_known) seed.values = TakePayload(in);
     record.what = std::move(seed);

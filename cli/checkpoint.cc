@@ -65,12 +65,12 @@ absl::StatusOr<std::unique_ptr<BlobStore>> Open(const CheckpointFlags& flags) {
 // What "latest" or a name means.
 absl::StatusOr<CheckpointName> Find(BlobStore& store, const CheckpointFlags& flags) {
   if (flags.job.empty()) return Usage("this needs the name of a job");
-  if (flags.name == "auto" || flags.name == "never") {
-    return Usage(
-        absl::StrCat("'", flags.name, "' is no checkpoint; name one, or latest"));
-  }
-  SYNCLINE_RETURN_IF_ERROR(CheckResume(flags.name));
   if (const auto name = CheckpointName::Parse(flags.name)) return *name;
+  if (flags.name != "latest") {
+    return Usage(absl::StrCat("'", Printable(flags.name),
+                              "' is no checkpoint; name one as list shows it, such as ",
+                              "run1-step500, or latest"));
+  }
   SYNCLINE_ASSIGN_OR_RETURN(const Beginning latest,
                             FindBeginning(store, flags.job, flags.name));
   return latest.from.name;
@@ -160,8 +160,11 @@ absl::StatusOr<int> Export(const CheckpointFlags& flags) {
   if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
     return Usage(absl::StrCat("--out ", flags.out, " is no regular file; name one"));
   }
-  SYNCLINE_ASSIGN_OR_RETURN(const auto to,
-                            OpenExistingDirectoryStore(out.parent_path().string()));
+  const std::string parent = out.parent_path().string();
+  if (!std::filesystem::is_directory(parent, error)) {
+    return Usage(absl::StrCat("--out ", flags.out, ": there is no directory ", parent));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const auto to, OpenExistingDirectoryStore(parent));
   SYNCLINE_RETURN_IF_ERROR(reader->Export(*to, out.filename().string()));
   std::cout << flags.out << ": the weights of job " << Printable(flags.job) << " at step "
             << name.step << ", " << reader->manifest().tensors.size() << " tensors\n";

@@ -9,8 +9,10 @@
 #include "cli/flags.h"
 #include "comm/base/failure.h"
 #include "comm/base/limits.h"
+#include "comm/base/options.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
+#include "comm/base/sync_mode.h"
 #include "comm/base/timeouts.h"
 #include "server/checkpoint/catalog.h"
 #include "worker/client/checkpoint_every.h"
@@ -126,6 +128,16 @@ absl::StatusOr<Sizes> WorkOutSizes(const RunOptions& options, const Machine& mac
   return sizes;
 }
 
+absl::Status CheckMode(const std::string& mode) {
+  if (mode.empty()) return absl::OkStatus();
+  const absl::StatusOr<NamedOptions> named = ParseNamedOptions(mode);
+  const absl::Status known = named.ok() ? ParseSyncMode(*named).status() : named.status();
+  if (known.ok()) return absl::OkStatus();
+  return Usage(absl::StrCat("--mode '", Printable(mode),
+                            "': ", std::string(known.message()),
+                            "; such as bsp, ssp:staleness=3 or asp:age_power=0.5"));
+}
+
 absl::Status CheckCheckpoints(const RunOptions& options) {
   const auto every = ParseCheckpointEvery(options.checkpoint_every);
   if (!every.ok()) {
@@ -190,6 +202,7 @@ absl::Status CheckTheRest(const RunOptions& options) {
       options.engine_threads > static_cast<int>(kMaxEngineThreads)) {
     return Usage(absl::StrCat("--engine-threads must be 1 to ", kMaxEngineThreads));
   }
+  SYNCLINE_RETURN_IF_ERROR(CheckMode(options.mode));
   SYNCLINE_RETURN_IF_ERROR(CheckCheckpoints(options));
   if (options.max_restarts < 0) return Usage("--max-restarts must not be negative");
   absl::Status named = CheckName("--job", options.job, kMaxJobNameBytes);
@@ -242,6 +255,7 @@ std::vector<std::pair<std::string, std::string>> WorkerEnvironment(
       {"SYNCLINE_CHECKPOINT_KEEP", keep},
       {"SYNCLINE_RESUME", options.resume},
       {"SYNCLINE_DURABILITY", options.durability},
+      {"SYNCLINE_MODE", options.mode},
       {"SYNCLINE_RUN_ID", options.run_id},
       {"SYNCLINE_TLS_CERT", options.tls.cert_file},
       {"SYNCLINE_TLS_KEY", options.tls.key_file},

@@ -42,6 +42,7 @@ struct RunOptions {
   std::string journal_dir;       // of the services that are started here; empty: none
   std::string durability;        // "none", "disk"; empty: the program's
   std::string resume;            // empty: the program's
+  std::string mode;              // "ssp:staleness=3"; empty: the program's
   std::vector<std::pair<std::string, std::string>> env = {};  // of every worker, besides
   TlsOptions tls;
 };

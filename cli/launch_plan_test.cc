@@ -46,6 +46,27 @@ TEST(LaunchPlan, TakesCertificatesForItsWorkersOnly) {
   EXPECT_THAT(refusal(options), HasSubstr("cannot read --tls-cert 'a.crt'"));
 }
 
+TEST(LaunchPlan, TellsWorkersTheirModeAndWhatIsWrongWithIt) {
+  RunOptions options = Program();
+  EXPECT_EQ(EnvironmentOf(MakeLaunchPlan(options, {})->workers[0]).count("SYNCLINE_MODE"),
+            0u);
+  options.mode = "ssp:staleness=3";
+  const auto plan = MakeLaunchPlan(options, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(EnvironmentOf(plan->workers[0]).at("SYNCLINE_MODE"), "ssp:staleness=3");
+  const std::pair<const char*, const char*> wrong[] = {
+      {"ssp:3", "write NAME=3; such as bsp, ssp:staleness=3"},
+      {"ssp:staleness", "write staleness=NUMBER"},
+      {"asp:age_power=x", "'x' is no number"},
+      {"slow", "--mode 'slow'"}};
+  for (const auto& [mode, why] : wrong) {
+    options.mode = mode;
+    const absl::Status refused = MakeLaunchPlan(options, {}).status();
+    EXPECT_EQ(FailureOf(refused), Failure::kUsage);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr(why));
+  }
+}
+
 TEST(LaunchPlan, TellsWorkersWhenTheyAreSavedAndWhatTheyBeginWith) {
   RunOptions options = Program();
   options.checkpoint_every = "500 steps";

@@ -37,6 +37,10 @@ constexpr absl::Duration kLongestPause = absl::Minutes(1);
 
 void Say(const std::string& line) { std::cerr << "syncline: " << line << std::endl; }
 
+std::string Counted(size_t count, const char* what) {
+  return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
+}
+
 // Exit codes of our own services keep their meaning.
 Failure FailureOfExit(int wait_status) {
   if (!WIFEXITED(wait_status)) return Failure::kNone;
@@ -278,8 +282,9 @@ absl::Status Launcher::WaitUntilReady(const std::set<std::string>& names) {
 
 void Launcher::Announce() const {
   std::string line =
-      absl::StrCat("job ", options_.job, ": ", plan_.workers.size(), " workers and ",
-                   plan_.servers, " servers here, coordinator ", coordinator_);
+      absl::StrCat("job ", options_.job, ": ", Counted(plan_.workers.size(), "worker"),
+                   " and ", Counted(static_cast<size_t>(plan_.servers), "server"),
+                   " here, coordinator ", coordinator_);
   if (const auto found = ready_.find("coordinator"); found != ready_.end()) {
     absl::StrAppend(&line, ", dashboard http://", found->second.admin);
   }

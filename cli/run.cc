@@ -54,8 +54,10 @@ void AddRunFlags(CLI::App& command, RunOptions& given) {
   run->add_option("--workers", options->workers, "Workers of the whole job");
   run->add_option("--min-workers", options->min_workers,
                   "Go on while so many workers have not failed (default: all)");
-  run->add_option("--servers", options->servers,
-                  "Servers to start here (default: 1, or 0 with --coordinator)");
+  run->add_option(
+         "--servers", options->servers,
+         "Servers to start here, 0 or more (default: 1, or 0 with --coordinator)")
+      ->check(CLI::NonNegativeNumber);
   run->add_option("--coordinator,--rdzv-endpoint,--rdzv_endpoint", options->coordinator,
                   "HOST:PORT of a running coordinator (default: start one)");
   run->add_option("--job", options->job, "Name of the job")->capture_default_str();
@@ -71,7 +73,8 @@ void AddRunFlags(CLI::App& command, RunOptions& given) {
   run->add_option("--checkpoint-every", options->checkpoint_every,
                   "When the job is saved: '500 steps' or '10 min'");
   run->add_option("--checkpoint-keep", options->checkpoint_keep,
-                  "How many checkpoints stay (default: 3)");
+                  "How many checkpoints stay, 1 or more (default: 3)")
+      ->check(CLI::PositiveNumber);
   run->add_option("--journal-dir", options->journal_dir,
                   "Where services that are started here keep journals");
   run->add_option("--durability", options->durability,
@@ -80,6 +83,9 @@ void AddRunFlags(CLI::App& command, RunOptions& given) {
   run->add_option("--resume", options->resume,
                   "What the job begins with: auto (the latest checkpoint, if there is "
                   "one), latest, never, or a checkpoint's name (default: auto)");
+  run->add_option("--mode", options->mode,
+                  "Who waits for whom: bsp, ssp:staleness=3 or asp (default: the "
+                  "program's, or bsp)");
   run->add_option("--nnodes", options->nnodes, "Hosts of the job: N or MIN:MAX")
       ->capture_default_str();
   run->add_option("--node-rank,--node_rank", options->node_rank,

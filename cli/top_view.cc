@@ -179,8 +179,10 @@ void TopView::AddJob(const Json& status, absl::Duration now) {
   job.name = Word(status, "name");
   job.phase = status.value("phase", "");
   job.reason = Printable(status.value("reason", ""));
-  job.codecs = absl::StrCat("pushes ", Word(status, "push_codec"), ", publishes ",
-                            Word(status, "publish_codec"));
+  const std::string mode = Word(status, "mode");
+  job.settings = absl::StrCat(mode.empty() ? "" : absl::StrCat("mode ", mode, ", "),
+                              "pushes ", Word(status, "push_codec"), ", publishes ",
+                              Word(status, "publish_codec"));
   job.step = step;
   job.expected_workers = status.value("expected_workers", 0U);
   job.learning_rate = status.value("learning_rate", 0.0);
@@ -313,7 +315,7 @@ void TopView::DrawTitle(std::vector<TopLine>& lines) const {
 }
 
 void TopView::DrawServers(std::vector<TopLine>& lines) const {
-  lines.push_back({absl::StrFormat("%-6s %-20s %-11s %-20s %-5s %s", "SERVER", "NAME",
+  lines.push_back({absl::StrFormat("%-6s %-20s %-11s %-24s %-5s %s", "SERVER", "NAME",
                                    "BYTES/S", "MEMORY", "BEAT", "LANES"),
                    TopLine::Tone::kHeader});
   // Those that beat latest first, when not all fit.
@@ -334,7 +336,7 @@ void TopView::DrawServers(std::vector<TopLine>& lines) const {
     const bool late = server.heartbeat_age > kLateHeartbeatSeconds;
     lines.push_back(
         {absl::StrFormat("%-6d %s %-11s %s %-5s %s", server.id, Column(server.name, 20),
-                         HumanBytes(server.BytesPerSecond()), Column(memory, 20),
+                         HumanBytes(server.BytesPerSecond()), Column(memory, 24),
                          absl::StrFormat("%.1fs", server.heartbeat_age), server.lanes),
          late ? TopLine::Tone::kWarning : TopLine::Tone::kPlain});
   }
@@ -378,7 +380,7 @@ void TopView::DrawJobs(std::vector<TopLine>& lines) const {
 
 void TopView::DrawJob(const Job& job, std::vector<TopLine>& lines) const {
   std::string line =
-      absl::StrFormat("  %s; learning rate %g", job.codecs, job.learning_rate);
+      absl::StrFormat("  %s; learning rate %g", job.settings, job.learning_rate);
   if (job.skipped_steps > 0) {
     absl::StrAppend(&line, "; ", job.skipped_steps, " steps skipped");
   }

@@ -84,7 +84,7 @@ class TopView {
   };
   struct Job {
     uint32_t id = 0;
-    std::string name, phase, reason, codecs;
+    std::string name, phase, reason, settings;
     uint64_t step = 0;
     uint32_t expected_workers = 0;
     double learning_rate = 0;

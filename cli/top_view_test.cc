@@ -44,7 +44,7 @@ std::string Status(uint64_t step, const std::vector<Seen>& members) {
           "servers":[{"server":0,"name":"a:17","bytes":0,"heartbeat_age_seconds":0.2,
                       "memory_placed_bytes":1073741824,"lanes":"sysv"}],
           "jobs":[{"job":1,"name":"bert","phase":"running","expected_workers":3,
-                   "push_codec":"onebit","publish_codec":"bf16","learning_rate":0.01,
+                   "mode":"ssp:staleness=3","push_codec":"onebit","publish_codec":"bf16","learning_rate":0.01,
                    "loss":0.5,"step":)",
       step, R"(,"members":[)", list, "]}]}");
 }
@@ -69,7 +69,10 @@ TEST(TopView, ShowsRatesStragglersAndWhatAJobIs) {
   EXPECT_THAT(picture, HasSubstr("syncline 0.1.0  coordinator a:7070  up 1 h 2 min"));
   EXPECT_THAT(picture, ContainsRegex("0 +a:17 .*1.0 GiB +0.2s +sysv"));
   EXPECT_THAT(picture, ContainsRegex("> bert +running +3 of 3 +38 +2.00 +0.5"));
-  EXPECT_THAT(picture, HasSubstr("pushes onebit, publishes bf16; learning rate 0.01"));
+  EXPECT_THAT(
+      picture,
+      HasSubstr(
+          "mode ssp:staleness=3, pushes onebit, publishes bf16; learning rate 0.01"));
   EXPECT_THAT(picture, ContainsRegex("0 host:10 +38 +1 +2.00 +1.0 MB +100% +0.1s"));
   EXPECT_THAT(picture, ContainsRegex("1 host:11 +39 +0 +2.00 +0 B +0% +0.1s"));
   const auto lines = view.Draw({});

@@ -216,5 +216,21 @@ class Commands(Saved):
         self.assertIn("'2 bananas' does not say when to save", wrong.text())
 
 
+class Flags(Saved):
+    def test_flags_that_make_no_sense_are_refused(self):
+        os.mkdir(self.directory)
+
+        def refused(*flags):
+            run = [f"{cluster.BUILD}/syncline", "run", "--checkpoint-dir", self.directory, *flags, "--", "true"]
+            done = subprocess.run(run, capture_output=True, text=True, timeout=PATIENCE)
+            self.assertEqual(done.returncode, 2, done.stderr)
+            return done.stderr
+
+        self.assertIn("--servers '-1' is no", refused("--servers", "-1"))
+        self.assertIn("--checkpoint-keep '0' is no", refused("--checkpoint-keep", "0"))
+        self.assertIn("write NAME=3", refused("--mode", "ssp:3"))
+        self.assertIn("is no checkpoint; name one", self.checkpoint("show", "test", "run", code=2))
+
+
 if __name__ == "__main__":
     cluster.main()

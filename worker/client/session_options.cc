@@ -70,6 +70,17 @@ absl::StatusOr<SessionOptions> SessionOptions::FromEnv() {
   ReadText("SYNCLINE_DURABILITY", options.durability);
   SYNCLINE_RETURN_IF_ERROR(
       ReadNumber(std::array{"SYNCLINE_CHECKPOINT_KEEP"}, options.checkpoint_keep));
+  std::string mode;
+  ReadText("SYNCLINE_MODE", mode);
+  if (!mode.empty()) {
+    const absl::StatusOr<NamedOptions> named = ParseNamedOptions(mode);
+    if (!named.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("environment variable SYNCLINE_MODE=", mode, ": ",
+                       std::string(named.status().message())));
+    }
+    options.training.mode = *named;
+  }
   std::string timeout;
   ReadText("SYNCLINE_FAILURE_TIMEOUT", timeout);
   if (!timeout.empty() && !absl::ParseDuration(timeout, &options.failure_timeout)) {

@@ -35,6 +35,16 @@ TEST_F(SessionOptionsTest, TakesTheFirstRankVariableThatIsSet) {
   EXPECT_EQ(SessionOptions::FromEnv()->rank, 1u);
 }
 
+TEST_F(SessionOptionsTest, TakesTheModeThatALauncherNames) {
+  EXPECT_EQ(SessionOptions::FromEnv()->training.mode.name, "bsp");
+  setenv("SYNCLINE_MODE", "ssp:staleness=3", 1);
+  EXPECT_EQ(SessionOptions::FromEnv()->training.mode.values.at("staleness"), 3);
+  setenv("SYNCLINE_MODE", "ssp:3", 1);
+  EXPECT_THAT(std::string(SessionOptions::FromEnv().status().message()),
+              HasSubstr("SYNCLINE_MODE=ssp:3: '3' is no option"));
+  unsetenv("SYNCLINE_MODE");
+}
+
 TEST_F(SessionOptionsTest, NamesTheVariableThatMakesNoSense) {
   setenv("WORLD_SIZE", "four", 1);
   EXPECT_THAT(std::string(SessionOptions::FromEnv().status().message()),

@@ -278,6 +278,10 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
       plan.failure_timeout,
       ParseDurationFlag("--failure-timeout", options.failure_timeout));
   SYNCLINE_RETURN_IF_ERROR(Timeouts::Validate(plan.failure_timeout));
+  if (!options.patience.empty()) {
+    SYNCLINE_ASSIGN_OR_RETURN(plan.patience,
+                              ParseDurationFlag("--patience", options.patience));
+  }
   plan.world_size = sizes.world;
   plan.min_workers = options.min_workers > 0 ? options.min_workers : sizes.world;
   if (plan.min_workers > sizes.world) {
@@ -314,6 +318,9 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
     // With its unit, whichever way the user wrote it.
     worker.env.emplace_back("SYNCLINE_FAILURE_TIMEOUT",
                             absl::FormatDuration(plan.failure_timeout));
+    if (!options.patience.empty()) {
+      worker.env.emplace_back("SYNCLINE_PATIENCE", absl::FormatDuration(plan.patience));
+    }
     plan.workers.push_back(std::move(worker));
   }
   return plan;

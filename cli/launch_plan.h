@@ -35,6 +35,7 @@ struct RunOptions {
   std::string job = "default";
   std::string run_id;  // tells two runs of one job apart; equal on all nodes of a run
   std::string failure_timeout = "10s";
+  std::string patience;          // for a coordinator that is away; empty: the default
   int engine_threads = 0;        // per server; 0: the server's own default
   std::string checkpoint_dir;    // of the services that are started here; empty: none
   std::string checkpoint_every;  // "500 steps"; empty: the program's
@@ -70,6 +71,7 @@ struct LaunchPlan {
   uint64_t server_memory_bytes = 0;  // of each, for jobs; 0: its own default
   bool starts_coordinator = true;
   absl::Duration failure_timeout;
+  absl::Duration patience;
   std::vector<WorkerPlan> workers;  // of this host
 };
 

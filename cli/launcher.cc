@@ -240,6 +240,10 @@ absl::Status Launcher::StartService(const std::string& name,
       "--listen",    "127.0.0.1:0",       "--admin-listen",
       "127.0.0.1:0", "--failure-timeout", absl::FormatDuration(plan_.failure_timeout)};
   spec.argv.insert(spec.argv.end(), common.begin(), common.end());
+  if (!options_.patience.empty()) {
+    spec.argv.insert(spec.argv.end(),
+                     {"--patience", absl::FormatDuration(plan_.patience)});
+  }
   if (!options_.checkpoint_dir.empty()) {
     spec.argv.insert(spec.argv.end(), {"--checkpoint-dir", options_.checkpoint_dir});
   }

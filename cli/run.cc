@@ -66,6 +66,10 @@ void AddRunFlags(CLI::App& command, RunOptions& given) {
   run->add_option("--failure-timeout", options->failure_timeout,
                   "How long the job may stand still because somebody died")
       ->capture_default_str();
+  run->add_option(
+      "--patience", options->patience,
+      "How long members wait for a coordinator that is away (default: 30 times "
+      "--failure-timeout)");
   run->add_option("--engine-threads", options->engine_threads,
                   "Engine threads of each server");
   run->add_option("--checkpoint-dir", options->checkpoint_dir,

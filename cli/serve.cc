@@ -173,6 +173,7 @@ absl::Status Services::StartCoordinator() {
   CoordinatorServiceOptions options;
   options.coordinator = {.timeouts = plan_.timeouts, .expected_servers = plan_.servers};
   options.store = store_.get();
+  options.comes_back = !plan_.has_server;
   options.checkpoints = checkpoints_.get();
   options.tls = plan_.tls;
   options.audit = audit_;
@@ -250,7 +251,8 @@ absl::Status Services::StartServer() {
       .log = log_.With({{"role", "server"}}),
       .metrics = &metrics_,
       .checkpoints = checkpoints_.get(),
-      .journal_directory = plan_.journal_dir};
+      .journal_directory = plan_.journal_dir,
+      .patience = plan_.patience};
   ServerNodeEvents events;
   events.on_attached = [this] { SayReady(); };
   events.on_given_up = [this](const absl::Status& status) { stop_.Fail(status); };
@@ -385,6 +387,10 @@ void AddServe(CLI::App& app, Command* selected) {
       "Why rdma is safe: isolated (nobody else is on the fabric) or ipsec");
   add("--failure-timeout", flags->failure_timeout,
       "How long a job may stand still because somebody died");
+  add("--patience", flags->patience,
+      "How long a server keeps its jobs for a coordinator that is away; default: 30 "
+      "times "
+      "--failure-timeout");
   add("--audit-log", flags->audit_log,
       "File to which the coordinator adds a line of JSON for each member that it admits "
       "or refuses, and each change of a job");

@@ -12,6 +12,7 @@
 #include "comm/base/byte_size.h"
 #include "comm/base/failure.h"
 #include "comm/base/limits.h"
+#include "comm/base/patience.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
 #include "comm/transport/tcp/address.h"
@@ -95,6 +96,10 @@ absl::Status SetTimeouts(const ServeFlags& flags, ServePlan& plan) {
   const absl::Status valid = Timeouts::Validate(timeout);
   if (!valid.ok()) return ForFlag("--failure-timeout", valid);
   plan.timeouts = Timeouts::Derive(timeout);
+  plan.patience = DefaultPatience(timeout);
+  if (flags.patience.empty()) return absl::OkStatus();
+  SYNCLINE_ASSIGN_OR_RETURN(plan.patience,
+                            ParseDurationFlag("--patience", flags.patience));
   return absl::OkStatus();
 }
 

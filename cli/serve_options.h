@@ -33,6 +33,7 @@ struct ServeFlags {
   std::string data_plane_ports;
   std::string rdma_fabric;
   std::string failure_timeout = "10s";
+  std::string patience;  // "5m"; empty: so many failure timeouts
   std::string audit_log;
   std::string log_format = "text";
   std::string log_level = "info";
@@ -56,6 +57,7 @@ struct ServePlan {
   // Where servers are reached, if it is not to be found out: an address or a name.
   std::string data_plane_address;
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
+  absl::Duration patience;  // of a server, for a coordinator that is away
   LogOptions log = {};
   std::string audit_log;       // empty: none
   std::string checkpoint_dir;  // empty: none

@@ -55,11 +55,11 @@ PatientClock::Options PatienceOf(const Timeouts& timeouts) {
 ControlLink::ControlLink(ControlLinkOptions options, AttachCallbacks callbacks)
     : options_(std::move(options)),
       callbacks_(std::move(callbacks)),
-      key_(DrawKey()),
       dialer_({.first = options_.attach.timeouts.dial_slot,
                .longest = options_.attach.timeouts.connect_timeout},
               DrawSeed()),
       say_next_(kSayWaitingAfter),
+      key_(DrawKey()),
       // Figures of all blocks of a step come at once; the bytes are bound enough.
       queue_(ReliableQueueLimits{.messages = size_t{1} << 21}),
       patient_(PatienceOf(options_.attach.timeouts)) {}
@@ -176,7 +176,11 @@ absl::Duration ControlLink::Silence() {
 void ControlLink::EndIfSilent() {
   const absl::Duration silence = Silence();
   const std::string& address = options_.attach.address;
-  if (was_attached_ && silence >= options_.attach.timeouts.coordinator_silence) {
+  const absl::Duration lost = options_.attach.timeouts.coordinator_silence;
+  const bool comes_back = term_ > 0;
+  const absl::Duration limit = comes_back ? std::max(lost, options_.outage) : lost;
+  if (was_attached_ && silence >= lost && lost < limit) SayThatItIsAway(silence);
+  if (was_attached_ && silence >= limit) {
     End(WithFailure(absl::UnavailableError(absl::StrCat(
                         "lost the coordinator at ", address, ": no answer for ",
                         absl::FormatDuration(absl::Trunc(silence, absl::Milliseconds(1))),
@@ -186,6 +190,16 @@ void ControlLink::EndIfSilent() {
                     Failure::kRetryable));
   }
   if (!was_attached_ && silence >= options_.patience) End(UnreachableLocked());
+}
+
+// Once for each time.
+void ControlLink::SayThatItIsAway(absl::Duration silence) {
+  if (std::exchange(is_away_, true)) return;
+  options_.log.Warning(
+      absl::StrCat("the coordinator at ", options_.attach.address,
+                   " is away; waiting for it for ", absl::FormatDuration(options_.outage),
+                   options_.meanwhile.empty() ? "" : ", ", options_.meanwhile),
+      {{"silent", absl::FormatDuration(absl::Trunc(silence, absl::Milliseconds(1)))}});
 }
 
 // False when the link is over.
@@ -211,14 +225,19 @@ void ControlLink::FreeStreams() {
 }
 
 v1::MemberMessage ControlLink::FirstMessage() {
+  bool says_more = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    says_more = was_attached_ && !is_linked_;
+  }
+  v1::MemberMessage message = says_more ? options_.hello_again() : options_.hello;
   absl::MutexLock lock(&mutex_);
-  v1::MemberMessage message;
-  if (was_attached_) {
+  if (is_linked_) {
+    message.Clear();
     message.mutable_resume();
     message.set_seen(received_.last());
-  } else {
-    message = options_.hello;
   }
+  message.set_term(term_);
   message.set_link_key(key_);
   message.set_beat(candidate_serial_);
   return message;
@@ -377,7 +396,8 @@ void ControlLink::OnMessage(Serial serial, const v1::CoordinatorMessage& message
 // True for a message that the owner has not heard yet.
 bool ControlLink::Take(Serial serial, const v1::CoordinatorMessage& message) {
   absl::MutexLock lock(&mutex_);
-  if (IsOver()) return false;
+  if (IsOver() || IsOutdated(serial, message)) return false;
+  if (serial == candidate_serial_ && message.has_link_unknown()) BeginAnew();
   if (serial == candidate_serial_ && message.has_link_ready()) {
     Attached(message);
     return false;
@@ -396,6 +416,45 @@ bool ControlLink::Take(Serial serial, const v1::CoordinatorMessage& message) {
   }
   if (received_.last() >= acknowledged_ + kAcknowledgeEvery) changed_.SignalAll();
   return verdict == ReceivedNumbers::Verdict::kNew;
+}
+
+// Whether an old coordinator speaks, on a stream that counts.
+bool ControlLink::IsOutdated(Serial serial, const v1::CoordinatorMessage& message) {
+  const bool is_candidate = serial == candidate_serial_;
+  if (!is_candidate && serial != stream_serial_) return false;
+  if (message.term() >= term_) {
+    term_ = message.term();
+    return false;
+  }
+  last_failure_ = absl::UnavailableError(absl::StrCat(
+      "the coordinator at ", options_.attach.address, " has term ", message.term(),
+      ", and term ", term_, " was heard before: it is an old one, or lost its state"));
+  if (is_candidate) candidate_broke_ = true;
+  if (!is_candidate) stream_broke_ = true;
+  changed_.SignalAll();
+  return true;
+}
+
+// It knows nothing of what was said: a new link, and a hello that says it all.
+void ControlLink::BeginAnew() {
+  if (options_.hello_again == nullptr) {
+    return End(WithFailure(absl::UnavailableError(absl::StrCat(
+                               "the coordinator at ", options_.attach.address,
+                               " was started anew, and does not know this "
+                               "session")),
+                           Failure::kRetryable));
+  }
+  if (stream_ != nullptr) replaced_.push_back(std::move(stream_));
+  stream_ = nullptr;
+  stream_serial_ = 0;
+  key_ = DrawKey();
+  is_linked_ = false;
+  queue_.Clear();
+  received_ = {};
+  written_ = 0;
+  acknowledged_ = 0;
+  candidate_broke_ = true;  // it ends
+  changed_.SignalAll();
 }
 
 // The candidate is the link's stream from now on; it goes on after what the coordinator
@@ -420,6 +479,8 @@ void ControlLink::Attached(const v1::CoordinatorMessage& ready) {
                       {{"coordinator", options_.attach.address}});
   }
   was_attached_ = true;
+  is_linked_ = true;
+  is_away_ = false;
   last_failure_ = absl::OkStatus();
   changed_.SignalAll();
 }
@@ -428,6 +489,7 @@ void ControlLink::OnStreamEnd(Serial serial, const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   const bool is_candidate = serial == candidate_serial_;
   if (!is_candidate && serial != stream_serial_) return;  // it was replaced
+  if (is_candidate && candidate_broke_) return;           // and given up
   if (!IsBreak(status)) return End(status);
   last_failure_ = status;
   if (is_candidate) candidate_broke_ = true;

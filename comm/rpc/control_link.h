@@ -12,8 +12,9 @@
 //   link->Close(grace);
 //
 // Every heartbeat is answered. A coordinator that answered none for
-// Timeouts::coordinator_silence, not counting times in which this process did not run, is
-// lost: Unavailable, Failure::kRetryable. A refusal or drop by the coordinator ends the
+// ControlLinkOptions::outage, not counting times in which this process did not run, is
+// lost: Unavailable, Failure::kRetryable. One that was started anew meanwhile knows no
+// link; it gets another hello (hello_again), and everything that is sent from then on. A refusal or drop by the coordinator ends the
 // link at once, with what the coordinator said.
 //
 // Threads: one that dials and watches, one that writes, and the reader of each stream.
@@ -53,6 +54,15 @@ struct ControlLinkOptions {
   // time. Failure::kUnreachable afterwards, and some seconds after something answers that
   // no patience helps with: another certificate authority, TLS on one side only.
   absl::Duration patience = absl::Seconds(10);
+  // The same once it has answered, if it said that it comes back (with a term); otherwise,
+  // and at least, Timeouts::coordinator_silence.
+  absl::Duration outage = {};
+  // What goes on meanwhile, for the log: "training goes on".
+  std::string meanwhile = {};
+  // The first message of a new link, to a coordinator that was started anew: with all that
+  // it has to know, since what was sent before is forgotten. Called without a lock, by the
+  // thread that dials; null: such a coordinator ends the link.
+  std::function<v1::MemberMessage()> hello_again = nullptr;
   Logger log = {};
 };
 
@@ -90,6 +100,10 @@ class ControlLink {
   absl::Duration Silence() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WantsCause() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status UnreachableLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SayThatItIsAway(absl::Duration silence) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool IsOutdated(Serial serial, const v1::CoordinatorMessage& message)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void BeginAnew() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void EndIfSilent() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Found(const Diagnosis& diagnosis) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void SayThatItWaits() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -119,7 +133,6 @@ class ControlLink {
 
   const ControlLinkOptions options_;
   const AttachCallbacks callbacks_;
-  const std::string key_;  // a secret: whoever knows it can speak for this member
   const SteadyClock clock_;
   Dialer dialer_;  // of the watching thread
 
@@ -137,6 +150,11 @@ class ControlLink {
   // Since when the cause has been one that does not pass.
   std::optional<absl::Duration> lasts_since_ ABSL_GUARDED_BY(mutex_);
   bool was_attached_ ABSL_GUARDED_BY(mutex_) = false;
+  // A secret: whoever knows it can speak for this member.
+  std::string key_ ABSL_GUARDED_BY(mutex_);
+  bool is_linked_ ABSL_GUARDED_BY(mutex_) = false;  // the coordinator knows the key
+  uint64_t term_ ABSL_GUARDED_BY(mutex_) = 0;       // the highest that was heard
+  bool is_away_ ABSL_GUARDED_BY(mutex_) = false;    // and it was said
 
   // The stream that both sides take for the link's, and the one that shall replace it.
   std::shared_ptr<AttachStream> stream_ ABSL_GUARDED_BY(mutex_);

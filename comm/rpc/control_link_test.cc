@@ -20,6 +20,7 @@
 namespace syncline {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
@@ -42,9 +43,23 @@ class FakeCoordinator final : public v1::Coordinator::Service {
     v1::CoordinatorMessage message;
     message.mutable_waiting()->set_reason(reason);
     message.set_number(queue_.next());
+    message.set_term(term_);
     ASSERT_TRUE(
         queue_.Push(std::make_shared<const v1::CoordinatorMessage>(message), 1).ok());
     if (wire_ != nullptr) wire_->Write(message);
+  }
+  // Forgets everything.
+  void StartAnew(uint64_t term) {
+    absl::MutexLock lock(&mutex_);
+    term_ = term;
+    key_.clear();
+    queue_.Clear();
+    received_ = {};
+    heard_.clear();
+  }
+  std::vector<std::string> names() {  // of hellos
+    absl::MutexLock lock(&mutex_);
+    return names_;
   }
   void RefuseWith(const absl::Status& status) {
     absl::MutexLock lock(&mutex_);
@@ -64,9 +79,16 @@ class FakeCoordinator final : public v1::Coordinator::Service {
     {
       absl::MutexLock lock(&mutex_);
       if (!refusal_.ok()) return ToGrpcStatus(refusal_);
+      v1::CoordinatorMessage ready;
+      ready.set_term(term_);
+      if (key_.empty() && message.has_resume()) {
+        ready.mutable_link_unknown();
+        wire->Write(ready);
+        return ToGrpcStatus(absl::UnavailableError("started anew"));
+      }
+      if (message.has_server_hello()) names_.push_back(message.server_hello().name());
       if (key_.empty()) key_ = message.link_key();
       EXPECT_EQ(message.link_key(), key_);
-      v1::CoordinatorMessage ready;
       ready.mutable_link_ready();
       ready.set_seen(received_.last());
       wire->Write(ready);
@@ -90,6 +112,7 @@ class FakeCoordinator final : public v1::Coordinator::Service {
       v1::CoordinatorMessage answer;
       answer.set_beat(message.beat());
       answer.set_seen(received_.last());
+      answer.set_term(term_);
       wire.Write(answer);
     }
     if (message.number() == 0) return;
@@ -103,6 +126,8 @@ class FakeCoordinator final : public v1::Coordinator::Service {
   std::atomic<int> hellos_ = 0;
   std::atomic<int> resumes_ = 0;
   absl::Mutex mutex_;
+  uint64_t term_ ABSL_GUARDED_BY(mutex_) = 1;
+  std::vector<std::string> names_ ABSL_GUARDED_BY(mutex_);
   absl::Status refusal_ ABSL_GUARDED_BY(mutex_);
   std::string key_ ABSL_GUARDED_BY(mutex_);
   Wire* wire_ ABSL_GUARDED_BY(mutex_) = nullptr;
@@ -123,7 +148,12 @@ class Member {
     link_ = ControlLink::Open(
         {.attach = {.address = address, .tls = tls, .timeouts = timeouts},
          .hello = hello,
-         .patience = patience},
+         .patience = patience,
+         .hello_again =
+             [hello]() mutable {
+               hello.mutable_server_hello()->set_name("the same member");
+               return hello;
+             }},
         {.on_message =
              [this](const v1::CoordinatorMessage& message) {
                absl::MutexLock lock(&mutex_);
@@ -247,6 +277,40 @@ TEST(ControlLinkTest, GivesUpACoordinatorThatIsGone) {
   EXPECT_EQ(FailureOf(end), Failure::kRetryable) << end;
   EXPECT_THAT(std::string(end.message()), HasSubstr("lost the coordinator at 127.0.0.1"));
   EXPECT_FALSE(member.link().Send({}));
+}
+
+TEST(ControlLinkTest, SaysHelloAnewToACoordinatorThatWasStartedAnew) {
+  FakeCoordinator coordinator;
+  Relay relay(coordinator.address());
+  Member member(relay.address());
+  coordinator.Say("before");
+  ASSERT_TRUE(Eventually([&] { return member.told().size() == 1; }));
+  member.Enter(1);
+  ASSERT_TRUE(Eventually([&] { return coordinator.heard().size() == 1; }));
+  coordinator.StartAnew(2);
+  relay.Break();
+  ASSERT_TRUE(Eventually([&] { return coordinator.names().size() == 2; }));
+  EXPECT_THAT(coordinator.names(), ElementsAre("a member", "the same member"));
+  member.Enter(2);
+  ASSERT_TRUE(Eventually([&] { return !coordinator.heard().empty(); }));
+  EXPECT_THAT(coordinator.heard(), ElementsAre(2));
+  coordinator.Say("after");
+  ASSERT_TRUE(Eventually([&] { return member.told().size() == 2; }));
+}
+
+TEST(ControlLinkTest, DoesNotListenToAnOldCoordinator) {
+  FakeCoordinator coordinator;
+  coordinator.StartAnew(5);
+  Relay relay(coordinator.address());
+  Member member(relay.address());
+  ASSERT_TRUE(Eventually([&] { return member.link().was_attached(); }));
+  coordinator.StartAnew(4);
+  const int resumes = coordinator.resumes();
+  relay.Break();
+  ASSERT_TRUE(Eventually([&] { return coordinator.resumes() > resumes + 1; }));
+  EXPECT_THAT(coordinator.names(), ElementsAre("a member"));
+  coordinator.StartAnew(6);
+  ASSERT_TRUE(Eventually([&] { return coordinator.names().size() == 2; }));
 }
 
 TEST(ControlLinkTest, EndsWithWhatTheCoordinatorSays) {

@@ -68,6 +68,13 @@ class ReliableQueue {
     }
   }
 
+  // Begins anew, with another side that has seen nothing.
+  void Clear() {
+    kept_.clear();
+    bytes_ = 0;
+    last_ = 0;
+  }
+
   // Whether everything after `number` is here, and `number` itself was said.
   bool CanReplayAfter(uint64_t number) const {
     return number <= last_ && number + 1 >= first();

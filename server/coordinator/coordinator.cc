@@ -13,7 +13,6 @@
 #include "comm/base/nearest.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
-#include "nlohmann/json.hpp"
 #include "server/coordinator/coordinator_impl.h"
 #include "server/coordinator/member_names.h"
 #include "server/coordinator/refusal.h"
@@ -21,12 +20,9 @@
 namespace syncline {
 namespace {
 
-constexpr int kStateVersion = 1;
-
 constexpr size_t kMaxShardAddressBytes = 4096;
 constexpr size_t kMaxFinishedJobs = 64;  // over, and still shown
 constexpr absl::Duration kFinishedJobAge = absl::Hours(1);
-constexpr size_t kMaxUnusedNames = 1024;  // of jobs, and of servers
 // Transports with their devices, of an engine with many network cards.
 constexpr size_t kMaxLanesBytes = 2048;
 
@@ -56,6 +52,8 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
     OnCreate(*create);
   } else if (const auto* answer = std::get_if<CheckpointAnswer>(&input)) {
     OnCheckpoint(*answer);
+  } else if (std::holds_alternative<Start>(input)) {
+    OnStart();
   } else {
     const auto& [connection, body] = std::get<FromMember>(input);
     OnMember(connection, body);
@@ -125,27 +123,16 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
                    [&](const auto& entry) { return entry.second.name == hello.name; });
   if (holder != servers_.end() && holder->second.disconnected_at) {
     LoseServer(holder->first, "it came back as a new process");
-  } else if (holder != servers_.end()) {
-    return Refuse(connection,
-                  absl::AlreadyExistsError(absl::StrCat("a server named '", hello.name,
-                                                        "' is attached already")));
   }
-  const bool addresses_fit =
-      !hello.shard_addresses.empty() &&
-      hello.shard_addresses.size() <= kMaxEngineThreads &&
-      std::all_of(hello.shard_addresses.begin(), hello.shard_addresses.end(),
-                  [](const std::string& address) {
-                    return address.size() <= kMaxShardAddressBytes;
-                  });
-  if (servers_.size() >= kMaxServers || !addresses_fit) {
-    return Refuse(connection,
-                  absl::ResourceExhaustedError(absl::StrCat(
-                      "server '", hello.name, "' brings ", hello.shard_addresses.size(),
-                      " engine threads to ", servers_.size(), " servers; the limits are ",
-                      kMaxEngineThreads, " and ", kMaxServers)));
+  if (const absl::Status fits = CheckServer(hello); !fits.ok()) {
+    return Refuse(connection, fits);
   }
-  const uint32_t number = next_server_++;
-  const auto incarnation = static_cast<uint32_t>(server_incarnations_.Next(hello.name));
+  const bool is_back = IsAbsent(hello);
+  if (!is_back) LoseAbsent(hello.name);
+  const uint32_t number = is_back ? hello.identity->server : next_server_++;
+  const auto incarnation =
+      is_back ? hello.identity->incarnation
+              : static_cast<uint32_t>(server_incarnations_.Next(hello.name));
   servers_[number] = {.number = number,
                       .incarnation = incarnation,
                       .connection = connection,
@@ -155,12 +142,33 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
                       .memory_bytes = hello.memory_bytes,
                       .heard_at = now_};
   speakers_[connection] = {.kind = Speaker::kServer, .server = number};
-  outputs_.push_back(PersistState{});
+  if (!is_back) outputs_.push_back(PersistState{});
   outputs_.push_back(ToMember{connection, ServerWelcome{number, incarnation}});
-  outputs_.push_back(
-      LogReason{absl::StrCat("server ", number, " (", hello.name, ") attached with ",
-                             hello.shard_addresses.size(), " engine threads")});
+  outputs_.push_back(LogReason{absl::StrCat(
+      "server ", number, " (", hello.name, ") ", is_back ? "came back" : "attached",
+      " with ", hello.shard_addresses.size(), " engine threads")});
+  OnServerBack(servers_.at(number), hello);
   BeginJobs();
+}
+
+absl::Status Coordinator::Impl::CheckServer(const ServerHello& hello) const {
+  if (std::ranges::any_of(
+          servers_, [&](const auto& entry) { return entry.second.name == hello.name; })) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("a server named '", hello.name, "' is attached already"));
+  }
+  const bool addresses_fit =
+      !hello.shard_addresses.empty() &&
+      hello.shard_addresses.size() <= kMaxEngineThreads &&
+      std::all_of(hello.shard_addresses.begin(), hello.shard_addresses.end(),
+                  [](const std::string& address) {
+                    return address.size() <= kMaxShardAddressBytes;
+                  });
+  if (servers_.size() < kMaxServers && addresses_fit) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("server '", hello.name, "' brings ", hello.shard_addresses.size(),
+                   " engine threads to ", servers_.size(), " servers; the limits are ",
+                   kMaxEngineThreads, " and ", kMaxServers));
 }
 
 void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
@@ -260,17 +268,6 @@ void Coordinator::Impl::ForgetFinishedJobs() {
   }
 }
 
-void Coordinator::Impl::ForgetUnusedNames() {
-  counters_.epochs.Prune(kMaxUnusedNames + jobs_.size(), [this](const std::string& name) {
-    return jobs_.contains(name);
-  });
-  server_incarnations_.Prune(
-      kMaxUnusedNames + servers_.size(), [this](const std::string& name) {
-        return std::ranges::any_of(
-            servers_, [&](const auto& server) { return server.second.name == name; });
-      });
-}
-
 Job* Coordinator::Impl::FindForCaller(const std::string& name) {
   const auto job = jobs_.find(name);
   if (job != jobs_.end() && !job->second->IsOver()) return job->second.get();
@@ -312,59 +309,7 @@ void Coordinator::Impl::OnCheckpoint(const CheckpointAnswer& answer) {
   }
 }
 
-// ---- State and status ----
-
-std::string Coordinator::Impl::State() {
-  ForgetUnusedNames();
-  return nlohmann::json{{"version", kStateVersion},
-                        {"next_job", counters_.next_job},
-                        {"next_incarnation", counters_.next_incarnation},
-                        {"next_server", next_server_},
-                        {"epochs", counters_.epochs.values()},
-                        {"epoch_floor", counters_.epochs.floor()},
-                        {"server_incarnations", server_incarnations_.values()},
-                        {"server_incarnation_floor", server_incarnations_.floor()}}
-      .dump();
-}
-
-absl::Status Coordinator::Impl::Restore(const std::string& text) {
-  const nlohmann::json state = nlohmann::json::parse(text, nullptr, false);
-  const auto unreadable = [](absl::string_view what) {
-    return WithFailure(
-        absl::DataLossError(absl::StrCat("the coordinator's stored state ", what,
-                                         "; restore it from a copy, or choose an empty "
-                                         "--state-dir")),
-        Failure::kStateUnusable);
-  };
-  if (!state.is_object()) return unreadable("cannot be read");
-  if (state.value("version", 0) != kStateVersion)
-    return unreadable("is of another version");
-  const auto number = [&](const char* key) {
-    const auto found = state.find(key);
-    return found != state.end() && found->is_number_unsigned();
-  };
-  const auto map = [&](const char* key) {
-    const auto found = state.find(key);
-    return found != state.end() && found->is_object() &&
-           std::all_of(found->begin(), found->end(),
-                       [](const auto& value) { return value.is_number_unsigned(); });
-  };
-  if (!number("next_job") || !number("next_incarnation") || !number("next_server") ||
-      !map("epochs") || !map("server_incarnations")) {
-    return unreadable("lacks a field");
-  }
-  counters_.next_job = state["next_job"];
-  counters_.next_incarnation = state["next_incarnation"];
-  next_server_ = state["next_server"];
-  // Older states have no floors.
-  const auto numbers = [&](const char* key, const char* floor) {
-    return GrowingNumbers(state[key].get<std::map<std::string, uint64_t>>(),
-                          number(floor) ? state[floor].get<uint64_t>() : 0);
-  };
-  counters_.epochs = numbers("epochs", "epoch_floor");
-  server_incarnations_ = numbers("server_incarnations", "server_incarnation_floor");
-  return absl::OkStatus();
-}
+// ---- Status ----
 
 CoordinatorView Coordinator::Impl::View(absl::Duration now) const {
   CoordinatorView view;
@@ -388,9 +333,11 @@ Coordinator::Coordinator(const CoordinatorOptions& options)
     : impl_(std::make_unique<Impl>(options)) {}
 Coordinator::~Coordinator() = default;
 
-absl::Status Coordinator::Restore(const std::string& state) {
-  return impl_->Restore(state);
+absl::Status Coordinator::Restore(const StoredState& stored,
+                                  const DeclarationReader& reader) {
+  return impl_->Restore(stored, reader);
 }
+uint64_t Coordinator::term() const { return impl_->term(); }
 CoordinatorOutputs Coordinator::Apply(const CoordinatorInput& input, absl::Duration now) {
   return impl_->Apply(input, now);
 }

@@ -40,11 +40,41 @@ namespace syncline {
 
 // ---- What members say ----
 
+// What servers are told of a step, with all that the next decisions depend on: one server
+// that remembers it can tell a coordinator that was started anew.
+struct StepDecision {
+  uint32_t job = 0;
+  uint64_t step = 0;
+  Decision decision = {};
+  LossScalerState scaler = {};  // after it
+  uint64_t skipped = 0;         // steps, with this one
+};
+// What a server that comes back still has of a job (held_job.h).
+struct HeldJob {
+  uint32_t job = 0;
+  uint64_t prepared = 0;  // the last epochs
+  uint64_t committed = 0;
+  uint64_t cut = 0;  // no checkpoint of a later step was ordered or written
+  std::optional<StepDecision> decided = std::nullopt;  // the last one
+};
 struct ServerHello {
   std::string name = {};
   std::vector<std::string> shard_addresses = {};
   std::string lanes = {};
   uint64_t memory_bytes = 0;  // what its jobs may take together; 0: not known
+  // Of one that another life of the coordinator had taken in, and that lives on.
+  std::optional<ServerIdentity> identity = std::nullopt;
+  std::vector<HeldJob> held = {};
+};
+// By which a worker goes on under a coordinator that was started anew.
+struct HeldMembership {
+  uint32_t job = 0;
+  uint32_t incarnation = 0;
+  uint64_t session_key = 0;
+  uint64_t epoch = 0;
+  uint64_t step = 0;
+  std::optional<uint64_t> barrier = std::nullopt;  // the one it is in
+  uint64_t barriers = 0;                           // of the job that it knows to be over
 };
 struct WorkerHello {
   std::string job = {};  // its name
@@ -56,6 +86,7 @@ struct WorkerHello {
   std::string name = {};
   uint64_t session_key = 0;  // drawn by the shell
   SecretKey key = {};        // likewise: all that it shares with servers comes from it
+  std::optional<HeldMembership> member = std::nullopt;  // of one that comes back
 };
 // What its hello announced.
 struct JobDeclaration {
@@ -155,6 +186,9 @@ struct FromMember {
   ConnectionId connection = 0;
   MemberBody body;
 };
+// The first input of each life: nothing else may be applied before what it gives out is
+// stored.
+struct Start {};
 // Time passes: leases end, waiting is reported. Every heartbeat interval or more often.
 struct Tick {};
 // Somebody wants other options for a running job: one UpdateAnswer is among the outputs.
@@ -170,7 +204,7 @@ struct CreateCheckpoint {
 };
 
 using CoordinatorInput = std::variant<FromMember, Tick, UpdateJob, CreateCheckpoint,
-                                      Prepared, CheckpointAnswer>;
+                                      Prepared, CheckpointAnswer, Start>;
 
 // ---- What the coordinator says ----
 
@@ -219,11 +253,6 @@ struct CutAt {
   uint32_t job = 0;
   uint64_t step = 0;
 };
-struct StepDecision {
-  uint32_t job = 0;
-  uint64_t step = 0;
-  Decision decision = {};
-};
 struct DropJob {
   uint32_t job = 0;
   std::string reason = {};
@@ -243,8 +272,9 @@ struct WorkerWelcome {
   std::shared_ptr<const JobPlacement> placement = {};
   uint32_t members = 0;
   ContributionPlan contributions = {};
-  uint32_t rank = 0;   // whose welcome it is
-  SecretKey key = {};  // never written: only what is derived for each of the servers
+  uint64_t barriers = 0;  // of the job that are over
+  uint32_t rank = 0;      // whose welcome it is
+  SecretKey key = {};     // never written: only what is derived for each of the servers
   std::vector<ServerIdentity> shard_servers = {};  // of each shard
 };
 struct EpochChanged {
@@ -254,7 +284,8 @@ struct EpochChanged {
   std::string reason = {};
 };
 struct BarrierReleased {
-  uint64_t barrier = 0;
+  uint64_t barrier = 0;   // by the worker's count
+  uint64_t barriers = 0;  // of the job that are over now
 };
 struct JobFailed {
   std::string reason = {};
@@ -274,9 +305,14 @@ struct CloseMember {
   ConnectionId connection = 0;
   absl::Status status;
 };
-// The whole state, to be stored before any later output is acted upon.
+// What is not of one job, to be stored before any later output is acted upon.
 struct PersistState {
   std::string state = {};
+};
+// A running job, likewise: under `key` goes `value`. Null: it is not needed any more.
+struct StoreRecord {
+  std::string key = {};
+  std::shared_ptr<const std::string> value = {};
 };
 struct LogReason {
   std::string text = {};
@@ -292,8 +328,9 @@ struct UpdateAnswer {
 struct Prepare {
   Preparation order;
 };
-using CoordinatorOutput = std::variant<ToMember, CloseMember, PersistState, LogReason,
-                                       UpdateAnswer, Prepare, CheckpointOrder>;
+using CoordinatorOutput =
+    std::variant<ToMember, CloseMember, PersistState, LogReason, UpdateAnswer, Prepare,
+                 CheckpointOrder, StoreRecord>;
 using CoordinatorOutputs = std::vector<CoordinatorOutput>;
 
 struct CoordinatorOptions {
@@ -368,14 +405,23 @@ struct CoordinatorView {
   std::vector<JobView> jobs = {};
 };
 
+// What the last life of the coordinator had stored.
+struct StoredState {
+  std::string state = {};                           // the last PersistState
+  std::map<std::string, std::string> records = {};  // of StoreRecord, by their keys
+};
+
 class Coordinator {
  public:
   explicit Coordinator(const CoordinatorOptions& options);
   ~Coordinator();
 
-  // Goes on from a state that PersistState gave out: epochs and incarnations only grow
-  // across restarts. DataLoss when `state` cannot be read.
-  absl::Status Restore(const std::string& state);
+  // Goes on from there: epochs and incarnations only grow across restarts, and jobs that
+  // ran wait for their members to come back (job_restore.cc). DataLoss when it cannot be
+  // read.
+  absl::Status Restore(const StoredState& stored, const DeclarationReader& reader);
+  // The number of this life, from 1: members that know of a later one do not listen.
+  uint64_t term() const;
 
   CoordinatorOutputs Apply(const CoordinatorInput& input, absl::Duration now);
 

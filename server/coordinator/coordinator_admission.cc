@@ -74,6 +74,7 @@ void Coordinator::Impl::OnWorkerHello(ConnectionId connection, const WorkerHello
   if (const absl::Status named = CheckWorkerNames(hello); !named.ok()) {
     return Refuse(connection, named);
   }
+  if (hello.member) return Return(connection, hello);
   const absl::Status added = declarations_.Add(connection, hello, now_, outputs_);
   if (!added.ok()) return Refuse(connection, added);
   speakers_[connection] = {.kind = Speaker::kNewcomer};

@@ -73,7 +73,7 @@ TEST_F(CoordinatorEnds, NamesOutOfUseAreForgottenAndTheirNumbersDoNotComeBack) {
   }
   EXPECT_LT(state_.size(), 100000u);
   auto again = NewCoordinator();
-  ASSERT_TRUE(again->Restore(state_).ok());
+  ASSERT_TRUE(again->Restore({state_}, specs_.reader()).ok());
   coordinator_ = std::move(again);
   told_.clear();
   AttachServer(1);

@@ -1,5 +1,6 @@
-// The coordinator's parts, for the files that implement it: coordinator.cc, and
-// coordinator_admission.cc for how workers come to their jobs.
+// The coordinator's parts, for the files that implement it: coordinator.cc,
+// coordinator_admission.cc for how workers come to their jobs, and
+// coordinator_restore.cc for what outlives it.
 #pragma once
 
 #include <map>
@@ -12,6 +13,7 @@
 #include "server/coordinator/declarations.h"
 #include "server/coordinator/growing_numbers.h"
 #include "server/coordinator/job.h"
+#include "server/coordinator/job_record.h"
 
 namespace syncline {
 
@@ -20,7 +22,8 @@ class Coordinator::Impl {
   explicit Impl(const CoordinatorOptions& options)
       : options_(options), declarations_(options.timeouts) {}
 
-  absl::Status Restore(const std::string& state);
+  absl::Status Restore(const StoredState& stored, const DeclarationReader& reader);
+  uint64_t term() const { return term_; }
   CoordinatorOutputs Apply(const CoordinatorInput& input, absl::Duration now);
   CoordinatorView View(absl::Duration now) const;
 
@@ -46,6 +49,24 @@ class Coordinator::Impl {
     uint32_t rank = 0;
   };
 
+  // A server of another life of the coordinator, until it comes back.
+  struct AbsentServer {
+    uint32_t incarnation = 0;
+    std::string name;
+  };
+
+  absl::Status RestoreNumbers(const std::string& state);
+  absl::StatusOr<std::unique_ptr<Job>> RestoreJob(const JobRecord& record,
+                                                  const std::string* declaration,
+                                                  const DeclarationReader& reader);
+  void RestoreJobs(const StoredState& stored, const DeclarationReader& reader);
+  void OnStart();
+  void Forget(const std::string& record, const std::string& why);
+  bool IsAbsent(const ServerHello& hello) const;
+  void LoseAbsent(const std::string& name);
+  void OnServerBack(const Server& server, const ServerHello& hello);
+  void Return(ConnectionId connection, const WorkerHello& hello);
+  absl::Status CheckServer(const ServerHello& hello) const;
   void OnServerHello(ConnectionId connection, const ServerHello& hello);
   void OnWorkerHello(ConnectionId connection, const WorkerHello& hello);
   void OnPrepared(const Prepared& prepared);
@@ -80,6 +101,9 @@ class Coordinator::Impl {
   std::string State();
 
   const CoordinatorOptions options_;
+  uint64_t term_ = 1;
+  std::map<uint32_t, AbsentServer> absent_;  // by number
+  CoordinatorOutputs first_outputs_;         // of Start
   Counters counters_;
   uint32_t next_server_ = 0;
   std::map<uint32_t, Server> servers_;  // attached, by number

@@ -335,7 +335,7 @@ TEST_F(CoordinatorTest, KeepsTheLossesOfARangeTestWithTheirLearningRates) {
 TEST_F(CoordinatorTest, CountersGoOnAfterARestart) {
   Begin();
   auto again = NewCoordinator();
-  ASSERT_TRUE(again->Restore(state_).ok());
+  ASSERT_TRUE(again->Restore({state_}, specs_.reader()).ok());
   const uint64_t epoch = Last<CommitEpoch>(1)->epoch;
   const uint32_t incarnation = Last<WorkerWelcome>(11)->incarnation;
   coordinator_ = std::move(again);
@@ -344,7 +344,9 @@ TEST_F(CoordinatorTest, CountersGoOnAfterARestart) {
   EXPECT_GT(Last<CommitEpoch>(1)->epoch, epoch);
   EXPECT_GT(Last<WorkerWelcome>(10)->incarnation, incarnation);
   for (const char* bad : {"", "{", "[]", "{\"version\": 7}", "{\"version\": 1}"}) {
-    EXPECT_EQ(FailureOf(coordinator_->Restore(bad)), Failure::kStateUnusable) << bad;
+    EXPECT_EQ(FailureOf(coordinator_->Restore({bad}, specs_.reader())),
+              Failure::kStateUnusable)
+        << bad;
   }
 }
 

@@ -65,6 +65,10 @@ class CoordinatorTest : public ::testing::Test {
         closed_[close->connection] = close->status;
       }
       if (auto* persist = std::get_if<PersistState>(&output)) state_ = persist->state;
+      if (auto* record = std::get_if<StoreRecord>(&output)) {
+        records_.erase(record->key);
+        if (record->value != nullptr) records_[record->key] = *record->value;
+      }
       if (auto* order = std::get_if<CheckpointOrder>(&output)) orders_.push_back(*order);
     }
   }
@@ -135,6 +139,7 @@ class CoordinatorTest : public ::testing::Test {
   std::map<ConnectionId, std::vector<CoordinatorBody>> told_;
   std::map<ConnectionId, absl::Status> closed_;
   std::string state_;
+  std::map<std::string, std::string> records_;
   std::vector<CheckpointOrder> orders_;
 };
 

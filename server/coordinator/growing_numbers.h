@@ -30,6 +30,9 @@ class GrowingNumbers {
     values_[name] = next;
     return next;
   }
+  void AtLeast(const std::string& name, uint64_t value) {
+    if (Of(name) < value) values_[name] = value;
+  }
   // Forgets names out of use when there are more than `most`.
   void Prune(size_t most, absl::FunctionRef<bool(const std::string&)> is_used) {
     if (values_.size() <= most) return;

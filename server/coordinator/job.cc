@@ -50,6 +50,7 @@ void Job::BeOver() {
   shard_addresses_.reset();
   cuts_.clear();
   cut_wanted_ = false;
+  homecoming_.reset();
 }
 
 std::string Job::Named(uint32_t rank) const {
@@ -128,7 +129,10 @@ void Job::DropWorker(uint32_t rank, const std::string& reason, Readmission::Caus
 }
 
 void Job::OnBarrier(uint32_t rank, uint64_t barrier, CoordinatorOutputs& outputs) {
-  workers_.at(rank).barrier = barrier;
+  Worker& worker = workers_.at(rank);
+  // One that comes back says it with its hello, and perhaps again.
+  if (barrier < worker.next_barrier) return;
+  worker.barrier = barrier;
   MaybeReleaseBarrier(outputs);
 }
 
@@ -138,20 +142,34 @@ void Job::MaybeReleaseBarrier(CoordinatorOutputs& outputs) {
   for (const auto& [rank, worker] : workers_) {
     if (worker.welcomed && !worker.barrier) return;
   }
+  ++barriers_;
+  ReleaseThoseLeftBehind(outputs);
+}
+
+// Of a barrier that is over, everybody was in one; who does not know of it is in it still.
+void Job::ReleaseThoseLeftBehind(CoordinatorOutputs& outputs) {
   for (auto& [rank, worker] : workers_) {
-    if (!worker.welcomed) continue;
-    outputs.push_back(ToMember{worker.connection, BarrierReleased{*worker.barrier}});
+    if (!worker.welcomed || !worker.barrier || worker.barriers >= barriers_) continue;
+    outputs.push_back(
+        ToMember{worker.connection, BarrierReleased{*worker.barrier, barriers_}});
+    worker.next_barrier = *worker.barrier + 1;
     worker.barrier.reset();
+    worker.barriers = barriers_;
   }
 }
 
 void Job::OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || !plan_->NeedsDecision()) return;
+  if (figures.step < decided_) return;
   const auto decision = decisions_.Add(figures.block, figures.step, figures.figures);
   if (!decision) return;
   stall_.Decided();
   NoteDecided(figures.step + 1);
-  ToServers(StepDecision{.job = id_, .step = figures.step, .decision = *decision},
+  ToServers(StepDecision{.job = id_,
+                         .step = figures.step,
+                         .decision = *decision,
+                         .scaler = decisions_.scaler(),
+                         .skipped = decisions_.skipped()},
             outputs);
 }
 
@@ -163,6 +181,7 @@ void Job::Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& 
     return;
   }
   if (phase_ == Phase::kGathering) SayWhoIsMissing(now, servers_attached, outputs);
+  AwaitReturn(now, outputs);
   DropSilent(now, outputs);
   EndStalls(now, outputs);
   AwaitAnswers(now, outputs);
@@ -188,6 +207,7 @@ void Job::Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& 
 void Job::DropSilent(absl::Duration now, CoordinatorOutputs& outputs) {
   std::vector<Lease> leases;
   for (const auto& [rank, worker] : workers_) {
+    if (worker.is_awaited) continue;
     leases.push_back({.rank = rank,
                       .connected = worker.connected,
                       .heard_at = worker.heard_at,
@@ -237,6 +257,10 @@ void Job::FailWith(const absl::Status& status, CoordinatorOutputs& outputs) {
 void Job::End(const std::string& reason, CoordinatorOutputs& outputs) {
   BeOver();
   reason_ = reason;
+  if (is_recorded_) {
+    outputs.push_back(StoreRecord{RecordKey(id_), nullptr});
+    outputs.push_back(StoreRecord{DeclarationKey(id_), nullptr});
+  }
   ToServers(DropJob{id_, reason}, outputs);
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' is over: ", reason)});
 }

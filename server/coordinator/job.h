@@ -18,6 +18,7 @@
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/decision.h"
 #include "server/coordinator/growing_numbers.h"
+#include "server/coordinator/job_record.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/readmission.h"
 #include "server/coordinator/reasons.h"
@@ -54,6 +55,19 @@ class Job {
 
   Job(uint32_t id, std::shared_ptr<const DeclaredJob> declared, std::string run_id,
       const JobContext& context);
+
+  // One that ran under another life of the coordinator, and waits for its members to come
+  // back (job_restore.cc). REQUIRES: `placement` is that of the record.
+  static std::unique_ptr<Job> Restore(const JobRecord& record,
+                                      std::shared_ptr<const DeclaredJob> declared,
+                                      std::shared_ptr<const JobPlacement> placement,
+                                      const JobContext& context);
+  // A server comes back with what it holds.
+  void OnServerBack(uint32_t server, ConnectionId connection, const HeldJob& held,
+                    CoordinatorOutputs& outputs);
+  // A worker of an epoch comes back. Aborted when it is no member any more.
+  absl::Status Return(ConnectionId connection, const WorkerHello& hello,
+                      absl::Duration now, CoordinatorOutputs& outputs);
 
   // FailedPrecondition (Failure::kJobRefused) for a worker of another run; Unavailable
   // (Failure::kRetryable) where that one may be dead.
@@ -141,6 +155,10 @@ class Job {
     absl::Duration heard_at = {};
     absl::Duration disconnected_at = {};
     std::optional<uint64_t> barrier = {};  // the one it is in
+    uint64_t next_barrier = 0;             // by its count: all before it are over
+    uint64_t barriers = 0;                 // of the job that it knows to be over
+    uint64_t epoch = 0;                    // the last one that it was told
+    bool is_awaited = false;               // since the coordinator was started anew
   };
   // The change of epoch under way.
   struct Change {
@@ -152,10 +170,19 @@ class Job {
     std::vector<MemberRecord> members = {};         // fixed when all servers are prepared
     std::optional<TrainingSettings> training = {};  // new ones
     bool cuts = false;                              // a checkpoint at its first step
+    bool is_restored = false;                       // begun under another coordinator
   };
   struct Scaling {
     LossScalerState scaler = {};
     uint64_t skipped = 0;
+  };
+  // A job that waits for its members, since the coordinator was started anew.
+  struct Homecoming {
+    std::set<uint32_t> servers = {};            // that are still missing
+    uint64_t prepared = 0;                      // the highest epoch that any has prepared
+    std::map<uint32_t, uint64_t> decided = {};  // steps, by server
+    std::optional<StepDecision> last = {};      // decision
+    std::optional<absl::Duration> since = {};
   };
   // A checkpoint that servers write.
   struct Cut {
@@ -168,6 +195,19 @@ class Job {
     std::optional<absl::Duration> since = {};  // the first tick that saw it
   };
 
+  void Take(const JobRecord& record, std::shared_ptr<const JobPlacement> placement);
+  void RepeatDecision(CoordinatorOutputs& outputs);
+  uint64_t LowestStep() const;
+  JobRecord ToRecord() const;
+  void Store(CoordinatorOutputs& outputs);
+  void GoOn(CoordinatorOutputs& outputs);
+  void TellEpoch(uint32_t rank, CoordinatorOutputs& outputs);
+  std::optional<uint32_t> Seeder() const;
+  void ReleaseThoseLeftBehind(CoordinatorOutputs& outputs);
+  void AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs);
+  void SayWhoIsBack(CoordinatorOutputs& outputs);
+  std::string WhoIsAwaited() const;
+  size_t awaited_workers() const;
   void DropWorker(uint32_t rank, const std::string& reason, Readmission::Cause cause,
                   CoordinatorOutputs& outputs);
   void NoteLoss(uint32_t rank, Readmission::Cause cause);
@@ -181,6 +221,7 @@ class Job {
   void MaybeChangeEpoch(CoordinatorOutputs& outputs);
   bool MembershipDiffers() const;
   void Commit(CoordinatorOutputs& outputs);
+  void SendCommit(const JobServer& server, CoordinatorOutputs& outputs) const;
   uint64_t FirstUpdateFrom(uint64_t step) const;
   void FinishChange(CoordinatorOutputs& outputs);
   void Welcome(const MemberRecord& member, bool is_seeder,
@@ -235,6 +276,11 @@ class Job {
   std::map<uint32_t, Worker> workers_;  // alive, by rank
   std::vector<MemberRecord> committed_;
   std::optional<Change> change_;
+  RecordedEpoch begun_;  // the last epoch that servers were told
+  bool is_recorded_ = false;
+  bool hold_is_left_ = false;  // by a change that ended with the coordinator
+  std::optional<Homecoming> homecoming_;
+  uint64_t barriers_ = 0;  // that are over
   // Losses that were reported, by step: the latest, or all of a range test.
   struct Loss {
     double sum = 0;  // samples * loss
@@ -260,6 +306,8 @@ class Job {
   std::set<uint64_t> ended_cuts_;         // the last steps that were written, or failed
   std::map<uint64_t, Scaling> scalings_;  // at steps that may be cut
   uint64_t decided_ = 0;                  // steps
+  uint64_t last_cut_ = 0;                 // that was begun
+  uint64_t lost_cuts_ = 0;                // with the coordinator: up to this step
   std::optional<absl::Duration> cut_since_;  // the last one that time ordered
   CheckpointView saved_;
   absl::Duration saved_at_ = {};

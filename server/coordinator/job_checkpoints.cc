@@ -157,8 +157,9 @@ void Job::OrderCut(CoordinatorOutputs& outputs) {
   const uint64_t every = spec_.CutEvery();
   const auto is_scheduled = [&] { return every > 0 && step % every == 0; };
   // What comes by itself, or was tried before, no shard copies for an order.
-  while (is_scheduled() || ended_cuts_.contains(step)) {
-    const bool comes_next = is_scheduled() && !ended_cuts_.contains(step);
+  const auto has_ended = [&] { return step <= lost_cuts_ || ended_cuts_.contains(step); };
+  while (is_scheduled() || has_ended()) {
+    const bool comes_next = is_scheduled() && !has_ended();
     step = FirstUpdateFrom(step + 1);
     if (comes_next && is_scheduled()) return;
   }
@@ -169,6 +170,7 @@ void Job::OrderCut(CoordinatorOutputs& outputs) {
 Job::Cut& Job::CutOf(uint64_t step, CoordinatorOutputs& outputs) {
   const auto [entry, is_new] = cuts_.try_emplace(step);
   if (!is_new) return entry->second;
+  last_cut_ = std::max(last_cut_, step);
   entry->second.scaling = ScalingAt(step);
   for (const JobServer& server : servers_) entry->second.unwritten.insert(server.server);
   ToServers(CutAt{.job = id_, .step = step}, outputs);
@@ -210,6 +212,7 @@ void Job::OnWritten(uint32_t server, const CheckpointWritten& written,
                     CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || !options_.keeps_checkpoints) return;
   if (ended_cuts_.contains(written.step)) return;  // it comes late
+  if (written.step <= lost_cuts_) return;          // others said so before a restart
   Cut& cut = CutOf(written.step, outputs);
   if (cut.unwritten.erase(server) == 0) return;
   cut.status.Update(written.status);
@@ -260,6 +263,7 @@ void Job::FinishCut(uint64_t step, const absl::Status& status,
   if (!status.ok()) {
     ++saved_.failed;
     saved_.error = absl::StrCat(name.ToString(), ": ", std::string(status.message()));
+    Store(outputs);
     outputs.push_back(CheckpointOrder{DiscardCheckpoint{spec_.name, name}});
     outputs.push_back(LogReason{absl::StrCat(
         about, " failed, earlier ones stay: ", std::string(status.message()))});
@@ -272,6 +276,7 @@ void Job::FinishCut(uint64_t step, const absl::Status& status,
   saved_.took = cut.took;
   saved_.bytes = 0;
   for (const CheckpointFile& file : cut.files) saved_.bytes += file.bytes;
+  Store(outputs);
   outputs.push_back(
       LogReason{absl::StrCat(about, " is complete: ", saved_.bytes, " bytes in ",
                              absl::FormatDuration(cut.took))});

@@ -1,6 +1,7 @@
 // How a job changes its epoch: prepared by all servers, committed by all servers, then
 // known to the workers.
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -24,7 +25,9 @@ bool Job::MembershipDiffers() const {
 
 void Job::MaybeChangeEpoch(CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || change_.has_value()) return;
-  if (!MembershipDiffers() && !next_training_ && !cut_wanted_) return;
+  const bool has_news = next_training_ || cut_wanted_ || hold_is_left_;
+  if (!MembershipDiffers() && !has_news) return;
+  hold_is_left_ = false;
   const uint64_t epoch = counters_.epochs.Next(spec_.name);
   change_ = Change{.epoch = epoch, .reasons = std::exchange(change_reasons_, {})};
   change_->training = std::exchange(next_training_, std::nullopt);
@@ -55,18 +58,31 @@ void Job::Commit(CoordinatorOutputs& outputs) {
   }
   change_->reasons.Add(std::exchange(change_reasons_, {}));
   for (const JobServer& server : servers_) change_->uncommitted.insert(server.server);
-  outputs.push_back(PersistState{});  // the coordinator fills it in
-  if (change_->cuts) OrderCut(outputs);
-  CommitEpoch commit{.job = id_,
-                     .epoch = change_->epoch,
-                     .members = change_->members,
-                     .reason = change_->reasons.Text(),
-                     .training = change_->training,
-                     .training_from = FirstUpdateFrom(change_->next_step)};
-  for (const JobServer& server : servers_) {
-    commit.server = {server.server, server.incarnation};
-    outputs.push_back(ToMember{server.connection, commit});
+  begun_ = {.epoch = change_->epoch,
+            .members = change_->members,
+            .reason = change_->reasons.Text(),
+            .training = change_->training,
+            .training_from = FirstUpdateFrom(change_->next_step)};
+  for (const MemberRecord& member : begun_.members) {
+    begun_.names.push_back(workers_.at(member.rank).name);
   }
+  outputs.push_back(PersistState{});  // the coordinator fills it in
+  CoordinatorOutputs orders;
+  if (change_->cuts) OrderCut(orders);
+  Store(outputs);
+  std::ranges::move(orders, std::back_inserter(outputs));
+  for (const JobServer& server : servers_) SendCommit(server, outputs);
+}
+
+void Job::SendCommit(const JobServer& server, CoordinatorOutputs& outputs) const {
+  outputs.push_back(ToMember{server.connection,
+                             CommitEpoch{.job = id_,
+                                         .epoch = begun_.epoch,
+                                         .members = begun_.members,
+                                         .reason = begun_.reason,
+                                         .training = begun_.training,
+                                         .training_from = begun_.training_from,
+                                         .server = {server.server, server.incarnation}}});
 }
 
 // An update is made with one set of options, also when several pushes make it.
@@ -104,6 +120,7 @@ absl::StatusOr<uint64_t> Job::Update(const UpdateJob& update,
   next_training_ = next;
   plan_ = PlanOf(next);
   change_reasons_.Add("new options");
+  Store(outputs);
   MaybeChangeEpoch(outputs);
   // Either it has begun, or it follows the one under way.
   return counters_.epochs.Of(spec_.name) + (next_training_ ? 1 : 0);
@@ -114,7 +131,9 @@ void Job::OnCommitted(uint32_t server, const EpochCommitted& committed,
   if (!change_ || committed.epoch != change_->epoch ||
       change_->uncommitted.erase(server) == 0)
     return;
-  if (change_->uncommitted.empty()) FinishChange(outputs);
+  if (!change_->uncommitted.empty()) return;
+  if (change_->is_restored) return GoOn(outputs);
+  FinishChange(outputs);
 }
 
 void Job::FinishChange(CoordinatorOutputs& outputs) {
@@ -124,29 +143,41 @@ void Job::FinishChange(CoordinatorOutputs& outputs) {
   outputs.push_back(
       LogReason{absl::StrCat("job '", spec_.name, "': epoch ", change.epoch, " with ",
                              committed_.size(), " members: ", reason_)});
-  bool seeder_found = false;
+  const std::optional<uint32_t> seeder = Seeder();
   for (const MemberRecord& record : committed_) {
-    const bool is_seeder = record.first_step == 0 && !seeder_found;
-    seeder_found = seeder_found || is_seeder;
     const auto found = workers_.find(record.rank);
     if (found == workers_.end() || found->second.incarnation != record.incarnation)
       continue;
     Worker& worker = found->second;
-    if (!worker.welcomed) {
-      worker.welcomed = true;
-      worker.first_step = record.first_step;
-      Welcome(record, is_seeder, outputs);
-    } else {
-      outputs.push_back(
-          ToMember{worker.connection,
-                   EpochChanged{.epoch = change.epoch,
-                                .members = static_cast<uint32_t>(committed_.size()),
-                                .seeder = is_seeder,
-                                .reason = reason_}});
+    if (worker.welcomed) {
+      TellEpoch(record.rank, outputs);
+      continue;
     }
+    worker.welcomed = true;
+    worker.first_step = record.first_step;
+    worker.barriers = barriers_;
+    worker.epoch = begun_.epoch;
+    Welcome(record, seeder == record.rank, outputs);
   }
   MaybeReleaseBarrier(outputs);
   MaybeChangeEpoch(outputs);
+}
+
+std::optional<uint32_t> Job::Seeder() const {
+  const auto seeder = std::ranges::find(committed_, 0, &MemberRecord::first_step);
+  return seeder == committed_.end() ? std::nullopt : std::optional(seeder->rank);
+}
+
+// Unless it has heard of it.
+void Job::TellEpoch(uint32_t rank, CoordinatorOutputs& outputs) {
+  Worker& worker = workers_.at(rank);
+  if (worker.is_awaited || worker.epoch >= begun_.epoch) return;
+  worker.epoch = begun_.epoch;
+  outputs.push_back(ToMember{
+      worker.connection, EpochChanged{.epoch = begun_.epoch,
+                                      .members = static_cast<uint32_t>(committed_.size()),
+                                      .seeder = Seeder() == rank,
+                                      .reason = begun_.reason}});
 }
 
 void Job::Welcome(const MemberRecord& member, bool is_seeder,
@@ -162,6 +193,7 @@ void Job::Welcome(const MemberRecord& member, bool is_seeder,
                         .placement = placement_,
                         .members = static_cast<uint32_t>(committed_.size()),
                         .contributions = plan_->contributions(),
+                        .barriers = barriers_,
                         .rank = member.rank,
                         .key = worker.key};
   for (const JobServer& server : servers_) {

@@ -48,7 +48,8 @@ std::vector<StallMember> Job::StallMembers() const {
 }
 
 void Job::EndStalls(absl::Duration now, CoordinatorOutputs& outputs) {
-  if (phase_ != Phase::kRunning) return;
+  // Those who are still to come back hold up the others for a bounded time.
+  if (phase_ != Phase::kRunning || homecoming_) return;
   std::vector<StallServer> servers;
   for (size_t i = 0; i < servers_.size(); ++i) {
     if (placement_->serves[i]) servers.push_back({servers_[i].server, servers_[i].name});

@@ -50,6 +50,16 @@ void Job::OnLoss(const LossReport& report) {
   while (losses_.size() > kept) losses_.erase(losses_.begin());
 }
 
+// Of all members that were heard.
+uint64_t Job::LowestStep() const {
+  std::optional<uint64_t> lowest;
+  for (const auto& [rank, worker] : workers_) {
+    if (worker.is_awaited) continue;
+    lowest = std::min(lowest.value_or(worker.beat.step), worker.beat.step);
+  }
+  return lowest.value_or(last_step_);
+}
+
 JobView Job::View(absl::Duration now) const {
   JobView view{.job = id_,
                .name = spec_.name,
@@ -61,6 +71,7 @@ JobView Job::View(absl::Duration now) const {
                .mode = FormatNamedOptions(spec_.training.mode)};
   view.phase = failed_                     ? "failed"
                : phase_ == Phase::kOver    ? "over"
+               : homecoming_.has_value()   ? "waiting"
                : change_.has_value()       ? "changing"
                : phase_ == Phase::kRunning ? "running"
                                            : "waiting";
@@ -68,18 +79,18 @@ JobView Job::View(absl::Duration now) const {
     view.reason = stall_.held_up();
   }
   view.epoch = counters_.epochs.Of(spec_.name);
-  bool first = true;
-  view.step = last_step_;
+  if (homecoming_) view.reason = WhoIsAwaited();
+  view.step = LowestStep();
   for (const auto& [rank, worker] : workers_) {
-    view.step = first ? worker.beat.step : std::min(view.step, worker.beat.step);
-    first = false;
+    const absl::Duration heard_at =
+        worker.is_awaited ? homecoming_->since.value_or(now) : worker.heard_at;
     view.members.push_back({.rank = rank,
                             .incarnation = worker.incarnation,
                             .name = worker.name,
                             .step = worker.beat.step,
                             .bytes = worker.beat.bytes,
                             .waiting = worker.beat.waiting,
-                            .heartbeat_age = now - worker.heard_at,
+                            .heartbeat_age = now - heard_at,
                             .compression = worker.beat.compression});
   }
   view.checkpoint = saved_;

@@ -14,8 +14,6 @@
 namespace syncline {
 namespace {
 
-constexpr char kStateKey[] = "coordinator";
-
 // What may wait for the machine. A server says one message for each block of a step, and
 // the machine may have to wait for the disk meanwhile.
 constexpr size_t kMaxItemsOfMember = size_t{1} << 18;
@@ -151,12 +149,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::Create(
   options.coordinator.keeps_checkpoints = options.checkpoints != nullptr;
   std::unique_ptr<CoordinatorService> self(
       new CoordinatorService(std::move(options), std::move(gate)));
-  SYNCLINE_ASSIGN_OR_RETURN(const auto stored, self->options_.store->Load(kStateKey));
-  if (stored.has_value()) {
-    absl::MutexLock lock(&self->machine_mutex_);
-    SYNCLINE_RETURN_IF_ERROR(self->coordinator_.Restore(stored->value));
-    self->stored_version_ = stored->version;
-  }
+  SYNCLINE_RETURN_IF_ERROR(self->Restore());
   self->machine_ = std::thread([service = self.get()] { service->Run(); });
   return self;
 }
@@ -169,8 +162,13 @@ CoordinatorService::~CoordinatorService() {
 }
 
 void CoordinatorService::Stop() {
-  StopWith(WithFailure(absl::UnavailableError("the coordinator is shutting down"),
-                       Failure::kRetryable));
+  StopWith(Farewell("the coordinator is shutting down"));
+}
+
+// Without a Failure it is a break, after which members dial again.
+absl::Status CoordinatorService::Farewell(const char* why) const {
+  const absl::Status stops = absl::UnavailableError(why);
+  return options_.comes_back ? stops : WithFailure(stops, Failure::kRetryable);
 }
 
 void CoordinatorService::StopWith(const absl::Status& status) {
@@ -215,8 +213,7 @@ void CoordinatorService::Register(MemberStream* stream) {
   absl::MutexLock lock(&mutex_);
   links_.Began(stream, PatientNow());
   if (stopped_) {
-    stream->Close(WithFailure(absl::UnavailableError("the coordinator is shutting down"),
-                              Failure::kRetryable));
+    stream->Close(Farewell("the coordinator is shutting down"));
   }
 }
 
@@ -434,23 +431,9 @@ bool CoordinatorService::Perform(const CoordinatorOutput& output) {
   if (const auto* reason = std::get_if<LogReason>(&output))
     options_.log.Info(reason->text);
   if (const auto* persist = std::get_if<PersistState>(&output))
-    return Store(persist->state);
+    return Store({kStateKey, std::make_shared<const std::string>(persist->state)});
+  if (const auto* record = std::get_if<StoreRecord>(&output)) return Store(*record);
   return true;
-}
-
-bool CoordinatorService::Store(const std::string& state) {
-  const absl::StatusOr<int64_t> version =
-      options_.store->CompareAndSet(kStateKey, stored_version_, state);
-  if (version.ok()) {
-    stored_version_ = *version;
-    return true;
-  }
-  options_.log.Error("the coordinator's state could not be stored, it stops",
-                     {{"error", std::string(version.status().message())}});
-  StopWith(WithFailure(absl::UnavailableError("the coordinator cannot store its state"),
-                       Failure::kRetryable));
-  options_.on_fatal(version.status());
-  return false;
 }
 
 }  // namespace syncline

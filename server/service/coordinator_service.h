@@ -61,6 +61,9 @@ namespace syncline {
 struct CoordinatorServiceOptions {
   CoordinatorOptions coordinator = {};
   StateStore* store = nullptr;  // outlives the service
+  // Whether members wait for it when it is away, and jobs go on when it is started again
+  // with this store. Not where its servers are part of the same process.
+  bool comes_back = false;
   // Where checkpoints are, or null: nothing is saved. Outlives the service.
   BlobStore* checkpoints = nullptr;
   // What the gRPC server has: with TLS, roles decide who may do what (comm/rpc/roles.h).
@@ -131,6 +134,8 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
     Beats beats = {};
   };
 
+  static constexpr char kStateKey[] = "coordinator";
+
   static UpdateAnswer NotApplied();
 
   // From gRPC's threads, and the preparer's.
@@ -157,7 +162,11 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
       ABSL_LOCKS_EXCLUDED(mutex_, machine_mutex_);
   bool Perform(const CoordinatorOutput& output) ABSL_LOCKS_EXCLUDED(mutex_);
   void CloseUnread() ABSL_LOCKS_EXCLUDED(mutex_, machine_mutex_);
-  bool Store(const std::string& state) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Farewell(const char* why) const;
+  // Goes on from what is stored. Before the machine's thread.
+  absl::Status Restore() ABSL_LOCKS_EXCLUDED(mutex_, machine_mutex_);
+  bool Store(const StoreRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status StoreNow(const StoreRecord& record);
 
   absl::Duration Now() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
@@ -172,7 +181,7 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   const SteadyClock clock_;
 
   // Of the machine's thread.
-  int64_t stored_version_ = kAbsent;
+  std::map<std::string, int64_t> stored_versions_;  // by key
   SharedBytes shared_;
   std::random_device random_;
   // Whose messages piled up while outputs were carried out.

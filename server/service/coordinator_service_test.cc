@@ -41,6 +41,13 @@ class SlowStore final : public StateStore {
     waits_ = false;
     return store_.CompareAndSet(key, expected_version, value);
   }
+  absl::Status Erase(std::string_view key, int64_t expected_version) override {
+    return store_.Erase(key, expected_version);
+  }
+  absl::StatusOr<std::map<std::string, Versioned>> List(
+      std::string_view prefix) override {
+    return store_.List(prefix);
+  }
 
   void Hold() {
     absl::MutexLock lock(&mutex_);

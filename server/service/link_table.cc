@@ -60,8 +60,16 @@ LinkTable::Arrival LinkTable::Greeted(LinkStream* stream,
                               "a link key of ", key.size(), " bytes; it must have ",
                               kMinKeyBytes, " to ", kMaxKeyBytes)));
   }
+  if (message.term() > term_) {
+    return Refuse(stream, absl::UnavailableError(absl::StrCat(
+                              "this coordinator has term ", term_,
+                              ", and the member has heard of term ", message.term(),
+                              ": it is an old one, or lost its state")));
+  }
   const auto known = by_key_.find(key);
   if (known != by_key_.end()) return Returned(known->second, stream, message);
+  if (is_resume && message.term() > 0 && message.term() < term_)
+    return SayUnknown(stream);
   if (is_resume) {
     return Refuse(stream,
                   WithFailure(absl::UnavailableError(
@@ -81,9 +89,20 @@ LinkTable::Arrival LinkTable::Greeted(LinkStream* stream,
     by_key_[key] = connection;
     v1::CoordinatorMessage ready;
     ready.mutable_link_ready();
+    ready.set_term(term_);
     stream->Send(std::make_shared<const v1::CoordinatorMessage>(std::move(ready)));
   }
   return {.kind = Arrival::kHello, .connection = connection};
+}
+
+LinkTable::Arrival LinkTable::SayUnknown(LinkStream* stream) {
+  v1::CoordinatorMessage unknown;
+  unknown.mutable_link_unknown();
+  unknown.set_term(term_);
+  stream->Send(std::make_shared<const v1::CoordinatorMessage>(std::move(unknown)));
+  streams_[stream] = 0;
+  stream->Close(absl::UnavailableError("the coordinator was started anew"));
+  return {};
 }
 
 // `message` says what the member has seen: nothing, when it repeats its hello.
@@ -117,6 +136,7 @@ LinkTable::Arrival LinkTable::Returned(ConnectionId connection, LinkStream* stre
   streams_[stream] = connection;
   v1::CoordinatorMessage ready;
   ready.mutable_link_ready();
+  ready.set_term(term_);
   ready.set_seen(link.received.last());
   stream->Send(std::make_shared<const v1::CoordinatorMessage>(std::move(ready)));
   link.queue.Acknowledge(message.seen());
@@ -164,6 +184,7 @@ void LinkTable::Answer(Link& link) const {
   v1::CoordinatorMessage answer;
   answer.set_seen(link.received.last());
   answer.set_beat(link.beat);
+  answer.set_term(term_);
   link.stream->Send(std::make_shared<const v1::CoordinatorMessage>(std::move(answer)));
 }
 
@@ -183,6 +204,7 @@ absl::Status LinkTable::Send(ConnectionId connection, v1::CoordinatorMessage mes
   Link& link = found->second;
   message.set_number(link.queue.next());
   message.set_seen(link.received.last());
+  message.set_term(term_);
   const size_t bytes = message.ByteSizeLong();
   auto shared = std::make_shared<const v1::CoordinatorMessage>(std::move(message));
   SYNCLINE_RETURN_IF_ERROR(link.queue.Push(shared, bytes).status());

@@ -8,7 +8,8 @@
 // known for a while, so that a member that was cut off learns why it was dropped.
 //
 // Bounded: streams that have not said hello, what is kept for one member, and links that
-// were closed. Pure but for the streams it talks to, which are borrowed: forget them with
+// were closed. A link of a former life of the coordinator is not known: its member is told
+// to say hello anew. Pure but for the streams it talks to, which are borrowed: forget them with
 // Ended before they go. Not thread-safe; times are those of its owner.
 #pragma once
 
@@ -64,6 +65,9 @@ class LinkTable {
 
   explicit LinkTable(const LinkTableOptions& options) : options_(options) {}
 
+  // The coordinator's life, which all messages carry. Before the first stream.
+  void SetTerm(uint64_t term) { term_ = term; }
+
   // A new stream. Too many that have not said hello: it is closed.
   void Began(LinkStream* stream, absl::Duration now);
   Arrival Heard(LinkStream* stream, const v1::MemberMessage& message);
@@ -96,6 +100,8 @@ class LinkTable {
     absl::Duration closed_at = {};
   };
 
+  // Sends what says hello anew, of a link of a former life.
+  Arrival SayUnknown(LinkStream* stream);
   Arrival Greeted(LinkStream* stream, const v1::MemberMessage& message);
   Arrival Returned(ConnectionId connection, LinkStream* stream,
                    const v1::MemberMessage& message);
@@ -105,6 +111,7 @@ class LinkTable {
   void Forget(ConnectionId connection);
 
   const LinkTableOptions options_;
+  uint64_t term_ = 0;
   std::map<LinkStream*, absl::Duration> silent_;  // since when
   std::map<LinkStream*, ConnectionId> streams_;   // of links; 0: closed or replaced
   std::map<ConnectionId, Link> links_;

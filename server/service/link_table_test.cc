@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -20,6 +21,8 @@ class FakeStream : public LinkStream {
   void Send(std::shared_ptr<const v1::CoordinatorMessage> message) override {
     if (message->has_link_ready()) {
       lines.push_back(absl::StrCat("ready after ", message->seen()));
+    } else if (message->has_link_unknown()) {
+      lines.push_back(absl::StrCat("unknown in term ", message->term()));
     } else if (message->has_waiting()) {
       lines.push_back(absl::StrCat(message->number(), " ", message->waiting().reason()));
     } else {
@@ -223,6 +226,44 @@ TEST_F(LinkTableTest, AMemberWithoutAKeyCannotComeBack) {
   EXPECT_TRUE(table_.Send(link, Saying("a")).ok());
   EXPECT_THAT(first_.lines, ElementsAre("1 a"));
   EXPECT_EQ(Come(second_, Resume(0, "")).kind, Arrival::kRefused);
+}
+
+// ---- Of a coordinator that was started anew ----
+
+TEST_F(LinkTableTest, AMemberOfAFormerLifeSaysHelloAnew) {
+  table_.SetTerm(5);
+  v1::MemberMessage resume = Resume(7);
+  resume.set_term(4);
+  EXPECT_EQ(Come(first_, resume).kind, Arrival::kNothing);
+  EXPECT_THAT(first_.lines, ElementsAre("unknown in term 5"));
+  ASSERT_TRUE(first_.end.has_value());
+  EXPECT_TRUE(absl::IsUnavailable(*first_.end));
+  EXPECT_EQ(FailureOf(*first_.end), Failure::kNone);  // a break: it dials again
+  v1::MemberMessage hello = Hello("another key of 16");
+  hello.set_term(5);
+  EXPECT_NE(Greet(second_, hello), 0u);
+}
+
+TEST_F(LinkTableTest, AMemberOfThisLifeThatIsForgottenIsLost) {
+  table_.SetTerm(5);
+  v1::MemberMessage resume = Resume(7);
+  resume.set_term(5);
+  const Arrival arrival = Come(first_, resume);
+  EXPECT_EQ(arrival.kind, Arrival::kRefused);
+  EXPECT_EQ(FailureOf(arrival.status), Failure::kRetryable);
+}
+
+TEST_F(LinkTableTest, MembersOfALaterLifeAreNotTakenIn) {
+  table_.SetTerm(5);
+  for (v1::MemberMessage first : {Hello(), Resume(0)}) {
+    FakeStream stream;
+    first.set_term(6);
+    const Arrival arrival = Come(stream, first);
+    EXPECT_EQ(arrival.kind, Arrival::kRefused);
+    EXPECT_EQ(FailureOf(arrival.status), Failure::kNone);
+    table_.Ended(&stream);
+  }
+  EXPECT_EQ(table_.links(), 0u);
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "comm/base/secret_key.h"
 #include "comm/transport/tcp/member_key.h"
 #include "server/service/checkpoint_convert.h"
+#include "server/service/held_convert.h"
 #include "server/service/progress_convert.h"
 
 namespace syncline {
@@ -52,6 +53,7 @@ void WriteHello(const WorkerHello& hello, v1::WorkerHello& out) {
   out.set_rank(hello.rank);
   out.set_run_id(hello.run_id);
   out.set_name(hello.name);
+  if (hello.member) WriteMembership(*hello.member, *out.mutable_member());
 }
 
 void WriteWelcome(const WorkerWelcome& welcome, SharedBytes& shared,
@@ -63,6 +65,7 @@ void WriteWelcome(const WorkerWelcome& welcome, SharedBytes& shared,
   out.set_first_step(welcome.first_step);
   out.set_seeder(welcome.seeder);
   out.set_members(welcome.members);
+  out.set_barriers(welcome.barriers);
   out.set_shard_addresses(shared.Of(welcome.shard_addresses));
   out.set_placement(shared.Of(welcome.placement));
   v1::ContributionPlan& contributions = *out.mutable_contributions();
@@ -94,11 +97,13 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
   switch (message.body_case()) {
     case v1::MemberMessage::kServerHello: {
       const v1::ServerHello& hello = message.server_hello();
-      return ServerHello{.name = hello.name(),
-                         .shard_addresses = {hello.shard_addresses().begin(),
-                                             hello.shard_addresses().end()},
-                         .lanes = hello.lanes(),
-                         .memory_bytes = hello.memory_bytes()};
+      ServerHello read = {.name = hello.name(),
+                          .shard_addresses = {hello.shard_addresses().begin(),
+                                              hello.shard_addresses().end()},
+                          .lanes = hello.lanes(),
+                          .memory_bytes = hello.memory_bytes()};
+      if (hello.has_held()) ReadHeld(hello.held(), read);
+      return read;
     }
     case v1::MemberMessage::kWorkerHello: {
       const v1::WorkerHello& hello = message.worker_hello();
@@ -107,7 +112,8 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
                          .job_bytes = hello.job_bytes(),
                          .rank = hello.rank(),
                          .run_id = hello.run_id(),
-                         .name = hello.name()};
+                         .name = hello.name(),
+                         .member = ReadMembership(hello)};
     }
     case v1::MemberMessage::kHeartbeat:
       return Heartbeat{.step = message.heartbeat().step(),
@@ -168,6 +174,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                      out.add_shard_addresses(address);
                    out.set_lanes(hello.lanes);
                    out.set_memory_bytes(hello.memory_bytes);
+                   if (hello.identity) WriteHeld(hello, *out.mutable_held());
                  },
                  [&](const WorkerHello& hello) {
                    WriteHello(hello, *message.mutable_worker_hello());
@@ -270,7 +277,8 @@ absl::StatusOr<CoordinatorBody> ReadWelcome(const v1::WorkerWelcome& in) {
       .placement = std::move(placed),
       .members = in.members(),
       .contributions = {.hessian_every = in.contributions().hessian_every(),
-                        .momentum_from = in.contributions().momentum_from()}};
+                        .momentum_from = in.contributions().momentum_from()},
+      .barriers = in.barriers()};
 }
 
 }  // namespace
@@ -289,16 +297,8 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
                           .epoch = message.prepare_epoch().epoch()};
     case v1::CoordinatorMessage::kCommitEpoch:
       return ReadCommit(message.commit_epoch());
-    case v1::CoordinatorMessage::kStepDecision: {
-      const v1::StepDecision& decision = message.step_decision();
-      return StepDecision{.job = decision.job(),
-                          .step = decision.step(),
-                          .decision = {.gradient_scale = decision.gradient_scale(),
-                                       .skip = decision.skip(),
-                                       .loss_scale = decision.loss_scale(),
-                                       .figures = {decision.figures().begin(),
-                                                   decision.figures().end()}}};
-    }
+    case v1::CoordinatorMessage::kStepDecision:
+      return ReadDecision(message.step_decision());
     case v1::CoordinatorMessage::kDropJob:
       return DropJob{.job = message.drop_job().job(),
                      .reason = message.drop_job().reason()};
@@ -310,7 +310,8 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
                           .seeder = message.epoch_changed().seeder(),
                           .reason = message.epoch_changed().reason()};
     case v1::CoordinatorMessage::kBarrierReleased:
-      return BarrierReleased{message.barrier_released().barrier()};
+      return BarrierReleased{message.barrier_released().barrier(),
+                             message.barrier_released().barriers()};
     case v1::CoordinatorMessage::kJobFailed:
       return JobFailed{message.job_failed().reason()};
     case v1::CoordinatorMessage::kWorkerWelcome:
@@ -318,6 +319,7 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
     case v1::CoordinatorMessage::kCutAt:
       return CutAt{.job = message.cut_at().job(), .step = message.cut_at().step()};
     case v1::CoordinatorMessage::kLinkReady:  // of links
+    case v1::CoordinatorMessage::kLinkUnknown:
     case v1::CoordinatorMessage::BODY_NOT_SET:
       break;
   }
@@ -345,14 +347,7 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared)
                    WriteCommit(commit, *message.mutable_commit_epoch());
                  },
                  [&](const StepDecision& decision) {
-                   v1::StepDecision& out = *message.mutable_step_decision();
-                   out.set_job(decision.job);
-                   out.set_step(decision.step);
-                   out.set_gradient_scale(decision.decision.gradient_scale);
-                   out.set_skip(decision.decision.skip);
-                   out.set_loss_scale(decision.decision.loss_scale);
-                   for (const double sum : decision.decision.figures)
-                     out.add_figures(sum);
+                   WriteDecision(decision, *message.mutable_step_decision());
                  },
                  [&](const CutAt& cut) {
                    message.mutable_cut_at()->set_job(cut.job);
@@ -377,6 +372,7 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared)
                  },
                  [&](const BarrierReleased& released) {
                    message.mutable_barrier_released()->set_barrier(released.barrier);
+                   message.mutable_barrier_released()->set_barriers(released.barriers);
                  },
                  [&](const JobFailed& failed) {
                    message.mutable_job_failed()->set_reason(failed.reason);

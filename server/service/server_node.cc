@@ -43,16 +43,6 @@ bool IsFinal(const absl::Status& status) {
   }
 }
 
-// A hello's versions are the shell's business.
-v1::MemberMessage ToMessage(const MemberBody& body) {
-  v1::MemberMessage message = ToProto(body);
-  if (message.has_server_hello()) {
-    message.mutable_server_hello()->set_protocol_version(kProtocolVersion);
-    message.mutable_server_hello()->set_build_version(SYNCLINE_VERSION);
-  }
-  return message;
-}
-
 // Takes `engine` off the list; true when it was the last.
 bool WasLast(std::set<uint32_t>& waiting, uint32_t engine) {
   return waiting.erase(engine) > 0 && waiting.empty();
@@ -160,14 +150,14 @@ absl::Status ServerNode::Attach() {
     OnMessage(message);
   };
   callbacks.on_end = [this](const absl::Status& status) { OnEnd(status); };
-  v1::MemberMessage hello = ToMessage(MakeHello());
-  hello.mutable_server_hello()->set_failure_timeout_ms(static_cast<uint32_t>(
-      absl::ToInt64Milliseconds(options_.timeouts.failure_timeout)));
   const auto link = ControlLink::Open({.attach = {.address = options_.coordinator,
                                                   .tls = options_.tls,
                                                   .timeouts = options_.timeouts},
-                                       .hello = std::move(hello),
+                                       .hello = HelloMessage(),
                                        .patience = options_.timeouts.connect_timeout,
+                                       .outage = options_.patience,
+                                       .meanwhile = "jobs go on, without changes",
+                                       .hello_again = [this] { return HelloAgain(); },
                                        .log = options_.log},
                                       std::move(callbacks));
   const absl::Status status = Converse(*link);
@@ -193,9 +183,9 @@ absl::Status ServerNode::Converse(ControlLink& link) {
       messages.push_back(MakeHeartbeat());
       next_beat = clock_.Now() + options_.timeouts.heartbeat_interval;
     }
-    for (const MemberBody& message : messages) link.Send(ToMessage(message));
+    for (const MemberBody& message : messages) link.Send(ToProto(message));
   }
-  link.Send(ToMessage(Leave{}));
+  link.Send(ToProto(Leave{}));
   return absl::CancelledError("the server stops");
 }
 
@@ -203,6 +193,7 @@ void ServerNode::ForgetJobs() {
   {
     absl::MutexLock lock(&mutex_);
     attached_ = false;
+    identity_.reset();
     if (options_.metrics != nullptr) {
       for (const auto& [id, job] : jobs_) options_.metrics->ForgetJob(id);
     }
@@ -212,14 +203,6 @@ void ServerNode::ForgetJobs() {
   builder_->DropAll();
   if (saver_ != nullptr) saver_->DropAll();
   if (journal_ != nullptr) journal_->DropAll();
-}
-
-ServerHello ServerNode::MakeHello() const {
-  ServerHello hello = {.name = options_.name,
-                       .lanes = std::string(DescribeMode(options_.plan.mode)),
-                       .memory_bytes = options_.memory_bytes};
-  for (const auto& engine : engines_) hello.shard_addresses.push_back(engine->address());
-  return hello;
 }
 
 Heartbeat ServerNode::MakeHeartbeat() const {
@@ -258,6 +241,7 @@ void ServerNode::On(const ServerWelcome& welcome) {
   {
     absl::MutexLock lock(&mutex_);
     attached_ = true;
+    identity_ = {welcome.server, welcome.incarnation};
   }
   events_.on_attached();
 }
@@ -375,6 +359,7 @@ void ServerNode::On(const PrepareEpoch& prepare) {
     absl::MutexLock lock(&mutex_);
     const auto job = jobs_.find(prepare.job);
     if (job == jobs_.end()) return;  // it ended meanwhile
+    job->second.memory.Prepare(prepare.epoch);
     job->second.prepared_epoch = prepare.epoch;
     job->second.preparing = AllEngines();
     job->second.next_step = 0;
@@ -416,6 +401,12 @@ void ServerNode::On(const CommitEpoch& commit) {
 }
 
 void ServerNode::On(const StepDecision& decision) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto job = jobs_.find(decision.job);
+    if (job == jobs_.end()) return;  // it ended meanwhile
+    job->second.memory.Decide(decision);
+  }
   ApplyToAll(decision.job, DecisionForShards(decision));
 }
 
@@ -463,7 +454,9 @@ void ServerNode::OnOutput(uint32_t engine, uint32_t id, const ShardOutput& outpu
   const auto job = jobs_.find(id);
   if (job == jobs_.end()) return;
   if (const auto* figures = std::get_if<ShardFigures>(&output)) {
-    outbox_.push_back(BlockFigures{id, figures->block, figures->step, figures->figures});
+    const BlockFigures report = {id, figures->block, figures->step, figures->figures};
+    job->second.memory.Report(report);
+    outbox_.push_back(report);
   }
   if (const auto* prepared = std::get_if<ShardPrepared>(&output)) {
     if (prepared->epoch != job->second.prepared_epoch) return;
@@ -474,6 +467,7 @@ void ServerNode::OnOutput(uint32_t engine, uint32_t id, const ShardOutput& outpu
   if (const auto* committed = std::get_if<ShardCommitted>(&output)) {
     if (committed->epoch != job->second.committed_epoch) return;
     if (!WasLast(job->second.committing, engine)) return;
+    job->second.memory.Commit(committed->epoch);
     outbox_.push_back(EpochCommitted{id, committed->epoch});
   }
   changed_.SignalAll();

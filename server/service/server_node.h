@@ -2,9 +2,11 @@
 // says to the engines that it concerns and reports back what all of them have done.
 //
 // While the coordinator cannot be reached it tries again forever and says so in the log.
-// A stream that breaks is replaced (comm/rpc/control_link.h). A link that ends takes the
-// jobs with it: to the coordinator a server that comes back is a new one, and the jobs
-// that used it are told so. A refusal that trying again cannot
+// A stream that breaks is replaced (comm/rpc/control_link.h). While the coordinator is away
+// the jobs go on; to one that was started anew the server says what it holds (held_job.h).
+// A link that ends, after `patience` at the latest, takes the jobs with it: to the
+// coordinator a server that comes back then is a new one, and the jobs that used it are
+// told so. A refusal that trying again cannot
 // change (another protocol version, a wrong certificate) is final and goes to
 // `on_given_up`.
 //
@@ -38,12 +40,14 @@
 #include "absl/synchronization/mutex.h"
 #include "comm/base/env.h"
 #include "comm/base/log.h"
+#include "comm/base/patience.h"
 #include "comm/base/steady_condition.h"
 #include "comm/base/timeouts.h"
 #include "comm/codec/codec.h"
 #include "comm/rpc/control_link.h"
 #include "comm/rpc/tls.h"
 #include "server/coordinator/coordinator.h"
+#include "server/coordinator/held_job.h"
 #include "server/journal/journal.h"
 #include "server/service/checkpoint_saver.h"
 #include "server/service/engine.h"
@@ -64,6 +68,8 @@ struct ServerNodeOptions {
   // Where the coordinator keeps checkpoints, too; null: none. Outlives the node.
   BlobStore* checkpoints = nullptr;
   std::string journal_directory = {};  // of jobs with durability=disk; empty: none
+  // How long it keeps its jobs for a coordinator that is away.
+  absl::Duration patience = DefaultPatience(kDefaultFailureTimeout);
 };
 
 struct ServerNodeEvents {
@@ -90,6 +96,7 @@ class ServerNode {
     uint64_t committed_epoch = 0;
     std::set<uint32_t> committing;
     uint64_t memory_bytes = 0;  // as planned
+    JobMemory memory = {};
   };
 
   ServerNode(const ServerNodeOptions& options, ServerNodeEvents events);
@@ -101,7 +108,11 @@ class ServerNode {
   absl::Status Converse(ControlLink& link) ABSL_LOCKS_EXCLUDED(mutex_);
   void ForgetJobs() ABSL_LOCKS_EXCLUDED(mutex_);
   bool Rest() ABSL_LOCKS_EXCLUDED(mutex_);
-  ServerHello MakeHello() const;
+  ServerHello MakeHello() const ABSL_LOCKS_EXCLUDED(mutex_);
+  v1::MemberMessage HelloMessage() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // To a coordinator that was started anew: with what it holds. What no decision has
+  // answered follows.
+  v1::MemberMessage HelloAgain() ABSL_LOCKS_EXCLUDED(mutex_);
   Heartbeat MakeHeartbeat() const;
 
   // The stream's thread.
@@ -110,7 +121,7 @@ class ServerNode {
   void Configure(const v1::ConfigureJob& configure) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const PrepareEpoch& prepare) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const CommitEpoch& commit) ABSL_LOCKS_EXCLUDED(mutex_);
-  void On(const StepDecision& decision);
+  void On(const StepDecision& decision) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const DropJob& drop) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const CutAt& cut) ABSL_LOCKS_EXCLUDED(mutex_);
   // What is meant for workers, or news of a later version.
@@ -155,7 +166,8 @@ class ServerNode {
   SteadyCondition changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   bool attached_ ABSL_GUARDED_BY(mutex_) = false;
-  std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);  // the link under way
+  std::optional<ServerIdentity> identity_ ABSL_GUARDED_BY(mutex_);  // once attached
+  std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);       // the link under way
   std::vector<MemberBody> outbox_ ABSL_GUARDED_BY(mutex_);
   std::map<uint32_t, Job> jobs_ ABSL_GUARDED_BY(mutex_);
 

@@ -62,6 +62,11 @@ absl::Status ServerNode::AddCheckpoints(const ConfigureJob& configure,
 }
 
 void ServerNode::On(const CutAt& cut) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto job = jobs_.find(cut.job);
+    if (job != jobs_.end()) job->second.memory.Cut(cut.step);
+  }
   if (saver_ != nullptr) return ApplyToAll(cut.job, ShardCut{cut.step});
   OnWritten({.job = cut.job,
              .step = cut.step,
@@ -89,7 +94,9 @@ void ServerNode::OnWritten(CheckpointWritten written) {
     journal_->Saved(written.job, written.step);
   }
   absl::MutexLock lock(&mutex_);
-  if (!jobs_.contains(written.job)) return;
+  const auto job = jobs_.find(written.job);
+  if (job == jobs_.end()) return;
+  job->second.memory.Cut(written.step);
   outbox_.emplace_back(std::move(written));
   changed_.SignalAll();
 }

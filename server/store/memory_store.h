@@ -15,6 +15,8 @@ class MemoryStore final : public StateStore {
   absl::StatusOr<std::optional<Versioned>> Load(std::string_view key) override;
   absl::StatusOr<int64_t> CompareAndSet(std::string_view key, int64_t expected_version,
                                         std::string_view value) override;
+  absl::Status Erase(std::string_view key, int64_t expected_version) override;
+  absl::StatusOr<std::map<std::string, Versioned>> List(std::string_view prefix) override;
 
  private:
   absl::Mutex mutex_;

@@ -147,6 +147,37 @@ class SqliteStore final : public StateStore {
     return version + 1;
   }
 
+  absl::Status Erase(std::string_view key, int64_t expected_version) override {
+    absl::MutexLock lock(&mutex_);
+    SYNCLINE_ASSIGN_OR_RETURN(const auto current, LoadLocked(key));
+    const int64_t version = current.has_value() ? current->version : kAbsent;
+    if (version != expected_version)
+      return VersionConflict(key, expected_version, version);
+    SYNCLINE_ASSIGN_OR_RETURN(const Statement erase,
+                              Compile("DELETE FROM state WHERE key = ?1"));
+    BindText(erase.get(), 1, key);
+    const int code = sqlite3_step(erase.get());
+    return code == SQLITE_DONE ? absl::OkStatus() : Error(code);
+  }
+
+  absl::StatusOr<std::map<std::string, Versioned>> List(
+      std::string_view prefix) override {
+    absl::MutexLock lock(&mutex_);
+    SYNCLINE_ASSIGN_OR_RETURN(
+        const Statement list,
+        Compile("SELECT key, version, value FROM state WHERE substr(key, 1, ?1) = ?2"));
+    sqlite3_bind_int64(list.get(), 1, static_cast<int64_t>(prefix.size()));
+    BindText(list.get(), 2, prefix);
+    std::map<std::string, Versioned> found;
+    int code = sqlite3_step(list.get());
+    for (; code == SQLITE_ROW; code = sqlite3_step(list.get())) {
+      found[BytesAt(list.get(), 0)] = {sqlite3_column_int64(list.get(), 1),
+                                       BytesAt(list.get(), 2)};
+    }
+    if (code != SQLITE_DONE) return Error(code);
+    return found;
+  }
+
  private:
   absl::Status CheckAndMakeTable() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     SYNCLINE_ASSIGN_OR_RETURN(const std::string check, ReadPragma("quick_check(1)"));
@@ -180,11 +211,8 @@ class SqliteStore final : public StateStore {
     const int code = sqlite3_step(get.get());
     if (code == SQLITE_DONE) return std::optional<Versioned>();
     if (code != SQLITE_ROW) return Error(code);
-    const void* bytes = sqlite3_column_blob(get.get(), 1);
-    const int size = sqlite3_column_bytes(get.get(), 1);
-    return std::optional<Versioned>(Versioned{
-        sqlite3_column_int64(get.get(), 0),
-        std::string(static_cast<const char*>(bytes), static_cast<size_t>(size))});
+    return std::optional<Versioned>(
+        Versioned{sqlite3_column_int64(get.get(), 0), BytesAt(get.get(), 1)});
   }
 
   absl::StatusOr<std::string> ReadPragma(const char* pragma)
@@ -207,6 +235,12 @@ class SqliteStore final : public StateStore {
         database_.get(), sql.data(), static_cast<int>(sql.size()), &statement, nullptr);
     if (code != SQLITE_OK) return Error(code);
     return Statement(statement);
+  }
+
+  static std::string BytesAt(sqlite3_stmt* row, int column) {
+    const void* bytes = sqlite3_column_blob(row, column);
+    const int size = sqlite3_column_bytes(row, column);
+    return {static_cast<const char*>(bytes), static_cast<size_t>(size)};
   }
 
   static void BindText(sqlite3_stmt* statement, int index, std::string_view text) {

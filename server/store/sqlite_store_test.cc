@@ -31,6 +31,13 @@ class SqliteInOwnDirectory final : public StateStore {
                                         std::string_view value) override {
     return store_->CompareAndSet(key, expected, value);
   }
+  absl::Status Erase(std::string_view key, int64_t expected) override {
+    return store_->Erase(key, expected);
+  }
+  absl::StatusOr<std::map<std::string, Versioned>> List(
+      std::string_view prefix) override {
+    return store_->List(prefix);
+  }
 
  private:
   TempDirectory directory_;

@@ -16,6 +16,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,8 +28,9 @@ namespace syncline {
 // The version to expect of a key that does not exist yet.
 inline constexpr int64_t kAbsent = 0;
 
-// The coordinator writes its state on every epoch: keep the write far below a heartbeat.
-inline constexpr size_t kMaxStateValueBytes = size_t{16} << 20;
+// The coordinator writes its state on every epoch: keep that write far below a heartbeat.
+// The largest value is the declaration of a job, written once.
+inline constexpr size_t kMaxStateValueBytes = size_t{64} << 20;
 
 struct Versioned {
   int64_t version = kAbsent;
@@ -48,6 +50,14 @@ class StateStore {
   virtual absl::StatusOr<int64_t> CompareAndSet(std::string_view key,
                                                 int64_t expected_version,
                                                 std::string_view value) = 0;
+
+  // Forgets `key` if its version is `expected_version`; errors as CompareAndSet. A key
+  // that is set again begins at version 1.
+  virtual absl::Status Erase(std::string_view key, int64_t expected_version) = 0;
+
+  // All keys that begin so, with their values.
+  virtual absl::StatusOr<std::map<std::string, Versioned>> List(
+      std::string_view prefix) = 0;
 };
 
 // The errors that every implementation gives.

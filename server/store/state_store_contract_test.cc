@@ -51,6 +51,30 @@ TEST_P(StateStoreContract, KeepsKeysApart) {
   EXPECT_EQ((*store_->Load("job/%"))->value, "percent");
 }
 
+TEST_P(StateStoreContract, ListsWhatBeginsSo) {
+  for (const char* key : {"job/1", "job/12", "jobs", "other"}) {
+    ASSERT_TRUE(store_->CompareAndSet(key, kAbsent, key).ok());
+  }
+  ASSERT_EQ(*store_->CompareAndSet("job/12", 1, std::string("a\0b", 3)), 2);
+  const auto found = store_->List("job/");
+  ASSERT_TRUE(found.ok()) << found.status();
+  ASSERT_EQ(found->size(), 2u);
+  EXPECT_EQ(found->at("job/1").value, "job/1");
+  EXPECT_EQ(found->at("job/12").version, 2);
+  EXPECT_EQ(found->at("job/12").value, std::string("a\0b", 3));
+}
+
+TEST_P(StateStoreContract, ErasesOnlyTheVersionThatWasSeen) {
+  ASSERT_TRUE(store_->CompareAndSet("job/1", kAbsent, "old").ok());
+  ASSERT_TRUE(store_->CompareAndSet("job/1", 1, "new").ok());
+  EXPECT_EQ(store_->Erase("job/1", 1).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ((*store_->Load("job/1"))->value, "new");
+  EXPECT_TRUE(store_->Erase("job/1", 2).ok());
+  EXPECT_FALSE(store_->Load("job/1")->has_value());
+  EXPECT_EQ(store_->Erase("job/1", 2).code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(*store_->CompareAndSet("job/1", kAbsent, "again"), 1);
+}
+
 TEST_P(StateStoreContract, RefusesAValueBeyondTheLimit) {
   const std::string huge(kMaxStateValueBytes + 1, 'x');
   EXPECT_EQ(store_->CompareAndSet("huge", kAbsent, huge).status().code(),

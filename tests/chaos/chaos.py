@@ -104,7 +104,7 @@ class Job:
             self.await_line(server, r"data plane: .* address=10\.2\.")
         for rank in range(2):
             job = {"SYNCLINE_COORDINATOR": control, "SYNCLINE_JOB": "chaos", "SYNCLINE_FAILURE_TIMEOUT": timeout,
-                   "RANK": str(rank), "WORLD_SIZE": "2"}  # fmt: skip
+                   "SYNCLINE_PATIENCE": f"{FAILURE_TIMEOUT}s", "RANK": str(rank), "WORLD_SIZE": "2"}  # fmt: skip
             self._run(f"worker{rank}", [BIN / "steps_worker", "--steps", STEPS, "--step-ms", 20], job)
 
 

@@ -85,20 +85,27 @@ class ClusterTest(unittest.TestCase):
 
     servers = 2
     server_flags = ()
+    coordinator_flags = ()
+    worker_env = {}
 
     def setUp(self):
         self.state = tempfile.TemporaryDirectory()
         self.addCleanup(self.state.cleanup)
-        self.coordinator = self.serve("coordinator", "--role", "coordinator", "--listen", "127.0.0.1:0",
-                                      "--state-dir", self.state.name)  # fmt: skip
-        ready = self.coordinator.await_line(r"ready control=(\S+) admin=(\S+)")
-        self.address, self.admin = ready.groups()
+        self.address = "127.0.0.1:0"
+        self.start_coordinator()
         self.server_processes = [
             self.serve(f"server{i}", "--role", "server", "--coordinator", self.address, *self.server_flags)
             for i in range(self.servers)
         ]
         for server in self.server_processes:
             server.await_line(r"ready control=")
+
+    def start_coordinator(self):
+        """Also again, with the same state and address."""
+        self.coordinator = self.serve("coordinator", "--role", "coordinator", "--listen", self.address,
+                                      "--state-dir", self.state.name, *self.coordinator_flags)  # fmt: skip
+        ready = self.coordinator.await_line(r"ready control=(\S+) admin=(\S+)")
+        self.address, self.admin = ready.groups()
 
     def start(self, name, command, env=None):
         process = Process(name, command, env)
@@ -116,6 +123,7 @@ class ClusterTest(unittest.TestCase):
             "SYNCLINE_FAILURE_TIMEOUT": f"{FAILURE_TIMEOUT}s",
             "RANK": str(rank),
             "WORLD_SIZE": str(world),
+            **self.worker_env,
         }
         return self.start(f"worker{rank}", [f"{BUILD}/{program}", *flags], env)
 

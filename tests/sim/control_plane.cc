@@ -4,16 +4,55 @@
 #include <utility>
 #include <variant>
 
+#include "comm/base/check.h"
+
 namespace syncline::sim {
 
 ControlPlane::ControlPlane(EventQueue& events, const CoordinatorOptions& options,
                            uint64_t seed)
     : events_(events),
-      coordinator_(options),
+      options_(options),
+      coordinator_(std::make_unique<Coordinator>(options)),
       tick_period_(options.timeouts.heartbeat_interval / 2),
       random_(seed) {
   events_.After(tick_period_, [this] { Tick(); });
+  Apply(Start{});
 }
+
+// ---- Crashes ----
+
+void ControlPlane::CrashAfter(int outputs, absl::Duration downtime) {
+  if (coordinator_ == nullptr || outputs_left_) return;
+  outputs_left_ = outputs;
+  downtime_ = downtime;
+}
+
+void ControlPlane::Crash() {
+  coordinator_.reset();
+  outputs_left_.reset();
+  ++crashes_;
+  for (auto& [connection, stream] : streams_) {
+    lost_[connection] = std::move(stream.callbacks.on_lost);
+  }
+  streams_.clear();
+  events_.After(downtime_, [this] { Restart(); });
+}
+
+void ControlPlane::Restart() {
+  coordinator_ = std::make_unique<Coordinator>(options_);
+  SYNCLINE_CHECK(coordinator_->Restore(stored_, specs_.reader()).ok());
+  for (const auto& [connection, on_lost] : lost_) {
+    const int micros = std::uniform_int_distribution<int>(100, 500000)(random_);
+    // One that dies meanwhile is taken off the list.
+    events_.After(absl::Microseconds(micros), [this, connection = connection] {
+      const auto lost = lost_.extract(connection);
+      if (!lost.empty()) lost.mapped()();
+    });
+  }
+  Apply(Start{});
+}
+
+// ---- Streams ----
 
 void ControlPlane::Tick() {
   Apply(syncline::Tick{});
@@ -22,7 +61,11 @@ void ControlPlane::Tick() {
 
 ConnectionId ControlPlane::Attach(StreamCallbacks callbacks) {
   const ConnectionId connection = next_connection_++;
-  streams_[connection].callbacks = std::move(callbacks);
+  if (coordinator_ == nullptr) {
+    lost_[connection] = std::move(callbacks.on_lost);
+  } else {
+    streams_[connection].callbacks = std::move(callbacks);
+  }
   return connection;
 }
 
@@ -44,6 +87,7 @@ void ControlPlane::Send(ConnectionId connection, MemberBody body) {
 }
 
 void ControlPlane::Break(ConnectionId connection) {
+  lost_.erase(connection);
   const auto stream = streams_.find(connection);
   if (stream == streams_.end()) return;
   const absl::Duration delay = ArrivalAfter(stream->second.last_up);
@@ -54,8 +98,11 @@ void ControlPlane::Break(ConnectionId connection) {
 }
 
 void ControlPlane::Apply(const CoordinatorInput& input) {
-  for (const CoordinatorOutput& output : coordinator_.Apply(input, events_.now()))
+  if (coordinator_ == nullptr) return;
+  for (const CoordinatorOutput& output : coordinator_->Apply(input, events_.now())) {
+    if (outputs_left_ && (*outputs_left_)-- == 0) return Crash();
     Perform(output);
+  }
 }
 
 void ControlPlane::Perform(const CoordinatorOutput& output) {
@@ -69,9 +116,17 @@ void ControlPlane::Perform(const CoordinatorOutput& output) {
   }
   if (const auto* prepare = std::get_if<Prepare>(&output)) {
     const int micros = std::uniform_int_distribution<int>(100, 50000)(random_);
-    events_.After(absl::Microseconds(micros), [this, order = prepare->order] {
-      Apply(CarryOut(order, specs_.reader()));
-    });
+    events_.After(absl::Microseconds(micros),
+                  [this, order = prepare->order, life = crashes_] {
+                    if (life == crashes_) Apply(CarryOut(order, specs_.reader()));
+                  });
+  }
+  if (const auto* persist = std::get_if<PersistState>(&output)) {
+    stored_.state = persist->state;
+  }
+  if (const auto* record = std::get_if<StoreRecord>(&output)) {
+    stored_.records.erase(record->key);
+    if (record->value != nullptr) stored_.records[record->key] = *record->value;
   }
   if (const auto* close = std::get_if<CloseMember>(&output)) {
     const auto stream = streams_.find(close->connection);

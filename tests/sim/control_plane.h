@@ -1,10 +1,14 @@
 // The coordinator and its streams, in simulated time: reliable and in order per stream,
-// as gRPC is, with random delays and with streams that break.
+// as gRPC is, with random delays and with streams that break. The coordinator may crash, in
+// the middle of what it gives out: all streams end, what is on its way is lost, and the
+// next one goes on with what was stored.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
+#include <optional>
 #include <random>
 #include <string>
 
@@ -19,6 +23,8 @@ namespace syncline::sim {
 struct StreamCallbacks {
   std::function<void(const CoordinatorBody&)> on_message;
   std::function<void(const absl::Status&)> on_end;
+  // The coordinator was started anew, and knows nothing of this stream.
+  std::function<void()> on_lost = [] {};
 };
 
 class ControlPlane {
@@ -31,10 +37,18 @@ class ControlPlane {
   // of it.
   void Break(ConnectionId connection);
 
+  // The coordinator dies once it has carried out so many more outputs, and the next one
+  // starts after that time. One that is down already stays so.
+  void CrashAfter(int outputs, absl::Duration downtime);
+
   // What workers say of a job, and send when they are asked to.
   DeclaredSpecs& specs() { return specs_; }
 
-  CoordinatorView View() const { return coordinator_.View(events_.now()); }
+  CoordinatorView View() const {
+    return coordinator_ == nullptr ? CoordinatorView()
+                                   : coordinator_->View(events_.now());
+  }
+  int crashes() const { return crashes_; }
 
  private:
   struct Stream {
@@ -47,9 +61,17 @@ class ControlPlane {
   void Apply(const CoordinatorInput& input);
   void Perform(const CoordinatorOutput& output);
   absl::Duration ArrivalAfter(absl::Duration& last);
+  void Crash();
+  void Restart();
 
   EventQueue& events_;
-  Coordinator coordinator_;
+  const CoordinatorOptions options_;
+  std::unique_ptr<Coordinator> coordinator_;  // null while it is down
+  int crashes_ = 0;
+  std::optional<int> outputs_left_ = {};  // until it crashes
+  absl::Duration downtime_ = {};
+  StoredState stored_;
+  std::map<ConnectionId, std::function<void()>> lost_;  // streams
   DeclaredSpecs specs_;
   const absl::Duration tick_period_;
   std::mt19937_64 random_;

@@ -20,6 +20,8 @@ int main(int argc, char** argv) {
   app.add_option("--mode", mode, "of the jobs")
       ->check(CLI::IsMember({"bsp", "ssp", "asp"}))
       ->capture_default_str();
+  bool restarts = false;
+  app.add_flag("--restarts", restarts, "the coordinator dies and comes back, too");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -28,14 +30,17 @@ int main(int argc, char** argv) {
   const auto begin = std::chrono::steady_clock::now();
   uint64_t failed = 0;
   for (uint64_t seed = start; seed < start + seeds; ++seed) {
-    absl::Status status = syncline::sim::Simulate(seed, mode);
-    status.Update(syncline::sim::SimulateStall(seed));
+    using syncline::sim::Restarts;
+    absl::Status status = syncline::sim::Simulate(
+        seed, mode, restarts ? Restarts::kDrawn : Restarts::kNone);
+    if (!restarts) status.Update(syncline::sim::SimulateStall(seed));
     if (status.ok()) continue;
     ++failed;
     std::printf(
-        "seed %llu failed: %s\n  repeat with: %s --mode %s --start %llu --seeds 1\n",
+        "seed %llu failed: %s\n  repeat with: %s --mode %s%s --start %llu --seeds 1\n",
         static_cast<unsigned long long>(seed), std::string(status.message()).c_str(),
-        argv[0], mode.c_str(), static_cast<unsigned long long>(seed));
+        argv[0], mode.c_str(), restarts ? " --restarts" : "",
+        static_cast<unsigned long long>(seed));
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   std::printf("sim: %llu seeds, %llu failed, %.1f s\n",

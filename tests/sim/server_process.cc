@@ -47,19 +47,41 @@ bool SameBits(const ShardSnapshot& a, const ShardSnapshot& b) {
 
 ServerProcess::ServerProcess(Parts parts, std::string name)
     : parts_(parts),
+      name_(std::move(name)),
       pool_(size_t{1} << 20),
       transport_(parts_.network.CreateTransport(*this)) {
+  Attach();
+  parts_.control.Send(connection_, MakeHello());
+  Beat();
+  PumpAll();
+}
+
+void ServerProcess::Attach() {
   connection_ = parts_.control.Attach(
       {.on_message = [this](const CoordinatorBody& body) { OnControl(body); },
        .on_end =
            [](const absl::Status&) {
-             SYNCLINE_CHECK(false);
-           }});  // servers never die here
-  parts_.control.Send(connection_, ServerHello{.name = std::move(name),
-                                               .shard_addresses = {transport_->address()},
-                                               .lanes = "inproc"});
-  Beat();
-  PumpAll();
+             SYNCLINE_CHECK(false);  // servers never die here
+           },
+       .on_lost = [this] { OnLost(); }});
+}
+
+// As ServerNode does.
+void ServerProcess::OnLost() {
+  Attach();
+  parts_.control.Send(connection_, MakeHello());
+  for (const BlockFigures& figures : memory_.undecided()) {
+    parts_.control.Send(connection_, figures);
+  }
+}
+
+ServerHello ServerProcess::MakeHello() const {
+  ServerHello hello = {.name = name_,
+                       .shard_addresses = {transport_->address()},
+                       .lanes = "inproc",
+                       .identity = identity_};
+  if (shard_ != nullptr) hello.held.push_back(memory_.Describe(job_));
+  return hello;
 }
 
 void ServerProcess::Beat() {
@@ -89,8 +111,19 @@ JobProgress ServerProcess::Progress() {
 
 void ServerProcess::OnControl(const CoordinatorBody& body) {
   if (const auto* configure = std::get_if<ConfigureJob>(&body)) Configure(*configure);
-  if (const auto* prepare = std::get_if<PrepareEpoch>(&body))
+  if (const auto* welcome = std::get_if<ServerWelcome>(&body)) {
+    identity_ = {welcome->server, welcome->incarnation};
+  }
+  if (const auto* drop = std::get_if<DropJob>(&body);
+      drop != nullptr && drop->job == job_) {
+    shard_.reset();
+    workers_.clear();
+    return;
+  }
+  if (const auto* prepare = std::get_if<PrepareEpoch>(&body)) {
+    memory_.Prepare(prepare->epoch);
     Run(ShardPrepare{prepare->epoch});
+  }
   if (const auto* commit = std::get_if<CommitEpoch>(&body)) {
     ShardCommit input{.epoch = commit->epoch,
                       .training = commit->training,
@@ -102,6 +135,7 @@ void ServerProcess::OnControl(const CoordinatorBody& body) {
     Run(input);
   }
   if (const auto* decision = std::get_if<StepDecision>(&body)) {
+    memory_.Decide(*decision);
     const Decision& what = decision->decision;
     Run(ShardDecision{.step = decision->step,
                       .gradient_scale = what.gradient_scale,
@@ -114,6 +148,8 @@ void ServerProcess::OnControl(const CoordinatorBody& body) {
 
 void ServerProcess::Configure(const ConfigureJob& configure) {
   job_ = configure.job;
+  memory_ = {};
+  owned_.clear();
   const JobSpec& spec = configure.declared->spec;
   const std::vector<BlockRange> ranges = spec.Blocks();
   blocks_.clear();
@@ -149,11 +185,13 @@ void ServerProcess::Perform(const ShardOutput& output) {
                         EpochPrepared{job_, prepared->epoch, prepared->next_step});
   }
   if (const auto* committed = std::get_if<ShardCommitted>(&output)) {
+    memory_.Commit(committed->epoch);
     parts_.control.Send(connection_, EpochCommitted{job_, committed->epoch});
   }
   if (const auto* figures = std::get_if<ShardFigures>(&output)) {
-    parts_.control.Send(
-        connection_, BlockFigures{job_, figures->block, figures->step, figures->figures});
+    const BlockFigures report = {job_, figures->block, figures->step, figures->figures};
+    memory_.Report(report);
+    parts_.control.Send(connection_, report);
   }
   if (const auto* applied = std::get_if<ShardApplied>(&output))
     parts_.reference.Applied(*applied);

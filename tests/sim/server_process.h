@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "comm/base/buffer.h"
 #include "comm/codec/codec.h"
 #include "comm/transport/inproc/inproc.h"
+#include "server/coordinator/held_job.h"
 #include "server/links/worker_link.h"
 #include "server/shard/record.h"
 #include "server/shard/shard.h"
@@ -44,6 +46,9 @@ class ServerProcess : private Receiver {
   absl::Status CheckRecords();
 
  private:
+  void Attach();
+  void OnLost();
+  ServerHello MakeHello() const;
   void OnControl(const CoordinatorBody& body);
   void Configure(const ConfigureJob& configure);
   void Run(const ShardInput& input);
@@ -64,12 +69,15 @@ class ServerProcess : private Receiver {
   void OnMessage(ByteView header, Buffer payload) override;
 
   Parts parts_;
+  const std::string name_;
   BufferPool pool_;
   std::unique_ptr<Transport> transport_;
   std::map<WorkerLife, std::unique_ptr<WorkerLink>> workers_;
   uint64_t next_connection_ = 1;
   ConnectionId connection_ = 0;
+  std::optional<ServerIdentity> identity_;
   uint32_t job_ = 0;
+  JobMemory memory_;  // of the job
   std::shared_ptr<Shard> shard_;
   ShardOptions options_;
   std::vector<ShardBlock> blocks_;

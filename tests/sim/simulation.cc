@@ -175,8 +175,9 @@ Rating RandomRating(Random& random, const JobSpec& job) {
 
 class Run {
  public:
-  Run(uint64_t seed, std::string_view mode)
+  Run(uint64_t seed, std::string_view mode, Restarts restarts)
       : random_(seed),
+        restarts_(restarts),
         job_(FitToMode(mode, random_, RandomJob(random_))),
         skipping_(RandomSkipping(random_, job_)),
         rating_(RandomRating(random_, job_)),
@@ -202,6 +203,7 @@ class Run {
   bool IsOver();
   void PlanFaults();
   void PlanBreaks();
+  void PlanCrashes();
   void KillWorker(uint32_t rank);
   void FreezeWorker(uint32_t rank);
   bool AllDone() const;
@@ -212,6 +214,7 @@ class Run {
   std::string Describe() const;
 
   Random random_;
+  const Restarts restarts_;
   const JobSpec job_;
   const Skipping skipping_;
   const Rating rating_;
@@ -339,6 +342,17 @@ void Run::PlanBreaks() {
   }
 }
 
+// Of the coordinator: before the job begins, while it runs, and in the middle of a change.
+void Run::PlanCrashes() {
+  if (restarts_ == Restarts::kNone) return;
+  for (uint64_t crashes = 1 + random_() % 3; crashes > 0; --crashes) {
+    const auto when = absl::Milliseconds(Between(random_, 0, 400 << (random_() % 4)));
+    const auto outputs = std::uniform_int_distribution<int>(0, 12)(random_);
+    const auto downtime = absl::Milliseconds(Between(random_, 1, 2000));
+    events_.After(when, [=, this] { control_.CrashAfter(outputs, downtime); });
+  }
+}
+
 bool Run::AllDone() const {
   for (uint32_t rank = 0; rank < kWorkers; ++rank) {
     const auto& worker = workers_[rank];
@@ -371,6 +385,7 @@ absl::Status Run::Execute() {
   }
   PlanFaults();
   PlanBreaks();
+  PlanCrashes();
   // The job would be over with its last member.
   if (faults_ <= 1 && OneIn(random_, 2)) {
     leave_at_ = std::uniform_int_distribution<uint64_t>(1, kSteps - 1)(random_);
@@ -411,7 +426,7 @@ absl::Status Run::Check() {
 }
 
 absl::Status Run::CheckTraffic() const {
-  if (faults_ > 0 || breaks_ > 0) return absl::OkStatus();
+  if (faults_ > 0 || breaks_ > 0 || control_.crashes() > 0) return absl::OkStatus();
   // Beside each block a question, a note and an acknowledgement; greetings, refusals.
   // In mode asp the newest views are sent anew, twice: before the end and after it.
   const double most = job_.training.sync().is_async() ? 1.3 : 1.1;
@@ -478,8 +493,8 @@ std::string Run::Describe() const {
 
 }  // namespace
 
-absl::Status Simulate(uint64_t seed, std::string_view mode) {
-  return Run(seed, mode).Execute();
+absl::Status Simulate(uint64_t seed, std::string_view mode, Restarts restarts) {
+  return Run(seed, mode, restarts).Execute();
 }
 
 }  // namespace syncline::sim

@@ -18,7 +18,11 @@
 
 namespace syncline::sim {
 
+// Whether the coordinator dies, too, and comes back with what it had stored.
+enum class Restarts { kNone, kDrawn };
+
 // Internal names what did not hold, and where.
-absl::Status Simulate(uint64_t seed, std::string_view mode = "bsp");
+absl::Status Simulate(uint64_t seed, std::string_view mode = "bsp",
+                      Restarts restarts = Restarts::kNone);
 
 }  // namespace syncline::sim

@@ -38,21 +38,44 @@ WorkerProcess::WorkerProcess(Parts parts, uint32_t rank)
   }
   gradients_ = weights_;
   rate_factors_.assign(weights_.size(), 1);
+  Attach();
+  Beat();
+}
+
+void WorkerProcess::Attach() {
+  const auto on_end = [this](const absl::Status& status) {
+    // One that has handed over everything has left, whoever remembers it.
+    parts_.on_end(rank_, parted_ ? absl::OkStatus() : status);
+  };
   connection_ =
       parts_.control.Attach({.on_message =
-                                 [this](const CoordinatorBody& body) {
-                                   WhenAwake([=, this] { OnControl(body); });
+                                 [this, alive = alive_](const CoordinatorBody& body) {
+                                   if (*alive) WhenAwake([=, this] { OnControl(body); });
                                  },
                              .on_end =
-                                 [this](const absl::Status& status) {
-                                   WhenAwake([=, this] { parts_.on_end(rank_, status); });
+                                 [=, this, alive = alive_](const absl::Status& status) {
+                                   if (*alive) WhenAwake([=] { on_end(status); });
+                                 },
+                             .on_lost =
+                                 [this, alive = alive_] {
+                                   if (*alive) WhenAwake([this] { OnLost(); });
                                  }});
-  parts_.control.Send(connection_, parts_.control.specs().Hello(
-                                       parts_.job, {.rank = rank_,
-                                                    .run_id = "sim",
-                                                    .name = absl::StrCat("worker", rank_),
-                                                    .session_key = random_()}));
-  Beat();
+  WorkerHello hello =
+      parts_.control.specs().Hello(parts_.job, {.rank = rank_,
+                                                .run_id = "sim",
+                                                .name = absl::StrCat("worker", rank_),
+                                                .session_key = random_()});
+  if (exchange_ != nullptr) {
+    membership_.step = exchange_->step();
+    hello.member = membership_;
+  }
+  parts_.control.Send(connection_, std::move(hello));
+}
+
+// As Session does.
+void WorkerProcess::OnLost() {
+  Attach();
+  if (parted_) parts_.control.Send(connection_, ::syncline::Leave{});
 }
 
 WorkerProcess::~WorkerProcess() { *alive_ = false; }
@@ -109,6 +132,7 @@ void WorkerProcess::OnControl(const CoordinatorBody& body) {
   if (const auto* welcome = std::get_if<WorkerWelcome>(&body)) Begin(*welcome);
   if (const auto* change = std::get_if<EpochChanged>(&body);
       change != nullptr && exchange_) {
+    membership_.epoch = change->epoch;
     const SeedRole role = change->seeder ? SeedRole::kSeeder : SeedRole::kReceiver;
     Do([&](Exchange& exchange) {
       return exchange.EpochChanged(change->epoch, role, parts_.events.now());
@@ -118,6 +142,10 @@ void WorkerProcess::OnControl(const CoordinatorBody& body) {
 
 void WorkerProcess::Begin(const WorkerWelcome& welcome) {
   incarnation_ = welcome.incarnation;
+  membership_ = {.job = welcome.job,
+                 .incarnation = welcome.incarnation,
+                 .session_key = welcome.session_key,
+                 .epoch = welcome.epoch};
   links_ = std::make_unique<ShardLinks>(
       ShardLinksOptions{.timeouts = parts_.timeouts,
                         .addresses = *welcome.shard_addresses,
@@ -307,6 +335,7 @@ void WorkerProcess::Run(ExchangeOutputs outputs) {
       Compute();
     }
     if (std::holds_alternative<ExchangeParted>(output)) {
+      parted_ = true;
       parts_.reference.Promised({rank_, *incarnation_, exchange_->step()});
       parts_.control.Send(connection_, ::syncline::Leave{});
     }

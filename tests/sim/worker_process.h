@@ -96,6 +96,8 @@ class WorkerProcess : private Receiver {
   std::string Describe() const;
 
  private:
+  void Attach();
+  void OnLost();
   void OnControl(const CoordinatorBody& body);
   void Begin(const WorkerWelcome& welcome);
   void Beat();
@@ -131,6 +133,8 @@ class WorkerProcess : private Receiver {
   std::unique_ptr<ShardLinks> links_;
   ConnectionId connection_ = 0;
   std::optional<uint32_t> incarnation_;
+  HeldMembership membership_;  // once it is welcomed
+  bool parted_ = false;
   std::vector<std::vector<float>> weights_;
   std::vector<std::vector<float>> gradients_;
   std::vector<float> rate_factors_;  // of the gradients

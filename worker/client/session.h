@@ -122,6 +122,8 @@ struct SessionOptions {
   std::optional<LearningRateRange> learning_rate_range = std::nullopt;
 
   absl::Duration failure_timeout = kDefaultFailureTimeout;  // SYNCLINE_FAILURE_TIMEOUT
+  // SYNCLINE_PATIENCE: how long the coordinator may be away; default: DefaultPatience.
+  std::optional<absl::Duration> patience = std::nullopt;
   // How long Start may wait for the other workers.
   absl::Duration start_timeout = absl::Minutes(10);
   // Mutual TLS: SYNCLINE_TLS_CERT, SYNCLINE_TLS_KEY, SYNCLINE_TLS_CA, and, where the

@@ -21,24 +21,15 @@ void Session::Impl::OnMessage(const v1::CoordinatorMessage& message) {
       changed_.SignalAll();
       return;
     }
-    case v1::CoordinatorMessage::kWorkerWelcome: {
-      absl::MutexLock lock(&mutex_);
-      welcome_ = std::make_unique<v1::WorkerWelcome>(message.worker_welcome());
-      epoch_ = message.worker_welcome().epoch();
-      members_ = message.worker_welcome().members();
-      is_seeder_ = message.worker_welcome().seeder();
-      const v1::ContributionPlan& plan = message.worker_welcome().contributions();
-      contributions_ = {.hessian_every = plan.hessian_every(),
-                        .momentum_from = plan.momentum_from()};
-      changed_.SignalAll();
-      return;
-    }
+    case v1::CoordinatorMessage::kWorkerWelcome:
+      return OnWelcome(message.worker_welcome());
     case v1::CoordinatorMessage::kEpochChanged:
       return OnEpochChanged(message.epoch_changed());
     case v1::CoordinatorMessage::kBarrierReleased: {
       absl::MutexLock lock(&mutex_);
       barriers_released_ =
           std::max(barriers_released_, message.barrier_released().barrier() + 1);
+      if (membership_) membership_->set_barriers(message.barrier_released().barriers());
       changed_.SignalAll();
       return;
     }
@@ -50,6 +41,37 @@ void Session::Impl::OnMessage(const v1::CoordinatorMessage& message) {
     default:
       return;  // for servers
   }
+}
+
+void Session::Impl::OnWelcome(const v1::WorkerWelcome& welcome) {
+  absl::MutexLock lock(&mutex_);
+  welcome_ = std::make_unique<v1::WorkerWelcome>(welcome);
+  epoch_ = welcome.epoch();
+  members_ = welcome.members();
+  is_seeder_ = welcome.seeder();
+  contributions_ = {.hessian_every = welcome.contributions().hessian_every(),
+                    .momentum_from = welcome.contributions().momentum_from()};
+  v1::HeldMembership& membership = membership_.emplace();
+  membership.set_job(welcome.job());
+  membership.set_incarnation(welcome.incarnation());
+  membership.set_session_key(welcome.session_key());
+  membership.set_barriers(welcome.barriers());
+  changed_.SignalAll();
+}
+
+v1::MemberMessage Session::Impl::HelloAgain() {
+  absl::MutexLock lock(&mutex_);
+  v1::MemberMessage hello = hello_;
+  if (!membership_) return hello;
+  v1::HeldMembership& member = *hello.mutable_worker_hello()->mutable_member();
+  member = *membership_;
+  member.set_epoch(epoch_);
+  member.set_step(step_);
+  if (barriers_entered_ > barriers_released_) {
+    member.set_is_in_barrier(true);
+    member.set_barrier(barriers_entered_ - 1);
+  }
+  return hello;
 }
 
 void Session::Impl::OnEpochChanged(const v1::EpochChanged& change) {

@@ -146,6 +146,9 @@ class Session::Impl {
   absl::StatusOr<ExchangeOptions> MakeExchangeOptions(
       const v1::WorkerWelcome& welcome) const;
   void OnMessage(const v1::CoordinatorMessage& message) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnWelcome(const v1::WorkerWelcome& welcome) ABSL_LOCKS_EXCLUDED(mutex_);
+  // To a coordinator that was started anew: whose member it is, and what it waits for.
+  v1::MemberMessage HelloAgain() ABSL_LOCKS_EXCLUDED(mutex_);
   void OnEpochChanged(const v1::EpochChanged& change) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnReady(uint32_t id) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the session with this status, which callers see once the data plane has let go of
@@ -210,6 +213,9 @@ class Session::Impl {
   uint64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
   size_t to_begin_ ABSL_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<v1::WorkerWelcome> welcome_ ABSL_GUARDED_BY(mutex_);
+  v1::MemberMessage hello_ ABSL_GUARDED_BY(mutex_);
+  // Once welcomed. The rest of it is known when it is needed.
+  std::optional<v1::HeldMembership> membership_ ABSL_GUARDED_BY(mutex_);
   std::string waiting_for_ ABSL_GUARDED_BY(mutex_);
   bool is_asked_for_job_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_seeder_ ABSL_GUARDED_BY(mutex_) = false;

@@ -88,6 +88,13 @@ absl::StatusOr<SessionOptions> SessionOptions::FromEnv() {
         absl::StrCat("environment variable SYNCLINE_FAILURE_TIMEOUT=", timeout,
                      " is no duration such as 10s or 500ms"));
   }
+  std::string patience;
+  ReadText("SYNCLINE_PATIENCE", patience);
+  if (!patience.empty() && !absl::ParseDuration(patience, &options.patience.emplace())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("environment variable SYNCLINE_PATIENCE=", patience,
+                     " is no duration such as 5m or 90s"));
+  }
   std::string range;
   ReadText("SYNCLINE_LR_RANGE", range);
   if (!range.empty()) {

@@ -11,6 +11,7 @@
 #include "absl/base/call_once.h"
 #include "absl/strings/str_cat.h"
 #include "comm/base/job_seed.h"
+#include "comm/base/patience.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/channel.h"
@@ -36,6 +37,10 @@ absl::Status Session::Impl::Start(absl::Duration timeout) {
   static absl::once_flag once;
   absl::call_once(once, SilenceGrpcLog);
   Announcement announcement = MakeAnnouncement(options_, tensors);
+  {
+    absl::MutexLock lock(&mutex_);
+    hello_ = announcement.hello;
+  }
   link_ = ControlLink::Open(
       {.attach = {.address = options_.coordinator,
                   .tls = {.cert_file = options_.tls_cert,
@@ -45,6 +50,9 @@ absl::Status Session::Impl::Start(absl::Duration timeout) {
                   .timeouts = timeouts_},
        .hello = std::move(announcement.hello),
        .patience = options_.start_timeout,
+       .outage = options_.patience.value_or(DefaultPatience(options_.failure_timeout)),
+       .meanwhile = "training goes on until a change of members or a decision is needed",
+       .hello_again = [this] { return HelloAgain(); },
        .log = options_.log},
       {.on_message = [this](const auto& message) { OnMessage(message); },
        .on_end = [this](const absl::Status& status) { Fail(status); }});

@@ -1,0 +1,64 @@
+// What a server remembers of a job for a coordinator that is started anew: which epochs it
+// has, the last decision, and the figures that no decision has answered. What was said to
+// the old coordinator may be lost, whether or not it was acknowledged, and so may what it
+// said; so this is said again, and nothing else has to be.
+//
+//   held.Prepare(epoch); held.Commit(epoch); held.Report(figures); held.Decide(decision);
+//   hello.held.push_back(held.Describe(job));
+//   for (const BlockFigures& figures : held.undecided()) ...
+//
+// Thread safety: none; pure, but for what it remembers.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "server/coordinator/coordinator.h"
+
+namespace syncline {
+
+class JobMemory {
+ public:
+  // It was told to prepare it.
+  void Prepare(uint64_t epoch) { prepared_ = std::max(prepared_, epoch); }
+  // All its engines have committed it.
+  void Commit(uint64_t epoch) { committed_ = std::max(committed_, epoch); }
+  // A checkpoint was ordered or written.
+  void Cut(uint64_t step) { cut_ = std::max(cut_, step); }
+  void Report(const BlockFigures& figures) {
+    if (decided_ && figures.step <= decided_->step) return;
+    undecided_[{figures.step, figures.block}] = figures;
+  }
+  void Decide(const StepDecision& decision) {
+    if (decided_ && decision.step <= decided_->step) return;
+    decided_ = decision;
+    undecided_.erase(undecided_.begin(), undecided_.lower_bound({decision.step + 1, 0}));
+  }
+
+  HeldJob Describe(uint32_t job) const {
+    return {.job = job,
+            .prepared = prepared_,
+            .committed = committed_,
+            .cut = cut_,
+            .decided = decided_};
+  }
+  // In the order of steps and blocks.
+  std::vector<BlockFigures> undecided() const {
+    std::vector<BlockFigures> all;
+    for (const auto& [key, figures] : undecided_) all.push_back(figures);
+    return all;
+  }
+
+ private:
+  uint64_t prepared_ = 0;
+  uint64_t committed_ = 0;
+  uint64_t cut_ = 0;
+  std::optional<StepDecision> decided_;
+  std::map<std::pair<uint64_t, uint32_t>, BlockFigures> undecided_;
+};
+
+}  // namespace syncline

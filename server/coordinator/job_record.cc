@@ -1,0 +1,194 @@
+#include "server/coordinator/job_record.h"
+
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "comm/base/crc32c.h"
+#include "comm/base/status.h"
+#include "nlohmann/json.hpp"
+#include "server/checkpoint/manifest.h"
+
+namespace syncline {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr int kRecordVersion = 1;
+
+// Bytes of any kind.
+std::string Hex(std::string_view bytes) {
+  return absl::BytesToHexString(absl::string_view(bytes.data(), bytes.size()));
+}
+
+std::string HexOf(const SecretKey& key) {
+  if (key.empty()) return "";
+  return Hex({reinterpret_cast<const char*>(key.bytes().data()), SecretKey::kBytes});
+}
+
+SecretKey KeyFrom(const std::string& hex) {
+  const std::string bytes = absl::HexStringToBytes(hex);
+  return SecretKey::From(std::as_bytes(std::span(bytes))).value_or(SecretKey());
+}
+
+// A manifest is how settings are written, with a checksum. It has to have a tensor; those of
+// the job are in its declaration.
+std::string Written(const TrainingSettings& training, const JobRecord& record) {
+  return WriteManifest({.job = record.name,
+                        .declared = training,
+                        .training = training,
+                        .loss_scaler = record.scaler,
+                        .skipped_steps = record.skipped,
+                        .tensors = {{.name = "declared"}}});
+}
+
+Json ToJson(const RecordedEpoch& epoch, const JobRecord& record) {
+  Json members = Json::array();
+  for (size_t i = 0; i < epoch.members.size(); ++i) {
+    const MemberRecord& member = epoch.members[i];
+    members.push_back({{"rank", member.rank},
+                       {"incarnation", member.incarnation},
+                       {"first_step", member.first_step},
+                       {"session_key", member.session_key},
+                       {"key", HexOf(member.key)},
+                       {"name", Hex(epoch.names[i])}});
+  }
+  Json json = {{"epoch", epoch.epoch},
+               {"members", std::move(members)},
+               {"reason", Hex(epoch.reason)},
+               {"training_from", epoch.training_from}};
+  if (epoch.training) json["training"] = Written(*epoch.training, record);
+  return json;
+}
+
+absl::Status Read(const Json& json, RecordedEpoch& epoch) {
+  epoch.epoch = json.at("epoch");
+  epoch.reason = absl::HexStringToBytes(json.at("reason").get<std::string>());
+  epoch.training_from = json.at("training_from");
+  for (const Json& member : json.at("members")) {
+    epoch.members.push_back({.rank = member.at("rank"),
+                             .incarnation = member.at("incarnation"),
+                             .first_step = member.at("first_step"),
+                             .session_key = member.at("session_key"),
+                             .key = KeyFrom(member.at("key"))});
+    epoch.names.push_back(absl::HexStringToBytes(member.at("name").get<std::string>()));
+  }
+  if (!json.contains("training")) return absl::OkStatus();
+  SYNCLINE_ASSIGN_OR_RETURN(const Manifest settings, ParseManifest(json.at("training")));
+  epoch.training = settings.training;
+  return absl::OkStatus();
+}
+
+Json ToJson(const std::vector<RecordedServer>& servers) {
+  Json all = Json::array();
+  for (const RecordedServer& server : servers) {
+    Json addresses = Json::array();
+    for (const std::string& address : server.shard_addresses) {
+      addresses.push_back(Hex(address));
+    }
+    all.push_back({{"server", server.identity.server},
+                   {"incarnation", server.identity.incarnation},
+                   {"name", Hex(server.name)},
+                   {"addresses", std::move(addresses)}});
+  }
+  return all;
+}
+
+void Read(const Json& json, std::vector<RecordedServer>& servers) {
+  for (const Json& one : json) {
+    RecordedServer& server = servers.emplace_back();
+    server.identity = {.server = one.at("server"), .incarnation = one.at("incarnation")};
+    server.name = absl::HexStringToBytes(one.at("name").get<std::string>());
+    for (const std::string hex : one.at("addresses")) {
+      server.shard_addresses.push_back(absl::HexStringToBytes(hex));
+    }
+  }
+}
+
+Json ToJson(const CheckpointView& saved) {
+  return {{"latest", saved.latest},    {"step", saved.step},
+          {"bytes", saved.bytes},      {"seconds", absl::ToDoubleSeconds(saved.took)},
+          {"written", saved.written},  {"failed", saved.failed},
+          {"error", Hex(saved.error)}, {"resumed_from", saved.resumed_from}};
+}
+
+CheckpointView SavedFrom(const Json& json) {
+  return {.latest = json.at("latest"),
+          .step = json.at("step"),
+          .bytes = json.at("bytes"),
+          .took = absl::Seconds(json.at("seconds").get<double>()),
+          .written = json.at("written"),
+          .failed = json.at("failed"),
+          .error = absl::HexStringToBytes(json.at("error").get<std::string>()),
+          .resumed_from = json.at("resumed_from")};
+}
+
+// Throws Json's errors.
+absl::StatusOr<JobRecord> RecordFrom(const Json& json) {
+  JobRecord record = {
+      .id = json.at("id"),
+      .run_id = absl::HexStringToBytes(json.at("run_id").get<std::string>()),
+      .digest = absl::HexStringToBytes(json.at("digest").get<std::string>()),
+      .update_is_due = json.at("update_is_due"),
+      .decided = json.at("decided"),
+      .step = json.at("step"),
+      .placement_sum = json.at("placement_sum"),
+      .run = json.at("run"),
+      .last_cut = json.at("last_cut"),
+      .saved = SavedFrom(json.at("saved"))};
+  SYNCLINE_RETURN_IF_ERROR(Read(json.at("epoch"), record.epoch));
+  SYNCLINE_ASSIGN_OR_RETURN(const Manifest settings, ParseManifest(json.at("settings")));
+  record.name = settings.job;
+  record.training = settings.training;
+  record.scaler = settings.loss_scaler;
+  record.skipped = settings.skipped_steps;
+  Read(json.at("servers"), record.servers);
+  return record;
+}
+
+}  // namespace
+
+std::string RecordKey(uint32_t job) { return absl::StrCat(kJobRecords, job); }
+
+std::string DeclarationKey(uint32_t job) {
+  return absl::StrCat(RecordKey(job), "/declaration");
+}
+
+uint32_t SumOf(const JobPlacement& placement) {
+  return Crc32c(std::as_bytes(std::span(placement.shard_of_block)));
+}
+
+std::string WriteJobRecord(const JobRecord& record) {
+  return Json{{"version", kRecordVersion},
+              {"id", record.id},
+              {"run_id", Hex(record.run_id)},
+              {"digest", Hex(record.digest)},
+              {"epoch", ToJson(record.epoch, record)},
+              {"settings", Written(record.training, record)},
+              {"update_is_due", record.update_is_due},
+              {"decided", record.decided},
+              {"step", record.step},
+              {"servers", ToJson(record.servers)},
+              {"placement_sum", record.placement_sum},
+              {"run", record.run},
+              {"last_cut", record.last_cut},
+              {"saved", ToJson(record.saved)}}
+      .dump();
+}
+
+absl::StatusOr<JobRecord> ParseJobRecord(const std::string& text) {
+  const Json json = Json::parse(text, nullptr, false);
+  if (!json.is_object()) return absl::DataLossError("it is cut off, or no JSON");
+  if (json.value("version", 0) != kRecordVersion) {
+    return absl::DataLossError("it is of another version");
+  }
+  try {
+    return RecordFrom(json);
+  } catch (const Json::exception& error) {
+    return absl::DataLossError(absl::StrCat("it lacks a field: ", error.what()));
+  }
+}
+
+}  // namespace syncline

@@ -1,0 +1,67 @@
+// What is stored of a running job, so that it outlives the coordinator: who its members
+// are, on which servers it lies, and with which settings. Servers hold all the rest, and
+// say it when they come back (held_job.h).
+//
+// Small: written once for each epoch. The declaration, which may be large, has a record of
+// its own, written once.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "server/coordinator/coordinator.h"
+
+namespace syncline {
+
+// The last epoch that was begun: some servers may not have heard of it yet.
+struct RecordedEpoch {
+  uint64_t epoch = 0;
+  std::vector<MemberRecord> members = {};
+  std::vector<std::string> names = {};  // of the members
+  std::string reason = {};
+  std::optional<TrainingSettings> training = std::nullopt;  // new ones
+  uint64_t training_from = 0;
+};
+
+struct RecordedServer {
+  ServerIdentity identity = {};
+  std::string name = {};
+  std::vector<std::string> shard_addresses = {};
+};
+
+struct JobRecord {
+  uint32_t id = 0;
+  std::string name = {};
+  std::string run_id = {};
+  std::string digest = {};  // of its declaration
+  RecordedEpoch epoch = {};
+  TrainingSettings training = {};  // with the last update
+  bool update_is_due = false;      // which no epoch has brought yet
+  // As they were then; servers know better.
+  LossScalerState scaler = {};
+  uint64_t skipped = 0;
+  uint64_t decided = 0;  // steps
+  uint64_t step = 0;
+  std::vector<RecordedServer> servers = {};
+  uint32_t placement_sum = 0;  // of where its blocks lie on them
+  // Of its checkpoints.
+  uint32_t run = 0;
+  uint64_t last_cut = 0;
+  CheckpointView saved = {};
+};
+
+inline constexpr char kJobRecords[] = "job/";
+std::string RecordKey(uint32_t job);       // "job/7"
+std::string DeclarationKey(uint32_t job);  // "job/7/declaration"
+
+uint32_t SumOf(const JobPlacement& placement);
+
+std::string WriteJobRecord(const JobRecord& record);
+// DataLoss when it is damaged.
+absl::StatusOr<JobRecord> ParseJobRecord(const std::string& json);
+
+}  // namespace syncline

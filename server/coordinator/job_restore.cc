@@ -1,0 +1,280 @@
+// How a job outlives the coordinator: what is stored of it, and how it goes on when its
+// members come back to a coordinator that was started anew.
+//
+// Steps that need no decision are made meanwhile. The last epoch that was stored is told
+// again to servers that have not heard of it. What the old coordinator decided, and told
+// any server, that server says again, and the others are told; what it told nobody is
+// decided anew, from figures that servers say again: the same figures, the same decision.
+// A change of epoch that no record says was begun is begun anew if its cause is still
+// there, or if servers hold their blocks for it.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "comm/base/failure.h"
+#include "server/coordinator/job.h"
+
+namespace syncline {
+namespace {
+
+// Living members dial every quarter of a failure timeout or more often.
+constexpr int kFailureTimeoutsToReturn = 2;
+constexpr size_t kMissingShown = 8;
+
+}  // namespace
+
+// ---- What is stored ----
+
+JobRecord Job::ToRecord() const {
+  const bool brings_update =
+      change_ && change_->training && change_->epoch > begun_.epoch;
+  JobRecord record = {.id = id_,
+                      .name = spec_.name,
+                      .run_id = run_id_,
+                      .digest = declared_->declaration.digest,
+                      .epoch = begun_,
+                      .training = spec_.training,
+                      .update_is_due = next_training_ || brings_update,
+                      .scaler = decisions_.scaler(),
+                      .skipped = decisions_.skipped(),
+                      .decided = decided_,
+                      .step = LowestStep(),
+                      .placement_sum = SumOf(*placement_),
+                      .run = beginning_.run,
+                      .last_cut = std::max(last_cut_, lost_cuts_),
+                      .saved = saved_};
+  for (const JobServer& server : servers_) {
+    record.servers.push_back({.identity = {server.server, server.incarnation},
+                              .name = server.name,
+                              .shard_addresses = server.shard_addresses});
+  }
+  return record;
+}
+
+// From its first epoch on: before it there are no weights to lose.
+void Job::Store(CoordinatorOutputs& outputs) {
+  if (begun_.epoch == 0) return;
+  if (!std::exchange(is_recorded_, true)) {
+    outputs.push_back(StoreRecord{DeclarationKey(id_), declared_->declaration.bytes});
+  }
+  outputs.push_back(StoreRecord{
+      RecordKey(id_), std::make_shared<const std::string>(WriteJobRecord(ToRecord()))});
+}
+
+std::unique_ptr<Job> Job::Restore(const JobRecord& record,
+                                  std::shared_ptr<const DeclaredJob> declared,
+                                  std::shared_ptr<const JobPlacement> placement,
+                                  const JobContext& context) {
+  auto job =
+      std::make_unique<Job>(record.id, std::move(declared), record.run_id, context);
+  job->Take(record, std::move(placement));
+  return job;
+}
+
+void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> placement) {
+  phase_ = Phase::kRunning;
+  search_ = Search::kDone;
+  is_recorded_ = true;
+  begun_ = record.epoch;
+  spec_.training = record.training;
+  plan_ = PlanOf(spec_.training);
+  if (record.update_is_due) next_training_ = record.training;
+  decisions_.Resume(record.scaler, record.skipped);
+  decided_ = record.decided;
+  last_step_ = record.step;
+  beginning_.run = record.run;
+  lost_cuts_ = record.last_cut;
+  saved_ = record.saved;
+  change_ = Change{.epoch = begun_.epoch, .members = begun_.members, .is_restored = true};
+  homecoming_ = Homecoming();
+  placement_ = std::move(placement);
+  auto addresses = std::make_shared<std::vector<std::string>>();
+  for (const RecordedServer& server : record.servers) {
+    const uint32_t number = server.identity.server;
+    placed_bytes_[number] = placement_->server_use[servers_.size()].total();
+    servers_.push_back({.server = number,
+                        .incarnation = server.identity.incarnation,
+                        .name = server.name,
+                        .shard_addresses = server.shard_addresses});
+    addresses->insert(addresses->end(), server.shard_addresses.begin(),
+                      server.shard_addresses.end());
+    homecoming_->servers.insert(number);
+    change_->uncommitted.insert(number);
+  }
+  shard_addresses_ = std::move(addresses);
+  for (size_t i = 0; i < begun_.members.size(); ++i) {
+    const MemberRecord& member = begun_.members[i];
+    workers_[member.rank] = {.incarnation = member.incarnation,
+                             .session_key = member.session_key,
+                             .key = member.key,
+                             .name = begun_.names[i],
+                             .connected = false,
+                             .welcomed = true,
+                             .first_step = member.first_step,
+                             .beat = {.step = record.step},
+                             .is_awaited = true};
+  }
+}
+
+// ---- Who comes back ----
+
+void Job::OnServerBack(uint32_t number, ConnectionId connection, const HeldJob& held,
+                       CoordinatorOutputs& outputs) {
+  const auto server = std::ranges::find(servers_, number, &JobServer::server);
+  if (phase_ == Phase::kOver || server == servers_.end()) {
+    outputs.push_back(ToMember{connection, DropJob{held.job, "it is over"}});
+    return;
+  }
+  server->connection = connection;
+  if (!homecoming_ || homecoming_->servers.erase(number) == 0) return;
+  homecoming_->prepared = std::max(homecoming_->prepared, held.prepared);
+  lost_cuts_ = std::max(lost_cuts_, held.cut);
+  homecoming_->decided[number] = held.decided ? held.decided->step + 1 : 0;
+  if (held.decided && homecoming_->decided[number] > decided_) {
+    homecoming_->last = held.decided;
+    decisions_.Resume(held.decided->scaler, held.decided->skipped);
+    decided_ = held.decided->step + 1;
+  }
+  if (held.committed < begun_.epoch) {
+    SendCommit(*server, outputs);
+  } else {
+    change_->uncommitted.erase(number);
+  }
+  if (!homecoming_->servers.empty()) return;
+  RepeatDecision(outputs);
+  if (change_->uncommitted.empty()) GoOn(outputs);
+}
+
+// What one server was told and another was not.
+void Job::RepeatDecision(CoordinatorOutputs& outputs) {
+  if (!homecoming_->last) return;
+  for (const JobServer& server : servers_) {
+    if (homecoming_->decided[server.server] >= decided_) continue;
+    outputs.push_back(ToMember{server.connection, *homecoming_->last});
+  }
+}
+
+// All servers are back, in the last epoch.
+void Job::GoOn(CoordinatorOutputs& outputs) {
+  committed_ = begun_.members;
+  change_.reset();
+  reason_ = begun_.reason;
+  counters_.epochs.AtLeast(spec_.name, homecoming_->prepared);
+  if (homecoming_->prepared > begun_.epoch) {
+    hold_is_left_ = true;
+    change_reasons_.Add("the coordinator came back in the middle of a change");
+  }
+  if (next_training_) change_reasons_.Add("new options");
+  for (const MemberRecord& member : committed_) {
+    const auto worker = workers_.find(member.rank);
+    if (worker != workers_.end() && worker->second.incarnation == member.incarnation) {
+      TellEpoch(member.rank, outputs);
+    }
+  }
+  SayWhoIsBack(outputs);
+  MaybeReleaseBarrier(outputs);
+  MaybeChangeEpoch(outputs);
+}
+
+absl::Status Job::Return(ConnectionId connection, const WorkerHello& hello,
+                         absl::Duration now, CoordinatorOutputs& outputs) {
+  const HeldMembership& member = *hello.member;
+  const auto found = workers_.find(hello.rank);
+  const bool is_member = phase_ == Phase::kRunning && found != workers_.end() &&
+                         member.job == id_ && found->second.welcomed &&
+                         found->second.incarnation == member.incarnation &&
+                         found->second.session_key == member.session_key;
+  if (!is_member) {
+    return absl::AbortedError(absl::StrCat("worker ", hello.rank, " (", hello.name,
+                                           ") is no member of job '", spec_.name,
+                                           "' any more; connect again to rejoin"));
+  }
+  Worker& worker = found->second;
+  if (!worker.is_awaited) {
+    return WithFailure(
+        absl::UnavailableError(absl::StrCat("rank ", hello.rank, " of job '", spec_.name,
+                                            "' is back already, on another connection")),
+        Failure::kRetryable);
+  }
+  worker.connection = connection;
+  worker.connected = true;
+  worker.is_awaited = false;
+  worker.heard_at = now;
+  worker.beat.step = member.step;
+  worker.barrier = member.barrier;
+  worker.barriers = member.barriers;
+  worker.epoch = member.epoch;
+  barriers_ = std::max(barriers_, member.barriers);
+  ReleaseThoseLeftBehind(outputs);
+  // Of one that is being committed it hears with the others.
+  const bool is_committed = !change_ || change_->epoch > begun_.epoch;
+  if (is_committed) TellEpoch(hello.rank, outputs);
+  SayWhoIsBack(outputs);
+  MaybeReleaseBarrier(outputs);
+  return absl::OkStatus();
+}
+
+// ---- Who does not ----
+
+size_t Job::awaited_workers() const {
+  return static_cast<size_t>(std::ranges::count_if(
+      workers_, [](const auto& entry) { return entry.second.is_awaited; }));
+}
+
+void Job::AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs) {
+  if (!homecoming_) return;
+  if (!homecoming_->since) homecoming_->since = now;
+  const absl::Duration limit =
+      kFailureTimeoutsToReturn * options_.timeouts.failure_timeout;
+  if (now - *homecoming_->since < limit) return;
+  const std::string within =
+      absl::StrCat("did not come back within ", absl::FormatDuration(limit),
+                   " after the coordinator was started anew");
+  if (!homecoming_->servers.empty()) {
+    const auto server =
+        std::ranges::find(servers_, *homecoming_->servers.begin(), &JobServer::server);
+    return Fail(absl::StrCat("server ", server->server, " (", server->name, ") ", within,
+                             ", and its weights are lost with it"),
+                outputs);
+  }
+  std::vector<uint32_t> missing;
+  for (const auto& [rank, worker] : workers_) {
+    if (worker.is_awaited) missing.push_back(rank);
+  }
+  for (const uint32_t rank : missing) {
+    DropWorker(rank, within, Readmission::Cause::kDied, outputs);
+  }
+  SayWhoIsBack(outputs);
+  MaybeReleaseBarrier(outputs);
+  MaybeChangeEpoch(outputs);
+}
+
+std::string Job::WhoIsAwaited() const {
+  std::vector<std::string> who;
+  for (const uint32_t number : homecoming_->servers) {
+    const auto server = std::ranges::find(servers_, number, &JobServer::server);
+    who.push_back(absl::StrCat("server ", number, " (", server->name, ")"));
+  }
+  for (const auto& [rank, worker] : workers_) {
+    if (worker.is_awaited && who.size() < kMissingShown) who.push_back(Named(rank));
+  }
+  return absl::StrCat("the coordinator came back; waiting for ",
+                      who.empty() ? "the last epoch" : absl::StrJoin(who, ", "));
+}
+
+// Once, when nobody is awaited any more.
+void Job::SayWhoIsBack(CoordinatorOutputs& outputs) {
+  if (!homecoming_ || change_ || awaited_workers() > 0) return;
+  const auto back = std::ranges::count_if(committed_, [this](const auto& member) {
+    const auto worker = workers_.find(member.rank);
+    return worker != workers_.end() && worker->second.incarnation == member.incarnation;
+  });
+  homecoming_.reset();
+  outputs.push_back(LogReason{absl::StrCat("the coordinator came back: job '", spec_.name,
+                                           "' goes on at step ", LowestStep(),
+                                           " in epoch ", begun_.epoch, " with ", back,
+                                           " of ", committed_.size(), " members")});
+}
+
+}  // namespace syncline

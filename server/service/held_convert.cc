@@ -1,0 +1,79 @@
+#include "server/service/held_convert.h"
+
+namespace syncline {
+
+void WriteMembership(const HeldMembership& member, v1::HeldMembership& out) {
+  out.set_job(member.job);
+  out.set_incarnation(member.incarnation);
+  out.set_session_key(member.session_key);
+  out.set_epoch(member.epoch);
+  out.set_step(member.step);
+  out.set_is_in_barrier(member.barrier.has_value());
+  out.set_barrier(member.barrier.value_or(0));
+  out.set_barriers(member.barriers);
+}
+
+std::optional<HeldMembership> ReadMembership(const v1::WorkerHello& hello) {
+  if (!hello.has_member()) return std::nullopt;
+  const v1::HeldMembership& in = hello.member();
+  return HeldMembership{
+      .job = in.job(),
+      .incarnation = in.incarnation(),
+      .session_key = in.session_key(),
+      .epoch = in.epoch(),
+      .step = in.step(),
+      .barrier = in.is_in_barrier() ? std::optional(in.barrier()) : std::nullopt,
+      .barriers = in.barriers()};
+}
+
+void WriteDecision(const StepDecision& decision, v1::StepDecision& out) {
+  out.set_job(decision.job);
+  out.set_step(decision.step);
+  out.set_gradient_scale(decision.decision.gradient_scale);
+  out.set_skip(decision.decision.skip);
+  out.set_loss_scale(decision.decision.loss_scale);
+  for (const double sum : decision.decision.figures) out.add_figures(sum);
+  out.set_growth_tracker(decision.scaler.growth_tracker);
+  out.set_hysteresis(decision.scaler.hysteresis);
+  out.set_skipped_steps(decision.skipped);
+}
+
+StepDecision ReadDecision(const v1::StepDecision& in) {
+  return {.job = in.job(),
+          .step = in.step(),
+          .decision = {.gradient_scale = in.gradient_scale(),
+                       .skip = in.skip(),
+                       .loss_scale = in.loss_scale(),
+                       .figures = {in.figures().begin(), in.figures().end()}},
+          .scaler = {.scale = in.loss_scale(),
+                     .growth_tracker = in.growth_tracker(),
+                     .hysteresis = in.hysteresis()},
+          .skipped = in.skipped_steps()};
+}
+
+void WriteHeld(const ServerHello& hello, v1::HeldServer& out) {
+  out.set_server(hello.identity->server);
+  out.set_incarnation(hello.identity->incarnation);
+  for (const HeldJob& held : hello.held) {
+    v1::HeldJob& job = *out.add_jobs();
+    job.set_job(held.job);
+    job.set_prepared_epoch(held.prepared);
+    job.set_committed_epoch(held.committed);
+    job.set_cut(held.cut);
+    if (held.decided) WriteDecision(*held.decided, *job.mutable_decided());
+  }
+}
+
+void ReadHeld(const v1::HeldServer& in, ServerHello& hello) {
+  hello.identity = {.server = in.server(), .incarnation = in.incarnation()};
+  for (const v1::HeldJob& job : in.jobs()) {
+    HeldJob& held = hello.held.emplace_back();
+    held = {.job = job.job(),
+            .prepared = job.prepared_epoch(),
+            .committed = job.committed_epoch(),
+            .cut = job.cut()};
+    if (job.has_decided()) held.decided = ReadDecision(job.decided());
+  }
+}
+
+}  // namespace syncline

@@ -1,0 +1,22 @@
+// What members hold, when they come back to a coordinator that was started anew, as
+// messages; and decisions, which are part of that.
+#pragma once
+
+#include <optional>
+
+#include "proto/coordinator.pb.h"
+#include "server/coordinator/coordinator.h"
+
+namespace syncline {
+
+void WriteMembership(const HeldMembership& member, v1::HeldMembership& out);
+std::optional<HeldMembership> ReadMembership(const v1::WorkerHello& hello);
+
+void WriteDecision(const StepDecision& decision, v1::StepDecision& out);
+StepDecision ReadDecision(const v1::StepDecision& in);
+
+// REQUIRES: the hello has an identity.
+void WriteHeld(const ServerHello& hello, v1::HeldServer& out);
+void ReadHeld(const v1::HeldServer& in, ServerHello& hello);
+
+}  // namespace syncline

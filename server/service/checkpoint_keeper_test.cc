@@ -33,6 +33,7 @@ absl::Status Keep(size_t there, BlobStore& store) {
   }
   KeepCheckpoint order = {.job = 1, .declared = std::make_shared<DeclaredJob>()};
   order.manifest = {.job = "job", .name = kName};
+  order.manifest.tensors = {{.name = "w", .shape = {1}}};
   order.manifest.files = {{.name = "weights", .bytes = 10}};
   keeper.Order(order);
   keeper.Stop();  // ends the time in which a file may still appear

@@ -94,6 +94,25 @@ TEST(StaleSynchronous, WhoeverLeavesRightAfterAPushHandsItOver) {
   EXPECT_THAT(job.fast.weights, Each(-1.0f));
 }
 
+TEST(Synchronous, WhoeverLeavesRightAfterAPushHandsItOverToAllBlocks) {
+  TwoWorkers job({.name = "bsp"});
+  ASSERT_EQ(job.fast.session->PushPull(job.fast.id, job.fast.gradient, 1),
+            absl::OkStatus());
+  absl::Notification left;
+  std::thread leaver([&] {
+    EXPECT_EQ(job.fast.session->Leave(), absl::OkStatus());
+    left.Notify();
+  });
+  EXPECT_FALSE(left.WaitForNotificationWithTimeout(absl::Milliseconds(300)))
+      << "its push is part of no step yet";
+  const std::vector<float> threes(1000, 3.0f);
+  ASSERT_EQ(job.slow.session->PushPull(job.slow.id, threes, 1), absl::OkStatus());
+  ASSERT_EQ(job.slow.session->Wait(job.slow.id, Worker::kAWhile), absl::OkStatus());
+  leaver.join();
+  EXPECT_THAT(job.slow.weights, Each(-1.0f)) << "a step of 0.5, of the mean of both";
+  EXPECT_THAT(job.fast.weights, Each(-1.0f));
+}
+
 TEST(StaleSynchronous, ABarrierBringsTheNewestWeights) {
   TwoWorkers job({.name = "ssp", .values = {{"staleness", 2}}});
   for (int step = 0; step < 2; ++step) ASSERT_EQ(job.fast.Step(), absl::OkStatus());

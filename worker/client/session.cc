@@ -120,12 +120,12 @@ absl::Status Session::Impl::Part() {
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
   const absl::Duration deadline = clock_.Now() + options_.failure_timeout;
-  bool is_quiet = AllReady();
-  if (has_delays()) {
-    // What the servers hold for steps that are not over would go with this worker. The last
-    // push may be under way still, and only what is ready can settle.
-    is_quiet = AwaitAllReady(deadline);
-    if (is_quiet) Settle();
+  // What the servers hold for steps that are not over would go with this worker, from some
+  // blocks and not from others where the last push is under way still. A step that was
+  // begun with some tensors only does not end.
+  bool is_quiet = has_delays() || IsBetweenSteps() ? AwaitAllReady(deadline) : AllReady();
+  if (is_quiet && has_delays()) {
+    Settle();
     is_quiet = AwaitAllReady(deadline);
   }
   if (is_quiet) data_plane_->Part();
@@ -136,9 +136,9 @@ absl::Status Session::Impl::Part() {
     options_.log.Warning("left before the servers held all that compression had kept",
                          {{"rank", options_.rank}});
   }
-  if (!is_quiet && has_delays() && !IsOver()) {
+  if (!is_quiet && !IsOver()) {
     options_.log.Warning(
-        "left before slower workers had come as far; the last contributions are lost",
+        "left before its last step was over; its last contributions may be lost",
         {{"rank", options_.rank}, {"mode", FormatNamedOptions(options_.training.mode)}});
   }
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());

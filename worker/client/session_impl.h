@@ -165,6 +165,8 @@ class Session::Impl {
   // Of a gradient, or of none with 0 samples. REQUIRES: CheckTurn.
   void Contribute(TensorId id, std::span<const float> gradient, uint32_t samples)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Every tensor that keeps pace was pushed or skipped as often as the others.
+  bool IsBetweenSteps() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
   void BeginAt(uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckDeclared(TensorId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the tensor may be pushed or skipped now.

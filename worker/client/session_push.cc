@@ -22,6 +22,12 @@ void Session::Impl::BeginAt(uint64_t step) {
   }
 }
 
+bool Session::Impl::IsBetweenSteps() const {
+  return std::ranges::all_of(tensors_, [step = step_](const Tensor& tensor) {
+    return !tensor.keeps_pace() || tensor.version == step;
+  });
+}
+
 absl::Status Session::Impl::CheckDeclared(TensorId id) const {
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
   if (id < tensors_.size()) return absl::OkStatus();

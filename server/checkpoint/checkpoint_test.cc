@@ -97,7 +97,6 @@ class Checkpoints : public ::testing::Test {
       for (const ShardBlock& block : options.blocks) {
         BlockSnapshot saved = saved_[block.block];
         saved.version = name.step;
-        saved.updates = std::min(saved.updates, name.step);
         EXPECT_TRUE(part->Add(block.block, saved).ok());
       }
       ShardSnapshot rest = {.job_memory = {1.5, 2.5}};

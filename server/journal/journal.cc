@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
-#include "server/checkpoint/catalog.h"
+#include "server/checkpoint/reader.h"
 
 namespace syncline {
 namespace {
@@ -218,8 +218,7 @@ void Journal::Prune() {
   }
   for (const auto& [job, saved] : jobs) {
     for (auto step = saved.rbegin(); step != saved.rend(); ++step) {
-      const CheckpointName name = {job->head.checkpoint_run, *step};
-      if (!ReadManifest(*options_.checkpoints, job->head.job, name).ok()) continue;
+      if (!Covers(*job, *step)) continue;
       for (ShardLog& shard : job->shards) {
         if (const auto pruned = shard.Prune(*step); !pruned.ok()) {
           options_.log.Warning("a segment of the journal stays",
@@ -231,6 +230,19 @@ void Journal::Prune() {
       break;
     }
   }
+}
+
+// What cannot be read covers nothing: its manifest and the heads of all its files are read.
+bool Journal::Covers(Job& job, uint64_t step) {
+  const auto reader = CheckpointReader::Open(*options_.checkpoints, job.head.job,
+                                             {job.head.checkpoint_run, step});
+  if (reader.ok()) return true;
+  if (absl::IsNotFound(reader.status())) return false;  // not complete yet
+  options_.log.Warning("the journal keeps what a checkpoint should cover",
+                       {{"job", job.id}, {"error", reader.status().message()}});
+  absl::MutexLock lock(&mutex_);
+  job.saved.erase(step);
+  return false;
 }
 
 }  // namespace syncline

@@ -113,6 +113,7 @@ class Journal {
   void End(Job& job, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WaitForRoom(Job& job, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Prune() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Covers(Job& job, uint64_t step) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const JournalOptions options_;
   const SteadyClock clock_;

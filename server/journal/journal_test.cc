@@ -368,6 +368,36 @@ TEST_F(JournalTest, AnyStepOfItCanBeHad) {
               HasSubstr("leads to step 4, not to 9"));
 }
 
+TEST_F(JournalTest, AJobThatBeganWithTheStateOfAnotherIsThatJobToo) {
+  // Of more updates than the job has steps.
+  RecordList records = training_.records();
+  SeedRecord seed = std::get<SeedRecord>(records[0]->what);
+  seed.updates = 1000;
+  for (int slot = 0; slot < 2; ++slot) {
+    seed.state.emplace_back(300 * sizeof(float), std::byte{0x3c});
+  }
+  records[0] = std::make_shared<const ShardRecord>(ShardRecord{1, seed});
+  Write(records);
+  const auto done = ReplayInto(Replaying(), *out_);
+  ASSERT_TRUE(done.ok()) << done.status();
+  const auto reader = CheckpointReader::Open(*out_, "night", done->name);
+  ASSERT_TRUE(reader.ok()) << reader.status();
+  const auto part = (*reader)->Read({0, CutIntoBlocks(kTensors)[0]}, *Replaying().layout);
+  EXPECT_EQ(part->blocks.at(0).updates, 1000u);
+  EXPECT_EQ(part->blocks.at(0).state, seed.state);
+  EXPECT_EQ(part->blocks.at(0).weights, training_.rig().Weights(0));
+}
+
+TEST_F(JournalTest, WithoutFirstValuesItIsNotPlayed) {
+  RecordList records = training_.records();
+  ASSERT_EQ(records.size(), 2u);
+  records.pop_back();  // of block 1, which is on no disk yet
+  Write(records);
+  EXPECT_THAT(ReplayInto(Replaying(), *out_).status().ToString(),
+              HasSubstr("block 1 of tensor 'b' has no first values in the journal"));
+  EXPECT_TRUE(out_->List("")->empty());
+}
+
 TEST_F(JournalTest, AnotherDigestIsFoundWithBlockStepAndShard) {
   for (int i = 0; i < 3; ++i) training_.Step();
   RecordList records = training_.records();
@@ -384,16 +414,22 @@ TEST_F(JournalTest, SegmentsGoWhenACompleteCheckpointCoversThem) {
   options_.checkpoints = out_.get();
   for (int i = 0; i < 3; ++i) training_.Step();
   Write(training_.records());
-  ReplayOptions at_two = Replaying();
-  at_two.to = 2;
-  ASSERT_TRUE(ReplayInto(at_two, *out_).ok());
+  ReplayOptions replaying = Replaying();
+  for (const uint64_t step : {2, 3}) {
+    replaying.to = step;
+    ASSERT_TRUE(ReplayInto(replaying, *out_).ok());
+  }
+  const std::string damaged = out_->List("night/run2-step3")->back().name;
+  ASSERT_THAT(damaged, HasSubstr("weights"));
+  fs::resize_file(directory_.path() + "/out/" + damaged, 100);
   fs::remove_all(options_.directory);
   {
     Journal journal(options_);
     journal.Begin(Job());
     journal.Name(kJob, "run");
     for (const auto& record : training_.records()) journal.Take(kJob, 0, record);
-    journal.Saved(kJob, 3);  // never completed
+    journal.Saved(kJob, 4);  // never completed
+    journal.Saved(kJob, 3);  // damaged
     journal.Saved(kJob, 2);
     const auto first = options_.directory + "/night/run/" + SegmentName(kShardOfRig, 1);
     for (int i = 0; i < 1000 && (i == 0 || fs::exists(first)); ++i) {

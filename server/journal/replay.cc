@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "server/checkpoint/catalog.h"
 #include "server/checkpoint/load.h"
@@ -34,6 +36,7 @@ class Player {
   absl::Status ChooseStep();
   absl::Status ChooseBase();
   absl::Status TryBase(const CheckpointName& name);
+  absl::Status CheckSeeds() const;
   absl::Status PlayShard(uint32_t number, const std::vector<std::string>& segments);
   absl::StatusOr<std::unique_ptr<Shard>> MakeShard(const SegmentHead& head);
   absl::Status PlayRecords(ShardRecords& records, Shard& shard);
@@ -50,6 +53,7 @@ class Player {
   std::unique_ptr<CheckpointReader> base_;  // null: the first values
   bool is_whole_ = true;                    // no segment was deleted
   std::map<uint32_t, uint64_t> reached_;    // by block: where its records lead
+  std::set<uint32_t> seeded_;               // blocks whose first values are there
   uint64_t to_ = 0;
   std::map<std::pair<uint32_t, uint64_t>, uint32_t> digests_;  // of the shard under way
   std::map<uint64_t, ShardDecision::Verdict> verdicts_;        // by step
@@ -69,6 +73,9 @@ absl::Status Player::Scan(const std::vector<std::string>& segments) {
   for (;;) {
     SYNCLINE_ASSIGN_OR_RETURN(const auto record, records->Next());
     if (!record) break;
+    if (const auto* seed = std::get_if<SeedRecord>(&record->what)) {
+      seeded_.insert(seed->block);
+    }
     const auto* step = std::get_if<StepRecord>(&record->what);
     if (step == nullptr) continue;
     if (std::ranges::count(head.blocks, step->block) == 0) {
@@ -120,8 +127,9 @@ absl::Status Player::ChooseStep() {
 
 absl::Status Player::TryBase(const CheckpointName& name) {
   SYNCLINE_ASSIGN_OR_RETURN(
-      base_, CheckpointReader::Open(*options_.checkpoints, options_.about.job, name));
-  SYNCLINE_RETURN_IF_ERROR(base_->CheckTensors(options_.layout->tensors));
+      auto base, CheckpointReader::Open(*options_.checkpoints, options_.about.job, name));
+  SYNCLINE_RETURN_IF_ERROR(base->CheckTensors(options_.layout->tensors));
+  base_ = std::move(base);
   manifest_.loss_scaler = base_->manifest().loss_scaler;
   manifest_.skipped_steps = base_->manifest().skipped_steps;
   summary_.began = absl::StrCat("checkpoint ", name.ToString());
@@ -148,14 +156,33 @@ absl::Status Player::ChooseBase() {
   const auto fits = [&](const CheckpointInfo& one) {
     return one.is_complete && one.name.run == head.checkpoint_run && one.name.step <= to_;
   };
-  const auto latest = std::find_if(all.rbegin(), all.rend(), fits);
-  if (latest != all.rend()) return TryBase(latest->name);
+  absl::Status unfit;  // of the latest
+  for (auto one = all.rbegin(); one != all.rend(); ++one) {
+    if (!fits(*one)) continue;
+    const absl::Status tried = TryBase(one->name);
+    if (tried.ok()) return tried;
+    unfit.Update(tried);
+  }
+  SYNCLINE_RETURN_IF_ERROR(unfit);
   return absl::FailedPreconditionError(absl::StrCat(
       "the journal begins after ",
       head.began_from ? absl::StrCat("checkpoint ", head.began_from->ToString())
                       : absl::StrCat("a checkpoint of run ", head.checkpoint_run),
       ", and none up to step ", to_,
       " is there; say where the job's checkpoints are with --checkpoint-dir"));
+}
+
+absl::Status Player::CheckSeeds() const {
+  if (base_ != nullptr) return absl::OkStatus();  // has all blocks
+  for (uint32_t block = 0; block < options_.blocks.size(); ++block) {
+    if (seeded_.contains(block)) continue;
+    const uint32_t tensor = options_.blocks[block].tensor;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "block ", block, " of tensor '", Printable(options_.layout->tensors[tensor].name),
+        "' has no first values in the journal: they were not on the disk yet when it "
+        "ended; start the job anew, or go on from a checkpoint"));
+  }
+  return absl::OkStatus();
 }
 
 std::vector<ShardBlock> Player::BlocksOf(const SegmentHead& head) const {
@@ -268,6 +295,7 @@ absl::StatusOr<ReplaySummary> Player::Play() {
   SYNCLINE_RETURN_IF_ERROR(Scan());
   SYNCLINE_RETURN_IF_ERROR(ChooseStep());
   SYNCLINE_RETURN_IF_ERROR(ChooseBase());
+  SYNCLINE_RETURN_IF_ERROR(CheckSeeds());
   const uint32_t run = std::max(options_.run.head.checkpoint_run, uint32_t{1});
   manifest_.name = {.run = run, .step = IsAsync() ? summary_.last : to_};
   for (const auto& [shard, segments] : options_.run.shards) {

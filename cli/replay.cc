@@ -1,6 +1,9 @@
 #include "cli/replay.h"
 
+#include <cerrno>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <iostream>
 #include <memory>
@@ -16,6 +19,7 @@
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "comm/codec/codec.h"
+#include "server/checkpoint/blob_store.h"
 #include "server/checkpoint/directory_store.h"
 #include "server/checkpoint/reader.h"
 #include "server/coordinator/job_spec.h"
@@ -41,19 +45,55 @@ absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
 }
 
-// A directory that goes with whoever needed it.
+// A new directory that goes with whoever needed it.
 class Scratch {
  public:
-  explicit Scratch(std::string path) : path_(std::move(path)) {}
+  // Beside that file, where there is room for its like.
+  static absl::StatusOr<std::unique_ptr<Scratch>> Beside(const std::string& file) {
+    std::string path = absl::StrCat(file, ".replay-XXXXXX");
+    if (mkdtemp(path.data()) != nullptr) {
+      return std::unique_ptr<Scratch>(new Scratch(std::move(path)));
+    }
+    return Usage(absl::StrCat(
+        "--out ", file, ": cannot make a directory beside it: ", std::strerror(errno)));
+  }
   ~Scratch() {
     std::error_code ignored;
-    if (!path_.empty()) fs::remove_all(path_, ignored);
+    fs::remove_all(path_, ignored);
   }
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
 
+  const std::string& path() const { return path_; }
+
  private:
+  explicit Scratch(std::string path) : path_(std::move(path)) {}
+
   const std::string path_;
+};
+
+// Keeps nothing: for those who only want to know whether a journal can be played.
+class NoStore final : public BlobStore {
+ public:
+  absl::StatusOr<std::vector<Blob>> List(const std::string&) override {
+    return std::vector<Blob>();
+  }
+  absl::Status Read(const std::string& name, uint64_t, MutableByteView) override {
+    return absl::NotFoundError(absl::StrCat(name, " was not kept"));
+  }
+  absl::StatusOr<std::unique_ptr<BlobWriter>> Create(const std::string&,
+                                                     size_t) override {
+    return std::make_unique<Writer>();
+  }
+  absl::Status Delete(const std::string&) override { return absl::OkStatus(); }
+  std::string Describe() const override { return "no store"; }
+
+ private:
+  class Writer final : public BlobWriter {
+   public:
+    absl::Status Append(ByteView) override { return absl::OkStatus(); }
+    absl::Status Finish(ByteView) override { return absl::OkStatus(); }
+  };
 };
 
 absl::StatusOr<ReplayOptions> OptionsFor(JournalRun run, const CodecRegistry& codecs) {
@@ -141,13 +181,14 @@ absl::StatusOr<int> Replay(const ReplayFlags& flags) {
                               OpenExistingDirectoryStore(flags.checkpoint_dir));
     options.checkpoints = checkpoints.get();
   }
-  const bool keeps = !flags.checkpoint_out.empty();
-  const std::string directory =
-      keeps ? flags.checkpoint_out
-            : absl::StrCat(flags.out.empty() ? flags.journals.front() : flags.out,
-                           ".replay");
-  const Scratch scratch(keeps ? "" : directory);
-  SYNCLINE_ASSIGN_OR_RETURN(const auto store, OpenDirectoryStore(directory));
+  std::unique_ptr<Scratch> scratch;
+  std::unique_ptr<BlobStore> store = std::make_unique<NoStore>();
+  if (!flags.checkpoint_out.empty()) {
+    SYNCLINE_ASSIGN_OR_RETURN(store, OpenDirectoryStore(flags.checkpoint_out));
+  } else if (!flags.out.empty()) {
+    SYNCLINE_ASSIGN_OR_RETURN(scratch, Scratch::Beside(flags.out));
+    SYNCLINE_ASSIGN_OR_RETURN(store, OpenDirectoryStore(scratch->path()));
+  }
   SYNCLINE_ASSIGN_OR_RETURN(const ReplaySummary done, ReplayInto(options, *store));
   if (!flags.out.empty()) SYNCLINE_RETURN_IF_ERROR(ExportTo(*store, flags, done.name));
   Tell(flags, done);

@@ -136,6 +136,7 @@ class Replay(Durable):
         self.assertIn("name the --journal-dir of every server", half)
         self.assertIn("leads to step 40, not to 99", self.replay("one", "--to", "99", "--out", out, code=4))
         self.assertFalse(os.path.exists(out))
+        self.assert_that_replay_leaves_alone_what_others_have(out)
         segments = [
             os.path.join(folder, file)
             for journal in self.journals("one")
@@ -147,6 +148,19 @@ class Replay(Durable):
             file.seek(5000)
             file.write(b"spoiled")
         self.assertRegex(self.replay("one", "--out", out, code=4), rf"{segment} is damaged at byte \d+")
+
+    def assert_that_replay_leaves_alone_what_others_have(self, out):
+        for name in (out, self.journals("one")[0]):
+            os.mkdir(f"{name}.replay")
+            with open(f"{name}.replay/mine", "w") as mine:
+                mine.write("kept")
+        before = sorted(os.listdir(self.folder.name))
+        self.assertIn("verified", self.replay("one", "--verify"))
+        self.assertEqual(sorted(os.listdir(self.folder.name)), before)
+        self.replay("one", "--out", out)
+        self.assertEqual(sorted(os.listdir(self.folder.name)), sorted([*before, os.path.basename(out)]))
+        for name in (out, self.journals("one")[0]):
+            self.assertTrue(os.path.exists(f"{name}.replay/mine"))
 
     def test_a_job_that_asks_for_a_journal_where_there_is_none_is_refused_with_the_flag(self):
         self.begin()

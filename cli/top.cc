@@ -44,23 +44,27 @@ struct TopFlags {
 
 // ---- The terminal ----
 
+// Signals that are read here and end nothing by themselves. To be called before any thread
+// starts, gRPC's too: the kernel gives a signal to any thread that lets it through.
+UniqueFd TakeSignals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int one : {SIGTERM, SIGHUP, SIGINT, SIGWINCH}) sigaddset(&signals, one);
+  pthread_sigmask(SIG_BLOCK, &signals, nullptr);
+  return UniqueFd(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
 // Puts the terminal into the state that a full-screen program needs, and back. Ctrl-C and
 // Ctrl-Z come as keys; SIGTERM and SIGHUP through `signals`.
 class Terminal {
  public:
-  static absl::StatusOr<std::unique_ptr<Terminal>> Open() {
+  static absl::StatusOr<std::unique_ptr<Terminal>> Open(UniqueFd signals) {
     if (isatty(STDIN_FILENO) == 0 || isatty(STDOUT_FILENO) == 0) {
       return WithFailure(
           absl::InvalidArgumentError("syncline top needs a terminal; for scripts and "
                                      "logs there is syncline status, also with -o json"),
           Failure::kUsage);
     }
-    sigset_t stop;
-    sigemptyset(&stop);
-    for (const int signal : {SIGTERM, SIGHUP, SIGINT, SIGWINCH}) sigaddset(&stop, signal);
-    sigset_t before;
-    pthread_sigmask(SIG_BLOCK, &stop, &before);
-    UniqueFd signals(signalfd(-1, &stop, SFD_CLOEXEC | SFD_NONBLOCK));
     termios settings = {};
     if (!signals.valid() || tcgetattr(STDIN_FILENO, &settings) != 0) {
       return absl::InternalError("the terminal does not tell its settings");
@@ -192,13 +196,15 @@ absl::StatusOr<int> ShowTop(const TopFlags& flags) {
                                                 ", but must be in [100ms, 1h]")),
         Failure::kUsage);
   }
+  UniqueFd signals = TakeSignals();
   // Before the screen changes: an error that is there from the start is a line as always.
   SYNCLINE_ASSIGN_OR_RETURN(const std::string first,
                             FetchStatusJson(flags.coordinator, flags.tls, kTimeout));
   const SteadyClock clock;
   TopView view({.coordinator = flags.coordinator, .glyphs = GlyphsOfLocale()});
   SYNCLINE_RETURN_IF_ERROR(view.Add(first, clock.Now()));
-  SYNCLINE_ASSIGN_OR_RETURN(const std::unique_ptr<Terminal> terminal, Terminal::Open());
+  SYNCLINE_ASSIGN_OR_RETURN(const std::unique_ptr<Terminal> terminal,
+                            Terminal::Open(std::move(signals)));
   absl::Duration next = clock.Now() + interval;
   for (;;) {
     terminal->Show(view.Draw(terminal->Size()));

@@ -114,7 +114,7 @@ class FakeWorker : private Receiver {
     header.session_key = 1000 + rank_;
     header.epoch = epoch;
     header.step = step;
-    header.samples = 1;
+    header.samples = kind == MessageKind::kSeed ? 0 : 1;
     return header;
   }
 

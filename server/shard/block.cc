@@ -120,6 +120,13 @@ void Block::Seed(const BlockView& view) {
   SetSeeded();
 }
 
+void Block::BeginWithoutState() {
+  updates_ = 0;
+  for (const StoredSlot& slot : memory_.state) {
+    std::fill_n(slot.memory, StateBytes(slot.type, spec_.range.elements), std::byte{0});
+  }
+}
+
 void Block::SetSeeded() {
   std::ranges::copy(memory_.weights.first(memory_.view.size()), memory_.view.begin());
   seeded_ = true;

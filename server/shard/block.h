@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -118,9 +119,18 @@ class Block {
   bool TakesSeed() const { return !seeded_; }
   // REQUIRES: TakesSeed() and a view of exactly this block.
   void Seed(const BlockView& view);
-  // The optimizer's state that it begins with is that after so many updates. REQUIRES:
-  // TakesSeed().
+
+  // The optimizer's state that it is to begin with, of which so many arrays have come.
+  struct BegunState {
+    WorkerId from = {};
+    uint64_t updates = 0;
+    uint32_t arrays = 0;
+  };
+  const std::optional<BegunState>& begun_state() const { return begun_state_; }
+  void SetBegunState(const BegunState& begun) { begun_state_ = begun; }
+  // It begins with what has come, or with zeros, whatever has. REQUIRES: TakesSeed().
   void BeginAfter(uint64_t updates) { updates_ = updates; }
+  void BeginWithoutState();
 
   // Whether it holds this member's contribution to its present version.
   bool Holds(const ShardMember& member) const {
@@ -213,6 +223,7 @@ class Block {
   uint64_t updates_ = 0;  // steps that changed the weights
   bool seeded_ = false;
   bool frozen_ = false;
+  std::optional<BegunState> begun_state_;
   Collection now_;                // of step `version_`
   std::deque<Collection> ahead_;  // of those that follow it
   Samples added_;                 // in the accumulator

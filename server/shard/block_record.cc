@@ -131,6 +131,7 @@ absl::Status Block::RestoreSeed(const SeedRecord& record) {
   const bool fits = record.values.size == memory_.weights.size() * sizeof(float) &&
                     (record.state.empty() || record.state.size() == memory_.state.size());
   if (!fits) return Unfit(spec_.block, "its values are of another block");
+  BeginWithoutState();
   for (size_t i = 0; i < record.state.size(); ++i) {
     const StoredSlot& slot = memory_.state[i];
     if (record.state[i].size() != StateBytes(slot.type, spec_.range.elements)) {

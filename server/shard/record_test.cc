@@ -15,6 +15,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
+constexpr uint32_t kSeededUpdates = 40;
 constexpr float kNotFinite = std::numeric_limits<float>::infinity();
 
 struct RecordCase {
@@ -46,7 +47,10 @@ class RecordedJob {
     Take(rig_.Commit(1, {rig_.Member(0), rig_.Member(1)}));
     ForEachBlock([&](uint32_t block) {
       SeedState(block, one.seeded_arrays);
-      Take(rig_.Seed(block, SomeValues(rig_.range(block).elements, block)));
+      ShardMessage values =
+          rig_.SeedMessage(0, block, SomeValues(rig_.range(block).elements, block));
+      values.header.samples = one.seeded_arrays > 0 ? kSeededUpdates : 0;
+      Take(rig_.shard().Apply(values));
     });
   }
 
@@ -57,7 +61,7 @@ class RecordedJob {
       ShardMessage message = rig_.SeedMessage(0, block, std::move(values));
       message.header.kind = static_cast<uint16_t>(MessageKind::kSeedState);
       message.header.samples = array;
-      message.header.shard = 40;
+      message.header.shard = kSeededUpdates;
       Take(rig_.shard().Apply(message));
     }
   }
@@ -176,6 +180,29 @@ TEST_P(Recorded, AShardReplayedIsThatShard) {
   RecordedJob job(one);
   for (uint64_t step = 0; step < 6; ++step) job.Step(step);
   ExpectReplayed(job, one);
+}
+
+// A cut was made while a seeder was at it, that died; the next one brought no state.
+TEST(Records, OfABlockThatBeganWithoutStateClearWhatItHad) {
+  const RecordCase one = {.training = {.optimizer = {.name = "adamw"}}, .tensors = {300}};
+  const auto seed = [](ShardRig& rig, MessageKind kind, uint32_t updates) {
+    ShardMessage message = rig.SeedMessage(0, 0, SomeValues(300, 1));
+    message.header.kind = static_cast<uint16_t>(kind);
+    message.header.shard = updates;
+    return rig.shard().Apply(message);
+  };
+  ShardRig rig(OptionsFor(one, Records::kKept)), again(OptionsFor(one, Records::kNone));
+  rig.Commit(1, {rig.Member(0)});
+  seed(rig, MessageKind::kSeedState, 9);
+  ASSERT_TRUE(again.shard().Load(*rig.shard().Save()).ok());
+  for (const ShardOutput& output : seed(rig, MessageKind::kSeed, 0)) {
+    const auto* kept = std::get_if<ShardRecorded>(&output);
+    if (kept == nullptr) continue;
+    EXPECT_EQ(std::get<SeedRecord>(kept->record->what).updates, 0u);
+    ASSERT_TRUE(again.shard().Replay(*kept->record).ok());
+  }
+  EXPECT_EQ(again.shard().Save()->blocks, rig.shard().Save()->blocks);
+  EXPECT_TRUE(again.shard().Save()->blocks.at(0).seeded);
 }
 
 std::vector<RecordCase> AllOptimizersAndCodecs() {

@@ -151,7 +151,7 @@ class Cluster {
     header.block = block;
     header.epoch = epochs_[owner];
     header.step = step_;
-    header.samples = 1 + rank;
+    header.samples = kind == MessageKind::kSeed ? 0 : 1 + rank;
     const Codec& codec = kind == MessageKind::kSeed ? **codecs_.Find(CodecId::kFp32)
                                                     : *transfers_.push.codec;
     std::vector<float> copy = values;

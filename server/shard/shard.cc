@@ -142,6 +142,10 @@ void Shard::Impl::OnSeed(const ShardMessage& message, Block& block) {
       ParseBlock({message.payload.data, message.payload.size},
                  {block.spec().range, 0, message.header.epoch}, {options_.seed_codec});
   if (!view.ok()) return Refuse(message.header, RefuseCode::kMalformed);
+  if (const RefuseCode code = BeginState(message.header, block);
+      code != RefuseCode::kNone) {
+    return Refuse(message.header, code);
+  }
   block.Seed(*view);
   KeepSeed(block);
   Acknowledge(message.header, Repeats::kNo);

@@ -76,6 +76,11 @@ class Shard::Impl {
   void OnSeed(const ShardMessage& message, Block& block);
   void OnPullState(const MessageHeader& header, const Block& block);
   void OnSeedState(const ShardMessage& message, Block& block);
+  // What has come of the state that this member seeds; null when nothing has.
+  static const Block::BegunState* BegunBy(const MessageHeader& header,
+                                          const Block& block);
+  // The block is about to get its weights: with the state that the kSeed says, or none.
+  static RefuseCode BeginState(const MessageHeader& header, Block& block);
   void OnPush(const ShardMessage& message, Block& block);
   // No refusal: the contribution is held, and counts as what it is.
   RefuseCode Take(const ShardMessage& message, Block& block);

@@ -1,5 +1,6 @@
 // The optimizer's state of a block, array by array: what a job begins with where workers
 // bring some, and what they ask for.
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -19,8 +20,8 @@ void Shard::Impl::OnPullState(const MessageHeader& header, const Block& block) {
       ShardReply{header.rank, header.incarnation, reply, *std::move(state)});
 }
 
-// Before the weights, which make it the job's. A seeder that follows a dead one sends all
-// of it again.
+// Before the weights, which make it the job's. The arrays of two seeders never mix: each
+// sends all of them, from the first one on, and one seeder at a time.
 void Shard::Impl::OnSeedState(const ShardMessage& message, Block& block) {
   const MessageHeader& header = message.header;
   if (!block.TakesSeed()) return Acknowledge(header, Repeats::kYes);
@@ -28,10 +29,43 @@ void Shard::Impl::OnSeedState(const ShardMessage& message, Block& block) {
       ParseBlock({message.payload.data, message.payload.size},
                  {block.spec().range, 0, header.epoch}, {options_.seed_codec});
   const bool fits =
-      view.ok() && header.shard > 0 && stepper_->SeedState(block, header.samples, *view);
+      view.ok() && header.shard > 0 && header.samples < block.memory().state.size();
   if (!fits) return Refuse(header, RefuseCode::kMalformed);
-  block.BeginAfter(header.shard);
+  const Block::BegunState* own = BegunBy(header, block);
+  // Another seeder that lives goes first; what a dead one sent is nobody's.
+  const bool waits = own == nullptr && block.begun_state() &&
+                     FindMember(block.begun_state()->from) != nullptr;
+  const uint32_t arrays = own == nullptr ? 0 : own->arrays;
+  if (waits || header.samples > arrays) return Refuse(header, RefuseCode::kNotSeeded);
+  if (own != nullptr && own->updates != header.shard) {
+    return Refuse(header, RefuseCode::kMalformed);
+  }
+  stepper_->SeedState(block, header.samples, *view);
+  block.SetBegunState({.from = {header.rank, header.incarnation},
+                       .updates = header.shard,
+                       .arrays = std::max(arrays, header.samples + 1)});
   Acknowledge(header, Repeats::kNo);
+}
+
+const Block::BegunState* Shard::Impl::BegunBy(const MessageHeader& header,
+                                              const Block& block) {
+  const auto& begun = block.begun_state();
+  const bool is_own = begun && begun->from == WorkerId(header.rank, header.incarnation);
+  return is_own ? &*begun : nullptr;
+}
+
+RefuseCode Shard::Impl::BeginState(const MessageHeader& header, Block& block) {
+  if (header.samples == 0) {
+    block.BeginWithoutState();
+    return RefuseCode::kNone;
+  }
+  const Block::BegunState* own = BegunBy(header, block);
+  if (own == nullptr) return RefuseCode::kNotSeeded;
+  const bool is_whole =
+      own->updates == header.samples && own->arrays == block.memory().state.size();
+  if (!is_whole) return RefuseCode::kMalformed;
+  block.BeginAfter(header.samples);
+  return RefuseCode::kNone;
 }
 
 }  // namespace syncline

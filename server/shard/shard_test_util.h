@@ -194,7 +194,10 @@ class ShardRig {
     const BlockLabel label = {ranges_[block], 0, shard_->epoch()};
     const Buffer payload =
         Gather(EncodeBlock(codec("fp32"), label, values, Checksum::kHeaderOnly, pool_));
-    return {Header(MessageKind::kSeed, rank, block, 0), Slice::Of(payload)};
+    ShardMessage message = {Header(MessageKind::kSeed, rank, block, 0),
+                            Slice::Of(payload)};
+    message.header.samples = 0;  // updates of the optimizer's state before it
+    return message;
   }
 
   ShardMessage PushMessage(uint32_t rank, uint32_t block, uint64_t step,

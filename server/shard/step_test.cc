@@ -277,10 +277,10 @@ TEST(StepGroups, HaveTheirOwnLearningRateAndWeightDecay) {
   shard->Apply(ShardCommit{1, {{0, 0, 0, 0}}});
   MessageHeader header;
   header.epoch = 1;
-  header.samples = 1;
   for (const MessageKind kind : {MessageKind::kSeed, MessageKind::kPush}) {
     float one[] = {1.0f};
     header.kind = static_cast<uint16_t>(kind);
+    header.samples = kind == MessageKind::kPush ? 1 : 0;
     const Buffer payload = Gather(EncodeBlock(*options.seed_codec, {range, 0, 1}, one,
                                               Checksum::kHeaderOnly, pool));
     shard->Apply(ShardMessage{header, Slice::Of(payload)});

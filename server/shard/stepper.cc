@@ -271,10 +271,10 @@ std::optional<Payload> Stepper::EncodeState(const Block& block, uint32_t array,
       Gather(EncodeBlock(fp32_, block.Label(epoch), values, checksum_, pool_)))};
 }
 
-bool Stepper::SeedState(const Block& block, uint32_t array, const BlockView& values) {
+void Stepper::SeedState(const Block& block, uint32_t array, const BlockView& values) {
   const BlockRange& range = block.spec().range;
   const std::vector<StoredSlot>& state = block.memory().state;
-  if (array >= state.size()) return false;
+  SYNCLINE_CHECK(array < state.size());
   std::vector<float> decoded(range.elements);
   for (const TileView& tile : values.tiles) {
     const auto of_tile = std::span(decoded).subspan(tile.first_element, tile.elements);
@@ -283,7 +283,6 @@ bool Stepper::SeedState(const Block& block, uint32_t array, const BlockView& val
   StoreState(
       state[array], 0, decoded,
       {.tensor = range.tensor, .slot = array, .first_element = range.first_element});
-  return true;
 }
 
 Payload Stepper::Encode(const Block& block, uint64_t epoch) {

@@ -102,8 +102,8 @@ class Stepper {
   std::optional<Payload> EncodeAverage(const Block& block, uint64_t epoch);
   // An array of the optimizer's state in FP32; empty when there is none of that number.
   std::optional<Payload> EncodeState(const Block& block, uint32_t array, uint64_t epoch);
-  // Sets it, in a block that has no values yet. False when there is none.
-  bool SeedState(const Block& block, uint32_t array, const BlockView& values);
+  // Sets it, in a block that has no values yet. REQUIRES: it has an array of that number.
+  void SeedState(const Block& block, uint32_t array, const BlockView& values);
 
   // The published view of a block as it is.
   Payload Encode(const Block& block, uint64_t epoch);

@@ -245,21 +245,37 @@ std::vector<float> PullState(ShardRig& rig, uint32_t array) {
   return values;
 }
 
-ShardOutputs SeedState(ShardRig& rig, uint32_t array, const std::vector<float>& values) {
-  ShardMessage message = rig.SeedMessage(0, 0, values);
+struct Seeding {
+  uint32_t rank = 0;
+  uint32_t updates = 3;
+};
+
+ShardOutputs SeedState(ShardRig& rig, uint32_t array, const std::vector<float>& values,
+                       Seeding by = {}) {
+  ShardMessage message = rig.SeedMessage(by.rank, 0, values);
   message.header.kind = static_cast<uint16_t>(MessageKind::kSeedState);
   message.header.samples = array;
-  message.header.shard = 3;
+  message.header.shard = by.updates;
   EXPECT_EQ(*rig.shard().MaxPayloadBytes(message.header),
             MaxBlockBytes(rig.codec("fp32"), values.size()));
   return rig.shard().Apply(message);
 }
 
+ShardOutputs SeedWeights(ShardRig& rig, const std::vector<float>& values,
+                         Seeding by = {}) {
+  ShardMessage message = rig.SeedMessage(by.rank, 0, values);
+  message.header.samples = by.updates;
+  return rig.shard().Apply(message);
+}
+
+RigOptions AdamWith(const char* state) {
+  return {.training = {.optimizer = {.name = "adamw", .state = state}},
+          .tensors = {kLarge}};
+}
+
 TEST(ShardState, AJobThatBeginsWithItGoesOnAsTheOtherDid) {
   for (const char* state : {"f32", "bf16", "int8"}) {
-    const RigOptions options = {
-        .training = {.optimizer = {.name = "adamw", .state = state}},
-        .tensors = {kLarge}};
+    const RigOptions options = AdamWith(state);
     ShardRig from(options), to(options);
     from.Commit(1, {from.Member(0)});
     from.Seed(0, SomeValues(kLarge, 1));
@@ -269,7 +285,7 @@ TEST(ShardState, AJobThatBeginsWithItGoesOnAsTheOtherDid) {
       EXPECT_THAT(Lines(SeedState(to, array, PullState(from, array))),
                   ElementsAre("ack r0 b0 s0"));
     }
-    to.Seed(0, from.Weights(0));
+    EXPECT_THAT(Lines(SeedWeights(to, from.Weights(0))), ElementsAre("ack r0 b0 s0"));
     EXPECT_EQ(PullState(to, 1), PullState(from, 1)) << state;
     SeedState(to, 0, SomeValues(kLarge, 8));
     EXPECT_EQ(PullState(to, 0), PullState(from, 0)) << "a repetition";
@@ -277,6 +293,59 @@ TEST(ShardState, AJobThatBeginsWithItGoesOnAsTheOtherDid) {
     to.shard().Apply(to.PushMessage(0, 0, 0, from.PushOf(0, 0, 3)));
     EXPECT_EQ(to.Weights(0), from.Weights(0)) << state;
   }
+}
+
+// The seeder dies in the middle, and the next one brings none, or another.
+TEST(ShardState, OfADeadSeederIsNobodys) {
+  for (const char* state : {"f32", "bf16", "int8"}) {
+    ShardRig rig(AdamWith(state)), fresh(AdamWith(state));
+    rig.Commit(1, {rig.Member(0), rig.Member(1)});
+    for (uint32_t array = 0; array < 2; ++array) {
+      SeedState(rig, array, SomeValues(kLarge, 7 + array));
+    }
+    rig.Commit(2, {rig.Member(1)});
+    SeedWeights(rig, SomeValues(kLarge, 1), {.rank = 1, .updates = 0});
+    fresh.Commit(2, {rig.Member(1)});
+    SeedWeights(fresh, SomeValues(kLarge, 1), {.rank = 1, .updates = 0});
+    const auto snapshot = [](ShardRig& of) { return of.shard().Save()->blocks.at(0); };
+    EXPECT_EQ(snapshot(rig).state, snapshot(fresh).state) << state;
+    EXPECT_EQ(snapshot(rig).updates, 0u);
+    rig.Push(1, 0, 0);
+    fresh.Push(1, 0, 0);
+    EXPECT_EQ(rig.Weights(0), fresh.Weights(0)) << state;
+  }
+}
+
+TEST(ShardState, IsThatOfOneSeeder) {
+  ShardRig rig(AdamWith("f32"));
+  rig.Commit(1, {rig.Member(0), rig.Member(1)});
+  const std::vector<float> first = SomeValues(kLarge, 7), second = SomeValues(kLarge, 8);
+  const Seeding next = {.rank = 1, .updates = 3};
+  SeedState(rig, 0, first, {.rank = 0, .updates = 90});
+  EXPECT_THAT(Lines(SeedState(rig, 0, second, next)), ElementsAre("refuse r1 not seeded"))
+      << "one after the other";
+  rig.Commit(2, {rig.Member(1)});
+  EXPECT_THAT(Lines(SeedState(rig, 1, second, next)), ElementsAre("refuse r1 not seeded"))
+      << "the array before is not its own";
+  EXPECT_THAT(Lines(SeedWeights(rig, first, next)), ElementsAre("refuse r1 not seeded"));
+  EXPECT_THAT(Lines(SeedState(rig, 0, second, next)), ElementsAre("ack r1 b0 s0"));
+  EXPECT_THAT(Lines(SeedWeights(rig, first, next)), ElementsAre("refuse r1 malformed"))
+      << "an array is missing";
+  EXPECT_THAT(Lines(SeedState(rig, 1, second, {.rank = 1, .updates = 4})),
+              ElementsAre("refuse r1 malformed"));
+  SeedState(rig, 1, first, next);
+  SeedState(rig, 0, second, next);  // a repetition
+  EXPECT_THAT(Lines(SeedWeights(rig, first, {.rank = 1, .updates = 4})),
+              ElementsAre("refuse r1 malformed"));
+  EXPECT_EQ(rig.shard().Progress().unseeded, 1u);
+  EXPECT_THAT(Lines(SeedWeights(rig, first, next)), ElementsAre("ack r1 b0 s0"));
+  const BlockSnapshot held = rig.shard().Save()->blocks.at(0);
+  EXPECT_EQ(held.updates, 3u);
+  const auto bytes = [](const std::vector<float>& values) {
+    const auto of = std::as_bytes(std::span(values));
+    return std::vector<std::byte>(of.begin(), of.end());
+  };
+  EXPECT_THAT(held.state, ElementsAre(bytes(second), bytes(first)));
 }
 
 TEST(ShardState, ThatTheOptimizerHasNotIsRefused) {
@@ -305,7 +374,7 @@ TEST(ShardFrozen, TensorsAreSeededOnceAndNeverStep) {
   const auto tell = [&](MessageKind kind, float value) {
     MessageHeader header;
     header.epoch = 1;
-    header.samples = 1;
+    header.samples = kind == MessageKind::kPush ? 1 : 0;
     header.kind = static_cast<uint16_t>(kind);
     std::vector<float> values(4, value);
     return shard->Apply(ShardMessage{

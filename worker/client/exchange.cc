@@ -56,7 +56,7 @@ ExchangeOutputs Exchange::Start(absl::Duration now) {
   ExchangeOutputs outputs;
   for (uint32_t id = 0; id < blocks_.size(); ++id) {
     if (options_.role == SeedRole::kSeeder) {
-      EnqueueSeed(id);
+      Enqueue(id, FirstOfSeed(blocks_[id]));
     } else {
       SendPull(id, outputs);
     }
@@ -180,9 +180,11 @@ void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outpu
       std::any_of(send.payload.begin(), send.payload.end(),
                   [](const Slice& slice) { return slice.owner == nullptr; });
   send.header.samples = is_seed || skips ? 0 : tensor.samples;
-  if (block.kind == MessageKind::kSeedState) {
-    send.header.samples = block.seed_array;
-    send.header.shard = static_cast<uint32_t>(SeedStateOf(block)->updates);
+  if (const SeedState* state = is_seed ? SeedStateOf(block) : nullptr) {
+    const auto updates = static_cast<uint32_t>(state->updates);
+    const bool is_array = block.kind == MessageKind::kSeedState;
+    send.header.samples = is_array ? block.seed_array : updates;
+    if (is_array) send.header.shard = updates;
   }
   if (parting_) {
     send.header.flags = kFlagParting;
@@ -235,10 +237,9 @@ const SeedState* Exchange::SeedStateOf(const Block& block) const {
 }
 
 // The optimizer's state, array by array, then the weights.
-void Exchange::EnqueueSeed(uint32_t id) {
-  Block& block = blocks_[id];
+MessageKind Exchange::FirstOfSeed(Block& block) const {
   block.seed_array = 0;
-  Enqueue(id, SeedStateOf(block) ? MessageKind::kSeedState : MessageKind::kSeed);
+  return SeedStateOf(block) ? MessageKind::kSeedState : MessageKind::kSeed;
 }
 
 void Exchange::OnSeedAck(uint32_t id, ExchangeOutputs& outputs) {
@@ -425,7 +426,8 @@ ExchangeOutputs Exchange::EpochChanged(uint64_t epoch, SeedRole role,
   // The seeder before us died. What it seeded and we have seen stays; the rest gets our
   // values.
   for (uint32_t id = 0; id < blocks_.size(); ++id) {
-    if (!blocks_[id].landed && blocks_[id].kind == MessageKind::kPull) EnqueueSeed(id);
+    if (!blocks_[id].landed && blocks_[id].kind == MessageKind::kPull)
+      Enqueue(id, FirstOfSeed(blocks_[id]));
   }
   PumpAll(now, outputs);
   return outputs;

@@ -277,7 +277,7 @@ class Exchange {
   void PumpShard(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs);
   void SendBlock(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
   void SendPull(uint32_t block, ExchangeOutputs& outputs);
-  void EnqueueSeed(uint32_t block);
+  MessageKind FirstOfSeed(Block& block) const;
   void OnSeedAck(uint32_t block, ExchangeOutputs& outputs);
   const SeedState* SeedStateOf(const Block& block) const;  // null: none
   // Of what is under way: a step of its own for each part, so that a late acknowledgement

@@ -229,8 +229,13 @@ void Exchange::OnRefuse(const MessageHeader& header, absl::Duration now,
       if (is_news) block.due = now;
       break;
     }
-    case RefuseCode::kFutureEpoch:
     case RefuseCode::kNotSeeded:
+      // Somebody before us had begun to seed: all of our state is sent again.
+      if (block.kind == MessageKind::kSeedState || block.kind == MessageKind::kSeed) {
+        if (block.phase == Phase::kSent) block.kind = FirstOfSeed(block);
+      }
+      [[fallthrough]];
+    case RefuseCode::kFutureEpoch:
       block.due = std::min(block.due, now + Backoff(block));
       ++block.attempts;
       return;

@@ -73,6 +73,24 @@ TEST_F(ExchangeTest, SeederSendsTheStateOfTheOptimizerBeforeItsValues) {
               ElementsAre(std::pair{MessageKind::kPull, 0u}));
 }
 
+TEST_F(ExchangeTest, SeederSendsAllStateAgainWhereAnotherOneHadBegun) {
+  const std::vector<float> mean(4, 0.5f);
+  ExchangeOptions options;
+  options.role = SeedRole::kSeeder;
+  options.seed_states = {{.updates = 9, .arrays = {mean}}, {}};
+  Make(options);
+  const Seen state = See(exchange_->Start(now_));
+  EXPECT_EQ(state.sends.at(1).header.samples, 0u) << "this one has no state";
+  const Seen values = Answer(From(MessageKind::kAck, 0, state.sends[0].header.step));
+  ASSERT_THAT(values.Messages(), ElementsAre(std::pair{MessageKind::kSeed, 0u}));
+  EXPECT_EQ(values.sends[0].header.samples, 9u) << "updates";
+  EXPECT_THAT(Refuse(RefuseCode::kNotSeeded, 0, 0).Messages(), IsEmpty());
+  now_ += absl::Seconds(1);
+  const Seen again = See(exchange_->Tick(now_));
+  ASSERT_THAT(again.Messages(), ElementsAre(std::pair{MessageKind::kSeedState, 0u}));
+  EXPECT_EQ(again.sends[0].header.samples, 0u);
+}
+
 TEST_F(ExchangeTest, SeedAcknowledgementDoesNotPassForOneOfAContribution) {
   ReachStepZero();
   See(exchange_->Push(0, gradient_, 8, now_));

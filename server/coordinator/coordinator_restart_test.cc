@@ -268,6 +268,68 @@ TEST_F(CoordinatorRestart, ADecisionThatNobodyKnowsIsMadeAgain) {
   EXPECT_EQ(again->skipped, 1u);
 }
 
+// An update, an epoch or a checkpoint stores how many steps are decided, while links are
+// cut: the last decision is in queues that end with the coordinator.
+TEST_F(CoordinatorRestart, ADecisionThatWasStoredReachesThoseWhoMissedIt) {
+  for (const bool one_knows : {true, false}) {
+    BeginWith(Clipped());
+    const uint32_t id = welcomes_[0].job;
+    Say(1, BlockFigures{id, 0, 0, {1024.0 * 1024.0 * 4}});
+    Say(2, BlockFigures{id, 1, 0, {1024.0 * 1024.0 * 3}});
+    const auto decided = Last<StepDecision>(1);
+    ASSERT_TRUE(decided && decided->decision.gradient_scale < 0.5);
+    servers_answer_ = false;
+    ASSERT_TRUE(Update({.job = "job", .optimizer = {{"lr", 0.125}}}).status.ok());
+    Restart();
+    servers_answer_ = true;
+    HeldJob held = {.prepared = epoch_, .committed = epoch_};
+    ServerReturns(1, held);
+    Say(10, BlockFigures{id, 0, 0, {1024.0 * 1024.0 * 4}});
+    if (one_knows) held.decided = decided;
+    ServerReturns(2, held);
+    EXPECT_EQ(Last<StepDecision>(20).has_value(), !one_knows);
+    const auto again = Last<StepDecision>(10);
+    ASSERT_TRUE(again.has_value()) << one_knows;
+    EXPECT_EQ(again->job, id);
+    EXPECT_EQ(again->step, 0u);
+    EXPECT_EQ(again->decision.gradient_scale, decided->decision.gradient_scale);
+    EXPECT_EQ(again->decision.loss_scale, decided->decision.loss_scale);
+    EXPECT_EQ(again->scaler.growth_tracker, decided->scaler.growth_tracker);
+    // The next step is decided once all have reported it.
+    Say(10, BlockFigures{id, 0, 1, {kInfinity}});
+    Say(20, BlockFigures{id, 1, 1, {1.0}});
+    EXPECT_EQ(Last<StepDecision>(10)->step, 1u);
+    EXPECT_EQ(Last<StepDecision>(20)->step, 1u);
+  }
+}
+
+TEST(JobRecord, KeepsADecisionBitForBit) {
+  const JobRecord record = {
+      .id = 7,
+      .name = "job",
+      .decision = StepDecision{.job = 7,
+                               .step = 50,
+                               .decision = {.gradient_scale = 0.1f,
+                                            .skip = true,
+                                            .loss_scale = 512,
+                                            .figures = {0.1, kInfinity, -0.0}},
+                               .scaler = {.scale = 512, .growth_tracker = 3},
+                               .skipped = 4}};
+  const auto read = ParseJobRecord(WriteJobRecord(record));
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_TRUE(read->decision.has_value());
+  EXPECT_EQ(read->decision->job, 7u);
+  EXPECT_EQ(read->decision->step, 50u);
+  EXPECT_EQ(read->decision->decision.gradient_scale, 0.1f);
+  EXPECT_TRUE(read->decision->decision.skip);
+  EXPECT_EQ(read->decision->decision.loss_scale, 512);
+  EXPECT_EQ(read->decision->decision.figures,
+            (std::vector<double>{0.1, kInfinity, -0.0}));
+  EXPECT_EQ(read->decision->scaler.scale, 512);
+  EXPECT_EQ(read->decision->scaler.growth_tracker, 3);
+  EXPECT_EQ(read->decision->skipped, 4u);
+}
+
 TEST(JobMemory, ForgetsWhatIsDecided) {
   JobMemory memory;
   memory.Report({7, 0, 3, {1}});

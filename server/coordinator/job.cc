@@ -165,12 +165,12 @@ void Job::OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs) {
   if (!decision) return;
   stall_.Decided();
   NoteDecided(figures.step + 1);
-  ToServers(StepDecision{.job = id_,
-                         .step = figures.step,
-                         .decision = *decision,
-                         .scaler = decisions_.scaler(),
-                         .skipped = decisions_.skipped()},
-            outputs);
+  decision_ = StepDecision{.job = id_,
+                           .step = figures.step,
+                           .decision = *decision,
+                           .scaler = decisions_.scaler(),
+                           .skipped = decisions_.skipped()};
+  ToServers(*decision_, outputs);
 }
 
 // ---- Time and ends ----

@@ -181,7 +181,6 @@ class Job {
     std::set<uint32_t> servers = {};            // that are still missing
     uint64_t prepared = 0;                      // the highest epoch that any has prepared
     std::map<uint32_t, uint64_t> decided = {};  // steps, by server
-    std::optional<StepDecision> last = {};      // decision
     std::optional<absl::Duration> since = {};
   };
   // A checkpoint that servers write.
@@ -306,6 +305,7 @@ class Job {
   std::set<uint64_t> ended_cuts_;         // the last steps that were written, or failed
   std::map<uint64_t, Scaling> scalings_;  // at steps that may be cut
   uint64_t decided_ = 0;                  // steps
+  std::optional<StepDecision> decision_;  // of the last of them
   uint64_t last_cut_ = 0;                 // that was begun
   uint64_t lost_cuts_ = 0;                // with the coordinator: up to this step
   std::optional<absl::Duration> cut_since_;  // the last one that time ordered

@@ -1,5 +1,6 @@
 #include "server/coordinator/job_record.h"
 
+#include <bit>
 #include <cstddef>
 #include <span>
 #include <utility>
@@ -107,6 +108,41 @@ void Read(const Json& json, std::vector<RecordedServer>& servers) {
   }
 }
 
+// Bit for bit, also what is not finite.
+Json ToJson(const StepDecision& decided) {
+  const Decision& decision = decided.decision;
+  Json figures = Json::array();
+  for (const double figure : decision.figures) {
+    figures.push_back(std::bit_cast<uint64_t>(figure));
+  }
+  return {{"step", decided.step},
+          {"gradient_scale", std::bit_cast<uint32_t>(decision.gradient_scale)},
+          {"skip", decision.skip},
+          {"loss_scale", std::bit_cast<uint32_t>(decision.loss_scale)},
+          {"figures", std::move(figures)},
+          {"scale", std::bit_cast<uint32_t>(decided.scaler.scale)},
+          {"growth_tracker", decided.scaler.growth_tracker},
+          {"hysteresis", decided.scaler.hysteresis},
+          {"skipped", decided.skipped}};
+}
+
+StepDecision DecisionFrom(const Json& json, uint32_t job) {
+  StepDecision decided = {.job = job, .step = json.at("step")};
+  Decision& decision = decided.decision;
+  decision.gradient_scale =
+      std::bit_cast<float>(json.at("gradient_scale").get<uint32_t>());
+  decision.skip = json.at("skip");
+  decision.loss_scale = std::bit_cast<float>(json.at("loss_scale").get<uint32_t>());
+  for (const Json& figure : json.at("figures")) {
+    decision.figures.push_back(std::bit_cast<double>(figure.get<uint64_t>()));
+  }
+  decided.scaler = {.scale = std::bit_cast<float>(json.at("scale").get<uint32_t>()),
+                    .growth_tracker = json.at("growth_tracker"),
+                    .hysteresis = json.at("hysteresis")};
+  decided.skipped = json.at("skipped");
+  return decided;
+}
+
 Json ToJson(const CheckpointView& saved) {
   return {{"latest", saved.latest},    {"step", saved.step},
           {"bytes", saved.bytes},      {"seconds", absl::ToDoubleSeconds(saved.took)},
@@ -145,6 +181,9 @@ absl::StatusOr<JobRecord> RecordFrom(const Json& json) {
   record.scaler = settings.loss_scaler;
   record.skipped = settings.skipped_steps;
   Read(json.at("servers"), record.servers);
+  if (json.contains("decision")) {
+    record.decision = DecisionFrom(json.at("decision"), record.id);
+  }
   return record;
 }
 
@@ -161,21 +200,22 @@ uint32_t SumOf(const JobPlacement& placement) {
 }
 
 std::string WriteJobRecord(const JobRecord& record) {
-  return Json{{"version", kRecordVersion},
-              {"id", record.id},
-              {"run_id", Hex(record.run_id)},
-              {"digest", Hex(record.digest)},
-              {"epoch", ToJson(record.epoch, record)},
-              {"settings", Written(record.training, record)},
-              {"update_is_due", record.update_is_due},
-              {"decided", record.decided},
-              {"step", record.step},
-              {"servers", ToJson(record.servers)},
-              {"placement_sum", record.placement_sum},
-              {"run", record.run},
-              {"last_cut", record.last_cut},
-              {"saved", ToJson(record.saved)}}
-      .dump();
+  Json json = {{"version", kRecordVersion},
+               {"id", record.id},
+               {"run_id", Hex(record.run_id)},
+               {"digest", Hex(record.digest)},
+               {"epoch", ToJson(record.epoch, record)},
+               {"settings", Written(record.training, record)},
+               {"update_is_due", record.update_is_due},
+               {"decided", record.decided},
+               {"step", record.step},
+               {"servers", ToJson(record.servers)},
+               {"placement_sum", record.placement_sum},
+               {"run", record.run},
+               {"last_cut", record.last_cut},
+               {"saved", ToJson(record.saved)}};
+  if (record.decision) json["decision"] = ToJson(*record.decision);
+  return json.dump();
 }
 
 absl::StatusOr<JobRecord> ParseJobRecord(const std::string& text) {

@@ -45,6 +45,8 @@ struct JobRecord {
   LossScalerState scaler = {};
   uint64_t skipped = 0;
   uint64_t decided = 0;  // steps
+  // Of the last of them, which some servers may not have heard of.
+  std::optional<StepDecision> decision = std::nullopt;
   uint64_t step = 0;
   std::vector<RecordedServer> servers = {};
   uint32_t placement_sum = 0;  // of where its blocks lie on them

@@ -2,8 +2,8 @@
 // members come back to a coordinator that was started anew.
 //
 // Steps that need no decision are made meanwhile. The last epoch that was stored is told
-// again to servers that have not heard of it. What the old coordinator decided, and told
-// any server, that server says again, and the others are told; what it told nobody is
+// again to servers that have not heard of it. What the old coordinator decided, and stored
+// or told any server, the others are told; what it neither stored nor told anybody is
 // decided anew, from figures that servers say again: the same figures, the same decision.
 // A change of epoch that no record says was begun is begun anew if its cause is still
 // there, or if servers hold their blocks for it.
@@ -39,6 +39,7 @@ JobRecord Job::ToRecord() const {
                       .scaler = decisions_.scaler(),
                       .skipped = decisions_.skipped(),
                       .decided = decided_,
+                      .decision = decision_,
                       .step = LowestStep(),
                       .placement_sum = SumOf(*placement_),
                       .run = beginning_.run,
@@ -82,6 +83,7 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   if (record.update_is_due) next_training_ = record.training;
   decisions_.Resume(record.scaler, record.skipped);
   decided_ = record.decided;
+  decision_ = record.decision;
   last_step_ = record.step;
   beginning_.run = record.run;
   lost_cuts_ = record.last_cut;
@@ -132,7 +134,7 @@ void Job::OnServerBack(uint32_t number, ConnectionId connection, const HeldJob& 
   lost_cuts_ = std::max(lost_cuts_, held.cut);
   homecoming_->decided[number] = held.decided ? held.decided->step + 1 : 0;
   if (held.decided && homecoming_->decided[number] > decided_) {
-    homecoming_->last = held.decided;
+    decision_ = held.decided;
     decisions_.Resume(held.decided->scaler, held.decided->skipped);
     decided_ = held.decided->step + 1;
   }
@@ -146,12 +148,13 @@ void Job::OnServerBack(uint32_t number, ConnectionId connection, const HeldJob& 
   if (change_->uncommitted.empty()) GoOn(outputs);
 }
 
-// What one server was told and another was not.
+// Of the last decision, some servers were told and others were not; or it was made, stored,
+// and told nobody.
 void Job::RepeatDecision(CoordinatorOutputs& outputs) {
-  if (!homecoming_->last) return;
+  if (!decision_) return;
   for (const JobServer& server : servers_) {
     if (homecoming_->decided[server.server] >= decided_) continue;
-    outputs.push_back(ToMember{server.connection, *homecoming_->last});
+    outputs.push_back(ToMember{server.connection, *decision_});
   }
 }
 

@@ -169,7 +169,7 @@ absl::Status Services::OpenAuditLog() {
 
 absl::Status Services::StartCoordinator() {
   SYNCLINE_RETURN_IF_ERROR(OpenAuditLog());
-  SYNCLINE_ASSIGN_OR_RETURN(store_, OpenSqliteStore(plan_.state_dir));
+  SYNCLINE_ASSIGN_OR_RETURN(store_, OpenSqliteStore(plan_.state_dir, log_));
   CoordinatorServiceOptions options;
   options.coordinator = {.timeouts = plan_.timeouts, .expected_servers = plan_.servers};
   options.store = store_.get();

@@ -1,5 +1,6 @@
 #include "server/store/sqlite_store.h"
 
+#include <fcntl.h>
 #include <sqlite3.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include "absl/synchronization/mutex.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
+#include "comm/base/unique_fd.h"
 
 namespace syncline {
 namespace {
@@ -100,6 +102,42 @@ absl::Status CheckNotEmptied(const std::string& path) {
                   absl::StrCat("state file ", path,
                                " is empty; restore it from a backup, or remove it if no "
                                "job ever ran with it"));
+}
+
+// SQLite would make it with the umask's mode, and gives its log the mode of the file.
+absl::Status MakePrivateFile(const std::string& path) {
+  // Never opened where it exists: closing it would drop the locks that SQLite holds on it.
+  const UniqueFd made(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (made.valid() || errno == EEXIST) return absl::OkStatus();
+  return Unusable(
+      errno == ENOSPC ? absl::StatusCode::kResourceExhausted
+                      : absl::StatusCode::kPermissionDenied,
+      absl::StrCat("cannot write state file ", path, " (", std::strerror(errno),
+                   "); check its owner, permissions and disk, or choose another "
+                   "--state-dir"));
+}
+
+// Of an older version, or copied.
+void MakePrivate(const std::string& directory, const std::string& path,
+                 const Logger& log) {
+  constexpr mode_t kOthersRead = S_IRGRP | S_IROTH;
+  struct stat outside = {};
+  const bool is_open =
+      stat(directory.c_str(), &outside) == 0 && (outside.st_mode & kOthersRead) != 0;
+  for (const std::string& file : {path, path + "-wal"}) {
+    struct stat info = {};
+    if (stat(file.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    if ((info.st_mode & (S_IRWXG | S_IRWXO)) == 0) continue;
+    const bool is_private = chmod(file.c_str(), 0600) == 0;
+    if (is_private && !(is_open && (info.st_mode & kOthersRead) != 0)) continue;
+    log.Warning(is_private
+                    ? "other users could read a state file; it is private now, but they "
+                      "may have the session keys of its jobs: chmod 700 the directory, "
+                      "and start those jobs again if you do not trust these users"
+                    : "other users can read a state file, which holds session keys: "
+                      "chmod 600 the file and chmod 700 the directory",
+                {{"file", file}});
+  }
 }
 
 class SqliteStore final : public StateStore {
@@ -259,11 +297,13 @@ class SqliteStore final : public StateStore {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<StateStore>> OpenSqliteStore(
-    const std::string& directory) {
+absl::StatusOr<std::unique_ptr<StateStore>> OpenSqliteStore(const std::string& directory,
+                                                            const Logger& log) {
   SYNCLINE_RETURN_IF_ERROR(MakeDirectory(directory));
   const std::string path = absl::StrCat(directory, "/state.db");
   SYNCLINE_RETURN_IF_ERROR(CheckNotEmptied(path));
+  SYNCLINE_RETURN_IF_ERROR(MakePrivateFile(path));
+  MakePrivate(directory, path, log);
   sqlite3* opened = nullptr;
   const int code = sqlite3_open_v2(path.c_str(), &opened,
                                    SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);

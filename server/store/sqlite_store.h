@@ -12,13 +12,16 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "comm/base/log.h"
 #include "server/store/state_store.h"
 
 namespace syncline {
 
-// Makes the directory (mode 0700) if it is missing. All errors are
+// Makes the directory (mode 0700) and the file (0600) if they are missing: the file holds
+// keys of jobs. One that others could read is made private, and `log` is told. All errors are
 // Failure::kStateUnusable and name the path and the fix: not writable, locked by another
 // coordinator, disk full, damaged, or written by another program or a newer Syncline.
-absl::StatusOr<std::unique_ptr<StateStore>> OpenSqliteStore(const std::string& directory);
+absl::StatusOr<std::unique_ptr<StateStore>> OpenSqliteStore(const std::string& directory,
+                                                            const Logger& log = {});
 
 }  // namespace syncline

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
@@ -98,6 +99,47 @@ TEST(SqliteStore, MakesAPrivateDirectory) {
   struct stat info = {};
   ASSERT_EQ(stat(nested.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0700u);
+}
+
+mode_t ModeOf(const std::string& path) {
+  struct stat info = {};
+  EXPECT_EQ(stat(path.c_str(), &info), 0) << path;
+  return info.st_mode & 0777;
+}
+
+// It holds session keys; a directory that an operator made is often open to all.
+TEST(SqliteStore, MakesPrivateFilesInAnOpenDirectory) {
+  const TempDirectory directory;
+  ASSERT_EQ(chmod(directory.path().c_str(), 0755), 0);
+  const mode_t before = umask(0);
+  const auto store = OpenSqliteStore(directory.path());
+  umask(before);
+  ASSERT_TRUE(store.ok()) << store.status();
+  ASSERT_TRUE((*store)->CompareAndSet("epoch", kAbsent, "7").ok());
+  EXPECT_EQ(ModeOf(directory.File("state.db")), 0600u);
+  EXPECT_EQ(ModeOf(directory.File("state.db-wal")), 0600u);
+}
+
+TEST(SqliteStore, MakesAFilePrivateThatOthersCouldRead) {
+  const TempDirectory directory;
+  const std::string path = directory.File("state.db");
+  const auto open = [&] {
+    std::ostringstream lines;
+    const auto store =
+        OpenSqliteStore(directory.path(), Logger::Create({.stream = &lines}));
+    EXPECT_TRUE(store.ok()) << store.status();
+    EXPECT_EQ(ModeOf(path), 0600u);
+    return lines.str();
+  };
+  ASSERT_EQ(chmod(directory.path().c_str(), 0755), 0);
+  EXPECT_EQ(open(), "");
+  ASSERT_EQ(chmod(path.c_str(), 0644), 0);
+  EXPECT_THAT(open(), HasSubstr("chmod 700"));
+  EXPECT_EQ(open(), "");
+  // Nobody came that far.
+  ASSERT_EQ(chmod(path.c_str(), 0644), 0);
+  ASSERT_EQ(chmod(directory.path().c_str(), 0700), 0);
+  EXPECT_EQ(open(), "");
 }
 
 TEST(SqliteStore, KeepsASecondCoordinatorOut) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "comm/base/temp_directory.h"
 #include "comm/collective/group/group.h"
 #include "comm/collective/group/members_test_util.h"
@@ -152,6 +153,73 @@ TEST_P(FailureNearAndFar, WhoeverIsLateIsNamedAtTheDeadline) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status.message();
     EXPECT_EQ(FailedRank(status), 1) << status.message();
   }
+}
+
+TEST(GroupFailure, WhoeverGaveItsPartIsNotNamedAtTheDeadline) {
+  absl::Notification given;
+  absl::Notification over;
+  const auto statuses = RunMembers({.ranks = 3, .per_host = 1}, [&](Group& group) {
+    float value = 1;
+    Call call = {.op = CollectiveOp::kReduce,
+                 .input = &value,
+                 .output = &value,
+                 .count = 1,
+                 .algorithm = Algorithm::kDirect};
+    if (group.rank() == 0) {
+      given.WaitForNotification();
+      call.timeout = absl::Milliseconds(100);
+    }
+    const absl::Status status = group.rank() < 2 ? group.Run(call) : absl::OkStatus();
+    if (group.rank() == 1) given.Notify();
+    if (group.rank() == 0) over.Notify();
+    over.WaitForNotification();
+    return status;
+  });
+  EXPECT_TRUE(absl::IsDeadlineExceeded(statuses[0])) << statuses[0];
+  EXPECT_EQ(FailedRank(statuses[0]), 2) << statuses[0];
+  EXPECT_TRUE(statuses[1].ok()) << statuses[1];
+}
+
+// What it sent fills the sockets, and it does nothing any more.
+TEST(GroupFailure, WhatIsDoneArrivesWithoutItsSender) {
+  constexpr size_t kWindow = size_t{4} << 20;
+  absl::Notification given[2];
+  MemoryStore store;
+  const Members members = {.ranks = 2, .per_host = 1};
+  absl::Status statuses[2];
+  const auto member = [&](int rank) {
+    GroupOptions options = members.Options("test", rank, &store);
+    options.failure_timeout = absl::Seconds(4000);  // beats are no help
+    auto group = Group::Create(options);
+    if (!group.ok()) {
+      statuses[rank] = group.status();
+    } else {
+      std::vector<std::byte> bytes(kWindow);
+      Call call = {.op = CollectiveOp::kBroadcast,
+                   .type = ElementType::kU8,
+                   .output = bytes.data(),
+                   .count = kWindow - 4096,
+                   .algorithm = Algorithm::kDirect,
+                   .timeout = absl::Seconds(30)};
+      if (rank == 1) given[0].WaitForNotification();
+      statuses[rank] = (*group)->Run(call);
+      call = {.op = CollectiveOp::kSendReceive,
+              .type = ElementType::kU8,
+              .input = bytes.data(),
+              .output = bytes.data(),
+              .count = kWindow - 4096,
+              .root = 1,
+              .source = 0,
+              .timeout = absl::Seconds(30)};
+      statuses[rank].Update((*group)->Run(call));
+    }
+    given[rank].Notify();
+    given[1].WaitForNotification();
+  };
+  std::thread other([&] { member(1); });
+  member(0);
+  other.join();
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
 }
 
 TEST_P(FailureNearAndFar, WhoeverLeavesIsNamed) {
@@ -367,7 +435,7 @@ INSTANTIATE_TEST_SUITE_P(Group, WhoeverIsDone,
 class Processes : public testing::TestWithParam<Fate> {
  protected:
   static constexpr int kRanks = 3;
-  static constexpr absl::Duration kFailureTimeout = absl::Seconds(1);
+  static constexpr absl::Duration kFailureTimeout = absl::Seconds(3);
 
   // Exits with 0 when the group ends as it must: Aborted, naming the last rank.
   [[noreturn]] void Child(int rank) {

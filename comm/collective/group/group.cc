@@ -17,8 +17,8 @@
 namespace syncline::collective {
 namespace {
 
-// Of one rank's part of a segment of an all-reduce: what was reduced is still in the cache
-// when it is passed on.
+// Of one rank's part of a segment of an all-reduce within a host: what was reduced is still
+// in the cache when it is passed on. Between hosts it would only be a step that all wait in.
 constexpr size_t kSliceBytes = size_t{64} << 10;
 // How often to look whether all are well; so long a sleeper sleeps that nobody wakes.
 constexpr absl::Duration kLook = absl::Milliseconds(5);
@@ -44,6 +44,16 @@ int SpinsOf(const Meeting& meeting, int rank) {
 
 bool InPlaceByNature(CollectiveOp op) {
   return op == CollectiveOp::kAllReduce || op == CollectiveOp::kBroadcast;
+}
+
+std::vector<int> InBoth(const std::vector<int>& some, const std::vector<int>& others) {
+  std::vector<int> both;
+  for (const int rank : some) {
+    if (std::find(others.begin(), others.end(), rank) != others.end()) {
+      both.push_back(rank);
+    }
+  }
+  return both;
 }
 
 std::string KeyOf(const Problem& problem, Algorithm algorithm) {
@@ -197,9 +207,7 @@ absl::Status Group::Wait(const Handle& handle, absl::Duration timeout) {
     driving_ = true;
     mutex_.Unlock();
     Drive(handle.get(), deadline);
-    mutex_.Lock();
-    driving_ = false;
-    changed_.SignalAll();
+    HandOver();
   }
   return handle->status;
 }
@@ -214,9 +222,7 @@ void Group::Work() {
     driving_ = true;
     mutex_.Unlock();
     Drive(nullptr, absl::InfiniteDuration());
-    mutex_.Lock();
-    driving_ = false;
-    changed_.SignalAll();
+    HandOver();
   }
 }
 
@@ -262,7 +268,8 @@ absl::Status Group::Begin(Pending& pending) {
   SharedWire* const board = wire_->board();
   const bool on_board =
       board != nullptr && options_.ranks > 1 && FitsBoard(call) && !call.algorithm;
-  if (call.op == CollectiveOp::kAllReduce && algorithm == Algorithm::kDirect) {
+  if (call.op == CollectiveOp::kAllReduce && algorithm == Algorithm::kDirect &&
+      topology_.hosts == 1) {
     problem.segment =
         static_cast<size_t>(options_.ranks) * kSliceBytes / ElementBytes(call.type);
   }
@@ -391,10 +398,7 @@ void Group::Idle(int* idle) {
 
 void Group::Look() {
   looked_ = clock_.Now();
-  if (looked_ - tended_ >= wire_->tend_every()) {
-    tended_ = looked_;
-    wire_->Tend();
-  }
+  TendIfItIsTime();
   absl::Status status = CheckFront(collectives_);
   for (Queue& queue : sends_) status.Update(CheckFront(queue));
   for (Queue& queue : receives_) status.Update(CheckFront(queue));
@@ -429,8 +433,10 @@ absl::Status Group::CheckPeers(const Pending& pending) {
 absl::Status Group::TooLate(const Pending& pending) const {
   std::vector<int> ranks = pending.task->WaitingFor();
   if (pending.call.op != CollectiveOp::kSendReceive) {
+    // Somebody may wait for another one, too, or have given its part and not said so.
     const std::vector<int> behind = wire_->Behind(pending.header.sequence);
-    if (!behind.empty()) ranks = behind;
+    const std::vector<int> at_fault = InBoth(ranks, behind);
+    if (!behind.empty()) ranks = at_fault.empty() ? behind : at_fault;
   }
   if (ranks.empty()) {
     return absl::DeadlineExceededError(absl::StrCat(

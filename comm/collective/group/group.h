@@ -129,6 +129,10 @@ class Group {
   void FailAll(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void Work() ABSL_LOCKS_EXCLUDED(mutex_);
   void Tend() ABSL_LOCKS_EXCLUDED(mutex_);
+  // The last act of a driver that leaves: takes the mutex.
+  void HandOver() ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex_);
+  void TendIfItIsTime();
+  void SendTheRest() ABSL_LOCKS_EXCLUDED(mutex_);
   // Becomes the driver, for good: nobody else drives any more.
   void TakeOver() ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -159,8 +163,9 @@ class Group {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   std::thread worker_;  // made by the first Start that nobody waits for
-  SteadyCondition ends_;
-  std::thread tender_;  // where the wire needs it
+  bool has_unsent_ ABSL_GUARDED_BY(mutex_) = false;  // and nobody drives
+  SteadyCondition ends_;  // the group does, or something is unsent
+  std::thread tender_;    // where the wire needs it
 };
 
 }  // namespace syncline::collective

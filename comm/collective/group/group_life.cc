@@ -3,18 +3,46 @@
 
 namespace syncline::collective {
 
-// Between operations the others must still hear of this rank.
+void Group::HandOver() {
+  const bool has_unsent = tender_.joinable() && wire_->HasUnsent();
+  mutex_.Lock();
+  driving_ = false;
+  has_unsent_ = has_unsent;
+  if (has_unsent) ends_.SignalAll();
+  changed_.SignalAll();
+}
+
+// An operation is done when sockets do not have all of it yet: the others wait for the rest.
+void Group::SendTheRest() {
+  while (!abort_ && !has_incoming_) {
+    TendIfItIsTime();
+    wire_->Progress();
+    if (!wire_->HasUnsent()) return;
+    wire_->Sleep(wire_->tend_every());
+  }
+}
+
+void Group::TendIfItIsTime() {
+  const absl::Duration now = clock_.Now();
+  if (now - tended_ < wire_->tend_every()) return;
+  tended_ = now;
+  wire_->Tend();
+}
+
+// Between operations the others must still hear of this rank, and get what it gave them.
 void Group::Tend() {
   absl::MutexLock lock(&mutex_);
   while (!stopping_) {
-    ends_.WaitFor(mutex_, wire_->tend_every());
+    if (!has_unsent_) ends_.WaitFor(mutex_, wire_->tend_every() / 2);
     while (driving_ && !stopping_) changed_.Wait(mutex_);
     if (stopping_) return;
     driving_ = true;
     mutex_.Unlock();
-    wire_->Tend();
+    TendIfItIsTime();
+    SendTheRest();
     mutex_.Lock();
     driving_ = false;
+    has_unsent_ = false;
     changed_.SignalAll();
   }
 }

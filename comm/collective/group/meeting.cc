@@ -153,8 +153,9 @@ absl::Status CheckOpened(const SharedSegment& peer, uint64_t opened, uint64_t no
   return absl::AbortedError("it has ended before the group was complete");
 }
 
+// `far`: null, or what those on other hosts must hear from meanwhile.
 absl::Status WaitForPeers(const GroupOptions& options, const SharedSegment& own,
-                          const Segments& peers) {
+                          const Segments& peers, TcpWire* far) {
   const SteadyClock clock;
   const uint64_t nonce = own.header().nonce;
   for (int rank = 0; rank < options.ranks; ++rank) {
@@ -172,6 +173,7 @@ absl::Status WaitForPeers(const GroupOptions& options, const SharedSegment& own,
                              "it has not joined the group '", options.name, "' within ",
                              absl::FormatDuration(options.start_timeout))));
       }
+      if (far != nullptr) SYNCLINE_RETURN_IF_ERROR(far->TendMeeting());
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   }
@@ -292,7 +294,7 @@ absl::StatusOr<Meeting> Meet(const GroupOptions& options) {
     meeting.wire = std::move(far);
     return meeting;
   }
-  SYNCLINE_RETURN_IF_ERROR(WaitForPeers(options, *own, peers));
+  SYNCLINE_RETURN_IF_ERROR(WaitForPeers(options, *own, peers, far.get()));
   auto near = std::make_unique<SharedWire>(options.rank, std::move(own), std::move(peers),
                                            options.failure_timeout);
   if (has_far) {

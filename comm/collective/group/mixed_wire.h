@@ -21,6 +21,7 @@ class MixedWire final : public Wire {
   const std::vector<Lane*>& lanes() override { return lanes_[0]; }
   const std::vector<Lane*>& direct_lanes() override { return lanes_[1]; }
   void Progress() override { far_->Progress(); }
+  bool HasUnsent() const override { return far_->HasUnsent(); }
   void Tend() override { far_->Tend(); }
   void Settle() override { far_->Settle(); }
   absl::Duration tend_every() const override { return far_->tend_every(); }

@@ -8,6 +8,12 @@
 #include "absl/strings/strip.h"
 
 namespace syncline::collective {
+namespace {
+
+// An attempt that takes longer was not refused: nobody answered it.
+constexpr absl::Duration kRefusal = absl::Milliseconds(200);
+
+}  // namespace
 
 TcpWire::Peer::Peer(const TcpPeerOptions& options, BufferPool& pool)
     : options_(options),
@@ -40,8 +46,8 @@ ConnectOptions TcpWire::Peer::Take(std::unique_ptr<Endpoint> endpoint) {
 void TcpWire::Peer::Dialled(std::unique_ptr<Endpoint> endpoint, absl::Duration now) {
   endpoint_ = std::move(endpoint);
   dialled_ = true;
+  if (now - dialled_at_ > kRefusal) dialled_first_ = now;
   dialled_at_ = now;
-  dialled_first_ = std::min(dialled_first_, now);
 }
 
 // The dialler answers: only then does the other one know that it was heard.
@@ -152,7 +158,7 @@ void TcpWire::Peer::OnMessage(ByteView header, Buffer payload) {
 
 // ---- What is known of it ----
 
-absl::Status TcpWire::Peer::CheckAlive(absl::Duration now) {
+absl::Status TcpWire::Peer::CheckThere() const {
   if (has_left_) {
     return About(absl::StatusCode::kAborted,
                  "has left the group: form a new one without it");
@@ -163,6 +169,12 @@ absl::Status TcpWire::Peer::CheckAlive(absl::Duration now) {
         absl::StrCat("is gone: its process has died, or the network to it is cut (",
                      gone_.message(), "); form a new group without it"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status TcpWire::Peer::CheckAlive(absl::Duration now) {
+  absl::Status status = CheckThere();
+  if (!status.ok()) return status;
   if (liveness_.Look(endpoint_->received_bytes(), now)) return absl::OkStatus();
   return About(absl::StatusCode::kAborted,
                absl::StrCat("hangs: nothing has come from it for ",

@@ -55,7 +55,8 @@ class TcpWire::Peer final : public Receiver {
   bool has_met() const { return has_met_; }
   // Why the last connection ended; OK while there is one, or none yet.
   const absl::Status& gone() const { return gone_; }
-  absl::Duration dialled_first() const { return dialled_first_; }
+  // From the first to the last of the attempts in a row that ended at once.
+  absl::Duration refused_for() const { return dialled_at_ - dialled_first_; }
   bool MayDial(absl::Duration now, absl::Duration again) const;
   // For a connection: this is the receiver of what comes. `endpoint` is null before it is
   // dialled.
@@ -71,6 +72,9 @@ class TcpWire::Peer final : public Receiver {
   // ---- What is known of it ----
   const std::optional<CallHeader>& entered() const { return entered_; }
   const absl::Status& reported() const { return reported_; }
+  // Not OK when it has left or its connection is gone.
+  absl::Status CheckThere() const;
+  // Nor when it hangs.
   absl::Status CheckAlive(absl::Duration now);
   // "rank 3 on 192.0.2.7:4711 `what`", about that rank.
   absl::Status About(absl::StatusCode code, const std::string& what) const;
@@ -89,7 +93,7 @@ class TcpWire::Peer final : public Receiver {
   bool dialled_ = false;
   bool has_left_ = false;
   absl::Duration dialled_at_ = -absl::InfiniteDuration();
-  absl::Duration dialled_first_ = absl::InfiniteDuration();
+  absl::Duration dialled_first_ = -absl::InfiniteDuration();
   absl::Status gone_;
   absl::Status reported_;
   std::optional<CallHeader> entered_;

@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::string_view kMagic = "SLG1";
 constexpr absl::Duration kDialAgain = absl::Milliseconds(50);
-// All have said that they listen: who refuses for so long has ended.
+// All have said that they listen: who refuses for so long has ended. Who does not answer may
+// only be slow to come: its host takes connections as soon as it listens.
 constexpr absl::Duration kDialPatience = absl::Seconds(2);
 constexpr absl::Duration kNap = absl::Milliseconds(5);
 // More strangers than that at once are turned away, but never the members of a group.
@@ -125,7 +126,7 @@ absl::Status TcpWire::CheckMissing(absl::Duration now, absl::Duration deadline) 
                          "earlier group of the same name, or its ranks were told "
                          "different secrets");
     }
-    if (!peer->gone().ok() && now - peer->dialled_first() > kDialPatience) {
+    if (!peer->gone().ok() && peer->refused_for() > kDialPatience) {
       return peer->About(absl::StatusCode::kUnavailable,
                          absl::StrCat("cannot be reached: ", peer->gone().message(),
                                       "; has it ended, is its address the right one, and "
@@ -142,7 +143,7 @@ absl::Status TcpWire::CheckMissing(absl::Duration now, absl::Duration deadline) 
 
 absl::Status TcpWire::Connect(const std::vector<std::optional<TcpCard>>& cards,
                               const SecretKey& key, absl::Duration timeout) {
-  const absl::Duration began = clock_.Now();
+  const absl::Duration deadline = clock_.Now() + timeout;
   key_ = key;
   for (size_t rank = 0; rank < cards.size(); ++rank) {
     peers_.push_back(nullptr);
@@ -156,20 +157,43 @@ absl::Status TcpWire::Connect(const std::vector<std::optional<TcpCard>>& cards,
                                pool_);
     for (size_t k = 0; k < 2; ++k) lanes_[k].back() = &peers_.back()->lane(k);
   }
+  absl::Status status = ConnectUntil(deadline);
+  // Those that have met would hear only that this rank left.
+  if (!status.ok()) Report(status);
+  return status;
+}
+
+absl::Status TcpWire::ConnectUntil(absl::Duration deadline) {
   const auto is_missing = [](const auto& peer) {
     return peer != nullptr && !peer->has_met();
   };
   while (std::any_of(peers_.begin(), peers_.end(), is_missing)) {
     const absl::Duration now = clock_.Now();
-    SYNCLINE_RETURN_IF_ERROR(CheckMissing(now, began + timeout));
+    SYNCLINE_RETURN_IF_ERROR(CheckMissing(now, deadline));
     for (const auto& peer : peers_) {
       if (!is_missing(peer) || peer->rank() > options_.rank) continue;
       if (peer->MayDial(now, kDialAgain)) SYNCLINE_RETURN_IF_ERROR(Dial(*peer));
     }
-    Progress();
+    SYNCLINE_RETURN_IF_ERROR(TendMeeting());
     transport_->Wait(kNap);
   }
   return absl::OkStatus();
+}
+
+absl::Status TcpWire::TendMeeting() {
+  const absl::Duration now = clock_.Now();
+  if (now - tended_ >= tend_every()) {
+    tended_ = now;
+    for (const auto& peer : peers_) {
+      if (peer != nullptr && peer->has_met()) peer->Send({.kind = TcpWireMessage::kBeat});
+    }
+  }
+  Progress();
+  absl::Status status = CheckReports();
+  for (const auto& peer : peers_) {
+    if (peer != nullptr && peer->has_met()) status.Update(peer->CheckThere());
+  }
+  return status;
 }
 
 // ---- How it moves ----

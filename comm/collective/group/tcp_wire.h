@@ -58,9 +58,14 @@ class TcpWire final : public Wire, private Acceptor, private Receiver {
   absl::Status Connect(const std::vector<std::optional<TcpCard>>& cards,
                        const SecretKey& key, absl::Duration timeout);
 
+  // Beats for those that are connected already while others are awaited. Not OK when one of
+  // them has left, is gone, or reported a failure.
+  absl::Status TendMeeting();
+
   const std::vector<Lane*>& lanes() override { return lanes_[0]; }
   const std::vector<Lane*>& direct_lanes() override { return lanes_[1]; }
   void Progress() override;
+  bool HasUnsent() const override { return touched_ || transport_->HasUnsent(); }
   void Tend() override;
   void Settle() override;
   absl::Duration tend_every() const override {
@@ -95,6 +100,7 @@ class TcpWire final : public Wire, private Acceptor, private Receiver {
   absl::Status CheckMissing(absl::Duration now, absl::Duration deadline) const;
   void SayWhereThisIs(const CallHeader& header);
   absl::Status CheckReports() const;
+  absl::Status ConnectUntil(absl::Duration deadline);
 
   const TcpWireOptions options_;
   const SteadyClock clock_;
@@ -103,8 +109,9 @@ class TcpWire final : public Wire, private Acceptor, private Receiver {
   std::unique_ptr<TcpTransport> transport_;
   std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: itself, or no card
   std::vector<Lane*> lanes_[2];
-  bool touched_ = false;  // a lane has something to say
-  uint64_t told_ = 0;     // the operation that the others know of
+  bool touched_ = false;                          // a lane has something to say
+  uint64_t told_ = 0;                             // the operation that the others know of
+  absl::Duration tended_ = absl::ZeroDuration();  // when a meeting was, last
   bool reported_ = false;
 };
 

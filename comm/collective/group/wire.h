@@ -31,6 +31,9 @@ class Wire {
   // Sends what was committed, and takes what has arrived. Called before each look at lanes,
   // and when an operation is over.
   virtual void Progress() {}
+  // Whether Progress() must be called again before all that was committed is in the hands of
+  // this host.
+  virtual bool HasUnsent() const { return false; }
   // What must be done from time to time while nobody drives, too, and how often.
   virtual void Tend() {}
   virtual absl::Duration tend_every() const { return absl::InfiniteDuration(); }

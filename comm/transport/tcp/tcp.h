@@ -68,6 +68,8 @@ class TcpTransport : public Transport {
   virtual int fd() const = 0;
   // How long a loop may sleep on fd() and whatever else; zero when work is waiting.
   virtual absl::Duration MaySleep() const = 0;
+  // Whether a connection has something to send that its socket has not taken yet.
+  virtual bool HasUnsent() const = 0;
 };
 
 // `receiver` outlives the transport. Unavailable when it cannot listen.

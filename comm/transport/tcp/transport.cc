@@ -415,6 +415,13 @@ absl::Duration TcpLoopTransport::MaySleep() const {
   return std::max(until - clock_.Now(), absl::ZeroDuration());
 }
 
+bool TcpLoopTransport::HasUnsent() const {
+  return std::any_of(connections_.begin(), connections_.end(), [](const auto& entry) {
+    const TcpConnection& connection = *entry.second;
+    return connection.phase() == TcpConnection::Phase::kOpen && connection.has_unsent();
+  });
+}
+
 void TcpLoopTransport::Wait(absl::Duration timeout) {
   const absl::Duration sleep = std::min(timeout, MaySleep());
   if (sleep <= absl::ZeroDuration()) return;

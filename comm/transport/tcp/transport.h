@@ -38,6 +38,7 @@ class TcpLoopTransport final : public TcpTransport {
   void Wake() override;
   int fd() const override { return epoll_.get(); }
   absl::Duration MaySleep() const override;
+  bool HasUnsent() const override;
 
  private:
   friend class TcpEndpoint;

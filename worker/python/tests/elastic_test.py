@@ -160,6 +160,41 @@ class Elastic(support.ServersTest):
                 program.await_line(f"entered {entered} rate 0.005")
         self.assertGreaterEqual(at, 20)
 
+    def test_a_drop_ends_what_cannot_join_again(self):
+        source = self.LOOP.replace('syncline.torch.Optimizer(model, "adam", lr=0.01)',
+                                   "syncline.torch.LocalSGD(model, torch.optim.SGD(model.parameters(), 0.01), every=2)")
+        source = source.replace("ConstantLR(optimizer,", "ConstantLR(torch.optim.SGD([torch.zeros(1)], 1.0),")
+        with tempfile.TemporaryDirectory() as folder:
+            stop = Path(folder) / "stop"
+            first, second = (self.program(source, {**self.environment(rank, 2), "STOP": str(stop)}) for rank in range(2))
+            second.await_line("trains 0")
+            second.process.send_signal(signal.SIGSTOP)
+            first.await_line("epoch changed .*members=1")
+            second.process.send_signal(signal.SIGCONT)
+            self.assertEqual(second.wait(), 138, second.text())
+            self.assertRegex(second.text().splitlines()[-1], "Dropped: ")
+            stop.touch()
+            first.wait()
+
+    def test_a_loop_that_makes_no_step_ends(self):
+        optimizer = syncline.torch.Optimizer(torch.nn.Linear(6, 3), "sgd", lr=0.1, session=self.options())
+        self.addCleanup(optimizer.session.close)
+        state = syncline.torch.State(torch.nn.Linear(6, 3), optimizer)
+        joined = []
+        state.rejoin = lambda: joined.append(state.step)
+
+        @syncline.torch.elastic.run
+        def train(state, rank):
+            self.assertLess(len(joined), 3)
+            error = syncline.errors.error_of(10, "rank 2 hangs", 1)
+            error.rank = rank
+            raise error
+
+        for rank, times in ((2, 0), (None, 1)):  # of another rank, in a collective operation; this worker
+            with self.subTest(rank=rank), self.assertRaisesRegex(syncline.errors.Dropped, "rank 2 hangs"):
+                train(state, rank)
+            self.assertEqual(len(joined), times)
+
 
 class Committed(support.ServersTest):
     def test_values_come_back(self):

@@ -36,6 +36,11 @@ class Exit(support.ServersTest):
                 self.assertNotIn("session.py", program.text())
                 self.assertIn(", in work", program.text())
 
+    def test_is_the_programs_own_where_the_environment_says_so(self):
+        program = self.program('import syncline; syncline.Session(push="topkk")', {"SYNCLINE_EXCEPTHOOK": "0"})
+        self.assertEqual(program.wait(), 1, program.text())
+        self.assertIn("session.py", program.text())
+
     def test_calls_hooks_of_others(self):
         source = """
             import sys, syncline
@@ -70,6 +75,7 @@ class Behind(unittest.TestCase):
         found = errors.behind(RuntimeError("Caught in C++: Dropped: rank 2 hangs\nat ..."))
         self.assertEqual((type(found), found.rank, found.exit_code), (syncline.errors.Dropped, 2, 138))
         self.assertIs(errors.behind(original), original)
+        errors.error_of(10, "", 1)  # is in no message
         self.assertIsNone(errors.behind(RuntimeError("of the program")))
         self.assertIsNone(errors.behind(ValueError("rank 2 hangs")))
 

@@ -4,6 +4,7 @@ Launchers and job controllers go by exit codes: 138 start again, 2 and 7 do not 
 """
 from __future__ import annotations
 
+import os
 import sys
 import types
 from pathlib import Path
@@ -15,9 +16,12 @@ _PACKAGE = str(Path(__file__).parent)
 
 
 def set_up() -> None:
-    """Once a session is made, not on import. What others have set as sys.excepthook still sees every exception."""
+    """Once a session is made, not on import. What others have set as sys.excepthook still sees every exception.
+
+    SYNCLINE_EXCEPTHOOK=0 leaves sys.excepthook alone.
+    """
     before = sys.excepthook
-    if getattr(before, "is_synclines", False):
+    if os.environ.get("SYNCLINE_EXCEPTHOOK") == "0" or getattr(before, "is_synclines", False):
         return
 
     def hook(kind: type[BaseException], error: BaseException, traceback: Optional[types.TracebackType]) -> Any:

@@ -120,7 +120,7 @@ def error_of(code: int, message: str, exit_code: int) -> Error:
     kind = _BY_EXIT_CODE.get(exit_code, _BY_CODE.get(code, Error))
     names_job = kind is JobRefused and re.search("another (--job|job of this name)", message)
     error = kind(message + _OTHER_JOB if names_job else message)
-    if exit_code:
+    if exit_code > 1:  # 1 says nothing: the class knows better
         error.exit_code = exit_code
     # What it knows without where it was raised, which would keep the memory of all that was called there.
     memo = type(error)(*error.args)
@@ -144,6 +144,6 @@ def behind(error: BaseException) -> Optional[Error]:
     if isinstance(error, Error):
         return error
     for one in reversed(_latest if isinstance(error, RuntimeError) else ()):
-        if str(one) in str(error):
+        if str(one) and str(one) in str(error):
             return one
     return None

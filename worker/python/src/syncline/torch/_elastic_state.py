@@ -74,16 +74,25 @@ class State:
 def run(train: Callable[..., Result]) -> Callable[..., Result]:
     """A loop that joins again when its worker was dropped: stopped or cut off for too long while the others went on.
 
-    It is called anew then, and goes on where the job is. All other errors are raised. A process that died is started again by
-    `syncline run --max-restarts`, and needs none of this.
+    It is called anew then, and goes on where the job is. All other errors are raised, and the drop itself where the optimizer
+    cannot join again (LocalSGD), where a collective operation lost another rank, and where no step was made since the worker last
+    joined. A process that died is started again by `syncline run --max-restarts`, and needs none of this.
     """
     @functools.wraps(train)
     def elastic(state: State, *arguments: Any, **options: Any) -> Result:
+        dropped: Optional[Dropped] = None
+        joined_at = -1
         while True:
             try:
+                if dropped is not None:
+                    _log.logger.warning("joining the job again: %s", dropped)
+                    state.rejoin()
+                    dropped, joined_at = None, state.step
+                    _log.logger.info("joined the job again at step %d", joined_at)
                 return train(state, *arguments, **options)
             except Dropped as error:
-                _log.logger.warning("joining the job again: %s", error)
-                state.rejoin()
-                _log.logger.info("joined the job again at step %d", state.step)
+                is_own = error.rank is None and isinstance(state.optimizer, Optimizer)
+                if not is_own or dropped is not None or state.step <= joined_at:
+                    raise
+                dropped = error
     return elastic

@@ -123,7 +123,8 @@ absl::Status Session::Impl::Part() {
   // What the servers hold for steps that are not over would go with this worker, from some
   // blocks and not from others where the last push is under way still. A step that was
   // begun with some tensors only does not end.
-  bool is_quiet = has_delays() || IsBetweenSteps() ? AwaitAllReady(deadline) : AllReady();
+  const bool ends = has_delays() || IsBetweenSteps();
+  bool is_quiet = ends ? AwaitAllReady(deadline) : AllReady();
   if (is_quiet && has_delays()) {
     Settle();
     is_quiet = AwaitAllReady(deadline);
@@ -136,7 +137,7 @@ absl::Status Session::Impl::Part() {
     options_.log.Warning("left before the servers held all that compression had kept",
                          {{"rank", options_.rank}});
   }
-  if (!is_quiet && !IsOver()) {
+  if (!is_quiet && ends && !IsOver()) {
     options_.log.Warning(
         "left before its last step was over; its last contributions may be lost",
         {{"rank", options_.rank}, {"mode", FormatNamedOptions(options_.training.mode)}});

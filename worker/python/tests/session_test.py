@@ -359,7 +359,7 @@ class Programs(support.ServersTest):
             session.push_pull(tensor, numpy.full(1000000, 1 + 2 * session.rank, numpy.float32))
             if session.rank == 0:
                 session.wait(tensor)
-                print("weights", weights.min(), weights.max())
+                print(f"weights {weights.min()} {weights.max()}")  # in one piece: the log goes to the same place
         """
         first, second = (self.program(source, self.environment(rank, 2)) for rank in range(2))
         self.assertEqual([first.wait(), second.wait()], [0, 0], second.text())

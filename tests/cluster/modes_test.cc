@@ -31,16 +31,18 @@ struct Worker {
   std::unique_ptr<Session> session;
 };
 
-SessionOptions WithMode(SessionOptions options, NamedOptions mode) {
+SessionOptions WithMode(SessionOptions options, NamedOptions mode,
+                        NamedOptions optimizer = {}) {
   options.training.mode = std::move(mode);
+  if (!optimizer.name.empty()) options.training.optimizer = std::move(optimizer);
   return options;
 }
 
 // Both have joined, in one mode.
 struct TwoWorkers {
-  explicit TwoWorkers(const NamedOptions& mode)
-      : fast(WithMode(cluster.Options(0, 2), mode)),
-        slow(WithMode(cluster.Options(1, 2), mode)) {
+  explicit TwoWorkers(const NamedOptions& mode, const NamedOptions& optimizer = {})
+      : fast(WithMode(cluster.Options(0, 2), mode, optimizer)),
+        slow(WithMode(cluster.Options(1, 2), mode, optimizer)) {
     std::thread other([this] { EXPECT_EQ(slow.session->Start(), absl::OkStatus()); });
     EXPECT_EQ(fast.session->Start(), absl::OkStatus());
     other.join();
@@ -125,6 +127,33 @@ TEST(StaleSynchronous, ABarrierBringsTheNewestWeights) {
   other.join();
   EXPECT_THAT(job.fast.weights, Each(-1.0f));
   EXPECT_THAT(job.slow.weights, Each(-1.0f));
+}
+
+TEST(StaleSynchronous, AnOptimizersStateIsThatAfterAllStepsOfWhoeverAsks) {
+  TwoWorkers job({.name = "ssp", .values = {{"staleness", 2}}},
+                 {.name = "sgd", .values = {{"lr", 0.5}, {"momentum", 0.5}}});
+  for (int step = 0; step < 2; ++step) ASSERT_EQ(job.fast.Step(), absl::OkStatus());
+  std::vector<float> momentum(1000);
+  const auto pull = [&](absl::Duration timeout) {
+    return job.fast.session->PullState({.tensor = job.fast.id}, momentum, timeout);
+  };
+  EXPECT_TRUE(absl::IsDeadlineExceeded(pull(absl::Milliseconds(200)).status()))
+      << "the other one has not come to these steps";
+  for (int step = 0; step < 2; ++step) ASSERT_EQ(job.slow.Step(), absl::OkStatus());
+  const auto updates = pull(Worker::kAWhile);
+  ASSERT_TRUE(updates.ok()) << updates.status();
+  EXPECT_EQ(*updates, 2u);
+  EXPECT_THAT(momentum, Each(1.5f));
+  EXPECT_THAT(job.fast.weights, Each(-1.25f)) << "those that it belongs to";
+}
+
+TEST(Asynchronous, AnOptimizersStateIsOfNoStep) {
+  TwoWorkers job({.name = "asp"});
+  std::vector<float> out(1000);
+  const absl::Status refused =
+      job.fast.session->PullState({.tensor = job.fast.id}, out).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused));
+  EXPECT_THAT(refused.message(), HasSubstr("mode asp"));
 }
 
 TEST(Asynchronous, NobodyWaitsForAWorkerThatDoesNothing) {

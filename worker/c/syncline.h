@@ -213,9 +213,9 @@ SYNCLINE_API syncline_code syncline_pull_average(syncline_session* session,
                                                  int64_t timeout_ms);
 
 /* Array number `array` of the optimizer's state of a tensor (of adam 0 is the mean, 1 the variance: the order of
- * server/optimizer), as float32, prod(shape) elements, and to *updates, unless NULL, of how many updates it is. Exact
- * when the tensor was waited for and not pushed since: no step is made without this worker, but in mode asp.
- * FAILED_PRECONDITION when there is no such array. */
+ * server/optimizer), as float32, prod(shape) elements, and to *updates, unless NULL, of how many updates it is. It
+ * is that after all steps that this worker has pushed, for which it waits in mode ssp; the weights are theirs then.
+ * FAILED_PRECONDITION in mode asp, when the tensor is pushed meanwhile, and when there is no such array. */
 SYNCLINE_API syncline_code syncline_pull_state(syncline_session* session, uint32_t tensor,
                                                uint32_t array, float* out,
                                                uint64_t* updates, int64_t timeout_ms);

@@ -10,6 +10,7 @@ void AveragePull::Begin(const Wanted& wanted) {
   SYNCLINE_CHECK(!is_under_way());
   values_.assign(wanted.elements, 0.0f);
   array_ = wanted.array;
+  version_.reset();
   for (uint32_t i = 0; i < wanted.blocks; ++i) missing_.insert(wanted.first_block + i);
 }
 

@@ -35,6 +35,12 @@ class AveragePull {
   const std::set<uint32_t>& missing() const { return missing_; }
   std::optional<uint32_t> array() const { return array_; }
 
+  // Whether all that has come is of this version.
+  bool IsOfOneVersion(uint64_t version) {
+    if (!version_) version_ = version;
+    return *version_ == version;
+  }
+
   // The question for this block was refused: it is to be asked again at `due`.
   void Refused(uint32_t block, absl::Duration due) { refused_[block] = due; }
   // Removes and returns what is to be asked again.
@@ -49,6 +55,7 @@ class AveragePull {
   std::vector<float> values_;
   std::set<uint32_t> missing_;
   std::optional<uint32_t> array_;
+  std::optional<uint64_t> version_;             // of the first block that came
   std::map<uint32_t, absl::Duration> refused_;  // of the missing ones
 };
 

@@ -189,6 +189,18 @@ void Exchange::OnAverage(const MessageHeader& header, ByteView payload,
   const bool is_state = header.kind == static_cast<uint16_t>(MessageKind::kState);
   const bool is_asked = is_state ? average_.array() == header.samples : !average_.array();
   if (!is_asked || !average_.missing().contains(header.block)) return;
+  const Block& block = blocks_[header.block];
+  // Of all blocks and arrays it is the state after the steps that this worker knows of.
+  if (is_state && (!average_.IsOfOneVersion(header.step) || header.step != block.step)) {
+    average_.Cancel();
+    outputs.push_back(
+        ExchangeAveraged{.status = absl::FailedPreconditionError(absl::StrCat(
+                             Where(header.block), ": the optimizer's state is of step ",
+                             header.step, ", this worker is at ", block.step,
+                             ": it was pushed while its state was asked for; wait for it "
+                             "and ask again"))});
+    return;
+  }
   average_.Land(header.block, label, payload, *options_.seed_codec);
   if (average_.missing().contains(header.block)) {
     return SendAveragePull(header.block, outputs);

@@ -367,6 +367,18 @@ TEST_F(ExchangeTest, AveragesAreAskedForOnceAConnection) {
   EXPECT_THAT(SendAverage(0, 0.5f).averages, IsEmpty()) << "a repetition";
 }
 
+TEST_F(ExchangeTest, StateIsThatOfTheStepThatTheWorkerIsAt) {
+  ReachStepZero();
+  See(exchange_->PullState(0, 1));
+  const Seen ahead = SendState(0, 1, 0.25f, 1);
+  ASSERT_EQ(ahead.averages.size(), 1u);
+  EXPECT_TRUE(absl::IsFailedPrecondition(ahead.averages[0].status))
+      << ahead.averages[0].status;
+  EXPECT_THAT(SendState(0, 1, 0.25f).averages, IsEmpty()) << "nobody asks any more";
+  See(exchange_->PullState(0, 1));
+  EXPECT_TRUE(SendState(0, 1, 0.25f).averages.at(0).status.ok());
+}
+
 TEST_F(ExchangeTest, AnArrayOfTheStateIsTheOneThatWasAskedFor) {
   ReachStepZero();
   const Seen asked = See(exchange_->PullState(0, 1));

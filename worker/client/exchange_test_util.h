@@ -125,12 +125,13 @@ class ExchangeTest : public ::testing::Test {
   }
 
   // After 12 updates.
-  Seen SendState(uint32_t block, uint32_t array, float value) {
+  Seen SendState(uint32_t block, uint32_t array, float value, uint64_t step = 0) {
     std::vector<float> values(block == 0 ? 4 : 2, value);
     const BlockRange range{block, 0, static_cast<uint32_t>(values.size())};
-    const Buffer payload = Gather(EncodeBlock(*options_.seed_codec, {range, 7, 3}, values,
-                                              Checksum::kHeaderAndPayload, pool_));
-    MessageHeader header = From(MessageKind::kState, block, 7);
+    const Buffer payload =
+        Gather(EncodeBlock(*options_.seed_codec, {range, step, 3}, values,
+                           Checksum::kHeaderAndPayload, pool_));
+    MessageHeader header = From(MessageKind::kState, block, step);
     header.samples = array;
     header.shard = 12;
     return Answer(header, payload.view());

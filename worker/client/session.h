@@ -257,9 +257,9 @@ class Session {
   absl::Status PullAverage(TensorId tensor, std::span<float> out,
                            absl::Duration timeout = absl::InfiniteDuration());
 
-  // An array of the optimizer's state of a tensor, and of how many updates it is. Exact when
-  // nothing is under way: no step is made without this worker (but in mode asp).
-  // FailedPrecondition when the optimizer has no such array; frozen tensors have none.
+  // An array of a tensor's optimizer state, and of how many updates it is: after all steps
+  // that this worker has pushed, for which it waits in mode ssp. FailedPrecondition in mode
+  // asp, if it is pushed meanwhile, if there is no such array, and if the tensor is frozen.
   absl::StatusOr<uint64_t> PullState(StateArray array, std::span<float> out,
                                      absl::Duration timeout = absl::InfiniteDuration());
 

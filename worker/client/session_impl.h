@@ -122,6 +122,9 @@ class Session::Impl {
   // Asks for the newest weights of all tensors (Exchange::Settle), where a mode leaves any
   // behind. WaitFor follows.
   void Settle() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // ... of one tensor, and waits for them.
+  absl::Status SettleOne(TensorId tensor, const Call& call)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WaitForAll(const Call& call) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t EnterBarrier() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // An answer of the servers: averaged weights, or state. One at a time; others wait for

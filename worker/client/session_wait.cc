@@ -129,7 +129,33 @@ absl::Status Session::Impl::PullAverage(TensorId id, std::span<float> out,
 
 absl::StatusOr<uint64_t> Session::Impl::PullState(StateArray array, std::span<float> out,
                                                   absl::Duration timeout) {
+  {
+    absl::MutexLock lock(&mutex_);
+    SYNCLINE_RETURN_IF_ERROR(CheckRunning());
+    if (const auto mode = ParseSyncMode(options_.training.mode);
+        mode.ok() && mode->is_async()) {
+      return absl::FailedPreconditionError(
+          "in mode asp the optimizer's state is of no one step: servers go on with what "
+          "any "
+          "worker pushes while it is read; use the servers' checkpoints "
+          "(docs/checkpoints.md), or mode ssp or bsp");
+    }
+    if (array.tensor < tensors_.size()) {
+      const Call call = Begin(timeout);
+      SYNCLINE_RETURN_IF_ERROR(SettleOne(array.tensor, call));
+      timeout = call.deadline - clock_.Now();
+    }
+  }
   return Fetch(array.tensor, array.number, out, timeout);
+}
+
+absl::Status Session::Impl::SettleOne(TensorId id, const Call& call) {
+  SYNCLINE_RETURN_IF_ERROR(WaitFor(id, call));
+  Tensor& tensor = tensors_[id];
+  if (!has_delays() || !tensor.keeps_pace()) return absl::OkStatus();
+  MakeUnready(tensor);
+  data_plane_->Settle(id);
+  return WaitFor(id, call);
 }
 
 absl::StatusOr<uint64_t> Session::Impl::Fetch(TensorId id, std::optional<uint32_t> array,

@@ -320,7 +320,8 @@ class Session:
 
     def pull_state(self, tensor: Tensor, array: int, out: Any, timeout: Optional[float] = None) -> int:
         """Reads an array of the tensor's optimizer state into `out`, a float32 array of its shape, and returns of how many
-        updates it is. Of adam 0 is the mean and 1 the variance. Exact after `wait` and before the next push_pull.
+        updates it is. Of adam 0 is the mean and 1 the variance. It is that after all steps that this worker has pushed: in mode
+        ssp it waits until others have come to them, and the weights are of that step afterwards. FailedPrecondition in mode asp.
         """
         memory = self._float32(tensor, out, "optimizer state")
         updates = ctypes.c_uint64()

@@ -35,6 +35,7 @@ struct ReplayFlags {
   std::vector<std::string> journals;
   std::string checkpoint_dir;
   std::string job;
+  std::string run;
   std::string to;
   std::string out;
   std::string checkpoint_out;
@@ -135,6 +136,13 @@ absl::Status CheckFlags(const ReplayFlags& flags) {
   return absl::OkStatus();
 }
 
+void Tell(const JournalRun& run) {
+  std::cout << "run " << Printable(run.Describe()) << "\n";
+  for (const std::string& other : run.others) {
+    std::cout << "note: not played (--run): " << Printable(other) << "\n";
+  }
+}
+
 void Tell(const ReplayFlags& flags, const ReplaySummary& done) {
   for (const std::string& torn : done.torn) std::cout << "note: " << torn << "\n";
   std::cout << "job " << Printable(flags.job) << ": " << done.records
@@ -167,8 +175,17 @@ absl::Status ExportTo(BlobStore& store, const ReplayFlags& flags,
 absl::StatusOr<int> Replay(const ReplayFlags& flags) {
   SYNCLINE_RETURN_IF_ERROR(CheckFlags(flags));
   const CodecRegistry codecs = CodecRegistry::Builtin();
-  SYNCLINE_ASSIGN_OR_RETURN(JournalRun run, FindRun(flags.journals, flags.job));
+  SYNCLINE_ASSIGN_OR_RETURN(JournalRun run,
+                            FindRun(flags.journals, flags.job, flags.run));
+  Tell(run);
   SYNCLINE_ASSIGN_OR_RETURN(ReplayOptions options, OptionsFor(std::move(run), codecs));
+  if (options.shard.training.sync().is_async() &&
+      !(flags.out.empty() && flags.checkpoint_out.empty())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "job '", Printable(flags.job),
+        "' is of mode asp, where blocks have no step in common: there is no checkpoint "
+        "and no file of weights to be had, only --verify"));
+  }
   if (uint64_t to = 0; absl::SimpleAtoi(flags.to, &to)) {
     options.to = to;
   } else if (!flags.to.empty()) {
@@ -199,11 +216,16 @@ absl::StatusOr<int> Replay(const ReplayFlags& flags) {
 
 void AddReplay(CLI::App& app, Command* selected) {
   auto flags = std::make_shared<ReplayFlags>();
-  CLI::App* replay = app.add_subcommand(
-      "replay", "Play a job again from its journal, up to any step of it");
+  CLI::App* replay = app.add_subcommand("replay",
+                                        "Play a run of a job again from its journal, up "
+                                        "to any step of it; for at least one "
+                                        "of --out, --checkpoint-out and --verify");
   replay->add_option("--journal", flags->journals,
-                     "A server's --journal-dir; once for each that is not shared");
-  replay->add_option("--job", flags->job, "Name of the job");
+                     "A server's --journal-dir; once for each that is not shared. "
+                     "Required");
+  replay->add_option("--job", flags->job, "Name of the job. Required");
+  replay->add_option("--run", flags->run,
+                     "Which run of the job (default: the one that began last)");
   replay->add_option("--checkpoint-dir", flags->checkpoint_dir,
                      "Where the job's checkpoints are, if the journal begins with one");
   replay->add_option("--to", flags->to, "The step to stop at (default: the last one)");

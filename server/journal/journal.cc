@@ -1,14 +1,15 @@
 #include "server/journal/journal.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <limits>
-#include <system_error>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "comm/base/status.h"
 #include "server/checkpoint/reader.h"
+#include "server/journal/folder.h"
 
 namespace syncline {
 namespace {
@@ -19,19 +20,26 @@ constexpr absl::Duration kPruneEvery = absl::Seconds(1);
 constexpr size_t kMaxSaved = 8;
 // What a record takes beside its payload, about.
 constexpr uint64_t kRecordBytes = 256;
+// So much is synced at once, if there is so much: a slow disk is seen to move.
+constexpr uint64_t kGroupBytes = uint64_t{16} << 20;
 
 uint64_t BytesOf(const ShardRecord& record) {
   if (const auto* step = std::get_if<StepRecord>(&record.what)) {
     return kRecordBytes + step->payload.size;
   }
   const auto* seed = std::get_if<SeedRecord>(&record.what);
-  return kRecordBytes + (seed == nullptr ? 0 : seed->values.size);
+  if (seed == nullptr) return kRecordBytes;
+  uint64_t bytes = kRecordBytes + seed->values.size;
+  for (const auto& state : seed->state) bytes += state.size();
+  return bytes;
 }
 
 }  // namespace
 
 Journal::Journal(JournalOptions options)
-    : options_(std::move(options)), thread_([this] { Run(); }) {}
+    : options_(std::move(options)),
+      backlog_(options_.backlog),
+      thread_([this] { Run(); }) {}
 
 Journal::~Journal() { Stop(); }
 
@@ -44,7 +52,11 @@ void Journal::Stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void Journal::Begin(JournaledJob begun) {
+absl::Status Journal::Begin(JournaledJob begun) {
+  const std::string folder =
+      absl::StrCat(options_.directory, "/", FolderOf(begun.head.job));
+  SYNCLINE_RETURN_IF_ERROR(MakeFolder(folder));
+  SYNCLINE_RETURN_IF_ERROR(TryFolder(folder));
   auto job = std::make_shared<Job>();
   job->id = begun.job;
   job->head = begun.head;
@@ -57,7 +69,9 @@ void Journal::Begin(JournaledJob begun) {
     job->shards.emplace_back(std::move(head), begun.trained[i], version);
   }
   absl::MutexLock lock(&mutex_);
+  job->number = ++begun_;
   jobs_[begun.job] = std::move(job);
+  return absl::OkStatus();
 }
 
 void Journal::Name(uint32_t id, const std::string& run) {
@@ -66,17 +80,23 @@ void Journal::Name(uint32_t id, const std::string& run) {
   if (job != jobs_.end() && job->second->run.empty()) job->second->run = run;
 }
 
+// Who waits is not who filled the queue: other jobs go on.
 bool Journal::WaitForRoom(Job& job, uint64_t bytes) {
-  const absl::Duration deadline = clock_.Now() + options_.patience;
-  while (held_ > 0 && held_ + bytes > options_.queue_bytes && !stopping_) {
-    if (!job.state.error.empty()) return false;
-    if (changed_.WaitUntil(mutex_, clock_, deadline)) continue;
-    End(job,
-        absl::StrCat(held_, " bytes wait for ", options_.directory,
-                     ", which took none for ", absl::FormatDuration(options_.patience)));
-    return false;
+  while (!stopping_ && job.state.error.empty() && !backlog_.HasRoom(bytes)) {
+    if (changed_.WaitUntil(mutex_, clock_, backlog_.deadline())) continue;
+    End(Largest(job), absl::StrCat(backlog_.held(), " bytes wait for ",
+                                   options_.directory, ", which took none for ",
+                                   absl::FormatDuration(options_.backlog.patience)));
   }
   return job.state.error.empty() && !stopping_;
+}
+
+Journal::Job& Journal::Largest(Job& otherwise) {
+  const std::optional<uint64_t> number = backlog_.largest();
+  for (const Event& event : events_) {
+    if (event.job->number == number) return *event.job;
+  }
+  return otherwise;
 }
 
 void Journal::Take(uint32_t id, uint32_t engine,
@@ -90,7 +110,7 @@ void Journal::Take(uint32_t id, uint32_t engine,
   if (const auto* step = std::get_if<StepRecord>(&record->what)) {
     job->state.taken = std::max(job->state.taken, step->step + 1);
   }
-  held_ += bytes;
+  backlog_.Add(job->number, bytes, clock_.Now());
   events_.push_back(
       {.job = job, .engine = engine, .record = std::move(record), .bytes = bytes});
   changed_.SignalAll();
@@ -128,6 +148,9 @@ void Journal::End(Job& job, const std::string& why) {
   job.state.error = why;
   options_.log.Error("the journal ends here; the job goes on, and is not durable",
                      {{"job", job.id}, {"version", job.state.durable}, {"error", why}});
+  backlog_.Drop(job.number);
+  // Last: what waits may be all that keeps the job.
+  std::erase_if(events_, [&](const Event& event) { return event.job.get() == &job; });
 }
 
 void Journal::Fail(Job& job, const absl::Status& why) {
@@ -141,21 +164,21 @@ void Journal::Run() {
   absl::Duration next_prune = clock_.Now() + kPruneEvery;
   for (;;) {
     std::deque<Event> events;
-    uint64_t bytes = 0;
     {
       absl::MutexLock lock(&mutex_);
       while (!stopping_ && events_.empty() &&
              changed_.WaitUntil(mutex_, clock_, next_prune)) {
       }
       if (stopping_ && events_.empty()) return;
-      events = std::exchange(events_, {});
+      events = NextGroup();
     }
+    uint64_t bytes = 0;
     for (const Event& event : events) bytes += event.bytes;
     if (!events.empty()) WriteGroup(events);
     events.clear();  // their memory is free before it counts as free
     {
       absl::MutexLock lock(&mutex_);
-      held_ -= bytes;
+      backlog_.Done(bytes, clock_.Now());
       changed_.SignalAll();
     }
     if (clock_.Now() < next_prune) continue;
@@ -164,12 +187,26 @@ void Journal::Run() {
   }
 }
 
+std::deque<Journal::Event> Journal::NextGroup() {
+  std::deque<Event> group;
+  uint64_t bytes = 0;
+  while (!events_.empty() && bytes < kGroupBytes) {
+    Event& event = events_.front();
+    bytes += event.bytes;
+    backlog_.Begin(event.job->number, event.bytes);
+    group.push_back(std::move(event));
+    events_.pop_front();
+  }
+  return group;
+}
+
 void Journal::WriteGroup(const std::deque<Event>& events) {
   std::set<std::shared_ptr<Job>> jobs;
   for (const Event& event : events) {
     std::string folder;
     {
       absl::MutexLock lock(&mutex_);
+      backlog_.Moved(clock_.Now());
       if (!event.job->state.error.empty()) continue;
       folder = absl::StrCat(options_.directory, "/", FolderOf(event.job->head.job), "/",
                             event.job->run);
@@ -197,11 +234,8 @@ void Journal::WriteGroup(const std::deque<Event>& events) {
 void Journal::Write(const Event& event, const std::string& folder) {
   ShardLog& shard = event.job->shards[event.engine];
   if (shard.bytes() == 0) {
-    std::error_code error;
-    std::filesystem::create_directories(folder, error);
-    if (error) {
-      return Fail(*event.job, absl::InternalError(absl::StrCat("cannot make ", folder,
-                                                               ": ", error.message())));
+    if (const absl::Status made = MakeFolder(folder); !made.ok()) {
+      return Fail(*event.job, made);
     }
   }
   const absl::Status written = shard.Append(folder, options_.segment_bytes, event.record);

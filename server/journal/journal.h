@@ -4,9 +4,10 @@
 //
 //   DIR/JOB/9f03c1d2a4b5e677/shard-00003-000001.journal    (segment.h; one run of a job)
 //
-// An engine waits only when more than `queue_bytes` of records have not reached the disk.
-// A disk that is full, fails, or takes nothing for `patience` ends the journal of the job
-// and not the job: the log says so with path and bytes, State() and the status, too.
+// An engine waits only when more than `backlog.bytes` of records are not on the disk. A
+// disk that is full or fails ends the journal of the job and not the job, and so does one
+// that takes nothing for the backlog's patience: that of the job of which most waits. The
+// log says so with path and bytes, State() and the metrics, too.
 //
 // Segments that a complete checkpoint covers are deleted.
 //
@@ -36,6 +37,7 @@
 #include "comm/base/log.h"
 #include "comm/base/steady_condition.h"
 #include "server/checkpoint/blob_store.h"
+#include "server/journal/backlog.h"
 #include "server/journal/shard_log.h"
 
 namespace syncline {
@@ -45,8 +47,7 @@ struct JournalOptions {
   Logger log = {};
   BlobStore* checkpoints = nullptr;  // outlives it; null: nothing is deleted
   uint64_t segment_bytes = uint64_t{64} << 20;
-  uint64_t queue_bytes = uint64_t{256} << 20;
-  absl::Duration patience = absl::Seconds(5);
+  BacklogLimits backlog = {};
 };
 
 // What a server has of a job.
@@ -71,7 +72,8 @@ class Journal {
   explicit Journal(JournalOptions options);
   ~Journal();  // stops
 
-  void Begin(JournaledJob job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Makes a folder for it, and tries whether it takes files; errors name it.
+  absl::Status Begin(JournaledJob job) ABSL_LOCKS_EXCLUDED(mutex_);
   // Of this run of the job, the same on all servers. Before the first record; later ones
   // change nothing.
   void Name(uint32_t job, const std::string& run) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -93,6 +95,7 @@ class Journal {
  private:
   struct Job {
     uint32_t id = 0;
+    uint64_t number = 0;  // of all that there ever were
     SegmentHead head = {};
     std::string run = {};
     JournalState state = {};
@@ -112,6 +115,8 @@ class Journal {
   void Fail(Job& job, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void End(Job& job, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WaitForRoom(Job& job, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  Job& Largest(Job& otherwise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::deque<Event> NextGroup() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Prune() ABSL_LOCKS_EXCLUDED(mutex_);
   bool Covers(Job& job, uint64_t step) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -121,7 +126,8 @@ class Journal {
   absl::Mutex mutex_;
   SteadyCondition changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  uint64_t held_ ABSL_GUARDED_BY(mutex_) = 0;  // bytes of records that are not written
+  uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;  // jobs
+  Backlog backlog_ ABSL_GUARDED_BY(mutex_);
   std::map<uint32_t, std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);
   std::deque<Event> events_ ABSL_GUARDED_BY(mutex_);
 

@@ -298,7 +298,7 @@ class JournalTest : public ::testing::Test {
   }
   void Write(const RecordList& records) {
     Journal journal(options_);
-    journal.Begin(Job());
+    ASSERT_TRUE(journal.Begin(Job()).ok());
     journal.Name(kJob, "run");
     for (const auto& record : records) journal.Take(kJob, 0, record);
   }
@@ -366,6 +366,15 @@ TEST_F(JournalTest, AnyStepOfItCanBeHad) {
   beyond.to = 9;
   EXPECT_THAT(ReplayInto(beyond, *out_).status().ToString(),
               HasSubstr("leads to step 4, not to 9"));
+  beyond.to = 2;
+  beyond.run.head.began_from = CheckpointName{2, 3};
+  EXPECT_THAT(ReplayInto(beyond, *out_).status().ToString(),
+              HasSubstr("began with checkpoint run2-step3, and step 2 is before"));
+  EXPECT_THAT(ReplayInto(Replaying(), *out_).status().ToString(), HasSubstr("already"));
+  options_.directory += "-behind";
+  Write({training_.records().begin(), training_.records().begin() + 4});
+  EXPECT_THAT(ReplayInto(Replaying(), *out_).status().ToString(),
+              HasSubstr("leads to step 1, and checkpoint run2-step4 is further"));
 }
 
 TEST_F(JournalTest, AJobThatBeganWithTheStateOfAnotherIsThatJobToo) {
@@ -425,7 +434,7 @@ TEST_F(JournalTest, SegmentsGoWhenACompleteCheckpointCoversThem) {
   fs::remove_all(options_.directory);
   {
     Journal journal(options_);
-    journal.Begin(Job());
+    ASSERT_TRUE(journal.Begin(Job()).ok());
     journal.Name(kJob, "run");
     for (const auto& record : training_.records()) journal.Take(kJob, 0, record);
     journal.Saved(kJob, 4);  // never completed
@@ -438,16 +447,17 @@ TEST_F(JournalTest, SegmentsGoWhenACompleteCheckpointCoversThem) {
     EXPECT_FALSE(fs::exists(first));
   }
   training_.Step();
-  const auto done = ReplayInto(Replaying(), *out_);
+  const auto again = *OpenDirectoryStore(directory_.path() + "/again");
+  const auto done = ReplayInto(Replaying(), *again);
   ASSERT_TRUE(done.ok()) << done.status();
   EXPECT_EQ(done->began, "checkpoint run2-step2");
   EXPECT_EQ(done->name.step, 3u);
 }
 
 TEST_F(JournalTest, ADiskThatFailsEndsTheJournalAndSaysWhere) {
-  WriteFile(options_.directory, {});  // a file is no directory
   Journal journal(options_);
-  journal.Begin(Job());
+  ASSERT_TRUE(journal.Begin(Job()).ok());
+  WriteFile(options_.directory + "/night/run", {});  // a file is no directory
   journal.Name(kJob, "run");
   journal.Take(kJob, 0, training_.records().front());
   std::string error;
@@ -460,7 +470,7 @@ TEST_F(JournalTest, ADiskThatFailsEndsTheJournalAndSaysWhere) {
 
 TEST_F(JournalTest, SaysHowFarTheDiskIs) {
   Journal journal(options_);
-  journal.Begin(Job());
+  ASSERT_TRUE(journal.Begin(Job()).ok());
   journal.Name(kJob, "run");
   for (int i = 0; i < 3; ++i) training_.Step();
   for (const auto& record : training_.records()) journal.Take(kJob, 0, record);

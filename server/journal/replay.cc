@@ -35,6 +35,8 @@ class Player {
   absl::Status Scan(const std::vector<std::string>& segments);
   absl::Status ChooseStep();
   absl::Status ChooseBase();
+  absl::Status CheckCheckpoints() const;
+  absl::Status CheckName() const;
   absl::Status TryBase(const CheckpointName& name);
   absl::Status CheckSeeds() const;
   absl::Status PlayShard(uint32_t number, const std::vector<std::string>& segments);
@@ -136,11 +138,46 @@ absl::Status Player::TryBase(const CheckpointName& name) {
   return absl::OkStatus();
 }
 
+// What goes on from an older step than it has to would lose the steps between.
+absl::Status Player::CheckCheckpoints() const {
+  if (options_.checkpoints == nullptr || options_.to || IsAsync()) {
+    return absl::OkStatus();
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const auto all,
+      ListCheckpoints(*options_.checkpoints, FolderOf(options_.about.job)));
+  for (auto one = all.rbegin(); one != all.rend(); ++one) {
+    if (!one->is_complete || one->name.run != options_.run.head.checkpoint_run) continue;
+    if (one->name.step <= summary_.last) break;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the journal leads to step ", summary_.last, ", and checkpoint ",
+        one->name.ToString(), " is further; resume from that, or name a step with --to"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Player::CheckName() const {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto all,
+                            ListCheckpoints(out_, FolderOf(options_.about.job)));
+  for (const CheckpointInfo& one : all) {
+    if (!one.is_complete || one.name != manifest_.name) continue;
+    return absl::AlreadyExistsError(
+        absl::StrCat("checkpoint ", one.name.ToString(), " is in ", out_.Describe(),
+                     " already; name another directory, or another step"));
+  }
+  return absl::OkStatus();
+}
+
 // The first values where they are there: so all of the journal is played. Otherwise the
 // latest checkpoint before the step.
 absl::Status Player::ChooseBase() {
   const SegmentHead& head = options_.run.head;
   const bool has_checkpoints = options_.checkpoints != nullptr;
+  if (head.began_from && to_ < head.began_from->step) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this run began with checkpoint ", head.began_from->ToString(),
+                     ", and step ", to_, " is before that; play the run before"));
+  }
   if (is_whole_ && !head.began_from) {
     summary_.began = "the first values";
     return absl::OkStatus();
@@ -294,10 +331,12 @@ absl::StatusOr<ReplaySummary> Player::Play() {
   }
   SYNCLINE_RETURN_IF_ERROR(Scan());
   SYNCLINE_RETURN_IF_ERROR(ChooseStep());
+  SYNCLINE_RETURN_IF_ERROR(CheckCheckpoints());
   SYNCLINE_RETURN_IF_ERROR(ChooseBase());
   SYNCLINE_RETURN_IF_ERROR(CheckSeeds());
   const uint32_t run = std::max(options_.run.head.checkpoint_run, uint32_t{1});
   manifest_.name = {.run = run, .step = IsAsync() ? summary_.last : to_};
+  SYNCLINE_RETURN_IF_ERROR(CheckName());
   for (const auto& [shard, segments] : options_.run.shards) {
     SYNCLINE_RETURN_IF_ERROR(PlayShard(shard, segments));
   }

@@ -47,7 +47,8 @@ struct ReplaySummary {
   std::vector<std::string> torn = {};  // for people
 };
 
-// FailedPrecondition when the step cannot be reached from what is there, DataLoss when the
+// FailedPrecondition when the step cannot be reached from what is there, or, without one, a
+// checkpoint is further; AlreadyExists when `out` has that checkpoint; DataLoss when the
 // journal is damaged or, with `kCompared`, a digest differs: names block, step and shard.
 absl::StatusOr<ReplaySummary> ReplayInto(const ReplayOptions& options, BlobStore& out);
 

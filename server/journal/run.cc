@@ -1,11 +1,13 @@
 #include "server/journal/run.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 #include "comm/base/status.h"
 
 namespace syncline {
@@ -16,12 +18,25 @@ namespace fs = std::filesystem;
 // By shard and number of the segment.
 using Segments = std::map<uint32_t, std::map<uint32_t, std::string>>;
 
-absl::Status AddSegments(const fs::path& folder, Segments& segments) {
+absl::StatusOr<std::vector<fs::path>> EntriesOf(const fs::path& folder) {
+  std::vector<fs::path> entries;
   std::error_code error;
-  for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const auto place = ParseSegmentName(entry.path().filename().string());
+  fs::directory_iterator entry(folder, error);
+  for (; !error && entry != fs::directory_iterator(); entry.increment(error)) {
+    entries.push_back(entry->path());
+  }
+  // A server that had nothing of the job.
+  if (!error || error == std::errc::no_such_file_or_directory) return entries;
+  return absl::InternalError(
+      absl::StrCat("cannot list ", folder.string(), ": ", error.message()));
+}
+
+absl::Status AddSegments(const fs::path& folder, Segments& segments) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto entries, EntriesOf(folder));
+  for (const fs::path& entry : entries) {
+    const auto place = ParseSegmentName(entry.filename().string());
     if (!place) continue;
-    const std::string path = entry.path().string();
+    const std::string path = entry.string();
     const auto [known, is_new] = segments[place->shard].try_emplace(place->number, path);
     if (is_new) continue;
     return absl::InvalidArgumentError(
@@ -41,29 +56,68 @@ absl::StatusOr<std::optional<SegmentHead>> HeadOf(const Segments& segments) {
   return std::nullopt;
 }
 
-}  // namespace
-
-absl::StatusOr<JournalRun> FindRun(const std::vector<std::string>& directories,
-                                   const std::string& job) {
+absl::StatusOr<std::map<std::string, Segments>> RunsIn(
+    const std::vector<std::string>& directories, const std::string& job) {
   std::map<std::string, Segments> runs;
   for (const std::string& directory : directories) {
-    std::error_code error;
-    const fs::path folder = fs::path(directory) / FolderOf(job);
-    for (const auto& entry : fs::directory_iterator(folder, error)) {
-      SYNCLINE_RETURN_IF_ERROR(
-          AddSegments(entry.path(), runs[entry.path().filename().string()]));
+    SYNCLINE_ASSIGN_OR_RETURN(const auto folders,
+                              EntriesOf(fs::path(directory) / FolderOf(job)));
+    for (const fs::path& folder : folders) {
+      std::error_code error;
+      if (!fs::is_directory(folder, error)) continue;
+      SYNCLINE_RETURN_IF_ERROR(AddSegments(folder, runs[folder.filename().string()]));
     }
   }
-  JournalRun found;
-  for (const auto& [name, segments] : runs) {
-    SYNCLINE_ASSIGN_OR_RETURN(const std::optional<SegmentHead> head, HeadOf(segments));
-    if (!head || head->created_unix_ms < found.head.created_unix_ms) continue;
-    found = {.name = name, .head = *head};
+  return runs;
+}
+
+}  // namespace
+
+std::string JournalRun::Describe() const {
+  return absl::StrCat(
+      name, ", begun ",
+      absl::FormatTime(absl::RFC3339_sec, absl::FromUnixMillis(head.created_unix_ms),
+                       absl::UTCTimeZone()));
+}
+
+absl::StatusOr<JournalRun> FindRun(const std::vector<std::string>& directories,
+                                   const std::string& job, const std::string& name) {
+  SYNCLINE_ASSIGN_OR_RETURN(auto all, RunsIn(directories, job));
+  absl::Status unreadable;
+  std::vector<JournalRun> runs;
+  std::vector<std::string> damaged;
+  for (auto& [folder, segments] : all) {
+    auto head = HeadOf(segments);
+    if (!head.ok()) {
+      if (folder == name) return head.status();
+      unreadable.Update(head.status());
+      damaged.push_back(absl::StrCat(folder, ": ", std::string(head.status().message())));
+      continue;
+    }
+    if (!*head) continue;
+    JournalRun& run = runs.emplace_back(JournalRun{.name = folder, .head = **head});
     for (const auto& [shard, paths] : segments) {
-      for (const auto& [number, path] : paths) found.shards[shard].push_back(path);
+      for (const auto& [number, path] : paths) run.shards[shard].push_back(path);
     }
   }
-  if (!found.name.empty()) return found;
+  const auto began = [](const JournalRun& run) { return run.head.created_unix_ms; };
+  const auto found = name.empty() ? std::ranges::max_element(runs, {}, began)
+                                  : std::ranges::find(runs, name, &JournalRun::name);
+  std::vector<std::string> others;
+  for (const JournalRun& run : runs) {
+    if (found == runs.end() || run.name != found->name) others.push_back(run.Describe());
+  }
+  others.insert(others.end(), damaged.begin(), damaged.end());
+  if (found != runs.end()) {
+    found->others = std::move(others);
+    return std::move(*found);
+  }
+  if (name.empty()) SYNCLINE_RETURN_IF_ERROR(unreadable);
+  if (!others.empty()) {
+    return absl::NotFoundError(absl::StrCat("no run '", name, "' of job '", job,
+                                            "' is there, but ",
+                                            absl::StrJoin(others, "; ")));
+  }
   return absl::NotFoundError(absl::StrCat("no journal of job '", job, "' in ",
                                           absl::StrJoin(directories, ", "),
                                           "; name the --journal-dir of its servers"));

@@ -27,13 +27,17 @@ struct JournalRun {
   std::string name = {};
   SegmentHead head = {};  // of one of its shards
   std::map<uint32_t, std::vector<std::string>> shards =
-      {};  // paths of segments, in order
+      {};                                // paths of segments, in order
+  std::vector<std::string> others = {};  // runs that are there, too, for people
+
+  // "9f03c1d2a4b5e677, begun 2026-03-01T12:00:00+00:00".
+  std::string Describe() const;
 };
 
-// The one that began last. NotFound says where there is none; errors of FindRun's files
-// name them.
+// The run of that name; empty: the one that began last, of those whose heads can be read.
+// NotFound says where there is none, and which there are; other errors name the file.
 absl::StatusOr<JournalRun> FindRun(const std::vector<std::string>& directories,
-                                   const std::string& job);
+                                   const std::string& job, const std::string& name = "");
 
 class ShardRecords {
  public:

@@ -30,6 +30,7 @@
 
 namespace syncline {
 
+// Format 1 begins with the first release: what was written before that is not read.
 inline constexpr uint32_t kJournalFormat = 1;
 
 // Whose records they are, and all that replaying needs besides them and a checkpoint.

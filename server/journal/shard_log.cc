@@ -1,6 +1,5 @@
 #include "server/journal/shard_log.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,19 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/status.h"
+#include "server/journal/folder.h"
 
 namespace syncline {
-namespace {
-
-// A file that is there after a power cut is named in its folder.
-absl::Status SyncFolder(const std::string& folder) {
-  const UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.valid() && fsync(fd.get()) == 0) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("cannot sync ", folder, ": ", std::strerror(errno)));
-}
-
-}  // namespace
 
 ShardLog::ShardLog(SegmentHead head, const std::vector<uint32_t>& trained,
                    uint64_t version)

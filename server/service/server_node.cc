@@ -75,7 +75,7 @@ absl::Status ServerNode::StartEngines() {
         JournalOptions{.directory = options_.journal_directory,
                        .log = options_.log,
                        .checkpoints = options_.checkpoints,
-                       .patience = options_.timeouts.failure_timeout / 2});
+                       .backlog = {.patience = options_.timeouts.failure_timeout / 2}});
   }
   const EngineOptions options = {.plan = options_.plan,
                                  .timeouts = options_.timeouts,

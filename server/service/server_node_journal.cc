@@ -39,8 +39,11 @@ absl::Status ServerNode::AddJournal(const ConfigureJob& configure,
       if (!is_frozen) trained.push_back(block.block);
     }
   }
-  journal_->Begin(std::move(job));
-  return absl::OkStatus();
+  const absl::Status begun = journal_->Begin(std::move(job));
+  if (begun.ok()) return begun;
+  return absl::FailedPreconditionError(absl::StrCat(
+      "server ", options_.name, " has no place for the journal of job '", spec.name,
+      "': ", std::string(begun.message()), "; check its --journal-dir"));
 }
 
 // Session keys are drawn at random for each life of a worker, so that no two runs have

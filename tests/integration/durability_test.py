@@ -167,6 +167,13 @@ class Replay(Durable):
         refused = self.train("--steps", "5", durability="disk", world=1)[0]
         self.assertNotEqual(refused.wait(), 0)
         self.assertIn("start all servers with --journal-dir", refused.text())
+        file = self.path("file")
+        with open(file, "w") as full:
+            full.write("a file is no directory")
+        self.begin(journals=(file, file))
+        unusable = self.train("--steps", "5", durability="disk", world=1)[0]
+        self.assertNotEqual(unusable.wait(), 0)
+        self.assertRegex(unusable.text(), f"{file}.*check its --journal-dir")
         wrong = self.train("--steps", "5", durability="paper", world=1)[0]
         self.assertNotEqual(wrong.wait(), 0)
         self.assertIn("durability is 'paper', allowed are none and disk", wrong.text())

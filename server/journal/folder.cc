@@ -1,0 +1,68 @@
+#include "server/journal/folder.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+#include "comm/base/unique_fd.h"
+
+namespace syncline {
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::Status Failed(const char* what, const std::string& path) {
+  return absl::InternalError(
+      absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(errno)));
+}
+
+absl::Status MakeAbsolute(const fs::path& folder) {
+  std::error_code error;
+  if (fs::is_directory(folder, error) || !folder.has_relative_path()) {
+    return absl::OkStatus();
+  }
+  SYNCLINE_RETURN_IF_ERROR(MakeAbsolute(folder.parent_path()));
+  if (mkdir(folder.c_str(), 0777) != 0 && errno != EEXIST) {
+    return Failed("make", folder.string());
+  }
+  return SyncFolder(folder.parent_path().string());
+}
+
+}  // namespace
+
+absl::Status SyncFolder(const std::string& folder) {
+  const UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd.valid() && fsync(fd.get()) == 0) return absl::OkStatus();
+  return Failed("sync", folder);
+}
+
+absl::Status MakeFolder(const std::string& folder) {
+  fs::path path = fs::absolute(folder).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();  // "/data/"
+  return MakeAbsolute(path);
+}
+
+absl::Status TryFolder(const std::string& folder) {
+  std::string path = absl::StrCat(folder, "/probe-XXXXXX");
+  const UniqueFd fd(mkostemp(path.data(), O_CLOEXEC));
+  if (!fd.valid()) return Failed("create a file in", folder);
+  absl::Status tried;
+  constexpr char kProbe[] = "a journal can be here";
+  if (write(fd.get(), kProbe, sizeof(kProbe)) != sizeof(kProbe)) {
+    tried = Failed("write", path);
+  } else if (fdatasync(fd.get()) != 0) {
+    tried = Failed("sync", path);
+  }
+  unlink(path.c_str());
+  return tried;
+}
+
+}  // namespace syncline

@@ -1,0 +1,22 @@
+// Folders of journals: there after a power cut, and known to take files before a job relies
+// on it.
+//
+// Thread safety: functions.
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace syncline {
+
+// Names of files in it are on the disk.
+absl::Status SyncFolder(const std::string& folder);
+
+// With all folders above it, each durable in the one above.
+absl::Status MakeFolder(const std::string& folder);
+
+// Writes and syncs a file in it, and removes that.
+absl::Status TryFolder(const std::string& folder);
+
+}  // namespace syncline

@@ -18,6 +18,33 @@ namespace {
 constexpr int kStateVersion = 1;
 constexpr size_t kMaxUnusedNames = 1024;  // of jobs, and of servers
 
+// What a job is made of without looking again: a record that cannot be true is not made
+// into one, so that it ends here and not the coordinator.
+absl::Status CheckRecord(const JobRecord& record, const JobSpec& spec) {
+  if (record.name != spec.name) {
+    return absl::DataLossError("its record and its declaration have different names");
+  }
+  if (record.epoch.epoch == 0 || record.servers.empty()) {
+    return absl::DataLossError("its record has no epoch, or no servers");
+  }
+  std::set<uint32_t> numbers;
+  for (const RecordedServer& server : record.servers) {
+    if (server.shard_addresses.empty() ||
+        !numbers.insert(server.identity.server).second) {
+      return absl::DataLossError("its record has servers without shards, or twice");
+    }
+  }
+  for (const MemberRecord& member : record.epoch.members) {
+    if (member.rank >= kMaxWorkers) {
+      return absl::DataLossError(absl::StrCat("its record has a rank ", member.rank));
+    }
+  }
+  const std::vector<TrainedTensor> tensors = spec.Trained();
+  SYNCLINE_RETURN_IF_ERROR(CheckChange(spec.training, record.training, tensors));
+  if (!record.epoch.training) return absl::OkStatus();
+  return CheckChange(spec.training, *record.epoch.training, tensors);
+}
+
 }  // namespace
 
 // ---- Numbers that only grow ----
@@ -109,9 +136,13 @@ void Coordinator::Impl::RestoreJobs(const StoredState& stored,
       if (!stored.records.contains(owner)) Forget(key, "");
       continue;
     }
-    const absl::StatusOr<JobRecord> record = ParseJobRecord(value);
+    absl::StatusOr<JobRecord> record = ParseJobRecord(value);
+    if (record.ok() && RecordKey(record->id) != key) {
+      record = absl::DataLossError("it is the record of another job");
+    }
     if (!record.ok()) {
       Forget(key, std::string(record.status().message()));
+      Forget(absl::StrCat(key, suffix), "");
       continue;
     }
     const auto declaration = stored.records.find(DeclarationKey(record->id));
@@ -145,6 +176,7 @@ absl::StatusOr<std::unique_ptr<Job>> Coordinator::Impl::RestoreJob(
   const Declaration declared = {record.digest,
                                 std::make_shared<const std::string>(*declaration)};
   SYNCLINE_ASSIGN_OR_RETURN(auto job, MakeDeclaredJob(declared, std::move(spec)));
+  SYNCLINE_RETURN_IF_ERROR(CheckRecord(record, job->spec));
   std::vector<uint32_t> shards;
   for (const RecordedServer& server : record.servers) {
     shards.push_back(static_cast<uint32_t>(server.shard_addresses.size()));

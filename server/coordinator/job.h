@@ -212,6 +212,7 @@ class Job {
   void NoteLoss(uint32_t rank, Readmission::Cause cause);
   Readmission::Figures FiguresOf(uint32_t rank) const;
   bool HasInsiders() const;
+  bool MayJoin(uint32_t rank) const;
   void LetIn(absl::Duration now, CoordinatorOutputs& outputs);
   void Forget(uint32_t rank, const std::string& reason);
   void ForgetAll();
@@ -237,6 +238,7 @@ class Job {
   void OrderCut(CoordinatorOutputs& outputs);
   Cut& CutOf(uint64_t step, CoordinatorOutputs& outputs);
   void NoteDecided(uint64_t steps);
+  void GiveUpLostCuts(CoordinatorOutputs& outputs);
   void FinishCut(uint64_t step, const absl::Status& status, CoordinatorOutputs& outputs);
   void CutWhenItIsTime(absl::Duration now, CoordinatorOutputs& outputs);
   void GiveUpLateCuts(absl::Duration now, CoordinatorOutputs& outputs);
@@ -308,6 +310,7 @@ class Job {
   std::optional<StepDecision> decision_;  // of the last of them
   uint64_t last_cut_ = 0;                 // that was begun
   uint64_t lost_cuts_ = 0;                // with the coordinator: up to this step
+  uint64_t lost_scalings_ = 0;            // with it too: of earlier steps
   std::optional<absl::Duration> cut_since_;  // the last one that time ordered
   CheckpointView saved_;
   absl::Duration saved_at_ = {};

@@ -31,6 +31,13 @@ constexpr absl::Duration kCutLimit = absl::Minutes(30);
 // What comes late is of one of so many.
 constexpr size_t kMaxEndedCuts = 64;
 
+absl::Status GivenUp() {
+  return absl::UnavailableError(
+      "given up when the coordinator was started anew in the middle of it; later ones "
+      "are "
+      "not concerned");
+}
+
 }  // namespace
 
 // ---- What a job begins with ----
@@ -221,7 +228,9 @@ void Job::OnWritten(uint32_t server, const CheckpointWritten& written,
   if (written.status.ok()) cut.training = written.training;
   if (!cut.unwritten.empty()) return;
   // Without decisions the scaler never changes.
-  if (!cut.scaling && decided_ > written.step) {
+  if (!cut.scaling && written.step < lost_scalings_) {
+    cut.status.Update(GivenUp());
+  } else if (!cut.scaling && decided_ > written.step) {
     cut.status.Update(absl::UnavailableError(absl::StrCat(
         "servers took so long that the loss scale of its step is gone, at step ",
         decided_, "; save less often, or to a faster disk")));
@@ -242,6 +251,14 @@ void Job::OnWritten(uint32_t server, const CheckpointWritten& written,
                                                    .manifest = std::move(manifest),
                                                    .declared = declared_,
                                                    .keep = spec_.checkpoint.keep}});
+}
+
+// Of these some servers have said what they wrote, and others said it to the coordinator
+// that is gone.
+void Job::GiveUpLostCuts(CoordinatorOutputs& outputs) {
+  while (!cuts_.empty() && cuts_.begin()->first <= lost_cuts_) {
+    FinishCut(cuts_.begin()->first, GivenUp(), outputs);
+  }
 }
 
 void Job::OnKept(const CheckpointKept& kept, absl::Duration now,

@@ -302,5 +302,77 @@ TEST_F(SavedJobs, KeepTheLossScaleOfTheirStepHoweverLateServersAre) {
   EXPECT_THAT(Saved().error, HasSubstr("the loss scale of its step is gone"));
 }
 
+// ---- The coordinator is started anew ----
+
+class SavedJobsOfTwoServers : public SavedJobs {
+ protected:
+  void BeginOnTwo(const JobSpec& job) {
+    NewLife();
+    AttachServer(2);
+    BeginJob(job);
+    for (const ConnectionId server : {1, 2}) {
+      identities_[server] = {Last<ServerWelcome>(server)->server,
+                             Last<ServerWelcome>(server)->incarnation};
+    }
+    epoch_ = Last<CommitEpoch>(1)->epoch;
+  }
+  void NewLife() {
+    coordinator_ = std::make_unique<Coordinator>(
+        CoordinatorOptions{.timeouts = Timeouts::Derive(kFailureTimeout),
+                           .expected_servers = 2,
+                           .keeps_checkpoints = true});
+  }
+  void Restart() {
+    NewLife();
+    ASSERT_TRUE(coordinator_->Restore({state_, records_}, specs_.reader()).ok());
+    Take(coordinator_->Apply(Start{}, now_));
+  }
+  // On connection 10 * server.
+  void ServerReturns(ConnectionId server, HeldJob held) {
+    held.job = job_;
+    held.prepared = held.committed = epoch_;
+    Say(10 * server, ServerHello{.name = absl::StrCat("server", server),
+                                 .shard_addresses = {"address"},
+                                 .identity = identities_.at(server),
+                                 .held = {held}});
+  }
+
+  std::map<ConnectionId, ServerIdentity> identities_;
+  uint64_t epoch_ = 0;
+};
+
+// One server finishes before the other says that it did so under the old coordinator.
+TEST_F(SavedJobsOfTwoServers, GiveUpWhatSomeWroteUnderTheOldCoordinator) {
+  JobSpec job = TwoTensors(2);
+  job.checkpoint.every_steps = 10;
+  BeginOnTwo(job);
+  Restart();
+  ServerReturns(1, {});
+  Say(10, Written(10));
+  EXPECT_EQ(Saved().failed, 0u);
+  ServerReturns(2, {.cut = 10});
+  EXPECT_EQ(Saved().failed, 1u);
+  EXPECT_THAT(Saved().error, HasSubstr("the coordinator was started anew"));
+  // The next one is complete.
+  Say(10, Written(20));
+  Say(20, Written(20));
+  EXPECT_EQ(std::get<KeepCheckpoint>(orders_.back()).manifest.name.step, 20u);
+}
+
+// What it knew of the loss scale at that step is gone, and no disk is to blame.
+TEST_F(SavedJobsOfTwoServers, SayThatTheLossScaleWentWithTheCoordinator) {
+  JobSpec job = TwoTensors(2);
+  job.training.gradient["clip_global_norm"] = 1.0;
+  job.checkpoint.every_steps = 10;
+  BeginOnTwo(job);
+  Restart();
+  ServerReturns(1, {.decided = StepDecision{.job = job_, .step = 12}});
+  ServerReturns(2, {.decided = StepDecision{.job = job_, .step = 12}});
+  Say(10, Written(10));
+  Say(20, Written(10));
+  EXPECT_EQ(Saved().failed, 1u);
+  EXPECT_THAT(Saved().error, HasSubstr("the coordinator was started anew"));
+}
+
 }  // namespace
 }  // namespace syncline

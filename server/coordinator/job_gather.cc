@@ -82,8 +82,7 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
     Forget(hello.rank, what);
   }
   if (workers_.empty() && !began) gathering_since_ = now;
-  const bool may_join =
-      !HasInsiders() || readmission_.MayJoin(hello.rank, FiguresOf(hello.rank));
+  const bool may_join = MayJoin(hello.rank);
   last_outside_said_ = -absl::InfiniteDuration();
   workers_[hello.rank] = {.connection = connection,
                           .incarnation = counters_.next_incarnation++,

@@ -221,13 +221,14 @@ std::string WriteJobRecord(const JobRecord& record) {
 absl::StatusOr<JobRecord> ParseJobRecord(const std::string& text) {
   const Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) return absl::DataLossError("it is cut off, or no JSON");
-  if (json.value("version", 0) != kRecordVersion) {
-    return absl::DataLossError("it is of another version");
-  }
   try {
+    if (json.value("version", 0) != kRecordVersion) {
+      return absl::DataLossError("it is of another version");
+    }
     return RecordFrom(json);
   } catch (const Json::exception& error) {
-    return absl::DataLossError(absl::StrCat("it lacks a field: ", error.what()));
+    return absl::DataLossError(
+        absl::StrCat("a field is not as it must be: ", error.what()));
   }
 }
 

@@ -83,6 +83,7 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   if (record.update_is_due) next_training_ = record.training;
   decisions_.Resume(record.scaler, record.skipped);
   decided_ = record.decided;
+  lost_scalings_ = decided_;
   decision_ = record.decision;
   last_step_ = record.step;
   beginning_.run = record.run;
@@ -137,6 +138,7 @@ void Job::OnServerBack(uint32_t number, ConnectionId connection, const HeldJob& 
     decision_ = held.decided;
     decisions_.Resume(held.decided->scaler, held.decided->skipped);
     decided_ = held.decided->step + 1;
+    lost_scalings_ = decided_;
   }
   if (held.committed < begun_.epoch) {
     SendCommit(*server, outputs);
@@ -169,6 +171,7 @@ void Job::GoOn(CoordinatorOutputs& outputs) {
     change_reasons_.Add("the coordinator came back in the middle of a change");
   }
   if (next_training_) change_reasons_.Add("new options");
+  GiveUpLostCuts(outputs);
   for (const MemberRecord& member : committed_) {
     const auto worker = workers_.find(member.rank);
     if (worker != workers_.end() && worker->second.incarnation == member.incarnation) {

@@ -82,18 +82,26 @@ bool Job::HasInsiders() const {
                              [](const auto& entry) { return !entry.second.outside; });
 }
 
-// Where nobody is left inside there is nobody to hold up.
+// How many barriers are over only old members know: a new one who comes before them would
+// pass its first one alone. Where nobody is left inside there is nobody to hold up.
+bool Job::MayJoin(uint32_t rank) const {
+  if (awaited_workers() > 0) return false;
+  return !HasInsiders() || readmission_.MayJoin(rank, FiguresOf(rank));
+}
+
 void Job::LetIn(absl::Duration now, CoordinatorOutputs& outputs) {
   const bool nobody_inside = !HasInsiders();
   const bool says = now - last_outside_said_ >= kSayOutsideEvery;
   if (says) last_outside_said_ = now;
   for (auto& [rank, worker] : workers_) {
     if (!worker.outside) continue;
-    if (nobody_inside || readmission_.MayJoin(rank, FiguresOf(rank))) {
+    if (nobody_inside || MayJoin(rank)) {
       worker.outside = false;
       change_reasons_.Add(absl::StrCat(Named(rank), " joins"));
     } else if (says) {
-      outputs.push_back(ToMember{worker.connection, Waiting{readmission_.Why(rank)}});
+      outputs.push_back(ToMember{
+          worker.connection,
+          Waiting{awaited_workers() > 0 ? WhoIsAwaited() : readmission_.Why(rank)}});
     }
   }
   MaybeChangeEpoch(outputs);

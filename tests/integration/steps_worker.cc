@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -44,6 +45,7 @@ struct Flags {
   uint64_t leave_at = ~uint64_t{0};  // a clean goodbye in the middle, before this step
   std::string restore;               // what compression kept, from this file
   std::string save;                  // and into this one
+  std::string leash;  // a file with the first step that may not begin yet; none: all may
 };
 
 struct Tensor {
@@ -62,11 +64,23 @@ void ComputeGradient(Tensor& tensor, const Session& session, uint64_t push) {
   }
 }
 
+// However long the test takes for what it does meanwhile.
+void WaitForLeave(const Flags& flags, uint64_t step) {
+  const auto may_begin = [&] {
+    uint64_t end = 0;
+    return !(std::ifstream(flags.leash) >> end) || step < end;
+  };
+  while (!flags.leash.empty() && !may_begin()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
 absl::Status Train(const Flags& flags, Session& session, std::vector<Tensor>& tensors) {
   const uint64_t first_push = session.step();
   for (uint64_t push = first_push; session.step() < flags.steps; ++push) {
     const uint64_t step = session.step();
     if (step >= flags.leave_at) return absl::OkStatus();
+    WaitForLeave(flags, step);
     std::this_thread::sleep_for(std::chrono::milliseconds(flags.step_ms));
     for (Tensor& tensor : tensors) {
       if (flags.freeze && &tensor == &tensors.back()) continue;
@@ -160,6 +174,7 @@ int main(int argc, char** argv) {
   app.add_option("--leave-at", flags.leave_at);
   app.add_option("--restore", flags.restore);
   app.add_option("--save", flags.save);
+  app.add_option("--leash", flags.leash);
   app.add_flag("--wrong-shape", flags.wrong_shape);
   CLI11_PARSE(app, argc, argv);
   const absl::Status status = syncline::Run(flags);

@@ -3,8 +3,10 @@
 
 #include <deque>
 #include <optional>
+#include <thread>
 #include <variant>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
@@ -223,6 +225,11 @@ class EngineTest : public ::testing::Test {
     return prometheus::TextSerializer().Serialize(registry_.Collect());
   }
 
+  // Connections have no order among each other: what one has sent is there when it counts.
+  void AwaitExposition(const std::string& line) const {
+    while (!absl::StrContains(Exposition(), line)) std::this_thread::yield();
+  }
+
   const CodecRegistry codecs_ = CodecRegistry::Builtin();
   prometheus::Registry registry_;
   Metrics metrics_{registry_};
@@ -418,6 +425,7 @@ TEST_F(EngineTest, DroppedMembersHearNothingMore) {
   EXPECT_EQ(second.Next(), "ack s0");
   Commit(2, {0});
   second.SendBlock(MessageKind::kPush, 2, 0, 1.0f);
+  AwaitExposition("syncline_refused_total{reason=\"not_a_member\"} 1");
   first.SendBlock(MessageKind::kPush, 2, 0, 1.0f);
   EXPECT_EQ(first.Next(), "ack s0");
   EXPECT_EQ(first.Next(), "publish v1");

@@ -274,11 +274,11 @@ TEST_F(Segments, OfANewerFormatAreRefused) {
 // ---- The journal's thread, and replay ----
 
 ShardOptions OptionsOfRig() {
-  const CodecRegistry* codecs = new CodecRegistry(CodecRegistry::Builtin());  // forever
+  static const CodecRegistry codecs = CodecRegistry::Builtin();
   ShardOptions options = {.job = kJob, .shard = kShardOfRig};
   options.transfers.assign(
       2, {.push = *ParseTransfer("bf16"), .publish = *ParseTransfer("bf16")});
-  options.seed_codec = *codecs->Find(CodecId::kFp32);
+  options.seed_codec = *codecs.Find(CodecId::kFp32);
   options.training = JournaledRig().training;
   for (const uint64_t elements : kTensors) {
     options.tensors.push_back({.shape = TensorShape({&elements, 1})});

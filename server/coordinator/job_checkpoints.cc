@@ -235,7 +235,9 @@ void Job::OnWritten(uint32_t server, const CheckpointWritten& written,
         "servers took so long that the loss scale of its step is gone, at step ",
         decided_, "; save less often, or to a faster disk")));
   }
-  if (!cut.status.ok()) return FinishCut(written.step, cut.status, outputs);
+  // A copy, since FinishCut ends the cut.
+  const absl::Status status = cut.status;
+  if (!status.ok()) return FinishCut(written.step, status, outputs);
   const Scaling scaling =
       cut.scaling.value_or(Scaling{decisions_.scaler(), decisions_.skipped()});
   Manifest manifest = {.job = spec_.name,

@@ -22,7 +22,7 @@ using testing::HasSubstr;
 
 Buffer Zeros(size_t bytes) {
   Buffer buffer = Buffer::Allocate(bytes);
-  std::memset(buffer.data(), 0, bytes);
+  if (bytes > 0) std::memset(buffer.data(), 0, bytes);
   return buffer;
 }
 

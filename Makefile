@@ -4,7 +4,6 @@
 
 JOBS ?= $(shell nproc)
 CTEST_JOBS ?= 2
-REPEAT ?= 1
 
 help: ## Show this list
 	@sed -n 's/^\([a-z ]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -45,7 +44,7 @@ slow-links: build ## Measure bytes and time on slow links; needs root and iprout
 asan tsan: deps ## Build with a sanitizer and run the unit tests
 	@cmake --preset $@ --log-level=NOTICE
 	@cmake --build --preset $@ -j $(JOBS)
-	@.ci/with-sanitizer ctest --preset $@ -j $(CTEST_JOBS) --repeat until-pass:$(REPEAT)
+	@.ci/with-sanitizer ctest --preset $@ -j $(CTEST_JOBS)
 
 # 77 says that the tool is not there.
 check: build ## Formatting, clang-tidy on changed files, style rules

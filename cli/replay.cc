@@ -24,6 +24,7 @@
 #include "server/checkpoint/reader.h"
 #include "server/coordinator/job_spec.h"
 #include "server/journal/replay.h"
+#include "server/service/checkpoint_layout.h"
 #include "server/service/job_convert.h"
 
 namespace syncline {
@@ -108,19 +109,12 @@ absl::StatusOr<ReplayOptions> OptionsFor(JournalRun run, const CodecRegistry& co
   options.shard.training = spec.training;
   options.shard.tensors = spec.Trained();
   options.blocks = spec.Blocks();
-  auto layout = std::make_shared<CheckpointLayout>();
-  for (const TensorSpec& tensor : spec.tensors) {
-    layout->tensors.push_back(
-        {.name = tensor.name, .shape = tensor.shape, .frozen = tensor.group.frozen});
-  }
-  SYNCLINE_ASSIGN_OR_RETURN(layout->plan,
-                            TrainingPlan::Create(spec.training, spec.Trained()));
+  SYNCLINE_ASSIGN_OR_RETURN(options.layout, LayoutOf(spec));
   options.about = {.job = spec.name,
                    .push_codec = spec.push_codec,
                    .publish_codec = spec.publish_codec,
                    .declared = spec.training,
-                   .tensors = layout->tensors};
-  options.layout = std::move(layout);
+                   .tensors = options.layout->tensors};
   return options;
 }
 

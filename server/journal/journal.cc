@@ -80,7 +80,7 @@ void Journal::Name(uint32_t id, const std::string& run) {
   if (job != jobs_.end() && job->second->run.empty()) job->second->run = run;
 }
 
-// Who waits is not who filled the queue: other jobs go on.
+// A job that waits may not be the one that filled the queue: other jobs go on.
 bool Journal::WaitForRoom(Job& job, uint64_t bytes) {
   while (!stopping_ && job.state.error.empty() && !backlog_.HasRoom(bytes)) {
     if (changed_.WaitUntil(mutex_, clock_, backlog_.deadline())) continue;

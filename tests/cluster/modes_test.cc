@@ -53,6 +53,28 @@ struct TwoWorkers {
   Worker slow;
 };
 
+// Says goodbye on a thread of its own.
+class Leaver {
+ public:
+  explicit Leaver(Session& session)
+      : thread_([this, &session] {
+          EXPECT_EQ(session.Leave(), absl::OkStatus());
+          left_.Notify();
+        }) {}
+  ~Leaver() {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  bool HasLeftSoon() const {
+    return left_.WaitForNotificationWithTimeout(absl::Milliseconds(300));
+  }
+  void Join() { thread_.join(); }
+
+ private:
+  absl::Notification left_;
+  std::thread thread_;
+};
+
 TEST(StaleSynchronous, ASlowWorkerIsWaitedForAtTheBoundOnly) {
   TwoWorkers job({.name = "ssp", .values = {{"staleness", 2}}});
   ASSERT_EQ(job.fast.Step(), absl::OkStatus());
@@ -69,9 +91,9 @@ TEST(StaleSynchronous, ASlowWorkerIsWaitedForAtTheBoundOnly) {
 TEST(StaleSynchronous, WhoeverLeavesHandsOverWhatOthersHaveYetToComeTo) {
   TwoWorkers job({.name = "ssp", .values = {{"staleness", 2}}});
   for (int step = 0; step < 2; ++step) ASSERT_EQ(job.fast.Step(), absl::OkStatus());
-  std::thread leaver([&] { EXPECT_EQ(job.fast.session->Leave(), absl::OkStatus()); });
+  Leaver leaver(*job.fast.session);
   for (int step = 0; step < 2; ++step) ASSERT_EQ(job.slow.Step(), absl::OkStatus());
-  leaver.join();
+  leaver.Join();
   ASSERT_EQ(job.slow.session->Barrier(Worker::kAWhile), absl::OkStatus());
   EXPECT_THAT(job.slow.weights, Each(-1.0f)) << "two steps of 0.5, of both";
   EXPECT_THAT(job.fast.weights, Each(-1.0f));
@@ -82,15 +104,11 @@ TEST(StaleSynchronous, WhoeverLeavesRightAfterAPushHandsItOver) {
   ASSERT_EQ(job.fast.Step(), absl::OkStatus());
   ASSERT_EQ(job.fast.session->PushPull(job.fast.id, job.fast.gradient, 1),
             absl::OkStatus());
-  absl::Notification left;
-  std::thread leaver([&] {
-    EXPECT_EQ(job.fast.session->Leave(), absl::OkStatus());
-    left.Notify();
-  });
-  EXPECT_FALSE(left.WaitForNotificationWithTimeout(absl::Milliseconds(300)))
+  Leaver leaver(*job.fast.session);
+  EXPECT_FALSE(leaver.HasLeftSoon())
       << "the servers hold two steps of it that are not made";
   for (int step = 0; step < 2; ++step) ASSERT_EQ(job.slow.Step(), absl::OkStatus());
-  leaver.join();
+  leaver.Join();
   ASSERT_EQ(job.slow.session->Barrier(Worker::kAWhile), absl::OkStatus());
   EXPECT_THAT(job.slow.weights, Each(-1.0f)) << "two steps of 0.5, of both";
   EXPECT_THAT(job.fast.weights, Each(-1.0f));
@@ -100,17 +118,12 @@ TEST(Synchronous, WhoeverLeavesRightAfterAPushHandsItOverToAllBlocks) {
   TwoWorkers job({.name = "bsp"});
   ASSERT_EQ(job.fast.session->PushPull(job.fast.id, job.fast.gradient, 1),
             absl::OkStatus());
-  absl::Notification left;
-  std::thread leaver([&] {
-    EXPECT_EQ(job.fast.session->Leave(), absl::OkStatus());
-    left.Notify();
-  });
-  EXPECT_FALSE(left.WaitForNotificationWithTimeout(absl::Milliseconds(300)))
-      << "its push is part of no step yet";
+  Leaver leaver(*job.fast.session);
+  EXPECT_FALSE(leaver.HasLeftSoon()) << "its push is part of no step yet";
   const std::vector<float> threes(1000, 3.0f);
   ASSERT_EQ(job.slow.session->PushPull(job.slow.id, threes, 1), absl::OkStatus());
   ASSERT_EQ(job.slow.session->Wait(job.slow.id, Worker::kAWhile), absl::OkStatus());
-  leaver.join();
+  leaver.Join();
   EXPECT_THAT(job.slow.weights, Each(-1.0f)) << "a step of 0.5, of the mean of both";
   EXPECT_THAT(job.fast.weights, Each(-1.0f));
 }

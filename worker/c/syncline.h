@@ -254,7 +254,8 @@ SYNCLINE_API syncline_code syncline_restore_residuals(syncline_session* session,
  * it: the next call waits for the same one. */
 SYNCLINE_API syncline_code syncline_barrier(syncline_session* session,
                                             int64_t timeout_ms);
-/* A clean goodbye, best after wait_all. The session is over. */
+/* A clean goodbye, best after wait_all; it waits for a step that was pushed whole, failure_timeout at most. The session
+ * is over. */
 SYNCLINE_API syncline_code syncline_leave(syncline_session* session);
 
 /* ---- group --------------------------------------------------------------------------------------------------- */

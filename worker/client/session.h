@@ -297,8 +297,9 @@ class Session {
   absl::Status Barrier(absl::Duration timeout = absl::InfiniteDuration());
 
   // A clean goodbye, best after WaitAll: hands over what lossy encodings have kept, so
-  // that no gradient is lost, and the others go on without this worker at once. Weights
-  // stay as they are. The session is over.
+  // that no gradient is lost, and the others go on without this worker at once. A step that
+  // was pushed whole is waited for, failure_timeout at most. Weights stay as they are
+  // otherwise. The session is over.
   absl::Status Leave();
 
  private:

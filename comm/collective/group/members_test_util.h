@@ -1,4 +1,4 @@
-// Who the members of a test's group are. Tests only.
+// The members of a test's group. Tests only.
 #pragma once
 
 #include <functional>

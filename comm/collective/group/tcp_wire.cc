@@ -14,14 +14,14 @@ namespace {
 
 constexpr std::string_view kMagic = "SLG1";
 constexpr absl::Duration kDialAgain = absl::Milliseconds(50);
-// All have said that they listen: who refuses for so long has ended. Who does not answer may
-// only be slow to come: its host takes connections as soon as it listens.
+// All have said that they listen: one that refuses for so long has ended. One that does not
+// answer may only be slow to come: its host takes connections as soon as it listens.
 constexpr absl::Duration kDialPatience = absl::Seconds(2);
 constexpr absl::Duration kNap = absl::Milliseconds(5);
 // More strangers than that at once are turned away, but never the members of a group.
 constexpr size_t kLeastPending = 64;
 
-// Who dials, and whom it means.
+// The rank that dials, and the one that it means.
 struct Claim {
   uint64_t rank = 0;
   uint64_t nonce = 0;

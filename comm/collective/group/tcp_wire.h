@@ -1,11 +1,11 @@
 // Lanes between ranks of different hosts, over comm/transport/tcp: one connection for each
 // pair, sealed by a key that the group's members share.
 //
-// Each rank listens, and dials those before it. Who dials proves that it has the group's
-// key, and says whom it takes itself and its peer for: their numbers in this group, drawn
-// at random, so that nobody talks to what an earlier group left behind. Nothing is parsed
-// before. Behind its data a rank sends beats, what it waits for, what it found, and its
-// goodbye.
+// Each rank listens, and dials those before it. The one that dials proves that it has the
+// group's key, and says whom it takes itself and its peer for: their numbers in this group,
+// drawn at random, so that nobody talks to what an earlier group left behind. Nothing is
+// parsed before. Behind its data a rank sends beats, what it waits for, what it found, and
+// its goodbye.
 //
 // Thread safety: one thread at a time, but Wake().
 #pragma once

@@ -192,7 +192,7 @@ class Closing(support.ServersTest):
         begun.wait()
 
         def free(handle):
-            freed.append(dict(session._calls))
+            freed.append(dict(session._calls._under_way))
             library.syncline_session_free(handle)
 
         with mock.patch.object(syncline.session, "library", return_value=mock.Mock(wraps=library)) as patched:

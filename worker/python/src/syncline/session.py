@@ -22,13 +22,14 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from ctypes import byref
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Callable, Optional, Union
 
 from syncline import _exit, _log
+from syncline._calls import Calls
 from syncline._embedded import EmbeddedServers
 from syncline._library import (FLOAT32, FOREVER, LogFunction, Options, StatsStruct, TensorStruct, check, library)
 from syncline._memory import Memory, is_writable, memory_of
@@ -65,27 +66,6 @@ class Stats:
     members: int
 
 
-class _Call:
-    """A call into the library that is under way. A class, because a generator costs several microseconds a call."""
-
-    __slots__ = ("_session", "_thread")
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._thread = threading.get_ident()
-
-    def __enter__(self) -> ctypes.c_void_p:
-        return self._session._call_begins(self._thread)
-
-    def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
-                 traceback: Optional[TracebackType]) -> None:
-        try:
-            if isinstance(error, Error) and self._session._why_closed:
-                raise SessionClosed(self._session._why_closed) from None
-        finally:
-            self._session._call_ended(self._thread)
-
-
 class Session:
     """A process's place in a job. Methods may be called by any thread, for each tensor by one at a time.
 
@@ -102,8 +82,7 @@ class Session:
     """
 
     def __init__(self, **options: Option) -> None:
-        self._handle: Optional[ctypes.c_void_p] = None
-        self._why_closed = "the session was not opened"
+        self._calls = Calls()
         self._servers: Optional[EmbeddedServers] = None
         self._tensors: list[Tensor] = []
         self._trained = 0  # so many of them are not frozen
@@ -113,9 +92,6 @@ class Session:
         self._last: dict[str, Any] = {}  # what may be asked after close, too
         self._states: list[Any] = []  # of optimizers, until start has returned
         self._begun: set[int] = set()  # tensors that were pushed or skipped in a step that others have yet to begin
-        self._calls: dict[int, int] = {}  # calls under way, by thread
-        self._lock = threading.RLock()  # re-entrant: the handler of a signal may close what it interrupted
-        self._changed = threading.Condition(self._lock)
         _log.set_up()
         _exit.set_up()
         settings = Options()
@@ -134,7 +110,7 @@ class Session:
             raise
         finally:
             settings.free()
-        self._handle, self._why_closed = handle, ""
+        self._calls.open(handle)
         _open_sessions.add(self)
 
     def _start_servers(self, settings: Options) -> None:
@@ -158,52 +134,24 @@ class Session:
             self._servers.stop()
             self._servers = None
 
-    # ---- calls into the library: close waits for those that are under way ----
+    # ---- calls into the library ----
 
-    def _call(self) -> _Call:
-        """The handle for one call. It is freed once the session is closed and the last call is over."""
-        return _Call(self)
-
-    def _call_begins(self, thread: int) -> ctypes.c_void_p:
-        with self._lock:
-            if self._handle is None or self._why_closed:
-                raise SessionClosed(self._why_closed)
-            self._calls[thread] = self._calls.get(thread, 0) + 1
-            return self._handle
-
-    def _call_ended(self, thread: int) -> None:
-        with self._lock:
-            left = self._calls[thread] - 1
-            is_last = bool(self._why_closed) and not left and len(self._calls) == 1
-            if left:
-                self._calls[thread] = left
-            elif not is_last:
-                del self._calls[thread]
-            if self._why_closed:  # only close waits for calls
-                self._changed.notify_all()
-        if is_last:
-            self._free()
-
-    def _free(self) -> None:
+    def _free(self, handle: ctypes.c_void_p) -> None:
         try:
-            library().syncline_session_free(self._handle)
+            library().syncline_session_free(handle)
             self._stop_servers()
         finally:
             _open_sessions.discard(self)
-            with self._changed:
-                self._handle = None
-                self._calls.clear()
-                self._gradients.clear()
-                self._changed.notify_all()
+            self._gradients.clear()
 
     def _ask(self, name: str) -> Any:
-        if self._why_closed and name in self._last:
+        if self._calls.why_closed and name in self._last:
             return self._last[name]
-        with self._call() as handle:
+        with self._calls.call() as handle:
             return getattr(library(), f"syncline_{name}")(handle)
 
     def _do(self, name: str, *arguments: Any) -> None:
-        with self._call() as handle:
+        with self._calls.call() as handle:
             check(getattr(library(), f"syncline_{name}")(handle, *arguments))
 
     # ---- before the first step ----
@@ -310,7 +258,7 @@ class Session:
 
     def is_ready(self, tensor: Tensor) -> bool:
         """Whether `wait` would return at once."""
-        with self._call() as handle:
+        with self._calls.call() as handle:
             return bool(library().syncline_is_ready(handle, tensor.id) == 1)
 
     def pull_average(self, tensor: Tensor, out: Any, timeout: Optional[float] = None) -> None:
@@ -361,7 +309,7 @@ class Session:
         """For `syncline status`, metrics and `syncline lr-range`. `step` is the present one unless given."""
         _check_samples("report_loss", samples)
         number = self.step if step is None else step
-        with self._call() as handle:
+        with self._calls.call() as handle:
             library().syncline_report_loss(handle, number, loss, samples)
 
     def save_residuals(self, path: Union[str, os.PathLike[str]]) -> None:
@@ -381,26 +329,16 @@ class Session:
     def close(self) -> None:
         """A clean goodbye: the other workers go on without this one at once. Safe to call again, by any thread.
 
-        What is on its way is not waited for: call wait_all before, if the last weights are wanted. Calls of other
-        threads end with SessionClosed. An error that already ended the session is not raised again.
+        A step that was pushed whole is waited for, failure_timeout at most; call wait_all before, if the last weights are
+        wanted. Calls of other threads end with SessionClosed. An error that already ended the session is not raised again.
         """
-        thread = threading.get_ident()
-        with self._changed:
-            if self._why_closed:
-                if thread not in self._calls:  # the handler of a signal cannot wait for what it interrupted
-                    self._changed.wait_for(lambda: self._handle is None)
-                return
-            self._why_closed = "the session was closed"
-            self._calls[thread] = self._calls.get(thread, 0) + 1
-        try:
-            self._last = {name: getattr(library(), f"syncline_{name}")(self._handle) for name in _AFTER_CLOSE}
-            library().syncline_cancel(self._handle)
-            if library().syncline_leave(self._handle):
-                _log.logger.debug("left without a goodbye: %s", library().syncline_last_error().decode(errors="replace"))
-            with self._changed:
-                self._changed.wait_for(lambda: self._calls.keys() <= {thread})
-        finally:
-            self._call_ended(thread)
+        self._calls.close("the session was closed", self._say_goodbye, self._free)
+
+    def _say_goodbye(self, handle: ctypes.c_void_p) -> None:
+        self._last = {name: getattr(library(), f"syncline_{name}")(handle) for name in _AFTER_CLOSE}
+        library().syncline_cancel(handle)
+        if library().syncline_leave(handle):
+            _log.logger.debug("left without a goodbye: %s", library().syncline_last_error().decode(errors="replace"))
 
     def _close_at_end(self) -> None:
         """For programs that just end: the steps that were begun with all tensors are not lost."""
@@ -428,7 +366,8 @@ class Session:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None) is not None:
+        calls = getattr(self, "_calls", None)
+        if calls is not None and calls.handle is not None:
             with contextlib.suppress(Error):
                 self._close_at_end()
 
@@ -458,7 +397,7 @@ class Session:
             raise failure[0]
 
     def _cancel_until(self, is_over: threading.Event) -> None:
-        with self._call() as handle:
+        with self._calls.call() as handle:
             library().syncline_cancel(handle)
             try:
                 while not is_over.is_set():
@@ -472,17 +411,14 @@ class Session:
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left = _SLICE_MS if deadline is None else max(0, int((deadline - time.monotonic()) * 1000))
-            with self._call() as handle:
+            with self._calls.call() as handle:
                 code = call(handle, min(left, _SLICE_MS))
                 if code != _DEADLINE_EXCEEDED or (deadline is not None and left <= _SLICE_MS):
                     return check(code)
 
     def _after_fork(self) -> None:
         """In the child, which has none of the library's threads: nothing of it may be called, nor freed."""
-        self._handle = None
-        self._calls, self._lock = {}, threading.RLock()
-        self._changed = threading.Condition(self._lock)
-        self._why_closed = (
+        self._calls.forget(
             f"this process was forked from process {os.getppid()}, which holds the session: open sessions after the fork, "
             "or start children by spawn (multiprocessing.set_start_method('spawn'))")
         if self._servers is not None:

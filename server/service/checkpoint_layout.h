@@ -1,0 +1,17 @@
+// The tensors of a job, as its checkpoints name them.
+//
+// Thread safety: a pure function.
+#pragma once
+
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "server/checkpoint/part.h"
+#include "server/coordinator/job_spec.h"
+
+namespace syncline {
+
+// An error where `spec` has settings that no optimizer takes.
+absl::StatusOr<std::shared_ptr<const CheckpointLayout>> LayoutOf(const JobSpec& spec);
+
+}  // namespace syncline

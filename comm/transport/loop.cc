@@ -68,12 +68,32 @@ TransportLoop::~TransportLoop() { Stop(); }
 
 bool TransportLoop::Post(Task task) {
   absl::MutexLock lock(&mutex_);
+  if (!Add(std::move(task))) return false;
+  WakeOnce();
+  return true;
+}
+
+bool TransportLoop::PostQuietly(Task task) {
+  absl::MutexLock lock(&mutex_);
+  return Add(std::move(task));
+}
+
+void TransportLoop::Wake() {
+  absl::MutexLock lock(&mutex_);
+  if (!posted_.empty()) WakeOnce();
+}
+
+bool TransportLoop::Add(Task task) {
   if (transport_ == nullptr || stopping_) return false;
   posted_.push_back(std::move(task));
-  // Who finds the queue empty wakes; the loop takes all of it at once. Under the lock,
-  // because the transport goes away under it.
-  if (!has_posted_.exchange(true)) transport_->Wake();
+  has_posted_ = true;
   return true;
+}
+
+// The loop takes all that was posted at once. Under the lock, because the transport goes
+// away under it.
+void TransportLoop::WakeOnce() {
+  if (transport_ != nullptr && !std::exchange(is_woken_, true)) transport_->Wake();
 }
 
 bool TransportLoop::Every(absl::Duration period, Task task) {
@@ -132,7 +152,7 @@ bool TransportLoop::RunPosted(Transport& transport) {
   {
     absl::MutexLock lock(&mutex_);
     tasks.swap(posted_);
-    has_posted_ = false;
+    has_posted_ = is_woken_ = false;
   }
   for (const Task& task : tasks) task(transport);
   return true;

@@ -5,7 +5,10 @@
 // due. A thread that the system preempts while it spins takes the time from the very
 // process it waits for: it sleeps at once for a while then.
 //
-// Thread safety: Post, Every, Stop and address() from any thread; everything that is
+// Waking a thread costs more than a small message: PostQuietly leaves a task for the next
+// time that the loop is awake, Wake ends the wait.
+//
+// Thread safety: all of its functions may be called from any thread; everything that is
 // posted, all timers and all callbacks of the transport run on the loop thread.
 //
 //   auto create = [&] { return CreateUcxTransport(options, receiver); };
@@ -54,6 +57,12 @@ class TransportLoop {
   // not run.
   bool Post(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // As Post, but a loop that sleeps is not woken: `task` runs with whatever comes next, a
+  // timer at the latest.
+  bool PostQuietly(Task task) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Runs what was posted quietly now.
+  void Wake() ABSL_LOCKS_EXCLUDED(mutex_);
+
   // Runs `task` every `period`, first one period from now, until Stop. A late loop skips
   // what it missed.
   bool Every(absl::Duration period, Task task);
@@ -78,6 +87,8 @@ class TransportLoop {
 
   void Run(const Factory& factory, absl::Status* started) ABSL_LOCKS_EXCLUDED(mutex_);
   void Loop(Transport& transport);
+  bool Add(Task task) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WakeOnce() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool RunPosted(Transport& transport) ABSL_LOCKS_EXCLUDED(mutex_);
   bool RunTimers(Transport& transport);
   absl::Duration UntilNextTimer() const;
@@ -92,7 +103,8 @@ class TransportLoop {
   Transport* transport_ ABSL_GUARDED_BY(mutex_) =
       nullptr;  // null before and after its life
   std::vector<Task> posted_ ABSL_GUARDED_BY(mutex_);
-  std::atomic<bool> has_posted_ = false;  // so that an empty queue costs no lock
+  bool is_woken_ ABSL_GUARDED_BY(mutex_) = false;  // for what was posted
+  std::atomic<bool> has_posted_ = false;           // so that an empty queue costs no lock
   std::atomic<bool> stopping_ = false;
 
   std::vector<Timer> timers_;  // of the loop thread

@@ -129,6 +129,36 @@ TEST(TransportLoop, ManyThreadsMayPostWhileItSleepsAndWakes) {
   EXPECT_LE(counts.wakes, kThreads * kPosts);
 }
 
+TEST(TransportLoop, IsNotWokenForWhatIsPostedQuietly) {
+  QuietTransport::Counts counts;
+  auto loop = StartQuiet(counts, {.spin = absl::ZeroDuration()});
+  std::vector<int> order;  // of the loop thread
+  loop->Wake();            // for nothing
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_TRUE(loop->PostQuietly([&, i](Transport&) { order.push_back(i); }));
+  }
+  EXPECT_EQ(counts.wakes, 0);
+  absl::Notification ran;
+  loop->Post([&](Transport&) { ran.Notify(); });
+  ran.WaitForNotification();
+  EXPECT_THAT(order, ::testing::ElementsAre(0, 1, 2));
+  EXPECT_EQ(counts.wakes, 1);
+
+  absl::Notification ran_again;
+  loop->PostQuietly([&](Transport&) { ran_again.Notify(); });
+  loop->Wake();
+  EXPECT_TRUE(ran_again.WaitForNotificationWithTimeout(absl::Seconds(20)));
+}
+
+TEST(TransportLoop, RunsWhatIsPostedQuietlyWithATimer) {
+  QuietTransport::Counts counts;
+  auto loop = StartQuiet(counts, {.spin = absl::ZeroDuration()});
+  loop->Every(absl::Milliseconds(1), [](Transport&) {});
+  absl::Notification ran;
+  loop->PostQuietly([&](Transport&) { ran.Notify(); });
+  EXPECT_TRUE(ran.WaitForNotificationWithTimeout(absl::Seconds(20)));
+}
+
 TEST(TransportLoop, StopRunsWhatWasPostedAndRefusesWhatComesLater) {
   QuietTransport::Counts counts;
   auto loop = StartQuiet(counts);

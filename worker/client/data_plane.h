@@ -59,7 +59,11 @@ class DataPlane : private Receiver {
       DataPlaneEvents events);
   ~DataPlane() override;
 
+  // Small gradients leave together: once they are kTogetherBytes, with Flush, or after
+  // 10 ms. From one thread at a time, as Skip and Flush.
   void Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples);
+  // What was pushed and skipped leaves now.
+  void Flush();
   // See Exchange::SetRateFactor.
   void SetRateFactor(uint32_t tensor, float factor);
   // See Exchange::Skip.
@@ -119,6 +123,8 @@ class DataPlane : private Receiver {
   const DataPlaneEvents events_;
   const SteadyClock clock_;
   std::unique_ptr<TransportLoop> loop_;
+
+  size_t waiting_bytes_ = 0;  // of gradients that the loop was not woken for
 
   // Of the loop thread.
   BufferPool pool_;

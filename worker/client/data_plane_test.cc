@@ -24,8 +24,9 @@ constexpr uint32_t kElements = 1000;
 
 // What the test and the loop thread tell each other.
 struct Script {
-  std::atomic<int> held = 0;              // sends that are not done
-  std::atomic<int> rounds = 0;            // of Progress
+  std::atomic<int> held = 0;    // sends that are not done
+  std::atomic<int> rounds = 0;  // of Progress
+  std::atomic<int> wakes = 0;
   std::atomic<bool> closed = false;       // the endpoint is gone
   std::atomic<bool> let_go = false;       // sends of closed endpoints may complete
   std::atomic<bool> acknowledge = false;  // what is held is acknowledged, once
@@ -77,6 +78,7 @@ class HoldingTransport : public Transport {
     awake_ = false;
   }
   void Wake() override {
+    ++script_.wakes;
     const absl::MutexLock lock(&mutex_);
     awake_ = true;
   }
@@ -195,6 +197,16 @@ class ClosingDataPlane : public ::testing::Test {
     ASSERT_TRUE(Await([&] { return script_.rounds > rounds + 3; }));
   }
 
+  // The loop takes nothing that is posted until go_on_ is notified.
+  void CloseAndHoldTheLoop() {
+    script_.let_go = true;
+    plane_->Close([this] {
+      told_.Notify();
+      go_on_.WaitForNotification();
+    });
+    ASSERT_TRUE(told_.WaitForNotificationWithTimeout(kPatience));
+  }
+
   const CodecRegistry codecs_ = CodecRegistry::Builtin();
   std::vector<float> weights_[2] = {std::vector<float>(kElements),
                                     std::vector<float>(kElements)};
@@ -202,7 +214,7 @@ class ClosingDataPlane : public ::testing::Test {
                                                      std::vector<float>(kElements, 1.0f)};
   Script script_;
   std::atomic<int> ready_ = 0;
-  absl::Notification told_;
+  absl::Notification told_, go_on_;
   std::unique_ptr<DataPlane> plane_;
 };
 
@@ -241,6 +253,34 @@ TEST_F(ClosingDataPlane, DoesNotWaitForeverForATransportThatDoesNotLetGo) {
   EXPECT_TRUE(told_.WaitForNotificationWithTimeout(kPatience));
   script_.let_go = true;
   plane_->Stop();
+}
+
+TEST_F(ClosingDataPlane, WakesItsLoopForManySmallGradientsOnce) {
+  Push(absl::Hours(1));
+  CloseAndHoldTheLoop();
+  const int before = script_.wakes;
+  const std::vector<float> gradient((256 << 10) / sizeof(float));
+  const auto push = [&](size_t elements) {
+    plane_->Push(0, {gradient.data(), elements}, 1);
+  };
+  plane_->Flush();
+  push(10);
+  push(gradient.size() - 11);
+  EXPECT_EQ(script_.wakes, before);
+  push(1);
+  EXPECT_EQ(script_.wakes, before + 1);
+  go_on_.Notify();
+}
+
+TEST_F(ClosingDataPlane, FlushWakesItsLoopForASmallGradient) {
+  Push(absl::Hours(1));
+  CloseAndHoldTheLoop();
+  const int before = script_.wakes;
+  plane_->Skip(0);
+  EXPECT_EQ(script_.wakes, before);
+  plane_->Flush();
+  EXPECT_EQ(script_.wakes, before + 1);
+  go_on_.Notify();
 }
 
 TEST_F(ClosingDataPlane, StopsWithoutItsAnswer) {

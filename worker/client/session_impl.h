@@ -115,6 +115,8 @@ class Session::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WaitFor(TensorId tensor, const Call& call)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Somebody is about to wait for what was pushed.
+  void Flush() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool AllReady() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return unready_ == 0; }
   void MakeUnready(Tensor& tensor) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Returns AllReady(), at the deadline or at the session's end at the latest.

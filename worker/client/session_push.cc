@@ -103,12 +103,11 @@ void Session::Impl::Contribute(TensorId id, std::span<const float> gradient,
   if (accumulates && !AddsUp(tensor, gradient, samples)) return;
   MakeUnready(tensor);
   ++tensor.version;
-  if (tensor.keeps_pace() && --to_begin_ == 0) {
-    ++step_;
-    to_begin_ = static_cast<size_t>(std::ranges::count_if(tensors_, &Tensor::keeps_pace));
-  }
-  if (samples == 0) return data_plane_->Skip(id);
-  data_plane_->Push(id, gradient, samples);
+  samples == 0 ? data_plane_->Skip(id) : data_plane_->Push(id, gradient, samples);
+  if (!tensor.keeps_pace() || --to_begin_ > 0) return;
+  data_plane_->Flush();
+  ++step_;
+  to_begin_ = static_cast<size_t>(std::ranges::count_if(tensors_, &Tensor::keeps_pace));
 }
 
 absl::Status Session::Impl::PushPull(TensorId id, std::span<const float> gradient,

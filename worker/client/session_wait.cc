@@ -60,8 +60,13 @@ void Session::Impl::LandIn(TensorId id) {
   mutex_.Lock();
 }
 
+void Session::Impl::Flush() {
+  if (data_plane_ != nullptr) data_plane_->Flush();
+}
+
 // Also while the session ends: until then the tensor's memory may be in use.
 absl::Status Session::Impl::WaitFor(TensorId id, const Call& call) {
+  if (!tensors_[id].ready) Flush();
   ++waiters_;
   ++tensors_[id].waiters;
   while (!tensors_[id].ready && AwaitChange(call)) {
@@ -100,6 +105,7 @@ absl::Status Session::Impl::WaitForAll(const Call& call) {
     if (tensors_[id].memory.dtype == DType::kF32) continue;
     SYNCLINE_RETURN_IF_ERROR(WaitFor(id, call));
   }
+  if (!AllReady()) Flush();
   ++waiters_;
   while (!AllReady() && AwaitChange(call)) {
   }

@@ -213,6 +213,7 @@ std::vector<OptionSpec> SelectorOptions(const SelectorSpec& standard) {
   switch (standard.kind) {
     case SelectorKind::kTopK:
     case SelectorKind::kTopKSampled:
+    case SelectorKind::kProportional:
       break;
     case SelectorKind::kTopKReuse:
       options.push_back({.name = "period",
@@ -241,13 +242,14 @@ std::vector<OptionSpec> SelectorOptions(const SelectorSpec& standard) {
 
 CodecPreset Selects(std::string_view name, std::string_view meaning,
                     const SelectorSpec& standard) {
-  const bool is_lossless = standard.kind == SelectorKind::kBlocks;
+  const bool loses_nothing = standard.kind == SelectorKind::kBlocks ||
+                             standard.kind == SelectorKind::kProportional;
   return {.name = name,
           .meaning = meaning,
           .options = SelectorOptions(standard),
           .kind = CodecPreset::Kind::kSelector,
           .selector = standard,
-          .memory = is_lossless ? MemoryKind::kNone : MemoryKind::kErrorFeedback,
+          .memory = loses_nothing ? MemoryKind::kNone : MemoryKind::kErrorFeedback,
           .make = [name](const PresetParts& parts) -> absl::StatusOr<SharedCodec> {
             SYNCLINE_ASSIGN_OR_RETURN(std::unique_ptr<Codec> codec,
                                       MakeSparseCodec({.name = std::string(name),
@@ -266,6 +268,9 @@ std::vector<CodecPreset> SelectorPresets() {
               {.kind = SelectorKind::kTopKReuse}),
       Selects("randomk", "values at random; only a seed says which",
               {.kind = SelectorKind::kRandomK}),
+      Selects("proportional",
+              "large values more often, small ones enlarged: right in the mean",
+              {.kind = SelectorKind::kProportional}),
       Selects("threshold", "values above a fixed threshold",
               {.kind = SelectorKind::kThreshold, .threshold = 0.01f}),
       Selects("blocks", "all blocks of 256 values that are not zero",

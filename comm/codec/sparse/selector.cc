@@ -4,11 +4,13 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <limits>
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "comm/base/random.h"
 #include "comm/codec/sparse/magnitude.h"
+#include "comm/codec/sparse/proportional.h"
 
 namespace syncline {
 namespace {
@@ -21,7 +23,8 @@ bool IsTopK(SelectorKind kind) {
 }
 
 bool HasRatio(SelectorKind kind) {
-  return IsTopK(kind) || kind == SelectorKind::kRandomK;
+  return IsTopK(kind) || kind == SelectorKind::kRandomK ||
+         kind == SelectorKind::kProportional;
 }
 
 // base^exponent for an exponent in [0, 1), of square roots alone: IEEE 754 says what they
@@ -82,6 +85,22 @@ uint64_t SharedSeed(const SelectorSpec& spec, const EncodeContext& context) {
   const RandomBits random(spec.seed ^ kPositions, context.step, context.tensor,
                           context.first_element);
   return uint64_t{random.At(0)} << 32 | random.At(1);
+}
+
+void SelectProportionally(uint32_t k, std::span<const float> values,
+                          const EncodeContext& context, Selection& selection) {
+  const auto n = static_cast<uint32_t>(values.size());
+  // Before anything is drawn: what is sent as it is where more would be must not depend on
+  // the draw, or the mean would be another.
+  if (k + 1 > LargestListed(n)) return selection.indices.SetEvery(n);
+  // Another seed than that of the quantizer's random bits.
+  constexpr uint64_t kPositions = 0x5be0cd19137e2179u;
+  const RandomBits random(context.seed ^ kPositions, context.step, context.tensor,
+                          context.first_element);
+  const double t = ProportionalThreshold(values, k);
+  selection.least = static_cast<float>(
+      std::min(t, static_cast<double>(std::numeric_limits<float>::max())));
+  SampleProportionally(values, t, random.At(0), selection.indices);
 }
 
 void SelectBlocks(std::span<const float> values, IndexList& found) {
@@ -147,6 +166,8 @@ uint32_t MaxSelected(const SelectorSpec& spec, uint32_t n) {
     most = n;  // all that is large may lie in one tile
   } else if (spec.kind == SelectorKind::kTopK || spec.kind == SelectorKind::kRandomK) {
     most = k;
+  } else if (spec.kind == SelectorKind::kProportional) {
+    most = std::min(k + 1, n);
   } else if (IsTopK(spec.kind)) {
     most = std::min(2 * k, n);
   }
@@ -177,6 +198,9 @@ Selection Select(const SelectorSpec& spec, std::span<const float> values,
     case SelectorKind::kRandomK:
       selection.seed = SharedSeed(spec, context);
       RandomPositions(selection.seed, k, n, found);
+      return selection;
+    case SelectorKind::kProportional:
+      SelectProportionally(k, values, context, selection);
       return selection;
     case SelectorKind::kThreshold:
       FindAtLeast(values, MagnitudeBits(spec.threshold) + 1, found);

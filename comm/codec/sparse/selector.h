@@ -11,7 +11,8 @@
 //
 // Papers: top-k with memory, Stich et al. 2018 (arXiv 1809.07599); sampled thresholds
 // and warm-up, Lin et al. 2018 (arXiv 1712.01887); reused thresholds, Li and Hoefler 2022
-// (PPoPP, Ok-Topk); non-zero blocks, Fei et al. 2021 (SIGCOMM, OmniReduce).
+// (PPoPP, Ok-Topk); non-zero blocks, Fei et al. 2021 (SIGCOMM, OmniReduce); in proportion
+// to magnitude, see proportional.h.
 #pragma once
 
 #include <cstdint>
@@ -24,12 +25,13 @@
 namespace syncline {
 
 enum class SelectorKind {
-  kTopK,         // exactly the k largest magnitudes, lower positions first among equals
-  kTopKSampled,  // those above a threshold from 1 % of the values; k/2 to 2k of them
-  kTopKReuse,    // those above the threshold of an earlier step; k/2 to 2k of them
-  kRandomK,      // k at random, the same ones on all workers; only a seed travels
-  kThreshold,    // those above a fixed threshold
-  kBlocks,       // all of each block of 256 that is not all +0: nothing is lost
+  kTopK,          // exactly the k largest magnitudes, lower positions first among equals
+  kTopKSampled,   // those above a threshold from 1 % of the values; k/2 to 2k of them
+  kTopKReuse,     // those above the threshold of an earlier step; k/2 to 2k of them
+  kRandomK,       // k at random, the same ones on all workers; only a seed travels
+  kProportional,  // each with a probability in proportion to its magnitude; k or k + 1
+  kThreshold,     // those above a fixed threshold
+  kBlocks,        // all of each block of 256 that is not all +0: nothing is lost
 };
 
 // What sent values of kRandomK are multiplied by.
@@ -68,6 +70,7 @@ inline constexpr uint32_t kSelectorBlock = 256;
 struct Selection {
   IndexList indices;
   uint64_t seed = 0;  // kRandomK: RandomPositions(seed, ...) gives the indices
+  float least = 0;    // kProportional: what smaller magnitudes are sent as
 };
 
 // InvalidArgument says which option has no meaning.

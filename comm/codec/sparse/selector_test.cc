@@ -241,8 +241,9 @@ TEST(RatioWarmup, FallsExponentially) {
 }
 
 TEST(RatioWarmup, HoldsForEverySelectorWithARatio) {
-  for (const SelectorKind kind : {SelectorKind::kTopK, SelectorKind::kTopKSampled,
-                                  SelectorKind::kTopKReuse, SelectorKind::kRandomK}) {
+  for (const SelectorKind kind :
+       {SelectorKind::kTopK, SelectorKind::kTopKSampled, SelectorKind::kTopKReuse,
+        SelectorKind::kRandomK, SelectorKind::kProportional}) {
     const SelectorSpec spec = {
         .kind = kind, .ratio = 0.01, .warmup = {.steps = 100, .ratio = 0.6}};
     const std::vector<float> values = Gaussian(65536);
@@ -292,6 +293,72 @@ TEST(Blocks, TakesAllOfEachBlockThatIsNotAllZero) {
   EXPECT_EQ(Selected({.kind = SelectorKind::kBlocks}, values), want);
   EXPECT_THAT(Selected({.kind = SelectorKind::kBlocks}, std::vector<float>(777)),
               IsEmpty());
+}
+
+Selection Proportionally(double ratio, const std::vector<float>& values,
+                         const EncodeContext& context = {}) {
+  return Select({.kind = SelectorKind::kProportional, .ratio = ratio}, values, context);
+}
+
+// A third of 12 is 4: the 9 is sure, and 3 of the others share 12, so t = 4.
+TEST(Proportional, TakesEachValueAsOftenAsItsMagnitudeSays) {
+  const std::vector<float> values = {1, -1, 9, 0, 2, 2, -2, 1, 0, -1, 1, 1};
+  constexpr int kDraws = 40'000;
+  std::vector<int> taken(values.size());
+  for (uint64_t draw = 0; draw < kDraws; ++draw) {
+    const Selection selection = Proportionally(0.34, values, {.step = draw});
+    EXPECT_EQ(selection.least, 4.0f);
+    EXPECT_EQ(selection.indices.count(), 4u);
+    for (const uint16_t i : selection.indices.view()) ++taken[i];
+  }
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double p = std::min(1.0, std::abs(values[i]) / 4.0);
+    EXPECT_NEAR(taken[i], kDraws * p, 5 * std::sqrt(kDraws * p * (1 - p))) << i;
+  }
+}
+
+TEST(Proportional, TakesKOrOneMore) {
+  for (const uint32_t n : Sizes()) {
+    for (const double ratio : {0.01, 0.1, 0.5}) {
+      for (uint64_t step = 0; step < 5; ++step) {
+        const SelectorSpec spec = {.kind = SelectorKind::kProportional, .ratio = ratio};
+        const std::vector<float> values = Gaussian(n);
+        const Indices found = Selected(spec, values, {.step = step});
+        ASSERT_LE(found.size(), MaxSelected(spec, n)) << n;
+        if (n > 0) {
+          ASSERT_GE(found.size() + 1, TopCount(spec, n, 0)) << n;
+        }
+      }
+    }
+  }
+}
+
+TEST(Proportional, TakesFewValuesAsTheyAreAndZerosNever) {
+  std::vector<float> values(1000);
+  EXPECT_THAT(Proportionally(0.01, values).indices.view(), IsEmpty());
+  for (const uint32_t i : {7u, 8u, 900u}) values[i] = static_cast<float>(i);
+  const Selection few = Proportionally(0.01, values);
+  EXPECT_THAT(few.indices.view(), ElementsAre(7, 8, 900));
+  EXPECT_LE(few.least, 7.0f);
+  // More than pays: all, as they are.
+  const Selection all = Proportionally(0.99, values);
+  EXPECT_THAT(all.indices.view(), SizeIs(1000));
+  EXPECT_EQ(all.least, 0.0f);
+}
+
+TEST(Proportional, DrawsAnewForEachWorkerStepTensorAndTile) {
+  const std::vector<float> values = Gaussian(65536);
+  const auto of = [&](const EncodeContext& context) {
+    return Selected({.kind = SelectorKind::kProportional, .ratio = 0.01}, values,
+                    context);
+  };
+  EXPECT_EQ(of({.seed = 1}), of({.seed = 1}));
+  for (const EncodeContext& other :
+       {EncodeContext{.seed = 2}, EncodeContext{.seed = 1, .step = 1},
+        EncodeContext{.seed = 1, .tensor = 1},
+        EncodeContext{.seed = 1, .first_element = 65536}}) {
+    EXPECT_NE(of({.seed = 1}), of(other));
+  }
 }
 
 TEST(RandomK, TakesDistinctPositionsInOrder) {

@@ -1,6 +1,7 @@
 #include "comm/codec/sparse/sparse.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -56,7 +57,7 @@ class SparseCodec final : public Codec {
  private:
   const SelectorSpec& selector() const { return options_.selector; }
   std::vector<float> Gather(std::span<const float> values,
-                            std::span<const uint16_t> positions) const;
+                            const Selection& selection) const;
   const Codec* FindValues(uint16_t id) const;
   absl::StatusOr<Sent> Parse(ByteView bytes, uint32_t elements) const;
 
@@ -86,22 +87,30 @@ double LeastShare(const SelectorSpec& spec) {
       return 1;
     case SelectorKind::kRandomK:
       return spec.ratio < 1 ? 0 : 1;
+    case SelectorKind::kProportional:
+      return 0;  // what is sent is larger than what was there
     case SelectorKind::kThreshold:
       return 0;  // there may be none above it
   }
   return 0;
 }
 
+// Values that are sent make up for those that are not.
+bool MakesUp(const SelectorSpec& spec) {
+  return spec.kind == SelectorKind::kProportional ||
+         (spec.kind == SelectorKind::kRandomK && spec.scale == RandomKScale::kUnbiased);
+}
+
 CodecTraits SparseCodec::traits() const {
   const CodecTraits of_values = options_.values->traits();
   CodecTraits traits = {.finite_only = true, .strip = kTileElements};
-  const bool scaled = selector().kind == SelectorKind::kRandomK &&
-                      selector().scale == RandomKScale::kUnbiased;
+  const bool scaled = MakesUp(selector());
   traits.unbiased =
       of_values.unbiased && (scaled || selector().kind == SelectorKind::kBlocks);
   traits.largest = of_values.largest;
   if (scaled) {
-    const double most = selector().ratio < 1 ? 2 / selector().ratio : 1;  // n / k
+    // n / k, of kProportional where all magnitudes are the same.
+    const double most = selector().ratio < 1 ? 2 / selector().ratio : 1;
     // Others are clamped.
     const bool is_limited = of_values.largest < std::numeric_limits<float>::max();
     if (is_limited) traits.largest /= static_cast<float>(most);
@@ -140,18 +149,22 @@ size_t SparseCodec::MaxEncodedBytes(uint32_t elements) const {
 }
 
 std::vector<float> SparseCodec::Gather(std::span<const float> values,
-                                       std::span<const uint16_t> positions) const {
+                                       const Selection& selection) const {
   std::vector<float> gathered;
-  gathered.reserve(positions.size());
-  for (const uint16_t i : positions) gathered.push_back(values[i]);
-  if (selector().kind == SelectorKind::kRandomK &&
-      selector().scale == RandomKScale::kUnbiased && !gathered.empty()) {
-    constexpr float kLargest = std::numeric_limits<float>::max();
-    const float scale =
-        static_cast<float>(values.size()) / static_cast<float>(gathered.size());
-    // Codecs of the values may not know infinity.
-    for (float& value : gathered) value = std::clamp(value * scale, -kLargest, kLargest);
+  gathered.reserve(selection.indices.count());
+  for (const uint16_t i : selection.indices.view()) gathered.push_back(values[i]);
+  if (!MakesUp(selector()) || gathered.empty()) return gathered;
+  if (selector().kind == SelectorKind::kProportional) {
+    for (float& value : gathered) {
+      value = std::copysign(std::max(std::abs(value), selection.least), value);
+    }
+    return gathered;
   }
+  constexpr float kLargest = std::numeric_limits<float>::max();
+  const float scale =
+      static_cast<float>(values.size()) / static_cast<float>(gathered.size());
+  // Codecs of the values may not know infinity.
+  for (float& value : gathered) value = std::clamp(value * scale, -kLargest, kLargest);
   return gathered;
 }
 
@@ -178,7 +191,7 @@ size_t SparseCodec::Encode(std::span<const float> values, std::span<float> resid
     WriteIndices(positions, coding, indices);
   }
 
-  std::vector<float> sent = Gather(values, positions);
+  std::vector<float> sent = Gather(values, selection);
   EncodeContext of_values = context;
   of_values.memory = {};  // the selector's
   const MutableByteView room = out.subspan(sizeof(header) + coding.bytes);

@@ -105,7 +105,9 @@ LinkTable::Arrival LinkTable::SayUnknown(LinkStream* stream) {
   return {};
 }
 
-// `message` says what the member has seen: nothing, when it repeats its hello.
+// `message` says what the member had seen when it dialled: nothing, when it repeats its
+// hello. What it has acknowledged since then on its old stream counts as well: a
+// coordinator that was paused may read that first.
 LinkTable::Arrival LinkTable::Returned(ConnectionId connection, LinkStream* stream,
                                        const v1::MemberMessage& message) {
   Link& link = links_.at(connection);
@@ -117,15 +119,15 @@ LinkTable::Arrival LinkTable::Returned(ConnectionId connection, LinkStream* stre
                                   "; go on with the certificate that it began with")),
                               Failure::kUsage));
   }
-  if (!link.queue.CanReplayAfter(message.seen())) {
+  // No end is final: the member goes by the stream that it was told is ready.
+  if (message.beat() <= link.stream_number) {
+    return Refuse(stream, absl::UnavailableError("the member has a newer stream"));
+  }
+  if (message.seen() > link.queue.last()) {
     return Refuse(stream,
                   absl::AbortedError(absl::StrCat(
                       "a session wants to go on after message ", message.seen(),
                       ", of which the coordinator knows nothing; connect again")));
-  }
-  // Neither end is final: the member goes by the stream that it was told is ready.
-  if (message.beat() <= link.stream_number) {
-    return Refuse(stream, absl::UnavailableError("the member has a newer stream"));
   }
   link.stream_number = message.beat();
   if (link.stream != nullptr) {

@@ -142,6 +142,29 @@ TEST_F(LinkTableTest, AStreamThatWasGivenUpTakesNoPlace) {
   EXPECT_EQ(table_.Ended(&second_), link);
 }
 
+// It said what it had seen when it dialled, and went on acknowledging on the old stream.
+TEST_F(LinkTableTest, AcknowledgementsMayOvertakeTheStreamThatWasDialledBeforeThem) {
+  const ConnectionId link = Greet(first_, Hello());
+  EXPECT_TRUE(table_.Send(link, Saying("a")).ok());
+  EXPECT_TRUE(table_.Send(link, Saying("b")).ok());
+  v1::MemberMessage seen;
+  seen.set_seen(1);
+  EXPECT_EQ(table_.Heard(&first_, seen).kind, Arrival::kNothing);
+  const Arrival back = Come(second_, Resume(0));
+  EXPECT_EQ(back.kind, Arrival::kReturned) << back.status;
+  EXPECT_EQ(back.connection, link);
+  EXPECT_THAT(second_.lines, ElementsAre("ready after 0", "2 b"));
+  EXPECT_EQ(table_.Heard(&second_, Numbered(1)).kind, Arrival::kMessage);
+}
+
+// Its words are those of an older time, and no reason to end the member.
+TEST_F(LinkTableTest, AStreamThatWasGivenUpEndsWithABreakWhateverItSays) {
+  Greet(first_, Hello());
+  EXPECT_EQ(Come(second_, Resume(0, kKey, 3)).kind, Arrival::kReturned);
+  Come(third_, Resume(7, kKey, 2));
+  EXPECT_TRUE(absl::IsUnavailable(*third_.end));
+}
+
 TEST_F(LinkTableTest, TellsAMemberThatComesBackWhyItWasDropped) {
   const ConnectionId link = Greet(first_, Hello());
   table_.Ended(&first_);

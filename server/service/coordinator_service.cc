@@ -22,15 +22,13 @@ constexpr size_t kMaxBytesOfMember = size_t{128} << 20;  // a message has 64 MiB
 constexpr size_t kMaxInboxBytes = size_t{1} << 30;
 constexpr size_t kShareOfFullInboxBytes = size_t{1} << 20;
 
-// The service asks for the time with every tick, and every tick is twice as often as a
-// heartbeat.
-PatientClock::Options PatienceOf(const Timeouts& timeouts) {
+}  // namespace
+
+PatientClock::Options PatienceOfCoordinator(const Timeouts& timeouts) {
   return {.planned = timeouts.heartbeat_interval / 2,
           .longest_gap = timeouts.heartbeat_interval,
-          .settle = timeouts.heartbeat_interval};
+          .settle = timeouts.connect_timeout};
 }
-
-}  // namespace
 
 // One Attach stream. Deletes itself when gRPC is done with it.
 class CoordinatorService::MemberStream final
@@ -130,7 +128,7 @@ CoordinatorService::CoordinatorService(CoordinatorServiceOptions options,
       gate_(std::move(gate)),
       coordinator_(options_.coordinator),
       links_({.timeouts = options_.coordinator.timeouts}),
-      patient_(PatienceOf(options_.coordinator.timeouts)),
+      patient_(PatienceOfCoordinator(options_.coordinator.timeouts)),
       preparer_([this](Prepared prepared) { OnPrepared(std::move(prepared)); }) {
   if (options_.checkpoints == nullptr) return;
   keeper_ = std::make_unique<CheckpointKeeper>(

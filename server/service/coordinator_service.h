@@ -76,6 +76,11 @@ struct CoordinatorServiceOptions {
   std::function<void(const absl::Status&)> on_fatal = [](const absl::Status&) {};
 };
 
+// How the coordinator counts silence. It asks for the time with every tick, two to a
+// heartbeat; a pause of its own ends nobody: members may have given up the streams that
+// it finds after it, and need one more attempt before their grace counts.
+PatientClock::Options PatienceOfCoordinator(const Timeouts& timeouts);
+
 class CoordinatorService final : public v1::Coordinator::CallbackService {
  public:
   // Goes on from the stored state. Failure::kStateUnusable when that cannot be read,

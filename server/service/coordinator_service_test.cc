@@ -186,6 +186,27 @@ TEST_F(CoordinatorServiceTest, AServerWhoseStreamBreaksOrFallsSilentIsTheSame) {
   EXPECT_EQ(view.servers[0].server, 0u);
 }
 
+// A paused coordinator takes in streams that their members have given up meanwhile. Such a
+// member needs an attempt, and has its grace after that.
+TEST(CoordinatorPatience, APauseLeavesTimeForAnAttemptBeforeTheGrace) {
+  const Timeouts timeouts = Timeouts::Derive(absl::Seconds(1));
+  const absl::Duration tick = timeouts.heartbeat_interval / 2;
+  PatientClock clock(PatienceOfCoordinator(timeouts));
+  absl::Duration steady = absl::ZeroDuration();
+  for (int i = 0; i < 10; ++i) clock.Advance(steady += tick);
+  for (int pause = 0; pause < 3; ++pause) {
+    const absl::Duration before = clock.Advance(steady);
+    const absl::Duration broke = clock.Advance(steady += absl::Milliseconds(700));
+    EXPECT_LE(broke - before, tick);
+    const absl::Duration until =
+        steady + timeouts.connect_timeout + timeouts.reconnect_grace - tick;
+    while (steady < until) clock.Advance(steady += tick);
+    EXPECT_LT(clock.Advance(steady) - broke, timeouts.reconnect_grace);
+    for (int i = 0; i < 10; ++i) clock.Advance(steady += tick);
+    EXPECT_GT(clock.Advance(steady) - broke, timeouts.reconnect_grace) << "not forever";
+  }
+}
+
 TEST_F(CoordinatorServiceTest, RefusesAnotherFailureTimeoutAndNamesBoth) {
   ServerNodeOptions options = NodeOptions(running_.address);
   options.timeouts = Timeouts::Derive(absl::Seconds(3));

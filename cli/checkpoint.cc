@@ -1,7 +1,6 @@
 #include "cli/checkpoint.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <iostream>
 #include <memory>
 #include <string>
@@ -13,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "cli/flags.h"
 #include "cli/status.h"
+#include "cli/weights_file.h"
 #include "comm/base/env.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
@@ -154,18 +154,7 @@ absl::StatusOr<int> Export(const CheckpointFlags& flags) {
   SYNCLINE_ASSIGN_OR_RETURN(const CheckpointName name, Find(*store, flags));
   SYNCLINE_ASSIGN_OR_RETURN(const auto reader,
                             CheckpointReader::Open(*store, flags.job, name));
-  const std::filesystem::path out = std::filesystem::absolute(flags.out);
-  std::error_code error;
-  const auto there = std::filesystem::symlink_status(out, error);
-  if (std::filesystem::exists(there) && !std::filesystem::is_regular_file(there)) {
-    return Usage(absl::StrCat("--out ", flags.out, " is no regular file; name one"));
-  }
-  const std::string parent = out.parent_path().string();
-  if (!std::filesystem::is_directory(parent, error)) {
-    return Usage(absl::StrCat("--out ", flags.out, ": there is no directory ", parent));
-  }
-  SYNCLINE_ASSIGN_OR_RETURN(const auto to, OpenExistingDirectoryStore(parent));
-  SYNCLINE_RETURN_IF_ERROR(reader->Export(*to, out.filename().string()));
+  SYNCLINE_RETURN_IF_ERROR(WriteWeightsFile(*reader, flags.out));
   std::cout << flags.out << ": the weights of job " << Printable(flags.job) << " at step "
             << name.step << ", " << reader->manifest().tensors.size() << " tensors\n";
   return kExitDone;

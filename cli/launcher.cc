@@ -223,6 +223,9 @@ absl::Status Launcher::StartServers() {
     if (plan_.server_memory_bytes > 0) {
       flags.insert(flags.end(), {"--memory", absl::StrCat(plan_.server_memory_bytes)});
     }
+    if (!options_.journal_dir.empty()) {
+      flags.insert(flags.end(), {"--journal-dir", options_.journal_dir});
+    }
     const std::string name = absl::StrCat("server", i);
     SYNCLINE_RETURN_IF_ERROR(StartService(name, std::move(flags)));
     names.insert(name);
@@ -247,9 +250,8 @@ absl::Status Launcher::StartService(const std::string& name,
   if (!options_.checkpoint_dir.empty()) {
     spec.argv.insert(spec.argv.end(), {"--checkpoint-dir", options_.checkpoint_dir});
   }
-  if (!options_.journal_dir.empty()) {
-    spec.argv.insert(spec.argv.end(), {"--journal-dir", options_.journal_dir});
-  }
+  // Flags say it to those whose it is.
+  spec.env.emplace_back("SYNCLINE_JOURNAL_DIR", "");
   spec.out = Output::kLog;
   spec.err = Output::kLog;
   spec.log_path = LogPath(name);

@@ -8,6 +8,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "cli/worker_error.h"
 #include "comm/base/exit_codes.h"
@@ -24,7 +25,7 @@ using ::testing::HasSubstr;
 // Stands in for `syncline serve`: notes how it was called, reports ready, and waits to be
 // stopped.
 constexpr char kFakeServe[] = R"(#!/bin/sh
-echo "$@" >> "$(dirname "$0")/calls"
+echo "$@" ${SYNCLINE_JOURNAL_DIR:+inherited} >> "$(dirname "$0")/calls"
 case "$*" in *coordinator*--state-dir*) port=1111 ;; *) port=2222 ;; esac
 echo "starting"
 echo "syncline: ready control=127.0.0.1:$port admin=127.0.0.1:3333"
@@ -96,6 +97,23 @@ TEST_F(LauncherTest, StartsWhatIsMissingAndStopsItWhenTheWorkersAreDone) {
                                "--engine-threads 3 --listen 127.0.0.1:0 --admin-listen "
                                "127.0.0.1:0 --failure-timeout 10s\n"));
   EXPECT_THAT(calls, testing::ContainsRegex("stopped\nstopped\nstopped\n$"));
+}
+
+TEST_F(LauncherTest, GivesAJournalToServersOnly) {
+  options_.servers = 2;
+  options_.journal_dir = Path("journal");
+  setenv("SYNCLINE_JOURNAL_DIR", Path("journal").c_str(), 1);
+  const auto code = Run("exit 0");
+  unsetenv("SYNCLINE_JOURNAL_DIR");
+  ASSERT_TRUE(code.ok()) << code.status();
+  std::istringstream calls(Read("calls"));
+  for (std::string line; std::getline(calls, line);) {
+    const bool is_server = absl::StrContains(line, "--role server");
+    EXPECT_EQ(absl::StrContains(line, absl::StrCat("--journal-dir ", Path("journal"))),
+              is_server)
+        << line;
+    EXPECT_FALSE(absl::StrContains(line, "inherited")) << line;
+  }
 }
 
 TEST_F(LauncherTest, StartsNothingElseWithACoordinator) {

@@ -13,6 +13,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "cli/weights_file.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/job_seed.h"
@@ -127,7 +128,7 @@ absl::Status CheckFlags(const ReplayFlags& flags) {
         "say what for: --out FILE for the weights, --checkpoint-out DIR for a "
         "checkpoint to go on from, or --verify");
   }
-  return absl::OkStatus();
+  return flags.out.empty() ? absl::OkStatus() : CheckWeightsFile(flags.out);
 }
 
 void Tell(const JournalRun& run) {
@@ -160,10 +161,7 @@ absl::Status ExportTo(BlobStore& store, const ReplayFlags& flags,
                       const CheckpointName& name) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto reader,
                             CheckpointReader::Open(store, flags.job, name));
-  const fs::path out = fs::absolute(flags.out);
-  SYNCLINE_ASSIGN_OR_RETURN(const auto to,
-                            OpenExistingDirectoryStore(out.parent_path().string()));
-  return reader->Export(*to, out.filename().string());
+  return WriteWeightsFile(*reader, flags.out);
 }
 
 absl::StatusOr<int> Replay(const ReplayFlags& flags) {

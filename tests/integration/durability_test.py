@@ -9,6 +9,7 @@ import re
 import subprocess
 import tempfile
 import time
+import unittest.mock
 import urllib.request
 
 import cluster
@@ -148,6 +149,30 @@ class Replay(Durable):
             file.seek(5000)
             file.write(b"spoiled")
         self.assertRegex(self.replay("one", "--out", out, code=4), rf"{segment} is damaged at byte \d+")
+
+    def test_one_command_starts_servers_that_keep_a_journal(self):
+        journal = self.path("journal")
+        os.mkdir(journal)
+        for variable in ({}, {"SYNCLINE_JOURNAL_DIR": journal}):
+            flags = () if variable else ("--journal-dir", journal)
+            with unittest.mock.patch.dict(os.environ, variable):
+                self.run_syncline("run", "--standalone", "--servers", "2", "--nproc-per-node", "1", "--job", "test",
+                                  "--durability", "disk", *flags, "--", f"{cluster.BUILD}/steps_worker", "--steps", "10")  # fmt: skip
+            played = self.run_syncline("replay", "--journal", journal, "--job", "test", "--verify")
+            self.assertIn("verified", played)
+
+    def test_a_link_or_a_device_is_not_replaced_by_weights(self):
+        self.begin(journals=self.journals("one"))
+        for worker in self.train("--steps", "3", durability="disk"):
+            self.assertEqual(worker.wait(), 0, worker.text())
+        self.end()
+        link, fifo = self.path("link"), self.path("fifo")
+        os.symlink("/dev/null", link)
+        os.mkfifo(fifo)
+        for out in (link, fifo):
+            self.assertIn("is no regular file", self.replay("one", "--out", out, code=2))
+        self.assertTrue(os.path.islink(link))
+        self.assertIn("there is no directory", self.replay("one", "--out", self.path("none/w"), code=2))
 
     def assert_that_replay_leaves_alone_what_others_have(self, out):
         for name in (out, self.journals("one")[0]):

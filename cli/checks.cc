@@ -118,7 +118,8 @@ Check CheckCuda() {
             probe.compiled ? "install an NVIDIA driver that fits the module"
                            : "build with nvcc: -DSYNCLINE_CUDA=ON"};
   }
-  return {"cuda", Check::kOk, probe.message, ""};
+  const bool has_any = probe.device_count > 0;
+  return {"cuda", has_any ? Check::kOk : Check::kNone, probe.message, ""};
 }
 
 // A server and a client that really speak to each other.
@@ -159,10 +160,17 @@ Check CheckClock() {
           "run chrony or systemd-timesyncd on the host"};
 }
 
+Check CheckNccl() {
+  const NcclProbe probe = ProbeNccl();
+  return {"nccl", probe.loaded ? Check::kOk : Check::kNone, probe.message, ""};
+}
+
 }  // namespace
 
 const char* ResultName(Check::Result result) {
   switch (result) {
+    case Check::kNone:
+      return "none";
     case Check::kOk:
       return "ok";
     case Check::kWarn:
@@ -234,7 +242,7 @@ std::vector<Check> RunChecks() {
           CheckMemlock(),
           CheckUcx(),
           CheckCuda(),
-          {"nccl", Check::kOk, ProbeNccl().message, ""},
+          CheckNccl(),
           CheckGrpc(),
           CheckPorts(),
           CheckClock()};

@@ -12,6 +12,7 @@ namespace syncline {
 
 struct Check {
   enum Result {
+    kNone,  // not there, and not needed
     kOk,
     kWarn,  // works, but slower or less than it could
     kFail,  // Syncline will not work here
@@ -19,7 +20,7 @@ struct Check {
   std::string name;
   Result result = kOk;
   std::string finding;
-  std::string fix;  // empty when kOk
+  std::string fix;  // empty when kOk or kNone
 };
 
 const char* ResultName(Check::Result result);

@@ -10,9 +10,9 @@ namespace syncline {
 void Session::Impl::OnMessage(const v1::CoordinatorMessage& message) {
   switch (message.body_case()) {
     case v1::CoordinatorMessage::kWaiting: {
-      options_.log.Info(message.waiting().reason());
+      const std::string& reason = message.waiting().reason();
       absl::MutexLock lock(&mutex_);
-      waiting_for_ = message.waiting().reason();
+      if (std::exchange(waiting_for_, reason) != reason) options_.log.Info(reason);
       return;
     }
     case v1::CoordinatorMessage::kDescribeJob: {

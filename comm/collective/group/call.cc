@@ -34,11 +34,12 @@ std::string Describe(const CallHeader& header) {
     absl::StrAppend(&out, " of ", header.count, " ",
                     std::string(ElementName(static_cast<ElementType>(header.type))));
   }
-  absl::StrAppend(
-      &out, " by ",
-      header.algorithm == kBoardAlgorithm
-          ? "board"
-          : std::string(AlgorithmName(static_cast<Algorithm>(header.algorithm))));
+  if (header.algorithm == kBoardAlgorithm) {
+    absl::StrAppend(&out, " through shared memory");
+  } else {
+    const auto algorithm = static_cast<Algorithm>(header.algorithm);
+    absl::StrAppend(&out, " by ", std::string(AlgorithmName(algorithm)));
+  }
   if (op == CollectiveOp::kSendReceive) {
     absl::StrAppend(&out, " from rank ", header.source, " to ", header.root, " with tag ",
                     header.tag);

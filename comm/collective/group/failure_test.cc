@@ -119,13 +119,13 @@ INSTANTIATE_TEST_SUITE_P(
                          {.count = 4,
                           .algorithm = Algorithm::kDirect,
                           .timeout = absl::Seconds(20)},
-                         "by board"},
+                         "through shared memory"},
             Disagreement{"OnlyOneAsksForDoubling",
                          {.count = 4, .timeout = absl::Seconds(20)},
                          {.count = 4,
                           .algorithm = Algorithm::kDoubling,
                           .timeout = absl::Seconds(20)},
-                         "by board"}),
+                         "through shared memory"}),
     NameOf);
 
 // 0: on one host; otherwise so many on each.

@@ -125,6 +125,11 @@ function showJobs(jobs, chosen) {
   }));
 }
 
+// Headers make what is sent as it is a little longer than it was.
+function compressionOf(ratio) {
+  return ratio > 0.98 && ratio < 1.005 ? "none" : `${short(ratio)}×`;
+}
+
 function tiles(job, points) {
   const latest = (name) => rates(points.slice(-4), name).at(-1)?.[1] ?? NaN;
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
@@ -135,7 +140,7 @@ function tiles(job, points) {
     ["Loss", job.loss === null ? "–" : short(job.loss)],
     ["Workers", `${job.members.length} of ${job.expected_workers}`],
     ["On the wire", perSecond(latest("bytes"))],
-    ["Compression", ratios.length ? `${short(mean(ratios))}×` : "–"],
+    ["Compression", ratios.length ? compressionOf(mean(ratios)) : "–"],
     ["Learning rate", short(job.learning_rate)],
     ["Mode", job.mode],
     ["Parameters", job.parameters.toLocaleString("en")],
@@ -176,7 +181,7 @@ function showWorkers(job, time) {
       const age = member.heartbeat_age_seconds;
       const rate = measure(`${job.job}/${member.rank}/${member.incarnation}`, time, member.bytes);
       const compression = member.compression;
-      const ratio = compression.ratio > 0 ? ` ${short(compression.ratio)}×` : "";
+      const ratio = compression.ratio > 1.005 ? ` ${short(compression.ratio)}×` : "";
       return [
         String(member.rank), member.name,
         member.step.toLocaleString("en"),

@@ -108,6 +108,17 @@ class EmbeddedServers(unittest.TestCase):
         self.assertIn("SYNCLINE_LOG_LEVEL=debug", said)
         self.assertNotIn("SYNCLINE_JOB", said)
 
+    def test_save_where_the_environment_says(self):
+        source = self.SOURCE.replace('optimizer="sgd:lr=1"', 'optimizer="sgd:lr=1", durability="disk", checkpoint_every="1 step"')
+        source = source.replace("        print(", '''        while not list(__import__("pathlib").Path(sys.argv[1]).glob("checkpoints/**/manifest.json")):
+            time.sleep(0.05)
+        print(''')
+        with tempfile.TemporaryDirectory() as folder:
+            program = support.start_program(self, source.replace("sys.argv[1]", repr(folder)), {
+                "SYNCLINE_CHECKPOINT_DIR": f"{folder}/checkpoints", "SYNCLINE_JOURNAL_DIR": f"{folder}/journal"})
+            self.assertEqual(program.wait(), 0, program.text())
+            self.assertTrue(list(Path(folder).glob("journal/**/*")))
+
     def test_have_no_certificates(self):
         program = support.start_program(self, self.SOURCE, {"SYNCLINE_TLS_CA": "ca.pem"})
         self.assertEqual(program.wait(), 2)

@@ -41,6 +41,16 @@ class Exit(support.ServersTest):
         self.assertEqual(program.wait(), 1, program.text())
         self.assertIn("session.py", program.text())
 
+    def test_of_a_member_of_a_group_has_the_code_of_the_error_too(self):
+        program = self.program("""
+            import tempfile, torch.distributed, syncline.errors, syncline.torch.distributed
+            store = "file://" + tempfile.mkdtemp() + "/store"
+            torch.distributed.init_process_group("syncline", init_method=store, rank=0, world_size=1)
+            raise syncline.errors.error_of(10, "rank 1 has died", 138)
+            """)
+        self.assertEqual(program.wait(), 138, program.text())
+        program.await_line("rank 1 has died")
+
     def test_calls_hooks_of_others(self):
         source = """
             import sys, syncline

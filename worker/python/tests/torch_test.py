@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 import unittest
+import warnings
 
 from torch_support import OptimizerTest, batches, make_model, nn, torch, train
 from torch.utils.checkpoint import checkpoint
@@ -309,6 +310,16 @@ class Programs(OptimizerTest):
             nn.functional.mse_loss(model(torch.ones(1, 6)), torch.ones(1, 3)).backward()
         with self.assertRaises(syncline.SessionClosed):
             optimizer.session.barrier()
+
+    def test_report_the_loss_itself(self):
+        model = make_model()
+        with self.optimizer(model) as optimizer, warnings.catch_warnings():
+            warnings.simplefilter("error")
+            loss = model(torch.ones(2, 6)).square().mean()
+            loss.backward()
+            optimizer.report_loss(loss)
+            optimizer.report_loss(loss.item())
+            optimizer.step()
 
     def test_may_end_the_loop_with_an_exception(self):
         model = make_model()

@@ -2,6 +2,8 @@
 
 `syncline.torch.Optimizer` is what PyTorch programs want; `Session` is what lies under it, for any arrays.
 """
+from typing import Any
+
 from syncline._library import version
 from syncline.errors import (AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Dropped, Error, FailedPrecondition, Internal,
                              InvalidArgument, JobRefused, NotFound, PermissionDenied, ResourceExhausted,
@@ -13,3 +15,10 @@ __all__ = [
     "InvalidArgument", "JobRefused", "NotFound", "PermissionDenied", "ResourceExhausted", "Session", "SessionClosed",
     "Stats", "Tensor", "Unauthenticated", "Unavailable", "VersionMismatch", "version",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """`__version__` is asked of the library once somebody wants it: importing loads none."""
+    if name == "__version__":
+        return version()
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

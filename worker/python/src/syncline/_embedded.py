@@ -31,7 +31,8 @@ rm -rf "$folder"
 exit $status
 """
 # What of the program's settings is meant for servers, too. The others are of other servers, or of the session.
-_SETTINGS = ("SYNCLINE_ENGINE_THREADS", "SYNCLINE_ISA", "SYNCLINE_LOG_LEVEL", "SYNCLINE_MEMORY")
+_SETTINGS = ("SYNCLINE_CHECKPOINT_DIR", "SYNCLINE_ENGINE_THREADS", "SYNCLINE_ISA", "SYNCLINE_JOURNAL_DIR", "SYNCLINE_LOG_LEVEL",
+             "SYNCLINE_MEMORY")
 _READY = re.compile(r"syncline: ready control=(\S+) admin=(\S+)")
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0

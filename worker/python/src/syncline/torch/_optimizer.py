@@ -303,7 +303,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def report_loss(self, loss: Any) -> None:
         """The loss of this step, for `syncline status` and `syncline lr-range`. Between backward and step()."""
-        self.session.report_loss(float(loss), samples=self.samples)
+        value = loss.detach() if isinstance(loss, torch.Tensor) else loss  # torch warns of one that requires a gradient
+        self.session.report_loss(float(value), samples=self.samples)
 
     @property
     def steps(self) -> int:

@@ -24,7 +24,7 @@ from typing import Any, Callable, List, Optional
 import torch
 import torch.distributed as dist
 
-from syncline import _group
+from syncline import _exit, _group
 from syncline._library import FOREVER
 from syncline.torch._meeting import await_key, network
 
@@ -189,6 +189,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: Optional[datetime.timedelta]) -> None:
         super().__init__(rank, size)
         self._rank, self._size = rank, size
+        _exit.set_up()
 
         def get(key: str, wait_ms: int) -> bytes:
             await_key(store, key, wait_ms)

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sqlite3.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/synchronization/mutex.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
@@ -24,6 +26,8 @@ namespace {
 // version.
 constexpr int kApplicationId = 0x53594e43;
 constexpr int kLayoutVersion = 1;
+// Of its table: name, type, place in the primary key.
+constexpr char kColumns[] = "key TEXT 1,version INTEGER 0,value BLOB 0";
 
 absl::Status Unusable(absl::StatusCode code, const std::string& message) {
   return WithFailure(absl::Status(code, message), Failure::kStateUnusable);
@@ -37,6 +41,14 @@ struct FinalizeStatement {
 };
 using Database = std::unique_ptr<sqlite3, CloseDatabase>;
 using Statement = std::unique_ptr<sqlite3_stmt, FinalizeStatement>;
+
+absl::Status Damaged(const std::string& path, const std::string& reason) {
+  return Unusable(absl::StatusCode::kDataLoss,
+                  absl::StrCat("state file ", path, " is damaged (",
+                               absl::StrReplaceAll(reason, {{"\n", " "}}),
+                               "); restore it from a backup, or move it away to start "
+                               "without the jobs it knew"));
+}
 
 // What SQLite's result code means to an operator, and what to do about it.
 absl::Status ToStatus(int code, sqlite3* database, const std::string& path) {
@@ -56,11 +68,7 @@ absl::Status ToStatus(int code, sqlite3* database, const std::string& path) {
                                    "; free space on its disk"));
     case SQLITE_CORRUPT:
     case SQLITE_NOTADB:
-      return Unusable(
-          absl::StatusCode::kDataLoss,
-          absl::StrCat("state file ", path, " is damaged (", reason,
-                       "); restore it from a backup, or move it away to start "
-                       "without the jobs it knew"));
+      return Damaged(path, reason);
     case SQLITE_CANTOPEN:
     case SQLITE_READONLY:
     case SQLITE_PERM:
@@ -94,7 +102,7 @@ absl::Status MakeDirectory(const std::string& directory) {
 absl::Status CheckNotEmptied(const std::string& path) {
   struct stat info = {};
   if (stat(path.c_str(), &info) != 0 || info.st_size > 0) return absl::OkStatus();
-  // The log beside it holds what was written: the first start was killed in the middle.
+  // The log beside it may hold all that an older version wrote.
   if (stat((path + "-wal").c_str(), &info) == 0 && info.st_size > 0) {
     return absl::OkStatus();
   }
@@ -104,11 +112,7 @@ absl::Status CheckNotEmptied(const std::string& path) {
                                "job ever ran with it"));
 }
 
-// SQLite would make it with the umask's mode, and gives its log the mode of the file.
-absl::Status MakePrivateFile(const std::string& path) {
-  // Never opened where it exists: closing it would drop the locks that SQLite holds on it.
-  const UniqueFd made(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-  if (made.valid() || errno == EEXIST) return absl::OkStatus();
+absl::Status CannotWrite(const std::string& path) {
   return Unusable(
       errno == ENOSPC ? absl::StatusCode::kResourceExhausted
                       : absl::StatusCode::kPermissionDenied,
@@ -145,17 +149,38 @@ class SqliteStore final : public StateStore {
   SqliteStore(Database database, std::string path)
       : path_(std::move(path)), database_(std::move(database)) {}
 
-  absl::Status Prepare() {
+  // Makes the table in a file of its own, and lets go of it.
+  absl::Status Make() {
     absl::MutexLock lock(&mutex_);
-    // A commit reaches the disk before it is answered (FULL), as one append (WAL);
-    // exclusive locking needs no shared-memory file and keeps a second coordinator out.
-    SYNCLINE_RETURN_IF_ERROR(Execute("PRAGMA locking_mode=EXCLUSIVE"));
-    SYNCLINE_RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL"));
     SYNCLINE_RETURN_IF_ERROR(Execute("PRAGMA synchronous=FULL"));
     SYNCLINE_RETURN_IF_ERROR(Execute("BEGIN EXCLUSIVE"));
-    const absl::Status made = CheckAndMakeTable();
-    SYNCLINE_RETURN_IF_ERROR(Execute(made.ok() ? "COMMIT" : "ROLLBACK"));
-    return made;
+    SYNCLINE_RETURN_IF_ERROR(MakeTable());
+    return Execute("COMMIT");
+  }
+
+  // Locks the file, and changes nothing in it: it may be that of another program.
+  absl::Status Check() {
+    absl::MutexLock lock(&mutex_);
+    sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1, nullptr);
+    // Exclusive locking needs no shared-memory file and keeps a second coordinator out.
+    SYNCLINE_RETURN_IF_ERROR(Execute("PRAGMA locking_mode=EXCLUSIVE"));
+    SYNCLINE_RETURN_IF_ERROR(Execute("BEGIN EXCLUSIVE"));
+    const absl::Status fits = CheckFile();
+    SYNCLINE_RETURN_IF_ERROR(Execute("ROLLBACK"));
+    return fits;
+  }
+
+  // REQUIRES: Check().ok()
+  absl::Status Begin() {
+    absl::MutexLock lock(&mutex_);
+    sqlite3_db_config(database_.get(), SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0, nullptr);
+    // A commit reaches the disk before it is answered (FULL), as one append (WAL).
+    SYNCLINE_RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL"));
+    SYNCLINE_RETURN_IF_ERROR(Execute("PRAGMA synchronous=FULL"));
+    if (!is_unused_) return absl::OkStatus();
+    SYNCLINE_RETURN_IF_ERROR(Execute("BEGIN EXCLUSIVE"));
+    SYNCLINE_RETURN_IF_ERROR(MakeTable());
+    return Execute("COMMIT");
   }
 
   absl::StatusOr<std::optional<Versioned>> Load(std::string_view key) override {
@@ -217,27 +242,45 @@ class SqliteStore final : public StateStore {
   }
 
  private:
-  absl::Status CheckAndMakeTable() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    SYNCLINE_ASSIGN_OR_RETURN(const std::string check, ReadPragma("quick_check(1)"));
-    if (check != "ok") return Error(SQLITE_CORRUPT);
-    SYNCLINE_ASSIGN_OR_RETURN(const std::string owner, ReadPragma("application_id"));
-    SYNCLINE_ASSIGN_OR_RETURN(const std::string layout, ReadPragma("user_version"));
-    const bool is_new = owner == "0" && layout == "0";
-    if (!is_new && (owner != absl::StrCat(kApplicationId) ||
-                    layout != absl::StrCat(kLayoutVersion))) {
+  absl::Status CheckFile() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    SYNCLINE_ASSIGN_OR_RETURN(const std::string check, Ask("PRAGMA quick_check(1)"));
+    if (check != "ok") return Damaged(path_, check);
+    SYNCLINE_ASSIGN_OR_RETURN(const std::string owner, Ask("PRAGMA application_id"));
+    SYNCLINE_ASSIGN_OR_RETURN(const std::string layout, Ask("PRAGMA user_version"));
+    SYNCLINE_ASSIGN_OR_RETURN(const std::string things,
+                              Ask("SELECT count(*) FROM sqlite_master"));
+    // What a first start of an older version left that was cut short.
+    is_unused_ = owner == "0" && layout == "0" && things == "0";
+    if (is_unused_) return absl::OkStatus();
+    if (owner != absl::StrCat(kApplicationId)) {
+      return Unusable(absl::StatusCode::kFailedPrecondition,
+                      absl::StrCat("state file ", path_,
+                                   " is a database of another program; move it away, or "
+                                   "choose another --state-dir"));
+    }
+    if (layout != absl::StrCat(kLayoutVersion)) {
       return Unusable(absl::StatusCode::kFailedPrecondition,
                       absl::StrCat("state file ", path_, " has layout ", layout,
                                    ", this syncline reads ", kLayoutVersion,
                                    "; run the version that wrote it, or choose another "
                                    "--state-dir"));
     }
+    SYNCLINE_ASSIGN_OR_RETURN(const std::string columns,
+                              Ask("SELECT group_concat(name || ' ' || type || ' ' || pk) "
+                                  "FROM pragma_table_info('state')"));
+    if (columns == kColumns) return absl::OkStatus();
+    return Damaged(path_, columns.empty()
+                              ? "its table is gone"
+                              : absl::StrCat("its table has the columns ", columns));
+  }
+
+  absl::Status MakeTable() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     SYNCLINE_RETURN_IF_ERROR(
         Execute(absl::StrCat("PRAGMA application_id=", kApplicationId).c_str()));
     SYNCLINE_RETURN_IF_ERROR(
         Execute(absl::StrCat("PRAGMA user_version=", kLayoutVersion).c_str()));
     return Execute(
-        "CREATE TABLE IF NOT EXISTS state(key TEXT PRIMARY KEY, version INTEGER NOT "
-        "NULL, "
+        "CREATE TABLE state(key TEXT PRIMARY KEY, version INTEGER NOT NULL, "
         "value BLOB NOT NULL) STRICT");
   }
 
@@ -253,12 +296,12 @@ class SqliteStore final : public StateStore {
         Versioned{sqlite3_column_int64(get.get(), 0), BytesAt(get.get(), 1)});
   }
 
-  absl::StatusOr<std::string> ReadPragma(const char* pragma)
+  // The first column of the first row.
+  absl::StatusOr<std::string> Ask(const char* question)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    SYNCLINE_ASSIGN_OR_RETURN(const Statement get,
-                              Compile(absl::StrCat("PRAGMA ", pragma)));
+    SYNCLINE_ASSIGN_OR_RETURN(const Statement get, Compile(question));
     if (const int code = sqlite3_step(get.get()); code != SQLITE_ROW) return Error(code);
-    return std::string(reinterpret_cast<const char*>(sqlite3_column_text(get.get(), 0)));
+    return BytesAt(get.get(), 0);
   }
 
   absl::Status Execute(const char* sql) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -293,7 +336,49 @@ class SqliteStore final : public StateStore {
   const std::string path_;
   absl::Mutex mutex_;
   Database database_ ABSL_GUARDED_BY(mutex_);
+  bool is_unused_ ABSL_GUARDED_BY(mutex_) = false;
 };
+
+absl::StatusOr<std::unique_ptr<SqliteStore>> OpenFile(const std::string& path) {
+  sqlite3* opened = nullptr;
+  const int code = sqlite3_open_v2(path.c_str(), &opened, SQLITE_OPEN_READWRITE, nullptr);
+  Database database(opened);
+  if (code != SQLITE_OK) return ToStatus(code, database.get(), path);
+  return std::make_unique<SqliteStore>(std::move(database), path);
+}
+
+void RemoveUnfinished(const std::string& path) {
+  for (const char* suffix : {"", "-journal", "-wal"}) unlink((path + suffix).c_str());
+}
+
+// SQLite would make it with the umask's mode, and gives its log the mode of the file.
+absl::Status MakeUnfinished(const std::string& path) {
+  RemoveUnfinished(path);
+  const UniqueFd made(open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!made.valid()) return CannotWrite(path);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto store, OpenFile(path));
+  return store->Make();
+}
+
+// Under another name until it is whole: a first start that was cut short leaves no state
+// file, and an empty one was emptied.
+absl::Status MakeIfMissing(const std::string& directory, const std::string& path) {
+  const UniqueFd folder(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!folder.valid()) return CannotWrite(path);
+  if (flock(folder.get(), LOCK_EX | LOCK_NB) != 0) {
+    return ToStatus(SQLITE_BUSY, nullptr, path);  // which makes it just now
+  }
+  struct stat info = {};
+  if (lstat(path.c_str(), &info) == 0) return absl::OkStatus();
+  const std::string unfinished = path + ".new";
+  absl::Status made = MakeUnfinished(unfinished);
+  if (made.ok() &&
+      (rename(unfinished.c_str(), path.c_str()) != 0 || fsync(folder.get()) != 0)) {
+    made = CannotWrite(path);
+  }
+  if (!made.ok()) RemoveUnfinished(unfinished);
+  return made;
+}
 
 }  // namespace
 
@@ -301,16 +386,12 @@ absl::StatusOr<std::unique_ptr<StateStore>> OpenSqliteStore(const std::string& d
                                                             const Logger& log) {
   SYNCLINE_RETURN_IF_ERROR(MakeDirectory(directory));
   const std::string path = absl::StrCat(directory, "/state.db");
+  SYNCLINE_RETURN_IF_ERROR(MakeIfMissing(directory, path));
   SYNCLINE_RETURN_IF_ERROR(CheckNotEmptied(path));
-  SYNCLINE_RETURN_IF_ERROR(MakePrivateFile(path));
+  SYNCLINE_ASSIGN_OR_RETURN(auto store, OpenFile(path));
+  SYNCLINE_RETURN_IF_ERROR(store->Check());
   MakePrivate(directory, path, log);
-  sqlite3* opened = nullptr;
-  const int code = sqlite3_open_v2(path.c_str(), &opened,
-                                   SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE, nullptr);
-  Database database(opened);
-  if (code != SQLITE_OK) return ToStatus(code, database.get(), path);
-  auto store = std::make_unique<SqliteStore>(std::move(database), path);
-  SYNCLINE_RETURN_IF_ERROR(store->Prepare());
+  SYNCLINE_RETURN_IF_ERROR(store->Begin());
   return std::unique_ptr<StateStore>(std::move(store));
 }
 

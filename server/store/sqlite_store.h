@@ -20,7 +20,8 @@ namespace syncline {
 // Makes the directory (mode 0700) and the file (0600) if they are missing: the file holds
 // keys of jobs. One that others could read is made private, and `log` is told. All errors are
 // Failure::kStateUnusable and name the path and the fix: not writable, locked by another
-// coordinator, disk full, damaged, or written by another program or a newer Syncline.
+// coordinator, disk full, damaged, emptied, or written by another program (then it is left
+// as it is) or a newer Syncline. A first start that was cut short is begun anew.
 absl::StatusOr<std::unique_ptr<StateStore>> OpenSqliteStore(const std::string& directory,
                                                             const Logger& log = {});
 

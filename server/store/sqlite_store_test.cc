@@ -1,6 +1,10 @@
 #include "server/store/sqlite_store.h"
 
+#include <fcntl.h>
+#include <sqlite3.h>
+#include <sys/file.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -8,11 +12,13 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <sstream>
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
 #include "comm/base/temp_directory.h"
+#include "comm/base/unique_fd.h"
 #include "gmock/gmock.h"
 #include "server/store/state_store_contract.h"
 
@@ -180,6 +186,78 @@ TEST(SqliteStore, RefusesAnEmptyFile) {
   ExpectUnusable(OpenSqliteStore(directory.path()).status(), path, "is empty");
 }
 
+// Each limit ends the first start at another byte of what it writes.
+TEST(SqliteStore, BeginsAnewAfterAFirstStartThatWasCutShort) {
+  for (const rlim_t bytes : {0, 8, 600, 4096, 5000, 8192, 12288, 16384}) {
+    const TempDirectory directory;
+    const pid_t child = fork();
+    if (child == 0) {
+      const rlimit no_core = {0, 0};
+      const rlimit most = {bytes, bytes};
+      setrlimit(RLIMIT_CORE, &no_core);
+      setrlimit(RLIMIT_FSIZE, &most);
+      (void)OpenSqliteStore(directory.path());
+      raise(SIGKILL);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status));
+    const auto store = OpenSqliteStore(directory.path());
+    ASSERT_TRUE(store.ok()) << bytes << " bytes: " << store.status();
+    EXPECT_TRUE((*store)->CompareAndSet("epoch", kAbsent, "1").ok());
+    EXPECT_FALSE(std::filesystem::exists(directory.File("state.db.new")));
+  }
+}
+
+TEST(SqliteStore, TwoFirstStartsMakeOneFile) {
+  const TempDirectory directory;
+  const UniqueFd other(open(directory.path().c_str(), O_RDONLY | O_DIRECTORY));
+  ASSERT_EQ(flock(other.get(), LOCK_EX), 0);
+  ExpectUnusable(OpenSqliteStore(directory.path()).status(), directory.path(),
+                 "in use by another coordinator");
+  ASSERT_EQ(flock(other.get(), LOCK_UN), 0);
+  EXPECT_TRUE(OpenSqliteStore(directory.path()).ok());
+}
+
+std::string BytesOf(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+void ExecuteIn(const std::string& path, const char* sql) {
+  sqlite3* database = nullptr;
+  ASSERT_EQ(sqlite3_open(path.c_str(), &database), SQLITE_OK);
+  EXPECT_EQ(sqlite3_exec(database, sql, nullptr, nullptr, nullptr), SQLITE_OK);
+  sqlite3_close(database);
+}
+
+// Most programs set neither an application id nor a version.
+TEST(SqliteStore, LeavesADatabaseOfAnotherProgramAsItIs) {
+  for (const char* mode : {"DELETE", "WAL"}) {
+    const TempDirectory directory;
+    const std::string path = directory.File("state.db");
+    ExecuteIn(path, absl::StrCat("PRAGMA journal_mode=", mode,
+                                 "; CREATE TABLE state(id, notes); INSERT INTO state "
+                                 "VALUES(1, 'mine')")
+                        .c_str());
+    ASSERT_EQ(chmod(path.c_str(), 0644), 0);
+    const std::string before = BytesOf(path);
+    ExpectUnusable(OpenSqliteStore(directory.path()).status(), path, "another program");
+    EXPECT_EQ(BytesOf(path), before) << mode;
+    EXPECT_EQ(ModeOf(path), 0644u);
+  }
+}
+
+TEST(SqliteStore, RefusesAFileWhoseTableIsGoneOrAnother) {
+  for (const char* sql : {"DROP TABLE state", "ALTER TABLE state ADD COLUMN more TEXT"}) {
+    const TempDirectory directory;
+    ASSERT_TRUE(OpenSqliteStore(directory.path()).ok());
+    ExecuteIn(directory.File("state.db"), sql);
+    ExpectUnusable(OpenSqliteStore(directory.path()).status(), directory.path(),
+                   "its table");
+  }
+}
+
 TEST(SqliteStore, FindsDamageInsideTheFile) {
   TempDirectory directory;
   const std::string path = directory.path() + "/state.db";
@@ -196,7 +274,9 @@ TEST(SqliteStore, FindsDamageInsideTheFile) {
   file.seekp(8192);
   file << std::string(16384, '\xee');
   file.close();
-  ExpectUnusable(OpenSqliteStore(directory.path()).status(), path, "damaged");
+  const absl::Status damaged = OpenSqliteStore(directory.path()).status();
+  ExpectUnusable(damaged, path, "damaged");
+  EXPECT_THAT(std::string(damaged.message()), Not(HasSubstr("not an error")));
 }
 
 TEST(SqliteStore, RefusesAFileOfANewerLayout) {

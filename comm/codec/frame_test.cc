@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/base/crc32c.h"
+#include "comm/codec/view_digest.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -306,6 +309,33 @@ TEST(MaxBlockBytes, HasRoomForTheLongestEncodingOfEachTile) {
   const SizedCodec long_tails(320, 256);
   EXPECT_EQ(MaxBlockBytes(CodecSet{&long_tiles, &long_tails}, kTileElements + 1),
             2 * sizeof(TileHeader) + 640 + 256);
+}
+
+TEST_P(Frame, DigestIsOfTheValuesAndNotOfTheMessage) {
+  std::vector<float> values = SomeValues(kTileElements + 13);
+  const BlockLabel label = Label(kTileElements + 13);
+  BlockLabel later = label;
+  later.step = 99;
+  later.epoch = 8;
+  const auto digest = [&](const BlockLabel& one, std::span<const float> of) {
+    return ViewDigest(EncodeBlock(codec_, one, of, GetParam().checksum, pool_),
+                      one.range.elements);
+  };
+  const uint64_t first = digest(label, values);
+  EXPECT_EQ(digest(later, values), first);
+  const Buffer gathered = Encode(label, values);
+  EXPECT_EQ(ViewDigest({Slice::Of(gathered)}, label.range.elements), first);
+  std::set<uint64_t> digests = {first};
+  for (const size_t i : {size_t{0}, size_t{1}, values.size() - 1}) {
+    std::vector<float> changed = values;
+    changed[i] = -values[i] - 1;
+    EXPECT_TRUE(digests.insert(digest(label, changed)).second) << i;
+  }
+  std::vector<float> swapped = values;
+  std::swap(swapped[0], swapped[16]);  // in one lane
+  std::swap(swapped[1], swapped[17]);
+  EXPECT_TRUE(digests.insert(digest(label, swapped)).second);
+  EXPECT_TRUE(digests.insert(digest(Label(99), std::span(values).first(99))).second);
 }
 
 }  // namespace

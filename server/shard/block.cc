@@ -191,12 +191,12 @@ std::span<const float> Block::ShownTo(WorkerId worker) const {
   return pace->second.weights;
 }
 
-std::vector<WorkerId> Block::TakeFulfilled() {
-  std::vector<WorkerId> fulfilled;
+std::map<WorkerId, Wish> Block::TakeFulfilled() {
+  std::map<WorkerId, Wish> fulfilled;
   if (!seeded_) return fulfilled;
   std::erase_if(wishes_, [&](const auto& wish) {
-    if (wish.second > version_) return false;
-    fulfilled.push_back(wish.first);
+    if (wish.second.version > version_) return false;
+    fulfilled.insert(wish);
     return true;
   });
   return fulfilled;

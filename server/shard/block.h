@@ -24,6 +24,12 @@ namespace syncline {
 // A worker's life: (rank, incarnation).
 using WorkerId = std::pair<uint32_t, uint32_t>;
 
+// What a member waits for.
+struct Wish {
+  uint64_t version = 0;
+  std::optional<uint64_t> held = std::nullopt;  // ViewDigest of the member's own values
+};
+
 // What members gave to one step that is not over.
 struct Collection {
   std::vector<Contribution> contributions = {};
@@ -173,10 +179,10 @@ class Block {
   uint64_t furthest() const { return furthest_; }
 
   // Those who wait for a version that is still to come; a later wish replaces an earlier one.
-  const std::map<WorkerId, uint64_t>& wishes() const { return wishes_; }
-  void Remember(WorkerId worker, uint64_t version) { wishes_[worker] = version; }
-  // Removes and returns, in rank order, those whose wish has come true.
-  std::vector<WorkerId> TakeFulfilled();
+  const std::map<WorkerId, Wish>& wishes() const { return wishes_; }
+  void Remember(WorkerId worker, const Wish& wish) { wishes_[worker] = wish; }
+  // Removes and returns those that have come true.
+  std::map<WorkerId, Wish> TakeFulfilled();
 
   // Forgets contributions and wishes of all who fail `keep`, except contributions that
   // count already: those of a frozen block, those in the accumulator, and parting ones.
@@ -228,7 +234,7 @@ class Block {
   std::deque<Collection> ahead_;  // of those that follow it
   Samples added_;                 // in the accumulator
   float rate_factor_ = 1;
-  std::map<WorkerId, uint64_t> wishes_;
+  std::map<WorkerId, Wish> wishes_;
   std::map<WorkerId, Pace> paces_;
   uint64_t furthest_ = 0;     // of them, also of those who are gone
   std::span<float> written_;  // where the step's gradient is written, too

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "comm/base/status.h"
+#include "comm/transport/held_view.h"
 #include "server/shard/shard_impl.h"
 
 namespace syncline {
@@ -121,10 +122,13 @@ void Shard::Impl::On(const ShardMessage& message) {
 
 void Shard::Impl::OnPull(const MessageHeader& header, Block& block) {
   const WorkerId worker = {header.rank, header.incarnation};
-  if (block.seeded() && block.version() >= header.step) {
-    return Publish(block, worker, Encode(block));
+  const bool is_held = (header.flags & kFlagHeld) != 0;
+  const Wish wish = {.version = header.step,
+                     .held = is_held ? std::optional(DigestOf(header)) : std::nullopt};
+  if (block.seeded() && block.version() >= wish.version) {
+    return PublishAsWished(block, {{worker, wish}});
   }
-  block.Remember(worker, header.step);
+  block.Remember(worker, wish);
   Reply(header, MessageKind::kNoted, {});
 }
 
@@ -149,10 +153,7 @@ void Shard::Impl::OnSeed(const ShardMessage& message, Block& block) {
   block.Seed(*view);
   KeepSeed(block);
   Acknowledge(message.header, Repeats::kNo);
-  const std::vector<WorkerId> waiting = block.TakeFulfilled();
-  if (waiting.empty()) return;
-  const Payload published = Encode(block);
-  for (const WorkerId& worker : waiting) Publish(block, worker, published);
+  PublishAsWished(block, block.TakeFulfilled());
 }
 
 void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {

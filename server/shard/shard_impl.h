@@ -125,7 +125,9 @@ class Shard::Impl {
   enum class Repeats { kNo, kYes };
   void Acknowledge(const MessageHeader& header, Repeats repeats);
   void Publish(Block& block, WorkerId to, const Payload& view);
-  void PublishUnchanged(Block& block, WorkerId to);
+  // Its view as it is: whole, or by a word to whoever holds it.
+  void PublishAsWished(Block& block, const std::map<WorkerId, Wish>& wishes);
+  void PublishWithout(Block& block, WorkerId to, uint16_t flag);
   // Sends the new version to those who contributed or may have, and to those who wait for
   // it. Without a view the weights are those of the last version.
   void PublishToAll(Block& block, const std::optional<Payload>& view);

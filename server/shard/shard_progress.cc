@@ -12,9 +12,9 @@ bool Shard::Impl::IsWaitedFor(const Block& block) const {
   if (!block.seeded() || block.frozen()) return false;
   StepFacts facts = FactsOf(block);
   bool is_joined = false;
-  for (const auto& [worker, version] : block.wishes()) {
+  for (const auto& [worker, wish] : block.wishes()) {
     const ShardMember* member = FindMember(worker);
-    if (member == nullptr || version <= block.version()) continue;
+    if (member == nullptr || wish.version <= block.version()) continue;
     facts.is_asked = true;
     if (member->first_step > block.version()) is_joined = true;
   }

@@ -3,6 +3,8 @@
 #include <bit>
 #include <utility>
 
+#include "comm/codec/view_digest.h"
+#include "comm/transport/held_view.h"
 #include "server/shard/shard_impl.h"
 
 namespace syncline {
@@ -162,7 +164,7 @@ void Shard::Impl::Acknowledge(const MessageHeader& header, Repeats repeats) {
 
 void Shard::Impl::PublishToAll(Block& block, const std::optional<Payload>& view) {
   const uint64_t step = block.version() - 1;
-  const std::vector<WorkerId> wishes = block.TakeFulfilled();
+  const std::map<WorkerId, Wish> wishes = block.TakeFulfilled();
   // Who took part holds the version before, to which a delta is added.
   std::optional<Payload> whole = block.memory().view.empty() ? view : std::nullopt;
   for (const auto& [rank, member] : members_) {
@@ -171,21 +173,36 @@ void Shard::Impl::PublishToAll(Block& block, const std::optional<Payload>& view)
     if (took_part && view) {
       Publish(block, worker, *view);
     } else if (took_part && policy_->most_ahead() == 0) {
-      PublishUnchanged(block, worker);
+      PublishWithout(block, worker, kFlagUnchanged);
     } else if (took_part) {
       // The view before it may have been left out for this one.
       if (!whole) whole = Encode(block);
       Publish(block, worker, *whole);
-    } else if (std::ranges::count(wishes, worker) > 0) {
+    } else if (wishes.contains(worker)) {
       if (!whole) whole = Encode(block);
       Publish(block, worker, *whole);
     }
   }
 }
 
-void Shard::Impl::PublishUnchanged(Block& block, WorkerId to) {
+void Shard::Impl::PublishAsWished(Block& block, const std::map<WorkerId, Wish>& wishes) {
+  if (wishes.empty()) return;
+  const Payload view = Encode(block);
+  const bool is_held = std::ranges::any_of(
+      wishes, [](const auto& wish) { return wish.second.held.has_value(); });
+  const uint64_t digest = is_held ? ViewDigest(view, block.spec().range.elements) : 0;
+  for (const auto& [worker, wish] : wishes) {
+    if (wish.held == digest) {
+      PublishWithout(block, worker, kFlagHeld);
+    } else {
+      Publish(block, worker, view);
+    }
+  }
+}
+
+void Shard::Impl::PublishWithout(Block& block, WorkerId to, uint16_t flag) {
   Publish(block, to, {});
-  std::get<ShardReply>(outputs_.back()).header.flags = kFlagUnchanged;
+  std::get<ShardReply>(outputs_.back()).header.flags = flag;
 }
 
 void Shard::Impl::Publish(Block& block, WorkerId to, const Payload& view) {

@@ -4,8 +4,8 @@
     sudo python3 tests/bench/slow_links.py --bin build/release
 
 2 workers, and 1 or 2 servers, each a network namespace with one cable; `tc tbf` limits both ends of each cable. The model is
-one tensor, BF16 both ways. Necessary are, for each worker, its contribution and a view for each step, one view before the
-first step, and once, in FP32, the first values. Each byte is counted once, where it is sent, with the headers of Ethernet,
+one tensor, BF16 both ways, and all workers begin with the same values. Necessary are, for each worker, its contribution and a
+view for each step, and once, in FP32, the first values. Each byte is counted once, where it is sent, with the headers of Ethernet,
 IP, TCP and TLS.
 """
 
@@ -63,7 +63,7 @@ def start_services(options, net, folder, servers, log):
 
 def start_workers(options, net, folder, control, steps):
     command = [options.bin / "steps_worker", "--elements", options.elements, "--steps", steps, "--step-ms", 0]
-    command += ["--optimizer", "sgd", "--same-gradient"]
+    command += ["--optimizer", "sgd", "--same-weights", "--same-gradient"]
     logs, workers = [], []
     for rank in range(WORKERS):
         logs.append(folder / f"worker{rank}.log")
@@ -108,7 +108,7 @@ def measure(options, rate, servers, steps):
             sent = sum(net.sent().values())
         told = "".join(log.read_text() for log in [*logs, folder / "servers.log", folder / "coordinator.log"])
     value_bytes = 2 * options.elements
-    necessary = WORKERS * value_bytes * (2 * steps + 1) + 2 * value_bytes
+    necessary = WORKERS * value_bytes * 2 * steps + 2 * value_bytes
     # A cable carries both directions at once. A server's has all workers' blocks of its share, a worker's its own.
     slowest = value_bytes * max(1.0, WORKERS / servers)
     # Up, then down: a block's view comes when all have pushed it, so the ways overlap but for a block.

@@ -37,6 +37,7 @@ struct Flags {
   std::string loss_scaling;
   uint32_t accumulate_steps = 1;
   bool accumulate_here = false;
+  bool same_weights = false;   // all ranks declare the same ones
   bool same_gradient = false;  // every step takes the first one's: nothing is computed
   bool freeze = false;         // the last tensor
   bool average = false;
@@ -113,10 +114,12 @@ absl::Status Run(const Flags& flags) {
   options.log = Logger::Create({});
   std::vector<Tensor> tensors(3);
   const uint64_t sizes[] = {flags.elements, 300, 1};
+  const float first_weight =
+      0.5f + (flags.same_weights ? 0 : static_cast<float>(options.rank));
   SYNCLINE_ASSIGN_OR_RETURN(const auto session, Session::Create(options));
   for (size_t i = 0; i < tensors.size(); ++i) {
     tensors[i].name = absl::StrCat("tensor", i);
-    tensors[i].weights.assign(sizes[i], 0.5f + static_cast<float>(options.rank));
+    tensors[i].weights.assign(sizes[i], first_weight);
     tensors[i].gradient.resize(sizes[i]);
     const std::vector<uint64_t> shape = flags.wrong_shape
                                             ? std::vector<uint64_t>{sizes[i], 1}
@@ -166,6 +169,7 @@ int main(int argc, char** argv) {
   app.add_option("--loss-scaling", flags.loss_scaling);
   app.add_option("--accumulate", flags.accumulate_steps);
   app.add_flag("--accumulate-here", flags.accumulate_here);
+  app.add_flag("--same-weights", flags.same_weights);
   app.add_flag("--same-gradient", flags.same_gradient);
   app.add_flag("--freeze", flags.freeze);
   app.add_flag("--average", flags.average);

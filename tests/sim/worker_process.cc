@@ -33,8 +33,9 @@ WorkerProcess::WorkerProcess(Parts parts, uint32_t rank)
   for (uint32_t tensor = 0; tensor < parts_.job.tensors.size(); ++tensor) {
     std::vector<float>& values =
         weights_.emplace_back(parts_.job.tensors[tensor].elements());
-    for (size_t i = 0; i < values.size(); ++i)
-      values[i] = Noise(parts_.seed, 77, tensor, i);
+    // Some declare the same values, and need not be sent them.
+    const uint64_t seed = parts_.seed % 2 == 0 ? 0 : parts_.seed;
+    for (size_t i = 0; i < values.size(); ++i) values[i] = Noise(seed, 77, tensor, i);
   }
   gradients_ = weights_;
   rate_factors_.assign(weights_.size(), 1);

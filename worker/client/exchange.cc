@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
+#include "comm/transport/held_view.h"
 
 namespace syncline {
 namespace {
@@ -30,7 +31,7 @@ Exchange::Exchange(const ExchangeOptions& options,
     : options_(options),
       pool_(pool),
       encoder_(options, ElementCounts(weights), pool),
-      landing_(options),
+      landing_(options, pool),
       shards_(options.shards),
       epoch_(options.epoch) {
   const std::vector<BlockRange> ranges = CutIntoBlocks(ElementCounts(weights));
@@ -222,7 +223,22 @@ void Exchange::SendPull(uint32_t id, ExchangeOutputs& outputs) {
   ExchangeSend send{.shard = block.shard,
                     .header = HeaderFor(id, MessageKind::kPull, block.wanted)};
   if (block.was_useless) send.header.flags = kFlagAnew;
+  if (MayHoldView(block)) {
+    if (digest_room_ == 0) {  // at the next Tick, then
+      block.due = absl::ZeroDuration();
+      return;
+    }
+    digest_room_ -= std::min<size_t>(digest_room_, block.range.elements);
+    send.header.flags = kFlagHeld;
+    SetDigest(send.header, landing_.Digest(block.range, WeightsOf(block)));
+  }
   outputs.push_back(std::move(send));
+}
+
+// Within a host views are read where they lie: telling them apart would cost more.
+bool Exchange::MayHoldView(const Block& block) const {
+  return block.is_own && !block.was_useless &&
+         options_.receiver == ReceiverPlace::kNetwork;
 }
 
 uint64_t Exchange::StepOf(const Block& block) {
@@ -242,23 +258,15 @@ MessageKind Exchange::FirstOfSeed(Block& block) const {
   return SeedStateOf(block) ? MessageKind::kSeedState : MessageKind::kSeed;
 }
 
-void Exchange::OnSeedAck(uint32_t id, ExchangeOutputs& outputs) {
-  Block& block = blocks_[id];
-  // The seeder, too, works with the published view, which may be rounded.
-  if (block.kind == MessageKind::kSeed) return SendPull(id, outputs);
-  const bool is_last = ++block.seed_array == SeedStateOf(block)->arrays.size();
-  Enqueue(id, is_last ? MessageKind::kSeed : MessageKind::kSeedState);
-}
-
 // A copy: the first view may land in the weights while a repeated seed is still being
 // sent.
 Payload Exchange::EncodeSeed(const Block& block) const {
   const BlockLabel label{.range = block.range, .step = 0, .epoch = epoch_};
-  std::span<const float> values = tensors_[block.range.tensor].weights;
+  std::span<const float> values = WeightsOf(block);
   if (block.kind == MessageKind::kSeedState) {
-    values = SeedStateOf(block)->arrays[block.seed_array];
+    const std::span<const float> state = SeedStateOf(block)->arrays[block.seed_array];
+    values = state.subspan(block.range.first_element, block.range.elements);
   }
-  values = values.subspan(block.range.first_element, block.range.elements);
   return {Slice::Of(Gather(
       EncodeBlock(*options_.seed_codec, label, values, options_.checksum, pool_)))};
 }
@@ -402,12 +410,6 @@ ExchangeOutputs Exchange::Part(absl::Duration now) {
   return outputs;
 }
 
-void Exchange::Parted(uint32_t id, ExchangeOutputs& outputs) {
-  Leave(id, Phase::kIdle);
-  parting_->erase(id);
-  if (parting_->empty()) outputs.push_back(ExchangeParted{});
-}
-
 GradientUnits Exchange::UnitsOf(const Tensor& tensor, const Block& block) const {
   const float rate = block.learning_rate * tensor.rate_factor;
   return {.loss_scale = tensor.loss_scale,
@@ -435,6 +437,7 @@ ExchangeOutputs Exchange::EpochChanged(uint64_t epoch, SeedRole role,
 
 ExchangeOutputs Exchange::Tick(absl::Duration now) {
   ExchangeOutputs outputs;
+  digest_room_ = kDigestElements;
   for (uint32_t id = 0; id < blocks_.size() && !failed_; ++id) {
     Block& block = blocks_[id];
     if (block.due > now) continue;

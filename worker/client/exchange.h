@@ -218,6 +218,8 @@ class Exchange {
   // Seeds come before step 0; a step of their own keeps a late acknowledgement of a seed
   // from passing for one of the first contribution.
   static constexpr uint64_t kSeedStep = ~uint64_t{0};
+  // Some 10 ms of work: nothing else is done on this thread meanwhile.
+  static constexpr size_t kDigestElements = size_t{1} << 24;
   enum class Phase { kIdle, kQueued, kSent, kHeld };
 
   struct Block {
@@ -231,6 +233,7 @@ class Exchange {
     uint64_t version = 0;     // what `weights` holds
     uint64_t wanted = 0;      // what has to land for the tensor to be ready
     bool landed = false;      // `version` means something
+    bool is_own = true;       // the weights are what the program declared
     uint64_t sent_epoch = 0;
     size_t sent_bytes = 0;
     size_t held_bytes = 0;    // of a contribution whose view has not come
@@ -277,6 +280,7 @@ class Exchange {
   void PumpShard(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs);
   void SendBlock(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
   void SendPull(uint32_t block, ExchangeOutputs& outputs);
+  bool MayHoldView(const Block& block) const;
   MessageKind FirstOfSeed(Block& block) const;
   void OnSeedAck(uint32_t block, ExchangeOutputs& outputs);
   const SeedState* SeedStateOf(const Block& block) const;  // null: none
@@ -285,6 +289,10 @@ class Exchange {
   static uint64_t StepOf(const Block& block);
   Payload EncodeSeed(const Block& block) const;
   Payload EncodeContribution(uint32_t block);
+  std::span<float> WeightsOf(const Block& block) const {
+    return tensors_[block.range.tensor].weights.subspan(block.range.first_element,
+                                                        block.range.elements);
+  }
   GradientUnits UnitsOf(const Tensor& tensor, const Block& block) const;
   void Leave(uint32_t block, Phase next);
   void OnAck(const MessageHeader& header, absl::Duration now, ExchangeOutputs& outputs);
@@ -301,8 +309,7 @@ class Exchange {
   void OnNoted(const MessageHeader& header);
   void OnRefuse(const MessageHeader& header, absl::Duration now,
                 ExchangeOutputs& outputs);
-  ViewLanding::Result Land(const MessageHeader& header, ByteView payload,
-                           const Block& block);
+  ViewLanding::Result Land(const MessageHeader& header, ByteView payload, Block& block);
   void TakeRates(const MessageHeader& header, Block& block);
   bool IsParting(uint32_t block) const { return parting_ && parting_->contains(block); }
   void Parted(uint32_t block, ExchangeOutputs& outputs);
@@ -325,6 +332,8 @@ class Exchange {
   std::vector<ShardQueue> shards_;
   std::map<uint32_t, Stashed> stashed_;  // by block
   uint32_t unheld_ = 0;                  // blocks that are queued or sent
+  // Elements whose digest may be made before the next Tick.
+  size_t digest_room_ = kDigestElements;
   uint64_t epoch_;
   AveragePull average_;
   std::optional<std::set<uint32_t>> parting_;  // blocks that are not held yet

@@ -69,6 +69,20 @@ void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
   SendPull(header.block, outputs);
 }
 
+void Exchange::OnSeedAck(uint32_t id, ExchangeOutputs& outputs) {
+  Block& block = blocks_[id];
+  // The seeder, too, works with the published view, which may be rounded.
+  if (block.kind == MessageKind::kSeed) return SendPull(id, outputs);
+  const bool is_last = ++block.seed_array == SeedStateOf(block)->arrays.size();
+  Enqueue(id, is_last ? MessageKind::kSeed : MessageKind::kSeedState);
+}
+
+void Exchange::Parted(uint32_t id, ExchangeOutputs& outputs) {
+  Leave(id, Phase::kIdle);
+  parting_->erase(id);
+  if (parting_->empty()) outputs.push_back(ExchangeParted{});
+}
+
 // In mode asp a view tells of this worker's contribution only once that is acknowledged;
 // what comes before answers an earlier question. Where workers may run ahead, any newer
 // view is welcome.
@@ -164,12 +178,13 @@ void Exchange::TakeRates(const MessageHeader& header, Block& block) {
 }
 
 ViewLanding::Result Exchange::Land(const MessageHeader& header, ByteView payload,
-                                   const Block& block) {
-  ViewLanding::Place place = {.range = block.range};
+                                   Block& block) {
+  ViewLanding::Place place = {
+      .range = block.range, .weights = WeightsOf(block), .is_own = block.is_own};
   if (block.landed) place.version = block.version;
-  place.weights = tensors_[block.range.tensor].weights.subspan(block.range.first_element,
-                                                               block.range.elements);
-  return landing_.Land(header, payload, place);
+  const ViewLanding::Result result = landing_.Land(header, payload, place);
+  if (result != ViewLanding::Result::kIgnored) block.is_own = false;
+  return result;
 }
 
 void Exchange::ReportIfReady(uint32_t id, ExchangeOutputs& outputs) {

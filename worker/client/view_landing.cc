@@ -4,6 +4,8 @@
 
 #include "comm/base/check.h"
 #include "comm/base/crc32c.h"
+#include "comm/codec/view_digest.h"
+#include "comm/transport/held_view.h"
 
 namespace syncline {
 namespace {
@@ -20,11 +22,44 @@ CodecSet ViewLanding::Codecs(uint32_t tensor) const {
   return {publish.codec.get(), options_.seed_codec};
 }
 
+const Codec& ViewLanding::WholeCodec(uint32_t tensor) const {
+  const Transfer& publish = options_.transfers[tensor].publish;
+  return publish.compresses() ? *options_.seed_codec : *publish.codec;
+}
+
+uint64_t ViewLanding::Digest(const BlockRange& range,
+                             std::span<const float> weights) const {
+  const BlockLabel label = {.range = range, .seed = options_.seed};
+  return ViewDigest(
+      EncodeBlock(WholeCodec(range.tensor), label, weights, Checksum::kHeaderOnly, pool_),
+      range.elements);
+}
+
+// What the servers would have sent.
+void ViewLanding::LandHeld(const Place& place) const {
+  const Codec& codec = WholeCodec(place.range.tensor);
+  if (codec.id() == CodecId::kFp32) return;
+  const BlockLabel label = {.range = place.range, .seed = options_.seed};
+  const Buffer encoded = pool_.Allocate(codec.MaxEncodedBytes(kTileElements));
+  for (size_t first = 0; first < place.weights.size(); first += kTileElements) {
+    const auto tile = place.weights.subspan(
+        first, std::min<size_t>(kTileElements, place.weights.size() - first));
+    const size_t bytes =
+        codec.Encode(tile, {}, ContextAt(label, first), {encoded.data(), encoded.size()});
+    SYNCLINE_CHECK(codec.Decode(encoded.view().first(bytes), tile).ok());
+  }
+}
+
 ViewLanding::Result ViewLanding::Land(const MessageHeader& header, ByteView payload,
                                       const Place& place) {
   const bool is_next = place.version && header.step == *place.version + 1;
   if ((header.flags & kFlagUnchanged) != 0) {
     return is_next && payload.empty() ? Result::kLanded : Result::kIgnored;
+  }
+  if ((header.flags & kFlagHeld) != 0) {
+    if (!place.is_own || !payload.empty()) return Result::kIgnored;
+    LandHeld(place);
+    return Result::kLanded;
   }
   const Transfer& transfer = options_.transfers[place.range.tensor].publish;
   const BlockLabel label{

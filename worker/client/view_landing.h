@@ -1,7 +1,8 @@
 // How published views land in the weights that a worker holds.
 //
 // A view is whole (values take the place of what is held) or, tile by tile, a delta to
-// the version before. Whatever cannot land leaves the weights as they are, but for a view
+// the version before. A worker whose own values are the servers' gets a word instead of the
+// first one (kFlagHeld), and rounds its values as they would. Whatever cannot land leaves the weights as they are, but for a view
 // whose sum turns out not to be the servers'.
 //
 // Thread safety: none; the exchange owns it.
@@ -22,7 +23,9 @@ namespace syncline {
 
 class ViewLanding {
  public:
-  explicit ViewLanding(const ExchangeOptions& options) : options_(options) {}
+  // `pool` outlives it.
+  ViewLanding(const ExchangeOptions& options, BufferPool& pool)
+      : options_(options), pool_(pool) {}
 
   // Weights come densely, or in FP32 where deltas go.
   CodecSet Codecs(uint32_t tensor) const;
@@ -31,7 +34,10 @@ class ViewLanding {
     BlockRange range = {};
     std::optional<uint64_t> version = std::nullopt;  // that `weights` hold
     std::span<float> weights = {};
+    bool is_own = false;  // `weights` are still what the program declared
   };
+  // Of the view that these weights are when they are published as the first ones.
+  uint64_t Digest(const BlockRange& range, std::span<const float> weights) const;
   enum class Result {
     kIgnored,  // it does not parse, or is no delta to what is held
     kLanded,
@@ -43,9 +49,12 @@ class ViewLanding {
   const CodecCost& cost() const { return cost_; }
 
  private:
+  const Codec& WholeCodec(uint32_t tensor) const;
+  void LandHeld(const Place& place) const;
   Result LandTile(const TileView& tile, std::span<float> out, const Transfer& transfer);
 
   const ExchangeOptions options_;
+  BufferPool& pool_;
   CodecCost cost_;
 };
 

@@ -1,78 +1,12 @@
 #include "comm/base/failure.h"
-#include "server/coordinator/coordinator_test_util.h"
+#include "server/coordinator/coordinator_restart_test_util.h"
 #include "server/coordinator/held_job.h"
-#include "server/coordinator/job_record.h"
 
 namespace syncline {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-// Servers on connections 1 and 2, ranks 0 and 1 on 10 and 11; after a restart ten times as
-// much.
-class CoordinatorRestart : public CoordinatorTest {
- protected:
-  void BeginWith(const JobSpec& job) {
-    coordinator_ = std::make_unique<Coordinator>(
-        CoordinatorOptions{Timeouts::Derive(kFailureTimeout), 2});
-    Take(coordinator_->Apply(Start{}, now_));
-    AttachServer(1);
-    AttachServer(2);
-    for (const uint32_t rank : {0u, 1u}) {
-      SayHello(10 + rank, job,
-               {.rank = rank, .run_id = "run", .session_key = 1000 + rank});
-      ++joined_;
-    }
-    epoch_ = Last<CommitEpoch>(1)->epoch;
-    for (const uint32_t rank : {0u, 1u})
-      welcomes_[rank] = *Last<WorkerWelcome>(10 + rank);
-  }
-  void Begin() { BeginWith(TwoTensors(2)); }
-
-  void Restart() {
-    for (const uint32_t server : {1u, 2u}) {
-      if (const auto said = Last<ServerWelcome>(server)) welcomed_[server] = *said;
-    }
-    coordinator_ = std::make_unique<Coordinator>(
-        CoordinatorOptions{Timeouts::Derive(kFailureTimeout), 2});
-    ASSERT_TRUE(coordinator_->Restore({state_, records_}, specs_.reader()).ok());
-    told_.clear();
-    closed_.clear();
-    Take(coordinator_->Apply(Start{}, now_));
-  }
-
-  ServerHello HelloOf(ConnectionId server, HeldJob held) {
-    held.job = welcomes_.at(0).job;
-    return {.name = absl::StrCat("server", server),
-            .shard_addresses = {"address"},
-            .identity = ServerIdentity{welcomed_.at(server).server,
-                                       welcomed_.at(server).incarnation},
-            .held = {held}};
-  }
-  void ServerReturns(ConnectionId server, HeldJob held) {
-    Say(10 * server, HelloOf(server, std::move(held)));
-  }
-  void ServersReturn() {
-    for (const ConnectionId server : {1, 2}) {
-      ServerReturns(server, {.prepared = epoch_, .committed = epoch_});
-    }
-  }
-  void WorkerReturns(uint32_t rank, HeldMembership member = {}, uint64_t behind = 0) {
-    member.job = welcomes_.at(rank).job;
-    member.incarnation = welcomes_.at(rank).incarnation;
-    if (member.session_key == 0) member.session_key = welcomes_.at(rank).session_key;
-    member.epoch = epoch_ - behind;  // the last one it was told
-    WorkerHello hello = {.rank = rank, .run_id = "run", .member = member};
-    Say(100 + rank, specs_.Hello(TwoTensors(2), hello));
-  }
-  JobView Shown() const { return coordinator_->View(now_).jobs.at(0); }
-
-  uint64_t epoch_ = 0;
-  int joined_ = 0;
-  std::map<ConnectionId, ServerWelcome> welcomed_;
-  std::map<uint32_t, WorkerWelcome> welcomes_;
-};
 
 TEST_F(CoordinatorRestart, MembersComeBackAndNothingElseChanges) {
   Begin();
@@ -303,29 +237,6 @@ TEST_F(CoordinatorRestart, ADecisionThatWasStoredReachesThoseWhoMissedIt) {
   }
 }
 
-TEST(JobRecord, KeepsADecisionBitForBit) {
-  const JobRecord record = {
-      .id = 7,
-      .name = "job",
-      .decision = StepDecision{.job = 7,
-                               .step = 50,
-                               .decision = {.gradient_scale = 0.1f,
-                                            .skip = true,
-                                            .loss_scale = 512,
-                                            .figures = {0.1, kInfinity, -0.0}},
-                               .scaler = {.scale = 512, .growth_tracker = 3},
-                               .skipped = 4}};
-  const auto read = ParseJobRecord(WriteJobRecord(record));
-  ASSERT_TRUE(read.ok()) << read.status();
-  ASSERT_TRUE(read->decision.has_value());
-  EXPECT_EQ(WriteJobRecord(*read), WriteJobRecord(record));
-  EXPECT_EQ(read->decision->job, 7u);
-  EXPECT_EQ(read->decision->decision.gradient_scale, 0.1f);
-  EXPECT_EQ(read->decision->decision.figures,
-            (std::vector<double>{0.1, kInfinity, -0.0}));
-  EXPECT_EQ(read->decision->scaler.growth_tracker, 3);
-}
-
 TEST(JobMemory, ForgetsWhatIsDecided) {
   JobMemory memory;
   memory.Report({7, 0, 3, {1}});
@@ -419,76 +330,6 @@ TEST_F(CoordinatorRestart, ANewWorkerWaitsNoLongerThanForTheOldOnes) {
   PassTimeBeating(2 * kFailureTimeout + absl::Seconds(1), {10, 20, 52, 100});
   ASSERT_TRUE(Last<WorkerWelcome>(52).has_value());
   EXPECT_EQ(Last<WorkerWelcome>(52)->members, 2u);
-}
-
-// ---- What is stored ----
-
-TEST_F(CoordinatorRestart, WhatIsDamagedEndsThatJobAlone) {
-  Begin();
-  const std::string key = RecordKey(welcomes_[0].job);
-  const std::map<std::string, std::string> good = records_;
-  ASSERT_TRUE(good.contains(key));
-  for (const char* bad : {"", "{", "{\"version\":1}", "{\"version\":2}"}) {
-    records_ = good;
-    records_[key] = bad;
-    Restart();
-    EXPECT_THAT(coordinator_->View(now_).jobs, IsEmpty()) << bad;
-    EXPECT_FALSE(records_.contains(key));
-    ServerReturns(1, {.prepared = epoch_, .committed = epoch_});
-    EXPECT_TRUE(Last<DropJob>(10).has_value());
-    WorkerReturns(0);
-    EXPECT_EQ(FailureOf(closed_.at(100)), Failure::kRetryable);
-  }
-  records_ = good;
-  records_[DeclarationKey(welcomes_[0].job)] += " ";
-  Restart();
-  EXPECT_THAT(records_, IsEmpty());
-  EXPECT_THAT(coordinator_->View(now_).jobs, IsEmpty());
-}
-
-// It can be read, and cannot be true: that is the end of this job, and of nothing else.
-TEST_F(CoordinatorRestart, ARecordThatDoesNotFitEndsThatJobAlone) {
-  Begin();
-  const std::string key = RecordKey(welcomes_[0].job);
-  const std::map<std::string, std::string> good = records_;
-  const JobRecord fits = *ParseJobRecord(good.at(key));
-  std::vector<std::string> bad = {"{\"version\":\"one\"}", "{\"version\":{}}"};
-  const auto change = [&](auto&& edit) {
-    JobRecord record = fits;
-    edit(record);
-    bad.push_back(WriteJobRecord(record));
-  };
-  change([](JobRecord& record) { record.servers.clear(); });
-  change([](JobRecord& record) { record.servers[0].shard_addresses.clear(); });
-  change([](JobRecord& record) { record.servers[1] = record.servers[0]; });
-  change([](JobRecord& record) { record.training.optimizer.name = "none such"; });
-  change([](JobRecord& record) { record.training.gradient["no such option"] = 1; });
-  change([](JobRecord& record) {
-    record.epoch.training = record.training;
-    record.epoch.training->optimizer.name = "none such";
-  });
-  change([](JobRecord& record) { record.id += 1; });
-  change([](JobRecord& record) { record.name = "another"; });
-  change([](JobRecord& record) { record.epoch.epoch = 0; });
-  change([](JobRecord& record) { record.epoch.members[0].rank = ~0u; });
-  for (const std::string& value : bad) {
-    records_ = good;
-    records_[key] = value;
-    Restart();
-    EXPECT_THAT(coordinator_->View(now_).jobs, IsEmpty()) << value;
-    EXPECT_THAT(records_, IsEmpty()) << value;
-  }
-  records_ = good;
-  Restart();
-  EXPECT_EQ(coordinator_->View(now_).jobs.size(), 1u);
-}
-
-TEST_F(CoordinatorRestart, AJobThatIsOverLeavesNoRecord) {
-  Begin();
-  EXPECT_EQ(records_.size(), 2u);
-  Say(10, Leave{});
-  Say(11, Leave{});
-  EXPECT_THAT(records_, IsEmpty());
 }
 
 }  // namespace

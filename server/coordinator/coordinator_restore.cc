@@ -16,6 +16,8 @@ namespace syncline {
 namespace {
 
 constexpr int kStateVersion = 1;
+// No job makes so many between two heartbeats, and a checkpoint is ordered for soon.
+constexpr uint64_t kMostStepsAhead = 1'000'000'000;
 constexpr size_t kMaxUnusedNames = 1024;  // of jobs, and of servers
 
 // What a job is made of without looking again: a record that cannot be true is not made
@@ -38,6 +40,11 @@ absl::Status CheckRecord(const JobRecord& record, const JobSpec& spec) {
     if (member.rank >= kMaxWorkers) {
       return absl::DataLossError(absl::StrCat("its record has a rank ", member.rank));
     }
+  }
+  // No checkpoint would be made before that step.
+  if (record.last_cut > record.step && record.last_cut - record.step > kMostStepsAhead) {
+    return absl::DataLossError(absl::StrCat("its record has a checkpoint of step ",
+                                            record.last_cut, " at step ", record.step));
   }
   const std::vector<TrainedTensor> tensors = spec.Trained();
   SYNCLINE_RETURN_IF_ERROR(CheckChange(spec.training, record.training, tensors));

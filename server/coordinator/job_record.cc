@@ -1,8 +1,12 @@
 #include "server/coordinator/job_record.h"
 
+#include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <iterator>
+#include <limits>
 #include <span>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/escaping.h"
@@ -161,6 +165,25 @@ CheckpointView SavedFrom(const Json& json) {
           .resumed_from = json.at("resumed_from")};
 }
 
+// Json makes some number of any other: of -1, of 1e308, and of what has too many bits.
+absl::Status CheckNumbers(const Json& json, const std::string& name) {
+  static constexpr std::string_view kWide[] = {
+      "step",    "epoch",   "first_step", "session_key", "training_from",
+      "figures", "skipped", "decided",    "last_cut",    "latest",
+      "bytes",   "written", "failed",     "resumed_from"};
+  for (const auto& [key, value] : json.items()) {
+    const std::string& field = json.is_array() ? name : key;
+    if (value.is_structured()) SYNCLINE_RETURN_IF_ERROR(CheckNumbers(value, field));
+    if (!value.is_number() || field == "seconds") continue;
+    const bool is_wide = std::ranges::find(kWide, field) != std::end(kWide);
+    const uint64_t most = is_wide ? std::numeric_limits<uint64_t>::max()
+                                  : std::numeric_limits<uint32_t>::max();
+    if (value.is_number_unsigned() && value.get<uint64_t>() <= most) continue;
+    return absl::DataLossError(absl::StrCat("its field '", field, "' is ", value.dump()));
+  }
+  return absl::OkStatus();
+}
+
 // Throws Json's errors.
 absl::StatusOr<JobRecord> RecordFrom(const Json& json) {
   JobRecord record = {
@@ -225,6 +248,7 @@ absl::StatusOr<JobRecord> ParseJobRecord(const std::string& text) {
     if (json.value("version", 0) != kRecordVersion) {
       return absl::DataLossError("it is of another version");
     }
+    SYNCLINE_RETURN_IF_ERROR(CheckNumbers(json, ""));
     return RecordFrom(json);
   } catch (const Json::exception& error) {
     return absl::DataLossError(

@@ -1,0 +1,120 @@
+#include "server/coordinator/job_record.h"
+
+#include "comm/base/failure.h"
+#include "nlohmann/json.hpp"
+#include "server/coordinator/coordinator_restart_test_util.h"
+#include "server/coordinator/held_job.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(JobRecord, KeepsADecisionBitForBit) {
+  const JobRecord record = {
+      .id = 7,
+      .name = "job",
+      .decision = StepDecision{.job = 7,
+                               .step = 50,
+                               .decision = {.gradient_scale = 0.1f,
+                                            .skip = true,
+                                            .loss_scale = 512,
+                                            .figures = {0.1, kInfinity, -0.0}},
+                               .scaler = {.scale = 512, .growth_tracker = 3},
+                               .skipped = 4}};
+  const auto read = ParseJobRecord(WriteJobRecord(record));
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_TRUE(read->decision.has_value());
+  EXPECT_EQ(WriteJobRecord(*read), WriteJobRecord(record));
+  EXPECT_EQ(read->decision->job, 7u);
+  EXPECT_EQ(read->decision->decision.gradient_scale, 0.1f);
+  EXPECT_EQ(read->decision->decision.figures,
+            (std::vector<double>{0.1, kInfinity, -0.0}));
+  EXPECT_EQ(read->decision->scaler.growth_tracker, 3);
+}
+
+// ---- What is stored ----
+
+TEST_F(CoordinatorRestart, WhatIsDamagedEndsThatJobAlone) {
+  Begin();
+  const std::string key = RecordKey(welcomes_[0].job);
+  const std::map<std::string, std::string> good = records_;
+  ASSERT_TRUE(good.contains(key));
+  for (const char* bad : {"", "{", "{\"version\":1}", "{\"version\":2}"}) {
+    records_ = good;
+    records_[key] = bad;
+    Restart();
+    EXPECT_THAT(coordinator_->View(now_).jobs, IsEmpty()) << bad;
+    EXPECT_FALSE(records_.contains(key));
+    ServerReturns(1, {.prepared = epoch_, .committed = epoch_});
+    EXPECT_TRUE(Last<DropJob>(10).has_value());
+    WorkerReturns(0);
+    EXPECT_EQ(FailureOf(closed_.at(100)), Failure::kRetryable);
+  }
+  records_ = good;
+  records_[DeclarationKey(welcomes_[0].job)] += " ";
+  Restart();
+  EXPECT_THAT(records_, IsEmpty());
+  EXPECT_THAT(coordinator_->View(now_).jobs, IsEmpty());
+}
+
+// It can be read, and cannot be true: that is the end of this job, and of nothing else.
+TEST_F(CoordinatorRestart, ARecordThatDoesNotFitEndsThatJobAlone) {
+  Begin();
+  const std::string key = RecordKey(welcomes_[0].job);
+  const std::map<std::string, std::string> good = records_;
+  const JobRecord fits = *ParseJobRecord(good.at(key));
+  std::vector<std::string> bad = {"{\"version\":\"one\"}", "{\"version\":{}}"};
+  const auto change = [&](auto&& edit) {
+    JobRecord record = fits;
+    edit(record);
+    bad.push_back(WriteJobRecord(record));
+  };
+  change([](JobRecord& record) { record.servers.clear(); });
+  change([](JobRecord& record) { record.servers[0].shard_addresses.clear(); });
+  change([](JobRecord& record) { record.servers[1] = record.servers[0]; });
+  change([](JobRecord& record) { record.training.optimizer.name = "none such"; });
+  change([](JobRecord& record) { record.training.gradient["no such option"] = 1; });
+  change([](JobRecord& record) {
+    record.epoch.training = record.training;
+    record.epoch.training->optimizer.name = "none such";
+  });
+  change([](JobRecord& record) { record.id += 1; });
+  change([](JobRecord& record) { record.name = "another"; });
+  change([](JobRecord& record) { record.epoch.epoch = 0; });
+  change([](JobRecord& record) { record.epoch.members[0].rank = ~0u; });
+  change([](JobRecord& record) { record.last_cut = 4294967295; });
+  for (const auto& [field, wrong] : std::map<std::string, std::string>{
+           {"incarnation", "-1"}, {"rank", "1e308"}, {"server", "4294967296"}}) {
+    nlohmann::json json = nlohmann::json::parse(good.at(key));
+    const bool is_member = field != "server";
+    json[is_member ? nlohmann::json::json_pointer("/epoch/members/1/" + field)
+                   : nlohmann::json::json_pointer("/servers/1/" + field)] =
+        nlohmann::json::parse(wrong);
+    bad.push_back(json.dump());
+    EXPECT_THAT(std::string(ParseJobRecord(bad.back()).status().message()),
+                HasSubstr(absl::StrCat("'", field, "' is ")));
+  }
+  for (const std::string& value : bad) {
+    records_ = good;
+    records_[key] = value;
+    Restart();
+    EXPECT_THAT(coordinator_->View(now_).jobs, IsEmpty()) << value;
+    EXPECT_THAT(records_, IsEmpty()) << value;
+  }
+  records_ = good;
+  Restart();
+  EXPECT_EQ(coordinator_->View(now_).jobs.size(), 1u);
+}
+
+TEST_F(CoordinatorRestart, AJobThatIsOverLeavesNoRecord) {
+  Begin();
+  EXPECT_EQ(records_.size(), 2u);
+  Say(10, Leave{});
+  Say(11, Leave{});
+  EXPECT_THAT(records_, IsEmpty());
+}
+
+}  // namespace
+}  // namespace syncline

@@ -56,6 +56,7 @@ class Coordinator::Impl {
   };
 
   absl::Status RestoreNumbers(const std::string& state);
+  absl::Status CheckFormerTimeout() const;
   absl::StatusOr<std::unique_ptr<Job>> RestoreJob(const JobRecord& record,
                                                   const std::string* declaration,
                                                   const DeclarationReader& reader);
@@ -102,8 +103,9 @@ class Coordinator::Impl {
 
   const CoordinatorOptions options_;
   uint64_t term_ = 1;
-  std::map<uint32_t, AbsentServer> absent_;  // by number
-  CoordinatorOutputs first_outputs_;         // of Start
+  std::optional<absl::Duration> former_timeout_;  // of the coordinator before
+  std::map<uint32_t, AbsentServer> absent_;       // by number
+  CoordinatorOutputs first_outputs_;              // of Start
   Counters counters_;
   uint32_t next_server_ = 0;
   std::map<uint32_t, Server> servers_;  // attached, by number

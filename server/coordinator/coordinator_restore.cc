@@ -74,6 +74,8 @@ std::string Coordinator::Impl::State() {
   ForgetUnusedNames();
   return nlohmann::json{{"version", kStateVersion},
                         {"term", term_},
+                        {"failure_timeout_ms",
+                         absl::ToInt64Milliseconds(options_.timeouts.failure_timeout)},
                         {"next_job", counters_.next_job},
                         {"next_incarnation", counters_.next_incarnation},
                         {"next_server", next_server_},
@@ -113,8 +115,11 @@ absl::Status Coordinator::Impl::RestoreNumbers(const std::string& text) {
   counters_.next_job = state["next_job"];
   counters_.next_incarnation = state["next_incarnation"];
   next_server_ = state["next_server"];
-  // Older states have no floors, and no term.
+  // Older states have no floors, no term and no failure timeout.
   term_ = (number("term") ? state["term"].get<uint64_t>() : 0) + 1;
+  if (number("failure_timeout_ms")) {
+    former_timeout_ = absl::Milliseconds(state["failure_timeout_ms"].get<int64_t>());
+  }
   const auto numbers = [&](const char* key, const char* floor) {
     return GrowingNumbers(state[key].get<std::map<std::string, uint64_t>>(),
                           number(floor) ? state[floor].get<uint64_t>() : 0);
@@ -130,7 +135,24 @@ absl::Status Coordinator::Impl::Restore(const StoredState& stored,
                                         const DeclarationReader& reader) {
   SYNCLINE_RETURN_IF_ERROR(RestoreNumbers(stored.state));
   RestoreJobs(stored, reader);
-  return absl::OkStatus();
+  return CheckFormerTimeout();
+}
+
+// Members with another failure timeout are refused, and their jobs end. They wait for a
+// coordinator that does not start.
+absl::Status Coordinator::Impl::CheckFormerTimeout() const {
+  const absl::Duration timeout = options_.timeouts.failure_timeout;
+  if (jobs_.empty() || former_timeout_.value_or(timeout) == timeout) {
+    return absl::OkStatus();
+  }
+  return WithFailure(
+      absl::FailedPreconditionError(absl::StrCat(
+          jobs_.size(), " jobs run with --failure-timeout ",
+          absl::FormatDuration(*former_timeout_), ", and this one has ",
+          absl::FormatDuration(timeout),
+          ", which would end them: start the coordinator with theirs, and with another "
+          "one after their ends; or choose an empty --state-dir to give them up")),
+      Failure::kUsage);
 }
 
 // A job that cannot be read ends; the others go on.

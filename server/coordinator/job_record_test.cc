@@ -116,5 +116,26 @@ TEST_F(CoordinatorRestart, AJobThatIsOverLeavesNoRecord) {
   EXPECT_THAT(records_, IsEmpty());
 }
 
+// ---- Numbers of the state ----
+
+// With another one all members would be refused, and their jobs end.
+TEST_F(CoordinatorRestart, RefusesToStartWithAnotherFailureTimeoutWhileJobsRun) {
+  Begin();
+  const auto restore = [&](absl::Duration failure_timeout) {
+    coordinator_ = std::make_unique<Coordinator>(
+        CoordinatorOptions{Timeouts::Derive(failure_timeout), 2});
+    return coordinator_->Restore({state_, records_}, specs_.reader());
+  };
+  const absl::Status refused = restore(kFailureTimeout / 2);
+  EXPECT_EQ(FailureOf(refused), Failure::kUsage);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("1 jobs run with --failure-timeout 10s, and this one has 5s"));
+  EXPECT_TRUE(restore(kFailureTimeout).ok());
+  records_.clear();
+  EXPECT_TRUE(restore(kFailureTimeout / 2).ok()) << "no job runs";
+  Take(coordinator_->Apply(Start{}, now_));
+  EXPECT_TRUE(restore(kFailureTimeout).ok());
+}
+
 }  // namespace
 }  // namespace syncline

@@ -206,6 +206,8 @@ class Job {
   void AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs);
   void SayWhoIsBack(CoordinatorOutputs& outputs);
   std::string WhoIsAwaited() const;
+  // How long those who said no goodbye may still come back.
+  absl::Duration TimeToReturn(absl::Duration now) const;
   size_t awaited_workers() const;
   void DropWorker(uint32_t rank, const std::string& reason, Readmission::Cause cause,
                   CoordinatorOutputs& outputs);

@@ -47,7 +47,7 @@ absl::Status Job::CheckRun(const WorkerHello& hello, absl::Duration now) const {
   return RefusedForNow(absl::StrCat(
       "the last run of job '", spec_.name,
       "' is gone without a goodbye, and its workers may still come back; start again in ",
-      absl::FormatDuration(options_.timeouts.no_progress)));
+      absl::FormatDuration(absl::Ceil(TimeToReturn(now), absl::Seconds(1)))));
 }
 
 absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,

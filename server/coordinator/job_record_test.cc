@@ -137,5 +137,30 @@ TEST_F(CoordinatorRestart, RefusesToStartWithAnotherFailureTimeoutWhileJobsRun) 
   EXPECT_TRUE(restore(kFailureTimeout).ok());
 }
 
+// A new process is where it began until its first heartbeat.
+TEST_F(CoordinatorRestart, AMemberIsNotBeforeItsFirstStep) {
+  Begin();
+  Restart();
+  ServersReturn();
+  WorkerReturns(0, {.step = 53});
+  next_step_[10] = next_step_[20] = 54;
+  Hello(50, 1);
+  ASSERT_EQ(Last<WorkerWelcome>(50)->first_step, 54u);
+  EXPECT_EQ(Shown().step, 53u);
+}
+
+TEST_F(CoordinatorRestart, ANewRunIsToldWhenTheOldOneIsGivenUp) {
+  Begin();
+  Restart();
+  PassTime(absl::Seconds(1));
+  PassTime(absl::Seconds(5));
+  SayHello(50, TwoTensors(2), {.rank = 0, .run_id = "another run", .session_key = 5});
+  EXPECT_EQ(FailureOf(closed_.at(50)), Failure::kRetryable);
+  EXPECT_THAT(std::string(closed_.at(50).message()), HasSubstr("start again in 15s"));
+  PassTime(absl::Seconds(15));
+  SayHello(51, TwoTensors(2), {.rank = 0, .run_id = "another run", .session_key = 5});
+  EXPECT_FALSE(closed_.contains(51));
+}
+
 }  // namespace
 }  // namespace syncline

@@ -256,6 +256,12 @@ void Job::AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs) {
   MaybeChangeEpoch(outputs);
 }
 
+absl::Duration Job::TimeToReturn(absl::Duration now) const {
+  if (!homecoming_) return options_.timeouts.no_progress;
+  return kFailureTimeoutsToReturn * options_.timeouts.failure_timeout -
+         (now - homecoming_->since.value_or(now));
+}
+
 std::string Job::WhoIsAwaited() const {
   std::vector<std::string> who;
   for (const uint32_t number : homecoming_->servers) {

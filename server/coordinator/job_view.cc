@@ -50,12 +50,13 @@ void Job::OnLoss(const LossReport& report) {
   while (losses_.size() > kept) losses_.erase(losses_.begin());
 }
 
-// Of all members that were heard.
+// Of all members that were heard. One that has just come is where it begins.
 uint64_t Job::LowestStep() const {
   std::optional<uint64_t> lowest;
   for (const auto& [rank, worker] : workers_) {
-    if (worker.is_awaited) continue;
-    lowest = std::min(lowest.value_or(worker.beat.step), worker.beat.step);
+    if (worker.is_awaited || !worker.welcomed) continue;
+    const uint64_t step = std::max(worker.beat.step, worker.first_step);
+    lowest = std::min(lowest.value_or(step), step);
   }
   return lowest.value_or(last_step_);
 }

@@ -1,16 +1,11 @@
 #include "cli/serve.h"
 
-#include <fcntl.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <bit>
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
-#include <fstream>
 #include <functional>
 #include <iostream>
 #include <map>
@@ -21,13 +16,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "cli/audit_log.h"
 #include "cli/flags.h"
 #include "cli/serve_options.h"
 #include "comm/base/failure.h"
 #include "comm/base/machine.h"
 #include "comm/base/process_limits.h"
 #include "comm/base/status.h"
-#include "comm/base/unique_fd.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/handshake_log.h"
 #include "comm/rpc/server.h"
@@ -115,11 +110,11 @@ class Services {
   const ServePlan plan_;
   StopSignal& stop_;
   const Logger log_;
-  std::ofstream audit_file_;
-  Logger audit_;
   uint64_t handshakes_ = 0;  // refused; under the lock of refused_handshakes_
   prometheus::Registry registry_;
   ControlMetrics control_metrics_{registry_};
+  std::unique_ptr<AuditLog> audit_log_;
+  Logger audit_;
   std::optional<RefusedHandshakes> refused_handshakes_;  // by the coordinator
   Metrics metrics_;
   std::string control_;  // the coordinator's address, for this process and its users
@@ -147,21 +142,20 @@ absl::Status Services::Start() {
   return absl::OkStatus();
 }
 
-// Nobody else may read it: it names members and their addresses.
 absl::Status Services::OpenAuditLog() {
-  const std::string& path = plan_.audit_log;
-  if (path.empty()) return absl::OkStatus();
-  const UniqueFd fd(
-      open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (fd.valid() && fchmod(fd.get(), 0600) == 0) audit_file_.open(path, std::ios::app);
-  if (!audit_file_.is_open()) {
-    return WithFailure(absl::InvalidArgumentError(absl::StrCat(
-                           "cannot write --audit-log '", path,
-                           "': ", std::strerror(errno), "; check path and permissions")),
-                       Failure::kUsage);
-  }
-  audit_file_ << std::unitbuf;  // each line is there at once
-  audit_ = Logger::Create({.format = LogFormat::kJson, .stream = &audit_file_});
+  if (plan_.audit_log.empty()) return absl::OkStatus();
+  AuditLogEvents events;
+  events.on_lost = [this] { control_metrics_.CountLostAuditLine(); };
+  events.on_change = [this](const std::string& reason, uint64_t lost) {
+    if (reason.empty()) {
+      return log_.Info("the audit log is written again", {{"lost", lost}});
+    }
+    log_.Error("lines of the audit log are lost",
+               {{"file", plan_.audit_log}, {"reason", reason}});
+  };
+  SYNCLINE_ASSIGN_OR_RETURN(audit_log_,
+                            AuditLog::Open(plan_.audit_log, std::move(events)));
+  audit_ = audit_log_->logger();
   audit_.Info("started", {{"listen", plan_.listen},
                           {"tls", plan_.tls.HasTls() ? "mutual" : "none"}});
   return absl::OkStatus();

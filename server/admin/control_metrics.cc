@@ -17,10 +17,17 @@ ControlMetrics::ControlMetrics(prometheus::Registry& registry) {
   for (size_t i = 0; i < counters_.size(); ++i) {
     counters_[i] = &family.Add({{"door", "control"}, {"reason", kReasons[i]}});
   }
+  lost_audit_lines_ = &prometheus::BuildCounter()
+                           .Name("syncline_audit_lines_lost_total")
+                           .Help("Lines that the audit log could not take.")
+                           .Register(registry)
+                           .Add({});
 }
 
 void ControlMetrics::CountTurnedAway(ControlRefusal refusal) {
   counters_[static_cast<size_t>(refusal)]->Increment();
 }
+
+void ControlMetrics::CountLostAuditLine() { lost_audit_lines_->Increment(); }
 
 }  // namespace syncline

@@ -1,6 +1,6 @@
 // Whom the coordinator turned away, for Prometheus:
 // syncline_auth_refused_total{door="control",reason}. The data plane's door is in
-// metrics.h.
+// metrics.h. And what the audit log lost: syncline_audit_lines_lost_total.
 //
 // Thread safety: any thread.
 #pragma once
@@ -25,12 +25,14 @@ class ControlMetrics {
   explicit ControlMetrics(prometheus::Registry& registry);
 
   void CountTurnedAway(ControlRefusal refusal);
+  void CountLostAuditLine();
 
  private:
   static constexpr std::array<const char*, 3> kReasons = {"handshake", "no_role", "role"};
 
   // By ControlRefusal; of the registry.
   std::array<prometheus::Counter*, kReasons.size()> counters_;
+  prometheus::Counter* lost_audit_lines_;  // of the registry
 };
 
 }  // namespace syncline

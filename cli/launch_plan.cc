@@ -70,7 +70,10 @@ class StreamsOfRank {
 absl::StatusOr<int> ParseNodes(const std::string& text) {
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
   int nodes = 0;
-  if (parts.size() > 2 || !absl::SimpleAtoi(parts.back(), &nodes) || nodes < 1) {
+  int least = 0;
+  const bool are_numbers = parts.size() <= 2 && absl::SimpleAtoi(parts.back(), &nodes) &&
+                           absl::SimpleAtoi(parts.front(), &least);
+  if (!are_numbers || least < 1 || nodes < least) {
     return Usage(
         absl::StrCat("--nnodes '", text, "' is no number of hosts; write N or MIN:MAX"));
   }

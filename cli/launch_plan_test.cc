@@ -221,7 +221,9 @@ TEST(LaunchPlan, RefusesFlagsThatContradictEachOther) {
   refused([](RunOptions& o) { o.workers = 20000; }, "16384");
   refused([](RunOptions& o) { o.workers = 3, o.nproc_per_node = "2"; },
           "--nproc-per-node");
-  refused([](RunOptions& o) { o.nnodes = "two"; }, "--nnodes");
+  for (const char* nodes : {"two", "3:1", "0:2", ":2", "1:2:3"}) {
+    refused([=](RunOptions& o) { o.nnodes = nodes; }, "--nnodes");
+  }
   refused([](RunOptions& o) { o.nnodes = "2"; }, "--coordinator");
   refused([](RunOptions& o) { o.node_rank = 1; }, "--node-rank");
   refused([](RunOptions& o) { o.standalone = true, o.coordinator = "a:1"; },

@@ -135,6 +135,9 @@ absl::Status Services::Start() {
   if (!plan_.checkpoint_dir.empty()) {
     SYNCLINE_ASSIGN_OR_RETURN(checkpoints_, OpenDirectoryStore(plan_.checkpoint_dir));
   }
+  if (!plan_.journal_dir.empty()) {
+    SYNCLINE_RETURN_IF_ERROR(CheckJournalDir(plan_.journal_dir));
+  }
   if (plan_.has_coordinator) SYNCLINE_RETURN_IF_ERROR(StartCoordinator());
   SYNCLINE_RETURN_IF_ERROR(StartAdmin());
   if (plan_.has_server) return StartServer();
@@ -344,7 +347,11 @@ void AddServe(CLI::App& app, Command* selected) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* serve = app.add_subcommand("serve", "Run the long-running services");
   const auto add = [&](const char* name, auto& value, const char* help) {
-    serve->add_option(name, value, help)->capture_default_str();
+    return serve->add_option(name, value, help)->capture_default_str();
+  };
+  // As an unset variable leaves it: the default may be another directory than was meant.
+  const auto named = [](const std::string& path) {
+    return std::string(path.empty() ? "is empty" : "");
   };
   add("--role", flags->role, "all, coordinator or server");
   add("--listen", flags->listen, "Where the coordinator listens");
@@ -353,7 +360,8 @@ void AddServe(CLI::App& app, Command* selected) {
   add("--advertise", flags->advertise, "HOST:PORT by which others reach this process");
   add("--state-dir", flags->state_dir,
       "Where the coordinator keeps its state; default $XDG_STATE_HOME/syncline or "
-      "~/.local/state/syncline");
+      "~/.local/state/syncline")
+      ->check(named);
   add("--coordinator", flags->coordinator,
       "HOST:PORT of the coordinator, for --role server");
   add("--servers", flags->servers, "How many servers the coordinator waits for");
@@ -365,10 +373,12 @@ void AddServe(CLI::App& app, Command* selected) {
   add("--checkpoint-dir", flags->checkpoint_dir,
       "Where checkpoints of jobs are kept: the same directory for the coordinator and "
       "all "
-      "servers, on several hosts a shared one; default: none are");
+      "servers, on several hosts a shared one; default: none are")
+      ->check(named);
   add("--journal-dir", flags->journal_dir,
       "Where this server keeps the journals of jobs with durability=disk: a local "
-      "directory, or a shared one; default: there are none");
+      "directory, or a shared one; default: there are none")
+      ->check(named);
   add("--data-plane", flags->data_plane,
       "How gradients and weights travel: auto (shared memory in a host, TLS 1.3 between "
       "hosts), tls, plain (neither sealed nor authenticated) or rdma");
@@ -387,7 +397,8 @@ void AddServe(CLI::App& app, Command* selected) {
       "--failure-timeout");
   add("--audit-log", flags->audit_log,
       "File to which the coordinator adds a line of JSON for each member that it admits "
-      "or refuses, and each change of a job");
+      "or refuses, and each change of a job")
+      ->check(named);
   add("--log-format", flags->log_format, "text or json");
   add("--log-level", flags->log_level, "debug, info, warning or error");
   AddTlsFlags(*serve, &flags->tls);

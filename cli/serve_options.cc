@@ -16,6 +16,7 @@
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
 #include "comm/transport/tcp/address.h"
+#include "server/journal/folder.h"
 
 namespace syncline {
 namespace {
@@ -220,6 +221,12 @@ absl::Status FindDataPlaneHost(const std::string& address, const std::string& co
   // A host without a network serves itself.
   plan.listen_host = host.ok() ? *std::move(host) : "127.0.0.1";
   return absl::OkStatus();
+}
+
+absl::Status CheckJournalDir(const std::string& directory) {
+  absl::Status takes_files = MakeFolder(directory);
+  if (takes_files.ok()) takes_files = TryFolder(directory);
+  return takes_files.ok() ? takes_files : ForFlag("--journal-dir", takes_files);
 }
 
 uint64_t MemoryForJobs(const ProcessLimits& limits) {

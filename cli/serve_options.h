@@ -76,6 +76,9 @@ absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
 absl::Status FindDataPlaneHost(const std::string& address, const std::string& coordinator,
                                DataPlanePlan& plan);
 
+// Makes it if it is missing, and tries whether it takes files. Failure::kUsage otherwise.
+absl::Status CheckJournalDir(const std::string& directory);
+
 // What a server's jobs may take where nobody says it: four fifths of what is left, since
 // buffers and the rest of the process need memory, too. 0 when that is not known.
 uint64_t MemoryForJobs(const ProcessLimits& limits);

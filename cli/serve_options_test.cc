@@ -1,6 +1,16 @@
 #include "cli/serve_options.h"
 
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cli/app.h"
+#include "cli/serve.h"
+#include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
+#include "comm/base/temp_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -35,6 +45,33 @@ TEST(ServePlanTest, ByDefaultOneProcessServesThisHost) {
   EXPECT_EQ(plan->data_plane.mode, DataPlaneMode::kHost);
   EXPECT_EQ(plan->state_dir, "/somebody/.local/state/syncline");
   EXPECT_EQ(plan->timeouts.failure_timeout, absl::Seconds(10));
+}
+
+// An unset variable would make it start with a state that nobody meant. The role keeps it
+// from starting at all.
+TEST(ServePlanTest, APathThatIsEmptyIsRefused) {
+  for (const char* flag :
+       {"--state-dir", "--checkpoint-dir", "--journal-dir", "--audit-log"}) {
+    testing::internal::CaptureStderr();
+    const std::vector<const char*> arguments = {"syncline", "serve", "--role",
+                                                "none",     flag,    ""};
+    const AddCommand commands[] = {AddServe};
+    EXPECT_EQ(RunApp(arguments, commands), kExitUsage);
+    const std::string error = testing::internal::GetCapturedStderr();
+    EXPECT_THAT(error, HasSubstr(flag));
+    EXPECT_THAT(error, HasSubstr("'' is no valid value"));
+  }
+}
+
+TEST(ServePlanTest, AJournalDirIsADirectory) {
+  const TempDirectory directory;
+  const std::string file = directory.File("file");
+  std::ofstream(file) << "no directory";
+  const absl::Status refused = CheckJournalDir(file);
+  EXPECT_EQ(FailureOf(refused), Failure::kUsage);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("--journal-dir"));
+  EXPECT_TRUE(CheckJournalDir(directory.File("a/b")).ok());
+  EXPECT_TRUE(std::filesystem::is_empty(directory.File("a/b")));
 }
 
 TEST(ServePlanTest, OneCoreStillHasAnEngine) {

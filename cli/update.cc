@@ -16,6 +16,8 @@
 namespace syncline {
 namespace {
 
+// As status: an address that is wrong shows at once. The change itself waits for the disk.
+constexpr absl::Duration kConnectTimeout = absl::Seconds(3);
 constexpr absl::Duration kTimeout = absl::Seconds(10);
 
 struct UpdateOptions {
@@ -73,7 +75,8 @@ absl::StatusOr<uint64_t> UpdateRunningJob(const std::string& coordinator,
                                           const JobChange& change) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto channel,
                             CreateChannel(coordinator, tls, RpcTimeouts::Default()));
-  SYNCLINE_RETURN_IF_ERROR(WaitUntilConnected(*channel, coordinator, tls, kTimeout));
+  SYNCLINE_RETURN_IF_ERROR(
+      WaitUntilConnected(*channel, coordinator, tls, kConnectTimeout));
   v1::UpdateJobRequest request;
   request.set_job(change.job);
   Write(change.optimizer, *request.mutable_optimizer());

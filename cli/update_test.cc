@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
 #include "cli/app.h"
 #include "comm/base/exit_codes.h"
 #include "comm/rpc/server.h"
@@ -113,6 +114,15 @@ TEST_F(UpdateCommand, EndsWithTheCodeOfTheAnswer) {
   EXPECT_EQ(Run({"resnet", "--option", "lr=1"}), kExitFatal);
   EXPECT_THAT(err_, HasSubstr("no job 'resnet'"));
   EXPECT_EQ(out_, "");
+}
+
+// As long as status does: an address that is wrong should show at once.
+TEST_F(UpdateCommand, SaysSoonThatNobodyIsThere) {
+  running_.Shutdown(absl::ZeroDuration());
+  const absl::Time before = absl::Now();
+  EXPECT_EQ(Run({"resnet", "--option", "lr=1"}), kExitUnreachable);
+  EXPECT_LT(absl::Now() - before, absl::Seconds(9));
+  EXPECT_THAT(err_, HasSubstr(running_.address));
 }
 
 TEST_F(UpdateCommand, AsksNobodyWhenItIsAskedWrong) {

@@ -11,7 +11,9 @@
 #include <filesystem>
 #include <fstream>
 #include <iostream>
+#include <map>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -28,6 +30,7 @@
 #include "comm/rpc/certificate.h"
 #include "comm/rpc/identity.h"
 #include "comm/rpc/issuer.h"
+#include "comm/rpc/revoked.h"
 
 namespace syncline {
 namespace {
@@ -40,6 +43,8 @@ constexpr double kMaxHours = 24.0 * 825;
 // Clocks of hosts differ.
 constexpr absl::Duration kBackdated = absl::Minutes(5);
 constexpr char kAuthorityName[] = "syncline-ca";
+constexpr char kRevokedHead[] =
+    "# Certificates that are worth nothing any more: serve --revoked FILE\n";
 
 absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
@@ -170,6 +175,7 @@ absl::Status FillDirectory(const CertsInit& order, const std::string& directory)
                      .uri = *uri,
                      .validity = {validity.from, validity.from + kAuthorityLife}}));
   SYNCLINE_RETURN_IF_ERROR(WritePair(directory + "/ca", authority));
+  SYNCLINE_RETURN_IF_ERROR(WriteFile({directory + "/revoked", kRevokedHead}));
   for (const Role role : {Role::kCoordinator, Role::kServer, Role::kOperator}) {
     Wish wish = {.who = {role, "", cluster}, .hosts = {}, .validity = validity};
     if (role == Role::kCoordinator) wish.hosts = HostsOfCoordinator(order.hosts);
@@ -237,6 +243,53 @@ absl::StatusOr<int> IssueOne(const CertsIssue& order) {
   return kExitDone;
 }
 
+std::string RoleOf(const CertificateFacts& facts) {
+  const bool is_one = facts.names.uris.size() == 1;
+  const absl::StatusOr<Identity> who =
+      ParseIdentityUri(is_one ? facts.names.uris[0] : "");
+  return who.ok() ? Describe(*who) : "of no role";
+}
+
+// What is to be added, by serial. Refuses what an authority of another name has signed: it
+// is another file that is meant.
+absl::StatusOr<std::map<std::string, std::string>> WhatToRevoke(
+    const CertsRevoke& order, const CertificateFacts& authority) {
+  std::map<std::string, std::string> lines;
+  const auto add = [&](const std::string& serial, const std::string& what) {
+    const absl::StatusOr<std::string> parsed = ParseSerial(serial);
+    if (!parsed.ok()) return Usage(std::string(parsed.status().message()));
+    lines[*parsed] = absl::StrCat(*parsed, "  ", what, "\n");
+    return absl::OkStatus();
+  };
+  for (const std::string& path : order.files) {
+    SYNCLINE_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadFacts(path));
+    if (facts.issuer != authority.subject || facts.serial == authority.serial) {
+      return Usage(absl::StrCat("'", path, "' is no certificate that the authority of '",
+                                order.directory, "' has signed for a member"));
+    }
+    SYNCLINE_RETURN_IF_ERROR(add(
+        facts.serial, absl::StrCat(RoleOf(facts), ", valid to ", Written(facts.until))));
+  }
+  for (const std::string& serial : order.serials) {
+    SYNCLINE_RETURN_IF_ERROR(
+        add(serial, absl::StrCat("revoked on ", Written(absl::Now()))));
+  }
+  return lines;
+}
+
+absl::StatusOr<int> Revoke(const CertsRevoke& order) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string added, RevokeCertificates(order));
+  const std::string list = order.directory + "/revoked";
+  if (added.empty()) {
+    std::cout << list << " has them already\n";
+    return kExitDone;
+  }
+  std::cout << added << "in " << list
+            << "; copy it over the file of `serve --role coordinator --revoked FILE`, "
+            << "which looks at it every second\n";
+  return kExitDone;
+}
+
 absl::StatusOr<int> Show(const std::vector<std::string>& paths) {
   if (paths.empty()) return Usage("certs show needs the path of a certificate");
   for (const std::string& path : paths) {
@@ -301,6 +354,41 @@ absl::StatusOr<std::string> IssueCertificate(const CertsIssue& order) {
   return base;
 }
 
+absl::StatusOr<std::string> RevokeCertificates(const CertsRevoke& order) {
+  if (order.directory.empty() || (order.files.empty() && order.serials.empty())) {
+    return Usage(
+        "certs revoke needs the directory of `syncline certs init`, and certificates or "
+        "--serial");
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const CertificateFacts authority,
+                            ReadFacts(order.directory + "/ca.crt"));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto wanted, WhatToRevoke(order, authority));
+  const std::string path = order.directory + "/revoked";
+  std::string contents = kRevokedHead;
+  std::error_code error;
+  if (fs::exists(path, error)) {
+    SYNCLINE_ASSIGN_OR_RETURN(contents, ReadFile(path));
+  }
+  const absl::StatusOr<std::set<std::string>> known = ParseRevoked(contents);
+  if (!known.ok()) {
+    return Usage(absl::StrCat("'", path, "', ", known.status().message()));
+  }
+  std::string added;
+  for (const auto& [serial, line] : wanted) {
+    if (!known->contains(serial)) added += line;
+  }
+  if (added.empty()) return added;
+  if (!contents.empty() && contents.back() != '\n') contents += '\n';
+  const std::string fresh = absl::StrCat(path, ".new-", getpid());
+  absl::Status status = WriteFile({fresh, contents + added});
+  if (status.ok() && std::rename(fresh.c_str(), path.c_str()) != 0) {
+    status = CannotWrite(path);
+  }
+  unlink(fresh.c_str());
+  SYNCLINE_RETURN_IF_ERROR(status);
+  return added;
+}
+
 absl::StatusOr<std::string> ShowCertificate(const std::string& path) {
   SYNCLINE_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadFacts(path));
   const std::string uri = facts.names.uris.empty() ? "" : facts.names.uris[0];
@@ -352,6 +440,18 @@ void AddCerts(CLI::App& app, Command* selected) {
       ->capture_default_str();
   issue->add_flag("--overwrite", order->overwrite, "Replace what is there");
   issue->callback([=] { *selected = [order] { return IssueOne(*order); }; });
+
+  auto revoked = std::make_shared<CertsRevoke>();
+  CLI::App* revoke =
+      certs->add_subcommand("revoke", "Take certificates back before they end");
+  revoke->add_option("directory", revoked->directory, "Of certs init");
+  revoke->add_option("file", revoked->files, "Certificates (PEM)");
+  revoke
+      ->add_option("--serial", revoked->serials,
+                   "Number of one whose file is gone, as the audit log has it; may be "
+                   "repeated")
+      ->allow_extra_args(false);
+  revoke->callback([=] { *selected = [revoked] { return Revoke(*revoked); }; });
 
   auto paths = std::make_shared<std::vector<std::string>>();
   CLI::App* show = certs->add_subcommand("show", "What certificates say");

@@ -3,9 +3,10 @@
 //   syncline certs init certs --host coordinator.example
 //   syncline certs issue certs --role worker --job bert
 //   syncline certs show certs/*.crt
+//   syncline certs revoke certs certs/worker-bert.crt
 //
-// A directory has ca.crt, ca.key, and NAME.crt with NAME.key for each member. Keys have
-// mode 0600. Nothing is half written: what fails leaves what was there.
+// A directory has ca.crt, ca.key, NAME.crt with NAME.key for each member, and `revoked`
+// (comm/rpc/revoked.h). Keys have mode 0600. Nothing is half written: what fails leaves what was there.
 #pragma once
 
 #include <string>
@@ -42,6 +43,16 @@ struct CertsIssue {
 
 // The path of what was made, without ".crt". The cluster is that of the directory.
 absl::StatusOr<std::string> IssueCertificate(const CertsIssue& order);
+
+struct CertsRevoke {
+  std::string directory = {};
+  std::vector<std::string> files = {};    // certificates, PEM
+  std::vector<std::string> serials = {};  // of those whose file is gone
+};
+
+// Adds lines to the directory's list, and returns those that it added. What is in it
+// already stays as it is.
+absl::StatusOr<std::string> RevokeCertificates(const CertsRevoke& order);
 
 // What a PEM file says, a line each.
 absl::StatusOr<std::string> ShowCertificate(const std::string& path);

@@ -17,6 +17,7 @@
 #include "comm/base/temp_directory.h"
 #include "comm/rpc/certificate.h"
 #include "comm/rpc/channel.h"
+#include "comm/rpc/revoked.h"
 #include "comm/rpc/server.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -27,6 +28,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
 namespace fs = std::filesystem;
@@ -74,10 +76,10 @@ TEST_F(Certs, InitMakesAnAuthorityAndThreeMembers) {
                               .cluster = "prod",
                               .hosts = {"coordinator.example", "192.0.2.7"}}),
             absl::OkStatus());
-  EXPECT_THAT(
-      NamesIn(Path("c")),
-      UnorderedElementsAre("ca.crt", "ca.key", "coordinator.crt", "coordinator.key",
-                           "server.crt", "server.key", "operator.crt", "operator.key"));
+  EXPECT_THAT(NamesIn(Path("c")),
+              UnorderedElementsAre("ca.crt", "ca.key", "coordinator.crt",
+                                   "coordinator.key", "server.crt", "server.key",
+                                   "operator.crt", "operator.key", "revoked"));
   for (const std::string& name : NamesIn(Path("c"))) {
     struct stat found = {};
     ASSERT_EQ(stat(Path("c/" + name).c_str(), &found), 0);
@@ -153,7 +155,7 @@ TEST_F(Certs, IssueMakesOneAndReplacesItOnlyWhenTold) {
   ASSERT_TRUE(IssueInC({.role = "reader", .out = Path("grafana")}).ok());
   EXPECT_THAT(NamesIn(folder_.path()),
               UnorderedElementsAre("c", "grafana.crt", "grafana.key"));
-  EXPECT_EQ(NamesIn(Path("c")).size(), 10u) << "no temporary files";
+  EXPECT_EQ(NamesIn(Path("c")).size(), 11u) << "no temporary files";
 }
 
 TEST_F(Certs, IssueRefusesWhatNobodyCouldUse) {
@@ -167,6 +169,31 @@ TEST_F(Certs, IssueRefusesWhatNobodyCouldUse) {
   ExpectUsage(IssueInC({.role = "server", .hours = 1e9}).status(), "--hours 1e+09");
   ExpectUsage(IssueCertificate({.directory = Path("none"), .role = "server"}).status(),
               "ca.crt");
+}
+
+TEST_F(Certs, RevokeAddsSerialsToTheList) {
+  ASSERT_EQ(InitCertificates({.directory = Path("c")}), absl::OkStatus());
+  ASSERT_TRUE(IssueInC({.role = "worker", .job = "bert"}).ok());
+  const auto revoke = [&](CertsRevoke order) {
+    order.directory = Path("c");
+    return RevokeCertificates(order);
+  };
+  const auto listed = [&] {
+    std::ifstream file(Path("c/revoked"));
+    return *ParseRevoked(std::string{std::istreambuf_iterator<char>(file), {}});
+  };
+  EXPECT_THAT(listed(), IsEmpty());
+  const std::string worker = *ParseSerial(Facts("c/worker-bert.crt").serial);
+  EXPECT_THAT(*revoke({.files = {Path("c/worker-bert.crt")}}),
+              AllOf(HasSubstr(worker), HasSubstr("worker of job 'bert', valid to ")));
+  EXPECT_THAT(listed(), ElementsAre(worker));
+  EXPECT_EQ(*revoke({.files = {Path("c/worker-bert.crt")}}), "") << "it is there";
+  EXPECT_TRUE(revoke({.serials = {"0a:1b"}}).ok());
+  EXPECT_THAT(listed(), UnorderedElementsAre(worker, "A1B"));
+  ExpectUsage(revoke({}).status(), "certs revoke needs");
+  ExpectUsage(revoke({.serials = {"bert"}}).status(), "'bert'");
+  ExpectUsage(revoke({.files = {Path("c/ca.crt")}}).status(), "c/ca.crt");
+  EXPECT_THAT(listed(), UnorderedElementsAre(worker, "A1B"));
 }
 
 TEST_F(Certs, CommandsPrintWhatTheyMade) {

@@ -173,6 +173,7 @@ absl::Status Services::StartCoordinator() {
   options.comes_back = !plan_.has_server;
   options.checkpoints = checkpoints_.get();
   options.tls = plan_.tls;
+  options.revoked_file = plan_.revoked;
   options.audit = audit_;
   options.metrics = &control_metrics_;
   options.log = log_.With({{"role", "coordinator"}});
@@ -398,6 +399,10 @@ void AddServe(CLI::App& app, Command* selected) {
   add("--audit-log", flags->audit_log,
       "File to which the coordinator adds a line of JSON for each member that it admits "
       "or refuses, and each change of a job")
+      ->check(named);
+  add("--revoked", flags->revoked,
+      "File with the serial numbers of certificates that the coordinator believes no "
+      "more (`syncline certs revoke`); looked at every second")
       ->check(named);
   add("--log-format", flags->log_format, "text or json");
   add("--log-level", flags->log_level, "debug, info, warning or error");

@@ -187,6 +187,10 @@ absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
         "--audit-log is the coordinator's; drop it, or serve --role coordinator");
   }
   plan.audit_log = flags.audit_log;
+  if (!flags.revoked.empty() && !plan.has_coordinator) {
+    return Usage("--revoked is the coordinator's; drop it, or serve --role coordinator");
+  }
+  plan.revoked = flags.revoked;
   plan.checkpoint_dir = flags.checkpoint_dir;
   if (!flags.journal_dir.empty() && !plan.has_server) {
     return Usage("--journal-dir is a server's; drop it, or serve --role server");

@@ -35,6 +35,7 @@ struct ServeFlags {
   std::string failure_timeout = "10s";
   std::string patience;  // "5m"; empty: so many failure timeouts
   std::string audit_log;
+  std::string revoked;
   std::string log_format = "text";
   std::string log_level = "info";
   TlsOptions tls;
@@ -60,6 +61,7 @@ struct ServePlan {
   absl::Duration patience;  // of a server, for a coordinator that is away
   LogOptions log = {};
   std::string audit_log;       // empty: none
+  std::string revoked;         // of a coordinator; empty: none
   std::string checkpoint_dir;  // empty: none
   std::string journal_dir;     // of a server; empty: none
   TlsOptions tls = {};

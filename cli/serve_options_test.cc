@@ -112,6 +112,14 @@ TEST(ServePlanTest, OnlyACoordinatorHasAnAuditLog) {
   ExpectRefused(flags, "--audit-log");
 }
 
+TEST(ServePlanTest, OnlyACoordinatorKnowsWhoIsRevoked) {
+  ServeFlags flags;
+  flags.revoked = "certs/revoked";
+  EXPECT_EQ(Plan(flags)->revoked, "certs/revoked");
+  flags.role = "server";
+  ExpectRefused(flags, "--revoked");
+}
+
 TEST(ServePlanTest, OnlyAServerHasAJournal) {
   ServeFlags flags;
   flags.journal_dir = "journal";

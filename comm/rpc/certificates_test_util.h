@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "comm/base/check.h"
 #include "comm/base/temp_directory.h"
+#include "comm/rpc/certificate.h"
 #include "comm/rpc/identity.h"
 #include "comm/rpc/issuer.h"
 #include "comm/rpc/tls.h"
@@ -49,6 +51,14 @@ class TestCertificates {
                                                    .uri = uri == "-" ? "" : uri,
                                                    .hosts = leaf.hosts,
                                                    .validity = ValidFor(leaf.days)})));
+  }
+
+  std::string SerialOf(const std::string& name) const {
+    std::ifstream file(Path(name + ".crt"));
+    const std::string pem{std::istreambuf_iterator<char>(file), {}};
+    const CertificatePtr certificate = ParseCertificate(pem);
+    SYNCLINE_CHECK(certificate != nullptr);
+    return FactsOf(*certificate).serial;
   }
 
   void Write(const std::string& name, const std::string& contents) const {

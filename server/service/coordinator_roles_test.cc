@@ -62,6 +62,7 @@ class Attempt {
     return outcome_;
   }
   void Say(const v1::MemberMessage& message) { stream_->Send(message); }
+  bool HasEnded() const { return ended_.HasBeenNotified(); }
   absl::Status End() {
     if (!ended_.WaitForNotificationWithTimeout(kPatience)) return absl::OkStatus();
     return end_;
@@ -121,8 +122,9 @@ class CoordinatorRoles : public testing::Test {
   }
   void TearDown() override { Stop(); }
 
-  void Start(const TlsOptions& tls) {
+  void Start(const TlsOptions& tls, const std::string& revoked = "") {
     CoordinatorServiceOptions options;
+    options.revoked_file = revoked;
     options.store = &store_;
     options.tls = tls;
     auto service = CoordinatorService::Create(std::move(options));
@@ -259,6 +261,28 @@ TEST_F(CoordinatorRoles, OnlyOperatorsChangeJobs) {
   EXPECT_THAT(std::string(Update("old-style", "a").message()),
               AllOf(HasSubstr("names no role"), HasSubstr("syncline certs issue"),
                     HasSubstr("--identities")));
+}
+
+TEST_F(CoordinatorRoles, WhoseCertificateIsRevokedIsOut) {
+  Stop();
+  files_.Write("revoked", "");
+  Start(files_.Identity("coordinator"), files_.Path("revoked"));
+  const Announcement worker = WorkerOf("a");
+  Attempt attempt(running_.address, files_.Identity("worker-a"), worker.hello);
+  ASSERT_EQ(attempt.Outcome(), absl::OkStatus());
+  files_.Write("revoked", absl::StrCat(files_.SerialOf("worker-a"), "  worker-a\n"));
+  // A member that is in says so at least once in a while, and is looked at each time.
+  for (int i = 0; i < 3000 && !attempt.HasEnded(); ++i) {
+    v1::MemberMessage beat;
+    beat.mutable_heartbeat();
+    attempt.Say(beat);
+    absl::SleepFor(absl::Milliseconds(20));
+  }
+  EXPECT_TRUE(IsDenied(attempt.End())) << attempt.End();
+  EXPECT_THAT(std::string(attempt.End().message()), HasSubstr("was revoked"));
+  EXPECT_TRUE(IsDenied(Status("worker-a").status()));
+  EXPECT_TRUE(IsDenied(Attach("worker-a", worker.hello)));
+  EXPECT_TRUE(Status("worker-b").ok()) << "of the same CA";
 }
 
 TEST_F(CoordinatorRoles, AListGivesRolesToCertificatesOfOtherMakers) {

@@ -140,6 +140,7 @@ absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::Create(
     CoordinatorServiceOptions options) {
   SYNCLINE_ASSIGN_OR_RETURN(auto gate,
                             Gate::Create({.tls = options.tls,
+                                          .revoked_file = options.revoked_file,
                                           .timeouts = options.coordinator.timeouts,
                                           .log = options.log,
                                           .audit = options.audit,
@@ -229,7 +230,7 @@ void CoordinatorService::Receive(MemberStream* stream, const v1::MemberMessage& 
       message.body_case() != v1::MemberMessage::BODY_NOT_SET && !message.has_resume();
   if (has_body) body = FromProto(message);
   bool is_new = false;
-  absl::Status refused = gate_->CheckHello(message, stream->peer());
+  absl::Status refused = gate_->CheckMessage(message, stream->peer());
   if (refused.ok()) refused = body.status();
   if (refused.ok()) {
     absl::MutexLock lock(&mutex_);

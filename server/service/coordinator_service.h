@@ -68,6 +68,8 @@ struct CoordinatorServiceOptions {
   BlobStore* checkpoints = nullptr;
   // What the gRPC server has: with TLS, roles decide who may do what (comm/rpc/roles.h).
   TlsOptions tls = {};
+  // Whose certificates are worth nothing any more (server/service/gate.h); empty: nobody's.
+  std::string revoked_file = {};
   Logger log = {};
   Logger audit = {};                  // server/service/gate.h
   ControlMetrics* metrics = nullptr;  // outlives the service, or none

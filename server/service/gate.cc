@@ -65,13 +65,38 @@ std::string NameOf(const Peer& peer) {
 
 absl::StatusOr<std::unique_ptr<Gate>> Gate::Create(GateOptions options) {
   SYNCLINE_ASSIGN_OR_RETURN(auto doorkeeper, Doorkeeper::Create(options.tls));
-  return std::unique_ptr<Gate>(new Gate(std::move(options), std::move(doorkeeper)));
+  if (!options.revoked_file.empty() && !options.tls.HasTls()) {
+    return WithFailure(absl::InvalidArgumentError(
+                           "--revoked says which certificates are worth nothing any "
+                           "more; give --tls-* as well"),
+                       Failure::kUsage);
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(auto revoked, RevokedList::Open({.path = options.revoked_file,
+                                                             .log = options.log}));
+  return std::unique_ptr<Gate>(
+      new Gate(std::move(options), std::move(doorkeeper), std::move(revoked)));
+}
+
+absl::Status Gate::CheckRevoked(const Peer& peer) const {
+  if (!revoked_->Contains(peer.serial)) return absl::OkStatus();
+  return WithFailure(
+      absl::PermissionDeniedError(absl::StrCat(
+          "the certificate of this ", NameOf(peer), " (serial ", peer.serial,
+          ") was revoked; ask whoever runs the cluster for a new one (`syncline certs "
+          "issue`)")),
+      Failure::kUsage);
 }
 
 absl::StatusOr<Peer> Gate::AdmitStream(const grpc::ServerContextBase& context) {
   absl::StatusOr<Peer> peer = doorkeeper_->PeerOf(context);
-  if (!peer.ok()) Refused("a stream", {.address = context.peer()}, peer.status());
-  return peer;
+  if (!peer.ok()) {
+    Refused("a stream", {.address = context.peer()}, peer.status());
+    return peer;
+  }
+  const absl::Status revoked = CheckRevoked(*peer);
+  if (revoked.ok()) return peer;
+  Refused("a stream", *peer, revoked);
+  return revoked;
 }
 
 absl::StatusOr<Peer> Gate::AdmitCall(const grpc::ServerContextBase& context,
@@ -81,13 +106,16 @@ absl::StatusOr<Peer> Gate::AdmitCall(const grpc::ServerContextBase& context,
     Refused("a call", {.address = context.peer()}, peer.status());
     return peer;
   }
-  const absl::Status allowed = CheckRole(*peer, action, job);
+  absl::Status allowed = CheckRevoked(*peer);
+  if (allowed.ok()) allowed = CheckRole(*peer, action, job);
   if (allowed.ok()) return peer;
   Refused("a call", *peer, allowed);
   return allowed;
 }
 
-absl::Status Gate::CheckHello(const v1::MemberMessage& message, const Peer& peer) const {
+absl::Status Gate::CheckMessage(const v1::MemberMessage& message,
+                                const Peer& peer) const {
+  SYNCLINE_RETURN_IF_ERROR(CheckRevoked(peer));
   if (message.has_server_hello()) {
     SYNCLINE_RETURN_IF_ERROR(CheckTerms(message.server_hello(), options_.timeouts));
     return CheckRole(peer, Action::kAttachAsServer, "");

@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "comm/base/log.h"
 #include "comm/base/timeouts.h"
+#include "comm/rpc/revoked.h"
 #include "comm/rpc/roles.h"
 #include "comm/rpc/tls.h"
 #include "comm/rpc/trust.h"
@@ -31,6 +32,7 @@ namespace syncline {
 
 struct GateOptions {
   TlsOptions tls = {};
+  std::string revoked_file = {};  // comm/rpc/revoked.h; empty: nothing is
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   Logger log = {};
   Logger audit = {};
@@ -39,7 +41,8 @@ struct GateOptions {
 
 class Gate {
  public:
-  // Failure::kUsage for TLS files that are not a coordinator's.
+  // Failure::kUsage for TLS files that are not a coordinator's, and for a list of revoked
+  // certificates that cannot be read.
   static absl::StatusOr<std::unique_ptr<Gate>> Create(GateOptions options);
 
   // The peer that opens a stream.
@@ -47,9 +50,10 @@ class Gate {
   // The peer that calls, if it may do this.
   absl::StatusOr<Peer> AdmitCall(const grpc::ServerContextBase& context, Action action,
                                  const std::string& job);
-  // Whether a member that says hello may be listened to: it speaks our protocol, with our
-  // failure timeout, and its role is for what it wants to be. Ok for other messages.
-  absl::Status CheckHello(const v1::MemberMessage& message, const Peer& peer) const;
+  // Whether a member may be listened to: its certificate was not revoked since it came in,
+  // and when it says hello, it speaks our protocol, with our failure timeout, and its role
+  // is for what it wants to be.
+  absl::Status CheckMessage(const v1::MemberMessage& message, const Peer& peer) const;
 
   // A member is in.
   void Admitted(const Peer& peer, const v1::MemberMessage& hello);
@@ -61,13 +65,19 @@ class Gate {
                const std::string& change);
 
  private:
-  Gate(GateOptions options, std::unique_ptr<Doorkeeper> doorkeeper)
-      : options_(std::move(options)), doorkeeper_(std::move(doorkeeper)) {}
+  Gate(GateOptions options, std::unique_ptr<Doorkeeper> doorkeeper,
+       std::unique_ptr<RevokedList> revoked)
+      : options_(std::move(options)),
+        doorkeeper_(std::move(doorkeeper)),
+        revoked_(std::move(revoked)) {}
+
+  absl::Status CheckRevoked(const Peer& peer) const;
 
   uint64_t Count(const std::string& kind) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const GateOptions options_;
   const std::unique_ptr<Doorkeeper> doorkeeper_;
+  const std::unique_ptr<RevokedList> revoked_;
 
   absl::Mutex mutex_;
   std::map<std::string, uint64_t> refused_ ABSL_GUARDED_BY(mutex_);  // by kind

@@ -1,0 +1,123 @@
+#include "comm/rpc/revoked.h"
+
+#include <sys/stat.h>
+
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "comm/base/failure.h"
+#include "comm/base/printable.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+constexpr absl::Duration kLookEvery = absl::Seconds(1);
+// RFC 5280: at most 20 octets.
+constexpr size_t kMaxDigits = 40;
+
+}  // namespace
+
+absl::StatusOr<std::string> ParseSerial(const std::string& text) {
+  std::string digits;
+  bool is_serial = !text.empty();
+  for (const char c : text) {
+    if (c == ':') continue;
+    is_serial = is_serial && absl::ascii_isxdigit(static_cast<unsigned char>(c));
+    if (c != '0' || !digits.empty()) {
+      digits.push_back(absl::ascii_toupper(static_cast<unsigned char>(c)));
+    }
+  }
+  if (is_serial && !digits.empty() && digits.size() <= kMaxDigits) return digits;
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", Printable(text), "' is no serial number of a certificate (up to ",
+                   kMaxDigits, " hexadecimal digits, not all 0)"));
+}
+
+absl::StatusOr<std::set<std::string>> ParseRevoked(const std::string& contents) {
+  std::set<std::string> serials;
+  size_t number = 0;
+  for (const absl::string_view line : absl::StrSplit(contents, '\n')) {
+    ++number;
+    const absl::string_view stripped = absl::StripAsciiWhitespace(line);
+    if (stripped.empty() || stripped.front() == '#') continue;
+    absl::StatusOr<std::string> serial =
+        ParseSerial(std::string(stripped.substr(0, stripped.find_first_of(" \t"))));
+    if (!serial.ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("line ", number, ": ", serial.status().message()));
+    }
+    serials.insert(*std::move(serial));
+  }
+  return serials;
+}
+
+absl::StatusOr<std::unique_ptr<RevokedList>> RevokedList::Open(RevokedOptions options) {
+  std::unique_ptr<RevokedList> self(new RevokedList(std::move(options)));
+  if (self->options_.path.empty()) return self;
+  absl::MutexLock lock(&self->mutex_);
+  self->looked_at_ = self->Now();
+  self->stamp_ = self->StampOf();
+  if (const absl::Status read = self->Read(); !read.ok()) {
+    return WithFailure(absl::InvalidArgumentError(absl::StrCat(
+                           "--revoked '", self->options_.path, "', ", read.message())),
+                       Failure::kUsage);
+  }
+  return self;
+}
+
+bool RevokedList::Contains(const std::string& serial) {
+  if (options_.path.empty()) return false;
+  absl::MutexLock lock(&mutex_);
+  if (Now() - looked_at_ >= kLookEvery) LookAgain();
+  if (serials_.empty()) return false;
+  const absl::StatusOr<std::string> known = ParseSerial(serial);
+  return known.ok() && serials_.contains(*known);
+}
+
+absl::Duration RevokedList::Now() const {
+  return options_.clock != nullptr ? options_.clock->Now() : clock_.Now();
+}
+
+RevokedList::Stamp RevokedList::StampOf() const {
+  struct stat found = {};
+  if (stat(options_.path.c_str(), &found) != 0) return {};
+  return {found.st_ino, found.st_size, found.st_mtim.tv_sec, found.st_mtim.tv_nsec};
+}
+
+absl::Status RevokedList::Read() {
+  std::ifstream file(options_.path);
+  std::ostringstream contents;
+  contents << file.rdbuf();
+  // An empty file makes `<<` fail, and is a list all the same.
+  if (!file.is_open() || file.bad()) {
+    return absl::InvalidArgumentError("cannot be read; check path and permissions");
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(serials_, ParseRevoked(contents.str()));
+  return absl::OkStatus();
+}
+
+void RevokedList::LookAgain() {
+  looked_at_ = Now();
+  const Stamp stamp = StampOf();
+  if (stamp == std::exchange(stamp_, stamp)) return;
+  const absl::Status read = Read();
+  if (read.ok()) {
+    options_.log.Info("read which certificates are revoked",
+                      {{"file", options_.path}, {"revoked", serials_.size()}});
+    return;
+  }
+  options_.log.Error(
+      "the list of revoked certificates is of no use: what it said before "
+      "holds on",
+      {{"file", options_.path},
+       {"reason", std::string(read.message())},
+       {"revoked", serials_.size()}});
+}
+
+}  // namespace syncline

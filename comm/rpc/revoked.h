@@ -1,0 +1,68 @@
+// Certificates that were taken back before they end: a file of serial numbers, which
+// `syncline certs revoke` writes.
+//
+//   # serial, and what is for people
+//   0A1B2C  worker of job 'bert', valid to 2026-01-31 10:00 UTC
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "comm/base/env.h"
+#include "comm/base/log.h"
+
+namespace syncline {
+
+// Capital hexadecimal digits without leading zeros, as `openssl x509 -serial` and audit
+// lines have them; colons between them are left out. InvalidArgument for anything else.
+absl::StatusOr<std::string> ParseSerial(const std::string& text);
+
+// The serials of a file. InvalidArgument names the line that is wrong.
+absl::StatusOr<std::set<std::string>> ParseRevoked(const std::string& contents);
+
+struct RevokedOptions {
+  std::string path = {};         // empty: nothing is revoked
+  const Clock* clock = nullptr;  // outlives the list; null: the machine's
+  Logger log = {};
+};
+
+class RevokedList {
+ public:
+  // Failure::kUsage when the file cannot be read, or a line is wrong.
+  static absl::StatusOr<std::unique_ptr<RevokedList>> Open(RevokedOptions options);
+
+  // By the file as it was within the last second. When it cannot be read any more, what it
+  // said last holds on, and the log says so.
+  bool Contains(const std::string& serial) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  // Changes with the file: inode, bytes, time of the last change.
+  using Stamp = std::tuple<uint64_t, int64_t, int64_t, int64_t>;
+
+  explicit RevokedList(RevokedOptions options) : options_(std::move(options)) {}
+
+  absl::Duration Now() const;
+  Stamp StampOf() const;
+  absl::Status Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void LookAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const RevokedOptions options_;
+  const SteadyClock clock_;
+
+  absl::Mutex mutex_;
+  absl::Duration looked_at_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
+  Stamp stamp_ ABSL_GUARDED_BY(mutex_) = {};
+  std::set<std::string> serials_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace syncline

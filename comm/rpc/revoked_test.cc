@@ -1,0 +1,89 @@
+#include "comm/rpc/revoked.h"
+
+#include <cstdio>
+#include <fstream>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
+#include "comm/base/temp_directory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+class Revoked : public ::testing::Test {
+ protected:
+  std::string Path() const { return folder_.File("revoked"); }
+  // As `certs revoke` does: a new file takes the place of the old one.
+  void Write(const std::string& contents) const {
+    std::ofstream(Path() + ".new") << contents;
+    std::rename((Path() + ".new").c_str(), Path().c_str());
+  }
+  absl::StatusOr<std::unique_ptr<RevokedList>> Open() {
+    return RevokedList::Open({.path = Path(), .clock = &clock_});
+  }
+
+  TempDirectory folder_;
+  FakeClock clock_;
+};
+
+TEST_F(Revoked, SerialsAreReadAsToolsWriteThem) {
+  EXPECT_EQ(*ParseSerial("0A1B"), "A1B");
+  EXPECT_EQ(*ParseSerial("a1:b0"), "A1B0");
+  for (const char* wrong : {"", "0", "0x12", "A1 ", "worker", ":"}) {
+    EXPECT_FALSE(ParseSerial(wrong).ok()) << wrong;
+  }
+  EXPECT_FALSE(ParseSerial(std::string(41, '1')).ok());
+}
+
+TEST_F(Revoked, AFileHasASerialInEachLine) {
+  EXPECT_THAT(*ParseRevoked("# for people\n\n 0A1B  worker of job 'x'\nff\t\n"),
+              ElementsAre("A1B", "FF"));
+  EXPECT_THAT(std::string(ParseRevoked("0A\n\nbob\n").status().message()),
+              HasSubstr("line 3: 'bob'"));
+}
+
+TEST_F(Revoked, WhatChangesIsSeenWithinASecond) {
+  Write("");
+  const auto list = Open();
+  ASSERT_TRUE(list.ok()) << list.status();
+  EXPECT_FALSE((*list)->Contains("0A1B"));
+  Write("0a1b taken back\n");
+  EXPECT_FALSE((*list)->Contains("0A1B")) << "not looked at yet";
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_TRUE((*list)->Contains("0A1B"));
+  EXPECT_FALSE((*list)->Contains("0A1C"));
+  EXPECT_FALSE((*list)->Contains(""));
+}
+
+TEST_F(Revoked, AFileThatIsGoneOrDamagedGivesNothingBack) {
+  Write("0A1B\n");
+  const auto list = Open();
+  ASSERT_TRUE(list.ok()) << list.status();
+  for (const char* damage : {"", "nonsense\n"}) {
+    std::remove(Path().c_str());
+    if (*damage != 0) Write(damage);
+    clock_.Advance(absl::Seconds(1));
+    EXPECT_TRUE((*list)->Contains("0A1B")) << damage;
+  }
+  Write("FF\n");
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_FALSE((*list)->Contains("0A1B"));
+}
+
+TEST_F(Revoked, AListThatIsNotThereIsAMistake) {
+  EXPECT_EQ(FailureOf(Open().status()), Failure::kUsage);
+  EXPECT_THAT(std::string(Open().status().message()), HasSubstr("--revoked"));
+  Write("nonsense\n");
+  EXPECT_EQ(FailureOf(Open().status()), Failure::kUsage);
+  const auto none = RevokedList::Open({});
+  ASSERT_TRUE(none.ok());
+  EXPECT_FALSE((*none)->Contains("0A1B"));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -88,6 +88,7 @@ class NoStore final : public BlobStore {
                                                      size_t) override {
     return std::make_unique<Writer>();
   }
+  absl::Status Claim(const std::string&) override { return absl::OkStatus(); }
   absl::Status Delete(const std::string&) override { return absl::OkStatus(); }
   std::string Describe() const override { return "no store"; }
 

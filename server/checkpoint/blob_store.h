@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "comm/base/buffer.h"
 
 namespace syncline {
@@ -21,6 +22,7 @@ namespace syncline {
 struct Blob {
   std::string name;
   uint64_t bytes = 0;
+  absl::Time written = {};  // last
 };
 
 // Gone before Finish: nothing of it is kept.
@@ -44,6 +46,9 @@ class BlobStore {
   // Leaves `head_bytes` free at the front. One that exists is replaced at Finish.
   virtual absl::StatusOr<std::unique_ptr<BlobWriter>> Create(const std::string& name,
                                                              size_t head_bytes) = 0;
+  // An empty blob. AlreadyExists when there is one of that name: of all who try at once,
+  // whatever the host, one makes it.
+  virtual absl::Status Claim(const std::string& name) = 0;
   // OK when there is none of that name.
   virtual absl::Status Delete(const std::string& name) = 0;
   // For people: "directory /data/checkpoints".

@@ -1,14 +1,17 @@
 #include "server/checkpoint/catalog.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <new>
 #include <optional>
 #include <span>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
 
@@ -17,6 +20,29 @@ namespace {
 
 // A manifest has some hundred bytes for each tensor and file.
 constexpr uint64_t kMaxManifestBytes = uint64_t{1} << 28;
+
+// "run7.claimed", beside the checkpoints of the run: so many runs back they are of no use.
+constexpr char kClaimed[] = ".claimed";
+constexpr uint32_t kKeptClaims = 100;
+
+// Servers write, or give up, within half of it.
+constexpr absl::Duration kLeftFor = absl::Hours(1);
+
+std::string ClaimOf(const std::string& job, uint32_t run) {
+  return absl::StrCat(FolderOf(job), "/run", run, kClaimed);
+}
+
+// Of "bert/run7.claimed" 7.
+std::optional<uint32_t> ClaimedRun(absl::string_view blob) {
+  const size_t slash = blob.rfind('/');
+  absl::string_view file = blob.substr(slash + 1);
+  uint32_t run = 0;
+  if (slash == blob.npos || !absl::ConsumeSuffix(&file, kClaimed) ||
+      !absl::ConsumePrefix(&file, "run") || !absl::SimpleAtoi(file, &run)) {
+    return std::nullopt;
+  }
+  return run;
+}
 
 std::string Named(const std::string& job, const std::string& name) {
   return absl::StrCat("checkpoint ", name, " of job '", Printable(job), "'");
@@ -39,6 +65,12 @@ absl::Status Missing(BlobStore& store, const std::string& job, const std::string
       absl::StrCat(Named(job, name), " is not in ", store.Describe(), ": ", there));
 }
 
+absl::Status NoRunAfter(const std::string& job, uint32_t run) {
+  return absl::FailedPreconditionError(
+      absl::StrCat("there is no run after run", run, " of job '", Printable(job),
+                   "'; delete what has that number in its folder"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints(BlobStore& store,
@@ -54,6 +86,7 @@ absl::StatusOr<std::vector<CheckpointInfo>> ListCheckpoints(BlobStore& store,
     info.name = *name;
     info.is_complete = info.is_complete || parts[2] == kManifestFile;
     info.bytes += blob.bytes;
+    info.written = std::max(info.written, blob.written);
   }
   std::vector<CheckpointInfo> infos;
   for (auto& [key, info] : found) infos.push_back(std::move(info));
@@ -134,15 +167,44 @@ absl::Status Retain(BlobStore& store, const std::string& job,
   SYNCLINE_ASSIGN_OR_RETURN(const auto all, ListCheckpoints(store, FolderOf(job)));
   auto complete = static_cast<size_t>(
       std::ranges::count_if(all, [](const auto& one) { return one.is_complete; }));
+  const auto newest = std::ranges::find(all, latest, &CheckpointInfo::name);
+  // By the clock of the store, whatever that of this host says.
+  const absl::Time now = newest == all.end() ? absl::InfinitePast() : newest->written;
   for (const CheckpointInfo& one : all) {
     const bool is_old = one.is_complete && complete > keep && one.name != latest;
-    const bool is_left = !one.is_complete && one.name < latest;
+    // Another coordinator may be at it.
+    const bool is_given_up = one.name.run == latest.run || now - one.written >= kLeftFor;
+    const bool is_left = !one.is_complete && one.name < latest && is_given_up;
     if (is_old) --complete;
     if (is_old || is_left) {
       SYNCLINE_RETURN_IF_ERROR(DeleteCheckpoint(store, job, one.name));
     }
   }
   return absl::OkStatus();
+}
+
+absl::StatusOr<uint32_t> ClaimRun(BlobStore& store, const std::string& job,
+                                  uint32_t run) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Blob> blobs, store.List(FolderOf(job)));
+  for (const Blob& blob : blobs) {
+    const auto claimed = ClaimedRun(blob.name);
+    if (!claimed || *claimed < run) continue;
+    if (*claimed == std::numeric_limits<uint32_t>::max())
+      return NoRunAfter(job, *claimed);
+    run = *claimed + 1;
+  }
+  for (;; ++run) {
+    const absl::Status mine = store.Claim(ClaimOf(job, run));
+    if (mine.ok()) break;
+    if (!absl::IsAlreadyExists(mine)) return mine;
+    if (run == std::numeric_limits<uint32_t>::max()) return NoRunAfter(job, run);
+  }
+  for (const Blob& blob : blobs) {
+    const auto claimed = ClaimedRun(blob.name);
+    if (!claimed || run - *claimed < kKeptClaims) continue;
+    SYNCLINE_RETURN_IF_ERROR(store.Delete(blob.name));
+  }
+  return run;
 }
 
 absl::StatusOr<Beginning> FindBeginning(BlobStore& store, const std::string& job,
@@ -152,6 +214,9 @@ absl::StatusOr<Beginning> FindBeginning(BlobStore& store, const std::string& job
   Beginning beginning;
   std::optional<CheckpointName> from = CheckpointName::Parse(resume);
   for (const CheckpointInfo& one : all) {
+    if (one.name.run == std::numeric_limits<uint32_t>::max()) {
+      return NoRunAfter(job, one.name.run);
+    }
     beginning.run = std::max(beginning.run, one.name.run + 1);
     const bool takes_latest = resume == "auto" || resume == "latest";
     if (takes_latest && one.is_complete) from = one.name;

@@ -1,7 +1,9 @@
 // Which checkpoints of a job there are, and how they come and go.
 //
-// Thread safety: functions of the store. One coordinator at a time keeps the checkpoints
-// of a job.
+// Coordinators that share a store do not know of each other: each claims the runs of its
+// jobs, so that no two write checkpoints of one name.
+//
+// Thread safety: functions of the store.
 #pragma once
 
 #include <cstdint>
@@ -20,6 +22,7 @@ struct CheckpointInfo {
   CheckpointName name = {};
   bool is_complete = false;  // has a manifest
   uint64_t bytes = 0;
+  absl::Time written = {};  // the last of its blobs
 };
 
 // In order of their names. `folder`: of one job (FolderOf); empty: of all.
@@ -42,7 +45,8 @@ absl::Status DeleteCheckpoint(BlobStore& store, const std::string& job,
                               const CheckpointName& name);
 
 // After `latest` was completed: deletes all complete ones but the last `keep`, and what
-// earlier ones left unfinished.
+// earlier ones left unfinished: those of other runs if they were last written an hour
+// before it.
 absl::Status Retain(BlobStore& store, const std::string& job,
                     const CheckpointName& latest, uint32_t keep);
 
@@ -57,6 +61,9 @@ struct Beginning {
 // when that is not there.
 absl::StatusOr<Beginning> FindBeginning(BlobStore& store, const std::string& job,
                                         const std::string& resume);
+
+// The first run from `run` on that nobody has claimed: it is the caller's.
+absl::StatusOr<uint32_t> ClaimRun(BlobStore& store, const std::string& job, uint32_t run);
 
 // "auto" and so on, or a checkpoint's name.
 absl::Status CheckResume(const std::string& resume);

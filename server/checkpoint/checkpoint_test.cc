@@ -2,6 +2,7 @@
 // nothing that was changed since.
 #include <sys/stat.h>
 
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -387,6 +388,26 @@ TEST_F(Checkpoints, FoldersOfJobsAreNamesOfFilesHoweverLongTheirNamesAre) {
     EXPECT_TRUE((*store_->Create(folder + "/x", 0))->Finish({}).ok());
   }
   EXPECT_EQ(store_->List("")->size(), 3) << "no two are the same";
+}
+
+TEST_F(Checkpoints, ARunIsClaimedOnceAndLeavesThatOfAnotherAlone) {
+  Write({4, 500});
+  EXPECT_EQ(*ClaimRun(*store_, kJob, FindBeginning(*store_, kJob, "auto")->run), 5);
+  EXPECT_EQ(*ClaimRun(*store_, kJob, FindBeginning(*store_, kJob, "auto")->run), 6);
+  EXPECT_EQ(*ClaimRun(*store_, "other", 1), 1);
+  // Another coordinator is writing run 5.
+  ASSERT_TRUE((*store_->Create(FolderOf(kJob, {5, 10}) + "/x", 0))->Finish({}).ok());
+  Write({6, 20});
+  ASSERT_TRUE(Retain(*store_, kJob, {6, 20}, 1).ok());
+  EXPECT_EQ(ListCheckpoints(*store_, FolderOf(kJob))->size(), 2);
+  const fs::path left = PathOf({5, 10}, "x");
+  fs::last_write_time(left, fs::last_write_time(left) - std::chrono::hours(2));
+  ASSERT_TRUE(Retain(*store_, kJob, {6, 20}, 1).ok());
+  EXPECT_EQ(ListCheckpoints(*store_, FolderOf(kJob))->size(), 1);
+
+  Write({4294967295, 500});
+  EXPECT_THAT(std::string(FindBeginning(*store_, kJob, "auto").status().message()),
+              HasSubstr("there is no run after run4294967295"));
 }
 
 TEST(CheckpointParts, OfEveryOptimizerAreLoadedByAShard) {

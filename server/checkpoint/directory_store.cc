@@ -138,7 +138,8 @@ class DirectoryStore final : public BlobStore {
       struct stat about = {};  // it may be gone by another process, meanwhile
       if (stat(entry->path().c_str(), &about) != 0 || !S_ISREG(about.st_mode)) continue;
       blobs.push_back({.name = entry->path().lexically_relative(root_),
-                       .bytes = static_cast<uint64_t>(about.st_size)});
+                       .bytes = static_cast<uint64_t>(about.st_size),
+                       .written = absl::TimeFromTimespec(about.st_mtim)});
     }
     if (error) return Failed("list", root_ / folder, error.value());
     std::ranges::sort(blobs, {}, &Blob::name);
@@ -179,6 +180,17 @@ class DirectoryStore final : public BlobStore {
     UniqueFd fd(open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
     if (!fd.valid()) return Failed("write", path, errno);
     return std::make_unique<FileWriter>(path, std::move(fd), head_bytes);
+  }
+
+  absl::Status Claim(const std::string& name) override {
+    const fs::path path = root_ / name;
+    SYNCLINE_RETURN_IF_ERROR(MakeFolders(root_, path.parent_path()));
+    const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!fd.valid() && errno == EEXIST) {
+      return absl::AlreadyExistsError(absl::StrCat(path.string(), " is there already"));
+    }
+    if (!fd.valid()) return Failed("make", path, errno);
+    return SyncFolder(path.parent_path());
   }
 
   // Folders that are empty now go, too.

@@ -54,8 +54,16 @@ void CheckpointKeeper::Run() {
 }
 
 void CheckpointKeeper::CarryOut(const FindCheckpoint& order) {
-  done_(CheckpointFound{.job = order.job,
-                        .beginning = FindBeginning(store_, order.name, order.resume)});
+  absl::StatusOr<Beginning> beginning = FindBeginning(store_, order.name, order.resume);
+  if (beginning.ok()) {
+    const absl::StatusOr<uint32_t> run = ClaimRun(store_, order.name, beginning->run);
+    if (run.ok()) {
+      beginning->run = *run;
+    } else {
+      beginning = run.status();
+    }
+  }
+  done_(CheckpointFound{.job = order.job, .beginning = std::move(beginning)});
 }
 
 void CheckpointKeeper::CarryOut(const KeepCheckpoint& order) {

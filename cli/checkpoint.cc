@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
+#include "cli/checkpoint_view.h"
 #include "cli/flags.h"
 #include "cli/status.h"
 #include "cli/weights_file.h"
@@ -81,32 +81,10 @@ absl::StatusOr<int> List(const CheckpointFlags& flags) {
   SYNCLINE_ASSIGN_OR_RETURN(
       const auto all,
       ListCheckpoints(*store, flags.job.empty() ? "" : FolderOf(flags.job)));
-  Json list = Json::array();
-  std::string table =
-      absl::StrFormat("%-24s  %-20s  %10s  %s\n", "JOB", "CHECKPOINT", "BYTES", "STATE");
-  for (const CheckpointInfo& one : all) {
-    const std::string name = one.name.ToString();
-    list.push_back({{"job", one.folder},
-                    {"checkpoint", name},
-                    {"step", one.name.step},
-                    {"run", one.name.run},
-                    {"bytes", one.bytes},
-                    {"complete", one.is_complete}});
-    absl::StrAppendFormat(&table, "%-24s  %-20s  %10s  %s\n", Printable(one.folder), name,
-                          HumanBytes(static_cast<double>(one.bytes)),
-                          one.is_complete ? "complete" : "unfinished");
-  }
-  if (flags.format == OutputFormat::kJson) {
-    std::cout << list.dump(1) << "\n";
-  } else {
-    std::cout << (all.empty() ? "no checkpoints there\n" : table);
-  }
+  std::cout << (flags.format == OutputFormat::kJson
+                    ? CheckpointJson(all)
+                    : CheckpointTable(all, absl::LocalTimeZone()));
   return kExitDone;
-}
-
-std::string Written(const NamedOptions& options) {
-  return absl::StrCat(options.name, options.values.empty() ? "" : ":",
-                      absl::StrJoin(options.values, ",", absl::PairFormatter("=")));
 }
 
 absl::StatusOr<int> Show(const CheckpointFlags& flags) {
@@ -115,24 +93,13 @@ absl::StatusOr<int> Show(const CheckpointFlags& flags) {
   SYNCLINE_ASSIGN_OR_RETURN(const Manifest manifest,
                             ReadManifest(*store, flags.job, name));
   if (flags.format == OutputFormat::kJson) {
-    std::cout << WriteManifest(manifest);
+    std::cout << ManifestJson(manifest);
     return kExitDone;
   }
-  const TrainingSettings& training = manifest.training;
-  std::cout << absl::StrFormat(
-      "checkpoint %s of job %s: step %d, %d tensors, %s in %d files\n"
-      "  optimizer   %s, state %s\n  schedule    %s\n"
-      "  pushes %s, publishes %s; loss scale %g, %d steps skipped\n",
-      name.ToString(), Printable(manifest.job), name.step, manifest.tensors.size(),
-      HumanBytes(static_cast<double>(manifest.bytes())), manifest.files.size(),
-      Written({training.optimizer.name, training.optimizer.options}),
-      training.optimizer.state, Written(training.schedule), manifest.push_codec,
-      manifest.publish_codec, manifest.loss_scaler.scale, manifest.skipped_steps);
-  for (const CheckpointTensor& tensor : manifest.tensors) {
-    std::cout << "  " << Printable(tensor.name) << "  ["
-              << absl::StrJoin(tensor.shape, ", ") << "]"
-              << (tensor.frozen ? "  frozen" : "") << "\n";
-  }
+  SYNCLINE_ASSIGN_OR_RETURN(const auto all, ListCheckpoints(*store, FolderOf(flags.job)));
+  const auto about = std::ranges::find(all, name, &CheckpointInfo::name);
+  std::cout << ManifestTable(manifest, about == all.end() ? CheckpointInfo() : *about,
+                             absl::LocalTimeZone());
   return kExitDone;
 }
 

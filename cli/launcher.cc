@@ -30,6 +30,9 @@ namespace {
 // A service opens a port and a small file; on a busy host that takes a second, not
 // thirty.
 constexpr absl::Duration kReadyTimeout = absl::Seconds(30);
+// As long as the coordinator waits for servers that write.
+constexpr absl::Duration kLastCheckpointTimeout = absl::Minutes(30);
+constexpr absl::Duration kLookForEndEvery = absl::Milliseconds(50);
 // Together below two seconds: that long may Ctrl-C take.
 constexpr absl::Duration kWorkerGrace = absl::Milliseconds(1000);
 constexpr absl::Duration kServiceGrace = absl::Milliseconds(500);
@@ -157,9 +160,13 @@ absl::StatusOr<int> Launcher::Run() {
   if (outcome.ok()) outcome = StartServers();
   if (outcome.ok() && signal_ == 0) {
     Announce();
+    // While the job runs one launcher of it is enough.
+    if (options_.node_rank == 0) WatchCheckpoints(JobWatch::Options::Finds::kNew);
     outcome = StartWorkers();
   }
   if (outcome.ok()) outcome = Watch();
+  if (outcome.ok() && signal_ == 0) outcome = AwaitLastCheckpoint();
+  job_.reset();
   if (at_end_ && !coordinator_.empty()) at_end_(coordinator_);
   StopAll();
   RemoveDirectories(outcome);
@@ -347,6 +354,42 @@ absl::Status Launcher::Watch() {
     if (event.kind == ProcessEvent::kExit) SYNCLINE_RETURN_IF_ERROR(OnExit(event));
   }
   return absl::OkStatus();
+}
+
+void Launcher::WatchCheckpoints(JobWatch::Options::Finds finds) {
+  const bool may_be_saved = !plan_.starts_coordinator || !options_.checkpoint_dir.empty();
+  if (!may_be_saved || job_ != nullptr) return;
+  job_ = std::make_unique<JobWatch>(JobWatch::Options{.coordinator = coordinator_,
+                                                      .job = options_.job,
+                                                      .tls = options_.tls,
+                                                      .finds = finds},
+                                    Say);
+}
+
+absl::Status Launcher::NotSaved(const std::string& why) const {
+  return WithFailure(
+      absl::UnavailableError(absl::StrCat(
+          "the workers are done, but the last step of job '", Printable(options_.job),
+          "' is not saved: ", why, "; the last checkpoint is ", job_->LastCheckpoint())),
+      Failure::kStateUnusable);
+}
+
+absl::Status Launcher::AwaitLastCheckpoint() {
+  WatchCheckpoints(JobWatch::Options::Finds::kAny);
+  if (job_ == nullptr) return absl::OkStatus();
+  job_->Hurry();
+  const absl::Time deadline = absl::Now() + kLastCheckpointTimeout;
+  while (absl::Now() < deadline) {
+    if (const auto end = job_->End()) return *end;
+    const ProcessEvent event =
+        processes_->Next(std::min(deadline, absl::Now() + kLookForEndEvery));
+    if (event.kind == ProcessEvent::kExit) {
+      return NotSaved(std::string(ServiceDied(event).message()));
+    }
+    if (event.kind == ProcessEvent::kSignal) signal_ = event.signal;
+    if (signal_ != 0) return absl::OkStatus();
+  }
+  return NotSaved("it takes more than 30 minutes");
 }
 
 bool Launcher::IsWorking(const WorkerPlan& worker) const {

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cli/job_watch.h"
 #include "cli/launch_plan.h"
 #include "cli/process.h"
 
@@ -63,6 +64,10 @@ class Launcher {
   absl::Status StartWorkers();
   absl::Status StartWorker(const WorkerPlan& worker);
   absl::Status Watch();
+  void WatchCheckpoints(JobWatch::Options::Finds finds);
+  // Not OK (Failure::kStateUnusable) when the last step is not saved.
+  absl::Status AwaitLastCheckpoint();
+  absl::Status NotSaved(const std::string& why) const;
   absl::Status OnExit(const ProcessEvent& event);
   absl::Status StartDueWorkers();
   absl::Time NextRestart() const;
@@ -87,6 +92,7 @@ class Launcher {
   std::string master_port_;
   std::function<void(const std::string&)> at_end_;
   std::unique_ptr<ProcessGroup> processes_;
+  std::unique_ptr<JobWatch> job_;  // null: nobody is asked for checkpoints
   std::map<std::string, ReadyLine> ready_;
   std::vector<std::string> services_;
   std::map<int, int> restarts_;           // by rank

@@ -33,7 +33,12 @@ struct DiscardCheckpoint {
   std::string job = {};
   CheckpointName name = {};
 };
-using CheckpointOrder = std::variant<FindCheckpoint, KeepCheckpoint, DiscardCheckpoint>;
+// Is answered when all orders before it are carried out.
+struct SettleCheckpoints {
+  uint32_t job = 0;
+};
+using CheckpointOrder =
+    std::variant<FindCheckpoint, KeepCheckpoint, DiscardCheckpoint, SettleCheckpoints>;
 
 struct CheckpointFound {
   uint32_t job = 0;
@@ -44,6 +49,10 @@ struct CheckpointKept {
   CheckpointName name = {};
   absl::Status status = {};
 };
-using CheckpointAnswer = std::variant<CheckpointFound, CheckpointKept>;
+struct CheckpointsSettled {
+  uint32_t job = 0;
+};
+using CheckpointAnswer =
+    std::variant<CheckpointFound, CheckpointKept, CheckpointsSettled>;
 
 }  // namespace syncline

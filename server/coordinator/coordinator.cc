@@ -248,11 +248,18 @@ void Coordinator::Impl::OnTick() {
   }
   for (const auto& [number, reason] : lost) LoseServer(number, reason);
   std::set<std::string> used;
+  bool any_is_over = false;
   for (const auto& [name, job] : jobs_) {
+    const bool was_over = job->ended_at().has_value();
     job->Tick(now_, servers_.size(), outputs_);
+    any_is_over = any_is_over || (!was_over && job->ended_at());
     if (!job->IsOver()) used.insert(job->declared()->declaration.digest);
   }
   declarations_.Tick(now_, used, outputs_);
+  if (any_is_over) {
+    for (const ConnectionId connection : declarations_.Newcomers())
+      MaybeAdmit(connection);
+  }
   ForgetFinishedJobs();
 }
 
@@ -306,6 +313,9 @@ void Coordinator::Impl::OnCheckpoint(const CheckpointAnswer& answer) {
   }
   if (const auto* kept = std::get_if<CheckpointKept>(&answer)) {
     if (Job* job = FindJob(kept->job)) job->OnKept(*kept, now_, outputs_);
+  }
+  if (const auto* settled = std::get_if<CheckpointsSettled>(&answer)) {
+    if (Job* job = FindJob(settled->job)) job->OnSettled(outputs_);
   }
 }
 

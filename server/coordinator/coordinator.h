@@ -252,6 +252,8 @@ struct CommitEpoch {
 struct CutAt {
   uint32_t job = 0;
   uint64_t step = 0;
+  bool last = false;   // no member is left
+  bool again = false;  // the last of all; what was written of that step is gone
 };
 struct DropJob {
   uint32_t job = 0;
@@ -383,7 +385,7 @@ struct CheckpointView {
 struct JobView {
   uint32_t job = 0;
   std::string name = {};
-  std::string phase = {};   // "waiting", "running", "changing", "failed"
+  std::string phase = {};   // "waiting", "running", "changing", "saving", ...
   std::string reason = {};  // why it waits, changed last, or failed
   uint64_t epoch = 0;
   uint64_t step = 0;

@@ -125,6 +125,7 @@ void Coordinator::Impl::MaybeAdmit(ConnectionId connection) {
 std::optional<absl::Status> Coordinator::Impl::MayJoin(
     const std::shared_ptr<const DeclaredJob>& declared, const WorkerHello& hello) {
   const auto known = jobs_.find(hello.job);
+  if (known != jobs_.end() && known->second->IsEnding()) return std::nullopt;
   if (known != jobs_.end()) known->second->EndIfAbandoned(hello.run_id, outputs_);
   if (known == jobs_.end() || known->second->IsOver()) return Fits(declared);
   if (const absl::Status same = known->second->CheckRun(hello, now_); !same.ok())

@@ -98,6 +98,12 @@ std::vector<ConnectionId> Declarations::NewcomersOf(const std::string& digest) c
   return {entry->second.newcomers.begin(), entry->second.newcomers.end()};
 }
 
+std::vector<ConnectionId> Declarations::Newcomers() const {
+  std::vector<ConnectionId> all;
+  for (const auto& [connection, newcomer] : newcomers_) all.push_back(connection);
+  return all;
+}
+
 // ---- Declarations ----
 
 std::shared_ptr<const DeclaredJob> Declarations::Find(const std::string& digest) const {

@@ -75,6 +75,7 @@ class Declarations {
   // Null while it is not known.
   std::shared_ptr<const DeclaredJob> Find(const std::string& digest) const;
   std::vector<ConnectionId> NewcomersOf(const std::string& digest) const;
+  std::vector<ConnectionId> Newcomers() const;
   const WorkerHello& HelloOf(ConnectionId connection) const {
     return newcomers_.at(connection).hello;
   }

@@ -75,7 +75,7 @@ void Job::OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now) 
 void Job::OnLeave(uint32_t rank, CoordinatorOutputs& outputs) {
   outputs.push_back(CloseMember{workers_.at(rank).connection, absl::OkStatus()});
   Forget(rank, absl::StrCat(Named(rank), " left"));
-  if (workers_.empty()) return End("all workers left", outputs);
+  if (workers_.empty()) return EndInOrder(outputs);
   MaybeReleaseBarrier(outputs);
   MaybeChangeEpoch(outputs);
 }
@@ -188,7 +188,7 @@ void Job::Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& 
   LetIn(now, outputs);
   if (phase_ == Phase::kOver) return;
   CutWhenItIsTime(now, outputs);
-  if (!workers_.empty()) {
+  if (!workers_.empty() || saves_last_) {
     memberless_since_.reset();
     return;
   }

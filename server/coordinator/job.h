@@ -110,12 +110,15 @@ class Job {
                  CoordinatorOutputs& outputs);
   void OnKept(const CheckpointKept& kept, absl::Duration now,
               CoordinatorOutputs& outputs);
+  void OnSettled(CoordinatorOutputs& outputs);
   // What it begins with. Ends when that is not to be had.
   void OnFound(const CheckpointFound& found, CoordinatorOutputs& outputs);
   // False while that is being found out.
   bool KnowsBeginning(CoordinatorOutputs& outputs);
   void Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& outputs);
 
+  // All workers left, and its last step is being saved: another job of its name waits.
+  bool IsEnding() const { return saves_last_ && !IsOver(); }
   // Whether only servers may be missing.
   bool IsFull() const {
     return phase_ == Phase::kGathering && workers_.size() >= spec_.workers;
@@ -238,6 +241,10 @@ class Job {
   void AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs);
   std::string UnansweredQuestion(std::set<uint32_t>& servers) const;
   void OrderCut(CoordinatorOutputs& outputs);
+  void EndInOrder(CoordinatorOutputs& outputs);
+  void SettleEnd(uint64_t step, CoordinatorOutputs& outputs);
+  void SaveLast(CoordinatorOutputs& outputs);
+  void GiveUpLast(CoordinatorOutputs& outputs);
   Cut& CutOf(uint64_t step, CoordinatorOutputs& outputs);
   void NoteDecided(uint64_t steps);
   void GiveUpLostCuts(CoordinatorOutputs& outputs);
@@ -245,6 +252,8 @@ class Job {
   void CutWhenItIsTime(absl::Duration now, CoordinatorOutputs& outputs);
   void GiveUpLateCuts(absl::Duration now, CoordinatorOutputs& outputs);
   std::optional<Scaling> ScalingAt(uint64_t step) const;
+  // FailedPrecondition says why it takes no orders.
+  absl::Status CheckRuns() const;
   absl::Status CheckBeginning(const Beginning& beginning) const;
   void Fail(const std::string& reason, CoordinatorOutputs& outputs);
   // With an error of its own instead of "start again".
@@ -314,6 +323,9 @@ class Job {
   uint64_t lost_cuts_ = 0;                // with the coordinator: up to this step
   uint64_t lost_scalings_ = 0;            // with it too: of earlier steps
   std::optional<absl::Duration> cut_since_;  // the last one that time ordered
+  bool saves_last_ = false;                  // all workers left
+  std::optional<uint64_t> end_step_;         // once the members' absence is committed
+  bool last_ordered_ = false;                // for that step
   CheckpointView saved_;
   absl::Duration saved_at_ = {};
 

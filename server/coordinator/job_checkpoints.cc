@@ -28,6 +28,7 @@ absl::Status NoCommonStep() {
 // A cut that some server never answers must not stand in the way of all later ones.
 constexpr size_t kMaxOpenCuts = 8;
 constexpr absl::Duration kCutLimit = absl::Minutes(30);
+constexpr char kAllLeft[] = "all workers left";
 // What comes late is of one of so many.
 constexpr size_t kMaxEndedCuts = 64;
 
@@ -116,10 +117,7 @@ absl::StatusOr<uint64_t> Job::CreateCheckpoint(CoordinatorOutputs& outputs) {
         "--checkpoint-dir");
   }
   if (spec_.training.sync().is_async()) return NoCommonStep();
-  if (phase_ != Phase::kRunning) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("job '", spec_.name, "' has not begun: ", reason_));
-  }
+  SYNCLINE_RETURN_IF_ERROR(CheckRuns());
   cut_wanted_ = true;
   change_reasons_.Add("a checkpoint");
   MaybeChangeEpoch(outputs);
@@ -134,7 +132,10 @@ void Job::GiveUpLateCuts(absl::Duration now, CoordinatorOutputs& outputs) {
     if (cut.unwritten.empty() || now - *cut.since < kCutLimit) continue;
     late[step] = cut.unwritten;
   }
+  // Servers that hang are not asked once more.
+  last_ordered_ = last_ordered_ || (saves_last_ && !late.empty());
   for (const auto& [step, servers] : late) {
+    if (!cuts_.contains(step)) continue;  // the job ended with the one before
     FinishCut(step,
               absl::DeadlineExceededError(absl::StrCat("server ", *servers.begin(),
                                                        " did not write it within ",
@@ -146,7 +147,7 @@ void Job::GiveUpLateCuts(absl::Duration now, CoordinatorOutputs& outputs) {
 void Job::CutWhenItIsTime(absl::Duration now, CoordinatorOutputs& outputs) {
   GiveUpLateCuts(now, outputs);
   const absl::Duration every = absl::Seconds(spec_.checkpoint.every_seconds);
-  if (phase_ != Phase::kRunning || every == absl::ZeroDuration()) return;
+  if (phase_ != Phase::kRunning || saves_last_ || every == absl::ZeroDuration()) return;
   if (!cut_since_) cut_since_ = now;
   if (now - *cut_since_ < every || cut_wanted_ || !cuts_.empty()) return;
   cut_since_ = now;
@@ -180,7 +181,11 @@ Job::Cut& Job::CutOf(uint64_t step, CoordinatorOutputs& outputs) {
   last_cut_ = std::max(last_cut_, step);
   entry->second.scaling = ScalingAt(step);
   for (const JobServer& server : servers_) entry->second.unwritten.insert(server.server);
-  ToServers(CutAt{.job = id_, .step = step}, outputs);
+  ToServers(CutAt{.job = id_,
+                  .step = step,
+                  .last = end_step_.has_value(),
+                  .again = last_ordered_},
+            outputs);
   const auto is_old = [step](const auto& cut) {
     return cut.first != step && !cut.second.unwritten.empty();
   };
@@ -191,6 +196,68 @@ Job::Cut& Job::CutOf(uint64_t step, CoordinatorOutputs& outputs) {
               outputs);
   }
   return cuts_.at(step);
+}
+
+// ---- The last step ----
+
+// A job with a schedule is over once its last step is saved: when the epoch without members
+// is committed, that is the first step that no block has completed.
+void Job::EndInOrder(CoordinatorOutputs& outputs) {
+  const bool saves = options_.keeps_checkpoints && spec_.checkpoint.IsScheduled();
+  if (phase_ != Phase::kRunning || !saves) return End(kAllLeft, outputs);
+  saves_last_ = true;
+  cut_wanted_ = false;
+  reason_ = absl::StrCat(kAllLeft, ", saving its last step");
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", reason_)});
+  Store(outputs);
+  MaybeChangeEpoch(outputs);
+}
+
+// What waits for a later step waits in vain, and for an earlier one no push comes any more.
+void Job::SettleEnd(uint64_t step, CoordinatorOutputs& outputs) {
+  end_step_ = step;
+  last_step_ = std::max(last_step_, step);
+  reason_ = absl::StrCat(kAllLeft, ", saving step ", step);
+  cuts_.erase(cuts_.upper_bound(step), cuts_.end());
+  for (const auto& [open, cut] : cuts_) {
+    ToServers(CutAt{.job = id_, .step = open, .last = true}, outputs);
+  }
+  SaveLast(outputs);
+}
+
+// What is being written comes first, since servers write one checkpoint of a job at a time.
+// Of the last scheduled one they may not have said anything yet.
+void Job::SaveLast(CoordinatorOutputs& outputs) {
+  if (!end_step_ || !cuts_.empty()) return;
+  const uint64_t step = *end_step_;
+  const uint64_t every = spec_.CutEvery();
+  const uint64_t scheduled = every == 0 ? 0 : step / every * every;
+  const uint64_t begin = beginning_.resumes ? beginning_.from.name.step : 0;
+  const bool is_open = scheduled > std::max(begin, lost_cuts_) &&
+                       !ended_cuts_.contains(scheduled) && !last_ordered_;
+  if (is_open) {
+    CutOf(scheduled, outputs);
+    return;
+  }
+  const bool is_saved = step <= begin || (saved_.written > 0 && saved_.step == step);
+  if (is_saved || last_ordered_) return End(kAllLeft, outputs);
+  last_ordered_ = true;
+  outputs.push_back(CheckpointOrder{SettleCheckpoints{id_}});
+}
+
+// What failed before at that step is deleted by now, and nothing of the new one is.
+void Job::OnSettled(CoordinatorOutputs& outputs) {
+  if (!IsEnding() || !last_ordered_) return;
+  ended_cuts_.erase(*end_step_);
+  CutOf(*end_step_, outputs).scaling = Scaling{decisions_.scaler(), decisions_.skipped()};
+}
+
+// The epoch without members may not have been begun, and servers may have written or not.
+void Job::GiveUpLast(CoordinatorOutputs& outputs) {
+  Fail(absl::StrCat("the coordinator was started anew while the last step was being "
+                    "saved; the last checkpoint is ",
+                    saved_.latest.empty() ? "none of this run" : saved_.latest),
+       outputs);
 }
 
 std::optional<Job::Scaling> Job::ScalingAt(uint64_t step) const {
@@ -218,8 +285,9 @@ void Job::NoteDecided(uint64_t steps) {
 void Job::OnWritten(uint32_t server, const CheckpointWritten& written,
                     CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || !options_.keeps_checkpoints) return;
-  if (ended_cuts_.contains(written.step)) return;  // it comes late
-  if (written.step <= lost_cuts_) return;          // others said so before a restart
+  if (end_step_ && !cuts_.contains(written.step)) return;  // of no use any more
+  if (ended_cuts_.contains(written.step)) return;          // it comes late
+  if (written.step <= lost_cuts_) return;  // others said so before a restart
   Cut& cut = CutOf(written.step, outputs);
   if (cut.unwritten.erase(server) == 0) return;
   cut.status.Update(written.status);
@@ -286,7 +354,7 @@ void Job::FinishCut(uint64_t step, const absl::Status& status,
     outputs.push_back(CheckpointOrder{DiscardCheckpoint{spec_.name, name}});
     outputs.push_back(LogReason{absl::StrCat(
         about, " failed, earlier ones stay: ", std::string(status.message()))});
-    return;
+    return SaveLast(outputs);
   }
   ++saved_.written;
   saved_.error.clear();
@@ -299,6 +367,7 @@ void Job::FinishCut(uint64_t step, const absl::Status& status,
   outputs.push_back(
       LogReason{absl::StrCat(about, " is complete: ", saved_.bytes, " bytes in ",
                              absl::FormatDuration(cut.took))});
+  SaveLast(outputs);
 }
 
 }  // namespace syncline

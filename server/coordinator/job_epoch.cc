@@ -103,12 +103,16 @@ std::string Changeable(const TrainingSettings& settings) {
 
 }  // namespace
 
+absl::Status Job::CheckRuns() const {
+  if (phase_ == Phase::kRunning && !saves_last_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("job '", spec_.name, "' ",
+                   saves_last_ ? "is at its end: " : "has not begun: ", reason_));
+}
+
 absl::StatusOr<uint64_t> Job::Update(const UpdateJob& update,
                                      CoordinatorOutputs& outputs) {
-  if (phase_ != Phase::kRunning) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("job '", spec_.name, "' has not begun: ", reason_));
-  }
+  SYNCLINE_RETURN_IF_ERROR(CheckRuns());
   TrainingSettings next = spec_.training;
   next.optimizer.options = Merge(next.optimizer.options, update.optimizer);
   if (update.schedule) next.schedule = *update.schedule;
@@ -161,6 +165,8 @@ void Job::FinishChange(CoordinatorOutputs& outputs) {
   }
   MaybeReleaseBarrier(outputs);
   MaybeChangeEpoch(outputs);
+  if (!saves_last_ || change_) return;
+  SettleEnd(change.next_step, outputs);
 }
 
 std::optional<uint32_t> Job::Seeder() const {

@@ -196,6 +196,7 @@ absl::StatusOr<JobRecord> RecordFrom(const Json& json) {
       .placement_sum = json.at("placement_sum"),
       .run = json.at("run"),
       .last_cut = json.at("last_cut"),
+      .saves_last = json.value("saves_last", false),
       .saved = SavedFrom(json.at("saved"))};
   SYNCLINE_RETURN_IF_ERROR(Read(json.at("epoch"), record.epoch));
   SYNCLINE_ASSIGN_OR_RETURN(const Manifest settings, ParseManifest(json.at("settings")));
@@ -236,6 +237,7 @@ std::string WriteJobRecord(const JobRecord& record) {
                {"placement_sum", record.placement_sum},
                {"run", record.run},
                {"last_cut", record.last_cut},
+               {"saves_last", record.saves_last},
                {"saved", ToJson(record.saved)}};
   if (record.decision) json["decision"] = ToJson(*record.decision);
   return json.dump();

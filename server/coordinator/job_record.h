@@ -53,6 +53,7 @@ struct JobRecord {
   // Of its checkpoints.
   uint32_t run = 0;
   uint64_t last_cut = 0;
+  bool saves_last = false;  // all workers left
   CheckpointView saved = {};
 };
 

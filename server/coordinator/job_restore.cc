@@ -44,6 +44,7 @@ JobRecord Job::ToRecord() const {
                       .placement_sum = SumOf(*placement_),
                       .run = beginning_.run,
                       .last_cut = std::max(last_cut_, lost_cuts_),
+                      .saves_last = saves_last_,
                       .saved = saved_};
   for (const JobServer& server : servers_) {
     record.servers.push_back({.identity = {server.server, server.incarnation},
@@ -88,6 +89,7 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   last_step_ = record.step;
   beginning_.run = record.run;
   lost_cuts_ = record.last_cut;
+  saves_last_ = record.saves_last;
   saved_ = record.saved;
   change_ = Change{.epoch = begun_.epoch, .members = begun_.members, .is_restored = true};
   homecoming_ = Homecoming();
@@ -162,6 +164,7 @@ void Job::RepeatDecision(CoordinatorOutputs& outputs) {
 
 // All servers are back, in the last epoch.
 void Job::GoOn(CoordinatorOutputs& outputs) {
+  if (saves_last_) return GiveUpLast(outputs);
   committed_ = begun_.members;
   change_.reset();
   reason_ = begun_.reason;

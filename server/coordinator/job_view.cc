@@ -73,6 +73,7 @@ JobView Job::View(absl::Duration now) const {
   view.phase = failed_                     ? "failed"
                : phase_ == Phase::kOver    ? "over"
                : homecoming_.has_value()   ? "waiting"
+               : IsEnding()                ? "saving"
                : change_.has_value()       ? "changing"
                : phase_ == Phase::kRunning ? "running"
                                            : "waiting";
@@ -95,7 +96,7 @@ JobView Job::View(absl::Duration now) const {
                             .compression = worker.beat.compression});
   }
   view.checkpoint = saved_;
-  view.checkpoint.is_under_way = !cuts_.empty() || cut_wanted_;
+  view.checkpoint.is_under_way = !cuts_.empty() || cut_wanted_ || IsEnding();
   if (saved_.written > 0) view.checkpoint.age = now - saved_at_;
   view.learning_rate = plan_->JobLearningRate(view.step);
   view.loss_scale = decisions_.loss_scale();

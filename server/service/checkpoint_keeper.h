@@ -38,6 +38,7 @@ class CheckpointKeeper {
   void CarryOut(const FindCheckpoint& order);
   void CarryOut(const KeepCheckpoint& order);
   void CarryOut(const DiscardCheckpoint& order);
+  void CarryOut(const SettleCheckpoints& order) { done_(CheckpointsSettled{order.job}); }
   // Looks again for a while: a network file system may show late what others wrote.
   absl::Status AwaitParts(const Manifest& manifest) ABSL_LOCKS_EXCLUDED(mutex_);
 

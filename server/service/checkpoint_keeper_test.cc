@@ -58,5 +58,34 @@ TEST(CheckpointKeeper, WritesNoManifestOfPartsThatAreElsewhereOrCut) {
   }
 }
 
+TEST(CheckpointKeeper, GivesEachCoordinatorOfADirectoryARunOfItsOwn) {
+  TempDirectory directory;
+  const auto store = *OpenDirectoryStore(directory.path());
+  std::vector<uint32_t> runs;
+  for (int coordinator = 0; coordinator < 2; ++coordinator) {
+    CheckpointKeeper keeper(*store, Logger(), [&](const CheckpointAnswer& answer) {
+      runs.push_back(std::get<CheckpointFound>(answer).beginning->run);
+    });
+    keeper.Order(FindCheckpoint{.job = 1, .name = "job", .resume = "auto"});
+    keeper.Stop();
+  }
+  EXPECT_EQ(runs, (std::vector<uint32_t>{1, 2}));
+}
+
+TEST(CheckpointKeeper, SaysWhenAllOrdersBeforeAreCarriedOut) {
+  TempDirectory directory;
+  const auto store = *OpenDirectoryStore(directory.path());
+  std::vector<size_t> left;
+  CheckpointKeeper keeper(*store, Logger(), [&](const CheckpointAnswer& answer) {
+    EXPECT_EQ(std::get<CheckpointsSettled>(answer).job, 3);
+    left.push_back(store->List("job")->size());
+  });
+  ASSERT_TRUE((*store->Create(FolderOf("job", kName) + "/weights", 0))->Finish({}).ok());
+  keeper.Order(DiscardCheckpoint{"job", kName});
+  keeper.Order(SettleCheckpoints{3});
+  keeper.Stop();
+  EXPECT_EQ(left, (std::vector<size_t>{0}));
+}
+
 }  // namespace
 }  // namespace syncline

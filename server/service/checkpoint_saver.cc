@@ -41,6 +41,20 @@ void CheckpointSaver::Begin(SavedJob job) {
   jobs_[id] = Job{.about = std::make_shared<const SavedJob>(std::move(job))};
 }
 
+void CheckpointSaver::BeginLast(uint32_t id, uint64_t step) {
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end()) return;
+  job->second.last = step;
+  job->second.ended.erase(step);
+  auto& saves = job->second.saves;
+  for (auto save = saves.upper_bound(step); save != saves.end();) {
+    // Its thread lets go of what it has begun.
+    events_.push_back({.job = id, .step = save->first});
+    save = saves.erase(save);
+  }
+}
+
 void CheckpointSaver::Drop(uint32_t job) {
   absl::MutexLock lock(&mutex_);
   const auto found = jobs_.find(job);
@@ -77,7 +91,7 @@ CheckpointSaver::Save* CheckpointSaver::FindSave(uint32_t job, uint64_t step) {
 
 // And whether it is new; null when it is over. One version of a job is written at a time.
 std::pair<CheckpointSaver::Save*, bool> CheckpointSaver::SaveOf(Job& job, uint64_t step) {
-  if (job.ended.contains(step)) return {nullptr, false};
+  if (job.ended.contains(step) || step > job.last) return {nullptr, false};
   const bool is_busy = !job.saves.empty();
   const auto [entry, is_new] = job.saves.try_emplace(step);
   Save& save = entry->second;
@@ -94,12 +108,13 @@ std::pair<CheckpointSaver::Save*, bool> CheckpointSaver::SaveOf(Job& job, uint64
   return {&save, true};
 }
 
-bool CheckpointSaver::Take(uint32_t id, uint32_t engine, const ShardCopied& copied) {
+CheckpointSaver::Taken CheckpointSaver::Take(uint32_t id, uint32_t engine,
+                                             const ShardCopied& copied) {
   absl::MutexLock lock(&mutex_);
   const auto job = jobs_.find(id);
-  if (job == jobs_.end() || stopping_) return false;
+  if (job == jobs_.end() || stopping_) return {};
   const auto [save, is_new] = SaveOf(job->second, copied.step);
-  if (save == nullptr) return false;
+  if (save == nullptr) return {};
   const uint64_t bytes = BytesOf(*copied.saved);
   if (save->status.ok() && limit_ && held_ + bytes > *limit_) {
     save->status = absl::ResourceExhaustedError(
@@ -108,7 +123,7 @@ bool CheckpointSaver::Take(uint32_t id, uint32_t engine, const ShardCopied& copi
                      "the server has ",
                      *limit_ >> 20, " MiB; give it more --memory, or a faster disk"));
   }
-  if (!save->status.ok()) return is_new;
+  if (!save->status.ok()) return {.is_first = is_new};
   held_ += bytes;
   events_.push_back({.job = id,
                      .step = copied.step,
@@ -116,8 +131,9 @@ bool CheckpointSaver::Take(uint32_t id, uint32_t engine, const ShardCopied& copi
                      .about = job->second.about,
                      .block = copied.block,
                      .saved = copied.saved,
-                     .bytes = bytes});
-  return is_new;
+                     .bytes = bytes,
+                     .more = copied.more});
+  return {.is_first = is_new, .is_kept = true};
 }
 
 void CheckpointSaver::Take(uint32_t id, uint32_t engine, const ShardCutDone& done) {
@@ -154,10 +170,17 @@ void CheckpointSaver::Run() {
       events_.pop_front();
     }
     Handle(event);
-    const uint64_t bytes = event.bytes;
+    const Event done = {.job = event.job,
+                        .step = event.step,
+                        .engine = event.engine,
+                        .bytes = event.bytes,
+                        .more = event.more};
     event = Event();  // its memory is free before it counts as free
-    absl::MutexLock lock(&mutex_);
-    held_ -= bytes;
+    {
+      absl::MutexLock lock(&mutex_);
+      held_ -= done.bytes;
+    }
+    if (done.more) options_.next(done.job, done.engine, done.step);
   }
 }
 

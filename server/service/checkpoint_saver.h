@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -37,8 +38,11 @@ class CheckpointSaver {
   struct Options {
     BlobStore* store = nullptr;  // outlives it
     Logger log = {};
-    // On its thread.
+    // Both on its thread.
     std::function<void(CheckpointWritten)> written;
+    // What was copied last is written, and there is more (ShardCopied::more): so what is
+    // frozen takes no more memory than one block.
+    std::function<void(uint32_t job, uint32_t engine, uint64_t step)> next;
   };
   // What a server has of a job.
   struct SavedJob {
@@ -54,14 +58,20 @@ class CheckpointSaver {
   ~CheckpointSaver();  // stops
 
   void Begin(SavedJob job) ABSL_LOCKS_EXCLUDED(mutex_);
+  // That step is the last one: no engine gets to a later one, and what was written of it
+  // before is written again. REQUIRES: it is not being written.
+  void BeginLast(uint32_t job, uint64_t step) ABSL_LOCKS_EXCLUDED(mutex_);
   // Gives up what is being written of it.
   void Drop(uint32_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   void DropAll() ABSL_LOCKS_EXCLUDED(mutex_);
   // How many bytes of copies may wait; nothing: any.
   void Limit(std::optional<uint64_t> bytes) ABSL_LOCKS_EXCLUDED(mutex_);
 
-  // True for the first copy of a version: the other engines should be told of it.
-  bool Take(uint32_t job, uint32_t engine, const ShardCopied& copied)
+  struct Taken {
+    bool is_first = false;  // of that version: the other engines should be told of it
+    bool is_kept = false;   // until it is written; otherwise nothing follows from it
+  };
+  Taken Take(uint32_t job, uint32_t engine, const ShardCopied& copied)
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Take(uint32_t job, uint32_t engine, const ShardCutDone& done)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -80,8 +90,9 @@ class CheckpointSaver {
   };
   struct Job {
     std::shared_ptr<const SavedJob> about;
-    std::map<uint64_t, Save> saves = {};  // by step
-    std::set<uint64_t> ended = {};        // the last steps that are over
+    std::map<uint64_t, Save> saves = {};                   // by step
+    std::set<uint64_t> ended = {};                         // the last steps that are over
+    uint64_t last = std::numeric_limits<uint64_t>::max();  // none comes after this step
   };
   struct Event {
     uint32_t job = 0;
@@ -93,6 +104,7 @@ class CheckpointSaver {
     std::shared_ptr<const ShardSnapshot> rest = {};
     TrainingSettings training = {};
     uint64_t bytes = 0;
+    bool more = false;
   };
   using PartId = std::pair<std::pair<uint32_t, uint64_t>, uint32_t>;  // job, step, engine
 

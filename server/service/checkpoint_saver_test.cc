@@ -36,6 +36,7 @@ class SlowStore final : public BlobStore {
     go_.WaitForNotification();
     return store_.Create(name, head_bytes);
   }
+  absl::Status Claim(const std::string& name) override { return store_.Claim(name); }
   absl::Status Delete(const std::string& name) override { return store_.Delete(name); }
   std::string Describe() const override { return "a slow store"; }
 
@@ -55,10 +56,16 @@ class CheckpointSaverTest : public ::testing::Test {
     layout->plan = *TrainingPlan::Create({.optimizer = {.name = "sgd"}}, trained);
     layout_ = std::move(layout);
     saver_.emplace(CheckpointSaver::Options{.store = &slow_,
-                                            .written = [this](CheckpointWritten written) {
-                                              absl::MutexLock lock(&mutex_);
-                                              written_.push_back(std::move(written));
-                                            }});
+                                            .written =
+                                                [this](CheckpointWritten written) {
+                                                  absl::MutexLock lock(&mutex_);
+                                                  written_.push_back(std::move(written));
+                                                },
+                                            .next =
+                                                [this](uint32_t, uint32_t, uint64_t) {
+                                                  absl::MutexLock lock(&mutex_);
+                                                  ++nexts_;
+                                                }});
     // Engine 1 has nothing of it.
     saver_->Begin({.job = 7,
                    .name = "job",
@@ -78,7 +85,7 @@ class CheckpointSaverTest : public ::testing::Test {
     return {.step = step, .rest = std::make_shared<ShardSnapshot>()};
   }
   bool Cut(uint64_t step) {
-    const bool is_first = saver_->Take(7, 0, Copied(step));
+    const bool is_first = saver_->Take(7, 0, Copied(step)).is_first;
     saver_->Take(7, 0, Done(step));
     saver_->Take(7, 1, Done(step));
     return is_first;
@@ -95,6 +102,7 @@ class CheckpointSaverTest : public ::testing::Test {
   std::shared_ptr<const CheckpointLayout> layout_;
   absl::Mutex mutex_;
   std::vector<CheckpointWritten> written_;
+  int nexts_ = 0;
   std::optional<CheckpointSaver> saver_;
 };
 
@@ -156,11 +164,39 @@ TEST_F(CheckpointSaverTest, OneThatAnEngineIsPastFailsAndNoneIsOpenAfterwards) {
 TEST_F(CheckpointSaverTest, OfAJobThatEndsNothingIsLeft) {
   saver_->Take(7, 0, Copied(10));
   saver_->Drop(7);
-  EXPECT_FALSE(saver_->Take(7, 0, Copied(20)));
+  EXPECT_FALSE(saver_->Take(7, 0, Copied(20)).is_kept);
   slow_.Go();
   saver_.reset();
   EXPECT_TRUE(files_->List("")->empty());
   EXPECT_TRUE(AwaitWritten(0).empty());
+}
+
+TEST_F(CheckpointSaverTest, AsksForTheNextFrozenBlockOnceTheLastIsWritten) {
+  ShardCopied copied = Copied(10);
+  copied.more = true;
+  EXPECT_TRUE(saver_->Take(7, 0, copied).is_kept);
+  {
+    absl::MutexLock lock(&mutex_);
+    EXPECT_EQ(nexts_, 0);
+  }
+  slow_.Go();
+  const auto was_asked = [this] { return nexts_ == 1; };
+  absl::MutexLock lock(&mutex_, absl::Condition(&was_asked));
+  saver_->Limit(0);
+  EXPECT_FALSE(saver_->Take(7, 0, copied).is_kept) << "then the engine goes on by itself";
+}
+
+TEST_F(CheckpointSaverTest, ALastStepIsWrittenAgainAndNoneAfterIt) {
+  slow_.Go();
+  Cut(20);
+  AwaitWritten(1);
+  saver_->Take(7, 1, Done(30));  // of an engine that trains nothing
+  saver_->BeginLast(7, 20);
+  EXPECT_FALSE(saver_->Take(7, 0, Copied(30)).is_kept);
+  EXPECT_TRUE(Cut(20));
+  const CheckpointWritten again = AwaitWritten(2)[1];
+  EXPECT_EQ(again.step, 20);
+  EXPECT_TRUE(again.status.ok()) << again.status;
 }
 
 }  // namespace

@@ -317,7 +317,10 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
     case v1::CoordinatorMessage::kWorkerWelcome:
       return ReadWelcome(message.worker_welcome());
     case v1::CoordinatorMessage::kCutAt:
-      return CutAt{.job = message.cut_at().job(), .step = message.cut_at().step()};
+      return CutAt{.job = message.cut_at().job(),
+                   .step = message.cut_at().step(),
+                   .last = message.cut_at().last(),
+                   .again = message.cut_at().again()};
     case v1::CoordinatorMessage::kLinkReady:  // of links
     case v1::CoordinatorMessage::kLinkUnknown:
     case v1::CoordinatorMessage::BODY_NOT_SET:
@@ -352,6 +355,8 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared)
                  [&](const CutAt& cut) {
                    message.mutable_cut_at()->set_job(cut.job);
                    message.mutable_cut_at()->set_step(cut.step);
+                   message.mutable_cut_at()->set_last(cut.last);
+                   message.mutable_cut_at()->set_again(cut.again);
                  },
                  [&](const DropJob& drop) {
                    message.mutable_drop_job()->set_job(drop.job);

@@ -68,7 +68,9 @@ absl::Status ServerNode::StartEngines() {
     saver_ = std::make_unique<CheckpointSaver>(CheckpointSaver::Options{
         .store = options_.checkpoints,
         .log = options_.log,
-        .written = [this](CheckpointWritten written) { OnWritten(std::move(written)); }});
+        .written = [this](CheckpointWritten written) { OnWritten(std::move(written)); },
+        .next = [this](uint32_t job, uint32_t engine,
+                       uint64_t step) { CopyNext(job, engine, step); }});
   }
   if (!options_.journal_directory.empty()) {
     journal_ = std::make_unique<Journal>(

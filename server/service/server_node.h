@@ -146,6 +146,7 @@ class ServerNode {
   void NameJournal(const CommitEpoch& commit);
   void ShowJournals() const ABSL_LOCKS_EXCLUDED(mutex_);
   void OnWritten(CheckpointWritten written) ABSL_LOCKS_EXCLUDED(mutex_);
+  void CopyNext(uint32_t job, uint32_t engine, uint64_t step);
   void ShowMemory() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnBuilt(uint32_t job, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 

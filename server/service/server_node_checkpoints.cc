@@ -12,6 +12,14 @@
 #include "server/service/server_node.h"
 
 namespace syncline {
+namespace {
+
+ShardCut::Kind KindOf(const CutAt& cut) {
+  if (cut.again) return ShardCut::Kind::kLastAgain;
+  return cut.last ? ShardCut::Kind::kLast : ShardCut::Kind::kCopy;
+}
+
+}  // namespace
 
 absl::Status ServerNode::AddCheckpoints(const ConfigureJob& configure,
                                         std::vector<EngineJobOptions>& parts) {
@@ -54,7 +62,10 @@ void ServerNode::On(const CutAt& cut) {
     const auto job = jobs_.find(cut.job);
     if (job != jobs_.end()) job->second.memory.Cut(cut.step);
   }
-  if (saver_ != nullptr) return ApplyToAll(cut.job, ShardCut{cut.step});
+  if (saver_ != nullptr) {
+    if (cut.again) saver_->BeginLast(cut.job, cut.step);
+    return ApplyToAll(cut.job, ShardCut{.step = cut.step, .kind = KindOf(cut)});
+  }
   OnWritten({.job = cut.job,
              .step = cut.step,
              .status = absl::FailedPreconditionError(absl::StrCat(
@@ -68,12 +79,20 @@ bool ServerNode::SaveOutput(uint32_t engine, uint32_t job, const ShardOutput& ou
   }
   const auto* copied = std::get_if<ShardCopied>(&output);
   if (copied == nullptr) return false;
-  if (!saver_->Take(job, engine, *copied)) return true;
+  const CheckpointSaver::Taken taken = saver_->Take(job, engine, *copied);
+  if (copied->more && !taken.is_kept) CopyNext(job, engine, copied->step);
+  if (!taken.is_first) return true;
   // Those that train nothing have no versions of their own.
   for (uint32_t other = 0; other < engines_.size(); ++other) {
     if (other != engine) engines_[other]->Apply(job, ShardCut{copied->step});
   }
   return true;
+}
+
+// After what waits for this engine.
+void ServerNode::CopyNext(uint32_t job, uint32_t engine, uint64_t step) {
+  engines_[engine]->Apply(job,
+                          ShardCut{.step = step, .kind = ShardCut::Kind::kNextFrozen});
 }
 
 void ServerNode::OnWritten(CheckpointWritten written) {

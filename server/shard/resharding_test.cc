@@ -350,15 +350,24 @@ TEST(Cuts, AnOrderForALaterStepWaitsForIt) {
   EXPECT_EQ(Only<ShardCopied>(rig.Push(0, 0, 1)).size(), 1);
 }
 
-TEST(Cuts, FrozenBlocksComeWithTheFirstOfTheOthersOrAtOnceWhereTheyAreAlone) {
-  ShardRig both({.tensors = {100, 100}, .frozen = {1}});
+TEST(Cuts, FrozenBlocksComeOneByOneAfterTheFirstOfTheOthersOrAtOnceWhereTheyAreAlone) {
+  ShardRig both({.tensors = {100, 100, 100}, .frozen = {1, 2}});
   both.Commit(1, {both.Member(0)});
-  both.Seed(0, SomeValues(100, 1));
-  both.Seed(1, SomeValues(100, 2));
+  for (const uint32_t block : {0u, 1u, 2u}) both.Seed(block, SomeValues(100, block));
   EXPECT_TRUE(both.shard().Apply(ShardCut{1}).empty());
-  const ShardOutputs outputs = both.Push(0, 0, 0);
-  EXPECT_EQ(Only<ShardCopied>(outputs).size(), 2);
+  const auto first = Only<ShardCopied>(both.Push(0, 0, 0));
+  ASSERT_EQ(first.size(), 1);
+  EXPECT_TRUE(first[0].more);
+  EXPECT_TRUE(both.shard().Apply(ShardCut{1}).empty()) << "an order is no kNextFrozen";
+  const ShardCut next = {.step = 1, .kind = ShardCut::Kind::kNextFrozen};
+  const auto second = Only<ShardCopied>(both.shard().Apply(next));
+  ASSERT_EQ(second.size(), 1);
+  EXPECT_TRUE(second[0].more);
+  const ShardOutputs outputs = both.shard().Apply(next);
+  ASSERT_EQ(Only<ShardCopied>(outputs).size(), 1);
+  EXPECT_FALSE(Only<ShardCopied>(outputs)[0].more);
   EXPECT_EQ(Only<ShardCutDone>(outputs).size(), 1);
+  EXPECT_TRUE(both.shard().Apply(next).empty()) << "late, when all are copied";
 
   ShardRig alone({.tensors = {100}, .frozen = {0}});
   alone.Commit(1, {alone.Member(0)});
@@ -383,6 +392,31 @@ TEST(Cuts, AnOrderForAStepThatABlockIsPastIsAnsweredAndLaterOnesAreCopied) {
   const auto next = Only<ShardCutDone>(rig.shard().Apply(ShardCut{2}));
   ASSERT_EQ(next.size(), 1);
   EXPECT_NE(next[0].rest, nullptr);
+}
+
+TEST(Cuts, TheLastOneBringsAllBlocksToItsStepWithoutMembersAndMayComeAgain) {
+  ShardRig rig({.tensors = {100, 100}});
+  rig.Commit(1, {rig.Member(0), rig.Member(1)});
+  for (const uint32_t block : {0u, 1u}) rig.Seed(block, SomeValues(100, block));
+  for (const uint32_t rank : {0u, 1u}) rig.Push(rank, 0, 0);
+  rig.Push(0, 1, 0);  // the other one left before its own
+  rig.shard().Apply(ShardPrepare{2});
+  rig.Commit(2, {});
+  const std::vector<float> before(rig.shard().block_weights(1).begin(),
+                                  rig.shard().block_weights(1).end());
+  const ShardOutputs outputs =
+      rig.shard().Apply(ShardCut{.step = 1, .kind = ShardCut::Kind::kLast});
+  EXPECT_EQ(Only<ShardCopied>(outputs).size(), 2);
+  ASSERT_EQ(Only<ShardCutDone>(outputs).size(), 1);
+  EXPECT_NE(Only<ShardCutDone>(outputs)[0].rest, nullptr);
+  EXPECT_EQ(rig.shard().block_version(1), 1);
+  EXPECT_TRUE(std::ranges::equal(rig.shard().block_weights(1), before));
+  EXPECT_TRUE(
+      rig.shard().Apply(ShardCut{.step = 1, .kind = ShardCut::Kind::kLast}).empty());
+  const ShardOutputs again =
+      rig.shard().Apply(ShardCut{.step = 1, .kind = ShardCut::Kind::kLastAgain});
+  EXPECT_EQ(Only<ShardCopied>(again).size(), 2);
+  EXPECT_EQ(Only<ShardCutDone>(again).size(), 1);
 }
 
 }  // namespace

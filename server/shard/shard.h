@@ -119,6 +119,15 @@ struct ShardDecision {
 // nothing has no versions: it copies at once.
 struct ShardCut {
   uint64_t step = 0;
+  enum class Kind {
+    kCopy,
+    // The same, and no member is left, nor comes: blocks that lie behind get there without
+    // contributions, as they would for one who begins with that step.
+    kLast,
+    kLastAgain,   // and what was copied before could not be written
+    kNextFrozen,  // of a cut that has more of them (ShardCopied)
+  };
+  Kind kind = Kind::kCopy;
 };
 using ShardInput =
     std::variant<ShardMessage, ShardPrepare, ShardCommit, ShardDecision, ShardCut>;
@@ -177,12 +186,14 @@ struct ShardRecorded {
 };
 struct BlockSnapshot;
 struct ShardSnapshot;
-// A block as it is at version `step` of the job. Blocks of frozen tensors come with the
-// first of the others.
+// A block as it is at version `step` of the job. Blocks of frozen tensors come after the
+// first of the others, one for each kNextFrozen while there are `more`: all at once would
+// hold up the engine, and take as much memory again.
 struct ShardCopied {
   uint64_t step = 0;
   uint32_t block = 0;
   std::shared_ptr<const BlockSnapshot> saved = {};
+  bool more = false;
 };
 // All blocks were copied: what belongs to tensors and the job at that version, and the
 // settings that hold there.

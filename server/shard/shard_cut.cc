@@ -31,23 +31,26 @@ bool Shard::Impl::IsPast(uint64_t step) const {
 }
 
 void Shard::Impl::On(const ShardCut& cut) {
+  using Kind = ShardCut::Kind;
+  if (cut.kind == Kind::kNextFrozen) return CopyNextFrozen(cut.step);
+  if (cut.kind == Kind::kLastAgain && done_cuts_.erase(cut.step) > 0) last_cut_ = 0;
   if (done_cuts_.contains(cut.step)) return;
-  const bool trains = Trains();
-  if (trains && IsPast(cut.step)) {
+  if (!Trains()) {
+    if (cuts_.contains(cut.step)) return;
+    BeginCut(cut.step);
+    return CopyNextFrozen(cut.step);
+  }
+  if (IsPast(cut.step)) {
     outputs_.push_back(ShardCutDone{cut.step, nullptr, stepper_->SettingsAt(cut.step)});
     return;
   }
-  if (!trains) {
-    cuts_.try_emplace(cut.step);
-  } else {
-    asked_cuts_.insert(cut.step);
+  asked_cuts_.insert(cut.step);
+  if (cut.kind != Kind::kCopy) {
+    passes_until_ = cut.step;
+    for (auto& [id, block] : blocks_) StepIfComplete(block);
   }
   for (const auto& [id, block] : blocks_) {
-    if (!trains) {
-      Copy(block, cut.step);
-    } else if (block.version() == cut.step) {
-      CopyIfDue(block);
-    }
+    if (block.version() == cut.step) CopyIfDue(block);
   }
 }
 
@@ -57,12 +60,31 @@ void Shard::Impl::CopyIfDue(const Block& block) {
   const bool is_due =
       asked_cuts_.contains(step) || (every > 0 && step > 0 && step % every == 0);
   if (!is_due || step <= last_cut_) return;
-  const bool is_first = cuts_.try_emplace(step).second;
+  const bool is_first = !cuts_.contains(step);
+  if (is_first) BeginCut(step);
   Copy(block, step);
-  if (!is_first) return;
-  for (const auto& [id, other] : blocks_) {
-    if (stepper_->IsFrozen(other.spec().range.tensor)) Copy(other, step);
+  if (is_first) SayWhetherMoreWait(step);
+}
+
+void Shard::Impl::BeginCut(uint64_t step) {
+  Cut& cut = cuts_[step];
+  for (const auto& [id, block] : blocks_) {
+    if (stepper_->IsFrozen(block.spec().range.tensor)) cut.frozen.push_back(id);
   }
+}
+
+void Shard::Impl::CopyNextFrozen(uint64_t step) {
+  const auto cut = cuts_.find(step);
+  if (cut == cuts_.end() || cut->second.frozen.empty()) return;
+  const Block& next = blocks_.at(cut->second.frozen.front());
+  cut->second.frozen.pop_front();
+  Copy(next, step);
+  SayWhetherMoreWait(step);
+}
+
+// REQUIRES: a block was copied last.
+void Shard::Impl::SayWhetherMoreWait(uint64_t step) {
+  std::get<ShardCopied>(outputs_.back()).more = !cuts_.at(step).frozen.empty();
 }
 
 void Shard::Impl::Copy(const Block& block, uint64_t step) {

@@ -116,6 +116,9 @@ class Shard::Impl {
   // The block has reached a version, which may be one to copy.
   void CopyIfDue(const Block& block);
   void Copy(const Block& block, uint64_t step);
+  void BeginCut(uint64_t step);
+  void CopyNextFrozen(uint64_t step);
+  void SayWhetherMoreWait(uint64_t step);
   bool Trains() const;
   bool IsPast(uint64_t step) const;
   void FinishCuts();
@@ -151,6 +154,8 @@ class Shard::Impl {
   static constexpr uint64_t kNoHold = std::numeric_limits<uint64_t>::max();
   uint64_t hold_from_ = kNoHold;  // no block completes this step or a later one
 
+  uint64_t passes_until_ = 0;  // blocks make steps before it, although no member is left
+
   std::set<uint32_t> loaded_;  // blocks
 
   struct BegunRecord {
@@ -165,6 +170,7 @@ class Shard::Impl {
   struct Cut {
     std::set<uint32_t> blocks = {};  // that were copied
     std::map<uint32_t, std::vector<float>> factors = {};
+    std::deque<uint32_t> frozen = {};  // that are still to be copied
   };
   std::map<uint64_t, Cut> cuts_;
   std::set<uint64_t> asked_cuts_;

@@ -25,8 +25,9 @@ std::span<Block* const> Shard::Impl::UnitOf(const Block& block) const {
 // before it was complete, and those who joined begin later. Such steps pass without a
 // change.
 bool Shard::Impl::IsComplete(const Block& block) const {
-  return !members_.empty() && block.seeded() && !block.frozen() &&
-         block.version() < hold_from_ && policy_->StepsNow(FactsOf(block)) &&
+  const bool moves = !members_.empty() || block.version() < passes_until_;
+  return moves && block.seeded() && !block.frozen() && block.version() < hold_from_ &&
+         policy_->StepsNow(FactsOf(block)) &&
          !stepper_->IsFrozen(block.spec().range.tensor);
 }
 

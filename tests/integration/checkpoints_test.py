@@ -118,6 +118,20 @@ class Resume(Saved):
                 self.assertRegex(self.coordinator.text(), r"goes on from checkpoint run1-step\d+")
                 self.end()
 
+    def test_a_job_in_mode_ssp_goes_on_with_all_workers_at_one_step(self):
+        self.worker_env = {**self.worker_env, "SYNCLINE_MODE": "ssp:staleness=2"}
+        self.begin(2)
+        self.train("--steps", "60", "--step-ms", "25", every="10 steps")
+        self.await_checkpoint(20)
+        self.end()
+        self.begin(3)
+        workers = self.train("--steps", "60", every="10 steps")
+        joined = {int(worker.await_line(r"joined step=(\d+)").group(1)) for worker in workers}
+        self.assertEqual(len(joined), 1)
+        self.assertGreaterEqual(joined.pop(), 20)
+        self.assert_same_end(workers)
+        self.assertIn('"name": "ssp"', self.checkpoint("show", "test", "-o", "json"))
+
     def test_a_job_goes_back_to_an_earlier_checkpoint_or_begins_anew(self):
         self.begin(1)
         for worker in self.train("--steps", "25", "--step-ms", "20", every="10 steps"):
@@ -135,6 +149,73 @@ class Resume(Saved):
         other = self.train("--steps", "15", "--elements", "100", resume="latest")[0]
         self.assertNotEqual(other.wait(), 0)
         self.assertRegex(other.text(), r"tensor 0 is 'tensor0' of \[200000\] there, and the job declares")
+
+
+class Ends(Saved):
+    """`syncline run` leaves the last step behind."""
+
+    def run_job(self, *flags, code=0, steps=25, more=()):
+        done = subprocess.run(
+            [f"{cluster.BUILD}/syncline", "run", "--standalone", "--nproc-per-node", "2", "--failure-timeout", "5s",
+             "--job", "test", "--checkpoint-dir", self.directory, *flags, "--",
+             f"{cluster.BUILD}/steps_worker", "--steps", str(steps), *more],
+            capture_output=True, text=True, timeout=PATIENCE)  # fmt: skip
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return done.stderr
+
+    def test_a_run_ends_once_its_last_step_is_saved_and_the_next_one_says_where_it_begins(self):
+        said = self.run_job("--servers", "2", "--checkpoint-every", "10 steps")
+        self.assertRegex(said, "the last step of job test is saved: checkpoint run1-step25, ")
+        self.assertIn("run1-step25", self.complete())
+        self.assertIn("is whole", self.checkpoint("verify", "test", "run1-step25"))
+        said = self.run_job("--servers", "1", "--checkpoint-every", "1 h", steps=40)
+        self.assertIn("job test goes on from checkpoint run1-step25", said)
+        self.assertEqual(self.complete()[-1], "run2-step40")
+        listed = self.checkpoint("list")
+        self.assertRegex(listed, r"test +run2-step40 +20\d\d-\d\d-\d\d \d\d:\d\d +\S+ \S+ +complete")
+
+    def test_what_goes_on_from_a_last_step_has_the_bits_of_an_uninterrupted_run(self):
+        ends = []
+        for directory, parts in (("whole", (12,)), ("parts", (7, 12))):
+            self.directory = os.path.join(self.folder.name, directory)
+            for number, steps in enumerate(parts):
+                resume = ("--resume", "latest") if number > 0 else ()
+                said = self.run_job("--servers", "2", "--checkpoint-every", "5 steps", *resume, steps=steps)
+                self.assertIn(f"is saved: checkpoint run{number + 1}-step{steps}, ", said)
+                if resume:
+                    self.assertIn(f"goes on from checkpoint run{number}-step{parts[0]}", said)
+            out = os.path.join(self.folder.name, f"{directory}.safetensors")
+            self.checkpoint("export", "test", "latest", "--out", out)
+            ends.append(read_safetensors(out))
+        self.assertEqual(*ends)
+
+    def test_the_last_step_of_mode_ssp_is_that_of_all_workers(self):
+        flags = ("--mode", "ssp:staleness=2", "--checkpoint-every", "5 steps")
+        self.assertIn("is saved: checkpoint run1-step7, ", self.run_job(*flags, steps=7))
+        said = self.run_job(*flags, "--resume", "latest", steps=12)
+        self.assertIn("goes on from checkpoint run1-step7", said)
+        self.assertIn("is saved: checkpoint run2-step12, ", said)
+
+    def test_a_last_step_in_the_middle_of_an_update_goes_on_with_the_same_bits(self):
+        ends = []
+        for directory, parts in (("whole", (11,)), ("parts", (7, 11))):
+            self.directory = os.path.join(self.folder.name, directory)
+            for steps in parts:
+                self.run_job("--checkpoint-every", "4 steps", steps=steps, more=("--accumulate", "4", "--freeze"))
+            out = os.path.join(self.folder.name, f"{directory}.safetensors")
+            self.checkpoint("export", "test", "latest", "--out", out)
+            ends.append((self.complete()[-1].split("-")[1], read_safetensors(out)))
+        self.assertEqual(*ends)
+
+    def test_a_last_step_that_is_not_saved_is_an_error(self):
+        os.mkdir(self.directory)
+        mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", self.directory])
+        if mounted.returncode != 0:
+            self.skipTest("may not mount a small disk here")
+        self.addCleanup(subprocess.run, ["umount", "-l", self.directory])
+        said = self.run_job("--checkpoint-every", "1 h", code=4)
+        self.assertRegex(said, "the last step of job 'test' is not saved: run1-step25: .*No space left")
+        self.assertIn("the last checkpoint is none of this run", said)
 
 
 class Commands(Saved):

@@ -1,0 +1,181 @@
+// How a job ends whose last step is saved.
+#include <memory>
+#include <string>
+#include <variant>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/coordinator/saved_jobs_test_util.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+// All workers leave at that step.
+class EndingJobs : public SavedJobs {
+ protected:
+  void End(uint64_t step) {
+    next_step_[1] = step;
+    for (const ConnectionId connection : {10, 11}) Say(connection, Leave{});
+  }
+  std::string Phase() { return coordinator_->View(now_).jobs.at(0).phase; }
+  JobSpec EveryTen() const {
+    JobSpec job = TwoTensors(2);
+    job.checkpoint.every_steps = 10;
+    return job;
+  }
+};
+
+TEST_F(EndingJobs, AreOverOnceTheirLastStepIsSaved) {
+  BeginJob(EveryTen());
+  Say(1, Written(10));
+  Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 10}});
+  End(17);
+  EXPECT_EQ(Phase(), "saving");
+  EXPECT_TRUE(Saved().is_under_way);
+  EXPECT_FALSE(Last<DropJob>(1).has_value());
+  EXPECT_FALSE(Create().status.ok()) << "its members are gone";
+  ASSERT_TRUE(std::holds_alternative<SettleCheckpoints>(orders_.back()));
+  Answer(CheckpointsSettled{job_});
+  ASSERT_EQ(Last<CutAt>(1)->step, 17);
+  EXPECT_TRUE(Last<CutAt>(1)->last);
+  EXPECT_TRUE(Last<CommitEpoch>(1)->members.empty());
+  EXPECT_THAT(coordinator_->View(now_).jobs.at(0).reason, HasSubstr("saving step 17"));
+  PassTimeBeating(absl::Minutes(5), {1});
+  Say(1, Written(17));
+  EXPECT_EQ(std::get<KeepCheckpoint>(orders_.back()).manifest.name.step, 17);
+  EXPECT_EQ(Phase(), "saving");
+  Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 17}});
+  EXPECT_EQ(Phase(), "over");
+  EXPECT_TRUE(Last<DropJob>(1).has_value());
+  EXPECT_EQ(Saved().latest, "run3-step17");
+}
+
+TEST_F(EndingJobs, WaitForWhatIsBeingWrittenAndSaveTheLastStepOnceMoreIfThatFailed) {
+  BeginJob(EveryTen());
+  End(20);
+  // The servers were at it before the workers left.
+  EXPECT_EQ(Last<CutAt>(1)->step, 20);
+  EXPECT_TRUE(Last<CutAt>(1)->last) << "no push comes for blocks that lie behind";
+  EXPECT_FALSE(Last<CutAt>(1)->again);
+  EXPECT_EQ(orders_.size(), 0);
+  CheckpointWritten busy = Written(20);
+  busy.status = absl::UnavailableError("that of step 10 is still being written");
+  Say(1, busy);
+  // What failed is deleted before the same files are written anew.
+  ASSERT_EQ(orders_.size(), 2);
+  EXPECT_TRUE(std::holds_alternative<DiscardCheckpoint>(orders_[0]));
+  EXPECT_TRUE(std::holds_alternative<SettleCheckpoints>(orders_[1]));
+  EXPECT_FALSE(Last<CutAt>(1)->again);
+  Answer(CheckpointsSettled{job_});
+  EXPECT_EQ(Last<CutAt>(1)->step, 20);
+  EXPECT_TRUE(Last<CutAt>(1)->again);
+  Say(1, Written(20));
+  Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 20}});
+  EXPECT_EQ(Phase(), "over");
+  EXPECT_EQ(Saved().latest, "run3-step20");
+}
+
+TEST_F(EndingJobs, AreNotSavedTwiceNorWithoutAScheduleNorWithoutAStep) {
+  BeginJob(EveryTen());
+  Say(1, Written(20));
+  Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 20}});
+  End(20);
+  EXPECT_EQ(Phase(), "over");
+  coordinator_ = std::make_unique<Coordinator>(
+      CoordinatorOptions{.expected_servers = 1, .keeps_checkpoints = true});
+  orders_.clear();
+  BeginJob(TwoTensors(2));
+  End(20);
+  EXPECT_EQ(Phase(), "over");
+}
+
+TEST_F(EndingJobs, AreOverWithAnErrorWhenTheLastStepCannotBeSaved) {
+  BeginJob(EveryTen());
+  End(7);
+  Answer(CheckpointsSettled{job_});
+  CheckpointWritten failed = Written(7);
+  failed.status = absl::ResourceExhaustedError("No space left on device");
+  Say(1, failed);
+  EXPECT_EQ(Phase(), "over");
+  EXPECT_THAT(Saved().error, HasSubstr("run3-step7: No space left"));
+}
+
+TEST_F(EndingJobs, AreOverWithAnErrorWhenAServerNeverWrites) {
+  BeginJob(EveryTen());
+  End(7);
+  Answer(CheckpointsSettled{job_});
+  PassTimeBeating(absl::Minutes(29), {1});
+  EXPECT_EQ(Phase(), "saving");
+  PassTimeBeating(absl::Minutes(2), {1});
+  EXPECT_EQ(Phase(), "over");
+  EXPECT_THAT(Saved().error, HasSubstr("run3-step7: server 0 did not write it"));
+}
+
+TEST_F(EndingJobs, FailWhenAServerDies) {
+  BeginJob(EveryTen());
+  End(7);
+  Answer(CheckpointsSettled{job_});
+  PassTimeBeating(absl::Minutes(2), {});
+  EXPECT_EQ(Phase(), "failed");
+  EXPECT_THAT(coordinator_->View(now_).jobs.at(0).reason, HasSubstr("is lost"));
+}
+
+// One that was asked for lies behind where the workers left.
+TEST_F(EndingJobs, DoNotWaitForStepsThatNeverCome) {
+  JobSpec job = EveryTen();
+  job.training.aggregation = Aggregation::kArrival;
+  BeginJob(job);
+  next_step_[1] = 16;
+  ASSERT_TRUE(Create().status.ok());
+  ASSERT_EQ(Last<CutAt>(1)->step, 17);
+  Say(1, Written(10));
+  Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 10}});
+  End(16);
+  ASSERT_TRUE(std::holds_alternative<SettleCheckpoints>(orders_.back()));
+  Answer(CheckpointsSettled{job_});
+  EXPECT_EQ(Last<CutAt>(1)->step, 16);
+  Say(1, Written(17));
+  Say(1, Written(16));
+  Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 16}});
+  EXPECT_EQ(Phase(), "over");
+  EXPECT_EQ(Saved().failed, 0u);
+}
+
+class EndingJobsOfTwoServers : public SavedJobsOfTwoServers {};
+
+TEST_F(EndingJobsOfTwoServers, FailWhenTheCoordinatorIsStartedAnewMeanwhile) {
+  JobSpec job = TwoTensors(2);
+  job.checkpoint.every_steps = 10;
+  BeginOnTwo(job);
+  for (const ConnectionId server : {1, 2}) Say(server, Written(10));
+  Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 10}});
+  next_step_[1] = next_step_[2] = 17;
+  for (const ConnectionId connection : {10, 11}) Say(connection, Leave{});
+  Restart();
+  ServerReturns(1, {});
+  ServerReturns(2, {});
+  const JobView view = coordinator_->View(now_).jobs.at(0);
+  EXPECT_EQ(view.phase, "failed");
+  EXPECT_THAT(view.reason, HasSubstr("the last checkpoint is run3-step10"));
+}
+
+TEST_F(EndingJobs, KeepTheNextRunWaitingAndItBeginsWithTheirLastStep) {
+  BeginJob(EveryTen());
+  End(7);
+  SayHello(20, EveryTen(), {.rank = 0, .run_id = "next", .name = "worker"});
+  SayHello(21, EveryTen(), {.rank = 1, .run_id = "next", .name = "worker"});
+  PassTimeBeating(absl::Minutes(1), {1, 20, 21});
+  EXPECT_TRUE(closed_.count(20) == 0 && closed_.count(21) == 0);
+  Answer(CheckpointsSettled{job_});
+  Say(1, Written(7));
+  Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 7}});
+  orders_.clear();
+  PassTimeBeating(absl::Seconds(2), {1, 20, 21});
+  ASSERT_EQ(orders_.size(), 1);
+  EXPECT_EQ(std::get<FindCheckpoint>(orders_[0]).name, "job");
+}
+
+}  // namespace
+}  // namespace syncline

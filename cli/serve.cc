@@ -168,7 +168,9 @@ absl::Status Services::StartCoordinator() {
   SYNCLINE_RETURN_IF_ERROR(OpenAuditLog());
   SYNCLINE_ASSIGN_OR_RETURN(store_, OpenSqliteStore(plan_.state_dir, log_));
   CoordinatorServiceOptions options;
-  options.coordinator = {.timeouts = plan_.timeouts, .expected_servers = plan_.servers};
+  options.coordinator = {.timeouts = plan_.timeouts,
+                         .expected_servers = plan_.servers,
+                         .patience = plan_.patience};
   options.store = store_.get();
   options.comes_back = !plan_.has_server;
   options.checkpoints = checkpoints_.get();

@@ -107,7 +107,7 @@ std::vector<JobServer> Coordinator::Impl::AttachedServers() const {
   servers.reserve(servers_.size());
   for (const auto& [number, server] : servers_) {
     servers.push_back({number, server.incarnation, server.connection, server.name,
-                       server.shard_addresses, MemoryOf(server)});
+                       server.shard_addresses, MemoryOf(server), server.journals});
   }
   return servers;
 }
@@ -139,6 +139,7 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
                       .name = hello.name,
                       .lanes = hello.lanes,
                       .shard_addresses = hello.shard_addresses,
+                      .journals = hello.journals,
                       .memory_bytes = hello.memory_bytes,
                       .heard_at = now_};
   speakers_[connection] = {.kind = Speaker::kServer, .server = number};
@@ -148,6 +149,7 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
       "server ", number, " (", hello.name, ") ", is_back ? "came back" : "attached",
       " with ", hello.shard_addresses.size(), " engine threads")});
   OnServerBack(servers_.at(number), hello);
+  ReplaceServers();
   BeginJobs();
 }
 
@@ -186,7 +188,9 @@ void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
     }
   }
   if (const auto* configured = std::get_if<JobConfigured>(&body)) {
-    if (Job* job = FindJob(configured->job)) job->OnConfigured(server.number, outputs_);
+    if (Job* job = FindJob(configured->job)) {
+      job->OnConfigured(server.number, configured->step, outputs_);
+    }
   }
   if (const auto* failed = std::get_if<ConfigureFailed>(&body)) {
     if (Job* job = FindJob(failed->job))
@@ -210,8 +214,7 @@ void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
   if (std::holds_alternative<Leave>(body)) return LoseServer(server.number, "it left");
 }
 
-// Without replication a server's weights are gone with it; the jobs that it served cannot
-// go on.
+// Its weights are gone with it: what it served goes on from its journal, or not at all.
 void Coordinator::Impl::LoseServer(uint32_t number, const std::string& reason) {
   const auto lost = servers_.find(number);
   outputs_.push_back(LogReason{
@@ -219,6 +222,13 @@ void Coordinator::Impl::LoseServer(uint32_t number, const std::string& reason) {
   outputs_.push_back(CloseMember{lost->second.connection, absl::AbortedError(reason)});
   servers_.erase(lost);
   for (const auto& [name, job] : jobs_) job->OnServerLost(number, outputs_);
+}
+
+void Coordinator::Impl::ReplaceServers() {
+  const auto lacks = [](const auto& entry) { return entry.second->LacksServers(); };
+  if (std::ranges::none_of(jobs_, lacks)) return;
+  const std::vector<JobServer> attached = AttachedServers();
+  for (const auto& [name, job] : jobs_) job->ReplaceServers(attached, outputs_);
 }
 
 // ---- Workers ----
@@ -255,6 +265,7 @@ void Coordinator::Impl::OnTick() {
     any_is_over = any_is_over || (!was_over && job->ended_at());
     if (!job->IsOver()) used.insert(job->declared()->declaration.digest);
   }
+  ReplaceServers();
   declarations_.Tick(now_, used, outputs_);
   if (any_is_over) {
     for (const ConnectionId connection : declarations_.Newcomers())

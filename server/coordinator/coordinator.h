@@ -28,6 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "comm/base/patience.h"
 #include "comm/base/secret_key.h"
 #include "comm/base/timeouts.h"
 #include "comm/transport/tcp/member_key.h"
@@ -56,6 +57,13 @@ struct HeldJob {
   uint64_t committed = 0;
   uint64_t cut = 0;  // no checkpoint of a later step was ordered or written
   std::optional<StepDecision> decided = std::nullopt;  // the last one
+  std::string run = {};                                // of its journal
+};
+// A run of a job of which a server has records on its disk (server/journal).
+struct JournaledRun {
+  std::string job = {};  // the folder of its name (server/checkpoint/manifest.h)
+  std::string run = {};
+  std::vector<uint32_t> shards = {};
 };
 struct ServerHello {
   std::string name = {};
@@ -65,6 +73,7 @@ struct ServerHello {
   // Of one that another life of the coordinator had taken in, and that lives on.
   std::optional<ServerIdentity> identity = std::nullopt;
   std::vector<HeldJob> held = {};
+  std::vector<JournaledRun> journals = {};  // what it could take up again
 };
 // By which a worker goes on under a coordinator that was started anew.
 struct HeldMembership {
@@ -141,6 +150,8 @@ struct BarrierEntered {
 };
 struct JobConfigured {
   uint32_t job = 0;
+  // Of one that was restored from records: what its trained blocks have all reached.
+  uint64_t step = 0;
 };
 // The server cannot make the job, or cannot go on with it.
 struct ConfigureFailed {
@@ -155,6 +166,7 @@ struct EpochPrepared {
 struct EpochCommitted {
   uint32_t job = 0;
   uint64_t epoch = 0;
+  std::string run = {};  // of its journal; empty: it has none
 };
 struct BlockFigures {
   uint32_t job = 0;
@@ -219,6 +231,8 @@ struct ConfigureJob {
   uint32_t first_shard = 0;
   uint32_t checkpoint_run = 0;  // of the names of its checkpoints; 0: nothing is saved
   std::optional<CheckpointName> resume_from = std::nullopt;
+  // The server takes the place of one that died: with its records of that run.
+  std::string restore_run = {};
 };
 // Wants the declaration that a hello announced.
 struct DescribeJob {
@@ -279,11 +293,22 @@ struct WorkerWelcome {
   SecretKey key = {};     // never written: only what is derived for each of the servers
   std::vector<ServerIdentity> shard_servers = {};  // of each shard
 };
+// Where a shard is since a server came back.
+struct MovedShard {
+  uint32_t shard = 0;
+  uint64_t epoch = 0;  // from which on it is there
+  std::string address = {};
+  ServerIdentity server = {};
+};
 struct EpochChanged {
   uint64_t epoch = 0;
   uint32_t members = 0;
   bool seeder = false;
   std::string reason = {};
+  std::vector<MovedShard> moved = {};  // since the job began
+  // Whose it is. The key is never written: only what is derived for each of the servers.
+  MemberIdentity member = {};
+  SecretKey key = {};
 };
 struct BarrierReleased {
   uint64_t barrier = 0;   // by the worker's count
@@ -339,6 +364,8 @@ struct CoordinatorOptions {
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   uint32_t expected_servers = 1;   // jobs begin when so many are attached
   bool keeps_checkpoints = false;  // CheckpointOrders are carried out
+  // How long a job whose servers keep journals waits for one that died.
+  absl::Duration patience = DefaultPatience(kDefaultFailureTimeout);
 };
 
 // ---- Status, for `syncline status` and the metrics ----

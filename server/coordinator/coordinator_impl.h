@@ -35,6 +35,7 @@ class Coordinator::Impl {
     std::string name;
     std::string lanes;
     std::vector<std::string> shard_addresses;
+    std::vector<JournaledRun> journals;
     uint64_t memory_bytes = 0;
     uint64_t bytes = 0;
     absl::Duration heard_at;
@@ -88,6 +89,8 @@ class Coordinator::Impl {
   // Null, and answered, when none of that name runs.
   Job* FindForCaller(const std::string& name);
   void LoseServer(uint32_t number, const std::string& reason);
+  // Servers take the places of those that died and left them their journals.
+  void ReplaceServers();
   void Refuse(ConnectionId connection, const absl::Status& status);
   Job* FindJob(uint32_t id);
   ServerMemory MemoryOf(const Server& server) const;

@@ -35,6 +35,12 @@ std::optional<Decision> DecisionMaker::Add(uint32_t block, uint64_t step,
   return decision;
 }
 
+void DecisionMaker::Forget(const std::set<uint32_t>& blocks) {
+  for (auto& [step, figures] : steps_) {
+    std::erase_if(figures, [&](const auto& one) { return blocks.contains(one.first); });
+  }
+}
+
 Decision DecisionMaker::Decide(const Figures& figures) {
   std::vector<double> sums(figures_);
   for (const auto& [block, parts] : figures) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "server/optimizer/training.h"
@@ -49,6 +50,9 @@ class DecisionMaker {
   // and figures of another number change nothing.
   std::optional<Decision> Add(uint32_t block, uint64_t step,
                               const std::vector<double>& figures);
+
+  // What these blocks have reported is lost: they report again.
+  void Forget(const std::set<uint32_t>& blocks);
 
   float loss_scale() const { return scaler_.scale; }
   const LossScalerState& scaler() const { return scaler_; }

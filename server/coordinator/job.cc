@@ -1,6 +1,7 @@
 #include "server/coordinator/job.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +17,8 @@ JobSpec WithoutTensors(const JobSpec& spec) {
           .push_codec = spec.push_codec,
           .publish_codec = spec.publish_codec,
           .training = spec.training,
-          .checkpoint = spec.checkpoint};
+          .checkpoint = spec.checkpoint,
+          .durability = spec.durability};
 }
 
 }  // namespace
@@ -51,6 +53,7 @@ void Job::BeOver() {
   cuts_.clear();
   cut_wanted_ = false;
   homecoming_.reset();
+  missing_.clear();
 }
 
 std::string Job::Named(uint32_t rank) const {
@@ -60,8 +63,9 @@ std::string Job::Named(uint32_t rank) const {
 }
 
 void Job::ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) const {
-  for (const JobServer& server : servers_)
-    outputs.push_back(ToMember{server.connection, body});
+  for (const JobServer& server : servers_) {
+    if (IsHere(server)) outputs.push_back(ToMember{server.connection, body});
+  }
 }
 
 // ---- Workers speak, wait and go ----
@@ -182,6 +186,7 @@ void Job::Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& 
   }
   if (phase_ == Phase::kGathering) SayWhoIsMissing(now, servers_attached, outputs);
   AwaitReturn(now, outputs);
+  AwaitServers(now, outputs);
   DropSilent(now, outputs);
   EndStalls(now, outputs);
   AwaitAnswers(now, outputs);
@@ -222,16 +227,6 @@ void Job::DropSilent(absl::Duration now, CoordinatorOutputs& outputs) {
   MaybeChangeEpoch(outputs);
 }
 
-void Job::OnServerLost(uint32_t server, CoordinatorOutputs& outputs) {
-  const auto lost = std::find_if(servers_.begin(), servers_.end(),
-                                 [&](const JobServer& s) { return s.server == server; });
-  if (phase_ == Phase::kOver || lost == servers_.end()) return;
-  const std::string name = lost->name;
-  servers_.erase(lost);
-  Fail(absl::StrCat("server ", server, " (", name, ") is lost, and its weights with it"),
-       outputs);
-}
-
 void Job::Fail(const std::string& reason, CoordinatorOutputs& outputs) {
   failed_ = true;
   for (const auto& [rank, worker] : workers_) {
@@ -255,13 +250,19 @@ void Job::FailWith(const absl::Status& status, CoordinatorOutputs& outputs) {
 }
 
 void Job::End(const std::string& reason, CoordinatorOutputs& outputs) {
+  CoordinatorOutputs drops;
+  ToServers(DropJob{id_, reason}, drops);
+  for (const auto& [place, missing] : missing_) {
+    if (!missing.successor) continue;
+    drops.push_back(ToMember{missing.successor->connection, DropJob{id_, reason}});
+  }
   BeOver();
   reason_ = reason;
   if (is_recorded_) {
     outputs.push_back(StoreRecord{RecordKey(id_), nullptr});
     outputs.push_back(StoreRecord{DeclarationKey(id_), nullptr});
   }
-  ToServers(DropJob{id_, reason}, outputs);
+  std::ranges::move(drops, std::back_inserter(outputs));
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' is over: ", reason)});
 }
 

@@ -34,6 +34,9 @@ struct JobServer {
   std::string name;
   std::vector<std::string> shard_addresses;
   ServerMemory memory = {};
+  std::vector<JournaledRun> journals = {};  // that it could take up again
+  // The epoch from which on workers find it there; 0: it began with the job.
+  uint64_t moved_in = 0;
 };
 
 // Counters that survive the coordinator: they only grow.
@@ -91,7 +94,7 @@ class Job {
   // A job that has not begun, and whose workers have all lost their streams, does not
   // stand in the way of another run of that name.
   void EndIfAbandoned(const std::string& run_id, CoordinatorOutputs& outputs);
-  void OnConfigured(uint32_t server, CoordinatorOutputs& outputs);
+  void OnConfigured(uint32_t server, uint64_t step, CoordinatorOutputs& outputs);
   // The job ends with this error, also when it runs already.
   void OnConfigureFailed(uint32_t server, const absl::Status& status,
                          CoordinatorOutputs& outputs);
@@ -100,7 +103,12 @@ class Job {
   void OnCommitted(uint32_t server, const EpochCommitted& committed,
                    CoordinatorOutputs& outputs);
   void OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs);
+  // The job waits for its journal, or fails (job_servers.cc).
   void OnServerLost(uint32_t server, CoordinatorOutputs& outputs);
+  bool LacksServers() const { return !missing_.empty(); }
+  // Those that have the journals of missing ones are told to take their places.
+  void ReplaceServers(const std::vector<JobServer>& attached,
+                      CoordinatorOutputs& outputs);
   // Other options for the steps to come: the epoch that brings them. InvalidArgument and
   // FailedPrecondition change nothing.
   absl::StatusOr<uint64_t> Update(const UpdateJob& update, CoordinatorOutputs& outputs);
@@ -196,6 +204,31 @@ class Job {
     std::optional<Scaling> scaling = {};       // at its step, once that is decided
     std::optional<absl::Duration> since = {};  // the first tick that saw it
   };
+
+  // A server that died, until another process has its records.
+  struct Missing {
+    std::optional<absl::Duration> since = {};  // the first tick that saw it
+    absl::Duration say_after = {};
+    std::optional<JobServer> successor = {};  // that restores them
+    std::string error = {};                   // of the last one that could not
+  };
+  bool CanWaitForServers() const;
+  std::string WhyNotWait() const;
+  bool IsHere(const JobServer& server) const;
+  std::set<uint32_t> ShardsOf(const JobServer& server) const;
+  void Miss(const JobServer& server, CoordinatorOutputs& outputs);
+  bool IsFree(uint32_t server) const;
+  bool FitsFor(const JobServer& successor, const JobServer& missing) const;
+  void Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs);
+  void OnSuccessorFailed(size_t place, const absl::Status& status,
+                         CoordinatorOutputs& outputs);
+  void AwaitServers(absl::Duration now, CoordinatorOutputs& outputs);
+  std::string WhichServersAreMissing(absl::Duration now) const;
+  bool HasUntoldMoves() const;
+  std::vector<MovedShard> MovedShards() const;
+  void ListShardAddresses();
+  void FinishHomecoming(const JobServer& server, const HeldJob& held,
+                        CoordinatorOutputs& outputs);
 
   void Take(const JobRecord& record, std::shared_ptr<const JobPlacement> placement);
   void RepeatDecision(CoordinatorOutputs& outputs);
@@ -304,8 +337,11 @@ class Job {
   Reasons change_reasons_;                         // of the next change
   std::optional<TrainingSettings> next_training_;  // of the next change
 
-  std::vector<JobServer> servers_;                 // once it began
-  std::shared_ptr<const JobPlacement> placement_;  // on them; null once it is over
+  std::vector<JobServer> servers_;                   // once it began
+  static constexpr uint64_t kUntold = ~uint64_t{0};  // JobServer::moved_in
+  std::map<size_t, Missing> missing_;                // by place in servers_
+  std::string journal_;                              // the run of it, once it is known
+  std::shared_ptr<const JobPlacement> placement_;    // on them; null once it is over
   std::shared_ptr<const std::vector<std::string>> shard_addresses_;
   std::map<uint32_t, uint64_t> placed_bytes_;  // by server
   std::set<uint32_t> unconfigured_;

@@ -25,14 +25,18 @@ bool Job::MembershipDiffers() const {
 
 void Job::MaybeChangeEpoch(CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || change_.has_value()) return;
-  const bool has_news = next_training_ || cut_wanted_ || hold_is_left_;
+  const bool has_news =
+      next_training_ || cut_wanted_ || hold_is_left_ || HasUntoldMoves();
   if (!MembershipDiffers() && !has_news) return;
   hold_is_left_ = false;
   const uint64_t epoch = counters_.epochs.Next(spec_.name);
   change_ = Change{.epoch = epoch, .reasons = std::exchange(change_reasons_, {})};
   change_->training = std::exchange(next_training_, std::nullopt);
   change_->cuts = std::exchange(cut_wanted_, false);
-  for (const JobServer& server : servers_) change_->unprepared.insert(server.server);
+  for (JobServer& server : servers_) {
+    change_->unprepared.insert(server.server);
+    if (server.moved_in == kUntold) server.moved_in = epoch;
+  }
   ToServers(PrepareEpoch{id_, epoch}, outputs);
 }
 
@@ -132,6 +136,10 @@ absl::StatusOr<uint64_t> Job::Update(const UpdateJob& update,
 
 void Job::OnCommitted(uint32_t server, const EpochCommitted& committed,
                       CoordinatorOutputs& outputs) {
+  if (journal_.empty() && !committed.run.empty()) {
+    journal_ = committed.run;
+    Store(outputs);
+  }
   if (!change_ || committed.epoch != change_->epoch ||
       change_->uncommitted.erase(server) == 0)
     return;
@@ -183,7 +191,10 @@ void Job::TellEpoch(uint32_t rank, CoordinatorOutputs& outputs) {
       worker.connection, EpochChanged{.epoch = begun_.epoch,
                                       .members = static_cast<uint32_t>(committed_.size()),
                                       .seeder = Seeder() == rank,
-                                      .reason = begun_.reason}});
+                                      .reason = begun_.reason,
+                                      .moved = MovedShards(),
+                                      .member = {id_, rank, worker.incarnation},
+                                      .key = worker.key}});
 }
 
 void Job::Welcome(const MemberRecord& member, bool is_seeder,

@@ -140,7 +140,12 @@ uint64_t Job::BytesOn(uint32_t server) const {
   return IsOver() || placed == placed_bytes_.end() ? 0 : placed->second;
 }
 
-void Job::OnConfigured(uint32_t server, CoordinatorOutputs& outputs) {
+void Job::OnConfigured(uint32_t server, uint64_t step, CoordinatorOutputs& outputs) {
+  for (const auto& [place, missing] : missing_) {
+    if (missing.successor && missing.successor->server == server) {
+      return Succeed(place, step, outputs);
+    }
+  }
   if (phase_ != Phase::kConfiguring) return;
   unconfigured_.erase(server);
   if (!unconfigured_.empty()) return;
@@ -160,6 +165,11 @@ void Job::TellNewcomer(uint32_t rank, absl::Duration now, size_t servers_attache
 
 void Job::OnConfigureFailed(uint32_t server, const absl::Status& status,
                             CoordinatorOutputs& outputs) {
+  for (const auto& [place, missing] : missing_) {
+    if (missing.successor && missing.successor->server == server) {
+      return OnSuccessorFailed(place, status, outputs);
+    }
+  }
   const auto failed = std::ranges::find(servers_, server, &JobServer::server);
   if (phase_ == Phase::kOver || failed == servers_.end()) return;
   const char* advice =

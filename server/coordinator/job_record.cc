@@ -96,7 +96,8 @@ Json ToJson(const std::vector<RecordedServer>& servers) {
     all.push_back({{"server", server.identity.server},
                    {"incarnation", server.identity.incarnation},
                    {"name", Hex(server.name)},
-                   {"addresses", std::move(addresses)}});
+                   {"addresses", std::move(addresses)},
+                   {"moved_in", server.moved_in}});
   }
   return all;
 }
@@ -106,6 +107,7 @@ void Read(const Json& json, std::vector<RecordedServer>& servers) {
     RecordedServer& server = servers.emplace_back();
     server.identity = {.server = one.at("server"), .incarnation = one.at("incarnation")};
     server.name = absl::HexStringToBytes(one.at("name").get<std::string>());
+    server.moved_in = one.value("moved_in", uint64_t{0});
     for (const std::string hex : one.at("addresses")) {
       server.shard_addresses.push_back(absl::HexStringToBytes(hex));
     }
@@ -168,9 +170,9 @@ CheckpointView SavedFrom(const Json& json) {
 // Json makes some number of any other: of -1, of 1e308, and of what has too many bits.
 absl::Status CheckNumbers(const Json& json, const std::string& name) {
   static constexpr std::string_view kWide[] = {
-      "step",    "epoch",   "first_step", "session_key", "training_from",
-      "figures", "skipped", "decided",    "last_cut",    "latest",
-      "bytes",   "written", "failed",     "resumed_from"};
+      "step",    "epoch",   "first_step", "session_key",  "training_from",
+      "figures", "skipped", "decided",    "last_cut",     "latest",
+      "bytes",   "written", "failed",     "resumed_from", "moved_in"};
   for (const auto& [key, value] : json.items()) {
     const std::string& field = json.is_array() ? name : key;
     if (value.is_structured()) SYNCLINE_RETURN_IF_ERROR(CheckNumbers(value, field));
@@ -194,6 +196,7 @@ absl::StatusOr<JobRecord> RecordFrom(const Json& json) {
       .decided = json.at("decided"),
       .step = json.at("step"),
       .placement_sum = json.at("placement_sum"),
+      .journal = json.value("journal", ""),
       .run = json.at("run"),
       .last_cut = json.at("last_cut"),
       .saves_last = json.value("saves_last", false),
@@ -235,6 +238,7 @@ std::string WriteJobRecord(const JobRecord& record) {
                {"step", record.step},
                {"servers", ToJson(record.servers)},
                {"placement_sum", record.placement_sum},
+               {"journal", record.journal},
                {"run", record.run},
                {"last_cut", record.last_cut},
                {"saves_last", record.saves_last},

@@ -31,6 +31,7 @@ struct RecordedServer {
   ServerIdentity identity = {};
   std::string name = {};
   std::vector<std::string> shard_addresses = {};
+  uint64_t moved_in = 0;  // the epoch; 0: it began there
 };
 
 struct JobRecord {
@@ -50,6 +51,7 @@ struct JobRecord {
   uint64_t step = 0;
   std::vector<RecordedServer> servers = {};
   uint32_t placement_sum = 0;  // of where its blocks lie on them
+  std::string journal = {};    // the run of it, once it is known
   // Of its checkpoints.
   uint32_t run = 0;
   uint64_t last_cut = 0;

@@ -42,6 +42,7 @@ JobRecord Job::ToRecord() const {
                       .decision = decision_,
                       .step = LowestStep(),
                       .placement_sum = SumOf(*placement_),
+                      .journal = journal_,
                       .run = beginning_.run,
                       .last_cut = std::max(last_cut_, lost_cuts_),
                       .saves_last = saves_last_,
@@ -49,7 +50,8 @@ JobRecord Job::ToRecord() const {
   for (const JobServer& server : servers_) {
     record.servers.push_back({.identity = {server.server, server.incarnation},
                               .name = server.name,
-                              .shard_addresses = server.shard_addresses});
+                              .shard_addresses = server.shard_addresses,
+                              .moved_in = server.moved_in});
   }
   return record;
 }
@@ -88,26 +90,25 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   decision_ = record.decision;
   last_step_ = record.step;
   beginning_.run = record.run;
+  journal_ = record.journal;
   lost_cuts_ = record.last_cut;
   saves_last_ = record.saves_last;
   saved_ = record.saved;
   change_ = Change{.epoch = begun_.epoch, .members = begun_.members, .is_restored = true};
   homecoming_ = Homecoming();
   placement_ = std::move(placement);
-  auto addresses = std::make_shared<std::vector<std::string>>();
   for (const RecordedServer& server : record.servers) {
     const uint32_t number = server.identity.server;
     placed_bytes_[number] = placement_->server_use[servers_.size()].total();
     servers_.push_back({.server = number,
                         .incarnation = server.identity.incarnation,
                         .name = server.name,
-                        .shard_addresses = server.shard_addresses});
-    addresses->insert(addresses->end(), server.shard_addresses.begin(),
-                      server.shard_addresses.end());
+                        .shard_addresses = server.shard_addresses,
+                        .moved_in = server.moved_in});
     homecoming_->servers.insert(number);
     change_->uncommitted.insert(number);
   }
-  shard_addresses_ = std::move(addresses);
+  ListShardAddresses();
   for (size_t i = 0; i < begun_.members.size(); ++i) {
     const MemberRecord& member = begun_.members[i];
     workers_[member.rank] = {.incarnation = member.incarnation,
@@ -131,7 +132,22 @@ void Job::OnServerBack(uint32_t number, ConnectionId connection, const HeldJob& 
     outputs.push_back(ToMember{connection, DropJob{held.job, "it is over"}});
     return;
   }
+  const auto place = static_cast<size_t>(server - servers_.begin());
+  if (const auto missing = missing_.find(place); missing != missing_.end()) {
+    if (const auto& successor = missing->second.successor) {
+      outputs.push_back(ToMember{successor->connection,
+                                 DropJob{held.job, "the one before it is back"}});
+    }
+    missing_.erase(missing);
+  }
   server->connection = connection;
+  if (journal_.empty()) journal_ = held.run;
+  FinishHomecoming(*server, held, outputs);
+}
+
+void Job::FinishHomecoming(const JobServer& server, const HeldJob& held,
+                           CoordinatorOutputs& outputs) {
+  const uint32_t number = server.server;
   if (!homecoming_ || homecoming_->servers.erase(number) == 0) return;
   homecoming_->prepared = std::max(homecoming_->prepared, held.prepared);
   lost_cuts_ = std::max(lost_cuts_, held.cut);
@@ -143,7 +159,7 @@ void Job::OnServerBack(uint32_t number, ConnectionId connection, const HeldJob& 
     lost_scalings_ = decided_;
   }
   if (held.committed < begun_.epoch) {
-    SendCommit(*server, outputs);
+    SendCommit(server, outputs);
   } else {
     change_->uncommitted.erase(number);
   }
@@ -174,6 +190,7 @@ void Job::GoOn(CoordinatorOutputs& outputs) {
     change_reasons_.Add("the coordinator came back in the middle of a change");
   }
   if (next_training_) change_reasons_.Add("new options");
+  if (HasUntoldMoves()) change_reasons_.Add("a server came back");
   GiveUpLostCuts(outputs);
   for (const MemberRecord& member : committed_) {
     const auto worker = workers_.find(member.rank);
@@ -240,11 +257,17 @@ void Job::AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs) {
   const std::string within =
       absl::StrCat("did not come back within ", absl::FormatDuration(limit),
                    " after the coordinator was started anew");
-  if (!homecoming_->servers.empty()) {
+  if (CanWaitForServers()) {
+    for (const JobServer& server : servers_) {
+      if (homecoming_->servers.contains(server.server) && IsHere(server)) {
+        Miss(server, outputs);
+      }
+    }
+  } else if (!homecoming_->servers.empty()) {
     const auto server =
         std::ranges::find(servers_, *homecoming_->servers.begin(), &JobServer::server);
     return Fail(absl::StrCat("server ", server->server, " (", server->name, ") ", within,
-                             ", and its weights are lost with it"),
+                             ", and ", WhyNotWait()),
                 outputs);
   }
   std::vector<uint32_t> missing;

@@ -49,7 +49,7 @@ std::vector<StallMember> Job::StallMembers() const {
 
 void Job::EndStalls(absl::Duration now, CoordinatorOutputs& outputs) {
   // Those who are still to come back hold up the others for a bounded time.
-  if (phase_ != Phase::kRunning || homecoming_) return;
+  if (phase_ != Phase::kRunning || homecoming_ || LacksServers()) return;
   std::vector<StallServer> servers;
   for (size_t i = 0; i < servers_.size(); ++i) {
     if (placement_->serves[i]) servers.push_back({servers_[i].server, servers_[i].name});
@@ -125,7 +125,7 @@ void Job::AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs) {
   const absl::Duration passed =
       std::min(now - awaited_at_.value_or(now), options_.timeouts.heartbeat_interval);
   awaited_at_ = now;
-  if (phase_ == Phase::kOver) return;
+  if (phase_ == Phase::kOver || LacksServers()) return;
   std::set<uint32_t> missing;
   const std::string what = UnansweredQuestion(missing);
   const std::string question =

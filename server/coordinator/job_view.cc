@@ -74,6 +74,7 @@ JobView Job::View(absl::Duration now) const {
                : phase_ == Phase::kOver    ? "over"
                : homecoming_.has_value()   ? "waiting"
                : IsEnding()                ? "saving"
+               : LacksServers()            ? "waiting"
                : change_.has_value()       ? "changing"
                : phase_ == Phase::kRunning ? "running"
                                            : "waiting";
@@ -82,6 +83,7 @@ JobView Job::View(absl::Duration now) const {
   }
   view.epoch = counters_.epochs.Of(spec_.name);
   if (homecoming_) view.reason = WhoIsAwaited();
+  if (LacksServers()) view.reason = WhichServersAreMissing(now);
   view.step = LowestStep();
   for (const auto& [rank, worker] : workers_) {
     const absl::Duration heard_at =

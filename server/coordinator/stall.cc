@@ -36,14 +36,29 @@ void StallWatch::Said(uint32_t server, const Heartbeat& beat,
   word.progress = progress;
 }
 
+void StallWatch::Lost(uint32_t server) {
+  const auto lost = words_.extract(server);
+  if (lost.empty()) return;
+  const JobProgress& progress = lost.mapped().progress;
+  past_completed_ += progress.completed;
+  for (const JobProgress::Member& member : progress.members) {
+    past_contributed_[member.rank] += member.contributed;
+    // Its successor counts from 0.
+    Clock& clock = clocks_[member.rank];
+    clock.moved -= std::min(clock.moved, member.moved);
+    clock.stood = absl::ZeroDuration();
+  }
+}
+
 uint64_t StallWatch::completed() const {
-  uint64_t sum = 0;
+  uint64_t sum = past_completed_;
   for (const auto& [server, word] : words_) sum += word.progress.completed;
   return sum;
 }
 
 uint64_t StallWatch::contributed(uint32_t rank) const {
-  uint64_t sum = 0;
+  const auto past = past_contributed_.find(rank);
+  uint64_t sum = past == past_contributed_.end() ? 0 : past->second;
   for (const auto& [server, word] : words_) {
     const auto* member = Find(word.progress, rank);
     if (member != nullptr) sum += member->contributed;

@@ -62,6 +62,8 @@ class StallWatch {
 
   // What a server of the job says in a heartbeat.
   void Said(uint32_t server, const Heartbeat& beat, const JobProgress& progress);
+  // The server is gone: it waits for nobody. What was done there stays done.
+  void Lost(uint32_t server);
   // A decision went out.
   void Decided() { undecided_for_ = absl::ZeroDuration(); }
 
@@ -109,8 +111,11 @@ class StallWatch {
   bool HearsNobody(uint32_t server) const;
 
   const Timeouts timeouts_;
-  std::map<uint32_t, Word> words_;    // by server
-  std::map<uint32_t, Clock> clocks_;  // by rank, also of those who are gone
+  std::map<uint32_t, Word> words_;  // by server
+  // Of servers that are gone.
+  uint64_t past_completed_ = 0;
+  std::map<uint32_t, uint64_t> past_contributed_;  // by rank
+  std::map<uint32_t, Clock> clocks_;               // by rank, also of those who are gone
   std::optional<absl::Duration> looked_at_;
   uint32_t least_unseeded_ = ~uint32_t{0};
   absl::Duration undecided_for_ = {};

@@ -1,6 +1,7 @@
 #include "server/journal/folder.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -63,6 +64,15 @@ absl::Status TryFolder(const std::string& folder) {
   }
   unlink(path.c_str());
   return tried;
+}
+
+absl::StatusOr<UniqueFd> LockFile(const std::string& path) {
+  UniqueFd fd(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  if (!fd.valid()) return Failed("open", path);
+  if (flock(fd.get(), LOCK_EX | LOCK_NB) == 0) return fd;
+  if (errno != EWOULDBLOCK) return Failed("lock", path);
+  return absl::UnavailableError(absl::StrCat(
+      path, " is locked: the server that writes this journal has not ended"));
 }
 
 }  // namespace syncline

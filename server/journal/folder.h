@@ -7,11 +7,18 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/base/unique_fd.h"
 
 namespace syncline {
 
 // Names of files in it are on the disk.
 absl::Status SyncFolder(const std::string& folder);
+
+// That nobody but its owner writes to that file's like: an empty file beside it, locked for
+// as long as the descriptor is open, in this process or another. Unavailable when somebody
+// else has it.
+absl::StatusOr<UniqueFd> LockFile(const std::string& path);
 
 // With all folders above it, each durable in the one above.
 absl::Status MakeFolder(const std::string& folder);

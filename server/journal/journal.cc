@@ -27,6 +27,9 @@ uint64_t BytesOf(const ShardRecord& record) {
   if (const auto* step = std::get_if<StepRecord>(&record.what)) {
     return kRecordBytes + step->payload.size;
   }
+  if (const auto* parting = std::get_if<PartingRecord>(&record.what)) {
+    return kRecordBytes + parting->payload.size;
+  }
   const auto* seed = std::get_if<SeedRecord>(&record.what);
   if (seed == nullptr) return kRecordBytes;
   uint64_t bytes = kRecordBytes + seed->values.size;
@@ -60,14 +63,20 @@ absl::Status Journal::Begin(JournaledJob begun) {
   auto job = std::make_shared<Job>();
   job->id = begun.job;
   job->head = begun.head;
+  job->engines = static_cast<uint32_t>(begun.blocks.size());
   const uint64_t version = begun.head.began_from ? begun.head.began_from->step : 0;
   job->state = {.durable = version, .taken = version};
   for (size_t i = 0; i < begun.blocks.size(); ++i) {
     SegmentHead head = begun.head;
     head.shard += static_cast<uint32_t>(i);
     head.blocks = begun.blocks[i];
-    job->shards.emplace_back(std::move(head), begun.trained[i], version);
+    if (begun.tails.empty()) {
+      job->shards.emplace_back(std::move(head), begun.trained[i], version);
+    } else {
+      job->shards.emplace_back(std::move(head), begun.tails[i]);
+    }
   }
+  job->run = std::move(begun.run);
   absl::MutexLock lock(&mutex_);
   job->number = ++begun_;
   jobs_[begun.job] = std::move(job);
@@ -136,6 +145,12 @@ void Journal::DropAll() {
   jobs_.clear();
 }
 
+std::string Journal::RunOf(uint32_t id) {
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  return job == jobs_.end() ? "" : job->second->run;
+}
+
 std::optional<JournalState> Journal::State(uint32_t id) {
   absl::MutexLock lock(&mutex_);
   const auto job = jobs_.find(id);
@@ -148,9 +163,20 @@ void Journal::End(Job& job, const std::string& why) {
   job.state.error = why;
   options_.log.Error("the journal ends here; the job goes on, and is not durable",
                      {{"job", job.id}, {"version", job.state.durable}, {"error", why}});
+  // Nobody has to wait for what will not be.
+  for (uint32_t engine = 0; engine < job.engines; ++engine) {
+    TellDurable(job, engine, std::numeric_limits<uint64_t>::max());
+  }
   backlog_.Drop(job.number);
   // Last: what waits may be all that keeps the job.
   std::erase_if(events_, [&](const Event& event) { return event.job.get() == &job; });
+}
+
+// Not of one that was dropped: another job may have its number by now.
+void Journal::TellDurable(const Job& job, uint32_t engine, uint64_t records) {
+  const auto current = jobs_.find(job.id);
+  if (current == jobs_.end() || current->second.get() != &job) return;
+  options_.on_durable(job.id, engine, records);
 }
 
 void Journal::Fail(Job& job, const absl::Status& why) {
@@ -224,9 +250,11 @@ void Journal::WriteGroup(const std::deque<Event>& events) {
     }
     absl::MutexLock lock(&mutex_);
     job->state.bytes = bytes;
+    if (!job->state.error.empty()) continue;
     // Servers that train nothing are behind nobody.
-    if (job->state.error.empty()) {
-      job->state.durable = std::min(durable, job->state.taken);
+    job->state.durable = std::min(durable, job->state.taken);
+    for (uint32_t engine = 0; engine < job->engines; ++engine) {
+      TellDurable(*job, engine, job->shards[engine].durable_records());
     }
   }
 }

@@ -21,6 +21,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -48,6 +49,10 @@ struct JournalOptions {
   BlobStore* checkpoints = nullptr;  // outlives it; null: nothing is deleted
   uint64_t segment_bytes = uint64_t{64} << 20;
   BacklogLimits backlog = {};
+  // So many records of the job's engine, counted as Take was told of them, are on the disk:
+  // all, once its journal has ended. Must not block, nor call the journal.
+  std::function<void(uint32_t job, uint32_t engine, uint64_t records)> on_durable =
+      [](uint32_t, uint32_t, uint64_t) {};
 };
 
 // What a server has of a job.
@@ -56,6 +61,9 @@ struct JournaledJob {
   SegmentHead head = {};  // of engine 0's; the others count on from its shard
   std::vector<std::vector<uint32_t>> blocks = {};   // of each engine
   std::vector<std::vector<uint32_t>> trained = {};  // of them: those that make steps
+  // Of a run that goes on: its name, and what there is of each engine.
+  std::string run = {};
+  std::vector<ShardTail> tails = {};
 };
 
 struct JournalState {
@@ -86,6 +94,8 @@ class Journal {
   void Drop(uint32_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   void DropAll() ABSL_LOCKS_EXCLUDED(mutex_);
 
+  // Empty for jobs that have none, or whose run has no name yet.
+  std::string RunOf(uint32_t job) ABSL_LOCKS_EXCLUDED(mutex_);
   // Nothing for jobs that have no journal.
   std::optional<JournalState> State(uint32_t job) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -96,6 +106,7 @@ class Journal {
   struct Job {
     uint32_t id = 0;
     uint64_t number = 0;  // of all that there ever were
+    uint32_t engines = 0;
     SegmentHead head = {};
     std::string run = {};
     JournalState state = {};
@@ -117,6 +128,8 @@ class Journal {
   bool WaitForRoom(Job& job, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Job& Largest(Job& otherwise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::deque<Event> NextGroup() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void TellDurable(const Job& job, uint32_t engine, uint64_t records)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Prune() ABSL_LOCKS_EXCLUDED(mutex_);
   bool Covers(Job& job, uint64_t step) ABSL_LOCKS_EXCLUDED(mutex_);
 

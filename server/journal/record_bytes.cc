@@ -9,7 +9,7 @@
 namespace syncline {
 namespace {
 
-enum class Kind : uint8_t { kSeed = 1, kStep = 2, kSettings = 3 };
+enum class Kind : uint8_t { kSeed = 1, kStep = 2, kSettings = 3, kParting = 4 };
 
 // Longer ones are no payloads: each member's frames of a block, none of them above a sum.
 constexpr size_t kMaxPayloadBytes = size_t{kBlockElements} * sizeof(float);
@@ -174,6 +174,24 @@ StepRecord TakeStep(ByteReader& in) {
   return record;
 }
 
+void Put(const PartingRecord& record, ByteWriter& out) {
+  out.Put<uint32_t>(record.block);
+  out.Put<uint64_t>(record.step);
+  out.Put<uint32_t>(record.part.from.rank);
+  out.Put<uint32_t>(record.part.from.incarnation);
+  out.Put<uint32_t>(record.part.from.samples);
+}
+
+PartingRecord TakeParting(ByteReader& in) {
+  PartingRecord record = {.block = in.Take<uint32_t>()};
+  record.step = in.Take<uint64_t>();
+  record.part.from.rank = in.Take<uint32_t>();
+  record.part.from.incarnation = in.Take<uint32_t>();
+  record.part.from.samples = in.Take<uint32_t>();
+  record.part.from.parting = true;
+  return record;
+}
+
 // Of its own, aligned as values are. Null memory for none.
 Slice TakePayload(ByteReader& in) {
   const ByteView bytes = in.TakeBytes(in.left());
@@ -198,6 +216,11 @@ RecordBytes WriteRecord(const ShardRecord& record) {
     out.Put<uint64_t>(record.epoch);
     Put(*step, out);
     bytes.payload = step->payload;
+  } else if (const auto* parting = std::get_if<PartingRecord>(&record.what)) {
+    out.Put(static_cast<uint8_t>(Kind::kParting));
+    out.Put<uint64_t>(record.epoch);
+    Put(*parting, out);
+    bytes.payload = parting->payload;
   } else {
     out.Put(static_cast<uint8_t>(Kind::kSettings));
     out.Put<uint64_t>(record.epoch);
@@ -224,6 +247,12 @@ absl::StatusOr<ShardRecord> ReadRecord(ByteView bytes) {
     }
     if (is_known) step.payload = TakePayload(in);
     record.what = std::move(step);
+  } else if (kind == Kind::kParting) {
+    PartingRecord parting = TakeParting(in);
+    if (in.left() > kMaxPayloadBytes) is_known = false;
+    if (is_known) parting.payload = TakePayload(in);
+    parting.part.bytes = static_cast<uint32_t>(parting.payload.size);
+    record.what = std::move(parting);
   } else if (kind == Kind::kSettings) {
     record.what = TakeSettings(in);
     is_known = in.is_at_end();

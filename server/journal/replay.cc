@@ -272,6 +272,8 @@ absl::Status Player::PlayRecords(ShardRecords& records, Shard& shard) {
     SYNCLINE_ASSIGN_OR_RETURN(const auto record, records.Next());
     if (!record) return absl::OkStatus();
     if (std::holds_alternative<SeedRecord>(record->what) && base_ != nullptr) continue;
+    // The record of its step has it, if that was made.
+    if (std::holds_alternative<PartingRecord>(record->what)) continue;
     if (const auto* settings = std::get_if<SettingsRecord>(&record->what)) {
       if (settings->from <= to_) manifest_.training = settings->training;
     }

@@ -123,6 +123,24 @@ absl::StatusOr<JournalRun> FindRun(const std::vector<std::string>& directories,
                                           "; name the --journal-dir of its servers"));
 }
 
+std::vector<RunOnDisk> ListRuns(const std::string& directory) {
+  std::vector<RunOnDisk> runs;
+  const auto jobs = EntriesOf(directory);
+  if (!jobs.ok()) return runs;
+  for (const fs::path& job : *jobs) {
+    const auto folders = EntriesOf(job);
+    if (!folders.ok()) continue;
+    for (const fs::path& folder : *folders) {
+      Segments segments;
+      if (!AddSegments(folder, segments).ok() || segments.empty()) continue;
+      RunOnDisk& run = runs.emplace_back(
+          RunOnDisk{.job = job.filename().string(), .run = folder.filename().string()});
+      for (const auto& [shard, paths] : segments) run.shards.push_back(shard);
+    }
+  }
+  return runs;
+}
+
 absl::StatusOr<std::unique_ptr<ShardRecords>> ShardRecords::Open(
     std::vector<std::string> segments) {
   std::unique_ptr<ShardRecords> records(new ShardRecords(std::move(segments)));

@@ -39,6 +39,14 @@ struct JournalRun {
 absl::StatusOr<JournalRun> FindRun(const std::vector<std::string>& directories,
                                    const std::string& job, const std::string& name = "");
 
+// What a directory has, by the names of its files only: nothing is read.
+struct RunOnDisk {
+  std::string job = {};  // the folder of its name (server/checkpoint/manifest.h)
+  std::string run = {};
+  std::vector<uint32_t> shards = {};
+};
+std::vector<RunOnDisk> ListRuns(const std::string& directory);
+
 class ShardRecords {
  public:
   // `segments`: all of a shard, in order.
@@ -49,6 +57,13 @@ class ShardRecords {
   const SegmentHead& head() const { return head_; }
   // Nothing at the end. DataLoss where something is damaged, or a segment is missing.
   absl::StatusOr<std::optional<ShardRecord>> Next();
+  // Between two records: how many segments were begun, and the bytes of the last of them.
+  struct Place {
+    size_t segments = 0;
+    uint64_t bytes = 0;
+    uint64_t next_sequence = 0;
+  };
+  Place place() const { return {opened_, reader_->offset(), next_}; }
   // What was cut off at the end, for people; empty: nothing.
   const std::string& torn() const { return torn_; }
 

@@ -98,6 +98,8 @@ class SegmentReader {
   // Nothing at the end. DataLoss with file and offset where something is damaged.
   absl::StatusOr<std::optional<ShardRecord>> Next();
   uint64_t next_sequence() const { return next_; }
+  // Of the file, up to here: the head, and what Next has given out.
+  uint64_t offset() const { return offset_; }
   // Bytes at the end that were no whole record, once Next has come to it.
   uint64_t torn_bytes() const { return torn_bytes_; }
 

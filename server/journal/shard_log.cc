@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "comm/base/status.h"
 #include "server/journal/folder.h"
 
@@ -19,8 +20,29 @@ ShardLog::ShardLog(SegmentHead head, const std::vector<uint32_t>& trained,
                    uint64_t version)
     : head_(std::move(head)), durable_(version) {
   for (const uint32_t block : trained) versions_[block] = version;
-  if (!versions_.empty()) blocks_at_[version] = versions_.size();
+  CountBlocks();
 }
+
+ShardLog::ShardLog(SegmentHead head, const ShardTail& tail)
+    : head_(std::move(head)),
+      lock_(tail.lock),
+      number_(tail.last_number),
+      settings_(tail.settings),
+      versions_(tail.versions) {
+  head_.first_sequence = tail.next_sequence;
+  for (const ShardTail::Segment& segment : tail.segments) {
+    closed_.push_back({segment.path, segment.version});
+    closed_bytes_ += segment.bytes;
+  }
+  CountBlocks();
+  if (!blocks_at_.empty()) durable_ = blocks_at_.begin()->first;
+}
+
+void ShardLog::CountBlocks() {
+  for (const auto& [block, version] : versions_) ++blocks_at_[version];
+}
+
+std::string LockName(uint32_t shard) { return absl::StrFormat("shard-%05d.lock", shard); }
 
 uint64_t ShardLog::durable() const {
   return versions_.empty() ? std::numeric_limits<uint64_t>::max() : durable_;
@@ -33,6 +55,11 @@ absl::Status ShardLog::Begin(const std::string& folder) {
     closed_bytes_ += open_->bytes();
     closed_.push_back({path_, version_});
     open_.reset();
+  }
+  if (lock_ == nullptr) {
+    SYNCLINE_ASSIGN_OR_RETURN(UniqueFd lock,
+                              LockFile(absl::StrCat(folder, "/", LockName(head_.shard))));
+    lock_ = std::make_shared<UniqueFd>(std::move(lock));
   }
   version_ = 0;
   path_ = absl::StrCat(folder, "/", SegmentName(head_.shard, ++number_));
@@ -51,6 +78,7 @@ absl::Status ShardLog::Append(const std::string& folder, uint64_t segment_bytes,
   }
   is_dirty_ = true;
   SYNCLINE_RETURN_IF_ERROR(open_->Append(*record));
+  ++records_;
   if (std::holds_alternative<SettingsRecord>(record->what)) settings_.push_back(record);
   if (const auto* step = std::get_if<StepRecord>(&record->what)) Count(*step);
   return absl::OkStatus();
@@ -71,6 +99,7 @@ absl::Status ShardLog::Sync() {
   if (!is_dirty_) return absl::OkStatus();
   SYNCLINE_RETURN_IF_ERROR(open_->Sync());
   is_dirty_ = false;
+  durable_records_ = records_;
   if (!blocks_at_.empty()) durable_ = blocks_at_.begin()->first;
   return absl::OkStatus();
 }

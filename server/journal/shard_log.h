@@ -16,8 +16,28 @@
 
 namespace syncline {
 
+// The segments of a shard that another process wrote, and how far they go.
+struct ShardTail {
+  uint64_t next_sequence = 1;
+  uint32_t last_number = 0;  // of a segment
+  struct Segment {
+    std::string path = {};
+    uint64_t version = 0;  // the highest that its records lead to
+    uint64_t bytes = 0;
+  };
+  std::vector<Segment> segments = {};
+  std::vector<std::shared_ptr<const ShardRecord>> settings = {};
+  std::map<uint32_t, uint64_t> versions = {};  // of blocks that are trained
+  std::shared_ptr<UniqueFd> lock = {};
+};
+
+// "shard-00003.lock": whoever writes the shard's segments holds it.
+std::string LockName(uint32_t shard);
+
 class ShardLog {
  public:
+  // Goes on where that one ends, in a segment of its own.
+  ShardLog(SegmentHead head, const ShardTail& tail);
   // `trained`: its blocks that make steps; all of them are at `version` when it begins.
   ShardLog(SegmentHead head, const std::vector<uint32_t>& trained, uint64_t version);
 
@@ -30,6 +50,8 @@ class ShardLog {
   // The highest version that every trained block has reached on the disk; the largest
   // number when there is none.
   uint64_t durable() const;
+  // That were appended here, and are on the disk.
+  uint64_t durable_records() const { return durable_records_; }
   uint64_t bytes() const { return closed_bytes_ + (open_ ? open_->bytes() : 0); }
 
   // Deletes the segments before the open one whose records all lead to versions up to
@@ -42,9 +64,11 @@ class ShardLog {
     uint64_t version = 0;  // the highest that its records lead to
   };
   absl::Status Begin(const std::string& folder);
+  void CountBlocks();
   void Count(const StepRecord& step);
 
   SegmentHead head_;
+  std::shared_ptr<UniqueFd> lock_;  // once it has begun
   std::unique_ptr<SegmentWriter> open_;
   std::string path_;  // of the open one
   uint32_t number_ = 0;
@@ -56,6 +80,8 @@ class ShardLog {
   std::map<uint32_t, uint64_t> versions_;  // of blocks, appended
   std::map<uint64_t, size_t> blocks_at_;   // versions_, counted
   uint64_t durable_ = 0;
+  uint64_t records_ = 0;  // appended
+  uint64_t durable_records_ = 0;
   bool is_dirty_ = false;
 };
 

@@ -1,5 +1,8 @@
 #include "server/service/held_convert.h"
 
+#include "comm/base/secret_key.h"
+#include "comm/transport/tcp/member_key.h"
+
 namespace syncline {
 
 void WriteMembership(const HeldMembership& member, v1::HeldMembership& out) {
@@ -61,6 +64,7 @@ void WriteHeld(const ServerHello& hello, v1::HeldServer& out) {
     job.set_committed_epoch(held.committed);
     job.set_cut(held.cut);
     if (held.decided) WriteDecision(*held.decided, *job.mutable_decided());
+    job.set_run(held.run);
   }
 }
 
@@ -73,6 +77,36 @@ void ReadHeld(const v1::HeldServer& in, ServerHello& hello) {
             .committed = job.committed_epoch(),
             .cut = job.cut()};
     if (job.has_decided()) held.decided = ReadDecision(job.decided());
+    held.run = job.run();
+  }
+}
+
+void WriteJournals(const ServerHello& hello, v1::ServerHello& out) {
+  for (const JournaledRun& run : hello.journals) {
+    v1::JournaledRun& written = *out.add_journals();
+    written.set_job(run.job);
+    written.set_run(run.run);
+    for (const uint32_t shard : run.shards) written.add_shards(shard);
+  }
+}
+
+void ReadJournals(const v1::ServerHello& in, ServerHello& hello) {
+  for (const v1::JournaledRun& run : in.journals()) {
+    hello.journals.push_back({.job = run.job(),
+                              .run = run.run(),
+                              .shards = {run.shards().begin(), run.shards().end()}});
+  }
+}
+
+void WriteMoves(const EpochChanged& change, v1::EpochChanged& out) {
+  for (const MovedShard& moved : change.moved) {
+    v1::MovedShard& written = *out.add_moved();
+    written.set_shard(moved.shard);
+    written.set_epoch(moved.epoch);
+    written.set_address(moved.address);
+    if (change.key.empty()) continue;
+    const SecretKey key = DeriveMemberKey(change.key, change.member, moved.server);
+    written.set_key(key.bytes().data(), SecretKey::kBytes);
   }
 }
 

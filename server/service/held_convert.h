@@ -19,4 +19,9 @@ StepDecision ReadDecision(const v1::StepDecision& in);
 void WriteHeld(const ServerHello& hello, v1::HeldServer& out);
 void ReadHeld(const v1::HeldServer& in, ServerHello& hello);
 
+void WriteJournals(const ServerHello& hello, v1::ServerHello& out);
+void ReadJournals(const v1::ServerHello& in, ServerHello& hello);
+// With the key that this worker shares with the server of each.
+void WriteMoves(const EpochChanged& change, v1::EpochChanged& out);
+
 }  // namespace syncline

@@ -149,7 +149,8 @@ absl::StatusOr<ConfigureJob> FromProto(const v1::ConfigureJob& in) {
   SYNCLINE_ASSIGN_OR_RETURN(JobSpec spec, Parse(in.spec()));
   ConfigureJob configure = {.job = in.job(),
                             .first_shard = in.first_shard(),
-                            .checkpoint_run = in.checkpoint_run()};
+                            .checkpoint_run = in.checkpoint_run(),
+                            .restore_run = in.restore_run()};
   if (in.resume_run() > 0) configure.resume_from = {in.resume_run(), in.resume_step()};
   SYNCLINE_ASSIGN_OR_RETURN(configure.declared, MakeDeclaredJob({}, std::move(spec)));
   v1::Placement placement;

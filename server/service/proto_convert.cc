@@ -86,6 +86,7 @@ void WriteConfigure(const ConfigureJob& configure, SharedBytes& shared,
   out.set_placement(shared.Of(configure.placement));
   out.set_first_shard(configure.first_shard);
   out.set_checkpoint_run(configure.checkpoint_run);
+  out.set_restore_run(configure.restore_run);
   if (!configure.resume_from) return;
   out.set_resume_run(configure.resume_from->run);
   out.set_resume_step(configure.resume_from->step);
@@ -103,6 +104,7 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
                           .lanes = hello.lanes(),
                           .memory_bytes = hello.memory_bytes()};
       if (hello.has_held()) ReadHeld(hello.held(), read);
+      ReadJournals(hello, read);
       return read;
     }
     case v1::MemberMessage::kWorkerHello: {
@@ -131,7 +133,8 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
     case v1::MemberMessage::kBarrierEntered:
       return BarrierEntered{message.barrier_entered().barrier()};
     case v1::MemberMessage::kJobConfigured:
-      return JobConfigured{message.job_configured().job()};
+      return JobConfigured{message.job_configured().job(),
+                           message.job_configured().step()};
     case v1::MemberMessage::kConfigureFailed: {
       const v1::ConfigureFailed& failed = message.configure_failed();
       return ConfigureFailed{.job = failed.job(),
@@ -143,7 +146,8 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
                            .next_step = message.epoch_prepared().next_step()};
     case v1::MemberMessage::kEpochCommitted:
       return EpochCommitted{.job = message.epoch_committed().job(),
-                            .epoch = message.epoch_committed().epoch()};
+                            .epoch = message.epoch_committed().epoch(),
+                            .run = message.epoch_committed().run()};
     case v1::MemberMessage::kBlockFigures: {
       const v1::BlockFigures& figures = message.block_figures();
       return BlockFigures{
@@ -175,6 +179,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                    out.set_lanes(hello.lanes);
                    out.set_memory_bytes(hello.memory_bytes);
                    if (hello.identity) WriteHeld(hello, *out.mutable_held());
+                   WriteJournals(hello, out);
                  },
                  [&](const WorkerHello& hello) {
                    WriteHello(hello, *message.mutable_worker_hello());
@@ -194,6 +199,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                  },
                  [&](const JobConfigured& configured) {
                    message.mutable_job_configured()->set_job(configured.job);
+                   message.mutable_job_configured()->set_step(configured.step);
                  },
                  [&](const ConfigureFailed& failed) {
                    v1::ConfigureFailed& out = *message.mutable_configure_failed();
@@ -211,6 +217,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                    v1::EpochCommitted& out = *message.mutable_epoch_committed();
                    out.set_job(committed.job);
                    out.set_epoch(committed.epoch);
+                   out.set_run(committed.run);
                  },
                  [&](const LossReport& report) {
                    v1::LossReport& out = *message.mutable_loss_report();
@@ -374,6 +381,7 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared)
                    out.set_members(change.members);
                    out.set_seeder(change.seeder);
                    out.set_reason(change.reason);
+                   WriteMoves(change, out);
                  },
                  [&](const BarrierReleased& released) {
                    message.mutable_barrier_released()->set_barrier(released.barrier);

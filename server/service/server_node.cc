@@ -73,11 +73,14 @@ absl::Status ServerNode::StartEngines() {
                        uint64_t step) { CopyNext(job, engine, step); }});
   }
   if (!options_.journal_directory.empty()) {
-    journal_ = std::make_unique<Journal>(
-        JournalOptions{.directory = options_.journal_directory,
-                       .log = options_.log,
-                       .checkpoints = options_.checkpoints,
-                       .backlog = {.patience = options_.timeouts.failure_timeout / 2}});
+    journal_ = std::make_unique<Journal>(JournalOptions{
+        .directory = options_.journal_directory,
+        .log = options_.log,
+        .checkpoints = options_.checkpoints,
+        .backlog = {.patience = options_.timeouts.failure_timeout / 2},
+        .on_durable = [this](uint32_t job, uint32_t engine, uint64_t records) {
+          engines_[engine]->Apply(job, ShardDurable{records});
+        }});
   }
   const EngineOptions options = {.plan = options_.plan,
                                  .timeouts = options_.timeouts,
@@ -280,7 +283,7 @@ void ServerNode::OnBuilt(uint32_t job, const absl::Status& status) {
   absl::MutexLock lock(&mutex_);
   if (!jobs_.contains(job)) return;
   if (status.ok()) {
-    outbox_.push_back(JobConfigured{job});
+    outbox_.push_back(JobConfigured{job, jobs_.at(job).restored_step});
   } else {
     if (options_.metrics != nullptr) options_.metrics->ForgetJob(job);
     jobs_.erase(job);
@@ -470,7 +473,8 @@ void ServerNode::OnOutput(uint32_t engine, uint32_t id, const ShardOutput& outpu
     if (committed->epoch != job->second.committed_epoch) return;
     if (!WasLast(job->second.committing, engine)) return;
     job->second.memory.Commit(committed->epoch);
-    outbox_.push_back(EpochCommitted{id, committed->epoch});
+    outbox_.push_back(EpochCommitted{id, committed->epoch,
+                                     journal_ == nullptr ? "" : journal_->RunOf(id)});
   }
   changed_.SignalAll();
 }

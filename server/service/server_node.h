@@ -5,8 +5,8 @@
 // A stream that breaks is replaced (comm/rpc/control_link.h). While the coordinator is away
 // the jobs go on; to one that was started anew the server says what it holds (held_job.h).
 // A link that ends, after `patience` at the latest, takes the jobs with it: to the
-// coordinator a server that comes back then is a new one, and the jobs that used it are
-// told so. A refusal that trying again cannot
+// coordinator a server that comes back then is a new one. With its hello it says of which
+// runs it has a journal, and may be told to go on with one (ADR 25). A refusal that trying again cannot
 // change (another protocol version, a wrong certificate) is final and goes to
 // `on_given_up`.
 //
@@ -95,7 +95,8 @@ class ServerNode {
     uint64_t next_step = 0;
     uint64_t committed_epoch = 0;
     std::set<uint32_t> committing;
-    uint64_t memory_bytes = 0;  // as planned
+    uint64_t memory_bytes = 0;   // as planned
+    uint64_t restored_step = 0;  // of one that goes on from its journal
     JobMemory memory = {};
   };
 
@@ -142,6 +143,10 @@ class ServerNode {
   // The job's records are kept. FailedPrecondition when there is no place for them.
   absl::Status AddJournal(const ConfigureJob& configure, const std::string& specification,
                           std::vector<EngineJobOptions>& parts);
+  // The run goes on: its shards begin with what its records say, and its journal where it
+  // ended.
+  absl::Status RestoreJournal(const ConfigureJob& configure, JournaledJob job,
+                              std::vector<EngineJobOptions>& parts);
   // A commit names the run: all servers hear of the same.
   void NameJournal(const CommitEpoch& commit);
   void ShowJournals() const ABSL_LOCKS_EXCLUDED(mutex_);

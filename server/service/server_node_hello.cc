@@ -1,6 +1,7 @@
 // What a server says first, and what it says again to a coordinator that was started anew.
 #include <utility>
 
+#include "server/journal/run.h"
 #include "server/service/proto_convert.h"
 #include "server/service/server_node.h"
 
@@ -11,9 +12,18 @@ ServerHello ServerNode::MakeHello() const {
                        .lanes = std::string(DescribeMode(options_.plan.mode)),
                        .memory_bytes = options_.memory_bytes};
   for (const auto& engine : engines_) hello.shard_addresses.push_back(engine->address());
+  if (!options_.journal_directory.empty()) {
+    for (RunOnDisk& run : ListRuns(options_.journal_directory)) {
+      hello.journals.push_back(
+          {std::move(run.job), std::move(run.run), std::move(run.shards)});
+    }
+  }
   absl::MutexLock lock(&mutex_);
   hello.identity = identity_;
-  for (const auto& [id, job] : jobs_) hello.held.push_back(job.memory.Describe(id));
+  for (const auto& [id, job] : jobs_) {
+    hello.held.push_back(job.memory.Describe(id));
+    if (journal_ != nullptr) hello.held.back().run = journal_->RunOf(id);
+  }
   return hello;
 }
 

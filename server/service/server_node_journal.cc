@@ -1,12 +1,18 @@
 // What a server has to do with journals: the records of its shards are written down, and
 // how far they are is shown.
+#include <algorithm>
+#include <limits>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "comm/base/status.h"
 #include "comm/rpc/announcement.h"
+#include "server/journal/restore.h"
+#include "server/service/checkpoint_layout.h"
 #include "server/service/server_node.h"
 
 namespace syncline {
@@ -29,8 +35,10 @@ absl::Status ServerNode::AddJournal(const ConfigureJob& configure,
               .shard = configure.first_shard,
               .checkpoint_run = configure.checkpoint_run,
               .began_from = configure.resume_from};
+  // In the other modes jobs do not go on from a journal: nobody has to wait for it.
+  const bool has_delays = spec.training.sync().has_delays();
   for (EngineJobOptions& part : parts) {
-    part.shard.records = Records::kKept;
+    part.shard.records = has_delays ? Records::kKept : Records::kAwaited;
     std::vector<uint32_t>& blocks = job.blocks.emplace_back();
     std::vector<uint32_t>& trained = job.trained.emplace_back();
     for (const ShardBlock& block : part.blocks) {
@@ -39,11 +47,77 @@ absl::Status ServerNode::AddJournal(const ConfigureJob& configure,
       if (!is_frozen) trained.push_back(block.block);
     }
   }
+  if (!configure.restore_run.empty()) {
+    return RestoreJournal(configure, std::move(job), parts);
+  }
   const absl::Status begun = journal_->Begin(std::move(job));
   if (begun.ok()) return begun;
   return absl::FailedPreconditionError(absl::StrCat(
       "server ", options_.name, " has no place for the journal of job '", spec.name,
       "': ", std::string(begun.message()), "; check its --journal-dir"));
+}
+
+namespace {
+
+// A run that goes on, while its shards are made.
+struct RestoredRun {
+  std::unique_ptr<RunRestore> run = {};
+  JournaledJob job = {};
+  size_t played = 0;
+  uint64_t step = std::numeric_limits<uint64_t>::max();
+};
+
+}  // namespace
+
+absl::Status ServerNode::RestoreJournal(const ConfigureJob& configure, JournaledJob job,
+                                        std::vector<EngineJobOptions>& parts) {
+  const JobSpec& spec = configure.declared->spec;
+  RunRestoreOptions options = {.directory = options_.journal_directory,
+                               .job = spec.name,
+                               .run = configure.restore_run,
+                               .checkpoints = options_.checkpoints};
+  for (uint32_t i = 0; i < parts.size(); ++i) {
+    if (!parts[i].blocks.empty()) options.shards.push_back(configure.first_shard + i);
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(options.layout, LayoutOf(spec));
+  auto restored = std::make_shared<RestoredRun>();
+  SYNCLINE_ASSIGN_OR_RETURN(restored->run, RunRestore::Open(std::move(options)));
+  const uint32_t first_shard = job.head.shard;
+  job.head = restored->run->head();
+  job.head.shard = first_shard;
+  job.run = configure.restore_run;
+  job.tails.resize(parts.size());
+  restored->job = std::move(job);
+  const absl::Duration began = clock_.Now();
+  for (uint32_t i = 0; i < parts.size(); ++i) {
+    parts[i].load = [this, restored, began, i, id = configure.job,
+                     blocks = parts[i].blocks](Shard& shard) -> absl::Status {
+      JournaledJob& journaled = restored->job;
+      if (!blocks.empty()) {
+        SYNCLINE_ASSIGN_OR_RETURN(
+            journaled.tails[i],
+            restored->run->Play(journaled.head.shard + i, blocks, shard));
+        for (const uint32_t block : journaled.trained[i]) {
+          const uint64_t version = shard.block_version(block);
+          journaled.tails[i].versions[block] = version;
+          restored->step = std::min(restored->step, version);
+        }
+      }
+      if (++restored->played < journaled.tails.size()) return absl::OkStatus();
+      options_.log.Info("shards are as their journal says",
+                        {{"job", id},
+                         {"run", journaled.run},
+                         {"step", restored->step},
+                         {"seconds", absl::ToDoubleSeconds(clock_.Now() - began)}});
+      {
+        absl::MutexLock lock(&mutex_);
+        const auto found = jobs_.find(id);
+        if (found != jobs_.end()) found->second.restored_step = restored->step;
+      }
+      return journal_->Begin(std::move(journaled));
+    };
+  }
+  return absl::OkStatus();
 }
 
 // Session keys are drawn at random for each life of a worker, so that no two runs have

@@ -112,6 +112,8 @@ class Block {
   // REQUIRES: it is of this block and version. InvalidArgument when it makes no sense; then
   // nothing changes.
   absl::Status Restore(const StepRecord& record, const PushCodecs& codecs);
+  // Of its present version; the step's record takes its place.
+  absl::Status RestoreParting(const PartingRecord& record, const Codec* codec);
   absl::Status RestoreSeed(const SeedRecord& record);
   uint32_t Digest() const;
   size_t held_bytes() const;

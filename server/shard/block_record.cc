@@ -111,6 +111,7 @@ absl::Status Block::Restore(const StepRecord& record, const PushCodecs& codecs) 
         (!is_sum || !memory_.accumulator.empty());
     if (!fits) return Unfit(spec_.block, "its sum is of another block");
   }
+  now_.Clear();  // of what was handed over it says more
   const absl::Status restored = RestoreContributions(record, codecs);
   if (!restored.ok()) {
     now_.Clear();
@@ -124,6 +125,20 @@ absl::Status Block::Restore(const StepRecord& record, const PushCodecs& codecs) 
     return absl::OkStatus();
   }
   added_ = {record.samples, record.parting_samples};
+  return absl::OkStatus();
+}
+
+absl::Status Block::RestoreParting(const PartingRecord& record, const Codec* codec) {
+  const ShardApplied::Contributor& from = record.part.from;
+  if (record.step != version_ || from.rank >= kMaxWorkers || !from.parting ||
+      record.part.bytes != record.payload.size) {
+    return Unfit(spec_.block, "of no worker that left, or of another step");
+  }
+  const ByteView frames(record.payload.data, record.payload.size);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      BlockView view,
+      ParseBlock(frames, {spec_.range, record.step, EpochOf(frames)}, {codec}));
+  now_.Hold({.from = from, .payload = record.payload, .view = std::move(view)});
   return absl::OkStatus();
 }
 

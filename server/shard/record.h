@@ -58,6 +58,15 @@ struct StepRecord {
   uint32_t digest = 0;
 };
 
+// What a worker that leaves has handed over, for a step that is not made yet: it keeps
+// nothing. The step's own record has it, too.
+struct PartingRecord {
+  uint32_t block = 0;
+  uint64_t step = 0;
+  StepRecord::Part part = {};
+  Slice payload = {};  // its frames
+};
+
 // The job goes by other settings from that step on.
 struct SettingsRecord {
   TrainingSettings training = {};
@@ -65,7 +74,7 @@ struct SettingsRecord {
 };
 
 struct ShardRecord {
-  using What = std::variant<SeedRecord, StepRecord, SettingsRecord>;
+  using What = std::variant<SeedRecord, StepRecord, SettingsRecord, PartingRecord>;
 
   uint64_t epoch = 0;
   What what = {};

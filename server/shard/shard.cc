@@ -141,7 +141,7 @@ void Shard::Impl::OnPullAverage(const MessageHeader& header, const Block& block)
 }
 
 void Shard::Impl::OnSeed(const ShardMessage& message, Block& block) {
-  if (!block.TakesSeed()) return Acknowledge(message.header, Repeats::kYes);
+  if (!block.TakesSeed()) return Promise(message.header, Repeats::kYes);
   const auto view =
       ParseBlock({message.payload.data, message.payload.size},
                  {block.spec().range, 0, message.header.epoch}, {options_.seed_codec});
@@ -152,7 +152,7 @@ void Shard::Impl::OnSeed(const ShardMessage& message, Block& block) {
   }
   block.Seed(*view);
   KeepSeed(block);
-  Acknowledge(message.header, Repeats::kNo);
+  Promise(message.header, Repeats::kNo);
   PublishAsWished(block, block.TakeFulfilled());
 }
 
@@ -163,7 +163,7 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
   }
   switch (policy_->Judge(block.FactsOf(members_.at(header.rank), header.step))) {
     case PushRuling::kHeld:
-      return Acknowledge(header, Repeats::kYes);
+      return Promise(header, Repeats::kYes);
     case PushRuling::kCounted:  // and the worker missed the result
       Acknowledge(header, Repeats::kYes);
       return Publish(block, {header.rank, header.incarnation}, Encode(block));
@@ -177,7 +177,9 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
     return Refuse(header, code);
   }
   movement_.Contributed({header.rank, header.incarnation}, header.block, header.step);
-  Acknowledge(header, Repeats::kNo);
+  const bool parts = (header.flags & kFlagParting) != 0;
+  if (parts) KeepParting(message, block);
+  parts ? Promise(header, Repeats::kNo) : Acknowledge(header, Repeats::kNo);
   if (mode_.is_async()) return StepOnArrival(header, block);
   StepIfComplete(block);
 }
@@ -253,7 +255,7 @@ void Shard::Impl::On(const ShardCommit& commit) {
     SYNCLINE_CHECK(stepper_->Change(*commit.training, commit.training_from).ok());
   }
   epoch_ = commit.epoch;
-  if (commit.training && options_.records == Records::kKept) {
+  if (commit.training && KeepsRecords()) {
     Keep(SettingsRecord{*commit.training, commit.training_from});
   }
   members_.clear();
@@ -290,6 +292,9 @@ absl::StatusOr<ShardOutputs> Shard::Replay(const ShardRecord& record) {
   SYNCLINE_RETURN_IF_ERROR(impl_->Replay(record));
   return impl_->TakeOutputs();
 }
+
+void Shard::BeginAgain() { impl_->BeginAgain(); }
+size_t Shard::UnitOf(uint32_t block) const { return impl_->UnitOf(block); }
 
 absl::StatusOr<ShardSnapshot> Shard::Save() const { return impl_->Save(); }
 absl::Status Shard::Load(const ShardSnapshot& part) { return impl_->Load(part); }

@@ -55,7 +55,14 @@ struct ShardBlock {
 };
 
 // Whether a shard says what it does in records (record.h): its journal.
-enum class Records { kNone, kKept };
+enum class Records {
+  kNone,
+  kKept,
+  // Kept, and nobody is told of a version whose records may still be lost (ShardDurable).
+  // So what a worker knows of outlives the server, and what it does not know of it still
+  // has to push again.
+  kAwaited
+};
 
 struct ShardOptions {
   uint32_t job = 0;
@@ -129,8 +136,13 @@ struct ShardCut {
   };
   Kind kind = Kind::kCopy;
 };
-using ShardInput =
-    std::variant<ShardMessage, ShardPrepare, ShardCommit, ShardDecision, ShardCut>;
+// So many of the records that the shard has given out since it was made or began again,
+// from the first one on, outlive it.
+struct ShardDurable {
+  uint64_t records = 0;
+};
+using ShardInput = std::variant<ShardMessage, ShardPrepare, ShardCommit, ShardDecision,
+                                ShardCut, ShardDurable>;
 
 // ---- Outputs ----
 
@@ -141,6 +153,8 @@ struct ShardReply {
   MessageHeader header = {};
   Payload payload = {};
   bool repeats = false;  // acknowledges what was held or counted before
+  // Acknowledges what its sender does not keep.
+  bool is_promise = false;
 };
 struct ShardPrepared {
   uint64_t epoch = 0;
@@ -266,6 +280,13 @@ class Shard {
   // ShardApplied. FailedPrecondition when the record is of another version of its block
   // than the one that is here, InvalidArgument when it fits no block, or makes no sense.
   absl::StatusOr<ShardOutputs> Replay(const ShardRecord& record);
+
+  // After the last Replay: goes on as the shard would whose records those were, in the next
+  // epoch that it is told. Counts its own records anew. REQUIRES: no block waits for the
+  // record of another one with which it steps.
+  void BeginAgain();
+  // How many blocks step together with this one, itself included.
+  size_t UnitOf(uint32_t block) const;  // REQUIRES: block is here
 
   // One pass over the blocks; with members to count where somebody waits.
   ShardProgress Progress() const;

@@ -1,5 +1,6 @@
 // What a Shard is made of, for the files that implement it: shard.cc takes messages,
-// members and snapshots, shard_step.cc steps blocks and answers, shard_cut.cc copies.
+// members and snapshots, shard_step.cc steps blocks and answers, shard_cut.cc copies,
+// shard_durable.cc waits for records.
 #pragma once
 
 #include <cstdint>
@@ -37,8 +38,11 @@ class Shard::Impl {
     return TakeOutputs();
   }
   absl::Status Replay(const ShardRecord& record);
+  void BeginAgain();
+  size_t UnitOf(uint32_t id) const { return UnitOf(block(id)).size(); }
   ShardOutputs TakeOutputs() {
     FinishCuts();
+    Withhold();
     return std::exchange(outputs_, {});
   }
 
@@ -71,6 +75,7 @@ class Shard::Impl {
   void On(const ShardCommit& commit);
   void On(const ShardDecision& decision);
   void On(const ShardCut& cut);
+  void On(const ShardDurable& durable);
   void OnPull(const MessageHeader& header, Block& block);
   void OnPullAverage(const MessageHeader& header, const Block& block);
   void OnSeed(const ShardMessage& message, Block& block);
@@ -101,17 +106,29 @@ class Shard::Impl {
   std::optional<Payload> Arrive(WorkerId worker, const ShardApplied::Arrival& arrival,
                                 Block& block);
   void Step(std::span<Block* const> unit, const ShardDecision& decision);
+  // Whether every block of it has reported, or has made the step already.
+  bool HasAllOf(uint64_t step) const;
+  void Decide(const ShardDecision& decision);
   void Accumulate(Block& block);
   void SendFigures(Block& block);
 
   // Records: nothing happens where none are kept. Between the two the step is made.
+  bool KeepsRecords() const;
   void Keep(ShardRecord::What what);
   void KeepSeed(const Block& block);
+  void KeepParting(const ShardMessage& message, const Block& block);
+  void NoteRecorded(const Block& block);
   void BeginRecords(std::span<Block* const> unit, const ShardDecision& decision,
                     StepRecord::Payload payload);
   void EndRecord(const Block& block);
   absl::Status Replay(const StepRecord& record, Block& block);
   void StepAgain(std::span<Block* const> unit, const StepRecord& record);
+
+  // Records::kAwaited (shard_durable.cc): the block's version outlives this shard.
+  bool IsSafe(const Block& block) const { return !unsafe_.contains(block.spec().block); }
+  // Takes out of the outputs what nobody may hear of yet.
+  void Withhold();
+  uint64_t RecordsBefore(const ShardOutput& output) const;
 
   // The block has reached a version, which may be one to copy.
   void CopyIfDue(const Block& block);
@@ -127,6 +144,8 @@ class Shard::Impl {
   void Refuse(const MessageHeader& header, RefuseCode code);
   enum class Repeats { kNo, kYes };
   void Acknowledge(const MessageHeader& header, Repeats repeats);
+  // The sender may forget what it sent.
+  void Promise(const MessageHeader& header, Repeats repeats);
   void Publish(Block& block, WorkerId to, const Payload& view);
   // Its view as it is: whole, or by a word to whoever holds it.
   void PublishAsWished(Block& block, const std::map<WorkerId, Wish>& wishes);
@@ -165,6 +184,10 @@ class Shard::Impl {
   std::deque<BegunRecord> begun_;  // of the step under way, in the order of its blocks
   std::set<uint32_t> replayed_;    // blocks whose record waits for the rest of the tensor
   std::optional<uint64_t> replayed_decision_;  // the step of the last one
+  float replayed_scale_ = 1;                   // of the loss, at that step
+  bool is_replaying_ = false;                  // until it begins again
+  // Of a step that some blocks here have still to make, and others made long ago.
+  std::optional<ShardDecision> early_;
 
   // Versions that are being copied.
   struct Cut {
@@ -176,6 +199,17 @@ class Shard::Impl {
   std::set<uint64_t> asked_cuts_;
   uint64_t last_cut_ = 0;         // the highest that was done
   std::set<uint64_t> done_cuts_;  // the last of them
+
+  struct Withheld {
+    uint64_t records = 0;  // that must be durable before
+    ShardOutput output = {};
+  };
+  uint64_t records_ = 0;                 // given out
+  uint64_t durable_ = 0;                 // of them
+  std::map<uint32_t, uint64_t> unsafe_;  // blocks, and the records that make them safe
+  std::vector<uint32_t> recorded_;       // blocks, in the Apply under way
+  std::deque<Withheld> withheld_;
+  size_t released_ = 0;  // of outputs_: they were withheld before
 
   ShardOutputs outputs_;  // of the Apply under way
 };

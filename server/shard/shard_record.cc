@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/base/check.h"
 #include "comm/base/status.h"
 #include "server/shard/shard_impl.h"
 
@@ -19,13 +20,18 @@ absl::Status OutOfOrder(const StepRecord& record, const std::string& why) {
 
 // ---- Keeping ----
 
+bool Shard::Impl::KeepsRecords() const {
+  return options_.records != Records::kNone && !is_replaying_;
+}
+
 void Shard::Impl::Keep(ShardRecord::What what) {
+  ++records_;
   outputs_.push_back(ShardRecorded{
       std::make_shared<const ShardRecord>(ShardRecord{epoch_, std::move(what)})});
 }
 
 void Shard::Impl::KeepSeed(const Block& block) {
-  if (options_.records == Records::kNone) return;
+  if (!KeepsRecords()) return;
   const auto weights = std::as_bytes(block.memory().weights);
   const Buffer values = pool_.Allocate(weights.size());
   std::ranges::copy(weights, values.data());
@@ -35,12 +41,35 @@ void Shard::Impl::KeepSeed(const Block& block) {
     record.state = block.Save().state;
   }
   Keep(std::move(record));
+  NoteRecorded(block);
+}
+
+void Shard::Impl::KeepParting(const ShardMessage& message, const Block& block) {
+  if (!KeepsRecords()) return;
+  const MessageHeader& header = message.header;
+  const Buffer frames = pool_.Allocate(message.payload.size);
+  std::copy_n(message.payload.data, message.payload.size, frames.data());
+  Keep(PartingRecord{.block = header.block,
+                     .step = header.step,
+                     .part = {.from = {.rank = header.rank,
+                                       .incarnation = header.incarnation,
+                                       .samples = header.samples,
+                                       .parting = true},
+                              .bytes = static_cast<uint32_t>(message.payload.size)},
+                     .payload = Slice::Of(frames)});
+  NoteRecorded(block);
+}
+
+void Shard::Impl::NoteRecorded(const Block& block) {
+  if (options_.records != Records::kAwaited) return;
+  unsafe_[block.spec().block] = records_;
+  recorded_.push_back(block.spec().block);
 }
 
 void Shard::Impl::BeginRecords(std::span<Block* const> unit,
                                const ShardDecision& decision,
                                StepRecord::Payload payload) {
-  if (options_.records == Records::kNone) return;
+  if (!KeepsRecords()) return;
   for (Block* block : unit) {
     BegunRecord& begun = begun_.emplace_back();
     begun.record = block->Record(payload, pool_);
@@ -66,6 +95,7 @@ void Shard::Impl::EndRecord(const Block& block) {
   if (sum.size() > 0) record.payload = Slice::Of(sum);
   record.digest = block.Digest();
   Keep(std::move(record));
+  NoteRecorded(block);
 }
 
 // ---- Doing it again ----
@@ -74,19 +104,26 @@ absl::Status Shard::Impl::Replay(const ShardRecord& record) {
   if (!members_.empty()) {
     return absl::FailedPreconditionError("a shard that has members replays nothing");
   }
+  is_replaying_ = true;
   epoch_ = record.epoch;
   if (const auto* settings = std::get_if<SettingsRecord>(&record.what)) {
     return stepper_->Change(settings->training, settings->from);
   }
   const auto* seed = std::get_if<SeedRecord>(&record.what);
   const auto* step = std::get_if<StepRecord>(&record.what);
-  const uint32_t id = seed != nullptr ? seed->block : step->block;
+  const auto* parting = std::get_if<PartingRecord>(&record.what);
+  const uint32_t id = seed != nullptr   ? seed->block
+                      : step != nullptr ? step->block
+                                        : parting->block;
   const auto found = blocks_.find(id);
   if (found == blocks_.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a record is of block ", id, ", which is not of this shard"));
   }
   if (step != nullptr) return Replay(*step, found->second);
+  if (parting != nullptr) {
+    return found->second.RestoreParting(*parting, options_.seed_codec);
+  }
   if (found->second.seeded()) {
     return absl::FailedPreconditionError(
         absl::StrCat("block ", id, " has its first values already"));
@@ -138,8 +175,23 @@ void Shard::Impl::StepAgain(std::span<Block* const> unit, const StepRecord& reco
     const bool is_first = replayed_decision_ != record.step;
     if (is_first) stepper_->Prepare(record.decision, *unit.front());
     replayed_decision_ = record.step;
+    replayed_scale_ = record.loss_scale;
     Step(unit, record.decision);
     stepper_->Finish();
+  }
+}
+
+// Its members and their epoch are not in records: a commit of any epoch brings them. A
+// checkpoint that was being copied is not finished.
+void Shard::Impl::BeginAgain() {
+  SYNCLINE_CHECK(replayed_.empty() && members_.empty());
+  is_replaying_ = false;
+  epoch_ = 0;
+  cuts_.clear();
+  outputs_.clear();
+  for (const auto& [id, block] : blocks_) {
+    if (stepper_->IsFrozen(block.spec().range.tensor)) continue;
+    last_cut_ = std::max(last_cut_, block.version());
   }
 }
 

@@ -27,7 +27,7 @@ std::span<Block* const> Shard::Impl::UnitOf(const Block& block) const {
 bool Shard::Impl::IsComplete(const Block& block) const {
   const bool moves = !members_.empty() || block.version() < passes_until_;
   return moves && block.seeded() && !block.frozen() && block.version() < hold_from_ &&
-         policy_->StepsNow(FactsOf(block)) &&
+         IsSafe(block) && policy_->StepsNow(FactsOf(block)) &&
          !stepper_->IsFrozen(block.spec().range.tensor);
 }
 
@@ -41,6 +41,9 @@ void Shard::Impl::StepIfComplete(Block& block) {
       for (Block* one : unit) Accumulate(*one);
     } else if (stepper_->NeedsDecision(step)) {
       for (Block* one : unit) SendFigures(*one);
+      if (early_ && early_->step == step && HasAllOf(step)) {
+        Decide(*std::exchange(early_, std::nullopt));
+      }
     } else {
       Step(unit, {.step = step});
     }
@@ -83,13 +86,36 @@ void Shard::Impl::SendFigures(Block& block) {
   block.Freeze();
 }
 
+bool Shard::Impl::HasAllOf(uint64_t step) const {
+  return std::ranges::all_of(blocks_, [&](const auto& entry) {
+    const Block& block = entry.second;
+    return block.version() > step || (block.version() == step && block.frozen()) ||
+           stepper_->IsFrozen(block.spec().range.tensor);
+  });
+}
+
+// One that came before its blocks have reported is said again, to a shard that has lost its
+// last step.
 void Shard::Impl::On(const ShardDecision& decision) {
+  early_.reset();
+  if (!HasAllOf(decision.step)) {
+    early_ = decision;
+    return;
+  }
+  Decide(decision);
+}
+
+void Shard::Impl::Decide(const ShardDecision& decision) {
   std::vector<Block*> waiting;
   for (auto& [id, block] : blocks_) {
     if (block.frozen() && block.version() == decision.step) waiting.push_back(&block);
   }
   if (waiting.empty()) return;
-  stepper_->Prepare(decision, *waiting.front());
+  if (replayed_decision_ == decision.step) {
+    stepper_->SetContributionScale(replayed_scale_);
+  } else {
+    stepper_->Prepare(decision, *waiting.front());
+  }
   for (Block* block : waiting) {
     if (block->frozen() && block->version() == decision.step) {
       Step(UnitOf(*block), decision);
@@ -161,6 +187,11 @@ void Shard::Impl::Acknowledge(const MessageHeader& header, Repeats repeats) {
   reply.code = 0;
   Reply(reply, MessageKind::kAck, {});
   std::get<ShardReply>(outputs_.back()).repeats = repeats == Repeats::kYes;
+}
+
+void Shard::Impl::Promise(const MessageHeader& header, Repeats repeats) {
+  Acknowledge(header, repeats);
+  std::get<ShardReply>(outputs_.back()).is_promise = true;
 }
 
 void Shard::Impl::PublishToAll(Block& block, const std::optional<Payload>& view) {

@@ -22,6 +22,9 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   bool restarts = false;
   app.add_flag("--restarts", restarts, "the coordinator dies and comes back, too");
+  bool server_restarts = false;
+  app.add_flag("--server-restarts", server_restarts,
+               "servers die and come back with their journals, too");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -31,15 +34,19 @@ int main(int argc, char** argv) {
   uint64_t failed = 0;
   for (uint64_t seed = start; seed < start + seeds; ++seed) {
     using syncline::sim::Restarts;
-    absl::Status status = syncline::sim::Simulate(
-        seed, mode, restarts ? Restarts::kDrawn : Restarts::kNone);
-    if (!restarts) status.Update(syncline::sim::SimulateStall(seed));
+    const Restarts drawn = restarts && server_restarts ? Restarts::kBoth
+                           : restarts                  ? Restarts::kCoordinator
+                           : server_restarts           ? Restarts::kServers
+                                                       : Restarts::kNone;
+    absl::Status status = syncline::sim::Simulate(seed, mode, drawn);
+    if (drawn == Restarts::kNone) status.Update(syncline::sim::SimulateStall(seed));
     if (status.ok()) continue;
     ++failed;
     std::printf(
-        "seed %llu failed: %s\n  repeat with: %s --mode %s%s --start %llu --seeds 1\n",
+        "seed %llu failed: %s\n  repeat with: %s --mode %s%s%s --start %llu --seeds 1\n",
         static_cast<unsigned long long>(seed), std::string(status.message()).c_str(),
         argv[0], mode.c_str(), restarts ? " --restarts" : "",
+        server_restarts ? " --server-restarts" : "",
         static_cast<unsigned long long>(seed));
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;

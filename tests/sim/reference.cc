@@ -33,6 +33,18 @@ void Reference::SeedHeld(uint32_t block, std::span<const float> values) {
   seeds_[block] = std::move(held);
 }
 
+void Reference::RolledBack(uint32_t block, uint64_t version, uint64_t held) {
+  if (held > version) {
+    Violate(absl::StrCat("block ", block, " came back at version ", version,
+                         ", and a worker has ", held));
+  }
+  if (applied_[block].size() < version) {
+    return Violate(absl::StrCat("block ", block, " came back at version ", version,
+                                ", which it never had"));
+  }
+  applied_[block].resize(version);
+}
+
 void Reference::Pushed(const ContributionKey& key, uint32_t tensor, Push push) {
   const auto [place, is_new] = pushes_.try_emplace({key, tensor});
   if (!is_new) {

@@ -68,6 +68,10 @@ class Reference {
   // Notes what a shard did, and the first violation if it is one.
   void Applied(const ShardApplied& applied);
 
+  // A server came back with that version of a block: what it did since is undone, and was
+  // told to nobody. `held`: the highest that a worker has.
+  void RolledBack(uint32_t block, uint64_t version, uint64_t held);
+
   // All tensors after `steps` steps, computed from scratch. Also finds steps that were
   // skipped without reason, or not skipped.
   struct Model {

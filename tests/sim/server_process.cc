@@ -46,10 +46,11 @@ bool SameBits(const ShardSnapshot& a, const ShardSnapshot& b) {
 }  // namespace
 
 ServerProcess::ServerProcess(Parts parts, std::string name)
-    : parts_(parts),
+    : parts_(std::move(parts)),
       name_(std::move(name)),
       pool_(size_t{1} << 20),
-      transport_(parts_.network.CreateTransport(*this)) {
+      transport_(parts_.network.CreateTransport(*this)),
+      random_(parts_.seed) {
   Attach();
   parts_.control.Send(connection_, MakeHello());
   Beat();
@@ -59,11 +60,75 @@ ServerProcess::ServerProcess(Parts parts, std::string name)
 void ServerProcess::Attach() {
   connection_ = parts_.control.Attach(
       {.on_message = [this](const CoordinatorBody& body) { OnControl(body); },
+       // The one before it is still taken for alive.
        .on_end =
-           [](const absl::Status&) {
-             SYNCLINE_CHECK(false);  // servers never die here
+           [this](const absl::Status&) {
+             SYNCLINE_CHECK(!identity_);
+             After(parts_.heartbeat_interval, [this] { OnLost(); });
            },
        .on_lost = [this] { OnLost(); }});
+}
+
+void ServerProcess::After(absl::Duration delay, std::function<void()> fn) {
+  parts_.events.After(delay, [alive = alive_, fn = std::move(fn)] {
+    if (*alive) fn();
+  });
+}
+
+void ServerProcess::Kill() {
+  *alive_ = false;
+  parts_.control.Break(connection_);
+  parts_.network.Kill(transport_->address());
+  Disk& disk = parts_.disk;
+  const size_t lost = disk.records.size() - disk.synced;
+  disk.records.resize(disk.synced +
+                      std::uniform_int_distribution<size_t>(0, lost)(random_));
+}
+
+// ---- Its disk ----
+
+void ServerProcess::Keep(std::shared_ptr<const ShardRecord> record) {
+  parts_.disk.records.push_back(std::move(record));
+  SyncSoon();
+}
+
+// One after the other, each for all that came meanwhile.
+void ServerProcess::SyncSoon() {
+  if (std::exchange(syncs_, true)) return;
+  const auto taken = parts_.disk.records.size();
+  const int micros = std::uniform_int_distribution<int>(10, 20000)(random_);
+  After(absl::Microseconds(micros), [this, taken] {
+    syncs_ = false;
+    parts_.disk.synced = taken;
+    if (shard_ != nullptr) Run(ShardDurable{taken - begun_at_});
+    if (parts_.disk.records.size() > taken) SyncSoon();
+  });
+}
+
+// As server/journal does: blocks that step together are made again together.
+uint64_t ServerProcess::Restore() {
+  std::vector<std::shared_ptr<const ShardRecord>>& records = parts_.disk.records;
+  std::vector<std::shared_ptr<const ShardRecord>> unit;
+  size_t whole = 0;
+  for (size_t i = 0; i < records.size(); ++i) {
+    unit.push_back(records[i]);
+    const auto* step = std::get_if<StepRecord>(&records[i]->what);
+    if (step != nullptr && unit.size() < shard_->UnitOf(step->block)) continue;
+    for (const auto& record : unit) SYNCLINE_CHECK(shard_->Replay(*record).ok());
+    unit.clear();
+    whole = i + 1;
+  }
+  records.resize(whole);
+  parts_.disk.synced = begun_at_ = whole;
+  shard_->BeginAgain();
+  uint64_t lowest = ~uint64_t{0};
+  for (const ShardBlock& block : blocks_) {
+    const uint64_t version = shard_->block_version(block.block);
+    parts_.on_restored(block.block, version);
+    const bool is_frozen = options_.tensors[block.range.tensor].group.frozen;
+    if (!is_frozen) lowest = std::min(lowest, version);
+  }
+  return lowest;
 }
 
 // As ServerNode does.
@@ -81,6 +146,10 @@ ServerHello ServerProcess::MakeHello() const {
                        .lanes = "inproc",
                        .identity = identity_};
   if (shard_ != nullptr) hello.held.push_back(memory_.Describe(job_));
+  if (!parts_.disk.job.empty()) {
+    if (shard_ != nullptr) hello.held.back().run = "run";
+    hello.journals.push_back({parts_.disk.job, "run", {parts_.disk.shard}});
+  }
   return hello;
 }
 
@@ -88,7 +157,7 @@ void ServerProcess::Beat() {
   Heartbeat beat{.step = 0, .bytes = bytes_};
   if (shard_ != nullptr) beat.jobs.push_back(Progress());
   parts_.control.Send(connection_, std::move(beat));
-  parts_.events.After(parts_.heartbeat_interval, [this] { Beat(); });
+  After(parts_.heartbeat_interval, [this] { Beat(); });
 }
 
 JobProgress ServerProcess::Progress() {
@@ -158,19 +227,27 @@ void ServerProcess::Configure(const ConfigureJob& configure) {
     owned_.insert(block);
     blocks_.push_back({block, ranges[block]});
   }
-  options_ = ShardOptions{.job = job_,
-                          .seed = JobSeed(spec.name),
-                          .shard = configure.first_shard,
-                          .transfers = *spec.Transfers(),
-                          .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
-                          .training = spec.training,
-                          .tensors = spec.Trained(),
-                          .checksum = Checksum::kHeaderAndPayload,
-                          .records = Records::kKept};
-  records_.clear();
+  options_ =
+      ShardOptions{.job = job_,
+                   .seed = JobSeed(spec.name),
+                   .shard = configure.first_shard,
+                   .transfers = *spec.Transfers(),
+                   .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
+                   .training = spec.training,
+                   .tensors = spec.Trained(),
+                   .checksum = Checksum::kHeaderAndPayload,
+                   .records = spec.IsJournaled() ? Records::kAwaited : Records::kKept};
   shard_ = *Shard::Create(options_, blocks_, pool_);
   workers_.clear();
-  parts_.control.Send(connection_, JobConfigured{job_});
+  uint64_t step = 0;
+  if (configure.restore_run.empty()) {
+    parts_.disk = {};
+    if (spec.IsJournaled()) parts_.disk = {.job = spec.name, .shard = options_.shard};
+    begun_at_ = 0;
+  } else {
+    step = Restore();
+  }
+  parts_.control.Send(connection_, JobConfigured{job_, step});
 }
 
 void ServerProcess::Run(const ShardInput& input) {
@@ -186,7 +263,9 @@ void ServerProcess::Perform(const ShardOutput& output) {
   }
   if (const auto* committed = std::get_if<ShardCommitted>(&output)) {
     memory_.Commit(committed->epoch);
-    parts_.control.Send(connection_, EpochCommitted{job_, committed->epoch});
+    parts_.control.Send(
+        connection_,
+        EpochCommitted{job_, committed->epoch, parts_.disk.job.empty() ? "" : "run"});
   }
   if (const auto* figures = std::get_if<ShardFigures>(&output)) {
     const BlockFigures report = {job_, figures->block, figures->step, figures->figures};
@@ -196,7 +275,7 @@ void ServerProcess::Perform(const ShardOutput& output) {
   if (const auto* applied = std::get_if<ShardApplied>(&output))
     parts_.reference.Applied(*applied);
   if (const auto* recorded = std::get_if<ShardRecorded>(&output)) {
-    records_.push_back(recorded->record);
+    Keep(recorded->record);
   }
 }
 
@@ -204,7 +283,7 @@ absl::Status ServerProcess::CheckRecords() {
   options_.records = Records::kNone;
   const std::unique_ptr<Shard> replayed = *Shard::Create(options_, blocks_, pool_);
   std::map<std::pair<uint32_t, uint64_t>, uint32_t> digests;  // by block and version
-  for (const auto& record : records_) {
+  for (const auto& record : parts_.disk.records) {
     SYNCLINE_ASSIGN_OR_RETURN(const ShardOutputs outputs, replayed->Replay(*record));
     if (const auto* step = std::get_if<StepRecord>(&record->what)) {
       digests[{step->block, step->step}] = step->digest;
@@ -256,7 +335,7 @@ void ServerProcess::Pump(WorkerLife life) {
 
 void ServerProcess::PumpAll() {
   for (const auto& [life, link] : workers_) Pump(life);
-  parts_.events.After(kPumpPeriod, [this] { PumpAll(); });
+  After(kPumpPeriod, [this] { PumpAll(); });
 }
 
 void ServerProcess::TakeHello(const MessageHeader& header, const Buffer& payload) {
@@ -267,8 +346,7 @@ void ServerProcess::TakeHello(const MessageHeader& header, const Buffer& payload
   const std::string address(reinterpret_cast<const char*>(payload.data()),
                             payload.size());
   const auto on_failure = [this, life, connection](const absl::Status&) {
-    parts_.events.After(absl::ZeroDuration(),
-                        [this, life, connection] { Forget(life, connection); });
+    After(absl::ZeroDuration(), [this, life, connection] { Forget(life, connection); });
   };
   std::unique_ptr<Endpoint> endpoint =
       *transport_->Connect(address, {.on_failure = on_failure});
@@ -276,7 +354,9 @@ void ServerProcess::TakeHello(const MessageHeader& header, const Buffer& payload
       WorkerLink::Parts{.endpoint = std::move(endpoint),
                         .number = connection,
                         .shard = shard_,
-                        .sent = [this, life] { Pump(life); }});
+                        .sent = [this, life, alive = alive_] {
+                          if (*alive) Pump(life);
+                        }});
   workers_[life]->Welcome(header);
 }
 
@@ -303,7 +383,7 @@ absl::StatusOr<Buffer> ServerProcess::Allocate(ByteView header, size_t payload_b
     return pool_.Allocate(payload_bytes);
   }
   if (const RefuseCode code = shard_->Check(parsed); code != RefuseCode::kNone) {
-    parts_.events.After(absl::ZeroDuration(), [this, parsed, code] {
+    After(absl::ZeroDuration(), [this, parsed, code] {
       Run(ShardMessage{parsed, {}, code});
     });
   }
@@ -314,7 +394,7 @@ absl::StatusOr<Buffer> ServerProcess::Allocate(ByteView header, size_t payload_b
 
 void ServerProcess::OnMessage(ByteView header, Buffer payload) {
   const auto parsed = ParseHeader(header);
-  if (!parsed.ok() || shard_ == nullptr) return;
+  if (!*alive_ || !parsed.ok() || shard_ == nullptr) return;
   bytes_ += payload.size();
   parts_.traffic.Arrived(*parsed, payload.size());
   switch (static_cast<MessageKind>(parsed->kind)) {

@@ -2,9 +2,11 @@
 // in-process transport and a simulated control stream. One engine, one job.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <random>
 #include <set>
 #include <string>
 #include <utility>
@@ -23,6 +25,14 @@
 
 namespace syncline::sim {
 
+// A server's disk, which outlives its process. What was not synced when that died may be lost.
+struct Disk {
+  std::string job = {};  // whose records they are; empty: none
+  uint32_t shard = 0;
+  std::vector<std::shared_ptr<const ShardRecord>> records = {};
+  size_t synced = 0;  // of them
+};
+
 class ServerProcess : private Receiver {
  public:
   struct Parts {
@@ -33,9 +43,17 @@ class ServerProcess : private Receiver {
     Traffic& traffic;
     const CodecRegistry& codecs;
     absl::Duration heartbeat_interval;
+    Disk& disk;
+    uint64_t seed = 0;  // how long its disk takes
+    // A block is back from the disk, at that version.
+    std::function<void(uint32_t block, uint64_t version)> on_restored = [](uint32_t,
+                                                                           uint64_t) {};
   };
 
   ServerProcess(Parts parts, std::string name);
+
+  // kill -9, and perhaps the power: of what was not synced a random part is left.
+  void Kill();
 
   bool Owns(uint32_t block) const { return owned_.contains(block); }
   bool is_configured() const { return shard_ != nullptr; }
@@ -48,6 +66,10 @@ class ServerProcess : private Receiver {
  private:
   void Attach();
   void OnLost();
+  void After(absl::Duration delay, std::function<void()> fn);
+  void Keep(std::shared_ptr<const ShardRecord> record);
+  void SyncSoon();
+  uint64_t Restore();
   ServerHello MakeHello() const;
   void OnControl(const CoordinatorBody& body);
   void Configure(const ConfigureJob& configure);
@@ -81,7 +103,11 @@ class ServerProcess : private Receiver {
   std::shared_ptr<Shard> shard_;
   ShardOptions options_;
   std::vector<ShardBlock> blocks_;
-  std::vector<std::shared_ptr<const ShardRecord>> records_;
+  std::mt19937_64 random_;
+  size_t begun_at_ = 0;  // of the disk's records: those before are of another process
+  bool syncs_ = false;
+  // Events outlive a killed process; they look here first.
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::set<uint32_t> owned_;
   uint64_t bytes_ = 0;
 };

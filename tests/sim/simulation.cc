@@ -17,6 +17,7 @@
 #include "comm/transport/inproc/inproc.h"
 #include "tests/sim/control_plane.h"
 #include "tests/sim/job_modes.h"
+#include "tests/sim/random_job.h"
 #include "tests/sim/reference.h"
 #include "tests/sim/server_process.h"
 #include "tests/sim/worker_process.h"
@@ -24,107 +25,15 @@
 namespace syncline::sim {
 namespace {
 
-constexpr uint32_t kWorkers = 3;
 constexpr uint32_t kLeaver = 1;
 constexpr int kServers = 2;
-constexpr uint64_t kSteps = 8;
 constexpr absl::Duration kFailureTimeout = absl::Seconds(1);
 // A run takes about a second when nothing fails, one failure timeout for each that does,
 // and some minutes where links are slow.
 constexpr absl::Duration kDeadline = absl::Minutes(5);
 
-using Random = std::mt19937_64;
-
-double Between(Random& random, double low, double high) {
-  return std::uniform_real_distribution<double>(low, high)(random);
-}
-
-bool OneIn(Random& random, int n) {
-  return std::uniform_int_distribution<int>(1, n)(random) == 1;
-}
-
 bool SameBits(float a, float b) {
   return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
-}
-
-// Something of everything that a step is made of.
-TrainingSettings RandomTraining(Random& random) {
-  static constexpr std::array<std::string_view, 7> kOptimizers = {
-      "adamw", "sgd", "lamb", "adafactor", "lbfgs", "sophia", "lion"};
-  const size_t choice = std::uniform_int_distribution<size_t>(0, 9)(random);
-  TrainingSettings training;
-  if (std::ranges::count(OptimizerNames(), kOptimizers[choice % kOptimizers.size()]) ==
-      0) {
-    return training;
-  }
-  training.optimizer = {.name = std::string(kOptimizers[choice % kOptimizers.size()]),
-                        .options = {{"lr", 0.01}}};
-  if (training.optimizer.name == "sgd") training.optimizer.options["momentum"] = 0.9;
-  if (training.optimizer.name == "sophia") {
-    training.optimizer.options["hessian_interval"] = 2;
-  }
-  if (OneIn(random, 3)) training.gradient["clip_global_norm"] = 1.0;
-  if (training.optimizer.name != "lbfgs") {
-    if (OneIn(random, 4)) training.optimizer.state = OneIn(random, 2) ? "bf16" : "int8";
-    if (OneIn(random, 6)) training.gradient["clip_value"] = 0.5;
-    if (OneIn(random, 6)) training.gradient["agc"] = 0.01;
-    if (OneIn(random, 6)) training.gradient["centralize"] = 1;
-  }
-  if (OneIn(random, 4)) {
-    training.loss_scaling = {.name = "torch",
-                             .values = {{"init_scale", 1024}, {"growth_interval", 2}}};
-  }
-  if (OneIn(random, 3)) {
-    training.schedule = {
-        .name = "cosine",
-        .values = {
-            {"warmup_steps", 2}, {"warmup_start_factor", 0.5}, {"total_steps", kSteps}}};
-  }
-  if (OneIn(random, 4)) training.accumulate_steps = OneIn(random, 2) ? 2 : 3;
-  if (OneIn(random, 5)) training.aggregation = Aggregation::kArrival;
-  return training;
-}
-
-std::string RandomCodec(Random& random) {
-  constexpr const char* kCodecs[] = {
-      "fp32",
-      "bf16",
-      "onebit:min_elements=0,vectors=1",
-      "onebit:min_elements=100,block_log2=8",
-      "int8:min_elements=0,vectors=1,dense_steps=3",
-      "topk:min_elements=0,vectors=1,ratio=0.05",
-      "topk:min_elements=100,vectors=1,ratio=0.3,values=int8,memory=none"};
-  return kCodecs[random() % std::size(kCodecs)];
-}
-
-// Those that are for gradients only, too.
-std::string RandomPushCodec(Random& random) {
-  constexpr const char* kCodecs[] = {
-      "signsgd:min_elements=100", "int4-stochastic:min_elements=0,vectors=1,rotate=1",
-      "topk:min_elements=0,vectors=1,ratio=0.05,warmup_steps=4,warmup_ratio=0.5"};
-  if (!OneIn(random, 3)) return RandomCodec(random);
-  return kCodecs[random() % std::size(kCodecs)];
-}
-
-JobSpec RandomJob(Random& random) {
-  JobSpec job{.name = "sim", .workers = kWorkers};
-  job.training = RandomTraining(random);
-  job.push_codec = RandomPushCodec(random);
-  job.publish_codec = RandomCodec(random);
-  // Hessian estimates and what is kept of gradients do not go together.
-  if (job.training.optimizer.name == "sophia") job.push_codec = "bf16";
-  // Sums that do not depend on the order need values of few bits.
-  if (job.training.aggregation == Aggregation::kArrival) job.push_codec = "fp32";
-  // One element, a few, a tile and a bit: more tensors than shards, one of several tiles.
-  job.tensors = {
-      {.name = "embedding", .shape = {kTileElements + 17}},
-      {.name = "layer.weight", .shape = {12, 25}},
-      {.name = "layer.bias", .shape = {25}, .group = {.learning_rate_scale = 2}},
-      {.name = "temperature", .shape = {}}};
-  // It steps in one direction for all tensors together.
-  if (job.training.optimizer.name == "lbfgs") job.tensors[2].group = {};
-  if (OneIn(random, 4)) job.tensors[1].group.frozen = true;
-  return job;
 }
 
 InprocOptions RandomNetwork(Random& random) {
@@ -158,19 +67,17 @@ Cables RandomCables(Random& random) {
   return cables;
 }
 
-// L-BFGS needs every gradient.
-Skipping RandomSkipping(Random& random, const JobSpec& job) {
-  if (job.training.optimizer.name == "lbfgs" || !OneIn(random, 3)) {
-    return Skipping::kNothing;
-  }
-  return OneIn(random, 2) ? Skipping::kAtRandom : Skipping::kAlternating;
+bool ServersDie(Restarts restarts) {
+  return restarts == Restarts::kServers || restarts == Restarts::kBoth;
 }
 
-Rating RandomRating(Random& random, const JobSpec& job) {
-  if (job.training.optimizer.name == "lbfgs" || !OneIn(random, 3)) {
-    return Rating::kNothing;
-  }
-  return OneIn(random, 2) ? Rating::kAlike : Rating::kUnlike;
+bool NeedsDecisions(const JobSpec& job) {
+  return (*TrainingPlan::Create(job.training, job.Trained()))->NeedsDecision();
+}
+
+JobSpec Journaled(JobSpec job, Restarts restarts) {
+  if (ServersDie(restarts)) job.durability = "disk";
+  return job;
 }
 
 class Run {
@@ -178,14 +85,17 @@ class Run {
   Run(uint64_t seed, std::string_view mode, Restarts restarts)
       : random_(seed),
         restarts_(restarts),
-        job_(FitToMode(mode, random_, RandomJob(random_))),
+        job_(Journaled(FitToMode(mode, random_, RandomJob(random_)), restarts)),
         skipping_(RandomSkipping(random_, job_)),
         rating_(RandomRating(random_, job_)),
         codecs_(CodecRegistry::Builtin()),
         network_(events_, RandomNetwork(random_)),
         cables_(RandomCables(random_)),
         timeouts_(Timeouts::Derive(kFailureTimeout)),
-        control_(events_, {.timeouts = timeouts_, .expected_servers = kServers},
+        control_(events_,
+                 {.timeouts = timeouts_,
+                  .expected_servers = kServers,
+                  .patience = DefaultPatience(kFailureTimeout)},
                  random_()),
         reference_(job_),
         workers_(kWorkers) {}
@@ -193,7 +103,10 @@ class Run {
   absl::Status Execute();
 
  private:
-  void StartServers();
+  void StartServer(size_t which);
+  void KillServer(size_t which);
+  bool HasStepped() const;
+  void PlanServerCrashes();
   void LayCables(uint32_t rank);
   void BreakConnection();
   absl::Status CheckTraffic() const;
@@ -226,7 +139,10 @@ class Run {
   const Timeouts timeouts_;
   ControlPlane control_;
   Reference reference_;
-  std::vector<std::unique_ptr<ServerProcess>> servers_;
+  std::array<Disk, kServers> disks_;
+  std::array<std::unique_ptr<ServerProcess>, kServers> servers_;  // null while it is down
+  std::vector<std::unique_ptr<ServerProcess>> dead_servers_;
+  int server_crashes_ = 0;
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
   std::array<bool, kWorkers> gone_ = {};
   bool has_settled_ = false;
@@ -237,18 +153,46 @@ class Run {
       graveyard_;  // events may still point to them
 };
 
-void Run::StartServers() {
-  for (int i = 0; i < kServers; ++i) {
-    servers_.push_back(std::make_unique<ServerProcess>(
-        ServerProcess::Parts{.events = events_,
-                             .network = network_,
-                             .control = control_,
-                             .reference = reference_,
-                             .traffic = traffic_,
-                             .codecs = codecs_,
-                             .heartbeat_interval = timeouts_.heartbeat_interval},
-        absl::StrCat("server", i)));
+void Run::StartServer(size_t which) {
+  const auto on_restored = [this](uint32_t block, uint64_t version) {
+    uint64_t held = 0;
+    for (const auto& worker : workers_) {
+      if (worker != nullptr) held = std::max(held, worker->version_of(block));
+    }
+    reference_.RolledBack(block, version, held);
+  };
+  servers_[which] = std::make_unique<ServerProcess>(
+      ServerProcess::Parts{.events = events_,
+                           .network = network_,
+                           .control = control_,
+                           .reference = reference_,
+                           .traffic = traffic_,
+                           .codecs = codecs_,
+                           .heartbeat_interval = timeouts_.heartbeat_interval,
+                           .disk = disks_[which],
+                           .seed = 100 * which + static_cast<uint64_t>(server_crashes_),
+                           .on_restored = on_restored},
+      absl::StrCat("server", which));
+  for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+    if (workers_[rank] != nullptr) LayCables(rank);
   }
+}
+
+bool Run::HasStepped() const {
+  for (uint32_t block = 0; block < reference_.blocks().size(); ++block) {
+    if (reference_.version(block) > 0) return true;
+  }
+  return false;
+}
+
+void Run::KillServer(size_t which) {
+  // Before the coordinator knows of the journal there is nothing to come back to.
+  if (servers_[which] == nullptr || disks_[which].synced == 0 || !HasStepped()) return;
+  ++server_crashes_;
+  servers_[which]->Kill();
+  dead_servers_.push_back(std::move(servers_[which]));
+  events_.After(absl::Milliseconds(Between(random_, 1, 3000)),
+                [this, which] { StartServer(which); });
 }
 
 void Run::StartWorker(uint32_t rank) {
@@ -278,6 +222,7 @@ void Run::StartWorker(uint32_t rank) {
 void Run::LayCables(uint32_t rank) {
   const std::string worker = workers_[rank]->address();
   for (size_t i = 0; i < servers_.size(); ++i) {
+    if (servers_[i] == nullptr) continue;
     const std::string server = servers_[i]->address();
     network_.SetRate(worker, server, cables_[rank][i].up);
     network_.SetRate(server, worker, cables_[rank][i].down);
@@ -289,9 +234,10 @@ void Run::BreakConnection() {
   const auto rank = std::uniform_int_distribution<uint32_t>(0, kWorkers - 1)(random_);
   const auto which = std::uniform_int_distribution<int>(0, kServers - 1)(random_);
   const auto ways = std::uniform_int_distribution<int>(0, 2)(random_);
-  if (workers_[rank] == nullptr) return;
+  const auto& broken = servers_[static_cast<size_t>(which)];
+  if (workers_[rank] == nullptr || broken == nullptr) return;
   const std::string worker = workers_[rank]->address();
-  const std::string server = servers_[static_cast<size_t>(which)]->address();
+  const std::string server = broken->address();
   if (ways != 1) network_.Break(worker, server);
   if (ways != 0) network_.Break(server, worker);
 }
@@ -324,6 +270,8 @@ void Run::FreezeWorker(uint32_t rank) {
 
 void Run::PlanFaults() {
   faults_ = std::uniform_int_distribution<int>(0, 3)(random_);
+  // A decision stays that was made with what a dead worker had given to a dead server.
+  if (ServersDie(restarts_) && NeedsDecisions(job_)) faults_ = 0;
   for (int i = 0; i < faults_; ++i) {
     const auto rank = std::uniform_int_distribution<uint32_t>(0, kWorkers - 1)(random_);
     const bool kills = !OneIn(random_, 3);
@@ -344,7 +292,7 @@ void Run::PlanBreaks() {
 
 // Of the coordinator: before the job begins, while it runs, and in the middle of a change.
 void Run::PlanCrashes() {
-  if (restarts_ == Restarts::kNone) return;
+  if (restarts_ == Restarts::kNone || restarts_ == Restarts::kServers) return;
   for (uint64_t crashes = 1 + random_() % 3; crashes > 0; --crashes) {
     const auto when = absl::Milliseconds(Between(random_, 0, 400 << (random_() % 4)));
     const auto outputs = std::uniform_int_distribution<int>(0, 12)(random_);
@@ -353,7 +301,30 @@ void Run::PlanCrashes() {
   }
 }
 
+// One of them, or all at once; some of them over and over.
+void Run::PlanServerCrashes() {
+  if (!ServersDie(restarts_)) return;
+  // The last decision dies with all who know of it.
+  if (restarts_ == Restarts::kBoth && NeedsDecisions(job_)) return;
+  for (uint64_t crashes = 1 + random_() % 4; crashes > 0; --crashes) {
+    const auto when = absl::Milliseconds(Between(random_, 20, 400 << (random_() % 4)));
+    const bool all = OneIn(random_, 4);
+    const size_t which = random_() % kServers;
+    events_.After(when, [=, this] {
+      for (size_t i = 0; i < kServers; ++i) {
+        if (all || i == which) KillServer(i);
+      }
+    });
+  }
+}
+
+// Also that everybody is there to be compared.
 bool Run::AllDone() const {
+  if (std::ranges::any_of(servers_, [](const auto& server) {
+        return server == nullptr || !server->is_configured();
+      })) {
+    return false;
+  }
   for (uint32_t rank = 0; rank < kWorkers; ++rank) {
     const auto& worker = workers_[rank];
     if (!gone_[rank] && (worker == nullptr || !worker->IsDone())) return false;
@@ -378,7 +349,7 @@ bool Run::IsOver() {
 }
 
 absl::Status Run::Execute() {
-  StartServers();
+  for (size_t which = 0; which < kServers; ++which) StartServer(which);
   for (uint32_t rank = 0; rank < kWorkers; ++rank) {
     events_.After(absl::Milliseconds(Between(random_, 0, 50)),
                   [this, rank] { StartWorker(rank); });
@@ -386,6 +357,7 @@ absl::Status Run::Execute() {
   PlanFaults();
   PlanBreaks();
   PlanCrashes();
+  PlanServerCrashes();
   // The job would be over with its last member.
   if (faults_ <= 1 && OneIn(random_, 2)) {
     leave_at_ = std::uniform_int_distribution<uint64_t>(1, kSteps - 1)(random_);
@@ -426,7 +398,8 @@ absl::Status Run::Check() {
 }
 
 absl::Status Run::CheckTraffic() const {
-  if (faults_ > 0 || breaks_ > 0 || control_.crashes() > 0) return absl::OkStatus();
+  if (faults_ > 0 || breaks_ > 0) return absl::OkStatus();
+  if (control_.crashes() > 0 || server_crashes_ > 0) return absl::OkStatus();
   // Beside each block a question, a note and an acknowledgement; greetings, refusals.
   // In mode asp the newest views are sent anew, twice: before the end and after it.
   const double most = job_.training.sync().is_async() ? 1.3 : 1.1;

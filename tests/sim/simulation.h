@@ -18,8 +18,13 @@
 
 namespace syncline::sim {
 
-// Whether the coordinator dies, too, and comes back with what it had stored.
-enum class Restarts { kNone, kDrawn };
+// Whether the coordinator or servers die, too, and come back with what they had stored.
+enum class Restarts {
+  kNone,
+  kCoordinator,
+  kServers,  // which have journals
+  kBoth
+};
 
 // Internal names what did not hold, and where.
 absl::Status Simulate(uint64_t seed, std::string_view mode = "bsp",

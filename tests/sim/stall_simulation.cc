@@ -101,7 +101,8 @@ class StallRun {
                              .reference = reference_,
                              .traffic = traffic_,
                              .codecs = codecs_,
-                             .heartbeat_interval = timeouts_.heartbeat_interval},
+                             .heartbeat_interval = timeouts_.heartbeat_interval,
+                             .disk = disks_[number]},
         absl::StrCat("server", number)));
   }
 
@@ -246,6 +247,7 @@ class StallRun {
   ControlPlane control_;
   Reference reference_;
   Traffic traffic_;
+  std::map<uint32_t, Disk> disks_;
   std::vector<std::unique_ptr<ServerProcess>> servers_;
   std::array<std::unique_ptr<WorkerProcess>, kMostWorkers> workers_;
   std::vector<std::unique_ptr<WorkerProcess>> graveyard_;

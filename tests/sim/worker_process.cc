@@ -133,6 +133,11 @@ void WorkerProcess::OnControl(const CoordinatorBody& body) {
   if (const auto* welcome = std::get_if<WorkerWelcome>(&body)) Begin(*welcome);
   if (const auto* change = std::get_if<EpochChanged>(&body);
       change != nullptr && exchange_) {
+    for (const MovedShard& moved : change->moved) {
+      if (moved.epoch <= membership_.epoch) continue;
+      exchange_->Replaced(moved.shard);
+      links_->Move({.shard = moved.shard, .address = moved.address}, parts_.events.now());
+    }
     membership_.epoch = change->epoch;
     const SeedRole role = change->seeder ? SeedRole::kSeeder : SeedRole::kReceiver;
     Do([&](Exchange& exchange) {

@@ -221,6 +221,17 @@ void DataPlane::EpochChanged(uint64_t epoch, SeedRole role) {
   });
 }
 
+void DataPlane::Moved(std::vector<ShardPlace> places) {
+  loop_->Post([this, places = std::move(places)](Transport&) {
+    if (failed_ || exchange_ == nullptr) return;
+    for (const ShardPlace& place : places) {
+      if (place.shard >= options_.shard_addresses.size()) continue;
+      exchange_->Replaced(place.shard);
+      links_->Move(place, clock_.Now());
+    }
+  });
+}
+
 void DataPlane::Tick() {
   ReportIfClosed();
   if (failed_ || exchange_ == nullptr) return;

@@ -81,6 +81,9 @@ class DataPlane : private Receiver {
   absl::Status WithMemories(const std::function<absl::Status(Memories)>& use,
                             absl::Duration limit);
   void EpochChanged(uint64_t epoch, SeedRole role);
+  // Other servers have taken over these shards. Before EpochChanged of the epoch in which
+  // they are there.
+  void Moved(std::vector<ShardPlace> places);
   // Ends the exchange and closes all connections. `closed` is called on the loop thread,
   // once nothing reads gradients or touches weights any more; a transport that does not let
   // go of them within Timeouts::shutdown_grace is reported and no longer waited for. False

@@ -158,6 +158,10 @@ class Exchange {
   ExchangeOutputs Connected(uint32_t shard, absl::Duration now);
   void Disconnected(uint32_t shard) { shards_[shard].is_connected = false; }
 
+  // The shard is another one: it has what the one before had told of, and nothing else. What
+  // that one had acknowledged, and not answered with a view, is sent again to this one.
+  void Replaced(uint32_t shard);
+
   // Bytes that may be put on the way to the shard; the last block may have more. Unlimited
   // at first.
   void SetRoom(uint32_t shard, size_t bytes) { shards_[shard].room = bytes; }

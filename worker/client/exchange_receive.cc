@@ -1,4 +1,4 @@
-// What shards answer: the receiving half of exchange.h.
+// What shards answer, or do not: the receiving half of exchange.h.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -283,6 +283,16 @@ void Exchange::OnRefuse(const MessageHeader& header, absl::Duration now,
   if (block.due <= now) {
     ExchangeOutputs repeated = Tick(now);
     std::move(repeated.begin(), repeated.end(), std::back_inserter(outputs));
+  }
+}
+
+void Exchange::Replaced(uint32_t shard) {
+  Disconnected(shard);
+  for (uint32_t id = 0; id < blocks_.size(); ++id) {
+    const Block& block = blocks_[id];
+    const bool is_contribution =
+        block.phase == Phase::kHeld && block.kind == MessageKind::kPush;
+    if (block.shard == shard && is_contribution) Enqueue(id, MessageKind::kPush);
   }
 }
 

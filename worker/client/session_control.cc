@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -79,10 +80,23 @@ void Session::Impl::OnEpochChanged(const v1::EpochChanged& change) {
                                       {"members", change.members()},
                                       {"reason", std::string_view(change.reason())}});
   absl::MutexLock lock(&mutex_);
+  for (const v1::MovedShard& moved : change.moved()) {
+    if (moved.epoch() <= epoch_) continue;
+    moved_.push_back({.shard = moved.shard(),
+                      .address = moved.address(),
+                      .key = SecretKey::From(std::as_bytes(std::span(moved.key())))
+                                 .value_or(SecretKey())});
+  }
   epoch_ = change.epoch();
   members_ = change.members();
   is_seeder_ = change.seeder();
-  if (data_plane_ != nullptr) data_plane_->EpochChanged(epoch_, seed_role());
+  if (data_plane_ == nullptr) return;
+  if (!moved_.empty()) {
+    options_.log.Info("a server came back: connecting to it",
+                      {{"shards", moved_.size()}, {"epoch", epoch_}});
+    data_plane_->Moved(std::exchange(moved_, {}));
+  }
+  data_plane_->EpochChanged(epoch_, seed_role());
 }
 
 v1::MemberMessage Session::Impl::Beat() {

@@ -227,6 +227,8 @@ class Session::Impl {
   bool is_asked_for_job_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_seeder_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  // That moved before there was a data plane.
+  std::vector<ShardPlace> moved_ ABSL_GUARDED_BY(mutex_);
   uint32_t members_ ABSL_GUARDED_BY(mutex_) = 0;
   ContributionPlan contributions_ ABSL_GUARDED_BY(mutex_);
   int waiters_ ABSL_GUARDED_BY(mutex_) = 0;  // user threads blocked on other members

@@ -24,6 +24,15 @@ absl::Status ShardLinks::Connect(absl::Duration now) {
   return absl::OkStatus();
 }
 
+void ShardLinks::Move(ShardPlace place, absl::Duration now) {
+  if (place.shard >= links_.size()) return;
+  options_.addresses[place.shard] = std::move(place.address);
+  if (place.shard < options_.keys.size()) options_.keys[place.shard] = place.key;
+  if (!Dial(place.shard, now).ok()) {
+    options_.log.Warning("a shard cannot be reached", {{"shard", place.shard}});
+  }
+}
+
 // The server may only have lost this connection: try again until the coordinator gives its
 // verdict.
 absl::Status ShardLinks::Dial(uint32_t shard, absl::Duration now) {

@@ -30,6 +30,13 @@
 
 namespace syncline {
 
+// Where a shard is.
+struct ShardPlace {
+  uint32_t shard = 0;
+  std::string address = {};
+  SecretKey key = {};  // that this worker shares with its server; may be empty
+};
+
 struct ShardLinksOptions {
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   std::vector<std::string> addresses = {};  // of the shards, in order
@@ -51,6 +58,10 @@ class ShardLinks {
 
   // To all shards, for the first time; an error when an address cannot be meant.
   absl::Status Connect(absl::Duration now);
+
+  // The shard is somewhere else: connects there. Before, the exchange was told that it was
+  // replaced. Unknown shards change nothing.
+  void Move(ShardPlace place, absl::Duration now);
 
   const Endpoint& endpoint(uint32_t shard) const { return *links_[shard].endpoint; }
 
@@ -89,7 +100,7 @@ class ShardLinks {
   void GiveUp(uint32_t shard, Exchange& exchange, absl::Duration now);
   ExchangeOutputs LookForSilence(uint32_t shard, Exchange& exchange, absl::Duration now);
 
-  const ShardLinksOptions options_;
+  ShardLinksOptions options_;
   Transport& transport_;
   std::vector<Link> links_;
   absl::Duration looked_at_ = absl::ZeroDuration();

@@ -1,0 +1,312 @@
+// A server that died, and whose shards write journals: the job waits until a process has
+// read them, and goes on with that one in its place. Nothing that anyone was told is lost
+// (server/shard/shard_durable.cc); workers push again what was not told.
+//
+// The others stay as they are. The successor has new addresses and keys, which workers get
+// with the next epoch.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "comm/base/failure.h"
+#include "server/checkpoint/manifest.h"
+#include "server/coordinator/job.h"
+
+namespace syncline {
+namespace {
+
+// Reading many records takes longer than starting a process.
+constexpr int kPatienceToRestore = 4;
+
+absl::Duration Seconds(absl::Duration duration) {
+  return absl::Trunc(duration, absl::Seconds(1));
+}
+
+}  // namespace
+
+// In the other modes more is on its way than views that are held back: ADR 25. The last
+// decision is in the memory of servers and of the coordinator: it dies with both.
+bool Job::CanWaitForServers() const {
+  const bool lacks_decision = homecoming_ && plan_->NeedsDecision();
+  return phase_ == Phase::kRunning && spec_.IsJournaled() && !journal_.empty() &&
+         !spec_.training.sync().has_delays() && !lacks_decision;
+}
+
+std::string Job::WhyNotWait() const {
+  if (!spec_.IsJournaled()) return "its weights with it";
+  if (spec_.training.sync().has_delays()) {
+    return absl::StrCat("jobs of mode ", spec_.training.mode.name,
+                        " do not wait for servers; syncline replay plays its journal");
+  }
+  if (homecoming_) {
+    return "the coordinator was, too: a job that clips, skips or scales the loss does "
+           "not "
+           "outlive both; play its journal with syncline replay, and resume from that";
+  }
+  return "the job had not begun";
+}
+
+bool Job::IsHere(const JobServer& server) const {
+  return !missing_.contains(static_cast<size_t>(&server - servers_.data()));
+}
+
+// That have blocks: the others write nothing.
+std::set<uint32_t> Job::ShardsOf(const JobServer& server) const {
+  uint32_t first = 0;
+  for (const JobServer& other : servers_) {
+    if (&other == &server) break;
+    first += static_cast<uint32_t>(other.shard_addresses.size());
+  }
+  const auto end = first + static_cast<uint32_t>(server.shard_addresses.size());
+  std::set<uint32_t> shards;
+  for (const uint32_t shard : placement_->shard_of_block) {
+    if (shard >= first && shard < end) shards.insert(shard);
+  }
+  return shards;
+}
+
+void Job::OnServerLost(uint32_t number, CoordinatorOutputs& outputs) {
+  if (phase_ == Phase::kOver) return;
+  for (auto& [place, missing] : missing_) {
+    if (missing.successor && missing.successor->server == number) {
+      missing.successor.reset();
+      missing.error = "it died while it read the journal";
+      return;
+    }
+  }
+  const auto lost = std::ranges::find(servers_, number, &JobServer::server);
+  if (lost == servers_.end() || !IsHere(*lost)) return;
+  if (CanWaitForServers()) return Miss(*lost, outputs);
+  const std::string name = lost->name;
+  servers_.erase(lost);
+  Fail(absl::StrCat("server ", number, " (", name, ") is lost, and ", WhyNotWait()),
+       outputs);
+}
+
+void Job::Miss(const JobServer& server, CoordinatorOutputs& outputs) {
+  const auto place = static_cast<size_t>(&server - servers_.data());
+  const std::set<uint32_t> shards = ShardsOf(server);
+  missing_[place] = {};
+  stall_.Lost(server.server);
+  std::set<uint32_t> blocks;
+  for (uint32_t block = 0; block < placement_->shard_of_block.size(); ++block) {
+    if (shards.contains(placement_->shard_of_block[block])) blocks.insert(block);
+  }
+  decisions_.Forget(blocks);
+  // Whatever it had answered, its successor has not.
+  if (change_) {
+    auto& unanswered =
+        change_->unprepared.empty() ? change_->uncommitted : change_->unprepared;
+    unanswered.insert(server.server);
+  }
+  std::vector<uint64_t> cuts;
+  for (const auto& [step, cut] : cuts_) {
+    if (cut.unwritten.contains(server.server)) cuts.push_back(step);
+  }
+  const std::string named =
+      absl::StrCat("server ", server.server, " (", server.name, ")");
+  for (const uint64_t step : cuts) {
+    FinishCut(step, absl::UnavailableError(absl::StrCat(named, " died")), outputs);
+  }
+  outputs.push_back(LogReason{
+      absl::StrCat("job '", spec_.name, "' waits for ", named,
+                   "; start it again with its --journal-dir: it goes on from there")});
+}
+
+bool Job::FitsFor(const JobServer& successor, const JobServer& missing) const {
+  if (successor.shard_addresses.size() != missing.shard_addresses.size()) return false;
+  const std::set<uint32_t> shards = ShardsOf(missing);
+  return std::ranges::any_of(successor.journals, [&](const JournaledRun& one) {
+    return one.job == FolderOf(spec_.name) && one.run == journal_ &&
+           std::ranges::all_of(shards, [&](uint32_t shard) {
+             return std::ranges::count(one.shards, shard) > 0;
+           });
+  });
+}
+
+// Of no place in this job, and going for none.
+bool Job::IsFree(uint32_t number) const {
+  const auto has_it = [number](const JobServer& one) { return one.server == number; };
+  return std::ranges::none_of(servers_, has_it) &&
+         std::ranges::none_of(missing_, [&](const auto& entry) {
+           return entry.second.successor && has_it(*entry.second.successor);
+         });
+}
+
+void Job::ReplaceServers(const std::vector<JobServer>& attached,
+                         CoordinatorOutputs& outputs) {
+  for (auto& [place, missing] : missing_) {
+    if (missing.successor) continue;
+    const JobServer& lost = servers_[place];
+    const auto found = std::ranges::find_if(attached, [&](const JobServer& one) {
+      return IsFree(one.server) && FitsFor(one, lost);
+    });
+    if (found == attached.end()) continue;
+    missing.successor = *found;
+    uint32_t first_shard = 0;
+    for (size_t i = 0; i < place; ++i) {
+      first_shard += static_cast<uint32_t>(servers_[i].shard_addresses.size());
+    }
+    const uint32_t run = options_.keeps_checkpoints ? beginning_.run : 0;
+    outputs.push_back(ToMember{found->connection, ConfigureJob{.job = id_,
+                                                               .declared = declared_,
+                                                               .placement = placement_,
+                                                               .first_shard = first_shard,
+                                                               .checkpoint_run = run,
+                                                               .restore_run = journal_}});
+    outputs.push_back(LogReason{absl::StrCat(
+        "job '", spec_.name, "': server ", found->server, " (", found->name,
+        ") reads the journal of server ", lost.server, " (", lost.name, ")")});
+  }
+}
+
+void Job::OnSuccessorFailed(size_t place, const absl::Status& status,
+                            CoordinatorOutputs& outputs) {
+  Missing& missing = missing_.at(place);
+  const std::string name = missing.successor->name;
+  missing.successor.reset();
+  missing.error = absl::StrCat("server ", name, ": ", std::string(status.message()));
+  // Whoever writes the journal has not let go of it yet.
+  if (absl::IsUnavailable(status)) return;
+  Fail(absl::StrCat("server ", name, " cannot go on from the journal of server ",
+                    servers_[place].server, ": ", std::string(status.message())),
+       outputs);
+}
+
+// Its records are all back.
+void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
+  JobServer& server = servers_[place];
+  const Missing missing = missing_.extract(place).mapped();
+  const uint32_t before = server.server;
+  uint64_t reached = 0;
+  for (const auto& [rank, worker] : workers_) {
+    // Before that it waits for the step that it joined at.
+    const bool has_stepped = worker.welcomed && worker.beat.step > worker.first_step;
+    if (has_stepped) reached = std::max(reached, worker.beat.step);
+  }
+  server = *missing.successor;
+  server.moved_in = change_ && !change_->is_restored ? change_->epoch : kUntold;
+  // A worker counts the step that it has pushed and whose views it waits for.
+  if (step + 1 < reached && !ShardsOf(server).empty()) {
+    return Fail(absl::StrCat("the journal of server ", server.server, " (", server.name,
+                             ") ends at step ", step, ", and workers are at ", reached,
+                             ": it had failed before the server did; go on from a "
+                             "checkpoint"),
+                outputs);
+  }
+  placed_bytes_[server.server] = placed_bytes_[before];
+  placed_bytes_.erase(before);
+  const auto rename = [&](std::set<uint32_t>& servers) {
+    if (servers.erase(before) > 0) servers.insert(server.server);
+  };
+  if (change_) {
+    rename(change_->unprepared);
+    rename(change_->uncommitted);
+  }
+  if (homecoming_) rename(homecoming_->servers);
+  ListShardAddresses();
+  const std::string what =
+      absl::StrCat("server ", server.server, " (", server.name, ") came back at step ",
+                   step, " from the journal of server ", before);
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
+  change_reasons_.Add(what);
+  if (homecoming_ && homecoming_->servers.contains(server.server)) {
+    return FinishHomecoming(server, {.job = id_}, outputs);
+  }
+  // The last decision may be of a step that is not in its records.
+  if (decision_) outputs.push_back(ToMember{server.connection, *decision_});
+  if (!change_) return MaybeChangeEpoch(outputs);
+  if (!change_->unprepared.empty()) {
+    outputs.push_back(ToMember{server.connection, PrepareEpoch{id_, change_->epoch}});
+  } else {
+    Store(outputs);
+    SendCommit(server, outputs);
+  }
+}
+
+// ---- Meanwhile ----
+
+std::string Job::WhichServersAreMissing(absl::Duration now) const {
+  std::vector<std::string> all;
+  for (const auto& [place, missing] : missing_) {
+    const JobServer& server = servers_[place];
+    std::string one =
+        absl::StrCat("server ", server.server, " (", server.name, "), ",
+                     absl::ToInt64Seconds(now - missing.since.value_or(now)), " s of ",
+                     absl::ToInt64Seconds(options_.patience), " s");
+    if (missing.successor) {
+      absl::StrAppend(&one, ", whose journal server ", missing.successor->server, " (",
+                      missing.successor->name, ") reads");
+    } else if (!missing.error.empty()) {
+      absl::StrAppend(&one, " (", missing.error, ")");
+    }
+    all.push_back(std::move(one));
+  }
+  return absl::StrCat("waits for ", absl::StrJoin(all, " and "));
+}
+
+void Job::AwaitServers(absl::Duration now, CoordinatorOutputs& outputs) {
+  bool says = false;
+  for (auto& [place, missing] : missing_) {
+    if (!missing.since) missing.since = now;
+    const absl::Duration waited = now - *missing.since;
+    const absl::Duration limit =
+        options_.patience * (missing.successor ? kPatienceToRestore : 1);
+    if (waited >= limit) {
+      const std::string named = absl::StrCat("server ", servers_[place].server, " (",
+                                             servers_[place].name, ")");
+      return Fail(
+          absl::StrCat(
+              named, " did not come back within ", absl::FormatDuration(Seconds(limit)),
+              missing.error.empty() ? "" : absl::StrCat(" (", missing.error, ")"),
+              "; what the job did is in the journals of its servers: play them "
+              "with syncline replay, and resume from that"),
+          outputs);
+    }
+    if (waited < missing.say_after) continue;
+    says = true;
+    missing.say_after =
+        std::max(2 * missing.say_after, options_.timeouts.failure_timeout / 2);
+  }
+  if (!says) return;
+  const std::string reason = WhichServersAreMissing(now);
+  for (const auto& [rank, worker] : workers_) {
+    if (worker.connected) outputs.push_back(ToMember{worker.connection, Waiting{reason}});
+  }
+}
+
+// ---- Where its shards are ----
+
+bool Job::HasUntoldMoves() const {
+  return std::ranges::any_of(
+      servers_, [](const JobServer& server) { return server.moved_in == kUntold; });
+}
+
+std::vector<MovedShard> Job::MovedShards() const {
+  std::vector<MovedShard> moved;
+  uint32_t shard = 0;
+  for (const JobServer& server : servers_) {
+    for (const std::string& address : server.shard_addresses) {
+      if (server.moved_in > 0 && server.moved_in != kUntold) {
+        moved.push_back({.shard = shard,
+                         .epoch = server.moved_in,
+                         .address = address,
+                         .server = {server.server, server.incarnation}});
+      }
+      ++shard;
+    }
+  }
+  return moved;
+}
+
+void Job::ListShardAddresses() {
+  auto addresses = std::make_shared<std::vector<std::string>>();
+  for (const JobServer& server : servers_) {
+    addresses->insert(addresses->end(), server.shard_addresses.begin(),
+                      server.shard_addresses.end());
+  }
+  shard_addresses_ = std::move(addresses);
+}
+
+}  // namespace syncline

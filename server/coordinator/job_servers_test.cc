@@ -1,0 +1,210 @@
+// A server that dies and leaves a journal: the job waits for whoever reads it.
+#include "comm/base/failure.h"
+#include "server/coordinator/coordinator_test_util.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr absl::Duration kPatience = absl::Seconds(60);
+
+// Servers on connections 1 and 2, ranks 0 and 1 on 10 and 11.
+class JobServers : public CoordinatorTest {
+ protected:
+  void BeginWith(const JobSpec& job) {
+    coordinator_ = std::make_unique<Coordinator>(
+        CoordinatorOptions{.timeouts = Timeouts::Derive(kFailureTimeout),
+                           .expected_servers = 2,
+                           .patience = kPatience});
+    Take(coordinator_->Apply(Start{}, now_));
+    AttachServer(1);
+    AttachServer(2);
+    for (const uint32_t rank : {0u, 1u}) {
+      SayHello(10 + rank, job,
+               {.rank = rank, .run_id = "run", .session_key = 1000 + rank});
+    }
+    id_ = Last<WorkerWelcome>(10)->job;
+    epoch_ = Last<WorkerWelcome>(10)->epoch;
+    Say(1, EpochCommitted{.job = id_, .epoch = epoch_, .run = "run1"});
+  }
+  void Begin() {
+    JobSpec job = TwoTensors(2);
+    job.durability = "disk";
+    BeginWith(job);
+  }
+  void LoseServer2() {
+    Say(2, Disconnected{});
+    PassTimeBeating(kFailureTimeout, {1, 10, 11});
+  }
+  void ServerComes(ConnectionId connection, const std::string& run) {
+    Say(connection, ServerHello{.name = absl::StrCat("server", connection),
+                                .shard_addresses = {"elsewhere"},
+                                .journals = {{"job", run, {1}}}});
+  }
+  JobView Shown() const { return coordinator_->View(now_).jobs.at(0); }
+
+  uint32_t id_ = 0;
+  uint64_t epoch_ = 0;
+};
+
+TEST_F(JobServers, AJobWaitsForTheJournalOfItsServerAndGoesOnElsewhere) {
+  Begin();
+  LoseServer2();
+  EXPECT_EQ(Shown().phase, "waiting");
+  EXPECT_THAT(Shown().reason, HasSubstr("waits for server 1 (server2), "));
+  EXPECT_THAT(Last<Waiting>(10)->reason, HasSubstr("s of 60 s"));
+  ServerComes(3, "run1");
+  const auto restore = Last<ConfigureJob>(3);
+  ASSERT_TRUE(restore.has_value());
+  EXPECT_EQ(restore->restore_run, "run1");
+  EXPECT_EQ(restore->first_shard, 1u);
+  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_GT(Shown().epoch, epoch_);
+  for (const ConnectionId worker : {10, 11}) {
+    const auto change = Last<EpochChanged>(worker);
+    ASSERT_TRUE(change.has_value());
+    EXPECT_EQ(change->epoch, Shown().epoch);
+    ASSERT_EQ(change->moved.size(), 1u);
+    EXPECT_EQ(change->moved[0].shard, 1u);
+    EXPECT_EQ(change->moved[0].epoch, change->epoch);
+    EXPECT_EQ(change->moved[0].address, "elsewhere");
+    EXPECT_EQ(change->moved[0].server.server, Last<ServerWelcome>(3)->server);
+  }
+  EXPECT_EQ(Last<CommitEpoch>(3)->members.size(), 2u);
+  EXPECT_FALSE(Last<JobFailed>(10).has_value());
+}
+
+TEST_F(JobServers, WhatHasNoJournalFails) {
+  BeginWith(TwoTensors(2));
+  LoseServer2();
+  EXPECT_THAT(Last<JobFailed>(10)->reason, HasSubstr("server 1 (server2) is lost"));
+}
+
+TEST_F(JobServers, ModesWithDelaysFail) {
+  JobSpec job = TwoTensors(2);
+  job.durability = "disk";
+  job.training.mode = {.name = "ssp", .values = {{"staleness", 2}}};
+  BeginWith(job);
+  LoseServer2();
+  EXPECT_THAT(Last<JobFailed>(10)->reason, HasSubstr("mode ssp do not wait for servers"));
+}
+
+TEST_F(JobServers, ServersWithoutThatJournalTakeNoPlace) {
+  Begin();
+  LoseServer2();
+  ServerComes(3, "run0");
+  EXPECT_FALSE(Last<ConfigureJob>(3).has_value());
+  PassTimeBeating(kPatience, {1, 3, 10, 11});
+  EXPECT_THAT(Last<JobFailed>(10)->reason, HasSubstr("did not come back within 1m"));
+  EXPECT_EQ(Shown().phase, "failed");
+}
+
+TEST_F(JobServers, AJournalThatIsStillWrittenIsAskedForAgain) {
+  Begin();
+  LoseServer2();
+  servers_answer_ = false;
+  ServerComes(3, "run1");
+  told_.clear();
+  Say(3, ConfigureFailed{id_, absl::UnavailableError("it is locked")});
+  EXPECT_THAT(Shown().reason, HasSubstr("it is locked"));
+  EXPECT_FALSE(Last<JobFailed>(10).has_value());
+  PassTimeBeating(absl::Seconds(1), {1, 3, 10, 11});
+  EXPECT_TRUE(Last<ConfigureJob>(3).has_value());
+}
+
+TEST_F(JobServers, ADamagedJournalEndsTheJob) {
+  Begin();
+  LoseServer2();
+  servers_answer_ = false;
+  ServerComes(3, "run1");
+  Say(3, ConfigureFailed{id_, absl::DataLossError("it is damaged")});
+  EXPECT_THAT(
+      Last<JobFailed>(10)->reason,
+      HasSubstr("server3 cannot go on from the journal of server 1: it is damaged"));
+}
+
+// Its journal had ended before it did.
+TEST_F(JobServers, AJournalThatLacksStepsEndsTheJob) {
+  Begin();
+  beats_[10].step = 6;
+  LoseServer2();
+  servers_answer_ = false;
+  ServerComes(3, "run1");
+  Say(3, JobConfigured{.job = id_, .step = 4});
+  EXPECT_THAT(Last<JobFailed>(10)->reason,
+              HasSubstr("ends at step 4, and workers are at 6"));
+}
+
+TEST_F(JobServers, ASuccessorThatDiesIsReplaced) {
+  Begin();
+  LoseServer2();
+  servers_answer_ = false;
+  ServerComes(3, "run1");
+  Say(3, Leave{});
+  servers_answer_ = true;
+  ServerComes(4, "run1");
+  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_EQ(Last<EpochChanged>(10)->moved[0].server.server,
+            Last<ServerWelcome>(4)->server);
+}
+
+// It dies when it has committed and others have not: its successor commits, too.
+TEST_F(JobServers, AChangeUnderWayIsFinishedByTheSuccessor) {
+  Begin();
+  servers_answer_ = false;
+  Say(11, Leave{});
+  const uint64_t epoch = Last<PrepareEpoch>(1)->epoch;
+  Say(1, EpochPrepared{id_, epoch, 0});
+  Say(2, EpochPrepared{id_, epoch, 0});
+  Say(2, EpochCommitted{id_, epoch, "run1"});
+  Say(2, Leave{});
+  Say(1, EpochCommitted{id_, epoch, "run1"});
+  EXPECT_FALSE(Last<EpochChanged>(10).has_value());
+  ServerComes(3, "run1");
+  Say(3, JobConfigured{.job = id_});
+  ASSERT_TRUE(Last<CommitEpoch>(3).has_value());
+  EXPECT_EQ(Last<CommitEpoch>(3)->epoch, epoch);
+  Say(3, EpochCommitted{id_, epoch, "run1"});
+  ASSERT_TRUE(Last<EpochChanged>(10).has_value());
+  EXPECT_EQ(Last<EpochChanged>(10)->epoch, epoch);
+  EXPECT_EQ(Last<EpochChanged>(10)->moved.at(0).epoch, epoch);
+}
+
+TEST_F(JobServers, TheCoordinatorMayDieWhileAServerIsAway) {
+  Begin();
+  LoseServer2();
+  const ServerWelcome welcome = *Last<ServerWelcome>(1);
+  const WorkerWelcome worker = *Last<WorkerWelcome>(10);
+  coordinator_ = std::make_unique<Coordinator>(
+      CoordinatorOptions{.timeouts = Timeouts::Derive(kFailureTimeout),
+                         .expected_servers = 2,
+                         .patience = kPatience});
+  ASSERT_TRUE(coordinator_->Restore({state_, records_}, specs_.reader()).ok());
+  told_.clear();
+  closed_.clear();
+  Take(coordinator_->Apply(Start{}, now_));
+  Say(101, ServerHello{.name = "server1",
+                       .shard_addresses = {"address"},
+                       .identity = ServerIdentity{welcome.server, welcome.incarnation},
+                       .held = {{.job = id_, .prepared = epoch_, .committed = epoch_}}});
+  JobSpec job = TwoTensors(2);
+  job.durability = "disk";
+  SayHello(110, job,
+           {.rank = 0,
+            .run_id = "run",
+            .member = HeldMembership{.job = id_,
+                                     .incarnation = worker.incarnation,
+                                     .session_key = worker.session_key,
+                                     .epoch = epoch_}});
+  PassTimeBeating(3 * kFailureTimeout, {101, 110});
+  EXPECT_FALSE(Last<JobFailed>(110).has_value());
+  ServerComes(103, "run1");
+  EXPECT_EQ(Shown().phase, "running");
+  ASSERT_TRUE(Last<EpochChanged>(110).has_value());
+  EXPECT_EQ(Last<EpochChanged>(110)->moved.at(0).address, "elsewhere");
+}
+
+}  // namespace
+}  // namespace syncline

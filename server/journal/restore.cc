@@ -1,0 +1,234 @@
+#include "server/journal/restore.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+#include "server/checkpoint/catalog.h"
+#include "server/checkpoint/load.h"
+#include "server/checkpoint/reader.h"
+#include "server/journal/folder.h"
+
+namespace syncline {
+namespace {
+
+absl::Status Failed(const char* what, const std::string& path, int error) {
+  return absl::InternalError(
+      absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error)));
+}
+
+// What follows was promised to nobody. What stays may not be on the disk yet.
+absl::Status Cut(const std::vector<std::string>& segments,
+                 const ShardRecords::Place& place) {
+  for (size_t i = place.segments; i < segments.size(); ++i) {
+    if (unlink(segments[i].c_str()) != 0) return Failed("delete", segments[i], errno);
+  }
+  const std::string& last = segments[place.segments - 1];
+  const UniqueFd fd(open(last.c_str(), O_WRONLY | O_CLOEXEC));
+  if (!fd.valid()) return Failed("open", last, errno);
+  if (ftruncate(fd.get(), static_cast<off_t>(place.bytes)) != 0) {
+    return Failed("cut", last, errno);
+  }
+  if (fsync(fd.get()) != 0) return Failed("sync", last, errno);
+  return SyncFolder(std::filesystem::path(last).parent_path().string());
+}
+
+// Plays the records of one shard. Those of blocks that step together are played together,
+// or not at all.
+class Player {
+ public:
+  Player(ShardRecords& records, const std::vector<std::string>& segments, Shard& shard)
+      : records_(records), segments_(segments), shard_(shard) {}
+
+  absl::StatusOr<ShardTail> Play(bool has_seeds);
+
+ private:
+  absl::Status Take(ShardRecord record);
+  absl::Status Flush();
+  absl::Status PlayOne(const ShardRecord& record);
+  void Note();
+
+  ShardRecords& records_;
+  const std::vector<std::string>& segments_;
+  Shard& shard_;
+  std::vector<ShardRecord> waiting_;
+  ShardRecords::Place whole_;
+  std::vector<uint64_t> reached_;  // by segment
+  ShardTail tail_;
+};
+
+absl::Status Player::PlayOne(const ShardRecord& record) {
+  const auto outputs = shard_.Replay(record);
+  if (outputs.ok()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(segments_.front(),
+                                          " and what follows it cannot be played: ",
+                                          std::string(outputs.status().message())));
+}
+
+absl::Status Player::Flush() {
+  for (const ShardRecord& record : waiting_) SYNCLINE_RETURN_IF_ERROR(PlayOne(record));
+  for (const ShardRecord& record : waiting_) {
+    const auto& step = std::get<StepRecord>(record.what);
+    tail_.versions[step.block] = step.step + 1;
+    if (shard_.block_digest(step.block) == step.digest) continue;
+    return absl::DataLossError(absl::StrCat(
+        "block ", step.block, " differs after step ", step.step,
+        " from what the server had that wrote the journal; check the memory of both "
+        "machines"));
+  }
+  waiting_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status Player::Take(ShardRecord record) {
+  const auto* step = std::get_if<StepRecord>(&record.what);
+  if (step == nullptr) {
+    if (std::holds_alternative<SettingsRecord>(record.what)) {
+      tail_.settings.push_back(std::make_shared<const ShardRecord>(record));
+    }
+    const auto* parting = std::get_if<PartingRecord>(&record.what);
+    const bool is_over =
+        parting != nullptr && parting->step < shard_.block_version(parting->block);
+    return is_over ? absl::OkStatus() : PlayOne(record);
+  }
+  if (step->step < shard_.block_version(step->block)) return absl::OkStatus();
+  const size_t unit = shard_.UnitOf(step->block);
+  waiting_.push_back(std::move(record));
+  return waiting_.size() < unit ? absl::OkStatus() : Flush();
+}
+
+// All that was read makes sense without what follows.
+void Player::Note() {
+  whole_ = records_.place();
+  reached_.resize(whole_.segments);
+  for (const auto& [block, version] : tail_.versions) {
+    reached_.back() = std::max(reached_.back(), version);
+  }
+}
+
+absl::StatusOr<ShardTail> Player::Play(bool has_seeds) {
+  Note();
+  for (;;) {
+    SYNCLINE_ASSIGN_OR_RETURN(auto record, records_.Next());
+    if (!record) break;
+    const bool is_seed = std::holds_alternative<SeedRecord>(record->what);
+    if (!is_seed || has_seeds) SYNCLINE_RETURN_IF_ERROR(Take(*std::move(record)));
+    if (waiting_.empty()) Note();
+  }
+  SYNCLINE_RETURN_IF_ERROR(Cut(segments_, whole_));
+  for (size_t i = 0; i < whole_.segments; ++i) {
+    std::error_code ignored;
+    tail_.segments.push_back({.path = segments_[i],
+                              .version = reached_[i],
+                              .bytes = static_cast<uint64_t>(
+                                  std::filesystem::file_size(segments_[i], ignored))});
+  }
+  const auto place =
+      ParseSegmentName(std::filesystem::path(segments_.back()).filename().string());
+  tail_.last_number = place->number;
+  tail_.next_sequence = whole_.next_sequence;
+  shard_.BeginAgain();
+  return std::move(tail_);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<RunRestore>> RunRestore::Open(RunRestoreOptions options) {
+  const std::string folder =
+      absl::StrCat(options.directory, "/", FolderOf(options.job), "/", options.run);
+  std::map<uint32_t, std::shared_ptr<UniqueFd>> locks;
+  for (const uint32_t shard : options.shards) {
+    SYNCLINE_ASSIGN_OR_RETURN(UniqueFd lock,
+                              LockFile(absl::StrCat(folder, "/", LockName(shard))));
+    locks[shard] = std::make_shared<UniqueFd>(std::move(lock));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(JournalRun run,
+                            FindRun({options.directory}, options.job, options.run));
+  for (const uint32_t shard : options.shards) {
+    if (run.shards.contains(shard)) continue;
+    return absl::NotFoundError(
+        absl::StrCat("nothing of shard ", shard, " is in ", folder));
+  }
+  std::unique_ptr<RunRestore> restore(new RunRestore(std::move(options), std::move(run)));
+  restore->locks_ = std::move(locks);
+  return restore;
+}
+
+absl::StatusOr<uint64_t> RunRestore::ReachedBy(
+    const std::vector<std::string>& segments) const {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto records, ShardRecords::Open(segments));
+  uint64_t reached = 0;
+  for (;;) {
+    SYNCLINE_ASSIGN_OR_RETURN(const auto record, records->Next());
+    if (!record) return reached;
+    const auto* step = std::get_if<StepRecord>(&record->what);
+    if (step != nullptr) reached = std::max(reached, step->step + 1);
+  }
+}
+
+// With the first values, where they are in the journal; otherwise with a checkpoint.
+absl::Status RunRestore::Begin(const ShardRecords& records,
+                               const std::vector<ShardBlock>& blocks, uint64_t reached,
+                               Shard& shard) {
+  const SegmentHead& head = records.head();
+  const bool is_whole = head.first_sequence <= 1;
+  if (is_whole && !head.began_from) return absl::OkStatus();
+  std::optional<CheckpointName> name;
+  if (is_whole) {
+    name = head.began_from;
+  } else if (options_.checkpoints != nullptr) {
+    SYNCLINE_ASSIGN_OR_RETURN(
+        const auto all, ListCheckpoints(*options_.checkpoints, FolderOf(options_.job)));
+    for (const CheckpointInfo& one : all) {
+      const bool fits = one.is_complete && one.name.run == head.checkpoint_run &&
+                        one.name.step <= reached;
+      if (fits && (!name || one.name.step > name->step)) name = one.name;
+    }
+  }
+  if (!name || options_.checkpoints == nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the journal of shard ", head.shard,
+        " begins after a checkpoint, and this server finds none; start it with the "
+        "--checkpoint-dir of the others"));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const auto reader,
+      CheckpointReader::Open(*options_.checkpoints, options_.job, *name));
+  SYNCLINE_RETURN_IF_ERROR(reader->CheckTensors(options_.layout->tensors));
+  return LoadBlocks(*reader, *options_.layout, blocks, shard);
+}
+
+absl::StatusOr<ShardTail> RunRestore::Play(uint32_t number,
+                                           const std::vector<ShardBlock>& blocks,
+                                           Shard& shard) {
+  const std::vector<std::string>& segments = run_.shards.at(number);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto records, ShardRecords::Open(segments));
+  std::vector<uint32_t> ids;
+  for (const ShardBlock& block : blocks) ids.push_back(block.block);
+  if (records->head().blocks != ids) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(segments.front(), " is of other blocks than the shard has"));
+  }
+  uint64_t reached = 0;
+  if (records->head().first_sequence > 1) {
+    SYNCLINE_ASSIGN_OR_RETURN(reached, ReachedBy(segments));
+  }
+  SYNCLINE_RETURN_IF_ERROR(Begin(*records, blocks, reached, shard));
+  const bool has_seeds =
+      records->head().first_sequence <= 1 && !records->head().began_from;
+  SYNCLINE_ASSIGN_OR_RETURN(ShardTail tail,
+                            Player(*records, segments, shard).Play(has_seeds));
+  tail.lock = locks_.at(number);
+  return tail;
+}
+
+}  // namespace syncline

@@ -1,0 +1,165 @@
+#!/usr/bin/env python3
+"""Servers that are killed and started again with their journals: the jobs go on, and no step is lost.
+
+    python3 tests/integration/server_restart_test.py --build build/release [-v] [TestClass.test_name ...]
+"""
+
+import os
+import shutil
+import tempfile
+
+import cluster
+from cluster import ClusterTest
+
+STEPS = 60
+
+
+class ServerRestartTest(ClusterTest):
+    """Workers are on a leash: however slow the machine, no job ends before its servers are back."""
+
+    worker_env = {"SYNCLINE_DURABILITY": "disk"}
+
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory()
+        self.addCleanup(self.directory.cleanup)
+        self.leash = os.path.join(self.directory.name, "leash")
+        self.started = 0
+        super().setUp()
+
+    def journal(self, which):
+        return os.path.join(self.directory.name, f"journal{which}")
+
+    def serve(self, name, *flags):
+        if name.startswith("server"):
+            flags = (*flags, "--journal-dir", self.journal(name[-1]))
+        return super().serve(name, *flags)
+
+    def start_server(self, which):
+        server = self.serve(f"server{which}", "--role", "server", "--coordinator", self.address, *self.server_flags)
+        self.server_processes[which] = server
+
+    def restart(self, *which):
+        for one in which:
+            self.server_processes[one].kill()
+        for one in which:
+            self.start_server(one)
+
+    def allow(self, steps):
+        with open(f"{self.leash}.new", "w") as file:
+            file.write(f"{steps}\n")
+        os.rename(f"{self.leash}.new", self.leash)
+
+    def await_steps(self, workers, steps):
+        for worker in workers:
+            worker.await_line(rf"^step {steps - 1}$")
+
+    def start_workers(self, *flags):
+        return [
+            self.worker(rank, 2, "--steps", str(STEPS), "--step-ms", "1", "--leash", self.leash, *flags)
+            for rank in range(2)
+        ]
+
+    def train(self, disturb, *flags):
+        """The checksum at the end. `disturb` finds the workers in the middle of steps, after 20 of them."""
+        self.allow(20)
+        workers = self.start_workers(*flags)
+        self.await_steps(workers, 20)
+        self.allow(40)
+        disturb()
+        self.await_steps(workers, 40)
+        self.allow(STEPS)
+        return self.assert_same_end(workers)
+
+    def assert_same_weights(self, disturb, *flags):
+        undisturbed = self.train(lambda: None, *flags)
+        self.assertEqual(self.train(disturb, *flags), undisturbed)
+
+
+class ServerRestart(ServerRestartTest):
+    def test_one_of_two_is_killed_and_the_weights_are_the_same(self):
+        def disturb():
+            self.restart(1)
+            self.coordinator.await_line(r"job 'test': server \d+ .* came back at step \d+")
+
+        self.assert_same_weights(disturb)
+
+    def test_one_bit_and_clipping_with_the_same_server_twice(self):
+        def disturb():
+            self.restart(0)
+            self.coordinator.await_line(r"job 'test': server \d+ .* came back at step \d+")
+            self.restart(0)
+
+        self.assert_same_weights(disturb, "--codec", "onebit", "--publish-codec", "onebit", "--clip", "0.01")
+
+    def test_all_servers_at_once(self):
+        self.assert_same_weights(lambda: self.restart(0, 1), "--codec", "topk")
+
+    def test_servers_and_coordinator_at_once(self):
+        def disturb():
+            self.coordinator.kill()
+            for server in self.server_processes:
+                server.kill()
+            self.start_coordinator()
+            for which in range(2):
+                self.start_server(which)
+
+        self.assert_same_weights(disturb)
+
+
+class ServerRestartOverTls(ServerRestartTest):
+    server_flags = ("--data-plane", "tls")
+
+    def test_workers_get_new_keys(self):
+        self.assert_same_weights(lambda: self.restart(1))
+
+
+class NoServerComesBack(ServerRestartTest):
+    coordinator_flags = ("--patience", "5s")
+
+    def test_the_job_says_for_whom_it_waits_and_ends(self):
+        self.allow(20)
+        workers = self.start_workers()
+        self.await_steps(workers, 20)
+        self.allow(STEPS)
+        self.server_processes[1].kill()
+        for worker in workers:
+            worker.await_line(r"waits for server \d \(.*\), \d+ s of 5 s")
+        self.assertEqual(self.status_of("test")["phase"], "waiting")
+        for worker in workers:
+            self.assertEqual(worker.wait(), 138, worker.text())
+            self.assertRegex(worker.text(), r"server \d \(.*\) did not come back within 5s")
+
+    def test_a_damaged_journal_is_refused_by_name(self):
+        self.allow(20)
+        workers = self.start_workers()
+        self.await_steps(workers, 20)
+        self.server_processes[1].kill()
+        for folder, _, names in os.walk(self.journal(1)):
+            for name in names:
+                path = os.path.join(folder, name)
+                if not name.endswith(".journal"):
+                    continue
+                with open(path, "r+b") as file:
+                    file.seek(os.path.getsize(path) // 2)
+                    file.write(bytes(64))
+        self.start_server(1)
+        self.allow(STEPS)
+        for worker in workers:
+            self.assertEqual(worker.wait(), 138, worker.text())
+            self.assertRegex(worker.text(), r"cannot go on from the journal of server \d: .*\.journal is damaged")
+
+    def test_without_its_journal_a_server_takes_no_place(self):
+        self.allow(20)
+        workers = self.start_workers()
+        self.await_steps(workers, 20)
+        self.server_processes[1].kill()
+        shutil.rmtree(self.journal(1))
+        self.start_server(1)
+        self.allow(STEPS)
+        for worker in workers:
+            self.assertEqual(worker.wait(), 138, worker.text())
+            self.assertRegex(worker.text(), r"server \d \(.*\) did not come back within 5s")
+
+
+if __name__ == "__main__":
+    cluster.main()

@@ -44,8 +44,9 @@ void Shard::Impl::KeepSeed(const Block& block) {
   NoteRecorded(block);
 }
 
+// Of use to a shard that goes on from its records. Others have the step that it was for.
 void Shard::Impl::KeepParting(const ShardMessage& message, const Block& block) {
-  if (!KeepsRecords()) return;
+  if (!KeepsRecords() || options_.records != Records::kAwaited) return;
   const MessageHeader& header = message.header;
   const Buffer frames = pool_.Allocate(message.payload.size);
   std::copy_n(message.payload.data, message.payload.size, frames.data());

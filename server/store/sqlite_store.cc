@@ -46,8 +46,9 @@ absl::Status Damaged(const std::string& path, const std::string& reason) {
   return Unusable(absl::StatusCode::kDataLoss,
                   absl::StrCat("state file ", path, " is damaged (",
                                absl::StrReplaceAll(reason, {{"\n", " "}}),
-                               "); restore it from a backup, or move it away to start "
-                               "without the jobs it knew"));
+                               "); restore it from a backup, or move it and what lies "
+                               "beside it (",
+                               path, "-*) away to start without the jobs it knew"));
 }
 
 // What SQLite's result code means to an operator, and what to do about it.
@@ -102,10 +103,6 @@ absl::Status MakeDirectory(const std::string& directory) {
 absl::Status CheckNotEmptied(const std::string& path) {
   struct stat info = {};
   if (stat(path.c_str(), &info) != 0 || info.st_size > 0) return absl::OkStatus();
-  // The log beside it may hold all that an older version wrote.
-  if (stat((path + "-wal").c_str(), &info) == 0 && info.st_size > 0) {
-    return absl::OkStatus();
-  }
   return Unusable(absl::StatusCode::kDataLoss,
                   absl::StrCat("state file ", path,
                                " is empty; restore it from a backup, or remove it if no "
@@ -360,16 +357,31 @@ absl::Status MakeUnfinished(const std::string& path) {
   return store->Make();
 }
 
+// SQLite would play the log of a file that is gone into the next one.
+absl::Status CheckNothingIsLeft(const std::string& path) {
+  for (const char* suffix : {"-wal", "-journal"}) {
+    struct stat info = {};
+    if (lstat((path + suffix).c_str(), &info) != 0 || info.st_size == 0) continue;
+    return Unusable(absl::StatusCode::kDataLoss,
+                    absl::StrCat("state file ", path, " is gone, and ", path, suffix,
+                                 ", a part of it, is not; bring both back, or move the "
+                                 "rest away to start without the jobs that it knew"));
+  }
+  return absl::OkStatus();
+}
+
 // Under another name until it is whole: a first start that was cut short leaves no state
 // file, and an empty one was emptied.
 absl::Status MakeIfMissing(const std::string& directory, const std::string& path) {
   const UniqueFd folder(open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!folder.valid()) return CannotWrite(path);
   if (flock(folder.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return CannotWrite(path);
     return ToStatus(SQLITE_BUSY, nullptr, path);  // which makes it just now
   }
   struct stat info = {};
   if (lstat(path.c_str(), &info) == 0) return absl::OkStatus();
+  SYNCLINE_RETURN_IF_ERROR(CheckNothingIsLeft(path));
   const std::string unfinished = path + ".new";
   absl::Status made = MakeUnfinished(unfinished);
   if (made.ok() &&

@@ -186,6 +186,26 @@ TEST(SqliteStore, RefusesAnEmptyFile) {
   ExpectUnusable(OpenSqliteStore(directory.path()).status(), path, "is empty");
 }
 
+// SQLite would play it into the next file, or drop it beside an empty one.
+TEST(SqliteStore, RefusesALogWithoutItsFile) {
+  const TempDirectory directory;
+  const std::string path = directory.File("state.db");
+  {
+    const auto store = OpenSqliteStore(directory.path());
+    ASSERT_TRUE((*store)->CompareAndSet("epoch", kAbsent, "7").ok());
+    std::filesystem::copy(path + "-wal", path + "-kept");  // as kill -9 leaves it
+  }
+  std::filesystem::rename(path + "-kept", path + "-wal");
+  std::filesystem::resize_file(path, 0);
+  ExpectUnusable(OpenSqliteStore(directory.path()).status(), path, "is empty");
+  std::filesystem::remove(path);
+  ExpectUnusable(OpenSqliteStore(directory.path()).status(), path,
+                 "a part of it, is not");
+  EXPECT_FALSE(std::filesystem::exists(path));
+  std::filesystem::remove(path + "-wal");
+  EXPECT_TRUE(OpenSqliteStore(directory.path()).ok());
+}
+
 // Each limit ends the first start at another byte of what it writes.
 TEST(SqliteStore, BeginsAnewAfterAFirstStartThatWasCutShort) {
   for (const rlim_t bytes : {0, 8, 600, 4096, 5000, 8192, 12288, 16384}) {

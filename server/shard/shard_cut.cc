@@ -101,13 +101,22 @@ void Shard::Impl::Copy(const Block& block, uint64_t step) {
 
 // Once all is done that follows from an input: only then is the loss scale that of the
 // next step, and what the optimizer remembers of the job stays until its next decision.
+void Shard::Impl::SaveRest(uint64_t step, Cut& cut) const {
+  if (cut.rest != nullptr || cut.blocks.size() + cut.frozen.size() < blocks_.size()) {
+    return;
+  }
+  cut.rest = std::make_shared<ShardSnapshot>();
+  stepper_->Save(*cut.rest);
+  cut.rest->factors = std::move(cut.factors);
+  cut.training = stepper_->SettingsAt(step);
+}
+
 void Shard::Impl::FinishCuts() {
+  for (auto& [step, cut] : cuts_) SaveRest(step, cut);
   while (!cuts_.empty() && cuts_.begin()->second.blocks.size() == blocks_.size()) {
     const uint64_t step = cuts_.begin()->first;
-    auto rest = std::make_shared<ShardSnapshot>();
-    stepper_->Save(*rest);
-    rest->factors = std::move(cuts_.begin()->second.factors);
-    outputs_.push_back(ShardCutDone{step, std::move(rest), stepper_->SettingsAt(step)});
+    Cut& cut = cuts_.begin()->second;
+    outputs_.push_back(ShardCutDone{step, std::move(cut.rest), std::move(cut.training)});
     last_cut_ = std::max(last_cut_, step);
     done_cuts_.insert(step);
     if (done_cuts_.size() > kMaxDoneCuts) done_cuts_.erase(done_cuts_.begin());

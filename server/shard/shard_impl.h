@@ -138,6 +138,8 @@ class Shard::Impl {
   void SayWhetherMoreWait(uint64_t step);
   bool Trains() const;
   bool IsPast(uint64_t step) const;
+  struct Cut;
+  void SaveRest(uint64_t step, Cut& cut) const;
   void FinishCuts();
 
   void Reply(MessageHeader header, MessageKind kind, Payload payload);
@@ -194,6 +196,9 @@ class Shard::Impl {
     std::set<uint32_t> blocks = {};  // that were copied
     std::map<uint32_t, std::vector<float>> factors = {};
     std::deque<uint32_t> frozen = {};  // that are still to be copied
+    // As of the version, once nothing but frozen blocks is left: the others train on.
+    std::shared_ptr<ShardSnapshot> rest = {};
+    TrainingSettings training = {};
   };
   std::map<uint64_t, Cut> cuts_;
   std::set<uint64_t> asked_cuts_;

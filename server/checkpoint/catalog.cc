@@ -165,13 +165,16 @@ absl::Status DeleteCheckpoint(BlobStore& store, const std::string& job,
 absl::Status Retain(BlobStore& store, const std::string& job,
                     const CheckpointName& latest, uint32_t keep) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto all, ListCheckpoints(store, FolderOf(job)));
-  auto complete = static_cast<size_t>(
-      std::ranges::count_if(all, [](const auto& one) { return one.is_complete; }));
+  // Those of a later run are another coordinator's: it keeps as many as it is to.
+  const auto is_mine = [&](const CheckpointInfo& one) {
+    return one.is_complete && one.name.run <= latest.run;
+  };
+  auto complete = static_cast<size_t>(std::ranges::count_if(all, is_mine));
   const auto newest = std::ranges::find(all, latest, &CheckpointInfo::name);
   // By the clock of the store, whatever that of this host says.
   const absl::Time now = newest == all.end() ? absl::InfinitePast() : newest->written;
   for (const CheckpointInfo& one : all) {
-    const bool is_old = one.is_complete && complete > keep && one.name != latest;
+    const bool is_old = is_mine(one) && complete > keep && one.name != latest;
     // Another coordinator may be at it.
     const bool is_given_up = one.name.run == latest.run || now - one.written >= kLeftFor;
     const bool is_left = !one.is_complete && one.name < latest && is_given_up;

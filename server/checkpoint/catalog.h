@@ -44,9 +44,9 @@ absl::Status PutManifest(BlobStore& store, const Manifest& manifest);
 absl::Status DeleteCheckpoint(BlobStore& store, const std::string& job,
                               const CheckpointName& name);
 
-// After `latest` was completed: deletes all complete ones but the last `keep`, and what
-// earlier ones left unfinished: those of other runs if they were last written an hour
-// before it.
+// After `latest` was completed: of its run and earlier ones, deletes all complete ones but
+// the last `keep`, and what earlier ones left unfinished: those of other runs if they were
+// last written an hour before it.
 absl::Status Retain(BlobStore& store, const std::string& job,
                     const CheckpointName& latest, uint32_t keep);
 

@@ -281,6 +281,20 @@ TEST_F(Checkpoints, RetentionKeepsTheLastAndDeletesWhatWasLeftUnfinished) {
   EXPECT_EQ(steps, (std::vector<uint64_t>{2, 4}));
 }
 
+TEST_F(Checkpoints, RetentionOfARunLeavesThoseOfLaterRunsAlone) {
+  const auto kept = [&] {
+    const auto all = *ListCheckpoints(*store_, FolderOf(kJob));
+    std::vector<std::string> names;
+    for (const CheckpointInfo& one : all) names.push_back(one.name.ToString());
+    return names;
+  };
+  for (const CheckpointName& name : {CheckpointName{6, 10}, {5, 1}, {5, 2}}) Write(name);
+  ASSERT_TRUE(Retain(*store_, kJob, {5, 2}, 1).ok());
+  EXPECT_EQ(kept(), (std::vector<std::string>{"run5-step2", "run6-step10"}));
+  ASSERT_TRUE(Retain(*store_, kJob, {6, 10}, 1).ok());
+  EXPECT_EQ(kept(), (std::vector<std::string>{"run6-step10"}));
+}
+
 TEST_F(Checkpoints, APartThatIsGivenUpLeavesNothing) {
   {
     auto part = *PartWriter::Create(

@@ -1,6 +1,7 @@
 #include "cli/certs.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -109,6 +110,16 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   contents << file.rdbuf();
   if (!file) return Usage(absl::StrCat("cannot read '", path, "'; check the path"));
   return contents.str();
+}
+
+// Others that want it wait until it is closed.
+absl::StatusOr<UniqueFd> LockDirectory(const std::string& path) {
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return CannotWrite(path);
+  while (flock(fd.get(), LOCK_EX) != 0) {
+    if (errno != EINTR) return CannotWrite(path);
+  }
+  return fd;
 }
 
 absl::StatusOr<CertificateFacts> ReadFacts(const std::string& path) {
@@ -285,8 +296,8 @@ absl::StatusOr<int> Revoke(const CertsRevoke& order) {
     return kExitDone;
   }
   std::cout << added << "in " << list
-            << "; copy it over the file of `serve --role coordinator --revoked FILE`, "
-            << "which looks at it every second\n";
+            << "; copy it beside the file of `serve --role coordinator --revoked FILE`, "
+            << "then mv it over that: the coordinator looks at it every second\n";
   return kExitDone;
 }
 
@@ -363,6 +374,8 @@ absl::StatusOr<std::string> RevokeCertificates(const CertsRevoke& order) {
   SYNCLINE_ASSIGN_OR_RETURN(const CertificateFacts authority,
                             ReadFacts(order.directory + "/ca.crt"));
   SYNCLINE_ASSIGN_OR_RETURN(const auto wanted, WhatToRevoke(order, authority));
+  // Of two at once, each keeps what the other one adds.
+  SYNCLINE_ASSIGN_OR_RETURN(const UniqueFd lock, LockDirectory(order.directory));
   const std::string path = order.directory + "/revoked";
   std::string contents = kRevokedHead;
   std::error_code error;

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,7 @@ namespace syncline {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -194,6 +196,25 @@ TEST_F(Certs, RevokeAddsSerialsToTheList) {
   ExpectUsage(revoke({.serials = {"bert"}}).status(), "'bert'");
   ExpectUsage(revoke({.files = {Path("c/ca.crt")}}).status(), "c/ca.crt");
   EXPECT_THAT(listed(), UnorderedElementsAre(worker, "A1B"));
+}
+
+TEST_F(Certs, SeveralThatRevokeAtOnceLoseNothing) {
+  ASSERT_EQ(InitCertificates({.directory = Path("c")}), absl::OkStatus());
+  constexpr int kAtOnce = 8;
+  std::vector<absl::Status> revoked(kAtOnce);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kAtOnce; ++i) {
+    threads.emplace_back([&, i] {
+      const CertsRevoke order = {.directory = Path("c"),
+                                 .serials = {absl::StrCat("A", i)}};
+      revoked[i] = RevokeCertificates(order).status();
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(revoked, Each(absl::OkStatus()));
+  std::ifstream file(Path("c/revoked"));
+  const std::string contents{std::istreambuf_iterator<char>(file), {}};
+  EXPECT_EQ(ParseRevoked(contents)->size(), kAtOnce);
 }
 
 TEST_F(Certs, CommandsPrintWhatTheyMade) {

@@ -98,7 +98,17 @@ absl::Status RevokedList::Read() {
   if (!file.is_open() || file.bad()) {
     return absl::InvalidArgumentError("cannot be read; check path and permissions");
   }
-  SYNCLINE_ASSIGN_OR_RETURN(serials_, ParseRevoked(contents.str()));
+  // While it is copied in place it is empty, then has a part of its lines.
+  const std::string said = contents.str();
+  if (said.empty() && !serials_.empty()) {
+    return absl::InvalidArgumentError(
+        "it is empty now; to give all back, leave a line with # in it");
+  }
+  if (!said.empty() && said.back() != '\n') {
+    return absl::InvalidArgumentError(
+        "its last line does not end: it is not whole, or lacks a newline");
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(serials_, ParseRevoked(said));
   return absl::OkStatus();
 }
 

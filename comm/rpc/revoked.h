@@ -38,11 +38,11 @@ struct RevokedOptions {
 
 class RevokedList {
  public:
-  // Failure::kUsage when the file cannot be read, or a line is wrong.
+  // Failure::kUsage when the file cannot be read, or a line is wrong or does not end.
   static absl::StatusOr<std::unique_ptr<RevokedList>> Open(RevokedOptions options);
 
-  // By the file as it was within the last second. When it cannot be read any more, what it
-  // said last holds on, and the log says so.
+  // By the file as it was within the last second. When it cannot be read any more, is not
+  // whole or empty, what it said last holds on, and the log says so.
   bool Contains(const std::string& serial) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

@@ -75,11 +75,34 @@ TEST_F(Revoked, AFileThatIsGoneOrDamagedGivesNothingBack) {
   EXPECT_FALSE((*list)->Contains("0A1B"));
 }
 
+// scp writes into the file that is there.
+TEST_F(Revoked, AListThatIsBeingCopiedInPlaceGivesNothingBack) {
+  const std::string whole = "# for people\n0A1B\nFF\n";
+  Write(whole);
+  const auto list = Open();
+  ASSERT_TRUE(list.ok()) << list.status();
+  for (const char* part : {"", "# for", "# for people\n0A", "# for people\n0A1B\nFF"}) {
+    std::ofstream(Path(), std::ios::trunc) << part;
+    clock_.Advance(absl::Seconds(1));
+    EXPECT_TRUE((*list)->Contains("0A1B")) << part;
+    EXPECT_TRUE((*list)->Contains("FF")) << part;
+  }
+  std::ofstream(Path(), std::ios::trunc) << "# for people\n0A1B\nEE\n";
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_TRUE((*list)->Contains("EE"));
+  EXPECT_FALSE((*list)->Contains("FF"));
+  Write("# none\n");
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_FALSE((*list)->Contains("EE"));
+}
+
 TEST_F(Revoked, AListThatIsNotThereIsAMistake) {
   EXPECT_EQ(FailureOf(Open().status()), Failure::kUsage);
   EXPECT_THAT(std::string(Open().status().message()), HasSubstr("--revoked"));
-  Write("nonsense\n");
-  EXPECT_EQ(FailureOf(Open().status()), Failure::kUsage);
+  for (const char* wrong : {"nonsense\n", "0A1B"}) {
+    Write(wrong);
+    EXPECT_EQ(FailureOf(Open().status()), Failure::kUsage) << wrong;
+  }
   const auto none = RevokedList::Open({});
   ASSERT_TRUE(none.ok());
   EXPECT_FALSE((*none)->Contains("0A1B"));

@@ -323,7 +323,7 @@ class Job {
   std::optional<Change> change_;
   RecordedEpoch begun_;  // the last epoch that servers were told
   bool is_recorded_ = false;
-  bool hold_is_left_ = false;  // by a change that ended with the coordinator
+  bool change_is_due_ = false;  // also when nobody has come or gone
   std::optional<Homecoming> homecoming_;
   uint64_t barriers_ = 0;  // that are over
   // Losses that were reported, by step: the latest, or all of a range test.

@@ -210,6 +210,8 @@ void Job::EndInOrder(CoordinatorOutputs& outputs) {
   reason_ = absl::StrCat(kAllLeft, ", saving its last step");
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", reason_)});
   Store(outputs);
+  // The last one to leave may have been in no epoch.
+  change_is_due_ = !change_.has_value();
   MaybeChangeEpoch(outputs);
 }
 
@@ -287,7 +289,8 @@ void Job::OnWritten(uint32_t server, const CheckpointWritten& written,
   if (phase_ != Phase::kRunning || !options_.keeps_checkpoints) return;
   if (end_step_ && !cuts_.contains(written.step)) return;  // of no use any more
   if (ended_cuts_.contains(written.step)) return;          // it comes late
-  if (written.step <= lost_cuts_) return;  // others said so before a restart
+  // Others said so before a restart. At its end the job orders no cut that others know of.
+  if (!end_step_ && written.step <= lost_cuts_) return;
   Cut& cut = CutOf(written.step, outputs);
   if (cut.unwritten.erase(server) == 0) return;
   cut.status.Update(written.status);

@@ -161,6 +161,66 @@ TEST_F(EndingJobsOfTwoServers, FailWhenTheCoordinatorIsStartedAnewMeanwhile) {
   EXPECT_THAT(view.reason, HasSubstr("the last checkpoint is run3-step10"));
 }
 
+// A cut of the schedule at the step where workers leave went with the old coordinator.
+TEST_F(EndingJobsOfTwoServers, SaveTheLastStepThatWasBeingSavedBeforeARestart) {
+  JobSpec job = TwoTensors(2);
+  job.checkpoint.every_steps = 10;
+  BeginOnTwo(job);
+  Say(1, Written(20));
+  Restart();
+  for (const ConnectionId server : {1, 2}) ServerReturns(server, {.cut = 20});
+  for (const uint32_t rank : {0u, 1u}) {
+    const auto welcome = Last<WorkerWelcome>(10 + rank);
+    SayHello(100 + rank, job,
+             {.rank = rank,
+              .run_id = "run",
+              .member = HeldMembership{.job = job_,
+                                       .incarnation = welcome->incarnation,
+                                       .session_key = welcome->session_key,
+                                       .epoch = epoch_}});
+  }
+  next_step_[10] = next_step_[20] = 20;
+  for (const ConnectionId connection : {100, 101}) Say(connection, Leave{});
+  ASSERT_TRUE(std::holds_alternative<SettleCheckpoints>(orders_.back()));
+  Answer(CheckpointsSettled{job_});
+  EXPECT_TRUE(Last<CutAt>(10)->again);
+  for (const ConnectionId server : {10, 20}) Say(server, Written(20));
+  ASSERT_TRUE(std::holds_alternative<KeepCheckpoint>(orders_.back()));
+  Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 20}});
+  const JobView view = coordinator_->View(now_).jobs.at(0);
+  EXPECT_EQ(view.phase, "over");
+  EXPECT_EQ(view.checkpoint.latest, "run3-step20");
+}
+
+// Rank 1 dies over and over, and waits outside when rank 0 leaves.
+TEST_F(EndingJobs, AreSavedAlsoWhenTheLastToLeaveWasInNoEpoch) {
+  BeginJob(EveryTen());
+  beats_[1].jobs = {JobProgress{.job = job_, .trained = 2}};
+  PassTimeBeating(absl::Seconds(1), {1, 10, 11});
+  for (const ConnectionId connection : {11, 12}) {
+    Say(connection, Disconnected{});
+    SayHello(connection + 1, EveryTen(), {.rank = 1, .run_id = "run", .name = "worker"});
+  }
+  ASSERT_FALSE(Last<WorkerWelcome>(13).has_value());
+  next_step_[1] = 7;
+  Say(10, Leave{});
+  ASSERT_TRUE(Last<CommitEpoch>(1)->members.empty());
+  Say(13, Leave{});
+  ASSERT_FALSE(orders_.empty());
+  EXPECT_TRUE(std::holds_alternative<SettleCheckpoints>(orders_.back()));
+  Answer(CheckpointsSettled{job_});
+  EXPECT_EQ(Last<CutAt>(1)->step, 7);
+}
+
+// Heartbeats of a worker that was ahead of its blocks, or died behind them, say another.
+TEST_F(EndingJobs, ShowTheStepThatIsTheirLast) {
+  BeginJob(EveryTen());
+  beats_[10].step = 9;
+  Say(10, beats_[10]);
+  End(7);
+  EXPECT_EQ(coordinator_->View(now_).jobs.at(0).step, 7);
+}
+
 TEST_F(EndingJobs, KeepTheNextRunWaitingAndItBeginsWithTheirLastStep) {
   BeginJob(EveryTen());
   End(7);

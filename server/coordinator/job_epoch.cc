@@ -26,9 +26,9 @@ bool Job::MembershipDiffers() const {
 void Job::MaybeChangeEpoch(CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || change_.has_value()) return;
   const bool has_news =
-      next_training_ || cut_wanted_ || hold_is_left_ || HasUntoldMoves();
+      next_training_ || cut_wanted_ || change_is_due_ || HasUntoldMoves();
   if (!MembershipDiffers() && !has_news) return;
-  hold_is_left_ = false;
+  change_is_due_ = false;
   const uint64_t epoch = counters_.epochs.Next(spec_.name);
   change_ = Change{.epoch = epoch, .reasons = std::exchange(change_reasons_, {})};
   change_->training = std::exchange(next_training_, std::nullopt);

@@ -186,7 +186,7 @@ void Job::GoOn(CoordinatorOutputs& outputs) {
   reason_ = begun_.reason;
   counters_.epochs.AtLeast(spec_.name, homecoming_->prepared);
   if (homecoming_->prepared > begun_.epoch) {
-    hold_is_left_ = true;
+    change_is_due_ = true;
     change_reasons_.Add("the coordinator came back in the middle of a change");
   }
   if (next_training_) change_reasons_.Add("new options");

@@ -84,7 +84,7 @@ JobView Job::View(absl::Duration now) const {
   view.epoch = counters_.epochs.Of(spec_.name);
   if (homecoming_) view.reason = WhoIsAwaited();
   if (LacksServers()) view.reason = WhichServersAreMissing(now);
-  view.step = LowestStep();
+  view.step = end_step_.value_or(LowestStep());
   for (const auto& [rank, worker] : workers_) {
     const absl::Duration heard_at =
         worker.is_awaited ? homecoming_->since.value_or(now) : worker.heard_at;

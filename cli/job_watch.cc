@@ -1,5 +1,6 @@
 #include "cli/job_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,7 +34,8 @@ void JobNews::Skip(const std::string& status) {
   for (const Json& job : jobs) {
     const std::string phase = job.value("phase", "");
     const bool is_at_end = phase == "over" || phase == "failed" || phase == "saving";
-    if (is_at_end && job.value("name", "") == job_) skipped_ = job.value("job", 0U);
+    if (is_at_end && job.value("name", "") == options_.name)
+      skipped_ = job.value("job", 0U);
   }
 }
 
@@ -41,10 +43,12 @@ std::vector<std::string> JobNews::Take(const std::string& status) {
   const Json json = Json::parse(status, nullptr, /*allow_exceptions=*/false);
   const Json jobs = json.is_object() ? json.value("jobs", Json::array()) : Json::array();
   std::vector<std::string> lines;
+  is_listed_ = false;
   for (const Json& job : jobs) {
-    if (job.value("name", "") != job_ || job.value("job", 0U) == skipped_) continue;
+    if (job.value("name", "") != options_.name || job.value("job", 0U) == skipped_)
+      continue;
     const Json saved = job.value("checkpoint", Json::object());
-    const std::string name = Printable(job_);
+    const std::string name = Printable(options_.name);
     phase_ = job.value("phase", "");
     reason_ = job.value("reason", "");
     step_ = job.value("step", uint64_t{0});
@@ -69,27 +73,53 @@ std::vector<std::string> JobNews::Take(const std::string& status) {
           "the last step of job ", name, " is saved: checkpoint ", latest_, ", ",
           HumanBytes(saved.value("bytes", 0.0)), "; see syncline checkpoint list"));
     }
-    is_known_ = true;
+    members_.clear();
+    for (const Json& member : job.value("members", Json::array())) {
+      members_.insert(member.value("rank", -1));
+    }
+    is_known_ = is_listed_ = true;
   }
   return lines;
 }
 
+// Those whose end is awaited said goodbye.
+bool JobNews::OnlyOthersTrain() const {
+  return !members_.empty() && std::ranges::none_of(members_, [this](int rank) {
+    return options_.ranks.contains(rank);
+  });
+}
+
+std::optional<absl::Status> JobNews::End(absl::Duration since) const {
+  if (!is_listed_ || phase_ == "over" || phase_ == "failed") return Ended();
+  if (is_saving()) return std::nullopt;
+  if (OnlyOthersTrain()) return absl::OkStatus();
+  if (since < options_.goodbyes_within) return std::nullopt;
+  return Unknown(absl::DeadlineExceededError(
+      absl::StrCat("the coordinator has not heard within ",
+                   absl::FormatDuration(options_.goodbyes_within),
+                   " that all of them left in order, and the job is ", phase_)));
+}
+
 absl::Status JobNews::Ended() const {
   const bool was_lost = was_saving_ && phase_ == "failed";
-  const bool has_failed = phase_ == "over" && !error_.empty() && StepOf(error_) >= step_;
-  if (!was_lost && !has_failed) return absl::OkStatus();
-  return WithFailure(absl::InternalError(absl::StrCat(
-                         "the workers are done, but the last step of job '",
-                         Printable(job_), "' is not saved: ", was_lost ? reason_ : error_,
-                         "; the last checkpoint is ", LastCheckpoint())),
-                     Failure::kStateUnusable);
+  const uint64_t saved = std::max(StepOf(latest_), StepOf(began_with_));
+  const bool was_to_be_saved = was_saving_ || StepOf(error_) >= step_;
+  const bool is_missing = phase_ == "over" && saved < step_ && was_to_be_saved;
+  if (!was_lost && !is_missing) return absl::OkStatus();
+  return WithFailure(
+      absl::InternalError(absl::StrCat(
+          "the workers are done, but the last step of job '", Printable(options_.name),
+          "' is not saved: ", error_.empty() || was_lost ? reason_ : error_,
+          "; the last checkpoint is ", LastCheckpoint())),
+      Failure::kStateUnusable);
 }
 
 absl::Status JobNews::Unknown(const absl::Status& why) const {
-  if (!was_saving_) return absl::OkStatus();
+  const bool may_be_saved = options_.is_scheduled || was_saving_ || !latest_.empty();
+  if (!is_known_ || !may_be_saved) return absl::OkStatus();
   return WithFailure(absl::UnavailableError(absl::StrCat(
                          "the workers are done, but whether the last step of job '",
-                         Printable(job_), "' is saved is not known: ",
+                         Printable(options_.name), "' is saved is not known: ",
                          std::string(why.message()), "; see syncline checkpoint list")),
                      Failure::kStateUnusable);
 }
@@ -157,14 +187,18 @@ void JobWatch::Ask(bool hurries) {
     absl::MutexLock lock(&mutex_);
     last_checkpoint_ = news_.LastCheckpoint();
   }
-  if (!hurries || (status.ok() && news_.is_saving())) {
+  if (!hurries) return;
+  if (!hurried_at_) hurried_at_ = clock_.Now();
+  std::optional<absl::Status> end;
+  if (status.ok()) {
     unanswered_ = 0;
-    return;
+    end = news_.End(clock_.Now() - *hurried_at_);
+  } else if (!news_.is_known() || ++unanswered_ >= kTries) {
+    // It may be too busy for one answer.
+    end = news_.Unknown(status.status());
   }
-  // It may be too busy for one answer.
-  if (!status.ok() && news_.is_known() && ++unanswered_ < kTries) return;
   absl::MutexLock lock(&mutex_);
-  end_ = status.ok() ? news_.Ended() : news_.Unknown(status.status());
+  end_ = end;
 }
 
 }  // namespace syncline

@@ -85,37 +85,6 @@ absl::Duration PauseBefore(int restart, absl::Duration unit) {
   return std::min(pause, kLongestPause);
 }
 
-// Before services are started for it.
-absl::Status CheckProgram(const std::string& program) {
-  const auto is_program = [](const std::string& path) {
-    std::error_code ignored;
-    return access(path.c_str(), X_OK) == 0 &&
-           !std::filesystem::is_directory(path, ignored);
-  };
-  if (program.find('/') != std::string::npos) {
-    if (is_program(program)) return absl::OkStatus();
-    const bool is_there = access(program.c_str(), F_OK) == 0;
-    return WithFailure(
-        absl::NotFoundError(absl::StrCat(
-            "cannot run '", Printable(program), "': it is ",
-            is_there ? "no executable file; chmod +x it, or name its interpreter"
-                     : "not there; check the path")),
-        Failure::kUsage);
-  }
-  const char* path = std::getenv("PATH");
-  for (const absl::string_view directory :
-       absl::StrSplit(path == nullptr ? "/usr/bin:/bin" : path, ':')) {
-    // An empty element stands for the working directory.
-    if (is_program(absl::StrCat(directory, directory.empty() ? "" : "/", program))) {
-      return absl::OkStatus();
-    }
-  }
-  return WithFailure(absl::NotFoundError(absl::StrCat(
-                         "no program '", Printable(program),
-                         "' in PATH; check its name, or write ./", Printable(program))),
-                     Failure::kUsage);
-}
-
 bool Succeeded(int wait_status) {
   return WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
 }
@@ -359,11 +328,14 @@ absl::Status Launcher::Watch() {
 void Launcher::WatchCheckpoints(JobWatch::Options::Finds finds) {
   const bool may_be_saved = !plan_.starts_coordinator || !options_.checkpoint_dir.empty();
   if (!may_be_saved || job_ != nullptr) return;
-  job_ = std::make_unique<JobWatch>(JobWatch::Options{.coordinator = coordinator_,
-                                                      .job = options_.job,
-                                                      .tls = options_.tls,
-                                                      .finds = finds},
-                                    Say);
+  JobNews::Options job{.name = options_.job,
+                       .is_scheduled = !options_.checkpoint_dir.empty() ||
+                                       !options_.checkpoint_every.empty(),
+                       .goodbyes_within = plan_.failure_timeout};
+  for (const WorkerPlan& worker : plan_.workers) job.ranks.insert(worker.rank);
+  const JobWatch::Options watch{
+      .coordinator = coordinator_, .job = job, .tls = options_.tls, .finds = finds};
+  job_ = std::make_unique<JobWatch>(watch, Say);
 }
 
 absl::Status Launcher::NotSaved(const std::string& why) const {

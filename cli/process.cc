@@ -11,11 +11,16 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "comm/base/failure.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 
 namespace syncline {
@@ -144,6 +149,36 @@ absl::Status ExecError(const std::string& program, int error) {
 }
 
 }  // namespace
+
+absl::Status CheckProgram(const std::string& program) {
+  const auto is_program = [](const std::string& path) {
+    std::error_code ignored;
+    return access(path.c_str(), X_OK) == 0 &&
+           !std::filesystem::is_directory(path, ignored);
+  };
+  if (program.find('/') != std::string::npos) {
+    if (is_program(program)) return absl::OkStatus();
+    const bool is_there = access(program.c_str(), F_OK) == 0;
+    return WithFailure(
+        absl::NotFoundError(absl::StrCat(
+            "cannot run '", Printable(program), "': it is ",
+            is_there ? "no executable file; chmod +x it, or name its interpreter"
+                     : "not there; check the path")),
+        Failure::kUsage);
+  }
+  const char* path = std::getenv("PATH");
+  for (const absl::string_view directory :
+       absl::StrSplit(path == nullptr ? "/usr/bin:/bin" : path, ':')) {
+    // An empty element stands for the working directory.
+    if (is_program(absl::StrCat(directory, directory.empty() ? "" : "/", program))) {
+      return absl::OkStatus();
+    }
+  }
+  return WithFailure(absl::NotFoundError(absl::StrCat(
+                         "no program '", Printable(program),
+                         "' in PATH; check its name, or write ./", Printable(program))),
+                     Failure::kUsage);
+}
 
 std::string DescribeExit(int wait_status) {
   if (WIFSIGNALED(wait_status)) {

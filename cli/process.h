@@ -83,6 +83,9 @@ struct ProcessUsage {
 // "exit code 3", "signal 9 (Killed)".
 std::string DescribeExit(int wait_status);
 
+// Before anything is started for it. NotFound (Failure::kUsage) when it cannot be run.
+absl::Status CheckProgram(const std::string& program);
+
 class ProcessGroup {
  public:
   static absl::StatusOr<std::unique_ptr<ProcessGroup>> Create();

@@ -6,7 +6,6 @@ namespace syncline {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 
 constexpr absl::Duration kPatience = absl::Seconds(60);
 

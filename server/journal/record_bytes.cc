@@ -152,9 +152,8 @@ StepRecord TakeStep(ByteReader& in) {
   record.decision = TakeDecision(in);
   record.loss_scale = in.Take<float>();
   if (in.Take<uint8_t>() == 1) {
-    record.arrival.emplace();
-    record.arrival->step = in.Take<uint64_t>();
-    record.arrival->age = in.Take<uint64_t>();
+    const auto step = in.Take<uint64_t>();
+    record.arrival = ShardApplied::Arrival{.step = step, .age = in.Take<uint64_t>()};
   }
   const auto parts = in.Take<uint32_t>();
   if (!in.CanHold(parts, kPartBytes)) return record;

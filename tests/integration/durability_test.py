@@ -6,6 +6,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import tempfile
 import time
@@ -195,10 +196,15 @@ class Replay(Durable):
         file = self.path("file")
         with open(file, "w") as full:
             full.write("a file is no directory")
-        self.begin(journals=(file, file))
+        said = self.run_syncline("serve", "--role", "server", "--coordinator", "127.0.0.1:1", "--journal-dir", file, code=2)
+        self.assertIn(f"--journal-dir: cannot create a file in {file}: Not a directory", said)
+        journal = self.path("journal")
+        self.begin(journals=(journal, journal))
+        shutil.rmtree(journal, ignore_errors=True)
+        os.rename(file, journal)
         unusable = self.train("--steps", "5", durability="disk", world=1)[0]
         self.assertNotEqual(unusable.wait(), 0)
-        self.assertRegex(unusable.text(), f"{file}.*check its --journal-dir")
+        self.assertRegex(unusable.text(), f"{journal}.*check its --journal-dir")
         wrong = self.train("--steps", "5", durability="paper", world=1)[0]
         self.assertNotEqual(wrong.wait(), 0)
         self.assertIn("durability is 'paper', allowed are none and disk", wrong.text())

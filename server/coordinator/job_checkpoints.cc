@@ -287,8 +287,10 @@ void Job::NoteDecided(uint64_t steps) {
 void Job::OnWritten(uint32_t server, const CheckpointWritten& written,
                     CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || !options_.keeps_checkpoints) return;
-  if (end_step_ && !cuts_.contains(written.step)) return;  // of no use any more
-  if (ended_cuts_.contains(written.step)) return;          // it comes late
+  const bool is_known = cuts_.contains(written.step);
+  if (end_step_ && !is_known && (written.step > *end_step_ || written.step <= lost_cuts_))
+    return;                                        // of no use any more
+  if (ended_cuts_.contains(written.step)) return;  // it comes late
   // Others said so before a restart. At its end the job orders no cut that others know of.
   if (!end_step_ && written.step <= lost_cuts_) return;
   Cut& cut = CutOf(written.step, outputs);

@@ -77,6 +77,18 @@ TEST_F(EndingJobs, WaitForWhatIsBeingWrittenAndSaveTheLastStepOnceMoreIfThatFail
   EXPECT_EQ(Saved().latest, "run3-step20");
 }
 
+// Of a slow disk: its report comes when the workers have left.
+TEST_F(EndingJobs, KeepAnEarlierCheckpointThatWasStillBeingWritten) {
+  BeginJob(EveryTen());
+  End(25);
+  Say(1, Written(10));
+  ASSERT_FALSE(orders_.empty());
+  ASSERT_TRUE(std::holds_alternative<KeepCheckpoint>(orders_.back()));
+  EXPECT_EQ(std::get<KeepCheckpoint>(orders_.back()).manifest.name.step, 10);
+  Answer(CheckpointKept{.job = job_, .name = {.run = 3, .step = 10}});
+  EXPECT_EQ(Phase(), "saving");
+}
+
 TEST_F(EndingJobs, AreNotSavedTwiceNorWithoutAScheduleNorWithoutAStep) {
   BeginJob(EveryTen());
   Say(1, Written(20));

@@ -6,7 +6,8 @@
 //   syncline certs revoke certs certs/worker-bert.crt
 //
 // A directory has ca.crt, ca.key, NAME.crt with NAME.key for each member, and `revoked`
-// (comm/rpc/revoked.h). Keys have mode 0600. Nothing is half written: what fails leaves what was there.
+// (comm/rpc/revoked.h). Keys have mode 0600. Nothing is half written: what fails leaves
+// what was there.
 #pragma once
 
 #include <string>

@@ -3,7 +3,8 @@
 // State: services up -> workers running -> stopping -> done. A worker that fails is
 // started again with the same rank while restarts are left (the coordinator takes it for
 // a new incarnation), the first time at once and then after growing pauses; after that the
-// job goes on if it still has `min_workers`, otherwise everything is stopped. A service that dies ends the run: servers hold the weights.
+// job goes on if it still has `min_workers`, otherwise everything is stopped. A service
+// that dies ends the run: servers hold the weights.
 //
 // The launcher starts its services as `<syncline> serve ...` and expects each to print,
 // once it is up, one line on standard output:

@@ -41,8 +41,8 @@ class Coordinator::Impl {
     absl::Duration heard_at;
     std::optional<absl::Duration> disconnected_at = std::nullopt;
   };
-  // The member that speaks on a connection. A worker's job may be over by now; its name may belong to
-  // a later job.
+  // The member that speaks on a connection. A worker's job may be over by now; its name
+  // may belong to a later job.
   struct Speaker {
     enum Kind { kServer, kNewcomer, kWorker } kind = kServer;
     uint32_t server = 0;

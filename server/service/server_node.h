@@ -6,8 +6,8 @@
 // the jobs go on; to one that was started anew the server says what it holds (held_job.h).
 // A link that ends, after `patience` at the latest, takes the jobs with it: to the
 // coordinator a server that comes back then is a new one. With its hello it says of which
-// runs it has a journal, and may be told to go on with one (ADR 25). A refusal that trying again cannot
-// change (another protocol version, a wrong certificate) is final and goes to
+// runs it has a journal, and may be told to go on with one (ADR 25). A refusal that trying
+// again cannot change (another protocol version, a wrong certificate) is final and goes to
 // `on_given_up`.
 //
 // A job that it cannot make is the job's error and nobody else's: the coordinator is told

@@ -157,6 +157,26 @@ class ClusterTest(unittest.TestCase):
         return checksums.pop()
 
 
+class LeashedTest(ClusterTest):
+    """Workers that make the steps that they are allowed: however slow the machine, no job ends before what a test does to it."""
+
+    def setUp(self):
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.directory = directory.name
+        self.leash = os.path.join(self.directory, "leash")
+        super().setUp()
+
+    def allow(self, steps):
+        with open(f"{self.leash}.new", "w") as file:
+            file.write(f"{steps}\n")
+        os.rename(f"{self.leash}.new", self.leash)
+
+    def await_steps(self, workers, steps):
+        for worker in workers:
+            worker.await_line(rf"^step {steps - 1}$")
+
+
 def main():
     global BUILD
     parser = argparse.ArgumentParser()

@@ -4,34 +4,17 @@
     python3 tests/integration/restart_test.py --build build/release [-v] [TestClass.test_name ...]
 """
 
-import os
 import signal
-import tempfile
 
 import cluster
-from cluster import FAILURE_TIMEOUT, PATIENCE, ClusterTest
+from cluster import FAILURE_TIMEOUT, PATIENCE, ClusterTest, LeashedTest
 
 STEPS = 80
 FLAGS = ("--steps", str(STEPS), "--step-ms", "1")
 
 
-class RestartTest(ClusterTest):
-    """Workers are on a leash: however slow the machine, no job ends before its coordinator is back."""
-
-    def setUp(self):
-        super().setUp()
-        directory = tempfile.TemporaryDirectory()
-        self.addCleanup(directory.cleanup)
-        self.leash = os.path.join(directory.name, "leash")
-
-    def allow(self, steps):
-        with open(f"{self.leash}.new", "w") as file:
-            file.write(f"{steps}\n")
-        os.rename(f"{self.leash}.new", self.leash)
-
-    def await_steps(self, workers, steps):
-        for worker in workers:
-            worker.await_line(rf"^step {steps - 1}$")
+class RestartTest(LeashedTest):
+    """Jobs whose coordinator is killed or stopped, and started again."""
 
     def start_workers(self, *flags):
         return [self.worker(rank, 2, *FLAGS, "--leash", self.leash, *flags) for rank in range(2)]

@@ -6,28 +6,20 @@
 
 import os
 import shutil
-import tempfile
 
 import cluster
-from cluster import ClusterTest
+from cluster import LeashedTest
 
 STEPS = 60
 
 
-class ServerRestartTest(ClusterTest):
-    """Workers are on a leash: however slow the machine, no job ends before its servers are back."""
+class ServerRestartTest(LeashedTest):
+    """Jobs whose servers are killed, and started again with their journals."""
 
     worker_env = {"SYNCLINE_DURABILITY": "disk"}
 
-    def setUp(self):
-        self.directory = tempfile.TemporaryDirectory()
-        self.addCleanup(self.directory.cleanup)
-        self.leash = os.path.join(self.directory.name, "leash")
-        self.started = 0
-        super().setUp()
-
     def journal(self, which):
-        return os.path.join(self.directory.name, f"journal{which}")
+        return os.path.join(self.directory, f"journal{which}")
 
     def serve(self, name, *flags):
         if name.startswith("server"):
@@ -43,15 +35,6 @@ class ServerRestartTest(ClusterTest):
             self.server_processes[one].kill()
         for one in which:
             self.start_server(one)
-
-    def allow(self, steps):
-        with open(f"{self.leash}.new", "w") as file:
-            file.write(f"{steps}\n")
-        os.rename(f"{self.leash}.new", self.leash)
-
-    def await_steps(self, workers, steps):
-        for worker in workers:
-            worker.await_line(rf"^step {steps - 1}$")
 
     def start_workers(self, *flags):
         return [

@@ -1,6 +1,6 @@
 // A worker of the simulation: the real exchange and the real links to shards behind an
-// in-process transport and a simulated control stream. It "computes" gradients that depend on the weights it
-// holds, so that a wrong weight anywhere shows everywhere.
+// in-process transport and a simulated control stream. It "computes" gradients that depend
+// on the weights it holds, so that a wrong weight anywhere shows everywhere.
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,8 @@ namespace {
 // Fine enough for the exchange's first back-off, rare enough to cost nothing.
 constexpr absl::Duration kTickPeriod = absl::Milliseconds(10);
 
-// Gradients for which the loop is woken once. A wake-up, here and at the server, costs as
-// much as copying 100 KiB.
+// Gradients for which the loop is woken once, and with its messages the server. Twice and
+// four times as much were no faster (tests/bench/ddp.py).
 constexpr size_t kTogetherBytes = 256 << 10;
 
 // Publications in landing and BF16 blocks on their way out: twice the default window.

@@ -2,8 +2,8 @@
 //
 // A view is whole (values take the place of what is held) or, tile by tile, a delta to
 // the version before. A worker whose own values are the servers' gets a word instead of the
-// first one (kFlagHeld), and rounds its values as they would. Whatever cannot land leaves the weights as they are, but for a view
-// whose sum turns out not to be the servers'.
+// first one (kFlagHeld), and rounds its values as they would. Whatever cannot land leaves
+// the weights as they are, but for a view whose sum turns out not to be the servers'.
 //
 // Thread safety: none; the exchange owns it.
 #pragma once

@@ -2,7 +2,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "cli/app.h"
-#include "cli/bench.h"
+#include "cli/bench/bench.h"
 #include "cli/certs.h"
 #include "cli/checkpoint.h"
 #include "cli/completion.h"

@@ -1,4 +1,4 @@
-#include "cli/bench_collective.h"
+#include "cli/bench/collective.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -19,7 +19,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "cli/bench_figures.h"
+#include "cli/bench/figures.h"
 #include "comm/base/env.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"

@@ -1,4 +1,4 @@
-#include "cli/bench_codec.h"
+#include "cli/bench/codec.h"
 
 #include <array>
 #include <cmath>
@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cli/app.h"
-#include "cli/bench.h"
-#include "cli/bench_coded_tensor.h"
+#include "cli/bench/bench.h"
+#include "cli/bench/coded_tensor.h"
 #include "comm/base/exit_codes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

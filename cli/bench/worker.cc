@@ -1,4 +1,4 @@
-#include "cli/bench_worker.h"
+#include "cli/bench/worker.h"
 
 #include <algorithm>
 #include <chrono>

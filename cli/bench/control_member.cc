@@ -1,4 +1,4 @@
-#include "cli/control_member.h"
+#include "cli/bench/control_member.h"
 
 #include <utility>
 

@@ -1,14 +1,14 @@
-#include "cli/bench.h"
+#include "cli/bench/bench.h"
 
 #include <memory>
 
 #include "absl/status/status.h"
-#include "cli/bench_aggregate.h"
-#include "cli/bench_codec.h"
-#include "cli/bench_collective.h"
-#include "cli/bench_control.h"
-#include "cli/bench_optimizer.h"
-#include "cli/bench_pushpull.h"
+#include "cli/bench/aggregate.h"
+#include "cli/bench/codec.h"
+#include "cli/bench/collective.h"
+#include "cli/bench/control.h"
+#include "cli/bench/optimizer.h"
+#include "cli/bench/pushpull.h"
 #include "comm/base/failure.h"
 
 namespace syncline {

@@ -1,4 +1,4 @@
-#include "cli/bench_pushpull.h"
+#include "cli/bench/pushpull.h"
 
 #include <cstdio>
 #include <filesystem>
@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cli/bench_figures.h"
-#include "cli/bench_worker.h"
+#include "cli/bench/figures.h"
+#include "cli/bench/worker.h"
 #include "cli/launch_plan.h"
 #include "cli/launcher.h"
 #include "comm/base/exit_codes.h"

@@ -1,4 +1,4 @@
-#include "cli/bench_kernel.h"
+#include "cli/bench/kernel.h"
 
 #include <array>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "cli/app.h"
-#include "cli/bench.h"
+#include "cli/bench/bench.h"
 #include "comm/base/exit_codes.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,14 +1,14 @@
 // The members of `bench control` against a coordinator in this process: their figures are
 // counted, not timed.
-#include "cli/bench_control.h"
+#include "cli/bench/control.h"
 
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "cli/app.h"
-#include "cli/bench.h"
-#include "cli/control_load.h"
+#include "cli/bench/bench.h"
+#include "cli/bench/control_load.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/limits.h"
 #include "comm/rpc/server.h"

@@ -1,4 +1,4 @@
-#include "cli/bench_tensor.h"
+#include "cli/bench/tensor.h"
 
 #include <algorithm>
 #include <array>

@@ -1,12 +1,12 @@
-#include "cli/bench_optimizer.h"
+#include "cli/bench/optimizer.h"
 
 #include <cstdio>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "cli/bench_kernel.h"
-#include "cli/bench_tensor.h"
+#include "cli/bench/kernel.h"
+#include "cli/bench/tensor.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/status.h"
 #include "nlohmann/json.hpp"

@@ -1,4 +1,4 @@
-#include "cli/bench_kernel.h"
+#include "cli/bench/kernel.h"
 
 #include <unistd.h>
 
@@ -12,8 +12,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "cli/bench_figures.h"
-#include "cli/bench_tensor.h"
+#include "cli/bench/figures.h"
+#include "cli/bench/tensor.h"
 #include "comm/base/check.h"
 #include "comm/base/failure.h"
 #include "comm/base/machine.h"

@@ -1,4 +1,4 @@
-#include "cli/bench_control.h"
+#include "cli/bench/control.h"
 
 #include <sys/wait.h>
 
@@ -16,8 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "cli/bench_figures.h"
-#include "cli/control_load.h"
+#include "cli/bench/figures.h"
+#include "cli/bench/control_load.h"
 #include "cli/launcher.h"
 #include "cli/process.h"
 #include "comm/base/exit_codes.h"

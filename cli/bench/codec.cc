@@ -1,4 +1,4 @@
-#include "cli/bench_codec.h"
+#include "cli/bench/codec.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cli/bench_coded_tensor.h"
-#include "cli/bench_figures.h"
-#include "cli/bench_kernel.h"
+#include "cli/bench/coded_tensor.h"
+#include "cli/bench/figures.h"
+#include "cli/bench/kernel.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/machine.h"

@@ -1,4 +1,4 @@
-#include "cli/control_load.h"
+#include "cli/bench/control_load.h"
 
 #include <algorithm>
 #include <atomic>
@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
-#include "cli/bench_figures.h"
-#include "cli/control_member.h"
+#include "cli/bench/figures.h"
+#include "cli/bench/control_member.h"
 #include "comm/base/env.h"
 #include "comm/base/status.h"
 #include "comm/base/steady_condition.h"

@@ -1,11 +1,11 @@
-#include "cli/bench_collective.h"
+#include "cli/bench/collective.h"
 
 #include <array>
 #include <string>
 #include <vector>
 
 #include "cli/app.h"
-#include "cli/bench.h"
+#include "cli/bench/bench.h"
 #include "comm/base/exit_codes.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

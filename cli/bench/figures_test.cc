@@ -1,4 +1,4 @@
-#include "cli/bench_figures.h"
+#include "cli/bench/figures.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "cli/bench_aggregate.h"
+#include "cli/bench/aggregate.h"
 
 #include <array>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cli/bench_kernel.h"
+#include "cli/bench/kernel.h"
 #include "comm/base/check.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"

@@ -1,4 +1,4 @@
-#include "cli/bench_coded_tensor.h"
+#include "cli/bench/coded_tensor.h"
 
 #include <algorithm>
 #include <array>

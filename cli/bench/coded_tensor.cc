@@ -159,7 +159,7 @@ void BenchCodedTensor::DecodeAdd(std::span<const BlockView> views) {
   }
 }
 
-// The formulas of comm/codec/memory/gradient_memory.h, with what arrived for C(x).
+// The formulas of comm/compression/memory/gradient_memory.h, with what arrived for C(x).
 void BenchCodedTensor::Replay() {
   const MemorySpec& spec = options_.transfer.memory;
   const bool corrects = spec.kind == MemoryKind::kMomentumCorrection;

@@ -20,8 +20,8 @@
 #include "absl/status/statusor.h"
 #include "comm/base/buffer.h"
 #include "comm/codec/frame.h"
-#include "comm/codec/memory/gradient_memory.h"
-#include "comm/codec/transfer.h"
+#include "comm/compression/memory/gradient_memory.h"
+#include "comm/compression/transfer.h"
 
 namespace syncline {
 

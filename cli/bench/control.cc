@@ -16,8 +16,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "cli/bench/figures.h"
 #include "cli/bench/control_load.h"
+#include "cli/bench/figures.h"
 #include "cli/launcher.h"
 #include "cli/process.h"
 #include "comm/base/exit_codes.h"

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "comm/base/tiling.h"
-#include "comm/codec/transfer.h"
+#include "comm/compression/transfer.h"
 #include "server/optimizer/training.h"
 
 namespace syncline {

@@ -8,7 +8,7 @@
 
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
-#include "comm/codec/transfer.h"
+#include "comm/compression/transfer.h"
 #include "gtest/gtest.h"
 
 namespace syncline {

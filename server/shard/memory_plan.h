@@ -20,7 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "comm/base/tiling.h"
-#include "comm/codec/transfer.h"
+#include "comm/compression/transfer.h"
 #include "server/optimizer/training.h"
 
 namespace syncline {

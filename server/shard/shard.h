@@ -43,7 +43,7 @@
 #include "comm/base/tiling.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
-#include "comm/codec/transfer.h"
+#include "comm/compression/transfer.h"
 #include "comm/transport/message.h"
 #include "server/optimizer/training.h"
 

@@ -13,7 +13,7 @@
 
 #include "comm/base/buffer.h"
 #include "comm/codec/codec.h"
-#include "comm/codec/transfer.h"
+#include "comm/compression/transfer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "comm/codec/policy/gradient_statistics.h"
+#include "comm/compression/policy/gradient_statistics.h"
 
 namespace syncline {
 namespace {

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "comm/codec/policy/codec_policy.h"
-#include "comm/codec/transfer.h"
+#include "comm/compression/policy/codec_policy.h"
+#include "comm/compression/transfer.h"
 #include "worker/client/exchange_options.h"
 
 namespace syncline {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/codec/fp32/fp32.h"
-#include "comm/codec/memory/gradient_memory.h"
+#include "comm/compression/memory/gradient_memory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/client/push_encoder.h"

@@ -10,7 +10,7 @@
 #include "comm/base/sync_mode.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
-#include "comm/codec/transfer.h"
+#include "comm/compression/transfer.h"
 #include "worker/client/seed_state.h"
 
 namespace syncline {

@@ -14,7 +14,7 @@
 #include "comm/base/status.h"
 #include "comm/base/sync_mode.h"
 #include "comm/base/tiling.h"
-#include "comm/codec/transfer.h"
+#include "comm/compression/transfer.h"
 #include "comm/rpc/announcement.h"
 #include "worker/client/checkpoint_every.h"
 

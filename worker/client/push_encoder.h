@@ -15,8 +15,8 @@
 
 #include "comm/base/buffer.h"
 #include "comm/codec/frame.h"
-#include "comm/codec/memory/gradient_memory.h"
 #include "comm/codec/sparse/tensor_histogram.h"
+#include "comm/compression/memory/gradient_memory.h"
 #include "worker/client/codec_chooser.h"
 #include "worker/client/codec_cost.h"
 #include "worker/client/exchange_options.h"

@@ -13,7 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/codec/memory/gradient_memory.h"
+#include "comm/compression/memory/gradient_memory.h"
 
 namespace syncline {
 

@@ -55,7 +55,7 @@ struct SynclineCudaCodec {
   double ratio = 0.01;
 };
 
-// What gradients are measured in (GradientUnits of comm/codec/memory).
+// What gradients are measured in (GradientUnits of comm/compression/memory).
 struct SynclineCudaUnits {
   float loss_scale = 1;     // they are a multiple by it
   float learning_rate = 0;  // of the step; 0: what is kept does not follow it

@@ -1,4 +1,4 @@
-// Texts that say how different tensors of a job travel: rules by name.
+// Strings that say how different tensors of a job travel: rules by name.
 //
 //   blocks@embed*;bf16@head.*;topk:ratio=0.01
 //
@@ -24,7 +24,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "comm/codec/transfer.h"
+#include "comm/compression/transfer.h"
 
 namespace syncline {
 

@@ -1,4 +1,4 @@
-#include "comm/codec/transfer.h"
+#include "comm/compression/transfer.h"
 
 #include <algorithm>
 #include <array>
@@ -14,9 +14,9 @@
 #include "comm/base/nearest.h"
 #include "comm/base/status.h"
 #include "comm/codec/bf16/bf16.h"
-#include "comm/codec/transfer_candidates.h"
-#include "comm/codec/transfer_presets.h"
-#include "comm/codec/transfer_rules.h"
+#include "comm/compression/transfer_candidates.h"
+#include "comm/compression/transfer_presets.h"
+#include "comm/compression/transfer_rules.h"
 
 namespace syncline {
 namespace {

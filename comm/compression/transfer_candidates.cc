@@ -1,4 +1,4 @@
-#include "comm/codec/transfer_candidates.h"
+#include "comm/compression/transfer_candidates.h"
 
 #include <algorithm>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "comm/codec/transfer_rules.h"
+#include "comm/compression/transfer_rules.h"
 
 #include <algorithm>
 #include <cstddef>

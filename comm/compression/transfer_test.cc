@@ -1,4 +1,4 @@
-#include "comm/codec/transfer.h"
+#include "comm/compression/transfer.h"
 
 #include <array>
 #include <random>

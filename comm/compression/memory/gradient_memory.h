@@ -33,7 +33,7 @@
 #include "absl/functional/function_ref.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
-#include "comm/codec/transfer.h"
+#include "comm/compression/transfer.h"
 
 namespace syncline {
 

@@ -1,4 +1,4 @@
-#include "comm/codec/memory/gradient_memory.h"
+#include "comm/compression/memory/gradient_memory.h"
 
 #include <cmath>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "comm/codec/transfer_presets.h"
+#include "comm/compression/transfer_presets.h"
 
 #include <algorithm>
 #include <iterator>

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "comm/codec/policy/codec_policy.h"
-#include "comm/codec/transfer.h"
+#include "comm/compression/policy/codec_policy.h"
+#include "comm/compression/transfer.h"
 
 namespace syncline {
 

@@ -25,8 +25,8 @@
 #include "comm/base/options.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
-#include "comm/codec/policy/codec_policy.h"
 #include "comm/codec/sparse/selector.h"
+#include "comm/compression/policy/codec_policy.h"
 
 namespace syncline {
 

@@ -8,7 +8,7 @@
 #include "comm/base/tiling.h"
 #include "comm/codec/bf16/bf16.h"
 #include "comm/codec/cuda/codecs_for_test.h"
-#include "comm/codec/memory/gradient_memory.h"
+#include "comm/compression/memory/gradient_memory.h"
 
 namespace syncline {
 namespace {

@@ -31,7 +31,7 @@
 #include <string_view>
 #include <vector>
 
-#include "comm/codec/policy/gradient_statistics.h"
+#include "comm/compression/policy/gradient_statistics.h"
 
 namespace syncline {
 

@@ -1,4 +1,4 @@
-#include "comm/codec/policy/gradient_statistics.h"
+#include "comm/compression/policy/gradient_statistics.h"
 
 #include <cmath>
 #include <limits>

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "comm/base/options.h"
 #include "comm/codec/sparse/selector.h"
-#include "comm/codec/transfer.h"
+#include "comm/compression/transfer.h"
 
 namespace syncline {
 

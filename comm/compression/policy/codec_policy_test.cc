@@ -1,4 +1,4 @@
-#include "comm/codec/policy/codec_policy.h"
+#include "comm/compression/policy/codec_policy.h"
 
 #include <array>
 #include <map>

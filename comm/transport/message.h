@@ -66,6 +66,10 @@ inline constexpr uint16_t kFlagAnew = 4;
 // first decides. Without the flag: 1.
 inline constexpr uint16_t kFlagRate = 8;
 inline constexpr float kMaxRateFactor = 1e6f;
+// On a kPull: the worker has values of its own, of which `samples` and `shard` are the
+// digest (SetDigest). On a kPublish without a payload: the view is what these values are
+// when they are published.
+inline constexpr uint16_t kFlagHeld = 16;
 
 const char* RefuseCodeName(RefuseCode code);
 
@@ -84,13 +88,22 @@ struct MessageHeader {
   // step that begins with this version, as the bits of a float.
   uint32_t samples = 0;
   uint16_t code = 0;   // RefuseCode
-  uint16_t flags = 0;  // kFlagUnchanged, kFlagParting, kFlagAnew, kFlagRate
+  uint16_t flags = 0;  // kFlagUnchanged, kFlagParting, kFlagAnew, ...
   // Position in the job's list of shards. kPublish: the job's learning rate at the step
   // that begins with this version, as the bits of a float. kPush: see kFlagRate.
   uint32_t shard = 0;
   uint32_t header_crc = 0;  // CRC-32C of the 60 bytes before it
 };
 static_assert(sizeof(MessageHeader) == kMessageHeaderBytes);
+
+// The digest of a kPull with kFlagHeld (comm/codec/view_digest.h makes it).
+inline void SetDigest(MessageHeader& header, uint64_t digest) {
+  header.samples = static_cast<uint32_t>(digest);
+  header.shard = static_cast<uint32_t>(digest >> 32);
+}
+inline uint64_t DigestOf(const MessageHeader& header) {
+  return header.samples | uint64_t{header.shard} << 32;
+}
 
 // Fills header_crc and returns the bytes to send, valid as long as `header`.
 ByteView SealHeader(MessageHeader& header);

@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/codec/view_digest.h"
-#include "comm/transport/held_view.h"
+#include "comm/transport/message.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "server/shard/shard_test_util.h"

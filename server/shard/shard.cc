@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "comm/base/status.h"
-#include "comm/transport/held_view.h"
+#include "comm/transport/message.h"
 #include "server/shard/shard_impl.h"
 
 namespace syncline {

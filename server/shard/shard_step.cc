@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "comm/codec/view_digest.h"
-#include "comm/transport/held_view.h"
+#include "comm/transport/message.h"
 #include "server/shard/shard_impl.h"
 
 namespace syncline {

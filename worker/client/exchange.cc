@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
-#include "comm/transport/held_view.h"
+#include "comm/transport/message.h"
 
 namespace syncline {
 namespace {

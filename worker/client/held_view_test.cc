@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "comm/codec/view_digest.h"
-#include "comm/transport/held_view.h"
+#include "comm/transport/message.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/client/exchange_test_util.h"

@@ -5,7 +5,7 @@
 #include "comm/base/check.h"
 #include "comm/base/crc32c.h"
 #include "comm/codec/view_digest.h"
-#include "comm/transport/held_view.h"
+#include "comm/transport/message.h"
 
 namespace syncline {
 namespace {

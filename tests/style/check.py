@@ -25,7 +25,7 @@ MAY_INCLUDE = {
     "comm/codec": ("comm/base",),
     "comm/compression": ("comm/base", "comm/codec"),
     "comm/transport": ("comm/base",),
-    "comm/collective": ("comm/base", "comm/codec", "comm/transport"),
+    "comm/collective": ("comm/base", "comm/codec", "comm/compression", "comm/transport"),
     "comm/rpc": ("comm/base", "proto"),
     "proto": (),
     "server": (*COMM, "proto"),

@@ -1,5 +1,5 @@
 // Groups of syncline.h.
-#include "comm/collective/group/group.h"
+#include "worker/c/group.h"
 
 #include <unistd.h>
 
@@ -14,6 +14,7 @@
 #include "comm/base/status.h"
 #include "worker/c/handles.h"
 
+using syncline::c::CheckProcess;
 using syncline::c::Guarded;
 using syncline::c::NullArgument;
 using syncline::collective::Call;
@@ -22,11 +23,6 @@ using syncline::collective::ElementType;
 using syncline::collective::Group;
 using syncline::collective::GroupOptions;
 using syncline::collective::ReduceOp;
-
-struct syncline_group {
-  std::unique_ptr<Group> group;
-  pid_t process = getpid();
-};
 
 struct syncline_handle {
   syncline_group* group;
@@ -84,6 +80,10 @@ absl::StatusOr<Struct> Read(const Struct* given, size_t least, const char* name)
   return known;
 }
 
+}  // namespace
+
+namespace syncline::c {
+
 absl::Status CheckProcess(const syncline_group* group) {
   if (group == nullptr) return NullArgument("group");
   if (group->process == getpid()) return absl::OkStatus();
@@ -91,6 +91,10 @@ absl::Status CheckProcess(const syncline_group* group) {
       absl::StrCat("the group was made by process ", group->process,
                    ", and this is a child of it; make a group of its own here"));
 }
+
+}  // namespace syncline::c
+
+namespace {
 
 // Whatever it is, it is checked by the group, which knows what there is.
 absl::StatusOr<Call> CallOf(const syncline_group& group, const syncline_call* given) {

@@ -361,6 +361,28 @@ SYNCLINE_API void syncline_group_settle(syncline_group* group);
 /* Ends everything under way on all members with CANCELLED, and the group. */
 SYNCLINE_API void syncline_group_abort(syncline_group* group);
 
+/* ---- compressed all-reduce ----------------------------------------------------------------------------------- */
+/* The mean over a group of one FP32 tensor whose values travel encoded, with error feedback on both ways. What an
+ * encoding loses is kept, and goes with the next call: make one for each tensor and keep it. One thread at a time, and
+ * no other operations of the group meanwhile. comm/collective/compressed says more. */
+typedef struct syncline_compressed syncline_compressed;
+
+/* `codec` as push codecs of a job ("onebit", "topk:ratio=0.01", "int8", "fp32"); INVALID_ARGUMENT says what is wrong with
+ * it. `seed` is of codecs that round at random. The group is freed later. Other ranks are not asked. */
+SYNCLINE_API syncline_code syncline_compressed_create(syncline_group* group,
+                                                      const char* codec, size_t count,
+                                                      uint64_t seed,
+                                                      syncline_compressed** out);
+/* Replaces `count` values, on the host, by their mean over the ranks: the same bits on all. FAILED_PRECONDITION: ranks
+ * differ in codec, count, seed or number of calls. After any error but INVALID_ARGUMENT make another one. */
+SYNCLINE_API syncline_code syncline_compressed_mean(syncline_compressed* compressed,
+                                                    float* values, size_t count);
+/* Bytes that this rank has sent so far. */
+SYNCLINE_API uint64_t
+syncline_compressed_sent_bytes(const syncline_compressed* compressed);
+/* NULL is fine. */
+SYNCLINE_API void syncline_compressed_free(syncline_compressed* compressed);
+
 #ifdef __cplusplus
 }
 #endif

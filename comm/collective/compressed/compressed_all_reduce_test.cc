@@ -1,0 +1,268 @@
+#include "comm/collective/compressed/compressed_all_reduce.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <limits>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/random.h"
+#include "comm/collective/group/members_test_util.h"
+
+namespace syncline::collective {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// Several rounds, the last one of blocks of different length.
+constexpr uint64_t kElements = 5 * kTilesPerBlock * kTileElements + 3 * kTileElements + 7;
+
+std::vector<float> Gradient(int rank, uint64_t step, uint64_t elements) {
+  std::vector<float> values(elements);
+  const RandomBits bits(static_cast<uint64_t>(rank), step, 0, 0);
+  for (uint32_t i = 0; i < elements; ++i) {
+    values[i] = static_cast<float>(bits.At(i)) * 0x1p-31f - 1;
+  }
+  return values;
+}
+
+std::vector<double> PlainMean(int ranks, uint64_t step, uint64_t elements) {
+  std::vector<double> mean(elements);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::vector<float> values = Gradient(rank, step, elements);
+    for (uint64_t i = 0; i < elements; ++i) mean[i] += double{values[i]} / ranks;
+  }
+  return mean;
+}
+
+using Values = std::vector<std::vector<float>>;
+
+// What each rank has after `steps` calls, and `still` more in which nothing is given, added
+// up over them.
+struct Sums {
+  Values of_rank;
+  double residual_ratio = 0;
+  uint64_t sent_bytes = 0;
+};
+
+Sums SumsOf(int ranks, const std::string& codec, uint64_t elements, uint64_t steps,
+            uint64_t still = 0) {
+  Sums sums;
+  sums.of_rank.resize(static_cast<size_t>(ranks));
+  const auto statuses = RunMembers({.ranks = ranks}, [&](Group& group) -> absl::Status {
+    auto reduce = CompressedAllReduce::Create(
+        {.group = &group, .codec = codec, .elements = elements, .seed = 5});
+    SYNCLINE_RETURN_IF_ERROR(reduce.status());
+    std::vector<float>& sum = sums.of_rank[static_cast<size_t>(group.rank())];
+    sum.resize(elements);
+    for (uint64_t step = 0; step < steps + still; ++step) {
+      std::vector<float> values(elements);
+      if (step < steps) values = Gradient(group.rank(), step, elements);
+      SYNCLINE_RETURN_IF_ERROR((*reduce)->Mean(values));
+      for (uint64_t i = 0; i < elements; ++i) sum[i] += values[i];
+    }
+    if (group.rank() == 0) {
+      sums.residual_ratio = (*reduce)->residual_ratio();
+      sums.sent_bytes = (*reduce)->sent_bytes();
+    }
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+  return sums;
+}
+
+struct Case {
+  std::string codec;
+  // Of what has arrived in the end, relative to what was given.
+  double error = 1e-2;
+};
+void PrintTo(const Case& tried, std::ostream* out) { *out << tried.codec; }
+
+class Codecs : public testing::TestWithParam<Case> {};
+
+// What an encoding loses comes later: in the end, nothing of what was given is missing.
+TEST_P(Codecs, DeliverAllThatWasGivenWithTheSameBitsOnAllRanks) {
+  constexpr int kRanks = 3;
+  constexpr uint64_t kSteps = 5;
+  constexpr uint64_t kStill = 60;
+  constexpr uint64_t kFew = 4 * kTileElements + 100;
+  const Sums sums = SumsOf(kRanks, GetParam().codec, kFew, kSteps, kStill);
+  for (const std::vector<float>& sum : sums.of_rank) {
+    ASSERT_EQ(sum, sums.of_rank[0]);
+  }
+  std::vector<double> wanted(kFew);
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    const std::vector<double> mean = PlainMean(kRanks, step, kFew);
+    for (uint64_t i = 0; i < kFew; ++i) wanted[i] += mean[i];
+  }
+  double error = 0;
+  double square = 0;
+  for (uint64_t i = 0; i < kFew; ++i) {
+    error += std::pow(sums.of_rank[0][i] - wanted[i], 2);
+    square += std::pow(wanted[i], 2);
+  }
+  EXPECT_LT(std::sqrt(error / square), GetParam().error);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Codecs,
+    testing::Values(
+        Case{"fp32", 1e-6}, Case{"bf16"}, Case{"fp16", 1e-3}, Case{"int8"}, Case{"int4"},
+        Case{"onebit", 0.05}, Case{"topk:ratio=0.1"}, Case{"topk:ratio=0.1,values=int8"},
+        Case{"randomk:ratio=0.5"},
+        // Right in the mean only; and with momentum ten times as much arrives.
+        Case{"natural", 0.6}, Case{"dgc:ratio=0.1", 20}),
+    [](const auto& info) {
+      std::string name = info.param.codec;
+      std::ranges::replace_if(
+          name, [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; },
+          '_');
+      return name;
+    });
+
+TEST(CompressedAllReduce, IsThePlainMeanInFp32) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    const Sums sums = SumsOf(ranks, "fp32", kElements, 1);
+    const std::vector<double> mean = PlainMean(ranks, 0, kElements);
+    for (const std::vector<float>& sum : sums.of_rank) {
+      double worst = 0;
+      for (uint64_t i = 0; i < kElements; ++i) {
+        worst = std::max(worst, std::abs(sum[i] - mean[i]));
+      }
+      EXPECT_LT(worst, 1e-6) << ranks << " ranks";
+    }
+  }
+}
+
+TEST(CompressedAllReduce, TakesAnyNumberOfValues) {
+  for (const uint64_t elements : {0ul, 1ul, 63ul, 65535ul, 65536ul, 65537ul, 200000ul}) {
+    const Sums sums = SumsOf(4, "fp32", elements, 2);
+    for (const std::vector<float>& sum : sums.of_rank) {
+      ASSERT_EQ(sum, sums.of_rank[0]) << elements;
+    }
+  }
+}
+
+// Error feedback on both ways: what does not arrive of a constant gradient stays bounded,
+// so the mean over steps comes near it. Without memory it would stay where it is.
+TEST(CompressedAllReduce, SendsAllOfAConstantGradientInTheEnd) {
+  constexpr uint64_t kFew = kTileElements;
+  constexpr int kSteps = 400;
+  const auto error_with = [&](const std::string& codec) {
+    double error = 0;
+    const auto statuses = RunMembers({.ranks = 2}, [&](Group& group) -> absl::Status {
+      auto reduce = CompressedAllReduce::Create(
+          {.group = &group, .codec = codec, .elements = kFew});
+      SYNCLINE_RETURN_IF_ERROR(reduce.status());
+      std::vector<double> sum(kFew);
+      for (int step = 0; step < kSteps; ++step) {
+        std::vector<float> values = Gradient(group.rank(), 0, kFew);
+        SYNCLINE_RETURN_IF_ERROR((*reduce)->Mean(values));
+        for (uint64_t i = 0; i < kFew; ++i) sum[i] += values[i];
+      }
+      if (group.rank() != 0) return absl::OkStatus();
+      const std::vector<double> mean = PlainMean(2, 0, kFew);
+      for (uint64_t i = 0; i < kFew; ++i) {
+        error = std::max(error, std::abs(sum[i] / kSteps - mean[i]));
+      }
+      return absl::OkStatus();
+    });
+    for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+    return error;
+  };
+  EXPECT_LT(error_with("onebit"), 0.2);
+  EXPECT_GT(error_with("onebit:memory=none"), 0.3);
+}
+
+TEST(CompressedAllReduce, SendsWhatItsCodecNeeds) {
+  constexpr uint64_t kMany = 4 * kTilesPerBlock * kTileElements;
+  const uint64_t dense = SumsOf(2, "fp32", kMany, 1).sent_bytes;
+  const uint64_t signs = SumsOf(2, "onebit", kMany, 1).sent_bytes;
+  EXPECT_NEAR(static_cast<double>(dense), 4.0 * kMany, 0.01 * 4.0 * kMany);
+  EXPECT_LT(signs, dense / 25);
+}
+
+// A tile that holds NaN travels densely, and nothing of it is kept.
+TEST(CompressedAllReduce, PassesNanOnAndForgetsIt) {
+  const auto statuses = RunMembers({.ranks = 2}, [&](Group& group) -> absl::Status {
+    auto reduce = CompressedAllReduce::Create(
+        {.group = &group, .codec = "onebit", .elements = kTileElements});
+    SYNCLINE_RETURN_IF_ERROR(reduce.status());
+    std::vector<float> values = Gradient(group.rank(), 0, kTileElements);
+    if (group.rank() == 1) values[17] = std::numeric_limits<float>::quiet_NaN();
+    SYNCLINE_RETURN_IF_ERROR((*reduce)->Mean(values));
+    EXPECT_TRUE(std::isnan(values[17]));
+    values = Gradient(group.rank(), 1, kTileElements);
+    SYNCLINE_RETURN_IF_ERROR((*reduce)->Mean(values));
+    EXPECT_TRUE(std::ranges::all_of(values, [](float x) { return std::isfinite(x); }));
+    return absl::OkStatus();
+  });
+  for (const absl::Status& status : statuses) EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(CompressedAllReduce, NamesTheRankThatMeansAnother) {
+  for (const bool other_codec : {true, false}) {
+    const auto statuses = RunMembers({.ranks = 3}, [&](Group& group) -> absl::Status {
+      CompressedOptions options = {.group = &group, .elements = 1000};
+      if (group.rank() == 1 && other_codec) options.codec = "int8";
+      if (group.rank() == 1 && !other_codec) options.elements = 1001;
+      auto reduce = CompressedAllReduce::Create(options);
+      SYNCLINE_RETURN_IF_ERROR(reduce.status());
+      std::vector<float> values(options.elements, 1);
+      const absl::Status status = (*reduce)->Mean(values);
+      EXPECT_EQ((*reduce)->Mean(values), status) << "and it stays so";
+      return status;
+    });
+    for (const absl::Status& status : statuses) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << status;
+    }
+    EXPECT_EQ(FailedRank(statuses[0]), 1);
+    EXPECT_EQ(FailedRank(statuses[2]), 1);
+    EXPECT_THAT(std::string(statuses[0].message()), HasSubstr("rank 1"));
+  }
+}
+
+TEST(CompressedAllReduce, RefusesWhatCannotBe) {
+  const auto statuses = RunMembers({.ranks = 1}, [&](Group& group) -> absl::Status {
+    for (const char* codec : {"auto", "powersgd:rank=4", "signsgd", "onebitt"}) {
+      const auto made = CompressedAllReduce::Create(
+          {.group = &group, .codec = codec, .elements = 1 << 20});
+      EXPECT_EQ(made.status().code(), absl::StatusCode::kInvalidArgument) << codec;
+      EXPECT_THAT(std::string(made.status().message()), HasSubstr(codec));
+    }
+    auto reduce = CompressedAllReduce::Create({.group = &group, .elements = 10});
+    SYNCLINE_RETURN_IF_ERROR(reduce.status());
+    std::vector<float> values(11);
+    const absl::Status status = (*reduce)->Mean(values);
+    EXPECT_THAT(std::string(status.message()), AllOf(HasSubstr("10"), HasSubstr("11")));
+    return absl::OkStatus();
+  });
+  EXPECT_TRUE(statuses[0].ok()) << statuses[0];
+}
+
+TEST(CompressedAllReduce, EndsOnAllWhenOneLeaves) {
+  const auto statuses = RunMembers({.ranks = 3}, [&](Group& group) -> absl::Status {
+    auto reduce = CompressedAllReduce::Create(
+        {.group = &group, .codec = "onebit", .elements = kElements});
+    SYNCLINE_RETURN_IF_ERROR(reduce.status());
+    for (int step = 0; step < 100; ++step) {
+      if (group.rank() == 2 && step == 3) return absl::OkStatus();
+      std::vector<float> values = Gradient(group.rank(), 0, kElements);
+      SYNCLINE_RETURN_IF_ERROR((*reduce)->Mean(values));
+    }
+    return absl::OkStatus();
+  });
+  EXPECT_FALSE(statuses[0].ok());
+  EXPECT_FALSE(statuses[1].ok());
+  EXPECT_TRUE(statuses[2].ok());
+}
+
+}  // namespace
+}  // namespace syncline::collective

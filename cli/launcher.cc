@@ -13,9 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/strip.h"
+#include "cli/process_end.h"
 #include "cli/worker_error.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
@@ -27,62 +25,15 @@
 namespace syncline {
 namespace {
 
-// A service opens a port and a small file; on a busy host that takes a second, not
-// thirty.
-constexpr absl::Duration kReadyTimeout = absl::Seconds(30);
 // As long as the coordinator waits for servers that write.
 constexpr absl::Duration kLastCheckpointTimeout = absl::Minutes(30);
 constexpr absl::Duration kLookForEndEvery = absl::Milliseconds(50);
 // Together below two seconds: that long may Ctrl-C take.
 constexpr absl::Duration kWorkerGrace = absl::Milliseconds(1000);
 constexpr absl::Duration kServiceGrace = absl::Milliseconds(500);
-constexpr absl::Duration kLongestPause = absl::Minutes(1);
-
-void Say(const std::string& line) { std::cerr << "syncline: " << line << std::endl; }
 
 std::string Counted(size_t count, const char* what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
-}
-
-// Exit codes of our own services keep their meaning.
-Failure FailureOfExit(int wait_status) {
-  if (!WIFEXITED(wait_status)) return Failure::kNone;
-  switch (WEXITSTATUS(wait_status)) {
-    case kExitUsage:
-      return Failure::kUsage;
-    case kExitPortInUse:
-      return Failure::kPortInUse;
-    case kExitStateUnusable:
-      return Failure::kStateUnusable;
-    case kExitUnreachable:
-      return Failure::kUnreachable;
-    case kExitVersionMismatch:
-      return Failure::kVersionMismatch;
-    case kExitJobRefused:
-      return Failure::kJobRefused;
-    case kExitRetryable:
-      return Failure::kRetryable;
-    default:
-      return Failure::kNone;
-  }
-}
-
-// The last thing that a process had to say, in its own words if it failed as ours do.
-std::string LastWords(const ProcessEvent& event) {
-  for (auto line = event.tail.rbegin(); line != event.tail.rend(); ++line) {
-    absl::string_view words(*line);
-    if (absl::ConsumePrefix(&words, "syncline: error: "))
-      return absl::StrCat(": ", words);
-  }
-  return "";
-}
-
-// None before the first restart, then `unit`, twice and four times that, and so on.
-absl::Duration PauseBefore(int restart, absl::Duration unit) {
-  if (restart <= 1) return absl::ZeroDuration();
-  absl::Duration pause = unit;
-  for (int i = 2; i < restart && pause < kLongestPause; ++i) pause *= 2;
-  return std::min(pause, kLongestPause);
 }
 
 bool Succeeded(int wait_status) {
@@ -101,18 +52,6 @@ Failure FailureOfWorker(int wait_status) {
 
 }  // namespace
 
-std::optional<ReadyLine> ParseReadyLine(std::string_view line) {
-  absl::string_view rest(line.data(), line.size());
-  if (!absl::ConsumePrefix(&rest, "syncline: ready ")) return std::nullopt;
-  ReadyLine ready;
-  for (absl::string_view field : absl::StrSplit(rest, ' ')) {
-    if (absl::ConsumePrefix(&field, "control=")) ready.control = std::string(field);
-    if (absl::ConsumePrefix(&field, "admin=")) ready.admin = std::string(field);
-  }
-  if (ready.control.empty()) return std::nullopt;
-  return ready;
-}
-
 Launcher::Launcher(const RunOptions& options, LaunchPlan plan, std::string syncline)
     : options_(options),
       plan_(std::move(plan)),
@@ -120,6 +59,10 @@ Launcher::Launcher(const RunOptions& options, LaunchPlan plan, std::string syncl
       coordinator_(options.coordinator) {}
 
 Launcher::~Launcher() = default;
+
+void Launcher::Say(const std::string& line) {
+  std::cerr << "syncline: " << line << std::endl;
+}
 
 absl::StatusOr<int> Launcher::Run() {
   SYNCLINE_RETURN_IF_ERROR(CheckProgram(options_.program.front()));
@@ -178,90 +121,6 @@ const WorkerPlan* Launcher::FindWorker(const std::string& name) const {
   return nullptr;
 }
 
-absl::Status Launcher::StartCoordinator() {
-  if (!plan_.starts_coordinator) return absl::OkStatus();
-  SYNCLINE_RETURN_IF_ERROR(StartService(
-      "coordinator", {"--role", "coordinator", "--state-dir", scratch_ + "/state"}));
-  SYNCLINE_RETURN_IF_ERROR(WaitUntilReady({"coordinator"}));
-  if (signal_ == 0) coordinator_ = ready_["coordinator"].control;
-  return absl::OkStatus();
-}
-
-absl::Status Launcher::StartServers() {
-  if (signal_ != 0) return absl::OkStatus();
-  std::set<std::string> names;
-  for (int i = 0; i < plan_.servers; ++i) {
-    std::vector<std::string> flags = {"--role", "server", "--coordinator", coordinator_};
-    if (options_.engine_threads > 0) {
-      flags.insert(flags.end(),
-                   {"--engine-threads", absl::StrCat(options_.engine_threads)});
-    }
-    if (plan_.server_memory_bytes > 0) {
-      flags.insert(flags.end(), {"--memory", absl::StrCat(plan_.server_memory_bytes)});
-    }
-    if (!options_.journal_dir.empty()) {
-      flags.insert(flags.end(), {"--journal-dir", options_.journal_dir});
-    }
-    const std::string name = absl::StrCat("server", i);
-    SYNCLINE_RETURN_IF_ERROR(StartService(name, std::move(flags)));
-    names.insert(name);
-  }
-  return WaitUntilReady(names);
-}
-
-absl::Status Launcher::StartService(const std::string& name,
-                                    std::vector<std::string> flags) {
-  ProcessSpec spec;
-  spec.name = name;
-  spec.argv = {syncline_, "serve"};
-  spec.argv.insert(spec.argv.end(), flags.begin(), flags.end());
-  const std::vector<std::string> common = {
-      "--listen",    "127.0.0.1:0",       "--admin-listen",
-      "127.0.0.1:0", "--failure-timeout", absl::FormatDuration(plan_.failure_timeout)};
-  spec.argv.insert(spec.argv.end(), common.begin(), common.end());
-  if (!options_.patience.empty()) {
-    spec.argv.insert(spec.argv.end(),
-                     {"--patience", absl::FormatDuration(plan_.patience)});
-  }
-  if (!options_.checkpoint_dir.empty()) {
-    spec.argv.insert(spec.argv.end(), {"--checkpoint-dir", options_.checkpoint_dir});
-  }
-  // Flags say it to those whose it is.
-  spec.env.emplace_back("SYNCLINE_JOURNAL_DIR", "");
-  spec.out = Output::kLog;
-  spec.err = Output::kLog;
-  spec.log_path = LogPath(name);
-  spec.on_line = [this, name](std::string_view line) {
-    if (auto ready = ParseReadyLine(line); ready.has_value())
-      ready_[name] = *std::move(ready);
-  };
-  SYNCLINE_RETURN_IF_ERROR(processes_->Start(spec));
-  services_.push_back(name);
-  return absl::OkStatus();
-}
-
-absl::Status Launcher::WaitUntilReady(const std::set<std::string>& names) {
-  const absl::Time deadline = absl::Now() + kReadyTimeout;
-  for (;;) {
-    std::vector<std::string> missing;
-    for (const std::string& name : names) {
-      if (ready_.count(name) == 0) missing.push_back(name);
-    }
-    if (missing.empty()) return absl::OkStatus();
-    if (absl::Now() >= deadline) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          absl::StrJoin(missing, ", "), " did not come up within ",
-          absl::FormatDuration(kReadyTimeout), "; see ", LogPath(missing.front())));
-    }
-    const ProcessEvent event = processes_->Next(deadline);
-    if (event.kind == ProcessEvent::kExit) return ServiceDied(event);
-    if (event.kind == ProcessEvent::kSignal) {
-      signal_ = event.signal;
-      return absl::OkStatus();
-    }
-  }
-}
-
 void Launcher::Announce() const {
   std::string line =
       absl::StrCat("job ", options_.job, ": ", Counted(plan_.workers.size(), "worker"),
@@ -317,7 +176,7 @@ absl::Status Launcher::Watch() {
   const auto is_working = [this](const WorkerPlan& worker) { return IsWorking(worker); };
   while (signal_ == 0 &&
          std::any_of(plan_.workers.begin(), plan_.workers.end(), is_working)) {
-    SYNCLINE_RETURN_IF_ERROR(StartDueWorkers());
+    SYNCLINE_RETURN_IF_ERROR(StartWhatIsDue());
     const ProcessEvent event = processes_->Next(NextRestart());
     if (event.kind == ProcessEvent::kSignal) signal_ = event.signal;
     if (event.kind == ProcessEvent::kExit) SYNCLINE_RETURN_IF_ERROR(OnExit(event));
@@ -371,10 +230,17 @@ bool Launcher::IsWorking(const WorkerPlan& worker) const {
 absl::Time Launcher::NextRestart() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [rank, at] : restart_at_) next = std::min(next, at);
+  for (const auto& [server, at] : server_start_at_) next = std::min(next, at);
   return next;
 }
 
-absl::Status Launcher::StartDueWorkers() {
+absl::Status Launcher::StartWhatIsDue() {
+  for (const std::string& server : servers_) {
+    const auto due = server_start_at_.find(server);
+    if (due == server_start_at_.end() || absl::Now() < due->second) continue;
+    server_start_at_.erase(due);
+    SYNCLINE_RETURN_IF_ERROR(StartServer(server));
+  }
   for (const WorkerPlan& worker : plan_.workers) {
     const auto due = restart_at_.find(worker.rank);
     if (due == restart_at_.end() || absl::Now() < due->second) continue;
@@ -386,7 +252,10 @@ absl::Status Launcher::StartDueWorkers() {
 
 absl::Status Launcher::OnExit(const ProcessEvent& event) {
   const WorkerPlan* worker = FindWorker(event.name);
-  if (worker == nullptr) return ServiceDied(event);
+  if (worker == nullptr) {
+    const bool is_server = std::ranges::find(servers_, event.name) != servers_.end();
+    return is_server ? OnServerDeath(event) : ServiceDied(event);
+  }
   return Succeeded(event.wait_status) ? absl::OkStatus()
                                       : OnWorkerFailure(*worker, event);
 }
@@ -402,11 +271,8 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
   if (int& restarts = restarts_[worker.rank]; restarts < options_.max_restarts) {
     ++restarts;
     const absl::Duration pause = PauseBefore(restarts, options_.restart_pause);
-    Say(absl::StrCat(who, "; starting it again ",
-                     pause > absl::ZeroDuration()
-                         ? absl::StrCat("in ", absl::FormatDuration(pause), " ")
-                         : "",
-                     "(", restarts, " of ", options_.max_restarts, ")"));
+    Say(absl::StrCat(who, "; starting it again ", DescribePause(pause), "(", restarts,
+                     " of ", options_.max_restarts, ")"));
     restart_at_[worker.rank] = absl::Now() + pause;
     return absl::OkStatus();
   }
@@ -429,22 +295,11 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
   return WithFailure(failed, FailureOfWorker(event.wait_status));
 }
 
-absl::Status Launcher::ServiceDied(const ProcessEvent& event) const {
-  const bool was_up = ready_.count(event.name) != 0;
-  const absl::Status died = absl::AbortedError(
-      absl::StrCat(event.name, was_up ? " died with " : " did not start, ",
-                   DescribeExit(event.wait_status), LastWords(event), "; its log is ",
-                   LogPath(event.name)));
-  // Once the job runs, losing a server or the coordinator is no fault of the job.
-  return WithFailure(died,
-                     was_up ? Failure::kRetryable : FailureOfExit(event.wait_status));
-}
-
 void Launcher::StopAll() {
   std::vector<std::string> workers;
   for (const WorkerPlan& worker : plan_.workers) workers.push_back(worker.name);
   StopAndWait(workers, kWorkerGrace);
-  StopAndWait(services_, kServiceGrace);
+  StopAndWait({services_.begin(), services_.end()}, kServiceGrace);
 }
 
 void Launcher::StopAndWait(const std::vector<std::string>& names, absl::Duration grace) {

@@ -12,6 +12,7 @@
 //   syncline: ready control=HOST:PORT admin=HOST:PORT
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -57,9 +58,11 @@ class Launcher {
   std::map<std::string, ProcessUsage> usage() const { return processes_->usage(); }
 
  private:
+  static void Say(const std::string& line);
   absl::Status MakeDirectories();
   absl::Status StartCoordinator();
   absl::Status StartServers();
+  absl::Status StartServer(const std::string& name);
   absl::Status StartService(const std::string& name, std::vector<std::string> flags);
   absl::Status WaitUntilReady(const std::set<std::string>& names);
   absl::Status StartWorkers();
@@ -70,10 +73,14 @@ class Launcher {
   absl::Status AwaitLastCheckpoint();
   absl::Status NotSaved(const std::string& why) const;
   absl::Status OnExit(const ProcessEvent& event);
-  absl::Status StartDueWorkers();
+  absl::Status StartWhatIsDue();
   absl::Time NextRestart() const;
   bool IsWorking(const WorkerPlan& worker) const;
   absl::Status OnWorkerFailure(const WorkerPlan& worker, const ProcessEvent& event);
+  absl::Status OnServerDeath(const ProcessEvent& event);
+  bool ServersComeBack() const;
+  // Of the job, by the coordinator; nothing when that does not know it or does not answer.
+  std::optional<uint64_t> StepOfJob() const;
   absl::Status ServiceDied(const ProcessEvent& event) const;
   void Announce() const;
   void StopAll();
@@ -95,9 +102,17 @@ class Launcher {
   std::unique_ptr<ProcessGroup> processes_;
   std::unique_ptr<JobWatch> job_;  // null: nobody is asked for checkpoints
   std::map<std::string, ReadyLine> ready_;
-  std::vector<std::string> services_;
-  std::map<int, int> restarts_;           // by rank
-  std::map<int, absl::Time> restart_at_;  // by rank, of those that pause
+  std::set<std::string> services_;
+  // A server that died and was started again.
+  struct Revived {
+    int restarts = 0;   // since the job last came further
+    uint64_t step = 0;  // of the job when it died last
+  };
+  std::vector<std::string> servers_;
+  std::map<std::string, Revived> revived_;             // by server
+  std::map<std::string, absl::Time> server_start_at_;  // of those that pause
+  std::map<int, int> restarts_;                        // by rank
+  std::map<int, absl::Time> restart_at_;               // by rank, of those that pause
   int failed_ = 0;
   int signal_ = 0;  // why the run is being stopped
 };

@@ -234,15 +234,58 @@ TEST_F(LauncherTest, SaysWhyAServiceDidNotStart) {
               HasSubstr("coordinator did not start, exit code 4: disk is full"));
 }
 
-TEST_F(LauncherTest, EndsTheRunWhenAServerDies) {
+// Coordinators live; servers die at once.
+constexpr char kDyingServers[] =
+    "#!/bin/sh\necho 'syncline: ready control=127.0.0.1:1 admin=127.0.0.1:2'\n"
+    "case \"$*\" in *'--role server'*) echo x >> \"$(dirname \"$0\")/lives\"; sleep 0.1; "
+    "kill -9 $$ ;; *) exec sleep 100 ;; esac\n";
+
+TEST_F(LauncherTest, EndsTheRunWhenAServerWithoutAJournalDies) {
+  WriteServe(kDyingServers);
+  for (const char* durability : {"", "none"}) {
+    options_.durability = durability;
+    options_.journal_dir = *durability == 0 ? "" : Path("journal");
+    const auto code = Run("sleep 100");
+    EXPECT_EQ(ExitCodeOf(code.status()), kExitRetryable);
+    EXPECT_THAT(
+        std::string(code.status().message()),
+        testing::AllOf(HasSubstr("server0 died with signal 9"),
+                       HasSubstr("with --durability disk and --journal-dir DIR")));
+  }
+  EXPECT_EQ(Read("lives"), "x\nx\n");
+}
+
+// The workers notice nothing of it.
+TEST_F(LauncherTest, StartsAServerWithAJournalAgain) {
   WriteServe(
-      "#!/bin/sh\necho 'syncline: ready control=127.0.0.1:1 admin=127.0.0.1:2'\n"
-      "case \"$*\" in *'--role server'*) sleep 0.1; kill -9 $$ ;; *) exec sleep 100 ;; "
-      "esac\n");
+      "#!/bin/sh\necho \"$@\" >> \"$(dirname \"$0\")/calls\"\n"
+      "echo 'syncline: ready control=127.0.0.1:1 admin=127.0.0.1:2'\n"
+      "case \"$*\" in *'--role server'*) mkdir \"$(dirname \"$0\")/died\" 2>/dev/null && "
+      "kill -9 $$; touch \"$(dirname \"$0\")/back\" ;; esac\nexec sleep 100\n");
+  options_.durability = "disk";
+  options_.journal_dir = Path("journal");
+  const auto code =
+      Run(absl::StrCat("while [ ! -e ", Path("back"), " ]; do sleep 0.01; done"));
+  ASSERT_TRUE(code.ok()) << code.status();
+  std::istringstream calls(Read("calls"));
+  std::vector<std::string> servers;
+  for (std::string line; std::getline(calls, line);) {
+    if (absl::StrContains(line, "--role server")) servers.push_back(line);
+  }
+  ASSERT_EQ(servers.size(), 2U);
+  EXPECT_EQ(servers[0], servers[1]);
+}
+
+TEST_F(LauncherTest, GivesUpAServerThatBringsItsJobNoFurther) {
+  WriteServe(kDyingServers);
+  options_.durability = "disk";
+  options_.journal_dir = Path("journal");
+  options_.restart_pause = absl::Milliseconds(10);
   const auto code = Run("sleep 100");
   EXPECT_EQ(ExitCodeOf(code.status()), kExitRetryable);
   EXPECT_THAT(std::string(code.status().message()),
-              HasSubstr("server0 died with signal 9"));
+              HasSubstr("started again 3 times, and the job has not come further than"));
+  EXPECT_EQ(Read("lives"), "x\nx\nx\nx\n");
 }
 
 TEST_F(LauncherTest, StopsEverythingWithinTwoSecondsOfCtrlC) {

@@ -6,9 +6,11 @@
 
 import os
 import shutil
+import signal
+import subprocess
 
 import cluster
-from cluster import LeashedTest
+from cluster import FAILURE_TIMEOUT, LeashedTest
 
 STEPS = 60
 
@@ -94,6 +96,67 @@ class ServerRestartOverTls(ServerRestartTest):
 
     def test_workers_get_new_keys(self):
         self.assert_same_weights(lambda: self.restart(1))
+
+
+class ServersOfALauncher(ServerRestartTest):
+    """`syncline run --servers` starts its servers again."""
+
+    def setUp(self):
+        self.run_number = 0
+        super().setUp()
+
+    def launch(self, *flags):
+        self.run_number += 1
+        logs = os.path.join(self.directory, f"logs{self.run_number}")
+        run = self.start("run", [f"{cluster.BUILD}/syncline", "run", "--standalone", "--servers", "2",
+                                 "--nproc-per-node", "2", "--job", "launched", "--failure-timeout",
+                                 f"{FAILURE_TIMEOUT}s", "--log-dir", logs, *flags, "--",
+                                 f"{cluster.BUILD}/steps_worker", "--steps", str(STEPS), "--step-ms", "1",
+                                 "--leash", self.leash])  # fmt: skip
+        return run, logs
+
+    def await_logged(self, logs, pattern):
+        """A line of worker 1; worker 0 has the terminal."""
+        log = os.path.join(logs, "worker1.log")
+        tail = self.start("tail", ["tail", "-n", "+1", "--retry", "-f", log])
+        return tail.await_line(pattern)
+
+    def kill_server(self, run, which):
+        """kill -9 of the `which`th server that lives."""
+        found = subprocess.run(["pgrep", "-P", str(run.process.pid), "-f", "serve --role server"],
+                               capture_output=True, text=True, check=True)  # fmt: skip
+        os.kill(int(found.stdout.split()[which]), signal.SIGKILL)
+
+    def train_launched(self, disturb):
+        """The checksum at the end, and what the launcher said."""
+        self.allow(20)
+        journal = os.path.join(self.directory, f"launched{self.run_number}")
+        run, logs = self.launch("--durability", "disk", "--journal-dir", journal)
+        run.await_line(r"^step 19$")
+        self.allow(40)
+        disturb(run)
+        run.await_line(r"^step 39$")
+        self.allow(STEPS)
+        self.assertEqual(run.wait(), 0, run.text())
+        checksum = r"done step=\d+ members=2 checksum=(\w+)"
+        mine = run.await_line(checksum).group(1)
+        self.assertEqual(self.await_logged(logs, checksum).group(1), mine)
+        return mine, run.text()
+
+    def test_a_killed_server_is_started_again_and_the_weights_are_the_same(self):
+        undisturbed, said = self.train_launched(lambda run: None)
+        self.assertNotIn("starting it again", said)
+        disturbed, said = self.train_launched(lambda run: self.kill_server(run, 1))
+        self.assertEqual(disturbed, undisturbed)
+        self.assertRegex(said, r"server\d died with signal 9 .*; starting it again with its journal in ")
+
+    def test_without_a_journal_the_job_ends_and_says_what_to_set(self):
+        self.allow(20)
+        run, _ = self.launch()
+        run.await_line(r"^step 19$")
+        self.kill_server(run, 1)
+        self.assertEqual(run.wait(), 138, run.text())
+        self.assertRegex(run.text(), r"server\d died with signal 9 .*with --durability disk and --journal-dir DIR")
 
 
 class NoServerComesBack(ServerRestartTest):

@@ -1,0 +1,192 @@
+// The services that a launcher starts, and what happens when one of them dies.
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "cli/launcher.h"
+#include "cli/process_end.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+#include "comm/rpc/status_json.h"
+#include "nlohmann/json.hpp"
+
+namespace syncline {
+namespace {
+
+// A service opens a port and a small file; on a busy host that takes a second, not
+// thirty.
+constexpr absl::Duration kReadyTimeout = absl::Seconds(30);
+// Of a server, as long as its job comes no further.
+constexpr int kRestartsOfServer = 3;
+constexpr absl::Duration kStatusTimeout = absl::Seconds(1);
+
+// nullopt when the coordinator does not know it.
+std::optional<uint64_t> StepOf(const std::string& status, const std::string& name) {
+  const auto json = nlohmann::json::parse(status, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return std::nullopt;
+  for (const auto& job : json.value("jobs", nlohmann::json::array())) {
+    if (job.value("name", "") == name) return job.value("step", uint64_t{0});
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<ReadyLine> ParseReadyLine(std::string_view line) {
+  absl::string_view rest(line.data(), line.size());
+  if (!absl::ConsumePrefix(&rest, "syncline: ready ")) return std::nullopt;
+  ReadyLine ready;
+  for (absl::string_view field : absl::StrSplit(rest, ' ')) {
+    if (absl::ConsumePrefix(&field, "control=")) ready.control = std::string(field);
+    if (absl::ConsumePrefix(&field, "admin=")) ready.admin = std::string(field);
+  }
+  if (ready.control.empty()) return std::nullopt;
+  return ready;
+}
+
+absl::Status Launcher::StartCoordinator() {
+  if (!plan_.starts_coordinator) return absl::OkStatus();
+  SYNCLINE_RETURN_IF_ERROR(StartService(
+      "coordinator", {"--role", "coordinator", "--state-dir", scratch_ + "/state"}));
+  SYNCLINE_RETURN_IF_ERROR(WaitUntilReady({"coordinator"}));
+  if (signal_ == 0) coordinator_ = ready_["coordinator"].control;
+  return absl::OkStatus();
+}
+
+absl::Status Launcher::StartServers() {
+  if (signal_ != 0) return absl::OkStatus();
+  for (int i = 0; i < plan_.servers; ++i) {
+    servers_.push_back(absl::StrCat("server", i));
+    SYNCLINE_RETURN_IF_ERROR(StartServer(servers_.back()));
+  }
+  return WaitUntilReady({servers_.begin(), servers_.end()});
+}
+
+absl::Status Launcher::StartServer(const std::string& name) {
+  std::vector<std::string> flags = {"--role", "server", "--coordinator", coordinator_};
+  if (options_.engine_threads > 0) {
+    flags.insert(flags.end(),
+                 {"--engine-threads", absl::StrCat(options_.engine_threads)});
+  }
+  if (plan_.server_memory_bytes > 0) {
+    flags.insert(flags.end(), {"--memory", absl::StrCat(plan_.server_memory_bytes)});
+  }
+  if (!options_.journal_dir.empty()) {
+    flags.insert(flags.end(), {"--journal-dir", options_.journal_dir});
+  }
+  return StartService(name, std::move(flags));
+}
+
+absl::Status Launcher::StartService(const std::string& name,
+                                    std::vector<std::string> flags) {
+  ProcessSpec spec;
+  spec.name = name;
+  spec.argv = {syncline_, "serve"};
+  spec.argv.insert(spec.argv.end(), flags.begin(), flags.end());
+  const std::vector<std::string> common = {
+      "--listen",    "127.0.0.1:0",       "--admin-listen",
+      "127.0.0.1:0", "--failure-timeout", absl::FormatDuration(plan_.failure_timeout)};
+  spec.argv.insert(spec.argv.end(), common.begin(), common.end());
+  if (!options_.patience.empty()) {
+    spec.argv.insert(spec.argv.end(),
+                     {"--patience", absl::FormatDuration(plan_.patience)});
+  }
+  if (!options_.checkpoint_dir.empty()) {
+    spec.argv.insert(spec.argv.end(), {"--checkpoint-dir", options_.checkpoint_dir});
+  }
+  // Flags say it to those whose it is.
+  spec.env.emplace_back("SYNCLINE_JOURNAL_DIR", "");
+  spec.out = Output::kLog;
+  spec.err = Output::kLog;
+  spec.log_path = LogPath(name);
+  spec.on_line = [this, name](std::string_view line) {
+    if (auto ready = ParseReadyLine(line); ready.has_value())
+      ready_[name] = *std::move(ready);
+  };
+  ready_.erase(name);
+  services_.insert(name);
+  return processes_->Start(spec);
+}
+
+absl::Status Launcher::WaitUntilReady(const std::set<std::string>& names) {
+  const absl::Time deadline = absl::Now() + kReadyTimeout;
+  for (;;) {
+    std::vector<std::string> missing;
+    for (const std::string& name : names) {
+      if (ready_.count(name) == 0) missing.push_back(name);
+    }
+    if (missing.empty()) return absl::OkStatus();
+    if (absl::Now() >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          absl::StrJoin(missing, ", "), " did not come up within ",
+          absl::FormatDuration(kReadyTimeout), "; see ", LogPath(missing.front())));
+    }
+    const ProcessEvent event = processes_->Next(deadline);
+    if (event.kind == ProcessEvent::kExit) return ServiceDied(event);
+    if (event.kind == ProcessEvent::kSignal) {
+      signal_ = event.signal;
+      return absl::OkStatus();
+    }
+  }
+}
+
+// Where the program decides on the journal, it may have decided against one: then the
+// coordinator ends the job, and tells the workers why.
+bool Launcher::ServersComeBack() const {
+  return !options_.journal_dir.empty() && options_.durability != "none";
+}
+
+std::optional<uint64_t> Launcher::StepOfJob() const {
+  const auto status = FetchStatusJson(coordinator_, options_.tls, kStatusTimeout);
+  return status.ok() ? StepOf(*status, options_.job) : std::nullopt;
+}
+
+absl::Status Launcher::OnServerDeath(const ProcessEvent& event) {
+  const absl::Status died = ServiceDied(event);
+  const std::string what(died.message());
+  if (!ServersComeBack()) {
+    return WithFailure(
+        absl::AbortedError(absl::StrCat(
+            what,
+            "; its weights were in its memory: with --durability disk and "
+            "--journal-dir DIR (mode bsp) it is started again and no step is lost, "
+            "with --checkpoint-dir DIR the next run goes on from a checkpoint")),
+        FailureOf(died));
+  }
+  Revived& server = revived_[event.name];
+  const uint64_t step = StepOfJob().value_or(server.step);
+  if (step > server.step) server = {.step = step};
+  if (server.restarts == kRestartsOfServer) {
+    return WithFailure(
+        absl::AbortedError(absl::StrCat(
+            what, "; it was started again ", server.restarts,
+            " times, and the job has not come further than step ", server.step,
+            ": once the cause is gone, syncline replay makes a checkpoint of the "
+            "journals, "
+            "from which the next run goes on")),
+        FailureOf(died));
+  }
+  ++server.restarts;
+  const absl::Duration pause = PauseBefore(server.restarts, options_.restart_pause);
+  Say(absl::StrCat(what, "; starting it again ", DescribePause(pause),
+                   "with its journal in ", options_.journal_dir));
+  server_start_at_[event.name] = absl::Now() + pause;
+  return absl::OkStatus();
+}
+
+absl::Status Launcher::ServiceDied(const ProcessEvent& event) const {
+  const bool was_up = ready_.count(event.name) != 0;
+  const absl::Status died = absl::AbortedError(
+      absl::StrCat(event.name, was_up ? " died with " : " did not start, ",
+                   DescribeExit(event.wait_status), LastWords(event), "; its log is ",
+                   LogPath(event.name)));
+  // Once the job runs, losing a server or the coordinator is no fault of the job.
+  return WithFailure(died,
+                     was_up ? Failure::kRetryable : FailureOfExit(event.wait_status));
+}
+
+}  // namespace syncline

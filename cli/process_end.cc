@@ -1,0 +1,62 @@
+#include "cli/process_end.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "comm/base/exit_codes.h"
+
+namespace syncline {
+namespace {
+
+constexpr absl::Duration kLongestPause = absl::Minutes(1);
+
+}  // namespace
+
+Failure FailureOfExit(int wait_status) {
+  if (!WIFEXITED(wait_status)) return Failure::kNone;
+  switch (WEXITSTATUS(wait_status)) {
+    case kExitUsage:
+      return Failure::kUsage;
+    case kExitPortInUse:
+      return Failure::kPortInUse;
+    case kExitStateUnusable:
+      return Failure::kStateUnusable;
+    case kExitUnreachable:
+      return Failure::kUnreachable;
+    case kExitVersionMismatch:
+      return Failure::kVersionMismatch;
+    case kExitJobRefused:
+      return Failure::kJobRefused;
+    case kExitRetryable:
+      return Failure::kRetryable;
+    default:
+      return Failure::kNone;
+  }
+}
+
+std::string LastWords(const ProcessEvent& event) {
+  for (auto line = event.tail.rbegin(); line != event.tail.rend(); ++line) {
+    absl::string_view words(*line);
+    if (absl::ConsumePrefix(&words, "syncline: error: "))
+      return absl::StrCat(": ", words);
+  }
+  return "";
+}
+
+absl::Duration PauseBefore(int restart, absl::Duration unit) {
+  if (restart <= 1) return absl::ZeroDuration();
+  absl::Duration pause = unit;
+  for (int i = 2; i < restart && pause < kLongestPause; ++i) pause *= 2;
+  return std::min(pause, kLongestPause);
+}
+
+std::string DescribePause(absl::Duration pause) {
+  return pause > absl::ZeroDuration()
+             ? absl::StrCat("in ", absl::FormatDuration(pause), " ")
+             : "";
+}
+
+}  // namespace syncline

@@ -16,118 +16,32 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
+#include "cli/bench/collective_plan.h"
 #include "cli/bench/figures.h"
 #include "comm/base/env.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
+#include "comm/collective/compressed/compressed_all_reduce.h"
 #include "comm/collective/group/group.h"
 #include "nlohmann/json.hpp"
 
 namespace syncline {
 namespace {
 
-using collective::Algorithm;
 using collective::Call;
 using collective::CollectiveOp;
+using collective::CompressedAllReduce;
 using collective::ElementType;
 using collective::FolderStore;
 using collective::Group;
-using collective::ParseAlgorithm;
-using collective::ParseCollective;
-using collective::Problem;
 using collective::ReduceOp;
 
 using Json = nlohmann::json;
 
-constexpr int kMaxRanks = 256;
-constexpr uint64_t kMaxBytes = uint64_t{1} << 34;
 constexpr int kRounds = 7;
 constexpr int kMostOperations = 5000;  // of a round
-
-struct CollectiveOptions {
-  std::string op = "all_reduce";
-  int ranks = 2;
-  std::string bytes = "8..268435456";
-  std::string algorithm;  // empty: the group's choice
-  std::string wire = "shared";
-  int hosts = 0;  // as if the ranks were on so many; 0: on as many as there are ranks
-  bool prints_json = false;
-};
-
-struct Plan {
-  CollectiveOp op = CollectiveOp::kAllReduce;
-  int ranks = 2;
-  std::vector<uint64_t> sizes = {};
-  std::optional<Algorithm> algorithm = {};
-  int hosts = 1;
-  TcpSecurity security = TcpSecurity::kTls;
-};
-
-template <typename T>
-absl::StatusOr<T> OrUsage(absl::StatusOr<T> value) {
-  if (value.ok()) return value;
-  return WithFailure(value.status(), Failure::kUsage);
-}
-
-// "8..4096" is 8, 32, 128, 512, 2048, 4096.
-absl::StatusOr<std::vector<uint64_t>> ParseSizes(const std::string& bytes) {
-  const std::pair<std::string, std::string> ends = absl::StrSplit(bytes, "..");
-  uint64_t first = 0;
-  uint64_t last = 0;
-  const std::string& end = ends.second.empty() ? ends.first : ends.second;
-  if (!absl::SimpleAtoi(ends.first, &first) || !absl::SimpleAtoi(end, &last) ||
-      first < 4 || last < first || last > kMaxBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--bytes is '", bytes,
-                     "', expected a number or FIRST..LAST from 4 to ", kMaxBytes));
-  }
-  std::vector<uint64_t> sizes;
-  for (uint64_t size = first; size < last; size *= 4) sizes.push_back(size);
-  sizes.push_back(last);
-  return sizes;
-}
-
-absl::Status ChooseWire(const CollectiveOptions& options, Plan& plan) {
-  const bool is_plain = options.wire == "tcp-plain";
-  if (!is_plain && options.wire != "tcp" && options.wire != "shared") {
-    return WithFailure(
-        absl::InvalidArgumentError(absl::StrCat("--wire is '", options.wire,
-                                                "', expected shared, tcp or tcp-plain")),
-        Failure::kUsage);
-  }
-  if (options.wire == "shared") return absl::OkStatus();
-  plan.hosts = options.hosts > 0 ? options.hosts : plan.ranks;
-  if (is_plain) plan.security = TcpSecurity::kPlain;
-  if (plan.ranks % plan.hosts == 0) return absl::OkStatus();
-  return WithFailure(absl::InvalidArgumentError("--hosts must be a divisor of --ranks"),
-                     Failure::kUsage);
-}
-
-absl::StatusOr<Plan> MakePlan(const CollectiveOptions& options) {
-  Plan plan = {.ranks = options.ranks};
-  SYNCLINE_ASSIGN_OR_RETURN(plan.op, OrUsage(ParseCollective(options.op)));
-  SYNCLINE_ASSIGN_OR_RETURN(plan.sizes, OrUsage(ParseSizes(options.bytes)));
-  if (options.ranks < 1 || options.ranks > kMaxRanks) {
-    return WithFailure(absl::InvalidArgumentError("--ranks must be in [1, 256]"),
-                       Failure::kUsage);
-  }
-  if (plan.op == CollectiveOp::kSendReceive) {
-    return WithFailure(
-        absl::InvalidArgumentError("send_receive is no operation of all ranks"),
-        Failure::kUsage);
-  }
-  SYNCLINE_RETURN_IF_ERROR(ChooseWire(options, plan));
-  if (!options.algorithm.empty()) {
-    SYNCLINE_ASSIGN_OR_RETURN(plan.algorithm, OrUsage(ParseAlgorithm(options.algorithm)));
-    const Problem problem = {.op = plan.op, .ranks = plan.ranks};
-    SYNCLINE_RETURN_IF_ERROR(OrUsage(MakeSchedule(problem, *plan.algorithm)).status());
-  }
-  return plan;
-}
 
 // For these the size is that of all ranks' parts together.
 bool IsCut(CollectiveOp op) {
@@ -145,7 +59,7 @@ double BusFactor(CollectiveOp op, int ranks) {
 // One rank's memory and what must come out of it. All values are small integers.
 class BenchRank {
  public:
-  BenchRank(const Plan& plan, uint64_t bytes, int rank)
+  BenchRank(const CollectivePlan& plan, uint64_t bytes, int rank)
       : plan_(plan),
         rank_(rank),
         count_(
@@ -238,7 +152,7 @@ class BenchRank {
     }
   }
 
-  const Plan& plan_;
+  const CollectivePlan& plan_;
   const int rank_;
   const size_t count_;
   std::vector<float> in_;
@@ -255,6 +169,15 @@ struct Round {
   double seconds = 0;  // of the slowest rank
   double wrong = 0;    // of all ranks
 };
+
+// From one rank's to all ranks'.
+absl::Status AddUp(Group& group, Round& round) {
+  SYNCLINE_RETURN_IF_ERROR(group.Run({.type = ElementType::kF64,
+                                      .reduce = ReduceOp::kMax,
+                                      .output = &round.seconds,
+                                      .count = 1}));
+  return group.Run({.type = ElementType::kF64, .output = &round.wrong, .count = 1});
+}
 
 // So many operations, in batches after each of which the values are checked and set anew.
 // The clock runs from when all are ready until all are done.
@@ -274,16 +197,65 @@ absl::StatusOr<Round> MeasureRound(Group& group, BenchRank& rank, int operations
     round.wrong += static_cast<double>(rank.CountWrong(batch));
     done += batch;
   }
-  SYNCLINE_RETURN_IF_ERROR(group.Run({.type = ElementType::kF64,
-                                      .reduce = ReduceOp::kMax,
-                                      .output = &round.seconds,
-                                      .count = 1}));
-  SYNCLINE_RETURN_IF_ERROR(
-      group.Run({.type = ElementType::kF64, .output = &round.wrong, .count = 1}));
+  SYNCLINE_RETURN_IF_ERROR(AddUp(group, round));
   return round;
 }
 
-absl::StatusOr<Json> MeasureSize(Group& group, const Plan& plan, uint64_t bytes) {
+// Means of values that travel encoded. What one rank has otherwise than the others is
+// wrong.
+absl::StatusOr<Round> MeasureCompressed(Group& group, CompressedAllReduce& reduce,
+                                        std::vector<float>& values, int operations) {
+  const SteadyClock clock;
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = static_cast<float>((static_cast<size_t>(group.rank()) + i * i) % 7) - 3;
+  }
+  SYNCLINE_RETURN_IF_ERROR(group.Run({.op = CollectiveOp::kBarrier}));
+  const absl::Duration begin = clock.Now();
+  for (int k = 0; k < operations; ++k) SYNCLINE_RETURN_IF_ERROR(reduce.Mean(values));
+  SYNCLINE_RETURN_IF_ERROR(group.Run({.op = CollectiveOp::kBarrier}));
+  Round round = {.seconds = absl::ToDoubleSeconds(clock.Now() - begin)};
+  std::vector<float> most = values;
+  SYNCLINE_RETURN_IF_ERROR(
+      group.Run({.reduce = ReduceOp::kMax, .output = most.data(), .count = most.size()}));
+  for (size_t i = 0; i < values.size(); ++i) round.wrong += most[i] == values[i] ? 0 : 1;
+  SYNCLINE_RETURN_IF_ERROR(AddUp(group, round));
+  return round;
+}
+
+absl::StatusOr<Json> MeasureCodec(Group& group, const CollectivePlan& plan,
+                                  uint64_t bytes) {
+  std::vector<float> values(std::max<uint64_t>(bytes / sizeof(float), 1));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const auto reduce,
+      CompressedAllReduce::Create(
+          {.group = &group, .codec = plan.codec, .elements = values.size()}));
+  SYNCLINE_ASSIGN_OR_RETURN(const Round first,
+                            MeasureCompressed(group, *reduce, values, 1));
+  double wrong = first.wrong;
+  const uint64_t sent = reduce->sent_bytes();
+  std::vector<double> seconds;
+  for (int k = 0; k < kRounds; ++k) {
+    const int operations = std::min(Repetitions(bytes), 50);
+    SYNCLINE_ASSIGN_OR_RETURN(const Round round,
+                              MeasureCompressed(group, *reduce, values, operations));
+    seconds.push_back(round.seconds / operations);
+    wrong += round.wrong;
+  }
+  const Json time = Quantiles(seconds);
+  const double algbw = static_cast<double>(sizeof(float) * values.size()) /
+                       time["median"].get<double>() / 1e9;
+  return Json{{"size", sizeof(float) * values.size()},
+              {"seconds", time},
+              {"algbw_gbs", algbw},
+              {"busbw_gbs", algbw * BusFactor(plan.op, plan.ranks)},
+              {"sent_bytes", sent},
+              {"wrong", static_cast<uint64_t>(wrong)},
+              {"choice", plan.codec}};
+}
+
+absl::StatusOr<Json> MeasureSize(Group& group, const CollectivePlan& plan,
+                                 uint64_t bytes) {
+  if (!plan.codec.empty()) return MeasureCodec(group, plan, bytes);
   BenchRank rank(plan, bytes, group.rank());
   const int operations = Repetitions(bytes);
   // Once to warm up; what it computes is checked, too.
@@ -307,7 +279,7 @@ absl::StatusOr<Json> MeasureSize(Group& group, const Plan& plan, uint64_t bytes)
                                         : group.Choose(rank.MakeCall()).reason}};
 }
 
-absl::Status RunRank(const Plan& plan, const std::string& folder, int rank) {
+absl::Status RunRank(const CollectivePlan& plan, const std::string& folder, int rank) {
   FolderStore store(folder);
   const int host = rank / (plan.ranks / plan.hosts);
   SYNCLINE_ASSIGN_OR_RETURN(
@@ -347,7 +319,7 @@ absl::Status Reap(std::vector<pid_t> children) {
 }
 
 // Each rank in a process of its own; this one waits for all.
-absl::StatusOr<Json> RunRanks(const Plan& plan, const std::string& folder) {
+absl::StatusOr<Json> RunRanks(const CollectivePlan& plan, const std::string& folder) {
   std::vector<pid_t> children;
   for (int rank = 0; rank < plan.ranks; ++rank) {
     const pid_t child = fork();
@@ -389,7 +361,7 @@ void Print(const Json& report) {
 }
 
 absl::StatusOr<int> BenchCollective(const CollectiveOptions& options) {
-  SYNCLINE_ASSIGN_OR_RETURN(const Plan plan, MakePlan(options));
+  SYNCLINE_ASSIGN_OR_RETURN(const CollectivePlan plan, PlanCollective(options));
   std::error_code error;
   std::string folder =
       (std::filesystem::temp_directory_path(error) / "syncline-bench-XXXXXX").string();
@@ -432,6 +404,9 @@ void AddBenchCollective(CLI::App& bench, Command* selected) {
   app->add_option("--algorithm", options->algorithm,
                   "direct, ring, doubling, halving, tree or bruck; default: the fastest "
                   "by the cost model");
+  app->add_option("--codec", options->codec,
+                  "Of all_reduce: values travel encoded, as onebit, topk:ratio=0.01 or "
+                  "int8, with error feedback; the result is the mean");
   app->add_option("--wire", options->wire,
                   "shared memory (shared), TCP with TLS over loopback (tcp), or without "
                   "(tcp-plain)")

@@ -47,7 +47,21 @@ TEST(BenchCollective, SumsOfManyOperationsStayExact) {
   }
 }
 
+TEST(BenchCollective, ChecksThatAllRanksHaveTheSameOfWhatTravelsEncoded) {
+  testing::internal::CaptureStdout();
+  const int code =
+      RunBench({"--codec", "onebit", "--ranks", "3", "--bytes", "1000000", "--json"});
+  const std::string out = testing::internal::GetCapturedStdout();
+  ASSERT_EQ(code, kExitDone) << out;
+  const auto row = nlohmann::json::parse(out)["rows"][0];
+  EXPECT_EQ(row["wrong"], 0);
+  EXPECT_LT(row["sent_bytes"], 100000);
+  EXPECT_GT(row["sent_bytes"], 10000);
+}
+
 TEST(BenchCollective, RefusesWhatItCannotMeasure) {
+  EXPECT_EQ(RunBench({"--codec", "onebitt"}), kExitUsage);
+  EXPECT_EQ(RunBench({"--codec", "int8", "--op", "broadcast"}), kExitUsage);
   EXPECT_EQ(RunBench({"--op", "all_reduec"}), kExitUsage);
   EXPECT_EQ(RunBench({"--op", "send_receive"}), kExitUsage);
   EXPECT_EQ(RunBench({"--bytes", "many"}), kExitUsage);

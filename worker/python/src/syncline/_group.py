@@ -12,7 +12,7 @@ import functools
 import os
 import time
 import weakref
-from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Callable, Mapping, Optional, Sequence
 
 from syncline import _library
@@ -89,6 +89,10 @@ def _typed() -> ctypes.CDLL:
         ("syncline_handle_free", None, [c_void_p]),
         ("syncline_group_abort", None, [c_void_p]),
         ("syncline_group_settle", None, [c_void_p]),
+        ("syncline_compressed_create", c_int, [c_void_p, c_char_p, c_size_t, c_uint64, POINTER(c_void_p)]),
+        ("syncline_compressed_mean", c_int, [c_void_p, c_void_p, c_size_t]),
+        ("syncline_compressed_sent_bytes", c_uint64, [c_void_p]),
+        ("syncline_compressed_free", None, [c_void_p]),
     ):
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, arguments
@@ -240,3 +244,27 @@ class Group:
                 _typed().syncline_handle_free(handle)
         _typed().syncline_group_free(self.handle)
         self.handle = c_void_p()
+
+
+class CompressedMean:
+    """The mean of one FP32 tensor over a group, of values that travel encoded; what an encoding loses is kept for the next."""
+
+    def __init__(self, group: Group, codec: str, count: int, seed: int = 0) -> None:
+        self._group, self._process, self.count = group, os.getpid(), count
+        self._handle = c_void_p()
+        _check(_typed().syncline_compressed_create(group.handle, codec.encode(), count, seed, byref(self._handle)))
+
+    def run(self, values: int) -> None:
+        """Replaces the values at that address. Every rank calls it; nothing else uses the group meanwhile."""
+        _check(_typed().syncline_compressed_mean(self._handle, values, self.count))
+
+    @property
+    def sent_bytes(self) -> int:
+        """So far, by this rank."""
+        return int(_typed().syncline_compressed_sent_bytes(self._handle))
+
+    def __del__(self) -> None:
+        # Before its group, which it keeps; in a child it can only be forgotten.
+        if getattr(self, "_handle", None) and self._process == os.getpid():
+            _typed().syncline_compressed_free(self._handle)
+            self._handle = c_void_p()

@@ -1,0 +1,101 @@
+#include "cli/bench/collective_plan.h"
+
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+#include "comm/compression/transfer.h"
+
+namespace syncline {
+namespace {
+
+using collective::CollectiveOp;
+using collective::ParseAlgorithm;
+using collective::ParseCollective;
+using collective::Problem;
+
+constexpr int kMaxRanks = 256;
+constexpr uint64_t kMaxBytes = uint64_t{1} << 34;
+
+template <typename T>
+absl::StatusOr<T> OrUsage(absl::StatusOr<T> value) {
+  if (value.ok()) return value;
+  return WithFailure(value.status(), Failure::kUsage);
+}
+
+// "8..4096" is 8, 32, 128, 512, 2048, 4096.
+absl::StatusOr<std::vector<uint64_t>> ParseSizes(const std::string& bytes) {
+  const std::pair<std::string, std::string> ends = absl::StrSplit(bytes, "..");
+  uint64_t first = 0;
+  uint64_t last = 0;
+  const std::string& end = ends.second.empty() ? ends.first : ends.second;
+  if (!absl::SimpleAtoi(ends.first, &first) || !absl::SimpleAtoi(end, &last) ||
+      first < 4 || last < first || last > kMaxBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--bytes is '", bytes,
+                     "', expected a number or FIRST..LAST from 4 to ", kMaxBytes));
+  }
+  std::vector<uint64_t> sizes;
+  for (uint64_t size = first; size < last; size *= 4) sizes.push_back(size);
+  sizes.push_back(last);
+  return sizes;
+}
+
+absl::Status ChooseWire(const CollectiveOptions& options, CollectivePlan& plan) {
+  const bool is_plain = options.wire == "tcp-plain";
+  if (!is_plain && options.wire != "tcp" && options.wire != "shared") {
+    return WithFailure(
+        absl::InvalidArgumentError(absl::StrCat("--wire is '", options.wire,
+                                                "', expected shared, tcp or tcp-plain")),
+        Failure::kUsage);
+  }
+  if (options.wire == "shared") return absl::OkStatus();
+  plan.hosts = options.hosts > 0 ? options.hosts : plan.ranks;
+  if (is_plain) plan.security = TcpSecurity::kPlain;
+  if (plan.ranks % plan.hosts == 0) return absl::OkStatus();
+  return WithFailure(absl::InvalidArgumentError("--hosts must be a divisor of --ranks"),
+                     Failure::kUsage);
+}
+
+absl::Status ChooseCodec(const CollectiveOptions& options, CollectivePlan& plan) {
+  if (options.codec.empty()) return absl::OkStatus();
+  plan.codec = options.codec;
+  if (plan.op != CollectiveOp::kAllReduce || !options.algorithm.empty()) {
+    return WithFailure(
+        absl::InvalidArgumentError(
+            "--codec is of --op all_reduce, and takes no --algorithm: its blocks go by "
+            "all-to-all and all-gather"),
+        Failure::kUsage);
+  }
+  return OrUsage(ParseTransfer(options.codec)).status();
+}
+
+}  // namespace
+
+absl::StatusOr<CollectivePlan> PlanCollective(const CollectiveOptions& options) {
+  CollectivePlan plan = {.ranks = options.ranks};
+  SYNCLINE_ASSIGN_OR_RETURN(plan.op, OrUsage(ParseCollective(options.op)));
+  SYNCLINE_ASSIGN_OR_RETURN(plan.sizes, OrUsage(ParseSizes(options.bytes)));
+  if (options.ranks < 1 || options.ranks > kMaxRanks) {
+    return WithFailure(absl::InvalidArgumentError("--ranks must be in [1, 256]"),
+                       Failure::kUsage);
+  }
+  if (plan.op == CollectiveOp::kSendReceive) {
+    return WithFailure(
+        absl::InvalidArgumentError("send_receive is no operation of all ranks"),
+        Failure::kUsage);
+  }
+  SYNCLINE_RETURN_IF_ERROR(ChooseWire(options, plan));
+  SYNCLINE_RETURN_IF_ERROR(ChooseCodec(options, plan));
+  if (!options.algorithm.empty()) {
+    SYNCLINE_ASSIGN_OR_RETURN(plan.algorithm, OrUsage(ParseAlgorithm(options.algorithm)));
+    const Problem problem = {.op = plan.op, .ranks = plan.ranks};
+    SYNCLINE_RETURN_IF_ERROR(OrUsage(MakeSchedule(problem, *plan.algorithm)).status());
+  }
+  return plan;
+}
+
+}  // namespace syncline

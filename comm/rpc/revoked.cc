@@ -60,8 +60,8 @@ absl::StatusOr<std::set<std::string>> ParseRevoked(const std::string& contents) 
 absl::StatusOr<std::unique_ptr<RevokedList>> RevokedList::Open(RevokedOptions options) {
   std::unique_ptr<RevokedList> self(new RevokedList(std::move(options)));
   if (self->options_.path.empty()) return self;
-  absl::MutexLock lock(&self->mutex_);
-  self->looked_at_ = self->Now();
+  absl::MutexLock lock(&self->looking_);
+  self->looked_at_ns_ = absl::ToInt64Nanoseconds(self->Now());
   self->stamp_ = self->StampOf();
   if (const absl::Status read = self->Read(); !read.ok()) {
     return WithFailure(absl::InvalidArgumentError(absl::StrCat(
@@ -73,11 +73,16 @@ absl::StatusOr<std::unique_ptr<RevokedList>> RevokedList::Open(RevokedOptions op
 
 bool RevokedList::Contains(const std::string& serial) {
   if (options_.path.empty()) return false;
-  absl::MutexLock lock(&mutex_);
-  if (Now() - looked_at_ >= kLookEvery) LookAgain();
-  if (serials_.empty()) return false;
+  if (Now() - absl::Nanoseconds(looked_at_ns_.load()) >= kLookEvery) {
+    if (looking_.TryLock()) {
+      LookAgain();
+      looking_.Unlock();
+    }
+  }
+  const Serials& serials = *serials_.load();
+  if (serials.empty()) return false;
   const absl::StatusOr<std::string> known = ParseSerial(serial);
-  return known.ok() && serials_.contains(*known);
+  return known.ok() && serials.contains(*known);
 }
 
 absl::Duration RevokedList::Now() const {
@@ -100,7 +105,7 @@ absl::Status RevokedList::Read() {
   }
   // While it is copied in place it is empty, then has a part of its lines.
   const std::string said = contents.str();
-  if (said.empty() && !serials_.empty()) {
+  if (said.empty() && !serials_.load()->empty()) {
     return absl::InvalidArgumentError(
         "it is empty now; to give all back, leave a line with # in it");
   }
@@ -108,18 +113,21 @@ absl::Status RevokedList::Read() {
     return absl::InvalidArgumentError(
         "its last line does not end: it is not whole, or lacks a newline");
   }
-  SYNCLINE_ASSIGN_OR_RETURN(serials_, ParseRevoked(said));
+  SYNCLINE_ASSIGN_OR_RETURN(Serials serials, ParseRevoked(said));
+  if (serials == *serials_.load()) return absl::OkStatus();
+  versions_.push_back(std::make_unique<const Serials>(std::move(serials)));
+  serials_ = versions_.back().get();
   return absl::OkStatus();
 }
 
 void RevokedList::LookAgain() {
-  looked_at_ = Now();
+  looked_at_ns_ = absl::ToInt64Nanoseconds(Now());
   const Stamp stamp = StampOf();
   if (stamp == std::exchange(stamp_, stamp)) return;
   const absl::Status read = Read();
   if (read.ok()) {
     options_.log.Info("read which certificates are revoked",
-                      {{"file", options_.path}, {"revoked", serials_.size()}});
+                      {{"file", options_.path}, {"revoked", serials_.load()->size()}});
     return;
   }
   options_.log.Error(
@@ -127,7 +135,7 @@ void RevokedList::LookAgain() {
       "holds on",
       {{"file", options_.path},
        {"reason", std::string(read.message())},
-       {"revoked", serials_.size()}});
+       {"revoked", serials_.load()->size()}});
 }
 
 }  // namespace syncline

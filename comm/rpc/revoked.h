@@ -4,14 +4,17 @@
 //   # serial, and what is for people
 //   0A1B2C  worker of job 'bert', valid to 2026-01-31 10:00 UTC
 //
-// Thread safety: any thread.
+// Thread safety: any thread. A handshake reads a snapshot and waits for nobody: one of them
+// a second looks whether the file has changed, and the others do not wait for the disk.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <set>
 #include <string>
 #include <tuple>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -43,26 +46,34 @@ class RevokedList {
 
   // By the file as it was within the last second. When it cannot be read any more, is not
   // whole or empty, what it said last holds on, and the log says so.
-  bool Contains(const std::string& serial) ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Contains(const std::string& serial) ABSL_LOCKS_EXCLUDED(looking_);
 
  private:
   // Changes with the file: inode, bytes, time of the last change.
   using Stamp = std::tuple<uint64_t, int64_t, int64_t, int64_t>;
+  using Serials = std::set<std::string>;
 
-  explicit RevokedList(RevokedOptions options) : options_(std::move(options)) {}
+  explicit RevokedList(RevokedOptions options)
+      : options_(std::move(options)), serials_(&none_) {}
 
   absl::Duration Now() const;
   Stamp StampOf() const;
-  absl::Status Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void LookAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(looking_);
+  void LookAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(looking_);
 
   const RevokedOptions options_;
   const SteadyClock clock_;
 
-  absl::Mutex mutex_;
-  absl::Duration looked_at_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
-  Stamp stamp_ ABSL_GUARDED_BY(mutex_) = {};
-  std::set<std::string> serials_ ABSL_GUARDED_BY(mutex_);
+  const Serials none_;
+
+  std::atomic<const Serials*> serials_;  // one of versions_, or none_
+  std::atomic<int64_t> looked_at_ns_ = 0;
+
+  absl::Mutex looking_;
+  Stamp stamp_ ABSL_GUARDED_BY(looking_) = {};
+  // All that were ever read and differ from the one before: somebody may still be reading
+  // an old one. They come by hand, a few in the life of a process.
+  std::vector<std::unique_ptr<const Serials>> versions_ ABSL_GUARDED_BY(looking_);
 };
 
 }  // namespace syncline

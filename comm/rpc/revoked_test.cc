@@ -1,7 +1,10 @@
 #include "comm/rpc/revoked.h"
 
+#include <atomic>
 #include <cstdio>
 #include <fstream>
+#include <thread>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
@@ -94,6 +97,32 @@ TEST_F(Revoked, AListThatIsBeingCopiedInPlaceGivesNothingBack) {
   Write("# none\n");
   clock_.Advance(absl::Seconds(1));
   EXPECT_FALSE((*list)->Contains("EE"));
+}
+
+TEST_F(Revoked, ManyAskWhileTheListChanges) {
+  Write("AA\nBB\n");
+  const auto list = Open();
+  ASSERT_TRUE(list.ok()) << list.status();
+  std::atomic<bool> ends = false;
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 4; ++i) {
+    readers.emplace_back([&] {
+      while (!ends) {
+        if (!(*list)->Contains("AA") || (*list)->Contains("CC")) ++wrong;
+      }
+    });
+  }
+  for (int i = 0; i < 50; ++i) {
+    Write(i % 2 == 0 ? "AA\n" : "AA\nBB\n");
+    clock_.Advance(absl::Seconds(1));
+    (*list)->Contains("BB");
+  }
+  ends = true;
+  for (std::thread& reader : readers) reader.join();
+  EXPECT_EQ(wrong, 0);
+  clock_.Advance(absl::Seconds(1));
+  EXPECT_TRUE((*list)->Contains("BB"));
 }
 
 TEST_F(Revoked, AListThatIsNotThereIsAMistake) {

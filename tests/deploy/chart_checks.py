@@ -26,6 +26,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("ports upside down", {"config": {"dataPorts": {"first": 7300}}}, "dataPorts"),
     ("TLS without a secret", {"tls": {"enabled": True}}, "existingSecrets"),
     ("cert-manager without an issuer", {"tls": {"enabled": True, "certManager": {"enabled": True}}}, "issuerRef"),
+    ("a list of revoked certificates without TLS", {"tls": {"revokedSecret": "taken-back"}}, "tls.enabled"),
     ("a cluster no URI can name", {"tls": {"cluster": "my cluster"}}, "cluster"),
     ("workers without an image", {"worker": {"enabled": True}}, "repository"),
     ("a label that selects pods", {"commonLabels": {"app.kubernetes.io/name": "x"}}, "kubernetes.io/name"),

@@ -44,6 +44,8 @@ def check_own_certificates() -> None:
             for variable, file in (("CERT", "tls.crt"), ("KEY", "tls.key"), ("CA", "ca.crt")):
                 assert environment[f"SYNCLINE_TLS_{variable}"] == f"/certs/{file}", name
             assert not [a for a in service["command"] if "insecure" in a], name
+            revoked = environment.get("SYNCLINE_REVOKED")
+            assert revoked == ("/certs/revoked" if name == "coordinator" else None), f"{name} has {revoked}"
             if name != "operator":  # it waits for the coordinator, which waits for them
                 assert service["depends_on"]["certs"]["condition"] == "service_completed_successfully", name
             assert all(v["read_only"] for v in service["volumes"] if v["target"] == "/certs"), name
@@ -76,8 +78,17 @@ def check_script_makes_them() -> None:
                 assert role in said, f"{volume} has: {said}"
                 serials.add(said[said.index("serial"):].splitlines()[0])
                 modes = {p.name: (oct(p.stat().st_mode & 0o777), p.stat().st_uid) for p in at.iterdir()}
-                assert modes == {"tls.key": ("0o400", 10001), "tls.crt": ("0o444", 10001), "ca.crt": ("0o444", 10001)}, modes
+                files = {"tls.key": ("0o400", 10001), "tls.crt": ("0o444", 10001), "ca.crt": ("0o444", 10001)}
+                if volume == "coordinator":
+                    files["revoked"] = ("0o444", 10001)
+                assert modes == files, modes
         assert len(serials) == 2 * len(ROLES), "the second run renewed nothing"
+        serial = sorted(serials)[0].split()[1]
+        run(str(binary), "certs", "revoke", base / "authority" / "ca", "--serial", serial)
+        done = subprocess.run(["bash", "-ec", script], env=environment, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stdout + done.stderr
+        taken_back = (base / "out" / "coordinator" / "revoked").read_text()
+        assert serial.replace(":", "").lstrip("0") in taken_back, f"{serial} is not in {taken_back}"
         said = run(str(binary), "certs", "show", base / "out" / "coordinator" / "tls.crt")
         assert "hosts   coordinator, localhost" in said, said
 

@@ -69,6 +69,23 @@ def check_mounts_exist(manifests: list[chart.Manifest]) -> None:
         assert mounted == volumes, f"{owner['kind']}: mounts {mounted}, has {volumes}"
 
 
+def check_revoked_list() -> None:
+    """The coordinator alone sees it, at the path that it is told."""
+    values = {"tls": TLS["tls"] | {"revokedSecret": "taken-back"}}
+    for owner in chart.of_kind(chart.render(values), "StatefulSet"):
+        spec = owner["spec"]["template"]["spec"]
+        flags = [a for a in spec["containers"][0]["args"] if a.startswith("--revoked=")]
+        secrets = [v["secret"]["secretName"] for v in spec["volumes"] if v["name"] == "revoked"]
+        if not owner["metadata"]["name"].endswith("-coordinator"):
+            assert not flags and not secrets, f"{owner['metadata']['name']} has {flags} {secrets}"
+            continue
+        assert secrets == ["taken-back"], secrets
+        mounts = {m["name"]: m["mountPath"] for m in spec["containers"][0]["volumeMounts"]}
+        assert flags == [f"--revoked={mounts['revoked']}/revoked"], flags
+    plain = [a for c in containers(chart.render(TLS)) for a in c.get("args", [])]
+    assert not [a for a in plain if a.startswith("--revoked")], plain
+
+
 def check_addresses_lead_somewhere(manifests: list[chart.Manifest]) -> None:
     """Every in-cluster host in a flag or a variable is a service that the release makes."""
     services = {s["metadata"]["name"] for s in chart.of_kind(manifests, "Service")}
@@ -324,6 +341,7 @@ def add_checks(report: Report) -> None:
     report.check("chart uses TLS or says insecure", check_tls_or_insecure)
     report.check("chart gives each role its own certificate", check_each_role_has_its_own_certificate)
     report.check("chart takes secrets without cert-manager", check_secrets_without_cert_manager)
+    report.check("the list of revoked certificates is the coordinator's", check_revoked_list)
     report.check("worker job fits the exit codes", check_worker_job)
     report.check("jobs wait for all servers", check_jobs_wait_for_all_servers)
     report.check("engine threads fit the pod", check_engine_threads_fit_the_pod)

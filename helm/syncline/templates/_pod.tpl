@@ -131,6 +131,19 @@ The secret with the certificate of a role, or nothing for one that may be missin
 {{- end }}
 {{- end }}
 
+{{/* The list of revoked certificates, which only the coordinator reads. */}}
+{{- define "syncline.revokedVolume" -}}
+{{- with .Values.tls.revokedSecret -}}
+{{- if not $.Values.tls.enabled }}
+{{- fail "tls.revokedSecret needs tls.enabled: without certificates there is nothing to take back" }}
+{{- end -}}
+- name: revoked
+  secret:
+    secretName: {{ . | quote }}
+    defaultMode: 0440
+{{- end }}
+{{- end }}
+
 {{- define "syncline.checkpointClaim" -}}
 {{- default (printf "%s-checkpoints" (include "syncline.fullname" .)) .Values.checkpoints.existingClaim }}
 {{- end }}
@@ -194,6 +207,9 @@ args:
   {{- else }}
   - --insecure
   {{- end }}
+  {{- if and (eq .component "coordinator") .root.Values.tls.revokedSecret }}
+  - --revoked=/etc/syncline/revoked/revoked
+  {{- end }}
 env:
   - name: POD_NAME
     valueFrom:
@@ -237,6 +253,11 @@ volumeMounts:
   - name: shm
     mountPath: /dev/shm
   {{- include "syncline.tlsMount" .root | nindent 2 }}
+  {{- if and (eq .component "coordinator") .root.Values.tls.revokedSecret }}
+  - name: revoked
+    mountPath: /etc/syncline/revoked
+    readOnly: true
+  {{- end }}
   {{- include "syncline.checkpointMount" .root | nindent 2 }}
   {{- with .part.extraVolumeMounts }}
   {{- toYaml . | nindent 2 }}

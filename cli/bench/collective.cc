@@ -402,8 +402,8 @@ void AddBenchCollective(CLI::App& bench, Command* selected) {
   app->add_option("--bytes", options->bytes, "Size, or FIRST..LAST in steps of 4x")
       ->capture_default_str();
   app->add_option("--algorithm", options->algorithm,
-                  "direct, ring, doubling, halving, tree or bruck; default: the fastest "
-                  "by the cost model");
+                  "direct, ring, doubling, halving, tree, bruck or hierarchical; "
+                  "default: the fastest by the cost model");
   app->add_option("--codec", options->codec,
                   "Of all_reduce: values travel encoded, as onebit, topk:ratio=0.01 or "
                   "int8, with error feedback; the result is the mean");

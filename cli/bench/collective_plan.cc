@@ -92,7 +92,8 @@ absl::StatusOr<CollectivePlan> PlanCollective(const CollectiveOptions& options) 
   SYNCLINE_RETURN_IF_ERROR(ChooseCodec(options, plan));
   if (!options.algorithm.empty()) {
     SYNCLINE_ASSIGN_OR_RETURN(plan.algorithm, OrUsage(ParseAlgorithm(options.algorithm)));
-    const Problem problem = {.op = plan.op, .ranks = plan.ranks};
+    const Problem problem = {
+        .op = plan.op, .ranks = plan.ranks, .local = plan.ranks / plan.hosts};
     SYNCLINE_RETURN_IF_ERROR(OrUsage(MakeSchedule(problem, *plan.algorithm)).status());
   }
   return plan;

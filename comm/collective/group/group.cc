@@ -80,6 +80,7 @@ Group::Group(const GroupOptions& options, Meeting meeting)
     : options_(options),
       wire_(std::move(meeting.wire)),
       topology_({.hosts = meeting.hosts()}),
+      local_(meeting.RanksOfEachHost()),
       spins_(SpinsOf(meeting, options.rank)),
       sends_(static_cast<size_t>(options.ranks)),
       receives_(static_cast<size_t>(options.ranks)),
@@ -120,6 +121,7 @@ Problem Group::ProblemOf(const Call& call) const {
           .root = call.root,
           .source = call.source,
           .count = call.count,
+          .local = local_,
           .send_counts = call.send_counts,
           .receive_counts = call.receive_counts};
 }

@@ -75,6 +75,8 @@ class Group {
 
   int rank() const { return options_.rank; }
   int ranks() const { return options_.ranks; }
+  // Ranks of each host, where all have as many, with consecutive numbers; 1 otherwise.
+  int local() const { return local_; }
 
   // Returns at once; memory of the call stays in use until it is done. An error: nothing
   // was begun.
@@ -140,6 +142,7 @@ class Group {
   const SteadyClock clock_;
   const std::unique_ptr<Wire> wire_;
   const Topology topology_;
+  const int local_;  // Problem::local
   const int spins_;
 
   // Of the driver.

@@ -200,7 +200,9 @@ void CheckEverything(Group& group, const Everything& what) {
         Check(group, of);
         for (const Algorithm algorithm : kAllAlgorithms) {
           of.algorithm = algorithm;
-          if (!Supports(algorithm, {.op = of.op, .ranks = of.ranks})) continue;
+          const Problem problem = {
+              .op = of.op, .ranks = of.ranks, .local = group.local()};
+          if (!Supports(algorithm, problem)) continue;
           Check(group, of);
         }
       }
@@ -244,6 +246,19 @@ TEST_P(Ranks, NobodyLeavesABarrierBeforeAllAreThere) {
   });
 }
 
+TEST(Group, KnowsWhichRanksShareAHost) {
+  const auto local_of = [](const Members& members) {
+    std::atomic<int> local = 0;
+    RunRanks(members, [&](Group& group) { local = group.local(); });
+    return local.load();
+  };
+  EXPECT_EQ(local_of({.ranks = 4, .per_host = 2}), 2);
+  EXPECT_EQ(local_of({.ranks = 3}), 3);
+  EXPECT_EQ(local_of({.ranks = 3, .per_host = 1}), 1);
+  EXPECT_EQ(local_of({.ranks = 5, .per_host = 2, .missing = 1}), 1);
+  EXPECT_EQ(local_of({.ranks = 3, .per_host = 2}), 1);
+}
+
 std::string NameOf(const testing::TestParamInfo<Members>& info) {
   return info.param.Name();
 }
@@ -260,6 +275,8 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Members{.ranks = 2, .per_host = 1},
                     Members{.ranks = 3, .per_host = 1, .security = TcpSecurity::kPlain},
                     Members{.ranks = 4, .per_host = 2},
+                    Members{.ranks = 6, .per_host = 2},
+                    Members{.ranks = 6, .per_host = 3},
                     Members{.ranks = 5, .per_host = 2, .missing = 1},
                     Members{.ranks = 8, .per_host = 4, .missing = 1}),
     NameOf);

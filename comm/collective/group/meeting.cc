@@ -269,6 +269,15 @@ int Meeting::RanksBeside(int rank) const {
   return static_cast<int>(std::count(host_of.begin(), host_of.end(), host));
 }
 
+int Meeting::RanksOfEachHost() const {
+  const int local = RanksBeside(0);
+  for (size_t rank = 0; rank < host_of.size(); ++rank) {
+    // Hosts are numbered in order of ranks, so this also says that all are full.
+    if (host_of[rank] != static_cast<int>(rank) / local) return 1;
+  }
+  return host_of.size() % static_cast<size_t>(local) == 0 ? local : 1;
+}
+
 absl::StatusOr<Meeting> Meet(const GroupOptions& options) {
   SYNCLINE_RETURN_IF_ERROR(CheckOptions(options));
   SYNCLINE_ASSIGN_OR_RETURN(auto own,

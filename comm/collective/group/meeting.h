@@ -24,6 +24,7 @@ struct Meeting {
 
   int hosts() const;
   int RanksBeside(int rank) const;  // on its host, with it
+  int RanksOfEachHost() const;      // Problem::local
 };
 
 // Blocks until all members have opened each other's memory, or are connected.

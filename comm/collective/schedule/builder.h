@@ -69,5 +69,6 @@ Schedule DoublingSchedule(const Problem& problem);
 Schedule HalvingSchedule(const Problem& problem);
 Schedule TreeSchedule(const Problem& problem);
 Schedule BruckSchedule(const Problem& problem);
+Schedule HierarchicalSchedule(const Problem& problem);
 
 }  // namespace syncline::collective

@@ -25,13 +25,14 @@ constexpr std::array<std::pair<CollectiveOp, std::string_view>, 10> kOps = {{
     {CollectiveOp::kBarrier, "barrier"},
     {CollectiveOp::kSendReceive, "send_receive"},
 }};
-constexpr std::array<std::pair<Algorithm, std::string_view>, 6> kAlgorithms = {{
+constexpr std::array<std::pair<Algorithm, std::string_view>, 7> kAlgorithms = {{
     {Algorithm::kDirect, "direct"},
     {Algorithm::kRing, "ring"},
     {Algorithm::kDoubling, "doubling"},
     {Algorithm::kHalving, "halving"},
     {Algorithm::kTree, "tree"},
     {Algorithm::kBruck, "bruck"},
+    {Algorithm::kHierarchical, "hierarchical"},
 }};
 
 template <typename Table>
@@ -57,6 +58,10 @@ absl::Status CheckProblem(const Problem& problem) {
       problem.source >= problem.ranks) {
     return absl::InvalidArgumentError(absl::StrCat(
         "root or peer ", problem.root, " is not one of ", problem.ranks, " ranks"));
+  }
+  if (problem.local < 1 || problem.ranks % problem.local != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(problem.local, " ranks of each host do not make ", problem.ranks));
   }
   const auto ranks = static_cast<size_t>(problem.ranks);
   const bool equal = problem.send_counts.empty() && problem.receive_counts.empty();
@@ -142,6 +147,9 @@ bool Supports(Algorithm algorithm, const Problem& problem) {
              op == CollectiveOp::kScatter;
     case Algorithm::kBruck:
       return op == CollectiveOp::kAllToAll && problem.send_counts.empty();
+    case Algorithm::kHierarchical:
+      return op == CollectiveOp::kAllReduce && problem.local > 1 &&
+             problem.ranks > problem.local;
   }
   return false;
 }
@@ -149,9 +157,13 @@ bool Supports(Algorithm algorithm, const Problem& problem) {
 absl::StatusOr<Schedule> MakeSchedule(const Problem& problem, Algorithm algorithm) {
   SYNCLINE_RETURN_IF_ERROR(CheckProblem(problem));
   if (!Supports(algorithm, problem)) {
-    return absl::UnimplementedError(absl::StrCat(
-        "algorithm ", std::string(AlgorithmName(algorithm)), " has no ",
-        std::string(CollectiveName(problem.op)), "; 'direct' has all operations"));
+    return absl::UnimplementedError(
+        absl::StrCat("algorithm ", std::string(AlgorithmName(algorithm)), " has no ",
+                     std::string(CollectiveName(problem.op)),
+                     algorithm == Algorithm::kHierarchical
+                         ? " here: it has all_reduce, among hosts with several ranks each"
+                         : "",
+                     "; 'direct' has all operations"));
   }
   if (problem.ranks == 1) return AloneSchedule(problem);
   switch (algorithm) {
@@ -167,6 +179,8 @@ absl::StatusOr<Schedule> MakeSchedule(const Problem& problem, Algorithm algorith
       return TreeSchedule(problem);
     case Algorithm::kBruck:
       return BruckSchedule(problem);
+    case Algorithm::kHierarchical:
+      return HierarchicalSchedule(problem);
   }
   return absl::InternalError("an algorithm without a schedule");
 }

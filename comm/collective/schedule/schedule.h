@@ -46,11 +46,12 @@ enum class Algorithm : uint8_t {
   kHalving,   // recursive halving, then recursive doubling (Rabenseifner)
   kTree,      // binomial
   kBruck,     // all-to-all in log2(ranks) rounds
+  kHierarchical,  // within hosts, then a ring of hosts for each slice, then within hosts
 };
 
-inline constexpr Algorithm kAllAlgorithms[] = {Algorithm::kDirect,   Algorithm::kRing,
-                                               Algorithm::kDoubling, Algorithm::kHalving,
-                                               Algorithm::kTree,     Algorithm::kBruck};
+inline constexpr Algorithm kAllAlgorithms[] = {
+    Algorithm::kDirect, Algorithm::kRing,  Algorithm::kDoubling,    Algorithm::kHalving,
+    Algorithm::kTree,   Algorithm::kBruck, Algorithm::kHierarchical};
 
 // "all_reduce", "ring".
 std::string_view CollectiveName(CollectiveOp op);
@@ -66,6 +67,9 @@ struct Problem {
   int root = 0;
   int source = 0;    // of kSendReceive
   size_t count = 0;  // elements, see CollectiveOp
+  // Ranks of each host, which have consecutive numbers; 1 where hosts have different
+  // numbers of ranks, too.
+  int local = 1;
   // The direct all-reduce takes so many elements after each other, so that what was
   // reduced is passed on while it is in the cache; 0: all at once.
   size_t segment = 0;

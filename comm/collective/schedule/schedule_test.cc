@@ -2,6 +2,7 @@
 
 #include <bit>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -218,6 +219,70 @@ INSTANTIATE_TEST_SUITE_P(All, Schedules, testing::ValuesIn(kAllAlgorithms),
                            return std::string(AlgorithmName(info.param));
                          });
 
+// Hosts of several ranks each.
+class Hierarchies : public testing::TestWithParam<std::pair<int, int>> {
+ protected:
+  Problem AllReduceOf(size_t count) const {
+    const auto [hosts, local] = GetParam();
+    return {.op = CollectiveOp::kAllReduce,
+            .ranks = hosts * local,
+            .count = count,
+            .local = local};
+  }
+};
+
+TEST_P(Hierarchies, AreRightForEveryLength) {
+  for (const size_t count : {0u, 1u, 5u, 64u, 200u}) {
+    for (uint64_t seed = 0; seed < 5; ++seed) {
+      const Problem problem = AllReduceOf(count);
+      EXPECT_EQ(RunAll(problem, Algorithm::kHierarchical, seed).error, "")
+          << Describe(problem, Algorithm::kHierarchical, seed);
+    }
+  }
+}
+
+TEST_P(Hierarchies, MoveWhatTheFormulaSays) {
+  const auto [hosts, local] = GetParam();
+  const auto slices = static_cast<size_t>(hosts * local);
+  const Problem problem = AllReduceOf(slices * 6);
+  const CheckedRun run = RunAll(problem, Algorithm::kHierarchical, 1);
+  const Traffic traffic = TrafficOf(problem, Algorithm::kHierarchical, 1);
+  EXPECT_EQ(run.rounds, traffic.rounds);
+  EXPECT_DOUBLE_EQ(static_cast<double>(run.elements), traffic.bytes);
+  EXPECT_DOUBLE_EQ(static_cast<double>(run.messages), traffic.messages);
+  EXPECT_EQ(run.completed, problem.count) << "an average is divided once";
+  double to_others = 0;
+  for (int rank = 0; rank < local; ++rank) {
+    const Schedule schedule = *MakeSchedule(Of(problem, rank), Algorithm::kHierarchical);
+    for (const Step& step : schedule.steps) {
+      const bool leaves = step.action == Action::kSend && step.peers[0] >= local;
+      to_others += leaves ? static_cast<double>(step.count()) : 0;
+    }
+  }
+  EXPECT_DOUBLE_EQ(to_others, traffic.cable_bytes);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Hierarchies,
+                         testing::Values(std::pair(2, 2), std::pair(2, 3),
+                                         std::pair(3, 2), std::pair(3, 4),
+                                         std::pair(5, 3), std::pair(8, 4)),
+                         [](const auto& info) {
+                           return absl::StrCat(info.param.first, "HostsOf",
+                                               info.param.second);
+                         });
+
+TEST(Schedule, AHierarchyNeedsHostsOfSeveralRanks) {
+  Problem problem = {.op = CollectiveOp::kAllReduce, .ranks = 4, .count = 8};
+  EXPECT_TRUE(
+      absl::IsUnimplemented(MakeSchedule(problem, Algorithm::kHierarchical).status()));
+  problem.local = 4;
+  EXPECT_TRUE(
+      absl::IsUnimplemented(MakeSchedule(problem, Algorithm::kHierarchical).status()));
+  problem.local = 3;
+  EXPECT_TRUE(
+      absl::IsInvalidArgument(MakeSchedule(problem, Algorithm::kHierarchical).status()));
+}
+
 TEST(Schedule, AllToAllTakesUnequalCounts) {
   for (int ranks = 1; ranks <= 9; ++ranks) {
     const Problem problem = {
@@ -306,6 +371,13 @@ TEST(Select, TakesFewRoundsForFewBytesAndFewBytesForMany) {
   EXPECT_EQ(Select(problem, 4, network).algorithm, Algorithm::kTree);
   problem.count = 64 << 20;
   EXPECT_EQ(Select(problem, 4, network).algorithm, Algorithm::kRing);
+}
+
+TEST(Select, RanksThatShareACableReduceBeforeTheyUseIt) {
+  const Problem problem = {
+      .op = CollectiveOp::kAllReduce, .ranks = 8, .count = 16 << 20, .local = 4};
+  const Choice choice = Select(problem, 4, {.hosts = 2});
+  EXPECT_EQ(choice.algorithm, Algorithm::kHierarchical) << choice.reason;
 }
 
 TEST(Select, WithinAHostSlicesAreReadFromAllPeers) {

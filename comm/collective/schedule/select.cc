@@ -115,11 +115,32 @@ Traffic Bruck(const Problem& problem, double n) {
   return {CeilLog2(problem.ranks), blocks, n / problem.ranks * blocks, 0};
 }
 
-}  // namespace
+// Hosts of L ranks: 2(L - 1)/L of the bytes within, and for each rank a ring of its slice.
+Traffic Hierarchical(const Problem& problem, double n) {
+  const double local = problem.local;
+  const int hosts = problem.ranks / problem.local;
+  const double slice = n / local;
+  const double within = n - slice;
+  const double ring = slice * (hosts - 1) / hosts;
+  const double handed = 2 * (local - 1) * hosts;
+  return {.rounds = 2 + 2 * (hosts - 1),
+          .messages = handed + 2 * (hosts - 1),
+          .bytes = 2 * within + 2 * ring,
+          .reduced_bytes = within + ring,
+          .host_rounds = 2,
+          .host_messages = handed,
+          .cable_bytes = 2 * ring * local};
+}
 
-Traffic TrafficOf(const Problem& problem, Algorithm algorithm, size_t element_bytes) {
-  if (problem.ranks == 1) return {};
-  const double n = TotalBytes(problem, element_bytes);
+// Where all algorithms treat ranks alike, of what one rank sends.
+double CableBytes(const Problem& problem, Algorithm algorithm, double bytes) {
+  if (problem.local == 1 || algorithm == Algorithm::kRing) return bytes;
+  const double all = problem.local * bytes;
+  if (algorithm != Algorithm::kDirect) return all;  // at most
+  return all * (problem.ranks - problem.local) / (problem.ranks - 1);
+}
+
+Traffic FlatTraffic(const Problem& problem, Algorithm algorithm, double n) {
   switch (algorithm) {
     case Algorithm::kDirect:
       return Direct(problem, n);
@@ -135,15 +156,35 @@ Traffic TrafficOf(const Problem& problem, Algorithm algorithm, size_t element_by
       return Tree(problem, n);
     case Algorithm::kBruck:
       return Bruck(problem, n);
+    case Algorithm::kHierarchical:
+      break;  // is not flat
   }
   return {};
 }
 
+}  // namespace
+
+Traffic TrafficOf(const Problem& problem, Algorithm algorithm, size_t element_bytes) {
+  if (problem.ranks == 1) return {};
+  const double n = TotalBytes(problem, element_bytes);
+  if (algorithm == Algorithm::kHierarchical) return Hierarchical(problem, n);
+  Traffic traffic = FlatTraffic(problem, algorithm, n);
+  traffic.cable_bytes = CableBytes(problem, algorithm, traffic.bytes);
+  return traffic;
+}
+
 double EstimateSeconds(const Traffic& traffic, const Topology& topology) {
-  const LinkCost& link = topology.slowest();
-  return traffic.rounds * link.latency + traffic.messages * link.per_message +
-         traffic.bytes * link.per_byte +
-         traffic.reduced_bytes * topology.per_reduced_byte;
+  const double reducing = traffic.reduced_bytes * topology.per_reduced_byte;
+  if (topology.hosts == 1) {
+    return traffic.rounds * topology.host.latency +
+           traffic.messages * topology.host.per_message +
+           traffic.bytes * topology.host.per_byte + reducing;
+  }
+  return traffic.host_rounds * topology.host.latency +
+         traffic.host_messages * topology.host.per_message +
+         (traffic.rounds - traffic.host_rounds) * topology.network.latency +
+         (traffic.messages - traffic.host_messages) * topology.network.per_message +
+         traffic.cable_bytes * topology.network.per_byte + reducing;
 }
 
 Choice Select(const Problem& problem, size_t element_bytes, const Topology& topology) {

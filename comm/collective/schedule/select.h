@@ -2,7 +2,8 @@
 //
 // seconds = rounds x latency + messages x per_message + bytes x per_byte
 //         + reduced bytes x per_reduced_byte,
-// where messages and bytes are those of the busiest rank, sent or received, and what is
+// where messages and bytes are those of the busiest rank, sent or received; between hosts,
+// bytes are those of a host's cable, which its ranks share. What is
 // counted is the schedules' own (a test holds the formulas against them). Pure.
 //
 //   const Choice choice = Select(problem, /*element_bytes=*/4, topology);
@@ -28,8 +29,6 @@ struct Topology {
   LinkCost host = {.latency = 0.6e-6, .per_message = 0.3e-6, .per_byte = 0.06e-9};
   LinkCost network = {.latency = 25e-6, .per_message = 5e-6, .per_byte = 0.8e-9};
   double per_reduced_byte = 0.05e-9;
-
-  const LinkCost& slowest() const { return hosts > 1 ? network : host; }
 };
 
 // Of the busiest rank, from its problem's sizes alone.
@@ -38,6 +37,12 @@ struct Traffic {
   double messages = 0;
   double bytes = 0;
   double reduced_bytes = 0;
+  // Of the rounds and messages, those within a host. Flat algorithms: none, though ranks
+  // may be neighbours.
+  int host_rounds = 0;
+  double host_messages = 0;
+  // Of all ranks of a host to other hosts, or from them.
+  double cable_bytes = 0;
 };
 
 // REQUIRES: Supports(algorithm, problem); equal counts.

@@ -300,14 +300,14 @@ void Services::UpdateMetrics() {
     before.erase(job.job);
     for (const MemberView& member : job.members) {
       const CompressionFigures& figures = member.compression;
-      metrics_.SetWorker(
-          job.job, member.rank,
-          {.heartbeat_age = member.heartbeat_age,
-           .compression = figures.ratio(),
-           .encode_ns = figures.encode_ns,
-           .decode_ns = figures.decode_ns,
-           .residual_ratio = figures.residual_ratio,
-           .diverged_blocks = static_cast<double>(figures.diverged_blocks)});
+      metrics_.SetWorker(job.job, member.rank,
+                         {.heartbeat_age = member.heartbeat_age,
+                          .compression = figures.ratio(),
+                          .encode_ns = figures.encode_ns,
+                          .decode_ns = figures.decode_ns,
+                          .residual_ratio = figures.residual_ratio,
+                          .diverged_blocks = static_cast<double>(figures.diverged_blocks),
+                          .phases = member.phases});
       ranks.insert(member.rank);
       gone.erase(member.rank);
     }

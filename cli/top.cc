@@ -184,6 +184,7 @@ void Press(const std::string& keys, TopView& view) {
     if (key == '\t' || key == 'j') view.Press(TopKey::kNextJob);
     if (key == 'k') view.Press(TopKey::kPreviousJob);
     if (key == 's') view.Press(TopKey::kNextOrder);
+    if (key == 'p') view.Press(TopKey::kPhases);
   }
 }
 

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/phases_of_a_step.h"
 #include "cli/status.h"
 #include "comm/base/byte_size.h"
 #include "comm/base/printable.h"
@@ -196,10 +197,18 @@ void TopView::AddJob(const Json& status, absl::Duration now) {
     const auto rank = member.value("rank", 0U);
     present.insert(rank);
     AddMember(member, job);
-    Keep(job.members[rank].samples, Sample{.time = now,
-                                           .step = member.value("step", uint64_t{0}),
-                                           .bytes = member.value("bytes", uint64_t{0}),
-                                           .waiting = member.value("waiting", false)});
+    Keep(job.members[rank].samples,
+         Sample{.time = now,
+                .step = member.value("step", uint64_t{0}),
+                .bytes = member.value("bytes", uint64_t{0}),
+                .waiting = member.value("waiting", false),
+                .phases =
+                    PhasesOf(member.value("phases", Json::object()), kWorkerPhaseNames)});
+  }
+  for (const Json& server : status.value("server_phases", Json::array())) {
+    std::deque<ServerPhases>& kept = job.servers[server.value("server", 0U)];
+    kept.push_back(PhasesOf(server, kServerPhaseNames));
+    if (kept.size() > kRateSamples + 1) kept.pop_front();
   }
   std::erase_if(job.members,
                 [&](const auto& entry) { return !present.contains(entry.first); });
@@ -238,6 +247,10 @@ void TopView::Press(TopKey key) {
     order_ = order_ == Order::kRank   ? Order::kBusy
              : order_ == Order::kBusy ? Order::kHeartbeat
                                       : Order::kRank;
+    return;
+  }
+  if (key == TopKey::kPhases) {
+    shows_phases_ = !shows_phases_;
     return;
   }
   const Job* job = Selected();
@@ -439,26 +452,23 @@ std::vector<TopLine> TopView::Draw(const TopSize& size) const {
   const Job* job = Selected();
   if (job != nullptr) DrawJob(*job, lines);
   if (job != nullptr && !job->members.empty()) {
-    const char* busy = order_ == Order::kBusy ? "BUSY<" : "BUSY";
-    const char* beat = order_ == Order::kHeartbeat ? "BEAT<" : "BEAT";
-    lines.push_back(
-        {absl::StrFormat("  %4s %-13s %9s %6s %8s %11s %5s %6s %s",
-                         order_ == Order::kRank ? "RANK" : "rank", "NAME", "STEP",
-                         "BEHIND", "STEPS/S", "BYTES/S", busy, beat, "SPEED"),
-         TopLine::Tone::kHeader});
+    if (shows_phases_) DrawServerPhases(*job, lines);
+    lines.push_back(MemberHeader());
     const std::vector<const Member*> members = InOrder(*job);
     // One line stays for what is left out.
     const size_t room = size.rows > lines.size() + 2 ? size.rows - lines.size() - 2 : 0;
     const size_t shown = members.size() <= room + 1 ? members.size() : room;
     for (size_t i = 0; i < shown; ++i) {
-      lines.push_back(DrawMember(*job, *members[i], size.columns));
+      lines.push_back(shows_phases_ ? DrawPhases(*members[i], size.columns)
+                                    : DrawMember(*job, *members[i], size.columns));
     }
     if (shown < members.size()) {
       lines.push_back({absl::StrCat("  and ", members.size() - shown, " more")});
     }
   }
   if (lines.size() + 1 > size.rows) lines.resize(size.rows > 0 ? size.rows - 1 : 0);
-  lines.push_back({"q quit   Tab next job   s order of members", TopLine::Tone::kTitle});
+  lines.push_back({"q quit   Tab next job   s order of members   p phases of a step",
+                   TopLine::Tone::kTitle});
   for (TopLine& line : lines) line.text = Clip(line.text, size.columns);
   return lines;
 }

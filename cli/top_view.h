@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "comm/base/step_phases.h"
 #include "nlohmann/json_fwd.hpp"
 
 namespace syncline {
@@ -46,6 +47,7 @@ enum class TopKey {
   kNextJob,
   kPreviousJob,
   kNextOrder,  // of the members: rank, slowest first, latest heartbeat last
+  kPhases,     // where the time of the members' steps went, and back
 };
 
 class TopView {
@@ -68,6 +70,7 @@ class TopView {
     uint64_t step = 0;
     uint64_t bytes = 0;
     bool waiting = false;
+    WorkerPhases phases = {};  // of members
   };
   struct Member {
     uint32_t rank = 0;
@@ -81,6 +84,8 @@ class TopView {
     // Of the samples, the share in which it did not wait for others. The member that others
     // wait for is busy all the time.
     double Busy() const;
+    // Of late: seconds of each phase in a step; nothing before a step was seen.
+    std::optional<WorkerPhases> PhasesOfAStep() const;
   };
   struct Job {
     uint32_t id = 0;
@@ -91,7 +96,8 @@ class TopView {
     uint64_t skipped_steps = 0;
     std::optional<double> loss = {};
     std::deque<double> losses = {};
-    std::map<uint32_t, Member> members = {};      // by rank
+    std::map<uint32_t, Member> members = {};  // by rank
+    std::map<uint32_t, std::deque<ServerPhases>> servers = {};
     absl::Duration moved = absl::ZeroDuration();  // when its step last changed
 
     bool Ended() const { return phase == "over" || phase == "failed"; }
@@ -126,6 +132,9 @@ class TopView {
   void DrawJobs(std::vector<TopLine>& lines) const;
   void DrawJob(const Job& job, std::vector<TopLine>& lines) const;
   TopLine DrawMember(const Job& job, const Member& member, size_t columns) const;
+  TopLine DrawPhases(const Member& member, size_t columns) const;
+  void DrawServerPhases(const Job& job, std::vector<TopLine>& lines) const;
+  TopLine MemberHeader() const;
 
   const TopOptions options_;
   std::string build_version_ = {};
@@ -135,6 +144,7 @@ class TopView {
   std::map<uint32_t, Job> jobs_ = {};
   uint32_t selected_ = 0;  // job; one that is not there: the newest that runs
   Order order_ = Order::kRank;
+  bool shows_phases_ = false;
   std::string failure_ = {};
   std::optional<absl::Duration> failed_since_ = {};
   absl::Duration failed_for_ = absl::ZeroDuration();

@@ -148,6 +148,28 @@ TEST(TopView, FitsIntoAnyTerminal) {
   EXPECT_LT(latest_first.find("host:140"), latest_first.find("host:10"));
 }
 
+TEST(TopView, ShowsWhereTheTimeOfAStepGoes) {
+  TopView view({.coordinator = "a:1", .glyphs = TopOptions::Glyphs::kAscii});
+  const auto status = [](int steps, double compute, double others) {
+    return absl::StrCat(
+        R"({"jobs":[{"job":1,"name":"a","phase":"running","members":[{"rank":3,"phases":)",
+        R"({"steps":)", steps, R"(,"seconds":{"compute":)", compute, R"(,"others":)",
+        others, R"(}}}],"server_phases":[{"server":5,"steps":)", steps,
+        R"(,"seconds":{"hold":)", 2 * compute, "}}]}]}");
+  };
+  view.Press(TopKey::kPhases);
+  ASSERT_TRUE(view.Add(status(100, 70, 7), absl::Seconds(0)).ok());
+  EXPECT_THAT(Picture(view), HasSubstr("no step of late"));
+  ASSERT_TRUE(view.Add(status(110, 70.3, 7.1), absl::Seconds(1)).ok());
+  const std::string picture = Picture(view);
+  EXPECT_THAT(picture,
+              ContainsRegex("3 +40.0 +30.0 +0.00 +0.00 +10.0 +0.00 +0.00 +c+o+\n"));
+  EXPECT_THAT(picture,
+              HasSubstr("server 5, ms a step: hold 60.0, decide 0.00, step 0.00, pub"));
+  view.Press(TopKey::kPhases);
+  EXPECT_THAT(Picture(view), HasSubstr("BYTES/S"));
+}
+
 TEST(TopView, ChoosesTheNewestJobThatRunsAndOthersByKey) {
   TopView view({.coordinator = "a:1"});
   EXPECT_THAT(Picture(view), HasSubstr("no servers yet"));

@@ -1,7 +1,12 @@
 #include "comm/rpc/status_json.h"
 
+#include <array>
+#include <utility>
+
 #include "comm/base/status.h"
+#include "comm/base/step_phases.h"
 #include "comm/rpc/channel.h"
+#include "comm/rpc/phases_proto.h"
 #include "comm/rpc/status.h"
 #include "nlohmann/json.hpp"
 #include "proto/coordinator.grpc.pb.h"
@@ -35,6 +40,20 @@ Json ToJson(const v1::CompressionFigures& figures) {
           {"choice", figures.choice()}};
 }
 
+template <size_t kPhases>
+Json ToJson(const v1::PhaseSums& message, const std::array<const char*, kPhases>& names) {
+  const auto sums = ReadPhases<PhaseSums<kPhases>>(message);
+  Json seconds = Json::object();
+  for (size_t i = 0; i < kPhases; ++i) seconds[names[i]] = sums.seconds[i];
+  return {{"steps", sums.steps}, {"seconds", std::move(seconds)}};
+}
+
+Json ToJson(const v1::ServerPhases& of) {
+  Json json = {{"server", of.server()}};
+  json.update(ToJson(of.phases(), kServerPhaseNames));
+  return json;
+}
+
 Json ToJson(const v1::MemberStatus& member) {
   return {{"rank", member.rank()},
           {"incarnation", member.incarnation()},
@@ -43,7 +62,8 @@ Json ToJson(const v1::MemberStatus& member) {
           {"bytes", member.bytes()},
           {"waiting", member.waiting()},
           {"heartbeat_age_seconds", member.heartbeat_age_seconds()},
-          {"compression", ToJson(member.compression())}};
+          {"compression", ToJson(member.compression())},
+          {"phases", ToJson(member.phases(), kWorkerPhaseNames)}};
 }
 
 Json ToJson(const v1::JobStatus& job);
@@ -93,7 +113,8 @@ Json ToJson(const v1::JobStatus& job) {
           {"loss", job.has_loss() ? Json(job.loss()) : Json()},
           {"loss_curve", ToList(job.loss_curve())},
           {"checkpoint", ToJson(job.checkpoint())},
-          {"members", ToList(job.members())}};
+          {"members", ToList(job.members())},
+          {"server_phases", ToList(job.server_phases())}};
 }
 
 }  // namespace

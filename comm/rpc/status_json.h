@@ -11,7 +11,12 @@
 //              "learning_rate": 0.001, "loss_scale": 65536, "skipped_steps": 2,
 //              "members": [{"rank": 0, "incarnation": 1, "name": "host:19",
 //                           "step": 7, "bytes": 4096,
-//                           "waiting": false, "heartbeat_age_seconds": 0.1}]}]}
+//                           "waiting": false, "heartbeat_age_seconds": 0.1,
+//                           "phases": {"steps": 7, "seconds": {"compute": 0.5, ...}}}],
+//              "server_phases": [{"server": 0, "steps": 7, "seconds": {"hold": 0.1, ...}}]}]}
+//
+// Phases (comm/base/step_phases.h) are sums so far: differences of two statuses say what a
+// step of late took.
 //
 // Numbers are numbers; protobuf's own JSON writes 64-bit ones as strings.
 #pragma once

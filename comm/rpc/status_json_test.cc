@@ -36,6 +36,14 @@ v1::StatusReply Sample() {
   member.mutable_compression()->set_residual_ratio(2.5);
   member.mutable_compression()->set_choice("topk: why");
   job.set_push_codec("onebit");
+  v1::PhaseSums& phases = *member.mutable_phases();
+  phases.set_steps(12);
+  for (const double seconds : {0.5, -1.0, 0.25, 0.0, 0.0, 0.125, 9.0}) {
+    phases.add_seconds(seconds);  // one is no time, one of a later version
+  }
+  v1::ServerPhases& server_phases = *job.add_server_phases();
+  server_phases.set_server(4);
+  server_phases.mutable_phases()->add_seconds(1.5);
   return reply;
 }
 
@@ -90,6 +98,14 @@ TEST_F(StatusJson, FetchesNumbersAsNumbers) {
   EXPECT_EQ(compression["choice"], "topk: why");
   EXPECT_EQ(json["jobs"][0]["members"][0]["rank"], 2);
   EXPECT_EQ(json["jobs"][0]["members"][0]["heartbeat_age_seconds"], 0.5);
+  const auto& phases = json["jobs"][0]["members"][0]["phases"];
+  EXPECT_EQ(phases["steps"], 12);
+  EXPECT_EQ(
+      phases["seconds"].dump(),
+      R"({"compute":0.5,"decode":0.125,"encode":0.0,"others":0.0,"publish":0.0,"push":0.25})");
+  const auto& of_server = json["jobs"][0]["server_phases"][0];
+  EXPECT_EQ(of_server["server"], 4);
+  EXPECT_EQ(of_server["seconds"]["hold"], 1.5);
 }
 
 TEST(StatusAsJson, SurvivesANameThatIsNoUtf8) {

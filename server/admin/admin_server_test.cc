@@ -200,6 +200,31 @@ TEST_F(MetricsTest, EndsTheSeriesOfAWorkerThatLeft) {
   EXPECT_THAT(Scrape(), HasSubstr("rank=\"0\""));
 }
 
+TEST_F(MetricsTest, PhasesGrowThroughTheLivesOfAWorker) {
+  metrics_.NameJob(1, "a");
+  metrics_.SetWorker(1, 2, {.phases = {.steps = 4, .seconds = {1.5, 0, 0.25}}});
+  metrics_.SetWorker(1, 2, {.phases = {.steps = 6, .seconds = {2, 0, 0.25}}});
+  // Its next life began anew.
+  metrics_.SetWorker(1, 2, {.phases = {.steps = 1, .seconds = {0.5, 0, 0.125}}});
+  metrics_.SetServerPhases(1, {.steps = 7, .seconds = {0.5, 0, 0.25, 2}});
+  metrics_.SetServerPhases(9, {.steps = 7});  // a job that is not there
+  const std::string text = Scrape();
+  for (const char* line :
+       {"syncline_step_phase_steps_total{job_name=\"a\",rank=\"2\"} 7\n",
+        "syncline_step_phase_seconds_total{job_name=\"a\",phase=\"compute\",rank=\"2\"} "
+        "2.5\n",
+        "syncline_step_phase_seconds_total{job_name=\"a\",phase=\"push\",rank=\"2\"} "
+        "0.375\n",
+        "syncline_server_phase_steps_total{job_name=\"a\"} 7\n",
+        "syncline_server_phase_seconds_total{job_name=\"a\",phase=\"publish\"} 2\n"}) {
+    EXPECT_THAT(text, HasSubstr(line));
+  }
+  metrics_.ForgetWorker(1, 2);
+  EXPECT_THAT(Scrape(), Not(HasSubstr("rank=\"2\"")));
+  metrics_.ForgetJob(1);
+  EXPECT_THAT(Scrape(), Not(HasSubstr("job_name=\"a\"")));
+}
+
 TEST_F(MetricsTest, PleasesPromtool) {
   if (std::system("promtool --version >/dev/null 2>&1") != 0) {
     GTEST_SKIP()

@@ -4,6 +4,7 @@
 #include <array>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "absl/base/thread_annotations.h"
@@ -57,6 +58,45 @@ Family<Gauge>& Gauges(prometheus::Registry& registry, const char* name,
                       const char* help) {
   return prometheus::BuildGauge().Name(name).Help(help).Register(registry);
 }
+
+// Counters that grow to what somebody else has counted. Whoever began anew began at zero.
+template <size_t kPhases>
+class PhaseCounters {
+ public:
+  struct Of {
+    Family<Counter>& seconds;
+    Family<Counter>& steps;
+  };
+  PhaseCounters() = default;
+  PhaseCounters(const Of& families, const prometheus::Labels& labels,
+                const std::array<const char*, kPhases>& names) {
+    steps_ = &families.steps.Add(labels);
+    for (size_t i = 0; i < kPhases; ++i) {
+      prometheus::Labels of_phase = labels;
+      of_phase["phase"] = names[i];
+      seconds_[i] = &families.seconds.Add(of_phase);
+    }
+  }
+  void GrowTo(const PhaseSums<kPhases>& sums) {
+    const bool is_anew = sums.steps < last_.steps;
+    if (is_anew) last_ = {};
+    steps_->Increment(static_cast<double>(sums.steps - last_.steps));
+    for (size_t i = 0; i < kPhases; ++i) {
+      seconds_[i]->Increment(std::max(0.0, sums.seconds[i] - last_.seconds[i]));
+    }
+    last_ = sums;
+  }
+  void Remove(const Of& families) const {
+    if (steps_ == nullptr) return;
+    families.steps.Remove(steps_);
+    for (Counter* counter : seconds_) families.seconds.Remove(counter);
+  }
+
+ private:
+  Counter* steps_ = nullptr;
+  std::array<Counter*, kPhases> seconds_ = {};
+  PhaseSums<kPhases> last_;
+};
 
 struct WorkerFigure {
   const char* name;
@@ -128,7 +168,15 @@ struct Metrics::Families {
                 .Name("syncline_step_seconds")
                 .Help("From a step's first contribution to its last published block.")
                 .Register(registry)
-                .Add({}, StepBuckets())) {
+                .Add({}, StepBuckets())),
+        worker_phases{Counters(registry, "syncline_step_phase_seconds_total",
+                               "Time of a worker, by what it did or waited for."),
+                      Counters(registry, "syncline_step_phase_steps_total",
+                               "Steps of a worker whose time is in the phases.")},
+        server_phases{Counters(registry, "syncline_server_phase_seconds_total",
+                               "Time of the steps of a job on this server, by phase."),
+                      Counters(registry, "syncline_server_phase_steps_total",
+                               "Steps of a job whose time is in the server's phases.")} {
     Gauges(registry, "syncline_build_info", "Always 1; the labels say what runs.")
         .Add({{"version", SYNCLINE_VERSION},
               {"wire_version", absl::StrCat(kMessageVersion)}})
@@ -171,6 +219,8 @@ struct Metrics::Families {
   Counter& published_bytes;
   std::array<Family<Gauge>*, kJobFigures> job_figures;
   Histogram& step_seconds;
+  PhaseCounters<kWorkerPhaseNames.size()>::Of worker_phases;
+  PhaseCounters<kServerPhaseNames.size()>::Of server_phases;
   Gauge* memory_budget = nullptr;
   Gauge* memory_placed = nullptr;
   std::array<Counter*, kPushResults.size()> pushes;
@@ -178,11 +228,16 @@ struct Metrics::Families {
   std::array<Counter*, static_cast<size_t>(RefuseCode::kNoAverage)> refused;
   std::array<Counter*, static_cast<size_t>(Refusal::kMalformed) + 1> turned_away;
 
-  using WorkerGauges = std::array<Gauge*, std::size(kWorkerFigures)>;
+  struct WorkerSeries {
+    std::array<Gauge*, std::size(kWorkerFigures)> gauges = {};
+    PhaseCounters<kWorkerPhaseNames.size()> phases = {};
+  };
   struct Job {
     std::string name;
     std::array<Gauge*, kJobFigures> gauges = {};
-    std::map<uint32_t, WorkerGauges> workers = {};  // by rank
+    std::map<uint32_t, WorkerSeries> workers = {};  // by rank
+    // Of a server; empty: none was said.
+    std::optional<PhaseCounters<kServerPhaseNames.size()>> phases = std::nullopt;
   };
 
   void Forget(std::map<uint32_t, Job>::iterator job)
@@ -190,12 +245,16 @@ struct Metrics::Families {
     for (size_t i = 0; i < kJobFigures; ++i) {
       if (job->second.gauges[i] != nullptr) job_figures[i]->Remove(job->second.gauges[i]);
     }
-    for (const auto& [rank, gauges] : job->second.workers) Forget(gauges);
+    for (const auto& [rank, series] : job->second.workers) Forget(series);
+    if (job->second.phases) job->second.phases->Remove(server_phases);
     jobs.erase(job);
   }
 
-  void Forget(const WorkerGauges& gauges) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    for (size_t i = 0; i < gauges.size(); ++i) worker_figures[i]->Remove(gauges[i]);
+  void Forget(const WorkerSeries& series) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    for (size_t i = 0; i < series.gauges.size(); ++i) {
+      worker_figures[i]->Remove(series.gauges[i]);
+    }
+    series.phases.Remove(worker_phases);
   }
 
   void Set(uint32_t job, JobFigure figure, double value) {
@@ -300,14 +359,19 @@ void Metrics::SetWorker(uint32_t job, uint32_t rank, const Worker& worker) {
   const auto found = families_->jobs.find(job);
   if (found == families_->jobs.end()) return;
   const auto [entry, is_new] = found->second.workers.try_emplace(rank);
-  for (size_t i = 0; i < entry->second.size(); ++i) {
-    Gauge*& gauge = entry->second[i];
-    if (is_new) {
-      gauge = &families_->worker_figures[i]->Add(
-          {{"job_name", found->second.name}, {"rank", absl::StrCat(rank)}});
+  Families::WorkerSeries& series = entry->second;
+  if (is_new) {
+    const prometheus::Labels labels = {{"job_name", found->second.name},
+                                       {"rank", absl::StrCat(rank)}};
+    series.phases = {families_->worker_phases, labels, kWorkerPhaseNames};
+    for (size_t i = 0; i < series.gauges.size(); ++i) {
+      series.gauges[i] = &families_->worker_figures[i]->Add(labels);
     }
-    gauge->Set(kWorkerFigures[i].value(worker));
   }
+  for (size_t i = 0; i < series.gauges.size(); ++i) {
+    series.gauges[i]->Set(kWorkerFigures[i].value(worker));
+  }
+  series.phases.GrowTo(worker.phases);
 }
 
 void Metrics::ForgetWorker(uint32_t job, uint32_t rank) {
@@ -318,6 +382,18 @@ void Metrics::ForgetWorker(uint32_t job, uint32_t rank) {
   if (worker == found->second.workers.end()) return;
   families_->Forget(worker->second);
   found->second.workers.erase(worker);
+}
+
+void Metrics::SetServerPhases(uint32_t job, const ServerPhases& phases) {
+  absl::MutexLock lock(&families_->mutex);
+  const auto found = families_->jobs.find(job);
+  if (found == families_->jobs.end()) return;
+  Families::Job& of = found->second;
+  if (!of.phases) {
+    of.phases.emplace(families_->server_phases, prometheus::Labels{{"job_name", of.name}},
+                      kServerPhaseNames);
+  }
+  of.phases->GrowTo(phases);
 }
 
 void Metrics::ObserveStep(absl::Duration duration) {

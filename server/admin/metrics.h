@@ -19,6 +19,7 @@
 #include <string_view>
 
 #include "absl/time/time.h"
+#include "comm/base/step_phases.h"
 #include "comm/transport/message.h"
 #include "comm/transport/transport.h"
 
@@ -90,10 +91,14 @@ class Metrics {
     double decode_ns = 0;
     double residual_ratio = 0;   // norm of what it keeps over that of a gradient
     double diverged_blocks = 0;  // views taken anew since it joined
+    WorkerPhases phases = {};    // of its present life
   };
   void SetWorker(uint32_t job, uint32_t rank, const Worker& worker);
   // For a worker that left: its series ends.
   void ForgetWorker(uint32_t job, uint32_t rank);
+
+  // Of a server: where the time of the job's steps went since it has the job.
+  void SetServerPhases(uint32_t job, const ServerPhases& phases);
 
   // From the first contribution of a step until its last block was published.
   void ObserveStep(absl::Duration duration);

@@ -30,6 +30,7 @@
 #include "absl/time/time.h"
 #include "comm/base/patience.h"
 #include "comm/base/secret_key.h"
+#include "comm/base/step_phases.h"
 #include "comm/base/timeouts.h"
 #include "comm/transport/tcp/member_key.h"
 #include "server/coordinator/checkpoint_orders.h"
@@ -130,6 +131,7 @@ struct JobProgress {
   uint32_t unseeded = 0;
   uint64_t completed = 0;
   std::vector<Member> members = {};  // in rank order
+  ServerPhases phases = {};          // of its slowest engine
 };
 struct Heartbeat {
   uint64_t step = 0;
@@ -138,6 +140,7 @@ struct Heartbeat {
   CompressionFigures compression = {};  // of workers
   absl::Duration silent = {};          // of servers: an engine did not answer for so long
   std::vector<JobProgress> jobs = {};  // of servers
+  WorkerPhases phases = {};            // of workers
 };
 struct Leave {};
 struct LossReport {
@@ -390,6 +393,7 @@ struct MemberView {
   bool waiting = false;
   absl::Duration heartbeat_age = {};
   CompressionFigures compression = {};
+  WorkerPhases phases = {};
 };
 struct LossPoint {
   uint64_t step = 0;
@@ -428,6 +432,7 @@ struct JobView {
   std::vector<LossPoint> loss_curve = {};     // of range tests
   std::vector<MemberView> members = {};
   CheckpointView checkpoint = {};
+  std::map<uint32_t, ServerPhases> server_phases = {};  // by server
 };
 struct CoordinatorView {
   std::vector<ServerView> servers = {};

@@ -307,6 +307,7 @@ class Job {
   std::unique_ptr<const TrainingPlan> plan_;  // of the job, without tensors
   DecisionMaker decisions_;
   StallWatch stall_;
+  std::map<uint32_t, ServerPhases> server_phases_;  // as each server said last
   Readmission readmission_;
 
   Phase phase_ = Phase::kGathering;

@@ -23,6 +23,7 @@ void Job::OnServerBeat(uint32_t server, const Heartbeat& beat,
   const bool serves = std::ranges::count(servers_, server, &JobServer::server) > 0;
   if (!serves || progress.members.size() > kMaxWorkers) return;
   stall_.Said(server, beat, progress);
+  server_phases_[server] = progress.phases;
 }
 
 // ---- Members that stand still ----

@@ -95,7 +95,12 @@ JobView Job::View(absl::Duration now) const {
                             .bytes = worker.beat.bytes,
                             .waiting = worker.beat.waiting,
                             .heartbeat_age = now - heard_at,
-                            .compression = worker.beat.compression});
+                            .compression = worker.beat.compression,
+                            .phases = worker.beat.phases});
+  }
+  for (const JobServer& server : servers_) {
+    const auto known = server_phases_.find(server.server);
+    if (known != server_phases_.end()) view.server_phases.insert(*known);
   }
   view.checkpoint = saved_;
   view.checkpoint.is_under_way = !cuts_.empty() || cut_wanted_ || IsEnding();

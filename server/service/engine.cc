@@ -24,9 +24,6 @@ constexpr size_t kPoolBytes = 8 * kDefaultWindowBytes;
 // UCX addresses have a few hundred bytes; many devices make them longer, never this long.
 constexpr size_t kMaxAddressBytes = 4096;
 
-// Steps whose time is measured at once.
-constexpr size_t kStepsUnderWay = 64;
-
 MessageKind KindOf(const MessageHeader& header) {
   return static_cast<MessageKind>(header.kind);
 }
@@ -109,7 +106,7 @@ void Engine::Adopt(uint32_t job, EngineJob built) {
     Job& adopted = jobs_[job];
     adopted = Job();
     adopted.shard = std::move(built.shard);
-    adopted.trained = built.trained;
+    adopted.times = StepTimes(built.trained);
   });
 }
 
@@ -159,15 +156,15 @@ Engine::Report Engine::AskProgress() {
   }
   asked_at_ = now;
   loop_->Post([this](Transport&) {
-    std::map<uint32_t, ShardProgress> progress;
+    std::map<uint32_t, JobReport> report;
     for (const auto& [id, job] : jobs_) {
       for (const auto& [life, link] : job.workers) {
         job.shard->Crossed(life.first, life.second, link->TakeCrossedBytes());
       }
-      progress[id] = job.shard->Progress();
+      report[id] = {.progress = job.shard->Progress(), .phases = job.times.sums()};
     }
     absl::MutexLock answer(&report_mutex_);
-    report_ = std::move(progress);
+    report_ = std::move(report);
     asked_at_.reset();
   });
   return report;
@@ -358,7 +355,11 @@ void Engine::TakeHello(Job& job, const MessageHeader& header, const Slice& paylo
 void Engine::Greet(Job& job, const MessageHeader& hello, WorkerLink::Parts parts) {
   const WorkerLife life = {hello.rank, hello.incarnation};
   parts.shard = job.shard;
-  parts.sent = [this, id = hello.job, life] { Pump(id, life); };
+  parts.sent = [this, id = hello.job, life] {
+    const auto found = jobs_.find(id);
+    if (found != jobs_.end()) found->second.times.Sent(clock_.Now());
+    Pump(id, life);
+  };
   std::unique_ptr<WorkerLink>& link = job.workers[life];
   link = std::make_unique<WorkerLink>(std::move(parts));
   link->Welcome(hello);
@@ -375,9 +376,17 @@ void Engine::ForgetWorker(uint32_t id, WorkerLife life, uint64_t connection) {
 // ---- What shards answer ----
 
 void Engine::Run(uint32_t id, Job& job, const ShardInput& input) {
+  const absl::Duration began = clock_.Now();
   const ShardOutputs outputs = job.shard->Apply(input);
   if (const auto* message = std::get_if<ShardMessage>(&input)) {
-    CountInput(job, *message, outputs);
+    if (KindOf(message->header) == MessageKind::kPush) {
+      job.times.Worked(clock_.Now() - began);
+    }
+    CountInput(job, {*message, began}, outputs);
+  }
+  if (const auto* decision = std::get_if<ShardDecision>(&input)) {
+    job.times.Worked(clock_.Now() - began);
+    job.times.Decided(decision->step, began);
   }
   for (const ShardOutput& output : outputs) {
     if (const auto* reply = std::get_if<ShardReply>(&output)) {
@@ -404,8 +413,8 @@ void Engine::Send(Job& job, const ShardReply& reply) {
   Pump(reply.header.job, life);
 }
 
-void Engine::CountInput(Job& job, const ShardMessage& message,
-                        const ShardOutputs& outputs) {
+void Engine::CountInput(Job& job, const Arrival& arrival, const ShardOutputs& outputs) {
+  const ShardMessage& message = arrival.message;
   if (outputs.empty()) return;
   const auto* reply = std::get_if<ShardReply>(&outputs.front());
   if (reply == nullptr) return;
@@ -418,7 +427,7 @@ void Engine::CountInput(Job& job, const ShardMessage& message,
                             : reply->repeats ? PushResult::kRepeated
                                              : PushResult::kCounted;
   if (result == PushResult::kCounted) {
-    job.steps.try_emplace(message.header.step, StepProgress{.began = clock_.Now()});
+    job.times.Contributed(message.header.step, arrival.time);
   }
   if (options_.metrics != nullptr) {
     options_.metrics->CountPush(result, message.payload.size);
@@ -428,19 +437,10 @@ void Engine::CountInput(Job& job, const ShardMessage& message,
 void Engine::CountApplied(uint32_t id, Job& job, const ShardApplied& applied) {
   const uint64_t version = applied.step + 1;
   step_.store(std::max(step(), version), std::memory_order_relaxed);
-  // A step nobody contributed to has no beginning.
-  const auto progress =
-      job.steps.try_emplace(applied.step, StepProgress{clock_.Now()}).first;
-  if (++progress->second.blocks < job.trained) {
-    // A step that nobody here completes must not stay forever.
-    if (job.steps.size() > kStepsUnderWay) job.steps.erase(job.steps.begin());
-    return;
-  }
-  if (options_.metrics != nullptr) {
-    options_.metrics->ObserveStep(clock_.Now() - progress->second.began);
-    options_.metrics->SetStep(id, version);
-  }
-  job.steps.erase(progress);
+  const auto took = job.times.Applied(applied.step, clock_.Now());
+  if (!took || options_.metrics == nullptr) return;
+  options_.metrics->ObserveStep(*took);
+  options_.metrics->SetStep(id, version);
 }
 
 }  // namespace syncline

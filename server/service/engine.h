@@ -46,6 +46,7 @@
 #include "comm/base/env.h"
 #include "comm/base/log.h"
 #include "comm/base/secret_key.h"
+#include "comm/base/step_phases.h"
 #include "comm/base/timeouts.h"
 #include "comm/transport/loop.h"
 #include "comm/transport/network/network.h"
@@ -54,6 +55,7 @@
 #include "comm/transport/transport.h"
 #include "server/admin/metrics.h"
 #include "server/links/worker_link.h"
+#include "server/service/step_times.h"
 #include "server/shard/shard.h"
 
 namespace syncline {
@@ -119,10 +121,14 @@ class Engine : private Receiver, private Acceptor {
   // version reached.
   uint64_t bytes() const { return bytes_.load(std::memory_order_relaxed); }
   uint64_t step() const { return step_.load(std::memory_order_relaxed); }
+  struct JobReport {
+    ShardProgress progress = {};
+    ServerPhases phases = {};
+  };
   // Of all jobs, as the engine's thread said last, and for how long it has owed the
   // answer to the question before. Asks again.
   struct Report {
-    std::map<uint32_t, ShardProgress> jobs = {};
+    std::map<uint32_t, JobReport> jobs = {};
     absl::Duration silent = {};
   };
   Report AskProgress() ABSL_LOCKS_EXCLUDED(report_mutex_);
@@ -132,16 +138,10 @@ class Engine : private Receiver, private Acceptor {
 
   // What a worker opened; its messages are its own.
   class Connection;
-  // When a step began here, and how many blocks have completed it.
-  struct StepProgress {
-    absl::Duration began;
-    size_t blocks = 0;
-  };
   struct Job {
     std::shared_ptr<Shard> shard;  // sends that are under way tell it when they are done
-    size_t trained = 0;            // blocks
     std::map<WorkerLife, std::unique_ptr<WorkerLink>> workers;
-    std::map<uint64_t, StepProgress> steps;
+    StepTimes times;
   };
 
   Engine(const EngineOptions& options, EngineEvents events);
@@ -176,7 +176,11 @@ class Engine : private Receiver, private Acceptor {
   void Run(uint32_t id, Job& job, const ShardInput& input);
   void Send(Job& job, const ShardReply& reply);
   void CloseStrangers(Job& job);
-  void CountInput(Job& job, const ShardMessage& message, const ShardOutputs& outputs);
+  struct Arrival {
+    const ShardMessage& message;
+    absl::Duration time;
+  };
+  void CountInput(Job& job, const Arrival& arrival, const ShardOutputs& outputs);
   void CountApplied(uint32_t id, Job& job, const ShardApplied& applied);
 
   const EngineOptions options_;
@@ -186,7 +190,7 @@ class Engine : private Receiver, private Acceptor {
   std::atomic<uint64_t> step_ = 0;
 
   absl::Mutex report_mutex_;
-  std::map<uint32_t, ShardProgress> report_ ABSL_GUARDED_BY(report_mutex_);
+  std::map<uint32_t, JobReport> report_ ABSL_GUARDED_BY(report_mutex_);
   std::optional<absl::Duration> asked_at_ ABSL_GUARDED_BY(report_mutex_);
 
   // Of the loop thread.

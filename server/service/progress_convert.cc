@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "comm/base/limits.h"
+#include "comm/rpc/phases_proto.h"
 
 namespace syncline {
 namespace {
@@ -39,6 +40,13 @@ void AddProgress(const ShardProgress& shard, JobProgress& job) {
   }
 }
 
+void AddPhases(const ServerPhases& engine, ServerPhases& server) {
+  server.steps = std::max(server.steps, engine.steps);
+  for (size_t i = 0; i < engine.seconds.size(); ++i) {
+    server.seconds[i] = std::max(server.seconds[i], engine.seconds[i]);
+  }
+}
+
 void ProgressToProto(const std::vector<JobProgress>& jobs, v1::Heartbeat& beat) {
   for (const JobProgress& job : jobs) {
     v1::JobProgress& out = *beat.add_jobs();
@@ -48,6 +56,7 @@ void ProgressToProto(const std::vector<JobProgress>& jobs, v1::Heartbeat& beat) 
     out.set_undecided(job.undecided);
     out.set_unseeded(job.unseeded);
     out.set_completed(job.completed);
+    WritePhases(job.phases, *out.mutable_phases());
     for (const JobProgress::Member& member : job.members) {
       v1::MemberProgress& one = *out.add_members();
       one.set_rank(member.rank);
@@ -69,6 +78,7 @@ std::vector<JobProgress> ProgressFromProto(const v1::Heartbeat& beat) {
                                                           .undecided = job.undecided(),
                                                           .unseeded = job.unseeded(),
                                                           .completed = job.completed()});
+    progress.phases = ReadPhases<ServerPhases>(job.phases());
     for (const v1::MemberProgress& member : job.members()) {
       progress.members.push_back(FromProto(member));
     }

@@ -5,6 +5,7 @@
 #include <map>
 #include <vector>
 
+#include "comm/base/step_phases.h"
 #include "proto/coordinator.pb.h"
 #include "server/coordinator/coordinator.h"
 #include "server/shard/shard.h"
@@ -13,6 +14,9 @@ namespace syncline {
 
 // Adds one shard's figures to those of its server.
 void AddProgress(const ShardProgress& shard, JobProgress& job);
+
+// Of engines that work side by side the longest counts.
+void AddPhases(const ServerPhases& engine, ServerPhases& server);
 
 void ProgressToProto(const std::vector<JobProgress>& jobs, v1::Heartbeat& beat);
 // Of more members than there can be, none.

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "comm/base/check.h"
 #include "comm/base/secret_key.h"
+#include "comm/rpc/phases_proto.h"
 #include "comm/transport/tcp/member_key.h"
 #include "server/service/checkpoint_convert.h"
 #include "server/service/held_convert.h"
@@ -123,7 +124,8 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
                        .waiting = message.heartbeat().waiting(),
                        .compression = FromProto(message.heartbeat().compression()),
                        .silent = absl::Milliseconds(message.heartbeat().silent_ms()),
-                       .jobs = ProgressFromProto(message.heartbeat())};
+                       .jobs = ProgressFromProto(message.heartbeat()),
+                       .phases = ReadPhases<WorkerPhases>(message.heartbeat().phases())};
     case v1::MemberMessage::kLossReport:
       return LossReport{.step = message.loss_report().step(),
                         .loss = message.loss_report().loss(),
@@ -192,6 +194,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                    *out.mutable_compression() = ToProto(beat.compression);
                    out.set_silent_ms(absl::ToInt64Milliseconds(beat.silent));
                    ProgressToProto(beat.jobs, out);
+                   WritePhases(beat.phases, *out.mutable_phases());
                  },
                  [&](const Leave&) { message.mutable_leave(); },
                  [&](const BarrierEntered& entered) {
@@ -444,6 +447,12 @@ v1::StatusReply ToProto(const CoordinatorView& view) {
       written.set_waiting(member.waiting);
       written.set_heartbeat_age_seconds(absl::ToDoubleSeconds(member.heartbeat_age));
       *written.mutable_compression() = ToProto(member.compression);
+      WritePhases(member.phases, *written.mutable_phases());
+    }
+    for (const auto& [server, phases] : job.server_phases) {
+      v1::ServerPhases& written = *out.add_server_phases();
+      written.set_server(server);
+      WritePhases(phases, *written.mutable_phases());
     }
   }
   return reply;

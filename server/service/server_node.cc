@@ -217,12 +217,16 @@ Heartbeat ServerNode::MakeHeartbeat() const {
   for (const auto& engine : engines_) {
     const Engine::Report report = engine->AskProgress();
     beat.silent = std::max(beat.silent, report.silent);
-    for (const auto& [job, progress] : report.jobs) AddProgress(progress, jobs[job]);
+    for (const auto& [id, report_of_job] : report.jobs) {
+      AddProgress(report_of_job.progress, jobs[id]);
+      AddPhases(report_of_job.phases, jobs[id].phases);
+    }
     beat.bytes += engine->bytes();
     beat.step = std::max(beat.step, engine->step());
   }
   for (auto& [id, job] : jobs) {
     job.job = id;
+    if (options_.metrics != nullptr) options_.metrics->SetServerPhases(id, job.phases);
     beat.jobs.push_back(std::move(job));
   }
   return beat;

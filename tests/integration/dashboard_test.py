@@ -5,9 +5,11 @@
 """
 
 import html.parser
+import re
 import shutil
 import subprocess
 import sys
+import time
 import unittest
 import urllib.request
 
@@ -66,6 +68,15 @@ class Dashboard(cluster.ClusterTest):
         self.assertRegex(page.words["workers"], r"Codec 0 \S+ \d+ (computes|waits) .* 1 \S+ \d+ (computes|waits) ")
         self.assertRegex(page.words["servers"], r"Bytes 0 ")
         self.assertIn("worker 1 (", page.words["events"])
+
+    def test_it_shows_where_the_time_of_a_step_goes(self):
+        workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "5", job=JOB) for rank in range(2)]
+        workers[0].await_line(r"^step 20$")
+        wanted = r"worker 0 [\d.]+ ms worker 1 [\d.]+ ms Server 0: hold .*ms, decide 0.00 ms, step "
+        deadline = time.monotonic() + cluster.PATIENCE
+        # The browser's time passes faster than ours: what it sees may lie between two heartbeats.
+        while not re.search(wanted, shown := self.look().words["phases"]):
+            self.assertLess(time.monotonic(), deadline, shown)
 
     def test_without_a_job_it_says_how_to_start_one(self):
         page = self.look()

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <span>
 #include <utility>
 #include <vector>
@@ -288,12 +289,16 @@ syncline_code syncline_get_stats(const syncline_session* session, syncline_stats
                        ", but must be sizeof(syncline_stats)"));
     }
     const SessionStats now = of.Stats();
-    const syncline_stats filled{.struct_size = size,
-                                .bytes_pushed = now.bytes_pushed,
-                                .bytes_pulled = now.bytes_pulled,
-                                .resent_blocks = now.resent_blocks,
-                                .epoch = now.epoch,
-                                .members = now.members};
+    syncline_stats filled{.struct_size = size,
+                          .bytes_pushed = now.bytes_pushed,
+                          .bytes_pulled = now.bytes_pulled,
+                          .resent_blocks = now.resent_blocks,
+                          .epoch = now.epoch,
+                          .members = now.members,
+                          .steps = now.phases.steps,
+                          .phase_seconds = {}};
+    static_assert(std::size(filled.phase_seconds) == std::size(now.phases.seconds));
+    std::ranges::copy(now.phases.seconds, filled.phase_seconds);
     std::memcpy(stats, &filled, std::min(size, sizeof filled));
     return absl::OkStatus();
   });

@@ -239,6 +239,11 @@ typedef struct syncline_stats {
   uint64_t resent_blocks;
   uint64_t epoch;
   uint32_t members;
+  /* Where this worker's time went since it started: seconds of the phases compute, encode,
+   * push, others, publish and decode, in this order, and in how many steps. Together they
+   * are all of its time; all but compute are time in which the program waited. */
+  uint64_t steps;
+  double phase_seconds[6];
 } syncline_stats;
 /* Fills what fits into stats->struct_size. */
 SYNCLINE_API syncline_code syncline_get_stats(const syncline_session* session,

@@ -142,6 +142,7 @@ void Exchange::SetPhase(Block& block, Phase phase) {
 void Exchange::Enqueue(uint32_t id, MessageKind kind) {
   Block& block = blocks_[id];
   block.kind = kind;
+  has_news_ = false;
   SetPhase(block, Phase::kQueued);
   block.due = absl::InfiniteDuration();
   shards_[block.shard].queued.insert(id);
@@ -155,12 +156,15 @@ void Exchange::PumpAll(absl::Duration now, ExchangeOutputs& outputs) {
 
 void Exchange::PumpShard(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs) {
   ShardQueue& queue = shards_[shard];
+  const bool sends = queue.is_connected && !queue.queued.empty() && queue.room > 0;
+  if (sends) Enter(WorkerPhase::kEncode);
   while (!failed_ && queue.is_connected && !queue.queued.empty() && queue.room > 0) {
     const uint32_t id = *queue.queued.begin();
     queue.queued.erase(queue.queued.begin());
     SendBlock(id, now, outputs);
     queue.room -= std::min(queue.room, blocks_[id].sent_bytes + kMessageHeaderBytes);
   }
+  if (sends) EnterWire();
 }
 
 ExchangeOutputs Exchange::Pump(absl::Duration now) {
@@ -451,20 +455,6 @@ ExchangeOutputs Exchange::Tick(absl::Duration now) {
   for (const uint32_t id : average_.TakeDue(now)) SendAveragePull(id, outputs);
   PumpAll(now, outputs);
   return outputs;
-}
-
-size_t Exchange::MaxPayloadBytes(const MessageHeader& header) const {
-  if (header.block >= blocks_.size()) return 0;
-  const auto& [tensor, first, elements] = blocks_[header.block].range;
-  switch (static_cast<MessageKind>(header.kind)) {
-    case MessageKind::kPublish:
-      return MaxBlockBytes(landing_.Codecs(tensor), elements);
-    case MessageKind::kAverage:
-    case MessageKind::kState:
-      return MaxBlockBytes(*options_.seed_codec, elements);
-    default:
-      return 0;
-  }
 }
 
 ExchangeStats Exchange::stats() const {

@@ -278,6 +278,15 @@ class Exchange {
   };
 
   ExchangeOutputs Contribute(uint32_t tensor, absl::Duration now);
+  // For options.phases.
+  void Enter(WorkerPhase phase) const {
+    if (options_.phases != nullptr) options_.phases->Exchange(phase);
+  }
+  void EnterWire() const {
+    Enter(unheld_ > 0 ? WorkerPhase::kPush
+          : has_news_ ? WorkerPhase::kPublish
+                      : WorkerPhase::kOthers);
+  }
   void SetPhase(Block& block, Phase phase);
   void Enqueue(uint32_t block, MessageKind kind);
   void PumpAll(absl::Duration now, ExchangeOutputs& outputs);
@@ -336,6 +345,7 @@ class Exchange {
   std::vector<ShardQueue> shards_;
   std::map<uint32_t, Stashed> stashed_;  // by block
   uint32_t unheld_ = 0;                  // blocks that are queued or sent
+  bool has_news_ = false;                // a view came since all that was pushed is held
   // Elements whose digest may be made before the next Tick.
   size_t digest_room_ = kDigestElements;
   uint64_t epoch_;

@@ -11,6 +11,7 @@
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
 #include "comm/compression/transfer.h"
+#include "worker/client/phase_meter.h"
 #include "worker/client/seed_state.h"
 
 namespace syncline {
@@ -47,6 +48,8 @@ struct ExchangeOptions {
   ReceiverPlace receiver = ReceiverPlace::kNetwork;  // where all servers are
   // For what encoding and decoding cost, and for nothing else. Null: not measured.
   const Clock* clock = nullptr;
+  // Is told what the exchange is at. Null: not measured. Outlives the exchange.
+  PhaseMeter* phases = nullptr;
 };
 
 }  // namespace syncline

@@ -16,6 +16,20 @@ constexpr absl::Duration kAverageBackoff = absl::Milliseconds(10);
 
 }  // namespace
 
+size_t Exchange::MaxPayloadBytes(const MessageHeader& header) const {
+  if (header.block >= blocks_.size()) return 0;
+  const auto& [tensor, first, elements] = blocks_[header.block].range;
+  switch (static_cast<MessageKind>(header.kind)) {
+    case MessageKind::kPublish:
+      return MaxBlockBytes(landing_.Codecs(tensor), elements);
+    case MessageKind::kAverage:
+    case MessageKind::kState:
+      return MaxBlockBytes(*options_.seed_codec, elements);
+    default:
+      return 0;
+  }
+}
+
 ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payload,
                                     absl::Duration now) {
   ExchangeOutputs outputs;
@@ -45,6 +59,7 @@ ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payloa
       return outputs;  // only workers send the other kinds
   }
   PumpShard(blocks_[header.block].shard, now, outputs);
+  EnterWire();
   return outputs;
 }
 
@@ -139,7 +154,9 @@ void Exchange::OnPublish(const MessageHeader& header, ByteView payload,
   if (tensors_[block.range.tensor].ready) {
     return Stash(header, payload);
   }
+  Enter(WorkerPhase::kDecode);
   const ViewLanding::Result result = Land(header, payload, block);
+  has_news_ = has_news_ || unheld_ == 0;
   if (result == ViewLanding::Result::kIgnored) {
     // An answer to an earlier question may be no use while the right one is on its way.
     if (block.phase != Phase::kHeld) return;

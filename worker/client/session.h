@@ -64,6 +64,7 @@
 #include "comm/base/contribution.h"
 #include "comm/base/log.h"
 #include "comm/base/options.h"
+#include "comm/base/step_phases.h"
 #include "comm/base/timeouts.h"
 #include "worker/client/seed_state.h"
 #include "worker/client/tensor_memory.h"
@@ -165,6 +166,7 @@ struct SessionStats {
   uint64_t resent_blocks = 0;
   uint64_t epoch = 0;
   uint32_t members = 0;
+  WorkerPhases phases = {};  // since Start
 };
 
 class Session {

@@ -22,6 +22,7 @@
 #include "comm/rpc/control_link.h"
 #include "proto/coordinator.pb.h"
 #include "worker/client/data_plane.h"
+#include "worker/client/phase_meter.h"
 #include "worker/client/session.h"
 
 namespace syncline {
@@ -199,6 +200,7 @@ class Session::Impl {
   const Timeouts timeouts_;
   const CodecRegistry codecs_;
   const SteadyClock clock_;
+  PhaseMeter phases_{clock_};
   std::unique_ptr<ControlLink> link_;      // set by Start, before phase_ changes
   std::unique_ptr<DataPlane> data_plane_;  // set before phase_ becomes kRunning
   std::thread heart_;

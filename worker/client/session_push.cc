@@ -107,6 +107,7 @@ void Session::Impl::Contribute(TensorId id, std::span<const float> gradient,
   if (!tensor.keeps_pace() || --to_begin_ > 0) return;
   data_plane_->Flush();
   ++step_;
+  phases_.Step();
   to_begin_ = static_cast<size_t>(std::ranges::count_if(tensors_, &Tensor::keeps_pace));
 }
 
@@ -136,7 +137,10 @@ absl::Status Session::Impl::PushPull(TensorId id, ConstTensorMemory gradient,
     widened = std::move(tensors_[id].gradient);
   }
   widened.resize(elements);
-  Widen(gradient, widened);
+  {
+    const PhaseMeter::Work encodes(phases_, WorkerPhase::kEncode);
+    Widen(gradient, widened);
+  }
   absl::MutexLock lock(&mutex_);
   tensors_[id].gradient = std::move(widened);
   SYNCLINE_RETURN_IF_ERROR(CheckPush(id, elements, samples));

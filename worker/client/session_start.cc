@@ -70,6 +70,7 @@ absl::Status Session::Impl::AwaitStart(const v1::MemberMessage& declaration,
   for (TensorId id = 0; id < tensors_.size(); ++id) {
     SYNCLINE_RETURN_IF_ERROR(WaitFor(id, call));
   }
+  phases_.Begin();
   return absl::OkStatus();
 }
 
@@ -170,6 +171,7 @@ absl::Status Session::Impl::StartDataPlane() {
   exchange.shard_of_block = std::move(layout.shard_of_block);
   exchange.frozen = std::move(frozen);
   exchange.seed_states = std::move(states);
+  exchange.phases = &phases_;
   SYNCLINE_ASSIGN_OR_RETURN(
       exchange.transfers,
       ParseTransfers(options_.push_codec, options_.publish_codec, shapes));

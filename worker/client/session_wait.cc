@@ -56,7 +56,10 @@ void Session::Impl::LandIn(TensorId id) {
   const std::span<const float> weights = tensor.weights;
   const TensorMemory memory = tensor.memory;
   mutex_.Unlock();
-  Narrow(weights, memory);
+  {
+    const PhaseMeter::Work decodes(phases_, WorkerPhase::kDecode);
+    Narrow(weights, memory);
+  }
   mutex_.Lock();
 }
 
@@ -66,10 +69,13 @@ void Session::Impl::Flush() {
 
 // Also while the session ends: until then the tensor's memory may be in use.
 absl::Status Session::Impl::WaitFor(TensorId id, const Call& call) {
-  if (!tensors_[id].ready) Flush();
   ++waiters_;
   ++tensors_[id].waiters;
-  while (!tensors_[id].ready && AwaitChange(call)) {
+  if (!tensors_[id].ready) {
+    const PhaseMeter::Wait wait(phases_);
+    Flush();
+    while (!tensors_[id].ready && AwaitChange(call)) {
+    }
   }
   --tensors_[id].waiters;
   --waiters_;
@@ -105,9 +111,12 @@ absl::Status Session::Impl::WaitForAll(const Call& call) {
     if (tensors_[id].memory.dtype == DType::kF32) continue;
     SYNCLINE_RETURN_IF_ERROR(WaitFor(id, call));
   }
-  if (!AllReady()) Flush();
   ++waiters_;
-  while (!AllReady() && AwaitChange(call)) {
+  if (!AllReady()) {
+    const PhaseMeter::Wait wait(phases_);
+    Flush();
+    while (!AllReady() && AwaitChange(call)) {
+    }
   }
   --waiters_;
   for (TensorId id = 0; id < tensors_.size(); ++id) {
@@ -229,7 +238,10 @@ absl::Status Session::Impl::Barrier(absl::Duration timeout) {
   if (has_delays()) SYNCLINE_RETURN_IF_ERROR(WaitForAll(call));
   const uint64_t barrier = EnterBarrier();
   ++waiters_;
-  while (barriers_released_ <= barrier && AwaitChange(call)) {
+  {
+    const PhaseMeter::Wait wait(phases_);
+    while (barriers_released_ <= barrier && AwaitChange(call)) {
+    }
   }
   --waiters_;
   if (barriers_released_ > barrier) {

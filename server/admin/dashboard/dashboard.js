@@ -1,6 +1,7 @@
 // What the coordinator says of itself, shown again every second. Names come from members: they enter the page as
 // text, never as markup.
 import {Chart} from "/chart.js";
+import {Phases} from "/phases.js";
 
 const PERIOD_MS = 1000;
 const HOUR_SECONDS = 3600;
@@ -11,6 +12,7 @@ const state = {
   rates: new Map(),   // {time, value, rate} by "job/rank/incarnation" or "server/number/incarnation"
   events: [],
   charts: null,
+  phases: null,
   status: null,       // the last one
 };
 
@@ -241,6 +243,8 @@ function show(status) {
     showWaits(job);
     tiles(job, points);
     showCharts(job, points);
+    state.phases ??= new Phases(byId("phases"));
+    state.phases.show(job, time);
     showWorkers(job, time);
   }
   showServers(status.servers, time);

@@ -45,6 +45,26 @@ class Steps(support.ServersTest):
             self.assertGreater(session.stats.bytes_pushed, 5 * 48)
             self.assertEqual(session.stats.members, 1)
 
+    def test_say_where_their_time_went(self):
+        with self.assertRaisesRegex(syncline.FailedPrecondition, "0 sessions are open"):
+            syncline.report()
+        weights = numpy.zeros(1000, numpy.float32)
+        with self.session(optimizer="sgd:lr=0.5") as session:
+            tensor = session.declare("w", weights)
+            session.start()
+            began = time.monotonic()
+            self.assertRegex(session.report(), "worker 0: no step yet")
+            for _ in range(4):
+                time.sleep(0.05)
+                session.push_pull(tensor, weights)
+                session.wait(tensor)
+            stats, passed = syncline.stats(), time.monotonic() - began
+            self.assertEqual(stats.steps, 4)
+            self.assertGreater(stats.phase_seconds["compute"], 0.19)
+            self.assertGreater(stats.phase_seconds["push"] + stats.phase_seconds["others"], 0)
+            self.assertLess(abs(sum(stats.phase_seconds.values()) - passed), 0.1 + 0.2 * passed)
+            self.assertRegex(syncline.report(), r"(?s)worker 0: 4 steps of .*compute +[\d.]+ % .*decode ")
+
     def test_keep_a_gradient_that_nobody_else_keeps(self):
         class Gradient(numpy.ndarray):  # may be referred to weakly
             pass

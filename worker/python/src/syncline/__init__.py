@@ -8,12 +8,12 @@ from syncline._library import version
 from syncline.errors import (AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Dropped, Error, FailedPrecondition, Internal,
                              InvalidArgument, JobRefused, NotFound, PermissionDenied, ResourceExhausted,
                              SessionClosed, Unauthenticated, Unavailable, VersionMismatch)
-from syncline.session import Session, Stats, Tensor
+from syncline.session import Session, Stats, Tensor, report, stats
 
 __all__ = [
     "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded", "Dropped", "Error", "FailedPrecondition", "Internal",
     "InvalidArgument", "JobRefused", "NotFound", "PermissionDenied", "ResourceExhausted", "Session", "SessionClosed",
-    "Stats", "Tensor", "Unauthenticated", "Unavailable", "VersionMismatch", "version",
+    "Stats", "Tensor", "Unauthenticated", "Unavailable", "VersionMismatch", "report", "stats", "version",
 ]
 
 

@@ -49,6 +49,8 @@ class StatsStruct(ctypes.Structure):
         ("resent_blocks", c_uint64),
         ("epoch", c_uint64),
         ("members", c_uint32),
+        ("steps", c_uint64),
+        ("phase_seconds", c_double * 6),
     ]
 
 

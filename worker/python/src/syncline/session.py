@@ -33,7 +33,7 @@ from syncline._calls import Calls
 from syncline._embedded import EmbeddedServers
 from syncline._library import (FLOAT32, FOREVER, LogFunction, Options, StatsStruct, TensorStruct, check, library)
 from syncline._memory import Memory, is_writable, memory_of
-from syncline.errors import Error, InvalidArgument, SessionClosed
+from syncline.errors import Error, FailedPrecondition, InvalidArgument, SessionClosed
 
 _SLICE_MS = 100  # how long a wait may keep Python from handling Ctrl-C
 _DEADLINE_EXCEEDED = 4
@@ -64,6 +64,17 @@ class Stats:
     resent_blocks: int
     epoch: int
     members: int
+    steps: int
+    phase_seconds: dict[str, float]
+    """Where this worker's time went since `start`: together all of it, and all but "compute" waiting (docs/phases.md)."""
+
+
+_PHASES = ("compute", "encode", "push", "others", "publish", "decode")
+_WAITS_FOR = {
+    "encode": "gradients being compressed", "push": "gradients on their way to the servers",
+    "others": "other workers, and the servers' first step", "publish": "the rest of the new weights",
+    "decode": "new weights being put in place",
+}
 
 
 class Session:
@@ -303,7 +314,22 @@ class Session:
         """Figures so far."""
         struct = StatsStruct(struct_size=ctypes.sizeof(StatsStruct))
         self._do("get_stats", byref(struct))
-        return Stats(struct.bytes_pushed, struct.bytes_pulled, struct.resent_blocks, struct.epoch, struct.members)
+        return Stats(struct.bytes_pushed, struct.bytes_pulled, struct.resent_blocks, struct.epoch, struct.members,
+                     struct.steps, dict(zip(_PHASES, struct.phase_seconds)))
+
+    def report(self) -> str:
+        """What a step took on this worker and where the time went, in lines to print."""
+        stats = self.stats
+        if stats.steps == 0:
+            return f"worker {self.rank}: no step yet"
+        total = sum(stats.phase_seconds.values())
+        lines = [
+            f"worker {self.rank}: {stats.steps} steps of {1e3 * total / stats.steps:.3g} ms, "
+            f"{stats.bytes_pushed / stats.steps:.3g} bytes pushed and {stats.bytes_pulled / stats.steps:.3g} pulled in each"]
+        for phase, seconds in stats.phase_seconds.items():
+            what = f"waits for {_WAITS_FOR[phase]}" if phase in _WAITS_FOR else "the program computes"
+            lines.append(f"  {phase:8}{100 * seconds / (total or 1):5.1f} %{1e3 * seconds / stats.steps:11.3g} ms a step  {what}")
+        return "\n".join(lines)
 
     def report_loss(self, loss: float, step: Optional[int] = None, samples: int = 1) -> None:
         """For `syncline status`, metrics and `syncline lr-range`. `step` is the present one unless given."""
@@ -441,6 +467,23 @@ def _check_samples(what: str, samples: int) -> None:
 
 
 _open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def stats() -> Stats:
+    """The figures of this process's session, whoever opened it. FailedPrecondition unless there is exactly one."""
+    return _only_session().stats
+
+
+def report() -> str:
+    """`Session.report` of this process's session: where the time of its steps went."""
+    return _only_session().report()
+
+
+def _only_session() -> Session:
+    sessions = list(_open_sessions)
+    if len(sessions) != 1:
+        raise FailedPrecondition(f"{len(sessions)} sessions are open in this process; ask the one that is meant (Session.stats)")
+    return sessions[0]
 
 
 @atexit.register

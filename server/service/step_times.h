@@ -1,0 +1,54 @@
+// What the steps of one job cost on one engine (comm/base/step_phases.h), from what happens
+// to its shard.
+//
+//   times.Contributed(step, now);            // a push that counts
+//   times.Decided(step, now);                // where the step needs a decision
+//   times.Worked(duration);                  // the engine was busy with it
+//   if (auto took = times.Applied(step, now)) ...   // by the last of the step's blocks
+//   times.Sent(now);                         // a view was delivered
+//
+// Thread safety: none; the engine's thread owns it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+
+#include "absl/time/time.h"
+#include "comm/base/step_phases.h"
+
+namespace syncline {
+
+class StepTimes {
+ public:
+  // `trained` blocks make each step.
+  explicit StepTimes(size_t trained = 0) : trained_(trained) {}
+
+  void Contributed(uint64_t step, absl::Duration now);
+  void Decided(uint64_t step, absl::Duration now);
+  void Worked(absl::Duration took) {
+    sums_[ServerPhase::kStep] += absl::ToDoubleSeconds(took);
+  }
+  // A block made the step. Once all have: since the first contribution.
+  std::optional<absl::Duration> Applied(uint64_t step, absl::Duration now);
+  void Sent(absl::Duration now);
+
+  const ServerPhases& sums() const { return sums_; }
+
+ private:
+  struct UnderWay {
+    absl::Duration began;
+    absl::Duration last_push;
+    size_t blocks = 0;  // that have completed it
+    std::optional<absl::Duration> decided = std::nullopt;
+  };
+
+  size_t trained_;
+  std::map<uint64_t, UnderWay> steps_;
+  // Of the last step that was complete: until now its views were on their way.
+  std::optional<absl::Duration> publishing_since_;
+  ServerPhases sums_;
+};
+
+}  // namespace syncline

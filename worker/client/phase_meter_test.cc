@@ -1,0 +1,82 @@
+#include "worker/client/phase_meter.h"
+
+#include <numeric>
+
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+class PhaseMeterTest : public testing::Test {
+ protected:
+  void Pass(int milliseconds) { clock_.Advance(absl::Milliseconds(milliseconds)); }
+  double Milliseconds(WorkerPhase phase) const { return 1e3 * meter_.sums()[phase]; }
+
+  FakeClock clock_;
+  PhaseMeter meter_{clock_};
+};
+
+TEST_F(PhaseMeterTest, WhatTheExchangeDoesCountsWhileTheProgramWaits) {
+  meter_.Begin();
+  Pass(5);
+  meter_.Exchange(WorkerPhase::kPush);
+  Pass(7);  // the program still computes
+  {
+    const PhaseMeter::Wait wait(meter_);
+    Pass(3);
+    meter_.Exchange(WorkerPhase::kOthers);
+    Pass(11);
+    meter_.Exchange(WorkerPhase::kDecode);
+    Pass(2);
+  }
+  Pass(1);
+  meter_.Step();
+  EXPECT_NEAR(Milliseconds(WorkerPhase::kCompute), 13, 1e-9);
+  EXPECT_NEAR(Milliseconds(WorkerPhase::kPush), 3, 1e-9);
+  EXPECT_NEAR(Milliseconds(WorkerPhase::kOthers), 11, 1e-9);
+  EXPECT_NEAR(Milliseconds(WorkerPhase::kDecode), 2, 1e-9);
+  EXPECT_EQ(meter_.sums().steps, 1u);
+}
+
+TEST_F(PhaseMeterTest, PhasesAreAllOfTheTimeSinceItBegan) {
+  Pass(1000);
+  meter_.Begin();
+  for (int i = 0; i < 20; ++i) {
+    Pass(i);
+    const PhaseMeter::Wait outer(meter_);
+    meter_.Exchange(i % 2 == 0 ? WorkerPhase::kEncode : WorkerPhase::kPublish);
+    Pass(2 * i);
+    const PhaseMeter::Wait inner(meter_);
+    Pass(1);
+  }
+  const auto sums = meter_.sums();
+  const double total = std::accumulate(sums.seconds.begin(), sums.seconds.end(), 0.0);
+  EXPECT_NEAR(1e3 * total, 3 * 190 + 20, 1e-9);
+  EXPECT_NEAR(1e3 * sums[WorkerPhase::kCompute], 190, 1e-9);
+}
+
+TEST_F(PhaseMeterTest, NothingCountsBeforeItBegins) {
+  {
+    const PhaseMeter::Wait wait(meter_);
+    Pass(9);
+  }
+  meter_.Step();
+  meter_.Begin();
+  EXPECT_EQ(meter_.sums().steps, 0u);
+  EXPECT_EQ(Milliseconds(WorkerPhase::kOthers), 0);
+}
+
+TEST_F(PhaseMeterTest, WorkForTheSessionIsNoComputing) {
+  meter_.Begin();
+  Pass(4);
+  {
+    const PhaseMeter::Work decodes(meter_, WorkerPhase::kDecode);
+    Pass(6);
+  }
+  Pass(1);
+  EXPECT_NEAR(Milliseconds(WorkerPhase::kDecode), 6, 1e-9);
+  EXPECT_NEAR(Milliseconds(WorkerPhase::kCompute), 5, 1e-9);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+"""What durability=disk costs, beside none in the same run: bare push-pull, and the Fashion-MNIST demo at its normal speed.
+
+    python3 tests/bench/durability.py --build build/release --dir /var/tmp [--rounds 3] [--steps 400] [--bytes 67108864]
+
+Both take turns, `--rounds` times; of the ratios of each round the median counts. Journals go below `--dir`: name a folder of
+the disk that servers would have, or /dev/shm for what a journal costs where the disk costs nothing.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import tempfile
+import time
+
+
+def probe(folder):
+    """Milliseconds of writing 1 MiB and syncing it, and bytes a second of 256 MiB in pieces of 16."""
+    path = os.path.join(folder, "probe")
+    piece = os.urandom(16 << 20)
+    with open(path, "wb", buffering=0) as file:
+        syncs = []
+        for _ in range(20):
+            began = time.monotonic()
+            file.write(piece[: 1 << 20])
+            os.fdatasync(file.fileno())
+            syncs.append(time.monotonic() - began)
+        began = time.monotonic()
+        for _ in range(16):
+            file.write(piece)
+            os.fdatasync(file.fileno())
+        took = time.monotonic() - began
+    os.unlink(path)
+    return {"sync_ms": 1e3 * statistics.median(syncs), "bytes_per_second": (256 << 20) / took}
+
+
+def run(command):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def durable(journal):
+    return ["--durability", "disk", "--journal-dir", journal] if journal else ["--durability", "none"]
+
+
+def push_pull(options, codec, journal):
+    """Seconds of a step, from the workers of `syncline bench pushpull`."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "report.json")
+        run([f"{options.build}/syncline", "run", "--standalone", "--servers", "1", "--nproc-per-node", "2",
+             *durable(journal), "--", f"{options.build}/syncline", "bench", "pushpull-worker", "--bytes",
+             str(options.bytes), "--tensor-bytes", str(16 << 20), "--warmup", "3", "--steps",
+             str(options.push_pull_steps), "--codec", codec, "--optimizer", "adamw", "--report", report])  # fmt: skip
+        with open(report) as file:
+            return statistics.median(json.load(file)["seconds"])
+
+
+def demo(options, precision, journal):
+    """Seconds of a step."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "report.json")
+        run([f"{options.build}/syncline", "run", "--standalone", "--servers", "2", "--nproc-per-node",
+             str(options.workers), *durable(journal), "--", f"{options.build}/fashion_mnist", "--precision", precision, "--steps",
+             str(options.steps), "--report", report])  # fmt: skip
+        with open(report) as file:
+            return json.load(file)["seconds"] / options.steps
+
+
+def compare(options, name, measure):
+    rows = []
+    for _ in range(options.rounds):
+        row = {}
+        for durability in ("none", "disk"):
+            journal = tempfile.mkdtemp(prefix="journal", dir=options.dir) if durability == "disk" else ""
+            try:
+                row[durability] = measure(journal)
+            finally:
+                if journal:
+                    shutil.rmtree(journal)
+        rows.append(row)
+    ratio = statistics.median(row["disk"] / row["none"] for row in rows)
+    median = {key: 1e3 * statistics.median(row[key] for row in rows) for key in ("none", "disk")}
+    print(json.dumps({"what": name, "none_ms": median["none"], "disk_ms": median["disk"], "ratio": ratio,
+                      "ratios": [row["disk"] / row["none"] for row in rows]}), flush=True)  # fmt: skip
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build/release")
+    parser.add_argument("--dir", default=None, help="where journals go")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=4, help="of the demo")
+    parser.add_argument("--steps", type=int, default=400, help="of the demo")
+    parser.add_argument("--bytes", type=int, default=64 << 20, help="FP32 bytes of push-pull")
+    parser.add_argument("--push-pull-steps", type=int, default=60)
+    options = parser.parse_args()
+    options.build = os.path.abspath(options.build)
+    options.dir = options.dir or tempfile.gettempdir()
+    print(json.dumps({"dir": options.dir, "cores": os.cpu_count(), **probe(options.dir)}), flush=True)
+    for codec in ("fp32", "bf16"):
+        compare(options, f"push-pull {codec}", lambda journal, codec=codec: push_pull(options, codec, journal))
+    if not os.path.exists(f"{options.build}/fashion_mnist"):
+        raise SystemExit(f"{options.build}/fashion_mnist is not built (LibTorch): no training was measured")
+    for precision in ("fp32", "bf16"):
+        compare(options, f"demo {precision}", lambda journal, precision=precision: demo(options, precision, journal))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,7 @@
 // The one binary, `syncline`. A subcommand is one file of this folder and one line here.
 
 #include "absl/synchronization/mutex.h"
+#include "cli/advise.h"
 #include "cli/app.h"
 #include "cli/bench/bench.h"
 #include "cli/certs.h"
@@ -25,11 +26,11 @@ int main(int argc, char** argv) {
   // tests.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   constexpr syncline::AddCommand kCommands[] = {
-      syncline::AddServe,      syncline::AddRun,        syncline::AddLrRange,
-      syncline::AddStatus,     syncline::AddTop,        syncline::AddUpdate,
-      syncline::AddCheckpoint, syncline::AddPlan,       syncline::AddDoctor,
-      syncline::AddBench,      syncline::AddCerts,      syncline::AddVersion,
-      syncline::AddReplay,     syncline::AddCompletion,
+      syncline::AddServe,      syncline::AddRun,    syncline::AddLrRange,
+      syncline::AddStatus,     syncline::AddTop,    syncline::AddUpdate,
+      syncline::AddCheckpoint, syncline::AddPlan,   syncline::AddDoctor,
+      syncline::AddBench,      syncline::AddCerts,  syncline::AddVersion,
+      syncline::AddReplay,     syncline::AddAdvise, syncline::AddCompletion,
   };
   return syncline::RunApp({argv, argv + argc}, kCommands);
 }

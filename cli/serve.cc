@@ -19,6 +19,7 @@
 #include "cli/audit_log.h"
 #include "cli/flags.h"
 #include "cli/serve_options.h"
+#include "comm/base/env.h"
 #include "comm/base/failure.h"
 #include "comm/base/machine.h"
 #include "comm/base/process_limits.h"
@@ -29,6 +30,7 @@
 #include "comm/rpc/status_json.h"
 #include "prometheus/registry.h"
 #include "server/admin/admin_server.h"
+#include "server/admin/advisor.h"
 #include "server/admin/control_metrics.h"
 #include "server/admin/history.h"
 #include "server/admin/metrics.h"
@@ -122,6 +124,8 @@ class Services {
   std::unique_ptr<BlobStore> checkpoints_;  // null: none are kept
   std::unique_ptr<CoordinatorService> coordinator_;
   RunningServer control_server_;
+  Advisor advisor_;  // of the thread that makes admin pages
+  const SteadyClock uptime_;
   History history_;  // of the coordinator's jobs
   std::unique_ptr<AdminServer> admin_;
   std::unique_ptr<ServerNode> node_;
@@ -205,6 +209,12 @@ absl::Status Services::StartAdmin() {
   if (coordinator_ != nullptr) {
     pages.status_json = [this] { return StatusAsJson(coordinator_->StatusNow()); };
     pages.history = &history_;
+    pages.advice_json = [this] {
+      // What is no status is a bug, and the page shows none then.
+      const absl::Status added =
+          advisor_.Add(StatusAsJson(coordinator_->StatusNow()), uptime_.Now());
+      return added.ok() ? advisor_.AllJson() : std::string("{}");
+    };
   }
   const std::string title = !plan_.has_server        ? "coordinator"
                             : !plan_.has_coordinator ? "server"

@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "cli/phases_of_a_step.h"
 #include "cli/top_view.h"
+#include "comm/rpc/status_phases.h"
 
 namespace syncline {
 namespace {
@@ -19,12 +19,13 @@ namespace {
 constexpr size_t kPhaseSamples = 11;
 constexpr size_t kMostServers = 4;
 
-}  // namespace
-
+// "0.42", "12.3", "456".
 std::string Milliseconds(double seconds) {
   const double ms = 1e3 * seconds;
   return absl::StrFormat(ms < 9.995 ? "%.2f" : ms < 99.95 ? "%.1f" : "%.0f", ms);
 }
+
+}  // namespace
 
 std::optional<WorkerPhases> TopView::Member::PhasesOfAStep() const {
   if (samples.empty()) return std::nullopt;

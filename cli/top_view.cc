@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "cli/phases_of_a_step.h"
 #include "cli/status.h"
 #include "comm/base/byte_size.h"
 #include "comm/base/printable.h"
+#include "comm/rpc/status_phases.h"
 #include "nlohmann/json.hpp"
 
 namespace syncline {

@@ -79,6 +79,8 @@ class AdminServer::Impl {
       aside("/latest",
             [this] { return Json(pages_.history->FiguresJson(History::Span::kLatest)); });
       aside("/events", [this] { return Json(pages_.history->EventsJson()); });
+      aside("/advice",
+            [this] { return Json(pages_.advice_json ? pages_.advice_json() : "{}"); });
     }
     aside("/metrics", [this] {
       std::ostringstream text;

@@ -41,6 +41,8 @@ struct AdminPages {
   std::function<std::string()> status_json;
   // What the dashboard shows besides; null: this process has none. Outlives the server.
   const History* history = nullptr;
+  // Of a coordinator: what its jobs are bound by (advisor.h). Called by one thread at a time.
+  std::function<std::string()> advice_json;
 };
 
 class AdminServer {

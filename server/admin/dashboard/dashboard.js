@@ -1,5 +1,6 @@
 // What the coordinator says of itself, shown again every second. Names come from members: they enter the page as
 // text, never as markup.
+import {showAdvice} from "/advice.js";
 import {Chart} from "/chart.js";
 import {Phases} from "/phases.js";
 
@@ -13,6 +14,7 @@ const state = {
   events: [],
   charts: null,
   phases: null,
+  advice: null,
   status: null,       // the last one
 };
 
@@ -245,6 +247,7 @@ function show(status) {
     showCharts(job, points);
     state.phases ??= new Phases(byId("phases"));
     state.phases.show(job, time);
+    showAdvice(byId("advice"), byId("advice-list"), state.advice, job);
     showWorkers(job, time);
   }
   showServers(status.servers, time);
@@ -265,6 +268,10 @@ const RECENT_MS = 3000;
 let loaded = -Infinity;  // when, by our own clock
 let uptime = 0;
 
+// Advice is on some seconds, and costs the coordinator a status of its own.
+const ADVICE_MS = 5000;
+let advised = -Infinity;
+
 async function tick() {
   try {
     const recent = performance.now() - loaded < RECENT_MS;
@@ -274,6 +281,10 @@ async function tick() {
     if (!recent || restarted) state.series.clear();
     take(figures.jobs);
     state.events = events.events;
+    if (performance.now() - advised >= (state.advice ? ADVICE_MS : PERIOD_MS)) {
+      advised = performance.now();
+      state.advice = await get("/advice");
+    }
     show(status);
     loaded = restarted ? -Infinity : performance.now();
     byId("connection").className = "good";

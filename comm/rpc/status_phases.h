@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
-#include <string>
 
 #include "comm/base/step_phases.h"
 #include "nlohmann/json.hpp"
@@ -38,8 +37,5 @@ std::optional<PhaseSums<kPhases>> OfAStep(const PhaseSums<kPhases>& first,
   }
   return mean;
 }
-
-// "0.42", "12.3", "456".
-std::string Milliseconds(double seconds);
 
 }  // namespace syncline

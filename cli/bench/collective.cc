@@ -201,14 +201,15 @@ absl::StatusOr<Round> MeasureRound(Group& group, BenchRank& rank, int operations
   return round;
 }
 
-// Means of values that travel encoded. What one rank has otherwise than the others is
-// wrong.
+// Means of values that travel encoded. Wrong is what one rank has otherwise than the
+// others, and a result that does not point where the first operation's mean does.
 absl::StatusOr<Round> MeasureCompressed(Group& group, CompressedAllReduce& reduce,
                                         std::vector<float>& values, int operations) {
   const SteadyClock clock;
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<float>((static_cast<size_t>(group.rank()) + i * i) % 7) - 3;
-  }
+  const auto value_of = [](int rank, size_t i) {
+    return static_cast<float>((static_cast<size_t>(rank) + i * i) % 7) - 3;
+  };
+  for (size_t i = 0; i < values.size(); ++i) values[i] = value_of(group.rank(), i);
   SYNCLINE_RETURN_IF_ERROR(group.Run({.op = CollectiveOp::kBarrier}));
   const absl::Duration begin = clock.Now();
   for (int k = 0; k < operations; ++k) SYNCLINE_RETURN_IF_ERROR(reduce.Mean(values));
@@ -217,7 +218,14 @@ absl::StatusOr<Round> MeasureCompressed(Group& group, CompressedAllReduce& reduc
   std::vector<float> most = values;
   SYNCLINE_RETURN_IF_ERROR(
       group.Run({.reduce = ReduceOp::kMax, .output = most.data(), .count = most.size()}));
-  for (size_t i = 0; i < values.size(); ++i) round.wrong += most[i] == values[i] ? 0 : 1;
+  double along = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    round.wrong += most[i] == values[i] ? 0 : 1;
+    double sum = 0;
+    for (int rank = 0; rank < group.ranks(); ++rank) sum += value_of(rank, i);
+    along += sum * values[i];
+  }
+  if (operations == 1 && !(along > 0)) ++round.wrong;
   SYNCLINE_RETURN_IF_ERROR(AddUp(group, round));
   return round;
 }

@@ -7,12 +7,13 @@
 #include "absl/strings/str_split.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
-#include "comm/compression/transfer.h"
+#include "comm/collective/compressed/compressed_all_reduce.h"
 
 namespace syncline {
 namespace {
 
 using collective::CollectiveOp;
+using collective::CompressedAllReduce;
 using collective::ParseAlgorithm;
 using collective::ParseCollective;
 using collective::Problem;
@@ -70,7 +71,8 @@ absl::Status ChooseCodec(const CollectiveOptions& options, CollectivePlan& plan)
             "all-to-all and all-gather"),
         Failure::kUsage);
   }
-  return OrUsage(ParseTransfer(options.codec)).status();
+  const absl::Status known = CompressedAllReduce::CheckCodec(options.codec);
+  return known.ok() ? known : WithFailure(known, Failure::kUsage);
 }
 
 }  // namespace

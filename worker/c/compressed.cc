@@ -18,6 +18,13 @@ struct syncline_compressed {
   std::unique_ptr<CompressedAllReduce> reduce;
 };
 
+syncline_code syncline_compressed_check_codec(const char* codec) {
+  return Guarded([&]() -> absl::Status {
+    if (codec == nullptr) return NullArgument("codec");
+    return CompressedAllReduce::CheckCodec(codec);
+  });
+}
+
 syncline_code syncline_compressed_create(syncline_group* group, const char* codec,
                                          size_t count, uint64_t seed,
                                          syncline_compressed** out) {

@@ -372,14 +372,17 @@ SYNCLINE_API void syncline_group_abort(syncline_group* group);
  * no other operations of the group meanwhile. comm/collective/compressed says more. */
 typedef struct syncline_compressed syncline_compressed;
 
-/* `codec` as push codecs of a job ("onebit", "topk:ratio=0.01", "int8", "fp32"); INVALID_ARGUMENT says what is wrong with
- * it. `seed` is of codecs that round at random. The group is freed later. Other ranks are not asked. */
+/* INVALID_ARGUMENT says what is wrong with a codec, or why it is not for an all-reduce. */
+SYNCLINE_API syncline_code syncline_compressed_check_codec(const char* codec);
+/* `codec` as push codecs of a job ("onebit", "topk:ratio=0.01", "int8", "fp32"). `seed` is of codecs that round at random.
+ * The group is freed later. Other ranks are not asked. */
 SYNCLINE_API syncline_code syncline_compressed_create(syncline_group* group,
                                                       const char* codec, size_t count,
                                                       uint64_t seed,
                                                       syncline_compressed** out);
 /* Replaces `count` values, on the host, by their mean over the ranks: the same bits on all. FAILED_PRECONDITION: ranks
- * differ in codec, count, seed or number of calls. After any error but INVALID_ARGUMENT make another one. */
+ * differ in codec, count, seed or number of calls. After any error but INVALID_ARGUMENT neither this nor the group is of
+ * use: an error of one rank ends the group for all. */
 SYNCLINE_API syncline_code syncline_compressed_mean(syncline_compressed* compressed,
                                                     float* values, size_t count);
 /* Bytes that this rank has sent so far. */

@@ -1,7 +1,6 @@
 #include "comm/collective/compressed/compressed_all_reduce.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 #include <utility>
@@ -32,28 +31,40 @@ Transfer OfMeans(const Transfer& transfer) {
   return back;
 }
 
-absl::StatusOr<Transfer> TransferOf(const CompressedOptions& options) {
-  SYNCLINE_ASSIGN_OR_RETURN(Transfer transfer, ParseTransfer(options.codec));
+absl::StatusOr<Transfer> TransferOf(std::string_view codec) {
+  SYNCLINE_ASSIGN_OR_RETURN(Transfer transfer, ParseTransfer(codec));
   const auto refused = [&](const char* why) {
     return absl::InvalidArgumentError(
-        absl::StrCat("codec '", options.codec, "' ", why,
+        absl::StrCat("codec '", std::string(codec), "' ", why,
                      "; an all-reduce takes dense codecs, quantizers and selectors"));
   };
   if (transfer.chooses()) return refused("chooses by what servers measure");
   if (transfer.votes) return refused("is decided by a vote of servers");
-  transfer.what.min_elements = 0;
-  transfer.what.vectors = true;
-  const auto of_values = transfer.ForTensor(
-      {.elements = options.elements, .dimensions = 1, .name = "of the all-reduce"});
+  const CompressWhat standard;
+  if (transfer.what.vectors != standard.vectors ||
+      transfer.what.min_elements != standard.min_elements) {
+    return refused("chooses among tensors (vectors, min_elements)");
+  }
+  transfer.what = {
+      .min_elements = 0, .vectors = true, .dense_steps = transfer.what.dense_steps};
+  const auto of_values = transfer.ForTensor({.elements = 1, .dimensions = 1});
   if (!of_values.ok()) return refused("needs a matrix");
   return *of_values;
 }
 
+Transfer DenseOf(const Transfer& transfer) {
+  return {.codec = transfer.compresses() ? transfer.dense : transfer.codec};
+}
+
 }  // namespace
+
+absl::Status CompressedAllReduce::CheckCodec(std::string_view codec) {
+  return TransferOf(codec).status();
+}
 
 absl::StatusOr<std::unique_ptr<CompressedAllReduce>> CompressedAllReduce::Create(
     const CompressedOptions& options) {
-  SYNCLINE_ASSIGN_OR_RETURN(Transfer transfer, TransferOf(options));
+  SYNCLINE_ASSIGN_OR_RETURN(Transfer transfer, TransferOf(options.codec));
   return std::unique_ptr<CompressedAllReduce>(
       new CompressedAllReduce(options, std::move(transfer)));
 }
@@ -63,6 +74,7 @@ CompressedAllReduce::CompressedAllReduce(const CompressedOptions& options,
     : options_(options),
       transfer_(std::move(transfer)),
       back_(OfMeans(transfer_)),
+      dense_(DenseOf(transfer_)),
       given_(transfer_.memory, transfer_.compresses() ? options.elements : 0),
       means_(back_.memory, back_.compresses() ? OwnElements() : 0),
       room_(Buffer::Allocate(
@@ -86,8 +98,12 @@ absl::Status CompressedAllReduce::Mean(std::span<float> values) {
         absl::StrCat("the all-reduce was made for ", options_.elements,
                      " values and is given ", values.size()));
   }
-  if (options_.group->ranks() == 1 || values.empty()) return options_.group->status();
+  if (options_.group->ranks() == 1) return options_.group->status();
+  // Also where Run throws, for want of memory: operations still use what the rounds have.
+  failure_ = absl::AbortedError("an earlier call was broken off; form another group");
   failure_ = Run(values);
+  const bool all_know = failure_.code() == absl::StatusCode::kFailedPrecondition;
+  if (!failure_.ok() && !all_know) options_.group->Abort();
   return failure_;
 }
 
@@ -116,16 +132,12 @@ absl::Status CompressedAllReduce::Run(std::span<float> values) {
   return absl::OkStatus();
 }
 
-double CompressedAllReduce::residual_ratio() const {
-  const GradientMemory::Squares& squares = given_.squares();
-  return squares.gradient > 0 ? std::sqrt(squares.residual / squares.gradient) : 0;
-}
-
 std::vector<CompressedAllReduce::Round> CompressedAllReduce::CutIntoRounds() const {
   const auto ranks = static_cast<uint64_t>(options_.group->ranks());
   std::vector<Round> rounds;
   uint64_t own_first = 0;
-  for (uint64_t first = 0; first < options_.elements;) {
+  uint64_t first = 0;
+  do {  // once for a tensor of no elements, too: others may mean one that has some
     const uint64_t elements = std::min(options_.elements - first, ranks * kBlockElements);
     const uint64_t tiles = (TilesOf(elements) + ranks - 1) / ranks;
     rounds.push_back({.first = first,
@@ -134,13 +146,13 @@ std::vector<CompressedAllReduce::Round> CompressedAllReduce::CutIntoRounds() con
                       .own_first = own_first});
     first += elements;
     own_first += tiles * kTileElements;
-  }
+  } while (first < options_.elements);
   return rounds;
 }
 
 uint64_t CompressedAllReduce::OwnElements() const {
   const std::vector<Round> rounds = CutIntoRounds();
-  return rounds.empty() ? 0 : rounds.back().own_first + rounds.back().pitch;
+  return rounds.back().own_first + rounds.back().pitch;
 }
 
 BlockRange CompressedAllReduce::BlockOf(const Round& round, int rank) const {
@@ -240,37 +252,47 @@ absl::Status CompressedAllReduce::TakeMean(Round& round) {
                        .count = 1});
 }
 
+// By all-to-all: blocks differ in length, and all-gathers have equal ones.
 absl::Status CompressedAllReduce::SendMean(Round& round) {
   SYNCLINE_RETURN_IF_ERROR(Wait(round));
   const auto ranks = static_cast<size_t>(options_.group->ranks());
-  const int64_t most = *std::ranges::max_element(round.sizes_in);
-  if (*std::ranges::min_element(round.sizes_in) < 0 ||
-      static_cast<size_t>(most) > room_.size()) {
-    return absl::InternalError("a rank says that its block is longer than any can be");
+  Call call = {.op = CollectiveOp::kAllToAll, .type = ElementType::kU8};
+  size_t all = 0;
+  for (const int64_t size : round.sizes_in) {
+    if (size < 0 || static_cast<size_t>(size) > room_.size()) {
+      return absl::DataLossError("a rank says that its block is longer than any can be");
+    }
+    call.receive_counts.push_back(static_cast<size_t>(size));
+    all += call.receive_counts.back();
   }
-  round.out.resize(static_cast<size_t>(most));  // the shorter ones are filled up
-  round.in.resize(ranks * round.out.size());
-  sent_bytes_ += (ranks - 1) * round.out.size();
-  return Start(round, {.op = CollectiveOp::kAllGather,
-                       .type = ElementType::kU8,
-                       .input = round.out.data(),
-                       .output = round.in.data(),
-                       .count = round.out.size()});
+  const std::vector<std::byte> own = std::move(round.out);
+  call.send_counts.assign(ranks, own.size());
+  round.out.clear();
+  round.out.reserve(ranks * own.size());
+  for (size_t rank = 0; rank < ranks; ++rank) {
+    round.out.insert(round.out.end(), own.begin(), own.end());
+  }
+  round.in.resize(all);
+  sent_bytes_ += (ranks - 1) * own.size();
+  call.input = round.out.data();
+  call.output = round.in.data();
+  return Start(round, std::move(call));
 }
 
 absl::Status CompressedAllReduce::Finish(Round& round, std::span<float> values) {
   SYNCLINE_RETURN_IF_ERROR(Wait(round));
+  const std::byte* bytes = round.in.data();
   for (int rank = 0; rank < options_.group->ranks(); ++rank) {
-    const auto place = static_cast<size_t>(rank);
+    const auto size = static_cast<size_t>(round.sizes_in[static_cast<size_t>(rank)]);
     const BlockRange range = BlockOf(round, rank);
     const std::span<float> to = values.subspan(range.first_element, range.elements);
-    SYNCLINE_RETURN_IF_ERROR(Decode(
-        {round.in.data() + place * round.out.size(),
-         static_cast<size_t>(round.sizes_in[place])},
-        {.range = range, .step = step_, .epoch = 1}, rank, [&](const TileView& tile) {
-          return tile.codec->Decode(tile.bytes,
-                                    to.subspan(tile.first_element, tile.elements));
-        }));
+    SYNCLINE_RETURN_IF_ERROR(
+        Decode({bytes, size}, {.range = range, .step = step_, .epoch = 1}, rank,
+               [&](const TileView& tile) {
+                 return tile.codec->Decode(tile.bytes,
+                                           to.subspan(tile.first_element, tile.elements));
+               }));
+    bytes += size;
   }
   round = {};
   return absl::OkStatus();
@@ -293,9 +315,10 @@ int64_t CompressedAllReduce::Digest(const Round& round) const {
                            " ", step_, " ", round.first)));
 }
 
-void CompressedAllReduce::Encode(const Transfer& transfer, GradientMemory& memory,
+void CompressedAllReduce::Encode(const Transfer& given, GradientMemory& memory,
                                  const Block& block, std::vector<std::byte>& out) {
   if (block.values.empty()) return;
+  const Transfer& transfer = given.CompressesAt(step_) ? given : dense_;
   BlockWriter writer({.range = block.range, .step = step_, .epoch = block.epoch},
                      Checksum::kHeaderOnly, room_.owner());
   for (uint32_t tile = 0; tile < TilesOf(block.values.size()); ++tile) {

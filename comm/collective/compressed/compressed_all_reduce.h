@@ -5,9 +5,10 @@
 // each round, encoded together with what earlier encodings lost of it; that rank takes
 // the mean and gives it to all, encoded likewise. Everybody decodes the same bytes, the
 // block's own rank as well: the results are equal in all bits. It is the form that 1-bit
-// Adam calls compressed_allreduce (Tang et al. 2021, arXiv 2102.02888, section 4) and
-// sends 2 (ranks - 1) / ranks of the encoded size, as a ring does of the plain one. While
-// the blocks of a round travel, those of the next are encoded.
+// Adam calls compressed_allreduce (Tang et al. 2021, arXiv 2102.02888, section 4). Of
+// tensors of many tiles a rank sends 2 (ranks - 1) / ranks of the encoded size, as a ring
+// does of the plain one; one of fewer tiles than ranks is the work of the first ranks.
+// While the blocks of a round travel, those of the next are encoded.
 //
 // Thread safety: one thread at a time. The group's operations of all reductions that use
 // it come in one order on all ranks: give reductions of several threads a group each.
@@ -22,6 +23,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -39,8 +41,8 @@ namespace syncline::collective {
 
 struct CompressedOptions {
   Group* group = nullptr;  // outlives the reduction
-  // ParseTransfer. Vectors and small tensors are compressed as well: whoever has both
-  // kinds makes two reductions.
+  // CheckCodec. Vectors and small tensors are compressed as well: whoever has both kinds
+  // makes two reductions.
   std::string codec = "onebit";
   uint64_t elements = 0;
   // Of codecs that round at random; the same on all ranks.
@@ -52,7 +54,9 @@ struct CompressedOptions {
 class CompressedAllReduce {
  public:
   // InvalidArgument: no such codec, or one that needs more than values (a matrix, a vote,
-  // a choice from step to step). Says nothing to other ranks.
+  // a choice from step to step), or chooses among tensors (min_elements, vectors).
+  static absl::Status CheckCodec(std::string_view codec);
+  // The same errors. Says nothing to other ranks.
   static absl::StatusOr<std::unique_ptr<CompressedAllReduce>> Create(
       const CompressedOptions& options);
 
@@ -61,15 +65,14 @@ class CompressedAllReduce {
 
   // Replaces `values` by their mean over the ranks, a collective operation of the group.
   // InvalidArgument: another number of values; nothing was begun. FailedPrecondition: the
-  // ranks' codecs, sizes or numbers of calls differ. Errors of the group as it has them.
-  // After an error the values are undefined, and all further calls return it: make
-  // another one, which begins with nothing kept.
+  // ranks' codecs, sizes, seeds or numbers of calls differ, and all know it. Any other
+  // error is the group's, or ends it, so that no rank waits for this one. After an error
+  // the values are undefined, and all further calls return it: form another group and
+  // make another one, which begins with nothing kept.
   absl::Status Mean(std::span<float> values);
 
   // Bytes that this rank has sent as blocks, without sizes and headers of operations.
   uint64_t sent_bytes() const { return sent_bytes_; }
-  // |what is kept| / |what was given| of late, on the way to the others; 0 without memory.
-  double residual_ratio() const;
 
  private:
   // One block of each rank on its way.
@@ -122,6 +125,7 @@ class CompressedAllReduce {
   const CompressedOptions options_;
   const Transfer transfer_;  // of what is given
   const Transfer back_;      // of means
+  const Transfer dense_;     // of the first steps, if the codec says so
   GradientMemory given_;     // of all elements
   GradientMemory means_;     // of the blocks that this rank takes the mean of
   Buffer room_;              // of the block that is being encoded

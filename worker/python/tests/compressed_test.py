@@ -69,7 +69,7 @@ class Ranks(unittest.TestCase):
         for codec in ("onebit", "topk:ratio=0.1", "int8"):
             with self.subTest(codec):
                 loss, _ = self.train(ranks=3, hook=HOOK.format(codec=codec), after="assert state.sent_bytes > 0; state.close()")
-                self.assertLess(loss, 1.5 * plain + 0.05)
+                self.assertLess(loss, plain + 0.2)  # 0.66 at first
 
     def test_ranks_with_other_codecs_are_told(self):
         codes, said, _ = self.run_ranks(hook="""state = syncline.torch.CompressedState("int8" if rank else "onebit")
@@ -84,6 +84,58 @@ class Ranks(unittest.TestCase):
         codes, said, _ = self.run_ranks(hook=hook)
         self.assertEqual(codes[1], 9)
         self.assertNotEqual(codes[0], 0, said[0])
+
+    def test_keeps_what_is_lost_for_the_parameters_that_it_is_of(self):
+        # DDP turns the order of its one bucket round after the first step; two models share a state.
+        source = """
+    torch.manual_seed(1)
+    models = [nn.Linear(40, 50, bias=False), nn.Sequential(nn.Linear(30, 20), nn.Linear(20, 100))]
+    state = syncline.torch.CompressedState("topk:ratio=0.1")
+    ddps = [nn.parallel.DistributedDataParallel(one) for one in models]
+    for one in ddps:
+        one.register_comm_hook(state, syncline.torch.compressed_hook)
+    arrived = [[torch.zeros_like(p) for p in one.parameters()] for one in models]
+    for step in range(80):
+        for one, ddp, sums in zip(models, ddps, arrived):
+            for p in one.parameters():
+                p.grad = None
+            inputs = torch.full((2, next(one.parameters()).shape[1]), 1.0 + rank)
+            (ddp(inputs).sum() * (1.0 if 2 <= step < 5 else 0.0)).backward()
+            for p, s in zip(one.parameters(), sums):
+                s += p.grad
+    for one, sums in zip(models, arrived):
+        for p in one.parameters():
+            p.grad = None
+        wanted = []
+        for other in range(ranks):
+            inputs = torch.full((2, next(one.parameters()).shape[1]), 1.0 + other)
+            wanted.append(torch.autograd.grad(one(inputs).sum(), list(one.parameters())))
+        for index, s in enumerate(sums):
+            torch.testing.assert_close(s, 3 * sum(w[index] for w in wanted) / ranks, rtol=0.02, atol=0.02)
+    assert len(state._means) == 2
+    state.close()
+    try:
+        ddps[0](torch.ones(1, 40)).sum().backward()
+        raise SystemExit("trained with a closed state")
+    except RuntimeError as error:
+        assert "closed" in str(error), error
+    torch.save((0.0, torch.zeros(1)), os.environ["OUT"] + str(rank))
+    raise SystemExit(0)"""
+        codes, said, _ = self.run_ranks(hook=source.strip())
+        self.assertEqual(codes, [0, 0], "\n".join(said))
+
+    def test_a_caught_error_ends_with_the_programs_own_code(self):
+        hook = HOOK.format(codec="onebit") + """
+    if rank == 1:
+        os._exit(9)
+    try:
+        for _ in range(100):
+            ddp(torch.ones(2, 6)).sum().backward()
+    except RuntimeError as caught:
+        assert state.error is not None and state.error.rank == 1, state.error
+        raise SystemExit(5)"""
+        codes, said, _ = self.run_ranks(hook=hook)
+        self.assertEqual(codes, [5, 9], said[0])
 
     def test_what_is_wrong_is_said_before_training(self):
         for codec in ("auto", "powersgd", "onebitt"):

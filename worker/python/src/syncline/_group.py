@@ -89,6 +89,7 @@ def _typed() -> ctypes.CDLL:
         ("syncline_handle_free", None, [c_void_p]),
         ("syncline_group_abort", None, [c_void_p]),
         ("syncline_group_settle", None, [c_void_p]),
+        ("syncline_compressed_check_codec", c_int, [c_char_p]),
         ("syncline_compressed_create", c_int, [c_void_p, c_char_p, c_size_t, c_uint64, POINTER(c_void_p)]),
         ("syncline_compressed_mean", c_int, [c_void_p, c_void_p, c_size_t]),
         ("syncline_compressed_sent_bytes", c_uint64, [c_void_p]),
@@ -244,6 +245,11 @@ class Group:
                 _typed().syncline_handle_free(handle)
         _typed().syncline_group_free(self.handle)
         self.handle = c_void_p()
+
+
+def check_codec(codec: str) -> None:
+    """Raises what is wrong with a codec of CompressedMean."""
+    _check(_typed().syncline_compressed_check_codec(codec.encode()))
 
 
 class CompressedMean:

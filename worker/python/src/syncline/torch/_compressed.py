@@ -1,9 +1,13 @@
 """Gradients of DDP models that travel encoded between the ranks themselves: no servers, any backend."""
 from __future__ import annotations
 
+import atexit
 import collections
+import datetime
+import os
 import queue
 import threading
+import weakref
 from typing import Any, Optional
 
 import torch
@@ -13,6 +17,7 @@ from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.torch._meeting import await_key, network
 
 _made: collections.Counter[str] = collections.Counter()  # groups, by their members
+_LEAVE_S = 5.0  # so long an operation under way may still take when the state is closed
 
 
 class CompressedState:
@@ -22,74 +27,126 @@ class CompressedState:
         state = syncline.torch.CompressedState("onebit")
         ddp.register_comm_hook(state, syncline.torch.compressed_hook)
 
-    All ranks of `process_group` (torch's default one) make it, in the same order, after `init_process_group` with any backend;
-    it waits for the others and opens connections of its own. `codec` is a codec of docs/compression.md: "onebit",
-    "topk:ratio=0.01", "int8", "fp32" and so on; "auto", "powersgd" and codecs by vote need servers (`HookState`). What is lost on
-    the way to the others, and on the way back, is kept and sent later. What is kept begins anew when DDP cuts its buckets anew,
-    which it does once, after the first step.
+    All ranks of `process_group` (torch's default one; that of the DDP model) make it, in the same order, after
+    `init_process_group` with any backend; it waits for the others and opens connections of its own. `codec` is one of
+    docs/compression.md: dense ("fp32", "bf16"), a quantizer ("onebit", "int8") or a selector ("topk:ratio=0.01"); "auto",
+    "powersgd", codecs by vote and the options `vectors` and `min_elements` are not for buckets. Codecs with memory keep what they
+    lose, on the way to the others and back, and send it later; it begins anew when DDP cuts its buckets anew, which it does once,
+    after the first step. It is not converted when a GradScaler changes its scale.
+
+    `timeout` is of the meeting and of each operation. An error of a bucket comes out of backward as torch's RuntimeError;
+    `state.error` has it as it was, with `rank` (in process_group) where one is to blame. Then all ranks are done: start again.
     """
 
-    def __init__(self, codec: str = "onebit", process_group: Any = None, *, seed: int = 0) -> None:
+    error: Optional[Exception] = None
+
+    def __init__(self, codec: str = "onebit", process_group: Any = None, *, seed: int = 0,
+                 timeout: datetime.timedelta = datetime.timedelta(minutes=30)) -> None:
         distributed = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):
             raise FailedPrecondition("CompressedState needs a process group: call torch.distributed.init_process_group before")
+        _group.check_codec(codec)
         self._codec, self._seed = codec, seed
-        self._group = _connect(process_group)
-        # What is wrong with the codec is said now, not in the middle of backward.
-        _group.CompressedMean(self._group, codec, 1)
-        self._means: dict[int, _group.CompressedMean] = {}
-        self._sent_before = 0  # by means of buckets that are no more
+        self._group: Optional[_group.Group] = _connect(process_group, timeout)
+        self._process = os.getpid()
+        self._means: list[_Mean] = []
+        self._means_made = 0
+        self._sent_bytes = 0
         self._buckets: queue.SimpleQueue[Optional[_Work]] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._reduce, name="syncline-compressed", daemon=True)
+        self._thread = threading.Thread(target=_serve, args=(self._buckets,), name="syncline-compressed", daemon=True)
         self._thread.start()
+        _open.add(self)
 
     @property
     def sent_bytes(self) -> int:
-        """By this rank, so far. An uncompressed all-reduce sends 8 (ranks - 1) / ranks for each gradient."""
-        return self._sent_before + sum(mean.sent_bytes for mean in list(self._means.values()))
+        """By this rank, so far. A ring of FP32 sends 8 (ranks - 1) / ranks for each gradient."""
+        return self._sent_bytes
 
     def start(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """The future is the bucket with the means of its gradients."""
-        work = _Work(bucket.index(), bucket.buffer())
-        if work.buffer.device.type == "cpu":
-            self._buckets.put(work)
-        else:
-            self._mean(work)  # on the stream that made the gradients
+        if self._group is None:
+            raise FailedPrecondition("the CompressedState is closed; make another one and register its hook")
+        if self._process != os.getpid():
+            raise FailedPrecondition("the CompressedState is of the process that forked this one; make one here")
+        buffer = bucket.buffer()
+        if buffer.device.type != "cpu":
+            raise InvalidArgument(f"the gradients are on {buffer.device}; GPUs are not supported yet")
+        work = _Work(self, bucket.parameters(), buffer)
+        self._buckets.put(work)
         # An error that is raised here is one for C++, too; DDP crashes on one that set_exception leaves.
         return work.done.then(lambda _: work.outcome())
 
-    def _reduce(self) -> None:
-        while (work := self._buckets.get()) is not None:
-            self._mean(work)
-
-    def _mean(self, work: _Work) -> None:
+    def reduce(self, parameters: list[torch.nn.Parameter], buffer: torch.Tensor) -> None:
+        """In the thread: replaces a bucket by its mean."""
+        if self.error is not None:
+            raise self.error
         try:
-            values = work.buffer.detach().to("cpu", torch.float32).contiguous()
-            mean = self._means.get(work.index)
-            if mean is None or mean.count != values.numel():
-                self._sent_before += mean.sent_bytes if mean else 0
-                mean = _group.CompressedMean(self._group, self._codec, values.numel(), self._seed + work.index)
-                self._means[work.index] = mean
+            values = buffer.detach().to(torch.float32).contiguous()
+            mean = self._mean_of(parameters, values.numel())
+            before = mean.sent_bytes
             mean.run(values.data_ptr())
-            if values.data_ptr() != work.buffer.data_ptr():
-                work.buffer.copy_(values)
+            self._sent_bytes += mean.sent_bytes - before
+            if values.data_ptr() != buffer.data_ptr():
+                buffer.copy_(values)
         except Exception as error:
-            work.error = error
-        work.done.set_result(None)
+            self.error = error
+            raise
+
+    def _mean_of(self, parameters: list[torch.nn.Parameter], count: int) -> _group.CompressedMean:
+        """What is kept belongs to a bucket's parameters in their order, whatever its number."""
+        for known in self._means:
+            if known.is_of(parameters):
+                return known.mean
+        if self._group is None:
+            raise FailedPrecondition("the CompressedState is closed")
+        ids = {id(parameter) for parameter in parameters}
+        self._means = [known for known in self._means if not ids & {id(one) for one in known.parameters}]
+        mean = _group.CompressedMean(self._group, self._codec, count, self._seed + self._means_made)
+        self._means_made += 1
+        self._means.append(_Mean(parameters, mean))
+        return mean
 
     def close(self) -> None:
-        """Closes the connections; all ranks, when no more gradients come. At the end of the program it comes by itself."""
+        """Closes the connections, when no more gradients come. At the end of the program, or of the state, it comes by itself."""
+        group, self._group = self._group, None
+        if group is None or self._process != os.getpid():
+            return
         self._buckets.put(None)
-        self._thread.join()
-        self._means.clear()
-        self._group.settle()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(_LEAVE_S)
+            if self._thread.is_alive():
+                group.abort()
+                self._thread.join()
+        group.settle()
+        self._means.clear()  # before their group, which ends with its last reference
+
+    def __del__(self) -> None:
+        if getattr(self, "_group", None) is not None:
+            self.close()
+
+
+class _Mean:
+    def __init__(self, parameters: list[torch.nn.Parameter], mean: _group.CompressedMean) -> None:
+        self.parameters, self.mean = list(parameters), mean
+
+    def is_of(self, parameters: list[torch.nn.Parameter]) -> bool:
+        """Whether these are its parameters, in this order."""
+        return len(parameters) == len(self.parameters) and all(one is other for one, other in zip(parameters, self.parameters))
 
 
 class _Work:
-    def __init__(self, index: int, buffer: torch.Tensor) -> None:
-        self.index, self.buffer = index, buffer
+    def __init__(self, state: CompressedState, parameters: list[torch.nn.Parameter], buffer: torch.Tensor) -> None:
+        self.state, self.parameters, self.buffer = state, list(parameters), buffer
         self.done: torch.futures.Future[None] = torch.futures.Future()
         self.error: Optional[Exception] = None
+
+    def run(self) -> None:
+        """In the thread."""
+        try:
+            self.state.reduce(self.parameters, self.buffer)
+        except Exception as error:
+            self.error = error
+        self.done.set_result(None)
 
     def outcome(self) -> torch.Tensor:
         """The bucket, its means in place."""
@@ -98,7 +155,24 @@ class _Work:
         return self.buffer
 
 
-def _connect(process_group: Any) -> _group.Group:
+def _serve(buckets: queue.SimpleQueue[Optional[_Work]]) -> None:
+    """The thread of a state, which it does not keep alive."""
+    while (work := buckets.get()) is not None:
+        work.run()
+        del work
+
+
+_open: weakref.WeakSet[CompressedState] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A thread inside torch when the interpreter ends would end the process with SIGABRT."""
+    for state in list(_open):
+        state.close()
+
+
+def _connect(process_group: Any, timeout: datetime.timedelta) -> _group.Group:
     """A group of the same ranks, through torch's store."""
     distributed = torch.distributed
     store = distributed.distributed_c10d._get_default_store()
@@ -116,7 +190,7 @@ def _connect(process_group: Any) -> _group.Group:
     def put(key: str, value: bytes) -> None:
         store.set(f"{name}/{key}", value.decode("ascii"))
 
-    return _group.Group("syncline", rank, ranks, put, get, network=network())
+    return _group.Group("syncline", rank, ranks, put, get, int(timeout.total_seconds() * 1000), network())
 
 
 def _ranks_of(process_group: Any) -> str:

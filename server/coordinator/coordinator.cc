@@ -258,19 +258,13 @@ void Coordinator::Impl::OnTick() {
   }
   for (const auto& [number, reason] : lost) LoseServer(number, reason);
   std::set<std::string> used;
-  bool any_is_over = false;
   for (const auto& [name, job] : jobs_) {
-    const bool was_over = job->ended_at().has_value();
     job->Tick(now_, servers_.size(), outputs_);
-    any_is_over = any_is_over || (!was_over && job->ended_at());
     if (!job->IsOver()) used.insert(job->declared()->declaration.digest);
   }
   ReplaceServers();
   declarations_.Tick(now_, used, outputs_);
-  if (any_is_over) {
-    for (const ConnectionId connection : declarations_.Newcomers())
-      MaybeAdmit(connection);
-  }
+  for (const ConnectionId connection : declarations_.WhoWaits()) MaybeAdmit(connection);
   ForgetFinishedJobs();
 }
 

@@ -110,7 +110,7 @@ void Coordinator::Impl::MaybeAdmit(ConnectionId connection) {
   const auto declared = declarations_.Find(hello.digest);
   if (declared == nullptr) return;
   const std::optional<absl::Status> may_join = MayJoin(declared, hello);
-  if (!may_join) return;
+  if (!may_join) return SayWhyItWaits(connection, hello);
   const Declarations::Newcomer newcomer = declarations_.Take(connection);
   const absl::Status admitted =
       may_join->ok() ? Admit(connection, declared, hello) : *may_join;
@@ -121,15 +121,22 @@ void Coordinator::Impl::MaybeAdmit(ConnectionId connection) {
   job.TellNewcomer(hello.rank, now_, servers_.size(), outputs_);
 }
 
-// Nothing while that is being found out.
+void Coordinator::Impl::SayWhyItWaits(ConnectionId connection, const WorkerHello& hello) {
+  const auto job = jobs_.find(hello.job);
+  const bool is_there = job != jobs_.end() && !job->second->IsOver();
+  declarations_.Waits(connection, is_there ? job->second->WhyWait(hello, now_) : "",
+                      outputs_);
+}
+
+// Nothing while that is being found out, or has to wait.
 std::optional<absl::Status> Coordinator::Impl::MayJoin(
     const std::shared_ptr<const DeclaredJob>& declared, const WorkerHello& hello) {
   const auto known = jobs_.find(hello.job);
-  if (known != jobs_.end() && known->second->IsEnding()) return std::nullopt;
   if (known != jobs_.end()) known->second->EndIfAbandoned(hello.run_id, outputs_);
   if (known == jobs_.end() || known->second->IsOver()) return Fits(declared);
   if (const absl::Status same = known->second->CheckRun(hello, now_); !same.ok())
     return same;
+  if (!known->second->WhyWait(hello, now_).empty()) return std::nullopt;
   return declarations_.SameJob(known->second->declared(), declared, outputs_);
 }
 

@@ -98,35 +98,52 @@ TEST(GrowingNumbers, BeginAboveAllThatWasForgotten) {
   EXPECT_EQ(restored.Of("once"), 6u);
 }
 
-TEST_F(CoordinatorEnds, ARerunIsToldToComeAgainWhileItsDeadPredecessorHoldsTheName) {
+TEST_F(CoordinatorEnds, ARerunWaitsWhileItsDeadPredecessorHoldsTheName) {
   Begin();
   HelloOfRun(20, 0, "rerun");
   EXPECT_EQ(FailureOf(closed_[20]), Failure::kJobRefused) << "the other run lives";
   Say(10, Disconnected{});
   Say(11, Disconnected{});
   HelloOfRun(21, 0, "rerun");
-  EXPECT_EQ(FailureOf(closed_[21]), Failure::kRetryable) << closed_[21];
-  EXPECT_TRUE(absl::IsUnavailable(closed_[21]));
-  EXPECT_THAT(std::string(closed_[21].message()), HasSubstr("start again in"));
+  HelloOfRun(22, 1, "rerun");
+  EXPECT_FALSE(closed_.contains(21)) << closed_[21];
+  EXPECT_THAT(Last<Waiting>(21)->reason,
+              HasSubstr("waits for the end of the last run of job 'job': it is gone "
+                        "without a goodbye"));
   // They are dropped, and their weights wait for workers that come back.
-  PassTimeBeating(kFailureTimeout / 2, {1});
-  HelloOfRun(22, 0, "rerun");
-  EXPECT_EQ(FailureOf(closed_[22]), Failure::kRetryable) << closed_[22];
-  PassTimeBeating(6 * kFailureTimeout, {1});
-  HelloOfRun(23, 0, "rerun");
-  EXPECT_FALSE(closed_.contains(23)) << closed_[23];
+  PassTimeBeating(kFailureTimeout / 2, {1, 21, 22});
+  EXPECT_FALSE(Last<WorkerWelcome>(21).has_value());
+  told_[21].clear();
+  PassTimeBeating(6 * kFailureTimeout, {1, 21, 22});
+  EXPECT_FALSE(closed_.contains(21)) << closed_[21];
+  EXPECT_TRUE(Last<WorkerWelcome>(21).has_value());
+  EXPECT_TRUE(Last<WorkerWelcome>(22).has_value());
+}
+
+TEST_F(CoordinatorEnds, ARerunThatWaitedIsRefusedWhenTheOtherRunComesBack) {
+  Begin();
+  Say(10, Disconnected{});
+  Say(11, Disconnected{});
+  HelloOfRun(21, 0, "rerun");
+  EXPECT_FALSE(closed_.contains(21)) << closed_[21];
+  Say(10, Returned{});
+  PassTimeBeating(absl::Seconds(1), {1, 10, 21});
+  EXPECT_EQ(FailureOf(closed_[21]), Failure::kJobRefused) << closed_[21];
 }
 
 // The cable of its host was cut: the stream did not break.
-TEST_F(CoordinatorEnds, ARankThatASilentProcessHoldsIsToBeTriedAgain) {
+TEST_F(CoordinatorEnds, ARankThatASilentProcessHoldsIsWaitedFor) {
   Begin();
   HelloOfRun(20, 0, "run");
   EXPECT_EQ(FailureOf(closed_[20]), Failure::kJobRefused);
   PassTimeBeating(absl::Seconds(3), {1, 11});
   HelloOfRun(21, 0, "run");
-  EXPECT_EQ(FailureOf(closed_[21]), Failure::kRetryable) << closed_[21];
+  EXPECT_FALSE(closed_.contains(21)) << closed_[21];
+  EXPECT_THAT(Last<Waiting>(21)->reason, HasSubstr("waits for rank 0 of job 'job'"));
   HelloOfRun(22, 1, "run");
   EXPECT_EQ(FailureOf(closed_[22]), Failure::kJobRefused) << closed_[22];
+  PassTimeBeating(kFailureTimeout, {1, 11, 21});
+  EXPECT_TRUE(Last<WorkerWelcome>(21).has_value());
 }
 
 TEST_F(CoordinatorEnds, ALossOfAStepThatNeverComesIsForgotten) {

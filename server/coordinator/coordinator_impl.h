@@ -72,6 +72,7 @@ class Coordinator::Impl {
   void OnServerHello(ConnectionId connection, const ServerHello& hello);
   void OnWorkerHello(ConnectionId connection, const WorkerHello& hello);
   void OnPrepared(const Prepared& prepared);
+  void SayWhyItWaits(ConnectionId connection, const WorkerHello& hello);
   void MaybeAdmit(ConnectionId connection);
   void MaybeAdmitAll(const std::string& digest);
   std::optional<absl::Status> MayJoin(const std::shared_ptr<const DeclaredJob>& declared,

@@ -98,9 +98,19 @@ std::vector<ConnectionId> Declarations::NewcomersOf(const std::string& digest) c
   return {entry->second.newcomers.begin(), entry->second.newcomers.end()};
 }
 
-std::vector<ConnectionId> Declarations::Newcomers() const {
+void Declarations::Waits(ConnectionId connection, const std::string& reason,
+                         CoordinatorOutputs& outputs) {
+  std::string& known = newcomers_.at(connection).waits_for;
+  if (known == reason) return;
+  known = reason;
+  if (!known.empty()) outputs.push_back(ToMember{connection, Waiting{known}});
+}
+
+std::vector<ConnectionId> Declarations::WhoWaits() const {
   std::vector<ConnectionId> all;
-  for (const auto& [connection, newcomer] : newcomers_) all.push_back(connection);
+  for (const auto& [connection, newcomer] : newcomers_) {
+    if (!newcomer.waits_for.empty()) all.push_back(connection);
+  }
   return all;
 }
 
@@ -281,6 +291,10 @@ void Declarations::SayThatTheyWait(absl::Duration now, CoordinatorOutputs& outpu
   for (auto& [connection, newcomer] : newcomers_) {
     if (now - newcomer.said_at < kSayWaitingEvery) continue;
     newcomer.said_at = now;
+    if (!newcomer.waits_for.empty()) {
+      outputs.push_back(ToMember{connection, Waiting{newcomer.waits_for}});
+      continue;
+    }
     outputs.push_back(ToMember{
         connection,
         Waiting{absl::StrCat("the coordinator takes in what job '", newcomer.hello.job,

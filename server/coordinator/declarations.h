@@ -53,6 +53,7 @@ class Declarations {
     std::optional<absl::Duration> disconnected_at = {};
     std::optional<absl::Duration> asked_at = {};
     absl::Duration said_at = {};  // that it waits
+    std::string waits_for = {};   // the end of something else; empty: what its job is
   };
 
   explicit Declarations(const Timeouts& timeouts, const DeclarationLimits& limits = {})
@@ -75,7 +76,11 @@ class Declarations {
   // Null while it is not known.
   std::shared_ptr<const DeclaredJob> Find(const std::string& digest) const;
   std::vector<ConnectionId> NewcomersOf(const std::string& digest) const;
-  std::vector<ConnectionId> Newcomers() const;
+  // For what a newcomer waits whose declaration is known: it hears that at once and then now
+  // and again. Empty: it is being found out whether it may join.
+  void Waits(ConnectionId connection, const std::string& reason,
+             CoordinatorOutputs& outputs);
+  std::vector<ConnectionId> WhoWaits() const;
   const WorkerHello& HelloOf(ConnectionId connection) const {
     return newcomers_.at(connection).hello;
   }

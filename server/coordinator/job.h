@@ -72,12 +72,13 @@ class Job {
   absl::Status Return(ConnectionId connection, const WorkerHello& hello,
                       absl::Duration now, CoordinatorOutputs& outputs);
 
-  // FailedPrecondition (Failure::kJobRefused) for a worker of another run; Unavailable
-  // (Failure::kRetryable) where that one may be dead.
+  // For what such a worker waits, if it does: another run of this name is at its end or may
+  // be dead, or somebody holds its rank who may be.
+  std::string WhyWait(const WorkerHello& hello, absl::Duration now) const;
+  // FailedPrecondition (Failure::kJobRefused) for a worker of another run.
   absl::Status CheckRun(const WorkerHello& hello, absl::Duration now) const;
   // A worker of this run that declares the same job. FailedPrecondition
-  // (Failure::kJobRefused) when it may not join; Unavailable (Failure::kRetryable)
-  // while one holds its rank who may be dead.
+  // (Failure::kJobRefused) when it may not join. REQUIRES: it has nothing to wait for.
   absl::Status Admit(ConnectionId connection, const WorkerHello& hello,
                      absl::Duration now, CoordinatorOutputs& outputs);
 
@@ -243,7 +244,7 @@ class Job {
   void SayWhoIsBack(CoordinatorOutputs& outputs);
   std::string WhoIsAwaited() const;
   // How long those who said no goodbye may still come back.
-  absl::Duration TimeToReturn(absl::Duration now) const;
+  absl::Duration TimeToReturn() const;
   size_t awaited_workers() const;
   void DropWorker(uint32_t rank, const std::string& reason, Readmission::Cause cause,
                   CoordinatorOutputs& outputs);
@@ -319,6 +320,7 @@ class Job {
   std::optional<absl::Duration> ended_at_;
   uint64_t last_step_ = 0;  // of those who are gone
 
+  uint64_t shown_epoch_ = 0;            // the last that all servers have committed
   std::map<uint32_t, Worker> workers_;  // alive, by rank
   std::vector<MemberRecord> committed_;
   std::optional<Change> change_;

@@ -52,6 +52,16 @@ TEST_F(EndingJobs, AreOverOnceTheirLastStepIsSaved) {
   EXPECT_EQ(Saved().latest, "run3-step17");
 }
 
+TEST_F(EndingJobs, TheNextRunIsToldForWhatItWaits) {
+  BeginJob(EveryTen());
+  End(17);
+  ASSERT_EQ(Phase(), "saving");
+  SayHello(20, EveryTen(), {.rank = 0, .run_id = "next", .name = "worker"});
+  EXPECT_FALSE(closed_.contains(20)) << closed_[20];
+  EXPECT_THAT(Last<Waiting>(20)->reason,
+              HasSubstr("the last run of job 'job': its last step is being saved"));
+}
+
 TEST_F(EndingJobs, WaitForWhatIsBeingWrittenAndSaveTheLastStepOnceMoreIfThatFailed) {
   BeginJob(EveryTen());
   End(20);

@@ -151,6 +151,7 @@ void Job::OnCommitted(uint32_t server, const EpochCommitted& committed,
 void Job::FinishChange(CoordinatorOutputs& outputs) {
   const Change change = *std::exchange(change_, std::nullopt);
   committed_ = change.members;
+  shown_epoch_ = change.epoch;
   reason_ = change.reasons.Text();
   outputs.push_back(
       LogReason{absl::StrCat("job '", spec_.name, "': epoch ", change.epoch, " with ",

@@ -19,10 +19,6 @@ absl::Status Refused(const std::string& what) {
   return WithFailure(absl::FailedPreconditionError(what), Failure::kJobRefused);
 }
 
-absl::Status RefusedForNow(const std::string& what) {
-  return WithFailure(absl::UnavailableError(what), Failure::kRetryable);
-}
-
 // Heartbeats that a living process misses under load.
 constexpr int kMissedBeats = 2;
 
@@ -39,15 +35,33 @@ absl::Status Job::CheckRun(const WorkerHello& hello, absl::Duration now) const {
   }
   const bool lives = std::ranges::any_of(
       workers_, [&](const auto& entry) { return !MayBeDead(entry.second, now); });
-  if (lives) {
-    return Refused(absl::StrCat("another run of job '", spec_.name, "' is active with ",
-                                workers_.size(),
-                                " workers; wait for its end or choose another --job"));
+  if (!lives) return absl::OkStatus();
+  return Refused(absl::StrCat("another run of job '", spec_.name, "' is active with ",
+                              workers_.size(),
+                              " workers; wait for its end or choose another --job"));
+}
+
+std::string Job::WhyWait(const WorkerHello& hello, absl::Duration now) const {
+  if (IsEnding()) {
+    return absl::StrCat("waits for the end of the last run of job '", spec_.name,
+                        "': its last step is being saved");
   }
-  return RefusedForNow(absl::StrCat(
-      "the last run of job '", spec_.name,
-      "' is gone without a goodbye, and its workers may still come back; start again in ",
-      absl::FormatDuration(absl::Ceil(TimeToReturn(now), absl::Seconds(1)))));
+  const bool is_other =
+      !run_id_.empty() && !hello.run_id.empty() && run_id_ != hello.run_id;
+  if (is_other) {
+    return absl::StrCat("waits for the end of the last run of job '", spec_.name,
+                        "': it is gone without a goodbye, and its workers may still come "
+                        "back within ",
+                        absl::FormatDuration(TimeToReturn()));
+  }
+  const auto holder = workers_.find(hello.rank);
+  if (holder == workers_.end() || !holder->second.connected ||
+      !MayBeDead(holder->second, now)) {
+    return "";
+  }
+  return absl::StrCat("waits for rank ", hello.rank, " of job '", spec_.name,
+                      "': it is held by ", holder->second.name,
+                      ", which is silent and not given up yet");
 }
 
 absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
@@ -63,13 +77,6 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
                                 " may join once it runs"));
   }
   if (const auto holder = workers_.find(hello.rank); holder != workers_.end()) {
-    if (holder->second.connected && MayBeDead(holder->second, now)) {
-      return RefusedForNow(absl::StrCat("rank ", hello.rank, " of job '", spec_.name,
-                                        "' is held by ", holder->second.name,
-                                        ", which is silent and not given up yet; start "
-                                        "again in ",
-                                        absl::FormatDuration(options_.timeouts.lease)));
-    }
     if (holder->second.connected) {
       return Refused(absl::StrCat("rank ", hello.rank, " of job '", spec_.name,
                                   "' is held by ", holder->second.name,

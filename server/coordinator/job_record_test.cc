@@ -149,17 +149,20 @@ TEST_F(CoordinatorRestart, AMemberIsNotBeforeItsFirstStep) {
   EXPECT_EQ(Shown().step, 53u);
 }
 
-TEST_F(CoordinatorRestart, ANewRunIsToldWhenTheOldOneIsGivenUp) {
+TEST_F(CoordinatorRestart, ANewRunBeginsWhenTheOldOneIsGivenUp) {
   Begin();
   Restart();
   PassTime(absl::Seconds(1));
   PassTime(absl::Seconds(5));
   SayHello(50, TwoTensors(2), {.rank = 0, .run_id = "another run", .session_key = 5});
-  EXPECT_EQ(FailureOf(closed_.at(50)), Failure::kRetryable);
-  EXPECT_THAT(std::string(closed_.at(50).message()), HasSubstr("start again in 15s"));
-  PassTime(absl::Seconds(15));
-  SayHello(51, TwoTensors(2), {.rank = 0, .run_id = "another run", .session_key = 5});
-  EXPECT_FALSE(closed_.contains(51));
+  EXPECT_FALSE(closed_.contains(50)) << closed_[50];
+  EXPECT_THAT(Last<Waiting>(50)->reason, HasSubstr("may still come back within 20s"));
+  const uint32_t before = coordinator_->View(now_).jobs.at(0).job;
+  PassTimeBeating(absl::Seconds(13), {50});
+  EXPECT_EQ(Shown().job, before);
+  PassTimeBeating(absl::Seconds(3), {50});
+  EXPECT_FALSE(closed_.contains(50)) << closed_[50];
+  EXPECT_GT(Shown().job, before);
 }
 
 }  // namespace

@@ -94,6 +94,7 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   lost_cuts_ = record.last_cut;
   saves_last_ = record.saves_last;
   saved_ = record.saved;
+  shown_epoch_ = begun_.epoch;
   change_ = Change{.epoch = begun_.epoch, .members = begun_.members, .is_restored = true};
   homecoming_ = Homecoming();
   placement_ = std::move(placement);
@@ -277,15 +278,21 @@ void Job::AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs) {
   for (const uint32_t rank : missing) {
     DropWorker(rank, within, Readmission::Cause::kDied, outputs);
   }
+  if (workers_.empty() && LacksServers()) {
+    const uint32_t server = servers_[missing_.begin()->first].server;
+    return Fail(absl::StrCat("its workers and server ", server, " ", within,
+                             "; what the job did is in the journals of its servers: play "
+                             "them with syncline replay, and resume from that"),
+                outputs);
+  }
   SayWhoIsBack(outputs);
   MaybeReleaseBarrier(outputs);
   MaybeChangeEpoch(outputs);
 }
 
-absl::Duration Job::TimeToReturn(absl::Duration now) const {
-  if (!homecoming_) return options_.timeouts.no_progress;
-  return kFailureTimeoutsToReturn * options_.timeouts.failure_timeout -
-         (now - homecoming_->since.value_or(now));
+absl::Duration Job::TimeToReturn() const {
+  return homecoming_ ? kFailureTimeoutsToReturn * options_.timeouts.failure_timeout
+                     : options_.timeouts.no_progress;
 }
 
 std::string Job::WhoIsAwaited() const {

@@ -75,6 +75,23 @@ TEST_F(JobServers, AJobWaitsForTheJournalOfItsServerAndGoesOnElsewhere) {
   EXPECT_FALSE(Last<JobFailed>(10).has_value());
 }
 
+// Until it is committed there is no reason for it.
+TEST_F(JobServers, AnEpochIsShownWithItsReason) {
+  Begin();
+  servers_answer_ = false;
+  Say(11, Leave{});
+  const uint64_t epoch = Last<PrepareEpoch>(1)->epoch;
+  EXPECT_EQ(Shown().epoch, epoch_);
+  EXPECT_EQ(Shown().reason, "the job begins");
+  for (const ConnectionId server : {1, 2}) Say(server, EpochPrepared{id_, epoch, 0});
+  EXPECT_EQ(Shown().epoch, epoch_);
+  for (const ConnectionId server : {1, 2}) {
+    Say(server, EpochCommitted{id_, epoch, "run1"});
+  }
+  EXPECT_EQ(Shown().epoch, epoch);
+  EXPECT_THAT(Shown().reason, HasSubstr("left"));
+}
+
 TEST_F(JobServers, WhatHasNoJournalFails) {
   BeginWith(TwoTensors(2));
   LoseServer2();

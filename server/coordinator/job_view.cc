@@ -81,7 +81,8 @@ JobView Job::View(absl::Duration now) const {
   if (phase_ == Phase::kRunning && !stall_.held_up().empty()) {
     view.reason = stall_.held_up();
   }
-  view.epoch = counters_.epochs.Of(spec_.name);
+  // With the reason of that epoch: one that is being prepared has none to show yet.
+  view.epoch = shown_epoch_;
   if (homecoming_) view.reason = WhoIsAwaited();
   if (LacksServers()) view.reason = WhichServersAreMissing(now);
   view.step = end_step_.value_or(LowestStep());

@@ -138,7 +138,8 @@ absl::Status CheckMode(const std::string& mode) {
   if (known.ok()) return absl::OkStatus();
   return Usage(absl::StrCat("--mode '", Printable(mode),
                             "': ", std::string(known.message()),
-                            "; such as bsp, ssp:staleness=3 or asp:age_power=0.5"));
+                            "; such as bsp, bsp:quorum=3,grace_ms=20, ssp:staleness=3 or "
+                            "asp:age_power=0.5"));
 }
 
 absl::Status CheckCheckpoints(const RunOptions& options) {

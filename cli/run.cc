@@ -88,8 +88,8 @@ void AddRunFlags(CLI::App& command, RunOptions& given) {
                   "What the job begins with: auto (the latest checkpoint, if there is "
                   "one), latest, never, or a checkpoint's name (default: auto)");
   run->add_option("--mode", options->mode,
-                  "Who waits for whom: bsp, ssp:staleness=3 or asp (default: the "
-                  "program's, or bsp)");
+                  "Who waits for whom: bsp, bsp:quorum=3,grace_ms=20, ssp:staleness=3 or "
+                  "asp (default: the program's, or bsp)");
   run->add_option("--nnodes", options->nnodes, "Hosts of the job: N or MIN:MAX")
       ->capture_default_str();
   run->add_option("--node-rank,--node_rank", options->node_rank,

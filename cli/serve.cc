@@ -317,6 +317,7 @@ void Services::UpdateMetrics() {
                           .decode_ns = figures.decode_ns,
                           .residual_ratio = figures.residual_ratio,
                           .diverged_blocks = static_cast<double>(figures.diverged_blocks),
+                          .left_out_steps = static_cast<double>(member.left_out),
                           .phases = member.phases});
       ranks.insert(member.rank);
       gone.erase(member.rank);

@@ -82,6 +82,10 @@ std::string NumericLine(const Json& job) {
   if (loss_scale != 1) absl::StrAppendFormat(&line, ", loss scale %g", loss_scale);
   const uint64_t skipped = job.value("skipped_steps", uint64_t{0});
   if (skipped > 0) absl::StrAppendFormat(&line, ", %d steps skipped", skipped);
+  const uint64_t left_out = job.value("left_out", uint64_t{0});
+  if (left_out > 0) {
+    absl::StrAppendFormat(&line, ", %d contributions came after the quorum", left_out);
+  }
   return line + "\n";
 }
 

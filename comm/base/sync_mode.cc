@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "comm/base/limits.h"
 #include "comm/base/nearest.h"
 #include "comm/base/status.h"
 
@@ -14,6 +15,17 @@ namespace syncline {
 namespace {
 
 constexpr std::array<std::string_view, 3> kNames = {"bsp", "ssp", "asp"};
+
+constexpr OptionSpec kBspOptions[] = {
+    {.name = "quorum",
+     .least = 1,
+     .most = static_cast<double>(kMaxWorkers),
+     .kind = OptionKind::kWhole,
+     .meaning = "contributions that a step is made of at least; not given: all"},
+    {.name = "grace_ms",
+     .most = static_cast<double>(kMaxGraceMs),
+     .kind = OptionKind::kWhole,
+     .meaning = "how long the others may take once the quorum has contributed"}};
 
 constexpr OptionSpec kSspOptions[] = {
     {.name = "staleness",
@@ -34,6 +46,13 @@ constexpr OptionSpec kAspOptions[] = {
      .most = 100,
      .meaning = "strength of DC-ASGD's delay compensation; 0: none"}};
 
+absl::Status CheckQuorum(const OptionValues& values) {
+  if (!values.contains("grace_ms") || values.contains("quorum")) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "mode 'bsp': grace_ms is the time that workers have after a quorum, and there is "
+      "none; say bsp:quorum=K,grace_ms=MS, or no grace_ms");
+}
+
 }  // namespace
 
 double SyncMode::WeightOfAge(uint64_t age) const {
@@ -44,6 +63,7 @@ double SyncMode::WeightOfAge(uint64_t age) const {
 std::span<const std::string_view> SyncModeNames() { return kNames; }
 
 std::span<const OptionSpec> SyncModeOptionsOf(std::string_view name) {
+  if (name.empty() || name == "bsp") return kBspOptions;
   if (name == "ssp") return kSspOptions;
   if (name == "asp") return kAspOptions;
   return {};
@@ -61,6 +81,11 @@ absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode) {
   SYNCLINE_RETURN_IF_ERROR(
       ValidateOptions(absl::StrCat("mode '", name, "'"), options, mode.values));
   SyncMode parsed = {.kind = static_cast<SyncMode::Kind>(found - kNames.begin())};
+  if (parsed.kind == SyncMode::Kind::kBsp) {
+    SYNCLINE_RETURN_IF_ERROR(CheckQuorum(mode.values));
+    parsed.quorum = static_cast<uint64_t>(OptionOr(options, mode.values, "quorum"));
+    parsed.grace_ms = static_cast<uint64_t>(OptionOr(options, mode.values, "grace_ms"));
+  }
   if (parsed.kind == SyncMode::Kind::kSsp) {
     parsed.staleness = static_cast<uint64_t>(OptionOr(options, mode.values, "staleness"));
   }

@@ -2,6 +2,8 @@
 // servers alike, and written as other choices are:
 //
 //   bsp                    everybody contributes to a step before it is made
+//   bsp:quorum=3,grace_ms=200
+//                          at least so many; the others have so long after the last of them
 //   ssp:staleness=3        the same steps, but a worker may be so many ahead of the slowest
 //   asp:age_power=1        each contribution is a step of its own, when it arrives
 #pragma once
@@ -17,12 +19,18 @@ namespace syncline {
 
 // A worker that is further ahead computes on weights of which nothing is known to be good.
 inline constexpr uint64_t kMaxStaleness = 64;
+// Longer than that, waiting for everybody is what is meant.
+inline constexpr uint64_t kMaxGraceMs = 60'000;
 
 struct SyncMode {
   enum class Kind { kBsp, kSsp, kAsp };
 
   Kind kind = Kind::kBsp;
   uint64_t staleness = 0;  // steps that a worker may be ahead of the slowest; bsp: 0
+  // bsp: a step is made of so many contributions or more, and of those that come within the
+  // grace time after them; 0: of everybody's.
+  uint64_t quorum = 0;
+  uint64_t grace_ms = 0;
   // asp: learning rate of a contribution whose weights were `age` versions old, over that
   // of a fresh one: age_decay^age / (1 + age)^age_power.
   double age_power = 0;
@@ -31,8 +39,12 @@ struct SyncMode {
   double compensation = 0;
 
   bool is_async() const { return kind == Kind::kAsp; }
-  // Whether a worker may compute on weights that others have moved on from.
+  // Whether a worker may compute on weights that others have moved on from, and have that
+  // counted.
   bool has_delays() const { return is_async() || staleness > 0; }
+  bool has_quorum() const { return quorum > 0; }
+  // Whether some versions never reach every worker.
+  bool skips_versions() const { return has_delays() || has_quorum(); }
   double WeightOfAge(uint64_t age) const;
 
   bool operator==(const SyncMode&) const = default;

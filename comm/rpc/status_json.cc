@@ -62,6 +62,7 @@ Json ToJson(const v1::MemberStatus& member) {
           {"bytes", member.bytes()},
           {"waiting", member.waiting()},
           {"heartbeat_age_seconds", member.heartbeat_age_seconds()},
+          {"left_out", member.left_out()},
           {"compression", ToJson(member.compression())},
           {"phases", ToJson(member.phases(), kWorkerPhaseNames)}};
 }
@@ -110,6 +111,7 @@ Json ToJson(const v1::JobStatus& job) {
           {"learning_rate", job.learning_rate()},
           {"loss_scale", job.loss_scale()},
           {"skipped_steps", job.skipped_steps()},
+          {"left_out", job.left_out()},
           {"loss", job.has_loss() ? Json(job.loss()) : Json()},
           {"loss_curve", ToList(job.loss_curve())},
           {"checkpoint", ToJson(job.checkpoint())},

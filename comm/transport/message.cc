@@ -50,6 +50,8 @@ const char* RefuseCodeName(RefuseCode code) {
       return "not seeded";
     case RefuseCode::kNoAverage:
       return "no average";
+    case RefuseCode::kTooLate:
+      return "too late";
   }
   return "unknown refusal";  // a newer peer may know more codes
 }

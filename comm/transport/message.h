@@ -50,6 +50,7 @@ enum class RefuseCode : uint16_t {
   kUnauthenticated = 7,  // session key does not belong to that rank
   kNotSeeded = 8,        // block has no values yet
   kNoAverage = 9,        // the job keeps no averaged weights, or no such state
+  kTooLate = 10,         // the step was closed without this contribution: take it back
 };
 
 // On a kPublish without a payload: the weights are those of the version before.
@@ -70,6 +71,9 @@ inline constexpr float kMaxRateFactor = 1e6f;
 // digest (SetDigest). On a kPublish without a payload: the view is what these values are
 // when they are published.
 inline constexpr uint16_t kFlagHeld = 16;
+// In jobs with a quorum. On a kPublish: what its receiver gave to the step before this
+// version is part of it. On a kAck: of the step that is acknowledged.
+inline constexpr uint16_t kFlagCounted = 32;
 
 const char* RefuseCodeName(RefuseCode code);
 

@@ -122,7 +122,10 @@ constexpr WorkerFigure kWorkerFigures[] = {
      [](Figures worker) { return worker.residual_ratio; }},
     {"syncline_worker_diverged_blocks",
      "Blocks whose view was not the servers' and was sent anew.",
-     [](Figures worker) { return worker.diverged_blocks; }}};
+     [](Figures worker) { return worker.diverged_blocks; }},
+    {"syncline_worker_left_out_steps",
+     "Steps that a quorum made without this worker since it joined.",
+     [](Figures worker) { return worker.left_out_steps; }}};
 
 // "stale epoch" -> "stale_epoch", as label values are written.
 std::string ReasonLabel(RefuseCode code) {

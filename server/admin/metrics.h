@@ -91,6 +91,7 @@ class Metrics {
     double decode_ns = 0;
     double residual_ratio = 0;   // norm of what it keeps over that of a gradient
     double diverged_blocks = 0;  // views taken anew since it joined
+    double left_out_steps = 0;   // that a quorum made without it
     WorkerPhases phases = {};    // of its present life
   };
   void SetWorker(uint32_t job, uint32_t rank, const Worker& worker);

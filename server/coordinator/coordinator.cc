@@ -58,6 +58,7 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
     const auto& [connection, body] = std::get<FromMember>(input);
     OnMember(connection, body);
   }
+  for (const auto& [name, job] : jobs_) job->CloseStep(now_, outputs_);
   ForgetClosedConnections();
   for (CoordinatorOutput& output : outputs_) {
     if (auto* persist = std::get_if<PersistState>(&output)) persist->state = State();
@@ -207,6 +208,9 @@ void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
   if (const auto* figures = std::get_if<BlockFigures>(&body)) {
     if (Job* job = FindJob(figures->job)) job->OnFigures(*figures, outputs_);
   }
+  if (const auto* held = std::get_if<StepHeld>(&body)) {
+    if (Job* job = FindJob(held->job)) job->OnHeld(*held);
+  }
   if (const auto* written = std::get_if<CheckpointWritten>(&body)) {
     if (Job* job = FindJob(written->job))
       job->OnWritten(server.number, *written, outputs_);
@@ -344,6 +348,12 @@ CoordinatorView Coordinator::Impl::View(absl::Duration now) const {
   return view;
 }
 
+absl::Duration Coordinator::Impl::wake_at() const {
+  absl::Duration wake_at = absl::InfiniteDuration();
+  for (const auto& [name, job] : jobs_) wake_at = std::min(wake_at, job->wake_at());
+  return wake_at;
+}
+
 Coordinator::Coordinator(const CoordinatorOptions& options)
     : impl_(std::make_unique<Impl>(options)) {}
 Coordinator::~Coordinator() = default;
@@ -357,5 +367,6 @@ CoordinatorOutputs Coordinator::Apply(const CoordinatorInput& input, absl::Durat
   return impl_->Apply(input, now);
 }
 CoordinatorView Coordinator::View(absl::Duration now) const { return impl_->View(now); }
+absl::Duration Coordinator::wake_at() const { return impl_->wake_at(); }
 
 }  // namespace syncline

@@ -51,6 +51,20 @@ struct StepDecision {
   LossScalerState scaler = {};  // after it
   uint64_t skipped = 0;         // steps, with this one
 };
+// Of a job with a quorum: so far these lives have contributed to all blocks of that shard,
+// and they are enough.
+struct StepHeld {
+  uint32_t job = 0;
+  uint32_t shard = 0;
+  uint64_t step = 0;
+  std::vector<uint32_t> incarnations = {};  // ascending
+};
+// The step is made of what these lives gave, on all shards.
+struct StepClosed {
+  uint32_t job = 0;
+  uint64_t step = 0;
+  std::vector<uint32_t> incarnations = {};  // ascending
+};
 // What a server that comes back still has of a job (held_job.h).
 struct HeldJob {
   uint32_t job = 0;
@@ -58,6 +72,7 @@ struct HeldJob {
   uint64_t committed = 0;
   uint64_t cut = 0;  // no checkpoint of a later step was ordered or written
   std::optional<StepDecision> decided = std::nullopt;  // the last one
+  std::optional<StepClosed> closed = std::nullopt;     // likewise
   std::string run = {};                                // of its journal
 };
 // A run of a job of which a server has records on its disk (server/journal).
@@ -195,7 +210,7 @@ using MemberBody =
     std::variant<ServerHello, WorkerHello, Heartbeat, Leave, BarrierEntered,
                  JobConfigured, ConfigureFailed, EpochPrepared, EpochCommitted,
                  BlockFigures, LossReport, JobDeclaration, CheckpointWritten,
-                 Disconnected, Returned>;
+                 Disconnected, Returned, StepHeld>;
 
 struct FromMember {
   ConnectionId connection = 0;
@@ -324,7 +339,7 @@ struct JobFailed {
 using CoordinatorBody =
     std::variant<ServerWelcome, ConfigureJob, PrepareEpoch, CommitEpoch, StepDecision,
                  DropJob, Waiting, WorkerWelcome, EpochChanged, BarrierReleased,
-                 JobFailed, DescribeJob, CutAt>;
+                 JobFailed, DescribeJob, CutAt, StepClosed>;
 
 struct ToMember {
   ConnectionId connection = 0;
@@ -392,6 +407,7 @@ struct MemberView {
   uint64_t bytes = 0;
   bool waiting = false;
   absl::Duration heartbeat_age = {};
+  uint64_t left_out = 0;  // steps that a quorum made without it
   CompressionFigures compression = {};
   WorkerPhases phases = {};
 };
@@ -428,6 +444,7 @@ struct JobView {
   double learning_rate = 0;  // of the present step, before group scales
   double loss_scale = 1;
   uint64_t skipped_steps = 0;                 // not finite
+  uint64_t left_out = 0;                      // contributions that came after a quorum
   std::optional<double> loss = std::nullopt;  // of the latest step that was reported
   std::vector<LossPoint> loss_curve = {};     // of range tests
   std::vector<MemberView> members = {};
@@ -460,6 +477,9 @@ class Coordinator {
   CoordinatorOutputs Apply(const CoordinatorInput& input, absl::Duration now);
 
   CoordinatorView View(absl::Duration now) const;
+
+  // When the next Tick is due earlier than by its period; infinite when it is not.
+  absl::Duration wake_at() const;
 
  private:
   class Impl;

@@ -1,11 +1,13 @@
 // What a server remembers of a job for a coordinator that is started anew: which epochs it
-// has, the last decision, and the figures that no decision has answered. What was said to
+// has, the last decision, the figures that no decision has answered, and the same of steps
+// that a quorum closes. What was said to
 // the old coordinator may be lost, whether or not it was acknowledged, and so may what it
 // said; so this is said again, and nothing else has to be.
 //
 //   held.Prepare(epoch); held.Commit(epoch); held.Report(figures); held.Decide(decision);
 //   hello.held.push_back(held.Describe(job));
 //   for (const BlockFigures& figures : held.undecided()) ...
+//   for (const StepHeld& step : held.unclosed()) ...
 //
 // Thread safety: none; pure, but for what it remembers.
 #pragma once
@@ -39,17 +41,36 @@ class JobMemory {
     undecided_.erase(undecided_.begin(), undecided_.lower_bound({decision.step + 1, 0}));
   }
 
+  // Of a quorum.
+  void Hold(const StepHeld& held) {
+    if (closed_ && held.step <= closed_->step) return;
+    held_[held.shard] = held;
+  }
+  void Close(const StepClosed& closed) {
+    if (closed_ && closed.step <= closed_->step) return;
+    closed_ = closed;
+    std::erase_if(held_, [&](const auto& one) { return one.second.step <= closed.step; });
+  }
+
   HeldJob Describe(uint32_t job) const {
     return {.job = job,
             .prepared = prepared_,
             .committed = committed_,
             .cut = cut_,
-            .decided = decided_};
+            .decided = decided_,
+            .closed = closed_};
   }
   // In the order of steps and blocks.
   std::vector<BlockFigures> undecided() const {
     std::vector<BlockFigures> all;
     for (const auto& [key, figures] : undecided_) all.push_back(figures);
+    return all;
+  }
+
+  // Of the step that is not closed.
+  std::vector<StepHeld> unclosed() const {
+    std::vector<StepHeld> all;
+    for (const auto& [shard, held] : held_) all.push_back(held);
     return all;
   }
 
@@ -59,6 +80,8 @@ class JobMemory {
   uint64_t cut_ = 0;
   std::optional<StepDecision> decided_;
   std::map<std::pair<uint64_t, uint32_t>, BlockFigures> undecided_;
+  std::optional<StepClosed> closed_;
+  std::map<uint32_t, StepHeld> held_;  // by shard
 };
 
 }  // namespace syncline

@@ -36,6 +36,7 @@ Job::Job(uint32_t id, std::shared_ptr<const DeclaredJob> declared, std::string r
       decisions_(
           spec_.training, declared_->trained_blocks,
           plan_->job_reduction() == nullptr ? 0 : plan_->job_reduction()->Figures()),
+      quorum_(spec_.training.sync()),
       stall_(options_.timeouts) {}
 
 std::unique_ptr<const TrainingPlan> Job::PlanOf(const TrainingSettings& training) {

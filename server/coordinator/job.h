@@ -20,6 +20,7 @@
 #include "server/coordinator/growing_numbers.h"
 #include "server/coordinator/job_record.h"
 #include "server/coordinator/membership.h"
+#include "server/coordinator/quorum.h"
 #include "server/coordinator/readmission.h"
 #include "server/coordinator/reasons.h"
 #include "server/coordinator/stall.h"
@@ -104,6 +105,11 @@ class Job {
   void OnCommitted(uint32_t server, const EpochCommitted& committed,
                    CoordinatorOutputs& outputs);
   void OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs);
+  void OnHeld(const StepHeld& held);
+  // Closes the step that enough have contributed to, if it is time. After every input.
+  void CloseStep(absl::Duration now, CoordinatorOutputs& outputs);
+  // When it has to be called though nothing happens.
+  absl::Duration wake_at() const;
   // The job waits for its journal, or fails (job_servers.cc).
   void OnServerLost(uint32_t server, CoordinatorOutputs& outputs);
   bool LacksServers() const { return !missing_.empty(); }
@@ -170,6 +176,7 @@ class Job {
     uint64_t next_barrier = 0;             // by its count: all before it are over
     uint64_t barriers = 0;                 // of the job that it knows to be over
     uint64_t epoch = 0;                    // the last one that it was told
+    uint64_t left_out = 0;                 // steps that were closed without it
     bool is_awaited = false;               // since the coordinator was started anew
   };
   // The change of epoch under way.
@@ -193,6 +200,7 @@ class Job {
     std::set<uint32_t> servers = {};            // that are still missing
     uint64_t prepared = 0;                      // the highest epoch that any has prepared
     std::map<uint32_t, uint64_t> decided = {};  // steps, by server
+    std::map<uint32_t, uint64_t> closed = {};   // likewise
     std::optional<absl::Duration> since = {};
   };
   // A checkpoint that servers write.
@@ -233,6 +241,11 @@ class Job {
 
   void Take(const JobRecord& record, std::shared_ptr<const JobPlacement> placement);
   void RepeatDecision(CoordinatorOutputs& outputs);
+  bool HasQuorum() const { return spec_.training.sync().has_quorum(); }
+  void ListTrainingShards();
+  void TakeClosed(const HeldJob& held, uint32_t server);
+  void InformServers(CoordinatorOutputs& outputs);
+  void NoteLeftOut(const StepClosed& closed);
   uint64_t LowestStep() const;
   JobRecord ToRecord() const;
   void Store(CoordinatorOutputs& outputs);
@@ -307,6 +320,10 @@ class Job {
   Counters& counters_;
   std::unique_ptr<const TrainingPlan> plan_;  // of the job, without tensors
   DecisionMaker decisions_;
+  QuorumWatch quorum_;
+  bool may_close_ = false;  // something has changed since the last look
+  std::optional<StepClosed> closed_;
+  uint64_t left_out_ = 0;  // contributions that came too late, or not at all
   StallWatch stall_;
   std::map<uint32_t, ServerPhases> server_phases_;  // as each server said last
   Readmission readmission_;

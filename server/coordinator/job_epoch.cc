@@ -76,6 +76,7 @@ void Job::Commit(CoordinatorOutputs& outputs) {
   Store(outputs);
   std::ranges::move(orders, std::back_inserter(outputs));
   for (const JobServer& server : servers_) SendCommit(server, outputs);
+  may_close_ = true;
 }
 
 void Job::SendCommit(const JobServer& server, CoordinatorOutputs& outputs) const {

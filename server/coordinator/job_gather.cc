@@ -120,6 +120,7 @@ void Job::Begin(const std::vector<JobServer>& servers,
       beginning_.resumes ? std::optional(beginning_.from.name) : std::nullopt;
   servers_ = servers;
   placement_ = *placement;
+  ListTrainingShards();
   auto addresses = std::make_shared<std::vector<std::string>>();
   uint32_t first_shard = 0;
   for (size_t i = 0; i < servers_.size(); ++i) {

@@ -98,6 +98,7 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   change_ = Change{.epoch = begun_.epoch, .members = begun_.members, .is_restored = true};
   homecoming_ = Homecoming();
   placement_ = std::move(placement);
+  ListTrainingShards();
   for (const RecordedServer& server : record.servers) {
     const uint32_t number = server.identity.server;
     placed_bytes_[number] = placement_->server_use[servers_.size()].total();
@@ -159,13 +160,15 @@ void Job::FinishHomecoming(const JobServer& server, const HeldJob& held,
     decided_ = held.decided->step + 1;
     lost_scalings_ = decided_;
   }
-  if (held.committed < begun_.epoch) {
-    SendCommit(server, outputs);
-  } else {
+  TakeClosed(held, number);
+  if (held.committed >= begun_.epoch) {
     change_->uncommitted.erase(number);
+  } else if (!HasQuorum()) {
+    SendCommit(server, outputs);
   }
   if (!homecoming_->servers.empty()) return;
   RepeatDecision(outputs);
+  if (HasQuorum()) InformServers(outputs);
   if (change_->uncommitted.empty()) GoOn(outputs);
 }
 

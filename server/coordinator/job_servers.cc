@@ -30,13 +30,13 @@ absl::Duration Seconds(absl::Duration duration) {
 bool Job::CanWaitForServers() const {
   const bool lacks_decision = homecoming_ && plan_->NeedsDecision();
   return phase_ == Phase::kRunning && spec_.IsJournaled() && !journal_.empty() &&
-         !spec_.training.sync().has_delays() && !lacks_decision;
+         !spec_.training.sync().skips_versions() && !lacks_decision;
 }
 
 std::string Job::WhyNotWait() const {
   if (!spec_.IsJournaled()) return "its weights with it";
-  if (spec_.training.sync().has_delays()) {
-    return absl::StrCat("jobs of mode ", spec_.training.mode.name,
+  if (spec_.training.sync().skips_versions()) {
+    return absl::StrCat("jobs of mode ", FormatNamedOptions(spec_.training.mode),
                         " do not wait for servers; syncline replay plays its journal");
   }
   if (homecoming_) {

@@ -88,7 +88,7 @@ absl::Status CheckMemories(const JobSpec& spec,
 // A delta is added to the version before it, which those who are behind may never hold.
 absl::Status CheckDeltas(const JobSpec& spec,
                          const std::vector<TensorTransfers>& transfers) {
-  if (!spec.training.sync().has_delays()) return absl::OkStatus();
+  if (!spec.training.sync().skips_versions()) return absl::OkStatus();
   for (size_t i = 0; i < transfers.size(); ++i) {
     if (!transfers[i].publish.compresses()) continue;
     return absl::InvalidArgumentError(absl::StrCat(
@@ -248,6 +248,12 @@ absl::Status ValidateJob(const JobSpec& spec) {
         absl::StrCat("durability is '", spec.durability, "', allowed are none and disk"));
   }
   SYNCLINE_RETURN_IF_ERROR(CheckTraining(spec));
+  if (spec.training.sync().quorum > spec.workers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("mode '", FormatNamedOptions(spec.training.mode), "': quorum is ",
+                     spec.training.sync().quorum, ", allowed are 1 to ", spec.workers,
+                     ", the job's workers; what is left of them are backup workers"));
+  }
   if (spec.training.sync().is_async() && spec.checkpoint.IsScheduled()) {
     return absl::InvalidArgumentError(
         "checkpoint_every needs mode bsp or ssp: in mode asp blocks have no step in "

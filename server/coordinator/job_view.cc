@@ -96,6 +96,7 @@ JobView Job::View(absl::Duration now) const {
                             .bytes = worker.beat.bytes,
                             .waiting = worker.beat.waiting,
                             .heartbeat_age = now - heard_at,
+                            .left_out = worker.left_out,
                             .compression = worker.beat.compression,
                             .phases = worker.beat.phases});
   }
@@ -109,6 +110,7 @@ JobView Job::View(absl::Duration now) const {
   view.learning_rate = plan_->JobLearningRate(view.step);
   view.loss_scale = decisions_.loss_scale();
   view.skipped_steps = decisions_.skipped();
+  view.left_out = left_out_;
   for (const auto& [step, loss] : losses_) {
     view.loss = loss.sum / loss.samples;
     view.loss_curve.push_back({.step = step,

@@ -162,6 +162,11 @@ absl::Status TrainingPlan::CheckMode() const {
     return absl::InvalidArgumentError(
         absl::StrCat("mode '", FormatNamedOptions(settings_.mode), "' ", why...));
   };
+  if (mode.has_quorum() && settings_.aggregation == Aggregation::kArrival) {
+    return refuse(
+        "leaves out contributions that come in parts, and aggregation=arrival adds what "
+        "comes; take aggregation=rank_order, or mode bsp without a quorum");
+  }
   if (!mode.has_delays()) return absl::OkStatus();
   if (settings_.ScalesLoss()) {
     return refuse(

@@ -308,7 +308,7 @@ void CoordinatorService::Post(Item item) {
 void CoordinatorService::Run() {
   const absl::Duration period = options_.coordinator.timeouts.heartbeat_interval / 2;
   absl::Duration next_tick = clock_.Now() + period;
-  while (std::optional<Work> work = WaitForWork(next_tick)) {
+  while (std::optional<Work> work = WaitForWork(std::min(next_tick, WakeAt()))) {
     if (work->item) {
       Handle(*work->item);
     } else {
@@ -327,6 +327,18 @@ void CoordinatorService::Run() {
   for (const Item& item : TakeInbox()) {
     if (item.answer) item.answer(NotApplied(), "");
   }
+}
+
+// What the machine waits for may come before the next tick.
+absl::Duration CoordinatorService::WakeAt() {
+  absl::Duration wake_at;
+  {
+    absl::MutexLock lock(&machine_mutex_);
+    wake_at = coordinator_.wake_at();
+  }
+  if (wake_at == absl::InfiniteDuration()) return wake_at;
+  absl::MutexLock lock(&mutex_);
+  return clock_.Now() + (wake_at - PatientNow());
 }
 
 // Messages go first, so that no heartbeat overtakes what its member said before it. But

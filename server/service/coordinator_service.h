@@ -162,6 +162,7 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
 
   // The machine's thread.
   void Run() ABSL_LOCKS_EXCLUDED(mutex_, machine_mutex_);
+  absl::Duration WakeAt() ABSL_LOCKS_EXCLUDED(mutex_);
   std::optional<Work> WaitForWork(absl::Duration next_tick) ABSL_LOCKS_EXCLUDED(mutex_);
   std::deque<Item> TakeInbox() ABSL_LOCKS_EXCLUDED(mutex_);
   void Handle(Item& item) ABSL_LOCKS_EXCLUDED(mutex_, machine_mutex_);

@@ -1,5 +1,7 @@
 #include "server/service/held_convert.h"
 
+#include <algorithm>
+
 #include "comm/base/secret_key.h"
 #include "comm/transport/tcp/member_key.h"
 
@@ -54,6 +56,36 @@ StepDecision ReadDecision(const v1::StepDecision& in) {
           .skipped = in.skipped_steps()};
 }
 
+void WriteClosed(const StepClosed& closed, v1::StepClosed& out) {
+  out.set_job(closed.job);
+  out.set_step(closed.step);
+  for (const uint32_t incarnation : closed.incarnations)
+    out.add_incarnations(incarnation);
+}
+
+StepClosed ReadClosed(const v1::StepClosed& in) {
+  return {.job = in.job(),
+          .step = in.step(),
+          .incarnations = {in.incarnations().begin(), in.incarnations().end()}};
+}
+
+void WriteStepHeld(const StepHeld& held, v1::StepHeld& out) {
+  out.set_job(held.job);
+  out.set_shard(held.shard);
+  out.set_step(held.step);
+  for (const uint32_t incarnation : held.incarnations) out.add_incarnations(incarnation);
+}
+
+// The coordinator looks lives up in it.
+StepHeld ReadStepHeld(const v1::StepHeld& in) {
+  StepHeld held = {.job = in.job(),
+                   .shard = in.shard(),
+                   .step = in.step(),
+                   .incarnations = {in.incarnations().begin(), in.incarnations().end()}};
+  std::ranges::sort(held.incarnations);
+  return held;
+}
+
 void WriteHeld(const ServerHello& hello, v1::HeldServer& out) {
   out.set_server(hello.identity->server);
   out.set_incarnation(hello.identity->incarnation);
@@ -64,6 +96,7 @@ void WriteHeld(const ServerHello& hello, v1::HeldServer& out) {
     job.set_committed_epoch(held.committed);
     job.set_cut(held.cut);
     if (held.decided) WriteDecision(*held.decided, *job.mutable_decided());
+    if (held.closed) WriteClosed(*held.closed, *job.mutable_closed());
     job.set_run(held.run);
   }
 }
@@ -77,6 +110,7 @@ void ReadHeld(const v1::HeldServer& in, ServerHello& hello) {
             .committed = job.committed_epoch(),
             .cut = job.cut()};
     if (job.has_decided()) held.decided = ReadDecision(job.decided());
+    if (job.has_closed()) held.closed = ReadClosed(job.closed());
     held.run = job.run();
   }
 }

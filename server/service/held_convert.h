@@ -12,6 +12,10 @@ namespace syncline {
 void WriteMembership(const HeldMembership& member, v1::HeldMembership& out);
 std::optional<HeldMembership> ReadMembership(const v1::WorkerHello& hello);
 
+void WriteClosed(const StepClosed& closed, v1::StepClosed& out);
+StepClosed ReadClosed(const v1::StepClosed& in);
+void WriteStepHeld(const StepHeld& held, v1::StepHeld& out);
+StepHeld ReadStepHeld(const v1::StepHeld& in);
 void WriteDecision(const StepDecision& decision, v1::StepDecision& out);
 StepDecision ReadDecision(const v1::StepDecision& in);
 

@@ -158,6 +158,8 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
           .step = figures.step(),
           .figures = {figures.figures().begin(), figures.figures().end()}};
     }
+    case v1::MemberMessage::kStepHeld:
+      return ReadStepHeld(message.step_held());
     case v1::MemberMessage::kJobDeclaration:
       return JobDeclaration{
           std::make_shared<const std::string>(message.job_declaration().spec())};
@@ -235,6 +237,9 @@ v1::MemberMessage ToProto(const MemberBody& body) {
                    out.set_step(figures.step);
                    for (const double figure : figures.figures) out.add_figures(figure);
                  },
+                 [&](const StepHeld& held) {
+                   WriteStepHeld(held, *message.mutable_step_held());
+                 },
                  [&](const JobDeclaration& declaration) {
                    message.mutable_job_declaration()->set_spec(*declaration.bytes);
                  },
@@ -309,6 +314,8 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
       return ReadCommit(message.commit_epoch());
     case v1::CoordinatorMessage::kStepDecision:
       return ReadDecision(message.step_decision());
+    case v1::CoordinatorMessage::kStepClosed:
+      return ReadClosed(message.step_closed());
     case v1::CoordinatorMessage::kDropJob:
       return DropJob{.job = message.drop_job().job(),
                      .reason = message.drop_job().reason()};
@@ -361,6 +368,9 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared)
                  },
                  [&](const StepDecision& decision) {
                    WriteDecision(decision, *message.mutable_step_decision());
+                 },
+                 [&](const StepClosed& closed) {
+                   WriteClosed(closed, *message.mutable_step_closed());
                  },
                  [&](const CutAt& cut) {
                    message.mutable_cut_at()->set_job(cut.job);
@@ -429,6 +439,7 @@ v1::StatusReply ToProto(const CoordinatorView& view) {
     out.set_learning_rate(job.learning_rate);
     out.set_loss_scale(job.loss_scale);
     out.set_skipped_steps(job.skipped_steps);
+    out.set_left_out(job.left_out);
     if (job.loss) out.set_loss(*job.loss);
     ToProto(job.checkpoint, *out.mutable_checkpoint());
     for (const LossPoint& point : job.loss_curve) {
@@ -442,6 +453,7 @@ v1::StatusReply ToProto(const CoordinatorView& view) {
       written.set_rank(member.rank);
       written.set_incarnation(member.incarnation);
       written.set_name(member.name);
+      written.set_left_out(member.left_out);
       written.set_step(member.step);
       written.set_bytes(member.bytes);
       written.set_waiting(member.waiting);

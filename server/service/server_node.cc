@@ -260,6 +260,7 @@ void ServerNode::Configure(const v1::ConfigureJob& configure) {
   {
     absl::MutexLock lock(&mutex_);
     jobs_[job] = Job();
+    jobs_[job].first_shard = configure.first_shard();
   }
   options_.log.Info(
       "job begins",
@@ -457,6 +458,9 @@ void ServerNode::OnOutput(uint32_t engine, uint32_t id, const ShardOutput& outpu
   if (std::holds_alternative<ShardApplied>(output)) return;
   if (const auto* recorded = std::get_if<ShardRecorded>(&output)) {
     return journal_->Take(id, engine, recorded->record);
+  }
+  if (const auto* held = std::get_if<ShardHeld>(&output)) {
+    return ReportHeld(engine, id, *held);
   }
   if (saver_ != nullptr && SaveOutput(engine, id, output)) return;
   absl::MutexLock lock(&mutex_);

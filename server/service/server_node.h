@@ -97,6 +97,7 @@ class ServerNode {
     std::set<uint32_t> committing;
     uint64_t memory_bytes = 0;   // as planned
     uint64_t restored_step = 0;  // of one that goes on from its journal
+    uint32_t first_shard = 0;    // of its engines
     JobMemory memory = {};
   };
 
@@ -123,6 +124,7 @@ class ServerNode {
   void On(const PrepareEpoch& prepare) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const CommitEpoch& commit) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const StepDecision& decision) ABSL_LOCKS_EXCLUDED(mutex_);
+  void On(const StepClosed& closed) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const DropJob& drop) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const CutAt& cut) ABSL_LOCKS_EXCLUDED(mutex_);
   // What is meant for workers, or news of a later version.
@@ -157,6 +159,8 @@ class ServerNode {
 
   // The engines' threads.
   void OnOutput(uint32_t engine, uint32_t job, const ShardOutput& output)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void ReportHeld(uint32_t engine, uint32_t job, const ShardHeld& held)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Whether it is part of a checkpoint.
   bool SaveOutput(uint32_t engine, uint32_t job, const ShardOutput& output);

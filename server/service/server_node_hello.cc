@@ -43,6 +43,7 @@ v1::MemberMessage ServerNode::HelloAgain() {
     for (BlockFigures& figures : job.memory.undecided()) {
       outbox_.emplace_back(std::move(figures));
     }
+    for (StepHeld& held : job.memory.unclosed()) outbox_.emplace_back(std::move(held));
   }
   changed_.SignalAll();
   return hello;

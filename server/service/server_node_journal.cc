@@ -36,9 +36,9 @@ absl::Status ServerNode::AddJournal(const ConfigureJob& configure,
               .checkpoint_run = configure.checkpoint_run,
               .began_from = configure.resume_from};
   // In the other modes jobs do not go on from a journal: nobody has to wait for it.
-  const bool has_delays = spec.training.sync().has_delays();
+  const bool ends_here = spec.training.sync().skips_versions();
   for (EngineJobOptions& part : parts) {
-    part.shard.records = has_delays ? Records::kKept : Records::kAwaited;
+    part.shard.records = ends_here ? Records::kKept : Records::kAwaited;
     std::vector<uint32_t>& blocks = job.blocks.emplace_back();
     std::vector<uint32_t>& trained = job.trained.emplace_back();
     for (const ShardBlock& block : part.blocks) {

@@ -30,6 +30,20 @@ void Collection::ClearSlot(const ShardApplied::Contributor& from) {
   if (slot == uint64_t{from.incarnation} + 1) slot = 0;
 }
 
+std::vector<WorkerId> Collection::LeaveOut(const std::set<uint32_t>& incarnations) {
+  std::vector<WorkerId> left_out;
+  SortByRank();
+  std::erase_if(contributions, [&](const Contribution& one) {
+    if (one.from.parting || incarnations.contains(one.from.incarnation)) return false;
+    left_out.emplace_back(one.from.rank, one.from.incarnation);
+    ClearSlot(one.from);
+    --present;
+    return true;
+  });
+  in_order = contributions.size();
+  return left_out;
+}
+
 // Keeps its memory for the next step.
 void Collection::Clear() {
   for (const Contribution& one : contributions) slots[one.from.rank] = 0;
@@ -157,7 +171,18 @@ StepFacts Block::FactsOf(size_t expected, const SyncPolicy& policy) const {
   return {.expected = expected, .present = now_.present, .is_limit = at_limit > 0};
 }
 
+std::vector<uint32_t> Block::Givers() const {
+  std::vector<uint32_t> givers;
+  for (const Contribution& one : now_.contributions) {
+    if (!one.from.parting) givers.push_back(one.from.incarnation);
+  }
+  return givers;
+}
+
 void Block::Hold(uint64_t step, Contribution contribution) {
+  if (contribution.from.parting) {
+    parted_[{contribution.from.rank, contribution.from.incarnation}] = step;
+  }
   if (step == version_) {
     SYNCLINE_CHECK(!frozen_);
     return now_.Hold(std::move(contribution));

@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -49,6 +50,9 @@ struct Collection {
   // Those of one rank stay in the order in which they came.
   void SortByRank();
   bool IsEmpty() const { return contributions.empty() && departed.empty(); }
+  // Takes out what others than these lives gave, but for what leavers handed over, and
+  // returns whose it was.
+  std::vector<WorkerId> LeaveOut(const std::set<uint32_t>& incarnations);
   void Clear();
 
   // Of all who fail `keep`, except those that count already: in the accumulator, or parting.
@@ -145,6 +149,17 @@ class Block {
     return now_.Holds({member.rank, member.incarnation});
   }
   PushFacts FactsOf(const ShardMember& member, uint64_t step) const;
+  // Lives that gave to its present version, but for leavers. Of a quorum.
+  std::vector<uint32_t> Givers() const;
+  // What others than these gave to its present version is not part of it: see Collection.
+  std::vector<WorkerId> LeaveOut(const std::set<uint32_t>& incarnations) {
+    return now_.LeaveOut(incarnations);
+  }
+  // What this life handed over when it left is part of that step.
+  bool HasParted(WorkerId worker, uint64_t step) const {
+    const auto parted = parted_.find(worker);
+    return parted != parted_.end() && parted->second == step;
+  }
   // For its present version or, where the policy lets members run ahead, a later step.
   // REQUIRES: SyncPolicy::Judge(FactsOf(...)) == kTake.
   void Hold(uint64_t step, Contribution contribution);
@@ -194,6 +209,7 @@ class Block {
     for (Collection& later : ahead_) later.Forget(keep);
     std::erase_if(wishes_, [&](const auto& wish) { return !keep(wish.first); });
     std::erase_if(paces_, [&](const auto& pace) { return !keep(pace.first); });
+    std::erase_if(parted_, [&](const auto& parted) { return !keep(parted.first); });
   }
 
   void Freeze() { frozen_ = true; }
@@ -238,7 +254,9 @@ class Block {
   float rate_factor_ = 1;
   std::map<WorkerId, Wish> wishes_;
   std::map<WorkerId, Pace> paces_;
-  uint64_t furthest_ = 0;     // of them, also of those who are gone
+  uint64_t furthest_ = 0;  // of them, also of those who are gone
+  // To which step those who leave handed over what they had kept, while they are members.
+  std::map<WorkerId, uint64_t> parted_;
   std::span<float> written_;  // where the step's gradient is written, too
   Slice given_;               // the step's gradient, of a record
 };

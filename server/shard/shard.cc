@@ -39,6 +39,7 @@ Shard::Impl::Impl(const ShardOptions& options, Parts parts,
   }
   for (auto& [id, block] : blocks_) {
     tensors_[block.spec().range.tensor].push_back(&block);
+    if (!stepper_->IsFrozen(block.spec().range.tensor)) ++trained_;
   }
 }
 
@@ -161,14 +162,19 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
   if (stepper_->IsFrozen(block.spec().range.tensor)) {
     return Refuse(header, RefuseCode::kWrongStep);
   }
-  switch (policy_->Judge(block.FactsOf(members_.at(header.rank), header.step))) {
+  switch (policy_->Judge(FactsOf(header, block))) {
     case PushRuling::kHeld:
       return Promise(header, Repeats::kYes);
     case PushRuling::kCounted:  // and the worker missed the result
       Acknowledge(header, Repeats::kYes);
+      if (mode_.has_quorum()) {
+        std::get<ShardReply>(outputs_.back()).header.flags |= kFlagCounted;
+      }
       return Publish(block, {header.rank, header.incarnation}, Encode(block));
     case PushRuling::kRefuse:
       return Refuse(header, RefuseCode::kWrongStep);
+    case PushRuling::kTooLate:
+      return Refuse(header, RefuseCode::kTooLate);
     case PushRuling::kTake:
       break;
   }
@@ -181,6 +187,7 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
   if (parts) KeepParting(message, block);
   parts ? Promise(header, Repeats::kNo) : Acknowledge(header, Repeats::kNo);
   if (mode_.is_async()) return StepOnArrival(header, block);
+  if (mode_.has_quorum()) return NoteGiven(header);
   StepIfComplete(block);
 }
 
@@ -267,8 +274,12 @@ void Shard::Impl::On(const ShardCommit& commit) {
   // A change that was prepared meanwhile still waits for its own commit.
   if (commit.epoch >= prepared_epoch_) hold_from_ = kNoHold;
   for (auto& [id, block] : blocks_) {
-    block.Forget([this](WorkerId worker) { return FindMember(worker) != nullptr; });
+    // A step that was closed is made as it was closed, whoever has died since.
+    block.Forget([&, step = block.version()](WorkerId worker) {
+      return FindMember(worker) != nullptr || CountsAt(step, worker.second);
+    });
   }
+  if (mode_.has_quorum()) CountGivers();
   for (auto& [id, block] : blocks_) StepIfComplete(block);
 }
 

@@ -11,7 +11,8 @@
 //   collecting  contributions for step v arrive, each counted once by (rank, incarnation)
 //   complete    every member whose first_step <= v has contributed, or has said that it
 //               has no gradient (a push of 0 samples: it counts, and weighs nothing); in
-//               mode ssp contributions to the next few steps are held meanwhile
+//               mode ssp contributions to the next few steps are held meanwhile; with a
+//               quorum, the coordinator has closed the step (shard_quorum.cc)
 //   decided     only in jobs that clip, skip or scale the loss: partial figures went out,
 //               the decision came back
 //   stepped     one pass: weighted sum in rank order, transforms, optimizer, encode;
@@ -141,8 +142,14 @@ struct ShardCut {
 struct ShardDurable {
   uint64_t records = 0;
 };
+// With a quorum: the step is made of what these lives gave, on every shard, and of nothing
+// else but what leavers handed over. Said again it changes nothing.
+struct ShardClosed {
+  uint64_t step = 0;
+  std::vector<uint32_t> incarnations = {};
+};
 using ShardInput = std::variant<ShardMessage, ShardPrepare, ShardCommit, ShardDecision,
-                                ShardCut, ShardDurable>;
+                                ShardCut, ShardDurable, ShardClosed>;
 
 // ---- Outputs ----
 
@@ -170,6 +177,12 @@ struct ShardFigures {
   // Sum of squares of the weighted mean gradient (not finite when some element is not),
   // then those of the optimizer's job reduction.
   std::vector<double> figures = {};
+};
+// With a quorum: these lives have contributed to all blocks here, and they are enough. Said
+// anew with each one more, until the step is closed.
+struct ShardHeld {
+  uint64_t step = 0;
+  std::vector<uint32_t> incarnations = {};  // ascending
 };
 // What went into a step of a block: the audit trail of exactly-once, and the metrics'
 // source.
@@ -216,8 +229,9 @@ struct ShardCutDone {
   std::shared_ptr<const ShardSnapshot> rest = {};  // without blocks; null: too late
   TrainingSettings training = {};
 };
-using ShardOutput = std::variant<ShardReply, ShardPrepared, ShardCommitted, ShardFigures,
-                                 ShardApplied, ShardRecorded, ShardCopied, ShardCutDone>;
+using ShardOutput =
+    std::variant<ShardReply, ShardPrepared, ShardCommitted, ShardFigures, ShardApplied,
+                 ShardRecorded, ShardCopied, ShardCutDone, ShardHeld>;
 using ShardOutputs = std::vector<ShardOutput>;
 
 // All that a shard's blocks are between two steps, in the representation they are stored

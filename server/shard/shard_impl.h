@@ -1,6 +1,6 @@
 // What a Shard is made of, for the files that implement it: shard.cc takes messages,
 // members and snapshots, shard_step.cc steps blocks and answers, shard_cut.cc copies,
-// shard_durable.cc waits for records.
+// shard_durable.cc waits for records, shard_quorum.cc for enough contributors.
 #pragma once
 
 #include <cstdint>
@@ -35,6 +35,7 @@ class Shard::Impl {
 
   ShardOutputs Apply(const ShardInput& input) {
     std::visit([this](const auto& one) { On(one); }, input);
+    if (mode_.has_quorum()) ReportHeld();
     return TakeOutputs();
   }
   absl::Status Replay(const ShardRecord& record);
@@ -76,6 +77,7 @@ class Shard::Impl {
   void On(const ShardDecision& decision);
   void On(const ShardCut& cut);
   void On(const ShardDurable& durable);
+  void On(const ShardClosed& closed);
   void OnPull(const MessageHeader& header, Block& block);
   void OnPullAverage(const MessageHeader& header, const Block& block);
   void OnSeed(const ShardMessage& message, Block& block);
@@ -95,9 +97,8 @@ class Shard::Impl {
   size_t ExpectedContributions(uint64_t step) const;
   uint64_t LowestVersion() const;  // of the blocks that are trained
   bool IsComplete(const Block& block) const;
-  StepFacts FactsOf(const Block& block) const {
-    return block.FactsOf(ExpectedContributions(block.version()), *policy_);
-  }
+  StepFacts FactsOf(const Block& block) const;
+  PushFacts FactsOf(const MessageHeader& header, const Block& block) const;
   bool IsWaitedFor(const Block& block) const;
   void AddProgress(const Block& block, ShardProgress& progress) const;
   void StepIfComplete(Block& block);
@@ -111,6 +112,19 @@ class Shard::Impl {
   void Decide(const ShardDecision& decision);
   void Accumulate(Block& block);
   void SendFigures(Block& block);
+
+  // Quorum (shard_quorum.cc).
+  uint64_t CollectedStep() const;  // of all blocks that are trained
+  bool IsClosed(uint64_t step) const { return closed_ && closed_->step == step; }
+  bool CountsAt(uint64_t step, uint32_t incarnation) const {
+    return IsClosed(step) && closed_->incarnations.contains(incarnation);
+  }
+  void NoteGiven(const MessageHeader& header);
+  void Collect(uint64_t step);
+  void CountGivers();
+  std::vector<uint32_t> Whole() const;
+  void ReportHeld();
+  void LeaveOut(Block& block);
 
   // Records: nothing happens where none are kept. Between the two the step is made.
   bool KeepsRecords() const;
@@ -176,6 +190,21 @@ class Shard::Impl {
   uint64_t hold_from_ = kNoHold;  // no block completes this step or a later one
 
   uint64_t passes_until_ = 0;  // blocks make steps before it, although no member is left
+
+  // Of a quorum: the last step that was closed, and with whom.
+  struct Closed {
+    uint64_t step = 0;
+    std::set<uint32_t> incarnations = {};
+  };
+  std::optional<Closed> closed_;
+  std::map<WorkerId, uint64_t> counted_;  // members, and the last step that has theirs
+  size_t trained_ = 0;                    // blocks
+  // Of step `collected_`: to how many blocks each life has given; whom the coordinator was
+  // told of.
+  uint64_t collected_ = 0;
+  std::map<uint32_t, size_t> given_;
+  size_t whole_ = 0;  // lives that have given to all blocks
+  std::optional<std::vector<uint32_t>> reported_;
 
   std::set<uint32_t> loaded_;  // blocks
 

@@ -196,6 +196,7 @@ void Shard::Impl::Promise(const MessageHeader& header, Repeats repeats) {
 
 void Shard::Impl::PublishToAll(Block& block, const std::optional<Payload>& view) {
   const uint64_t step = block.version() - 1;
+  const bool all_hold_it = policy_->most_ahead() == 0 && !mode_.has_quorum();
   const std::map<WorkerId, Wish> wishes = block.TakeFulfilled();
   // Who took part holds the version before, to which a delta is added.
   std::optional<Payload> whole = block.memory().view.empty() ? view : std::nullopt;
@@ -204,7 +205,7 @@ void Shard::Impl::PublishToAll(Block& block, const std::optional<Payload>& view)
     const bool took_part = member.first_step <= step;
     if (took_part && view) {
       Publish(block, worker, *view);
-    } else if (took_part && policy_->most_ahead() == 0) {
+    } else if (took_part && all_hold_it) {
       PublishWithout(block, worker, kFlagUnchanged);
     } else if (took_part) {
       // The view before it may have been left out for this one.
@@ -234,7 +235,7 @@ void Shard::Impl::PublishAsWished(Block& block, const std::map<WorkerId, Wish>& 
 
 void Shard::Impl::PublishWithout(Block& block, WorkerId to, uint16_t flag) {
   Publish(block, to, {});
-  std::get<ShardReply>(outputs_.back()).header.flags = flag;
+  std::get<ShardReply>(outputs_.back()).header.flags |= flag;
 }
 
 void Shard::Impl::Publish(Block& block, WorkerId to, const Payload& view) {
@@ -251,6 +252,10 @@ void Shard::Impl::Publish(Block& block, WorkerId to, const Payload& view) {
   header.step = block.version();
   Reply(header, MessageKind::kPublish, view);
   MessageHeader& published = std::get<ShardReply>(outputs_.back()).header;
+  const auto counted = counted_.find(to);
+  const bool is_counted =
+      counted != counted_.end() && counted->second + 1 == block.version();
+  if (is_counted) published.flags |= kFlagCounted;
   published.samples = std::bit_cast<uint32_t>(stepper_->loss_scale());
   published.shard = std::bit_cast<uint32_t>(stepper_->learning_rate(block.version()));
 }

@@ -305,6 +305,11 @@ inline std::vector<std::string> Lines(const ShardOutputs& outputs) {
     std::string operator()(const ShardFigures& figures) const {
       return absl::StrCat("figures b", figures.block, " s", figures.step);
     }
+    std::string operator()(const ShardHeld& held) const {
+      std::string line = absl::StrCat("held s", held.step, " of");
+      for (const uint32_t life : held.incarnations) absl::StrAppend(&line, " ", life);
+      return line;
+    }
     std::string operator()(const ShardRecorded&) const { return "recorded"; }
     std::string operator()(const ShardPrepared& prepared) const {
       return absl::StrCat("prepared e", prepared.epoch, " s", prepared.next_step);

@@ -1,5 +1,7 @@
 #include "server/shard/sync_policy.h"
 
+#include <algorithm>
+
 namespace syncline {
 namespace {
 
@@ -29,6 +31,33 @@ class Lockstep : public SyncPolicy {
   const uint64_t most_ahead_;
 };
 
+// A step is made of the contributions that it was closed with. Until then everybody's is
+// taken; one that comes later is given back.
+class Quorum : public SyncPolicy {
+ public:
+  explicit Quorum(size_t quorum) : quorum_(quorum) {}
+
+  PushRuling Judge(const PushFacts& push) const override {
+    if (push.step < push.first_step || push.step > push.version) {
+      return PushRuling::kRefuse;
+    }
+    if (push.step < push.version) {
+      return push.is_counted ? PushRuling::kCounted : PushRuling::kTooLate;
+    }
+    if (push.is_held) return PushRuling::kHeld;
+    return push.is_complete ? PushRuling::kTooLate : PushRuling::kTake;
+  }
+  bool StepsNow(const StepFacts& step) const override { return step.is_closed; }
+  bool HoldsUp(const StepFacts& step) const override {
+    const bool is_enough = step.whole >= std::min(quorum_, step.expected);
+    return !step.is_closed && !is_enough && (step.is_limit || step.is_asked);
+  }
+  uint64_t most_ahead() const override { return 0; }
+
+ private:
+  const size_t quorum_;
+};
+
 // Each contribution is a step. Nobody waits for anybody.
 class OnArrival : public SyncPolicy {
  public:
@@ -46,6 +75,7 @@ class OnArrival : public SyncPolicy {
 
 std::unique_ptr<const SyncPolicy> MakeSyncPolicy(const SyncMode& mode) {
   if (mode.is_async()) return std::make_unique<OnArrival>();
+  if (mode.has_quorum()) return std::make_unique<Quorum>(mode.quorum);
   return std::make_unique<Lockstep>(mode.staleness);
 }
 

@@ -21,12 +21,15 @@ struct PushFacts {
   uint64_t next_step = 0;    // mode asp: the one after those that it has given
   bool is_held = false;      // what the member gave to that step
   bool is_complete = false;  // nothing more is taken for step `version`
+  // Of a quorum: `step` is over, or closed, and what the member gave to it is part of it.
+  bool is_counted = false;
 };
 enum class PushRuling {
   kTake,
   kHeld,     // a repetition of what is held already
   kCounted,  // a repetition of what a step that is over has counted
   kRefuse,  // of a step that has not come, is complete, or lies before the member's first
+  kTooLate,  // of a step that was closed without it
 };
 
 // What a block holds for the step that it collects.
@@ -35,6 +38,10 @@ struct StepFacts {
   size_t present = 0;     // of them, those who have contributed
   bool is_limit = false;  // somebody has contributed to the last step that is taken
   bool is_asked = false;  // a member has asked for a version that has not come
+  // Of a quorum: members who have contributed to all blocks of the shard, and whether the
+  // coordinator has said whose contributions count.
+  size_t whole = 0;
+  bool is_closed = false;
 };
 
 class SyncPolicy {
@@ -50,7 +57,7 @@ class SyncPolicy {
   virtual uint64_t most_ahead() const = 0;
 };
 
-// bsp and ssp; asp, whose members each count steps of their own.
+// bsp and ssp; bsp with a quorum, whose steps the coordinator closes; asp, whose members each count steps of their own.
 std::unique_ptr<const SyncPolicy> MakeSyncPolicy(const SyncMode& mode);
 
 }  // namespace syncline

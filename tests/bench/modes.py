@@ -26,6 +26,7 @@ DATA = Path("/usr/share/datasets/fashion-mnist")
 WORKERS, SLOWER, ONE_IN, HIDDEN, BATCH = 4, 4, 8, 64, 32
 MODES = {
     "bsp": "bsp",
+    "quorum": f"bsp:quorum={WORKERS - 1},grace_ms=5",
     "ssp": "ssp:staleness=3",
     "asp": "asp:age_power=0.5",
 }

@@ -103,6 +103,16 @@ void ControlPlane::Apply(const CoordinatorInput& input) {
     if (outputs_left_ && (*outputs_left_)-- == 0) return Crash();
     Perform(output);
   }
+  WakeInTime();
+}
+
+// As CoordinatorService does.
+void ControlPlane::WakeInTime() {
+  const absl::Duration wake_at = coordinator_->wake_at();
+  if (wake_at == absl::InfiniteDuration() || wake_at == woken_at_) return;
+  woken_at_ = wake_at;
+  const absl::Duration delay = std::max(wake_at - events_.now(), absl::ZeroDuration());
+  events_.After(delay, [this] { Apply(syncline::Tick{}); });
 }
 
 void ControlPlane::Perform(const CoordinatorOutput& output) {

@@ -59,6 +59,7 @@ class ControlPlane {
 
   void Tick();
   void Apply(const CoordinatorInput& input);
+  void WakeInTime();
   void Perform(const CoordinatorOutput& output);
   absl::Duration ArrivalAfter(absl::Duration& last);
   void Crash();
@@ -69,6 +70,7 @@ class ControlPlane {
   std::unique_ptr<Coordinator> coordinator_;  // null while it is down
   int crashes_ = 0;
   std::optional<int> outputs_left_ = {};  // until it crashes
+  absl::Duration woken_at_ = {};          // for which a Tick is planned
   absl::Duration downtime_ = {};
   StoredState stored_;
   std::map<ConnectionId, std::function<void()>> lost_;  // streams

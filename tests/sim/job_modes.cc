@@ -31,13 +31,34 @@ void FitToArrival(std::mt19937_64& random, TrainingSettings& training) {
 
 }  // namespace
 
+bool IsMode(std::string_view mode) {
+  static constexpr std::array<std::string_view, 4> kModes = {"bsp", "ssp", "asp",
+                                                             "quorum"};
+  if (std::ranges::count(kModes, mode) > 0) return true;
+  const auto given = ParseNamedOptions(mode);
+  const auto parsed = given.ok() ? ParseSyncMode(*given) : given.status();
+  return parsed.ok() && parsed->has_quorum();
+}
+
 JobSpec FitToMode(std::string_view mode, std::mt19937_64& random, JobSpec job) {
   if (mode == "bsp") return job;
   TrainingSettings& training = job.training;
-  training.mode.name = std::string(mode);
-  training.loss_scaling = {};
   training.aggregation = Aggregation::kRankOrder;
   job.publish_codec = OneIn(random, 2) ? "fp32" : "bf16";
+  if (mode == "quorum") {
+    static constexpr std::array<double, 4> kGraces = {0, 3, 30, 400};
+    training.mode = {
+        .name = "bsp",
+        .values = {{"quorum", std::uniform_int_distribution<int>(1, 3)(random)},
+                   {"grace_ms", kGraces[random() % kGraces.size()]}}};
+    return job;
+  }
+  if (mode.starts_with("bsp:")) {
+    training.mode = *ParseNamedOptions(mode);
+    return job;
+  }
+  training.mode.name = std::string(mode);
+  training.loss_scaling = {};
   if (mode == "ssp") {
     training.mode.values["staleness"] = std::uniform_int_distribution<int>(0, 4)(random);
   } else {

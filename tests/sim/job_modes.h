@@ -8,7 +8,10 @@
 
 namespace syncline::sim {
 
-// REQUIRES: "bsp", "ssp" or "asp". Of bsp the job stays as it is, and nothing is drawn.
+// "bsp", "ssp", "asp", "quorum" (one that is drawn) or "bsp:quorum=2,grace_ms=20". Of bsp the
+// job stays as it is, and nothing is drawn.
+bool IsMode(std::string_view mode);
+// REQUIRES: IsMode(mode).
 JobSpec FitToMode(std::string_view mode, std::mt19937_64& random, JobSpec job);
 
 }  // namespace syncline::sim

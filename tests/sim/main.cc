@@ -6,6 +6,7 @@
 #include <string>
 
 #include "CLI/CLI.hpp"
+#include "tests/sim/job_modes.h"
 #include "tests/sim/simulation.h"
 #include "tests/sim/stall_simulation.h"
 
@@ -18,7 +19,11 @@ int main(int argc, char** argv) {
   app.add_option("--seeds", seeds, "how many seeds")->capture_default_str();
   std::string mode = "bsp";
   app.add_option("--mode", mode, "of the jobs")
-      ->check(CLI::IsMember({"bsp", "ssp", "asp"}))
+      ->check([](const std::string& given) {
+        return syncline::sim::IsMode(given)
+                   ? ""
+                   : "bsp, ssp, asp, quorum or bsp:quorum=K,grace_ms=MS";
+      })
       ->capture_default_str();
   bool restarts = false;
   app.add_flag("--restarts", restarts, "the coordinator dies and comes back, too");

@@ -127,9 +127,57 @@ bool Reference::IsCounted(uint32_t block, const ContributionKey& key) const {
   return times == 1;
 }
 
+// What is handed over too late for one step goes to a later one; after the last step of all
+// there may be none.
+bool Reference::HasPartedOnce(uint32_t block, const ContributionKey& key) const {
+  std::optional<uint64_t> last;
+  for (const auto& [which, push] : pushes_) {
+    const bool is_its = which.first.incarnation == key.incarnation &&
+                        which.second == blocks_[block].tensor && push.parting;
+    if (is_its) last = which.first.step;
+  }
+  if (!last) return true;
+  int times = 0;
+  for (const ShardApplied& applied : applied_[block]) {
+    times += static_cast<int>(
+        std::ranges::count_if(applied.contributors, [&](const auto& one) {
+          return one.parting && one.incarnation == key.incarnation;
+        }));
+  }
+  return times == 1 || (times == 0 && *last >= applied_[block].size());
+}
+
+void Reference::CheckSets() {
+  for (const auto& [which, push] : pushes_) {
+    if (push.parting) continue;
+    const ContributionKey& key = which.first;
+    std::optional<bool> counts;
+    if (late_.contains(key)) counts = false;
+    for (uint32_t block = 0; block < blocks_.size(); ++block) {
+      const auto of_block = pushes_.find({key, blocks_[block].tensor});
+      if (of_block == pushes_.end() || key.step >= applied_[block].size()) continue;
+      const bool is_counted = IsCounted(block, key);
+      if (counts.value_or(is_counted) == is_counted) {
+        counts = is_counted;
+        continue;
+      }
+      Violate(absl::StrCat(
+          "step ", key.step, " of rank ", key.rank, " is part of ",
+          is_counted ? "" : "other blocks and not of ", "block ", block,
+          late_.contains(key) ? ", and its worker took it back" : " and not of others"));
+    }
+  }
+}
+
 void Reference::CheckPromises() {
   for (const ContributionKey& key : promised_) {
     for (uint32_t block = 0; block < blocks_.size(); ++block) {
+      if (job_.training.sync().has_quorum()) {
+        if (HasPartedOnce(block, key)) continue;
+        Violate(absl::StrCat("block ", block, " has not what rank ", key.rank,
+                             " left, or twice"));
+        continue;
+      }
       if (!pushes_.contains({key, blocks_[block].tensor})) continue;
       if (IsCounted(block, key)) continue;
       Violate(absl::StrCat("block ", block, " lost what rank ", key.rank,
@@ -141,7 +189,7 @@ void Reference::CheckPromises() {
 void Reference::CheckAcknowledged(uint32_t rank, uint32_t incarnation) {
   for (const auto& [key, block] : acknowledged_) {
     if (key.rank != rank || key.incarnation != incarnation) continue;
-    if (IsCounted(block, key)) continue;
+    if (late_.contains(key) || IsCounted(block, key)) continue;
     Violate(absl::StrCat("block ", block, " acknowledged step ", key.step, " of rank ",
                          rank, " and did not count it once"));
   }
@@ -149,6 +197,7 @@ void Reference::CheckAcknowledged(uint32_t rank, uint32_t incarnation) {
 
 Reference::Model Reference::After(uint64_t steps) {
   CheckPromises();
+  if (job_.training.sync().has_quorum()) CheckSets();
   Replay replay(*this);
   if (job_.training.sync().is_async()) {
     for (uint32_t block = 0; block < blocks_.size(); ++block) replay.Arrive(block);

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <tuple>
@@ -63,6 +64,9 @@ class Reference {
   void Acknowledged(const ContributionKey& key, uint32_t block) {
     acknowledged_.emplace_back(key, block);
   }
+  // With a quorum: this worker was told, or knows, that what it pushed at that step does not
+  // count.
+  void Late(const ContributionKey& key) { late_.insert(key); }
   // This life stayed to the end: all that was acknowledged to it must be counted.
   void CheckAcknowledged(uint32_t rank, uint32_t incarnation);
   // Notes what a shard did, and the first violation if it is one.
@@ -88,6 +92,9 @@ class Reference {
  private:
   friend class Replay;
   void CheckPromises();
+  bool HasPartedOnce(uint32_t block, const ContributionKey& key) const;
+  // With a quorum: a contribution is part of a step with all its blocks, or with none.
+  void CheckSets();
   // The contributor's own step, of what a shard applied.
   static uint64_t StepOf(const ShardApplied& applied) {
     return applied.arrival ? applied.arrival->step : applied.step;
@@ -103,6 +110,7 @@ class Reference {
   std::vector<std::vector<ShardApplied>> applied_;
   std::map<std::pair<ContributionKey, uint32_t>, Push> pushes_;  // by tensor
   std::vector<ContributionKey> promised_;
+  std::set<ContributionKey> late_;
   std::vector<std::pair<ContributionKey, uint32_t>> acknowledged_;
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> arrived_;  // by block and life
   std::string violation_;

@@ -147,7 +147,7 @@ void Replay::DecodePushes() {
   };
   const bool follows = job_.training.optimizer.name == "sgd" &&
                        job_.training.gradient.empty() &&
-                       !job_.training.sync().has_delays();
+                       !job_.training.sync().skips_versions();
   std::map<std::tuple<uint32_t, uint32_t, uint32_t>, Kept> memories;
   for (const auto& entry : reference_.pushes_) {
     const ContributionKey& key = entry.first.first;
@@ -194,10 +194,25 @@ void Replay::DecodePushes() {
                                          .tensor = tensor,
                                          .first_element = first};
           std::ranges::copy(Travel(*codec, context, x), std::back_inserter(received));
-          if (codec == transfer.dense.get() || !joins) return;
-          std::ranges::copy(x, kept.residual.begin() + first);
+          if (codec != transfer.dense.get() && joins) {
+            std::ranges::copy(x, kept.residual.begin() + first);
+            kept.loss_scale[tile] = push.loss_scale;
+            kept.learning_rate[tile] = rate;
+          }
+          // What came too late is kept again.
+          const auto& taken_back = is_warm ? received : push.gradient;
+          const std::span<const float> sent = std::span(taken_back).subspan(first, count);
+          const bool is_finite =
+              std::ranges::all_of(sent, [](float value) { return std::isfinite(value); });
+          const bool keeps =
+              transfer.compresses() && transfer.memory.kind == MemoryKind::kErrorFeedback;
+          if (!reference_.late_.contains(key) || !keeps || !joins || !is_finite) return;
+          const float again = push.loss_scale / kept.loss_scale[tile];
+          for (uint32_t i = 0; i < count; ++i) {
+            float& left = kept.residual[first + i];
+            left = again * left + sent[i];
+          }
           kept.loss_scale[tile] = push.loss_scale;
-          kept.learning_rate[tile] = rate;
         });
   }
 }

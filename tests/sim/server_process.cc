@@ -138,6 +138,7 @@ void ServerProcess::OnLost() {
   for (const BlockFigures& figures : memory_.undecided()) {
     parts_.control.Send(connection_, figures);
   }
+  for (const StepHeld& held : memory_.unclosed()) parts_.control.Send(connection_, held);
 }
 
 ServerHello ServerProcess::MakeHello() const {
@@ -202,6 +203,10 @@ void ServerProcess::OnControl(const CoordinatorBody& body) {
           {member.rank, member.incarnation, member.first_step, member.session_key});
     }
     Run(input);
+  }
+  if (const auto* closed = std::get_if<StepClosed>(&body)) {
+    memory_.Close(*closed);
+    Run(ShardClosed{closed->step, closed->incarnations});
   }
   if (const auto* decision = std::get_if<StepDecision>(&body)) {
     memory_.Decide(*decision);
@@ -270,6 +275,11 @@ void ServerProcess::Perform(const ShardOutput& output) {
   if (const auto* figures = std::get_if<ShardFigures>(&output)) {
     const BlockFigures report = {job_, figures->block, figures->step, figures->figures};
     memory_.Report(report);
+    parts_.control.Send(connection_, report);
+  }
+  if (const auto* held = std::get_if<ShardHeld>(&output)) {
+    const StepHeld report = {job_, options_.shard, held->step, held->incarnations};
+    memory_.Hold(report);
     parts_.control.Send(connection_, report);
   }
   if (const auto* applied = std::get_if<ShardApplied>(&output))

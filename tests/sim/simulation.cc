@@ -211,7 +211,7 @@ void Run::StartWorker(uint32_t rank) {
           .leave_at = rank == kLeaver ? leave_at_ : std::nullopt,
           .skipping = skipping_,
           .rating = rating_,
-          .slowness = job_.training.sync().has_delays() && rank == 0 ? 8.0 : 1.0,
+          .slowness = job_.training.sync().skips_versions() && rank == 0 ? 8.0 : 1.0,
           .seed = random_(),
           .on_end = [this](uint32_t dead,
                            const absl::Status& status) { OnWorkerEnd(dead, status); }},
@@ -333,7 +333,8 @@ bool Run::AllDone() const {
 }
 
 bool Run::IsOver() {
-  if (!job_.training.sync().is_async()) return AllDone();
+  const SyncMode mode = job_.training.sync();
+  if (!mode.is_async() && !mode.has_quorum()) return AllDone();
   // Whoever died over and over is let in after a step of the others, and they are done.
   const auto is_done = [](const auto& one) { return one != nullptr && one->IsDone(); };
   for (uint32_t rank = 0; rank < kWorkers; ++rank) {
@@ -341,6 +342,7 @@ bool Run::IsOver() {
     if (is_outside && std::ranges::any_of(workers_, is_done)) gone_[rank] = true;
   }
   if (!AllDone()) return false;
+  if (!mode.is_async()) return true;
   if (std::exchange(has_settled_, true)) return true;
   for (const auto& worker : workers_) {
     if (worker != nullptr) worker->SettleAgain();

@@ -178,7 +178,7 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
       .checksum = Checksum::kHeaderAndPayload,
       .follow_learning_rate = parts_.job.training.optimizer.name == "sgd" &&
                               parts_.job.training.gradient.empty() &&
-                              !parts_.job.training.sync().has_delays()};
+                              !parts_.job.training.sync().skips_versions()};
   // Half of the workers encode into memory of their own, half send from the gradient
   // itself.
   if (random_() % 2 == 0) {
@@ -340,6 +340,9 @@ void WorkerProcess::Run(ExchangeOutputs outputs) {
         ++ready_tensors_ == weights_.size()) {
       Compute();
     }
+    if (const auto* late = std::get_if<ExchangeLate>(&output)) {
+      parts_.reference.Late({rank_, *incarnation_, late->step});
+    }
     if (std::holds_alternative<ExchangeParted>(output)) {
       parted_ = true;
       parts_.reference.Promised({rank_, *incarnation_, exchange_->step()});
@@ -363,7 +366,7 @@ void WorkerProcess::Send(ExchangeSend send) {
   }
   const uint32_t tensor = parts_.reference.blocks()[block].tensor;
   const bool parts = (send.header.flags & kFlagParting) != 0;
-  if (parts && parted_tensors_.insert(tensor).second) {
+  if (parts && parted_tensors_.insert({tensor, send.header.step}).second) {
     parts_.reference.Pushed({rank_, *incarnation_, send.header.step}, tensor,
                             {.samples = send.header.samples,
                              .loss_scale = exchange_->loss_scale(),

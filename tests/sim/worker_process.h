@@ -150,7 +150,7 @@ class WorkerProcess : private Receiver {
   bool settling_ = false;
   uint32_t samples_ = 0;                            // of the last push
   std::set<std::pair<uint32_t, uint64_t>> pushed_;  // blocks and steps with a gradient
-  std::set<uint32_t> parted_tensors_;
+  std::set<std::pair<uint32_t, uint64_t>> parted_tensors_;  // and steps
   bool failed_ = false;
   bool frozen_ = false;
   std::deque<std::function<void()>> when_thawed_;

@@ -245,7 +245,7 @@ void DataPlane::Run(ExchangeOutputs outputs) {
     if (auto* send = std::get_if<ExchangeSend>(&output)) Send(std::move(*send));
     if (auto* ready = std::get_if<ExchangeReady>(&output)) {
       PublishProgress();
-      events_.on_ready(ready->tensor);
+      events_.on_ready(*ready);
     }
     if (auto* failed = std::get_if<ExchangeFailed>(&output)) Fail(failed->status);
     if (auto* averaged = std::get_if<ExchangeAveraged>(&output)) {

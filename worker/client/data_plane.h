@@ -45,7 +45,7 @@ struct DataPlaneOptions {
 };
 
 struct DataPlaneEvents {
-  std::function<void(uint32_t tensor)> on_ready;
+  std::function<void(const ExchangeReady&)> on_ready;
   std::function<void(const absl::Status&)> on_failed;
   std::function<void(ExchangeAveraged)> on_averaged = [](const ExchangeAveraged&) {};
   std::function<void()> on_parted = [] {};

@@ -185,7 +185,7 @@ class ClosingDataPlane : public ::testing::Test {
       return std::make_unique<HoldingTransport>(receiver, script_);
     };
     plane_ = *DataPlane::Start(std::move(options), {weights_[0], weights_[1]},
-                               {.on_ready = [this](uint32_t) { ++ready_; },
+                               {.on_ready = [this](const ExchangeReady&) { ++ready_; },
                                 .on_failed = [](const absl::Status&) {}});
     ASSERT_TRUE(Await([&] { return ready_ == 2; }));
     for (uint32_t tensor : {0u, 1u}) plane_->Push(tensor, *gradients_[tensor], 1);

@@ -33,7 +33,8 @@ Exchange::Exchange(const ExchangeOptions& options,
       encoder_(options, ElementCounts(weights), pool),
       landing_(options, pool),
       shards_(options.shards),
-      epoch_(options.epoch) {
+      epoch_(options.epoch),
+      catches_up_(options.mode.has_quorum()) {
   const std::vector<BlockRange> ranges = CutIntoBlocks(ElementCounts(weights));
   SYNCLINE_CHECK(ranges.size() == options_.shard_of_block.size());
   for (const auto& tensor : weights) tensors_.push_back({.weights = tensor});
@@ -90,6 +91,7 @@ ExchangeOutputs Exchange::Contribute(uint32_t tensor, absl::Duration now) {
   ExchangeOutputs outputs;
   Tensor& state = tensors_[tensor];
   SYNCLINE_CHECK(state.ready && !state.frozen);
+  if (options_.mode.has_quorum()) return ContributeToQuorum(tensor, now);
   state.ready = false;
   for (uint32_t id = state.first_block; id < state.first_block + state.blocks; ++id) {
     LandStashed(id);
@@ -111,6 +113,7 @@ ExchangeOutputs Exchange::Settle(uint32_t tensor, absl::Duration now) {
   ExchangeOutputs outputs;
   Tensor& state = tensors_[tensor];
   SYNCLINE_CHECK(state.ready && !state.frozen);
+  if (options_.mode.has_quorum()) return SettleWithQuorum(tensor, now);
   const bool is_async = options_.mode.is_async();
   state.ready = false;
   for (uint32_t id = state.first_block; id < state.first_block + state.blocks; ++id) {

@@ -18,7 +18,8 @@
 //
 // Where the mode lets a worker run ahead (options.mode), a tensor is ready again once its
 // contribution is held and its blocks are fresh enough. Views that come while the caller
-// uses the weights wait for the next Push, Skip or Settle.
+// uses the weights wait for the next Push, Skip or Settle. With a quorum it may be left out
+// of a step (exchange_quorum.cc).
 //
 // Blocks leave each shard's queue in block order, so the tensors declared first overtake;
 // no more leave than there is room for on the way to the shard (SetRoom).
@@ -65,6 +66,13 @@ struct ExchangeSend {
 // caller's again.
 struct ExchangeReady {
   uint32_t tensor = 0;
+  // With a quorum: that it contributes to next; further than the next one where the others
+  // went on without this worker.
+  std::optional<uint64_t> step = std::nullopt;
+};
+// With a quorum: what this worker gave to that step, or will give, is not part of it.
+struct ExchangeLate {
+  uint64_t step = 0;
 };
 // The exchange is over.
 struct ExchangeFailed {
@@ -79,13 +87,14 @@ struct ExchangeAveraged {
 // What this worker had kept is held by the servers.
 struct ExchangeParted {};
 using ExchangeOutput = std::variant<ExchangeSend, ExchangeReady, ExchangeFailed,
-                                    ExchangeAveraged, ExchangeParted>;
+                                    ExchangeAveraged, ExchangeParted, ExchangeLate>;
 using ExchangeOutputs = std::vector<ExchangeOutput>;
 
 struct ExchangeStats {
   uint64_t bytes_pushed = 0;
   uint64_t bytes_pulled = 0;
   uint64_t resent_blocks = 0;
+  uint64_t late_steps = 0;  // that a quorum made without this worker, while it computed
   // Acknowledged, or landed: repetitions are no progress.
   uint64_t progress_bytes = 0;
   // Of gradients, each counted once.
@@ -244,7 +253,9 @@ class Exchange {
     float learning_rate = 0;  // of the step that begins with `version`; 0: unknown
     int borrowed_sends = 0;   // given out and not yet done
     int attempts = 0;
-    bool is_noted = false;  // the shard will send what was asked for
+    bool is_noted = false;     // the shard will send what was asked for
+    bool is_asked = false;     // of a quorum: settles, and no answer has come yet
+    uint64_t newest_view = 0;  // of a quorum: that was heard of while it parts
     // A view of `wanted` came, and could not be used.
     bool was_useless = false;
     // When to repeat what was refused; infinite: it was not.
@@ -262,6 +273,7 @@ class Exchange {
     float rate_factor = 1;
     float next_rate_factor = 1;  // of the next gradient
     bool ready = false;
+    bool gave_late = false;  // what it gave last was too late, or it settles
   };
   // A view that came while the caller used the weights.
   struct Stashed {
@@ -322,6 +334,32 @@ class Exchange {
   void OnNoted(const MessageHeader& header);
   void OnRefuse(const MessageHeader& header, absl::Duration now,
                 ExchangeOutputs& outputs);
+  // ---- Quorum (exchange_quorum.cc) ----
+  bool IsOfQuorum(const Block& block) const;
+  static bool IsContribution(const Block& block);
+  bool IsUnderWay(const Tensor& tensor) const;
+  // The highest version of it that is here.
+  uint64_t NewestOf(uint32_t block) const;
+  ExchangeOutputs ContributeToQuorum(uint32_t tensor, absl::Duration now);
+  ExchangeOutputs SettleWithQuorum(uint32_t tensor, absl::Duration now);
+  void OnQuorumView(const MessageHeader& header, ByteView payload, absl::Duration now,
+                    ExchangeOutputs& outputs);
+  void OnQuorumAck(const MessageHeader& header, ExchangeOutputs& outputs);
+  void OnTooLate(const MessageHeader& header, ExchangeOutputs& outputs);
+  // What this worker gave to the step is part of it.
+  void Counted(uint64_t step, ExchangeOutputs& outputs);
+  void GoOn(uint32_t block, ExchangeOutputs& outputs);
+  // It is not.
+  void BeLate(uint64_t step, ExchangeOutputs& outputs);
+  void TakeBack(uint32_t tensor);
+  void PartAgain(uint32_t block, uint64_t version);
+  void CatchUpIfAllGave(ExchangeOutputs& outputs);
+  void CatchUpWith(const MessageHeader& header, ByteView payload, absl::Duration now,
+                   ExchangeOutputs& outputs);
+  void EndCatchUp(ExchangeOutputs& outputs);
+  // False when it could not be used, and is asked for again.
+  bool LandNews(const MessageHeader& header, ByteView payload, absl::Duration now);
+
   ViewLanding::Result Land(const MessageHeader& header, ByteView payload, Block& block);
   void TakeRates(const MessageHeader& header, Block& block);
   bool IsParting(uint32_t block) const { return parting_ && parting_->contains(block); }
@@ -351,6 +389,14 @@ class Exchange {
   uint64_t epoch_;
   AveragePull average_;
   std::optional<std::set<uint32_t>> parting_;  // blocks that are not held yet
+
+  // Of a quorum: steps before it are settled; the step that went on without this worker;
+  // the highest version that any block is known to have; whether all blocks wait for that one, as they
+  // do at the beginning.
+  uint64_t counted_until_ = 0;
+  std::optional<uint64_t> late_step_;
+  uint64_t newest_ = 0;
+  bool catches_up_ = false;
 
   float loss_scale_ = 1;
   uint64_t loss_scale_version_ = 0;

@@ -78,6 +78,7 @@ void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
   block.attempts = 0;
   block.is_noted = true;  // what was acknowledged is answered with the next version
   if (block.kind != MessageKind::kPush) return OnSeedAck(header.block, outputs);
+  if (options_.mode.has_quorum()) return OnQuorumAck(header, outputs);
   if (options_.mode.staleness == 0) return;
   if (block.version >= block.wanted) return Finish(header.block, outputs);
   // What was published meanwhile may have gone with a connection.
@@ -147,6 +148,7 @@ void Exchange::OnPublish(const MessageHeader& header, ByteView payload,
                          absl::Duration now, ExchangeOutputs& outputs) {
   Block& block = blocks_[header.block];
   stats_.bytes_pulled += payload.size();
+  if (IsOfQuorum(block)) return OnQuorumView(header, payload, now, outputs);
   // Only who held our contribution can publish what comes after it.
   const bool follows = !options_.mode.is_async() && header.step > block.step;
   if (IsParting(header.block) && follows) return Parted(header.block, outputs);
@@ -212,7 +214,9 @@ void Exchange::ReportIfReady(uint32_t id, ExchangeOutputs& outputs) {
     if (block.phase != Phase::kIdle || !block.landed || block.borrowed_sends > 0) return;
   }
   tensor.ready = true;
-  outputs.push_back(ExchangeReady{id});
+  const bool is_of_quorum = tensor.blocks > 0 && IsOfQuorum(blocks_[tensor.first_block]);
+  outputs.push_back(ExchangeReady{
+      id, is_of_quorum ? std::optional(blocks_[tensor.first_block].step) : std::nullopt});
 }
 
 void Exchange::OnAverage(const MessageHeader& header, ByteView payload,
@@ -265,6 +269,7 @@ void Exchange::OnRefuse(const MessageHeader& header, absl::Duration now,
     epoch_ = std::max(epoch_, code == RefuseCode::kStaleEpoch ? header.epoch : 0);
     average_.Refused(header.block, now + kAverageBackoff);
   }
+  if (code == RefuseCode::kTooLate) return OnTooLate(header, outputs);
   if (block.phase == Phase::kIdle) return;  // an answer to a repetition
   switch (code) {
     case RefuseCode::kStaleEpoch: {

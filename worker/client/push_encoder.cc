@@ -45,6 +45,41 @@ Payload PushEncoder::Encode(const Contribution& contribution) {
                  pool_);
 }
 
+// What was not sent is encoded first: so both ways the memory has, in the end, what it had
+// before and the gradient.
+void PushEncoder::TakeBack(const Contribution& contribution) {
+  const uint32_t tensor = contribution.label.range.tensor;
+  const Transfer& transfer = options_.transfers[tensor].push;
+  GradientMemory& memory = memories_[tensor];
+  if (memory.residual().empty()) return;
+  const uint64_t first_of_block = contribution.label.range.first_element;
+  if (!transfer.CompressesAt(contribution.label.step)) {
+    const std::span<const float> gradient = OfBlock(contribution);
+    for (uint32_t tile = 0; tile < TilesOf(gradient.size()); ++tile) {
+      const size_t first = size_t{tile} * kTileElements;
+      memory.TakeBack(
+          {.gradient = gradient.subspan(first, TileElements(gradient.size(), tile)),
+           .context = {.first_element = first_of_block + first},
+           .units = contribution.units});
+    }
+    return;
+  }
+  if (!sent_.contains(contribution.block)) EncodeCompressed(contribution, transfer);
+  const auto& [payload, epoch] = sent_.at(contribution.block);
+  BlockLabel label = contribution.label;
+  label.epoch = epoch;
+  const Buffer bytes = Gather(payload);
+  const auto view = ParseBlock(bytes.view(), label, transfer.Accepted());
+  SYNCLINE_CHECK(view.ok());  // it is our own
+  for (const TileView& tile : view->tiles) {
+    std::vector<float> values(tile.elements);
+    SYNCLINE_CHECK(tile.codec->Decode(tile.bytes, values).ok());
+    memory.TakeBack({.gradient = values,
+                     .context = {.first_element = first_of_block + tile.first_element},
+                     .units = contribution.units});
+  }
+}
+
 std::span<const float> PushEncoder::Settle(uint32_t tensor, const GradientUnits& units) {
   const std::span<const float> left = memories_[tensor].Settle(units);
   const bool is_empty = std::ranges::all_of(left, [](float value) { return value == 0; });

@@ -38,6 +38,10 @@ class PushEncoder {
   // Dense FP32 is borrowed from the gradient, unless options.push_memory takes it.
   Payload Encode(const Contribution& contribution);
 
+  // The contribution was not counted: what can be kept of it goes with later ones, of the
+  // tensors that have a memory.
+  void TakeBack(const Contribution& contribution);
+
   // What a worker that leaves has to send of a tensor; empty where nothing was kept. Its
   // memory has no use afterwards.
   std::span<const float> Settle(uint32_t tensor, const GradientUnits& units);

@@ -156,7 +156,7 @@ class Session::Impl {
   // To a coordinator that was started anew: whose member it is, and what it waits for.
   v1::MemberMessage HelloAgain() ABSL_LOCKS_EXCLUDED(mutex_);
   void OnEpochChanged(const v1::EpochChanged& change) ABSL_LOCKS_EXCLUDED(mutex_);
-  void OnReady(uint32_t id) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnReady(const ExchangeReady& is_ready) ABSL_LOCKS_EXCLUDED(mutex_);
   // Ends the session with this status, which callers see once the data plane has let go of
   // their memory.
   void Fail(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -173,6 +173,8 @@ class Session::Impl {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Every tensor that keeps pace was pushed or skipped as often as the others.
   bool IsBetweenSteps() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
+  // A quorum went on without this worker, to that step.
+  void GoOnAt(uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void BeginAt(uint64_t step) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckDeclared(TensorId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Whether the tensor may be pushed or skipped now.
@@ -191,6 +193,11 @@ class Session::Impl {
   bool has_delays() const {
     const auto mode = ParseSyncMode(options_.training.mode);
     return mode.ok() && mode->has_delays();
+  }
+  // Whether the others may be further than this worker when it waits for nothing.
+  bool may_be_behind() const {
+    const auto mode = ParseSyncMode(options_.training.mode);
+    return mode.ok() && mode->skips_versions();
   }
   SeedRole seed_role() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return is_seeder_ ? SeedRole::kSeeder : SeedRole::kReceiver;

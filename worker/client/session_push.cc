@@ -22,6 +22,10 @@ void Session::Impl::BeginAt(uint64_t step) {
   }
 }
 
+void Session::Impl::GoOnAt(uint64_t step) {
+  if (step > step_) BeginAt(step);
+}
+
 bool Session::Impl::IsBetweenSteps() const {
   return std::ranges::all_of(tensors_, [step = step_](const Tensor& tensor) {
     return !tensor.keeps_pace() || tensor.version == step;

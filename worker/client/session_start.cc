@@ -117,7 +117,7 @@ absl::StatusOr<ExchangeOptions> Session::Impl::MakeExchangeOptions(
       .mode = mode,
       // Where workers run ahead, the rate that comes with a view is that of another step.
       .follow_learning_rate =
-          FollowsLearningRate(options_.training) && !mode.has_delays()};
+          FollowsLearningRate(options_.training) && !mode.skips_versions()};
   SYNCLINE_ASSIGN_OR_RETURN(exchange.seed_codec, codecs_.Find(CodecId::kFp32));
   return exchange;
 }
@@ -184,7 +184,7 @@ absl::Status Session::Impl::StartDataPlane() {
       auto data_plane,
       DataPlane::Start(
           std::move(options), std::move(weights),
-          {.on_ready = [this](uint32_t tensor) { OnReady(tensor); },
+          {.on_ready = [this](const ExchangeReady& ready) { OnReady(ready); },
            .on_failed = [this](const absl::Status& status) { Fail(status); },
            .on_averaged =
                [this](ExchangeAveraged averaged) { OnAveraged(std::move(averaged)); },

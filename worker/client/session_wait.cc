@@ -37,9 +37,10 @@ void Session::Impl::Uncancel() {
 // ---- Weights ----
 
 // A sleeper is woken for what it waits for only: waking costs more than a small tensor.
-void Session::Impl::OnReady(uint32_t id) {
+void Session::Impl::OnReady(const ExchangeReady& is_ready) {
   absl::MutexLock lock(&mutex_);
-  Tensor& tensor = tensors_[id];
+  Tensor& tensor = tensors_[is_ready.tensor];
+  if (is_ready.step && tensor.version < *is_ready.step) GoOnAt(*is_ready.step);
   if (std::exchange(tensor.ready, true)) return;
   --unready_;
   if (tensor.waiters > 0 || AllReady()) changed_.SignalAll();
@@ -126,7 +127,7 @@ absl::Status Session::Impl::WaitForAll(const Call& call) {
 }
 
 void Session::Impl::Settle() {
-  if (!has_delays()) return;
+  if (!may_be_behind()) return;
   for (TensorId id = 0; id < tensors_.size(); ++id) {
     Tensor& tensor = tensors_[id];
     if (!tensor.keeps_pace() || !tensor.ready) continue;
@@ -235,7 +236,7 @@ absl::Status Session::Impl::Barrier(absl::Duration timeout) {
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
   const Call call = Begin(timeout);
   // What is under way is to be held before anyone settles.
-  if (has_delays()) SYNCLINE_RETURN_IF_ERROR(WaitForAll(call));
+  if (may_be_behind()) SYNCLINE_RETURN_IF_ERROR(WaitForAll(call));
   const uint64_t barrier = EnterBarrier();
   ++waiters_;
   {
@@ -247,7 +248,7 @@ absl::Status Session::Impl::Barrier(absl::Duration timeout) {
   if (barriers_released_ > barrier) {
     SYNCLINE_RETURN_IF_ERROR(CheckRunning());
     Settle();
-    return has_delays() ? WaitForAll(call) : absl::OkStatus();
+    return may_be_behind() ? WaitForAll(call) : absl::OkStatus();
   }
   if (!IsOver()) left_barriers_.insert(barrier);
   return EndedEarly(call, "every member was in the barrier; the next call waits on");

@@ -149,6 +149,21 @@ std::span<const float> GradientMemory::Settle(const GradientUnits& units) {
   return residual_;
 }
 
+void GradientMemory::TakeBack(const Tile& sent) {
+  uint32_t max = 0;
+  const size_t n = sent.gradient.size();
+  Kernel<MaxMagnitude>::Run(n, sent.gradient.data(), &max);
+  if (!Joins(sent) || max >= kInfinity) return;
+  const size_t first = sent.context.first_element;
+  const Carry carry = CarryTo(sent.units, first / kTileElements);
+  Kernel<Combine>::Run(n, carry.residual, 1.0f, sent.gradient.data(),
+                       residual_.data() + first);
+  if (!velocity_.empty() && carry.velocity != 1) {
+    for (size_t i = 0; i < n; ++i) velocity_[first + i] *= carry.velocity;
+  }
+  notes_[first / kTileElements].units = sent.units;
+}
+
 void GradientMemory::Sample(const Tile& tile, std::span<const float> left) {
   constexpr uint64_t kSampleEvery = 64;
   constexpr double kFading = 0.9;

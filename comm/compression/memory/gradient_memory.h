@@ -59,6 +59,11 @@ class GradientMemory {
   // kTileElements.
   void EncodeTile(const Transfer& transfer, const Tile& tile, BlockWriter& writer);
 
+  // What a tile's encoding stood for was not counted: it is kept again, and goes with what
+  // is encoded next. What is not finite, or of a step whose rate is 0, is not kept. With
+  // momentum correction the sum over time stays; a velocity that was cleared stays cleared.
+  void TakeBack(const Tile& sent);
+
   // Shows what EncodeTile would encode of each tile of the tensor, whose gradient this
   // is.
   void Preview(std::span<const float> gradient, const GradientUnits& units,

@@ -1,5 +1,6 @@
 #include "comm/compression/memory/gradient_memory.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <random>
@@ -100,6 +101,44 @@ INSTANTIATE_TEST_SUITE_P(
                       "topk-reuse:ratio=0.05,period=4", "randomk:ratio=0.05",
                       "threshold:threshold=0.5", "int8-stochastic:memory=ef",
                       "natural:memory=ef"));
+
+// What is given is in what was counted, or in what is left, also of steps that do not count.
+TEST_P(ErrorFeedback, TakesBackWhatDidNotCount) {
+  Sender sender(GetParam());
+  std::vector<double> given(kElements), counted(kElements);
+  for (uint32_t step = 1; step <= 12; ++step) {
+    // From one scale of the loss to another.
+    const GradientUnits units = {.loss_scale = step < 7 ? 1.0f : 4.0f};
+    const std::vector<float> gradient = Gradient(step);
+    const std::vector<float> decoded = sender.Send(gradient, units);
+    for (uint32_t i = 0; i < kElements; ++i) {
+      given[i] += gradient[i] / units.loss_scale;
+      if (step % 3 != 0) counted[i] += decoded[i] / units.loss_scale;
+    }
+    for (uint32_t first = 0; step % 3 == 0 && first < kElements; first += kTileElements) {
+      const auto n = std::min<size_t>(kTileElements, kElements - first);
+      sender.memory().TakeBack({.gradient = std::span(decoded).subspan(first, n),
+                                .context = {.first_element = first},
+                                .units = units});
+    }
+  }
+  double largest = 0;
+  for (uint32_t i = 0; i < kElements; ++i) {
+    const double left = sender.residual()[i] / 4.0;
+    largest = std::max(largest, std::abs(given[i] - counted[i] - left));
+  }
+  EXPECT_LT(largest, 2e-4);
+}
+
+TEST(GradientMemory, WhatIsNotFiniteIsNotTakenBack) {
+  Sender sender("topk:ratio=0.01");
+  sender.Send(Gradient(1));
+  const std::vector<float> before(sender.residual().begin(), sender.residual().end());
+  std::vector<float> sent(kTileElements, 1.0f);
+  sent[7] = std::numeric_limits<float>::infinity();
+  sender.memory().TakeBack({.gradient = sent});
+  EXPECT_TRUE(std::ranges::equal(sender.residual(), before));
+}
 
 TEST(GradientMemory, WithoutMemoryEachStepStandsAlone) {
   Sender sender("onebit:memory=none");

@@ -151,6 +151,7 @@ function tiles(job, points) {
   ];
   if (job.loss_scale !== 1) shown.push(["Loss scale", short(job.loss_scale)]);
   if (job.skipped_steps) shown.push(["Skipped steps", String(job.skipped_steps)]);
+  if (job.left_out) shown.push(["After the quorum", String(job.left_out)]);
   byId("tiles").replaceChildren(...shown.map(([name, value]) => {
     const tile = make("div");
     tile.append(make("dt", name), make("dd", value));

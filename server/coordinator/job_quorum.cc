@@ -1,0 +1,79 @@
+// How a job closes steps that not everybody has contributed to (quorum.h, ADR 26).
+//
+// A step that was closed may be told again: to servers that had not heard of it when the
+// coordinator died. It goes before the epoch that they had not heard of either. What the
+// step was closed with was there under the epochs before, and a commit without one of its
+// contributors would throw it away.
+#include <algorithm>
+#include <utility>
+
+#include "server/coordinator/job.h"
+
+namespace syncline {
+
+void Job::ListTrainingShards() {
+  std::set<uint32_t> shards;
+  const std::vector<uint32_t>& shard_of_block = placement_->shard_of_block;
+  for (uint32_t block = 0; block < shard_of_block.size(); ++block) {
+    if (declared_->trained_blocks.contains(block)) shards.insert(shard_of_block[block]);
+  }
+  quorum_.SetShards(std::move(shards));
+}
+
+void Job::OnHeld(const StepHeld& held) {
+  if (phase_ != Phase::kRunning || !HasQuorum()) return;
+  quorum_.Held(held);
+  may_close_ = true;
+}
+
+absl::Duration Job::wake_at() const {
+  return phase_ == Phase::kRunning ? quorum_.wake_at() : absl::InfiniteDuration();
+}
+
+void Job::CloseStep(absl::Duration now, CoordinatorOutputs& outputs) {
+  if (phase_ != Phase::kRunning || !HasQuorum()) return;
+  if (homecoming_ && !homecoming_->servers.empty()) return;
+  const bool is_due = std::exchange(may_close_, false) || now >= quorum_.wake_at();
+  if (!is_due) return;
+  const auto verdict = quorum_.Look(now, begun_.members);
+  if (!verdict) return;
+  closed_ = StepClosed{
+      .job = id_, .step = verdict->step, .incarnations = verdict->incarnations};
+  quorum_.Closed(verdict->step);
+  NoteLeftOut(*closed_);
+  ToServers(*closed_, outputs);
+}
+
+void Job::NoteLeftOut(const StepClosed& closed) {
+  for (const MemberRecord& member : begun_.members) {
+    const bool counts =
+        std::ranges::binary_search(closed.incarnations, member.incarnation);
+    if (member.first_step > closed.step || counts) continue;
+    ++left_out_;
+    const auto worker = workers_.find(member.rank);
+    const bool is_here =
+        worker != workers_.end() && worker->second.incarnation == member.incarnation;
+    if (is_here) ++worker->second.left_out;
+  }
+}
+
+// ---- A coordinator that was started anew ----
+
+void Job::TakeClosed(const HeldJob& held, uint32_t server) {
+  homecoming_->closed[server] = held.closed ? held.closed->step + 1 : 0;
+  if (!held.closed || (closed_ && held.closed->step <= closed_->step)) return;
+  closed_ = held.closed;
+  quorum_.Closed(closed_->step);
+}
+
+void Job::InformServers(CoordinatorOutputs& outputs) {
+  for (const JobServer& server : servers_) {
+    const bool lacks_step =
+        closed_ && homecoming_->closed[server.server] <= closed_->step;
+    if (lacks_step) outputs.push_back(ToMember{server.connection, *closed_});
+    if (change_->uncommitted.contains(server.server)) SendCommit(server, outputs);
+  }
+  may_close_ = true;
+}
+
+}  // namespace syncline

@@ -288,11 +288,19 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
   }
   PassOnWorkerError(ErrorPath(worker.name));
   const bool logged = worker.out != Output::kInherit || worker.err != Output::kInherit;
-  const absl::Status failed = absl::AbortedError(
-      absl::StrCat(who, "; ",
-                   logged ? absl::StrCat("its log is ", LogPath(worker.name))
-                          : "see its output above"));
+  const absl::Status failed = absl::AbortedError(absl::StrCat(
+      who, "; ",
+      logged ? absl::StrCat("its log is ", LogPath(worker.name)) : "see its output above",
+      WaysOn(event.wait_status)));
   return WithFailure(failed, FailureOfWorker(event.wait_status));
+}
+
+std::string Launcher::WaysOn(int wait_status) const {
+  const bool was_lost =
+      WIFSIGNALED(wait_status) ||
+      (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kExitRetryable);
+  if (!was_lost || options_.max_restarts > 0 || plan_.world_size == 1) return "";
+  return "; --max-restarts 3 would start it again, --min-workers 1 go on without it";
 }
 
 void Launcher::StopAll() {

@@ -76,6 +76,8 @@ class Launcher {
   absl::Status StartWhatIsDue();
   absl::Time NextRestart() const;
   bool IsWorking(const WorkerPlan& worker) const;
+  // What would keep the others going when a worker is lost; empty for its own mistakes.
+  std::string WaysOn(int wait_status) const;
   absl::Status OnWorkerFailure(const WorkerPlan& worker, const ProcessEvent& event);
   absl::Status OnServerDeath(const ProcessEvent& event);
   bool ServersComeBack() const;

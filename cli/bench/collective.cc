@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "cli/bench/collective_plan.h"
 #include "cli/bench/figures.h"
 #include "comm/base/env.h"
@@ -354,17 +355,22 @@ absl::StatusOr<Json> RunRanks(const CollectivePlan& plan, const std::string& fol
 }
 
 void Print(const Json& report) {
-  std::printf("%s among %d processes; this machine copies %.1f GB/s (read + written)\n",
-              report["op"].get<std::string>().c_str(), report["ranks"].get<int>(),
-              report["machine"]["copy_gbs"].get<double>());
-  std::printf("%12s %12s %12s %12s %8s\n", "size (B)", "time (us)", "algbw (GB/s)",
-              "busbw (GB/s)", "wrong");
+  const auto codec = report["codec"].get<std::string>();
+  std::printf("%s%s among %d processes; this machine copies %.1f GB/s (read + written)\n",
+              report["op"].get<std::string>().c_str(),
+              codec.empty() ? "" : absl::StrCat(" of means as ", codec).c_str(),
+              report["ranks"].get<int>(), report["machine"]["copy_gbs"].get<double>());
+  std::printf("%12s %12s %12s %12s %8s%s\n", "size (B)", "time (us)", "algbw (GB/s)",
+              "busbw (GB/s)", "wrong", codec.empty() ? "" : "     sent (B)");
   for (const Json& row : report["rows"]) {
-    std::printf("%12llu %12.2f %12.3f %12.3f %8llu\n",
+    const std::string sent =
+        codec.empty() ? "" : absl::StrFormat(" %12d", row["sent_bytes"].get<uint64_t>());
+    std::printf("%12llu %12.2f %12.3f %12.3f %8llu%s\n",
                 static_cast<unsigned long long>(row["size"].get<uint64_t>()),
                 row["seconds"]["median"].get<double>() * 1e6,
                 row["algbw_gbs"].get<double>(), row["busbw_gbs"].get<double>(),
-                static_cast<unsigned long long>(row["wrong"].get<uint64_t>()));
+                static_cast<unsigned long long>(row["wrong"].get<uint64_t>()),
+                sent.c_str());
   }
 }
 
@@ -380,10 +386,11 @@ absl::StatusOr<int> BenchCollective(const CollectiveOptions& options) {
   absl::StatusOr<Json> rows = RunRanks(plan, folder);
   std::filesystem::remove_all(folder, error);
   SYNCLINE_RETURN_IF_ERROR(rows.status());
-  const Json report = {
-      {"bench", "collective"},       {"op", options.op},        {"type", "f32"},
-      {"ranks", options.ranks},      {"wire", options.wire},    {"hosts", plan.hosts},
-      {"machine", MachineFigures()}, {"rows", *std::move(rows)}};
+  const Json report = {{"bench", "collective"},   {"op", options.op},
+                       {"type", "f32"},           {"codec", options.codec},
+                       {"ranks", options.ranks},  {"wire", options.wire},
+                       {"hosts", plan.hosts},     {"machine", MachineFigures()},
+                       {"rows", *std::move(rows)}};
   uint64_t wrong = 0;
   for (const Json& row : report["rows"]) wrong += row["wrong"].get<uint64_t>();
   if (options.prints_json) {
@@ -407,7 +414,8 @@ void AddBenchCollective(CLI::App& bench, Command* selected) {
                   "scatter, all_to_all or barrier")
       ->capture_default_str();
   app->add_option("--ranks", options->ranks, "Processes")->capture_default_str();
-  app->add_option("--bytes", options->bytes, "Size, or FIRST..LAST in steps of 4x")
+  app->add_option("--bytes", options->bytes,
+                  "Size, as 4096 or 64Mi, or FIRST..LAST in steps of 4x")
       ->capture_default_str();
   app->add_option("--algorithm", options->algorithm,
                   "direct, ring, doubling, halving, tree, bruck or hierarchical; "

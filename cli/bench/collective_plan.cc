@@ -2,9 +2,9 @@
 
 #include <utility>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "comm/base/byte_size.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "comm/collective/compressed/compressed_all_reduce.h"
@@ -30,18 +30,17 @@ absl::StatusOr<T> OrUsage(absl::StatusOr<T> value) {
 // "8..4096" is 8, 32, 128, 512, 2048, 4096.
 absl::StatusOr<std::vector<uint64_t>> ParseSizes(const std::string& bytes) {
   const std::pair<std::string, std::string> ends = absl::StrSplit(bytes, "..");
-  uint64_t first = 0;
-  uint64_t last = 0;
-  const std::string& end = ends.second.empty() ? ends.first : ends.second;
-  if (!absl::SimpleAtoi(ends.first, &first) || !absl::SimpleAtoi(end, &last) ||
-      first < 4 || last < first || last > kMaxBytes) {
+  const auto first = ParseByteSize(ends.first);
+  const auto last = ParseByteSize(ends.second.empty() ? ends.first : ends.second);
+  if (!first.ok() || !last.ok() || *first < 4 || *last < *first || *last > kMaxBytes) {
     return absl::InvalidArgumentError(
         absl::StrCat("--bytes is '", bytes,
-                     "', expected a number or FIRST..LAST from 4 to ", kMaxBytes));
+                     "', expected a size as 4096 or 64Mi, or FIRST..LAST, from 4 to ",
+                     FormatByteSize(kMaxBytes)));
   }
   std::vector<uint64_t> sizes;
-  for (uint64_t size = first; size < last; size *= 4) sizes.push_back(size);
-  sizes.push_back(last);
+  for (uint64_t size = *first; size < *last; size *= 4) sizes.push_back(size);
+  sizes.push_back(*last);
   return sizes;
 }
 
@@ -53,7 +52,13 @@ absl::Status ChooseWire(const CollectiveOptions& options, CollectivePlan& plan) 
                                                 "', expected shared, tcp or tcp-plain")),
         Failure::kUsage);
   }
-  if (options.wire == "shared") return absl::OkStatus();
+  if (options.wire == "shared" && options.hosts <= 1) return absl::OkStatus();
+  if (options.wire == "shared") {
+    return WithFailure(absl::InvalidArgumentError(
+                           "--hosts is of --wire tcp and tcp-plain: ranks that share "
+                           "memory are on one host"),
+                       Failure::kUsage);
+  }
   plan.hosts = options.hosts > 0 ? options.hosts : plan.ranks;
   if (is_plain) plan.security = TcpSecurity::kPlain;
   if (plan.ranks % plan.hosts == 0) return absl::OkStatus();

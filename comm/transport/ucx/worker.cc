@@ -3,8 +3,10 @@
 #include <dlfcn.h>
 #include <signal.h>
 #include <ucs/debug/debug.h>
+#include <ucs/debug/log_def.h>
 #include <unistd.h>
 
+#include <cstdarg>
 #include <cstdlib>
 #include <mutex>
 #include <utility>
@@ -116,6 +118,23 @@ void ReleaseSignalsOnce() {
   if (!kThreadSanitizer) std::call_once(once, ReleaseSignals);
 }
 
+ucs_log_func_rc_t DropLine(const char* /*file*/, unsigned /*line*/,
+                           const char* /*function*/, ucs_log_level_t level,
+                           const ucs_log_component_config_t* /*config*/,
+                           const char* /*message*/, va_list /*arguments*/) {
+  return level == UCS_LOG_LEVEL_FATAL ? UCS_LOG_FUNC_RC_CONTINUE : UCS_LOG_FUNC_RC_STOP;
+}
+
+// What fails is in the errors of endpoints, which name the peer. UCX writes lines of its own
+// besides, also of a peer that is known to be gone: in a terminal they look like a crash.
+// Whoever sets UCX_LOG_LEVEL sees them.
+void LeaveReportsToErrors() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    if (std::getenv("UCX_LOG_LEVEL") == nullptr) ucs_log_push_handler(DropLine);
+  });
+}
+
 }  // namespace
 
 absl::Status StatusFromUcx(ucs_status_t status, absl::string_view what) {
@@ -150,6 +169,7 @@ absl::Status UcxWorker::Open(const UcxOptions& options) {
   ReleaseSignalsOnce();
 
   ucp_config_t* config = nullptr;
+  LeaveReportsToErrors();
   SYNCLINE_RETURN_IF_ERROR(
       StatusFromUcx(ucp_config_read(nullptr, nullptr, &config), "reading UCX settings"));
   const absl::Cleanup release_config = [config] { ucp_config_release(config); };

@@ -12,7 +12,7 @@ from typing import Any, Optional
 
 import torch
 
-from syncline import _group
+from syncline import _exit, _group
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.torch._meeting import await_key, network
 
@@ -24,7 +24,7 @@ class CompressedState:
     """What `syncline.torch.compressed_hook` needs: how gradients travel, and what their encodings have lost so far.
 
         ddp = torch.nn.parallel.DistributedDataParallel(model)
-        state = syncline.torch.CompressedState("onebit")
+        state = syncline.torch.CompressedState("int8")
         ddp.register_comm_hook(state, syncline.torch.compressed_hook)
 
     All ranks of `process_group` (torch's default one; that of the DDP model) make it, in the same order, after
@@ -40,18 +40,20 @@ class CompressedState:
 
     error: Optional[Exception] = None
 
-    def __init__(self, codec: str = "onebit", process_group: Any = None, *, seed: int = 0,
+    def __init__(self, codec: str = "int8", process_group: Any = None, *, seed: int = 0,
                  timeout: datetime.timedelta = datetime.timedelta(minutes=30)) -> None:
         distributed = torch.distributed
         if not (distributed.is_available() and distributed.is_initialized()):
             raise FailedPrecondition("CompressedState needs a process group: call torch.distributed.init_process_group before")
+        _exit.set_up()
         _group.check_codec(codec)
         self._codec, self._seed = codec, seed
         self._group: Optional[_group.Group] = _connect(process_group, timeout)
         self._process = os.getpid()
         self._means: list[_Mean] = []
         self._means_made = 0
-        self._sent_bytes = 0
+        self._sent_bytes = self._plain_bytes = 0
+        self._ranks = distributed.get_world_size(process_group)
         self._buckets: queue.SimpleQueue[Optional[_Work]] = queue.SimpleQueue()
         self._thread = threading.Thread(target=_serve, args=(self._buckets,), name="syncline-compressed", daemon=True)
         self._thread.start()
@@ -59,8 +61,13 @@ class CompressedState:
 
     @property
     def sent_bytes(self) -> int:
-        """By this rank, so far. A ring of FP32 sends 8 (ranks - 1) / ranks for each gradient."""
+        """By this rank, so far."""
         return self._sent_bytes
+
+    @property
+    def plain_bytes(self) -> int:
+        """What a ring of FP32 would have sent: 8 (ranks - 1) / ranks for each gradient."""
+        return self._plain_bytes
 
     def start(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """The future is the bucket with the means of its gradients."""
@@ -86,6 +93,7 @@ class CompressedState:
             before = mean.sent_bytes
             mean.run(values.data_ptr())
             self._sent_bytes += mean.sent_bytes - before
+            self._plain_bytes += 8 * values.numel() * (self._ranks - 1) // self._ranks
             if values.data_ptr() != buffer.data_ptr():
                 buffer.copy_(values)
         except Exception as error:
@@ -204,6 +212,8 @@ def _ranks_of(process_group: Any) -> str:
 
 def compressed_hook(state: CompressedState, bucket: Any) -> torch.futures.Future[torch.Tensor]:
     """A communication hook of DistributedDataParallel: gradients are averaged among the ranks, encoded (see CompressedState)."""
+    if not isinstance(state, CompressedState):
+        raise InvalidArgument(f"the state of compressed_hook is {state!r}, expected a CompressedState: CompressedState(\"int8\")")
     return state.start(bucket)
 
 

@@ -7,8 +7,8 @@
 // same way. What an encoding loses, the residual, comes out of the same pass.
 //
 // Codecs are composed (README.md): a quantizer encodes every value, a selector few of
-// them with any quantizer for the values, and a memory (memory/) decides what the values
-// are. Users name the whole by a text (codec_spec.h).
+// them with any quantizer for the values, and a memory (comm/compression/memory) decides
+// what the values are. Users name the whole by a string (comm/compression/transfer.h).
 //
 // Thread safety: implementations are stateless and const; any number of threads may share
 // one. A new one costs a folder, a test that instantiates the contract suites
@@ -55,12 +55,10 @@ struct CodecTraits {
   // Of others, |decoded - value|^2 <= (1 - contraction) * |value|^2 for any tile, so that
   // error feedback converges (Karimireddy et al. 2019, arXiv 1901.09847).
   double contraction = 0;
-  // Encodings of several workers may be added as they are, in their own type.
-  bool aggregable = false;
   // The largest magnitude that decodes to something finite, as far as `values` alone
-  // decide that. What is above goes another way (memory/), like NaN and infinity.
+  // decide that. What is above goes another way (comm/compression/memory), like NaN and infinity.
   float largest = std::numeric_limits<float>::max();
-  // NaN and infinity cannot be encoded; tiles that hold one go another way (memory/).
+  // NaN and infinity cannot be encoded; tiles that hold one go another way (comm/compression/memory).
   bool finite_only = false;
   // An encoding may be cut at multiples of so many elements of a tile (dense.h); decoders
   // work in strips of it. kTileElements: not at all.
@@ -93,7 +91,7 @@ class Codec {
   virtual ~Codec() = default;
 
   virtual CodecId id() const = 0;
-  // What users write in flags and job settings (codec_spec.h): "bf16",
+  // What users write in flags and job settings (comm/compression/transfer.h): "bf16",
   // "topk:ratio=0.01".
   virtual std::string_view name() const = 0;
 

@@ -10,8 +10,8 @@ struct Bf16Format {
   static constexpr CodecId kId = CodecId::kBf16;
   static constexpr std::string_view kName = "bf16";
   // Half a unit of the 8th bit, squared. Numbers below 2^-126 lose more.
-  static constexpr CodecTraits kTraits = {
-      .contraction = 1 - 0x1p-18, .aggregable = true, .largest = kLargestToBf16};
+  static constexpr CodecTraits kTraits = {.contraction = 1 - 0x1p-18,
+                                          .largest = kLargestToBf16};
   static uint16_t Narrow(float value, uint32_t /*random*/) {
     return Bf16FromFloat(value);
   }
@@ -23,8 +23,7 @@ struct StochasticBf16Format {
   static constexpr std::string_view kName = "bf16-stochastic";
   // A unit of the 8th bit apart, rounded with probability p: p(1 - p) <= 1/4 of it
   // squared.
-  static constexpr CodecTraits kTraits = {
-      .unbiased = true, .variance = 0x1p-16, .aggregable = true};
+  static constexpr CodecTraits kTraits = {.unbiased = true, .variance = 0x1p-16};
   static uint16_t Narrow(float value, uint32_t random) {
     return StochasticBf16FromFloat(value, random);
   }

@@ -11,7 +11,7 @@ struct Fp16Format {
   static constexpr std::string_view kName = "fp16";
   // No contraction: what is below 2^-25 is lost whole, and what is above 65504 is
   // infinite.
-  static constexpr CodecTraits kTraits = {.aggregable = true, .largest = 0x1.ffdffep15f};
+  static constexpr CodecTraits kTraits = {.largest = 0x1.ffdffep15f};
   static uint16_t Narrow(float value, uint32_t /*random*/) { return F16FromFloat(value); }
   static float Widen(uint16_t bits) { return FloatFromF16(bits); }
 };

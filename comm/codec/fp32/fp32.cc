@@ -31,9 +31,7 @@ class Fp32Codec final : public Codec {
     return size_t{elements} * kBytesPerElement;
   }
 
-  CodecTraits traits() const override {
-    return {.unbiased = true, .contraction = 1, .aggregable = true};
-  }
+  CodecTraits traits() const override { return {.unbiased = true, .contraction = 1}; }
 
   size_t Encode(std::span<const float> values, std::span<float> residual,
                 const EncodeContext& /*context*/, MutableByteView out) const override {

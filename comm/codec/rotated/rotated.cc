@@ -126,7 +126,6 @@ class RotatedCodec final : public Codec {
     if (traits.contraction > 0) {
       traits.contraction = std::max(0.0, 1 - share(1 - traits.contraction));
     }
-    traits.aggregable = false;
     return traits;
   }
 

@@ -24,18 +24,10 @@ SYNCLINE_KERNEL void CountBody(size_t n, const float* values, int shift,
   for (size_t i = first; i < n; ++i) ++counts[MagnitudeBits(values[i]) >> shift];
 }
 
-SYNCLINE_KERNEL void AddBody(size_t n, const uint64_t* counts, uint64_t* sums) {
-  for (size_t i = 0; i < n; ++i) sums[i] += counts[i];
-}
-
 }  // namespace
 
 void TensorHistogram::Add(std::span<const float> values) {
   Kernel<CountBody>::Run(values.size(), values.data(), kShift, counts_->data());
-}
-
-void TensorHistogram::Add(const TensorHistogram& other) {
-  Kernel<AddBody>::Run(counts_->size(), other.counts_->data(), counts_->data());
 }
 
 float TensorHistogram::ThresholdFor(uint64_t k) const {

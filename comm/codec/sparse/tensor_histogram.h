@@ -5,8 +5,7 @@
 //   context.threshold = histogram.ThresholdFor(TopCount(spec, elements, step));
 //
 // Counts magnitudes in bins of one exponent and 7 bits of mantissa, so a threshold is
-// known to 1/128 of itself, and how many values reach it exactly. Histograms of the parts
-// of a tensor add up.
+// known to 1/128 of itself, and how many values reach it exactly.
 //
 // Thread safety: none. 256 KiB; keep it for the next tensor (Clear).
 #pragma once
@@ -23,7 +22,6 @@ class TensorHistogram {
   TensorHistogram() : counts_(std::make_unique<Counts>()) {}
 
   void Add(std::span<const float> values);
-  void Add(const TensorHistogram& other);
   void Clear() { counts_->fill(0); }
 
   // What k/2 to k of the added values reach; all that are not zero if these are fewer,

@@ -104,7 +104,8 @@ TEST_F(JobServers, ModesWithDelaysFail) {
   job.training.mode = {.name = "ssp", .values = {{"staleness", 2}}};
   BeginWith(job);
   LoseServer2();
-  EXPECT_THAT(Last<JobFailed>(10)->reason, HasSubstr("mode ssp do not wait for servers"));
+  EXPECT_THAT(Last<JobFailed>(10)->reason,
+              HasSubstr("mode ssp:staleness=2 do not wait for servers"));
 }
 
 TEST_F(JobServers, ServersWithoutThatJournalTakeNoPlace) {

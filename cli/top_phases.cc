@@ -22,7 +22,7 @@ constexpr size_t kMostServers = 4;
 // "0.42", "12.3", "456".
 std::string Milliseconds(double seconds) {
   const double ms = 1e3 * seconds;
-  return absl::StrFormat(ms < 9.995 ? "%.2f" : ms < 99.95 ? "%.1f" : "%.0f", ms);
+  return absl::StrFormat("%.*f", ms < 9.995 ? 2 : ms < 99.95 ? 1 : 0, ms);
 }
 
 }  // namespace

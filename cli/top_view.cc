@@ -63,7 +63,7 @@ std::string Column(const std::string& word, size_t columns) {
 }
 
 std::string Rate(double per_second) {
-  return absl::StrFormat(per_second < 10 ? "%.2f" : "%.0f", per_second);
+  return absl::StrFormat("%.*f", per_second < 10 ? 2 : 0, per_second);
 }
 
 std::string Duration(double seconds) {

@@ -66,7 +66,7 @@ double DownlinkSeconds(const JobFigures& job) {
 
 std::string Ms(double seconds) {
   const double ms = 1e3 * seconds;
-  return absl::StrFormat(ms < 10 ? "%.2f ms" : "%.0f ms", ms);
+  return absl::StrFormat("%.*f ms", ms < 10 ? 2 : 0, ms);
 }
 
 std::optional<Advice> IfWorthIt(const JobFigures& job, double seconds, Advice advice) {

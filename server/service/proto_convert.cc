@@ -93,6 +93,26 @@ void WriteConfigure(const ConfigureJob& configure, SharedBytes& shared,
   out.set_resume_step(configure.resume_from->step);
 }
 
+Heartbeat ReadBeat(const v1::Heartbeat& in) {
+  return {.step = in.step(),
+          .bytes = in.bytes(),
+          .waiting = in.waiting(),
+          .compression = FromProto(in.compression()),
+          .silent = absl::Milliseconds(in.silent_ms()),
+          .jobs = ProgressFromProto(in),
+          .phases = ReadPhases<WorkerPhases>(in.phases())};
+}
+
+void WriteBeat(const Heartbeat& beat, v1::Heartbeat& out) {
+  out.set_step(beat.step);
+  out.set_bytes(beat.bytes);
+  out.set_waiting(beat.waiting);
+  *out.mutable_compression() = ToProto(beat.compression);
+  out.set_silent_ms(absl::ToInt64Milliseconds(beat.silent));
+  ProgressToProto(beat.jobs, out);
+  WritePhases(beat.phases, *out.mutable_phases());
+}
+
 }  // namespace
 
 absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
@@ -119,13 +139,7 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
                          .member = ReadMembership(hello)};
     }
     case v1::MemberMessage::kHeartbeat:
-      return Heartbeat{.step = message.heartbeat().step(),
-                       .bytes = message.heartbeat().bytes(),
-                       .waiting = message.heartbeat().waiting(),
-                       .compression = FromProto(message.heartbeat().compression()),
-                       .silent = absl::Milliseconds(message.heartbeat().silent_ms()),
-                       .jobs = ProgressFromProto(message.heartbeat()),
-                       .phases = ReadPhases<WorkerPhases>(message.heartbeat().phases())};
+      return ReadBeat(message.heartbeat());
     case v1::MemberMessage::kLossReport:
       return LossReport{.step = message.loss_report().step(),
                         .loss = message.loss_report().loss(),
@@ -174,82 +188,74 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
 
 v1::MemberMessage ToProto(const MemberBody& body) {
   v1::MemberMessage message;
-  std::visit(Overloaded{
-                 [&](const ServerHello& hello) {
-                   v1::ServerHello& out = *message.mutable_server_hello();
-                   out.set_name(hello.name);
-                   for (const std::string& address : hello.shard_addresses)
-                     out.add_shard_addresses(address);
-                   out.set_lanes(hello.lanes);
-                   out.set_memory_bytes(hello.memory_bytes);
-                   if (hello.identity) WriteHeld(hello, *out.mutable_held());
-                   WriteJournals(hello, out);
-                 },
-                 [&](const WorkerHello& hello) {
-                   WriteHello(hello, *message.mutable_worker_hello());
-                 },
-                 [&](const Heartbeat& beat) {
-                   v1::Heartbeat& out = *message.mutable_heartbeat();
-                   out.set_step(beat.step);
-                   out.set_bytes(beat.bytes);
-                   out.set_waiting(beat.waiting);
-                   *out.mutable_compression() = ToProto(beat.compression);
-                   out.set_silent_ms(absl::ToInt64Milliseconds(beat.silent));
-                   ProgressToProto(beat.jobs, out);
-                   WritePhases(beat.phases, *out.mutable_phases());
-                 },
-                 [&](const Leave&) { message.mutable_leave(); },
-                 [&](const BarrierEntered& entered) {
-                   message.mutable_barrier_entered()->set_barrier(entered.barrier);
-                 },
-                 [&](const JobConfigured& configured) {
-                   message.mutable_job_configured()->set_job(configured.job);
-                   message.mutable_job_configured()->set_step(configured.step);
-                 },
-                 [&](const ConfigureFailed& failed) {
-                   v1::ConfigureFailed& out = *message.mutable_configure_failed();
-                   out.set_job(failed.job);
-                   out.set_code(static_cast<uint32_t>(failed.status.code()));
-                   out.set_message(std::string(failed.status.message()));
-                 },
-                 [&](const EpochPrepared& prepared) {
-                   v1::EpochPrepared& out = *message.mutable_epoch_prepared();
-                   out.set_job(prepared.job);
-                   out.set_epoch(prepared.epoch);
-                   out.set_next_step(prepared.next_step);
-                 },
-                 [&](const EpochCommitted& committed) {
-                   v1::EpochCommitted& out = *message.mutable_epoch_committed();
-                   out.set_job(committed.job);
-                   out.set_epoch(committed.epoch);
-                   out.set_run(committed.run);
-                 },
-                 [&](const LossReport& report) {
-                   v1::LossReport& out = *message.mutable_loss_report();
-                   out.set_step(report.step);
-                   out.set_loss(report.loss);
-                   out.set_samples(report.samples);
-                 },
-                 [&](const BlockFigures& figures) {
-                   v1::BlockFigures& out = *message.mutable_block_figures();
-                   out.set_job(figures.job);
-                   out.set_block(figures.block);
-                   out.set_step(figures.step);
-                   for (const double figure : figures.figures) out.add_figures(figure);
-                 },
-                 [&](const StepHeld& held) {
-                   WriteStepHeld(held, *message.mutable_step_held());
-                 },
-                 [&](const JobDeclaration& declaration) {
-                   message.mutable_job_declaration()->set_spec(*declaration.bytes);
-                 },
-                 [&](const CheckpointWritten& written) {
-                   ToProto(written, *message.mutable_checkpoint_written());
-                 },
-                 [](const Disconnected&) { SYNCLINE_CHECK(false); },
-                 [](const Returned&) { SYNCLINE_CHECK(false); },
-             },
-             body);
+  std::visit(
+      Overloaded{
+          [&](const ServerHello& hello) {
+            v1::ServerHello& out = *message.mutable_server_hello();
+            out.set_name(hello.name);
+            for (const std::string& address : hello.shard_addresses)
+              out.add_shard_addresses(address);
+            out.set_lanes(hello.lanes);
+            out.set_memory_bytes(hello.memory_bytes);
+            if (hello.identity) WriteHeld(hello, *out.mutable_held());
+            WriteJournals(hello, out);
+          },
+          [&](const WorkerHello& hello) {
+            WriteHello(hello, *message.mutable_worker_hello());
+          },
+          [&](const Heartbeat& beat) { WriteBeat(beat, *message.mutable_heartbeat()); },
+          [&](const Leave&) { message.mutable_leave(); },
+          [&](const BarrierEntered& entered) {
+            message.mutable_barrier_entered()->set_barrier(entered.barrier);
+          },
+          [&](const JobConfigured& configured) {
+            message.mutable_job_configured()->set_job(configured.job);
+            message.mutable_job_configured()->set_step(configured.step);
+          },
+          [&](const ConfigureFailed& failed) {
+            v1::ConfigureFailed& out = *message.mutable_configure_failed();
+            out.set_job(failed.job);
+            out.set_code(static_cast<uint32_t>(failed.status.code()));
+            out.set_message(std::string(failed.status.message()));
+          },
+          [&](const EpochPrepared& prepared) {
+            v1::EpochPrepared& out = *message.mutable_epoch_prepared();
+            out.set_job(prepared.job);
+            out.set_epoch(prepared.epoch);
+            out.set_next_step(prepared.next_step);
+          },
+          [&](const EpochCommitted& committed) {
+            v1::EpochCommitted& out = *message.mutable_epoch_committed();
+            out.set_job(committed.job);
+            out.set_epoch(committed.epoch);
+            out.set_run(committed.run);
+          },
+          [&](const LossReport& report) {
+            v1::LossReport& out = *message.mutable_loss_report();
+            out.set_step(report.step);
+            out.set_loss(report.loss);
+            out.set_samples(report.samples);
+          },
+          [&](const BlockFigures& figures) {
+            v1::BlockFigures& out = *message.mutable_block_figures();
+            out.set_job(figures.job);
+            out.set_block(figures.block);
+            out.set_step(figures.step);
+            for (const double figure : figures.figures) out.add_figures(figure);
+          },
+          [&](const StepHeld& held) {
+            WriteStepHeld(held, *message.mutable_step_held());
+          },
+          [&](const JobDeclaration& declaration) {
+            message.mutable_job_declaration()->set_spec(*declaration.bytes);
+          },
+          [&](const CheckpointWritten& written) {
+            ToProto(written, *message.mutable_checkpoint_written());
+          },
+          [](const Disconnected&) { SYNCLINE_CHECK(false); },
+          [](const Returned&) { SYNCLINE_CHECK(false); },
+      },
+      body);
   return message;
 }
 

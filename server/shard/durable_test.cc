@@ -76,6 +76,19 @@ class AwaitedJob {
   std::vector<std::shared_ptr<const ShardRecord>> records_;
 };
 
+// A journal that has ended, or a backup that is lost: the job goes on, for any number of steps.
+TEST(AwaitedRecords, NothingWaitsOnceNobodyKeepsThem) {
+  AwaitedJob job;
+  job.SeedAll();
+  job.Sync(~uint64_t{0});
+  for (uint64_t step = 0; step < 3; ++step) {
+    for (const uint32_t block : {0u, 1u}) {
+      EXPECT_THAT(job.PushAll(step, block),
+                  Contains(absl::StrCat("publish r0 b", block, " v", step + 1)));
+    }
+  }
+}
+
 TEST(AwaitedRecords, ASeedIsHeldOnceItIsSafe) {
   AwaitedJob job;
   EXPECT_THAT(job.Do(job.rig().Seed(0, SomeValues(100, 1))), IsEmpty());

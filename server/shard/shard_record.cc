@@ -62,7 +62,8 @@ void Shard::Impl::KeepParting(const ShardMessage& message, const Block& block) {
 }
 
 void Shard::Impl::NoteRecorded(const Block& block) {
-  if (options_.records != Records::kAwaited) return;
+  // Where nothing keeps them any more, all that will be counts as durable.
+  if (options_.records != Records::kAwaited || records_ <= durable_) return;
   unsafe_[block.spec().block] = records_;
   recorded_.push_back(block.spec().block);
 }

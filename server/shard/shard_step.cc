@@ -207,11 +207,8 @@ void Shard::Impl::PublishToAll(Block& block, const std::optional<Payload>& view)
       Publish(block, worker, *view);
     } else if (took_part && all_hold_it) {
       PublishWithout(block, worker, kFlagUnchanged);
-    } else if (took_part) {
-      // The view before it may have been left out for this one.
-      if (!whole) whole = Encode(block);
-      Publish(block, worker, *whole);
-    } else if (wishes.contains(worker)) {
+    } else if (took_part || wishes.contains(worker)) {
+      // Of those who took part, the view before it may have been left out for this one.
       if (!whole) whole = Encode(block);
       Publish(block, worker, *whole);
     }

@@ -30,6 +30,17 @@ float FiniteSignOf(float value) {
   return is_finite ? std::copysign(1.0f, value) : value;
 }
 
+bool IsFinite(std::span<const float> values) {
+  return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
+}
+
+// The memory of one life of a worker for one tensor.
+struct Kept {
+  std::vector<float> residual = {};
+  std::vector<float> loss_scale = {};     // by tile
+  std::vector<float> learning_rate = {};  // by tile
+};
+
 }  // namespace
 
 Replay::Replay(Reference& reference)
@@ -140,11 +151,6 @@ std::vector<float> Replay::Travel(const Codec& codec, const EncodeContext& conte
 
 // Each life of a worker begins with nothing in its memory.
 void Replay::DecodePushes() {
-  struct Kept {
-    std::vector<float> residual = {};
-    std::vector<float> loss_scale = {};     // by tile
-    std::vector<float> learning_rate = {};  // by tile
-  };
   const bool follows = job_.training.optimizer.name == "sgd" &&
                        job_.training.gradient.empty() &&
                        !job_.training.sync().skips_versions();
@@ -184,8 +190,7 @@ void Replay::DecodePushes() {
           if (is_warm && joins && transfer.memory.kind == MemoryKind::kErrorFeedback) {
             for (uint32_t i = 0; i < count; ++i) x[i] += carry * kept.residual[first + i];
           }
-          if (transfer.compresses() &&
-              !std::ranges::all_of(x, [](float value) { return std::isfinite(value); })) {
+          if (transfer.compresses() && !IsFinite(x)) {
             codec = transfer.dense.get();
             std::ranges::copy(std::span(push.gradient).subspan(first, count), x.begin());
           }
@@ -202,11 +207,11 @@ void Replay::DecodePushes() {
           // What came too late is kept again.
           const auto& taken_back = is_warm ? received : push.gradient;
           const std::span<const float> sent = std::span(taken_back).subspan(first, count);
-          const bool is_finite =
-              std::ranges::all_of(sent, [](float value) { return std::isfinite(value); });
           const bool keeps =
               transfer.compresses() && transfer.memory.kind == MemoryKind::kErrorFeedback;
-          if (!reference_.late_.contains(key) || !keeps || !joins || !is_finite) return;
+          if (!reference_.late_.contains(key) || !keeps || !joins || !IsFinite(sent)) {
+            return;
+          }
           const float again = push.loss_scale / kept.loss_scale[tile];
           for (uint32_t i = 0; i < count; ++i) {
             float& left = kept.residual[first + i];

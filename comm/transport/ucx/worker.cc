@@ -118,6 +118,7 @@ void ReleaseSignalsOnce() {
   if (!kThreadSanitizer) std::call_once(once, ReleaseSignals);
 }
 
+// NOLINTNEXTLINE(readability-function-size): as UCX has it
 ucs_log_func_rc_t DropLine(const char* /*file*/, unsigned /*line*/,
                            const char* /*function*/, ucs_log_level_t level,
                            const ucs_log_component_config_t* /*config*/,

@@ -113,6 +113,16 @@ void WriteBeat(const Heartbeat& beat, v1::Heartbeat& out) {
   WritePhases(beat.phases, *out.mutable_phases());
 }
 
+void WriteHello(const ServerHello& hello, v1::ServerHello& out) {
+  out.set_name(hello.name);
+  for (const std::string& address : hello.shard_addresses)
+    out.add_shard_addresses(address);
+  out.set_lanes(hello.lanes);
+  out.set_memory_bytes(hello.memory_bytes);
+  if (hello.identity) WriteHeld(hello, *out.mutable_held());
+  WriteJournals(hello, out);
+}
+
 }  // namespace
 
 absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
@@ -191,14 +201,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
   std::visit(
       Overloaded{
           [&](const ServerHello& hello) {
-            v1::ServerHello& out = *message.mutable_server_hello();
-            out.set_name(hello.name);
-            for (const std::string& address : hello.shard_addresses)
-              out.add_shard_addresses(address);
-            out.set_lanes(hello.lanes);
-            out.set_memory_bytes(hello.memory_bytes);
-            if (hello.identity) WriteHeld(hello, *out.mutable_held());
-            WriteJournals(hello, out);
+            WriteHello(hello, *message.mutable_server_hello());
           },
           [&](const WorkerHello& hello) {
             WriteHello(hello, *message.mutable_worker_hello());

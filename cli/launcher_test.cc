@@ -125,6 +125,18 @@ TEST_F(LauncherTest, StartsNothingElseWithACoordinator) {
   EXPECT_EQ(Read("calls"), "");
 }
 
+TEST_F(LauncherTest, SaysHowTheOthersWouldHaveGoneOn) {
+  options_.workers = 2;
+  const auto code = Run("[ $RANK = 1 ] && kill -9 $$; sleep 100");
+  ASSERT_FALSE(code.ok());
+  EXPECT_THAT(std::string(code.status().message()),
+              testing::AllOf(HasSubstr("--max-restarts"), HasSubstr("--min-workers")));
+  const auto own = Run("[ $RANK = 1 ] && exit 9; sleep 100");
+  EXPECT_THAT(std::string(own.status().message()),
+              testing::Not(HasSubstr("--max-restarts")))
+      << "a program's own mistake comes again";
+}
+
 TEST_F(LauncherTest, NamesTheWorkerThatFailedAndStopsTheOthers) {
   options_.workers = 3;
   const absl::Time before = absl::Now();

@@ -50,7 +50,7 @@ TEST(BenchCollective, SumsOfManyOperationsStayExact) {
 TEST(BenchCollective, ChecksThatAllRanksHaveTheSameOfWhatTravelsEncoded) {
   testing::internal::CaptureStdout();
   const int code =
-      RunBench({"--codec", "onebit", "--ranks", "3", "--bytes", "1000000", "--json"});
+      RunBench({"--codec", "onebit", "--ranks", "3", "--bytes", "1M", "--json"});
   const std::string out = testing::internal::GetCapturedStdout();
   ASSERT_EQ(code, kExitDone) << out;
   const auto row = nlohmann::json::parse(out)["rows"][0];
@@ -61,6 +61,8 @@ TEST(BenchCollective, ChecksThatAllRanksHaveTheSameOfWhatTravelsEncoded) {
 
 TEST(BenchCollective, RefusesWhatItCannotMeasure) {
   EXPECT_EQ(RunBench({"--codec", "onebitt"}), kExitUsage);
+  EXPECT_EQ(RunBench({"--codec", "powersgd"}), kExitUsage);
+  EXPECT_EQ(RunBench({"--hosts", "2"}), kExitUsage);
   EXPECT_EQ(RunBench({"--codec", "int8", "--op", "broadcast"}), kExitUsage);
   EXPECT_EQ(RunBench({"--op", "all_reduec"}), kExitUsage);
   EXPECT_EQ(RunBench({"--op", "send_receive"}), kExitUsage);

@@ -5,7 +5,7 @@
 //   SYNCLINE_ASSIGN_OR_RETURN(const Transfer of_tensor,
 //                             transfer.ForTensor(Transfer::ShapeOf("w", {1000, 300})));
 //
-// Pushes carry gradients. Published views carry weights while the codec is dense, else
+// Pushes carry gradients. Published views carry weights while the codec is dense; otherwise
 // deltas: C(w - view), added to the view on both sides, which hence is the same bits
 // there. Nothing is lost on this way, because the next delta is taken to the same view
 // (EF21; Richtarik et al. 2021, arXiv 2110.03294).

@@ -34,8 +34,7 @@ class QuorumWatch {
   // A step that was closed, by this coordinator or the one before it.
   void Closed(uint64_t step);
 
-  // Who takes part is the member's first_step's matter; the step's number and set when it
-  // is to be closed now.
+  // Of a step that is to be closed now. A member takes part in it from its first_step on.
   struct Verdict {
     uint64_t step = 0;
     std::vector<uint32_t> incarnations = {};

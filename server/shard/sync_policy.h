@@ -57,7 +57,8 @@ class SyncPolicy {
   virtual uint64_t most_ahead() const = 0;
 };
 
-// bsp and ssp; bsp with a quorum, whose steps the coordinator closes; asp, whose members each count steps of their own.
+// bsp and ssp; bsp with a quorum, whose steps the coordinator closes; asp, whose members
+// each count steps of their own.
 std::unique_ptr<const SyncPolicy> MakeSyncPolicy(const SyncMode& mode);
 
 }  // namespace syncline

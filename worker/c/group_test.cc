@@ -76,6 +76,38 @@ TEST(CGroup, ReducesInTwoRanksAndNamesWhoLeft) {
   EXPECT_EQ(failed_rank[0], 1);
 }
 
+TEST(CCompressed, GivesBothRanksTheMean) {
+  MemoryStore store;
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    threads.emplace_back([&, rank] {
+      const syncline_group_options options = OptionsFor(store, rank, 2);
+      syncline_group* group = nullptr;
+      ASSERT_EQ(syncline_group_create(&options, &group), SYNCLINE_OK);
+      syncline_compressed* mean = nullptr;
+      EXPECT_EQ(syncline_compressed_create(group, "onebitt", 100, 0, &mean),
+                SYNCLINE_INVALID_ARGUMENT);
+      EXPECT_EQ(syncline_compressed_create(group, "fp32", 100, 0, nullptr),
+                SYNCLINE_INVALID_ARGUMENT);
+      ASSERT_EQ(syncline_compressed_create(group, "fp32", 100, 0, &mean), SYNCLINE_OK)
+          << syncline_last_error();
+      std::vector<float> values(100, static_cast<float>(rank + 1));
+      EXPECT_EQ(syncline_compressed_mean(mean, values.data(), 99),
+                SYNCLINE_INVALID_ARGUMENT);
+      EXPECT_EQ(syncline_compressed_mean(mean, values.data(), 100), SYNCLINE_OK);
+      EXPECT_EQ(values, std::vector<float>(100, 1.5f));
+      EXPECT_GT(syncline_compressed_sent_bytes(mean), 0u);
+      syncline_compressed_free(mean);
+      syncline_group_free(group);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(syncline_compressed_check_codec("int8"), SYNCLINE_OK);
+  EXPECT_EQ(syncline_compressed_check_codec("powersgd"), SYNCLINE_INVALID_ARGUMENT);
+  EXPECT_EQ(syncline_compressed_mean(nullptr, nullptr, 0), SYNCLINE_INVALID_ARGUMENT);
+  syncline_compressed_free(nullptr);
+}
+
 TEST(CGroup, WhatIsWrongIsAnErrorAndNoCrash) {
   MemoryStore store;
   syncline_group* group = nullptr;

@@ -84,6 +84,7 @@ class Ranks(unittest.TestCase):
         codes, said, _ = self.run_ranks(hook=hook)
         self.assertEqual(codes[1], 9)
         self.assertNotEqual(codes[0], 0, said[0])
+        self.assertIn("rank 1", said[0])
 
     def test_keeps_what_is_lost_for_the_parameters_that_it_is_of(self):
         # DDP turns the order of its one bucket round after the first step; two models share a state.

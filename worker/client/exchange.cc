@@ -135,11 +135,25 @@ void Exchange::SetPhase(Block& block, Phase phase) {
   ShardQueue& queue = shards_[block.shard];
   if (block.phase == Phase::kSent) queue.unacknowledged -= block.sent_bytes;
   if (phase == Phase::kSent) queue.unacknowledged += block.sent_bytes;
-  queue.held -= std::exchange(block.held_bytes, 0);
+  const auto id = static_cast<uint32_t>(&block - blocks_.data());
+  queue.held.erase(id);
+  queue.held_bytes -= std::exchange(block.held_bytes, 0);
   if (phase == Phase::kHeld && block.kind == MessageKind::kPush) {
-    queue.held += block.held_bytes = block.sent_bytes;
+    queue.held.insert(id);
+    queue.held_bytes += block.held_bytes = block.sent_bytes;
   }
   block.phase = phase;
+}
+
+size_t Exchange::HeldInFront(uint32_t shard, size_t limit) const {
+  const ShardQueue& queue = shards_[shard];
+  size_t bytes = 0;
+  for (const uint32_t id : queue.held) {
+    const bool is_behind = !queue.queued.empty() && id > *queue.queued.begin();
+    if (is_behind || bytes >= limit) break;
+    bytes += blocks_[id].held_bytes;
+  }
+  return std::min(bytes, limit);
 }
 
 void Exchange::Enqueue(uint32_t id, MessageKind kind) {
@@ -369,29 +383,6 @@ ExchangeOutputs Exchange::Connected(uint32_t shard, absl::Duration now) {
     if (blocks_[id].shard == shard) SendAveragePull(id, outputs);
   }
   PumpShard(shard, now, outputs);
-  return outputs;
-}
-
-Exchange::Awaits Exchange::WhatIsAwaited(uint32_t shard) const {
-  Awaits awaits = Awaits::kNothing;
-  for (const Block& block : blocks_) {
-    if (block.shard != shard || block.due != absl::InfiniteDuration()) continue;
-    const bool is_owed =
-        block.phase == Phase::kSent || (block.phase == Phase::kHeld && !block.is_noted);
-    if (is_owed) return Awaits::kShard;
-    if (block.phase == Phase::kHeld) awaits = Awaits::kOthers;
-  }
-  const bool is_owed = std::ranges::any_of(
-      average_.missing(), [&](uint32_t id) { return blocks_[id].shard == shard; });
-  return is_owed ? Awaits::kShard : awaits;
-}
-
-ExchangeOutputs Exchange::Probe(uint32_t shard) {
-  ExchangeOutputs outputs;
-  for (uint32_t id = 0; id < blocks_.size() && outputs.empty(); ++id) {
-    const Block& block = blocks_[id];
-    if (block.shard == shard && block.phase == Phase::kHeld) SendPull(id, outputs);
-  }
   return outputs;
 }
 

@@ -182,9 +182,12 @@ class Exchange {
     return shards_[shard].unacknowledged;
   }
 
-  // Bytes of contributions that the shard holds and whose views have not come: how far
-  // this worker is ahead of the slowest, and of its own views.
-  size_t held_bytes(uint32_t shard) const { return shards_[shard].held; }
+  // Bytes of contributions that the shard holds and whose views have not come.
+  size_t held_bytes(uint32_t shard) const { return shards_[shard].held_bytes; }
+  // Of these, the ones in front of what is sent next, counted as far as `limit`: how far
+  // this worker is ahead of the slowest, and of its own views. What lies behind was
+  // pushed while backward came to it; the others push it when they have come that far.
+  size_t HeldInFront(uint32_t shard, size_t limit) const;
   // Of the longest contribution that was sent to the shard.
   size_t contribution_bytes(uint32_t shard) const {
     return shards_[shard].contribution_bytes;
@@ -284,7 +287,8 @@ class Exchange {
     std::set<uint32_t> queued;  // in block order: front layers first
     size_t room = std::numeric_limits<size_t>::max();
     size_t unacknowledged = 0;  // bytes of blocks that are kSent
-    size_t held = 0;            // bytes of contributions that are kHeld
+    std::set<uint32_t> held;    // blocks whose contributions are kHeld
+    size_t held_bytes = 0;
     size_t contribution_bytes = 0;
     bool is_connected = false;
   };

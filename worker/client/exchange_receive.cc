@@ -30,6 +30,29 @@ size_t Exchange::MaxPayloadBytes(const MessageHeader& header) const {
   }
 }
 
+Exchange::Awaits Exchange::WhatIsAwaited(uint32_t shard) const {
+  Awaits awaits = Awaits::kNothing;
+  for (const Block& block : blocks_) {
+    if (block.shard != shard || block.due != absl::InfiniteDuration()) continue;
+    const bool is_owed =
+        block.phase == Phase::kSent || (block.phase == Phase::kHeld && !block.is_noted);
+    if (is_owed) return Awaits::kShard;
+    if (block.phase == Phase::kHeld) awaits = Awaits::kOthers;
+  }
+  const bool is_owed = std::ranges::any_of(
+      average_.missing(), [&](uint32_t id) { return blocks_[id].shard == shard; });
+  return is_owed ? Awaits::kShard : awaits;
+}
+
+ExchangeOutputs Exchange::Probe(uint32_t shard) {
+  ExchangeOutputs outputs;
+  for (uint32_t id = 0; id < blocks_.size() && outputs.empty(); ++id) {
+    const Block& block = blocks_[id];
+    if (block.shard == shard && block.phase == Phase::kHeld) SendPull(id, outputs);
+  }
+  return outputs;
+}
+
 ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payload,
                                     absl::Duration now) {
   ExchangeOutputs outputs;

@@ -40,6 +40,26 @@ TEST_F(ExchangeTest, SeederSendsItsValuesAndThenTakesThePublishedView) {
   EXPECT_THAT(Answer(ack).Messages(), ElementsAre(std::pair{MessageKind::kPull, 0u}));
 }
 
+TEST_F(ExchangeTest, OnlyWhatIsHeldInFrontOfTheNextBlockIsAhead) {
+  ReachStepZero();
+  const std::span<const float> gradient = gradient_;
+  // Backward comes to the last tensor first.
+  const Seen last = See(exchange_->Push(1, gradient.first(2), 1, now_));
+  ASSERT_EQ(last.sends.size(), 1u);
+  Answer(From(MessageKind::kAck, 1, 0));
+  const size_t held = PayloadBytes(last.sends[0].payload);
+  EXPECT_EQ(exchange_->held_bytes(0), held);
+  EXPECT_EQ(exchange_->HeldInFront(0, 1000), held) << "nothing else waits";
+  EXPECT_EQ(exchange_->HeldInFront(0, 3), 3u);
+
+  exchange_->SetRoom(0, 0);
+  See(exchange_->Push(0, gradient, 1, now_));
+  EXPECT_EQ(exchange_->HeldInFront(0, 1000), 0u) << "block 0 is next";
+  EXPECT_EQ(exchange_->held_bytes(0), held);
+  Publish(1, 1, 3.0f);
+  EXPECT_EQ(exchange_->held_bytes(0), 0u);
+}
+
 TEST_F(ExchangeTest, SeederSendsTheStateOfTheOptimizerBeforeItsValues) {
   const std::vector<float> mean(4, 0.5f), variance(4, 0.25f);
   ExchangeOptions options;

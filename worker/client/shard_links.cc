@@ -110,10 +110,11 @@ void ShardLinks::OfferRoom(Exchange& exchange, absl::Duration now) {
     }
     const SendState state = link.endpoint->send_state();
     link.window.Observe(state, now);
-    const SendPace::Look look = {.held_bytes = exchange.held_bytes(shard),
-                                 .block_bytes = exchange.contribution_bytes(shard),
-                                 .window_bytes = link.window.limit_bytes(),
-                                 .bytes_per_second = link.window.bytes_per_second()};
+    SendPace::Look look = {.held_bytes = exchange.held_bytes(shard),
+                           .block_bytes = exchange.contribution_bytes(shard),
+                           .window_bytes = link.window.limit_bytes(),
+                           .bytes_per_second = link.window.bytes_per_second()};
+    look.ahead_bytes = exchange.HeldInFront(shard, SendPace::Countable(look));
     const bool may_send = link.pace.MaySend(look, now);
     exchange.SetRoom(shard, may_send ? link.window.Room(state) : 0);
   }

@@ -134,6 +134,7 @@ def measure(flags, rate, contender):
     names = workers + ([f"server{server}" for server in range(flags.servers)] if with_servers else [])
     deadline = time.monotonic() + flags.timeout
     with tempfile.TemporaryDirectory() as name, hosts.Hosts(PREFIX, names, rate=None if rate == "none" else rate) as network:
+        network.set_congestion(flags.congestion)
         folder = pathlib.Path(name)
         with open(folder / "log", "w+", encoding="utf-8") as log:
             environment = {
@@ -168,6 +169,7 @@ def main():
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--servers", type=int, default=2)
     parser.add_argument("--rates", nargs="+", default=["none", "1gbit", "100mbit"], help="of each cable, as tc writes it, or none")
+    parser.add_argument("--congestion", default="reno", help="TCP's congestion control of all hosts")
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--timeout", type=float, default=300, help="seconds for each line of a table")
     parser.add_argument("--only", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))

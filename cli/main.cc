@@ -15,6 +15,7 @@
 #include "cli/serve.h"
 #include "cli/status.h"
 #include "cli/top.h"
+#include "cli/trace.h"
 #include "cli/update.h"
 #include "cli/version.h"
 #include "comm/rpc/channel.h"
@@ -30,7 +31,8 @@ int main(int argc, char** argv) {
       syncline::AddStatus,     syncline::AddTop,    syncline::AddUpdate,
       syncline::AddCheckpoint, syncline::AddPlan,   syncline::AddDoctor,
       syncline::AddBench,      syncline::AddCerts,  syncline::AddVersion,
-      syncline::AddReplay,     syncline::AddAdvise, syncline::AddCompletion,
+      syncline::AddReplay,     syncline::AddAdvise, syncline::AddTrace,
+      syncline::AddCompletion,
   };
   return syncline::RunApp({argv, argv + argc}, kCommands);
 }

@@ -75,11 +75,6 @@ std::unique_ptr<ControlLink> ControlLink::Open(ControlLinkOptions options,
 
 ControlLink::~ControlLink() { Close(); }
 
-bool ControlLink::was_attached() const {
-  absl::MutexLock lock(&mutex_);
-  return was_attached_;
-}
-
 absl::Status ControlLink::Unreachable() const {
   absl::MutexLock lock(&mutex_);
   return UnreachableLocked();
@@ -97,6 +92,7 @@ bool ControlLink::Send(v1::MemberMessage message) {
   if (message.has_heartbeat()) {
     beat_ = std::move(message);
     beat_->set_beat(beats_.Sent(PatientNow()));
+    coordinator_clock_.Asked(beat_->beat(), clock_.Now());
     changed_.SignalAll();
     return true;
   }
@@ -406,6 +402,8 @@ bool ControlLink::Take(Serial serial, const v1::CoordinatorMessage& message) {
   queue_.Acknowledge(message.seen());
   written_ = std::max(written_, queue_.acknowledged());
   beats_.Answered(message.beat());
+  coordinator_clock_.Answered(message.beat(), absl::Nanoseconds(message.time_ns()),
+                              clock_.Now());
   if (message.body_case() == v1::CoordinatorMessage::BODY_NOT_SET) return false;
   if (message.number() == 0) return true;
   const ReceivedNumbers::Verdict verdict = received_.Take(message.number());
@@ -451,6 +449,7 @@ void ControlLink::BeginAnew() {
   is_linked_ = false;
   queue_.Clear();
   received_ = {};
+  coordinator_clock_ = {};
   written_ = 0;
   acknowledged_ = 0;
   candidate_broke_ = true;  // it ends

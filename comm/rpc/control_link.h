@@ -35,6 +35,7 @@
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "comm/base/clock_offset.h"
 #include "comm/base/env.h"
 #include "comm/base/log.h"
 #include "comm/base/patient_clock.h"
@@ -80,7 +81,26 @@ class ControlLink {
   void Close(absl::Duration grace = absl::ZeroDuration()) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Whether the coordinator has ever answered.
-  bool was_attached() const ABSL_LOCKS_EXCLUDED(mutex_);
+  bool was_attached() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return was_attached_;
+  }
+
+  // What the coordinator's clock shows now (`offset`), as its answers to heartbeats tell.
+  std::optional<ClockOffset::Reading> CoordinatorTime() const
+      ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    const absl::Duration now = clock_.Now();
+    auto reading = coordinator_clock_.At(now);
+    if (reading) reading->offset += now;
+    return reading;
+  }
+
+  // What was sent and is not known to have arrived; beyond a limit the link ends.
+  size_t UnacknowledgedBytes() const ABSL_LOCKS_EXCLUDED(mutex_) {
+    absl::MutexLock lock(&mutex_);
+    return queue_.bytes();
+  }
 
   // That it never did, and why.
   absl::Status Unreachable() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -174,6 +194,7 @@ class ControlLink {
   uint64_t acknowledged_ ABSL_GUARDED_BY(mutex_) = 0;  // by us
   std::optional<v1::MemberMessage> beat_ ABSL_GUARDED_BY(mutex_);
   UnansweredBeats beats_ ABSL_GUARDED_BY(mutex_);  // in patient time
+  ClockOffset coordinator_clock_ ABSL_GUARDED_BY(mutex_);
   PatientClock patient_ ABSL_GUARDED_BY(mutex_);
 
   std::thread writer_;

@@ -16,6 +16,9 @@ bool IsAllowed(const Identity& who, Action action, std::string_view job) {
     case Action::kReadStatus:
       return who.role == Role::kOperator || who.role == Role::kReader ||
              who.role == Role::kWorker;
+    case Action::kTraceJob:
+      return who.role == Role::kOperator || who.role == Role::kReader ||
+             (who.role == Role::kWorker && who.job == job);
     case Action::kUpdateJob:
       return who.role == Role::kOperator;
   }
@@ -30,6 +33,8 @@ std::string What(Action action, const std::string& job) {
       return absl::StrCat("attach as a worker of job '", job, "'");
     case Action::kReadStatus:
       return "read the status";
+    case Action::kTraceJob:
+      return absl::StrCat("trace job '", job, "'");
     case Action::kUpdateJob:
       return absl::StrCat("change job '", job, "'");
   }
@@ -44,6 +49,7 @@ std::string WhoMay(Action action, const std::string& job) {
     case Action::kAttachAsWorker:
       return absl::StrCat("--role worker --job ", job);
     case Action::kReadStatus:
+    case Action::kTraceJob:
       return "--role reader";
     case Action::kUpdateJob:
       return "--role operator";

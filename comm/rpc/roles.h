@@ -4,6 +4,7 @@
 //   | attach as a server | yes    |         |          |        | yes (1)     |
 //   | attach as a worker |        | own job |          |        |             |
 //   | read the status    |        | own job | yes      | yes    |             |
+//   | trace a job        |        | own job | yes      | yes    |             |
 //   | change a job       |        |         | yes      |        |             |
 //
 // (1) `serve --role all` is both, with one certificate. A thief of the coordinator's key
@@ -20,7 +21,13 @@
 
 namespace syncline {
 
-enum class Action { kAttachAsServer, kAttachAsWorker, kReadStatus, kUpdateJob };
+enum class Action {
+  kAttachAsServer,
+  kAttachAsWorker,
+  kReadStatus,
+  kTraceJob,
+  kUpdateJob
+};
 
 // PermissionDenied (Failure::kUsage) says who tried what, which role may do it and how to
 // get its certificate. `job` is the one that is meant; of a status it is empty, and a

@@ -26,6 +26,7 @@ TEST(Roles, MayDoWhatTheTableSays) {
         Row{Action::kAttachAsWorker, "a", "-y---"},
         Row{Action::kAttachAsWorker, "b", "-----"},
         Row{Action::kAttachAsWorker, "", "-----"}, Row{Action::kReadStatus, "", "-yyy-"},
+        Row{Action::kTraceJob, "a", "-yyy-"}, Row{Action::kTraceJob, "b", "--yy-"},
         Row{Action::kUpdateJob, "a", "--y--"}}) {
     for (size_t i = 0; i < std::size(roles); ++i) {
       const absl::Status allowed = CheckAllowed(roles[i], row.action, row.job);

@@ -37,6 +37,7 @@
 #include "server/coordinator/decision.h"
 #include "server/coordinator/job_spec.h"
 #include "server/coordinator/preparation.h"
+#include "server/coordinator/trace_targets.h"
 
 namespace syncline {
 
@@ -477,6 +478,9 @@ class Coordinator {
   CoordinatorOutputs Apply(const CoordinatorInput& input, absl::Duration now);
 
   CoordinatorView View(absl::Duration now) const;
+
+  // NotFound when none of that name runs.
+  absl::StatusOr<TraceTargets> TraceTargetsOf(const std::string& job) const;
 
   // When the next Tick is due earlier than by its period; infinite when it is not.
   absl::Duration wake_at() const;

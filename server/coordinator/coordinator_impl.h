@@ -26,6 +26,7 @@ class Coordinator::Impl {
   uint64_t term() const { return term_; }
   CoordinatorOutputs Apply(const CoordinatorInput& input, absl::Duration now);
   CoordinatorView View(absl::Duration now) const;
+  absl::StatusOr<TraceTargets> TraceTargetsOf(const std::string& name) const;
   absl::Duration wake_at() const;
 
  private:

@@ -157,6 +157,8 @@ class Job {
   // The first tick since it is over.
   std::optional<absl::Duration> ended_at() const { return ended_at_; }
   JobView View(absl::Duration now) const;
+  // The members that are connected.
+  TraceTargets ToTrace() const;
 
  private:
   struct Worker {

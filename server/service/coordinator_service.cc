@@ -52,6 +52,7 @@ class CoordinatorService::MemberStream final
       ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
     if (closing_) return;
+    if (IsAnswer(*message)) message = WithTime(*message);
     if (IsAnswer(*message) && outgoing_.size() > 1 && IsAnswer(*outgoing_.back())) {
       outgoing_.back() = std::move(message);
       return;
@@ -97,6 +98,15 @@ class CoordinatorService::MemberStream final
  private:
   static bool IsAnswer(const v1::CoordinatorMessage& message) {
     return message.body_case() == v1::CoordinatorMessage::BODY_NOT_SET;
+  }
+
+  // By which members compare their clocks with this one (comm/base/clock_offset.h).
+  std::shared_ptr<const v1::CoordinatorMessage> WithTime(
+      const v1::CoordinatorMessage& message) const {
+    auto answer = std::make_shared<v1::CoordinatorMessage>(message);
+    answer->set_time_ns(
+        static_cast<uint64_t>(absl::ToInt64Nanoseconds(service_.clock_.Now())));
+    return answer;
   }
 
   CoordinatorService& service_;
@@ -226,8 +236,8 @@ void CoordinatorService::Gone(MemberStream* stream) {
 void CoordinatorService::Receive(MemberStream* stream, const v1::MemberMessage& message) {
   // Before a link is made of it.
   absl::StatusOr<MemberBody> body = Disconnected{};
-  const bool has_body =
-      message.body_case() != v1::MemberMessage::BODY_NOT_SET && !message.has_resume();
+  const bool has_body = message.body_case() != v1::MemberMessage::BODY_NOT_SET &&
+                        !message.has_resume() && !message.has_trace_part();
   if (has_body) body = FromProto(message);
   bool is_new = false;
   absl::Status refused = gate_->CheckMessage(message, stream->peer());
@@ -240,6 +250,9 @@ void CoordinatorService::Receive(MemberStream* stream, const v1::MemberMessage& 
         is_new = true;
         [[fallthrough]];
       case LinkTable::Arrival::kMessage:
+        if (message.has_trace_part()) {
+          TakeTrace(arrival.connection, message.trace_part());
+        }
         if (has_body) Note(arrival.connection, *std::move(body), message.ByteSizeLong());
         break;
       case LinkTable::Arrival::kReturned:

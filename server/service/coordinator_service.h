@@ -54,6 +54,7 @@
 #include "server/service/job_convert.h"
 #include "server/service/link_table.h"
 #include "server/service/preparer.h"
+#include "server/service/trace_desk.h"
 #include "server/store/state_store.h"
 
 namespace syncline {
@@ -104,6 +105,13 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* CreateCheckpoint(grpc::CallbackServerContext* context,
                                              const v1::CreateCheckpointRequest* request,
                                              v1::CreateCheckpointReply* reply) override;
+
+  grpc::ServerUnaryReactor* StartTrace(grpc::CallbackServerContext* context,
+                                       const v1::StartTraceRequest* request,
+                                       v1::StartTraceReply* reply) override;
+  grpc::ServerUnaryReactor* FetchTrace(grpc::CallbackServerContext* context,
+                                       const v1::FetchTraceRequest* request,
+                                       v1::FetchTraceReply* reply) override;
 
   CoordinatorView View() ABSL_LOCKS_EXCLUDED(mutex_);
   v1::StatusReply StatusNow() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -158,6 +166,11 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   void OnCheckpoint(CheckpointAnswer answer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Posts what a caller asked for, or answers that it is too late.
   void PostCall(Item item) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<TraceTargets> TargetsOf(const std::string& job)
+      ABSL_LOCKS_EXCLUDED(machine_mutex_);
+  void TakeTrace(ConnectionId connection, const v1::TracePart& part)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void SendOrders(const TraceDesk::Orders& orders) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void StopWith(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The machine's thread.
@@ -208,6 +221,7 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   size_t inbox_bytes_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<ConnectionId, Backlog> backlogs_ ABSL_GUARDED_BY(mutex_);
   Beats beats_ ABSL_GUARDED_BY(mutex_);
+  TraceDesk traces_ ABSL_GUARDED_BY(mutex_);
   // Leases go by it: what could not be heard is nobody's silence.
   PatientClock patient_ ABSL_GUARDED_BY(mutex_);
 

@@ -107,6 +107,7 @@ void Engine::Adopt(uint32_t job, EngineJob built) {
     adopted = Job();
     adopted.shard = std::move(built.shard);
     adopted.times = StepTimes(built.trained);
+    adopted.times.TraceTo(options_.trace, job);
   });
 }
 
@@ -377,7 +378,11 @@ void Engine::ForgetWorker(uint32_t id, WorkerLife life, uint64_t connection) {
 
 void Engine::Run(uint32_t id, Job& job, const ShardInput& input) {
   const absl::Duration began = clock_.Now();
+  const bool is_traced = options_.trace != nullptr && options_.trace->IsOpen(id);
+  const int64_t traced_from = is_traced ? options_.trace->Now() : 0;
   const ShardOutputs outputs = job.shard->Apply(input);
+  job.journal.Count(outputs);
+  if (is_traced) Trace(job, input, outputs, traced_from);
   if (const auto* message = std::get_if<ShardMessage>(&input)) {
     if (KindOf(message->header) == MessageKind::kPush) {
       job.times.Worked(clock_.Now() - began);

@@ -55,6 +55,7 @@
 #include "comm/transport/transport.h"
 #include "server/admin/metrics.h"
 #include "server/links/worker_link.h"
+#include "server/service/journal_times.h"
 #include "server/service/step_times.h"
 #include "server/shard/shard.h"
 
@@ -64,7 +65,8 @@ struct EngineOptions {
   DataPlanePlan plan = {};
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   Logger log = {};
-  Metrics* metrics = nullptr;  // outlives the engine; null counts nothing
+  Metrics* metrics = nullptr;   // outlives the engine; null counts nothing
+  TraceTrack* trace = nullptr;  // likewise; of this engine alone
 };
 
 struct EngineEvents {
@@ -142,6 +144,7 @@ class Engine : private Receiver, private Acceptor {
     std::shared_ptr<Shard> shard;  // sends that are under way tell it when they are done
     std::map<WorkerLife, std::unique_ptr<WorkerLink>> workers;
     StepTimes times;
+    JournalTimes journal;
   };
 
   Engine(const EngineOptions& options, EngineEvents events);
@@ -181,6 +184,9 @@ class Engine : private Receiver, private Acceptor {
     absl::Duration time;
   };
   void CountInput(Job& job, const Arrival& arrival, const ShardOutputs& outputs);
+  // What the shard did with it, since `began`.
+  void Trace(Job& job, const ShardInput& input, const ShardOutputs& outputs,
+             int64_t began);
   void CountApplied(uint32_t id, Job& job, const ShardApplied& applied);
 
   const EngineOptions options_;

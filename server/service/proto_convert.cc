@@ -189,7 +189,8 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
           std::make_shared<const std::string>(message.job_declaration().spec())};
     case v1::MemberMessage::kCheckpointWritten:
       return FromProto(message.checkpoint_written());
-    case v1::MemberMessage::kResume:  // of links, not for the machine
+    case v1::MemberMessage::kTracePart:  // of traces and links, not for the machine
+    case v1::MemberMessage::kResume:
     case v1::MemberMessage::BODY_NOT_SET:
       break;
   }
@@ -347,7 +348,8 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
                    .step = message.cut_at().step(),
                    .last = message.cut_at().last(),
                    .again = message.cut_at().again()};
-    case v1::CoordinatorMessage::kLinkReady:  // of links
+    case v1::CoordinatorMessage::kTraceOrder:  // of traces and links
+    case v1::CoordinatorMessage::kLinkReady:
     case v1::CoordinatorMessage::kLinkUnknown:
     case v1::CoordinatorMessage::BODY_NOT_SET:
       break;

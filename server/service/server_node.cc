@@ -82,11 +82,12 @@ absl::Status ServerNode::StartEngines() {
           engines_[engine]->Apply(job, ShardDurable{records});
         }});
   }
-  const EngineOptions options = {.plan = options_.plan,
-                                 .timeouts = options_.timeouts,
-                                 .log = options_.log,
-                                 .metrics = options_.metrics};
+  EngineOptions options = {.plan = options_.plan,
+                           .timeouts = options_.timeouts,
+                           .log = options_.log,
+                           .metrics = options_.metrics};
   for (uint32_t i = 0; i < options_.engines; ++i) {
+    options.trace = recorder_.AddTrack(absl::StrCat("engine ", i));
     EngineEvents events;
     events.on_output = [this, i](uint32_t job, const ShardOutput& output) {
       OnOutput(i, job, output);
@@ -175,17 +176,22 @@ absl::Status ServerNode::Converse(ControlLink& link) {
   absl::Duration next_beat = clock_.Now() + options_.timeouts.heartbeat_interval;
   for (;;) {
     std::vector<MemberBody> messages;
+    std::optional<v1::MemberMessage> answer;
     {
       absl::MutexLock lock(&mutex_);
-      while (!stopping_ && !ended_ && outbox_.empty()) {
+      while (!stopping_ && !ended_ && outbox_.empty() && !trace_answer_) {
         if (!changed_.WaitUntil(mutex_, clock_, next_beat)) break;
       }
       if (ended_) return *ended_;
       if (stopping_) break;
       messages = std::exchange(outbox_, {});
+      answer = std::exchange(trace_answer_, std::nullopt);
     }
+    if (answer) link.Send(*std::move(answer));
     if (clock_.Now() >= next_beat) {
-      messages.push_back(MakeHeartbeat());
+      Heartbeat beat = MakeHeartbeat();
+      SendTrace(link, beat);
+      messages.emplace_back(std::move(beat));
       next_beat = clock_.Now() + options_.timeouts.heartbeat_interval;
     }
     for (const MemberBody& message : messages) link.Send(ToProto(message));
@@ -237,6 +243,7 @@ Heartbeat ServerNode::MakeHeartbeat() const {
 void ServerNode::OnMessage(const v1::CoordinatorMessage& message) {
   // It may be large: the builder reads it.
   if (message.has_configure_job()) return Configure(message.configure_job());
+  if (message.has_trace_order()) return Take(message.trace_order());
   const auto body = FromProto(message);
   if (!body.ok()) return;  // of a later version
   std::visit([this](const auto& said) { On(said); }, *body);

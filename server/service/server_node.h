@@ -46,6 +46,7 @@
 #include "comm/codec/codec.h"
 #include "comm/rpc/control_link.h"
 #include "comm/rpc/tls.h"
+#include "comm/rpc/trace_sender.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/held_job.h"
 #include "server/journal/journal.h"
@@ -116,6 +117,7 @@ class ServerNode {
   // answered follows.
   v1::MemberMessage HelloAgain() ABSL_LOCKS_EXCLUDED(mutex_);
   Heartbeat MakeHeartbeat() const;
+  void SendTrace(ControlLink& link, const Heartbeat& beat) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The stream's thread.
   void OnMessage(const v1::CoordinatorMessage& message) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -131,6 +133,7 @@ class ServerNode {
   template <typename Other>
   void On(const Other&) {}
   void OnEnd(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Take(const v1::TraceOrder& order) ABSL_LOCKS_EXCLUDED(mutex_);
   void ApplyToAll(uint32_t job, const ShardInput& input);
 
   // The builder's thread.
@@ -171,6 +174,8 @@ class ServerNode {
   const CodecRegistry codecs_ = CodecRegistry::Builtin();
 
   const SteadyClock clock_;
+  TraceRecorder recorder_{clock_};
+  TraceSender trace_{recorder_};
 
   mutable absl::Mutex mutex_;
   SteadyCondition changed_;
@@ -179,6 +184,7 @@ class ServerNode {
   std::optional<ServerIdentity> identity_ ABSL_GUARDED_BY(mutex_);  // once attached
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);       // the link under way
   std::vector<MemberBody> outbox_ ABSL_GUARDED_BY(mutex_);
+  std::optional<v1::MemberMessage> trace_answer_ ABSL_GUARDED_BY(mutex_);
   std::map<uint32_t, Job> jobs_ ABSL_GUARDED_BY(mutex_);
 
   std::vector<std::unique_ptr<Engine>> engines_;  // unchanged from Start to Stop

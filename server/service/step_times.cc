@@ -13,7 +13,9 @@ void StepTimes::Contributed(uint64_t step, absl::Duration now) {
       steps_.try_emplace(step, UnderWay{.began = now, .last_push = now});
   entry->second.last_push = now;
   // What is delivered from here on may be a view of this step.
-  if (is_first) publishing_since_.reset();
+  if (!is_first) return;
+  TraceViews(now);
+  publishing_since_.reset();
 }
 
 void StepTimes::Decided(uint64_t step, absl::Duration now) {
@@ -38,9 +40,11 @@ std::optional<absl::Duration> StepTimes::Applied(uint64_t step, absl::Duration n
     sums_[ServerPhase::kDecide] +=
         absl::ToDoubleSeconds(*under_way.decided - under_way.last_push);
   }
+  TraceStep(step, under_way, now);
   const absl::Duration took = now - under_way.began;
   steps_.erase(entry);
-  publishing_since_ = now;
+  publishing_since_ = publishing_from_ = now;
+  published_ = step;
   return took;
 }
 
@@ -48,6 +52,29 @@ void StepTimes::Sent(absl::Duration now) {
   if (!publishing_since_) return;
   sums_[ServerPhase::kPublish] += absl::ToDoubleSeconds(now - *publishing_since_);
   publishing_since_ = now;
+}
+
+void StepTimes::TraceStep(uint64_t step, const UnderWay& took, absl::Duration now) const {
+  if (track_ == nullptr || !track_->IsOpen(job_)) return;
+  // Two clocks, one instant.
+  const int64_t ahead = track_->Now() - absl::ToInt64Nanoseconds(now);
+  const auto add = [&](TraceKind kind, absl::Duration begin, absl::Duration end) {
+    track_->Add({.begin_ns = absl::ToInt64Nanoseconds(begin) + ahead,
+                 .end_ns = absl::ToInt64Nanoseconds(end) + ahead,
+                 .step = step,
+                 .kind = kind});
+  };
+  add(TraceKind::kHold, took.began, took.last_push);
+  if (took.decided) add(TraceKind::kDecide, took.last_push, *took.decided);
+}
+
+void StepTimes::TraceViews(absl::Duration now) const {
+  if (!publishing_since_ || track_ == nullptr || !track_->IsOpen(job_)) return;
+  const int64_t ahead = track_->Now() - absl::ToInt64Nanoseconds(now);
+  track_->Add({.begin_ns = absl::ToInt64Nanoseconds(publishing_from_) + ahead,
+               .end_ns = absl::ToInt64Nanoseconds(*publishing_since_) + ahead,
+               .step = published_,
+               .kind = TraceKind::kSend});
 }
 
 }  // namespace syncline

@@ -17,6 +17,7 @@
 
 #include "absl/time/time.h"
 #include "comm/base/step_phases.h"
+#include "comm/base/trace_recorder.h"
 
 namespace syncline {
 
@@ -24,6 +25,13 @@ class StepTimes {
  public:
   // `trained` blocks make each step.
   explicit StepTimes(size_t trained = 0) : trained_(trained) {}
+
+  // While a trace of the job is open its steps go there too. The track, of the engine's
+  // thread, outlives it.
+  void TraceTo(TraceTrack* track, uint32_t job) {
+    track_ = track;
+    job_ = job;
+  }
 
   void Contributed(uint64_t step, absl::Duration now);
   void Decided(uint64_t step, absl::Duration now);
@@ -44,10 +52,17 @@ class StepTimes {
     std::optional<absl::Duration> decided = std::nullopt;
   };
 
+  void TraceStep(uint64_t step, const UnderWay& took, absl::Duration now) const;
+  void TraceViews(absl::Duration now) const;
+
   size_t trained_;
   std::map<uint64_t, UnderWay> steps_;
   // Of the last step that was complete: until now its views were on their way.
   std::optional<absl::Duration> publishing_since_;
+  uint64_t published_ = 0;  // that step
+  absl::Duration publishing_from_;
+  TraceTrack* track_ = nullptr;
+  uint32_t job_ = 0;
   ServerPhases sums_;
 };
 

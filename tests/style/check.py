@@ -62,6 +62,7 @@ WALL_CLOCK = re.compile(
     r"\babsl::Now\b|\babsl::Time\b|\bsystem_clock\b|\bgettimeofday\b|\bCLOCK_REALTIME\b|\bWait(With)?(Timeout|Deadline)\b|"
     r"\b(Await|LockWhen)With(Timeout|Deadline)\b|\bstd::time\(")
 MAY_KNOW_THE_TIME_OF_DAY = ("comm/base/log.cc", "cli/launcher.", "cli/launcher_services.", "cli/process.", "cmake/", "comm/rpc/tls_probe.cc",
+                            "comm/rpc/trace_clock.",  # files of other profilers go by it
                             "comm/rpc/certificate.", "comm/rpc/issuer.", "comm/rpc/tls.cc",
                             "cli/certs.",  # certificates expire by it
                             "server/checkpoint/", "cli/checkpoint",  # files have dates

@@ -133,6 +133,7 @@ void Exchange::SetPhase(Block& block, Phase phase) {
   if (is_unheld(block.phase)) --unheld_;
   if (is_unheld(phase)) ++unheld_;
   ShardQueue& queue = shards_[block.shard];
+  if (block.sent_at_ns > 0 && phase != Phase::kSent) TraceAcknowledged(block);
   if (block.phase == Phase::kSent) queue.unacknowledged -= block.sent_bytes;
   if (phase == Phase::kSent) queue.unacknowledged += block.sent_bytes;
   const auto id = static_cast<uint32_t>(&block - blocks_.data());
@@ -195,6 +196,7 @@ void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outpu
   const bool is_seed = block.kind != MessageKind::kPush;
   const Tensor& tensor = tensors_[block.range.tensor];
   const bool skips = !is_seed && !parting_ && tensor.skips;
+  const int64_t began_ns = TraceNow();
   ExchangeSend send{.shard = block.shard,
                     .header = HeaderFor(id, block.kind, StepOf(block))};
   if (!skips) send.payload = is_seed ? EncodeSeed(block) : EncodeContribution(id);
@@ -216,6 +218,7 @@ void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outpu
   }
   block.sent_bytes = PayloadBytes(send.payload);
   SetPhase(block, Phase::kSent);
+  if (began_ns > 0 && !is_seed) TraceEncoded(block, began_ns);
   size_t& longest = shards_[block.shard].contribution_bytes;
   if (!is_seed) longest = std::max(longest, block.sent_bytes);
   wire_.Sent(now, encoder_.cost().time);

@@ -254,7 +254,9 @@ class Exchange {
     size_t sent_bytes = 0;
     size_t held_bytes = 0;    // of a contribution whose view has not come
     float learning_rate = 0;  // of the step that begins with `version`; 0: unknown
-    int borrowed_sends = 0;   // given out and not yet done
+    int64_t sent_at_ns = 0;   // for a trace, as those below; 0: none is open
+    int64_t held_at_ns = 0;
+    int borrowed_sends = 0;  // given out and not yet done
     int attempts = 0;
     bool is_noted = false;     // the shard will send what was asked for
     bool is_asked = false;     // of a quorum: settles, and no answer has come yet
@@ -303,6 +305,15 @@ class Exchange {
           : has_news_ ? WorkerPhase::kPublish
                       : WorkerPhase::kOthers);
   }
+  // ---- Traces (exchange_trace.cc) ----
+  bool IsTraced() const {
+    return options_.trace != nullptr && options_.trace->IsOpen(options_.job);
+  }
+  int64_t TraceNow() const { return IsTraced() ? options_.trace->Now() : 0; }
+  TraceSpan SpanOf(const Block& block, TraceKind kind) const;
+  void TraceEncoded(Block& block, int64_t began) const;
+  void TraceAcknowledged(Block& block) const;
+  void TraceLanded(Block& block, uint64_t version, int64_t began) const;
   void SetPhase(Block& block, Phase phase);
   void Enqueue(uint32_t block, MessageKind kind);
   void PumpAll(absl::Duration now, ExchangeOutputs& outputs);

@@ -8,6 +8,7 @@
 
 #include "comm/base/env.h"
 #include "comm/base/sync_mode.h"
+#include "comm/base/trace_recorder.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
 #include "comm/compression/transfer.h"
@@ -50,6 +51,9 @@ struct ExchangeOptions {
   const Clock* clock = nullptr;
   // Is told what the exchange is at. Null: not measured. Outlives the exchange.
   PhaseMeter* phases = nullptr;
+  // Takes spans of blocks while a trace of the job is open. Null: none. Outlives the
+  // exchange; of its thread.
+  TraceTrack* trace = nullptr;
 };
 
 }  // namespace syncline

@@ -224,8 +224,10 @@ ViewLanding::Result Exchange::Land(const MessageHeader& header, ByteView payload
   ViewLanding::Place place = {
       .range = block.range, .weights = WeightsOf(block), .is_own = block.is_own};
   if (block.landed) place.version = block.version;
+  const int64_t began_ns = TraceNow();
   const ViewLanding::Result result = landing_.Land(header, payload, place);
   if (result != ViewLanding::Result::kIgnored) block.is_own = false;
+  if (began_ns > 0) TraceLanded(block, header.step, began_ns);
   return result;
 }
 

@@ -2,6 +2,13 @@
 
 namespace syncline {
 
+void PhaseMeter::TraceTo(TraceTrack* track, uint32_t job, uint64_t step) {
+  absl::MutexLock lock(&mutex_);
+  track_ = track;
+  job_ = job;
+  step_ = step;
+}
+
 void PhaseMeter::Begin() {
   absl::MutexLock lock(&mutex_);
   has_begun_ = true;
@@ -14,6 +21,14 @@ void PhaseMeter::Close() {
   if (!has_begun_) return;
   const absl::Duration now = clock_.Now();
   sums_[phase()] += absl::ToDoubleSeconds(now - since_);
+  if (track_ != nullptr && track_->IsOpen(job_)) {
+    // What is waited for is of the step that was pushed.
+    const bool computes = phase() == WorkerPhase::kCompute;
+    track_->Add({.begin_ns = absl::ToInt64Nanoseconds(since_),
+                 .end_ns = absl::ToInt64Nanoseconds(now),
+                 .step = computes || step_ == 0 ? step_ : step_ - 1,
+                 .kind = static_cast<TraceKind>(phase())});
+  }
   since_ = now;
 }
 
@@ -38,8 +53,11 @@ void PhaseMeter::Program(WorkerPhase phase) {
   program_ = phase;
 }
 
-void PhaseMeter::Step() {
+void PhaseMeter::Step(uint64_t next) {
   absl::MutexLock lock(&mutex_);
+  // Computing goes on, as another step's.
+  if (phase() == WorkerPhase::kCompute && track_ != nullptr) Close();
+  step_ = next;
   if (has_begun_) ++sums_.steps;
 }
 

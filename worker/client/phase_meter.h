@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "comm/base/env.h"
 #include "comm/base/step_phases.h"
+#include "comm/base/trace_recorder.h"
 
 namespace syncline {
 
@@ -25,11 +26,15 @@ class PhaseMeter {
   // The clock outlives it.
   explicit PhaseMeter(const Clock& clock) : clock_(clock) {}
 
+  // While a trace of the job is open its spans go there too, by the same clock as the
+  // meter's. Before Begin; the track outlives the meter. `step` is the first.
+  void TraceTo(TraceTrack* track, uint32_t job, uint64_t step)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Nothing before counts.
   void Begin() ABSL_LOCKS_EXCLUDED(mutex_);
   void Exchange(WorkerPhase phase) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Another step was pushed whole.
-  void Step() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Another step was pushed whole, and that of number `next` begins.
+  void Step(uint64_t next = 0) ABSL_LOCKS_EXCLUDED(mutex_);
   WorkerPhases sums() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // While it lives a thread of the program waits.
@@ -74,6 +79,9 @@ class PhaseMeter {
   WorkerPhase program_ ABSL_GUARDED_BY(mutex_) = WorkerPhase::kCompute;
   absl::Duration since_ ABSL_GUARDED_BY(mutex_) = absl::ZeroDuration();
   WorkerPhases sums_ ABSL_GUARDED_BY(mutex_);
+  TraceTrack* track_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  uint32_t job_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t step_ ABSL_GUARDED_BY(mutex_) = 0;  // that the program computes
 };
 
 }  // namespace syncline

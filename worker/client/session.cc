@@ -151,6 +151,7 @@ absl::Status Session::Impl::Leave() {
   SYNCLINE_RETURN_IF_ERROR(Part());
   v1::MemberMessage message;
   link_->Send(Beat());  // with the last step, for `syncline status`
+  EndTrace();
   message.mutable_leave();
   link_->Send(message);
   Stop(timeouts_.shutdown_grace);

@@ -40,6 +40,8 @@ void Session::Impl::OnMessage(const v1::CoordinatorMessage& message) {
           absl::UnavailableError(absl::StrCat(
               "job '", options_.job, "' failed: ", message.job_failed().reason())),
           Failure::kRetryable));
+    case v1::CoordinatorMessage::kTraceOrder:
+      return TakeOrder(message.trace_order());
     default:
       return;  // for servers
   }
@@ -169,6 +171,7 @@ void Session::Impl::BeatUntilOver() {
     }
     SayThatItWaits();
     if (!link_->Send(Beat())) return;
+    SendTrace();
   }
 }
 

@@ -20,6 +20,7 @@
 #include "comm/base/sync_mode.h"
 #include "comm/codec/codec.h"
 #include "comm/rpc/control_link.h"
+#include "comm/rpc/trace_sender.h"
 #include "proto/coordinator.pb.h"
 #include "worker/client/data_plane.h"
 #include "worker/client/phase_meter.h"
@@ -163,6 +164,9 @@ class Session::Impl {
   void Failed() ABSL_LOCKS_EXCLUDED(mutex_);
   void BeatUntilOver() ABSL_LOCKS_EXCLUDED(mutex_);
   v1::MemberMessage Beat() ABSL_LOCKS_EXCLUDED(mutex_);
+  void TakeOrder(const v1::TraceOrder& order) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SendTrace() ABSL_LOCKS_EXCLUDED(mutex_);
+  void EndTrace() ABSL_LOCKS_EXCLUDED(mutex_);
   void SayThatItWaits() ABSL_LOCKS_EXCLUDED(mutex_);
   void Stop(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds to the tensor's sum. True when an update is complete: then `gradient` and
@@ -207,6 +211,10 @@ class Session::Impl {
   const Timeouts timeouts_;
   const CodecRegistry codecs_;
   const SteadyClock clock_;
+  TraceRecorder recorder_{clock_};
+  TraceTrack* const phases_track_ = recorder_.AddTrack("program");
+  TraceTrack* const exchange_track_ = recorder_.AddTrack("exchange");
+  TraceSender trace_{recorder_};
   PhaseMeter phases_{clock_};
   std::unique_ptr<ControlLink> link_;      // set by Start, before phase_ changes
   std::unique_ptr<DataPlane> data_plane_;  // set before phase_ becomes kRunning

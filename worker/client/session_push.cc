@@ -111,7 +111,7 @@ void Session::Impl::Contribute(TensorId id, std::span<const float> gradient,
   if (!tensor.keeps_pace() || --to_begin_ > 0) return;
   data_plane_->Flush();
   ++step_;
-  phases_.Step();
+  phases_.Step(step_);
   to_begin_ = static_cast<size_t>(std::ranges::count_if(tensors_, &Tensor::keeps_pace));
 }
 

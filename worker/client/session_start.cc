@@ -172,6 +172,8 @@ absl::Status Session::Impl::StartDataPlane() {
   exchange.frozen = std::move(frozen);
   exchange.seed_states = std::move(states);
   exchange.phases = &phases_;
+  exchange.trace = exchange_track_;
+  phases_.TraceTo(phases_track_, exchange.job, exchange.first_step);
   SYNCLINE_ASSIGN_OR_RETURN(
       exchange.transfers,
       ParseTransfers(options_.push_codec, options_.publish_codec, shapes));

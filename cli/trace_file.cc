@@ -1,0 +1,323 @@
+#include "cli/trace_file.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "nlohmann/json.hpp"
+
+namespace syncline {
+namespace {
+
+using Json = nlohmann::json;
+
+bool IsPhase(TraceKind kind) { return kind <= TraceKind::kDecode; }
+
+// Those of a member that may overlap each other: they are no work of one thread.
+bool Overlaps(TraceKind kind) {
+  switch (kind) {
+    case TraceKind::kPushBlock:
+    case TraceKind::kAwaitBlock:
+    case TraceKind::kHold:
+    case TraceKind::kDecide:
+    case TraceKind::kSend:
+    case TraceKind::kJournal:
+      return true;
+    default:
+      return false;
+  }
+}
+
+// One contribution on its way: (rank, block, step).
+using Flow = std::tuple<uint16_t, uint32_t, uint64_t>;
+
+struct Place {
+  size_t process = 0;
+  size_t thread = 0;
+  int64_t middle_ns = 0;
+};
+
+class Writer {
+ public:
+  Writer(const TraceData& data, std::ostream& out) : data_(data), out_(out) {}
+
+  TraceSummary Write() {
+    FindZero();
+    out_ << "{\"displayTimeUnit\":\"ms\",\"traceEvents\":[";
+    for (size_t i = 0; i < data_.members.size(); ++i) WriteMember(i);
+    WriteFlows();
+    FindMissing();
+    out_ << "\n],\"otherData\":"
+         << About().dump(-1, ' ', true, Json::error_handler_t::replace) << "}\n";
+    return std::move(summary_);
+  }
+
+ private:
+  static std::string RoleOf(const TraceFileMember& member) {
+    return absl::StrCat(member.is_worker ? "worker " : "server ", member.number);
+  }
+
+  bool IsInWindow(const TraceSpan& span) const {
+    return span.step >= data_.first_step && span.step < data_.until;
+  }
+
+  // By the coordinator's clock; without a comparison the member's own is as good.
+  int64_t Aligned(const TraceFileMember& member, int64_t time) const {
+    return time + (member.clock ? member.clock->offset_ns : 0);
+  }
+
+  void FindZero() {
+    int64_t zero = std::numeric_limits<int64_t>::max();
+    for (const TraceFileMember& member : data_.members) {
+      for (const auto& [name, spans] : member.tracks) {
+        for (const TraceSpan& span : spans) {
+          if (IsInWindow(span)) zero = std::min(zero, Aligned(member, span.begin_ns));
+        }
+      }
+    }
+    zero_ = zero == std::numeric_limits<int64_t>::max() ? 0 : zero;
+  }
+
+  // Microseconds with three digits: nanoseconds, exactly.
+  static std::string Micros(int64_t ns) {
+    return absl::StrFormat("%d.%03d", ns / 1000, ns % 1000);
+  }
+
+  void Begin() { out_ << (std::exchange(is_first_, false) ? "\n" : ",\n"); }
+
+  void Name(const char* what, size_t process, size_t thread, const std::string& name) {
+    Begin();
+    out_ << absl::StrFormat(
+        R"({"ph":"M","name":"%s","pid":%d,"tid":%d,"args":{"name":%s}})", what, process,
+        thread, Json(name).dump(-1, ' ', true, Json::error_handler_t::replace));
+  }
+
+  void Sort(const char* what, size_t process, size_t thread, size_t place) {
+    Begin();
+    out_ << absl::StrFormat(
+        R"({"ph":"M","name":"%s","pid":%d,"tid":%d,"args":{"sort_index":%d}})", what,
+        process, thread, place);
+  }
+
+  void WriteMember(size_t index) {
+    const TraceFileMember& member = data_.members[index];
+    const size_t process = index + 1;
+    Name("process_name", process, 0,
+         absl::StrCat(RoleOf(member), member.name.empty() ? "" : " ", member.name));
+    Sort("process_sort_index", process, 0,
+         member.is_worker ? 2000 + member.number : member.number);
+    size_t thread = process * 1000;
+    for (const auto& [name, spans] : member.tracks) {
+      ++thread;
+      Name("thread_name", process, thread, name);
+      Sort("thread_sort_index", process, thread, name == "program" ? 0 : thread);
+      WriteTrack(index, thread, spans);
+    }
+  }
+
+  void WriteTrack(size_t index, size_t thread, const std::vector<TraceSpan>& spans) {
+    const TraceFileMember& member = data_.members[index];
+    std::vector<TraceSpan> sorted;
+    for (TraceSpan span : spans) {
+      if (!IsInWindow(span)) continue;
+      span.begin_ns = Aligned(member, span.begin_ns) - zero_;
+      span.end_ns = std::max(Aligned(member, span.end_ns) - zero_, span.begin_ns);
+      sorted.push_back(span);
+      steps_[index].insert(span.step);
+    }
+    std::ranges::stable_sort(sorted, [](const TraceSpan& a, const TraceSpan& b) {
+      return std::pair(a.begin_ns, -a.end_ns) < std::pair(b.begin_ns, -b.end_ns);
+    });
+    WriteSteps(index + 1, thread, sorted);
+    for (const TraceSpan& span : sorted) {
+      ++summary_.spans;
+      if (Overlaps(span.kind)) {
+        WriteOverlapping(index + 1, thread, span);
+      } else {
+        WriteSlice(index + 1, thread, span);
+        Note({index + 1, thread, span.begin_ns + (span.end_ns - span.begin_ns) / 2},
+             span);
+      }
+    }
+  }
+
+  // A program's phases lie in its steps, where steps follow one another.
+  void WriteSteps(size_t process, size_t thread, const std::vector<TraceSpan>& sorted) {
+    std::vector<TraceSpan> steps;
+    for (const TraceSpan& span : sorted) {
+      if (!IsPhase(span.kind)) continue;
+      if (!steps.empty() && span.step < steps.back().step) return;
+      if (steps.empty() || span.step != steps.back().step) {
+        steps.push_back(span);
+      } else {
+        steps.back().end_ns = std::max(steps.back().end_ns, span.end_ns);
+      }
+    }
+    for (const TraceSpan& step : steps) {
+      Begin();
+      out_ << absl::StrFormat(
+          R"({"ph":"X","name":"step %d","cat":"step","pid":%d,"tid":%d,"ts":%s,"dur":%s})",
+          step.step, process, thread, Micros(step.begin_ns),
+          Micros(step.end_ns - step.begin_ns));
+    }
+  }
+
+  static std::string Arguments(const TraceSpan& span) {
+    std::string arguments = absl::StrCat("{\"step\":", span.step);
+    if (span.block != TraceSpan::kNoBlock) {
+      absl::StrAppend(&arguments, ",\"block\":", span.block);
+    }
+    if (span.rank != TraceSpan::kNoRank) {
+      absl::StrAppend(&arguments, ",\"rank\":", span.rank);
+    }
+    return absl::StrCat(arguments, "}");
+  }
+
+  void WriteSlice(size_t process, size_t thread, const TraceSpan& span) {
+    Begin();
+    out_ << absl::StrFormat(
+        R"({"ph":"X","name":"%s","cat":"%s","pid":%d,"tid":%d,"ts":%s,"dur":%s,"args":%s})",
+        kTraceKindNames[static_cast<size_t>(span.kind)],
+        IsPhase(span.kind) ? "phase" : "work", process, thread, Micros(span.begin_ns),
+        Micros(span.end_ns - span.begin_ns), Arguments(span));
+  }
+
+  void WriteOverlapping(size_t process, size_t thread, const TraceSpan& span) {
+    const char* name = kTraceKindNames[static_cast<size_t>(span.kind)];
+    const uint64_t id = ++last_id_;
+    Begin();
+    out_ << absl::StrFormat(
+        R"({"ph":"b","name":"%s","cat":"way","id":"0x%x","pid":%d,"tid":%d,"ts":%s,"args":%s})",
+        name, id, process, thread, Micros(span.begin_ns), Arguments(span));
+    Begin();
+    out_ << absl::StrFormat(
+        R"({"ph":"e","name":"%s","cat":"way","id":"0x%x","pid":%d,"tid":%d,"ts":%s})",
+        name, id, process, thread, Micros(span.end_ns));
+  }
+
+  // Where arrows may begin, go through and end.
+  void Note(Place place, const TraceSpan& span) {
+    const Flow flow = {span.rank, span.block, span.step};
+    if (span.kind == TraceKind::kEncodeBlock) sent_.try_emplace(flow, place);
+    if (span.kind == TraceKind::kDecodeBlock) landed_.insert_or_assign(flow, place);
+    const bool is_step = span.kind == TraceKind::kStep;
+    if (is_step || span.kind == TraceKind::kReceive)
+      received_.insert_or_assign(flow, place);
+    if (is_step)
+      made_.insert_or_assign({place.process, place.thread, span.block, span.step}, place);
+  }
+
+  // The step of a block is where its last contribution came, or the decision.
+  const Place* StepOf(const Flow& flow, const Place& received) const {
+    const auto& [rank, block, step] = flow;
+    for (const uint32_t of : {block, TraceSpan::kNoBlock}) {
+      const auto found = made_.find({received.process, received.thread, of, step});
+      if (found != made_.end()) return &found->second;
+    }
+    return nullptr;
+  }
+
+  // Only where all of a way is there: an arrow has two ends.
+  void WriteFlows() {
+    for (const auto& [flow, from] : sent_) {
+      const auto received = received_.find(flow);
+      const auto landed = landed_.find(flow);
+      if (received == received_.end() || landed == landed_.end()) continue;
+      ++summary_.flows;
+      const uint64_t id = ++last_id_;
+      WriteFlow("s", id, from);
+      WriteFlow("t", id, received->second);
+      const Place* step = StepOf(flow, received->second);
+      if (step != nullptr && step->middle_ns > received->second.middle_ns) {
+        WriteFlow("t", id, *step);
+      }
+      WriteFlow("f", id, landed->second);
+    }
+  }
+
+  void WriteFlow(const char* phase, uint64_t id, const Place& place) {
+    Begin();
+    out_ << absl::StrFormat(
+        R"({"ph":"%s","name":"block","cat":"flow","id":"0x%x","bp":"e","pid":%d,"tid":%d,"ts":%s})",
+        phase, id, place.process, place.thread, Micros(place.middle_ns));
+  }
+
+  void FindMissing() {
+    if (!data_.ended.empty()) summary_.missing.push_back(data_.ended);
+    for (size_t i = 0; i < data_.members.size(); ++i) {
+      const TraceFileMember& member = data_.members[i];
+      const auto says = [&](const auto&... what) {
+        summary_.missing.push_back(absl::StrCat(RoleOf(member), " ", what...));
+      };
+      if (!member.answered) {
+        says(member.gone ? "was gone before it recorded anything"
+                         : "did not answer: is it of an older version?");
+        continue;
+      }
+      if (member.gone) says("went away before it had sent everything");
+      if (!member.gone && !member.done) says("has not sent everything");
+      if (member.lost > 0) says("had no room for ", member.lost, " spans");
+      if (member.dropped > 0) {
+        says("sent ", member.dropped, " spans more than the coordinator keeps");
+      }
+      if (!member.clock)
+        says("has a clock that nobody compared: its times may be shifted");
+      uint64_t lacking = 0;
+      std::optional<uint64_t> first;
+      for (uint64_t step = data_.first_step; step < data_.until; ++step) {
+        if (steps_[i].contains(step)) continue;
+        ++lacking;
+        if (!first) first = step;
+      }
+      if (lacking > 0)
+        says("recorded nothing of ", lacking, " steps, the first is ", *first);
+    }
+  }
+
+  Json About() const {
+    Json about = {{"job", data_.job},
+                  {"syncline", data_.version},
+                  {"first_step", data_.first_step},
+                  {"steps", data_.until - data_.first_step},
+                  {"missing", summary_.missing},
+                  {"members", Json::array()}};
+    for (const TraceFileMember& member : data_.members) {
+      Json one = {{"member", RoleOf(member)},
+                  {"name", member.name},
+                  {"complete", member.answered && member.done},
+                  {"lost_spans", member.lost},
+                  {"dropped_spans", member.dropped}};
+      if (member.clock) {
+        one["clock_error_ns"] = member.clock->error_ns;
+        // The time of day of ts 0, by this member's host: for files of other profilers.
+        one["unix_ns_at_zero"] = member.clock->unix_ns + zero_ - member.clock->offset_ns;
+      }
+      about["members"].push_back(std::move(one));
+    }
+    return about;
+  }
+
+  const TraceData& data_;
+  std::ostream& out_;
+  int64_t zero_ = 0;
+  bool is_first_ = true;
+  uint64_t last_id_ = 0;
+  std::map<size_t, std::set<uint64_t>> steps_;  // that a member has spans of
+  std::map<Flow, Place> sent_;
+  std::map<Flow, Place> received_;
+  std::map<Flow, Place> landed_;
+  std::map<std::tuple<size_t, size_t, uint32_t, uint64_t>, Place> made_;
+  TraceSummary summary_;
+};
+
+}  // namespace
+
+TraceSummary WriteTrace(const TraceData& data, std::ostream& out) {
+  return Writer(data, out).Write();
+}
+
+}  // namespace syncline

@@ -1,0 +1,54 @@
+#include "server/coordinator/trace_targets.h"
+
+#include <string_view>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/limits.h"
+#include "comm/base/nearest.h"
+#include "comm/base/printable.h"
+#include "server/coordinator/coordinator_impl.h"
+
+namespace syncline {
+
+TraceTargets Job::ToTrace() const {
+  TraceTargets targets{.job = id_, .members = {}};
+  for (const JobServer& server : servers_) {
+    if (!IsHere(server)) continue;
+    targets.members.push_back({.role = TraceTarget::Role::kServer,
+                               .number = server.server,
+                               .incarnation = server.incarnation,
+                               .name = server.name,
+                               .connection = server.connection});
+  }
+  for (const auto& [rank, worker] : workers_) {
+    if (!worker.welcomed || !worker.connected || worker.is_awaited) continue;
+    targets.members.push_back({.role = TraceTarget::Role::kWorker,
+                               .number = rank,
+                               .incarnation = worker.incarnation,
+                               .name = worker.name,
+                               .connection = worker.connection});
+  }
+  return targets;
+}
+
+absl::StatusOr<TraceTargets> Coordinator::Impl::TraceTargetsOf(
+    const std::string& name) const {
+  const auto job = jobs_.find(name);
+  if (job != jobs_.end() && !job->second->IsOver()) return job->second->ToTrace();
+  std::vector<std::string_view> names;
+  for (const auto& [running, one] : jobs_) {
+    if (!one->IsOver()) names.push_back(running);
+  }
+  const std::string asked = Printable(name, kMaxJobNameBytes);
+  const std::string nearest(NearestName(asked, names));
+  return absl::NotFoundError(absl::StrCat(
+      "no job '", asked, "' is running",
+      nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?")));
+}
+
+absl::StatusOr<TraceTargets> Coordinator::TraceTargetsOf(const std::string& job) const {
+  return impl_->TraceTargetsOf(job);
+}
+
+}  // namespace syncline

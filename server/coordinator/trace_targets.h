@@ -1,0 +1,25 @@
+// Who has to be told when the steps of a job are to be traced.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "server/coordinator/checkpoint_orders.h"
+
+namespace syncline {
+
+struct TraceTarget {
+  enum class Role { kServer, kWorker } role = Role::kServer;
+  uint32_t number = 0;  // rank of a worker
+  uint32_t incarnation = 0;
+  std::string name = {};
+  uint64_t connection = 0;
+};
+
+struct TraceTargets {
+  uint32_t job = 0;
+  std::vector<TraceTarget> members = {};  // servers, then workers, each by number
+};
+
+}  // namespace syncline

@@ -1,0 +1,71 @@
+// Traces of jobs: calls, and what members say of them.
+#include <random>
+#include <utility>
+
+#include "comm/rpc/status.h"
+#include "server/service/coordinator_service.h"
+
+namespace syncline {
+
+grpc::ServerUnaryReactor* CoordinatorService::StartTrace(
+    grpc::CallbackServerContext* context, const v1::StartTraceRequest* request,
+    v1::StartTraceReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::Status status =
+      gate_->AdmitCall(*context, Action::kTraceJob, request->job()).status();
+  if (status.ok()) {
+    absl::StatusOr<TraceTargets> targets = TargetsOf(request->job());
+    status = targets.status();
+    std::random_device random;
+    const uint64_t id = (uint64_t{random()} << 32 | random()) | 1;
+    if (status.ok()) {
+      absl::MutexLock lock(&mutex_);
+      TraceDesk::Orders orders;
+      reply->set_trace(id);
+      status = traces_.Begin(id, *request, *targets, clock_.Now(), orders);
+      SendOrders(orders);
+    }
+  }
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::FetchTrace(
+    grpc::CallbackServerContext* context, const v1::FetchTraceRequest* request,
+    v1::FetchTraceReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  absl::Status status =
+      gate_->AdmitCall(*context, Action::kTraceJob, request->job()).status();
+  if (status.ok()) {
+    // A job that is over has nobody.
+    const TraceTargets present = TargetsOf(request->job()).value_or(TraceTargets());
+    absl::MutexLock lock(&mutex_);
+    TraceDesk::Orders orders;
+    status = traces_.Fetch(*request, present, clock_.Now(), *reply, orders);
+    SendOrders(orders);
+  }
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+absl::StatusOr<TraceTargets> CoordinatorService::TargetsOf(const std::string& job) {
+  absl::MutexLock lock(&machine_mutex_);
+  return coordinator_.TraceTargetsOf(job);
+}
+
+void CoordinatorService::TakeTrace(ConnectionId connection, const v1::TracePart& part) {
+  TraceDesk::Orders orders;
+  traces_.Take(connection, part, clock_.Now(), orders);
+  SendOrders(orders);
+}
+
+// A member that does not read is the machine's to drop, not a trace's.
+void CoordinatorService::SendOrders(const TraceDesk::Orders& orders) {
+  for (const auto& [connection, order] : orders) {
+    v1::CoordinatorMessage message;
+    *message.mutable_trace_order() = order;
+    links_.Send(connection, std::move(message)).IgnoreError();
+  }
+}
+
+}  // namespace syncline

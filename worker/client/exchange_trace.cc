@@ -1,0 +1,49 @@
+// What an exchange records while a trace of its job is open (comm/base/trace_recorder.h).
+#include <algorithm>
+#include <utility>
+
+#include "worker/client/exchange.h"
+
+namespace syncline {
+
+TraceSpan Exchange::SpanOf(const Block& block, TraceKind kind) const {
+  return {.step = block.step,
+          .block = static_cast<uint32_t>(&block - blocks_.data()),
+          .rank = static_cast<uint16_t>(options_.rank),
+          .kind = kind};
+}
+
+// Its first byte goes on its way now.
+void Exchange::TraceEncoded(Block& block, int64_t began) const {
+  TraceSpan span = SpanOf(block, TraceKind::kEncodeBlock);
+  span.begin_ns = began;
+  span.end_ns = block.sent_at_ns = options_.trace->Now();
+  block.held_at_ns = 0;
+  options_.trace->Add(span);
+}
+
+void Exchange::TraceAcknowledged(Block& block) const {
+  TraceSpan span = SpanOf(block, TraceKind::kPushBlock);
+  span.begin_ns = std::exchange(block.sent_at_ns, 0);
+  if (!IsTraced()) return;
+  span.end_ns = block.held_at_ns = options_.trace->Now();
+  options_.trace->Add(span);
+}
+
+// A version is what the step before it made.
+void Exchange::TraceLanded(Block& block, uint64_t version, int64_t began) const {
+  if (version == 0) return;
+  TraceSpan span = SpanOf(block, TraceKind::kDecodeBlock);
+  span.step = version - 1;
+  span.begin_ns = began;
+  span.end_ns = options_.trace->Now();
+  options_.trace->Add(span);
+  const int64_t held_at = std::exchange(block.held_at_ns, 0);
+  if (held_at == 0) return;
+  TraceSpan wait = SpanOf(block, TraceKind::kAwaitBlock);
+  wait.begin_ns = held_at;
+  wait.end_ns = std::max(held_at, began);
+  options_.trace->Add(wait);
+}
+
+}  // namespace syncline

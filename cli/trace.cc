@@ -144,7 +144,7 @@ class Collector {
       for (const auto& [name, spans] : member.tracks) {
         worked += static_cast<uint64_t>(
             std::ranges::count_if(spans, [&](const TraceSpan& span) {
-              return span.kind > TraceKind::kBackward && span.step >= data_.first_step &&
+              return span.kind > TraceKind::kDecode && span.step >= data_.first_step &&
                      span.step < data_.until;
             }));
       }

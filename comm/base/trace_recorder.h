@@ -40,9 +40,6 @@ enum class TraceKind : uint8_t {
   kOthers,
   kPublish,
   kDecode,
-  // The program, where it says so.
-  kForward,
-  kBackward,
   // Of a worker and a block.
   kEncodeBlock,
   kPushBlock,   // from its first byte until the server acknowledged it
@@ -56,12 +53,11 @@ enum class TraceKind : uint8_t {
   kSend,     // from the last block's step until its views were delivered
   kJournal,  // from a block's record until it was on the disk
 };
-inline constexpr std::array<const char*, 18> kTraceKindNames = {
-    "compute",      "encode",     "push",           "wait for others",
-    "publish",      "decode",     "forward",        "backward",
-    "encode block", "push block", "wait for block", "decode block",
-    "receive",      "step",       "hold",           "decide",
-    "send views",   "journal"};
+inline constexpr std::array<const char*, 16> kTraceKindNames = {
+    "compute",        "encode",       "push",         "wait for others",
+    "publish",        "decode",       "encode block", "push block",
+    "wait for block", "decode block", "receive",      "step",
+    "hold",           "decide",       "send views",   "journal"};
 
 struct TraceSpan {
   static constexpr uint32_t kNoBlock = ~uint32_t{0};

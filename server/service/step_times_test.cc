@@ -1,5 +1,9 @@
 #include "server/service/step_times.h"
 
+#include <vector>
+
+#include "comm/base/env.h"
+#include "comm/base/trace_recorder.h"
 #include "gtest/gtest.h"
 
 namespace syncline {
@@ -48,6 +52,41 @@ TEST(StepTimes, StepsThatNobodyEndsAreForgotten) {
   for (uint64_t step = 0; step < 1000; ++step) times.Applied(step, kMs(1));
   EXPECT_EQ(times.Applied(0, kMs(5)), std::nullopt) << "its first block was forgotten";
   EXPECT_EQ(times.Applied(999, kMs(5)), kMs(4));
+}
+
+TEST(StepTimes, WhatAStepWaitedForGoesToAnOpenTrace) {
+  FakeClock clock;  // of the trace; the engine's began 100 s later
+  clock.Advance(absl::Seconds(100));
+  TraceRecorder recorder(clock);
+  StepTimes times(1);
+  times.TraceTo(recorder.AddTrack("engine"), 3);
+  const auto at = [&](int ms) {
+    clock.Advance(absl::Seconds(100) + absl::Milliseconds(ms) - clock.Now());
+    return absl::Milliseconds(ms);
+  };
+  times.Contributed(6, at(0));
+  times.Applied(6, at(0));  // before it was opened
+  recorder.Open(3);
+  times.Contributed(7, at(1));
+  times.Contributed(7, at(4));
+  times.Decided(7, at(9));
+  times.Applied(7, at(11));
+  times.Sent(at(15));
+  times.Contributed(8, at(20));
+  const auto taken = recorder.Take(100);
+  ASSERT_TRUE(taken);
+  const auto span = [](TraceKind kind, int64_t begin_ms, int64_t end_ms) {
+    return TraceSpan{.begin_ns = 100000000000 + begin_ms * 1000000,
+                     .end_ns = 100000000000 + end_ms * 1000000,
+                     .step = 7,
+                     .kind = kind};
+  };
+  // What was sent of step 6 is nobody's: nothing was.
+  TraceSpan of_six = span(TraceKind::kSend, 0, 0);
+  of_six.step = 6;
+  EXPECT_EQ(taken->spans, (std::vector{of_six, span(TraceKind::kHold, 1, 4),
+                                       span(TraceKind::kDecide, 4, 9),
+                                       span(TraceKind::kSend, 11, 15)}));
 }
 
 }  // namespace

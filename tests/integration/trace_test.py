@@ -45,11 +45,29 @@ class Traces(cluster.LeashedTest):
             self.assertEqual(trace.steps_of(member), trace.window, member)
         for worker in ("worker 0", "worker 1"):
             self.assertLessEqual({"compute", "encode block", "push block", "wait for block", "decode block"}, trace.names_of(worker))
+            self.assertLessEqual({f"step {step}" for step in trace.window}, trace.names_of(worker))
         for server in ("server 0", "server 1"):
             self.assertLessEqual({"receive", "step", "hold", "decide", "send views"}, trace.names_of(server))
         for member in trace.about["members"]:
             self.assertTrue(member["complete"], member)
             self.assertLess(member["clock_error_ns"], 1e9)
+
+    def test_perfetto_reads_it(self):
+        try:
+            from perfetto.trace_processor import TraceProcessor, TraceProcessorConfig
+        except ImportError:
+            self.skipTest("the Python package perfetto is not installed")
+        self.begin()
+        trace = self.read(self.trace("--steps", str(STEPS)))
+        try:
+            processor = TraceProcessor(trace=self.file, config=TraceProcessorConfig())
+        except Exception as error:  # it downloads its program
+            self.skipTest(f"Perfetto's trace processor cannot be had: {error}")
+        with processor:
+            self.assertEqual([(row.name, row.value) for row in processor.query(
+                "select name, value from stats where severity in ('error', 'data_loss') and value > 0")], [])  # fmt: skip
+            slices = next(iter(processor.query("select count(*) as n from slice"))).n
+            self.assertEqual(slices, len(trace.slices) + sum(event["ph"] == "b" for event in trace.events))
 
     def test_a_push_leads_to_a_step_and_to_a_view(self):
         self.begin()

@@ -1,12 +1,14 @@
 #include "worker/client/phase_meter.h"
 
+#include <utility>
+
 namespace syncline {
 
 void PhaseMeter::TraceTo(TraceTrack* track, uint32_t job, uint64_t step) {
   absl::MutexLock lock(&mutex_);
   track_ = track;
   job_ = job;
-  step_ = step;
+  step_ = next_ = step;
 }
 
 void PhaseMeter::Begin() {
@@ -22,11 +24,9 @@ void PhaseMeter::Close() {
   const absl::Duration now = clock_.Now();
   sums_[phase()] += absl::ToDoubleSeconds(now - since_);
   if (track_ != nullptr && track_->IsOpen(job_)) {
-    // What is waited for is of the step that was pushed.
-    const bool computes = phase() == WorkerPhase::kCompute;
     track_->Add({.begin_ns = absl::ToInt64Nanoseconds(since_),
                  .end_ns = absl::ToInt64Nanoseconds(now),
-                 .step = computes || step_ == 0 ? step_ : step_ - 1,
+                 .step = step_,
                  .kind = static_cast<TraceKind>(phase())});
   }
   since_ = now;
@@ -45,6 +45,7 @@ void PhaseMeter::Waits(int change) {
   absl::MutexLock lock(&mutex_);
   if (waits_ == 0 || waits_ + change == 0) Close();
   waits_ += change;
+  if (waits_ == 0 && std::exchange(has_landed_, false)) step_ = next_;
 }
 
 void PhaseMeter::Program(WorkerPhase phase) {
@@ -55,10 +56,20 @@ void PhaseMeter::Program(WorkerPhase phase) {
 
 void PhaseMeter::Step(uint64_t next) {
   absl::MutexLock lock(&mutex_);
-  // Computing goes on, as another step's.
-  if (phase() == WorkerPhase::kCompute && track_ != nullptr) Close();
-  step_ = next;
+  if (step_ != next_) Close();  // whose weights are not awaited before the next is pushed
+  step_ = next_;
+  next_ = next;
+  has_landed_ = false;
   if (has_begun_) ++sums_.steps;
+}
+
+// The program may still have to wake up.
+void PhaseMeter::Landed() {
+  absl::MutexLock lock(&mutex_);
+  has_landed_ = waits_ > 0 && step_ != next_;
+  if (waits_ > 0 || step_ == next_) return;
+  Close();
+  step_ = next_;
 }
 
 WorkerPhases PhaseMeter::sums() const {

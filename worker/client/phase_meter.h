@@ -33,8 +33,11 @@ class PhaseMeter {
   // Nothing before counts.
   void Begin() ABSL_LOCKS_EXCLUDED(mutex_);
   void Exchange(WorkerPhase phase) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Another step was pushed whole, and that of number `next` begins.
+  // Another step was pushed whole, and that of number `next` begins once this one's last
+  // weights are here, or are pushed themselves.
   void Step(uint64_t next = 0) ABSL_LOCKS_EXCLUDED(mutex_);
+  // All that was pushed is answered with weights.
+  void Landed() ABSL_LOCKS_EXCLUDED(mutex_);
   WorkerPhases sums() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // While it lives a thread of the program waits.
@@ -81,7 +84,9 @@ class PhaseMeter {
   WorkerPhases sums_ ABSL_GUARDED_BY(mutex_);
   TraceTrack* track_ ABSL_GUARDED_BY(mutex_) = nullptr;
   uint32_t job_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t step_ ABSL_GUARDED_BY(mutex_) = 0;  // that the program computes
+  uint64_t step_ ABSL_GUARDED_BY(mutex_) = 0;  // the present one
+  uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;  // once that is over
+  bool has_landed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace syncline

@@ -1,6 +1,7 @@
 #include "worker/client/phase_meter.h"
 
 #include <numeric>
+#include <vector>
 
 #include "gtest/gtest.h"
 
@@ -76,6 +77,71 @@ TEST_F(PhaseMeterTest, WorkForTheSessionIsNoComputing) {
   Pass(1);
   EXPECT_NEAR(Milliseconds(WorkerPhase::kDecode), 6, 1e-9);
   EXPECT_NEAR(Milliseconds(WorkerPhase::kCompute), 5, 1e-9);
+}
+
+class TracedPhases : public PhaseMeterTest {
+ protected:
+  TracedPhases() {
+    meter_.TraceTo(recorder_.AddTrack("program"), 3, 10);
+    meter_.Begin();
+    recorder_.Open(3);
+  }
+  // Without those that took no time.
+  std::vector<TraceSpan> Spans() {
+    auto taken = recorder_.Take(100);
+    if (!taken) return {};
+    std::erase_if(taken->spans,
+                  [](const TraceSpan& one) { return one.begin_ns == one.end_ns; });
+    return taken->spans;
+  }
+  static TraceSpan SpanOf(TraceKind kind, int64_t begin_ms, int64_t end_ms,
+                          uint64_t step) {
+    return {.begin_ns = begin_ms * 1000000,
+            .end_ns = end_ms * 1000000,
+            .step = step,
+            .kind = kind};
+  }
+
+  TraceRecorder recorder_{clock_};
+};
+
+TEST_F(TracedPhases, AStepLastsUntilItsWeightsAreHere) {
+  Pass(1);
+  meter_.Step(11);
+  {
+    const PhaseMeter::Wait wait(meter_);
+    Pass(2);
+  }
+  Pass(1);  // between two calls that wait
+  {
+    const PhaseMeter::Wait wait(meter_);
+    Pass(1);
+    meter_.Landed();
+    Pass(1);  // until the program wakes up
+  }
+  Pass(3);
+  meter_.Step(12);
+  Pass(1);
+  meter_.Landed();  // while the program computes
+  Pass(1);
+  { const PhaseMeter::Wait wait(meter_); }
+  EXPECT_EQ(Spans(), (std::vector{SpanOf(TraceKind::kCompute, 0, 1, 10),
+                                  SpanOf(TraceKind::kOthers, 1, 3, 10),
+                                  SpanOf(TraceKind::kCompute, 3, 4, 10),
+                                  SpanOf(TraceKind::kOthers, 4, 6, 10),
+                                  SpanOf(TraceKind::kCompute, 6, 10, 11),
+                                  SpanOf(TraceKind::kCompute, 10, 11, 12)}));
+}
+
+TEST_F(TracedPhases, AProgramThatNeverWaitsGoesOnWithEachPush) {
+  Pass(1);
+  meter_.Step(11);
+  Pass(2);
+  meter_.Step(12);
+  Pass(3);
+  meter_.Step(13);
+  EXPECT_EQ(Spans(), (std::vector{SpanOf(TraceKind::kCompute, 0, 3, 10),
+                                  SpanOf(TraceKind::kCompute, 3, 6, 11)}));
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ void Session::Impl::OnReady(const ExchangeReady& is_ready) {
   if (is_ready.step && tensor.version < *is_ready.step) GoOnAt(*is_ready.step);
   if (std::exchange(tensor.ready, true)) return;
   --unready_;
+  if (AllReady()) phases_.Landed();
   if (tensor.waiters > 0 || AllReady()) changed_.SignalAll();
 }
 

@@ -126,8 +126,8 @@ void Launcher::Announce() const {
       absl::StrCat("job ", options_.job, ": ", Counted(plan_.workers.size(), "worker"),
                    " and ", Counted(static_cast<size_t>(plan_.servers), "server"),
                    " here, coordinator ", coordinator_);
-  if (const auto found = ready_.find("coordinator"); found != ready_.end()) {
-    absl::StrAppend(&line, ", dashboard http://", found->second.admin);
+  if (!coordinator_admin_.empty()) {
+    absl::StrAppend(&line, ", dashboard http://", coordinator_admin_);
   }
   Say(absl::StrCat(line, ", logs ", log_dir_));
 }
@@ -212,6 +212,7 @@ absl::Status Launcher::AwaitLastCheckpoint() {
   const absl::Time deadline = absl::Now() + kLastCheckpointTimeout;
   while (absl::Now() < deadline) {
     if (const auto end = job_->End()) return *end;
+    SYNCLINE_RETURN_IF_ERROR(StartWhatIsDue());
     const ProcessEvent event =
         processes_->Next(std::min(deadline, absl::Now() + kLookForEndEvery));
     if (event.kind == ProcessEvent::kExit) {
@@ -230,16 +231,16 @@ bool Launcher::IsWorking(const WorkerPlan& worker) const {
 absl::Time Launcher::NextRestart() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [rank, at] : restart_at_) next = std::min(next, at);
-  for (const auto& [server, at] : server_start_at_) next = std::min(next, at);
+  for (const auto& [service, at] : service_start_at_) next = std::min(next, at);
   return next;
 }
 
 absl::Status Launcher::StartWhatIsDue() {
-  for (const std::string& server : servers_) {
-    const auto due = server_start_at_.find(server);
-    if (due == server_start_at_.end() || absl::Now() < due->second) continue;
-    server_start_at_.erase(due);
-    SYNCLINE_RETURN_IF_ERROR(StartServer(server));
+  for (const std::string& service : services_) {
+    const auto due = service_start_at_.find(service);
+    if (due == service_start_at_.end() || absl::Now() < due->second) continue;
+    service_start_at_.erase(due);
+    SYNCLINE_RETURN_IF_ERROR(StartService(service));
   }
   for (const WorkerPlan& worker : plan_.workers) {
     const auto due = restart_at_.find(worker.rank);
@@ -253,8 +254,7 @@ absl::Status Launcher::StartWhatIsDue() {
 absl::Status Launcher::OnExit(const ProcessEvent& event) {
   const WorkerPlan* worker = FindWorker(event.name);
   if (worker == nullptr) {
-    const bool is_server = std::ranges::find(servers_, event.name) != servers_.end();
-    return is_server ? OnServerDeath(event) : ServiceDied(event);
+    return event.name == kCoordinator ? OnCoordinatorDeath(event) : OnServerDeath(event);
   }
   return Succeeded(event.wait_status) ? absl::OkStatus()
                                       : OnWorkerFailure(*worker, event);

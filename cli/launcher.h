@@ -3,8 +3,10 @@
 // State: services up -> workers running -> stopping -> done. A worker that fails is
 // started again with the same rank while restarts are left (the coordinator takes it for
 // a new incarnation), the first time at once and then after growing pauses; after that the
-// job goes on if it still has `min_workers`, otherwise everything is stopped. A service
-// that dies ends the run: servers hold the weights.
+// job goes on if it still has `min_workers`, otherwise everything is stopped. A server
+// that dies is started again if it has a journal, otherwise it ends the run: it held
+// weights. A coordinator that dies is started again at the same address, with the state
+// that it had stored.
 //
 // The launcher starts its services as `<syncline> serve ...` and expects each to print,
 // once it is up, one line on standard output:
@@ -37,6 +39,9 @@ struct ReadyLine {
 // nullopt for any other line.
 std::optional<ReadyLine> ParseReadyLine(std::string_view line);
 
+// What the launcher calls it, as it calls servers "server0", "server1".
+inline constexpr char kCoordinator[] = "coordinator";
+
 class Launcher {
  public:
   // `syncline` is the binary that serves.
@@ -62,8 +67,9 @@ class Launcher {
   absl::Status MakeDirectories();
   absl::Status StartCoordinator();
   absl::Status StartServers();
-  absl::Status StartServer(const std::string& name);
-  absl::Status StartService(const std::string& name, std::vector<std::string> flags);
+  // One of these, which may have run before.
+  absl::Status StartService(const std::string& name);
+  std::vector<std::string> FlagsOf(const std::string& name) const;
   absl::Status WaitUntilReady(const std::set<std::string>& names);
   absl::Status StartWorkers();
   absl::Status StartWorker(const WorkerPlan& worker);
@@ -79,8 +85,11 @@ class Launcher {
   // What would keep the others going when a worker is lost; empty for its own mistakes.
   std::string WaysOn(int wait_status) const;
   absl::Status OnWorkerFailure(const WorkerPlan& worker, const ProcessEvent& event);
+  absl::Status OnCoordinatorDeath(const ProcessEvent& event);
   absl::Status OnServerDeath(const ProcessEvent& event);
   bool ServersComeBack() const;
+  // `how`, such as "with its journal": after a pause that grows with `restarts`.
+  void StartAgain(const ProcessEvent& event, int restarts, const std::string& how);
   // Of the job, by the coordinator; nothing when that does not know it or does not answer.
   std::optional<uint64_t> StepOfJob() const;
   absl::Status ServiceDied(const ProcessEvent& event) const;
@@ -111,10 +120,12 @@ class Launcher {
     uint64_t step = 0;  // of the job when it died last
   };
   std::vector<std::string> servers_;
-  std::map<std::string, Revived> revived_;             // by server
-  std::map<std::string, absl::Time> server_start_at_;  // of those that pause
-  std::map<int, int> restarts_;                        // by rank
-  std::map<int, absl::Time> restart_at_;               // by rank, of those that pause
+  std::map<std::string, Revived> revived_;  // by server
+  int coordinator_restarts_ = 0;            // since it last lived for a while
+  std::string coordinator_admin_;
+  std::map<std::string, absl::Time> service_start_at_;  // of those that pause
+  std::map<int, int> restarts_;                         // by rank
+  std::map<int, absl::Time> restart_at_;                // by rank, of those that pause
   int failed_ = 0;
   int signal_ = 0;  // why the run is being stopped
 };

@@ -20,8 +20,11 @@ namespace {
 // A service opens a port and a small file; on a busy host that takes a second, not
 // thirty.
 constexpr absl::Duration kReadyTimeout = absl::Seconds(30);
-// Of a server, as long as its job comes no further.
-constexpr int kRestartsOfServer = 3;
+// Of a server, as long as its job comes no further; of a coordinator, each soon after the
+// last.
+constexpr int kRestarts = 3;
+// A coordinator that lived so long since it was started again does not die of its state.
+constexpr absl::Duration kSoon = absl::Minutes(1);
 constexpr absl::Duration kStatusTimeout = absl::Seconds(1);
 
 // nullopt when the coordinator does not know it.
@@ -50,10 +53,11 @@ std::optional<ReadyLine> ParseReadyLine(std::string_view line) {
 
 absl::Status Launcher::StartCoordinator() {
   if (!plan_.starts_coordinator) return absl::OkStatus();
-  SYNCLINE_RETURN_IF_ERROR(StartService(
-      "coordinator", {"--role", "coordinator", "--state-dir", scratch_ + "/state"}));
-  SYNCLINE_RETURN_IF_ERROR(WaitUntilReady({"coordinator"}));
-  if (signal_ == 0) coordinator_ = ready_["coordinator"].control;
+  SYNCLINE_RETURN_IF_ERROR(StartService(kCoordinator));
+  SYNCLINE_RETURN_IF_ERROR(WaitUntilReady({kCoordinator}));
+  if (signal_ != 0) return absl::OkStatus();
+  coordinator_ = ready_[kCoordinator].control;
+  coordinator_admin_ = ready_[kCoordinator].admin;
   return absl::OkStatus();
 }
 
@@ -61,43 +65,48 @@ absl::Status Launcher::StartServers() {
   if (signal_ != 0) return absl::OkStatus();
   for (int i = 0; i < plan_.servers; ++i) {
     servers_.push_back(absl::StrCat("server", i));
-    SYNCLINE_RETURN_IF_ERROR(StartServer(servers_.back()));
+    SYNCLINE_RETURN_IF_ERROR(StartService(servers_.back()));
   }
   return WaitUntilReady({servers_.begin(), servers_.end()});
 }
 
-absl::Status Launcher::StartServer(const std::string& name) {
-  std::vector<std::string> flags = {"--role", "server", "--coordinator", coordinator_};
-  if (options_.engine_threads > 0) {
-    flags.insert(flags.end(),
-                 {"--engine-threads", absl::StrCat(options_.engine_threads)});
+std::vector<std::string> Launcher::FlagsOf(const std::string& name) const {
+  std::vector<std::string> flags;
+  const auto add = [&flags](const char* flag, const std::string& value) {
+    if (!value.empty()) flags.insert(flags.end(), {flag, value});
+  };
+  const std::string any_port = "127.0.0.1:0";
+  std::string admin = any_port;
+  if (name == kCoordinator) {
+    add("--role", "coordinator");
+    add("--state-dir", scratch_ + "/state");
+    // Its members know the address of its last life.
+    add("--listen", coordinator_.empty() ? any_port : coordinator_);
+    if (!coordinator_admin_.empty()) admin = coordinator_admin_;
+  } else {
+    const int threads = options_.engine_threads;
+    const uint64_t memory = plan_.server_memory_bytes;
+    add("--role", "server");
+    add("--coordinator", coordinator_);
+    add("--engine-threads", threads > 0 ? absl::StrCat(threads) : "");
+    add("--memory", memory > 0 ? absl::StrCat(memory) : "");
+    add("--journal-dir", options_.journal_dir);
+    add("--listen", any_port);
   }
-  if (plan_.server_memory_bytes > 0) {
-    flags.insert(flags.end(), {"--memory", absl::StrCat(plan_.server_memory_bytes)});
-  }
-  if (!options_.journal_dir.empty()) {
-    flags.insert(flags.end(), {"--journal-dir", options_.journal_dir});
-  }
-  return StartService(name, std::move(flags));
+  add("--admin-listen", admin);
+  add("--failure-timeout", absl::FormatDuration(plan_.failure_timeout));
+  add("--patience",
+      options_.patience.empty() ? "" : absl::FormatDuration(plan_.patience));
+  add("--checkpoint-dir", options_.checkpoint_dir);
+  return flags;
 }
 
-absl::Status Launcher::StartService(const std::string& name,
-                                    std::vector<std::string> flags) {
+absl::Status Launcher::StartService(const std::string& name) {
   ProcessSpec spec;
   spec.name = name;
   spec.argv = {syncline_, "serve"};
+  const std::vector<std::string> flags = FlagsOf(name);
   spec.argv.insert(spec.argv.end(), flags.begin(), flags.end());
-  const std::vector<std::string> common = {
-      "--listen",    "127.0.0.1:0",       "--admin-listen",
-      "127.0.0.1:0", "--failure-timeout", absl::FormatDuration(plan_.failure_timeout)};
-  spec.argv.insert(spec.argv.end(), common.begin(), common.end());
-  if (!options_.patience.empty()) {
-    spec.argv.insert(spec.argv.end(),
-                     {"--patience", absl::FormatDuration(plan_.patience)});
-  }
-  if (!options_.checkpoint_dir.empty()) {
-    spec.argv.insert(spec.argv.end(), {"--checkpoint-dir", options_.checkpoint_dir});
-  }
   // Flags say it to those whose it is.
   spec.env.emplace_back("SYNCLINE_JOURNAL_DIR", "");
   spec.out = Output::kLog;
@@ -145,6 +154,21 @@ std::optional<uint64_t> Launcher::StepOfJob() const {
   return status.ok() ? StepOf(*status, options_.job) : std::nullopt;
 }
 
+// Members wait for it, and jobs go on where it had stored them to be.
+absl::Status Launcher::OnCoordinatorDeath(const ProcessEvent& event) {
+  if (event.lived >= kSoon) coordinator_restarts_ = 0;
+  if (coordinator_restarts_ == kRestarts) {
+    const absl::Status died = ServiceDied(event);
+    return WithFailure(
+        absl::AbortedError(absl::StrCat(
+            std::string(died.message()), "; it was started again ", kRestarts,
+            " times, and never lived for ", absl::FormatDuration(kSoon))),
+        FailureOf(died));
+  }
+  StartAgain(event, ++coordinator_restarts_, "with the state that it had stored");
+  return absl::OkStatus();
+}
+
 absl::Status Launcher::OnServerDeath(const ProcessEvent& event) {
   const absl::Status died = ServiceDied(event);
   const std::string what(died.message());
@@ -160,7 +184,7 @@ absl::Status Launcher::OnServerDeath(const ProcessEvent& event) {
   Revived& server = revived_[event.name];
   const uint64_t step = StepOfJob().value_or(server.step);
   if (step > server.step) server = {.step = step};
-  if (server.restarts == kRestartsOfServer) {
+  if (server.restarts == kRestarts) {
     return WithFailure(
         absl::AbortedError(absl::StrCat(
             what, "; it was started again ", server.restarts,
@@ -170,12 +194,17 @@ absl::Status Launcher::OnServerDeath(const ProcessEvent& event) {
             "from which the next run goes on")),
         FailureOf(died));
   }
-  ++server.restarts;
-  const absl::Duration pause = PauseBefore(server.restarts, options_.restart_pause);
-  Say(absl::StrCat(what, "; starting it again ", DescribePause(pause),
-                   "with its journal in ", options_.journal_dir));
-  server_start_at_[event.name] = absl::Now() + pause;
+  StartAgain(event, ++server.restarts,
+             absl::StrCat("with its journal in ", options_.journal_dir));
   return absl::OkStatus();
+}
+
+void Launcher::StartAgain(const ProcessEvent& event, int restarts,
+                          const std::string& how) {
+  const absl::Duration pause = PauseBefore(restarts, options_.restart_pause);
+  Say(absl::StrCat(std::string(ServiceDied(event).message()), "; starting it again ",
+                   DescribePause(pause), how));
+  service_start_at_[event.name] = absl::Now() + pause;
 }
 
 absl::Status Launcher::ServiceDied(const ProcessEvent& event) const {

@@ -116,6 +116,48 @@ TEST_F(LauncherTest, GivesAJournalToServersOnly) {
   }
 }
 
+// Its first life ends when the worker says so; the worker is done when it sees the second.
+constexpr char kDyingCoordinator[] = R"(#!/bin/sh
+here=$(dirname "$0")
+case "$*" in
+*"--role coordinator"*) ;;
+*) echo "syncline: ready control=127.0.0.1:2222 admin=127.0.0.1:3333"
+   while :; do sleep 0.01; done ;;
+esac
+echo "$@" >> "$here/calls"
+echo "syncline: ready control=127.0.0.1:1111 admin=127.0.0.1:3333"
+while [ ! -e "$here/die" ]; do sleep 0.01; done
+kill -9 $$
+)";
+
+TEST_F(LauncherTest, StartsItsCoordinatorAgainWhereItWas) {
+  WriteServe(kDyingCoordinator);
+  const auto code =
+      Run(absl::StrCat("touch ", Path("die"), "; while [ $(grep -c . ", Path("calls"),
+                       ") -lt 2 ]; do sleep 0.01; done; rm ", Path("die")));
+  ASSERT_TRUE(code.ok()) << code.status();
+  std::istringstream calls(Read("calls"));
+  std::string first, second;
+  ASSERT_TRUE(std::getline(calls, first) && std::getline(calls, second));
+  EXPECT_THAT(first, HasSubstr("--listen 127.0.0.1:0 --admin-listen 127.0.0.1:0 "));
+  EXPECT_THAT(second,
+              HasSubstr("--listen 127.0.0.1:1111 --admin-listen 127.0.0.1:3333 "));
+  EXPECT_EQ(first.substr(0, first.find("--listen")),
+            second.substr(0, second.find("--listen")))
+      << "with the same state";
+}
+
+TEST_F(LauncherTest, GivesUpACoordinatorThatDiesAgainAndAgain) {
+  WriteServe(kDyingCoordinator);
+  options_.restart_pause = absl::Milliseconds(1);
+  const auto code = Run(absl::StrCat("touch ", Path("die"), "; sleep 100"));
+  ASSERT_FALSE(code.ok());
+  EXPECT_THAT(std::string(code.status().message()),
+              testing::AllOf(HasSubstr("coordinator died with signal 9"),
+                             HasSubstr("it was started again 3 times")));
+  EXPECT_EQ(ExitCodeOf(code.status()), kExitRetryable);
+}
+
 TEST_F(LauncherTest, StartsNothingElseWithACoordinator) {
   options_.coordinator = "192.0.2.7:7070";
   const auto code =

@@ -99,7 +99,7 @@ class ServerRestartOverTls(ServerRestartTest):
 
 
 class ServersOfALauncher(ServerRestartTest):
-    """`syncline run --servers` starts its servers again."""
+    """`syncline run --servers` starts its servers and its coordinator again."""
 
     def setUp(self):
         self.run_number = 0
@@ -123,15 +123,18 @@ class ServersOfALauncher(ServerRestartTest):
 
     def kill_server(self, run, which):
         """kill -9 of the `which`th server that lives."""
-        found = subprocess.run(["pgrep", "-P", str(run.process.pid), "-f", "serve --role server"],
+        self.kill(run, "server", which)
+
+    def kill(self, run, role, which=0):
+        found = subprocess.run(["pgrep", "-P", str(run.process.pid), "-f", f"serve --role {role}"],
                                capture_output=True, text=True, check=True)  # fmt: skip
         os.kill(int(found.stdout.split()[which]), signal.SIGKILL)
 
-    def train_launched(self, disturb):
+    def train_launched(self, disturb, has_journal=True):
         """The checksum at the end, and what the launcher said."""
         self.allow(20)
         journal = os.path.join(self.directory, f"launched{self.run_number}")
-        run, logs = self.launch("--durability", "disk", "--journal-dir", journal)
+        run, logs = self.launch(*(["--durability", "disk", "--journal-dir", journal] if has_journal else []))
         run.await_line(r"^step 19$")
         self.allow(40)
         disturb(run)
@@ -149,6 +152,26 @@ class ServersOfALauncher(ServerRestartTest):
         disturbed, said = self.train_launched(lambda run: self.kill_server(run, 1))
         self.assertEqual(disturbed, undisturbed)
         self.assertRegex(said, r"server\d died with signal 9 .*; starting it again with its journal in ")
+
+    def test_a_killed_coordinator_is_started_again_and_the_weights_are_the_same(self):
+        def disturb(run):
+            self.kill(run, "coordinator")
+            run.await_line(r"coordinator died with signal 9 .*; starting it again with the state that it had stored")
+
+        undisturbed, _ = self.train_launched(lambda run: None, has_journal=False)
+        disturbed, said = self.train_launched(disturb, has_journal=False)
+        self.assertEqual(disturbed, undisturbed)
+        self.assertNotIn("server", "".join(line for line in said.splitlines() if "died" in line))
+
+    def test_server_and_coordinator_are_killed_at_once(self):
+        def disturb(run):
+            self.kill_server(run, 0)
+            self.kill(run, "coordinator")
+
+        undisturbed, _ = self.train_launched(lambda run: None)
+        disturbed, said = self.train_launched(disturb)
+        self.assertEqual(disturbed, undisturbed)
+        self.assertEqual(said.count("starting it again"), 2, said)
 
     def test_without_a_journal_the_job_ends_and_says_what_to_set(self):
         self.allow(20)

@@ -59,11 +59,13 @@ class Launcher {
   // file.
   absl::StatusOr<int> Run();
 
+  // A line on standard error.
+  static void Say(const std::string& line);
+
   // What each process used, by its name; complete after Run.
   std::map<std::string, ProcessUsage> usage() const { return processes_->usage(); }
 
  private:
-  static void Say(const std::string& line);
   absl::Status MakeDirectories();
   absl::Status StartCoordinator();
   absl::Status StartServers();

@@ -120,6 +120,14 @@ absl::StatusOr<ReplayOptions> OptionsFor(JournalRun run, const CodecRegistry& co
   return options;
 }
 
+absl::Status CheckHasSteps(const ReplayOptions& options) {
+  if (!options.shard.training.sync().is_async()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "job '", Printable(options.about.job),
+      "' is of mode asp, where blocks have no step in common: there is no checkpoint "
+      "and no file of weights to be had, only --verify"));
+}
+
 absl::Status CheckFlags(const ReplayFlags& flags) {
   if (flags.journals.empty() || flags.job.empty()) {
     return Usage("replay needs --journal DIR, of every server, and --job NAME");
@@ -172,12 +180,8 @@ absl::StatusOr<int> Replay(const ReplayFlags& flags) {
                             FindRun(flags.journals, flags.job, flags.run));
   Tell(run);
   SYNCLINE_ASSIGN_OR_RETURN(ReplayOptions options, OptionsFor(std::move(run), codecs));
-  if (options.shard.training.sync().is_async() &&
-      !(flags.out.empty() && flags.checkpoint_out.empty())) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "job '", Printable(flags.job),
-        "' is of mode asp, where blocks have no step in common: there is no checkpoint "
-        "and no file of weights to be had, only --verify"));
+  if (!flags.out.empty() || !flags.checkpoint_out.empty()) {
+    SYNCLINE_RETURN_IF_ERROR(CheckHasSteps(options));
   }
   if (uint64_t to = 0; absl::SimpleAtoi(flags.to, &to)) {
     options.to = to;
@@ -200,12 +204,28 @@ absl::StatusOr<int> Replay(const ReplayFlags& flags) {
     SYNCLINE_ASSIGN_OR_RETURN(store, OpenDirectoryStore(scratch->path()));
   }
   SYNCLINE_ASSIGN_OR_RETURN(const ReplaySummary done, ReplayInto(options, *store));
+  if (!flags.checkpoint_out.empty()) {
+    SYNCLINE_RETURN_IF_ERROR(
+        Settle(options.run, absl::StrCat("checkpoint ", done.name.ToString(),
+                                         " was made in ", flags.checkpoint_out)));
+  }
   if (!flags.out.empty()) SYNCLINE_RETURN_IF_ERROR(ExportTo(*store, flags, done.name));
   Tell(flags, done);
   return kExitDone;
 }
 
 }  // namespace
+
+absl::StatusOr<ReplaySummary> ReplayToCheckpoint(JournalRun run,
+                                                 const std::string& checkpoints) {
+  const CodecRegistry codecs = CodecRegistry::Builtin();
+  SYNCLINE_ASSIGN_OR_RETURN(ReplayOptions options, OptionsFor(std::move(run), codecs));
+  SYNCLINE_RETURN_IF_ERROR(CheckHasSteps(options));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto store, OpenDirectoryStore(checkpoints));
+  options.checkpoints = store.get();
+  options.digests = Digests::kCompared;
+  return ReplayInto(options, *store);
+}
 
 void AddReplay(CLI::App& app, Command* selected) {
   auto flags = std::make_shared<ReplayFlags>();

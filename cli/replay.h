@@ -6,10 +6,20 @@
 //   syncline replay --journal /data/journal --job bert --run 9f03c1d2a4b5e677 --verify
 #pragma once
 
+#include <string>
+
 #include "CLI/App.hpp"
+#include "absl/status/statusor.h"
 #include "cli/command.h"
+#include "server/journal/replay.h"
 
 namespace syncline {
+
+// Makes a checkpoint of the last step that the run's journal has, and compares digests on
+// the way. `checkpoints`: of the job; made where it is missing. Errors are ReplayInto's;
+// FailedPrecondition for a job of mode asp, which has no step.
+absl::StatusOr<ReplaySummary> ReplayToCheckpoint(JournalRun run,
+                                                 const std::string& checkpoints);
 
 void AddReplay(CLI::App& app, Command* selected);
 

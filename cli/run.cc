@@ -8,11 +8,13 @@
 #include <utility>
 
 #include "absl/strings/str_format.h"
+#include "cli/earlier_run.h"
 #include "cli/flags.h"
 #include "cli/launch_plan.h"
 #include "cli/launcher.h"
 #include "cli/serve_options.h"
 #include "comm/base/cuda/driver.h"
+#include "comm/base/exit_codes.h"
 #include "comm/base/machine.h"
 #include "comm/base/process_limits.h"
 #include "comm/base/status.h"
@@ -41,9 +43,12 @@ absl::StatusOr<int> RunProgram(RunOptions options,
   std::error_code error;
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error) return absl::InternalError("cannot find this program; is /proc mounted?");
+  SYNCLINE_RETURN_IF_ERROR(GoOnFromJournal(options, Launcher::Say));
   Launcher launcher(options, std::move(plan), self.string());
   launcher.set_at_end(at_end);
-  return launcher.Run();
+  SYNCLINE_ASSIGN_OR_RETURN(const int code, launcher.Run());
+  if (code == kExitDone) SYNCLINE_RETURN_IF_ERROR(SettleJournal(options));
+  return code;
 }
 
 void AddRunFlags(CLI::App& command, RunOptions& given) {

@@ -149,7 +149,7 @@ absl::Status Player::CheckCheckpoints() const {
   for (auto one = all.rbegin(); one != all.rend(); ++one) {
     if (!one->is_complete || one->name.run != options_.run.head.checkpoint_run) continue;
     if (one->name.step <= summary_.last) break;
-    return absl::FailedPreconditionError(absl::StrCat(
+    return absl::AlreadyExistsError(absl::StrCat(
         "the journal leads to step ", summary_.last, ", and checkpoint ",
         one->name.ToString(), " is further; resume from that, or name a step with --to"));
   }

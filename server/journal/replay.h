@@ -47,8 +47,8 @@ struct ReplaySummary {
   std::vector<std::string> torn = {};  // for people
 };
 
-// FailedPrecondition when the step cannot be reached from what is there, or, without one, a
-// checkpoint is further; AlreadyExists when `out` has that checkpoint; DataLoss when the
+// FailedPrecondition when the step cannot be reached from what is there; AlreadyExists when
+// `out` has that checkpoint or, without a step, a checkpoint is further; DataLoss when the
 // journal is damaged or, with `kCompared`, a digest differs: names block, step and shard.
 absl::StatusOr<ReplaySummary> ReplayInto(const ReplayOptions& options, BlobStore& out);
 

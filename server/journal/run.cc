@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -9,6 +11,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "comm/base/status.h"
+#include "server/checkpoint/manifest.h"
+#include "server/journal/folder.h"
+#include "server/journal/shard_log.h"
 
 namespace syncline {
 namespace {
@@ -121,6 +126,61 @@ absl::StatusOr<JournalRun> FindRun(const std::vector<std::string>& directories,
   return absl::NotFoundError(absl::StrCat("no journal of job '", job, "' in ",
                                           absl::StrJoin(directories, ", "),
                                           "; name the --journal-dir of its servers"));
+}
+
+namespace {
+
+constexpr char kSettled[] = "settled";
+
+// One for each directory that has segments of it.
+std::set<fs::path> FoldersOf(const JournalRun& run) {
+  std::set<fs::path> folders;
+  for (const auto& [shard, segments] : run.shards) {
+    for (const std::string& segment : segments) {
+      folders.insert(fs::path(segment).parent_path());
+    }
+  }
+  return folders;
+}
+
+}  // namespace
+
+absl::StatusOr<bool> HasRecords(const JournalRun& run) {
+  for (const auto& [shard, segments] : run.shards) {
+    SYNCLINE_ASSIGN_OR_RETURN(const auto records, ShardRecords::Open(segments));
+    SYNCLINE_ASSIGN_OR_RETURN(const auto first, records->Next());
+    if (first) return true;
+  }
+  return false;
+}
+
+absl::StatusOr<std::vector<UniqueFd>> LockRun(const JournalRun& run) {
+  std::vector<UniqueFd> locks;
+  for (const auto& [shard, segments] : run.shards) {
+    const fs::path folder = fs::path(segments.front()).parent_path();
+    SYNCLINE_ASSIGN_OR_RETURN(locks.emplace_back(),
+                              LockFile((folder / LockName(shard)).string()));
+  }
+  return locks;
+}
+
+absl::Status Settle(const JournalRun& run, const std::string& why) {
+  for (const fs::path& folder : FoldersOf(run)) {
+    const std::string path = (folder / kSettled).string();
+    std::ofstream file(path);
+    file << why << "\n";
+    file.close();
+    if (!file) return absl::InternalError(absl::StrCat("cannot write ", path));
+    SYNCLINE_RETURN_IF_ERROR(SyncFolder(folder.string()));
+  }
+  return absl::OkStatus();
+}
+
+bool IsSettled(const JournalRun& run) {
+  return std::ranges::all_of(FoldersOf(run), [](const fs::path& folder) {
+    std::error_code error;
+    return fs::exists(folder / kSettled, error);
+  });
 }
 
 std::vector<RunOnDisk> ListRuns(const std::string& directory) {

@@ -19,6 +19,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "comm/base/unique_fd.h"
 #include "server/journal/segment.h"
 
 namespace syncline {
@@ -38,6 +39,15 @@ struct JournalRun {
 // NotFound says where there is none, and which there are; other errors name the file.
 absl::StatusOr<JournalRun> FindRun(const std::vector<std::string>& directories,
                                    const std::string& job, const std::string& name = "");
+
+// Whether it has a record of anything: a run that has none would not be missed.
+absl::StatusOr<bool> HasRecords(const JournalRun& run);
+// Keeps servers from writing it for as long as these are open. Unavailable while one does.
+absl::StatusOr<std::vector<UniqueFd>> LockRun(const JournalRun& run);
+// Notes that nothing of it would be missed any more: its job came to its end, or a
+// checkpoint has its last step. `why` is for people, who find it in the file `settled`.
+absl::Status Settle(const JournalRun& run, const std::string& why);
+bool IsSettled(const JournalRun& run);
 
 // What a directory has, by the names of its files only: nothing is read.
 struct RunOnDisk {

@@ -65,6 +65,41 @@ TEST_F(JournalRuns, APlaceThatCannotBeReadIsNoEmptyOne) {
   EXPECT_THAT(Find().status().ToString(), HasSubstr("cannot list " + directory_.path()));
 }
 
+TEST_F(JournalRuns, ARunIsMissedUntilItIsSettled) {
+  const std::string segment = Write("a", 1000);
+  const JournalRun run = *Find();
+  EXPECT_FALSE(IsSettled(run));
+  ASSERT_TRUE(Settle(run, "checkpoint run1-step7 has its last step").ok());
+  EXPECT_TRUE(IsSettled(run));
+  EXPECT_EQ(Find()->name, "a") << "it can still be played";
+  std::ifstream file(directory_.path() + "/night/a/settled");
+  std::string said;
+  std::getline(file, said);
+  EXPECT_EQ(said, "checkpoint run1-step7 has its last step");
+  Write("b", 2000);
+  EXPECT_FALSE(IsSettled(*Find()));
+}
+
+TEST_F(JournalRuns, OneWithoutARecordIsNotMissed) {
+  Write("a", 1000);
+  const auto has_records = HasRecords(*Find());
+  ASSERT_TRUE(has_records.ok()) << has_records.status();
+  EXPECT_FALSE(*has_records);
+}
+
+TEST_F(JournalRuns, WhatAServerWritesIsLocked) {
+  Write("a", 1000);
+  const JournalRun run = *Find();
+  {
+    const auto mine = LockRun(run);
+    ASSERT_TRUE(mine.ok()) << mine.status();
+    const auto second = LockRun(run);
+    EXPECT_TRUE(absl::IsUnavailable(second.status())) << second.status();
+    EXPECT_THAT(second.status().ToString(), HasSubstr("has not ended"));
+  }
+  EXPECT_TRUE(LockRun(run).ok());
+}
+
 TEST(JournalFolders, WhereNoFilesCanBeNoJobBegins) {
   const TempDirectory directory;
   const std::string file = directory.File("journal");

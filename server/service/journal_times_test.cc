@@ -33,7 +33,11 @@ class JournalTimesTest : public testing::Test {
     return taken ? taken->spans : std::vector<TraceSpan>();
   }
   static TraceSpan SpanOf(uint32_t block, int64_t begin, int64_t end) {
-    return {.begin_ns = begin, .end_ns = end, .step = 9, .block = block, .kind = TraceKind::kJournal};
+    return {.begin_ns = begin,
+            .end_ns = end,
+            .step = 9,
+            .block = block,
+            .kind = TraceKind::kJournal};
   }
 
   FakeClock clock_;

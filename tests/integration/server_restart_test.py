@@ -173,6 +173,43 @@ class ServersOfALauncher(ServerRestartTest):
         self.assertEqual(disturbed, undisturbed)
         self.assertEqual(said.count("starting it again"), 2, said)
 
+    def test_a_run_that_was_killed_whole_goes_on_from_its_journal(self):
+        undisturbed, _ = self.train_launched(lambda run: None)
+        self.allow(20)
+        flags = ("--durability", "disk", "--journal-dir", os.path.join(self.directory, "whole"))
+        run, _ = self.launch(*flags)
+        run.await_line(r"^step 19$")
+        run.kill()  # its processes end with it
+        self.allow(STEPS)
+        again = self.await_unlocked(flags)
+        self.assertIn("did not come to its end: with --checkpoint-dir DIR this command goes on", again)
+        kept = ("--checkpoint-dir", os.path.join(self.directory, "kept"))
+        run, _ = self.launch(*flags, *kept)
+        self.assertEqual(run.wait(), 0, run.text())
+        self.assertRegex(run.text(), r"goes on from step (19|20|21), the last that the journal has")
+        self.assertEqual(run.await_line(r"done step=\d+ members=2 checksum=(\w+)").group(1), undisturbed)
+        # It came to its end, but no checkpoint was scheduled: the journal has its last step.
+        run, _ = self.launch(*flags, *kept)
+        self.assertEqual(run.wait(), 0, run.text())
+        self.assertRegex(run.text(), rf"joined step={STEPS}\n")
+        run, _ = self.launch(*flags, "--resume", "never")
+        self.assertEqual(run.wait(), 0, run.text())
+        self.assertRegex(run.text(), r"joined step=0\n")
+        run, _ = self.launch(*flags)
+        self.assertEqual(run.wait(), 0, run.text())
+        self.assertRegex(run.text(), r"joined step=0\n")
+
+    def await_unlocked(self, flags):
+        """What a launcher says once the servers of the one before are gone."""
+        while True:
+            run, _ = self.launch(*flags)
+            code = run.wait()
+            if "has not ended" in run.text():
+                self.assertEqual(code, 4, run.text())
+                continue
+            self.assertEqual(code, 2, run.text())
+            return run.text()
+
     def test_without_a_journal_the_job_ends_and_says_what_to_set(self):
         self.allow(20)
         run, _ = self.launch()

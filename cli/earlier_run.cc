@@ -1,0 +1,91 @@
+#include "cli/earlier_run.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cli/replay.h"
+#include "comm/base/failure.h"
+#include "comm/base/printable.h"
+#include "comm/base/status.h"
+#include "server/journal/run.h"
+
+namespace syncline {
+namespace {
+
+bool BeginsWithTheLatest(const RunOptions& options) {
+  return options.resume.empty() || options.resume == "auto" || options.resume == "latest";
+}
+
+// Nothing when there is none that would be missed.
+absl::StatusOr<std::optional<JournalRun>> FindUnsettled(const RunOptions& options) {
+  absl::StatusOr<JournalRun> run = FindRun({options.journal_dir}, options.job);
+  if (absl::IsNotFound(run.status())) return std::nullopt;
+  SYNCLINE_RETURN_IF_ERROR(run.status());
+  if (IsSettled(*run)) return std::nullopt;
+  SYNCLINE_ASSIGN_OR_RETURN(const bool has_records, HasRecords(*run));
+  if (!has_records) return std::nullopt;
+  return *std::move(run);
+}
+
+absl::Status Refused(const RunOptions& options, const JournalRun& run,
+                     const absl::Status& why) {
+  return WithFailure(
+      absl::FailedPreconditionError(absl::StrCat(
+          "a run of job '", Printable(options.job), "' in ", options.journal_dir, " (",
+          Printable(run.Describe()),
+          ") has steps that no checkpoint has, and cannot be gone on from: ",
+          std::string(why.message()),
+          "; see syncline replay --help; --resume never begins anew, and --resume NAME "
+          "with that checkpoint")),
+      Failure::kStateUnusable);
+}
+
+}  // namespace
+
+absl::Status GoOnFromJournal(const RunOptions& options,
+                             const std::function<void(const std::string&)>& say) {
+  if (options.journal_dir.empty() || options.durability == "none" ||
+      !BeginsWithTheLatest(options)) {
+    return absl::OkStatus();
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const auto found, FindUnsettled(options));
+  if (!found) return absl::OkStatus();
+  const JournalRun& run = *found;
+  const auto locks = LockRun(run);
+  if (!locks.ok()) return Refused(options, run, locks.status());
+  if (options.checkpoint_dir.empty()) {
+    return WithFailure(
+        absl::InvalidArgumentError(absl::StrCat(
+            "a run of job '", Printable(options.job), "' in ", options.journal_dir, " (",
+            Printable(run.Describe()),
+            ") did not come to its end: with --checkpoint-dir DIR this command goes on "
+            "from its last step; --resume never begins anew")),
+        Failure::kUsage);
+  }
+  say(absl::StrCat("job ", options.job, ": looks whether run ", run.Describe(),
+                   ", has steps that no checkpoint has"));
+  const auto done = ReplayToCheckpoint(run, options.checkpoint_dir);
+  if (absl::IsAlreadyExists(done.status())) {
+    return Settle(run, std::string(done.status().message()));
+  }
+  if (!done.ok()) return Refused(options, run, done.status());
+  const std::string name = done->name.ToString();
+  for (const std::string& torn : done->torn) say(torn);
+  say(absl::StrCat("job ", options.job, ": goes on from step ", done->name.step,
+                   ", the last that the journal has; it is checkpoint ", name, " in ",
+                   options.checkpoint_dir));
+  return Settle(run, absl::StrCat("checkpoint ", name, " has its last step"));
+}
+
+absl::Status SettleJournal(const RunOptions& options) {
+  // Otherwise the next run looks whether its last step was saved, and saves it.
+  if (options.journal_dir.empty() || !options.checkpoint_dir.empty()) {
+    return absl::OkStatus();
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const auto found, FindUnsettled(options));
+  return found ? Settle(*found, "the job came to its end") : absl::OkStatus();
+}
+
+}  // namespace syncline

@@ -80,6 +80,15 @@ class Collector {
     v1::StartTraceReply reply;
     SYNCLINE_RETURN_IF_ERROR(FromGrpcStatus(stub_.StartTrace(&context, request, &reply)));
     trace_ = reply.trace();
+    for (const v1::TraceTensor& tensor : reply.tensors()) {
+      const std::string name = Printable(tensor.name());
+      for (uint32_t part = 1; part <= tensor.blocks(); ++part) {
+        const bool is_whole = tensor.blocks() == 1;
+        data_.blocks.push_back(
+            is_whole ? name
+                     : absl::StrCat(name, ", part ", part, " of ", tensor.blocks()));
+      }
+    }
     return absl::OkStatus();
   }
 

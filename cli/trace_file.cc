@@ -87,13 +87,17 @@ class Writer {
     return absl::StrFormat("%d.%03d", ns / 1000, ns % 1000);
   }
 
+  static std::string Quoted(const std::string& text) {
+    return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace);
+  }
+
   void Begin() { out_ << (std::exchange(is_first_, false) ? "\n" : ",\n"); }
 
   void Name(const char* what, size_t process, size_t thread, const std::string& name) {
     Begin();
     out_ << absl::StrFormat(
         R"({"ph":"M","name":"%s","pid":%d,"tid":%d,"args":{"name":%s}})", what, process,
-        thread, Json(name).dump(-1, ' ', true, Json::error_handler_t::replace));
+        thread, Quoted(name));
   }
 
   void Sort(const char* what, size_t process, size_t thread, size_t place) {
@@ -166,10 +170,13 @@ class Writer {
     }
   }
 
-  static std::string Arguments(const TraceSpan& span) {
+  std::string Arguments(const TraceSpan& span) const {
     std::string arguments = absl::StrCat("{\"step\":", span.step);
     if (span.block != TraceSpan::kNoBlock) {
       absl::StrAppend(&arguments, ",\"block\":", span.block);
+    }
+    if (span.block < data_.blocks.size()) {
+      absl::StrAppend(&arguments, ",\"tensor\":", Quoted(data_.blocks[span.block]));
     }
     if (span.rank != TraceSpan::kNoRank) {
       absl::StrAppend(&arguments, ",\"rank\":", span.rank);

@@ -50,6 +50,7 @@ struct TraceData {
   uint64_t until = 0;      // the first step that is not part of it
   std::string ended = {};  // why earlier than at `until`; empty: it did not
   std::vector<TraceFileMember> members = {};
+  std::vector<std::string> blocks = {};  // what each is of: "encoder.weight, part 2 of 4"
 };
 
 struct TraceSummary {

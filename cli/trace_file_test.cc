@@ -107,6 +107,16 @@ TEST(TraceFile, ABlocksArrowLeadsFromItsEncodingByTheStepToItsView) {
   EXPECT_DOUBLE_EQ(steps[1]["ts"], 5.0);
 }
 
+TEST(TraceFile, ABlockIsNamedByItsTensor) {
+  TraceData data = OneBlock();
+  data.blocks = {"a", "\"b\", part 1 of 2", "\"b\", part 2 of 2"};
+  const Written written = Write(data);
+  EXPECT_EQ(written.Events("X", "receive").at(0)["args"]["tensor"], "\"b\", part 2 of 2");
+  EXPECT_EQ(written.Events("b", "push block").at(0)["args"]["tensor"],
+            "\"b\", part 2 of 2");
+  EXPECT_FALSE(written.Events("X", "step").at(0)["args"].contains("tensor"));
+}
+
 TEST(TraceFile, AnArrowWithoutAnEndIsNotDrawn) {
   TraceData data = OneBlock();
   data.members[1].tracks["exchange"].pop_back();

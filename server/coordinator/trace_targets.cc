@@ -12,7 +12,7 @@
 namespace syncline {
 
 TraceTargets Job::ToTrace() const {
-  TraceTargets targets{.job = id_, .members = {}};
+  TraceTargets targets{.job = id_, .members = {}, .declared = declared_};
   for (const JobServer& server : servers_) {
     if (!IsHere(server)) continue;
     targets.members.push_back({.role = TraceTarget::Role::kServer,

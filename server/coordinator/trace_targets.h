@@ -2,10 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "server/coordinator/checkpoint_orders.h"
+#include "server/coordinator/declared_job.h"
 
 namespace syncline {
 
@@ -20,6 +21,7 @@ struct TraceTarget {
 struct TraceTargets {
   uint32_t job = 0;
   std::vector<TraceTarget> members = {};  // servers, then workers, each by number
+  std::shared_ptr<const DeclaredJob> declared = {};
 };
 
 }  // namespace syncline

@@ -7,6 +7,18 @@
 
 namespace syncline {
 
+namespace {
+
+void NameTensors(const JobSpec& spec, v1::StartTraceReply& reply) {
+  for (const auto& tensor : spec.tensors) reply.add_tensors()->set_name(tensor.name);
+  for (const BlockRange& range : spec.Blocks()) {
+    v1::TraceTensor& tensor = *reply.mutable_tensors(static_cast<int>(range.tensor));
+    tensor.set_blocks(tensor.blocks() + 1);
+  }
+}
+
+}  // namespace
+
 grpc::ServerUnaryReactor* CoordinatorService::StartTrace(
     grpc::CallbackServerContext* context, const v1::StartTraceRequest* request,
     v1::StartTraceReply* reply) {
@@ -25,6 +37,7 @@ grpc::ServerUnaryReactor* CoordinatorService::StartTrace(
       status = traces_.Begin(id, *request, *targets, clock_.Now(), orders);
       SendOrders(orders);
     }
+    if (status.ok() && targets->declared) NameTensors(targets->declared->spec, *reply);
   }
   reactor->Finish(ToGrpcStatus(status));
   return reactor;

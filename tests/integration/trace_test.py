@@ -74,6 +74,7 @@ class Traces(cluster.LeashedTest):
         trace = self.read(self.trace("--steps", str(STEPS)))
         pushed = {(e["args"]["rank"], e["args"]["block"], e["args"]["step"]) for e in trace.slices if e["name"] == "encode block"}
         self.assertEqual(len(trace.flows), len(pushed), "a push whose arrow does not arrive")
+        self.assertEqual({e["args"]["tensor"].split(",")[0] for e in trace.slices if "block" in e.get("args", {})}, {"tensor0", "tensor1", "tensor2"})
         errors = max(member["clock_error_ns"] for member in trace.about["members"])
         for flow in trace.flows:
             begin, *middle, end = flow

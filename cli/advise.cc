@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/flags.h"
+#include "cli/local_runs.h"
 #include "comm/base/env.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
@@ -21,7 +22,7 @@ constexpr absl::Duration kTimeout = absl::Seconds(3);
 
 struct AdviseFlags {
   std::string job;
-  std::string coordinator = "127.0.0.1:7070";
+  std::string coordinator;
   std::string watch = "10s";
   OutputFormat format = OutputFormat::kTable;
   TlsOptions tls;
@@ -62,13 +63,12 @@ void AddAdvise(CLI::App& app, Command* selected) {
   CLI::App* advise = app.add_subcommand(
       "advise", "Say what bounds a running job, what to change, and what it would bring");
   advise->add_option("job", flags->job, "The job's name")->required();
-  advise->add_option("--coordinator", flags->coordinator, "HOST:PORT to ask")
-      ->capture_default_str();
+  AddCoordinatorFlag(*advise, &flags->coordinator);
   advise->add_option("--watch", flags->watch, "How long to look at its steps")
       ->capture_default_str();
   AddOutputFlag(*advise, &flags->format);
   AddTlsFlags(*advise, &flags->tls);
-  advise->callback([=] { *selected = [flags] { return ShowAdvice(*flags); }; });
+  advise->callback([=] { *selected = [flags] { return Asking(*flags, ShowAdvice); }; });
 }
 
 }  // namespace syncline

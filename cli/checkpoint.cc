@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "cli/checkpoint_view.h"
 #include "cli/flags.h"
+#include "cli/local_runs.h"
 #include "cli/status.h"
 #include "cli/weights_file.h"
 #include "comm/base/env.h"
@@ -40,7 +41,7 @@ struct CheckpointFlags {
   std::string name = "latest";
   std::string directory;
   std::string out;
-  std::string coordinator = "127.0.0.1:7070";
+  std::string coordinator;
   std::string wait = "10m";
   OutputFormat format = OutputFormat::kTable;
   TlsOptions tls;
@@ -223,16 +224,16 @@ void AddCheckpoint(CLI::App& app, Command* selected) {
     command->add_option("job", flags->job, "Name of the job");
     command->callback([=] {
       *selected = [flags, action]() -> absl::StatusOr<int> {
+        if (action == Create) return Asking(*flags, action);
         absl::StatusOr<int> done = action(*flags);
-        if (done.ok() || action == Create) return done;
+        if (done.ok()) return done;
         return Unusable(done.status());
       };
     });
     return std::pair(command, flags);
   };
   const auto [create, order] = add("create", "Save a running job now", Create);
-  create->add_option("--coordinator", order->coordinator, "HOST:PORT to ask")
-      ->capture_default_str();
+  AddCoordinatorFlag(*create, &order->coordinator);
   create->add_option("--wait", order->wait, "How long to wait until it is complete")
       ->capture_default_str();
   AddTlsFlags(*create, &order->tls);

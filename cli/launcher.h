@@ -54,6 +54,11 @@ class Launcher {
     at_end_ = std::move(at_end);
   }
 
+  // Called with the address of the coordinator that the launcher has started.
+  void set_at_start(std::function<void(const std::string& coordinator)> at_start) {
+    at_start_ = std::move(at_start);
+  }
+
   // Blocks until the run is over. kExitDone when all workers succeeded; 128 + signal
   // after Ctrl-C or SIGTERM; otherwise an error that names who failed, how, and its log
   // file.
@@ -111,6 +116,7 @@ class Launcher {
   std::string log_dir_;
   std::string coordinator_;
   std::string master_port_;
+  std::function<void(const std::string&)> at_start_;
   std::function<void(const std::string&)> at_end_;
   std::unique_ptr<ProcessGroup> processes_;
   std::unique_ptr<JobWatch> job_;  // null: nobody is asked for checkpoints

@@ -58,6 +58,7 @@ absl::Status Launcher::StartCoordinator() {
   if (signal_ != 0) return absl::OkStatus();
   coordinator_ = ready_[kCoordinator].control;
   coordinator_admin_ = ready_[kCoordinator].admin;
+  if (at_start_) at_start_(coordinator_);
   return absl::OkStatus();
 }
 

@@ -12,6 +12,7 @@
 #include "cli/flags.h"
 #include "cli/launch_plan.h"
 #include "cli/launcher.h"
+#include "cli/local_runs.h"
 #include "cli/serve_options.h"
 #include "comm/base/cuda/driver.h"
 #include "comm/base/exit_codes.h"
@@ -45,6 +46,10 @@ absl::StatusOr<int> RunProgram(RunOptions options,
   if (error) return absl::InternalError("cannot find this program; is /proc mounted?");
   SYNCLINE_RETURN_IF_ERROR(GoOnFromJournal(options, Launcher::Say));
   Launcher launcher(options, std::move(plan), self.string());
+  LocalRun announced;
+  launcher.set_at_start([&](const std::string& coordinator) {
+    announced = LocalRun(LocalRunsDirectory(), coordinator, options.job);
+  });
   launcher.set_at_end(at_end);
   SYNCLINE_ASSIGN_OR_RETURN(const int code, launcher.Run());
   if (code == kExitDone) SYNCLINE_RETURN_IF_ERROR(SettleJournal(options));

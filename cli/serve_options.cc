@@ -30,20 +30,6 @@ absl::Status ForFlag(const char* flag, const absl::Status& status) {
   return Usage(absl::StrCat(flag, ": ", std::string(status.message())));
 }
 
-absl::StatusOr<std::string> DefaultStateDir(const Environment& environment) {
-  const auto value = [&](const char* name) {
-    const char* found = environment(name);
-    return std::string(found == nullptr ? "" : found);
-  };
-  if (const std::string state = value("XDG_STATE_HOME"); !state.empty()) {
-    return state + "/syncline";
-  }
-  if (const std::string home = value("HOME"); !home.empty()) {
-    return home + "/.local/state/syncline";
-  }
-  return Usage("neither XDG_STATE_HOME nor HOME is set; say where with --state-dir");
-}
-
 absl::Status SetRole(const std::string& role, ServePlan& plan) {
   if (role != "all" && role != "coordinator" && role != "server") {
     return Usage(absl::StrCat("--role '", role, "' is none of all, coordinator, server"));
@@ -172,6 +158,20 @@ absl::Status SetAddresses(const ServeFlags& flags, ServePlan& plan) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::string> DefaultStateDir(const Environment& environment) {
+  const auto value = [&](const char* name) {
+    const char* found = environment(name);
+    return std::string(found == nullptr ? "" : found);
+  };
+  if (const std::string state = value("XDG_STATE_HOME"); !state.empty()) {
+    return state + "/syncline";
+  }
+  if (const std::string home = value("HOME"); !home.empty()) {
+    return home + "/.local/state/syncline";
+  }
+  return Usage("neither XDG_STATE_HOME nor HOME is set; say where with --state-dir");
+}
 
 absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
                                         const Environment& environment) {

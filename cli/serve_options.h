@@ -67,6 +67,9 @@ struct ServePlan {
   TlsOptions tls = {};
 };
 
+// $XDG_STATE_HOME/syncline, or ~/.local/state/syncline. Failure::kUsage without both.
+absl::StatusOr<std::string> DefaultStateDir(const Environment& environment);
+
 // `cores` of this machine decide how many engines there are by default. Errors are
 // Failure::kUsage and name the flag.
 absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "cli/flags.h"
+#include "cli/local_runs.h"
 #include "comm/base/byte_size.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/printable.h"
@@ -34,7 +35,7 @@ constexpr char kClearScreen[] = "\x1b[H\x1b[2J";
 using Json = nlohmann::json;
 
 struct StatusOptions {
-  std::string coordinator = "127.0.0.1:7070";
+  std::string coordinator;
   OutputFormat format = OutputFormat::kTable;
   bool watch = false;
   TlsOptions tls;
@@ -258,12 +259,12 @@ absl::StatusOr<std::string> StatusAsTable(const std::string& json,
 void AddStatus(CLI::App& app, Command* selected) {
   auto options = std::make_shared<StatusOptions>();
   CLI::App* status = app.add_subcommand("status", "Show servers, jobs and members");
-  status->add_option("--coordinator", options->coordinator, "HOST:PORT to ask")
-      ->capture_default_str();
+  AddCoordinatorFlag(*status, &options->coordinator);
   status->add_flag("--watch", options->watch, "Show it again every second");
   AddOutputFlag(*status, &options->format);
   AddTlsFlags(*status, &options->tls);
-  status->callback([=] { *selected = [options] { return ShowStatus(*options); }; });
+  status->callback(
+      [=] { *selected = [options] { return Asking(*options, ShowStatus); }; });
 }
 
 }  // namespace syncline

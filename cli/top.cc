@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "cli/flags.h"
+#include "cli/local_runs.h"
 #include "cli/top_view.h"
 #include "comm/base/env.h"
 #include "comm/base/exit_codes.h"
@@ -37,7 +38,7 @@ namespace {
 constexpr absl::Duration kTimeout = absl::Seconds(3);
 
 struct TopFlags {
-  std::string coordinator = "127.0.0.1:7070";
+  std::string coordinator;
   std::string interval = "1s";
   TlsOptions tls;
 };
@@ -230,12 +231,11 @@ void AddTop(CLI::App& app, Command* selected) {
   auto flags = std::make_shared<TopFlags>();
   CLI::App* top = app.add_subcommand(
       "top", "Watch servers, jobs and members in a terminal: speed, stragglers, loss");
-  top->add_option("--coordinator", flags->coordinator, "HOST:PORT to ask")
-      ->capture_default_str();
+  AddCoordinatorFlag(*top, &flags->coordinator);
   top->add_option("--interval", flags->interval, "Time between pictures")
       ->capture_default_str();
   AddTlsFlags(*top, &flags->tls);
-  top->callback([=] { *selected = [flags] { return ShowTop(*flags); }; });
+  top->callback([=] { *selected = [flags] { return Asking(*flags, ShowTop); }; });
 }
 
 }  // namespace syncline

@@ -15,6 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "cli/flags.h"
+#include "cli/local_runs.h"
 #include "cli/trace_file.h"
 #include "cli/version.h"
 #include "comm/base/env.h"
@@ -40,7 +41,7 @@ struct TraceFlags {
   uint32_t steps = 20;
   std::string out = "trace.json";
   std::string wait = "1m";
-  std::string coordinator = "127.0.0.1:7070";
+  std::string coordinator;
   TlsOptions tls;
 };
 
@@ -235,10 +236,9 @@ void AddTrace(CLI::App& app, Command* selected) {
       ->capture_default_str();
   trace->add_option("--wait", flags->wait, "How long the steps may take")
       ->capture_default_str();
-  trace->add_option("--coordinator", flags->coordinator, "HOST:PORT to ask")
-      ->capture_default_str();
+  AddCoordinatorFlag(*trace, &flags->coordinator);
   AddTlsFlags(*trace, &flags->tls);
-  trace->callback([=] { *selected = [flags] { return Trace(*flags); }; });
+  trace->callback([=] { *selected = [flags] { return Asking(*flags, Trace); }; });
 }
 
 }  // namespace syncline

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "cli/flags.h"
+#include "cli/local_runs.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
@@ -25,7 +26,7 @@ struct UpdateOptions {
   std::vector<std::string> options;
   std::string schedule;
   std::vector<std::string> schedule_options;
-  std::string coordinator = "127.0.0.1:7070";
+  std::string coordinator;
   TlsOptions tls;
 };
 
@@ -107,10 +108,9 @@ void AddUpdate(CLI::App& app, Command* selected) {
       ->add_option("--schedule-option", options->schedule_options,
                    "NAME=NUMBER of the new schedule; may be repeated")
       ->allow_extra_args(false);
-  update->add_option("--coordinator", options->coordinator, "HOST:PORT to ask")
-      ->capture_default_str();
+  AddCoordinatorFlag(*update, &options->coordinator);
   AddTlsFlags(*update, &options->tls);
-  update->callback([=] { *selected = [options] { return Update(*options); }; });
+  update->callback([=] { *selected = [options] { return Asking(*options, Update); }; });
 }
 
 }  // namespace syncline

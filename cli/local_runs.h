@@ -1,0 +1,61 @@
+// The runs of `syncline run` on this host whose coordinators it started itself, on ports
+// of their own: so that `syncline status` finds them without being told where.
+//
+// Each is a file in the user's state directory, locked for as long as its launcher lives.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "CLI/App.hpp"
+#include "absl/status/statusor.h"
+#include "comm/base/status.h"
+#include "comm/base/unique_fd.h"
+
+namespace syncline {
+
+// Where a run is announced; not announced at all where there is no place for it.
+class LocalRun {
+ public:
+  LocalRun() = default;
+  LocalRun(const std::string& directory, const std::string& coordinator,
+           const std::string& job);
+  ~LocalRun();
+  LocalRun(LocalRun&& other) noexcept = default;
+  LocalRun& operator=(LocalRun&& other) noexcept;
+
+ private:
+  std::string path_;
+  UniqueFd lock_;
+};
+
+struct FoundRun {
+  std::string coordinator;  // HOST:PORT
+  std::string job;
+};
+
+// Those that live. What dead launchers left is removed.
+std::vector<FoundRun> FindLocalRuns(const std::string& directory);
+
+// In the user's state directory; empty when there is none.
+std::string LocalRunsDirectory();
+
+// What a command asks: the coordinator that is given; otherwise 127.0.0.1:7070 if somebody
+// listens there, or else the only run of this host. InvalidArgument (Failure::kUsage) names
+// the runs when there are several.
+absl::StatusOr<std::string> ChooseCoordinator(const std::string& given,
+                                              const std::vector<FoundRun>& runs,
+                                              bool default_listens);
+absl::StatusOr<std::string> CoordinatorToAsk(const std::string& given);
+
+// --coordinator of such a command.
+void AddCoordinatorFlag(CLI::App& command, std::string* coordinator);
+
+// What the command does, once it is known whom it asks.
+template <typename Flags>
+absl::StatusOr<int> Asking(Flags& flags, absl::StatusOr<int> (*action)(const Flags&)) {
+  SYNCLINE_ASSIGN_OR_RETURN(flags.coordinator, CoordinatorToAsk(flags.coordinator));
+  return action(flags);
+}
+
+}  // namespace syncline

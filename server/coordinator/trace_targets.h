@@ -1,4 +1,4 @@
-// Who has to be told when the steps of a job are to be traced.
+// The members that have to be told when the steps of a job are to be traced.
 #pragma once
 
 #include <cstdint>

@@ -55,6 +55,11 @@ absl::Status GoOnFromJournal(const RunOptions& options,
   const JournalRun& run = *found;
   const auto locks = LockRun(run);
   if (!locks.ok()) return Refused(options, run, locks.status());
+  const auto leads_to_a_step = LeadsToAStep(run);
+  if (!leads_to_a_step.ok()) return Refused(options, run, leads_to_a_step.status());
+  if (!*leads_to_a_step) {
+    return Settle(run, "mode asp: there is no step to go on from");
+  }
   if (options.checkpoint_dir.empty()) {
     return WithFailure(
         absl::InvalidArgumentError(absl::StrCat(

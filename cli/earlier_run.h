@@ -12,7 +12,7 @@ namespace syncline {
 
 // Before the job begins: where its last run has such steps, makes a checkpoint of the last
 // one in --checkpoint-dir, from which the job goes on; `say` is told. Nothing with --resume
-// never, and with the name of a checkpoint.
+// never, with the name of a checkpoint, and in mode asp, whose journal has no step.
 //
 // InvalidArgument (Failure::kUsage) without a --checkpoint-dir where the run did not come
 // to its end; Failure::kStateUnusable when it is still being written, or cannot be played.

@@ -216,6 +216,12 @@ absl::StatusOr<int> Replay(const ReplayFlags& flags) {
 
 }  // namespace
 
+absl::StatusOr<bool> LeadsToAStep(const JournalRun& run) {
+  SYNCLINE_ASSIGN_OR_RETURN(const JobSpec spec,
+                            WireDeclarations().parse(run.head.specification));
+  return !spec.training.sync().is_async();
+}
+
 absl::StatusOr<ReplaySummary> ReplayToCheckpoint(JournalRun run,
                                                  const std::string& checkpoints) {
   const CodecRegistry codecs = CodecRegistry::Builtin();

@@ -15,6 +15,10 @@
 
 namespace syncline {
 
+// Whether its journal leads to a step at all: not in mode asp, where blocks have none in
+// common.
+absl::StatusOr<bool> LeadsToAStep(const JournalRun& run);
+
 // Makes a checkpoint of the last step that the run's journal has, and compares digests on
 // the way. `checkpoints`: of the job; made where it is missing. Errors are ReplayInto's;
 // FailedPrecondition for a job of mode asp, which has no step.

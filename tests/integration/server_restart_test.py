@@ -199,6 +199,14 @@ class ServersOfALauncher(ServerRestartTest):
         self.assertEqual(run.wait(), 0, run.text())
         self.assertRegex(run.text(), r"joined step=0\n")
 
+    def test_a_job_of_mode_asp_has_no_step_to_go_on_from(self):
+        self.allow(STEPS)
+        kept = ("--checkpoint-dir", os.path.join(self.directory, "kept"))
+        flags = ("--mode", "asp", "--durability", "disk", "--journal-dir", os.path.join(self.directory, "asp"))
+        for more in (kept, kept, (), ()):
+            run, _ = self.launch(*flags, *more)
+            self.assertEqual(run.wait(), 0, run.text())
+
     def await_unlocked(self, flags):
         """What a launcher says once the servers of the one before are gone."""
         while True:

@@ -127,6 +127,7 @@ void Shard::Impl::OnPull(const MessageHeader& header, Block& block) {
   const Wish wish = {.version = header.step,
                      .held = is_held ? std::optional(DigestOf(header)) : std::nullopt};
   if (block.seeded() && block.version() >= wish.version) {
+    if (!IsSafe(block)) Reply(header, MessageKind::kNoted, {});
     return PublishAsWished(block, {{worker, wish}});
   }
   block.Remember(worker, wish);

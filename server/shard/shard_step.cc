@@ -190,6 +190,8 @@ void Shard::Impl::Acknowledge(const MessageHeader& header, Repeats repeats) {
 }
 
 void Shard::Impl::Promise(const MessageHeader& header, Repeats repeats) {
+  // It arrived, and need not be sent again while its record takes time.
+  if (!IsSafe(blocks_.at(header.block))) Reply(header, MessageKind::kNoted, {});
   Acknowledge(header, repeats);
   std::get<ShardReply>(outputs_.back()).is_promise = true;
 }

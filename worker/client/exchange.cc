@@ -224,6 +224,7 @@ void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outpu
   wire_.Sent(now, encoder_.cost().time);
   block.sent_epoch = epoch_;
   block.due = absl::InfiniteDuration();
+  block.is_noted = false;
   if (send.borrows_gradient) ++block.borrowed_sends;
   if (block.attempts++ > 0) {
     ++stats_.resent_blocks;

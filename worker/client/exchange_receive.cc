@@ -34,10 +34,9 @@ Exchange::Awaits Exchange::WhatIsAwaited(uint32_t shard) const {
   Awaits awaits = Awaits::kNothing;
   for (const Block& block : blocks_) {
     if (block.shard != shard || block.due != absl::InfiniteDuration()) continue;
-    const bool is_owed =
-        block.phase == Phase::kSent || (block.phase == Phase::kHeld && !block.is_noted);
-    if (is_owed) return Awaits::kShard;
-    if (block.phase == Phase::kHeld) awaits = Awaits::kOthers;
+    if (block.phase != Phase::kSent && block.phase != Phase::kHeld) continue;
+    if (!block.is_noted) return Awaits::kShard;
+    awaits = Awaits::kOthers;
   }
   const bool is_owed = std::ranges::any_of(
       average_.missing(), [&](uint32_t id) { return blocks_[id].shard == shard; });
@@ -47,8 +46,13 @@ Exchange::Awaits Exchange::WhatIsAwaited(uint32_t shard) const {
 ExchangeOutputs Exchange::Probe(uint32_t shard) {
   ExchangeOutputs outputs;
   for (uint32_t id = 0; id < blocks_.size() && outputs.empty(); ++id) {
-    const Block& block = blocks_[id];
-    if (block.shard == shard && block.phase == Phase::kHeld) SendPull(id, outputs);
+    Block& block = blocks_[id];
+    if (block.shard != shard) continue;
+    if (block.phase == Phase::kHeld) SendPull(id, outputs);
+    if (block.phase == Phase::kSent && std::exchange(block.is_noted, false)) {
+      outputs.push_back(ExchangeSend{
+          .shard = shard, .header = HeaderFor(id, MessageKind::kPull, block.wanted)});
+    }
   }
   return outputs;
 }
@@ -162,9 +166,15 @@ void Exchange::Finish(uint32_t id, ExchangeOutputs& outputs) {
   ReportIfReady(block.range.tensor, outputs);
 }
 
+// An answer will come. Of what was sent: it is there, and its record on its way to where it
+// is safe.
 void Exchange::OnNoted(const MessageHeader& header) {
   Block& block = blocks_[header.block];
-  if (block.phase == Phase::kHeld && header.step == block.wanted) block.is_noted = true;
+  const bool answers_pull = header.step == block.wanted;
+  const bool answers_sent =
+      header.step == StepOf(block) || (answers_pull && block.kind != MessageKind::kPush);
+  if (block.phase == Phase::kHeld && answers_pull) block.is_noted = true;
+  if (block.phase == Phase::kSent && answers_sent) block.is_noted = true;
 }
 
 void Exchange::OnPublish(const MessageHeader& header, ByteView payload,

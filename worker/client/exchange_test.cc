@@ -219,6 +219,25 @@ TEST_F(ExchangeTest, KnowsWhetherTheShardOwesAnAnswer) {
   EXPECT_EQ(exchange_->WhatIsAwaited(0), Awaits::kOthers);
 }
 
+// While the record of what was sent is on its way to a disk or a backup.
+TEST_F(ExchangeTest, AShardThatNotesASeedOwesNothingUntilItIsAsked) {
+  using Awaits = Exchange::Awaits;
+  ExchangeOptions options;
+  options.role = SeedRole::kSeeder;
+  Make(options);
+  const Seen seeds = See(exchange_->Start(now_));
+  ASSERT_EQ(seeds.sends.size(), 2u);
+  const uint64_t step = seeds.sends[0].header.step;
+  Answer(From(MessageKind::kNoted, 0, step));
+  EXPECT_EQ(exchange_->WhatIsAwaited(0), Awaits::kShard) << "of the other one";
+  Answer(From(MessageKind::kNoted, 1, step));
+  EXPECT_EQ(exchange_->WhatIsAwaited(0), Awaits::kOthers);
+  EXPECT_EQ(exchange_->Probe(0).size(), 1u);
+  EXPECT_EQ(exchange_->WhatIsAwaited(0), Awaits::kShard);
+  Answer(From(MessageKind::kNoted, 0, 0));
+  EXPECT_EQ(exchange_->WhatIsAwaited(0), Awaits::kOthers);
+}
+
 TEST_F(ExchangeTest, FrontTensorOvertakesWhenTheWindowIsFull) {
   ReachStepZero();
   exchange_->SetRoom(0, 1);  // for one block

@@ -17,6 +17,7 @@
 #include "server/checkpoint/load.h"
 #include "server/checkpoint/reader.h"
 #include "server/journal/folder.h"
+#include "server/journal/record_player.h"
 
 namespace syncline {
 namespace {
@@ -52,78 +53,40 @@ class Player {
   absl::StatusOr<ShardTail> Play(bool has_seeds);
 
  private:
-  absl::Status Take(ShardRecord record);
-  absl::Status Flush();
-  absl::Status PlayOne(const ShardRecord& record);
-  void Note();
+  void Note(const std::map<uint32_t, uint64_t>& versions);
 
   ShardRecords& records_;
   const std::vector<std::string>& segments_;
   Shard& shard_;
-  std::vector<ShardRecord> waiting_;
   ShardRecords::Place whole_;
   std::vector<uint64_t> reached_;  // by segment
   ShardTail tail_;
 };
 
-absl::Status Player::PlayOne(const ShardRecord& record) {
-  const auto outputs = shard_.Replay(record);
-  if (outputs.ok()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(segments_.front(),
-                                          " and what follows it cannot be played: ",
-                                          std::string(outputs.status().message())));
-}
-
-absl::Status Player::Flush() {
-  for (const ShardRecord& record : waiting_) SYNCLINE_RETURN_IF_ERROR(PlayOne(record));
-  for (const ShardRecord& record : waiting_) {
-    const auto& step = std::get<StepRecord>(record.what);
-    tail_.versions[step.block] = step.step + 1;
-    if (shard_.block_digest(step.block) == step.digest) continue;
-    return absl::DataLossError(absl::StrCat(
-        "block ", step.block, " differs after step ", step.step,
-        " from what the server had that wrote the journal; check the memory of both "
-        "machines"));
-  }
-  waiting_.clear();
-  return absl::OkStatus();
-}
-
-absl::Status Player::Take(ShardRecord record) {
-  const auto* step = std::get_if<StepRecord>(&record.what);
-  if (step == nullptr) {
-    if (std::holds_alternative<SettingsRecord>(record.what)) {
-      tail_.settings.push_back(std::make_shared<const ShardRecord>(record));
-    }
-    const auto* parting = std::get_if<PartingRecord>(&record.what);
-    const bool is_over =
-        parting != nullptr && parting->step < shard_.block_version(parting->block);
-    return is_over ? absl::OkStatus() : PlayOne(record);
-  }
-  if (step->step < shard_.block_version(step->block)) return absl::OkStatus();
-  const size_t unit = shard_.UnitOf(step->block);
-  waiting_.push_back(std::move(record));
-  return waiting_.size() < unit ? absl::OkStatus() : Flush();
-}
-
 // All that was read makes sense without what follows.
-void Player::Note() {
+void Player::Note(const std::map<uint32_t, uint64_t>& versions) {
   whole_ = records_.place();
   reached_.resize(whole_.segments);
-  for (const auto& [block, version] : tail_.versions) {
+  for (const auto& [block, version] : versions) {
     reached_.back() = std::max(reached_.back(), version);
   }
 }
 
 absl::StatusOr<ShardTail> Player::Play(bool has_seeds) {
-  Note();
+  RecordPlayer player(shard_, {.has_seeds = has_seeds,
+                               .records = segments_.front() + " and what follows it",
+                               .whose = "what the server had that wrote the journal"});
+  Note({});
   for (;;) {
     SYNCLINE_ASSIGN_OR_RETURN(auto record, records_.Next());
     if (!record) break;
-    const bool is_seed = std::holds_alternative<SeedRecord>(record->what);
-    if (!is_seed || has_seeds) SYNCLINE_RETURN_IF_ERROR(Take(*std::move(record)));
-    if (waiting_.empty()) Note();
+    if (std::holds_alternative<SettingsRecord>(record->what)) {
+      tail_.settings.push_back(std::make_shared<const ShardRecord>(*record));
+    }
+    SYNCLINE_RETURN_IF_ERROR(player.Take(*std::move(record)));
+    if (player.is_whole()) Note(player.versions());
   }
+  tail_.versions = player.versions();
   SYNCLINE_RETURN_IF_ERROR(Cut(segments_, whole_));
   for (size_t i = 0; i < whole_.segments; ++i) {
     std::error_code ignored;

@@ -1,0 +1,48 @@
+#include "server/journal/record_player.h"
+
+#include <utility>
+#include <variant>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+
+absl::Status RecordPlayer::PlayOne(const ShardRecord& record) {
+  const auto outputs = shard_.Replay(record);
+  if (outputs.ok()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(
+      options_.records, " cannot be played: ", std::string(outputs.status().message())));
+}
+
+absl::Status RecordPlayer::Flush() {
+  for (const ShardRecord& record : waiting_) SYNCLINE_RETURN_IF_ERROR(PlayOne(record));
+  for (const ShardRecord& record : waiting_) {
+    const auto& step = std::get<StepRecord>(record.what);
+    versions_[step.block] = step.step + 1;
+    if (shard_.block_digest(step.block) == step.digest) continue;
+    return absl::DataLossError(absl::StrCat("block ", step.block, " differs after step ",
+                                            step.step, " from ", options_.whose,
+                                            "; check the memory of both machines"));
+  }
+  waiting_.clear();
+  return absl::OkStatus();
+}
+
+absl::Status RecordPlayer::Take(ShardRecord record) {
+  const auto* step = std::get_if<StepRecord>(&record.what);
+  if (step == nullptr) {
+    const bool is_seed = std::holds_alternative<SeedRecord>(record.what);
+    if (is_seed && !options_.has_seeds) return absl::OkStatus();
+    const auto* parting = std::get_if<PartingRecord>(&record.what);
+    const bool is_over =
+        parting != nullptr && parting->step < shard_.block_version(parting->block);
+    return is_over ? absl::OkStatus() : PlayOne(record);
+  }
+  if (step->step < shard_.block_version(step->block)) return absl::OkStatus();
+  const size_t unit = shard_.UnitOf(step->block);
+  waiting_.push_back(std::move(record));
+  return waiting_.size() < unit ? absl::OkStatus() : Flush();
+}
+
+}  // namespace syncline

@@ -170,14 +170,20 @@ absl::Status CheckCheckpoints(const RunOptions& options) {
 
 absl::Status CheckDurability(const RunOptions& options) {
   if (!options.durability.empty() && options.durability != "none" &&
-      options.durability != "disk") {
+      options.durability != "disk" && options.durability != "peer") {
     return Usage(absl::StrCat("--durability ", options.durability,
-                              " is not known; allowed are none and disk"));
+                              " is not known; allowed are none, disk and peer"));
   }
   if (options.durability == "disk" && options.coordinator.empty() &&
       options.journal_dir.empty()) {
     return Usage(
         "a journal needs a place: say where with --journal-dir, a directory that stays");
+  }
+  if (options.durability == "peer" && options.coordinator.empty() &&
+      options.servers < 2 && options.servers != 0) {
+    return Usage(
+        "with --durability peer servers hold each other's backups: start two or more "
+        "(--servers 2)");
   }
   if (!options.journal_dir.empty() && !options.coordinator.empty() &&
       options.servers <= 0) {

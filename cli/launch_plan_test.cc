@@ -100,6 +100,21 @@ TEST(LaunchPlan, TellsWorkersThatTheirStepsAreJournaled) {
   EXPECT_FALSE(MakeLaunchPlan(options, {}).ok());
 }
 
+TEST(LaunchPlan, BackupsNeedTwoServers) {
+  RunOptions options = Program();
+  options.durability = "peer";
+  for (const int servers : {-1, 1}) {
+    options.servers = servers;
+    EXPECT_THAT(MakeLaunchPlan(options, {}).status().ToString(),
+                HasSubstr("--servers 2"));
+  }
+  options.servers = 2;
+  EXPECT_TRUE(MakeLaunchPlan(options, {}).ok());
+  options.servers = 0;  // they are elsewhere
+  options.coordinator = "10.0.0.1:7070";
+  EXPECT_TRUE(MakeLaunchPlan(options, {}).ok());
+}
+
 TEST(LaunchPlan, StartsOnlyWorkersForAGivenCoordinator) {
   RunOptions options = Program();
   options.workers = 3;

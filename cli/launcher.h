@@ -4,8 +4,8 @@
 // started again with the same rank while restarts are left (the coordinator takes it for
 // a new incarnation), the first time at once and then after growing pauses; after that the
 // job goes on if it still has `min_workers`, otherwise everything is stopped. A server
-// that dies is started again if it has a journal, otherwise it ends the run: it held
-// weights. A coordinator that dies is started again at the same address, with the state
+// that dies is started again if it has a journal, left alone if another one has its backup,
+// and otherwise ends the run: it held weights. A coordinator that dies is started again at the same address, with the state
 // that it had stored.
 //
 // The launcher starts its services as `<syncline> serve ...` and expects each to print,
@@ -94,11 +94,15 @@ class Launcher {
   absl::Status OnWorkerFailure(const WorkerPlan& worker, const ProcessEvent& event);
   absl::Status OnCoordinatorDeath(const ProcessEvent& event);
   absl::Status OnServerDeath(const ProcessEvent& event);
-  bool ServersComeBack() const;
   // `how`, such as "with its journal": after a pause that grows with `restarts`.
   void StartAgain(const ProcessEvent& event, int restarts, const std::string& how);
-  // Of the job, by the coordinator; nothing when that does not know it or does not answer.
-  std::optional<uint64_t> StepOfJob() const;
+  // By the coordinator; as the flags say when that does not know it or does not answer.
+  struct JobFacts {
+    std::optional<uint64_t> step = {};
+    std::string durability = {};
+  };
+  JobFacts AskForJob() const;
+  bool ServersComeBack(const JobFacts& job) const;
   absl::Status ServiceDied(const ProcessEvent& event) const;
   void Announce() const;
   void StopAll();
@@ -128,6 +132,7 @@ class Launcher {
     uint64_t step = 0;  // of the job when it died last
   };
   std::vector<std::string> servers_;
+  size_t servers_left_ = 0;                 // without those whose backups have taken over
   std::map<std::string, Revived> revived_;  // by server
   int coordinator_restarts_ = 0;            // since it last lived for a while
   std::string coordinator_admin_;

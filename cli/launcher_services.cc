@@ -28,13 +28,14 @@ constexpr absl::Duration kSoon = absl::Minutes(1);
 constexpr absl::Duration kStatusTimeout = absl::Seconds(1);
 
 // nullopt when the coordinator does not know it.
-std::optional<uint64_t> StepOf(const std::string& status, const std::string& name) {
+// Null when it is not there.
+nlohmann::json JobIn(const std::string& status, const std::string& name) {
   const auto json = nlohmann::json::parse(status, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return std::nullopt;
+  if (!json.is_object()) return {};
   for (const auto& job : json.value("jobs", nlohmann::json::array())) {
-    if (job.value("name", "") == name) return job.value("step", uint64_t{0});
+    if (job.value("name", "") == name) return job;
   }
-  return std::nullopt;
+  return {};
 }
 
 }  // namespace
@@ -66,6 +67,7 @@ absl::Status Launcher::StartServers() {
   if (signal_ != 0) return absl::OkStatus();
   for (int i = 0; i < plan_.servers; ++i) {
     servers_.push_back(absl::StrCat("server", i));
+    ++servers_left_;
     SYNCLINE_RETURN_IF_ERROR(StartService(servers_.back()));
   }
   return WaitUntilReady({servers_.begin(), servers_.end()});
@@ -146,13 +148,19 @@ absl::Status Launcher::WaitUntilReady(const std::set<std::string>& names) {
 
 // Where the program decides on the journal, it may have decided against one: then the
 // coordinator ends the job, and tells the workers why.
-bool Launcher::ServersComeBack() const {
-  return !options_.journal_dir.empty() && options_.durability != "none";
+bool Launcher::ServersComeBack(const JobFacts& job) const {
+  return !options_.journal_dir.empty() && job.durability != "none" &&
+         job.durability != "peer";
 }
 
-std::optional<uint64_t> Launcher::StepOfJob() const {
+Launcher::JobFacts Launcher::AskForJob() const {
+  JobFacts facts = {.durability = options_.durability};
   const auto status = FetchStatusJson(coordinator_, options_.tls, kStatusTimeout);
-  return status.ok() ? StepOf(*status, options_.job) : std::nullopt;
+  const nlohmann::json job = status.ok() ? JobIn(*status, options_.job) : nullptr;
+  if (job.is_null()) return facts;
+  facts.step = job.value("step", uint64_t{0});
+  facts.durability = job.value("durability", facts.durability);
+  return facts;
 }
 
 // Members wait for it, and jobs go on where it had stored them to be.
@@ -173,17 +181,26 @@ absl::Status Launcher::OnCoordinatorDeath(const ProcessEvent& event) {
 absl::Status Launcher::OnServerDeath(const ProcessEvent& event) {
   const absl::Status died = ServiceDied(event);
   const std::string what(died.message());
-  if (!ServersComeBack()) {
+  const JobFacts job = AskForJob();
+  if (job.durability == "peer" && servers_left_ > 1) {
+    --servers_left_;
+    Say(absl::StrCat(
+        what,
+        "; its backup in another server's memory takes over, unless that is lost, too"));
+    return absl::OkStatus();
+  }
+  if (!ServersComeBack(job)) {
     return WithFailure(
         absl::AbortedError(absl::StrCat(
             what,
             "; its weights were in its memory: with --durability disk and "
             "--journal-dir DIR (mode bsp) it is started again and no step is lost, "
+            "with --durability peer and two servers or more the job goes on without it, "
             "with --checkpoint-dir DIR the next run goes on from a checkpoint")),
         FailureOf(died));
   }
   Revived& server = revived_[event.name];
-  const uint64_t step = StepOfJob().value_or(server.step);
+  const uint64_t step = job.step.value_or(server.step);
   if (step > server.step) server = {.step = step};
   if (server.restarts == kRestarts) {
     return WithFailure(

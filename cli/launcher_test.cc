@@ -309,6 +309,23 @@ TEST_F(LauncherTest, EndsTheRunWhenAServerWithoutAJournalDies) {
   EXPECT_EQ(Read("lives"), "x\nx\n");
 }
 
+// The other one has its backup. When it dies, too, nothing is left.
+TEST_F(LauncherTest, GoesOnWithoutAServerThatHasABackup) {
+  WriteServe(
+      "#!/bin/sh\necho 'syncline: ready control=127.0.0.1:1 admin=127.0.0.1:2'\n"
+      "case \"$*\" in *'--role server'*) mkdir \"$(dirname \"$0\")/died\" 2>/dev/null && "
+      "{ sleep 0.1; kill -9 $$; }; while [ ! -e \"$(dirname \"$0\")/end\" ]; do sleep "
+      "0.01; done; kill -9 $$ ;; esac\nexec sleep 100\n");
+  options_.durability = "peer";
+  options_.servers = 2;
+  const auto code = Run(absl::StrCat("while [ ! -e ", Path("died"),
+                                     " ]; do sleep 0.01; done; sleep 0.3; touch ",
+                                     Path("end"), "; sleep 100"));
+  EXPECT_EQ(ExitCodeOf(code.status()), kExitRetryable);
+  EXPECT_THAT(std::string(code.status().message()), HasSubstr("died with signal 9"));
+  EXPECT_TRUE(std::filesystem::exists(Path("end")));
+}
+
 // The workers notice nothing of it.
 TEST_F(LauncherTest, StartsAServerWithAJournalAgain) {
   WriteServe(

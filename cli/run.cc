@@ -99,7 +99,8 @@ void AddRunFlags(CLI::App& command, RunOptions& given) {
                   "Where services that are started here keep journals");
   run->add_option("--durability", options->durability,
                   "disk: servers journal each step, so that all may die at once; needs "
-                  "--journal-dir (default: none)");
+                  "--journal-dir; peer: each has a backup in another one's memory "
+                  "(default: none)");
   run->add_option("--resume", options->resume,
                   "What the job begins with: auto (the latest checkpoint, if there is "
                   "one), latest, never, or a checkpoint's name (default: auto)");

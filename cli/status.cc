@@ -151,6 +151,24 @@ std::string CheckpointLine(const Json& job) {
   return parts.empty() ? "" : absl::StrCat("  ", absl::StrJoin(parts, "; "), "\n");
 }
 
+// Nothing without durability; of backups that are lost, why.
+std::string DurabilityLine(const Json& job) {
+  const std::string durability = job.value("durability", "none");
+  if (durability.empty() || durability == "none") return "";
+  std::vector<std::string> parts;
+  for (const Json& backup : job.value("backups", Json::array())) {
+    const std::string server = absl::StrCat("server ", backup.value("server", 0));
+    if (!backup.value("lost", "").empty()) {
+      parts.push_back(
+          absl::StrCat(server, " has no backup any more: ", Text(backup, "lost")));
+    } else {
+      parts.push_back(absl::StrCat(server, "'s backup is with ", Text(backup, "holder")));
+    }
+  }
+  return absl::StrCat("  durability ", durability, parts.empty() ? "" : ": ",
+                      absl::StrJoin(parts, "; "), "\n");
+}
+
 std::string JobTable(const Json& job) {
   const Json members = job.value("members", Json::array());
   std::string table = absl::StrFormat(
@@ -164,6 +182,7 @@ std::string JobTable(const Json& job) {
   table += CodecLine(job, members);
   table += NumericLine(job);
   table += CheckpointLine(job);
+  table += DurabilityLine(job);
   if (members.empty()) return table;
   absl::StrAppendFormat(&table, "%-6s  %-24s  %6s  %10s  %9s  %8s  %s\n", "RANK", "NAME",
                         "LIFE", "BYTES", "HEARTBEAT", "STEP", "STATE");

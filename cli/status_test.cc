@@ -57,6 +57,19 @@ TEST(StatusTable, SaysNothingOfChoicesThatNobodyMakes) {
   EXPECT_THAT(*table, testing::Not(HasSubstr("compression:")));
 }
 
+TEST(StatusTable, SaysWhereBackupsAreAndWhichAreLost) {
+  const auto table = StatusAsTable(
+      R"json({"jobs": [{"name": "a", "durability": "peer",
+                    "backups": [{"server": 0, "holder": "server 1 (b:18)", "lost": ""},
+                                {"server": 1, "holder": "server 0 (a:17)",
+                                 "lost": "the cable broke"}]}]})json",
+      "a:1");
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(*table, HasSubstr("  durability peer: server 0's backup is with server 1 "
+                                "(b:18); server 1 has no backup any more: the cable "
+                                "broke\n"));
+}
+
 TEST(StatusTable, SaysThatNothingIsThereYet) {
   const auto table = StatusAsTable(R"({"servers": [], "jobs": []})", "a:1");
   ASSERT_TRUE(table.ok());

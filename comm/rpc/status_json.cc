@@ -40,6 +40,11 @@ Json ToJson(const v1::CompressionFigures& figures) {
           {"choice", figures.choice()}};
 }
 
+Json ToJson(const v1::BackupStatus& backup) {
+  return {
+      {"server", backup.server()}, {"holder", backup.holder()}, {"lost", backup.lost()}};
+}
+
 template <size_t kPhases>
 Json ToJson(const v1::PhaseSums& message, const std::array<const char*, kPhases>& names) {
   const auto sums = ReadPhases<PhaseSums<kPhases>>(message);
@@ -115,6 +120,8 @@ Json ToJson(const v1::JobStatus& job) {
           {"loss", job.has_loss() ? Json(job.loss()) : Json()},
           {"loss_curve", ToList(job.loss_curve())},
           {"checkpoint", ToJson(job.checkpoint())},
+          {"durability", job.durability()},
+          {"backups", ToList(job.backups())},
           {"members", ToList(job.members())},
           {"server_phases", ToList(job.server_phases())}};
 }

@@ -23,7 +23,7 @@ ByteView BytesOf(const MessageHeader& header) {
 
 bool IsKnownKind(uint16_t kind) {
   return kind >= static_cast<uint16_t>(MessageKind::kHello) &&
-         kind <= static_cast<uint16_t>(MessageKind::kState);
+         kind <= static_cast<uint16_t>(MessageKind::kRecordAck);
 }
 
 }  // namespace

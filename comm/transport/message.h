@@ -31,11 +31,16 @@ enum class MessageKind : uint16_t {
   kPullAverage = 8,  // worker -> shard: send me the block's averaged weights
   kAverage = 9,      // shard -> worker: these, at version `step` (tile frames, FP32)
   kWelcome = 10,     // shard -> worker: answers the kHello with that `step`
-  kNoted = 11,       // shard -> worker: the answer to a kPull will come, or is on its way
-  kSeedState = 12,   // worker -> shard: array `samples` of the optimizer's state that a
-                     // block begins with, after `shard` updates (tile frames, FP32)
-  kPullState = 13,   // worker -> shard: send me array `samples` of the optimizer's state
-  kState = 14,  // shard -> worker: this one, at version `step`, after `shard` updates
+  kNoted = 11,      // shard -> worker: the answer to this message will come, or is on its
+                    // way; what it brought need not be sent again
+  kSeedState = 12,  // worker -> shard: array `samples` of the optimizer's state that a
+                    // block begins with, after `shard` updates (tile frames, FP32)
+  kPullState = 13,  // worker -> shard: send me array `samples` of the optimizer's state
+  kState = 14,      // shard -> worker: this one, at version `step`, after `shard` updates
+  kBackupHello = 15,  // shard -> its backup: payload is the shard's transport address
+  kRecord = 16,       // shard -> its backup: piece `block` of `samples` of record `step`;
+                      // `epoch` is the CRC-32C of the piece
+  kRecordAck = 17,    // backup -> shard: all records up to `step` are here
 };
 
 // Why a shard refuses a message. Part of the wire format.

@@ -37,9 +37,12 @@ enum JobFigure : size_t {
   kJournalDurable,
   kJournalLag,
   kJournalBytes,
-  kJournalFailed
+  kJournalFailed,
+  kBackupDurable,
+  kBackupLag,
+  kBackupLost
 };
-constexpr size_t kJobFigures = 12;
+constexpr size_t kJobFigures = 15;
 
 constexpr std::array<const char*, 3> kPushResults = {"counted", "repeated", "refused"};
 
@@ -165,7 +168,13 @@ struct Metrics::Families {
             &Gauges(registry, "syncline_journal_bytes",
                     "What a server has written to the journal of this run."),
             &Gauges(registry, "syncline_journal_failed",
-                    "1: the journal has ended before its job.")},
+                    "1: the journal has ended before its job."),
+            &Gauges(registry, "syncline_backup_durable_step",
+                    "The step up to which a server's backup has its records."),
+            &Gauges(registry, "syncline_backup_lag_steps",
+                    "Steps that a server has made and its backup does not have."),
+            &Gauges(registry, "syncline_backup_lost",
+                    "1: the server has no backup any more.")},
         step_seconds(
             prometheus::BuildHistogram()
                 .Name("syncline_step_seconds")
@@ -355,6 +364,12 @@ void Metrics::SetJournal(uint32_t job, const Journal& journal) {
   families_->Set(job, kJournalLag, static_cast<double>(journal.lag_steps));
   families_->Set(job, kJournalBytes, static_cast<double>(journal.bytes));
   families_->Set(job, kJournalFailed, journal.has_failed ? 1 : 0);
+}
+
+void Metrics::SetBackup(uint32_t job, const Backup& backup) {
+  families_->Set(job, kBackupDurable, static_cast<double>(backup.durable_step));
+  families_->Set(job, kBackupLag, static_cast<double>(backup.lag_steps));
+  families_->Set(job, kBackupLost, backup.is_lost ? 1 : 0);
 }
 
 void Metrics::SetWorker(uint32_t job, uint32_t rank, const Worker& worker) {

@@ -84,6 +84,14 @@ class Metrics {
   };
   void SetJournal(uint32_t job, const Journal& journal);
 
+  // Of a job whose server has a backup in another one's memory.
+  struct Backup {
+    uint64_t durable_step = 0;
+    uint64_t lag_steps = 0;  // from there to the furthest step
+    bool is_lost = false;
+  };
+  void SetBackup(uint32_t job, const Backup& backup);
+
   struct Worker {
     absl::Duration heartbeat_age = {};
     double compression = 0;  // of its gradients, against FP32

@@ -107,6 +107,7 @@ std::vector<JobServer> Coordinator::Impl::AttachedServers() const {
   std::vector<JobServer> servers;
   servers.reserve(servers_.size());
   for (const auto& [number, server] : servers_) {
+    if (server.is_stand_in) continue;
     servers.push_back({number, server.incarnation, server.connection, server.name,
                        server.shard_addresses, MemoryOf(server), server.journals});
   }
@@ -129,6 +130,12 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
     return Refuse(connection, fits);
   }
   const bool is_back = IsAbsent(hello);
+  Job* stands_in = hello.stand_in && !is_back ? FindJob(hello.stand_in->job) : nullptr;
+  if (hello.stand_in && !is_back &&
+      (stands_in == nullptr || !stands_in->AwaitsStandIn(hello.stand_in->server))) {
+    return Refuse(connection, absl::FailedPreconditionError(
+                                  "the job waits for no such stand-in any more"));
+  }
   if (!is_back) LoseAbsent(hello.name);
   const uint32_t number = is_back ? hello.identity->server : next_server_++;
   const auto incarnation =
@@ -142,7 +149,8 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
                       .shard_addresses = hello.shard_addresses,
                       .journals = hello.journals,
                       .memory_bytes = hello.memory_bytes,
-                      .heard_at = now_};
+                      .heard_at = now_,
+                      .is_stand_in = hello.stand_in.has_value()};
   speakers_[connection] = {.kind = Speaker::kServer, .server = number};
   if (!is_back) outputs_.push_back(PersistState{});
   outputs_.push_back(ToMember{connection, ServerWelcome{number, incarnation}});
@@ -150,6 +158,14 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
       "server ", number, " (", hello.name, ") ", is_back ? "came back" : "attached",
       " with ", hello.shard_addresses.size(), " engine threads")});
   OnServerBack(servers_.at(number), hello);
+  if (stands_in != nullptr) {
+    stands_in->OnStandIn({.server = number,
+                          .incarnation = incarnation,
+                          .connection = connection,
+                          .name = hello.name,
+                          .shard_addresses = hello.shard_addresses},
+                         hello, outputs_);
+  }
   ReplaceServers();
   BeginJobs();
 }
@@ -215,6 +231,10 @@ void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
     if (Job* job = FindJob(written->job))
       job->OnWritten(server.number, *written, outputs_);
   }
+  if (const auto* lost = std::get_if<BackupLost>(&body)) {
+    if (Job* job = FindJob(lost->job))
+      job->OnBackupLost(server.number, lost->reason, outputs_);
+  }
   if (std::holds_alternative<Leave>(body)) return LoseServer(server.number, "it left");
 }
 
@@ -263,7 +283,7 @@ void Coordinator::Impl::OnTick() {
   for (const auto& [number, reason] : lost) LoseServer(number, reason);
   std::set<std::string> used;
   for (const auto& [name, job] : jobs_) {
-    job->Tick(now_, servers_.size(), outputs_);
+    job->Tick(now_, ServersAttached(), outputs_);
     if (!job->IsOver()) used.insert(job->declared()->declaration.digest);
   }
   ReplaceServers();

@@ -33,11 +33,13 @@
 #include "comm/base/step_phases.h"
 #include "comm/base/timeouts.h"
 #include "comm/transport/tcp/member_key.h"
+#include "server/coordinator/backup.h"
 #include "server/coordinator/checkpoint_orders.h"
 #include "server/coordinator/decision.h"
 #include "server/coordinator/job_spec.h"
 #include "server/coordinator/preparation.h"
 #include "server/coordinator/trace_targets.h"
+#include "server/coordinator/views.h"
 
 namespace syncline {
 
@@ -91,6 +93,9 @@ struct ServerHello {
   std::optional<ServerIdentity> identity = std::nullopt;
   std::vector<HeldJob> held = {};
   std::vector<JournaledRun> journals = {};  // what it could take up again
+  std::optional<StandInFor> stand_in = std::nullopt;
+  uint64_t session_key = 0;  // of a stand-in: drawn by the shell
+  SecretKey key = {};        // likewise
 };
 // By which a worker goes on under a coordinator that was started anew.
 struct HeldMembership {
@@ -117,19 +122,6 @@ struct WorkerHello {
 // What its hello announced.
 struct JobDeclaration {
   std::shared_ptr<const std::string> bytes;
-};
-// What compression does for one worker, since it joined.
-struct CompressionFigures {
-  uint64_t pushed_values = 0;       // elements of gradients
-  uint64_t pushed_value_bytes = 0;  // of these on the wire
-  uint64_t diverged_blocks = 0;     // whose view was not the servers'
-  double encode_ns = 0;             // per element
-  double decode_ns = 0;             // per element
-  double residual_ratio = 0;        // norm of what is kept over that of a gradient
-  std::string choice = {};          // of push_codec=auto, with its reason
-
-  // FP32 bytes of gradients over bytes on the wire; 0 before the first one.
-  double ratio() const;
 };
 // What a server holds of one job, and what it waits for (server/shard/shard.h).
 struct JobProgress {
@@ -211,7 +203,7 @@ using MemberBody =
     std::variant<ServerHello, WorkerHello, Heartbeat, Leave, BarrierEntered,
                  JobConfigured, ConfigureFailed, EpochPrepared, EpochCommitted,
                  BlockFigures, LossReport, JobDeclaration, CheckpointWritten,
-                 Disconnected, Returned, StepHeld>;
+                 Disconnected, Returned, StepHeld, BackupLost>;
 
 struct FromMember {
   ConnectionId connection = 0;
@@ -252,6 +244,8 @@ struct ConfigureJob {
   std::optional<CheckpointName> resume_from = std::nullopt;
   // The server takes the place of one that died: with its records of that run.
   std::string restore_run = {};
+  // It holds the backup of a server, whose place that is.
+  std::optional<BackupPair> backup = std::nullopt;
 };
 // Wants the declaration that a hello announced.
 struct DescribeJob {
@@ -340,7 +334,8 @@ struct JobFailed {
 using CoordinatorBody =
     std::variant<ServerWelcome, ConfigureJob, PrepareEpoch, CommitEpoch, StepDecision,
                  DropJob, Waiting, WorkerWelcome, EpochChanged, BarrierReleased,
-                 JobFailed, DescribeJob, CutAt, StepClosed>;
+                 JobFailed, DescribeJob, CutAt, StepClosed, HoldBackup, BackupAt,
+                 BackupGone, TakeOver>;
 
 struct ToMember {
   ConnectionId connection = 0;
@@ -385,76 +380,6 @@ struct CoordinatorOptions {
   bool keeps_checkpoints = false;  // CheckpointOrders are carried out
   // How long a job whose servers keep journals waits for one that died.
   absl::Duration patience = DefaultPatience(kDefaultFailureTimeout);
-};
-
-// ---- Status, for `syncline status` and the metrics ----
-
-struct ServerView {
-  uint32_t server = 0;
-  uint32_t incarnation = 0;
-  std::string name = {};
-  std::string lanes = {};
-  uint32_t shards = 0;
-  uint64_t bytes = 0;
-  uint64_t memory_budget_bytes = 0;  // 0: not known
-  uint64_t memory_placed_bytes = 0;  // of its jobs, as planned
-  absl::Duration heartbeat_age = {};
-};
-struct MemberView {
-  uint32_t rank = 0;
-  uint32_t incarnation = 0;
-  std::string name = {};
-  uint64_t step = 0;
-  uint64_t bytes = 0;
-  bool waiting = false;
-  absl::Duration heartbeat_age = {};
-  uint64_t left_out = 0;  // steps that a quorum made without it
-  CompressionFigures compression = {};
-  WorkerPhases phases = {};
-};
-struct LossPoint {
-  uint64_t step = 0;
-  double learning_rate = 0;
-  double loss = 0;  // mean over all samples that were reported
-};
-// Of this run of a job.
-struct CheckpointView {
-  std::string latest = {};  // empty: none yet
-  uint64_t step = 0;
-  uint64_t bytes = 0;
-  absl::Duration took = {};
-  absl::Duration age = {};
-  uint64_t written = 0;
-  uint64_t failed = 0;
-  std::string error = {};  // of the last one, if it failed
-  bool is_under_way = false;
-  std::string resumed_from = {};  // empty: it began anew
-};
-struct JobView {
-  uint32_t job = 0;
-  std::string name = {};
-  std::string phase = {};   // "waiting", "running", "changing", "saving", ...
-  std::string reason = {};  // why it waits, changed last, or failed
-  uint64_t epoch = 0;
-  uint64_t step = 0;
-  uint64_t parameters = 0;
-  uint32_t expected_workers = 0;
-  std::string push_codec = {};
-  std::string publish_codec = {};
-  std::string mode = {};     // "ssp:staleness=3"
-  double learning_rate = 0;  // of the present step, before group scales
-  double loss_scale = 1;
-  uint64_t skipped_steps = 0;                 // not finite
-  uint64_t left_out = 0;                      // contributions that came after a quorum
-  std::optional<double> loss = std::nullopt;  // of the latest step that was reported
-  std::vector<LossPoint> loss_curve = {};     // of range tests
-  std::vector<MemberView> members = {};
-  CheckpointView checkpoint = {};
-  std::map<uint32_t, ServerPhases> server_phases = {};  // by server
-};
-struct CoordinatorView {
-  std::vector<ServerView> servers = {};
-  std::vector<JobView> jobs = {};
 };
 
 // What the last life of the coordinator had stored.

@@ -1,5 +1,6 @@
 // How workers come to their jobs: from a hello to a declaration that is known, to a job
 // that has a place on its servers.
+#include <algorithm>
 #include <utility>
 
 #include "comm/base/status.h"
@@ -28,14 +29,22 @@ ServerMemory Coordinator::Impl::MemoryOf(const Server& server) const {
   return memory;
 }
 
+// Without those that stand in for others.
+size_t Coordinator::Impl::ServersAttached() const {
+  return static_cast<size_t>(std::ranges::count_if(
+      servers_, [](const auto& entry) { return !entry.second.is_stand_in; }));
+}
+
 bool Coordinator::Impl::ServersAreThere() const {
-  return !servers_.empty() && servers_.size() >= options_.expected_servers;
+  const size_t attached = ServersAttached();
+  return attached > 0 && attached >= options_.expected_servers;
 }
 
 std::vector<uint32_t> Coordinator::Impl::ShardCounts() const {
   std::vector<uint32_t> counts;
   counts.reserve(servers_.size());
   for (const auto& [number, server] : servers_) {
+    if (server.is_stand_in) continue;
     counts.push_back(static_cast<uint32_t>(server.shard_addresses.size()));
   }
   return counts;
@@ -50,7 +59,9 @@ std::optional<absl::Status> Coordinator::Impl::Fits(
   if (!placement.ok()) return placement.status();
   if (*placement == nullptr) return std::nullopt;
   std::vector<ServerMemory> memory;
-  for (const auto& [number, server] : servers_) memory.push_back(MemoryOf(server));
+  for (const auto& [number, server] : servers_) {
+    if (!server.is_stand_in) memory.push_back(MemoryOf(server));
+  }
   return CheckPlacement(declared->spec.name, **placement, memory);
 }
 
@@ -118,7 +129,7 @@ void Coordinator::Impl::MaybeAdmit(ConnectionId connection) {
   Job& job = *jobs_.at(hello.job);
   if (newcomer.disconnected_at) job.OnDisconnected(hello.rank, *newcomer.disconnected_at);
   if (job.IsFull()) BeginJobs();
-  job.TellNewcomer(hello.rank, now_, servers_.size(), outputs_);
+  job.TellNewcomer(hello.rank, now_, ServersAttached(), outputs_);
 }
 
 void Coordinator::Impl::SayWhyItWaits(ConnectionId connection, const WorkerHello& hello) {

@@ -41,6 +41,7 @@ class Coordinator::Impl {
     uint64_t memory_bytes = 0;
     uint64_t bytes = 0;
     absl::Duration heard_at;
+    bool is_stand_in = false;  // of one job only
     std::optional<absl::Duration> disconnected_at = std::nullopt;
   };
   // The member that speaks on a connection. A worker's job may be over by now; its name
@@ -97,6 +98,7 @@ class Coordinator::Impl {
   void Refuse(ConnectionId connection, const absl::Status& status);
   Job* FindJob(uint32_t id);
   ServerMemory MemoryOf(const Server& server) const;
+  size_t ServersAttached() const;
   bool ServersAreThere() const;
   std::vector<uint32_t> ShardCounts() const;
   std::optional<absl::Status> Fits(const std::shared_ptr<const DeclaredJob>& declared);

@@ -253,6 +253,7 @@ void Job::FailWith(const absl::Status& status, CoordinatorOutputs& outputs) {
 void Job::End(const std::string& reason, CoordinatorOutputs& outputs) {
   CoordinatorOutputs drops;
   ToServers(DropJob{id_, reason}, drops);
+  DropStandIns(reason, drops);
   for (const auto& [place, missing] : missing_) {
     if (!missing.successor) continue;
     drops.push_back(ToMember{missing.successor->connection, DropJob{id_, reason}});

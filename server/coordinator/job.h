@@ -116,6 +116,14 @@ class Job {
   // Those that have the journals of missing ones are told to take their places.
   void ReplaceServers(const std::vector<JobServer>& attached,
                       CoordinatorOutputs& outputs);
+  // Backups in the memory of other servers (job_backups.cc).
+  bool AwaitsStandIn(uint32_t server) const;
+  // REQUIRES: it is awaited.
+  void OnStandIn(JobServer stand_in, const ServerHello& hello,
+                 CoordinatorOutputs& outputs);
+  // Of a server, or of a stand-in.
+  void OnBackupLost(uint32_t server, const std::string& reason,
+                    CoordinatorOutputs& outputs);
   // Other options for the steps to come: the epoch that brings them. InvalidArgument and
   // FailedPrecondition change nothing.
   absl::StatusOr<uint64_t> Update(const UpdateJob& update, CoordinatorOutputs& outputs);
@@ -223,6 +231,24 @@ class Job {
     std::optional<JobServer> successor = {};  // that restores them
     std::string error = {};                   // of the last one that could not
   };
+  // Of one server, in the memory of another one.
+  struct Backup {
+    std::string holder = {};  // its name
+    std::optional<JobServer> stand_in = {};
+    BackupPair pair = {};
+    bool is_ready = false;  // its shards are there
+    std::string lost = {};  // why there is none any more
+  };
+  void AskForBackups(CoordinatorOutputs& outputs);
+  bool HasBackup(size_t place) const;
+  // The place for which that stand-in is, while it has not taken it.
+  std::optional<size_t> StandsInFor(uint32_t server) const;
+  void OnStandInConfigured(size_t place, CoordinatorOutputs& outputs);
+  void LoseBackup(size_t place, const std::string& why, CoordinatorOutputs& outputs);
+  void Promote(size_t place, CoordinatorOutputs& outputs);
+  void DropStandIns(const std::string& reason, CoordinatorOutputs& outputs);
+  void RestoreBackups(const JobRecord& record);
+  void MaybeRun(CoordinatorOutputs& outputs);
   bool CanWaitForServers() const;
   std::string WhyNotWait() const;
   bool IsHere(const JobServer& server) const;
@@ -361,6 +387,7 @@ class Job {
 
   std::vector<JobServer> servers_;                   // once it began
   static constexpr uint64_t kUntold = ~uint64_t{0};  // JobServer::moved_in
+  std::vector<Backup> backups_;                      // by place; none: it has no such
   std::map<size_t, Missing> missing_;                // by place in servers_
   std::string journal_;                              // the run of it, once it is known
   std::shared_ptr<const JobPlacement> placement_;    // on them; null once it is over

@@ -111,6 +111,17 @@ void Job::Begin(const std::vector<JobServer>& servers,
   if (!placement.ok()) return FailWith(placement.status(), outputs);
   std::vector<ServerMemory> memory;
   for (const JobServer& server : servers) memory.push_back(server.memory);
+  if (spec_.HasBackups() && servers.size() < 2) {
+    return FailWith(
+        Refused(absl::StrCat("job '", spec_.name,
+                             "' asks for durability=peer, and there is one server: no "
+                             "other one can hold its backup; start two servers or more "
+                             "(--servers 2), or choose durability=disk or none")),
+        outputs);
+  }
+  for (size_t i = 0; spec_.HasBackups() && i < servers.size(); ++i) {
+    memory[(i + 1) % servers.size()].placed_bytes += (*placement)->server_use[i].total();
+  }
   // Others may have taken what was free when it was admitted.
   const absl::Status fits = CheckPlacement(spec_.name, **placement, memory);
   if (!fits.ok()) return FailWith(fits, outputs);
@@ -138,6 +149,7 @@ void Job::Begin(const std::vector<JobServer>& servers,
                       server.shard_addresses.end());
   }
   shard_addresses_ = std::move(addresses);
+  if (spec_.HasBackups()) AskForBackups(outputs);
   reason_ = absl::StrCat("placing ", placement_->shard_of_block.size(), " blocks on ",
                          first_shard, " shards of ", servers_.size(), " servers");
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", reason_)});
@@ -154,9 +166,18 @@ void Job::OnConfigured(uint32_t server, uint64_t step, CoordinatorOutputs& outpu
       return Succeed(place, step, outputs);
     }
   }
-  if (phase_ != Phase::kConfiguring) return;
+  if (const auto place = StandsInFor(server)) return OnStandInConfigured(*place, outputs);
   unconfigured_.erase(server);
-  if (!unconfigured_.empty()) return;
+  MaybeRun(outputs);
+}
+
+// Once all servers have it, and their backups.
+void Job::MaybeRun(CoordinatorOutputs& outputs) {
+  const auto is_ready = [](const Backup& one) {
+    return one.is_ready || !one.lost.empty();
+  };
+  if (phase_ != Phase::kConfiguring || !unconfigured_.empty()) return;
+  if (!std::ranges::all_of(backups_, is_ready)) return;
   phase_ = Phase::kRunning;
   change_reasons_ = {};
   change_reasons_.Add("the job begins");
@@ -178,7 +199,11 @@ void Job::OnConfigureFailed(uint32_t server, const absl::Status& status,
       return OnSuccessorFailed(place, status, outputs);
     }
   }
-  const auto failed = std::ranges::find(servers_, server, &JobServer::server);
+  auto failed = std::ranges::find(servers_, server, &JobServer::server);
+  if (const auto place = StandsInFor(server)) {
+    failed =
+        servers_.begin() + static_cast<std::ptrdiff_t>((*place + 1) % servers_.size());
+  }
   if (phase_ == Phase::kOver || failed == servers_.end()) return;
   const char* advice =
       absl::IsDataLoss(status)

@@ -97,7 +97,8 @@ Json ToJson(const std::vector<RecordedServer>& servers) {
                    {"incarnation", server.identity.incarnation},
                    {"name", Hex(server.name)},
                    {"addresses", std::move(addresses)},
-                   {"moved_in", server.moved_in}});
+                   {"moved_in", server.moved_in},
+                   {"backup_lost", Hex(server.backup_lost)}});
   }
   return all;
 }
@@ -108,6 +109,7 @@ void Read(const Json& json, std::vector<RecordedServer>& servers) {
     server.identity = {.server = one.at("server"), .incarnation = one.at("incarnation")};
     server.name = absl::HexStringToBytes(one.at("name").get<std::string>());
     server.moved_in = one.value("moved_in", uint64_t{0});
+    server.backup_lost = absl::HexStringToBytes(one.value("backup_lost", ""));
     for (const std::string hex : one.at("addresses")) {
       server.shard_addresses.push_back(absl::HexStringToBytes(hex));
     }

@@ -48,10 +48,13 @@ JobRecord Job::ToRecord() const {
                       .saves_last = saves_last_,
                       .saved = saved_};
   for (const JobServer& server : servers_) {
-    record.servers.push_back({.identity = {server.server, server.incarnation},
-                              .name = server.name,
-                              .shard_addresses = server.shard_addresses,
-                              .moved_in = server.moved_in});
+    const auto place = static_cast<size_t>(&server - servers_.data());
+    record.servers.push_back(
+        {.identity = {server.server, server.incarnation},
+         .name = server.name,
+         .shard_addresses = server.shard_addresses,
+         .moved_in = server.moved_in,
+         .backup_lost = backups_.empty() ? "" : backups_[place].lost});
   }
   return record;
 }
@@ -111,6 +114,7 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
     change_->uncommitted.insert(number);
   }
   ListShardAddresses();
+  if (spec_.HasBackups()) RestoreBackups(record);
   for (size_t i = 0; i < begun_.members.size(); ++i) {
     const MemberRecord& member = begun_.members[i];
     workers_[member.rank] = {.incarnation = member.incarnation,
@@ -144,6 +148,10 @@ void Job::OnServerBack(uint32_t number, ConnectionId connection, const HeldJob& 
   }
   server->connection = connection;
   if (journal_.empty()) journal_ = held.run;
+  if (!backups_.empty()) {
+    Store(outputs);
+    outputs.push_back(ToMember{connection, BackupGone{id_, backups_[place].lost}});
+  }
   FinishHomecoming(*server, held, outputs);
 }
 

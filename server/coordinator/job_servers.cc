@@ -34,6 +34,7 @@ bool Job::CanWaitForServers() const {
 }
 
 std::string Job::WhyNotWait() const {
+  if (spec_.HasBackups()) return "the job had not begun";
   if (!spec_.IsJournaled()) return "its weights with it";
   if (spec_.training.sync().skips_versions()) {
     return absl::StrCat("jobs of mode ", FormatNamedOptions(spec_.training.mode),
@@ -70,15 +71,33 @@ void Job::OnServerLost(uint32_t number, CoordinatorOutputs& outputs) {
   if (phase_ == Phase::kOver) return;
   for (auto& [place, missing] : missing_) {
     if (missing.successor && missing.successor->server == number) {
+      if (!backups_.empty()) {
+        const JobServer& dead = servers_[place];
+        return Fail(absl::StrCat("server ", dead.server, " (", dead.name,
+                                 ") is lost, and so is its backup in the memory of ",
+                                 backups_[place].holder, "; go on from a checkpoint"),
+                    outputs);
+      }
       missing.successor.reset();
       missing.error = "it died while it read the journal";
       return;
     }
   }
+  if (const auto place = StandsInFor(number)) {
+    const std::string why = backups_[*place].holder + ", which held it, is lost";
+    return LoseBackup(*place, why, outputs);
+  }
   const auto lost = std::ranges::find(servers_, number, &JobServer::server);
   if (lost == servers_.end() || !IsHere(*lost)) return;
-  if (CanWaitForServers()) return Miss(*lost, outputs);
+  const auto place = static_cast<size_t>(lost - servers_.begin());
+  if (CanWaitForServers() || HasBackup(place)) return Miss(*lost, outputs);
   const std::string name = lost->name;
+  if (!backups_.empty() && !backups_[place].lost.empty()) {
+    return Fail(absl::StrCat("server ", number, " (", name,
+                             ") is lost, and it had no backup any more: ",
+                             backups_[place].lost, "; go on from a checkpoint"),
+                outputs);
+  }
   servers_.erase(lost);
   Fail(absl::StrCat("server ", number, " (", name, ") is lost, and ", WhyNotWait()),
        outputs);
@@ -109,6 +128,7 @@ void Job::Miss(const JobServer& server, CoordinatorOutputs& outputs) {
   for (const uint64_t step : cuts) {
     FinishCut(step, absl::UnavailableError(absl::StrCat(named, " died")), outputs);
   }
+  if (!backups_.empty()) return Promote(place, outputs);
   outputs.push_back(LogReason{
       absl::StrCat("job '", spec_.name, "' waits for ", named,
                    "; start it again with its --journal-dir: it goes on from there")});
@@ -168,8 +188,9 @@ void Job::OnSuccessorFailed(size_t place, const absl::Status& status,
   missing.successor.reset();
   missing.error = absl::StrCat("server ", name, ": ", std::string(status.message()));
   // Whoever writes the journal has not let go of it yet.
-  if (absl::IsUnavailable(status)) return;
-  Fail(absl::StrCat("server ", name, " cannot go on from the journal of server ",
+  if (absl::IsUnavailable(status) && backups_.empty()) return;
+  Fail(absl::StrCat("server ", name, " cannot go on from the ",
+                    backups_.empty() ? "journal" : "backup", " of server ",
                     servers_[place].server, ": ", std::string(status.message())),
        outputs);
 }
@@ -189,7 +210,8 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
   server.moved_in = change_ && !change_->is_restored ? change_->epoch : kUntold;
   // A worker counts the step that it has pushed and whose views it waits for.
   if (step + 1 < reached && !ShardsOf(server).empty()) {
-    return Fail(absl::StrCat("the journal of server ", server.server, " (", server.name,
+    return Fail(absl::StrCat("the ", backups_.empty() ? "journal" : "backup",
+                             " of server ", server.server, " (", server.name,
                              ") ends at step ", step, ", and workers are at ", reached,
                              ": it had failed before the server did; go on from a "
                              "checkpoint"),
@@ -206,9 +228,17 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
   }
   if (homecoming_) rename(homecoming_->servers);
   ListShardAddresses();
-  const std::string what =
-      absl::StrCat("server ", server.server, " (", server.name, ") came back at step ",
-                   step, " from the journal of server ", before);
+  const std::string named =
+      absl::StrCat("server ", server.server, " (", server.name, ")");
+  const std::string what = backups_.empty()
+                               ? absl::StrCat(named, " came back at step ", step,
+                                              " from the journal of server ", before)
+                               : absl::StrCat(named, " took the place of server ", before,
+                                              " at step ", step, ", from its backup");
+  if (!backups_.empty()) {
+    backups_[place].lost = "it was used up at a take-over";
+    Store(outputs);  // there is no other copy that could come back
+  }
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
   change_reasons_.Add(what);
   if (homecoming_ && homecoming_->servers.contains(server.server)) {
@@ -236,7 +266,8 @@ std::string Job::WhichServersAreMissing(absl::Duration now) const {
                      absl::ToInt64Seconds(now - missing.since.value_or(now)), " s of ",
                      absl::ToInt64Seconds(options_.patience), " s");
     if (missing.successor) {
-      absl::StrAppend(&one, ", whose journal server ", missing.successor->server, " (",
+      absl::StrAppend(&one, ", whose ", backups_.empty() ? "journal" : "backup",
+                      " server ", missing.successor->server, " (",
                       missing.successor->name, ") reads");
     } else if (!missing.error.empty()) {
       absl::StrAppend(&one, " (", missing.error, ")");
@@ -260,8 +291,10 @@ void Job::AwaitServers(absl::Duration now, CoordinatorOutputs& outputs) {
           absl::StrCat(
               named, " did not come back within ", absl::FormatDuration(Seconds(limit)),
               missing.error.empty() ? "" : absl::StrCat(" (", missing.error, ")"),
-              "; what the job did is in the journals of its servers: play them "
-              "with syncline replay, and resume from that"),
+              backups_.empty()
+                  ? "; what the job did is in the journals of its servers: play them "
+                    "with syncline replay, and resume from that"
+                  : ", and its backup did not take over; go on from a checkpoint"),
           outputs);
     }
     if (waited < missing.say_after) continue;

@@ -243,11 +243,17 @@ absl::Status ValidateJob(const JobSpec& spec) {
     }
   }
   SYNCLINE_RETURN_IF_ERROR(CheckCheckpoint(spec.checkpoint));
-  if (spec.durability != "none" && !spec.IsJournaled()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("durability is '", spec.durability, "', allowed are none and disk"));
+  if (spec.durability != "none" && !spec.IsJournaled() && !spec.HasBackups()) {
+    return absl::InvalidArgumentError(absl::StrCat("durability is '", spec.durability,
+                                                   "', allowed are none, disk and peer"));
   }
   SYNCLINE_RETURN_IF_ERROR(CheckTraining(spec));
+  const SyncMode sync = spec.training.sync();
+  if (spec.HasBackups() && (sync.skips_versions() || sync.has_quorum())) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "durability=peer needs mode bsp without a quorum, and the job has mode ",
+        FormatNamedOptions(spec.training.mode), "; choose durability=disk or none"));
+  }
   if (spec.training.sync().quorum > spec.workers) {
     return absl::InvalidArgumentError(
         absl::StrCat("mode '", FormatNamedOptions(spec.training.mode), "': quorum is ",

@@ -43,10 +43,12 @@ struct JobSpec {
   std::string publish_codec = "bf16";
   TrainingSettings training = {};
   CheckpointPolicy checkpoint = {};
-  std::string durability = "none";  // or "disk": servers journal each step
+  std::string durability = "none";  // or "disk": servers journal each step; or "peer"
   std::vector<TensorSpec> tensors = {};
 
   bool IsJournaled() const { return durability == "disk"; }
+  // Each server has a backup in the memory of another one.
+  bool HasBackups() const { return durability == "peer"; }
 
   // Steps from one scheduled checkpoint to the next, in whole updates; 0: none.
   uint64_t CutEvery() const;

@@ -104,6 +104,12 @@ JobView Job::View(absl::Duration now) const {
     const auto known = server_phases_.find(server.server);
     if (known != server_phases_.end()) view.server_phases.insert(*known);
   }
+  view.durability = spec_.durability;
+  for (size_t i = 0; i < backups_.size(); ++i) {
+    view.backups.push_back({.server = servers_[i].server,
+                            .holder = backups_[i].holder,
+                            .lost = backups_[i].lost});
+  }
   view.checkpoint = saved_;
   view.checkpoint.is_under_way = !cuts_.empty() || cut_wanted_ || IsEnding();
   if (saved_.written > 0) view.checkpoint.age = now - saved_at_;

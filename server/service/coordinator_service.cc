@@ -10,6 +10,7 @@
 #include "comm/rpc/status.h"
 #include "comm/transport/tcp/member_key.h"
 #include "server/service/proto_convert.h"
+#include "server/service/status_convert.h"
 
 namespace syncline {
 namespace {
@@ -388,6 +389,10 @@ std::deque<CoordinatorService::Item> CoordinatorService::TakeInbox() {
 void CoordinatorService::Handle(Item& item) {
   if (auto* said = std::get_if<FromMember>(&item.input)) {
     if (auto* hello = std::get_if<WorkerHello>(&said->body)) {
+      hello->session_key = (uint64_t{random_()} << 32) | random_();
+      hello->key = DrawKey();
+    }
+    if (auto* hello = std::get_if<ServerHello>(&said->body); hello && hello->stand_in) {
       hello->session_key = (uint64_t{random_()} << 32) | random_();
       hello->key = DrawKey();
     }

@@ -95,6 +95,7 @@ absl::StatusOr<EngineJob> Engine::Build(EngineJobOptions options) {
       std::ranges::count_if(options.blocks, [&](const ShardBlock& block) {
         return !shard.tensors[block.range.tensor].group.frozen;
       }));
+  built.sends_records = options.sends_records;
   // The pool is only remembered here; the engine's thread takes from it.
   SYNCLINE_ASSIGN_OR_RETURN(built.shard, Shard::Create(shard, options.blocks, pool_));
   if (options.load) SYNCLINE_RETURN_IF_ERROR(options.load(*built.shard));
@@ -108,6 +109,7 @@ void Engine::Adopt(uint32_t job, EngineJob built) {
     adopted.shard = std::move(built.shard);
     adopted.times = StepTimes(built.trained);
     adopted.times.TraceTo(options_.trace, job);
+    if (built.sends_records) adopted.records = std::make_unique<RecordSender>();
   });
 }
 
@@ -163,6 +165,7 @@ Engine::Report Engine::AskProgress() {
         job.shard->Crossed(life.first, life.second, link->TakeCrossedBytes());
       }
       report[id] = {.progress = job.shard->Progress(), .phases = job.times.sums()};
+      if (job.records != nullptr) report[id].backup = job.records->progress();
     }
     absl::MutexLock answer(&report_mutex_);
     report_ = std::move(report);
@@ -230,6 +233,10 @@ absl::Status Engine::CheckSize(const MessageHeader& header, size_t payload_bytes
 
 absl::StatusOr<MessageHeader> Engine::CheckArrival(ByteView bytes, size_t payload_bytes) {
   SYNCLINE_ASSIGN_OR_RETURN(const MessageHeader header, ParseHeader(bytes));
+  if (IsOfBackup(header)) {
+    SYNCLINE_RETURN_IF_ERROR(CheckBackup(header, payload_bytes));
+    return header;
+  }
   if (!IsForShards(KindOf(header))) {
     return absl::InvalidArgumentError(
         absl::StrCat("message kind ", header.kind, " is not for servers"));
@@ -274,6 +281,7 @@ void Engine::OnBorrowed(ByteView header, Slice payload) {
 }
 
 void Engine::Take(const MessageHeader& header, Slice payload, Connection* from) {
+  if (IsOfBackup(header)) return TakeBackup(header, payload, from);
   const auto found = jobs_.find(header.job);
   if (found == jobs_.end()) return;
   bytes_.fetch_add(kMessageHeaderBytes + payload.size, std::memory_order_relaxed);
@@ -400,6 +408,10 @@ void Engine::Run(uint32_t id, Job& job, const ShardInput& input) {
     }
     if (const auto* applied = std::get_if<ShardApplied>(&output)) {
       CountApplied(id, job, *applied);
+    }
+    const auto* recorded = std::get_if<ShardRecorded>(&output);
+    if (recorded != nullptr && job.records != nullptr) {
+      job.records->Take(*recorded->record);
     }
     events_.on_output(id, output);
   }

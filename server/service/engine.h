@@ -54,6 +54,8 @@
 #include "comm/transport/tcp/member_key.h"
 #include "comm/transport/transport.h"
 #include "server/admin/metrics.h"
+#include "server/coordinator/backup.h"
+#include "server/links/record_link.h"
 #include "server/links/worker_link.h"
 #include "server/service/journal_times.h"
 #include "server/service/step_times.h"
@@ -72,11 +74,15 @@ struct EngineOptions {
 struct EngineEvents {
   // All but replies.
   std::function<void(uint32_t job, const ShardOutput&)> on_output;
+  // No backup hears of this job's records any more.
+  std::function<void(uint32_t job, const std::string& why)> on_backup_lost =
+      [](uint32_t, const std::string&) {};
 };
 
 struct EngineJobOptions {
   ShardOptions shard;  // checksum and publish_memory are the engine's choice
   std::vector<ShardBlock> blocks;
+  bool sends_records = false;  // to a backup: SendRecords says where that is
   // What the shard begins with, if that is not nothing; on the caller's thread of Build.
   std::function<absl::Status(Shard&)> load = nullptr;
 };
@@ -85,6 +91,7 @@ struct EngineJobOptions {
 struct EngineJob {
   std::unique_ptr<Shard> shard = nullptr;
   size_t trained = 0;  // blocks
+  bool sends_records = false;
 };
 
 // A worker's life, and what it shares with this server.
@@ -113,6 +120,18 @@ class Engine : private Receiver, private Acceptor {
   void Admit(uint32_t job, std::vector<EngineMember> members);
   // A ShardPrepare, ShardCommit or ShardDecision. Unknown jobs are ignored.
   void Apply(uint32_t job, ShardInput input);
+  // Where the records of the job go (engine_backup.cc): what was recorded before, too.
+  void SendRecords(uint32_t job, const std::string& address, BackupPair as);
+  // Nowhere: nothing waits for them any more.
+  void StopRecords(uint32_t job);
+  // Of another server's job, as bytes (server/journal/record_bytes.h), on the engine's
+  // thread. Those that are taken are acknowledged; after one with which there was no room
+  // any more, when Acknowledge says so. An error ends it: on_backup_lost.
+  using TakeRecord = std::function<absl::StatusOr<bool>(std::vector<std::byte> record)>;
+  void TakeRecords(uint32_t job, BackupPair from, TakeRecord take);
+  void Acknowledge(uint32_t job);
+  // Waits until the engine's thread takes none any more.
+  void StopTaking(uint32_t job);
   // Waits until the engine's thread has let go of the job; null when it is not there.
   // Whoever ends the shard waits for its memory.
   std::shared_ptr<Shard> Release(uint32_t job);
@@ -126,6 +145,7 @@ class Engine : private Receiver, private Acceptor {
   struct JobReport {
     ShardProgress progress = {};
     ServerPhases phases = {};
+    std::optional<RecordSender::Progress> backup = {};
   };
   // Of all jobs, as the engine's thread said last, and for how long it has owed the
   // answer to the question before. Asks again.
@@ -145,6 +165,14 @@ class Engine : private Receiver, private Acceptor {
     std::map<WorkerLife, std::unique_ptr<WorkerLink>> workers;
     StepTimes times;
     JournalTimes journal;
+    std::unique_ptr<RecordSender> records;  // null: they go to no backup
+  };
+  // Of another server.
+  struct Backup {
+    BackupPair from;
+    RecordReceiver receiver;
+    TakeRecord take;
+    std::shared_ptr<Endpoint> answers;
   };
 
   Engine(const EngineOptions& options, EngineEvents events);
@@ -172,6 +200,10 @@ class Engine : private Receiver, private Acceptor {
   void TakeHello(Job& job, const MessageHeader& header, const Connection& from);
   void Greet(Job& job, const MessageHeader& hello, WorkerLink::Parts parts);
   void ForgetWorker(uint32_t job, WorkerLife worker, uint64_t connection);
+  absl::Status CheckBackup(const MessageHeader& header, size_t payload_bytes) const;
+  void TakeBackup(const MessageHeader& header, const Slice& payload, Connection* from);
+  void AnswerRecords(const MessageHeader& hello, const Slice& payload, Connection* from);
+  static void SendAck(uint32_t job, const Backup& backup);
   void TakeQuestion(Job& job, const MessageHeader& header);
   void Pump(uint32_t job, WorkerLife worker);
   void PumpWaiting();
@@ -204,6 +236,7 @@ class Engine : private Receiver, private Acceptor {
   std::shared_ptr<SharedArena> arena_;
   Transport* transport_ = nullptr;
   std::map<uint32_t, Job> jobs_;
+  std::map<uint32_t, Backup> backups_;  // by job
   std::map<MemberIdentity, SecretKey> keys_;
   std::map<MemberIdentity, std::unique_ptr<Connection>> connections_;
   uint64_t next_connection_ = 1;

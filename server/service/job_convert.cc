@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/status.h"
 #include "comm/rpc/announcement.h"
+#include "server/service/backup_convert.h"
 
 namespace syncline {
 namespace {
@@ -153,6 +154,7 @@ absl::StatusOr<ConfigureJob> FromProto(const v1::ConfigureJob& in) {
                             .restore_run = in.restore_run()};
   if (in.resume_run() > 0) configure.resume_from = {in.resume_run(), in.resume_step()};
   SYNCLINE_ASSIGN_OR_RETURN(configure.declared, MakeDeclaredJob({}, std::move(spec)));
+  if (in.has_backup()) configure.backup = Read(in.backup());
   v1::Placement placement;
   if (!placement.ParseFromString(in.placement())) {
     return absl::InvalidArgumentError("the placement of a job's blocks cannot be read");
@@ -184,6 +186,20 @@ const std::string& SharedBytes::Of(
     addresses_ = addresses;
   }
   return addresses_bytes_;
+}
+
+void ToProto(const ConfigureJob& configure, SharedBytes& shared, v1::ConfigureJob& out) {
+  out.set_job(configure.job);
+  out.set_name(configure.declared->spec.name);
+  out.set_spec(*configure.declared->declaration.bytes);
+  out.set_placement(shared.Of(configure.placement));
+  out.set_first_shard(configure.first_shard);
+  out.set_checkpoint_run(configure.checkpoint_run);
+  out.set_restore_run(configure.restore_run);
+  if (configure.backup) Write(*configure.backup, *out.mutable_backup());
+  if (!configure.resume_from) return;
+  out.set_resume_run(configure.resume_from->run);
+  out.set_resume_step(configure.resume_from->step);
 }
 
 }  // namespace syncline

@@ -51,4 +51,6 @@ class SharedBytes {
   std::string addresses_bytes_;
 };
 
+void ToProto(const ConfigureJob& configure, SharedBytes& shared, v1::ConfigureJob& out);
+
 }  // namespace syncline

@@ -10,6 +10,7 @@
 #include "comm/base/secret_key.h"
 #include "comm/rpc/phases_proto.h"
 #include "comm/transport/tcp/member_key.h"
+#include "server/service/backup_convert.h"
 #include "server/service/checkpoint_convert.h"
 #include "server/service/held_convert.h"
 #include "server/service/progress_convert.h"
@@ -79,20 +80,6 @@ void WriteWelcome(const WorkerWelcome& welcome, SharedBytes& shared,
   }
 }
 
-void WriteConfigure(const ConfigureJob& configure, SharedBytes& shared,
-                    v1::ConfigureJob& out) {
-  out.set_job(configure.job);
-  out.set_name(configure.declared->spec.name);
-  out.set_spec(*configure.declared->declaration.bytes);
-  out.set_placement(shared.Of(configure.placement));
-  out.set_first_shard(configure.first_shard);
-  out.set_checkpoint_run(configure.checkpoint_run);
-  out.set_restore_run(configure.restore_run);
-  if (!configure.resume_from) return;
-  out.set_resume_run(configure.resume_from->run);
-  out.set_resume_step(configure.resume_from->step);
-}
-
 Heartbeat ReadBeat(const v1::Heartbeat& in) {
   return {.step = in.step(),
           .bytes = in.bytes(),
@@ -119,25 +106,29 @@ void WriteHello(const ServerHello& hello, v1::ServerHello& out) {
     out.add_shard_addresses(address);
   out.set_lanes(hello.lanes);
   out.set_memory_bytes(hello.memory_bytes);
+  if (hello.stand_in) Write(*hello.stand_in, *out.mutable_stand_in());
   if (hello.identity) WriteHeld(hello, *out.mutable_held());
   WriteJournals(hello, out);
+}
+
+ServerHello ReadHello(const v1::ServerHello& in) {
+  ServerHello hello = {
+      .name = in.name(),
+      .shard_addresses = {in.shard_addresses().begin(), in.shard_addresses().end()},
+      .lanes = in.lanes(),
+      .memory_bytes = in.memory_bytes()};
+  if (in.has_held()) ReadHeld(in.held(), hello);
+  ReadJournals(in, hello);
+  if (in.has_stand_in()) hello.stand_in = Read(in.stand_in());
+  return hello;
 }
 
 }  // namespace
 
 absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
   switch (message.body_case()) {
-    case v1::MemberMessage::kServerHello: {
-      const v1::ServerHello& hello = message.server_hello();
-      ServerHello read = {.name = hello.name(),
-                          .shard_addresses = {hello.shard_addresses().begin(),
-                                              hello.shard_addresses().end()},
-                          .lanes = hello.lanes(),
-                          .memory_bytes = hello.memory_bytes()};
-      if (hello.has_held()) ReadHeld(hello.held(), read);
-      ReadJournals(hello, read);
-      return read;
-    }
+    case v1::MemberMessage::kServerHello:
+      return ReadHello(message.server_hello());
     case v1::MemberMessage::kWorkerHello: {
       const v1::WorkerHello& hello = message.worker_hello();
       return WorkerHello{.job = hello.job(),
@@ -182,6 +173,8 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
           .step = figures.step(),
           .figures = {figures.figures().begin(), figures.figures().end()}};
     }
+    case v1::MemberMessage::kBackupLost:
+      return Read(message.backup_lost());
     case v1::MemberMessage::kStepHeld:
       return ReadStepHeld(message.step_held());
     case v1::MemberMessage::kJobDeclaration:
@@ -250,6 +243,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
           [&](const StepHeld& held) {
             WriteStepHeld(held, *message.mutable_step_held());
           },
+          [&](const BackupLost& lost) { Write(lost, *message.mutable_backup_lost()); },
           [&](const JobDeclaration& declaration) {
             message.mutable_job_declaration()->set_spec(*declaration.bytes);
           },
@@ -326,6 +320,14 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
       return ReadDecision(message.step_decision());
     case v1::CoordinatorMessage::kStepClosed:
       return ReadClosed(message.step_closed());
+    case v1::CoordinatorMessage::kHoldBackup:
+      return Read(message.hold_backup());
+    case v1::CoordinatorMessage::kBackupAt:
+      return Read(message.backup_at());
+    case v1::CoordinatorMessage::kBackupGone:
+      return Read(message.backup_gone());
+    case v1::CoordinatorMessage::kTakeOver:
+      return Read(message.take_over());
     case v1::CoordinatorMessage::kDropJob:
       return DropJob{.job = message.drop_job().job(),
                      .reason = message.drop_job().reason()};
@@ -359,126 +361,69 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
 
 v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared) {
   v1::CoordinatorMessage message;
-  std::visit(Overloaded{
-                 [&](const ServerWelcome& welcome) {
-                   message.mutable_server_welcome()->set_server(welcome.server);
-                   message.mutable_server_welcome()->set_incarnation(welcome.incarnation);
-                 },
-                 [&](const ConfigureJob& configure) {
-                   WriteConfigure(configure, shared, *message.mutable_configure_job());
-                 },
-                 [&](const DescribeJob& describe) {
-                   message.mutable_describe_job()->set_digest(describe.digest);
-                 },
-                 [&](const PrepareEpoch& prepare) {
-                   message.mutable_prepare_epoch()->set_job(prepare.job);
-                   message.mutable_prepare_epoch()->set_epoch(prepare.epoch);
-                 },
-                 [&](const CommitEpoch& commit) {
-                   WriteCommit(commit, *message.mutable_commit_epoch());
-                 },
-                 [&](const StepDecision& decision) {
-                   WriteDecision(decision, *message.mutable_step_decision());
-                 },
-                 [&](const StepClosed& closed) {
-                   WriteClosed(closed, *message.mutable_step_closed());
-                 },
-                 [&](const CutAt& cut) {
-                   message.mutable_cut_at()->set_job(cut.job);
-                   message.mutable_cut_at()->set_step(cut.step);
-                   message.mutable_cut_at()->set_last(cut.last);
-                   message.mutable_cut_at()->set_again(cut.again);
-                 },
-                 [&](const DropJob& drop) {
-                   message.mutable_drop_job()->set_job(drop.job);
-                   message.mutable_drop_job()->set_reason(drop.reason);
-                 },
-                 [&](const Waiting& waiting) {
-                   message.mutable_waiting()->set_reason(waiting.reason);
-                 },
-                 [&](const WorkerWelcome& welcome) {
-                   WriteWelcome(welcome, shared, *message.mutable_worker_welcome());
-                 },
-                 [&](const EpochChanged& change) {
-                   v1::EpochChanged& out = *message.mutable_epoch_changed();
-                   out.set_epoch(change.epoch);
-                   out.set_members(change.members);
-                   out.set_seeder(change.seeder);
-                   out.set_reason(change.reason);
-                   WriteMoves(change, out);
-                 },
-                 [&](const BarrierReleased& released) {
-                   message.mutable_barrier_released()->set_barrier(released.barrier);
-                   message.mutable_barrier_released()->set_barriers(released.barriers);
-                 },
-                 [&](const JobFailed& failed) {
-                   message.mutable_job_failed()->set_reason(failed.reason);
-                 },
-             },
-             body);
+  std::visit(
+      Overloaded{
+          [&](const ServerWelcome& welcome) {
+            message.mutable_server_welcome()->set_server(welcome.server);
+            message.mutable_server_welcome()->set_incarnation(welcome.incarnation);
+          },
+          [&](const ConfigureJob& configure) {
+            ToProto(configure, shared, *message.mutable_configure_job());
+          },
+          [&](const DescribeJob& describe) {
+            message.mutable_describe_job()->set_digest(describe.digest);
+          },
+          [&](const PrepareEpoch& prepare) {
+            message.mutable_prepare_epoch()->set_job(prepare.job);
+            message.mutable_prepare_epoch()->set_epoch(prepare.epoch);
+          },
+          [&](const CommitEpoch& commit) {
+            WriteCommit(commit, *message.mutable_commit_epoch());
+          },
+          [&](const StepDecision& decision) {
+            WriteDecision(decision, *message.mutable_step_decision());
+          },
+          [&](const StepClosed& closed) {
+            WriteClosed(closed, *message.mutable_step_closed());
+          },
+          [&](const CutAt& cut) {
+            message.mutable_cut_at()->set_job(cut.job);
+            message.mutable_cut_at()->set_step(cut.step);
+            message.mutable_cut_at()->set_last(cut.last);
+            message.mutable_cut_at()->set_again(cut.again);
+          },
+          [&](const HoldBackup& hold) { Write(hold, *message.mutable_hold_backup()); },
+          [&](const BackupAt& at) { Write(at, *message.mutable_backup_at()); },
+          [&](const BackupGone& gone) { Write(gone, *message.mutable_backup_gone()); },
+          [&](const TakeOver& take) { Write(take, *message.mutable_take_over()); },
+          [&](const DropJob& drop) {
+            message.mutable_drop_job()->set_job(drop.job);
+            message.mutable_drop_job()->set_reason(drop.reason);
+          },
+          [&](const Waiting& waiting) {
+            message.mutable_waiting()->set_reason(waiting.reason);
+          },
+          [&](const WorkerWelcome& welcome) {
+            WriteWelcome(welcome, shared, *message.mutable_worker_welcome());
+          },
+          [&](const EpochChanged& change) {
+            v1::EpochChanged& out = *message.mutable_epoch_changed();
+            out.set_epoch(change.epoch);
+            out.set_members(change.members);
+            out.set_seeder(change.seeder);
+            out.set_reason(change.reason);
+            WriteMoves(change, out);
+          },
+          [&](const BarrierReleased& released) {
+            message.mutable_barrier_released()->set_barrier(released.barrier);
+            message.mutable_barrier_released()->set_barriers(released.barriers);
+          },
+          [&](const JobFailed& failed) {
+            message.mutable_job_failed()->set_reason(failed.reason);
+          },
+      },
+      body);
   return message;
-}
-
-v1::StatusReply ToProto(const CoordinatorView& view) {
-  v1::StatusReply reply;
-  reply.set_build_version(SYNCLINE_VERSION);
-  for (const ServerView& server : view.servers) {
-    v1::ServerStatus& out = *reply.add_servers();
-    out.set_server(server.server);
-    out.set_incarnation(server.incarnation);
-    out.set_name(server.name);
-    out.set_lanes(server.lanes);
-    out.set_shards(server.shards);
-    out.set_bytes(server.bytes);
-    out.set_memory_budget_bytes(server.memory_budget_bytes);
-    out.set_memory_placed_bytes(server.memory_placed_bytes);
-    out.set_heartbeat_age_seconds(absl::ToDoubleSeconds(server.heartbeat_age));
-  }
-  for (const JobView& job : view.jobs) {
-    v1::JobStatus& out = *reply.add_jobs();
-    out.set_job(job.job);
-    out.set_name(job.name);
-    out.set_phase(job.phase);
-    out.set_reason(job.reason);
-    out.set_epoch(job.epoch);
-    out.set_step(job.step);
-    out.set_parameters(job.parameters);
-    out.set_expected_workers(job.expected_workers);
-    out.set_push_codec(job.push_codec);
-    out.set_mode(job.mode);
-    out.set_publish_codec(job.publish_codec);
-    out.set_learning_rate(job.learning_rate);
-    out.set_loss_scale(job.loss_scale);
-    out.set_skipped_steps(job.skipped_steps);
-    out.set_left_out(job.left_out);
-    if (job.loss) out.set_loss(*job.loss);
-    ToProto(job.checkpoint, *out.mutable_checkpoint());
-    for (const LossPoint& point : job.loss_curve) {
-      v1::LossPoint& written = *out.add_loss_curve();
-      written.set_step(point.step);
-      written.set_learning_rate(point.learning_rate);
-      written.set_loss(point.loss);
-    }
-    for (const MemberView& member : job.members) {
-      v1::MemberStatus& written = *out.add_members();
-      written.set_rank(member.rank);
-      written.set_incarnation(member.incarnation);
-      written.set_name(member.name);
-      written.set_left_out(member.left_out);
-      written.set_step(member.step);
-      written.set_bytes(member.bytes);
-      written.set_waiting(member.waiting);
-      written.set_heartbeat_age_seconds(absl::ToDoubleSeconds(member.heartbeat_age));
-      *written.mutable_compression() = ToProto(member.compression);
-      WritePhases(member.phases, *written.mutable_phases());
-    }
-    for (const auto& [server, phases] : job.server_phases) {
-      v1::ServerPhases& written = *out.add_server_phases();
-      written.set_server(server);
-      WritePhases(phases, *written.mutable_phases());
-    }
-  }
-  return reply;
 }
 
 }  // namespace syncline

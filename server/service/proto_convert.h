@@ -22,6 +22,4 @@ v1::MemberMessage ToProto(const MemberBody& body);
 absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message);
 v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared);
 
-v1::StatusReply ToProto(const CoordinatorView& view);
-
 }  // namespace syncline

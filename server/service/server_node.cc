@@ -6,10 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
-#include "comm/base/job_seed.h"
-#include "comm/base/printable.h"
 #include "comm/base/status.h"
-#include "server/coordinator/admission.h"
 #include "server/service/progress_convert.h"
 #include "server/service/proto_convert.h"
 
@@ -89,6 +86,9 @@ absl::Status ServerNode::StartEngines() {
   for (uint32_t i = 0; i < options_.engines; ++i) {
     options.trace = recorder_.AddTrack(absl::StrCat("engine ", i));
     EngineEvents events;
+    events.on_backup_lost = [this](uint32_t job, const std::string& why) {
+      OnBackupLost(job, why);
+    };
     events.on_output = [this, i](uint32_t job, const ShardOutput& output) {
       OnOutput(i, job, output);
     };
@@ -112,8 +112,10 @@ void ServerNode::Stop() {
     changed_.SignalAll();
   }
   if (control_.joinable()) control_.join();
+  stand_ins_.clear();
   if (builder_ != nullptr) builder_->Stop();
   for (const auto& engine : engines_) engine->Stop();
+  backup_.clear();
   if (saver_ != nullptr) saver_->Stop();
   if (journal_ != nullptr) journal_->Stop();
 }
@@ -129,6 +131,11 @@ void ServerNode::Run() {
   for (;;) {
     const absl::Status ended = Attach();
     ForgetJobs();
+    if (options_.stand_in) {
+      absl::MutexLock lock(&mutex_);
+      has_ended_ = true;
+      return;
+    }
     if (IsFinal(ended)) return events_.on_given_up(ended);
     if (!Rest()) return;
     options_.log.Info(absl::StrCat("waiting for coordinator at ", options_.coordinator),
@@ -175,11 +182,13 @@ absl::Status ServerNode::Attach() {
 absl::Status ServerNode::Converse(ControlLink& link) {
   absl::Duration next_beat = clock_.Now() + options_.timeouts.heartbeat_interval;
   for (;;) {
+    TendStandIns();
     std::vector<MemberBody> messages;
     std::optional<v1::MemberMessage> answer;
     {
       absl::MutexLock lock(&mutex_);
-      while (!stopping_ && !ended_ && outbox_.empty() && !trace_answer_) {
+      while (!stopping_ && !ended_ && outbox_.empty() && !trace_answer_ &&
+             asked_.empty()) {
         if (!changed_.WaitUntil(mutex_, clock_, next_beat)) break;
       }
       if (ended_) return *ended_;
@@ -216,20 +225,27 @@ void ServerNode::ForgetJobs() {
   if (journal_ != nullptr) journal_->DropAll();
 }
 
-Heartbeat ServerNode::MakeHeartbeat() const {
+Heartbeat ServerNode::MakeHeartbeat() {
   ShowJournals();
   Heartbeat beat;
   std::map<uint32_t, JobProgress> jobs;
+  std::map<uint32_t, RecordSender::Progress> backups;
   for (const auto& engine : engines_) {
     const Engine::Report report = engine->AskProgress();
     beat.silent = std::max(beat.silent, report.silent);
     for (const auto& [id, report_of_job] : report.jobs) {
       AddProgress(report_of_job.progress, jobs[id]);
       AddPhases(report_of_job.phases, jobs[id].phases);
+      if (!report_of_job.backup) continue;
+      const auto [backup, is_first] = backups.emplace(id, *report_of_job.backup);
+      backup->second.taken = std::max(backup->second.taken, report_of_job.backup->taken);
+      backup->second.durable =
+          std::min(backup->second.durable, report_of_job.backup->durable);
     }
     beat.bytes += engine->bytes();
     beat.step = std::max(beat.step, engine->step());
   }
+  ShowBackups(backups);
   for (auto& [id, job] : jobs) {
     job.job = id;
     if (options_.metrics != nullptr) options_.metrics->SetServerPhases(id, job.phases);
@@ -260,115 +276,6 @@ void ServerNode::On(const ServerWelcome& welcome) {
     identity_ = {welcome.server, welcome.incarnation};
   }
   events_.on_attached();
-}
-
-void ServerNode::Configure(const v1::ConfigureJob& configure) {
-  const uint32_t job = configure.job();
-  {
-    absl::MutexLock lock(&mutex_);
-    jobs_[job] = Job();
-    jobs_[job].first_shard = configure.first_shard();
-  }
-  options_.log.Info(
-      "job begins",
-      {{"job", job}, {"name", std::string_view(Printable(configure.name()))}});
-  if (options_.metrics != nullptr) options_.metrics->NameJob(job, configure.name());
-  const auto message = std::make_shared<const v1::ConfigureJob>(configure);
-  builder_->Build(
-      {.job = job,
-       .split = [this, message]() -> absl::StatusOr<std::vector<EngineJobOptions>> {
-         SYNCLINE_ASSIGN_OR_RETURN(const ConfigureJob read, FromProto(*message));
-         SYNCLINE_ASSIGN_OR_RETURN(auto parts, SplitJob(read));
-         SYNCLINE_RETURN_IF_ERROR(TakeMemory(read, parts));
-         SYNCLINE_RETURN_IF_ERROR(AddCheckpoints(read, parts));
-         SYNCLINE_RETURN_IF_ERROR(AddJournal(read, message->spec(), parts));
-         return parts;
-       },
-       .done = [this, job](const absl::Status& status) { OnBuilt(job, status); }});
-}
-
-void ServerNode::OnBuilt(uint32_t job, const absl::Status& status) {
-  if (!status.ok()) {
-    options_.log.Warning("job cannot be served",
-                         {{"job", job}, {"error", std::string(status.message())}});
-  }
-  absl::MutexLock lock(&mutex_);
-  if (!jobs_.contains(job)) return;
-  if (status.ok()) {
-    outbox_.push_back(JobConfigured{job, jobs_.at(job).restored_step});
-  } else {
-    if (options_.metrics != nullptr) options_.metrics->ForgetJob(job);
-    jobs_.erase(job);
-    outbox_.push_back(ConfigureFailed{job, status});
-  }
-  ShowMemory();
-  changed_.SignalAll();
-}
-
-// What each engine gets of a job.
-absl::StatusOr<std::vector<EngineJobOptions>> ServerNode::SplitJob(
-    const ConfigureJob& configure) const {
-  const JobSpec& spec = configure.declared->spec;
-  const std::vector<uint32_t>& shard_of_blocks = configure.placement->shard_of_block;
-  const std::vector<BlockRange> ranges = spec.Blocks();
-  if (ranges.size() != shard_of_blocks.size()) {
-    return absl::InternalError(absl::StrCat("job '", spec.name, "' has ", ranges.size(),
-                                            " blocks, but the coordinator places ",
-                                            shard_of_blocks.size()));
-  }
-  ShardOptions shard = {.job = configure.job, .seed = JobSeed(spec.name)};
-  SYNCLINE_ASSIGN_OR_RETURN(shard.transfers, spec.Transfers());
-  SYNCLINE_ASSIGN_OR_RETURN(shard.seed_codec, codecs_.Find(CodecId::kFp32));
-  shard.training = spec.training;
-  shard.tensors = spec.Trained();
-  std::vector<EngineJobOptions> parts(engines_.size(), EngineJobOptions{shard, {}});
-  for (uint32_t i = 0; i < parts.size(); ++i) {
-    parts[i].shard.shard = configure.first_shard + i;
-  }
-  for (uint32_t block = 0; block < ranges.size(); ++block) {
-    const uint32_t shard_of_block = shard_of_blocks[block];
-    const uint64_t engine = uint64_t{shard_of_block} - configure.first_shard;
-    if (engine >= parts.size()) continue;  // another server's
-    parts[engine].blocks.push_back({block, ranges[block]});
-  }
-  return parts;
-}
-
-// The coordinator has planned the same; a server does not take its word for it.
-absl::Status ServerNode::TakeMemory(const ConfigureJob& configure,
-                                    const std::vector<EngineJobOptions>& parts) {
-  const ShardOptions& shard = parts.front().shard;
-  std::vector<BlockRange> blocks;
-  for (const EngineJobOptions& part : parts) {
-    for (const ShardBlock& block : part.blocks) blocks.push_back(block.range);
-  }
-  const std::vector<uint32_t> here(blocks.size(), 0);
-  SYNCLINE_ASSIGN_OR_RETURN(const MemoryPlan plan,
-                            PlanMemory({.training = shard.training,
-                                        .tensors = shard.tensors,
-                                        .transfers = shard.transfers,
-                                        .workers = configure.declared->spec.workers},
-                                       {.blocks = blocks, .shard_of_block = here}));
-  absl::MutexLock lock(&mutex_);
-  const auto job = jobs_.find(configure.job);
-  if (job == jobs_.end()) return absl::CancelledError("the job was dropped");
-  ServerMemory memory = {.name = options_.name, .budget_bytes = options_.memory_bytes};
-  for (const auto& [id, other] : jobs_) {
-    if (id != configure.job) memory.placed_bytes += other.memory_bytes;
-  }
-  SYNCLINE_RETURN_IF_ERROR(CheckMemory(configure.declared->spec.name, plan.job, memory));
-  job->second.memory_bytes = plan.job.total();
-  return absl::OkStatus();
-}
-
-void ServerNode::ShowMemory() const {
-  uint64_t placed = 0;
-  for (const auto& [id, job] : jobs_) placed += job.memory_bytes;
-  if (saver_ != nullptr && options_.memory_bytes > 0) {
-    saver_->Limit(options_.memory_bytes - std::min(placed, options_.memory_bytes));
-  }
-  if (options_.metrics == nullptr) return;
-  options_.metrics->SetServerMemory(options_.memory_bytes, placed);
 }
 
 void ServerNode::On(const PrepareEpoch& prepare) {
@@ -438,6 +345,7 @@ void ServerNode::On(const DropJob& drop) {
   builder_->Drop(drop.job);
   if (saver_ != nullptr) saver_->Drop(drop.job);
   if (journal_ != nullptr) journal_->Drop(drop.job);
+  if (options_.stand_in) OnEnd(absl::CancelledError("its job is over"));
 }
 
 void ServerNode::OnEnd(const absl::Status& status) {
@@ -464,7 +372,8 @@ std::set<uint32_t> ServerNode::AllEngines() const {
 void ServerNode::OnOutput(uint32_t engine, uint32_t id, const ShardOutput& output) {
   if (std::holds_alternative<ShardApplied>(output)) return;
   if (const auto* recorded = std::get_if<ShardRecorded>(&output)) {
-    return journal_->Take(id, engine, recorded->record);
+    if (journal_ != nullptr) journal_->Take(id, engine, recorded->record);
+    return;
   }
   if (const auto* held = std::get_if<ShardHeld>(&output)) {
     return ReportHeld(engine, id, *held);

@@ -50,6 +50,7 @@
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/held_job.h"
 #include "server/journal/journal.h"
+#include "server/service/backup_shard.h"
 #include "server/service/checkpoint_saver.h"
 #include "server/service/engine.h"
 #include "server/service/shard_builder.h"
@@ -68,6 +69,8 @@ struct ServerNodeOptions {
   Metrics* metrics = nullptr;  // outlives the node; null counts nothing
   // Where the coordinator keeps checkpoints, too; null: none. Outlives the node.
   BlobStore* checkpoints = nullptr;
+  // It holds the backup of that server; ends with its job, or its link.
+  std::optional<StandInFor> stand_in = std::nullopt;
   std::string journal_directory = {};  // of jobs with durability=disk; empty: none
   // How long it keeps its jobs for a coordinator that is away.
   absl::Duration patience = DefaultPatience(kDefaultFailureTimeout);
@@ -87,6 +90,8 @@ class ServerNode {
 
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
   bool is_attached() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of a stand-in: it does nothing any more.
+  bool has_ended() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
   // Which engines have still to answer the coordinator's last word about a job.
@@ -100,6 +105,8 @@ class ServerNode {
     uint64_t restored_step = 0;  // of one that goes on from its journal
     uint32_t first_shard = 0;    // of its engines
     JobMemory memory = {};
+    bool lacks_backup = false;
+    bool says_loss = true;
   };
 
   ServerNode(const ServerNodeOptions& options, ServerNodeEvents events);
@@ -116,7 +123,7 @@ class ServerNode {
   // To a coordinator that was started anew: with what it holds. What no decision has
   // answered follows.
   v1::MemberMessage HelloAgain() ABSL_LOCKS_EXCLUDED(mutex_);
-  Heartbeat MakeHeartbeat() const;
+  Heartbeat MakeHeartbeat();
   void SendTrace(ControlLink& link, const Heartbeat& beat) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The stream's thread.
@@ -127,6 +134,20 @@ class ServerNode {
   void On(const CommitEpoch& commit) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const StepDecision& decision) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const StepClosed& closed) ABSL_LOCKS_EXCLUDED(mutex_);
+  void On(const HoldBackup& hold) ABSL_LOCKS_EXCLUDED(mutex_);
+  void On(const BackupAt& at) ABSL_LOCKS_EXCLUDED(mutex_);
+  void On(const BackupGone& gone) ABSL_LOCKS_EXCLUDED(mutex_);
+  void On(const TakeOver& take) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnBackupLost(uint32_t job, const std::string& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Its shards are made, and take records.
+  void ConfigureBackup(const std::shared_ptr<const v1::ConfigureJob>& message);
+  void KeepBackup(const ConfigureJob& configure, std::vector<EngineJob> parts);
+  absl::StatusOr<std::vector<EngineJob>> FinishBackup(uint32_t job)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void StartStandIn(const HoldBackup& hold) ABSL_LOCKS_EXCLUDED(mutex_);
+  void TendStandIns() ABSL_LOCKS_EXCLUDED(mutex_);
+  void ShowBackups(const std::map<uint32_t, RecordSender::Progress>& progress)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const DropJob& drop) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const CutAt& cut) ABSL_LOCKS_EXCLUDED(mutex_);
   // What is meant for workers, or news of a later version.
@@ -184,6 +205,8 @@ class ServerNode {
   std::optional<ServerIdentity> identity_ ABSL_GUARDED_BY(mutex_);  // once attached
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);       // the link under way
   std::vector<MemberBody> outbox_ ABSL_GUARDED_BY(mutex_);
+  bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  std::vector<HoldBackup> asked_ ABSL_GUARDED_BY(mutex_);  // for stand-ins
   std::optional<v1::MemberMessage> trace_answer_ ABSL_GUARDED_BY(mutex_);
   std::map<uint32_t, Job> jobs_ ABSL_GUARDED_BY(mutex_);
 
@@ -191,6 +214,9 @@ class ServerNode {
   std::unique_ptr<ShardBuilder> builder_;         // likewise
   std::unique_ptr<CheckpointSaver> saver_;        // likewise; null without a store
   std::unique_ptr<Journal> journal_;              // likewise; null without a directory
+  std::vector<std::unique_ptr<ServerNode>> stand_ins_;  // of the control thread
+  // Of a stand-in, by engine: until it takes over or ends; of the builder's thread.
+  std::vector<std::unique_ptr<BackupShard>> backup_;
   std::thread control_;
 };
 

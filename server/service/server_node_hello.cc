@@ -11,6 +11,7 @@ ServerHello ServerNode::MakeHello() const {
   ServerHello hello = {.name = options_.name,
                        .lanes = std::string(DescribeMode(options_.plan.mode)),
                        .memory_bytes = options_.memory_bytes};
+  hello.stand_in = options_.stand_in;
   for (const auto& engine : engines_) hello.shard_addresses.push_back(engine->address());
   if (!options_.journal_directory.empty()) {
     for (RunOnDisk& run : ListRuns(options_.journal_directory)) {

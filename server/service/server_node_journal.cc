@@ -21,6 +21,10 @@ absl::Status ServerNode::AddJournal(const ConfigureJob& configure,
                                     const std::string& specification,
                                     std::vector<EngineJobOptions>& parts) {
   const JobSpec& spec = configure.declared->spec;
+  for (EngineJobOptions& part : parts) {
+    part.sends_records = spec.HasBackups();
+    if (spec.HasBackups()) part.shard.records = Records::kAwaited;
+  }
   if (!spec.IsJournaled()) return absl::OkStatus();
   if (journal_ == nullptr) {
     return absl::FailedPreconditionError(absl::StrCat(

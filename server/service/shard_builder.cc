@@ -81,12 +81,21 @@ absl::Status ShardBuilder::Make(const Order& order) {
   };
   const absl::Status dropped = absl::CancelledError("the job was dropped");
   if (is_dropped()) return dropped;
-  SYNCLINE_ASSIGN_OR_RETURN(std::vector<EngineJobOptions> parts, order.split());
   std::vector<EngineJob> built;
-  for (size_t i = 0; i < engines_.size(); ++i) {
+  std::vector<EngineJobOptions> parts;
+  if (order.made) {
+    SYNCLINE_ASSIGN_OR_RETURN(built, order.made());
+  } else {
+    SYNCLINE_ASSIGN_OR_RETURN(parts, order.split());
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
     if (is_dropped()) return dropped;
     SYNCLINE_ASSIGN_OR_RETURN(EngineJob part, engines_[i]->Build(std::move(parts[i])));
     built.push_back(std::move(part));
+  }
+  if (order.keep) {
+    order.keep(std::move(built));
+    return absl::OkStatus();
   }
   for (size_t i = 0; i < engines_.size(); ++i) {
     engines_[i]->Adopt(order.job, std::move(built[i]));

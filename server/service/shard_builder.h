@@ -32,10 +32,14 @@ class ShardBuilder {
   struct Order {
     uint32_t job = 0;
     // What each engine gets, in order. An error is the answer to the order.
-    std::function<absl::StatusOr<std::vector<EngineJobOptions>>()> split;
+    std::function<absl::StatusOr<std::vector<EngineJobOptions>>()> split = nullptr;
     // OK: all engines have the job, and what is asked of them now finds it there.
     // Otherwise none of them does. Not called for jobs that are dropped meanwhile.
     std::function<void(const absl::Status&)> done;
+    // In place of `split`: the parts as they are to be taken over.
+    std::function<absl::StatusOr<std::vector<EngineJob>>()> made = nullptr;
+    // Gets the parts in place of the engines.
+    std::function<void(std::vector<EngineJob>)> keep = nullptr;
     uint64_t serial = 0;  // the builder's: tells an order from a later one for that job
   };
 

@@ -162,6 +162,8 @@ class ShardRig {
   }
 
   Shard& shard() { return *shard_; }
+  // For somebody else to hold; the rig outlives it, and does nothing any more.
+  std::unique_ptr<Shard> GiveShard() { return std::move(shard_); }
   const TensorTransfers& transfers() const { return transfers_; }
   const BlockRange& range(uint32_t block) const { return ranges_[block]; }
   const Codec& codec() const { return **codecs_.FindByName(options_.codec); }

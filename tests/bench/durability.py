@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""What durability=disk costs, beside none in the same run: bare push-pull, and the Fashion-MNIST demo at its normal speed.
+"""What durability=disk and durability=peer cost, beside none in the same run: bare push-pull, and the Fashion-MNIST demo at
+its normal speed, on two servers.
 
     python3 tests/bench/durability.py --build build/release --dir /var/tmp [--rounds 3] [--steps 400] [--bytes 67108864]
 
-Both take turns, `--rounds` times; of the ratios of each round the median counts. Journals go below `--dir`: name a folder of
+All take turns, `--rounds` times; of the ratios of each round the median counts. Journals go below `--dir`: name a folder of
 the disk that servers would have, or /dev/shm for what a journal costs where the disk costs nothing.
 """
 
 import argparse
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import tempfile
@@ -44,28 +44,31 @@ def run(command):
     return done.stdout
 
 
-def durable(journal):
-    return ["--durability", "disk", "--journal-dir", journal] if journal else ["--durability", "none"]
+KINDS = ("none", "disk", "peer")
 
 
-def push_pull(options, codec, journal):
+def flags(durability, journal):
+    return ["--durability", durability, *(["--journal-dir", journal] if durability == "disk" else [])]
+
+
+def push_pull(options, codec, durable):
     """Seconds of a step, from the workers of `syncline bench pushpull`."""
     with tempfile.TemporaryDirectory() as folder:
         report = os.path.join(folder, "report.json")
-        run([f"{options.build}/syncline", "run", "--standalone", "--servers", "1", "--nproc-per-node", "2",
-             *durable(journal), "--", f"{options.build}/syncline", "bench", "pushpull-worker", "--bytes",
+        run([f"{options.build}/syncline", "run", "--standalone", "--servers", "2", "--nproc-per-node", "2",
+             *durable, "--", f"{options.build}/syncline", "bench", "pushpull-worker", "--bytes",
              str(options.bytes), "--tensor-bytes", str(16 << 20), "--warmup", "3", "--steps",
              str(options.push_pull_steps), "--codec", codec, "--optimizer", "adamw", "--report", report])  # fmt: skip
         with open(report) as file:
             return statistics.median(json.load(file)["seconds"])
 
 
-def demo(options, precision, journal):
+def demo(options, precision, durable):
     """Seconds of a step."""
     with tempfile.TemporaryDirectory() as folder:
         report = os.path.join(folder, "report.json")
         run([f"{options.build}/syncline", "run", "--standalone", "--servers", "2", "--nproc-per-node",
-             str(options.workers), *durable(journal), "--", f"{options.build}/fashion_mnist", "--precision", precision, "--steps",
+             str(options.workers), *durable, "--", f"{options.build}/fashion_mnist", "--precision", precision, "--steps",
              str(options.steps), "--report", report])  # fmt: skip
         with open(report) as file:
             return json.load(file)["seconds"] / options.steps
@@ -75,18 +78,18 @@ def compare(options, name, measure):
     rows = []
     for _ in range(options.rounds):
         row = {}
-        for durability in ("none", "disk"):
-            journal = tempfile.mkdtemp(prefix="journal", dir=options.dir) if durability == "disk" else ""
-            try:
-                row[durability] = measure(journal)
-            finally:
-                if journal:
-                    shutil.rmtree(journal)
+        for durability in KINDS:
+            with tempfile.TemporaryDirectory(prefix="journal", dir=options.dir) as journal:
+                row[durability] = measure(flags(durability, journal))
         rows.append(row)
-    ratio = statistics.median(row["disk"] / row["none"] for row in rows)
-    median = {key: 1e3 * statistics.median(row[key] for row in rows) for key in ("none", "disk")}
-    print(json.dumps({"what": name, "none_ms": median["none"], "disk_ms": median["disk"], "ratio": ratio,
-                      "ratios": [row["disk"] / row["none"] for row in rows]}), flush=True)  # fmt: skip
+    report = {"what": name}
+    for durability in KINDS:
+        report[f"{durability}_ms"] = 1e3 * statistics.median(row[durability] for row in rows)
+    for durability in KINDS[1:]:
+        ratios = [row[durability] / row["none"] for row in rows]
+        report[f"{durability}_ratio"] = statistics.median(ratios)
+        report[f"{durability}_ratios"] = ratios
+    print(json.dumps(report), flush=True)
 
 
 def main():
@@ -103,11 +106,11 @@ def main():
     options.dir = options.dir or tempfile.gettempdir()
     print(json.dumps({"dir": options.dir, "cores": os.cpu_count(), **probe(options.dir)}), flush=True)
     for codec in ("fp32", "bf16"):
-        compare(options, f"push-pull {codec}", lambda journal, codec=codec: push_pull(options, codec, journal))
+        compare(options, f"push-pull {codec}", lambda durable, codec=codec: push_pull(options, codec, durable))
     if not os.path.exists(f"{options.build}/fashion_mnist"):
         raise SystemExit(f"{options.build}/fashion_mnist is not built (LibTorch): no training was measured")
     for precision in ("fp32", "bf16"):
-        compare(options, f"demo {precision}", lambda journal, precision=precision: demo(options, precision, journal))
+        compare(options, f"demo {precision}", lambda durable, precision=precision: demo(options, precision, durable))
 
 
 if __name__ == "__main__":

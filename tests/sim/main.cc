@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <string>
 
 #include "CLI/CLI.hpp"
@@ -30,6 +31,15 @@ int main(int argc, char** argv) {
   bool server_restarts = false;
   app.add_flag("--server-restarts", server_restarts,
                "servers die and come back with their journals, too");
+  bool backups = false;
+  app.add_flag("--backups", backups, "servers die, and their backups take over");
+  using syncline::sim::Fault;
+  Fault fault = Fault::kNone;
+  const std::map<std::string, Fault> faults = {{"early", Fault::kPublishesEarly},
+                                               {"lost", Fault::kLosesRecord},
+                                               {"stale", Fault::kStaleBackup}};
+  app.add_option("--plant", fault, "a fault of backups, which is to be found")
+      ->transform(CLI::CheckedTransformer(faults));
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -39,19 +49,21 @@ int main(int argc, char** argv) {
   uint64_t failed = 0;
   for (uint64_t seed = start; seed < start + seeds; ++seed) {
     using syncline::sim::Restarts;
-    const Restarts drawn = restarts && server_restarts ? Restarts::kBoth
-                           : restarts                  ? Restarts::kCoordinator
-                           : server_restarts           ? Restarts::kServers
-                                                       : Restarts::kNone;
-    absl::Status status = syncline::sim::Simulate(seed, mode, drawn);
+    const Restarts drawn = backups                       ? Restarts::kBackups
+                           : restarts && server_restarts ? Restarts::kBoth
+                           : restarts                    ? Restarts::kCoordinator
+                           : server_restarts             ? Restarts::kServers
+                                                         : Restarts::kNone;
+    absl::Status status = syncline::sim::Simulate(seed, mode, drawn, fault);
     if (drawn == Restarts::kNone) status.Update(syncline::sim::SimulateStall(seed));
     if (status.ok()) continue;
     ++failed;
     std::printf(
-        "seed %llu failed: %s\n  repeat with: %s --mode %s%s%s --start %llu --seeds 1\n",
+        "seed %llu failed: %s\n  repeat with: %s --mode %s%s%s%s --start %llu --seeds "
+        "1\n",
         static_cast<unsigned long long>(seed), std::string(status.message()).c_str(),
         argv[0], mode.c_str(), restarts ? " --restarts" : "",
-        server_restarts ? " --server-restarts" : "",
+        server_restarts ? " --server-restarts" : "", backups ? " --backups" : "",
         static_cast<unsigned long long>(seed));
   }
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;

@@ -9,6 +9,7 @@
 #include "comm/base/check.h"
 #include "comm/base/job_seed.h"
 #include "comm/base/status.h"
+#include "server/journal/record_player.h"
 
 namespace syncline::sim {
 namespace {
@@ -63,6 +64,7 @@ void ServerProcess::Attach() {
        // The one before it is still taken for alive.
        .on_end =
            [this](const absl::Status&) {
+             if (parts_.stand_in) return EndStandIn();
              SYNCLINE_CHECK(!identity_);
              After(parts_.heartbeat_interval, [this] { OnLost(); });
            },
@@ -89,7 +91,14 @@ void ServerProcess::Kill() {
 
 void ServerProcess::Keep(std::shared_ptr<const ShardRecord> record) {
   parts_.disk.records.push_back(std::move(record));
-  SyncSoon();
+  if (parts_.stand_in) return;  // it took over: nothing waits for its records
+  if (records_ == nullptr) return SyncSoon();
+  records_->Take(*parts_.disk.records.back());
+  if (parts_.fault == Fault::kPublishesEarly) {
+    After(absl::ZeroDuration(), [this, taken = parts_.disk.records.size()] {
+      if (shard_ != nullptr) Run(ShardDurable{taken});
+    });
+  }
 }
 
 // One after the other, each for all that came meanwhile.
@@ -105,18 +114,13 @@ void ServerProcess::SyncSoon() {
   });
 }
 
-// As server/journal does: blocks that step together are made again together.
-uint64_t ServerProcess::Restore() {
+absl::StatusOr<uint64_t> ServerProcess::Restore() {
   std::vector<std::shared_ptr<const ShardRecord>>& records = parts_.disk.records;
-  std::vector<std::shared_ptr<const ShardRecord>> unit;
+  RecordPlayer player(*shard_, {.records = "what is left", .whose = "what was"});
   size_t whole = 0;
   for (size_t i = 0; i < records.size(); ++i) {
-    unit.push_back(records[i]);
-    const auto* step = std::get_if<StepRecord>(&records[i]->what);
-    if (step != nullptr && unit.size() < shard_->UnitOf(step->block)) continue;
-    for (const auto& record : unit) SYNCLINE_CHECK(shard_->Replay(*record).ok());
-    unit.clear();
-    whole = i + 1;
+    SYNCLINE_RETURN_IF_ERROR(player.Take(*records[i]));
+    if (player.is_whole()) whole = i + 1;
   }
   records.resize(whole);
   parts_.disk.synced = begun_at_ = whole;
@@ -146,6 +150,8 @@ ServerHello ServerProcess::MakeHello() const {
                        .shard_addresses = {transport_->address()},
                        .lanes = "inproc",
                        .identity = identity_};
+  hello.stand_in = parts_.stand_in;
+  hello.session_key = 1;
   if (shard_ != nullptr) hello.held.push_back(memory_.Describe(job_));
   if (!parts_.disk.job.empty()) {
     if (shard_ != nullptr) hello.held.back().run = "run";
@@ -188,8 +194,11 @@ void ServerProcess::OnControl(const CoordinatorBody& body) {
       drop != nullptr && drop->job == job_) {
     shard_.reset();
     workers_.clear();
+    records_.reset();
+    pair_.reset();
     return;
   }
+  OnBackup(body);
   if (const auto* prepare = std::get_if<PrepareEpoch>(&body)) {
     memory_.Prepare(prepare->epoch);
     Run(ShardPrepare{prepare->epoch});
@@ -232,16 +241,20 @@ void ServerProcess::Configure(const ConfigureJob& configure) {
     owned_.insert(block);
     blocks_.push_back({block, ranges[block]});
   }
-  options_ =
-      ShardOptions{.job = job_,
-                   .seed = JobSeed(spec.name),
-                   .shard = configure.first_shard,
-                   .transfers = *spec.Transfers(),
-                   .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
-                   .training = spec.training,
-                   .tensors = spec.Trained(),
-                   .checksum = Checksum::kHeaderAndPayload,
-                   .records = spec.IsJournaled() ? Records::kAwaited : Records::kKept};
+  options_ = ShardOptions{
+      .job = job_,
+      .seed = JobSeed(spec.name),
+      .shard = configure.first_shard,
+      .transfers = *spec.Transfers(),
+      .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
+      .training = spec.training,
+      .tensors = spec.Trained(),
+      .checksum = Checksum::kHeaderAndPayload,
+      .records = spec.IsJournaled() || (spec.HasBackups() && !configure.backup)
+                     ? Records::kAwaited
+                     : Records::kKept};
+  pair_ = configure.backup;
+  if (spec.HasBackups() && !pair_) records_ = std::make_unique<RecordSender>();
   shard_ = *Shard::Create(options_, blocks_, pool_);
   workers_.clear();
   uint64_t step = 0;
@@ -250,7 +263,9 @@ void ServerProcess::Configure(const ConfigureJob& configure) {
     if (spec.IsJournaled()) parts_.disk = {.job = spec.name, .shard = options_.shard};
     begun_at_ = 0;
   } else {
-    step = Restore();
+    const absl::StatusOr<uint64_t> restored = Restore();
+    SYNCLINE_CHECK(restored.ok());
+    step = *restored;
   }
   parts_.control.Send(connection_, JobConfigured{job_, step});
 }
@@ -389,6 +404,7 @@ void ServerProcess::Forget(WorkerLife life, uint64_t connection) {
 absl::StatusOr<Buffer> ServerProcess::Allocate(ByteView header, size_t payload_bytes) {
   SYNCLINE_ASSIGN_OR_RETURN(const MessageHeader parsed, ParseHeader(header));
   if (shard_ == nullptr) return absl::NotFoundError("no job");
+  if (IsOfBackup(parsed)) return pool_.Allocate(payload_bytes);
   if (parsed.kind == static_cast<uint16_t>(MessageKind::kHello)) {
     return pool_.Allocate(payload_bytes);
   }
@@ -405,6 +421,7 @@ absl::StatusOr<Buffer> ServerProcess::Allocate(ByteView header, size_t payload_b
 void ServerProcess::OnMessage(ByteView header, Buffer payload) {
   const auto parsed = ParseHeader(header);
   if (!*alive_ || !parsed.ok() || shard_ == nullptr) return;
+  if (IsOfBackup(*parsed)) return OfBackup(*parsed, payload);
   bytes_ += payload.size();
   parts_.traffic.Arrived(*parsed, payload.size());
   switch (static_cast<MessageKind>(parsed->kind)) {

@@ -16,11 +16,13 @@
 #include "comm/codec/codec.h"
 #include "comm/transport/inproc/inproc.h"
 #include "server/coordinator/held_job.h"
+#include "server/links/record_link.h"
 #include "server/links/worker_link.h"
 #include "server/shard/record.h"
 #include "server/shard/shard.h"
 #include "tests/sim/control_plane.h"
 #include "tests/sim/reference.h"
+#include "tests/sim/simulation.h"
 #include "tests/sim/traffic.h"
 
 namespace syncline::sim {
@@ -48,6 +50,10 @@ class ServerProcess : private Receiver {
     // A block is back from the disk, at that version.
     std::function<void(uint32_t block, uint64_t version)> on_restored = [](uint32_t,
                                                                            uint64_t) {};
+    // It is to start a stand-in.
+    std::function<void(const HoldBackup&)> on_hold = [](const HoldBackup&) {};
+    std::optional<StandInFor> stand_in = std::nullopt;  // it is one
+    Fault fault = Fault::kNone;
   };
 
   ServerProcess(Parts parts, std::string name);
@@ -56,7 +62,10 @@ class ServerProcess : private Receiver {
   void Kill();
 
   bool Owns(uint32_t block) const { return owned_.contains(block); }
-  bool is_configured() const { return shard_ != nullptr; }
+  bool Is(uint32_t server) const { return identity_ && identity_->server == server; }
+  // As when the coordinator has said so. A planted fault when it has not.
+  void GoOnWithoutBackup();
+  bool is_configured() const { return shard_ != nullptr && !pair_; }
   const Shard& shard() const { return *shard_; }
   std::string address() const { return transport_->address(); }
   // Replays all that the shard has recorded: block by block, version by version, and at the
@@ -69,7 +78,17 @@ class ServerProcess : private Receiver {
   void After(absl::Duration delay, std::function<void()> fn);
   void Keep(std::shared_ptr<const ShardRecord> record);
   void SyncSoon();
-  uint64_t Restore();
+  absl::StatusOr<uint64_t> Restore();
+
+  // Backups (server_process_backup.cc): of this server, and of another one.
+  void OnBackup(const CoordinatorBody& body);
+  void SendRecords(const BackupAt& at);
+  void OfBackup(const MessageHeader& header, const Buffer& payload);
+  void TakeRecord(const MessageHeader& header, const Buffer& payload);
+  void SayLost(const std::string& why);
+  void TakeOverFromBackup();
+  void EndStandIn();
+
   ServerHello MakeHello() const;
   void OnControl(const CoordinatorBody& body);
   void Configure(const ConfigureJob& configure);
@@ -106,6 +125,11 @@ class ServerProcess : private Receiver {
   std::mt19937_64 random_;
   size_t begun_at_ = 0;  // of the disk's records: those before are of another process
   bool syncs_ = false;
+  std::unique_ptr<RecordSender> records_;  // to its backup; null: it has none any more
+  std::optional<BackupPair> pair_;         // of a stand-in that holds a backup: from whom
+  RecordReceiver receiver_;                // likewise
+  std::unique_ptr<Endpoint> answers_;      // likewise
+  bool says_loss_ = true;
   // Events outlive a killed process; they look here first.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::set<uint32_t> owned_;

@@ -19,6 +19,7 @@
 #include "tests/sim/job_modes.h"
 #include "tests/sim/random_job.h"
 #include "tests/sim/reference.h"
+#include "tests/sim/server_hosts.h"
 #include "tests/sim/server_process.h"
 #include "tests/sim/worker_process.h"
 
@@ -26,7 +27,6 @@ namespace syncline::sim {
 namespace {
 
 constexpr uint32_t kLeaver = 1;
-constexpr int kServers = 2;
 constexpr absl::Duration kFailureTimeout = absl::Seconds(1);
 // A run takes about a second when nothing fails, one failure timeout for each that does,
 // and some minutes where links are slow.
@@ -68,24 +68,28 @@ Cables RandomCables(Random& random) {
 }
 
 bool ServersDie(Restarts restarts) {
-  return restarts == Restarts::kServers || restarts == Restarts::kBoth;
+  return restarts == Restarts::kBackups || restarts == Restarts::kServers ||
+         restarts == Restarts::kBoth;
 }
 
 bool NeedsDecisions(const JobSpec& job) {
   return (*TrainingPlan::Create(job.training, job.Trained()))->NeedsDecision();
 }
 
-JobSpec Journaled(JobSpec job, Restarts restarts) {
-  if (ServersDie(restarts)) job.durability = "disk";
+JobSpec MadeDurable(JobSpec job, Restarts restarts) {
+  if (ServersDie(restarts)) {
+    job.durability = restarts == Restarts::kBackups ? "peer" : "disk";
+  }
   return job;
 }
 
 class Run {
  public:
-  Run(uint64_t seed, std::string_view mode, Restarts restarts)
+  Run(uint64_t seed, std::string_view mode, Restarts restarts, Fault fault)
       : random_(seed),
         restarts_(restarts),
-        job_(Journaled(FitToMode(mode, random_, RandomJob(random_)), restarts)),
+        fault_(fault),
+        job_(MadeDurable(FitToMode(mode, random_, RandomJob(random_)), restarts)),
         skipping_(RandomSkipping(random_, job_)),
         rating_(RandomRating(random_, job_)),
         codecs_(CodecRegistry::Builtin()),
@@ -103,11 +107,10 @@ class Run {
   absl::Status Execute();
 
  private:
-  void StartServer(size_t which);
-  void KillServer(size_t which);
-  bool HasStepped() const;
   void PlanServerCrashes();
   void LayCables(uint32_t rank);
+  void LayCables();
+  uint64_t HeldVersion(uint32_t block) const;
   void BreakConnection();
   absl::Status CheckTraffic() const;
   void StartWorker(uint32_t rank);
@@ -128,6 +131,7 @@ class Run {
 
   Random random_;
   const Restarts restarts_;
+  const Fault fault_;
   const JobSpec job_;
   const Skipping skipping_;
   const Rating rating_;
@@ -139,10 +143,7 @@ class Run {
   const Timeouts timeouts_;
   ControlPlane control_;
   Reference reference_;
-  std::array<Disk, kServers> disks_;
-  std::array<std::unique_ptr<ServerProcess>, kServers> servers_;  // null while it is down
-  std::vector<std::unique_ptr<ServerProcess>> dead_servers_;
-  int server_crashes_ = 0;
+  std::optional<ServerHosts> servers_;  // once the run begins
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
   std::array<bool, kWorkers> gone_ = {};
   bool has_settled_ = false;
@@ -152,48 +153,6 @@ class Run {
   std::vector<std::unique_ptr<WorkerProcess>>
       graveyard_;  // events may still point to them
 };
-
-void Run::StartServer(size_t which) {
-  const auto on_restored = [this](uint32_t block, uint64_t version) {
-    uint64_t held = 0;
-    for (const auto& worker : workers_) {
-      if (worker != nullptr) held = std::max(held, worker->version_of(block));
-    }
-    reference_.RolledBack(block, version, held);
-  };
-  servers_[which] = std::make_unique<ServerProcess>(
-      ServerProcess::Parts{.events = events_,
-                           .network = network_,
-                           .control = control_,
-                           .reference = reference_,
-                           .traffic = traffic_,
-                           .codecs = codecs_,
-                           .heartbeat_interval = timeouts_.heartbeat_interval,
-                           .disk = disks_[which],
-                           .seed = 100 * which + static_cast<uint64_t>(server_crashes_),
-                           .on_restored = on_restored},
-      absl::StrCat("server", which));
-  for (uint32_t rank = 0; rank < kWorkers; ++rank) {
-    if (workers_[rank] != nullptr) LayCables(rank);
-  }
-}
-
-bool Run::HasStepped() const {
-  for (uint32_t block = 0; block < reference_.blocks().size(); ++block) {
-    if (reference_.version(block) > 0) return true;
-  }
-  return false;
-}
-
-void Run::KillServer(size_t which) {
-  // Before the coordinator knows of the journal there is nothing to come back to.
-  if (servers_[which] == nullptr || disks_[which].synced == 0 || !HasStepped()) return;
-  ++server_crashes_;
-  servers_[which]->Kill();
-  dead_servers_.push_back(std::move(servers_[which]));
-  events_.After(absl::Milliseconds(Between(random_, 1, 3000)),
-                [this, which] { StartServer(which); });
-}
 
 void Run::StartWorker(uint32_t rank) {
   if (workers_[rank] != nullptr || gone_[rank]) return;
@@ -221,12 +180,26 @@ void Run::StartWorker(uint32_t rank) {
 
 void Run::LayCables(uint32_t rank) {
   const std::string worker = workers_[rank]->address();
-  for (size_t i = 0; i < servers_.size(); ++i) {
-    if (servers_[i] == nullptr) continue;
-    const std::string server = servers_[i]->address();
+  for (size_t i = 0; i < kServers; ++i) {
+    if (servers_->at(i) == nullptr) continue;
+    const std::string server = servers_->at(i)->address();
     network_.SetRate(worker, server, cables_[rank][i].up);
     network_.SetRate(server, worker, cables_[rank][i].down);
   }
+}
+
+void Run::LayCables() {
+  for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+    if (servers_ && workers_[rank] != nullptr) LayCables(rank);
+  }
+}
+
+uint64_t Run::HeldVersion(uint32_t block) const {
+  uint64_t held = 0;
+  for (const auto& worker : workers_) {
+    if (worker != nullptr) held = std::max(held, worker->version_of(block));
+  }
+  return held;
 }
 
 // In one direction, of which nobody hears in the other, or in both.
@@ -234,7 +207,7 @@ void Run::BreakConnection() {
   const auto rank = std::uniform_int_distribution<uint32_t>(0, kWorkers - 1)(random_);
   const auto which = std::uniform_int_distribution<int>(0, kServers - 1)(random_);
   const auto ways = std::uniform_int_distribution<int>(0, 2)(random_);
-  const auto& broken = servers_[static_cast<size_t>(which)];
+  const ServerProcess* const broken = servers_->at(static_cast<size_t>(which));
   if (workers_[rank] == nullptr || broken == nullptr) return;
   const std::string worker = workers_[rank]->address();
   const std::string server = broken->address();
@@ -292,7 +265,8 @@ void Run::PlanBreaks() {
 
 // Of the coordinator: before the job begins, while it runs, and in the middle of a change.
 void Run::PlanCrashes() {
-  if (restarts_ == Restarts::kNone || restarts_ == Restarts::kServers) return;
+  const bool dies = restarts_ == Restarts::kCoordinator || restarts_ == Restarts::kBoth;
+  if (!dies) return;
   for (uint64_t crashes = 1 + random_() % 3; crashes > 0; --crashes) {
     const auto when = absl::Milliseconds(Between(random_, 0, 400 << (random_() % 4)));
     const auto outputs = std::uniform_int_distribution<int>(0, 12)(random_);
@@ -306,25 +280,12 @@ void Run::PlanServerCrashes() {
   if (!ServersDie(restarts_)) return;
   // The last decision dies with all who know of it.
   if (restarts_ == Restarts::kBoth && NeedsDecisions(job_)) return;
-  for (uint64_t crashes = 1 + random_() % 4; crashes > 0; --crashes) {
-    const auto when = absl::Milliseconds(Between(random_, 20, 400 << (random_() % 4)));
-    const bool all = OneIn(random_, 4);
-    const size_t which = random_() % kServers;
-    events_.After(when, [=, this] {
-      for (size_t i = 0; i < kServers; ++i) {
-        if (all || i == which) KillServer(i);
-      }
-    });
-  }
+  servers_->PlanCrashes(restarts_);
 }
 
 // Also that everybody is there to be compared.
 bool Run::AllDone() const {
-  if (std::ranges::any_of(servers_, [](const auto& server) {
-        return server == nullptr || !server->is_configured();
-      })) {
-    return false;
-  }
+  if (!servers_->AllAreThere()) return false;
   for (uint32_t rank = 0; rank < kWorkers; ++rank) {
     const auto& worker = workers_[rank];
     if (!gone_[rank] && (worker == nullptr || !worker->IsDone())) return false;
@@ -351,7 +312,18 @@ bool Run::IsOver() {
 }
 
 absl::Status Run::Execute() {
-  for (size_t which = 0; which < kServers; ++which) StartServer(which);
+  servers_.emplace(
+      ServerHosts::Parts{.events = events_,
+                         .network = network_,
+                         .control = control_,
+                         .reference = reference_,
+                         .traffic = traffic_,
+                         .codecs = codecs_,
+                         .random = random_,
+                         .heartbeat_interval = timeouts_.heartbeat_interval,
+                         .fault = fault_,
+                         .held = [this](uint32_t block) { return HeldVersion(block); },
+                         .on_new_process = [this] { LayCables(); }});
   for (uint32_t rank = 0; rank < kWorkers; ++rank) {
     events_.After(absl::Milliseconds(Between(random_, 0, 50)),
                   [this, rank] { StartWorker(rank); });
@@ -393,15 +365,15 @@ absl::Status Run::Check() {
     SYNCLINE_RETURN_IF_ERROR(
         CheckBlock(block, of_block(model.weights), of_block(model.views)));
   }
-  for (const auto& server : servers_) {
-    if (server->is_configured()) SYNCLINE_RETURN_IF_ERROR(server->CheckRecords());
+  for (size_t i = 0; i < kServers; ++i) {
+    SYNCLINE_RETURN_IF_ERROR(servers_->at(i)->CheckRecords());
   }
   return absl::OkStatus();
 }
 
 absl::Status Run::CheckTraffic() const {
   if (faults_ > 0 || breaks_ > 0) return absl::OkStatus();
-  if (control_.crashes() > 0 || server_crashes_ > 0) return absl::OkStatus();
+  if (control_.crashes() > 0 || servers_->crashes() > 0) return absl::OkStatus();
   // Beside each block a question, a note and an acknowledgement; greetings, refusals.
   // In mode asp the newest views are sent anew, twice: before the end and after it.
   const double most = job_.training.sync().is_async() ? 1.3 : 1.1;
@@ -431,7 +403,7 @@ absl::Status Run::CheckVersion(uint32_t block) const {
 absl::Status Run::CheckBlock(uint32_t block, std::span<const float> expected,
                              std::span<const float> views) {
   const BlockRange& range = reference_.blocks()[block];
-  const ServerProcess& owner = *servers_[servers_[0]->Owns(block) ? 0 : 1];
+  const ServerProcess& owner = *servers_->at(servers_->at(0)->Owns(block) ? 0 : 1);
   const std::span<const float> master = owner.shard().block_weights(block);
   for (uint32_t i = 0; i < range.elements; ++i) {
     if (!SameBits(master[i], expected[i])) {
@@ -468,8 +440,9 @@ std::string Run::Describe() const {
 
 }  // namespace
 
-absl::Status Simulate(uint64_t seed, std::string_view mode, Restarts restarts) {
-  return Run(seed, mode, restarts).Execute();
+absl::Status Simulate(uint64_t seed, std::string_view mode, Restarts restarts,
+                      Fault fault) {
+  return Run(seed, mode, restarts, fault).Execute();
 }
 
 }  // namespace syncline::sim

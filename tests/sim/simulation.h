@@ -23,11 +23,14 @@ enum class Restarts {
   kNone,
   kCoordinator,
   kServers,  // which have journals
-  kBoth
+  kBoth,
+  kBackups  // servers die and stay dead: their backups take over
 };
+// What is planted, and must be found.
+enum class Fault { kNone, kPublishesEarly, kLosesRecord, kStaleBackup };
 
 // Internal names what did not hold, and where.
 absl::Status Simulate(uint64_t seed, std::string_view mode = "bsp",
-                      Restarts restarts = Restarts::kNone);
+                      Restarts restarts = Restarts::kNone, Fault fault = Fault::kNone);
 
 }  // namespace syncline::sim

@@ -108,7 +108,8 @@ struct SessionOptions {
   // checkpoints stay, and what the job begins with: "auto" (the latest, if there is one),
   // "latest", "never", or the name of one. docs/checkpoints.md. The same for all workers.
   std::string checkpoint_every = {};  // SYNCLINE_CHECKPOINT_EVERY
-  // "disk": servers journal each step (docs/durability.md); "none": they do not.
+  // "disk": servers journal each step; "peer": each has a backup in another one's memory;
+  // "none": neither (docs/durability.md).
   std::string durability = "none";  // SYNCLINE_DURABILITY
   uint32_t checkpoint_keep = 3;     // SYNCLINE_CHECKPOINT_KEEP
   std::string resume = "auto";      // SYNCLINE_RESUME

@@ -1,0 +1,196 @@
+// Backups of servers in the memory of others: who holds what, who takes over, and that a
+// backup which misses anything never does.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/escaping.h"
+#include "server/coordinator/coordinator_test_util.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+// Servers on connections 1 and 2 (numbers 0 and 1), their stand-ins on 3 and 4, ranks 0 and
+// 1 on 10 and 11.
+class JobBackups : public CoordinatorTest {
+ protected:
+  void AttachServers(int servers) {
+    coordinator_ = std::make_unique<Coordinator>(
+        CoordinatorOptions{.timeouts = Timeouts::Derive(kFailureTimeout),
+                           .expected_servers = static_cast<uint32_t>(servers)});
+    Take(coordinator_->Apply(Start{}, now_));
+    for (int i = 1; i <= servers; ++i) AttachServer(static_cast<ConnectionId>(i));
+  }
+  static JobSpec WithBackups() {
+    JobSpec job = TwoTensors(2);
+    job.durability = "peer";
+    return job;
+  }
+  void WorkersCome(const JobSpec& job) {
+    for (const uint32_t rank : {0u, 1u}) {
+      SayHello(10 + rank, job,
+               {.rank = rank, .run_id = "run", .session_key = 1000 + rank});
+    }
+  }
+  // Of that server; it says hello as the shell would let it.
+  void StandInComes(ConnectionId connection, const HoldBackup& hold) {
+    Say(connection, ServerHello{.name = absl::StrCat("stand_in", hold.server),
+                                .shard_addresses = {absl::StrCat("memory", hold.server)},
+                                .stand_in = StandInFor{hold.job, hold.server},
+                                .session_key = 77 + hold.server});
+  }
+  void Begin() {
+    AttachServers(2);
+    WorkersCome(WithBackups());
+    StandInComes(3, Last<HoldBackup>(2).value());
+    StandInComes(4, Last<HoldBackup>(1).value());
+    id_ = Last<WorkerWelcome>(10).value().job;
+  }
+  void Lose(ConnectionId connection, const std::vector<ConnectionId>& alive) {
+    Say(connection, Disconnected{});
+    PassTimeBeating(kFailureTimeout, alive);
+  }
+  JobView Shown() const { return coordinator_->View(now_).jobs.at(0); }
+
+  uint32_t id_ = 0;
+};
+
+TEST_F(JobBackups, EachServerHoldsTheOneBeforeItAndTheJobWaitsForBoth) {
+  AttachServers(2);
+  WorkersCome(WithBackups());
+  EXPECT_EQ(Last<HoldBackup>(2)->server, 0u);
+  EXPECT_EQ(Last<HoldBackup>(1)->server, 1u);
+  EXPECT_FALSE(Last<WorkerWelcome>(10).has_value());
+  StandInComes(3, *Last<HoldBackup>(2));
+  const auto kept = Last<ConfigureJob>(3);
+  ASSERT_TRUE(kept.has_value());
+  EXPECT_EQ(kept->first_shard, 0u);
+  EXPECT_EQ(kept->backup->sender.server, 0u);
+  const auto at = Last<BackupAt>(1);
+  ASSERT_TRUE(at.has_value());
+  EXPECT_EQ(at->addresses, std::vector<std::string>{"memory0"});
+  EXPECT_EQ(at->pair.session_key, 77u);
+  EXPECT_FALSE(Last<WorkerWelcome>(10).has_value());
+  StandInComes(4, *Last<HoldBackup>(1));
+  EXPECT_TRUE(Last<WorkerWelcome>(10).has_value());
+  EXPECT_EQ(Shown().durability, "peer");
+  ASSERT_EQ(Shown().backups.size(), 2u);
+  EXPECT_THAT(Shown().backups[0].holder, HasSubstr("server 1 (server2)"));
+  EXPECT_THAT(Shown().backups[0].lost, IsEmpty());
+}
+
+TEST_F(JobBackups, OneServerIsRefused) {
+  AttachServers(1);
+  WorkersCome(WithBackups());
+  EXPECT_THAT(std::string(closed_.at(10).message()),
+              AllOf(HasSubstr("there is one server"), HasSubstr("--servers 2")));
+}
+
+TEST_F(JobBackups, ModesThatRunAheadAreRefused) {
+  AttachServers(2);
+  JobSpec job = WithBackups();
+  job.training.mode = {.name = "ssp", .values = {{"staleness", 2}}};
+  WorkersCome(job);
+  EXPECT_THAT(std::string(closed_.at(10).message()), HasSubstr("needs mode bsp"));
+}
+
+TEST_F(JobBackups, AStandInThatNobodyWaitsForIsRefused) {
+  Begin();
+  Lose(3, {1, 2, 4, 10, 11});
+  StandInComes(5, {.job = id_, .server = 0});
+  EXPECT_THAT(std::string(closed_.at(5).message()), HasSubstr("waits for no such"));
+}
+
+// Its name is that of no server for other jobs.
+TEST_F(JobBackups, StandInsServeOneJob) {
+  Begin();
+  JobSpec other = TwoTensors(1);
+  other.name = "other";
+  SayHello(20, other, {.rank = 0, .run_id = "run", .session_key = 20});
+  EXPECT_EQ(Last<ConfigureJob>(1)->declared->spec.name, "other");
+  EXPECT_EQ(Last<ConfigureJob>(3)->declared->spec.name, "job");
+}
+
+TEST_F(JobBackups, TheBackupOfADeadServerTakesItsPlace) {
+  Begin();
+  servers_answer_ = false;
+  Lose(1, {2, 3, 10, 11});  // and with it the stand-in on its host
+  EXPECT_TRUE(Last<TakeOver>(3).has_value());
+  EXPECT_EQ(Shown().phase, "waiting");
+  servers_answer_ = true;
+  Say(3, JobConfigured{id_, 5});
+  EXPECT_EQ(Shown().phase, "running");
+  const auto change = Last<EpochChanged>(10);
+  ASSERT_TRUE(change.has_value());
+  ASSERT_EQ(change->moved.size(), 1u);
+  EXPECT_EQ(change->moved[0].address, "memory0");
+  EXPECT_THAT(Shown().backups[0].lost, HasSubstr("used up"));
+  // That of the other one was on the dead host.
+  Lose(4, {2, 3, 10, 11});
+  EXPECT_THAT(Shown().backups[1].lost, HasSubstr("server 0 (server1), which held it"));
+  EXPECT_TRUE(Last<BackupGone>(2).has_value());
+  EXPECT_FALSE(Last<JobFailed>(10).has_value());
+}
+
+TEST_F(JobBackups, WhatEndsBehindTheWorkersIsNoBackup) {
+  Begin();
+  beats_[10].step = beats_[11].step = 9;
+  PassTimeBeating(absl::Seconds(1), {1, 2, 3, 4, 10, 11});
+  servers_answer_ = false;
+  Lose(1, {2, 3, 4, 10, 11});
+  Say(3, JobConfigured{id_, 5});
+  EXPECT_THAT(Last<JobFailed>(10)->reason,
+              HasSubstr("ends at step 5, and workers are at 9"));
+}
+
+// The record says so before the server hears that nothing waits for its backup any more.
+TEST_F(JobBackups, ALostBackupIsStoredAsLostFirst) {
+  Begin();
+  const CoordinatorOutputs outputs =
+      coordinator_->Apply(FromMember{1, BackupLost{id_, "the cable broke"}}, now_);
+  bool is_stored = false;
+  bool was_told = false;
+  for (const CoordinatorOutput& output : outputs) {
+    if (const auto* record = std::get_if<StoreRecord>(&output)) {
+      is_stored = record->value != nullptr &&
+                  record->value->find(absl::BytesToHexString("the cable broke")) !=
+                      std::string::npos;
+    }
+    const auto* message = std::get_if<ToMember>(&output);
+    if (message != nullptr && std::holds_alternative<BackupGone>(message->body)) {
+      EXPECT_TRUE(is_stored);
+      was_told = true;
+    }
+  }
+  EXPECT_TRUE(was_told);
+  Take(outputs);
+  EXPECT_TRUE(Last<DropJob>(3).has_value());
+  Lose(1, {2, 10, 11});
+  EXPECT_FALSE(Last<TakeOver>(3).has_value());
+  EXPECT_THAT(Last<JobFailed>(10)->reason,
+              AllOf(HasSubstr("had no backup any more: the cable broke"),
+                    HasSubstr("go on from a checkpoint")));
+}
+
+TEST_F(JobBackups, ABackupThatDiesWhileItTakesOverEndsTheJob) {
+  Begin();
+  servers_answer_ = false;
+  Lose(1, {2, 3, 10, 11});
+  Lose(3, {2, 10, 11});
+  EXPECT_THAT(Last<JobFailed>(10)->reason,
+              HasSubstr("is lost, and so is its backup in the memory of server 1"));
+}
+
+TEST_F(JobBackups, TheEndOfTheJobEndsItsStandIns) {
+  Begin();
+  for (const ConnectionId worker : {10, 11}) Say(worker, Leave{});
+  EXPECT_TRUE(Last<DropJob>(3).has_value());
+  EXPECT_TRUE(Last<DropJob>(4).has_value());
+}
+
+}  // namespace
+}  // namespace syncline

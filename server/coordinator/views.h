@@ -1,0 +1,104 @@
+// What the coordinator shows of itself, for `syncline status` and the metrics.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "comm/base/step_phases.h"
+
+namespace syncline {
+
+// What compression does for one worker, since it joined.
+struct CompressionFigures {
+  uint64_t pushed_values = 0;       // elements of gradients
+  uint64_t pushed_value_bytes = 0;  // of these on the wire
+  uint64_t diverged_blocks = 0;     // whose view was not the servers'
+  double encode_ns = 0;             // per element
+  double decode_ns = 0;             // per element
+  double residual_ratio = 0;        // norm of what is kept over that of a gradient
+  std::string choice = {};          // of push_codec=auto, with its reason
+
+  // FP32 bytes of gradients over bytes on the wire; 0 before the first one.
+  double ratio() const;
+};
+struct ServerView {
+  uint32_t server = 0;
+  uint32_t incarnation = 0;
+  std::string name = {};
+  std::string lanes = {};
+  uint32_t shards = 0;
+  uint64_t bytes = 0;
+  uint64_t memory_budget_bytes = 0;  // 0: not known
+  uint64_t memory_placed_bytes = 0;  // of its jobs, as planned
+  absl::Duration heartbeat_age = {};
+};
+struct MemberView {
+  uint32_t rank = 0;
+  uint32_t incarnation = 0;
+  std::string name = {};
+  uint64_t step = 0;
+  uint64_t bytes = 0;
+  bool waiting = false;
+  absl::Duration heartbeat_age = {};
+  uint64_t left_out = 0;  // steps that a quorum made without it
+  CompressionFigures compression = {};
+  WorkerPhases phases = {};
+};
+struct LossPoint {
+  uint64_t step = 0;
+  double learning_rate = 0;
+  double loss = 0;  // mean over all samples that were reported
+};
+// Of this run of a job.
+struct CheckpointView {
+  std::string latest = {};  // empty: none yet
+  uint64_t step = 0;
+  uint64_t bytes = 0;
+  absl::Duration took = {};
+  absl::Duration age = {};
+  uint64_t written = 0;
+  uint64_t failed = 0;
+  std::string error = {};  // of the last one, if it failed
+  bool is_under_way = false;
+  std::string resumed_from = {};  // empty: it began anew
+};
+// Of one server of a job with durability=peer.
+struct BackupView {
+  uint32_t server = 0;
+  std::string holder = {};  // whose memory it is in
+  std::string lost = {};    // why there is none any more; empty: there is one
+};
+struct JobView {
+  uint32_t job = 0;
+  std::string name = {};
+  std::string phase = {};   // "waiting", "running", "changing", "saving", ...
+  std::string reason = {};  // why it waits, changed last, or failed
+  uint64_t epoch = 0;
+  uint64_t step = 0;
+  uint64_t parameters = 0;
+  uint32_t expected_workers = 0;
+  std::string push_codec = {};
+  std::string publish_codec = {};
+  std::string mode = {};     // "ssp:staleness=3"
+  double learning_rate = 0;  // of the present step, before group scales
+  double loss_scale = 1;
+  uint64_t skipped_steps = 0;                 // not finite
+  uint64_t left_out = 0;                      // contributions that came after a quorum
+  std::optional<double> loss = std::nullopt;  // of the latest step that was reported
+  std::vector<LossPoint> loss_curve = {};     // of range tests
+  std::vector<MemberView> members = {};
+  CheckpointView checkpoint = {};
+  std::string durability = {};  // "none", "disk" or "peer"
+  std::vector<BackupView> backups = {};
+  std::map<uint32_t, ServerPhases> server_phases = {};  // by server
+};
+struct CoordinatorView {
+  std::vector<ServerView> servers = {};
+  std::vector<JobView> jobs = {};
+};
+
+}  // namespace syncline

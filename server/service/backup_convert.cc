@@ -1,0 +1,72 @@
+#include "server/service/backup_convert.h"
+
+#include <span>
+#include <string>
+
+#include "comm/base/buffer.h"
+
+namespace syncline {
+
+void Write(const BackupPair& pair, v1::BackupPair& out) {
+  out.set_server(pair.sender.server);
+  out.set_incarnation(pair.sender.incarnation);
+  out.set_session_key(pair.session_key);
+  const ByteView key = pair.key.bytes();
+  out.set_key(std::string(reinterpret_cast<const char*>(key.data()), key.size()));
+}
+
+BackupPair Read(const v1::BackupPair& in) {
+  const auto key = SecretKey::From(std::as_bytes(std::span(in.key())));
+  return {.sender = {in.server(), in.incarnation()},
+          .session_key = in.session_key(),
+          .key = key.value_or(SecretKey())};
+}
+
+void Write(const StandInFor& stand_in, v1::StandIn& out) {
+  out.set_job(stand_in.job);
+  out.set_server(stand_in.server);
+}
+
+StandInFor Read(const v1::StandIn& in) { return {in.job(), in.server()}; }
+
+void Write(const BackupLost& lost, v1::BackupLost& out) {
+  out.set_job(lost.job);
+  out.set_reason(lost.reason);
+}
+
+BackupLost Read(const v1::BackupLost& in) { return {in.job(), in.reason()}; }
+
+void Write(const HoldBackup& hold, v1::HoldBackup& out) {
+  out.set_job(hold.job);
+  out.set_server(hold.server);
+  out.set_engines(hold.engines);
+}
+
+HoldBackup Read(const v1::HoldBackup& in) {
+  return {in.job(), in.server(), in.engines()};
+}
+
+void Write(const BackupAt& at, v1::BackupAt& out) {
+  out.set_job(at.job);
+  for (const std::string& address : at.addresses) out.add_addresses(address);
+  Write(at.pair, *out.mutable_pair());
+}
+
+BackupAt Read(const v1::BackupAt& in) {
+  return {.job = in.job(),
+          .addresses = {in.addresses().begin(), in.addresses().end()},
+          .pair = Read(in.pair())};
+}
+
+void Write(const BackupGone& gone, v1::BackupGone& out) {
+  out.set_job(gone.job);
+  out.set_reason(gone.reason);
+}
+
+BackupGone Read(const v1::BackupGone& in) { return {in.job(), in.reason()}; }
+
+void Write(const TakeOver& take, v1::TakeOver& out) { out.set_job(take.job); }
+
+TakeOver Read(const v1::TakeOver& in) { return {in.job()}; }
+
+}  // namespace syncline

@@ -1,0 +1,31 @@
+// What is said about backups of servers (server/coordinator/backup.h), to and from the wire.
+#pragma once
+
+#include "proto/coordinator.pb.h"
+#include "server/coordinator/backup.h"
+
+namespace syncline {
+
+void Write(const BackupPair& pair, v1::BackupPair& out);
+// A key that is none is an empty one, which opens nothing.
+BackupPair Read(const v1::BackupPair& in);
+
+void Write(const StandInFor& stand_in, v1::StandIn& out);
+StandInFor Read(const v1::StandIn& in);
+
+void Write(const BackupLost& lost, v1::BackupLost& out);
+BackupLost Read(const v1::BackupLost& in);
+
+void Write(const HoldBackup& hold, v1::HoldBackup& out);
+HoldBackup Read(const v1::HoldBackup& in);
+
+void Write(const BackupAt& at, v1::BackupAt& out);
+BackupAt Read(const v1::BackupAt& in);
+
+void Write(const BackupGone& gone, v1::BackupGone& out);
+BackupGone Read(const v1::BackupGone& in);
+
+void Write(const TakeOver& take, v1::TakeOver& out);
+TakeOver Read(const v1::TakeOver& in);
+
+}  // namespace syncline

@@ -1,0 +1,156 @@
+// Records between engines of a server and of the stand-in that holds its backup (ADR 29).
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+#include "comm/transport/message.h"
+#include "server/service/engine.h"
+#include "server/service/engine_connection.h"
+
+namespace syncline {
+namespace {
+
+MessageKind KindOf(const MessageHeader& header) {
+  return static_cast<MessageKind>(header.kind);
+}
+
+MessageHeader NameOf(uint32_t job, const BackupPair& pair) {
+  return NameOfRecords(job, pair.sender, pair.session_key);
+}
+
+// By which it is known on the data plane.
+MemberIdentity SenderOf(uint32_t job, const BackupPair& pair) {
+  return {job, kBackupRanks + pair.sender.server, pair.sender.incarnation};
+}
+
+bool IsBy(const MessageHeader& header, const MessageHeader& name) {
+  return header.rank == name.rank && header.incarnation == name.incarnation &&
+         header.session_key == name.session_key;
+}
+
+}  // namespace
+
+absl::Status Engine::CheckBackup(const MessageHeader& header,
+                                 size_t payload_bytes) const {
+  const auto refused = absl::PermissionDeniedError(
+      absl::StrCat("records of job ", header.job, " from somebody unknown"));
+  if (KindOf(header) == MessageKind::kRecordAck) {
+    const auto job = jobs_.find(header.job);
+    const bool is_ours = job != jobs_.end() && job->second.records != nullptr &&
+                         IsBy(header, job->second.records->name());
+    return is_ours && payload_bytes == 0 ? absl::OkStatus() : refused;
+  }
+  const auto backup = backups_.find(header.job);
+  if (backup == backups_.end() ||
+      !IsBy(header, NameOf(header.job, backup->second.from))) {
+    return refused;
+  }
+  return payload_bytes <= kRecordPieceBytes
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError("a piece of a record is too long");
+}
+
+void Engine::SendRecords(uint32_t id, const std::string& address, BackupPair as) {
+  loop_->Post([this, id, address, as = std::move(as)](Transport&) {
+    const auto job = jobs_.find(id);
+    if (job == jobs_.end() || job->second.records == nullptr) return;
+    const auto lost = [this, id](const absl::Status& status) {
+      events_.on_backup_lost(id, absl::StrCat("the connection to it broke: ",
+                                              std::string(status.message())));
+    };
+    auto endpoint = transport_->Connect(
+        address, {.on_failure = lost, .key = {EncodeIdentity(SenderOf(id, as)), as.key}});
+    if (!endpoint.ok()) return lost(endpoint.status());
+    job->second.records->Connect(*std::move(endpoint), NameOf(id, as),
+                                 transport_->address());
+  });
+}
+
+void Engine::StopRecords(uint32_t id) {
+  loop_->Post([this, id](Transport&) {
+    const auto job = jobs_.find(id);
+    if (job == jobs_.end() || job->second.records == nullptr) return;
+    job->second.records.reset();
+    Run(id, job->second, ShardDurable{~uint64_t{0}});
+  });
+}
+
+void Engine::TakeRecords(uint32_t job, BackupPair from, TakeRecord take) {
+  Await([&] {
+    keys_[SenderOf(job, from)] = from.key;
+    Backup backup;
+    backup.from = std::move(from);
+    backup.take = std::move(take);
+    backups_[job] = std::move(backup);
+  });
+}
+
+void Engine::StopTaking(uint32_t job) {
+  Await([&] {
+    const auto backup = backups_.find(job);
+    if (backup == backups_.end()) return;
+    const MemberIdentity sender = SenderOf(job, backup->second.from);
+    backups_.erase(backup);
+    keys_.erase(sender);
+    connections_.erase(sender);
+  });
+}
+
+// Over TCP it goes back on the connection that it came on. That it broke says nothing: the
+// server may be dead, and then this backup is what is left. A living one notices itself.
+void Engine::AnswerRecords(const MessageHeader& hello, const Slice& payload,
+                           Connection* from) {
+  Backup& backup = backups_.at(hello.job);
+  if (from != nullptr) {
+    backup.answers = from->endpoint();
+    return;
+  }
+  const std::string address(reinterpret_cast<const char*>(payload.data), payload.size);
+  auto endpoint = transport_->Connect(address, {});
+  if (endpoint.ok()) backup.answers = *std::move(endpoint);
+}
+
+void Engine::SendAck(uint32_t job, const Backup& backup) {
+  if (backup.answers == nullptr) return;
+  MessageHeader ack = NameOf(job, backup.from);
+  ack.kind = static_cast<uint16_t>(MessageKind::kRecordAck);
+  ack.step = backup.receiver.records();
+  backup.answers->Send(SealHeader(ack), {}, [](const absl::Status&) {});
+}
+
+void Engine::Acknowledge(uint32_t job) {
+  loop_->Post([this, job](Transport&) {
+    const auto backup = backups_.find(job);
+    if (backup != backups_.end()) SendAck(job, backup->second);
+  });
+}
+
+void Engine::TakeBackup(const MessageHeader& header, const Slice& payload,
+                        Connection* from) {
+  // Its job may have ended since.
+  if (!CheckBackup(header, payload.size).ok()) return;
+  bytes_.fetch_add(kMessageHeaderBytes + payload.size, std::memory_order_relaxed);
+  if (KindOf(header) == MessageKind::kRecordAck) {
+    Job& job = jobs_.at(header.job);
+    const std::optional<uint64_t> records = job.records->Acknowledged(header.step);
+    if (records) Run(header.job, job, ShardDurable{*records});
+    return;
+  }
+  if (KindOf(header) == MessageKind::kBackupHello) {
+    return AnswerRecords(header, payload, from);
+  }
+  Backup& backup = backups_.at(header.job);
+  auto record = backup.receiver.Take(header, {payload.data, payload.size});
+  if (record.ok() && !*record) return;
+  const absl::StatusOr<bool> has_room =
+      record.ok() ? backup.take(**std::move(record)) : record.status();
+  if (!has_room.ok()) {
+    backups_.erase(header.job);
+    return events_.on_backup_lost(header.job, std::string(has_room.status().message()));
+  }
+  if (*has_room) SendAck(header.job, backup);
+}
+
+}  // namespace syncline

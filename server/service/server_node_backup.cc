@@ -1,0 +1,191 @@
+// What a server has to do with backups in memory (ADR 29): it sends records to its own, and
+// has stand-ins that hold those of others. Most of this is either of a server or of a
+// stand-in, which is a ServerNode, too.
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
+#include "server/service/held_convert.h"
+#include "server/service/job_convert.h"
+#include "server/service/server_node.h"
+
+namespace syncline {
+// ---- Of a server ----
+
+void ServerNode::On(const HoldBackup& hold) {
+  absl::MutexLock lock(&mutex_);
+  asked_.push_back(hold);
+  changed_.SignalAll();
+}
+
+void ServerNode::StartStandIn(const HoldBackup& hold) {
+  ServerNodeOptions options = options_;
+  options.name = absl::StrCat(options_.name, "/backup-", hold.job, "-", hold.server);
+  options.engines = hold.engines;
+  options.memory_bytes = 0;  // the coordinator has counted it
+  options.metrics = nullptr;
+  options.journal_directory.clear();
+  options.stand_in = {hold.job, hold.server};
+  options.log = options_.log.With({{"stands_in_for", hold.server}});
+  auto node = Start(options, {});
+  if (node.ok()) {
+    stand_ins_.push_back(*std::move(node));
+    return;
+  }
+  absl::MutexLock lock(&mutex_);
+  outbox_.push_back(ConfigureFailed{hold.job, node.status()});
+}
+
+void ServerNode::TendStandIns() {
+  std::vector<HoldBackup> asked;
+  {
+    absl::MutexLock lock(&mutex_);
+    asked = std::exchange(asked_, {});
+  }
+  for (const HoldBackup& hold : asked) StartStandIn(hold);
+  std::erase_if(stand_ins_, [](const auto& node) { return node->has_ended(); });
+}
+
+bool ServerNode::has_ended() const {
+  absl::MutexLock lock(&mutex_);
+  return has_ended_;
+}
+
+void ServerNode::On(const BackupAt& at) {
+  if (at.addresses.size() != engines_.size()) {
+    return OnBackupLost(at.job, "it has another number of engines");
+  }
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    engines_[i]->SendRecords(at.job, at.addresses[i], at.pair);
+  }
+}
+
+void ServerNode::On(const BackupGone& gone) {
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto job = jobs_.find(gone.job);
+    if (job == jobs_.end()) return;
+    job->second.lacks_backup = true;
+  }
+  options_.log.Error("the job goes on without a backup of this server",
+                     {{"job", gone.job}, {"reason", gone.reason}});
+  for (const auto& engine : engines_) engine->StopRecords(gone.job);
+}
+
+// Of a server: it waits for BackupGone. Of a stand-in: it waits for its end. Whether that
+// matters the coordinator knows: the job may be over.
+void ServerNode::OnBackupLost(uint32_t id, const std::string& why) {
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end() || !std::exchange(job->second.says_loss, false)) return;
+  outbox_.push_back(BackupLost{id, why});
+  changed_.SignalAll();
+}
+
+void ServerNode::ShowBackups(const std::map<uint32_t, RecordSender::Progress>& progress) {
+  if (options_.metrics == nullptr) return;
+  absl::MutexLock lock(&mutex_);
+  for (const auto& [id, job] : jobs_) {
+    const auto found = progress.find(id);
+    if (found == progress.end() && !job.lacks_backup) continue;
+    const auto at = found == progress.end() ? RecordSender::Progress() : found->second;
+    options_.metrics->SetBackup(id,
+                                {.durable_step = at.durable,
+                                 .lag_steps = at.taken - std::min(at.taken, at.durable),
+                                 .is_lost = job.lacks_backup});
+  }
+}
+
+// ---- Of a stand-in ----
+
+void ServerNode::ConfigureBackup(const std::shared_ptr<const v1::ConfigureJob>& message) {
+  const uint32_t job = message->job();
+  const auto read = std::make_shared<ConfigureJob>();
+  builder_->Build(
+      {.job = job,
+       .split = [this, message, read]() -> absl::StatusOr<std::vector<EngineJobOptions>> {
+         SYNCLINE_ASSIGN_OR_RETURN(*read, FromProto(*message));
+         SYNCLINE_ASSIGN_OR_RETURN(auto parts, SplitJob(*read));
+         SYNCLINE_RETURN_IF_ERROR(AddCheckpoints(*read, parts));
+         return parts;
+       },
+       .done = [this, job](const absl::Status& status) { OnBuilt(job, status); },
+       .keep =
+           [this, read](std::vector<EngineJob> parts) {
+             KeepBackup(*read, std::move(parts));
+           }});
+}
+
+void ServerNode::KeepBackup(const ConfigureJob& configure, std::vector<EngineJob> parts) {
+  const uint32_t job = configure.job;
+  const JobSpec& spec = configure.declared->spec;
+  const std::vector<BlockRange> ranges = spec.Blocks();
+  std::vector<std::vector<uint32_t>> trained(parts.size());
+  for (uint32_t block = 0; block < ranges.size(); ++block) {
+    const uint64_t engine =
+        uint64_t{configure.placement->shard_of_block[block]} - configure.first_shard;
+    const bool is_frozen = spec.tensors[ranges[block].tensor].group.frozen;
+    if (engine < parts.size() && !is_frozen) trained[engine].push_back(block);
+  }
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Engine* const engine = engines_[i].get();
+    BackupShardOptions options = {
+        .trained = std::move(trained[i]),
+        .has_seeds = !configure.resume_from,
+        .whose = absl::StrCat("what server ", configure.backup->sender.server, " has"),
+        .on_room = [engine, job] { engine->Acknowledge(job); },
+        .on_lost =
+            [this, job](const absl::Status& why) {
+              OnBackupLost(job, std::string(why.message()));
+            }};
+    backup_.push_back(
+        std::make_unique<BackupShard>(std::move(options), std::move(parts[i])));
+    engine->TakeRecords(job, *configure.backup,
+                        [shard = backup_.back().get()](std::vector<std::byte> record) {
+                          return shard->Take(std::move(record));
+                        });
+  }
+}
+
+void ServerNode::On(const TakeOver& take) {
+  const uint32_t id = take.job;
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto job = jobs_.find(id);
+    if (job == jobs_.end()) return;
+    job->second.says_loss = false;
+  }
+  builder_->Build(
+      {.job = id,
+       .done = [this, id](const absl::Status& status) { OnBuilt(id, status); },
+       .made = [this, id] { return FinishBackup(id); }});
+}
+
+// From here on the dead server, should it live, is answered no more: it tells nobody
+// anything new.
+absl::StatusOr<std::vector<EngineJob>> ServerNode::FinishBackup(uint32_t id) {
+  for (const auto& engine : engines_) engine->StopTaking(id);
+  std::vector<EngineJob> parts;
+  uint64_t step = std::numeric_limits<uint64_t>::max();
+  for (const auto& shard : backup_) {
+    SYNCLINE_ASSIGN_OR_RETURN(BackupShard::Finished finished, shard->Finish());
+    step = std::min(step, finished.step);
+    parts.push_back(std::move(finished.part));
+  }
+  backup_.clear();
+  if (parts.size() != engines_.size()) {
+    return absl::FailedPreconditionError("there is no backup of that job");
+  }
+  options_.log.Info("the backup takes over", {{"job", id}, {"step", step}});
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job != jobs_.end()) job->second.restored_step = step;
+  return parts;
+}
+
+}  // namespace syncline

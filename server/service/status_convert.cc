@@ -1,0 +1,87 @@
+#include "server/service/status_convert.h"
+
+#include "absl/time/time.h"
+#include "comm/rpc/phases_proto.h"
+#include "server/service/checkpoint_convert.h"
+#include "server/service/progress_convert.h"
+
+namespace syncline {
+namespace {
+
+void Write(const ServerView& server, v1::ServerStatus& out) {
+  out.set_server(server.server);
+  out.set_incarnation(server.incarnation);
+  out.set_name(server.name);
+  out.set_lanes(server.lanes);
+  out.set_shards(server.shards);
+  out.set_bytes(server.bytes);
+  out.set_memory_budget_bytes(server.memory_budget_bytes);
+  out.set_memory_placed_bytes(server.memory_placed_bytes);
+  out.set_heartbeat_age_seconds(absl::ToDoubleSeconds(server.heartbeat_age));
+}
+
+void Write(const MemberView& member, v1::MemberStatus& out) {
+  out.set_rank(member.rank);
+  out.set_incarnation(member.incarnation);
+  out.set_name(member.name);
+  out.set_left_out(member.left_out);
+  out.set_step(member.step);
+  out.set_bytes(member.bytes);
+  out.set_waiting(member.waiting);
+  out.set_heartbeat_age_seconds(absl::ToDoubleSeconds(member.heartbeat_age));
+  *out.mutable_compression() = ToProto(member.compression);
+  WritePhases(member.phases, *out.mutable_phases());
+}
+
+void Write(const LossPoint& point, v1::LossPoint& out) {
+  out.set_step(point.step);
+  out.set_learning_rate(point.learning_rate);
+  out.set_loss(point.loss);
+}
+
+void Write(const BackupView& backup, v1::BackupStatus& out) {
+  out.set_server(backup.server);
+  out.set_holder(backup.holder);
+  out.set_lost(backup.lost);
+}
+
+void Write(const JobView& job, v1::JobStatus& out) {
+  out.set_job(job.job);
+  out.set_name(job.name);
+  out.set_phase(job.phase);
+  out.set_reason(job.reason);
+  out.set_epoch(job.epoch);
+  out.set_step(job.step);
+  out.set_parameters(job.parameters);
+  out.set_expected_workers(job.expected_workers);
+  out.set_push_codec(job.push_codec);
+  out.set_mode(job.mode);
+  out.set_publish_codec(job.publish_codec);
+  out.set_learning_rate(job.learning_rate);
+  out.set_loss_scale(job.loss_scale);
+  out.set_skipped_steps(job.skipped_steps);
+  out.set_left_out(job.left_out);
+  out.set_durability(job.durability);
+  if (job.loss) out.set_loss(*job.loss);
+  ToProto(job.checkpoint, *out.mutable_checkpoint());
+  for (const LossPoint& point : job.loss_curve) Write(point, *out.add_loss_curve());
+  for (const MemberView& member : job.members) Write(member, *out.add_members());
+  for (const BackupView& backup : job.backups) Write(backup, *out.add_backups());
+  for (const auto& [server, phases] : job.server_phases) {
+    v1::ServerPhases& written = *out.add_server_phases();
+    written.set_server(server);
+    WritePhases(phases, *written.mutable_phases());
+  }
+}
+
+}  // namespace
+
+v1::StatusReply ToProto(const CoordinatorView& view) {
+  v1::StatusReply reply;
+  reply.set_build_version(SYNCLINE_VERSION);
+  for (const ServerView& server : view.servers) Write(server, *reply.add_servers());
+  for (const JobView& job : view.jobs) Write(job, *reply.add_jobs());
+  return reply;
+}
+
+}  // namespace syncline

@@ -1,0 +1,85 @@
+#!/usr/bin/env python3
+"""Servers with backups in each other's memory: one is killed, and its backup takes over.
+
+    python3 tests/integration/peer_backup_test.py --build build/release [-v] [TestClass.test_name ...]
+"""
+
+import cluster
+from cluster import LeashedTest
+
+STEPS = 60
+
+
+class PeerBackupTest(LeashedTest):
+    """Jobs with durability=peer whose servers are killed, and not started again."""
+
+    servers = 3
+    worker_env = {"SYNCLINE_DURABILITY": "peer"}
+
+    def start_workers(self, *flags):
+        return [
+            self.worker(rank, 2, "--steps", str(STEPS), "--step-ms", "1", "--leash", self.leash, *flags)
+            for rank in range(2)
+        ]
+
+    def begin(self, *flags):
+        self.allow(20)
+        workers = self.start_workers(*flags)
+        self.await_steps(workers, 20)
+        return workers
+
+    def train(self, disturb, *flags):
+        """The checksum at the end. `disturb` finds the workers in the middle of steps, after 20 of them."""
+        workers = self.begin(*flags)
+        self.allow(40)
+        disturb()
+        self.await_steps(workers, 40)
+        self.allow(STEPS)
+        return self.assert_same_end(workers)
+
+    def assert_same_weights(self, *flags):
+        undisturbed = self.train(lambda: None, *flags)
+
+        def disturb():
+            self.server_processes[1].kill()
+            self.coordinator.await_line(r"job 'test': server \d+ .* took the place of server \d+ at step \d+")
+            self.coordinator.await_line(r"job 'test': the backup of server \d+ .* is lost: .*; it goes on without one")
+
+        self.assertEqual(self.train(disturb, *flags), undisturbed)
+
+
+class PeerBackup(PeerBackupTest):
+    def test_one_of_three_is_killed_and_the_weights_are_the_same(self):
+        self.assert_same_weights()
+
+    def test_with_top_k(self):
+        self.assert_same_weights("--codec", "topk")
+
+    def test_a_server_and_the_holder_of_its_backup(self):
+        workers = self.begin()
+        for server in self.server_processes[:2]:
+            server.kill()
+        self.allow(STEPS)
+        for worker in workers:
+            self.assertEqual(worker.wait(), 138, worker.text())
+            self.assertRegex(worker.text(), r"server \d+ \(.*\) is lost, and (so is its backup|it had no backup)")
+
+
+class PeerBackupOverTls(PeerBackupTest):
+    server_flags = ("--data-plane", "tls")
+
+    def test_keys_of_the_backup(self):
+        self.assert_same_weights()
+
+
+class OneServer(PeerBackupTest):
+    servers = 1
+
+    def test_is_refused_with_what_to_do(self):
+        for worker in self.start_workers():
+            self.assertNotEqual(worker.wait(), 0)
+            self.assertRegex(worker.text(), r"durability=peer, and there is one server.*start two servers or more")
+
+
+if __name__ == "__main__":
+    cluster.main()

@@ -61,6 +61,12 @@ std::string Memory(const Json& server) {
   return budget == 0 ? placed : absl::StrCat(placed, " of ", FormatByteSize(budget));
 }
 
+std::string LanesOrLoss(const Json& server) {
+  const auto lost = server.find("lost_seconds");
+  if (lost == server.end()) return Text(server, "lanes");
+  return absl::StrFormat("lost %.0f s ago", lost->get<double>());
+}
+
 std::string ServerTable(const Json& servers) {
   if (servers.empty()) return "no servers yet, or none that this certificate may see\n";
   std::string table =
@@ -70,7 +76,7 @@ std::string ServerTable(const Json& servers) {
     absl::StrAppendFormat(&table, "%-6d  %-24s  %6d  %10s  %22s  %9s  %s\n",
                           server.value("server", 0), Text(server, "name"),
                           server.value("shards", 0), Bytes(server), Memory(server),
-                          Age(server), Text(server, "lanes"));
+                          Age(server), LanesOrLoss(server));
   }
   return table;
 }

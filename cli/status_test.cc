@@ -47,6 +47,16 @@ TEST(StatusTable, ShowsServersJobsAndMembers) {
   EXPECT_THAT(*table, testing::ContainsRegex("3 +b:19 +2 +999 B +1.0 s +121  waiting\n"));
 }
 
+TEST(StatusTable, SaysWhichServerIsLost) {
+  const auto table = StatusAsTable(
+      R"({"servers": [{"server": 0, "name": "a:17", "lanes": "tcp"},
+                      {"server": 1, "name": "a:18", "lanes": "tcp", "lost_seconds": 2.2}]})",
+      "a:1");
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(*table, testing::ContainsRegex("0 +a:17 .* tcp\n"));
+  EXPECT_THAT(*table, testing::ContainsRegex("1 +a:18 .* lost 2 s ago\n"));
+}
+
 TEST(StatusTable, SaysNothingOfChoicesThatNobodyMakes) {
   const auto table = StatusAsTable(
       R"({"jobs": [{"name": "a", "members": [{"rank": 0, "compression": {"choice": ""}},

@@ -17,15 +17,17 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 Json ToJson(const v1::ServerStatus& server) {
-  return {{"server", server.server()},
-          {"name", server.name()},
-          {"incarnation", server.incarnation()},
-          {"shards", server.shards()},
-          {"lanes", server.lanes()},
-          {"heartbeat_age_seconds", server.heartbeat_age_seconds()},
-          {"bytes", server.bytes()},
-          {"memory_budget_bytes", server.memory_budget_bytes()},
-          {"memory_placed_bytes", server.memory_placed_bytes()}};
+  Json json = {{"server", server.server()},
+               {"name", server.name()},
+               {"incarnation", server.incarnation()},
+               {"shards", server.shards()},
+               {"lanes", server.lanes()},
+               {"heartbeat_age_seconds", server.heartbeat_age_seconds()},
+               {"bytes", server.bytes()},
+               {"memory_budget_bytes", server.memory_budget_bytes()},
+               {"memory_placed_bytes", server.memory_placed_bytes()}};
+  if (server.has_lost_seconds()) json["lost_seconds"] = server.lost_seconds();
+  return json;
 }
 
 // The ratio is of FP32 bytes to bytes on the wire; 0 before the first gradient.

@@ -1,4 +1,4 @@
-// The coordinator's status as JSON: what `syncline status -o json` prints and the admin
+// The coordinator's status as JSON: what `syncline status --json` prints and the admin
 // port serves as /status, in one form.
 //
 //   {"build_version": "0.1.0", "uptime_seconds": 12.5,
@@ -14,6 +14,8 @@
 //                           "waiting": false, "heartbeat_age_seconds": 0.1,
 //                           "phases": {"steps": 7, "seconds": {"compute": 0.5, ...}}}],
 //              "server_phases": [{"server": 0, "steps": 7, "seconds": {"hold": 0.1, ...}}]}]}
+//
+// A server whose connection broke has "lost_seconds", too: since when.
 //
 // Phases (comm/base/step_phases.h) are sums so far: differences of two statuses say what a
 // step of late took.

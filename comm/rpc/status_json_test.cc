@@ -108,6 +108,15 @@ TEST_F(StatusJson, FetchesNumbersAsNumbers) {
   EXPECT_EQ(of_server["seconds"]["hold"], 1.5);
 }
 
+TEST(StatusAsJson, SaysOfALostServerSinceWhen) {
+  v1::StatusReply reply = Sample();
+  EXPECT_FALSE(
+      nlohmann::json::parse(StatusAsJson(reply))["servers"][0].contains("lost_seconds"));
+  reply.mutable_servers(0)->set_lost_seconds(0);
+  EXPECT_EQ(nlohmann::json::parse(StatusAsJson(reply))["servers"][0]["lost_seconds"],
+            0.0);
+}
+
 TEST(StatusAsJson, SurvivesANameThatIsNoUtf8) {
   v1::StatusReply reply;
   reply.add_jobs()->set_name("a\xff");

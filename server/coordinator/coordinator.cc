@@ -244,8 +244,11 @@ void Coordinator::Impl::LoseServer(uint32_t number, const std::string& reason) {
   outputs_.push_back(LogReason{
       absl::StrCat("server ", number, " (", lost->second.name, ") is gone: ", reason)});
   outputs_.push_back(CloseMember{lost->second.connection, absl::AbortedError(reason)});
+  const Job::ServerLoss loss = {
+      .server = number,
+      .at = lost->second.disconnected_at.value_or(lost->second.heard_at)};
   servers_.erase(lost);
-  for (const auto& [name, job] : jobs_) job->OnServerLost(number, outputs_);
+  for (const auto& [name, job] : jobs_) job->OnServerLost(loss, outputs_);
 }
 
 void Coordinator::Impl::ReplaceServers() {
@@ -352,6 +355,7 @@ void Coordinator::Impl::OnCheckpoint(const CheckpointAnswer& answer) {
 
 CoordinatorView Coordinator::Impl::View(absl::Duration now) const {
   CoordinatorView view;
+  Job::LostServers lost;
   for (const auto& [number, server] : servers_) {
     view.servers.push_back(
         {.server = number,
@@ -363,8 +367,11 @@ CoordinatorView Coordinator::Impl::View(absl::Duration now) const {
          .memory_budget_bytes = server.memory_bytes,
          .memory_placed_bytes = MemoryOf(server).placed_bytes,
          .heartbeat_age = now - server.heard_at});
+    if (!server.disconnected_at) continue;
+    view.servers.back().lost_for = now - *server.disconnected_at;
+    lost[number] = *server.disconnected_at;
   }
-  for (const auto& [name, job] : jobs_) view.jobs.push_back(job->View(now));
+  for (const auto& [name, job] : jobs_) view.jobs.push_back(job->View(now, lost));
   return view;
 }
 

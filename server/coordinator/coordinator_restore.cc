@@ -252,7 +252,7 @@ void Coordinator::Impl::LoseAbsent(const std::string& name) {
   outputs_.push_back(
       LogReason{absl::StrCat("server ", number, " (", name,
                              ") was started anew while the coordinator was away")});
-  for (const auto& [job_name, job] : jobs_) job->OnServerLost(number, outputs_);
+  for (const auto& [job_name, job] : jobs_) job->OnServerLost({number}, outputs_);
 }
 
 void Coordinator::Impl::OnServerBack(const Server& server, const ServerHello& hello) {
@@ -269,7 +269,7 @@ void Coordinator::Impl::OnServerBack(const Server& server, const ServerHello& he
     }
   }
   for (const auto& [name, job] : jobs_) {
-    if (!held.contains(job->id())) job->OnServerLost(server.number, outputs_);
+    if (!held.contains(job->id())) job->OnServerLost({server.number}, outputs_);
   }
 }
 

@@ -111,7 +111,12 @@ class Job {
   // When it has to be called though nothing happens.
   absl::Duration wake_at() const;
   // The job waits for its journal, or fails (job_servers.cc).
-  void OnServerLost(uint32_t server, CoordinatorOutputs& outputs);
+  struct ServerLoss {
+    uint32_t server = 0;
+    std::optional<absl::Duration> at =
+        {};  // none: from the next tick on it is waited for
+  };
+  void OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs);
   bool LacksServers() const { return !missing_.empty(); }
   // Those that have the journals of missing ones are told to take their places.
   void ReplaceServers(const std::vector<JobServer>& attached,
@@ -164,7 +169,9 @@ class Job {
   bool IsOver() const { return phase_ == Phase::kOver; }
   // The first tick since it is over.
   std::optional<absl::Duration> ended_at() const { return ended_at_; }
-  JobView View(absl::Duration now) const;
+  // Servers whose connections broke, and when; they may come back yet.
+  using LostServers = std::map<uint32_t, absl::Duration>;
+  JobView View(absl::Duration now, const LostServers& lost) const;
   // The members that are connected.
   TraceTargets ToTrace() const;
 
@@ -226,7 +233,7 @@ class Job {
 
   // A server that died, until another process has its records.
   struct Missing {
-    std::optional<absl::Duration> since = {};  // the first tick that saw it
+    std::optional<absl::Duration> since = {};  // none: the first tick will have seen it
     absl::Duration say_after = {};
     std::optional<JobServer> successor = {};  // that restores them
     std::string error = {};                   // of the last one that could not
@@ -253,7 +260,7 @@ class Job {
   std::string WhyNotWait() const;
   bool IsHere(const JobServer& server) const;
   std::set<uint32_t> ShardsOf(const JobServer& server) const;
-  void Miss(const JobServer& server, CoordinatorOutputs& outputs);
+  void Miss(const JobServer& server, const ServerLoss& loss, CoordinatorOutputs& outputs);
   bool IsFree(uint32_t server) const;
   bool FitsFor(const JobServer& successor, const JobServer& missing) const;
   void Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs);
@@ -261,6 +268,8 @@ class Job {
                          CoordinatorOutputs& outputs);
   void AwaitServers(absl::Duration now, CoordinatorOutputs& outputs);
   std::string WhichServersAreMissing(absl::Duration now) const;
+  // Empty when none of this job's is.
+  std::string WhichServersAreLost(absl::Duration now, const LostServers& lost) const;
   bool HasUntoldMoves() const;
   std::vector<MovedShard> MovedShards() const;
   void ListShardAddresses();

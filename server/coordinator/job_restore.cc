@@ -272,7 +272,7 @@ void Job::AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs) {
   if (CanWaitForServers()) {
     for (const JobServer& server : servers_) {
       if (homecoming_->servers.contains(server.server) && IsHere(server)) {
-        Miss(server, outputs);
+        Miss(server, {server.server}, outputs);
       }
     }
   } else if (!homecoming_->servers.empty()) {

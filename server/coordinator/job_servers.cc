@@ -67,7 +67,8 @@ std::set<uint32_t> Job::ShardsOf(const JobServer& server) const {
   return shards;
 }
 
-void Job::OnServerLost(uint32_t number, CoordinatorOutputs& outputs) {
+void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
+  const uint32_t number = loss.server;
   if (phase_ == Phase::kOver) return;
   for (auto& [place, missing] : missing_) {
     if (missing.successor && missing.successor->server == number) {
@@ -90,7 +91,9 @@ void Job::OnServerLost(uint32_t number, CoordinatorOutputs& outputs) {
   const auto lost = std::ranges::find(servers_, number, &JobServer::server);
   if (lost == servers_.end() || !IsHere(*lost)) return;
   const auto place = static_cast<size_t>(lost - servers_.begin());
-  if (CanWaitForServers() || HasBackup(place)) return Miss(*lost, outputs);
+  if (CanWaitForServers() || HasBackup(place)) {
+    return Miss(*lost, loss, outputs);
+  }
   const std::string name = lost->name;
   if (!backups_.empty() && !backups_[place].lost.empty()) {
     return Fail(absl::StrCat("server ", number, " (", name,
@@ -103,10 +106,11 @@ void Job::OnServerLost(uint32_t number, CoordinatorOutputs& outputs) {
        outputs);
 }
 
-void Job::Miss(const JobServer& server, CoordinatorOutputs& outputs) {
+void Job::Miss(const JobServer& server, const ServerLoss& loss,
+               CoordinatorOutputs& outputs) {
   const auto place = static_cast<size_t>(&server - servers_.data());
   const std::set<uint32_t> shards = ShardsOf(server);
-  missing_[place] = {};
+  missing_[place] = {.since = loss.at};
   stall_.Lost(server.server);
   std::set<uint32_t> blocks;
   for (uint32_t block = 0; block < placement_->shard_of_block.size(); ++block) {
@@ -275,6 +279,21 @@ std::string Job::WhichServersAreMissing(absl::Duration now) const {
     all.push_back(std::move(one));
   }
   return absl::StrCat("waits for ", absl::StrJoin(all, " and "));
+}
+
+std::string Job::WhichServersAreLost(absl::Duration now, const LostServers& lost) const {
+  std::vector<std::string> all;
+  for (const JobServer& server : servers_) {
+    const auto found = lost.find(server.server);
+    if (found == lost.end() || !IsHere(server)) continue;
+    all.push_back(absl::StrCat("server ", server.server, " (", server.name, ") was lost ",
+                               absl::ToInt64Seconds(now - found->second), " s ago"));
+  }
+  if (all.empty() || phase_ == Phase::kOver) return "";
+  const std::string what = absl::StrJoin(all, " and ");
+  if (CanWaitForServers()) return absl::StrCat(what, "; the job waits for it");
+  return absl::StrCat(what, "; the job fails if its connection is not back after ",
+                      absl::FormatDuration(options_.timeouts.reconnect_grace));
 }
 
 void Job::AwaitServers(absl::Duration now, CoordinatorOutputs& outputs) {

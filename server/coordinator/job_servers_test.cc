@@ -75,6 +75,39 @@ TEST_F(JobServers, AJobWaitsForTheJournalOfItsServerAndGoesOnElsewhere) {
   EXPECT_FALSE(Last<JobFailed>(10).has_value());
 }
 
+// The connection may come back yet, and nobody is told to replace the server before that.
+TEST_F(JobServers, AServerThatIsLostIsShownAtOnce) {
+  Begin();
+  EXPECT_EQ(Shown().phase, "running");
+  Say(2, Disconnected{});
+  now_ += absl::Seconds(2);
+  EXPECT_EQ(Shown().phase, "waiting");
+  EXPECT_EQ(Shown().reason, "server 1 (server2) was lost 2 s ago; the job waits for it");
+  EXPECT_EQ(coordinator_->View(now_).servers.at(1).lost_for, absl::Seconds(2));
+  EXPECT_FALSE(coordinator_->View(now_).servers.at(0).lost_for.has_value());
+  Say(2, Heartbeat{});
+  EXPECT_EQ(Shown().phase, "running");
+  EXPECT_FALSE(coordinator_->View(now_).servers.at(1).lost_for.has_value());
+}
+
+TEST_F(JobServers, AServerIsWaitedForSinceItWasLost) {
+  Begin();
+  Say(2, Disconnected{});
+  const absl::Duration lost_at = now_;
+  PassTimeBeating(kFailureTimeout, {1, 10, 11});
+  EXPECT_THAT(Shown().reason,
+              HasSubstr(absl::StrCat("waits for server 1 (server2), ",
+                                     absl::ToInt64Seconds(now_ - lost_at), " s of")));
+}
+
+TEST_F(JobServers, AServerThatIsLostWithoutAJournalIsShownAsTheEndToCome) {
+  BeginWith(TwoTensors(2));
+  Say(2, Disconnected{});
+  EXPECT_EQ(Shown().phase, "waiting");
+  EXPECT_THAT(Shown().reason,
+              HasSubstr("the job fails if its connection is not back after "));
+}
+
 // Until it is committed there is no reason for it.
 TEST_F(JobServers, AnEpochIsShownWithItsReason) {
   Begin();

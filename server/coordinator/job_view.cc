@@ -3,6 +3,7 @@
 #include <cmath>
 #include <limits>
 
+#include "absl/strings/str_cat.h"
 #include "server/coordinator/job.h"
 
 namespace syncline {
@@ -61,7 +62,8 @@ uint64_t Job::LowestStep() const {
   return lowest.value_or(last_step_);
 }
 
-JobView Job::View(absl::Duration now) const {
+JobView Job::View(absl::Duration now, const LostServers& lost) const {
+  const std::string lost_servers = WhichServersAreLost(now, lost);
   JobView view{.job = id_,
                .name = spec_.name,
                .reason = reason_,
@@ -75,6 +77,7 @@ JobView Job::View(absl::Duration now) const {
                : homecoming_.has_value()   ? "waiting"
                : IsEnding()                ? "saving"
                : LacksServers()            ? "waiting"
+               : !lost_servers.empty()     ? "waiting"
                : change_.has_value()       ? "changing"
                : phase_ == Phase::kRunning ? "running"
                                            : "waiting";
@@ -84,7 +87,11 @@ JobView Job::View(absl::Duration now) const {
   // With the reason of that epoch: one that is being prepared has none to show yet.
   view.epoch = shown_epoch_;
   if (homecoming_) view.reason = WhoIsAwaited();
+  if (!lost_servers.empty()) view.reason = lost_servers;
   if (LacksServers()) view.reason = WhichServersAreMissing(now);
+  if (LacksServers() && !lost_servers.empty()) {
+    absl::StrAppend(&view.reason, "; ", lost_servers);
+  }
   view.step = end_step_.value_or(LowestStep());
   for (const auto& [rank, worker] : workers_) {
     const absl::Duration heard_at =

@@ -35,6 +35,7 @@ struct ServerView {
   uint64_t memory_budget_bytes = 0;  // 0: not known
   uint64_t memory_placed_bytes = 0;  // of its jobs, as planned
   absl::Duration heartbeat_age = {};
+  std::optional<absl::Duration> lost_for = std::nullopt;  // its connection broke
 };
 struct MemberView {
   uint32_t rank = 0;

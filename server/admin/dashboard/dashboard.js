@@ -209,9 +209,10 @@ function showServers(servers, time) {
         memory.append(fill);
       }
       const age = server.heartbeat_age_seconds;
+      const lost = server.lost_seconds !== undefined;
       return [
-        String(server.server), server.name, String(server.shards), server.lanes, memory,
-        {text: `${seconds(age)} ago`, className: age > 5 ? "silent" : ""},
+        String(server.server), server.name, String(server.shards), lost ? "lost" : server.lanes, memory,
+        {text: `${seconds(age)} ago`, className: lost || age > 5 ? "silent" : ""},
         perSecond(measure(`server/${server.server}/${server.incarnation}`, time, server.bytes)),
       ];
     }));

@@ -11,7 +11,10 @@
 // The launcher starts its services as `<syncline> serve ...` and expects each to print,
 // once it is up, one line on standard output:
 //
-//   syncline: ready control=HOST:PORT admin=HOST:PORT
+//   syncline: ready control=HOST:PORT admin=HOST:PORT [server=NUMBER]
+//
+// and a server again when the coordinator gives it another number. By that number the
+// launcher speaks of it, as status does.
 #pragma once
 
 #include <cstdint>
@@ -34,12 +37,13 @@ namespace syncline {
 struct ReadyLine {
   std::string control;
   std::string admin;
+  std::optional<uint32_t> server = {};  // as the coordinator calls it
 };
 
 // nullopt for any other line.
 std::optional<ReadyLine> ParseReadyLine(std::string_view line);
 
-// What the launcher calls it, as it calls servers "server0", "server1".
+// The process; those of servers, and their logs, are "server0", "server1".
 inline constexpr char kCoordinator[] = "coordinator";
 
 class Launcher {
@@ -104,6 +108,9 @@ class Launcher {
   JobFacts AskForJob() const;
   bool ServersComeBack(const JobFacts& job) const;
   absl::Status ServiceDied(const ProcessEvent& event) const;
+  // "server 3", or the process's name before it ever had a number.
+  std::string CalledByStatus(const std::string& name) const;
+  void OnReady(const std::string& name, ReadyLine ready);
   void Announce() const;
   void StopAll();
   void StopAndWait(const std::vector<std::string>& names, absl::Duration grace);
@@ -125,6 +132,7 @@ class Launcher {
   std::unique_ptr<ProcessGroup> processes_;
   std::unique_ptr<JobWatch> job_;  // null: nobody is asked for checkpoints
   std::map<std::string, ReadyLine> ready_;
+  std::map<std::string, uint32_t> numbers_;  // of servers, the last that each had
   std::set<std::string> services_;
   // A server that died and was started again.
   struct Revived {

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -47,6 +48,10 @@ std::optional<ReadyLine> ParseReadyLine(std::string_view line) {
   for (absl::string_view field : absl::StrSplit(rest, ' ')) {
     if (absl::ConsumePrefix(&field, "control=")) ready.control = std::string(field);
     if (absl::ConsumePrefix(&field, "admin=")) ready.admin = std::string(field);
+    uint32_t server = 0;
+    if (absl::ConsumePrefix(&field, "server=") && absl::SimpleAtoi(field, &server)) {
+      ready.server = server;
+    }
   }
   if (ready.control.empty()) return std::nullopt;
   return ready;
@@ -69,8 +74,11 @@ absl::Status Launcher::StartServers() {
     servers_.push_back(absl::StrCat("server", i));
     ++servers_left_;
     SYNCLINE_RETURN_IF_ERROR(StartService(servers_.back()));
+    // One after the other: server0 is to be server 0 of its coordinator.
+    SYNCLINE_RETURN_IF_ERROR(WaitUntilReady({servers_.back()}));
+    if (signal_ != 0) return absl::OkStatus();
   }
-  return WaitUntilReady({servers_.begin(), servers_.end()});
+  return absl::OkStatus();
 }
 
 std::vector<std::string> Launcher::FlagsOf(const std::string& name) const {
@@ -116,12 +124,28 @@ absl::Status Launcher::StartService(const std::string& name) {
   spec.err = Output::kLog;
   spec.log_path = LogPath(name);
   spec.on_line = [this, name](std::string_view line) {
-    if (auto ready = ParseReadyLine(line); ready.has_value())
-      ready_[name] = *std::move(ready);
+    if (auto ready = ParseReadyLine(line)) OnReady(name, *std::move(ready));
   };
   ready_.erase(name);
   services_.insert(name);
   return processes_->Start(spec);
+}
+
+void Launcher::OnReady(const std::string& name, ReadyLine ready) {
+  if (ready.server) {
+    const auto [number, is_first] = numbers_.try_emplace(name, *ready.server);
+    const uint32_t before = std::exchange(number->second, *ready.server);
+    if (!is_first && before != *ready.server) {
+      Say(absl::StrCat("server ", *ready.server, " is here in place of server ", before,
+                       "; its log is ", LogPath(name)));
+    }
+  }
+  ready_[name] = std::move(ready);
+}
+
+std::string Launcher::CalledByStatus(const std::string& name) const {
+  const auto number = numbers_.find(name);
+  return number == numbers_.end() ? name : absl::StrCat("server ", number->second);
 }
 
 absl::Status Launcher::WaitUntilReady(const std::set<std::string>& names) {
@@ -227,10 +251,10 @@ void Launcher::StartAgain(const ProcessEvent& event, int restarts,
 
 absl::Status Launcher::ServiceDied(const ProcessEvent& event) const {
   const bool was_up = ready_.count(event.name) != 0;
-  const absl::Status died = absl::AbortedError(
-      absl::StrCat(event.name, was_up ? " died with " : " did not start, ",
-                   DescribeExit(event.wait_status), LastWords(event), "; its log is ",
-                   LogPath(event.name)));
+  const absl::Status died = absl::AbortedError(absl::StrCat(
+      CalledByStatus(event.name), was_up ? " died with " : " did not start, ",
+      DescribeExit(event.wait_status), LastWords(event), "; its log is ",
+      LogPath(event.name)));
   // Once the job runs, losing a server or the coordinator is no fault of the job.
   return WithFailure(died,
                      was_up ? Failure::kRetryable : FailureOfExit(event.wait_status));

@@ -76,6 +76,8 @@ TEST(ReadyLine, IsToldFromOtherLines) {
   ASSERT_TRUE(ready.has_value());
   EXPECT_EQ(ready->control, "[::1]:7070");
   EXPECT_EQ(ready->admin, "[::1]:7071");
+  EXPECT_FALSE(ready->server.has_value());
+  EXPECT_EQ(ParseReadyLine("syncline: ready control=a:1 admin=b:2 server=3")->server, 3u);
   EXPECT_FALSE(ParseReadyLine("syncline: ready").has_value());
   EXPECT_FALSE(ParseReadyLine("almost syncline: ready control=a:1").has_value());
 }
@@ -345,6 +347,31 @@ TEST_F(LauncherTest, StartsAServerWithAJournalAgain) {
   }
   ASSERT_EQ(servers.size(), 2U);
   EXPECT_EQ(servers[0], servers[1]);
+}
+
+// Its log is that of the process, which the message names.
+TEST_F(LauncherTest, CallsAServerByTheNumberThatTheCoordinatorGaveIt) {
+  WriteServe(
+      "#!/bin/sh\ncase \"$*\" in *'--role server'*) number=' server=7' ;; esac\n"
+      "echo \"syncline: ready control=127.0.0.1:1 admin=127.0.0.1:2$number\"\n"
+      "[ -z \"$number\" ] && exec sleep 100\nsleep 0.1; kill -9 $$\n");
+  const auto code = Run("sleep 100");
+  EXPECT_THAT(std::string(code.status().message()),
+              testing::AllOf(HasSubstr("server 7 died with signal 9"),
+                             HasSubstr("/server0.log")));
+}
+
+// The second begins once the first has its number.
+TEST_F(LauncherTest, StartsServersOneAfterTheOther) {
+  WriteServe(
+      "#!/bin/sh\ncalls=\"$(dirname \"$0\")/calls\"\n"
+      "case \"$*\" in *'--role server'*) echo begins >> \"$calls\"; sleep 0.1; "
+      "echo ready >> \"$calls\" ;; esac\n"
+      "echo 'syncline: ready control=127.0.0.1:1 admin=127.0.0.1:2'\nexec sleep 100\n");
+  options_.servers = 2;
+  const auto code = Run("exit 0");
+  ASSERT_TRUE(code.ok()) << code.status();
+  EXPECT_EQ(Read("calls"), "begins\nready\nbegins\nready\n");
 }
 
 TEST_F(LauncherTest, GivesUpAServerThatBringsItsJobNoFurther) {

@@ -10,10 +10,13 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "cli/audit_log.h"
@@ -106,7 +109,8 @@ class Services {
   absl::Status StartAdmin();
   absl::Status StartServer();
   void WarnOfKeysInTheClear(DataPlaneMode mode) const;
-  void SayReady();
+  // As which server; none: as a coordinator alone. Once, and whenever the number changes.
+  void SayReady(std::optional<uint32_t> server);
   std::vector<std::string> NotReadyBecause() const;
 
   const ServePlan plan_;
@@ -130,7 +134,9 @@ class Services {
   std::unique_ptr<AdminServer> admin_;
   std::unique_ptr<ServerNode> node_;
   std::atomic<const ServerNode*> node_for_admin_ = nullptr;
-  std::atomic<bool> said_ready_ = false;
+  absl::Mutex ready_mutex_;
+  bool said_ready_ ABSL_GUARDED_BY(ready_mutex_) = false;
+  std::optional<uint32_t> said_server_ ABSL_GUARDED_BY(ready_mutex_);
   std::map<uint32_t, std::set<uint32_t>> ranks_;  // that have metrics, by job
 };
 
@@ -145,7 +151,7 @@ absl::Status Services::Start() {
   if (plan_.has_coordinator) SYNCLINE_RETURN_IF_ERROR(StartCoordinator());
   SYNCLINE_RETURN_IF_ERROR(StartAdmin());
   if (plan_.has_server) return StartServer();
-  SayReady();
+  SayReady(std::nullopt);
   return absl::OkStatus();
 }
 
@@ -264,17 +270,20 @@ absl::Status Services::StartServer() {
       .journal_directory = plan_.journal_dir,
       .patience = plan_.patience};
   ServerNodeEvents events;
-  events.on_attached = [this] { SayReady(); };
+  events.on_attached = [this](uint32_t server) { SayReady(server); };
   events.on_given_up = [this](const absl::Status& status) { stop_.Fail(status); };
   SYNCLINE_ASSIGN_OR_RETURN(node_, ServerNode::Start(options, std::move(events)));
   node_for_admin_ = node_.get();
   return absl::OkStatus();
 }
 
-void Services::SayReady() {
-  if (said_ready_.exchange(true)) return;
-  std::cout << "syncline: ready control=" << control_ << " admin=" << admin_->address()
-            << std::endl;
+void Services::SayReady(std::optional<uint32_t> server) {
+  absl::MutexLock lock(&ready_mutex_);
+  if (std::exchange(said_ready_, true) && said_server_ == server) return;
+  said_server_ = server;
+  std::cout << "syncline: ready control=" << control_ << " admin=" << admin_->address();
+  if (server) std::cout << " server=" << *server;
+  std::cout << std::endl;
 }
 
 std::vector<std::string> Services::NotReadyBecause() const {

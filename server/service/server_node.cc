@@ -275,7 +275,7 @@ void ServerNode::On(const ServerWelcome& welcome) {
     attached_ = true;
     identity_ = {welcome.server, welcome.incarnation};
   }
-  events_.on_attached();
+  events_.on_attached(welcome.server);
 }
 
 void ServerNode::On(const PrepareEpoch& prepare) {

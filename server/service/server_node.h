@@ -77,7 +77,8 @@ struct ServerNodeOptions {
 };
 
 struct ServerNodeEvents {
-  std::function<void()> on_attached = [] {};  // every time the coordinator took us in
+  // Every time the coordinator took us in: the number that it gave us.
+  std::function<void(uint32_t server)> on_attached = [](uint32_t) {};
   std::function<void(const absl::Status&)> on_given_up = [](const absl::Status&) {};
 };
 

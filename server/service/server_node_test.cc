@@ -164,7 +164,7 @@ TEST(ServerNodeTest, SaysWhoItIsAndKeepsReporting) {
     return absl::OkStatus();
   });
   ServerNodeEvents events;
-  events.on_attached = [&] { attached.Notify(); };
+  events.on_attached = [&](uint32_t) { attached.Notify(); };
   const auto node =
       ServerNode::Start(Options(coordinator.address(), 2), std::move(events));
   ASSERT_TRUE(node.ok()) << node.status();
@@ -297,7 +297,7 @@ TEST(ServerNodeTest, SaysItsBudgetAndKeepsToIt) {
 bool WaitsForACoordinatorOn(const std::string& address) {
   absl::Notification attached;
   ServerNodeEvents events;
-  events.on_attached = [&] { attached.Notify(); };
+  events.on_attached = [&](uint32_t) { attached.Notify(); };
   const auto node = ServerNode::Start(Options(address), std::move(events));
   EXPECT_TRUE(node.ok()) << node.status();
   EXPECT_FALSE((*node)->is_attached());

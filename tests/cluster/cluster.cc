@@ -68,7 +68,7 @@ void Cluster::StartServer() {
   ServerNodeEvents events;
   // Later attachments come when nobody listens any more.
   auto first = std::make_shared<std::atomic<bool>>(true);
-  events.on_attached = [first, &attached] {
+  events.on_attached = [first, &attached](uint32_t) {
     if (first->exchange(false)) attached.Notify();
   };
   nodes_.push_back(*ServerNode::Start(options, std::move(events)));

@@ -151,7 +151,8 @@ class ServersOfALauncher(ServerRestartTest):
         self.assertNotIn("starting it again", said)
         disturbed, said = self.train_launched(lambda run: self.kill_server(run, 1))
         self.assertEqual(disturbed, undisturbed)
-        self.assertRegex(said, r"server\d died with signal 9 .*; starting it again with its journal in ")
+        self.assertRegex(said, r"server 1 died with signal 9 .*/server1.log; starting it again with its journal in ")
+        self.assertIn("server 2 is here in place of server 1; its log is ", said)
 
     def test_a_killed_coordinator_is_started_again_and_the_weights_are_the_same(self):
         def disturb(run):
@@ -224,7 +225,7 @@ class ServersOfALauncher(ServerRestartTest):
         run.await_line(r"^step 19$")
         self.kill_server(run, 1)
         self.assertEqual(run.wait(), 138, run.text())
-        self.assertRegex(run.text(), r"server\d died with signal 9 .*with --durability disk and --journal-dir DIR")
+        self.assertRegex(run.text(), r"server \d died with signal 9 .*with --durability disk and --journal-dir DIR")
 
 
 class NoServerComesBack(ServerRestartTest):

@@ -165,6 +165,19 @@ TEST_F(App, NamesTheNearestFlag) {
   EXPECT_THAT(err_, HasSubstr("did you mean --failure-timeout?"));
 }
 
+TEST_F(App, SuggestsNothingForNonsense) {
+  EXPECT_EQ(Run({"sample", "--qqqqqqqq"}), kExitUsage);
+  EXPECT_EQ(err_,
+            "syncline: error: unknown flag --qqqqqqqq; see syncline sample --help\n");
+  EXPECT_EQ(Run({"qqqqqqqq"}), kExitUsage);
+  EXPECT_EQ(err_, "syncline: error: unknown command 'qqqqqqqq'; see syncline --help\n");
+  const std::string config = WriteConfig("qqqqqqqq: 2\n");
+  EXPECT_EQ(Run({"sample", "--config", config.c_str()}), kExitUsage);
+  EXPECT_EQ(err_,
+            absl::StrCat("syncline: error: ", config,
+                         ":1: qqqqqqqq is no setting of this command; see --help\n"));
+}
+
 TEST_F(App, NamesTheNearestCommand) {
   EXPECT_EQ(Run({"smaple"}), kExitUsage);
   EXPECT_EQ(err_, "syncline: error: unknown command 'smaple'; did you mean sample?\n");

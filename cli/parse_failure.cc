@@ -42,8 +42,11 @@ absl::Status UnknownCommand(const CLI::App& app, const std::string& word) {
   const std::vector<std::string> names = NamesOfCommands(app);
   const std::vector<std::string_view> candidates(names.begin(), names.end());
   const std::string shown = Printable(word);
-  return Usage(absl::StrCat("unknown command '", shown, "'; did you mean ",
-                            std::string(NearestName(shown, candidates)), "?"));
+  const std::string nearest(NearestName(shown, candidates));
+  return Usage(absl::StrCat("unknown command '", shown, "'",
+                            nearest.empty()
+                                ? absl::StrCat("; see ", NameOf(app), " --help")
+                                : absl::StrCat("; did you mean ", nearest, "?")));
 }
 
 // The flag that `message` of CLI11 is about: its messages begin with the flag's name, some
@@ -106,8 +109,10 @@ absl::Status ParseFailure(CLI::App& app, const CLI::ParseError& error,
   const bool wants_command = !command.get_subcommands(nullptr).empty();
   if (!unknown.empty() && unknown.front().starts_with('-')) {
     const std::string name = unknown.front().substr(0, unknown.front().find('='));
-    return Usage(absl::StrCat("unknown flag ", Printable(name), "; did you mean ",
-                              NearestFlag(name, FlagsOf(command)), "?"));
+    const std::string nearest = NearestFlag(name, FlagsOf(command));
+    return Usage(absl::StrCat(
+        "unknown flag ", Printable(name),
+        nearest.empty() ? see : absl::StrCat("; did you mean --", nearest, "?")));
   }
   if (!unknown.empty() && wants_command) {
     return UnknownCommand(command, unknown.front());

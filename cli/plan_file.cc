@@ -46,8 +46,7 @@ absl::Status ReadMap(const YAML::Node& node, const std::string& source,
     const auto reader = keys.readers.find(key);
     if (reader == keys.readers.end()) {
       return Usage(absl::StrCat(Place(entry.first, source), "'", key, "' is no key of ",
-                                std::string(keys.owner), "; did you mean '",
-                                std::string(NearestName(key, names)), "'?"));
+                                std::string(keys.owner), "", DidYouMean(key, names)));
     }
     SYNCLINE_RETURN_IF_ERROR(
         reader->second(entry.second, Place(entry.first, source) + key));

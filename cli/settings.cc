@@ -70,8 +70,9 @@ absl::StatusOr<FileValues> ToValues(const YAML::Node& root, const std::string& f
     for (const CLI::Option* flag : flags) known = known || HasName(*flag, key);
     if (!known) {
       const std::string nearest = NearestFlag(key, flags);
-      return Usage(absl::StrCat(where, " is no setting of this command; did you mean ",
-                                nearest.substr(nearest.find_first_not_of('-')), "?"));
+      return Usage(absl::StrCat(
+          where, " is no setting of this command; ",
+          nearest.empty() ? "see --help" : absl::StrCat("did you mean ", nearest, "?")));
     }
     SYNCLINE_ASSIGN_OR_RETURN(values[key], ValuesOf(entry.second, where));
   }
@@ -150,14 +151,13 @@ std::vector<CLI::Option*> FlagsOf(CLI::App& command) {
 }
 
 std::string NearestFlag(absl::string_view name, const std::vector<CLI::Option*>& flags) {
-  std::vector<std::string> names = {"--help", "--config"};
+  std::vector<std::string> names = {"help", "config"};
   for (const CLI::Option* flag : flags) {
-    for (const std::string& lname : flag->get_lnames())
-      names.push_back(absl::StrCat("--", lname));
+    for (const std::string& lname : flag->get_lnames()) names.push_back(lname);
   }
   const std::vector<std::string_view> candidates(names.begin(), names.end());
   const std::string bare(name.substr(std::min(name.find_first_not_of('-'), name.size())));
-  return std::string(NearestName(absl::StrCat("--", bare), candidates));
+  return std::string(NearestName(bare, candidates));
 }
 
 std::vector<std::string> MisspelledVariables(CLI::App& app,

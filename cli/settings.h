@@ -36,7 +36,8 @@ std::vector<CLI::Option*> FlagsOf(CLI::App& command);
 std::vector<std::string> MisspelledVariables(CLI::App& app,
                                              const char* const* environment);
 
-// The nearest of `flags` to `name`, for "did you mean"; empty when there are none.
+// The nearest of `flags` to `name`, both without dashes, for "did you mean"; empty when
+// none is near (comm/base/nearest.h).
 std::string NearestFlag(absl::string_view name, const std::vector<CLI::Option*>& flags);
 
 // Gives each of `flags` that the command line did not set its value from the environment

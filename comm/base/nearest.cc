@@ -1,9 +1,11 @@
 #include "comm/base/nearest.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
 
 namespace syncline {
 
@@ -33,12 +35,22 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 
 std::string_view NearestName(std::string_view name,
                              std::span<const std::string_view> candidates) {
-  const auto nearest =
-      std::min_element(candidates.begin(), candidates.end(),
-                       [name](std::string_view a, std::string_view b) {
-                         return EditDistance(name, a) < EditDistance(name, b);
-                       });
-  return nearest == candidates.end() ? std::string_view() : *nearest;
+  std::string_view nearest;
+  size_t least = std::numeric_limits<size_t>::max();
+  for (const std::string_view candidate : candidates) {
+    const size_t distance = EditDistance(name, candidate);
+    const size_t limit = (std::max(name.size(), candidate.size()) + 2) / 3;
+    if (distance > limit || distance >= least) continue;
+    least = distance;
+    nearest = candidate;
+  }
+  return nearest;
+}
+
+std::string DidYouMean(std::string_view name,
+                       std::span<const std::string_view> candidates) {
+  const std::string nearest(NearestName(name, candidates));
+  return nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?");
 }
 
 }  // namespace syncline

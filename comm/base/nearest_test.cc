@@ -27,5 +27,35 @@ TEST(Nearest, FindsTheNearestNameAndTheFirstOfEquals) {
 
 TEST(Nearest, IsEmptyWithoutCandidates) { EXPECT_EQ(NearestName("anything", {}), ""); }
 
+TEST(Nearest, SuggestsNothingThatIsFarAway) {
+  constexpr std::string_view kModes[] = {"bsp", "ssp", "asp"};
+  EXPECT_EQ(NearestName("spp", kModes), "ssp");
+  EXPECT_EQ(NearestName("xyz", kModes), "");
+  EXPECT_EQ(NearestName("zzp", kModes), "");
+  EXPECT_EQ(NearestName("", kModes), "");
+}
+
+// A third of the longer one, rounded up: 3 of 9, 4 of 10.
+TEST(Nearest, AllowsMoreForLongNames) {
+  constexpr std::string_view kNames[] = {"abcdefghi"};
+  EXPECT_EQ(NearestName("abcdefxyz", kNames), "abcdefghi");
+  EXPECT_EQ(NearestName("abcdewxyz", kNames), "");
+  EXPECT_EQ(NearestName("abcdefwxyz", kNames), "abcdefghi");
+  EXPECT_EQ(NearestName("abcdevwxyz", kNames), "");
+}
+
+// What is near to a long name may be farther from the asked one than a short one that is
+// too far for its length.
+TEST(Nearest, TakesTheNearestOfThoseThatAreNear) {
+  constexpr std::string_view kNames[] = {"ab", "abcdefgh"};
+  EXPECT_EQ(NearestName("abcde", kNames), "abcdefgh");
+}
+
+TEST(Nearest, IsASentenceOrNothing) {
+  constexpr std::string_view kNames[] = {"servers", "workers"};
+  EXPECT_EQ(DidYouMean("wrokers", kNames), "; did you mean 'workers'?");
+  EXPECT_EQ(DidYouMean("nonsense", kNames), "");
+}
+
 }  // namespace
 }  // namespace syncline

@@ -25,9 +25,8 @@ absl::Status Unknown(std::string_view owner, std::span<const OptionSpec> specs,
                      const std::string& name) {
   std::vector<std::string_view> names;
   for (const OptionSpec& spec : specs) names.push_back(spec.name);
-  return absl::InvalidArgumentError(
-      absl::StrCat(std::string(owner), " has no option '", name, "'; did you mean '",
-                   std::string(NearestName(name, names)), "'?"));
+  return absl::InvalidArgumentError(absl::StrCat(std::string(owner), " has no option '",
+                                                 name, "'", DidYouMean(name, names)));
 }
 
 std::string Allowed(const OptionSpec& spec) {

@@ -73,9 +73,9 @@ absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode) {
   const std::string name = mode.name.empty() ? "bsp" : mode.name;
   const auto found = std::ranges::find(kNames, name);
   if (found == kNames.end()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "there is no mode '", name, "', only bsp, ssp and asp; did you mean '",
-        std::string(NearestName(name, {kNames.begin(), kNames.end()})), "'?"));
+    return absl::InvalidArgumentError(absl::StrCat("there is no mode '", name,
+                                                   "', only bsp, ssp and asp",
+                                                   DidYouMean(name, kNames)));
   }
   const std::span<const OptionSpec> options = SyncModeOptionsOf(name);
   SYNCLINE_RETURN_IF_ERROR(

@@ -32,9 +32,9 @@ struct Reading {
 
 absl::Status Unknown(std::string_view what, std::string_view name,
                      std::span<const std::string_view> names) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      std::string(what), " '", std::string(name), "' is unknown; did you mean '",
-      std::string(NearestName(name, names)), "'?"));
+  return absl::InvalidArgumentError(absl::StrCat(std::string(what), " '",
+                                                 std::string(name), "' is unknown",
+                                                 DidYouMean(name, names)));
 }
 
 // What others call them: (alias, preset).
@@ -75,8 +75,7 @@ absl::Status UnknownOption(const CodecPreset& preset, const std::string& owner,
         absl::StrCat(owner, " has no options, but '", option, "' is set"));
   }
   return absl::InvalidArgumentError(
-      absl::StrCat(owner, " has no option '", option, "'; did you mean '",
-                   std::string(NearestName(option, names)), "'?"));
+      absl::StrCat(owner, " has no option '", option, "'", DidYouMean(option, names)));
 }
 
 absl::StatusOr<Reading> Read(std::string_view text) {

@@ -137,9 +137,9 @@ absl::Status TransferRules::NeverApplies(const Rule& rule,
   }
   std::vector<std::string_view> names;
   for (const Transfer::Shape& tensor : tensors) names.push_back(tensor.name);
-  return absl::InvalidArgumentError(
-      absl::StrCat(Where(rule), "no tensor of the job has such a name; did you mean '",
-                   std::string(NearestName(rule.pattern, names)), "'?"));
+  return absl::InvalidArgumentError(absl::StrCat(Where(rule),
+                                                 "no tensor of the job has such a name",
+                                                 DidYouMean(rule.pattern, names)));
 }
 
 absl::StatusOr<std::vector<Transfer>> TransferRules::ForTensors(

@@ -316,10 +316,8 @@ Job* Coordinator::Impl::FindForCaller(const std::string& name) {
   }
   // The distance to a very long name takes long.
   const std::string asked = Printable(name, kMaxJobNameBytes);
-  const std::string nearest(NearestName(asked, names));
-  outputs_.push_back(UpdateAnswer{absl::NotFoundError(absl::StrCat(
-      "no job '", asked, "' is running",
-      nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?")))});
+  outputs_.push_back(UpdateAnswer{absl::NotFoundError(
+      absl::StrCat("no job '", asked, "' is running", DidYouMean(asked, names)))});
   return nullptr;
 }
 

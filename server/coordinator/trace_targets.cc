@@ -41,10 +41,8 @@ absl::StatusOr<TraceTargets> Coordinator::Impl::TraceTargetsOf(
     if (!one->IsOver()) names.push_back(running);
   }
   const std::string asked = Printable(name, kMaxJobNameBytes);
-  const std::string nearest(NearestName(asked, names));
-  return absl::NotFoundError(absl::StrCat(
-      "no job '", asked, "' is running",
-      nearest.empty() ? "" : absl::StrCat("; did you mean '", nearest, "'?")));
+  return absl::NotFoundError(
+      absl::StrCat("no job '", asked, "' is running", DidYouMean(asked, names)));
 }
 
 absl::StatusOr<TraceTargets> Coordinator::TraceTargetsOf(const std::string& job) const {

@@ -73,9 +73,8 @@ const Entry* FindEntry(std::string_view name) {
 absl::Status Validate(const OptimizerSettings& settings, const OptionValues& values) {
   const Entry* entry = FindEntry(settings.name);
   if (entry == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown optimizer '", settings.name, "'; did you mean '",
-                     std::string(NearestName(settings.name, kNames)), "'?"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unknown optimizer '", settings.name, "'", DidYouMean(settings.name, kNames)));
   }
   SYNCLINE_RETURN_IF_ERROR(ValidateOptions("optimizer '" + settings.name + "'",
                                            OptionsOf(settings.name), values));
@@ -95,9 +94,9 @@ absl::StatusOr<StateType> ParseStateType(std::string_view name) {
   constexpr std::array<std::string_view, 3> kTypes = {"f32", "bf16", "int8"};
   const auto found = std::ranges::find(kTypes, name);
   if (found != kTypes.end()) return static_cast<StateType>(found - kTypes.begin());
-  return absl::InvalidArgumentError(absl::StrCat(
-      "optimizer state '", std::string(name), "' is unknown; did you mean '",
-      std::string(NearestName(name, kTypes)), "'? Allowed are f32, bf16 and int8"));
+  return absl::InvalidArgumentError(absl::StrCat("optimizer state '", std::string(name),
+                                                 "' is unknown, only f32, bf16 and int8",
+                                                 DidYouMean(name, kTypes)));
 }
 
 std::span<const std::string_view> OptimizerNames() { return kNames; }

@@ -101,9 +101,8 @@ std::span<const OptionSpec> LossScalingOptionsOf(std::string_view preset) {
 
 absl::Status ValidateLossScaling(const NamedOptions& scaling) {
   if (std::ranges::count(kPresets, scaling.name) == 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown loss scaling '", scaling.name, "'; did you mean '",
-                     std::string(NearestName(scaling.name, kPresets)), "'?"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unknown loss scaling '", scaling.name, "'", DidYouMean(scaling.name, kPresets)));
   }
   const std::string owner = "loss scaling '" + scaling.name + "'";
   SYNCLINE_RETURN_IF_ERROR(

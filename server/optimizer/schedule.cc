@@ -239,9 +239,8 @@ std::vector<OptionSpec> ScheduleOptionsOf(std::string_view name) {
 
 absl::Status ValidateSchedule(const NamedOptions& schedule) {
   if (FindEntry(schedule.name) == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("unknown schedule '", schedule.name, "'; did you mean '",
-                     std::string(NearestName(schedule.name, kNames)), "'?"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "unknown schedule '", schedule.name, "'", DidYouMean(schedule.name, kNames)));
   }
   SYNCLINE_RETURN_IF_ERROR(ValidateOptions("schedule '" + schedule.name + "'",
                                            ScheduleOptionsOf(schedule.name),

@@ -150,9 +150,8 @@ absl::Status SetOption(SessionOptions& options, std::string_view key,
   if (option == nullptr) {
     std::vector<std::string_view> keys;
     for (const Option& one : kOptions) keys.push_back(one.key);
-    return absl::InvalidArgumentError(
-        absl::StrCat("there is no option '", std::string(key), "'; did you mean '",
-                     std::string(NearestName(key, keys)), "'?"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "there is no option '", std::string(key), "'", DidYouMean(key, keys)));
   }
   SessionOptions changed = options;  // a value that is refused changes nothing
   if (const absl::Status status = option->set(changed, value); !status.ok()) {

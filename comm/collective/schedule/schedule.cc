@@ -44,9 +44,9 @@ absl::StatusOr<typename Table::value_type::first_type> Parse(const Table& table,
     if (its_name == name) return value;
     names.push_back(its_name);
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("no ", std::string(what), " is called '", std::string(name),
-                   "'; did you mean '", std::string(NearestName(name, names)), "'?"));
+  return absl::InvalidArgumentError(absl::StrCat("no ", std::string(what), " is called '",
+                                                 std::string(name), "'",
+                                                 DidYouMean(name, names)));
 }
 
 absl::Status CheckProblem(const Problem& problem) {

@@ -40,6 +40,7 @@ void AddSample(CLI::App& app, Command* selected) {
   AddOutputFlag(*sample, &options->format);
   sample->callback([=] {
     *selected = [options]() -> absl::StatusOr<int> {
+      if (options->format == OutputFormat::kJson) printf("json ");
       printf("%d %s %d [%s]\n", options->workers, options->failure_timeout.c_str(),
              options->insecure ? 1 : 0, absl::StrJoin(options->program, "|").c_str());
       fflush(stdout);
@@ -163,6 +164,24 @@ TEST_F(App, NamesTheNearestFlag) {
   EXPECT_EQ(err_, "syncline: error: unknown flag --wrokers; did you mean --workers?\n");
   EXPECT_EQ(Run({"sample", "--failure-timout=2s"}), kExitUsage);
   EXPECT_THAT(err_, HasSubstr("did you mean --failure-timeout?"));
+}
+
+TEST_F(App, TakesJsonAsTheShortFormOfOutputJson) {
+  EXPECT_EQ(Run({"sample", "--json"}), kExitDone);
+  EXPECT_THAT(out_, testing::StartsWith("json "));
+  EXPECT_EQ(Run({"sample", "-o", "json"}), kExitDone);
+  EXPECT_THAT(out_, testing::StartsWith("json "));
+  EXPECT_EQ(Run({"sample", "--json", "-o", "table"}), kExitUsage);
+  setenv("SYNCLINE_OUTPUT", "table", 1);
+  EXPECT_EQ(Run({"sample", "--json"}), kExitDone);
+  EXPECT_THAT(out_, testing::StartsWith("json "));
+  unsetenv("SYNCLINE_OUTPUT");
+  setenv("SYNCLINE_JSON", "true", 1);
+  EXPECT_EQ(Run({"sample"}), kExitDone);
+  EXPECT_THAT(out_, testing::StartsWith("json "));
+  EXPECT_EQ(Run({"sample", "-o", "table"}), kExitDone);
+  EXPECT_THAT(out_, testing::Not(HasSubstr("json")));
+  unsetenv("SYNCLINE_JSON");
 }
 
 TEST_F(App, SuggestsNothingForNonsense) {

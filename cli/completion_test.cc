@@ -80,6 +80,7 @@ TEST_F(Completion, OffersCommandsAndTheirFlagsInBash) {
 TEST_F(Completion, OffersTheValuesOfAFlagInBash) {
   EXPECT_EQ(Offers("serve --role ''"), "all coordinator server");
   EXPECT_EQ(Offers("status -o j"), "json");
+  EXPECT_EQ(Offers("status --j"), "--json");
 }
 
 TEST_F(Completion, LeavesTheProgramOfALaunchToBash) {

@@ -28,6 +28,9 @@ void AddOutputFlag(CLI::App& command, OutputFormat* format) {
                                                      {"json", OutputFormat::kJson}};
   command.add_option("-o,--output", *format, "table or json")
       ->transform(CLI::CheckedTransformer(names).description(""));
+  const auto choose_json = [format] { *format = OutputFormat::kJson; };
+  command.add_flag_callback("--json", choose_json, "Short for --output json")
+      ->excludes("--output");
 }
 
 absl::StatusOr<absl::Duration> ParseDurationFlag(const std::string& flag,

@@ -15,7 +15,7 @@ void AddTlsFlags(CLI::App& command, TlsOptions* options);
 
 enum class OutputFormat { kTable, kJson };
 
-// -o, --output table|json.
+// -o, --output table|json, and --json for the latter.
 void AddOutputFlag(CLI::App& command, OutputFormat* format);
 
 // "10s", "500ms", "1m30s", or a plain number of seconds. InvalidArgument

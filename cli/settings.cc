@@ -1,5 +1,6 @@
 #include "cli/settings.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -120,6 +121,12 @@ absl::Status Set(CLI::Option& flag, const std::vector<std::string>& values,
   }
 }
 
+// By another flag that was given: --output table rules out SYNCLINE_JSON.
+bool IsRuledOut(const CLI::Option& flag) {
+  return std::ranges::any_of(flag.get_excludes(),
+                             [](const CLI::Option* other) { return other->count() > 0; });
+}
+
 void AddVariables(const CLI::App& app, std::set<std::string>& names) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& flag : option->get_lnames()) names.insert(VariableName(flag));
@@ -186,7 +193,7 @@ absl::Status ApplySettings(const std::vector<CLI::Option*>& flags,
                            const Environment& environment) {
   SYNCLINE_ASSIGN_OR_RETURN(const FileValues file, ReadFile(config_file, flags));
   for (CLI::Option* flag : flags) {
-    if (flag->count() > 0) continue;
+    if (flag->count() > 0 || IsRuledOut(*flag)) continue;
     const std::string variable = VariableName(flag->get_lnames().front());
     const char* value = environment(variable.c_str());
     if (value != nullptr && *value != '\0') {

@@ -227,7 +227,7 @@ std::string FinishedJobs(const Json& jobs) {
                           has_reason ? absl::StrCat(", ", Text(job, "reason")) : "");
   }
   if (shown < finished.size()) {
-    absl::StrAppendFormat(&text, "  and %d more; -o json shows all\n",
+    absl::StrAppendFormat(&text, "  and %d more; --json shows all\n",
                           finished.size() - shown);
   }
   return text;

@@ -113,7 +113,7 @@ TEST(StatusTable, ShowsTheLatestFinishedJobsInALineEach) {
   EXPECT_THAT(*table, HasSubstr("job now: running"));
   EXPECT_THAT(*table,
               HasSubstr("\nfinished jobs\n  j17: over at step 1700, all left\n  j16: "));
-  EXPECT_THAT(*table, testing::EndsWith("\n  and 3 more; -o json shows all\n"));
+  EXPECT_THAT(*table, testing::EndsWith("\n  and 3 more; --json shows all\n"));
   EXPECT_THAT(*table, testing::Not(HasSubstr("j12:")));
 }
 

@@ -63,7 +63,7 @@ class Terminal {
     if (isatty(STDIN_FILENO) == 0 || isatty(STDOUT_FILENO) == 0) {
       return WithFailure(
           absl::InvalidArgumentError("syncline top needs a terminal; for scripts and "
-                                     "logs there is syncline status, also with -o json"),
+                                     "logs there is syncline status, also with --json"),
           Failure::kUsage);
     }
     termios settings = {};

@@ -136,6 +136,14 @@ TEST_F(JobBackups, TheBackupOfADeadServerTakesItsPlace) {
   EXPECT_FALSE(Last<JobFailed>(10).has_value());
 }
 
+TEST_F(JobBackups, TheLossIsShownAtOnce) {
+  Begin();
+  Say(1, Disconnected{});
+  EXPECT_EQ(Shown().phase, "waiting");
+  EXPECT_THAT(Shown().reason, AllOf(HasSubstr("server 0 (server1) was lost 0 s ago"),
+                                    HasSubstr("its backup takes over if")));
+}
+
 TEST_F(JobBackups, WhatEndsBehindTheWorkersIsNoBackup) {
   Begin();
   beats_[10].step = beats_[11].step = 9;

@@ -283,16 +283,21 @@ std::string Job::WhichServersAreMissing(absl::Duration now) const {
 
 std::string Job::WhichServersAreLost(absl::Duration now, const LostServers& lost) const {
   std::vector<std::string> all;
+  bool have_backups = true;
   for (const JobServer& server : servers_) {
     const auto found = lost.find(server.server);
     if (found == lost.end() || !IsHere(server)) continue;
+    have_backups =
+        have_backups && HasBackup(static_cast<size_t>(&server - servers_.data()));
     all.push_back(absl::StrCat("server ", server.server, " (", server.name, ") was lost ",
                                absl::ToInt64Seconds(now - found->second), " s ago"));
   }
   if (all.empty() || phase_ == Phase::kOver) return "";
   const std::string what = absl::StrJoin(all, " and ");
   if (CanWaitForServers()) return absl::StrCat(what, "; the job waits for it");
-  return absl::StrCat(what, "; the job fails if its connection is not back after ",
+  return absl::StrCat(what, "; ",
+                      have_backups ? "its backup takes over" : "the job fails",
+                      " if its connection is not back after ",
                       absl::FormatDuration(options_.timeouts.reconnect_grace));
 }
 

@@ -251,6 +251,7 @@ class Job {
   // The place for which that stand-in is, while it has not taken it.
   std::optional<size_t> StandsInFor(uint32_t server) const;
   void OnStandInConfigured(size_t place, CoordinatorOutputs& outputs);
+  void ConnectBackups(CoordinatorOutputs& outputs);
   void LoseBackup(size_t place, const std::string& why, CoordinatorOutputs& outputs);
   void Promote(size_t place, CoordinatorOutputs& outputs);
   void DropStandIns(const std::string& reason, CoordinatorOutputs& outputs);

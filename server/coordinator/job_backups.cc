@@ -66,14 +66,22 @@ void Job::OnStandIn(JobServer stand_in, const ServerHello& hello,
 void Job::OnStandInConfigured(size_t place, CoordinatorOutputs& outputs) {
   Backup& backup = backups_[place];
   if (!backup.lost.empty() || std::exchange(backup.is_ready, true)) return;
-  outputs.push_back(ToMember{servers_[place].connection,
-                             BackupAt{.job = id_,
-                                      .addresses = backup.stand_in->shard_addresses,
-                                      .pair = backup.pair}});
   outputs.push_back(
       LogReason{absl::StrCat("job '", spec_.name, "': ", backup.holder,
                              " holds the backup of server ", servers_[place].server)});
   MaybeRun(outputs);
+}
+
+// Once the servers have their shards, whose records these are.
+void Job::ConnectBackups(CoordinatorOutputs& outputs) {
+  for (size_t place = 0; place < backups_.size(); ++place) {
+    const Backup& backup = backups_[place];
+    if (!backup.lost.empty()) continue;
+    outputs.push_back(ToMember{servers_[place].connection,
+                               BackupAt{.job = id_,
+                                        .addresses = backup.stand_in->shard_addresses,
+                                        .pair = backup.pair}});
+  }
 }
 
 bool Job::HasBackup(size_t place) const {

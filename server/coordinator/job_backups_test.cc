@@ -70,17 +70,33 @@ TEST_F(JobBackups, EachServerHoldsTheOneBeforeItAndTheJobWaitsForBoth) {
   ASSERT_TRUE(kept.has_value());
   EXPECT_EQ(kept->first_shard, 0u);
   EXPECT_EQ(kept->backup->sender.server, 0u);
+  EXPECT_FALSE(Last<WorkerWelcome>(10).has_value());
+  StandInComes(4, *Last<HoldBackup>(1));
   const auto at = Last<BackupAt>(1);
   ASSERT_TRUE(at.has_value());
   EXPECT_EQ(at->addresses, std::vector<std::string>{"memory0"});
   EXPECT_EQ(at->pair.session_key, 77u);
-  EXPECT_FALSE(Last<WorkerWelcome>(10).has_value());
-  StandInComes(4, *Last<HoldBackup>(1));
   EXPECT_TRUE(Last<WorkerWelcome>(10).has_value());
   EXPECT_EQ(Shown().durability, "peer");
   ASSERT_EQ(Shown().backups.size(), 2u);
   EXPECT_THAT(Shown().backups[0].holder, HasSubstr("server 1 (server2)"));
   EXPECT_THAT(Shown().backups[0].lost, IsEmpty());
+}
+
+// What it does not have yet has no records.
+TEST_F(JobBackups, AServerThatTakesLongToBuildHearsOfItsBackupThen) {
+  AttachServers(2);
+  servers_answer_ = false;
+  WorkersCome(WithBackups());
+  const uint32_t job = Last<ConfigureJob>(1).value().job;
+  StandInComes(3, Last<HoldBackup>(2).value());
+  StandInComes(4, Last<HoldBackup>(1).value());
+  for (const ConnectionId one : {3, 4, 2}) Say(one, JobConfigured{job});
+  EXPECT_FALSE(Last<BackupAt>(1).has_value());
+  EXPECT_FALSE(Last<PrepareEpoch>(2).has_value());
+  Say(1, JobConfigured{job});
+  EXPECT_TRUE(Last<BackupAt>(1).has_value());
+  EXPECT_TRUE(Last<PrepareEpoch>(2).has_value());
 }
 
 TEST_F(JobBackups, OneServerIsRefused) {

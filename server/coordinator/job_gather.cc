@@ -179,6 +179,7 @@ void Job::MaybeRun(CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kConfiguring || !unconfigured_.empty()) return;
   if (!std::ranges::all_of(backups_, is_ready)) return;
   phase_ = Phase::kRunning;
+  ConnectBackups(outputs);
   change_reasons_ = {};
   change_reasons_.Add("the job begins");
   MaybeChangeEpoch(outputs);

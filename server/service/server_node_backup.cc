@@ -10,11 +10,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/status.h"
-#include "server/service/held_convert.h"
 #include "server/service/job_convert.h"
 #include "server/service/server_node.h"
 
 namespace syncline {
+
 // ---- Of a server ----
 
 void ServerNode::On(const HoldBackup& hold) {

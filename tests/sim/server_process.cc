@@ -186,12 +186,13 @@ JobProgress ServerProcess::Progress() {
 }
 
 void ServerProcess::OnControl(const CoordinatorBody& body) {
-  if (const auto* configure = std::get_if<ConfigureJob>(&body)) Configure(*configure);
+  if (const auto* configure = std::get_if<ConfigureJob>(&body)) BuildSoon(*configure);
   if (const auto* welcome = std::get_if<ServerWelcome>(&body)) {
     identity_ = {welcome->server, welcome->incarnation};
   }
-  if (const auto* drop = std::get_if<DropJob>(&body);
-      drop != nullptr && drop->job == job_) {
+  const auto* drop = std::get_if<DropJob>(&body);
+  if (drop != nullptr && drop->job == building_) building_.reset();
+  if (drop != nullptr && drop->job == job_) {
     shard_.reset();
     workers_.clear();
     records_.reset();
@@ -227,6 +228,15 @@ void ServerProcess::OnControl(const CoordinatorBody& body) {
                       .loss_scale = what.loss_scale,
                       .figures = what.figures});
   }
+}
+
+// The memory of a job takes time, and what is said of the job meanwhile finds nothing.
+void ServerProcess::BuildSoon(const ConfigureJob& configure) {
+  building_ = configure.job;
+  const int micros = std::uniform_int_distribution<int>(10, 30000)(random_);
+  After(absl::Microseconds(micros), [this, configure] {
+    if (building_ == configure.job) Configure(configure);
+  });
 }
 
 void ServerProcess::Configure(const ConfigureJob& configure) {

@@ -91,6 +91,7 @@ class ServerProcess : private Receiver {
 
   ServerHello MakeHello() const;
   void OnControl(const CoordinatorBody& body);
+  void BuildSoon(const ConfigureJob& configure);
   void Configure(const ConfigureJob& configure);
   void Run(const ShardInput& input);
   void Perform(const ShardOutput& output);
@@ -118,7 +119,8 @@ class ServerProcess : private Receiver {
   ConnectionId connection_ = 0;
   std::optional<ServerIdentity> identity_;
   uint32_t job_ = 0;
-  JobMemory memory_;  // of the job
+  std::optional<uint32_t> building_;  // a job whose shard is not there yet
+  JobMemory memory_;                  // of the job
   std::shared_ptr<Shard> shard_;
   ShardOptions options_;
   std::vector<ShardBlock> blocks_;

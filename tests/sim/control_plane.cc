@@ -117,6 +117,9 @@ void ControlPlane::WakeInTime() {
 
 void ControlPlane::Perform(const CoordinatorOutput& output) {
   if (const auto* message = std::get_if<ToMember>(&output)) {
+    if (const auto* failed = std::get_if<JobFailed>(&message->body)) {
+      failure_ = failed->reason;
+    }
     const auto stream = streams_.find(message->connection);
     if (stream == streams_.end()) return;
     events_.After(ArrivalAfter(stream->second.last_down), [this, sent = *message] {

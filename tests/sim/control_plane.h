@@ -49,6 +49,8 @@ class ControlPlane {
                                    : coordinator_->View(events_.now());
   }
   int crashes() const { return crashes_; }
+  // Why a job has failed, should one have; workers begin it anew.
+  const std::string& failure() const { return failure_; }
 
  private:
   struct Stream {
@@ -69,6 +71,7 @@ class ControlPlane {
   const CoordinatorOptions options_;
   std::unique_ptr<Coordinator> coordinator_;  // null while it is down
   int crashes_ = 0;
+  std::string failure_;
   std::optional<int> outputs_left_ = {};  // until it crashes
   absl::Duration woken_at_ = {};          // for which a Tick is planned
   absl::Duration downtime_ = {};

@@ -15,7 +15,7 @@ ServerHosts::ServerHosts(Parts parts) : parts_(std::move(parts)) {
   for (size_t which = 0; which < kServers; ++which) Start(which);
 }
 
-ServerProcess::Parts ServerHosts::PartsOf(Disk& disk, uint64_t seed) {
+ServerProcess::Parts ServerHosts::PartsOf(Disk& disk) {
   return {.events = parts_.events,
           .network = parts_.network,
           .control = parts_.control,
@@ -24,7 +24,7 @@ ServerProcess::Parts ServerHosts::PartsOf(Disk& disk, uint64_t seed) {
           .codecs = parts_.codecs,
           .heartbeat_interval = parts_.heartbeat_interval,
           .disk = disk,
-          .seed = seed,
+          .seed = parts_.random(),
           .on_restored =
               [this](uint32_t block, uint64_t version) {
                 parts_.reference.RolledBack(block, version, parts_.held(block));
@@ -34,16 +34,15 @@ ServerProcess::Parts ServerHosts::PartsOf(Disk& disk, uint64_t seed) {
 }
 
 void ServerHosts::Start(size_t which) {
-  servers_[which] = std::make_unique<ServerProcess>(
-      PartsOf(disks_[which], 100 * which + static_cast<uint64_t>(crashes_)),
-      absl::StrCat("server", which));
+  servers_[which] = std::make_unique<ServerProcess>(PartsOf(disks_[which]),
+                                                    absl::StrCat("server", which));
   parts_.on_new_process();
 }
 
 void ServerHosts::StartStandIn(const HoldBackup& hold) {
   size_t which = 0;
   while (!servers_[which]->Is(hold.server)) ++which;
-  ServerProcess::Parts parts = PartsOf(memories_[which], 1000 + which);
+  ServerProcess::Parts parts = PartsOf(memories_[which]);
   parts.stand_in = {hold.job, hold.server};
   Bury(stand_ins_[which]);  // of the job before, should it have begun anew
   stand_ins_[which] =

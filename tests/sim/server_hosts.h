@@ -48,7 +48,7 @@ class ServerHosts {
  private:
   using Processes = std::array<std::unique_ptr<ServerProcess>, kServers>;
 
-  ServerProcess::Parts PartsOf(Disk& disk, uint64_t seed);
+  ServerProcess::Parts PartsOf(Disk& disk);
   void Start(size_t which);
   void StartStandIn(const HoldBackup& hold);
   bool HasStepped() const;

@@ -345,6 +345,10 @@ absl::Status Run::Execute() {
 }
 
 absl::Status Run::Check() {
+  // One death at a time, and never of what has no backup: none is a reason to fail.
+  if (restarts_ == Restarts::kBackups && !control_.failure().empty()) {
+    return absl::InternalError(absl::StrCat("the job failed: ", control_.failure()));
+  }
   if (!reference_.violation().empty()) return absl::InternalError(reference_.violation());
   for (uint32_t block = 0; block < reference_.blocks().size(); ++block) {
     SYNCLINE_RETURN_IF_ERROR(CheckVersion(block));

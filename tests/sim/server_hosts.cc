@@ -115,7 +115,12 @@ void ServerHosts::CrashCoordinatorOnceReplaced(size_t which, int outputs) {
 
 void ServerHosts::LoseBackup(size_t which) {
   if (crashes_ > 0 || stand_ins_[which] == nullptr || !HasStepped()) return;
-  if (parts_.fault == Fault::kStaleBackup) return servers_[which]->GoOnWithoutBackup();
+  if (parts_.fault == Fault::kStaleBackup) {
+    servers_[which]->GoOnWithoutBackup();
+    parts_.events.After(absl::Milliseconds(Between(parts_.random, 5, 200)),
+                        [this, which] { KillForGood(which); });
+    return;
+  }
   lost_backup_[which] = true;
   const std::string server = servers_[which]->address();
   const std::string backup = stand_ins_[which]->address();
@@ -125,10 +130,14 @@ void ServerHosts::LoseBackup(size_t which) {
 
 void ServerHosts::PlanBackups() {
   Random& random = parts_.random;
-  const bool is_stale = parts_.fault == Fault::kStaleBackup;
   const size_t dies = random() % kServers;
-  if (OneIn(random, 3) || is_stale) {
-    const size_t loses = is_stale ? dies : random() % kServers;
+  for (int tries = 0; tries < 8 && parts_.fault == Fault::kStaleBackup; ++tries) {
+    parts_.events.After(absl::Milliseconds(Between(random, 20, 600)),
+                        [=, this] { LoseBackup(dies); });
+  }
+  if (parts_.fault == Fault::kStaleBackup) return;
+  if (OneIn(random, 3)) {
+    const size_t loses = random() % kServers;
     parts_.events.After(absl::Milliseconds(Between(random, 20, 300)),
                         [=, this] { LoseBackup(loses); });
   }

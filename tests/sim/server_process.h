@@ -46,7 +46,7 @@ class ServerProcess : private Receiver {
     const CodecRegistry& codecs;
     absl::Duration heartbeat_interval;
     Disk& disk;
-      uint64_t seed = 0;  // how long its disk takes, and building
+    uint64_t seed = 0;  // how long its disk takes, and building
     // A block is back from the disk, at that version.
     std::function<void(uint32_t block, uint64_t version)> on_restored = [](uint32_t,
                                                                            uint64_t) {};

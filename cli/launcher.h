@@ -106,6 +106,7 @@ class Launcher {
     std::string durability = {};
   };
   JobFacts AskForJob() const;
+  bool AnotherServerRuns(const std::string& name) const;
   bool ServersComeBack(const JobFacts& job) const;
   absl::Status ServiceDied(const ProcessEvent& event) const;
   // "server 3", or the process's name before it ever had a number.
@@ -140,7 +141,6 @@ class Launcher {
     uint64_t step = 0;  // of the job when it died last
   };
   std::vector<std::string> servers_;
-  size_t servers_left_ = 0;                 // without those whose backups have taken over
   std::map<std::string, Revived> revived_;  // by server
   int coordinator_restarts_ = 0;            // since it last lived for a while
   std::string coordinator_admin_;

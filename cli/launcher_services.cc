@@ -72,7 +72,6 @@ absl::Status Launcher::StartServers() {
   if (signal_ != 0) return absl::OkStatus();
   for (int i = 0; i < plan_.servers; ++i) {
     servers_.push_back(absl::StrCat("server", i));
-    ++servers_left_;
     SYNCLINE_RETURN_IF_ERROR(StartService(servers_.back()));
     // One after the other: server0 is to be server 0 of its coordinator.
     SYNCLINE_RETURN_IF_ERROR(WaitUntilReady({servers_.back()}));
@@ -206,14 +205,8 @@ absl::Status Launcher::OnServerDeath(const ProcessEvent& event) {
   const absl::Status died = ServiceDied(event);
   const std::string what(died.message());
   const JobFacts job = AskForJob();
-  if (job.durability == "peer" && servers_left_ > 1) {
-    --servers_left_;
-    Say(absl::StrCat(
-        what,
-        "; its backup in another server's memory takes over, unless that is lost, too"));
-    return absl::OkStatus();
-  }
-  if (!ServersComeBack(job)) {
+  const bool has_backup = job.durability == "peer" && AnotherServerRuns(event.name);
+  if (!has_backup && !ServersComeBack(job)) {
     return WithFailure(
         absl::AbortedError(absl::StrCat(
             what,
@@ -226,19 +219,32 @@ absl::Status Launcher::OnServerDeath(const ProcessEvent& event) {
   Revived& server = revived_[event.name];
   const uint64_t step = job.step.value_or(server.step);
   if (step > server.step) server = {.step = step};
-  if (server.restarts == kRestarts) {
-    return WithFailure(
-        absl::AbortedError(absl::StrCat(
-            what, "; it was started again ", server.restarts,
-            " times, and the job has not come further than step ", server.step,
-            ": once the cause is gone, syncline replay makes a checkpoint of the "
-            "journals, "
-            "from which the next run goes on")),
-        FailureOf(died));
+  if (server.restarts < kRestarts) {
+    StartAgain(event, ++server.restarts,
+               has_backup ? "to hold backups; its own takes over in another server's "
+                            "memory, unless that is lost, too"
+                          : absl::StrCat("with its journal in ", options_.journal_dir));
+    return absl::OkStatus();
   }
-  StartAgain(event, ++server.restarts,
-             absl::StrCat("with its journal in ", options_.journal_dir));
-  return absl::OkStatus();
+  const std::string how_often =
+      absl::StrCat(what, "; it was started again ", server.restarts,
+                   " times, and the job has not come further than step ", server.step);
+  if (has_backup) {
+    Say(absl::StrCat(how_often, ": the job goes on without it"));
+    return absl::OkStatus();
+  }
+  return WithFailure(
+      absl::AbortedError(absl::StrCat(
+          how_often,
+          ": once the cause is gone, syncline replay makes a checkpoint of the journals, "
+          "from which the next run goes on")),
+      FailureOf(died));
+}
+
+bool Launcher::AnotherServerRuns(const std::string& name) const {
+  return std::ranges::any_of(servers_, [&](const std::string& server) {
+    return server != name && processes_->IsRunning(server);
+  });
 }
 
 void Launcher::StartAgain(const ProcessEvent& event, int restarts,

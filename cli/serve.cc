@@ -48,6 +48,7 @@ namespace {
 // How often the coordinator's figures go into the metrics: more often than anyone
 // scrapes.
 constexpr timespec kMetricsPeriod = {.tv_sec = 1, .tv_nsec = 0};
+constexpr timespec kDrainPeriod = {.tv_sec = 0, .tv_nsec = 20'000'000};
 
 // Waits for SIGINT and SIGTERM, which every thread made later leaves to it. A service
 // that fails ends the wait with its error.
@@ -67,6 +68,15 @@ class StopSignal {
       failure_.Update(status);
     }
     kill(getpid(), SIGTERM);
+  }
+
+  // Until that is so, a signal comes, or that long.
+  void WaitFor(const std::function<bool()>& condition, absl::Duration limit) {
+    const SteadyClock clock;
+    const absl::Duration deadline = clock.Now() + limit;
+    while (!condition() && clock.Now() < deadline) {
+      if (sigtimedwait(&signals_, nullptr, &kDrainPeriod) >= 0) return;
+    }
   }
 
   // Calls `periodically` meanwhile.
@@ -101,6 +111,7 @@ class Services {
 
   absl::Status Start();
   void UpdateMetrics();
+  void Drain(int signal);
   void Stop();
 
  private:
@@ -305,6 +316,12 @@ void Services::UpdateMetrics() {
     metrics_.SetEpoch(job.job, job.epoch);
     metrics_.SetMembers(job.job, job.members.size());
     metrics_.SetStep(job.job, job.step);
+    if (!job.backups.empty()) {
+      metrics_.SetBackupsMissing(
+          job.job, std::ranges::count_if(job.backups, [](const BackupView& backup) {
+            return !backup.lost.empty();
+          }));
+    }
     const CheckpointView& saved = job.checkpoint;
     if (checkpoints_ != nullptr) {
       metrics_.SetCheckpoint(job.job, {.is_there = saved.written > 0,
@@ -336,6 +353,16 @@ void Services::UpdateMetrics() {
   for (const auto& [job, ranks] : before) metrics_.ForgetJob(job);
 }
 
+// SIGINT, and a second signal, end it as it is.
+void Services::Drain(int signal) {
+  if (node_ == nullptr || plan_.has_coordinator || signal != SIGTERM) return;
+  node_->Drain();
+  if (node_->has_drained()) return;
+  log_.Info("waits until other servers have what it has",
+            {{"limit", absl::FormatDuration(plan_.drain_timeout)}});
+  stop_.WaitFor([this] { return node_->has_drained(); }, plan_.drain_timeout);
+}
+
 void Services::Stop() {
   node_for_admin_ = nullptr;
   if (node_ != nullptr) node_->Stop();
@@ -356,6 +383,7 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
   absl::StatusOr<int> signal = 0;
   if (const absl::Status started = services.Start(); started.ok()) {
     signal = stop.Wait([&] { services.UpdateMetrics(); });
+    if (signal.ok()) services.Drain(*signal);
   } else {
     signal = started;
   }
@@ -402,6 +430,10 @@ void AddServe(CLI::App& app, Command* selected) {
       "Where this server keeps the journals of jobs with durability=disk: a local "
       "directory, or a shared one; default: there are none")
       ->check(named);
+  add("--drain-timeout", flags->drain_timeout,
+      "How long a server that gets SIGTERM waits until other servers have backups of "
+      "what "
+      "jobs with durability=peer have here (12s, 2m); a second signal ends it");
   add("--data-plane", flags->data_plane,
       "How gradients and weights travel: auto (shared memory in a host, TLS 1.3 between "
       "hosts), tls, plain (neither sealed nor authenticated) or rdma");

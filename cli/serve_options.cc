@@ -83,6 +83,8 @@ absl::Status SetTimeouts(const ServeFlags& flags, ServePlan& plan) {
   const absl::Status valid = Timeouts::Validate(timeout);
   if (!valid.ok()) return ForFlag("--failure-timeout", valid);
   plan.timeouts = Timeouts::Derive(timeout);
+  SYNCLINE_ASSIGN_OR_RETURN(plan.drain_timeout,
+                            ParseDurationFlag("--drain-timeout", flags.drain_timeout));
   plan.patience = DefaultPatience(timeout);
   if (flags.patience.empty()) return absl::OkStatus();
   SYNCLINE_ASSIGN_OR_RETURN(plan.patience,

@@ -34,6 +34,7 @@ struct ServeFlags {
   std::string rdma_fabric;
   std::string failure_timeout = "10s";
   std::string patience;  // "5m"; empty: so many failure timeouts
+  std::string drain_timeout = "45s";
   std::string audit_log;
   std::string revoked;
   std::string log_format = "text";
@@ -59,6 +60,8 @@ struct ServePlan {
   std::string data_plane_address;
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   absl::Duration patience;  // of a server, for a coordinator that is away
+  // How long a server that is told to end waits until others have what it has.
+  absl::Duration drain_timeout;
   LogOptions log = {};
   std::string audit_log;       // empty: none
   std::string revoked;         // of a coordinator; empty: none

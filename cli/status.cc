@@ -165,8 +165,10 @@ std::string DurabilityLine(const Json& job) {
   for (const Json& backup : job.value("backups", Json::array())) {
     const std::string server = absl::StrCat("server ", backup.value("server", 0));
     if (!backup.value("lost", "").empty()) {
+      const bool is_sought = !backup.value("next", "").empty();
       parts.push_back(
-          absl::StrCat(server, " has no backup any more: ", Text(backup, "lost")));
+          absl::StrCat(server, " has no backup any more: ", Text(backup, "lost"),
+                       is_sought ? ", and " : "", is_sought ? Text(backup, "next") : ""));
     } else {
       parts.push_back(absl::StrCat(server, "'s backup is with ", Text(backup, "holder")));
     }

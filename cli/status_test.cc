@@ -72,12 +72,15 @@ TEST(StatusTable, SaysWhereBackupsAreAndWhichAreLost) {
       R"json({"jobs": [{"name": "a", "durability": "peer",
                     "backups": [{"server": 0, "holder": "server 1 (b:18)", "lost": ""},
                                 {"server": 1, "holder": "server 0 (a:17)",
-                                 "lost": "the cable broke"}]}]})json",
+                                 "lost": "the cable broke"},
+                                {"server": 2, "lost": "it was used up at a take-over",
+                                 "next": "a new one is being made"}]}]})json",
       "a:1");
   ASSERT_TRUE(table.ok()) << table.status();
   EXPECT_THAT(*table, HasSubstr("  durability peer: server 0's backup is with server 1 "
                                 "(b:18); server 1 has no backup any more: the cable "
-                                "broke\n"));
+                                "broke; server 2 has no backup any more: it was used up "
+                                "at a take-over, and a new one is being made\n"));
 }
 
 TEST(StatusTable, SaysThatNothingIsThereYet) {

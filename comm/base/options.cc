@@ -24,9 +24,14 @@ const OptionSpec* FindSpec(std::span<const OptionSpec> specs, std::string_view n
 absl::Status Unknown(std::string_view owner, std::span<const OptionSpec> specs,
                      const std::string& name) {
   std::vector<std::string_view> names;
-  for (const OptionSpec& spec : specs) names.push_back(spec.name);
+  std::string all;
+  for (const OptionSpec& spec : specs) {
+    names.push_back(spec.name);
+    absl::StrAppend(&all, all.empty() ? "; it has " : ", ", std::string(spec.name));
+  }
+  const std::string hint = DidYouMean(name, names);
   return absl::InvalidArgumentError(absl::StrCat(std::string(owner), " has no option '",
-                                                 name, "'", DidYouMean(name, names)));
+                                                 name, "'", hint.empty() ? all : hint));
 }
 
 std::string Allowed(const OptionSpec& spec) {

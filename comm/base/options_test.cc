@@ -50,6 +50,8 @@ TEST(Options, RefuseWhatIsNotFinite) {
 TEST(Options, NameTheNearestOfAnUnknownOne) {
   EXPECT_EQ(Error({{"beta", 0.5}}),
             "optimizer 'x' has no option 'beta'; did you mean 'beta1'?");
+  EXPECT_THAT(Error({{"checkpoint_every", 500}}),
+              HasSubstr("has no option 'checkpoint_every'; it has lr, "));
 }
 
 TEST(Options, HaveDefaults) {

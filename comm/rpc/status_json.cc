@@ -43,8 +43,10 @@ Json ToJson(const v1::CompressionFigures& figures) {
 }
 
 Json ToJson(const v1::BackupStatus& backup) {
-  return {
-      {"server", backup.server()}, {"holder", backup.holder()}, {"lost", backup.lost()}};
+  return {{"server", backup.server()},
+          {"holder", backup.holder()},
+          {"lost", backup.lost()},
+          {"next", backup.next()}};
 }
 
 template <size_t kPhases>

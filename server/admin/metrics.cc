@@ -40,7 +40,7 @@ enum JobFigure : size_t {
   kJournalFailed,
   kBackupDurable,
   kBackupLag,
-  kBackupLost
+  kBackupsMissing
 };
 constexpr size_t kJobFigures = 15;
 
@@ -173,8 +173,8 @@ struct Metrics::Families {
                     "The step up to which a server's backup has its records."),
             &Gauges(registry, "syncline_backup_lag_steps",
                     "Steps that a server has made and its backup does not have."),
-            &Gauges(registry, "syncline_backup_lost",
-                    "1: the server has no backup any more.")},
+            &Gauges(registry, "syncline_backups_missing",
+                    "Servers of a job with durability peer that have no backup.")},
         step_seconds(
             prometheus::BuildHistogram()
                 .Name("syncline_step_seconds")
@@ -369,7 +369,10 @@ void Metrics::SetJournal(uint32_t job, const Journal& journal) {
 void Metrics::SetBackup(uint32_t job, const Backup& backup) {
   families_->Set(job, kBackupDurable, static_cast<double>(backup.durable_step));
   families_->Set(job, kBackupLag, static_cast<double>(backup.lag_steps));
-  families_->Set(job, kBackupLost, backup.is_lost ? 1 : 0);
+}
+
+void Metrics::SetBackupsMissing(uint32_t job, size_t servers) {
+  families_->Set(job, kBackupsMissing, static_cast<double>(servers));
 }
 
 void Metrics::SetWorker(uint32_t job, uint32_t rank, const Worker& worker) {

@@ -88,9 +88,10 @@ class Metrics {
   struct Backup {
     uint64_t durable_step = 0;
     uint64_t lag_steps = 0;  // from there to the furthest step
-    bool is_lost = false;
   };
   void SetBackup(uint32_t job, const Backup& backup);
+  // Of the coordinator: how many servers of the job have none.
+  void SetBackupsMissing(uint32_t job, size_t servers);
 
   struct Worker {
     absl::Duration heartbeat_age = {};

@@ -108,8 +108,14 @@ std::vector<JobServer> Coordinator::Impl::AttachedServers() const {
   servers.reserve(servers_.size());
   for (const auto& [number, server] : servers_) {
     if (server.is_stand_in) continue;
-    servers.push_back({number, server.incarnation, server.connection, server.name,
-                       server.shard_addresses, MemoryOf(server), server.journals});
+    servers.push_back({.server = number,
+                       .incarnation = server.incarnation,
+                       .connection = server.connection,
+                       .name = server.name,
+                       .host = server.name,
+                       .shard_addresses = server.shard_addresses,
+                       .memory = MemoryOf(server),
+                       .journals = server.journals});
   }
   return servers;
 }
@@ -132,7 +138,7 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
   const bool is_back = IsAbsent(hello);
   Job* stands_in = hello.stand_in && !is_back ? FindJob(hello.stand_in->job) : nullptr;
   if (hello.stand_in && !is_back &&
-      (stands_in == nullptr || !stands_in->AwaitsStandIn(hello.stand_in->server))) {
+      (stands_in == nullptr || !stands_in->AwaitsStandIn(*hello.stand_in))) {
     return Refuse(connection, absl::FailedPreconditionError(
                                   "the job waits for no such stand-in any more"));
   }
@@ -235,6 +241,14 @@ void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
     if (Job* job = FindJob(lost->job))
       job->OnBackupLost(server.number, lost->reason, outputs_);
   }
+  if (const auto* backed_up = std::get_if<BackedUp>(&body)) {
+    if (Job* job = FindJob(backed_up->job))
+      job->OnBackedUp(server.number, *backed_up, outputs_);
+  }
+  if (std::holds_alternative<Drain>(body)) {
+    server.drains = true;
+    LetDrainedGo();
+  }
   if (std::holds_alternative<Leave>(body)) return LoseServer(server.number, "it left");
 }
 
@@ -249,6 +263,47 @@ void Coordinator::Impl::LoseServer(uint32_t number, const std::string& reason) {
       .at = lost->second.disconnected_at.value_or(lost->second.heard_at)};
   servers_.erase(lost);
   for (const auto& [name, job] : jobs_) job->OnServerLost(loss, outputs_);
+}
+
+// When there is no other one to have it, waiting is of no use.
+void Coordinator::Impl::LetDrainedGo() {
+  Job::LeavingHosts leaving;
+  bool is_another_there = false;
+  for (const auto& [number, server] : servers_) {
+    if (server.drains) leaving[server.name] = server.is_drained;
+    is_another_there = is_another_there || (!server.is_stand_in && !server.drains);
+  }
+  if (leaving.empty()) return;
+  for (const auto& [name, job] : jobs_) {
+    if (is_another_there) job->MoveBackups(leaving, outputs_);
+  }
+  for (auto& [number, attached] : servers_) {
+    Server& server = attached;
+    if (!server.drains || server.is_drained) continue;
+    const bool is_needed = std::ranges::any_of(jobs_, [&](const auto& entry) {
+      return entry.second->NeedsHost(server.name, leaving);
+    });
+    if (is_needed && is_another_there) continue;
+    server.is_drained = leaving[server.name] = true;
+    outputs_.push_back(ToMember{server.connection, Drained{}});
+    outputs_.push_back(LogReason{absl::StrCat(
+        "server ", number, " (", server.name, ") may end: ",
+        is_needed ? "no other one could have what it has" : "others have what it has")});
+  }
+}
+
+void Coordinator::Impl::SeekBackups() {
+  const auto lacks = [](const auto& entry) { return entry.second->LacksBackups(); };
+  if (std::ranges::none_of(jobs_, lacks)) return;
+  for (const auto& [name, job] : jobs_) {
+    std::vector<JobServer> connected =
+        AttachedServers();  // each takes memory from the next
+    std::erase_if(connected, [this](const JobServer& one) {
+      const Server& server = servers_.at(one.server);
+      return server.disconnected_at.has_value() || server.drains;
+    });
+    job->SeekBackups(connected, now_, outputs_);
+  }
 }
 
 void Coordinator::Impl::ReplaceServers() {
@@ -290,6 +345,8 @@ void Coordinator::Impl::OnTick() {
     if (!job->IsOver()) used.insert(job->declared()->declaration.digest);
   }
   ReplaceServers();
+  SeekBackups();
+  LetDrainedGo();
   declarations_.Tick(now_, used, outputs_);
   for (const ConnectionId connection : declarations_.WhoWaits()) MaybeAdmit(connection);
   ForgetFinishedJobs();

@@ -138,6 +138,7 @@ struct JobProgress {
   uint32_t undecided = 0;
   uint32_t unseeded = 0;
   uint64_t completed = 0;
+  uint64_t backup_bytes = 0;         // that have crossed to the present one
   std::vector<Member> members = {};  // in rank order
   ServerPhases phases = {};          // of its slowest engine
 };
@@ -203,7 +204,7 @@ using MemberBody =
     std::variant<ServerHello, WorkerHello, Heartbeat, Leave, BarrierEntered,
                  JobConfigured, ConfigureFailed, EpochPrepared, EpochCommitted,
                  BlockFigures, LossReport, JobDeclaration, CheckpointWritten,
-                 Disconnected, Returned, StepHeld, BackupLost>;
+                 Disconnected, Returned, StepHeld, BackupLost, BackedUp, Drain>;
 
 struct FromMember {
   ConnectionId connection = 0;
@@ -335,7 +336,7 @@ using CoordinatorBody =
     std::variant<ServerWelcome, ConfigureJob, PrepareEpoch, CommitEpoch, StepDecision,
                  DropJob, Waiting, WorkerWelcome, EpochChanged, BarrierReleased,
                  JobFailed, DescribeJob, CutAt, StepClosed, HoldBackup, BackupAt,
-                 BackupGone, TakeOver>;
+                 BackupGone, TakeOver, Drained>;
 
 struct ToMember {
   ConnectionId connection = 0;

@@ -42,6 +42,8 @@ class Coordinator::Impl {
     uint64_t bytes = 0;
     absl::Duration heard_at;
     bool is_stand_in = false;  // of one job only
+    bool drains = false;       // it is to end: nothing new goes to it
+    bool is_drained = false;   // and was told that it may
     std::optional<absl::Duration> disconnected_at = std::nullopt;
   };
   // The member that speaks on a connection. A worker's job may be over by now; its name
@@ -95,6 +97,10 @@ class Coordinator::Impl {
   void LoseServer(uint32_t number, const std::string& reason);
   // Servers take the places of those that died and left them their journals.
   void ReplaceServers();
+  // Servers that are to end, and have nothing that is nowhere else, may.
+  void LetDrainedGo();
+  // Places that have lost their backups get new ones.
+  void SeekBackups();
   void Refuse(ConnectionId connection, const absl::Status& status);
   Job* FindJob(uint32_t id);
   ServerMemory MemoryOf(const Server& server) const;

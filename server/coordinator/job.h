@@ -33,6 +33,7 @@ struct JobServer {
   uint32_t incarnation = 0;
   ConnectionId connection = 0;
   std::string name;
+  std::string host = {};  // in whose process it runs: itself, but for a stand-in
   std::vector<std::string> shard_addresses;
   ServerMemory memory = {};
   std::vector<JournaledRun> journals = {};  // that it could take up again
@@ -122,10 +123,22 @@ class Job {
   void ReplaceServers(const std::vector<JobServer>& attached,
                       CoordinatorOutputs& outputs);
   // Backups in the memory of other servers (job_backups.cc).
-  bool AwaitsStandIn(uint32_t server) const;
+  bool AwaitsStandIn(const StandInFor& stand_in) const;
   // REQUIRES: it is awaited.
   void OnStandIn(JobServer stand_in, const ServerHello& hello,
                  CoordinatorOutputs& outputs);
+  // Hosts that are to end, and whether they were told that they may.
+  using LeavingHosts = std::map<std::string, bool>;
+  // Something on that one would be lost with it, or takes over, now or soon.
+  bool NeedsHost(const std::string& host, const LeavingHosts& leaving) const;
+  // Places of which server and backup are both on such hosts get another backup.
+  void MoveBackups(const LeavingHosts& leaving, CoordinatorOutputs& outputs);
+  bool LacksBackups() const;
+  // Places that have lost their backup get a new one on these servers, if one has room.
+  void SeekBackups(const std::vector<JobServer>& connected, absl::Duration now,
+                   CoordinatorOutputs& outputs);
+  void OnBackedUp(uint32_t server, const BackedUp& backed_up,
+                  CoordinatorOutputs& outputs);
   // Of a server, or of a stand-in.
   void OnBackupLost(uint32_t server, const std::string& reason,
                     CoordinatorOutputs& outputs);
@@ -240,18 +253,37 @@ class Job {
   };
   // Of one server, in the memory of another one.
   struct Backup {
-    std::string holder = {};  // its name
+    std::string lost = {};       // why there is none any more; it stays until there is
+    bool is_being_made = false;  // a new one, as follows
+    JobServer holder = {};
+    uint32_t order = 0;
     std::optional<JobServer> stand_in = {};
     BackupPair pair = {};
     bool is_ready = false;  // its shards are there
-    std::string lost = {};  // why there is none any more
+    // When a new one was begun last, and how many in a row.
+    absl::Duration sought_at = -absl::InfiniteDuration();
+    int tries = 0;
+    std::string why_none = {};  // of a place without: why none is being made, for people
+
+    bool IsThere() const { return lost.empty(); }
   };
+  static std::string NameOf(const JobServer& server);
+  BackupView ViewOfBackup(size_t place) const;
   void AskForBackups(CoordinatorOutputs& outputs);
+  void AskForBackup(size_t place, const JobServer& holder, CoordinatorOutputs& outputs);
   bool HasBackup(size_t place) const;
+  bool SeeksBackup(size_t place) const;
+  absl::Duration NextTry(const Backup& backup) const;
+  bool MayHold(size_t place, const JobServer& holder) const;
+  void ConnectBackup(size_t place, CoordinatorOutputs& outputs);
+  // Its memory is free again.
+  void DropStandIn(size_t place, const std::string& why, CoordinatorOutputs& outputs);
+  void GiveUpNewBackup(size_t place, const std::string& why, CoordinatorOutputs& outputs);
+  // The place whose stand-in that server has still to start.
+  std::optional<size_t> AwaitsStandInOn(uint32_t server) const;
   // The place for which that stand-in is, while it has not taken it.
   std::optional<size_t> StandsInFor(uint32_t server) const;
   void OnStandInConfigured(size_t place, CoordinatorOutputs& outputs);
-  void ConnectBackups(CoordinatorOutputs& outputs);
   void LoseBackup(size_t place, const std::string& why, CoordinatorOutputs& outputs);
   void Promote(size_t place, CoordinatorOutputs& outputs);
   void DropStandIns(const std::string& reason, CoordinatorOutputs& outputs);

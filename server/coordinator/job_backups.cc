@@ -3,8 +3,9 @@
 // but this file a stand-in that takes over is a server that has read a journal.
 //
 // A backup that is lost is stored as lost before its server hears that it may go on
-// without: from then on nothing makes it a server any more. A coordinator that is started
-// anew takes all of them for lost.
+// without: from then on nothing makes it a server any more. A new one, on whichever server
+// has room, counts from the moment that it has all that the server's shards are. A
+// coordinator that is started anew takes all of them for lost.
 #include <algorithm>
 #include <utility>
 
@@ -12,81 +13,119 @@
 #include "server/coordinator/job.h"
 
 namespace syncline {
+namespace {
+
+// Those that follow each other more quickly wait longer and longer.
+constexpr int kRestsAfterATry = 64;  // failure timeouts
+constexpr int kMostDoublings = 6;
+
+}  // namespace
+
+std::string Job::NameOf(const JobServer& server) {
+  return absl::StrCat("server ", server.server, " (", server.name, ")");
+}
+
+// ---- Stand-ins ----
 
 void Job::AskForBackups(CoordinatorOutputs& outputs) {
   backups_.resize(servers_.size());
   for (size_t i = 0; i < servers_.size(); ++i) {
-    const JobServer& holder = servers_[(i + 1) % servers_.size()];
-    backups_[i].holder = absl::StrCat("server ", holder.server, " (", holder.name, ")");
-    placed_bytes_[holder.server] += placement_->server_use[i].total();
-    const auto engines = static_cast<uint32_t>(servers_[i].shard_addresses.size());
-    outputs.push_back(
-        ToMember{holder.connection, HoldBackup{id_, servers_[i].server, engines}});
+    AskForBackup(i, servers_[(i + 1) % servers_.size()], outputs);
   }
 }
 
-bool Job::AwaitsStandIn(uint32_t server) const {
-  const auto found = std::ranges::find(servers_, server, &JobServer::server);
-  if (phase_ != Phase::kConfiguring || found == servers_.end() || backups_.empty()) {
-    return false;
-  }
-  const Backup& backup = backups_[static_cast<size_t>(found - servers_.begin())];
-  return !backup.stand_in && backup.lost.empty();
+void Job::AskForBackup(size_t place, const JobServer& holder,
+                       CoordinatorOutputs& outputs) {
+  Backup& backup = backups_[place];
+  backup.holder = holder;
+  backup.order = counters_.next_incarnation++;
+  backup.stand_in.reset();
+  backup.is_ready = false;
+  placed_bytes_[holder.server] += placement_->server_use[place].total();
+  const JobServer& server = servers_[place];
+  outputs.push_back(PersistState{});
+  outputs.push_back(
+      ToMember{holder.connection,
+               HoldBackup{.job = id_,
+                          .server = server.server,
+                          .engines = static_cast<uint32_t>(server.shard_addresses.size()),
+                          .order = backup.order}});
+}
+
+bool Job::AwaitsStandIn(const StandInFor& stand_in) const {
+  const bool is_time = phase_ == Phase::kConfiguring || phase_ == Phase::kRunning;
+  return is_time && std::ranges::any_of(backups_, [&](const Backup& backup) {
+           return backup.order == stand_in.order && !backup.stand_in &&
+                  (backup.IsThere() || backup.is_being_made);
+         });
+}
+
+std::optional<size_t> Job::AwaitsStandInOn(uint32_t server) const {
+  const auto found = std::ranges::find_if(backups_, [&](const Backup& backup) {
+    return backup.is_being_made && !backup.stand_in && backup.holder.server == server;
+  });
+  if (found == backups_.end()) return std::nullopt;
+  return static_cast<size_t>(found - backups_.begin());
 }
 
 void Job::OnStandIn(JobServer stand_in, const ServerHello& hello,
                     CoordinatorOutputs& outputs) {
-  size_t place = 0;
+  const auto found = std::ranges::find(backups_, hello.stand_in->order, &Backup::order);
+  const auto place = static_cast<size_t>(found - backups_.begin());
   uint32_t first_shard = 0;
-  while (servers_[place].server != hello.stand_in->server) {
-    first_shard += static_cast<uint32_t>(servers_[place++].shard_addresses.size());
+  for (size_t i = 0; i < place; ++i) {
+    first_shard += static_cast<uint32_t>(servers_[i].shard_addresses.size());
   }
   const JobServer& server = servers_[place];
-  if (stand_in.shard_addresses.size() != server.shard_addresses.size()) {
+  Backup& backup = *found;
+  stand_in.host = backup.holder.name;
+  backup.stand_in = std::move(stand_in);
+  if (backup.stand_in->shard_addresses.size() != server.shard_addresses.size()) {
     return LoseBackup(place, "its stand-in has another number of engines", outputs);
   }
-  Backup& backup = backups_[place];
-  backup.stand_in = std::move(stand_in);
   backup.pair = {.sender = {server.server, server.incarnation},
                  .session_key = hello.session_key,
                  .key = hello.key};
-  const auto from =
-      beginning_.resumes ? std::optional(beginning_.from.name) : std::nullopt;
+  // A new one gets what the shards are by now from the server.
+  const bool loads = beginning_.resumes && !backup.is_being_made;
   outputs.push_back(ToMember{
       backup.stand_in->connection,
-      ConfigureJob{.job = id_,
-                   .declared = declared_,
-                   .placement = placement_,
-                   .first_shard = first_shard,
-                   .checkpoint_run = options_.keeps_checkpoints ? beginning_.run : 0,
-                   .resume_from = from,
-                   .backup = backup.pair}});
+      ConfigureJob{
+          .job = id_,
+          .declared = declared_,
+          .placement = placement_,
+          .first_shard = first_shard,
+          .checkpoint_run = options_.keeps_checkpoints ? beginning_.run : 0,
+          .resume_from = loads ? std::optional(beginning_.from.name) : std::nullopt,
+          .backup = backup.pair}});
 }
 
 void Job::OnStandInConfigured(size_t place, CoordinatorOutputs& outputs) {
   Backup& backup = backups_[place];
-  if (!backup.lost.empty() || std::exchange(backup.is_ready, true)) return;
+  const bool is_wanted = backup.IsThere() || backup.is_being_made;
+  if (!is_wanted || std::exchange(backup.is_ready, true)) return;
   outputs.push_back(
-      LogReason{absl::StrCat("job '", spec_.name, "': ", backup.holder,
-                             " holds the backup of server ", servers_[place].server)});
+      LogReason{absl::StrCat("job '", spec_.name, "': ", NameOf(backup.holder),
+                             backup.is_being_made ? " is given a new backup of server "
+                                                  : " holds the backup of server ",
+                             servers_[place].server)});
+  if (backup.is_being_made) return ConnectBackup(place, outputs);
   MaybeRun(outputs);
 }
 
-// Once the servers have their shards, whose records these are.
-void Job::ConnectBackups(CoordinatorOutputs& outputs) {
-  for (size_t place = 0; place < backups_.size(); ++place) {
-    const Backup& backup = backups_[place];
-    if (!backup.lost.empty()) continue;
-    outputs.push_back(ToMember{servers_[place].connection,
-                               BackupAt{.job = id_,
-                                        .addresses = backup.stand_in->shard_addresses,
-                                        .pair = backup.pair}});
-  }
+// Once the server has its shards, whose records these are.
+void Job::ConnectBackup(size_t place, CoordinatorOutputs& outputs) {
+  const Backup& backup = backups_[place];
+  outputs.push_back(ToMember{servers_[place].connection,
+                             BackupAt{.job = id_,
+                                      .addresses = backup.stand_in->shard_addresses,
+                                      .pair = backup.pair,
+                                      .anew = backup.is_being_made}});
 }
 
 bool Job::HasBackup(size_t place) const {
   return phase_ == Phase::kRunning && !backups_.empty() && !committed_.empty() &&
-         backups_[place].is_ready && backups_[place].lost.empty();
+         backups_[place].is_ready && backups_[place].IsThere();
 }
 
 std::optional<size_t> Job::StandsInFor(uint32_t server) const {
@@ -97,6 +136,41 @@ std::optional<size_t> Job::StandsInFor(uint32_t server) const {
   }
   return std::nullopt;
 }
+
+void Job::DropStandIn(size_t place, const std::string& why, CoordinatorOutputs& outputs) {
+  Backup& backup = backups_[place];
+  const uint64_t bytes = placement_->server_use[place].total();
+  uint64_t& placed = placed_bytes_[backup.holder.server];
+  placed -= std::min(placed, bytes);
+  if (!backup.stand_in) return;
+  outputs.push_back(ToMember{backup.stand_in->connection, DropJob{id_, why}});
+  backup.stand_in.reset();
+}
+
+void Job::DropStandIns(const std::string& reason, CoordinatorOutputs& outputs) {
+  for (size_t place = 0; place < backups_.size(); ++place) {
+    const auto& stand_in = backups_[place].stand_in;
+    // One that took over is among the servers, or missing_ has it.
+    const bool is_backup = backups_[place].IsThere() || backups_[place].is_being_made;
+    if (!stand_in || !is_backup || missing_.contains(place)) continue;
+    outputs.push_back(ToMember{stand_in->connection, DropJob{id_, reason}});
+  }
+}
+
+BackupView Job::ViewOfBackup(size_t place) const {
+  const Backup& backup = backups_[place];
+  BackupView view = {.server = servers_[place].server, .lost = backup.lost};
+  if (backup.IsThere()) {
+    view.holder = NameOf(backup.holder);
+  } else if (backup.is_being_made) {
+    view.next = absl::StrCat("a new one is being made with ", NameOf(backup.holder));
+  } else {
+    view.next = backup.why_none;
+  }
+  return view;
+}
+
+// ---- What is lost, and what takes over ----
 
 void Job::OnBackupLost(uint32_t server, const std::string& reason,
                        CoordinatorOutputs& outputs) {
@@ -109,21 +183,17 @@ void Job::OnBackupLost(uint32_t server, const std::string& reason,
 // Stored before the server hears of it: what it publishes from then on no backup has.
 void Job::LoseBackup(size_t place, const std::string& why, CoordinatorOutputs& outputs) {
   Backup& backup = backups_[place];
-  if (phase_ == Phase::kOver || !backup.lost.empty()) return;
+  if (phase_ == Phase::kOver) return;
+  if (!backup.IsThere()) return GiveUpNewBackup(place, why, outputs);
   backup.lost = why;
   const JobServer& server = servers_[place];
-  const std::string named =
-      absl::StrCat("server ", server.server, " (", server.name, ")");
   outputs.push_back(
-      LogReason{absl::StrCat("job '", spec_.name, "': the backup of ", named,
+      LogReason{absl::StrCat("job '", spec_.name, "': the backup of ", NameOf(server),
                              " is lost: ", why, "; it goes on without one")});
   Store(outputs);
-  if (backup.stand_in) {
-    outputs.push_back(
-        ToMember{backup.stand_in->connection, DropJob{id_, "the backup is lost"}});
-  }
+  DropStandIn(place, "the backup is lost", outputs);
   if (!IsHere(server)) {
-    return Fail(absl::StrCat(named, " is lost, and so is its backup: ", why,
+    return Fail(absl::StrCat(NameOf(server), " is lost, and so is its backup: ", why,
                              "; go on from a checkpoint"),
                 outputs);
   }
@@ -135,18 +205,9 @@ void Job::Promote(size_t place, CoordinatorOutputs& outputs) {
   const JobServer& stand_in = *backups_[place].stand_in;
   missing_[place].successor = stand_in;
   outputs.push_back(ToMember{stand_in.connection, TakeOver{id_}});
-  outputs.push_back(LogReason{absl::StrCat(
-      "job '", spec_.name, "': server ", servers_[place].server, " (",
-      servers_[place].name, ") is dead, and its backup takes over: ", stand_in.name)});
-}
-
-void Job::DropStandIns(const std::string& reason, CoordinatorOutputs& outputs) {
-  for (size_t place = 0; place < backups_.size(); ++place) {
-    const auto& stand_in = backups_[place].stand_in;
-    // One that took over is among the servers, or missing_ has it.
-    if (!stand_in || !backups_[place].lost.empty() || missing_.contains(place)) continue;
-    outputs.push_back(ToMember{stand_in->connection, DropJob{id_, reason}});
-  }
+  outputs.push_back(
+      LogReason{absl::StrCat("job '", spec_.name, "': ", NameOf(servers_[place]),
+                             " is dead, and its backup takes over: ", stand_in.name)});
 }
 
 void Job::RestoreBackups(const JobRecord& record) {
@@ -155,6 +216,125 @@ void Job::RestoreBackups(const JobRecord& record) {
     backups_.push_back(
         {.lost = lost.empty() ? "the coordinator was started anew" : lost});
   }
+}
+
+// ---- A new one ----
+
+bool Job::SeeksBackup(size_t place) const {
+  const Backup& backup = backups_[place];
+  return phase_ == Phase::kRunning && !homecoming_ && !saves_last_ &&
+         !committed_.empty() && !missing_.contains(place) && !backup.IsThere() &&
+         !backup.is_being_made;
+}
+
+bool Job::NeedsHost(const std::string& host, const LeavingHosts& leaving) const {
+  if (phase_ != Phase::kRunning || backups_.empty()) return false;
+  for (size_t place = 0; place < servers_.size(); ++place) {
+    if (const auto missing = missing_.find(place); missing != missing_.end()) {
+      const auto& successor = missing->second.successor;
+      if (successor && successor->host == host) return true;
+      continue;
+    }
+    const std::string& served_on = servers_[place].host;
+    const std::string holder = HasBackup(place) ? backups_[place].stand_in->host : "";
+    const auto at = leaving.find(served_on);
+    const bool is_gone_soon = at != leaving.end() && at->second;
+    if (is_gone_soon && holder == host) return true;
+    const bool has_copy = !holder.empty() && !leaving.contains(holder);
+    if (served_on == host && !has_copy) return true;
+  }
+  return false;
+}
+
+void Job::MoveBackups(const LeavingHosts& leaving, CoordinatorOutputs& outputs) {
+  for (size_t place = 0; place < backups_.size(); ++place) {
+    if (!HasBackup(place) || missing_.contains(place)) continue;
+    const auto served_on = leaving.find(servers_[place].host);
+    // One that may end is about to: its backup is what will be left.
+    if (served_on == leaving.end() || served_on->second) continue;
+    if (!leaving.contains(backups_[place].stand_in->host)) continue;
+    LoseBackup(place, "its server and its holder are to end", outputs);
+  }
+}
+
+bool Job::LacksBackups() const {
+  return phase_ == Phase::kRunning &&
+         !std::ranges::all_of(backups_, [](const Backup& one) { return one.IsThere(); });
+}
+
+// The first one is made at once.
+absl::Duration Job::NextTry(const Backup& backup) const {
+  if (backup.tries == 0) return backup.sought_at;
+  const int doublings = std::min(backup.tries - 1, kMostDoublings);
+  return backup.sought_at + (1 << doublings) * options_.timeouts.failure_timeout;
+}
+
+bool Job::MayHold(size_t place, const JobServer& holder) const {
+  const ServerMemory& memory = holder.memory;
+  const bool has_room =
+      memory.budget_bytes == 0 ||
+      memory.placed_bytes + placement_->server_use[place].total() <= memory.budget_bytes;
+  return has_room && holder.name != servers_[place].host;
+}
+
+// Of those that have room the one that has the fewest bytes.
+void Job::SeekBackups(const std::vector<JobServer>& connected, absl::Duration now,
+                      CoordinatorOutputs& outputs) {
+  std::vector<JobServer> holders = connected;
+  for (size_t place = 0; place < backups_.size(); ++place) {
+    Backup& backup = backups_[place];
+    const bool is_late = now - backup.sought_at >= options_.patience;
+    if (backup.is_being_made && !backup.stand_in && is_late) {
+      GiveUpNewBackup(place, "its stand-in did not come", outputs);
+    }
+    if (!SeeksBackup(place)) continue;
+    if (now < NextTry(backup)) {
+      backup.why_none = "the last one was lost soon, too; the next try follows";
+      continue;
+    }
+    JobServer* best = nullptr;
+    for (JobServer& one : holders) {
+      const bool is_less =
+          best == nullptr || one.memory.placed_bytes < best->memory.placed_bytes;
+      if (MayHold(place, one) && is_less) best = &one;
+    }
+    if (best == nullptr) {
+      backup.why_none = "no other server that is attached has room for one";
+      continue;
+    }
+    const auto rest = kRestsAfterATry * options_.timeouts.failure_timeout;
+    backup.tries = now - backup.sought_at > rest ? 1 : backup.tries + 1;
+    backup.sought_at = now;
+    backup.is_being_made = true;
+    AskForBackup(place, *best, outputs);
+    best->memory.placed_bytes += placement_->server_use[place].total();
+  }
+}
+
+void Job::GiveUpNewBackup(size_t place, const std::string& why,
+                          CoordinatorOutputs& outputs) {
+  Backup& backup = backups_[place];
+  if (!std::exchange(backup.is_being_made, false)) return;
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': the new backup of ",
+                                           NameOf(servers_[place]), " is lost: ", why)});
+  if (backup.is_ready) {
+    outputs.push_back(ToMember{servers_[place].connection, BackupGone{id_, why}});
+  }
+  DropStandIn(place, "the backup is lost", outputs);
+}
+
+void Job::OnBackedUp(uint32_t server, const BackedUp& backed_up,
+                     CoordinatorOutputs& outputs) {
+  const auto found = std::ranges::find(servers_, server, &JobServer::server);
+  if (found == servers_.end() || backups_.empty()) return;
+  Backup& backup = backups_[static_cast<size_t>(found - servers_.begin())];
+  const bool is_it = backup.is_ready && backup.pair.session_key == backed_up.session_key;
+  if (!is_it || !std::exchange(backup.is_being_made, false)) return;
+  backup.lost.clear();
+  Store(outputs);
+  outputs.push_back(
+      LogReason{absl::StrCat("job '", spec_.name, "': ", NameOf(*found),
+                             " has a backup again, with ", NameOf(backup.holder))});
 }
 
 }  // namespace syncline

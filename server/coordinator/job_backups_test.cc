@@ -38,9 +38,9 @@ class JobBackups : public CoordinatorTest {
   }
   // Of that server; it says hello as the shell would let it.
   void StandInComes(ConnectionId connection, const HoldBackup& hold) {
-    Say(connection, ServerHello{.name = absl::StrCat("stand_in", hold.server),
+    Say(connection, ServerHello{.name = absl::StrCat("stand_in", hold.order),
                                 .shard_addresses = {absl::StrCat("memory", hold.server)},
-                                .stand_in = StandInFor{hold.job, hold.server},
+                                .stand_in = StandInFor{hold.job, hold.server, hold.order},
                                 .session_key = 77 + hold.server});
   }
   void Begin() {
@@ -207,6 +207,177 @@ TEST_F(JobBackups, ABackupThatDiesWhileItTakesOverEndsTheJob) {
   Lose(3, {2, 10, 11});
   EXPECT_THAT(Last<JobFailed>(10)->reason,
               HasSubstr("is lost, and so is its backup in the memory of server 1"));
+}
+
+// ---- A new one ----
+
+// Server 0 dies, its backup takes over, and on connection 23 there is a server more.
+class NewBackups : public JobBackups {
+ protected:
+  void TakeOverOnce() {
+    Begin();
+    AttachServer(23);
+    servers_answer_ = false;
+    Say(1, Disconnected{});
+    PassTimeBeating(kFailureTimeout / 2, {2, 3, 4, 10, 11, 23});
+    servers_answer_ = true;
+    Say(3, JobConfigured{id_, 0});
+    successor_ = Shown().backups[0].server;
+  }
+  void Pass(absl::Duration time) { PassTimeBeating(time, {2, 3, 4, 5, 10, 11, 23}); }
+  BackupView First() const { return Shown().backups[0]; }
+
+  uint32_t successor_ = 0;
+};
+
+// Not on the host on which the stand-in is that took over.
+TEST_F(NewBackups, ATakeOverIsFollowedByOneOnAnotherHost) {
+  TakeOverOnce();
+  Pass(absl::Seconds(1));
+  const auto hold = Last<HoldBackup>(23);
+  ASSERT_TRUE(hold.has_value());
+  EXPECT_EQ(hold->server, successor_);
+  EXPECT_THAT(First().lost, HasSubstr("used up"));
+  EXPECT_THAT(First().next, HasSubstr("is being made with server 4 (server23)"));
+  StandInComes(5, *hold);
+  EXPECT_EQ(Last<ConfigureJob>(5)->backup->sender.server, successor_);
+  const auto at = Last<BackupAt>(3);
+  ASSERT_TRUE(at.has_value());
+  EXPECT_TRUE(at->anew);
+  EXPECT_FALSE(First().lost.empty()) << "it does not have all yet";
+  Say(3, BackedUp{id_, at->pair.session_key});
+  EXPECT_THAT(First().lost, IsEmpty());
+  EXPECT_THAT(First().holder, HasSubstr("server 4 (server23)"));
+  // And so on.
+  servers_answer_ = false;
+  Say(3, Disconnected{});
+  PassTimeBeating(kFailureTimeout / 2, {2, 5, 10, 11, 23});
+  EXPECT_TRUE(Last<TakeOver>(5).has_value());
+}
+
+TEST_F(NewBackups, UntilItHasAllADeathEndsTheJob) {
+  TakeOverOnce();
+  Pass(absl::Seconds(1));
+  StandInComes(5, Last<HoldBackup>(23).value());
+  Say(3, BackedUp{id_, 12345});  // of another one
+  Say(3, Disconnected{});
+  PassTimeBeating(kFailureTimeout / 2, {2, 5, 10, 11, 23});
+  EXPECT_FALSE(Last<TakeOver>(5).has_value());
+  EXPECT_THAT(Last<JobFailed>(10)->reason, HasSubstr("a new one was being made"));
+}
+
+// Each try waits longer than the one before.
+TEST_F(NewBackups, OneThatIsLostIsFollowedByTheNextAfterARest) {
+  TakeOverOnce();
+  Pass(absl::Seconds(1));
+  StandInComes(5, Last<HoldBackup>(23).value());
+  Say(5, BackupLost{id_, "no memory for that"});
+  EXPECT_TRUE(Last<BackupGone>(3).has_value());
+  EXPECT_TRUE(Last<DropJob>(5).has_value());
+  EXPECT_FALSE(Last<JobFailed>(10).has_value());
+  const uint32_t order = Last<HoldBackup>(23)->order;
+  Pass(kFailureTimeout / 2);
+  EXPECT_EQ(Last<HoldBackup>(23)->order, order);
+  EXPECT_THAT(First().next, HasSubstr("the next try follows"));
+  Pass(kFailureTimeout);
+  EXPECT_GT(Last<HoldBackup>(23)->order, order);
+  Say(23, ConfigureFailed{id_, absl::ResourceExhaustedError("no port is free")});
+  EXPECT_FALSE(Last<JobFailed>(10).has_value());
+}
+
+TEST_F(NewBackups, AStandInOfAnOlderOrderIsRefused) {
+  TakeOverOnce();
+  Pass(absl::Seconds(1));
+  HoldBackup older = Last<HoldBackup>(23).value();
+  older.order = 1000;  // as one of a coordinator that is gone may be
+  StandInComes(5, older);
+  EXPECT_THAT(std::string(closed_.at(5).message()), HasSubstr("waits for no such"));
+}
+
+TEST_F(NewBackups, WithoutRoomThereIsNone) {
+  Begin();
+  Say(2, BackupLost{id_, "the cable broke"});
+  Say(1, Disconnected{});
+  Lose(4, {2, 3, 10, 11});
+  Pass(absl::Seconds(1));
+  EXPECT_THAT(Shown().backups[1].next, HasSubstr("no other server that is attached"));
+}
+
+// A server of the job that has lost its backup only: the same one holds the next.
+TEST_F(NewBackups, ALostCableIsFollowedByOneOnTheSameHost) {
+  Begin();
+  Say(1, BackupLost{id_, "the cable broke"});
+  const uint32_t order = Last<HoldBackup>(2)->order;
+  Pass(absl::Seconds(1));
+  EXPECT_GT(Last<HoldBackup>(2)->order, order);
+  EXPECT_EQ(Last<HoldBackup>(2)->server, 0u);
+}
+
+// ---- Servers that are to end ----
+
+TEST_F(NewBackups, AServerWhoseBackupIsThereMayEndAtOnce) {
+  Begin();
+  Say(1, Drain{});
+  EXPECT_TRUE(Last<Drained>(1).has_value());
+  Say(1, Leave{});
+  EXPECT_TRUE(Last<TakeOver>(3).has_value());
+}
+
+// What has taken over in its process, too.
+TEST_F(NewBackups, AServerThatHasTheOnlyCopyWaitsForANewBackup) {
+  TakeOverOnce();
+  Say(2, Drain{});
+  Pass(absl::Seconds(1));
+  EXPECT_FALSE(Last<Drained>(2).has_value());
+  const auto hold = Last<HoldBackup>(23);
+  ASSERT_TRUE(hold.has_value());
+  EXPECT_EQ(hold->server, successor_);
+  StandInComes(5, *hold);
+  Say(3, BackedUp{id_, Last<BackupAt>(3).value().pair.session_key});
+  Pass(absl::Seconds(1));
+  EXPECT_TRUE(Last<Drained>(2).has_value());
+  EXPECT_FALSE(Last<JobFailed>(10).has_value());
+}
+
+TEST_F(NewBackups, NothingNewGoesToAServerThatIsToEnd) {
+  TakeOverOnce();
+  Say(23, Drain{});
+  Pass(absl::Seconds(1));
+  EXPECT_TRUE(Last<Drained>(23).has_value());
+  EXPECT_FALSE(Last<HoldBackup>(23).has_value());
+}
+
+// One after the other, where the backup of the first is with the second.
+TEST_F(NewBackups, TheSecondWaitsUntilItHasPassedOnWhatTheFirstHad) {
+  Begin();
+  AttachServer(23);
+  Say(1, Drain{});
+  EXPECT_TRUE(Last<Drained>(1).has_value());
+  Say(2, Drain{});
+  Pass(absl::Seconds(1));
+  EXPECT_FALSE(Last<Drained>(2).has_value());
+  EXPECT_FALSE(Last<DropJob>(3).has_value()) << "it is about to take over";
+  Say(1, Leave{});
+  EXPECT_TRUE(Last<TakeOver>(3).has_value());
+  EXPECT_FALSE(Last<JobFailed>(10).has_value());
+}
+
+// Before any of them may.
+TEST_F(NewBackups, WhatTwoServersThatEndHaveOfEachOtherGoesElsewhere) {
+  TakeOverOnce();
+  AttachServer(24);
+  Say(2, Drain{});
+  Say(23, Drain{});
+  PassTimeBeating(absl::Seconds(1), {2, 3, 4, 10, 11, 23, 24});
+  EXPECT_FALSE(Last<Drained>(2).has_value());
+  EXPECT_EQ(Last<HoldBackup>(24).value().server, successor_);
+}
+
+TEST_F(NewBackups, TheLastServersNeedNotWait) {
+  TakeOverOnce();
+  Say(23, Drain{});
+  Say(2, Drain{});
+  EXPECT_TRUE(Last<Drained>(2).has_value());
 }
 
 TEST_F(JobBackups, TheEndOfTheJobEndsItsStandIns) {

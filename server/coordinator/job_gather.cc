@@ -173,13 +173,13 @@ void Job::OnConfigured(uint32_t server, uint64_t step, CoordinatorOutputs& outpu
 
 // Once all servers have it, and their backups.
 void Job::MaybeRun(CoordinatorOutputs& outputs) {
-  const auto is_ready = [](const Backup& one) {
-    return one.is_ready || !one.lost.empty();
-  };
+  const auto is_ready = [](const Backup& one) { return one.is_ready || !one.IsThere(); };
   if (phase_ != Phase::kConfiguring || !unconfigured_.empty()) return;
   if (!std::ranges::all_of(backups_, is_ready)) return;
   phase_ = Phase::kRunning;
-  ConnectBackups(outputs);
+  for (size_t place = 0; place < backups_.size(); ++place) {
+    if (backups_[place].IsThere()) ConnectBackup(place, outputs);
+  }
   change_reasons_ = {};
   change_reasons_.Add("the job begins");
   MaybeChangeEpoch(outputs);
@@ -200,8 +200,13 @@ void Job::OnConfigureFailed(uint32_t server, const absl::Status& status,
       return OnSuccessorFailed(place, status, outputs);
     }
   }
+  const std::string why(status.message());
+  if (const auto place = AwaitsStandInOn(server)) {
+    return GiveUpNewBackup(*place, why, outputs);
+  }
   auto failed = std::ranges::find(servers_, server, &JobServer::server);
   if (const auto place = StandsInFor(server)) {
+    if (backups_[*place].is_being_made) return GiveUpNewBackup(*place, why, outputs);
     failed =
         servers_.begin() + static_cast<std::ptrdiff_t>((*place + 1) % servers_.size());
   }

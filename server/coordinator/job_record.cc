@@ -96,6 +96,7 @@ Json ToJson(const std::vector<RecordedServer>& servers) {
     all.push_back({{"server", server.identity.server},
                    {"incarnation", server.identity.incarnation},
                    {"name", Hex(server.name)},
+                   {"host", Hex(server.host)},
                    {"addresses", std::move(addresses)},
                    {"moved_in", server.moved_in},
                    {"backup_lost", Hex(server.backup_lost)}});
@@ -108,6 +109,7 @@ void Read(const Json& json, std::vector<RecordedServer>& servers) {
     RecordedServer& server = servers.emplace_back();
     server.identity = {.server = one.at("server"), .incarnation = one.at("incarnation")};
     server.name = absl::HexStringToBytes(one.at("name").get<std::string>());
+    server.host = absl::HexStringToBytes(one.value("host", ""));
     server.moved_in = one.value("moved_in", uint64_t{0});
     server.backup_lost = absl::HexStringToBytes(one.value("backup_lost", ""));
     for (const std::string hex : one.at("addresses")) {

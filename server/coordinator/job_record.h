@@ -30,6 +30,7 @@ struct RecordedEpoch {
 struct RecordedServer {
   ServerIdentity identity = {};
   std::string name = {};
+  std::string host = {};  // in whose process it runs
   std::vector<std::string> shard_addresses = {};
   uint64_t moved_in = 0;         // the epoch; 0: it began there
   std::string backup_lost = {};  // why it has no backup any more; empty: it may have one

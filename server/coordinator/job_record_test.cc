@@ -34,6 +34,24 @@ TEST(JobRecord, KeepsADecisionBitForBit) {
   EXPECT_EQ(read->decision->scaler.growth_tracker, 3);
 }
 
+// A backup goes to another host than that on which the server has taken over.
+TEST(JobRecord, SaysWhereServersAreAndWhoHasNoBackup) {
+  const JobRecord record = {.id = 7,
+                            .name = "job",
+                            .servers = {{.identity = {3, 9},
+                                         .name = "b:17/backup-4",
+                                         .host = "b:17",
+                                         .shard_addresses = {"address"},
+                                         .moved_in = 5,
+                                         .backup_lost = "the cable broke"}}};
+  const auto read = ParseJobRecord(WriteJobRecord(record));
+  ASSERT_TRUE(read.ok()) << read.status();
+  ASSERT_EQ(read->servers.size(), 1u);
+  EXPECT_EQ(read->servers[0].host, "b:17");
+  EXPECT_EQ(read->servers[0].moved_in, 5u);
+  EXPECT_EQ(read->servers[0].backup_lost, "the cable broke");
+}
+
 // ---- What is stored ----
 
 TEST_F(CoordinatorRestart, WhatIsDamagedEndsThatJobAlone) {

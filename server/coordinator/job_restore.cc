@@ -52,6 +52,7 @@ JobRecord Job::ToRecord() const {
     record.servers.push_back(
         {.identity = {server.server, server.incarnation},
          .name = server.name,
+         .host = server.host,
          .shard_addresses = server.shard_addresses,
          .moved_in = server.moved_in,
          .backup_lost = backups_.empty() ? "" : backups_[place].lost});
@@ -108,6 +109,7 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
     servers_.push_back({.server = number,
                         .incarnation = server.identity.incarnation,
                         .name = server.name,
+                        .host = server.host,
                         .shard_addresses = server.shard_addresses,
                         .moved_in = server.moved_in});
     homecoming_->servers.insert(number);

@@ -74,10 +74,11 @@ void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
     if (missing.successor && missing.successor->server == number) {
       if (!backups_.empty()) {
         const JobServer& dead = servers_[place];
-        return Fail(absl::StrCat("server ", dead.server, " (", dead.name,
-                                 ") is lost, and so is its backup in the memory of ",
-                                 backups_[place].holder, "; go on from a checkpoint"),
-                    outputs);
+        return Fail(
+            absl::StrCat("server ", dead.server, " (", dead.name,
+                         ") is lost, and so is its backup in the memory of ",
+                         NameOf(backups_[place].holder), "; go on from a checkpoint"),
+            outputs);
       }
       missing.successor.reset();
       missing.error = "it died while it read the journal";
@@ -85,8 +86,12 @@ void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
     }
   }
   if (const auto place = StandsInFor(number)) {
-    const std::string why = backups_[*place].holder + ", which held it, is lost";
+    const std::string why =
+        absl::StrCat(NameOf(backups_[*place].holder), ", which held it, is lost");
     return LoseBackup(*place, why, outputs);
+  }
+  while (const auto place = AwaitsStandInOn(number)) {
+    GiveUpNewBackup(*place, "its server is lost", outputs);
   }
   const auto lost = std::ranges::find(servers_, number, &JobServer::server);
   if (lost == servers_.end() || !IsHere(*lost)) return;
@@ -95,10 +100,12 @@ void Job::OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs) {
     return Miss(*lost, loss, outputs);
   }
   const std::string name = lost->name;
-  if (!backups_.empty() && !backups_[place].lost.empty()) {
+  if (!backups_.empty() && !backups_[place].IsThere()) {
+    const char* another =
+        backups_[place].is_being_made ? "; a new one was being made" : "";
     return Fail(absl::StrCat("server ", number, " (", name,
                              ") is lost, and it had no backup any more: ",
-                             backups_[place].lost, "; go on from a checkpoint"),
+                             backups_[place].lost, another, "; go on from a checkpoint"),
                 outputs);
   }
   servers_.erase(lost);
@@ -127,8 +134,7 @@ void Job::Miss(const JobServer& server, const ServerLoss& loss,
   for (const auto& [step, cut] : cuts_) {
     if (cut.unwritten.contains(server.server)) cuts.push_back(step);
   }
-  const std::string named =
-      absl::StrCat("server ", server.server, " (", server.name, ")");
+  const std::string named = NameOf(server);
   for (const uint64_t step : cuts) {
     FinishCut(step, absl::UnavailableError(absl::StrCat(named, " died")), outputs);
   }
@@ -232,8 +238,7 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
   }
   if (homecoming_) rename(homecoming_->servers);
   ListShardAddresses();
-  const std::string named =
-      absl::StrCat("server ", server.server, " (", server.name, ")");
+  const std::string named = NameOf(server);
   const std::string what = backups_.empty()
                                ? absl::StrCat(named, " came back at step ", step,
                                               " from the journal of server ", before)
@@ -241,6 +246,8 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
                                               " at step ", step, ", from its backup");
   if (!backups_.empty()) {
     backups_[place].lost = "it was used up at a take-over";
+    backups_[place].stand_in.reset();
+    backups_[place].tries = 0;
     Store(outputs);  // there is no other copy that could come back
   }
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
@@ -309,8 +316,7 @@ void Job::AwaitServers(absl::Duration now, CoordinatorOutputs& outputs) {
     const absl::Duration limit =
         options_.patience * (missing.successor ? kPatienceToRestore : 1);
     if (waited >= limit) {
-      const std::string named = absl::StrCat("server ", servers_[place].server, " (",
-                                             servers_[place].name, ")");
+      const std::string named = NameOf(servers_[place]);
       return Fail(
           absl::StrCat(
               named, " did not come back within ", absl::FormatDuration(Seconds(limit)),

@@ -131,7 +131,7 @@ void Job::AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs) {
   const std::string what = UnansweredQuestion(missing);
   const std::string question =
       what.empty() ? "" : absl::StrCat(what, " ", missing.size());
-  const bool moved = question != question_;
+  const bool moved = question != question_ || stall_.backups_move();
   question_ = question;
   unanswered_for_ = moved ? absl::ZeroDuration() : unanswered_for_ + passed;
   absl::Duration limit = options_.timeouts.no_progress;

@@ -113,9 +113,7 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
   }
   view.durability = spec_.durability;
   for (size_t i = 0; i < backups_.size(); ++i) {
-    view.backups.push_back({.server = servers_[i].server,
-                            .holder = backups_[i].holder,
-                            .lost = backups_[i].lost});
+    view.backups.push_back(ViewOfBackup(i));
   }
   view.checkpoint = saved_;
   view.checkpoint.is_under_way = !cuts_.empty() || cut_wanted_ || IsEnding();

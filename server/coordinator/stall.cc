@@ -17,6 +17,9 @@ const JobProgress::Member* Find(const JobProgress& progress, uint32_t rank) {
   return is_there ? &*found : nullptr;
 }
 
+// Without a byte to it: it stands.
+constexpr int kHeartbeatsOfABackup = 3;
+
 std::string Seconds(absl::Duration duration) {
   return absl::StrCat(absl::ToInt64Seconds(duration), " s");
 }
@@ -33,6 +36,8 @@ void StallWatch::Said(uint32_t server, const Heartbeat& beat,
   if (word.bytes != beat.bytes) word.stood = absl::ZeroDuration();
   word.bytes = beat.bytes;
   word.silent = beat.silent;
+  const bool crosses = word.progress.backup_bytes != progress.backup_bytes;
+  if (crosses) word.backup_stood = absl::ZeroDuration();
   word.progress = progress;
 }
 
@@ -270,7 +275,12 @@ StallVerdict StallWatch::Look(absl::Duration now, const std::vector<StallMember>
   const absl::Duration passed =
       std::min(now - looked_at_.value_or(now), timeouts_.heartbeat_interval);
   looked_at_ = now;
-  Advance(passed, members);
+  for (auto& [server, word] : words_) word.backup_stood += passed;
+  backups_move_ = std::ranges::any_of(words_, [this](const auto& entry) {
+    return entry.second.backup_stood <=
+           kHeartbeatsOfABackup * timeouts_.heartbeat_interval;
+  });
+  Advance(backups_move_ ? absl::ZeroDuration() : passed, members);
   Describe(members);
   StallVerdict verdict{.failure = FailureOfServers(members, servers)};
   if (!verdict.failure.empty()) return verdict;

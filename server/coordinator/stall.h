@@ -17,7 +17,8 @@
 // (a member that lacks the views of one server can contribute to none), when an
 // engine does not answer, when a decision does not come, and when everybody waits for a
 // little longer than that and no member moves by its own account: then no server says
-// why. While nobody waits no clock runs: all may compute as long as they like.
+// why. While nobody waits no clock runs: all may compute as long as they like. Nor does one
+// run while bytes cross to a backup, for which everybody may have to wait.
 //
 // Thread safety: none; pure, but for what it remembers of the looks before.
 #pragma once
@@ -70,6 +71,9 @@ class StallWatch {
   StallVerdict Look(absl::Duration now, const std::vector<StallMember>& members,
                     const std::vector<StallServer>& servers);
 
+  // Bytes cross to a backup. As of the last look.
+  bool backups_move() const { return backups_move_; }
+
   // What holds the job up longest, for status; empty while nothing does so for a failure
   // timeout.
   const std::string& held_up() const { return held_up_; }
@@ -85,6 +89,7 @@ class StallWatch {
     uint64_t bytes = 0;
     absl::Duration silent = {};
     absl::Duration stood = {};  // bytes did not change for so long
+    absl::Duration backup_stood = absl::InfiniteDuration();  // likewise, to its backup
   };
   struct Clock {
     uint64_t moved = 0;
@@ -124,6 +129,7 @@ class StallWatch {
   bool somebody_waits_ = false;
   bool somebody_in_barrier_ = false;
   bool seeding_moved_ = false;
+  bool backups_move_ = false;
   std::string held_up_;
 };
 

@@ -297,5 +297,18 @@ TEST_F(StallTest, APauseOfTheCoordinatorIsNotHeldAgainstMembers) {
   EXPECT_TRUE(IsNothing(Watch(kF / 2)));
 }
 
+// A large model and a slow link: everybody waits until the records are there.
+TEST_F(StallTest, NobodyIsToBlameWhileBytesCrossToABackup) {
+  OnlyRankZeroContributed();
+  members_[1].waits = true;
+  uint64_t crossed = 0;
+  each_second_ = [&] { progress_[0].backup_bytes = ++crossed; };
+  EXPECT_THAT(Watch(20 * kF).failure, IsEmpty());
+  EXPECT_TRUE(watch_.backups_move());
+  each_second_ = nullptr;
+  EXPECT_FALSE(Watch(20 * kF).drops.empty());
+  EXPECT_FALSE(watch_.backups_move());
+}
+
 }  // namespace
 }  // namespace syncline

@@ -72,6 +72,7 @@ struct BackupView {
   uint32_t server = 0;
   std::string holder = {};  // whose memory it is in
   std::string lost = {};    // why there is none any more; empty: there is one
+  std::string next = {};    // what is done about that
 };
 struct JobView {
   uint32_t job = 0;

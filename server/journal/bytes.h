@@ -35,6 +35,13 @@ class ByteWriter {
     const auto* bytes = reinterpret_cast<const std::byte*>(value.data());
     bytes_.insert(bytes_.end(), bytes, bytes + value.size());
   }
+  // Their number, and they.
+  template <typename Value>
+  void PutValues(const std::vector<Value>& values) {
+    Put(static_cast<uint32_t>(values.size()));
+    const auto bytes = std::as_bytes(std::span(values));
+    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  }
   const std::vector<std::byte>& bytes() const { return bytes_; }
 
  private:
@@ -63,6 +70,15 @@ class ByteReader {
     const ByteView bytes = rest_.first(count);
     rest_ = rest_.subspan(count);
     return bytes;
+  }
+  template <typename Value>
+  std::vector<Value> TakeValues() {
+    const auto count = Take<uint32_t>();
+    if (!CanHold(count, sizeof(Value))) return {};
+    const ByteView bytes = TakeBytes(count * sizeof(Value));
+    std::vector<Value> values(count);
+    if (count > 0) std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
   }
   // Before a table of `count` entries of at least `bytes` each is made: whether they can be
   // there at all.

@@ -9,7 +9,14 @@
 namespace syncline {
 namespace {
 
-enum class Kind : uint8_t { kSeed = 1, kStep = 2, kSettings = 3, kParting = 4 };
+enum class Kind : uint8_t {
+  kSeed = 1,
+  kStep = 2,
+  kSettings = 3,
+  kParting = 4,
+  kBlockState = 5,
+  kJobState = 6
+};
 
 // Longer ones are no payloads: each member's frames of a block, none of them above a sum.
 constexpr size_t kMaxPayloadBytes = size_t{kBlockElements} * sizeof(float);
@@ -43,25 +50,84 @@ NamedOptions TakeNamed(ByteReader& in) {
   return {.name = std::move(name), .values = TakeOptions(in)};
 }
 
+void PutSlots(const std::vector<std::vector<std::byte>>& slots, ByteWriter& out) {
+  out.Put(static_cast<uint32_t>(slots.size()));
+  for (const std::vector<std::byte>& slot : slots) {
+    out.PutString({reinterpret_cast<const char*>(slot.data()), slot.size()});
+  }
+}
+
+std::vector<std::vector<std::byte>> TakeSlots(ByteReader& in) {
+  std::vector<std::vector<std::byte>> slots;
+  const auto count = in.Take<uint32_t>();
+  if (!in.CanHold(count, sizeof(uint32_t))) return slots;
+  for (uint32_t i = 0; i < count && in.ok(); ++i) {
+    const ByteView slot = in.TakeBytes(in.Take<uint32_t>());
+    slots.emplace_back(slot.begin(), slot.end());
+  }
+  return slots;
+}
+
 void Put(const SeedRecord& record, ByteWriter& out) {
   out.Put<uint32_t>(record.block);
   out.Put<uint64_t>(record.updates);
-  out.Put(static_cast<uint32_t>(record.state.size()));
-  for (const std::vector<std::byte>& slot : record.state) {
-    out.PutString({reinterpret_cast<const char*>(slot.data()), slot.size()});
-  }
+  PutSlots(record.state, out);
 }
 
 // Without its values.
 SeedRecord TakeSeed(ByteReader& in) {
   SeedRecord record = {.block = in.Take<uint32_t>()};
   record.updates = in.Take<uint64_t>();
-  const auto slots = in.Take<uint32_t>();
-  if (!in.CanHold(slots, sizeof(uint32_t))) return record;
-  for (uint32_t i = 0; i < slots && in.ok(); ++i) {
-    const ByteView slot = in.TakeBytes(in.Take<uint32_t>());
-    record.state.emplace_back(slot.begin(), slot.end());
+  record.state = TakeSlots(in);
+  return record;
+}
+
+// Its weights are the payload.
+void Put(const BlockStateRecord& record, ByteWriter& out) {
+  const BlockSnapshot& saved = *record.saved;
+  out.Put<uint32_t>(record.block);
+  out.Put<uint64_t>(saved.version);
+  out.Put<uint64_t>(saved.updates);
+  out.Put<double>(saved.accumulated_samples);
+  out.Put<double>(saved.accumulated_parting_samples);
+  out.Put<float>(saved.rate_factor);
+  out.PutValues(saved.view);
+  out.PutValues(saved.accumulator);
+  PutSlots(saved.state, out);
+  out.PutValues(record.factors);
+}
+
+// Only what has values is recorded so.
+BlockStateRecord TakeBlockState(ByteReader& in) {
+  BlockStateRecord record = {.block = in.Take<uint32_t>()};
+  BlockSnapshot saved = {.version = in.Take<uint64_t>()};
+  saved.updates = in.Take<uint64_t>();
+  saved.seeded = true;
+  saved.accumulated_samples = in.Take<double>();
+  saved.accumulated_parting_samples = in.Take<double>();
+  saved.rate_factor = in.Take<float>();
+  saved.view = in.TakeValues<float>();
+  saved.accumulator = in.TakeValues<float>();
+  saved.state = TakeSlots(in);
+  record.factors = in.TakeValues<float>();
+  const ByteView weights = in.TakeBytes(in.left());
+  saved.weights.resize(weights.size() / sizeof(float));
+  if (!saved.weights.empty()) {
+    std::memcpy(saved.weights.data(), weights.data(),
+                saved.weights.size() * sizeof(float));
   }
+  record.saved = std::make_shared<const BlockSnapshot>(std::move(saved));
+  return record;
+}
+
+void Put(const JobStateRecord& record, ByteWriter& out) {
+  out.PutValues(record.memory);
+  out.Put<float>(record.loss_scale);
+}
+
+JobStateRecord TakeJobState(ByteReader& in) {
+  JobStateRecord record = {.memory = in.TakeValues<double>()};
+  record.loss_scale = in.Take<float>();
   return record;
 }
 
@@ -205,25 +271,29 @@ Slice TakePayload(ByteReader& in) {
 RecordBytes WriteRecord(const ShardRecord& record) {
   ByteWriter out;
   RecordBytes bytes;
-  if (const auto* seed = std::get_if<SeedRecord>(&record.what)) {
-    out.Put(static_cast<uint8_t>(Kind::kSeed));
+  const auto put = [&](Kind kind, const auto& what) {
+    out.Put(static_cast<uint8_t>(kind));
     out.Put<uint64_t>(record.epoch);
-    Put(*seed, out);
+    Put(what, out);
+  };
+  if (const auto* seed = std::get_if<SeedRecord>(&record.what)) {
+    put(Kind::kSeed, *seed);
     bytes.payload = seed->values;
   } else if (const auto* step = std::get_if<StepRecord>(&record.what)) {
-    out.Put(static_cast<uint8_t>(Kind::kStep));
-    out.Put<uint64_t>(record.epoch);
-    Put(*step, out);
+    put(Kind::kStep, *step);
     bytes.payload = step->payload;
   } else if (const auto* parting = std::get_if<PartingRecord>(&record.what)) {
-    out.Put(static_cast<uint8_t>(Kind::kParting));
-    out.Put<uint64_t>(record.epoch);
-    Put(*parting, out);
+    put(Kind::kParting, *parting);
     bytes.payload = parting->payload;
+  } else if (const auto* block = std::get_if<BlockStateRecord>(&record.what)) {
+    put(Kind::kBlockState, *block);
+    const std::vector<float>& weights = block->saved->weights;
+    bytes.payload = {reinterpret_cast<const std::byte*>(weights.data()),
+                     weights.size() * sizeof(float), block->saved};
+  } else if (const auto* job = std::get_if<JobStateRecord>(&record.what)) {
+    put(Kind::kJobState, *job);
   } else {
-    out.Put(static_cast<uint8_t>(Kind::kSettings));
-    out.Put<uint64_t>(record.epoch);
-    Put(std::get<SettingsRecord>(record.what), out);
+    put(Kind::kSettings, std::get<SettingsRecord>(record.what));
   }
   bytes.head = out.bytes();
   return bytes;
@@ -234,24 +304,29 @@ absl::StatusOr<ShardRecord> ReadRecord(ByteView bytes) {
   const auto kind = static_cast<Kind>(in.Take<uint8_t>());
   ShardRecord record = {.epoch = in.Take<uint64_t>()};
   bool is_known = true;
+  const auto payload = [&](Slice& out) {
+    is_known = in.left() <= kMaxPayloadBytes;
+    if (is_known) out = TakePayload(in);
+  };
   if (kind == Kind::kSeed) {
     SeedRecord seed = TakeSeed(in);
-    if (in.left() > kMaxPayloadBytes) is_known = false;
-    if (is_known) seed.values = TakePayload(in);
+    payload(seed.values);
     record.what = std::move(seed);
   } else if (kind == Kind::kStep) {
     StepRecord step = TakeStep(in);
-    if (step.holds > StepRecord::Payload::kSum || in.left() > kMaxPayloadBytes) {
-      is_known = false;
-    }
-    if (is_known) step.payload = TakePayload(in);
+    payload(step.payload);
+    if (step.holds > StepRecord::Payload::kSum) is_known = false;
     record.what = std::move(step);
   } else if (kind == Kind::kParting) {
     PartingRecord parting = TakeParting(in);
-    if (in.left() > kMaxPayloadBytes) is_known = false;
-    if (is_known) parting.payload = TakePayload(in);
+    payload(parting.payload);
     parting.part.bytes = static_cast<uint32_t>(parting.payload.size);
     record.what = std::move(parting);
+  } else if (kind == Kind::kBlockState) {
+    record.what = TakeBlockState(in);
+  } else if (kind == Kind::kJobState) {
+    record.what = TakeJobState(in);
+    is_known = in.is_at_end();
   } else if (kind == Kind::kSettings) {
     record.what = TakeSettings(in);
     is_known = in.is_at_end();

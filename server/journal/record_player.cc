@@ -1,5 +1,6 @@
 #include "server/journal/record_player.h"
 
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -30,6 +31,11 @@ absl::Status RecordPlayer::Flush() {
 }
 
 absl::Status RecordPlayer::Take(ShardRecord record) {
+  const std::optional<uint32_t> block = BlockOf(record);
+  if (block && !shard_.HasBlock(*block)) {
+    return absl::DataLossError(absl::StrCat(options_.records, " are of block ", *block,
+                                            ", which is not of this shard"));
+  }
   const auto* step = std::get_if<StepRecord>(&record.what);
   if (step == nullptr) {
     const bool is_seed = std::holds_alternative<SeedRecord>(record.what);

@@ -77,6 +77,7 @@ std::optional<uint64_t> RecordSender::Acknowledged(uint64_t records) {
 
 RecordSender::Progress RecordSender::progress() const {
   Progress progress = {.taken = highest_, .durable = highest_};
+  if (endpoint_ != nullptr) progress.bytes = endpoint_->send_state().gone_bytes;
   for (const auto& [number, step] : unacknowledged_) {
     progress.durable = std::min(progress.durable, step);
   }

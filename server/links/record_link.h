@@ -44,6 +44,7 @@ class RecordSender {
   struct Progress {
     uint64_t taken = 0;    // the highest version of any block that was recorded
     uint64_t durable = 0;  // all records of steps below it are with the backup
+    uint64_t bytes = 0;    // that have left for it
   };
   Progress progress() const;
 

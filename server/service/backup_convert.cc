@@ -25,9 +25,10 @@ BackupPair Read(const v1::BackupPair& in) {
 void Write(const StandInFor& stand_in, v1::StandIn& out) {
   out.set_job(stand_in.job);
   out.set_server(stand_in.server);
+  out.set_order(stand_in.order);
 }
 
-StandInFor Read(const v1::StandIn& in) { return {in.job(), in.server()}; }
+StandInFor Read(const v1::StandIn& in) { return {in.job(), in.server(), in.order()}; }
 
 void Write(const BackupLost& lost, v1::BackupLost& out) {
   out.set_job(lost.job);
@@ -36,26 +37,36 @@ void Write(const BackupLost& lost, v1::BackupLost& out) {
 
 BackupLost Read(const v1::BackupLost& in) { return {in.job(), in.reason()}; }
 
+void Write(const BackedUp& backed_up, v1::BackedUp& out) {
+  out.set_job(backed_up.job);
+  out.set_session_key(backed_up.session_key);
+}
+
+BackedUp Read(const v1::BackedUp& in) { return {in.job(), in.session_key()}; }
+
 void Write(const HoldBackup& hold, v1::HoldBackup& out) {
   out.set_job(hold.job);
   out.set_server(hold.server);
   out.set_engines(hold.engines);
+  out.set_order(hold.order);
 }
 
 HoldBackup Read(const v1::HoldBackup& in) {
-  return {in.job(), in.server(), in.engines()};
+  return {in.job(), in.server(), in.engines(), in.order()};
 }
 
 void Write(const BackupAt& at, v1::BackupAt& out) {
   out.set_job(at.job);
   for (const std::string& address : at.addresses) out.add_addresses(address);
   Write(at.pair, *out.mutable_pair());
+  out.set_anew(at.anew);
 }
 
 BackupAt Read(const v1::BackupAt& in) {
   return {.job = in.job(),
           .addresses = {in.addresses().begin(), in.addresses().end()},
-          .pair = Read(in.pair())};
+          .pair = Read(in.pair()),
+          .anew = in.anew()};
 }
 
 void Write(const BackupGone& gone, v1::BackupGone& out) {

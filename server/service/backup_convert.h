@@ -16,6 +16,9 @@ StandInFor Read(const v1::StandIn& in);
 void Write(const BackupLost& lost, v1::BackupLost& out);
 BackupLost Read(const v1::BackupLost& in);
 
+void Write(const BackedUp& backed_up, v1::BackedUp& out);
+BackedUp Read(const v1::BackedUp& in);
+
 void Write(const HoldBackup& hold, v1::HoldBackup& out);
 HoldBackup Read(const v1::HoldBackup& in);
 

@@ -409,6 +409,10 @@ void Engine::Run(uint32_t id, Job& job, const ShardInput& input) {
     if (const auto* applied = std::get_if<ShardApplied>(&output)) {
       CountApplied(id, job, *applied);
     }
+    if (const auto* backed_up = std::get_if<ShardBackedUp>(&output)) {
+      BackUpNext(id, job, *backed_up);
+      continue;
+    }
     const auto* recorded = std::get_if<ShardRecorded>(&output);
     if (recorded != nullptr && job.records != nullptr) {
       job.records->Take(*recorded->record);

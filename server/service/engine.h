@@ -77,6 +77,9 @@ struct EngineEvents {
   // No backup hears of this job's records any more.
   std::function<void(uint32_t job, const std::string& why)> on_backup_lost =
       [](uint32_t, const std::string&) {};
+  // What SendRecords said is anew has all of this engine's shard.
+  std::function<void(uint32_t job, uint64_t session_key)> on_backed_up = [](uint32_t,
+                                                                            uint64_t) {};
 };
 
 struct EngineJobOptions {
@@ -120,8 +123,11 @@ class Engine : private Receiver, private Acceptor {
   void Admit(uint32_t job, std::vector<EngineMember> members);
   // A ShardPrepare, ShardCommit or ShardDecision. Unknown jobs are ignored.
   void Apply(uint32_t job, ShardInput input);
-  // Where the records of the job go (engine_backup.cc): what was recorded before, too.
-  void SendRecords(uint32_t job, const std::string& address, BackupPair as);
+  // Where the records of the job go (engine_backup.cc): what was recorded before, too, or,
+  // anew, what the shard is by now.
+  enum class Backups { kFromTheFirst, kAnew };
+  void SendRecords(uint32_t job, const std::string& address, BackupPair as,
+                   Backups since);
   // Nowhere: nothing waits for them any more.
   void StopRecords(uint32_t job);
   // Of another server's job, as bytes (server/journal/record_bytes.h), on the engine's
@@ -204,6 +210,7 @@ class Engine : private Receiver, private Acceptor {
   void TakeBackup(const MessageHeader& header, const Slice& payload, Connection* from);
   void AnswerRecords(const MessageHeader& hello, const Slice& payload, Connection* from);
   static void SendAck(uint32_t job, const Backup& backup);
+  void BackUpNext(uint32_t id, Job& job, const ShardBackedUp& backed_up);
   void TakeQuestion(Job& job, const MessageHeader& header);
   void Pump(uint32_t job, WorkerLife worker);
   void PumpWaiting();

@@ -52,10 +52,16 @@ absl::Status Engine::CheckBackup(const MessageHeader& header,
              : absl::InvalidArgumentError("a piece of a record is too long");
 }
 
-void Engine::SendRecords(uint32_t id, const std::string& address, BackupPair as) {
-  loop_->Post([this, id, address, as = std::move(as)](Transport&) {
+void Engine::SendRecords(uint32_t id, const std::string& address, BackupPair as,
+                         Backups since) {
+  loop_->Post([this, id, address, as = std::move(as), since](Transport&) {
     const auto job = jobs_.find(id);
-    if (job == jobs_.end() || job->second.records == nullptr) return;
+    if (job == jobs_.end()) return;
+    if (since == Backups::kAnew) {
+      job->second.records = std::make_unique<RecordSender>();
+      job->second.journal = {};
+    }
+    if (job->second.records == nullptr) return;
     const auto lost = [this, id](const absl::Status& status) {
       events_.on_backup_lost(id, absl::StrCat("the connection to it broke: ",
                                               std::string(status.message())));
@@ -65,6 +71,17 @@ void Engine::SendRecords(uint32_t id, const std::string& address, BackupPair as)
     if (!endpoint.ok()) return lost(endpoint.status());
     job->second.records->Connect(*std::move(endpoint), NameOf(id, as),
                                  transport_->address());
+    if (since == Backups::kAnew) Run(id, job->second, ShardBackUp{});
+  });
+}
+
+void Engine::BackUpNext(uint32_t id, Job& job, const ShardBackedUp& backed_up) {
+  if (job.records == nullptr) return;  // it is lost, and nothing is waited for
+  if (!backed_up.more) return events_.on_backed_up(id, job.records->name().session_key);
+  loop_->Post([this, id](Transport&) {
+    const auto found = jobs_.find(id);
+    if (found == jobs_.end() || found->second.records == nullptr) return;
+    Run(id, found->second, ShardBackUp{ShardBackUp::Kind::kNext});
   });
 }
 

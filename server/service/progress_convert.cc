@@ -56,6 +56,7 @@ void ProgressToProto(const std::vector<JobProgress>& jobs, v1::Heartbeat& beat) 
     out.set_undecided(job.undecided);
     out.set_unseeded(job.unseeded);
     out.set_completed(job.completed);
+    out.set_backup_bytes(job.backup_bytes);
     WritePhases(job.phases, *out.mutable_phases());
     for (const JobProgress::Member& member : job.members) {
       v1::MemberProgress& one = *out.add_members();
@@ -72,12 +73,14 @@ std::vector<JobProgress> ProgressFromProto(const v1::Heartbeat& beat) {
   std::vector<JobProgress> jobs;
   for (const v1::JobProgress& job : beat.jobs()) {
     if (static_cast<size_t>(job.members_size()) > kMaxWorkers) continue;
-    JobProgress& progress = jobs.emplace_back(JobProgress{.job = job.job(),
-                                                          .step = job.step(),
-                                                          .trained = job.trained(),
-                                                          .undecided = job.undecided(),
-                                                          .unseeded = job.unseeded(),
-                                                          .completed = job.completed()});
+    JobProgress& progress =
+        jobs.emplace_back(JobProgress{.job = job.job(),
+                                      .step = job.step(),
+                                      .trained = job.trained(),
+                                      .undecided = job.undecided(),
+                                      .unseeded = job.unseeded(),
+                                      .completed = job.completed(),
+                                      .backup_bytes = job.backup_bytes()});
     progress.phases = ReadPhases<ServerPhases>(job.phases());
     for (const v1::MemberProgress& member : job.members()) {
       progress.members.push_back(FromProto(member));

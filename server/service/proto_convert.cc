@@ -147,6 +147,8 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
                         .samples = message.loss_report().samples()};
     case v1::MemberMessage::kLeave:
       return Leave{};
+    case v1::MemberMessage::kDrain:
+      return Drain{};
     case v1::MemberMessage::kBarrierEntered:
       return BarrierEntered{message.barrier_entered().barrier()};
     case v1::MemberMessage::kJobConfigured:
@@ -175,6 +177,8 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
     }
     case v1::MemberMessage::kBackupLost:
       return Read(message.backup_lost());
+    case v1::MemberMessage::kBackedUp:
+      return Read(message.backed_up());
     case v1::MemberMessage::kStepHeld:
       return ReadStepHeld(message.step_held());
     case v1::MemberMessage::kJobDeclaration:
@@ -202,6 +206,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
           },
           [&](const Heartbeat& beat) { WriteBeat(beat, *message.mutable_heartbeat()); },
           [&](const Leave&) { message.mutable_leave(); },
+          [&](const Drain&) { message.mutable_drain(); },
           [&](const BarrierEntered& entered) {
             message.mutable_barrier_entered()->set_barrier(entered.barrier);
           },
@@ -244,6 +249,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
             WriteStepHeld(held, *message.mutable_step_held());
           },
           [&](const BackupLost& lost) { Write(lost, *message.mutable_backup_lost()); },
+          [&](const BackedUp& one) { Write(one, *message.mutable_backed_up()); },
           [&](const JobDeclaration& declaration) {
             message.mutable_job_declaration()->set_spec(*declaration.bytes);
           },
@@ -320,6 +326,8 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
       return ReadDecision(message.step_decision());
     case v1::CoordinatorMessage::kStepClosed:
       return ReadClosed(message.step_closed());
+    case v1::CoordinatorMessage::kDrained:
+      return Drained{};
     case v1::CoordinatorMessage::kHoldBackup:
       return Read(message.hold_backup());
     case v1::CoordinatorMessage::kBackupAt:
@@ -392,6 +400,7 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared)
             message.mutable_cut_at()->set_last(cut.last);
             message.mutable_cut_at()->set_again(cut.again);
           },
+          [&](const Drained&) { message.mutable_drained(); },
           [&](const HoldBackup& hold) { Write(hold, *message.mutable_hold_backup()); },
           [&](const BackupAt& at) { Write(at, *message.mutable_backup_at()); },
           [&](const BackupGone& gone) { Write(gone, *message.mutable_backup_gone()); },

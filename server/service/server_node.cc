@@ -40,11 +40,6 @@ bool IsFinal(const absl::Status& status) {
   }
 }
 
-// Takes `engine` off the list; true when it was the last.
-bool WasLast(std::set<uint32_t>& waiting, uint32_t engine) {
-  return waiting.erase(engine) > 0 && waiting.empty();
-}
-
 }  // namespace
 
 // ---- Life ----
@@ -88,6 +83,9 @@ absl::Status ServerNode::StartEngines() {
     EngineEvents events;
     events.on_backup_lost = [this](uint32_t job, const std::string& why) {
       OnBackupLost(job, why);
+    };
+    events.on_backed_up = [this, i](uint32_t job, uint64_t session_key) {
+      OnBackedUp(i, job, session_key);
     };
     events.on_output = [this, i](uint32_t job, const ShardOutput& output) {
       OnOutput(i, job, output);
@@ -241,6 +239,7 @@ Heartbeat ServerNode::MakeHeartbeat() {
       backup->second.taken = std::max(backup->second.taken, report_of_job.backup->taken);
       backup->second.durable =
           std::min(backup->second.durable, report_of_job.backup->durable);
+      jobs[id].backup_bytes += report_of_job.backup->bytes;
     }
     beat.bytes += engine->bytes();
     beat.step = std::max(beat.step, engine->step());
@@ -362,6 +361,10 @@ void ServerNode::ApplyToAll(uint32_t job, const ShardInput& input) {
 }
 
 // ---- What the engines answer ----
+
+bool ServerNode::WasLast(std::set<uint32_t>& waiting, uint32_t engine) {
+  return waiting.erase(engine) > 0 && waiting.empty();
+}
 
 std::set<uint32_t> ServerNode::AllEngines() const {
   std::set<uint32_t> all;

@@ -89,6 +89,10 @@ class ServerNode {
       const ServerNodeOptions& options, ServerNodeEvents events);
   ~ServerNode();  // stops
 
+  // Asks the coordinator whether it may end without a job's weights ending with it; has_drained
+  // says when. At once, unless a job has backups.
+  void Drain() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool has_drained() const ABSL_LOCKS_EXCLUDED(mutex_);
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
   bool is_attached() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Of a stand-in: it does nothing any more.
@@ -106,8 +110,13 @@ class ServerNode {
     uint64_t restored_step = 0;  // of one that goes on from its journal
     uint32_t first_shard = 0;    // of its engines
     JobMemory memory = {};
+    bool has_had_backup = false;
     bool lacks_backup = false;
     bool says_loss = true;
+    // A backup that is being made anew: by which key, and engines that have still to give it
+    // all that they have.
+    uint64_t backup_key = 0;
+    std::set<uint32_t> backing_up;
   };
 
   ServerNode(const ServerNodeOptions& options, ServerNodeEvents events);
@@ -139,7 +148,10 @@ class ServerNode {
   void On(const BackupAt& at) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const BackupGone& gone) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const TakeOver& take) ABSL_LOCKS_EXCLUDED(mutex_);
+  void On(const Drained& drained) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnBackupLost(uint32_t job, const std::string& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnBackedUp(uint32_t engine, uint32_t job, uint64_t session_key)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Its shards are made, and take records.
   void ConfigureBackup(const std::shared_ptr<const v1::ConfigureJob>& message);
   void KeepBackup(const ConfigureJob& configure, std::vector<EngineJob> parts);
@@ -147,8 +159,7 @@ class ServerNode {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void StartStandIn(const HoldBackup& hold) ABSL_LOCKS_EXCLUDED(mutex_);
   void TendStandIns() ABSL_LOCKS_EXCLUDED(mutex_);
-  void ShowBackups(const std::map<uint32_t, RecordSender::Progress>& progress)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  void ShowBackups(const std::map<uint32_t, RecordSender::Progress>& progress) const;
   void On(const DropJob& drop) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const CutAt& cut) ABSL_LOCKS_EXCLUDED(mutex_);
   // What is meant for workers, or news of a later version.
@@ -190,6 +201,8 @@ class ServerNode {
   // Whether it is part of a checkpoint.
   bool SaveOutput(uint32_t engine, uint32_t job, const ShardOutput& output);
   std::set<uint32_t> AllEngines() const;
+  // Takes the engine out of those that are waited for.
+  static bool WasLast(std::set<uint32_t>& waiting, uint32_t engine);
 
   const ServerNodeOptions options_;
   const ServerNodeEvents events_;
@@ -207,6 +220,8 @@ class ServerNode {
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);       // the link under way
   std::vector<MemberBody> outbox_ ABSL_GUARDED_BY(mutex_);
   bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_drained_ ABSL_GUARDED_BY(mutex_) = false;
+  size_t stand_in_count_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<HoldBackup> asked_ ABSL_GUARDED_BY(mutex_);  // for stand-ins
   std::optional<v1::MemberMessage> trace_answer_ ABSL_GUARDED_BY(mutex_);
   std::map<uint32_t, Job> jobs_ ABSL_GUARDED_BY(mutex_);

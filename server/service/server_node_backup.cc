@@ -25,12 +25,12 @@ void ServerNode::On(const HoldBackup& hold) {
 
 void ServerNode::StartStandIn(const HoldBackup& hold) {
   ServerNodeOptions options = options_;
-  options.name = absl::StrCat(options_.name, "/backup-", hold.job, "-", hold.server);
+  options.name = absl::StrCat(options_.name, "/backup-", hold.order);
   options.engines = hold.engines;
   options.memory_bytes = 0;  // the coordinator has counted it
   options.metrics = nullptr;
   options.journal_directory.clear();
-  options.stand_in = {hold.job, hold.server};
+  options.stand_in = {hold.job, hold.server, hold.order};
   options.log = options_.log.With({{"stands_in_for", hold.server}});
   auto node = Start(options, {});
   if (node.ok()) {
@@ -49,6 +49,8 @@ void ServerNode::TendStandIns() {
   }
   for (const HoldBackup& hold : asked) StartStandIn(hold);
   std::erase_if(stand_ins_, [](const auto& node) { return node->has_ended(); });
+  absl::MutexLock lock(&mutex_);
+  stand_in_count_ = stand_ins_.size();
 }
 
 bool ServerNode::has_ended() const {
@@ -60,9 +62,31 @@ void ServerNode::On(const BackupAt& at) {
   if (at.addresses.size() != engines_.size()) {
     return OnBackupLost(at.job, "it has another number of engines");
   }
-  for (size_t i = 0; i < engines_.size(); ++i) {
-    engines_[i]->SendRecords(at.job, at.addresses[i], at.pair);
+  {
+    absl::MutexLock lock(&mutex_);
+    const auto job = jobs_.find(at.job);
+    if (job == jobs_.end()) return;
+    job->second.has_had_backup = true;
+    if (at.anew) {
+      job->second.says_loss = true;
+      job->second.backup_key = at.pair.session_key;
+      job->second.backing_up = AllEngines();
+    }
   }
+  const auto since = at.anew ? Engine::Backups::kAnew : Engine::Backups::kFromTheFirst;
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    engines_[i]->SendRecords(at.job, at.addresses[i], at.pair, since);
+  }
+}
+
+void ServerNode::OnBackedUp(uint32_t engine, uint32_t id, uint64_t session_key) {
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end() || job->second.backup_key != session_key) return;
+  if (!WasLast(job->second.backing_up, engine)) return;
+  job->second.lacks_backup = false;
+  outbox_.push_back(BackedUp{id, session_key});
+  changed_.SignalAll();
 }
 
 void ServerNode::On(const BackupGone& gone) {
@@ -71,6 +95,7 @@ void ServerNode::On(const BackupGone& gone) {
     const auto job = jobs_.find(gone.job);
     if (job == jobs_.end()) return;
     job->second.lacks_backup = true;
+    job->second.backup_key = 0;
   }
   options_.log.Error("the job goes on without a backup of this server",
                      {{"job", gone.job}, {"reason", gone.reason}});
@@ -87,18 +112,38 @@ void ServerNode::OnBackupLost(uint32_t id, const std::string& why) {
   changed_.SignalAll();
 }
 
-void ServerNode::ShowBackups(const std::map<uint32_t, RecordSender::Progress>& progress) {
+void ServerNode::ShowBackups(
+    const std::map<uint32_t, RecordSender::Progress>& progress) const {
   if (options_.metrics == nullptr) return;
-  absl::MutexLock lock(&mutex_);
-  for (const auto& [id, job] : jobs_) {
-    const auto found = progress.find(id);
-    if (found == progress.end() && !job.lacks_backup) continue;
-    const auto at = found == progress.end() ? RecordSender::Progress() : found->second;
-    options_.metrics->SetBackup(id,
+  for (const auto& [job, at] : progress) {
+    options_.metrics->SetBackup(job,
                                 {.durable_step = at.durable,
-                                 .lag_steps = at.taken - std::min(at.taken, at.durable),
-                                 .is_lost = job.lacks_backup});
+                                 .lag_steps = at.taken - std::min(at.taken, at.durable)});
   }
+}
+
+// ---- Its end ----
+
+void ServerNode::Drain() {
+  absl::MutexLock lock(&mutex_);
+  const bool has_backups =
+      stand_in_count_ > 0 || std::ranges::any_of(jobs_, [](const auto& entry) {
+        return entry.second.has_had_backup;
+      });
+  has_drained_ = !has_backups || !attached_;
+  if (has_drained_) return;
+  outbox_.push_back(syncline::Drain{});
+  changed_.SignalAll();
+}
+
+bool ServerNode::has_drained() const {
+  absl::MutexLock lock(&mutex_);
+  return has_drained_ || !attached_;
+}
+
+void ServerNode::On(const Drained& /*drained*/) {
+  absl::MutexLock lock(&mutex_);
+  has_drained_ = true;
 }
 
 // ---- Of a stand-in ----

@@ -44,6 +44,7 @@ void Write(const BackupView& backup, v1::BackupStatus& out) {
   out.set_server(backup.server);
   out.set_holder(backup.holder);
   out.set_lost(backup.lost);
+  out.set_next(backup.next);
 }
 
 void Write(const JobView& job, v1::JobStatus& out) {

@@ -1,6 +1,7 @@
 #include "server/shard/block.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
@@ -225,6 +226,15 @@ std::map<WorkerId, Wish> Block::TakeFulfilled() {
     return true;
   });
   return fulfilled;
+}
+
+std::vector<Contribution> Block::Partings() const {
+  std::vector<Contribution> partings;
+  std::ranges::copy_if(now_.contributions, std::back_inserter(partings),
+                       [](const Contribution& one) {
+                         return one.from.parting && !one.view.tiles.empty();
+                       });
+  return partings;
 }
 
 BlockSnapshot Block::Save() const {

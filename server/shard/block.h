@@ -177,6 +177,10 @@ class Block {
 
   // Between two steps: nothing is held, nothing waits for a decision.
   bool IsQuiet() const { return now_.IsEmpty() && ahead_.empty() && !frozen_; }
+  // Nobody has given anything to its present version, and no leaver handed anything over.
+  bool HoldsNothing() const { return now_.IsEmpty(); }
+  // What leavers handed over to its present version, and is not in its sum.
+  std::vector<Contribution> Partings() const;
   // At its present version, without the contributions that it holds.
   BlockSnapshot Save() const;
   // InvalidArgument when the sizes are not those of this block.

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <variant>
 #include <vector>
@@ -73,11 +74,29 @@ struct SettingsRecord {
   uint64_t from = 0;
 };
 
+// A block as it was between two steps, for one who has none of the records before
+// (ShardBackUp).
+struct BlockStateRecord {
+  uint32_t block = 0;
+  std::shared_ptr<const BlockSnapshot> saved = {};
+  std::vector<float> factors = {};  // of a tensor that is stepped whole; its first block
+};
+
+// Likewise, what belongs to the job as a whole.
+struct JobStateRecord {
+  std::vector<double> memory = {};
+  float loss_scale = 1;
+};
+
 struct ShardRecord {
-  using What = std::variant<SeedRecord, StepRecord, SettingsRecord, PartingRecord>;
+  using What = std::variant<SeedRecord, StepRecord, SettingsRecord, PartingRecord,
+                            BlockStateRecord, JobStateRecord>;
 
   uint64_t epoch = 0;
   What what = {};
 };
+
+// Nothing where it is of the shard as a whole.
+std::optional<uint32_t> BlockOf(const ShardRecord& record);
 
 }  // namespace syncline

@@ -31,7 +31,8 @@ Shard::Impl::Impl(const ShardOptions& options, Parts parts,
       policy_(MakeSyncPolicy(mode_)),
       stepper_(std::move(parts.stepper)),
       pool_(parts.pool),
-      movement_(IdsOf(blocks)) {
+      movement_(IdsOf(blocks)),
+      keeps_(options.records) {
   for (const ShardBlock& one : blocks) {
     const auto [entry, is_new] =
         blocks_.try_emplace(one.block, one, stepper_->Allocate(one.range));
@@ -337,6 +338,7 @@ const ShardMember* Shard::FindMember(uint32_t rank, uint32_t incarnation) const 
 }
 
 uint64_t Shard::epoch() const { return impl_->epoch(); }
+bool Shard::HasBlock(uint32_t block) const { return impl_->HasBlock(block); }
 uint64_t Shard::block_version(uint32_t block) const {
   return impl_->block(block).version();
 }

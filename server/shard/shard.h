@@ -137,10 +137,22 @@ struct ShardCut {
   };
   Kind kind = Kind::kCopy;
 };
-// So many of the records that the shard has given out since it was made or began again,
-// from the first one on, outlive it.
+// So many of the records that the shard has given out since it was made, began again or was
+// backed up anew, from the first one on, outlive it. All ones: nobody keeps them any more,
+// and it gives out none.
 struct ShardDurable {
   uint64_t records = 0;
+};
+// A backup that was not there from the first record on: from now on there are records as
+// Records::kAwaited has them, counted anew, that begin with what the shard is. It goes on
+// meanwhile; each order is for one block, or those that step together, and until its turn
+// has come a block gives no records.
+struct ShardBackUp {
+  enum class Kind {
+    kBegin,  // whatever was kept before
+    kNext,   // REQUIRES: ShardBackedUp has said that there is more
+  };
+  Kind kind = Kind::kBegin;
 };
 // With a quorum: the step is made of what these lives gave, on every shard, and of nothing
 // else but what leavers handed over. Said again it changes nothing.
@@ -149,7 +161,7 @@ struct ShardClosed {
   std::vector<uint32_t> incarnations = {};
 };
 using ShardInput = std::variant<ShardMessage, ShardPrepare, ShardCommit, ShardDecision,
-                                ShardCut, ShardDurable, ShardClosed>;
+                                ShardCut, ShardDurable, ShardBackUp, ShardClosed>;
 
 // ---- Outputs ----
 
@@ -207,6 +219,10 @@ struct ShardApplied {
   };
   std::optional<Arrival> arrival = std::nullopt;
 };
+// What was ordered with ShardBackUp has outlived the shard from here on.
+struct ShardBackedUp {
+  bool more = false;  // it waits for kNext; otherwise the backup has all
+};
 struct ShardRecord;
 struct ShardRecorded {
   std::shared_ptr<const ShardRecord> record = {};
@@ -231,7 +247,7 @@ struct ShardCutDone {
 };
 using ShardOutput =
     std::variant<ShardReply, ShardPrepared, ShardCommitted, ShardFigures, ShardApplied,
-                 ShardRecorded, ShardCopied, ShardCutDone, ShardHeld>;
+                 ShardRecorded, ShardCopied, ShardCutDone, ShardHeld, ShardBackedUp>;
 using ShardOutputs = std::vector<ShardOutput>;
 
 // All that a shard's blocks are between two steps, in the representation they are stored
@@ -335,6 +351,7 @@ class Shard {
 
   // For status, metrics and tests.
   uint64_t epoch() const;
+  bool HasBlock(uint32_t block) const;
   uint64_t block_version(uint32_t block) const;                // REQUIRES: block is here
   std::span<const float> block_weights(uint32_t block) const;  // REQUIRES: block is here
   uint32_t block_digest(uint32_t block) const;                 // StepRecord::digest

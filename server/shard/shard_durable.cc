@@ -3,11 +3,17 @@
 // have pushed. A block makes its next step after that, so no block is ever further ahead of
 // its records than one step.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "server/shard/shard_impl.h"
 
 namespace syncline {
+namespace {
+
+constexpr uint64_t kForgotten = std::numeric_limits<uint64_t>::max();
+
+}  // namespace
 
 // 0: it tells of nothing that could be lost.
 uint64_t Shard::Impl::RecordsBefore(const ShardOutput& output) const {
@@ -29,13 +35,14 @@ uint64_t Shard::Impl::RecordsBefore(const ShardOutput& output) const {
     return of_block(copied->block);
   }
   const bool is_of_all = std::holds_alternative<ShardCutDone>(output) ||
+                         std::holds_alternative<ShardBackedUp>(output) ||
                          std::holds_alternative<ShardCommitted>(output);  // new settings
   return is_of_all ? records_ : 0;
 }
 
 void Shard::Impl::Withhold() {
   const size_t released = std::exchange(released_, 0);
-  if (options_.records != Records::kAwaited) return;
+  if (keeps_ != Records::kAwaited) return;
   // Blocks that step together are made again together, or not at all.
   for (const uint32_t block : recorded_) unsafe_[block] = records_;
   recorded_.clear();
@@ -70,6 +77,11 @@ void Shard::Impl::On(const ShardDurable& durable) {
   }
   withheld_ = std::move(later);
   released_ = outputs_.size();
+  if (durable_ == kForgotten) {
+    keeps_ = Records::kNone;
+    unrecorded_.clear();
+    backs_up_.reset();
+  }
   for (const uint32_t block : safe) StepIfComplete(blocks_.at(block));
 }
 

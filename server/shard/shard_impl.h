@@ -1,6 +1,7 @@
 // What a Shard is made of, for the files that implement it: shard.cc takes messages,
 // members and snapshots, shard_step.cc steps blocks and answers, shard_cut.cc copies,
-// shard_durable.cc waits for records, shard_quorum.cc for enough contributors.
+// shard_durable.cc waits for records, shard_quorum.cc for enough contributors, and
+// shard_backup.cc gives a new backup what it lacks.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +44,7 @@ class Shard::Impl {
   size_t UnitOf(uint32_t id) const { return UnitOf(block(id)).size(); }
   ShardOutputs TakeOutputs() {
     FinishCuts();
+    FinishBackUp();
     Withhold();
     return std::exchange(outputs_, {});
   }
@@ -56,6 +58,7 @@ class Shard::Impl {
     if (is_seed || (header.flags & kFlagParting) != 0) return {options_.seed_codec};
     return options_.transfers[tensor].push.Accepted();
   }
+  bool HasBlock(uint32_t id) const { return blocks_.contains(id); }
   const Block& block(uint32_t id) const {
     const auto found = blocks_.find(id);
     SYNCLINE_CHECK(found != blocks_.end());
@@ -77,6 +80,7 @@ class Shard::Impl {
   void On(const ShardDecision& decision);
   void On(const ShardCut& cut);
   void On(const ShardDurable& durable);
+  void On(const ShardBackUp& order);
   void On(const ShardClosed& closed);
   void OnPull(const MessageHeader& header, Block& block);
   void OnPullAverage(const MessageHeader& header, const Block& block);
@@ -128,6 +132,9 @@ class Shard::Impl {
 
   // Records: nothing happens where none are kept. Between the two the step is made.
   bool KeepsRecords() const;
+  bool KeepsRecordsOf(const Block& block) const {
+    return KeepsRecords() && !unrecorded_.contains(block.spec().block);
+  }
   void Keep(ShardRecord::What what);
   void KeepSeed(const Block& block);
   void KeepParting(const ShardMessage& message, const Block& block);
@@ -143,6 +150,14 @@ class Shard::Impl {
   // Takes out of the outputs what nobody may hear of yet.
   void Withhold();
   uint64_t RecordsBefore(const ShardOutput& output) const;
+
+  // A new backup (shard_backup.cc).
+  void BackUpNext();
+  // The blocks are between two steps: it may be their turn.
+  void BackUpIfDue(std::span<Block* const> unit);
+  void BackUp(const Block& block);
+  void KeepPartings(const Block& block);
+  void FinishBackUp();
 
   // The block has reached a version, which may be one to copy.
   void CopyIfDue(const Block& block);
@@ -238,8 +253,13 @@ class Shard::Impl {
     uint64_t records = 0;  // that must be durable before
     ShardOutput output = {};
   };
-  uint64_t records_ = 0;                 // given out
-  uint64_t durable_ = 0;                 // of them
+  Records keeps_;                     // as was ordered last
+  std::set<uint32_t> unrecorded_;     // blocks that a new backup has nothing of
+  std::optional<uint32_t> backs_up_;  // whose turn it is: the first of its unit
+  enum class BackedUp { kNothing, kUnit, kFirstUnit };
+  BackedUp backed_up_ = BackedUp::kNothing;  // in the Apply under way
+  uint64_t records_ = 0;                     // given out
+  uint64_t durable_ = 0;                     // of them
   std::map<uint32_t, uint64_t> unsafe_;  // blocks, and the records that make them safe
   std::vector<uint32_t> recorded_;       // blocks, in the Apply under way
   std::deque<Withheld> withheld_;

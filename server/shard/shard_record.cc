@@ -18,10 +18,19 @@ absl::Status OutOfOrder(const StepRecord& record, const std::string& why) {
 
 }  // namespace
 
+std::optional<uint32_t> BlockOf(const ShardRecord& record) {
+  return std::visit(
+      [](const auto& what) -> std::optional<uint32_t> {
+        if constexpr (requires { what.block; }) return what.block;
+        return std::nullopt;
+      },
+      record.what);
+}
+
 // ---- Keeping ----
 
 bool Shard::Impl::KeepsRecords() const {
-  return options_.records != Records::kNone && !is_replaying_;
+  return keeps_ != Records::kNone && !is_replaying_;
 }
 
 void Shard::Impl::Keep(ShardRecord::What what) {
@@ -31,7 +40,7 @@ void Shard::Impl::Keep(ShardRecord::What what) {
 }
 
 void Shard::Impl::KeepSeed(const Block& block) {
-  if (!KeepsRecords()) return;
+  if (!KeepsRecordsOf(block)) return;
   const auto weights = std::as_bytes(block.memory().weights);
   const Buffer values = pool_.Allocate(weights.size());
   std::ranges::copy(weights, values.data());
@@ -46,7 +55,7 @@ void Shard::Impl::KeepSeed(const Block& block) {
 
 // Of use to a shard that goes on from its records. Others have the step that it was for.
 void Shard::Impl::KeepParting(const ShardMessage& message, const Block& block) {
-  if (!KeepsRecords() || options_.records != Records::kAwaited) return;
+  if (!KeepsRecordsOf(block) || keeps_ != Records::kAwaited) return;
   const MessageHeader& header = message.header;
   const Buffer frames = pool_.Allocate(message.payload.size);
   std::copy_n(message.payload.data, message.payload.size, frames.data());
@@ -62,8 +71,7 @@ void Shard::Impl::KeepParting(const ShardMessage& message, const Block& block) {
 }
 
 void Shard::Impl::NoteRecorded(const Block& block) {
-  // Where nothing keeps them any more, all that will be counts as durable.
-  if (options_.records != Records::kAwaited || records_ <= durable_) return;
+  if (keeps_ != Records::kAwaited) return;
   unsafe_[block.spec().block] = records_;
   recorded_.push_back(block.spec().block);
 }
@@ -71,7 +79,7 @@ void Shard::Impl::NoteRecorded(const Block& block) {
 void Shard::Impl::BeginRecords(std::span<Block* const> unit,
                                const ShardDecision& decision,
                                StepRecord::Payload payload) {
-  if (!KeepsRecords()) return;
+  if (!KeepsRecordsOf(*unit.front())) return;
   for (Block* block : unit) {
     BegunRecord& begun = begun_.emplace_back();
     begun.record = block->Record(payload, pool_);
@@ -111,26 +119,32 @@ absl::Status Shard::Impl::Replay(const ShardRecord& record) {
   if (const auto* settings = std::get_if<SettingsRecord>(&record.what)) {
     return stepper_->Change(settings->training, settings->from);
   }
-  const auto* seed = std::get_if<SeedRecord>(&record.what);
-  const auto* step = std::get_if<StepRecord>(&record.what);
-  const auto* parting = std::get_if<PartingRecord>(&record.what);
-  const uint32_t id = seed != nullptr   ? seed->block
-                      : step != nullptr ? step->block
-                                        : parting->block;
+  if (const auto* job = std::get_if<JobStateRecord>(&record.what)) {
+    stepper_->Load({.job_memory = job->memory, .loss_scale = job->loss_scale});
+    return absl::OkStatus();
+  }
+  const uint32_t id = *BlockOf(record);
   const auto found = blocks_.find(id);
   if (found == blocks_.end()) {
     return absl::InvalidArgumentError(
         absl::StrCat("a record is of block ", id, ", which is not of this shard"));
   }
-  if (step != nullptr) return Replay(*step, found->second);
-  if (parting != nullptr) {
-    return found->second.RestoreParting(*parting, options_.seed_codec);
+  Block& block = found->second;
+  if (const auto* step = std::get_if<StepRecord>(&record.what)) {
+    return Replay(*step, block);
   }
-  if (found->second.seeded()) {
+  if (const auto* parting = std::get_if<PartingRecord>(&record.what)) {
+    return block.RestoreParting(*parting, options_.seed_codec);
+  }
+  if (block.seeded()) {
     return absl::FailedPreconditionError(
         absl::StrCat("block ", id, " has its first values already"));
   }
-  return found->second.RestoreSeed(*seed);
+  const auto* state = std::get_if<BlockStateRecord>(&record.what);
+  if (state == nullptr) return block.RestoreSeed(std::get<SeedRecord>(record.what));
+  SYNCLINE_RETURN_IF_ERROR(block.Load(*state->saved));
+  stepper_->SetFactors(block.spec().range.tensor, state->factors);
+  return absl::OkStatus();
 }
 
 absl::Status Shard::Impl::Replay(const StepRecord& record, Block& block) {

@@ -138,6 +138,7 @@ void Shard::Impl::Accumulate(Block& block) {
   ++completed_;
   CopyIfDue(block);
   PublishToAll(block, std::nullopt);
+  BackUpIfDue(UnitOf(block));
 }
 
 void Shard::Impl::Step(std::span<Block* const> unit, const ShardDecision& decision) {
@@ -162,6 +163,7 @@ void Shard::Impl::Step(std::span<Block* const> unit, const ShardDecision& decisi
     PublishToAll(block, is_news ? std::optional(views[i]) : std::nullopt);
   }
   for (const Block* block : unit) CopyIfDue(*block);
+  BackUpIfDue(unit);
 }
 
 // ---- Replies ----

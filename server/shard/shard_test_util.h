@@ -312,6 +312,9 @@ inline std::vector<std::string> Lines(const ShardOutputs& outputs) {
       for (const uint32_t life : held.incarnations) absl::StrAppend(&line, " ", life);
       return line;
     }
+    std::string operator()(const ShardBackedUp& backed_up) const {
+      return backed_up.more ? "backed up, more" : "backed up";
+    }
     std::string operator()(const ShardRecorded&) const { return "recorded"; }
     std::string operator()(const ShardPrepared& prepared) const {
       return absl::StrCat("prepared e", prepared.epoch, " s", prepared.next_step);

@@ -224,7 +224,9 @@ Payload Stepper::UpdateOnArrival(const Block& block, WorkerId from,
 }
 
 void Stepper::Save(ShardSnapshot& snapshot) const {
-  for (const auto& [tensor, whole] : wholes_) snapshot.factors[tensor] = whole.factors;
+  for (const auto& [tensor, whole] : wholes_) {
+    if (!whole.factors.empty()) snapshot.factors[tensor] = whole.factors;
+  }
   snapshot.job_memory = job_memory_;
   snapshot.loss_scale = loss_scale_;
 }
@@ -234,10 +236,20 @@ std::vector<float> Stepper::FactorsOf(uint32_t tensor) const {
   return whole == wholes_.end() ? std::vector<float>() : whole->second.factors;
 }
 
-void Stepper::Load(const ShardSnapshot& snapshot) {
-  for (const auto& [tensor, factors] : snapshot.factors) {
-    wholes_[tensor].factors = factors;
+void Stepper::SetFactors(uint32_t tensor, std::vector<float> factors) {
+  if (!factors.empty()) wholes_[tensor].factors = std::move(factors);
+}
+
+std::vector<SettingsRecord> Stepper::ChangesOfSettings() const {
+  std::vector<SettingsRecord> changes;
+  for (const Revision& one : revisions_) {
+    if (one.first_step > 0) changes.push_back({one.plan->settings(), one.first_step});
   }
+  return changes;
+}
+
+void Stepper::Load(const ShardSnapshot& snapshot) {
+  for (const auto& [tensor, factors] : snapshot.factors) SetFactors(tensor, factors);
   if (snapshot.job_memory.size() == job_memory_.size()) {
     job_memory_ = snapshot.job_memory;
   }

@@ -94,9 +94,12 @@ class Stepper {
   void Load(const ShardSnapshot& snapshot);
   // Of a tensor that was stepped whole; otherwise empty.
   std::vector<float> FactorsOf(uint32_t tensor) const;
+  void SetFactors(uint32_t tensor, std::vector<float> factors);
   const TrainingSettings& SettingsAt(uint64_t step) const {
     return PlanAt(step).settings();
   }
+  // Those that are not the job's first ones, with the step that they hold from.
+  std::vector<SettingsRecord> ChangesOfSettings() const;
 
   // The averaged weights of a block (EMA or SWA) in FP32; empty when the job keeps none.
   std::optional<Payload> EncodeAverage(const Block& block, uint64_t epoch);

@@ -26,14 +26,17 @@ FAILURE_TIMEOUT = 4.0
 TOLERATED = 0.4 * FAILURE_TIMEOUT  # Timeouts::tolerated_cut
 PATIENCE = 120.0
 STEPS = 300
-NAMES = ["coordinator", "server0", "server1", "worker0", "worker1"]
 
 
 class Job:
-    """A coordinator, two servers and two workers, until the block ends."""
+    """A coordinator, servers and two workers, until the block ends. `rate`: of all cables, as tc writes it."""
 
-    def __init__(self):
-        self.net = hosts.Hosts("chaos", NAMES, networks=["control", "data"])
+    def __init__(self, servers=2, rate=None, worker_flags=("--steps", str(STEPS), "--step-ms", "20"), environment=None):
+        self.servers = [f"server{i}" for i in range(servers)]
+        self.worker_flags = list(worker_flags)
+        self.environment = environment or {}
+        names = ["coordinator", *self.servers, "worker0", "worker1"]
+        self.net = hosts.Hosts("chaos", names, networks=["control", "data"], rate=rate)
         self.folder = tempfile.TemporaryDirectory()
         self.processes = {}
 
@@ -64,6 +67,13 @@ class Job:
             time.sleep(0.02)
         raise AssertionError(f"{host} never printed /{pattern}/\n{self.all_text()}")
 
+    def await_times(self, host, pattern, times):
+        deadline = time.monotonic() + PATIENCE
+        while len(re.findall(pattern, self.text(host))) < times:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"{host} printed /{pattern}/ less than {times} times\n{self.all_text()}")
+            time.sleep(0.02)
+
     def step(self, host):
         return max((int(number) for number in re.findall(r"^step (\d+)$", self.text(host), re.M)), default=0)
 
@@ -93,10 +103,10 @@ class Job:
         control = f"{self.net.address('coordinator')}:7070"
         common = ["--admin-listen", "127.0.0.1:0", "--insecure", "--failure-timeout", timeout]
         serve = [BIN / "syncline", "serve", "--role"]
-        self._run("coordinator", [*serve, "coordinator", "--listen", control, "--servers", 2,
+        self._run("coordinator", [*serve, "coordinator", "--listen", control, "--servers", len(self.servers),
                                   "--state-dir", pathlib.Path(self.folder.name) / "state", *common])  # fmt: skip
         self.await_line("coordinator", "ready control=")
-        for server in ("server0", "server1"):
+        for server in self.servers:
             listen = f"{self.net.address(server)}:7070"
             self._run(server, [*serve, "server", "--coordinator", control, "--listen", listen,
                                "--data-plane-address", self.net.address(server, "data"),
@@ -104,8 +114,9 @@ class Job:
             self.await_line(server, r"data plane: .* address=10\.2\.")
         for rank in range(2):
             job = {"SYNCLINE_COORDINATOR": control, "SYNCLINE_JOB": "chaos", "SYNCLINE_FAILURE_TIMEOUT": timeout,
-                   "SYNCLINE_PATIENCE": f"{FAILURE_TIMEOUT}s", "RANK": str(rank), "WORLD_SIZE": "2"}  # fmt: skip
-            self._run(f"worker{rank}", [BIN / "steps_worker", "--steps", STEPS, "--step-ms", 20], job)
+                   "SYNCLINE_PATIENCE": f"{FAILURE_TIMEOUT}s", "RANK": str(rank), "WORLD_SIZE": "2",
+                   **self.environment}  # fmt: skip
+            self._run(f"worker{rank}", [BIN / "steps_worker", *self.worker_flags], job)
 
 
 class Chaos(unittest.TestCase):
@@ -191,6 +202,34 @@ class Chaos(unittest.TestCase):
                 for worker in ("worker0", "worker1"):
                     self.assertEqual(job.processes[worker].wait(PATIENCE), 138, job.all_text())
                     self.assertIn("lost the coordinator", job.text(worker))
+
+
+class ServersDie(unittest.TestCase):
+    """With durability=peer and a model that takes its time on cables of 100 Mbit/s: 16 MB of weights, 48 of state."""
+
+    flags = ("--steps", "40", "--elements", "4000000", "--optimizer", "adamw")
+
+    def setUp(self):
+        if (reason := hosts.missing("chaos")) is not None:
+            self.skipTest(reason)
+
+    def train(self, disturb):
+        with Job(3, "100mbit", self.flags, {"SYNCLINE_DURABILITY": "peer"}) as job:
+            job.await_line("worker0", r"^step 3$")
+            disturb(job)
+            return job.finish()
+
+    def test_one_after_the_other_until_one_is_left(self):
+        undisturbed = self.train(lambda job: None)
+
+        def disturb(job):
+            job.signal("server1", signal.SIGKILL)
+            job.await_times("coordinator", r"has a backup again, with server", 2)
+            self.assertLess(job.step("worker0"), 35, "the backups came after the job")
+            job.signal("server2", signal.SIGKILL)
+            job.await_times("coordinator", r"took the place of server \d+ at step", 2)
+
+        self.assertEqual(self.train(disturb), undisturbed)
 
 
 def main():

@@ -1,4 +1,7 @@
 // Servers with two engines each, and their backups in each other's memory.
+#include <algorithm>
+#include <atomic>
+
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/cluster/cluster.h"
@@ -30,12 +33,42 @@ TEST(Backups, AServerThatEndsIsReplacedAndNoStepIsLost) {
     // Half of the mean of 1 and 2 at each step.
     EXPECT_EQ(end.weight_after.at(kSteps), -0.75f * static_cast<float>(kSteps));
   }
-  int lost = 0;
-  const CoordinatorView view = cluster.View();
-  for (const BackupView& backup : view.jobs.at(0).backups) {
-    lost += backup.lost.empty() ? 0 : 1;
+}
+
+bool AllHaveBackups(const CoordinatorView& view) {
+  const auto is_there = [](const BackupView& backup) { return backup.lost.empty(); };
+  return !view.jobs.empty() && view.jobs[0].phase == "running" &&
+         std::ranges::all_of(view.jobs[0].backups, is_there);
+}
+
+// All of them take records of each other from the middle of the job on.
+TEST(Backups, ThereIsANewOneWhileTheJobGoesOn) {
+  Cluster cluster({.servers = 3});
+  std::atomic<uint64_t> last = ~uint64_t{0};
+  std::atomic<uint64_t> reached = 0;
+  const auto until = [&](uint64_t step) {
+    reached = std::max<uint64_t>(reached, step);
+    return step >= last;
+  };
+  Worker first(WithBackups(cluster, 0), {.until = until, .shape = kSpread});
+  Worker second(WithBackups(cluster, 1), {.until = until, .shape = kSpread});
+  ASSERT_TRUE(first.AwaitSteps(20));
+  cluster.StopServer(1);
+  ASSERT_TRUE(cluster.Await([&](const CoordinatorView& view) {
+    return view.jobs.at(0).backups.at(1).server != 1 && AllHaveBackups(view);
+  }));
+  cluster.StopServer(2);
+  ASSERT_TRUE(cluster.Await([](const CoordinatorView& view) {
+    const JobView& job = view.jobs.at(0);
+    return job.phase == "running" && job.backups.at(2).server != 2;
+  }));
+  last = reached + 20;  // the workers are at most one step apart
+  for (Worker* worker : {&first, &second}) {
+    const WorkerEnd& end = worker->End();
+    EXPECT_EQ(end.status, absl::OkStatus());
+    EXPECT_TRUE(end.uniform);
+    EXPECT_EQ(end.weight_after.at(last), -0.75f * static_cast<float>(last));
   }
-  EXPECT_EQ(lost, 2) << "that of the place, and that which was on its host";
 }
 
 TEST(Backups, TheSecondOfTwoServersCarriesTheJobAlone) {

@@ -4,6 +4,10 @@
     python3 tests/integration/peer_backup_test.py --build build/release [-v] [TestClass.test_name ...]
 """
 
+import re
+import signal
+import time
+
 import cluster
 from cluster import LeashedTest
 
@@ -37,6 +41,12 @@ class PeerBackupTest(LeashedTest):
         self.allow(STEPS)
         return self.assert_same_end(workers)
 
+    def await_times(self, pattern, times):
+        deadline = time.monotonic() + cluster.PATIENCE
+        while len(re.findall(pattern, self.coordinator.text())) < times:
+            self.assertLess(time.monotonic(), deadline, self.coordinator.text())
+            time.sleep(0.05)
+
     def assert_same_weights(self, *flags):
         undisturbed = self.train(lambda: None, *flags)
 
@@ -54,6 +64,43 @@ class PeerBackup(PeerBackupTest):
 
     def test_with_top_k(self):
         self.assert_same_weights("--codec", "topk")
+
+    def test_one_after_the_other_until_one_is_left(self):
+        """Each place has a backup again before the next server is killed."""
+        undisturbed = self.train(lambda: None)
+
+        def disturb():
+            self.server_processes[1].kill()
+            # Its own place, and the one whose backup it held.
+            self.await_times(r"job 'test': server \d+ .* has a backup again, with server", 2)
+            self.server_processes[2].kill()
+            self.await_times(r"job 'test': server \d+ .* took the place of server \d+ at step", 2)
+
+        self.assertEqual(self.train(disturb), undisturbed)
+
+    def test_a_coordinator_that_comes_back_has_new_ones_made(self):
+        undisturbed = self.train(lambda: None)
+
+        def disturb():
+            self.coordinator.kill()
+            self.start_coordinator()
+            self.await_times(r"job 'test': server \d+ .* has a backup again, with server", 3)
+            self.server_processes[1].kill()
+            self.await_times(r"job 'test': server \d+ .* took the place of server \d+ at step", 1)
+
+        self.assertEqual(self.train(disturb), undisturbed)
+
+    def test_servers_that_are_told_to_end_wait_for_backups(self):
+        """SIGTERM to one right after the other: the second has the only copy of two places, and lets go of none."""
+        undisturbed = self.train(lambda: None)
+
+        def disturb():
+            for server in self.server_processes[1:]:
+                server.signal(signal.SIGTERM)
+            for server in self.server_processes[1:]:
+                self.assertEqual(server.wait(), 128 + signal.SIGTERM, server.text())
+
+        self.assertEqual(self.train(disturb), undisturbed)
 
     def test_a_server_and_the_holder_of_its_backup(self):
         workers = self.begin()

@@ -48,6 +48,7 @@ class ControlPlane {
     return coordinator_ == nullptr ? CoordinatorView()
                                    : coordinator_->View(events_.now());
   }
+  bool IsUp() const { return coordinator_ != nullptr && !outputs_left_; }
   int crashes() const { return crashes_; }
   // Why a job has failed, should one have; workers begin it anew.
   const std::string& failure() const { return failure_; }

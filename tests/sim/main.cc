@@ -37,7 +37,8 @@ int main(int argc, char** argv) {
   Fault fault = Fault::kNone;
   const std::map<std::string, Fault> faults = {{"early", Fault::kPublishesEarly},
                                                {"lost", Fault::kLosesRecord},
-                                               {"stale", Fault::kStaleBackup}};
+                                               {"stale", Fault::kStaleBackup},
+                                               {"half", Fault::kHalfBackup}};
   app.add_option("--plant", fault, "a fault of backups, which is to be found")
       ->transform(CLI::CheckedTransformer(faults));
   try {

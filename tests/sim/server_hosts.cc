@@ -15,7 +15,7 @@ ServerHosts::ServerHosts(Parts parts) : parts_(std::move(parts)) {
   for (size_t which = 0; which < kServers; ++which) Start(which);
 }
 
-ServerProcess::Parts ServerHosts::PartsOf(Disk& disk) {
+ServerProcess::Parts ServerHosts::PartsOf(Disk& disk, int host) {
   return {.events = parts_.events,
           .network = parts_.network,
           .control = parts_.control,
@@ -29,33 +29,48 @@ ServerProcess::Parts ServerHosts::PartsOf(Disk& disk) {
               [this](uint32_t block, uint64_t version) {
                 parts_.reference.RolledBack(block, version, parts_.held(block));
               },
-          .on_hold = [this](const HoldBackup& hold) { StartStandIn(hold); },
+          .on_hold = [this, host](const HoldBackup& hold) { StartStandIn(hold, host); },
           .fault = parts_.fault};
 }
 
 void ServerHosts::Start(size_t which) {
-  servers_[which] = std::make_unique<ServerProcess>(PartsOf(disks_[which]),
-                                                    absl::StrCat("server", which));
+  servers_[which].host = hosts_++;
+  servers_[which].process = std::make_unique<ServerProcess>(
+      PartsOf(disks_[which], servers_[which].host), absl::StrCat("server", which));
   parts_.on_new_process();
 }
 
-void ServerHosts::StartStandIn(const HoldBackup& hold) {
-  size_t which = 0;
-  while (!servers_[which]->Is(hold.server)) ++which;
-  ServerProcess::Parts parts = PartsOf(memories_[which]);
-  parts.stand_in = {hold.job, hold.server};
-  Bury(stand_ins_[which]);  // of the job before, should it have begun anew
-  stand_ins_[which] =
-      std::make_unique<ServerProcess>(std::move(parts), absl::StrCat("stand_in", which));
+void ServerHosts::StartSpare() {
+  const int host = hosts_++;
+  memories_.push_back(std::make_unique<Disk>());
+  spares_[host] = std::make_unique<ServerProcess>(PartsOf(*memories_.back(), host),
+                                                  absl::StrCat("spare", host));
+}
+
+void ServerHosts::StartStandIn(const HoldBackup& hold, int host) {
+  size_t place = 0;
+  while (place < kServers && (at(place) == nullptr || !at(place)->Is(hold.server))) {
+    ++place;
+  }
+  if (place == kServers) return;  // it died meanwhile
+  memories_.push_back(std::make_unique<Disk>());
+  ServerProcess::Parts parts = PartsOf(*memories_.back(), host);
+  parts.stand_in = {hold.job, hold.server, hold.order};
+  Placed& stand_in = stand_ins_[place];
+  Bury(stand_in.process);  // of the one before, or of the job before
+  stand_in = {.process = std::make_unique<ServerProcess>(
+                  std::move(parts), absl::StrCat("stand_in", hold.order)),
+              .host = host,
+              .server = hold.server};
   if (!OneIn(parts_.random, 2)) return;
   const double bytes_per_second = 125e3 * std::pow(10, Between(parts_.random, 0, 3));
-  parts_.network.SetRate(servers_[which]->address(), stand_ins_[which]->address(),
+  parts_.network.SetRate(at(place)->address(), stand_in.process->address(),
                          bytes_per_second);
 }
 
 bool ServerHosts::AllAreThere() const {
-  return std::ranges::all_of(servers_, [](const auto& server) {
-    return server != nullptr && server->is_configured();
+  return std::ranges::all_of(servers_, [](const Placed& server) {
+    return server.process != nullptr && server.process->is_configured();
   });
 }
 
@@ -74,56 +89,100 @@ void ServerHosts::Bury(std::unique_ptr<ServerProcess>& process) {
 
 void ServerHosts::Kill(size_t which) {
   // Before the coordinator knows of the journal there is nothing to come back to.
-  if (servers_[which] == nullptr || disks_[which].synced == 0 || !HasStepped()) return;
+  if (at(which) == nullptr || disks_[which].synced == 0 || !HasStepped()) return;
   ++crashes_;
-  Bury(servers_[which]);
+  Bury(servers_[which].process);
   parts_.events.After(absl::Milliseconds(Between(parts_.random, 1, 3000)),
                       [this, which] { Start(which); });
 }
 
-void ServerHosts::KillForGood(size_t which) {
-  const bool has_backup = stand_ins_[which] != nullptr && !lost_backup_[which];
-  if (crashes_ > 0 || !has_backup || !HasStepped()) return;
-  ++crashes_;
-  // What was on its way is lost, or arrives.
-  if (OneIn(parts_.random, 2)) {
-    parts_.network.Break(servers_[which]->address(), stand_ins_[which]->address());
+bool ServerHosts::HasBackup(size_t place) const {
+  const Placed& stand_in = stand_ins_[place];
+  if (at(place) == nullptr || stand_in.process == nullptr || stand_in.has_lost_cable) {
+    return false;
   }
-  Bury(servers_[which]);
-  Bury(stand_ins_[(which + 1) % kServers]);
-  servers_[which] = std::move(stand_ins_[which]);
+  for (const JobView& job : parts_.control.View().jobs) {
+    for (const BackupView& backup : job.backups) {
+      const bool is_it = at(place)->Is(backup.server) && stand_in.server == backup.server;
+      if (is_it && job.phase != "waiting") return backup.lost.empty();
+    }
+  }
+  return false;
+}
+
+bool ServerHosts::MayDie(int host) const {
+  if (!parts_.control.IsUp()) return false;  // nobody knows who holds what
+  for (size_t place = 0; place < kServers; ++place) {
+    // Of a server that is being replaced there is no other copy.
+    if (at(place) == nullptr || !at(place)->is_configured()) return false;
+    if (servers_[place].host != host) continue;
+    if (!HasBackup(place) || stand_ins_[place].host == host) return false;
+  }
+  return HasStepped();
+}
+
+void ServerHosts::KillHost(int host) {
+  if (!MayDie(host)) return;
+  ++crashes_;
+  if (spares_.contains(host)) Bury(spares_[host]);
+  spares_.erase(host);
+  for (size_t place = 0; place < kServers; ++place) {
+    Placed& stand_in = stand_ins_[place];
+    if (stand_in.host == host) Bury(stand_in.process);
+    Placed& server = servers_[place];
+    if (server.host != host) continue;
+    // What was on its way is lost, or arrives.
+    if (OneIn(parts_.random, 2)) {
+      parts_.network.Break(server.process->address(), stand_in.process->address());
+    }
+    Bury(server.process);
+    server = std::move(stand_in);
+    stand_in = {};
+  }
   parts_.on_new_process();
+  parts_.events.After(absl::Milliseconds(Between(parts_.random, 1, 1000)),
+                      [this] { StartSpare(); });
   if (OneIn(parts_.random, 2)) {
     const auto outputs = std::uniform_int_distribution<int>(0, 12)(parts_.random);
-    CrashCoordinatorOnceReplaced(which, outputs);
+    CrashCoordinatorOnceReplaced(outputs);
   }
+}
+
+bool ServerHosts::IsEveryPlaceServed() const {
+  for (const JobView& job : parts_.control.View().jobs) {
+    size_t served = 0;
+    for (const BackupView& backup : job.backups) {
+      served += static_cast<size_t>(std::ranges::count_if(
+          servers_, [&](const Placed& one) { return one.process->Is(backup.server); }));
+    }
+    if (served == kServers && job.phase != "waiting") return true;
+  }
+  return false;
 }
 
 // Before that a second death is one too many.
-void ServerHosts::CrashCoordinatorOnceReplaced(size_t which, int outputs) {
-  for (const JobView& job : parts_.control.View().jobs) {
-    for (const BackupView& backup : job.backups) {
-      if (!servers_[which]->Is(backup.server)) continue;
-      return parts_.control.CrashAfter(
-          outputs, absl::Milliseconds(Between(parts_.random, 1, 2000)));
-    }
+void ServerHosts::CrashCoordinatorOnceReplaced(int outputs) {
+  if (IsEveryPlaceServed()) {
+    return parts_.control.CrashAfter(outputs,
+                                     absl::Milliseconds(Between(parts_.random, 1, 2000)));
   }
-  parts_.events.After(absl::Milliseconds(1), [this, which, outputs] {
-    CrashCoordinatorOnceReplaced(which, outputs);
-  });
+  parts_.events.After(absl::Milliseconds(1),
+                      [this, outputs] { CrashCoordinatorOnceReplaced(outputs); });
 }
 
-void ServerHosts::LoseBackup(size_t which) {
-  if (crashes_ > 0 || stand_ins_[which] == nullptr || !HasStepped()) return;
+void ServerHosts::LoseBackup(size_t place) {
+  Placed& stand_in = stand_ins_[place];
+  if (at(place) == nullptr || stand_in.process == nullptr || !HasStepped()) return;
   if (parts_.fault == Fault::kStaleBackup) {
-    servers_[which]->GoOnWithoutBackup();
+    if (crashes_ > 0) return;
+    at(place)->GoOnWithoutBackup();
     parts_.events.After(absl::Milliseconds(Between(parts_.random, 5, 200)),
-                        [this, which] { KillForGood(which); });
+                        [this, place] { KillHostOf(place); });
     return;
   }
-  lost_backup_[which] = true;
-  const std::string server = servers_[which]->address();
-  const std::string backup = stand_ins_[which]->address();
+  stand_in.has_lost_cable = true;
+  const std::string server = at(place)->address();
+  const std::string backup = stand_in.process->address();
   parts_.network.Break(server, backup);
   if (OneIn(parts_.random, 2)) parts_.network.Break(backup, server);
 }
@@ -136,14 +195,16 @@ void ServerHosts::PlanBackups() {
                         [=, this] { LoseBackup(dies); });
   }
   if (parts_.fault == Fault::kStaleBackup) return;
-  if (OneIn(random, 3)) {
+  for (uint64_t losses = random() % 3; losses > 0; --losses) {
     const size_t loses = random() % kServers;
-    parts_.events.After(absl::Milliseconds(Between(random, 20, 300)),
+    parts_.events.After(absl::Milliseconds(Between(random, 20, 300 << (random() % 5))),
                         [=, this] { LoseBackup(loses); });
   }
-  for (int tries = 0; tries < 8; ++tries) {
-    parts_.events.After(absl::Milliseconds(Between(random, 20, 400 << (random() % 4))),
-                        [=, this] { KillForGood(dies); });
+  const int all = parts_.fault == Fault::kHalfBackup ? 500 : 24;  // that one is over soon
+  for (int tries = 0; tries < all; ++tries) {
+    const size_t which = OneIn(random, 2) ? dies : random() % kServers;
+    parts_.events.After(absl::Milliseconds(Between(random, 20, 400 << (random() % 5))),
+                        [=, this] { KillHostOf(which); });
   }
 }
 

@@ -1,12 +1,15 @@
-// The servers of a run: processes, their disks, and the backups that they hold of each
-// other. Server i's backup is on the host of the one after it, and dies with that host.
+// The servers of a run: their hosts, processes and disks, and the backups that they hold of
+// each other. With a host die its server, and the stand-ins on it; a spare host comes in its
+// place.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "tests/sim/random_job.h"
@@ -37,8 +40,8 @@ class ServerHosts {
 
   explicit ServerHosts(Parts parts);
 
-  // Null while it is down.
-  ServerProcess* at(size_t which) const { return servers_[which].get(); }
+  // That serves the place, or is to; null while it is down.
+  ServerProcess* at(size_t place) const { return servers_[place].process.get(); }
   bool AllAreThere() const;
   int crashes() const { return crashes_; }
 
@@ -46,28 +49,41 @@ class ServerHosts {
   void PlanCrashes(Restarts restarts);
 
  private:
-  using Processes = std::array<std::unique_ptr<ServerProcess>, kServers>;
+  // A process, and the host that it dies with.
+  struct Placed {
+    std::unique_ptr<ServerProcess> process = nullptr;
+    int host = -1;
+    uint32_t server = 0;          // of a stand-in: whose records it takes
+    bool has_lost_cable = false;  // likewise, to that one
+  };
 
-  ServerProcess::Parts PartsOf(Disk& disk);
+  ServerProcess::Parts PartsOf(Disk& disk, int host);
   void Start(size_t which);
-  void StartStandIn(const HoldBackup& hold);
+  void StartSpare();
+  void StartStandIn(const HoldBackup& hold, int host);
   bool HasStepped() const;
   void PlanBackups();
   // It comes back with its disk.
   void Kill(size_t which);
-  // It does not, nor does anything else on its host: its backup takes over.
-  void KillForGood(size_t which);
+  // As the coordinator has it: no server dies before its backup is there.
+  bool HasBackup(size_t place) const;
+  bool MayDie(int host) const;
+  // It does not come back, nor does anything on it: backups take over.
+  void KillHost(int host);
+  void KillHostOf(size_t place) { KillHost(servers_[place].host); }
   // The connection to its backup breaks, or both directions of it.
-  void LoseBackup(size_t which);
-  void CrashCoordinatorOnceReplaced(size_t which, int outputs);
+  void LoseBackup(size_t place);
+  bool IsEveryPlaceServed() const;
+  void CrashCoordinatorOnceReplaced(int outputs);
   void Bury(std::unique_ptr<ServerProcess>& process);
 
   Parts parts_;
   std::array<Disk, kServers> disks_;
-  Processes servers_;
-  Processes stand_ins_;  // by whom they are for
-  std::array<Disk, kServers> memories_;
-  std::array<bool, kServers> lost_backup_ = {};
+  std::array<Placed, kServers> servers_;                  // by place
+  std::array<Placed, kServers> stand_ins_;                // by place: the latest
+  std::map<int, std::unique_ptr<ServerProcess>> spares_;  // by host
+  std::vector<std::unique_ptr<Disk>> memories_;           // of stand-ins, and of spares
+  int hosts_ = 0;
   int crashes_ = 0;
   std::vector<std::unique_ptr<ServerProcess>> dead_;  // events may still point to them
 };

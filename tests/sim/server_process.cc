@@ -51,7 +51,8 @@ ServerProcess::ServerProcess(Parts parts, std::string name)
       name_(std::move(name)),
       pool_(size_t{1} << 20),
       transport_(parts_.network.CreateTransport(*this)),
-      random_(parts_.seed) {
+      random_(parts_.seed),
+      session_key_(random_()) {
   Attach();
   parts_.control.Send(connection_, MakeHello());
   Beat();
@@ -91,8 +92,11 @@ void ServerProcess::Kill() {
 
 void ServerProcess::Keep(std::shared_ptr<const ShardRecord> record) {
   parts_.disk.records.push_back(std::move(record));
-  if (parts_.stand_in) return;  // it took over: nothing waits for its records
-  if (records_ == nullptr) return SyncSoon();
+  if (records_ == nullptr) {
+    // Nothing waits for those of one whose backup is lost, or that took over.
+    if (!parts_.disk.job.empty()) SyncSoon();
+    return;
+  }
   records_->Take(*parts_.disk.records.back());
   if (parts_.fault == Fault::kPublishesEarly) {
     After(absl::ZeroDuration(), [this, taken = parts_.disk.records.size()] {
@@ -151,7 +155,7 @@ ServerHello ServerProcess::MakeHello() const {
                        .lanes = "inproc",
                        .identity = identity_};
   hello.stand_in = parts_.stand_in;
-  hello.session_key = 1;
+  hello.session_key = session_key_;
   if (shard_ != nullptr) hello.held.push_back(memory_.Describe(job_));
   if (!parts_.disk.job.empty()) {
     if (shard_ != nullptr) hello.held.back().run = "run";
@@ -178,6 +182,7 @@ JobProgress ServerProcess::Progress() {
                        .undecided = shard.undecided,
                        .unseeded = shard.unseeded,
                        .completed = shard.completed};
+  if (records_ != nullptr) progress.backup_bytes = records_->progress().bytes;
   for (const ShardProgress::Member& member : shard.members) {
     progress.members.push_back(
         {member.rank, member.owed, member.waits, member.contributed, member.moved});
@@ -312,9 +317,11 @@ void ServerProcess::Perform(const ShardOutput& output) {
   if (const auto* recorded = std::get_if<ShardRecorded>(&output)) {
     Keep(recorded->record);
   }
+  if (const auto* backed_up = std::get_if<ShardBackedUp>(&output)) OnBackedUp(*backed_up);
 }
 
 absl::Status ServerProcess::CheckRecords() {
+  if (!has_all_records_) return absl::OkStatus();
   options_.records = Records::kNone;
   const std::unique_ptr<Shard> replayed = *Shard::Create(options_, blocks_, pool_);
   std::map<std::pair<uint32_t, uint64_t>, uint32_t> digests;  // by block and version

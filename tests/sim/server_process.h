@@ -83,6 +83,7 @@ class ServerProcess : private Receiver {
   // Backups (server_process_backup.cc): of this server, and of another one.
   void OnBackup(const CoordinatorBody& body);
   void SendRecords(const BackupAt& at);
+  void OnBackedUp(const ShardBackedUp& backed_up);
   void OfBackup(const MessageHeader& header, const Buffer& payload);
   void TakeRecord(const MessageHeader& header, const Buffer& payload);
   void SayLost(const std::string& why);
@@ -125,6 +126,7 @@ class ServerProcess : private Receiver {
   ShardOptions options_;
   std::vector<ShardBlock> blocks_;
   std::mt19937_64 random_;
+  const uint64_t session_key_;  // that the coordinator would draw for a stand-in
   size_t begun_at_ = 0;  // of the disk's records: those before are of another process
   bool syncs_ = false;
   std::unique_ptr<RecordSender> records_;  // to its backup; null: it has none any more
@@ -132,6 +134,7 @@ class ServerProcess : private Receiver {
   RecordReceiver receiver_;                // likewise
   std::unique_ptr<Endpoint> answers_;      // likewise
   bool says_loss_ = true;
+  bool has_all_records_ = true;  // its disk, of what the shard is
   // Events outlive a killed process; they look here first.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::set<uint32_t> owned_;

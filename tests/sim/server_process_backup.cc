@@ -26,6 +26,13 @@ void ServerProcess::OnBackup(const CoordinatorBody& body) {
 // ---- Of a server ----
 
 void ServerProcess::SendRecords(const BackupAt& at) {
+  if (at.anew) {
+    parts_.disk.records.clear();
+    parts_.disk.synced = begun_at_ = 0;
+    records_ = std::make_unique<RecordSender>();
+    says_loss_ = true;
+    has_all_records_ = false;
+  }
   const auto on_failure = [this](const absl::Status& status) {
     After(absl::ZeroDuration(), [this, why = std::string(status.message())] {
       SayLost(absl::StrCat("the connection to it broke: ", why));
@@ -36,11 +43,28 @@ void ServerProcess::SendRecords(const BackupAt& at) {
   records_->Connect(*std::move(endpoint),
                     NameOfRecords(at.job, at.pair.sender, at.pair.session_key),
                     transport_->address());
+  if (at.anew) Run(ShardBackUp{});
+}
+
+void ServerProcess::OnBackedUp(const ShardBackedUp& backed_up) {
+  if (records_ == nullptr) return;
+  const bool says_so = !backed_up.more || parts_.fault == Fault::kHalfBackup;
+  if (says_so) {
+    parts_.control.Send(connection_, BackedUp{job_, records_->name().session_key});
+  }
+  has_all_records_ = !backed_up.more;
+  if (!backed_up.more) return;
+  After(absl::ZeroDuration(), [this] {
+    if (shard_ != nullptr && records_ != nullptr) {
+      Run(ShardBackUp{ShardBackUp::Kind::kNext});
+    }
+  });
 }
 
 void ServerProcess::GoOnWithoutBackup() {
   if (shard_ == nullptr || records_ == nullptr) return;
   records_.reset();
+  has_all_records_ = false;  // none follow
   Run(ShardDurable{~uint64_t{0}});
 }
 
@@ -53,12 +77,14 @@ void ServerProcess::SayLost(const std::string& why) {
 
 void ServerProcess::OfBackup(const MessageHeader& header, const Buffer& payload) {
   if (header.kind == static_cast<uint16_t>(MessageKind::kRecordAck)) {
-    if (records_ == nullptr) return;
+    const bool is_ours =
+        records_ != nullptr && header.session_key == records_->name().session_key;
+    if (!is_ours) return;  // of one before
     const auto records = records_->Acknowledged(header.step);
     if (records) Run(ShardDurable{*records});
     return;
   }
-  if (!pair_) return;
+  if (!pair_ || header.session_key != pair_->session_key) return;
   if (header.kind == static_cast<uint16_t>(MessageKind::kRecord)) {
     return TakeRecord(header, payload);
   }

@@ -336,7 +336,10 @@ absl::Status Run::Execute() {
   if (faults_ <= 1 && OneIn(random_, 2)) {
     leave_at_ = std::uniform_int_distribution<uint64_t>(1, kSteps - 1)(random_);
   }
-  while (!IsOver() && reference_.violation().empty()) {
+  const auto has_failed = [this] {
+    return restarts_ == Restarts::kBackups && !control_.failure().empty();
+  };
+  while (!IsOver() && reference_.violation().empty() && !has_failed()) {
     if (events_.now() > kDeadline || !events_.RunNext()) {
       return absl::InternalError(absl::StrCat("no end in sight: ", Describe()));
     }

@@ -27,7 +27,7 @@ enum class Restarts {
   kBackups  // servers die and stay dead: their backups take over
 };
 // What is planted, and must be found.
-enum class Fault { kNone, kPublishesEarly, kLosesRecord, kStaleBackup };
+enum class Fault { kNone, kPublishesEarly, kLosesRecord, kStaleBackup, kHalfBackup };
 
 // Internal names what did not hold, and where.
 absl::Status Simulate(uint64_t seed, std::string_view mode = "bsp",

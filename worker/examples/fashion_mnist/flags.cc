@@ -59,8 +59,10 @@ void AddTrainFlags(CLI::App& app, TrainFlags& flags) {
       ->capture_default_str();
   app.add_option("--steps", flags.max_steps, "Stop after so many steps (0: never)")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--precision", flags.precision,
-                 "fp32, or bf16: autocast here and BF16 on the wire; weights stay FP32")
+  app.add_option(
+         "--precision", flags.precision,
+         "fp32, or bf16: autocast here, where the hardware has it, and BF16 on the wire; "
+         "weights stay FP32")
       ->transform(CLI::CheckedTransformer(precisions))
       ->default_str("fp32");
   app.add_option(

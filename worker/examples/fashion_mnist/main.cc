@@ -116,7 +116,15 @@ absl::Status TrainInJob(const TrainFlags& flags, const Dataset& dataset, Model& 
 
 absl::Status Train(const Flags& flags, const StopSignal& stop) {
   SYNCLINE_ASSIGN_OR_RETURN(const Dataset dataset, LoadDataset(flags.train.data_dir));
-  Model model({.precision = flags.train.precision,
+  Precision computes_in = flags.train.precision;
+  if (computes_in == Precision::kBf16 && !Model::HasBf16Arithmetic()) {
+    std::fputs(
+        "fashion_mnist: no BF16 arithmetic here, and LibTorch takes ten times as long to "
+        "emulate it: computing in FP32, with BF16 on the wire\n",
+        stderr);
+    computes_in = Precision::kFp32;
+  }
+  Model model({.precision = computes_in,
                .seed = flags.train.seed,
                .threads = flags.train.threads});
   return flags.command == Command::kTrainLocally

@@ -242,6 +242,11 @@ absl::StatusOr<int64_t> Model::CountCorrect(const Samples& samples) {
   }
 }
 
+bool Model::HasBf16Arithmetic() {
+  if (torch::cuda::is_available()) return true;
+  return __builtin_cpu_supports("avx512bf16") != 0;
+}
+
 std::string Model::device() const { return network_->device().str(); }
 
 }  // namespace syncline::fashion_mnist

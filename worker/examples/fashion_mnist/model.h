@@ -6,7 +6,7 @@
 //
 // About 0.83 M parameters. Weights are FP32. With Precision::kBf16 the forward and
 // backward passes run under autocast: convolutions in BF16, the loss in FP32. Runs on
-// CUDA where LibTorch has it, else on one CPU thread. Not thread-safe.
+// CUDA where LibTorch has it, otherwise on one CPU thread. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -54,6 +54,10 @@ class Model {
 
   // "cpu" or "cuda".
   std::string device() const;
+
+  // Whether BF16 is multiplied by the hardware. Elsewhere LibTorch emulates it, and takes
+  // ten times as long as for FP32.
+  static bool HasBf16Arithmetic();
 
  private:
   class Network;

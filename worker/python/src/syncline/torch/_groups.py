@@ -23,12 +23,15 @@ def option_string(options: Mapping[str, Any]) -> str:
     values: dict[str, Any] = {}
     for name, value in options.items():
         if name == "betas":
+            if not isinstance(value, (tuple, list)) or len(value) != 2:
+                raise InvalidArgument(f"option betas={value!r}: there are two, as in torch: betas=(0.9, 0.999)")
             values["beta1"], values["beta2"] = value
         else:
             values[name] = value
     for name, value in values.items():
         if not isinstance(value, (int, float)):
-            raise InvalidArgument(f"option {name}={value!r}: options are numbers, or True and False")
+            raise InvalidArgument(f"option {name}={value!r}: an optimizer's options are numbers, or True and False; "
+                                  f"one of the session is given in session={{{name!r}: {value!r}}}")
     return ",".join(f"{name}={float(value):.17g}" for name, value in values.items())
 
 

@@ -1,0 +1,87 @@
+// A new backup of a shard that has made steps already: it gets what the shard is, block by
+// block, among the records of what it does. A block's state is that between two steps,
+// and its records follow it without a gap; what belongs to the job as a whole comes with
+// the first blocks, whose records name every decision from there on.
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "server/shard/shard_impl.h"
+
+namespace syncline {
+
+void Shard::Impl::On(const ShardBackUp& order) {
+  if (order.kind == ShardBackUp::Kind::kBegin) {
+    On(ShardDurable{std::numeric_limits<uint64_t>::max()});
+    keeps_ = Records::kAwaited;
+    records_ = durable_ = 0;
+    for (const auto& [id, block] : blocks_) unrecorded_.insert(id);
+    backed_up_ = unrecorded_.empty() ? BackedUp::kFirstUnit : BackedUp::kNothing;
+  }
+  BackUpNext();
+}
+
+// Frozen tensors last: the others name the decisions.
+void Shard::Impl::BackUpNext() {
+  if (unrecorded_.empty() || backs_up_) return;
+  const auto is_trained = [this](uint32_t id) {
+    return !stepper_->IsFrozen(block(id).spec().range.tensor);
+  };
+  const auto next = std::ranges::find_if(unrecorded_, is_trained);
+  backs_up_ = next == unrecorded_.end() ? *unrecorded_.begin() : *next;
+  BackUpIfDue(UnitOf(block(*backs_up_)));
+}
+
+void Shard::Impl::BackUpIfDue(std::span<Block* const> unit) {
+  if (unit.front()->spec().block != backs_up_) return;
+  // What was added to its sum already cannot be taken out again.
+  const bool adds = stepper_->AddsOnArrival();
+  const bool is_between = std::ranges::all_of(
+      unit, [adds](const Block* one) { return !adds || one->HoldsNothing(); });
+  if (!is_between) return;
+  const bool is_first = unrecorded_.size() == blocks_.size();
+  backs_up_.reset();
+  for (const Block* one : unit) BackUp(*one);
+  backed_up_ = is_first ? BackedUp::kFirstUnit : BackedUp::kUnit;
+}
+
+void Shard::Impl::BackUp(const Block& block) {
+  unrecorded_.erase(block.spec().block);
+  if (!block.seeded()) return;  // it begins with the record of its seed
+  Keep(BlockStateRecord{.block = block.spec().block,
+                        .saved = std::make_shared<const BlockSnapshot>(block.Save()),
+                        .factors = UnitOf(block).front() == &block
+                                       ? stepper_->FactorsOf(block.spec().range.tensor)
+                                       : std::vector<float>()});
+  KeepPartings(block);
+  NoteRecorded(block);
+}
+
+// Who handed it over keeps nothing.
+void Shard::Impl::KeepPartings(const Block& block) {
+  for (const Contribution& one : block.Partings()) {
+    Keep(PartingRecord{
+        .block = block.spec().block,
+        .step = block.version(),
+        .part = {.from = one.from, .bytes = static_cast<uint32_t>(one.payload.size)},
+        .payload = one.payload});
+  }
+}
+
+// Once all is done that follows from an input: only then is the loss scale that of the
+// next step.
+void Shard::Impl::FinishBackUp() {
+  const BackedUp backed_up = std::exchange(backed_up_, BackedUp::kNothing);
+  if (backed_up == BackedUp::kNothing) return;
+  if (backed_up == BackedUp::kFirstUnit) {
+    for (SettingsRecord& change : stepper_->ChangesOfSettings()) Keep(std::move(change));
+    ShardSnapshot job;
+    stepper_->Save(job);
+    Keep(JobStateRecord{.memory = std::move(job.job_memory),
+                        .loss_scale = job.loss_scale});
+  }
+  outputs_.push_back(ShardBackedUp{.more = !unrecorded_.empty()});
+}
+
+}  // namespace syncline

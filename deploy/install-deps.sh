@@ -22,7 +22,7 @@ core=(build-essential ca-certificates ccache cmake git mold ninja-build pkg-conf
   prometheus-cpp-dev protobuf-compiler protobuf-compiler-grpc zlib1g-dev)
 demo=(libtorch-dev dataset-fashion-mnist)
 wheel=(patchelf python3-pip python3-setuptools python3-wheel)
-test=(chromium clang-format clang-tidy curl mypy openssl prometheus python3-jsonschema python3-numpy python3-torch
+test=(chromium clang clang-format clang-tidy curl libclang-rt-dev mypy openssl prometheus python3-jsonschema python3-numpy python3-torch
   python3-venv python3-yaml)
 
 say() { printf 'install-deps: %s\n' "$*"; }
@@ -31,6 +31,7 @@ what_is_lost() {
   case $1 in
     libtorch-dev) echo "the Fashion-MNIST demo is not built" ;;
     dataset-fashion-mnist) echo "the demo has no data to train on" ;;
+    clang | libclang-rt-dev) echo "'make asan' does not run" ;;
     clang-format | clang-tidy) echo "'make check' skips it" ;;
     mypy | patchelf | python3-numpy | python3-torch | python3-pip | python3-setuptools | python3-wheel) echo "tests of the Python package are skipped" ;;
     chromium) echo "the dashboard's test is skipped" ;;

@@ -322,6 +322,9 @@ void Services::UpdateMetrics() {
             return !backup.lost.empty();
           }));
     }
+    for (const auto& [cause, sums] : job.recoveries.sums) {
+      metrics_.SetRecoveries(job.job, cause, sums.count, sums.took);
+    }
     const CheckpointView& saved = job.checkpoint;
     if (checkpoints_ != nullptr) {
       metrics_.SetCheckpoint(job.job, {.is_there = saved.written > 0,

@@ -177,6 +177,17 @@ std::string DurabilityLine(const Json& job) {
                       absl::StrJoin(parts, "; "), "\n");
 }
 
+// Nothing where nothing was lost.
+std::string RecoveryLine(const Json& job) {
+  const Json recoveries = job.value("recoveries", Json::object());
+  const auto count = recoveries.value("count", uint64_t{0});
+  if (count == 0) return "";
+  return absl::StrFormat(
+      "  %d recover%s, no step lost; the last: %s, back after %.1f s, %.0f s ago\n",
+      count, count == 1 ? "y" : "ies", Text(recoveries, "last"),
+      recoveries.value("last_seconds", 0.0), recoveries.value("last_age_seconds", 0.0));
+}
+
 std::string JobTable(const Json& job) {
   const Json members = job.value("members", Json::array());
   std::string table = absl::StrFormat(
@@ -191,6 +202,7 @@ std::string JobTable(const Json& job) {
   table += NumericLine(job);
   table += CheckpointLine(job);
   table += DurabilityLine(job);
+  table += RecoveryLine(job);
   if (members.empty()) return table;
   absl::StrAppendFormat(&table, "%-6s  %-24s  %6s  %10s  %9s  %8s  %s\n", "RANK", "NAME",
                         "LIFE", "BYTES", "HEARTBEAT", "STEP", "STATE");

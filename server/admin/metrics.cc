@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -101,6 +102,11 @@ class PhaseCounters {
   PhaseSums<kPhases> last_;
 };
 
+// A counter that is set to what somebody else has counted.
+void GrowTo(Counter& counter, double value) {
+  counter.Increment(std::max(0.0, value - counter.Value()));
+}
+
 struct WorkerFigure {
   const char* name;
   const char* help;
@@ -188,7 +194,11 @@ struct Metrics::Families {
         server_phases{Counters(registry, "syncline_server_phase_seconds_total",
                                "Time of the steps of a job on this server, by phase."),
                       Counters(registry, "syncline_server_phase_steps_total",
-                               "Steps of a job whose time is in the server's phases.")} {
+                               "Steps of a job whose time is in the server's phases.")},
+        recoveries(Counters(registry, "syncline_recoveries_total",
+                            "Losses that a job has got over, by what brought it back.")),
+        recovery_seconds(Counters(registry, "syncline_recovery_seconds_total",
+                                  "Time that a job stood until it had got over them.")) {
     Gauges(registry, "syncline_build_info", "Always 1; the labels say what runs.")
         .Add({{"version", SYNCLINE_VERSION},
               {"wire_version", absl::StrCat(kMessageVersion)}})
@@ -233,6 +243,8 @@ struct Metrics::Families {
   Histogram& step_seconds;
   PhaseCounters<kWorkerPhaseNames.size()>::Of worker_phases;
   PhaseCounters<kServerPhaseNames.size()>::Of server_phases;
+  Family<Counter>& recoveries;
+  Family<Counter>& recovery_seconds;
   Gauge* memory_budget = nullptr;
   Gauge* memory_placed = nullptr;
   std::array<Counter*, kPushResults.size()> pushes;
@@ -250,6 +262,11 @@ struct Metrics::Families {
     std::map<uint32_t, WorkerSeries> workers = {};  // by rank
     // Of a server; empty: none was said.
     std::optional<PhaseCounters<kServerPhaseNames.size()>> phases = std::nullopt;
+    struct Recoveries {
+      Counter* count = nullptr;
+      Counter* seconds = nullptr;
+    };
+    std::map<std::string, Recoveries, std::less<>> recoveries = {};  // by cause
   };
 
   void Forget(std::map<uint32_t, Job>::iterator job)
@@ -259,6 +276,10 @@ struct Metrics::Families {
     }
     for (const auto& [rank, series] : job->second.workers) Forget(series);
     if (job->second.phases) job->second.phases->Remove(server_phases);
+    for (const auto& [cause, counters] : job->second.recoveries) {
+      recoveries.Remove(counters.count);
+      recovery_seconds.Remove(counters.seconds);
+    }
     jobs.erase(job);
   }
 
@@ -373,6 +394,26 @@ void Metrics::SetBackup(uint32_t job, const Backup& backup) {
 
 void Metrics::SetBackupsMissing(uint32_t job, size_t servers) {
   families_->Set(job, kBackupsMissing, static_cast<double>(servers));
+}
+
+void Metrics::SetRecoveries(uint32_t job, std::string_view cause, uint64_t count,
+                            absl::Duration took) {
+  absl::MutexLock lock(&families_->mutex);
+  const auto found = families_->jobs.find(job);
+  if (found == families_->jobs.end()) return;
+  auto& by_cause = found->second.recoveries;
+  auto series = by_cause.find(cause);
+  if (series == by_cause.end()) {
+    const prometheus::Labels labels = {{"job_name", found->second.name},
+                                       {"cause", std::string(cause)}};
+    series = by_cause
+                 .emplace(cause, Families::Job::Recoveries{
+                                     &families_->recoveries.Add(labels),
+                                     &families_->recovery_seconds.Add(labels)})
+                 .first;
+  }
+  GrowTo(*series->second.count, static_cast<double>(count));
+  GrowTo(*series->second.seconds, absl::ToDoubleSeconds(took));
 }
 
 void Metrics::SetWorker(uint32_t job, uint32_t rank, const Worker& worker) {

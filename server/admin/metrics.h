@@ -93,6 +93,11 @@ class Metrics {
   // Of the coordinator: how many servers of the job have none.
   void SetBackupsMissing(uint32_t job, size_t servers);
 
+  // Of the coordinator: how often the job has got over a loss, and how long it stood then,
+  // since this process began.
+  void SetRecoveries(uint32_t job, std::string_view cause, uint64_t count,
+                     absl::Duration took);
+
   struct Worker {
     absl::Duration heartbeat_age = {};
     double compression = 0;  // of its gradients, against FP32

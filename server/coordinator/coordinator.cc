@@ -58,7 +58,10 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
     const auto& [connection, body] = std::get<FromMember>(input);
     OnMember(connection, body);
   }
-  for (const auto& [name, job] : jobs_) job->CloseStep(now_, outputs_);
+  for (const auto& [name, job] : jobs_) {
+    job->CloseStep(now_, outputs_);
+    job->EndRecoveries(now_, outputs_);
+  }
   ForgetClosedConnections();
   for (CoordinatorOutput& output : outputs_) {
     if (auto* persist = std::get_if<PersistState>(&output)) persist->state = State();

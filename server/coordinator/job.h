@@ -23,6 +23,7 @@
 #include "server/coordinator/quorum.h"
 #include "server/coordinator/readmission.h"
 #include "server/coordinator/reasons.h"
+#include "server/coordinator/recoveries.h"
 #include "server/coordinator/stall.h"
 
 namespace syncline {
@@ -109,6 +110,8 @@ class Job {
   void OnHeld(const StepHeld& held);
   // Closes the step that enough have contributed to, if it is time. After every input.
   void CloseStep(absl::Duration now, CoordinatorOutputs& outputs);
+  // What it had lost is there again. After every input, too.
+  void EndRecoveries(absl::Duration now, CoordinatorOutputs& outputs);
   // When it has to be called though nothing happens.
   absl::Duration wake_at() const;
   // The job waits for its journal, or fails (job_servers.cc).
@@ -431,6 +434,7 @@ class Job {
   static constexpr uint64_t kUntold = ~uint64_t{0};  // JobServer::moved_in
   std::vector<Backup> backups_;                      // by place; none: it has no such
   std::map<size_t, Missing> missing_;                // by place in servers_
+  Recoveries recoveries_;
   std::string journal_;                              // the run of it, once it is known
   std::shared_ptr<const JobPlacement> placement_;    // on them; null once it is over
   std::shared_ptr<const std::vector<std::string>> shard_addresses_;

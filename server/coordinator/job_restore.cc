@@ -101,6 +101,7 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   shown_epoch_ = begun_.epoch;
   change_ = Change{.epoch = begun_.epoch, .members = begun_.members, .is_restored = true};
   homecoming_ = Homecoming();
+  recoveries_.Begin(Recoveries::Cause::kCoordinator, "the coordinator", std::nullopt);
   placement_ = std::move(placement);
   ListTrainingShards();
   for (const RecordedServer& server : record.servers) {

@@ -115,6 +115,7 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
   for (size_t i = 0; i < backups_.size(); ++i) {
     view.backups.push_back(ViewOfBackup(i));
   }
+  view.recoveries = recoveries_.View(now);
   view.checkpoint = saved_;
   view.checkpoint.is_under_way = !cuts_.empty() || cut_wanted_ || IsEnding();
   if (saved_.written > 0) view.checkpoint.age = now - saved_at_;

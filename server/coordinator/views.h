@@ -74,6 +74,19 @@ struct BackupView {
   std::string lost = {};    // why there is none any more; empty: there is one
   std::string next = {};    // what is done about that
 };
+// Losses that a job has got over since this life of the coordinator began, by what they
+// took to get over: each of "backup", "journal" and "coordinator" (recoveries.h).
+struct RecoverySums {
+  uint64_t count = 0;
+  absl::Duration took = {};  // together
+};
+struct RecoveryView {
+  uint64_t count = 0;
+  std::map<std::string, RecoverySums> sums = {};
+  std::string last = {};  // what was lost
+  absl::Duration last_took = {};
+  absl::Duration last_age = {};
+};
 struct JobView {
   uint32_t job = 0;
   std::string name = {};
@@ -96,6 +109,7 @@ struct JobView {
   CheckpointView checkpoint = {};
   std::string durability = {};  // "none", "disk" or "peer"
   std::vector<BackupView> backups = {};
+  RecoveryView recoveries = {};
   std::map<uint32_t, ServerPhases> server_phases = {};  // by server
 };
 struct CoordinatorView {

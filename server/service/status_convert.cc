@@ -47,6 +47,18 @@ void Write(const BackupView& backup, v1::BackupStatus& out) {
   out.set_next(backup.next);
 }
 
+void Write(const RecoveryView& recoveries, v1::RecoveryStatus& out) {
+  out.set_count(recoveries.count);
+  for (const auto& [cause, sums] : recoveries.sums) {
+    v1::RecoveryStatus::Sums& written = (*out.mutable_causes())[cause];
+    written.set_count(sums.count);
+    written.set_seconds(absl::ToDoubleSeconds(sums.took));
+  }
+  out.set_last(recoveries.last);
+  out.set_last_seconds(absl::ToDoubleSeconds(recoveries.last_took));
+  out.set_last_age_seconds(absl::ToDoubleSeconds(recoveries.last_age));
+}
+
 void Write(const JobView& job, v1::JobStatus& out) {
   out.set_job(job.job);
   out.set_name(job.name);
@@ -69,6 +81,7 @@ void Write(const JobView& job, v1::JobStatus& out) {
   for (const LossPoint& point : job.loss_curve) Write(point, *out.add_loss_curve());
   for (const MemberView& member : job.members) Write(member, *out.add_members());
   for (const BackupView& backup : job.backups) Write(backup, *out.add_backups());
+  Write(job.recoveries, *out.mutable_recoveries());
   for (const auto& [server, phases] : job.server_phases) {
     v1::ServerPhases& written = *out.add_server_phases();
     written.set_server(server);

@@ -1,0 +1,49 @@
+// What a job has recovered from: how often, from what kind of loss, and how long it stood.
+//
+// A job stands from the loss of a server, or of the coordinator, until an epoch has begun
+// in which everything is there again. Several losses at once are a recovery each.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "server/coordinator/views.h"
+
+namespace syncline {
+
+class Recoveries {
+ public:
+  enum class Cause { kBackup, kJournal, kCoordinator };
+
+  // `what` names what was lost, for people. At most one of a name is under way.
+  // Without a time it began at the next look.
+  void Begin(Cause cause, std::string_view what, std::optional<absl::Duration> since);
+  bool IsUnderWay() const { return !open_.empty(); }
+  // After every input, with whether the job goes on. Returns a line for the log when it
+  // does again.
+  std::optional<std::string> Look(bool goes_on, absl::Duration now);
+
+  // What is still under way does not show.
+  RecoveryView View(absl::Duration now) const;
+
+ private:
+  struct Open {
+    Cause cause = Cause::kBackup;
+    std::string what;
+    std::optional<absl::Duration> since;
+  };
+  std::vector<Open> open_;
+  std::map<Cause, RecoverySums> sums_;
+  std::string last_;
+  absl::Duration last_took_ = {};
+  absl::Duration last_at_ = {};
+};
+
+// "backup", "journal" or "coordinator", as labels of metrics have it.
+std::string_view CauseName(Recoveries::Cause cause);
+
+}  // namespace syncline

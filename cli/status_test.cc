@@ -83,6 +83,18 @@ TEST(StatusTable, SaysWhereBackupsAreAndWhichAreLost) {
                                 "at a take-over, and a new one is being made\n"));
 }
 
+TEST(StatusTable, SaysHowOftenAJobRecoveredAndHowLongThatTook) {
+  const auto table = StatusAsTable(
+      R"json({"jobs": [{"name": "a", "recoveries": {"count": 2, "last": "server 1 (b:18)",
+                        "last_seconds": 1.24, "last_age_seconds": 60}},
+                       {"name": "b", "recoveries": {"count": 0}}]})json",
+      "a:1");
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(*table, HasSubstr("  2 recoveries, no step lost; the last: server 1 "
+                                "(b:18), back after 1.2 s, 60 s ago\n"));
+  EXPECT_THAT(*table, testing::Not(HasSubstr("0 recover")));
+}
+
 TEST(StatusTable, SaysThatNothingIsThereYet) {
   const auto table = StatusAsTable(R"({"servers": [], "jobs": []})", "a:1");
   ASSERT_TRUE(table.ok());

@@ -406,11 +406,12 @@ void Metrics::SetRecoveries(uint32_t job, std::string_view cause, uint64_t count
   if (series == by_cause.end()) {
     const prometheus::Labels labels = {{"job_name", found->second.name},
                                        {"cause", std::string(cause)}};
-    series = by_cause
-                 .emplace(cause, Families::Job::Recoveries{
-                                     &families_->recoveries.Add(labels),
-                                     &families_->recovery_seconds.Add(labels)})
-                 .first;
+    series =
+        by_cause
+            .emplace(cause,
+                     Families::Job::Recoveries{&families_->recoveries.Add(labels),
+                                               &families_->recovery_seconds.Add(labels)})
+            .first;
   }
   GrowTo(*series->second.count, static_cast<double>(count));
   GrowTo(*series->second.seconds, absl::ToDoubleSeconds(took));

@@ -435,8 +435,8 @@ class Job {
   std::vector<Backup> backups_;                      // by place; none: it has no such
   std::map<size_t, Missing> missing_;                // by place in servers_
   Recoveries recoveries_;
-  std::string journal_;                              // the run of it, once it is known
-  std::shared_ptr<const JobPlacement> placement_;    // on them; null once it is over
+  std::string journal_;                            // the run of it, once it is known
+  std::shared_ptr<const JobPlacement> placement_;  // on them; null once it is over
   std::shared_ptr<const std::vector<std::string>> shard_addresses_;
   std::map<uint32_t, uint64_t> placed_bytes_;  // by server
   std::set<uint32_t> unconfigured_;

@@ -339,6 +339,17 @@ TEST_F(NewBackups, AServerThatHasTheOnlyCopyWaitsForANewBackup) {
   EXPECT_FALSE(Last<JobFailed>(10).has_value());
 }
 
+TEST_F(NewBackups, ATakeOverIsARecoveryFromTheLossUntilTheJobGoesOn) {
+  TakeOverOnce();
+  const RecoveryView recoveries = Shown().recoveries;
+  EXPECT_EQ(recoveries.count, 1u);
+  EXPECT_EQ(recoveries.sums.at("backup").count, 1u);
+  EXPECT_EQ(recoveries.sums.at("journal").count, 0u);
+  EXPECT_THAT(recoveries.last, HasSubstr("server 0"));
+  EXPECT_GT(recoveries.last_took, absl::ZeroDuration());
+  EXPECT_LE(recoveries.last_took, kFailureTimeout);
+}
+
 TEST_F(NewBackups, NothingNewGoesToAServerThatIsToEnd) {
   TakeOverOnce();
   Say(23, Drain{});

@@ -119,9 +119,9 @@ void Job::Miss(const JobServer& server, const ServerLoss& loss,
   const std::set<uint32_t> shards = ShardsOf(server);
   missing_[place] = {.since = loss.at};
   stall_.Lost(server.server);
-  recoveries_.Begin(backups_.empty() ? Recoveries::Cause::kJournal
-                                     : Recoveries::Cause::kBackup,
-                    NameOf(server), loss.at);
+  recoveries_.Begin(
+      backups_.empty() ? Recoveries::Cause::kJournal : Recoveries::Cause::kBackup,
+      NameOf(server), loss.at);
   std::set<uint32_t> blocks;
   for (uint32_t block = 0; block < placement_->shard_of_block.size(); ++block) {
     if (shards.contains(placement_->shard_of_block[block])) blocks.insert(block);
@@ -271,8 +271,7 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
 
 void Job::EndRecoveries(absl::Duration now, CoordinatorOutputs& outputs) {
   if (!recoveries_.IsUnderWay() || phase_ != Phase::kRunning) return;
-  const bool goes_on =
-      !homecoming_ && !change_ && !LacksServers() && !HasUntoldMoves();
+  const bool goes_on = !homecoming_ && !change_ && !LacksServers() && !HasUntoldMoves();
   if (const auto said = recoveries_.Look(goes_on, now)) {
     outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' ", *said)});
   }

@@ -10,8 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
+#include "comm/base/sanitizers.h"
 
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SYNCLINE_ASAN)
 #include <sanitizer/asan_interface.h>
 #endif
 
@@ -23,13 +24,13 @@ namespace {
 constexpr size_t kReleasedAtOnce = size_t{64} << 20;
 
 void Poison([[maybe_unused]] std::byte* memory, [[maybe_unused]] size_t bytes) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SYNCLINE_ASAN)
   ASAN_POISON_MEMORY_REGION(memory, bytes);
 #endif
 }
 
 void Unpoison([[maybe_unused]] std::byte* memory, [[maybe_unused]] size_t bytes) {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SYNCLINE_ASAN)
   ASAN_UNPOISON_MEMORY_REGION(memory, bytes);
 #endif
 }

@@ -19,6 +19,7 @@
 
 #include "absl/status/statusor.h"
 #include "comm/base/buffer.h"
+#include "comm/base/sanitizers.h"
 
 namespace syncline {
 
@@ -40,7 +41,7 @@ class SlabMemory {
   std::byte* Take(size_t bytes);
 
  private:
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SYNCLINE_ASAN)
   static constexpr size_t kGap = kBufferAlignment;
 #else
   static constexpr size_t kGap = 0;

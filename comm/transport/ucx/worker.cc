@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "comm/base/limits.h"
+#include "comm/base/sanitizers.h"
 #include "comm/base/status.h"
 #include "comm/transport/ucx/process_watch.h"
 
@@ -92,7 +93,7 @@ absl::Status Apply(const UcxOptions& options, ucp_config_t* config) {
 }
 
 // It takes UCX's own spin lock, called from outside of UCX, for a bug of ours.
-#ifdef __SANITIZE_THREAD__
+#ifdef SYNCLINE_TSAN
 constexpr bool kThreadSanitizer = true;
 #else
 constexpr bool kThreadSanitizer = false;

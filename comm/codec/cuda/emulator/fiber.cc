@@ -4,10 +4,12 @@
 #include <cstdlib>
 #include <utility>
 
-#if defined(__SANITIZE_ADDRESS__)
+#include "comm/base/sanitizers.h"
+
+#if defined(SYNCLINE_ASAN)
 #include <sanitizer/common_interface_defs.h>
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(SYNCLINE_TSAN)
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -19,7 +21,7 @@ constexpr size_t kStackBytes = size_t{64} << 10;
 }  // namespace
 
 Fiber::~Fiber() {
-#if defined(__SANITIZE_THREAD__)
+#if defined(SYNCLINE_TSAN)
   if (stack_ != nullptr && tsan_fiber_ != nullptr) __tsan_destroy_fiber(tsan_fiber_);
 #endif
 }
@@ -39,7 +41,7 @@ void Fiber::Start(std::function<void()> body) {
     stack_ = std::make_unique_for_overwrite<std::byte[]>(kStackBytes);
     stack_bottom_ = stack_.get();
     stack_bytes_ = kStackBytes;
-#if defined(__SANITIZE_THREAD__)
+#if defined(SYNCLINE_TSAN)
     tsan_fiber_ = __tsan_create_fiber(0);
 #endif
   }
@@ -55,7 +57,7 @@ void Fiber::Start(std::function<void()> body) {
 
 // What has to be done first on the stack of a fiber that was switched to.
 void Fiber::Arrived() {
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SYNCLINE_ASAN)
   const void* bottom = nullptr;
   size_t bytes = 0;
   __sanitizer_finish_switch_fiber(kept_stack_, &bottom, &bytes);
@@ -68,10 +70,10 @@ void Fiber::Arrived() {
 
 void Fiber::Switch(Fiber& next, [[maybe_unused]] void** kept_stack) {
   next.from_ = this;
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(SYNCLINE_ASAN)
   __sanitizer_start_switch_fiber(kept_stack, next.stack_bottom_, next.stack_bytes_);
 #endif
-#if defined(__SANITIZE_THREAD__)
+#if defined(SYNCLINE_TSAN)
   if (stack_ == nullptr) tsan_fiber_ = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(next.tsan_fiber_, 0);
 #endif

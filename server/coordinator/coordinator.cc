@@ -271,7 +271,7 @@ void Coordinator::Impl::LoseServer(uint32_t number, const std::string& reason) {
 // When there is no other one to have it, waiting is of no use.
 void Coordinator::Impl::LetDrainedGo() {
   Job::LeavingHosts leaving;
-  bool is_another_there = false;
+  bool is_another_there = !absent_.empty();  // it may come back
   for (const auto& [number, server] : servers_) {
     if (server.drains) leaving[server.name] = server.is_drained;
     is_another_there = is_another_there || (!server.is_stand_in && !server.drains);

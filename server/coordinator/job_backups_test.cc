@@ -226,6 +226,14 @@ class NewBackups : public JobBackups {
   }
   void Pass(absl::Duration time) { PassTimeBeating(time, {2, 3, 4, 5, 10, 11, 23}); }
   BackupView First() const { return Shown().backups[0]; }
+  // From what was stored; whoever comes back does so on another connection.
+  void StartAnew() {
+    coordinator_ = std::make_unique<Coordinator>(CoordinatorOptions{
+        .timeouts = Timeouts::Derive(kFailureTimeout), .expected_servers = 2});
+    ASSERT_TRUE(coordinator_->Restore({state_, records_}, specs_.reader()).ok());
+    told_.clear();
+    Take(coordinator_->Apply(Start{}, now_));
+  }
 
   uint32_t successor_ = 0;
 };
@@ -382,6 +390,23 @@ TEST_F(NewBackups, WhatTwoServersThatEndHaveOfEachOtherGoesElsewhere) {
   PassTimeBeating(absl::Seconds(1), {2, 3, 4, 10, 11, 23, 24});
   EXPECT_FALSE(Last<Drained>(2).has_value());
   EXPECT_EQ(Last<HoldBackup>(24).value().server, successor_);
+}
+
+// The other one would be lost with its weights, did the first of them end before it is back.
+TEST_F(NewBackups, WhoComesBackFirstAndIsToEndWaitsForTheOthers) {
+  Begin();
+  const ServerWelcome welcome = Last<ServerWelcome>(1).value();
+  const uint64_t epoch = Last<CommitEpoch>(1).value().epoch;
+  StartAnew();
+  Say(21, ServerHello{.name = "server1",
+                      .shard_addresses = {"address"},
+                      .identity = ServerIdentity{welcome.server, welcome.incarnation},
+                      .held = {{.job = id_, .prepared = epoch, .committed = epoch}}});
+  Say(21, Drain{});
+  PassTimeBeating(absl::Seconds(1), {21});
+  EXPECT_FALSE(Last<Drained>(21).has_value());
+  PassTimeBeating(2 * kFailureTimeout, {21});  // nobody else comes
+  EXPECT_TRUE(Last<Drained>(21).has_value());
 }
 
 TEST_F(NewBackups, TheLastServersNeedNotWait) {

@@ -273,6 +273,9 @@ void ServerNode::On(const ServerWelcome& welcome) {
     absl::MutexLock lock(&mutex_);
     attached_ = true;
     identity_ = {welcome.server, welcome.incarnation};
+    // One that was started anew has not heard of it.
+    if (drains_ && !has_drained_) outbox_.push_back(syncline::Drain{});
+    changed_.SignalAll();
   }
   events_.on_attached(welcome.server);
 }

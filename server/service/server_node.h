@@ -220,6 +220,7 @@ class ServerNode {
   std::optional<absl::Status> ended_ ABSL_GUARDED_BY(mutex_);       // the link under way
   std::vector<MemberBody> outbox_ ABSL_GUARDED_BY(mutex_);
   bool has_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  bool drains_ ABSL_GUARDED_BY(mutex_) = false;
   bool has_drained_ ABSL_GUARDED_BY(mutex_) = false;
   size_t stand_in_count_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<HoldBackup> asked_ ABSL_GUARDED_BY(mutex_);  // for stand-ins

@@ -126,6 +126,7 @@ void ServerNode::ShowBackups(
 
 void ServerNode::Drain() {
   absl::MutexLock lock(&mutex_);
+  drains_ = true;
   const bool has_backups =
       stand_in_count_ > 0 || std::ranges::any_of(jobs_, [](const auto& entry) {
         return entry.second.has_had_backup;

@@ -102,6 +102,20 @@ class PeerBackup(PeerBackupTest):
 
         self.assertEqual(self.train(disturb), undisturbed)
 
+    def test_a_coordinator_that_comes_back_hears_who_is_to_end(self):
+        undisturbed = self.train(lambda: None)
+
+        def disturb():
+            self.coordinator.kill()
+            self.server_processes[1].signal(signal.SIGTERM)
+            self.server_processes[1].await_line(r"waits until other servers have what it has")
+            self.start_coordinator()
+            self.coordinator.await_line(r"server \d+ .* may end: others have what it has")
+            self.assertEqual(self.server_processes[1].wait(), 128 + signal.SIGTERM, self.server_processes[1].text())
+            self.await_times(r"job 'test': server \d+ .* took the place of server \d+ at step", 1)
+
+        self.assertEqual(self.train(disturb), undisturbed)
+
     def test_a_server_and_the_holder_of_its_backup(self):
         workers = self.begin()
         for server in self.server_processes[:2]:

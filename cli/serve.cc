@@ -61,13 +61,16 @@ class StopSignal {
     pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
   }
 
+  // From any thread, as anybody could.
+  static void Send() { kill(getpid(), SIGTERM); }
+
   // From any thread. Only the first error counts.
   void Fail(const absl::Status& status) {
     {
       absl::MutexLock lock(&mutex_);
       failure_.Update(status);
     }
-    kill(getpid(), SIGTERM);
+    Send();
   }
 
   // Until that is so, a signal comes, or that long.
@@ -120,6 +123,8 @@ class Services {
   absl::Status StartAdmin();
   absl::Status StartServer();
   void WarnOfKeysInTheClear(DataPlaneMode mode) const;
+  // By which the coordinator and people know this server.
+  std::string ServerName() const;
   // As which server; none: as a coordinator alone. Once, and whenever the number changes.
   void SayReady(std::optional<uint32_t> server);
   std::vector<std::string> NotReadyBecause() const;
@@ -191,7 +196,8 @@ absl::Status Services::StartCoordinator() {
   CoordinatorServiceOptions options;
   options.coordinator = {.timeouts = plan_.timeouts,
                          .expected_servers = plan_.servers,
-                         .patience = plan_.patience};
+                         .patience = plan_.patience,
+                         .own_server = plan_.has_server ? ServerName() : ""};
   options.store = store_.get();
   options.comes_back = !plan_.has_server;
   options.checkpoints = checkpoints_.get();
@@ -258,6 +264,10 @@ void Services::WarnOfKeysInTheClear(DataPlaneMode mode) const {
       "give --tls-cert, --tls-key and --tls-ca, unless all of this network is trusted");
 }
 
+std::string Services::ServerName() const {
+  return plan_.advertise.empty() ? ProcessName() : plan_.advertise;
+}
+
 absl::Status Services::StartServer() {
   DataPlanePlan data_plane = plan_.data_plane;
   SYNCLINE_RETURN_IF_ERROR(
@@ -267,22 +277,25 @@ absl::Status Services::StartServer() {
                                                             : data_plane.advertised_host},
              {"because", plan_.why_data_plane}});
   WarnOfKeysInTheClear(data_plane.mode);
-  const ServerNodeOptions options = {
-      .coordinator = control_,
-      .name = plan_.advertise.empty() ? ProcessName() : plan_.advertise,
-      .engines = plan_.engines,
-      .memory_bytes = plan_.memory_bytes,
-      .plan = data_plane,
-      .timeouts = plan_.timeouts,
-      .tls = plan_.tls,
-      .log = log_.With({{"role", "server"}}),
-      .metrics = &metrics_,
-      .checkpoints = checkpoints_.get(),
-      .journal_directory = plan_.journal_dir,
-      .patience = plan_.patience};
+  const ServerNodeOptions options = {.coordinator = control_,
+                                     .name = ServerName(),
+                                     .engines = plan_.engines,
+                                     .memory_bytes = plan_.memory_bytes,
+                                     .plan = data_plane,
+                                     .timeouts = plan_.timeouts,
+                                     .tls = plan_.tls,
+                                     .log = log_.With({{"role", "server"}}),
+                                     .metrics = &metrics_,
+                                     .checkpoints = checkpoints_.get(),
+                                     .journal_directory = plan_.journal_dir,
+                                     .patience = plan_.patience};
   ServerNodeEvents events;
   events.on_attached = [this](uint32_t server) { SayReady(server); };
   events.on_given_up = [this](const absl::Status& status) { stop_.Fail(status); };
+  events.on_told_to_end = [this] {
+    log_.Info("an operator wants this server to end (syncline drain)");
+    StopSignal::Send();
+  };
   SYNCLINE_ASSIGN_OR_RETURN(node_, ServerNode::Start(options, std::move(events)));
   node_for_admin_ = node_.get();
   return absl::OkStatus();

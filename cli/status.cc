@@ -63,8 +63,10 @@ std::string Memory(const Json& server) {
 
 std::string LanesOrLoss(const Json& server) {
   const auto lost = server.find("lost_seconds");
-  if (lost == server.end()) return Text(server, "lanes");
-  return absl::StrFormat("lost %.0f s ago", lost->get<double>());
+  if (lost != server.end())
+    return absl::StrFormat("lost %.0f s ago", lost->get<double>());
+  return absl::StrCat(Text(server, "lanes"),
+                      server.value("drains", false) ? ", is to end" : "");
 }
 
 std::string ServerTable(const Json& servers) {

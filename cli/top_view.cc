@@ -164,7 +164,9 @@ void TopView::AddServer(const Json& status, absl::Duration now) {
   Server& server = servers_[id];
   server.id = id;
   server.name = Word(status, "name");
-  server.lanes = status.contains("lost_seconds") ? "lost" : Word(status, "lanes");
+  server.lanes = status.contains("lost_seconds") ? "lost"
+                 : status.value("drains", false) ? "is to end"
+                                                 : Word(status, "lanes");
   server.heartbeat_age = status.value("heartbeat_age_seconds", 0.0);
   server.memory_placed = status.value("memory_placed_bytes", uint64_t{0});
   server.memory_budget = status.value("memory_budget_bytes", uint64_t{0});

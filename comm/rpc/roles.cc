@@ -20,6 +20,7 @@ bool IsAllowed(const Identity& who, Action action, std::string_view job) {
       return who.role == Role::kOperator || who.role == Role::kReader ||
              (who.role == Role::kWorker && who.job == job);
     case Action::kUpdateJob:
+    case Action::kDrainServer:
       return who.role == Role::kOperator;
   }
   return false;
@@ -37,6 +38,8 @@ std::string What(Action action, const std::string& job) {
       return absl::StrCat("trace job '", job, "'");
     case Action::kUpdateJob:
       return absl::StrCat("change job '", job, "'");
+    case Action::kDrainServer:
+      return "drain servers";
   }
   return "do that";
 }
@@ -52,6 +55,7 @@ std::string WhoMay(Action action, const std::string& job) {
     case Action::kTraceJob:
       return "--role reader";
     case Action::kUpdateJob:
+    case Action::kDrainServer:
       return "--role operator";
   }
   return "--role operator";

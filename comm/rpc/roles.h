@@ -26,11 +26,12 @@ enum class Action {
   kAttachAsWorker,
   kReadStatus,
   kTraceJob,
-  kUpdateJob
+  kUpdateJob,
+  kDrainServer
 };
 
 // PermissionDenied (Failure::kUsage) says who tried what, which role may do it and how to
-// get its certificate. `job` is the one that is meant; of a status it is empty, and a
+// get its certificate. `job` is the one that is meant; of a status or server it is empty, and a
 // worker must be shown only its own.
 absl::Status CheckAllowed(const Identity& who, Action action, std::string_view job);
 

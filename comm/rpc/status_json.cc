@@ -25,7 +25,8 @@ Json ToJson(const v1::ServerStatus& server) {
                {"heartbeat_age_seconds", server.heartbeat_age_seconds()},
                {"bytes", server.bytes()},
                {"memory_budget_bytes", server.memory_budget_bytes()},
-               {"memory_placed_bytes", server.memory_placed_bytes()}};
+               {"memory_placed_bytes", server.memory_placed_bytes()},
+               {"drains", server.drains()}};
   if (server.has_lost_seconds()) json["lost_seconds"] = server.lost_seconds();
   return json;
 }
@@ -47,6 +48,18 @@ Json ToJson(const v1::BackupStatus& backup) {
           {"holder", backup.holder()},
           {"lost", backup.lost()},
           {"next", backup.next()}};
+}
+
+Json ToJson(const v1::RecoveryStatus& recoveries) {
+  Json causes = Json::object();
+  for (const auto& [cause, sums] : recoveries.causes()) {
+    causes[cause] = {{"count", sums.count()}, {"seconds", sums.seconds()}};
+  }
+  return {{"count", recoveries.count()},
+          {"causes", std::move(causes)},
+          {"last", recoveries.last()},
+          {"last_seconds", recoveries.last_seconds()},
+          {"last_age_seconds", recoveries.last_age_seconds()}};
 }
 
 template <size_t kPhases>
@@ -126,6 +139,7 @@ Json ToJson(const v1::JobStatus& job) {
           {"checkpoint", ToJson(job.checkpoint())},
           {"durability", job.durability()},
           {"backups", ToList(job.backups())},
+          {"recoveries", ToJson(job.recoveries())},
           {"members", ToList(job.members())},
           {"server_phases", ToList(job.server_phases())}};
 }

@@ -117,6 +117,50 @@ TEST(StatusAsJson, SaysOfALostServerSinceWhen) {
             0.0);
 }
 
+TEST(StatusAsJson, SaysWhichServersAreToEnd) {
+  v1::StatusReply reply = Sample();
+  reply.mutable_servers(0)->set_drains(true);
+  EXPECT_EQ(nlohmann::json::parse(StatusAsJson(reply))["servers"][0]["drains"], true);
+}
+
+TEST(StatusAsJson, SaysWhatAJobHasGotOver) {
+  v1::StatusReply reply;
+  v1::RecoveryStatus& recoveries = *reply.add_jobs()->mutable_recoveries();
+  recoveries.set_count(3);
+  (*recoveries.mutable_causes())["backup"].set_count(2);
+  (*recoveries.mutable_causes())["backup"].set_seconds(1.5);
+  recoveries.set_last("server 1 (b:17)");
+  const auto json = nlohmann::json::parse(StatusAsJson(reply))["jobs"][0]["recoveries"];
+  EXPECT_EQ(json["count"], 3);
+  EXPECT_EQ(json["causes"]["backup"]["count"], 2);
+  EXPECT_EQ(json["causes"]["backup"]["seconds"], 1.5);
+  EXPECT_EQ(json["last"], "server 1 (b:17)");
+}
+
+// What the coordinator says and nobody is shown might as well not be said.
+TEST(StatusAsJson, LeavesNothingOut) {
+  v1::StatusReply reply;
+  v1::JobStatus& job = *reply.add_jobs();
+  job.add_members();
+  job.add_backups();
+  reply.add_servers()->set_lost_seconds(1);
+  const auto json = nlohmann::json::parse(StatusAsJson(reply));
+  const auto expect_all = [](const google::protobuf::Message& message,
+                             const nlohmann::json& shown) {
+    const google::protobuf::Descriptor& type = *message.GetDescriptor();
+    for (int i = 0; i < type.field_count(); ++i) {
+      EXPECT_TRUE(shown.contains(type.field(i)->name())) << type.field(i)->full_name();
+    }
+  };
+  expect_all(reply, json);
+  expect_all(reply.servers(0), json["servers"][0]);
+  expect_all(job, json["jobs"][0]);
+  expect_all(job.members(0), json["jobs"][0]["members"][0]);
+  expect_all(job.backups(0), json["jobs"][0]["backups"][0]);
+  expect_all(job.recoveries(), json["jobs"][0]["recoveries"]);
+  expect_all(job.checkpoint(), json["jobs"][0]["checkpoint"]);
+}
+
 TEST(StatusAsJson, SurvivesANameThatIsNoUtf8) {
   v1::StatusReply reply;
   reply.add_jobs()->set_name("a\xff");

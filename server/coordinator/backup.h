@@ -64,6 +64,8 @@ struct BackupGone {
 };
 // They could; or there is nothing to wait for.
 struct Drained {};
+// It is to end, as SIGTERM would make it: an operator wants that.
+struct EndServer {};
 // The server is dead: its stand-in serves its shards.
 struct TakeOver {
   uint32_t job = 0;

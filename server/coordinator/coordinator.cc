@@ -50,6 +50,8 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
     OnPrepared(*prepared);
   } else if (const auto* create = std::get_if<syncline::CreateCheckpoint>(&input)) {
     OnCreate(*create);
+  } else if (const auto* drain = std::get_if<DrainServer>(&input)) {
+    OnDrain(*drain);
   } else if (const auto* answer = std::get_if<CheckpointAnswer>(&input)) {
     OnCheckpoint(*answer);
   } else if (std::holds_alternative<Start>(input)) {
@@ -110,7 +112,7 @@ std::vector<JobServer> Coordinator::Impl::AttachedServers() const {
   std::vector<JobServer> servers;
   servers.reserve(servers_.size());
   for (const auto& [number, server] : servers_) {
-    if (server.is_stand_in) continue;
+    if (!server.TakesPlaces()) continue;
     servers.push_back({.server = number,
                        .incarnation = server.incarnation,
                        .connection = server.connection,
@@ -268,33 +270,6 @@ void Coordinator::Impl::LoseServer(uint32_t number, const std::string& reason) {
   for (const auto& [name, job] : jobs_) job->OnServerLost(loss, outputs_);
 }
 
-// When there is no other one to have it, waiting is of no use.
-void Coordinator::Impl::LetDrainedGo() {
-  Job::LeavingHosts leaving;
-  bool is_another_there = !absent_.empty();  // it may come back
-  for (const auto& [number, server] : servers_) {
-    if (server.drains) leaving[server.name] = server.is_drained;
-    is_another_there = is_another_there || (!server.is_stand_in && !server.drains);
-  }
-  if (leaving.empty()) return;
-  for (const auto& [name, job] : jobs_) {
-    if (is_another_there) job->MoveBackups(leaving, outputs_);
-  }
-  for (auto& [number, attached] : servers_) {
-    Server& server = attached;
-    if (!server.drains || server.is_drained) continue;
-    const bool is_needed = std::ranges::any_of(jobs_, [&](const auto& entry) {
-      return entry.second->NeedsHost(server.name, leaving);
-    });
-    if (is_needed && is_another_there) continue;
-    server.is_drained = leaving[server.name] = true;
-    outputs_.push_back(ToMember{server.connection, Drained{}});
-    outputs_.push_back(LogReason{absl::StrCat(
-        "server ", number, " (", server.name, ") may end: ",
-        is_needed ? "no other one could have what it has" : "others have what it has")});
-  }
-}
-
 void Coordinator::Impl::SeekBackups() {
   const auto lacks = [](const auto& entry) { return entry.second->LacksBackups(); };
   if (std::ranges::none_of(jobs_, lacks)) return;
@@ -302,8 +277,7 @@ void Coordinator::Impl::SeekBackups() {
     std::vector<JobServer> connected =
         AttachedServers();  // each takes memory from the next
     std::erase_if(connected, [this](const JobServer& one) {
-      const Server& server = servers_.at(one.server);
-      return server.disconnected_at.has_value() || server.drains;
+      return servers_.at(one.server).disconnected_at.has_value();
     });
     job->SeekBackups(connected, now_, outputs_);
   }
@@ -376,7 +350,7 @@ Job* Coordinator::Impl::FindForCaller(const std::string& name) {
   }
   // The distance to a very long name takes long.
   const std::string asked = Printable(name, kMaxJobNameBytes);
-  outputs_.push_back(UpdateAnswer{absl::NotFoundError(
+  outputs_.push_back(CallAnswer{absl::NotFoundError(
       absl::StrCat("no job '", asked, "' is running", DidYouMean(asked, names)))});
   return nullptr;
 }
@@ -385,15 +359,15 @@ void Coordinator::Impl::OnUpdate(const UpdateJob& update) {
   Job* job = FindForCaller(update.job);
   if (job == nullptr) return;
   const absl::StatusOr<uint64_t> epoch = job->Update(update, outputs_);
-  outputs_.push_back(UpdateAnswer{epoch.status(), epoch.ok() ? *epoch : 0});
+  outputs_.push_back(CallAnswer{epoch.status(), epoch.ok() ? *epoch : 0});
 }
 
 void Coordinator::Impl::OnCreate(const CreateCheckpoint& create) {
   Job* job = FindForCaller(create.job);
   if (job == nullptr) return;
   const absl::StatusOr<uint64_t> finished = job->CreateCheckpoint(outputs_);
-  outputs_.push_back(UpdateAnswer{.status = finished.status(),
-                                  .finished_checkpoints = finished.value_or(0)});
+  outputs_.push_back(CallAnswer{.status = finished.status(),
+                                .finished_checkpoints = finished.value_or(0)});
 }
 
 void Coordinator::Impl::OnCheckpoint(const CheckpointAnswer& answer) {
@@ -424,7 +398,8 @@ CoordinatorView Coordinator::Impl::View(absl::Duration now) const {
          .bytes = server.bytes,
          .memory_budget_bytes = server.memory_bytes,
          .memory_placed_bytes = MemoryOf(server).placed_bytes,
-         .heartbeat_age = now - server.heard_at});
+         .heartbeat_age = now - server.heard_at,
+         .drains = server.IsLeaving()});
     if (!server.disconnected_at) continue;
     view.servers.back().lost_for = now - *server.disconnected_at;
     lost[number] = *server.disconnected_at;

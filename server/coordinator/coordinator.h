@@ -215,20 +215,26 @@ struct FromMember {
 struct Start {};
 // Time passes: leases end, waiting is reported. Every heartbeat interval or more often.
 struct Tick {};
-// Somebody wants other options for a running job: one UpdateAnswer is among the outputs.
+// What somebody asks for, who is no member: one CallAnswer is among the outputs.
+
+// Other options for a running job.
 struct UpdateJob {
   std::string job = {};
   OptionValues optimizer = {};  // new values; others stay
   std::optional<NamedOptions> schedule = std::nullopt;
 };
-
-// Somebody wants a checkpoint of a running job: one UpdateAnswer is among the outputs.
+// A checkpoint of a running job.
 struct CreateCheckpoint {
   std::string job = {};
 };
+// The end of a server (coordinator_drain.cc).
+struct DrainServer {
+  std::string server = {};  // its name, or its number
+  bool force = false;       // also where a job would fail, or stand still
+};
 
 using CoordinatorInput = std::variant<FromMember, Tick, UpdateJob, CreateCheckpoint,
-                                      Prepared, CheckpointAnswer, Start>;
+                                      DrainServer, Prepared, CheckpointAnswer, Start>;
 
 // ---- What the coordinator says ----
 
@@ -336,7 +342,7 @@ using CoordinatorBody =
     std::variant<ServerWelcome, ConfigureJob, PrepareEpoch, CommitEpoch, StepDecision,
                  DropJob, Waiting, WorkerWelcome, EpochChanged, BarrierReleased,
                  JobFailed, DescribeJob, CutAt, StepClosed, HoldBackup, BackupAt,
-                 BackupGone, TakeOver, Drained>;
+                 BackupGone, TakeOver, Drained, EndServer>;
 
 struct ToMember {
   ConnectionId connection = 0;
@@ -359,20 +365,21 @@ struct StoreRecord {
 struct LogReason {
   std::string text = {};
 };
-// Refused settings leave everything as it was: InvalidArgument names the option, NotFound
-// the job, FailedPrecondition says why not now.
-struct UpdateAnswer {
+// What is refused leaves everything as it was: InvalidArgument names the option, NotFound
+// the job or server, FailedPrecondition says why not now.
+struct CallAnswer {
   absl::Status status;
-  uint64_t epoch = 0;                 // the new values hold from its first step on
-  uint64_t finished_checkpoints = 0;  // of a job that is to make one more
+  uint64_t epoch = 0;                 // of UpdateJob: from its first step on
+  uint64_t finished_checkpoints = 0;  // of CreateCheckpoint: there will be one more
+  uint32_t server = 0;                // of DrainServer
+  std::string server_name = {};       // likewise
 };
 // An order, whose answer is an input.
 struct Prepare {
   Preparation order;
 };
-using CoordinatorOutput =
-    std::variant<ToMember, CloseMember, PersistState, LogReason, UpdateAnswer, Prepare,
-                 CheckpointOrder, StoreRecord>;
+using CoordinatorOutput = std::variant<ToMember, CloseMember, PersistState, LogReason,
+                                       CallAnswer, Prepare, CheckpointOrder, StoreRecord>;
 using CoordinatorOutputs = std::vector<CoordinatorOutput>;
 
 struct CoordinatorOptions {
@@ -381,6 +388,8 @@ struct CoordinatorOptions {
   bool keeps_checkpoints = false;  // CheckpointOrders are carried out
   // How long a job whose servers keep journals waits for one that died.
   absl::Duration patience = DefaultPatience(kDefaultFailureTimeout);
+  // The server in this process, which cannot end without it; empty: there is none.
+  std::string own_server = {};
 };
 
 // What the last life of the coordinator had stored.

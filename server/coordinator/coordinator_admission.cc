@@ -29,10 +29,10 @@ ServerMemory Coordinator::Impl::MemoryOf(const Server& server) const {
   return memory;
 }
 
-// Without those that stand in for others.
+// Without those that stand in for others, or are to end.
 size_t Coordinator::Impl::ServersAttached() const {
   return static_cast<size_t>(std::ranges::count_if(
-      servers_, [](const auto& entry) { return !entry.second.is_stand_in; }));
+      servers_, [](const auto& entry) { return entry.second.TakesPlaces(); }));
 }
 
 bool Coordinator::Impl::ServersAreThere() const {
@@ -44,7 +44,7 @@ std::vector<uint32_t> Coordinator::Impl::ShardCounts() const {
   std::vector<uint32_t> counts;
   counts.reserve(servers_.size());
   for (const auto& [number, server] : servers_) {
-    if (server.is_stand_in) continue;
+    if (!server.TakesPlaces()) continue;
     counts.push_back(static_cast<uint32_t>(server.shard_addresses.size()));
   }
   return counts;
@@ -60,7 +60,7 @@ std::optional<absl::Status> Coordinator::Impl::Fits(
   if (*placement == nullptr) return std::nullopt;
   std::vector<ServerMemory> memory;
   for (const auto& [number, server] : servers_) {
-    if (!server.is_stand_in) memory.push_back(MemoryOf(server));
+    if (server.TakesPlaces()) memory.push_back(MemoryOf(server));
   }
   return CheckPlacement(declared->spec.name, **placement, memory);
 }

@@ -1,6 +1,6 @@
 // The coordinator's parts, for the files that implement it: coordinator.cc,
-// coordinator_admission.cc for how workers come to their jobs, and
-// coordinator_restore.cc for what outlives it.
+// coordinator_admission.cc for how workers come to their jobs, coordinator_drain.cc for
+// servers that are to end, and coordinator_restore.cc for what outlives it.
 #pragma once
 
 #include <map>
@@ -42,9 +42,14 @@ class Coordinator::Impl {
     uint64_t bytes = 0;
     absl::Duration heard_at;
     bool is_stand_in = false;  // of one job only
-    bool drains = false;       // it is to end: nothing new goes to it
+    bool is_to_end = false;    // an operator wants it
+    bool drains = false;       // it waits until it may
     bool is_drained = false;   // and was told that it may
     std::optional<absl::Duration> disconnected_at = std::nullopt;
+
+    bool IsLeaving() const { return is_to_end || drains; }
+    // For jobs that begin, and for places that others leave.
+    bool TakesPlaces() const { return !is_stand_in && !IsLeaving(); }
   };
   // The member that speaks on a connection. A worker's job may be over by now; its name
   // may belong to a later job.
@@ -91,6 +96,10 @@ class Coordinator::Impl {
   void OnTick();
   void OnUpdate(const UpdateJob& update);
   void OnCreate(const CreateCheckpoint& create);
+  void OnDrain(const DrainServer& order);
+  absl::StatusOr<Server*> FindServer(const std::string& asked);
+  // Why the server must not end. FailedPrecondition.
+  absl::Status CheckDrain(const Server& server) const;
   void OnCheckpoint(const CheckpointAnswer& answer);
   // Null, and answered, when none of that name runs.
   Job* FindForCaller(const std::string& name);
@@ -111,6 +120,7 @@ class Coordinator::Impl {
   void BeginJobs();
   void ForgetFinishedJobs();
   void ForgetUnusedNames();
+  // Those that take places, by number.
   std::vector<JobServer> AttachedServers() const;
   void ForgetClosedConnections();
   std::string State();

@@ -213,7 +213,7 @@ TEST_F(CoordinatorRestart, ADecisionThatWasStoredReachesThoseWhoMissedIt) {
     const auto decided = Last<StepDecision>(1);
     ASSERT_TRUE(decided && decided->decision.gradient_scale < 0.5);
     servers_answer_ = false;
-    ASSERT_TRUE(Update({.job = "job", .optimizer = {{"lr", 0.125}}}).status.ok());
+    ASSERT_TRUE(Call(UpdateJob{.job = "job", .optimizer = {{"lr", 0.125}}}).status.ok());
     Restart();
     servers_answer_ = true;
     HeldJob held = {.prepared = epoch_, .committed = epoch_};
@@ -257,7 +257,7 @@ TEST(JobMemory, ForgetsWhatIsDecided) {
 TEST_F(CoordinatorRestart, AnUpdateThatWasPromisedIsKept) {
   Begin();
   servers_answer_ = false;
-  ASSERT_TRUE(Update({.job = "job", .optimizer = {{"lr", 0.125}}}).status.ok());
+  ASSERT_TRUE(Call(UpdateJob{.job = "job", .optimizer = {{"lr", 0.125}}}).status.ok());
   Restart();
   servers_answer_ = true;
   ServersReturn();

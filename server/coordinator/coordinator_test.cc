@@ -87,7 +87,8 @@ TEST_F(CoordinatorTest, RefusesNamesThatCannotBeShown) {
   EXPECT_THAT(refused(14), HasSubstr("a server's name"));
   Say(15, ServerHello{"s", {"address"}, "\xff"});
   EXPECT_THAT(refused(15), HasSubstr("lanes"));
-  EXPECT_THAT(Update({.job = "x\n"}).status.message(), HasSubstr("no job 'x\\x0a'"));
+  EXPECT_THAT(Call(UpdateJob{.job = "x\n"}).status.message(),
+              HasSubstr("no job 'x\\x0a'"));
 }
 
 TEST_F(CoordinatorTest, WaitsForServersToo) {
@@ -278,7 +279,7 @@ TEST_F(CoordinatorTest, NewOptionsComeWithAnEpochAndHoldFromOneStepOn) {
   Begin();
   const uint64_t epoch = Last<CommitEpoch>(1)->epoch;
   next_step_[1] = 17;
-  const UpdateAnswer answer = Update({.job = "job", .optimizer = {{"lr", 0.25}}});
+  const CallAnswer answer = Call(UpdateJob{.job = "job", .optimizer = {{"lr", 0.25}}});
   ASSERT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_EQ(answer.epoch, epoch + 1);
   const CommitEpoch commit = *Last<CommitEpoch>(1);
@@ -295,11 +296,11 @@ TEST_F(CoordinatorTest, BadNewOptionsAreRefusedAndTheOldOnesStay) {
   for (const OptionValues& bad :
        {OptionValues{{"lr", nan}}, OptionValues{{"lr", -1}}, OptionValues{{"lrr", 1}},
         OptionValues{{"momentum", 0.9}}}) {  // it needs another state
-    EXPECT_EQ(Update({.job = "job", .optimizer = bad}).status.code(),
+    EXPECT_EQ(Call(UpdateJob{.job = "job", .optimizer = bad}).status.code(),
               absl::StatusCode::kInvalidArgument)
         << bad.begin()->first;
   }
-  EXPECT_EQ(Update({.job = "jop"}).status.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(Call(UpdateJob{.job = "jop"}).status.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(coordinator_->View(now_).jobs.at(0).learning_rate, before);
   EXPECT_EQ(Last<PrepareEpoch>(1)->epoch, Last<CommitEpoch>(1)->epoch) << "no new epoch";
 }

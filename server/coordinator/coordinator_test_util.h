@@ -103,11 +103,12 @@ class CoordinatorTest : public ::testing::Test {
               .session_key = 1000 + connection});
   }
 
-  UpdateAnswer Update(const UpdateJob& update) {
-    const CoordinatorOutputs outputs = coordinator_->Apply(update, now_);
-    UpdateAnswer answer{absl::InternalError("no answer")};
+  // UpdateJob, DrainServer and the like.
+  CallAnswer Call(const CoordinatorInput& asked) {
+    const CoordinatorOutputs outputs = coordinator_->Apply(asked, now_);
+    CallAnswer answer{absl::InternalError("no answer")};
     for (const CoordinatorOutput& output : outputs) {
-      if (const auto* found = std::get_if<UpdateAnswer>(&output)) answer = *found;
+      if (const auto* found = std::get_if<CallAnswer>(&output)) answer = *found;
     }
     Take(outputs);
     return answer;

@@ -121,6 +121,9 @@ class Job {
         {};  // none: from the next tick on it is waited for
   };
   void OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs);
+  // What becomes of the job when that host's server ends: nothing, or "would fail: …".
+  std::optional<std::string> HarmOfLosing(const std::string& host,
+                                          bool others_stay) const;
   bool LacksServers() const { return !missing_.empty(); }
   // Those that have the journals of missing ones are told to take their places.
   void ReplaceServers(const std::vector<JobServer>& attached,

@@ -80,7 +80,7 @@ TEST_F(SavedJobs, AreRefusedWithChangesThatMakeNoSense) {
 TEST_F(SavedJobs, AreCutBetweenThePhasesOfAnEpochWhenAsked) {
   BeginJob(TwoTensors(2));
   next_step_[1] = 7;
-  const UpdateAnswer answer = Create();
+  const CallAnswer answer = Create();
   EXPECT_TRUE(answer.status.ok()) << answer.status;
   EXPECT_EQ(answer.finished_checkpoints, 0);
   ASSERT_TRUE(Last<CutAt>(1).has_value());

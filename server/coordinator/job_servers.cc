@@ -48,6 +48,31 @@ std::string Job::WhyNotWait() const {
   return "the job had not begun";
 }
 
+std::optional<std::string> Job::HarmOfLosing(const std::string& host,
+                                             bool others_stay) const {
+  const auto serves = [&](size_t place) {
+    const auto missing = missing_.find(place);
+    if (missing == missing_.end()) return servers_[place].host == host;
+    const auto& successor = missing->second.successor;
+    return successor && successor->host == host;
+  };
+  bool is_needed = false;
+  for (size_t place = 0; place < servers_.size(); ++place) {
+    is_needed = is_needed || serves(place);
+  }
+  if (IsOver() || !is_needed) return std::nullopt;
+  if (phase_ != Phase::kRunning) return "would fail: it is about to begin there";
+  if (spec_.HasBackups()) {
+    if (others_stay) return std::nullopt;
+    return "would fail: there is no other server that could have what it has there";
+  }
+  if (CanWaitForServers()) {
+    return "would stand still until a server is started with the journal that it has "
+           "there";
+  }
+  return "would fail: it has weights there that are nowhere else";
+}
+
 bool Job::IsHere(const JobServer& server) const {
   return !missing_.contains(static_cast<size_t>(&server - servers_.data()));
 }

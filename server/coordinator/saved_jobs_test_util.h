@@ -41,11 +41,11 @@ class SavedJobs : public CoordinatorTest {
     orders_.clear();
   }
 
-  UpdateAnswer Create() {
+  CallAnswer Create() {
     const CoordinatorOutputs outputs = coordinator_->Apply(CreateCheckpoint{"job"}, now_);
-    UpdateAnswer answer{absl::InternalError("no answer")};
+    CallAnswer answer{absl::InternalError("no answer")};
     for (const CoordinatorOutput& output : outputs) {
-      if (const auto* found = std::get_if<UpdateAnswer>(&output)) answer = *found;
+      if (const auto* found = std::get_if<CallAnswer>(&output)) answer = *found;
     }
     Take(outputs);
     return answer;

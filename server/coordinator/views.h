@@ -36,6 +36,7 @@ struct ServerView {
   uint64_t memory_placed_bytes = 0;  // of its jobs, as planned
   absl::Duration heartbeat_age = {};
   std::optional<absl::Duration> lost_for = std::nullopt;  // its connection broke
+  bool drains = false;  // it is to end, and gets nothing new
 };
 struct MemberView {
   uint32_t rank = 0;

@@ -1,4 +1,5 @@
-// What the coordinator answers to single calls: status, changes of jobs, checkpoints.
+// What the coordinator answers to single calls: status, changes of jobs, checkpoints,
+// servers that are to end.
 #include <utility>
 
 #include "comm/rpc/status.h"
@@ -43,7 +44,7 @@ grpc::ServerUnaryReactor* CoordinatorService::UpdateJob(
     return reactor;
   }
   Item item = {.input = FromProto(*request)};
-  item.answer = [=, this, who = *peer](const UpdateAnswer& answer,
+  item.answer = [=, this, who = *peer](const CallAnswer& answer,
                                        const std::string& change) {
     gate_->Updated(who, request->job(), answer, change);
     reply->set_epoch(answer.epoch);
@@ -64,9 +65,29 @@ grpc::ServerUnaryReactor* CoordinatorService::CreateCheckpoint(
     return reactor;
   }
   Item item = {.input = syncline::CreateCheckpoint{request->job()}};
-  item.answer = [=, this, who = *peer](const UpdateAnswer& answer, const std::string&) {
+  item.answer = [=, this, who = *peer](const CallAnswer& answer, const std::string&) {
     gate_->Updated(who, request->job(), answer, "a checkpoint, now");
     reply->set_finished(answer.finished_checkpoints);
+    reactor->Finish(ToGrpcStatus(answer.status));
+  };
+  PostCall(std::move(item));
+  return reactor;
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::DrainServer(
+    grpc::CallbackServerContext* context, const v1::DrainServerRequest* request,
+    v1::DrainServerReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::StatusOr<Peer> peer = gate_->AdmitCall(*context, Action::kDrainServer, "");
+  if (!peer.ok()) {
+    reactor->Finish(ToGrpcStatus(peer.status()));
+    return reactor;
+  }
+  Item item = {.input = syncline::DrainServer{request->server(), request->force()}};
+  item.answer = [=, this, who = *peer](const CallAnswer& answer, const std::string&) {
+    gate_->Drained(who, request->server(), request->force(), answer);
+    reply->set_server(answer.server);
+    reply->set_name(answer.server_name);
     reactor->Finish(ToGrpcStatus(answer.status));
   };
   PostCall(std::move(item));

@@ -176,6 +176,15 @@ class CoordinatorRoles : public testing::Test {
     return FromGrpcStatus(Stub(who)->UpdateJob(&context, request, &reply));
   }
 
+  absl::Status Drain(const std::string& who, const std::string& server) {
+    grpc::ClientContext context;
+    SetDeadline(context, kPatience);
+    v1::DrainServerRequest request;
+    request.set_server(server);
+    v1::DrainServerReply reply;
+    return FromGrpcStatus(Stub(who)->DrainServer(&context, request, &reply));
+  }
+
   static bool IsDenied(const absl::Status& status) {
     return absl::IsPermissionDenied(status) && FailureOf(status) == Failure::kUsage;
   }
@@ -261,6 +270,18 @@ TEST_F(CoordinatorRoles, OnlyOperatorsChangeJobs) {
   EXPECT_THAT(std::string(Update("old-style", "a").message()),
               AllOf(HasSubstr("names no role"), HasSubstr("syncline certs issue"),
                     HasSubstr("--identities")));
+}
+
+TEST_F(CoordinatorRoles, OnlyOperatorsDrainServers) {
+  Attempt server(running_.address, files_.Identity("server"), ServerHelloMessage());
+  ASSERT_EQ(server.Outcome(), absl::OkStatus());
+  for (const char* who : {"worker-a", "server", "reader", "old-style", "elsewhere"}) {
+    EXPECT_TRUE(IsDenied(Drain(who, "a server"))) << who;
+  }
+  EXPECT_FALSE(service_->View().servers.at(0).drains);
+  EXPECT_TRUE(absl::IsNotFound(Drain("operator", "another one")));
+  EXPECT_EQ(Drain("operator", "a server"), absl::OkStatus());
+  EXPECT_TRUE(service_->View().servers.at(0).drains);
 }
 
 TEST_F(CoordinatorRoles, WhoseCertificateIsRevokedIsOut) {

@@ -129,7 +129,7 @@ class CoordinatorService::RefusedStream final
   void OnDone() override { delete this; }
 };
 
-UpdateAnswer CoordinatorService::NotApplied() {
+CallAnswer CoordinatorService::NotApplied() {
   return {.status = absl::UnavailableError("the coordinator is shutting down")};
 }
 
@@ -397,10 +397,10 @@ void CoordinatorService::Handle(Item& item) {
       hello->key = DrawKey();
     }
   }
-  UpdateAnswer answer = NotApplied();
+  CallAnswer answer = NotApplied();
   std::string change;
   for (const CoordinatorOutput& output : Apply(item.input)) {
-    if (const auto* found = std::get_if<UpdateAnswer>(&output)) answer = *found;
+    if (const auto* found = std::get_if<CallAnswer>(&output)) answer = *found;
     const auto* said = std::get_if<LogReason>(&output);
     if (said != nullptr && change.empty()) change = said->text;
   }

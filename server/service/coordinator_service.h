@@ -106,6 +106,10 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
                                              const v1::CreateCheckpointRequest* request,
                                              v1::CreateCheckpointReply* reply) override;
 
+  grpc::ServerUnaryReactor* DrainServer(grpc::CallbackServerContext* context,
+                                        const v1::DrainServerRequest* request,
+                                        v1::DrainServerReply* reply) override;
+
   grpc::ServerUnaryReactor* StartTrace(grpc::CallbackServerContext* context,
                                        const v1::StartTraceRequest* request,
                                        v1::StartTraceReply* reply) override;
@@ -129,9 +133,9 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   // Something for the machine.
   struct Item {
     CoordinatorInput input;
-    // Of an UpdateJob: called once, also when it is not applied any more.
+    // Of what a caller asked for: called once, also when it is not applied any more.
     // `change` says what was, and what is.
-    std::function<void(const UpdateAnswer&, const std::string& change)> answer = nullptr;
+    std::function<void(const CallAnswer&, const std::string& change)> answer = nullptr;
     // Whose backlog it is part of; 0 for nobody's.
     ConnectionId connection = 0;
     size_t bytes = 0;
@@ -151,7 +155,7 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
 
   static constexpr char kStateKey[] = "coordinator";
 
-  static UpdateAnswer NotApplied();
+  static CallAnswer NotApplied();
 
   // From gRPC's threads, and the preparer's.
   void Register(MemberStream* stream) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -158,7 +158,7 @@ void Gate::Refused(const char* what, const Peer& peer, const absl::Status& why) 
                                      {"refused", count}});
 }
 
-void Gate::Updated(const Peer& peer, const std::string& job, const UpdateAnswer& answer,
+void Gate::Updated(const Peer& peer, const std::string& job, const CallAnswer& answer,
                    const std::string& change) {
   options_.audit.Info(answer.status.ok() ? "changed a job" : "could not change a job",
                       {{"job", Printable(job)},
@@ -168,6 +168,18 @@ void Gate::Updated(const Peer& peer, const std::string& job, const UpdateAnswer&
                        {"identity", NameOf(peer)},
                        {"serial", peer.serial},
                        {"peer", peer.address}});
+}
+
+void Gate::Drained(const Peer& peer, const std::string& server, bool force,
+                   const CallAnswer& answer) {
+  options_.audit.Info(
+      answer.status.ok() ? "told a server to end" : "could not tell a server to end",
+      {{"server", Printable(server)},
+       {"force", force},
+       {"reason", Printable(std::string(answer.status.message()))},
+       {"identity", NameOf(peer)},
+       {"serial", peer.serial},
+       {"peer", peer.address}});
 }
 
 // How often a refusal of this kind happened, this time included.

@@ -4,7 +4,7 @@
 // Refusals are counted (syncline_auth_refused_total{door="control"}), and said in the log
 // and in the audit log: of one kind from one host the 1st, 2nd, 4th, 8th …, so that nobody
 // fills a disk, nor hides one kind behind another.
-// Admissions and changes of jobs are said in the audit log alone (docs/tls.md).
+// Admissions, changes of jobs and servers that are told to end are said in the audit log alone (docs/tls.md).
 //
 // Thread safety: any thread.
 #pragma once
@@ -61,8 +61,11 @@ class Gate {
   void Refused(const char* what, const Peer& peer, const absl::Status& why)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // `change`, from what to what, is for people.
-  void Updated(const Peer& peer, const std::string& job, const UpdateAnswer& answer,
+  void Updated(const Peer& peer, const std::string& job, const CallAnswer& answer,
                const std::string& change);
+  // A server that was to be told to end.
+  void Drained(const Peer& peer, const std::string& server, bool force,
+               const CallAnswer& answer);
 
  private:
   Gate(GateOptions options, std::unique_ptr<Doorkeeper> doorkeeper,

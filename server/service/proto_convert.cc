@@ -328,6 +328,8 @@ absl::StatusOr<CoordinatorBody> FromProto(const v1::CoordinatorMessage& message)
       return ReadClosed(message.step_closed());
     case v1::CoordinatorMessage::kDrained:
       return Drained{};
+    case v1::CoordinatorMessage::kEndServer:
+      return EndServer{};
     case v1::CoordinatorMessage::kHoldBackup:
       return Read(message.hold_backup());
     case v1::CoordinatorMessage::kBackupAt:
@@ -401,6 +403,7 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared)
             message.mutable_cut_at()->set_again(cut.again);
           },
           [&](const Drained&) { message.mutable_drained(); },
+          [&](const EndServer&) { message.mutable_end_server(); },
           [&](const HoldBackup& hold) { Write(hold, *message.mutable_hold_backup()); },
           [&](const BackupAt& at) { Write(at, *message.mutable_backup_at()); },
           [&](const BackupGone& gone) { Write(gone, *message.mutable_backup_gone()); },

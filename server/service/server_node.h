@@ -80,6 +80,8 @@ struct ServerNodeEvents {
   // Every time the coordinator took us in: the number that it gave us.
   std::function<void(uint32_t server)> on_attached = [](uint32_t) {};
   std::function<void(const absl::Status&)> on_given_up = [](const absl::Status&) {};
+  // An operator wants its process to end, as SIGTERM would make it: Drain, then Stop.
+  std::function<void()> on_told_to_end = [] {};
 };
 
 class ServerNode {
@@ -149,6 +151,7 @@ class ServerNode {
   void On(const BackupGone& gone) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const TakeOver& take) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const Drained& drained) ABSL_LOCKS_EXCLUDED(mutex_);
+  void On(const EndServer& /*end*/) { events_.on_told_to_end(); }
   void OnBackupLost(uint32_t job, const std::string& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void OnBackedUp(uint32_t engine, uint32_t job, uint64_t session_key)
       ABSL_LOCKS_EXCLUDED(mutex_);

@@ -19,6 +19,7 @@ void Write(const ServerView& server, v1::ServerStatus& out) {
   out.set_memory_placed_bytes(server.memory_placed_bytes);
   out.set_heartbeat_age_seconds(absl::ToDoubleSeconds(server.heartbeat_age));
   if (server.lost_for) out.set_lost_seconds(absl::ToDoubleSeconds(*server.lost_for));
+  out.set_drains(server.drains);
 }
 
 void Write(const MemberView& member, v1::MemberStatus& out) {

@@ -47,6 +47,18 @@ class PeerBackupTest(LeashedTest):
             self.assertLess(time.monotonic(), deadline, self.coordinator.text())
             time.sleep(0.05)
 
+    def wait_without_coordinator(self):
+        """A server that is to end and cannot be told that it may."""
+        self.coordinator.kill()
+        server = self.server_processes[1]
+        server.signal(signal.SIGTERM)
+        server.await_line(r"waits until other servers have what it has")
+        return server
+
+    def drain(self, server):
+        number = re.search(r"syncline: ready .* server=(\d+)", server.text()).group(1)
+        return self.syncline("drain", number, "--wait", "15s")
+
     def assert_same_weights(self, *flags):
         undisturbed = self.train(lambda: None, *flags)
 
@@ -116,6 +128,27 @@ class PeerBackup(PeerBackupTest):
 
         self.assertEqual(self.train(disturb), undisturbed)
 
+    def test_an_operator_drains_one_after_the_other(self):
+        undisturbed = self.train(lambda: None)
+
+        def disturb():
+            for server in self.server_processes[1:]:
+                drained = self.drain(server)
+                self.assertEqual(drained.returncode, 0, drained.stderr)
+                self.assertRegex(drained.stdout, r"is told to end\n(waits: .*\n)*server \d+ .* has ended\n$")
+                self.assertEqual(server.wait(), 128 + signal.SIGTERM, server.text())
+            refused = self.drain(self.server_processes[0])
+            self.assertNotEqual(refused.returncode, 0)
+            self.assertRegex(refused.stderr, r"job 'test' would fail: there is no other server")
+
+        self.assertEqual(self.train(disturb), undisturbed)
+
+    def test_a_second_signal_ends_a_server_that_waits(self):
+        self.begin()
+        server = self.wait_without_coordinator()
+        server.signal(signal.SIGTERM)
+        self.assertEqual(server.wait(timeout=20), 128 + signal.SIGTERM, server.text())
+
     def test_a_server_and_the_holder_of_its_backup(self):
         workers = self.begin()
         for server in self.server_processes[:2]:
@@ -131,6 +164,15 @@ class PeerBackupOverTls(PeerBackupTest):
 
     def test_keys_of_the_backup(self):
         self.assert_same_weights()
+
+
+class ShortDrain(PeerBackupTest):
+    server_flags = ("--drain-timeout", "1s")
+
+    def test_a_server_that_waits_ends_after_its_drain_timeout(self):
+        self.begin()
+        server = self.wait_without_coordinator()
+        self.assertEqual(server.wait(timeout=20), 128 + signal.SIGTERM, server.text())
 
 
 class OneServer(PeerBackupTest):

@@ -211,7 +211,7 @@ function showServers(servers, time) {
       const age = server.heartbeat_age_seconds;
       const lost = server.lost_seconds !== undefined;
       return [
-        String(server.server), server.name, String(server.shards), lost ? "lost" : server.lanes, memory,
+        String(server.server), server.name, String(server.shards), lost ? "lost" : server.drains ? "is to end" : server.lanes, memory,
         {text: `${seconds(age)} ago`, className: lost || age > 5 ? "silent" : ""},
         perSecond(measure(`server/${server.server}/${server.incarnation}`, time, server.bytes)),
       ];

@@ -1,0 +1,138 @@
+#include "cli/drain.h"
+
+#include <iostream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
+#include "cli/flags.h"
+#include "cli/local_runs.h"
+#include "comm/base/env.h"
+#include "comm/base/exit_codes.h"
+#include "comm/base/failure.h"
+#include "comm/base/printable.h"
+#include "comm/base/status.h"
+#include "comm/rpc/channel.h"
+#include "comm/rpc/status.h"
+#include "comm/rpc/status_json.h"
+#include "nlohmann/json.hpp"
+#include "proto/coordinator.grpc.pb.h"
+
+namespace syncline {
+namespace {
+
+using Json = nlohmann::json;
+
+constexpr absl::Duration kTimeout = absl::Seconds(10);
+constexpr absl::Duration kAskEvery = absl::Milliseconds(200);
+
+struct DrainFlags {
+  std::string server;
+  bool force = false;
+  std::string wait = "10m";
+  std::string coordinator;
+  TlsOptions tls;
+};
+
+absl::StatusOr<v1::DrainServerReply> TellToEnd(const DrainFlags& flags) {
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const auto channel,
+      CreateChannel(flags.coordinator, flags.tls, RpcTimeouts::Default()));
+  SYNCLINE_RETURN_IF_ERROR(
+      WaitUntilConnected(*channel, flags.coordinator, flags.tls, kTimeout));
+  v1::DrainServerRequest request;
+  request.set_server(flags.server);
+  request.set_force(flags.force);
+  grpc::ClientContext context;
+  SetDeadline(context, kTimeout);
+  v1::DrainServerReply reply;
+  SYNCLINE_RETURN_IF_ERROR(FromGrpcStatus(
+      v1::Coordinator::NewStub(channel)->DrainServer(&context, request, &reply)));
+  return reply;
+}
+
+bool IsThere(const Json& status, uint32_t number) {
+  for (const Json& server : status.value("servers", Json::array())) {
+    if (server.value("server", uint32_t{0}) == number) return true;
+  }
+  return false;
+}
+
+// Backups that are missing: what such a server waits for.
+std::string WhatIsMissing(const Json& status) {
+  std::vector<std::string> missing;
+  for (const Json& job : status.value("jobs", Json::array())) {
+    const std::string phase = job.value("phase", "");
+    if (phase == "over" || phase == "failed") continue;
+    for (const Json& backup : job.value("backups", Json::array())) {
+      const std::string next = backup.value("next", "");
+      if (backup.value("lost", "").empty() || next.empty()) continue;
+      missing.push_back(absl::StrCat("job '", Printable(job.value("name", "")),
+                                     "': server ", backup.value("server", 0),
+                                     " has no backup, and ", Printable(next)));
+    }
+  }
+  return absl::StrJoin(missing, "; ");
+}
+
+// A coordinator that is away for a while comes back.
+absl::StatusOr<Json> AskStatus(const DrainFlags& flags) {
+  const absl::StatusOr<std::string> text =
+      FetchStatusJson(flags.coordinator, flags.tls, kTimeout);
+  if (FailureOf(text.status()) == Failure::kUnreachable) return Json();
+  SYNCLINE_RETURN_IF_ERROR(text.status());
+  Json status = Json::parse(*text, nullptr, false);
+  if (!status.is_object()) return absl::InternalError("a status that is no JSON");
+  return status;
+}
+
+absl::StatusOr<int> Drain(const DrainFlags& flags) {
+  if (flags.server.empty()) {
+    return WithFailure(
+        absl::InvalidArgumentError(
+            "drain needs the name or number of a server, as syncline status has it"),
+        Failure::kUsage);
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const absl::Duration wait,
+                            ParseDurationFlag("--wait", flags.wait));
+  SYNCLINE_ASSIGN_OR_RETURN(const v1::DrainServerReply told, TellToEnd(flags));
+  const std::string server =
+      absl::StrCat("server ", told.server(), " (", Printable(told.name()), ")");
+  std::cout << server << " is told to end" << std::endl;
+  std::string missing;
+  for (const SteadyClock clock; clock.Now() < wait; absl::SleepFor(kAskEvery)) {
+    SYNCLINE_ASSIGN_OR_RETURN(const Json status, AskStatus(flags));
+    if (!status.is_object()) continue;
+    if (!IsThere(status, told.server())) {
+      std::cout << server << " has ended" << std::endl;
+      return kExitDone;
+    }
+    const std::string now = WhatIsMissing(status);
+    if (!now.empty() && now != missing) std::cout << "waits: " << now << std::endl;
+    missing = now;
+  }
+  return absl::DeadlineExceededError(
+      absl::StrCat(server, " has not ended after ", absl::FormatDuration(wait),
+                   missing.empty() ? "" : absl::StrCat(": ", missing),
+                   "; it will, at the latest after its --drain-timeout"));
+}
+
+}  // namespace
+
+void AddDrain(CLI::App& app, Command* selected) {
+  auto flags = std::make_shared<DrainFlags>();
+  CLI::App* drain =
+      app.add_subcommand("drain", "End a server once others have what jobs need of it");
+  drain->add_option("server", flags->server, "Its name or number, as status has it");
+  drain->add_flag("--force", flags->force, "Also where a job would fail or stand still");
+  drain->add_option("--wait", flags->wait, "How long to wait until it has ended")
+      ->capture_default_str();
+  AddCoordinatorFlag(*drain, &flags->coordinator);
+  AddTlsFlags(*drain, &flags->tls);
+  drain->callback([=] { *selected = [flags] { return Asking(*flags, Drain); }; });
+}
+
+}  // namespace syncline

@@ -6,6 +6,7 @@
 #include <array>
 #include <iostream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -159,6 +160,29 @@ std::string CheckpointLine(const Json& job) {
   return parts.empty() ? "" : absl::StrCat("  ", absl::StrJoin(parts, "; "), "\n");
 }
 
+// How far journals or backups are, all together; of journals that have ended, why.
+std::string RecordsOf(const Json& job) {
+  std::optional<uint64_t> durable;
+  uint64_t lag = 0;
+  std::vector<std::string> parts;
+  for (const Json& server : job.value("records", Json::array())) {
+    if (!server.value("error", "").empty()) {
+      parts.push_back(absl::StrCat("the journal of server ", server.value("server", 0),
+                                   " has ended: ", Text(server, "error")));
+      continue;
+    }
+    const auto step = server.value("durable_step", uint64_t{0});
+    durable = std::min(durable.value_or(step), step);
+    lag = std::max(lag, server.value("lag_steps", uint64_t{0}));
+  }
+  if (durable) {
+    parts.push_back(
+        absl::StrCat("all steps below ", *durable, " are safe",
+                     lag == 0 ? "" : absl::StrCat(", ", lag, " are on the way")));
+  }
+  return absl::StrJoin(parts, "; ");
+}
+
 // Nothing without durability; of backups that are lost, why.
 std::string DurabilityLine(const Json& job) {
   const std::string durability = job.value("durability", "none");
@@ -175,6 +199,8 @@ std::string DurabilityLine(const Json& job) {
       parts.push_back(absl::StrCat(server, "'s backup is with ", Text(backup, "holder")));
     }
   }
+  const std::string records = RecordsOf(job);
+  if (!records.empty()) parts.push_back(records);
   return absl::StrCat("  durability ", durability, parts.empty() ? "" : ": ",
                       absl::StrJoin(parts, "; "), "\n");
 }

@@ -83,6 +83,30 @@ TEST(StatusTable, SaysWhereBackupsAreAndWhichAreLost) {
                                 "at a take-over, and a new one is being made\n"));
 }
 
+TEST(StatusTable, SaysHowFarJournalsAreAndWhichHaveEnded) {
+  const auto table = StatusAsTable(
+      R"json({"jobs": [{"name": "a", "durability": "disk",
+                    "records": [{"server": 0, "durable_step": 12, "lag_steps": 3},
+                                {"server": 1, "durable_step": 11, "lag_steps": 0},
+                                {"server": 2, "error": "the disk is full"}]},
+                   {"name": "b", "durability": "disk",
+                    "records": [{"server": 0, "durable_step": 7, "lag_steps": 0}]}]})json",
+      "a:1");
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(*table, HasSubstr("  durability disk: the journal of server 2 has ended: "
+                                "the disk is full; all steps below 11 are safe, 3 are on "
+                                "the way\n"));
+  EXPECT_THAT(*table, HasSubstr("  durability disk: all steps below 7 are safe\n"));
+}
+
+TEST(StatusTable, SaysWhichServersAreToEnd) {
+  const auto table = StatusAsTable(
+      R"({"servers": [{"server": 1, "name": "b", "lanes": "tcp", "drains": true}]})",
+      "a:1");
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(*table, HasSubstr("tcp, is to end\n"));
+}
+
 TEST(StatusTable, SaysHowOftenAJobRecoveredAndHowLongThatTook) {
   const auto table = StatusAsTable(
       R"json({"jobs": [{"name": "a", "recoveries": {"count": 2, "last": "server 1 (b:18)",

@@ -62,6 +62,15 @@ Json ToJson(const v1::RecoveryStatus& recoveries) {
           {"last_age_seconds", recoveries.last_age_seconds()}};
 }
 
+Json ToJson(const v1::RecordStatus& of) {
+  const v1::RecordProgress& progress = of.progress();
+  return {{"server", of.server()},
+          {"durable_step", progress.durable_step()},
+          {"lag_steps", progress.lag_steps()},
+          {"bytes", progress.bytes()},
+          {"error", progress.error()}};
+}
+
 template <size_t kPhases>
 Json ToJson(const v1::PhaseSums& message, const std::array<const char*, kPhases>& names) {
   const auto sums = ReadPhases<PhaseSums<kPhases>>(message);
@@ -139,6 +148,7 @@ Json ToJson(const v1::JobStatus& job) {
           {"checkpoint", ToJson(job.checkpoint())},
           {"durability", job.durability()},
           {"backups", ToList(job.backups())},
+          {"records", ToList(job.records())},
           {"recoveries", ToJson(job.recoveries())},
           {"members", ToList(job.members())},
           {"server_phases", ToList(job.server_phases())}};

@@ -158,6 +158,9 @@ TEST(StatusAsJson, LeavesNothingOut) {
   expect_all(job.members(0), json["jobs"][0]["members"][0]);
   expect_all(job.backups(0), json["jobs"][0]["backups"][0]);
   expect_all(job.recoveries(), json["jobs"][0]["recoveries"]);
+  job.add_records();
+  expect_all(job.records(0).progress(),
+             nlohmann::json::parse(StatusAsJson(reply))["jobs"][0]["records"][0]);
   expect_all(job.checkpoint(), json["jobs"][0]["checkpoint"]);
 }
 

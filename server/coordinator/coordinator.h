@@ -141,6 +141,7 @@ struct JobProgress {
   uint64_t backup_bytes = 0;         // that have crossed to the present one
   std::vector<Member> members = {};  // in rank order
   ServerPhases phases = {};          // of its slowest engine
+  std::optional<RecordProgress> records = std::nullopt;  // of its journal or backup
 };
 struct Heartbeat {
   uint64_t step = 0;

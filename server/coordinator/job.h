@@ -402,6 +402,7 @@ class Job {
   uint64_t left_out_ = 0;  // contributions that came too late, or not at all
   StallWatch stall_;
   std::map<uint32_t, ServerPhases> server_phases_;  // as each server said last
+  std::map<uint32_t, RecordProgress> records_;      // likewise
   Readmission readmission_;
 
   Phase phase_ = Phase::kGathering;

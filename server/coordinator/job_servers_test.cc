@@ -75,6 +75,18 @@ TEST_F(JobServers, AJobWaitsForTheJournalOfItsServerAndGoesOnElsewhere) {
   EXPECT_FALSE(Last<JobFailed>(10).has_value());
 }
 
+TEST_F(JobServers, WhatJournalsHaveIsShownUntilTheyAreGone) {
+  Begin();
+  JobProgress progress = {.job = id_};
+  progress.records = {.durable_step = 7, .lag_steps = 2};
+  Say(2, Heartbeat{.jobs = {progress}});
+  ASSERT_EQ(Shown().records.size(), 1u);
+  EXPECT_EQ(Shown().records.at(1).durable_step, 7u);
+  EXPECT_EQ(Shown().records.at(1).lag_steps, 2u);
+  Say(2, Heartbeat{.jobs = {{.job = id_}}});
+  EXPECT_TRUE(Shown().records.empty());
+}
+
 // The connection may come back yet, and nobody is told to replace the server before that.
 TEST_F(JobServers, AServerThatIsLostIsShownAtOnce) {
   Begin();

@@ -24,6 +24,8 @@ void Job::OnServerBeat(uint32_t server, const Heartbeat& beat,
   if (!serves || progress.members.size() > kMaxWorkers) return;
   stall_.Said(server, beat, progress);
   server_phases_[server] = progress.phases;
+  records_.erase(server);
+  if (progress.records) records_[server] = *progress.records;
 }
 
 // ---- Members that stand still ----

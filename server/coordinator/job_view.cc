@@ -110,6 +110,8 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
   for (const JobServer& server : servers_) {
     const auto known = server_phases_.find(server.server);
     if (known != server_phases_.end()) view.server_phases.insert(*known);
+    const auto records = records_.find(server.server);
+    if (records != records_.end()) view.records.insert(*records);
   }
   view.durability = spec_.durability;
   for (size_t i = 0; i < backups_.size(); ++i) {

@@ -75,6 +75,13 @@ struct BackupView {
   std::string lost = {};    // why there is none any more; empty: there is one
   std::string next = {};    // what is done about that
 };
+// What a server's journal or backup has of a job.
+struct RecordProgress {
+  uint64_t durable_step = 0;  // all records of steps below it
+  uint64_t lag_steps = 0;     // the furthest block is so many steps further
+  uint64_t bytes = 0;         // written, or sent
+  std::string error = {};     // why a journal ended before its job; empty: it goes on
+};
 // Losses that a job has got over since this life of the coordinator began, by what they
 // took to get over: each of "backup", "journal" and "coordinator" (recoveries.h).
 struct RecoverySums {
@@ -110,6 +117,7 @@ struct JobView {
   CheckpointView checkpoint = {};
   std::string durability = {};  // "none", "disk" or "peer"
   std::vector<BackupView> backups = {};
+  std::map<uint32_t, RecordProgress> records = {};  // by server, as each said last
   RecoveryView recoveries = {};
   std::map<uint32_t, ServerPhases> server_phases = {};  // by server
 };

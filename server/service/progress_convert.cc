@@ -8,6 +8,15 @@
 namespace syncline {
 namespace {
 
+constexpr size_t kMaxErrorBytes = 1000;
+
+RecordProgress FromProto(const v1::RecordProgress& records) {
+  return {.durable_step = records.durable_step(),
+          .lag_steps = records.lag_steps(),
+          .bytes = records.bytes(),
+          .error = records.error().substr(0, kMaxErrorBytes)};
+}
+
 JobProgress::Member FromProto(const v1::MemberProgress& member) {
   return {.rank = member.rank(),
           .owed = member.owed(),
@@ -58,6 +67,7 @@ void ProgressToProto(const std::vector<JobProgress>& jobs, v1::Heartbeat& beat) 
     out.set_completed(job.completed);
     out.set_backup_bytes(job.backup_bytes);
     WritePhases(job.phases, *out.mutable_phases());
+    if (job.records) *out.mutable_records() = ToProto(*job.records);
     for (const JobProgress::Member& member : job.members) {
       v1::MemberProgress& one = *out.add_members();
       one.set_rank(member.rank);
@@ -82,11 +92,21 @@ std::vector<JobProgress> ProgressFromProto(const v1::Heartbeat& beat) {
                                       .completed = job.completed(),
                                       .backup_bytes = job.backup_bytes()});
     progress.phases = ReadPhases<ServerPhases>(job.phases());
+    if (job.has_records()) progress.records = FromProto(job.records());
     for (const v1::MemberProgress& member : job.members()) {
       progress.members.push_back(FromProto(member));
     }
   }
   return jobs;
+}
+
+v1::RecordProgress ToProto(const RecordProgress& records) {
+  v1::RecordProgress out;
+  out.set_durable_step(records.durable_step);
+  out.set_lag_steps(records.lag_steps);
+  out.set_bytes(records.bytes);
+  out.set_error(records.error);
+  return out;
 }
 
 CompressionFigures FromProto(const v1::CompressionFigures& in) {

@@ -22,6 +22,8 @@ void ProgressToProto(const std::vector<JobProgress>& jobs, v1::Heartbeat& beat);
 // Of more members than there can be, none.
 std::vector<JobProgress> ProgressFromProto(const v1::Heartbeat& beat);
 
+v1::RecordProgress ToProto(const RecordProgress& records);
+
 CompressionFigures FromProto(const v1::CompressionFigures& in);
 v1::CompressionFigures ToProto(const CompressionFigures& figures);
 

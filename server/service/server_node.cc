@@ -224,7 +224,6 @@ void ServerNode::ForgetJobs() {
 }
 
 Heartbeat ServerNode::MakeHeartbeat() {
-  ShowJournals();
   Heartbeat beat;
   std::map<uint32_t, JobProgress> jobs;
   std::map<uint32_t, RecordSender::Progress> backups;
@@ -244,7 +243,8 @@ Heartbeat ServerNode::MakeHeartbeat() {
     beat.bytes += engine->bytes();
     beat.step = std::max(beat.step, engine->step());
   }
-  ShowBackups(backups);
+  AddBackups(backups, jobs);
+  AddJournals(jobs);
   for (auto& [id, job] : jobs) {
     job.job = id;
     if (options_.metrics != nullptr) options_.metrics->SetServerPhases(id, job.phases);

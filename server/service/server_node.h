@@ -162,7 +162,11 @@ class ServerNode {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void StartStandIn(const HoldBackup& hold) ABSL_LOCKS_EXCLUDED(mutex_);
   void TendStandIns() ABSL_LOCKS_EXCLUDED(mutex_);
-  void ShowBackups(const std::map<uint32_t, RecordSender::Progress>& progress) const;
+  // What they have, for the coordinator and the metrics.
+  void AddBackups(const std::map<uint32_t, RecordSender::Progress>& progress,
+                  std::map<uint32_t, JobProgress>& jobs) const;
+  void AddJournals(std::map<uint32_t, JobProgress>& jobs) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const DropJob& drop) ABSL_LOCKS_EXCLUDED(mutex_);
   void On(const CutAt& cut) ABSL_LOCKS_EXCLUDED(mutex_);
   // What is meant for workers, or news of a later version.
@@ -190,7 +194,6 @@ class ServerNode {
                               std::vector<EngineJobOptions>& parts);
   // A commit names the run: all servers hear of the same.
   void NameJournal(const CommitEpoch& commit);
-  void ShowJournals() const ABSL_LOCKS_EXCLUDED(mutex_);
   void OnWritten(CheckpointWritten written) ABSL_LOCKS_EXCLUDED(mutex_);
   void CopyNext(uint32_t job, uint32_t engine, uint64_t step);
   void ShowMemory() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -112,13 +112,13 @@ void ServerNode::OnBackupLost(uint32_t id, const std::string& why) {
   changed_.SignalAll();
 }
 
-void ServerNode::ShowBackups(
-    const std::map<uint32_t, RecordSender::Progress>& progress) const {
-  if (options_.metrics == nullptr) return;
+void ServerNode::AddBackups(const std::map<uint32_t, RecordSender::Progress>& progress,
+                            std::map<uint32_t, JobProgress>& jobs) const {
   for (const auto& [job, at] : progress) {
-    options_.metrics->SetBackup(job,
-                                {.durable_step = at.durable,
-                                 .lag_steps = at.taken - std::min(at.taken, at.durable)});
+    const uint64_t lag = at.taken - std::min(at.taken, at.durable);
+    jobs[job].records = {.durable_step = at.durable, .lag_steps = lag, .bytes = at.bytes};
+    if (options_.metrics == nullptr) continue;
+    options_.metrics->SetBackup(job, {.durable_step = at.durable, .lag_steps = lag});
   }
 }
 

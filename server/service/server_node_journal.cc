@@ -135,12 +135,19 @@ void ServerNode::NameJournal(const CommitEpoch& commit) {
   journal_->Name(commit.job, absl::BytesToHexString(Sha256(members).substr(0, 8)));
 }
 
-void ServerNode::ShowJournals() const {
-  if (journal_ == nullptr || options_.metrics == nullptr) return;
+void ServerNode::AddJournals(std::map<uint32_t, JobProgress>& jobs) const {
+  if (journal_ == nullptr) return;
   absl::MutexLock lock(&mutex_);
   for (const auto& [id, job] : jobs_) {
     const auto state = journal_->State(id);
     if (!state) continue;
+    if (const auto progress = jobs.find(id); progress != jobs.end()) {
+      progress->second.records = {.durable_step = state->durable,
+                                  .lag_steps = state->lag(),
+                                  .bytes = state->bytes,
+                                  .error = state->error};
+    }
+    if (options_.metrics == nullptr) continue;
     options_.metrics->SetJournal(id, {.durable_step = state->durable,
                                       .lag_steps = state->lag(),
                                       .bytes = state->bytes,

@@ -83,6 +83,11 @@ void Write(const JobView& job, v1::JobStatus& out) {
   for (const MemberView& member : job.members) Write(member, *out.add_members());
   for (const BackupView& backup : job.backups) Write(backup, *out.add_backups());
   Write(job.recoveries, *out.mutable_recoveries());
+  for (const auto& [server, progress] : job.records) {
+    v1::RecordStatus& written = *out.add_records();
+    written.set_server(server);
+    *written.mutable_progress() = ToProto(progress);
+  }
   for (const auto& [server, phases] : job.server_phases) {
     v1::ServerPhases& written = *out.add_server_phases();
     written.set_server(server);

@@ -15,8 +15,14 @@ import time
 import unittest
 import urllib.request
 
+try:
+    import jsonschema
+except ImportError:  # then nothing is compared with the schema
+    jsonschema = None
+
 BUILD = "build/release"
 FAILURE_TIMEOUT = 4.0  # seconds; long enough for an oversubscribed machine to send its heartbeats
+SCHEMA = os.path.join(os.path.dirname(__file__), "../../docs/status.schema.json")
 PATIENCE = 60.0  # for anything that must happen sometime
 
 
@@ -146,7 +152,11 @@ class ClusterTest(unittest.TestCase):
     def status_of(self, name):
         shown = self.syncline("status", "-o", "json")
         self.assertEqual(shown.returncode, 0, shown.stderr)
-        return next(job for job in json.loads(shown.stdout)["jobs"] if job["name"] == name)
+        status = json.loads(shown.stdout)
+        if jsonschema:
+            with open(SCHEMA) as file:
+                jsonschema.validate(status, json.load(file))
+        return next(job for job in status["jobs"] if job["name"] == name)
 
     def assert_same_end(self, workers):
         checksums = set()

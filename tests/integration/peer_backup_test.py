@@ -55,6 +55,18 @@ class PeerBackupTest(LeashedTest):
         server.await_line(r"waits until other servers have what it has")
         return server
 
+    def await_recovery(self):
+        """One, by a backup; and what the other servers have is in their backups again."""
+        deadline = time.monotonic() + cluster.PATIENCE
+        while True:
+            job = self.status_of("test")
+            done = job["recoveries"]["count"] == 1 and len(job["records"]) == 3
+            if done and min(one["durable_step"] for one in job["records"]) >= 20:
+                break
+            self.assertLess(time.monotonic(), deadline, job)
+            time.sleep(0.05)
+        self.assertEqual(job["recoveries"]["causes"]["backup"]["count"], 1, job)
+
     def drain(self, server):
         number = re.search(r"syncline: ready .* server=(\d+)", server.text()).group(1)
         return self.syncline("drain", number, "--wait", "15s")
@@ -66,6 +78,7 @@ class PeerBackupTest(LeashedTest):
             self.server_processes[1].kill()
             self.coordinator.await_line(r"job 'test': server \d+ .* took the place of server \d+ at step \d+")
             self.coordinator.await_line(r"job 'test': the backup of server \d+ .* is lost: .*; it goes on without one")
+            self.await_recovery()
 
         self.assertEqual(self.train(disturb, *flags), undisturbed)
 

@@ -162,10 +162,20 @@ def check_readmes(root: Path, files: list[str]) -> Iterator[Violation]:
             yield Violation(f"{folder}/README.md", count, f"longer than {MAX_README_LINES} lines")
 
 
+def check_docs_index(root: Path, files: list[str]) -> Iterator[Violation]:
+    index = root / "docs" / "index.md"
+    if not index.is_file():
+        return
+    links = index.read_text()
+    for name in files:
+        if re.fullmatch(r"docs/(adr/)?[^/]+\.md", name) and name != "docs/index.md" and f"]({name[5:]})" not in links:
+            yield Violation(name, 1, "docs/index.md does not link to it: nobody finds it")
+
+
 def check_tree(root: Path) -> list[Violation]:
     root = root.resolve()
     files = tree_files(root)
-    violations = list(check_readmes(root, files))
+    violations = [*check_readmes(root, files), *check_docs_index(root, files)]
     patterns = workplace_patterns(root)
     for name in files:
         try:

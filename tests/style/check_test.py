@@ -116,6 +116,12 @@ class StyleCheck(unittest.TestCase):
         self.write("server/shard/a_test.cc", "#include <thread>\n")
         self.assert_clean("server/shard/b.cc", "int x;  // Not steady_clock: time is an input.\nint operand(int);\n")
 
+    def test_finds_a_page_that_nobody_links_to(self):
+        self.write("docs/adr/0007-a.md", "# 7\n", readme=None)
+        self.write("docs/b.md", "# b\n", readme=None)
+        self.write("docs/index.md", "[7](adr/0007-a.md)\n", readme=None)
+        self.assertEqual(self.messages(), ["docs/b.md:1: docs/index.md does not link to it: nobody finds it"])
+
     def test_finds_a_missing_readme(self):
         self.write("comm/base/a.cc", "int x;\n", readme=None)
         self.assertIn("comm/base/README.md:1: missing", self.messages()[0])

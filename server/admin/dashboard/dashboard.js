@@ -2,6 +2,7 @@
 // text, never as markup.
 import {showAdvice} from "/advice.js";
 import {Chart} from "/chart.js";
+import {showDurability} from "/durability.js";
 import {Phases} from "/phases.js";
 
 const PERIOD_MS = 1000;
@@ -250,6 +251,7 @@ function show(status) {
     state.phases ??= new Phases(byId("phases"));
     state.phases.show(job, time);
     showAdvice(byId("advice"), byId("advice-list"), state.advice, job);
+    showDurability(byId("durability"), byId("durability-list"), job, duration);
     showWorkers(job, time);
   }
   showServers(status.servers, time);

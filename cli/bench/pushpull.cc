@@ -45,6 +45,7 @@ absl::Status Check(const BenchOptions& options) {
       require(options.worker.steps >= 1, "--steps must be at least 1"));
   SYNCLINE_RETURN_IF_ERROR(
       require(options.worker.warmup >= 0, "--warmup must not be negative"));
+  SYNCLINE_RETURN_IF_ERROR(BenchDType(options.worker.dtype).status());
   SYNCLINE_RETURN_IF_ERROR(
       require(options.worker.bytes >= 4 && options.worker.bytes % 4 == 0,
               "--bytes must be a positive multiple of 4 (FP32 elements)"));
@@ -62,6 +63,7 @@ std::vector<std::string> WorkerCommand(const std::string& self,
           absl::StrCat("--steps=", worker.steps),
           absl::StrCat("--codec=", worker.codec),
           absl::StrCat("--optimizer=", worker.optimizer),
+          absl::StrCat("--dtype=", worker.dtype),
           absl::StrCat("--report=", worker.report)};
 }
 
@@ -87,6 +89,7 @@ Json Report(const BenchOptions& options, const Json& measured,
             {"tensor_bytes", options.worker.tensor_bytes},
             {"codec", options.worker.codec},
             {"optimizer", options.worker.optimizer},
+            {"dtype", options.worker.dtype},
             {"warmup", options.worker.warmup},
             {"steps", options.worker.steps}}},
           {"seconds", seconds},
@@ -103,9 +106,11 @@ void Print(const Json& report) {
   const Json& seconds = report["seconds"];
   const Json& settings = report["settings"];
   std::printf(
-      "push-pull of %.6g MiB FP32 by %d workers and %d servers (%s on the wire, %s)\n",
+      "push-pull of %.6g MiB FP32 by %d workers and %d servers (%s in the program, %s on "
+      "the wire, %s)\n",
       settings["bytes"].get<double>() / (1 << 20), settings["workers"].get<int>(),
-      settings["servers"].get<int>(), settings["codec"].get<std::string>().c_str(),
+      settings["servers"].get<int>(), settings["dtype"].get<std::string>().c_str(),
+      settings["codec"].get<std::string>().c_str(),
       settings["optimizer"].get<std::string>().c_str());
   std::printf("  per step   %.3f ms median, %.3f ms p10, %.3f ms p90\n",
               seconds["median"].get<double>() * 1e3, seconds["p10"].get<double>() * 1e3,
@@ -174,6 +179,9 @@ void AddWorkerFlags(CLI::App& app, BenchWorkerOptions& worker) {
   app.add_option("--codec", worker.codec, "On the wire, both ways: fp32 or bf16")
       ->capture_default_str();
   app.add_option("--optimizer", worker.optimizer, "sgd or adamw")->capture_default_str();
+  app.add_option("--dtype", worker.dtype,
+                 "Of the program's gradients and weights: fp32, bf16 or fp16")
+      ->capture_default_str();
 }
 
 }  // namespace

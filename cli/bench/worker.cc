@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "nlohmann/json.hpp"
 #include "worker/client/session.h"
@@ -21,9 +22,25 @@ constexpr double kLearningRate = 1e-3;
 constexpr double kMomentum = 0.9;
 constexpr float kInitialWeight = 1.0f;
 
+// In the program's own type.
+struct BenchMemory {
+  std::vector<std::byte> bytes;
+  DType dtype = DType::kF32;
+
+  BenchMemory(DType type, const std::vector<float>& values)
+      : bytes(values.size() * DTypeBytes(type)), dtype(type) {
+    Narrow(values, {.data = bytes.data(), .dtype = dtype});
+  }
+  std::vector<float> Values() const {
+    std::vector<float> values(bytes.size() / DTypeBytes(dtype));
+    Widen({.data = bytes.data(), .dtype = dtype}, values);
+    return values;
+  }
+};
+
 struct Model {
-  std::vector<std::vector<float>> weights;
-  std::vector<std::vector<float>> gradients;
+  std::vector<BenchMemory> weights;
+  std::vector<BenchMemory> gradients;
   std::vector<TensorId> ids;
 };
 
@@ -31,14 +48,14 @@ struct Model {
 // (rank + 1).
 float GradientOf(uint32_t rank) { return 0.25f * static_cast<float>(rank + 1); }
 
-Model MakeModel(const BenchWorkerOptions& options, uint32_t rank) {
+Model MakeModel(const BenchWorkerOptions& options, DType dtype, uint32_t rank) {
   Model model;
   uint64_t rest = options.bytes / sizeof(float);
   while (rest > 0) {
     const uint64_t elements =
         std::min(rest, std::max<uint64_t>(options.tensor_bytes / sizeof(float), 1));
-    model.weights.emplace_back(elements, kInitialWeight);
-    model.gradients.emplace_back(elements, GradientOf(rank));
+    model.weights.emplace_back(dtype, std::vector<float>(elements, kInitialWeight));
+    model.gradients.emplace_back(dtype, std::vector<float>(elements, GradientOf(rank)));
     rest -= elements;
   }
   return model;
@@ -46,17 +63,21 @@ Model MakeModel(const BenchWorkerOptions& options, uint32_t rank) {
 
 absl::Status DeclareAll(Session& session, Model& model) {
   for (size_t i = 0; i < model.weights.size(); ++i) {
-    SYNCLINE_ASSIGN_OR_RETURN(model.ids.emplace_back(),
-                              session.Declare({.name = absl::StrCat("tensor", i),
-                                               .shape = {model.weights[i].size()}},
-                                              model.weights[i]));
+    BenchMemory& weights = model.weights[i];
+    const size_t elements = weights.bytes.size() / DTypeBytes(weights.dtype);
+    SYNCLINE_ASSIGN_OR_RETURN(
+        model.ids.emplace_back(),
+        session.Declare({.name = absl::StrCat("tensor", i), .shape = {elements}},
+                        TensorMemory{weights.bytes.data(), weights.dtype}));
   }
   return absl::OkStatus();
 }
 
 absl::Status Step(Session& session, const Model& model) {
   for (size_t i = 0; i < model.ids.size(); ++i) {
-    SYNCLINE_RETURN_IF_ERROR(session.PushPull(model.ids[i], model.gradients[i], 1));
+    const BenchMemory& gradient = model.gradients[i];
+    SYNCLINE_RETURN_IF_ERROR(session.PushPull(
+        model.ids[i], ConstTensorMemory{gradient.bytes.data(), gradient.dtype}, 1));
   }
   return session.WaitAll();
 }
@@ -88,10 +109,11 @@ absl::Status CheckWeights(const BenchWorkerOptions& options, const Model& model,
   const double expected =
       ExpectedWeight(options.optimizer, gradient, options.warmup + options.steps);
   // FP32 rounds once per step; BF16 keeps 8 bits of what is published.
+  const bool is_exact = options.codec == "fp32" && options.dtype == "fp32";
   const double tolerance =
-      options.codec == "fp32" ? 1e-5 + 1e-7 * (options.warmup + options.steps) : 8e-3;
-  for (const std::vector<float>& tensor : model.weights) {
-    for (const float weight : tensor) {
+      is_exact ? 1e-5 + 1e-7 * (options.warmup + options.steps) : 8e-3;
+  for (const BenchMemory& tensor : model.weights) {
+    for (const float weight : tensor.Values()) {
       if (std::abs(weight - expected) <= tolerance * std::abs(expected)) continue;
       return absl::DataLossError(absl::StrCat(
           "a weight is ", weight, " after ", options.warmup + options.steps,
@@ -114,6 +136,15 @@ absl::Status WriteReport(const std::string& path, const std::vector<double>& sec
 
 }  // namespace
 
+absl::StatusOr<DType> BenchDType(const std::string& name) {
+  if (name == "fp32") return DType::kF32;
+  if (name == "bf16") return DType::kBf16;
+  if (name == "fp16") return DType::kF16;
+  return WithFailure(absl::InvalidArgumentError(absl::StrCat(
+                         "'", name, "' is no element type; fp32, bf16 and fp16 are")),
+                     Failure::kUsage);
+}
+
 absl::Status RunBenchWorker(const BenchWorkerOptions& options) {
   SYNCLINE_ASSIGN_OR_RETURN(SessionOptions session_options, SessionOptions::FromEnv());
   session_options.training.optimizer = {
@@ -123,7 +154,8 @@ absl::Status RunBenchWorker(const BenchWorkerOptions& options) {
   }
   session_options.push_codec = options.codec;
   session_options.publish_codec = options.codec;
-  Model model = MakeModel(options, session_options.rank);
+  SYNCLINE_ASSIGN_OR_RETURN(const DType dtype, BenchDType(options.dtype));
+  Model model = MakeModel(options, dtype, session_options.rank);
   SYNCLINE_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                             Session::Create(session_options));
   SYNCLINE_RETURN_IF_ERROR(DeclareAll(*session, model));

@@ -6,6 +6,8 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "comm/base/dtype.h"
 
 namespace syncline {
 
@@ -16,9 +18,13 @@ struct BenchWorkerOptions {
   int steps = 20;
   std::string codec = "fp32";
   std::string optimizer = "adamw";
+  std::string dtype = "fp32";  // of the program's weights and gradients; bf16, fp16
   std::string report =
       {};  // where rank 0 writes {"seconds": [...], "bytes_pushed", "bytes_pulled"}
 };
+
+// InvalidArgument (Failure::kUsage) for a name that is none.
+absl::StatusOr<DType> BenchDType(const std::string& name);
 
 // Joins the job of the environment, pushes and pulls, checks the weights. DataLoss when
 // they are wrong.

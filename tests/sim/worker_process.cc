@@ -38,6 +38,7 @@ WorkerProcess::WorkerProcess(Parts parts, uint32_t rank)
     for (size_t i = 0; i < values.size(); ++i) values[i] = Noise(seed, 77, tensor, i);
   }
   gradients_ = weights_;
+  narrow_gradients_.resize(weights_.size());
   rate_factors_.assign(weights_.size(), 1);
   Attach();
   Beat();
@@ -272,6 +273,7 @@ void WorkerProcess::PushAll(uint64_t step) {
     }
     parts_.reference.Computed(rank_, tensor, step);
     gradients_[tensor] = Gradient(tensor, step);
+    const GradientView gradient = InItsOwnType(tensor);
     rate_factors_[tensor] = RateFactor(tensor, step);
     exchange_->SetRateFactor(tensor, rate_factors_[tensor]);
     parts_.reference.Pushed({rank_, *incarnation_, step}, tensor,
@@ -281,7 +283,7 @@ void WorkerProcess::PushAll(uint64_t step) {
                              .loss_scale = exchange_->loss_scale(),
                              .rate_factor = rate_factors_[tensor]});
     Do([&](Exchange& exchange) {
-      return exchange.Push(tensor, gradients_[tensor], samples, parts_.events.now());
+      return exchange.Push(tensor, gradient, samples, parts_.events.now());
     });
   }
 }
@@ -320,6 +322,18 @@ std::vector<float> WorkerProcess::Gradient(uint32_t tensor, uint64_t step) {
     gradient[0] = std::numeric_limits<float>::infinity();
   }
   return gradient;
+}
+
+// Half of the workers compute in BF16.
+GradientView WorkerProcess::InItsOwnType(uint32_t tensor) {
+  std::vector<float>& values = gradients_[tensor];
+  if (parts_.seed % 4 < 2) return values;
+  std::vector<uint16_t>& narrow = narrow_gradients_[tensor];
+  narrow.resize(values.size());
+  Narrow(values, {.data = narrow.data(), .dtype = DType::kBf16});
+  const ConstTensorMemory memory = {.data = narrow.data(), .dtype = DType::kBf16};
+  Widen(memory, values);
+  return {memory, values.size()};
 }
 
 template <typename Act>

@@ -116,6 +116,8 @@ class WorkerProcess : private Receiver {
   void StandStill();
   float RateFactor(uint32_t tensor, uint64_t step) const;
   std::vector<float> Gradient(uint32_t tensor, uint64_t step);
+  // What the worker computed, which is rounded to it.
+  GradientView InItsOwnType(uint32_t tensor);
   // Runs what `act` gives out, once the exchange knows how much it may send.
   template <typename Act>
   void Do(const Act& act);
@@ -141,7 +143,8 @@ class WorkerProcess : private Receiver {
   bool parted_ = false;
   std::vector<std::vector<float>> weights_;
   std::vector<std::vector<float>> gradients_;
-  std::vector<float> rate_factors_;  // of the gradients
+  std::vector<std::vector<uint16_t>> narrow_gradients_;  // of those who compute in BF16
+  std::vector<float> rate_factors_;                      // of the gradients
   std::unique_ptr<Exchange> exchange_;
   uint32_t ready_tensors_ = 0;
   bool computing_ = false;  // otherwise it waits for weights

@@ -130,13 +130,13 @@ void DataPlane::Do(const Act& act) {
   Run(exchange_->Pump(clock_.Now()));
 }
 
-void DataPlane::Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples) {
+void DataPlane::Push(uint32_t tensor, const GradientView& gradient, uint32_t samples) {
   loop_->PostQuietly([this, tensor, gradient, samples](Transport&) {
     Do([&](Exchange& exchange) {
       return exchange.Push(tensor, gradient, samples, clock_.Now());
     });
   });
-  waiting_bytes_ += gradient.size_bytes();
+  waiting_bytes_ += gradient.bytes().size();
   if (waiting_bytes_ >= kTogetherBytes) Flush();
 }
 

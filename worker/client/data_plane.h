@@ -61,7 +61,7 @@ class DataPlane : private Receiver {
 
   // Small gradients leave together: once they are kTogetherBytes, with Flush, or after
   // 10 ms. From one thread at a time, as Skip and Flush.
-  void Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples);
+  void Push(uint32_t tensor, const GradientView& gradient, uint32_t samples);
   // What was pushed and skipped leaves now.
   void Flush();
   // See Exchange::SetRateFactor.

@@ -69,7 +69,7 @@ ExchangeOutputs Exchange::Start(absl::Duration now) {
   return outputs;
 }
 
-ExchangeOutputs Exchange::Push(uint32_t tensor, std::span<const float> gradient,
+ExchangeOutputs Exchange::Push(uint32_t tensor, const GradientView& gradient,
                                uint32_t samples, absl::Duration now) {
   Tensor& state = tensors_[tensor];
   SYNCLINE_CHECK(gradient.size() == state.weights.size());

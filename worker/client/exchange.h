@@ -123,7 +123,7 @@ class Exchange {
   // The gradient, a mean over `samples` samples, for the version that the tensor now
   // holds. It stays unchanged until ExchangeReady. REQUIRES: the tensor is ready;
   // gradient and weights have equal sizes.
-  ExchangeOutputs Push(uint32_t tensor, std::span<const float> gradient, uint32_t samples,
+  ExchangeOutputs Push(uint32_t tensor, const GradientView& gradient, uint32_t samples,
                        absl::Duration now);
 
   // What the servers multiply the tensor's learning rate with at the steps that are pushed
@@ -271,7 +271,7 @@ class Exchange {
     uint32_t blocks = 0;
     bool frozen = false;
     std::span<float> weights = {};
-    std::span<const float> gradient = {};
+    GradientView gradient = {};
     uint32_t samples = 0;  // of the last gradient
     bool skips = false;    // what is under way has none
     float loss_scale = 1;  // of the gradient

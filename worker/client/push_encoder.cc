@@ -12,9 +12,10 @@
 namespace syncline {
 namespace {
 
-std::span<const float> OfBlock(const PushEncoder::Contribution& contribution) {
-  const BlockRange& range = contribution.label.range;
-  return contribution.gradient.subspan(range.first_element, range.elements);
+// Whether the bytes of the codec are the elements themselves.
+bool IsMemoryOf(const Codec& codec, DType dtype) {
+  return (codec.id() == CodecId::kBf16 && dtype == DType::kBf16) ||
+         (codec.id() == CodecId::kFp16 && dtype == DType::kF16);
 }
 
 }  // namespace
@@ -54,11 +55,11 @@ void PushEncoder::TakeBack(const Contribution& contribution) {
   if (memory.residual().empty()) return;
   const uint64_t first_of_block = contribution.label.range.first_element;
   if (!transfer.CompressesAt(contribution.label.step)) {
-    const std::span<const float> gradient = OfBlock(contribution);
-    for (uint32_t tile = 0; tile < TilesOf(gradient.size()); ++tile) {
+    const uint32_t elements = contribution.label.range.elements;
+    for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
       const size_t first = size_t{tile} * kTileElements;
       memory.TakeBack(
-          {.gradient = gradient.subspan(first, TileElements(gradient.size(), tile)),
+          {.gradient = Read(contribution, first, TileElements(elements, tile)),
            .context = {.first_element = first_of_block + first},
            .units = contribution.units});
     }
@@ -101,20 +102,37 @@ std::shared_ptr<std::byte> PushEncoder::LentMemory(size_t bytes) const {
   return options_.push_memory ? options_.push_memory(bytes) : nullptr;
 }
 
+std::span<const float> PushEncoder::Read(const Contribution& contribution, size_t first,
+                                         size_t elements) {
+  if (contribution.gradient.dtype() != DType::kF32) scratch_.resize(kTileElements);
+  return contribution.gradient.Read(contribution.label.range.first_element + first,
+                                    elements, scratch_);
+}
+
 Payload PushEncoder::EncodeDense(const Contribution& contribution, const Codec& codec) {
   const BlockLabel label = Labelled(contribution);
-  const std::span<const float> gradient = OfBlock(contribution);
-  std::shared_ptr<std::byte> memory =
-      LentMemory(MaxBlockBytes(codec, label.range.elements));
-  if (memory == nullptr) {
-    return EncodeBlock(codec, label, gradient, options_.checksum, pool_);
+  const GradientView& gradient = contribution.gradient;
+  const auto [tensor, begin, elements] = label.range;
+  const size_t bytes = MaxBlockBytes(codec, elements);
+  std::shared_ptr<std::byte> memory = LentMemory(bytes);
+  if (memory == nullptr && gradient.dtype() == DType::kF32) {
+    return EncodeBlock(codec, label, gradient.AsFloats(begin, elements),
+                       options_.checksum, pool_);
   }
+  if (memory == nullptr) memory = pool_.Allocate(bytes).owner();
   BlockWriter writer(label, options_.checksum, std::move(memory));
-  for (uint32_t tile = 0; tile < TilesOf(gradient.size()); ++tile) {
+  for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
     const size_t first = size_t{tile} * kTileElements;
-    const auto values = gradient.subspan(first, TileElements(gradient.size(), tile));
+    const size_t count = TileElements(elements, tile);
     const MutableByteView room = writer.NextTile(codec);
-    writer.EndTile(codec.Encode(values, {}, ContextAt(label, first), room));
+    if (IsMemoryOf(codec, gradient.dtype())) {
+      const ByteView values = gradient.Bytes(begin + first, count);
+      std::ranges::copy(values, room.begin());
+      writer.EndTile(values.size());
+    } else {
+      writer.EndTile(codec.Encode(Read(contribution, first, count), {},
+                                  ContextAt(label, first), room));
+    }
   }
   return writer.Finish();
 }
@@ -131,7 +149,12 @@ float PushEncoder::ThresholdOf(const Contribution& contribution,
   if (known.step == step) return known.value;
   if (!histogram_) histogram_.emplace();
   histogram_->Clear();
-  memories_[tensor].Preview(contribution.gradient, contribution.units,
+  const GradientView& gradient = contribution.gradient;
+  scratch_.resize(kTileElements);
+  const auto read = [&](size_t first, size_t n) {
+    return gradient.Read(first, n, scratch_);
+  };
+  memories_[tensor].Preview(gradient.size(), read, contribution.units,
                             [&](std::span<const float> x) { histogram_->Add(x); });
   known = {.step = step, .value = histogram_->ThresholdFor(count)};
   return known.value;
@@ -140,15 +163,14 @@ float PushEncoder::ThresholdOf(const Contribution& contribution,
 void PushEncoder::EncodeTiles(const Contribution& contribution, const Transfer& transfer,
                               BlockWriter& writer) {
   const BlockLabel label = Labelled(contribution);
-  const std::span<const float> gradient = OfBlock(contribution);
   const float threshold = ThresholdOf(contribution, transfer);
-  for (uint32_t tile = 0; tile < TilesOf(gradient.size()); ++tile) {
+  for (uint32_t tile = 0; tile < TilesOf(label.range.elements); ++tile) {
     const uint64_t first = uint64_t{tile} * kTileElements;
     EncodeContext context = ContextAt(label, first);
     context.threshold = threshold;
     memories_[label.range.tensor].EncodeTile(
         transfer,
-        {.gradient = gradient.subspan(first, TileElements(gradient.size(), tile)),
+        {.gradient = Read(contribution, first, TileElements(label.range.elements, tile)),
          .context = context,
          .units = contribution.units},
         writer);
@@ -161,7 +183,7 @@ Payload PushEncoder::EncodeCompressed(const Contribution& contribution,
   const uint32_t tensor = label.range.tensor;
   const uint32_t elements = label.range.elements;
   if (chooser_.WantsToSee(tensor, label.step) && label.range.first_element == 0) {
-    chooser_.Saw(tensor, contribution.gradient.first(TileElements(elements, 0)));
+    chooser_.Saw(tensor, Read(contribution, 0, TileElements(elements, 0)));
   }
   const Transfer& transfer = chooser_.TransferAt(tensor, label.step);
   const size_t bytes = MaxBlockBytes(given.Accepted(), elements);

@@ -20,6 +20,7 @@
 #include "worker/client/codec_chooser.h"
 #include "worker/client/codec_cost.h"
 #include "worker/client/exchange_options.h"
+#include "worker/client/gradient_view.h"
 
 namespace syncline {
 
@@ -32,10 +33,10 @@ class PushEncoder {
   struct Contribution {
     uint32_t block = 0;
     BlockLabel label = {};
-    std::span<const float> gradient = {};  // the whole tensor's
+    GradientView gradient = {};  // the whole tensor's
     GradientUnits units = {};
   };
-  // Dense FP32 is borrowed from the gradient, unless options.push_memory takes it.
+  // Dense FP32 is borrowed from a gradient in FP32, unless options.push_memory takes it.
   Payload Encode(const Contribution& contribution);
 
   // The contribution was not counted: what can be kept of it goes with later ones, of the
@@ -77,6 +78,10 @@ class PushEncoder {
   };
 
   BlockLabel Labelled(const Contribution& contribution) const;
+  // So many of the block's elements, from number `first` of the block on; until the next
+  // call.
+  std::span<const float> Read(const Contribution& contribution, size_t first,
+                              size_t elements);
   Payload EncodeDense(const Contribution& contribution, const Codec& codec);
   Payload EncodeCompressed(const Contribution& contribution, const Transfer& transfer);
   float ThresholdOf(const Contribution& contribution, const Transfer& transfer);
@@ -94,6 +99,7 @@ class PushEncoder {
   std::unordered_map<uint32_t, SentBlock> sent_;  // by block
   CodecChooser chooser_;
   std::vector<Threshold> thresholds_;  // by tensor
+  std::vector<float> scratch_;         // a tile, of gradients that are not FP32
   std::optional<TensorHistogram> histogram_;
   CodecCost cost_;
   GradientMemory::Squares squares_;  // of all memories

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/base/job_seed.h"
+#include "comm/base/tiling.h"
 #include "gtest/gtest.h"
 
 namespace syncline {
@@ -55,6 +56,69 @@ TEST_P(RandomRoundings, FollowFromTheNameOfTheJobAndNotFromItsNumber) {
 
 TEST_P(RandomRoundings, OfTwoRanksAreIndependent) {
   EXPECT_NE(FirstPush({.rank = 1}, GetParam()), FirstPush({.rank = 0}, GetParam()));
+}
+
+// A gradient in its own type is sent as if it had been widened before, with and without
+// lent memory; what is kept of it, and given back, is the same.
+class NarrowGradients : public ::testing::TestWithParam<const char*> {
+ protected:
+  static constexpr uint32_t kElements = 3 * kTileElements + 100;
+
+  static std::vector<std::byte> Pushes(const GradientView& gradient, bool lends) {
+    const Transfer transfer = *ParseTransfer(GetParam());
+    const CodecRegistry codecs = CodecRegistry::Builtin();
+    const std::array<uint64_t, 1> elements = {kElements};
+    BufferPool pool(0);
+    ExchangeOptions options = {.job = 1,
+                               .shards = 1,
+                               .shard_of_block = {0, 0},
+                               .transfers = {{transfer, transfer}},
+                               .seed_codec = *codecs.Find(CodecId::kFp32)};
+    if (lends) {
+      options.push_memory = [](size_t bytes) { return Buffer::Allocate(bytes).owner(); };
+    }
+    PushEncoder encoder(options, elements, pool);
+    std::vector<std::byte> pushed;
+    for (uint64_t step = 1; step <= 3; ++step) {
+      const std::vector<BlockRange> ranges = {
+          {0, 0, 2 * kTileElements},
+          {0, 2 * kTileElements, kElements - 2 * kTileElements}};
+      for (uint32_t block = 0; block < ranges.size(); ++block) {
+        const PushEncoder::Contribution contribution = {
+            .block = block,
+            .label = {.range = ranges[block], .step = step, .epoch = 1},
+            .gradient = gradient};
+        const Buffer bytes = Gather(encoder.Encode(contribution));
+        pushed.insert(pushed.end(), bytes.data(), bytes.data() + bytes.size());
+        if (step == 2 && block == 1) encoder.TakeBack(contribution);
+        encoder.Forget(block);
+      }
+    }
+    return pushed;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Codecs, NarrowGradients,
+                         ::testing::Values("fp32", "bf16", "fp16", "bf16-stochastic",
+                                           "onebit:min_elements=0,vectors=1",
+                                           "topk:ratio=0.01,min_elements=0,vectors=1",
+                                           "dgc:ratio=0.01,min_elements=0,vectors=1"));
+
+TEST_P(NarrowGradients, TravelAsIfTheyHadBeenWidened) {
+  for (const DType dtype : {DType::kBf16, DType::kF16}) {
+    std::vector<float> values(kElements);
+    for (size_t i = 0; i < values.size(); ++i) {
+      values[i] = static_cast<float>(i % 3701) / 4100 - 0.4f;
+    }
+    std::vector<uint16_t> narrow(kElements);
+    const ConstTensorMemory memory = {.data = narrow.data(), .dtype = dtype};
+    Narrow(values, {.data = narrow.data(), .dtype = dtype});
+    Widen(memory, values);
+    for (const bool lends : {false, true}) {
+      EXPECT_EQ(Pushes(GradientView(memory, kElements), lends), Pushes(values, lends))
+          << DTypeBytes(dtype) << " " << lends;
+    }
+  }
 }
 
 // What is kept until the step is over takes no more room than it needs.

@@ -214,8 +214,7 @@ class Session {
   // gradient of loss_scale() times the loss.
   absl::Status PushPull(TensorId tensor, std::span<const float> gradient,
                         uint32_t samples);
-  // ... of any element type, whatever that of the weights is. One of BF16 or FP16 is copied
-  // to FP32 during the call, and its memory free afterwards.
+  // ... of any element type, whatever that of the weights is. It is read where it lies.
   absl::Status PushPull(TensorId tensor, ConstTensorMemory gradient, uint32_t samples);
 
   // What the tensor's learning rate, as the job's settings have it at each step, is

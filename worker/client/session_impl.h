@@ -43,8 +43,8 @@ class Session::Impl {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<size_t> ElementsOf(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Start(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status PushPull(TensorId tensor, std::span<const float> gradient,
-                        uint32_t samples) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status PushPull(TensorId tensor, const GradientView& gradient, uint32_t samples)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status PushPull(TensorId tensor, ConstTensorMemory gradient, uint32_t samples)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status ScaleLearningRate(TensorId tensor, double factor)
@@ -83,8 +83,7 @@ class Session::Impl {
     // What the exchange works on: `memory` itself, or `view` where that is no FP32.
     std::span<float> weights = {};
     std::vector<float> view = {};
-    std::vector<float> gradient = {};  // the last one pushed, where it was no FP32
-    bool landed = false;               // `memory` holds what `weights` hold
+    bool landed = false;  // `memory` holds what `weights` hold
     bool ready = false;
     int waiters = 0;       // calls that sleep until it is ready
     uint64_t version = 0;  // steps of the job that it has begun
@@ -171,9 +170,9 @@ class Session::Impl {
   void Stop(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds to the tensor's sum. True when an update is complete: then `gradient` and
   // `samples` are those of the mean.
-  bool AddsUp(Tensor& tensor, std::span<const float>& gradient, uint32_t& samples) const;
+  bool AddsUp(Tensor& tensor, GradientView& gradient, uint32_t& samples) const;
   // Of a gradient, or of none with 0 samples. REQUIRES: CheckTurn.
-  void Contribute(TensorId id, std::span<const float> gradient, uint32_t samples)
+  void Contribute(TensorId id, GradientView gradient, uint32_t samples)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Every tensor that keeps pace was pushed or skipped as often as the others.
   bool IsBetweenSteps() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);

@@ -76,13 +76,13 @@ absl::Status Session::Impl::CheckPush(TensorId id, size_t elements,
   return absl::OkStatus();
 }
 
-bool Session::Impl::AddsUp(Tensor& tensor, std::span<const float>& gradient,
+bool Session::Impl::AddsUp(Tensor& tensor, GradientView& gradient,
                            uint32_t& samples) const {
-  const Codec& fp32 = **codecs_.Find(CodecId::kFp32);
   if (tensor.sum_pushes == 0) tensor.sum.assign(tensor.elements, 0.0f);
   if (samples > 0) {
     const absl::Status added =
-        fp32.DecodeAdd(std::as_bytes(gradient), static_cast<float>(samples), tensor.sum);
+        CodecOf(gradient.dtype())
+            .DecodeAdd(gradient.bytes(), static_cast<float>(samples), tensor.sum);
     SYNCLINE_CHECK(added.ok());
   }
   tensor.sum_samples += samples;
@@ -98,8 +98,7 @@ bool Session::Impl::AddsUp(Tensor& tensor, std::span<const float>& gradient,
   return true;
 }
 
-void Session::Impl::Contribute(TensorId id, std::span<const float> gradient,
-                               uint32_t samples) {
+void Session::Impl::Contribute(TensorId id, GradientView gradient, uint32_t samples) {
   Tensor& tensor = tensors_[id];
   const bool accumulates =
       options_.training.accumulate_on == TrainingOptions::Accumulate::kWorker &&
@@ -115,7 +114,7 @@ void Session::Impl::Contribute(TensorId id, std::span<const float> gradient,
   to_begin_ = static_cast<size_t>(std::ranges::count_if(tensors_, &Tensor::keeps_pace));
 }
 
-absl::Status Session::Impl::PushPull(TensorId id, std::span<const float> gradient,
+absl::Status Session::Impl::PushPull(TensorId id, const GradientView& gradient,
                                      uint32_t samples) {
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckPush(id, gradient.size(), samples));
@@ -123,7 +122,6 @@ absl::Status Session::Impl::PushPull(TensorId id, std::span<const float> gradien
   return absl::OkStatus();
 }
 
-// Others go on while the gradient is widened; the tensor is this caller's.
 absl::Status Session::Impl::PushPull(TensorId id, ConstTensorMemory gradient,
                                      uint32_t samples) {
   SYNCLINE_ASSIGN_OR_RETURN(const size_t elements, ElementsOf(id));
@@ -131,25 +129,7 @@ absl::Status Session::Impl::PushPull(TensorId id, ConstTensorMemory gradient,
     return absl::InvalidArgumentError(
         absl::StrCat("there is no gradient of tensor '", NameOf(id), "'"));
   }
-  if (gradient.dtype == DType::kF32) {
-    return PushPull(id, {static_cast<const float*>(gradient.data), elements}, samples);
-  }
-  std::vector<float> widened;
-  {
-    absl::MutexLock lock(&mutex_);
-    SYNCLINE_RETURN_IF_ERROR(CheckPush(id, elements, samples));
-    widened = std::move(tensors_[id].gradient);
-  }
-  widened.resize(elements);
-  {
-    const PhaseMeter::Work encodes(phases_, WorkerPhase::kEncode);
-    Widen(gradient, widened);
-  }
-  absl::MutexLock lock(&mutex_);
-  tensors_[id].gradient = std::move(widened);
-  SYNCLINE_RETURN_IF_ERROR(CheckPush(id, elements, samples));
-  Contribute(id, tensors_[id].gradient, samples);
-  return absl::OkStatus();
+  return PushPull(id, GradientView(gradient, elements), samples);
 }
 
 absl::Status Session::Impl::ScaleLearningRate(TensorId id, double factor) {

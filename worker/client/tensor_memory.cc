@@ -11,15 +11,6 @@
 namespace syncline {
 namespace {
 
-// The codecs' bytes are the elements themselves, and their kernels are vectorised.
-const Codec& CodecOf(DType dtype) {
-  static const auto* codecs = new CodecRegistry(CodecRegistry::Builtin());
-  const CodecId id = dtype == DType::kF32    ? CodecId::kFp32
-                     : dtype == DType::kBf16 ? CodecId::kBf16
-                                             : CodecId::kFp16;
-  return **codecs->Find(id);
-}
-
 // Calls `part` with the first element and the number of elements of each tile.
 template <typename Part>
 void ForEachTile(size_t elements, const Part& part) {
@@ -29,6 +20,15 @@ void ForEachTile(size_t elements, const Part& part) {
 }
 
 }  // namespace
+
+// Their kernels are vectorised.
+const Codec& CodecOf(DType dtype) {
+  static const auto* codecs = new CodecRegistry(CodecRegistry::Builtin());
+  const CodecId id = dtype == DType::kF32    ? CodecId::kFp32
+                     : dtype == DType::kBf16 ? CodecId::kBf16
+                                             : CodecId::kFp16;
+  return **codecs->Find(id);
+}
 
 void Widen(const ConstTensorMemory& from, std::span<float> to) {
   const Codec& codec = CodecOf(from.dtype);

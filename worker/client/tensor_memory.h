@@ -8,6 +8,7 @@
 #include <span>
 
 #include "comm/base/dtype.h"
+#include "comm/codec/codec.h"
 
 namespace syncline {
 
@@ -20,6 +21,9 @@ struct ConstTensorMemory {
   const void* data = nullptr;
   DType dtype = DType::kF32;
 };
+
+// Whose encoding is the elements as they lie in memory.
+const Codec& CodecOf(DType dtype);
 
 // Exact; NaN and infinity stay what they are.
 void Widen(const ConstTensorMemory& from, std::span<float> to);

@@ -111,7 +111,9 @@ absl::Status CompressedAllReduce::Run(std::span<float> values) {
   const uint64_t count = transfer_.TensorTopCount(values.size(), step_);
   if (count > 0) {
     TensorHistogram histogram;
-    given_.Preview(values, {}, [&](std::span<const float> x) { histogram.Add(x); });
+    const auto read = [&](size_t first, size_t n) { return values.subspan(first, n); };
+    given_.Preview(values.size(), read, {},
+                   [&](std::span<const float> x) { histogram.Add(x); });
     threshold_ = histogram.ThresholdFor(count);
   }
   rounds_ = CutIntoRounds();

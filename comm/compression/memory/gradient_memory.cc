@@ -183,14 +183,13 @@ GradientMemory::Scratch GradientMemory::ScratchFor(size_t elements) {
   return scratch;
 }
 
-void GradientMemory::Preview(std::span<const float> gradient, const GradientUnits& units,
+void GradientMemory::Preview(uint64_t elements, ReadTile read, const GradientUnits& units,
                              absl::FunctionRef<void(std::span<const float>)> show) {
-  for (uint32_t number = 0; number < TilesOf(gradient.size()); ++number) {
+  for (uint32_t number = 0; number < TilesOf(elements); ++number) {
     const size_t first = size_t{number} * kTileElements;
-    const Tile tile = {
-        .gradient = gradient.subspan(first, TileElements(gradient.size(), number)),
-        .context = {.first_element = first},
-        .units = units};
+    const Tile tile = {.gradient = read(first, TileElements(elements, number)),
+                       .context = {.first_element = first},
+                       .units = units};
     const Scratch scratch = ScratchFor(tile.gradient.size());
     const bool is_sum = Joins(tile) && Gather(tile, scratch) < kInfinity;
     show(is_sum ? scratch.x : tile.gradient);

@@ -64,9 +64,11 @@ class GradientMemory {
   // momentum correction the sum over time stays; a velocity that was cleared stays cleared.
   void TakeBack(const Tile& sent);
 
-  // Shows what EncodeTile would encode of each tile of the tensor, whose gradient this
-  // is.
-  void Preview(std::span<const float> gradient, const GradientUnits& units,
+  // Shows what EncodeTile would encode of each tile of the tensor; `read` gives the
+  // gradient's elements from number `first` on.
+  using ReadTile =
+      absl::FunctionRef<std::span<const float>(size_t first, size_t elements)>;
+  void Preview(uint64_t elements, ReadTile read, const GradientUnits& units,
                absl::FunctionRef<void(std::span<const float>)> show);
 
   // What was given but not sent yet; empty without memory.

@@ -44,10 +44,7 @@ class Page(html.parser.HTMLParser):
                 self.words[name] = f"{self.words.get(name, '')} {data.strip()}".strip()
 
 
-@unittest.skipIf(BROWSER is None, "no Chromium")
-class Dashboard(cluster.ClusterTest):
-    servers = 1
-
+class Browsed(cluster.ClusterTest):
     def look(self, seconds=5):
         """The page after so many seconds of the browser's time, which passes faster than ours."""
         shown = subprocess.run(
@@ -56,6 +53,11 @@ class Dashboard(cluster.ClusterTest):
             capture_output=True, text=True, timeout=cluster.PATIENCE,
         )  # fmt: skip
         return Page(shown.stdout)
+
+
+@unittest.skipIf(BROWSER is None, "no Chromium")
+class Dashboard(Browsed):
+    servers = 1
 
     def test_it_shows_a_job_its_members_and_events_as_they_are_named(self):
         workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "50", job=JOB) for rank in range(2)]
@@ -87,6 +89,18 @@ class Dashboard(cluster.ClusterTest):
     def test_nothing_but_its_own_files_may_run(self):
         with urllib.request.urlopen(f"http://{self.admin}/", timeout=5) as reply:
             self.assertIn("default-src 'self'", reply.headers["Content-Security-Policy"])
+
+
+@unittest.skipIf(BROWSER is None, "no Chromium")
+class DashboardOfBackups(Browsed):
+    servers = 2
+    worker_env = {"SYNCLINE_DURABILITY": "peer"}
+
+    def test_it_shows_what_is_left_when_something_dies(self):
+        workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "20", job=JOB) for rank in range(2)]
+        workers[0].await_line(r"^step 20$")
+        said = self.look().words["durability-list"]
+        self.assertRegex(said, r"All steps below \d+ are in the backups.* Server 0's backup is with server 1 \(")
 
 
 if __name__ == "__main__":

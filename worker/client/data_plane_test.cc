@@ -261,7 +261,7 @@ TEST_F(ClosingDataPlane, WakesItsLoopForManySmallGradientsOnce) {
   const int before = script_.wakes;
   const std::vector<float> gradient((256 << 10) / sizeof(float));
   const auto push = [&](size_t elements) {
-    plane_->Push(0, {gradient.data(), elements}, 1);
+    plane_->Push(0, std::span(gradient).first(elements), 1);
   };
   plane_->Flush();
   push(10);

@@ -202,7 +202,7 @@ function showServers(servers, time) {
   table("servers", ["Server", "Process", "Engines", "Lanes", "Memory", "Heard of", "Bytes"], [0, 2, 5, 6],
     servers.map((server) => {
       const [placed, budget] = [server.memory_placed_bytes, server.memory_budget_bytes];
-      const memory = make("span", `${bytes(placed)} of ${budget ? bytes(budget) : "?"} `);
+      const memory = make("span", budget ? `${bytes(placed)} of ${bytes(budget)} ` : bytes(placed));
       if (budget) {
         const fill = make("meter");
         Object.assign(fill, {max: budget, value: placed, high: 0.9 * budget});

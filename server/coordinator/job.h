@@ -275,6 +275,7 @@ class Job {
   };
   static std::string NameOf(const JobServer& server);
   BackupView ViewOfBackup(size_t place) const;
+  void ViewServers(JobView& view) const;
   void AskForBackups(CoordinatorOutputs& outputs);
   void AskForBackup(size_t place, const JobServer& holder, CoordinatorOutputs& outputs);
   bool HasBackup(size_t place) const;

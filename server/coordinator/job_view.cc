@@ -62,6 +62,19 @@ uint64_t Job::LowestStep() const {
   return lowest.value_or(last_step_);
 }
 
+void Job::ViewServers(JobView& view) const {
+  for (const JobServer& server : servers_) {
+    const auto known = server_phases_.find(server.server);
+    if (known != server_phases_.end()) view.server_phases.insert(*known);
+    const auto records = records_.find(server.server);
+    if (records != records_.end()) view.records.insert(*records);
+  }
+  view.durability = spec_.durability;
+  for (size_t i = 0; i < backups_.size(); ++i) {
+    view.backups.push_back(ViewOfBackup(i));
+  }
+}
+
 JobView Job::View(absl::Duration now, const LostServers& lost) const {
   const std::string lost_servers = WhichServersAreLost(now, lost);
   JobView view{.job = id_,
@@ -107,16 +120,7 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
                             .compression = worker.beat.compression,
                             .phases = worker.beat.phases});
   }
-  for (const JobServer& server : servers_) {
-    const auto known = server_phases_.find(server.server);
-    if (known != server_phases_.end()) view.server_phases.insert(*known);
-    const auto records = records_.find(server.server);
-    if (records != records_.end()) view.records.insert(*records);
-  }
-  view.durability = spec_.durability;
-  for (size_t i = 0; i < backups_.size(); ++i) {
-    view.backups.push_back(ViewOfBackup(i));
-  }
+  ViewServers(view);
   view.recoveries = recoveries_.View(now);
   view.checkpoint = saved_;
   view.checkpoint.is_under_way = !cuts_.empty() || cut_wanted_ || IsEnding();

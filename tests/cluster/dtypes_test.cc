@@ -67,9 +67,9 @@ Ends Train(const SessionOptions& options, DType gradients, DType weights) {
               : session->PushPull(id, ConstTensorMemory{halves.data(), gradients}, 1);
       EXPECT_TRUE(pushed.ok()) << pushed;
     }
-    // Copied: the program may use its memory at once.
-    if (gradients != DType::kF32) std::ranges::fill(halves, uint16_t{0x7fff});
     EXPECT_TRUE(session->WaitAll().ok());
+    // From then on the program may use its memory again.
+    std::ranges::fill(halves, uint16_t{0x7fff});
     ends.wide.push_back(wide);
     ends.narrow.push_back(narrow);
     // What a program writes into weights of its own type harms nothing.

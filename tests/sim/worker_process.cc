@@ -189,7 +189,7 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
     options.frozen.push_back(tensor.group.frozen);
   }
   exchange_ = std::make_unique<Exchange>(
-      options, std::vector<std::span<float>>(weights_.begin(), weights_.end()), pool_);
+      options, std::vector<MemoryView>(weights_.begin(), weights_.end()), pool_);
   Run(exchange_->Start(parts_.events.now()));
   Tick();
 }
@@ -273,7 +273,7 @@ void WorkerProcess::PushAll(uint64_t step) {
     }
     parts_.reference.Computed(rank_, tensor, step);
     gradients_[tensor] = Gradient(tensor, step);
-    const GradientView gradient = InItsOwnType(tensor);
+    const ConstMemoryView gradient = InItsOwnType(tensor);
     rate_factors_[tensor] = RateFactor(tensor, step);
     exchange_->SetRateFactor(tensor, rate_factors_[tensor]);
     parts_.reference.Pushed({rank_, *incarnation_, step}, tensor,
@@ -325,7 +325,7 @@ std::vector<float> WorkerProcess::Gradient(uint32_t tensor, uint64_t step) {
 }
 
 // Half of the workers compute in BF16.
-GradientView WorkerProcess::InItsOwnType(uint32_t tensor) {
+ConstMemoryView WorkerProcess::InItsOwnType(uint32_t tensor) {
   std::vector<float>& values = gradients_[tensor];
   if (parts_.seed % 4 < 2) return values;
   std::vector<uint16_t>& narrow = narrow_gradients_[tensor];

@@ -117,7 +117,7 @@ class WorkerProcess : private Receiver {
   float RateFactor(uint32_t tensor, uint64_t step) const;
   std::vector<float> Gradient(uint32_t tensor, uint64_t step);
   // What the worker computed, which is rounded to it.
-  GradientView InItsOwnType(uint32_t tensor);
+  ConstMemoryView InItsOwnType(uint32_t tensor);
   // Runs what `act` gives out, once the exchange knows how much it may send.
   template <typename Act>
   void Do(const Act& act);

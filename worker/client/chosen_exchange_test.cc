@@ -28,8 +28,8 @@ class ChosenExchange : public ::testing::Test {
     options_.seed_codec = fp32_.get();
     options_.receiver = receiver;
     options_.clock = &clock_;
-    exchange_ = std::make_unique<Exchange>(
-        options_, std::vector<std::span<float>>{weights_}, pool_);
+    exchange_ =
+        std::make_unique<Exchange>(options_, std::vector<MemoryView>{weights_}, pool_);
     exchange_->Connected(0, now_);
     exchange_->Start(now_);
     for (const uint32_t block : {0u, 1u}) Publish(block, 0);

@@ -30,8 +30,7 @@ DataPlane::DataPlane(DataPlaneOptions options, DataPlaneEvents events)
       arena_(SharedArena::Create({})) {}
 
 absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Start(
-    DataPlaneOptions options, std::vector<std::span<float>> weights,
-    DataPlaneEvents events) {
+    DataPlaneOptions options, std::vector<MemoryView> weights, DataPlaneEvents events) {
   std::unique_ptr<DataPlane> self(new DataPlane(std::move(options), std::move(events)));
   DataPlane* plane = self.get();
   const auto make = [plane] {
@@ -84,7 +83,7 @@ void DataPlane::Stop() {
   loop_->Stop();
 }
 
-void DataPlane::Open(Transport& transport, const std::vector<std::span<float>>& weights) {
+void DataPlane::Open(Transport& transport, const std::vector<MemoryView>& weights) {
   ExchangeOptions exchange = options_.exchange;
   exchange.clock = &clock_;
   links_ = std::make_unique<ShardLinks>(LinksOptions(), transport);
@@ -130,7 +129,7 @@ void DataPlane::Do(const Act& act) {
   Run(exchange_->Pump(clock_.Now()));
 }
 
-void DataPlane::Push(uint32_t tensor, const GradientView& gradient, uint32_t samples) {
+void DataPlane::Push(uint32_t tensor, const ConstMemoryView& gradient, uint32_t samples) {
   loop_->PostQuietly([this, tensor, gradient, samples](Transport&) {
     Do([&](Exchange& exchange) {
       return exchange.Push(tensor, gradient, samples, clock_.Now());

@@ -54,14 +54,14 @@ struct DataPlaneEvents {
 class DataPlane : private Receiver {
  public:
   // Connects to all shards and begins to seed or receive `weights`.
-  static absl::StatusOr<std::unique_ptr<DataPlane>> Start(
-      DataPlaneOptions options, std::vector<std::span<float>> weights,
-      DataPlaneEvents events);
+  static absl::StatusOr<std::unique_ptr<DataPlane>> Start(DataPlaneOptions options,
+                                                          std::vector<MemoryView> weights,
+                                                          DataPlaneEvents events);
   ~DataPlane() override;
 
   // Small gradients leave together: once they are kTogetherBytes, with Flush, or after
   // 10 ms. From one thread at a time, as Skip and Flush.
-  void Push(uint32_t tensor, const GradientView& gradient, uint32_t samples);
+  void Push(uint32_t tensor, const ConstMemoryView& gradient, uint32_t samples);
   // What was pushed and skipped leaves now.
   void Flush();
   // See Exchange::SetRateFactor.
@@ -99,7 +99,7 @@ class DataPlane : private Receiver {
 
  private:
   DataPlane(DataPlaneOptions options, DataPlaneEvents events);
-  void Open(Transport& transport, const std::vector<std::span<float>>& weights);
+  void Open(Transport& transport, const std::vector<MemoryView>& weights);
   absl::StatusOr<std::unique_ptr<Transport>> MakeTransport();
   ShardLinksOptions LinksOptions() const;
   void Tick();

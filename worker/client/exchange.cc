@@ -18,16 +18,16 @@ namespace {
 constexpr absl::Duration kFirstBackoff = absl::Milliseconds(5);
 constexpr absl::Duration kLongestBackoff = absl::Seconds(1);
 
-std::vector<uint64_t> ElementCounts(const std::vector<std::span<float>>& weights) {
+std::vector<uint64_t> ElementCounts(const std::vector<MemoryView>& weights) {
   std::vector<uint64_t> counts;
-  for (const auto& tensor : weights) counts.push_back(tensor.size());
+  for (const MemoryView& tensor : weights) counts.push_back(tensor.size());
   return counts;
 }
 
 }  // namespace
 
-Exchange::Exchange(const ExchangeOptions& options,
-                   const std::vector<std::span<float>>& weights, BufferPool& pool)
+Exchange::Exchange(const ExchangeOptions& options, const std::vector<MemoryView>& weights,
+                   BufferPool& pool)
     : options_(options),
       pool_(pool),
       encoder_(options, ElementCounts(weights), pool),
@@ -37,7 +37,7 @@ Exchange::Exchange(const ExchangeOptions& options,
       catches_up_(options.mode.has_quorum()) {
   const std::vector<BlockRange> ranges = CutIntoBlocks(ElementCounts(weights));
   SYNCLINE_CHECK(ranges.size() == options_.shard_of_block.size());
-  for (const auto& tensor : weights) tensors_.push_back({.weights = tensor});
+  for (const MemoryView& tensor : weights) tensors_.push_back({.weights = tensor});
   SYNCLINE_CHECK(options_.transfers.size() == weights.size());
   for (size_t i = 0; i < options_.frozen.size(); ++i) {
     tensors_[i].frozen = options_.frozen[i];
@@ -69,7 +69,7 @@ ExchangeOutputs Exchange::Start(absl::Duration now) {
   return outputs;
 }
 
-ExchangeOutputs Exchange::Push(uint32_t tensor, const GradientView& gradient,
+ExchangeOutputs Exchange::Push(uint32_t tensor, const ConstMemoryView& gradient,
                                uint32_t samples, absl::Duration now) {
   Tensor& state = tensors_[tensor];
   SYNCLINE_CHECK(gradient.size() == state.weights.size());
@@ -285,15 +285,18 @@ MessageKind Exchange::FirstOfSeed(Block& block) const {
 
 // A copy: the first view may land in the weights while a repeated seed is still being
 // sent.
-Payload Exchange::EncodeSeed(const Block& block) const {
-  const BlockLabel label{.range = block.range, .step = 0, .epoch = epoch_};
-  std::span<const float> values = WeightsOf(block);
+Payload Exchange::EncodeSeed(const Block& block) {
+  const uint32_t elements = block.range.elements;
+  DenseBlock seed = {.codec = *options_.seed_codec,
+                     .label = {.range = block.range, .step = 0, .epoch = epoch_},
+                     .values = WeightsOf(block),
+                     .checksum = options_.checksum};
   if (block.kind == MessageKind::kSeedState) {
     const std::span<const float> state = SeedStateOf(block)->arrays[block.seed_array];
-    values = state.subspan(block.range.first_element, block.range.elements);
+    seed.values = state.subspan(block.range.first_element, elements);
   }
-  return {Slice::Of(Gather(
-      EncodeBlock(*options_.seed_codec, label, values, options_.checksum, pool_)))};
+  const Buffer memory = pool_.Allocate(MaxBlockBytes(*options_.seed_codec, elements));
+  return EncodeInto(memory.owner(), seed, scratch_);
 }
 
 Payload Exchange::EncodeContribution(uint32_t id) {

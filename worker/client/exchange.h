@@ -113,8 +113,9 @@ class Exchange {
  public:
   // `weights[i]` is the memory of tensor i: read when seeding, written when views land.
   // `pool` and the weights outlive the exchange. REQUIRES: one shard, below
-  // options.shards, for each block of the tensors.
-  Exchange(const ExchangeOptions& options, const std::vector<std::span<float>>& weights,
+  // options.shards, for each block of the tensors; FP32 where views come as deltas
+  // (Transfer::compresses).
+  Exchange(const ExchangeOptions& options, const std::vector<MemoryView>& weights,
            BufferPool& pool);
 
   // Seeds or asks for all weights. ExchangeReady follows once for every tensor.
@@ -123,7 +124,7 @@ class Exchange {
   // The gradient, a mean over `samples` samples, for the version that the tensor now
   // holds. It stays unchanged until ExchangeReady. REQUIRES: the tensor is ready;
   // gradient and weights have equal sizes.
-  ExchangeOutputs Push(uint32_t tensor, const GradientView& gradient, uint32_t samples,
+  ExchangeOutputs Push(uint32_t tensor, const ConstMemoryView& gradient, uint32_t samples,
                        absl::Duration now);
 
   // What the servers multiply the tensor's learning rate with at the steps that are pushed
@@ -270,8 +271,8 @@ class Exchange {
     uint32_t first_block = 0;
     uint32_t blocks = 0;
     bool frozen = false;
-    std::span<float> weights = {};
-    GradientView gradient = {};
+    MemoryView weights = {};
+    ConstMemoryView gradient = {};
     uint32_t samples = 0;  // of the last gradient
     bool skips = false;    // what is under way has none
     float loss_scale = 1;  // of the gradient
@@ -327,11 +328,11 @@ class Exchange {
   // Of what is under way: a step of its own for each part, so that a late acknowledgement
   // passes for no other.
   static uint64_t StepOf(const Block& block);
-  Payload EncodeSeed(const Block& block) const;
+  Payload EncodeSeed(const Block& block);
   Payload EncodeContribution(uint32_t block);
-  std::span<float> WeightsOf(const Block& block) const {
-    return tensors_[block.range.tensor].weights.subspan(block.range.first_element,
-                                                        block.range.elements);
+  MemoryView WeightsOf(const Block& block) const {
+    return tensors_[block.range.tensor].weights.Part(block.range.first_element,
+                                                     block.range.elements);
   }
   GradientUnits UnitsOf(const Tensor& tensor, const Block& block) const;
   void Leave(uint32_t block, Phase next);
@@ -403,6 +404,7 @@ class Exchange {
   size_t digest_room_ = kDigestElements;
   uint64_t epoch_;
   AveragePull average_;
+  std::vector<float> scratch_;                 // a tile of a seed
   std::optional<std::set<uint32_t>> parting_;  // blocks that are not held yet
 
   // Of a quorum: steps before it are settled; the step that went on without this worker;

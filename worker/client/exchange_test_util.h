@@ -30,7 +30,7 @@ class ExchangeTest : public ::testing::Test {
     options.seed_codec = *codecs_.FindByName("fp32");
     options_ = options;
     exchange_ = std::make_unique<Exchange>(
-        options, std::vector<std::span<float>>{first_, second_}, pool_);
+        options, std::vector<MemoryView>{first_, second_}, pool_);
     exchange_->Connected(0, now_);
   }
 

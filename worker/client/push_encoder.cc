@@ -10,16 +10,6 @@
 #include "comm/base/tiling.h"
 
 namespace syncline {
-namespace {
-
-// Whether the bytes of the codec are the elements themselves.
-bool IsMemoryOf(const Codec& codec, DType dtype) {
-  return (codec.id() == CodecId::kBf16 && dtype == DType::kBf16) ||
-         (codec.id() == CodecId::kFp16 && dtype == DType::kF16);
-}
-
-}  // namespace
-
 PushEncoder::PushEncoder(const ExchangeOptions& options,
                          std::span<const uint64_t> elements, BufferPool& pool)
     : options_(options),
@@ -111,7 +101,7 @@ std::span<const float> PushEncoder::Read(const Contribution& contribution, size_
 
 Payload PushEncoder::EncodeDense(const Contribution& contribution, const Codec& codec) {
   const BlockLabel label = Labelled(contribution);
-  const GradientView& gradient = contribution.gradient;
+  const ConstMemoryView& gradient = contribution.gradient;
   const auto [tensor, begin, elements] = label.range;
   const size_t bytes = MaxBlockBytes(codec, elements);
   std::shared_ptr<std::byte> memory = LentMemory(bytes);
@@ -120,21 +110,11 @@ Payload PushEncoder::EncodeDense(const Contribution& contribution, const Codec& 
                        options_.checksum, pool_);
   }
   if (memory == nullptr) memory = pool_.Allocate(bytes).owner();
-  BlockWriter writer(label, options_.checksum, std::move(memory));
-  for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
-    const size_t first = size_t{tile} * kTileElements;
-    const size_t count = TileElements(elements, tile);
-    const MutableByteView room = writer.NextTile(codec);
-    if (IsMemoryOf(codec, gradient.dtype())) {
-      const ByteView values = gradient.Bytes(begin + first, count);
-      std::ranges::copy(values, room.begin());
-      writer.EndTile(values.size());
-    } else {
-      writer.EndTile(codec.Encode(Read(contribution, first, count), {},
-                                  ContextAt(label, first), room));
-    }
-  }
-  return writer.Finish();
+  const DenseBlock block = {.codec = codec,
+                            .label = label,
+                            .values = gradient.Part(begin, elements),
+                            .checksum = options_.checksum};
+  return EncodeInto(std::move(memory), block, scratch_);
 }
 
 // Found once a step, before the first block of the tensor changes what is kept.
@@ -149,7 +129,7 @@ float PushEncoder::ThresholdOf(const Contribution& contribution,
   if (known.step == step) return known.value;
   if (!histogram_) histogram_.emplace();
   histogram_->Clear();
-  const GradientView& gradient = contribution.gradient;
+  const ConstMemoryView& gradient = contribution.gradient;
   scratch_.resize(kTileElements);
   const auto read = [&](size_t first, size_t n) {
     return gradient.Read(first, n, scratch_);

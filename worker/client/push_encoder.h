@@ -20,7 +20,7 @@
 #include "worker/client/codec_chooser.h"
 #include "worker/client/codec_cost.h"
 #include "worker/client/exchange_options.h"
-#include "worker/client/gradient_view.h"
+#include "worker/client/memory_view.h"
 
 namespace syncline {
 
@@ -33,7 +33,7 @@ class PushEncoder {
   struct Contribution {
     uint32_t block = 0;
     BlockLabel label = {};
-    GradientView gradient = {};  // the whole tensor's
+    ConstMemoryView gradient = {};  // the whole tensor's
     GradientUnits units = {};
   };
   // Dense FP32 is borrowed from a gradient in FP32, unless options.push_memory takes it.

@@ -64,7 +64,7 @@ class NarrowGradients : public ::testing::TestWithParam<const char*> {
  protected:
   static constexpr uint32_t kElements = 3 * kTileElements + 100;
 
-  static std::vector<std::byte> Pushes(const GradientView& gradient, bool lends) {
+  static std::vector<std::byte> Pushes(const ConstMemoryView& gradient, bool lends) {
     const Transfer transfer = *ParseTransfer(GetParam());
     const CodecRegistry codecs = CodecRegistry::Builtin();
     const std::array<uint64_t, 1> elements = {kElements};
@@ -115,7 +115,7 @@ TEST_P(NarrowGradients, TravelAsIfTheyHadBeenWidened) {
     Narrow(values, {.data = narrow.data(), .dtype = dtype});
     Widen(memory, values);
     for (const bool lends : {false, true}) {
-      EXPECT_EQ(Pushes(GradientView(memory, kElements), lends), Pushes(values, lends))
+      EXPECT_EQ(Pushes(ConstMemoryView(memory, kElements), lends), Pushes(values, lends))
           << DTypeBytes(dtype) << " " << lends;
     }
   }

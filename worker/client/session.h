@@ -188,8 +188,8 @@ class Session {
   // first.
   absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, std::span<float> weights);
   // ... of any element type: `weights` are then that many elements. BF16 and FP16 weights
-  // are the servers' rounded to nearest even; the session keeps them in FP32 beside, so
-  // that what a program writes into its own never harms the exchange.
+  // are the servers' rounded to nearest even. Where views come as deltas (publish_codec) the
+  // session keeps them in FP32 beside.
   absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, TensorMemory weights);
 
   // What the tensor's optimizer begins with where this worker's values become the job's,

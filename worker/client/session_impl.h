@@ -43,8 +43,8 @@ class Session::Impl {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<size_t> ElementsOf(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Start(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status PushPull(TensorId tensor, const GradientView& gradient, uint32_t samples)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status PushPull(TensorId tensor, const ConstMemoryView& gradient,
+                        uint32_t samples) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status PushPull(TensorId tensor, ConstTensorMemory gradient, uint32_t samples)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status ScaleLearningRate(TensorId tensor, double factor)
@@ -80,10 +80,10 @@ class Session::Impl {
     TensorOptions options;
     size_t elements = 0;
     TensorMemory memory = {};  // the caller's
-    // What the exchange works on: `memory` itself, or `view` where that is no FP32.
-    std::span<float> weights = {};
+    // What views land in where they come as deltas and `memory` is no FP32; empty: they
+    // land in `memory` itself.
     std::vector<float> view = {};
-    bool landed = false;  // `memory` holds what `weights` hold
+    bool landed = false;  // `memory` holds what `view` holds
     bool ready = false;
     int waiters = 0;       // calls that sleep until it is ready
     uint64_t version = 0;  // steps of the job that it has begun
@@ -170,9 +170,9 @@ class Session::Impl {
   void Stop(absl::Duration grace) ABSL_LOCKS_EXCLUDED(mutex_);
   // Adds to the tensor's sum. True when an update is complete: then `gradient` and
   // `samples` are those of the mean.
-  bool AddsUp(Tensor& tensor, GradientView& gradient, uint32_t& samples) const;
+  bool AddsUp(Tensor& tensor, ConstMemoryView& gradient, uint32_t& samples) const;
   // Of a gradient, or of none with 0 samples. REQUIRES: CheckTurn.
-  void Contribute(TensorId id, GradientView gradient, uint32_t samples)
+  void Contribute(TensorId id, ConstMemoryView gradient, uint32_t samples)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Every tensor that keeps pace was pushed or skipped as often as the others.
   bool IsBetweenSteps() const ABSL_SHARED_LOCKS_REQUIRED(mutex_);
@@ -184,8 +184,8 @@ class Session::Impl {
   absl::Status CheckTurn(TensorId id) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status CheckPush(TensorId id, size_t elements, uint32_t samples) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Prepares the memory that the exchange works on.
-  void OpenTensors() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Where its views land.
+  static MemoryView Open(Tensor& tensor, const Transfer& publish);
   // Gives the caller the weights that came. Lets go of the lock meanwhile. REQUIRES: the
   // tensor is ready.
   void LandIn(TensorId id) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

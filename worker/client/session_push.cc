@@ -76,7 +76,7 @@ absl::Status Session::Impl::CheckPush(TensorId id, size_t elements,
   return absl::OkStatus();
 }
 
-bool Session::Impl::AddsUp(Tensor& tensor, GradientView& gradient,
+bool Session::Impl::AddsUp(Tensor& tensor, ConstMemoryView& gradient,
                            uint32_t& samples) const {
   if (tensor.sum_pushes == 0) tensor.sum.assign(tensor.elements, 0.0f);
   if (samples > 0) {
@@ -98,7 +98,7 @@ bool Session::Impl::AddsUp(Tensor& tensor, GradientView& gradient,
   return true;
 }
 
-void Session::Impl::Contribute(TensorId id, GradientView gradient, uint32_t samples) {
+void Session::Impl::Contribute(TensorId id, ConstMemoryView gradient, uint32_t samples) {
   Tensor& tensor = tensors_[id];
   const bool accumulates =
       options_.training.accumulate_on == TrainingOptions::Accumulate::kWorker &&
@@ -114,7 +114,7 @@ void Session::Impl::Contribute(TensorId id, GradientView gradient, uint32_t samp
   to_begin_ = static_cast<size_t>(std::ranges::count_if(tensors_, &Tensor::keeps_pace));
 }
 
-absl::Status Session::Impl::PushPull(TensorId id, const GradientView& gradient,
+absl::Status Session::Impl::PushPull(TensorId id, const ConstMemoryView& gradient,
                                      uint32_t samples) {
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckPush(id, gradient.size(), samples));
@@ -129,7 +129,7 @@ absl::Status Session::Impl::PushPull(TensorId id, ConstTensorMemory gradient,
     return absl::InvalidArgumentError(
         absl::StrCat("there is no gradient of tensor '", NameOf(id), "'"));
   }
-  return PushPull(id, GradientView(gradient, elements), samples);
+  return PushPull(id, ConstMemoryView(gradient, elements), samples);
 }
 
 absl::Status Session::Impl::ScaleLearningRate(TensorId id, double factor) {

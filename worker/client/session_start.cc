@@ -133,20 +133,18 @@ std::vector<SecretKey> TakeKeys(v1::WorkerWelcome& welcome) {
 }
 
 // Whoever seeds sends what the program declared.
-void Session::Impl::OpenTensors() {
-  for (Tensor& tensor : tensors_) {
-    if (tensor.memory.dtype == DType::kF32) {
-      tensor.weights = {static_cast<float*>(tensor.memory.data), tensor.elements};
-      continue;
-    }
-    tensor.view.resize(tensor.elements);
-    tensor.weights = tensor.view;
-    Widen({.data = tensor.memory.data, .dtype = tensor.memory.dtype}, tensor.weights);
+MemoryView Session::Impl::Open(Tensor& tensor, const Transfer& publish) {
+  if (tensor.memory.dtype == DType::kF32 || !publish.compresses()) {
+    return {tensor.memory, tensor.elements};
   }
+  tensor.view.resize(tensor.elements);
+  Widen({.data = tensor.memory.data, .dtype = tensor.memory.dtype}, tensor.view);
+  return std::span(tensor.view);
 }
 
 absl::Status Session::Impl::StartDataPlane() {
-  std::vector<std::span<float>> weights;
+  std::vector<MemoryView> weights;
+  std::vector<TensorTransfers> transfers;
   std::vector<uint64_t> elements;
   std::vector<bool> frozen;
   std::vector<SeedState> states;
@@ -155,13 +153,16 @@ absl::Status Session::Impl::StartDataPlane() {
   {
     absl::MutexLock lock(&mutex_);
     welcome = std::move(welcome_);
-    OpenTensors();
-    for (Tensor& tensor : tensors_) {
+    for (const Tensor& tensor : tensors_) {
       frozen.push_back(tensor.options.frozen);
       states.push_back(tensor.state);
-      weights.push_back(tensor.weights);
       elements.push_back(tensor.elements);
       shapes.push_back(Transfer::ShapeOf(tensor.options.name, tensor.options.shape));
+    }
+    SYNCLINE_ASSIGN_OR_RETURN(
+        transfers, ParseTransfers(options_.push_codec, options_.publish_codec, shapes));
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      weights.push_back(Open(tensors_[i], transfers[i].publish));
     }
     BeginAt(welcome->first_step());
   }
@@ -174,9 +175,7 @@ absl::Status Session::Impl::StartDataPlane() {
   exchange.phases = &phases_;
   exchange.trace = exchange_track_;
   phases_.TraceTo(phases_track_, exchange.job, exchange.first_step);
-  SYNCLINE_ASSIGN_OR_RETURN(
-      exchange.transfers,
-      ParseTransfers(options_.push_codec, options_.publish_codec, shapes));
+  exchange.transfers = std::move(transfers);
   DataPlaneOptions options{.timeouts = timeouts_,
                            .shard_addresses = std::move(layout.shard_addresses),
                            .shard_keys = TakeKeys(*welcome),

@@ -54,8 +54,8 @@ void Session::Impl::MakeUnready(Tensor& tensor) {
 
 void Session::Impl::LandIn(TensorId id) {
   Tensor& tensor = tensors_[id];
-  if (std::exchange(tensor.landed, true) || tensor.memory.dtype == DType::kF32) return;
-  const std::span<const float> weights = tensor.weights;
+  if (std::exchange(tensor.landed, true) || tensor.view.empty()) return;
+  const std::span<const float> weights = tensor.view;
   const TensorMemory memory = tensor.memory;
   mutex_.Unlock();
   {
@@ -110,7 +110,7 @@ absl::Status Session::Impl::WaitAll(absl::Duration timeout) {
 // Those that must be narrowed are, while the others come.
 absl::Status Session::Impl::WaitForAll(const Call& call) {
   for (TensorId id = 0; id < tensors_.size(); ++id) {
-    if (tensors_[id].memory.dtype == DType::kF32) continue;
+    if (tensors_[id].view.empty()) continue;
     SYNCLINE_RETURN_IF_ERROR(WaitFor(id, call));
   }
   ++waiters_;

@@ -27,26 +27,33 @@ const Codec& ViewLanding::WholeCodec(uint32_t tensor) const {
   return publish.compresses() ? *options_.seed_codec : *publish.codec;
 }
 
-uint64_t ViewLanding::Digest(const BlockRange& range,
-                             std::span<const float> weights) const {
-  const BlockLabel label = {.range = range, .seed = options_.seed};
-  return ViewDigest(
-      EncodeBlock(WholeCodec(range.tensor), label, weights, Checksum::kHeaderOnly, pool_),
-      range.elements);
+uint64_t ViewLanding::Digest(const BlockRange& range, const ConstMemoryView& weights) {
+  const Codec& codec = WholeCodec(range.tensor);
+  const DenseBlock block = {.codec = codec,
+                            .label = {.range = range, .seed = options_.seed},
+                            .values = weights};
+  const Buffer memory = pool_.Allocate(MaxBlockBytes(codec, range.elements));
+  return ViewDigest(EncodeInto(memory.owner(), block, scratch_), range.elements);
 }
 
 // What the servers would have sent.
-void ViewLanding::LandHeld(const Place& place) const {
+void ViewLanding::LandHeld(const Place& place) {
   const Codec& codec = WholeCodec(place.range.tensor);
-  if (codec.id() == CodecId::kFp32) return;
+  // Values of a narrower type need no rounding.
+  if (codec.id() == CodecId::kFp32 || IsEncodingOf(codec, place.weights.dtype())) return;
   const BlockLabel label = {.range = place.range, .seed = options_.seed};
   const Buffer encoded = pool_.Allocate(codec.MaxEncodedBytes(kTileElements));
-  for (size_t first = 0; first < place.weights.size(); first += kTileElements) {
-    const auto tile = place.weights.subspan(
-        first, std::min<size_t>(kTileElements, place.weights.size() - first));
+  scratch_.resize(kTileElements);
+  for (uint32_t number = 0; number < TilesOf(place.weights.size()); ++number) {
+    const size_t first = size_t{number} * kTileElements;
+    const size_t count = TileElements(place.weights.size(), number);
+    const MemoryView tile = place.weights.Part(first, count);
     const size_t bytes =
-        codec.Encode(tile, {}, ContextAt(label, first), {encoded.data(), encoded.size()});
-    SYNCLINE_CHECK(codec.Decode(encoded.view().first(bytes), tile).ok());
+        codec.Encode(ConstMemoryView(tile).Read(0, count, scratch_), {},
+                     ContextAt(label, first), {encoded.data(), encoded.size()});
+    const std::span<float> rounded = std::span(scratch_).first(count);
+    SYNCLINE_CHECK(codec.Decode(encoded.view().first(bytes), rounded).ok());
+    tile.Write(rounded);
   }
 }
 
@@ -70,20 +77,33 @@ ViewLanding::Result ViewLanding::Land(const MessageHeader& header, ByteView payl
   if (!is_next && std::ranges::any_of(view->tiles, is_delta)) return Result::kIgnored;
   const CodecTimer timer(options_.clock, place.range.elements, cost_);
   for (const TileView& tile : view->tiles) {
-    const auto out = place.weights.subspan(tile.first_element, tile.elements);
+    const MemoryView out = place.weights.Part(tile.first_element, tile.elements);
     const Result result = LandTile(tile, out, transfer);
     if (result != Result::kLanded) return result;
   }
   return Result::kLanded;
 }
 
-ViewLanding::Result ViewLanding::LandTile(const TileView& tile, std::span<float> out,
+ViewLanding::Result ViewLanding::LandTile(const TileView& tile, const MemoryView& out,
                                           const Transfer& transfer) {
   // ParseBlock validated it.
-  SYNCLINE_CHECK((IsDelta(tile, transfer) ? tile.codec->DecodeAdd(tile.bytes, 1, out)
-                                          : tile.codec->Decode(tile.bytes, out))
+  if (out.dtype() != DType::kF32) {
+    SYNCLINE_CHECK(!IsDelta(tile, transfer));
+    if (IsEncodingOf(*tile.codec, out.dtype())) {
+      out.WriteBytes(tile.bytes);
+      return Result::kLanded;
+    }
+    scratch_.resize(kTileElements);
+    const std::span<float> values = std::span(scratch_).first(tile.elements);
+    SYNCLINE_CHECK(tile.codec->Decode(tile.bytes, values).ok());
+    out.Write(values);
+    return Result::kLanded;
+  }
+  const std::span<float> values = out.AsFloats();
+  SYNCLINE_CHECK((IsDelta(tile, transfer) ? tile.codec->DecodeAdd(tile.bytes, 1, values)
+                                          : tile.codec->Decode(tile.bytes, values))
                      .ok());
-  const bool differs = tile.view_crc && *tile.view_crc != Crc32c(std::as_bytes(out));
+  const bool differs = tile.view_crc && *tile.view_crc != Crc32c(std::as_bytes(values));
   return differs ? Result::kDiverged : Result::kLanded;
 }
 

@@ -2,7 +2,8 @@
 //
 // A view is whole (values take the place of what is held) or, tile by tile, a delta to
 // the version before. A worker whose own values are the servers' gets a word instead of the
-// first one (kFlagHeld), and rounds its values as they would. Whatever cannot land leaves
+// first one (kFlagHeld), and rounds its values as they would. Weights that are not FP32
+// take whole views only. Whatever cannot land leaves
 // the weights as they are, but for a view whose sum turns out not to be the servers'.
 //
 // Thread safety: none; the exchange owns it.
@@ -10,7 +11,7 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
+#include <vector>
 
 #include "comm/base/buffer.h"
 #include "comm/base/tiling.h"
@@ -18,6 +19,7 @@
 #include "comm/transport/message.h"
 #include "worker/client/codec_cost.h"
 #include "worker/client/exchange_options.h"
+#include "worker/client/memory_view.h"
 
 namespace syncline {
 
@@ -33,11 +35,11 @@ class ViewLanding {
   struct Place {
     BlockRange range = {};
     std::optional<uint64_t> version = std::nullopt;  // that `weights` hold
-    std::span<float> weights = {};
+    MemoryView weights = {};
     bool is_own = false;  // `weights` are still what the program declared
   };
   // Of the view that these weights are when they are published as the first ones.
-  uint64_t Digest(const BlockRange& range, std::span<const float> weights) const;
+  uint64_t Digest(const BlockRange& range, const ConstMemoryView& weights);
   enum class Result {
     kIgnored,  // it does not parse, or is no delta to what is held
     kLanded,
@@ -50,12 +52,13 @@ class ViewLanding {
 
  private:
   const Codec& WholeCodec(uint32_t tensor) const;
-  void LandHeld(const Place& place) const;
-  Result LandTile(const TileView& tile, std::span<float> out, const Transfer& transfer);
+  void LandHeld(const Place& place);
+  Result LandTile(const TileView& tile, const MemoryView& out, const Transfer& transfer);
 
   const ExchangeOptions options_;
   BufferPool& pool_;
   CodecCost cost_;
+  std::vector<float> scratch_;  // a tile, of weights that are not FP32
 };
 
 }  // namespace syncline

@@ -98,6 +98,10 @@ absl::StatusOr<int> Drain(const DrainFlags& flags) {
   }
   SYNCLINE_ASSIGN_OR_RETURN(const absl::Duration wait,
                             ParseDurationFlag("--wait", flags.wait));
+  if (wait < absl::ZeroDuration()) {
+    return WithFailure(absl::InvalidArgumentError("--wait must not be negative"),
+                       Failure::kUsage);
+  }
   SYNCLINE_ASSIGN_OR_RETURN(const v1::DrainServerReply told, TellToEnd(flags));
   const std::string server =
       absl::StrCat("server ", told.server(), " (", Printable(told.name()), ")");

@@ -130,6 +130,7 @@ TEST_F(DrainCommand, AsksNobodyWhenItIsAskedWrong) {
   EXPECT_EQ(Run({}), kExitUsage);
   EXPECT_THAT(err_, HasSubstr("name or number of a server"));
   EXPECT_EQ(Run({"ps-3", "--wait", "soon"}), kExitUsage);
+  EXPECT_EQ(Run({"ps-3", "--wait=-5s"}), kExitUsage);
 }
 
 }  // namespace

@@ -2,12 +2,10 @@
 // (Drain), if there are backups, and waits until it may (Drained). One that an operator
 // wants to end is told that (EndServer), and then does the same.
 #include <algorithm>
-#include <string_view>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "comm/base/nearest.h"
 #include "comm/base/printable.h"
 #include "server/coordinator/coordinator_impl.h"
 #include "server/coordinator/member_names.h"
@@ -52,14 +50,9 @@ absl::StatusOr<Coordinator::Impl::Server*> Coordinator::Impl::FindServer(
   if (absl::SimpleAtoi(asked, &number) && servers_.contains(number)) {
     return &servers_.at(number);
   }
-  std::vector<std::string_view> names;
-  for (const auto& [one, server] : servers_) {
-    if (!server.is_stand_in) names.push_back(server.name);
-  }
-  const std::string shown = Printable(asked, kMaxMemberNameBytes);
-  return absl::NotFoundError(absl::StrCat("no server '", shown, "' is attached",
-                                          DidYouMean(shown, names),
-                                          "; syncline status has them all"));
+  return absl::NotFoundError(absl::StrCat("no server '",
+                                          Printable(asked, kMaxMemberNameBytes),
+                                          "' is attached; syncline status has them all"));
 }
 
 absl::Status Coordinator::Impl::CheckDrain(const Server& server) const {

@@ -86,8 +86,7 @@ TEST_F(CoordinatorDrain, WhoIsMeantMustBeThere) {
   AttachServers();
   const CallAnswer answer = Call(DrainServer{"server3"});
   EXPECT_TRUE(absl::IsNotFound(answer.status));
-  EXPECT_THAT(std::string(answer.status.message()),
-              AllOf(HasSubstr("no server 'server3'"), HasSubstr("did you mean")));
+  EXPECT_THAT(std::string(answer.status.message()), HasSubstr("no server 'server3'"));
   EXPECT_TRUE(absl::IsNotFound(Call(DrainServer{"7"}).status));
   EXPECT_TRUE(absl::IsNotFound(Call(DrainServer{""}).status));
 }

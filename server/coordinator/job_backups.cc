@@ -280,6 +280,7 @@ bool Job::MayHold(size_t place, const JobServer& holder) const {
 // Of those that have room the one that has the fewest bytes.
 void Job::SeekBackups(const std::vector<JobServer>& connected, absl::Duration now,
                       CoordinatorOutputs& outputs) {
+  if (!LacksBackups()) return;  // one that is over has no places any more
   std::vector<JobServer> holders = connected;
   for (size_t place = 0; place < backups_.size(); ++place) {
     Backup& backup = backups_[place];
@@ -299,7 +300,11 @@ void Job::SeekBackups(const std::vector<JobServer>& connected, absl::Duration no
       if (MayHold(place, one) && is_less) best = &one;
     }
     if (best == nullptr) {
-      backup.why_none = "no other server that is attached has room for one";
+      const bool is_alone = std::ranges::all_of(holders, [&](const JobServer& one) {
+        return one.name == servers_[place].host;
+      });
+      backup.why_none = is_alone ? "no other server that stays is attached"
+                                 : "no other server that is attached has room for one";
       continue;
     }
     const auto rest = kRestsAfterATry * options_.timeouts.failure_timeout;

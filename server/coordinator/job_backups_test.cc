@@ -302,13 +302,34 @@ TEST_F(NewBackups, AStandInOfAnOlderOrderIsRefused) {
   EXPECT_THAT(std::string(closed_.at(5).message()), HasSubstr("waits for no such"));
 }
 
+// Another one seeks backups when the stand-in of the first is long overdue.
+TEST_F(NewBackups, AJobThatIsOverSeeksNone) {
+  TakeOverOnce();
+  Pass(absl::Seconds(1));
+  ASSERT_TRUE(Last<HoldBackup>(23).has_value());  // and nobody comes
+  Say(3, Disconnected{});
+  PassTimeBeating(kFailureTimeout, {2, 23, 10, 11});
+  ASSERT_EQ(Shown().phase, "failed");
+  JobSpec other = WithBackups();
+  other.name = "other";
+  for (const uint32_t rank : {0u, 1u}) {
+    SayHello(20 + rank, other, {.rank = rank, .run_id = "run", .session_key = 20 + rank});
+  }
+  StandInComes(31, Last<HoldBackup>(23).value());
+  StandInComes(32, Last<HoldBackup>(2).value());
+  Say(2, BackupLost{Last<WorkerWelcome>(20).value().job, "the cable broke"});
+  PassTimeBeating(DefaultPatience(kFailureTimeout) + absl::Seconds(2),
+                  {2, 23, 31, 32, 20, 21});
+  EXPECT_EQ(Shown().phase, "failed");
+}
+
 TEST_F(NewBackups, WithoutRoomThereIsNone) {
   Begin();
   Say(2, BackupLost{id_, "the cable broke"});
   Say(1, Disconnected{});
   Lose(4, {2, 3, 10, 11});
   Pass(absl::Seconds(1));
-  EXPECT_THAT(Shown().backups[1].next, HasSubstr("no other server that is attached"));
+  EXPECT_THAT(Shown().backups[1].next, HasSubstr("no other server that stays"));
 }
 
 // A server of the job that has lost its backup only: the same one holds the next.

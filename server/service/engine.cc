@@ -201,6 +201,7 @@ std::vector<std::shared_ptr<Shard>> Engine::ReleaseAll() {
     for (auto& [id, job] : jobs_) released.push_back(std::move(job.shard));
     jobs_.clear();
     keys_.clear();
+    backups_.clear();  // they answer on connections, which would outlive their receivers
     connections_.clear();
   });
   return released;

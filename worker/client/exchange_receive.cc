@@ -95,6 +95,9 @@ void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
   Block& block = blocks_[header.block];
   const bool is_under_way = block.phase == Phase::kSent || block.phase == Phase::kQueued;
   if (!is_under_way || header.step != StepOf(block)) return;
+  // Of a connection that is gone. The shard may be another one by now (Replaced), which
+  // does not have what the one before acknowledged: it is sent what was not answered.
+  if (!shards_[block.shard].is_connected) return;
   stats_.progress_bytes += block.sent_bytes;
   if (block.phase == Phase::kSent) {
     const auto carried = wire_.Acknowledged(block.sent_bytes, now, encoder_.cost().time);

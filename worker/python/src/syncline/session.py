@@ -16,6 +16,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import functools
 import os
 import re
 import sys
@@ -28,15 +29,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Callable, Optional, Union
 
-from syncline import _exit, _log
+from syncline import _exit, _log, _staging
 from syncline._calls import Calls
 from syncline._embedded import EmbeddedServers
 from syncline._library import (FLOAT32, FOREVER, LogFunction, Options, StatsStruct, TensorStruct, check, library)
 from syncline._memory import Memory, is_writable, memory_of
+from syncline._waits import Waits
 from syncline.errors import Error, FailedPrecondition, InvalidArgument, SessionClosed
 
-_SLICE_MS = 100  # how long a wait may keep Python from handling Ctrl-C
-_DEADLINE_EXCEEDED = 4
 _MAX_SAMPLES = 2**32 - 1
 _AFTER_CLOSE = ("step", "rank", "world_size")
 _SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
@@ -94,6 +94,7 @@ class Session:
 
     def __init__(self, **options: Option) -> None:
         self._calls = Calls()
+        self._waits = Waits(self._calls)
         self._servers: Optional[EmbeddedServers] = None
         self._tensors: list[Tensor] = []
         self._trained = 0  # so many of them are not frozen
@@ -102,6 +103,7 @@ class Session:
         self._gradients: dict[int, list[Any]] = {}
         self._last: dict[str, Any] = {}  # what may be asked after close, too
         self._states: list[Any] = []  # of optimizers, until start has returned
+        self._stage = _staging.Stage()  # of tensors on GPUs
         self._begun: set[int] = set()  # tensors that were pushed or skipped in a step that others have yet to begin
         _log.set_up()
         _exit.set_up()
@@ -169,13 +171,14 @@ class Session:
 
     def declare(self, name: str, weights: Any, *, learning_rate_scale: float = 1, options: str = "", state: str = "",
                 frozen: bool = False) -> Tensor:
-        """Declares a tensor: a NumPy array or a torch tensor in host memory, contiguous, float32, bfloat16 or float16.
+        """Declares a tensor: a NumPy array or a torch tensor, contiguous, float32, bfloat16 or float16; torch's may be on a GPU.
 
         It holds the initial values now, and new weights from `start` on. Every worker declares the same tensors in
         the same order, front layers first. `options` stand in place of the job's ("weight_decay=0"). A frozen tensor
         is received once and never pushed.
         """
-        memory = memory_of(weights, name)
+        staged = _staging.staged(weights, name)
+        memory = memory_of(weights if staged is None else staged.host, name)
         if not learning_rate_scale > 0:  # the library takes 0 for "not set"
             raise InvalidArgument(f"{name}: a learning rate of {learning_rate_scale:g} times the job's; freeze it instead")
         if not is_writable(weights):
@@ -187,6 +190,8 @@ class Session:
         number = ctypes.c_uint32()
         self._do("declare", byref(struct), byref(number))
         tensor = Tensor(number.value, name, weights, memory, frozen)
+        if staged is not None:
+            self._stage.add(tensor.id, staged)
         self._tensors.append(tensor)
         self._trained += not frozen
         return tensor
@@ -213,8 +218,9 @@ class Session:
 
         `timeout` in seconds, here and everywhere; None: as long as it takes (and the option start_timeout allows).
         """
-        self._interruptible("start", _milliseconds(timeout))
+        self._waits.whole("start", _milliseconds(timeout))
         self._states.clear()
+        self._stage.land()
 
     # ---- steps ----
 
@@ -223,11 +229,15 @@ class Session:
 
         `gradient` has the tensor's shape and stays unchanged until `wait` has returned. The session keeps it so long.
         """
+        gradient, marks = self._stage.to_host(tensor.id, tensor.name, gradient)
         memory = memory_of(gradient, tensor.name)
         if memory.shape != tensor.memory.shape:
             raise InvalidArgument(
                 f"{tensor.name}: a gradient of shape {list(memory.shape)} for weights of shape {list(tensor.memory.shape)}")
         _check_samples(tensor.name, samples)
+        self._stage.in_order([tensor.id], marks, functools.partial(self._push, tensor, gradient, memory, samples))
+
+    def _push(self, tensor: Tensor, gradient: Any, memory: Memory, samples: int) -> None:
         held = self._gradients.setdefault(tensor.id, [])
         held.append(gradient)
         try:
@@ -249,6 +259,9 @@ class Session:
     def skip(self, tensors: Iterable[Tensor]) -> None:
         """Instead of push_pull: no gradient of these tensors in this step. All of them or, after an error, none."""
         ids = [tensor.id for tensor in tensors]
+        self._stage.in_order(ids, [], functools.partial(self._skip, ids))
+
+    def _skip(self, ids: list[int]) -> None:
         self._do("skip", (ctypes.c_uint32 * len(ids))(*ids), len(ids))
         self._begin(ids)
 
@@ -259,23 +272,30 @@ class Session:
 
     def wait(self, tensor: Tensor, timeout: Optional[float] = None) -> None:
         """Blocks until the weights include every member's contribution to the step that was pushed last."""
-        self._in_slices(lambda handle, ms: int(library().syncline_wait(handle, tensor.id, ms)), timeout)
+        timeout = self._stage.settle(tensor.id, timeout)
+        self._waits.in_slices(lambda handle, ms: int(library().syncline_wait(handle, tensor.id, ms)), timeout)
         self._gradients.pop(tensor.id, None)
+        self._stage.land([tensor.id])
 
     def wait_all(self, timeout: Optional[float] = None) -> None:
         """`wait` for all tensors."""
-        self._in_slices(lambda handle, ms: int(library().syncline_wait_all(handle, ms)), timeout)
+        timeout = self._stage.settle(timeout=timeout)
+        self._waits.in_slices(lambda handle, ms: int(library().syncline_wait_all(handle, ms)), timeout)
         self._gradients.clear()
+        self._stage.land()
 
     def is_ready(self, tensor: Tensor) -> bool:
         """Whether `wait` would return at once."""
+        if not self._stage.is_settled(tensor.id):
+            return False
         with self._calls.call() as handle:
             return bool(library().syncline_is_ready(handle, tensor.id) == 1)
 
     def pull_average(self, tensor: Tensor, out: Any, timeout: Optional[float] = None) -> None:
         """Reads the averaged weights (ema_decay, swa_start) of a tensor into `out`, a float32 array of its shape."""
         memory = self._float32(tensor, out, "an average")
-        self._interruptible("pull_average", tensor.id, memory.address, _milliseconds(timeout))
+        timeout = self._stage.settle(tensor.id, timeout)
+        self._waits.whole("pull_average", tensor.id, memory.address, _milliseconds(timeout))
 
     def pull_state(self, tensor: Tensor, array: int, out: Any, timeout: Optional[float] = None) -> int:
         """Reads an array of the tensor's optimizer state into `out`, a float32 array of its shape, and returns of how many
@@ -284,7 +304,10 @@ class Session:
         """
         memory = self._float32(tensor, out, "optimizer state")
         updates = ctypes.c_uint64()
-        self._interruptible("pull_state", tensor.id, array, memory.address, byref(updates), _milliseconds(timeout))
+        timeout = self._stage.settle(timeout=timeout)
+        self._stage.lend(tensor.id)
+        self._waits.whole("pull_state", tensor.id, array, memory.address, byref(updates), _milliseconds(timeout))
+        self._stage.land([tensor.id])
         return int(updates.value)
 
     # ---- what is going on ----
@@ -292,6 +315,8 @@ class Session:
     @property
     def step(self) -> int:
         """The number of the step that this worker computes now; of a running job that it joined, not 0. After close the last."""
+        if not self._calls.why_closed:
+            self._stage.settle()
         return int(self._ask("step"))
 
     @property
@@ -340,6 +365,7 @@ class Session:
 
     def save_residuals(self, path: Union[str, os.PathLike[str]]) -> None:
         """Writes what lossy encodings keep of this worker's gradients; best after wait_all."""
+        self._stage.settle()
         self._do("save_residuals", os.fsencode(path))
 
     def restore_residuals(self, path: Union[str, os.PathLike[str]]) -> None:
@@ -348,7 +374,8 @@ class Session:
 
     def barrier(self, timeout: Optional[float] = None) -> None:
         """Blocks until every member is in a barrier. Members that die meanwhile are not waited for."""
-        self._interruptible("barrier", _milliseconds(timeout))
+        timeout = self._stage.settle(timeout=timeout)
+        self._waits.whole("barrier", _milliseconds(timeout))
 
     # ---- the end ----
 
@@ -358,6 +385,9 @@ class Session:
         A step that was pushed whole is waited for, failure_timeout at most; call wait_all before, if the last weights are
         wanted. Calls of other threads end with SessionClosed. An error that already ended the session is not raised again.
         """
+        with contextlib.suppress(Error):
+            self._stage.settle(timeout=self._patience)
+        self._stage.end()
         self._calls.close("the session was closed", self._say_goodbye, self._free)
 
     def _say_goodbye(self, handle: ctypes.c_void_p) -> None:
@@ -371,6 +401,8 @@ class Session:
         try:
             # Not of a program that dies of an exception, nor of a step that was begun in part: it would never end.
             if not hasattr(sys, "last_type"):
+                with contextlib.suppress(Error):  # the waits say it
+                    self._stage.settle(timeout=self._patience)
                 self._finish([tensor for tensor in self._tensors if tensor.id in self._gradients.keys() - self._begun])
         finally:
             self.close()
@@ -397,56 +429,12 @@ class Session:
             with contextlib.suppress(Error):
                 self._close_at_end()
 
-    def _interruptible(self, name: str, *arguments: Any) -> None:
-        """Makes a call that cannot wait in slices. Ctrl-C cancels it."""
-        if threading.current_thread() is not threading.main_thread():
-            return self._do(name, *arguments)
-        failure: list[BaseException] = []
-        is_over = threading.Event()  # Thread.join takes a thread for ended once Ctrl-C has interrupted it (before 3.13)
-
-        def run() -> None:
-            try:
-                self._do(name, *arguments)
-            except BaseException as error:  # handed to the thread that waits
-                failure.append(error)
-            finally:
-                is_over.set()
-
-        threading.Thread(target=run, name="syncline-call", daemon=True).start()
-        try:
-            is_over.wait()
-        except BaseException:
-            with contextlib.suppress(SessionClosed):  # what interrupted it may have closed the session
-                self._cancel_until(is_over)
-            raise
-        if failure:
-            raise failure[0]
-
-    def _cancel_until(self, is_over: threading.Event) -> None:
-        with self._calls.call() as handle:
-            library().syncline_cancel(handle)
-            try:
-                while not is_over.is_set():
-                    with contextlib.suppress(KeyboardInterrupt):  # a second one: the call ends as soon as it can
-                        is_over.wait()
-            finally:
-                library().syncline_uncancel(handle)
-
-    def _in_slices(self, call: Callable[[ctypes.c_void_p, int], int], timeout: Optional[float]) -> None:
-        """Waits so that Python handles signals meanwhile: between two calls into the library."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            left = _SLICE_MS if deadline is None else max(0, int((deadline - time.monotonic()) * 1000))
-            with self._calls.call() as handle:
-                code = call(handle, min(left, _SLICE_MS))
-                if code != _DEADLINE_EXCEEDED or (deadline is not None and left <= _SLICE_MS):
-                    return check(code)
-
     def _after_fork(self) -> None:
         """In the child, which has none of the library's threads: nothing of it may be called, nor freed."""
         self._calls.forget(
             f"this process was forked from process {os.getppid()}, which holds the session: open sessions after the fork, "
             "or start children by spawn (multiprocessing.set_start_method('spawn'))")
+        self._stage = _staging.Stage()
         if self._servers is not None:
             self._servers.forget()
             self._servers = None

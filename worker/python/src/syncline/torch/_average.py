@@ -11,6 +11,7 @@ import torch
 
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session, Tensor
+from syncline.torch._bucket import Bucket
 from syncline.torch._groups import merged
 
 # Weights become minus the mean gradient of the step, whatever they were (server/optimizer/README.md).
@@ -30,8 +31,6 @@ class Averager:
         self._tensors: dict[int, Tensor] = {}
         try:
             for name, parameter in named:
-                if parameter.device.type != "cpu":
-                    raise InvalidArgument(f"{name}: is on {parameter.device}; GPUs are not supported yet")
                 # Until the first mean is here: the values of the worker that came first.
                 start = parameter.detach().float().clone(memory_format=torch.contiguous_format)
                 self._tensors[id(parameter)] = self.session.declare(name, start)
@@ -86,7 +85,7 @@ class HookState:
         inner = getattr(model, "module", model)
         self._averager = Averager(((name, p) for name, p in inner.named_parameters() if p.requires_grad), push=push,
                                   publish=publish, gradient=gradient, session=session)
-        self._buckets: queue.SimpleQueue[Optional[_Bucket]] = queue.SimpleQueue()
+        self._buckets: queue.SimpleQueue[Optional[Bucket]] = queue.SimpleQueue()
         self._taker = threading.Thread(target=self._take, name="syncline-ddp", daemon=True)
         self._taker.start()
 
@@ -97,22 +96,19 @@ class HookState:
 
     def start(self, bucket: Any) -> torch.futures.Future[torch.Tensor]:
         """Sends the gradients of a bucket of DDP's; the future is the bucket with their means."""
-        parts = list(zip(bucket.parameters(), bucket.gradients()))
-        for parameter, gradient in parts:
+        ours = Bucket(bucket)
+        for parameter, gradient in zip(ours.parameters, ours.gradients):
             self._averager.push(parameter, gradient, self.samples)
-        work = _Bucket(bucket.buffer(), parts)
-        self._buckets.put(work)
-        # An error that is raised here is one for C++, too; DDP crashes on one that set_exception leaves.
-        return work.done.then(lambda _: work.outcome())
+        self._buckets.put(ours)
+        return ours.done()
 
     def _take(self) -> None:
-        while (work := self._buckets.get()) is not None:
-            try:
-                for parameter, gradient in work.parts:
-                    gradient.copy_(self._averager.take(parameter))
-            except Exception as error:
-                work.error = error
-            work.done.set_result(None)
+        while (bucket := self._buckets.get()) is not None:
+            bucket.run(self._take_means)
+
+    def _take_means(self, bucket: Bucket) -> None:
+        for parameter, gradient in zip(bucket.parameters, bucket.gradients):
+            gradient.copy_(self._averager.take(parameter))
 
     def close(self) -> None:
         """Leaves the job. At the end of the program it comes by itself."""
@@ -126,20 +122,6 @@ class HookState:
     def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None:
         self.close()
-
-
-class _Bucket:
-    def __init__(self, buffer: torch.Tensor, parts: list[tuple[torch.nn.Parameter, torch.Tensor]]) -> None:
-        self.parts = parts
-        self.done: torch.futures.Future[None] = torch.futures.Future()
-        self.error: Optional[Exception] = None
-        self._buffer = buffer
-
-    def outcome(self) -> torch.Tensor:
-        """The bucket, its means in place."""
-        if self.error is not None:
-            raise self.error
-        return self._buffer
 
 
 def hook(state: HookState, bucket: Any) -> torch.futures.Future[torch.Tensor]:

@@ -14,6 +14,7 @@ import torch
 
 from syncline import _exit, _group
 from syncline.errors import FailedPrecondition, InvalidArgument
+from syncline.torch._bucket import Bucket
 from syncline.torch._meeting import await_key, network
 
 _made: collections.Counter[str] = collections.Counter()  # groups, by their members
@@ -54,7 +55,7 @@ class CompressedState:
         self._means_made = 0
         self._sent_bytes = self._plain_bytes = 0
         self._ranks = distributed.get_world_size(process_group)
-        self._buckets: queue.SimpleQueue[Optional[_Work]] = queue.SimpleQueue()
+        self._buckets: _Buckets = queue.SimpleQueue()
         self._thread = threading.Thread(target=_serve, args=(self._buckets,), name="syncline-compressed", daemon=True)
         self._thread.start()
         _open.add(self)
@@ -75,20 +76,17 @@ class CompressedState:
             raise FailedPrecondition("the CompressedState is closed; make another one and register its hook")
         if self._process != os.getpid():
             raise FailedPrecondition("the CompressedState is of the process that forked this one; make one here")
-        buffer = bucket.buffer()
-        if buffer.device.type != "cpu":
-            raise InvalidArgument(f"the gradients are on {buffer.device}; GPUs are not supported yet")
-        work = _Work(self, bucket.parameters(), buffer)
-        self._buckets.put(work)
-        # An error that is raised here is one for C++, too; DDP crashes on one that set_exception leaves.
-        return work.done.then(lambda _: work.outcome())
+        ours = Bucket(bucket)
+        self._buckets.put((self, ours))
+        return ours.done()
 
-    def reduce(self, parameters: list[torch.nn.Parameter], buffer: torch.Tensor) -> None:
+    def reduce(self, bucket: Bucket) -> None:
         """In the thread: replaces a bucket by its mean."""
+        parameters, buffer = bucket.parameters, bucket.buffer
         if self.error is not None:
             raise self.error
         try:
-            values = buffer.detach().to(torch.float32).contiguous()
+            values = buffer.detach().to("cpu", torch.float32).contiguous()
             mean = self._mean_of(parameters, values.numel())
             before = mean.sent_bytes
             mean.run(values.data_ptr())
@@ -142,32 +140,15 @@ class _Mean:
         return len(parameters) == len(self.parameters) and all(one is other for one, other in zip(parameters, self.parameters))
 
 
-class _Work:
-    def __init__(self, state: CompressedState, parameters: list[torch.nn.Parameter], buffer: torch.Tensor) -> None:
-        self.state, self.parameters, self.buffer = state, list(parameters), buffer
-        self.done: torch.futures.Future[None] = torch.futures.Future()
-        self.error: Optional[Exception] = None
-
-    def run(self) -> None:
-        """In the thread."""
-        try:
-            self.state.reduce(self.parameters, self.buffer)
-        except Exception as error:
-            self.error = error
-        self.done.set_result(None)
-
-    def outcome(self) -> torch.Tensor:
-        """The bucket, its means in place."""
-        if self.error is not None:
-            raise self.error
-        return self.buffer
+_Buckets = queue.SimpleQueue[Optional[tuple[CompressedState, Bucket]]]
 
 
-def _serve(buckets: queue.SimpleQueue[Optional[_Work]]) -> None:
+def _serve(buckets: _Buckets) -> None:
     """The thread of a state, which it does not keep alive."""
-    while (work := buckets.get()) is not None:
-        work.run()
-        del work
+    while (given := buckets.get()) is not None:
+        state, bucket = given
+        bucket.run(state.reduce)
+        del given, state, bucket
 
 
 _open: weakref.WeakSet[CompressedState] = weakref.WeakSet()

@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from syncline import _log
+from syncline import _log, _staging
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session
 from syncline.torch._groups import NOTES, Group, make_groups, merged, option_string
@@ -375,5 +375,4 @@ def _check_kinds(model: Any, optimizer: Any) -> None:
 
 def _check_devices(model: torch.nn.Module) -> None:
     for name, parameter in model.named_parameters():
-        if parameter.device.type != "cpu":
-            raise InvalidArgument(f"{name}: is on {parameter.device}; weights must be in host memory, GPUs are not supported yet")
+        _staging.device_of(parameter, name)

@@ -24,6 +24,7 @@ class Weight:
         self._session = session
         self._order = memory_order(parameter)
         self._is_row_major = parameter.is_contiguous()
+        self._address = parameter.data_ptr()
         self._tensor: Tensor = session.declare(name, parameter.detach().permute(self._order), **options)
         self._version = parameter._version
         self._sent: Optional[Sent] = None  # the gradient of this step, as the program sees it
@@ -125,7 +126,7 @@ class Weight:
             raise FailedPrecondition(
                 f"{self.name}: its values were changed in this process, but the servers hold them; load checkpoints and "
                 "initialise weights before you make the Optimizer")
-        if parameter.data_ptr() != self._tensor.memory.address or gradient.shape != parameter.shape:
+        if parameter.data_ptr() != self._address or gradient.shape != parameter.shape:
             raise FailedPrecondition(
                 f"{self.name}: its memory or shape is another than when the Optimizer was made; move (.to(), .half()) and "
                 "resize models before")

@@ -1,0 +1,71 @@
+"""Calls into the library that wait, without keeping Ctrl-C waiting."""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+import time
+from typing import Any, Callable, Optional
+
+from syncline._calls import Calls
+from syncline._library import check, library
+from syncline.errors import SessionClosed
+
+_SLICE_MS = 100  # how long a wait may keep Python from handling Ctrl-C
+_DEADLINE_EXCEEDED = 4
+
+
+class Waits:
+    """Those of a session. Methods may be called by any thread."""
+
+    def __init__(self, calls: Calls) -> None:
+        self._calls = calls
+
+    def whole(self, name: str, *arguments: Any) -> None:
+        """Makes a call that cannot wait in slices. Ctrl-C cancels it."""
+        if threading.current_thread() is not threading.main_thread():
+            return self._make(name, *arguments)
+        failure: list[BaseException] = []
+        is_over = threading.Event()  # Thread.join takes a thread for ended once Ctrl-C has interrupted it (before 3.13)
+
+        def run() -> None:
+            try:
+                self._make(name, *arguments)
+            except BaseException as error:  # handed to the thread that waits
+                failure.append(error)
+            finally:
+                is_over.set()
+
+        threading.Thread(target=run, name="syncline-call", daemon=True).start()
+        try:
+            is_over.wait()
+        except BaseException:
+            with contextlib.suppress(SessionClosed):  # what interrupted it may have closed the session
+                self._cancel_until(is_over)
+            raise
+        if failure:
+            raise failure[0]
+
+    def _make(self, name: str, *arguments: Any) -> None:
+        with self._calls.call() as handle:
+            check(getattr(library(), f"syncline_{name}")(handle, *arguments))
+
+    def _cancel_until(self, is_over: threading.Event) -> None:
+        with self._calls.call() as handle:
+            library().syncline_cancel(handle)
+            try:
+                while not is_over.is_set():
+                    with contextlib.suppress(KeyboardInterrupt):  # a second one: the call ends as soon as it can
+                        is_over.wait()
+            finally:
+                library().syncline_uncancel(handle)
+
+    def in_slices(self, call: Callable[[ctypes.c_void_p, int], int], timeout: Optional[float]) -> None:
+        """Waits so that Python handles signals meanwhile: between two calls into the library."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            left = _SLICE_MS if deadline is None else max(0, int((deadline - time.monotonic()) * 1000))
+            with self._calls.call() as handle:
+                code = call(handle, min(left, _SLICE_MS))
+                if code != _DEADLINE_EXCEEDED or (deadline is not None and left <= _SLICE_MS):
+                    return check(code)

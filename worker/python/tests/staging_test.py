@@ -1,0 +1,282 @@
+"""Tensors of GPUs, on a stand-in for one: what programs do in host memory works there, too. Of a real one: cuda_test.py."""
+import contextlib
+import math
+import threading
+import unittest
+from unittest import mock
+
+import average_test
+import state_test
+import support
+import torch_test
+from torch_support import make_model, nn, torch
+
+import syncline
+from syncline import _staging
+from syncline.torch import DiLoCo, Optimizer
+
+
+class Mark:
+    def __init__(self, action=lambda: None, gate=None):
+        self.action, self.gate, self.lock = action, gate, threading.Lock()
+
+    def synchronize(self):
+        if self.gate is not None:
+            assert self.gate.wait(support.PATIENCE)
+        with self.lock:
+            self.action()
+            self.action = lambda: None
+
+
+class StandIn:
+    """A GPU in host memory. A copy to the host is made when somebody waits for it; until then its memory holds no numbers."""
+
+    def __init__(self, gate=None):
+        self.gate = gate
+        self.landed = 0
+
+    def host_like(self, tensor):
+        return torch.full(tensor.shape, math.nan, dtype=tensor.dtype)
+
+    def mark(self):
+        return Mark(gate=self.gate)
+
+    def to_host(self, host, source):
+        taken = source.detach().clone()
+        host.fill_(math.nan)
+        return Mark(lambda: host.copy_(taken), self.gate)
+
+    def to_device(self, target, host):
+        self.landed += 1
+        target.copy_(host)
+        return Mark()
+
+
+def on(device):
+    """All tensors of torch's that are named are there."""
+    return mock.patch.object(_staging, "device_of", lambda array, name: device if isinstance(array, torch.Tensor) else None)
+
+
+class OnADevice:
+    """The same tests once more, with weights and gradients on the stand-in."""
+
+    def setUp(self):
+        self.device = StandIn()
+        patch = on(self.device)
+        patch.start()
+        self.addCleanup(patch.stop)
+        super().setUp()
+
+
+class Steps(OnADevice, torch_test.Steps):
+    pass
+
+
+class Schedulers(OnADevice, torch_test.Schedulers):
+    pass
+
+
+class Programs(OnADevice, torch_test.Programs):
+    pass
+
+
+class Models(OnADevice, torch_test.Models):
+    pass
+
+
+class Wrap(OnADevice, average_test.Wrap):
+    pass
+
+
+class States(OnADevice, state_test.StateDicts):
+    pass
+
+
+class Staging(support.ServersTest):
+    def session(self, device, optimizer="sgd:lr=1", count=1, **more):
+        session = syncline.Session(**self.options(optimizer=optimizer, push="fp32", publish="fp32", **more))
+        self.addCleanup(session.close)
+        with on(device):
+            tensors = [session.declare(f"w{number}", torch.zeros(4)) for number in range(count)]
+            session.start()
+        return session, tensors
+
+    def test_of_a_gradient_ends_when_the_gpu_has_it(self):
+        gate = threading.Event()
+        device = StandIn(gate)
+        gate.set()
+        session, [tensor] = self.session(device)
+        gate.clear()
+        pushed = session.stats.bytes_pushed
+        with on(device):
+            session.push_pull(tensor, torch.full((4,), 2.0))
+        self.assertFalse(session.is_ready(tensor))
+        self.assertEqual(session.stats.bytes_pushed, pushed)
+        with self.assertRaisesRegex(syncline.DeadlineExceeded, "the GPU did not finish what was to be pushed within 0.01 s"):
+            session.wait(tensor, 0.01)
+        gate.set()
+        session.wait(tensor)
+        self.assertTrue(torch.equal(tensor.weights, torch.full((4,), -2.0)), tensor.weights)
+        self.assertEqual(session.step, 1)
+
+    def test_keeps_the_order_of_pushes_and_skips(self):
+        device = StandIn()
+        session, tensors = self.session(device, count=3)
+        with on(device):
+            for step in range(20):
+                session.push_pull(tensors[0], torch.ones(4))
+                session.skip([tensors[1]])
+                session.push_pull(tensors[2], torch.ones(4))
+                for tensor in tensors:
+                    session.wait(tensor)
+                self.assertEqual(session.step, step + 1)
+        self.assertEqual([float(tensor.weights[0]) for tensor in tensors], [-20, 0, -20])
+
+    def test_copies_weights_to_the_gpu_once_a_step(self):
+        device = StandIn()
+        session, [tensor] = self.session(device)
+        self.assertEqual(device.landed, 1)
+        with on(device):
+            session.push_pull(tensor, torch.ones(4))
+            for _ in range(3):
+                session.wait(tensor)
+        self.assertEqual(device.landed, 2)
+
+    def test_tells_whoever_waits_of_a_call_that_failed(self):
+        device = StandIn()
+        session = syncline.Session(**self.options(optimizer="sgd:lr=1"))
+        self.addCleanup(session.close)
+        with on(device):
+            trained = session.declare("trained", torch.zeros(4))
+            frozen = session.declare("frozen", torch.zeros(4), frozen=True)
+            session.start()
+            session.push_pull(frozen, torch.ones(4))  # returns before the library could refuse it
+            session.push_pull(trained, torch.ones(4))
+            for _ in range(2):
+                with self.assertRaisesRegex(syncline.Error, "frozen"):
+                    session.wait(trained)
+
+    def test_refuses_gradients_where_the_weights_are_not(self):
+        device = StandIn()
+        session = syncline.Session(**self.options(optimizer="sgd:lr=1"))
+        self.addCleanup(session.close)
+        with on(None):
+            here = session.declare("here", torch.zeros(4))
+        with on(device):
+            session.declare("there", torch.zeros(4))
+            session.start()
+            with self.assertRaisesRegex(syncline.InvalidArgument, "here: a gradient on cpu, where its weights are not"):
+                session.push_pull(here, torch.ones(4))
+            with self.assertRaisesRegex(syncline.InvalidArgument, r"there: a gradient of shape \[5\] for weights of shape \[4\]"):
+                session.push_pull(session._tensors[1], torch.ones(5))
+
+    def test_of_a_device_that_is_no_gpu_is_refused_by_name(self):
+        model = nn.Linear(2, 2, device="meta")
+        with self.assertRaisesRegex(syncline.InvalidArgument, "weight: is on meta; only host memory and CUDA"):
+            Optimizer(model, "sgd", 0.1, session=self.options())
+
+    def test_ends_with_the_session(self):
+        device = StandIn()
+        session, [tensor] = self.session(device)
+        with on(device):
+            session.push_pull(tensor, torch.ones(4))
+        session.close()
+        line = session._stage._line._thread
+        line.join(support.PATIENCE)
+        self.assertFalse(line.is_alive())
+
+    def test_local_rounds_are_those_of_host_memory(self):
+        def rounds(job):
+            model = make_model()
+            inner = torch.optim.SGD(model.parameters(), 0.05)
+            with DiLoCo(model, inner, 5, session=self.options(job=f"{self.id()}{job}")) as optimizer:
+                torch_test.train(model, optimizer, 20)
+            return model
+
+        expected = rounds("host")
+        with on(StandIn()):
+            there = rounds("device")
+        for one, other in zip(there.parameters(), expected.parameters()):
+            self.assertTrue(torch.equal(one, other))
+
+
+class Line(unittest.TestCase):
+    def test_makes_no_call_after_one_that_failed(self):
+        made = []
+
+        def fail():
+            raise syncline.InvalidArgument("no")
+
+        line = _staging.Line()
+        for number, call in enumerate((lambda: made.append(0), fail, lambda: made.append(2))):
+            line.put([number], [], call)
+        line.end()
+        line._thread.join(support.PATIENCE)
+        self.assertEqual(made, [0])
+        with self.assertRaisesRegex(syncline.InvalidArgument, "no"):
+            line.wait(0, 0)
+        self.assertFalse(line.holds(2))
+
+
+class Streams(unittest.TestCase):
+    """What Cuda tells torch to do, in which order."""
+
+    def setUp(self):
+        self.told = []
+        cuda = mock.Mock()
+        names = iter(["up", "down"])
+        cuda.Stream.side_effect = lambda device: self.stream(next(names))
+        cuda.current_stream.side_effect = lambda device: self.stream("program")
+        cuda.Event.side_effect = self.event
+        cuda.stream.side_effect = self.inside
+        for patch in (mock.patch.object(torch, "cuda", cuda),):
+            patch.start()
+            self.addCleanup(patch.stop)
+        self.gpu = _staging.Cuda("cuda:0")
+
+    def stream(self, name):
+        stream = mock.Mock()
+        stream.name_ = name
+        stream.wait_event.side_effect = lambda event: self.told.append(f"{name} waits for {event.place}")
+        return stream
+
+    def event(self, blocking):
+        self.assertTrue(blocking)
+        event = mock.Mock(place="nothing")
+
+        def record(stream):
+            event.place = f"{stream.name_} after {len(self.told)}"
+        event.record.side_effect = record
+        return event
+
+    @contextlib.contextmanager
+    def inside(self, stream):
+        self.current = stream.name_
+        yield
+        self.current = "program"
+
+    def tensor(self, name):
+        tensor = mock.Mock()
+        tensor.detach.return_value = tensor
+        tensor.copy_.side_effect = lambda source, non_blocking: self.told.append(f"copy to {name} by {self.current}")
+        tensor.record_stream.side_effect = lambda stream: self.told.append(f"{name} is {stream.name_}'s, too")
+        return tensor
+
+    def test_copy_a_gradient_behind_what_computes_it(self):
+        self.gpu.to_host(self.tensor("host"), self.tensor("gradient"))
+        self.assertEqual(self.told, ["up waits for program after 0", "copy to host by up", "gradient is up's, too"])
+
+    def test_copy_weights_before_the_program_goes_on(self):
+        self.gpu.to_device(self.tensor("weights"), self.tensor("host"))
+        self.assertEqual(self.told, ["copy to weights by down", "program waits for down after 1"])
+
+
+def load_tests(loader, standard, pattern):
+    """Not once more those that the other files run."""
+    own = [value for value in globals().values()
+           if isinstance(value, type) and issubclass(value, unittest.TestCase) and value.__module__ == __name__]
+    return unittest.TestSuite(loader.loadTestsFromTestCase(one) for one in own)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -49,6 +50,15 @@ absl::Status MakeFolder(const std::string& folder) {
   fs::path path = fs::absolute(folder).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();  // "/data/"
   return MakeAbsolute(path);
+}
+
+absl::Status HasRoom(const std::string& folder, uint64_t bytes) {
+  struct statvfs disk = {};
+  if (statvfs(folder.c_str(), &disk) != 0) return Failed("ask for the room in", folder);
+  const uint64_t left = uint64_t{disk.f_bavail} * disk.f_frsize;
+  if (left >= bytes) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrCat("the disk of ", folder, " has ", left,
+                                                   " bytes left, less than ", bytes));
 }
 
 absl::Status TryFolder(const std::string& folder) {

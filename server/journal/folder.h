@@ -4,6 +4,7 @@
 // Thread safety: functions.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -22,6 +23,9 @@ absl::StatusOr<UniqueFd> LockFile(const std::string& path);
 
 // With all folders above it, each durable in the one above.
 absl::Status MakeFolder(const std::string& folder);
+
+// ResourceExhausted where the disk has less than so many bytes left.
+absl::Status HasRoom(const std::string& folder, uint64_t bytes);
 
 // Writes and syncs a file in it, and removes that.
 absl::Status TryFolder(const std::string& folder);

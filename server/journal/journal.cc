@@ -18,10 +18,21 @@ namespace {
 constexpr absl::Duration kPruneEvery = absl::Seconds(1);
 // Of checkpoints that were never completed, as many are remembered.
 constexpr size_t kMaxSaved = 8;
+// A disk with less than so many segments' room is full.
+constexpr uint64_t kRoomSegments = 2;
+constexpr absl::Duration kLongestRetry = absl::Minutes(5);
 // What a record takes beside its payload, about.
 constexpr uint64_t kRecordBytes = 256;
 // So much is synced at once, if there is so much: a slow disk is seen to move.
 constexpr uint64_t kGroupBytes = uint64_t{16} << 20;
+
+uint64_t BytesOf(const BlockSnapshot& block) {
+  const size_t floats =
+      block.weights.size() + block.view.size() + block.accumulator.size();
+  uint64_t bytes = floats * sizeof(float);
+  for (const auto& state : block.state) bytes += state.size();
+  return bytes;
+}
 
 uint64_t BytesOf(const ShardRecord& record) {
   if (const auto* step = std::get_if<StepRecord>(&record.what)) {
@@ -29,6 +40,9 @@ uint64_t BytesOf(const ShardRecord& record) {
   }
   if (const auto* parting = std::get_if<PartingRecord>(&record.what)) {
     return kRecordBytes + parting->payload.size;
+  }
+  if (const auto* block = std::get_if<BlockStateRecord>(&record.what)) {
+    return kRecordBytes + BytesOf(*block->saved);
   }
   const auto* seed = std::get_if<SeedRecord>(&record.what);
   if (seed == nullptr) return kRecordBytes;
@@ -64,6 +78,8 @@ absl::Status Journal::Begin(JournaledJob begun) {
   job->id = begun.job;
   job->head = begun.head;
   job->engines = static_cast<uint32_t>(begun.blocks.size());
+  job->may_begin_anew = begun.may_begin_anew;
+  job->retry = options_.retry;
   const uint64_t version = begun.head.began_from ? begun.head.began_from->step : 0;
   job->state = {.durable = version, .taken = version};
   for (size_t i = 0; i < begun.blocks.size(); ++i) {
@@ -91,13 +107,13 @@ void Journal::Name(uint32_t id, const std::string& run) {
 
 // A job that waits may not be the one that filled the queue: other jobs go on.
 bool Journal::WaitForRoom(Job& job, uint64_t bytes) {
-  while (!stopping_ && job.state.error.empty() && !backlog_.HasRoom(bytes)) {
+  while (!stopping_ && job.phase != Phase::kEnded && !backlog_.HasRoom(bytes)) {
     if (changed_.WaitUntil(mutex_, clock_, backlog_.deadline())) continue;
     End(Largest(job), absl::StrCat(backlog_.held(), " bytes wait for ",
                                    options_.directory, ", which took none for ",
                                    absl::FormatDuration(options_.backlog.patience)));
   }
-  return job.state.error.empty() && !stopping_;
+  return job.phase != Phase::kEnded && !stopping_;
 }
 
 Journal::Job& Journal::Largest(Job& otherwise) {
@@ -115,13 +131,31 @@ void Journal::Take(uint32_t id, uint32_t engine,
   const auto found = jobs_.find(id);
   if (found == jobs_.end()) return;
   const std::shared_ptr<Job> job = found->second;
-  if (!WaitForRoom(*job, bytes)) return;
+  if (job->silent.contains(engine) || !WaitForRoom(*job, bytes)) return;
   if (const auto* step = std::get_if<StepRecord>(&record->what)) {
     job->state.taken = std::max(job->state.taken, step->step + 1);
+  }
+  if (const auto* state = std::get_if<BlockStateRecord>(&record->what)) {
+    job->state.taken = std::max(job->state.taken, state->saved->version);
   }
   backlog_.Add(job->number, bytes, clock_.Now());
   events_.push_back(
       {.job = job, .engine = engine, .record = std::move(record), .bytes = bytes});
+  changed_.SignalAll();
+}
+
+bool Journal::BeginAnew(uint32_t id, uint32_t engine) {
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end() || job->second->phase != Phase::kBeginsAnew) return false;
+  return job->second->silent.erase(engine) > 0;
+}
+
+void Journal::Whole(uint32_t id, uint32_t engine) {
+  absl::MutexLock lock(&mutex_);
+  const auto job = jobs_.find(id);
+  if (job == jobs_.end() || job->second->phase != Phase::kBeginsAnew) return;
+  events_.push_back({.job = job->second, .engine = engine});
   changed_.SignalAll();
 }
 
@@ -159,10 +193,19 @@ std::optional<JournalState> Journal::State(uint32_t id) {
 }
 
 void Journal::End(Job& job, const std::string& why) {
-  if (!job.state.error.empty()) return;
+  if (job.phase == Phase::kEnded) return;
+  if (job.phase == Phase::kBeginsAnew) {
+    job.retry = std::min(job.retry * 2, kLongestRetry);
+    options_.log.Warning("the journal could not begin anew",
+                         {{"job", job.id}, {"error", why}});
+  } else {
+    options_.log.Error("the journal ends here; the job goes on, and is not durable",
+                       {{"job", job.id}, {"version", job.state.durable}, {"error", why}});
+  }
+  job.phase = Phase::kEnded;
   job.state.error = why;
-  options_.log.Error("the journal ends here; the job goes on, and is not durable",
-                     {{"job", job.id}, {"version", job.state.durable}, {"error", why}});
+  job.retry_at = clock_.Now() + job.retry;
+  for (uint32_t engine = 0; engine < job.engines; ++engine) job.silent.insert(engine);
   // Nobody has to wait for what will not be.
   for (uint32_t engine = 0; engine < job.engines; ++engine) {
     TellDurable(job, engine, std::numeric_limits<uint64_t>::max());
@@ -209,6 +252,7 @@ void Journal::Run() {
     }
     if (clock_.Now() < next_prune) continue;
     Prune();
+    LookForRoom();
     next_prune = clock_.Now() + kPruneEvery;
   }
 }
@@ -219,44 +263,126 @@ std::deque<Journal::Event> Journal::NextGroup() {
   while (!events_.empty() && bytes < kGroupBytes) {
     Event& event = events_.front();
     bytes += event.bytes;
-    backlog_.Begin(event.job->number, event.bytes);
+    if (event.bytes > 0) backlog_.Begin(event.job->number, event.bytes);
     group.push_back(std::move(event));
     events_.pop_front();
   }
   return group;
 }
 
+std::string Journal::FolderOfRun(const Job& job) const {
+  return absl::StrCat(options_.directory, "/", FolderOf(job.head.job), "/", job.run);
+}
+
 void Journal::WriteGroup(const std::deque<Event>& events) {
   std::set<std::shared_ptr<Job>> jobs;
+  std::vector<Event> whole;
   for (const Event& event : events) {
     std::string folder;
     {
       absl::MutexLock lock(&mutex_);
       backlog_.Moved(clock_.Now());
-      if (!event.job->state.error.empty()) continue;
-      folder = absl::StrCat(options_.directory, "/", FolderOf(event.job->head.job), "/",
-                            event.job->run);
+      if (event.job->phase == Phase::kEnded) continue;
+      folder = FolderOfRun(*event.job);
     }
     jobs.insert(event.job);
-    Write(event, folder);
+    if (event.record == nullptr) {
+      whole.push_back(event);
+    } else {
+      Write(event, folder);
+    }
   }
-  for (const auto& job : jobs) {
-    uint64_t durable = std::numeric_limits<uint64_t>::max();
-    uint64_t bytes = 0;
-    for (ShardLog& shard : job->shards) {
-      if (const absl::Status synced = shard.Sync(); !synced.ok()) Fail(*job, synced);
-      durable = std::min(durable, shard.durable());
-      bytes += shard.bytes();
+  for (const auto& job : jobs) SyncAll(*job);
+  for (const Event& event : whole) {
+    bool was_last = false;
+    {
+      absl::MutexLock lock(&mutex_);
+      if (event.job->phase != Phase::kBeginsAnew) continue;
+      was_last = event.job->partial.erase(event.engine) > 0 && event.job->partial.empty();
+    }
+    if (was_last) FinishBeginning(*event.job);
+  }
+}
+
+void Journal::SyncAll(Job& job) {
+  uint64_t durable = std::numeric_limits<uint64_t>::max();
+  uint64_t bytes = 0;
+  for (ShardLog& shard : job.shards) {
+    if (const absl::Status synced = shard.Sync(); !synced.ok()) Fail(job, synced);
+    durable = std::min(durable, shard.durable());
+    bytes += shard.bytes();
+  }
+  absl::MutexLock lock(&mutex_);
+  job.state.bytes = bytes;
+  if (job.phase == Phase::kEnded) return;
+  // Servers that train nothing are behind nobody. Nothing is safe before all of it is.
+  if (job.phase == Phase::kGoesOn) {
+    job.state.durable = std::min(durable, job.state.taken);
+  }
+  for (uint32_t engine = 0; engine < job.engines; ++engine) {
+    if (!job.silent.contains(engine)) {
+      TellDurable(job, engine, job.shards[engine].durable_records());
+    }
+  }
+}
+
+// ---- Beginning anew ----
+
+absl::Status Journal::CheckRoom(const Job& job) const {
+  const std::string folder =
+      absl::StrCat(options_.directory, "/", FolderOf(job.head.job));
+  SYNCLINE_RETURN_IF_ERROR(MakeFolder(folder));
+  SYNCLINE_RETURN_IF_ERROR(TryFolder(folder));
+  return HasRoom(folder, kRoomSegments * options_.segment_bytes);
+}
+
+void Journal::LookForRoom() {
+  std::vector<std::shared_ptr<Job>> ended;
+  {
+    absl::MutexLock lock(&mutex_);
+    for (const auto& [id, job] : jobs_) {
+      if (job->phase == Phase::kEnded && job->may_begin_anew) ended.push_back(job);
+    }
+  }
+  for (const auto& job : ended) {
+    for (ShardLog& shard : job->shards) shard.GiveUp();
+    {
+      absl::MutexLock lock(&mutex_);
+      if (clock_.Now() < job->retry_at) continue;
+    }
+    const absl::Status room = CheckRoom(*job);
+    if (room.ok()) {
+      for (ShardLog& shard : job->shards) shard.BeginAnew();
     }
     absl::MutexLock lock(&mutex_);
-    job->state.bytes = bytes;
-    if (!job->state.error.empty()) continue;
-    // Servers that train nothing are behind nobody.
-    job->state.durable = std::min(durable, job->state.taken);
-    for (uint32_t engine = 0; engine < job->engines; ++engine) {
-      TellDurable(*job, engine, job->shards[engine].durable_records());
+    if (!room.ok()) {
+      job->retry_at = clock_.Now() + job->retry;
+      continue;
     }
+    const auto current = jobs_.find(job->id);
+    if (current == jobs_.end() || current->second != job) continue;
+    job->phase = Phase::kBeginsAnew;
+    job->partial = job->silent;
+    options_.log.Info("the journal begins anew", {{"job", job->id}});
+    options_.on_room(job->id);
   }
+}
+
+void Journal::FinishBeginning(Job& job) {
+  for (ShardLog& shard : job.shards) {
+    if (const absl::Status whole = shard.Whole(); !whole.ok()) return Fail(job, whole);
+  }
+  {
+    absl::MutexLock lock(&mutex_);
+    if (job.phase != Phase::kBeginsAnew) return;
+    job.phase = Phase::kGoesOn;
+    job.state.error.clear();
+    job.retry = options_.retry;
+  }
+  SyncAll(job);
+  absl::MutexLock lock(&mutex_);
+  options_.log.Info("the journal goes on; the job is durable again",
+                    {{"job", job.id}, {"version", job.state.durable}});
 }
 
 void Journal::Write(const Event& event, const std::string& folder) {

@@ -9,6 +9,11 @@
 // that takes nothing for the backlog's patience: that of the job of which most waits. The
 // log says so with path and bytes, State() and the metrics, too.
 //
+// Once the disk takes files again, and has room, the journal begins anew: on_room has each
+// engine say BeginAnew, then give what its shard is among its records (ShardBackUp), then
+// say Whole. When all have, the journal goes on, and what was there before is deleted. Tried
+// after `retry`, and ever more rarely while it fails.
+//
 // Segments that a complete checkpoint covers are deleted.
 //
 //   Journal journal({.directory = "/data/journal", .log = log});
@@ -49,10 +54,14 @@ struct JournalOptions {
   BlobStore* checkpoints = nullptr;  // outlives it; null: nothing is deleted
   uint64_t segment_bytes = uint64_t{64} << 20;
   BacklogLimits backlog = {};
-  // So many records of the job's engine, counted as Take was told of them, are on the disk:
-  // all, once its journal has ended. Must not block, nor call the journal.
+  absl::Duration retry = absl::Seconds(5);
+  // So many records of the job's engine, counted as Take was told of them since it began
+  // (anew), are on the disk: all, once its journal has ended. Must not block, nor call the
+  // journal.
   std::function<void(uint32_t job, uint32_t engine, uint64_t records)> on_durable =
       [](uint32_t, uint32_t, uint64_t) {};
+  // Likewise: the job's journal may begin anew.
+  std::function<void(uint32_t job)> on_room = [](uint32_t) {};
 };
 
 // What a server has of a job.
@@ -61,6 +70,7 @@ struct JournaledJob {
   SegmentHead head = {};  // of engine 0's; the others count on from its shard
   std::vector<std::vector<uint32_t>> blocks = {};   // of each engine
   std::vector<std::vector<uint32_t>> trained = {};  // of them: those that make steps
+  bool may_begin_anew = false;
   // Of a run that goes on: its name, and what there is of each engine.
   std::string run = {};
   std::vector<ShardTail> tails = {};
@@ -70,7 +80,7 @@ struct JournalState {
   uint64_t durable = 0;    // every trained block's records below it are on the disk
   uint64_t taken = 0;      // the highest version of any block that it was told of
   uint64_t bytes = 0;      // written
-  std::string error = {};  // why it ended before its job; empty: it goes on
+  std::string error = {};  // why it ended; empty: it goes on
 
   uint64_t lag() const { return taken > durable ? taken - durable : 0; }
 };
@@ -87,6 +97,10 @@ class Journal {
   void Name(uint32_t job, const std::string& run) ABSL_LOCKS_EXCLUDED(mutex_);
   void Take(uint32_t job, uint32_t engine, std::shared_ptr<const ShardRecord> record)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // From here on Take gives what the engine's shard is, and its records; false: not now.
+  bool BeginAnew(uint32_t job, uint32_t engine) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What was taken is all that the engine's shard is.
+  void Whole(uint32_t job, uint32_t engine) ABSL_LOCKS_EXCLUDED(mutex_);
   // This server's part of a checkpoint at that version is written: once all of it is, what
   // it covers can go.
   void Saved(uint32_t job, uint64_t step) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -103,10 +117,17 @@ class Journal {
   void Stop() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  enum class Phase { kGoesOn, kEnded, kBeginsAnew };
   struct Job {
     uint32_t id = 0;
     uint64_t number = 0;  // of all that there ever were
     uint32_t engines = 0;
+    Phase phase = Phase::kGoesOn;
+    bool may_begin_anew = false;
+    absl::Duration retry = {};  // after it has ended
+    absl::Duration retry_at = {};
+    std::set<uint32_t> silent = {};   // engines whose records are not taken
+    std::set<uint32_t> partial = {};  // engines that began anew, and are not whole
     SegmentHead head = {};
     std::string run = {};
     JournalState state = {};
@@ -116,13 +137,18 @@ class Journal {
   struct Event {
     std::shared_ptr<Job> job = {};
     uint32_t engine = 0;
-    std::shared_ptr<const ShardRecord> record = {};
+    std::shared_ptr<const ShardRecord> record = {};  // null: the engine's shard is whole
     uint64_t bytes = 0;
   };
 
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
   void WriteGroup(const std::deque<Event>& events) ABSL_LOCKS_EXCLUDED(mutex_);
   void Write(const Event& event, const std::string& folder) ABSL_LOCKS_EXCLUDED(mutex_);
+  void SyncAll(Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void FinishBeginning(Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void LookForRoom() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status CheckRoom(const Job& job) const;
+  std::string FolderOfRun(const Job& job) const;
   void Fail(Job& job, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void End(Job& job, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WaitForRoom(Job& job, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

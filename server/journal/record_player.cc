@@ -38,8 +38,11 @@ absl::Status RecordPlayer::Take(ShardRecord record) {
   }
   const auto* step = std::get_if<StepRecord>(&record.what);
   if (step == nullptr) {
-    const bool is_seed = std::holds_alternative<SeedRecord>(record.what);
-    if (is_seed && !options_.has_seeds) return absl::OkStatus();
+    // A checkpoint that the shard began with is further.
+    const bool begins = std::holds_alternative<SeedRecord>(record.what) ||
+                        std::holds_alternative<BlockStateRecord>(record.what) ||
+                        std::holds_alternative<JobStateRecord>(record.what);
+    if (begins && !options_.has_seeds) return absl::OkStatus();
     const auto* parting = std::get_if<PartingRecord>(&record.what);
     const bool is_over =
         parting != nullptr && parting->step < shard_.block_version(parting->block);

@@ -22,7 +22,8 @@ constexpr size_t kPoolBytes = size_t{64} << 20;
 
 class Player {
  public:
-  Player(const ReplayOptions& options, BlobStore& out) : options_(options), out_(out) {}
+  Player(const ReplayOptions& options, BlobStore& out)
+      : options_(options), out_(out), began_from_(options.run.head.began_from) {}
 
   absl::StatusOr<ReplaySummary> Play();
 
@@ -33,6 +34,7 @@ class Player {
   }
   absl::Status Scan();
   absl::Status Scan(const std::vector<std::string>& segments);
+  void NoteBeginning(const SegmentHead& head, const ShardRecord& record);
   absl::Status ChooseStep();
   absl::Status ChooseBase();
   absl::Status CheckCheckpoints() const;
@@ -46,6 +48,10 @@ class Player {
   absl::Status SavePart(const SegmentHead& head, const Shard& shard);
   void NoteDecision(const StepRecord& step);
   std::vector<ShardBlock> BlocksOf(const SegmentHead& head) const;
+  bool HasBase(uint32_t shard) const {
+    return base_ != nullptr && !anew_.contains(shard);
+  }
+  void StartLossScaler();
 
   const ReplayOptions& options_;
   BlobStore& out_;
@@ -54,17 +60,48 @@ class Player {
   Manifest manifest_;
   std::unique_ptr<CheckpointReader> base_;  // null: the first values
   bool is_whole_ = true;                    // no segment was deleted
-  std::map<uint32_t, uint64_t> reached_;    // by block: where its records lead
-  std::set<uint32_t> seeded_;               // blocks whose first values are there
+  std::optional<CheckpointName> began_from_;
+  // Shards whose journals began anew, each with a version that it was at; and from which
+  // step on all of them have everything.
+  std::map<uint32_t, uint64_t> anew_;
+  uint64_t first_ = 0;
+  std::set<uint32_t> has_blocks_;  // shards
+  struct LossScale {
+    uint64_t version = 0;
+    float loss_scale = 1;
+  };
+  std::optional<LossScale> scaled_from_;  // of the earliest of them
+  std::map<uint32_t, uint64_t> reached_;  // by block: where its records lead
+  std::set<uint32_t> seeded_;             // blocks whose first values are there
   uint64_t to_ = 0;
   std::map<std::pair<uint32_t, uint64_t>, uint32_t> digests_;  // of the shard under way
   std::map<uint64_t, ShardDecision::Verdict> verdicts_;        // by step
 };
 
+// Of a shard whose journal began anew: where.
+void Player::NoteBeginning(const SegmentHead& head, const ShardRecord& record) {
+  if (const auto* state = std::get_if<BlockStateRecord>(&record.what)) {
+    const uint64_t version = state->saved->version;
+    seeded_.insert(state->block);
+    reached_[state->block] = version;
+    if (!IsTrained(state->block)) return;
+    first_ = std::max(first_, version);
+    anew_.emplace(head.shard, version);
+  }
+  if (const auto* job = std::get_if<JobStateRecord>(&record.what)) {
+    const uint64_t version = anew_.emplace(head.shard, 0).first->second;
+    if (!scaled_from_ || version < scaled_from_->version) {
+      scaled_from_ = {.version = version, .loss_scale = job->loss_scale};
+    }
+  }
+}
+
 absl::Status Player::Scan(const std::vector<std::string>& segments) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto records, ShardRecords::Open(segments));
   const SegmentHead& head = records->head();
   is_whole_ = is_whole_ && head.first_sequence <= 1;
+  if (head.began_from) began_from_ = head.began_from;
+  if (!head.blocks.empty()) has_blocks_.insert(head.shard);
   const uint64_t first = head.began_from ? head.began_from->step : 0;
   for (const uint32_t block : head.blocks) {
     if (block >= options_.blocks.size() || !reached_.emplace(block, first).second) {
@@ -78,6 +115,7 @@ absl::Status Player::Scan(const std::vector<std::string>& segments) {
     if (const auto* seed = std::get_if<SeedRecord>(&record->what)) {
       seeded_.insert(seed->block);
     }
+    if (head.first_sequence <= 1 && !head.blocks.empty()) NoteBeginning(head, *record);
     const auto* step = std::get_if<StepRecord>(&record->what);
     if (step == nullptr) continue;
     if (std::ranges::count(head.blocks, step->block) == 0) {
@@ -119,6 +157,13 @@ absl::Status Player::ChooseStep() {
   }
   const uint64_t update = options_.shard.training.accumulate_steps;
   to_ = options_.to.value_or(last - last % update);
+  if (to_ < first_) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "a server's journal began anew, after its disk was full or had failed, and has "
+        "all "
+        "of step ",
+        first_, " on, not step ", to_, last < first_ ? "; it came no further" : ""));
+  }
   if (to_ <= last && to_ % update == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
       to_ > last
@@ -173,16 +218,18 @@ absl::Status Player::CheckName() const {
 absl::Status Player::ChooseBase() {
   const SegmentHead& head = options_.run.head;
   const bool has_checkpoints = options_.checkpoints != nullptr;
-  if (head.began_from && to_ < head.began_from->step) {
+  if (began_from_ && to_ < began_from_->step) {
     return absl::FailedPreconditionError(
-        absl::StrCat("this run began with checkpoint ", head.began_from->ToString(),
+        absl::StrCat("this run began with checkpoint ", began_from_->ToString(),
                      ", and step ", to_, " is before that; play the run before"));
   }
-  if (is_whole_ && !head.began_from) {
-    summary_.began = "the first values";
+  if (is_whole_ && !began_from_) {
+    summary_.began = anew_.empty()
+                         ? "the first values"
+                         : absl::StrCat("step ", first_, ", where it began anew");
     return absl::OkStatus();
   }
-  if (is_whole_ && has_checkpoints && TryBase(*head.began_from).ok()) {
+  if (is_whole_ && has_checkpoints && TryBase(*began_from_).ok()) {
     return absl::OkStatus();
   }
   std::vector<CheckpointInfo> all;
@@ -203,14 +250,14 @@ absl::Status Player::ChooseBase() {
   SYNCLINE_RETURN_IF_ERROR(unfit);
   return absl::FailedPreconditionError(absl::StrCat(
       "the journal begins after ",
-      head.began_from ? absl::StrCat("checkpoint ", head.began_from->ToString())
-                      : absl::StrCat("a checkpoint of run ", head.checkpoint_run),
+      began_from_ ? absl::StrCat("checkpoint ", began_from_->ToString())
+                  : absl::StrCat("a checkpoint of run ", head.checkpoint_run),
       ", and none up to step ", to_,
       " is there; say where the job's checkpoints are with --checkpoint-dir"));
 }
 
 absl::Status Player::CheckSeeds() const {
-  if (base_ != nullptr) return absl::OkStatus();  // has all blocks
+  if (base_ != nullptr) return absl::OkStatus();  // the shards that did not begin anew
   for (uint32_t block = 0; block < options_.blocks.size(); ++block) {
     if (seeded_.contains(block)) continue;
     const uint32_t tensor = options_.blocks[block].tensor;
@@ -235,7 +282,7 @@ absl::StatusOr<std::unique_ptr<Shard>> Player::MakeShard(const SegmentHead& head
   options.shard = head.shard;
   const std::vector<ShardBlock> blocks = BlocksOf(head);
   SYNCLINE_ASSIGN_OR_RETURN(auto shard, Shard::Create(options, blocks, pool_));
-  if (base_ != nullptr) {
+  if (HasBase(head.shard)) {
     SYNCLINE_RETURN_IF_ERROR(LoadBlocks(*base_, *options_.layout, blocks, *shard));
   }
   return shard;
@@ -243,6 +290,7 @@ absl::StatusOr<std::unique_ptr<Shard>> Player::MakeShard(const SegmentHead& head
 
 void Player::NoteDecision(const StepRecord& step) {
   if (!options_.shard.training.Updates(step.step)) return;
+  if (base_ != nullptr && step.step < base_->manifest().name.step) return;
   if (verdicts_.contains(step.step)) return;
   verdicts_[step.step] = step.decision.verdict;
 }
@@ -271,7 +319,10 @@ absl::Status Player::PlayRecords(ShardRecords& records, Shard& shard) {
   for (;;) {
     SYNCLINE_ASSIGN_OR_RETURN(const auto record, records.Next());
     if (!record) return absl::OkStatus();
-    if (std::holds_alternative<SeedRecord>(record->what) && base_ != nullptr) continue;
+    const bool begins = std::holds_alternative<SeedRecord>(record->what) ||
+                        std::holds_alternative<BlockStateRecord>(record->what) ||
+                        std::holds_alternative<JobStateRecord>(record->what);
+    if (begins && HasBase(number)) continue;
     // The record of its step has it, if that was made.
     if (std::holds_alternative<PartingRecord>(record->what)) continue;
     if (const auto* settings = std::get_if<SettingsRecord>(&record->what)) {
@@ -325,13 +376,23 @@ absl::Status Player::PlayShard(uint32_t number,
   return SavePart(records->head(), *shard);
 }
 
+// Where all journals began anew, nothing says how long ago the scale had changed: it is
+// taken for a new one.
+void Player::StartLossScaler() {
+  const TrainingSettings& training = options_.shard.training;
+  if (!training.ScalesLoss()) return;
+  manifest_.loss_scaler = StartLossScaling(training.loss_scaling);
+  const bool all_anew = std::ranges::all_of(options_.run.shards, [&](const auto& shard) {
+    return anew_.contains(shard.first) || !has_blocks_.contains(shard.first);
+  });
+  if (scaled_from_ && all_anew) manifest_.loss_scaler.scale = scaled_from_->loss_scale;
+}
+
 absl::StatusOr<ReplaySummary> Player::Play() {
   manifest_ = options_.about;
   manifest_.training = manifest_.declared;
-  if (options_.shard.training.ScalesLoss()) {
-    manifest_.loss_scaler = StartLossScaling(options_.shard.training.loss_scaling);
-  }
   SYNCLINE_RETURN_IF_ERROR(Scan());
+  StartLossScaler();
   SYNCLINE_RETURN_IF_ERROR(ChooseStep());
   SYNCLINE_RETURN_IF_ERROR(CheckCheckpoints());
   SYNCLINE_RETURN_IF_ERROR(ChooseBase());

@@ -43,6 +43,10 @@ absl::Status Cut(const std::vector<std::string>& segments,
   return SyncFolder(std::filesystem::path(last).parent_path().string());
 }
 
+uint32_t NumberOf(const std::string& segment) {
+  return ParseSegmentName(std::filesystem::path(segment).filename().string())->number;
+}
+
 // Plays the records of one shard. Those of blocks that step together are played together,
 // or not at all.
 class Player {
@@ -83,6 +87,9 @@ absl::StatusOr<ShardTail> Player::Play(bool has_seeds) {
     if (std::holds_alternative<SettingsRecord>(record->what)) {
       tail_.settings.push_back(std::make_shared<const ShardRecord>(*record));
     }
+    if (const auto* state = std::get_if<BlockStateRecord>(&record->what)) {
+      tail_.anew_version = std::max(tail_.anew_version, state->saved->version);
+    }
     SYNCLINE_RETURN_IF_ERROR(player.Take(*std::move(record)));
     if (player.is_whole()) Note(player.versions());
   }
@@ -95,9 +102,7 @@ absl::StatusOr<ShardTail> Player::Play(bool has_seeds) {
                               .bytes = static_cast<uint64_t>(
                                   std::filesystem::file_size(segments_[i], ignored))});
   }
-  const auto place =
-      ParseSegmentName(std::filesystem::path(segments_.back()).filename().string());
-  tail_.last_number = place->number;
+  tail_.last_number = NumberOf(segments_.back());
   tail_.next_sequence = whole_.next_sequence;
   shard_.BeginAgain();
   return std::move(tail_);
@@ -191,6 +196,12 @@ absl::StatusOr<ShardTail> RunRestore::Play(uint32_t number,
   SYNCLINE_ASSIGN_OR_RETURN(ShardTail tail,
                             Player(*records, segments, shard).Play(has_seeds));
   tail.lock = locks_.at(number);
+  const auto superseded = run_.superseded.find(number);
+  if (superseded == run_.superseded.end()) return tail;
+  for (const std::string& segment : superseded->second) {
+    if (unlink(segment.c_str()) != 0) return Failed("delete", segment, errno);
+    tail.last_number = std::max(tail.last_number, NumberOf(segment));
+  }
   return tail;
 }
 

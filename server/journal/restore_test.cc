@@ -9,12 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
 #include "comm/base/temp_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "server/journal/journal.h"
-#include "server/shard/shard_test_util.h"
+#include "server/journal/night_job_test_util.h"
 
 namespace syncline {
 namespace {
@@ -22,94 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 using ::testing::HasSubstr;
-
-constexpr uint32_t kNight = 7;
-constexpr uint32_t kShard = 3;
-
-RigOptions NightRig() {
-  TrainingSettings training;
-  training.optimizer = {.name = "adamw", .options = {{"lr", 0.01}}};
-  return {.codec = "bf16",
-          .training = std::move(training),
-          .tensors = {300, 20},
-          .records = Records::kAwaited};
-}
-
-// How much of it is on the disk, as the journal says it.
-class Durable {
- public:
-  void Say(uint64_t records) {
-    absl::MutexLock lock(&mutex_);
-    records_ = records;
-  }
-  void Await(uint64_t records) {
-    const auto is_there = [this, records]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
-      return records_ >= records;
-    };
-    absl::MutexLock lock(&mutex_);
-    mutex_.Await(absl::Condition(&is_there));
-  }
-
- private:
-  absl::Mutex mutex_;
-  uint64_t records_ ABSL_GUARDED_BY(mutex_) = 0;
-};
-
-// A shard of two blocks, two workers, and a journal.
-class NightJob {
- public:
-  NightJob(const std::string& directory, const RigOptions& options)
-      : rig_(options),
-        journal_({.directory = directory,
-                  .on_durable = [this](uint32_t, uint32_t, uint64_t records) {
-                    durable_.Say(records);
-                  }}) {}
-
-  void Begin(std::vector<ShardTail> tails = {}) {
-    JournaledJob job = {.job = kNight,
-                        .head = {.job = "night", .shard = kShard},
-                        .blocks = {{0, 1}},
-                        .trained = {{0, 1}},
-                        .run = "run1",
-                        .tails = std::move(tails)};
-    ASSERT_TRUE(journal_.Begin(std::move(job)).ok());
-    Do(rig_.Commit(1, {rig_.Member(0), rig_.Member(1)}));
-  }
-  void Seed() {
-    for (uint32_t block = 0; block < 2; ++block) {
-      Do(rig_.Seed(block, SomeValues(rig_.range(block).elements, block)));
-    }
-  }
-  void Step(uint64_t step) {
-    for (uint32_t block = 0; block < 2; ++block) {
-      for (const uint32_t rank : {0u, 1u}) Do(rig_.Push(rank, block, step));
-    }
-  }
-  Shard& shard() { return rig_.shard(); }
-  std::vector<ShardBlock> blocks() const {
-    return {{0, rig_.range(0)}, {1, rig_.range(1)}};
-  }
-
- private:
-  // All that it says is on the disk before it does anything else.
-  void Do(const ShardOutputs& outputs) {
-    const uint64_t before = taken_;
-    for (const ShardOutput& output : outputs) {
-      const auto* kept = std::get_if<ShardRecorded>(&output);
-      if (kept == nullptr) continue;
-      journal_.Take(kNight, 0, kept->record);
-      ++taken_;
-    }
-    if (taken_ == before) return;
-    durable_.Await(taken_);
-    Do(rig_.shard().Apply(ShardDurable{taken_}));
-  }
-
-  ShardRig rig_;
-  Durable durable_;
-  uint64_t taken_ = 0;
-  Journal journal_;
-};
 
 class Restored : public ::testing::Test {
  protected:
@@ -132,11 +42,6 @@ class Restored : public ::testing::Test {
 
   TempDirectory directory_;
 };
-
-void ExpectSame(const ShardSnapshot& a, const ShardSnapshot& b) {
-  ASSERT_EQ(a.blocks.size(), b.blocks.size());
-  for (const auto& [id, block] : a.blocks) EXPECT_TRUE(block == b.blocks.at(id)) << id;
-}
 
 TEST_F(Restored, GoesOnAsIfNothingHadHappened) {
   const ShardSnapshot three = Train(3);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -20,8 +21,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+struct SegmentFile {
+  std::string path = {};
+  SegmentKind kind = SegmentKind::kGoesOn;
+};
 // By shard and number of the segment.
-using Segments = std::map<uint32_t, std::map<uint32_t, std::string>>;
+using Segments = std::map<uint32_t, std::map<uint32_t, SegmentFile>>;
 
 absl::StatusOr<std::vector<fs::path>> EntriesOf(const fs::path& folder) {
   std::vector<fs::path> entries;
@@ -42,20 +47,37 @@ absl::Status AddSegments(const fs::path& folder, Segments& segments) {
     const auto place = ParseSegmentName(entry.filename().string());
     if (!place) continue;
     const std::string path = entry.string();
-    const auto [known, is_new] = segments[place->shard].try_emplace(place->number, path);
+    const auto [known, is_new] =
+        segments[place->shard].try_emplace(place->number, SegmentFile{path, place->kind});
     if (is_new) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(known->second, " and ", path, " are the same segment; name one"));
+    return absl::InvalidArgumentError(absl::StrCat(known->second.path, " and ", path,
+                                                   " are the same segment; name one"));
   }
   return absl::OkStatus();
 }
 
+// Sorts a run's segments into those that count and the others.
+void Sort(const Segments& segments, JournalRun& run) {
+  for (const auto& [shard, files] : segments) {
+    uint32_t from = 0;  // number
+    uint32_t to = std::numeric_limits<uint32_t>::max();
+    for (const auto& [number, file] : files) {
+      if (file.kind == SegmentKind::kAnew) from = number;
+      if (file.kind == SegmentKind::kBegun) to = std::min(to, number);
+    }
+    for (const auto& [number, file] : files) {
+      const bool counts = from <= number && number < to;
+      (counts ? run.shards : run.superseded)[shard].push_back(file.path);
+    }
+  }
+}
+
 // Nothing when none has a head.
-absl::StatusOr<std::optional<SegmentHead>> HeadOf(const Segments& segments) {
-  for (const auto& [shard, paths] : segments) {
+absl::StatusOr<std::optional<SegmentHead>> HeadOf(const JournalRun& run) {
+  for (const auto& [shard, paths] : run.shards) {
     SYNCLINE_ASSIGN_OR_RETURN(
         const auto reader,
-        SegmentReader::Open(paths.begin()->second, SegmentReader::Place::kLast));
+        SegmentReader::Open(paths.front(), SegmentReader::Place::kLast));
     if (reader->head()) return reader->head();
   }
   return std::nullopt;
@@ -92,7 +114,9 @@ absl::StatusOr<JournalRun> FindRun(const std::vector<std::string>& directories,
   std::vector<JournalRun> runs;
   std::vector<std::string> damaged;
   for (auto& [folder, segments] : all) {
-    auto head = HeadOf(segments);
+    JournalRun run = {.name = folder};
+    Sort(segments, run);
+    auto head = HeadOf(run);
     if (!head.ok()) {
       if (folder == name) return head.status();
       unreadable.Update(head.status());
@@ -100,10 +124,8 @@ absl::StatusOr<JournalRun> FindRun(const std::vector<std::string>& directories,
       continue;
     }
     if (!*head) continue;
-    JournalRun& run = runs.emplace_back(JournalRun{.name = folder, .head = **head});
-    for (const auto& [shard, paths] : segments) {
-      for (const auto& [number, path] : paths) run.shards[shard].push_back(path);
-    }
+    run.head = **std::move(head);
+    runs.push_back(std::move(run));
   }
   const auto began = [](const JournalRun& run) { return run.head.created_unix_ms; };
   const auto found = name.empty() ? std::ranges::max_element(runs, {}, began)

@@ -27,8 +27,10 @@ namespace syncline {
 struct JournalRun {
   std::string name = {};
   SegmentHead head = {};  // of one of its shards
-  std::map<uint32_t, std::vector<std::string>> shards =
-      {};                                // paths of segments, in order
+  // Paths of segments, in order: from where the shard's journal began last.
+  std::map<uint32_t, std::vector<std::string>> shards = {};
+  // Of those before, and of a beginning that did not become whole: of no use any more.
+  std::map<uint32_t, std::vector<std::string>> superseded = {};
   std::vector<std::string> others = {};  // runs that are there, too, for people
 
   // "9f03c1d2a4b5e677, begun 2026-03-01T12:00:00+00:00".

@@ -82,16 +82,24 @@ std::optional<SegmentHead> AboutFrom(ByteView bytes) {
 
 }  // namespace
 
-std::string SegmentName(uint32_t shard, uint32_t number) {
-  return absl::StrFormat("shard-%05d-%06d.journal", shard, number);
+std::string SegmentName(uint32_t shard, uint32_t number, SegmentKind kind) {
+  const char* const begins = kind == SegmentKind::kBegun  ? "-begun"
+                             : kind == SegmentKind::kAnew ? "-anew"
+                                                          : "";
+  return absl::StrFormat("shard-%05d-%06d%s.journal", shard, number, begins);
 }
 
 std::optional<SegmentPlace> ParseSegmentName(const std::string& name) {
   SegmentPlace place;
   const bool is_one =
       std::sscanf(name.c_str(), "shard-%u-%u", &place.shard, &place.number) == 2;
-  if (!is_one || SegmentName(place.shard, place.number) != name) return std::nullopt;
-  return place;
+  if (!is_one) return std::nullopt;
+  for (const SegmentKind kind :
+       {SegmentKind::kGoesOn, SegmentKind::kBegun, SegmentKind::kAnew}) {
+    place.kind = kind;
+    if (SegmentName(place.shard, place.number, kind) == name) return place;
+  }
+  return std::nullopt;
 }
 
 // ---- Writing ----

@@ -2,6 +2,11 @@
 //
 //   DIR/JOB/9f03c1d2a4b5e677/shard-00003-000001.journal
 //
+// A shard's journal that begins anew (journal.h) does so in a segment whose name says it:
+//
+//   shard-00003-000007-begun.journal    not all of the shard is there yet
+//   shard-00003-000007-anew.journal     with those after it, all of it
+//
 //   "SYNCJRNL" | format u32 | bytes u32 | CRC-32C u32 | about: bytes    (SegmentHead)
 //   "SREC" u32 | bytes u32 | sequence u64 | group u64 | CRC-32C u32 | record: bytes
 //   ...
@@ -48,11 +53,18 @@ struct SegmentHead {
   bool operator==(const SegmentHead&) const = default;
 };
 
+enum class SegmentKind {
+  kGoesOn,  // where the one before it ended; the first one of all, too
+  kBegun,   // of a beginning that counts for nothing yet, nor do those after it
+  kAnew,    // those before it are no longer needed
+};
 // "shard-00003-000001.journal"
-std::string SegmentName(uint32_t shard, uint32_t number);
+std::string SegmentName(uint32_t shard, uint32_t number,
+                        SegmentKind kind = SegmentKind::kGoesOn);
 struct SegmentPlace {
   uint32_t shard = 0;
   uint32_t number = 0;
+  SegmentKind kind = SegmentKind::kGoesOn;
 };
 std::optional<SegmentPlace> ParseSegmentName(const std::string& name);
 

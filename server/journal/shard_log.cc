@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <limits>
 #include <utility>
 #include <variant>
@@ -27,6 +29,7 @@ ShardLog::ShardLog(SegmentHead head, const ShardTail& tail)
     : head_(std::move(head)),
       lock_(tail.lock),
       number_(tail.last_number),
+      anew_version_(tail.anew_version),
       settings_(tail.settings),
       versions_(tail.versions) {
   head_.first_sequence = tail.next_sequence;
@@ -62,13 +65,17 @@ absl::Status ShardLog::Begin(const std::string& folder) {
     lock_ = std::make_shared<UniqueFd>(std::move(lock));
   }
   version_ = 0;
-  path_ = absl::StrCat(folder, "/", SegmentName(head_.shard, ++number_));
+  path_ = absl::StrCat(folder, "/", SegmentName(head_.shard, ++number_, NextKind()));
   SYNCLINE_ASSIGN_OR_RETURN(open_, SegmentWriter::Create(path_, head_));
   SYNCLINE_RETURN_IF_ERROR(SyncFolder(folder));
   for (const auto& settings : settings_) {
     SYNCLINE_RETURN_IF_ERROR(open_->Append(*settings));
   }
   return absl::OkStatus();
+}
+
+SegmentKind ShardLog::NextKind() const {
+  return is_begun_ && closed_.empty() ? SegmentKind::kBegun : SegmentKind::kGoesOn;
 }
 
 absl::Status ShardLog::Append(const std::string& folder, uint64_t segment_bytes,
@@ -80,14 +87,19 @@ absl::Status ShardLog::Append(const std::string& folder, uint64_t segment_bytes,
   SYNCLINE_RETURN_IF_ERROR(open_->Append(*record));
   ++records_;
   if (std::holds_alternative<SettingsRecord>(record->what)) settings_.push_back(record);
-  if (const auto* step = std::get_if<StepRecord>(&record->what)) Count(*step);
+  if (const auto* step = std::get_if<StepRecord>(&record->what)) {
+    Count(step->block, step->step + 1);
+  }
+  if (const auto* state = std::get_if<BlockStateRecord>(&record->what)) {
+    anew_version_ = std::max(anew_version_, state->saved->version);
+    Count(state->block, state->saved->version);
+  }
   return absl::OkStatus();
 }
 
-void ShardLog::Count(const StepRecord& step) {
-  const uint64_t version = step.step + 1;
+void ShardLog::Count(uint32_t id, uint64_t version) {
   version_ = std::max(version_, version);
-  const auto block = versions_.find(step.block);
+  const auto block = versions_.find(id);
   if (block == versions_.end()) return;
   const auto before = blocks_at_.find(block->second);
   if (--before->second == 0) blocks_at_.erase(before);
@@ -104,16 +116,77 @@ absl::Status ShardLog::Sync() {
   return absl::OkStatus();
 }
 
+namespace {
+
+absl::Status Delete(const std::string& path) {
+  if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("cannot delete ", path, ": ", std::strerror(errno)));
+}
+
+}  // namespace
+
 absl::Status ShardLog::Prune(uint64_t version) {
+  if (is_begun_ || version < anew_version_) return absl::OkStatus();
   while (!closed_.empty() && closed_.front().version <= version) {
-    const std::string& path = closed_.front().path;
-    if (unlink(path.c_str()) != 0 && errno != ENOENT) {
-      return absl::InternalError(
-          absl::StrCat("cannot delete ", path, ": ", std::strerror(errno)));
-    }
+    SYNCLINE_RETURN_IF_ERROR(Delete(closed_.front().path));
     closed_.pop_front();
   }
   return absl::OkStatus();
+}
+
+void ShardLog::BeginAnew() {
+  GiveUp();
+  for (Closed& one : closed_) superseded_.push_back(std::move(one));
+  if (open_ != nullptr) superseded_.push_back({path_, version_});
+  open_.reset();
+  closed_.clear();
+  closed_bytes_ = 0;
+  is_begun_ = true;
+  head_.first_sequence = 1;
+  head_.began_from.reset();
+  settings_.clear();
+  anew_version_ = 0;
+  for (auto& [block, version] : versions_) version = 0;
+  blocks_at_.clear();
+  CountBlocks();
+  records_ = durable_records_ = 0;
+  is_dirty_ = false;
+}
+
+// Its name says that it is whole, before what was there goes.
+absl::Status ShardLog::Whole() {
+  if (!is_begun_) return absl::OkStatus();
+  SYNCLINE_RETURN_IF_ERROR(Sync());
+  std::string& first = closed_.empty() ? path_ : closed_.front().path;
+  if (open_ != nullptr) {  // otherwise it has nothing
+    const std::filesystem::path begun(first);
+    const auto place = ParseSegmentName(begun.filename().string());
+    std::string whole = (begun.parent_path() /
+                         SegmentName(place->shard, place->number, SegmentKind::kAnew))
+                            .string();
+    if (std::rename(first.c_str(), whole.c_str()) != 0) {
+      return absl::InternalError(
+          absl::StrCat("cannot rename ", first, ": ", std::strerror(errno)));
+    }
+    first = std::move(whole);
+    SYNCLINE_RETURN_IF_ERROR(SyncFolder(begun.parent_path().string()));
+  }
+  is_begun_ = false;
+  // Who goes on with the run tries again.
+  for (const Closed& one : superseded_) Delete(one.path).IgnoreError();
+  superseded_.clear();
+  return absl::OkStatus();
+}
+
+void ShardLog::GiveUp() {
+  if (!is_begun_) return;
+  is_begun_ = false;
+  if (open_ != nullptr) closed_.push_back({path_, version_});
+  open_.reset();
+  is_dirty_ = false;
+  for (const Closed& one : closed_) Delete(one.path).IgnoreError();
+  closed_ = std::exchange(superseded_, {});
 }
 
 }  // namespace syncline

@@ -1,6 +1,9 @@
 // The segments of one shard, as they are written: which one is open, which ones a
 // checkpoint makes superfluous, and how far the shard's blocks are on the disk.
 //
+// One that begins anew has nothing until all that the shard is was appended; what there
+// was before stays until then.
+//
 // Thread safety: none; the journal's thread owns it.
 #pragma once
 
@@ -28,6 +31,7 @@ struct ShardTail {
   std::vector<Segment> segments = {};
   std::vector<std::shared_ptr<const ShardRecord>> settings = {};
   std::map<uint32_t, uint64_t> versions = {};  // of blocks that are trained
+  uint64_t anew_version = 0;                   // the highest that it began anew with
   std::shared_ptr<UniqueFd> lock = {};
 };
 
@@ -55,8 +59,15 @@ class ShardLog {
   uint64_t bytes() const { return closed_bytes_ + (open_ ? open_->bytes() : 0); }
 
   // Deletes the segments before the open one whose records all lead to versions up to
-  // `version`.
+  // `version`; none before all blocks are recorded from there on.
   absl::Status Prune(uint64_t version);
+
+  // What is appended from now on is all that the shard is, block by block, and its records.
+  void BeginAnew();
+  // All of it is on the disk: what was there before goes.
+  absl::Status Whole();
+  // It will not be whole: its segments go, and the space they take.
+  void GiveUp();
 
  private:
   struct Closed {
@@ -64,8 +75,9 @@ class ShardLog {
     uint64_t version = 0;  // the highest that its records lead to
   };
   absl::Status Begin(const std::string& folder);
+  SegmentKind NextKind() const;
   void CountBlocks();
-  void Count(const StepRecord& step);
+  void Count(uint32_t block, uint64_t version);
 
   SegmentHead head_;
   std::shared_ptr<UniqueFd> lock_;  // once it has begun
@@ -74,6 +86,9 @@ class ShardLog {
   uint32_t number_ = 0;
   uint64_t version_ = 0;  // the highest that the open one's records lead to
   std::deque<Closed> closed_;
+  bool is_begun_ = false;          // anew, and not whole
+  uint64_t anew_version_ = 0;      // the highest that it began anew with
+  std::deque<Closed> superseded_;  // by what is begun
   uint64_t closed_bytes_ = 0;
   // In force, or to be: at the front of every segment, since those before may be gone.
   std::vector<std::shared_ptr<const ShardRecord>> settings_;

@@ -146,6 +146,7 @@ void Engine::Apply(uint32_t job, ShardInput input) {
     if (found == jobs_.end()) return;
     Run(job, found->second, input);
     if (std::holds_alternative<ShardCommit>(input)) CloseStrangers(found->second);
+    if (std::holds_alternative<ShardDurable>(input)) RecordMore(job, found->second);
   });
 }
 

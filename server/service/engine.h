@@ -80,6 +80,8 @@ struct EngineEvents {
   // What SendRecords said is anew has all of this engine's shard.
   std::function<void(uint32_t job, uint64_t session_key)> on_backed_up = [](uint32_t,
                                                                             uint64_t) {};
+  // What RecordAnew has asked for has come.
+  std::function<void(uint32_t job)> on_recorded_anew = [](uint32_t) {};
 };
 
 struct EngineJobOptions {
@@ -128,6 +130,11 @@ class Engine : private Receiver, private Acceptor {
   enum class Backups { kFromTheFirst, kAnew };
   void SendRecords(uint32_t job, const std::string& address, BackupPair as,
                    Backups since);
+  // What the job's shard is by now comes as records among the others, for a journal that
+  // begins anew; `begin` is called on the engine's thread before the first of them, and
+  // says whether they are wanted. The next block follows when those before are durable;
+  // on_recorded_anew ends it.
+  void RecordAnew(uint32_t job, std::function<bool()> begin);
   // Nowhere: nothing waits for them any more.
   void StopRecords(uint32_t job);
   // Of another server's job, as bytes (server/journal/record_bytes.h), on the engine's
@@ -172,6 +179,8 @@ class Engine : private Receiver, private Acceptor {
     StepTimes times;
     JournalTimes journal;
     std::unique_ptr<RecordSender> records;  // null: they go to no backup
+    bool records_anew = false;
+    bool has_more = false;  // to record anew, once what was recorded is durable
   };
   // Of another server.
   struct Backup {
@@ -211,6 +220,7 @@ class Engine : private Receiver, private Acceptor {
   void AnswerRecords(const MessageHeader& hello, const Slice& payload, Connection* from);
   static void SendAck(uint32_t job, const Backup& backup);
   void BackUpNext(uint32_t id, Job& job, const ShardBackedUp& backed_up);
+  void RecordMore(uint32_t id, Job& job);
   void TakeQuestion(Job& job, const MessageHeader& header);
   void Pump(uint32_t job, WorkerLife worker);
   void PumpWaiting();

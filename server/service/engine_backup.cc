@@ -75,7 +75,29 @@ void Engine::SendRecords(uint32_t id, const std::string& address, BackupPair as,
   });
 }
 
+void Engine::RecordAnew(uint32_t id, std::function<bool()> begin) {
+  loop_->Post([this, id, begin = std::move(begin)](Transport&) {
+    const auto job = jobs_.find(id);
+    if (job == jobs_.end() || !begin()) return;
+    job->second.records_anew = true;
+    job->second.has_more = false;
+    job->second.journal = {};
+    Run(id, job->second, ShardBackUp{});
+  });
+}
+
+void Engine::RecordMore(uint32_t id, Job& job) {
+  if (!std::exchange(job.has_more, false)) return;
+  Run(id, job, ShardBackUp{ShardBackUp::Kind::kNext});
+}
+
 void Engine::BackUpNext(uint32_t id, Job& job, const ShardBackedUp& backed_up) {
+  if (job.records_anew) {
+    job.has_more = backed_up.more;
+    job.records_anew = backed_up.more;
+    if (!backed_up.more) events_.on_recorded_anew(id);
+    return;
+  }
   if (job.records == nullptr) return;  // it is lost, and nothing is waited for
   if (!backed_up.more) return events_.on_backed_up(id, job.records->name().session_key);
   loop_->Post([this, id](Transport&) {

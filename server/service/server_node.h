@@ -192,6 +192,8 @@ class ServerNode {
   // ended.
   absl::Status RestoreJournal(const ConfigureJob& configure, JournaledJob job,
                               std::vector<EngineJobOptions>& parts);
+  // The disk takes files again: what the job's shards are is written anew.
+  void RecordAnew(uint32_t job);
   // A commit names the run: all servers hear of the same.
   void NameJournal(const CommitEpoch& commit);
   void OnWritten(CheckpointWritten written) ABSL_LOCKS_EXCLUDED(mutex_);

@@ -54,6 +54,8 @@ absl::Status ServerNode::AddJournal(const ConfigureJob& configure,
   if (!configure.restore_run.empty()) {
     return RestoreJournal(configure, std::move(job), parts);
   }
+  // Those that wait for records stop when they end, and can begin again.
+  job.may_begin_anew = !ends_here;
   const absl::Status begun = journal_->Begin(std::move(job));
   if (begun.ok()) return begun;
   return absl::FailedPreconditionError(absl::StrCat(
@@ -91,6 +93,7 @@ absl::Status ServerNode::RestoreJournal(const ConfigureJob& configure, Journaled
   job.head.shard = first_shard;
   job.run = configure.restore_run;
   job.tails.resize(parts.size());
+  job.may_begin_anew = true;
   restored->job = std::move(job);
   const absl::Duration began = clock_.Now();
   for (uint32_t i = 0; i < parts.size(); ++i) {
@@ -133,6 +136,12 @@ void ServerNode::NameJournal(const CommitEpoch& commit) {
     absl::StrAppend(&members, " ", member.rank, " ", member.session_key);
   }
   journal_->Name(commit.job, absl::BytesToHexString(Sha256(members).substr(0, 8)));
+}
+
+void ServerNode::RecordAnew(uint32_t job) {
+  for (uint32_t i = 0; i < engines_.size(); ++i) {
+    engines_[i]->RecordAnew(job, [this, job, i] { return journal_->BeginAnew(job, i); });
+  }
 }
 
 void ServerNode::AddJournals(std::map<uint32_t, JobProgress>& jobs) const {

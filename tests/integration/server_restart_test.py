@@ -8,6 +8,8 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
+import time
 
 import cluster
 from cluster import FAILURE_TIMEOUT, LeashedTest
@@ -96,6 +98,54 @@ class ServerRestartOverTls(ServerRestartTest):
 
     def test_workers_get_new_keys(self):
         self.assert_same_weights(lambda: self.restart(1))
+
+
+class ServerWhoseDiskWasFull(ServerRestartTest):
+    """Server 1 keeps its journal on a small disk."""
+
+    def setUp(self):
+        self.disk = tempfile.mkdtemp()
+        self.addCleanup(shutil.rmtree, self.disk)
+        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "tmpfs", self.disk]).returncode != 0:
+            self.skipTest("may not mount a small disk here")
+        self.addCleanup(subprocess.run, ["umount", "-l", self.disk])
+        super().setUp()
+
+    def journal(self, which):
+        return self.disk if which == "1" else super().journal(which)
+
+    def fill(self):
+        filler = os.path.join(self.disk, "filler")
+        with open(filler, "wb") as file, self.assertRaisesRegex(OSError, "No space left"):
+            while True:
+                os.posix_fallocate(file.fileno(), os.fstat(file.fileno()).st_size, 4096)
+        return filler
+
+    def await_error(self, what):
+        """Status says it after the server's next heartbeat."""
+        deadline = time.monotonic() + cluster.PATIENCE
+        while not any(what in one.get("error", "") for one in self.status_of("test")["records"]):
+            self.assertLess(time.monotonic(), deadline, "status does not say that the journal has ended")
+            time.sleep(0.1)
+
+    def test_its_journal_begins_anew_and_it_comes_back_from_that(self):
+        undisturbed = self.train(lambda: None)
+        self.allow(20)
+        workers = self.start_workers()
+        self.await_steps(workers, 20)
+        filler = self.fill()
+        self.allow(30)
+        self.await_steps(workers, 30)
+        self.server_processes[1].await_line("the journal ends here; the job goes on.*No space left on device")
+        self.await_error("No space left")
+        os.remove(filler)
+        self.server_processes[1].await_line("the journal goes on; the job is durable again")
+        self.restart(1)
+        self.coordinator.await_line(r"job 'test': server \d+ .* came back at step \d+")
+        self.allow(STEPS)
+        self.assertEqual(self.assert_same_end(workers), undisturbed)
+        names = [name for _, _, files in os.walk(self.disk) for name in files if name.endswith(".journal")]
+        self.assertTrue(any("-anew" in name for name in names), names)
 
 
 class ServersOfALauncher(ServerRestartTest):

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "comm/base/temp_directory.h"
-#include "server/checkpoint/directory_store.h"
-#include "server/checkpoint/reader.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/checkpoint/directory_store.h"
+#include "server/checkpoint/reader.h"
 #include "server/journal/night_job_test_util.h"
 #include "server/journal/replay.h"
 #include "server/journal/restore.h"
@@ -120,7 +120,8 @@ TEST_F(BegunAnew, HasAllThatTheShardIs) {
   EXPECT_THAT(Segments(), Contains(HasSubstr("-begun.")));
   job_->Whole();
   EXPECT_EQ(job_->state().durable, 4u);
-  EXPECT_THAT(Segments(), AllOf(Contains(HasSubstr("-anew.")), Not(Contains("shard-00003-000001.journal")),
+  EXPECT_THAT(Segments(), AllOf(Contains(HasSubstr("-anew.")),
+                                Not(Contains("shard-00003-000001.journal")),
                                 Not(Contains(HasSubstr("-begun.")))));
   job_->Step(4);
   const ShardSnapshot five = *job_->shard().Save();

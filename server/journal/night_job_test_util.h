@@ -90,7 +90,8 @@ class NightJob {
     taken_ = 0;
     durable_.Say(0);
     Do(rig_.shard().Apply(ShardBackUp{}));
-    while (std::exchange(has_more_, false)) Do(rig_.shard().Apply(ShardBackUp{ShardBackUp::Kind::kNext}));
+    while (std::exchange(has_more_, false))
+      Do(rig_.shard().Apply(ShardBackUp{ShardBackUp::Kind::kNext}));
   }
   void Whole() {
     journal_.Whole(kNight, 0);

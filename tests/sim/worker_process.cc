@@ -136,7 +136,7 @@ void WorkerProcess::OnControl(const CoordinatorBody& body) {
       change != nullptr && exchange_) {
     for (const MovedShard& moved : change->moved) {
       if (moved.epoch <= membership_.epoch) continue;
-      exchange_->Replaced(moved.shard);
+      exchange_->Replaced(moved.shard, moved.epoch);
       links_->Move({.shard = moved.shard, .address = moved.address}, parts_.events.now());
     }
     membership_.epoch = change->epoch;

@@ -225,7 +225,7 @@ void DataPlane::Moved(std::vector<ShardPlace> places) {
     if (failed_ || exchange_ == nullptr) return;
     for (const ShardPlace& place : places) {
       if (place.shard >= options_.shard_addresses.size()) continue;
-      exchange_->Replaced(place.shard);
+      exchange_->Replaced(place.shard, place.epoch);
       links_->Move(place, clock_.Now());
     }
   });

@@ -168,9 +168,10 @@ class Exchange {
   ExchangeOutputs Connected(uint32_t shard, absl::Duration now);
   void Disconnected(uint32_t shard) { shards_[shard].is_connected = false; }
 
-  // The shard is another one: it has what the one before had told of, and nothing else. What
-  // that one had acknowledged, and not answered with a view, is sent again to this one.
-  void Replaced(uint32_t shard);
+  // The shard is another one from that epoch on: it has what the one before had told of, and
+  // nothing else. What that one had acknowledged, and not answered with a view, is sent again
+  // to this one; what it still answers, in its earlier epoch, is not the new one's word.
+  void Replaced(uint32_t shard, uint64_t epoch);
 
   // Bytes that may be put on the way to the shard; the last block may have more. Unlimited
   // at first.
@@ -294,6 +295,7 @@ class Exchange {
     size_t held_bytes = 0;
     size_t contribution_bytes = 0;
     bool is_connected = false;
+    uint64_t first_epoch = 0;  // in which it is where it is
   };
 
   ExchangeOutputs Contribute(uint32_t tensor, absl::Duration now);
@@ -348,6 +350,7 @@ class Exchange {
   // What it waited for has come.
   void Finish(uint32_t block, ExchangeOutputs& outputs);
   void OnNoted(const MessageHeader& header);
+  bool IsOfPredecessor(const MessageHeader& header) const;
   void OnRefuse(const MessageHeader& header, absl::Duration now,
                 ExchangeOutputs& outputs);
   // ---- Quorum (exchange_quorum.cc) ----

@@ -64,7 +64,7 @@ ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payloa
                        header.incarnation == options_.incarnation &&
                        header.session_key == options_.session_key &&
                        header.block < blocks_.size();
-  if (failed_ || !is_ours) return outputs;
+  if (failed_ || !is_ours || IsOfPredecessor(header)) return outputs;
   switch (static_cast<MessageKind>(header.kind)) {
     case MessageKind::kAck:
       OnAck(header, now, outputs);
@@ -90,14 +90,22 @@ ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payloa
   return outputs;
 }
 
+// Its server was taken for dead, and may live: it has not heard of the epoch from which on
+// workers ask its successor. What it had published it had told of, and is good.
+bool Exchange::IsOfPredecessor(const MessageHeader& header) const {
+  const auto kind = static_cast<MessageKind>(header.kind);
+  const bool is_of_what_was_sent = kind == MessageKind::kAck ||
+                                   kind == MessageKind::kNoted ||
+                                   kind == MessageKind::kRefuse;
+  const uint32_t shard = blocks_[header.block].shard;
+  return is_of_what_was_sent && header.epoch < shards_[shard].first_epoch;
+}
+
 void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
                      ExchangeOutputs& outputs) {
   Block& block = blocks_[header.block];
   const bool is_under_way = block.phase == Phase::kSent || block.phase == Phase::kQueued;
   if (!is_under_way || header.step != StepOf(block)) return;
-  // Of a connection that is gone. The shard may be another one by now (Replaced), which
-  // does not have what the one before acknowledged: it is sent what was not answered.
-  if (!shards_[block.shard].is_connected) return;
   stats_.progress_bytes += block.sent_bytes;
   if (block.phase == Phase::kSent) {
     const auto carried = wire_.Acknowledged(block.sent_bytes, now, encoder_.cost().time);
@@ -346,8 +354,9 @@ void Exchange::OnRefuse(const MessageHeader& header, absl::Duration now,
   }
 }
 
-void Exchange::Replaced(uint32_t shard) {
+void Exchange::Replaced(uint32_t shard, uint64_t epoch) {
   Disconnected(shard);
+  shards_[shard].first_epoch = epoch;
   for (uint32_t id = 0; id < blocks_.size(); ++id) {
     const Block& block = blocks_[id];
     const bool is_contribution =

@@ -20,29 +20,6 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-// It was on its way when the server died; its successor has nothing of that.
-TEST_F(ExchangeTest, TheAcknowledgementOfAServerThatWasReplacedIsNotItsSuccessors) {
-  Make({});
-  ReachStepZero();
-  See(exchange_->Push(0, gradient_, 1, now_));
-  exchange_->Replaced(0);
-  Answer(From(MessageKind::kAck, 0, 0));
-  EXPECT_THAT(See(exchange_->Connected(0, now_)).Messages(),
-              ElementsAre(std::pair{MessageKind::kPush, 0u}));
-}
-
-// The same of what it had acknowledged before.
-TEST_F(ExchangeTest, WhatAServerHadAcknowledgedGoesToItsSuccessorOnce) {
-  Make({});
-  ReachStepZero();
-  See(exchange_->Push(0, gradient_, 1, now_));
-  Answer(From(MessageKind::kAck, 0, 0));
-  exchange_->Replaced(0);
-  Answer(From(MessageKind::kAck, 0, 0));  // of a repetition
-  EXPECT_THAT(See(exchange_->Connected(0, now_)).Messages(),
-              ElementsAre(std::pair{MessageKind::kPush, 0u}));
-}
-
 TEST_F(ExchangeTest, ReceiverAsksForAllBlocksAndIsReadyWhenTheyLanded) {
   EXPECT_THAT(
       See(exchange_->Start(now_)).Messages(),

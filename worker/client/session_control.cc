@@ -86,6 +86,7 @@ void Session::Impl::OnEpochChanged(const v1::EpochChanged& change) {
   for (const v1::MovedShard& moved : change.moved()) {
     if (moved.epoch() <= epoch_) continue;
     moved_.push_back({.shard = moved.shard(),
+                      .epoch = moved.epoch(),
                       .address = moved.address(),
                       .key = SecretKey::From(std::as_bytes(std::span(moved.key())))
                                  .value_or(SecretKey())});

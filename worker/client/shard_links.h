@@ -33,6 +33,7 @@ namespace syncline {
 // Where a shard is.
 struct ShardPlace {
   uint32_t shard = 0;
+  uint64_t epoch = 0;  // from which on it is there
   std::string address = {};
   SecretKey key = {};  // that this worker shares with its server; may be empty
 };

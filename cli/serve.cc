@@ -4,9 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <bit>
 #include <cstdlib>
-#include <functional>
 #include <iostream>
 #include <map>
 #include <memory>
@@ -22,6 +20,7 @@
 #include "cli/audit_log.h"
 #include "cli/flags.h"
 #include "cli/serve_options.h"
+#include "cli/stop_signal.h"
 #include "comm/base/env.h"
 #include "comm/base/failure.h"
 #include "comm/base/machine.h"
@@ -44,59 +43,6 @@
 
 namespace syncline {
 namespace {
-
-// How often the coordinator's figures go into the metrics: more often than anyone
-// scrapes.
-constexpr timespec kMetricsPeriod = {.tv_sec = 1, .tv_nsec = 0};
-constexpr timespec kDrainPeriod = {.tv_sec = 0, .tv_nsec = 20'000'000};
-
-// Waits for SIGINT and SIGTERM, which every thread made later leaves to it. A service
-// that fails ends the wait with its error.
-class StopSignal {
- public:
-  StopSignal() {
-    sigemptyset(&signals_);
-    sigaddset(&signals_, SIGINT);
-    sigaddset(&signals_, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
-  }
-
-  // From any thread, as anybody could.
-  static void Send() { kill(getpid(), SIGTERM); }
-
-  // From any thread. Only the first error counts.
-  void Fail(const absl::Status& status) {
-    {
-      absl::MutexLock lock(&mutex_);
-      failure_.Update(status);
-    }
-    Send();
-  }
-
-  // Until that is so, a signal comes, or that long.
-  void WaitFor(const std::function<bool()>& condition, absl::Duration limit) {
-    const SteadyClock clock;
-    const absl::Duration deadline = clock.Now() + limit;
-    while (!condition() && clock.Now() < deadline) {
-      if (sigtimedwait(&signals_, nullptr, &kDrainPeriod) >= 0) return;
-    }
-  }
-
-  // Calls `periodically` meanwhile.
-  absl::StatusOr<int> Wait(const std::function<void()>& periodically) {
-    int signal = 0;
-    while ((signal = sigtimedwait(&signals_, nullptr, &kMetricsPeriod)) < 0)
-      periodically();
-    absl::MutexLock lock(&mutex_);
-    SYNCLINE_RETURN_IF_ERROR(failure_);
-    return signal;
-  }
-
- private:
-  sigset_t signals_;
-  absl::Mutex mutex_;
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-};
 
 std::string ProcessName() {
   char host[256] = {};
@@ -294,7 +240,7 @@ absl::Status Services::StartServer() {
   events.on_given_up = [this](const absl::Status& status) { stop_.Fail(status); };
   events.on_told_to_end = [this] {
     log_.Info("an operator wants this server to end (syncline drain)");
-    StopSignal::Send();
+    StopSignal::End();
   };
   SYNCLINE_ASSIGN_OR_RETURN(node_, ServerNode::Start(options, std::move(events)));
   node_for_admin_ = node_.get();

@@ -1,0 +1,65 @@
+#include "cli/stop_signal.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/base/env.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+// How often the coordinator's figures go into the metrics: more often than anyone
+// scrapes.
+constexpr timespec kPeriod = {.tv_sec = 1, .tv_nsec = 0};
+constexpr timespec kConditionPeriod = {.tv_sec = 0, .tv_nsec = 20'000'000};
+
+}  // namespace
+
+StopSignal::StopSignal() {
+  sigemptyset(&signals_);
+  sigaddset(&signals_, SIGINT);
+  sigaddset(&signals_, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+}
+
+// The kernel says who sent it: Next knows it for no signal from outside.
+void StopSignal::End() { kill(getpid(), SIGTERM); }
+
+void StopSignal::Fail(const absl::Status& status) {
+  {
+    absl::MutexLock lock(&mutex_);
+    failure_.Update(status);
+  }
+  End();
+}
+
+int StopSignal::Next(const timespec& limit) {
+  siginfo_t info = {};
+  const int signal = sigtimedwait(&signals_, &info, &limit);
+  if (signal < 0) return 0;
+  if (info.si_pid != getpid()) ++from_outside_;
+  return signal;
+}
+
+absl::Status StopSignal::failure() const {
+  absl::MutexLock lock(&mutex_);
+  return failure_;
+}
+
+absl::StatusOr<int> StopSignal::Wait(const std::function<void()>& periodically) {
+  int signal = 0;
+  while ((signal = Next(kPeriod)) == 0) periodically();
+  SYNCLINE_RETURN_IF_ERROR(failure());
+  return signal;
+}
+
+void StopSignal::WaitFor(const std::function<bool()>& condition, absl::Duration limit) {
+  const SteadyClock clock;
+  while (!condition() && clock.Now() < limit) {
+    const int signal = Next(kConditionPeriod);
+    if (signal == SIGINT || from_outside_ > 1 || !failure().ok()) return;
+  }
+}
+
+}  // namespace syncline

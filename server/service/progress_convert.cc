@@ -3,18 +3,21 @@
 #include <algorithm>
 
 #include "comm/base/limits.h"
+#include "comm/base/printable.h"
 #include "comm/rpc/phases_proto.h"
 
 namespace syncline {
 namespace {
 
+// Of a server's error, which is cut when it is sent, and not again when it comes.
 constexpr size_t kMaxErrorBytes = 1000;
+constexpr size_t kMaxShownBytes = kMaxErrorBytes + sizeof("...") - 1;
 
 RecordProgress FromProto(const v1::RecordProgress& records) {
   return {.durable_step = records.durable_step(),
           .lag_steps = records.lag_steps(),
           .bytes = records.bytes(),
-          .error = records.error().substr(0, kMaxErrorBytes)};
+          .error = Printable(records.error(), kMaxShownBytes)};
 }
 
 JobProgress::Member FromProto(const v1::MemberProgress& member) {
@@ -54,6 +57,12 @@ void AddPhases(const ServerPhases& engine, ServerPhases& server) {
   for (size_t i = 0; i < engine.seconds.size(); ++i) {
     server.seconds[i] = std::max(server.seconds[i], engine.seconds[i]);
   }
+}
+
+void AddRecords(const RecordSender::Progress& engine, RecordSender::Progress& server) {
+  server.taken = std::max(server.taken, engine.taken);
+  server.durable = std::min(server.durable, engine.durable);
+  server.bytes += engine.bytes;
 }
 
 void ProgressToProto(const std::vector<JobProgress>& jobs, v1::Heartbeat& beat) {
@@ -105,7 +114,7 @@ v1::RecordProgress ToProto(const RecordProgress& records) {
   out.set_durable_step(records.durable_step);
   out.set_lag_steps(records.lag_steps);
   out.set_bytes(records.bytes);
-  out.set_error(records.error);
+  out.set_error(Printable(records.error, kMaxErrorBytes));
   return out;
 }
 

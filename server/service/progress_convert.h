@@ -8,6 +8,7 @@
 #include "comm/base/step_phases.h"
 #include "proto/coordinator.pb.h"
 #include "server/coordinator/coordinator.h"
+#include "server/links/record_link.h"
 #include "server/shard/shard.h"
 
 namespace syncline {
@@ -17,6 +18,10 @@ void AddProgress(const ShardProgress& shard, JobProgress& job);
 
 // Of engines that work side by side the longest counts.
 void AddPhases(const ServerPhases& engine, ServerPhases& server);
+
+// Adds what the records of one engine have come to: of all together, what is furthest, what
+// every one has, and what all have sent.
+void AddRecords(const RecordSender::Progress& engine, RecordSender::Progress& server);
 
 void ProgressToProto(const std::vector<JobProgress>& jobs, v1::Heartbeat& beat);
 // Of more members than there can be, none.

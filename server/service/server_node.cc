@@ -237,11 +237,11 @@ Heartbeat ServerNode::MakeHeartbeat() {
       AddProgress(report_of_job.progress, jobs[id]);
       AddPhases(report_of_job.phases, jobs[id].phases);
       if (!report_of_job.backup) continue;
-      const auto [backup, is_first] = backups.emplace(id, *report_of_job.backup);
-      backup->second.taken = std::max(backup->second.taken, report_of_job.backup->taken);
-      backup->second.durable =
-          std::min(backup->second.durable, report_of_job.backup->durable);
       jobs[id].backup_bytes += report_of_job.backup->bytes;
+      // One without blocks that are trained has no records, and no step that is safe.
+      if (report_of_job.progress.trained == 0) continue;
+      const auto [backup, is_first] = backups.emplace(id, *report_of_job.backup);
+      if (!is_first) AddRecords(*report_of_job.backup, backup->second);
     }
     beat.bytes += engine->bytes();
     beat.step = std::max(beat.step, engine->step());

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -160,25 +161,35 @@ std::string CheckpointLine(const Json& job) {
   return parts.empty() ? "" : absl::StrCat("  ", absl::StrJoin(parts, "; "), "\n");
 }
 
-// How far journals or backups are, all together; of journals that have ended, why.
+// How far journals or backups are; of journals that have ended, why. Of all servers only
+// where each has said so, and none is without; otherwise of the others.
 std::string RecordsOf(const Json& job) {
+  std::set<uint32_t> unsafe;
+  for (const Json& backup : job.value("backups", Json::array())) {
+    if (backup.value("lost", "").empty()) continue;
+    unsafe.insert(backup.value("server", uint32_t{0}));
+  }
   std::optional<uint64_t> durable;
   uint64_t lag = 0;
+  size_t heard = 0;
   std::vector<std::string> parts;
   for (const Json& server : job.value("records", Json::array())) {
+    const auto number = server.value("server", uint32_t{0});
     if (!server.value("error", "").empty()) {
-      parts.push_back(absl::StrCat("the journal of server ", server.value("server", 0),
+      unsafe.insert(number);
+      parts.push_back(absl::StrCat("the journal of server ", number,
                                    " has ended: ", Text(server, "error")));
-      continue;
     }
+    if (unsafe.contains(number)) continue;
+    ++heard;
     const auto step = server.value("durable_step", uint64_t{0});
     durable = std::min(durable.value_or(step), step);
     lag = std::max(lag, server.value("lag_steps", uint64_t{0}));
   }
-  if (durable) {
-    parts.push_back(
-        absl::StrCat("all steps below ", *durable, " are safe",
-                     lag == 0 ? "" : absl::StrCat(", ", lag, " are on the way")));
+  if (durable && heard + unsafe.size() >= job.value("training_servers", size_t{0})) {
+    parts.push_back(absl::StrCat(
+        unsafe.empty() ? "" : "of the others ", "all steps below ", *durable, " are safe",
+        lag == 0 ? "" : absl::StrCat(", ", lag, " are on the way")));
   }
   return absl::StrJoin(parts, "; ");
 }

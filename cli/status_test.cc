@@ -89,14 +89,44 @@ TEST(StatusTable, SaysHowFarJournalsAreAndWhichHaveEnded) {
                     "records": [{"server": 0, "durable_step": 12, "lag_steps": 3},
                                 {"server": 1, "durable_step": 11, "lag_steps": 0},
                                 {"server": 2, "error": "the disk is full"}]},
-                   {"name": "b", "durability": "disk",
+                   {"name": "b", "durability": "disk", "training_servers": 1,
                     "records": [{"server": 0, "durable_step": 7, "lag_steps": 0}]}]})json",
       "a:1");
   ASSERT_TRUE(table.ok()) << table.status();
   EXPECT_THAT(*table, HasSubstr("  durability disk: the journal of server 2 has ended: "
-                                "the disk is full; all steps below 11 are safe, 3 are on "
-                                "the way\n"));
+                                "the disk is full; of the others all steps below 11 are "
+                                "safe, 3 are on the way\n"));
   EXPECT_THAT(*table, HasSubstr("  durability disk: all steps below 7 are safe\n"));
+}
+
+TEST(StatusTable, SaysThatStepsAreSafeOnlyOfServersThatHaveABackup) {
+  const auto table = StatusAsTable(
+      R"json({"jobs": [{"name": "a", "durability": "peer", "training_servers": 2,
+                    "backups": [{"server": 0, "holder": "server 1 (b)"},
+                                {"server": 1, "lost": "the cable broke"}],
+                    "records": [{"server": 0, "durable_step": 12},
+                                {"server": 1, "durable_step": 3}]},
+                   {"name": "b", "durability": "peer", "training_servers": 1,
+                    "backups": [{"server": 0, "lost": "the cable broke"}],
+                    "records": [{"server": 0, "durable_step": 9}]}]})json",
+      "a:1");
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(*table, HasSubstr("the cable broke; of the others all steps below 12 are "
+                                "safe\n"));
+  EXPECT_THAT(*table, testing::Not(HasSubstr("below 9")));
+}
+
+// Until then nobody knows: one that has not said so may be far behind.
+TEST(StatusTable, SaysThatStepsAreSafeOnceAllServersHaveSaidSo) {
+  const auto with = [](int servers) {
+    return *StatusAsTable(
+        absl::StrCat(
+            R"({"jobs": [{"name": "a", "durability": "disk", "training_servers": )",
+            servers, R"(, "records": [{"server": 0, "durable_step": 12}]}]})"),
+        "a:1");
+  };
+  EXPECT_THAT(with(2), HasSubstr("  durability disk\n"));
+  EXPECT_THAT(with(1), HasSubstr("  durability disk: all steps below 12 are safe\n"));
 }
 
 TEST(StatusTable, SaysWhichServersAreToEnd) {

@@ -149,6 +149,7 @@ Json ToJson(const v1::JobStatus& job) {
           {"durability", job.durability()},
           {"backups", ToList(job.backups())},
           {"records", ToList(job.records())},
+          {"training_servers", job.training_servers()},
           {"recoveries", ToJson(job.recoveries())},
           {"members", ToList(job.members())},
           {"server_phases", ToList(job.server_phases())}};

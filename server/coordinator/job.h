@@ -408,6 +408,7 @@ class Job {
 
   Phase phase_ = Phase::kGathering;
   std::string reason_;  // why it waits, changed last, or ended
+  std::set<uint32_t> training_shards_;              // that have trained blocks
   bool failed_ = false;
   absl::Duration gathering_since_;
   absl::Duration last_waiting_said_ = -absl::InfiniteDuration();

@@ -17,6 +17,7 @@ void Job::ListTrainingShards() {
   for (uint32_t block = 0; block < shard_of_block.size(); ++block) {
     if (declared_->trained_blocks.contains(block)) shards.insert(shard_of_block[block]);
   }
+  training_shards_ = shards;
   quorum_.SetShards(std::move(shards));
 }
 

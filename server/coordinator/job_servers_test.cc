@@ -87,6 +87,21 @@ TEST_F(JobServers, WhatJournalsHaveIsShownUntilTheyAreGone) {
   EXPECT_TRUE(Shown().records.empty());
 }
 
+// So that anyone can see whether all have said how far they are.
+TEST_F(JobServers, ServersWithoutTrainedBlocksHaveNothingToRecord) {
+  Begin();
+  EXPECT_EQ(Shown().training_servers, 2u);
+  JobSpec job = TwoTensors(2);
+  job.durability = "disk";
+  job.tensors[1].group.frozen = true;
+  BeginWith(job);
+  EXPECT_EQ(Shown().training_servers, 1u);
+  for (const ConnectionId server : {1, 2}) {
+    Say(server, Heartbeat{.jobs = {{.job = id_, .records = RecordProgress{}}}});
+  }
+  EXPECT_EQ(Shown().records.size(), 1u);
+}
+
 // The connection may come back yet, and nobody is told to replace the server before that.
 TEST_F(JobServers, AServerThatIsLostIsShownAtOnce) {
   Begin();

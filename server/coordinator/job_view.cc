@@ -63,9 +63,15 @@ uint64_t Job::LowestStep() const {
 }
 
 void Job::ViewServers(JobView& view) const {
+  uint32_t shard = 0;
   for (const JobServer& server : servers_) {
     const auto known = server_phases_.find(server.server);
     if (known != server_phases_.end()) view.server_phases.insert(*known);
+    const auto trained = training_shards_.lower_bound(shard);
+    shard += static_cast<uint32_t>(server.shard_addresses.size());
+    // The others have nothing to record.
+    if (trained == training_shards_.end() || *trained >= shard) continue;
+    ++view.training_servers;
     const auto records = records_.find(server.server);
     if (records != records_.end()) view.records.insert(*records);
   }

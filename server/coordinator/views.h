@@ -119,6 +119,7 @@ struct JobView {
   std::vector<BackupView> backups = {};
   std::map<uint32_t, RecordProgress> records = {};  // by server, as each said last
   RecoveryView recoveries = {};
+  uint32_t training_servers = 0;  // that have trained blocks: so many have records
   std::map<uint32_t, ServerPhases> server_phases = {};  // by server
 };
 struct CoordinatorView {

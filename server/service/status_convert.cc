@@ -77,6 +77,7 @@ void Write(const JobView& job, v1::JobStatus& out) {
   out.set_skipped_steps(job.skipped_steps);
   out.set_left_out(job.left_out);
   out.set_durability(job.durability);
+  out.set_training_servers(job.training_servers);
   if (job.loss) out.set_loss(*job.loss);
   ToProto(job.checkpoint, *out.mutable_checkpoint());
   for (const LossPoint& point : job.loss_curve) Write(point, *out.add_loss_curve());

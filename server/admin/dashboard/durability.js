@@ -7,12 +7,15 @@ function linesOf(job, duration) {
   const saved = job.checkpoint;
   if (saved.written) say(`Checkpoint ${saved.latest}, ${duration(saved.age_seconds)} old.`);
   if (saved.failed) warn(`${saved.failed} checkpoints failed${saved.error ? `, the last: ${saved.error}` : "."}`);
-  const going = job.records.filter((one) => !one.error);
-  if (going.length) {
+  const lost = new Set(job.backups.filter((one) => one.lost).map((one) => one.server));
+  job.records.filter((one) => one.error).forEach((one) => lost.add(one.server));
+  const going = job.records.filter((one) => !lost.has(one.server));
+  // Of a server that has not said so yet nobody knows.
+  if (going.length && going.length + lost.size >= job.training_servers) {
     const durable = Math.min(...going.map((one) => one.durable_step));
     const lag = Math.max(...going.map((one) => one.lag_steps));
     const where = job.durability === "disk" ? "on the disks" : "in the backups";
-    say(`All steps below ${durable.toLocaleString("en")} are ${where}${lag ? `, ${lag} on the way` : ""}.`);
+    say(`${lost.size ? "Of the other servers all" : "All"} steps below ${durable.toLocaleString("en")} are ${where}${lag ? `, ${lag} on the way` : ""}.`);
   }
   for (const one of job.records.filter((of) => of.error)) warn(`The journal of server ${one.server} has ended: ${one.error}`);
   for (const one of job.backups) {

@@ -56,13 +56,14 @@ absl::StatusOr<Coordinator::Impl::Server*> Coordinator::Impl::FindServer(
 }
 
 absl::Status Coordinator::Impl::CheckDrain(const Server& server) const {
-  const bool others_stay = std::ranges::any_of(servers_, [&](const auto& entry) {
-    const Server& other = entry.second;
-    return &other != &server && other.TakesPlaces() && !other.disconnected_at;
+  std::vector<JobServer> others = AttachedServers();
+  std::erase_if(others, [&](const JobServer& one) {
+    return one.server == server.number ||
+           servers_.at(one.server).disconnected_at.has_value();
   });
   std::vector<std::string> harms;
   for (const auto& [name, job] : jobs_) {
-    const auto harm = job->HarmOfLosing(server.name, others_stay);
+    const auto harm = job->HarmOfLosing(server.name, others);
     if (harm) harms.push_back(absl::StrCat("job '", name, "' ", *harm));
   }
   if (harms.empty()) return absl::OkStatus();

@@ -1,6 +1,11 @@
 // Servers that an operator wants to end: who is told, and what is refused.
+#include <memory>
 #include <string>
 
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
 #include "server/coordinator/coordinator_test_util.h"
 
 namespace syncline {
@@ -13,17 +18,32 @@ using ::testing::HasSubstr;
 // stand-ins on 3 and 4 where there are backups.
 class CoordinatorDrain : public CoordinatorTest {
  protected:
-  void AttachServers(uint32_t expected = 2) {
+  void StartCoordinator(uint32_t expected) {
     coordinator_ = std::make_unique<Coordinator>(
         CoordinatorOptions{.timeouts = Timeouts::Derive(kFailureTimeout),
                            .expected_servers = expected,
                            .own_server = "server9"});
     Take(coordinator_->Apply(Start{}, now_));
+  }
+  void AttachServers(uint32_t expected = 2) {
+    StartCoordinator(expected);
     AttachServer(1);
     AttachServer(2);
   }
+  void AttachServerOf(ConnectionId connection, uint64_t memory_bytes) {
+    Say(connection, ServerHello{.name = absl::StrCat("server", connection),
+                                .shard_addresses = {"address"},
+                                .memory_bytes = memory_bytes});
+  }
+  // Of two places, each with its backup on the other server.
+  uint64_t BytesOfBoth() const {
+    return coordinator_->View(now_).servers.at(0).memory_placed_bytes;
+  }
   void Begin(const std::string& durability) {
     AttachServers();
+    BeginJob(durability);
+  }
+  void BeginJob(const std::string& durability) {
     JobSpec job = TwoTensors(2);
     job.durability = durability;
     WorkersCome(job);
@@ -118,6 +138,31 @@ TEST_F(CoordinatorDrain, AJobWithBackupsLetsOneGoButNotTheLast) {
   Say(1, Leave{});
   EXPECT_TRUE(Last<TakeOver>(3).has_value());
   EXPECT_FALSE(Last<JobFailed>(10).has_value());
+}
+
+TEST_F(CoordinatorDrain, AServerWithoutRoomIsNobodysBackup) {
+  Begin("peer");
+  const uint64_t both = BytesOfBoth();
+  Say(3, Leave{});
+  Say(2, Leave{});  // server1 serves both places from now on
+  ASSERT_TRUE(Last<TakeOver>(4).has_value());
+  AttachServerOf(5, 1);
+  EXPECT_THAT(Refusal({"server1"}), HasSubstr("no other server"));
+  AttachServerOf(6, both - 1);
+  EXPECT_THAT(Refusal({"server1"}), HasSubstr("no other server")) << "it has for one";
+  AttachServer(7);
+  EXPECT_EQ(Call(DrainServer{"server1"}).status, absl::OkStatus());
+}
+
+TEST_F(CoordinatorDrain, AServerThatHasTheBackupNeedsNoMoreRoom) {
+  Begin("peer");
+  const uint64_t both = BytesOfBoth();
+  StartCoordinator(2);
+  told_.clear();
+  AttachServerOf(1, both);
+  AttachServerOf(2, both);
+  BeginJob("peer");
+  EXPECT_EQ(Call(DrainServer{"server1"}).status, absl::OkStatus());
 }
 
 TEST_F(CoordinatorDrain, AServerWhoseConnectionBrokeIsNobodysBackup) {

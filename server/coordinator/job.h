@@ -121,7 +121,8 @@ class Job {
         {};  // none: from the next tick on it is waited for
   };
   void OnServerLost(const ServerLoss& loss, CoordinatorOutputs& outputs);
-  // What becomes of the job when that host's server ends: nothing, or "would fail: …".
+  // What becomes of the job when that host's server ends, and these others stay, whose
+  // memory it takes: nothing, or "would fail: …".
   std::optional<std::string> HarmOfLosing(const std::string& host,
                                           bool others_stay) const;
   bool LacksServers() const { return !missing_.empty(); }
@@ -284,6 +285,7 @@ class Job {
   bool MayHold(size_t place, const JobServer& holder) const;
   void ConnectBackup(size_t place, CoordinatorOutputs& outputs);
   // Its memory is free again.
+  bool KeepsCopy(size_t place, std::vector<JobServer>& others) const;
   void DropStandIn(size_t place, const std::string& why, CoordinatorOutputs& outputs);
   void GiveUpNewBackup(size_t place, const std::string& why, CoordinatorOutputs& outputs);
   // The place whose stand-in that server has still to start.

@@ -277,6 +277,21 @@ bool Job::MayHold(size_t place, const JobServer& holder) const {
   return has_room && holder.name != servers_[place].host;
 }
 
+// One of the others has, is being given or could be given the backup, which then takes its
+// memory.
+bool Job::KeepsCopy(size_t place, std::vector<JobServer>& others) const {
+  const Backup& backup = backups_[place];
+  const bool is_held = HasBackup(place) || backup.is_being_made;
+  if (is_held && std::ranges::count(others, backup.holder.name, &JobServer::name) > 0) {
+    return true;
+  }
+  const auto found = std::ranges::find_if(
+      others, [&](const JobServer& one) { return MayHold(place, one); });
+  if (found == others.end()) return false;
+  found->memory.placed_bytes += placement_->server_use[place].total();
+  return true;
+}
+
 // Of those that have room the one that has the fewest bytes.
 void Job::SeekBackups(const std::vector<JobServer>& connected, absl::Duration now,
                       CoordinatorOutputs& outputs) {

@@ -49,21 +49,22 @@ std::string Job::WhyNotWait() const {
 }
 
 std::optional<std::string> Job::HarmOfLosing(const std::string& host,
-                                             bool others_stay) const {
+                                             std::vector<JobServer>& others) const {
   const auto serves = [&](size_t place) {
     const auto missing = missing_.find(place);
     if (missing == missing_.end()) return servers_[place].host == host;
     const auto& successor = missing->second.successor;
     return successor && successor->host == host;
   };
-  bool is_needed = false;
+  std::vector<size_t> served;
   for (size_t place = 0; place < servers_.size(); ++place) {
-    is_needed = is_needed || serves(place);
+    if (serves(place)) served.push_back(place);
   }
-  if (IsOver() || !is_needed) return std::nullopt;
+  if (IsOver() || served.empty()) return std::nullopt;
   if (phase_ != Phase::kRunning) return "would fail: it is about to begin there";
   if (spec_.HasBackups()) {
-    if (others_stay) return std::nullopt;
+    const auto is_kept = [&](size_t place) { return KeepsCopy(place, others); };
+    if (std::ranges::all_of(served, is_kept)) return std::nullopt;
     return "would fail: there is no other server that could have what it has there";
   }
   if (CanWaitForServers()) {

@@ -54,11 +54,21 @@ absl::StatusOr<v1::DrainServerReply> TellToEnd(const DrainFlags& flags) {
   return reply;
 }
 
-bool IsThere(const Json& status, uint32_t number) {
+// Also as what it is to a coordinator that was started anew: by its name.
+bool IsThere(const Json& status, const v1::DrainServerReply& told) {
   for (const Json& server : status.value("servers", Json::array())) {
-    if (server.value("server", uint32_t{0}) == number) return true;
+    const bool has_number = server.value("server", uint32_t{0}) == told.server();
+    if (has_number || server.value("name", "") == told.name()) return true;
   }
   return false;
+}
+
+// A coordinator that was started after `asked_at`, counted from the order on, may not have
+// heard of all servers yet.
+bool KnowsAllServers(const Json& status, const v1::DrainServerReply& told,
+                     absl::Duration asked_at) {
+  const double uptime = status.value("uptime_seconds", 0.0);
+  return uptime > absl::ToDoubleSeconds(asked_at) || uptime >= told.return_seconds();
 }
 
 // Backups that are missing: what such a server waits for.
@@ -78,11 +88,17 @@ std::string WhatIsMissing(const Json& status) {
   return absl::StrJoin(missing, "; ");
 }
 
-// A coordinator that is away for a while comes back.
+// A coordinator that is away, or goes away while it is asked, comes back.
+bool IsAway(const absl::Status& status) {
+  return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) ||
+         absl::IsCancelled(status);
+}
+
+// Null from one that is away.
 absl::StatusOr<Json> AskStatus(const DrainFlags& flags) {
   const absl::StatusOr<std::string> text =
       FetchStatusJson(flags.coordinator, flags.tls, kTimeout);
-  if (FailureOf(text.status()) == Failure::kUnreachable) return Json();
+  if (IsAway(text.status())) return Json();
   SYNCLINE_RETURN_IF_ERROR(text.status());
   Json status = Json::parse(*text, nullptr, false);
   if (!status.is_object()) return absl::InternalError("a status that is no JSON");
@@ -108,9 +124,10 @@ absl::StatusOr<int> Drain(const DrainFlags& flags) {
   std::cout << server << " is told to end" << std::endl;
   std::string missing;
   for (const SteadyClock clock; clock.Now() < wait; absl::SleepFor(kAskEvery)) {
+    const absl::Duration asked_at = clock.Now();
     SYNCLINE_ASSIGN_OR_RETURN(const Json status, AskStatus(flags));
     if (!status.is_object()) continue;
-    if (!IsThere(status, told.server())) {
+    if (!IsThere(status, told) && KnowsAllServers(status, told, asked_at)) {
       std::cout << server << " has ended" << std::endl;
       return kExitDone;
     }

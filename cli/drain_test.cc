@@ -1,5 +1,6 @@
 #include "cli/drain.h"
 
+#include <deque>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,18 @@ namespace {
 
 using ::testing::HasSubstr;
 
+constexpr double kLongUp = 1e6;  // seconds
+
+// Of a coordinator that is up for so long, with one server or none.
+v1::StatusReply StatusOf(double uptime_seconds, const std::string& name = "") {
+  v1::StatusReply reply;
+  reply.set_uptime_seconds(uptime_seconds);
+  if (name.empty()) return reply;
+  reply.add_servers()->set_name(name);
+  reply.mutable_servers(0)->set_server(7);
+  return reply;
+}
+
 // Has server 3 until it was asked for its status that often, after the drain.
 class FakeCoordinator final : public v1::Coordinator::Service {
  public:
@@ -28,11 +41,19 @@ class FakeCoordinator final : public v1::Coordinator::Service {
     request_ = *request;
     reply->set_server(3);
     reply->set_name("ps-3");
+    reply->set_return_seconds(20);
     return ToGrpcStatus(answer_);
   }
   grpc::Status Status(grpc::ServerContext*, const v1::StatusRequest*,
                       v1::StatusReply* reply) override {
     absl::MutexLock lock(&mutex_);
+    if (!script_.empty()) {
+      const absl::StatusOr<v1::StatusReply> next = script_.front();
+      script_.pop_front();
+      if (next.ok()) *reply = *next;
+      return ToGrpcStatus(next.status());
+    }
+    reply->set_uptime_seconds(kLongUp);
     reply->add_servers()->set_server(2);
     if (asks_ == 0) return grpc::Status::OK;
     --asks_;
@@ -50,6 +71,15 @@ class FakeCoordinator final : public v1::Coordinator::Service {
     absl::MutexLock lock(&mutex_);
     answer_ = std::move(answer);
   }
+  // What it answers first when it is asked for its status.
+  void AnswersFirst(std::deque<absl::StatusOr<v1::StatusReply>> script) {
+    absl::MutexLock lock(&mutex_);
+    script_ = std::move(script);
+  }
+  size_t LeftOfScript() {
+    absl::MutexLock lock(&mutex_);
+    return script_.size();
+  }
   void StaysFor(int asks) {
     absl::MutexLock lock(&mutex_);
     asks_ = asks;
@@ -63,6 +93,7 @@ class FakeCoordinator final : public v1::Coordinator::Service {
   absl::Mutex mutex_;
   absl::Status answer_ ABSL_GUARDED_BY(mutex_);
   int asks_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::deque<absl::StatusOr<v1::StatusReply>> script_ ABSL_GUARDED_BY(mutex_);
   v1::DrainServerRequest request_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -110,6 +141,31 @@ TEST_F(DrainCommand, WaitsUntilTheServerHasEndedAndSaysOnceForWhat) {
 TEST_F(DrainCommand, ForceIsPassedOn) {
   ASSERT_EQ(Run({"3", "--force"}), kExitDone) << err_;
   EXPECT_TRUE(coordinator_.request().force());
+}
+
+// One that was started anew hears of its servers one by one, and knows those that had no
+// job by their names only.
+TEST_F(DrainCommand, AnotherCoordinatorsIgnoranceIsNoEnd) {
+  coordinator_.AnswersFirst({StatusOf(0), StatusOf(0, "ps-3"), StatusOf(0), StatusOf(0)});
+  ASSERT_EQ(Run({"ps-3"}), kExitDone) << err_;
+  EXPECT_EQ(coordinator_.LeftOfScript(), 0u);
+}
+
+TEST_F(DrainCommand, AServerThatLivesIsBackAtAnotherCoordinatorInTime) {
+  coordinator_.AnswersFirst({StatusOf(0), StatusOf(20), StatusOf(0, "ps-3")});
+  ASSERT_EQ(Run({"ps-3"}), kExitDone) << err_;
+  EXPECT_EQ(coordinator_.LeftOfScript(), 1u) << "it had been there for long enough";
+}
+
+TEST_F(DrainCommand, WaitsForACoordinatorThatGoesAwayWhileItIsAsked) {
+  coordinator_.AnswersFirst(
+      {absl::UnavailableError("socket closed"), absl::DeadlineExceededError("no answer"),
+       absl::CancelledError("it stops"), StatusOf(kLongUp, "ps-3")});
+  ASSERT_EQ(Run({"ps-3"}), kExitDone) << err_;
+  EXPECT_EQ(coordinator_.LeftOfScript(), 0u);
+  coordinator_.AnswersFirst({absl::PermissionDeniedError("not an operator")});
+  EXPECT_EQ(Run({"ps-3"}), kExitFatal);
+  EXPECT_THAT(err_, HasSubstr("not an operator"));
 }
 
 TEST_F(DrainCommand, EndsWithTheCoordinatorsRefusal) {

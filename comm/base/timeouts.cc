@@ -37,6 +37,7 @@ Timeouts Timeouts::Derive(absl::Duration failure_timeout) {
   timeouts.redial_after = failure_timeout / 5;
   timeouts.dial_slot = failure_timeout / 20;
   timeouts.reconnect_grace = failure_timeout / 4;
+  timeouts.time_to_return = failure_timeout * 2;
   timeouts.connect_timeout = failure_timeout / 4;
   timeouts.link_silence = failure_timeout / 2;
   timeouts.no_progress = failure_timeout * 5;

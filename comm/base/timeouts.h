@@ -41,6 +41,9 @@ struct Timeouts {
   // a new stream for saying hello.
   absl::Duration reconnect_grace;
 
+  // 2 F. A member that lives is back at a coordinator that was started anew within it.
+  absl::Duration time_to_return;
+
   // F/4. One attempt to connect; two attempts fit into a lease.
   absl::Duration connect_timeout;
 

@@ -42,6 +42,7 @@ TEST(Timeouts, FitIntoEachOtherForEveryFailureTimeout) {
     EXPECT_LE(t.heartbeat_interval + t.redial_after, t.tolerated_cut)
         << "who dials only after the cut is late";
     EXPECT_LT(t.reconnect_grace, t.lease);
+    EXPECT_GT(t.time_to_return, t.coordinator_silence + t.reconnect_grace);
     EXPECT_LE(t.control_deadline, t.lease);
     EXPECT_GT(t.no_progress, f);
     EXPECT_LE(t.shutdown_grace, absl::Seconds(1));
@@ -54,6 +55,7 @@ TEST(Timeouts, DeriveTheDocumentedFractions) {
   EXPECT_EQ(t.heartbeat_interval, absl::Seconds(1));
   EXPECT_EQ(t.lease, absl::Seconds(6));
   EXPECT_EQ(t.connect_timeout, absl::Milliseconds(2500));
+  EXPECT_EQ(t.time_to_return, absl::Seconds(20));
   EXPECT_EQ(t.link_silence, absl::Seconds(5));
   EXPECT_EQ(t.no_progress, absl::Seconds(50));
   EXPECT_EQ(t.control_deadline, absl::Seconds(5));

@@ -15,8 +15,9 @@
 //                           "phases": {"steps": 7, "seconds": {"compute": 0.5, ...}}}],
 //              "server_phases": [{"server": 0, "steps": 7, "seconds": {"hold": 0.1, ...}}]}]}
 //
-// A server whose connection broke has "lost_seconds", too: since when. One that "drains" is
-// to end, and gets nothing new.
+// A server whose connection broke has "lost_seconds", too: since when. So has one that is not
+// back yet at a coordinator that was started anew. One that "drains" is to end, and gets
+// nothing new.
 //
 // Phases (comm/base/step_phases.h) are sums so far: differences of two statuses say what a
 // step of late took.

@@ -81,6 +81,8 @@ void History::AddServers(const CoordinatorView& view, absl::Time now) {
   servers_.clear();
   for (const ServerView& server : view.servers) {
     const auto known = before.find(server.server);
+    // Of another life of the coordinator: it attaches when it is back.
+    if (known == before.end() && server.lost_for) continue;
     if (known == before.end() || known->second.incarnation != server.incarnation) {
       Say({.time = now,
            .job = {},

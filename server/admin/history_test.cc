@@ -88,6 +88,19 @@ TEST(History, TheLatestPointsAreTheLastOfAll) {
   }
 }
 
+// A coordinator that was started anew shows those that it waits for.
+TEST(History, AServerThatIsNotBackYetHasNotAttached) {
+  History history;
+  ServerView server = {.server = 0, .name = "a:7", .lost_for = absl::Seconds(1)};
+  history.Add({.servers = {server}}, kStart);
+  EXPECT_THAT(Events(history), IsEmpty());
+  server.lost_for.reset();
+  history.Add({.servers = {server}}, kStart);
+  server.lost_for = absl::Seconds(1);
+  history.Add({.servers = {server}}, kStart);
+  EXPECT_THAT(Events(history), ElementsAre("server 0 (a:7) attaches"));
+}
+
 TEST(History, SaysWhoComesAndGoes) {
   History history;
   history.Add({.servers = {{.server = 0, .name = "a:7"}}}, kStart);

@@ -321,6 +321,7 @@ void Coordinator::Impl::OnTick() {
     job->Tick(now_, ServersAttached(), outputs_);
     if (!job->IsOver()) used.insert(job->declared()->declaration.digest);
   }
+  ForgetAbsent();
   ReplaceServers();
   SeekBackups();
   LetDrainedGo();
@@ -403,6 +404,13 @@ CoordinatorView Coordinator::Impl::View(absl::Duration now) const {
     if (!server.disconnected_at) continue;
     view.servers.back().lost_for = now - *server.disconnected_at;
     lost[number] = *server.disconnected_at;
+  }
+  for (const auto& [number, server] : absent_) {
+    view.servers.push_back({.server = number,
+                            .incarnation = server.incarnation,
+                            .name = server.name,
+                            .heartbeat_age = now - started_at_,
+                            .lost_for = now - started_at_});
   }
   for (const auto& [name, job] : jobs_) view.jobs.push_back(job->View(now, lost));
   return view;

@@ -76,6 +76,8 @@ class Coordinator::Impl {
   void Forget(const std::string& record, const std::string& why);
   bool IsAbsent(const ServerHello& hello) const;
   void LoseAbsent(const std::string& name);
+  // Those that no job goes on with when they come back.
+  void ForgetAbsent();
   void OnServerBack(const Server& server, const ServerHello& hello);
   void Return(ConnectionId connection, const WorkerHello& hello);
   absl::Status CheckServer(const ServerHello& hello) const;
@@ -129,7 +131,8 @@ class Coordinator::Impl {
   uint64_t term_ = 1;
   std::optional<absl::Duration> former_timeout_;  // of the coordinator before
   std::map<uint32_t, AbsentServer> absent_;       // by number
-  CoordinatorOutputs first_outputs_;              // of Start
+  absl::Duration started_at_;
+  CoordinatorOutputs first_outputs_;  // of Start
   Counters counters_;
   uint32_t next_server_ = 0;
   std::map<uint32_t, Server> servers_;  // attached, by number

@@ -34,6 +34,35 @@ TEST_F(CoordinatorRestart, MembersComeBackAndNothingElseChanges) {
   EXPECT_EQ(Shown().phase, "running");
 }
 
+// Anyone who asks for a server must not take it for gone while it may be on its way.
+TEST_F(CoordinatorRestart, ShowsServersThatAreNotBackAsLost) {
+  Begin();
+  Restart();
+  ServerReturns(2, {.prepared = epoch_, .committed = epoch_});
+  PassTimeBeating(absl::Seconds(3), {20});
+  const auto servers = coordinator_->View(now_).servers;
+  ASSERT_EQ(servers.size(), 2u);
+  EXPECT_EQ(servers[0].name, "server2");
+  EXPECT_FALSE(servers[0].lost_for.has_value());
+  EXPECT_EQ(servers[1].name, "server1");
+  EXPECT_EQ(servers[1].server, welcomed_.at(1).server);
+  EXPECT_EQ(servers[1].lost_for, absl::Seconds(3));
+  ServerReturns(1, {.prepared = epoch_, .committed = epoch_});
+  for (const ServerView& server : coordinator_->View(now_).servers) {
+    EXPECT_FALSE(server.lost_for.has_value()) << server.name;
+  }
+}
+
+TEST_F(CoordinatorRestart, ForgetsServersThatNoJobGoesOnWith) {
+  Begin();
+  Restart();
+  ServerReturns(2, {.prepared = epoch_, .committed = epoch_});
+  PassTimeBeating(2 * kFailureTimeout + absl::Seconds(1), {20});
+  const auto servers = coordinator_->View(now_).servers;
+  ASSERT_EQ(servers.size(), 1u);
+  EXPECT_EQ(servers[0].name, "server2");
+}
+
 TEST_F(CoordinatorRestart, TwiceInARow) {
   Begin();
   Restart();

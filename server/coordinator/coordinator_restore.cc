@@ -229,6 +229,7 @@ void Coordinator::Impl::Forget(const std::string& record, const std::string& why
 }
 
 void Coordinator::Impl::OnStart() {
+  started_at_ = now_;
   outputs_.push_back(PersistState{});
   std::ranges::move(std::exchange(first_outputs_, {}), std::back_inserter(outputs_));
 }
@@ -253,6 +254,13 @@ void Coordinator::Impl::LoseAbsent(const std::string& name) {
       LogReason{absl::StrCat("server ", number, " (", name,
                              ") was started anew while the coordinator was away")});
   for (const auto& [job_name, job] : jobs_) job->OnServerLost({number}, outputs_);
+}
+
+void Coordinator::Impl::ForgetAbsent() {
+  std::erase_if(absent_, [this](const auto& entry) {
+    return std::ranges::none_of(
+        jobs_, [&](const auto& job) { return job.second->AwaitsServer(entry.first); });
+  });
 }
 
 void Coordinator::Impl::OnServerBack(const Server& server, const ServerHello& hello) {

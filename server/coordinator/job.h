@@ -124,8 +124,10 @@ class Job {
   // What becomes of the job when that host's server ends, and these others stay, whose
   // memory it takes: nothing, or "would fail: …".
   std::optional<std::string> HarmOfLosing(const std::string& host,
-                                          bool others_stay) const;
+                                          std::vector<JobServer>& others) const;
   bool LacksServers() const { return !missing_.empty(); }
+  // It goes on with that server, should it come back.
+  bool AwaitsServer(uint32_t server) const { return !IsOver() && !IsFree(server); }
   // Those that have the journals of missing ones are told to take their places.
   void ReplaceServers(const std::vector<JobServer>& attached,
                       CoordinatorOutputs& outputs);
@@ -283,9 +285,9 @@ class Job {
   bool SeeksBackup(size_t place) const;
   absl::Duration NextTry(const Backup& backup) const;
   bool MayHold(size_t place, const JobServer& holder) const;
+  bool KeepsCopy(size_t place, std::vector<JobServer>& others) const;
   void ConnectBackup(size_t place, CoordinatorOutputs& outputs);
   // Its memory is free again.
-  bool KeepsCopy(size_t place, std::vector<JobServer>& others) const;
   void DropStandIn(size_t place, const std::string& why, CoordinatorOutputs& outputs);
   void GiveUpNewBackup(size_t place, const std::string& why, CoordinatorOutputs& outputs);
   // The place whose stand-in that server has still to start.
@@ -406,11 +408,11 @@ class Job {
   StallWatch stall_;
   std::map<uint32_t, ServerPhases> server_phases_;  // as each server said last
   std::map<uint32_t, RecordProgress> records_;      // likewise
+  std::set<uint32_t> training_shards_;              // that have trained blocks
   Readmission readmission_;
 
   Phase phase_ = Phase::kGathering;
   std::string reason_;  // why it waits, changed last, or ended
-  std::set<uint32_t> training_shards_;              // that have trained blocks
   bool failed_ = false;
   absl::Duration gathering_since_;
   absl::Duration last_waiting_said_ = -absl::InfiniteDuration();

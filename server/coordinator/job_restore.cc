@@ -18,8 +18,6 @@
 namespace syncline {
 namespace {
 
-// Living members dial every quarter of a failure timeout or more often.
-constexpr int kFailureTimeoutsToReturn = 2;
 constexpr size_t kMissingShown = 8;
 
 }  // namespace
@@ -266,8 +264,7 @@ size_t Job::awaited_workers() const {
 void Job::AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs) {
   if (!homecoming_) return;
   if (!homecoming_->since) homecoming_->since = now;
-  const absl::Duration limit =
-      kFailureTimeoutsToReturn * options_.timeouts.failure_timeout;
+  const absl::Duration limit = options_.timeouts.time_to_return;
   if (now - *homecoming_->since < limit) return;
   const std::string within =
       absl::StrCat("did not come back within ", absl::FormatDuration(limit),
@@ -305,8 +302,7 @@ void Job::AwaitReturn(absl::Duration now, CoordinatorOutputs& outputs) {
 }
 
 absl::Duration Job::TimeToReturn() const {
-  return homecoming_ ? kFailureTimeoutsToReturn * options_.timeouts.failure_timeout
-                     : options_.timeouts.no_progress;
+  return homecoming_ ? options_.timeouts.time_to_return : options_.timeouts.no_progress;
 }
 
 std::string Job::WhoIsAwaited() const {

@@ -35,7 +35,8 @@ struct ServerView {
   uint64_t memory_budget_bytes = 0;  // 0: not known
   uint64_t memory_placed_bytes = 0;  // of its jobs, as planned
   absl::Duration heartbeat_age = {};
-  std::optional<absl::Duration> lost_for = std::nullopt;  // its connection broke
+  // Its connection broke, or it is not back at a coordinator that was started anew.
+  std::optional<absl::Duration> lost_for = std::nullopt;
   bool drains = false;  // it is to end, and gets nothing new
 };
 struct MemberView {
@@ -118,8 +119,8 @@ struct JobView {
   std::string durability = {};  // "none", "disk" or "peer"
   std::vector<BackupView> backups = {};
   std::map<uint32_t, RecordProgress> records = {};  // by server, as each said last
-  RecoveryView recoveries = {};
   uint32_t training_servers = 0;  // that have trained blocks: so many have records
+  RecoveryView recoveries = {};
   std::map<uint32_t, ServerPhases> server_phases = {};  // by server
 };
 struct CoordinatorView {

@@ -88,6 +88,8 @@ grpc::ServerUnaryReactor* CoordinatorService::DrainServer(
     gate_->Drained(who, request->server(), request->force(), answer);
     reply->set_server(answer.server);
     reply->set_name(answer.server_name);
+    reply->set_return_seconds(
+        absl::ToDoubleSeconds(options_.coordinator.timeouts.time_to_return));
     reactor->Finish(ToGrpcStatus(answer.status));
   };
   PostCall(std::move(item));

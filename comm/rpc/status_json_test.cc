@@ -1,5 +1,7 @@
 #include "comm/rpc/status_json.h"
 
+#include <fstream>
+#include <string>
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
@@ -162,6 +164,58 @@ TEST(StatusAsJson, LeavesNothingOut) {
   expect_all(job.records(0).progress(),
              nlohmann::json::parse(StatusAsJson(reply))["jobs"][0]["records"][0]);
   expect_all(job.checkpoint(), json["jobs"][0]["checkpoint"]);
+}
+
+// One of everything that there may be several of.
+void Fill(google::protobuf::Message& message) {
+  const google::protobuf::Descriptor& type = *message.GetDescriptor();
+  const google::protobuf::Reflection& fields = *message.GetReflection();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* field = type.field(i);
+    const bool is_message =
+        field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE;
+    if (is_message) {
+      Fill(field->is_repeated() ? *fields.AddMessage(&message, field)
+                                : *fields.MutableMessage(&message, field));
+    } else if (field->has_presence()) {
+      fields.SetDouble(&message, field, 1.5);
+    }
+  }
+}
+
+// Names of fields, not values: those the integration tests compare, of jobs that run.
+void ExpectFits(const nlohmann::json& value, const nlohmann::json& schema,
+                const std::string& where) {
+  if (value.is_array()) {
+    ASSERT_TRUE(schema.contains("items")) << where;
+    for (const auto& one : value) ExpectFits(one, schema["items"], where + "[]");
+  }
+  if (!value.is_object()) return;
+  const auto known = schema.value("properties", nlohmann::json::object());
+  for (const auto& [name, inner] : value.items()) {
+    const std::string here = where + "." + name;
+    if (known.contains(name)) {
+      ExpectFits(inner, known[name], here);
+    } else {
+      const auto others = schema.value("additionalProperties", nlohmann::json(false));
+      ASSERT_TRUE(others.is_object()) << "docs/status.schema.json lacks " << here;
+      ExpectFits(inner, others, here);
+    }
+  }
+  for (const auto& name : schema.value("required", nlohmann::json::array())) {
+    EXPECT_TRUE(value.contains(name)) << where << " lacks " << name;
+  }
+}
+
+TEST(StatusAsJson, IsAsItsSchemaSays) {
+  v1::StatusReply reply;
+  Fill(reply);
+  std::ifstream file(STATUS_SCHEMA);
+  const auto schema = nlohmann::json::parse(file, nullptr, false);
+  ASSERT_TRUE(schema.is_object()) << STATUS_SCHEMA;
+  const auto json = nlohmann::json::parse(StatusAsJson(reply));
+  ASSERT_EQ(json["jobs"][0]["recoveries"]["causes"].size(), 1u);
+  ExpectFits(json, schema, "status");
 }
 
 TEST(StatusAsJson, SurvivesANameThatIsNoUtf8) {

@@ -17,7 +17,7 @@ import urllib.request
 
 try:
     import jsonschema
-except ImportError:  # then nothing is compared with the schema
+except ImportError:  # then nothing is compared with the schema, and StatusSchema says so
     jsonschema = None
 
 BUILD = "build/release"

@@ -99,8 +99,13 @@ class DashboardOfBackups(Browsed):
     def test_it_shows_what_is_left_when_something_dies(self):
         workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "20", job=JOB) for rank in range(2)]
         workers[0].await_line(r"^step 20$")
+        # Servers say with their heartbeats how far their backups are.
+        deadline = time.monotonic() + cluster.PATIENCE
+        while len(self.status_of(JOB)["records"]) < self.servers:
+            self.assertLess(time.monotonic(), deadline, "not all servers say how far their backups are")
+            time.sleep(0.05)
         said = self.look().words["durability-list"]
-        self.assertRegex(said, r"All steps below \d+ are in the backups.* Server 0's backup is with server 1 \(")
+        self.assertRegex(said, r"All steps below [\d,]+ are in the backups.* Server 0's backup is with server 1 \(")
 
 
 if __name__ == "__main__":

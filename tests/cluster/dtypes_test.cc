@@ -72,7 +72,8 @@ Ends Train(const SessionOptions& options, DType gradients, DType weights) {
     std::ranges::fill(halves, uint16_t{0x7fff});
     ends.wide.push_back(wide);
     ends.narrow.push_back(narrow);
-    // What a program writes into weights of its own type harms nothing.
+    // Between Wait and PushPull it may write into its weights, too: the next views replace
+    // that.
     std::ranges::fill(narrow, uint16_t{0});
   }
   EXPECT_TRUE(session->Leave().ok());

@@ -1,6 +1,7 @@
 #include "worker/client/memory_view.h"
 
 #include <array>
+#include <span>
 #include <vector>
 
 #include "gmock/gmock.h"

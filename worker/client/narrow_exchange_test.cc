@@ -1,7 +1,8 @@
 // Weights in BF16 or FP16 memory: what is sent of them, and what lands in them, is what
 // would be of FP32 memory that is rounded afterwards.
+#include <cstddef>
 #include <memory>
-#include <utility>
+#include <span>
 #include <vector>
 
 #include "gmock/gmock.h"

@@ -10,6 +10,7 @@
 #include "comm/base/tiling.h"
 
 namespace syncline {
+
 PushEncoder::PushEncoder(const ExchangeOptions& options,
                          std::span<const uint64_t> elements, BufferPool& pool)
     : options_(options),
@@ -130,7 +131,7 @@ float PushEncoder::ThresholdOf(const Contribution& contribution,
   if (!histogram_) histogram_.emplace();
   histogram_->Clear();
   const ConstMemoryView& gradient = contribution.gradient;
-  scratch_.resize(kTileElements);
+  if (gradient.dtype() != DType::kF32) scratch_.resize(kTileElements);
   const auto read = [&](size_t first, size_t n) {
     return gradient.Read(first, n, scratch_);
   };

@@ -206,8 +206,9 @@ class Session {
   absl::Status Start(absl::Duration timeout = absl::InfiniteDuration());
 
   // Hands over this worker's gradient of one step for one tensor: the mean over `samples`
-  // samples (at least 1). Returns at once. `gradient` stays valid and unchanged until
-  // Wait(tensor) returns; from now on the session may write the tensor's weights.
+  // samples (at least 1). Returns at once. From here until Wait(tensor) returns `gradient`
+  // and the tensor's weights are the session's, in memory of any type: the gradient stays
+  // valid and unchanged, and the program neither reads nor writes the weights.
   // FailedPrecondition when the tensor's previous PushPull or Skip was not waited for,
   // when another tensor has neither been pushed nor skipped in the step before (nothing is
   // sent then, and the session goes on), or when it is frozen. With loss scaling it is the

@@ -181,8 +181,7 @@ class CoordinatorRoles : public testing::Test {
     SetDeadline(context, kPatience);
     v1::DrainServerRequest request;
     request.set_server(server);
-    v1::DrainServerReply reply;
-    return FromGrpcStatus(Stub(who)->DrainServer(&context, request, &reply));
+    return FromGrpcStatus(Stub(who)->DrainServer(&context, request, &drained_));
   }
 
   static bool IsDenied(const absl::Status& status) {
@@ -193,6 +192,7 @@ class CoordinatorRoles : public testing::Test {
   MemoryStore store_;
   std::unique_ptr<CoordinatorService> service_;
   RunningServer running_;
+  v1::DrainServerReply drained_;  // the last one
 };
 
 TEST_F(CoordinatorRoles, OnlyServersAttachAsServers) {
@@ -281,6 +281,7 @@ TEST_F(CoordinatorRoles, OnlyOperatorsDrainServers) {
   EXPECT_FALSE(service_->View().servers.at(0).drains);
   EXPECT_TRUE(absl::IsNotFound(Drain("operator", "another one")));
   EXPECT_EQ(Drain("operator", "a server"), absl::OkStatus());
+  EXPECT_EQ(absl::Seconds(drained_.return_seconds()), 2 * kDefaultFailureTimeout);
   EXPECT_TRUE(service_->View().servers.at(0).drains);
 }
 

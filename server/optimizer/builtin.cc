@@ -8,9 +8,12 @@
 #include "comm/base/check.h"
 #include "comm/base/nearest.h"
 #include "comm/base/status.h"
+#include "server/optimizer/adadelta.h"
 #include "server/optimizer/adafactor.h"
 #include "server/optimizer/adagrad.h"
 #include "server/optimizer/adam.h"
+#include "server/optimizer/adamax.h"
+#include "server/optimizer/asgd.h"
 #include "server/optimizer/lamb.h"
 #include "server/optimizer/lars.h"
 #include "server/optimizer/lbfgs.h"
@@ -21,6 +24,7 @@
 #include "server/optimizer/option_ranges.h"
 #include "server/optimizer/radam.h"
 #include "server/optimizer/rmsprop.h"
+#include "server/optimizer/rprop.h"
 #include "server/optimizer/sgd.h"
 #include "server/optimizer/sophia.h"
 #include "server/optimizer/wrappers.h"
@@ -49,6 +53,10 @@ constexpr std::array kOptimizers = {
     Entry{"radam", RAdamOptions, MakeRAdam},
     Entry{"adagrad", AdagradOptions, MakeAdagrad},
     Entry{"rmsprop", RmspropOptions, MakeRmsprop},
+    Entry{"adadelta", AdadeltaOptions, MakeAdadelta},
+    Entry{"adamax", AdamaxOptions, MakeAdamax},
+    Entry{"asgd", AsgdOptions, MakeAsgd},
+    Entry{"rprop", RpropOptions, MakeRprop, CheckRprop},
     Entry{"lion", LionOptions, MakeLion},
     Entry{"sophia", SophiaOptions, MakeSophia},
     Entry{"onebit_adam", OnebitAdamOptions, MakeOnebitAdam},

@@ -15,7 +15,8 @@ class LargeGradients : public ::testing::TestWithParam<const char*> {};
 
 INSTANTIATE_TEST_SUITE_P(AllOptimizers, LargeGradients,
                          ::testing::Values("adam", "adamw", "nadam", "radam", "rmsprop",
-                                           "lamb", "adafactor", "onebit_adam"),
+                                           "adadelta", "adamax", "rprop", "lamb",
+                                           "adafactor", "onebit_adam"),
                          [](const auto& info) { return std::string(info.param); });
 
 TEST_P(LargeGradients, MakeNoWeightThatIsNotANumber) {

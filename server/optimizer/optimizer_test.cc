@@ -10,12 +10,14 @@ namespace {
 
 OptimizerSettings Named(std::string_view name) { return {.name = std::string(name)}; }
 
-// With the weight decay, for those that have one.
+// With the weight decay, for those that have one; asgd has two.
 OptimizerSettings Decaying(std::string_view name, double weight_decay) {
   OptimizerSettings settings = Named(name);
   const std::vector<OptionSpec> specs = OptionsOf(name);
-  if (std::ranges::find(specs, "weight_decay", &OptionSpec::name) != specs.end()) {
-    settings.options["weight_decay"] = weight_decay;
+  for (const std::string_view option : {"weight_decay", "lambd"}) {
+    if (std::ranges::find(specs, option, &OptionSpec::name) != specs.end()) {
+      settings.options[std::string(option)] = weight_decay;
+    }
   }
   return settings;
 }
@@ -63,6 +65,24 @@ TEST(Optimizer, AGradientMovesTheWeightAgainstItsSign) {
   }
 }
 
+// Weight decay goes the same way in both: it is no part of the gradient.
+TEST(Optimizer, MaximizeIsTheSameWithTheGradientNegated) {
+  for (const std::string_view name : OptimizerNames()) {
+    OptimizerSettings up = Decaying(name, 0.01);
+    up.options["maximize"] = 1;
+    Training climbs(up, std::vector<float>(1000, 0.1f), {20, 50});
+    Training plain(Decaying(name, 0.01), std::vector<float>(1000, 0.1f), {20, 50});
+    std::mt19937 random(7);
+    for (int step = 0; step < 5; ++step) {
+      std::vector<float> gradient = MixedGradient(random, 1000);
+      climbs.Step(gradient);
+      for (float& g : gradient) g = -g;
+      plain.Step(gradient);
+    }
+    ExpectSameBits(climbs.weights(), plain.weights(), std::string(name));
+  }
+}
+
 TEST(Optimizer, AnEmptyStripIsNoWork) {
   for (const std::string_view name : OptimizerNames()) {
     const auto optimizer = *MakeOptimizer(Named(name));
@@ -83,8 +103,8 @@ TEST(OptimizerDeathTest, RefusesAMissingStateArray) {
   std::vector<float> weights(4);
   const std::vector<float> gradient(4);
   const TensorShape shape({{4}});
-  for (const std::string_view name :
-       {"adam", "nadam", "radam", "adagrad", "rmsprop", "lion"}) {
+  for (const std::string_view name : {"adam", "nadam", "radam", "adagrad", "rmsprop",
+                                      "adadelta", "adamax", "asgd", "rprop", "lion"}) {
     EXPECT_DEATH(
         (*MakeOptimizer(Named(name)))
             ->Apply({}, {.gradient = gradient, .master = weights}, {.shape = shape}),

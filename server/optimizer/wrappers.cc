@@ -16,6 +16,9 @@ namespace {
 constexpr double kMostUpdates = 1e12;
 
 constexpr std::array kOptions = {
+    OptionSpec{.name = "maximize",
+               .kind = OptionKind::kFlag,
+               .meaning = "1: steps go up the gradient, not down"},
     OptionSpec{.name = "lookahead_steps",
                .most = kMostUpdates,
                .kind = OptionKind::kWhole,
@@ -51,6 +54,62 @@ void Follow(double share, std::span<const float> master, float* average) {
                             average);
   }
 }
+
+StepScalars Negated(const StepScalars& scalars) {
+  StepScalars negated = scalars;
+  negated.gradient_scale = -scalars.gradient_scale;
+  return negated;
+}
+
+// The optimizer of the negated gradient: every optimizer multiplies it with gradient_scale
+// before anything else.
+class Maximize final : public Optimizer, private TensorReduction, private JobReduction {
+ public:
+  explicit Maximize(std::unique_ptr<Optimizer> inner) : inner_(std::move(inner)) {}
+
+  std::string_view name() const override { return inner_->name(); }
+  std::vector<StateSlot> slots() const override { return inner_->slots(); }
+  ContributionPlan contributions() const override { return inner_->contributions(); }
+  const TensorReduction* tensor_reduction() const override {
+    return inner_->tensor_reduction() == nullptr ? nullptr : this;
+  }
+  const JobReduction* job_reduction() const override {
+    return inner_->job_reduction() == nullptr ? nullptr : this;
+  }
+  void Apply(const StepScalars& scalars, const Strip& strip,
+             const TensorData& tensor) const override {
+    inner_->Apply(Negated(scalars), strip, tensor);
+  }
+
+ private:
+  int rounds() const override { return inner_->tensor_reduction()->rounds(); }
+  size_t Figures(const TensorShape& shape) const override {
+    return inner_->tensor_reduction()->Figures(shape);
+  }
+  size_t Factors(const TensorShape& shape) const override {
+    return inner_->tensor_reduction()->Factors(shape);
+  }
+  void Reduce(int round, const StepScalars& scalars, const Strip& strip,
+              const TensorData& tensor) const override {
+    inner_->tensor_reduction()->Reduce(round, Negated(scalars), strip, tensor);
+  }
+  void Finish(int round, const StepScalars& scalars,
+              const TensorData& tensor) const override {
+    inner_->tensor_reduction()->Finish(round, Negated(scalars), tensor);
+  }
+
+  size_t Figures() const override { return inner_->job_reduction()->Figures(); }
+  size_t Memory() const override { return inner_->job_reduction()->Memory(); }
+  void Reduce(const Strip& strip, std::span<double> figures) const override {
+    inner_->job_reduction()->Reduce(strip, figures);
+  }
+  void Finish(const StepScalars& scalars, std::span<const double> sums,
+              std::span<double> memory) const override {
+    inner_->job_reduction()->Finish(Negated(scalars), sums, memory);
+  }
+
+  const std::unique_ptr<Optimizer> inner_;
+};
 
 // The optimizer with one slot of weights more, the last.
 class Wrapper : public Optimizer {
@@ -157,6 +216,9 @@ absl::Status CheckWrappers(const OptionValues& values) {
 
 std::unique_ptr<Optimizer> Wrap(std::unique_ptr<Optimizer> optimizer,
                                 const OptionValues& values) {
+  if (OptionOr(kOptions, values, "maximize") != 0) {
+    optimizer = std::make_unique<Maximize>(std::move(optimizer));
+  }
   if (const uint64_t steps = Whole(values, "lookahead_steps"); steps != 0) {
     optimizer = std::make_unique<Lookahead>(
         std::move(optimizer), steps, OptionOr(kOptions, values, "lookahead_alpha"));

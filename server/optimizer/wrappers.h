@@ -1,4 +1,5 @@
 // Wrappers that every optimizer can have, as options of the job:
+//   maximize, as in torch: the optimizer of the negated gradient
 //   lookahead_steps k (Zhang et al., 2019, arXiv 1907.08610): after each k-th update
 //     slow += lookahead_alpha * (p - slow);  p = slow
 //   ema_decay (Polyak and Juditsky, 1992): after each update
@@ -6,7 +7,7 @@
 //   swa_start s, swa_every k (Izmailov et al., 2018, arXiv 1803.05407): after the updates
 //     s, s + k, s + 2k, ...  swa = mean of the weights after these updates
 //
-// Each keeps one more slot, of the weights' own precision: "lookahead", "ema" or "swa".
+// Each of the averages keeps one more slot, of the weights' own precision: "lookahead", "ema" or "swa".
 // It begins as the weights before the first update. Averages see the weights that
 // Lookahead leaves, and change none. What changes no weight (a Hessian estimate) is no
 // update.

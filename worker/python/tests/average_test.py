@@ -140,7 +140,9 @@ class Wrap(OptimizerTest):
             loss.backward()
         with self.assertRaisesRegex(syncline.FailedPrecondition, "call step"):
             optimizer.zero_grad()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        with self.assertRaisesRegex(syncline.FailedPrecondition, r"0.weight: its gradient was changed.*synchronize\(\) first"):
+            nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        model[0].weight.grad = torch.zeros(16, 6)
         with self.assertRaisesRegex(syncline.FailedPrecondition, r"0.weight: its gradient was changed.*synchronize\(\) first"):
             optimizer.step()
         with self.assertRaisesRegex(syncline.InvalidArgument, "give one of torch's"):

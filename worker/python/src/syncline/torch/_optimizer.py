@@ -15,6 +15,7 @@ from syncline.session import Option, Session
 from syncline.torch._groups import NOTES, Group, make_groups, merged, option_string
 from syncline.torch import _state
 from syncline.torch._hooks import Hook, ReadHook
+from syncline.torch._sent import SCALES_THERE
 from syncline.torch._weight import Weight, memory_order
 
 
@@ -211,9 +212,7 @@ class Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         if grad_scaler is not None or getattr(self, "grad_scale", None) is not None:
-            raise FailedPrecondition(
-                "torch's GradScaler and the servers would both scale: give the Optimizer loss_scaling=\"torch\" and call "
-                "optimizer.scale(loss).backward() and optimizer.step() without a GradScaler")
+            raise FailedPrecondition(SCALES_THERE)
         for name, parameter in self._left_out:
             if parameter.grad is not None:
                 raise FailedPrecondition(

@@ -11,25 +11,30 @@ from syncline.errors import FailedPrecondition
 _Plain = getattr(torch._C, "DisableTorchFunctionSubclass", None) or torch._C.DisableTorchFunction  # torch 2; torch 1
 
 
-def changed(name: str) -> FailedPrecondition:
+_CLIPS_THERE = ('clip on the servers instead: Optimizer(…, gradient="clip_global_norm=1"), or change it in no_sync(), where step() '
+                'sends it')
+SCALES_THERE = ("torch's GradScaler and the servers would both scale: give the Optimizer loss_scaling=\"torch\" and call "
+                "optimizer.scale(loss).backward() and optimizer.step() without a GradScaler")
+
+
+def changed(name: str, advice: str = _CLIPS_THERE) -> FailedPrecondition:
     """The error of anyone who changes a gradient that was pushed."""
-    return FailedPrecondition(
-        f"{name}: its gradient was changed after it was pushed; clip on the servers instead: "
-        'Optimizer(…, gradient="clip_global_norm=1"), or change it in no_sync(), where step() sends it')
+    return FailedPrecondition(f"{name}: its gradient was changed after it was pushed; {advice}")
 
 
 class Sent(torch.Tensor):
     """Shares the gradient's memory. Calls that would change it raise, through .data and other views of it, too."""
 
     name = ""
+    advice = _CLIPS_THERE
     # Whether a product with 1 is let pass, which changes nothing: of programs that clip to infinity, to read the norm.
     takes_one = False
 
     @staticmethod
-    def of(gradient: torch.Tensor, name: str) -> Sent:
-        """`gradient` of the parameter `name`."""
+    def of(gradient: torch.Tensor, name: str, advice: str = _CLIPS_THERE) -> Sent:
+        """`gradient` of the parameter `name`; `advice` for those who change it."""
         sent: Sent = gradient.as_subclass(Sent)
-        sent.name = name
+        sent.name, sent.advice = name, advice
         return sent
 
     @classmethod
@@ -39,12 +44,13 @@ class Sent(torch.Tensor):
         if sent is not None and _changes_its_first(function):
             if sent.takes_one and getattr(function, "__name__", "") == "mul_" and bool((torch.as_tensor(arguments[1]) == 1).all()):
                 return sent
-            raise changed(sent.name)
+            scales = sent.advice is _CLIPS_THERE and "_amp_" in getattr(function, "__name__", "")
+            raise changed(sent.name, SCALES_THERE if scales else sent.advice)
         with _Plain():
             result = function(*arguments, **(options or {}))
             if sent is None or type(result) is not torch.Tensor or result.is_sparse:
                 return result
-            return Sent.of(result, sent.name) if _memory(result) == _memory(sent) else result
+            return Sent.of(result, sent.name, sent.advice) if _memory(result) == _memory(sent) else result
 
 
 def _memory(tensor: torch.Tensor) -> int:

@@ -12,7 +12,11 @@ import torch
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session
 from syncline.torch._average import Averager
+from syncline.torch._sent import Sent, changed
 from syncline.torch._weight import watch
+
+
+_WAIT_FIRST = "call optimizer.synchronize() first, then clip or unscale, then step()"
 
 
 class _Averaged(torch.optim.Optimizer):
@@ -22,7 +26,9 @@ class _Averaged(torch.optim.Optimizer):
         self._inner, self._averager, self._names = optimizer, averager, names
         self.samples = samples
         self._pushes = True  # not inside no_sync
-        self._sent: dict[int, tuple[torch.Tensor, int]] = {}  # by id of the parameter: what was pushed, and its version
+        # By id of the parameter: what was pushed, its version, and what the program sees of it. Not all that changes a tensor
+        # changes its version: a GradScaler does not.
+        self._sent: dict[int, tuple[torch.Tensor, int, Sent]] = {}
         self._is_averaged = False
         self._parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         with torch.no_grad():
@@ -48,7 +54,10 @@ class _Averaged(torch.optim.Optimizer):
         # Of a parameter without a gradient: nothing, which counts, as with DistributedDataParallel.
         gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
         self._averager.push(parameter, gradient, self.samples)
-        self._sent[id(parameter)] = (gradient, gradient._version)
+        sent = Sent.of(gradient, self._name(parameter), _WAIT_FIRST)
+        self._sent[id(parameter)] = (gradient, gradient._version, sent)
+        if parameter.grad is not None:
+            parameter.grad = sent
 
     # ---- what torch's optimizers have ----
 
@@ -103,15 +112,14 @@ class _Averaged(torch.optim.Optimizer):
             if id(parameter) not in self._sent:
                 self._push(parameter)
         for parameter in self._parameters:
-            gradient, version = self._sent[id(parameter)]
-            if parameter.grad is not None and (parameter.grad is not gradient or gradient._version != version):
-                raise FailedPrecondition(f"{self._name(parameter)}: its gradient was changed after it was pushed; call "
-                                         "optimizer.synchronize() first, then clip or unscale, then step()")
+            gradient, version, sent = self._sent[id(parameter)]
+            if parameter.grad is not None and (parameter.grad is not sent or gradient._version != version):
+                raise changed(self._name(parameter), _WAIT_FIRST)
         with torch.no_grad():
             for parameter in self._parameters:
                 mean = self._averager.take(parameter)
                 if parameter.grad is not None:
-                    parameter.grad.copy_(mean)
+                    parameter.grad = self._sent[id(parameter)][0].copy_(mean)
                 elif mean.any():  # otherwise nobody had a gradient
                     parameter.grad = mean.to(parameter.dtype, copy=True)
         self._sent.clear()

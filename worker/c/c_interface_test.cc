@@ -302,6 +302,7 @@ TEST_F(CInterface, StatsFillWhatTheCallerKnows) {
   stats.struct_size = sizeof stats;
   ASSERT_EQ(syncline_get_stats(session_, &stats), SYNCLINE_OK);
   EXPECT_EQ(stats.members, 0u);
+  EXPECT_EQ(stats.late_steps, 0u);
   EXPECT_EQ(stats.struct_size, sizeof stats);
   stats.struct_size = 1;
   EXPECT_EQ(syncline_get_stats(session_, &stats), SYNCLINE_INVALID_ARGUMENT);

@@ -204,6 +204,13 @@ int syncline_is_ready(const syncline_session* session, uint32_t tensor) {
   });
 }
 
+int syncline_keeps_late(const syncline_session* session, uint32_t tensor) {
+  return Ask(session, -1, [&](Session& of) {
+    if (!of.ElementsOf(tensor).ok()) return -1;
+    return of.KeepsLate(tensor) ? 1 : 0;
+  });
+}
+
 void syncline_cancel(syncline_session* session) {
   With(session, [](Session& of) {
     of.Cancel();
@@ -296,7 +303,8 @@ syncline_code syncline_get_stats(const syncline_session* session, syncline_stats
                           .epoch = now.epoch,
                           .members = now.members,
                           .steps = now.phases.steps,
-                          .phase_seconds = {}};
+                          .phase_seconds = {},
+                          .late_steps = now.late_steps};
     static_assert(std::size(filled.phase_seconds) == std::size(now.phases.seconds));
     std::ranges::copy(now.phases.seconds, filled.phase_seconds);
     std::memcpy(stats, &filled, std::min(size, sizeof filled));

@@ -225,6 +225,11 @@ SYNCLINE_API syncline_code syncline_set_state(syncline_session* session, uint32_
                                               uint64_t updates,
                                               const float* const* arrays, size_t count);
 
+/* What becomes of a push that a quorum leaves out (syncline_stats.late_steps). 1: the tensor's push codec keeps it, and it
+ * goes with the next push (error feedback). 0: it is gone, unless the caller pushes it again. -1 for an unknown tensor. Known
+ * once the session has started. */
+SYNCLINE_API int syncline_keeps_late(const syncline_session* session, uint32_t tensor);
+
 SYNCLINE_API uint64_t syncline_step(const syncline_session* session);
 SYNCLINE_API float syncline_loss_scale(const syncline_session* session);
 SYNCLINE_API uint32_t syncline_rank(const syncline_session* session);
@@ -244,6 +249,8 @@ typedef struct syncline_stats {
    * are all of its time; all but compute are time in which the program waited. */
   uint64_t steps;
   double phase_seconds[6];
+  /* Steps that a quorum made without this worker: what it pushed for them does not count. */
+  uint64_t late_steps;
 } syncline_stats;
 /* Fills what fits into stats->struct_size. */
 SYNCLINE_API syncline_code syncline_get_stats(const syncline_session* session,

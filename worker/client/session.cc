@@ -72,6 +72,11 @@ absl::Status Session::Impl::CheckRunning() const {
   return absl::OkStatus();
 }
 
+bool Session::Impl::KeepsLate(TensorId id) {
+  absl::MutexLock lock(&mutex_);
+  return id < tensors_.size() && tensors_[id].keeps_late;
+}
+
 bool Session::Impl::IsReady(TensorId id) {
   absl::MutexLock lock(&mutex_);
   return IsOver() || (id < tensors_.size() && tensors_[id].ready);
@@ -103,6 +108,7 @@ SessionStats Session::Impl::Stats() {
   stats.bytes_pushed = exchange.bytes_pushed;
   stats.bytes_pulled = exchange.bytes_pulled;
   stats.resent_blocks = exchange.resent_blocks;
+  stats.late_steps = exchange.late_steps;
   return stats;
 }
 
@@ -229,6 +235,7 @@ absl::Status Session::SetState(TensorId tensor, const SeedState& state) {
 }
 void Session::Cancel() { impl_->Cancel(); }
 void Session::Uncancel() { impl_->Uncancel(); }
+bool Session::KeepsLate(TensorId tensor) const { return impl_->KeepsLate(tensor); }
 bool Session::IsReady(TensorId tensor) const { return impl_->IsReady(tensor); }
 absl::Status Session::PushPullAndWait(TensorId tensor, std::span<const float> gradient,
                                       uint32_t samples) {

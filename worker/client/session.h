@@ -165,6 +165,7 @@ struct SessionStats {
   uint64_t bytes_pushed = 0;  // message payloads sent, repetitions included
   uint64_t bytes_pulled = 0;  // message payloads received
   uint64_t resent_blocks = 0;
+  uint64_t late_steps = 0;  // that a quorum made without this worker
   uint64_t epoch = 0;
   uint32_t members = 0;
   WorkerPhases phases = {};  // since Start
@@ -241,6 +242,10 @@ class Session {
   // this worker's own. Returns at once when nothing is under way.
   absl::Status Wait(TensorId tensor, absl::Duration timeout = absl::InfiniteDuration());
   absl::Status WaitAll(absl::Duration timeout = absl::InfiniteDuration());
+  // Whether what a quorum leaves out (SessionStats::late_steps) of the tensor's pushes goes
+  // with a later one, as its push codec has error feedback. Otherwise it is gone, unless the
+  // caller pushes it again. Known once the session has started.
+  bool KeepsLate(TensorId tensor) const;
   // Whether Wait would return at once; also when the session has failed or is over.
   bool IsReady(TensorId tensor) const;
 

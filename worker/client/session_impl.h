@@ -60,6 +60,7 @@ class Session::Impl {
       ABSL_LOCKS_EXCLUDED(mutex_);
   void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
   void Uncancel() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool KeepsLate(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
   bool IsReady(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
   void ReportLoss(uint64_t step, double loss, uint32_t samples)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -85,9 +86,10 @@ class Session::Impl {
     std::vector<float> view = {};
     bool landed = false;  // `memory` holds what `view` holds
     bool ready = false;
-    int waiters = 0;       // calls that sleep until it is ready
-    uint64_t version = 0;  // steps of the job that it has begun
-    SeedState state = {};  // that it begins with
+    bool keeps_late = false;  // its push codec has a memory
+    int waiters = 0;          // calls that sleep until it is ready
+    uint64_t version = 0;     // steps of the job that it has begun
+    SeedState state = {};     // that it begins with
     // Sum of samples * gradient since the last push, when the worker accumulates.
     std::vector<float> sum = {};
     uint64_t sum_samples = 0;

@@ -81,22 +81,24 @@ class Process:
 class ServersTest(unittest.TestCase):
     """A coordinator and a server for all tests of a class; each test has a job of its own."""
 
+    failure_timeout = FAILURE_TIMEOUT
+
     @classmethod
     def setUpClass(cls):
         state = tempfile.TemporaryDirectory()
         cls.addClassCleanup(state.cleanup)
         serve = Process([os.environ["SYNCLINE_BINARY"], "serve", "--role", "all", "--listen", "127.0.0.1:0",
-                         "--admin-listen", "127.0.0.1:0", "--state-dir", state.name, "--failure-timeout", FAILURE_TIMEOUT])
+                         "--admin-listen", "127.0.0.1:0", "--state-dir", state.name, "--failure-timeout", cls.failure_timeout])
         cls.addClassCleanup(serve.kill)
         cls.coordinator = serve.await_line(r"ready control=(\S+)").group(1)
 
     def options(self, **more):
         """Of a session in this test's job."""
-        return {"coordinator": self.coordinator, "job": self.id(), "failure_timeout": FAILURE_TIMEOUT, **more}
+        return {"coordinator": self.coordinator, "job": self.id(), "failure_timeout": self.failure_timeout, **more}
 
     def environment(self, rank=0, world_size=1):
         return {"SYNCLINE_COORDINATOR": self.coordinator, "SYNCLINE_JOB": self.id(), "SYNCLINE_RUN_ID": self.id(),
-                "SYNCLINE_FAILURE_TIMEOUT": FAILURE_TIMEOUT, "RANK": str(rank), "WORLD_SIZE": str(world_size)}
+                "SYNCLINE_FAILURE_TIMEOUT": self.failure_timeout, "RANK": str(rank), "WORLD_SIZE": str(world_size)}
 
     def program(self, source, env=None):
         return start_program(self, source, {**self.environment(), **(env or {})})

@@ -51,6 +51,7 @@ class StatsStruct(ctypes.Structure):
         ("members", c_uint32),
         ("steps", c_uint64),
         ("phase_seconds", c_double * 6),
+        ("late_steps", c_uint64),
     ]
 
 
@@ -76,6 +77,7 @@ _SIGNATURES = {
     "syncline_wait": (Code, [c_void_p, c_uint32, c_int64]),
     "syncline_wait_all": (Code, [c_void_p, c_int64]),
     "syncline_is_ready": (c_int, [c_void_p, c_uint32]),
+    "syncline_keeps_late": (c_int, [c_void_p, c_uint32]),
     "syncline_cancel": (None, [c_void_p]),
     "syncline_uncancel": (None, [c_void_p]),
     "syncline_pull_average": (Code, [c_void_p, c_uint32, c_void_p, c_int64]),

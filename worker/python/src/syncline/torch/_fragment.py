@@ -2,11 +2,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Optional
 
 import torch
 
 from syncline.errors import InvalidArgument
 from syncline.session import Session, Tensor
+from syncline.torch._decoupled import Kept, LateRounds
 
 
 class Replica:
@@ -18,6 +20,7 @@ class Replica:
         self._parameter = parameter
         self._global = _on_host(parameter).clone().contiguous()
         self._tensor = session.declare(name, self._global, frozen=not parameter.requires_grad)
+        self.kept = Kept(session, self._tensor)
 
     @property
     def tensor(self) -> Tensor:
@@ -42,24 +45,39 @@ class Replica:
 
 
 class Fragment:
-    """Replicas that are synchronised together."""
+    """Replicas that are synchronised together. With `late`, what is pushed too late goes with the next push."""
 
-    def __init__(self, session: Session, replicas: Sequence[Replica]) -> None:
+    def __init__(self, session: Session, replicas: Sequence[Replica], late: Optional[LateRounds]) -> None:
         self._session = session
         self._replicas = replicas
         self._tensors = [replica.tensor for replica in replicas]
+        self._late = late
         self.samples = 0  # since it was pushed last
+        self.kept_samples = 0  # that were pushed too late
+        self._given_samples = 0  # of the push under way
         self.is_under_way = False
+        self.age = 0  # steps since it was pushed
+
+    def took_step(self, samples: int) -> None:
+        """The worker has trained on so many."""
+        self.samples += samples
+        self.age += 1
 
     def push(self) -> None:
         """Sends how far the worker has come."""
-        if self.samples:
+        self._given_samples = self.samples + self.kept_samples
+        if self._given_samples:
             for replica in self._replicas:
-                self._session.push_pull(replica.tensor, replica.moved(), self.samples)
+                self._session.push_pull(replica.tensor, self._gradient(replica), self._given_samples)
         else:
             self._session.skip(self._tensors)
-        self.samples = 0
+        self.samples = self.age = 0
         self.is_under_way = True
+
+    def _gradient(self, replica: Replica) -> torch.Tensor:
+        if self._late is None:
+            return replica.moved()
+        return replica.kept.join(replica.moved(), self.kept_samples / self._given_samples)
 
     def pull(self, alpha: float = 0) -> None:
         """Waits for what the servers make of all workers' pushes, and takes it."""
@@ -67,9 +85,14 @@ class Fragment:
             self._session.wait(replica.tensor)
             replica.take(alpha)
         self.is_under_way = False
+        if self._late is not None:
+            was_late = self._late.was_late() and self._given_samples > 0
+            self.kept_samples = self._given_samples if was_late else 0
+            for replica in self._replicas:
+                replica.kept.end(was_late)
 
 
-def cut(session: Session, replicas: Sequence[Replica], count: int) -> list[Fragment]:
+def cut(session: Session, replicas: Sequence[Replica], count: int, late: Optional[LateRounds] = None) -> list[Fragment]:
     """`count` fragments of neighbouring parameters, of about equal size."""
     if not 1 <= count <= len(replicas):
         raise InvalidArgument(f"fragments={count}: a model of {len(replicas)} trained parameters is cut into 1 to {len(replicas)}")
@@ -83,7 +106,7 @@ def cut(session: Session, replicas: Sequence[Replica], count: int) -> list[Fragm
             parts.append([])
         parts[-1].append(replica)
         seen += replica.elements
-    return [Fragment(session, part) for part in parts]
+    return [Fragment(session, part, late) for part in parts]
 
 
 def _on_host(parameter: torch.nn.Parameter) -> torch.Tensor:

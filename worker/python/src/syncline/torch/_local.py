@@ -7,10 +7,15 @@ from typing import Any, Callable, Optional
 
 import torch
 
+from syncline import _log
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session
+from syncline.torch._decoupled import LateRounds, has_quorum
 from syncline.torch._fragment import Fragment, Replica, cut
 from syncline.torch._groups import merged, option_string
+from syncline.torch._rhythm import Every, Rhythm
+
+_TRIES = 8  # of a worker that leaves, to hand over what quorums left out
 
 
 class LocalSGD(torch.optim.Optimizer):
@@ -35,35 +40,42 @@ class LocalSGD(torch.optim.Optimizer):
     the worker trains on meanwhile; `alpha` is the share of its own weights that it then keeps beside the new ones, half
     unless told otherwise.
 
+    `every` may be a function that says how many steps a round has, of its number from 0: `lambda round: min(100, 10 + round)`.
+    All workers give the same.
+
+    With session={"mode": "bsp:quorum=K"} a round waits for K workers. What another one pushes too late is kept, and goes with
+    its next round: a mean of both, by their samples.
+
     `samples` says how many samples a step takes; set it when batches differ. A worker counts as much as its samples since
     the last time. `session` has further options of syncline.Session.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, every: int, *, outer: str = "sgd",
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, every: Every, *, outer: str = "sgd",
                  lr: float = 1.0, push: Option = "fp32", publish: Option = "fp32", fragments: int = 1, overlap: int = 0,
                  alpha: Optional[float] = None, samples: int = 1, session: Optional[Mapping[str, Option]] = None,
                  **options: Any) -> None:
         self._inner = _checked(model, optimizer)
-        self._every, self._overlap = _checked_times(every, overlap, fragments)
+        self._overlap = overlap
+        self._rhythm = Rhythm(every, fragments, lambda steps: _checked_times(steps, overlap, fragments))
         self._alpha = _checked_alpha(alpha, overlap)
         self.samples = samples
-        # After so many steps of a round each fragment is pushed, at equal distances, the last one at its end.
-        self._dues = [(number + 1) * every // fragments for number in range(fragments)]
-        self._taken = 0  # steps of this round
         self._was_cut_short = False
         settings = option_string({"lr": lr, **options})
-        self.session = Session(**merged({"optimizer": f"{outer}:{settings}", "push": push, "publish": publish}, session or {}))
+        given = merged({"optimizer": f"{outer}:{settings}", "push": push, "publish": publish}, session or {})
+        is_decoupled = has_quorum(given.get("mode"), fragments)
+        self.session = Session(**given)
         try:
             replicas = [Replica(self.session, name, parameter) for name, parameter in model.named_parameters()]
             trained = [replica for replica in replicas if not replica.tensor.frozen]
             self._parameters = {id(parameter) for parameter in model.parameters() if parameter.requires_grad}
-            self._fragments = cut(self.session, trained, fragments)
+            self._fragments = cut(self.session, trained, fragments, LateRounds(self.session) if is_decoupled else None)
             self._check_groups()
             self.session.start()
             for replica in replicas:
                 replica.take(0)
             if self.session.step > 0:
                 self._catch_up()
+            self._begin_round()
         except BaseException:
             self.session.close()
             raise
@@ -93,21 +105,26 @@ class LocalSGD(torch.optim.Optimizer):
         for fragment in self._fragments:
             fragment.pull()
 
+    def _begin_round(self) -> None:
+        number = self.session.step
+        self._length, self._dues = self._rhythm.steps(number), self._rhythm.dues(number)
+        self._taken = 0  # steps of this round
+
     # ---- what torch's optimizers have ----
 
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
         """A step of the inner optimizer, and what synchronisation is due."""
         loss = self._inner.step(closure) if closure is not None else self._inner.step()
         self._taken += 1
-        for fragment in self._fragments:
-            fragment.samples += self.samples
         for due, fragment in zip(self._dues, self._fragments):
+            fragment.took_step(self.samples)
             if self._taken == due:
                 fragment.push()
-        for due, fragment in zip(self._dues, self._fragments):
-            if fragment.is_under_way and self._taken in (due + self._overlap, due + self._overlap - self._every):
+        for fragment in self._fragments:
+            if fragment.is_under_way and fragment.age == self._overlap:
                 fragment.pull(self._alpha)
-        self._taken %= self._every
+        if self._taken == self._length:
+            self._begin_round()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -165,7 +182,7 @@ class LocalSGD(torch.optim.Optimizer):
         for fragment in self._fragments:
             if fragment.is_under_way:
                 fragment.pull()
-        self._taken = 0
+        self._begin_round()
 
     def report_loss(self, loss: Any) -> None:
         """The loss of this round so far, for `syncline status`."""
@@ -177,7 +194,7 @@ class LocalSGD(torch.optim.Optimizer):
 
         A round that synchronize() cut short counts as a whole one, or as two.
         """
-        return self.session.step * self._every + self._taken
+        return self._rhythm.before(self.session.step) + self._taken
 
     @property
     def was_cut_short(self) -> bool:
@@ -203,8 +220,19 @@ class LocalSGD(torch.optim.Optimizer):
         """Synchronises what was trained since the last time, and leaves the job."""
         try:
             self.synchronize()
+            self._hand_over()
         finally:
             self.session.close()
+
+    def _hand_over(self) -> None:
+        """Of a worker that leaves: what a quorum left out, in rounds of nothing else."""
+        for _ in range(_TRIES):
+            if not any(fragment.kept_samples for fragment in self._fragments):
+                return
+            self._end_round(0)
+        _log.logger.warning("leaves with %d samples that no round has counted: %d rounds in a row ended without this worker, which is "
+                            "slower than a quorum of the others even where it computes nothing",
+                            self._fragments[0].kept_samples, _TRIES)
 
     def __enter__(self) -> LocalSGD:
         return self
@@ -227,7 +255,7 @@ class DiLoCo(LocalSGD):
     `fragments` and `overlap` it is Streaming DiLoCo (arXiv 2501.18512). One worker alone gains from it, too.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, every: int = 100, *, outer: str = "nesterov",
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, every: Every = 100, *, outer: str = "nesterov",
                  lr: float = 0.7, momentum: Optional[float] = None, **options: Any) -> None:
         if outer in ("nesterov", "sgd"):
             options["momentum"] = 0.9 if momentum is None else momentum

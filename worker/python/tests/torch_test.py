@@ -25,13 +25,48 @@ PAIRS = [
     ("radam", dict(lr=0.01), torch.optim.RAdam),
     ("adagrad", dict(lr=0.05, lr_decay=0.01), torch.optim.Adagrad),
     ("rmsprop", dict(lr=0.01), torch.optim.RMSprop),
+    ("adadelta", dict(lr=1.0), torch.optim.Adadelta),
+    ("adadelta", dict(lr=0.5, rho=0.8, eps=1e-5, weight_decay=0.01), torch.optim.Adadelta),
+    ("adamax", dict(lr=0.01), torch.optim.Adamax),
+    ("adamax", dict(lr=0.01, betas=(0.8, 0.9), weight_decay=0.1), torch.optim.Adamax),
+    ("asgd", dict(lr=0.05), torch.optim.ASGD),
+    ("asgd", dict(lr=0.05, lambd=0.01, alpha=0.5, t0=5, weight_decay=0.01), torch.optim.ASGD),
+    ("rprop", dict(lr=0.01), torch.optim.Rprop),
+    ("rprop", dict(lr=0.01, etas=(0.4, 1.3), step_sizes=(1e-5, 0.05)), torch.optim.Rprop),
+    ("adamw", dict(lr=0.001, maximize=True), torch.optim.AdamW),
+    ("sgd", dict(lr=0.001, momentum=0.5, maximize=True), torch.optim.SGD),
     ("rmsprop", dict(lr=0.01, centered=True, momentum=0.5, alpha=0.9), torch.optim.RMSprop),
 ]
 if not torch.__version__.startswith("1."):  # NAdam of torch 1.13 and of torch 2 differ; the servers' is the latter
     PAIRS.append(("nadam", dict(lr=0.01), torch.optim.NAdam))
 
 
+# Of the same data at each step; options here, torch's, in which names and defaults differ, and the number of steps. L-BFGS divides
+# by differences of gradients, in which rounding grows from step to step.
+WHOLE_DATA = [("lbfgs", dict(lr=0.5), lambda parameters: torch.optim.LBFGS(parameters, lr=0.5, max_iter=1, history_size=10), 20)]
+if hasattr(torch.optim, "Adafactor"):  # torch 2.5; its lr is the largest relative step, which is 0.01 here, and eps comes elsewhere
+    WHOLE_DATA.append(("adafactor", dict(lr=1.0), lambda parameters: torch.optim.Adafactor(parameters, lr=0.01), 100))
+
+
 class Steps(OptimizerTest):
+    def test_of_the_whole_data_are_those_of_torchs_optimizers(self):
+        inputs, labels = next(batches(1))
+        for name, options, plain, steps in WHOLE_DATA:
+            with self.subTest(name):
+                model, expected = make_model(), make_model()
+                there = plain(expected.parameters())
+                with self.optimizer(model, name, **options) as here:
+                    for network, optimizer in [(model, here), (expected, there)] * steps:
+                        def closure():
+                            optimizer.zero_grad()
+                            loss = nn.functional.mse_loss(network(inputs), labels)
+                            loss.backward()
+                            return loss
+
+                        optimizer.step(closure)
+                self.assert_same(model, expected)
+                self.assertGreater((model[0].weight - make_model()[0].weight).abs().max(), 0.01)
+
     def test_are_those_of_torchs_optimizers(self):
         for number, (name, options, plain) in enumerate(PAIRS):
             with self.subTest(name, **options):

@@ -18,14 +18,18 @@ def merged(own: Mapping[str, Option], session: Mapping[str, Option]) -> dict[str
     return {**own, **{key: value for key, value in session.items() if value is not None}}
 
 
+# What torch gives in pairs, and the servers one by one.
+PAIRS = {"betas": ("beta1", "beta2"), "etas": ("eta_minus", "eta_plus"), "step_sizes": ("step_size_min", "step_size_max")}
+
+
 def option_string(options: Mapping[str, Any]) -> str:
     """ "beta1=0.9,beta2=0.99,nesterov=1" of {"betas": (0.9, 0.99), "nesterov": True}."""
     values: dict[str, Any] = {}
     for name, value in options.items():
-        if name == "betas":
+        if name in PAIRS:
             if not isinstance(value, (tuple, list)) or len(value) != 2:
-                raise InvalidArgument(f"option betas={value!r}: there are two, as in torch: betas=(0.9, 0.999)")
-            values["beta1"], values["beta2"] = value
+                raise InvalidArgument(f"option {name}={value!r}: there are two, as in torch: {name}=({', '.join(PAIRS[name])})")
+            values.update(zip(PAIRS[name], value))
         else:
             values[name] = value
     for name, value in values.items():

@@ -3,15 +3,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Optional
 
 import torch
 
 from syncline.errors import FailedPrecondition, InvalidArgument
+from syncline.torch._groups import PAIRS
 from syncline.torch._weight import Weight
 
 _CLASSES = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "nadam": "NAdam", "radam": "RAdam", "adagrad": "Adagrad",
-            "rmsprop": "RMSprop"}
+            "rmsprop": "RMSprop", "adadelta": "Adadelta", "adamax": "Adamax", "asgd": "ASGD", "rprop": "Rprop"}
+# Arrays of a parameter's state, in the order of the servers' slots, of those whose options do not change them.
+_ARRAYS = {"adagrad": ("sum",), "adadelta": ("square_avg", "acc_delta"), "adamax": ("exp_avg", "exp_inf"), "asgd": ("ax",),
+           "rprop": ("prev", "step_size")}
+# Torch has these, too, but keeps other things.
+_KEPT_OTHERWISE = {"adafactor": "row and column factors, which only checkpoints of the servers hold",
+                   "lbfgs": "its history for all weights together"}
+_HALVES = {half: (name, place) for name, halves in PAIRS.items() for place, half in enumerate(halves)}
 # What the servers' optimizers have and torch's have not.
 _ONLY_HERE = ("replace", "lookahead_steps", "ema_decay", "swa_start")
 _RATE_HERE = {"sgd": 1e-3}  # of torch 1 it has no default
@@ -29,8 +37,8 @@ class Kind:
         """What torch calls the arrays of a parameter's state, in the order of the servers' slots."""
         if self.name == "sgd":
             return ["momentum_buffer"] if options["momentum"] else []
-        if self.name == "adagrad":
-            return ["sum"]
+        if self.name in _ARRAYS:
+            return list(_ARRAYS[self.name])
         if self.name == "rmsprop":
             return ["square_avg"] + ["grad_avg"] * bool(options["centered"]) + ["momentum_buffer"] * bool(options["momentum"])
         return ["exp_avg", "exp_avg_sq"] + ["max_exp_avg_sq"] * bool(options.get("amsgrad"))
@@ -39,12 +47,14 @@ class Kind:
         """A group's options with torch's names, all that torch's optimizer has; `own` are those that were given."""
         group = dict(self.plain)
         for key, value in own.items():
-            if key in ("beta1", "beta2"):
-                first, second = group["betas"]
-                group["betas"] = (value, second) if key == "beta1" else (first, value)
+            if key in _HALVES:
+                pair, place = _HALVES[key]
+                halves = list(group[pair])
+                halves[place] = value
+                group[pair] = tuple(halves)
             elif key == "decoupled":
                 _check_decay(self.name, group, bool(value))
-            elif key in _ONLY_HERE:
+            elif key in _ONLY_HERE or (key == "maximize" and key not in group):  # of torch 1 some have none
                 if value:
                     raise FailedPrecondition(f"torch's {_CLASSES[self.name]} has no {key}, and its state_dict no place for it; "
                                              "checkpoints of the servers have it: docs/checkpoints.md")
@@ -55,6 +65,9 @@ class Kind:
 
 def kind_of(name: str, options: Mapping[str, Any]) -> Kind:
     """FailedPrecondition when torch has none of that kind."""
+    if name in _KEPT_OTHERWISE:
+        raise FailedPrecondition(f"there is no state_dict of {name!r}: torch's has {_KEPT_OTHERWISE[name]}; checkpoints of the servers have "
+                                 "it (docs/checkpoints.md)")
     if name not in _CLASSES:
         raise FailedPrecondition(
             f"torch has no {name!r}, so that no state_dict of torch's can hold its state; checkpoints of the servers do "
@@ -94,6 +107,9 @@ def _entry(kind: Kind, options: Mapping[str, Any], weight: Weight) -> dict[str, 
         entry = {"step": torch.tensor(float(updates)), **entry}
     if kind.name == "nadam":
         entry["mu_product"] = torch.tensor(_momenta(updates, options), dtype=torch.float32)
+    if kind.name == "asgd":  # of the next update
+        rate = options["lr"] / (1 + options["lambd"] * options["lr"] * updates)**options["alpha"]
+        entry.update(eta=torch.tensor(float(rate)), mu=torch.tensor(1 / max(1.0, updates - options["t0"])))
     return entry
 
 
@@ -109,6 +125,8 @@ class Given:
     """A state_dict that the job is to begin with: checked against the groups of the optimizer."""
 
     def __init__(self, kind: Kind, groups: Sequence[Mapping[str, Any]], state_dict: Mapping[str, Any]) -> None:
+        if "state" not in state_dict or "param_groups" not in state_dict:
+            raise InvalidArgument(f"{list(state_dict)} is all that the state_dict has; one of an optimizer has state and param_groups")
         self._kind, self._state = kind, state_dict["state"]
         self.groups: Sequence[Mapping[str, Any]] = state_dict["param_groups"]
         ours, theirs = ([len(group["params"]) for group in some] for some in (groups, self.groups))
@@ -119,12 +137,22 @@ class Given:
                         for group, saved in zip(groups, self.groups) for parameter, number in zip(group["params"], saved["params"])}
         self._options = {id(parameter): kind.group(group) for group in groups for parameter in group["params"]}
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is that of an optimizer that has not stepped."""
+        return not self._state
+
     def set(self, weight: Weight) -> None:
         """Tells the session of what the parameter's optimizer begins with."""
+        if state := self.of(weight):
+            weight.set_state(*state)
+
+    def of(self, weight: Weight) -> Optional[tuple[int, list[torch.Tensor]]]:
+        """Of how many updates the parameter's state is, and its arrays; None where it has none. Raises where it does not fit."""
         saved = self._state.get(self._number[id(weight.parameter)])
         names = self._kind.arrays(self._options[id(weight.parameter)])
         if not names or all(value is None for value in (saved or {}).values()):
-            return  # torch has no state of a parameter that never had a gradient
+            return None  # torch has no state of a parameter that never had a gradient
         for name in names:
             if saved.get(name) is None:
                 _refuse_kind(self._kind, weight.name, name, saved)
@@ -133,8 +161,7 @@ class Given:
                                       f"{list(weight.parameter.shape)}; it must be that of the same model")
         # SGD's momentum does not ask which step it is, but for the first.
         updates = int(saved["step"]) if "step" in saved else 1
-        if updates > 0:
-            weight.set_state(updates, [saved[name] for name in names])
+        return (updates, [saved[name] for name in names]) if updates > 0 else None
 
 
 def _refuse_kind(kind: Kind, parameter: str, name: str, saved: Mapping[str, Any]) -> NoReturn:

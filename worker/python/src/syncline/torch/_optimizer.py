@@ -14,6 +14,7 @@ from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session
 from syncline.torch._groups import NOTES, Group, make_groups, merged, option_string
 from syncline.torch import _state
+from syncline.torch._anew import Meeting
 from syncline.torch._hooks import Hook, ReadHook
 from syncline.torch._sent import SCALES_THERE
 from syncline.torch._weight import Weight, memory_order
@@ -58,6 +59,7 @@ class Optimizer(torch.optim.Optimizer):
         self._has_schedule = schedule is not None or (session or {}).get("schedule") is not None
         self._pushes = True  # not inside no_sync
         self._hooks: list[Any] = []
+        self._lets_norms_be_read = False
         self._left_out: list[tuple[str, torch.nn.Parameter]] = []  # as they required no gradient
         self._weights: list[Weight] = []
         defaults = dict(options) if lr is None else {"lr": lr, **options}
@@ -83,6 +85,8 @@ class Optimizer(torch.optim.Optimizer):
             raise
         for weight in self._weights:
             weight.started()
+            weight.takes_one = self._lets_norms_be_read
+        self._has_stepped = False
         self._joined_at = self.steps
         self._fix_groups()
         if given is not None:
@@ -96,6 +100,22 @@ class Optimizer(torch.optim.Optimizer):
         """
         self._leave()
         rates = [group.get("lr") for group in self.param_groups]
+        self._forget()
+        self._join()
+        for group, rate in zip(self.param_groups, rates):
+            if rate is not None and rate != group["lr"]:
+                group["lr"] = rate
+
+    def _begin_anew(self, state_dict: Mapping[str, Any]) -> None:
+        """Before the first step: the job, with this state, and the weights that the model has now."""
+        meeting = Meeting(self._settings, self.session.world_size)
+        self._leave()
+        meeting.hold()
+        self._forget()
+        self._join(state_dict)
+
+    def _forget(self) -> None:
+        """What it knew of the session that it has left."""
         for group in self.param_groups:
             group.is_fixed = False
             if "lr" in group:
@@ -103,10 +123,6 @@ class Optimizer(torch.optim.Optimizer):
         self._weights, self._left_out, self._pushes = [], [], True
         for parameter in self._model.parameters():
             parameter.grad = None
-        self._join()
-        for group, rate in zip(self.param_groups, rates):
-            if rate is not None and rate != group["lr"]:
-                group["lr"] = rate
 
     def _give(self, state_dict: Mapping[str, Any]) -> _state.Given:
         given = _state.Given(_state.kind_of(self._name, self.defaults), self.param_groups, state_dict)
@@ -233,6 +249,7 @@ class Optimizer(torch.optim.Optimizer):
                 weight.skipped()
         for weight in self._weights:
             weight.end_step()
+        self._has_stepped = True
 
     # With it a GradScaler asks step() before it touches gradients, which then refuses it.
     _step_supports_amp_scaling = True
@@ -264,11 +281,29 @@ class Optimizer(torch.optim.Optimizer):
         return _state.fetch(_state.kind_of(self._name, self.defaults), self.param_groups, of)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Raises, unless it is what state_dict() says anyway: servers take state when the job begins, `state_dict=`."""
-        if not _state.same(state_dict, self.state_dict()):
-            raise FailedPrecondition(
-                "the servers take an optimizer's state when the job begins: Optimizer(…, state_dict=…), with a model that was "
-                "loaded before")
+        """What state_dict() returned, of this or of torch's optimizer of the same kind. Before the first step, by all workers.
+
+        The job begins anew with it, and with the weights that the model has now: load the model before. A job that had run when
+        this worker joined goes on with its own, which the model gets back. After the first step it raises, unless it says what
+        state_dict() says anyway.
+        """
+        kind = _state.kind_of(self._name, self.defaults)
+        if self._has_stepped or any(weight.is_pushed for weight in self._weights):
+            if not _state.same(state_dict, self.state_dict()):
+                raise FailedPrecondition(
+                    "the servers hold the optimizer's state, and take another one only before the first step: call load_state_dict() there, "
+                    "after the model's own, or make the Optimizer with state_dict=")
+            return
+        given = _state.Given(kind, self.param_groups, state_dict)
+        for weight in self._weights:
+            given.of(weight)  # raises while this worker is in the job yet
+        if given.is_empty and not any(weight.was_changed for weight in self._weights):
+            self._take_rates(given)  # as accelerate does when it takes the optimizer
+        elif self.steps > 0:
+            _log.logger.info("load_state_dict(): the job has run for %d steps, and goes on with its own state and weights", self.steps)
+            self.rejoin()
+        else:
+            self._begin_anew(state_dict)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Raises: for copy, deepcopy and pickle."""
@@ -293,6 +328,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def let_norms_be_read(self) -> None:
         """Lets `clip_grad_norm_(parameters, float("inf"))` pass, with which some programs read the norm of gradients."""
+        self._lets_norms_be_read = True
         for weight in self._weights:
             weight.takes_one = True
 

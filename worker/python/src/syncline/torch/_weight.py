@@ -55,6 +55,11 @@ class Weight:
         ordered = [array.detach().to("cpu", torch.float32).permute(self._order).contiguous() for array in arrays]
         self._session.set_state(self._tensor, updates, ordered)
 
+    @property
+    def was_changed(self) -> bool:
+        """Whether the program has written values of its own since the session started."""
+        return self.parameter._version != self._version
+
     def started(self) -> None:
         """From now on its memory is the session's to write, and nobody else's."""
         self._version = self.parameter._version
@@ -122,7 +127,7 @@ class Weight:
         parameter = self.parameter
         if gradient.is_sparse:
             raise InvalidArgument(f"{self.name}: its gradient is sparse, and only dense ones travel: Embedding(sparse=False)")
-        if parameter._version != self._version:
+        if self.was_changed:
             raise FailedPrecondition(
                 f"{self.name}: its values were changed in this process, but the servers hold them; load checkpoints and "
                 "initialise weights before you make the Optimizer")

@@ -6,7 +6,7 @@
 #   core   compiler, CMake and the libraries of the product          required
 #   demo   LibTorch and the Fashion-MNIST data                       optional
 #   wheel  patchelf, pip, setuptools                                    required by `make wheel`
-#   test   linters, promtool, kubectl, torch and the wheel's; nvcc from PyPI  optional
+#   test   linters, promtool, kubectl, torch and the wheel's; nvcc, the newest torch from pip  optional
 #
 # With everything in place it needs neither network nor root. A missing optional package never fails: the script says
 # what will be left out, and remembers it in build/deps, so that the next call is quick. --retry asks for those again.
@@ -34,6 +34,7 @@ what_is_lost() {
     clang | libclang-rt-dev) echo "'make asan' does not run" ;;
     clang-format | clang-tidy) echo "'make check' skips it" ;;
     mypy | patchelf | python3-numpy | python3-torch | python3-pip | python3-setuptools | python3-wheel) echo "tests of the Python package are skipped" ;;
+    torch) echo "the Python package is tested with the distribution's torch only" ;;
     chromium) echo "the dashboard's test is skipped" ;;
     nvidia-cuda-nvcc) echo "no CUDA module is built" ;;
     *) echo "the deploy checks that use it are skipped" ;;
@@ -117,6 +118,14 @@ install_nvcc() {
       'nvidia-cuda-cccl==13.*'
 }
 
+# The Python package's tests run on it, too (worker/python/CMakeLists.txt). PyPI's builds are for CUDA and several GB; those
+# named +cpu, 200 MB, are on PyTorch's own index.
+install_torch() {
+  pip_install torch 'lib/python3*/site-packages/accelerate/__init__.py' \
+    --extra-index-url https://download.pytorch.org/whl/cpu \
+    'torch==2.13.0+cpu' 'transformers==5.24.0' 'accelerate==1.15.0' 'numpy==2.*'
+}
+
 main() {
   if [[ ${1:-} == --retry ]]; then
     rm -f "$STATE"/unavailable-*
@@ -137,6 +146,7 @@ main() {
         install_optional "${test[@]}" "${wheel[@]}"
         command -v kubectl >/dev/null || install_optional kubernetes-client
         install_nvcc
+        install_torch
         ;;
       *)
         say "unknown group '$group'; there are core, demo, wheel and test"

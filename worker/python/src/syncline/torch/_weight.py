@@ -58,7 +58,7 @@ class Weight:
     @property
     def was_changed(self) -> bool:
         """Whether the program has written values of its own since the session started."""
-        return self.parameter._version != self._version
+        return bool(self.parameter._version != self._version)
 
     def started(self) -> None:
         """From now on its memory is the session's to write, and nobody else's."""

@@ -152,6 +152,7 @@ TEST_F(CInterface, NullIsAnError) {
   EXPECT_EQ(syncline_save_residuals(session_, nullptr), SYNCLINE_INVALID_ARGUMENT);
   EXPECT_EQ(syncline_restore_residuals(session_, nullptr), SYNCLINE_INVALID_ARGUMENT);
   EXPECT_EQ(syncline_is_ready(nullptr, 0), -1);
+  EXPECT_EQ(syncline_keeps_late(nullptr, 0), -1);
   EXPECT_EQ(syncline_step(nullptr), 0u);
   EXPECT_EQ(syncline_loss_scale(nullptr), 1.0f);
   EXPECT_EQ(syncline_world_size(nullptr), 0u);
@@ -248,6 +249,7 @@ TEST_F(CInterface, CallsInTheWrongOrderAreErrors) {
               "arrays is NULL");
   EXPECT_EQ(syncline_is_ready(session_, 0), 0);
   EXPECT_EQ(syncline_is_ready(session_, 1), -1);
+  EXPECT_EQ(syncline_keeps_late(session_, 1), -1);
   syncline_report_loss(session_, 0, 1.0, 1);
 }
 

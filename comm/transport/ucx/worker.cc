@@ -19,6 +19,7 @@
 #include "comm/base/sanitizers.h"
 #include "comm/base/status.h"
 #include "comm/transport/ucx/process_watch.h"
+#include "comm/transport/ucx/queue_memory.h"
 
 namespace syncline {
 namespace {
@@ -31,16 +32,18 @@ struct Setting {
   std::vector<const char*> variables;
 };
 
-const char* TransportsFor(Reach reach) {
+std::string TransportsFor(Reach reach, QueueMemory memory) {
+  const bool is_posix = memory == QueueMemory::kPosix;
+  const char* but = is_posix ? "sysv" : "posix";
   switch (reach) {
     case Reach::kHostOnly:
-      return "sysv,posix,self";
+      break;
     case Reach::kRdma:
-      return "^cma,tcp";
+      return absl::StrCat("^cma,tcp,", but);
     case Reach::kNetwork:
-      return "^cma";
+      return absl::StrCat("^cma,", but);
   }
-  return "sysv,posix,self";
+  return is_posix ? "posix,self" : "sysv,self";
 }
 
 // UCX 1.13 crashes in its keepalive (ucp_ep_do_uct_ep_am_keepalive, on a lane that is being
@@ -53,7 +56,7 @@ std::vector<Setting> SettingsFor(const UcxOptions& options) {
   return {
       // CMA asks the kernel for every copy, fails in containers, and is slower than
       // shared memory.
-      {"TLS", TransportsFor(options.reach), {"UCX_TLS"}},
+      {"TLS", TransportsFor(options.reach, QueueMemoryFor(DevShmBytes())), {"UCX_TLS"}},
       // Shared memory is not registered. Without the cache UCX does not patch mmap,
       // munmap and madvise of
       // the whole process.
@@ -137,6 +140,28 @@ void LeaveReportsToErrors() {
   });
 }
 
+// Once, as a server has many transports.
+void SayWhereQueuesAre(const Logger& log) {
+  static std::once_flag once;
+  const uint64_t bytes = DevShmBytes();
+  if (QueueMemoryFor(bytes) == QueueMemory::kPosix) return;
+  std::call_once(once, [&] {
+    log.Info("queues of shared memory lie in System V segments, as /dev/shm is small",
+             {{"dev_shm_mib", bytes >> 20}});
+  });
+}
+
+// Why shared memory could not be had.
+absl::Status WithRoomLeft(const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(
+      status.code(),
+      absl::StrCat(std::string(status.message()), "; /dev/shm has ",
+                   FreeDevShmBytes() >> 20, " MiB left of ", DevShmBytes() >> 20,
+                   ": free some (ls -l /dev/shm), or give the container more "
+                   "(docker run --shm-size=1g)"));
+}
+
 }  // namespace
 
 absl::Status StatusFromUcx(ucs_status_t status, absl::string_view what) {
@@ -169,6 +194,7 @@ UcxWorker::~UcxWorker() {
 
 absl::Status UcxWorker::Open(const UcxOptions& options) {
   ReleaseSignalsOnce();
+  SayWhereQueuesAre(options.log);
 
   ucp_config_t* config = nullptr;
   LeaveReportsToErrors();
@@ -186,8 +212,9 @@ absl::Status UcxWorker::Open(const UcxOptions& options) {
   ucp_worker_params_t worker_params = {};
   worker_params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   worker_params.thread_mode = UCS_THREAD_MODE_SINGLE;
-  SYNCLINE_RETURN_IF_ERROR(StatusFromUcx(
-      ucp_worker_create(context_, &worker_params, &worker_), "creating a UCX worker"));
+  SYNCLINE_RETURN_IF_ERROR(WithRoomLeft(StatusFromUcx(
+      ucp_worker_create(context_, &worker_params, &worker_), "creating a UCX worker")));
+  TakeSegmentsFromGroup();
 
   ucp_worker_attr_t attributes = {};
   attributes.field_mask = UCP_WORKER_ATTR_FIELD_MAX_AM_HEADER;

@@ -89,6 +89,10 @@ class Endpoint {
   // nothing: shared memory, sealed connections.
   virtual bool IsIntact() const { return IsLocal(); }
 
+  // True when the peer's answers come on this very connection, to
+  // ConnectOptions::receiver, so that they are known to be the peer's.
+  virtual bool IsTwoWay() const { return false; }
+
   // The lanes in use, for humans: "sysv", "tcp/tls", "rc_mlx5/mlx5_0:1".
   virtual std::string Describe() const = 0;
 };
@@ -120,8 +124,8 @@ struct ConnectOptions {
   // are for.
   std::function<void(const absl::Status&)> on_failure = {};
   // Takes what the peer answers on the same connection; null: the transport's
-  // receiver. Outlives the endpoint. Where connections have one direction (ucx/,
-  // inproc/), all that arrives goes to the transport's receiver.
+  // receiver. Outlives the endpoint. Where connections have one direction (IsTwoWay),
+  // all that arrives goes to the transport's receiver.
   Receiver* receiver = nullptr;
   // Where the transport proves who dials (tcp/).
   PeerKey key = {};

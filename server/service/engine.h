@@ -173,12 +173,15 @@ class Engine : private Receiver, private Acceptor {
 
   // What a worker opened; its messages are its own.
   class Connection;
+  // The connection to a backup: nothing but acknowledgements of a job's records comes.
+  class FromBackup;
   struct Job {
     std::shared_ptr<Shard> shard;  // sends that are under way tell it when they are done
     std::map<WorkerLife, std::unique_ptr<WorkerLink>> workers;
     StepTimes times;
     JournalTimes journal;
-    std::unique_ptr<RecordSender> records;  // null: they go to no backup
+    std::shared_ptr<FromBackup> from_backup;  // outlives records
+    std::unique_ptr<RecordSender> records;    // null: they go to no backup
     bool records_anew = false;
     bool has_more = false;  // to record anew, once what was recorded is durable
   };

@@ -32,6 +32,39 @@ bool IsBy(const MessageHeader& header, const MessageHeader& name) {
 
 }  // namespace
 
+// A stand-in that was stolen must not speak for workers, whose session keys it knows.
+class Engine::FromBackup : public Receiver {
+ public:
+  FromBackup(Engine& engine, uint32_t job) : engine_(engine), job_(job) {}
+
+  absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override {
+    SYNCLINE_ASSIGN_OR_RETURN(const MessageHeader parsed, ParseHeader(header));
+    if (IsOwn(parsed)) return engine_.Allocate(header, payload_bytes);
+    if (!std::exchange(is_impostor_, true)) {
+      engine_.options_.log.Warning(
+          "a backup spoke in the name of another; what it sends so is dropped",
+          {{"job", job_}, {"named_job", parsed.job}, {"named_rank", parsed.rank}});
+    }
+    engine_.OnRefused(Refusal::kIdentity);
+    return absl::PermissionDeniedError("no acknowledgement of records");
+  }
+  void OnMessage(ByteView header, Buffer payload) override {
+    const auto parsed = ParseHeader(header);
+    if (parsed.ok() && IsOwn(*parsed)) {
+      engine_.TakeBackup(*parsed, Slice::Of(payload), nullptr);
+    }
+  }
+
+ private:
+  bool IsOwn(const MessageHeader& header) const {
+    return header.job == job_ && KindOf(header) == MessageKind::kRecordAck;
+  }
+
+  Engine& engine_;
+  const uint32_t job_;
+  bool is_impostor_ = false;
+};
+
 absl::Status Engine::CheckBackup(const MessageHeader& header,
                                  size_t payload_bytes) const {
   const auto refused = absl::PermissionDeniedError(
@@ -62,12 +95,16 @@ void Engine::SendRecords(uint32_t id, const std::string& address, BackupPair as,
       job->second.journal = {};
     }
     if (job->second.records == nullptr) return;
+    auto& from_backup = job->second.from_backup;
+    if (from_backup == nullptr) from_backup = std::make_shared<FromBackup>(*this, id);
     const auto lost = [this, id](const absl::Status& status) {
       events_.on_backup_lost(id, absl::StrCat("the connection to it broke: ",
                                               std::string(status.message())));
     };
-    auto endpoint = transport_->Connect(
-        address, {.on_failure = lost, .key = {EncodeIdentity(SenderOf(id, as)), as.key}});
+    auto endpoint =
+        transport_->Connect(address, {.on_failure = lost,
+                                      .receiver = from_backup.get(),
+                                      .key = {EncodeIdentity(SenderOf(id, as)), as.key}});
     if (!endpoint.ok()) return lost(endpoint.status());
     job->second.records->Connect(*std::move(endpoint), NameOf(id, as),
                                  transport_->address());

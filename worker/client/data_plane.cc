@@ -21,13 +21,37 @@ constexpr size_t kTogetherBytes = 256 << 10;
 // Publications in landing and BF16 blocks on their way out: twice the default window.
 constexpr size_t kPoolBytes = 2 * kDefaultWindowBytes;
 
+bool IsWelcome(const MessageHeader& header) {
+  return header.kind == static_cast<uint16_t>(MessageKind::kWelcome);
+}
+
 }  // namespace
+
+class DataPlane::FromShard : public Receiver {
+ public:
+  FromShard(DataPlane& plane, uint32_t shard) : plane_(plane), shard_(shard) {}
+
+  absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override {
+    return plane_.Land(shard_, header, payload_bytes);
+  }
+  void OnMessage(ByteView header, Buffer payload) override {
+    plane_.Take(shard_, header, payload.view());
+  }
+
+ private:
+  DataPlane& plane_;
+  const From shard_;
+};
 
 DataPlane::DataPlane(DataPlaneOptions options, DataPlaneEvents events)
     : options_(std::move(options)),
       events_(std::move(events)),
       pool_(kPoolBytes),
-      arena_(SharedArena::Create({})) {}
+      arena_(SharedArena::Create({})) {
+  for (uint32_t shard = 0; shard < options_.shard_addresses.size(); ++shard) {
+    from_shards_.push_back(std::make_unique<FromShard>(*this, shard));
+  }
+}
 
 absl::StatusOr<std::unique_ptr<DataPlane>> DataPlane::Start(
     DataPlaneOptions options, std::vector<MemoryView> weights, DataPlaneEvents events) {
@@ -111,6 +135,7 @@ ShardLinksOptions DataPlane::LinksOptions() const {
   return {.timeouts = options_.timeouts,
           .addresses = options_.shard_addresses,
           .keys = options_.shard_keys,
+          .receiver_of = [this](uint32_t shard) { return from_shards_[shard].get(); },
           .job = exchange.job,
           .rank = exchange.rank,
           .incarnation = exchange.incarnation,
@@ -280,8 +305,16 @@ void DataPlane::Returned(uint32_t block) {
 }
 
 absl::StatusOr<Buffer> DataPlane::Allocate(ByteView header, size_t payload_bytes) {
+  return Land(std::nullopt, header, payload_bytes);
+}
+
+absl::StatusOr<Buffer> DataPlane::Land(const From& from, ByteView header,
+                                       size_t payload_bytes) {
   SYNCLINE_ASSIGN_OR_RETURN(const MessageHeader parsed, ParseHeader(header));
   if (exchange_ == nullptr) return absl::FailedPreconditionError("not started");
+  if (!IsOfItsShard(from, parsed)) {
+    return absl::PermissionDeniedError("not of the shard that this block is on");
+  }
   const size_t limit = exchange_->MaxPayloadBytes(parsed);
   if (payload_bytes > limit) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -291,22 +324,42 @@ absl::StatusOr<Buffer> DataPlane::Allocate(ByteView header, size_t payload_bytes
 }
 
 void DataPlane::OnMessage(ByteView header, Buffer payload) {
-  Take(header, payload.view());
+  Take(std::nullopt, header, payload.view());
 }
 
 void DataPlane::OnBorrowed(ByteView header, Slice payload) {
-  Take(header, {payload.data, payload.size});
+  Take(std::nullopt, header, {payload.data, payload.size});
 }
 
-void DataPlane::Take(ByteView header, ByteView payload) {
+bool DataPlane::IsOfItsShard(const From& from, const MessageHeader& header) {
+  uint32_t shard = header.shard;
+  if (!IsWelcome(header)) {
+    if (header.block >= exchange_->blocks()) return false;
+    shard = exchange_->shard_of(header.block);
+  }
+  if (shard >= options_.shard_addresses.size()) return false;
+  if (links_->MayBeFrom(shard, from)) return true;
+  ++foreign_messages_;
+  if (!named_foreign_.insert(from).second) return false;
+  options_.log.Warning(
+      "a message in the name of a shard came from somebody else; such messages are "
+      "dropped",
+      {{"shard", shard},
+       {"from", from ? absl::StrCat("shard ", *from) : "this host's shared memory"},
+       {"address", links_->Describe(from.value_or(shard))}});
+  return false;
+}
+
+void DataPlane::Take(const From& from, ByteView header, ByteView payload) {
   const auto parsed = ParseHeader(header);
   if (!parsed.ok() || failed_ || exchange_ == nullptr) return;
+  if (!IsOfItsShard(from, *parsed)) return;
   const absl::Duration now = clock_.Now();
-  if (links_->TakeWelcome(*parsed)) {
-    Do([&](Exchange& exchange) { return exchange.Connected(parsed->shard, now); });
-  } else if (parsed->block < exchange_->blocks()) {
+  if (!IsWelcome(*parsed)) {
     links_->Heard(exchange_->shard_of(parsed->block));
     Do([&](Exchange& exchange) { return exchange.OnMessage(*parsed, payload, now); });
+  } else if (links_->TakeWelcome(*parsed)) {
+    Do([&](Exchange& exchange) { return exchange.Connected(parsed->shard, now); });
   }
 }
 
@@ -320,6 +373,7 @@ void DataPlane::PublishProgress() {
   loss_scale_.store(exchange_->loss_scale(), std::memory_order_relaxed);
   absl::MutexLock lock(&stats_mutex_);
   stats_ = exchange_->stats();
+  stats_.foreign_messages = foreign_messages_;
   if (codec_choice_ != exchange_->codec_choice()) {
     codec_choice_ = exchange_->codec_choice();
   }

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +25,7 @@
 #include "comm/base/secret_key.h"
 #include "comm/base/timeouts.h"
 #include "comm/transport/loop.h"
+#include "comm/transport/message.h"
 #include "comm/transport/network/network.h"
 #include "comm/transport/shared_arena.h"
 #include "comm/transport/transport.h"
@@ -120,7 +123,17 @@ class DataPlane : private Receiver {
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
   void OnMessage(ByteView header, Buffer payload) override;
   void OnBorrowed(ByteView header, Slice payload) override;
-  void Take(ByteView header, ByteView payload);
+
+  // What comes on the connection to one shard.
+  class FromShard;
+  // The shard on whose connection a message came; none: it came to the transport's
+  // receiver.
+  using From = std::optional<uint32_t>;
+  absl::StatusOr<Buffer> Land(const From& from, ByteView header, size_t payload_bytes);
+  void Take(const From& from, ByteView header, ByteView payload);
+  // False for what no shard would send, and for what somebody else than its shard sent: a
+  // server speaks for the blocks that it holds, and for no others.
+  bool IsOfItsShard(const From& from, const MessageHeader& header);
 
   const DataPlaneOptions options_;
   const DataPlaneEvents events_;
@@ -134,8 +147,11 @@ class DataPlane : private Receiver {
   std::shared_ptr<SharedArena>
       arena_;  // servers of this host read contributions in place
   std::unique_ptr<Exchange> exchange_;
+  std::vector<std::unique_ptr<FromShard>> from_shards_;  // in order; outlive links_
   std::unique_ptr<ShardLinks> links_;
   bool failed_ = false;
+  uint64_t foreign_messages_ = 0;
+  std::set<From> named_foreign_;            // the log has a line of these
   size_t borrowed_sends_ = 0;               // under way, from the caller's memory
   std::function<void()> closed_ = nullptr;  // to be told
   absl::Duration give_up_at_ = absl::InfiniteDuration();

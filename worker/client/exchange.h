@@ -103,6 +103,8 @@ struct ExchangeStats {
   // Blocks whose view was not the servers' and was taken anew as a whole; 0 unless memory
   // was damaged or somebody wrote to the weights.
   uint64_t diverged_blocks = 0;
+  // In the name of a shard, but not by it; dropped. Counted by the data plane.
+  uint64_t foreign_messages = 0;
   CodecCost encoding = {};  // of pushes
   CodecCost decoding = {};  // of views
   // What encodings have lost and still have to send, over a gradient, as norms.

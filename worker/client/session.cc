@@ -109,6 +109,7 @@ SessionStats Session::Impl::Stats() {
   stats.bytes_pulled = exchange.bytes_pulled;
   stats.resent_blocks = exchange.resent_blocks;
   stats.late_steps = exchange.late_steps;
+  stats.foreign_messages = exchange.foreign_messages;
   return stats;
 }
 

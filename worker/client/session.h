@@ -166,6 +166,8 @@ struct SessionStats {
   uint64_t bytes_pulled = 0;  // message payloads received
   uint64_t resent_blocks = 0;
   uint64_t late_steps = 0;  // that a quorum made without this worker
+  // That a server sent for blocks of another one, and that were dropped: see the log.
+  uint64_t foreign_messages = 0;
   uint64_t epoch = 0;
   uint32_t members = 0;
   WorkerPhases phases = {};  // since Start

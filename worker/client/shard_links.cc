@@ -7,6 +7,7 @@
 
 #include "comm/base/limits.h"
 #include "comm/base/status.h"
+#include "comm/transport/network/address.h"
 #include "comm/transport/tcp/member_key.h"
 
 namespace syncline {
@@ -37,19 +38,23 @@ void ShardLinks::Move(ShardPlace place, absl::Duration now) {
 // verdict.
 absl::Status ShardLinks::Dial(uint32_t shard, absl::Duration now) {
   Link& link = links_[shard];
-  link = {.number = link.number + 1};
+  link = {.number = link.number + 1, .is_two_way = link.is_two_way};
   const auto on_failure = [this, shard](const absl::Status& status) {
     options_.log.Warning("lost the connection to a shard",
                          {{"shard", shard}, {"error", std::string(status.message())}});
     links_[shard].has_failed = true;
   };
   absl::StatusOr<std::unique_ptr<Endpoint>> endpoint = transport_.Connect(
-      options_.addresses[shard], {.on_failure = on_failure, .key = KeyFor(shard)});
+      options_.addresses[shard],
+      {.on_failure = on_failure,
+       .receiver = options_.receiver_of ? options_.receiver_of(shard) : nullptr,
+       .key = KeyFor(shard)});
   if (!endpoint.ok()) {
     link.reconnect_at = now + options_.timeouts.heartbeat_interval;
     return endpoint.status();
   }
   link.endpoint = *std::move(endpoint);
+  link.is_two_way = link.endpoint->IsTwoWay();
   link.window.Observe(link.endpoint->send_state(), now);
   SayHello(shard);
   return absl::OkStatus();
@@ -59,6 +64,10 @@ PeerKey ShardLinks::KeyFor(uint32_t shard) const {
   if (shard >= options_.keys.size()) return {};
   return {EncodeIdentity({options_.job, options_.rank, options_.incarnation}),
           options_.keys[shard]};
+}
+
+std::string ShardLinks::Describe(uint32_t shard) const {
+  return DescribeNetworkAddress(options_.addresses[shard]);
 }
 
 void ShardLinks::SayHello(uint32_t shard) {
@@ -171,6 +180,7 @@ void ShardLinks::GiveUp(uint32_t shard, Exchange& exchange, absl::Duration now) 
   Link& link = links_[shard];
   exchange.Disconnected(shard);
   link = {.number = link.number,
+          .is_two_way = link.is_two_way,
           .reconnect_at = now + options_.timeouts.heartbeat_interval};
 }
 

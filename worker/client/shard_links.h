@@ -13,7 +13,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +46,9 @@ struct ShardLinksOptions {
   // What this worker shares with the server of each shard; needed where it is not on this
   // host.
   std::vector<SecretKey> keys = {};
+  // What takes the answers of a shard that come on its own connection; outlives the links.
+  // Without it: the transport's receiver.
+  std::function<Receiver*(uint32_t shard)> receiver_of = nullptr;
   // Of this worker's life.
   uint32_t job = 0;
   uint32_t rank = 0;
@@ -71,6 +76,15 @@ class ShardLinks {
   // True when the message is a shard's welcome, and nothing for the exchange but
   // Connected(header.shard).
   bool TakeWelcome(const MessageHeader& header);
+  // Whether a message in the name of `shard` may be its own. One that came on the
+  // connection to a shard (`by`) is that shard's. What came to the transport's receiver
+  // (`by` is empty) may be of any whose answers do not come on a connection of their own:
+  // those in shared memory, where no peer is proved.
+  bool MayBeFrom(uint32_t shard, std::optional<uint32_t> by) const {
+    return by ? *by == shard : !links_[shard].is_two_way;
+  }
+  // Where the shard is, for people.
+  std::string Describe(uint32_t shard) const;
   // Something came from this shard.
   void Heard(uint32_t shard) { links_[shard].has_heard = true; }
 
@@ -89,7 +103,8 @@ class ShardLinks {
     uint64_t number = 0;  // of the connection, from 1 on
     bool is_welcome = false;
     bool has_failed = false;
-    bool has_heard = false;  // since the last look
+    bool has_heard = false;   // since the last look
+    bool is_two_way = false;  // the connection, or the one before
     uint64_t moved_bytes = 0;
     absl::Duration silent = absl::ZeroDuration();
     absl::Duration reconnect_at = absl::InfiniteDuration();

@@ -4,10 +4,13 @@
 #include <bit>
 #include <cstring>
 #include <span>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/crc32c.h"
 #include "comm/base/status.h"
+#include "comm/transport/tcp/address.h"
+#include "comm/transport/ucx/address.h"
 
 namespace syncline {
 namespace {
@@ -58,6 +61,19 @@ absl::StatusOr<NetworkAddress> ParseNetworkAddress(const std::string& bytes) {
   return NetworkAddress{.mode = static_cast<DataPlaneMode>(prefix.mode),
                         .tcp = bytes.substr(sizeof(prefix), prefix.tcp_bytes),
                         .ucx = bytes.substr(sizeof(prefix) + prefix.tcp_bytes)};
+}
+
+std::string DescribeNetworkAddress(const std::string& bytes) {
+  constexpr std::string_view kDamaged = "a damaged address";
+  const auto address = ParseNetworkAddress(bytes);
+  if (!address.ok()) return std::string(kDamaged);
+  if (!address->tcp.empty()) {
+    const auto tcp = ParseTcpAddress(address->tcp);
+    return tcp.ok() ? DescribeAddress(*tcp) : std::string(kDamaged);
+  }
+  const auto ucx = ParseAddress(address->ucx);
+  return ucx.ok() ? absl::StrCat("process ", ucx->process_id, " of this host")
+                  : std::string(kDamaged);
 }
 
 absl::StatusOr<DataPlaneMode> ModeOf(std::span<const std::string> addresses) {

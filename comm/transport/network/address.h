@@ -22,4 +22,8 @@ std::string EncodeNetworkAddress(const NetworkAddress& address);
 // InvalidArgument unless `bytes` came from EncodeNetworkAddress unharmed.
 absl::StatusOr<NetworkAddress> ParseNetworkAddress(const std::string& bytes);
 
+// Of what EncodeNetworkAddress gave, for people: "192.0.2.7:41234", "process 4711 of this
+// host"; "a damaged address" for anything else.
+std::string DescribeNetworkAddress(const std::string& bytes);
+
 }  // namespace syncline

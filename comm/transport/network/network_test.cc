@@ -1,9 +1,12 @@
 #include "comm/transport/network/network.h"
 
+#include <unistd.h>
+
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "comm/transport/network/address.h"
 #include "comm/transport/tcp/tcp_test_util.h"
 #include "comm/transport/transport_contract.h"
@@ -94,6 +97,17 @@ TEST(Network, NeighboursShareMemoryAndOthersUseTls) {
   EXPECT_EQ(LanesUsed(worker, server, WithPlaceOfAnotherHost(address)), "tcp/tls");
 }
 
+TEST(Network, OnlyTcpProvesWhoAnswers) {
+  for (const DataPlaneMode mode :
+       {DataPlaneMode::kHost, DataPlaneMode::kTls, DataPlaneMode::kPlain}) {
+    Node server(mode, mode == DataPlaneMode::kHost ? "" : "127.0.0.1"), worker(mode, "");
+    const auto endpoint =
+        worker.transport->Connect(server.transport->address(), {.key = Alice()});
+    ASSERT_TRUE(endpoint.ok()) << endpoint.status();
+    EXPECT_EQ((*endpoint)->IsTwoWay(), mode != DataPlaneMode::kHost);
+  }
+}
+
 TEST(Network, AServerOfOneHostTellsOthersWhatToDo) {
   Node server(DataPlaneMode::kHost, "");
   Node worker(DataPlaneMode::kHost, "");
@@ -117,6 +131,16 @@ TEST(Network, WorkersDoAsTheServersSay) {
   EXPECT_EQ(*ModeOf(three), DataPlaneMode::kAuto);
   // And nothing falls back.
   EXPECT_FALSE(plain.transport->Connect(tls.transport->address(), {.key = Alice()}).ok());
+}
+
+TEST(NetworkAddress, IsSaidToPeople) {
+  EXPECT_EQ(DescribeNetworkAddress(
+                EncodeNetworkAddress({DataPlaneMode::kTls, "tcp:192.0.2.1:7", ""})),
+            "192.0.2.1:7");
+  Node host(DataPlaneMode::kHost, "");
+  EXPECT_EQ(DescribeNetworkAddress(host.transport->address()),
+            absl::StrCat("process ", getpid(), " of this host"));
+  EXPECT_EQ(DescribeNetworkAddress("x"), "a damaged address");
 }
 
 TEST(NetworkAddress, SurvivesTheWireAndDamageIsNoticed) {

@@ -112,6 +112,7 @@ class TcpEndpoint final : public Endpoint {
   uint64_t received_bytes() const override { return connection_->received_bytes(); }
   bool IsLocal() const override { return false; }
   bool IsIntact() const override;
+  bool IsTwoWay() const override { return true; }
   std::string Describe() const override;
 
  private:

@@ -40,6 +40,10 @@ void SetKeepalive(grpc::ServerBuilder& builder, const RpcTimeouts& timeouts) {
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
                              static_cast<int>(absl::ToInt64Milliseconds(std::max(
                                  timeouts.keepalive_interval, kShortestHandshake))));
+  // And those who have proved who they are, and then call nothing. Members have a stream.
+  builder.AddChannelArgument(
+      GRPC_ARG_MAX_CONNECTION_IDLE_MS,
+      static_cast<int>(absl::ToInt64Milliseconds(timeouts.keepalive_timeout)));
   // By default a server answers a client that pings more than every five minutes on an
   // idle connection with GOAWAY "too_many_pings", which the client takes for a death.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 10);

@@ -102,6 +102,7 @@ absl::StatusOr<Peer> Doorkeeper::PeerOf(const grpc::ServerContextBase& context) 
   }
   const CertificateFacts facts = FactsOf(*certificate);
   peer.serial = facts.serial;
+  peer.until = facts.until;
   const absl::StatusOr<Identity> identity = Identify(facts.names, known_);
   if (!identity.ok()) {
     return Denied(

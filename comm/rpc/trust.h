@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 #include "comm/rpc/identity.h"
 #include "comm/rpc/tls.h"
 
@@ -31,9 +32,10 @@ absl::Status CheckIsCoordinator(const SubjectNames& names, const TlsOptions& tls
 
 // The other end of a call.
 struct Peer {
-  std::optional<Identity> identity = {};  // none: plain text, where anyone may do all
-  std::string serial = {};                // of its certificate, hexadecimal
-  std::string address = {};               // "ipv4:10.0.0.7:41234"
+  std::optional<Identity> identity = {};      // none: plain text, where anyone may do all
+  std::string serial = {};                    // of its certificate, hexadecimal
+  absl::Time until = absl::InfiniteFuture();  // when that ends
+  std::string address = {};                   // "ipv4:10.0.0.7:41234"
 };
 
 // Of the coordinator.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 #include "comm/base/failure.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
@@ -116,6 +117,11 @@ absl::StatusOr<Peer> Gate::AdmitCall(const grpc::ServerContextBase& context,
 absl::Status Gate::CheckMessage(const v1::MemberMessage& message,
                                 const Peer& peer) const {
   SYNCLINE_RETURN_IF_ERROR(CheckRevoked(peer));
+  if (absl::Now() >= peer.until) {
+    return absl::UnavailableError(
+        absl::StrCat("the certificate of this ", NameOf(peer), " (serial ", peer.serial,
+                     ") has expired; come back with a new one (`syncline certs issue`)"));
+  }
   if (message.has_server_hello()) {
     SYNCLINE_RETURN_IF_ERROR(CheckTerms(message.server_hello(), options_.timeouts));
     return CheckRole(peer, Action::kAttachAsServer, "");

@@ -52,7 +52,8 @@ class Gate {
                                  const std::string& job);
   // Whether a member may be listened to: its certificate was not revoked since it came in,
   // and when it says hello, it speaks our protocol, with our failure timeout, and its role
-  // is for what it wants to be.
+  // is for what it wants to be. Unavailable, without a Failure, once its certificate has
+  // ended: then it dials again, with a new one if it has that.
   absl::Status CheckMessage(const v1::MemberMessage& message, const Peer& peer) const;
 
   // A member is in.

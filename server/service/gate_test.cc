@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
 #include "comm/base/failure.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -58,6 +59,21 @@ TEST_F(GateTest, WritesDownWhoCameInAsWhat) {
   EXPECT_EQ(line["identity"], "worker of job 'bert'");
   EXPECT_EQ(line["serial"], "0A1B");
   EXPECT_EQ(line["peer"], "ipv4:10.0.0.7:41234");
+}
+
+// It is no refusal: a member that was given a new one comes back with it.
+TEST_F(GateTest, NobodyIsListenedToLongerThanItsCertificateHolds) {
+  v1::MemberMessage beat;
+  beat.mutable_heartbeat();
+  Peer peer = worker_;
+  EXPECT_TRUE(gate_->CheckMessage(beat, peer).ok());
+  peer.until = absl::Now() + absl::Hours(1);
+  EXPECT_TRUE(gate_->CheckMessage(beat, peer).ok());
+  peer.until = absl::Now() - absl::Seconds(1);
+  const absl::Status ended = gate_->CheckMessage(beat, peer);
+  EXPECT_EQ(ended.code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(FailureOf(ended), Failure::kNone);
+  EXPECT_THAT(std::string(ended.message()), HasSubstr("has expired"));
 }
 
 TEST_F(GateTest, WritesDownWhatAChangeChanged) {

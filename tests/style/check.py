@@ -64,7 +64,7 @@ WALL_CLOCK = re.compile(
 MAY_KNOW_THE_TIME_OF_DAY = ("comm/base/log.cc", "cli/launcher.", "cli/launcher_services.", "cli/process.", "cmake/", "comm/rpc/tls_probe.cc",
                             "comm/rpc/trace_clock.",  # files of other profilers go by it
                             "comm/rpc/certificate.", "comm/rpc/issuer.", "comm/rpc/tls.cc",
-                            "cli/certs.",  # certificates expire by it
+                            "comm/rpc/trust.", "server/service/gate.", "cli/certs.",  # certificates expire by it
                             "server/checkpoint/", "cli/checkpoint",  # files have dates
                             "server/service/server_node_journal.",  # which run of a job is the last
                             "server/admin/history.")  # for the eye

@@ -9,52 +9,14 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import unittest
 import urllib.request
 
 import cluster
-from cluster import FAILURE_TIMEOUT, Process
+from cluster import FAILURE_TIMEOUT
 
 
-class Certificates(unittest.TestCase):
-    def setUp(self):
-        self.folder = tempfile.TemporaryDirectory()
-        self.addCleanup(self.folder.cleanup)
-        self.assert_runs("certs", "init", "certs")
-        self.assert_runs("certs", "issue", "certs", "--role", "worker", "--job", "default")
-        self.coordinator = self.serve("coordinator", "--role", "coordinator", "--listen", "127.0.0.1:0",
-                                      "--state-dir", "state", "--audit-log", "audit",
-                                      *self.files("coordinator"))  # fmt: skip
-        self.address = self.coordinator.await_line(r"ready control=(\S+)").group(1)
-
-    def path(self, name):
-        return os.path.join(self.folder.name, name)
-
-    def files(self, name):
-        return ["--tls-cert", self.path(f"certs/{name}.crt"), "--tls-key", self.path(f"certs/{name}.key"),
-                "--tls-ca", self.path("certs/ca.crt")]  # fmt: skip
-
-    def run_syncline(self, *arguments):
-        return subprocess.run([f"{cluster.BUILD}/syncline", *arguments], cwd=self.folder.name,
-                              capture_output=True, text=True, timeout=120)  # fmt: skip
-
-    def assert_runs(self, *arguments):
-        run = self.run_syncline(*arguments)
-        self.assertEqual(run.returncode, 0, run.stderr)
-        return run.stdout
-
-    def serve(self, name, *flags):
-        command = [f"{cluster.BUILD}/syncline", "serve", "--admin-listen", "127.0.0.1:0",
-                   "--failure-timeout", f"{FAILURE_TIMEOUT}s", *flags]  # fmt: skip
-        process = Process(name, ["sh", "-c", 'cd "$0" && exec "$@"', self.folder.name, *command])
-        self.addCleanup(process.kill)
-        return process
-
-    def start_server(self):
-        server = self.serve("server", "--role", "server", "--coordinator", self.address, *self.files("server"))
-        server.await_line(r"ready control=")
-
+class Certificates(cluster.CertifiedTest):
     def launch(self, *flags, job="default"):
         program = [f"{cluster.BUILD}/steps_worker", "--steps", "10"]
         return self.run_syncline("run", "--coordinator", self.address, "--run-id", "first", "--job", job,
@@ -92,8 +54,7 @@ class Certificates(unittest.TestCase):
         self.assertIn(refused["serial"], shown)
         self.assertIn("which may not change job 'default'", refused["reason"])
         self.assertRegex(refused["peer"], r"^ipv4:127\.0\.0\.1:\d+$")
-        admin = self.coordinator.await_line(r"admin=(\S+)").group(1)
-        with urllib.request.urlopen(f"http://{admin}/metrics", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://{self.admin}/metrics", timeout=10) as reply:
             self.assertIn('syncline_auth_refused_total{door="control",reason="role"} 1', reply.read().decode())
 
     def test_certificates_open_only_their_own_doors(self):

@@ -86,6 +86,16 @@ class Process:
         self.collector.join(PATIENCE)
 
 
+def assert_same_end(test, workers):
+    """All end well and with the same weights; their checksum."""
+    checksums = set()
+    for worker in workers:
+        test.assertEqual(worker.wait(), 0, worker.text())
+        checksums.add(worker.await_line(r"done .*checksum=(\w+)").group(1))
+    test.assertEqual(len(checksums), 1, "workers end with different weights")
+    return checksums.pop()
+
+
 class ClusterTest(unittest.TestCase):
     """One coordinator and `servers` servers for each test."""
 
@@ -159,12 +169,7 @@ class ClusterTest(unittest.TestCase):
         return next(job for job in status["jobs"] if job["name"] == name)
 
     def assert_same_end(self, workers):
-        checksums = set()
-        for worker in workers:
-            self.assertEqual(worker.wait(), 0, worker.text())
-            checksums.add(worker.await_line(r"done .*checksum=(\w+)").group(1))
-        self.assertEqual(len(checksums), 1, "workers end with different weights")
-        return checksums.pop()
+        return assert_same_end(self, workers)
 
 
 class LeashedTest(ClusterTest):
@@ -185,6 +190,62 @@ class LeashedTest(ClusterTest):
     def await_steps(self, workers, steps):
         for worker in workers:
             worker.await_line(rf"^step {steps - 1}$")
+
+
+class CertifiedTest(unittest.TestCase):
+    """A coordinator with certificates of `syncline certs`, in a folder of its own."""
+
+    coordinator_flags = ()
+    server_flags = ()
+
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.assert_runs("certs", "init", "certs")
+        self.assert_runs("certs", "issue", "certs", "--role", "worker", "--job", "default")
+        self.coordinator = self.serve("coordinator", "--role", "coordinator", "--listen", "127.0.0.1:0",
+                                      "--state-dir", "state", "--audit-log", "audit",
+                                      *self.files("coordinator"), *self.coordinator_flags)  # fmt: skip
+        ready = self.coordinator.await_line(r"ready control=(\S+) admin=(\S+)")
+        self.address, self.admin = ready.groups()
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def files(self, name):
+        return ["--tls-cert", self.path(f"certs/{name}.crt"), "--tls-key", self.path(f"certs/{name}.key"),
+                "--tls-ca", self.path("certs/ca.crt")]  # fmt: skip
+
+    def run_syncline(self, *arguments):
+        return subprocess.run([f"{BUILD}/syncline", *arguments], cwd=self.folder.name,
+                              capture_output=True, text=True, timeout=120)  # fmt: skip
+
+    def assert_runs(self, *arguments):
+        run = self.run_syncline(*arguments)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        return run.stdout
+
+    def serve(self, name, *flags):
+        command = [f"{BUILD}/syncline", "serve", "--admin-listen", "127.0.0.1:0",
+                   "--failure-timeout", f"{FAILURE_TIMEOUT}s", *flags]  # fmt: skip
+        process = Process(name, ["sh", "-c", 'cd "$0" && exec "$@"', self.folder.name, *command])
+        self.addCleanup(process.kill)
+        return process
+
+    def start_server(self):
+        self.server = self.serve("server", "--role", "server", "--coordinator", self.address, *self.files("server"),
+                                 *self.server_flags)  # fmt: skip
+        self.server.await_line(r"ready control=")
+
+    def worker(self, rank, world, *flags, certificate="worker-default", program="steps_worker"):
+        cert, key, ca = self.files(certificate)[1::2]
+        process = Process(f"worker{rank}", [f"{BUILD}/{program}", *flags], {
+            "SYNCLINE_COORDINATOR": self.address, "SYNCLINE_FAILURE_TIMEOUT": f"{FAILURE_TIMEOUT}s",
+            "SYNCLINE_TLS_CERT": cert, "SYNCLINE_TLS_KEY": key, "SYNCLINE_TLS_CA": ca,
+            "RANK": str(rank), "WORLD_SIZE": str(world),
+        })  # fmt: skip
+        self.addCleanup(process.kill)
+        return process
 
 
 def main():

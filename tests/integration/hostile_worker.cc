@@ -25,6 +25,7 @@
 #include "comm/rpc/attach_stream.h"
 #include "comm/transport/message.h"
 #include "comm/transport/network/network.h"
+#include "comm/transport/tcp/member_key.h"
 #include "worker/client/session.h"
 
 namespace syncline {
@@ -62,14 +63,19 @@ class Hostile : private Receiver {
       : welcome_(welcome), rank_(rank), beat_(std::move(beat)) {}
 
   absl::Status Connect() {
-    SYNCLINE_ASSIGN_OR_RETURN(transport_, CreateNetworkTransport({}, *this));
     v1::ShardAddresses shards;
     if (!shards.ParseFromString(welcome_.shard_addresses()) ||
         !placement_.ParseFromString(welcome_.placement())) {
       return absl::InternalError("the placement cannot be read");
     }
-    for (const std::string& address : shards.addresses()) {
-      SYNCLINE_ASSIGN_OR_RETURN(shards_.emplace_back(), transport_->Connect(address, {}));
+    addresses_ = {shards.addresses().begin(), shards.addresses().end()};
+    SYNCLINE_ASSIGN_OR_RETURN(const DataPlaneMode mode, ModeOf(addresses_));
+    SYNCLINE_ASSIGN_OR_RETURN(transport_,
+                              CreateNetworkTransport({.plan = {.mode = mode}}, *this));
+    for (size_t shard = 0; shard < addresses_.size(); ++shard) {
+      SYNCLINE_ASSIGN_OR_RETURN(
+          shards_.emplace_back(),
+          transport_->Connect(addresses_[shard], {.key = KeyOf(shard, Identity())}));
       MessageHeader hello = Header(MessageKind::kHello, 0);
       const std::string& own = transport_->address();
       Send(shards_.size() - 1, hello,
@@ -137,9 +143,39 @@ class Hostile : private Receiver {
     for (int i = 0; i < 20; ++i) Turn();
   }
 
+  // Calls itself `identity`, with this member's key of shard 0. A server of the network
+  // must end the connection before it reads anything; in shared memory nobody is asked.
+  void ExpectTurnedAway(const std::string& name, const MemberIdentity& identity) {
+    beat_();
+    bool is_over = false;
+    const auto endpoint = transport_->Connect(
+        addresses_[0], {.on_failure = [&](const absl::Status&) { is_over = true; },
+                        .key = KeyOf(0, identity)});
+    if (!endpoint.ok() || !(*endpoint)->IsTwoWay()) return;
+    MessageHeader pull = Header(MessageKind::kPull, kBlock);
+    (*endpoint)->Send(SealHeader(pull), {}, [](const absl::Status&) {});
+    const absl::Duration deadline = clock_.Now() + absl::Seconds(10);
+    while (!is_over && clock_.Now() < deadline) Turn();
+    std::printf("%s %s\n", is_over ? "turned away" : "UNEXPECTED welcome for",
+                name.c_str());
+    failed_ |= !is_over;
+  }
+
+  MemberIdentity Identity() const {
+    return {welcome_.job(), rank_, welcome_.incarnation()};
+  }
+
   bool failed() const { return failed_; }
 
  private:
+  PeerKey KeyOf(size_t shard, const MemberIdentity& identity) const {
+    const auto keys = static_cast<size_t>(welcome_.shard_keys_size());
+    if (shard >= keys) return {};
+    const std::string& key = welcome_.shard_keys(static_cast<int>(shard));
+    return {EncodeIdentity(identity),
+            SecretKey::From(std::as_bytes(std::span(key))).value_or(SecretKey())};
+  }
+
   size_t ShardOf(uint32_t block) const {
     return block < static_cast<uint32_t>(placement_.shard_of_block_size())
                ? placement_.shard_of_block(block)
@@ -179,6 +215,7 @@ class Hostile : private Receiver {
   const CodecRegistry codecs_ = CodecRegistry::Builtin();
   const SteadyClock clock_;
   BufferPool pool_{1 << 20};
+  std::vector<std::string> addresses_;
   std::unique_ptr<Transport> transport_;
   std::vector<std::unique_ptr<Endpoint>> shards_;
   MessageKind wanted_ = MessageKind::kPublish;
@@ -221,6 +258,15 @@ void Misbehave(Hostile& hostile) {
   // More than any message of this block can carry: refused from the header, before memory
   // is taken.
   hostile.Expect("oversized", push(), Buffer::Allocate(size_t{64} << 20), std::nullopt);
+  MemberIdentity other = hostile.Identity();
+  ++other.incarnation;
+  hostile.ExpectTurnedAway("wrong-incarnation", other);
+  other = hostile.Identity();
+  other.rank ^= 1;
+  hostile.ExpectTurnedAway("wrong-rank", other);
+  other = hostile.Identity();
+  ++other.job;
+  hostile.ExpectTurnedAway("wrong-job", other);
   std::mt19937 random(7);
   for (int i = 0; i < 200; ++i) {
     Buffer noise = Buffer::Allocate(1 + random() % 300);
@@ -235,6 +281,7 @@ absl::Status Run() {
   v1::WorkerWelcome welcome;
   AttachOptions attach;
   attach.address = options.coordinator;
+  attach.tls = {options.tls_cert, options.tls_key, options.tls_ca};
   AttachCallbacks callbacks;
   absl::Notification heard;
   bool asked = false;

@@ -1,0 +1,373 @@
+#!/usr/bin/env python3
+"""Strangers, thieves and what certificates do meanwhile, as real processes (docs/tls.md, SECURITY.md).
+
+    python3 tests/integration/adversary_test.py --build build/release [-v] [TestClass.test_name ...]
+
+SYNCLINE_OPENINGS says how many malformed openings are sent altogether; 100,000 unless said.
+"""
+
+import argparse
+import glob
+import os
+import random
+import socket
+import ssl
+import struct
+import sys
+import time
+import unittest
+import urllib.request
+from collections import deque
+
+import cluster
+from cluster import PATIENCE, CertifiedTest, LeashedTest, assert_same_end
+
+OPENINGS = int(os.environ.get("SYNCLINE_OPENINGS", "100000"))
+SEED = 9
+ENGINES = 2
+LISTENS = "0A"  # in /proc/net/tcp
+# What UCX's TCP transport sends first, and how it goes on: the 77 bytes that end a process which listens by it.
+UCX_OPENING = struct.pack("<Q", 0xCAFEBABE12345678) + b"\x00" * 69
+
+
+def listening_ports(pid):
+    """TCP ports on which a process of this host listens."""
+    sockets = set()
+    for fd in glob.glob(f"/proc/{pid}/fd/*"):
+        try:
+            sockets.add(os.readlink(fd))
+        except FileNotFoundError:
+            pass
+    ports = set()
+    for family in ("tcp", "tcp6"):
+        with open(f"/proc/{pid}/net/{family}", encoding="ascii") as table:
+            for line in list(table)[1:]:
+                columns = line.split()
+                if columns[3] == LISTENS and f"socket:[{columns[9]}]" in sockets:
+                    ports.add(int(columns[1].split(":")[1], 16))
+    return ports
+
+
+HTTP2_SETTINGS, HTTP2_PING = 4, 6
+
+
+def http2_frame(kind, flags=0, payload=b""):
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + bytes(4) + payload
+
+
+def port_of(address):
+    return int(address.rsplit(":", 1)[1])
+
+
+class PortScan(cluster.ClusterTest):
+    """Who listens where, by the kernel's tables and by knocking."""
+
+    servers = 1
+
+    def start_server(self, *flags):
+        server = self.serve("another", "--role", "server", "--coordinator", self.address,
+                            "--engine-threads", str(ENGINES), *flags)  # fmt: skip
+        admin = server.await_line(r"ready control=\S+ admin=(\S+)").group(1)
+        return server, {port_of(admin)}
+
+    def assert_data_ports(self, server, count, others):
+        ports = listening_ports(server.process.pid) - others
+        self.assertEqual(len(ports), count, server.text())
+        for port in ports:
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as stranger:
+                stranger.sendall(UCX_OPENING)
+                try:
+                    self.assertEqual(stranger.recv(1), b"", "something answers UCX's opening")
+                except ConnectionResetError:
+                    pass
+        self.assertIsNone(server.process.poll(), server.text())
+
+    def test_inside_a_host_no_data_port_is_open(self):
+        for flags in ((), ("--data-plane", "auto")):
+            server, others = self.start_server(*flags)
+            self.assert_data_ports(server, 0, others)
+
+    def test_tls_opens_a_port_for_each_engine_and_none_of_ucx(self):
+        server, others = self.start_server("--data-plane", "tls")
+        self.assert_data_ports(server, ENGINES, others)
+
+    def test_plain_tcp_is_none_of_ucx_either(self):
+        server, others = self.start_server("--data-plane", "plain")
+        self.assert_data_ports(server, ENGINES, others)
+
+    def test_between_hosts_shared_memory_opens_none_beside_tls(self):
+        server = self.serve("far", "--role", "all", "--listen", "0.0.0.0:0", "--insecure", "--engine-threads", str(ENGINES),
+                            "--data-plane-address", "127.0.0.1",
+                            "--state-dir", os.path.join(self.state.name, "far"))  # fmt: skip
+        server.await_line("shared memory in a host, TLS 1.3 between hosts")
+        control, admin = server.await_line(r"ready control=(\S+) admin=(\S+)").groups()
+        self.assert_data_ports(server, ENGINES, {port_of(control), port_of(admin)})
+
+    def test_workers_listen_nowhere(self):
+        worker = self.worker(0, 1, "--steps", "3")
+        worker.await_line("^joined")
+        self.assertEqual(listening_ports(worker.process.pid), set())
+        self.assertEqual(worker.wait(), 0, worker.text())
+
+
+class HostileWorker(cluster.ClusterTest):
+    """A member that misbehaves on the network; in shared memory: integration_test.py."""
+
+    server_flags = ("--data-plane", "tls")
+
+    def test_over_tls_its_messages_are_refused_and_change_nothing(self):
+        alone = self.worker(0, 1, "--steps", "20", job="alone")
+        expected = self.assert_same_end([alone])
+        honest = self.worker(0, 2, "--steps", "20")
+        hostile = self.worker(1, 2, program="hostile_worker")
+        self.assertEqual(hostile.wait(), 0, hostile.text())
+        for name in ("wrong-incarnation", "wrong-rank", "wrong-job"):
+            self.assertIn(f"turned away {name}", hostile.text())
+        self.assertEqual(expected, self.assert_same_end([honest]), "something of it was applied")
+        for server in self.server_processes:
+            self.assertIsNone(server.process.poll(), server.text())
+
+
+class CertificatesUnderWay(CertifiedTest):
+    """What happens to certificates while a job runs over TLS."""
+
+    coordinator_flags = ("--revoked", "certs/revoked")
+    server_flags = ("--data-plane", "tls")
+
+    def setUp(self):
+        super().setUp()
+        self.leash = self.path("leash")
+
+    def allow(self, steps):
+        with open(f"{self.leash}.new", "w", encoding="ascii") as file:
+            file.write(f"{steps}\n")
+        os.rename(f"{self.leash}.new", self.leash)
+
+    def start_workers(self, steps, certificates=("worker-default", "worker-default")):
+        return [
+            self.worker(rank, 2, "--steps", str(steps), "--leash", self.leash, certificate=certificate)
+            for rank, certificate in enumerate(certificates)
+        ]
+
+    def test_their_renewal_changes_no_bit(self):
+        self.start_server()
+        self.allow(40)
+        undisturbed = assert_same_end(self, self.start_workers(40))
+        self.allow(10)
+        workers = self.start_workers(40)
+        for end, role in ((20, "coordinator"), (30, "server"), (40, "worker")):
+            for worker in workers:
+                worker.await_line(rf"^step {end - 11}$")
+            job = ("--job", "default") if role == "worker" else ()
+            self.assert_runs("certs", "issue", "certs", "--role", role, *job, "--overwrite")
+            self.allow(end)
+        self.assertEqual(undisturbed, assert_same_end(self, workers))
+
+    def issue_for(self, seconds, *flags):
+        self.assert_runs("certs", "issue", "certs", "--role", "worker", "--job", "default",
+                         "--hours", str(seconds / 3600), *flags)  # fmt: skip
+
+    def test_their_end_is_no_end_of_members_that_have_new_ones(self):
+        self.start_server()
+        self.allow(20)
+        undisturbed = assert_same_end(self, self.start_workers(20))
+        self.issue_for(10, "--overwrite")
+        self.allow(10)
+        workers = self.start_workers(20)
+        for worker in workers:
+            worker.await_line("^step 9$")
+        self.issue_for(3600, "--overwrite")
+        for _ in workers:
+            self.coordinator.await_line("refused a member .*worker of job 'default'.* has expired")
+        self.allow(20)
+        self.assertEqual(undisturbed, assert_same_end(self, workers))
+
+    def test_a_worker_whose_certificate_is_taken_back_is_gone_and_stays_out(self):
+        self.assert_runs("certs", "issue", "certs", "--role", "worker", "--job", "default", "--out", "certs/thief")
+        self.start_server()
+        self.allow(5)
+        honest, thief = self.start_workers(20, ("worker-default", "thief"))
+        for worker in (honest, thief):
+            worker.await_line("^step 4$")
+        self.assert_runs("certs", "revoke", "certs", "certs/thief.crt")
+        self.coordinator.await_line("revoked")
+        self.allow(20)
+        self.assertNotEqual(thief.wait(), 0, thief.text())
+        self.assertEqual(honest.wait(), 0, honest.text())
+        self.assertRegex(honest.text(), "done step=20 members=1")
+        again = self.worker(1, 2, "--steps", "1", certificate="thief")
+        self.assertNotEqual(again.wait(), 0, again.text())
+        self.assertNotIn("joined", again.text())
+
+    def test_an_expired_certificate_opens_nothing(self):
+        self.start_server()
+        seconds = 2
+        self.issue_for(seconds, "--out", "certs/late")
+        over = time.time() + seconds + 1
+        while time.time() < over:
+            time.sleep(0.1)
+        late = self.worker(0, 1, "--steps", "1", certificate="late")
+        self.assertNotEqual(late.wait(), 0, late.text())
+        self.assertIn("expired", late.text())
+        self.assertNotIn("joined", late.text())
+
+    def data_ports(self):
+        return listening_ports(self.server.process.pid) - {port_of(self.server_admin())}
+
+    def server_admin(self):
+        return self.server.await_line(r"ready control=\S+ admin=(\S+)").group(1)
+
+    def assert_no_older_tls(self, port):
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname = False
+        context.load_verify_locations(self.path("certs/ca.crt"))
+        context.load_cert_chain(self.path("certs/operator.crt"), self.path("certs/operator.key"))
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as plain:
+            with self.assertRaises(OSError):
+                with context.wrap_socket(plain) as sealed:
+                    sealed.sendall(b"x")
+                    sealed.recv(1)
+
+    def test_no_listener_of_data_speaks_an_older_tls_or_plain_text(self):
+        self.start_server()
+        ports = self.data_ports()
+        self.assertTrue(ports)
+        for port in ports:
+            self.assert_no_older_tls(port)
+            with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE) as plain:
+                plain.sendall(b"\x00" * 200)
+                try:
+                    # An alert of TLS at most, and then the end.
+                    self.assertLess(len(plain.recv(100)), 8)
+                except ConnectionResetError:
+                    pass
+        self.assertIsNone(self.server.process.poll(), self.server.text())
+
+    def test_a_known_peer_that_calls_nothing_is_hung_up_on(self):
+        context = ssl.create_default_context(cafile=self.path("certs/ca.crt"))
+        context.check_hostname = False
+        context.load_cert_chain(self.path("certs/operator.crt"), self.path("certs/operator.key"))
+        context.set_alpn_protocols(["h2"])
+        with socket.create_connection(("127.0.0.1", port_of(self.address)), timeout=PATIENCE) as plain:
+            with context.wrap_socket(plain) as idle:
+                idle.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + http2_frame(HTTP2_SETTINGS))
+                # As long as it answers pings it is there, for all that keepalive can tell.
+                deadline = time.monotonic() + PATIENCE
+                frames = idle.makefile("rb")
+                while len(head := frames.read(9)) == 9:
+                    payload = frames.read(int.from_bytes(head[:3], "big"))
+                    if head[3] == HTTP2_PING and not head[4]:
+                        idle.sendall(http2_frame(HTTP2_PING, 1, payload))
+                    self.assertLess(time.monotonic(), deadline, "it may stay forever")
+
+    def test_the_control_port_speaks_no_plain_text(self):
+        plain = cluster.Process("plain", [f"{cluster.BUILD}/syncline", "status", "--coordinator", self.address])
+        self.addCleanup(plain.kill)
+        self.assertNotEqual(plain.wait(), 0)
+        self.assertIn("seems to speak TLS", plain.text())
+
+
+class Openings:
+    """Malformed first bytes of connections: random ones, and damaged ones of every protocol that is spoken here."""
+
+    def __init__(self):
+        self.random = random.Random(SEED)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        hello = ssl.MemoryBIO()
+        try:
+            context.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost").do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+        preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+        frame = struct.pack("<IHH", 0, 64, 0) + b"SYNC" + b"\x00" * 60
+        self.models = [hello.read(), UCX_OPENING, preface, frame,
+                       b"GET /status HTTP/1.1\r\nHost: localhost\r\n\r\n"]  # fmt: skip
+
+    def next(self):
+        draw = self.random
+        if draw.random() < 0.2:
+            return draw.randbytes(draw.randrange(1, 400))
+        bytes_ = bytearray(draw.choice(self.models))
+        for _ in range(draw.randrange(1, 8)):
+            bytes_[draw.randrange(len(bytes_))] = draw.randrange(256)
+        how = draw.random()
+        if how < 0.3:
+            del bytes_[draw.randrange(1, len(bytes_)) :]
+        elif how < 0.4:
+            bytes_ += draw.randbytes(draw.randrange(1, 2000))
+        elif how < 0.5:
+            other = draw.choice(self.models)
+            bytes_[draw.randrange(len(bytes_)) :] = other[draw.randrange(len(other)) :]
+        return bytes(bytes_)
+
+
+def knock(port, opening, source):
+    """Connects from an address of its own, so that ports do not run out, and sends; the socket."""
+    stranger = socket.socket()
+    stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    stranger.settimeout(PATIENCE)
+    stranger.bind((source, 0))
+    try:
+        stranger.connect(("127.0.0.1", port))
+        stranger.sendall(opening)
+    except OSError:
+        pass  # it was turned away while it spoke
+    return stranger
+
+
+class MalformedOpenings(LeashedTest):
+    """Many of them at every port of services that a job runs on."""
+
+    servers = 1
+    server_flags = ("--data-plane", "tls", "--engine-threads", str(ENGINES))
+
+    def knock_often(self, ports, count, openings):
+        waiting = deque()
+        for i in range(count):
+            waiting.append(knock(ports[i % len(ports)], openings.next(), f"127.0.1.{1 + i // 20000 % 200}"))
+            # Some are left open for a while: others have to get in meanwhile.
+            if len(waiting) > 40:
+                waiting.popleft().close()
+        for stranger in waiting:
+            stranger.close()
+
+    def figures(self, process):
+        with open(f"/proc/{process.process.pid}/status", encoding="ascii") as status:
+            resident = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+        return len(os.listdir(f"/proc/{process.process.pid}/fd")), resident >> 10
+
+    def await_descriptors(self, process, limit):
+        deadline = time.monotonic() + PATIENCE
+        while self.figures(process)[0] > limit and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return self.figures(process)[0]
+
+    def test_end_no_service_and_take_neither_descriptors_nor_memory(self):
+        services = [self.coordinator, *self.server_processes]
+        ports = sorted(set().union(*(listening_ports(service.process.pid) for service in services)))
+        self.assertEqual(len(ports), 3 + ENGINES, "control, two of admin, and the engines'")
+        self.allow(5)
+        workers = [self.worker(rank, 2, "--steps", "20", "--leash", self.leash) for rank in range(2)]
+        self.await_steps(workers, 5)
+        descriptors = [self.figures(service)[0] for service in services]
+        openings = Openings()
+        self.knock_often(ports, OPENINGS // 10, openings)  # what services take for the first of them they keep
+        mebibytes = [self.figures(service)[1] for service in services]
+        self.knock_often(ports, OPENINGS - OPENINGS // 10, openings)
+        for service, calm, before in zip(services, descriptors, mebibytes, strict=True):
+            self.assertIsNone(service.process.poll(), service.text())
+            self.assertLessEqual(self.await_descriptors(service, calm + 4), calm + 4, service.name)
+            self.assertLess(self.figures(service)[1], before + 32, f"{service.name} keeps memory")
+        self.allow(20)
+        self.assert_same_end(workers)
+        with urllib.request.urlopen(f"http://{self.admin}/status", timeout=PATIENCE) as reply:
+            self.assertEqual(reply.status, 200)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--build", default=cluster.BUILD)
+    arguments, rest = parser.parse_known_args()
+    cluster.BUILD = os.path.abspath(arguments.build)
+    unittest.main(argv=[sys.argv[0], *rest], verbosity=2)

@@ -19,12 +19,17 @@
 #include "cli/version.h"
 #include "comm/base/cuda/driver.h"
 #include "comm/base/cuda/probe.h"
+#include "comm/base/env.h"
+#include "comm/base/secret_key.h"
 #include "comm/base/status.h"
 #include "comm/collective/nccl/probe.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/channel.h"
 #include "comm/rpc/server.h"
 #include "comm/rpc/versions.h"
+#include "comm/transport/network/network.h"
+#include "comm/transport/tcp/member_key.h"
+#include "comm/transport/tcp/tls_channel.h"
 #include "comm/transport/ucx/ucx.h"
 
 namespace syncline {
@@ -97,6 +102,60 @@ absl::StatusOr<std::string> UcxLanes() {
   SYNCLINE_ASSIGN_OR_RETURN(const auto endpoint, one->Connect(other->address(), {}));
   return endpoint->Describe();
 }
+
+bool SharesMemory(const std::string& lanes) {
+  return absl::StrContains(lanes, "sysv") || absl::StrContains(lanes, "posix");
+}
+
+// Lets everybody in who has the key.
+class OneKey final : public Acceptor {
+ public:
+  explicit OneKey(SecretKey key) : key_(std::move(key)) {}
+  bool is_met() const { return endpoint_ != nullptr; }
+
+  const SecretKey* FindKey(std::string_view) override { return &key_; }
+  ConnectOptions OnAccepted(const std::string&,
+                            std::unique_ptr<Endpoint> endpoint) override {
+    endpoint_ = std::move(endpoint);
+    return {};
+  }
+
+ private:
+  const SecretKey key_;
+  std::unique_ptr<Endpoint> endpoint_;
+};
+
+// Two transports of this process that shake hands over loopback.
+absl::StatusOr<std::string> TlsLanes() {
+  NoReceiver receiver;
+  const SecretKey key = DrawKey();
+  OneKey acceptor(key);
+  const NetworkOptions server = {
+      .plan = {.mode = DataPlaneMode::kTls, .listen_host = "127.0.0.1"},
+      .acceptor = &acceptor};
+  const NetworkOptions worker = {.plan = {.mode = DataPlaneMode::kTls}};
+  SYNCLINE_ASSIGN_OR_RETURN(const auto one, CreateNetworkTransport(server, receiver));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto other, CreateNetworkTransport(worker, receiver));
+  absl::Status failure;
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const auto endpoint,
+      other->Connect(one->address(),
+                     {.on_failure = [&](const absl::Status& why) { failure = why; },
+                      .key = {"doctor", key}}));
+  const SteadyClock clock;
+  const absl::Duration deadline = clock.Now() + absl::Seconds(5);
+  while (!acceptor.is_met() && failure.ok() && clock.Now() < deadline) {
+    one->Progress();
+    other->Progress();
+  }
+  SYNCLINE_RETURN_IF_ERROR(failure);
+  if (!acceptor.is_met()) {
+    return absl::DeadlineExceededError("no handshake over loopback within 5 s");
+  }
+  return TlsLibrary();
+}
+
+Check CheckDataPlane() { return JudgeDataPlane({UcxLanes(), TlsLanes()}); }
 
 Check CheckUcx() {
   const auto lanes = UcxLanes();
@@ -225,13 +284,35 @@ Check JudgeUcx(const std::string& version, const std::string& transports,
   Check check = {"ucx", Check::kOk,
                  absl::StrCat("UCX ", version, ", on this host over ", lanes), ""};
   if (!transports.empty()) absl::StrAppend(&check.finding, "; has ", transports);
-  const bool is_shared =
-      absl::StrContains(lanes, "sysv") || absl::StrContains(lanes, "posix");
-  if (!is_shared) {
+  if (!SharesMemory(lanes)) {
     check.result = Check::kWarn;
     check.fix =
-        "peers of one host should share memory: unset UCX_TLS, or add sysv and posix to "
-        "it";
+        "peers of one host should share memory: unset UCX_TLS, or add posix to it";
+  }
+  return check;
+}
+
+Check JudgeDataPlane(const DataPlanesFound& found) {
+  Check check = {"data plane", Check::kOk, "", ""};
+  const bool is_shared = found.near.ok() && SharesMemory(*found.near);
+  const std::string near =
+      is_shared ? absl::StrCat("shared memory (", *found.near, "), as it is fastest")
+      : found.near.ok() ? *found.near
+                        : "none";
+  const std::string far =
+      found.far.ok() ? absl::StrCat("TLS 1.3 (", *found.far, "), as it is sealed")
+                     : "none";
+  check.finding = absl::StrCat("auto: in this host ", near, "; to other hosts ", far);
+  if (!is_shared) {
+    check.result = Check::kWarn;
+    check.fix = found.near.ok()
+                    ? "unset UCX_TLS, or give `syncline serve --data-plane tls`"
+                    : absl::StrCat(std::string(found.near.status().message()),
+                                   "; or give `syncline serve --data-plane tls`");
+  }
+  if (!found.far.ok()) {
+    check.result = Check::kFail;
+    check.fix = std::string(found.far.status().message());
   }
   return check;
 }
@@ -241,6 +322,7 @@ std::vector<Check> RunChecks() {
           CheckSharedMemory(),
           CheckMemlock(),
           CheckUcx(),
+          CheckDataPlane(),
           CheckCuda(),
           CheckNccl(),
           CheckGrpc(),

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "comm/base/machine.h"
 
 namespace syncline {
@@ -33,6 +34,14 @@ Check JudgeMemlock(uint64_t limit_bytes, const std::vector<std::string>& rdma_de
 // says.
 Check JudgeUcx(const std::string& version, const std::string& transports,
                const std::string& lanes);
+
+// What `serve --data-plane auto` uses here: inside this host, as Endpoint::Describe says,
+// and to other hosts, where an error says what is wrong.
+struct DataPlanesFound {
+  absl::StatusOr<std::string> near = "";
+  absl::StatusOr<std::string> far = "";
+};
+Check JudgeDataPlane(const DataPlanesFound& found);
 
 // All checks, in the order of the table. Takes about a second.
 std::vector<Check> RunChecks();

@@ -40,6 +40,25 @@ TEST(Checks, WarnWhenPeersOfOneHostDoNotShareMemory) {
   EXPECT_EQ(JudgeUcx("1.13.1", "", "tcp/lo").result, Check::kWarn);
 }
 
+TEST(Checks, SayWhichDataPlaneIsUsedAndWhy) {
+  const Check fine = JudgeDataPlane({"posix/memory", "OpenSSL 3.0.19"});
+  EXPECT_EQ(fine.result, Check::kOk);
+  EXPECT_EQ(fine.finding,
+            "auto: in this host shared memory (posix/memory), as it is fastest; to other "
+            "hosts TLS 1.3 (OpenSSL 3.0.19), as it is sealed");
+  const Check slow = JudgeDataPlane({"tcp/lo", "OpenSSL 3.0.19"});
+  EXPECT_EQ(slow.result, Check::kWarn);
+  EXPECT_THAT(slow.fix, HasSubstr("unset UCX_TLS"));
+  const Check full =
+      JudgeDataPlane({absl::ResourceExhaustedError("/dev/shm is full"), "OpenSSL 3"});
+  EXPECT_EQ(full.result, Check::kWarn);
+  EXPECT_THAT(full.fix, HasSubstr("/dev/shm is full; or give"));
+  const Check closed =
+      JudgeDataPlane({"posix/memory", absl::UnavailableError("no handshake")});
+  EXPECT_EQ(closed.result, Check::kFail);
+  EXPECT_EQ(closed.fix, "no handshake");
+}
+
 // Whether this machine is usable is its owner's business.
 TEST(Checks, SayWhatTheyFoundHereAndHowToMendIt) {
   EXPECT_THAT(RunChecks(), Not(testing::IsEmpty()));

@@ -194,8 +194,29 @@ absl::Status CheckDurability(const RunOptions& options) {
   return absl::OkStatus();
 }
 
+absl::Status CheckDataPlane(const RunOptions& options) {
+  const std::string& mode = options.data_plane;
+  if (mode.empty()) return absl::OkStatus();
+  if (mode == "rdma") {
+    return Usage(
+        "--data-plane rdma is for servers on other hosts: start them there with "
+        "`syncline serve --data-plane rdma`");
+  }
+  if (mode != "auto" && mode != "tls" && mode != "plain") {
+    return Usage(
+        absl::StrCat("--data-plane is auto, tls or plain, not '", Printable(mode), "'"));
+  }
+  if (!options.coordinator.empty() && options.servers <= 0) {
+    return Usage(
+        "--data-plane is for servers that are started here; those elsewhere have their "
+        "own (syncline serve --data-plane), and workers do as servers say");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTheRest(const RunOptions& options) {
   SYNCLINE_RETURN_IF_ERROR(CheckDurability(options));
+  SYNCLINE_RETURN_IF_ERROR(CheckDataPlane(options));
   if (options.program.empty()) {
     return Usage(
         "nothing to run; write the program after --: syncline run --workers 2 -- "

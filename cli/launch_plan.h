@@ -37,6 +37,7 @@ struct RunOptions {
   std::string failure_timeout = "10s";
   std::string patience;          // for a coordinator that is away; empty: the default
   int engine_threads = 0;        // per server; 0: the server's own default
+  std::string data_plane;        // of the servers that are started here; empty: auto
   std::string checkpoint_dir;    // of the services that are started here; empty: none
   std::string checkpoint_every;  // "500 steps"; empty: the program's
   int checkpoint_keep = 0;       // 0: the program's

@@ -251,6 +251,10 @@ TEST(LaunchPlan, RefusesFlagsThatContradictEachOther) {
   refused([](RunOptions& o) { o.failure_timeout = "soon"; }, "--failure-timeout");
   refused([](RunOptions& o) { o.failure_timeout = "1ms"; }, "failure timeout");
   refused([](RunOptions& o) { o.failure_timeout = "nan"; }, "'nan' is no duration");
+  refused([](RunOptions& o) { o.data_plane = "ucx"; }, "auto, tls or plain, not 'ucx'");
+  refused([](RunOptions& o) { o.data_plane = "rdma"; }, "serve --data-plane rdma");
+  refused([](RunOptions& o) { o.data_plane = "tls", o.coordinator = "a:1"; },
+          "servers that are started here");
   refused([](RunOptions& o) { o.job = ""; }, "--job");
   refused([](RunOptions& o) { o.job = "a\x1b[31m"; }, "--job 'a\\x1b[31m'");
   refused([](RunOptions& o) { o.run_id = std::string(129, 'r'); }, "--run-id");

@@ -99,6 +99,7 @@ std::vector<std::string> Launcher::FlagsOf(const std::string& name) const {
     add("--role", "server");
     add("--coordinator", coordinator_);
     add("--engine-threads", threads > 0 ? absl::StrCat(threads) : "");
+    add("--data-plane", options_.data_plane);
     add("--memory", memory > 0 ? absl::StrCat(memory) : "");
     add("--journal-dir", options_.journal_dir);
     add("--listen", any_port);

@@ -101,6 +101,17 @@ TEST_F(LauncherTest, StartsWhatIsMissingAndStopsItWhenTheWorkersAreDone) {
   EXPECT_THAT(calls, testing::ContainsRegex("stopped\nstopped\nstopped\n$"));
 }
 
+TEST_F(LauncherTest, TellsItsServersHowToBeReached) {
+  options_.data_plane = "tls";
+  ASSERT_TRUE(Run("exit 0").ok());
+  std::istringstream calls(Read("calls"));
+  for (std::string line; std::getline(calls, line);) {
+    EXPECT_EQ(absl::StrContains(line, "--data-plane tls"),
+              absl::StrContains(line, "--role server"))
+        << line;
+  }
+}
+
 TEST_F(LauncherTest, GivesAJournalToServersOnly) {
   options_.servers = 2;
   options_.journal_dir = Path("journal");

@@ -88,6 +88,11 @@ void AddRunFlags(CLI::App& command, RunOptions& given) {
       "--failure-timeout)");
   run->add_option("--engine-threads", options->engine_threads,
                   "Engine threads of each server");
+  run->add_option(
+      "--data-plane", options->data_plane,
+      "How gradients and weights travel to the servers that are started here: "
+      "auto (shared memory in a host, TLS 1.3 between hosts), tls or plain "
+      "(neither sealed nor authenticated); default: auto");
   run->add_option("--checkpoint-dir", options->checkpoint_dir,
                   "Where services that are started here keep checkpoints");
   run->add_option("--checkpoint-every", options->checkpoint_every,

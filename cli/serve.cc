@@ -221,7 +221,7 @@ absl::Status Services::StartServer() {
   log_.Info(absl::StrCat("data plane: ", std::string(DescribeMode(data_plane.mode))),
             {{"address", data_plane.advertised_host.empty() ? data_plane.listen_host
                                                             : data_plane.advertised_host},
-             {"because", plan_.why_data_plane}});
+             {"because", data_plane.because}});
   WarnOfKeysInTheClear(data_plane.mode);
   const ServerNodeOptions options = {.coordinator = control_,
                                      .name = ServerName(),

@@ -132,7 +132,7 @@ absl::Status SetDataPlane(const ServeFlags& flags, const std::string& control_ho
                               flags.data_plane, "'"));
   }
   SYNCLINE_RETURN_IF_ERROR(SetPorts(flags.data_plane_ports, plan.data_plane));
-  plan.why_data_plane =
+  plan.data_plane.because =
       flags.data_plane != "auto" ? absl::StrCat("--data-plane ", flags.data_plane)
       : is_one_host              ? absl::StrCat("the coordinator is at ", control_host)
                                  : "members may be on other hosts";

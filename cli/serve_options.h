@@ -55,7 +55,6 @@ struct ServePlan {
   uint32_t engines = 1;
   uint64_t memory_bytes = 0;  // for the jobs of a server; 0: not said
   DataPlanePlan data_plane = {};
-  std::string why_data_plane;  // for the log
   // Where servers are reached, if it is not to be found out: an address or a name.
   std::string data_plane_address;
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);

@@ -95,8 +95,10 @@ TEST(ServePlanTest, MemoryIsAnAmountOrFourFifthsOfWhatIsLeft) {
 
 TEST(ServePlanTest, TheDataPlaneReachesAsFarAsTheCoordinator) {
   ServeFlags flags;
+  EXPECT_EQ(Plan(flags)->data_plane.because, "the coordinator is at 127.0.0.1");
   flags.listen = "0.0.0.0:7070";
   EXPECT_EQ(Plan(flags)->data_plane.mode, DataPlaneMode::kAuto);
+  EXPECT_EQ(Plan(flags)->data_plane.because, "members may be on other hosts");
   // Its coordinator is on loopback, whatever it listens on itself.
   flags.role = "server";
   EXPECT_EQ(Plan(flags)->data_plane.mode, DataPlaneMode::kHost);
@@ -133,6 +135,7 @@ TEST(ServePlanTest, TheDataPlaneIsSealedUnlessSomebodySaysOtherwise) {
   flags.data_plane = "tls";
   EXPECT_EQ(Plan(flags)->data_plane.mode, DataPlaneMode::kTls);
   EXPECT_EQ(Plan(flags)->data_plane.listen_host, "127.0.0.1");
+  EXPECT_EQ(Plan(flags)->data_plane.because, "--data-plane tls");
   flags.data_plane = "plain";
   EXPECT_EQ(Plan(flags)->data_plane.mode, DataPlaneMode::kPlain);
   flags.data_plane = "rdma";

@@ -67,7 +67,9 @@ std::string LanesOrLoss(const Json& server) {
   const auto lost = server.find("lost_seconds");
   if (lost != server.end())
     return absl::StrFormat("lost %.0f s ago", lost->get<double>());
+  const std::string because = server.value("lanes_because", "");
   return absl::StrCat(Text(server, "lanes"),
+                      because.empty() ? "" : absl::StrCat(" (", because, ")"),
                       server.value("drains", false) ? ", is to end" : "");
 }
 

@@ -12,8 +12,8 @@ using ::testing::HasSubstr;
 TEST(StatusTable, ShowsServersJobsAndMembers) {
   const auto table = StatusAsTable(
       R"({"build_version": "0.1.0", "uptime_seconds": 12.4,
-          "servers": [{"server": 1, "name": "a:17", "shards": 2, "lanes": "sysv/memory",
-                       "heartbeat_age_seconds": 0.25, "bytes": 1500000,
+          "servers": [{"server": 1, "name": "a:17", "shards": 2, "lanes": "TLS 1.3",
+                       "lanes_because": "--data-plane tls", "heartbeat_age_seconds": 0.25, "bytes": 1500000,
                        "memory_budget_bytes": 8589934592, "memory_placed_bytes": 3221225472},
                       {"server": 2, "name": "b:18"}],
           "jobs": [{"name": "resnet", "phase": "running", "reason": "worker 2 left", "epoch": 3,
@@ -29,9 +29,8 @@ TEST(StatusTable, ShowsServersJobsAndMembers) {
       "10.0.0.1:7070");
   ASSERT_TRUE(table.ok()) << table.status();
   EXPECT_THAT(*table, HasSubstr("coordinator 10.0.0.1:7070, syncline 0.1.0, up 12 s\n"));
-  EXPECT_THAT(*table,
-              testing::ContainsRegex(
-                  "1 +a:17 +2 +1.5 MB +3.0 GiB of 8.0 GiB +0.2 s +sysv/memory\n"));
+  EXPECT_THAT(*table, testing::ContainsRegex("1 +a:17 +2 +1.5 MB +3.0 GiB of 8.0 GiB "
+                                             "+0.2 s +TLS 1.3 \\(--data-plane tls\\)\n"));
   EXPECT_THAT(*table, testing::ContainsRegex("2 +b:18 +0 +0 B +0 B +0.0 s +-\n"));
   EXPECT_THAT(
       *table,

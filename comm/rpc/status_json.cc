@@ -22,6 +22,7 @@ Json ToJson(const v1::ServerStatus& server) {
                {"incarnation", server.incarnation()},
                {"shards", server.shards()},
                {"lanes", server.lanes()},
+               {"lanes_because", server.lanes_because()},
                {"heartbeat_age_seconds", server.heartbeat_age_seconds()},
                {"bytes", server.bytes()},
                {"memory_budget_bytes", server.memory_budget_bytes()},

@@ -22,7 +22,8 @@ v1::StatusReply Sample() {
   v1::StatusReply reply;
   reply.set_build_version("0.1.0");
   v1::ServerStatus& server = *reply.add_servers();
-  server.set_lanes("sysv/memory");
+  server.set_lanes("TLS 1.3");
+  server.set_lanes_because("--data-plane tls");
   server.set_bytes(uint64_t{1} << 40);
   v1::JobStatus& job = *reply.add_jobs();
   job.set_name("resnet");

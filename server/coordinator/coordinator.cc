@@ -29,7 +29,10 @@ constexpr size_t kMaxLanesBytes = 2048;
 // Names of members stand in logs and in the status.
 absl::Status CheckServerNames(const ServerHello& hello) {
   SYNCLINE_RETURN_IF_ERROR(CheckName("a server's name", hello.name, kMaxMemberNameBytes));
-  return CheckUnlessEmpty("a server's list of lanes", hello.lanes, kMaxLanesBytes);
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckUnlessEmpty("a server's list of lanes", hello.lanes, kMaxLanesBytes));
+  return CheckUnlessEmpty("a server's reason for its lanes", hello.lanes_because,
+                          kMaxLanesBytes);
 }
 
 absl::Status Over() {
@@ -157,6 +160,7 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
                       .connection = connection,
                       .name = hello.name,
                       .lanes = hello.lanes,
+                      .lanes_because = hello.lanes_because,
                       .shard_addresses = hello.shard_addresses,
                       .journals = hello.journals,
                       .memory_bytes = hello.memory_bytes,
@@ -395,6 +399,7 @@ CoordinatorView Coordinator::Impl::View(absl::Duration now) const {
          .incarnation = server.incarnation,
          .name = server.name,
          .lanes = server.lanes,
+         .lanes_because = server.lanes_because,
          .shards = static_cast<uint32_t>(server.shard_addresses.size()),
          .bytes = server.bytes,
          .memory_budget_bytes = server.memory_bytes,

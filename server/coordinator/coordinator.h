@@ -88,6 +88,7 @@ struct ServerHello {
   std::string name = {};
   std::vector<std::string> shard_addresses = {};
   std::string lanes = {};
+  std::string lanes_because = {};
   uint64_t memory_bytes = 0;  // what its jobs may take together; 0: not known
   // Of one that another life of the coordinator had taken in, and that lives on.
   std::optional<ServerIdentity> identity = std::nullopt;

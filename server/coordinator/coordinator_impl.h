@@ -36,6 +36,7 @@ class Coordinator::Impl {
     ConnectionId connection = 0;
     std::string name;
     std::string lanes;
+    std::string lanes_because;
     std::vector<std::string> shard_addresses;
     std::vector<JournaledRun> journals;
     uint64_t memory_bytes = 0;

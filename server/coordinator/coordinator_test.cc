@@ -87,6 +87,8 @@ TEST_F(CoordinatorTest, RefusesNamesThatCannotBeShown) {
   EXPECT_THAT(refused(14), HasSubstr("a server's name"));
   Say(15, ServerHello{"s", {"address"}, "\xff"});
   EXPECT_THAT(refused(15), HasSubstr("lanes"));
+  Say(16, ServerHello{"s", {"address"}, "sysv", "\x1b"});
+  EXPECT_THAT(refused(16), HasSubstr("reason for its lanes"));
   EXPECT_THAT(Call(UpdateJob{.job = "x\n"}).status.message(),
               HasSubstr("no job 'x\\x0a'"));
 }

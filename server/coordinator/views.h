@@ -30,6 +30,7 @@ struct ServerView {
   uint32_t incarnation = 0;
   std::string name = {};
   std::string lanes = {};
+  std::string lanes_because = {};
   uint32_t shards = 0;
   uint64_t bytes = 0;
   uint64_t memory_budget_bytes = 0;  // 0: not known

@@ -106,8 +106,9 @@ class EngineBackup : public ::testing::Test {
   bool HasRefused(int count) const {
     const std::string text = prometheus::TextSerializer().Serialize(registry_.Collect());
     return absl::StrContains(
-        text, absl::StrCat("syncline_auth_refused_total{door=\"data\",reason=\"identity\"} ",
-                           count, "\n"));
+        text,
+        absl::StrCat("syncline_auth_refused_total{door=\"data\",reason=\"identity\"} ",
+                     count, "\n"));
   }
 
   const CodecRegistry codecs_ = CodecRegistry::Builtin();

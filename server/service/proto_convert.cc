@@ -105,6 +105,7 @@ void WriteHello(const ServerHello& hello, v1::ServerHello& out) {
   for (const std::string& address : hello.shard_addresses)
     out.add_shard_addresses(address);
   out.set_lanes(hello.lanes);
+  out.set_lanes_because(hello.lanes_because);
   out.set_memory_bytes(hello.memory_bytes);
   if (hello.stand_in) Write(*hello.stand_in, *out.mutable_stand_in());
   if (hello.identity) WriteHeld(hello, *out.mutable_held());
@@ -116,6 +117,7 @@ ServerHello ReadHello(const v1::ServerHello& in) {
       .name = in.name(),
       .shard_addresses = {in.shard_addresses().begin(), in.shard_addresses().end()},
       .lanes = in.lanes(),
+      .lanes_because = in.lanes_because(),
       .memory_bytes = in.memory_bytes()};
   if (in.has_held()) ReadHeld(in.held(), hello);
   ReadJournals(in, hello);

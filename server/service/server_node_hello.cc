@@ -10,6 +10,7 @@ namespace syncline {
 ServerHello ServerNode::MakeHello() const {
   ServerHello hello = {.name = options_.name,
                        .lanes = std::string(DescribeMode(options_.plan.mode)),
+                       .lanes_because = options_.plan.because,
                        .memory_bytes = options_.memory_bytes};
   hello.stand_in = options_.stand_in;
   for (const auto& engine : engines_) hello.shard_addresses.push_back(engine->address());

@@ -13,6 +13,7 @@ void Write(const ServerView& server, v1::ServerStatus& out) {
   out.set_incarnation(server.incarnation);
   out.set_name(server.name);
   out.set_lanes(server.lanes);
+  out.set_lanes_because(server.lanes_because);
   out.set_shards(server.shards);
   out.set_bytes(server.bytes);
   out.set_memory_budget_bytes(server.memory_budget_bytes);

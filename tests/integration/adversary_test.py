@@ -103,6 +103,12 @@ class PortScan(cluster.ClusterTest):
         control, admin = server.await_line(r"ready control=(\S+) admin=(\S+)").groups()
         self.assert_data_ports(server, ENGINES, {port_of(control), port_of(admin)})
 
+    def test_the_status_says_which_way_is_used_and_why(self):
+        self.start_server("--data-plane", "tls")
+        shown = self.syncline("status").stdout
+        self.assertRegex(shown, r"TLS 1\.3 \(--data-plane tls\)\n")
+        self.assertRegex(shown, r"shared memory of this host \(the coordinator is at 127\.0\.0\.1\)\n")
+
     def test_workers_listen_nowhere(self):
         worker = self.worker(0, 1, "--steps", "3")
         worker.await_line("^joined")

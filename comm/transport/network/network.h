@@ -53,6 +53,7 @@ struct DataPlanePlan {
   // Engines take the first free port of these; 0: any.
   uint16_t first_port = 0;
   uint16_t last_port = 0;
+  std::string because = {};  // why this mode, for people
 };
 
 struct NetworkOptions {

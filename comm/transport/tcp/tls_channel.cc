@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -433,6 +434,10 @@ absl::StatusOr<std::unique_ptr<TlsContext>> TlsContext::Create(
   auto context = std::make_unique<OpenSslContext>(options);
   SYNCLINE_RETURN_IF_ERROR(context->Open());
   return context;
+}
+
+std::string TlsLibrary() {
+  return absl::StrCat("OpenSSL ", OpenSSL_version(OPENSSL_VERSION_STRING));
 }
 
 }  // namespace syncline

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -16,6 +17,9 @@
 #include "comm/transport/tcp/channel.h"
 
 namespace syncline {
+
+// "OpenSSL 3.0.19", of the library that was loaded.
+std::string TlsLibrary();
 
 struct TlsChannelOptions {
   size_t gather_bytes = size_t{128} << 10;

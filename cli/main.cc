@@ -9,6 +9,7 @@
 #include "cli/completion.h"
 #include "cli/doctor.h"
 #include "cli/drain.h"
+#include "cli/events.h"
 #include "cli/lr_range.h"
 #include "cli/plan.h"
 #include "cli/replay.h"
@@ -28,12 +29,12 @@ int main(int argc, char** argv) {
   // tests.
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   constexpr syncline::AddCommand kCommands[] = {
-      syncline::AddServe,      syncline::AddRun,        syncline::AddLrRange,
-      syncline::AddStatus,     syncline::AddTop,        syncline::AddUpdate,
-      syncline::AddCheckpoint, syncline::AddPlan,       syncline::AddDoctor,
-      syncline::AddBench,      syncline::AddCerts,      syncline::AddVersion,
-      syncline::AddReplay,     syncline::AddAdvise,     syncline::AddTrace,
-      syncline::AddDrain,      syncline::AddCompletion,
+      syncline::AddServe,      syncline::AddRun,    syncline::AddLrRange,
+      syncline::AddStatus,     syncline::AddTop,    syncline::AddUpdate,
+      syncline::AddCheckpoint, syncline::AddPlan,   syncline::AddDoctor,
+      syncline::AddBench,      syncline::AddCerts,  syncline::AddVersion,
+      syncline::AddReplay,     syncline::AddAdvise, syncline::AddTrace,
+      syncline::AddDrain,      syncline::AddEvents, syncline::AddCompletion,
   };
   return syncline::RunApp({argv, argv + argc}, kCommands);
 }

@@ -27,6 +27,7 @@
 #include "comm/base/process_limits.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
+#include "comm/rpc/event_json.h"
 #include "comm/rpc/handshake_log.h"
 #include "comm/rpc/server.h"
 #include "comm/rpc/status_json.h"
@@ -181,6 +182,7 @@ absl::Status Services::StartAdmin() {
     pages.advice_json = [this] {
       // What is no status is a bug, and the page shows none then.
       const absl::Status added =
+    pages.events_json = [this] { return EventsAsJson(coordinator_->EventsNow()); };
           advisor_.Add(StatusAsJson(coordinator_->StatusNow()), uptime_.Now());
       return added.ok() ? advisor_.AllJson() : std::string("{}");
     };

@@ -186,6 +186,7 @@ void Press(const std::string& keys, TopView& view) {
     if (key == 'k') view.Press(TopKey::kPreviousJob);
     if (key == 's') view.Press(TopKey::kNextOrder);
     if (key == 'p') view.Press(TopKey::kPhases);
+    if (key == 'e') view.Press(TopKey::kEvents);
   }
 }
 

@@ -155,6 +155,7 @@ absl::Status TopView::Add(const std::string& json, absl::Duration now) {
     AddJob(job, now);
   }
   std::erase_if(jobs_, [&](const auto& entry) { return !present.contains(entry.first); });
+  events_ = EventsOf(status);
   now_ = now;
   return absl::OkStatus();
 }
@@ -190,6 +191,7 @@ void TopView::AddJob(const Json& status, absl::Duration now) {
   job.expected_workers = status.value("expected_workers", 0U);
   job.learning_rate = status.value("learning_rate", 0.0);
   job.skipped_steps = status.value("skipped_steps", uint64_t{0});
+  job.events = EventsOf(status);
   if (const auto loss = status.find("loss"); loss != status.end() && loss->is_number()) {
     job.loss = loss->get<double>();
     Keep(job.losses, *job.loss);
@@ -253,6 +255,10 @@ void TopView::Press(TopKey key) {
   }
   if (key == TopKey::kPhases) {
     shows_phases_ = !shows_phases_;
+    return;
+  }
+  if (key == TopKey::kEvents) {
+    shows_events_ = !shows_events_;
     return;
   }
   const Job* job = Selected();
@@ -437,6 +443,23 @@ TopLine TopView::DrawMember(const Job& job, const Member& member, size_t columns
           straggles || late ? TopLine::Tone::kWarning : TopLine::Tone::kPlain};
 }
 
+void TopView::DrawMembers(const Job& job, const TopSize& size,
+                          std::vector<TopLine>& lines) const {
+  if (shows_phases_) DrawServerPhases(job, lines);
+  lines.push_back(MemberHeader());
+  const std::vector<const Member*> members = InOrder(job);
+  // One line stays for what is left out.
+  const size_t room = size.rows > lines.size() + 2 ? size.rows - lines.size() - 2 : 0;
+  const size_t shown = members.size() <= room + 1 ? members.size() : room;
+  for (size_t i = 0; i < shown; ++i) {
+    lines.push_back(shows_phases_ ? DrawPhases(*members[i], size.columns)
+                                  : DrawMember(job, *members[i], size.columns));
+  }
+  if (shown < members.size()) {
+    lines.push_back({absl::StrCat("  and ", members.size() - shown, " more")});
+  }
+}
+
 std::vector<TopLine> TopView::Draw(const TopSize& size) const {
   std::vector<TopLine> lines;
   DrawTitle(lines);
@@ -453,23 +476,13 @@ std::vector<TopLine> TopView::Draw(const TopSize& size) const {
   }
   const Job* job = Selected();
   if (job != nullptr) DrawJob(*job, lines);
-  if (job != nullptr && !job->members.empty()) {
-    if (shows_phases_) DrawServerPhases(*job, lines);
-    lines.push_back(MemberHeader());
-    const std::vector<const Member*> members = InOrder(*job);
-    // One line stays for what is left out.
-    const size_t room = size.rows > lines.size() + 2 ? size.rows - lines.size() - 2 : 0;
-    const size_t shown = members.size() <= room + 1 ? members.size() : room;
-    for (size_t i = 0; i < shown; ++i) {
-      lines.push_back(shows_phases_ ? DrawPhases(*members[i], size.columns)
-                                    : DrawMember(*job, *members[i], size.columns));
-    }
-    if (shown < members.size()) {
-      lines.push_back({absl::StrCat("  and ", members.size() - shown, " more")});
-    }
+  if (shows_events_) {
+    DrawEvents(job, size, lines);
+  } else if (job != nullptr && !job->members.empty()) {
+    DrawMembers(*job, size, lines);
   }
   if (lines.size() + 1 > size.rows) lines.resize(size.rows > 0 ? size.rows - 1 : 0);
-  lines.push_back({"q quit   Tab next job   s order of members   p phases of a step",
+  lines.push_back({"q quit   Tab next job   s order of members   p phases   e events",
                    TopLine::Tone::kTitle});
   for (TopLine& line : lines) line.text = Clip(line.text, size.columns);
   return lines;

@@ -48,6 +48,7 @@ enum class TopKey {
   kPreviousJob,
   kNextOrder,  // of the members: rank, slowest first, latest heartbeat last
   kPhases,     // where the time of the members' steps went, and back
+  kEvents,     // what happened of late, in the members' place, and back
 };
 
 class TopView {
@@ -98,6 +99,7 @@ class TopView {
     std::deque<double> losses = {};
     std::map<uint32_t, Member> members = {};  // by rank
     std::map<uint32_t, std::deque<ServerPhases>> servers = {};
+    std::vector<std::string> events = {};         // lines, oldest first
     absl::Duration moved = absl::ZeroDuration();  // when its step last changed
 
     bool Ended() const { return phase == "over" || phase == "failed"; }
@@ -135,6 +137,11 @@ class TopView {
   TopLine DrawPhases(const Member& member, size_t columns) const;
   void DrawServerPhases(const Job& job, std::vector<TopLine>& lines) const;
   TopLine MemberHeader() const;
+  void DrawMembers(const Job& job, const TopSize& size,
+                   std::vector<TopLine>& lines) const;
+  static std::vector<std::string> EventsOf(const nlohmann::json& status);
+  // The latest that fit, of the job and of the servers.
+  void DrawEvents(const Job* job, const TopSize& size, std::vector<TopLine>& lines) const;
 
   const TopOptions options_;
   std::string build_version_ = {};
@@ -142,9 +149,11 @@ class TopView {
   std::optional<absl::Duration> now_ = {};  // of the last status
   std::map<uint32_t, Server> servers_ = {};
   std::map<uint32_t, Job> jobs_ = {};
+  std::vector<std::string> events_ = {};  // of servers and coordinator
   uint32_t selected_ = 0;  // job; one that is not there: the newest that runs
   Order order_ = Order::kRank;
   bool shows_phases_ = false;
+  bool shows_events_ = false;
   std::string failure_ = {};
   std::optional<absl::Duration> failed_since_ = {};
   absl::Duration failed_for_ = absl::ZeroDuration();

@@ -83,6 +83,29 @@ TEST(TopView, ShowsRatesStragglersAndWhatAJobIs) {
   EXPECT_THAT(straggler->text, HasSubstr("host:10"));
 }
 
+TEST(TopView, ShowsEventsOfTheJobAndOfServersTheLatestFirst) {
+  const auto event = [](int number, const std::string& what) {
+    return absl::StrCat(R"({"time":1000.5,"number":)", number,
+                        R"(,"kind":"epoch","step":7,"what":")", what, R"("})");
+  };
+  const std::string status = absl::StrCat(
+      R"({"servers":[],"jobs":[{"job":1,"name":"bert","phase":"running","events":[)",
+      event(1, "job event 1"), ",", event(2, "job event 2"), R"(]}],"events":[)",
+      event(1, "server event"), "]}");
+  TopView view({.coordinator = "a:7070", .glyphs = TopOptions::Glyphs::kAscii});
+  ASSERT_TRUE(view.Add(status, absl::Seconds(1)).ok());
+  EXPECT_THAT(Picture(view), Not(HasSubstr("job event")));
+  view.Press(TopKey::kEvents);
+  const std::string picture = Picture(view);
+  EXPECT_THAT(picture, ContainsRegex("7  epoch +job event 2\n.*7  epoch +job event 1\n"));
+  EXPECT_LT(picture.find("job event 1"), picture.find("server event"));
+  const std::string low = Picture(view, {.columns = 80, .rows = 11});
+  EXPECT_THAT(low, HasSubstr("job event 2"));
+  EXPECT_THAT(low, Not(HasSubstr("job event 1")));
+  view.Press(TopKey::kEvents);
+  EXPECT_THAT(Picture(view), Not(HasSubstr("job event")));
+}
+
 TEST(TopView, SaysForWhomAJobThatStandsWaits) {
   TopView view = Straggling();
   for (int i = 20; i < 25; ++i) {

@@ -6,6 +6,7 @@
 #include "comm/base/status.h"
 #include "comm/base/step_phases.h"
 #include "comm/rpc/channel.h"
+#include "comm/rpc/event_json.h"
 #include "comm/rpc/phases_proto.h"
 #include "comm/rpc/status.h"
 #include "nlohmann/json.hpp"
@@ -99,6 +100,8 @@ Json ToJson(const v1::MemberStatus& member) {
           {"phases", ToJson(member.phases(), kWorkerPhaseNames)}};
 }
 
+Json ToJson(const v1::Event& event) { return EventToJson(event); }
+
 Json ToJson(const v1::JobStatus& job);
 Json ToJson(const v1::LossPoint& point);
 
@@ -152,6 +155,7 @@ Json ToJson(const v1::JobStatus& job) {
           {"records", ToList(job.records())},
           {"training_servers", job.training_servers()},
           {"recoveries", ToJson(job.recoveries())},
+          {"events", ToList(job.events())},
           {"members", ToList(job.members())},
           {"server_phases", ToList(job.server_phases())}};
 }
@@ -162,7 +166,8 @@ std::string StatusAsJson(const v1::StatusReply& reply) {
   const Json json = {{"build_version", reply.build_version()},
                      {"uptime_seconds", reply.uptime_seconds()},
                      {"servers", ToList(reply.servers())},
-                     {"jobs", ToList(reply.jobs())}};
+                     {"jobs", ToList(reply.jobs())},
+                     {"events", ToList(reply.events())}};
   // Names come from members: what is no UTF-8 must not end the process.
   return json.dump(2, ' ', false, Json::error_handler_t::replace);
 }

@@ -78,7 +78,9 @@ class AdminServer::Impl {
             [this] { return Json(pages_.history->FiguresJson(History::Span::kAll)); });
       aside("/latest",
             [this] { return Json(pages_.history->FiguresJson(History::Span::kLatest)); });
-      aside("/events", [this] { return Json(pages_.history->EventsJson()); });
+      aside("/events", [this] {
+        return Json(pages_.events_json ? pages_.events_json() : R"({"events":[]})");
+      });
       aside("/advice",
             [this] { return Json(pages_.advice_json ? pages_.advice_json() : "{}"); });
     }

@@ -43,6 +43,8 @@ struct AdminPages {
   const History* history = nullptr;
   // Of a coordinator: what its jobs are bound by (advisor.h). Called by one thread at a time.
   std::function<std::string()> advice_json;
+  // Of a coordinator: what happened (comm/rpc/event_json.h).
+  std::function<std::string()> events_json;
 };
 
 class AdminServer {

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "nlohmann/json.hpp"
 
 namespace syncline {
@@ -26,77 +24,16 @@ std::string Dump(const Json& json) {
 
 bool IsOver(const JobView& job) { return job.phase == "over" || job.phase == "failed"; }
 
-std::string Because(const std::string& reason) {
-  return reason.empty() ? "" : absl::StrCat(": ", reason);
-}
-
-// Whoever came or went, but for those of whom the reason of the new epoch tells already.
-std::vector<std::string> MemberChanges(const JobView& view, const JobView& last,
-                                       const std::string& reason) {
-  std::vector<std::string> lines;
-  const auto say = [&](uint32_t rank, const std::string& what) {
-    const std::string who = absl::StrCat("worker ", rank, " ");
-    if (reason.find(who) == std::string::npos) lines.push_back(who + what);
-  };
-  std::map<uint32_t, uint32_t> before;  // incarnations by rank
-  for (const MemberView& member : last.members) before[member.rank] = member.incarnation;
-  for (const MemberView& member : view.members) {
-    const auto known = before.find(member.rank);
-    if (known == before.end()) {
-      say(member.rank, absl::StrCat("(", member.name, ") joins"));
-    } else {
-      if (known->second != member.incarnation) {
-        say(member.rank, absl::StrCat("(", member.name, ") is back"));
-      }
-      before.erase(known);
-    }
-  }
-  for (const auto& [rank, incarnation] : before) say(rank, "is gone");
-  return lines;
-}
-
-// Each epoch passes through "changing", which says nothing that the epoch does not.
-std::string PhaseChange(const JobView& view, const JobView& last) {
-  const bool through_changing = view.phase == "changing" || last.phase == "changing";
-  if (view.phase == last.phase || (through_changing && !IsOver(view))) return "";
-  const bool running = view.phase == "running";  // the epoch has given the reason
-  return absl::StrCat("the job is ", view.phase, running ? "" : Because(view.reason));
-}
-
 }  // namespace
 
 void History::Add(const CoordinatorView& view, absl::Time now) {
   absl::MutexLock lock(&mutex_);
   ++samples_;
-  AddServers(view, now);
   for (const JobView& job : view.jobs) {
     const auto known = jobs_.find(job.job);
     if (known != jobs_.end() && !IsOver(job)) known->second.seen = samples_;
   }
   for (const JobView& job : view.jobs) AddJob(job, now);
-}
-
-void History::AddServers(const CoordinatorView& view, absl::Time now) {
-  std::map<uint32_t, ServerView> before = std::move(servers_);
-  servers_.clear();
-  for (const ServerView& server : view.servers) {
-    const auto known = before.find(server.server);
-    // Of another life of the coordinator: it attaches when it is back.
-    if (known == before.end() && server.lost_for) continue;
-    if (known == before.end() || known->second.incarnation != server.incarnation) {
-      Say({.time = now,
-           .job = {},
-           .what =
-               absl::StrCat("server ", server.server, " (", server.name, ") attaches")});
-    }
-    before.erase(server.server);
-    servers_[server.server] = server;
-  }
-  for (const auto& [number, server] : before) {
-    Say({.time = now,
-         .job = {},
-         .what = absl::StrCat("server ", number, " (", server.name, ") is gone")});
-  }
 }
 
 void History::AddJob(const JobView& view, absl::Time now) {
@@ -107,12 +44,11 @@ void History::AddJob(const JobView& view, absl::Time now) {
   }
   Job& job = known->second;
   job.step = std::max(job.step, view.step);
-  SayChanges(view, job, now);
   CountBytes(view, job);
-  if (!IsOver(view) || !IsOver(job.last)) {  // also where it ended
+  if (!IsOver(view) || !job.is_over) {  // also where it ended
     AddPoint({.time = now, .step = job.step, .loss = view.loss, .bytes = job.bytes}, job);
   }
-  job.last = view;
+  job.is_over = IsOver(view);
 }
 
 // A member's count begins anew with each of its lives, and goes with it; the job's only
@@ -137,32 +73,6 @@ void History::AddPoint(const Point& point, Job& job) const {
   if (number % limits_.coarse == 0) job.coarse.push_back(job.fine.front());
   job.fine.pop_front();
   if (job.coarse.size() > limits_.coarse_points) job.coarse.pop_front();
-}
-
-void History::SayChanges(const JobView& view, const Job& job, absl::Time now) {
-  const bool has_new_epoch = view.epoch != job.last.epoch && view.epoch != 0;
-  const std::string reason = has_new_epoch ? view.reason : "";
-  std::vector<std::string> lines;
-  // With the job its members go, which is no news of each of them.
-  if (!IsOver(view)) lines = MemberChanges(view, job.last, reason);
-  if (has_new_epoch) lines.push_back(absl::StrCat("epoch ", view.epoch, Because(reason)));
-  const CheckpointView& saved = view.checkpoint;
-  if (saved.written > job.last.checkpoint.written) {
-    lines.push_back(absl::StrCat("checkpoint ", saved.latest, " is complete"));
-  }
-  if (saved.failed > job.last.checkpoint.failed) {
-    lines.push_back(absl::StrCat("a checkpoint failed: ", saved.error));
-  }
-  const std::string phase = PhaseChange(view, job.last);
-  if (!phase.empty()) lines.push_back(phase);
-  for (std::string& line : lines) {
-    Say({.time = now, .job = view.name, .step = job.step, .what = std::move(line)});
-  }
-}
-
-void History::Say(Event event) {
-  events_.push_back(std::move(event));
-  if (events_.size() > limits_.events) events_.pop_front();
 }
 
 bool History::ForgetAJob() {
@@ -196,18 +106,6 @@ std::string History::FiguresJson(Span span) const {
     jobs.push_back({{"job", number}, {"name", job.name}, {"points", std::move(points)}});
   }
   return Dump({{"jobs", std::move(jobs)}});
-}
-
-std::string History::EventsJson() const {
-  absl::MutexLock lock(&mutex_);
-  Json events = Json::array();
-  for (const Event& event : events_) {
-    events.push_back({{"time", Seconds(event.time)},
-                      {"job", event.job},
-                      {"step", event.step},
-                      {"what", event.what}});
-  }
-  return Dump({{"events", std::move(events)}});
 }
 
 }  // namespace syncline

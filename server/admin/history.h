@@ -1,13 +1,10 @@
-// What jobs did of late, for the dashboard: figures sampled from the coordinator's view,
-// and events, which are what differs between two samples. Bounded: whatever comes and
-// goes, a history takes a few megabytes at most.
+// What jobs did of late, for the dashboard's charts: figures sampled from the coordinator's
+// view. Bounded: whatever comes and goes, a history takes a few megabytes at most. What
+// happened meanwhile the coordinator's events say (server/coordinator/events.h).
 //
 //   History history;
 //   history.Add(coordinator.View(now));   // once a second
 //   ... history.FiguresJson(History::Span::kAll) ...
-//
-// An event between two samples that leaves no trace in the second one is not seen: this
-// is for people, the log has all of them.
 //
 // Thread-safe. Wall-clock times are for show alone and may jump.
 #pragma once
@@ -34,7 +31,6 @@ struct HistoryLimits {
   size_t coarse = 10;
   // Beyond them the one that ended first goes; while all are live, a newcomer has no history.
   size_t jobs = 32;
-  size_t events = 200;
 };
 
 class History {
@@ -52,9 +48,6 @@ class History {
   // since 1970 (now: of the last sample), the step of the job, the the last loss or null, what the members have sent and received
   // since the job began here; oldest first.
   std::string FiguresJson(Span span) const;
-  // {"events":[{"time":1763.5,"job":"bert","step":9,"what":"worker 3 joins"},…]}: oldest first; job "" is that of
-  // a server.
-  std::string EventsJson() const;
 
  private:
   struct Point {
@@ -63,32 +56,21 @@ class History {
     std::optional<double> loss = {};
     uint64_t bytes = 0;
   };
-  struct Event {
-    absl::Time time;
-    std::string job;
-    uint64_t step = 0;
-    std::string what;
-  };
   struct Job {
     std::string name;
     uint64_t seen = 0;   // the last sample in which it was live
     uint64_t added = 0;  // samples
     std::deque<Point> fine = {}, coarse = {};
-    JobView last = {};
+    bool is_over = false;
     uint64_t step =
         0;  // the lowest of the members; does not fall when one joins that has none yet
     std::map<uint32_t, uint64_t> bytes_of_members = {};  // by rank, of its present life
     uint64_t bytes = 0;
   };
 
-  void AddServers(const CoordinatorView& view, absl::Time now)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void AddJob(const JobView& view, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void CountBytes(const JobView& view, Job& job) const;
   void AddPoint(const Point& point, Job& job) const;
-  void SayChanges(const JobView& view, const Job& job, absl::Time now)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void Say(Event event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // False when all are live.
   bool ForgetAJob() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -96,8 +78,6 @@ class History {
   mutable absl::Mutex mutex_;
   uint64_t samples_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint32_t, Job> jobs_ ABSL_GUARDED_BY(mutex_);
-  std::map<uint32_t, ServerView> servers_ ABSL_GUARDED_BY(mutex_);
-  std::deque<Event> events_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace syncline

@@ -14,7 +14,6 @@ namespace {
 
 using nlohmann::json;
 using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 const absl::Time kStart = absl::FromUnixSeconds(1000);
 
@@ -25,13 +24,6 @@ JobView Running(uint64_t step, std::vector<MemberView> members) {
           .epoch = 1,
           .step = step,
           .members = std::move(members)};
-}
-
-std::vector<std::string> Events(const History& history) {
-  std::vector<std::string> lines;
-  const json parsed = json::parse(history.EventsJson());
-  for (const json& event : parsed["events"]) lines.push_back(event["what"]);
-  return lines;
 }
 
 json Points(const History& history) {
@@ -88,56 +80,12 @@ TEST(History, TheLatestPointsAreTheLastOfAll) {
   }
 }
 
-// A coordinator that was started anew shows those that it waits for.
-TEST(History, AServerThatIsNotBackYetHasNotAttached) {
-  History history;
-  ServerView server = {.server = 0, .name = "a:7", .lost_for = absl::Seconds(1)};
-  history.Add({.servers = {server}}, kStart);
-  EXPECT_THAT(Events(history), IsEmpty());
-  server.lost_for.reset();
-  history.Add({.servers = {server}}, kStart);
-  server.lost_for = absl::Seconds(1);
-  history.Add({.servers = {server}}, kStart);
-  EXPECT_THAT(Events(history), ElementsAre("server 0 (a:7) attaches"));
-}
-
-TEST(History, SaysWhoComesAndGoes) {
-  History history;
-  history.Add({.servers = {{.server = 0, .name = "a:7"}}}, kStart);
-  history.Add({.servers = {{.server = 0, .name = "a:7"}},
-               .jobs = {Running(0, {{.rank = 0, .incarnation = 1, .name = "h:1"},
-                                    {.rank = 1, .incarnation = 1, .name = "h:2"}})}},
-              kStart);
-  JobView next = Running(5, {{.rank = 1, .incarnation = 2, .name = "h:3"}});
-  next.epoch = 2;
-  next.reason = "worker 0 is silent";
-  history.Add({.jobs = {next}}, kStart);
-  EXPECT_THAT(Events(history),
-              ElementsAre("server 0 (a:7) attaches", "worker 0 (h:1) joins",
-                          "worker 1 (h:2) joins", "epoch 1", "the job is running",
-                          "server 0 (a:7) is gone", "worker 1 (h:3) is back",
-                          "epoch 2: worker 0 is silent"));
-}
-
-TEST(History, AnEpochIsSaidOnceThoughTheJobPassesThroughChanging) {
-  History history;
-  history.Add({.jobs = {Running(1, {})}}, kStart);
-  JobView changing = Running(1, {});
-  changing.phase = "changing";
-  history.Add({.jobs = {changing}}, kStart);
-  JobView next = Running(1, {});
-  next.epoch = 2;
-  history.Add({.jobs = {next}}, kStart);
-  EXPECT_THAT(Events(history), ElementsAre("epoch 1", "the job is running", "epoch 2"));
-}
-
 TEST(History, AWorkerThatJustCameDoesNotTakeTheJobBack) {
   History history;
   history.Add({.jobs = {Running(50, {{.rank = 0, .step = 50}})}}, kStart);
   history.Add({.jobs = {Running(0, {{.rank = 0, .step = 51}, {.rank = 1, .step = 0}})}},
               kStart);
   EXPECT_EQ(Points(history)[1]["step"], 50);
-  EXPECT_EQ(json::parse(history.EventsJson())["events"].back()["step"], 50);
 }
 
 TEST(History, AJobThatIsOverGetsNoMorePoints) {
@@ -145,14 +93,10 @@ TEST(History, AJobThatIsOverGetsNoMorePoints) {
   history.Add({.jobs = {Running(1, {{.rank = 0, .name = "h:1"}})}}, kStart);
   JobView over = Running(9, {});
   over.phase = "failed";
-  over.reason = "server 0 is gone";
   history.Add({.jobs = {over}}, kStart);
   history.Add({.jobs = {over}}, kStart);
   EXPECT_EQ(Points(history).size(), 2);
   EXPECT_EQ(Points(history)[1]["step"], 9) << "where it ended";
-  EXPECT_THAT(Events(history),
-              ElementsAre("worker 0 (h:1) joins", "epoch 1", "the job is running",
-                          "the job is failed: server 0 is gone"));
 }
 
 JobView Numbered(uint32_t number, uint64_t step) {
@@ -169,14 +113,13 @@ std::vector<uint32_t> Jobs(const History& history) {
 }
 
 TEST(History, TheJobThatEndedFirstGoesForANewOne) {
-  History history({.jobs = 2, .events = 3});
+  History history({.jobs = 2});
   JobView over = Numbered(2, 1);
   over.phase = "over";
   history.Add({.jobs = {Numbered(1, 1), Numbered(2, 1)}}, kStart);
   history.Add({.jobs = {Numbered(1, 2), over}}, kStart);
   history.Add({.jobs = {Numbered(1, 3), over, Numbered(3, 1)}}, kStart);
   EXPECT_THAT(Jobs(history), ElementsAre(1, 3));
-  EXPECT_EQ(Events(history).size(), 3);
 }
 
 TEST(History, JobsThatLiveKeepTheirHistoryAlthoughTooManyCome) {
@@ -187,7 +130,6 @@ TEST(History, JobsThatLiveKeepTheirHistoryAlthoughTooManyCome) {
   }
   EXPECT_THAT(Jobs(history), ElementsAre(1, 2));
   EXPECT_EQ(Points(history).size(), 3);
-  EXPECT_EQ(Events(history).size(), 6) << "of two jobs: a worker, an epoch, a phase";
 }
 
 TEST(History, TakesNamesThatAreNoUtf8AndLossesThatAreNoNumber) {
@@ -199,12 +141,9 @@ TEST(History, TakesNamesThatAreNoUtf8AndLossesThatAreNoNumber) {
   EXPECT_EQ(json::parse(history.FiguresJson(History::Span::kAll))["jobs"][0]["name"],
             "a\uFFFD");
   EXPECT_EQ(Points(history)[0]["loss"], nullptr);
-  EXPECT_EQ(json::parse(history.EventsJson())["events"][0]["what"],
-            "worker 0 (\uFFFD) joins");
 }
 
 TEST(History, IsEmptyAtFirst) {
-  EXPECT_THAT(Events(History()), IsEmpty());
   EXPECT_EQ(History().FiguresJson(History::Span::kAll), R"({"jobs":[]})");
 }
 

@@ -169,9 +169,9 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
   speakers_[connection] = {.kind = Speaker::kServer, .server = number};
   if (!is_back) outputs_.push_back(PersistState{});
   outputs_.push_back(ToMember{connection, ServerWelcome{number, incarnation}});
-  outputs_.push_back(LogReason{absl::StrCat(
-      "server ", number, " (", hello.name, ") ", is_back ? "came back" : "attached",
-      " with ", hello.shard_addresses.size(), " engine threads")});
+  SayOfServers(absl::StrCat("server ", number, " (", hello.name, ") ",
+                            is_back ? "came back" : "attached", " with ",
+                            hello.shard_addresses.size(), " engine threads"));
   OnServerBack(servers_.at(number), hello);
   if (stands_in != nullptr) {
     stands_in->OnStandIn({.server = number,
@@ -261,11 +261,16 @@ void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
   if (std::holds_alternative<Leave>(body)) return LoseServer(server.number, "it left");
 }
 
+void Coordinator::Impl::SayOfServers(const std::string& what) {
+  outputs_.push_back(LogReason{what});
+  outputs_.push_back(CoordinatorEvent{.kind = EventKind::kServer, .what = what});
+}
+
 // Its weights are gone with it: what it served goes on from its journal, or not at all.
 void Coordinator::Impl::LoseServer(uint32_t number, const std::string& reason) {
   const auto lost = servers_.find(number);
-  outputs_.push_back(LogReason{
-      absl::StrCat("server ", number, " (", lost->second.name, ") is gone: ", reason)});
+  SayOfServers(
+      absl::StrCat("server ", number, " (", lost->second.name, ") is gone: ", reason));
   outputs_.push_back(CloseMember{lost->second.connection, absl::AbortedError(reason)});
   const Job::ServerLoss loss = {
       .server = number,
@@ -298,7 +303,7 @@ void Coordinator::Impl::ReplaceServers() {
 
 void Coordinator::Impl::OnWorker(Job& job, uint32_t rank, const MemberBody& body) {
   if (const auto* beat = std::get_if<Heartbeat>(&body))
-    job.OnHeartbeat(rank, *beat, now_);
+    job.OnHeartbeat(rank, *beat, now_, outputs_);
   if (const auto* report = std::get_if<LossReport>(&body)) job.OnLoss(*report);
   if (const auto* barrier = std::get_if<BarrierEntered>(&body)) {
     job.OnBarrier(rank, barrier->barrier, outputs_);
@@ -417,7 +422,12 @@ CoordinatorView Coordinator::Impl::View(absl::Duration now) const {
                             .heartbeat_age = now - started_at_,
                             .lost_for = now - started_at_});
   }
-  for (const auto& [name, job] : jobs_) view.jobs.push_back(job->View(now, lost));
+  for (const auto& [name, job] : jobs_) {
+    JobView& shown = view.jobs.emplace_back(job->View(now, lost));
+    if (!job->IsOver() && !job->HasServers()) {
+      shown.attached_servers = static_cast<uint32_t>(ServersAttached());
+    }
+  }
   return view;
 }
 

@@ -36,6 +36,7 @@
 #include "server/coordinator/backup.h"
 #include "server/coordinator/checkpoint_orders.h"
 #include "server/coordinator/decision.h"
+#include "server/coordinator/events.h"
 #include "server/coordinator/job_spec.h"
 #include "server/coordinator/preparation.h"
 #include "server/coordinator/trace_targets.h"
@@ -380,8 +381,9 @@ struct CallAnswer {
 struct Prepare {
   Preparation order;
 };
-using CoordinatorOutput = std::variant<ToMember, CloseMember, PersistState, LogReason,
-                                       CallAnswer, Prepare, CheckpointOrder, StoreRecord>;
+using CoordinatorOutput =
+    std::variant<ToMember, CloseMember, PersistState, LogReason, CallAnswer, Prepare,
+                 CheckpointOrder, StoreRecord, CoordinatorEvent>;
 using CoordinatorOutputs = std::vector<CoordinatorOutput>;
 
 struct CoordinatorOptions {

@@ -33,9 +33,9 @@ void Coordinator::Impl::LetDrainedGo() {
     if (is_needed && is_another_there) continue;
     server.is_drained = leaving[server.name] = true;
     outputs_.push_back(ToMember{server.connection, Drained{}});
-    outputs_.push_back(LogReason{absl::StrCat(
+    SayOfServers(absl::StrCat(
         "server ", number, " (", server.name, ") may end: ",
-        is_needed ? "no other one could have what it has" : "others have what it has")});
+        is_needed ? "no other one could have what it has" : "others have what it has"));
   }
 }
 
@@ -93,7 +93,7 @@ void Coordinator::Impl::OnDrain(const DrainServer& order) {
   if (!status.ok() || server.IsLeaving()) return;
   server.is_to_end = true;
   outputs_.push_back(ToMember{server.connection, EndServer{}});
-  outputs_.push_back(LogReason{absl::StrCat(name, " is told to end by an operator")});
+  SayOfServers(absl::StrCat(name, " is told to end by an operator"));
 }
 
 }  // namespace syncline

@@ -107,6 +107,8 @@ class Coordinator::Impl {
   // Null, and answered, when none of that name runs.
   Job* FindForCaller(const std::string& name);
   void LoseServer(uint32_t number, const std::string& reason);
+  // In the log, and as an event.
+  void SayOfServers(const std::string& what);
   // Servers take the places of those that died and left them their journals.
   void ReplaceServers();
   // Servers that are to end, and have nothing that is nowhere else, may.

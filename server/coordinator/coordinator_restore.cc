@@ -231,6 +231,13 @@ void Coordinator::Impl::Forget(const std::string& record, const std::string& why
 void Coordinator::Impl::OnStart() {
   started_at_ = now_;
   outputs_.push_back(PersistState{});
+  outputs_.push_back(CoordinatorEvent{
+      .kind = EventKind::kCoordinator,
+      .what = term_ == 1
+                  ? "the coordinator began"
+                  : absl::StrCat("the coordinator was started anew, life ", term_, "; ",
+                                 jobs_.size(),
+                                 jobs_.size() == 1 ? " job goes on" : " jobs go on")});
   std::ranges::move(std::exchange(first_outputs_, {}), std::back_inserter(outputs_));
 }
 
@@ -250,9 +257,8 @@ void Coordinator::Impl::LoseAbsent(const std::string& name) {
   if (absent == absent_.end()) return;
   const uint32_t number = absent->first;
   absent_.erase(absent);
-  outputs_.push_back(
-      LogReason{absl::StrCat("server ", number, " (", name,
-                             ") was started anew while the coordinator was away")});
+  SayOfServers(absl::StrCat("server ", number, " (", name,
+                            ") was started anew while the coordinator was away"));
   for (const auto& [job_name, job] : jobs_) job->OnServerLost({number}, outputs_);
 }
 

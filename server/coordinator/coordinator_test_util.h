@@ -70,7 +70,17 @@ class CoordinatorTest : public ::testing::Test {
         if (record->value != nullptr) records_[record->key] = *record->value;
       }
       if (auto* order = std::get_if<CheckpointOrder>(&output)) orders_.push_back(*order);
+      if (auto* event = std::get_if<CoordinatorEvent>(&output)) events_.push_back(*event);
     }
+  }
+
+  // What was said of that kind, in its order.
+  std::vector<std::string> Said(EventKind kind) const {
+    std::vector<std::string> said;
+    for (const CoordinatorEvent& event : events_) {
+      if (event.kind == kind) said.push_back(event.what);
+    }
+    return said;
   }
 
   void Answer(ConnectionId connection, const CoordinatorBody& body) {
@@ -142,6 +152,7 @@ class CoordinatorTest : public ::testing::Test {
   std::string state_;
   std::map<std::string, std::string> records_;
   std::vector<CheckpointOrder> orders_;
+  std::vector<CoordinatorEvent> events_;
 };
 
 }  // namespace syncline

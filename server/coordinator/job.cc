@@ -71,15 +71,28 @@ void Job::ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) co
 
 // ---- Workers speak, wait and go ----
 
-void Job::OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now) {
+void Job::OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now,
+                      CoordinatorOutputs& outputs) {
   Worker& worker = workers_.at(rank);
+  const CompressionFigures& said = beat.compression;
+  const CompressionFigures& before = worker.beat.compression;
+  // Both only grow in one life.
+  if (said.pushed_values >= before.pushed_values &&
+      said.pushed_value_bytes >= before.pushed_value_bytes) {
+    pushed_.pushed_values += said.pushed_values - before.pushed_values;
+    pushed_.pushed_value_bytes += said.pushed_value_bytes - before.pushed_value_bytes;
+  }
   worker.heard_at = now;
   worker.beat = beat;
+  furthest_step_ = std::max(furthest_step_, beat.step);
+  SayChoice(rank, beat.compression.choice, outputs);
 }
 
 void Job::OnLeave(uint32_t rank, CoordinatorOutputs& outputs) {
   outputs.push_back(CloseMember{workers_.at(rank).connection, absl::OkStatus()});
-  Forget(rank, absl::StrCat(Named(rank), " left"));
+  const std::string what = absl::StrCat(Named(rank), " left");
+  Forget(rank, EpochCause::kLeave, what);
+  Say({.kind = EventKind::kLeave, .what = what}, outputs);
   if (workers_.empty()) return EndInOrder(outputs);
   MaybeReleaseBarrier(outputs);
   MaybeChangeEpoch(outputs);
@@ -105,11 +118,11 @@ void Job::EndIfAbandoned(const std::string& run_id, CoordinatorOutputs& outputs)
   Fail("all workers of that run are gone", outputs);
 }
 
-void Job::Forget(uint32_t rank, const std::string& reason) {
+void Job::Forget(uint32_t rank, EpochCause cause, const std::string& reason) {
   const auto gone = workers_.find(rank);
   last_step_ = std::max(last_step_, gone->second.beat.step);
   workers_.erase(gone);
-  change_reasons_.Add(reason);
+  change_reasons_.Add(cause, reason);
 }
 
 void Job::ForgetAll() {
@@ -130,7 +143,10 @@ void Job::DropWorker(uint32_t rank, const std::string& reason, Readmission::Caus
       CloseMember{worker.connection,
                   absl::AbortedError(absl::StrCat(what, "; connect again to rejoin"))});
   outputs.push_back(LogReason{what});
-  Forget(rank, absl::StrCat(Named(rank), ": ", reason));
+  Say({.kind = EventKind::kDeath,
+       .what = absl::StrCat(Named(rank), " was dropped: ", reason)},
+      outputs);
+  Forget(rank, EpochCause::kDeath, absl::StrCat(Named(rank), ": ", reason));
 }
 
 void Job::OnBarrier(uint32_t rank, uint64_t barrier, CoordinatorOutputs& outputs) {
@@ -200,6 +216,8 @@ void Job::Tick(absl::Duration now, size_t servers_attached, CoordinatorOutputs& 
   }
   if (phase_ == Phase::kGathering) {
     BeOver();
+    Say({.kind = EventKind::kEnd, .what = "all workers are gone before it began"},
+        outputs);
     return;
   }
   if (!memberless_since_) memberless_since_ = now;
@@ -266,6 +284,10 @@ void Job::End(const std::string& reason, CoordinatorOutputs& outputs) {
   }
   std::ranges::move(drops, std::back_inserter(outputs));
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' is over: ", reason)});
+  Say({.kind = EventKind::kEnd,
+       .what =
+           absl::StrCat(failed_ ? "the job has failed: " : "the job is over: ", reason)},
+      outputs);
 }
 
 }  // namespace syncline

@@ -86,7 +86,8 @@ class Job {
                      absl::Duration now, CoordinatorOutputs& outputs);
 
   // What members of this job say, and time. `rank` was admitted on that connection.
-  void OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now);
+  void OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now,
+                   CoordinatorOutputs& outputs);
   // A server's heartbeat. Those that the job did not begin with are not heard.
   void OnServerBeat(uint32_t server, const Heartbeat& beat, const JobProgress& progress);
   // Reports that make no sense are not the job's end.
@@ -125,6 +126,7 @@ class Job {
   // memory it takes: nothing, or "would fail: …".
   std::optional<std::string> HarmOfLosing(const std::string& host,
                                           std::vector<JobServer>& others) const;
+  bool HasServers() const { return !servers_.empty(); }
   bool LacksServers() const { return !missing_.empty(); }
   // It goes on with that server, should it come back.
   bool AwaitsServer(uint32_t server) const { return !IsOver() && !IsFree(server); }
@@ -217,6 +219,7 @@ class Job {
     uint64_t epoch = 0;                    // the last one that it was told
     uint64_t left_out = 0;                 // steps that were closed without it
     bool is_awaited = false;               // since the coordinator was started anew
+    std::string codec = {};                // the last one that it chose
   };
   // The change of epoch under way.
   struct Change {
@@ -278,7 +281,12 @@ class Job {
   };
   static std::string NameOf(const JobServer& server);
   BackupView ViewOfBackup(size_t place) const;
-  void ViewServers(JobView& view) const;
+  void ViewServers(JobView& view, const LostServers& lost) const;
+  void ViewProgress(JobView& view) const;
+  uint32_t Participants(uint64_t step) const;
+  bool IsAwaited(uint32_t server) const {
+    return homecoming_ && homecoming_->servers.contains(server);
+  }
   void AskForBackups(CoordinatorOutputs& outputs);
   void AskForBackup(size_t place, const JobServer& holder, CoordinatorOutputs& outputs);
   bool HasBackup(size_t place) const;
@@ -347,7 +355,7 @@ class Job {
   bool HasInsiders() const;
   bool MayJoin(uint32_t rank) const;
   void LetIn(absl::Duration now, CoordinatorOutputs& outputs);
-  void Forget(uint32_t rank, const std::string& reason);
+  void Forget(uint32_t rank, EpochCause cause, const std::string& reason);
   void ForgetAll();
   bool MayBeDead(const Worker& worker, absl::Duration now) const;
   uint64_t LastLossStep() const;
@@ -387,6 +395,11 @@ class Job {
   // With an error of its own instead of "start again".
   void FailWith(const absl::Status& status, CoordinatorOutputs& outputs);
   void End(const std::string& reason, CoordinatorOutputs& outputs);
+  // What happens to it, as events (job_events.cc); Say fills in job and step.
+  void Say(CoordinatorEvent event, CoordinatorOutputs& outputs) const;
+  void SayNewSettings(const TrainingSettings& before, CoordinatorOutputs& outputs) const;
+  void SayChoice(uint32_t rank, const std::string& choice, CoordinatorOutputs& outputs);
+  void SayStalls(absl::Duration now, CoordinatorOutputs& outputs);
   void ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) const;
   std::string Named(uint32_t rank) const;
   void BeOver();
@@ -418,7 +431,11 @@ class Job {
   absl::Duration last_waiting_said_ = -absl::InfiniteDuration();
   std::optional<absl::Duration> memberless_since_;
   std::optional<absl::Duration> ended_at_;
-  uint64_t last_step_ = 0;  // of those who are gone
+  uint64_t last_step_ = 0;      // of those who are gone
+  uint64_t furthest_step_ = 0;  // that a member has said
+  std::optional<absl::Duration> held_up_since_;
+  std::map<std::string, uint64_t> epoch_changes_;  // by cause
+  CompressionFigures pushed_ = {};  // of all lives of all members: values, and bytes
 
   uint64_t shown_epoch_ = 0;            // the last that all servers have committed
   std::map<uint32_t, Worker> workers_;  // alive, by rank

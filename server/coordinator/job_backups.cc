@@ -190,6 +190,9 @@ void Job::LoseBackup(size_t place, const std::string& why, CoordinatorOutputs& o
   outputs.push_back(
       LogReason{absl::StrCat("job '", spec_.name, "': the backup of ", NameOf(server),
                              " is lost: ", why, "; it goes on without one")});
+  Say({.kind = EventKind::kBackup,
+       .what = absl::StrCat("the backup of ", NameOf(server), " is lost: ", why)},
+      outputs);
   Store(outputs);
   DropStandIn(place, "the backup is lost", outputs);
   if (!IsHere(server)) {
@@ -205,9 +208,10 @@ void Job::Promote(size_t place, CoordinatorOutputs& outputs) {
   const JobServer& stand_in = *backups_[place].stand_in;
   missing_[place].successor = stand_in;
   outputs.push_back(ToMember{stand_in.connection, TakeOver{id_}});
-  outputs.push_back(
-      LogReason{absl::StrCat("job '", spec_.name, "': ", NameOf(servers_[place]),
-                             " is dead, and its backup takes over: ", stand_in.name)});
+  const std::string what = absl::StrCat(
+      NameOf(servers_[place]), " is dead, and its backup takes over: ", stand_in.name);
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
+  Say({.kind = EventKind::kServer, .what = what}, outputs);
 }
 
 void Job::RestoreBackups(const JobRecord& record) {
@@ -335,8 +339,10 @@ void Job::GiveUpNewBackup(size_t place, const std::string& why,
                           CoordinatorOutputs& outputs) {
   Backup& backup = backups_[place];
   if (!std::exchange(backup.is_being_made, false)) return;
-  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': the new backup of ",
-                                           NameOf(servers_[place]), " is lost: ", why)});
+  const std::string what =
+      absl::StrCat("the new backup of ", NameOf(servers_[place]), " is lost: ", why);
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
+  Say({.kind = EventKind::kBackup, .what = what}, outputs);
   if (backup.is_ready) {
     outputs.push_back(ToMember{servers_[place].connection, BackupGone{id_, why}});
   }
@@ -352,9 +358,10 @@ void Job::OnBackedUp(uint32_t server, const BackedUp& backed_up,
   if (!is_it || !std::exchange(backup.is_being_made, false)) return;
   backup.lost.clear();
   Store(outputs);
-  outputs.push_back(
-      LogReason{absl::StrCat("job '", spec_.name, "': ", NameOf(*found),
-                             " has a backup again, with ", NameOf(backup.holder))});
+  const std::string what =
+      absl::StrCat(NameOf(*found), " has a backup again, with ", NameOf(backup.holder));
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
+  Say({.kind = EventKind::kBackup, .what = what}, outputs);
 }
 
 }  // namespace syncline

@@ -11,6 +11,7 @@ namespace syncline {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
@@ -291,6 +292,7 @@ TEST_F(NewBackups, OneThatIsLostIsFollowedByTheNextAfterARest) {
   EXPECT_GT(Last<HoldBackup>(23)->order, order);
   Say(23, ConfigureFailed{id_, absl::ResourceExhaustedError("no port is free")});
   EXPECT_FALSE(Last<JobFailed>(10).has_value());
+  EXPECT_THAT(Said(EventKind::kBackup), testing::Not(IsEmpty()));
 }
 
 TEST_F(NewBackups, AStandInOfAnOlderOrderIsRefused) {
@@ -377,6 +379,9 @@ TEST_F(NewBackups, ATakeOverIsARecoveryFromTheLossUntilTheJobGoesOn) {
   EXPECT_THAT(recoveries.last, HasSubstr("server 0"));
   EXPECT_GT(recoveries.last_took, absl::ZeroDuration());
   EXPECT_LE(recoveries.last_took, kFailureTimeout);
+  EXPECT_THAT(Said(EventKind::kRecovery),
+              ElementsAre(AllOf(HasSubstr("after the loss of server 0"),
+                                HasSubstr(" (backup)"))));
 }
 
 TEST_F(NewBackups, NothingNewGoesToAServerThatIsToEnd) {

@@ -98,14 +98,18 @@ void Job::OnFound(const CheckpointFound& found, CoordinatorOutputs& outputs) {
   decided_ = from.name.step;
   saved_.resumed_from = from.name.ToString();
   // Changes that were made while it ran hold on, unless the program itself has changed.
-  const bool is_same = Canonical(from.declared) == Canonical(spec_.training);
+  const TrainingSettings declared = spec_.training;
+  const bool is_same = Canonical(from.declared) == Canonical(declared);
   if (is_same && from.training != spec_.training) {
     spec_.training = from.training;
     next_training_ = from.training;
     plan_ = PlanOf(from.training);
   }
-  outputs.push_back(LogReason{absl::StrCat(
-      "job '", spec_.name, "' goes on from checkpoint ", from.name.ToString())});
+  furthest_step_ = from.name.step;
+  const std::string what = absl::StrCat("goes on from checkpoint ", from.name.ToString());
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' ", what)});
+  Say({.kind = EventKind::kCheckpoint, .what = what}, outputs);
+  if (spec_.training != declared) SayNewSettings(declared, outputs);
 }
 
 // ---- When it is saved ----
@@ -119,7 +123,7 @@ absl::StatusOr<uint64_t> Job::CreateCheckpoint(CoordinatorOutputs& outputs) {
   if (spec_.training.sync().is_async()) return NoCommonStep();
   SYNCLINE_RETURN_IF_ERROR(CheckRuns());
   cut_wanted_ = true;
-  change_reasons_.Add("a checkpoint");
+  change_reasons_.Add(EpochCause::kCheckpoint, "a checkpoint");
   MaybeChangeEpoch(outputs);
   return saved_.written + saved_.failed;
 }
@@ -152,7 +156,7 @@ void Job::CutWhenItIsTime(absl::Duration now, CoordinatorOutputs& outputs) {
   if (now - *cut_since_ < every || cut_wanted_ || !cuts_.empty()) return;
   cut_since_ = now;
   cut_wanted_ = true;
-  change_reasons_.Add("a checkpoint");
+  change_reasons_.Add(EpochCause::kCheckpoint, "a checkpoint");
   MaybeChangeEpoch(outputs);
 }
 
@@ -357,8 +361,12 @@ void Job::FinishCut(uint64_t step, const absl::Status& status,
     saved_.error = absl::StrCat(name.ToString(), ": ", std::string(status.message()));
     Store(outputs);
     outputs.push_back(CheckpointOrder{DiscardCheckpoint{spec_.name, name}});
-    outputs.push_back(LogReason{absl::StrCat(
-        about, " failed, earlier ones stay: ", std::string(status.message()))});
+    const std::string why =
+        absl::StrCat(" failed, earlier ones stay: ", std::string(status.message()));
+    outputs.push_back(LogReason{absl::StrCat(about, why)});
+    Say({.kind = EventKind::kCheckpoint,
+         .what = absl::StrCat("checkpoint ", name.ToString(), why)},
+        outputs);
     return SaveLast(outputs);
   }
   ++saved_.written;
@@ -372,6 +380,11 @@ void Job::FinishCut(uint64_t step, const absl::Status& status,
   outputs.push_back(
       LogReason{absl::StrCat(about, " is complete: ", saved_.bytes, " bytes in ",
                              absl::FormatDuration(cut.took))});
+  Say({.kind = EventKind::kCheckpoint,
+       .what = absl::StrCat("checkpoint ", name.ToString(), " is complete, ",
+                            saved_.bytes, " bytes"),
+       .took = cut.took},
+      outputs);
   SaveLast(outputs);
 }
 

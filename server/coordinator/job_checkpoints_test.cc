@@ -11,6 +11,7 @@
 namespace syncline {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST_F(SavedJobs, BeginWhereTheirCheckpointIsAndNobodySeeds) {
@@ -42,6 +43,10 @@ TEST_F(SavedJobs, BeginWhereTheirCheckpointIsAndNobodySeeds) {
   ASSERT_TRUE(commit->training.has_value());
   EXPECT_EQ(commit->training->optimizer.options.at("lr"), 0.125);
   EXPECT_EQ(Saved().resumed_from, "run2-step40");
+  EXPECT_THAT(Said(EventKind::kCheckpoint),
+              ElementsAre("goes on from checkpoint run2-step40"));
+  ASSERT_EQ(Said(EventKind::kSettings).size(), 1u);
+  EXPECT_THAT(Said(EventKind::kSettings)[0], HasSubstr("to 0.125"));
 }
 
 TEST_F(SavedJobs, EndWithTheReasonWhenTheirCheckpointCannotBeHad) {
@@ -101,6 +106,8 @@ TEST_F(SavedJobs, AreCutBetweenThePhasesOfAnEpochWhenAsked) {
   EXPECT_EQ(Saved().latest, "run3-step7");
   EXPECT_EQ(Saved().bytes, 1000);
   EXPECT_FALSE(Saved().is_under_way);
+  EXPECT_THAT(Said(EventKind::kCheckpoint).back(), HasSubstr(" is complete, 1000 bytes"));
+  EXPECT_EQ(events_.back().took, absl::Seconds(2));
 }
 
 TEST_F(SavedJobs, AreNeverCutBeforeTheirFirstStepNorInTheMiddleOfAnUpdate) {
@@ -125,6 +132,8 @@ TEST_F(SavedJobs, GoOnWhenAServerCannotWriteAndTheRestIsDeleted) {
   EXPECT_TRUE(closed_.empty());
   Create();
   EXPECT_TRUE(Saved().is_under_way);
+  EXPECT_THAT(Said(EventKind::kCheckpoint).back(),
+              HasSubstr(" failed, earlier ones stay: "));
 }
 
 TEST_F(SavedJobs, AreNeverCutTwiceAtOneStepAndLateWordsOpenNothing) {

@@ -125,10 +125,11 @@ absl::StatusOr<uint64_t> Job::Update(const UpdateJob& update,
   outputs.push_back(
       LogReason{absl::StrCat("job '", spec_.name, "': from ", Changeable(spec_.training),
                              " to ", Changeable(next))});
-  spec_.training = next;
+  const TrainingSettings before = std::exchange(spec_.training, next);
+  SayNewSettings(before, outputs);
   next_training_ = next;
   plan_ = PlanOf(next);
-  change_reasons_.Add("new options");
+  change_reasons_.Add(EpochCause::kSettings, "new options");
   Store(outputs);
   MaybeChangeEpoch(outputs);
   // Either it has begun, or it follows the one under way.
@@ -157,6 +158,14 @@ void Job::FinishChange(CoordinatorOutputs& outputs) {
   outputs.push_back(
       LogReason{absl::StrCat("job '", spec_.name, "': epoch ", change.epoch, " with ",
                              committed_.size(), " members: ", reason_)});
+  Say({.kind = EventKind::kEpoch,
+       .what =
+           absl::StrCat("epoch ", change.epoch, " with ", committed_.size(),
+                        committed_.size() == 1 ? " member: " : " members: ", reason_)},
+      outputs);
+  for (const EpochCause cause : change.reasons.causes()) {
+    ++epoch_changes_[std::string(EpochCauseName(cause))];
+  }
   const std::optional<uint32_t> seeder = Seeder();
   for (const MemberRecord& record : committed_) {
     const auto found = workers_.find(record.rank);

@@ -86,7 +86,8 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
     const std::string what =
         absl::StrCat(Named(hello.rank), " came back as a new process");
     outputs.push_back(CloseMember{holder->second.connection, absl::AbortedError(what)});
-    Forget(hello.rank, what);
+    Forget(hello.rank, EpochCause::kDeath, what);
+    Say({.kind = EventKind::kDeath, .what = what}, outputs);
   }
   if (workers_.empty() && !began) gathering_since_ = now;
   const bool may_join = MayJoin(hello.rank);
@@ -99,8 +100,12 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
                           .outside = !may_join,
                           .heard_at = now};
   if (began && may_join) {
-    change_reasons_.Add(absl::StrCat(Named(hello.rank), " joins"));
+    change_reasons_.Add(EpochCause::kJoin, absl::StrCat(Named(hello.rank), " joins"));
   }
+  Say({.kind = EventKind::kJoin,
+       .what = absl::StrCat(Named(hello.rank), " joins",
+                            may_join ? "" : ", and waits outside for now")},
+      outputs);
   MaybeChangeEpoch(outputs);
   return absl::OkStatus();
 }
@@ -181,7 +186,7 @@ void Job::MaybeRun(CoordinatorOutputs& outputs) {
     if (backups_[place].IsThere()) ConnectBackup(place, outputs);
   }
   change_reasons_ = {};
-  change_reasons_.Add("the job begins");
+  change_reasons_.Add(EpochCause::kBegin, "the job begins");
   MaybeChangeEpoch(outputs);
 }
 

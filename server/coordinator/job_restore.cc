@@ -91,6 +91,7 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   lost_scalings_ = decided_;
   decision_ = record.decision;
   last_step_ = record.step;
+  furthest_step_ = record.step;
   beginning_.run = record.run;
   journal_ = record.journal;
   lost_cuts_ = record.last_cut;
@@ -200,10 +201,11 @@ void Job::GoOn(CoordinatorOutputs& outputs) {
   counters_.epochs.AtLeast(spec_.name, homecoming_->prepared);
   if (homecoming_->prepared > begun_.epoch) {
     change_is_due_ = true;
-    change_reasons_.Add("the coordinator came back in the middle of a change");
+    change_reasons_.Add(EpochCause::kCoordinator,
+                        "the coordinator came back in the middle of a change");
   }
-  if (next_training_) change_reasons_.Add("new options");
-  if (HasUntoldMoves()) change_reasons_.Add("a server came back");
+  if (next_training_) change_reasons_.Add(EpochCause::kSettings, "new options");
+  if (HasUntoldMoves()) change_reasons_.Add(EpochCause::kServer, "a server came back");
   GiveUpLostCuts(outputs);
   for (const MemberRecord& member : committed_) {
     const auto worker = workers_.find(member.rank);

@@ -168,9 +168,11 @@ void Job::Miss(const JobServer& server, const ServerLoss& loss,
     FinishCut(step, absl::UnavailableError(absl::StrCat(named, " died")), outputs);
   }
   if (!backups_.empty()) return Promote(place, outputs);
-  outputs.push_back(LogReason{
-      absl::StrCat("job '", spec_.name, "' waits for ", named,
-                   "; start it again with its --journal-dir: it goes on from there")});
+  const std::string what =
+      absl::StrCat("waits for ", named,
+                   "; start it again with its --journal-dir: it goes on from there");
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' ", what)});
+  Say({.kind = EventKind::kServer, .what = what}, outputs);
 }
 
 bool Job::FitsFor(const JobServer& successor, const JobServer& missing) const {
@@ -280,7 +282,8 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
     Store(outputs);  // there is no other copy that could come back
   }
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
-  change_reasons_.Add(what);
+  change_reasons_.Add(EpochCause::kServer, what);
+  Say({.kind = EventKind::kServer, .what = what}, outputs);
   if (homecoming_ && homecoming_->servers.contains(server.server)) {
     return FinishHomecoming(server, {.job = id_}, outputs);
   }
@@ -300,6 +303,13 @@ void Job::EndRecoveries(absl::Duration now, CoordinatorOutputs& outputs) {
   const bool goes_on = !homecoming_ && !change_ && !LacksServers() && !HasUntoldMoves();
   if (const auto said = recoveries_.Look(goes_on, now)) {
     outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' ", *said)});
+    const RecoveryView view = recoveries_.View(now);
+    Say({.kind = EventKind::kRecovery,
+         .what = view.last_causes == "coordinator"
+                     ? *said
+                     : absl::StrCat(*said, " (", view.last_causes, ")"),
+         .took = view.last_took},
+        outputs);
   }
 }
 

@@ -58,6 +58,7 @@ void Job::EndStalls(absl::Duration now, CoordinatorOutputs& outputs) {
     if (placement_->serves[i]) servers.push_back({servers_[i].server, servers_[i].name});
   }
   const StallVerdict verdict = stall_.Look(now, StallMembers(), servers);
+  SayStalls(now, outputs);
   if (!verdict.failure.empty()) return Fail(verdict.failure, outputs);
   for (const Drop& drop : verdict.drops) {
     DropWorker(drop.rank, drop.reason, Readmission::Cause::kStoodStill, outputs);
@@ -100,7 +101,10 @@ void Job::LetIn(absl::Duration now, CoordinatorOutputs& outputs) {
     if (!worker.outside) continue;
     if (nobody_inside || MayJoin(rank)) {
       worker.outside = false;
-      change_reasons_.Add(absl::StrCat(Named(rank), " joins"));
+      const std::string what = absl::StrCat(Named(rank), " joins");
+      change_reasons_.Add(EpochCause::kJoin, what);
+      Say({.kind = EventKind::kJoin, .what = what + " after it had waited outside"},
+          outputs);
     } else if (says) {
       outputs.push_back(ToMember{
           worker.connection,

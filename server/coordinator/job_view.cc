@@ -62,9 +62,36 @@ uint64_t Job::LowestStep() const {
   return lowest.value_or(last_step_);
 }
 
-void Job::ViewServers(JobView& view) const {
+// Who counts in a step, which is not who is alive: a quorum closes steps without some, and
+// those who have just come begin later.
+uint32_t Job::Participants(uint64_t step) const {
+  if (committed_.empty()) return 0;
+  if (spec_.training.sync().is_async()) return 1;
+  if (HasQuorum() && closed_) return static_cast<uint32_t>(closed_->incarnations.size());
+  return static_cast<uint32_t>(std::ranges::count_if(
+      committed_,
+      [step](const MemberRecord& member) { return member.first_step <= step; }));
+}
+
+void Job::ViewProgress(JobView& view) const {
+  view.participants = IsOver() ? 0 : Participants(view.step);
+  view.pushed = pushed_;
+  view.epoch_changes = epoch_changes_;
+  uint64_t fastest = view.step;
+  for (const auto& [rank, worker] : workers_) {
+    if (worker.welcomed) fastest = std::max(fastest, worker.beat.step);
+  }
+  view.staleness = fastest - view.step;
+}
+
+void Job::ViewServers(JobView& view, const LostServers& lost) const {
+  view.expected_servers = servers_.empty() ? options_.expected_servers
+                                           : static_cast<uint32_t>(servers_.size());
   uint32_t shard = 0;
   for (const JobServer& server : servers_) {
+    const bool is_attached = !IsOver() && IsHere(server) && !IsAwaited(server.server) &&
+                             !lost.contains(server.server);
+    if (is_attached) ++view.attached_servers;
     const auto known = server_phases_.find(server.server);
     if (known != server_phases_.end()) view.server_phases.insert(*known);
     const auto trained = training_shards_.lower_bound(shard);
@@ -126,7 +153,8 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
                             .compression = worker.beat.compression,
                             .phases = worker.beat.phases});
   }
-  ViewServers(view);
+  ViewServers(view, lost);
+  ViewProgress(view);
   view.recoveries = recoveries_.View(now);
   view.checkpoint = saved_;
   view.checkpoint.is_under_way = !cuts_.empty() || cut_wanted_ || IsEnding();

@@ -1,5 +1,6 @@
 #include "server/coordinator/reasons.h"
 
+#include <array>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,13 +13,26 @@ constexpr size_t kMaxShown = 3;  // a line that people read to its end
 
 }  // namespace
 
-void Reasons::Add(std::string reason) {
+std::string_view EpochCauseName(EpochCause cause) {
+  static constexpr std::array<std::string_view, 8> kNames = {
+      "begin",    "join",       "leave",  "death",
+      "settings", "checkpoint", "server", "coordinator"};
+  return kNames[static_cast<size_t>(cause)];
+}
+
+void Reasons::Add(EpochCause cause, std::string reason) {
+  causes_.insert(cause);
+  Show(std::move(reason));
+}
+
+void Reasons::Show(std::string reason) {
   if (shown_.size() < kMaxShown) return shown_.push_back(std::move(reason));
   ++others_;
 }
 
 void Reasons::Add(Reasons more) {
-  for (std::string& reason : more.shown_) Add(std::move(reason));
+  causes_.merge(more.causes_);
+  for (std::string& reason : more.shown_) Show(std::move(reason));
   others_ += more.others_;
 }
 

@@ -1,6 +1,7 @@
 #include "server/coordinator/recoveries.h"
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ std::optional<std::string> Recoveries::Look(bool goes_on, absl::Duration now) {
   }
   if (open_.empty() || !goes_on) return std::nullopt;
   std::vector<std::string> names;
+  std::set<std::string> causes;
   last_took_ = {};
   for (const Open& open : open_) {
     const absl::Duration took = now - *open.since;
@@ -42,8 +44,10 @@ std::optional<std::string> Recoveries::Look(bool goes_on, absl::Duration now) {
     sums.took += took;
     last_took_ = std::max(last_took_, took);
     names.push_back(open.what);
+    causes.emplace(CauseName(open.cause));
   }
   last_ = absl::StrJoin(names, " and ");
+  last_causes_ = absl::StrJoin(causes, " and ");
   last_at_ = now;
   open_.clear();
   return absl::StrFormat("goes on %.1f s after the loss of %s",
@@ -60,6 +64,7 @@ RecoveryView Recoveries::View(absl::Duration now) const {
   }
   if (view.count == 0) return view;
   view.last = last_;
+  view.last_causes = last_causes_;
   view.last_took = last_took_;
   view.last_age = now - last_at_;
   return view;

@@ -39,6 +39,7 @@ class Recoveries {
   std::vector<Open> open_;
   std::map<Cause, RecoverySums> sums_;
   std::string last_;
+  std::string last_causes_;
   absl::Duration last_took_ = {};
   absl::Duration last_at_ = {};
 };

@@ -93,7 +93,8 @@ struct RecoverySums {
 struct RecoveryView {
   uint64_t count = 0;
   std::map<std::string, RecoverySums> sums = {};
-  std::string last = {};  // what was lost
+  std::string last = {};         // what was lost
+  std::string last_causes = {};  // "backup", or "backup and coordinator"
   absl::Duration last_took = {};
   absl::Duration last_age = {};
 };
@@ -106,6 +107,12 @@ struct JobView {
   uint64_t step = 0;
   uint64_t parameters = 0;
   uint32_t expected_workers = 0;
+  uint32_t expected_servers = 0;
+  uint32_t attached_servers = 0;   // of those
+  uint32_t participants = 0;       // members whose gradients are in the last step
+  uint64_t staleness = 0;          // steps from the slowest member to the fastest
+  CompressionFigures pushed = {};  // values, and their bytes, of all lives of all members
+  std::map<std::string, uint64_t> epoch_changes = {};  // by cause (reasons.h)
   std::string push_codec = {};
   std::string publish_codec = {};
   std::string mode = {};     // "ssp:staleness=3"

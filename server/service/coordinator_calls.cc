@@ -1,9 +1,20 @@
 // What the coordinator answers to single calls: status, changes of jobs, checkpoints,
 // servers that are to end.
+#include <algorithm>
+#include <functional>
+#include <set>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "comm/base/limits.h"
+#include "comm/base/nearest.h"
+#include "comm/base/printable.h"
 #include "comm/rpc/status.h"
 #include "server/service/coordinator_service.h"
+#include "server/service/event_convert.h"
 #include "server/service/proto_convert.h"
 
 namespace syncline {
@@ -13,11 +24,44 @@ namespace {
 void ShowOnly(const Identity& who, v1::StatusReply& reply) {
   if (who.role != Role::kWorker) return;
   reply.clear_servers();
+  reply.clear_events();
   v1::StatusReply all;
   all.mutable_jobs()->Swap(reply.mutable_jobs());
   for (v1::JobStatus& job : *all.mutable_jobs()) {
     if (job.name() == who.job) *reply.add_jobs() = std::move(job);
   }
+}
+
+void Keep(const std::function<bool(const v1::Event&)>& is_kept, v1::EventsReply& reply) {
+  v1::EventsReply all;
+  all.Swap(&reply);
+  for (v1::Event& event : *all.mutable_events()) {
+    if (is_kept(event)) *reply.add_events() = std::move(event);
+  }
+}
+
+void ShowOnly(const Identity& who, v1::EventsReply& reply) {
+  if (who.role != Role::kWorker) return;
+  Keep([&](const v1::Event& event) { return event.job_name() == who.job; }, reply);
+}
+
+// Of the last job of that name. An empty one chooses nothing.
+absl::Status ChooseJob(const std::string& name, v1::EventsReply& reply) {
+  if (name.empty()) return absl::OkStatus();
+  uint32_t last = 0;
+  std::set<std::string> names;
+  for (const v1::Event& event : reply.events()) {
+    if (event.job_name() == name) last = std::max(last, event.job());
+    if (event.job() != 0) names.insert(event.job_name());
+  }
+  if (last == 0) {
+    const std::string asked = Printable(name, kMaxJobNameBytes);
+    return absl::NotFoundError(absl::StrCat(
+        "no events of a job '", asked, "' are known",
+        DidYouMean(asked, std::vector<std::string_view>(names.begin(), names.end()))));
+  }
+  Keep([last](const v1::Event& event) { return event.job() == last; }, reply);
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -32,6 +76,23 @@ grpc::ServerUnaryReactor* CoordinatorService::Status(grpc::CallbackServerContext
   reactor->Finish(ToGrpcStatus(peer.status()));
   return reactor;
 }
+
+grpc::ServerUnaryReactor* CoordinatorService::Events(grpc::CallbackServerContext* context,
+                                                     const v1::EventsRequest* request,
+                                                     v1::EventsReply* reply) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::StatusOr<Peer> peer = gate_->AdmitCall(*context, Action::kReadStatus, "");
+  absl::Status status = peer.status();
+  if (status.ok()) {
+    *reply = EventsNow();
+    if (peer->identity) ShowOnly(*peer->identity, *reply);
+    status = ChooseJob(request->job(), *reply);
+  }
+  reactor->Finish(ToGrpcStatus(status));
+  return reactor;
+}
+
+v1::EventsReply CoordinatorService::EventsNow() const { return ToProto(events_.All()); }
 
 grpc::ServerUnaryReactor* CoordinatorService::UpdateJob(
     grpc::CallbackServerContext* context, const v1::UpdateJobRequest* request,

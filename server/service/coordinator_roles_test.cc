@@ -167,6 +167,14 @@ class CoordinatorRoles : public testing::Test {
     if (!status.ok()) return FromGrpcStatus(status);
     return reply;
   }
+  absl::StatusOr<v1::EventsReply> Events(const std::string& who) {
+    grpc::ClientContext context;
+    SetDeadline(context, kPatience);
+    v1::EventsReply reply;
+    const grpc::Status status = Stub(who)->Events(&context, {}, &reply);
+    if (!status.ok()) return FromGrpcStatus(status);
+    return reply;
+  }
   absl::Status Update(const std::string& who, const std::string& job) {
     grpc::ClientContext context;
     SetDeadline(context, kPatience);
@@ -241,8 +249,10 @@ TEST_F(CoordinatorRoles, StatusIsForOperatorsReadersAndWorkersOfTheJob) {
   const auto own = Status("worker-a");
   ASSERT_TRUE(own.ok()) << own.status();
   EXPECT_EQ(own->servers_size(), 0);
+  EXPECT_EQ(own->events_size(), 0) << "they are of servers";
   for (const char* who : {"server", "old-style", "elsewhere"}) {
     EXPECT_TRUE(IsDenied(Status(who).status())) << who;
+    EXPECT_TRUE(IsDenied(Events(who).status())) << who;
   }
 }
 
@@ -258,6 +268,14 @@ TEST_F(CoordinatorRoles, AWorkerSeesItsOwnJobOnly) {
   EXPECT_EQ(Status("worker-a")->jobs_size(), 1);
   EXPECT_EQ(Status("worker-b")->jobs_size(), 0);
   EXPECT_EQ(Status("reader")->jobs_size(), 1);
+  while (Events("worker-a")->events().empty() && clock.Now() < kPatience) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  const auto own = Events("worker-a");
+  ASSERT_EQ(own->events_size(), 1);
+  EXPECT_EQ(own->events(0).job_name(), "a");
+  EXPECT_EQ(Events("worker-b")->events_size(), 0);
+  EXPECT_GT(Events("reader")->events_size(), 1) << "the coordinator's, too";
 }
 
 TEST_F(CoordinatorRoles, OnlyOperatorsChangeJobs) {

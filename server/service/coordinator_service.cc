@@ -9,6 +9,7 @@
 #include "comm/base/status.h"
 #include "comm/rpc/status.h"
 #include "comm/transport/tcp/member_key.h"
+#include "server/service/event_convert.h"
 #include "server/service/proto_convert.h"
 #include "server/service/status_convert.h"
 
@@ -22,6 +23,7 @@ constexpr size_t kMaxBytesOfMember = size_t{128} << 20;  // a message has 64 MiB
 // Once all members together have more waiting, nobody may have more than the second.
 constexpr size_t kMaxInboxBytes = size_t{1} << 30;
 constexpr size_t kShareOfFullInboxBytes = size_t{1} << 20;
+constexpr size_t kEventsInStatus = 10;  // of each job
 
 }  // namespace
 
@@ -215,6 +217,7 @@ CoordinatorView CoordinatorService::View() {
 
 v1::StatusReply CoordinatorService::StatusNow() {
   v1::StatusReply reply = ToProto(View());
+  AppendEvents(events_.Latest(kEventsInStatus), reply);
   reply.set_uptime_seconds(absl::ToDoubleSeconds(clock_.Now()));
   return reply;
 }
@@ -338,6 +341,7 @@ void CoordinatorService::Run() {
     Apply(Tick{});
     next_tick = clock_.Now() + period;
   }
+  KeepEvents(Keep::kNow);
   for (const Item& item : TakeInbox()) {
     if (item.answer) item.answer(NotApplied(), "");
   }
@@ -426,6 +430,7 @@ CoordinatorOutputs CoordinatorService::Apply(const CoordinatorInput& input) {
     break;
   }
   CloseUnread();
+  KeepEvents(Keep::kWhenDue);
   return outputs;
 }
 
@@ -459,6 +464,7 @@ bool CoordinatorService::Perform(const CoordinatorOutput& output) {
   if (const auto* order = std::get_if<CheckpointOrder>(&output)) keeper_->Order(*order);
   if (const auto* reason = std::get_if<LogReason>(&output))
     options_.log.Info(reason->text);
+  if (const auto* event = std::get_if<CoordinatorEvent>(&output)) events_.Add(*event);
   if (const auto* persist = std::get_if<PersistState>(&output))
     return Store({kStateKey, std::make_shared<const std::string>(persist->state)});
   if (const auto* record = std::get_if<StoreRecord>(&output)) return Store(*record);

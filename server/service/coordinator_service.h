@@ -50,6 +50,7 @@
 #include "proto/coordinator.grpc.pb.h"
 #include "server/coordinator/coordinator.h"
 #include "server/service/checkpoint_keeper.h"
+#include "server/service/event_log.h"
 #include "server/service/gate.h"
 #include "server/service/job_convert.h"
 #include "server/service/link_table.h"
@@ -117,8 +118,14 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
                                        const v1::FetchTraceRequest* request,
                                        v1::FetchTraceReply* reply) override;
 
+  grpc::ServerUnaryReactor* Events(grpc::CallbackServerContext* context,
+                                   const v1::EventsRequest* request,
+                                   v1::EventsReply* reply) override;
+
   CoordinatorView View() ABSL_LOCKS_EXCLUDED(mutex_);
   v1::StatusReply StatusNow() ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of all jobs, oldest first.
+  v1::EventsReply EventsNow() const;
 
   // Ends all streams; members take it for a lost coordinator. Call before the gRPC server
   // is shut down.
@@ -192,6 +199,10 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   absl::Status Restore() ABSL_LOCKS_EXCLUDED(mutex_, machine_mutex_);
   bool Store(const StoreRecord& record) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StoreNow(const StoreRecord& record);
+  absl::Status RestoreEvents();
+  // Stores events and shows them, a few times a second however many there are.
+  enum class Keep { kWhenDue, kNow };
+  void KeepEvents(Keep when);
 
   absl::Duration Now() ABSL_LOCKS_EXCLUDED(mutex_) {
     absl::MutexLock lock(&mutex_);
@@ -209,8 +220,12 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   std::map<std::string, int64_t> stored_versions_;  // by key
   SharedBytes shared_;
   std::random_device random_;
+  absl::Duration events_kept_at_ = -absl::InfiniteDuration();
+  bool events_are_kept_ = true;  // the last time that they were to be
   // Whose messages piled up while outputs were carried out.
   std::vector<std::pair<ConnectionId, absl::Status>> unread_;
+
+  EventLog events_;  // of the machine's thread, and of anyone who reads
 
   // Held for one Apply, or a view.
   absl::Mutex machine_mutex_;

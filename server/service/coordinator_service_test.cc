@@ -25,6 +25,7 @@
 namespace syncline {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // Waits in CompareAndSet while it is told to.
@@ -36,6 +37,9 @@ class SlowStore final : public StateStore {
   absl::StatusOr<int64_t> CompareAndSet(std::string_view key, int64_t expected_version,
                                         std::string_view value) override {
     absl::MutexLock lock(&mutex_);
+    if (!fails_on_.empty() && key.starts_with(fails_on_)) {
+      return absl::ResourceExhaustedError("the disk is full");
+    }
     waits_ = true;
     mutex_.Await(absl::Condition(&lets_go_));
     waits_ = false;
@@ -53,6 +57,10 @@ class SlowStore final : public StateStore {
     absl::MutexLock lock(&mutex_);
     lets_go_ = false;
   }
+  void FailOn(const std::string& prefix) {
+    absl::MutexLock lock(&mutex_);
+    fails_on_ = prefix;
+  }
   void WaitUntilHeld() {
     absl::MutexLock lock(&mutex_);
     mutex_.Await(absl::Condition(&waits_));
@@ -67,6 +75,7 @@ class SlowStore final : public StateStore {
   absl::Mutex mutex_;
   bool lets_go_ = true;
   bool waits_ = false;
+  std::string fails_on_;
 };
 
 // A member that says what a test wants, and keeps what it hears.
@@ -278,6 +287,48 @@ TEST_F(CoordinatorServiceTest, ManyMessagesOfOneMemberComeInTheirOrder) {
   member.Say(message);
   ASSERT_TRUE(Eventually([&] { return member.end().has_value(); }));
   EXPECT_THAT(std::string(member.end()->message()), HasSubstr("it left"));
+}
+
+// ---- What happened ----
+
+TEST(CoordinatorEventsOfService, OutliveTheCoordinator) {
+  MemoryStore store;
+  CoordinatorServiceOptions options;
+  options.store = &store;
+  std::vector<std::string> said;
+  for (int life = 0; life < 2; ++life) {
+    auto service = *CoordinatorService::Create(options);
+    RunningServer running =
+        *StartServer({.listen = "127.0.0.1:0", .tls = {}, .services = {service.get()}});
+    RawMember member(running.address);
+    member.SayServerHello(absl::StrCat("server of life ", life));
+    const size_t expected = 2U * static_cast<size_t>(life + 1);
+    ASSERT_TRUE(Eventually([&] {
+      return static_cast<size_t>(service->EventsNow().events_size()) >= expected;
+    }));
+    said.clear();
+    const v1::EventsReply kept = service->EventsNow();
+    for (const v1::Event& event : kept.events()) {
+      said.push_back(event.what());
+      EXPECT_EQ(event.number(), said.size());
+      EXPECT_GT(event.time(), 1.7e9);
+    }
+    EXPECT_EQ(service->StatusNow().events_size(), static_cast<int>(said.size()));
+    service->Stop();
+    running.Shutdown(absl::ZeroDuration());
+  }
+  EXPECT_THAT(
+      said, ElementsAre("the coordinator began", HasSubstr("(server of life 0) attached"),
+                        HasSubstr("was started anew, life 2"),
+                        HasSubstr("(server of life 1) attached")));
+}
+
+TEST_F(CoordinatorServiceTest, WhatCannotBeStoredOfEventsIsShownAllTheSame) {
+  store_.FailOn("events/");
+  RawMember member(running_.address);
+  member.SayServerHello("a server");
+  ASSERT_TRUE(Eventually([&] { return service_->EventsNow().events_size() == 2; }));
+  EXPECT_EQ(service_->View().servers.size(), 1u);
 }
 
 // ---- What a job is ----

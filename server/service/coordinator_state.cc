@@ -11,11 +11,18 @@
 #include "server/service/job_convert.h"
 
 namespace syncline {
+namespace {
+
+// Each time a job's events are written as a whole, and the disk is waited for.
+constexpr absl::Duration kKeepEventsEvery = absl::Milliseconds(200);
+
+}  // namespace
 
 // What it begins with is stored before any member is heard: its term, above all.
 absl::Status CoordinatorService::Restore() {
   SYNCLINE_ASSIGN_OR_RETURN(const auto state, options_.store->Load(kStateKey));
   SYNCLINE_ASSIGN_OR_RETURN(const auto records, options_.store->List(kJobRecords));
+  SYNCLINE_RETURN_IF_ERROR(RestoreEvents());
   CoordinatorOutputs outputs;
   uint64_t term = 0;
   {
@@ -46,6 +53,7 @@ absl::Status CoordinatorService::Restore() {
     }
     if (const auto* record = std::get_if<StoreRecord>(&output))
       SYNCLINE_RETURN_IF_ERROR(StoreNow(*record));
+    if (const auto* event = std::get_if<CoordinatorEvent>(&output)) events_.Add(*event);
   }
   for (const auto& [key, record] : records) {
     if (!options_.comes_back) SYNCLINE_RETURN_IF_ERROR(StoreNow({key, nullptr}));
@@ -66,6 +74,33 @@ absl::Status CoordinatorService::StoreNow(const StoreRecord& record) {
       stored_versions_[record.key],
       options_.store->CompareAndSet(record.key, version, *record.value));
   return absl::OkStatus();
+}
+
+absl::Status CoordinatorService::RestoreEvents() {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto records, options_.store->List(EventLog::kRecords));
+  for (const auto& [key, record] : records) {
+    stored_versions_[key] = record.version;
+    const absl::Status restored = events_.Restore(key, record.value);
+    if (restored.ok()) continue;
+    options_.log.Warning("the events of a job are lost",
+                         {{"record", key}, {"reason", std::string(restored.message())}});
+  }
+  return absl::OkStatus();
+}
+
+// They are for people: what cannot be stored is shown all the same, and stops nothing.
+void CoordinatorService::KeepEvents(Keep when) {
+  const absl::Duration now = clock_.Now();
+  if (when == Keep::kWhenDue && now - events_kept_at_ < kKeepEventsEvery) return;
+  absl::Status kept;
+  for (const StoreRecord& record : events_.Changes()) kept.Update(StoreNow(record));
+  events_.Show();
+  events_kept_at_ = now;
+  const bool is_new = std::exchange(events_are_kept_, kept.ok());
+  if (kept.ok() || !is_new) return;
+  options_.log.Warning(
+      "events could not be stored, a restart of the coordinator forgets them",
+      {{"error", std::string(kept.message())}});
 }
 
 bool CoordinatorService::Store(const StoreRecord& record) {

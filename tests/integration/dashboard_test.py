@@ -26,13 +26,17 @@ class Page(html.parser.HTMLParser):
         super().__init__()
         self.tags = set()
         self.words = {}
+        self.marks = []  # classes of the marks in charts
         self.open = []
         self.feed(source)
 
     def handle_starttag(self, tag, attributes):
         self.tags.add(tag)
-        if tag not in ("meta", "link", "line", "path"):
-            self.open.append((tag, dict(attributes).get("id")))
+        given = dict(attributes)
+        if tag == "line" and "event" in given.get("class", ""):
+            self.marks.append(given["class"])
+        if tag not in ("meta", "link"):
+            self.open.append((tag, given.get("id")))
 
     def handle_endtag(self, tag):
         while self.open and self.open.pop()[0] != tag:
@@ -45,11 +49,11 @@ class Page(html.parser.HTMLParser):
 
 
 class Browsed(cluster.ClusterTest):
-    def look(self, seconds=5):
-        """The page after so many seconds of the browser's time, which passes faster than ours."""
+    def look(self, seconds=5, job=""):
+        """The page of a job, by its number, after so many seconds of the browser's time, which passes faster than ours."""
         shown = subprocess.run(
             [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--virtual-time-budget={1000 * seconds}", "--dump-dom",
-             f"http://{self.admin}/"],
+             f"http://{self.admin}/#{job}"],
             capture_output=True, text=True, timeout=cluster.PATIENCE,
         )  # fmt: skip
         return Page(shown.stdout)
@@ -71,6 +75,7 @@ class Dashboard(Browsed):
         self.assertRegex(page.words["workers"], r"Codec 0 \S+ \d+ (computes|waits) .* 1 \S+ \d+ (computes|waits) ")
         self.assertRegex(page.words["servers"], r"Bytes 0 ")
         self.assertIn("worker 1 (", page.words["events"])
+        self.assertRegex(page.words["events"], r"server server 0 \(.*\) attached with \d+ engine threads")
 
     def test_it_shows_where_the_time_of_a_step_goes(self):
         workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "5", job=JOB) for rank in range(2)]
@@ -89,6 +94,40 @@ class Dashboard(Browsed):
     def test_nothing_but_its_own_files_may_run(self):
         with urllib.request.urlopen(f"http://{self.admin}/", timeout=5) as reply:
             self.assertIn("default-src 'self'", reply.headers["Content-Security-Policy"])
+
+
+@unittest.skipIf(BROWSER is None, "no Chromium")
+class DashboardOfJobs(Browsed):
+    servers = 1
+
+    def await_words(self, job, pattern):
+        deadline = time.monotonic() + cluster.PATIENCE
+        while not re.search(pattern, (page := self.look(job=job)).words.get("events", "")):
+            self.assertLess(time.monotonic(), deadline, page.words)
+        return page
+
+    def test_what_happened_to_one_job_is_not_shown_with_another_whatever_its_name(self):
+        first = self.worker(0, 1, "--steps", "60", "--step-ms", "50", job=JOB)
+        other = self.worker(0, 1, "--steps", "100000", "--step-ms", "50", job="other")
+        first.await_line(r"^step 10$")
+        self.assertEqual(self.syncline("update", JOB, "--option", "lr=0.25").returncode, 0)
+        numbers = {name: self.status_of(name)["job"] for name in (JOB, "other")}
+        self.assertEqual(first.wait(), 0, first.text())
+        page = self.await_words(numbers[JOB], r"the job is over: all workers left")
+        self.assertIn("lr from 0.001 to 0.25", page.words["events"])
+        # The epoch of the beginning is before the first point of the charts, that of the update is in them.
+        self.assertIn("event settings", page.marks)
+
+        next_one = self.worker(0, 1, "--steps", "100000", "--step-ms", "50", job=JOB)
+        next_one.await_line(r"^step 40$")
+        self.assertNotEqual(self.status_of(JOB)["job"], numbers[JOB])
+        for job, name in ((self.status_of(JOB)["job"], JOB), (numbers["other"], "other")):
+            page = self.await_words(job, r"the job begins")
+            self.assertEqual(page.words["job-name"], name)
+            for of_the_first in ("lr from", "the job is over"):
+                self.assertNotIn(of_the_first, page.words["events"])
+            self.assertNotIn("event settings", page.marks)
+        self.assertIsNone(other.process.poll())
 
 
 @unittest.skipIf(BROWSER is None, "no Chromium")

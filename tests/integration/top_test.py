@@ -58,6 +58,8 @@ class Top(cluster.ClusterTest):
     def test_it_shows_who_works_and_leaves_the_terminal_as_it_was(self):
         self.worker(0, 1, "--steps", "100000", "--step-ms", "50", job="bert")
         self.await_screen(r"> bert +running +1 of 1 +[1-9]")
+        os.write(self.terminal, b"e")
+        self.await_screen(r"epoch +epoch 1 with 1 member: the job begins")
         self.coordinator.kill()
         self.await_screen(r"no answer for \d+ s: ")
         os.write(self.terminal, b"q")

@@ -48,7 +48,7 @@ export class Chart {
     parent.append(this.figure);
   }
 
-  // `events` are the times of vertical marks.
+  // `events` are vertical marks: {time, kind, what}.
   show(points, events) {
     this.points = points;
     const finite = points.filter(([, value]) => Number.isFinite(value));
@@ -61,9 +61,12 @@ export class Chart {
     const y = (value) => HEIGHT - ((value - low) / (high - low)) * HEIGHT;
     const shapes = [0.25, 0.5, 0.75].map((part) =>
       element("line", {x1: 0, x2: WIDTH, y1: part * HEIGHT, y2: part * HEIGHT}));
-    for (const time of events) {
+    for (const {time, kind, what} of events) {
       if (time < this.begin || time > this.end) continue;
-      shapes.push(element("line", {class: "event", x1: x(time), x2: x(time), y1: 0, y2: HEIGHT}));
+      const mark = element("line", {class: `event ${kind}`, x1: x(time), x2: x(time), y1: 0, y2: HEIGHT});
+      mark.append(element("title"));
+      mark.firstChild.textContent = what;
+      shapes.push(mark);
     }
     let path = "";
     let pen = "M";

@@ -3,6 +3,7 @@
 import {showAdvice} from "/advice.js";
 import {Chart} from "/chart.js";
 import {showDurability} from "/durability.js";
+import {Events} from "/events.js";
 import {Phases} from "/phases.js";
 
 const PERIOD_MS = 1000;
@@ -12,7 +13,7 @@ const byId = (id) => document.getElementById(id);
 const state = {
   series: new Map(),  // points {time, step, loss, bytes} by job number
   rates: new Map(),   // {time, value, rate} by "job/rank/incarnation" or "server/number/incarnation"
-  events: [],
+  events: new Events(),
   charts: null,
   phases: null,
   advice: null,
@@ -166,8 +167,7 @@ function showCharts(job, points) {
     speed: new Chart(byId("charts"), "Steps a second", short),
     wire: new Chart(byId("charts"), "On the wire, all workers", perSecond),
   };
-  const marks = state.events.filter((event) => event.job === job.name && /^epoch/.test(event.what))
-    .map((event) => event.time);
+  const marks = state.events.marks(job.job);
   state.charts.loss.show(points.map((point) => [point.time, point.loss]), marks);
   state.charts.speed.show(rates(points, "step"), marks);
   state.charts.wire.show(rates(points, "bytes"), marks);
@@ -219,19 +219,6 @@ function showServers(servers, time) {
     }));
 }
 
-function showEvents() {
-  const lines = state.events.slice(-100).reverse().map((event) => {
-    const line = make("li");
-    const when = new Date(event.time * 1000);
-    const time = make("time", when.toLocaleTimeString("en-GB"));
-    time.dateTime = when.toISOString();
-    const where = event.job ? `${event.job}, step ${event.step}: ` : "";
-    line.append(time, where + event.what);
-    return line;
-  });
-  byId("events").replaceChildren(...(lines.length ? lines : [make("li", "Nothing yet.")]));
-}
-
 function show(status) {
   state.status = status;
   const time = performance.now() / 1000;
@@ -255,7 +242,7 @@ function show(status) {
     showWorkers(job, time);
   }
   showServers(status.servers, time);
-  showEvents();
+  state.events.show(byId("events"), job);
 }
 
 // ---- talking to the coordinator --------------------------------------------------------------------------------
@@ -279,12 +266,14 @@ let advised = -Infinity;
 async function tick() {
   try {
     const recent = performance.now() - loaded < RECENT_MS;
-    const [figures, status, events] = await Promise.all([get(recent ? "/latest" : "/history"), get("/status"), get("/events")]);
+    const [figures, status, events] = await Promise.all([
+      get(recent ? "/latest" : "/history"), get("/status"), recent && !state.events.lacks ? null : get("/events")]);
     const restarted = status.uptime_seconds < uptime;
     uptime = status.uptime_seconds;
     if (!recent || restarted) state.series.clear();
     take(figures.jobs);
-    state.events = events.events;
+    if (events) state.events.replace(events.events);
+    for (const some of [status.events, ...status.jobs.map((job) => job.events)]) state.events.take(some);
     if (performance.now() - advised >= (state.advice ? ADVICE_MS : PERIOD_MS)) {
       advised = performance.now();
       state.advice = await get("/advice");

@@ -1,0 +1,40 @@
+#include "cli/events.h"
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/coordinator.pb.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+
+v1::Event Death() {
+  v1::Event event;
+  event.set_job(3);
+  event.set_job_name("bert");
+  event.set_time(1763989445.25);
+  event.set_kind("death");
+  event.set_step(120);
+  event.set_what("worker 1 (a\x1b[2J) was dropped");
+  return event;
+}
+
+TEST(Events, ALineHasTimeStepKindAndWhatHappened) {
+  EXPECT_EQ(EventLine(Death(), EventColumns::kOfOneJob, absl::UTCTimeZone()),
+            "2025-11-24 13:04:05  step 120       death        worker 1 (a\\x1b[2J) was "
+            "dropped");
+}
+
+TEST(Events, OfAllJobsALineNamesItsOwn) {
+  v1::Event event = Death();
+  EXPECT_THAT(EventLine(event, EventColumns::kWithJob, absl::UTCTimeZone()),
+              HasSubstr("05  bert              step 120  "));
+  event.set_job(0);
+  event.set_job_name("");
+  EXPECT_THAT(EventLine(event, EventColumns::kWithJob, absl::UTCTimeZone()),
+              HasSubstr("05  -                                death  "));
+}
+
+}  // namespace
+}  // namespace syncline

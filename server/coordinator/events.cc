@@ -1,0 +1,29 @@
+#include "server/coordinator/events.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <iterator>
+
+namespace syncline {
+namespace {
+
+// By EventKind.
+constexpr std::array<std::string_view, 13> kNames = {
+    "join",     "leave", "death",  "epoch",  "settings", "codec",      "checkpoint",
+    "recovery", "stall", "server", "backup", "end",      "coordinator"};
+static_assert(kNames.size() == static_cast<size_t>(EventKind::kCoordinator) + 1);
+
+}  // namespace
+
+std::string_view EventKindName(EventKind kind) {
+  return kNames[static_cast<size_t>(kind)];
+}
+
+std::optional<EventKind> EventKindOf(std::string_view name) {
+  const auto found = std::ranges::find(kNames, name);
+  if (found == kNames.end()) return std::nullopt;
+  return static_cast<EventKind>(std::distance(kNames.begin(), found));
+}
+
+}  // namespace syncline

@@ -1,0 +1,78 @@
+// What a job says of what happens to it (events.h).
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "server/coordinator/job.h"
+
+namespace syncline {
+namespace {
+
+// The codec of "onebit: wire 0.9 GB/s, 2.1 ms against 9.8 ms dense". Empty for one that is
+// tried for a step: that is no choice.
+std::string_view ChosenCodec(std::string_view choice) {
+  if (choice.find(": tried for a step") != std::string_view::npos) return "";
+  return choice.substr(0, choice.find(':'));
+}
+
+std::string Written(const OptionValues& values, const std::string& key) {
+  const auto found = values.find(key);
+  return found == values.end() ? "its default" : absl::StrCat(found->second);
+}
+
+}  // namespace
+
+void Job::Say(CoordinatorEvent event, CoordinatorOutputs& outputs) const {
+  event.job = id_;
+  event.job_name = spec_.name;
+  event.step = furthest_step_;
+  outputs.push_back(std::move(event));
+}
+
+void Job::SayNewSettings(const TrainingSettings& before,
+                         CoordinatorOutputs& outputs) const {
+  const TrainingSettings& after = spec_.training;
+  std::vector<std::string> changes;
+  for (const auto& [key, value] : after.optimizer.options) {
+    const std::string old = Written(before.optimizer.options, key);
+    const std::string now = Written(after.optimizer.options, key);
+    if (old != now) changes.push_back(absl::StrCat(key, " from ", old, " to ", now));
+  }
+  if (!(before.schedule == after.schedule)) {
+    changes.push_back(absl::StrCat("schedule from ", FormatNamedOptions(before.schedule),
+                                   " to ", FormatNamedOptions(after.schedule)));
+  }
+  if (changes.empty()) changes.emplace_back("options are set again to what they are");
+  Say({.kind = EventKind::kSettings, .what = absl::StrJoin(changes, "; ")}, outputs);
+}
+
+void Job::SayChoice(uint32_t rank, const std::string& choice,
+                    CoordinatorOutputs& outputs) {
+  std::string& known = workers_.at(rank).codec;
+  const std::string_view chosen = ChosenCodec(choice);
+  if (chosen.empty() || chosen == known) return;
+  known = std::string(chosen);
+  Say({.kind = EventKind::kCodec, .what = absl::StrCat(Named(rank), " chooses ", choice)},
+      outputs);
+}
+
+void Job::SayStalls(absl::Duration now, CoordinatorOutputs& outputs) {
+  const std::string& held_up = stall_.held_up();
+  if (held_up.empty() != held_up_since_.has_value()) return;
+  if (!held_up.empty()) {
+    held_up_since_ = now;
+    return Say({.kind = EventKind::kStall, .what = held_up}, outputs);
+  }
+  const absl::Duration took = now - *std::exchange(held_up_since_, std::nullopt);
+  Say({.kind = EventKind::kStall,
+       .what = absl::StrFormat("held up no longer, after %.0f s more",
+                               absl::ToDoubleSeconds(took)),
+       .took = took},
+      outputs);
+}
+
+}  // namespace syncline

@@ -1,0 +1,19 @@
+// Events as messages.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "proto/coordinator.pb.h"
+#include "server/service/event_log.h"
+
+namespace syncline {
+
+v1::EventsReply ToProto(const std::vector<LoggedEvent>& events);
+
+// To the jobs that `reply` has, and to itself those of no job.
+void AppendEvents(const std::map<uint32_t, std::vector<LoggedEvent>>& events,
+                  v1::StatusReply& reply);
+
+}  // namespace syncline

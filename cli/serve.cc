@@ -36,6 +36,7 @@
 #include "server/admin/advisor.h"
 #include "server/admin/control_metrics.h"
 #include "server/admin/history.h"
+#include "server/admin/job_metrics.h"
 #include "server/admin/metrics.h"
 #include "server/checkpoint/directory_store.h"
 #include "server/service/coordinator_service.h"
@@ -100,6 +101,7 @@ class Services {
   absl::Mutex ready_mutex_;
   bool said_ready_ ABSL_GUARDED_BY(ready_mutex_) = false;
   std::optional<uint32_t> said_server_ ABSL_GUARDED_BY(ready_mutex_);
+  std::optional<JobMetrics> job_metrics_;         // of a coordinator
   std::map<uint32_t, std::set<uint32_t>> ranks_;  // that have metrics, by job
 };
 
@@ -176,13 +178,15 @@ absl::Status Services::StartCoordinator() {
 absl::Status Services::StartAdmin() {
   AdminPages pages;
   pages.not_ready_because = [this] { return NotReadyBecause(); };
+  pages.refresh_metrics = [this] { metrics_.Refresh(); };
   if (coordinator_ != nullptr) {
+    job_metrics_.emplace(registry_);
     pages.status_json = [this] { return StatusAsJson(coordinator_->StatusNow()); };
+    pages.events_json = [this] { return EventsAsJson(coordinator_->EventsNow()); };
     pages.history = &history_;
     pages.advice_json = [this] {
       // What is no status is a bug, and the page shows none then.
       const absl::Status added =
-    pages.events_json = [this] { return EventsAsJson(coordinator_->EventsNow()); };
           advisor_.Add(StatusAsJson(coordinator_->StatusNow()), uptime_.Now());
       return added.ok() ? advisor_.AllJson() : std::string("{}");
     };
@@ -271,6 +275,7 @@ void Services::UpdateMetrics() {
   ranks_.clear();
   const CoordinatorView view = coordinator_->View();
   history_.Add(view);
+  job_metrics_->Show(view);
   for (const JobView& job : view.jobs) {
     if (job.phase == "over" || job.phase == "failed") continue;
     metrics_.NameJob(job.job, job.name);
@@ -292,8 +297,7 @@ void Services::UpdateMetrics() {
                                        .step = saved.step,
                                        .bytes = saved.bytes,
                                        .took = saved.took,
-                                       .age = saved.age,
-                                       .failures = saved.failed});
+                                       .age = saved.age});
     }
     std::set<uint32_t>& ranks = ranks_[job.job];
     std::set<uint32_t> gone = std::move(before[job.job]);

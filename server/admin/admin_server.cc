@@ -85,6 +85,7 @@ class AdminServer::Impl {
             [this] { return Json(pages_.advice_json ? pages_.advice_json() : "{}"); });
     }
     aside("/metrics", [this] {
+      if (pages_.refresh_metrics) pages_.refresh_metrics();
       std::ostringstream text;
       prometheus::TextSerializer().Serialize(text, registry_.Collect());
       return HttpReply{.type = kPrometheusText, .body = text.str()};

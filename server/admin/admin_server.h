@@ -39,12 +39,14 @@ struct AdminPages {
   std::function<std::vector<std::string>()> not_ready_because;
   // A JSON object. Unset means "{}".
   std::function<std::string()> status_json;
+  // Called before metrics are read. Unset: they are as they should be.
+  std::function<void()> refresh_metrics;
   // What the dashboard shows besides; null: this process has none. Outlives the server.
   const History* history = nullptr;
-  // Of a coordinator: what its jobs are bound by (advisor.h). Called by one thread at a time.
-  std::function<std::string()> advice_json;
   // Of a coordinator: what happened (comm/rpc/event_json.h).
   std::function<std::string()> events_json;
+  // Of a coordinator: what its jobs are bound by (advisor.h). Called by one thread at a time.
+  std::function<std::string()> advice_json;
 };
 
 class AdminServer {

@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "httplib.h"
 #include "prometheus/registry.h"
+#include "server/admin/job_metrics.h"
 #include "server/admin/metrics.h"
 
 namespace syncline {
@@ -97,43 +98,52 @@ class MetricsTest : public testing::Test {
  protected:
   void SetUp() override { ASSERT_TRUE(server_.Start().ok()); }
   std::string Scrape() { return Get(server_, "/metrics").body; }
+  AdminPages Pages() {
+    AdminPages pages;
+    pages.refresh_metrics = [this] { metrics_.Refresh(); };
+    return pages;
+  }
 
   prometheus::Registry registry_;
   Metrics metrics_{registry_};
-  AdminServer server_{AnyPort(), registry_, {}};
+  AdminServer server_{AnyPort(), registry_, Pages()};
 };
 
 TEST_F(MetricsTest, CountsWhatItIsTold) {
-  metrics_.CountPush(PushResult::kCounted, 100);
-  metrics_.CountPush(PushResult::kCounted, 20);
-  metrics_.CountPush(PushResult::kRepeated, 3);
-  metrics_.CountRefused(RefuseCode::kStaleEpoch);
-  metrics_.CountRefused(RefuseCode::kNotSeeded);
-  metrics_.CountRefused(RefuseCode::kNone);
-  metrics_.CountRefused(static_cast<RefuseCode>(999));
-  metrics_.CountPublished(64);
   metrics_.NameJob(1, "resnet");
+  const std::shared_ptr<JobTraffic> traffic = metrics_.TrafficOf(1);
+  traffic->CountPush(PushResult::kCounted, 100);
+  traffic->CountPush(PushResult::kCounted, 20);
+  traffic->CountPush(PushResult::kRepeated, 3);
+  traffic->CountRefused(RefuseCode::kStaleEpoch);
+  traffic->CountRefused(RefuseCode::kNotSeeded);
+  traffic->CountRefused(RefuseCode::kTooLate);
+  traffic->CountRefused(RefuseCode::kNone);
+  traffic->CountRefused(static_cast<RefuseCode>(999));
+  traffic->CountPublished(64);
   metrics_.SetStep(1, 7);
   metrics_.SetEpoch(1, 2);
   metrics_.SetMembers(1, 4);
   metrics_.SetServerMemory(1024, 512);
-  metrics_.ObserveStep(absl::Milliseconds(15));
+  metrics_.ObserveStep(1, absl::Milliseconds(15));
   const std::string text = Scrape();
   for (const char* line :
-       {"syncline_pushes_total{result=\"counted\"} 2\n",
-        "syncline_pushes_total{result=\"repeated\"} 1\n",
-        "syncline_pushed_bytes_total 123\n",
-        "syncline_refused_total{reason=\"stale_epoch\"} 1\n",
-        "syncline_refused_total{reason=\"not_seeded\"} 1\n",
-        "syncline_refused_total{reason=\"malformed\"} 0\n",
-        "syncline_published_total 1\n", "syncline_published_bytes_total 64\n",
+       {"syncline_pushes_total{job_name=\"resnet\",result=\"counted\"} 2\n",
+        "syncline_pushes_total{job_name=\"resnet\",result=\"repeated\"} 1\n",
+        "syncline_pushed_bytes_total{job_name=\"resnet\"} 123\n",
+        "syncline_refused_total{job_name=\"resnet\",reason=\"stale_epoch\"} 1\n",
+        "syncline_refused_total{job_name=\"resnet\",reason=\"not_seeded\"} 1\n",
+        "syncline_refused_total{job_name=\"resnet\",reason=\"too_late\"} 1\n",
+        "syncline_refused_total{job_name=\"resnet\",reason=\"malformed\"} 0\n",
+        "syncline_published_total{job_name=\"resnet\"} 1\n",
+        "syncline_published_bytes_total{job_name=\"resnet\"} 64\n",
         "syncline_step{job_name=\"resnet\"} 7\n",
         "syncline_epoch{job_name=\"resnet\"} 2\n",
         "syncline_members{job_name=\"resnet\"} 4\n",
         "syncline_server_memory_bytes{kind=\"budget\"} 1024\n",
         "syncline_server_memory_bytes{kind=\"placed\"} 512\n",
-        "syncline_step_seconds_bucket{le=\"0.01\"} 0\n",
-        "syncline_step_seconds_bucket{le=\"0.02\"} 1\n"}) {
+        "syncline_step_seconds_bucket{job_name=\"resnet\",le=\"0.01\"} 0\n",
+        "syncline_step_seconds_bucket{job_name=\"resnet\",le=\"0.02\"} 1\n"}) {
     EXPECT_THAT(text, HasSubstr(line));
   }
   EXPECT_THAT(text, HasSubstr("syncline_build_info{"));
@@ -232,6 +242,9 @@ TEST_F(MetricsTest, PleasesPromtool) {
   }
   metrics_.NameJob(1, "a \"name\"");
   metrics_.SetWorker(1, 0, {.heartbeat_age = absl::Seconds(1)});
+  metrics_.TrafficOf(1)->CountPublished(1);
+  JobMetrics jobs(registry_);
+  jobs.Show({.jobs = {{.job = 1, .name = "a \"name\"", .phase = "running", .loss = 1}}});
   const TempDirectory directory;
   const std::string path = directory.File("metrics.txt");
   std::ofstream(path) << Scrape();

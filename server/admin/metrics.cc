@@ -10,12 +10,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/synchronization/mutex.h"
 #include "prometheus/counter.h"
 #include "prometheus/gauge.h"
-#include "prometheus/histogram.h"
 #include "prometheus/registry.h"
+#include "server/admin/traffic_series.h"
 
 namespace syncline {
 namespace {
@@ -23,7 +22,6 @@ namespace {
 using prometheus::Counter;
 using prometheus::Family;
 using prometheus::Gauge;
-using prometheus::Histogram;
 
 // Of each job, in the order of its gauges. Those of checkpoints begin with the first one.
 enum JobFigure : size_t {
@@ -34,7 +32,6 @@ enum JobFigure : size_t {
   kCheckpointBytes,
   kCheckpointSeconds,
   kCheckpointAge,
-  kCheckpointFailures,
   kJournalDurable,
   kJournalLag,
   kJournalBytes,
@@ -43,15 +40,7 @@ enum JobFigure : size_t {
   kBackupLag,
   kBackupsMissing
 };
-constexpr size_t kJobFigures = 15;
-
-constexpr std::array<const char*, 3> kPushResults = {"counted", "repeated", "refused"};
-
-// From a small model in shared memory to a large one over a slow network, three per
-// decade.
-Histogram::BucketBoundaries StepBuckets() {
-  return {0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50};
-}
+constexpr size_t kJobFigures = 14;
 
 Family<Counter>& Counters(prometheus::Registry& registry, const char* name,
                           const char* help) {
@@ -102,11 +91,6 @@ class PhaseCounters {
   PhaseSums<kPhases> last_;
 };
 
-// A counter that is set to what somebody else has counted.
-void GrowTo(Counter& counter, double value) {
-  counter.Increment(std::max(0.0, value - counter.Value()));
-}
-
 struct WorkerFigure {
   const char* name;
   const char* help;
@@ -136,24 +120,11 @@ constexpr WorkerFigure kWorkerFigures[] = {
      "Steps that a quorum made without this worker since it joined.",
      [](Figures worker) { return worker.left_out_steps; }}};
 
-// "stale epoch" -> "stale_epoch", as label values are written.
-std::string ReasonLabel(RefuseCode code) {
-  return absl::StrReplaceAll(RefuseCodeName(code), {{" ", "_"}});
-}
-
 }  // namespace
 
 struct Metrics::Families {
   explicit Families(prometheus::Registry& registry)
-      : pushed_bytes(Counters(registry, "syncline_pushed_bytes_total",
-                              "Payload bytes of received contributions.")
-                         .Add({})),
-        published(Counters(registry, "syncline_published_total",
-                           "Blocks sent to workers after a step or on a pull.")
-                      .Add({})),
-        published_bytes(Counters(registry, "syncline_published_bytes_total",
-                                 "Payload bytes of published blocks.")
-                            .Add({})),
+      : traffic(registry),
         job_figures{
             &Gauges(registry, "syncline_step", "The furthest step that was applied."),
             &Gauges(registry, "syncline_epoch", "The number of the current membership."),
@@ -165,8 +136,6 @@ struct Metrics::Families {
                     "How long the last checkpoint took to write."),
             &Gauges(registry, "syncline_checkpoint_age_seconds",
                     "Time since the last checkpoint was complete."),
-            &Gauges(registry, "syncline_checkpoint_failures",
-                    "Checkpoints of this run that failed."),
             &Gauges(registry, "syncline_journal_durable_step",
                     "The step up to which a server's journal is on the disk."),
             &Gauges(registry, "syncline_journal_lag_steps",
@@ -181,12 +150,6 @@ struct Metrics::Families {
                     "Steps that a server has made and its backup does not have."),
             &Gauges(registry, "syncline_backups_missing",
                     "Servers of a job with durability peer that have no backup.")},
-        step_seconds(
-            prometheus::BuildHistogram()
-                .Name("syncline_step_seconds")
-                .Help("From a step's first contribution to its last published block.")
-                .Register(registry)
-                .Add({}, StepBuckets())),
         worker_phases{Counters(registry, "syncline_step_phase_seconds_total",
                                "Time of a worker, by what it did or waited for."),
                       Counters(registry, "syncline_step_phase_steps_total",
@@ -208,48 +171,31 @@ struct Metrics::Families {
                "Memory of a server for its jobs: its budget, and what is placed.");
     memory_budget = &memory.Add({{"kind", "budget"}});
     memory_placed = &memory.Add({{"kind", "placed"}});
-    auto& push_family = Counters(registry, "syncline_pushes_total",
-                                 "Received contributions, by what became of them.");
-    for (size_t i = 0; i < kPushResults.size(); ++i) {
-      pushes[i] = &push_family.Add({{"result", kPushResults[i]}});
-    }
-    // Every reason from the start, at zero: a rate over a series that only appears with
-    // its first increment misses that increment.
     for (size_t i = 0; i < worker_figures.size(); ++i) {
       worker_figures[i] =
           &Gauges(registry, kWorkerFigures[i].name, kWorkerFigures[i].help);
     }
-    auto& refused_family =
-        Counters(registry, "syncline_refused_total", "Refused messages, by reason.");
     auto& door_family =
         Counters(registry, "syncline_auth_refused_total",
                  "Peers turned away before they had proved who they are, or for what "
                  "they sent.");
+    // Every reason from the start, at zero: a rate over a series that only appears with
+    // its first increment misses that increment.
     for (size_t i = 0; i < turned_away.size(); ++i) {
       turned_away[i] = &door_family.Add(
           {{"door", "data"}, {"reason", RefusalName(static_cast<Refusal>(i))}});
     }
-    for (size_t i = 0; i < refused.size(); ++i) {
-      refused[i] =
-          &refused_family.Add({{"reason", ReasonLabel(static_cast<RefuseCode>(i + 1))}});
-    }
   }
 
+  TrafficFamilies traffic;
   std::array<Family<Gauge>*, std::size(kWorkerFigures)> worker_figures;
-  Counter& pushed_bytes;
-  Counter& published;
-  Counter& published_bytes;
   std::array<Family<Gauge>*, kJobFigures> job_figures;
-  Histogram& step_seconds;
   PhaseCounters<kWorkerPhaseNames.size()>::Of worker_phases;
   PhaseCounters<kServerPhaseNames.size()>::Of server_phases;
   Family<Counter>& recoveries;
   Family<Counter>& recovery_seconds;
   Gauge* memory_budget = nullptr;
   Gauge* memory_placed = nullptr;
-  std::array<Counter*, kPushResults.size()> pushes;
-  // All but RefuseCode::kNone.
-  std::array<Counter*, static_cast<size_t>(RefuseCode::kNoAverage)> refused;
   std::array<Counter*, static_cast<size_t>(Refusal::kMalformed) + 1> turned_away;
 
   struct WorkerSeries {
@@ -267,6 +213,9 @@ struct Metrics::Families {
       Counter* seconds = nullptr;
     };
     std::map<std::string, Recoveries, std::less<>> recoveries = {};  // by cause
+    // Of a server, once an engine has the job.
+    std::shared_ptr<JobTraffic> counted = nullptr;
+    std::optional<TrafficSeries> traffic = std::nullopt;
   };
 
   void Forget(std::map<uint32_t, Job>::iterator job)
@@ -276,6 +225,7 @@ struct Metrics::Families {
     }
     for (const auto& [rank, series] : job->second.workers) Forget(series);
     if (job->second.phases) job->second.phases->Remove(server_phases);
+    if (job->second.traffic) job->second.traffic->Remove(traffic);
     for (const auto& [cause, counters] : job->second.recoveries) {
       recoveries.Remove(counters.count);
       recovery_seconds.Remove(counters.seconds);
@@ -310,25 +260,27 @@ Metrics::Metrics(prometheus::Registry& registry)
 
 Metrics::~Metrics() = default;
 
-void Metrics::CountPush(PushResult result, size_t payload_bytes) {
-  families_->pushes[static_cast<size_t>(result)]->Increment();
-  families_->pushed_bytes.Increment(static_cast<double>(payload_bytes));
+std::shared_ptr<JobTraffic> Metrics::TrafficOf(uint32_t job) {
+  absl::MutexLock lock(&families_->mutex);
+  const auto found = families_->jobs.find(job);
+  if (found == families_->jobs.end()) return std::make_shared<JobTraffic>();
+  Families::Job& of = found->second;
+  if (of.counted == nullptr) {
+    of.counted = std::make_shared<JobTraffic>();
+    of.traffic.emplace(families_->traffic, of.name);
+  }
+  return of.counted;
 }
 
-void Metrics::CountRefused(RefuseCode reason) {
-  const size_t index = static_cast<size_t>(reason);
-  if (index >= 1 && index <= families_->refused.size()) {
-    families_->refused[index - 1]->Increment();
+void Metrics::Refresh() {
+  absl::MutexLock lock(&families_->mutex);
+  for (auto& [number, job] : families_->jobs) {
+    if (job.traffic) job.traffic->GrowTo(job.counted->Read());
   }
 }
 
 void Metrics::CountTurnedAway(Refusal refusal) {
   families_->turned_away[static_cast<size_t>(refusal)]->Increment();
-}
-
-void Metrics::CountPublished(size_t payload_bytes) {
-  families_->published.Increment();
-  families_->published_bytes.Increment(static_cast<double>(payload_bytes));
 }
 
 void Metrics::NameJob(uint32_t job, std::string_view name) {
@@ -372,7 +324,6 @@ void Metrics::SetMembers(uint32_t job, size_t members) {
 }
 
 void Metrics::SetCheckpoint(uint32_t job, const Checkpoint& latest) {
-  families_->Set(job, kCheckpointFailures, static_cast<double>(latest.failures));
   if (!latest.is_there) return;
   families_->Set(job, kCheckpointStep, static_cast<double>(latest.step));
   families_->Set(job, kCheckpointBytes, static_cast<double>(latest.bytes));
@@ -459,8 +410,11 @@ void Metrics::SetServerPhases(uint32_t job, const ServerPhases& phases) {
   of.phases->GrowTo(phases);
 }
 
-void Metrics::ObserveStep(absl::Duration duration) {
-  families_->step_seconds.Observe(absl::ToDoubleSeconds(duration));
+void Metrics::ObserveStep(uint32_t job, absl::Duration duration) {
+  absl::MutexLock lock(&families_->mutex);
+  const auto found = families_->jobs.find(job);
+  if (found == families_->jobs.end() || !found->second.traffic) return;
+  found->second.traffic->ObserveStep(duration);
 }
 
 }  // namespace syncline

@@ -1,12 +1,14 @@
 // The metrics of a Syncline process (docs: README.md of this folder), registered once and
-// updated through plain calls that are cheap enough for engine threads: a counter is one
-// atomic addition, the histogram one short lock per step.
+// updated through plain calls: what engines count for each message is an atomic addition
+// (job_traffic.h), the histogram one short lock per step. What only a coordinator knows is
+// in job_metrics.h.
 //
 //   prometheus::Registry registry;
 //   Metrics metrics(registry);
-//   metrics.CountPush(PushResult::kCounted, payload.size());
 //   metrics.NameJob(7, "resnet");
 //   metrics.SetStep(7, 120);      // syncline_step{job_name="resnet"} 120
+//   metrics.TrafficOf(7)->CountPush(PushResult::kCounted, payload.size());
+//   metrics.Refresh();            // before a scrape: takes over what was counted there
 //
 // What is said of a job that has no name here, or not any more, changes nothing.
 //
@@ -20,20 +22,14 @@
 
 #include "absl/time/time.h"
 #include "comm/base/step_phases.h"
-#include "comm/transport/message.h"
 #include "comm/transport/transport.h"
+#include "server/admin/job_traffic.h"
 
 namespace prometheus {
 class Registry;
 }
 
 namespace syncline {
-
-enum class PushResult {
-  kCounted,   // a contribution that counts
-  kRepeated,  // one that was counted before: acknowledged again, applied no second time
-  kRefused,   // not taken; CountRefused says why
-};
 
 class Metrics {
  public:
@@ -42,10 +38,12 @@ class Metrics {
   Metrics(const Metrics&) = delete;
   Metrics& operator=(const Metrics&) = delete;
 
-  // `payload_bytes` as they came over the wire.
-  void CountPush(PushResult result, size_t payload_bytes);
-  void CountRefused(RefuseCode reason);
-  void CountPublished(size_t payload_bytes);
+  // Of a server: what engines count of a job, whose series begin with this. Never null;
+  // nobody reads that of a job that has no name here.
+  std::shared_ptr<JobTraffic> TrafficOf(uint32_t job);
+  // Takes over what engines have counted.
+  void Refresh();
+
   // At the data plane's door.
   void CountTurnedAway(Refusal refusal);
 
@@ -64,14 +62,13 @@ class Metrics {
   // Of a server: what its jobs may take together, and what they take as planned.
   void SetServerMemory(uint64_t budget_bytes, uint64_t placed_bytes);
 
-  // The last one of this run, and how many failed.
+  // The last one of this run.
   struct Checkpoint {
     bool is_there = false;
     uint64_t step = 0;
     uint64_t bytes = 0;
     absl::Duration took = {};
     absl::Duration age = {};
-    uint64_t failures = 0;
   };
   void SetCheckpoint(uint32_t job, const Checkpoint& latest);
 
@@ -115,8 +112,9 @@ class Metrics {
   // Of a server: where the time of the job's steps went since it has the job.
   void SetServerPhases(uint32_t job, const ServerPhases& phases);
 
-  // From the first contribution of a step until its last block was published.
-  void ObserveStep(absl::Duration duration);
+  // From the first contribution of a step until its last block was published. REQUIRES:
+  // TrafficOf has begun its series; otherwise it changes nothing.
+  void ObserveStep(uint32_t job, absl::Duration duration);
 
  private:
   struct Families;

@@ -40,5 +40,52 @@ TEST(Metrics, CountRecoveriesByCauseAndForgetThemWithTheJob) {
   EXPECT_THAT(Shown(registry), Not(HasSubstr("cause=")));
 }
 
+TEST(Metrics, TrafficOfTwoJobsNeverMixesAndEndsWithItsJob) {
+  prometheus::Registry registry;
+  Metrics metrics(registry);
+  metrics.NameJob(1, "bert");
+  metrics.NameJob(2, "resnet");
+  const auto bert = metrics.TrafficOf(1);
+  const auto resnet = metrics.TrafficOf(2);
+  bert->CountPush(PushResult::kCounted, 100);
+  resnet->CountPush(PushResult::kRepeated, 7);
+  metrics.ObserveStep(2, absl::Milliseconds(3));
+  metrics.Refresh();
+  for (const char* line : {R"(pushed_bytes_total{job_name="bert"} 100)",
+                           R"(pushed_bytes_total{job_name="resnet"} 7)",
+                           R"(pushes_total{job_name="resnet",result="repeated"} 1)",
+                           R"(step_seconds_count{job_name="bert"} 0)",
+                           R"(step_seconds_count{job_name="resnet"} 1)"}) {
+    EXPECT_THAT(Shown(registry), HasSubstr(line));
+  }
+  metrics.ForgetJob(1);
+  bert->CountPush(PushResult::kCounted, 100);  // an engine that has not heard of it yet
+  metrics.ObserveStep(1, absl::Milliseconds(3));
+  metrics.Refresh();
+  EXPECT_THAT(Shown(registry), Not(HasSubstr("bert")));
+  EXPECT_THAT(Shown(registry), HasSubstr(R"(pushed_bytes_total{job_name="resnet"} 7)"));
+}
+
+TEST(Metrics, TrafficOfASuccessorOfTheSameNameBeginsAnew) {
+  prometheus::Registry registry;
+  Metrics metrics(registry);
+  metrics.NameJob(1, "bert");
+  const auto before = metrics.TrafficOf(1);
+  before->CountPublished(100);
+  metrics.NameJob(2, "bert");
+  metrics.TrafficOf(2)->CountPublished(7);
+  before->CountPublished(100);
+  metrics.Refresh();
+  EXPECT_THAT(Shown(registry), HasSubstr(R"(published_bytes_total{job_name="bert"} 7)"));
+}
+
+TEST(Metrics, OfACoordinatorThereIsNoTraffic) {
+  prometheus::Registry registry;
+  Metrics metrics(registry);
+  metrics.NameJob(1, "bert");
+  EXPECT_THAT(Shown(registry), Not(HasSubstr("syncline_pushes_total{")));
+  EXPECT_NE(metrics.TrafficOf(7), nullptr) << "it has no name here";
+}
+
 }  // namespace
 }  // namespace syncline

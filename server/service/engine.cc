@@ -109,6 +109,7 @@ void Engine::Adopt(uint32_t job, EngineJob built) {
     adopted.shard = std::move(built.shard);
     adopted.times = StepTimes(built.trained);
     adopted.times.TraceTo(options_.trace, job);
+    if (options_.metrics != nullptr) adopted.traffic = options_.metrics->TrafficOf(job);
     if (built.sends_records) adopted.records = std::make_unique<RecordSender>();
   });
 }
@@ -430,8 +431,8 @@ void Engine::Send(Job& job, const ShardReply& reply) {
   if (!worker->second->Send(reply)) return;
   const size_t payload_bytes = PayloadBytes(reply.payload);
   bytes_.fetch_add(kMessageHeaderBytes + payload_bytes, std::memory_order_relaxed);
-  if (options_.metrics != nullptr && KindOf(reply.header) == MessageKind::kPublish) {
-    options_.metrics->CountPublished(payload_bytes);
+  if (job.traffic != nullptr && KindOf(reply.header) == MessageKind::kPublish) {
+    job.traffic->CountPublished(payload_bytes);
   }
   Pump(reply.header.job, life);
 }
@@ -442,8 +443,8 @@ void Engine::CountInput(Job& job, const Arrival& arrival, const ShardOutputs& ou
   const auto* reply = std::get_if<ShardReply>(&outputs.front());
   if (reply == nullptr) return;
   const bool is_refused = KindOf(reply->header) == MessageKind::kRefuse;
-  if (is_refused && options_.metrics != nullptr) {
-    options_.metrics->CountRefused(static_cast<RefuseCode>(reply->header.code));
+  if (is_refused && job.traffic != nullptr) {
+    job.traffic->CountRefused(static_cast<RefuseCode>(reply->header.code));
   }
   if (KindOf(message.header) != MessageKind::kPush) return;
   const PushResult result = is_refused       ? PushResult::kRefused
@@ -452,9 +453,7 @@ void Engine::CountInput(Job& job, const Arrival& arrival, const ShardOutputs& ou
   if (result == PushResult::kCounted) {
     job.times.Contributed(message.header.step, arrival.time);
   }
-  if (options_.metrics != nullptr) {
-    options_.metrics->CountPush(result, message.payload.size);
-  }
+  if (job.traffic != nullptr) job.traffic->CountPush(result, message.payload.size);
 }
 
 void Engine::CountApplied(uint32_t id, Job& job, const ShardApplied& applied) {
@@ -462,7 +461,7 @@ void Engine::CountApplied(uint32_t id, Job& job, const ShardApplied& applied) {
   step_.store(std::max(step(), version), std::memory_order_relaxed);
   const auto took = job.times.Applied(applied.step, clock_.Now());
   if (!took || options_.metrics == nullptr) return;
-  options_.metrics->ObserveStep(*took);
+  options_.metrics->ObserveStep(id, *took);
   options_.metrics->SetStep(id, version);
 }
 

@@ -184,6 +184,7 @@ class Engine : private Receiver, private Acceptor {
     std::unique_ptr<RecordSender> records;    // null: they go to no backup
     bool records_anew = false;
     bool has_more = false;  // to record anew, once what was recorded is durable
+    std::shared_ptr<JobTraffic> traffic;  // null: nothing is counted
   };
   // Of another server.
   struct Backup {

@@ -209,6 +209,7 @@ class EngineTest : public ::testing::Test {
   void AddJob(uint32_t job, uint32_t frozen = 0) {
     auto built = engine_->Build(JobOptions(job, frozen));
     ASSERT_TRUE(built.ok()) << built.status();
+    metrics_.NameJob(job, job == kJob ? "job" : absl::StrCat("job", job));
     engine_->Adopt(job, *std::move(built));
   }
 
@@ -221,12 +222,13 @@ class EngineTest : public ::testing::Test {
     }
   }
 
-  std::string Exposition() const {
+  std::string Exposition() {
+    metrics_.Refresh();
     return prometheus::TextSerializer().Serialize(registry_.Collect());
   }
 
   // Connections have no order among each other: what one has sent is there when it counts.
-  void AwaitExposition(const std::string& line) const {
+  void AwaitExposition(const std::string& line) {
     while (!absl::StrContains(Exposition(), line)) std::this_thread::yield();
   }
 
@@ -271,9 +273,11 @@ TEST_F(EngineTest, CarriesAStepFromPushesToPublishedWeights) {
   first.SendBlock(MessageKind::kPush, 1, 0, 1.0f);
   EXPECT_EQ(first.Next(), "ack s0");
   EXPECT_EQ(first.Next(), "publish v1") << "the last connection may have lost it";
-  EXPECT_THAT(Exposition(), HasSubstr("syncline_pushes_total{result=\"counted\"} 2"));
-  EXPECT_THAT(Exposition(), HasSubstr("syncline_pushes_total{result=\"repeated\"} 2"));
-  EXPECT_THAT(Exposition(), HasSubstr("syncline_step_seconds_count 1"));
+  EXPECT_THAT(Exposition(),
+              HasSubstr("syncline_pushes_total{job_name=\"job\",result=\"counted\"} 2"));
+  EXPECT_THAT(Exposition(),
+              HasSubstr("syncline_pushes_total{job_name=\"job\",result=\"repeated\"} 2"));
+  EXPECT_THAT(Exposition(), HasSubstr("syncline_step_seconds_count{job_name=\"job\"} 1"));
 }
 
 // Frozen tensors make no steps.
@@ -289,7 +293,7 @@ TEST_F(EngineTest, AStepIsWholeWithoutTheFrozenBlocks) {
     EXPECT_EQ(worker.Next(), absl::StrCat("ack s", step));
     EXPECT_EQ(worker.Next(), absl::StrCat("publish v", step + 1));
   }
-  EXPECT_THAT(Exposition(), HasSubstr("syncline_step_seconds_count 3"));
+  EXPECT_THAT(Exposition(), HasSubstr("syncline_step_seconds_count{job_name=\"job\"} 3"));
 }
 
 TEST_F(EngineTest, TellsAWorkerWhyItsMessageIsNotTaken) {
@@ -305,8 +309,9 @@ TEST_F(EngineTest, TellsAWorkerWhyItsMessageIsNotTaken) {
   worker.Send(worker.Header(MessageKind::kPush, 2, 0),
               Buffer::Allocate(1 << 20));  // too long
   EXPECT_EQ(worker.Next(), "refuse malformed");
-  EXPECT_THAT(Exposition(),
-              HasSubstr("syncline_refused_total{reason=\"stale_epoch\"} 1"));
+  EXPECT_THAT(
+      Exposition(),
+      HasSubstr("syncline_refused_total{job_name=\"job\",reason=\"stale_epoch\"} 1"));
 }
 
 // The refusal of what arrived too early says so, also when the epoch has come meanwhile.
@@ -425,7 +430,7 @@ TEST_F(EngineTest, DroppedMembersHearNothingMore) {
   EXPECT_EQ(second.Next(), "ack s0");
   Commit(2, {0});
   second.SendBlock(MessageKind::kPush, 2, 0, 1.0f);
-  AwaitExposition("syncline_refused_total{reason=\"not_a_member\"} 1");
+  AwaitExposition("syncline_refused_total{job_name=\"job\",reason=\"not_a_member\"} 1");
   first.SendBlock(MessageKind::kPush, 2, 0, 1.0f);
   EXPECT_EQ(first.Next(), "ack s0");
   EXPECT_EQ(first.Next(), "publish v1");

@@ -8,6 +8,7 @@ import json
 import re
 import sys
 import time
+import urllib.request
 
 import cluster
 
@@ -32,6 +33,10 @@ class EventsTest(cluster.LeashedTest):
                     return event
             time.sleep(0.05)
         self.fail(f"no {kind} event says /{pattern}/: {self.events(job)}")
+
+    def metrics_of(self, admin):
+        with urllib.request.urlopen(f"http://{admin}/metrics", timeout=5) as reply:
+            return reply.read().decode()
 
 
 class Events(EventsTest):
@@ -77,6 +82,38 @@ class Events(EventsTest):
         refused = self.syncline("events", "tests")
         self.assertNotEqual(refused.returncode, 0)
         self.assertIn("did you mean 'test'?", refused.stderr)
+
+
+class Metrics(EventsTest):
+    def test_of_two_jobs_at_once_of_which_one_ends_never_mix(self):
+        server_admin = self.server_processes[0].await_line(r"ready control=\S+ admin=(\S+)").group(1)
+        self.allow(1000)
+        long = self.worker(0, 1, "--steps", "1000000", "--step-ms", "5", job="long")
+        short = self.worker(0, 1, "--steps", "40", "--step-ms", "5", job="short")
+        long.await_line(r"^step 20$")
+        self.await_event("epoch", "the job begins", job="short")
+
+        def count(text, name, **labels):
+            for line in text.splitlines():
+                if line.startswith(f"{name}{{") and all(f'{key}="{value}"' in line for key, value in labels.items()):
+                    return float(line.split()[-1])
+            return None
+
+        self.assertEqual(short.wait(), 0, short.text())
+        deadline = time.monotonic() + cluster.PATIENCE
+        while time.monotonic() < deadline:
+            on_server, here = self.metrics_of(server_admin), self.metrics_of(self.admin)
+            if "short" not in on_server and "short" not in here and "long" in here:
+                break
+            time.sleep(0.1)
+        self.assertNotIn("short", on_server)
+        self.assertNotIn("short", here)
+        self.assertGreaterEqual(count(on_server, "syncline_step_seconds_count", job_name="long"), 20)
+        self.assertGreater(count(on_server, "syncline_pushed_bytes_total", job_name="long"), 0)
+        self.assertEqual(count(here, "syncline_participants", job_name="long"), 1)
+        self.assertEqual(count(here, "syncline_attached_servers", job_name="long"), 1)
+        self.assertEqual(count(here, "syncline_epoch_changes_total", job_name="long", cause="begin"), 1)
+        self.assertGreater(count(here, "syncline_gradient_bytes_total", job_name="long", form="fp32"), 0)
 
 
 if __name__ == "__main__":

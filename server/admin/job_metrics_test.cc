@@ -1,0 +1,95 @@
+#include "server/admin/job_metrics.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "prometheus/registry.h"
+#include "prometheus/text_serializer.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class JobMetricsTest : public testing::Test {
+ protected:
+  std::string Shown() const {
+    return prometheus::TextSerializer().Serialize(registry_.Collect());
+  }
+
+  prometheus::Registry registry_;
+  JobMetrics metrics_{registry_};
+};
+
+JobView Job(uint32_t number, const std::string& name) {
+  return {.job = number,
+          .name = name,
+          .phase = "running",
+          .expected_workers = 4,
+          .expected_servers = 2,
+          .attached_servers = 1,
+          .participants = 3,
+          .staleness = 2,
+          .pushed = {.pushed_values = 10, .pushed_value_bytes = 5},
+          .epoch_changes = {{"begin", 1}, {"death", 2}},
+          .mode = "ssp:staleness=3",
+          .learning_rate = 0.25,
+          .loss_scale = 1024,
+          .skipped_steps = 7,
+          .left_out = 6,
+          .checkpoint = {.written = 4, .failed = 1}};
+}
+
+TEST_F(JobMetricsTest, ShowWhatTheCoordinatorKnows) {
+  JobView job = Job(1, "bert");
+  metrics_.Show({.jobs = {job}});
+  EXPECT_THAT(Shown(), Not(HasSubstr("syncline_loss{"))) << "none was reported";
+  job.loss = 0.5;
+  metrics_.Show({.jobs = {job}});
+  metrics_.Show({.jobs = {job}});
+  for (const char* line :
+       {"syncline_loss{job_name=\"bert\"} 0.5\n",
+        "syncline_learning_rate{job_name=\"bert\"} 0.25\n",
+        "syncline_loss_scale{job_name=\"bert\"} 1024\n",
+        "syncline_expected_workers{job_name=\"bert\"} 4\n",
+        "syncline_expected_servers{job_name=\"bert\"} 2\n",
+        "syncline_attached_servers{job_name=\"bert\"} 1\n",
+        "syncline_participants{job_name=\"bert\"} 3\n",
+        "syncline_staleness_steps{job_name=\"bert\",mode=\"ssp\"} 2\n",
+        "syncline_skipped_steps_total{job_name=\"bert\"} 7\n",
+        "syncline_left_out_total{job_name=\"bert\"} 6\n",
+        "syncline_checkpoints_total{job_name=\"bert\",result=\"written\"} 4\n",
+        "syncline_checkpoints_total{job_name=\"bert\",result=\"failed\"} 1\n",
+        "syncline_epoch_changes_total{cause=\"death\",job_name=\"bert\"} 2\n",
+        "syncline_epoch_changes_total{cause=\"join\",job_name=\"bert\"} 0\n",
+        "syncline_gradient_bytes_total{form=\"fp32\",job_name=\"bert\"} 40\n",
+        "syncline_gradient_bytes_total{form=\"wire\",job_name=\"bert\"} 5\n"}) {
+    EXPECT_THAT(Shown(), HasSubstr(line));
+  }
+}
+
+TEST_F(JobMetricsTest, OfTwoJobsNeverMixAndEndWithTheirs) {
+  JobView bert = Job(1, "bert");
+  JobView resnet = Job(2, "resnet");
+  resnet.skipped_steps = 1;
+  metrics_.Show({.jobs = {bert, resnet}});
+  EXPECT_THAT(Shown(), HasSubstr("skipped_steps_total{job_name=\"bert\"} 7\n"));
+  EXPECT_THAT(Shown(), HasSubstr("skipped_steps_total{job_name=\"resnet\"} 1\n"));
+  bert.phase = "failed";
+  metrics_.Show({.jobs = {bert, resnet}});
+  EXPECT_THAT(Shown(), Not(HasSubstr("bert")));
+  EXPECT_THAT(Shown(), HasSubstr("skipped_steps_total{job_name=\"resnet\"} 1\n"));
+}
+
+TEST_F(JobMetricsTest, OfASuccessorOfTheSameNameBeginAnew) {
+  metrics_.Show({.jobs = {Job(1, "bert")}});
+  JobView next = Job(2, "bert");
+  next.skipped_steps = 1;
+  metrics_.Show({.jobs = {next}});
+  EXPECT_THAT(Shown(), HasSubstr("skipped_steps_total{job_name=\"bert\"} 1\n"));
+}
+
+}  // namespace
+}  // namespace syncline

@@ -9,7 +9,6 @@
 #include "cli/flags.h"
 #include "comm/base/failure.h"
 #include "comm/base/limits.h"
-#include "comm/base/options.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "comm/base/sync_mode.h"
@@ -133,12 +132,12 @@ absl::StatusOr<Sizes> WorkOutSizes(const RunOptions& options, const Machine& mac
 
 absl::Status CheckMode(const std::string& mode) {
   if (mode.empty()) return absl::OkStatus();
-  const absl::StatusOr<NamedOptions> named = ParseNamedOptions(mode);
+  const absl::StatusOr<NamedOptions> named = ParseModeText(mode);
   const absl::Status known = named.ok() ? ParseSyncMode(*named).status() : named.status();
   if (known.ok()) return absl::OkStatus();
   return Usage(absl::StrCat("--mode '", Printable(mode),
                             "': ", std::string(known.message()),
-                            "; such as bsp, bsp:quorum=3,grace_ms=20, ssp:staleness=3 or "
+                            "; such as bsp, bsp:quorum=3,grace_ms=20, ssp:3 or "
                             "asp:age_power=0.5"));
 }
 

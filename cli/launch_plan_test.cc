@@ -50,12 +50,15 @@ TEST(LaunchPlan, TellsWorkersTheirModeAndWhatIsWrongWithIt) {
   RunOptions options = Program();
   EXPECT_EQ(EnvironmentOf(MakeLaunchPlan(options, {})->workers[0]).count("SYNCLINE_MODE"),
             0u);
-  options.mode = "ssp:staleness=3";
-  const auto plan = MakeLaunchPlan(options, {});
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  EXPECT_EQ(EnvironmentOf(plan->workers[0]).at("SYNCLINE_MODE"), "ssp:staleness=3");
+  for (const char* mode : {"ssp:staleness=3", "ssp:4"}) {
+    options.mode = mode;
+    const auto plan = MakeLaunchPlan(options, {});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(EnvironmentOf(plan->workers[0]).at("SYNCLINE_MODE"), mode);
+  }
   const std::pair<const char*, const char*> wrong[] = {
-      {"ssp:3", "write NAME=3; such as bsp, "},
+      {"bsp:3", "write NAME=3; such as bsp, "},
+      {"ssp:99", "must be a whole number in [0, 64]"},
       {"ssp:staleness", "write staleness=NUMBER"},
       {"asp:age_power=x", "'x' is no number"},
       {"slow", "--mode 'slow'"}};

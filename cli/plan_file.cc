@@ -11,6 +11,7 @@
 #include "comm/base/failure.h"
 #include "comm/base/nearest.h"
 #include "comm/base/status.h"
+#include "comm/base/sync_mode.h"
 #include "yaml-cpp/yaml.h"
 
 namespace syncline {
@@ -135,6 +136,21 @@ ReadValue IntoTensors(std::vector<TensorSpec>* tensors, const std::string& sourc
   };
 }
 
+// A mode as flags and options have it, "ssp:3", or a map.
+ReadValue IntoMode(NamedOptions* mode, const std::string& source) {
+  const ReadValue read_map =
+      NameOr(&mode->name, source, {"a mode", {{"options", IntoOptions(&mode->values)}}});
+  return [=](const YAML::Node& node, const std::string& where) -> absl::Status {
+    if (!node.IsScalar()) return read_map(node, where);
+    auto named = ParseModeText(node.Scalar());
+    if (!named.ok()) {
+      return Usage(absl::StrCat(where, ": ", std::string(named.status().message())));
+    }
+    *mode = *std::move(named);
+    return absl::OkStatus();
+  };
+}
+
 Keys KeysOfJob(JobSpec& spec, const std::string& source) {
   TrainingSettings& training = spec.training;
   OptimizerSettings& optimizer = training.optimizer;
@@ -159,7 +175,7 @@ Keys KeysOfJob(JobSpec& spec, const std::string& source) {
        {"aggregation", IntoChoice<Aggregation>(&training.aggregation,
                                                {{"rank_order", Aggregation::kRankOrder},
                                                 {"arrival", Aggregation::kArrival}})},
-       {"mode", named(training.mode, "a mode")},
+       {"mode", IntoMode(&training.mode, source)},
        {"nonfinite_steps", IntoChoice<NonfiniteSteps>(&training.nonfinite_steps,
                                                       {{"apply", NonfiniteSteps::kApply},
                                                        {"skip", NonfiniteSteps::kSkip}})},

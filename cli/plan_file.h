@@ -8,7 +8,7 @@
 //   accumulate_steps: 4
 //   aggregation: arrival              # or rank_order
 //   nonfinite_steps: skip             # or apply
-//   mode: {name: ssp, options: {staleness: 3}}
+//   mode: {name: ssp, options: {staleness: 3}}   # or ssp:3, as flags have it
 //   push_codec: bf16
 //   publish_codec: bf16
 //   tensors:

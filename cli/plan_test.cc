@@ -34,6 +34,16 @@ std::string Refusal(const std::string& text) {
   return std::string(spec.status().message());
 }
 
+TEST(PlanFile, TakesAModeAsFlagsHaveIt) {
+  const NamedOptions expected = {"ssp", {{"staleness", 3}}};
+  for (const char* mode :
+       {"{name: ssp, options: {staleness: 3}}", "ssp:staleness=3", "ssp:3"}) {
+    EXPECT_EQ(Parsed(absl::StrCat("mode: ", mode)).training.mode, expected) << mode;
+  }
+  EXPECT_EQ(Parsed("mode: asp").training.mode.name, "asp");
+  EXPECT_THAT(Refusal("mode: bsp:3"), HasSubstr("write NAME=3"));
+}
+
 TEST(PlanFile, HoldsEverySettingOfAJob) {
   const JobSpec spec = Parsed(R"(
 name: bert

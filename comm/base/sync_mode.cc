@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "comm/base/limits.h"
 #include "comm/base/nearest.h"
@@ -67,6 +68,16 @@ std::span<const OptionSpec> SyncModeOptionsOf(std::string_view name) {
   if (name == "ssp") return kSspOptions;
   if (name == "asp") return kAspOptions;
   return {};
+}
+
+absl::StatusOr<NamedOptions> ParseModeText(std::string_view text) {
+  constexpr std::string_view kPrefix = "ssp:";
+  double staleness = 0;
+  if (text.starts_with(kPrefix) &&
+      absl::SimpleAtod(std::string(text.substr(kPrefix.size())), &staleness)) {
+    return NamedOptions{.name = "ssp", .values = {{"staleness", staleness}}};
+  }
+  return ParseNamedOptions(text);
 }
 
 absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode) {

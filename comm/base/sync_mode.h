@@ -4,7 +4,8 @@
 //   bsp                    everybody contributes to a step before it is made
 //   bsp:quorum=3,grace_ms=200
 //                          at least so many; the others have so long after the last of them
-//   ssp:staleness=3        the same steps, but a worker may be so many ahead of the slowest
+//   ssp:staleness=3        the same steps, but a worker may be so many ahead of the slowest;
+//                          in short ssp:3
 //   asp:age_power=1        each contribution is a step of its own, when it arrives
 #pragma once
 
@@ -54,6 +55,9 @@ struct SyncMode {
 std::span<const std::string_view> SyncModeNames();
 // Empty for unknown names.
 std::span<const OptionSpec> SyncModeOptionsOf(std::string_view name);
+// The choice that `text` names; a number alone is the staleness: "ssp:3". InvalidArgument
+// names what is no option; whether the mode and its options exist ParseSyncMode says.
+absl::StatusOr<NamedOptions> ParseModeText(std::string_view text);
 // No name is bsp. InvalidArgument names the mode or option, its value and what is allowed.
 absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode);
 

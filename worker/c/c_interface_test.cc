@@ -98,6 +98,8 @@ TEST_F(CInterface, OptionsReadBackAsTheyWereSet) {
     EXPECT_THAT(syncline_options_get(options_, key), StrEq(value)) << key;
   }
   EXPECT_EQ(syncline_options_get(options_, "codec"), nullptr);
+  ASSERT_EQ(Set("mode", "ssp:4"), SYNCLINE_OK) << syncline_last_error();
+  EXPECT_THAT(syncline_options_get(options_, "mode"), StrEq("ssp:staleness=4"));
 }
 
 TEST_F(CInterface, RefusedOptionsNameWhatIsAllowedAndChangeNothing) {

@@ -11,6 +11,7 @@
 #include "comm/base/nearest.h"
 #include "comm/base/options.h"
 #include "comm/base/status.h"
+#include "comm/base/sync_mode.h"
 
 namespace syncline::c {
 namespace {
@@ -107,6 +108,17 @@ constexpr Option OfEnum(std::string_view key) {
           }};
 }
 
+// Which has a short form of its own.
+constexpr Option OfMode(std::string_view key) {
+  return {
+      .key = key,
+      .set = [](SessionOptions& options, const std::string& value) -> absl::Status {
+        SYNCLINE_ASSIGN_OR_RETURN(options.training.mode, ParseModeText(value));
+        return absl::OkStatus();
+      },
+      .get = [](const SessionOptions& options) { return Get(options.training.mode); }};
+}
+
 constexpr std::array kOptions = {
     Of<&SessionOptions::coordinator>("coordinator"),
     Of<&SessionOptions::job>("job"),
@@ -122,7 +134,7 @@ constexpr std::array kOptions = {
     OfTraining<&TrainingOptions::accumulate_steps>("accumulate_steps"),
     OfEnum<&TrainingOptions::accumulate_on, kAccumulateOn>("accumulate_on"),
     OfEnum<&TrainingOptions::aggregation, kAggregation>("aggregation"),
-    OfTraining<&TrainingOptions::mode>("mode"),
+    OfMode("mode"),
     Of<&SessionOptions::push_codec>("push"),
     Of<&SessionOptions::publish_codec>("publish"),
     Of<&SessionOptions::checkpoint_every>("checkpoint_every"),

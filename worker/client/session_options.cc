@@ -10,6 +10,7 @@
 #include "comm/base/limits.h"
 #include "comm/base/status.h"
 #include "worker/client/session.h"
+#include "comm/base/sync_mode.h"
 
 namespace syncline {
 namespace {
@@ -73,7 +74,7 @@ absl::StatusOr<SessionOptions> SessionOptions::FromEnv() {
   std::string mode;
   ReadText("SYNCLINE_MODE", mode);
   if (!mode.empty()) {
-    const absl::StatusOr<NamedOptions> named = ParseNamedOptions(mode);
+    const absl::StatusOr<NamedOptions> named = ParseModeText(mode);
     if (!named.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("environment variable SYNCLINE_MODE=", mode, ": ",

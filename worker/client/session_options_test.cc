@@ -39,9 +39,11 @@ TEST_F(SessionOptionsTest, TakesTheModeThatALauncherNames) {
   EXPECT_EQ(SessionOptions::FromEnv()->training.mode.name, "bsp");
   setenv("SYNCLINE_MODE", "ssp:staleness=3", 1);
   EXPECT_EQ(SessionOptions::FromEnv()->training.mode.values.at("staleness"), 3);
-  setenv("SYNCLINE_MODE", "ssp:3", 1);
+  setenv("SYNCLINE_MODE", "ssp:4", 1);
+  EXPECT_EQ(SessionOptions::FromEnv()->training.mode.values.at("staleness"), 4);
+  setenv("SYNCLINE_MODE", "bsp:3", 1);
   EXPECT_THAT(std::string(SessionOptions::FromEnv().status().message()),
-              HasSubstr("SYNCLINE_MODE=ssp:3: '3' is no option"));
+              HasSubstr("SYNCLINE_MODE=bsp:3: '3' is no option"));
   unsetenv("SYNCLINE_MODE");
 }
 

@@ -62,7 +62,7 @@ def make_optimizer(model, flags):
     options = {"lr": flags.lr, "weight_decay": 0.1, "betas": (0.9, 0.99)}
     if flags.mode.startswith("diloco"):
         codecs = {"push": "int4", "publish": "int8"} if flags.mode == "diloco-int4" else {}
-        return syncline.torch.DiLoCo(model, torch.optim.AdamW(model.parameters(), **options), flags.every, **codecs)
+        return syncline.torch.DiLoCo(model, torch.optim.AdamW(model.parameters(), **options), flags.sync_every, **codecs)
     codec = {"bsp": "bf16", "onebit": "onebit"}[flags.mode]
     return syncline.torch.Optimizer(model, "adamw", push=codec, publish=codec, **options)
 
@@ -77,7 +77,7 @@ def main():
     parser.add_argument("--mode", choices=["bsp", "onebit", "diloco", "diloco-int4"], default="bsp")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=8, help="of each worker")
-    parser.add_argument("--every", type=int, default=100, help="steps of a round of diloco")
+    parser.add_argument("--sync-every", type=int, default=100, help="steps of a round of diloco")
     parser.add_argument("--validation", type=int, default=625, help="windows of the validation text")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)

@@ -48,7 +48,7 @@ class Sampler(unittest.TestCase):
 class Rounds(support.ServersTest):
     def test_that_were_cut_short_are_refused(self):
         model = torch.nn.Linear(6, 3)
-        optimizer = LocalSGD(model, torch.optim.SGD(model.parameters(), 0.1), every=4, session=self.options())
+        optimizer = LocalSGD(model, torch.optim.SGD(model.parameters(), 0.1), sync_every=4, session=self.options())
         self.addCleanup(optimizer.session.close)
         data = ElasticDistributedSampler(100, optimizer, 10)
 
@@ -64,7 +64,7 @@ class Rounds(support.ServersTest):
         self.assertEqual(data.batch, 5)
         optimizer.synchronize()
         for read in (lambda: data.epoch, lambda: data.batch, lambda: next(iter(data))):
-            with self.assertRaisesRegex(syncline.FailedPrecondition, "steps`, 8, is more than .* a multiple of `every`"):
+            with self.assertRaisesRegex(syncline.FailedPrecondition, "steps`, 8, is more than .* a multiple of `sync_every`"):
                 read()
 
 
@@ -77,7 +77,7 @@ class Workers(support.ServersTest):
         torch.nn.init.zeros_(model.weight)
         if {kind!r} == "LocalSGD":
             inner = torch.optim.SGD(model.parameters(), 1.0)
-            optimizer = syncline.torch.LocalSGD(model, inner, every=5)
+            optimizer = syncline.torch.LocalSGD(model, inner, sync_every=5)
         else:
             optimizer = syncline.torch.Optimizer(model, "sgd", 1.0, push="fp32", publish="fp32")
         sampler = syncline.torch.elastic.ElasticDistributedSampler(data, optimizer, 4)
@@ -162,7 +162,7 @@ class Elastic(support.ServersTest):
 
     def test_a_drop_ends_what_cannot_join_again(self):
         source = self.LOOP.replace('syncline.torch.Optimizer(model, "adam", lr=0.01)',
-                                   "syncline.torch.LocalSGD(model, torch.optim.SGD(model.parameters(), 0.01), every=2)")
+                                   "syncline.torch.LocalSGD(model, torch.optim.SGD(model.parameters(), 0.01), sync_every=2)")
         source = source.replace("ConstantLR(optimizer,", "ConstantLR(torch.optim.SGD([torch.zeros(1)], 1.0),")
         with tempfile.TemporaryDirectory() as folder:
             stop = Path(folder) / "stop"

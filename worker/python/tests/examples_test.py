@@ -33,7 +33,7 @@ class Examples(unittest.TestCase):
     def test_characters(self):
         for mode in ("onebit", "diloco-int4"):
             with self.subTest(mode):
-                said = self.run_example(EXAMPLES / "characters.py", "--mode", mode, "--steps", 30, "--every", 10, "--batch-size", 2,
+                said = self.run_example(EXAMPLES / "characters.py", "--mode", mode, "--steps", 30, "--sync-every", 10, "--batch-size", 2,
                                         "--validation", 4)
                 report = json.loads(re.search(r"^\{.*\}$", said, re.MULTILINE).group())
                 self.assertLess(report["loss"], 3.7, said)  # 4.6 without training

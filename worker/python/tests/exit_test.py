@@ -70,7 +70,7 @@ class AfterClose(OptimizerTest):
         train(model, optimizer, 3)
         optimizer.close()
         self.assertEqual((optimizer.steps, optimizer.rank, optimizer.world_size), (3, 0, 1))
-        diloco = DiLoCo(model, torch.optim.SGD(model.parameters(), 0.1), every=2, session=self.options(job=f"{self.id()}diloco"))
+        diloco = DiLoCo(model, torch.optim.SGD(model.parameters(), 0.1), sync_every=2, session=self.options(job=f"{self.id()}diloco"))
         train(model, diloco, 4)
         diloco.close()
         self.assertEqual((diloco.rounds, diloco.steps), (2, 4))

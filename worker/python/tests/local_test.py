@@ -69,7 +69,7 @@ class Rounds(LocalTest):
     def test_of_one_step_that_average_are_synchronous_sgd(self):
         def here(rank, session):
             model = fresh(rank + 1)
-            with LocalSGD(model, torch.optim.SGD(model.parameters(), 0.1), every=1, session=session) as optimizer:
+            with LocalSGD(model, torch.optim.SGD(model.parameters(), 0.1), sync_every=1, session=session) as optimizer:
                 for batch in rows_of(rank, 2, 20):
                     step(model, optimizer, *batch)
             return model
@@ -88,7 +88,7 @@ class Rounds(LocalTest):
     def test_weigh_workers_by_their_samples(self):
         def work(rank, session):
             model = fresh()
-            optimizer = LocalSGD(model, torch.optim.SGD(model.parameters(), 0.1), every=4, samples=1 + 2 * rank, session=session)
+            optimizer = LocalSGD(model, torch.optim.SGD(model.parameters(), 0.1), sync_every=4, samples=1 + 2 * rank, session=session)
             with optimizer:
                 for batch in rows_of(rank, 2, 12):
                     step(model, optimizer, *batch)
@@ -108,7 +108,7 @@ class Rounds(LocalTest):
     def test_of_diloco_are_the_papers(self):
         def work(rank, session):
             model = fresh()
-            with DiLoCo(model, torch.optim.AdamW(model.parameters(), 0.01), every=5, session=session) as optimizer:
+            with DiLoCo(model, torch.optim.AdamW(model.parameters(), 0.01), sync_every=5, session=session) as optimizer:
                 for batch in rows_of(rank, 2, 23):  # close() synchronises the last three steps
                     step(model, optimizer, *batch)
             return model
@@ -178,7 +178,7 @@ class Rounds(LocalTest):
 
     def test_leave_the_global_values_of_bfloat16_models_as_they_are(self):
         model = fresh().bfloat16()
-        optimizer = LocalSGD(model, torch.optim.SGD(model.parameters(), 0.0), every=1, lr=0.5, session=self.options())
+        optimizer = LocalSGD(model, torch.optim.SGD(model.parameters(), 0.0), sync_every=1, lr=0.5, session=self.options())
         self.addCleanup(optimizer.session.close)
         replica = optimizer._fragments[0]._replicas[0]
         replica._global.mul_(1.0001)  # less than BF16 can tell
@@ -197,7 +197,7 @@ class Membership(LocalTest):
             model, rounds = fresh(rank + 1), []
             if rank == 1:
                 self.assertTrue(begun.wait(support.PATIENCE))
-            optimizer = DiLoCo(model, torch.optim.SGD(model.parameters(), 0.05), every=3, fragments=2, session=session)
+            optimizer = DiLoCo(model, torch.optim.SGD(model.parameters(), 0.05), sync_every=3, fragments=2, session=session)
             if rank == 1:
                 target.append(optimizer.rounds + 6)
                 rounds.append(optimizer.rounds)
@@ -221,7 +221,7 @@ class Membership(LocalTest):
         torch.set_num_threads(1)
         torch.manual_seed(int(os.environ["RANK"]))
         model = torch.nn.Linear(6, 3)
-        optimizer = syncline.torch.DiLoCo(model, torch.optim.AdamW(model.parameters(), 0.01), every=10)
+        optimizer = syncline.torch.DiLoCo(model, torch.optim.AdamW(model.parameters(), 0.01), sync_every=10)
         print("round", optimizer.rounds)
         while optimizer.rounds < 100:  # 100 ms each
             rows = torch.randn(16, 6)
@@ -251,7 +251,7 @@ class Wrappers(LocalTest):
     def test_are_optimizers_to_torch(self):
         model, expected = fresh(), fresh()
         inner, plain = (torch.optim.SGD(m.parameters(), 0.1, momentum=0.9) for m in (model, expected))
-        optimizer = LocalSGD(model, inner, every=7, session=self.options())
+        optimizer = LocalSGD(model, inner, sync_every=7, session=self.options())
         self.addCleanup(optimizer.session.close)
         for owner, its in ((optimizer, model), (plain, expected)):
             scheduler = torch.optim.lr_scheduler.StepLR(owner, 2)
@@ -271,7 +271,7 @@ class Wrappers(LocalTest):
     def test_are_what_a_grad_scaler_takes(self):
         model, expected = fresh(), fresh()
         plain = torch.optim.SGD(expected.parameters(), 0.1)
-        optimizer = LocalSGD(model, torch.optim.SGD(model.parameters(), 0.1), every=3, session=self.options())
+        optimizer = LocalSGD(model, torch.optim.SGD(model.parameters(), 0.1), sync_every=3, session=self.options())
         self.addCleanup(optimizer.session.close)
         for owner, its in ((optimizer, model), (plain, expected)):
             scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
@@ -291,21 +291,21 @@ class Wrappers(LocalTest):
         model = fresh()
         inner = torch.optim.SGD(model.parameters(), 0.1)
         for kind, arguments, said in (
-                (LocalSGD, dict(every=0), "every=0: .* 1 or more"),
-                (LocalSGD, dict(every=4, overlap=4), "overlap=4: .* 0 to 3"),
-                (LocalSGD, dict(every=4, alpha=0.5), "alpha=0.5: .* 0 without overlap"),
-                (LocalSGD, dict(every=9, fragments=5), "fragments=5: a model of 4 trained parameters is cut into 1 to 4"),
-                (LocalSGD, dict(every=2, fragments=3), "fragments=3: .* 1 to every=2"),
+                (LocalSGD, dict(sync_every=0), "sync_every=0: .* 1 or more"),
+                (LocalSGD, dict(sync_every=4, overlap=4), "overlap=4: .* 0 to 3"),
+                (LocalSGD, dict(sync_every=4, alpha=0.5), "alpha=0.5: .* 0 without overlap"),
+                (LocalSGD, dict(sync_every=9, fragments=5), "fragments=5: a model of 4 trained parameters is cut into 1 to 4"),
+                (LocalSGD, dict(sync_every=2, fragments=3), "fragments=3: .* 1 to sync_every=2"),
                 (DiLoCo, dict(outer="adamw", momentum=0.9), "momentum=0.9: .*nesterov"),
                 (DiLoCo, dict(outer="nesterof"), "nesterof"),
-                (LocalSGD, dict(every=4, push="fp32", session={"push": "int8"}), "give it once")):
+                (LocalSGD, dict(sync_every=4, push="fp32", session={"push": "int8"}), "give it once")):
             with self.subTest(said), self.assertRaisesRegex(syncline.Error, said):
                 kind(model, inner, **{**arguments, "session": {**self.options(), **arguments.get("session", {})}})
         with self.assertRaisesRegex(syncline.InvalidArgument, "one of torch's, which runs on the worker"):
-            LocalSGD(model, "adamw", every=4)
+            LocalSGD(model, "adamw", sync_every=4)
         with self.assertRaisesRegex(syncline.InvalidArgument, r"shape \[7\] that is no parameter of the model"):
-            LocalSGD(model, torch.optim.SGD([nn.Parameter(torch.zeros(7))], 0.1), every=4, session=self.options())
-        optimizer = LocalSGD(model, inner, every=4, session=self.options(job="copied"))
+            LocalSGD(model, torch.optim.SGD([nn.Parameter(torch.zeros(7))], 0.1), sync_every=4, session=self.options())
+        optimizer = LocalSGD(model, inner, sync_every=4, session=self.options(job="copied"))
         self.addCleanup(optimizer.session.close)
         with self.assertRaisesRegex(syncline.FailedPrecondition, "copy the model and the inner optimizer"):
             copy.deepcopy(optimizer)

@@ -68,13 +68,13 @@ class Rhythm(LocalTest):
         setattr(fragment, name, noted)
 
     def test_refuses_a_round_that_cannot_be(self):
-        for every, more, said in ((lambda number: 0, {}, "round 0: .*every=0: .* 1 or more"),
+        for every, more, said in ((lambda number: 0, {}, "round 0: .*sync_every=0: .* 1 or more"),
                                   (lambda number: 3, {"overlap": 3}, "round 0: overlap=3: .* 0 to 2"),
-                                  (lambda number: 2.5, {}, "round 0: .*every=2.5")):
+                                  (lambda number: 2.5, {}, "round 0: .*sync_every=2.5")):
             with self.subTest(said), self.assertRaisesRegex(syncline.InvalidArgument, said):
                 self.local(every, session=self.options(job=said[:20]), **more)
         model, optimizer = self.local(lambda number: 2 - number)
-        with self.assertRaisesRegex(syncline.InvalidArgument, "round 2: .*every=0"):
+        with self.assertRaisesRegex(syncline.InvalidArgument, "round 2: .*sync_every=0"):
             for batch in rows_of(0, 1, 5):
                 step(model, optimizer, *batch)
 

@@ -1,6 +1,7 @@
 """Servers that average gradients and keep nothing: for optimizers and DDP models that stay as they are."""
 from __future__ import annotations
 
+import os
 import queue
 import threading
 from collections.abc import Iterable, Mapping
@@ -18,16 +19,19 @@ from syncline.torch._groups import merged
 _MEAN = "sgd:lr=1,replace=1"
 # The others publish what changes between two steps, of which gradients have nothing in common.
 _PUBLISHED = ("fp32", "bf16", "fp16")
+_MODE = "bsp"
 
 
 class Averager:
     """A job whose tensors are gradients. Threads: each parameter by one at a time."""
 
     def __init__(self, named: Iterable[tuple[str, torch.nn.Parameter]], *, push: Option, publish: Option, gradient: Option,
-                 session: Optional[Mapping[str, Option]]) -> None:
+                 mode: Option, session: Optional[Mapping[str, Option]]) -> None:
         if str(publish).partition(":")[0] not in _PUBLISHED:
             raise InvalidArgument(f"publish={publish!r}: a mean gradient comes as {', '.join(_PUBLISHED)}; push= may be any codec")
-        self.session = Session(**merged({"optimizer": _MEAN, "push": push, "publish": publish, "gradient": gradient}, session or {}))
+        settings = merged({"optimizer": _MEAN, "push": push, "publish": publish, "gradient": gradient, "mode": mode}, session or {})
+        _check_mode(settings["mode"])
+        self.session = Session(**settings)
         self._tensors: dict[int, Tensor] = {}
         try:
             for name, parameter in named:
@@ -66,6 +70,15 @@ class Averager:
         return mean.neg_()
 
 
+def _check_mode(given: Option) -> None:
+    mode = given or os.environ.get("SYNCLINE_MODE") or _MODE
+    if mode != _MODE:
+        source = "" if given else " (of SYNCLINE_MODE, which `syncline run --mode` sets)"
+        raise InvalidArgument(
+            f"mode={mode!r}{source}: every worker has weights of its own, and all must step with the mean of all gradients, which is "
+            "mode \"bsp\"; for others take syncline.torch.Optimizer or LocalSGD, whose weights are on the servers")
+
+
 class HookState:
     """What `syncline.torch.hook` needs: the servers' place for each gradient of a DDP model.
 
@@ -76,15 +89,16 @@ class HookState:
     All ranks make it, after the DDP model; it waits for the others. `push` says how gradients travel to the servers
     (docs/compression.md), `publish` how means come back: "fp32", "bf16" or "fp16". `gradient` is what the servers do to the
     mean, as clip_global_norm=1. `samples` says of how many samples a gradient is the mean; set it when batches differ. By
-    default all ranks count the same, as without a hook. `session` has further options of syncline.Session.
+    default all ranks count the same, as without a hook. `mode` is "bsp", as of wrap. `session` has further options of
+    syncline.Session.
     """
 
     def __init__(self, model: torch.nn.Module, *, push: Option = "fp32", publish: Option = "fp32", gradient: Option = None,
-                 samples: int = 1, session: Optional[Mapping[str, Option]] = None) -> None:
+                 mode: Option = None, samples: int = 1, session: Optional[Mapping[str, Option]] = None) -> None:
         self.samples = samples
         inner = getattr(model, "module", model)
         self._averager = Averager(((name, p) for name, p in inner.named_parameters() if p.requires_grad), push=push,
-                                  publish=publish, gradient=gradient, session=session)
+                                  publish=publish, gradient=gradient, mode=mode, session=session)
         self._buckets: queue.SimpleQueue[Optional[Bucket]] = queue.SimpleQueue()
         self._taker = threading.Thread(target=self._take, name="syncline-ddp", daemon=True)
         self._taker.start()

@@ -19,10 +19,10 @@ _TRIES = 8  # of a worker that leaves, to hand over what quorums left out
 
 
 class LocalSGD(torch.optim.Optimizer):
-    """Trains `model` by `optimizer`, any of torch's, on this worker, and averages all workers' weights every `every` steps.
+    """Trains `model` by `optimizer`, any of torch's, on this worker, and averages all workers' weights every `sync_every` steps.
 
         inner = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        optimizer = syncline.torch.LocalSGD(model, inner, every=32)
+        optimizer = syncline.torch.LocalSGD(model, inner, sync_every=32)
         for inputs, labels in batches:
             optimizer.zero_grad()
             cross_entropy(model(inputs), labels).backward()
@@ -36,32 +36,32 @@ class LocalSGD(torch.optim.Optimizer):
     outer optimizer: `outer`, `lr` and further options as of server/optimizer/README.md. sgd with lr=1 averages. `push` and
     `publish` say how it travels (docs/compression.md), fp32 unless told otherwise.
 
-    With `fragments`, parts of the model take turns, each once in `every` steps. With `overlap` steps between push and pull
+    With `fragments`, parts of the model take turns, each once in `sync_every` steps. With `overlap` steps between push and pull
     the worker trains on meanwhile; `alpha` is the share of its own weights that it then keeps beside the new ones, half
     unless told otherwise.
 
-    `every` may be a function that says how many steps a round has, of its number from 0: `lambda round: min(100, 10 + round)`.
+    `sync_every` may be a function that says how many steps a round has, of its number from 0: `lambda round: min(100, 10 + round)`.
     All workers give the same.
 
-    With session={"mode": "bsp:quorum=K"} a round waits for K workers. What another one pushes too late is kept, and goes with
+    With mode="bsp:quorum=K" a round waits for K workers. What another one pushes too late is kept, and goes with
     its next round: a mean of both, by their samples.
 
     `samples` says how many samples a step takes; set it when batches differ. A worker counts as much as its samples since
     the last time. `session` has further options of syncline.Session.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, every: Every, *, outer: str = "sgd",
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, sync_every: Every, *, outer: str = "sgd",
                  lr: float = 1.0, push: Option = "fp32", publish: Option = "fp32", fragments: int = 1, overlap: int = 0,
-                 alpha: Optional[float] = None, samples: int = 1, session: Optional[Mapping[str, Option]] = None,
-                 **options: Any) -> None:
+                 alpha: Optional[float] = None, mode: Option = None, samples: int = 1,
+                 session: Optional[Mapping[str, Option]] = None, **options: Any) -> None:
         self._inner = _checked(model, optimizer)
         self._overlap = overlap
-        self._rhythm = Rhythm(every, fragments, lambda steps: _checked_times(steps, overlap, fragments))
+        self._rhythm = Rhythm(sync_every, fragments, lambda steps: _checked_times(steps, overlap, fragments))
         self._alpha = _checked_alpha(alpha, overlap)
         self.samples = samples
         self._was_cut_short = False
         settings = option_string({"lr": lr, **options})
-        given = merged({"optimizer": f"{outer}:{settings}", "push": push, "publish": publish}, session or {})
+        given = merged({"optimizer": f"{outer}:{settings}", "push": push, "publish": publish, "mode": mode}, session or {})
         is_decoupled = has_quorum(given.get("mode"), fragments)
         self.session = Session(**given)
         try:
@@ -161,7 +161,7 @@ class LocalSGD(torch.optim.Optimizer):
 
         For the end, and before the model is saved: afterwards all have the same weights. In the middle of a round, with
         fragments anywhere, it makes `steps` jump ahead, which ElasticDistributedSampler refuses: beside it call it after the
-        last epoch, or, without fragments, where `steps` is a multiple of `every`.
+        last epoch, or, without fragments, where `steps` is a multiple of `sync_every`.
         """
         if self._taken:
             self._end_round(self._taken)
@@ -190,7 +190,7 @@ class LocalSGD(torch.optim.Optimizer):
 
     @property
     def steps(self) -> int:
-        """The number of the present step, from 0, on all workers: rounds of `every` steps, and those of this round.
+        """The number of the present step, from 0, on all workers: rounds of `sync_every` steps, and those of this round.
 
         A round that synchronize() cut short counts as a whole one, or as two.
         """
@@ -249,13 +249,13 @@ class DiLoCo(LocalSGD):
     """LocalSGD whose outer optimizer has momentum (Douillard et al., arXiv 2311.08105), by default Nesterov's.
 
         inner = torch.optim.AdamW(model.parameters(), lr=4e-4)
-        optimizer = syncline.torch.DiLoCo(model, inner, every=100, push="int4")
+        optimizer = syncline.torch.DiLoCo(model, inner, sync_every=100, push="int4")
 
     `outer` is "nesterov", "sgd" with `momentum`, or any other optimizer of the servers with options of its own. With
     `fragments` and `overlap` it is Streaming DiLoCo (arXiv 2501.18512). One worker alone gains from it, too.
     """
 
-    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, every: Every = 100, *, outer: str = "nesterov",
+    def __init__(self, model: torch.nn.Module, optimizer: torch.optim.Optimizer, sync_every: Every = 100, *, outer: str = "nesterov",
                  lr: float = 0.7, momentum: Optional[float] = None, **options: Any) -> None:
         if outer in ("nesterov", "sgd"):
             options["momentum"] = 0.9 if momentum is None else momentum
@@ -263,7 +263,7 @@ class DiLoCo(LocalSGD):
             raise InvalidArgument(f"momentum={momentum}: that is an option of outer=\"nesterov\" and \"sgd\", not of {outer!r}")
         if outer == "nesterov":
             outer, options["nesterov"] = "sgd", True
-        super().__init__(model, optimizer, every, outer=outer, lr=lr, **options)
+        super().__init__(model, optimizer, sync_every, outer=outer, lr=lr, **options)
 
 
 def _checked(model: Any, optimizer: Any) -> torch.optim.Optimizer:
@@ -275,14 +275,14 @@ def _checked(model: Any, optimizer: Any) -> torch.optim.Optimizer:
     return optimizer
 
 
-def _checked_times(every: int, overlap: int, fragments: int) -> tuple[int, int]:
-    if not isinstance(every, int) or every < 1:
-        raise InvalidArgument(f"every={every!r}: steps between two synchronisations, 1 or more")
-    if not 0 <= overlap < every:
-        raise InvalidArgument(f"overlap={overlap!r}: steps between push and pull, 0 to {every - 1}, less than every={every}")
-    if not 1 <= fragments <= every:
-        raise InvalidArgument(f"fragments={fragments!r}: each has a step of its own, so there are 1 to every={every} of them")
-    return every, overlap
+def _checked_times(sync_every: int, overlap: int, fragments: int) -> tuple[int, int]:
+    if not isinstance(sync_every, int) or sync_every < 1:
+        raise InvalidArgument(f"sync_every={sync_every!r}: steps between two synchronisations, 1 or more")
+    if not 0 <= overlap < sync_every:
+        raise InvalidArgument(f"overlap={overlap!r}: steps between push and pull, 0 to {sync_every - 1}, less than sync_every={sync_every}")
+    if not 1 <= fragments <= sync_every:
+        raise InvalidArgument(f"fragments={fragments!r}: each has a step of its own, so there are 1 to sync_every={sync_every} of them")
+    return sync_every, overlap
 
 
 def _checked_alpha(alpha: Optional[float], overlap: int) -> float:

@@ -37,7 +37,8 @@ class Optimizer(torch.optim.Optimizer):
     parameter groups with an `lr` and options of their own, all parameters that require gradients unless told otherwise;
     those in no group stay as they are. `push` and `publish` say how gradients and weights travel (docs/compression.md;
     bf16 unless told otherwise), `schedule`, `gradient` and `loss_scaling` what else the servers do (docs/training.md).
-    `session` has further options of syncline.Session.
+    `mode` says who waits for whom: "bsp", "bsp:quorum=3", "ssp:4" or "asp" (docs/modes.md); unless told otherwise that of
+    `syncline run --mode`, or "bsp". `session` has further options of syncline.Session.
 
     `state_dict` is what state_dict() returned, of this or of torch's optimizer of the same kind, and what the job begins
     with: all workers give the same. A job that runs already, or goes on from a checkpoint of the servers, has its own.
@@ -48,8 +49,8 @@ class Optimizer(torch.optim.Optimizer):
 
     def __init__(self, model: torch.nn.Module, optimizer: str = "sgd", lr: Optional[float] = None, *,
                  params: Optional[Iterable[Any]] = None, push: Option = None, publish: Option = None,
-                 schedule: Option = None, gradient: Option = None, loss_scaling: Option = None, samples: int = 1,
-                 state_dict: Optional[Mapping[str, Any]] = None, session: Optional[Mapping[str, Option]] = None,
+                 schedule: Option = None, gradient: Option = None, loss_scaling: Option = None, mode: Option = None,
+                 samples: int = 1, state_dict: Optional[Mapping[str, Any]] = None, session: Optional[Mapping[str, Option]] = None,
                  **options: Any) -> None:
         _check_kinds(model, optimizer)
         self._name = optimizer
@@ -70,7 +71,7 @@ class Optimizer(torch.optim.Optimizer):
         settings = option_string(defaults)
         self._settings = merged({
             "optimizer": f"{optimizer}:{settings}" if settings else optimizer, "push": push, "publish": publish,
-            "schedule": schedule, "gradient": gradient, "loss_scaling": loss_scaling}, session or {})
+            "schedule": schedule, "gradient": gradient, "loss_scaling": loss_scaling, "mode": mode}, session or {})
         self._trains_all = params is None
         self._join(state_dict)
 

@@ -174,7 +174,7 @@ class _Averaged(torch.optim.Optimizer):
 
 
 def wrap(optimizer: torch.optim.Optimizer, model: Optional[torch.nn.Module] = None, *, push: Option = "fp32",
-         publish: Option = "fp32", gradient: Option = None, samples: int = 1,
+         publish: Option = "fp32", gradient: Option = None, mode: Option = None, samples: int = 1,
          session: Optional[Mapping[str, Option]] = None) -> _Averaged:
     """Any of torch's optimizers as it is, on this worker, with gradients that the servers average over all workers.
 
@@ -189,6 +189,8 @@ def wrap(optimizer: torch.optim.Optimizer, model: Optional[torch.nn.Module] = No
     on all, so that no worker may join later: for that there are syncline.torch.Optimizer and LocalSGD. To clip gradients call
     optimizer.synchronize() before. `model` names parameters in errors and `syncline status`. `push` is any codec
     (docs/compression.md), `publish` "fp32", "bf16" or "fp16", `gradient` what servers do to the mean (clip_global_norm=1).
+    `mode` is "bsp", which a program says that is not to follow `syncline run --mode`: in other modes workers take different means,
+    and their weights drift apart.
     """
     if not isinstance(optimizer, torch.optim.Optimizer) or hasattr(optimizer, "session"):
         raise InvalidArgument(f"the optimizer is {optimizer!r}; give one of torch's, as torch.optim.AdamW(model.parameters(), …)")
@@ -197,5 +199,5 @@ def wrap(optimizer: torch.optim.Optimizer, model: Optional[torch.nn.Module] = No
     for number, group in enumerate(optimizer.param_groups):
         for position, parameter in enumerate(group["params"]):
             named.append((names.get(id(parameter), f"group{number}.{position}"), parameter))
-    averager = Averager(named, push=push, publish=publish, gradient=gradient, session=session)
+    averager = Averager(named, push=push, publish=publish, gradient=gradient, mode=mode, session=session)
     return _Averaged(optimizer, averager, {id(parameter): name for name, parameter in named}, samples)

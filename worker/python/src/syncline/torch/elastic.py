@@ -69,7 +69,7 @@ class ElasticDistributedSampler(torch.utils.data.Sampler):
             raise FailedPrecondition(
                 f"synchronize() was called in the middle of a round, so that `steps`, {self._optimizer.steps}, is more than what "
                 "was trained, and batches would be left out: call it after the last epoch or, without fragments, where `steps` "
-                "is a multiple of `every`")
+                "is a multiple of `sync_every`")
         return self._optimizer.steps
 
     def __iter__(self) -> Iterator[list[int]]:

@@ -138,8 +138,10 @@ struct SessionOptions {
 
   // From the environment that `syncline run`, torchrun, Slurm, Kubernetes indexed jobs
   // and Open MPI set. The rank comes from the first of RANK, OMPI_COMM_WORLD_RANK,
-  // PMI_RANK, SLURM_PROCID, VC_TASK_INDEX, JOB_COMPLETION_INDEX. InvalidArgument names
-  // the variable that makes no sense.
+  // PMI_RANK, SLURM_PROCID, VC_TASK_INDEX, JOB_COMPLETION_INDEX; where none of these and
+  // no number of workers is set, from ps-lite's DMLC_WORKER_ID or DMLC_RANK.
+  // InvalidArgument names the variable that makes no sense, FailedPrecondition a DMLC_ROLE
+  // that is no worker's.
   static absl::StatusOr<SessionOptions> FromEnv();
 };
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <string>
@@ -9,8 +10,8 @@
 #include "absl/strings/str_split.h"
 #include "comm/base/limits.h"
 #include "comm/base/status.h"
-#include "worker/client/session.h"
 #include "comm/base/sync_mode.h"
+#include "worker/client/session.h"
 
 namespace syncline {
 namespace {
@@ -27,16 +28,41 @@ void ReadText(const char* variable, std::string& value) {
     value = text;
 }
 
+bool IsSet(const char* variable) {
+  const char* text = std::getenv(variable);
+  return text != nullptr && *text != '\0';
+}
+
 template <typename Variables>
 absl::Status ReadNumber(const Variables& variables, uint32_t& value) {
   for (const char* variable : variables) {
+    if (!IsSet(variable)) continue;
     const char* text = std::getenv(variable);
-    if (text == nullptr || *text == '\0') continue;
     if (absl::SimpleAtoi(text, &value)) return absl::OkStatus();
     return absl::InvalidArgumentError(absl::StrCat("environment variable ", variable, "=",
                                                    text, " is not a whole number"));
   }
   return absl::OkStatus();
+}
+
+// ps-lite's variables say who this process is, where no other launcher's do. Its servers
+// and its scheduler are none of ours: theirs are `syncline serve` and SYNCLINE_COORDINATOR.
+absl::Status ReadDmlc(SessionOptions& options) {
+  if (std::ranges::any_of(kRankVariables, IsSet) ||
+      std::ranges::any_of(kWorldSizeVariables, IsSet)) {
+    return absl::OkStatus();
+  }
+  std::string role = "worker";
+  ReadText("DMLC_ROLE", role);
+  if (role != "worker") {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "environment variable DMLC_ROLE=", role,
+        ": only workers open sessions; in place of ps-lite's servers and scheduler start "
+        "`syncline serve`, and give workers its address as SYNCLINE_COORDINATOR"));
+  }
+  SYNCLINE_RETURN_IF_ERROR(
+      ReadNumber(std::array{"DMLC_WORKER_ID", "DMLC_RANK"}, options.rank));
+  return ReadNumber(std::array{"DMLC_NUM_WORKER"}, options.world_size);
 }
 
 absl::StatusOr<SessionOptions::LearningRateRange> ParseRange(const std::string& text) {
@@ -66,6 +92,7 @@ absl::StatusOr<SessionOptions> SessionOptions::FromEnv() {
   ReadText("SYNCLINE_IDENTITIES", options.identities);
   SYNCLINE_RETURN_IF_ERROR(ReadNumber(kRankVariables, options.rank));
   SYNCLINE_RETURN_IF_ERROR(ReadNumber(kWorldSizeVariables, options.world_size));
+  SYNCLINE_RETURN_IF_ERROR(ReadDmlc(options));
   ReadText("SYNCLINE_CHECKPOINT_EVERY", options.checkpoint_every);
   ReadText("SYNCLINE_RESUME", options.resume);
   ReadText("SYNCLINE_DURABILITY", options.durability);

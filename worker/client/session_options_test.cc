@@ -18,9 +18,11 @@ using ::testing::HasSubstr;
 class SessionOptionsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID",
-                             "VC_TASK_INDEX", "JOB_COMPLETION_INDEX", "WORLD_SIZE",
-                             "SYNCLINE_COORDINATOR", "SYNCLINE_FAILURE_TIMEOUT"}) {
+    for (const char* name :
+         {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "VC_TASK_INDEX",
+          "JOB_COMPLETION_INDEX", "WORLD_SIZE", "SYNCLINE_COORDINATOR",
+          "SYNCLINE_FAILURE_TIMEOUT", "DMLC_ROLE", "DMLC_RANK", "DMLC_WORKER_ID",
+          "DMLC_NUM_WORKER"}) {
       unsetenv(name);
     }
   }
@@ -31,6 +33,37 @@ TEST_F(SessionOptionsTest, TakesTheFirstRankVariableThatIsSet) {
   EXPECT_EQ(SessionOptions::FromEnv()->rank, 7u);
   setenv("SLURM_PROCID", "3", 1);
   EXPECT_EQ(SessionOptions::FromEnv()->rank, 3u);
+  setenv("RANK", "1", 1);
+  EXPECT_EQ(SessionOptions::FromEnv()->rank, 1u);
+}
+
+TEST_F(SessionOptionsTest, TakesPsLitesVariablesWhereNoOthersAreSet) {
+  setenv("DMLC_ROLE", "worker", 1);
+  setenv("DMLC_NUM_WORKER", "8", 1);
+  setenv("DMLC_RANK", "5", 1);
+  EXPECT_EQ(SessionOptions::FromEnv()->rank, 5u);
+  EXPECT_EQ(SessionOptions::FromEnv()->world_size, 8u);
+  setenv("DMLC_WORKER_ID", "6", 1);
+  EXPECT_EQ(SessionOptions::FromEnv()->rank, 6u);
+  unsetenv("DMLC_ROLE");
+  EXPECT_EQ(SessionOptions::FromEnv()->rank, 6u) << "a worker unless told otherwise";
+  setenv("DMLC_WORKER_ID", "me", 1);
+  EXPECT_THAT(std::string(SessionOptions::FromEnv().status().message()),
+              HasSubstr("DMLC_WORKER_ID=me is not a whole number"));
+  // What started this process knows better than what it was started under.
+  setenv("WORLD_SIZE", "2", 1);
+  EXPECT_EQ(SessionOptions::FromEnv()->rank, 0u);
+  EXPECT_EQ(SessionOptions::FromEnv()->world_size, 2u);
+}
+
+TEST_F(SessionOptionsTest, RefusesToBeAServerOfPsLite) {
+  setenv("DMLC_NUM_WORKER", "8", 1);
+  for (const char* role : {"server", "scheduler"}) {
+    setenv("DMLC_ROLE", role, 1);
+    const absl::Status refused = SessionOptions::FromEnv().status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("syncline serve"));
+  }
   setenv("RANK", "1", 1);
   EXPECT_EQ(SessionOptions::FromEnv()->rank, 1u);
 }

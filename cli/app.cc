@@ -11,6 +11,7 @@
 
 #include "CLI/Config.hpp"
 #include "CLI/Formatter.hpp"
+#include "absl/strings/str_replace.h"
 #include "cli/parse_failure.h"
 #include "cli/settings.h"
 #include "cli/version.h"
@@ -32,15 +33,32 @@ const CLI::App* FindCommand(const CLI::App& app,
   return nullptr;
 }
 
+bool TakesProgram(const CLI::App& command) {
+  return command.get_option_no_throw(kProgram) != nullptr;
+}
+
+// "--nproc_per_node=2", as torchrun knows its flags by two spellings, becomes
+// "--nproc-per-node=2".
+void SpellWithDashes(const CLI::App& command, std::string& word) {
+  const std::string given = word.substr(0, word.find('='));
+  const std::string dashed = absl::StrReplaceAll(given, {{"_", "-"}});
+  if (command.get_option_no_throw(given) != nullptr ||
+      command.get_option_no_throw(dashed) == nullptr) {
+    return;
+  }
+  word.replace(0, given.size(), dashed);
+}
+
 // Moves the program and its arguments off the end of `arguments`: what follows "--", or
 // starts at the first word that is neither a flag nor a flag's value.
 std::vector<std::string> CutProgram(CLI::App& app, std::vector<std::string>& arguments) {
   const CLI::App* command = FindCommand(app, arguments);
-  if (command == nullptr || command->get_option_no_throw(kProgram) == nullptr) return {};
+  if (command == nullptr || !TakesProgram(*command)) return {};
   size_t at = 1;
   while (at < arguments.size() && arguments[at] != "--" &&
          arguments[at].starts_with('-')) {
-    const std::string& word = arguments[at];
+    std::string& word = arguments[at];
+    SpellWithDashes(*command, word);
     const CLI::Option* flag = command->get_option_no_throw(word);
     const bool takes_next = flag != nullptr && flag->get_items_expected_max() > 0;
     at += takes_next ? 2 : 1;
@@ -82,8 +100,11 @@ absl::StatusOr<int> ParseAndRun(CLI::App& app, std::vector<std::string> argument
     option->run_callback();
   }
   WarnOfMisspelledVariables(app);
-  SYNCLINE_RETURN_IF_ERROR(ApplySettings(
-      FlagsOf(command), config_file, [](const char* name) { return std::getenv(name); }));
+  SettingSources sources = {
+      .config_file = config_file,
+      .environment = [](const char* name) { return std::getenv(name); }};
+  if (TakesProgram(command)) sources.prefixes.emplace_back("PET_");  // torchrun's
+  SYNCLINE_RETURN_IF_ERROR(ApplySettings(FlagsOf(command), sources));
   return (*selected)();
 }
 
@@ -99,7 +120,8 @@ int RunApp(std::span<const char* const> argv, std::span<const AddCommand> comman
   app.footer(
       "Every flag can also be set by SYNCLINE_<FLAG> in the environment or by 'flag: "
       "value' in the "
-      "file of --config; the command line wins, then the environment.");
+      "file of --config; the command line wins, then the environment. What starts a "
+      "program also takes PET_<FLAG>, as torchrun does.");
   Command selected;
   for (const AddCommand add : commands) add(app, &selected);
   const absl::StatusOr<int> result =

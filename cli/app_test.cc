@@ -49,6 +49,20 @@ void AddSample(CLI::App& app, Command* selected) {
   });
 }
 
+// Without a program.
+void AddPlain(CLI::App& app, Command* selected) {
+  auto format = std::make_shared<std::string>("text");
+  CLI::App* plain = app.add_subcommand("plain", "For tests");
+  plain->add_option("--format", *format, "Format");
+  plain->callback([=] {
+    *selected = [format]() -> absl::StatusOr<int> {
+      printf("%s\n", format->c_str());
+      fflush(stdout);
+      return kExitDone;
+    };
+  });
+}
+
 void AddFailing(CLI::App& app, Command* selected) {
   app.add_subcommand("failing", "For tests")->callback([=] {
     *selected = []() -> absl::StatusOr<int> {
@@ -64,7 +78,7 @@ class App : public testing::Test {
     arguments.insert(arguments.begin(), "syncline");
     testing::internal::CaptureStdout();
     testing::internal::CaptureStderr();
-    const AddCommand commands[] = {AddSample, AddFailing};
+    const AddCommand commands[] = {AddSample, AddFailing, AddPlain};
     const int code = RunApp(arguments, commands);
     out_ = testing::internal::GetCapturedStdout();
     err_ = testing::internal::GetCapturedStderr();
@@ -159,6 +173,40 @@ TEST_F(App, LeavesTheProgramsArgumentsAlone) {
   EXPECT_EQ(out_, "2 10s 1 [train.py|--lr|0.1|failing]\n");
 }
 
+TEST_F(App, TakesUnderscoresForDashesBeforeAProgram) {
+  EXPECT_EQ(Run({"sample", "--failure_timeout", "2s", "train", "--failure_timeout=3"}),
+            0);
+  EXPECT_EQ(out_, "1 2s 0 [train|--failure_timeout=3]\n");
+  EXPECT_EQ(Run({"sample", "--failure_timeout=2s", "--", "--failure_timeout"}), 0);
+  EXPECT_EQ(out_, "1 2s 0 [--failure_timeout]\n");
+  EXPECT_EQ(Run({"sample", "--failure_timout=2s"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("unknown flag --failure_timout; did you mean "));
+}
+
+// torchrun's; a service's flags of the same names are none of its business.
+TEST_F(App, TakesTheVariablesOfTorchrunForWhatStartsAProgram) {
+  const std::string config = WriteConfig("timeout: 9s\n");
+  setenv("PET_TIMEOUT", "4s", 1);
+  setenv("PET_WORKERS", "3", 1);
+  EXPECT_EQ(Run({"sample", "--config", config.c_str()}), 0);
+  EXPECT_EQ(out_, "3 4s 0 []\n");
+  EXPECT_EQ(Run({"sample", "--workers", "2"}), 0);
+  EXPECT_EQ(out_, "2 4s 0 []\n");
+  setenv("SYNCLINE_FAILURE_TIMEOUT", "5s", 1);
+  EXPECT_EQ(Run({"sample"}), 0);
+  EXPECT_EQ(out_, "3 5s 0 []\n");
+  setenv("PET_WORKERS", "many", 1);
+  EXPECT_EQ(Run({"sample"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("PET_WORKERS: 'many' is no valid value of --workers"));
+  setenv("PET_WORKERS", "", 1);
+  EXPECT_EQ(Run({"sample"}), 0);
+  EXPECT_EQ(out_, "1 5s 0 []\n");
+  setenv("PET_FORMAT", "json", 1);
+  EXPECT_EQ(Run({"plain"}), 0);
+  EXPECT_EQ(out_, "text\n");
+  for (const char* name : {"PET_TIMEOUT", "PET_WORKERS", "PET_FORMAT"}) unsetenv(name);
+}
+
 TEST_F(App, NamesTheNearestFlag) {
   EXPECT_EQ(Run({"sample", "--wrokers", "2"}), kExitUsage);
   EXPECT_EQ(err_, "syncline: error: unknown flag --wrokers; did you mean --workers?\n");
@@ -202,7 +250,7 @@ TEST_F(App, NamesTheNearestCommand) {
   EXPECT_EQ(err_, "syncline: error: unknown command 'smaple'; did you mean sample?\n");
   EXPECT_EQ(Run({}), kExitUsage);
   EXPECT_EQ(err_,
-            "syncline: error: no command is given; choose one of sample, failing; "
+            "syncline: error: no command is given; choose one of sample, failing, plain; "
             "see syncline --help\n");
 }
 

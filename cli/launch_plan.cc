@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -65,14 +66,49 @@ class StreamsOfRank {
   std::map<int, int> streams_;
 };
 
+// Local ranks whose output is shown, "0,2"; where there is no list, all as they are.
+class RanksFilter {
+ public:
+  // `of_logged`: what becomes of output of theirs that would go to a log only.
+  static absl::StatusOr<RanksFilter> Parse(const std::string& text, Output of_logged) {
+    RanksFilter filter;
+    filter.of_logged_ = of_logged;
+    if (text.empty()) return filter;
+    for (const absl::string_view part : absl::StrSplit(text, ',')) {
+      int rank = 0;
+      if (!absl::SimpleAtoi(part, &rank) || rank < 0) {
+        return Usage(absl::StrCat("--local-ranks-filter '", Printable(text),
+                                  "' is no list of workers of this host; write 0,1,2"));
+      }
+      filter.ranks_.insert(rank);
+    }
+    return filter;
+  }
+
+  Output Of(int local, Output planned) const {
+    if (ranks_.empty()) return planned;
+    if (!ranks_.contains(local)) return Output::kLog;
+    return planned == Output::kLog ? of_logged_ : planned;
+  }
+
+ private:
+  std::set<int> ranks_;
+  Output of_logged_ = Output::kTee;
+};
+
+struct Nodes {
+  int least = 1;
+  int most = 1;
+};
+
 // "4" or "MIN:MAX", of which the launcher plans for MAX.
-absl::StatusOr<int> ParseNodes(const std::string& text) {
+absl::StatusOr<Nodes> ParseNodes(const std::string& text) {
   const std::vector<std::string> parts = absl::StrSplit(text, ':');
-  int nodes = 0;
-  int least = 0;
-  const bool are_numbers = parts.size() <= 2 && absl::SimpleAtoi(parts.back(), &nodes) &&
-                           absl::SimpleAtoi(parts.front(), &least);
-  if (!are_numbers || least < 1 || nodes < least) {
+  Nodes nodes;
+  const bool are_numbers = parts.size() <= 2 &&
+                           absl::SimpleAtoi(parts.back(), &nodes.most) &&
+                           absl::SimpleAtoi(parts.front(), &nodes.least);
+  if (!are_numbers || nodes.least < 1 || nodes.most < nodes.least) {
     return Usage(
         absl::StrCat("--nnodes '", text, "' is no number of hosts; write N or MIN:MAX"));
   }
@@ -96,10 +132,12 @@ absl::StatusOr<int> ParseLocalSize(const std::string& text, const Machine& machi
 struct Sizes {
   int world = 1;
   int local = 1;
+  int least = 1;  // of the whole job, on as many hosts as it cannot do without
 };
 
 absl::StatusOr<Sizes> WorkOutSizes(const RunOptions& options, const Machine& machine) {
-  SYNCLINE_ASSIGN_OR_RETURN(const int nodes, ParseNodes(options.nnodes));
+  SYNCLINE_ASSIGN_OR_RETURN(const Nodes range, ParseNodes(options.nnodes));
+  const int nodes = range.most;
   if (options.workers < 0) return Usage("--workers must be at least 1");
   Sizes sizes;
   if (!options.nproc_per_node.empty()) {
@@ -109,6 +147,7 @@ absl::StatusOr<Sizes> WorkOutSizes(const RunOptions& options, const Machine& mac
     sizes.local = options.workers / nodes;
   }
   sizes.world = sizes.local * nodes;
+  sizes.least = sizes.local * range.least;
   if (options.workers > 0 && options.workers != sizes.world) {
     return Usage(absl::StrCat(
         "--workers ", options.workers, " is not ", sizes.local, " on each of ", nodes,
@@ -269,7 +308,7 @@ std::vector<std::pair<std::string, std::string>> WorkerEnvironment(
       {"WORLD_SIZE", absl::StrCat(sizes.world)},
       {"LOCAL_WORLD_SIZE", absl::StrCat(sizes.local)},
       // As torchrun has them: torch.distributed and trainers look for these.
-      {"ROLE_NAME", "default"},
+      {"ROLE_NAME", options.role},
       {"ROLE_RANK", absl::StrCat(rank)},
       {"ROLE_WORLD_SIZE", absl::StrCat(sizes.world)},
       {"GROUP_WORLD_SIZE", absl::StrCat(sizes.world / sizes.local)},
@@ -287,6 +326,7 @@ std::vector<std::pair<std::string, std::string>> WorkerEnvironment(
       {"SYNCLINE_DURABILITY", options.durability},
       {"SYNCLINE_MODE", options.mode},
       {"SYNCLINE_RUN_ID", options.run_id},
+      {"SYNCLINE_GROUP_ADDRESS", options.local_addr},
       {"SYNCLINE_TLS_CERT", options.tls.cert_file},
       {"SYNCLINE_TLS_KEY", options.tls.key_file},
       {"SYNCLINE_TLS_CA", options.tls.ca_file},
@@ -298,6 +338,8 @@ std::vector<std::pair<std::string, std::string>> WorkerEnvironment(
 }
 
 }  // namespace
+
+bool IsOneNode(const std::string& nnodes) { return nnodes == "1" || nnodes == "1:1"; }
 
 absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
                                           const Machine& machine) {
@@ -313,7 +355,7 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
                               ParseDurationFlag("--patience", options.patience));
   }
   plan.world_size = sizes.world;
-  plan.min_workers = options.min_workers > 0 ? options.min_workers : sizes.world;
+  plan.min_workers = options.min_workers > 0 ? options.min_workers : sizes.least;
   if (plan.min_workers > sizes.world) {
     return Usage(absl::StrCat("--min-workers ", plan.min_workers, " is more than the ",
                               sizes.world, " workers of the job"));
@@ -336,14 +378,18 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
   const std::string redirects = options.redirects.empty() ? "3,0:0" : options.redirects;
   SYNCLINE_ASSIGN_OR_RETURN(const auto redirected,
                             StreamsOfRank::Parse("--redirects", redirects));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const auto shown,
+      RanksFilter::Parse(options.local_ranks_filter,
+                         options.redirects.empty() ? Output::kTee : Output::kLog));
   for (int local = 0; local < sizes.local; ++local) {
     WorkerPlan worker;
     worker.rank = options.node_rank * sizes.local + local;
     worker.name = absl::StrCat("worker", worker.rank);
     const int log = redirected.Of(worker.rank);
     const int show = tee.Of(worker.rank);
-    worker.out = OutputOf(kStdout, log, show);
-    worker.err = OutputOf(kStderr, log, show);
+    worker.out = shown.Of(local, OutputOf(kStdout, log, show));
+    worker.err = shown.Of(local, OutputOf(kStderr, log, show));
     worker.env = WorkerEnvironment(options, sizes, local);
     // With its unit, whichever way the user wrote it.
     worker.env.emplace_back("SYNCLINE_FAILURE_TIMEOUT",

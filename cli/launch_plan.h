@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "cli/process.h"
+#include "cli/worker_program.h"
 #include "comm/rpc/tls.h"
 
 namespace syncline {
@@ -17,6 +18,7 @@ namespace syncline {
 // The flags, named as torchrun names them where it has them.
 struct RunOptions {
   std::vector<std::string> program;  // what each worker runs, with its arguments
+  ProgramFlags program_flags;        // how it is started (cli/worker_program.h)
   int workers = 0;                   // of the whole job; 0: nproc-per-node on each node
   int min_workers = 0;  // go on while so many have not failed; 0: all are needed
   int servers = -1;     // on this host; -1: one, or none when a coordinator is given
@@ -28,10 +30,19 @@ struct RunOptions {
   // Before the second restart of a worker; doubles with each further one. The first is at
   // once: what was killed by accident should not miss a step more than it must.
   absl::Duration restart_pause = absl::Seconds(1);
-  std::string tee = "0";    // streams to show as well as to log: 0..3, or "RANK:0..3,..."
-  std::string redirects;    // streams to log only; default: all but rank 0's
-  std::string log_dir;      // default: a temporary one, kept when the run fails
-  std::string coordinator;  // host:port; empty: start one here
+  std::string tee = "0";  // streams to show as well as to log: 0..3, or "RANK:0..3,..."
+  std::string redirects;  // streams to log only; default: all but rank 0's
+  std::string log_dir;    // default: a temporary one, kept when the run fails
+  std::string local_ranks_filter;  // of those whose output is shown; empty: as above
+  std::string coordinator;         // host:port; empty: start one here
+  // What torchrun's rendezvous would be told (cli/torchrun.h).
+  std::string rdzv_backend;
+  std::string rdzv_endpoint;
+  std::vector<std::string> without_effect;  // flags of torchrun that were given
+  std::string master_addr;  // of the workers; empty: the coordinator's host
+  int master_port = 0;      // 0: one that is free, where it can be chosen
+  std::string local_addr;   // of this host, for torch.distributed
+  std::string role = "default";
   std::string job = "default";
   std::string run_id;  // tells two runs of one job apart; equal on all nodes of a run
   std::string failure_timeout = "10s";
@@ -75,6 +86,9 @@ struct LaunchPlan {
   absl::Duration patience;
   std::vector<WorkerPlan> workers;  // of this host
 };
+
+// Of --nnodes.
+bool IsOneNode(const std::string& nnodes);
 
 // InvalidArgument (Failure::kUsage) when the flags contradict each other.
 absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,

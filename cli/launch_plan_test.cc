@@ -173,6 +173,58 @@ TEST(LaunchPlan, NumbersRanksAcrossNodes) {
   EXPECT_EQ(env.at("SYNCLINE_FAILURE_TIMEOUT"), "1m30s");
 }
 
+TEST(LaunchPlan, GoesOnWhileTheWorkersOfTheFewestHostsAreLeft) {
+  RunOptions options = Program();
+  options.nnodes = "1:3";
+  options.nproc_per_node = "2";
+  options.coordinator = "10.0.0.1:7070";
+  EXPECT_EQ(MakeLaunchPlan(options, {})->min_workers, 2);
+  options.min_workers = 5;
+  EXPECT_EQ(MakeLaunchPlan(options, {})->min_workers, 5);
+  options.min_workers = 0;
+  options.nnodes = "3";
+  EXPECT_EQ(MakeLaunchPlan(options, {})->min_workers, 6);
+  EXPECT_TRUE(IsOneNode("1") && IsOneNode("1:1"));
+  EXPECT_FALSE(IsOneNode("1:3") || IsOneNode("2"));
+}
+
+TEST(LaunchPlan, TellsWorkersTheirRoleAndAddress) {
+  RunOptions options = Program();
+  EXPECT_EQ(EnvironmentOf(MakeLaunchPlan(options, {})->workers[0]).at("ROLE_NAME"),
+            "default");
+  options.role = "trainer";
+  options.local_addr = "10.0.0.7";
+  const auto env = EnvironmentOf(MakeLaunchPlan(options, {})->workers[0]);
+  EXPECT_EQ(env.at("ROLE_NAME"), "trainer");
+  EXPECT_EQ(env.at("SYNCLINE_GROUP_ADDRESS"), "10.0.0.7");
+}
+
+TEST(LaunchPlan, ShowsTheLocalRanksOfAFilterOnly) {
+  RunOptions options = Program();
+  options.workers = 4;
+  options.nnodes = "2";
+  options.node_rank = 1;
+  options.coordinator = "10.0.0.1:7070";
+  options.local_ranks_filter = "1";
+  auto plan = MakeLaunchPlan(options, {});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->workers[0].out, Output::kLog);
+  EXPECT_EQ(plan->workers[1].out, Output::kTee);
+  EXPECT_EQ(plan->workers[1].err, Output::kTee);
+
+  options.redirects = "3";
+  EXPECT_EQ(MakeLaunchPlan(options, {})->workers[1].out, Output::kLog);
+
+  options.nnodes = "1";
+  options.node_rank = 0;
+  options.redirects = "";
+  options.local_ranks_filter = "0,2";
+  plan = MakeLaunchPlan(options, {});
+  EXPECT_EQ(plan->workers[0].out, Output::kInherit) << "a progress bar works";
+  EXPECT_EQ(plan->workers[1].out, Output::kLog);
+  EXPECT_EQ(plan->workers[2].out, Output::kTee);
+}
+
 TEST(LaunchPlan, UnderstandsTheWordsOfNprocPerNode) {
   const auto local = [](const std::string& text, const Machine& machine) {
     RunOptions options = Program();
@@ -249,6 +301,9 @@ TEST(LaunchPlan, RefusesFlagsThatContradictEachOther) {
   refused([](RunOptions& o) { o.tee = "4"; }, "--tee");
   refused([](RunOptions& o) { o.redirects = "0:x"; }, "--redirects");
   refused([](RunOptions& o) { o.max_restarts = -1; }, "--max-restarts");
+  for (const char* ranks : {"one", "0,", "-1"}) {
+    refused([=](RunOptions& o) { o.local_ranks_filter = ranks; }, "--local-ranks-filter");
+  }
   refused([](RunOptions& o) { o.min_workers = 2; }, "--min-workers");
   refused([](RunOptions& o) { o.engine_threads = 65; }, "--engine-threads");
   refused([](RunOptions& o) { o.failure_timeout = "soon"; }, "--failure-timeout");

@@ -133,7 +133,9 @@ void Launcher::Announce() const {
 }
 
 absl::Status Launcher::StartWorkers() {
-  if (plan_.starts_coordinator && std::getenv("MASTER_PORT") == nullptr) {
+  if (options_.master_port > 0) {
+    master_port_ = absl::StrCat(options_.master_port);
+  } else if (plan_.starts_coordinator && std::getenv("MASTER_PORT") == nullptr) {
     // For torch.distributed beside Syncline (its env:// rendezvous).
     SYNCLINE_ASSIGN_OR_RETURN(const int port, PickFreePort("127.0.0.1"));
     master_port_ = absl::StrCat(port);
@@ -161,7 +163,9 @@ absl::Status Launcher::StartWorker(const WorkerPlan& worker) {
                         absl::StrCat(restarts_[worker.rank]));
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort coordinator, ParseHostPort(coordinator_));
   spec.env.emplace_back("SYNCLINE_COORDINATOR", coordinator_);
-  spec.env.emplace_back("MASTER_ADDR", coordinator.host);
+  spec.env.emplace_back("MASTER_ADDR", options_.master_addr.empty()
+                                           ? coordinator.host
+                                           : options_.master_addr);
   if (!master_port_.empty()) spec.env.emplace_back("MASTER_PORT", master_port_);
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     // Each worker's share: by default every one would take all cores.

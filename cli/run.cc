@@ -15,6 +15,8 @@
 #include "cli/launcher.h"
 #include "cli/local_runs.h"
 #include "cli/serve_options.h"
+#include "cli/torchrun.h"
+#include "cli/worker_program.h"
 #include "comm/base/cuda/driver.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/machine.h"
@@ -29,12 +31,100 @@ std::string RandomId() {
   return absl::StrFormat("%08x%08x", device(), device());
 }
 
+void AddWorkerFlags(CLI::App& command, RunOptions& options) {
+  command.add_option("--workers", options.workers, "Workers of the whole job");
+  command.add_option(
+      "--min-workers", options.min_workers,
+      "Go on while so many workers have not failed (default: all, or those "
+      "of MIN hosts)");
+  command.add_option("--nnodes", options.nnodes, "Hosts of the job: N or MIN:MAX")
+      ->capture_default_str();
+  command.add_option("--node-rank", options.node_rank, "Which of the hosts this is")
+      ->capture_default_str();
+  command.add_option("--nproc-per-node", options.nproc_per_node,
+                     "Workers on each host: N, auto, cpu or gpu");
+  command.add_flag("--standalone", options.standalone,
+                   "One host, with its own coordinator");
+  command
+      .add_option("--max-restarts", options.max_restarts,
+                  "How often each failed worker is started again, three times in a row "
+                  "at most while the job comes no further")
+      ->capture_default_str();
+}
+
+void AddServiceFlags(CLI::App& command, RunOptions& options) {
+  command
+      .add_option(
+          "--servers", options.servers,
+          "Servers to start here, 0 or more (default: 1, or 0 with --coordinator)")
+      ->check(CLI::NonNegativeNumber);
+  command.add_option("--coordinator", options.coordinator,
+                     "HOST:PORT of a running coordinator (default: start one)");
+  command.add_option("--job", options.job, "Name of the job")->capture_default_str();
+  command.add_option(
+      "--run-id,--rdzv-id", options.run_id,
+      "Tells two runs of one job name apart (default: random on one host)");
+  command
+      .add_option("--failure-timeout", options.failure_timeout,
+                  "How long the job may stand still because somebody died")
+      ->capture_default_str();
+  command.add_option(
+      "--patience", options.patience,
+      "How long members wait for a coordinator that is away (default: 30 times "
+      "--failure-timeout)");
+  command.add_option("--engine-threads", options.engine_threads,
+                     "Engine threads of each server");
+  command.add_option(
+      "--data-plane", options.data_plane,
+      "How gradients and weights travel to the servers that are started here: "
+      "auto (shared memory in a host, TLS 1.3 between hosts), tls or plain "
+      "(neither sealed nor authenticated); default: auto");
+  command.add_option("--mode", options.mode,
+                     "Who waits for whom: bsp, bsp:quorum=3,grace_ms=20, ssp:3 or asp "
+                     "(default: the program's, or bsp)");
+}
+
+void AddDurabilityFlags(CLI::App& command, RunOptions& options) {
+  command.add_option("--checkpoint-dir", options.checkpoint_dir,
+                     "Where services that are started here keep checkpoints");
+  command.add_option("--checkpoint-every", options.checkpoint_every,
+                     "When the job is saved: '500 steps' or '10 min'");
+  command
+      .add_option("--checkpoint-keep", options.checkpoint_keep,
+                  "How many checkpoints stay, 1 or more (default: 3)")
+      ->check(CLI::PositiveNumber);
+  command.add_option("--journal-dir", options.journal_dir,
+                     "Where services that are started here keep journals");
+  command.add_option(
+      "--durability", options.durability,
+      "disk: servers journal each step, so that all may die at once; needs "
+      "--journal-dir; peer: each has a backup in another one's memory "
+      "(default: none)");
+  command.add_option("--resume", options.resume,
+                     "What the job begins with: auto (the latest checkpoint, if there is "
+                     "one), latest, never, or a checkpoint's name (default: auto)");
+}
+
+void AddLogFlags(CLI::App& command, RunOptions& options) {
+  command
+      .add_option("-t,--tee", options.tee,
+                  "Show and log: 1 stdout, 2 stderr, 3 both, or RANK:N,...")
+      ->capture_default_str();
+  command.add_option("-r,--redirects", options.redirects,
+                     "Log only: as --tee (default: both streams of all ranks but 0)");
+  command.add_option("--log-dir", options.log_dir,
+                     "Where logs go (default: a temporary directory)");
+}
+
 }  // namespace
 
 absl::StatusOr<int> RunProgram(RunOptions options,
                                const std::function<void(const std::string&)>& at_end) {
+  for (const std::string& line : UnderstandTorchrun(options)) Launcher::Say(line);
+  SYNCLINE_ASSIGN_OR_RETURN(const ProgramKind kind, KindOfProgram(options.program_flags));
+  SYNCLINE_ASSIGN_OR_RETURN(options.program, ProgramCommand(options.program, kind));
   // Launchers on several nodes cannot agree on a random one: those are given --run-id.
-  if (options.run_id.empty() && options.nnodes == "1") options.run_id = RandomId();
+  if (options.run_id.empty() && IsOneNode(options.nnodes)) options.run_id = RandomId();
   const bool asks_for_gpus =
       options.nproc_per_node == "gpu" || options.nproc_per_node == "auto";
   // The driver's, since the trainers' CUDA may be another than the module's.
@@ -62,76 +152,15 @@ absl::StatusOr<int> RunProgram(RunOptions options,
   return code;
 }
 
-void AddRunFlags(CLI::App& command, RunOptions& given) {
-  CLI::App* run = &command;
-  RunOptions* options = &given;
-  run->add_option("program", options->program,
-                  "What each worker runs, with its arguments");
-  run->add_option("--workers", options->workers, "Workers of the whole job");
-  run->add_option("--min-workers", options->min_workers,
-                  "Go on while so many workers have not failed (default: all)");
-  run->add_option(
-         "--servers", options->servers,
-         "Servers to start here, 0 or more (default: 1, or 0 with --coordinator)")
-      ->check(CLI::NonNegativeNumber);
-  run->add_option("--coordinator,--rdzv-endpoint,--rdzv_endpoint", options->coordinator,
-                  "HOST:PORT of a running coordinator (default: start one)");
-  run->add_option("--job", options->job, "Name of the job")->capture_default_str();
-  run->add_option("--run-id,--rdzv-id,--rdzv_id", options->run_id,
-                  "Tells two runs of one job name apart (default: random on one host)");
-  run->add_option("--failure-timeout", options->failure_timeout,
-                  "How long the job may stand still because somebody died")
-      ->capture_default_str();
-  run->add_option(
-      "--patience", options->patience,
-      "How long members wait for a coordinator that is away (default: 30 times "
-      "--failure-timeout)");
-  run->add_option("--engine-threads", options->engine_threads,
-                  "Engine threads of each server");
-  run->add_option(
-      "--data-plane", options->data_plane,
-      "How gradients and weights travel to the servers that are started here: "
-      "auto (shared memory in a host, TLS 1.3 between hosts), tls or plain "
-      "(neither sealed nor authenticated); default: auto");
-  run->add_option("--checkpoint-dir", options->checkpoint_dir,
-                  "Where services that are started here keep checkpoints");
-  run->add_option("--checkpoint-every", options->checkpoint_every,
-                  "When the job is saved: '500 steps' or '10 min'");
-  run->add_option("--checkpoint-keep", options->checkpoint_keep,
-                  "How many checkpoints stay, 1 or more (default: 3)")
-      ->check(CLI::PositiveNumber);
-  run->add_option("--journal-dir", options->journal_dir,
-                  "Where services that are started here keep journals");
-  run->add_option("--durability", options->durability,
-                  "disk: servers journal each step, so that all may die at once; needs "
-                  "--journal-dir; peer: each has a backup in another one's memory "
-                  "(default: none)");
-  run->add_option("--resume", options->resume,
-                  "What the job begins with: auto (the latest checkpoint, if there is "
-                  "one), latest, never, or a checkpoint's name (default: auto)");
-  run->add_option("--mode", options->mode,
-                  "Who waits for whom: bsp, bsp:quorum=3,grace_ms=20, ssp:staleness=3 or "
-                  "asp (default: the program's, or bsp)");
-  run->add_option("--nnodes", options->nnodes, "Hosts of the job: N or MIN:MAX")
-      ->capture_default_str();
-  run->add_option("--node-rank,--node_rank", options->node_rank,
-                  "Which of the hosts this is")
-      ->capture_default_str();
-  run->add_option("--nproc-per-node,--nproc_per_node", options->nproc_per_node,
-                  "Workers on each host: N, auto, cpu or gpu");
-  run->add_flag("--standalone", options->standalone,
-                "One host, with its own coordinator");
-  run->add_option("--max-restarts,--max_restarts", options->max_restarts,
-                  "How often each failed worker is started again")
-      ->capture_default_str();
-  run->add_option("-t,--tee", options->tee,
-                  "Show and log: 1 stdout, 2 stderr, 3 both, or RANK:N,...")
-      ->capture_default_str();
-  run->add_option("-r,--redirects", options->redirects,
-                  "Log only: as --tee (default: both streams of all ranks but 0)");
-  run->add_option("--log-dir,--log_dir", options->log_dir,
-                  "Where logs go (default: a temporary directory)");
-  AddTlsFlags(*run, &options->tls);
+void AddRunFlags(CLI::App& command, RunOptions& options) {
+  command.add_option("program", options.program,
+                     "What each worker runs, with its arguments; train.py: by python3");
+  AddWorkerFlags(command, options);
+  AddServiceFlags(command, options);
+  AddDurabilityFlags(command, options);
+  AddLogFlags(command, options);
+  AddTorchrunFlags(command, options);
+  AddTlsFlags(command, &options.tls);
 }
 
 void AddRun(CLI::App& app, Command* selected) {

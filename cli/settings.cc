@@ -127,6 +127,25 @@ bool IsRuledOut(const CLI::Option& flag) {
                              [](const CLI::Option* other) { return other->count() > 0; });
 }
 
+constexpr char kPrefix[] = "SYNCLINE_";
+
+std::string VariableOf(const std::string& prefix, const std::string& flag) {
+  return absl::StrCat(prefix,
+                      absl::AsciiStrToUpper(absl::StrReplaceAll(flag, {{"-", "_"}})));
+}
+
+// The variable that is set for `flag` by one of its names; empty: none.
+std::string FindVariable(const CLI::Option& flag, const SettingSources& sources) {
+  for (const std::string& prefix : sources.prefixes) {
+    for (const std::string& name : flag.get_lnames()) {
+      const std::string variable = VariableOf(prefix, name);
+      const char* value = sources.environment(variable.c_str());
+      if (value != nullptr && *value != '\0') return variable;
+    }
+  }
+  return "";
+}
+
 void AddVariables(const CLI::App& app, std::set<std::string>& names) {
   for (const CLI::Option* option : app.get_options()) {
     for (const std::string& flag : option->get_lnames()) names.insert(VariableName(flag));
@@ -138,10 +157,7 @@ void AddVariables(const CLI::App& app, std::set<std::string>& names) {
 
 }  // namespace
 
-std::string VariableName(const std::string& flag) {
-  return absl::StrCat("SYNCLINE_",
-                      absl::AsciiStrToUpper(absl::StrReplaceAll(flag, {{"-", "_"}})));
-}
+std::string VariableName(const std::string& flag) { return VariableOf(kPrefix, flag); }
 
 std::vector<CLI::Option*> FlagsOf(CLI::App& command) {
   std::vector<CLI::Option*> flags;
@@ -189,20 +205,19 @@ std::vector<std::string> MisspelledVariables(CLI::App& app,
 }
 
 absl::Status ApplySettings(const std::vector<CLI::Option*>& flags,
-                           const std::string& config_file,
-                           const Environment& environment) {
-  SYNCLINE_ASSIGN_OR_RETURN(const FileValues file, ReadFile(config_file, flags));
+                           const SettingSources& sources) {
+  SYNCLINE_ASSIGN_OR_RETURN(const FileValues file, ReadFile(sources.config_file, flags));
   for (CLI::Option* flag : flags) {
     if (flag->count() > 0 || IsRuledOut(*flag)) continue;
-    const std::string variable = VariableName(flag->get_lnames().front());
-    const char* value = environment(variable.c_str());
-    if (value != nullptr && *value != '\0') {
-      SYNCLINE_RETURN_IF_ERROR(Set(*flag, {value}, variable));
+    if (const std::string variable = FindVariable(*flag, sources); !variable.empty()) {
+      SYNCLINE_RETURN_IF_ERROR(
+          Set(*flag, {sources.environment(variable.c_str())}, variable));
       continue;
     }
     for (const auto& [key, values] : file) {
       if (!HasName(*flag, key)) continue;
-      SYNCLINE_RETURN_IF_ERROR(Set(*flag, values, absl::StrCat(config_file, ": ", key)));
+      SYNCLINE_RETURN_IF_ERROR(
+          Set(*flag, values, absl::StrCat(sources.config_file, ": ", key)));
     }
   }
   return absl::OkStatus();

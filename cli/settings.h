@@ -1,6 +1,6 @@
 // Where a flag's value comes from, the first that has one: the command line, the
-// environment (SYNCLINE_FAILURE_TIMEOUT for --failure-timeout), the YAML file of
-// --config, the default.
+// environment (SYNCLINE_FAILURE_TIMEOUT for --failure-timeout; of what starts programs,
+// torchrun's PET_NNODES for --nnodes after it), the YAML file of --config, the default.
 //
 //   # job.yaml
 //   workers: 4
@@ -40,11 +40,16 @@ std::vector<std::string> MisspelledVariables(CLI::App& app,
 // none is near (comm/base/nearest.h).
 std::string NearestFlag(absl::string_view name, const std::vector<CLI::Option*>& flags);
 
-// Gives each of `flags` that the command line did not set its value from the environment
-// or from `config_file` (none when empty). Errors are Failure::kUsage and name the source
-// of the value.
+struct SettingSources {
+  std::string config_file;  // none when empty
+  Environment environment;
+  // Of the variables that stand for a flag, first before second: "SYNCLINE_", "PET_".
+  std::vector<std::string> prefixes = {"SYNCLINE_"};
+};
+
+// Gives each of `flags` that the command line did not set its value from `sources`. Errors
+// are Failure::kUsage and name the source of the value.
 absl::Status ApplySettings(const std::vector<CLI::Option*>& flags,
-                           const std::string& config_file,
-                           const Environment& environment);
+                           const SettingSources& sources);
 
 }  // namespace syncline

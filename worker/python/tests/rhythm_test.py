@@ -1,4 +1,4 @@
-"""Rounds of different length: LocalSGD whose `every` is a function."""
+"""Rounds of different length: LocalSGD whose `sync_every` is a function."""
 import unittest
 
 from local_test import LocalTest, averaged, fresh, rows_of, step

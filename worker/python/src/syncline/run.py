@@ -8,7 +8,8 @@ from syncline._library import binary_path
 
 
 def execute(arguments: list[str]) -> None:
-    """Becomes the bundled program; returns never."""
+    """Becomes the bundled program, which starts scripts with this interpreter; returns never."""
+    os.environ.setdefault("PYTHON_EXEC", sys.executable)
     try:
         binary = str(binary_path())
     except FileNotFoundError as error:

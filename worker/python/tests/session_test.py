@@ -1,4 +1,5 @@
 """Session with NumPy arrays against real servers: steps, what can go wrong, and how programs end."""
+import logging
 import os
 import re
 import signal
@@ -17,8 +18,26 @@ except ImportError:
     raise unittest.SkipTest("no numpy; install python3-numpy") from None
 
 import syncline
+from syncline import _report
 
 EXACT = {"push": "fp32", "publish": "fp32"}
+
+
+class Summary(unittest.TestCase):
+    def test_is_of_the_steps(self):
+        def stats(bytes_pushed, bytes_pulled, steps):
+            return syncline.Stats(bytes_pushed, bytes_pulled, 0, 1, 1, steps, dict(
+                compute=9.0, encode=0.1, push=1.0, others=0.5, publish=0.2, decode=0.0))
+
+        with mock.patch("time.monotonic", side_effect=[10.0, 11.0, 15.0]):
+            progress = _report.Progress(stats(1000, 3000, 0))
+            progress.push((1024, 1024), 128)
+            progress.touch()
+        self.assertEqual(_report.summary(stats(1000 + 2**20, 3000 + 2**22, 2), progress, "rounds"),
+                         "worker 0: 2 rounds in 5.0 s, 0.4 rounds/s, 25.6 samples/s; pushed 1 MiB (4x less than FP32), pulled 4 MiB; "
+                         "waits: encode 2 %, push 20 %, others 10 %, publish 4 %, decode 0 %")
+        progress.samples = 1
+        self.assertRegex(_report.summary(stats(1000, 3000, 1), progress, "steps"), "1 step in 5.0 s, 0.2 steps/s; pushed 0 B, pulled 0 B;")
 
 
 class Steps(support.ServersTest):
@@ -64,6 +83,33 @@ class Steps(support.ServersTest):
             self.assertGreater(stats.phase_seconds["push"] + stats.phase_seconds["others"], 0)
             self.assertLess(abs(sum(stats.phase_seconds.values()) - passed), 0.1 + 0.2 * passed)
             self.assertRegex(syncline.report(), r"(?s)worker 0: 4 steps of .*compute +[\d.]+ % .*decode ")
+
+    def test_end_with_a_summary_of_rank_0(self):
+        def summary(level, push, **more):
+            weights = numpy.zeros(10_000, numpy.float32)
+            session = self.session(job=f"{self.id()}{level}{push}{more}", push=push, **more)
+            tensor, other = session.declare("w", weights), session.declare("v", numpy.zeros(3, numpy.float32))
+            session.start()
+            for _ in range(4):
+                session.push_pull(tensor, weights, samples=32)
+                session.push_pull(other, other.weights, samples=32)
+                session.wait_all()
+            with self.assertLogs("syncline", level) as logs:
+                session.close()
+                logging.getLogger("syncline").error("another line")
+            return [line for line in logs.output if "steps in" in line]
+
+        waits = "waits: encode \\d+ %, push \\d+ %, others \\d+ %, publish \\d+ %, decode \\d+ %$"
+        self.assertRegex("\n".join(summary("INFO", "fp32")), "worker 0: 4 steps in [\\d.]+ s, .* steps/s, .* samples/s; "
+                         f"pushed 15[67].* KiB, pulled 15[67].* KiB; {waits}")
+        self.assertRegex(summary("INFO", "bf16")[0], r"pushed [\d.]+ KiB \(1.9\dx less than FP32\), pulled")
+        self.assertEqual(summary("WARNING", "fp32"), [])
+        with self.session(job=f"{self.id()}none") as session, self.assertLogs("syncline", "INFO") as logs:
+            session.declare("w", numpy.zeros(3, numpy.float32))
+            session.start()
+            session.close()
+            logging.getLogger("syncline").error("another line")
+        self.assertNotIn("steps in", "".join(logs.output))
 
     def test_keep_a_gradient_that_nobody_else_keeps(self):
         class Gradient(numpy.ndarray):  # may be referred to weakly

@@ -5,10 +5,11 @@
 from typing import Any
 
 from syncline._library import version
+from syncline._report import Stats
 from syncline.errors import (AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Dropped, Error, FailedPrecondition, Internal,
                              InvalidArgument, JobRefused, NotFound, PermissionDenied, ResourceExhausted,
                              SessionClosed, Unauthenticated, Unavailable, VersionMismatch)
-from syncline.session import Session, Stats, Tensor, report, stats
+from syncline.session import Session, Tensor, report, stats
 
 __all__ = [
     "AlreadyExists", "Cancelled", "DataLoss", "DeadlineExceeded", "Dropped", "Error", "FailedPrecondition", "Internal",

@@ -17,6 +17,7 @@ import atexit
 import contextlib
 import ctypes
 import functools
+import logging
 import os
 import re
 import sys
@@ -34,6 +35,7 @@ from syncline._calls import Calls
 from syncline._embedded import EmbeddedServers
 from syncline._library import (FLOAT32, FOREVER, LogFunction, Options, StatsStruct, TensorStruct, check, library)
 from syncline._memory import Memory, is_writable, memory_of
+from syncline._report import PHASES, Progress, Stats, report as report_of, summary
 from syncline._waits import Waits
 from syncline.errors import Error, FailedPrecondition, InvalidArgument, SessionClosed
 
@@ -55,28 +57,6 @@ class Tensor:
     frozen: bool
 
 
-@dataclass(frozen=True)
-class Stats:
-    """What a session has sent and received so far, and who is in the job now."""
-
-    bytes_pushed: int
-    bytes_pulled: int
-    resent_blocks: int
-    epoch: int
-    members: int
-    steps: int
-    phase_seconds: dict[str, float]
-    """Where this worker's time went since `start`: together all of it, and all but "compute" waiting (docs/phases.md)."""
-
-
-_PHASES = ("compute", "encode", "push", "others", "publish", "decode")
-_WAITS_FOR = {
-    "encode": "gradients being compressed", "push": "gradients on their way to the servers",
-    "others": "other workers, and the servers' first step", "publish": "the rest of the new weights",
-    "decode": "new weights being put in place",
-}
-
-
 class Session:
     """A process's place in a job. Methods may be called by any thread, for each tensor by one at a time.
 
@@ -92,6 +72,9 @@ class Session:
     a child process, which ends with this one.
     """
 
+    steps_are = "steps"
+    """What the summary calls them."""
+
     def __init__(self, **options: Option) -> None:
         self._calls = Calls()
         self._waits = Waits(self._calls)
@@ -104,6 +87,7 @@ class Session:
         self._last: dict[str, Any] = {}  # what may be asked after close, too
         self._states: list[Any] = []  # of optimizers, until start has returned
         self._stage = _staging.Stage()  # of tensors on GPUs
+        self._progress = Progress()
         self._begun: set[int] = set()  # tensors that were pushed or skipped in a step that others have yet to begin
         _log.set_up()
         _exit.set_up()
@@ -221,6 +205,7 @@ class Session:
         self._waits.whole("start", _milliseconds(timeout))
         self._states.clear()
         self._stage.land()
+        self._progress = Progress(self.stats)
 
     # ---- steps ----
 
@@ -246,6 +231,7 @@ class Session:
             held.pop()
             raise
         del held[:-1]
+        self._progress.push(memory.shape, 0 if self._begun else samples)  # the first one's are the step's
         self._begin([tensor.id])
 
     def scale_learning_rate(self, tensor: Tensor, factor: float) -> None:
@@ -274,13 +260,16 @@ class Session:
         """Blocks until the weights include every member's contribution to the step that was pushed last."""
         timeout = self._stage.settle(tensor.id, timeout)
         self._waits.in_slices(lambda handle, ms: int(library().syncline_wait(handle, tensor.id, ms)), timeout)
-        self._gradients.pop(tensor.id, None)
+        if self._gradients.pop(tensor.id, None):
+            self._progress.touch()
         self._stage.land([tensor.id])
 
     def wait_all(self, timeout: Optional[float] = None) -> None:
         """`wait` for all tensors."""
         timeout = self._stage.settle(timeout=timeout)
         self._waits.in_slices(lambda handle, ms: int(library().syncline_wait_all(handle, ms)), timeout)
+        if self._gradients:
+            self._progress.touch()
         self._gradients.clear()
         self._stage.land()
 
@@ -337,24 +326,12 @@ class Session:
     @property
     def stats(self) -> Stats:
         """Figures so far."""
-        struct = StatsStruct(struct_size=ctypes.sizeof(StatsStruct))
-        self._do("get_stats", byref(struct))
-        return Stats(struct.bytes_pushed, struct.bytes_pulled, struct.resent_blocks, struct.epoch, struct.members,
-                     struct.steps, dict(zip(_PHASES, struct.phase_seconds)))
+        with self._calls.call() as handle:
+            return _stats_of(handle)
 
     def report(self) -> str:
         """What a step took on this worker and where the time went, in lines to print."""
-        stats = self.stats
-        if stats.steps == 0:
-            return f"worker {self.rank}: no step yet"
-        total = sum(stats.phase_seconds.values())
-        lines = [
-            f"worker {self.rank}: {stats.steps} steps of {1e3 * total / stats.steps:.3g} ms, "
-            f"{stats.bytes_pushed / stats.steps:.3g} bytes pushed and {stats.bytes_pulled / stats.steps:.3g} pulled in each"]
-        for phase, seconds in stats.phase_seconds.items():
-            what = f"waits for {_WAITS_FOR[phase]}" if phase in _WAITS_FOR else "the program computes"
-            lines.append(f"  {phase:8}{100 * seconds / (total or 1):5.1f} %{1e3 * seconds / stats.steps:11.3g} ms a step  {what}")
-        return "\n".join(lines)
+        return report_of(self.rank, self.stats)
 
     def report_loss(self, loss: float, step: Optional[int] = None, samples: int = 1) -> None:
         """For `syncline status`, metrics and `syncline lr-range`. `step` is the present one unless given."""
@@ -391,10 +368,19 @@ class Session:
         self._calls.close("the session was closed", self._say_goodbye, self._free)
 
     def _say_goodbye(self, handle: ctypes.c_void_p) -> None:
+        self._summarise(handle)
         self._last = {name: getattr(library(), f"syncline_{name}")(handle) for name in _AFTER_CLOSE}
         library().syncline_cancel(handle)
         if library().syncline_leave(handle):
             _log.logger.debug("left without a goodbye: %s", library().syncline_last_error().decode(errors="replace"))
+
+    def _summarise(self, handle: ctypes.c_void_p) -> None:
+        """One line of one worker, unless the program dies: then its error comes last."""
+        if library().syncline_rank(handle) or not _log.logger.isEnabledFor(logging.INFO) or hasattr(sys, "last_type"):
+            return
+        stats = _stats_of(handle)
+        if stats.steps:
+            _log.logger.info("%s", summary(stats, self._progress, self.steps_are))
 
     def _close_at_end(self) -> None:
         """For programs that just end: the steps that were begun with all tensors are not lost."""
@@ -438,6 +424,13 @@ class Session:
         if self._servers is not None:
             self._servers.forget()
             self._servers = None
+
+
+def _stats_of(handle: ctypes.c_void_p) -> Stats:
+    struct = StatsStruct(struct_size=ctypes.sizeof(StatsStruct))
+    check(library().syncline_get_stats(handle, byref(struct)))
+    return Stats(struct.bytes_pushed, struct.bytes_pulled, struct.resent_blocks, struct.epoch, struct.members, struct.steps,
+                 dict(zip(PHASES, struct.phase_seconds)))
 
 
 def _milliseconds(timeout: Optional[float]) -> int:

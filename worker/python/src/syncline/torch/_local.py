@@ -64,6 +64,7 @@ class LocalSGD(torch.optim.Optimizer):
         given = merged({"optimizer": f"{outer}:{settings}", "push": push, "publish": publish, "mode": mode}, session or {})
         is_decoupled = has_quorum(given.get("mode"), fragments)
         self.session = Session(**given)
+        self.session.steps_are = "rounds"
         try:
             replicas = [Replica(self.session, name, parameter) for name, parameter in model.named_parameters()]
             trained = [replica for replica in replicas if not replica.tensor.frozen]

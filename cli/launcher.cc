@@ -36,6 +36,17 @@ std::string Counted(size_t count, const char* what) {
   return absl::StrCat(count, " ", what, count == 1 ? "" : "s");
 }
 
+void ShowLines(const std::string& what, const auto& lines) {
+  Launcher::Say(what + ":");
+  for (const std::string& line : lines) std::cerr << "  " << line << "\n";
+}
+
+std::string DescribeFailure(const WorkerPlan& worker, const ProcessEvent& event) {
+  return absl::StrFormat("worker %d failed with %s after %.1f s", worker.rank,
+                         DescribeExit(event.wait_status),
+                         absl::ToDoubleSeconds(event.lived));
+}
+
 bool Succeeded(int wait_status) {
   return WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == 0;
 }
@@ -155,10 +166,8 @@ absl::Status Launcher::StartWorker(const WorkerPlan& worker) {
   spec.log_path = LogPath(worker.name);
   spec.env = worker.env;
   spec.env.insert(spec.env.end(), options_.env.begin(), options_.env.end());
-  const std::string error_file = ErrorPath(worker.name);
-  std::error_code ignored;  // mostly there is none
-  std::filesystem::remove(error_file, ignored);
-  spec.env.emplace_back("TORCHELASTIC_ERROR_FILE", error_file);
+  ForgetError(worker);
+  spec.env.emplace_back("TORCHELASTIC_ERROR_FILE", ErrorPath(worker.name));
   spec.env.emplace_back("TORCHELASTIC_RESTART_COUNT",
                         absl::StrCat(restarts_[worker.rank]));
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort coordinator, ParseHostPort(coordinator_));
@@ -260,43 +269,111 @@ absl::Status Launcher::OnExit(const ProcessEvent& event) {
   if (worker == nullptr) {
     return event.name == kCoordinator ? OnCoordinatorDeath(event) : OnServerDeath(event);
   }
-  return Succeeded(event.wait_status) ? absl::OkStatus()
-                                      : OnWorkerFailure(*worker, event);
+  if (!Succeeded(event.wait_status)) return OnWorkerFailure(*worker, event);
+  ForgetError(*worker);  // it has got over it
+  return absl::OkStatus();
+}
+
+bool Launcher::MayStartAgain(int rank) {
+  if (restarts_[rank] >= options_.max_restarts) return false;
+  FruitlessRestarts& fruitless = fruitless_[rank];
+  // Otherwise the restarts are used up before it matters how far the job is.
+  if (options_.max_restarts > FruitlessRestarts::kMost) {
+    fruitless.NoteDeath(AskForJob().step);
+  }
+  return !fruitless.AreUsedUp();
 }
 
 absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
                                        const ProcessEvent& event) {
-  std::string who = absl::StrFormat("worker %d failed with %s after %.1f s", worker.rank,
-                                    DescribeExit(event.wait_status),
-                                    absl::ToDoubleSeconds(event.lived));
-  if (const std::string own = ReadWorkerError(ErrorPath(worker.name)); !own.empty()) {
-    absl::StrAppend(&who, ": ", own);
-  }
-  if (int& restarts = restarts_[worker.rank]; restarts < options_.max_restarts) {
-    ++restarts;
-    const absl::Duration pause = PauseBefore(restarts, options_.restart_pause);
-    Say(absl::StrCat(who, "; starting it again ", DescribePause(pause), "(", restarts,
-                     " of ", options_.max_restarts, ")"));
+  std::string who = DescribeFailure(worker, event);
+  const auto error = ReadWorkerError(ErrorPath(worker.name));
+  const std::string said = error ? absl::StrCat(": ", error->message) : "";
+  if (MayStartAgain(worker.rank)) {
+    const int restarts = ++restarts_[worker.rank];
+    const int in_a_row = fruitless_[worker.rank].NoteRestart();
+    const absl::Duration pause = PauseBefore(in_a_row, options_.restart_pause);
+    Say(absl::StrCat(who, said, "; starting it again ", DescribePause(pause), "(",
+                     restarts, " of ", options_.max_restarts, ")"));
+    ForgetError(worker);
     restart_at_[worker.rank] = absl::Now() + pause;
     return absl::OkStatus();
   }
+  if (restarts_[worker.rank] < options_.max_restarts) {
+    absl::StrAppend(&who, "; ", fruitless_[worker.rank].Describe());
+  }
   ++failed_;
-  if (plan_.world_size - failed_ >= plan_.min_workers) {
-    Say(absl::StrCat(who, "; ", plan_.world_size - failed_,
+  const bool is_last_here = failed_ == static_cast<int>(plan_.workers.size());
+  if (!is_last_here && plan_.world_size - failed_ >= plan_.min_workers) {
+    Say(absl::StrCat(who, said, "; ", plan_.world_size - failed_,
                      " workers go on; its log stays: ", LogPath(worker.name)));
+    ForgetError(worker);
     return absl::OkStatus();
   }
-  if (!event.tail.empty()) {
-    Say(absl::StrCat("last lines of worker ", worker.rank, ":"));
-    for (const std::string& line : event.tail) std::cerr << "  " << line << "\n";
+  const std::optional<FirstFailure> first = FindFirstFailure();
+  if (first && first->worker != &worker) {
+    if (const auto end = AwaitEnd(first->worker->name);
+        end && !Succeeded(end->wait_status)) {
+      return StopBecauseOf(*first->worker, *end, DescribeFailure(*first->worker, *end));
+    }
   }
-  PassOnWorkerError(ErrorPath(worker.name));
+  return StopBecauseOf(worker, event, who);
+}
+
+std::optional<ProcessEvent> Launcher::AwaitEnd(const std::string& name) {
+  const absl::Time deadline = absl::Now() + kWorkerGrace;
+  while (processes_->IsRunning(name) && signal_ == 0 && absl::Now() < deadline) {
+    ProcessEvent event = processes_->Next(deadline);
+    if (event.kind == ProcessEvent::kSignal) signal_ = event.signal;
+    if (event.kind == ProcessEvent::kExit && event.name == name) return event;
+  }
+  return std::nullopt;
+}
+
+// Its own words come last: that is where people look.
+absl::Status Launcher::StopBecauseOf(const WorkerPlan& worker, const ProcessEvent& event,
+                                     const std::string& who) {
   const bool logged = worker.out != Output::kInherit || worker.err != Output::kInherit;
-  const absl::Status failed = absl::AbortedError(absl::StrCat(
+  std::string why = absl::StrCat(
       who, "; ",
       logged ? absl::StrCat("its log is ", LogPath(worker.name)) : "see its output above",
-      WaysOn(event.wait_status)));
-  return WithFailure(failed, FailureOfWorker(event.wait_status));
+      WaysOn(event.wait_status));
+  const std::optional<FirstFailure> first = FindFirstFailure();
+  if (first && !first->error.traceback.empty()) {
+    // Without a log it is on the terminal.
+    if (first->worker->err != Output::kInherit) {
+      ShowLines(absl::StrCat("traceback of worker ", first->worker->rank),
+                first->error.traceback);
+    }
+  } else if (!event.tail.empty()) {
+    ShowLines(absl::StrCat("last lines of worker ", worker.rank), event.tail);
+  }
+  if (first) {
+    absl::StrAppend(&why, "; ",
+                    first->worker == &worker
+                        ? "it said"
+                        : absl::StrCat("worker ", first->worker->rank, ", whose log is ",
+                                       LogPath(first->worker->name), ", failed first"),
+                    ": ", first->error.message);
+    PassOnWorkerError(ErrorPath(first->worker->name));
+  }
+  return WithFailure(absl::AbortedError(why), FailureOfWorker(event.wait_status));
+}
+
+std::optional<Launcher::FirstFailure> Launcher::FindFirstFailure() const {
+  std::optional<FirstFailure> first;
+  for (const WorkerPlan& worker : plan_.workers) {
+    auto error = ReadWorkerError(ErrorPath(worker.name));
+    if (error && (!first || error->written_at < first->error.written_at)) {
+      first = FirstFailure{&worker, *std::move(error)};
+    }
+  }
+  return first;
+}
+
+void Launcher::ForgetError(const WorkerPlan& worker) const {
+  std::error_code ignored;  // mostly there is none
+  std::filesystem::remove(ErrorPath(worker.name), ignored);
 }
 
 std::string Launcher::WaysOn(int wait_status) const {

@@ -2,11 +2,12 @@
 //
 // State: services up -> workers running -> stopping -> done. A worker that fails is
 // started again with the same rank while restarts are left (the coordinator takes it for
-// a new incarnation), the first time at once and then after growing pauses; after that the
-// job goes on if it still has `min_workers`, otherwise everything is stopped. A server
-// that dies is started again if it has a journal, left alone if another one has its backup,
-// and otherwise ends the run: it held weights. A coordinator that dies is started again at the same address, with the state
-// that it had stored.
+// a new incarnation), at once and then after growing pauses, three times in a row at most
+// while the job comes no further; after that the job goes on if it still has
+// `min_workers`, otherwise everything is stopped. A server that dies is started again if
+// it has a journal, left alone if another one has its backup, and otherwise ends the run:
+// it held weights. A coordinator that dies is started again at the same address, with the
+// state that it had stored.
 //
 // The launcher starts its services as `<syncline> serve ...` and expects each to print,
 // once it is up, one line on standard output:
@@ -31,6 +32,8 @@
 #include "cli/job_watch.h"
 #include "cli/launch_plan.h"
 #include "cli/process.h"
+#include "cli/process_end.h"
+#include "cli/worker_error.h"
 
 namespace syncline {
 
@@ -96,6 +99,18 @@ class Launcher {
   // What would keep the others going when a worker is lost; empty for its own mistakes.
   std::string WaysOn(int wait_status) const;
   absl::Status OnWorkerFailure(const WorkerPlan& worker, const ProcessEvent& event);
+  // Of a worker that failed just now.
+  bool MayStartAgain(int rank);
+  absl::Status StopBecauseOf(const WorkerPlan& worker, const ProcessEvent& event,
+                             const std::string& who);
+  struct FirstFailure {
+    const WorkerPlan* worker = nullptr;
+    WorkerError error;
+  };
+  // The oldest error that was not told yet: others may have failed because of it.
+  std::optional<FirstFailure> FindFirstFailure() const;
+  // Of a worker that has said why it ends: nullopt when that takes too long.
+  std::optional<ProcessEvent> AwaitEnd(const std::string& name);
   absl::Status OnCoordinatorDeath(const ProcessEvent& event);
   absl::Status OnServerDeath(const ProcessEvent& event);
   // `how`, such as "with its journal": after a pause that grows with `restarts`.
@@ -119,6 +134,7 @@ class Launcher {
   std::string LogPath(const std::string& name) const;
   // Where a worker's program may say why it ended (worker_error.h).
   std::string ErrorPath(const std::string& name) const;
+  void ForgetError(const WorkerPlan& worker) const;
   const WorkerPlan* FindWorker(const std::string& name) const;
 
   const RunOptions options_;
@@ -135,17 +151,13 @@ class Launcher {
   std::map<std::string, ReadyLine> ready_;
   std::map<std::string, uint32_t> numbers_;  // of servers, the last that each had
   std::set<std::string> services_;
-  // A server that died and was started again.
-  struct Revived {
-    int restarts = 0;   // since the job last came further
-    uint64_t step = 0;  // of the job when it died last
-  };
   std::vector<std::string> servers_;
-  std::map<std::string, Revived> revived_;  // by server
-  int coordinator_restarts_ = 0;            // since it last lived for a while
+  std::map<std::string, FruitlessRestarts> server_restarts_;
+  int coordinator_restarts_ = 0;  // since it last lived for a while
   std::string coordinator_admin_;
   std::map<std::string, absl::Time> service_start_at_;  // of those that pause
   std::map<int, int> restarts_;                         // by rank
+  std::map<int, FruitlessRestarts> fruitless_;          // by rank
   std::map<int, absl::Time> restart_at_;                // by rank, of those that pause
   int failed_ = 0;
   int signal_ = 0;  // why the run is being stopped

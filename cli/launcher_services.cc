@@ -21,9 +21,8 @@ namespace {
 // A service opens a port and a small file; on a busy host that takes a second, not
 // thirty.
 constexpr absl::Duration kReadyTimeout = absl::Seconds(30);
-// Of a server, as long as its job comes no further; of a coordinator, each soon after the
-// last.
-constexpr int kRestarts = 3;
+// As often as of anything else, each soon after the last.
+constexpr int kCoordinatorRestarts = FruitlessRestarts::kMost;
 // A coordinator that lived so long since it was started again does not die of its state.
 constexpr absl::Duration kSoon = absl::Minutes(1);
 constexpr absl::Duration kStatusTimeout = absl::Seconds(1);
@@ -190,11 +189,11 @@ Launcher::JobFacts Launcher::AskForJob() const {
 // Members wait for it, and jobs go on where it had stored them to be.
 absl::Status Launcher::OnCoordinatorDeath(const ProcessEvent& event) {
   if (event.lived >= kSoon) coordinator_restarts_ = 0;
-  if (coordinator_restarts_ == kRestarts) {
+  if (coordinator_restarts_ == kCoordinatorRestarts) {
     const absl::Status died = ServiceDied(event);
     return WithFailure(
         absl::AbortedError(absl::StrCat(
-            std::string(died.message()), "; it was started again ", kRestarts,
+            std::string(died.message()), "; it was started again ", kCoordinatorRestarts,
             " times, and never lived for ", absl::FormatDuration(kSoon))),
         FailureOf(died));
   }
@@ -217,19 +216,16 @@ absl::Status Launcher::OnServerDeath(const ProcessEvent& event) {
             "with --checkpoint-dir DIR the next run goes on from a checkpoint")),
         FailureOf(died));
   }
-  Revived& server = revived_[event.name];
-  const uint64_t step = job.step.value_or(server.step);
-  if (step > server.step) server = {.step = step};
-  if (server.restarts < kRestarts) {
-    StartAgain(event, ++server.restarts,
+  FruitlessRestarts& restarts = server_restarts_[event.name];
+  restarts.NoteDeath(job.step);
+  if (!restarts.AreUsedUp()) {
+    StartAgain(event, restarts.NoteRestart(),
                has_backup ? "to hold backups; its own takes over in another server's "
                             "memory, unless that is lost, too"
                           : absl::StrCat("with its journal in ", options_.journal_dir));
     return absl::OkStatus();
   }
-  const std::string how_often =
-      absl::StrCat(what, "; it was started again ", server.restarts,
-                   " times, and the job has not come further than step ", server.step);
+  const std::string how_often = absl::StrCat(what, "; ", restarts.Describe());
   if (has_backup) {
     Say(absl::StrCat(how_often, ": the job goes on without it"));
     return absl::OkStatus();

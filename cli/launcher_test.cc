@@ -10,7 +10,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "cli/worker_error.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
@@ -231,23 +230,72 @@ TEST_F(LauncherTest, SaysWhatTheProgramSaidOfItsEndAndPassesItOn) {
           "of '$TORCHELASTIC_MAX_RESTARTS'\", \"extraInfo\": {}}}' > "
           "$TORCHELASTIC_ERROR_FILE; exit 1");
   unsetenv("TORCHELASTIC_ERROR_FILE");
-  EXPECT_THAT(
-      std::string(code.status().message()),
-      testing::ContainsRegex(
-          "^worker 1 failed with exit code 1 after .* s: ValueError: no data 1 of 1;"));
+  EXPECT_THAT(std::string(code.status().message()),
+              testing::ContainsRegex("^worker 1 failed with exit code 1 after .* s; .*; "
+                                     "it said: ValueError: no data 1 "
+                                     "of 1$"));
   EXPECT_THAT(Read("passed_on"), HasSubstr("ValueError: no\\ndata 1 of 1"));
 }
 
-TEST(WorkerError, IsNothingWithoutAFileOfTorchs) {
-  const std::string path = testing::TempDir() + "/worker_error.json";
-  EXPECT_EQ(ReadWorkerError(path + ".missing"), "");
-  for (const char* content : {"", "no JSON", "[]", "{}", R"({"message": 3})",
-                              R"({"message": {"message": []}})"}) {
-    std::ofstream(path) << content;
-    EXPECT_EQ(ReadWorkerError(path), "") << content;
-  }
-  std::ofstream(path) << R"({"message": " out of luck "})";
-  EXPECT_EQ(ReadWorkerError(path), "out of luck");
+// The others die of it, and the launcher hears of one of them first.
+TEST_F(LauncherTest, EndsWithTheErrorOfWhoFailedFirst) {
+  options_.workers = 3;
+  setenv("TORCHELASTIC_ERROR_FILE", Path("passed_on").c_str(), 1);
+  testing::internal::CaptureStderr();
+  const auto code = Run(absl::StrCat(
+      "say() { printf '%s' \"{\\\"message\\\": {\\\"message\\\": \\\"$1\\\", "
+      "\\\"extraInfo\\\": {\\\"py_callstack\\\": \\\"Traceback of $1\\\"}}}\" > "
+      "$TORCHELASTIC_ERROR_FILE; }\n"
+      "cd ",
+      directory_,
+      "\n"
+      "case $RANK in\n"
+      "0) while :; do sleep 0.01; done ;;\n"
+      "1) while [ ! -e said ]; do sleep 0.01; done; say 'lost rank 2'; exit 138 ;;\n"
+      "2) say 'no data'; touch said; trap '' TERM; while :; do sleep 0.01; done ;;\n"
+      "esac"));
+  const std::string shown = testing::internal::GetCapturedStderr();
+  unsetenv("TORCHELASTIC_ERROR_FILE");
+  EXPECT_THAT(
+      std::string(code.status().message()),
+      testing::ContainsRegex("^worker 1 failed with exit code 138 after .*; worker "
+                             "2, whose log is .*/worker2.log, failed first: no "
+                             "data$"));
+  EXPECT_THAT(shown, HasSubstr("traceback of worker 2:\n  Traceback of no data\n"));
+  EXPECT_THAT(Read("passed_on"), HasSubstr("no data"));
+}
+
+// Whatever the others make of it.
+TEST_F(LauncherTest, HasTheExitCodeOfWhoFailedFirst) {
+  options_.workers = 2;
+  const auto code = Run(absl::StrCat(
+      "cd ", directory_,
+      "\n"
+      "if [ $RANK = 0 ]; then while [ ! -e said ]; do sleep 0.01; done; exit "
+      "138; fi\n"
+      "printf '{\"message\": \"no data\"}' > $TORCHELASTIC_ERROR_FILE; touch "
+      "said; sleep 0.2; exit 9"));
+  EXPECT_THAT(std::string(code.status().message()),
+              testing::ContainsRegex("^worker 1 failed with exit code 9 .*; it said: no "
+                                     "data$"));
+  EXPECT_EQ(ExitCodeOf(code.status()), kExitFatal);
+}
+
+// What was told when it happened is not the cause of what comes later.
+TEST_F(LauncherTest, ForgetsTheErrorOfAWorkerThatItWentOnWithout) {
+  options_.workers = 3;
+  options_.min_workers = 2;
+  const auto code = Run(absl::StrCat(
+      "cd ", directory_,
+      "\n"
+      "[ $RANK = 0 ] && while :; do sleep 0.01; done\n"
+      "[ $RANK = 2 ] && while [ -e logs/worker1.error.json ] || [ ! -e said ]; do sleep "
+      "0.01; done\n"
+      "printf '%s' \"{\\\"message\\\": \\\"of $RANK\\\"}\" > $TORCHELASTIC_ERROR_FILE; "
+      "touch "
+      "said; exit 1"));
+  EXPECT_THAT(std::string(code.status().message()),
+              testing::ContainsRegex("^worker 2 failed .*; it said: of 2$"));
 }
 
 // Each worker has its own.
@@ -278,6 +326,34 @@ TEST_F(LauncherTest, GivesUpWhenTheRestartsAreUsedUp) {
   const auto code = Run(absl::StrCat("echo x >> ", Path("lives"), "; exit 1"));
   EXPECT_FALSE(code.ok());
   EXPECT_EQ(Read("lives"), "x\nx\nx\n");
+}
+
+TEST_F(LauncherTest, GivesUpAWorkerThatBringsItsJobNoFurther) {
+  options_.max_restarts = 10;
+  options_.restart_pause = absl::Milliseconds(10);
+  const auto code = Run(absl::StrCat("echo x >> ", Path("lives"), "; exit 1"));
+  EXPECT_THAT(std::string(code.status().message()),
+              HasSubstr("it was started again 3 times, and the job has not come further "
+                        "than step 0"));
+  EXPECT_EQ(Read("lives"), "x\nx\nx\nx\n");
+}
+
+TEST_F(LauncherTest, FailsWhenNoWorkerOfItsHostIsLeft) {
+  options_.coordinator = "192.0.2.7:7070";
+  options_.nnodes = "1:2";
+  const auto code = Run("exit 9");
+  EXPECT_THAT(std::string(code.status().message()),
+              HasSubstr("worker 0 failed with exit code 9"));
+}
+
+TEST_F(LauncherTest, TellsWorkersWhereTorchMeets) {
+  options_.coordinator = "192.0.2.7:7070";
+  options_.master_addr = "10.0.0.1";
+  options_.master_port = 29500;
+  const auto code =
+      Run(absl::StrCat("echo $MASTER_ADDR $MASTER_PORT > ", Path("worker")));
+  ASSERT_TRUE(code.ok()) << code.status();
+  EXPECT_EQ(Read("worker"), "10.0.0.1 29500\n");
 }
 
 TEST_F(LauncherTest, GoesOnWithTheWorkersThatAreLeft) {

@@ -46,6 +46,17 @@ std::string LastWords(const ProcessEvent& event) {
   return "";
 }
 
+void FruitlessRestarts::NoteDeath(std::optional<uint64_t> step) {
+  if (step.value_or(0) <= step_) return;
+  step_ = *step;
+  count_ = 0;
+}
+
+std::string FruitlessRestarts::Describe() const {
+  return absl::StrCat("it was started again ", count_,
+                      " times, and the job has not come further than step ", step_);
+}
+
 absl::Duration PauseBefore(int restart, absl::Duration unit) {
   if (restart <= 1) return absl::ZeroDuration();
   absl::Duration pause = unit;

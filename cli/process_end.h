@@ -1,6 +1,8 @@
 // What the end of a child of `syncline run` says, and when it is started again.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/time/time.h"
@@ -15,6 +17,26 @@ Failure FailureOfExit(int wait_status);
 // The last thing that a process had to say, in its own words if it failed as ours do:
 // ": disk is full", or nothing.
 std::string LastWords(const ProcessEvent& event);
+
+// How often something that died was started again since its job last came further. What
+// has brought it no further three times is not tried a fourth time.
+class FruitlessRestarts {
+ public:
+  static constexpr int kMost = 3;
+
+  // When it has died. `step`: how far the job is; nullopt when nobody knows.
+  void NoteDeath(std::optional<uint64_t> step);
+  bool AreUsedUp() const { return count_ >= kMost; }
+  // When it is started again. Returns how often that was in a row.
+  int NoteRestart() { return ++count_; }
+
+  // "it was started again 3 times, and the job has not come further than step 7".
+  std::string Describe() const;
+
+ private:
+  int count_ = 0;
+  uint64_t step_ = 0;  // of the job when it died last
+};
 
 // None before the first restart, then `unit`, twice and four times that, and so on, a
 // minute at most.

@@ -15,22 +15,48 @@ namespace syncline {
 namespace {
 
 constexpr size_t kLongestMessage = 500;
+// The end of a traceback tells most.
+constexpr size_t kMostLines = 60;
+
+// {"message": "..."}, or {"message": {"message": "...", "extraInfo": {"py_callstack":
+// "..."}}}. Null for anything else.
+const nlohmann::json& At(const nlohmann::json& json, const char* key) {
+  static const nlohmann::json kNull;
+  const bool is_there = json.is_object() && json.contains(key);
+  return is_there ? json[key] : kNull;
+}
+
+std::string TextOf(const nlohmann::json& json) {
+  return json.is_string() ? json.get<std::string>() : "";
+}
+
+std::vector<std::string> TracebackOf(const std::string& text) {
+  std::vector<std::string> lines;
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    lines.push_back(Printable(std::string(line), kLongestMessage));
+  }
+  if (lines.size() > kMostLines) lines.erase(lines.begin(), lines.end() - kMostLines);
+  return lines;
+}
 
 }  // namespace
 
-std::string ReadWorkerError(const std::string& path) {
+std::optional<WorkerError> ReadWorkerError(const std::string& path) {
   std::ifstream file(path);
   const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
-  // {"message": "..."}, or {"message": {"message": "...", "extraInfo": ...}}.
-  if (!json.is_object() || !json.contains("message")) return "";
-  const nlohmann::json& outer = json["message"];
-  const bool is_nested = outer.is_object() && outer.contains("message");
-  const nlohmann::json& message = is_nested ? outer["message"] : outer;
-  if (!message.is_string()) return "";
+  const nlohmann::json& outer = At(json, "message");
+  const std::string text = TextOf(outer.is_object() ? At(outer, "message") : outer);
   const std::string said(  // cut before it is split: a file may be long
-      absl::StripAsciiWhitespace(message.get<std::string>().substr(0, kLongestMessage)));
-  return Printable(absl::StrJoin(absl::StrSplit(said, '\n', absl::SkipWhitespace()), " "),
-                   kLongestMessage);
+      absl::StripAsciiWhitespace(text.substr(0, kLongestMessage)));
+  std::error_code gone;
+  const auto written_at = std::filesystem::last_write_time(path, gone);
+  if (said.empty() || gone) return std::nullopt;
+  return WorkerError{
+      .message = Printable(
+          absl::StrJoin(absl::StrSplit(said, '\n', absl::SkipWhitespace()), " "),
+          kLongestMessage),
+      .traceback = TracebackOf(TextOf(At(At(outer, "extraInfo"), "py_callstack"))),
+      .written_at = written_at};
 }
 
 void PassOnWorkerError(const std::string& path) {

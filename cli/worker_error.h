@@ -2,13 +2,21 @@
 // names, which torch's `record` writes, and whatever does as it does.
 #pragma once
 
+#include <filesystem>
+#include <optional>
 #include <string>
+#include <vector>
 
 namespace syncline {
 
-// Its message, in one line, "ValueError: no data"; empty when there is none, or when the
-// file is not what torch writes.
-std::string ReadWorkerError(const std::string& path);
+struct WorkerError {
+  std::string message;                 // in one line: "ValueError: no data"
+  std::vector<std::string> traceback;  // its lines; empty when the file has none
+  std::filesystem::file_time_type written_at;
+};
+
+// nullopt when there is none, or when the file is not what torch writes.
+std::optional<WorkerError> ReadWorkerError(const std::string& path);
 
 // To the file that whoever started this launcher has named, if anybody has: as torchrun
 // does, so that launchers may be nested.

@@ -1,8 +1,13 @@
 """How a program ends that does not catch an error, and what may be asked once a session is over."""
+import tempfile
+import time
 import unittest
+from pathlib import Path
 
 import support
 from torch_support import OptimizerTest, make_model, torch, train
+
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 import syncline
 from syncline import errors
@@ -61,6 +66,50 @@ class Exit(support.ServersTest):
         program = self.program(source)
         self.assertEqual(program.wait(), 2, program.text())
         program.await_line("mine: InvalidArgument")
+
+
+class ErrorFile(support.ServersTest):
+    """Of torchelastic: what a launcher reads of a worker that failed."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = Path(folder.name) / "error.json"
+
+    def run_program(self, last, code, env=None):
+        program = self.program(f"import syncline\nsession = syncline.Session()\ndef work():\n    {last}\nwork()",
+                               {"TORCHELASTIC_ERROR_FILE": str(self.path), **(env or {})})
+        self.assertEqual(program.wait(), code, program.text())
+
+    def test_is_as_torchs_record_writes_it(self):
+        for last, code, message in (("raise ValueError('no data')", 1, "ValueError: no data"),
+                                    ("session.step, session.close(), session.barrier()", 1, "SessionClosed: the session was closed"),
+                                    ("syncline.Session(push='topkk')", 2, "InvalidArgument: ")):
+            with self.subTest(message):
+                self.path.unlink(missing_ok=True)
+                self.run_program(last, code)
+                failure = ProcessFailure(local_rank=0, pid=1, exitcode=code, error_file=str(self.path))
+                self.assertIn(message, failure.message["message"])
+                self.assertLess(abs(failure.timestamp - time.time()), 2 * support.PATIENCE)
+                callstack = failure.message["extraInfo"]["py_callstack"]
+                self.assertRegex(callstack, "(?s)^Traceback .*, in work\n")
+                self.assertEqual("session.py" in callstack, False, callstack)
+
+    def test_is_not_written_over(self):
+        self.path.write_text(mine := '{"message": "of @record"}')
+        self.run_program("raise ValueError('no data')", 1)
+        self.assertEqual(self.path.read_text(), mine)
+        self.path.write_text("")
+        self.run_program("raise ValueError('no data')", 1)
+        self.assertIn("no data", self.path.read_text())
+
+    def test_is_of_exceptions_only(self):
+        for last, code in (("raise SystemExit(3)", 3), ("raise KeyboardInterrupt", -2)):
+            self.run_program(last, code)
+            self.assertFalse(self.path.exists(), last)
+        self.run_program("raise ValueError('no data')", 1, {"SYNCLINE_EXCEPTHOOK": "0"})
+        self.assertFalse(self.path.exists())
+        self.run_program("raise ValueError('no data')", 1, {"TORCHELASTIC_ERROR_FILE": "/no/such/folder/file"})
 
 
 class AfterClose(OptimizerTest):

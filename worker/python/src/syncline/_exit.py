@@ -1,11 +1,17 @@
-"""How a program ends that does not catch an error of Syncline's: with a short traceback, and the error's exit code.
+"""How a program ends that does not catch an error: one of Syncline's with a short traceback and the error's exit code.
 
-Launchers and job controllers go by exit codes: 138 start again, 2 and 7 do not (docs/errors.md).
+Launchers and job controllers go by exit codes: 138 start again, 2 and 7 do not (docs/errors.md). Launchers also say why a
+worker failed, from the file that TORCHELASTIC_ERROR_FILE names: it is written here, whatever the exception, unless torch's
+`record` was there before.
 """
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import sys
+import time
+import traceback
 import types
 from pathlib import Path
 from typing import Any, Optional
@@ -24,12 +30,14 @@ def set_up() -> None:
     if os.environ.get("SYNCLINE_EXCEPTHOOK") == "0" or getattr(before, "is_synclines", False):
         return
 
-    def hook(kind: type[BaseException], error: BaseException, traceback: Optional[types.TracebackType]) -> Any:
+    def hook(kind: type[BaseException], error: BaseException, frames: Optional[types.TracebackType]) -> Any:
         ours = behind(error)
+        shown = frames if ours is None else _without_ours(frames) or frames
+        with contextlib.suppress(OSError):  # there is nothing left to do about it
+            _write_error_file(error.with_traceback(shown))
+        before(kind, error, shown)
         if ours is None:
-            return before(kind, error, traceback)
-        short = _without_ours(traceback) or traceback
-        before(kind, error.with_traceback(short), short)
+            return
         if not hasattr(sys, "ps1") and not sys.flags.inspect:  # Python stays, waiting for its user
             sys.exit(ours.exit_code)
 
@@ -37,11 +45,22 @@ def set_up() -> None:
     sys.excepthook = hook
 
 
-def _without_ours(traceback: Optional[types.TracebackType]) -> Optional[types.TracebackType]:
+def _write_error_file(error: BaseException) -> None:
+    """As torch's `record` does, which writes of exceptions only: not of Ctrl-C."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if not path or not isinstance(error, Exception) or (os.path.exists(path) and os.path.getsize(path)):
+        return
+    more = {"py_callstack": "".join(traceback.format_exception(type(error), error, error.__traceback__)),
+            "timestamp": str(int(time.time()))}
+    with open(path, "w", encoding="utf-8") as file:
+        json.dump({"message": {"message": f"{type(error).__name__}: {error}", "extraInfo": more}}, file)
+
+
+def _without_ours(frames: Optional[types.TracebackType]) -> Optional[types.TracebackType]:
     """The frames of the program; the last line of the error says what was wrong with its call."""
-    if traceback is None:
+    if frames is None:
         return None
-    rest = _without_ours(traceback.tb_next)
-    if traceback.tb_frame.f_code.co_filename.startswith(_PACKAGE):
+    rest = _without_ours(frames.tb_next)
+    if frames.tb_frame.f_code.co_filename.startswith(_PACKAGE):
         return rest
-    return types.TracebackType(rest, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)
+    return types.TracebackType(rest, frames.tb_frame, frames.tb_lasti, frames.tb_lineno)

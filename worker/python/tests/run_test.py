@@ -1,0 +1,137 @@
+"""`syncline run` as users of torchrun know it: scripts and modules, variables, restarts, and whose error comes last."""
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+import textwrap
+import unittest
+from pathlib import Path
+
+import support
+
+if importlib.util.find_spec("numpy") is None:
+    raise unittest.SkipTest("no numpy; install python3-numpy")
+
+# What a program does that trains for some steps.
+TRAIN = """
+    import numpy, os, sys, syncline
+    rank = int(os.environ["RANK"])
+    session = syncline.Session(optimizer="sgd:lr=0.5", push="fp32", publish="fp32")
+    weights = numpy.zeros(64, numpy.float32)
+    tensor = session.declare("w", weights)
+    session.start()
+
+    def step():
+        session.push_pull(tensor, weights, samples=8)
+        session.wait(tensor)
+"""
+
+
+class Run(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = Path(folder.name)
+
+    def script(self, source, name="train.py"):
+        path = self.folder / name
+        path.write_text(textwrap.dedent(source))
+        return path
+
+    def run_launcher(self, *arguments, env=None):
+        """Of another Python than the first in PATH, perhaps."""
+        command = [sys.executable, "-m", "syncline.run", "--log-dir", self.folder / "logs", *arguments]
+        program = support.Process([str(word) for word in command], {"SYNCLINE_FAILURE_TIMEOUT": support.FAILURE_TIMEOUT, **(env or {})})
+        self.addCleanup(program.kill)
+        return program.wait(), program.text()
+
+
+class Programs(Run):
+    def test_are_scripts_and_modules(self):
+        source = "import os, sys; print('runs', sys.executable, sys.argv[1:], os.environ['WORLD_SIZE'], os.environ['ROLE_NAME'])"
+        script = self.script(source)
+        expected = rf"runs {re.escape(sys.executable)} \['--lr', '0.1'\] 2 trainer"
+        for program in ([script], ["--", script], ["-m", "train"], ["--run_path", script], ["--no-python", sys.executable, script]):
+            with self.subTest(program):
+                code, said = self.run_launcher("--standalone", "--nproc_per_node=2", "--role", "trainer", "--tee", "1", *program,
+                                               "--lr", "0.1", env={"PYTHONPATH": f"{support.PACKAGE}:{self.folder}"})
+                self.assertEqual(code, 0, said)
+                self.assertEqual(len(re.findall(expected, said)), 2, said)
+
+    def test_are_started_by_another_python_on_demand(self):
+        code, said = self.run_launcher(self.script("raise SystemExit(3)"), env={"PYTHON_EXEC": "/bin/echo"})
+        self.assertEqual(code, 0, said)
+        self.assertRegex(said, r"(?m)^-u /.*/train.py$")
+
+    def test_that_are_not_there_are_named(self):
+        code, said = self.run_launcher(self.folder / "tarin.py")
+        self.assertEqual(code, 2, said)
+        self.assertRegex(said, "there is no script '.*/tarin.py'; check the path")
+
+    def test_run_with_torchruns_variables_and_flags(self):
+        script = self.script("import os; print('of', *(os.environ[name] for name in ('WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT')))")
+        code, said = self.run_launcher(
+            "--rdzv-backend=c10d", "--rdzv_conf", "timeout=60", "--start_method=fork", script,
+            env={"PET_NPROC_PER_NODE": "2", "PET_NNODES": "1:1", "PET_RDZV_ENDPOINT": "localhost:29400", "PET_RDZV_ID": "7",
+                 "PET_MASTER_ADDR": "10.0.0.1", "PET_MASTER_PORT": "29500", "PET_ROLE": "trainer"})
+        self.assertEqual(code, 0, said)
+        self.assertIn("of 2 10.0.0.1 29500", said)
+        self.assertRegex(said, "--rdzv-endpoint localhost:29400 is not used: workers of one host meet")
+        self.assertRegex(said, "--rdzv-backend, --rdzv-conf, --start-method: of torchrun, without an effect here")
+
+
+class Ends(Run):
+    def test_with_the_error_of_the_rank_that_failed_first(self):
+        script = self.script(TRAIN + """
+    step()
+    if rank == 1:
+        raise ValueError("no data in shard 7")
+    while True:
+        step()
+    """)
+        code, said = self.run_launcher("--standalone", "--nproc-per-node", 2, script)
+        self.assertEqual(code, 1, said)
+        lines = said.splitlines()
+        self.assertRegex(lines[-1], "^syncline: error: worker 1 failed with exit code 1 .*; it said: ValueError: no data in shard 7$")
+        self.assertIn("syncline: traceback of worker 1:", lines)
+        self.assertIn(f'    File "{script}", line', said)
+
+    def test_with_a_summary_of_rank_0(self):
+        script = self.script(TRAIN + "\n    for _ in range(5):\n        step()\n")
+        for level, count in (("info", 1), ("warning", 0)):
+            code, said = self.run_launcher("--standalone", "--nproc-per-node", 2, "--tee", 3, script, env={"SYNCLINE_LOG": level})
+            self.assertEqual(code, 0, said)
+            self.assertEqual(len(re.findall(r"worker 0: 5 steps in .* samples/s; pushed .*; waits: ", said)), count, said)
+            self.assertNotIn("worker 1: 5 steps", said)
+
+
+class Restarts(Run):
+    def test_go_on_while_the_job_comes_further(self):
+        script = self.script(TRAIN + """
+    for _ in range(2):
+        step()
+    if session.step < 12:
+        os.kill(os.getpid(), 9)
+    print("done at", session.step)
+    """)
+        code, said = self.run_launcher("--standalone", "--max-restarts", 8, script)
+        self.assertEqual(code, 0, said)
+        self.assertIn("done at ", said)
+        self.assertGreater(len(re.findall("starting it again", said)), 3, said)
+
+    def test_end_when_it_does_not(self):
+        script = self.script(TRAIN + """
+    if session.step < 2:
+        step()
+    raise ValueError(f"at step {session.step}, in life {os.environ['TORCHELASTIC_RESTART_COUNT']}")
+    """)
+        code, said = self.run_launcher("--standalone", "--max-restarts", 8, script)
+        self.assertEqual(code, 1, said)
+        self.assertRegex(said.splitlines()[-1], "it was started again 3 times, and the job has not come further than step \\d; .*; "
+                                                "it said: ValueError: at step \\d, in life 3$")
+
+
+if __name__ == "__main__":
+    os.environ["OMP_NUM_THREADS"] = "1"
+    unittest.main()

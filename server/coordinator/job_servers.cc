@@ -249,8 +249,9 @@ void Job::Succeed(size_t place, uint64_t step, CoordinatorOutputs& outputs) {
   }
   server = *missing.successor;
   server.moved_in = change_ && !change_->is_restored ? change_->epoch : kUntold;
-  // A worker counts the step that it has pushed and whose views it waits for.
-  if (step + 1 < reached && !ShardsOf(server).empty()) {
+  // A worker counts the step that it has pushed and whose views it waits for. One that
+  // trains nothing comes back at no step: the highest number there is.
+  if (step < reached && reached - step > 1 && !ShardsOf(server).empty()) {
     return Fail(absl::StrCat("the ", backups_.empty() ? "journal" : "backup",
                              " of server ", server.server, " (", server.name,
                              ") ends at step ", step, ", and workers are at ", reached,

@@ -214,6 +214,18 @@ TEST_F(JobServers, AJournalThatLacksStepsEndsTheJob) {
               HasSubstr("ends at step 4, and workers are at 6"));
 }
 
+// All that lies on it is frozen, and has no steps.
+TEST_F(JobServers, AServerThatTrainsNothingComesBackAtNoStep) {
+  Begin();
+  beats_[10].step = 6;
+  LoseServer2();
+  servers_answer_ = false;
+  ServerComes(3, "run1");
+  Say(3, JobConfigured{.job = id_, .step = ~uint64_t{0}});
+  EXPECT_FALSE(Last<JobFailed>(10).has_value());
+  EXPECT_EQ(Last<PrepareEpoch>(3)->job, id_);
+}
+
 TEST_F(JobServers, ASuccessorThatDiesIsReplaced) {
   Begin();
   LoseServer2();

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -39,9 +40,10 @@ struct InprocNetwork::Transit {
 };
 
 struct InprocNetwork::Parcel {
-  Buffer header;
-  Buffer payload;
-  std::shared_ptr<const Transit> transit;
+  Buffer header = {};
+  Buffer payload = {};
+  std::optional<Slice> lent = std::nullopt;  // instead of the payload
+  std::shared_ptr<const Transit> transit = {};
 };
 
 // All that goes from one process to another.
@@ -72,6 +74,7 @@ struct InprocNetwork::Link {
     SendDone done;
     uint64_t bytes = 0;
     std::shared_ptr<Transit> transit;  // null: it goes nowhere
+    bool is_lent = false;              // completes when it is returned
   };
   std::map<uint64_t, Pending> pending;
   uint64_t next_send = 0;
@@ -109,6 +112,7 @@ class InprocNetwork::Connection : public Endpoint {
     if (link_->refusal.ok()) {
       pending.transit = network_.Carry(link_, header, payload);
     }
+    if (pending.is_lent) return;
     const absl::Duration now = network_.events_.now();
     const absl::Duration end = pending.transit != nullptr ? pending.transit->end : now;
     // Later, never inline; what closing or failing decides until then is what the caller
@@ -126,10 +130,7 @@ class InprocNetwork::Connection : public Endpoint {
   uint64_t received_bytes() const override {
     return network_.Crossed(link_->to, link_->from);
   }
-  bool IsLocal() const override {
-    const auto pipe = network_.pipes_.find({link_->from, link_->to});
-    return pipe == network_.pipes_.end() || pipe->second.bytes_per_second == 0;
-  }
+  bool IsLocal() const override { return network_.IsWithinHost(*link_); }
   std::string Describe() const override { return "inproc"; }
 
  private:
@@ -258,11 +259,37 @@ std::shared_ptr<InprocNetwork::Transit> InprocNetwork::Carry(
   const std::shared_ptr<Transit> transit =
       Enter(*link, header.size() + PayloadBytes(payload));
   if (dropped) return transit;
-  auto parcel = std::make_shared<const Parcel>(
-      Parcel{Buffer::CopyOf(header), Gather(payload), transit});
+  Parcel sent = {.header = Buffer::CopyOf(header), .transit = transit};
+  const size_t smallest = options_.smallest_loan;
+  if (smallest > 0 && PayloadBytes(payload) >= smallest && IsWithinHost(*link)) {
+    sent.lent = Lend(link, payload);
+  } else {
+    sent.payload = Gather(payload);
+  }
+  const auto parcel = std::make_shared<const Parcel>(std::move(sent));
   Schedule(link, parcel);
   if (duplicated) Schedule(link, parcel);
   return transit;
+}
+
+bool InprocNetwork::IsWithinHost(const Link& link) const {
+  const auto pipe = pipes_.find({link.from, link.to});
+  return pipe == pipes_.end() || pipe->second.bytes_per_second == 0;
+}
+
+Slice InprocNetwork::Lend(const std::shared_ptr<Link>& link, const Payload& payload) {
+  const bool is_in_place = payload.size() == 1 && payload.front().owner != nullptr;
+  if (!is_in_place) return Slice::Of(Gather(payload));
+  Slice slice = payload.front();
+  const uint64_t send = link->next_send - 1;
+  link->pending[send].is_lent = true;
+  const auto give_back = [this, is_here = std::weak_ptr(is_here_), link, send,
+                          owner = slice.owner](const std::byte*) {
+    if (is_here.expired()) return;
+    events_.After(absl::ZeroDuration(), [this, link, send] { Complete(link, send); });
+  };
+  slice.owner = std::shared_ptr<const std::byte>(slice.data, give_back);
+  return slice;
 }
 
 std::shared_ptr<InprocNetwork::Transit> InprocNetwork::Enter(Link& link, size_t bytes) {
@@ -354,6 +381,7 @@ void InprocNetwork::Deliver(const Link& link, const Parcel& parcel) {
   if (is_lost || found == alive_.end() || IsCut(link.from, link.to)) return;
   Receiver& receiver = found->second->receiver_;
   const ByteView header = parcel.header.view();
+  if (parcel.lent) return receiver.OnBorrowed(header, *parcel.lent);
   absl::StatusOr<Buffer> landing = receiver.Allocate(header, parcel.payload.size());
   if (!landing.ok()) return;
   SYNCLINE_CHECK(landing->size() >= parcel.payload.size());

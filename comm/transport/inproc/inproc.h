@@ -8,8 +8,8 @@
 // most by `timeout`.
 //
 // Without faults every endpoint delivers everything, in order. Payloads are copied at
-// Send. Where a rate is set, messages of one process to another follow each other at that
-// rate, and both see them move (Endpoint::send_state, Endpoint::received_bytes); otherwise
+// Send, or lent (InprocOptions::smallest_loan). Where a rate is set, messages of one process
+// to another follow each other at that rate, and both see them move (Endpoint::send_state, Endpoint::received_bytes); otherwise
 // they take no time but their delay.
 //
 // Thread safety: none, but Wake(). The EventQueue outlives the network, the network its
@@ -57,6 +57,11 @@ struct InprocOptions {
   // How long after Kill the peers' endpoints fail; InfiniteDuration: never, like a hung
   // host.
   absl::Duration failure_delay = absl::Milliseconds(1);
+  // Payloads of so many bytes or more are lent where no rate is set, as ucx/ lends them
+  // within a host: Receiver::OnBorrowed gets them in place. What is one slice with an owner
+  // is the sender's own memory, and its send completes when the last copy of the slice is
+  // gone, or the endpoint; of anything else a copy is lent. 0: nothing is lent.
+  size_t smallest_loan = 0;
 };
 
 class InprocNetwork {
@@ -104,6 +109,9 @@ class InprocNetwork {
   // Null when it goes nowhere.
   std::shared_ptr<Transit> Carry(const std::shared_ptr<Link>& link, ByteView header,
                                  const Payload& payload);
+  bool IsWithinHost(const Link& link) const;
+  // The newest send of the link. It is returned where the last copy of the slice ends.
+  Slice Lend(const std::shared_ptr<Link>& link, const Payload& payload);
   std::shared_ptr<Transit> Enter(Link& link, size_t bytes);
   void Complete(const std::shared_ptr<Link>& link, uint64_t send);
   // What has not crossed the pipe never does, and all sends complete.
@@ -124,6 +132,8 @@ class InprocNetwork {
   std::set<std::string> killed_;
   std::set<std::pair<std::string, std::string>> cuts_;
   std::map<std::pair<std::string, std::string>, Pipe> pipes_;  // from, to
+  // Loans outlive the network; they look here first.
+  std::shared_ptr<const bool> is_here_ = std::make_shared<bool>(true);
 };
 
 }  // namespace syncline

@@ -2,6 +2,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,11 +49,116 @@ class InprocRig : public TransportRig {
   std::unique_ptr<Transport> victim_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Inproc, TransportContract,
-                         ::testing::Values(RigFactory{
-                             "inproc", [](int transports) {
-                               return std::make_unique<InprocRig>(transports);
-                             }}));
+InprocOptions LendsFrom(size_t bytes) {
+  InprocOptions options;
+  options.smallest_loan = bytes;
+  return options;
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Inproc, TransportContract,
+    ::testing::Values(RigFactory{"inproc",
+                                 [](int transports) {
+                                   return std::make_unique<InprocRig>(transports);
+                                 }},
+                      RigFactory{"inproc_lending", [](int transports) {
+                                   return std::make_unique<InprocRig>(transports,
+                                                                      LendsFrom(1));
+                                 }}));
+
+// ---- Loans ----
+
+// Keeps what it borrows.
+class Borrower : public RecordingReceiver {
+ public:
+  void OnBorrowed(ByteView /*header*/, Slice payload) override {
+    borrowed.push_back(std::move(payload));
+  }
+  std::vector<Slice> borrowed;
+};
+
+class InprocLoans : public ::testing::Test {
+ protected:
+  InprocLoans()
+      : network_(events_, LendsFrom(100)),
+        lender_(network_.CreateTransport(nobody_)),
+        transport_(network_.CreateTransport(borrower_)),
+        endpoint_(*lender_->Connect(transport_->address(), {})) {}
+
+  void Send(Payload payload) {
+    endpoint_->Send(Bytes("header"), std::move(payload),
+                    [this](const absl::Status& status) { done_ = status; });
+  }
+  void Drain() {
+    while (events_.RunNext()) {
+    }
+  }
+
+  EventQueue events_;
+  InprocNetwork network_;
+  RecordingReceiver nobody_;
+  Borrower borrower_;
+  std::unique_ptr<Transport> lender_;
+  std::unique_ptr<Transport> transport_;
+  std::unique_ptr<Endpoint> endpoint_;
+  std::optional<absl::Status> done_;
+};
+
+TEST_F(InprocLoans, AreReadInPlaceAndDoneWhenTheLastCopyIsGone) {
+  const Buffer memory = Buffer::Allocate(100);
+  Send({Slice::Of(memory)});
+  Drain();
+  ASSERT_EQ(borrower_.borrowed.size(), 1u);
+  EXPECT_EQ(borrower_.borrowed[0].data, memory.data());
+  EXPECT_FALSE(done_.has_value());
+  borrower_.borrowed.clear();
+  Drain();
+  ASSERT_TRUE(done_.has_value());
+  EXPECT_TRUE(done_->ok());
+}
+
+TEST_F(InprocLoans, KeepTheMemoryThoughTheEndpointIsGone) {
+  std::weak_ptr<std::byte> memory;
+  {
+    const Buffer lent = Buffer::Allocate(100);
+    memory = lent.owner();
+    Send({Slice::Of(lent)});
+  }
+  Drain();
+  endpoint_.reset();
+  Drain();
+  EXPECT_EQ(done_->code(), absl::StatusCode::kCancelled);
+  EXPECT_FALSE(memory.expired());
+  borrower_.borrowed.clear();
+  Drain();
+  EXPECT_TRUE(memory.expired());
+}
+
+TEST_F(InprocLoans, AreCopiesOfMemoryWithoutAnOwner) {
+  const std::string text(100, 'x');
+  Send({Slice::Borrowed(Bytes(text))});
+  Drain();
+  EXPECT_TRUE(done_->ok());
+  ASSERT_EQ(borrower_.borrowed.size(), 1u);
+  EXPECT_NE(borrower_.borrowed[0].data, Bytes(text).data());
+}
+
+TEST_F(InprocLoans, AreForWhatIsLongAndNear) {
+  Send({Slice::Of(Buffer::Allocate(99))});
+  network_.SetRate(lender_->address(), transport_->address(), 1e6);
+  Send({Slice::Of(Buffer::Allocate(100))});
+  Drain();
+  EXPECT_TRUE(borrower_.borrowed.empty());
+  EXPECT_EQ(borrower_.messages.size(), 2u);
+}
+
+TEST_F(InprocLoans, OfAMessageThatIsLostComeBack) {
+  Send({Slice::Of(Buffer::Allocate(100))});
+  network_.Cut(lender_->address(), transport_->address());
+  Drain();
+  EXPECT_TRUE(borrower_.borrowed.empty());
+  EXPECT_TRUE(done_->ok());
+}
 
 constexpr int kMessages = 2000;
 

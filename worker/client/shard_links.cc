@@ -95,8 +95,10 @@ bool ShardLinks::TakeWelcome(const MessageHeader& header) {
   if (!is_ours) return false;
   Link& link = links_[header.shard];
   link.has_heard = true;
-  // One for an earlier connection says nothing of this one.
-  if (link.is_welcome || link.has_failed || header.step != link.number) return false;
+  // One for an earlier connection says nothing of this one, nor does one for a connection
+  // that was given up meanwhile.
+  const bool is_over = link.endpoint == nullptr || link.has_failed;
+  if (link.is_welcome || is_over || header.step != link.number) return false;
   return link.is_welcome = true;
 }
 

@@ -129,6 +129,15 @@ TEST_F(ShardLinksTest, AWelcomeOfAnEarlierConnectionSaysNothing) {
   EXPECT_THAT(Arrived(), IsEmpty());
 }
 
+TEST_F(ShardLinksTest, AWelcomeOfAConnectionThatWasGivenUpSaysNothing) {
+  Arrived();
+  network_.Break(worker_->address(), shard_->address());
+  RunFor(absl::Milliseconds(50));  // given up, and not dialled anew yet
+  Answer(MessageKind::kWelcome);
+  RunFor(absl::Milliseconds(50));
+  EXPECT_THAT(Arrived(), IsEmpty());
+}
+
 TEST_F(ShardLinksTest, AShardThatOwesAnAnswerAndIsSilentIsDialledAnew) {
   Arrived();
   Answer(MessageKind::kWelcome);

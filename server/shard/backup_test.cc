@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <iterator>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -131,6 +132,26 @@ TEST(NewBackupOfAShard, BeginsWithoutWhatWasAddedToASumWhenItCame) {
   rig.Push(0, 0, 0);
   EXPECT_THAT(Lines(rig.shard().Apply(ShardBackUp{})), Not(Contains("recorded")));
   EXPECT_THAT(Lines(rig.Push(1, 0, 0)), Contains("recorded"));
+}
+
+// They came before the first step was made: the job was declared with others.
+TEST(NewBackupOfAShard, HasSettingsThatHoldFromTheFirstStepOn) {
+  ShardRig rig({});
+  rig.Commit(1, {ShardRig::Member(0)});
+  rig.Seed(0, SomeValues(100, 1));
+  ShardCommit commit{.epoch = 2, .members = {ShardRig::Member(0)}};
+  commit.training = TrainingSettings{};
+  commit.training->optimizer.options["lr"] = 0.5;
+  rig.shard().Apply(commit);
+  rig.Push(0, 0, 0);
+  std::vector<uint64_t> from;
+  for (const ShardOutput& output : rig.shard().Apply(ShardBackUp{})) {
+    const auto* recorded = std::get_if<ShardRecorded>(&output);
+    if (recorded == nullptr) continue;
+    const auto* change = std::get_if<SettingsRecord>(&recorded->record->what);
+    if (change != nullptr) from.push_back(change->from);
+  }
+  EXPECT_EQ(from, std::vector<uint64_t>{0});
 }
 
 TEST(NewBackupOfAShard, WithoutBlocksIsThereAtOnce) {

@@ -27,7 +27,7 @@ Stepper::Stepper(const ShardOptions& options, std::shared_ptr<const TrainingPlan
     job_memory_.resize(reduction->Memory());
   }
   loss_scale_ = next_loss_scale_ = plan->InitialLossScale();
-  revisions_.push_back({0, std::move(plan)});
+  revisions_.push_back({0, std::move(plan), Revision::Of::kJob});
 }
 
 // ---- Memory ----
@@ -243,7 +243,8 @@ void Stepper::SetFactors(uint32_t tensor, std::vector<float> factors) {
 std::vector<SettingsRecord> Stepper::ChangesOfSettings() const {
   std::vector<SettingsRecord> changes;
   for (const Revision& one : revisions_) {
-    if (one.first_step > 0) changes.push_back({one.plan->settings(), one.first_step});
+    if (one.of == Revision::Of::kJob) continue;
+    changes.push_back({one.plan->settings(), one.first_step});
   }
   return changes;
 }

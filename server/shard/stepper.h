@@ -98,7 +98,8 @@ class Stepper {
   const TrainingSettings& SettingsAt(uint64_t step) const {
     return PlanAt(step).settings();
   }
-  // Those that are not the job's first ones, with the step that they hold from.
+  // Those that the job was not declared with, with the step that they hold from, which may
+  // be its first.
   std::vector<SettingsRecord> ChangesOfSettings() const;
 
   // The averaged weights of a block (EMA or SWA) in FP32; empty when the job keeps none.
@@ -116,6 +117,7 @@ class Stepper {
   struct Revision {
     uint64_t first_step = 0;
     std::shared_ptr<const TrainingPlan> plan = {};
+    enum class Of { kJob, kUpdate } of = Of::kUpdate;  // its declaration has the former
   };
   // What belongs to a tensor as a whole.
   struct WholeTensor {

@@ -1,6 +1,6 @@
 # The short names for what people do every day. Everything here is a CMake preset or a script; see CONTRIBUTING.md.
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo wheel test chaos slow-links check asan tsan clean
+.PHONY: help deps build demo wheel test soak chaos slow-links check asan tsan clean
 
 JOBS ?= $(shell nproc)
 CTEST_JOBS ?= 2
@@ -33,6 +33,16 @@ wheel: ## Build the Python package: build/wheel/syncline-*.whl
 
 test: build ## Run all tests on the release build
 	@ctest --preset release -j $(CTEST_JOBS)
+
+# Each time other seeds, unless START says from which one on.
+soak: SECONDS ?= $(if $(SEEDS),0,600)
+soak: START ?= $(shell date +%s)
+soak: ## Simulate jobs of all modes, as long as asked: SECONDS=3600 or SEEDS=100000
+	@deploy/install-deps.sh
+	@cmake --preset release --log-level=NOTICE
+	@cmake --build --preset release -j $(JOBS) --target sim
+	@build/release/sim --all --start $(START) --seeds $(or $(SEEDS),1000000000) \
+	  --seconds $(SECONDS)
 
 chaos: build ## Cut cables and stop processes; needs root and iproute2
 	@python3 -m unittest discover -s tests/network -p '*_test.py'

@@ -40,6 +40,7 @@ void ControlPlane::Crash() {
 
 void ControlPlane::Restart() {
   coordinator_ = std::make_unique<Coordinator>(options_);
+  if (forgets_) stored_ = stored_before_;
   SYNCLINE_CHECK(coordinator_->Restore(stored_, specs_.reader()).ok());
   for (const auto& [connection, on_lost] : lost_) {
     const int micros = std::uniform_int_distribution<int>(100, 500000)(random_);
@@ -106,6 +107,19 @@ void ControlPlane::Apply(const CoordinatorInput& input) {
   WakeInTime();
 }
 
+bool ControlPlane::Update(const UpdateJob& update) {
+  if (!IsUp()) return false;
+  bool is_taken = false;
+  for (const CoordinatorOutput& output : coordinator_->Apply(update, events_.now())) {
+    if (const auto* answer = std::get_if<CallAnswer>(&output)) {
+      is_taken = answer->status.ok();
+    }
+    Perform(output);
+  }
+  WakeInTime();
+  return is_taken;
+}
+
 // As CoordinatorService does.
 void ControlPlane::WakeInTime() {
   const absl::Duration wake_at = coordinator_->wake_at();
@@ -138,6 +152,7 @@ void ControlPlane::Perform(const CoordinatorOutput& output) {
     stored_.state = persist->state;
   }
   if (const auto* record = std::get_if<StoreRecord>(&output)) {
+    if (forgets_) stored_before_ = stored_;
     stored_.records.erase(record->key);
     if (record->value != nullptr) stored_.records[record->key] = *record->value;
   }

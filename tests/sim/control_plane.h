@@ -41,6 +41,12 @@ class ControlPlane {
   // starts after that time. One that is down already stays so.
   void CrashAfter(int outputs, absl::Duration downtime);
 
+  // As from an operator. Whether it was taken; no, while it is down.
+  bool Update(const UpdateJob& update);
+
+  // A planted fault: it comes back without the last thing that it had stored.
+  void ForgetLastRecord() { forgets_ = true; }
+
   // What workers say of a job, and send when they are asked to.
   DeclaredSpecs& specs() { return specs_; }
 
@@ -76,7 +82,9 @@ class ControlPlane {
   std::optional<int> outputs_left_ = {};  // until it crashes
   absl::Duration woken_at_ = {};          // for which a Tick is planned
   absl::Duration downtime_ = {};
+  bool forgets_ = false;
   StoredState stored_;
+  StoredState stored_before_;                           // without the last record
   std::map<ConnectionId, std::function<void()>> lost_;  // streams
   DeclaredSpecs specs_;
   const absl::Duration tick_period_;

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <utility>
+
+#include "comm/base/check.h"
 
 namespace syncline::sim {
 namespace {
-
-bool OneIn(std::mt19937_64& random, int n) {
-  return std::uniform_int_distribution<int>(1, n)(random) == 1;
-}
 
 // One contribution is all that an update sees. The reference stores state of whole tensors.
 void FitToArrival(std::mt19937_64& random, TrainingSettings& training) {
@@ -17,16 +16,26 @@ void FitToArrival(std::mt19937_64& random, TrainingSettings& training) {
   if (OneIn(random, 2)) options["age_power"] = 1;
   if (OneIn(random, 3)) options["age_decay"] = 0.5;
   if (OneIn(random, 3)) options["compensation"] = 2;
-  static constexpr std::array<std::string_view, 3> kElementwise = {"adamw", "sgd",
-                                                                   "lion"};
-  OptimizerSettings& optimizer = training.optimizer;
-  if (std::ranges::count(kElementwise, optimizer.name) == 0) {
-    optimizer = {.name = "adamw", .options = {{"lr", 0.01}}};
-  }
-  optimizer.state = "f32";
+  training.optimizer.state = "f32";
   training.accumulate_steps = 1;
   std::erase_if(training.gradient,
                 [](const auto& option) { return option.first != "clip_value"; });
+}
+
+// What a mode does not take is replaced.
+JobSpec MadeValid(JobSpec job) {
+  if (!ValidateJob(job).ok()) job.push_codec = "bf16";
+  if (!ValidateJob(job).ok()) {
+    job.training.optimizer = {.name = "adamw", .options = {{"lr", 0.01}}};
+  }
+  SYNCLINE_CHECK(ValidateJob(job).ok());
+  return job;
+}
+
+// 0: none, or one that is drawn.
+uint64_t QuorumOf(std::string_view mode) {
+  if (!mode.starts_with("bsp:")) return 0;
+  return ParseSyncMode(*ParseNamedOptions(mode))->quorum;
 }
 
 }  // namespace
@@ -40,22 +49,33 @@ bool IsMode(std::string_view mode) {
   return parsed.ok() && parsed->has_quorum();
 }
 
+// A backup is another server's, and a quorum of some of the workers.
+RunSize FitToMode(std::string_view mode, Restarts restarts, RunSize size) {
+  if (restarts == Restarts::kBackups && size.engines.size() < 2)
+    size.engines.push_back(1);
+  const auto quorum = static_cast<uint32_t>(QuorumOf(mode));
+  size.workers = std::max(size.workers, quorum);
+  return size;
+}
+
 JobSpec FitToMode(std::string_view mode, std::mt19937_64& random, JobSpec job) {
   if (mode == "bsp") return job;
   TrainingSettings& training = job.training;
   training.aggregation = Aggregation::kRankOrder;
-  job.publish_codec = OneIn(random, 2) ? "fp32" : "bf16";
+  static constexpr std::array<const char*, 4> kDense = {"fp32", "bf16", "fp16",
+                                                        "bf16-stochastic"};
+  job.publish_codec = kDense[random() % kDense.size()];
   if (mode == "quorum") {
     static constexpr std::array<double, 4> kGraces = {0, 3, 30, 400};
     training.mode = {
         .name = "bsp",
-        .values = {{"quorum", std::uniform_int_distribution<int>(1, 3)(random)},
+        .values = {{"quorum", static_cast<double>(1 + random() % job.workers)},
                    {"grace_ms", kGraces[random() % kGraces.size()]}}};
-    return job;
+    return MadeValid(std::move(job));
   }
   if (mode.starts_with("bsp:")) {
     training.mode = *ParseNamedOptions(mode);
-    return job;
+    return MadeValid(std::move(job));
   }
   training.mode.name = std::string(mode);
   training.loss_scaling = {};
@@ -64,7 +84,7 @@ JobSpec FitToMode(std::string_view mode, std::mt19937_64& random, JobSpec job) {
   } else {
     FitToArrival(random, training);
   }
-  return job;
+  return MadeValid(std::move(job));
 }
 
 }  // namespace syncline::sim

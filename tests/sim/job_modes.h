@@ -5,13 +5,16 @@
 #include <string_view>
 
 #include "server/coordinator/job_spec.h"
+#include "tests/sim/random_job.h"
+#include "tests/sim/simulation.h"
 
 namespace syncline::sim {
 
 // "bsp", "ssp", "asp", "quorum" (one that is drawn) or "bsp:quorum=2,grace_ms=20". Of bsp the
 // job stays as it is, and nothing is drawn.
 bool IsMode(std::string_view mode);
-// REQUIRES: IsMode(mode).
+// REQUIRES: IsMode(mode), for both.
+RunSize FitToMode(std::string_view mode, Restarts restarts, RunSize size);
 JobSpec FitToMode(std::string_view mode, std::mt19937_64& random, JobSpec job);
 
 }  // namespace syncline::sim

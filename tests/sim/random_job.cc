@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "absl/strings/str_cat.h"
+
 namespace syncline::sim {
 
 double Between(Random& random, double low, double high) {
@@ -18,86 +20,211 @@ bool OneIn(Random& random, int n) {
 
 namespace {
 
+bool Takes(Random& random, const OptionSpec& spec) {
+  // Codecs by default leave out all tensors of a simulated size.
+  if (spec.name == "min_elements" || spec.name == "vectors") return true;
+  return OneIn(random, 6);
+}
+
+// Not far from the default, where there is one, and in range.
+double RandomValue(Random& random, const OptionSpec& spec) {
+  if (spec.name == "min_elements") return OneIn(random, 2) ? 0 : 100;
+  if (spec.kind == OptionKind::kFlag) return OneIn(random, 4) ? 0 : 1;
+  if (spec.kind == OptionKind::kWhole) {
+    return std::min(spec.most, spec.least + static_cast<double>(random() % 7));
+  }
+  const double value =
+      spec.standard > 0 ? spec.standard * Between(random, 0.5, 1) : Between(random, 0, 1);
+  return std::clamp(value, spec.least, spec.most);
+}
+
+OptionValues RandomOptions(Random& random, std::span<const OptionSpec> specs) {
+  OptionValues values;
+  for (const OptionSpec& spec : specs) {
+    if (Takes(random, spec)) values[std::string(spec.name)] = RandomValue(random, spec);
+  }
+  return values;
+}
+
+// Draws until what is drawn may be; the last one is what always may be.
+template <typename Draw, typename MayBe>
+auto DrawUntil(const Draw& draw, const MayBe& may_be, decltype(draw()) otherwise) {
+  for (int tries = 0; tries < 12; ++tries) {
+    auto drawn = draw();
+    if (may_be(drawn)) return drawn;
+  }
+  return otherwise;
+}
+
+bool IsValid(const TrainingSettings& training) {
+  const std::vector<uint64_t> matrix = {12, 25};
+  const std::vector<TrainedTensor> tensors = {{.shape = TensorShape(matrix)}};
+  return TrainingPlan::Create(training, tensors).ok();
+}
+
+// Any that the registry knows. What matters for the simulation happens every few steps.
+OptimizerSettings RandomOptimizer(Random& random) {
+  const auto names = OptimizerNames();
+  OptimizerSettings optimizer = {.name = std::string(names[random() % names.size()])};
+  optimizer.options = RandomOptions(random, OptionsOf(optimizer.name));
+  optimizer.options["lr"] = 0.01;
+  for (const OptionSpec& spec : OptionsOf(optimizer.name)) {
+    const bool is_interval =
+        spec.name == "hessian_interval" || spec.name.ends_with("freeze_step");
+    if (is_interval) optimizer.options[std::string(spec.name)] = 2;
+  }
+  if (OneIn(random, 4)) optimizer.state = OneIn(random, 2) ? "bf16" : "int8";
+  return optimizer;
+}
+
 // Something of everything that a step is made of.
-TrainingSettings RandomTraining(Random& random) {
-  static constexpr std::array<std::string_view, 7> kOptimizers = {
-      "adamw", "sgd", "lamb", "adafactor", "lbfgs", "sophia", "lion"};
-  const size_t choice = std::uniform_int_distribution<size_t>(0, 9)(random);
+TrainingSettings RandomTraining(Random& random, uint64_t steps) {
   TrainingSettings training;
-  if (std::ranges::count(OptimizerNames(), kOptimizers[choice % kOptimizers.size()]) ==
-      0) {
-    return training;
-  }
-  training.optimizer = {.name = std::string(kOptimizers[choice % kOptimizers.size()]),
-                        .options = {{"lr", 0.01}}};
-  if (training.optimizer.name == "sgd") training.optimizer.options["momentum"] = 0.9;
-  if (training.optimizer.name == "sophia") {
-    training.optimizer.options["hessian_interval"] = 2;
-  }
+  training.optimizer = DrawUntil(
+      [&] { return RandomOptimizer(random); },
+      [](const OptimizerSettings& drawn) { return IsValid({.optimizer = drawn}); },
+      {.name = "adamw", .options = {{"lr", 0.01}}});
   if (OneIn(random, 3)) training.gradient["clip_global_norm"] = 1.0;
-  if (training.optimizer.name != "lbfgs") {
-    if (OneIn(random, 4)) training.optimizer.state = OneIn(random, 2) ? "bf16" : "int8";
-    if (OneIn(random, 6)) training.gradient["clip_value"] = 0.5;
-    if (OneIn(random, 6)) training.gradient["agc"] = 0.01;
-    if (OneIn(random, 6)) training.gradient["centralize"] = 1;
-  }
   if (OneIn(random, 4)) {
     training.loss_scaling = {.name = "torch",
                              .values = {{"init_scale", 1024}, {"growth_interval", 2}}};
   }
   if (OneIn(random, 3)) {
-    training.schedule = {
-        .name = "cosine",
-        .values = {
-            {"warmup_steps", 2}, {"warmup_start_factor", 0.5}, {"total_steps", kSteps}}};
+    training.schedule = {.name = "cosine",
+                         .values = {{"warmup_steps", 2},
+                                    {"warmup_start_factor", 0.5},
+                                    {"total_steps", static_cast<double>(steps)}}};
   }
   if (OneIn(random, 4)) training.accumulate_steps = OneIn(random, 2) ? 2 : 3;
   if (OneIn(random, 5)) training.aggregation = Aggregation::kArrival;
-  return training;
+  TrainingSettings transformed = training;
+  if (OneIn(random, 6)) transformed.gradient["clip_value"] = 0.5;
+  if (OneIn(random, 6)) transformed.gradient["agc"] = 0.01;
+  if (OneIn(random, 6)) transformed.gradient["centralize"] = 1;
+  return IsValid(transformed) ? transformed : training;
 }
 
+// Any that the registry knows.
 std::string RandomCodec(Random& random) {
-  constexpr const char* kCodecs[] = {
-      "fp32",
-      "bf16",
-      "onebit:min_elements=0,vectors=1",
-      "onebit:min_elements=100,block_log2=8",
-      "int8:min_elements=0,vectors=1,dense_steps=3",
-      "topk:min_elements=0,vectors=1,ratio=0.05",
-      "topk:min_elements=100,vectors=1,ratio=0.3,values=int8,memory=none"};
-  return kCodecs[random() % std::size(kCodecs)];
+  const std::vector<TransferPreset> presets = TransferPresets();
+  const TransferPreset& preset = presets[random() % presets.size()];
+  std::string text =
+      FormatNamedOptions({.name = std::string(preset.name),
+                          .values = RandomOptions(random, preset.options)});
+  const auto add = [&](std::string_view option) {
+    absl::StrAppend(&text, text.find(':') == std::string::npos ? ":" : ",",
+                    std::string(option));
+  };
+  // Words are not in the table of options.
+  constexpr std::array<std::string_view, 3> kMemories = {"memory=none", "memory=ef",
+                                                         "memory=dgc"};
+  constexpr std::array<std::string_view, 3> kValues = {"values=int8", "values=bf16",
+                                                       "values=natural"};
+  if (OneIn(random, 6)) add(kMemories[random() % kMemories.size()]);
+  if (OneIn(random, 6)) add(kValues[random() % kValues.size()]);
+  if (OneIn(random, 6)) add("scope=tensor");
+  return text;
 }
 
-// Those that are for gradients only, too.
-std::string RandomPushCodec(Random& random) {
-  constexpr const char* kCodecs[] = {
-      "signsgd:min_elements=100", "int4-stochastic:min_elements=0,vectors=1,rotate=1",
-      "topk:min_elements=0,vectors=1,ratio=0.05,warmup_steps=4,warmup_ratio=0.5"};
-  if (!OneIn(random, 3)) return RandomCodec(random);
-  return kCodecs[random() % std::size(kCodecs)];
+// Long runs are of small tensors.
+uint64_t RandomElements(Random& random, uint64_t steps) {
+  if (steps > 24 || OneIn(random, 2)) return 300 + random() % 5000;
+  return OneIn(random, 3) ? 2 * kTileElements + 5 : kTileElements + 17;
+}
+
+void DrawCodecs(Random& random, JobSpec& job) {
+  const auto draw = [&] { return RandomCodec(random); };
+  const auto may_push = [&job](const std::string& codec) {
+    JobSpec with = job;
+    with.push_codec = codec;
+    return ValidateJob(with).ok();
+  };
+  const auto may_publish = [&job](const std::string& codec) {
+    JobSpec with = job;
+    with.publish_codec = codec;
+    return ValidateJob(with).ok();
+  };
+  // Momentum on the workers takes the place of the optimizer's.
+  if (job.training.aggregation == Aggregation::kRankOrder && OneIn(random, 16)) {
+    job.push_codec = "dgc:min_elements=0,vectors=1,ratio=0.05";
+    const TrainingSettings drawn = job.training;
+    job.training.optimizer = {.options = {{"lr", 0.01}}};
+    if (ValidateJob(job).ok()) {
+      job.publish_codec = DrawUntil(draw, may_publish, "bf16");
+      return;
+    }
+    job.training = drawn;
+  }
+  job.push_codec = DrawUntil(draw, may_push, "bf16");
+  // Sums that do not depend on the order need values of few bits.
+  if (job.training.aggregation == Aggregation::kArrival) job.push_codec = "fp32";
+  job.publish_codec = DrawUntil(draw, may_publish, "bf16");
 }
 
 }  // namespace
 
-JobSpec RandomJob(Random& random) {
-  JobSpec job{.name = "sim", .workers = kWorkers};
-  job.training = RandomTraining(random);
-  job.push_codec = RandomPushCodec(random);
-  job.publish_codec = RandomCodec(random);
-  // Hessian estimates and what is kept of gradients do not go together.
-  if (job.training.optimizer.name == "sophia") job.push_codec = "bf16";
-  // Sums that do not depend on the order need values of few bits.
-  if (job.training.aggregation == Aggregation::kArrival) job.push_codec = "fp32";
-  // One element, a few, a tile and a bit: more tensors than shards, one of several tiles.
+RunSize RandomSize(Random& random) {
+  static constexpr std::array<uint32_t, 10> kWorkers = {1, 2, 2, 3, 3, 3, 3, 4, 5, 6};
+  static constexpr std::array<size_t, 6> kServers = {1, 2, 2, 2, 3, 3};
+  RunSize size = {.workers = kWorkers[random() % kWorkers.size()]};
+  size.engines.resize(kServers[random() % kServers.size()]);
+  for (uint32_t& engines : size.engines) {
+    engines = OneIn(random, 2) ? 1 : static_cast<uint32_t>(1 + random() % 3);
+  }
+  const auto steps = [&random](uint64_t least, uint64_t most) {
+    return std::uniform_int_distribution<uint64_t>(least, most)(random);
+  };
+  size.steps = OneIn(random, 48)   ? steps(101, 128)
+               : OneIn(random, 24) ? steps(65, 80)
+               : OneIn(random, 3)  ? steps(9, 24)
+                                   : 8;
+  return size;
+}
+
+std::string Describe(const JobSpec& job, const RunSize& size) {
+  const TrainingSettings& training = job.training;
+  return absl::StrCat(
+      "workers=", size.workers, " servers=", size.engines.size(), " steps=", size.steps,
+      " mode=", FormatNamedOptions(training.mode), " optimizer=",
+      FormatNamedOptions({training.optimizer.name, training.optimizer.options}),
+      " state=", training.optimizer.state, " push=", job.push_codec,
+      " publish=", job.publish_codec, " gradient=", FormatOptionList(training.gradient),
+      " scaling=", training.loss_scaling.name, " schedule=", training.schedule.name,
+      " accumulate=", training.accumulate_steps,
+      training.aggregation == Aggregation::kArrival ? " on arrival" : "",
+      " tensors=", job.tensors.size(), " of ", job.tensors[0].elements());
+}
+
+JobSpec RandomJob(Random& random, const RunSize& size) {
+  JobSpec job{.name = "sim", .workers = size.workers};
+  job.training = RandomTraining(random, size.steps);
+  // One element, a few, a tile and a bit, two blocks.
   job.tensors = {
-      {.name = "embedding", .shape = {kTileElements + 17}},
+      {.name = "embedding", .shape = {RandomElements(random, size.steps)}},
       {.name = "layer.weight", .shape = {12, 25}},
       {.name = "layer.bias", .shape = {25}, .group = {.learning_rate_scale = 2}},
       {.name = "temperature", .shape = {}}};
+  for (uint64_t i = random() % 6; i > 0; --i) {
+    job.tensors.push_back({.name = absl::StrCat("more.", i), .shape = {i, 30 + i}});
+  }
   // It steps in one direction for all tensors together.
   if (job.training.optimizer.name == "lbfgs") job.tensors[2].group = {};
   if (OneIn(random, 4)) job.tensors[1].group.frozen = true;
+  DrawCodecs(random, job);
   return job;
+}
+
+// What workers keep follows the learning rate that they were told with a view, which may be
+// the one before.
+bool TakesUpdates(const JobSpec& job) {
+  const TrainingSettings& training = job.training;
+  const SyncMode mode = training.sync();
+  if (mode.is_async() || mode.has_quorum()) return false;
+  const bool compresses = std::ranges::any_of(
+      *job.Transfers(), [](const auto& one) { return one.push.compresses(); });
+  const bool follows = compresses && training.optimizer.name == "sgd" &&
+                       training.gradient.empty() && !mode.skips_versions();
+  return !follows;
 }
 
 // L-BFGS needs every gradient.

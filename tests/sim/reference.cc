@@ -1,6 +1,8 @@
 #include "tests/sim/reference.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <set>
 #include <utility>
 
@@ -52,6 +54,45 @@ void Reference::Pushed(const ContributionKey& key, uint32_t tensor, Push push) {
         absl::StrCat("worker ", key.rank, " pushed step ", key.step, " twice"));
   }
   place->second = std::move(push);
+}
+
+void Reference::Sent(const ContributionKey& key, uint32_t tensor, uint64_t first_element,
+                     std::span<const float> values) {
+  std::vector<float>& sent = pushes_.at({key, tensor}).sent;
+  sent.resize(job_.tensors[tensor].elements(), std::numeric_limits<float>::quiet_NaN());
+  for (size_t i = 0; i < values.size(); ++i) {
+    float& one = sent[first_element + i];
+    const bool is_other = !std::isnan(one) && one != values[i];
+    if (is_other) {
+      Violate(absl::StrCat("worker ", key.rank, " sent step ", key.step,
+                           " again with other values"));
+    }
+    one = values[i];
+  }
+}
+
+// Only what must be of that step: a worker that was dropped, and modes that go on without
+// one, may be answered later.
+void Reference::Pulled(Pull pull) {
+  if (job_.training.sync().skips_versions()) return;
+  for (uint32_t block = 0; block < blocks_.size(); ++block) {
+    const bool is_trained = !job_.tensors[pull.tensor].group.frozen;
+    const bool is_its = blocks_[block].tensor == pull.tensor;
+    if (is_its && is_trained && version(block) != pull.step) return;
+  }
+  pulls_[pull.step].push_back(std::move(pull));
+}
+
+void Reference::Changed(uint64_t epoch, const TrainingSettings& training, uint64_t from) {
+  const auto [change, is_new] = changes_.try_emplace(epoch, from, training);
+  if (is_new || change->second == std::pair(from, training)) return;
+  Violate(absl::StrCat("servers heard of different settings in epoch ", epoch));
+}
+
+void Reference::Released(uint32_t rank, uint64_t barrier, size_t workers) {
+  if (in_barrier_[barrier].size() == workers) return;
+  Violate(absl::StrCat("rank ", rank, " left barrier ", barrier, " while ",
+                       in_barrier_[barrier].size(), " of ", workers, " were in it"));
 }
 
 void Reference::Computed(uint32_t rank, uint32_t tensor, uint64_t step) {

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -50,9 +51,13 @@ class Reference {
     uint32_t samples = 0;
     float loss_scale = 1;
     float rate_factor = 1;
-    bool parting = false;  // what compression had kept; without a gradient
+    bool parting = false;          // what compression had kept; without a gradient
+    std::vector<float> sent = {};  // as it was encoded; where that is not in the gradient
   };
   void Pushed(const ContributionKey& key, uint32_t tensor, Push push);
+  // What was encoded of it, from that element on. The same, however often it is sent.
+  void Sent(const ContributionKey& key, uint32_t tensor, uint64_t first_element,
+            std::span<const float> values);
   // A worker is about to push that step: it may be ahead of what all have contributed to by
   // no more than the mode says.
   void Computed(uint32_t rank, uint32_t tensor, uint64_t step);
@@ -71,6 +76,25 @@ class Reference {
   void CheckAcknowledged(uint32_t rank, uint32_t incarnation);
   // Notes what a shard did, and the first violation if it is one.
   void Applied(const ShardApplied& applied);
+
+  // Averaged weights, or an array of the optimizer's state, as a worker got them before it
+  // pushed that step.
+  struct Pull {
+    uint32_t rank = 0;
+    uint64_t step = 0;
+    uint32_t tensor = 0;
+    std::optional<uint32_t> array = {};  // nothing: averaged weights
+    absl::Status status = {};
+    std::vector<float> values = {};
+  };
+  void Pulled(Pull pull);
+
+  // Servers were told of new settings with that epoch, from a step on.
+  void Changed(uint64_t epoch, const TrainingSettings& training, uint64_t from);
+
+  // Nobody leaves a barrier before all are in it.
+  void Entered(uint32_t rank, uint64_t barrier) { in_barrier_[barrier].insert(rank); }
+  void Released(uint32_t rank, uint64_t barrier, size_t workers);
 
   // A server came back with that version of a block: what it did since is undone, and was
   // told to nobody. `held`: the highest that a worker has.
@@ -113,6 +137,10 @@ class Reference {
   std::set<ContributionKey> late_;
   std::vector<std::pair<ContributionKey, uint32_t>> acknowledged_;
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> arrived_;  // by block and life
+  std::map<uint64_t, std::vector<Pull>> pulls_;                // by step
+  std::map<uint64_t, std::set<uint32_t>> in_barrier_;          // ranks, by barrier
+  // By epoch: settings and the step that they hold from.
+  std::map<uint64_t, std::pair<uint64_t, TrainingSettings>> changes_;
   std::string violation_;
 };
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <limits>
 #include <tuple>
 
@@ -12,6 +11,7 @@
 #include "comm/codec/codec.h"
 #include "server/optimizer/reduce.h"
 #include "server/optimizer/state_storage.h"
+#include "tests/sim/push_oracle.h"
 
 namespace syncline::sim {
 namespace {
@@ -30,25 +30,15 @@ float FiniteSignOf(float value) {
   return is_finite ? std::copysign(1.0f, value) : value;
 }
 
-bool IsFinite(std::span<const float> values) {
-  return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
-}
-
-// The memory of one life of a worker for one tensor.
-struct Kept {
-  std::vector<float> residual = {};
-  std::vector<float> loss_scale = {};     // by tile
-  std::vector<float> learning_rate = {};  // by tile
-};
-
 }  // namespace
 
 Replay::Replay(Reference& reference)
     : reference_(reference),
       job_(reference.job_),
       trained_(job_.Trained()),
-      plan_(*TrainingPlan::Create(job_.training, trained_)),
       transfers_(*job_.Transfers()) {
+  MakePlans();
+  plan_ = &PlanAt(0);
   for (const TrainedTensor& tensor : trained_) {
     const size_t elements = tensor.shape.elements();
     const auto index = static_cast<uint32_t>(tensors_.size());
@@ -75,13 +65,23 @@ Replay::Replay(Reference& reference)
     job_memory_.resize(reduction->Memory());
   }
   views_ = weights_;
-  for (const Block& block : blocks_) {
-    const uint32_t tensor = block.range.tensor;
-    if (!transfers_[tensor].publish.compresses()) Publish(tensor, block.range, false);
+  for (uint32_t block = 0; block < blocks_.size(); ++block) {
+    const uint32_t tensor = blocks_[block].range.tensor;
+    if (!transfers_[tensor].publish.compresses()) Publish(block, Deltas::kNo, 0);
   }
   DecodePushes();
   loss_scale_ = plan_->InitialLossScale();
   if (job_.training.ScalesLoss()) scaler_ = StartLossScaling(job_.training.loss_scaling);
+}
+
+// Later epochs have the last word.
+void Replay::MakePlans() {
+  plans_[0] = *TrainingPlan::Create(job_.training, trained_);
+  for (const auto& [epoch, change] : reference_.changes_) {
+    const auto& [from, training] = change;
+    plans_.erase(plans_.lower_bound(from), plans_.end());
+    plans_[from] = *TrainingPlan::Create(training, trained_);
+  }
 }
 
 StateType Replay::TypeOf(uint32_t tensor, size_t slot) const {
@@ -90,12 +90,19 @@ StateType Replay::TypeOf(uint32_t tensor, size_t slot) const {
                        trained_[tensor].shape.elements());
 }
 
+std::span<float> Replay::PartOf(std::vector<std::vector<float>>& tensors,
+                                const BlockRange& range) {
+  return std::span(tensors[range.tensor]).subspan(range.first_element, range.elements);
+}
+
 std::span<float> Replay::SumOf(const BlockRange& range) {
   return std::span(tensors_[range.tensor].sum)
       .subspan(range.first_element, range.elements);
 }
 
 void Replay::Step(uint64_t step) {
+  plan_ = &PlanAt(step);
+  for (const Reference::Pull& pull : reference_.pulls_[step]) CheckPull(pull);
   for (uint32_t block = 0; block < blocks_.size(); ++block) {
     if (blocks_[block].is_trained) Add(block, step);
   }
@@ -138,105 +145,59 @@ void Replay::Add(uint32_t block, uint64_t version) {
   own.parting_samples += parting_samples;
 }
 
-// The bytes of values and what a receiver makes of them. What is lost stays in `values`.
-std::vector<float> Replay::Travel(const Codec& codec, const EncodeContext& context,
-                                  std::span<float> values) {
-  std::vector<std::byte> wire(
-      codec.MaxEncodedBytes(static_cast<uint32_t>(values.size())));
-  wire.resize(codec.Encode(values, values, context, wire));
-  std::vector<float> received(values.size());
-  SYNCLINE_CHECK(codec.Decode(wire, received).ok());
-  return received;
-}
-
 // Each life of a worker begins with nothing in its memory.
 void Replay::DecodePushes() {
   const bool follows = job_.training.optimizer.name == "sgd" &&
                        job_.training.gradient.empty() &&
                        !job_.training.sync().skips_versions();
-  std::map<std::tuple<uint32_t, uint32_t, uint32_t>, Kept> memories;
-  for (const auto& entry : reference_.pushes_) {
-    const ContributionKey& key = entry.first.first;
-    const uint32_t tensor = entry.first.second;
-    const Reference::Push& push = entry.second;
-    const Transfer& transfer = transfers_[tensor].push;
-    const auto elements = static_cast<uint32_t>(trained_[tensor].shape.elements());
-    Kept& kept = memories[{key.rank, key.incarnation, tensor}];
-    kept.residual.resize(elements);
-    kept.loss_scale.resize(TilesOf(elements), 1.0f);
-    kept.learning_rate.resize(TilesOf(elements), 0.0f);
+  std::map<std::tuple<uint32_t, uint32_t, uint32_t>, PushOracle> lives;
+  for (const auto& [which, push] : reference_.pushes_) {
+    const auto& [key, tensor] = which;
+    const PushOracle::Options options = {
+        .transfer = transfers_[tensor].push,
+        .tensor = tensor,
+        .elements = static_cast<uint32_t>(trained_[tensor].shape.elements()),
+        .seed = SeedOfRank(JobSeed(job_.name), key.rank),
+        .follows = follows};
+    PushOracle& life =
+        lives.try_emplace({key.rank, key.incarnation, tensor}, options).first->second;
     const float rate =
-        static_cast<float>(plan_->JobLearningRate(key.step)) * push.rate_factor;
-    std::vector<float>& received = received_[entry.first];
-    ForEachTile(
-        {.tensor = tensor, .elements = elements}, [&](uint64_t first, uint32_t count) {
-          const uint64_t tile = first / kTileElements;
-          float carry = push.loss_scale / kept.loss_scale[tile];
-          // At a rate of 0 what is kept waits.
-          const bool joins = !follows || kept.learning_rate[tile] == 0 || rate > 0;
-          if (follows && kept.learning_rate[tile] > 0 && rate > 0) {
-            carry *= kept.learning_rate[tile] / rate;
-          }
-          if (push.parting) {
-            for (uint32_t i = 0; i < count; ++i) {
-              received.push_back(carry * kept.residual[first + i]);
-            }
-            return;
-          }
-          std::vector<float> x(push.gradient.begin() + first,
-                               push.gradient.begin() + first + count);
-          const bool is_warm = key.step >= transfer.what.dense_steps;
-          const Codec* codec = is_warm ? transfer.codec.get() : transfer.dense.get();
-          if (is_warm && joins && transfer.memory.kind == MemoryKind::kErrorFeedback) {
-            for (uint32_t i = 0; i < count; ++i) x[i] += carry * kept.residual[first + i];
-          }
-          if (transfer.compresses() && !IsFinite(x)) {
-            codec = transfer.dense.get();
-            std::ranges::copy(std::span(push.gradient).subspan(first, count), x.begin());
-          }
-          const EncodeContext context = {.seed = SeedOfRank(JobSeed(job_.name), key.rank),
-                                         .step = key.step,
-                                         .tensor = tensor,
-                                         .first_element = first};
-          std::ranges::copy(Travel(*codec, context, x), std::back_inserter(received));
-          if (codec != transfer.dense.get() && joins) {
-            std::ranges::copy(x, kept.residual.begin() + first);
-            kept.loss_scale[tile] = push.loss_scale;
-            kept.learning_rate[tile] = rate;
-          }
-          // What came too late is kept again.
-          const auto& taken_back = is_warm ? received : push.gradient;
-          const std::span<const float> sent = std::span(taken_back).subspan(first, count);
-          const bool keeps =
-              transfer.compresses() && transfer.memory.kind == MemoryKind::kErrorFeedback;
-          if (!reference_.late_.contains(key) || !keeps || !joins || !IsFinite(sent)) {
-            return;
-          }
-          const float again = push.loss_scale / kept.loss_scale[tile];
-          for (uint32_t i = 0; i < count; ++i) {
-            float& left = kept.residual[first + i];
-            left = again * left + sent[i];
-          }
-          kept.loss_scale[tile] = push.loss_scale;
-        });
+        static_cast<float>(PlanAt(key.step).JobLearningRate(key.step)) * push.rate_factor;
+    received_[which] =
+        life.Receive(push, key.step, rate,
+                     reference_.late_.contains(key) ? PushOracle::Fate::kLate
+                                                    : PushOracle::Fate::kCounts);
   }
 }
 
-void Replay::Publish(uint32_t tensor, const BlockRange& range, bool deltas) {
+// As deltas, where the codec is lossy; the whole of it where one cannot be encoded.
+void Replay::Publish(uint32_t id, Deltas deltas, uint64_t revision) {
+  const Block& block = blocks_[id];
+  const uint32_t tensor = block.range.tensor;
   const Transfer& transfer = transfers_[tensor].publish;
-  ForEachTile(range, [&](uint64_t first, uint32_t count) {
-    const std::span<float> view = std::span(views_[tensor]).subspan(first, count);
-    const std::span<const float> weights =
-        std::span(weights_[tensor]).subspan(first, count);
-    std::vector<float> x(weights.begin(), weights.end());
-    if (transfer.compresses() && !deltas) {
-      std::ranges::copy(x, view.begin());
-      return;
-    }
-    for (uint32_t i = 0; deltas && i < count; ++i) x[i] -= view[i];
-    const std::vector<float> received = Travel(*transfer.codec, {}, x);
+  const std::span<float> view = PartOf(views_, block.range);
+  const std::span<const float> weights = PartOf(weights_, block.range);
+  const float largest = transfer.codec->traits().largest;
+  bool as_deltas = deltas == Deltas::kYes;
+  for (size_t i = 0; as_deltas && i < view.size(); ++i) {
+    as_deltas = std::abs(weights[i] - view[i]) <= largest;
+  }
+  if (transfer.compresses() && !as_deltas) {
+    std::ranges::copy(weights, view.begin());
+    return;
+  }
+  ForEachTile({.elements = block.range.elements}, [&](uint64_t first, uint32_t count) {
+    const std::span<float> of_tile = view.subspan(first, count);
+    const auto x = weights.subspan(first, count);
+    std::vector<float> values(x.begin(), x.end());
+    for (uint32_t i = 0; as_deltas && i < count; ++i) values[i] -= of_tile[i];
+    const EncodeContext context = {.seed = JobSeed(job_.name),
+                                   .step = revision,
+                                   .tensor = tensor,
+                                   .first_element = block.range.first_element + first};
+    const std::vector<float> received = Travel(*transfer.codec, context, values);
     for (uint32_t i = 0; i < count; ++i) {
-      view[i] = deltas ? view[i] + received[i] : received[i];
+      of_tile[i] = as_deltas ? of_tile[i] + received[i] : received[i];
     }
   });
 }
@@ -325,11 +286,16 @@ void Replay::Update(uint64_t step) {
                                    : (is_gradient ? *clip : 1.0f) / loss_scale_,
              .samples = samples,
              .contribution = kind});
-      const Transfer& publish = transfers_[tensor].publish;
-      Publish(tensor, whole ? all : block.range,
-              publish.compresses() && step >= publish.what.dense_steps);
     }
     if (!skips && kind != ContributionKind::kHessian) ++block.updates;
+  }
+  for (uint32_t id = 0; id < blocks_.size(); ++id) {
+    if (!blocks_[id].is_trained || reference_.applied_[id][step].skipped) continue;
+    const Block& block = blocks_[id];
+    const bool deltas = transfers_[block.range.tensor].publish.CompressesAt(step);
+    // A delta brings the view nearer to weights that stayed as they were, too.
+    const bool is_nearer = kind == ContributionKind::kHessian && deltas;
+    Publish(id, deltas ? Deltas::kYes : Deltas::kNo, block.updates + (is_nearer ? 1 : 0));
   }
   for (Block& block : blocks_) block.samples = block.parting_samples = 0;
   for (uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) Store(tensor, step);
@@ -354,6 +320,7 @@ void Replay::Arrive(uint32_t id) {
     if (applied.contributors.empty()) continue;
     const auto& from = applied.contributors.front();
     const ContributionKey key = {from.rank, from.incarnation, applied.arrival->step};
+    plan_ = &PlanAt(key.step);
     const Reference::Push& push = reference_.pushes_.at({key, tensor});
     const uint64_t version =
         push.parting ? applied.step - applied.arrival->age : push.versions.at(id);
@@ -382,7 +349,7 @@ void Replay::Arrive(uint32_t id) {
                             block.rate_factor * mode.WeightOfAge(applied.arrival->age),
            .samples = samples});
   }
-  Publish(tensor, block.range, false);
+  Publish(id, Deltas::kNo, block.updates);
 }
 
 // A tensor that steps whole needs contributions to all its blocks.
@@ -475,6 +442,52 @@ void Replay::Store(uint32_t tensor, uint64_t step) {
                 .tensor = tensor,
                 .slot = static_cast<uint32_t>(slot)});
   }
+}
+
+// ---- What workers pulled ----
+
+void Replay::CheckPull(const Reference::Pull& pull) {
+  const std::string what =
+      absl::StrCat("rank ", pull.rank, " pulled ",
+                   pull.array ? absl::StrCat("array ", *pull.array) : "the average",
+                   " of tensor ", pull.tensor, " at step ", pull.step);
+  const std::optional<std::vector<float>> expected = Expected(pull);
+  if (expected.has_value() != pull.status.ok()) {
+    return reference_.Violate(
+        absl::StrCat(what, ", and heard ", std::string(pull.status.ToString())));
+  }
+  if (!expected) return;
+  const auto is_same = [](float a, float b) {
+    return a == b || (std::isnan(a) && std::isnan(b));
+  };
+  if (std::ranges::equal(*expected, pull.values, is_same)) return;
+  reference_.Violate(absl::StrCat(what, ", and got other values"));
+}
+
+// Nothing where the job keeps none.
+std::optional<std::vector<float>> Replay::Expected(const Reference::Pull& pull) {
+  const auto slots = plan_->optimizer(pull.tensor).slots();
+  const bool is_frozen = trained_[pull.tensor].group.frozen;
+  const auto average = std::ranges::find_if(
+      slots, [](const StateSlot& one) { return one.name == "ema" || one.name == "swa"; });
+  const size_t slot =
+      pull.array ? *pull.array : static_cast<size_t>(average - slots.begin());
+  if (slot >= slots.size() || (pull.array && is_frozen)) return std::nullopt;
+  const Tensor& own = tensors_[pull.tensor];
+  std::vector<float> values(own.sum.size());
+  if (TypeOf(pull.tensor, slot) == StateType::kF32) {
+    values = own.state[slot];
+  } else {
+    LoadState(SlotOf(pull.tensor, slot), 0, values);
+  }
+  for (const Block& block : blocks_) {
+    const bool is_its = block.range.tensor == pull.tensor;
+    if (!is_its || pull.array || block.updates > 0) continue;
+    // Nothing was averaged yet.
+    std::ranges::copy(PartOf(weights_, block.range),
+                      values.begin() + static_cast<ptrdiff_t>(block.range.first_element));
+  }
+  return values;
 }
 
 }  // namespace syncline::sim

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
@@ -48,11 +49,19 @@ class Replay {
     std::vector<float*> pointers = {};
   };
 
-  static std::vector<float> Travel(const Codec& codec, const EncodeContext& context,
-                                   std::span<float> values);
+  void MakePlans();
+  const TrainingPlan& PlanAt(uint64_t step) const {
+    return *std::prev(plans_.upper_bound(step))->second;
+  }
+  void CheckPull(const Reference::Pull& pull);
+  std::optional<std::vector<float>> Expected(const Reference::Pull& pull);
   // What servers make of each push.
   void DecodePushes();
-  void Publish(uint32_t tensor, const BlockRange& range, bool deltas);
+  enum class Deltas { kNo, kYes };
+  // `revision`: of the weights, for what rounds at random.
+  void Publish(uint32_t block, Deltas deltas, uint64_t revision);
+  static std::span<float> PartOf(std::vector<std::vector<float>>& tensors,
+                                 const BlockRange& range);
   void Add(uint32_t block, uint64_t version);
   void Update(uint64_t step);
   bool LacksSamples(const Block& block) const;
@@ -72,7 +81,9 @@ class Replay {
   Reference& reference_;
   const JobSpec& job_;
   const std::vector<TrainedTensor> trained_;
-  const std::unique_ptr<const TrainingPlan> plan_;
+  // By the first step that they hold for, and the one of the step under way.
+  std::map<uint64_t, std::unique_ptr<const TrainingPlan>> plans_;
+  const TrainingPlan* plan_ = nullptr;
   std::vector<Block> blocks_;
   std::vector<Tensor> tensors_;
   std::vector<std::vector<float>> weights_;

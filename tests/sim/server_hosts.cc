@@ -10,12 +10,28 @@
 #include "absl/strings/str_cat.h"
 
 namespace syncline::sim {
+namespace {
 
-ServerHosts::ServerHosts(Parts parts) : parts_(std::move(parts)) {
-  for (size_t which = 0; which < kServers; ++which) Start(which);
+// From each engine of a server to the one that holds its backup.
+template <typename Visit>
+void ForEachCable(const ServerProcess& server, const ServerProcess& stand_in,
+                  const Visit& visit) {
+  const std::vector<std::string> from = server.addresses();
+  const std::vector<std::string> to = stand_in.addresses();
+  for (size_t i = 0; i < from.size(); ++i) visit(from[i], to[i]);
 }
 
-ServerProcess::Parts ServerHosts::PartsOf(Disk& disk, int host) {
+}  // namespace
+
+ServerHosts::ServerHosts(Parts parts)
+    : parts_(std::move(parts)),
+      disks_(parts_.size.engines.size()),
+      servers_(disks_.size()),
+      stand_ins_(disks_.size()) {
+  for (size_t which = 0; which < places(); ++which) Start(which);
+}
+
+ServerProcess::Parts ServerHosts::PartsOf(Disk& disk, int host, uint32_t engines) {
   return {.events = parts_.events,
           .network = parts_.network,
           .control = parts_.control,
@@ -23,6 +39,7 @@ ServerProcess::Parts ServerHosts::PartsOf(Disk& disk, int host) {
           .traffic = parts_.traffic,
           .codecs = parts_.codecs,
           .heartbeat_interval = parts_.heartbeat_interval,
+          .engines = engines,
           .disk = disk,
           .seed = parts_.random(),
           .on_restored =
@@ -36,25 +53,27 @@ ServerProcess::Parts ServerHosts::PartsOf(Disk& disk, int host) {
 void ServerHosts::Start(size_t which) {
   servers_[which].host = hosts_++;
   servers_[which].process = std::make_unique<ServerProcess>(
-      PartsOf(disks_[which], servers_[which].host), absl::StrCat("server", which));
+      PartsOf(disks_[which], servers_[which].host, parts_.size.engines[which]),
+      absl::StrCat("server", which));
   parts_.on_new_process();
 }
 
 void ServerHosts::StartSpare() {
   const int host = hosts_++;
   memories_.push_back(std::make_unique<Disk>());
-  spares_[host] = std::make_unique<ServerProcess>(PartsOf(*memories_.back(), host),
-                                                  absl::StrCat("spare", host));
+  const auto engines = std::uniform_int_distribution<uint32_t>(1, 3)(parts_.random);
+  spares_[host] = std::make_unique<ServerProcess>(
+      PartsOf(*memories_.back(), host, engines), absl::StrCat("spare", host));
 }
 
 void ServerHosts::StartStandIn(const HoldBackup& hold, int host) {
   size_t place = 0;
-  while (place < kServers && (at(place) == nullptr || !at(place)->Is(hold.server))) {
+  while (place < places() && (at(place) == nullptr || !at(place)->Is(hold.server))) {
     ++place;
   }
-  if (place == kServers) return;  // it died meanwhile
+  if (place == places()) return;  // it died meanwhile
   memories_.push_back(std::make_unique<Disk>());
-  ServerProcess::Parts parts = PartsOf(*memories_.back(), host);
+  ServerProcess::Parts parts = PartsOf(*memories_.back(), host, hold.engines);
   parts.stand_in = {hold.job, hold.server, hold.order};
   Placed& stand_in = stand_ins_[place];
   Bury(stand_in.process);  // of the one before, or of the job before
@@ -64,8 +83,15 @@ void ServerHosts::StartStandIn(const HoldBackup& hold, int host) {
               .server = hold.server};
   if (!OneIn(parts_.random, 2)) return;
   const double bytes_per_second = 125e3 * std::pow(10, Between(parts_.random, 0, 3));
-  parts_.network.SetRate(at(place)->address(), stand_in.process->address(),
-                         bytes_per_second);
+  ForEachCable(*at(place), *stand_in.process, [&](const auto& from, const auto& to) {
+    parts_.network.SetRate(from, to, bytes_per_second);
+  });
+}
+
+const ServerProcess& ServerHosts::OwnerOf(uint32_t block) const {
+  return *std::ranges::find_if(servers_, [block](const Placed& server) {
+            return server.process->Owns(block);
+          })->process;
 }
 
 bool ServerHosts::AllAreThere() const {
@@ -89,7 +115,7 @@ void ServerHosts::Bury(std::unique_ptr<ServerProcess>& process) {
 
 void ServerHosts::Kill(size_t which) {
   // Before the coordinator knows of the journal there is nothing to come back to.
-  if (at(which) == nullptr || disks_[which].synced == 0 || !HasStepped()) return;
+  if (at(which) == nullptr || !at(which)->HasSynced() || !HasStepped()) return;
   ++crashes_;
   Bury(servers_[which].process);
   parts_.events.After(absl::Milliseconds(Between(parts_.random, 1, 3000)),
@@ -112,7 +138,7 @@ bool ServerHosts::HasBackup(size_t place) const {
 
 bool ServerHosts::MayDie(int host) const {
   if (!parts_.control.IsUp()) return false;  // nobody knows who holds what
-  for (size_t place = 0; place < kServers; ++place) {
+  for (size_t place = 0; place < places(); ++place) {
     // Of a server that is being replaced there is no other copy.
     if (at(place) == nullptr || !at(place)->is_configured()) return false;
     if (servers_[place].host != host) continue;
@@ -126,14 +152,16 @@ void ServerHosts::KillHost(int host) {
   ++crashes_;
   if (spares_.contains(host)) Bury(spares_[host]);
   spares_.erase(host);
-  for (size_t place = 0; place < kServers; ++place) {
+  for (size_t place = 0; place < places(); ++place) {
     Placed& stand_in = stand_ins_[place];
     if (stand_in.host == host) Bury(stand_in.process);
     Placed& server = servers_[place];
     if (server.host != host) continue;
     // What was on its way is lost, or arrives.
     if (OneIn(parts_.random, 2)) {
-      parts_.network.Break(server.process->address(), stand_in.process->address());
+      ForEachCable(
+          *server.process, *stand_in.process,
+          [&](const auto& from, const auto& to) { parts_.network.Break(from, to); });
     }
     Bury(server.process);
     server = std::move(stand_in);
@@ -155,7 +183,7 @@ bool ServerHosts::IsEveryPlaceServed() const {
       served += static_cast<size_t>(std::ranges::count_if(
           servers_, [&](const Placed& one) { return one.process->Is(backup.server); }));
     }
-    if (served == kServers && job.phase != "waiting") return true;
+    if (served == places() && job.phase != "waiting") return true;
   }
   return false;
 }
@@ -181,30 +209,31 @@ void ServerHosts::LoseBackup(size_t place) {
     return;
   }
   stand_in.has_lost_cable = true;
-  const std::string server = at(place)->address();
-  const std::string backup = stand_in.process->address();
-  parts_.network.Break(server, backup);
-  if (OneIn(parts_.random, 2)) parts_.network.Break(backup, server);
+  const bool both_ways = OneIn(parts_.random, 2);
+  ForEachCable(*at(place), *stand_in.process, [&](const auto& from, const auto& to) {
+    parts_.network.Break(from, to);
+    if (both_ways) parts_.network.Break(to, from);
+  });
 }
 
 void ServerHosts::PlanBackups() {
   Random& random = parts_.random;
-  const size_t dies = random() % kServers;
+  const size_t dies = random() % places();
   for (int tries = 0; tries < 8 && parts_.fault == Fault::kStaleBackup; ++tries) {
     parts_.events.After(absl::Milliseconds(Between(random, 20, 600)),
                         [=, this] { LoseBackup(dies); });
   }
   if (parts_.fault == Fault::kStaleBackup) return;
   for (uint64_t losses = random() % 3; losses > 0; --losses) {
-    const size_t loses = random() % kServers;
-    parts_.events.After(absl::Milliseconds(Between(random, 20, 300 << (random() % 5))),
-                        [=, this] { LoseBackup(loses); });
+    const size_t loses = random() % places();
+    parts_.progress.Somewhere(absl::Milliseconds(300 << (random() % 5)),
+                              [=, this] { LoseBackup(loses); });
   }
   const int all = parts_.fault == Fault::kHalfBackup ? 500 : 24;  // that one is over soon
   for (int tries = 0; tries < all; ++tries) {
-    const size_t which = OneIn(random, 2) ? dies : random() % kServers;
-    parts_.events.After(absl::Milliseconds(Between(random, 20, 400 << (random() % 5))),
-                        [=, this] { KillHostOf(which); });
+    const size_t which = OneIn(random, 2) ? dies : random() % places();
+    parts_.progress.Somewhere(absl::Milliseconds(400 << (random() % 5)),
+                              [=, this] { KillHostOf(which); });
   }
 }
 
@@ -213,11 +242,11 @@ void ServerHosts::PlanCrashes(Restarts restarts) {
   if (restarts == Restarts::kBackups) return PlanBackups();
   Random& random = parts_.random;
   for (uint64_t crashes = 1 + random() % 4; crashes > 0; --crashes) {
-    const auto when = absl::Milliseconds(Between(random, 20, 400 << (random() % 4)));
+    const auto early = absl::Milliseconds(400 << (random() % 4));
     const bool all = OneIn(random, 4);
-    const size_t which = random() % kServers;
-    parts_.events.After(when, [=, this] {
-      for (size_t i = 0; i < kServers; ++i) {
+    const size_t which = random() % places();
+    parts_.progress.Somewhere(early, [=, this] {
+      for (size_t i = 0; i < places(); ++i) {
         if (all || i == which) Kill(i);
       }
     });

@@ -3,7 +3,6 @@
 // place.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -13,12 +12,11 @@
 #include <vector>
 
 #include "tests/sim/random_job.h"
+#include "tests/sim/run_progress.h"
 #include "tests/sim/server_process.h"
 #include "tests/sim/simulation.h"
 
 namespace syncline::sim {
-
-inline constexpr int kServers = 2;
 
 class ServerHosts {
  public:
@@ -30,6 +28,8 @@ class ServerHosts {
     Traffic& traffic;
     const CodecRegistry& codecs;
     Random& random;
+    RunProgress& progress;
+    const RunSize& size;
     absl::Duration heartbeat_interval;
     Fault fault = Fault::kNone;
     // The highest version of that block which any worker has.
@@ -42,6 +42,9 @@ class ServerHosts {
 
   // That serves the place, or is to; null while it is down.
   ServerProcess* at(size_t place) const { return servers_[place].process.get(); }
+  size_t places() const { return servers_.size(); }
+  // REQUIRES: AllAreThere().
+  const ServerProcess& OwnerOf(uint32_t block) const;
   bool AllAreThere() const;
   int crashes() const { return crashes_; }
 
@@ -57,7 +60,7 @@ class ServerHosts {
     bool has_lost_cable = false;  // likewise, to that one
   };
 
-  ServerProcess::Parts PartsOf(Disk& disk, int host);
+  ServerProcess::Parts PartsOf(Disk& disk, int host, uint32_t engines);
   void Start(size_t which);
   void StartSpare();
   void StartStandIn(const HoldBackup& hold, int host);
@@ -71,16 +74,16 @@ class ServerHosts {
   // It does not come back, nor does anything on it: backups take over.
   void KillHost(int host);
   void KillHostOf(size_t place) { KillHost(servers_[place].host); }
-  // The connection to its backup breaks, or both directions of it.
+  // The connections to its backup break, or both directions of them.
   void LoseBackup(size_t place);
   bool IsEveryPlaceServed() const;
   void CrashCoordinatorOnceReplaced(int outputs);
   void Bury(std::unique_ptr<ServerProcess>& process);
 
   Parts parts_;
-  std::array<Disk, kServers> disks_;
-  std::array<Placed, kServers> servers_;                  // by place
-  std::array<Placed, kServers> stand_ins_;                // by place: the latest
+  std::vector<Disk> disks_;                               // by place
+  std::vector<Placed> servers_;                           // by place
+  std::vector<Placed> stand_ins_;                         // by place: the latest
   std::map<int, std::unique_ptr<ServerProcess>> spares_;  // by host
   std::vector<std::unique_ptr<Disk>> memories_;           // of stand-ins, and of spares
   int hosts_ = 0;

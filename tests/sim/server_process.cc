@@ -1,47 +1,42 @@
 #include "tests/sim/server_process.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 #include <variant>
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
-#include "comm/base/job_seed.h"
 #include "comm/base/status.h"
-#include "server/journal/record_player.h"
 
 namespace syncline::sim {
 namespace {
 
-// As an engine does.
-constexpr absl::Duration kPumpPeriod = absl::Milliseconds(10);
-
-// NaN is NaN: floats are compared as bytes.
-template <typename Number>
-bool SameBytes(const std::vector<Number>& a, const std::vector<Number>& b) {
-  return std::ranges::equal(std::as_bytes(std::span(a)), std::as_bytes(std::span(b)));
+// As server/service/progress_convert.h has it.
+void AddProgress(const ShardProgress& shard, JobProgress& job) {
+  // One without blocks that are trained has no step.
+  if (shard.trained > 0) {
+    job.step = job.trained == 0 ? shard.step : std::min(job.step, shard.step);
+  }
+  job.trained += shard.trained;
+  job.undecided += shard.undecided;
+  job.unseeded += shard.unseeded;
+  job.completed += shard.completed;
+  for (const ShardProgress::Member& member : shard.members) {
+    auto place = std::ranges::lower_bound(job.members, member.rank, {},
+                                          &JobProgress::Member::rank);
+    if (place == job.members.end() || place->rank != member.rank) {
+      place = job.members.insert(place, {.rank = member.rank});
+    }
+    place->owed += member.owed;
+    place->waits += member.waits;
+    place->contributed += member.contributed;
+    place->moved += member.moved;
+  }
 }
 
-bool SameBits(const BlockSnapshot& a, const BlockSnapshot& b) {
-  return a.version == b.version && a.updates == b.updates && a.seeded == b.seeded &&
-         SameBytes(a.weights, b.weights) && SameBytes(a.view, b.view) &&
-         SameBytes(a.accumulator, b.accumulator) &&
-         a.accumulated_samples == b.accumulated_samples &&
-         a.accumulated_parting_samples == b.accumulated_parting_samples &&
-         a.rate_factor == b.rate_factor && a.state == b.state;
-}
-
-bool SameBits(const ShardSnapshot& a, const ShardSnapshot& b) {
-  const auto is_same_block = [](const auto& one, const auto& other) {
-    return one.first == other.first && SameBits(one.second, other.second);
-  };
-  const auto is_same_factor = [](const auto& one, const auto& other) {
-    return one.first == other.first && SameBytes(one.second, other.second);
-  };
-  return std::ranges::equal(a.blocks, b.blocks, is_same_block) &&
-         std::ranges::equal(a.factors, b.factors, is_same_factor) &&
-         SameBytes(a.job_memory, b.job_memory) && a.loss_scale == b.loss_scale;
+// Takes the engine out of those that are waited for.
+bool WasLast(std::set<uint32_t>& waiting, uint32_t engine) {
+  return waiting.erase(engine) > 0 && waiting.empty();
 }
 
 }  // namespace
@@ -49,14 +44,27 @@ bool SameBits(const ShardSnapshot& a, const ShardSnapshot& b) {
 ServerProcess::ServerProcess(Parts parts, std::string name)
     : parts_(std::move(parts)),
       name_(std::move(name)),
-      pool_(size_t{1} << 20),
-      transport_(parts_.network.CreateTransport(*this)),
       random_(parts_.seed),
       session_key_(random_()) {
+  parts_.disk.shards.resize(parts_.engines);
+  for (uint32_t i = 0; i < parts_.engines; ++i) {
+    engines_.push_back(std::make_unique<ServerEngine>(ServerEngine::Parts{
+        .events = parts_.events,
+        .network = parts_.network,
+        .reference = parts_.reference,
+        .traffic = parts_.traffic,
+        .codecs = parts_.codecs,
+        .disk = parts_.disk.shards[i],
+        .seed = random_(),
+        .fault = parts_.fault,
+        .on_restored = parts_.on_restored,
+        .on_output = [this, i](const ShardOutput& output) { OnOutput(i, output); },
+        .on_backed_up = [this, i] { OnBackedUp(i); },
+        .on_backup_lost = [this](const std::string& why) { SayLost(why); }}));
+  }
   Attach();
   parts_.control.Send(connection_, MakeHello());
   Beat();
-  PumpAll();
 }
 
 void ServerProcess::Attach() {
@@ -81,63 +89,39 @@ void ServerProcess::After(absl::Duration delay, std::function<void()> fn) {
 void ServerProcess::Kill() {
   *alive_ = false;
   parts_.control.Break(connection_);
-  parts_.network.Kill(transport_->address());
-  Disk& disk = parts_.disk;
-  const size_t lost = disk.records.size() - disk.synced;
-  disk.records.resize(disk.synced +
-                      std::uniform_int_distribution<size_t>(0, lost)(random_));
+  for (const auto& engine : engines_) engine->Kill();
 }
 
-// ---- Its disk ----
-
-void ServerProcess::Keep(std::shared_ptr<const ShardRecord> record) {
-  parts_.disk.records.push_back(std::move(record));
-  if (records_ == nullptr) {
-    // Nothing waits for those of one whose backup is lost, or that took over.
-    if (!parts_.disk.job.empty()) SyncSoon();
-    return;
-  }
-  records_->Take(*parts_.disk.records.back());
-  if (parts_.fault == Fault::kPublishesEarly) {
-    After(absl::ZeroDuration(), [this, taken = parts_.disk.records.size()] {
-      if (shard_ != nullptr) Run(ShardDurable{taken});
-    });
-  }
+bool ServerProcess::HasSynced() const {
+  return std::ranges::any_of(parts_.disk.shards,
+                             [](const ShardDisk& disk) { return disk.synced > 0; });
 }
 
-// One after the other, each for all that came meanwhile.
-void ServerProcess::SyncSoon() {
-  if (std::exchange(syncs_, true)) return;
-  const auto taken = parts_.disk.records.size();
-  const int micros = std::uniform_int_distribution<int>(10, 20000)(random_);
-  After(absl::Microseconds(micros), [this, taken] {
-    syncs_ = false;
-    parts_.disk.synced = taken;
-    if (shard_ != nullptr) Run(ShardDurable{taken - begun_at_});
-    if (parts_.disk.records.size() > taken) SyncSoon();
-  });
+ServerEngine* ServerProcess::EngineOf(uint32_t block) const {
+  for (const auto& engine : engines_) {
+    if (engine->Owns(block)) return engine.get();
+  }
+  return nullptr;
 }
 
-absl::StatusOr<uint64_t> ServerProcess::Restore() {
-  std::vector<std::shared_ptr<const ShardRecord>>& records = parts_.disk.records;
-  RecordPlayer player(*shard_, {.records = "what is left", .whose = "what was"});
-  size_t whole = 0;
-  for (size_t i = 0; i < records.size(); ++i) {
-    SYNCLINE_RETURN_IF_ERROR(player.Take(*records[i]));
-    if (player.is_whole()) whole = i + 1;
-  }
-  records.resize(whole);
-  parts_.disk.synced = begun_at_ = whole;
-  shard_->BeginAgain();
-  uint64_t lowest = ~uint64_t{0};
-  for (const ShardBlock& block : blocks_) {
-    const uint64_t version = shard_->block_version(block.block);
-    parts_.on_restored(block.block, version);
-    const bool is_frozen = options_.tensors[block.range.tensor].group.frozen;
-    if (!is_frozen) lowest = std::min(lowest, version);
-  }
-  return lowest;
+std::span<const float> ServerProcess::block_weights(uint32_t block) const {
+  return EngineOf(block)->shard().block_weights(block);
 }
+
+std::vector<std::string> ServerProcess::addresses() const {
+  std::vector<std::string> addresses;
+  for (const auto& engine : engines_) addresses.push_back(engine->address());
+  return addresses;
+}
+
+absl::Status ServerProcess::CheckRecords() {
+  for (const auto& engine : engines_) {
+    SYNCLINE_RETURN_IF_ERROR(engine->CheckRecords());
+  }
+  return absl::OkStatus();
+}
+
+// ---- What it says ----
 
 // As ServerNode does.
 void ServerProcess::OnLost() {
@@ -151,65 +135,69 @@ void ServerProcess::OnLost() {
 
 ServerHello ServerProcess::MakeHello() const {
   ServerHello hello = {.name = name_,
-                       .shard_addresses = {transport_->address()},
+                       .shard_addresses = addresses(),
                        .lanes = "inproc",
                        .identity = identity_};
   hello.stand_in = parts_.stand_in;
   hello.session_key = session_key_;
-  if (shard_ != nullptr) hello.held.push_back(memory_.Describe(job_));
+  if (configured_) hello.held.push_back(memory_.Describe(job_));
   if (!parts_.disk.job.empty()) {
-    if (shard_ != nullptr) hello.held.back().run = "run";
-    hello.journals.push_back({parts_.disk.job, "run", {parts_.disk.shard}});
+    if (configured_) hello.held.back().run = "run";
+    JournaledRun run = {parts_.disk.job, "run", {}};
+    for (uint32_t i = 0; i < parts_.engines; ++i) {
+      run.shards.push_back(parts_.disk.first_shard + i);
+    }
+    hello.journals.push_back(std::move(run));
   }
   return hello;
 }
 
 void ServerProcess::Beat() {
-  Heartbeat beat{.step = 0, .bytes = bytes_};
-  if (shard_ != nullptr) beat.jobs.push_back(Progress());
+  Heartbeat beat{.step = 0};
+  for (const auto& engine : engines_) beat.bytes += engine->bytes();
+  if (configured_) beat.jobs.push_back(Progress());
   parts_.control.Send(connection_, std::move(beat));
   After(parts_.heartbeat_interval, [this] { Beat(); });
 }
 
 JobProgress ServerProcess::Progress() {
-  for (const auto& [life, link] : workers_) {
-    shard_->Crossed(life.first, life.second, link->TakeCrossedBytes());
-  }
-  const ShardProgress shard = shard_->Progress();
-  JobProgress progress{.job = job_,
-                       .step = shard.step,
-                       .trained = shard.trained,
-                       .undecided = shard.undecided,
-                       .unseeded = shard.unseeded,
-                       .completed = shard.completed};
-  if (records_ != nullptr) progress.backup_bytes = records_->progress().bytes;
-  for (const ShardProgress::Member& member : shard.members) {
-    progress.members.push_back(
-        {member.rank, member.owed, member.waits, member.contributed, member.moved});
+  JobProgress progress{.job = job_};
+  for (const auto& engine : engines_) {
+    AddProgress(engine->Progress(), progress);
+    if (const auto backup = engine->backup()) progress.backup_bytes += backup->bytes;
   }
   return progress;
 }
+
+// ---- What the coordinator says ----
 
 void ServerProcess::OnControl(const CoordinatorBody& body) {
   if (const auto* configure = std::get_if<ConfigureJob>(&body)) BuildSoon(*configure);
   if (const auto* welcome = std::get_if<ServerWelcome>(&body)) {
     identity_ = {welcome->server, welcome->incarnation};
   }
-  const auto* drop = std::get_if<DropJob>(&body);
-  if (drop != nullptr && drop->job == building_) building_.reset();
-  if (drop != nullptr && drop->job == job_) {
-    shard_.reset();
-    workers_.clear();
-    records_.reset();
-    pair_.reset();
-    return;
-  }
+  if (const auto* drop = std::get_if<DropJob>(&body)) return OnDrop(*drop);
   OnBackup(body);
   if (const auto* prepare = std::get_if<PrepareEpoch>(&body)) {
     memory_.Prepare(prepare->epoch);
-    Run(ShardPrepare{prepare->epoch});
+    prepared_epoch_ = prepare->epoch;
+    preparing_ = AllEngines();
+    next_step_ = 0;
+    if (parts_.fault == Fault::kNoFence) {
+      for (const auto& engine : engines_) {
+        next_step_ = std::max(next_step_, engine->shard().Progress().step);
+      }
+      parts_.control.Send(connection_, EpochPrepared{job_, prepare->epoch, next_step_});
+      return;
+    }
+    RunAll(ShardPrepare{prepare->epoch});
   }
   if (const auto* commit = std::get_if<CommitEpoch>(&body)) {
+    committed_epoch_ = commit->epoch;
+    if (commit->training) {
+      parts_.reference.Changed(commit->epoch, *commit->training, commit->training_from);
+    }
+    committing_ = AllEngines();
     ShardCommit input{.epoch = commit->epoch,
                       .training = commit->training,
                       .training_from = commit->training_from};
@@ -217,22 +205,29 @@ void ServerProcess::OnControl(const CoordinatorBody& body) {
       input.members.push_back(
           {member.rank, member.incarnation, member.first_step, member.session_key});
     }
-    Run(input);
+    RunAll(input);
   }
   if (const auto* closed = std::get_if<StepClosed>(&body)) {
     memory_.Close(*closed);
-    Run(ShardClosed{closed->step, closed->incarnations});
+    RunAll(ShardClosed{closed->step, closed->incarnations});
   }
   if (const auto* decision = std::get_if<StepDecision>(&body)) {
     memory_.Decide(*decision);
     const Decision& what = decision->decision;
-    Run(ShardDecision{.step = decision->step,
-                      .gradient_scale = what.gradient_scale,
-                      .verdict = what.skip ? ShardDecision::Verdict::kSkip
-                                           : ShardDecision::Verdict::kApply,
-                      .loss_scale = what.loss_scale,
-                      .figures = what.figures});
+    RunAll(ShardDecision{.step = decision->step,
+                         .gradient_scale = what.gradient_scale,
+                         .verdict = what.skip ? ShardDecision::Verdict::kSkip
+                                              : ShardDecision::Verdict::kApply,
+                         .loss_scale = what.loss_scale,
+                         .figures = what.figures});
   }
+}
+
+void ServerProcess::OnDrop(const DropJob& drop) {
+  if (drop.job == building_) building_.reset();
+  if (drop.job != job_) return;
+  configured_ = takes_records_ = false;
+  for (const auto& engine : engines_) engine->Drop();
 }
 
 // The memory of a job takes time, and what is said of the job meanwhile finds nothing.
@@ -247,56 +242,43 @@ void ServerProcess::BuildSoon(const ConfigureJob& configure) {
 void ServerProcess::Configure(const ConfigureJob& configure) {
   job_ = configure.job;
   memory_ = {};
-  owned_.clear();
   const JobSpec& spec = configure.declared->spec;
-  const std::vector<BlockRange> ranges = spec.Blocks();
-  blocks_.clear();
-  for (uint32_t block = 0; block < ranges.size(); ++block) {
-    if (configure.placement->shard_of_block[block] != configure.first_shard) continue;
-    owned_.insert(block);
-    blocks_.push_back({block, ranges[block]});
-  }
-  options_ = ShardOptions{
-      .job = job_,
-      .seed = JobSeed(spec.name),
-      .shard = configure.first_shard,
-      .transfers = *spec.Transfers(),
-      .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
-      .training = spec.training,
-      .tensors = spec.Trained(),
-      .checksum = Checksum::kHeaderAndPayload,
-      .records = spec.IsJournaled() || (spec.HasBackups() && !configure.backup)
-                     ? Records::kAwaited
-                     : Records::kKept};
-  pair_ = configure.backup;
-  if (spec.HasBackups() && !pair_) records_ = std::make_unique<RecordSender>();
-  shard_ = *Shard::Create(options_, blocks_, pool_);
-  workers_.clear();
-  uint64_t step = 0;
   if (configure.restore_run.empty()) {
-    parts_.disk = {};
-    if (spec.IsJournaled()) parts_.disk = {.job = spec.name, .shard = options_.shard};
-    begun_at_ = 0;
-  } else {
-    const absl::StatusOr<uint64_t> restored = Restore();
-    SYNCLINE_CHECK(restored.ok());
-    step = *restored;
+    parts_.disk.job = spec.IsJournaled() ? spec.name : "";
+    parts_.disk.first_shard = configure.first_shard;
   }
+  takes_records_ = configure.backup.has_value();
+  uint64_t step = ~uint64_t{0};
+  for (uint32_t i = 0; i < parts_.engines; ++i) {
+    const auto begins = engines_[i]->Configure(configure, configure.first_shard + i);
+    SYNCLINE_CHECK(begins.ok());
+    step = std::min(step, *begins);
+  }
+  configured_ = true;
   parts_.control.Send(connection_, JobConfigured{job_, step});
 }
 
-void ServerProcess::Run(const ShardInput& input) {
-  SYNCLINE_CHECK(shard_ != nullptr);
-  for (const ShardOutput& output : shard_->Apply(input)) Perform(output);
+void ServerProcess::RunAll(const ShardInput& input) {
+  for (const auto& engine : engines_) engine->Run(input);
 }
 
-void ServerProcess::Perform(const ShardOutput& output) {
-  if (const auto* reply = std::get_if<ShardReply>(&output)) Reply(*reply);
+// ---- What the engines answer ----
+
+std::set<uint32_t> ServerProcess::AllEngines() const {
+  std::set<uint32_t> all;
+  for (uint32_t i = 0; i < parts_.engines; ++i) all.insert(i);
+  return all;
+}
+
+void ServerProcess::OnOutput(uint32_t engine, const ShardOutput& output) {
   if (const auto* prepared = std::get_if<ShardPrepared>(&output)) {
-    parts_.control.Send(connection_,
-                        EpochPrepared{job_, prepared->epoch, prepared->next_step});
+    if (prepared->epoch != prepared_epoch_) return;
+    next_step_ = std::max(next_step_, prepared->next_step);
+    if (!WasLast(preparing_, engine)) return;
+    parts_.control.Send(connection_, EpochPrepared{job_, prepared->epoch, next_step_});
   }
   if (const auto* committed = std::get_if<ShardCommitted>(&output)) {
+    if (committed->epoch != committed_epoch_ || !WasLast(committing_, engine)) return;
     memory_.Commit(committed->epoch);
     parts_.control.Send(
         connection_,
@@ -308,152 +290,66 @@ void ServerProcess::Perform(const ShardOutput& output) {
     parts_.control.Send(connection_, report);
   }
   if (const auto* held = std::get_if<ShardHeld>(&output)) {
-    const StepHeld report = {job_, options_.shard, held->step, held->incarnations};
+    const uint32_t shard = engines_[engine]->number();
+    const StepHeld report = {job_, shard, held->step, held->incarnations};
     memory_.Hold(report);
     parts_.control.Send(connection_, report);
   }
-  if (const auto* applied = std::get_if<ShardApplied>(&output))
-    parts_.reference.Applied(*applied);
-  if (const auto* recorded = std::get_if<ShardRecorded>(&output)) {
-    Keep(recorded->record);
-  }
-  if (const auto* backed_up = std::get_if<ShardBackedUp>(&output)) OnBackedUp(*backed_up);
 }
 
-absl::Status ServerProcess::CheckRecords() {
-  if (!has_all_records_) return absl::OkStatus();
-  options_.records = Records::kNone;
-  const std::unique_ptr<Shard> replayed = *Shard::Create(options_, blocks_, pool_);
-  std::map<std::pair<uint32_t, uint64_t>, uint32_t> digests;  // by block and version
-  for (const auto& record : parts_.disk.records) {
-    SYNCLINE_ASSIGN_OR_RETURN(const ShardOutputs outputs, replayed->Replay(*record));
-    if (const auto* step = std::get_if<StepRecord>(&record->what)) {
-      digests[{step->block, step->step}] = step->digest;
+// ---- Backups ----
+
+void ServerProcess::OnBackup(const CoordinatorBody& body) {
+  if (const auto* hold = std::get_if<HoldBackup>(&body)) parts_.on_hold(*hold);
+  if (!configured_) return;
+  if (const auto* at = std::get_if<BackupAt>(&body)) SendRecords(*at);
+  if (std::holds_alternative<BackupGone>(body)) GoOnWithoutBackup();
+  if (std::holds_alternative<syncline::TakeOver>(body)) TakeOver();
+}
+
+void ServerProcess::SendRecords(const BackupAt& at) {
+  SYNCLINE_CHECK(at.addresses.size() == engines_.size());
+  backup_key_ = at.pair.session_key;
+  if (at.anew) {
+    says_loss_ = true;
+    backing_up_ = AllEngines();
+  }
+  for (size_t i = 0; i < engines_.size(); ++i) {
+    engines_[i]->SendRecords(at.addresses[i], at);
+  }
+}
+
+void ServerProcess::OnBackedUp(uint32_t engine) {
+  if (!WasLast(backing_up_, engine)) return;
+  parts_.control.Send(connection_, BackedUp{job_, backup_key_});
+}
+
+void ServerProcess::GoOnWithoutBackup() {
+  for (const auto& engine : engines_) engine->StopRecords();
+}
+
+void ServerProcess::SayLost(const std::string& why) {
+  if (!configured_ || !std::exchange(says_loss_, false)) return;
+  parts_.control.Send(connection_, BackupLost{job_, why});
+}
+
+void ServerProcess::TakeOver() {
+  takes_records_ = false;
+  uint64_t lowest = ~uint64_t{0};
+  for (const auto& engine : engines_) {
+    const absl::StatusOr<uint64_t> step = engine->TakeOver();
+    if (!step.ok()) {
+      return parts_.control.Send(connection_, ConfigureFailed{job_, step.status()});
     }
-    for (const ShardOutput& output : outputs) {
-      const auto* applied = std::get_if<ShardApplied>(&output);
-      if (applied == nullptr) continue;
-      const uint32_t digest = digests.at({applied->block, applied->step});
-      if (replayed->block_digest(applied->block) == digest) continue;
-      return absl::InternalError(absl::StrCat("replayed, block ", applied->block,
-                                              " is another one after step ",
-                                              applied->step));
-    }
+    lowest = std::min(lowest, *step);
   }
-  return Compare(*replayed);
+  parts_.control.Send(connection_, JobConfigured{job_, lowest});
 }
 
-absl::Status ServerProcess::Compare(const Shard& replayed) const {
-  for (const ShardBlock& block : blocks_) {
-    const bool is_same =
-        replayed.block_version(block.block) == shard_->block_version(block.block) &&
-        replayed.block_digest(block.block) == shard_->block_digest(block.block);
-    if (is_same) continue;
-    return absl::InternalError(
-        absl::StrCat("replayed, block ", block.block, " is another one at the end"));
-  }
-  const auto expected = shard_->Save();
-  const auto got = replayed.Save();
-  // Somebody may have pushed what nobody waits for.
-  if (!expected.ok()) return absl::OkStatus();
-  const bool is_same = got.ok() && SameBits(*got, *expected);
-  return is_same ? absl::OkStatus()
-                 : absl::InternalError("replayed, the optimizer's state is another one");
-}
-
-void ServerProcess::Reply(const ShardReply& reply) {
-  const WorkerLife life = {reply.rank, reply.incarnation};
-  const auto worker = workers_.find(life);
-  if (worker != workers_.end() && worker->second->Send(reply)) Pump(life);
-}
-
-void ServerProcess::Pump(WorkerLife life) {
-  const auto worker = workers_.find(life);
-  if (worker == workers_.end()) return;
-  worker->second->Pump(parts_.events.now(), [this](const MessageHeader& question) {
-    Run(ShardMessage{question, {}});
-  });
-}
-
-void ServerProcess::PumpAll() {
-  for (const auto& [life, link] : workers_) Pump(life);
-  After(kPumpPeriod, [this] { PumpAll(); });
-}
-
-void ServerProcess::TakeHello(const MessageHeader& header, const Buffer& payload) {
-  const WorkerLife life = {header.rank, header.incarnation};
-  const ShardMember* member = shard_->FindMember(life.first, life.second);
-  if (member == nullptr || member->session_key != header.session_key) return;
-  const uint64_t connection = next_connection_++;
-  const std::string address(reinterpret_cast<const char*>(payload.data()),
-                            payload.size());
-  const auto on_failure = [this, life, connection](const absl::Status&) {
-    After(absl::ZeroDuration(), [this, life, connection] { Forget(life, connection); });
-  };
-  std::unique_ptr<Endpoint> endpoint =
-      *transport_->Connect(address, {.on_failure = on_failure});
-  workers_[life] = std::make_unique<WorkerLink>(
-      WorkerLink::Parts{.endpoint = std::move(endpoint),
-                        .number = connection,
-                        .shard = shard_,
-                        .sent = [this, life, alive = alive_] {
-                          if (*alive) Pump(life);
-                        }});
-  workers_[life]->Welcome(header);
-}
-
-void ServerProcess::TakeQuestion(const MessageHeader& header) {
-  if (shard_->Check(header) != RefuseCode::kNone) return Run(ShardMessage{header, {}});
-  const WorkerLife life = {header.rank, header.incarnation};
-  const auto worker = workers_.find(life);
-  if (worker == workers_.end()) return;
-  worker->second->Ask(header);
-  Pump(life);
-}
-
-void ServerProcess::Forget(WorkerLife life, uint64_t connection) {
-  const auto worker = workers_.find(life);
-  if (worker != workers_.end() && worker->second->number() == connection) {
-    workers_.erase(worker);
-  }
-}
-
-absl::StatusOr<Buffer> ServerProcess::Allocate(ByteView header, size_t payload_bytes) {
-  SYNCLINE_ASSIGN_OR_RETURN(const MessageHeader parsed, ParseHeader(header));
-  if (shard_ == nullptr) return absl::NotFoundError("no job");
-  if (IsOfBackup(parsed)) return pool_.Allocate(payload_bytes);
-  if (parsed.kind == static_cast<uint16_t>(MessageKind::kHello)) {
-    return pool_.Allocate(payload_bytes);
-  }
-  if (const RefuseCode code = shard_->Check(parsed); code != RefuseCode::kNone) {
-    After(absl::ZeroDuration(), [this, parsed, code] {
-      Run(ShardMessage{parsed, {}, code});
-    });
-  }
-  SYNCLINE_ASSIGN_OR_RETURN(const size_t limit, shard_->MaxPayloadBytes(parsed));
-  if (payload_bytes > limit) return absl::InvalidArgumentError("too long");
-  return pool_.Allocate(payload_bytes);
-}
-
-void ServerProcess::OnMessage(ByteView header, Buffer payload) {
-  const auto parsed = ParseHeader(header);
-  if (!*alive_ || !parsed.ok() || shard_ == nullptr) return;
-  if (IsOfBackup(*parsed)) return OfBackup(*parsed, payload);
-  bytes_ += payload.size();
-  parts_.traffic.Arrived(*parsed, payload.size());
-  switch (static_cast<MessageKind>(parsed->kind)) {
-    case MessageKind::kHello:
-      return TakeHello(*parsed, payload);
-    case MessageKind::kPull:
-      return TakeQuestion(*parsed);
-    default:
-      break;
-  }
-  Run(ShardMessage{*parsed, Slice::Of(payload)});
-  const bool is_seed = parsed->kind == static_cast<uint16_t>(MessageKind::kSeed);
-  if (is_seed && Owns(parsed->block) && shard_->block_version(parsed->block) == 0) {
-    parts_.reference.SeedHeld(parsed->block, shard_->block_weights(parsed->block));
-  }
+// The coordinator wants it no more.
+void ServerProcess::EndStandIn() {
+  configured_ = takes_records_ = false;
+  for (const auto& engine : engines_) engine->Drop();
 }
 
 }  // namespace syncline::sim

@@ -1,9 +1,7 @@
 #include "tests/sim/simulation.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
-#include <cmath>
 #include <memory>
 #include <optional>
 #include <random>
@@ -18,7 +16,9 @@
 #include "tests/sim/control_plane.h"
 #include "tests/sim/job_modes.h"
 #include "tests/sim/random_job.h"
+#include "tests/sim/random_network.h"
 #include "tests/sim/reference.h"
+#include "tests/sim/run_progress.h"
 #include "tests/sim/server_hosts.h"
 #include "tests/sim/server_process.h"
 #include "tests/sim/worker_process.h"
@@ -27,44 +27,14 @@ namespace syncline::sim {
 namespace {
 
 constexpr uint32_t kLeaver = 1;
+constexpr absl::Duration kEarly = absl::Milliseconds(400);  // of faults
 constexpr absl::Duration kFailureTimeout = absl::Seconds(1);
-// A run takes about a second when nothing fails, one failure timeout for each that does,
-// and some minutes where links are slow.
-constexpr absl::Duration kDeadline = absl::Minutes(5);
+// Some milliseconds where nothing fails, and much of it where links are slow.
+constexpr absl::Duration kDeadlineOfStep = absl::Minutes(1);
 
+// A delta that holds nothing for a value may leave -0, or make it 0.
 bool SameBits(float a, float b) {
-  return std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
-}
-
-InprocOptions RandomNetwork(Random& random) {
-  InprocOptions options;
-  options.seed = random();
-  options.faults.min_delay = absl::Microseconds(10);
-  options.faults.max_delay = absl::Microseconds(Between(random, 20, 5000));
-  options.failure_delay = absl::Milliseconds(Between(random, 0, 50));
-  return options;
-}
-
-// Bytes per second, from 1 Mbit/s to 1 Gbit/s.
-double RandomRate(Random& random) { return 125e3 * std::pow(10, Between(random, 0, 3)); }
-
-// Of one worker and one server.
-struct Cable {
-  double up = 0;
-  double down = 0;
-};
-using Cables = std::array<std::array<Cable, kServers>, kWorkers>;
-
-// Fast enough not to matter, or each worker's own, or one that is slow.
-Cables RandomCables(Random& random) {
-  Cables cables = {};
-  const bool is_slow = OneIn(random, 2);
-  const bool all_are = OneIn(random, 2);
-  for (uint32_t rank = 0; rank < kWorkers && is_slow; ++rank) {
-    if (!all_are && rank > 0) break;
-    for (Cable& cable : cables[rank]) cable = {RandomRate(random), RandomRate(random)};
-  }
-  return cables;
+  return a == b || std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
 }
 
 bool ServersDie(Restarts restarts) {
@@ -79,6 +49,8 @@ bool NeedsDecisions(const JobSpec& job) {
 JobSpec MadeDurable(JobSpec job, Restarts restarts) {
   if (ServersDie(restarts)) {
     job.durability = restarts == Restarts::kBackups ? "peer" : "disk";
+    uint64_t& elements = job.tensors[0].shape[0];
+    if (job.HasBackups()) elements = std::min<uint64_t>(elements, kTileElements + 17);
   }
   return job;
 }
@@ -89,28 +61,39 @@ class Run {
       : random_(seed),
         restarts_(restarts),
         fault_(fault),
-        job_(MadeDurable(FitToMode(mode, random_, RandomJob(random_)), restarts)),
+        size_(FitToMode(mode, restarts, RandomSize(random_))),
+        job_(MadeDurable(FitToMode(mode, random_, RandomJob(random_, size_)), restarts)),
         skipping_(RandomSkipping(random_, job_)),
         rating_(RandomRating(random_, job_)),
         codecs_(CodecRegistry::Builtin()),
         network_(events_, RandomNetwork(random_)),
-        cables_(RandomCables(random_)),
+        cables_(RandomCables(random_, size_)),
         timeouts_(Timeouts::Derive(kFailureTimeout)),
         control_(events_,
                  {.timeouts = timeouts_,
-                  .expected_servers = kServers,
+                  .expected_servers = static_cast<uint32_t>(size_.engines.size()),
                   .patience = DefaultPatience(kFailureTimeout)},
                  random_()),
         reference_(job_),
-        workers_(kWorkers) {}
+        progress_(events_, random_),
+        workers_(size_.workers),
+        gone_(size_.workers),
+        deaths_(size_.workers) {}
 
   absl::Status Execute();
+  std::string DescribeJob() const {
+    return absl::StrCat(Describe(job_, size_), " updates=", updates_, " faults=", faults_,
+                        " breaks=", breaks_, " barriers=", barrier_every_,
+                        pulls_ ? " pulls " : " ", control_.failure());
+  }
 
  private:
   void PlanServerCrashes();
   void LayCables(uint32_t rank);
   void LayCables();
   uint64_t HeldVersion(uint32_t block) const;
+  uint32_t RandomRank() { return static_cast<uint32_t>(random_() % size_.workers); }
+  double ShareOfSteps() const;
   void BreakConnection();
   absl::Status CheckTraffic() const;
   void StartWorker(uint32_t rank);
@@ -120,6 +103,8 @@ class Run {
   void PlanFaults();
   void PlanBreaks();
   void PlanCrashes();
+  void PlanUpdates();
+  void PlanBarriers();
   void KillWorker(uint32_t rank);
   void FreezeWorker(uint32_t rank);
   bool AllDone() const;
@@ -127,11 +112,12 @@ class Run {
   absl::Status CheckVersion(uint32_t block) const;
   absl::Status CheckBlock(uint32_t block, std::span<const float> expected,
                           std::span<const float> views);
-  std::string Describe() const;
+  std::string DescribeRun() const;
 
   Random random_;
   const Restarts restarts_;
   const Fault fault_;
+  const RunSize size_;
   const JobSpec job_;
   const Skipping skipping_;
   const Rating rating_;
@@ -143,13 +129,18 @@ class Run {
   const Timeouts timeouts_;
   ControlPlane control_;
   Reference reference_;
+  RunProgress progress_;
   std::optional<ServerHosts> servers_;  // once the run begins
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
-  std::array<bool, kWorkers> gone_ = {};
+  std::vector<bool> gone_;
+  std::vector<int> deaths_;
   bool has_settled_ = false;
   int faults_ = 0;
   int breaks_ = 0;                    // of connections
+  int updates_ = 0;                   // of options
   std::optional<uint64_t> leave_at_;  // of kLeaver
+  uint64_t barrier_every_ = 0;        // steps
+  bool pulls_ = false;
   std::vector<std::unique_ptr<WorkerProcess>>
       graveyard_;  // events may still point to them
 };
@@ -166,11 +157,14 @@ void Run::StartWorker(uint32_t rank) {
           .codecs = codecs_,
           .job = job_,
           .timeouts = timeouts_,
-          .target_step = kSteps,
+          .target_step = size_.steps,
           .leave_at = rank == kLeaver ? leave_at_ : std::nullopt,
           .skipping = skipping_,
           .rating = rating_,
           .slowness = job_.training.sync().skips_versions() && rank == 0 ? 8.0 : 1.0,
+          .barrier_every = barrier_every_,
+          .pulls = pulls_,
+          .runs_ahead = fault_ == Fault::kRunsAhead ? 1u : 0u,
           .seed = random_(),
           .on_end = [this](uint32_t dead,
                            const absl::Status& status) { OnWorkerEnd(dead, status); }},
@@ -180,16 +174,17 @@ void Run::StartWorker(uint32_t rank) {
 
 void Run::LayCables(uint32_t rank) {
   const std::string worker = workers_[rank]->address();
-  for (size_t i = 0; i < kServers; ++i) {
+  for (size_t i = 0; i < servers_->places(); ++i) {
     if (servers_->at(i) == nullptr) continue;
-    const std::string server = servers_->at(i)->address();
-    network_.SetRate(worker, server, cables_[rank][i].up);
-    network_.SetRate(server, worker, cables_[rank][i].down);
+    for (const std::string& engine : servers_->at(i)->addresses()) {
+      network_.SetRate(worker, engine, cables_[rank][i].up);
+      network_.SetRate(engine, worker, cables_[rank][i].down);
+    }
   }
 }
 
 void Run::LayCables() {
-  for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+  for (uint32_t rank = 0; rank < size_.workers; ++rank) {
     if (servers_ && workers_[rank] != nullptr) LayCables(rank);
   }
 }
@@ -204,15 +199,15 @@ uint64_t Run::HeldVersion(uint32_t block) const {
 
 // In one direction, of which nobody hears in the other, or in both.
 void Run::BreakConnection() {
-  const auto rank = std::uniform_int_distribution<uint32_t>(0, kWorkers - 1)(random_);
-  const auto which = std::uniform_int_distribution<int>(0, kServers - 1)(random_);
+  const uint32_t rank = RandomRank();
+  const ServerProcess* const broken = servers_->at(random_() % servers_->places());
   const auto ways = std::uniform_int_distribution<int>(0, 2)(random_);
-  const ServerProcess* const broken = servers_->at(static_cast<size_t>(which));
   if (workers_[rank] == nullptr || broken == nullptr) return;
+  const std::vector<std::string> engines = broken->addresses();
   const std::string worker = workers_[rank]->address();
-  const std::string server = broken->address();
-  if (ways != 1) network_.Break(worker, server);
-  if (ways != 0) network_.Break(server, worker);
+  const std::string& engine = engines[random_() % engines.size()];
+  if (ways != 1) network_.Break(worker, engine);
+  if (ways != 0) network_.Break(engine, worker);
 }
 
 // Dropped or refused: the process ends, and its launcher starts it again. Who has left is
@@ -226,6 +221,7 @@ void Run::OnWorkerEnd(uint32_t rank, const absl::Status& status) {
 
 void Run::KillWorker(uint32_t rank) {
   if (workers_[rank] == nullptr) return;
+  ++deaths_[rank];
   workers_[rank]->Kill();
   graveyard_.push_back(std::move(workers_[rank]));
   events_.After(absl::Milliseconds(Between(random_, 1, 1500)),
@@ -245,21 +241,23 @@ void Run::PlanFaults() {
   faults_ = std::uniform_int_distribution<int>(0, 3)(random_);
   // A decision stays that was made with what a dead worker had given to a dead server.
   if (ServersDie(restarts_) && NeedsDecisions(job_)) faults_ = 0;
+  // A job whose workers are all gone before it begins has backups that hold nothing.
+  if (restarts_ == Restarts::kBackups) {
+    faults_ = std::min(faults_, static_cast<int>(size_.workers) - 1);
+  }
   for (int i = 0; i < faults_; ++i) {
-    const auto rank = std::uniform_int_distribution<uint32_t>(0, kWorkers - 1)(random_);
+    const uint32_t rank = RandomRank();
     const bool kills = !OneIn(random_, 3);
-    events_.After(absl::Milliseconds(Between(random_, 0, 400)),
-                  [this, rank, kills] { kills ? KillWorker(rank) : FreezeWorker(rank); });
+    progress_.Somewhere(
+        kEarly, [this, rank, kills] { kills ? KillWorker(rank) : FreezeWorker(rank); });
   }
 }
 
 void Run::PlanBreaks() {
   if (OneIn(random_, 3)) return;
   breaks_ = std::uniform_int_distribution<int>(0, 5)(random_);
-  const double last = OneIn(random_, 2) ? 400 : 10'000;
   for (int i = 0; i < breaks_; ++i) {
-    events_.After(absl::Milliseconds(Between(random_, 0, last)),
-                  [this] { BreakConnection(); });
+    progress_.Somewhere(kEarly, [this] { BreakConnection(); });
   }
 }
 
@@ -268,11 +266,33 @@ void Run::PlanCrashes() {
   const bool dies = restarts_ == Restarts::kCoordinator || restarts_ == Restarts::kBoth;
   if (!dies) return;
   for (uint64_t crashes = 1 + random_() % 3; crashes > 0; --crashes) {
-    const auto when = absl::Milliseconds(Between(random_, 0, 400 << (random_() % 4)));
+    const auto early = kEarly * (1 << (random_() % 4));
     const auto outputs = std::uniform_int_distribution<int>(0, 12)(random_);
     const auto downtime = absl::Milliseconds(Between(random_, 1, 2000));
-    events_.After(when, [=, this] { control_.CrashAfter(outputs, downtime); });
+    progress_.Somewhere(early, [=, this] { control_.CrashAfter(outputs, downtime); });
   }
+}
+
+// Other options in the middle of the run.
+void Run::PlanUpdates() {
+  if (!TakesUpdates(job_) || !OneIn(random_, 3)) return;
+  updates_ = std::uniform_int_distribution<int>(1, 3)(random_);
+  for (int i = 0; i < updates_; ++i) {
+    UpdateJob update = {.job = job_.name};
+    update.optimizer["lr"] = Between(random_, 0.002, 0.02);
+    if (OneIn(random_, 2)) {
+      update.schedule = {.name = "linear",
+                         .values = {{"total_steps", static_cast<double>(size_.steps)}}};
+    }
+    progress_.Somewhere(kEarly, [this, update] { control_.Update(update); });
+  }
+}
+
+// While members change, programs count them differently; with a quorum, steps.
+void Run::PlanBarriers() {
+  const bool is_steady = faults_ == 0 && !leave_at_ && !ServersDie(restarts_);
+  if (!is_steady || job_.training.sync().has_quorum() || !OneIn(random_, 2)) return;
+  barrier_every_ = 1 + random_() % 4;
 }
 
 // One of them, or all at once; some of them over and over.
@@ -286,7 +306,7 @@ void Run::PlanServerCrashes() {
 // Also that everybody is there to be compared.
 bool Run::AllDone() const {
   if (!servers_->AllAreThere()) return false;
-  for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+  for (uint32_t rank = 0; rank < size_.workers; ++rank) {
     const auto& worker = workers_[rank];
     if (!gone_[rank] && (worker == nullptr || !worker->IsDone())) return false;
   }
@@ -295,11 +315,12 @@ bool Run::AllDone() const {
 
 bool Run::IsOver() {
   const SyncMode mode = job_.training.sync();
-  if (!mode.is_async() && !mode.has_quorum()) return AllDone();
   // Whoever died over and over is let in after a step of the others, and they are done.
   const auto is_done = [](const auto& one) { return one != nullptr && one->IsDone(); };
-  for (uint32_t rank = 0; rank < kWorkers; ++rank) {
-    const bool is_outside = workers_[rank] != nullptr && !workers_[rank]->incarnation();
+  for (uint32_t rank = 0; rank < size_.workers; ++rank) {
+    const bool may_wait = mode.skips_versions() || deaths_[rank] > 1;
+    const bool is_outside =
+        may_wait && workers_[rank] != nullptr && !workers_[rank]->incarnation();
     if (is_outside && std::ranges::any_of(workers_, is_done)) gone_[rank] = true;
   }
   if (!AllDone()) return false;
@@ -311,6 +332,13 @@ bool Run::IsOver() {
   return false;
 }
 
+double Run::ShareOfSteps() const {
+  // In mode asp each contribution makes a step.
+  const uint64_t of_step = job_.training.sync().is_async() ? size_.workers : 1;
+  return static_cast<double>(reference_.version(0)) /
+         static_cast<double>(size_.steps * of_step);
+}
+
 absl::Status Run::Execute() {
   servers_.emplace(
       ServerHosts::Parts{.events = events_,
@@ -320,29 +348,37 @@ absl::Status Run::Execute() {
                          .traffic = traffic_,
                          .codecs = codecs_,
                          .random = random_,
+                         .progress = progress_,
+                         .size = size_,
                          .heartbeat_interval = timeouts_.heartbeat_interval,
                          .fault = fault_,
                          .held = [this](uint32_t block) { return HeldVersion(block); },
                          .on_new_process = [this] { LayCables(); }});
-  for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+  for (uint32_t rank = 0; rank < size_.workers; ++rank) {
     events_.After(absl::Milliseconds(Between(random_, 0, 50)),
                   [this, rank] { StartWorker(rank); });
   }
+  if (fault_ == Fault::kOldTerm) control_.ForgetLastRecord();
   PlanFaults();
   PlanBreaks();
   PlanCrashes();
   PlanServerCrashes();
   // The job would be over with its last member.
-  if (faults_ <= 1 && OneIn(random_, 2)) {
-    leave_at_ = std::uniform_int_distribution<uint64_t>(1, kSteps - 1)(random_);
+  if (faults_ + 2u <= size_.workers && OneIn(random_, 2)) {
+    leave_at_ = std::uniform_int_distribution<uint64_t>(1, size_.steps - 1)(random_);
   }
+  PlanUpdates();
+  PlanBarriers();
+  pulls_ =
+      OneIn(random_, 3) && !job_.HasBackups() && !job_.training.sync().skips_versions();
   const auto has_failed = [this] {
     return restarts_ == Restarts::kBackups && !control_.failure().empty();
   };
   while (!IsOver() && reference_.violation().empty() && !has_failed()) {
-    if (events_.now() > kDeadline || !events_.RunNext()) {
-      return absl::InternalError(absl::StrCat("no end in sight: ", Describe()));
+    if (events_.now() > size_.steps * kDeadlineOfStep || !events_.RunNext()) {
+      return absl::InternalError(absl::StrCat("no end in sight: ", DescribeRun()));
     }
+    progress_.Reached(ShareOfSteps());
   }
   return Check();
 }
@@ -357,11 +393,11 @@ absl::Status Run::Check() {
     SYNCLINE_RETURN_IF_ERROR(CheckVersion(block));
   }
   SYNCLINE_RETURN_IF_ERROR(CheckTraffic());
-  for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+  for (uint32_t rank = 0; rank < size_.workers; ++rank) {
     if (gone_[rank]) continue;
     reference_.CheckAcknowledged(rank, *workers_[rank]->incarnation());
   }
-  const Reference::Model model = reference_.After(kSteps);
+  const Reference::Model model = reference_.After(size_.steps);
   if (!reference_.violation().empty()) return absl::InternalError(reference_.violation());
   for (uint32_t block = 0; block < reference_.blocks().size(); ++block) {
     const BlockRange& range = reference_.blocks()[block];
@@ -372,19 +408,19 @@ absl::Status Run::Check() {
     SYNCLINE_RETURN_IF_ERROR(
         CheckBlock(block, of_block(model.weights), of_block(model.views)));
   }
-  for (size_t i = 0; i < kServers; ++i) {
+  for (size_t i = 0; i < servers_->places(); ++i) {
     SYNCLINE_RETURN_IF_ERROR(servers_->at(i)->CheckRecords());
   }
   return absl::OkStatus();
 }
 
 absl::Status Run::CheckTraffic() const {
-  if (faults_ > 0 || breaks_ > 0) return absl::OkStatus();
+  if (faults_ > 0 || breaks_ > 0 || updates_ > 0) return absl::OkStatus();
   if (control_.crashes() > 0 || servers_->crashes() > 0) return absl::OkStatus();
   // Beside each block a question, a note and an acknowledgement; greetings, refusals.
   // In mode asp the newest views are sent anew, twice: before the end and after it.
   const double most = job_.training.sync().is_async() ? 1.3 : 1.1;
-  const uint64_t most_messages = 4 * traffic_.blocks() + 200;
+  const uint64_t most_messages = (pulls_ ? 8 : 6) * traffic_.blocks() + 200;
   const double most_bytes = most * static_cast<double>(traffic_.necessary_bytes());
   if (static_cast<double>(traffic_.bytes()) <= most_bytes &&
       traffic_.messages() <= most_messages) {
@@ -399,10 +435,10 @@ absl::Status Run::CheckTraffic() const {
 absl::Status Run::CheckVersion(uint32_t block) const {
   const bool is_frozen = job_.tensors[reference_.blocks()[block].tensor].group.frozen;
   if (is_frozen || job_.training.sync().is_async()) return absl::OkStatus();
-  if (reference_.version(block) != kSteps) {
+  if (reference_.version(block) != size_.steps) {
     return absl::InternalError(absl::StrCat("block ", block, " made ",
                                             reference_.version(block),
-                                            " steps instead of ", kSteps));
+                                            " steps instead of ", size_.steps));
   }
   return absl::OkStatus();
 }
@@ -410,8 +446,7 @@ absl::Status Run::CheckVersion(uint32_t block) const {
 absl::Status Run::CheckBlock(uint32_t block, std::span<const float> expected,
                              std::span<const float> views) {
   const BlockRange& range = reference_.blocks()[block];
-  const ServerProcess& owner = *servers_->at(servers_->at(0)->Owns(block) ? 0 : 1);
-  const std::span<const float> master = owner.shard().block_weights(block);
+  const std::span<const float> master = servers_->OwnerOf(block).block_weights(block);
   for (uint32_t i = 0; i < range.elements; ++i) {
     if (!SameBits(master[i], expected[i])) {
       return absl::InternalError(absl::StrCat("the shard holds ", master[i], " in block ",
@@ -419,7 +454,7 @@ absl::Status Run::CheckBlock(uint32_t block, std::span<const float> expected,
                                               expected[i]));
     }
     const float view = views[i];
-    for (uint32_t rank = 0; rank < kWorkers; ++rank) {
+    for (uint32_t rank = 0; rank < size_.workers; ++rank) {
       if (gone_[rank]) continue;
       const float held = workers_[rank]->weights()[range.tensor][range.first_element + i];
       if (!SameBits(held, view)) {
@@ -432,7 +467,7 @@ absl::Status Run::CheckBlock(uint32_t block, std::span<const float> expected,
   return absl::OkStatus();
 }
 
-std::string Run::Describe() const {
+std::string Run::DescribeRun() const {
   std::string text;
   for (const auto& worker : workers_) {
     absl::StrAppend(&text, worker ? worker->Describe() : std::string("(no process)"),
@@ -449,7 +484,11 @@ std::string Run::Describe() const {
 
 absl::Status Simulate(uint64_t seed, std::string_view mode, Restarts restarts,
                       Fault fault) {
-  return Run(seed, mode, restarts, fault).Execute();
+  Run run(seed, mode, restarts, fault);
+  const absl::Status status = run.Execute();
+  if (status.ok()) return status;
+  return absl::InternalError(
+      absl::StrCat(std::string(status.message()), "\n  ", run.DescribeJob()));
 }
 
 }  // namespace syncline::sim

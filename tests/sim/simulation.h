@@ -1,9 +1,9 @@
-// One seeded run of a whole job: 1 coordinator, 2 servers, 3 workers, one thread,
-// simulated time.
+// One seeded run of a whole job: 1 coordinator, 1 to 3 servers of 1 to 3 engines, 1 to 6
+// workers, one thread, simulated time.
 //
-// The seed decides everything: the job's settings, message delays, losses, repetitions
-// and reorderings, the speed of the workers, who is killed or frozen when, and for how
-// long. What must hold at the end:
+// The seed decides everything: the job's settings and length, message delays, the speed of
+// cables and workers, who is killed or frozen when, and for how long. What must hold at the
+// end:
 //   - every block of every shard equals the reference (reference.h), bit for bit,
 //     at every version;
 //   - every worker holds exactly the published view of these weights;
@@ -27,7 +27,24 @@ enum class Restarts {
   kBackups  // servers die and stay dead: their backups take over
 };
 // What is planted, and must be found.
-enum class Fault { kNone, kPublishesEarly, kLosesRecord, kStaleBackup, kHalfBackup };
+enum class Fault {
+  kNone,
+  // Of backups.
+  kPublishesEarly,
+  kLosesRecord,
+  kStaleBackup,
+  kHalfBackup,
+  // A push that was counted is counted again when it is repeated, in the step under way.
+  kCountsAgain,
+  // Between the two phases of an epoch blocks go on stepping.
+  kNoFence,
+  // The coordinator comes back without the last thing that it had stored.
+  kOldTerm,
+  // What a server comes back with has not which step was counted last.
+  kForgetsLedger,
+  kRunsAhead,   // a worker takes the staleness of mode ssp for one more
+  kWrongWeight  // servers weigh old contributions of mode asp in another way
+};
 
 // Internal names what did not hold, and where.
 absl::Status Simulate(uint64_t seed, std::string_view mode = "bsp",

@@ -102,6 +102,7 @@ class StallRun {
                              .traffic = traffic_,
                              .codecs = codecs_,
                              .heartbeat_interval = timeouts_.heartbeat_interval,
+                             .engines = 1 + static_cast<uint32_t>(random_() % 2),
                              .disk = disks_[number]},
         absl::StrCat("server", number)));
   }
@@ -145,7 +146,7 @@ class StallRun {
   uint64_t StepsMade() const {
     uint64_t steps = 0;
     for (const auto& server : servers_) {
-      if (server->is_configured()) steps += server->shard().Progress().completed;
+      if (server->is_configured()) steps += server->Progress().completed;
     }
     return steps;
   }
@@ -191,7 +192,9 @@ class StallRun {
     for (uint32_t rank = 0; rank < workers_wanted_; ++rank) {
       if (workers_[rank] == nullptr) continue;
       if (stall_ == Stall::kWorkerCut && rank != faulty_) continue;
-      network_.Cut(servers_[0]->address(), workers_[rank]->address());
+      for (const std::string& engine : servers_[0]->addresses()) {
+        network_.Cut(engine, workers_[rank]->address());
+      }
     }
   }
 
@@ -215,10 +218,10 @@ class StallRun {
     }
     for (const auto& server : servers_) {
       if (!server->is_configured()) continue;
-      const ShardProgress progress = server->shard().Progress();
+      const JobProgress progress = server->Progress();
       absl::StrAppend(&text, "server: step ", progress.step, ", unseeded ",
                       progress.unseeded, ", completed ", progress.completed);
-      for (const ShardProgress::Member& member : progress.members) {
+      for (const JobProgress::Member& member : progress.members) {
         absl::StrAppend(&text, ", rank ", member.rank, " owes ", member.owed, " waits ",
                         member.waits, " moved ", member.moved);
       }

@@ -1,7 +1,5 @@
 #include "tests/sim/worker_process.h"
 
-#include <cmath>
-#include <limits>
 #include <utility>
 #include <variant>
 
@@ -11,23 +9,12 @@
 #include "comm/base/status.h"
 
 namespace syncline::sim {
-namespace {
-
-// A number in [-1, 1) that depends on its coordinates only (splitmix64).
-float Noise(uint64_t seed, uint64_t rank, uint64_t step, uint64_t element) {
-  uint64_t x = seed ^ (rank << 56) ^ (step << 40) ^ element;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  x ^= x >> 31;
-  return static_cast<float>(x >> 40) * 0x1p-23f - 1.0f;
-}
-
-}  // namespace
 
 WorkerProcess::WorkerProcess(Parts parts, uint32_t rank)
     : parts_(std::move(parts)),
       rank_(rank),
       random_(parts_.seed),
+      transfers_(*parts_.job.Transfers()),
       pool_(size_t{1} << 20),
       transport_(parts_.network.CreateTransport(*this)) {
   for (uint32_t tensor = 0; tensor < parts_.job.tensors.size(); ++tensor) {
@@ -132,6 +119,7 @@ void WorkerProcess::OnControl(const CoordinatorBody& body) {
                         parts_.control.specs().Declaration(describe->digest));
   }
   if (const auto* welcome = std::get_if<WorkerWelcome>(&body)) Begin(*welcome);
+  if (const auto* released = std::get_if<BarrierReleased>(&body)) OnReleased(*released);
   if (const auto* change = std::get_if<EpochChanged>(&body);
       change != nullptr && exchange_) {
     for (const MovedShard& moved : change->moved) {
@@ -152,7 +140,8 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
   membership_ = {.job = welcome.job,
                  .incarnation = welcome.incarnation,
                  .session_key = welcome.session_key,
-                 .epoch = welcome.epoch};
+                 .epoch = welcome.epoch,
+                 .barriers = welcome.barriers};
   links_ = std::make_unique<ShardLinks>(
       ShardLinksOptions{.timeouts = parts_.timeouts,
                         .addresses = *welcome.shard_addresses,
@@ -174,7 +163,7 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
       .mode = parts_.job.training.sync(),
       .shards = static_cast<uint32_t>(welcome.shard_addresses->size()),
       .shard_of_block = welcome.placement->shard_of_block,
-      .transfers = *parts_.job.Transfers(),
+      .transfers = transfers_,
       .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
       .checksum = Checksum::kHeaderAndPayload,
       .follow_learning_rate = parts_.job.training.optimizer.name == "sgd" &&
@@ -185,6 +174,7 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
   if (random_() % 2 == 0) {
     options.push_memory = [](size_t bytes) { return Buffer::Allocate(bytes).owner(); };
   }
+  options.mode.staleness += parts_.runs_ahead;
   for (const TensorSpec& tensor : parts_.job.tensors) {
     options.frozen.push_back(tensor.group.frozen);
   }
@@ -214,6 +204,7 @@ void WorkerProcess::Compute() {
     return StandStill();
   }
   if (leaves) return Leave();
+  if (WaitsInBarrier(step) || Pulls(step)) return;
   computing_ = true;
   const int micros = std::uniform_int_distribution<int>(500, 20000)(random_);
   After(absl::Microseconds(parts_.slowness * micros), [this, step] { PushAll(step); });
@@ -255,97 +246,6 @@ void WorkerProcess::Leave() {
   Do([&](Exchange& exchange) { return exchange.Part(parts_.events.now()); });
 }
 
-// Back to front, as a backward pass does.
-void WorkerProcess::PushAll(uint64_t step) {
-  const uint32_t samples = std::uniform_int_distribution<uint32_t>(1, 64)(random_);
-  ready_tensors_ = 0;
-  computing_ = false;
-  samples_ = samples;
-  for (uint32_t tensor = static_cast<uint32_t>(weights_.size()); tensor-- > 0;) {
-    if (failed_) return;
-    if (parts_.job.tensors[tensor].group.frozen) {
-      ++ready_tensors_;
-      continue;
-    }
-    if (Skips(tensor, step)) {
-      Do([&](Exchange& exchange) { return exchange.Skip(tensor, parts_.events.now()); });
-      continue;
-    }
-    parts_.reference.Computed(rank_, tensor, step);
-    gradients_[tensor] = Gradient(tensor, step);
-    const ConstMemoryView gradient = InItsOwnType(tensor);
-    rate_factors_[tensor] = RateFactor(tensor, step);
-    exchange_->SetRateFactor(tensor, rate_factors_[tensor]);
-    parts_.reference.Pushed({rank_, *incarnation_, step}, tensor,
-                            {.gradient = gradients_[tensor],
-                             .versions = Versions(tensor),
-                             .samples = samples,
-                             .loss_scale = exchange_->loss_scale(),
-                             .rate_factor = rate_factors_[tensor]});
-    Do([&](Exchange& exchange) {
-      return exchange.Push(tensor, gradient, samples, parts_.events.now());
-    });
-  }
-}
-
-bool WorkerProcess::Skips(uint32_t tensor, uint64_t step) const {
-  switch (parts_.skipping) {
-    case Skipping::kNothing:
-      return false;
-    case Skipping::kAtRandom:
-      return Noise(parts_.seed, rank_, step, tensor) < 0;
-    case Skipping::kAlternating:
-      return (step + tensor) % 2 == 0;
-  }
-  return false;
-}
-
-// 0 to 2 in halves.
-float WorkerProcess::RateFactor(uint32_t tensor, uint64_t step) const {
-  if (parts_.rating == Rating::kNothing) return 1;
-  const uint64_t who = parts_.rating == Rating::kUnlike ? *incarnation_ : 0;
-  return std::round(4 * std::abs(Noise(parts_.seed, who, step, tensor))) / 2;
-}
-
-std::vector<float> WorkerProcess::Gradient(uint32_t tensor, uint64_t step) {
-  const TrainingSettings& training = parts_.job.training;
-  std::vector<float> gradient = weights_[tensor];
-  for (size_t i = 0; i < gradient.size(); ++i) {
-    const float noise = Noise(parts_.seed, rank_, step, (uint64_t{tensor} << 32) + i);
-    // Few bits, so that sums do not depend on the order of arrival.
-    gradient[i] = training.aggregation == Aggregation::kArrival
-                      ? std::round(noise * 64) / 64
-                      : 0.1f * gradient[i] + noise;
-    gradient[i] *= exchange_->loss_scale();
-  }
-  if (training.ScalesLoss() && random_() % 16 == 0) {
-    gradient[0] = std::numeric_limits<float>::infinity();
-  }
-  return gradient;
-}
-
-// Half of the workers compute in BF16.
-ConstMemoryView WorkerProcess::InItsOwnType(uint32_t tensor) {
-  std::vector<float>& values = gradients_[tensor];
-  if (parts_.seed % 4 < 2) return values;
-  std::vector<uint16_t>& narrow = narrow_gradients_[tensor];
-  narrow.resize(values.size());
-  Narrow(values, {.data = narrow.data(), .dtype = DType::kBf16});
-  const ConstTensorMemory memory = {.data = narrow.data(), .dtype = DType::kBf16};
-  Widen(memory, values);
-  return {memory, values.size()};
-}
-
-template <typename Act>
-void WorkerProcess::Do(const Act& act) {
-  if (failed_) return;
-  links_->OfferRoom(*exchange_, parts_.events.now());
-  Run(act(*exchange_));
-  if (failed_) return;
-  links_->OfferRoom(*exchange_, parts_.events.now());
-  Run(exchange_->Pump(parts_.events.now()));
-}
-
 void WorkerProcess::Run(ExchangeOutputs outputs) {
   for (ExchangeOutput& output : outputs) {
     if (failed_) return;
@@ -356,6 +256,9 @@ void WorkerProcess::Run(ExchangeOutputs outputs) {
     }
     if (const auto* late = std::get_if<ExchangeLate>(&output)) {
       parts_.reference.Late({rank_, *incarnation_, late->step});
+    }
+    if (auto* averaged = std::get_if<ExchangeAveraged>(&output)) {
+      OnAveraged(std::move(*averaged));
     }
     if (std::holds_alternative<ExchangeParted>(output)) {
       parted_ = true;
@@ -387,9 +290,10 @@ void WorkerProcess::Send(ExchangeSend send) {
                              .rate_factor = rate_factors_[tensor],
                              .parting = true});
   }
-  if (send.header.kind == static_cast<uint16_t>(MessageKind::kPush) && !parts &&
-      send.header.samples > 0) {
-    pushed_.insert({block, send.header.step});
+  const bool is_push = send.header.kind == static_cast<uint16_t>(MessageKind::kPush);
+  if (is_push && send.header.samples > 0) {
+    if (!parts) pushed_.insert({block, send.header.step});
+    NoteChoice(send);
   }
   const bool borrows = send.borrows_gradient;
   SendDone done = [this, alive = alive_, block, borrows](const absl::Status&) {
@@ -417,11 +321,20 @@ void WorkerProcess::OnMessage(ByteView header, Buffer payload) {
   if (!parsed.ok()) return;
   parts_.traffic.Arrived(*parsed, payload.size());
   WhenAwake([this, header = *parsed, payload] {
-    if (!failed_) Take(header, payload);
+    if (!failed_) Take(header, payload.view());
   });
 }
 
-void WorkerProcess::Take(const MessageHeader& header, const Buffer& payload) {
+void WorkerProcess::OnBorrowed(ByteView header, Slice payload) {
+  const auto parsed = ParseHeader(header);
+  if (!parsed.ok()) return;
+  parts_.traffic.Arrived(*parsed, payload.size);
+  WhenAwake([this, header = *parsed, payload = std::move(payload)] {
+    if (!failed_ && exchange_ != nullptr) Take(header, {payload.data, payload.size});
+  });
+}
+
+void WorkerProcess::Take(const MessageHeader& header, ByteView payload) {
   const absl::Duration now = parts_.events.now();
   if (links_->TakeWelcome(header)) {
     return Do([&](Exchange& exchange) { return exchange.Connected(header.shard, now); });
@@ -432,7 +345,7 @@ void WorkerProcess::Take(const MessageHeader& header, const Buffer& payload) {
     parts_.reference.Acknowledged({rank_, *incarnation_, header.step}, header.block);
   }
   links_->Heard(exchange_->shard_of(header.block));
-  Do([&](Exchange& exchange) { return exchange.OnMessage(header, payload.view(), now); });
+  Do([&](Exchange& exchange) { return exchange.OnMessage(header, payload, now); });
 }
 
 std::string WorkerProcess::Describe() const {

@@ -67,7 +67,10 @@ class WorkerProcess : private Receiver {
     WorkerFault fault = {};
     Skipping skipping = Skipping::kNothing;
     Rating rating = Rating::kNothing;
-    double slowness = 1;  // how long it computes, over the others
+    double slowness = 1;         // how long it computes, over the others
+    uint64_t barrier_every = 0;  // steps; 0: never
+    bool pulls = false;          // averages and state of the optimizer
+    uint64_t runs_ahead = 0;     // by so many steps more than the mode says
     uint64_t seed = 0;
     // The coordinator ended this life: it is over and may be restarted.
     std::function<void(uint32_t rank, const absl::Status&)> on_end;
@@ -113,6 +116,11 @@ class WorkerProcess : private Receiver {
   void PushAll(uint64_t step);
   bool Skips(uint32_t tensor, uint64_t step) const;
   void Leave();
+  bool WaitsInBarrier(uint64_t step);
+  void OnReleased(const BarrierReleased& released);
+  bool Pulls(uint64_t step);
+  void OnAveraged(ExchangeAveraged averaged);
+  static float Noise(uint64_t seed, uint64_t rank, uint64_t step, uint64_t element);
   void StandStill();
   float RateFactor(uint32_t tensor, uint64_t step) const;
   std::vector<float> Gradient(uint32_t tensor, uint64_t step);
@@ -123,17 +131,20 @@ class WorkerProcess : private Receiver {
   void Do(const Act& act);
   void Run(ExchangeOutputs outputs);
   void Send(ExchangeSend send);
+  void NoteChoice(const ExchangeSend& send);
   // Runs now, or once thawed.
   void WhenAwake(std::function<void()> fn);
   void After(absl::Duration delay, std::function<void()> fn);
 
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
   void OnMessage(ByteView header, Buffer payload) override;
-  void Take(const MessageHeader& header, const Buffer& payload);
+  void OnBorrowed(ByteView header, Slice payload) override;
+  void Take(const MessageHeader& header, ByteView payload);
 
   Parts parts_;
   const uint32_t rank_;
   std::mt19937_64 random_;
+  const std::vector<TensorTransfers> transfers_;
   BufferPool pool_;
   std::unique_ptr<Transport> transport_;
   std::unique_ptr<ShardLinks> links_;
@@ -151,6 +162,10 @@ class WorkerProcess : private Receiver {
   bool done_ = false;
   bool leaving_ = false;
   bool settling_ = false;
+  std::optional<uint64_t> barrier_at_;  // step
+  uint64_t barriers_entered_ = 0;
+  std::optional<uint64_t> pulled_at_;               // step
+  Reference::Pull pulled_;                          // under way
   uint32_t samples_ = 0;                            // of the last push
   std::set<std::pair<uint32_t, uint64_t>> pushed_;  // blocks and steps with a gradient
   std::set<std::pair<uint32_t, uint64_t>> parted_tensors_;  // and steps
@@ -160,5 +175,15 @@ class WorkerProcess : private Receiver {
   // Events outlive a killed process; they look here first.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
+
+template <typename Act>
+void WorkerProcess::Do(const Act& act) {
+  if (failed_) return;
+  links_->OfferRoom(*exchange_, parts_.events.now());
+  Run(act(*exchange_));
+  if (failed_) return;
+  links_->OfferRoom(*exchange_, parts_.events.now());
+  Run(exchange_->Pump(parts_.events.now()));
+}
 
 }  // namespace syncline::sim

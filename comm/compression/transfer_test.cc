@@ -201,6 +201,25 @@ TEST(Transfer, TopKOfATensorCountsInTheTensor) {
   EXPECT_EQ(ParseTransfer("onebit")->TensorTopCount(1'000'000, 0), 0u);
 }
 
+// Of small tensors blocks take fewer bytes than top-k, whose encodings they decode.
+TEST(Transfer, ReceiversHaveRoomForACandidateOfAnySize) {
+  const auto transfer = ParseTransfer("auto:statistics=1,ratio=0.02,min_elements=0");
+  ASSERT_TRUE(transfer.ok()) << transfer.status();
+  const CodecSet accepted = transfer->Accepted();
+  BufferPool pool(0);
+  for (uint32_t elements = 1; elements < 300; ++elements) {
+    const BlockLabel label = {.range = {.elements = elements}};
+    const std::vector<float> values(elements, 3);
+    for (size_t i = 0; i < transfer->candidates.size(); ++i) {
+      const Transfer now = transfer->Using(static_cast<Candidate>(i));
+      const Buffer block =
+          Gather(EncodeBlock(*now.codec, label, values, Checksum::kHeaderOnly, pool));
+      const auto view = ParseBlock(block.view(), label, accepted);
+      EXPECT_TRUE(view.ok()) << elements << " by " << i << ": " << view.status();
+    }
+  }
+}
+
 TEST(Transfer, AutoOffersCandidatesAndReceiversTakeAnyOfThem) {
   for (const bool by_statistics : {false, true}) {
     const auto transfer =

@@ -59,6 +59,8 @@ class SparseCodec final : public Codec {
   std::vector<float> Gather(std::span<const float> values,
                             const Selection& selection) const;
   const Codec* FindValues(uint16_t id) const;
+  // Of so many, with any of the codecs that are decoded.
+  size_t MaxValueBytes(uint32_t values) const;
   absl::StatusOr<Sent> Parse(ByteView bytes, uint32_t elements) const;
 
   const SparseOptions options_;
@@ -128,10 +130,18 @@ CodecTraits SparseCodec::traits() const {
   return traits;
 }
 
+// Of one value or two, int8 with its scale takes more than FP32.
+size_t SparseCodec::MaxValueBytes(uint32_t values) const {
+  size_t bytes = options_.values->MaxEncodedBytes(values);
+  for (const auto& codec : options_.also_decoded) {
+    bytes = std::max(bytes, codec->MaxEncodedBytes(values));
+  }
+  return bytes;
+}
+
 size_t SparseCodec::MaxEncodedBytes(uint32_t elements) const {
-  const Codec& values = *options_.values;
   const uint32_t most = MaxSelected(selector(), elements);
-  const size_t all_values = values.MaxEncodedBytes(most);
+  const size_t all_values = MaxValueBytes(most);
   if (selector().kind == SelectorKind::kRandomK) {
     return sizeof(SparseHeader) + kSeedCoding.bytes + all_values;
   }
@@ -144,8 +154,7 @@ size_t SparseCodec::MaxEncodedBytes(uint32_t elements) const {
   }
   // All values need no indices.
   const uint32_t but_few = LargestListed(elements);
-  return sizeof(SparseHeader) +
-         std::max(all_values, bitmap + values.MaxEncodedBytes(but_few));
+  return sizeof(SparseHeader) + std::max(all_values, bitmap + MaxValueBytes(but_few));
 }
 
 std::vector<float> SparseCodec::Gather(std::span<const float> values,

@@ -17,6 +17,9 @@ const JobProgress::Member* Find(const JobProgress& progress, uint32_t rank) {
   return is_there ? &*found : nullptr;
 }
 
+// So long it is believed of servers that something crosses, while no member says that it
+// had any of it.
+constexpr int kTimeoutsByServersWord = 30;
 // Without a byte to it: it stands.
 constexpr int kHeartbeatsOfABackup = 3;
 
@@ -132,7 +135,7 @@ std::string StallWatch::WhyItRuns(const StallMember& member, Clock& clock) const
   return "";
 }
 
-void StallWatch::AdvanceMember(const StallMember& member, absl::Duration passed) {
+bool StallWatch::AdvanceMember(const StallMember& member, absl::Duration passed) {
   Clock& clock = clocks_[member.rank];
   uint64_t moved = 0;
   for (const auto& [server, word] : words_) {
@@ -145,6 +148,7 @@ void StallWatch::AdvanceMember(const StallMember& member, absl::Duration passed)
   if (clock.runs && !has_moved) clock.stood += passed;
   clock.why = WhyItRuns(member, clock);
   clock.runs = !clock.why.empty();
+  return has_moved;
 }
 
 void StallWatch::Advance(absl::Duration passed, const std::vector<StallMember>& members) {
@@ -155,10 +159,12 @@ void StallWatch::Advance(absl::Duration passed, const std::vector<StallMember>& 
   if (seeding_moved_) least_unseeded_ = Unseeded();
   for (auto& [server, word] : words_) word.stood += passed;
 
-  bool a_member_moved = false;
+  bool a_member_moved = false;  // by its own word
+  bool something_moved = false;
   bool somebody_owes = false;
   for (const StallMember& member : members) {
-    AdvanceMember(member, passed);
+    // On a slow cable a block may be on its way for longer than anybody is waited for.
+    something_moved = AdvanceMember(member, passed) || something_moved;
     Clock& clock = clocks_[member.rank];
     somebody_owes = somebody_owes || !clock.owed_to.empty();
     a_member_moved =
@@ -167,10 +173,15 @@ void StallWatch::Advance(absl::Duration passed, const std::vector<StallMember>& 
     clock.bytes = member.bytes;
   }
   const bool all_wait = !members.empty() && std::ranges::all_of(members, waits);
+  something_moved = something_moved || a_member_moved;
   all_waited_for_ += passed;
+  all_stood_for_ += passed;
   if (!all_wait || a_member_moved) all_waited_for_ = absl::ZeroDuration();
+  if (!all_wait || something_moved) all_stood_for_ = absl::ZeroDuration();
   const bool undecided = std::ranges::any_of(
       words_, [](const auto& entry) { return entry.second.progress.undecided > 0; });
+  // Nobody waits for the only member, which may still be sending its blocks.
+  if (something_moved) undecided_for_ = absl::ZeroDuration();
   if (undecided && all_wait && !somebody_owes) undecided_for_ += passed;
 }
 
@@ -188,7 +199,8 @@ std::string StallWatch::FailureOfServers(const std::vector<StallMember>& members
     return absl::StrCat("a step waits for its decision for ", Seconds(undecided_for_),
                         ": not all blocks have reported their figures");
   }
-  if (all_waited_for_ >= timeouts_.no_progress + timeouts_.failure_timeout) {
+  if (all_stood_for_ >= timeouts_.no_progress + timeouts_.failure_timeout ||
+      all_waited_for_ >= kTimeoutsByServersWord * timeouts_.failure_timeout) {
     return FailureOfAll(members, servers);
   }
   return "";

@@ -104,7 +104,8 @@ class StallWatch {
   };
 
   void Advance(absl::Duration passed, const std::vector<StallMember>& members);
-  void AdvanceMember(const StallMember& member, absl::Duration passed);
+  // Whether it moved.
+  bool AdvanceMember(const StallMember& member, absl::Duration passed);
   std::string WhyItRuns(const StallMember& member, Clock& clock) const;
   std::string FailureOfServers(const std::vector<StallMember>& members,
                                const std::vector<StallServer>& servers) const;
@@ -124,7 +125,8 @@ class StallWatch {
   std::optional<absl::Duration> looked_at_;
   uint32_t least_unseeded_ = ~uint32_t{0};
   absl::Duration undecided_for_ = {};
-  absl::Duration all_waited_for_ = {};
+  absl::Duration all_waited_for_ = {};  // and no member says that it moved
+  absl::Duration all_stood_for_ = {};   // nor does a server that bytes cross
   // Of the present look.
   bool somebody_waits_ = false;
   bool somebody_in_barrier_ = false;

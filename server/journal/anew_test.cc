@@ -183,8 +183,8 @@ TEST_F(BegunAnew, IsPrunedOnlyByACheckpointOfAllOfIt) {
 }
 
 TEST_F(BegunAnew, TriesAgainAfterItFailed) {
-  {
-    const FullDisk full(100);
+  for (const rlim_t bytes : {40, 100, 40}) {  // not even its head, or nothing but that
+    const FullDisk full(bytes);
     job_->BeginAnew();
   }
   job_->BeginAnew();

@@ -109,6 +109,8 @@ void Journal::Name(uint32_t id, const std::string& run) {
 bool Journal::WaitForRoom(Job& job, uint64_t bytes) {
   while (!stopping_ && job.phase != Phase::kEnded && !backlog_.HasRoom(bytes)) {
     if (changed_.WaitUntil(mutex_, clock_, backlog_.deadline())) continue;
+    // Somebody else who waited may have made room.
+    if (stopping_ || job.phase == Phase::kEnded || backlog_.HasRoom(bytes)) continue;
     End(Largest(job), absl::StrCat(backlog_.held(), " bytes wait for ",
                                    options_.directory, ", which took none for ",
                                    absl::FormatDuration(options_.backlog.patience)));
@@ -132,6 +134,7 @@ void Journal::Take(uint32_t id, uint32_t engine,
   if (found == jobs_.end()) return;
   const std::shared_ptr<Job> job = found->second;
   if (job->silent.contains(engine) || !WaitForRoom(*job, bytes)) return;
+  if (job->silent.contains(engine)) return;  // since it waited
   if (const auto* step = std::get_if<StepRecord>(&record->what)) {
     job->state.taken = std::max(job->state.taken, step->step + 1);
   }
@@ -155,6 +158,7 @@ void Journal::Whole(uint32_t id, uint32_t engine) {
   absl::MutexLock lock(&mutex_);
   const auto job = jobs_.find(id);
   if (job == jobs_.end() || job->second->phase != Phase::kBeginsAnew) return;
+  if (job->second->silent.contains(engine)) return;  // of an attempt that was given up
   events_.push_back({.job = job->second, .engine = engine});
   changed_.SignalAll();
 }
@@ -213,6 +217,7 @@ void Journal::End(Job& job, const std::string& why) {
   backlog_.Drop(job.number);
   // Last: what waits may be all that keeps the job.
   std::erase_if(events_, [&](const Event& event) { return event.job.get() == &job; });
+  changed_.SignalAll();
 }
 
 // Not of one that was dropped: another job may have its number by now.
@@ -372,6 +377,7 @@ void Journal::FinishBeginning(Job& job) {
   for (ShardLog& shard : job.shards) {
     if (const absl::Status whole = shard.Whole(); !whole.ok()) return Fail(job, whole);
   }
+  for (ShardLog& shard : job.shards) shard.DeleteSuperseded();
   {
     absl::MutexLock lock(&mutex_);
     if (job.phase != Phase::kBeginsAnew) return;

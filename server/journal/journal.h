@@ -11,8 +11,8 @@
 //
 // Once the disk takes files again, and has room, the journal begins anew: on_room has each
 // engine say BeginAnew, then give what its shard is among its records (ShardBackUp), then
-// say Whole. When all have, the journal goes on, and what was there before is deleted. Tried
-// after `retry`, and ever more rarely while it fails.
+// say Whole. When all have, the journal goes on, and what was there before is deleted. Looked
+// for after `retry`, again and again; after an attempt that failed ever more rarely.
 //
 // Segments that a complete checkpoint covers are deleted.
 //

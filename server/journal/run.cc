@@ -62,7 +62,10 @@ void Sort(const Segments& segments, JournalRun& run) {
     uint32_t from = 0;  // number
     uint32_t to = std::numeric_limits<uint32_t>::max();
     for (const auto& [number, file] : files) {
-      if (file.kind == SegmentKind::kAnew) from = number;
+      if (file.kind == SegmentKind::kAnew) {
+        from = number;
+        to = std::numeric_limits<uint32_t>::max();  // an earlier attempt left something
+      }
       if (file.kind == SegmentKind::kBegun) to = std::min(to, number);
     }
     for (const auto& [number, file] : files) {

@@ -17,6 +17,15 @@
 #include "server/journal/folder.h"
 
 namespace syncline {
+namespace {
+
+absl::Status Delete(const std::string& path) {
+  if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
+  return absl::InternalError(
+      absl::StrCat("cannot delete ", path, ": ", std::strerror(errno)));
+}
+
+}  // namespace
 
 ShardLog::ShardLog(SegmentHead head, const std::vector<uint32_t>& trained,
                    uint64_t version)
@@ -66,7 +75,13 @@ absl::Status ShardLog::Begin(const std::string& folder) {
   }
   version_ = 0;
   path_ = absl::StrCat(folder, "/", SegmentName(head_.shard, ++number_, NextKind()));
-  SYNCLINE_ASSIGN_OR_RETURN(open_, SegmentWriter::Create(path_, head_));
+  auto segment = SegmentWriter::Create(path_, head_);
+  if (!segment.ok()) {
+    // A name that was there before is somebody else's.
+    if (!absl::IsAlreadyExists(segment.status())) Delete(path_).IgnoreError();
+    return segment.status();
+  }
+  open_ = *std::move(segment);
   SYNCLINE_RETURN_IF_ERROR(SyncFolder(folder));
   for (const auto& settings : settings_) {
     SYNCLINE_RETURN_IF_ERROR(open_->Append(*settings));
@@ -116,16 +131,6 @@ absl::Status ShardLog::Sync() {
   return absl::OkStatus();
 }
 
-namespace {
-
-absl::Status Delete(const std::string& path) {
-  if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
-  return absl::InternalError(
-      absl::StrCat("cannot delete ", path, ": ", std::strerror(errno)));
-}
-
-}  // namespace
-
 absl::Status ShardLog::Prune(uint64_t version) {
   if (is_begun_ || version < anew_version_) return absl::OkStatus();
   while (!closed_.empty() && closed_.front().version <= version) {
@@ -137,8 +142,11 @@ absl::Status ShardLog::Prune(uint64_t version) {
 
 void ShardLog::BeginAnew() {
   GiveUp();
-  for (Closed& one : closed_) superseded_.push_back(std::move(one));
-  if (open_ != nullptr) superseded_.push_back({path_, version_});
+  // Of an attempt that some shards had finished, and others not, the rest is here still.
+  before_.bytes = bytes();
+  before_.anew_version = anew_version_;
+  for (Closed& one : closed_) before_.closed.push_back(std::move(one));
+  if (open_ != nullptr) before_.closed.push_back({path_, version_});
   open_.reset();
   closed_.clear();
   closed_bytes_ = 0;
@@ -154,7 +162,7 @@ void ShardLog::BeginAnew() {
   is_dirty_ = false;
 }
 
-// Its name says that it is whole, before what was there goes.
+// Its name says that it is whole.
 absl::Status ShardLog::Whole() {
   if (!is_begun_) return absl::OkStatus();
   SYNCLINE_RETURN_IF_ERROR(Sync());
@@ -173,10 +181,13 @@ absl::Status ShardLog::Whole() {
     SYNCLINE_RETURN_IF_ERROR(SyncFolder(begun.parent_path().string()));
   }
   is_begun_ = false;
-  // Who goes on with the run tries again.
-  for (const Closed& one : superseded_) Delete(one.path).IgnoreError();
-  superseded_.clear();
   return absl::OkStatus();
+}
+
+// Whatever goes on with the run tries again.
+void ShardLog::DeleteSuperseded() {
+  for (const Closed& one : before_.closed) Delete(one.path).IgnoreError();
+  before_ = {};
 }
 
 void ShardLog::GiveUp() {
@@ -186,7 +197,9 @@ void ShardLog::GiveUp() {
   open_.reset();
   is_dirty_ = false;
   for (const Closed& one : closed_) Delete(one.path).IgnoreError();
-  closed_ = std::exchange(superseded_, {});
+  closed_ = std::exchange(before_.closed, {});
+  closed_bytes_ = before_.bytes;
+  anew_version_ = before_.anew_version;
 }
 
 }  // namespace syncline

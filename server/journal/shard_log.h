@@ -64,8 +64,11 @@ class ShardLog {
 
   // What is appended from now on is all that the shard is, block by block, and its records.
   void BeginAnew();
-  // All of it is on the disk: what was there before goes.
+  // All of it is on the disk: it counts, and what was there before does not.
   absl::Status Whole();
+  // What was there before goes: once all shards of the server are whole, so that those of
+  // them that are not could still be played to a step that all have.
+  void DeleteSuperseded();
   // It will not be whole: its segments go, and the space they take.
   void GiveUp();
 
@@ -86,9 +89,14 @@ class ShardLog {
   uint32_t number_ = 0;
   uint64_t version_ = 0;  // the highest that the open one's records lead to
   std::deque<Closed> closed_;
-  bool is_begun_ = false;          // anew, and not whole
-  uint64_t anew_version_ = 0;      // the highest that it began anew with
-  std::deque<Closed> superseded_;  // by what is begun
+  bool is_begun_ = false;      // anew, and not whole
+  uint64_t anew_version_ = 0;  // the highest that it began anew with
+  struct Before {
+    std::deque<Closed> closed = {};
+    uint64_t bytes = 0;
+    uint64_t anew_version = 0;
+  };
+  Before before_;  // what is begun supersedes
   uint64_t closed_bytes_ = 0;
   // In force, or to be: at the front of every segment, since those before may be gone.
   std::vector<std::shared_ptr<const ShardRecord>> settings_;

@@ -104,8 +104,8 @@ absl::StatusOr<EngineJob> Engine::Build(EngineJobOptions options) {
 
 void Engine::Adopt(uint32_t job, EngineJob built) {
   Await([&] {
+    jobs_.erase(job);
     Job& adopted = jobs_[job];
-    adopted = Job();
     adopted.shard = std::move(built.shard);
     adopted.times = StepTimes(built.trained);
     adopted.times.TraceTo(options_.trace, job);

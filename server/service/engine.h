@@ -132,8 +132,8 @@ class Engine : private Receiver, private Acceptor {
                    Backups since);
   // What the job's shard is by now comes as records among the others, for a journal that
   // begins anew; `begin` is called on the engine's thread before the first of them, and
-  // says whether they are wanted. The next block follows when those before are durable;
-  // on_recorded_anew ends it.
+  // says whether they are wanted. The next block follows when the disk has
+  // taken something; on_recorded_anew ends it.
   void RecordAnew(uint32_t job, std::function<bool()> begin);
   // Nowhere: nothing waits for them any more.
   void StopRecords(uint32_t job);

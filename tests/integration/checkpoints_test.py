@@ -309,7 +309,7 @@ class Flags(Saved):
 
         self.assertIn("--servers '-1' is no", refused("--servers", "-1"))
         self.assertIn("--checkpoint-keep '0' is no", refused("--checkpoint-keep", "0"))
-        self.assertIn("write NAME=3", refused("--mode", "ssp:3"))
+        self.assertIn("write NAME=3", refused("--mode", "asp:3"))
         self.assertIn("is no checkpoint; name one", self.checkpoint("show", "test", "run", code=2))
 
 

@@ -185,6 +185,37 @@ class Staging(support.ServersTest):
         line.join(support.PATIENCE)
         self.assertFalse(line.is_alive())
 
+    def test_that_fails_ends_with_the_session_all_the_same(self):
+        class Broken(StandIn):
+            def to_host(self, host, source):
+                def fail():
+                    raise RuntimeError("an illegal memory access was encountered")
+                return Mark(fail)
+
+        device = Broken()
+        session, [tensor] = self.session(device)
+        with on(device):
+            session.push_pull(tensor, torch.ones(4))
+        with self.assertRaisesRegex(RuntimeError, "illegal memory access"):
+            session.wait(tensor)
+        session.close()
+        with on(device), self.assertRaises(syncline.SessionClosed):
+            session.push_pull(tensor, torch.ones(4))
+        with self.assertRaises(RuntimeError):
+            session.wait(tensor)
+
+    def test_leaves_a_gradient_alone_until_it_was_waited_for(self):
+        device = StandIn()
+        session, [tensor] = self.session(device)
+        with on(device):
+            session.push_pull(tensor, torch.full((4,), 2.0))
+            session._stage.settle()
+            [sent] = session._gradients[tensor.id]
+            with contextlib.suppress(syncline.Error):  # refused, unless the weights are here already
+                session.push_pull(tensor, torch.full((4,), 3.0))
+                session._stage.settle()
+            self.assertTrue(torch.equal(sent, torch.full((4,), 2.0)), sent)
+
     def test_local_rounds_are_those_of_host_memory(self):
         def rounds(job):
             model = make_model()

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from queue import SimpleQueue
 from typing import Any, Callable, NamedTuple, Optional, Protocol
 
-from syncline.errors import DeadlineExceeded, InvalidArgument
+from syncline.errors import DeadlineExceeded, InvalidArgument, SessionClosed
 
 
 class Mark(Protocol):
@@ -121,9 +121,9 @@ class Staged:
         return self._device is device
 
     def to_host(self, gradient: Any) -> tuple[Any, Mark]:
-        """A copy of a gradient in memory that is used again for the next one, and when it is there."""
+        """A copy of a gradient, and when it is there. In memory that is used again once the gradient was waited for."""
         own = self._gradient
-        if own is None or own.shape != gradient.shape or own.dtype != gradient.dtype:
+        if own is None or self._is_awaited or own.shape != gradient.shape or own.dtype != gradient.dtype:
             own = self._gradient = self._device.host_like(gradient)
         return own, self._device.to_host(own, gradient)
 
@@ -170,11 +170,14 @@ class Line:
         self._changed = threading.Condition()
         self._left: Counter[int] = Counter()  # by tensor
         self._error: Optional[Exception] = None
+        self._is_ended = False
         self._thread: Optional[threading.Thread] = None
 
     def put(self, tensors: Sequence[int], marks: Sequence[Mark], make: Callable[[], None]) -> None:
-        """`make` is called behind the marks, on behalf of these tensors."""
+        """`make` is called behind the marks, on behalf of these tensors. SessionClosed after `end`."""
         with self._changed:
+            if self._is_ended:
+                raise SessionClosed("the session was closed")
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="syncline-line", daemon=True)
                 self._thread.start()
@@ -195,7 +198,7 @@ class Line:
         with self._changed:
             is_made = self._changed.wait_for(lambda: self._error is not None or not self._holds(tensor), timeout)
             if self._error is not None:
-                raise self._error
+                raise self._error.with_traceback(None)  # not also where it was raised before
         if not is_made:
             raise DeadlineExceeded(f"the GPU did not finish what was to be pushed within {timeout:g} s")
         return None if timeout is None else max(0.0, timeout - (time.monotonic() - began))
@@ -205,7 +208,9 @@ class Line:
 
     def end(self) -> None:
         """Its thread ends with the calls that were put so far."""
-        self._calls.put(None)
+        with self._changed:
+            self._is_ended = True
+            self._calls.put(None)
 
     def _run(self) -> None:
         while (call := self._calls.get()) is not None:
@@ -214,8 +219,8 @@ class Line:
                     mark.synchronize()
                 if self._error is None:
                     call.make()
-            except Exception as error:  # whoever waits is told
-                self._error = error
+            except Exception as error:  # whoever waits is told; its frames would keep the session
+                self._error = error.with_traceback(None)
             with self._changed:
                 self._left.subtract(call.tensors)
                 self._changed.notify_all()

@@ -362,10 +362,14 @@ class Session:
         A step that was pushed whole is waited for, failure_timeout at most; call wait_all before, if the last weights are
         wanted. Calls of other threads end with SessionClosed. An error that already ended the session is not raised again.
         """
-        with contextlib.suppress(Error):
-            self._stage.settle(timeout=self._patience)
+        self._settle_at_end()
         self._stage.end()
         self._calls.close("the session was closed", self._say_goodbye, self._free)
+
+    def _settle_at_end(self) -> None:
+        """What comes from GPUs is waited for. An error, torch's too, has been raised by a wait, or will be, and keeps nothing open."""
+        with contextlib.suppress(Exception):
+            self._stage.settle(timeout=self._patience)
 
     def _say_goodbye(self, handle: ctypes.c_void_p) -> None:
         self._summarise(handle)
@@ -387,8 +391,7 @@ class Session:
         try:
             # Not of a program that dies of an exception, nor of a step that was begun in part: it would never end.
             if not hasattr(sys, "last_type"):
-                with contextlib.suppress(Error):  # the waits say it
-                    self._stage.settle(timeout=self._patience)
+                self._settle_at_end()
                 self._finish([tensor for tensor in self._tensors if tensor.id in self._gradients.keys() - self._begun])
         finally:
             self.close()

@@ -273,7 +273,7 @@ class Optimizer(torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """That of torch's optimizer of the same kind, which goes on with it as this one would. Fetched from the servers.
 
-        Of sgd, adam, adamw, nadam, radam, adagrad and rmsprop. Any worker may call it, by itself, between step() and the next
+        Of those that torch has, too (docs/pytorch.md). Any worker may call it, by itself, between step() and the next
         backward. In mode ssp it waits until the others have come to this worker's step, and the model's weights are of that step
         afterwards: save those after it. FailedPrecondition in mode asp, where no step is common to all tensors.
         """

@@ -57,25 +57,26 @@ class Printer {
   std::map<uint32_t, uint64_t> printed_;  // the last number of each job
 };
 
-// A coordinator that is away may come back with what it had stored.
+// A coordinator that is away may come back with what it had stored, and a job begin that
+// nobody has heard of yet.
 absl::StatusOr<int> ShowEvents(const EventsFlags& flags) {
-  const auto fetch = [&flags] {
-    return FetchEvents(flags.coordinator, flags.tls, flags.job, kTimeout);
-  };
-  SYNCLINE_ASSIGN_OR_RETURN(const v1::EventsReply first, fetch());
   Printer printer(flags);
-  printer.Print(first);
   bool answers = true;
-  while (flags.follow && std::cout) {
-    absl::SleepFor(kAskEvery);
-    const auto next = fetch();
-    if (next.ok()) {
-      printer.Print(*next);
+  for (bool is_first = true; std::cout; is_first = false) {
+    const auto reply = FetchEvents(flags.coordinator, flags.tls, flags.job, kTimeout);
+    const bool may_follow =
+        flags.follow && (!is_first || absl::IsNotFound(reply.status()));
+    if (reply.ok()) {
+      printer.Print(*reply);
+    } else if (!may_follow) {
+      return reply.status();
     } else if (answers) {
-      std::cerr << "syncline: " << next.status().message() << "; asking again"
+      std::cerr << "syncline: " << reply.status().message() << "; asking again"
                 << std::endl;
     }
-    answers = next.ok();
+    answers = reply.ok();
+    if (!flags.follow) break;
+    absl::SleepFor(kAskEvery);
   }
   return kExitDone;
 }

@@ -204,7 +204,7 @@ void ExpectFits(const nlohmann::json& value, const nlohmann::json& said,
   if (!value.is_object()) return;
   const auto known = schema.value("properties", nlohmann::json::object());
   for (const auto& [name, inner] : value.items()) {
-    const std::string here = where + "." + name;
+    const std::string here = absl::StrCat(where, ".", name);
     if (known.contains(name)) {
       ExpectFits(inner, known[name], here);
     } else {

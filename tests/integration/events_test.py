@@ -42,10 +42,11 @@ class EventsTest(cluster.LeashedTest):
 class Events(EventsTest):
     def test_they_have_causes_and_outlive_the_coordinator(self):
         self.allow(20)
-        workers = [self.worker(rank, 3, "--steps", "1000", "--leash", self.leash) for rank in range(3)]
-        self.await_steps(workers, 20)
         follow = self.start("follow", [f"{cluster.BUILD}/syncline", "events", "test", "--follow",
                                        "--coordinator", self.address])  # fmt: skip
+        follow.await_line(r"no events of a job 'test' are known.*; asking again")
+        workers = [self.worker(rank, 3, "--steps", "1000", "--leash", self.leash) for rank in range(3)]
+        self.await_steps(workers, 20)
         follow.await_line(r"epoch 1 with 3 members: the job begins")
         self.assertEqual(self.update("--option", "lr=0.0005").returncode, 0)
         self.await_event("settings", r"^lr from 0\.001 to 0\.0005$")

@@ -89,10 +89,9 @@ double LeastShare(const SelectorSpec& spec) {
       return 1;
     case SelectorKind::kRandomK:
       return spec.ratio < 1 ? 0 : 1;
-    case SelectorKind::kProportional:
-      return 0;  // what is sent is larger than what was there
-    case SelectorKind::kThreshold:
-      return 0;  // there may be none above it
+    case SelectorKind::kProportional:  // what is sent is larger than what was there
+    case SelectorKind::kThreshold:     // there may be none above it
+      return 0;
   }
   return 0;
 }

@@ -22,7 +22,7 @@ _PACKAGE = str(Path(__file__).parent)
 
 
 def set_up() -> None:
-    """Once a session is made, not on import. What others have set as sys.excepthook still sees every exception.
+    """Once a session or an optimizer is made, not on import. What others have set as sys.excepthook still sees every exception.
 
     SYNCLINE_EXCEPTHOOK=0 leaves sys.excepthook alone.
     """

@@ -70,14 +70,14 @@ def report(rank: int, stats: Stats) -> str:
     return "\n".join(lines)
 
 
-def summary(stats: Stats, progress: Progress, steps_are: str) -> str:
+def summary(stats: Stats, progress: Progress, steps_are: str, samples_are: str = "samples") -> str:
     """A run of rank 0 in a line. Bytes are those of its steps, without the initial weights."""
     seconds = max(progress.seconds, 1e-6)
     pushed = _size(stats.bytes_pushed - progress.pushed_before, progress.elements)
     pulled = _size(stats.bytes_pulled - progress.pulled_before, progress.elements)
     speed = f"{_number(stats.steps / seconds)} {steps_are}/s"
     if progress.samples > stats.steps:  # otherwise the program does not say how many there are
-        speed += f", {_number(progress.samples / seconds)} samples/s"
+        speed += f", {_number(progress.samples / seconds)} {samples_are}/s"
     waits = [f"{phase} {100 * stats.phase_seconds[phase] / seconds:.0f} %" for phase in PHASES if phase in _WAITS_FOR]
     counted = steps_are if stats.steps > 1 else steps_are.rstrip("s")
     return (f"worker 0: {stats.steps} {counted} in {seconds:.1f} s, {speed}; pushed {pushed}, pulled {pulled}; "

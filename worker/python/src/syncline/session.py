@@ -73,7 +73,8 @@ class Session:
     """
 
     steps_are = "steps"
-    """What the summary calls them."""
+    """What the summary calls them, and what is counted as samples."""
+    samples_are = "samples"
 
     def __init__(self, **options: Option) -> None:
         self._calls = Calls()
@@ -384,7 +385,7 @@ class Session:
             return
         stats = _stats_of(handle)
         if stats.steps:
-            _log.logger.info("%s", summary(stats, self._progress, self.steps_are))
+            _log.logger.info("%s", summary(stats, self._progress, self.steps_are, self.samples_are))
 
     def _close_at_end(self) -> None:
         """For programs that just end: the steps that were begun with all tensors are not lost."""

@@ -10,6 +10,7 @@ from typing import Any, Optional
 
 import torch
 
+from syncline import _exit
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session, Tensor
 from syncline.torch._bucket import Bucket
@@ -27,6 +28,7 @@ class Averager:
 
     def __init__(self, named: Iterable[tuple[str, torch.nn.Parameter]], *, push: Option, publish: Option, gradient: Option,
                  mode: Option, session: Optional[Mapping[str, Option]]) -> None:
+        _exit.set_up()
         if str(publish).partition(":")[0] not in _PUBLISHED:
             raise InvalidArgument(f"publish={publish!r}: a mean gradient comes as {', '.join(_PUBLISHED)}; push= may be any codec")
         settings = merged({"optimizer": _MEAN, "push": push, "publish": publish, "gradient": gradient, "mode": mode}, session or {})

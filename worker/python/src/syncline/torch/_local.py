@@ -7,7 +7,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from syncline import _log
+from syncline import _exit, _log
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session
 from syncline.torch._decoupled import LateRounds, has_quorum
@@ -54,6 +54,7 @@ class LocalSGD(torch.optim.Optimizer):
                  lr: float = 1.0, push: Option = "fp32", publish: Option = "fp32", fragments: int = 1, overlap: int = 0,
                  alpha: Optional[float] = None, mode: Option = None, samples: int = 1,
                  session: Optional[Mapping[str, Option]] = None, **options: Any) -> None:
+        _exit.set_up()
         self._inner = _checked(model, optimizer)
         self._overlap = overlap
         self._rhythm = Rhythm(sync_every, fragments, lambda steps: _checked_times(steps, overlap, fragments))
@@ -65,6 +66,8 @@ class LocalSGD(torch.optim.Optimizer):
         is_decoupled = has_quorum(given.get("mode"), fragments)
         self.session = Session(**given)
         self.session.steps_are = "rounds"
+        if samples == 1:  # unless told otherwise each step counts as one
+            self.session.samples_are = "steps"
         try:
             replicas = [Replica(self.session, name, parameter) for name, parameter in model.named_parameters()]
             trained = [replica for replica in replicas if not replica.tensor.frozen]
@@ -273,6 +276,9 @@ def _checked(model: Any, optimizer: Any) -> torch.optim.Optimizer:
     if not isinstance(optimizer, torch.optim.Optimizer) or hasattr(optimizer, "session"):
         raise InvalidArgument(
             f"the optimizer is {optimizer!r}; give one of torch's, which runs on the worker: torch.optim.AdamW(model.parameters(), …)")
+    for name, parameter in model.named_parameters():
+        if parameter.device.type == "meta":
+            raise InvalidArgument(f"{name}: is on meta, where it has no values; model.to_empty(device=\"cpu\"), and initialise it, before")
     return optimizer
 
 

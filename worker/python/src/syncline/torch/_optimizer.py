@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional
 
 import torch
 
-from syncline import _log, _staging
+from syncline import _exit, _log, _staging
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.session import Option, Session
 from syncline.torch._groups import NOTES, Group, make_groups, merged, option_string
@@ -52,6 +52,7 @@ class Optimizer(torch.optim.Optimizer):
                  schedule: Option = None, gradient: Option = None, loss_scaling: Option = None, mode: Option = None,
                  samples: int = 1, state_dict: Optional[Mapping[str, Any]] = None, session: Optional[Mapping[str, Option]] = None,
                  **options: Any) -> None:
+        _exit.set_up()
         _check_kinds(model, optimizer)
         self._name = optimizer
         self.samples = samples

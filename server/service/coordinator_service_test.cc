@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -178,15 +179,12 @@ TEST_F(CoordinatorServiceTest, AServerWhoseStreamBreaksOrFallsSilentIsTheSame) {
     if (i % 2 == 1) relay.Stall();
     ASSERT_TRUE(Eventually([&] { return relay.connections() > connections; }));
     // It is heard on the new stream.
+    absl::Duration age = absl::ZeroDuration();
     ASSERT_TRUE(Eventually([&] {
       const CoordinatorView view = service_->View();
-      return view.servers.size() == 1 &&
-             view.servers[0].heartbeat_age > absl::ZeroDuration();
-    }));
-    const absl::Duration age = service_->View().servers.at(0).heartbeat_age;
-    ASSERT_TRUE(Eventually([&] {
-      const CoordinatorView view = service_->View();
-      return view.servers.size() == 1 && view.servers[0].heartbeat_age < age;
+      if (view.servers.size() != 1) return false;
+      return view.servers[0].heartbeat_age <
+             std::exchange(age, view.servers[0].heartbeat_age);
     }));
   }
   const CoordinatorView view = service_->View();

@@ -18,26 +18,7 @@ except ImportError:
     raise unittest.SkipTest("no numpy; install python3-numpy") from None
 
 import syncline
-from syncline import _report
-
 EXACT = {"push": "fp32", "publish": "fp32"}
-
-
-class Summary(unittest.TestCase):
-    def test_is_of_the_steps(self):
-        def stats(bytes_pushed, bytes_pulled, steps):
-            return syncline.Stats(bytes_pushed, bytes_pulled, 0, 1, 1, steps, dict(
-                compute=9.0, encode=0.1, push=1.0, others=0.5, publish=0.2, decode=0.0))
-
-        with mock.patch("time.monotonic", side_effect=[10.0, 11.0, 15.0]):
-            progress = _report.Progress(stats(1000, 3000, 0))
-            progress.push((1024, 1024), 128)
-            progress.touch()
-        self.assertEqual(_report.summary(stats(1000 + 2**20, 3000 + 2**22, 2), progress, "rounds"),
-                         "worker 0: 2 rounds in 5.0 s, 0.4 rounds/s, 25.6 samples/s; pushed 1 MiB (4x less than FP32), pulled 4 MiB; "
-                         "waits: encode 2 %, push 20 %, others 10 %, publish 4 %, decode 0 %")
-        progress.samples = 1
-        self.assertRegex(_report.summary(stats(1000, 3000, 1), progress, "steps"), "1 step in 5.0 s, 0.2 steps/s; pushed 0 B, pulled 0 B;")
 
 
 class Steps(support.ServersTest):

@@ -167,12 +167,14 @@ TEST(StatusAsJson, LeavesNothingOut) {
   expect_all(job.checkpoint(), json["jobs"][0]["checkpoint"]);
 }
 
-// One of everything that there may be several of.
+// One of everything that there may be several of, but for maps: Protobuf's thread-sanitizer layout of a map differs from
+// the installed library's, which reflection would use.
 void Fill(google::protobuf::Message& message) {
   const google::protobuf::Descriptor& type = *message.GetDescriptor();
   const google::protobuf::Reflection& fields = *message.GetReflection();
   for (int i = 0; i < type.field_count(); ++i) {
     const google::protobuf::FieldDescriptor* field = type.field(i);
+    if (field->is_map()) continue;
     const bool is_message =
         field->cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_MESSAGE;
     if (is_message) {
@@ -221,6 +223,7 @@ void ExpectFits(const nlohmann::json& value, const nlohmann::json& said,
 TEST(StatusAsJson, IsAsItsSchemaSays) {
   v1::StatusReply reply;
   Fill(reply);
+  Fill((*reply.mutable_jobs(0)->mutable_recoveries()->mutable_causes())["a worker"]);
   const nlohmann::json schema = StatusSchema();
   ASSERT_TRUE(schema.is_object()) << STATUS_SCHEMA;
   const auto json = nlohmann::json::parse(StatusAsJson(reply));

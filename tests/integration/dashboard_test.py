@@ -107,9 +107,9 @@ class DashboardOfJobs(Browsed):
         return page
 
     def test_what_happened_to_one_job_is_not_shown_with_another_whatever_its_name(self):
-        first = self.worker(0, 1, "--steps", "60", "--step-ms", "50", job=JOB)
+        first = self.worker(0, 1, "--steps", "120", "--step-ms", "50", job=JOB)
         other = self.worker(0, 1, "--steps", "100000", "--step-ms", "50", job="other")
-        first.await_line(r"^step 10$")
+        first.await_line(r"^step 60$")  # after three seconds, so that the charts have points by now
         self.assertEqual(self.syncline("update", JOB, "--option", "lr=0.25").returncode, 0)
         numbers = {name: self.status_of(name)["job"] for name in (JOB, "other")}
         self.assertEqual(first.wait(), 0, first.text())

@@ -303,9 +303,14 @@ TEST_P(FailureNearAndFar, ADeadlineCountsWhileElementsMove) {
   const auto statuses =
       RunMembers({.ranks = 2, .per_host = GetParam()}, [](Group& group) {
         std::vector<float> values(64 * kLong, 1);
-        return group.Run({.output = values.data(),
-                          .count = values.size(),
-                          .timeout = absl::Milliseconds(1)});
+        absl::Status status;
+        // A fast machine may be done before anyone looks at the time, once.
+        for (int i = 0; i < 100 && status.ok(); ++i) {
+          status = group.Run({.output = values.data(),
+                              .count = values.size(),
+                              .timeout = absl::Milliseconds(1)});
+        }
+        return status;
       });
   for (const absl::Status& status : statuses) {
     EXPECT_TRUE(absl::IsDeadlineExceeded(status)) << status.message();

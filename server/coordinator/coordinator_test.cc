@@ -237,6 +237,17 @@ TEST_F(CoordinatorTest, BarrierOpensWhenAllMembersAreInOrGone) {
   EXPECT_EQ(Last<BarrierReleased>(10)->barrier, 4u);
 }
 
+TEST_F(CoordinatorTest, NoBarrierIsOverWhileNobodyIsThere) {
+  Begin();
+  Say(10, Disconnected{});
+  Say(11, Disconnected{});
+  PassTime(absl::Seconds(5));
+  Hello(12, 0);
+  Hello(13, 1);
+  ASSERT_TRUE(Last<WorkerWelcome>(12).has_value());
+  EXPECT_EQ(Last<WorkerWelcome>(12)->barriers, 0u);
+}
+
 TEST_F(CoordinatorTest, DecisionComesWhenAllBlocksHaveReported) {
   AttachServer(1);
   JobSpec job = TwoTensors(1);

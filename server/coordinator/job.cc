@@ -160,9 +160,12 @@ void Job::OnBarrier(uint32_t rank, uint64_t barrier, CoordinatorOutputs& outputs
 // Everyone in the committed epoch who is alive must be in a barrier; each is released
 // from its own.
 void Job::MaybeReleaseBarrier(CoordinatorOutputs& outputs) {
+  bool is_anyone = false;
   for (const auto& [rank, worker] : workers_) {
     if (worker.welcomed && !worker.barrier) return;
+    is_anyone |= worker.welcomed;
   }
+  if (!is_anyone) return;
   ++barriers_;
   ReleaseThoseLeftBehind(outputs);
 }

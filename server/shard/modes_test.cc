@@ -13,6 +13,7 @@
 namespace syncline {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::Not;
@@ -224,6 +225,29 @@ TEST_F(AsyncShard, AJoinerBeginsWhereTheFurthestIsAndNobodyWaitsForIt) {
   EXPECT_THAT(Push(0, 3), Contains("applied b0 s4 by r0"));
   EXPECT_THAT(Push(2, 3), Contains("applied b0 s5 by r2"));
   EXPECT_THAT(Push(2, 2), ElementsAre("refuse r2 wrong step"));
+}
+
+// Another shard may have told the coordinator of a later step than this one did.
+TEST_F(AsyncShard, WhatTheNewSettingsMayBeForWaitsForThem) {
+  Push(0, 0);
+  rig_.shard().Apply(ShardPrepare{2});
+  const std::vector<float> before = rig_.Weights(0);
+  EXPECT_THAT(Push(0, 1), ElementsAre("noted r0 b0 v1"));
+  EXPECT_THAT(Push(0, 1), ElementsAre("noted r0 b0 v1")) << "again";
+  EXPECT_THAT(Lines(rig_.Pull(0, 0, 1)), ElementsAre("noted r0 b0 v1"))
+      << "a view now would make it look younger";
+  EXPECT_EQ(rig_.Weights(0), before);
+  EXPECT_THAT(Push(1, 0), Contains("applied b0 s1 by r1"));
+  EXPECT_THAT(Lines(rig_.Commit(2, {rig_.Member(0), rig_.Member(1)})),
+              AllOf(Contains("applied b0 s2 by r0"), Contains("ack r0 b0 s1")));
+}
+
+TEST_F(AsyncShard, WhatWasPostponedOfOneWhoIsDroppedDoesNotCount) {
+  Push(0, 0);
+  rig_.shard().Apply(ShardPrepare{2});
+  Push(0, 1);
+  EXPECT_THAT(Lines(rig_.Commit(2, {rig_.Member(1)})), ElementsAre("committed e2"));
+  EXPECT_THAT(Push(1, 0), Contains("applied b0 s1 by r1"));
 }
 
 class WeighedShard : public AsyncShard {

@@ -124,6 +124,10 @@ void Shard::Impl::On(const ShardMessage& message) {
 
 void Shard::Impl::OnPull(const MessageHeader& header, Block& block) {
   const WorkerId worker = {header.rank, header.incarnation};
+  // A view now would make what it gave before look younger than it is.
+  if (postponed_.contains({header.block, worker})) {
+    return Reply(header, MessageKind::kNoted, {});
+  }
   const bool is_held = (header.flags & kFlagHeld) != 0;
   const Wish wish = {.version = header.step,
                      .held = is_held ? std::optional(DigestOf(header)) : std::nullopt};
@@ -164,6 +168,7 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
   if (stepper_->IsFrozen(block.spec().range.tensor)) {
     return Refuse(header, RefuseCode::kWrongStep);
   }
+  if (mode_.is_async() && header.step >= hold_from_) return Postpone(message);
   switch (policy_->Judge(FactsOf(header, block))) {
     case PushRuling::kHeld:
       return Promise(header, Repeats::kYes);
@@ -191,6 +196,19 @@ void Shard::Impl::OnPush(const ShardMessage& message, Block& block) {
   if (mode_.is_async()) return StepOnArrival(header, block);
   if (mode_.has_quorum()) return NoteGiven(header);
   StepIfComplete(block);
+}
+
+// Other modes keep it among the contributions of a step, which is not made meanwhile.
+void Shard::Impl::Postpone(const ShardMessage& message) {
+  const MessageHeader& header = message.header;
+  postponed_[{header.block, {header.rank, header.incarnation}}] = message;
+  Reply(header, MessageKind::kNoted, {});
+}
+
+void Shard::Impl::TakePostponed() {
+  for (const auto& [of, message] : std::exchange(postponed_, {})) {
+    if (FindMember(of.second) != nullptr) OnPush(message, blocks_.at(of.first));
+  }
 }
 
 RefuseCode Shard::Impl::Take(const ShardMessage& message, Block& block) {
@@ -283,6 +301,7 @@ void Shard::Impl::On(const ShardCommit& commit) {
   }
   if (mode_.has_quorum()) CountGivers();
   for (auto& [id, block] : blocks_) StepIfComplete(block);
+  TakePostponed();
 }
 
 // ---- The class as others see it ----

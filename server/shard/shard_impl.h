@@ -93,6 +93,8 @@ class Shard::Impl {
   // The block is about to get its weights: with the state that the kSeed says, or none.
   static RefuseCode BeginState(const MessageHeader& header, Block& block);
   void OnPush(const ShardMessage& message, Block& block);
+  void Postpone(const ShardMessage& message);
+  void TakePostponed();
   // No refusal: the contribution is held, and counts as what it is.
   RefuseCode Take(const ShardMessage& message, Block& block);
 
@@ -203,6 +205,8 @@ class Shard::Impl {
   uint64_t prepared_epoch_ = 0;
   static constexpr uint64_t kNoHold = std::numeric_limits<uint64_t>::max();
   uint64_t hold_from_ = kNoHold;  // no block completes this step or a later one
+  // In mode asp: contributions to those steps, of which the new epoch may change the settings.
+  std::map<std::pair<uint32_t, WorkerId>, ShardMessage> postponed_;  // by block
 
   uint64_t passes_until_ = 0;  // blocks make steps before it, although no member is left
 

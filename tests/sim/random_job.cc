@@ -219,7 +219,6 @@ JobSpec RandomJob(Random& random, const RunSize& size) {
 bool TakesUpdates(const JobSpec& job) {
   const TrainingSettings& training = job.training;
   const SyncMode mode = training.sync();
-  if (mode.is_async() || mode.has_quorum()) return false;
   const bool compresses = std::ranges::any_of(
       *job.Transfers(), [](const auto& one) { return one.push.compresses(); });
   const bool follows = compresses && training.optimizer.name == "sgd" &&

@@ -90,7 +90,8 @@ void Reference::Changed(uint64_t epoch, const TrainingSettings& training, uint64
 }
 
 void Reference::Released(uint32_t rank, uint64_t barrier, size_t workers) {
-  if (in_barrier_[barrier].size() == workers) return;
+  barriers_are_even_ = barriers_are_even_ && begun_.size() == workers;
+  if (!barriers_are_even_ || in_barrier_[barrier].size() == workers) return;
   Violate(absl::StrCat("rank ", rank, " left barrier ", barrier, " while ",
                        in_barrier_[barrier].size(), " of ", workers, " were in it"));
 }

@@ -92,7 +92,9 @@ class Reference {
   // Servers were told of new settings with that epoch, from a step on.
   void Changed(uint64_t epoch, const TrainingSettings& training, uint64_t from);
 
-  // Nobody leaves a barrier before all are in it.
+  // Nobody leaves a barrier before all are in it. One who begins later than that, as its
+  // welcome died with the coordinator, counts from its own first one; then nothing is judged.
+  void Began(uint32_t rank) { begun_.insert(rank); }
   void Entered(uint32_t rank, uint64_t barrier) { in_barrier_[barrier].insert(rank); }
   void Released(uint32_t rank, uint64_t barrier, size_t workers);
 
@@ -139,6 +141,8 @@ class Reference {
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> arrived_;  // by block and life
   std::map<uint64_t, std::vector<Pull>> pulls_;                // by step
   std::map<uint64_t, std::set<uint32_t>> in_barrier_;          // ranks, by barrier
+  std::set<uint32_t> begun_;                                   // ranks
+  bool barriers_are_even_ = true;  // all began before the first was over
   // By epoch: settings and the step that they hold from.
   std::map<uint64_t, std::pair<uint64_t, TrainingSettings>> changes_;
   std::string violation_;

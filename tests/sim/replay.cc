@@ -24,6 +24,10 @@ void ForEachTile(const BlockRange& range, const Visit& visit) {
   }
 }
 
+float SignOf(float value) {
+  return std::isnan(value) || value == 0 ? 0 : std::copysign(1.0f, value);
+}
+
 // Of votes, where infinity and NaN are left for the check.
 float FiniteSignOf(float value) {
   const bool is_finite = std::isfinite(value) && value != 0;
@@ -123,6 +127,7 @@ void Replay::Add(uint32_t block, uint64_t version) {
   uint64_t oldest = std::numeric_limits<uint64_t>::max();
   const bool keeps_sum = plan_->settings().NeedsAccumulator();
   const bool votes = transfers_[own.range.tensor].push.votes;
+  const bool is_judged = !plan_->settings().Updates(step) || plan_->NeedsDecision();
   for (const auto& one : applied.contributors) {
     const Reference::Push& push =
         reference_.pushes_.at({{one.rank, one.incarnation, step}, own.range.tensor});
@@ -138,7 +143,7 @@ void Replay::Add(uint32_t block, uint64_t version) {
     const std::span<float> sum = SumOf(own.range);
     for (size_t i = 0; i < sum.size(); ++i) {
       const float value = received[own.range.first_element + i];
-      sum[i] += votes ? FiniteSignOf(value) : weight * value;
+      sum[i] += !votes ? weight * value : is_judged ? FiniteSignOf(value) : SignOf(value);
     }
   }
   own.samples += samples;
@@ -369,7 +374,7 @@ void Replay::Apply(uint32_t tensor, const BlockRange& range, const StepScalars& 
   StepScalars scalars = given;
   const bool votes = transfers_[tensor].push.votes;
   for (float& value : own.sum) {
-    if (votes && std::isinf(value)) value = std::copysign(1.0f, value);
+    if (votes) value = SignOf(value);
   }
   if (!plan_->transforms().empty() && !votes &&
       given.contribution == ContributionKind::kGradient) {

@@ -78,6 +78,7 @@ class Run {
         progress_(events_, random_),
         workers_(size_.workers),
         gone_(size_.workers),
+        outside_(size_.workers),
         deaths_(size_.workers) {}
 
   absl::Status Execute();
@@ -133,6 +134,7 @@ class Run {
   std::optional<ServerHosts> servers_;  // once the run begins
   std::vector<std::unique_ptr<WorkerProcess>> workers_;
   std::vector<bool> gone_;
+  std::vector<bool> outside_;  // as yet, and need not be waited for
   std::vector<int> deaths_;
   bool has_settled_ = false;
   int faults_ = 0;
@@ -308,7 +310,8 @@ bool Run::AllDone() const {
   if (!servers_->AllAreThere()) return false;
   for (uint32_t rank = 0; rank < size_.workers; ++rank) {
     const auto& worker = workers_[rank];
-    if (!gone_[rank] && (worker == nullptr || !worker->IsDone())) return false;
+    const bool is_absent = gone_[rank] || outside_[rank];
+    if (!is_absent && (worker == nullptr || !worker->IsDone())) return false;
   }
   return true;
 }
@@ -319,9 +322,11 @@ bool Run::IsOver() {
   const auto is_done = [](const auto& one) { return one != nullptr && one->IsDone(); };
   for (uint32_t rank = 0; rank < size_.workers; ++rank) {
     const bool may_wait = mode.skips_versions() || deaths_[rank] > 1;
-    const bool is_outside =
-        may_wait && workers_[rank] != nullptr && !workers_[rank]->incarnation();
-    if (is_outside && std::ranges::any_of(workers_, is_done)) gone_[rank] = true;
+    const bool is_outside = may_wait && workers_[rank] != nullptr &&
+                            !workers_[rank]->incarnation() &&
+                            (outside_[rank] || std::ranges::any_of(workers_, is_done));
+    if (outside_[rank] && !is_outside) has_settled_ = false;
+    outside_[rank] = is_outside;
   }
   if (!AllDone()) return false;
   if (!mode.is_async()) return true;
@@ -394,7 +399,7 @@ absl::Status Run::Check() {
   }
   SYNCLINE_RETURN_IF_ERROR(CheckTraffic());
   for (uint32_t rank = 0; rank < size_.workers; ++rank) {
-    if (gone_[rank]) continue;
+    if (gone_[rank] || outside_[rank]) continue;
     reference_.CheckAcknowledged(rank, *workers_[rank]->incarnation());
   }
   const Reference::Model model = reference_.After(size_.steps);
@@ -455,7 +460,7 @@ absl::Status Run::CheckBlock(uint32_t block, std::span<const float> expected,
     }
     const float view = views[i];
     for (uint32_t rank = 0; rank < size_.workers; ++rank) {
-      if (gone_[rank]) continue;
+      if (gone_[rank] || outside_[rank]) continue;
       const float held = workers_[rank]->weights()[range.tensor][range.first_element + i];
       if (!SameBits(held, view)) {
         return absl::InternalError(absl::StrCat("worker ", rank, " holds ", held,

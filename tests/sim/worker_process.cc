@@ -137,6 +137,7 @@ void WorkerProcess::OnControl(const CoordinatorBody& body) {
 
 void WorkerProcess::Begin(const WorkerWelcome& welcome) {
   incarnation_ = welcome.incarnation;
+  parts_.reference.Began(rank_);
   membership_ = {.job = welcome.job,
                  .incarnation = welcome.incarnation,
                  .session_key = welcome.session_key,

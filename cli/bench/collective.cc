@@ -11,6 +11,7 @@
 #include <fstream>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -20,6 +21,7 @@
 #include "absl/strings/str_format.h"
 #include "cli/bench/collective_plan.h"
 #include "cli/bench/figures.h"
+#include "comm/base/crc32c.h"
 #include "comm/base/env.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
@@ -83,6 +85,18 @@ class BenchRank {
         InPlace() && (plan_.op != CollectiveOp::kBroadcast || rank_ == 0);
     for (size_t i = 0; i < out_.size(); ++i) out_[i] = in_place ? Value(rank_, i) : -1;
   }
+
+  void FillUneven() {
+    const auto fill = [&](std::vector<float>& values) {
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] =
+            1.0f / static_cast<float>(i % 1021 + 3 * static_cast<size_t>(rank_) + 1);
+      }
+    };
+    fill(in_);
+    fill(out_);
+  }
+  std::span<const float> output() const { return out_; }
 
   Call MakeCall() {
     return {.op = plan_.op,
@@ -262,6 +276,15 @@ absl::StatusOr<Json> MeasureCodec(Group& group, const CollectivePlan& plan,
               {"choice", plan.codec}};
 }
 
+// A digest of what one operation makes of values whose sums depend on their order.
+absl::StatusOr<std::string> BitsOf(Group& group, const CollectivePlan& plan,
+                                   uint64_t bytes) {
+  BenchRank rank(plan, bytes, group.rank());
+  rank.FillUneven();
+  SYNCLINE_RETURN_IF_ERROR(group.Run(rank.MakeCall()));
+  return absl::StrFormat("%08x", Crc32c(std::as_bytes(rank.output())));
+}
+
 absl::StatusOr<Json> MeasureSize(Group& group, const CollectivePlan& plan,
                                  uint64_t bytes) {
   if (!plan.codec.empty()) return MeasureCodec(group, plan, bytes);
@@ -279,13 +302,17 @@ absl::StatusOr<Json> MeasureSize(Group& group, const CollectivePlan& plan,
   const Json time = Quantiles(seconds);
   const double algbw =
       static_cast<double>(rank.bytes()) / time["median"].get<double>() / 1e9;
-  return Json{{"size", rank.bytes()},
+  Json row = {{"size", rank.bytes()},
               {"seconds", time},
               {"algbw_gbs", algbw},
               {"busbw_gbs", algbw * BusFactor(plan.op, plan.ranks)},
               {"wrong", static_cast<uint64_t>(wrong)},
               {"choice", plan.algorithm ? std::string(AlgorithmName(*plan.algorithm))
                                         : group.Choose(rank.MakeCall()).reason}};
+  if (plan.is_exact) {
+    SYNCLINE_ASSIGN_OR_RETURN(row["bits"], BitsOf(group, plan, bytes));
+  }
+  return row;
 }
 
 absl::Status RunRank(const CollectivePlan& plan, const std::string& folder, int rank) {
@@ -297,6 +324,7 @@ absl::Status RunRank(const CollectivePlan& plan, const std::string& folder, int 
                      .rank = rank,
                      .ranks = plan.ranks,
                      .store = &store,
+                     .exact_order = plan.is_exact,
                      .address = "127.0.0.1",
                      .host = plan.hosts > 1 ? absl::StrCat("host", host) : "",
                      .security = plan.security}));
@@ -360,17 +388,25 @@ void Print(const Json& report) {
               report["op"].get<std::string>().c_str(),
               codec.empty() ? "" : absl::StrCat(" of means as ", codec).c_str(),
               report["ranks"].get<int>(), report["machine"]["copy_gbs"].get<double>());
+  const bool is_exact = report["exact_order"].get<bool>();
   std::printf("%12s %12s %12s %12s %8s%s\n", "size (B)", "time (us)", "algbw (GB/s)",
-              "busbw (GB/s)", "wrong", codec.empty() ? "" : "     sent (B)");
+              "busbw (GB/s)", "wrong",
+              is_exact        ? "         bits"
+              : codec.empty() ? ""
+                              : "     sent (B)");
   for (const Json& row : report["rows"]) {
-    const std::string sent =
-        codec.empty() ? "" : absl::StrFormat(" %12d", row["sent_bytes"].get<uint64_t>());
+    std::string more;
+    if (!codec.empty()) {
+      more = absl::StrFormat(" %12d", row["sent_bytes"].get<uint64_t>());
+    } else if (is_exact) {
+      more = absl::StrFormat(" %12s", row["bits"].get<std::string>());
+    }
     std::printf("%12llu %12.2f %12.3f %12.3f %8llu%s\n",
                 static_cast<unsigned long long>(row["size"].get<uint64_t>()),
                 row["seconds"]["median"].get<double>() * 1e6,
                 row["algbw_gbs"].get<double>(), row["busbw_gbs"].get<double>(),
                 static_cast<unsigned long long>(row["wrong"].get<uint64_t>()),
-                sent.c_str());
+                more.c_str());
   }
 }
 
@@ -386,10 +422,15 @@ absl::StatusOr<int> BenchCollective(const CollectiveOptions& options) {
   absl::StatusOr<Json> rows = RunRanks(plan, folder);
   std::filesystem::remove_all(folder, error);
   SYNCLINE_RETURN_IF_ERROR(rows.status());
-  const Json report = {{"bench", "collective"},   {"op", options.op},
-                       {"type", "f32"},           {"codec", options.codec},
-                       {"ranks", options.ranks},  {"wire", options.wire},
-                       {"hosts", plan.hosts},     {"machine", MachineFigures()},
+  const Json report = {{"bench", "collective"},
+                       {"op", options.op},
+                       {"type", "f32"},
+                       {"codec", options.codec},
+                       {"ranks", options.ranks},
+                       {"wire", options.wire},
+                       {"hosts", plan.hosts},
+                       {"exact_order", plan.is_exact},
+                       {"machine", MachineFigures()},
                        {"rows", *std::move(rows)}};
   uint64_t wrong = 0;
   for (const Json& row : report["rows"]) wrong += row["wrong"].get<uint64_t>();
@@ -420,6 +461,8 @@ void AddBenchCollective(CLI::App& bench, Command* selected) {
   app->add_option("--algorithm", options->algorithm,
                   "direct, ring, doubling, halving, tree, bruck or hierarchical; "
                   "default: the fastest by the cost model");
+  app->add_flag("--exact-order", options->is_exact,
+                "Sums in the order of ranks: the same bits by every algorithm");
   app->add_option("--codec", options->codec,
                   "Of all_reduce: values travel encoded, as onebit, topk:ratio=0.01 or "
                   "int8, with error feedback; the result is the mean");

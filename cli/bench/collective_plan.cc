@@ -69,6 +69,12 @@ absl::Status ChooseWire(const CollectiveOptions& options, CollectivePlan& plan) 
 absl::Status ChooseCodec(const CollectiveOptions& options, CollectivePlan& plan) {
   if (options.codec.empty()) return absl::OkStatus();
   plan.codec = options.codec;
+  if (options.is_exact) {
+    return WithFailure(
+        absl::InvalidArgumentError("--codec takes no --exact-order: a mean of encoded "
+                                   "values is in the order of ranks in any case"),
+        Failure::kUsage);
+  }
   if (plan.op != CollectiveOp::kAllReduce || !options.algorithm.empty()) {
     return WithFailure(
         absl::InvalidArgumentError(
@@ -83,7 +89,7 @@ absl::Status ChooseCodec(const CollectiveOptions& options, CollectivePlan& plan)
 }  // namespace
 
 absl::StatusOr<CollectivePlan> PlanCollective(const CollectiveOptions& options) {
-  CollectivePlan plan = {.ranks = options.ranks};
+  CollectivePlan plan = {.ranks = options.ranks, .is_exact = options.is_exact};
   SYNCLINE_ASSIGN_OR_RETURN(plan.op, OrUsage(ParseCollective(options.op)));
   SYNCLINE_ASSIGN_OR_RETURN(plan.sizes, OrUsage(ParseSizes(options.bytes)));
   if (options.ranks < 1 || options.ranks > kMaxRanks) {
@@ -99,8 +105,10 @@ absl::StatusOr<CollectivePlan> PlanCollective(const CollectiveOptions& options) 
   SYNCLINE_RETURN_IF_ERROR(ChooseCodec(options, plan));
   if (!options.algorithm.empty()) {
     SYNCLINE_ASSIGN_OR_RETURN(plan.algorithm, OrUsage(ParseAlgorithm(options.algorithm)));
-    const Problem problem = {
-        .op = plan.op, .ranks = plan.ranks, .local = plan.ranks / plan.hosts};
+    const Problem problem = {.op = plan.op,
+                             .ranks = plan.ranks,
+                             .local = plan.ranks / plan.hosts,
+                             .exact = plan.is_exact};
     SYNCLINE_RETURN_IF_ERROR(OrUsage(MakeSchedule(problem, *plan.algorithm)).status());
   }
   return plan;

@@ -22,6 +22,7 @@ struct CollectiveOptions {
   std::string algorithm;  // empty: the group's choice
   std::string codec;      // empty: values travel as they are
   std::string wire = "shared";
+  bool is_exact = false;  // sums in the order of ranks
   int hosts = 0;  // as if the ranks were on so many; 0: on as many as there are ranks
   bool prints_json = false;
 };
@@ -30,6 +31,7 @@ struct CollectiveOptions {
 struct CollectivePlan {
   collective::CollectiveOp op = collective::CollectiveOp::kAllReduce;
   int ranks = 2;
+  bool is_exact = false;
   std::vector<uint64_t> sizes = {};  // in bytes
   std::optional<collective::Algorithm> algorithm = {};
   std::string codec = {};

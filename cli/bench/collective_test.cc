@@ -59,6 +59,25 @@ TEST(BenchCollective, ChecksThatAllRanksHaveTheSameOfWhatTravelsEncoded) {
   EXPECT_GT(row["sent_bytes"], 10000);
 }
 
+// Of values whose sums are no numbers of FP32.
+TEST(BenchCollective, SumsInTheExactOrderHaveTheSameBitsByEveryAlgorithm) {
+  const auto bits_by = [](const std::vector<const char*>& more) {
+    std::vector<const char*> flags = {"--ranks", "4",      "--bytes",
+                                      "100000",  "--json", "--exact-order"};
+    flags.insert(flags.end(), more.begin(), more.end());
+    testing::internal::CaptureStdout();
+    EXPECT_EQ(RunBench(flags), kExitDone);
+    const auto report = nlohmann::json::parse(testing::internal::GetCapturedStdout());
+    EXPECT_EQ(report["exact_order"], true);
+    EXPECT_EQ(report["rows"][0]["wrong"], 0);
+    return report["rows"][0]["bits"].get<std::string>();
+  };
+  const std::string bits = bits_by({});
+  EXPECT_EQ(bits_by({"--algorithm", "ring"}), bits);
+  EXPECT_EQ(bits_by({"--algorithm", "doubling"}), bits);
+  EXPECT_EQ(bits_by({"--wire", "tcp-plain", "--hosts", "2"}), bits);
+}
+
 TEST(BenchCollective, RefusesWhatItCannotMeasure) {
   EXPECT_EQ(RunBench({"--codec", "onebitt"}), kExitUsage);
   EXPECT_EQ(RunBench({"--codec", "powersgd"}), kExitUsage);
@@ -70,6 +89,8 @@ TEST(BenchCollective, RefusesWhatItCannotMeasure) {
   EXPECT_EQ(RunBench({"--bytes", "100..10"}), kExitUsage);
   EXPECT_EQ(RunBench({"--ranks", "0"}), kExitUsage);
   EXPECT_EQ(RunBench({"--algorithm", "bruck"}), kExitUsage);
+  EXPECT_EQ(RunBench({"--algorithm", "halving", "--exact-order"}), kExitUsage);
+  EXPECT_EQ(RunBench({"--codec", "int8", "--exact-order"}), kExitUsage);
 }
 
 }  // namespace

@@ -174,6 +174,7 @@ syncline_code syncline_group_create(const syncline_group_options* options,
     if (const std::string security = OrEmpty(known.security); !security.empty()) {
       SYNCLINE_ASSIGN_OR_RETURN(group.security, SecurityOf(security));
     }
+    group.exact_order = known.exact_order != 0;
     SetTime(known.failure_timeout_ms, &group.failure_timeout);
     SetTime(known.timeout_ms, &group.timeout);
     SetTime(known.start_timeout_ms, &group.start_timeout);

@@ -76,6 +76,20 @@ TEST(CGroup, ReducesInTwoRanksAndNamesWhoLeft) {
   EXPECT_EQ(failed_rank[0], 1);
 }
 
+TEST(CGroup, SumsInTheExactOrderWhereItIsAsked) {
+  MemoryStore store;
+  syncline_group_options options = OptionsFor(store, 0, 1);
+  options.exact_order = 1;
+  syncline_group* group = nullptr;
+  ASSERT_EQ(syncline_group_create(&options, &group), SYNCLINE_OK);
+  std::vector<float> values(3, 1);
+  syncline_call call = SumOf(values);
+  EXPECT_EQ(syncline_group_run(group, &call), SYNCLINE_OK);
+  call.algorithm = "tree";  // cannot
+  EXPECT_EQ(syncline_group_run(group, &call), SYNCLINE_UNIMPLEMENTED);
+  syncline_group_free(group);
+}
+
 TEST(CCompressed, GivesBothRanksTheMean) {
   MemoryStore store;
   std::vector<std::thread> threads;

@@ -304,6 +304,9 @@ typedef struct syncline_group_options {
   const char* host; /* members that say different names share no memory; usually NULL */
   const char*
       security; /* of connections between hosts: NULL or "tls", with a key from the store; "plain": none */
+  /* 1: sums, averages and products of floating point have the same bits whatever algorithm is chosen and however ranks
+   * are spread over hosts: in the order of ranks, rounded once. All members say the same. */
+  int exact_order;
 } syncline_group_options;
 
 /* Blocks until all members are there. UNAVAILABLE when one cannot be reached. */

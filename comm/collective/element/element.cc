@@ -134,11 +134,16 @@ struct CombineAs {
   static void Run(const Combination& combination, size_t count, const std::byte* first,
                   std::span<const std::byte* const> others, std::byte* out) {
     const PairFunction<T> pair = FindPair<T>(combination.op);
+    // What is in `out` must not be lost before its turn.
+    const bool has_turn = std::find(others.begin(), others.end(), out) != others.end();
+    alignas(64) std::array<T, kStrip> before;
     for (size_t begin = 0; begin < count; begin += kStrip) {
       const size_t n = std::min(kStrip, count - begin);
       const T* left = reinterpret_cast<const T*>(first) + begin;
-      T* to = reinterpret_cast<T*>(out) + begin;
+      T* const end = reinterpret_cast<T*>(out) + begin;
+      T* to = has_turn ? before.data() : end;
       for (const std::byte* other : others) {
+        if (other == out) to = end;
         pair(n, left, reinterpret_cast<const T*>(other) + begin, to);
         left = to;
       }
@@ -146,9 +151,9 @@ struct CombineAs {
         // An int8_t of 200 ranks would be a negative divisor.
         if constexpr (sizeof(T) == 1) {
           for (size_t i = 0; i < n; ++i)
-            to[i] = static_cast<T>(to[i] / combination.divide_by);
+            end[i] = static_cast<T>(end[i] / combination.divide_by);
         } else {
-          Kernel<Divide<T>>::Run(n, static_cast<T>(combination.divide_by), to);
+          Kernel<Divide<T>>::Run(n, static_cast<T>(combination.divide_by), end);
         }
       }
     }
@@ -189,6 +194,16 @@ constexpr std::array<std::string_view, kReduceOps> kReduceNames = {
     "sum", "average", "min", "max", "product"};
 
 }  // namespace
+
+bool OrderMatters(ElementType type, ReduceOp op) {
+  const bool is_float = type == ElementType::kF32 || type == ElementType::kF64;
+  return (is_float || RoundsPartials(type)) && op != ReduceOp::kMin &&
+         op != ReduceOp::kMax;
+}
+
+bool RoundsPartials(ElementType type) {
+  return type == ElementType::kBf16 || type == ElementType::kF16;
+}
 
 size_t ElementBytes(ElementType type) { return kTypeBytes.at(static_cast<size_t>(type)); }
 

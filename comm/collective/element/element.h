@@ -38,6 +38,13 @@ size_t ElementBytes(ElementType type);
 std::string_view ElementName(ElementType type);  // "f32"
 std::string_view ReduceName(ReduceOp op);        // "sum"
 
+// Whether the bits of a result depend on the order in which values are combined: sums,
+// averages and products of floating point.
+bool OrderMatters(ElementType type, ReduceOp op);
+// Whether a partial result is rounded when it is stored: BF16 and FP16, which are combined in
+// FP32.
+bool RoundsPartials(ElementType type);
+
 struct Combination {
   ElementType type = ElementType::kF32;
   ReduceOp op = ReduceOp::kSum;
@@ -46,7 +53,7 @@ struct Combination {
 };
 
 // out[i] = first[i] op others[0][i] op others[1][i] ..., from left to right. `out` may be
-// `first`; others overlap nothing. All point to `count` elements.
+// `first` or one of the others; otherwise nothing overlaps. All point to `count` elements.
 void Combine(const Combination& combination, size_t count, const std::byte* first,
              std::span<const std::byte* const> others, std::byte* out);
 

@@ -117,6 +117,34 @@ TEST(Combine, IsRightForEveryTypeOperationAndLength) {
   }
 }
 
+// In the order of ranks a rank's own values, which it replaces, are somewhere in the middle.
+TEST(Combine, OutMayBeAnyOfThem) {
+  std::mt19937 random(11);
+  std::uniform_real_distribution<double> wide(-1e6, 1e6);
+  for (const ElementType type :
+       {ElementType::kF32, ElementType::kF64, ElementType::kBf16, ElementType::kI32}) {
+    const size_t bytes = ElementBytes(type);
+    for (const size_t count : {1u, 65u, 1024u, 2500u}) {
+      std::vector<std::vector<std::byte>> parts(5, std::vector<std::byte>(count * bytes));
+      for (auto& part : parts) {
+        for (size_t i = 0; i < count; ++i) Write(type, wide(random), &part[i * bytes]);
+      }
+      const auto combined = [&](size_t own) {
+        auto copies = parts;
+        std::vector<const std::byte*> others;
+        for (size_t k = 1; k < copies.size(); ++k) others.push_back(copies[k].data());
+        Combine({.type = type, .op = ReduceOp::kAverage, .divide_by = 5}, count,
+                copies[0].data(), others, copies[own].data());
+        return copies[own];
+      };
+      for (size_t own = 1; own < parts.size(); ++own) {
+        ASSERT_EQ(combined(own), combined(0))
+            << std::string(ElementName(type)) << ", " << count << " into " << own;
+      }
+    }
+  }
+}
+
 TEST(Combine, RoundsHalvesOnce) {
   // 256 + 1 is 256 in BF16, and 256 + 1 + 1 is 258 when it is rounded once.
   const uint16_t large = Bf16FromFloat(256);

@@ -11,11 +11,6 @@ namespace {
 
 constexpr char kRankPayload[] = "syncline/rank";
 
-bool Reduces(CollectiveOp op) {
-  return op == CollectiveOp::kAllReduce || op == CollectiveOp::kReduceScatter ||
-         op == CollectiveOp::kReduce;
-}
-
 size_t Total(const std::vector<size_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), size_t{0});
 }
@@ -34,6 +29,7 @@ std::string Describe(const CallHeader& header) {
     absl::StrAppend(&out, " of ", header.count, " ",
                     std::string(ElementName(static_cast<ElementType>(header.type))));
   }
+  if (header.exact != 0) absl::StrAppend(&out, " in the exact order of ranks");
   if (header.algorithm == kBoardAlgorithm) {
     absl::StrAppend(&out, " through shared memory");
   } else {
@@ -53,7 +49,7 @@ absl::Status Mismatch(int rank, const CallHeader& its, const CallHeader& own) {
   absl::Status status = absl::FailedPreconditionError(absl::StrCat(
       "rank ", rank, " is in ", Describe(its), ", but this rank is in ", Describe(own),
       ": all ranks must call the same operations, in the same order, with the same sizes "
-      "and types, and ask for the same algorithm or for none"));
+      "and types, and ask for the same algorithm and exact_order or for none"));
   SetFailedRank(status, rank);
   return status;
 }

@@ -50,13 +50,14 @@ struct CallHeader {
   uint8_t type = 0;
   uint8_t reduce = 0;
   uint8_t algorithm = 0;
-  uint64_t unused[3] = {};
+  uint8_t exact = 0;  // exact_order, where it changes anything
+  uint8_t unused[23] = {};
 
   bool operator==(const CallHeader& other) const {
     return sequence == other.sequence && count == other.count &&
            segment == other.segment && root == other.root && source == other.source &&
            tag == other.tag && op == other.op && type == other.type &&
-           reduce == other.reduce && algorithm == other.algorithm;
+           reduce == other.reduce && algorithm == other.algorithm && exact == other.exact;
   }
 };
 static_assert(sizeof(CallHeader) == 64);

@@ -26,7 +26,7 @@ Execution::Execution(ExecutionPlan plan, const std::vector<Lane*>& lanes)
       unfinished_(schedule_.steps.size()) {
   for (uint32_t i = 0; i < schedule_.steps.size(); ++i) {
     const Step& step = schedule_.steps[i];
-    if (step.action == Action::kCopy) copies_.push_back(i);
+    if (step.peers.empty()) copies_.push_back(i);
     for (const int rank : step.peers) {
       Peer& peer = PeerOf(rank, lanes);
       (step.action == Action::kSend ? peer.sends : peer.receives).push_back(i);
@@ -194,10 +194,9 @@ bool Execution::Receive(Peer& peer) {
   if (n == 0) return false;
   std::byte* const target = At(step.target, done_[index]);
   if (step.action == Action::kReduce) {
-    Combination combination = plan_.combination;
-    if (!step.completes) combination.divide_by = 0;
-    const std::byte* const other = arrived.data();
-    Combine(combination, n, At(step.source, done_[index]), {&other, 1}, target);
+    const std::byte* operands[] = {At(step.source, done_[index]), arrived.data()};
+    if (step.turn > 0) std::swap(operands[0], operands[1]);
+    CombineInto(step, done_[index], n, operands);
   } else {
     std::memcpy(target, arrived.data(), n * element_bytes_);
   }
@@ -215,21 +214,20 @@ bool Execution::IsNext(const Peer& peer, uint32_t index) const {
 bool Execution::Reduce(uint32_t index) {
   const Step& step = schedule_.steps[index];
   size_t n = std::min(kPieceBytes / element_bytes_, Allowed(step) - done_[index]);
-  std::vector<const std::byte*> others(step.peers.size());
-  for (size_t k = 0; k < others.size(); ++k) {
+  std::vector<const std::byte*> operands;
+  operands.reserve(step.peers.size() + 1);
+  for (size_t k = 0; k < step.peers.size(); ++k) {
     const Peer& peer =
         peers_[static_cast<size_t>(peer_index_[static_cast<size_t>(step.peers[k])])];
     if (!IsNext(peer, index)) return false;
     const ByteView arrived = peer.lane->Arrived();
-    others[k] = arrived.data();
+    operands.push_back(arrived.data());
     n = std::min(n, arrived.size() / element_bytes_);
   }
   n = Whole(step, done_[index], n);
   if (n == 0 && step.count() > 0) return false;
-  Combination combination = plan_.combination;
-  if (!step.completes) combination.divide_by = 0;
-  Combine(combination, n, At(step.source, done_[index]), others,
-          At(step.target, done_[index]));
+  operands.insert(operands.begin() + step.turn, At(step.source, done_[index]));
+  CombineInto(step, done_[index], n, operands);
   done_[index] += n;
   const bool finished = done_[index] == step.count();
   for (const int rank : step.peers) {
@@ -244,10 +242,24 @@ bool Execution::Reduce(uint32_t index) {
   return true;
 }
 
+void Execution::CombineInto(const Step& step, size_t first, size_t n,
+                            std::span<const std::byte* const> operands) {
+  Combination combination = plan_.combination;
+  if (!step.completes) combination.divide_by = 0;
+  Combine(combination, n, operands.front(), operands.subspan(1), At(step.target, first));
+}
+
 bool Execution::Copy(uint32_t index) {
   const Step& step = schedule_.steps[index];
   const size_t n = Allowed(step) - done_[index];
   if (n == 0) return false;
+  if (step.action == Action::kFold) {
+    std::vector<const std::byte*> operands;
+    for (const Range& part : step.parts) operands.push_back(At(part, done_[index]));
+    CombineInto(step, done_[index], n, operands);
+    done_[index] += n;
+    return true;
+  }
   std::byte* const target = At(step.target, done_[index]);
   const std::byte* const source = At(step.source, done_[index]);
   if (target != source) std::memmove(target, source, n * element_bytes_);

@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "comm/collective/element/element.h"
@@ -68,7 +69,10 @@ class Execution final : public Task {
   bool Receive(Peer& peer);
   bool ReadHeader(Peer& peer);
   bool Reduce(uint32_t index);
-  bool Copy(uint32_t index);
+  bool Copy(uint32_t index);  // or fold: what needs no peer
+  // Into the target's next `n` elements, from left to right.
+  void CombineInto(const Step& step, size_t first, size_t n,
+                   std::span<const std::byte* const> operands);
   // How many elements from the front the steps it waits for allow.
   size_t Allowed(const Step& step) const;
   bool WaitsAreOver(const Step& step) const;

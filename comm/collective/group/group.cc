@@ -59,7 +59,8 @@ std::vector<int> InBoth(const std::vector<int>& some, const std::vector<int>& ot
 std::string KeyOf(const Problem& problem, Algorithm algorithm) {
   return absl::StrCat(static_cast<int>(problem.op), "/", static_cast<int>(algorithm), "/",
                       problem.root, "/", problem.source, "/", problem.count, "/",
-                      problem.segment, "/", absl::StrJoin(problem.send_counts, ","), "/",
+                      problem.segment, "/", problem.exact, "/",
+                      absl::StrJoin(problem.send_counts, ","), "/",
                       absl::StrJoin(problem.receive_counts, ","));
 }
 
@@ -114,6 +115,10 @@ Group::~Group() {
   if (tender_.joinable()) tender_.join();
 }
 
+bool Group::IsExact(const Call& call) const {
+  return options_.exact_order && Reduces(call.op) && OrderMatters(call.type, call.reduce);
+}
+
 Problem Group::ProblemOf(const Call& call) const {
   return {.op = call.op,
           .rank = options_.rank,
@@ -122,6 +127,8 @@ Problem Group::ProblemOf(const Call& call) const {
           .source = call.source,
           .count = call.count,
           .local = local_,
+          .exact = IsExact(call),
+          .rounds = RoundsPartials(call.type),
           .send_counts = call.send_counts,
           .receive_counts = call.receive_counts};
 }
@@ -284,7 +291,8 @@ absl::Status Group::Begin(Pending& pending) {
       .op = static_cast<uint8_t>(call.op),
       .type = static_cast<uint8_t>(call.type),
       .reduce = static_cast<uint8_t>(call.reduce),
-      .algorithm = on_board ? kBoardAlgorithm : static_cast<uint8_t>(algorithm)};
+      .algorithm = on_board ? kBoardAlgorithm : static_cast<uint8_t>(algorithm),
+      .exact = static_cast<uint8_t>(IsExact(call))};
   if (direct) {
     const bool sends = call.source == options_.rank;
     auto& counter = sends ? sent_[static_cast<size_t>(call.root)]

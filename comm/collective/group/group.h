@@ -54,6 +54,12 @@ struct GroupOptions {
   absl::Duration timeout = absl::Minutes(30);
   absl::Duration start_timeout = absl::Minutes(5);
 
+  // Sums, averages and products of floating point combine the ranks' values in the order of
+  // ranks, from left to right, BF16 and FP16 in FP32 and rounded once: the same bits whichever
+  // algorithm is chosen, however ranks are spread over hosts, and whatever is cut into pieces.
+  // All members say the same. What it costs: schedule/README.md.
+  bool exact_order = false;
+
   // Where members are on several hosts: the IP address at which the others reach this one.
   // Empty: that of the default route.
   std::string address = {};
@@ -106,6 +112,7 @@ class Group {
   Group(const GroupOptions& options, Meeting meeting);
 
   Problem ProblemOf(const Call& call) const;
+  bool IsExact(const Call& call) const;
   absl::Status CheckCall(const Call& call) const;
   absl::Status Enqueue(const Handle& pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::StatusOr<std::shared_ptr<const Schedule>> ScheduleFor(const Problem& problem,

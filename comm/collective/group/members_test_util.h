@@ -18,11 +18,13 @@ struct Members {
   int per_host = 0;
   int missing = 0;
   TcpSecurity security = TcpSecurity::kTls;
+  bool exact_order = false;
 
   GroupOptions Options(const std::string& name, int rank, Store* store) const {
     GroupOptions options = {.name = name, .rank = rank, .ranks = ranks, .store = store};
     options.address = "127.0.0.1";
     options.security = security;
+    options.exact_order = exact_order;
     if (per_host > 0) options.host = absl::StrCat("host", (rank + missing) / per_host);
     return options;
   }

@@ -33,6 +33,15 @@ class ScheduleBuilder {
                 .peers = std::move(peers)},
                waits);
   }
+  // From left to right, with the source after the first `turn` peers.
+  void SetTurn(Number reduce, int turn) {
+    schedule_.steps[static_cast<size_t>(reduce)].turn = static_cast<uint32_t>(turn);
+  }
+
+  Number Fold(std::vector<Range> parts, Range target) {
+    return Add({.action = Action::kFold, .target = target, .parts = std::move(parts)},
+               {});
+  }
 
   void Completes(Number reduce) {
     if (reduce != kNone) schedule_.steps[static_cast<size_t>(reduce)].completes = true;
@@ -70,5 +79,9 @@ Schedule HalvingSchedule(const Problem& problem);
 Schedule TreeSchedule(const Problem& problem);
 Schedule BruckSchedule(const Problem& problem);
 Schedule HierarchicalSchedule(const Problem& problem);
+// All-reduces in the order of ranks.
+Schedule ExactRingSchedule(const Problem& problem);
+Schedule ExactDoublingSchedule(const Problem& problem);
+Schedule ExactHierarchicalSchedule(const Problem& problem);
 
 }  // namespace syncline::collective

@@ -3,7 +3,7 @@
 // and cannot stand still in an engine that moves more at a time. Tests only.
 //
 // Values are numbers modulo 2^64, and reducing is adding: a contribution that is missing
-// or counted twice shows.
+// or counted twice shows. Or it is a function of which no two orders give the same.
 #pragma once
 
 #include <algorithm>
@@ -21,6 +21,13 @@ namespace syncline::collective {
 
 using Values = std::vector<uint64_t>;
 
+// What two values are combined to, the left one first.
+using Combining = uint64_t (*)(uint64_t left, uint64_t right);
+inline uint64_t Add(uint64_t left, uint64_t right) { return left + right; }
+inline uint64_t InOrder(uint64_t left, uint64_t right) {
+  return left * 0x9e3779b97f4a7c15u + (right ^ 0x94d049bb133111ebu) * 0xbf58476d1ce4e5b9u;
+}
+
 struct CheckedRun {
   std::vector<Values> outputs;
   std::string error;  // empty: it came to its end
@@ -35,8 +42,10 @@ class ScheduleChecker {
  public:
   // `inputs` and `outputs` have what lies in the ranks' memory at the start.
   ScheduleChecker(std::vector<Schedule> schedules, std::vector<Values> inputs,
-                  std::vector<Values> outputs)
-      : schedules_(std::move(schedules)), inputs_(std::move(inputs)) {
+                  std::vector<Values> outputs, Combining combining = Add)
+      : combining_(combining),
+        schedules_(std::move(schedules)),
+        inputs_(std::move(inputs)) {
     run_.outputs = std::move(outputs);
     for (const Schedule& schedule : schedules_) {
       states_.emplace_back(schedule.steps.size());
@@ -139,12 +148,20 @@ class ScheduleChecker {
       for (const int peer : step.peers) {
         if (pipes_[{peer, self}].values.empty()) return false;
       }
-      uint64_t value = step.action == Action::kReceive ? 0 : At(rank, step.source, i);
+      Values operands;
       for (const int peer : step.peers) {
         auto& pipe = pipes_[{peer, self}].values;
-        value += pipe.front().first;
+        operands.push_back(pipe.front().first);
         state.round = std::max(state.round, pipe.front().second);
         pipe.pop_front();
+      }
+      for (const Range& part : step.parts) operands.push_back(At(rank, part, i));
+      if (step.action == Action::kReduce || step.action == Action::kCopy) {
+        operands.insert(operands.begin() + step.turn, At(rank, step.source, i));
+      }
+      uint64_t value = operands.front();
+      for (size_t k = 1; k < operands.size(); ++k) {
+        value = combining_(value, operands[k]);
       }
       At(rank, step.target, i) = value;
       run_.rounds = std::max(run_.rounds, state.round);
@@ -168,6 +185,7 @@ class ScheduleChecker {
     }
   }
 
+  const Combining combining_;
   std::vector<Schedule> schedules_;
   std::vector<Values> inputs_;
   std::vector<Values> scratch_;

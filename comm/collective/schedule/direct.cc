@@ -22,10 +22,14 @@ std::vector<int> Others(const Problem& problem) {
   return others;
 }
 
-// Reduced in rank order after the owner's own values: the same bits in every run.
+// Reduced in rank order, after the owner's own values where nobody asks for exactly that
+// order: the same bits in every run.
 Number ReduceOwn(ScheduleBuilder& builder, const Problem& problem, Range source,
                  Range target) {
-  const Number reduce = builder.Reduce(Others(problem), source, target);
+  std::vector<int> others = Others(problem);
+  if (problem.exact) std::sort(others.begin(), others.end());
+  const Number reduce = builder.Reduce(std::move(others), source, target);
+  if (problem.exact) builder.SetTurn(reduce, problem.rank);
   builder.Completes(reduce);
   return reduce;
 }

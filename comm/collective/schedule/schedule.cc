@@ -77,6 +77,35 @@ absl::Status CheckProblem(const Problem& problem) {
   return absl::OkStatus();
 }
 
+bool IsExact(const Problem& problem) { return problem.exact && Reduces(problem.op); }
+
+// Of those that have the operation at all.
+bool KeepsOrder(Algorithm algorithm, const Problem& problem) {
+  switch (algorithm) {
+    case Algorithm::kDirect:
+      return true;
+    case Algorithm::kDoubling:
+      return problem.op == CollectiveOp::kAllReduce;
+    case Algorithm::kRing:
+    case Algorithm::kHierarchical:
+      return problem.op == CollectiveOp::kAllReduce && !problem.rounds;
+    default:
+      return false;
+  }
+}
+
+std::string WhyUnsupported(const Problem& problem, Algorithm algorithm) {
+  if (algorithm == Algorithm::kHierarchical && !IsExact(problem)) {
+    return " here: it has all_reduce, among hosts with several ranks each";
+  }
+  if (!IsExact(problem) || KeepsOrder(algorithm, problem)) return "";
+  return absl::StrCat(
+      " in the exact order of ranks",
+      problem.rounds
+          ? " of BF16 or FP16; of all_reduce, 'doubling' has it, too"
+          : "; of all_reduce, 'ring', 'doubling' and 'hierarchical' have it, too");
+}
+
 // One rank has nobody to talk to.
 Schedule AloneSchedule(const Problem& problem) {
   ScheduleBuilder builder;
@@ -119,8 +148,13 @@ absl::StatusOr<Algorithm> ParseAlgorithm(std::string_view name) {
 }
 
 bool FollowsClosely(const Step& step, const Step& wait) {
+  if (step.action == Action::kFold &&
+      std::find(step.parts.begin(), step.parts.end(), wait.target) != step.parts.end() &&
+      wait.action != Action::kSend) {
+    return true;
+  }
   // A send reads its source only, a receive writes its target only.
-  const bool reads = step.action != Action::kReceive;
+  const bool reads = step.action != Action::kReceive && step.action != Action::kFold;
   const bool writes = step.action != Action::kSend;
   const bool wait_reads = wait.action != Action::kReceive;
   const bool wait_writes = wait.action != Action::kSend;
@@ -129,8 +163,14 @@ bool FollowsClosely(const Step& step, const Step& wait) {
          (writes && wait_writes && step.target == wait.target);
 }
 
+bool Reduces(CollectiveOp op) {
+  return op == CollectiveOp::kAllReduce || op == CollectiveOp::kReduceScatter ||
+         op == CollectiveOp::kReduce;
+}
+
 bool Supports(Algorithm algorithm, const Problem& problem) {
   const CollectiveOp op = problem.op;
+  if (IsExact(problem) && !KeepsOrder(algorithm, problem)) return false;
   switch (algorithm) {
     case Algorithm::kDirect:
       return true;
@@ -157,22 +197,20 @@ bool Supports(Algorithm algorithm, const Problem& problem) {
 absl::StatusOr<Schedule> MakeSchedule(const Problem& problem, Algorithm algorithm) {
   SYNCLINE_RETURN_IF_ERROR(CheckProblem(problem));
   if (!Supports(algorithm, problem)) {
-    return absl::UnimplementedError(
-        absl::StrCat("algorithm ", std::string(AlgorithmName(algorithm)), " has no ",
-                     std::string(CollectiveName(problem.op)),
-                     algorithm == Algorithm::kHierarchical
-                         ? " here: it has all_reduce, among hosts with several ranks each"
-                         : "",
-                     "; 'direct' has all operations"));
+    return absl::UnimplementedError(absl::StrCat(
+        "algorithm ", std::string(AlgorithmName(algorithm)), " has no ",
+        std::string(CollectiveName(problem.op)), WhyUnsupported(problem, algorithm),
+        "; 'direct' has all operations"));
   }
   if (problem.ranks == 1) return AloneSchedule(problem);
   switch (algorithm) {
     case Algorithm::kDirect:
       return DirectSchedule(problem);
     case Algorithm::kRing:
-      return RingSchedule(problem);
+      return IsExact(problem) ? ExactRingSchedule(problem) : RingSchedule(problem);
     case Algorithm::kDoubling:
-      return DoublingSchedule(problem);
+      return IsExact(problem) ? ExactDoublingSchedule(problem)
+                              : DoublingSchedule(problem);
     case Algorithm::kHalving:
       return HalvingSchedule(problem);
     case Algorithm::kTree:
@@ -180,7 +218,8 @@ absl::StatusOr<Schedule> MakeSchedule(const Problem& problem, Algorithm algorith
     case Algorithm::kBruck:
       return BruckSchedule(problem);
     case Algorithm::kHierarchical:
-      return HierarchicalSchedule(problem);
+      return IsExact(problem) ? ExactHierarchicalSchedule(problem)
+                              : HierarchicalSchedule(problem);
   }
   return absl::InternalError("an algorithm without a schedule");
 }

@@ -73,6 +73,12 @@ struct Problem {
   // The direct all-reduce takes so many elements after each other, so that what was
   // reduced is passed on while it is in the cache; 0: all at once.
   size_t segment = 0;
+  // Reductions combine values in the order of ranks, from left to right, and round once: the
+  // same bits by every algorithm that has it.
+  bool exact = false;
+  // Of `exact`: partial results would be rounded where they travel (BF16, FP16), so that only
+  // the ranks' own values may.
+  bool rounds = false;
   // Of kAllToAll: elements to and from each rank. Empty: `count` each.
   std::vector<size_t> send_counts = {};
   std::vector<size_t> receive_counts = {};
@@ -96,6 +102,7 @@ enum class Action : uint8_t {
   kSend,     // source to the peer
   kReceive,  // target = what comes from the peer
   kReduce,   // target = source, combined with what comes from each of the peers
+  kFold,     // target = parts, combined from left to right
 };
 
 struct Step {
@@ -104,7 +111,10 @@ struct Step {
   Range source = {};
   std::vector<int> peers = {};
   std::vector<uint32_t> waits = {};  // indices of earlier steps
-  bool completes = false;  // kReduce: the target is whole now; an average is divided here
+  std::vector<Range> parts = {};     // of kFold, as long as the target
+  uint32_t turn = 0;  // kReduce: so many peers come before the source, from left to right
+  // kReduce, kFold: the target is whole now; an average is divided here.
+  bool completes = false;
 
   size_t count() const { return action == Action::kSend ? source.count : target.count; }
 };
@@ -122,6 +132,8 @@ bool FollowsClosely(const Step& step, const Step& wait);
 absl::StatusOr<Schedule> MakeSchedule(const Problem& problem, Algorithm algorithm);
 
 bool Supports(Algorithm algorithm, const Problem& problem);
+
+bool Reduces(CollectiveOp op);
 
 // How long `count` elements are cut for `parts` ranks: the first ones are longer by one
 // where it does not divide.

@@ -73,6 +73,29 @@ Traffic Ring(const Problem& problem, double n) {
   }
 }
 
+// What goes up and down a chain of so many, of all `n`, is carried twice by those in its
+// middle.
+double ChainTimes(int members) { return members > 2 ? 2 : 1; }
+
+// All-reduces in the order of ranks (exact.cc).
+Traffic Exact(const Problem& problem, Algorithm algorithm, double n) {
+  const double p = problem.ranks;
+  if (algorithm == Algorithm::kDoubling) {
+    return {CeilLog2(problem.ranks), p - 1, n * (p - 1), n * (p - 1)};
+  }
+  const int local = algorithm == Algorithm::kHierarchical ? problem.local : 1;
+  const int members = problem.ranks / local;
+  const double slice = n / local;
+  const double handed = 2.0 * (local - 1);
+  const double times = ChainTimes(members);
+  return {.rounds = (local > 1 ? 2 : 0) + 2 * (members - 1),
+          .messages = handed + times,
+          .bytes = 2 * (n - slice) + times * slice,
+          .reduced_bytes = n,
+          .host_rounds = local > 1 ? 2 : 0,
+          .host_messages = handed};
+}
+
 // Halving and doubling of the all-reduce, with the hand-over of ranks that stand aside.
 Traffic Powers(const Problem& problem, Algorithm algorithm, double n) {
   const auto size =
@@ -167,6 +190,13 @@ Traffic FlatTraffic(const Problem& problem, Algorithm algorithm, double n) {
 Traffic TrafficOf(const Problem& problem, Algorithm algorithm, size_t element_bytes) {
   if (problem.ranks == 1) return {};
   const double n = TotalBytes(problem, element_bytes);
+  if (problem.exact && Reduces(problem.op) && algorithm != Algorithm::kDirect) {
+    Traffic traffic = Exact(problem, algorithm, n);
+    traffic.cable_bytes = algorithm == Algorithm::kDoubling
+                              ? CableBytes(problem, algorithm, traffic.bytes)
+                              : n * ChainTimes(problem.ranks / problem.local);
+    return traffic;
+  }
   if (algorithm == Algorithm::kHierarchical) return Hierarchical(problem, n);
   Traffic traffic = FlatTraffic(problem, algorithm, n);
   traffic.cable_bytes = CableBytes(problem, algorithm, traffic.bytes);
@@ -194,9 +224,10 @@ Choice Select(const Problem& problem, size_t element_bytes, const Topology& topo
     const Traffic traffic = TrafficOf(problem, algorithm, element_bytes);
     found.emplace_back(EstimateSeconds(traffic, topology), algorithm);
   }
-  // The direct one is first in the list, and the only one for some operations.
-  if (found.size() > 1 && topology.hosts > 1 &&
-      problem.ranks > kMostSendersBetweenHosts) {
+  // The direct one is first in the list, and the only one for some operations; what else
+  // rounds once in the order of ranks carries p times the bytes.
+  const bool has_others = found.size() > 1 && !(problem.exact && problem.rounds);
+  if (has_others && topology.hosts > 1 && problem.ranks > kMostSendersBetweenHosts) {
     found.erase(found.begin());
   }
   std::stable_sort(found.begin(), found.end(), [](const auto& one, const auto& other) {

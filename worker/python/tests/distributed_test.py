@@ -230,6 +230,19 @@ class DistributedTest(unittest.TestCase):
             os._exit(1)
             """)
 
+    def test_sums_in_the_exact_order_are_those_of_a_loop_wherever_ranks_are(self):
+        exact = {"SYNCLINE_GROUP_EXACT_ORDER": "1"}
+        for output, code in run_ranks("""
+            def values(of, kind): return torch.randn(70000, generator=torch.Generator().manual_seed(of)).to(kind)
+            for kind in (torch.float32, torch.bfloat16):
+                x = values(rank, kind)
+                dist.all_reduce(x)
+                sum = values(0, kind).float()
+                for other in range(1, ranks): sum = sum + values(other, kind).float()
+                same(x, sum.to(kind))
+            """, RANKS, lambda rank: {**self.environment_of(rank), **exact}):
+            self.assertEqual(code, 0, output)
+
     def test_ranks_that_disagree_hear_of_it(self):
         self.check("""
             try:

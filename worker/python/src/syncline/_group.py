@@ -52,6 +52,7 @@ class GroupOptionsStruct(ctypes.Structure):
         ("address", c_char_p),
         ("host", c_char_p),
         ("security", c_char_p),
+        ("exact_order", c_int),
     ]
 
 
@@ -150,7 +151,8 @@ class Group:
 
     def __init__(self, name: str, rank: int, ranks: int, put: Callable[[str, bytes], None],
                  get: Callable[[str, int], bytes], timeout_ms: int = 0,
-                 network: Optional[Mapping[str, str]] = None) -> None:
+                 network: Optional[Mapping[str, str]] = None, exact_order: bool = False,
+                 start_timeout_ms: int = 0) -> None:
         self.handle = c_void_p()
         _all.add(self)
         self._ranks, self._process = ranks, os.getpid()
@@ -181,7 +183,7 @@ class Group:
         options = GroupOptionsStruct(
             struct_size=ctypes.sizeof(GroupOptionsStruct), name=name.encode(), rank=rank, ranks=ranks,
             store=StoreStruct(None, SetFunction(on_set), GetFunction(on_get)), timeout_ms=timeout_ms,
-            start_timeout_ms=timeout_ms, **{option: value.encode() for option, value in (network or {}).items()})
+            start_timeout_ms=start_timeout_ms or timeout_ms, exact_order=exact_order, **{option: value.encode() for option, value in (network or {}).items()})
         code = _typed().syncline_group_create(byref(options), byref(self.handle))
         for error in failure:
             if not isinstance(error, Exception):  # Ctrl-C

@@ -10,11 +10,26 @@ from typing import Dict, List
 
 import torch.distributed as dist
 
+_ANYWHERE = "192.0.2.1"  # RFC 5737: nobody's
+
 
 def network() -> Dict[str, str]:
     """How members of other hosts reach this one."""
     asked = {option: os.environ.get(f"SYNCLINE_GROUP_{option.upper()}", "") for option in ("address", "host", "security")}
     return {**asked, "address": asked["address"] or _address_towards(os.environ.get("MASTER_ADDR", ""))}
+
+
+def own_address() -> str:
+    """By which others reach this process; on a host without any other address, only itself."""
+    return network()["address"] or _address_towards(_ANYWHERE) or "127.0.0.1"
+
+
+def wants_exact_order() -> bool:
+    """Whether sums have the same bits however ranks are spread over hosts."""
+    asked = os.environ.get("SYNCLINE_GROUP_EXACT_ORDER", "")
+    if asked not in ("", "0", "1"):
+        raise ValueError(f"SYNCLINE_GROUP_EXACT_ORDER is {asked!r}, but must be 1 or 0")
+    return asked == "1"
 
 
 def _address_towards(name: str) -> str:

@@ -6,7 +6,8 @@ between hosts.
 
 It needs no servers and no coordinator: members find each other through torch's own store. Connections between hosts are sealed
 by a key that travels through that store; SYNCLINE_GROUP_ADDRESS says by which IP address others reach this host (otherwise the
-one that leads to MASTER_ADDR), SYNCLINE_GROUP_SECURITY=plain leaves the seal away. A member that dies, hangs or calls another operation ends every operation under way on all others with an error
+one that leads to MASTER_ADDR), SYNCLINE_GROUP_SECURITY=plain leaves the seal away. SYNCLINE_GROUP_EXACT_ORDER=1, on all ranks,
+sums in the order of ranks: the same bits however ranks are spread over hosts. A member that dies, hangs or calls another operation ends every operation under way on all others with an error
 that names its rank (`error.rank`); the group is of no use then.
 
 Tensors are on the CPU. Reductions: sum, average, minimum, maximum, product, and bitwise and/or of booleans.
@@ -26,7 +27,11 @@ import torch.distributed as dist
 
 from syncline import _exit, _group
 from syncline._library import FOREVER
-from syncline.torch._meeting import await_key, network
+from syncline.torch._meeting import await_key, network, wants_exact_order
+from syncline.torch._reconfigure import Meeting, check_size, number_from_zero, reconfigure, reconfigure_handle
+from syncline.torch._tensors import put_back, split, spread
+
+__all__ = ["ProcessGroupSyncline", "reconfigure", "reconfigure_handle"]
 
 NAME = "syncline"
 
@@ -189,17 +194,10 @@ class ProcessGroupSyncline(dist.ProcessGroup):
     def __init__(self, store: dist.Store, rank: int, size: int, timeout: Optional[datetime.timedelta]) -> None:
         super().__init__(rank, size)
         self._rank, self._size = rank, size
+        self._timeout = timeout or datetime.timedelta(minutes=30)
+        self._meeting = Meeting()
         _exit.set_up()
-
-        def get(key: str, wait_ms: int) -> bytes:
-            await_key(store, key, wait_ms)
-            return bytes(store.get(key))
-
-        def put(key: str, value: bytes) -> None:
-            store.set(key, value.decode("ascii"))
-
-        self._native = _group.Group(
-            "syncline", rank, size, put, get, _milliseconds(timeout), network())
+        self._native = self._form("syncline", store, rank, size, self._timeout)
         # C++ (DDP, functional collectives) may hold a Work by a pointer alone, which does not keep its Python half: each is kept
         # until it was waited for. Those under way, and those that only wait for that:
         self._alive: set[_Work] = set()
@@ -207,6 +205,17 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         self._alive_lock = threading.Lock()
         self._futures: "queue.SimpleQueue[Optional[_Work]]" = queue.SimpleQueue()
         self._completer: Optional[threading.Thread] = None
+
+    def _form(self, name: str, store: dist.Store, rank: int, size: int, patience: datetime.timedelta) -> _group.Group:
+        def get(key: str, wait_ms: int) -> bytes:
+            await_key(store, key, wait_ms)
+            return bytes(store.get(key))
+
+        def put(key: str, value: bytes) -> None:
+            store.set(key, value.decode("ascii"))
+
+        return _group.Group(
+            name, rank, size, put, get, _milliseconds(self._timeout), network(), wants_exact_order(), _milliseconds(patience))
 
     def getBackendName(self) -> str:
         return NAME
@@ -216,6 +225,30 @@ class ProcessGroupSyncline(dist.ProcessGroup):
 
     def rank(self) -> int:
         return self._rank
+
+    # By which torch's C++ asks.
+    getSize, getRank = size, rank
+
+    def set_timeout(self, timeout: datetime.timedelta) -> None:
+        """Of operations from now on."""
+        self._timeout = timeout
+
+    # ---- other members -------------------------------------------------------------------------------------------
+
+    supports_reconfigure = True
+
+    def get_reconfigure_handle(self) -> str:
+        return self._meeting.handle
+
+    def reconfigure(self, opts: Any) -> _Work:
+        check_size(self._size, len(opts.handles))
+        patience = opts.timeout or self._timeout
+        place = self._meeting.meet(opts, patience)
+        self._native.abort()
+        self._native = self._form(f"syncline-{opts.uuid}", place.store, place.rank, place.ranks, patience)
+        self._rank, self._size = place.rank, place.ranks
+        number_from_zero(self, place.ranks)
+        return _Work(self, [], [], None)
 
     def abort(self) -> None:
         self._native.abort()
@@ -278,7 +311,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
             counts = tuple([part * scale for part in parts] for parts in counts)
         timeout = getattr(opts, "timeout", None)
         # torch says "the group's" by a negative time.
-        timeout_ms = _milliseconds(timeout) if isinstance(timeout, datetime.timedelta) else 0
+        timeout_ms = _milliseconds(timeout if isinstance(timeout, datetime.timedelta) else None) or _milliseconds(self._timeout)
         return functools.partial(
             self._native.start, op, dtype=_TYPES[like.dtype] if reduces else _group.UINT8, reduction=reduction or 0,
             input=0 if source is None else source.data_ptr(), output=0 if target is None else target.data_ptr(),
@@ -295,7 +328,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
             self._call(_group.ALL_REDUCE, opts, target=own, count=own.numel(), like=own, reduction=_reduction(op, own))
             for own in dense
         ]
-        return self._work(calls, tensors, _put_back(tensors, dense))
+        return self._work(calls, tensors, put_back(tensors, dense))
 
     def allreduce_coalesced(self, tensors: List[torch.Tensor], opts: Any = None) -> _Work:
         return self.allreduce(tensors, opts)
@@ -305,7 +338,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         root = getattr(opts, "rootRank", 0)
         dense = [tensor.contiguous() for tensor in tensors]
         calls = [self._call(_group.BROADCAST, opts, target=own, count=own.numel(), like=own, root=root) for own in dense]
-        return self._work(calls, tensors, _put_back(tensors, dense))
+        return self._work(calls, tensors, put_back(tensors, dense))
 
     def reduce(self, tensors: List[torch.Tensor], opts: Any = None) -> _Work:
         _check(*tensors)
@@ -315,7 +348,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
             self._call(_group.REDUCE, opts, source=own, target=own, count=own.numel(), like=own, root=root,
                        reduction=_reduction(op, own)) for own in dense
         ]
-        return self._work(calls, tensors, _put_back(tensors, dense))
+        return self._work(calls, tensors, put_back(tensors, dense))
 
     def allgather(self, outputs: List[List[torch.Tensor]], inputs: List[torch.Tensor], opts: Any = None) -> _Work:
         _check_pairs("all_gather", outputs, inputs)
@@ -326,7 +359,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
             whole = torch.empty(self._size * own.numel(), dtype=own.dtype)
             calls.append(self._call(_group.ALL_GATHER, opts, source=own, target=whole, count=own.numel(), like=own))
             staged.append((parts, whole))
-        return self._work(calls, [part for parts in outputs for part in parts], _spread(staged))
+        return self._work(calls, [part for parts in outputs for part in parts], spread(staged))
 
     def _allgather_base(self, output: torch.Tensor, input: torch.Tensor, opts: Any = None) -> _Work:
         return self.allgather_into_tensor_coalesced([output], [input], opts)
@@ -342,7 +375,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
             if whole.numel() != self._size * own.numel():
                 raise ValueError(f"all_gather of {own.numel()} elements into {whole.numel()}, with {self._size} ranks")
             calls.append(self._call(_group.ALL_GATHER, opts, source=own, target=whole, count=own.numel(), like=own))
-        return self._work(calls, outputs, _put_back(outputs, dense))
+        return self._work(calls, outputs, put_back(outputs, dense))
 
     def reduce_scatter(self, outputs: List[torch.Tensor], inputs: List[List[torch.Tensor]], opts: Any = None) -> _Work:
         _check_pairs("reduce_scatter", outputs, inputs)
@@ -367,7 +400,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
                 raise ValueError(f"reduce_scatter of {whole.numel()} elements into {own.numel()}, with {self._size} ranks")
             calls.append(self._call(_group.REDUCE_SCATTER, opts, source=whole, target=own, count=own.numel(), like=own,
                                     reduction=_reduction(op, own)))
-        return self._work(calls, outputs, _put_back(outputs, dense))
+        return self._work(calls, outputs, put_back(outputs, dense))
 
     def gather(self, outputs: List[List[torch.Tensor]], inputs: List[torch.Tensor], opts: Any = None) -> _Work:
         root = getattr(opts, "rootRank", 0)
@@ -382,7 +415,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         _check_parts("gather", self._size, parts, own)
         whole = torch.empty(self._size * own.numel(), dtype=own.dtype)
         call = self._call(_group.GATHER, opts, source=own, target=whole, count=own.numel(), like=own, root=root)
-        return self._work([call], list(parts), _spread([(parts, whole)]))
+        return self._work([call], list(parts), spread([(parts, whole)]))
 
     def scatter(self, outputs: List[torch.Tensor], inputs: List[List[torch.Tensor]], opts: Any = None) -> _Work:
         root = getattr(opts, "rootRank", 0)
@@ -394,15 +427,15 @@ class ProcessGroupSyncline(dist.ProcessGroup):
             _check_parts("scatter", self._size, inputs[0], own)
             whole = torch.cat([part.reshape(-1) for part in inputs[0]])
         call = self._call(_group.SCATTER, opts, source=whole, target=own, count=own.numel(), like=own, root=root)
-        return self._work([call], outputs, _put_back(outputs, [own]))
+        return self._work([call], outputs, put_back(outputs, [own]))
 
     def alltoall_base(self, output: torch.Tensor, input: torch.Tensor, output_splits: List[int], input_splits: List[int],
                       opts: Any = None) -> _Work:
         _check_types("all_to_all", output, input)
         out, own = output.contiguous(), input.contiguous()
-        counts = (_split(own, input_splits, self._size), _split(out, output_splits, self._size))
+        counts = (split(own, input_splits, self._size), split(out, output_splits, self._size))
         call = self._call(_group.ALL_TO_ALL, opts, source=own, target=out, count=0, like=own, counts=counts)
-        return self._work([call], [output], _put_back([output], [out]))
+        return self._work([call], [output], put_back([output], [out]))
 
     def alltoall(self, outputs: List[torch.Tensor], inputs: List[torch.Tensor], opts: Any = None) -> _Work:
         _check_types("all_to_all", *outputs, *inputs)
@@ -413,7 +446,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         out = torch.empty(sum(part.numel() for part in outputs), dtype=own.dtype)
         counts = ([part.numel() for part in inputs], [part.numel() for part in outputs])
         call = self._call(_group.ALL_TO_ALL, opts, source=own, target=out, count=0, like=own, counts=counts)
-        return self._work([call], outputs, _spread([(outputs, out)]))
+        return self._work([call], outputs, spread([(outputs, out)]))
 
     def barrier(self, opts: Any = None) -> _Work:
         nothing = torch.empty(0)
@@ -431,7 +464,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         own = tensors[0].contiguous()
         call = self._call(_group.SEND_RECEIVE, target=own, count=own.numel(), like=own, root=self._rank, tag=tag,
                           sender=source)
-        return self._work([call], tensors, _put_back(tensors, [own]))
+        return self._work([call], tensors, put_back(tensors, [own]))
 
     # What torch calls the same since 2026.
     all_gather_single = _allgather_base
@@ -439,43 +472,6 @@ class ProcessGroupSyncline(dist.ProcessGroup):
     all_to_all_single = alltoall_base
     all_gather_single_coalesced = allgather_into_tensor_coalesced
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
-
-
-def _split(tensor: torch.Tensor, rows: List[int], ranks: int) -> List[int]:
-    """How many elements go to or come from each rank."""
-    if not rows:
-        if tensor.numel() % ranks:
-            raise ValueError(f"all_to_all: {tensor.numel()} elements do not divide by {ranks} ranks; give split sizes")
-        return [tensor.numel() // ranks] * ranks
-    if len(rows) != ranks or min(rows) < 0 or sum(rows) != tensor.shape[0]:
-        raise ValueError(f"all_to_all: split sizes {list(rows)} of a tensor of {tensor.shape[0]} rows for {ranks} ranks; give "
-                         "one for each rank, which add up to the rows")
-    row = tensor.numel() // tensor.shape[0] if tensor.shape[0] else 0
-    return [part * row for part in rows]
-
-
-def _put_back(tensors: List[torch.Tensor], dense: List[torch.Tensor]) -> Optional[Callable[[], None]]:
-    """For those that were copied because their elements do not lie side by side."""
-    copied = [(tensor, own) for tensor, own in zip(tensors, dense) if own.data_ptr() != tensor.data_ptr()]
-    if not copied:
-        return None
-
-    def finish() -> None:
-        for tensor, own in copied:
-            tensor.copy_(own)
-
-    return finish
-
-
-def _spread(staged: Any) -> Callable[[], None]:
-    def finish() -> None:
-        for parts, whole in staged:
-            first = 0
-            for part in parts:
-                part.copy_(whole[first:first + part.numel()].view(part.shape))
-                first += part.numel()
-
-    return finish
 
 
 def _create(store: dist.Store, rank: int, size: int, timeout: Optional[datetime.timedelta] = None) -> ProcessGroupSyncline:

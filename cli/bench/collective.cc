@@ -459,7 +459,8 @@ void AddBenchCollective(CLI::App& bench, Command* selected) {
                   "Size, as 4096 or 64Mi, or FIRST..LAST in steps of 4x")
       ->capture_default_str();
   app->add_option("--algorithm", options->algorithm,
-                  "direct, ring, doubling, halving, tree, bruck or hierarchical; "
+                  "direct, ring, doubling, halving, tree, bruck, hierarchical, "
+                  "double_tree or torus; "
                   "default: the fastest by the cost model");
   app->add_flag("--exact-order", options->is_exact,
                 "Sums in the order of ranks: the same bits by every algorithm");

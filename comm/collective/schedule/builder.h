@@ -79,6 +79,10 @@ Schedule HalvingSchedule(const Problem& problem);
 Schedule TreeSchedule(const Problem& problem);
 Schedule BruckSchedule(const Problem& problem);
 Schedule HierarchicalSchedule(const Problem& problem);
+Schedule DoubleTreeSchedule(const Problem& problem);
+Schedule TorusSchedule(const Problem& problem);
+// Rows of the grid: the largest divisor of `ranks` that is no more than its square root.
+int TorusRows(int ranks);
 // All-reduces in the order of ranks.
 Schedule ExactRingSchedule(const Problem& problem);
 Schedule ExactDoublingSchedule(const Problem& problem);

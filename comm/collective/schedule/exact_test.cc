@@ -159,8 +159,8 @@ TEST(ExactOrder, MovesWhatTheFormulasSay) {
   for (int ranks = 2; ranks <= 33; ++ranks) {
     for (int local = 1; local < ranks; ++local) {
       if (ranks % local != 0) continue;
-      Problem problem = ExactProblem(CollectiveOp::kAllReduce, ranks,
-                                     static_cast<size_t>(ranks) * 2);
+      Problem problem =
+          ExactProblem(CollectiveOp::kAllReduce, ranks, static_cast<size_t>(ranks) * 2);
       problem.local = local;
       for (const Algorithm algorithm : ThatKeepOrder(problem)) {
         CheckTraffic(problem, algorithm);

@@ -25,7 +25,7 @@ constexpr std::array<std::pair<CollectiveOp, std::string_view>, 10> kOps = {{
     {CollectiveOp::kBarrier, "barrier"},
     {CollectiveOp::kSendReceive, "send_receive"},
 }};
-constexpr std::array<std::pair<Algorithm, std::string_view>, 7> kAlgorithms = {{
+constexpr std::array<std::pair<Algorithm, std::string_view>, 9> kAlgorithms = {{
     {Algorithm::kDirect, "direct"},
     {Algorithm::kRing, "ring"},
     {Algorithm::kDoubling, "doubling"},
@@ -33,6 +33,8 @@ constexpr std::array<std::pair<Algorithm, std::string_view>, 7> kAlgorithms = {{
     {Algorithm::kTree, "tree"},
     {Algorithm::kBruck, "bruck"},
     {Algorithm::kHierarchical, "hierarchical"},
+    {Algorithm::kDoubleTree, "double_tree"},
+    {Algorithm::kTorus, "torus"},
 }};
 
 template <typename Table>
@@ -97,6 +99,9 @@ bool KeepsOrder(Algorithm algorithm, const Problem& problem) {
 std::string WhyUnsupported(const Problem& problem, Algorithm algorithm) {
   if (algorithm == Algorithm::kHierarchical && !IsExact(problem)) {
     return " here: it has all_reduce, among hosts with several ranks each";
+  }
+  if (algorithm == Algorithm::kTorus && !IsExact(problem)) {
+    return " here: it has all_reduce, where the number of ranks is a product of two";
   }
   if (!IsExact(problem) || KeepsOrder(algorithm, problem)) return "";
   return absl::StrCat(
@@ -190,6 +195,10 @@ bool Supports(Algorithm algorithm, const Problem& problem) {
     case Algorithm::kHierarchical:
       return op == CollectiveOp::kAllReduce && problem.local > 1 &&
              problem.ranks > problem.local;
+    case Algorithm::kDoubleTree:
+      return op == CollectiveOp::kAllReduce;
+    case Algorithm::kTorus:
+      return op == CollectiveOp::kAllReduce && TorusRows(problem.ranks) > 1;
   }
   return false;
 }
@@ -220,6 +229,10 @@ absl::StatusOr<Schedule> MakeSchedule(const Problem& problem, Algorithm algorith
     case Algorithm::kHierarchical:
       return IsExact(problem) ? ExactHierarchicalSchedule(problem)
                               : HierarchicalSchedule(problem);
+    case Algorithm::kDoubleTree:
+      return DoubleTreeSchedule(problem);
+    case Algorithm::kTorus:
+      return TorusSchedule(problem);
   }
   return absl::InternalError("an algorithm without a schedule");
 }

@@ -47,11 +47,14 @@ enum class Algorithm : uint8_t {
   kTree,      // binomial
   kBruck,     // all-to-all in log2(ranks) rounds
   kHierarchical,  // within hosts, then a ring of hosts for each slice, then within hosts
+  kDoubleTree,    // two binary trees, half of the values each
+  kTorus,         // rings within the rows of a grid, then its columns, then its rows
 };
 
 inline constexpr Algorithm kAllAlgorithms[] = {
-    Algorithm::kDirect, Algorithm::kRing,  Algorithm::kDoubling,    Algorithm::kHalving,
-    Algorithm::kTree,   Algorithm::kBruck, Algorithm::kHierarchical};
+    Algorithm::kDirect,       Algorithm::kRing,       Algorithm::kDoubling,
+    Algorithm::kHalving,      Algorithm::kTree,       Algorithm::kBruck,
+    Algorithm::kHierarchical, Algorithm::kDoubleTree, Algorithm::kTorus};
 
 // "all_reduce", "ring".
 std::string_view CollectiveName(CollectiveOp op);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "comm/collective/schedule/builder.h"
 #include "comm/collective/schedule/checker_test_util.h"
 #include "comm/collective/schedule/select.h"
 #include "gmock/gmock.h"
@@ -167,6 +168,47 @@ TEST_P(Schedules, AreRightForLongerVectors) {
 }
 
 TEST_P(Schedules, AreRightForManyRanks) { CheckAll(48, {3}); }
+
+TEST(Schedule, TreesAndToriOfManyRanksAreRight) {
+  for (const Algorithm algorithm : {Algorithm::kDoubleTree, Algorithm::kTorus}) {
+    for (const int ranks : {64, 100, 121, 127, 128, 250}) {
+      const Problem problem = {
+          .op = CollectiveOp::kAllReduce, .ranks = ranks, .count = 7};
+      if (!Supports(algorithm, problem)) continue;
+      EXPECT_EQ(RunAll(problem, algorithm, 1).error, "")
+          << Describe(problem, algorithm, 1);
+    }
+  }
+}
+
+TEST(Schedule, ATorusIsAsSquareAsItCanBe) {
+  EXPECT_EQ(TorusRows(36), 6);
+  EXPECT_EQ(TorusRows(48), 6);
+  EXPECT_EQ(TorusRows(10000), 100);
+  EXPECT_EQ(TorusRows(31), 1);
+  const Problem problem = {.op = CollectiveOp::kAllReduce, .ranks = 31, .count = 8};
+  const absl::Status refused = MakeSchedule(problem, Algorithm::kTorus).status();
+  EXPECT_TRUE(absl::IsUnimplemented(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("product of two"));
+}
+
+// But for the first tree's root and, of an odd number of ranks, the last one.
+TEST(Schedule, WhoIsInsideOneTreeIsALeafOfTheOther) {
+  for (int ranks = 4; ranks <= 33; ++ranks) {
+    int inside_both = 0;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const Problem problem = {
+          .op = CollectiveOp::kAllReduce, .rank = rank, .ranks = ranks, .count = 8};
+      const Schedule schedule = *MakeSchedule(problem, Algorithm::kDoubleTree);
+      int inside = 0;
+      for (const Step& step : schedule.steps) {
+        inside += step.action == Action::kReduce ? 1 : 0;
+      }
+      inside_both += inside == 2 ? 1 : 0;
+    }
+    EXPECT_LE(inside_both, 1) << ranks << " ranks";
+  }
+}
 
 TEST_P(Schedules, MoveWhatTheFormulasSay) {
   for (int ranks = 2; ranks <= 33; ++ranks) {
@@ -365,7 +407,15 @@ TEST(Select, TakesFewRoundsForFewBytesAndFewBytesForMany) {
   Problem problem = {.op = CollectiveOp::kAllReduce, .ranks = 64, .count = 2};
   EXPECT_EQ(Select(problem, 4, network).algorithm, Algorithm::kDoubling);
   problem.count = 64 << 10;
+  EXPECT_EQ(Select(problem, 4, network).algorithm, Algorithm::kDoubleTree);
+  problem.count = 64 << 20;
   EXPECT_EQ(Select(problem, 4, network).algorithm, Algorithm::kHalving);
+  problem.ranks = 60;  // no power of two: halves would be handed over before and after
+  EXPECT_EQ(Select(problem, 4, {.hosts = 60}).algorithm, Algorithm::kTorus);
+  problem.ranks = 59;
+  problem.count = 4 << 20;
+  EXPECT_EQ(Select(problem, 4, {.hosts = 59}).algorithm, Algorithm::kDoubleTree);
+  problem.ranks = 64;
   problem.op = CollectiveOp::kBroadcast;
   problem.count = 2;
   EXPECT_EQ(Select(problem, 4, network).algorithm, Algorithm::kTree);

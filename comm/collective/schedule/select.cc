@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "comm/collective/schedule/builder.h"
 
 namespace syncline::collective {
 namespace {
@@ -14,6 +15,11 @@ namespace {
 // More senders to one receiver at once than switches have buffers for: TCP would lose
 // packets and wait.
 constexpr int kMostSendersBetweenHosts = 8;
+
+// Their gain is few steps at a network's latency; within a host they were not measured.
+bool IsForHosts(Algorithm algorithm) {
+  return algorithm == Algorithm::kDoubleTree || algorithm == Algorithm::kTorus;
+}
 
 // The whole operation's bytes: what nccl-tests call the size.
 double TotalBytes(const Problem& problem, size_t element_bytes) {
@@ -130,6 +136,22 @@ Traffic Tree(const Problem& problem, double n) {
   }
 }
 
+// Inside one tree of half the values with two children, a leaf of the other; three ranks and
+// fewer have no such place.
+Traffic DoubleTree(const Problem& problem, double n) {
+  const double halves = std::min(problem.ranks - 1, 3) + 1;
+  const int rounds = 2 * CeilLog2(problem.ranks);
+  const double reduced = std::min(problem.ranks - 1, 2);
+  return {rounds, halves, n / 2 * halves, n / 2 * reduced};
+}
+
+Traffic Torus(const Problem& problem, double n) {
+  const int rows = TorusRows(problem.ranks);
+  const int rounds = 2 * (rows - 1 + problem.ranks / rows - 1);
+  const double share = n * (problem.ranks - 1) / problem.ranks;
+  return {rounds, static_cast<double>(rounds), 2 * share, share};
+}
+
 Traffic Bruck(const Problem& problem, double n) {
   double blocks = 0;
   for (int i = 1; i < problem.ranks; ++i) {
@@ -179,6 +201,10 @@ Traffic FlatTraffic(const Problem& problem, Algorithm algorithm, double n) {
       return Tree(problem, n);
     case Algorithm::kBruck:
       return Bruck(problem, n);
+    case Algorithm::kDoubleTree:
+      return DoubleTree(problem, n);
+    case Algorithm::kTorus:
+      return Torus(problem, n);
     case Algorithm::kHierarchical:
       break;  // is not flat
   }
@@ -221,6 +247,7 @@ Choice Select(const Problem& problem, size_t element_bytes, const Topology& topo
   std::vector<std::pair<double, Algorithm>> found;
   for (const Algorithm algorithm : kAllAlgorithms) {
     if (!Supports(algorithm, problem)) continue;
+    if (topology.hosts == 1 && IsForHosts(algorithm)) continue;
     const Traffic traffic = TrafficOf(problem, algorithm, element_bytes);
     found.emplace_back(EstimateSeconds(traffic, topology), algorithm);
   }

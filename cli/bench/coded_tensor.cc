@@ -128,7 +128,7 @@ void BenchCodedTensor::Encode() {
           options_.transfer,
           {.gradient = values.subspan(first, TileElements(range.elements, tile)),
            .context = ContextAt(label, first)},
-          writer);
+          writer, workspace_);
     }
     payloads_[block] = writer.Finish();
   }

@@ -90,6 +90,7 @@ class BenchCodedTensor {
   std::vector<float> gradients_[2];
   std::vector<float> accumulator_;
   GradientMemory memory_;
+  GradientMemory::Workspace workspace_;
   std::vector<Buffer> rooms_;      // of the frames, block by block
   std::vector<Payload> payloads_;  // in the rooms
   std::vector<Replayed> replayed_;

@@ -14,6 +14,7 @@ WorkerProcess::WorkerProcess(Parts parts, uint32_t rank)
     : parts_(std::move(parts)),
       rank_(rank),
       random_(parts_.seed),
+      codec_random_(~parts_.seed),
       transfers_(*parts_.job.Transfers()),
       pool_(size_t{1} << 20),
       transport_(parts_.network.CreateTransport(*this)) {
@@ -167,6 +168,7 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
       .transfers = transfers_,
       .seed_codec = *parts_.codecs.Find(CodecId::kFp32),
       .checksum = Checksum::kHeaderAndPayload,
+      .encodings_at_once = 1 + static_cast<uint32_t>(codec_random_() % 6),
       .follow_learning_rate = parts_.job.training.optimizer.name == "sgd" &&
                               parts_.job.training.gradient.empty() &&
                               !parts_.job.training.sync().skips_versions()};
@@ -251,6 +253,9 @@ void WorkerProcess::Run(ExchangeOutputs outputs) {
   for (ExchangeOutput& output : outputs) {
     if (failed_) return;
     if (auto* send = std::get_if<ExchangeSend>(&output)) Send(std::move(*send));
+    if (auto* encode = std::get_if<ExchangeEncode>(&output)) {
+      Encode(std::move(encode->work));
+    }
     if (std::holds_alternative<ExchangeReady>(output) &&
         ++ready_tensors_ == weights_.size()) {
       Compute();
@@ -272,6 +277,20 @@ void WorkerProcess::Run(ExchangeOutputs outputs) {
             [this, status = failed->status] { parts_.on_end(rank_, status); });
     }
   }
+}
+
+// It reads gradients and what is kept of them when it begins or when it ends, so that
+// whatever changed them meanwhile would show.
+void WorkerProcess::Encode(std::shared_ptr<EncodeWork> work) {
+  const bool reads_late = codec_random_() % 2 == 0;
+  if (!reads_late) work->Run(workspace_);
+  const int most = codec_random_() % 16 == 0 ? 20000 : 500;
+  const int micros = std::uniform_int_distribution<int>(0, most)(codec_random_);
+  After(absl::Microseconds(micros), [this, work = std::move(work), reads_late] {
+    if (failed_) return;
+    if (reads_late) work->Run(workspace_);
+    Do([&](Exchange& exchange) { return exchange.Encoded(*work, parts_.events.now()); });
+  });
 }
 
 void WorkerProcess::Send(ExchangeSend send) {

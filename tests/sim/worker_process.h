@@ -131,6 +131,8 @@ class WorkerProcess : private Receiver {
   void Do(const Act& act);
   void Run(ExchangeOutputs outputs);
   void Send(ExchangeSend send);
+  // As one of several threads does: some time, and in any order.
+  void Encode(std::shared_ptr<EncodeWork> work);
   void NoteChoice(const ExchangeSend& send);
   // Runs now, or once thawed.
   void WhenAwake(std::function<void()> fn);
@@ -144,6 +146,7 @@ class WorkerProcess : private Receiver {
   Parts parts_;
   const uint32_t rank_;
   std::mt19937_64 random_;
+  std::mt19937_64 codec_random_;  // when encodings are made
   const std::vector<TensorTransfers> transfers_;
   BufferPool pool_;
   std::unique_ptr<Transport> transport_;
@@ -157,6 +160,7 @@ class WorkerProcess : private Receiver {
   std::vector<std::vector<uint16_t>> narrow_gradients_;  // of those who compute in BF16
   std::vector<float> rate_factors_;                      // of the gradients
   std::unique_ptr<Exchange> exchange_;
+  CodecWorkspace workspace_;
   uint32_t ready_tensors_ = 0;
   bool computing_ = false;  // otherwise it waits for weights
   bool done_ = false;

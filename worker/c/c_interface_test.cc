@@ -82,6 +82,8 @@ TEST_F(CInterface, OptionsReadBackAsTheyWereSet) {
       {"loss_scaling", "torch"},
       {"nonfinite_steps", "skip"},
       {"accumulate_steps", "4"},
+      {"codec_threads", "auto"},
+      {"codec_threads", "3"},
       {"accumulate_on", "worker"},
       {"aggregation", "arrival"},
       {"mode", "ssp:staleness=3"},

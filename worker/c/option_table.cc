@@ -26,6 +26,12 @@ absl::Status Set(uint32_t& option, const std::string& value) {
   return absl::InvalidArgumentError(absl::StrCat("'", value, "' is no whole number"));
 }
 
+absl::Status Set(std::optional<uint32_t>& option, const std::string& value) {
+  if (value != "auto") return Set(option.emplace(), value);
+  option.reset();
+  return absl::OkStatus();
+}
+
 absl::Status Set(absl::Duration& option, const std::string& value) {
   if (absl::ParseDuration(value, &option)) return absl::OkStatus();
   return absl::InvalidArgumentError(
@@ -59,6 +65,9 @@ absl::Status SetEnum(Enum& option, const std::string& value, const TwoNames& nam
 
 std::string Get(const std::string& option) { return option; }
 std::string Get(uint32_t option) { return absl::StrCat(option); }
+std::string Get(const std::optional<uint32_t>& option) {
+  return option ? absl::StrCat(*option) : "auto";
+}
 std::string Get(absl::Duration option) { return absl::FormatDuration(option); }
 std::string Get(const NamedOptions& option) { return FormatNamedOptions(option); }
 std::string Get(const OptionValues& option) { return FormatOptionList(option); }
@@ -137,6 +146,7 @@ constexpr std::array kOptions = {
     OfMode("mode"),
     Of<&SessionOptions::push_codec>("push"),
     Of<&SessionOptions::publish_codec>("publish"),
+    Of<&SessionOptions::codec_threads>("codec_threads"),
     Of<&SessionOptions::checkpoint_every>("checkpoint_every"),
     Of<&SessionOptions::checkpoint_keep>("checkpoint_keep"),
     Of<&SessionOptions::durability>("durability"),

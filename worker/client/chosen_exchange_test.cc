@@ -1,4 +1,6 @@
 // push_codec=auto through the exchange: what acknowledgements take decides the codec.
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <variant>
 #include <vector>
@@ -39,7 +41,14 @@ class ChosenExchange : public ::testing::Test {
   // Pushes a step whose acknowledgements come after `answer`; the bytes that were sent.
   size_t Step(uint64_t step, absl::Duration answer) {
     size_t bytes = 0;
-    for (const ExchangeOutput& output : exchange_->Push(0, gradient_, 1, now_)) {
+    ExchangeOutputs outputs = exchange_->Push(0, gradient_, 1, now_);
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      const ExchangeOutput output = outputs[i];
+      if (const auto* encode = std::get_if<ExchangeEncode>(&output)) {
+        encode->work->Run(workspace_);
+        std::ranges::move(exchange_->Encoded(*encode->work, now_),
+                          std::back_inserter(outputs));
+      }
       const auto* send = std::get_if<ExchangeSend>(&output);
       if (send != nullptr) bytes += PayloadBytes(send->payload);
     }
@@ -76,6 +85,7 @@ class ChosenExchange : public ::testing::Test {
   std::vector<float> weights_ = std::vector<float>(kElements);
   std::vector<float> gradient_ = std::vector<float>(kElements, 0.5f);
   std::unique_ptr<Exchange> exchange_;
+  CodecWorkspace workspace_;
   absl::Duration now_ = absl::ZeroDuration();
 };
 

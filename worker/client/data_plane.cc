@@ -18,6 +18,10 @@ constexpr absl::Duration kTickPeriod = absl::Milliseconds(10);
 // four times as much were no faster (tests/bench/ddp.py).
 constexpr size_t kTogetherBytes = 256 << 10;
 
+// What the loop thread encodes without a look at the transport in between: a large block,
+// or many small ones.
+constexpr size_t kTogetherElements = kTileElements;
+
 // Publications in landing and BF16 blocks on their way out: twice the default window.
 constexpr size_t kPoolBytes = 2 * kDefaultWindowBytes;
 
@@ -83,6 +87,8 @@ DataPlane::~DataPlane() { Stop(); }
 bool DataPlane::Close(std::function<void()> closed) {
   return loop_->Post([this, closed = std::move(closed)](Transport&) {
     failed_ = true;
+    to_encode_.clear();
+    AwaitCodecs();
     exchange_ = nullptr;
     links_ = nullptr;
     if (closed) closed_ = closed;
@@ -110,6 +116,22 @@ void DataPlane::Stop() {
 void DataPlane::Open(Transport& transport, const std::vector<MemoryView>& weights) {
   ExchangeOptions exchange = options_.exchange;
   exchange.clock = &clock_;
+  workspace_.trace = exchange.trace;
+  if (const uint32_t threads = options_.codec_threads; threads > 0) {
+    // While one is encoded the next one waits, and the one before is sent.
+    exchange.encodings_at_once = 2 * threads;
+    codec_threads_ = std::make_unique<CodecThreads>(CodecThreads::Options{
+        .threads = threads,
+        .done =
+            [this](std::shared_ptr<EncodeWork> work) {
+              loop_->Post([this, work = std::move(work)](Transport&) {
+                Do([&](Exchange& exchange) {
+                  return exchange.Encoded(*work, clock_.Now());
+                });
+              });
+            },
+        .tracks = options_.codec_tracks});
+  }
   links_ = std::make_unique<ShardLinks>(LinksOptions(), transport);
   if (const absl::Status status = links_->Connect(clock_.Now()); !status.ok()) {
     return Fail(status);
@@ -152,6 +174,38 @@ void DataPlane::Do(const Act& act) {
   // What came may have made room.
   links_->OfferRoom(*exchange_, clock_.Now());
   Run(exchange_->Pump(clock_.Now()));
+  EncodeHere();
+}
+
+void DataPlane::Encode(std::shared_ptr<EncodeWork> work) {
+  if (work->IsShort() || codec_threads_ == nullptr) {
+    to_encode_.push_back(std::move(work));
+  } else {
+    codec_threads_->Submit(std::move(work));
+  }
+}
+
+// Each block leaves before the next one is encoded.
+void DataPlane::EncodeHere() {
+  if (std::exchange(encodes_here_, true)) return;  // what was sent is done already
+  size_t elements = 0;
+  while (!to_encode_.empty() && !failed_) {
+    if (elements >= kTogetherElements) {
+      loop_->PostQuietly(
+          [this](Transport&) { Do([](Exchange&) { return ExchangeOutputs(); }); });
+      break;
+    }
+    const std::shared_ptr<EncodeWork> work = std::move(to_encode_.front());
+    to_encode_.pop_front();
+    elements += work->contribution().label.range.elements;
+    work->Run(workspace_);
+    Run(exchange_->Encoded(*work, clock_.Now()));
+  }
+  encodes_here_ = false;
+}
+
+void DataPlane::AwaitCodecs() {
+  if (codec_threads_ != nullptr) codec_threads_->Finish();
 }
 
 void DataPlane::Push(uint32_t tensor, const ConstMemoryView& gradient, uint32_t samples) {
@@ -221,6 +275,7 @@ absl::Status DataPlane::WithMemories(const std::function<absl::Status(Memories)>
       call->answer = absl::FailedPreconditionError("the session is over");
       return call->answered.SignalAll();
     }
+    AwaitCodecs();
     std::vector<GradientMemory*> memories;
     for (uint32_t i = 0; i < exchange_->tensors(); ++i) {
       memories.push_back(&exchange_->memory(i));
@@ -267,6 +322,9 @@ void DataPlane::Run(ExchangeOutputs outputs) {
   for (ExchangeOutput& output : outputs) {
     if (failed_) return;
     if (auto* send = std::get_if<ExchangeSend>(&output)) Send(std::move(*send));
+    if (auto* encode = std::get_if<ExchangeEncode>(&output)) {
+      Encode(std::move(encode->work));
+    }
     if (auto* ready = std::get_if<ExchangeReady>(&output)) {
       PublishProgress();
       events_.on_ready(*ready);

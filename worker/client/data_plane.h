@@ -1,4 +1,5 @@
-// The data plane of a session: the thread that runs the transport and the exchange.
+// The data plane of a session: the thread that runs the transport and the exchange, and
+// the ones that encode for it.
 //
 // Thread safety: every public method may be called from any thread. Events are called on
 // the loop thread and must not block.
@@ -6,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +31,8 @@
 #include "comm/transport/network/network.h"
 #include "comm/transport/shared_arena.h"
 #include "comm/transport/transport.h"
+#include "worker/client/codec_threads.h"
+#include "worker/client/encode_work.h"
 #include "worker/client/exchange.h"
 #include "worker/client/shard_links.h"
 
@@ -41,6 +45,10 @@ struct DataPlaneOptions {
   // host.
   std::vector<SecretKey> shard_keys = {};
   ExchangeOptions exchange;
+  // That encode beside the loop thread, and their tracks; 0: it encodes itself, a block
+  // between two rounds of the transport.
+  uint32_t codec_threads = 0;
+  std::vector<TraceTrack*> codec_tracks = {};
   Logger log;
   // Called on the loop thread; null: UCX.
   std::function<absl::StatusOr<std::unique_ptr<Transport>>(Receiver&)> make_transport =
@@ -111,6 +119,10 @@ class DataPlane : private Receiver {
   void Do(const Act& act);
   void Run(ExchangeOutputs outputs);
   void Send(ExchangeSend send);
+  void Encode(std::shared_ptr<EncodeWork> work);
+  void EncodeHere();
+  // Until nothing is encoded any more.
+  void AwaitCodecs();
   void Fail(const absl::Status& status);
   void PublishProgress();
 
@@ -147,6 +159,11 @@ class DataPlane : private Receiver {
   std::shared_ptr<SharedArena>
       arena_;  // servers of this host read contributions in place
   std::unique_ptr<Exchange> exchange_;
+  std::deque<std::shared_ptr<EncodeWork>> to_encode_;  // on this thread
+  bool encodes_here_ = false;
+  CodecWorkspace workspace_ = {.is_of_exchange = true};
+  // Null: everything is encoded on this thread.
+  std::unique_ptr<CodecThreads> codec_threads_;
   std::vector<std::unique_ptr<FromShard>> from_shards_;  // in order; outlive links_
   std::unique_ptr<ShardLinks> links_;
   bool failed_ = false;

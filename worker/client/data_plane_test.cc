@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "comm/base/limits.h"
+#include "comm/base/tiling.h"
 #include "comm/codec/frame.h"
 #include "comm/transport/message.h"
 #include "gtest/gtest.h"
@@ -21,15 +22,17 @@ namespace {
 
 constexpr absl::Duration kPatience = absl::Minutes(1);
 constexpr uint32_t kElements = 1000;
+constexpr uint32_t kManyElements = 2 * kTileElements;  // still one block
 
 // What the test and the loop thread tell each other.
 struct Script {
   std::atomic<int> held = 0;    // sends that are not done
   std::atomic<int> rounds = 0;  // of Progress
   std::atomic<int> wakes = 0;
-  std::atomic<bool> closed = false;       // the endpoint is gone
-  std::atomic<bool> let_go = false;       // sends of closed endpoints may complete
-  std::atomic<bool> acknowledge = false;  // what is held is acknowledged, once
+  std::atomic<uint32_t> elements = kElements;  // of each tensor
+  std::atomic<bool> closed = false;            // the endpoint is gone
+  std::atomic<bool> let_go = false;            // sends of closed endpoints may complete
+  std::atomic<bool> acknowledge = false;       // what is held is acknowledged, once
 };
 
 bool Await(const std::function<bool()>& condition) {
@@ -148,10 +151,11 @@ class HoldingTransport : public Transport {
       answers_.back().header.kind = static_cast<uint16_t>(MessageKind::kWelcome);
     }
     if (header.kind != static_cast<uint16_t>(MessageKind::kPull)) return;
-    const std::vector<float> zeros(kElements);
+    const std::vector<float> zeros(script_.elements);
     const CodecRegistry codecs = CodecRegistry::Builtin();
-    const BlockLabel label = {
-        {.tensor = header.block, .elements = kElements}, header.step, header.epoch};
+    const BlockLabel label = {{.tensor = header.block, .elements = script_.elements},
+                              header.step,
+                              header.epoch};
     answers_.push_back(
         AnswerTo(header, Gather(EncodeBlock(**codecs.Find(CodecId::kFp32), label, zeros,
                                             Checksum::kHeaderAndPayload, pool_))));
@@ -172,6 +176,13 @@ class HoldingTransport : public Transport {
 class ClosingDataPlane : public ::testing::Test {
  protected:
   void Push(absl::Duration grace) {
+    Start(grace, "fp32");
+    for (uint32_t tensor : {0u, 1u}) plane_->Push(tensor, *gradients_[tensor], 1);
+    ASSERT_TRUE(Await([&] { return script_.held == 1; }));
+  }
+
+  void Start(absl::Duration grace, const char* codec, uint32_t threads = 0) {
+    const Transfer push = *ParseTransfer(codec);
     const Transfer fp32 = *ParseTransfer("fp32");
     DataPlaneOptions options;
     options.timeouts.shutdown_grace = grace;
@@ -179,7 +190,8 @@ class ClosingDataPlane : public ::testing::Test {
     options.shard_addresses = {"holding"};
     options.exchange.shards = 1;
     options.exchange.shard_of_block = {0, 0};
-    options.exchange.transfers.assign(2, {fp32, fp32});
+    options.exchange.transfers.assign(2, {push, fp32});
+    options.codec_threads = threads;
     options.exchange.seed_codec = *codecs_.Find(CodecId::kFp32);
     options.make_transport = [this](Receiver& receiver) {
       return std::make_unique<HoldingTransport>(receiver, script_);
@@ -188,8 +200,6 @@ class ClosingDataPlane : public ::testing::Test {
                                {.on_ready = [this](const ExchangeReady&) { ++ready_; },
                                 .on_failed = [](const absl::Status&) {}});
     ASSERT_TRUE(Await([&] { return ready_ == 2; }));
-    for (uint32_t tensor : {0u, 1u}) plane_->Push(tensor, *gradients_[tensor], 1);
-    ASSERT_TRUE(Await([&] { return script_.held == 1; }));
   }
 
   void RunRounds() {
@@ -253,6 +263,33 @@ TEST_F(ClosingDataPlane, DoesNotWaitForeverForATransportThatDoesNotLetGo) {
   EXPECT_TRUE(told_.WaitForNotificationWithTimeout(kPatience));
   script_.let_go = true;
   plane_->Stop();
+}
+
+// Gradients are the program's again once it is told so, also those that other threads
+// were encoding.
+TEST_F(ClosingDataPlane, WaitsForWhatIsBeingEncoded) {
+  script_.elements = kManyElements;
+  for (const uint32_t threads : {0u, 1u, 3u}) {
+    for (int round = 0; round < 10; ++round) {
+      for (auto& weights : weights_) weights.assign(kManyElements, 0.0f);
+      for (auto& gradient : gradients_) gradient.emplace(kManyElements, 1.0f);
+      ready_ = 0;
+      absl::Notification told;
+      Start(absl::Hours(1), "onebit:min_elements=0,vectors=1", threads);
+      for (uint32_t tensor : {0u, 1u}) plane_->Push(tensor, *gradients_[tensor], 1);
+      plane_->Flush();
+      script_.let_go = true;
+      if (round % 2 == 1) {
+        ASSERT_TRUE(Await([&] { return script_.held > 0; }));
+      }
+      ASSERT_TRUE(plane_->Close([&] { told.Notify(); }));
+      ASSERT_TRUE(told.WaitForNotificationWithTimeout(kPatience));
+      for (auto& gradient : gradients_) gradient.reset();
+      plane_ = nullptr;
+      EXPECT_EQ(script_.held, 0);
+      script_.closed = script_.let_go = false;
+    }
+  }
 }
 
 TEST_F(ClosingDataPlane, WakesItsLoopForManySmallGradientsOnce) {

@@ -128,35 +128,6 @@ ExchangeOutputs Exchange::Settle(uint32_t tensor, absl::Duration now) {
   return outputs;
 }
 
-void Exchange::SetPhase(Block& block, Phase phase) {
-  const auto is_unheld = [](Phase p) { return p == Phase::kQueued || p == Phase::kSent; };
-  if (is_unheld(block.phase)) --unheld_;
-  if (is_unheld(phase)) ++unheld_;
-  ShardQueue& queue = shards_[block.shard];
-  if (block.sent_at_ns > 0 && phase != Phase::kSent) TraceAcknowledged(block);
-  if (block.phase == Phase::kSent) queue.unacknowledged -= block.sent_bytes;
-  if (phase == Phase::kSent) queue.unacknowledged += block.sent_bytes;
-  const auto id = static_cast<uint32_t>(&block - blocks_.data());
-  queue.held.erase(id);
-  queue.held_bytes -= std::exchange(block.held_bytes, 0);
-  if (phase == Phase::kHeld && block.kind == MessageKind::kPush) {
-    queue.held.insert(id);
-    queue.held_bytes += block.held_bytes = block.sent_bytes;
-  }
-  block.phase = phase;
-}
-
-size_t Exchange::HeldInFront(uint32_t shard, size_t limit) const {
-  const ShardQueue& queue = shards_[shard];
-  size_t bytes = 0;
-  for (const uint32_t id : queue.held) {
-    const bool is_behind = !queue.queued.empty() && id > *queue.queued.begin();
-    if (is_behind || bytes >= limit) break;
-    bytes += blocks_[id].held_bytes;
-  }
-  return std::min(bytes, limit);
-}
-
 void Exchange::Enqueue(uint32_t id, MessageKind kind) {
   Block& block = blocks_[id];
   block.kind = kind;
@@ -164,76 +135,6 @@ void Exchange::Enqueue(uint32_t id, MessageKind kind) {
   SetPhase(block, Phase::kQueued);
   block.due = absl::InfiniteDuration();
   shards_[block.shard].queued.insert(id);
-}
-
-void Exchange::PumpAll(absl::Duration now, ExchangeOutputs& outputs) {
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    PumpShard(shard, now, outputs);
-  }
-}
-
-void Exchange::PumpShard(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs) {
-  ShardQueue& queue = shards_[shard];
-  const bool sends = queue.is_connected && !queue.queued.empty() && queue.room > 0;
-  if (sends) Enter(WorkerPhase::kEncode);
-  while (!failed_ && queue.is_connected && !queue.queued.empty() && queue.room > 0) {
-    const uint32_t id = *queue.queued.begin();
-    queue.queued.erase(queue.queued.begin());
-    SendBlock(id, now, outputs);
-    queue.room -= std::min(queue.room, blocks_[id].sent_bytes + kMessageHeaderBytes);
-  }
-  if (sends) EnterWire();
-}
-
-ExchangeOutputs Exchange::Pump(absl::Duration now) {
-  ExchangeOutputs outputs;
-  PumpAll(now, outputs);
-  return outputs;
-}
-
-void Exchange::SendBlock(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) {
-  Block& block = blocks_[id];
-  const bool is_seed = block.kind != MessageKind::kPush;
-  const Tensor& tensor = tensors_[block.range.tensor];
-  const bool skips = !is_seed && !parting_ && tensor.skips;
-  const int64_t began_ns = TraceNow();
-  ExchangeSend send{.shard = block.shard,
-                    .header = HeaderFor(id, block.kind, StepOf(block))};
-  if (!skips) send.payload = is_seed ? EncodeSeed(block) : EncodeContribution(id);
-  send.borrows_gradient =
-      std::any_of(send.payload.begin(), send.payload.end(),
-                  [](const Slice& slice) { return slice.owner == nullptr; });
-  send.header.samples = is_seed || skips ? 0 : tensor.samples;
-  if (const SeedState* state = is_seed ? SeedStateOf(block) : nullptr) {
-    const auto updates = static_cast<uint32_t>(state->updates);
-    const bool is_array = block.kind == MessageKind::kSeedState;
-    send.header.samples = is_array ? block.seed_array : updates;
-    if (is_array) send.header.shard = updates;
-  }
-  if (parting_) {
-    send.header.flags = kFlagParting;
-  } else if (!is_seed && !skips && tensor.rate_factor != 1) {
-    send.header.flags = kFlagRate;
-    send.header.shard = std::bit_cast<uint32_t>(tensor.rate_factor);
-  }
-  block.sent_bytes = PayloadBytes(send.payload);
-  SetPhase(block, Phase::kSent);
-  if (began_ns > 0 && !is_seed) TraceEncoded(block, began_ns);
-  size_t& longest = shards_[block.shard].contribution_bytes;
-  if (!is_seed) longest = std::max(longest, block.sent_bytes);
-  wire_.Sent(now, encoder_.cost().time);
-  block.sent_epoch = epoch_;
-  block.due = absl::InfiniteDuration();
-  block.is_noted = false;
-  if (send.borrows_gradient) ++block.borrowed_sends;
-  if (block.attempts++ > 0) {
-    ++stats_.resent_blocks;
-  } else if (!is_seed && !skips) {
-    stats_.pushed_values += block.range.elements;
-    stats_.pushed_value_bytes += block.sent_bytes;
-  }
-  stats_.bytes_pushed += block.sent_bytes;
-  outputs.push_back(std::move(send));
 }
 
 // Without a connection it is asked as soon as there is one.
@@ -281,33 +182,6 @@ const SeedState* Exchange::SeedStateOf(const Block& block) const {
 MessageKind Exchange::FirstOfSeed(Block& block) const {
   block.seed_array = 0;
   return SeedStateOf(block) ? MessageKind::kSeedState : MessageKind::kSeed;
-}
-
-// A copy: the first view may land in the weights while a repeated seed is still being
-// sent.
-Payload Exchange::EncodeSeed(const Block& block) {
-  const uint32_t elements = block.range.elements;
-  DenseBlock seed = {.codec = *options_.seed_codec,
-                     .label = {.range = block.range, .step = 0, .epoch = epoch_},
-                     .values = WeightsOf(block),
-                     .checksum = options_.checksum};
-  if (block.kind == MessageKind::kSeedState) {
-    const std::span<const float> state = SeedStateOf(block)->arrays[block.seed_array];
-    seed.values = state.subspan(block.range.first_element, elements);
-  }
-  const Buffer memory = pool_.Allocate(MaxBlockBytes(*options_.seed_codec, elements));
-  return EncodeInto(memory.owner(), seed, scratch_);
-}
-
-Payload Exchange::EncodeContribution(uint32_t id) {
-  const Block& block = blocks_[id];
-  const Tensor& tensor = tensors_[block.range.tensor];
-  const PushEncoder::Contribution contribution = {
-      .block = id,
-      .label = {.range = block.range, .step = block.step, .epoch = epoch_},
-      .gradient = tensor.gradient,
-      .units = UnitsOf(tensor, block)};
-  return parting_ ? encoder_.EncodeParting(contribution) : encoder_.Encode(contribution);
 }
 
 MessageHeader Exchange::HeaderFor(uint32_t id, MessageKind kind, uint64_t step) const {
@@ -370,7 +244,6 @@ void Exchange::SendAveragePull(uint32_t id, ExchangeOutputs& outputs) {
 // The block is no longer queued or sent.
 void Exchange::Leave(uint32_t id, Phase next) {
   Block& block = blocks_[id];
-  if (block.phase == Phase::kQueued) shards_[block.shard].queued.erase(id);
   SetPhase(block, next);
   block.due = absl::InfiniteDuration();
 }
@@ -449,7 +322,7 @@ ExchangeOutputs Exchange::Tick(absl::Duration now) {
     if (block.phase == Phase::kHeld) {
       SendPull(id, outputs);
     } else {
-      wire_.Lost();
+      if (block.phase == Phase::kSent) wire_.Lost();
       Enqueue(id, block.kind);
     }
   }

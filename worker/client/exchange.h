@@ -6,8 +6,12 @@
 // options.clock, which measures what encoding and decoding cost, for status and for
 // push_codec=auto.
 //
-// Every block of a pushed tensor goes through: queued -> sent -> held (acknowledged) ->
-// published. A published delta needs the version before it; without that, or when the
+// What has to be encoded it asks for, block by block (ExchangeEncode); some thread does it,
+// and what it came to leaves as soon as it is told (Encoded), in whatever order that is. A
+// tensor is not ready while something of it is being encoded.
+//
+// Every block of a pushed tensor goes through: queued -> encoding -> sent -> held
+// (acknowledged) -> published. A published delta needs the version before it; without that, or when the
 // servers' checksum of the sum differs, the whole view is asked for anew.
 //
 // Nothing is repeated by the clock: connections are reliable (comm/transport), so one copy
@@ -21,8 +25,9 @@
 // uses the weights wait for the next Push, Skip or Settle. With a quorum it may be left out
 // of a step (exchange_quorum.cc).
 //
-// Blocks leave each shard's queue in block order, so the tensors declared first overtake;
-// no more leave than there is room for on the way to the shard (SetRoom).
+// Blocks are taken from each shard's queue in block order, so the tensors declared first
+// overtake; no more are than there is room for on the way to the shard (SetRoom), and few
+// at once (options.encodings_at_once), so that this bounds what waits encoded, too.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +52,7 @@
 #include "comm/transport/message.h"
 #include "worker/client/average_pull.h"
 #include "worker/client/codec_cost.h"
+#include "worker/client/encode_work.h"
 #include "worker/client/exchange_options.h"
 #include "worker/client/push_encoder.h"
 #include "worker/client/view_landing.h"
@@ -61,6 +67,12 @@ struct ExchangeSend {
   MessageHeader header = {};
   Payload payload = {};
   bool borrows_gradient = false;
+};
+// To be run, and handed back with Encoded, on the exchange's own thread or on another one
+// (EncodeWork::IsShort). It reads the caller's gradient and what the exchange keeps: before
+// the exchange goes, it is over.
+struct ExchangeEncode {
+  std::shared_ptr<EncodeWork> work;
 };
 // All blocks of the tensor hold the version that was waited for, and its memory is the
 // caller's again.
@@ -86,8 +98,9 @@ struct ExchangeAveraged {
 };
 // What this worker had kept is held by the servers.
 struct ExchangeParted {};
-using ExchangeOutput = std::variant<ExchangeSend, ExchangeReady, ExchangeFailed,
-                                    ExchangeAveraged, ExchangeParted, ExchangeLate>;
+using ExchangeOutput =
+    std::variant<ExchangeSend, ExchangeEncode, ExchangeReady, ExchangeFailed,
+                 ExchangeAveraged, ExchangeParted, ExchangeLate>;
 using ExchangeOutputs = std::vector<ExchangeOutput>;
 
 struct ExchangeStats {
@@ -160,6 +173,9 @@ class Exchange {
   // A message from a shard. Nothing in it is believed unchecked.
   ExchangeOutputs OnMessage(const MessageHeader& header, ByteView payload,
                             absl::Duration now);
+
+  // An ExchangeEncode was run.
+  ExchangeOutputs Encoded(EncodeWork& work, absl::Duration now);
 
   // An ExchangeSend that borrowed the gradient is done.
   ExchangeOutputs SendDone(uint32_t block);
@@ -240,7 +256,7 @@ class Exchange {
   static constexpr uint64_t kSeedStep = ~uint64_t{0};
   // Some 10 ms of work: nothing else is done on this thread meanwhile.
   static constexpr size_t kDigestElements = size_t{1} << 24;
-  enum class Phase { kIdle, kQueued, kSent, kHeld };
+  enum class Phase { kIdle, kQueued, kEncoding, kSent, kHeld };
 
   struct Block {
     BlockRange range = {};
@@ -256,9 +272,11 @@ class Exchange {
     bool is_own = true;       // the weights are what the program declared
     uint64_t sent_epoch = 0;
     size_t sent_bytes = 0;
-    size_t held_bytes = 0;    // of a contribution whose view has not come
-    float learning_rate = 0;  // of the step that begins with `version`; 0: unknown
-    int64_t sent_at_ns = 0;   // for a trace, as those below; 0: none is open
+    size_t promised = 0;       // bytes, while it is encoded
+    bool is_encoding = false;  // was asked for; also once it is no longer wanted
+    size_t held_bytes = 0;     // of a contribution whose view has not come
+    float learning_rate = 0;   // of the step that begins with `version`; 0: unknown
+    int64_t sent_at_ns = 0;    // for a trace, as those below; 0: none is open
     int64_t held_at_ns = 0;
     int borrowed_sends = 0;  // given out and not yet done
     int attempts = 0;
@@ -282,7 +300,11 @@ class Exchange {
     float rate_factor = 1;
     float next_rate_factor = 1;  // of the next gradient
     bool ready = false;
-    bool gave_late = false;  // what it gave last was too late, or it settles
+    bool gave_late = false;    // what it gave last was too late, or it settles
+    uint32_t encodings = 0;    // under way
+    bool is_surveyed = false;  // one of them; no block is encoded meanwhile
+    // To be taken back once none is under way.
+    std::vector<Contribution> late = {};
   };
   // A view that came while the caller used the weights.
   struct Stashed {
@@ -292,6 +314,8 @@ class Exchange {
   struct ShardQueue {
     std::set<uint32_t> queued;  // in block order: front layers first
     size_t room = std::numeric_limits<size_t>::max();
+    std::set<uint32_t> encoding = {};
+    size_t promised = 0;        // bytes of these, as far as is known
     size_t unacknowledged = 0;  // bytes of blocks that are kSent
     std::set<uint32_t> held;    // blocks whose contributions are kHeld
     size_t held_bytes = 0;
@@ -305,10 +329,11 @@ class Exchange {
   void Enter(WorkerPhase phase) const {
     if (options_.phases != nullptr) options_.phases->Exchange(phase);
   }
-  void EnterWire() const {
-    Enter(unheld_ > 0 ? WorkerPhase::kPush
-          : has_news_ ? WorkerPhase::kPublish
-                      : WorkerPhase::kOthers);
+  void EnterPhase() const {
+    Enter(encodings_ > 0 ? WorkerPhase::kEncode
+          : unheld_ > 0  ? WorkerPhase::kPush
+          : has_news_    ? WorkerPhase::kPublish
+                         : WorkerPhase::kOthers);
   }
   // ---- Traces (exchange_trace.cc) ----
   bool IsTraced() const {
@@ -316,14 +341,22 @@ class Exchange {
   }
   int64_t TraceNow() const { return IsTraced() ? options_.trace->Now() : 0; }
   TraceSpan SpanOf(const Block& block, TraceKind kind) const;
-  void TraceEncoded(Block& block, int64_t began) const;
+  void TraceSent(Block& block) const;
   void TraceAcknowledged(Block& block) const;
   void TraceLanded(Block& block, uint64_t version, int64_t began) const;
+  static bool IsUnheld(Phase phase) {
+    return phase == Phase::kQueued || phase == Phase::kEncoding || phase == Phase::kSent;
+  }
   void SetPhase(Block& block, Phase phase);
   void Enqueue(uint32_t block, MessageKind kind);
   void PumpAll(absl::Duration now, ExchangeOutputs& outputs);
   void PumpShard(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs);
-  void SendBlock(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
+  // Sends the first block that can be begun, or asks for its encoding; false: there is
+  // none.
+  bool BeginNext(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs);
+  bool Begin(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
+  void SendBlock(uint32_t block, Payload payload, absl::Duration now,
+                 ExchangeOutputs& outputs);
   void SendPull(uint32_t block, ExchangeOutputs& outputs);
   bool MayHoldView(const Block& block) const;
   MessageKind FirstOfSeed(Block& block) const;
@@ -332,8 +365,8 @@ class Exchange {
   // Of what is under way: a step of its own for each part, so that a late acknowledgement
   // passes for no other.
   static uint64_t StepOf(const Block& block);
-  Payload EncodeSeed(const Block& block);
-  Payload EncodeContribution(uint32_t block);
+  std::shared_ptr<EncodeWork> AskSeed(const Block& block) const;
+  Contribution ContributionOf(const Block& block) const;
   MemoryView WeightsOf(const Block& block) const {
     return tensors_[block.range.tensor].weights.Part(block.range.first_element,
                                                      block.range.elements);
@@ -373,6 +406,7 @@ class Exchange {
   // It is not.
   void BeLate(uint64_t step, ExchangeOutputs& outputs);
   void TakeBack(uint32_t tensor);
+  void TakeBackLate(Tensor& tensor);
   void PartAgain(uint32_t block, uint64_t version);
   void CatchUpIfAllGave(ExchangeOutputs& outputs);
   void CatchUpWith(const MessageHeader& header, ByteView payload, absl::Duration now,
@@ -403,13 +437,13 @@ class Exchange {
   std::vector<Block> blocks_;
   std::vector<ShardQueue> shards_;
   std::map<uint32_t, Stashed> stashed_;  // by block
-  uint32_t unheld_ = 0;                  // blocks that are queued or sent
+  uint32_t unheld_ = 0;                  // blocks that are queued, encoded or sent
+  uint32_t encodings_ = 0;               // under way
   bool has_news_ = false;                // a view came since all that was pushed is held
   // Elements whose digest may be made before the next Tick.
   size_t digest_room_ = kDigestElements;
   uint64_t epoch_;
   AveragePull average_;
-  std::vector<float> scratch_;                 // a tile of a seed
   std::optional<std::set<uint32_t>> parting_;  // blocks that are not held yet
 
   // Of a quorum: steps before it are settled; the step that went on without this worker;

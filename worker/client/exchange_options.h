@@ -43,6 +43,8 @@ struct ExchangeOptions {
   // servers of this host can read in place. Null, or null returned: dense FP32 goes
   // straight from the gradient, all else through the pool.
   std::function<std::shared_ptr<std::byte>(size_t)> push_memory = nullptr;
+  // How many ExchangeEncode may be under way; at least 1.
+  uint32_t encodings_at_once = 1;
   // Whether what lossy encodings keep is converted when the learning rate changes: right
   // where updates are proportional to gradients.
   bool follow_learning_rate = false;

@@ -141,20 +141,20 @@ void Exchange::TakeBack(uint32_t id) {
   tensor.gave_late = true;
   for (uint32_t b = tensor.first_block; b < tensor.first_block + tensor.blocks; ++b) {
     Block& block = blocks_[b];
-    if (!tensor.skips) {
-      encoder_.TakeBack(
-          {.block = b,
-           .label = {.range = block.range, .step = block.step, .epoch = epoch_},
-           .gradient = tensor.gradient,
-           .units = UnitsOf(tensor, block)});
-    }
-    encoder_.Forget(b);
+    if (!tensor.skips) tensor.late.push_back(ContributionOf(block));
     if (block.phase == Phase::kSent) wire_.Lost();
-    if (block.phase == Phase::kQueued) shards_[block.shard].queued.erase(b);
     block.kind = MessageKind::kPull;
     Leave(b, Phase::kHeld);
     block.attempts = 0;
     block.is_noted = true;  // views of later versions come by themselves
+  }
+  if (tensor.encodings == 0) TakeBackLate(tensor);
+}
+
+void Exchange::TakeBackLate(Tensor& tensor) {
+  for (const Contribution& contribution : std::exchange(tensor.late, {})) {
+    encoder_.TakeBack(contribution);
+    encoder_.Forget(contribution.block);
   }
 }
 

@@ -86,7 +86,7 @@ ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payloa
       return outputs;  // only workers send the other kinds
   }
   PumpShard(blocks_[header.block].shard, now, outputs);
-  EnterWire();
+  EnterPhase();
   return outputs;
 }
 
@@ -104,11 +104,12 @@ bool Exchange::IsOfPredecessor(const MessageHeader& header) const {
 void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
                      ExchangeOutputs& outputs) {
   Block& block = blocks_[header.block];
-  const bool is_under_way = block.phase == Phase::kSent || block.phase == Phase::kQueued;
-  if (!is_under_way || header.step != StepOf(block)) return;
+  if (!IsUnheld(block.phase) || header.step != StepOf(block)) return;
   stats_.progress_bytes += block.sent_bytes;
   if (block.phase == Phase::kSent) {
-    const auto carried = wire_.Acknowledged(block.sent_bytes, now, encoder_.cost().time);
+    const auto carried =
+        wire_.Acknowledged({.bytes = block.sent_bytes, .more_comes = encodings_ > 0}, now,
+                           encoder_.cost_here());
     if (carried) encoder_.Sent(carried->bytes, carried->time);
   }
   if (IsParting(header.block)) return Parted(header.block, outputs);
@@ -223,7 +224,7 @@ void Exchange::OnPublish(const MessageHeader& header, ByteView payload,
   block.landed = true;
   stats_.progress_bytes += payload.size();
   TakeRates(header, block);
-  const bool is_unheld = block.phase == Phase::kSent || block.phase == Phase::kQueued;
+  const bool is_unheld = IsUnheld(block.phase);
   const bool is_counted = block.kind != MessageKind::kPush || follows;
   if (block.phase == Phase::kIdle || block.version < block.wanted) return;
   if (is_unheld && !is_counted) return;
@@ -254,7 +255,7 @@ ViewLanding::Result Exchange::Land(const MessageHeader& header, ByteView payload
 
 void Exchange::ReportIfReady(uint32_t id, ExchangeOutputs& outputs) {
   Tensor& tensor = tensors_[id];
-  if (tensor.ready || failed_) return;
+  if (tensor.ready || tensor.encodings > 0 || failed_) return;
   for (uint32_t b = tensor.first_block; b < tensor.first_block + tensor.blocks; ++b) {
     const Block& block = blocks_[b];
     if (block.phase != Phase::kIdle || !block.landed || block.borrowed_sends > 0) return;

@@ -1,7 +1,9 @@
 // An exchange and the hand-made shard of its tests.
 #pragma once
 
+#include <algorithm>
 #include <bit>
+#include <iterator>
 #include <memory>
 #include <utility>
 #include <variant>
@@ -37,6 +39,7 @@ class ExchangeTest : public ::testing::Test {
   // What the exchange gave out, sorted by kind of output.
   struct Seen {
     std::vector<ExchangeSend> sends;
+    std::vector<std::shared_ptr<EncodeWork>> encodings;  // that wait to be run
     std::vector<uint32_t> ready;
     std::vector<absl::Status> failures;
     std::vector<ExchangeAveraged> averages;
@@ -52,9 +55,19 @@ class ExchangeTest : public ::testing::Test {
     }
   };
 
+  // What has to be encoded is, at once, unless the test does it.
   Seen See(ExchangeOutputs outputs) {
     Seen seen;
-    for (ExchangeOutput& output : outputs) {
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      ExchangeOutput output = std::move(outputs[i]);
+      if (auto* encode = std::get_if<ExchangeEncode>(&output)) {
+        if (encodes_itself_) {
+          seen.encodings.push_back(std::move(encode->work));
+          continue;
+        }
+        ExchangeOutputs more = Encode(*encode->work);
+        std::ranges::move(more, std::back_inserter(outputs));
+      }
       if (auto* send = std::get_if<ExchangeSend>(&output))
         seen.sends.push_back(std::move(*send));
       if (auto* ready = std::get_if<ExchangeReady>(&output))
@@ -66,6 +79,11 @@ class ExchangeTest : public ::testing::Test {
       if (std::holds_alternative<ExchangeParted>(output)) ++seen.parted;
     }
     return seen;
+  }
+
+  ExchangeOutputs Encode(EncodeWork& work) {
+    work.Run(workspace_);
+    return exchange_->Encoded(work, now_);
   }
 
   // The connection is lost, and the shard welcomes the worker on the next one.
@@ -151,6 +169,8 @@ class ExchangeTest : public ::testing::Test {
   std::vector<float> second_ = std::vector<float>(2, -1.0f);
   std::vector<float> gradient_ = {1, 2, 3, 4};
   std::unique_ptr<Exchange> exchange_;
+  CodecWorkspace workspace_;
+  bool encodes_itself_ = false;
   absl::Duration now_ = absl::ZeroDuration();
 };
 

@@ -14,12 +14,10 @@ TraceSpan Exchange::SpanOf(const Block& block, TraceKind kind) const {
 }
 
 // Its first byte goes on its way now.
-void Exchange::TraceEncoded(Block& block, int64_t began) const {
-  TraceSpan span = SpanOf(block, TraceKind::kEncodeBlock);
-  span.begin_ns = began;
-  span.end_ns = block.sent_at_ns = options_.trace->Now();
+void Exchange::TraceSent(Block& block) const {
+  if (!IsTraced()) return;
+  block.sent_at_ns = options_.trace->Now();
   block.held_at_ns = 0;
-  options_.trace->Add(span);
 }
 
 void Exchange::TraceAcknowledged(Block& block) const {

@@ -17,6 +17,7 @@
 #include "comm/compression/transfer.h"
 #include "comm/rpc/announcement.h"
 #include "worker/client/checkpoint_every.h"
+#include "worker/client/codec_threads.h"
 
 namespace syncline {
 namespace {
@@ -115,6 +116,11 @@ absl::Status CheckSessionOptions(const SessionOptions& options) {
   if (options.rank >= kMaxWorkers) {
     return absl::InvalidArgumentError(
         absl::StrCat("rank is ", options.rank, ", allowed are 0 to ", kMaxWorkers - 1));
+  }
+  if (options.codec_threads.value_or(0) > kMaxCodecThreads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("codec_threads is ", *options.codec_threads, ", allowed are 0 to ",
+                     kMaxCodecThreads));
   }
   if (options.training.accumulate_steps < 1) {
     return absl::InvalidArgumentError("accumulate_steps is 0, but must be 1 or more");

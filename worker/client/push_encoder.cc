@@ -16,25 +16,59 @@ PushEncoder::PushEncoder(const ExchangeOptions& options,
     : options_(options),
       pool_(pool),
       chooser_(options, elements),
-      thresholds_(elements.size()) {
+      thresholds_(elements.size()),
+      squares_(elements.size()) {
   for (size_t i = 0; i < elements.size(); ++i) {
     const Transfer& push = options.transfers[i].push;
     memories_.emplace_back(push.memory, push.compresses() ? elements[i] : 0);
   }
 }
 
-Payload PushEncoder::Encode(const Contribution& contribution) {
-  const Transfer& transfer = options_.transfers[contribution.label.range.tensor].push;
-  if (!transfer.compresses()) return EncodeDense(contribution, *transfer.codec);
-  if (!transfer.CompressesAt(contribution.label.step)) {
-    return EncodeDense(contribution, *transfer.dense);
-  }
+std::optional<Payload> PushEncoder::Repeated(const Contribution& contribution) {
   const auto sent = sent_.find(contribution.block);
-  if (sent == sent_.end()) return EncodeCompressed(contribution, transfer);
+  if (sent == sent_.end()) return std::nullopt;
   const auto& [payload, epoch] = sent->second;
   if (epoch == contribution.label.epoch) return payload;
   return Relabel(payload, contribution.label.range.elements, contribution.label.epoch,
                  pool_);
+}
+
+std::shared_ptr<EncodeWork> PushEncoder::Ask(const Contribution& contribution) {
+  const Transfer& transfer = options_.transfers[contribution.label.range.tensor].push;
+  if (!transfer.compresses()) return AskDense(contribution, *transfer.codec);
+  if (!transfer.CompressesAt(contribution.label.step)) {
+    return AskDense(contribution, *transfer.dense);
+  }
+  return AskCompressed(contribution, transfer);
+}
+
+Payload PushEncoder::Take(EncodeWork& work) {
+  const auto& [block, label, gradient, units] = work.contribution();
+  const uint32_t tensor = label.range.tensor;
+  cost_.values += work.cost().values;
+  cost_.time += work.cost().time;
+  if (work.held_up_exchange()) cost_here_ += work.cost().time;
+  if (work.IsSurvey()) {
+    thresholds_[tensor] = {.step = label.step, .value = work.threshold()};
+    return {};
+  }
+  Payload payload = work.TakePayload();
+  if (!work.IsCompressed()) return payload;
+  for (const GradientMemory::Squares& squares : work.squares()) Keep(squares, tensor);
+  payload = Fitted(std::move(payload), work.room());
+  sent_[block] = {.payload = payload, .epoch = label.epoch};
+  if (chooser_.Chooses(tensor)) Measure(work, payload);
+  return payload;
+}
+
+Payload PushEncoder::Encode(const Contribution& contribution) {
+  if (auto payload = Repeated(contribution)) return *std::move(payload);
+  while (true) {
+    const std::shared_ptr<EncodeWork> work = Ask(contribution);
+    work->Run(workspace_);
+    Payload payload = Take(*work);
+    if (!work->IsSurvey()) return payload;
+  }
 }
 
 // What was not sent is encoded first: so both ways the memory has, in the end, what it had
@@ -49,14 +83,14 @@ void PushEncoder::TakeBack(const Contribution& contribution) {
     const uint32_t elements = contribution.label.range.elements;
     for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
       const size_t first = size_t{tile} * kTileElements;
-      memory.TakeBack(
-          {.gradient = Read(contribution, first, TileElements(elements, tile)),
-           .context = {.first_element = first_of_block + first},
-           .units = contribution.units});
+      memory.TakeBack({.gradient = Read(contribution, first_of_block + first,
+                                        TileElements(elements, tile)),
+                       .context = {.first_element = first_of_block + first},
+                       .units = contribution.units});
     }
     return;
   }
-  if (!sent_.contains(contribution.block)) EncodeCompressed(contribution, transfer);
+  if (!sent_.contains(contribution.block)) Encode(contribution);
   const auto& [payload, epoch] = sent_.at(contribution.block);
   BlockLabel label = contribution.label;
   label.epoch = epoch;
@@ -78,112 +112,84 @@ std::span<const float> PushEncoder::Settle(uint32_t tensor, const GradientUnits&
   return is_empty ? std::span<const float>() : left;
 }
 
-double PushEncoder::residual_ratio() const {
-  if (squares_.gradient <= 0) return 0;
-  return std::sqrt(std::max(0.0, squares_.residual) / squares_.gradient);
+// The older, the less it counts.
+void PushEncoder::Keep(const GradientMemory::Squares& squares, uint32_t tensor) {
+  constexpr double kFading = 0.9;
+  GradientMemory::Squares& of_tensor = squares_[tensor];
+  const GradientMemory::Squares before = of_tensor;
+  of_tensor.gradient = kFading * before.gradient + squares.gradient;
+  of_tensor.residual = kFading * before.residual + squares.residual;
+  all_squares_.gradient += of_tensor.gradient - before.gradient;
+  all_squares_.residual += of_tensor.residual - before.residual;
 }
 
-BlockLabel PushEncoder::Labelled(const Contribution& contribution) const {
-  BlockLabel label = contribution.label;
-  label.seed = SeedOfRank(options_.seed, options_.rank);
-  return label;
+double PushEncoder::residual_ratio() const {
+  if (all_squares_.gradient <= 0) return 0;
+  return std::sqrt(std::max(0.0, all_squares_.residual) / all_squares_.gradient);
+}
+
+Contribution PushEncoder::Labelled(Contribution contribution) const {
+  contribution.label.seed = SeedOfRank(options_.seed, options_.rank);
+  return contribution;
 }
 
 std::shared_ptr<std::byte> PushEncoder::LentMemory(size_t bytes) const {
   return options_.push_memory ? options_.push_memory(bytes) : nullptr;
 }
 
-std::span<const float> PushEncoder::Read(const Contribution& contribution, size_t first,
-                                         size_t elements) {
-  if (contribution.gradient.dtype() != DType::kF32) scratch_.resize(kTileElements);
-  return contribution.gradient.Read(contribution.label.range.first_element + first,
-                                    elements, scratch_);
-}
-
-Payload PushEncoder::EncodeDense(const Contribution& contribution, const Codec& codec) {
-  const BlockLabel label = Labelled(contribution);
-  const ConstMemoryView& gradient = contribution.gradient;
-  const auto [tensor, begin, elements] = label.range;
-  const size_t bytes = MaxBlockBytes(codec, elements);
+std::shared_ptr<std::byte> PushEncoder::Memory(size_t bytes) const {
   std::shared_ptr<std::byte> memory = LentMemory(bytes);
-  if (memory == nullptr && gradient.dtype() == DType::kF32) {
-    return EncodeBlock(codec, label, gradient.AsFloats(begin, elements),
-                       options_.checksum, pool_);
-  }
-  if (memory == nullptr) memory = pool_.Allocate(bytes).owner();
-  const DenseBlock block = {.codec = codec,
-                            .label = label,
-                            .values = gradient.Part(begin, elements),
-                            .checksum = options_.checksum};
-  return EncodeInto(std::move(memory), block, scratch_);
+  return memory == nullptr ? pool_.Allocate(bytes).owner() : memory;
 }
 
-// Found once a step, before the first block of the tensor changes what is kept.
-float PushEncoder::ThresholdOf(const Contribution& contribution,
-                               const Transfer& transfer) {
-  const uint32_t tensor = contribution.label.range.tensor;
+std::span<const float> PushEncoder::Read(const Contribution& contribution, uint64_t first,
+                                         size_t elements) {
+  if (contribution.gradient.dtype() != DType::kF32) {
+    workspace_.tile.resize(kTileElements);
+  }
+  return contribution.gradient.Read(first, elements, workspace_.tile);
+}
+
+std::shared_ptr<EncodeWork> PushEncoder::AskDense(const Contribution& contribution,
+                                                  const Codec& codec) {
+  const size_t bytes = MaxBlockBytes(codec, contribution.label.range.elements);
+  EncodeWork::Dense dense = {.codec = &codec,
+                             .checksum = options_.checksum,
+                             .memory = LentMemory(bytes),
+                             .pool = &pool_};
+  const bool is_borrowed =
+      codec.id() == CodecId::kFp32 && contribution.gradient.dtype() == DType::kF32;
+  if (dense.memory == nullptr && !is_borrowed) dense.memory = Memory(bytes);
+  return std::make_shared<EncodeWork>(WorkOptions(), Labelled(contribution),
+                                      std::move(dense));
+}
+
+// A threshold is found once a step, before the first block of the tensor changes what is
+// kept.
+std::shared_ptr<EncodeWork> PushEncoder::AskCompressed(const Contribution& contribution,
+                                                       const Transfer& given) {
+  const auto& [tensor, first, elements] = contribution.label.range;
   const uint64_t step = contribution.label.step;
-  const uint64_t count =
-      transfer.TensorTopCount(contribution.gradient.size(), contribution.label.step);
-  if (count == 0) return 0;
-  Threshold& known = thresholds_[tensor];
-  if (known.step == step) return known.value;
-  if (!histogram_) histogram_.emplace();
-  histogram_->Clear();
-  const ConstMemoryView& gradient = contribution.gradient;
-  if (gradient.dtype() != DType::kF32) scratch_.resize(kTileElements);
-  const auto read = [&](size_t first, size_t n) {
-    return gradient.Read(first, n, scratch_);
-  };
-  memories_[tensor].Preview(gradient.size(), read, contribution.units,
-                            [&](std::span<const float> x) { histogram_->Add(x); });
-  known = {.step = step, .value = histogram_->ThresholdFor(count)};
-  return known.value;
-}
-
-void PushEncoder::EncodeTiles(const Contribution& contribution, const Transfer& transfer,
-                              BlockWriter& writer) {
-  const BlockLabel label = Labelled(contribution);
-  const float threshold = ThresholdOf(contribution, transfer);
-  for (uint32_t tile = 0; tile < TilesOf(label.range.elements); ++tile) {
-    const uint64_t first = uint64_t{tile} * kTileElements;
-    EncodeContext context = ContextAt(label, first);
-    context.threshold = threshold;
-    memories_[label.range.tensor].EncodeTile(
-        transfer,
-        {.gradient = Read(contribution, first, TileElements(label.range.elements, tile)),
-         .context = context,
-         .units = contribution.units},
-        writer);
-  }
-}
-
-Payload PushEncoder::EncodeCompressed(const Contribution& contribution,
-                                      const Transfer& given) {
-  const BlockLabel label = Labelled(contribution);
-  const uint32_t tensor = label.range.tensor;
-  const uint32_t elements = label.range.elements;
-  if (chooser_.WantsToSee(tensor, label.step) && label.range.first_element == 0) {
+  if (chooser_.WantsToSee(tensor, step) && first == 0) {
     chooser_.Saw(tensor, Read(contribution, 0, TileElements(elements, 0)));
   }
-  const Transfer& transfer = chooser_.TransferAt(tensor, label.step);
-  const size_t bytes = MaxBlockBytes(given.Accepted(), elements);
-  std::shared_ptr<std::byte> room = LentMemory(bytes);
-  if (room == nullptr) room = pool_.Allocate(bytes).owner();
-  BlockWriter writer(label, options_.checksum, std::move(room));
-  const GradientMemory::Squares before = memories_[tensor].squares();
-  const absl::Duration time_before = cost_.time;
-  {
-    const CodecTimer timer(options_.clock, elements, cost_);
-    EncodeTiles(contribution, transfer, writer);
+  const Transfer& transfer = chooser_.TransferAt(tensor, step);
+  const uint64_t count = transfer.TensorTopCount(contribution.gradient.size(), step);
+  const Threshold& threshold = thresholds_[tensor];
+  if (count > 0 && threshold.step != step) {
+    return std::make_shared<EncodeWork>(
+        WorkOptions(), contribution,
+        EncodeWork::Survey{.kept = &memories_[tensor], .count = count});
   }
-  const GradientMemory::Squares& after = memories_[tensor].squares();
-  squares_.gradient += after.gradient - before.gradient;
-  squares_.residual += after.residual - before.residual;
-  SentBlock& sent = sent_[contribution.block];
-  sent = {.payload = Fitted(writer.Finish(), bytes), .epoch = label.epoch};
-  if (chooser_.Chooses(tensor)) Measure(contribution, transfer, cost_.time - time_before);
-  return sent.payload;
+  const size_t room = MaxBlockBytes(given.Accepted(), elements);
+  return std::make_shared<EncodeWork>(
+      WorkOptions(), Labelled(contribution),
+      EncodeWork::Compressed{.transfer = transfer,
+                             .checksum = options_.checksum,
+                             .kept = &memories_[tensor],
+                             .threshold = count > 0 ? threshold.value : 0,
+                             .memory = Memory(room),
+                             .room = room});
 }
 
 // Room is for the longest encoding; a short one is kept until the step is over, and must
@@ -191,8 +197,7 @@ Payload PushEncoder::EncodeCompressed(const Contribution& contribution,
 Payload PushEncoder::Fitted(Payload payload, size_t room) const {
   const size_t bytes = PayloadBytes(payload);
   if (2 * bytes > room) return payload;
-  std::shared_ptr<std::byte> memory = LentMemory(bytes);
-  if (memory == nullptr) memory = pool_.Allocate(bytes).owner();
+  std::shared_ptr<std::byte> memory = Memory(bytes);
   size_t used = 0;
   for (const Slice& slice : payload) {
     std::memcpy(memory.get() + used, slice.data, slice.size);
@@ -204,18 +209,16 @@ Payload PushEncoder::Fitted(Payload payload, size_t room) const {
 
 // Servers decode with the same code, on machines like this one: so a tile is decoded here
 // now and then.
-void PushEncoder::Measure(const Contribution& contribution, const Transfer& transfer,
-                          absl::Duration encoding) {
+void PushEncoder::Measure(const EncodeWork& work, const Payload& payload) {
   constexpr uint64_t kDecodeEvery = 16;  // steps
   if (options_.clock == nullptr) return;
-  const BlockLabel& label = contribution.label;
-  const Payload& payload = sent_[contribution.block].payload;
-  chooser_.Encoded(
-      label.range.tensor,
-      {.values = label.range.elements, .bytes = PayloadBytes(payload), .time = encoding});
+  const BlockLabel& label = work.contribution().label;
+  chooser_.Encoded(label.range.tensor, {.values = label.range.elements,
+                                        .bytes = PayloadBytes(payload),
+                                        .time = work.cost().time});
   if (label.step % kDecodeEvery != 0 || label.range.first_element != 0) return;
   const Buffer bytes = Gather(payload);
-  const auto view = ParseBlock(bytes.view(), label, transfer.Accepted());
+  const auto view = ParseBlock(bytes.view(), label, work.transfer().Accepted());
   if (!view.ok()) return;
   const TileView& tile = view->tiles.front();
   std::vector<float> sum(tile.elements);

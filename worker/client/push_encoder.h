@@ -1,8 +1,13 @@
-// Encodes contributions, and keeps those that could not be encoded a second time: what a
-// lossy encoding loses goes into the memory of its tensor at once, so a repetition sends
-// the same bytes, under the epoch of the day.
+// Says what has to be encoded of contributions (encode_work.h), and keeps those that could
+// not be encoded a second time: what a lossy encoding loses goes into the memory of its
+// tensor at once, so a repetition sends the same bytes, under the epoch of the day.
 //
-// Thread safety: none; the exchange owns it.
+//   if (auto payload = encoder.Repeated(contribution)) Send(*payload);
+//   auto work = encoder.Ask(contribution);  // to some thread; what it came to:
+//   Payload payload = encoder.Take(*work);  // of a survey nothing: then ask again
+//
+// Thread safety: none; the exchange owns it. While the work of a tensor is under way its
+// memory and its gradient belong to the works.
 #pragma once
 
 #include <cstdint>
@@ -15,10 +20,10 @@
 
 #include "comm/base/buffer.h"
 #include "comm/codec/frame.h"
-#include "comm/codec/sparse/tensor_histogram.h"
 #include "comm/compression/memory/gradient_memory.h"
 #include "worker/client/codec_chooser.h"
 #include "worker/client/codec_cost.h"
+#include "worker/client/encode_work.h"
 #include "worker/client/exchange_options.h"
 #include "worker/client/memory_view.h"
 
@@ -30,13 +35,20 @@ class PushEncoder {
   PushEncoder(const ExchangeOptions& options, std::span<const uint64_t> elements,
               BufferPool& pool);
 
-  struct Contribution {
-    uint32_t block = 0;
-    BlockLabel label = {};
-    ConstMemoryView gradient = {};  // the whole tensor's
-    GradientUnits units = {};
-  };
-  // Dense FP32 is borrowed from a gradient in FP32, unless options.push_memory takes it.
+  // The bytes of the block's encoding before; nothing when there is none, or when encoding
+  // it again gives the same.
+  std::optional<Payload> Repeated(const Contribution& contribution);
+  // What is to be done so that it can be sent: it is encoded, or the tensor is surveyed
+  // first. Of one tensor a survey is under way alone. Dense FP32 is borrowed from a gradient
+  // in FP32, unless options.push_memory takes it.
+  std::shared_ptr<EncodeWork> Ask(const Contribution& contribution);
+  // Of a contribution as it is, in FP32: what a worker that leaves had kept.
+  std::shared_ptr<EncodeWork> AskParting(const Contribution& contribution) {
+    return AskDense(contribution, *options_.seed_codec);
+  }
+  // What a work that was run came to; empty of a survey.
+  Payload Take(EncodeWork& work);
+  // All of that at once, on this thread.
   Payload Encode(const Contribution& contribution);
 
   // The contribution was not counted: what can be kept of it goes with later ones, of the
@@ -46,14 +58,12 @@ class PushEncoder {
   // What a worker that leaves has to send of a tensor; empty where nothing was kept. Its
   // memory has no use afterwards.
   std::span<const float> Settle(uint32_t tensor, const GradientUnits& units);
-  // As it is, in FP32.
-  Payload EncodeParting(const Contribution& contribution) {
-    return EncodeDense(contribution, *options_.seed_codec);
-  }
 
   GradientMemory& memory(uint32_t tensor) { return memories_[tensor]; }
   // Of compressed contributions.
   const CodecCost& cost() const { return cost_; }
+  // The time of these for which the exchange's thread could do nothing else.
+  absl::Duration cost_here() const { return cost_here_; }
   // So many bytes took so long on the wire.
   void Sent(size_t bytes, absl::Duration time) {
     chooser_.Sent({.bytes = bytes, .time = time});
@@ -77,20 +87,22 @@ class PushEncoder {
     float value = 0;
   };
 
-  BlockLabel Labelled(const Contribution& contribution) const;
-  // So many of the block's elements, from number `first` of the block on; until the next
-  // call.
-  std::span<const float> Read(const Contribution& contribution, size_t first,
+  EncodeWork::Options WorkOptions() const {
+    return {.job = options_.job, .rank = options_.rank, .clock = options_.clock};
+  }
+  Contribution Labelled(Contribution contribution) const;
+  std::shared_ptr<EncodeWork> AskDense(const Contribution& contribution,
+                                       const Codec& codec);
+  std::shared_ptr<EncodeWork> AskCompressed(const Contribution& contribution,
+                                            const Transfer& given);
+  // So many of the gradient's elements, from number `first` on; until the next call.
+  std::span<const float> Read(const Contribution& contribution, uint64_t first,
                               size_t elements);
-  Payload EncodeDense(const Contribution& contribution, const Codec& codec);
-  Payload EncodeCompressed(const Contribution& contribution, const Transfer& transfer);
-  float ThresholdOf(const Contribution& contribution, const Transfer& transfer);
+  void Keep(const GradientMemory::Squares& squares, uint32_t tensor);
   // Tells the chooser what the block took.
-  void Measure(const Contribution& contribution, const Transfer& transfer,
-               absl::Duration encoding);
-  void EncodeTiles(const Contribution& contribution, const Transfer& transfer,
-                   BlockWriter& writer);
+  void Measure(const EncodeWork& work, const Payload& payload);
   std::shared_ptr<std::byte> LentMemory(size_t bytes) const;
+  std::shared_ptr<std::byte> Memory(size_t bytes) const;
   Payload Fitted(Payload payload, size_t room) const;
 
   const ExchangeOptions options_;
@@ -99,10 +111,11 @@ class PushEncoder {
   std::unordered_map<uint32_t, SentBlock> sent_;  // by block
   CodecChooser chooser_;
   std::vector<Threshold> thresholds_;  // by tensor
-  std::vector<float> scratch_;         // a tile, of gradients that are not FP32
-  std::optional<TensorHistogram> histogram_;
+  CodecWorkspace workspace_ = {.is_of_exchange = true};
   CodecCost cost_;
-  GradientMemory::Squares squares_;  // of all memories
+  absl::Duration cost_here_ = absl::ZeroDuration();
+  std::vector<GradientMemory::Squares> squares_;  // by tensor, of late
+  GradientMemory::Squares all_squares_;           // their sums
 };
 
 }  // namespace syncline

@@ -103,6 +103,9 @@ struct SessionOptions {
   // (docs/compression.md). The same for all workers.
   std::string push_codec = "bf16";
   std::string publish_codec = "bf16";
+  // Threads of this process that encode gradients beside the one that sends them: 0 to 64;
+  // by default half of its cores, 4 at most. With 0 that one encodes, block by block.
+  std::optional<uint32_t> codec_threads = std::nullopt;  // SYNCLINE_CODEC_THREADS
 
   // When servers save the job ("500 steps", "10 min"; empty: only when asked to), how many
   // checkpoints stay, and what the job begins with: "auto" (the latest, if there is one),

@@ -22,6 +22,7 @@
 #include "comm/rpc/control_link.h"
 #include "comm/rpc/trace_sender.h"
 #include "proto/coordinator.pb.h"
+#include "worker/client/codec_threads.h"
 #include "worker/client/data_plane.h"
 #include "worker/client/phase_meter.h"
 #include "worker/client/session.h"
@@ -208,6 +209,8 @@ class Session::Impl {
     return is_seeder_ ? SeedRole::kSeeder : SeedRole::kReceiver;
   }
 
+  static std::vector<TraceTrack*> CodecTracks(uint32_t threads, TraceRecorder& recorder);
+
   const SessionOptions options_;
   const Timeouts timeouts_;
   const CodecRegistry codecs_;
@@ -215,6 +218,8 @@ class Session::Impl {
   TraceRecorder recorder_{clock_};
   TraceTrack* const phases_track_ = recorder_.AddTrack("program");
   TraceTrack* const exchange_track_ = recorder_.AddTrack("exchange");
+  const std::vector<TraceTrack*> codec_tracks_ =
+      CodecTracks(ThreadsForCodecs(options_.codec_threads), recorder_);
   TraceSender trace_{recorder_};
   PhaseMeter phases_{clock_};
   std::unique_ptr<ControlLink> link_;      // set by Start, before phase_ changes

@@ -98,6 +98,10 @@ absl::StatusOr<SessionOptions> SessionOptions::FromEnv() {
   ReadText("SYNCLINE_DURABILITY", options.durability);
   SYNCLINE_RETURN_IF_ERROR(
       ReadNumber(std::array{"SYNCLINE_CHECKPOINT_KEEP"}, options.checkpoint_keep));
+  if (IsSet("SYNCLINE_CODEC_THREADS")) {
+    SYNCLINE_RETURN_IF_ERROR(ReadNumber(std::array{"SYNCLINE_CODEC_THREADS"},
+                                        options.codec_threads.emplace()));
+  }
   std::string mode;
   ReadText("SYNCLINE_MODE", mode);
   if (!mode.empty()) {

@@ -21,8 +21,8 @@ class SessionOptionsTest : public ::testing::Test {
     for (const char* name :
          {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "VC_TASK_INDEX",
           "JOB_COMPLETION_INDEX", "WORLD_SIZE", "SYNCLINE_COORDINATOR",
-          "SYNCLINE_FAILURE_TIMEOUT", "DMLC_ROLE", "DMLC_RANK", "DMLC_WORKER_ID",
-          "DMLC_NUM_WORKER"}) {
+          "SYNCLINE_FAILURE_TIMEOUT", "SYNCLINE_CODEC_THREADS", "DMLC_ROLE", "DMLC_RANK",
+          "DMLC_WORKER_ID", "DMLC_NUM_WORKER"}) {
       unsetenv(name);
     }
   }
@@ -35,6 +35,18 @@ TEST_F(SessionOptionsTest, TakesTheFirstRankVariableThatIsSet) {
   EXPECT_EQ(SessionOptions::FromEnv()->rank, 3u);
   setenv("RANK", "1", 1);
   EXPECT_EQ(SessionOptions::FromEnv()->rank, 1u);
+}
+
+TEST_F(SessionOptionsTest, TakesTheNumberOfThreadsThatEncode) {
+  EXPECT_EQ(SessionOptions::FromEnv()->codec_threads, std::nullopt);
+  setenv("SYNCLINE_CODEC_THREADS", "0", 1);
+  EXPECT_EQ(SessionOptions::FromEnv()->codec_threads, 0u);
+  setenv("SYNCLINE_CODEC_THREADS", "many", 1);
+  EXPECT_THAT(std::string(SessionOptions::FromEnv().status().message()),
+              HasSubstr("SYNCLINE_CODEC_THREADS=many is not a whole number"));
+  EXPECT_TRUE(CheckSessionOptions({.codec_threads = 64}).ok());
+  EXPECT_THAT(std::string(CheckSessionOptions({.codec_threads = 65}).message()),
+              HasSubstr("codec_threads is 65, allowed are 0 to 64"));
 }
 
 TEST_F(SessionOptionsTest, TakesPsLitesVariablesWhereNoOthersAreSet) {

@@ -182,6 +182,8 @@ absl::Status Session::Impl::StartDataPlane() {
                            .shard_addresses = std::move(layout.shard_addresses),
                            .shard_keys = TakeKeys(*welcome),
                            .exchange = std::move(exchange),
+                           .codec_threads = static_cast<uint32_t>(codec_tracks_.size()),
+                           .codec_tracks = codec_tracks_,
                            .log = options_.log};
   SYNCLINE_ASSIGN_OR_RETURN(
       auto data_plane,

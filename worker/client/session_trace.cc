@@ -1,9 +1,20 @@
 // A session's side of traces: orders in, what its threads recorded out with heartbeats.
 #include <utility>
+#include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "worker/client/session_impl.h"
 
 namespace syncline {
+
+std::vector<TraceTrack*> Session::Impl::CodecTracks(uint32_t threads,
+                                                    TraceRecorder& recorder) {
+  std::vector<TraceTrack*> tracks;
+  for (uint32_t i = 1; i <= threads; ++i) {
+    tracks.push_back(recorder.AddTrack(absl::StrCat("codec ", i)));
+  }
+  return tracks;
+}
 
 void Session::Impl::TakeOrder(const v1::TraceOrder& order) {
   uint64_t next = 0;

@@ -52,6 +52,10 @@ class ShardLinksTest : public ExchangeTest {
 
   void Run(ExchangeOutputs outputs) {
     for (ExchangeOutput& output : outputs) {
+      if (auto* encode = std::get_if<ExchangeEncode>(&output)) {
+        encode->work->Run(workspace_);
+        Run(exchange_->Encoded(*encode->work, events_.now()));
+      }
       if (auto* send = std::get_if<ExchangeSend>(&output)) {
         links_->Send(
             std::move(*send), [](const absl::Status&) {}, events_.now());

@@ -111,9 +111,13 @@ absl::Status CompressedAllReduce::Run(std::span<float> values) {
   const uint64_t count = transfer_.TensorTopCount(values.size(), step_);
   if (count > 0) {
     TensorHistogram histogram;
-    const auto read = [&](size_t first, size_t n) { return values.subspan(first, n); };
-    given_.Preview(values.size(), read, {},
-                   [&](std::span<const float> x) { histogram.Add(x); });
+    for (uint32_t tile = 0; tile < TilesOf(values.size()); ++tile) {
+      const size_t first = size_t{tile} * kTileElements;
+      const std::span<const float> given =
+          values.subspan(first, TileElements(values.size(), tile));
+      histogram.Add(given_.Preview(
+          {.gradient = given, .context = {.first_element = first}}, workspace_));
+    }
     threshold_ = histogram.ThresholdFor(count);
   }
   rounds_ = CutIntoRounds();
@@ -334,7 +338,7 @@ void CompressedAllReduce::Encode(const Transfer& given, GradientMemory& memory,
                      .step = step_,
                      .first_element = block.kept_at + first,
                      .threshold = block.threshold}},
-        writer);
+        writer, workspace_);
   }
   for (const Slice& slice : writer.Finish()) {
     out.insert(out.end(), slice.data, slice.data + slice.size);

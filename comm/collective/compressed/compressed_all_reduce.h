@@ -128,7 +128,8 @@ class CompressedAllReduce {
   const Transfer dense_;     // of the first steps, if the codec says so
   GradientMemory given_;     // of all elements
   GradientMemory means_;     // of the blocks that this rank takes the mean of
-  Buffer room_;              // of the block that is being encoded
+  GradientMemory::Workspace workspace_;
+  Buffer room_;  // of the block that is being encoded
   std::vector<float> mean_;
   float threshold_ = 0;        // of the whole tensor, for top-k
   std::vector<Round> rounds_;  // of the call; operations read and write them

@@ -36,7 +36,7 @@ class CpuMemory {
            .context = ContextAt(label, first),
            .units = {.loss_scale = units.loss_scale,
                      .learning_rate = units.learning_rate}},
-          writer);
+          writer, workspace_);
     }
   }
 
@@ -45,6 +45,7 @@ class CpuMemory {
  private:
   const Transfer transfer_;
   GradientMemory memory_;
+  GradientMemory::Workspace workspace_;
 };
 
 struct Step {

@@ -164,36 +164,33 @@ void GradientMemory::TakeBack(const Tile& sent) {
   notes_[first / kTileElements].units = sent.units;
 }
 
-void GradientMemory::Sample(const Tile& tile, std::span<const float> left) {
+GradientMemory::Squares GradientMemory::Sample(const Tile& tile,
+                                               std::span<const float> left) {
   constexpr uint64_t kSampleEvery = 64;
-  constexpr double kFading = 0.9;
+  Squares squares;
   const uint64_t turn = tile.context.step + tile.context.first_element / kTileElements;
-  if (turn % kSampleEvery != 0) return;
-  squares_.gradient *= kFading;
-  squares_.residual *= kFading;
-  Kernel<SquareSum>::Run(tile.gradient.size(), tile.gradient.data(), &squares_.gradient);
-  Kernel<SquareSum>::Run(left.size(), left.data(), &squares_.residual);
+  if (turn % kSampleEvery != 0) return squares;
+  Kernel<SquareSum>::Run(tile.gradient.size(), tile.gradient.data(), &squares.gradient);
+  Kernel<SquareSum>::Run(left.size(), left.data(), &squares.residual);
+  return squares;
 }
 
-GradientMemory::Scratch GradientMemory::ScratchFor(size_t elements) {
+GradientMemory::Scratch GradientMemory::ScratchFor(size_t elements,
+                                                   Workspace& workspace) const {
   const bool corrects = spec_.kind == MemoryKind::kMomentumCorrection;
-  scratch_.resize(kTileElements * (corrects ? 2 : 1));
-  Scratch scratch = {.x = std::span(scratch_).first(elements)};
-  if (corrects) scratch.velocity = std::span(scratch_).subspan(kTileElements, elements);
+  const size_t needed = kTileElements * (corrects ? 2 : 1);
+  if (workspace.values.size() < needed) workspace.values.resize(needed);
+  const std::span<float> values = workspace.values;
+  Scratch scratch = {.x = values.first(elements)};
+  if (corrects) scratch.velocity = values.subspan(kTileElements, elements);
   return scratch;
 }
 
-void GradientMemory::Preview(uint64_t elements, ReadTile read, const GradientUnits& units,
-                             absl::FunctionRef<void(std::span<const float>)> show) {
-  for (uint32_t number = 0; number < TilesOf(elements); ++number) {
-    const size_t first = size_t{number} * kTileElements;
-    const Tile tile = {.gradient = read(first, TileElements(elements, number)),
-                       .context = {.first_element = first},
-                       .units = units};
-    const Scratch scratch = ScratchFor(tile.gradient.size());
-    const bool is_sum = Joins(tile) && Gather(tile, scratch) < kInfinity;
-    show(is_sum ? scratch.x : tile.gradient);
-  }
+std::span<const float> GradientMemory::Preview(const Tile& tile,
+                                               Workspace& workspace) const {
+  const Scratch scratch = ScratchFor(tile.gradient.size(), workspace);
+  const bool is_sum = Joins(tile) && Gather(tile, scratch) < kInfinity;
+  return is_sum ? scratch.x : tile.gradient;
 }
 
 bool GradientMemory::Joins(const Tile& tile) const {
@@ -235,8 +232,9 @@ uint32_t GradientMemory::Gather(const Tile& tile, const Scratch& scratch) const 
   return max;
 }
 
-void GradientMemory::EncodeTile(const Transfer& transfer, const Tile& tile,
-                                BlockWriter& writer) {
+GradientMemory::Squares GradientMemory::EncodeTile(const Transfer& transfer,
+                                                   const Tile& tile, BlockWriter& writer,
+                                                   Workspace& workspace) {
   const size_t n = tile.gradient.size();
   const size_t first = tile.context.first_element;
   SYNCLINE_CHECK(first % kTileElements == 0);
@@ -245,10 +243,11 @@ void GradientMemory::EncodeTile(const Transfer& transfer, const Tile& tile,
     const Codec& codec = transfer.compresses() ? *transfer.dense : *transfer.codec;
     const MutableByteView room = writer.NextTile(codec);
     writer.EndTile(codec.Encode(tile.gradient, {}, context, room));
+    return Squares();
   };
   if (!transfer.compresses()) return dense();
   TileNotes& notes = notes_[first / kTileElements];
-  const Scratch scratch = ScratchFor(n);
+  const Scratch scratch = ScratchFor(n, workspace);
   const uint32_t max = Gather(tile, scratch);
   if (max >= kInfinity) return dense();
   const bool fits = max <= std::bit_cast<uint32_t>(transfer.codec->traits().largest);
@@ -264,15 +263,16 @@ void GradientMemory::EncodeTile(const Transfer& transfer, const Tile& tile,
   const MutableByteView room = writer.NextTile(codec);
   if (!joins) {
     writer.EndTile(codec.Encode(tile.gradient, {}, context, room));
-    return;
+    return {};
   }
   notes.units = tile.units;
   const std::span<float> left = std::span(residual_).subspan(first, n);
   writer.EndTile(codec.Encode(scratch.x, left, context, room));
-  Sample(tile, left);
-  if (spec_.kind != MemoryKind::kMomentumCorrection) return;
+  const Squares squares = Sample(tile, left);
+  if (spec_.kind != MemoryKind::kMomentumCorrection) return squares;
   Kernel<Mask>::Run(n, scratch.x.data(), left.data(), scratch.velocity.data());
   std::ranges::copy(scratch.velocity, velocity_.begin() + static_cast<ptrdiff_t>(first));
+  return squares;
 }
 
 }  // namespace syncline

@@ -21,16 +21,17 @@
 // without what is kept, which waits for the next rate that is not 0.
 //
 //   GradientMemory memory(spec, elements);
-//   memory.EncodeTile(transfer, {.gradient = tile, .context = context}, writer);
+//   GradientMemory::Workspace workspace;
+//   memory.EncodeTile(transfer, {.gradient = tile, .context = context}, writer, workspace);
 //
-// Thread safety: none.
+// Thread safety: none, but that EncodeTile and Preview of different tiles may run at once,
+// each with a workspace of its own.
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
 #include "comm/compression/transfer.h"
@@ -55,21 +56,27 @@ class GradientMemory {
     EncodeContext context = {};
     GradientUnits units = {};
   };
-  // Encodes one tile into `writer`. REQUIRES: context.first_element is a multiple of
-  // kTileElements.
-  void EncodeTile(const Transfer& transfer, const Tile& tile, BlockWriter& writer);
+  // What a thread needs while it encodes; kept for the next tile, of any tensor.
+  struct Workspace {
+    std::vector<float> values = {};
+  };
+  // Sums of squares; all 0: nothing was looked at.
+  struct Squares {
+    double gradient = 0;
+    double residual = 0;
+  };
+  // Encodes one tile into `writer`. Of some tiles the answer says how much is kept.
+  // REQUIRES: context.first_element is a multiple of kTileElements.
+  Squares EncodeTile(const Transfer& transfer, const Tile& tile, BlockWriter& writer,
+                     Workspace& workspace);
 
   // What a tile's encoding stood for was not counted: it is kept again, and goes with what
   // is encoded next. What is not finite, or of a step whose rate is 0, is not kept. With
   // momentum correction the sum over time stays; a velocity that was cleared stays cleared.
   void TakeBack(const Tile& sent);
 
-  // Shows what EncodeTile would encode of each tile of the tensor; `read` gives the
-  // gradient's elements from number `first` on.
-  using ReadTile =
-      absl::FunctionRef<std::span<const float>(size_t first, size_t elements)>;
-  void Preview(uint64_t elements, ReadTile read, const GradientUnits& units,
-               absl::FunctionRef<void(std::span<const float>)> show);
+  // What EncodeTile would encode of the tile; good until the workspace is used again.
+  std::span<const float> Preview(const Tile& tile, Workspace& workspace) const;
 
   // What was given but not sent yet; empty without memory.
   std::span<const float> residual() const { return residual_; }
@@ -92,13 +99,6 @@ class GradientMemory {
   // has no use afterwards.
   std::span<const float> Settle(const GradientUnits& units);
 
-  // Sums of squares of late, from a sample of the tiles.
-  struct Squares {
-    double gradient = 0;
-    double residual = 0;
-  };
-  const Squares& squares() const { return squares_; }
-
  private:
   // What is kept of one tile beside its values.
   struct TileNotes {
@@ -116,20 +116,18 @@ class GradientMemory {
     std::span<float> x = {};
     std::span<float> velocity = {};
   };
-  Scratch ScratchFor(size_t elements);
+  Scratch ScratchFor(size_t elements, Workspace& workspace) const;
   // The largest magnitude of what has to be sent, as bits; infinity's or more when it is
   // not finite.
   uint32_t Gather(const Tile& tile, const Scratch& scratch) const;
   // Whether what is kept goes with the gradient.
   bool Joins(const Tile& tile) const;
-  void Sample(const Tile& tile, std::span<const float> left);
+  static Squares Sample(const Tile& tile, std::span<const float> left);
 
   const MemorySpec spec_;
   std::vector<float> residual_;  // e, v
   std::vector<float> velocity_;  // u
   std::vector<TileNotes> notes_;
-  std::vector<float> scratch_;
-  Squares squares_;
 };
 
 }  // namespace syncline

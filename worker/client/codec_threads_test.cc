@@ -1,0 +1,129 @@
+// The threads that encode, and a data plane that is closed while they do.
+#include "worker/client/codec_threads.h"
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "absl/synchronization/mutex.h"
+#include "comm/base/env.h"
+#include "comm/base/tiling.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+constexpr uint32_t kBlocks = 40;
+constexpr uint32_t kElements = kTileElements + 100;
+
+// What is made of blocks of one tensor with error feedback.
+class Works {
+ public:
+  explicit Works(uint32_t steps) : steps_(steps) {
+    for (size_t i = 0; i < gradient_.size(); ++i) {
+      gradient_[i] = static_cast<float>(i * 2654435761u % 1009) / 1009 - 0.5f;
+    }
+  }
+
+  std::shared_ptr<EncodeWork> Make(uint32_t block, uint64_t step) {
+    const BlockRange range = {0, uint64_t{block} * 2 * kTileElements, kElements};
+    const size_t room = MaxBlockBytes(transfer_.Accepted(), kElements);
+    return std::make_shared<EncodeWork>(
+        EncodeWork::Options{},
+        Contribution{.block = block,
+                     .label = {.range = range, .step = step},
+                     .gradient = gradient_},
+        EncodeWork::Compressed{.transfer = transfer_,
+                               .kept = &memory_,
+                               .memory = Buffer::Allocate(room).owner(),
+                               .room = room});
+  }
+
+  template <typename Submit, typename Finish>
+  void RunAll(const Submit& submit, const Finish& finish) {
+    for (uint32_t step = 1; step <= steps_; ++step) {
+      for (uint32_t block = 0; block < kBlocks; ++block) submit(Make(block, step));
+      finish();
+    }
+  }
+  std::vector<float> Kept() const {
+    return {memory_.residual().begin(), memory_.residual().end()};
+  }
+
+ private:
+  const uint32_t steps_;
+  const Transfer transfer_ = *ParseTransfer("onebit:min_elements=0,vectors=1");
+  std::vector<float> gradient_ = std::vector<float>(size_t{kBlocks} * 2 * kTileElements);
+  GradientMemory memory_{transfer_.memory, gradient_.size()};
+};
+
+TEST(CodecThreads, MakeWhatOneThreadMakes) {
+  Works alone(3);
+  CodecWorkspace workspace;
+  alone.RunAll([&](const std::shared_ptr<EncodeWork>& work) { work->Run(workspace); },
+               [] {});
+  Works together(3);
+  std::atomic<uint32_t> done = 0;
+  CodecThreads threads(
+      {.threads = 4, .done = [&](const std::shared_ptr<EncodeWork>&) { ++done; }});
+  uint32_t steps = 0;
+  together.RunAll(
+      [&](std::shared_ptr<EncodeWork> work) { threads.Submit(std::move(work)); },
+      [&] {
+        threads.Finish();
+        EXPECT_EQ(done, ++steps * kBlocks) << "all of it is over";
+      });
+  EXPECT_EQ(together.Kept(), alone.Kept());
+}
+
+TEST(CodecThreads, FinishWhatTheyHaveWhenTheyEnd) {
+  Works works(1);
+  std::atomic<uint32_t> done = 0;
+  {
+    CodecThreads threads(
+        {.threads = 2, .done = [&](const std::shared_ptr<EncodeWork>&) { ++done; }});
+    works.RunAll(
+        [&](std::shared_ptr<EncodeWork> work) { threads.Submit(std::move(work)); }, [] {});
+  }
+  EXPECT_EQ(done, kBlocks);
+}
+
+TEST(CodecThreads, TraceWhatEachOfThemDoes) {
+  const SteadyClock clock;
+  TraceRecorder recorder(clock);
+  std::vector<TraceTrack*> tracks = {recorder.AddTrack("codec 1"),
+                                     recorder.AddTrack("codec 2")};
+  recorder.Open(0);
+  recorder.Limit(100);
+  Works works(1);
+  {
+    CodecThreads threads({.threads = 2,
+                          .done = [](const std::shared_ptr<EncodeWork>&) {},
+                          .tracks = tracks});
+    works.RunAll(
+        [&](std::shared_ptr<EncodeWork> work) { threads.Submit(std::move(work)); }, [] {});
+  }
+  std::set<uint32_t> blocks;
+  while (auto taken = recorder.Take(1000)) {
+    EXPECT_TRUE(taken->track == "codec 1" || taken->track == "codec 2") << taken->track;
+    for (const TraceSpan& span : taken->spans) {
+      EXPECT_EQ(span.kind, TraceKind::kEncodeBlock);
+      EXPECT_EQ(span.step, 1u);
+      EXPECT_LE(span.begin_ns, span.end_ns);
+      blocks.insert(span.block);
+    }
+  }
+  EXPECT_EQ(blocks.size(), kBlocks);
+}
+
+TEST(CodecThreads, AreAsManyAsAskedFor) {
+  EXPECT_EQ(ThreadsForCodecs(0), 0u);
+  EXPECT_EQ(ThreadsForCodecs(7), 7u);
+  EXPECT_LE(ThreadsForCodecs(std::nullopt), kMostCodecThreads);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,265 @@
+// An exchange whose encodings somebody else makes, when and in what order he likes.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/base/tiling.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/client/exchange_test_util.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+// One tensor of four blocks.
+class Encoding : public ExchangeTest {
+ protected:
+  static constexpr uint32_t kBlocks = 4;
+  static constexpr uint32_t kBlockElements = 2 * kTileElements;
+
+  void Begin(const std::string& codec, uint32_t at_once, SyncMode mode = {}) {
+    Make({});
+    const Transfer push = *ParseTransfer(codec);
+    const Transfer fp32 = *ParseTransfer("fp32");
+    options_.transfers = {{push, fp32}};
+    options_.shard_of_block.assign(kBlocks, 0);
+    options_.encodings_at_once = at_once;
+    options_.mode = mode;
+    weights_.assign(size_t{kBlocks} * kBlockElements, 0.0f);
+    gradient_.resize(weights_.size());
+    for (size_t i = 0; i < gradient_.size(); ++i) {
+      gradient_[i] = static_cast<float>(i * 2654435761u % 1009) / 1009 - 0.5f;
+    }
+    exchange_ = std::make_unique<Exchange>(options_, std::vector<MemoryView>{weights_},
+                                           pool_);
+    ASSERT_EQ(exchange_->blocks(), kBlocks);
+    See(exchange_->Start(now_));
+    See(exchange_->Connected(0, now_));
+    encodes_itself_ = true;
+    for (uint32_t block = 0; block < kBlocks; ++block) View(block, 0);
+    ASSERT_TRUE(exchange_->IsReady(0));
+  }
+
+  Seen View(uint32_t block, uint64_t version, uint16_t flags = 0) {
+    const std::vector<float> values(kBlockElements, static_cast<float>(version));
+    const BlockRange range{0, block * kBlockElements, kBlockElements};
+    const Buffer payload =
+        Gather(EncodeBlock(*options_.seed_codec, {range, version, 3}, values,
+                           Checksum::kHeaderAndPayload, pool_));
+    MessageHeader header = From(MessageKind::kPublish, block, version);
+    header.flags = flags;
+    return Answer(header, payload.view());
+  }
+
+  Seen Push() { return See(exchange_->Push(0, gradient_, 1, now_)); }
+  Seen Made(const std::shared_ptr<EncodeWork>& work) { return See(Encode(*work)); }
+  void Acknowledge() {
+    for (uint32_t block = 0; block < kBlocks; ++block) {
+      Answer(From(MessageKind::kAck, block, exchange_->step()));
+    }
+  }
+
+  std::vector<float> weights_;
+};
+
+TEST_F(Encoding, TheFirstBlockLeavesBeforeTheNextOneIsEncoded) {
+  Begin("bf16", 1);
+  Seen seen = Push();
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    EXPECT_THAT(seen.sends, IsEmpty());
+    ASSERT_THAT(seen.encodings, SizeIs(1)) << "one at a time";
+    EXPECT_EQ(seen.encodings[0]->contribution().block, block);
+    const std::shared_ptr<EncodeWork> work = seen.encodings[0];
+    seen = Made(work);
+    EXPECT_THAT(seen.Messages(), ElementsAre(std::pair{MessageKind::kPush, block}));
+    seen.sends.clear();
+  }
+  EXPECT_THAT(seen.encodings, IsEmpty());
+}
+
+TEST_F(Encoding, SeveralAreMadeAtOnceAndLeaveAsTheyCome) {
+  Begin("bf16", 3);
+  const Seen seen = Push();
+  ASSERT_THAT(seen.encodings, SizeIs(3));
+  const Seen second = Made(seen.encodings[1]);
+  EXPECT_THAT(second.Messages(), ElementsAre(std::pair{MessageKind::kPush, 1u}));
+  ASSERT_THAT(second.encodings, SizeIs(1));
+  EXPECT_EQ(second.encodings[0]->contribution().block, 3u);
+  EXPECT_THAT(Made(seen.encodings[2]).Messages(),
+              ElementsAre(std::pair{MessageKind::kPush, 2u}));
+  EXPECT_FALSE(exchange_->AllHeld());
+}
+
+// Of three steps, as bytes: what is kept of one goes with the next.
+TEST_F(Encoding, TheOrderDoesNotShowInTheBits) {
+  for (const char* codec :
+       {"bf16-stochastic", "onebit:min_elements=0,vectors=1",
+        "dgc:ratio=0.01,min_elements=0,vectors=1",
+        "int4-stochastic:min_elements=0,vectors=1",
+        "powersgd:rank=2,min_elements=0,vectors=1",
+        "topk:ratio=0.01,scope=tensor,min_elements=0,vectors=1"}) {
+    const auto pushed = [&](bool reversed) {
+      Begin(codec, kBlocks);
+      std::vector<std::vector<std::byte>> bytes;
+      for (uint64_t step = 0; step < 3; ++step) {
+        std::vector<std::vector<std::byte>> of_step(kBlocks);
+        Seen seen = Push();
+        while (!seen.encodings.empty()) {
+          if (reversed) std::ranges::reverse(seen.encodings);
+          Seen next;
+          for (const auto& work : seen.encodings) work->Run(workspace_);
+          for (const auto& work : seen.encodings) {
+            Seen more = See(exchange_->Encoded(*work, now_));
+            std::ranges::move(more.encodings, std::back_inserter(next.encodings));
+            for (const ExchangeSend& send : more.sends) {
+              const Buffer payload = Gather(send.payload);
+              of_step[send.header.block] = {payload.data(),
+                                            payload.data() + payload.size()};
+            }
+          }
+          seen = std::move(next);
+        }
+        std::ranges::move(of_step, std::back_inserter(bytes));
+        Acknowledge();
+        for (uint32_t block = 0; block < kBlocks; ++block) View(block, step + 1);
+        EXPECT_TRUE(exchange_->IsReady(0)) << codec;
+      }
+      return bytes;
+    };
+    const auto in_order = pushed(false);
+    EXPECT_THAT(in_order, Each(Not(IsEmpty()))) << codec;
+    EXPECT_EQ(pushed(true), in_order) << codec;
+  }
+}
+
+TEST_F(Encoding, OfAWholeTensorsThresholdIsFoundBeforeAnyBlock) {
+  Begin("topk:ratio=0.01,scope=tensor,min_elements=0,vectors=1", kBlocks);
+  const Seen seen = Push();
+  ASSERT_THAT(seen.encodings, SizeIs(1));
+  EXPECT_TRUE(seen.encodings[0]->IsSurvey());
+  const Seen blocks = Made(seen.encodings[0]);
+  EXPECT_THAT(blocks.encodings, SizeIs(kBlocks));
+}
+
+TEST_F(Encoding, WhatIsEncodedTakesRoomAlready) {
+  Begin("bf16", kBlocks);
+  exchange_->SetRoom(0, 3 * kBlockElements);  // a block in FP32 is 4 times as long
+  Seen seen = Push();
+  ASSERT_THAT(seen.encodings, SizeIs(1)) << "how long it gets is not known yet";
+  seen = Made(seen.encodings[0]);
+  EXPECT_THAT(seen.sends, SizeIs(1));
+  EXPECT_THAT(seen.encodings, SizeIs(1)) << "there is room for a part of it";
+  seen = Made(seen.encodings[0]);
+  EXPECT_THAT(seen.sends, SizeIs(1));
+  EXPECT_THAT(seen.encodings, IsEmpty());
+  exchange_->SetRoom(0, 1);
+  EXPECT_THAT(See(exchange_->Pump(now_)).encodings, SizeIs(1));
+}
+
+TEST_F(Encoding, WaitsForTheNextConnection) {
+  for (const char* codec : {"bf16", "onebit:min_elements=0,vectors=1"}) {
+    Begin(codec, 2);
+    const Seen seen = Push();
+    ASSERT_THAT(seen.encodings, SizeIs(2));
+    exchange_->Disconnected(0);
+    const Seen alone = Made(seen.encodings[1]);
+    EXPECT_THAT(alone.sends, IsEmpty());
+    EXPECT_THAT(alone.encodings, IsEmpty());
+    Seen again = See(exchange_->Connected(0, now_));
+    EXPECT_THAT(Made(seen.encodings[0]).Messages(),
+                ElementsAre(std::pair{MessageKind::kPush, 0u}));
+    const bool is_kept = options_.transfers[0].push.compresses();
+    if (is_kept) {
+      EXPECT_THAT(again.Messages(), ElementsAre(std::pair{MessageKind::kPush, 1u}));
+    } else {
+      ASSERT_THAT(again.encodings, SizeIs(1));
+      EXPECT_EQ(again.encodings[0]->contribution().block, 1u);
+    }
+    EXPECT_EQ(exchange_->stats().resent_blocks, 0u);
+  }
+}
+
+TEST_F(Encoding, LeavesUnderTheEpochOfTheDay) {
+  for (const char* codec : {"bf16", "onebit:min_elements=0,vectors=1"}) {
+    Begin(codec, 1);
+    Seen seen = Push();
+    See(exchange_->EpochChanged(8, SeedRole::kReceiver, now_));
+    seen = Made(seen.encodings.at(0));
+    if (seen.sends.empty()) seen = Made(seen.encodings.at(0));
+    ASSERT_THAT(seen.sends, SizeIs(1));
+    EXPECT_EQ(seen.sends[0].header.epoch, 8u);
+    const Buffer bytes = Gather(seen.sends[0].payload);
+    const BlockLabel label = {{0, 0, kBlockElements}, 0, 8};
+    EXPECT_TRUE(
+        ParseBlock(bytes.view(), label, options_.transfers[0].push.Accepted()).ok())
+        << codec;
+  }
+}
+
+// A view says that the contribution was counted while it is encoded once more.
+TEST_F(Encoding, AGradientThatIsReadIsNotTheProgramsYet) {
+  Begin("bf16", kBlocks);
+  for (const auto& work : Push().encodings) Made(work);
+  Acknowledge();
+  exchange_->Replaced(0, 4);
+  Seen again = See(exchange_->Connected(0, now_));
+  ASSERT_THAT(again.encodings, SizeIs(kBlocks));
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    EXPECT_THAT(View(block, 1).ready, IsEmpty());
+  }
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    EXPECT_FALSE(exchange_->IsReady(0));
+    again.ready = Made(again.encodings[block]).ready;
+  }
+  EXPECT_THAT(again.ready, ElementsAre(0u));
+  EXPECT_EQ(exchange_->stats().resent_blocks, 0u) << "nobody wants them";
+}
+
+TEST_F(Encoding, GivesOutNothingOnceItHasFailed) {
+  Begin("bf16", 2);
+  const Seen seen = Push();
+  EXPECT_THAT(Refuse(RefuseCode::kNotMember, 0, 0, 9).failures, SizeIs(1));
+  const Seen late = Made(seen.encodings[0]);
+  EXPECT_THAT(late.sends, IsEmpty());
+  EXPECT_THAT(late.encodings, IsEmpty());
+}
+
+// The others went on while two of four blocks were encoded. What was made of it, and what
+// was not, is in the memory in the end, as it was before and the gradient.
+TEST_F(Encoding, WhatComesTooLateIsTakenBackOnceItIsMade) {
+  Begin("onebit:min_elements=0,vectors=1", 2, {.quorum = 1});
+  for (uint32_t block = 0; block < kBlocks; ++block) View(block, 0);
+  const Seen seen = Push();
+  ASSERT_THAT(seen.encodings, SizeIs(2));
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    EXPECT_THAT(View(block, 1).ready, IsEmpty());
+  }
+  EXPECT_EQ(exchange_->stats().late_steps, 1u);
+  EXPECT_THAT(Made(seen.encodings[1]).ready, IsEmpty());
+  EXPECT_FALSE(exchange_->IsReady(0));
+  const Seen done = Made(seen.encodings[0]);
+  EXPECT_THAT(done.ready, ElementsAre(0u));
+  EXPECT_THAT(done.sends, IsEmpty());
+  const std::span<const float> kept = exchange_->memory(0).residual();
+  ASSERT_EQ(kept.size(), gradient_.size());
+  float largest = 0;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    largest = std::max(largest, std::abs(kept[i] - gradient_[i]));
+  }
+  EXPECT_LT(largest, 1e-5f);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -1,0 +1,222 @@
+// What leaves for the shards: which block is next, what has to be encoded for it, and what
+// became of that. The sending half of exchange.h.
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "comm/base/check.h"
+#include "comm/transport/message.h"
+#include "worker/client/exchange.h"
+
+namespace syncline {
+
+void Exchange::SetPhase(Block& block, Phase phase) {
+  if (IsUnheld(block.phase)) --unheld_;
+  if (IsUnheld(phase)) ++unheld_;
+  ShardQueue& queue = shards_[block.shard];
+  if (block.sent_at_ns > 0 && phase != Phase::kSent) TraceAcknowledged(block);
+  if (block.phase == Phase::kSent) queue.unacknowledged -= block.sent_bytes;
+  if (phase == Phase::kSent) queue.unacknowledged += block.sent_bytes;
+  const auto id = static_cast<uint32_t>(&block - blocks_.data());
+  if (phase != Phase::kQueued) queue.queued.erase(id);
+  queue.encoding.erase(id);
+  queue.promised -= std::exchange(block.promised, 0);
+  if (phase == Phase::kEncoding) {
+    queue.encoding.insert(id);
+    const size_t in_fp32 = MaxBlockBytes(*options_.seed_codec, block.range.elements);
+    queue.promised += block.promised = block.sent_bytes > 0 ? block.sent_bytes : in_fp32;
+  }
+  queue.held.erase(id);
+  queue.held_bytes -= std::exchange(block.held_bytes, 0);
+  if (phase == Phase::kHeld && block.kind == MessageKind::kPush) {
+    queue.held.insert(id);
+    queue.held_bytes += block.held_bytes = block.sent_bytes;
+  }
+  block.phase = phase;
+}
+
+size_t Exchange::HeldInFront(uint32_t shard, size_t limit) const {
+  const ShardQueue& queue = shards_[shard];
+  uint32_t next = std::numeric_limits<uint32_t>::max();
+  for (const auto* waiting : {&queue.queued, &queue.encoding}) {
+    if (!waiting->empty()) next = std::min(next, *waiting->begin());
+  }
+  size_t bytes = 0;
+  for (const uint32_t id : queue.held) {
+    if (id > next || bytes >= limit) break;
+    bytes += blocks_[id].held_bytes;
+  }
+  return std::min(bytes, limit);
+}
+
+// In turns, so that all shards have something to do at once.
+void Exchange::PumpAll(absl::Duration now, ExchangeOutputs& outputs) {
+  bool has_begun = true;
+  while (has_begun) {
+    has_begun = false;
+    for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+      has_begun |= BeginNext(shard, now, outputs);
+    }
+  }
+  EnterPhase();
+}
+
+void Exchange::PumpShard(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs) {
+  while (BeginNext(shard, now, outputs)) {
+  }
+  EnterPhase();
+}
+
+ExchangeOutputs Exchange::Pump(absl::Duration now) {
+  ExchangeOutputs outputs;
+  PumpAll(now, outputs);
+  return outputs;
+}
+
+// What is encoded now will take its part of the room: as much as last time.
+bool Exchange::BeginNext(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs) {
+  ShardQueue& queue = shards_[shard];
+  if (failed_ || !queue.is_connected || queue.room <= queue.promised) return false;
+  for (const uint32_t id : queue.queued) {
+    if (encodings_ >= options_.encodings_at_once) return false;
+    if (Begin(id, now, outputs)) return true;
+  }
+  return false;
+}
+
+bool Exchange::Begin(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) {
+  Block& block = blocks_[id];
+  Tensor& tensor = tensors_[block.range.tensor];
+  // What was asked for is still to be answered.
+  if (block.is_encoding || tensor.is_surveyed) return false;
+  const bool is_push = block.kind == MessageKind::kPush;
+  if (is_push && !parting_) {
+    std::optional<Payload> payload;
+    if (tensor.skips) payload.emplace();
+    if (!payload) payload = encoder_.Repeated(ContributionOf(block));
+    if (payload) {
+      SendBlock(id, *std::move(payload), now, outputs);
+      return true;
+    }
+  }
+  std::shared_ptr<EncodeWork> work = !is_push  ? AskSeed(block)
+                                     : parting_ ? encoder_.AskParting(ContributionOf(block))
+                                                : encoder_.Ask(ContributionOf(block));
+  ++encodings_;
+  ++tensor.encodings;
+  if (work->IsSurvey()) {
+    tensor.is_surveyed = true;
+  } else {
+    block.is_encoding = true;
+    SetPhase(block, Phase::kEncoding);
+  }
+  outputs.push_back(ExchangeEncode{std::move(work)});
+  return true;
+}
+
+ExchangeOutputs Exchange::Encoded(EncodeWork& work, absl::Duration now) {
+  ExchangeOutputs outputs;
+  const Contribution& contribution = work.contribution();
+  const uint32_t id = contribution.block;
+  Block& block = blocks_[id];
+  const uint32_t tensor_id = block.range.tensor;
+  Tensor& tensor = tensors_[tensor_id];
+  --encodings_;
+  --tensor.encodings;
+  Payload payload = encoder_.Take(work);
+  if (work.IsSurvey()) {
+    tensor.is_surveyed = false;
+  } else {
+    block.is_encoding = false;
+    const bool is_of_today = contribution.label.epoch == epoch_;
+    if (block.phase == Phase::kEncoding) {
+      if (shards_[block.shard].is_connected && is_of_today && !failed_) {
+        SendBlock(id, std::move(payload), now, outputs);
+      } else {
+        Enqueue(id, block.kind);
+      }
+    } else if (!IsContribution(block) || block.step != contribution.label.step) {
+      // It is through meanwhile, or too late.
+      if (tensor.late.empty()) encoder_.Forget(id);
+    }
+  }
+  if (tensor.encodings == 0) TakeBackLate(tensor);
+  ReportIfReady(tensor_id, outputs);
+  PumpAll(now, outputs);
+  return outputs;
+}
+
+void Exchange::SendBlock(uint32_t id, Payload payload, absl::Duration now,
+                         ExchangeOutputs& outputs) {
+  Block& block = blocks_[id];
+  const bool is_seed = block.kind != MessageKind::kPush;
+  const Tensor& tensor = tensors_[block.range.tensor];
+  const bool skips = !is_seed && !parting_ && tensor.skips;
+  ShardQueue& queue = shards_[block.shard];
+  ExchangeSend send{.shard = block.shard,
+                    .header = HeaderFor(id, block.kind, StepOf(block)),
+                    .payload = std::move(payload)};
+  send.borrows_gradient =
+      std::any_of(send.payload.begin(), send.payload.end(),
+                  [](const Slice& slice) { return slice.owner == nullptr; });
+  send.header.samples = is_seed || skips ? 0 : tensor.samples;
+  if (const SeedState* state = is_seed ? SeedStateOf(block) : nullptr) {
+    const auto updates = static_cast<uint32_t>(state->updates);
+    const bool is_array = block.kind == MessageKind::kSeedState;
+    send.header.samples = is_array ? block.seed_array : updates;
+    if (is_array) send.header.shard = updates;
+  }
+  if (parting_) {
+    send.header.flags = kFlagParting;
+  } else if (!is_seed && !skips && tensor.rate_factor != 1) {
+    send.header.flags = kFlagRate;
+    send.header.shard = std::bit_cast<uint32_t>(tensor.rate_factor);
+  }
+  block.sent_bytes = PayloadBytes(send.payload);
+  SetPhase(block, Phase::kSent);
+  queue.room -= std::min(queue.room, block.sent_bytes + kMessageHeaderBytes);
+  if (!is_seed) TraceSent(block);
+  size_t& longest = queue.contribution_bytes;
+  if (!is_seed) longest = std::max(longest, block.sent_bytes);
+  wire_.Sent(now, encoder_.cost_here());
+  block.sent_epoch = epoch_;
+  block.due = absl::InfiniteDuration();
+  block.is_noted = false;
+  if (send.borrows_gradient) ++block.borrowed_sends;
+  if (block.attempts++ > 0) {
+    ++stats_.resent_blocks;
+  } else if (!is_seed && !skips) {
+    stats_.pushed_values += block.range.elements;
+    stats_.pushed_value_bytes += block.sent_bytes;
+  }
+  stats_.bytes_pushed += block.sent_bytes;
+  outputs.push_back(std::move(send));
+}
+
+// A copy: the first view may land in the weights while a repeated seed is still being
+// sent.
+std::shared_ptr<EncodeWork> Exchange::AskSeed(const Block& block) const {
+  const auto id = static_cast<uint32_t>(&block - blocks_.data());
+  Contribution seed = {.block = id,
+                       .label = {.range = block.range, .step = 0, .epoch = epoch_},
+                       .gradient = tensors_[block.range.tensor].weights};
+  if (block.kind == MessageKind::kSeedState) {
+    seed.gradient = SeedStateOf(block)->arrays[block.seed_array];
+  }
+  const size_t bytes = MaxBlockBytes(*options_.seed_codec, block.range.elements);
+  return std::make_shared<EncodeWork>(
+      EncodeWork::Options{.is_traced = false}, seed,
+      EncodeWork::Dense{.codec = options_.seed_codec,
+                        .checksum = options_.checksum,
+                        .memory = pool_.Allocate(bytes).owner()});
+}
+
+Contribution Exchange::ContributionOf(const Block& block) const {
+  const Tensor& tensor = tensors_[block.range.tensor];
+  return {.block = static_cast<uint32_t>(&block - blocks_.data()),
+          .label = {.range = block.range, .step = block.step, .epoch = epoch_},
+          .gradient = tensor.gradient,
+          .units = UnitsOf(tensor, block)};
+}
+
+}  // namespace syncline

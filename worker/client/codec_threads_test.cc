@@ -86,7 +86,8 @@ TEST(CodecThreads, FinishWhatTheyHaveWhenTheyEnd) {
     CodecThreads threads(
         {.threads = 2, .done = [&](const std::shared_ptr<EncodeWork>&) { ++done; }});
     works.RunAll(
-        [&](std::shared_ptr<EncodeWork> work) { threads.Submit(std::move(work)); }, [] {});
+        [&](std::shared_ptr<EncodeWork> work) { threads.Submit(std::move(work)); },
+        [] {});
   }
   EXPECT_EQ(done, kBlocks);
 }
@@ -104,7 +105,8 @@ TEST(CodecThreads, TraceWhatEachOfThemDoes) {
                           .done = [](const std::shared_ptr<EncodeWork>&) {},
                           .tracks = tracks});
     works.RunAll(
-        [&](std::shared_ptr<EncodeWork> work) { threads.Submit(std::move(work)); }, [] {});
+        [&](std::shared_ptr<EncodeWork> work) { threads.Submit(std::move(work)); },
+        [] {});
   }
   std::set<uint32_t> blocks;
   while (auto taken = recorder.Take(1000)) {

@@ -18,8 +18,8 @@ constexpr absl::Duration kTickPeriod = absl::Milliseconds(10);
 // four times as much were no faster (tests/bench/ddp.py).
 constexpr size_t kTogetherBytes = 256 << 10;
 
-// What the loop thread encodes without a look at the transport in between: a large block,
-// or many small ones.
+// What the loop thread encodes without a look at the transport in between, unless all
+// servers are on this host: a large block, or many small ones.
 constexpr size_t kTogetherElements = kTileElements;
 
 // Publications in landing and BF16 blocks on their way out: twice the default window.
@@ -142,6 +142,7 @@ void DataPlane::Open(Transport& transport, const std::vector<MemoryView>& weight
     if (!endpoint.IsIntact()) exchange.checksum = Checksum::kHeaderAndPayload;
     all_local &= endpoint.IsLocal();
   }
+  all_local_ = all_local;
   if (all_local) {
     exchange.receiver = ReceiverPlace::kThisHost;
     exchange.push_memory = [arena = arena_](size_t bytes) {
@@ -185,12 +186,14 @@ void DataPlane::Encode(std::shared_ptr<EncodeWork> work) {
   }
 }
 
-// Each block leaves before the next one is encoded.
+// Each block leaves before the next one is encoded. Within a host nothing is to be done in
+// between to keep it going, and looking for answers to each block would have processes that
+// share few cores take turns block by block.
 void DataPlane::EncodeHere() {
   if (std::exchange(encodes_here_, true)) return;  // what was sent is done already
   size_t elements = 0;
   while (!to_encode_.empty() && !failed_) {
-    if (elements >= kTogetherElements) {
+    if (elements >= kTogetherElements && !all_local_) {
       loop_->PostQuietly(
           [this](Transport&) { Do([](Exchange&) { return ExchangeOutputs(); }); });
       break;

@@ -161,6 +161,7 @@ class DataPlane : private Receiver {
   std::unique_ptr<Exchange> exchange_;
   std::deque<std::shared_ptr<EncodeWork>> to_encode_;  // on this thread
   bool encodes_here_ = false;
+  bool all_local_ = false;  // all servers are on this host
   CodecWorkspace workspace_ = {.is_of_exchange = true};
   // Null: everything is encoded on this thread.
   std::unique_ptr<CodecThreads> codec_threads_;

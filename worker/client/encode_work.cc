@@ -13,7 +13,9 @@ EncodeWork::EncodeWork(const Options& options, const Contribution& contribution,
 
 EncodeWork::EncodeWork(const Options& options, const Contribution& contribution,
                        Compressed compressed)
-    : options_(options), contribution_(contribution), compressed_(std::move(compressed)) {}
+    : options_(options),
+      contribution_(contribution),
+      compressed_(std::move(compressed)) {}
 
 EncodeWork::EncodeWork(const Options& options, const Contribution& contribution,
                        Survey survey)
@@ -21,9 +23,9 @@ EncodeWork::EncodeWork(const Options& options, const Contribution& contribution,
 
 bool EncodeWork::IsShort() const {
   if (survey_) return contribution_.gradient.size() < kTileElements;
-  const bool is_copy = dense_ && (dense_->codec->id() == CodecId::kFp32 ||
-                                  IsEncodingOf(*dense_->codec,
-                                               contribution_.gradient.dtype()));
+  const bool is_copy =
+      dense_ && (dense_->codec->id() == CodecId::kFp32 ||
+                 IsEncodingOf(*dense_->codec, contribution_.gradient.dtype()));
   return is_copy || contribution_.label.range.elements < kTileElements;
 }
 
@@ -59,9 +61,8 @@ void EncodeWork::EncodeDense(CodecWorkspace& workspace) {
   const auto [tensor, begin, elements] = label.range;
   const auto& [codec, checksum, memory, pool] = *dense_;
   if (memory == nullptr) {
-    payload_ = EncodeBlock(*codec, label,
-                           contribution_.gradient.AsFloats(begin, elements), checksum,
-                           *pool);
+    payload_ = EncodeBlock(
+        *codec, label, contribution_.gradient.AsFloats(begin, elements), checksum, *pool);
     return;
   }
   payload_ = EncodeInto(std::move(dense_->memory),

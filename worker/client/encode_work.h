@@ -32,7 +32,8 @@ struct CodecWorkspace {
   GradientMemory::Workspace memory = {};
   std::optional<TensorHistogram> histogram = std::nullopt;
   TraceTrack* trace = nullptr;  // of this thread; null: none
-  bool is_of_exchange = false;  // its thread is the exchange's own, which does nothing else
+  bool is_of_exchange =
+      false;  // its thread is the exchange's own, which does nothing else
 };
 
 // What is encoded of a block.

@@ -42,8 +42,8 @@ class Encoding : public ExchangeTest {
     for (size_t i = 0; i < gradient_.size(); ++i) {
       gradient_[i] = static_cast<float>(i * 2654435761u % 1009) / 1009 - 0.5f;
     }
-    exchange_ = std::make_unique<Exchange>(options_, std::vector<MemoryView>{weights_},
-                                           pool_);
+    exchange_ =
+        std::make_unique<Exchange>(options_, std::vector<MemoryView>{weights_}, pool_);
     ASSERT_EQ(exchange_->blocks(), kBlocks);
     See(exchange_->Start(now_));
     See(exchange_->Connected(0, now_));
@@ -104,12 +104,11 @@ TEST_F(Encoding, SeveralAreMadeAtOnceAndLeaveAsTheyCome) {
 
 // Of three steps, as bytes: what is kept of one goes with the next.
 TEST_F(Encoding, TheOrderDoesNotShowInTheBits) {
-  for (const char* codec :
-       {"bf16-stochastic", "onebit:min_elements=0,vectors=1",
-        "dgc:ratio=0.01,min_elements=0,vectors=1",
-        "int4-stochastic:min_elements=0,vectors=1",
-        "powersgd:rank=2,min_elements=0,vectors=1",
-        "topk:ratio=0.01,scope=tensor,min_elements=0,vectors=1"}) {
+  for (const char* codec : {"bf16-stochastic", "onebit:min_elements=0,vectors=1",
+                            "dgc:ratio=0.01,min_elements=0,vectors=1",
+                            "int4-stochastic:min_elements=0,vectors=1",
+                            "powersgd:rank=2,min_elements=0,vectors=1",
+                            "topk:ratio=0.01,scope=tensor,min_elements=0,vectors=1"}) {
     const auto pushed = [&](bool reversed) {
       Begin(codec, kBlocks);
       std::vector<std::vector<std::byte>> bytes;

@@ -99,9 +99,10 @@ bool Exchange::Begin(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) 
       return true;
     }
   }
-  std::shared_ptr<EncodeWork> work = !is_push  ? AskSeed(block)
-                                     : parting_ ? encoder_.AskParting(ContributionOf(block))
-                                                : encoder_.Ask(ContributionOf(block));
+  std::shared_ptr<EncodeWork> work = !is_push ? AskSeed(block)
+                                     : parting_
+                                         ? encoder_.AskParting(ContributionOf(block))
+                                         : encoder_.Ask(ContributionOf(block));
   ++encodings_;
   ++tensor.encodings;
   if (work->IsSurvey()) {

@@ -152,6 +152,7 @@ absl::Status Services::StartCoordinator() {
   options.checkpoints = checkpoints_.get();
   options.tls = plan_.tls;
   options.revoked_file = plan_.revoked;
+  options.streams_per_certificate = plan_.streams_per_certificate;
   options.audit = audit_;
   options.metrics = &control_metrics_;
   options.log = log_.With({{"role", "coordinator"}});
@@ -426,6 +427,9 @@ void AddServe(CLI::App& app, Command* selected) {
       "File with the serial numbers of certificates that the coordinator believes no "
       "more (`syncline certs revoke`); looked at every second")
       ->check(named);
+  add("--streams-per-certificate", flags->streams_per_certificate,
+      "How many members may have the same certificate at once; lower it where each "
+      "machine has its own, so that a stolen one takes little");
   add("--log-format", flags->log_format, "text or json");
   add("--log-level", flags->log_level, "debug, info, warning or error");
   AddTlsFlags(*serve, &flags->tls);

@@ -49,6 +49,13 @@ absl::Status SetCounts(const ServeFlags& flags, int cores, ServePlan& plan) {
     return Usage(absl::StrCat("--engine-threads ", flags.engine_threads,
                               " is not in 1 to ", kMaxEngineThreads));
   }
+  // A member that dials anew may have its old stream for a while.
+  if (flags.streams_per_certificate < 2 ||
+      flags.streams_per_certificate > static_cast<int>(kMaxWorkers)) {
+    return Usage(absl::StrCat("--streams-per-certificate ", flags.streams_per_certificate,
+                              " is not in 2 to ", kMaxWorkers));
+  }
+  plan.streams_per_certificate = static_cast<size_t>(flags.streams_per_certificate);
   plan.servers = static_cast<uint32_t>(flags.servers);
   // Half of the cores: workers of the same host need the other half.
   const int engines = flags.engine_threads > 0

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "cli/settings.h"
+#include "comm/base/limits.h"
 #include "comm/base/log.h"
 #include "comm/base/process_limits.h"
 #include "comm/base/timeouts.h"
@@ -37,6 +38,7 @@ struct ServeFlags {
   std::string drain_timeout = "45s";
   std::string audit_log;
   std::string revoked;
+  int streams_per_certificate = static_cast<int>(kMaxWorkers);
   std::string log_format = "text";
   std::string log_level = "info";
   TlsOptions tls;
@@ -62,8 +64,9 @@ struct ServePlan {
   // How long a server that is told to end waits until others have what it has.
   absl::Duration drain_timeout;
   LogOptions log = {};
-  std::string audit_log;       // empty: none
-  std::string revoked;         // of a coordinator; empty: none
+  std::string audit_log;  // empty: none
+  std::string revoked;    // of a coordinator; empty: none
+  size_t streams_per_certificate = kMaxWorkers;
   std::string checkpoint_dir;  // empty: none
   std::string journal_dir;     // of a server; empty: none
   TlsOptions tls = {};

@@ -122,6 +122,17 @@ TEST(ServePlanTest, OnlyACoordinatorKnowsWhoIsRevoked) {
   ExpectRefused(flags, "--revoked");
 }
 
+TEST(ServePlanTest, StreamsOfACertificateHaveALimit) {
+  ServeFlags flags;
+  EXPECT_EQ(Plan(flags)->streams_per_certificate, kMaxWorkers);
+  flags.streams_per_certificate = 2;
+  EXPECT_EQ(Plan(flags)->streams_per_certificate, 2u);
+  for (const int wrong : {-1, 0, 1, static_cast<int>(kMaxWorkers) + 1}) {
+    flags.streams_per_certificate = wrong;
+    ExpectRefused(flags, "--streams-per-certificate");
+  }
+}
+
 TEST(ServePlanTest, OnlyAServerHasAJournal) {
   ServeFlags flags;
   flags.journal_dir = "journal";

@@ -54,11 +54,14 @@ class TestCertificates {
   }
 
   std::string SerialOf(const std::string& name) const {
-    std::ifstream file(Path(name + ".crt"));
-    const std::string pem{std::istreambuf_iterator<char>(file), {}};
-    const CertificatePtr certificate = ParseCertificate(pem);
+    const CertificatePtr certificate = ParseCertificate(Read(name + ".crt"));
     SYNCLINE_CHECK(certificate != nullptr);
     return FactsOf(*certificate).serial;
+  }
+
+  std::string Read(const std::string& name) const {
+    std::ifstream file(Path(name));
+    return {std::istreambuf_iterator<char>(file), {}};
   }
 
   void Write(const std::string& name, const std::string& contents) const {

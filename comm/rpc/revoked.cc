@@ -1,7 +1,5 @@
 #include "comm/rpc/revoked.h"
 
-#include <sys/stat.h>
-
 #include <fstream>
 #include <sstream>
 #include <utility>
@@ -17,7 +15,6 @@
 namespace syncline {
 namespace {
 
-constexpr absl::Duration kLookEvery = absl::Seconds(1);
 // RFC 5280: at most 20 octets.
 constexpr size_t kMaxDigits = 40;
 
@@ -61,8 +58,7 @@ absl::StatusOr<std::unique_ptr<RevokedList>> RevokedList::Open(RevokedOptions op
   std::unique_ptr<RevokedList> self(new RevokedList(std::move(options)));
   if (self->options_.path.empty()) return self;
   absl::MutexLock lock(&self->looking_);
-  self->looked_at_ns_ = absl::ToInt64Nanoseconds(self->Now());
-  self->stamp_ = self->StampOf();
+  self->file_.HasChanged();
   if (const absl::Status read = self->Read(); !read.ok()) {
     return WithFailure(absl::InvalidArgumentError(absl::StrCat(
                            "--revoked '", self->options_.path, "', ", read.message())),
@@ -73,26 +69,14 @@ absl::StatusOr<std::unique_ptr<RevokedList>> RevokedList::Open(RevokedOptions op
 
 bool RevokedList::Contains(const std::string& serial) {
   if (options_.path.empty()) return false;
-  if (Now() - absl::Nanoseconds(looked_at_ns_.load()) >= kLookEvery) {
-    if (looking_.TryLock()) {
-      LookAgain();
-      looking_.Unlock();
-    }
+  if (file_.IsDue() && looking_.TryLock()) {
+    LookAgain();
+    looking_.Unlock();
   }
   const Serials& serials = *serials_.load();
   if (serials.empty()) return false;
   const absl::StatusOr<std::string> known = ParseSerial(serial);
   return known.ok() && serials.contains(*known);
-}
-
-absl::Duration RevokedList::Now() const {
-  return options_.clock != nullptr ? options_.clock->Now() : clock_.Now();
-}
-
-RevokedList::Stamp RevokedList::StampOf() const {
-  struct stat found = {};
-  if (stat(options_.path.c_str(), &found) != 0) return {};
-  return {found.st_ino, found.st_size, found.st_mtim.tv_sec, found.st_mtim.tv_nsec};
 }
 
 absl::Status RevokedList::Read() {
@@ -121,9 +105,7 @@ absl::Status RevokedList::Read() {
 }
 
 void RevokedList::LookAgain() {
-  looked_at_ns_ = absl::ToInt64Nanoseconds(Now());
-  const Stamp stamp = StampOf();
-  if (stamp == std::exchange(stamp_, stamp)) return;
+  if (!file_.HasChanged()) return;
   const absl::Status read = Read();
   if (read.ok()) {
     options_.log.Info("read which certificates are revoked",

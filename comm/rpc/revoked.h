@@ -9,11 +9,9 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
 #include <memory>
 #include <set>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -23,6 +21,7 @@
 #include "absl/time/time.h"
 #include "comm/base/env.h"
 #include "comm/base/log.h"
+#include "comm/rpc/watched_file.h"
 
 namespace syncline {
 
@@ -49,28 +48,24 @@ class RevokedList {
   bool Contains(const std::string& serial) ABSL_LOCKS_EXCLUDED(looking_);
 
  private:
-  // Changes with the file: inode, bytes, time of the last change.
-  using Stamp = std::tuple<uint64_t, int64_t, int64_t, int64_t>;
   using Serials = std::set<std::string>;
 
   explicit RevokedList(RevokedOptions options)
-      : options_(std::move(options)), serials_(&none_) {}
+      : options_(std::move(options)),
+        serials_(&none_),
+        file_(options_.path, options_.clock) {}
 
-  absl::Duration Now() const;
-  Stamp StampOf() const;
   absl::Status Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(looking_);
   void LookAgain() ABSL_EXCLUSIVE_LOCKS_REQUIRED(looking_);
 
   const RevokedOptions options_;
-  const SteadyClock clock_;
 
   const Serials none_;
 
   std::atomic<const Serials*> serials_;  // one of versions_, or none_
-  std::atomic<int64_t> looked_at_ns_ = 0;
 
   absl::Mutex looking_;
-  Stamp stamp_ ABSL_GUARDED_BY(looking_) = {};
+  WatchedFile file_;  // HasChanged is for who holds looking_
   // All that were ever read and differ from the one before: somebody may still be reading
   // an old one. They come by hand, a few in the life of a process.
   std::vector<std::unique_ptr<const Serials>> versions_ ABSL_GUARDED_BY(looking_);

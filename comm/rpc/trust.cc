@@ -93,8 +93,9 @@ absl::StatusOr<std::unique_ptr<Doorkeeper>> Doorkeeper::Create(const TlsOptions&
 absl::StatusOr<Peer> Doorkeeper::PeerOf(const grpc::ServerContextBase& context) const {
   Peer peer = {.address = context.peer()};
   if (!tls_.HasTls()) return peer;
-  const CertificatePtr certificate = ParseCertificate(
-      Property(*context.auth_context(), GRPC_X509_PEM_CERT_PROPERTY_NAME));
+  const auto auth = context.auth_context();
+  const std::string own = Property(*auth, GRPC_X509_PEM_CERT_PROPERTY_NAME);
+  const CertificatePtr certificate = ParseCertificate(own);
   if (certificate == nullptr) {
     return Denied(
         "this coordinator serves nobody without a certificate; give --tls-cert and "
@@ -103,6 +104,8 @@ absl::StatusOr<Peer> Doorkeeper::PeerOf(const grpc::ServerContextBase& context) 
   const CertificateFacts facts = FactsOf(*certificate);
   peer.serial = facts.serial;
   peer.until = facts.until;
+  const std::string chain = Property(*auth, GRPC_X509_PEM_CERT_CHAIN_PROPERTY_NAME);
+  peer.proof = std::make_shared<PeerProof>(chain.empty() ? own : chain);
   const absl::StatusOr<Identity> identity = Identify(facts.names, known_);
   if (!identity.ok()) {
     return Denied(

@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
+#include "comm/rpc/authorities.h"
 #include "comm/rpc/identity.h"
 #include "comm/rpc/tls.h"
 
@@ -36,6 +37,7 @@ struct Peer {
   std::string serial = {};                    // of its certificate, hexadecimal
   absl::Time until = absl::InfiniteFuture();  // when that ends
   std::string address = {};                   // "ipv4:10.0.0.7:41234"
+  std::shared_ptr<PeerProof> proof = {};      // of its certificate; null: plain text
 };
 
 // Of the coordinator.

@@ -18,6 +18,7 @@ enum class ControlRefusal {
   kHandshake,  // no TLS, or a certificate that the coordinator does not believe
   kNoRole,     // one that names no role here
   kRole,       // one whose role may not do that
+  kStreams,    // one that has as many streams as a certificate may have
 };
 
 class ControlMetrics {
@@ -28,7 +29,8 @@ class ControlMetrics {
   void CountLostAuditLine();
 
  private:
-  static constexpr std::array<const char*, 3> kReasons = {"handshake", "no_role", "role"};
+  static constexpr std::array<const char*, 4> kReasons = {"handshake", "no_role", "role",
+                                                          "streams"};
 
   // By ControlRefusal; of the registry.
   std::array<prometheus::Counter*, kReasons.size()> counters_;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -15,7 +16,9 @@
 #include "comm/rpc/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "prometheus/registry.h"
 #include "proto/coordinator.grpc.pb.h"
+#include "server/admin/control_metrics.h"
 #include "server/coordinator/declared_job.h"
 #include "server/service/coordinator_service.h"
 #include "server/service/job_convert.h"
@@ -125,6 +128,8 @@ class CoordinatorRoles : public testing::Test {
   void Start(const TlsOptions& tls, const std::string& revoked = "") {
     CoordinatorServiceOptions options;
     options.revoked_file = revoked;
+    options.streams_per_certificate = streams_per_certificate_;
+    options.metrics = &metrics_;
     options.store = &store_;
     options.tls = tls;
     auto service = CoordinatorService::Create(std::move(options));
@@ -196,7 +201,32 @@ class CoordinatorRoles : public testing::Test {
     return absl::IsPermissionDenied(status) && FailureOf(status) == Failure::kUsage;
   }
 
+  // A member that is in says so at least once in a while, and is looked at each time.
+  static absl::Status EndOf(Attempt& attempt) {
+    for (int i = 0; i < 3000 && !attempt.HasEnded(); ++i) {
+      v1::MemberMessage beat;
+      beat.mutable_heartbeat();
+      attempt.Say(beat);
+      absl::SleepFor(absl::Milliseconds(20));
+    }
+    return attempt.End();
+  }
+  // "…{door="control",reason="REASON"}": how often.
+  double Refused(const std::string& reason) {
+    for (const auto& family : registry_.Collect()) {
+      for (const auto& metric : family.metric) {
+        for (const auto& label : metric.label) {
+          if (label.value == reason) return metric.counter.value;
+        }
+      }
+    }
+    return -1;
+  }
+
   TestCertificates files_;
+  prometheus::Registry registry_;
+  ControlMetrics metrics_{registry_};
+  size_t streams_per_certificate_ = kMaxWorkers;
   MemoryStore store_;
   std::unique_ptr<CoordinatorService> service_;
   RunningServer running_;
@@ -311,18 +341,71 @@ TEST_F(CoordinatorRoles, WhoseCertificateIsRevokedIsOut) {
   Attempt attempt(running_.address, files_.Identity("worker-a"), worker.hello);
   ASSERT_EQ(attempt.Outcome(), absl::OkStatus());
   files_.Write("revoked", absl::StrCat(files_.SerialOf("worker-a"), "  worker-a\n"));
-  // A member that is in says so at least once in a while, and is looked at each time.
-  for (int i = 0; i < 3000 && !attempt.HasEnded(); ++i) {
-    v1::MemberMessage beat;
-    beat.mutable_heartbeat();
-    attempt.Say(beat);
-    absl::SleepFor(absl::Milliseconds(20));
-  }
-  EXPECT_TRUE(IsDenied(attempt.End())) << attempt.End();
+  EXPECT_TRUE(IsDenied(EndOf(attempt))) << attempt.End();
   EXPECT_THAT(std::string(attempt.End().message()), HasSubstr("was revoked"));
   EXPECT_TRUE(IsDenied(Status("worker-a").status()));
   EXPECT_TRUE(IsDenied(Attach("worker-a", worker.hello)));
   EXPECT_TRUE(Status("worker-b").ok()) << "of the same CA";
+}
+
+// It is a break, not the end of the member: it may have a certificate of the new one.
+TEST_F(CoordinatorRoles, WhoseAuthorityIsGoneIsCutOffAndTheOthersStay) {
+  Stop();
+  files_.MakeCa("other");
+  files_.MakeLeaf("worker-of-other", "other", {.who = {Role::kWorker, "a"}});
+  files_.MakeLeaf("reader-of-other", "other", {.who = {Role::kReader}});
+  const std::string both = files_.Read("ca.crt") + files_.Read("other.crt");
+  files_.Write("both.crt", both);
+  Start(files_.Identity("coordinator", "both"));
+  const TlsOptions of_other = files_.Identity("worker-of-other", "ca");
+  Attempt gone(running_.address, of_other, WorkerOf("a").hello);
+  Attempt stays(running_.address, files_.Identity("server"), ServerHelloMessage());
+  ASSERT_EQ(gone.Outcome(), absl::OkStatus());
+  ASSERT_EQ(stays.Outcome(), absl::OkStatus());
+  const TlsOptions reader = files_.Identity("reader-of-other", "ca");
+  const auto channel = *CreateChannel(running_.address, reader, RpcTimeouts::Default());
+  const auto stub = v1::Coordinator::NewStub(channel);
+  const auto call = [&] {
+    grpc::ClientContext context;
+    SetDeadline(context, kPatience);
+    v1::StatusReply reply;
+    return FromGrpcStatus(stub->Status(&context, {}, &reply));
+  };
+  EXPECT_EQ(call(), absl::OkStatus());
+  files_.Write("both.crt", files_.Read("ca.crt"));
+  const absl::Status end = EndOf(gone);
+  EXPECT_TRUE(absl::IsUnavailable(end)) << end;
+  EXPECT_EQ(FailureOf(end), Failure::kNone);
+  EXPECT_THAT(std::string(end.message()), HasSubstr("signed by 'other'"));
+  EXPECT_TRUE(absl::IsUnavailable(call())) << "on a connection from before";
+  EXPECT_FALSE(stays.HasEnded());
+  EXPECT_EQ(Attach("worker-a", WorkerOf("a").hello), absl::OkStatus());
+}
+
+// A stream that says nothing counts as well.
+TEST_F(CoordinatorRoles, OneCertificateHasSoManyStreamsAndLeavesOthersTheirs) {
+  Stop();
+  streams_per_certificate_ = 3;
+  Start(files_.Identity("coordinator"));
+  std::vector<std::unique_ptr<Attempt>> thefts;
+  for (int i = 0; i < 3; ++i) {
+    thefts.push_back(std::make_unique<Attempt>(
+        running_.address, files_.Identity("worker-a"), WorkerOf("a").hello));
+    ASSERT_EQ(thefts.back()->Outcome(), absl::OkStatus());
+  }
+  const absl::Status refused = Attach("worker-a", WorkerOf("a").hello);
+  EXPECT_TRUE(absl::IsUnavailable(refused)) << refused;
+  EXPECT_THAT(std::string(refused.message()),
+              AllOf(HasSubstr("worker of job 'a'"), HasSubstr("has 3 streams already")));
+  EXPECT_EQ(Refused("streams"), 1);
+  EXPECT_EQ(Attach("worker-b", WorkerOf("b").hello), absl::OkStatus());
+  EXPECT_EQ(Attach("server", ServerHelloMessage()), absl::OkStatus());
+  thefts.pop_back();
+  const SteadyClock clock;
+  while (!Attach("worker-a", WorkerOf("a").hello).ok() && clock.Now() < kPatience) {
+    absl::SleepFor(absl::Milliseconds(5));
+  }
+  EXPECT_LT(clock.Now(), kPatience) << "an ended stream still counts";
 }
 
 TEST_F(CoordinatorRoles, AListGivesRolesToCertificatesOfOtherMakers) {

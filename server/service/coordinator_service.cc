@@ -92,6 +92,7 @@ class CoordinatorService::MemberStream final
 
   void OnDone() override {
     service_.Gone(this);
+    service_.gate_->StreamEnded(peer_);
     {
       absl::MutexLock lock(&mutex_);  // whoever called Finish has let go of this stream
     }
@@ -151,13 +152,14 @@ CoordinatorService::CoordinatorService(CoordinatorServiceOptions options,
 
 absl::StatusOr<std::unique_ptr<CoordinatorService>> CoordinatorService::Create(
     CoordinatorServiceOptions options) {
-  SYNCLINE_ASSIGN_OR_RETURN(auto gate,
-                            Gate::Create({.tls = options.tls,
-                                          .revoked_file = options.revoked_file,
-                                          .timeouts = options.coordinator.timeouts,
-                                          .log = options.log,
-                                          .audit = options.audit,
-                                          .metrics = options.metrics}));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      auto gate, Gate::Create({.tls = options.tls,
+                               .revoked_file = options.revoked_file,
+                               .streams_per_certificate = options.streams_per_certificate,
+                               .timeouts = options.coordinator.timeouts,
+                               .log = options.log,
+                               .audit = options.audit,
+                               .metrics = options.metrics}));
   options.coordinator.keeps_checkpoints = options.checkpoints != nullptr;
   std::unique_ptr<CoordinatorService> self(
       new CoordinatorService(std::move(options), std::move(gate)));

@@ -43,6 +43,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "comm/base/env.h"
+#include "comm/base/limits.h"
 #include "comm/base/log.h"
 #include "comm/base/patient_clock.h"
 #include "comm/base/steady_condition.h"
@@ -72,6 +73,7 @@ struct CoordinatorServiceOptions {
   TlsOptions tls = {};
   // Whose certificates are worth nothing any more (server/service/gate.h); empty: nobody's.
   std::string revoked_file = {};
+  size_t streams_per_certificate = kMaxWorkers;  // server/service/gate.h
   Logger log = {};
   Logger audit = {};                  // server/service/gate.h
   ControlMetrics* metrics = nullptr;  // outlives the service, or none

@@ -65,21 +65,27 @@ std::string NameOf(const Peer& peer) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Gate>> Gate::Create(GateOptions options) {
-  SYNCLINE_ASSIGN_OR_RETURN(auto doorkeeper, Doorkeeper::Create(options.tls));
+  Lists lists;
+  SYNCLINE_ASSIGN_OR_RETURN(lists.doorkeeper, Doorkeeper::Create(options.tls));
   if (!options.revoked_file.empty() && !options.tls.HasTls()) {
     return WithFailure(absl::InvalidArgumentError(
                            "--revoked says which certificates are worth nothing any "
                            "more; give --tls-* as well"),
                        Failure::kUsage);
   }
-  SYNCLINE_ASSIGN_OR_RETURN(auto revoked, RevokedList::Open({.path = options.revoked_file,
-                                                             .log = options.log}));
-  return std::unique_ptr<Gate>(
-      new Gate(std::move(options), std::move(doorkeeper), std::move(revoked)));
+  SYNCLINE_ASSIGN_OR_RETURN(
+      lists.revoked,
+      RevokedList::Open({.path = options.revoked_file, .log = options.log}));
+  if (options.tls.HasTls()) {
+    SYNCLINE_ASSIGN_OR_RETURN(
+        lists.authorities,
+        Authorities::Open({.path = options.tls.ca_file, .log = options.log}));
+  }
+  return std::unique_ptr<Gate>(new Gate(std::move(options), std::move(lists)));
 }
 
 absl::Status Gate::CheckRevoked(const Peer& peer) const {
-  if (!revoked_->Contains(peer.serial)) return absl::OkStatus();
+  if (!lists_.revoked->Contains(peer.serial)) return absl::OkStatus();
   return WithFailure(
       absl::PermissionDeniedError(absl::StrCat(
           "the certificate of this ", NameOf(peer), " (serial ", peer.serial,
@@ -88,26 +94,65 @@ absl::Status Gate::CheckRevoked(const Peer& peer) const {
       Failure::kUsage);
 }
 
+absl::Status Gate::CheckAuthority(const Peer& peer) const {
+  if (peer.proof == nullptr || lists_.authorities == nullptr) return absl::OkStatus();
+  const absl::Status verdict = lists_.authorities->Check(*peer.proof);
+  if (verdict.ok()) return verdict;
+  return absl::UnavailableError(absl::StrCat(
+      "the certificate of this ", NameOf(peer), " (serial ", peer.serial, ") is ",
+      verdict.message(), "; come back with one of an authority in --tls-ca"));
+}
+
+absl::Status Gate::CountStream(const Peer& peer) {
+  if (peer.serial.empty()) return absl::OkStatus();
+  absl::MutexLock lock(&mutex_);
+  size_t& streams = streams_[peer.serial];
+  if (streams < options_.streams_per_certificate) {
+    ++streams;
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(
+      absl::StrCat("the certificate of this ", NameOf(peer), " (serial ", peer.serial,
+                   ") has ", streams,
+                   " streams already (serve --streams-per-certificate); give machines "
+                   "certificates of their own, or raise the limit"));
+}
+
+void Gate::StreamEnded(const Peer& peer) {
+  if (peer.serial.empty()) return;
+  absl::MutexLock lock(&mutex_);
+  const auto found = streams_.find(peer.serial);
+  if (--found->second == 0) streams_.erase(found);
+}
+
 absl::StatusOr<Peer> Gate::AdmitStream(const grpc::ServerContextBase& context) {
-  absl::StatusOr<Peer> peer = doorkeeper_->PeerOf(context);
+  absl::StatusOr<Peer> peer = lists_.doorkeeper->PeerOf(context);
   if (!peer.ok()) {
     Refused("a stream", {.address = context.peer()}, peer.status());
     return peer;
   }
-  const absl::Status revoked = CheckRevoked(*peer);
-  if (revoked.ok()) return peer;
-  Refused("a stream", *peer, revoked);
-  return revoked;
+  absl::Status allowed = CheckRevoked(*peer);
+  if (allowed.ok()) allowed = CheckAuthority(*peer);
+  if (allowed.ok()) {
+    allowed = CountStream(*peer);
+    if (!allowed.ok() && options_.metrics != nullptr) {
+      options_.metrics->CountTurnedAway(ControlRefusal::kStreams);
+    }
+  }
+  if (allowed.ok()) return peer;
+  Refused("a stream", *peer, allowed);
+  return allowed;
 }
 
 absl::StatusOr<Peer> Gate::AdmitCall(const grpc::ServerContextBase& context,
                                      Action action, const std::string& job) {
-  absl::StatusOr<Peer> peer = doorkeeper_->PeerOf(context);
+  absl::StatusOr<Peer> peer = lists_.doorkeeper->PeerOf(context);
   if (!peer.ok()) {
     Refused("a call", {.address = context.peer()}, peer.status());
     return peer;
   }
   absl::Status allowed = CheckRevoked(*peer);
+  if (allowed.ok()) allowed = CheckAuthority(*peer);
   if (allowed.ok()) allowed = CheckRole(*peer, action, job);
   if (allowed.ok()) return peer;
   Refused("a call", *peer, allowed);
@@ -117,6 +162,7 @@ absl::StatusOr<Peer> Gate::AdmitCall(const grpc::ServerContextBase& context,
 absl::Status Gate::CheckMessage(const v1::MemberMessage& message,
                                 const Peer& peer) const {
   SYNCLINE_RETURN_IF_ERROR(CheckRevoked(peer));
+  SYNCLINE_RETURN_IF_ERROR(CheckAuthority(peer));
   if (absl::Now() >= peer.until) {
     return absl::UnavailableError(
         absl::StrCat("the certificate of this ", NameOf(peer), " (serial ", peer.serial,

@@ -18,8 +18,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "comm/base/limits.h"
 #include "comm/base/log.h"
 #include "comm/base/timeouts.h"
+#include "comm/rpc/authorities.h"
 #include "comm/rpc/revoked.h"
 #include "comm/rpc/roles.h"
 #include "comm/rpc/tls.h"
@@ -33,6 +35,7 @@ namespace syncline {
 struct GateOptions {
   TlsOptions tls = {};
   std::string revoked_file = {};  // comm/rpc/revoked.h; empty: nothing is
+  size_t streams_per_certificate = kMaxWorkers;
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
   Logger log = {};
   Logger audit = {};
@@ -45,15 +48,19 @@ class Gate {
   // certificates that cannot be read.
   static absl::StatusOr<std::unique_ptr<Gate>> Create(GateOptions options);
 
-  // The peer that opens a stream.
-  absl::StatusOr<Peer> AdmitStream(const grpc::ServerContextBase& context);
+  // The peer that opens a stream. StreamEnded is called once for each that is admitted.
+  // Unavailable, without a Failure, for a certificate that has too many of them.
+  absl::StatusOr<Peer> AdmitStream(const grpc::ServerContextBase& context)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void StreamEnded(const Peer& peer) ABSL_LOCKS_EXCLUDED(mutex_);
   // The peer that calls, if it may do this.
   absl::StatusOr<Peer> AdmitCall(const grpc::ServerContextBase& context, Action action,
                                  const std::string& job);
   // Whether a member may be listened to: its certificate was not revoked since it came in,
   // and when it says hello, it speaks our protocol, with our failure timeout, and its role
   // is for what it wants to be. Unavailable, without a Failure, once its certificate has
-  // ended: then it dials again, with a new one if it has that.
+  // ended, or whoever signed it is no longer in --tls-ca: then it dials again, with a new
+  // one if it has that.
   absl::Status CheckMessage(const v1::MemberMessage& message, const Peer& peer) const;
 
   // A member is in.
@@ -69,22 +76,30 @@ class Gate {
                const CallAnswer& answer);
 
  private:
-  Gate(GateOptions options, std::unique_ptr<Doorkeeper> doorkeeper,
-       std::unique_ptr<RevokedList> revoked)
-      : options_(std::move(options)),
-        doorkeeper_(std::move(doorkeeper)),
-        revoked_(std::move(revoked)) {}
+  // Who is believed, and by what.
+  struct Lists {
+    std::unique_ptr<Doorkeeper> doorkeeper;
+    std::unique_ptr<RevokedList> revoked;
+    std::unique_ptr<Authorities> authorities;  // null: plain text
+  };
 
+  Gate(GateOptions options, Lists lists)
+      : options_(std::move(options)), lists_(std::move(lists)) {}
+
+  // What may change after a handshake.
   absl::Status CheckRevoked(const Peer& peer) const;
+  absl::Status CheckAuthority(const Peer& peer) const;
+  absl::Status CountStream(const Peer& peer) ABSL_LOCKS_EXCLUDED(mutex_);
 
   uint64_t Count(const std::string& kind) ABSL_LOCKS_EXCLUDED(mutex_);
 
   const GateOptions options_;
-  const std::unique_ptr<Doorkeeper> doorkeeper_;
-  const std::unique_ptr<RevokedList> revoked_;
+  const Lists lists_;
 
   absl::Mutex mutex_;
   std::map<std::string, uint64_t> refused_ ABSL_GUARDED_BY(mutex_);  // by kind
+  // By serial number, of certificates that have some.
+  std::map<std::string, size_t> streams_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace syncline

@@ -42,8 +42,9 @@ class LinkStream {
 
 struct LinkTableOptions {
   Timeouts timeouts = Timeouts::Derive(kDefaultFailureTimeout);
-  // After a pause of the coordinator all members may come back at once.
-  size_t max_silent_streams = kMaxWorkers;
+  // After a pause of the coordinator all members may come back at once; and one certificate,
+  // which may have as many (server/service/gate.h), leaves room for the others.
+  size_t max_silent_streams = 2 * size_t{kMaxWorkers};
   size_t max_closed_links = 4096;
   ReliableQueueLimits queue = {};
 };

@@ -8,6 +8,7 @@ SYNCLINE_OPENINGS says how many malformed openings are sent altogether; 100,000 
 
 import argparse
 import glob
+import json
 import os
 import random
 import socket
@@ -216,6 +217,76 @@ class CertificatesUnderWay(CertifiedTest):
         self.assertNotEqual(late.wait(), 0, late.text())
         self.assertIn("expired", late.text())
         self.assertNotIn("joined", late.text())
+
+    def replace(self, name, contents):
+        with open(self.path(f"{name}.new"), "wb") as file:
+            file.write(contents)
+        os.rename(self.path(f"{name}.new"), self.path(name))
+
+    def read(self, name):
+        with open(self.path(name), "rb") as file:
+            return file.read()
+
+    def trust_both_authorities(self):
+        """A second authority, of the same name and cluster, beside the first."""
+        self.assert_runs("certs", "init", "new")
+        self.assert_runs("certs", "issue", "new", "--role", "worker", "--job", "default")
+        self.replace("certs/ca.crt", self.read("certs/ca.crt") + self.read("new/ca.crt"))
+        self.coordinator.await_line("read which authorities are believed")
+
+    def move_to_the_new_authority(self):
+        for name in ("coordinator", "server", "worker-default"):
+            for end in ("key", "crt"):
+                self.replace(f"certs/{name}.{end}", self.read(f"new/{name}.{end}"))
+
+    def await_members(self, count):
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            with urllib.request.urlopen(f"http://{self.admin}/status", timeout=PATIENCE) as reply:
+                (job,) = json.load(reply)["jobs"]
+            if len(job["members"]) == count:
+                return
+            time.sleep(0.1)
+        self.fail(f"the job never had {count} members")
+
+    def trust_the_new_authority_alone(self):
+        self.replace("certs/ca.crt", self.read("new/ca.crt"))
+
+    def test_another_authority_takes_over_and_no_bit_changes(self):
+        self.start_server()
+        self.allow(40)
+        undisturbed = assert_same_end(self, self.start_workers(40))
+        self.allow(10)
+        workers = self.start_workers(40)
+        changes = (self.trust_both_authorities, self.move_to_the_new_authority, self.trust_the_new_authority_alone)
+        for end, change in zip((20, 30, 40), changes, strict=True):
+            for worker in workers:
+                worker.await_line(rf"^step {end - 11}$")
+            change()
+            if end < 40:
+                self.allow(end)
+        for who in ("server", "worker of job 'default'"):
+            self.coordinator.await_line(rf"refused a member .*certificate of this {who}.* is not believed")
+        self.allow(40)
+        self.assertEqual(undisturbed, assert_same_end(self, workers))
+
+    def test_a_worker_of_an_authority_that_is_gone_is_cut_off(self):
+        self.assert_runs("certs", "issue", "certs", "--role", "worker", "--job", "default", "--out", "certs/thief")
+        self.start_server()
+        self.allow(5)
+        honest, thief = self.start_workers(20, ("worker-default", "thief"))
+        for worker in (honest, thief):
+            worker.await_line("^step 4$")
+        self.trust_both_authorities()
+        self.move_to_the_new_authority()
+        self.trust_the_new_authority_alone()
+        self.coordinator.await_line("refused a member .*worker of job 'default'.* is not believed")
+        self.coordinator.await_line("a TLS handshake was refused")  # the thief's, which comes again
+        self.await_members(1)
+        self.allow(20)
+        self.assertEqual(honest.wait(), 0, honest.text())
+        self.assertRegex(honest.text(), "done step=20 members=1")
+        self.assertNotIn("done", thief.text())
 
     def data_ports(self):
         return listening_ports(self.server.process.pid) - {port_of(self.server_admin())}

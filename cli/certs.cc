@@ -1,21 +1,15 @@
 #include "cli/certs.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <set>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -23,6 +17,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "cli/authority/directory.h"
+#include "cli/certs_join.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/printable.h"
@@ -38,105 +34,29 @@ namespace {
 
 namespace fs = std::filesystem;
 
+using certs::Authority;
+using certs::CannotWrite;
+using certs::LockDirectory;
+using certs::NameOf;
+using certs::ReadAuthority;
+using certs::ReadFacts;
+using certs::ReadFile;
+using certs::ReplaceFile;
+using certs::ReplacePair;
+using certs::ValidFor;
+using certs::Wish;
+using certs::WriteFile;
+using certs::WritePair;
+using certs::Written;
+
 // The key of an authority stays off the hosts, so it may live longer than what it signs.
 constexpr absl::Duration kAuthorityLife = absl::Hours(24 * 3650);
-constexpr double kMaxHours = 24.0 * 825;
-// Clocks of hosts differ.
-constexpr absl::Duration kBackdated = absl::Minutes(5);
 constexpr char kAuthorityName[] = "syncline-ca";
 constexpr char kRevokedHead[] =
     "# Certificates that are worth nothing any more: serve --revoked FILE\n";
 
 absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
-}
-
-absl::Status CannotWrite(const std::string& path) {
-  return absl::UnavailableError(absl::StrCat("cannot write '", path,
-                                             "': ", std::strerror(errno),
-                                             "; check path, space and permissions"));
-}
-
-std::string Written(absl::Time time) {
-  return absl::FormatTime("%Y-%m-%d %H:%M UTC", time, absl::UTCTimeZone());
-}
-
-struct File {
-  std::string path;
-  std::string contents;
-  mode_t mode = 0644;
-};
-
-// A new file, on the disk when it returns.
-absl::Status WriteFile(const File& file) {
-  const UniqueFd fd(open(file.path.c_str(),
-                         O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW,
-                         file.mode));
-  if (!fd.valid()) return CannotWrite(file.path);
-  const char* next = file.contents.data();
-  size_t left = file.contents.size();
-  while (left > 0) {
-    const ssize_t wrote = write(fd.get(), next, left);
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote < 0) return CannotWrite(file.path);
-    next += wrote;
-    left -= static_cast<size_t>(wrote);
-  }
-  return fsync(fd.get()) == 0 ? absl::OkStatus() : CannotWrite(file.path);
-}
-
-absl::Status WritePair(const std::string& base, const PemPair& pair) {
-  SYNCLINE_RETURN_IF_ERROR(WriteFile({base + ".key", pair.key, 0600}));
-  return WriteFile({base + ".crt", pair.certificate});
-}
-
-// The key first: a certificate never stands beside a key that is missing.
-absl::Status ReplacePair(const std::string& base, const PemPair& pair) {
-  const std::string fresh = absl::StrCat(base, ".new-", getpid());
-  absl::Status status = WritePair(fresh, pair);
-  for (const char* end : {".key", ".crt"}) {
-    if (!status.ok()) break;
-    if (std::rename((fresh + end).c_str(), (base + end).c_str()) != 0) {
-      status = CannotWrite(base + end);
-    }
-  }
-  for (const char* end : {".key", ".crt"}) unlink((fresh + end).c_str());
-  return status;
-}
-
-absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream contents;
-  contents << file.rdbuf();
-  if (!file) return Usage(absl::StrCat("cannot read '", path, "'; check the path"));
-  return contents.str();
-}
-
-// Others that want it wait until it is closed.
-absl::StatusOr<UniqueFd> LockDirectory(const std::string& path) {
-  UniqueFd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd.valid()) return CannotWrite(path);
-  while (flock(fd.get(), LOCK_EX) != 0) {
-    if (errno != EINTR) return CannotWrite(path);
-  }
-  return fd;
-}
-
-absl::StatusOr<CertificateFacts> ReadFacts(const std::string& path) {
-  SYNCLINE_ASSIGN_OR_RETURN(const std::string pem, ReadFile(path));
-  const CertificatePtr certificate = ParseCertificate(pem);
-  if (certificate == nullptr) {
-    return Usage(absl::StrCat("'", path, "' holds no certificate (PEM)"));
-  }
-  return FactsOf(*certificate);
-}
-
-absl::StatusOr<Validity> ValidFor(double hours) {
-  if (!(hours > 0 && hours <= kMaxHours)) {
-    return Usage(absl::StrCat("--hours ", hours, " is not in 0 to ", kMaxHours));
-  }
-  const absl::Time now = absl::Now();
-  return Validity{now - kBackdated, now + absl::Hours(hours)};
 }
 
 // It is also asked on its own host.
@@ -154,25 +74,9 @@ std::vector<std::string> HostsOfCoordinator(std::vector<std::string> hosts) {
   return hosts;
 }
 
-// "worker-bert", "server": of files, and the certificate's name for people.
-std::string NameOf(const Identity& identity) {
-  const std::string role(RoleName(identity.role));
-  return identity.role == Role::kWorker ? absl::StrCat(role, "-", identity.job) : role;
-}
-
-struct Wish {
-  Identity who;
-  std::vector<std::string> hosts;
-  Validity validity;
-};
-
 absl::StatusOr<PemPair> Make(const PemPair& authority, const Wish& wish) {
-  SYNCLINE_ASSIGN_OR_RETURN(const std::string uri, UriOf(wish.who));
-  constexpr size_t kMaxNameBytes = 64;
-  return Issue(authority, {.name = NameOf(wish.who).substr(0, kMaxNameBytes),
-                           .uri = uri,
-                           .hosts = wish.hosts,
-                           .validity = wish.validity});
+  SYNCLINE_ASSIGN_OR_RETURN(const CertificateOrder order, certs::OrderFor(wish));
+  return Issue(authority, order);
 }
 
 absl::Status FillDirectory(const CertsInit& order, const std::string& directory) {
@@ -196,43 +100,6 @@ absl::Status FillDirectory(const CertsInit& order, const std::string& directory)
         WritePair(absl::StrCat(directory, "/", NameOf(wish.who)), *pair));
   }
   return absl::OkStatus();
-}
-
-// The authority of a directory, and its cluster.
-struct Authority {
-  PemPair pair;
-  Cluster cluster;
-  absl::Time until;
-};
-
-absl::StatusOr<Authority> ReadAuthority(const std::string& directory) {
-  const std::string path = directory + "/ca.crt";
-  Authority authority;
-  SYNCLINE_ASSIGN_OR_RETURN(authority.pair.certificate, ReadFile(path));
-  SYNCLINE_ASSIGN_OR_RETURN(authority.pair.key, ReadFile(directory + "/ca.key"));
-  SYNCLINE_ASSIGN_OR_RETURN(const CertificateFacts facts, ReadFacts(path));
-  const std::string uri = facts.names.uris.empty() ? "" : facts.names.uris[0];
-  const absl::StatusOr<Cluster> cluster = ParseCluster(uri);
-  if (!cluster.ok()) {
-    return Usage(absl::StrCat("'", path,
-                              "' was not made by `syncline certs init`: it names no "
-                              "cluster"));
-  }
-  authority.cluster = *cluster;
-  authority.until = facts.until;
-  return authority;
-}
-
-absl::StatusOr<Identity> WhoIsWanted(const CertsIssue& order, const Cluster& cluster) {
-  const absl::StatusOr<Role> role = ParseRole(order.role);
-  if (!role.ok()) {
-    return Usage(absl::StrCat("--role: ", role.status().message()));
-  }
-  if ((*role == Role::kWorker) == order.job.empty()) {
-    return Usage(order.job.empty() ? "a worker is one of a job: give --job"
-                                   : "--job is for --role worker");
-  }
-  return Identity{*role, order.job, cluster};
 }
 
 absl::StatusOr<int> Init(const CertsInit& order) {
@@ -338,7 +205,8 @@ absl::StatusOr<std::string> IssueCertificate(const CertsIssue& order) {
   }
   SYNCLINE_ASSIGN_OR_RETURN(Validity validity, ValidFor(order.hours));
   SYNCLINE_ASSIGN_OR_RETURN(const Authority authority, ReadAuthority(order.directory));
-  SYNCLINE_ASSIGN_OR_RETURN(const Identity who, WhoIsWanted(order, authority.cluster));
+  SYNCLINE_ASSIGN_OR_RETURN(Identity who, certs::ParseMember(order.role, order.job));
+  who.cluster = authority.cluster;
   const std::string standard = absl::StrCat(order.directory, "/", NameOf(who));
   const std::string base = order.out.empty() ? standard : order.out;
   std::error_code error;
@@ -392,13 +260,7 @@ absl::StatusOr<std::string> RevokeCertificates(const CertsRevoke& order) {
   }
   if (added.empty()) return added;
   if (!contents.empty() && contents.back() != '\n') contents += '\n';
-  const std::string fresh = absl::StrCat(path, ".new-", getpid());
-  absl::Status status = WriteFile({fresh, contents + added});
-  if (status.ok() && std::rename(fresh.c_str(), path.c_str()) != 0) {
-    status = CannotWrite(path);
-  }
-  unlink(fresh.c_str());
-  SYNCLINE_RETURN_IF_ERROR(status);
+  SYNCLINE_RETURN_IF_ERROR(ReplaceFile({path, contents + added}));
   return added;
 }
 
@@ -465,6 +327,8 @@ void AddCerts(CLI::App& app, Command* selected) {
                    "repeated")
       ->allow_extra_args(false);
   revoke->callback([=] { *selected = [revoked] { return Revoke(*revoked); }; });
+
+  AddCertsJoin(*certs, selected);
 
   auto paths = std::make_shared<std::vector<std::string>>();
   CLI::App* show = certs->add_subcommand("show", "What certificates say");

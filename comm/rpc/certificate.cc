@@ -15,8 +15,10 @@
 #include <ctime>
 #include <memory>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "comm/base/check.h"
 #include "comm/base/failure.h"
 #include "comm/rpc/freer.h"
 
@@ -119,6 +121,22 @@ CertificateFacts FactsOf(const x509_st& certificate) {
   }
   ERR_clear_error();
   return facts;
+}
+
+std::string FingerprintOf(const x509_st& certificate) {
+  std::array<unsigned char, EVP_MAX_MD_SIZE> digest;
+  unsigned int size = 0;
+  SYNCLINE_CHECK(X509_digest(&certificate, EVP_sha256(), digest.data(), &size) == 1);
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(digest.data()), size));
+}
+
+std::string ToPem(const x509_st& certificate) {
+  const Bio bio(BIO_new(BIO_s_mem()));
+  char* bytes = nullptr;
+  SYNCLINE_CHECK(PEM_write_bio_X509(bio.get(), &certificate) == 1);
+  const long size = BIO_get_mem_data(bio.get(), &bytes);
+  return {bytes, static_cast<size_t>(size)};
 }
 
 bool IsForHost(x509_st& certificate, const std::string& host) {

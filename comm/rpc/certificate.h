@@ -46,6 +46,10 @@ struct CertificateFacts {
 
 CertificateFacts FactsOf(const x509_st& certificate);
 
+// SHA-256 of its bytes (DER), hexadecimal in lower case, as `openssl x509 -fingerprint
+// -sha256` has it but for colons.
+std::string FingerprintOf(const x509_st& certificate);
+
 struct FreeCertificate {
   void operator()(x509_st* certificate) const;
 };
@@ -53,6 +57,8 @@ using CertificatePtr = std::unique_ptr<x509_st, FreeCertificate>;
 
 // The first one; null when there is none.
 CertificatePtr ParseCertificate(const std::string& pem);
+
+std::string ToPem(const x509_st& certificate);
 
 // Whether a server at `host`, a name or an address, may show it.
 bool IsForHost(x509_st& certificate, const std::string& host);

@@ -42,35 +42,6 @@ std::string Explain(int error) {
   }
 }
 
-// Connected, or why not. Timeouts hold for connecting as well.
-absl::StatusOr<UniqueFd> ConnectTo(const HostPort& target, absl::Duration limit) {
-  addrinfo hints = {};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* list = nullptr;
-  const int found = getaddrinfo(target.host.c_str(), std::to_string(target.port).c_str(),
-                                &hints, &list);
-  if (found != 0) {
-    return absl::NotFoundError(absl::StrCat("no host is called '", target.host,
-                                            "' here (", gai_strerror(found),
-                                            "); check the name"));
-  }
-  const std::unique_ptr<addrinfo, FreeAddresses> addresses(list);
-  const timeval timeout = absl::ToTimeval(limit);
-  int error = ETIMEDOUT;
-  for (const addrinfo* next = list; next != nullptr; next = next->ai_next) {
-    UniqueFd fd(socket(next->ai_family, next->ai_socktype | SOCK_CLOEXEC, 0));
-    if (!fd.valid()) {
-      error = errno;
-      continue;
-    }
-    setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
-    setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
-    if (connect(fd.get(), next->ai_addr, next->ai_addrlen) == 0) return fd;
-    error = errno;
-  }
-  return absl::UnavailableError(Explain(error));
-}
-
 // Says what an HTTP/2 client says first, and looks at the first frame that comes back.
 Diagnosis ProbePlainText(int fd) {
   constexpr absl::string_view kPreface(
@@ -104,6 +75,34 @@ Diagnosis ProbePlainText(int fd) {
 }
 
 }  // namespace
+
+absl::StatusOr<UniqueFd> ConnectTo(const HostPort& target, absl::Duration limit) {
+  addrinfo hints = {};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* list = nullptr;
+  const int found = getaddrinfo(target.host.c_str(), std::to_string(target.port).c_str(),
+                                &hints, &list);
+  if (found != 0) {
+    return absl::NotFoundError(absl::StrCat("no host is called '", target.host,
+                                            "' here (", gai_strerror(found),
+                                            "); check the name"));
+  }
+  const std::unique_ptr<addrinfo, FreeAddresses> addresses(list);
+  const timeval timeout = absl::ToTimeval(limit);
+  int error = ETIMEDOUT;
+  for (const addrinfo* next = list; next != nullptr; next = next->ai_next) {
+    UniqueFd fd(socket(next->ai_family, next->ai_socktype | SOCK_CLOEXEC, 0));
+    if (!fd.valid()) {
+      error = errno;
+      continue;
+    }
+    setsockopt(fd.get(), SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout));
+    setsockopt(fd.get(), SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout));
+    if (connect(fd.get(), next->ai_addr, next->ai_addrlen) == 0) return fd;
+    error = errno;
+  }
+  return absl::UnavailableError(Explain(error));
+}
 
 Diagnosis DiagnoseConnection(const std::string& address, const TlsOptions& tls,
                              absl::Duration limit) {

@@ -12,7 +12,10 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "comm/base/unique_fd.h"
+#include "comm/rpc/address.h"
 #include "comm/rpc/tls.h"
 #include "comm/rpc/tls_probe.h"
 
@@ -21,5 +24,9 @@ namespace syncline {
 // Says so when it finds nothing wrong.
 Diagnosis DiagnoseConnection(const std::string& address, const TlsOptions& tls,
                              absl::Duration limit);
+
+// A connected socket, or why there is none. `limit` holds for connecting, and then for
+// each read and write.
+absl::StatusOr<UniqueFd> ConnectTo(const HostPort& target, absl::Duration limit);
 
 }  // namespace syncline

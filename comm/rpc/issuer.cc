@@ -9,12 +9,16 @@
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 
+#include <array>
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "comm/base/status.h"
+#include "comm/rpc/announcement.h"
 #include "comm/rpc/freer.h"
 
 namespace syncline {
@@ -27,11 +31,16 @@ using Number = std::unique_ptr<BIGNUM, Freer<BN_free>>;
 using Address = std::unique_ptr<ASN1_OCTET_STRING, Freer<ASN1_OCTET_STRING_free>>;
 using GeneralName = std::unique_ptr<GENERAL_NAME, Freer<GENERAL_NAME_free>>;
 using GeneralNames = std::unique_ptr<GENERAL_NAMES, Freer<GENERAL_NAMES_free>>;
+using Request = std::unique_ptr<X509_REQ, Freer<X509_REQ_free>>;
 using Extension = std::unique_ptr<X509_EXTENSION, Freer<X509_EXTENSION_free>>;
 
-constexpr size_t kMaxNameBytes = 64;   // of a common name, X.520
-constexpr size_t kMaxHostBytes = 253;  // of a DNS name
-constexpr int kSerialBits = 127;       // positive, at most 20 bytes
+void FreeBytes(unsigned char* bytes) { OPENSSL_free(bytes); }
+
+constexpr char kCurve[] = "P-256";
+constexpr std::string_view kCurveName = "prime256v1";  // the same, as OpenSSL says it
+constexpr size_t kMaxNameBytes = 64;                   // of a common name, X.520
+constexpr size_t kMaxHostBytes = 253;                  // of a DNS name
+constexpr int kSerialBits = 127;                       // positive, at most 20 bytes
 
 absl::Status Failed(const char* what) {
   ERR_clear_error();
@@ -120,19 +129,18 @@ absl::Status AddNames(X509& certificate, const CertificateOrder& order) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<PemPair> Sign(X509& certificate, EVP_PKEY& key, EVP_PKEY& issuer_key) {
+absl::StatusOr<std::string> Sign(X509& certificate, EVP_PKEY& issuer_key) {
   if (X509_sign(&certificate, &issuer_key, EVP_sha256()) == 0) {
     return Failed("sign a certificate");
   }
-  PemPair pair;
-  SYNCLINE_ASSIGN_OR_RETURN(pair.certificate, ToPem([&](BIO* bio) {
-                              return PEM_write_bio_X509(bio, &certificate);
-                            }));
-  SYNCLINE_ASSIGN_OR_RETURN(pair.key, ToPem([&](BIO* bio) {
-                              return PEM_write_bio_PKCS8PrivateKey(
-                                  bio, &key, nullptr, nullptr, 0, nullptr, nullptr);
-                            }));
-  return pair;
+  return ToPem([&](BIO* bio) { return PEM_write_bio_X509(bio, &certificate); });
+}
+
+absl::StatusOr<std::string> ToPem(EVP_PKEY& key) {
+  return ToPem([&](BIO* bio) {
+    return PEM_write_bio_PKCS8PrivateKey(bio, &key, nullptr, nullptr, 0, nullptr,
+                                         nullptr);
+  });
 }
 
 // Never asks on the terminal.
@@ -144,27 +152,11 @@ Bio Open(const std::string& pem) {
   return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
 }
 
-}  // namespace
+Key MakeKey() { return Key(EVP_EC_gen(kCurve)); }
 
-absl::StatusOr<PemPair> MakeAuthority(const CertificateOrder& order) {
-  SYNCLINE_RETURN_IF_ERROR(CheckAscii("a name", order.name, kMaxNameBytes));
-  const Key key(EVP_EC_gen("P-256"));
-  const Certificate certificate(X509_new());
-  if (key == nullptr || certificate == nullptr) return Failed("make a key");
-  X509& ca = *certificate;
-  SYNCLINE_RETURN_IF_ERROR(SetBasics(ca, *key, order));
-  X509_set_issuer_name(&ca, X509_get_subject_name(&ca));
-  for (const auto& [id, value] :
-       {std::pair(NID_basic_constraints, "critical,CA:TRUE,pathlen:0"),
-        std::pair(NID_key_usage, "critical,keyCertSign,cRLSign"),
-        std::pair(NID_subject_key_identifier, "hash")}) {
-    SYNCLINE_RETURN_IF_ERROR(AddExtension(ca, ca, id, value));
-  }
-  SYNCLINE_RETURN_IF_ERROR(AddNames(ca, order));
-  return Sign(ca, *key, *key);
-}
-
-absl::StatusOr<PemPair> Issue(const PemPair& authority, const CertificateOrder& order) {
+// A certificate for `key`, which may be a public one.
+absl::StatusOr<std::string> SignLeaf(const PemPair& authority,
+                                     const CertificateOrder& order, EVP_PKEY& key) {
   SYNCLINE_RETURN_IF_ERROR(CheckAscii("a name", order.name, kMaxNameBytes));
   const Certificate issuer(
       PEM_read_bio_X509(Open(authority.certificate).get(), nullptr, nullptr, nullptr));
@@ -177,11 +169,10 @@ absl::StatusOr<PemPair> Issue(const PemPair& authority, const CertificateOrder& 
     return absl::InvalidArgumentError(
         "the authority is not the certificate of a CA and its key");
   }
-  const Key key(EVP_EC_gen("P-256"));
   const Certificate certificate(X509_new());
-  if (key == nullptr || certificate == nullptr) return Failed("make a key");
+  if (certificate == nullptr) return Failed("make a certificate");
   X509& leaf = *certificate;
-  SYNCLINE_RETURN_IF_ERROR(SetBasics(leaf, *key, order));
+  SYNCLINE_RETURN_IF_ERROR(SetBasics(leaf, key, order));
   X509_set_issuer_name(&leaf, X509_get_subject_name(issuer.get()));
   const char* const usage = order.hosts.empty() ? "clientAuth" : "serverAuth,clientAuth";
   for (const auto& [id, value] : {std::pair(NID_basic_constraints, "critical,CA:FALSE"),
@@ -192,7 +183,96 @@ absl::StatusOr<PemPair> Issue(const PemPair& authority, const CertificateOrder& 
     SYNCLINE_RETURN_IF_ERROR(AddExtension(leaf, *issuer, id, value));
   }
   SYNCLINE_RETURN_IF_ERROR(AddNames(leaf, order));
-  return Sign(leaf, *key, *issuer_key);
+  return Sign(leaf, *issuer_key);
+}
+
+absl::Status WrongRequest(const char* why) {
+  ERR_clear_error();
+  return absl::InvalidArgumentError(absl::StrCat("the request for a certificate ", why));
+}
+
+// Its public key, once it is proved that whoever made the request has the private one.
+absl::StatusOr<Key> ProvedKey(const std::string& pem) {
+  const Request request(
+      PEM_read_bio_X509_REQ(Open(pem).get(), nullptr, nullptr, nullptr));
+  if (request == nullptr) return WrongRequest("is none (PEM)");
+  Key key(X509_REQ_get_pubkey(request.get()));
+  std::array<char, 32> curve = {};
+  if (key == nullptr ||
+      EVP_PKEY_get_group_name(key.get(), curve.data(), curve.size(), nullptr) != 1 ||
+      std::string_view(curve.data()) != kCurveName) {
+    return WrongRequest("is not for a key of P-256");
+  }
+  if (X509_REQ_verify(request.get(), key.get()) != 1) {
+    return WrongRequest("is not signed by its own key");
+  }
+  return key;
+}
+
+}  // namespace
+
+absl::StatusOr<PemPair> MakeAuthority(const CertificateOrder& order) {
+  SYNCLINE_RETURN_IF_ERROR(CheckAscii("a name", order.name, kMaxNameBytes));
+  const Key key = MakeKey();
+  const Certificate certificate(X509_new());
+  if (key == nullptr || certificate == nullptr) return Failed("make a key");
+  X509& ca = *certificate;
+  SYNCLINE_RETURN_IF_ERROR(SetBasics(ca, *key, order));
+  X509_set_issuer_name(&ca, X509_get_subject_name(&ca));
+  for (const auto& [id, value] :
+       {std::pair(NID_basic_constraints, "critical,CA:TRUE,pathlen:0"),
+        std::pair(NID_key_usage, "critical,keyCertSign,cRLSign"),
+        std::pair(NID_subject_key_identifier, "hash")}) {
+    SYNCLINE_RETURN_IF_ERROR(AddExtension(ca, ca, id, value));
+  }
+  SYNCLINE_RETURN_IF_ERROR(AddNames(ca, order));
+  PemPair pair;
+  SYNCLINE_ASSIGN_OR_RETURN(pair.certificate, Sign(ca, *key));
+  SYNCLINE_ASSIGN_OR_RETURN(pair.key, ToPem(*key));
+  return pair;
+}
+
+absl::StatusOr<PemPair> Issue(const PemPair& authority, const CertificateOrder& order) {
+  const Key key = MakeKey();
+  if (key == nullptr) return Failed("make a key");
+  PemPair pair;
+  SYNCLINE_ASSIGN_OR_RETURN(pair.certificate, SignLeaf(authority, order, *key));
+  SYNCLINE_ASSIGN_OR_RETURN(pair.key, ToPem(*key));
+  return pair;
+}
+
+absl::StatusOr<KeyRequest> MakeRequest() {
+  const Key key = MakeKey();
+  const Request request(X509_REQ_new());
+  if (key == nullptr || request == nullptr ||
+      X509_REQ_set_pubkey(request.get(), key.get()) != 1 ||
+      X509_REQ_sign(request.get(), key.get(), EVP_sha256()) == 0) {
+    return Failed("make a request");
+  }
+  KeyRequest made;
+  SYNCLINE_ASSIGN_OR_RETURN(made.key, ToPem(*key));
+  SYNCLINE_ASSIGN_OR_RETURN(made.request, ToPem([&](BIO* bio) {
+                              return PEM_write_bio_X509_REQ(bio, request.get());
+                            }));
+  return made;
+}
+
+absl::StatusOr<std::string> Certify(const PemPair& authority,
+                                    const CertificateOrder& order,
+                                    const std::string& request) {
+  SYNCLINE_ASSIGN_OR_RETURN(const Key key, ProvedKey(request));
+  return SignLeaf(authority, order, *key);
+}
+
+absl::StatusOr<std::string> KeyOfRequest(const std::string& request) {
+  SYNCLINE_ASSIGN_OR_RETURN(const Key key, ProvedKey(request));
+  unsigned char* bytes = nullptr;
+  const int size = i2d_PUBKEY(key.get(), &bytes);
+  if (size <= 0) return Failed("write a public key");
+  const std::unique_ptr<unsigned char, Freer<FreeBytes>> owner(bytes);
+  const std::string digest =
+      Sha256({reinterpret_cast<const char*>(bytes), static_cast<size_t>(size)});
+  return absl::BytesToHexString(digest);
 }
 
 }  // namespace syncline

@@ -6,6 +6,12 @@
 //   SYNCLINE_ASSIGN_OR_RETURN(const PemPair server, Issue(ca, {
 //       .name = "server", .uri = "spiffe://…/role/server", .validity = validity}));
 //
+// A machine that makes its own key sends a request for it (PKCS#10), of which nothing but
+// the public key is believed:
+//
+//   SYNCLINE_ASSIGN_OR_RETURN(const KeyRequest own, MakeRequest());        // there
+//   SYNCLINE_ASSIGN_OR_RETURN(std::string pem, Certify(ca, order, own.request));  // here
+//
 // Thread safety: any thread. Keys are in memory as PEM; whoever writes them to a file
 // gives it mode 0600.
 #pragma once
@@ -40,5 +46,21 @@ absl::StatusOr<PemPair> MakeAuthority(const CertificateOrder& order);
 // InvalidArgument when `authority` is no pair of a CA, or a name cannot stand in a
 // certificate. With hosts it may be shown by a server, always by a client.
 absl::StatusOr<PemPair> Issue(const PemPair& authority, const CertificateOrder& order);
+
+struct KeyRequest {
+  std::string key;      // PEM; it stays where it was made
+  std::string request;  // PEM
+};
+
+absl::StatusOr<KeyRequest> MakeRequest();
+
+// InvalidArgument unless `request` is signed by the key that it names, and that is one of
+// P-256. The names are those of `order`.
+absl::StatusOr<std::string> Certify(const PemPair& authority,
+                                    const CertificateOrder& order,
+                                    const std::string& request);
+
+// SHA-256 of the public key in a request that Certify takes, hexadecimal.
+absl::StatusOr<std::string> KeyOfRequest(const std::string& request);
 
 }  // namespace syncline

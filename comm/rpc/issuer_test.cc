@@ -1,6 +1,13 @@
 #include "comm/rpc/issuer.h"
 
+#include <openssl/bio.h>
+#include <openssl/ec.h>
+#include <openssl/pem.h>
+#include <openssl/rsa.h>
+#include <openssl/x509.h>
+
 #include <set>
+#include <string>
 
 #include "absl/time/clock.h"
 #include "comm/base/failure.h"
@@ -76,6 +83,63 @@ TEST(Issuer, RefusesWhatIsNoAuthorityAndNamesThatNobodyHas) {
             StatusCode::kInvalidArgument);
   EXPECT_EQ(code(*ca, {.name = "b", .hosts = {"a\nb"}, .validity = ADay()}),
             StatusCode::kInvalidArgument);
+}
+
+TEST(Issuer, ARequestGetsACertificateForItsKeyWithTheNamesThatWereOrdered) {
+  const Validity validity = ADay();
+  const PemPair ca = *MakeAuthority({.name = "ca", .validity = validity});
+  const CertificateOrder order = {
+      .name = "worker", .uri = "spiffe://d/syncline/c/role/server", .validity = validity};
+  const auto own = MakeRequest();
+  ASSERT_TRUE(own.ok()) << own.status();
+  const auto pem = Certify(ca, order, own->request);
+  ASSERT_TRUE(pem.ok()) << pem.status();
+  EXPECT_EQ(CheckIdentity({"c", "c", *pem}, {"k", "k", own->key}, absl::Now()),
+            absl::OkStatus());
+  const CertificatePtr certificate = ParseCertificate(*pem);
+  EXPECT_THAT(FactsOf(*certificate).names.uris, ElementsAre(order.uri));
+  EXPECT_EQ(*KeyOfRequest(own->request), *KeyOfRequest(own->request));
+  EXPECT_NE(*KeyOfRequest(own->request), *KeyOfRequest(MakeRequest()->request));
+  EXPECT_EQ(FingerprintOf(*certificate).size(), 64u);
+}
+
+TEST(Issuer, RequestsThatProveNothingAreRefused) {
+  const PemPair ca = *MakeAuthority({.name = "ca", .validity = ADay()});
+  const std::string good = MakeRequest()->request;
+  const size_t last = good.rfind("-----END") - 8;
+  std::string forged = good;
+  forged[last] = forged[last] == 'A' ? 'B' : 'A';
+  for (const std::string& request : {std::string(), std::string("nonsense"), forged,
+                                     good.substr(0, good.size() / 2), ca.certificate}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        Certify(ca, {.name = "x", .validity = ADay()}, request).status()))
+        << request;
+    EXPECT_FALSE(KeyOfRequest(request).ok());
+  }
+}
+
+std::string RequestFor(EVP_PKEY* key) {
+  X509_REQ* const request = X509_REQ_new();
+  X509_REQ_set_pubkey(request, key);
+  X509_REQ_sign(request, key, EVP_sha256());
+  BIO* const bio = BIO_new(BIO_s_mem());
+  PEM_write_bio_X509_REQ(bio, request);
+  char* bytes = nullptr;
+  const long size = BIO_get_mem_data(bio, &bytes);
+  std::string pem(bytes, static_cast<size_t>(size));
+  BIO_free_all(bio);
+  X509_REQ_free(request);
+  EVP_PKEY_free(key);
+  return pem;
+}
+
+TEST(Issuer, OnlyKeysOfOurCurveAreSigned) {
+  EXPECT_TRUE(KeyOfRequest(RequestFor(EVP_EC_gen("P-256"))).ok());
+  for (EVP_PKEY* const key :
+       {EVP_EC_gen("P-384"), EVP_EC_gen("secp256k1"), EVP_RSA_gen(1024)}) {
+    const absl::Status status = KeyOfRequest(RequestFor(key)).status();
+    EXPECT_THAT(std::string(status.message()), testing::HasSubstr("P-256"));
+  }
 }
 
 }  // namespace

@@ -201,4 +201,23 @@ bool AnswersTls(int socket, const std::string& host) {
   return CertificatePtr(SSL_get1_peer_certificate(&handshake.ssl())) != nullptr;
 }
 
+absl::StatusOr<std::string> FetchAuthority(int socket, const std::string& host,
+                                           const std::string& fingerprint) {
+  Handshake handshake(socket, {});
+  handshake.Connect(host);
+  const STACK_OF(X509)* const shown = SSL_get_peer_cert_chain(&handshake.ssl());
+  if (shown == nullptr) {
+    return absl::UnavailableError(
+        "what answers there shows no certificate; check the port, and that `syncline "
+        "certs serve` listens on it");
+  }
+  for (int i = 0; i < sk_X509_num(shown); ++i) {
+    const X509* const certificate = sk_X509_value(shown, i);
+    if (FingerprintOf(*certificate) == fingerprint) return ToPem(*certificate);
+  }
+  return absl::PermissionDeniedError(
+      "what answers there is not of the authority that the token names; nothing of the "
+      "token was said to it: check the address, and that the token is of this cluster");
+}
+
 }  // namespace syncline

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "comm/rpc/tls.h"
 
@@ -25,6 +26,13 @@ Diagnosis ProbeTls(int socket, const std::string& host, const TlsOptions& tls);
 
 // Whether the server answers a TLS handshake with a certificate.
 bool AnswersTls(int socket, const std::string& host);
+
+// Of what the server shows the certificate (PEM) with this fingerprint (certificate.h). That
+// it is the authority of the server's own is for the next connection to find out, which
+// trusts nothing else. PermissionDenied when it shows none such, Unavailable when it shows
+// nothing.
+absl::StatusOr<std::string> FetchAuthority(int socket, const std::string& host,
+                                           const std::string& fingerprint);
 
 inline constexpr absl::string_view kSpeaksPlainText =
     "it speaks plain text; drop --tls-*, or start it with TLS, too";

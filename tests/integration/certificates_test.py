@@ -83,6 +83,70 @@ class Certificates(cluster.CertifiedTest):
         self.assert_runs("status", "--coordinator", self.address, *self.files("operator"))
 
 
+class Joining(cluster.CertifiedTest):
+    """A new machine, which nobody has copied a key to."""
+
+    def answer(self, listen="127.0.0.1:0"):
+        process = cluster.Process("authority", ["sh", "-c", 'cd "$0" && exec "$@"', self.folder.name,
+                                                f"{cluster.BUILD}/syncline", "certs", "serve", "certs",
+                                                "--listen", listen])  # fmt: skip
+        self.addCleanup(process.kill)
+        self.authority = process
+        return process.await_line(r"ready join=(\S+) authority=[0-9a-f]{64}").group(1)
+
+    def token(self, address, *flags):
+        run = self.run_syncline("certs", "token", "certs", "--address", address, *flags)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        (line,) = run.stdout.splitlines()
+        return line
+
+    def join(self, token, machine):
+        return subprocess.run([f"{cluster.BUILD}/syncline", "certs", "join", "-", "--out", machine], cwd=self.folder.name,
+                              input=token, capture_output=True, text=True, timeout=120)  # fmt: skip
+
+    def test_it_trains_with_what_one_token_gives_and_no_other_machine_does(self):
+        self.start_server()
+        address = self.answer()
+        token = self.token(address, "--role", "worker", "--job", "default")
+        joined = self.join(token, "machine")
+        self.assertEqual(joined.returncode, 0, joined.stderr)
+        self.assertIn("--tls-cert machine/worker-default.crt", joined.stdout)
+        self.assertEqual(os.stat(self.path("machine/worker-default.key")).st_mode & 0o777, 0o600)
+        worker = self.worker(0, 1, "--steps", "5", certificate="../machine/worker-default")
+        self.assertEqual(worker.wait(), 0, worker.text())
+        self.authority.signal(2)
+        self.assertEqual(self.authority.wait(), 130, self.authority.text())
+        self.answer(address)  # started anew, it remembers
+        late = self.join(token, "another")
+        self.assertNotEqual(late.returncode, 0, late.stdout)
+        self.assertIn("was used 1 times", late.stderr)
+        self.assertFalse(os.path.exists(self.path("another/worker-default.key")))
+        with open(self.path("certs/audit.log"), encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file]
+        self.assertEqual([line["msg"] for line in lines], ["issued", "refused"])
+        self.assertIn(lines[0]["serial"], self.assert_runs("certs", "show", "machine/worker-default.crt"))
+
+    def test_what_it_got_is_for_that_job_and_role_alone_and_can_be_taken_back(self):
+        token = self.token(self.answer(), "--role", "worker", "--job", "other")
+        self.assertEqual(self.join(token, "machine").returncode, 0)
+        thief = self.worker(0, 1, "--steps", "1", certificate="../machine/worker-other")
+        self.assertNotEqual(thief.wait(), 0, thief.text())
+        self.assertIn("which may not attach as a worker of job 'default'", thief.text())
+        self.assert_runs("certs", "revoke", "certs", "machine/worker-other.crt")
+
+    def test_nothing_of_a_good_token_is_said_to_another_authority(self):
+        self.assert_runs("certs", "init", "false")
+        token = self.token("127.0.0.1:1", "--role", "server")
+        liar = cluster.Process("liar", ["sh", "-c", 'cd "$0" && exec "$@"', self.folder.name, f"{cluster.BUILD}/syncline",
+                                        "certs", "serve", "false", "--listen", "127.0.0.1:0"])  # fmt: skip
+        self.addCleanup(liar.kill)
+        address = liar.await_line(r"ready join=(\S+)").group(1)
+        run = self.join(token.replace("127.0.0.1:1", address), "machine")
+        self.assertNotEqual(run.returncode, 0, run.stdout)
+        self.assertIn("nothing of the token was said to it", run.stderr)
+        self.assertEqual(os.stat(self.path("false/audit.log")).st_size, 0)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--build", default=cluster.BUILD)

@@ -1,0 +1,61 @@
+// What answers `syncline certs join`: gives a certificate to whoever has a token, for a key
+// that never left its machine. It runs where the CA's key lies, and nowhere else.
+//
+//   JoinService service(authority, {.directory = "certs", .log = log, .audit = audit});
+//   SYNCLINE_ASSIGN_OR_RETURN(RunningServer running, StartJoinServer(
+//       {.authority = authority.pair, .validity = validity, .service = &service}));
+//
+// The token is looked at before anything of the request is parsed. Each host may ask ten
+// times at once and then once a second. Who got what is in the audit log, and of equal
+// refusals of one host the 1st, 2nd, 4th, 8th …
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+#include "cli/authority/ask_limit.h"
+#include "cli/authority/directory.h"
+#include "comm/base/env.h"
+#include "comm/base/log.h"
+#include "proto/join.grpc.pb.h"
+
+namespace syncline::certs {
+
+struct JoinServiceOptions {
+  std::string directory = {};
+  Logger log = {};
+  Logger audit = {};
+};
+
+class JoinService final : public v1::Authority::Service {
+ public:
+  JoinService(Authority authority, JoinServiceOptions options)
+      : authority_(std::move(authority)), options_(std::move(options)) {}
+
+  grpc::Status Certify(grpc::ServerContext* context, const v1::CertifyRequest* request,
+                       v1::CertifyReply* reply) override;
+
+ private:
+  absl::StatusOr<std::string> CertificateFor(const v1::CertifyRequest& request,
+                                             const std::string& host)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void Refused(const v1::CertifyRequest& request, const std::string& peer,
+               const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+
+  const Authority authority_;
+  const JoinServiceOptions options_;
+  const SteadyClock clock_;
+
+  absl::Mutex mutex_;
+  AskLimit limit_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, uint64_t> refused_ ABSL_GUARDED_BY(mutex_);  // by host and reason
+};
+
+}  // namespace syncline::certs

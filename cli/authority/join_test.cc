@@ -1,0 +1,337 @@
+// A machine that joins, over real connections, and everything that must not work.
+#include "cli/authority/join.h"
+
+#include <sys/stat.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "cli/authority/directory.h"
+#include "cli/authority/join_service.h"
+#include "cli/authority/token_book.h"
+#include "comm/base/failure.h"
+#include "comm/base/temp_directory.h"
+#include "comm/rpc/authorities.h"
+#include "comm/rpc/certificate.h"
+#include "comm/rpc/channel.h"
+#include "comm/rpc/join_channel.h"
+#include "comm/rpc/join_token.h"
+#include "comm/rpc/status.h"
+#include "comm/rpc/tls.h"
+#include "gmock/gmock.h"
+#include "grpcpp/server.h"
+#include "grpcpp/server_builder.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace syncline::certs {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using Json = nlohmann::json;
+
+constexpr absl::Duration kPatience = absl::Seconds(30);
+
+std::string Contents(const std::string& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// An authority in a directory, which answers.
+class Answering {
+ public:
+  explicit Answering(const std::string& directory) : directory_(directory) {
+    const absl::Time now = absl::Now();
+    const PemPair ca = *MakeAuthority({.name = "ca",
+                                       .uri = "spiffe://d/syncline/c",
+                                       .validity = {now - absl::Hours(1), now + kLife}});
+    EXPECT_EQ(WritePair(directory_ + "/ca", ca), absl::OkStatus());
+    authority_ = *ReadAuthority(directory_);
+    service_ = std::make_unique<JoinService>(
+        authority_,
+        JoinServiceOptions{
+            .directory = directory_,
+            .audit = Logger::Create({.format = LogFormat::kJson, .stream = &audit_})});
+    auto running = StartJoinServer({.listen = "127.0.0.1:0",
+                                    .authority = authority_.pair,
+                                    .validity = {now - absl::Hours(1), now + kLife},
+                                    .service = service_.get()});
+    EXPECT_TRUE(running.ok()) << running.status();
+    running_ = *std::move(running);
+  }
+  ~Answering() { Stop(); }
+
+  void Stop() {
+    running_.Shutdown(absl::ZeroDuration());
+    running_ = {};
+  }
+
+  JoinToken Token(const TokenTerms& terms) const {
+    JoinToken token = DrawJoinToken();
+    token.authority = authority_.fingerprint;
+    token.address = running_.address;
+    EXPECT_EQ(syncline::certs::AddToken(
+                  directory_, {token.id, HashOfSecret(token.secret)}, terms, absl::Now()),
+              absl::OkStatus());
+    return token;
+  }
+  const std::string& address() const { return running_.address; }
+  const Authority& authority() const { return authority_; }
+  std::string audit() {
+    Stop();
+    return audit_.str();
+  }
+
+ private:
+  static constexpr absl::Duration kLife = absl::Hours(48);
+
+  const std::string directory_;
+  std::ostringstream audit_;
+  Authority authority_;
+  std::unique_ptr<JoinService> service_;
+  RunningServer running_;
+};
+
+Validity AnHour() {
+  const absl::Time now = absl::Now();
+  return {now - absl::Hours(1), now + absl::Hours(1)};
+}
+
+// Shows `own`, and beside it the certificate of an authority that is known.
+class Impostor final : public v1::Authority::Service {
+ public:
+  Impostor(const PemPair& own, const Authority& known) {
+    grpc::SslServerCredentialsOptions tls(GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
+    tls.pem_key_cert_pairs.push_back(
+        {own.key, absl::StrCat(own.certificate, known.pair.certificate)});
+    grpc::ServerBuilder builder;
+    builder.AddListeningPort("127.0.0.1:0", grpc::SslServerCredentials(tls), &port_);
+    builder.RegisterService(this);
+    running_ = builder.BuildAndStart();
+  }
+  ~Impostor() override { running_->Shutdown(); }
+
+  grpc::Status Certify(grpc::ServerContext* /*context*/,
+                       const v1::CertifyRequest* /*request*/,
+                       v1::CertifyReply* /*reply*/) override {
+    asked_ = true;
+    return grpc::Status::OK;
+  }
+  std::string address() const { return absl::StrCat("127.0.0.1:", port_); }
+  bool asked() const { return asked_; }
+
+ private:
+  int port_ = 0;
+  std::atomic<bool> asked_ = false;
+  std::unique_ptr<grpc::Server> running_;
+};
+
+class Joining : public testing::Test {
+ protected:
+  void SetUp() override {
+    SilenceGrpcLog();
+    std::filesystem::create_directory(folder_.File("ca"));
+    authority_ = std::make_unique<Answering>(folder_.File("ca"));
+  }
+
+  TokenTerms AWorker(uint32_t uses = 1) const {
+    return {.who = {Role::kWorker, "bert"},
+            .until = absl::Now() + absl::Hours(1),
+            .hours = 3,
+            .uses = uses};
+  }
+  absl::StatusOr<std::string> JoinAs(const std::string& name, const JoinToken& token) {
+    return Join(
+        {.token = Written(token), .directory = folder_.File(name), .limit = kPatience});
+  }
+  static void ExpectDenied(const absl::Status& status, const std::string& why) {
+    EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(why));
+  }
+  void ExpectNothingIsSaidTo(const Impostor& impostor) {
+    JoinToken token = authority_->Token(AWorker());
+    token.address = impostor.address();
+    const auto joined = Join({.token = Written(token),
+                              .directory = folder_.File("m"),
+                              .limit = absl::Seconds(2)});
+    EXPECT_TRUE(absl::IsUnavailable(joined.status())) << joined.status();
+    EXPECT_THAT(std::string(joined.status().message()), HasSubstr("does not prove"));
+    EXPECT_FALSE(impostor.asked());
+    token.address = authority_->address();
+    EXPECT_TRUE(JoinAs("m", token).ok());
+  }
+  std::vector<Json> Audit() {
+    std::vector<Json> lines;
+    for (const auto& line :
+         absl::StrSplit(authority_->audit(), '\n', absl::SkipEmpty())) {
+      lines.push_back(Json::parse(std::string(line)));
+    }
+    return lines;
+  }
+
+  TempDirectory folder_;
+  std::unique_ptr<Answering> authority_;
+};
+
+TEST_F(Joining, ATokenGivesTheCertificateThatItIsFor) {
+  const absl::StatusOr<std::string> base = JoinAs("m", authority_->Token(AWorker()));
+  ASSERT_TRUE(base.ok()) << base.status();
+  EXPECT_EQ(*base, folder_.File("m/worker-bert"));
+  const std::string pem = Contents(*base + ".crt");
+  const CertificateFacts facts = FactsOf(*ParseCertificate(pem));
+  EXPECT_THAT(facts.names.uris,
+              ElementsAre("spiffe://d/syncline/c/job/bert/role/worker"));
+  EXPECT_TRUE(facts.names.hosts.empty());
+  EXPECT_LE(facts.until, absl::Now() + absl::Hours(3));
+  EXPECT_GT(facts.until, absl::Now() + absl::Hours(2));
+  EXPECT_EQ(VerifyChain(pem, authority_->authority().pair.certificate, absl::Now()),
+            absl::OkStatus());
+  EXPECT_EQ(CheckTlsOptions({*base + ".crt", *base + ".key", folder_.File("m/ca.crt")}),
+            absl::OkStatus());
+  struct stat found = {};
+  ASSERT_EQ(stat((*base + ".key").c_str(), &found), 0);
+  EXPECT_EQ(found.st_mode & 0777u, 0600u);
+  EXPECT_EQ(Contents(folder_.File("m/ca.crt")), Contents(folder_.File("ca/ca.crt")));
+}
+
+TEST_F(Joining, ATokenIsForOneMachine) {
+  const JoinToken token = authority_->Token(AWorker());
+  ASSERT_TRUE(JoinAs("one", token).ok());
+  ExpectDenied(JoinAs("other", token).status(), "was used 1 times");
+  EXPECT_FALSE(std::filesystem::exists(folder_.File("other/worker-bert.crt")));
+}
+
+TEST_F(Joining, WrongOrEndedTokensGiveNothing) {
+  JoinToken token = authority_->Token(AWorker());
+  const std::string secret = std::exchange(token.secret, std::string(32, '0'));
+  ExpectDenied(JoinAs("m", token).status(), "not known here");
+  token.secret = secret;
+  const std::string id = std::exchange(token.id, std::string(12, '0'));
+  ExpectDenied(JoinAs("m", token).status(), "not known here");
+  TokenTerms short_lived = AWorker();
+  short_lived.until = absl::Now() - absl::Seconds(1);
+  ExpectDenied(JoinAs("m", authority_->Token(short_lived)).status(), "not known here");
+  token.id = id;
+  EXPECT_TRUE(JoinAs("m", token).ok()) << "none of that used it";
+}
+
+// An authority of the same name, at the token's address.
+TEST_F(Joining, AnotherAuthorityLearnsNothingOfTheToken) {
+  std::filesystem::create_directory(folder_.File("false"));
+  Answering thief(folder_.File("false"));
+  JoinToken token = thief.Token(AWorker());
+  token.authority = authority_->authority().fingerprint;
+  ExpectDenied(JoinAs("m", token).status(), "nothing of the token was said to it");
+  EXPECT_EQ(thief.audit(), "");
+}
+
+// It shows the certificate of the true one, which anybody may have, beside its own.
+TEST_F(Joining, TheTrueAuthoritysCertificateInAFalseChainDoesNotHelp) {
+  const PemPair thief = *MakeAuthority({.name = "ca", .validity = AnHour()});
+  Impostor impostor(
+      *Issue(thief, {.name = "join", .hosts = {kJoinName}, .validity = AnHour()}),
+      authority_->authority());
+  ExpectNothingIsSaidTo(impostor);
+}
+
+// A member's certificate, of a host, is of the right authority, and not for this.
+TEST_F(Joining, NoMemberCanPlayTheAuthority) {
+  Impostor impostor(
+      *Issue(authority_->authority().pair, {.name = "coordinator",
+                                            .hosts = {"127.0.0.1", "localhost"},
+                                            .validity = AnHour()}),
+      authority_->authority());
+  ExpectNothingIsSaidTo(impostor);
+}
+
+TEST_F(Joining, ARequestIsParsedForWhoHasATokenAndMustBeOne) {
+  JoinToken token = authority_->Token(AWorker());
+  const absl::StatusOr<JoinLink> link = DialAuthority(token, kPatience);
+  ASSERT_TRUE(link.ok()) << link.status();
+  const auto stub = v1::Authority::NewStub(link->channel);
+  const auto ask = [&](const std::string& secret, const std::string& nonsense) {
+    v1::CertifyRequest request;
+    request.set_token_id(token.id);
+    request.set_secret(secret);
+    request.set_request(nonsense);
+    grpc::ClientContext context;
+    SetDeadline(context, kPatience);
+    v1::CertifyReply reply;
+    return FromGrpcStatus(stub->Certify(&context, request, &reply));
+  };
+  for (const char* nonsense : {"", "nonsense", "-----BEGIN CERTIFICATE REQUEST-----\n"}) {
+    EXPECT_TRUE(absl::IsInvalidArgument(ask(token.secret, nonsense)));
+    EXPECT_TRUE(absl::IsPermissionDenied(ask("", nonsense)));
+  }
+  EXPECT_FALSE(ask(token.secret, std::string(1 << 20, 'x')).ok());
+  EXPECT_TRUE(JoinAs("m", token).ok()) << "that did not use it";
+}
+
+TEST_F(Joining, AHostThatAsksTooOftenWaits) {
+  JoinToken token = authority_->Token(AWorker());
+  token.secret = std::string(32, '0');
+  int denied = 0;
+  absl::Status status;
+  for (int i = 0; i < 100 && !absl::IsResourceExhausted(status); ++i) {
+    status = JoinAs("m", token).status();
+    if (absl::IsPermissionDenied(status)) ++denied;
+  }
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_GE(denied, 10);
+}
+
+TEST_F(Joining, WritesDownWhoGotWhatAndWhoDidNot) {
+  const JoinToken token = authority_->Token(AWorker());
+  const absl::StatusOr<std::string> base = JoinAs("m", token);
+  ASSERT_TRUE(base.ok()) << base.status();
+  for (int i = 0; i < 3; ++i) ExpectDenied(JoinAs("other", token).status(), "was used");
+  const std::vector<Json> lines = Audit();
+  ASSERT_EQ(lines.size(), 3u) << "of three refusals the first two";
+  EXPECT_EQ(lines[0]["msg"], "issued");
+  EXPECT_EQ(lines[0]["token"], token.id);
+  EXPECT_EQ(lines[0]["identity"], "spiffe://d/syncline/c/job/bert/role/worker");
+  EXPECT_EQ(lines[0]["serial"],
+            FactsOf(*ParseCertificate(Contents(*base + ".crt"))).serial);
+  EXPECT_THAT(std::string(lines[0]["peer"]), HasSubstr("127.0.0.1"));
+  EXPECT_EQ(lines[1]["msg"], "refused");
+  EXPECT_EQ(lines[2]["refused"], 2);
+  for (const Json& line : lines) {
+    EXPECT_THAT(line.dump(), Not(HasSubstr(token.secret)));
+  }
+}
+
+TEST_F(Joining, ADirectoryOfAnotherAuthorityIsLeftAloneAndTheTokenUnused) {
+  const JoinToken token = authority_->Token(AWorker());
+  std::filesystem::create_directory(folder_.File("m"));
+  std::filesystem::create_directory(folder_.File("other"));
+  const Answering other(folder_.File("other"));
+  std::filesystem::copy(folder_.File("other/ca.crt"), folder_.File("m/ca.crt"));
+  const absl::Status status = JoinAs("m", token).status();
+  EXPECT_EQ(FailureOf(status), Failure::kUsage) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("another authority"));
+  EXPECT_TRUE(JoinAs("new", token).ok());
+}
+
+TEST_F(Joining, SaysWhatIsWrongWhenNobodyAnswers) {
+  const JoinToken token = authority_->Token(AWorker());
+  authority_->Stop();
+  const absl::Status status = JoinAs("m", token).status();
+  EXPECT_TRUE(absl::IsUnavailable(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("nothing listens there"));
+  EXPECT_EQ(FailureOf(JoinAs("m", {}).status()), Failure::kUsage);
+}
+
+}  // namespace
+}  // namespace syncline::certs

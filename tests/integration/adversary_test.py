@@ -11,6 +11,7 @@ import glob
 import json
 import os
 import random
+import signal
 import socket
 import ssl
 import struct
@@ -18,7 +19,8 @@ import sys
 import time
 import unittest
 import urllib.request
-from collections import deque
+from collections import Counter, deque
+from unittest import mock
 
 import cluster
 from cluster import PATIENCE, CertifiedTest, LeashedTest, assert_same_end
@@ -169,6 +171,28 @@ class CertificatesUnderWay(CertifiedTest):
             self.assert_runs("certs", "issue", "certs", "--role", role, *job, "--overwrite")
             self.allow(end)
         self.assertEqual(undisturbed, assert_same_end(self, workers))
+
+    def train_for_some_seconds(self):
+        """The end's checksum."""
+        steps = ("--steps", "100", "--step-ms", "100", "--elements", "300000")
+        return assert_same_end(self, [self.worker(rank, 2, *steps) for rank in range(2)])
+
+    def test_new_keys_under_load_change_no_bit_and_end_no_connection(self):
+        self.start_server()
+        undisturbed = self.train_for_some_seconds()
+        self.server.signal(signal.SIGTERM)
+        self.server.wait()
+        log = self.path("rekeyed")
+        with mock.patch.dict(os.environ, LD_PRELOAD=f"{cluster.BUILD}/rekey.so", REKEY_LOG=log):
+            self.start_server()
+            self.assertEqual(undisturbed, self.train_for_some_seconds())
+        with open(log, encoding="ascii") as file:
+            renewed = Counter(int(line) for line in file)
+        self.assertEqual(len(renewed), 3, "the server and both workers have renewed keys")
+        self.assertGreaterEqual(min(renewed.values()), 3, renewed)
+        # Of each worker one connection, from its beginning to its end.
+        self.assertLessEqual(self.server.text().count("lost the connection"), 2, self.server.text())
+        self.assertNotIn("too often", self.server.text())
 
     def issue_for(self, seconds, *flags):
         self.assert_runs("certs", "issue", "certs", "--role", "worker", "--job", "default",

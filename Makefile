@@ -1,6 +1,6 @@
 # The short names for what people do every day. Everything here is a CMake preset or a script; see CONTRIBUTING.md.
 .DEFAULT_GOAL := help
-.PHONY: help deps build demo wheel test soak chaos slow-links check asan tsan clean
+.PHONY: help deps build demo wheel test soak openings mutants chaos slow-links check asan tsan clean
 
 JOBS ?= $(shell nproc)
 CTEST_JOBS ?= 2
@@ -43,6 +43,13 @@ soak: ## Simulate jobs of all modes, as long as asked: SECONDS=3600 or SEEDS=100
 	@cmake --build --preset release -j $(JOBS) --target sim
 	@build/release/sim --all --start $(START) --seeds $(or $(SEEDS),1000000000) \
 	  --seconds $(SECONDS)
+
+openings: COUNT ?= 10000000
+openings: build ## Send malformed openings to every port of services at work: COUNT=1000000
+	@SYNCLINE_OPENINGS=$(COUNT) python3 tests/integration/adversary_test.py --build build/release MalformedOpenings
+
+mutants: deps ## Take out one security check at a time, and see that tests notice
+	@tests/mutants/mutants.py --jobs $(JOBS) --only "$(ONLY)"
 
 chaos: build ## Cut cables and stop processes; needs root and iproute2
 	@python3 -m unittest discover -s tests/network -p '*_test.py'

@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<Gate>> Gate::Create(GateOptions options) {
   SYNCLINE_ASSIGN_OR_RETURN(
       lists.revoked,
       RevokedList::Open({.path = options.revoked_file, .log = options.log}));
-  if (options.tls.HasTls()) {
+  if (!options.tls.ca_file.empty()) {
     SYNCLINE_ASSIGN_OR_RETURN(
         lists.authorities,
         Authorities::Open({.path = options.tls.ca_file, .log = options.log}));

@@ -5,6 +5,7 @@
 #include <openssl/pem.h>
 #include <openssl/rsa.h>
 #include <openssl/x509.h>
+#include <openssl/x509v3.h>
 
 #include <set>
 #include <string>
@@ -140,6 +141,19 @@ TEST(Issuer, OnlyKeysOfOurCurveAreSigned) {
     const absl::Status status = KeyOfRequest(RequestFor(key)).status();
     EXPECT_THAT(std::string(status.message()), testing::HasSubstr("P-256"));
   }
+}
+
+TEST(Issuer, MembersAreNoAuthorities) {
+  const PemPair ca = *MakeAuthority({.name = "ca", .validity = ADay()});
+  const CertificateOrder order = {.name = "x", .validity = ADay()};
+  const PemPair leaf = *Issue(ca, order);
+  for (const std::string& pem :
+       {leaf.certificate, *Certify(ca, order, MakeRequest()->request)}) {
+    const CertificatePtr certificate = ParseCertificate(pem);
+    EXPECT_EQ(X509_get_extension_flags(certificate.get()) & EXFLAG_CA, 0u);
+    EXPECT_EQ(X509_get_key_usage(certificate.get()), uint32_t{KU_DIGITAL_SIGNATURE});
+  }
+  EXPECT_TRUE(absl::IsInvalidArgument(Issue(leaf, order).status()));
 }
 
 }  // namespace

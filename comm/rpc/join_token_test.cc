@@ -1,6 +1,7 @@
 #include "comm/rpc/join_token.h"
 
 #include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -82,7 +83,9 @@ TEST(JoinToken, WhatIsKeptOfASecretIsItsSha256) {
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_TRUE(IsSame("abc", "abc"));
   EXPECT_FALSE(IsSame("abc", "abd"));
-  EXPECT_FALSE(IsSame("abc", "ab"));
+  const std::string_view whole = "abc";
+  EXPECT_FALSE(IsSame(whole, whole.substr(0, 2)));
+  EXPECT_FALSE(IsSame(whole.substr(0, 2), whole));
 }
 
 }  // namespace

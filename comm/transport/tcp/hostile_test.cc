@@ -242,6 +242,26 @@ TEST(TcpHostile, AWrongKeyOpensNothingOnEitherSide) {
   EXPECT_THAT(server.receiver.messages, IsEmpty());
 }
 
+// Its bytes are zeros.
+TEST(TcpHostile, AKeyThatWasErasedOpensNothing) {
+  TcpNode server({}), dialler({});
+  server.acceptor.keys["alice"].Erase();
+  absl::Status failure;
+  const auto endpoint =
+      dialler.Dial(server.transport->address(),
+                   {.on_failure = [&](const auto& status) { failure = status; },
+                    .key = {"alice", KeyOf(0)}});
+  endpoint->Send(Bytes("in"), {}, nullptr);
+  ASSERT_TRUE(RunUntil(
+      [&] {
+        server.transport->Progress();
+        dialler.transport->Progress();
+      },
+      [&] { return !failure.ok() || !server.receiver.messages.empty(); }));
+  EXPECT_THAT(server.acceptor.identities, IsEmpty());
+  EXPECT_THAT(server.receiver.messages, IsEmpty());
+}
+
 TEST(TcpHostile, AKeyIsNeededToDial) {
   TcpNode node({});
   const auto endpoint = node.transport->Connect("tcp:127.0.0.1:1", {});

@@ -218,7 +218,8 @@ absl::StatusOr<std::string> IssueCertificate(const CertsIssue& order) {
   }
   Wish wish = {
       who, order.hosts, {validity.from, std::min(validity.until, authority.until)}};
-  if (who.role == Role::kCoordinator && wish.hosts.empty()) {
+  if ((who.role == Role::kCoordinator || who.role == Role::kServer) &&
+      wish.hosts.empty()) {
     // A renewed one is for the hosts of the old one.
     const absl::StatusOr<CertificateFacts> old = ReadFacts(standard + ".crt");
     if (old.ok()) {

@@ -154,6 +154,11 @@ TEST_F(Certs, IssueMakesOneAndReplacesItOnlyWhenTold) {
   EXPECT_NE(after.serial, before.serial);
   EXPECT_EQ(after.names.hosts, before.names.hosts) << "renewed for the same hosts";
   EXPECT_EQ(after.addresses, before.addresses);
+  for (const std::vector<std::string>& hosts :
+       {std::vector<std::string>{"server-0", "server-1"}, {}}) {
+    ASSERT_TRUE(IssueInC({.role = "server", .hosts = hosts, .overwrite = true}).ok());
+    EXPECT_THAT(Facts("c/server.crt").names.hosts, ElementsAre("server-0", "server-1"));
+  }
   ASSERT_TRUE(IssueInC({.role = "reader", .out = Path("grafana")}).ok());
   EXPECT_THAT(NamesIn(folder_.path()),
               UnorderedElementsAre("c", "grafana.crt", "grafana.key"));

@@ -73,7 +73,7 @@ TEST_F(Completion, OffersCommandsAndTheirFlagsInBash) {
   EXPECT_EQ(Offers("s"), "serve status");
   EXPECT_EQ(Offers("bench ''"), "codec optimizer");
   EXPECT_EQ(Offers("bench codec --el"), "--elements");
-  EXPECT_EQ(Offers("serve --listen 1:1 --adm"), "--admin-listen");
+  EXPECT_EQ(Offers("serve --listen 1:1 --admin-l"), "--admin-listen");
   EXPECT_EQ(Offers("run --rdzv-e"), "--rdzv-endpoint");
 }
 

@@ -70,6 +70,7 @@ class Services {
   absl::Status StartCoordinator();
   absl::Status StartAdmin();
   absl::Status StartServer();
+  void SayWhoMayReadTheAdminPort() const;
   void WarnOfKeysInTheClear(DataPlaneMode mode) const;
   // By which the coordinator and people know this server.
   std::string ServerName() const;
@@ -195,16 +196,38 @@ absl::Status Services::StartAdmin() {
   const std::string title = !plan_.has_server        ? "coordinator"
                             : !plan_.has_coordinator ? "server"
                                                      : "coordinator and server";
-  admin_ = std::make_unique<AdminServer>(
-      AdminOptions{.listen = plan_.admin_listen, .title = title}, registry_,
-      std::move(pages));
+  admin_ =
+      std::make_unique<AdminServer>(AdminOptions{.listen = plan_.admin_listen,
+                                                 .title = title,
+                                                 .seals = plan_.admin_seals,
+                                                 .tls = plan_.tls,
+                                                 .token_file = plan_.admin_token_file,
+                                                 .log = log_},
+                                    registry_, std::move(pages));
   const absl::Status started = admin_->Start();
+  if (started.ok()) SayWhoMayReadTheAdminPort();
   if (FailureOf(started) != Failure::kPortInUse) return started;
   return WithFailure(
       absl::UnavailableError(absl::StrCat(started.message(),
                                           " with --admin-listen: each service of a host "
                                           "needs its own, such as 127.0.0.1:7072")),
       Failure::kPortInUse);
+}
+
+void Services::SayWhoMayReadTheAdminPort() const {
+  const auto listened = ParseHostPort(admin_->address());
+  const bool is_here = listened.ok() && IsLoopback(listened->host);
+  const bool has_token = !plan_.admin_token_file.empty();
+  if (is_here || (plan_.admin_seals && has_token)) return;
+  if (plan_.admin_seals) {
+    return log_.Info(
+        "anybody who reaches the admin port may read it; --admin-token-file says who",
+        {{"admin", admin_->address()}});
+  }
+  log_.Warning(has_token
+                   ? "the admin port speaks plain text: its token travels in the clear"
+                   : "the admin port speaks plain text, and to anybody",
+               {{"admin", admin_->address()}});
 }
 
 void Services::WarnOfKeysInTheClear(DataPlaneMode mode) const {
@@ -271,6 +294,7 @@ std::vector<std::string> Services::NotReadyBecause() const {
 }
 
 void Services::UpdateMetrics() {
+  admin_->LookAgain();
   if (coordinator_ == nullptr) return;
   std::map<uint32_t, std::set<uint32_t>> before = std::move(ranks_);
   ranks_.clear();
@@ -376,7 +400,14 @@ void AddServe(CLI::App& app, Command* selected) {
   add("--role", flags->role, "all, coordinator or server");
   add("--listen", flags->listen, "Where the coordinator listens");
   add("--admin-listen", flags->admin_listen,
-      "Where metrics, probes and status are served");
+      "Where dashboard, metrics, probes and status are served; beyond loopback by HTTPS, "
+      "with --tls-cert and --tls-key");
+  serve->add_flag("--admin-plain", flags->admin_plain,
+                  "Serve them by plain HTTP beyond loopback, too, on purpose");
+  add("--admin-token-file", flags->admin_token_file,
+      "File with the token that whoever reads them must show, but for probes; looked at "
+      "every second; default: anybody who reaches the port may read")
+      ->check(named);
   add("--advertise", flags->advertise, "HOST:PORT by which others reach this process");
   add("--state-dir", flags->state_dir,
       "Where the coordinator keeps its state; default $XDG_STATE_HOME/syncline or "

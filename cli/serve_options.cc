@@ -166,6 +166,20 @@ absl::Status SetAddresses(const ServeFlags& flags, ServePlan& plan) {
   return SetDataPlane(flags, host_port.host, plan);
 }
 
+// Beyond loopback the admin port is sealed, as the control port is, or somebody said that
+// it is not to be.
+absl::Status SetAdmin(const ServeFlags& flags, ServePlan& plan) {
+  plan.admin_token_file = flags.admin_token_file;
+  SYNCLINE_ASSIGN_OR_RETURN(const HostPort admin, ParseHostPort(flags.admin_listen));
+  if (IsLoopback(admin.host) || flags.admin_plain) return absl::OkStatus();
+  plan.admin_seals = flags.tls.HasTls();
+  if (plan.admin_seals || flags.tls.insecure) return absl::OkStatus();
+  return Usage(absl::StrCat(
+      "refusing to serve --admin-listen ", flags.admin_listen,
+      " in plain text: anyone on the way could read names of jobs and hosts; give "
+      "--tls-cert, --tls-key and --tls-ca, or, on a network you trust, --admin-plain"));
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> DefaultStateDir(const Environment& environment) {
@@ -191,6 +205,7 @@ absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
   SYNCLINE_RETURN_IF_ERROR(SetLog(flags, plan));
   SYNCLINE_RETURN_IF_ERROR(SetTimeouts(flags, plan));
   SYNCLINE_RETURN_IF_ERROR(SetAddresses(flags, plan));
+  SYNCLINE_RETURN_IF_ERROR(SetAdmin(flags, plan));
   if (!flags.audit_log.empty() && !plan.has_coordinator) {
     return Usage(
         "--audit-log is the coordinator's; drop it, or serve --role coordinator");

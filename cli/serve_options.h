@@ -21,6 +21,8 @@ struct ServeFlags {
   std::string role = "all";
   std::string listen = "127.0.0.1:7070";
   std::string admin_listen = "127.0.0.1:7071";
+  bool admin_plain = false;
+  std::string admin_token_file;
   std::string advertise;
   std::string state_dir;
   std::string coordinator = "127.0.0.1:7070";
@@ -50,7 +52,9 @@ struct ServePlan {
   bool has_server = false;
   std::string listen;
   std::string admin_listen;
-  std::string advertise;  // empty: the address that is listened on
+  bool admin_seals = false;      // the admin port speaks TLS
+  std::string admin_token_file;  // empty: anybody who reaches it may read
+  std::string advertise;         // empty: the address that is listened on
   std::string state_dir;
   std::string coordinator;  // of a server that is alone
   uint32_t servers = 1;

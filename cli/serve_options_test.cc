@@ -47,6 +47,29 @@ TEST(ServePlanTest, ByDefaultOneProcessServesThisHost) {
   EXPECT_EQ(plan->timeouts.failure_timeout, absl::Seconds(10));
 }
 
+TEST(ServePlanTest, TheAdminPortSpeaksTlsBeyondLoopbackUnlessToldOtherwise) {
+  const auto seals = [](const char* listen, bool has_tls, bool plain) {
+    ServeFlags flags;
+    flags.admin_listen = listen;
+    flags.admin_plain = plain;
+    flags.tls.insecure = !has_tls;
+    if (has_tls) flags.tls.cert_file = flags.tls.key_file = "file";
+    return Plan(flags)->admin_seals;
+  };
+  EXPECT_TRUE(seals("0.0.0.0:7071", true, false));
+  EXPECT_TRUE(seals("[::]:7071", true, false));
+  EXPECT_TRUE(seals("10.0.0.1:7071", true, false));
+  EXPECT_FALSE(seals("127.0.0.1:7071", true, false));
+  EXPECT_FALSE(seals("0.0.0.0:7071", true, true));
+  EXPECT_FALSE(seals("0.0.0.0:7071", false, false));  // --insecure
+  ServeFlags flags;
+  flags.admin_listen = "0.0.0.0:7071";
+  ExpectRefused(flags, "--admin-listen 0.0.0.0:7071");
+  ExpectRefused(flags, "--admin-plain");
+  flags.admin_plain = true;
+  EXPECT_TRUE(Plan(flags).ok());
+}
+
 // An unset variable would make it start with a state that nobody meant. The role keeps it
 // from starting at all.
 TEST(ServePlanTest, APathThatIsEmptyIsRefused) {

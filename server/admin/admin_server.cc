@@ -7,8 +7,11 @@
 #include "absl/strings/str_join.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
+#include "prometheus/counter.h"
+#include "prometheus/family.h"
 #include "prometheus/registry.h"
 #include "prometheus/text_serializer.h"
+#include "server/admin/admin_door.h"
 #include "server/admin/dashboard/files.h"
 #include "server/admin/history.h"
 #include "server/admin/http_loop.h"
@@ -46,33 +49,67 @@ class AdminServer::Impl {
       : options_(std::move(options)), registry_(registry), pages_(std::move(pages)) {}
 
   absl::Status Start() {
+    SYNCLINE_ASSIGN_OR_RETURN(door_, OpenDoor());
     SYNCLINE_ASSIGN_OR_RETURN(address_, ParseHostPort(options_.listen));
     SYNCLINE_ASSIGN_OR_RETURN(UniqueFd listener, Listen(address_));
     SYNCLINE_ASSIGN_OR_RETURN(loop_, HttpLoop::Start(std::move(listener), Pages()));
     return absl::OkStatus();
   }
 
+  void LookAgain() { door_->LookAgain(); }
+
   const HostPort& address() const { return address_; }
 
  private:
+  absl::StatusOr<std::unique_ptr<AdminDoor>> OpenDoor() const {
+    AdminDoorOptions options = {.seals = options_.seals,
+                                .tls = options_.tls,
+                                .token_file = options_.token_file,
+                                .log = options_.log};
+    if (!options_.token_file.empty()) {
+      // The same family as that of the other doors, whichever is first.
+      prometheus::Counter* refused =
+          &prometheus::BuildCounter()
+               .Name("syncline_auth_refused_total")
+               .Help(
+                   "Peers turned away before they had proved who they are, for what they "
+                   "sent, or for their role.")
+               .Register(registry_)
+               .Add({{"door", "admin"}, {"reason", "token"}});
+      options.on_refused = [refused] { refused->Increment(); };
+    }
+    return AdminDoor::Open(std::move(options));
+  }
+
   HttpLoopOptions Pages() const {
     HttpLoopOptions options;
-    const auto on_loop = [&](const char* path, auto make) {
-      options.pages[path] = {.made = HttpPage::Made::kOnLoop, .make = std::move(make)};
+    options.new_session = [this] { return door_->NewSession(); };
+    options.judge = [this](const HttpRequest& request) { return door_->Judge(request); };
+    const auto on_loop = [&](const char* path, auto make,
+                             HttpPage::Door door = HttpPage::Door::kGuarded) {
+      options.pages[path] = {
+          .made = HttpPage::Made::kOnLoop, .make = std::move(make), .door = door};
     };
     const auto aside = [&](const char* path, auto make) {
       options.pages[path] = {.made = HttpPage::Made::kAside, .make = std::move(make)};
     };
-    on_loop("/livez", [] { return HttpReply{.body = "alive\n"}; });
-    on_loop("/readyz", [this] { return Readyz(); });
+    on_loop(
+        "/livez", [] { return HttpReply{.body = "alive\n"}; }, HttpPage::Door::kProbe);
+    on_loop(
+        "/readyz", [this] { return Readyz(); }, HttpPage::Door::kProbe);
     if (pages_.history == nullptr) {
       on_loop("/",
               [this] { return HttpReply{.type = kHtml, .body = Links(options_.title)}; });
     } else {
       for (const DashboardFile& file : DashboardFiles()) {
-        on_loop(file.path, [file] {
-          return HttpReply{.type = file.type, .body = std::string(file.content)};
-        });
+        // The login form has the dashboard's style.
+        const bool is_style = std::string_view(file.path).ends_with(".css");
+        on_loop(
+            file.path,
+            [file] {
+              return HttpReply{.type = file.type, .body = std::string(file.content)};
+            },
+            is_style ? HttpPage::Door::kOpen : HttpPage::Door::kGuarded);
       }
       aside("/history",
             [this] { return Json(pages_.history->FiguresJson(History::Span::kAll)); });
@@ -106,6 +143,7 @@ class AdminServer::Impl {
   prometheus::Registry& registry_;
   const AdminPages pages_;
   HostPort address_;
+  std::unique_ptr<AdminDoor> door_;
   std::unique_ptr<HttpLoop> loop_;
 };
 
@@ -116,6 +154,7 @@ AdminServer::AdminServer(AdminOptions options, prometheus::Registry& registry,
 AdminServer::~AdminServer() = default;
 
 absl::Status AdminServer::Start() { return impl_->Start(); }
+void AdminServer::LookAgain() { impl_->LookAgain(); }
 int AdminServer::port() const { return impl_->address().port; }
 std::string AdminServer::address() const { return impl_->address().ToString(); }
 

@@ -1,10 +1,12 @@
-// The admin port of a process: GET /metrics (Prometheus text), /livez, /readyz, /status
+// The admin port of a process, by HTTP or HTTPS: GET /metrics (Prometheus text), /livez, /readyz, /status
 // (JSON) and / with links to them; of a coordinator / is the dashboard, which reads
-// /status, /history, /latest and /events. Read-only, no secrets, for people, probes and scrapers.
+// /status, /history, /latest and /events. Read-only, no secrets, for people, probes and scrapers,
+// who show a token where there is one (server/admin/admin_door.h); probes need none.
 //
 //   AdminServer admin({.listen = "127.0.0.1:7071", .title = "serve"}, registry, pages);
 //   SYNCLINE_RETURN_IF_ERROR(admin.Start());
 //   ... admin.address() ...
+//   admin.LookAgain();  // each second: certificates and token may have changed
 //
 // Probes answer whatever else is connected and however busy the process is
 // (server/admin/http_loop.h). Runs two threads of its own: `not_ready_because` is called
@@ -19,6 +21,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "comm/base/log.h"
+#include "comm/rpc/tls.h"
 
 namespace prometheus {
 class Registry;
@@ -31,6 +35,10 @@ class History;
 struct AdminOptions {
   std::string listen = "127.0.0.1:7071";  // port 0 takes a free one
   std::string title = "syncline";         // what the start page says this process is
+  bool seals = false;           // speaks TLS, with the certificate of `tls`
+  TlsOptions tls = {};
+  std::string token_file = {};  // what readers must show; empty: anybody may read
+  Logger log = {};
 };
 
 struct AdminPages {
@@ -57,8 +65,11 @@ class AdminServer {
   AdminServer& operator=(const AdminServer&) = delete;
 
   // Listens and serves in the background. Failure::kPortInUse names the address and the
-  // fix.
+  // fix, Failure::kUsage the flag of a file that is wrong.
   absl::Status Start();
+
+  // After Start, from one thread: reads certificate and token again if they have changed.
+  void LookAgain();
 
   // After Start.
   int port() const;

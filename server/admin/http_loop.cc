@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/env.h"
 #include "comm/base/status.h"
+#include "server/admin/http_connection.h"
 #include "server/admin/http_request.h"
 #include "server/admin/page_maker.h"
 
@@ -41,8 +42,12 @@ const char* StatusText(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 303:
+      return "See Other";
     case 400:
       return "Bad Request";
+    case 401:
+      return "Unauthorized";
     case 404:
       return "Not Found";
     case 405:
@@ -63,37 +68,32 @@ struct Connection {
     kWriting,
     kDraining,  // all is sent; the peer may still read what it has
   };
-  UniqueFd socket;
+  HttpConnection link;
   absl::Duration deadline;
   State state = State::kReading;
+  uint32_t watched = EPOLLIN;  // events
   std::string received = {};
   std::string path = {};  // of the page that is waited for
   bool head_only = false;
-  std::string reply = {};
-  size_t sent = 0;
+
+  // Errors come all the same.
+  uint32_t wanted() const {
+    const bool reads = state == State::kReading || state == State::kDraining;
+    return (reads ? EPOLLIN : 0u) | (link.has_unsent() ? EPOLLOUT : 0u);
+  }
 };
 
-uint32_t EventsOf(Connection::State state) {
-  switch (state) {
-    case Connection::State::kReading:
-    case Connection::State::kDraining:
-      return EPOLLIN;
-    case Connection::State::kWriting:
-      return EPOLLOUT;
-    case Connection::State::kWaiting:
-      return 0;  // errors come all the same
-  }
-  return 0;
-}
-
 std::string Serialize(const HttpReply& reply, bool head_only) {
+  std::string more;
+  for (const std::string& header : reply.headers) absl::StrAppend(&more, "\r\n", header);
   return absl::StrCat(
       "HTTP/1.1 ", reply.status, " ", StatusText(reply.status),
-      reply.status == 405 ? "\r\nAllow: GET, HEAD" : "", "\r\nContent-Type: ", reply.type,
+      reply.status == 405 ? "\r\nAllow: GET, HEAD" : "", more, "\r\nContent-Type: ", reply.type,
       "\r\nContent-Length: ", reply.body.size(),
       // Names that members chose are shown here: nothing but our own files runs.
       "\r\nContent-Security-Policy: default-src 'self'; img-src data:; frame-ancestors "
-      "'none'"
+      "'none'; form-action 'self'; base-uri 'none'"
+      "\r\nReferrer-Policy: no-referrer"
       "\r\nX-Content-Type-Options: nosniff",
       "\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n",
       head_only ? "" : reply.body);
@@ -145,11 +145,14 @@ class EpollHttpLoop final : public HttpLoop {
   int MillisecondsToWait() const;
   // The next three return whether the connection lives on.
   bool Serve(uint64_t id, Connection& connection);
-  bool Read(uint64_t id, Connection& connection);
-  bool Write(uint64_t id, Connection& connection);
-  void Answer(uint64_t id, Connection& connection);
-  void Reply(uint64_t id, Connection& connection, const HttpReply& reply);
-  void SetState(uint64_t id, Connection& connection, Connection::State state);
+  bool Read(Connection& connection);
+  bool Write(Connection& connection);
+  void Answer(Connection& connection);
+  std::optional<HttpReply> WhatAnswersInPlace(const Connection& connection,
+                                              const HttpRequest& asked,
+                                              const HttpPage* page) const;
+  void Reply(Connection& connection, const HttpReply& reply);
+  void WatchWhatItWants(uint64_t id, Connection& connection) const;
   void TakeMadePage();
   void MakeNextPage();
 
@@ -225,10 +228,9 @@ void EpollHttpLoop::Accept() {
 void EpollHttpLoop::Add(UniqueFd socket) {
   if (connections_.size() >= options_.max_connections) CloseOldest();
   const uint64_t id = next_id_++;
-  if (!Watch(EPOLL_CTL_ADD, socket.get(), id, EventsOf(Connection::State::kReading))) {
-    return;
-  }
-  Connection connection = {.socket = std::move(socket),
+  if (!Watch(EPOLL_CTL_ADD, socket.get(), id, EPOLLIN)) return;
+  auto session = options_.new_session ? options_.new_session() : nullptr;
+  Connection connection = {.link = HttpConnection(std::move(socket), std::move(session)),
                            .deadline = clock_.Now() + options_.deadline};
   const auto added = connections_.emplace(id, std::move(connection)).first;
   // The request of a probe is mostly there already.
@@ -266,79 +268,90 @@ int EpollHttpLoop::MillisecondsToWait() const {
 }
 
 bool EpollHttpLoop::Serve(uint64_t id, Connection& connection) {
-  if (connection.state == Connection::State::kReading ||
-      connection.state == Connection::State::kDraining) {
-    if (!Read(id, connection)) return false;
+  if (!Read(connection) || !Write(connection)) return false;
+  WatchWhatItWants(id, connection);
+  return true;
+}
+
+bool EpollHttpLoop::Read(Connection& connection) {
+  switch (connection.state) {
+    case Connection::State::kReading:
+      if (!connection.link.Receive(connection.received)) return false;
+      if (!connection.received.empty()) Answer(connection);
+      return true;
+    case Connection::State::kDraining:
+      return connection.link.Discard();
+    case Connection::State::kWaiting:
+    case Connection::State::kWriting:
+      return true;
   }
-  if (connection.state == Connection::State::kWriting) return Write(id, connection);
   return true;
 }
 
-bool EpollHttpLoop::Read(uint64_t id, Connection& connection) {
-  std::array<char, 2048> bytes;
-  const ssize_t got = recv(connection.socket.get(), bytes.data(), bytes.size(), 0);
-  if (got < 0) return errno == EAGAIN || errno == EINTR;
-  if (got == 0) return false;
-  if (connection.state == Connection::State::kDraining) return true;
-  connection.received.append(bytes.data(), static_cast<size_t>(got));
-  Answer(id, connection);
-  return true;
+std::optional<HttpReply> EpollHttpLoop::WhatAnswersInPlace(const Connection& connection,
+                                                           const HttpRequest& asked,
+                                                           const HttpPage* page) const {
+  const bool is_probe = page != nullptr && page->door == HttpPage::Door::kProbe;
+  if (connection.link.is_plain_text() && !is_probe) {
+    return HttpReply{.status = 400,
+                     .body = "this port speaks TLS: ask by https:// (/livez and /readyz "
+                             "answer by http:// as well)\n"};
+  }
+  const bool is_guarded = page == nullptr || page->door == HttpPage::Door::kGuarded;
+  if (is_guarded && options_.judge) {
+    if (std::optional<HttpReply> verdict = options_.judge(asked); verdict.has_value()) {
+      return verdict;
+    }
+  }
+  if (asked.method != "GET" && asked.method != "HEAD") {
+    return HttpReply{.status = 405, .body = "this port is read-only\n"};
+  }
+  if (page == nullptr) return HttpReply{.status = 404, .body = "no such page; see /\n"};
+  return std::nullopt;
 }
 
-void EpollHttpLoop::Answer(uint64_t id, Connection& connection) {
+void EpollHttpLoop::Answer(Connection& connection) {
   if (connection.received.size() > options_.max_request_bytes) {
-    return Reply(id, connection, {.status = 431, .body = "the request is too long\n"});
+    return Reply(connection, {.status = 431, .body = "the request is too long\n"});
   }
   const auto request = ParseHttpRequest(connection.received);
   if (!request.ok()) {
-    return Reply(id, connection,
+    return Reply(connection,
                  {.status = 400,
                   .body = absl::StrCat(std::string(request.status().message()), "\n")});
   }
   if (!request->has_value()) return;
   const HttpRequest& asked = **request;
   connection.head_only = asked.method == "HEAD";
-  if (asked.method != "GET" && asked.method != "HEAD") {
-    return Reply(id, connection, {.status = 405, .body = "this port is read-only\n"});
+  const auto found = options_.pages.find(asked.path);
+  const HttpPage* page = found == options_.pages.end() ? nullptr : &found->second;
+  if (const auto reply = WhatAnswersInPlace(connection, asked, page); reply.has_value()) {
+    return Reply(connection, *reply);
   }
-  const auto page = options_.pages.find(asked.path);
-  if (page == options_.pages.end()) {
-    return Reply(id, connection, {.status = 404, .body = "no such page; see /\n"});
-  }
-  if (page->second.made == HttpPage::Made::kOnLoop) {
-    return Reply(id, connection, page->second.make());
-  }
+  if (page->made == HttpPage::Made::kOnLoop) return Reply(connection, page->make());
   connection.path = asked.path;
-  SetState(id, connection, Connection::State::kWaiting);
+  connection.state = Connection::State::kWaiting;
 }
 
-void EpollHttpLoop::Reply(uint64_t id, Connection& connection, const HttpReply& reply) {
-  connection.reply = Serialize(reply, connection.head_only);
-  SetState(id, connection, Connection::State::kWriting);
+void EpollHttpLoop::Reply(Connection& connection, const HttpReply& reply) {
+  connection.link.Send(Serialize(reply, connection.head_only));
+  connection.state = Connection::State::kWriting;
 }
 
-bool EpollHttpLoop::Write(uint64_t id, Connection& connection) {
-  while (connection.sent < connection.reply.size()) {
-    const ssize_t sent =
-        send(connection.socket.get(), connection.reply.data() + connection.sent,
-             connection.reply.size() - connection.sent, MSG_NOSIGNAL);
-    if (sent < 0 && errno == EINTR) continue;
-    if (sent < 0) return errno == EAGAIN;
-    connection.sent += static_cast<size_t>(sent);
+bool EpollHttpLoop::Write(Connection& connection) {
+  if (!connection.link.Flush()) return false;
+  if (connection.state != Connection::State::kWriting || connection.link.has_unsent()) {
+    return true;
   }
-  // Closing at once would reset the connection where the peer still sends, and the peer
-  // might never see the reply.
-  shutdown(connection.socket.get(), SHUT_WR);
-  SetState(id, connection, Connection::State::kDraining);
+  connection.link.EndSending();
+  connection.state = Connection::State::kDraining;
   return true;
 }
 
-void EpollHttpLoop::SetState(uint64_t id, Connection& connection,
-                             Connection::State state) {
-  if (EventsOf(state) != EventsOf(connection.state)) {
-    Watch(EPOLL_CTL_MOD, connection.socket.get(), id, EventsOf(state));
-  }
-  connection.state = state;
+void EpollHttpLoop::WatchWhatItWants(uint64_t id, Connection& connection) const {
+  if (connection.watched == connection.wanted()) return;
+  connection.watched = connection.wanted();
+  Watch(EPOLL_CTL_MOD, connection.link.fd(), id, connection.watched);
 }
 
 void EpollHttpLoop::TakeMadePage() {
@@ -348,8 +361,8 @@ void EpollHttpLoop::TakeMadePage() {
   for (const uint64_t id : made_for_) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) continue;  // its time was over
-    Reply(id, found->second, *reply);
-    if (!Write(id, found->second)) connections_.erase(found);
+    Reply(found->second, *reply);
+    if (!Serve(id, found->second)) connections_.erase(found);
   }
   made_for_.clear();
   making_.clear();

@@ -1,5 +1,5 @@
 // A small HTTP/1.1 server for probes, scrapers and people: GET and HEAD of a fixed set of
-// pages, one request a connection.
+// pages, one request a connection, in plain text or TLS.
 //
 //   HttpLoopOptions options;
 //   options.pages["/livez"] = {.make = [] { return HttpReply{.body = "alive\n"}; }};
@@ -12,18 +12,22 @@
 // thread, one at a time, each once for all that asked before it was begun.
 //
 // Thread safety: Start and the destructor belong to one thread; pages are called from the
-// loop's two threads.
+// loop's two threads, `new_session` and `judge` from the loop's.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "comm/base/unique_fd.h"
+#include "server/admin/http_request.h"
+#include "server/admin/tls_session.h"
 
 namespace syncline {
 
@@ -31,26 +35,39 @@ struct HttpReply {
   int status = 200;
   std::string type = "text/plain; charset=utf-8";
   std::string body = {};
+  std::vector<std::string> headers = {};  // "Name: value", besides those of every reply
 };
 
 struct HttpPage {
+  enum class Door {
+    kGuarded,  // `judge` says who may read it, and where there is TLS only by TLS
+    kOpen,     // for anybody
+    kProbe,    // for anybody, also in plain text where there is TLS
+  };
   enum class Made {
     kOnLoop,  // at once, ahead of all else: for probes. `make` must not block
     kAside,   // on the second thread
   };
   Made made = Made::kOnLoop;
   std::function<HttpReply()> make;
+  Door door = Door::kGuarded;
 };
 
 struct HttpLoopOptions {
   std::map<std::string, HttpPage> pages;  // by path
+  // Of a connection; null, or unset: plain text. Must not block, as `judge`.
+  std::function<std::unique_ptr<TlsSession>()> new_session = nullptr;
+  // What answers in place of a page that is guarded, or of one that is not there; nullopt:
+  // who asks may read. Unset: anybody may. The one that may answer a POST.
+  std::function<std::optional<HttpReply>(const HttpRequest&)> judge = nullptr;
   // Far more than probes, scrapers and people need, and a small part of the descriptors
   // that a process may open.
   size_t max_connections = 128;
   // Of a connection as a whole: half of what Prometheus waits by default.
   absl::Duration deadline = absl::Seconds(5);
-  // Nobody has anything to send us but a few headers.
-  size_t max_request_bytes = 4096;
+  // Nobody has anything to send us but a few headers; browsers send those cookies, too,
+  // that other ports of the host have given them.
+  size_t max_request_bytes = 8192;
 };
 
 class HttpLoop {

@@ -12,8 +12,10 @@
 
 #include "absl/synchronization/notification.h"
 #include "comm/rpc/address.h"
+#include "comm/rpc/certificates_test_util.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "server/admin/tls_client_test_util.h"
 
 namespace syncline {
 namespace {
@@ -152,6 +154,33 @@ TEST_F(HttpLoopTest, ClosesTheOldestOfTooMany) {
   EXPECT_THAT(ReadAll(third), EndsWith("alive\n"));
   Send(second, kProbe);
   EXPECT_THAT(ReadAll(second), EndsWith("alive\n"));
+}
+
+TEST_F(HttpLoopTest, AnswersAProbeByTlsBesideHandshakesThatStandStill) {
+  TestCertificates files;
+  files.MakeCa("ca");
+  files.MakeLeaf("own", "ca");
+  const auto identity = TlsIdentity::Load(files.Identity("own"));
+  ASSERT_TRUE(identity.ok()) << identity.status();
+  options_.deadline = absl::Hours(1);
+  options_.new_session = [&] { return std::make_unique<TlsSession>(**identity); };
+  const std::string large(size_t{4} << 20, 'x');
+  options_.pages["/large"] = OnLoop(large);
+  Start();
+  std::vector<UniqueFd> slow;
+  for (int i = 0; i < 300; ++i) {
+    slow.push_back(Connect());
+    if (i % 2 == 1) TrySend(slow.back(), "\x16\x03\x01\x02");  // of a ClientHello
+  }
+  for (const auto& [request, end] : {std::pair(std::string(kProbe), std::string("alive\n")),
+                                     std::pair(std::string("GET /large HTTP/1.1\r\n\r\n"), large)}) {
+    const UniqueFd socket = Connect();
+    TlsClient client(socket, files.Path("ca.crt"));
+    ASSERT_TRUE(client.Connect());
+    client.Send(request);
+    EXPECT_THAT(client.ReadAll(), EndsWith("\r\n\r\n" + end));
+  }
+  loop_.reset();
 }
 
 // A byte now and then does not buy time.

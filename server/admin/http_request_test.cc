@@ -28,6 +28,30 @@ TEST(HttpRequest, IsIncompleteUntilItsHeadersEnd) {
   EXPECT_EQ(PathOf(whole), "/livez");
 }
 
+TEST(HttpRequest, HasTheHeadersThatShowWhoAsks) {
+  const auto request = ParseHttpRequest(
+      "GET / HTTP/1.1\r\nHost: a\r\nAUTHORIZATION:  Bearer x \r\ncookie: a=b; c=d\r\n"
+      "Cookie: later\r\nNo colon\r\naccept:text/html\r\n\r\n");
+  ASSERT_TRUE(request.ok() && request->has_value());
+  EXPECT_EQ((*request)->authorization, "Bearer x");
+  EXPECT_EQ((*request)->cookie, "a=b; c=d");
+  EXPECT_EQ((*request)->accept, "text/html");
+}
+
+TEST(HttpRequest, HasTheBodyThatItsLengthSays) {
+  const std::string head = "POST /login HTTP/1.1\r\nContent-Length: 7\r\n\r\n";
+  EXPECT_EQ(PathOf(head + "token="), "incomplete");
+  const auto request = ParseHttpRequest(head + "token=xy");
+  ASSERT_TRUE(request.ok() && request->has_value());
+  EXPECT_EQ((*request)->body, "token=x");
+  for (const char* length :
+       {"-1", "x", "", "99999999999999999999", "1\r\nContent-Length: 1"}) {
+    EXPECT_EQ(PathOf("POST / HTTP/1.1\nContent-Length: " + std::string(length) + "\n\n"),
+              "malformed")
+        << length;
+  }
+}
+
 TEST(HttpRequest, RefusesWhatIsNoneAsSoonAsItsFirstLineIsThere) {
   for (const std::string_view line :
        {"\n", "\r\n", "GET\n", "GET /\n", " \n", "  \n", "get / HTTP/1.1\n",

@@ -52,6 +52,21 @@ def check_own_certificates() -> None:
             assert service["read_only"] is True and service["cap_drop"] == ["ALL"], name
 
 
+def check_prometheus_believes_the_authority() -> None:
+    """It asks by HTTPS for what the plain one asks for by HTTP, and has the authority's certificate and no key."""
+    yaml = need_module("yaml")
+    folder = PLAIN.parent.parent / "prometheus"
+    plain, secure = (yaml.safe_load((folder / name).read_text()) for name in ("prometheus.yaml", "prometheus.tls.yaml"))
+    (scrape,) = secure["scrape_configs"]
+    assert scrape.pop("scheme") == "https"
+    tls = scrape.pop("tls_config")
+    assert secure == plain, "they differ in more than TLS"
+    service = merged()["prometheus"]
+    assert "--config.file=/etc/prometheus/prometheus.tls.yaml" in service["command"], service["command"]
+    (mounted,) = [v for v in service["volumes"] if v["source"].startswith("certs-")]
+    assert mounted["source"] == "certs-prometheus" and tls["ca_file"] == f"{mounted['target']}/ca.crt", (mounted, tls)
+
+
 def check_script_makes_them() -> None:
     """Runs the service `certs`, twice as a renewal would, in a folder instead of its volumes."""
     if os.geteuid() != 0:
@@ -82,6 +97,10 @@ def check_script_makes_them() -> None:
                 if volume == "coordinator":
                     files["revoked"] = ("0o444", 10001)
                 assert modes == files, modes
+            shown = {p.name: oct(p.stat().st_mode & 0o777) for p in (base / "out" / "prometheus").iterdir()}
+            assert shown == {"ca.crt": "0o444"}, f"Prometheus has {shown}"
+        said = run(str(binary), "certs", "show", base / "out" / "server" / "tls.crt")
+        assert "hosts   server-0, server-1" in said, said
         assert len(serials) == 2 * len(ROLES), "the second run renewed nothing"
         serial = sorted(serials)[0].split()[1]
         run(str(binary), "certs", "revoke", base / "authority" / "ca", "--serial", serial)
@@ -96,4 +115,5 @@ def check_script_makes_them() -> None:
 def add_checks(report: Report) -> None:
     report.check("compose with TLS is valid", lambda: run("docker-compose", "-f", PLAIN, "-f", SECURE, "config", "--quiet"))
     report.check("compose with TLS gives each service its own certificate", check_own_certificates)
+    report.check("compose with TLS is scraped by HTTPS", check_prometheus_believes_the_authority)
     report.check("compose with TLS makes and renews certificates", check_script_makes_them)

@@ -54,6 +54,8 @@ def promtool(*args: str) -> None:
 
 def add_checks(report: Report) -> None:
     report.check("promtool check config", lambda: promtool("check", "config", "prometheus.yaml"))
+    # The authority's certificate is in a volume.
+    report.check("promtool check config with TLS", lambda: promtool("check", "config", "--syntax-only", "prometheus.tls.yaml"))
     report.check("promtool check rules", lambda: promtool("check", "rules", "alerts.yaml"))
     report.check("promtool test rules", lambda: promtool("test", "rules", "alerts_test.yaml"))
     report.check("every alert is tested both ways", check_alerts_are_tested)

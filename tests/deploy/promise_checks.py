@@ -311,6 +311,56 @@ def check_service_monitor() -> None:
     assert not chart.of_kind(chart.render({}), "ServiceMonitor"), "on by default"
 
 
+def admin_schemes(manifests: list[chart.Manifest]) -> set[str]:
+    """What probes, services and the monitor believe that the admin port speaks."""
+    probes = {c[probe]["httpGet"]["scheme"].lower() for c in containers(chart.of_kind(manifests, "StatefulSet"))
+              for probe in ("startupProbe", "readinessProbe", "livenessProbe")}
+    ports = {p["appProtocol"] for s in chart.of_kind(manifests, "Service") for p in s["spec"]["ports"] if p["name"] == "admin"}
+    (endpoint,) = chart.named(manifests, "ServiceMonitor", "")["spec"]["endpoints"]
+    return probes | ports | {endpoint.get("scheme", "http")}
+
+
+def check_admin_port_is_sealed() -> None:
+    """With TLS everybody speaks HTTPS to it, and Prometheus verifies a name that the certificate has."""
+    scraped = {"serviceMonitor": {"enabled": True}}
+    for values, scheme, flag in (({}, "http", False), (TLS, "https", False), (TLS | {"admin": {"plain": True}}, "http", True)):
+        manifests = chart.render(scraped | values)
+        assert admin_schemes(manifests) == {scheme}, (values, admin_schemes(manifests))
+        for stateful in chart.of_kind(manifests, "StatefulSet"):
+            args = stateful["spec"]["template"]["spec"]["containers"][0]["args"]
+            assert ("--admin-plain" in args) is flag, args
+    manifests = chart.render(scraped | TLS)
+    (endpoint,) = chart.named(manifests, "ServiceMonitor", "")["spec"]["endpoints"]
+    authority = endpoint["tlsConfig"]["ca"]["secret"]
+    coordinator = chart.named(manifests, "StatefulSet", "-coordinator")["spec"]["template"]
+    assert authority == {"name": secrets_of(coordinator)[0], "key": "ca.crt"}, authority
+    (by_name,) = [r for r in endpoint["relabelings"] if r["targetLabel"] == "__address__"]
+    for part in ("coordinator", "server"):
+        pod = f"demo-syncline-{part}"
+        name = by_name["replacement"].replace("$1", f"{pod}-0").replace("$2", pod).replace("$3", chart.NAMESPACE)
+        certificate = chart.named(manifests, "Certificate", f"-{part}")["spec"]
+        wanted = "*." + name.split(".", 1)[1].removesuffix(":7071")
+        assert wanted in certificate["dnsNames"], (wanted, certificate["dnsNames"])
+        assert "server auth" in certificate["usages"], certificate
+
+
+def check_admin_token() -> None:
+    """The services read the file that is mounted, Prometheus shows what is in the same secret."""
+    manifests = chart.render({"admin": {"tokenSecret": "readers"}, "serviceMonitor": {"enabled": True}})
+    stateful = chart.of_kind(manifests, "StatefulSet")
+    assert len(stateful) == 2
+    for owner in stateful:
+        spec = owner["spec"]["template"]["spec"]
+        flags = [a for a in spec["containers"][0]["args"] if a.startswith("--admin-token-file=")]
+        mounts = {m["name"]: m["mountPath"] for m in spec["containers"][0]["volumeMounts"]}
+        assert flags == [f"--admin-token-file={mounts['admin']}/token"], flags
+        assert [v["secret"]["secretName"] for v in spec["volumes"] if v["name"] == "admin"] == ["readers"]
+    (endpoint,) = chart.named(manifests, "ServiceMonitor", "")["spec"]["endpoints"]
+    assert endpoint["authorization"] == {"type": "Bearer", "credentials": {"name": "readers", "key": "token"}}, endpoint
+    plain = [a for c in containers(chart.render({})) for a in c.get("args", [])]
+    assert not [a for a in plain if "admin-token" in a], plain
+
+
 def check_network_policy() -> None:
     peer = {"podSelector": {"matchLabels": {"role": "trainer"}}}
     values = {"networkPolicy": {"clients": [peer]}}
@@ -357,4 +407,6 @@ def add_checks(report: Report) -> None:
     report.check("a changed setting leaves jobs alone", check_settings_leave_jobs_alone)
     report.check("a new chart version restarts nothing", check_chart_version_restarts_nothing)
     report.check("service monitor scrapes each pod once", check_service_monitor)
+    report.check("the admin port is sealed with TLS", check_admin_port_is_sealed)
+    report.check("the admin port's token reaches services and Prometheus", check_admin_token)
     report.check("network policy admits who it should", check_network_policy)

@@ -144,6 +144,21 @@ The secret with the certificate of a role, or nothing for one that may be missin
 {{- end }}
 {{- end }}
 
+{{/* What the admin port speaks: https, or http without certificates or with admin.plain. */}}
+{{- define "syncline.adminScheme" -}}
+{{- ternary "https" "http" (and .Values.tls.enabled (not .Values.admin.plain)) }}
+{{- end }}
+
+{{/* The token that readers of the admin port must show. */}}
+{{- define "syncline.adminVolume" -}}
+{{- with .Values.admin.tokenSecret -}}
+- name: admin
+  secret:
+    secretName: {{ . | quote }}
+    defaultMode: 0440
+{{- end }}
+{{- end }}
+
 {{- define "syncline.checkpointClaim" -}}
 {{- default (printf "%s-checkpoints" (include "syncline.fullname" .)) .Values.checkpoints.existingClaim }}
 {{- end }}
@@ -207,6 +222,12 @@ args:
   {{- else }}
   - --insecure
   {{- end }}
+  {{- if .root.Values.admin.plain }}
+  - --admin-plain
+  {{- end }}
+  {{- if .root.Values.admin.tokenSecret }}
+  - --admin-token-file=/etc/syncline/admin/token
+  {{- end }}
   {{- if and (eq .component "coordinator") .root.Values.tls.revokedSecret }}
   - --revoked=/etc/syncline/revoked/revoked
   {{- end }}
@@ -228,17 +249,17 @@ ports:
     containerPort: 7071
 {{- with .root.Values.probes }}
 startupProbe:
-  httpGet: {path: /livez, port: admin}
+  httpGet: {path: /livez, port: admin, scheme: {{ include "syncline.adminScheme" $.root | upper }}}
   periodSeconds: {{ .startup.periodSeconds }}
   failureThreshold: {{ .startup.failureThreshold }}
   timeoutSeconds: {{ .startup.timeoutSeconds }}
 readinessProbe:
-  httpGet: {path: /readyz, port: admin}
+  httpGet: {path: /readyz, port: admin, scheme: {{ include "syncline.adminScheme" $.root | upper }}}
   periodSeconds: {{ .readiness.periodSeconds }}
   failureThreshold: {{ .readiness.failureThreshold }}
   timeoutSeconds: {{ .readiness.timeoutSeconds }}
 livenessProbe:
-  httpGet: {path: /livez, port: admin}
+  httpGet: {path: /livez, port: admin, scheme: {{ include "syncline.adminScheme" $.root | upper }}}
   periodSeconds: {{ .liveness.periodSeconds }}
   failureThreshold: {{ .liveness.failureThreshold }}
   timeoutSeconds: {{ .liveness.timeoutSeconds }}
@@ -256,6 +277,11 @@ volumeMounts:
   {{- if and (eq .component "coordinator") .root.Values.tls.revokedSecret }}
   - name: revoked
     mountPath: /etc/syncline/revoked
+    readOnly: true
+  {{- end }}
+  {{- if .root.Values.admin.tokenSecret }}
+  - name: admin
+    mountPath: /etc/syncline/admin
     readOnly: true
   {{- end }}
   {{- include "syncline.checkpointMount" .root | nindent 2 }}

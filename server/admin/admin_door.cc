@@ -1,0 +1,171 @@
+#include "server/admin/admin_door.h"
+
+#include <sys/stat.h>
+
+#include <bit>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+constexpr char kHtml[] = "text/html; charset=utf-8";
+
+// Its style is that of the dashboard; a server's port has none and shows it plain.
+std::string LoginPage(std::string_view complaint) {
+  return absl::StrCat(
+      "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
+      "<title>Syncline: log in</title><link rel=\"icon\" href=\"data:,\">"
+      "<link rel=\"stylesheet\" href=\"/dashboard.css\"></head>"
+      "<body class=\"login\"><main><h1>Syncline</h1>"
+      "<form method=\"post\" action=\"/login\"><label for=\"token\">Read token</label>"
+      "<input id=\"token\" name=\"token\" type=\"password\" "
+      "autocomplete=\"current-password\" required autofocus>"
+      "<button>Log in</button></form><p>It is in the file of <code>--admin-token-file"
+      "</code>.</p><p role=\"alert\">",
+      std::string(complaint), "</p></main></body></html>\n");
+}
+
+HttpReply LoginForm(std::string_view complaint) {
+  return {.status = 401,
+          .type = kHtml,
+          .body = LoginPage(complaint),
+          .headers = {"WWW-Authenticate: Bearer realm=\"syncline\""}};
+}
+
+HttpReply Refusal() {
+  return {.status = 401,
+          .body =
+              "this port wants a token: send the header 'Authorization: Bearer "
+              "TOKEN', with what the file of --admin-token-file holds; browsers log "
+              "in at /login\n",
+          .headers = {"WWW-Authenticate: Bearer realm=\"syncline\""}};
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<AdminDoor>> AdminDoor::Open(AdminDoorOptions options) {
+  std::unique_ptr<AdminDoor> door(new AdminDoor(std::move(options)));
+  const AdminDoorOptions& is = door->options_;
+  // Looked at before it is read: what changes in between is read again.
+  door->seen_identity_ = Look(is.tls.cert_file) + Look(is.tls.key_file);
+  door->seen_token_ = Look(is.token_file);
+  absl::MutexLock lock(&door->mutex_);
+  if (is.seals) {
+    SYNCLINE_ASSIGN_OR_RETURN(door->identity_, TlsIdentity::Load(is.tls));
+  }
+  if (!is.token_file.empty()) {
+    SYNCLINE_ASSIGN_OR_RETURN(door->token_, door->ReadTokenFile());
+  }
+  return door;
+}
+
+std::string AdminDoor::Look(const std::string& path) {
+  struct stat file = {};
+  if (path.empty() || stat(path.c_str(), &file) != 0) return absl::StrCat("no;");
+  return absl::StrCat(file.st_dev, ",", file.st_ino, ",", file.st_size, ",",
+                      file.st_mtim.tv_sec, ",", file.st_mtim.tv_nsec, ";");
+}
+
+absl::StatusOr<ReadToken> AdminDoor::ReadTokenFile() const {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string contents,
+                            ReadTlsFile(options_.token_file, "--admin-token-file"));
+  absl::StatusOr<ReadToken> token = ReadToken::Parse(contents);
+  if (token.ok()) return token;
+  return WithFailure(absl::InvalidArgumentError(
+                         absl::StrCat("--admin-token-file '", options_.token_file, "' ",
+                                      std::string(token.status().message()))),
+                     Failure::kUsage);
+}
+
+void AdminDoor::LookAgain() {
+  const auto keeps_old = [this](const absl::Status& why) {
+    options_.log.Warning("the admin port goes on with the old file",
+                         {{"reason", std::string(why.message())}});
+  };
+  const std::string identity_now =
+      Look(options_.tls.cert_file) + Look(options_.tls.key_file);
+  if (options_.seals && identity_now != seen_identity_) {
+    seen_identity_ = identity_now;
+    auto identity = TlsIdentity::Load(options_.tls);
+    if (identity.ok()) {
+      absl::MutexLock lock(&mutex_);
+      identity_ = *std::move(identity);
+    } else {
+      keeps_old(identity.status());
+    }
+  }
+  const std::string token_now = Look(options_.token_file);
+  if (options_.token_file.empty() || token_now == seen_token_) return;
+  seen_token_ = token_now;
+  absl::StatusOr<ReadToken> token = ReadTokenFile();
+  if (!token.ok()) return keeps_old(token.status());
+  absl::MutexLock lock(&mutex_);
+  token_ = *std::move(token);
+}
+
+std::unique_ptr<TlsSession> AdminDoor::NewSession() const {
+  absl::MutexLock lock(&mutex_);
+  return identity_ == nullptr ? nullptr : std::make_unique<TlsSession>(*identity_);
+}
+
+std::string AdminDoor::CookieName() const {
+  return options_.seals ? "__Host-syncline" : "syncline";
+}
+
+void AdminDoor::CountRefused() {
+  uint64_t refused = 0;
+  {
+    absl::MutexLock lock(&mutex_);
+    refused = ++refused_;
+  }
+  if (options_.on_refused) options_.on_refused();
+  if (std::has_single_bit(refused)) {
+    options_.log.Warning("the admin port refused a wrong token", {{"refused", refused}});
+  }
+}
+
+HttpReply AdminDoor::Login(const HttpRequest& request, const ReadToken& token) {
+  if (request.method != "POST") {
+    HttpReply form = LoginForm("");
+    form.status = 200;
+    return form;
+  }
+  if (!token.IsInForm(request.body)) {
+    CountRefused();
+    return LoginForm("That is not the token.");
+  }
+  // Lax: a link from elsewhere, such as Grafana's, may lead here. No other site can read
+  // what this port answers, and nothing here can be changed.
+  return {.status = 303,
+          .body = "",
+          .headers = {"Location: /",
+                      absl::StrCat("Set-Cookie: ", CookieName(), "=", token.cookie(),
+                                   "; Path=/; HttpOnly; SameSite=Lax",
+                                   options_.seals ? "; Secure" : "")}};
+}
+
+std::optional<HttpReply> AdminDoor::Judge(const HttpRequest& request) {
+  std::optional<ReadToken> token;
+  {
+    absl::MutexLock lock(&mutex_);
+    token = token_;
+  }
+  if (!token.has_value()) return std::nullopt;
+  if (request.path == "/login") return Login(request, *token);
+  if (token->IsShownBy(request.authorization) ||
+      token->IsInCookies(request.cookie, CookieName())) {
+    return std::nullopt;
+  }
+  if (!request.authorization.empty()) CountRefused();
+  const bool is_browser = absl::StrContains(request.accept, "text/html");
+  return is_browser ? LoginForm("") : Refusal();
+}
+
+}  // namespace syncline

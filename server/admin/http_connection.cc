@@ -1,0 +1,98 @@
+#include "server/admin/http_connection.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+
+namespace syncline {
+namespace {
+
+// What is sealed and offered to the socket at once: some records of TLS.
+constexpr size_t kPieceBytes = size_t{64} << 10;
+
+bool IsForLater() { return errno == EAGAIN || errno == EINTR; }
+
+}  // namespace
+
+HttpConnection::HttpConnection(UniqueFd socket, std::unique_ptr<TlsSession> tls)
+    : socket_(std::move(socket)), tls_(std::move(tls)), wants_tls_(tls_ != nullptr) {}
+
+bool HttpConnection::Receive(std::string& received) {
+  std::array<char, 2048> bytes;
+  const ssize_t got = recv(socket_.get(), bytes.data(), bytes.size(), 0);
+  if (got < 0) return IsForLater();
+  if (got == 0) return false;
+  const std::string_view taken(bytes.data(), static_cast<size_t>(got));
+  // A method of HTTP begins with a letter, a record of TLS with a number below 32.
+  if (std::exchange(is_first_, false) &&
+      absl::ascii_isupper(static_cast<unsigned char>(taken.front()))) {
+    tls_.reset();
+  }
+  if (tls_ == nullptr) {
+    received.append(taken);
+    return true;
+  }
+  const bool is_well = tls_->Receive(taken, received).ok();
+  outgoing_ += tls_->TakeOutput();
+  // The handshake's answer, or the alert that says what is wrong.
+  return Flush() && is_well;
+}
+
+bool HttpConnection::Discard() {
+  std::array<char, 2048> bytes;
+  const ssize_t got = recv(socket_.get(), bytes.data(), bytes.size(), 0);
+  return got < 0 ? IsForLater() : got > 0;
+}
+
+void HttpConnection::Send(std::string bytes) {
+  if (plain_sent_ == plain_.size()) {
+    plain_ = std::move(bytes);
+    plain_sent_ = 0;
+    return;
+  }
+  plain_.erase(0, std::exchange(plain_sent_, 0));
+  plain_ += bytes;
+}
+
+bool HttpConnection::Flush() {
+  while (has_unsent()) {
+    if (outgoing_.empty()) {
+      const std::string_view piece =
+          std::string_view(plain_).substr(plain_sent_, kPieceBytes);
+      plain_sent_ += piece.size();
+      if (tls_ == nullptr) {
+        outgoing_ = piece;
+      } else {
+        tls_->Send(piece);
+        outgoing_ = tls_->TakeOutput();
+      }
+    }
+    const ssize_t sent =
+        send(socket_.get(), outgoing_.data(), outgoing_.size(), MSG_NOSIGNAL);
+    if (sent < 0 && errno == EINTR) continue;
+    if (sent < 0) return errno == EAGAIN;
+    outgoing_.erase(0, static_cast<size_t>(sent));
+  }
+  plain_.clear();
+  plain_sent_ = 0;
+  return true;
+}
+
+void HttpConnection::EndSending() {
+  if (tls_ != nullptr) {
+    tls_->End();
+    const std::string last = tls_->TakeOutput();
+    // A socket that does not take these few bytes has a peer that will not miss them.
+    static_cast<void>(send(socket_.get(), last.data(), last.size(), MSG_NOSIGNAL));
+  }
+  // Closing at once would reset the connection where the peer still sends, and the peer
+  // might never see the reply.
+  shutdown(socket_.get(), SHUT_WR);
+}
+
+}  // namespace syncline

@@ -1,5 +1,6 @@
 #include "server/admin/admin_server.h"
 
+#include <cstdint>
 #include <sstream>
 #include <utility>
 
@@ -81,7 +82,7 @@ class AdminServer::Impl {
     return AdminDoor::Open(std::move(options));
   }
 
-  HttpLoopOptions Pages() const {
+  HttpLoopOptions Pages() {
     HttpLoopOptions options;
     options.new_session = [this] { return door_->NewSession(); };
     options.judge = [this](const HttpRequest& request) { return door_->Judge(request); };
@@ -115,11 +116,11 @@ class AdminServer::Impl {
             [this] { return Json(pages_.history->FiguresJson(History::Span::kAll)); });
       aside("/latest",
             [this] { return Json(pages_.history->FiguresJson(History::Span::kLatest)); });
-      aside("/events", [this] {
-        return Json(pages_.events_json ? pages_.events_json() : R"({"events":[]})");
-      });
-      aside("/advice",
-            [this] { return Json(pages_.advice_json ? pages_.advice_json() : "{}"); });
+      aside("/events", [this] { return Json(Events()); });
+      aside("/advice", [this] { return Json(Advice()); });
+      options.pages["/stream"] = {.made = HttpPage::Made::kAside,
+                                  .make = [this] { return StreamBegin(); },
+                                  .next = [this] { return StreamPart(); }};
     }
     aside("/metrics", [this] {
       if (pages_.refresh_metrics) pages_.refresh_metrics();
@@ -127,9 +128,33 @@ class AdminServer::Impl {
       prometheus::TextSerializer().Serialize(text, registry_.Collect());
       return HttpReply{.type = kPrometheusText, .body = text.str()};
     });
-    aside("/status",
-          [this] { return Json(pages_.status_json ? pages_.status_json() : "{}"); });
+    aside("/status", [this] { return Json(Status()); });
     return options;
+  }
+
+  std::string Status() const { return pages_.status_json ? pages_.status_json() : "{}"; }
+  std::string Advice() const { return pages_.advice_json ? pages_.advice_json() : "{}"; }
+  std::string Events() const {
+    return pages_.events_json ? pages_.events_json() : R"({"events":[]})";
+  }
+
+  // All that there is, so that a reader may come again after any interruption. The status
+  // is last: whoever has it has the rest.
+  HttpReply StreamBegin() const {
+    return {.body = absl::StrCat(
+                StreamEvent("history", pages_.history->FiguresJson(History::Span::kAll)),
+                StreamEvent("events", Events()), StreamEvent("advice", Advice()),
+                StreamEvent("status", Status()))};
+  }
+
+  // Of the thread that makes pages.
+  HttpReply StreamPart() {
+    constexpr uint64_t kAdviceEvery = 5;  // it is on some seconds
+    const bool has_advice = ++stream_parts_ % kAdviceEvery == 0;
+    return {.body = absl::StrCat(StreamEvent("latest", pages_.history->FiguresJson(
+                                                           History::Span::kLatest)),
+                                 has_advice ? StreamEvent("advice", Advice()) : "",
+                                 StreamEvent("status", Status()))};
   }
 
   HttpReply Readyz() const {
@@ -143,6 +168,7 @@ class AdminServer::Impl {
   prometheus::Registry& registry_;
   const AdminPages pages_;
   HostPort address_;
+  uint64_t stream_parts_ = 0;
   std::unique_ptr<AdminDoor> door_;
   std::unique_ptr<HttpLoop> loop_;
 };

@@ -1,6 +1,6 @@
 // The admin port of a process, by HTTP or HTTPS: GET /metrics (Prometheus text), /livez, /readyz, /status
 // (JSON) and / with links to them; of a coordinator / is the dashboard, which reads
-// /status, /history, /latest and /events. Read-only, no secrets, for people, probes and scrapers,
+// /status, /history, /latest and /events, or has it all told by /stream. Read-only, no secrets, for people, probes and scrapers,
 // who show a token where there is one (server/admin/admin_door.h); probes need none.
 //
 //   AdminServer admin({.listen = "127.0.0.1:7071", .title = "serve"}, registry, pages);
@@ -35,7 +35,7 @@ class History;
 struct AdminOptions {
   std::string listen = "127.0.0.1:7071";  // port 0 takes a free one
   std::string title = "syncline";         // what the start page says this process is
-  bool seals = false;           // speaks TLS, with the certificate of `tls`
+  bool seals = false;                     // speaks TLS, with the certificate of `tls`
   TlsOptions tls = {};
   std::string token_file = {};  // what readers must show; empty: anybody may read
   Logger log = {};

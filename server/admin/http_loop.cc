@@ -21,6 +21,7 @@
 #include "comm/base/env.h"
 #include "comm/base/status.h"
 #include "server/admin/http_connection.h"
+#include "server/admin/http_reply.h"
 #include "server/admin/http_request.h"
 #include "server/admin/page_maker.h"
 
@@ -38,34 +39,12 @@ constexpr uint64_t kListener = 0;
 constexpr uint64_t kWake = 1;
 constexpr uint64_t kFirstConnection = 2;
 
-const char* StatusText(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 303:
-      return "See Other";
-    case 400:
-      return "Bad Request";
-    case 401:
-      return "Unauthorized";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 503:
-      return "Service Unavailable";
-    default:
-      return "Error";
-  }
-}
-
 struct Connection {
   enum class State {
     kReading,
     kWaiting,  // for a page that is made aside
     kWriting,
+    kStreaming,
     kDraining,  // all is sent; the peer may still read what it has
   };
   HttpConnection link;
@@ -73,31 +52,15 @@ struct Connection {
   State state = State::kReading;
   uint32_t watched = EPOLLIN;  // events
   std::string received = {};
-  std::string path = {};  // of the page that is waited for
+  HttpRequest asked = {};  // a page that is made aside
   bool head_only = false;
 
   // Errors come all the same.
   uint32_t wanted() const {
-    const bool reads = state == State::kReading || state == State::kDraining;
+    const bool reads = state != State::kWaiting && state != State::kWriting;
     return (reads ? EPOLLIN : 0u) | (link.has_unsent() ? EPOLLOUT : 0u);
   }
 };
-
-std::string Serialize(const HttpReply& reply, bool head_only) {
-  std::string more;
-  for (const std::string& header : reply.headers) absl::StrAppend(&more, "\r\n", header);
-  return absl::StrCat(
-      "HTTP/1.1 ", reply.status, " ", StatusText(reply.status),
-      reply.status == 405 ? "\r\nAllow: GET, HEAD" : "", more, "\r\nContent-Type: ", reply.type,
-      "\r\nContent-Length: ", reply.body.size(),
-      // Names that members chose are shown here: nothing but our own files runs.
-      "\r\nContent-Security-Policy: default-src 'self'; img-src data:; frame-ancestors "
-      "'none'; form-action 'self'; base-uri 'none'"
-      "\r\nReferrer-Policy: no-referrer"
-      "\r\nX-Content-Type-Options: nosniff",
-      "\r\nCache-Control: no-store\r\nConnection: close\r\n\r\n",
-      head_only ? "" : reply.body);
-}
 
 absl::Status SystemError(std::string_view what) {
   return absl::InternalError(
@@ -126,6 +89,9 @@ class EpollHttpLoop final : public HttpLoop {
         !Watch(EPOLL_CTL_ADD, wake_.get(), kWake, EPOLLIN)) {
       return SystemError("watch the listener");
     }
+    for (const auto& [path, page] : options_.pages) {
+      if (page.next) stream_path_ = path;
+    }
     maker_ = std::make_unique<PageMaker>([this] { Wake(); });
     thread_ = std::thread([this] { Run(); });
     return absl::OkStatus();
@@ -138,7 +104,7 @@ class EpollHttpLoop final : public HttpLoop {
   void OnEvent(const epoll_event& event);
   void Accept();
   void Add(UniqueFd socket);
-  void CloseOldest();
+  bool CloseOldest();  // false: all that there are read the stream
   void PauseAccepting();
   void ResumeAccepting();
   void CloseOverdue();
@@ -155,6 +121,11 @@ class EpollHttpLoop final : public HttpLoop {
   void WatchWhatItWants(uint64_t id, Connection& connection) const;
   void TakeMadePage();
   void MakeNextPage();
+  bool ReadsStream(const Connection& connection) const;
+  ptrdiff_t CountStreams() const;
+  void BeginStream(Connection& connection, const HttpReply& first);
+  void SendToStreams(const std::string& part);
+  void BreakSilence();
 
   bool Watch(int operation, int fd, uint64_t id, uint32_t events) const {
     epoll_event event = {};
@@ -177,7 +148,11 @@ class EpollHttpLoop final : public HttpLoop {
   uint64_t next_id_ = kFirstConnection;
   std::optional<absl::Duration> accept_again_at_;  // unset: accepting
   std::string making_;              // path of the page being made, or empty
+  bool making_next_ = false;        // of the stream; for all that read it
   std::vector<uint64_t> made_for_;  // connections
+  std::string stream_path_;         // empty: no page is a stream
+  absl::Duration next_part_at_ = absl::InfiniteDuration();  // while somebody reads it
+  absl::Duration last_part_at_;
 
   std::unique_ptr<PageMaker> maker_;
   std::thread thread_;
@@ -193,6 +168,7 @@ void EpollHttpLoop::Run() {
     ResumeAccepting();
     TakeMadePage();
     MakeNextPage();
+    BreakSilence();
   }
 }
 
@@ -220,13 +196,15 @@ void EpollHttpLoop::Accept() {
     const bool is_out_of_room =
         errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
     if (!is_out_of_room) return;
-    if (connections_.empty()) return PauseAccepting();
-    CloseOldest();
+    if (!CloseOldest()) return PauseAccepting();
   }
 }
 
 void EpollHttpLoop::Add(UniqueFd socket) {
-  if (connections_.size() >= options_.max_connections) CloseOldest();
+  if (connections_.size() - static_cast<size_t>(CountStreams()) >=
+      options_.max_connections) {
+    CloseOldest();
+  }
   const uint64_t id = next_id_++;
   if (!Watch(EPOLL_CTL_ADD, socket.get(), id, EPOLLIN)) return;
   auto session = options_.new_session ? options_.new_session() : nullptr;
@@ -237,7 +215,13 @@ void EpollHttpLoop::Add(UniqueFd socket) {
   if (!Serve(id, added->second)) connections_.erase(added);
 }
 
-void EpollHttpLoop::CloseOldest() { connections_.erase(connections_.begin()); }
+bool EpollHttpLoop::CloseOldest() {
+  const auto oldest = std::ranges::find_if(
+      connections_, [this](const auto& entry) { return !ReadsStream(entry.second); });
+  if (oldest == connections_.end()) return false;
+  connections_.erase(oldest);
+  return true;
+}
 
 void EpollHttpLoop::PauseAccepting() {
   Watch(EPOLL_CTL_MOD, listener_.get(), kListener, 0);
@@ -252,14 +236,20 @@ void EpollHttpLoop::ResumeAccepting() {
 
 void EpollHttpLoop::CloseOverdue() {
   const absl::Duration now = clock_.Now();
-  while (!connections_.empty() && connections_.begin()->second.deadline <= now) {
-    CloseOldest();
-  }
+  std::erase_if(connections_,
+                [now](const auto& entry) { return entry.second.deadline <= now; });
 }
 
 int EpollHttpLoop::MillisecondsToWait() const {
   absl::Duration until = absl::InfiniteDuration();
-  if (!connections_.empty()) until = connections_.begin()->second.deadline;
+  for (const auto& [id, connection] : connections_) {
+    until = std::min(until, connection.deadline);
+  }
+  if (next_part_at_ != absl::InfiniteDuration()) {
+    // While a part is being made its end wakes us.
+    if (making_.empty()) until = std::min(until, next_part_at_);
+    until = std::min(until, last_part_at_ + options_.stream_silence);
+  }
   if (accept_again_at_.has_value()) until = std::min(until, *accept_again_at_);
   if (until == absl::InfiniteDuration()) return -1;
   const absl::Duration left = std::max(until - clock_.Now(), absl::ZeroDuration());
@@ -279,6 +269,7 @@ bool EpollHttpLoop::Read(Connection& connection) {
       if (!connection.link.Receive(connection.received)) return false;
       if (!connection.received.empty()) Answer(connection);
       return true;
+    case Connection::State::kStreaming:
     case Connection::State::kDraining:
       return connection.link.Discard();
     case Connection::State::kWaiting:
@@ -294,8 +285,9 @@ std::optional<HttpReply> EpollHttpLoop::WhatAnswersInPlace(const Connection& con
   const bool is_probe = page != nullptr && page->door == HttpPage::Door::kProbe;
   if (connection.link.is_plain_text() && !is_probe) {
     return HttpReply{.status = 400,
-                     .body = "this port speaks TLS: ask by https:// (/livez and /readyz "
-                             "answer by http:// as well)\n"};
+                     .body =
+                         "this port speaks TLS: ask by https:// (/livez and /readyz "
+                         "answer by http:// as well)\n"};
   }
   const bool is_guarded = page == nullptr || page->door == HttpPage::Door::kGuarded;
   if (is_guarded && options_.judge) {
@@ -329,17 +321,28 @@ void EpollHttpLoop::Answer(Connection& connection) {
     return Reply(connection, *reply);
   }
   if (page->made == HttpPage::Made::kOnLoop) return Reply(connection, page->make());
-  connection.path = asked.path;
+  if (page->next && CountStreams() >= static_cast<ptrdiff_t>(options_.max_streams)) {
+    return Reply(connection, {.status = 503,
+                              .body = absl::StrCat(options_.max_streams,
+                                                   " read this already; close one of "
+                                                   "them, or ask again later\n"),
+                              .headers = {"Retry-After: 30"}});
+  }
+  connection.asked = asked;
   connection.state = Connection::State::kWaiting;
 }
 
 void EpollHttpLoop::Reply(Connection& connection, const HttpReply& reply) {
-  connection.link.Send(Serialize(reply, connection.head_only));
+  connection.link.Send(SerializeReply(reply, connection.head_only));
   connection.state = Connection::State::kWriting;
 }
 
 bool EpollHttpLoop::Write(Connection& connection) {
   if (!connection.link.Flush()) return false;
+  if (connection.state == Connection::State::kStreaming &&
+      !connection.link.has_unsent()) {
+    connection.deadline = absl::InfiniteDuration();
+  }
   if (connection.state != Connection::State::kWriting || connection.link.has_unsent()) {
     return true;
   }
@@ -358,25 +361,90 @@ void EpollHttpLoop::TakeMadePage() {
   if (making_.empty()) return;
   const std::optional<HttpReply> reply = maker_->TakeReply();
   if (!reply.has_value()) return;
+  if (making_next_) SendToStreams(reply->body);
   for (const uint64_t id : made_for_) {
     const auto found = connections_.find(id);
     if (found == connections_.end()) continue;  // its time was over
-    Reply(found->second, *reply);
+    if (ReadsStream(found->second)) {
+      BeginStream(found->second, *reply);
+    } else {
+      Reply(found->second, *reply);
+    }
     if (!Serve(id, found->second)) connections_.erase(found);
   }
   made_for_.clear();
   making_.clear();
+  making_next_ = false;
 }
 
 // The page that was asked for first, for all that ask for it.
 void EpollHttpLoop::MakeNextPage() {
   if (!making_.empty()) return;
+  if (const absl::Duration now = clock_.Now(); next_part_at_ <= now) {
+    const bool is_read = std::ranges::any_of(connections_, [](const auto& entry) {
+      return entry.second.state == Connection::State::kStreaming;
+    });
+    next_part_at_ = is_read ? now + options_.stream_period : absl::InfiniteDuration();
+    if (is_read) {
+      making_ = stream_path_;
+      making_next_ = true;
+      return maker_->Begin(options_.pages.at(making_).next);
+    }
+  }
   for (const auto& [id, connection] : connections_) {
     if (connection.state != Connection::State::kWaiting) continue;
-    if (making_.empty()) making_ = connection.path;
-    if (connection.path == making_) made_for_.push_back(id);
+    if (making_.empty()) making_ = connection.asked.path;
+    if (connection.asked.path == making_) made_for_.push_back(id);
   }
-  if (!making_.empty()) maker_->Begin(options_.pages.at(making_));
+  if (!making_.empty()) maker_->Begin(options_.pages.at(making_).make);
+}
+
+// Or waits for it to begin.
+bool EpollHttpLoop::ReadsStream(const Connection& connection) const {
+  const bool is_made_aside = connection.state == Connection::State::kWaiting ||
+                             connection.state == Connection::State::kStreaming;
+  return is_made_aside && !connection.head_only && !stream_path_.empty() &&
+         connection.asked.path == stream_path_;
+}
+
+ptrdiff_t EpollHttpLoop::CountStreams() const {
+  return std::ranges::count_if(
+      connections_, [this](const auto& entry) { return ReadsStream(entry.second); });
+}
+
+void EpollHttpLoop::BeginStream(Connection& connection, const HttpReply& first) {
+  connection.link.Send(absl::StrCat(StreamHead(), first.body));
+  connection.state = Connection::State::kStreaming;
+  const absl::Duration now = clock_.Now();
+  connection.deadline = now + options_.deadline;
+  if (next_part_at_ != absl::InfiniteDuration()) return;
+  next_part_at_ = now + options_.stream_period;
+  last_part_at_ = now;
+}
+
+void EpollHttpLoop::SendToStreams(const std::string& part) {
+  last_part_at_ = clock_.Now();
+  for (auto next = connections_.begin(); next != connections_.end();) {
+    const auto entry = next++;
+    Connection& connection = entry->second;
+    if (connection.state != Connection::State::kStreaming) continue;
+    const HttpPage::Door door = options_.pages.at(stream_path_).door;
+    if (door == HttpPage::Door::kGuarded && options_.judge &&
+        options_.judge(connection.asked).has_value()) {
+      connections_.erase(entry);  // the token is another one by now
+      continue;
+    }
+    if (connection.link.has_unsent()) continue;  // who is behind hears of it later
+    connection.link.Send(part);
+    connection.deadline = last_part_at_ + options_.deadline;
+    if (!Serve(entry->first, connection)) connections_.erase(entry);
+  }
+}
+
+void EpollHttpLoop::BreakSilence() {
+  if (next_part_at_ == absl::InfiniteDuration()) return;
+  if (clock_.Now() < last_part_at_ + options_.stream_silence) return;
+  SendToStreams(std::string(kStreamComment));
 }
 
 }  // namespace

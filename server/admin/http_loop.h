@@ -11,6 +11,10 @@
 // which the oldest gives way to a new one. Pages that take longer are made on a second
 // thread, one at a time, each once for all that asked before it was begun.
 //
+// A page may be a stream, which goes on after its first part: each further one is made once
+// for all readers. One that still takes the last part gets no other, and is cut off when
+// that lasts longer than `deadline`; so is one whom `judge` does not let in any more.
+//
 // Thread safety: Start and the destructor belong to one thread; pages are called from the
 // loop's two threads, `new_session` and `judge` from the loop's.
 #pragma once
@@ -26,17 +30,11 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "comm/base/unique_fd.h"
+#include "server/admin/http_reply.h"
 #include "server/admin/http_request.h"
 #include "server/admin/tls_session.h"
 
 namespace syncline {
-
-struct HttpReply {
-  int status = 200;
-  std::string type = "text/plain; charset=utf-8";
-  std::string body = {};
-  std::vector<std::string> headers = {};  // "Name: value", besides those of every reply
-};
 
 struct HttpPage {
   enum class Door {
@@ -50,6 +48,9 @@ struct HttpPage {
   };
   Made made = Made::kOnLoop;
   std::function<HttpReply()> make;
+  // Of a stream: what follows the body of `make`, each `stream_period`, as its body. Made
+  // aside, as `make` must be. At most one page has it.
+  std::function<HttpReply()> next = nullptr;
   Door door = Door::kGuarded;
 };
 
@@ -63,6 +64,11 @@ struct HttpLoopOptions {
   // Far more than probes, scrapers and people need, and a small part of the descriptors
   // that a process may open.
   size_t max_connections = 128;
+  // Of those that read a stream, which are no others' and give way to nobody.
+  size_t max_streams = 32;
+  absl::Duration stream_period = absl::Seconds(1);
+  // When nothing is made for so long, readers get a comment: proxies end what is silent.
+  absl::Duration stream_silence = absl::Seconds(15);
   // Of a connection as a whole: half of what Prometheus waits by default.
   absl::Duration deadline = absl::Seconds(5);
   // Nobody has anything to send us but a few headers; browsers send those cookies, too,

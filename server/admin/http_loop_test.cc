@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/certificates_test_util.h"
@@ -22,6 +23,7 @@ namespace {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 constexpr char kProbe[] = "GET /livez HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -172,8 +174,9 @@ TEST_F(HttpLoopTest, AnswersAProbeByTlsBesideHandshakesThatStandStill) {
     slow.push_back(Connect());
     if (i % 2 == 1) TrySend(slow.back(), "\x16\x03\x01\x02");  // of a ClientHello
   }
-  for (const auto& [request, end] : {std::pair(std::string(kProbe), std::string("alive\n")),
-                                     std::pair(std::string("GET /large HTTP/1.1\r\n\r\n"), large)}) {
+  for (const auto& [request, end] :
+       {std::pair(std::string(kProbe), std::string("alive\n")),
+        std::pair(std::string("GET /large HTTP/1.1\r\n\r\n"), large)}) {
     const UniqueFd socket = Connect();
     TlsClient client(socket, files.Path("ca.crt"));
     ASSERT_TRUE(client.Connect());
@@ -232,6 +235,161 @@ TEST_F(HttpLoopTest, SendsAPageThatIsLargerThanTheSocketsBuffer) {
   options_.pages["/large"] = OnLoop(large);
   Start();
   EXPECT_THAT(Ask("GET /large HTTP/1.1\r\n\r\n"), EndsWith("\r\n\r\n" + large));
+}
+
+// Parts are numbered; each is asked for by the loop alone.
+class HttpStreamTest : public HttpLoopTest {
+ protected:
+  HttpStreamTest() {
+    options_.stream_period = absl::Milliseconds(5);
+    options_.pages["/stream"] = {
+        .made = HttpPage::Made::kAside,
+        .make = [] { return HttpReply{.body = StreamEvent("all", "begin")}; },
+        .next =
+            [this] {
+              return HttpReply{.body = StreamEvent("part", std::to_string(++parts_))};
+            }};
+  }
+
+  UniqueFd Open() const {
+    UniqueFd reader = Connect();
+    Send(reader, "GET /stream HTTP/1.1\r\n\r\n");
+    return reader;
+  }
+
+  // What comes until it ends with that; all there was, when it ends before.
+  static std::string ReadUntil(const UniqueFd& client, const std::string& end) {
+    std::string text;
+    char byte = 0;
+    while (text.find(end) == std::string::npos && recv(client.get(), &byte, 1, 0) == 1) {
+      text.push_back(byte);
+    }
+    return text;
+  }
+
+  std::atomic<int> parts_ = 0;
+};
+
+TEST_F(HttpStreamTest, BeginsWithAllAndGoesOn) {
+  Start();
+  const UniqueFd reader = Open();
+  const std::string head = ReadUntil(reader, "\r\n\r\n");
+  EXPECT_THAT(head, StartsWith("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"));
+  EXPECT_THAT(head, HasSubstr("\r\nCache-Control: no-store, no-transform\r\n"));
+  EXPECT_THAT(head, HasSubstr("\r\nX-Accel-Buffering: no\r\n"));
+  EXPECT_THAT(head, Not(HasSubstr("Content-Length")));
+  EXPECT_EQ(ReadUntil(reader, "\n\n"), "event: all\ndata: begin\n\n");
+  EXPECT_EQ(ReadUntil(reader, "\n\n"), "event: part\ndata: 1\n\n");
+  EXPECT_EQ(ReadUntil(reader, "\n\n"), "event: part\ndata: 2\n\n");
+}
+
+TEST_F(HttpStreamTest, MakesAPartOnceForAllReadersAndNoneForNobody) {
+  Start();
+  EXPECT_THAT(Ask(kProbe), EndsWith("alive\n"));
+  EXPECT_EQ(parts_, 0);
+  {
+    std::vector<UniqueFd> readers;
+    for (int i = 0; i < 5; ++i) readers.push_back(Open());
+    for (const UniqueFd& reader : readers) ReadUntil(reader, "data: begin\n\n");
+    // All of them are there by now, and get the very same.
+    const std::string later = absl::StrCat("data: ", parts_ + 10, "\n\n");
+    for (const UniqueFd& reader : readers) {
+      EXPECT_THAT(ReadUntil(reader, later), EndsWith(later));
+    }
+  }
+  // Nobody reads, after the round in which that shows.
+  int before = -1;
+  while (before != parts_) {
+    before = parts_;
+    for (int i = 0; i < 200; ++i) Ask(kProbe);  // some periods
+  }
+}
+
+TEST_F(HttpStreamTest, ServesSoManyAndTellsTheNextToAskLater) {
+  options_.max_streams = 3;
+  options_.max_connections = 4;
+  options_.deadline = absl::Hours(1);
+  Start();
+  std::vector<UniqueFd> readers;
+  for (int i = 0; i < 3; ++i) {
+    readers.push_back(Open());
+    ReadUntil(readers.back(), "data: begin\n\n");
+  }
+  const std::string refused = Ask("GET /stream HTTP/1.1\r\n\r\n");
+  EXPECT_THAT(refused, StartsWith("HTTP/1.1 503 "));
+  EXPECT_THAT(refused, HasSubstr("\r\nRetry-After: 30\r\n"));
+  // Others take no stream away, and streams take nothing from others.
+  std::vector<UniqueFd> idle;
+  for (int i = 0; i < 20; ++i) idle.push_back(Connect());
+  EXPECT_THAT(Ask(kProbe), EndsWith("alive\n"));
+  for (const UniqueFd& reader : readers) {
+    EXPECT_THAT(ReadUntil(reader, "\n\n"), StartsWith("event: part\n"));
+  }
+  // A place that is given back is there for the next.
+  readers.pop_back();
+  std::string next;
+  while (!next.starts_with("HTTP/1.1 200 ")) next = ReadUntil(Open(), "\r\n\r\n");
+}
+
+TEST_F(HttpStreamTest, CutsOffAReaderThatDoesNotRead) {
+  options_.deadline = absl::Milliseconds(200);
+  options_.pages["/stream"].make = [] { return HttpReply{.body = "begin\n\n"}; };
+  options_.pages["/stream"].next = [] {
+    return HttpReply{.body = std::string(size_t{1} << 20, 'x') + "\n\n"};
+  };
+  options_.max_streams = 1;
+  Start();
+  const UniqueFd idle = Open();
+  ReadUntil(idle, "begin\n\n");
+  // It takes nothing, so that its place is free some time; somebody who reads has it then.
+  UniqueFd reader;
+  std::string begin;
+  while (!begin.starts_with("HTTP/1.1 200 ")) {
+    reader = Open();
+    begin = ReadUntil(reader, "\r\n\r\n");
+  }
+  ReadAll(idle);  // ends
+}
+
+TEST_F(HttpStreamTest, SaysSomethingWhenNothingIsMade) {
+  absl::Notification stop;
+  options_.stream_silence = absl::Milliseconds(20);
+  options_.pages["/stream"].next = [&] {
+    stop.WaitForNotification();
+    return HttpReply{};
+  };
+  Start();
+  const UniqueFd reader = Open();
+  ReadUntil(reader, "data: begin\n\n");
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(ReadUntil(reader, "\n\n"), ":\n\n");
+  stop.Notify();
+  loop_.reset();
+}
+
+TEST_F(HttpStreamTest, EndsForAReaderWhoMayReadNoLonger) {
+  std::atomic<bool> may_read = true;
+  options_.judge = [&](const HttpRequest& request) -> std::optional<HttpReply> {
+    EXPECT_EQ(request.authorization, "Bearer x");
+    if (may_read) return std::nullopt;
+    return HttpReply{.status = 401};
+  };
+  Start();
+  const UniqueFd reader = Connect();
+  Send(reader, "GET /stream HTTP/1.1\r\nAuthorization: Bearer x\r\n\r\n");
+  EXPECT_THAT(ReadUntil(reader, "data: 2\n\n"), EndsWith("data: 2\n\n"));
+  may_read = false;
+  ReadAll(reader);  // ends
+  loop_.reset();
+}
+
+TEST_F(HttpStreamTest, OfAHeadHasNoEvents) {
+  Start();
+  EXPECT_THAT(Ask("HEAD /stream HTTP/1.1\r\n\r\n"), EndsWith("\r\n\r\n"));
+}
+
+TEST(StreamEventTest, KeepsLinesApart) {
+  EXPECT_EQ(StreamEvent("a", "b\nc"), "event: a\ndata: b\ndata: c\n\n");
+  EXPECT_EQ(StreamEvent("a", ""), "event: a\ndata: \n\n");
 }
 
 TEST_F(HttpLoopTest, StopsWithConnectionsOpen) {

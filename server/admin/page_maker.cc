@@ -15,9 +15,9 @@ PageMaker::~PageMaker() {
   thread_.join();
 }
 
-void PageMaker::Begin(const HttpPage& page) {
+void PageMaker::Begin(const std::function<HttpReply()>& make) {
   absl::MutexLock lock(&mutex_);
-  order_ = &page;
+  order_ = &make;
 }
 
 std::optional<HttpReply> PageMaker::TakeReply() {
@@ -30,14 +30,14 @@ void PageMaker::Run() {
     return stopping_ || order_ != nullptr;
   };
   for (;;) {
-    const HttpPage* page = nullptr;
+    const std::function<HttpReply()>* make = nullptr;
     {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(&has_work));
       if (stopping_) return;
-      page = std::exchange(order_, nullptr);
+      make = std::exchange(order_, nullptr);
     }
-    HttpReply reply = page->make();
+    HttpReply reply = (*make)();
     {
       absl::MutexLock lock(&mutex_);
       reply_ = std::move(reply);

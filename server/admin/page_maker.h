@@ -1,7 +1,7 @@
 // Makes pages on a thread of its own, one at a time.
 //
 //   PageMaker maker([&] { wake the loop });
-//   maker.Begin(page);
+//   maker.Begin(page.make);
 //   ...
 //   if (auto reply = maker.TakeReply(); reply.has_value()) ...
 //
@@ -14,7 +14,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
-#include "server/admin/http_loop.h"
+#include "server/admin/http_reply.h"
 
 namespace syncline {
 
@@ -26,8 +26,8 @@ class PageMaker {
   PageMaker(const PageMaker&) = delete;
   PageMaker& operator=(const PageMaker&) = delete;
 
-  // REQUIRES: the reply of the page before was taken. `page` outlives the maker.
-  void Begin(const HttpPage& page) ABSL_LOCKS_EXCLUDED(mutex_);
+  // REQUIRES: the reply of the page before was taken. `make` outlives the maker.
+  void Begin(const std::function<HttpReply()>& make) ABSL_LOCKS_EXCLUDED(mutex_);
 
   // The page that was begun, once, as soon as it is made.
   std::optional<HttpReply> TakeReply() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -37,7 +37,7 @@ class PageMaker {
 
   const std::function<void()> on_made_;
   absl::Mutex mutex_;
-  const HttpPage* order_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  const std::function<HttpReply()>* order_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::optional<HttpReply> reply_ ABSL_GUARDED_BY(mutex_);
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;

@@ -129,8 +129,8 @@ class ClusterTest(unittest.TestCase):
         return process
 
     def serve(self, name, *flags):
-        return self.start(name, [f"{BUILD}/syncline", "serve", "--admin-listen", "127.0.0.1:0",
-                                 "--failure-timeout", f"{FAILURE_TIMEOUT}s", *flags])  # fmt: skip
+        admin = [] if "--admin-listen" in flags else ["--admin-listen", "127.0.0.1:0"]
+        return self.start(name, [f"{BUILD}/syncline", "serve", *admin, "--failure-timeout", f"{FAILURE_TIMEOUT}s", *flags])
 
     def worker(self, rank, world, *flags, program="steps_worker", job="test"):
         env = {
@@ -226,8 +226,8 @@ class CertifiedTest(unittest.TestCase):
         return run.stdout
 
     def serve(self, name, *flags):
-        command = [f"{BUILD}/syncline", "serve", "--admin-listen", "127.0.0.1:0",
-                   "--failure-timeout", f"{FAILURE_TIMEOUT}s", *flags]  # fmt: skip
+        admin = [] if "--admin-listen" in flags else ["--admin-listen", "127.0.0.1:0"]
+        command = [f"{BUILD}/syncline", "serve", *admin, "--failure-timeout", f"{FAILURE_TIMEOUT}s", *flags]
         process = Process(name, ["sh", "-c", 'cd "$0" && exec "$@"', self.folder.name, *command])
         self.addCleanup(process.kill)
         return process

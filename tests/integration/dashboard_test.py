@@ -4,107 +4,105 @@
     python3 tests/integration/dashboard_test.py --build build/release [-v] [TestClass.test_name ...]
 """
 
-import html.parser
+import http.server
+import json
 import re
-import shutil
-import subprocess
 import sys
+import threading
 import time
 import unittest
 import urllib.request
 
+import browser
 import cluster
 
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 JOB = "<b>bert</b> & co"  # members choose names
-
-
-class Page(html.parser.HTMLParser):
-    """What a page says: its tags, and the words inside the element of each id."""
-
-    def __init__(self, source):
-        super().__init__()
-        self.tags = set()
-        self.words = {}
-        self.marks = []  # classes of the marks in charts
-        self.open = []
-        self.feed(source)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.add(tag)
-        given = dict(attributes)
-        if tag == "line" and "event" in given.get("class", ""):
-            self.marks.append(given["class"])
-        if tag not in ("meta", "link"):
-            self.open.append((tag, given.get("id")))
-
-    def handle_endtag(self, tag):
-        while self.open and self.open.pop()[0] != tag:
-            pass
-
-    def handle_data(self, data):
-        for _, name in self.open:
-            if name is not None:
-                self.words[name] = f"{self.words.get(name, '')} {data.strip()}".strip()
+NO_CHROMIUM = unittest.skipIf(browser.PROGRAM is None, "no Chromium")
 
 
 class Browsed(cluster.ClusterTest):
-    def look(self, seconds=5, job=""):
-        """The page of a job, by its number, after so many seconds of the browser's time, which passes faster than ours."""
-        shown = subprocess.run(
-            [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", f"--virtual-time-budget={1000 * seconds}", "--dump-dom",
-             f"http://{self.admin}/#{job}"],
-            capture_output=True, text=True, timeout=cluster.PATIENCE,
-        )  # fmt: skip
-        return Page(shown.stdout)
+    def setUp(self):
+        super().setUp()
+        self.browser = browser.Browser()
+        self.addCleanup(self.browser.close)
+
+    def look(self, job="", until=lambda page: True):
+        """The page of a job, by its number, as soon as it is live and as wanted."""
+        self.browser.open(f"http://{self.admin}/#{job}")
+        return self.browser.await_page(lambda page: page.words.get("connection") == "live" and until(page))
 
 
-@unittest.skipIf(BROWSER is None, "no Chromium")
+def says(part, pattern):
+    return lambda page: re.search(pattern, page.words.get(part, ""))
+
+
+@NO_CHROMIUM
 class Dashboard(Browsed):
     servers = 1
 
     def test_it_shows_a_job_its_members_and_events_as_they_are_named(self):
         workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "50", job=JOB) for rank in range(2)]
         workers[0].await_line(r"^step 20$")
-        page = self.look()
-        self.assertEqual(page.words["connection"], "live", page.words)
+        row = r"0 (computes|waits) (slow )?[\d.]+ ms [\d,]+ \S+ .* 1 (computes|waits) (slow )?[\d.]+ ms [\d,]+ "
+        page = self.look(until=lambda page: "path" in page.tags and says("workers", row)(page))
         self.assertEqual(page.words["job-name"], JOB)
         self.assertNotIn("b", page.tags, "a name became markup")
-        self.assertIn("path", page.tags, "no chart has a line")
         self.assertRegex(page.words["tiles"], r"Workers 2 of 2")
-        self.assertRegex(page.words["workers"], r"Codec 0 \S+ \d+ (computes|waits) .* 1 \S+ \d+ (computes|waits) ")
+        self.assertIn("polyline", page.tags, "no worker has a line of its own times")
         self.assertRegex(page.words["servers"], r"Bytes 0 ")
         self.assertIn("worker 1 (", page.words["events"])
         self.assertRegex(page.words["events"], r"server server 0 \(.*\) attached with \d+ engine threads")
 
+    def test_it_is_told_what_is_new_and_does_not_ask(self):
+        workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "50", job=JOB) for rank in range(2)]
+        workers[0].await_line(r"^step 20$")
+        self.look()
+        asked = "performance.getEntriesByType('resource').filter((one) => /(latest|history|status)$/.test(one.name)).length"
+        step = "Number(document.querySelector('#tiles dd').textContent.replaceAll(',', ''))"
+        before = self.browser.value(step)
+        self.browser.await_page(lambda page: self.browser.value(step) > before + 40)
+        self.assertEqual(self.browser.value(asked), 0, "it asked all the same")
+
+    def test_where_no_stream_comes_through_it_asks(self):
+        worker = self.worker(0, 1, "--steps", "100000", "--step-ms", "50", job=JOB)
+        worker.await_line(r"^step 20$")
+        self.browser.call("Network.enable")
+        self.browser.call("Network.setBlockedURLs", urls=["*/stream"])
+        self.look(until=says("tiles", r"Workers 1 of 1"))
+        self.assertEqual(self.browser.value("document.getElementById('connection').title"),
+                         "asked every second, as no stream comes through")  # fmt: skip
+
+    def test_it_goes_on_when_the_coordinator_is_started_again(self):
+        workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "20", job=JOB) for rank in range(2)]
+        workers[0].await_line(r"^step 20$")
+        self.look(until=says("tiles", r"Workers 2 of 2"))
+        self.browser.value("window.isTheSamePage = true")
+        self.coordinator.kill()
+        self.browser.await_page(says("connection", "^no answer; trying again$"))
+        self.coordinator_flags = (*self.coordinator_flags, "--admin-listen", self.admin)
+        self.start_coordinator()
+        page = self.browser.await_page(lambda page: page.words["connection"] == "live" and says("tiles", r"Workers 2 of 2")(page)
+                                       and says("events", "the coordinator was started anew")(page))  # fmt: skip
+        self.assertEqual(page.words["job-name"], JOB)
+        self.assertTrue(self.browser.value("window.isTheSamePage"), "it was loaded anew")
+        self.browser.await_page(lambda page: self.browser.value("document.getElementById('connection').title.startsWith('told')"))
+
     def test_it_shows_where_the_time_of_a_step_goes(self):
         workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "5", job=JOB) for rank in range(2)]
         workers[0].await_line(r"^step 20$")
-        wanted = r"worker 0 [\d.]+ ms worker 1 [\d.]+ ms Server 0: hold .*ms, decide 0.00 ms, step "
-        deadline = time.monotonic() + cluster.PATIENCE
-        # Phases are of what was done between two looks, so that it has to look before a heartbeat and after it.
-        while not re.search(wanted, shown := self.look(seconds=60).words["phases"]):
-            self.assertLess(time.monotonic(), deadline, shown)
+        self.look(until=says("phases", r"worker 0 [\d.]+ ms worker 1 [\d.]+ ms Server 0: hold .*ms, decide 0.00 ms, step "))
 
     def test_without_a_job_it_says_how_to_start_one(self):
-        page = self.look()
-        self.assertEqual(page.words["connection"], "live")
-        self.assertIn("syncline run", page.words["no-job"])
+        self.assertIn("syncline run", self.look().words["no-job"])
 
     def test_nothing_but_its_own_files_may_run(self):
         with urllib.request.urlopen(f"http://{self.admin}/", timeout=5) as reply:
             self.assertIn("default-src 'self'", reply.headers["Content-Security-Policy"])
 
 
-@unittest.skipIf(BROWSER is None, "no Chromium")
+@NO_CHROMIUM
 class DashboardOfJobs(Browsed):
     servers = 1
-
-    def await_words(self, job, pattern):
-        deadline = time.monotonic() + cluster.PATIENCE
-        while not re.search(pattern, (page := self.look(job=job)).words.get("events", "")):
-            self.assertLess(time.monotonic(), deadline, page.words)
-        return page
 
     def test_what_happened_to_one_job_is_not_shown_with_another_whatever_its_name(self):
         first = self.worker(0, 1, "--steps", "120", "--step-ms", "50", job=JOB)
@@ -113,7 +111,7 @@ class DashboardOfJobs(Browsed):
         self.assertEqual(self.syncline("update", JOB, "--option", "lr=0.25").returncode, 0)
         numbers = {name: self.status_of(name)["job"] for name in (JOB, "other")}
         self.assertEqual(first.wait(), 0, first.text())
-        page = self.await_words(numbers[JOB], r"the job is over: all workers left")
+        page = self.look(numbers[JOB], says("events", r"the job is over: all workers left"))
         self.assertIn("lr from 0.001 to 0.25", page.words["events"])
         # The epoch of the beginning is before the first point of the charts, that of the update is in them.
         self.assertIn("event settings", page.marks)
@@ -122,15 +120,14 @@ class DashboardOfJobs(Browsed):
         next_one.await_line(r"^step 40$")
         self.assertNotEqual(self.status_of(JOB)["job"], numbers[JOB])
         for job, name in ((self.status_of(JOB)["job"], JOB), (numbers["other"], "other")):
-            page = self.await_words(job, r"the job begins")
-            self.assertEqual(page.words["job-name"], name)
+            page = self.look(job, lambda page, name=name: page.words.get("job-name") == name and says("events", r"the job begins")(page))
             for of_the_first in ("lr from", "the job is over"):
                 self.assertNotIn(of_the_first, page.words["events"])
             self.assertNotIn("event settings", page.marks)
         self.assertIsNone(other.process.poll())
 
 
-@unittest.skipIf(BROWSER is None, "no Chromium")
+@NO_CHROMIUM
 class DashboardOfBackups(Browsed):
     servers = 2
     worker_env = {"SYNCLINE_DURABILITY": "peer"}
@@ -139,12 +136,125 @@ class DashboardOfBackups(Browsed):
         workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "20", job=JOB) for rank in range(2)]
         workers[0].await_line(r"^step 20$")
         # Servers say with their heartbeats how far their backups are.
-        deadline = time.monotonic() + cluster.PATIENCE
-        while len(self.status_of(JOB)["records"]) < self.servers:
-            self.assertLess(time.monotonic(), deadline, "not all servers say how far their backups are")
-            time.sleep(0.05)
-        said = self.look().words["durability-list"]
-        self.assertRegex(said, r"All steps below [\d,]+ are in the backups.* Server 0's backup is with server 1 \(")
+        self.look(until=says("durability-list", r"All steps below [\d,]+ are in the backups.* Server 0's backup is with server 1 \("))
+
+
+class Crowd(http.server.BaseHTTPRequestHandler):
+    """The coordinator's own pages, but for a stream in which its job has many more members, the last of them slow."""
+
+    admin = None  # of the real one
+    members = 64
+
+    def do_GET(self):
+        if self.path == "/stream":
+            return self.tell()
+        with urllib.request.urlopen(f"http://{self.admin}{self.path}", timeout=10) as reply:
+            self.send_response(200)
+            self.send_header("Content-Type", reply.headers["Content-Type"])
+            self.end_headers()
+            self.wfile.write(reply.read())
+
+    def ask(self, name):
+        with urllib.request.urlopen(f"http://{self.admin}/{name}", timeout=10) as reply:
+            return json.load(reply)
+
+    def say(self, name, data):
+        self.wfile.write(f"event: {name}\ndata: {json.dumps(data)}\n\n".encode())
+
+    def tell(self):
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.end_headers()
+        status = self.ask("status")
+        (job,) = status["jobs"]
+        one = job["members"][0]
+        self.say("history", self.ask("history"))
+        for step in range(1, 1000):
+            job["members"] = [{**one, "rank": rank, "name": f"host-{rank}.example:7", "step": step, "waiting": rank % 3 > 0,
+                               "phases": self.phases(step, 0.02 if rank == self.members - 1 else 0.01)}
+                              for rank in range(self.members)]  # fmt: skip
+            try:
+                self.say("status", status)
+            except OSError:
+                return  # the page is closed
+            time.sleep(0.1)
+
+    def phases(self, steps, seconds):
+        each = {"compute": seconds, "encode": 0.001, "push": 0.001, "others": 0.025 - seconds, "publish": 0.001, "decode": 0.001}
+        return {"steps": steps, "seconds": {phase: steps * of_a_step for phase, of_a_step in each.items()}}
+
+    def log_message(self, *_):
+        pass
+
+
+@NO_CHROMIUM
+class DashboardOfManyMembers(Browsed):
+    servers = 1
+
+    # What takes more than it shows can be scrolled by keys; pictures, fields and tables say what they are.
+    FAULTS = """[
+      ...[...document.querySelectorAll('body *')].filter((one) => one.tabIndex < 0 &&
+        ((one.scrollHeight > one.clientHeight + 1 && /auto|scroll/.test(getComputedStyle(one).overflowY)) ||
+         (one.scrollWidth > one.clientWidth + 1 && /auto|scroll/.test(getComputedStyle(one).overflowX)))),
+      ...[...document.querySelectorAll('[role=img], meter, section, [role=region]')].filter((one) =>
+        one.checkVisibility() && !one.ariaLabel && !document.getElementById(one.getAttribute('aria-labelledby'))?.textContent),
+      ...[...document.querySelectorAll('svg')].filter((one) => one.checkVisibility() && !one.ariaLabel && one.ariaHidden !== 'true'),
+    ].map((one) => one.outerHTML.slice(0, 100))"""
+
+    def setUp(self):
+        super().setUp()
+        worker = self.worker(0, 1, "--steps", "100000", "--step-ms", "50", job=JOB)
+        worker.await_line(r"^step 60$")
+        crowd = type("OfThis", (Crowd,), {"admin": self.admin})
+        self.crowd = http.server.ThreadingHTTPServer(("127.0.0.1", 0), crowd)
+        self.crowd.daemon_threads = True
+        threading.Thread(target=self.crowd.serve_forever, daemon=True).start()
+        self.addCleanup(self.crowd.server_close)
+        self.addCleanup(self.crowd.shutdown)
+
+    def test_it_shows_64_members_and_who_is_slow_also_on_a_phone(self):
+        tab = self.browser
+        tab.open(f"http://127.0.0.1:{self.crowd.server_address[1]}/")
+        tab.await_page(says("workers", r"63 computes slow [\d.]+ ms [\d,]+ host-63.example:7"))
+        self.assertEqual(tab.value("document.querySelectorAll('#workers tbody tr').length"), 64)
+        tab.await_page(lambda page: tab.value("document.querySelectorAll('#phases .bar').length") == 64)
+        slow = "[...document.querySelectorAll('#workers .slow')].map((mark) => mark.closest('tr').firstChild.textContent)"
+        self.assertEqual(tab.value(slow), ["63"])
+        self.assertEqual(tab.value("document.getElementById('slow-ones').textContent"), "slow: 63")
+        tab.await_page(lambda page: tab.value("document.querySelector('#workers polyline').getAttribute('points').split(' ').length") >= 20)
+        for width, height in ((1280, 900), (390, 844), (320, 568)):
+            tab.size(width, height, mobile=width < 500)
+            self.assertLessEqual(tab.value("document.documentElement.scrollWidth"), width, "the page is wider than the screen")
+            self.assertEqual(tab.value(self.FAULTS), [])
+
+
+@NO_CHROMIUM
+class DashboardBehindTls(cluster.CertifiedTest):
+    coordinator_flags = ("--admin-listen", "0.0.0.0:0", "--admin-token-file", "token")
+    TOKEN = "a-token-of-some-length-0123456789"
+
+    def serve(self, name, *flags):
+        with open(self.path("token"), "w") as file:
+            file.write(f"{self.TOKEN}\n")
+        return super().serve(name, *flags)
+
+    def log_in(self, tab, token):
+        tab.value(f"document.getElementById('token').value = '{token}'; document.forms[0].requestSubmit()")
+
+    def test_it_lets_in_whoever_knows_the_token(self):
+        tab = browser.Browser()
+        self.addCleanup(tab.close)
+        tab.open(f"https://127.0.0.1:{self.admin.rsplit(':', 1)[1]}/")
+        tab.await_page(lambda page: "form" in page.tags)
+        self.log_in(tab, "wrong-token-0123456789")
+        tab.await_page(lambda page: tab.value("document.querySelector('[role=alert]')?.textContent") == "That is not the token.")
+        self.log_in(tab, self.TOKEN)
+        tab.await_page(says("connection", "^live$"))
+        self.assertEqual(tab.value("document.cookie"), "", "a script sees the cookie")
+        # Another token: whoever watches has to log in again.
+        with open(self.path("token"), "w") as file:
+            file.write("another-token-0123456789\n")
+        tab.await_page(lambda page: "form" in page.tags)
 
 
 if __name__ == "__main__":

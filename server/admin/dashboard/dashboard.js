@@ -5,6 +5,7 @@ import {Chart} from "/chart.js";
 import {showDurability} from "/durability.js";
 import {Events} from "/events.js";
 import {Phases} from "/phases.js";
+import {Sparks} from "/spark.js";
 
 const PERIOD_MS = 1000;
 const HOUR_SECONDS = 3600;
@@ -16,6 +17,7 @@ const state = {
   events: new Events(),
   charts: null,
   phases: null,
+  sparks: new Sparks(),
   advice: null,
   status: null,       // the last one
 };
@@ -176,22 +178,25 @@ function showCharts(job, points) {
 function showWaits(job) {
   const working = job.members.filter((member) => !member.waiting);
   const waits = working.length > 0 && working.length < job.members.length && working.length <= 8;
-  byId("job-waits").hidden = !waits;
-  if (waits) byId("job-waits").textContent = `The others wait for ${working.map((member) =>
-    `worker ${member.rank}`).join(", ")}.`;
+  byId("job-waits").textContent = waits
+    ? `The others wait for ${working.map((member) => `worker ${member.rank}`).join(", ")}.` : "";
 }
 
 function showWorkers(job, time) {
-  table("workers", ["Rank", "Process", "Step", "Now", "Heard of", "Bytes", "Codec"], [0, 2, 4, 5],
+  state.sparks.look(job);
+  const slow = job.members.map((member) => member.rank).filter((rank) => state.sparks.isSlow(rank));
+  byId("slow-ones").textContent = slow.length > 8 ? `${slow.length} are slow` : slow.length ? `slow: ${slow.join(", ")}` : "";
+  table("workers", ["Rank", "Now", "Own time of a step", "Step", "Process", "Heard of", "Bytes", "Codec"], [0, 2, 3, 5, 6],
     job.members.map((member) => {
       const age = member.heartbeat_age_seconds;
       const rate = measure(`${job.job}/${member.rank}/${member.incarnation}`, time, member.bytes);
       const compression = member.compression;
       const ratio = compression.ratio > 1.005 ? ` ${short(compression.ratio)}×` : "";
       return [
-        String(member.rank), member.name,
-        member.step.toLocaleString("en"),
+        String(member.rank),
         member.waiting ? "waits" : "computes",
+        state.sparks.of(member.rank),
+        member.step.toLocaleString("en"), member.name,
         {text: `${seconds(age)} ago`, className: age > 5 ? "silent" : ""},
         perSecond(rate), `${compression.choice || job.push_codec}${ratio}`,
       ];
@@ -247,8 +252,67 @@ function show(status) {
 
 // ---- talking to the coordinator --------------------------------------------------------------------------------
 
+// The coordinator says each second what is new, in a stream that begins with all that it has: after an interruption or
+// a restart nothing has to be remembered. Where no stream is to be had, for too many are open or a proxy holds it back,
+// the page asks every second instead, and tries a stream again now and then.
+const SILENT_MS = 5000;         // a stream that says nothing for so long is broken
+const HEAD_START_MS = 1500;     // that a new one has before the page asks
+const STREAM_AGAIN_MS = 30000;
+const stream = {
+  source: null,
+  speaks: false,      // it has said all that it has; nobody needs to ask
+  heardAt: 0,
+  triedAt: -Infinity,
+  wasAway: false,     // the coordinator, when it was last asked
+  isWorthATry: true,  // at once
+};
+
+function says(className, words, how = "") {
+  const shown = byId("connection");
+  if (shown.textContent !== words) shown.textContent = words;  // or it would be read aloud every second
+  shown.className = className;
+  shown.title = how;
+}
+
+function takeStatus(status, how) {
+  for (const some of [status.events, ...status.jobs.map((job) => job.events)]) state.events.take(some);
+  show(status);
+  says("good", "live", how);
+}
+
+function drop() {
+  stream.source?.close();
+  if (stream.speaks) says("bad", "no answer; trying again");
+  Object.assign(stream, {source: null, speaks: false, isWorthATry: stream.speaks, wasAway: stream.speaks || stream.wasAway});
+}
+
+function listen() {
+  const source = new EventSource("/stream");
+  Object.assign(stream, {source, heardAt: performance.now(), triedAt: performance.now(), isWorthATry: false});
+  const on = (name, act) => source.addEventListener(name, (event) => {
+    stream.heardAt = performance.now();
+    act(JSON.parse(event.data));
+  });
+  on("history", (figures) => {
+    state.series.clear();
+    take(figures.jobs);
+  });
+  on("latest", (figures) => take(figures.jobs));
+  on("events", (all) => state.events.replace(all.events));
+  on("advice", (advice) => { state.advice = advice; });
+  on("status", (status) => {
+    Object.assign(stream, {speaks: true, wasAway: false});
+    takeStatus(status, "told by the coordinator each second");
+    // More happened at once than a status has.
+    if (state.events.lacks) get("/events").then((all) => state.events.replace(all.events), console.warn);
+  });
+  // We dial again ourselves: browsers differ in when they do.
+  source.onerror = drop;
+}
+
 async function get(path) {
   const reply = await fetch(path, {signal: AbortSignal.timeout(4000)});
+  if (reply.status === 401) location.reload();  // the token is another one: the form is there
   if (!reply.ok) throw new Error(`${path}: ${reply.status}`);
   return reply.json();
 }
@@ -263,33 +327,53 @@ let uptime = 0;
 const ADVICE_MS = 5000;
 let advised = -Infinity;
 
-async function tick() {
-  try {
-    const recent = performance.now() - loaded < RECENT_MS;
-    const [figures, status, events] = await Promise.all([
-      get(recent ? "/latest" : "/history"), get("/status"), recent && !state.events.lacks ? null : get("/events")]);
-    const restarted = status.uptime_seconds < uptime;
-    uptime = status.uptime_seconds;
-    if (!recent || restarted) state.series.clear();
-    take(figures.jobs);
-    if (events) state.events.replace(events.events);
-    for (const some of [status.events, ...status.jobs.map((job) => job.events)]) state.events.take(some);
-    if (performance.now() - advised >= (state.advice ? ADVICE_MS : PERIOD_MS)) {
-      advised = performance.now();
-      state.advice = await get("/advice");
-    }
-    show(status);
-    loaded = restarted ? -Infinity : performance.now();
-    byId("connection").className = "good";
-    byId("connection").textContent = "live";
-  } catch (error) {
-    loaded = -Infinity;
-    byId("connection").className = "bad";
-    byId("connection").textContent = "no answer; trying again";
-    console.warn(error);
+async function ask() {
+  const recent = performance.now() - loaded < RECENT_MS;
+  const [figures, status, events] = await Promise.all([
+    get(recent ? "/latest" : "/history"), get("/status"), recent && !state.events.lacks ? null : get("/events")]);
+  const restarted = status.uptime_seconds < uptime;
+  uptime = status.uptime_seconds;
+  if (!recent || restarted) state.series.clear();
+  take(figures.jobs);
+  if (events) state.events.replace(events.events);
+  if (performance.now() - advised >= (state.advice ? ADVICE_MS : PERIOD_MS)) {
+    advised = performance.now();
+    state.advice = await get("/advice");
   }
-  setTimeout(tick, PERIOD_MS);
+  // It is there again, and may be another one.
+  if (stream.wasAway) Object.assign(stream, {wasAway: false, isWorthATry: true});
+  if (stream.speaks) return;  // by now
+  takeStatus(status, "asked every second, as no stream comes through");
+  loaded = restarted ? -Infinity : performance.now();
 }
 
+async function tick() {
+  const now = performance.now();
+  if (stream.source && now - stream.heardAt > SILENT_MS) drop();
+  if (!stream.source && (stream.isWorthATry || now - stream.triedAt > STREAM_AGAIN_MS)) listen();
+  if (!stream.speaks && now - stream.triedAt >= HEAD_START_MS) {
+    try {
+      await ask();
+    } catch (error) {
+      loaded = -Infinity;
+      stream.wasAway = true;
+      says("bad", "no answer; trying again");
+      console.warn(error);
+    }
+  }
+}
+
+// A tab that nobody sees needs nothing, and its stream is another one's.
+document.addEventListener("visibilitychange", () => {
+  if (document.hidden) {
+    drop();
+  } else {
+    stream.isWorthATry = true;
+    tick();
+  }
+});
 addEventListener("hashchange", () => { if (state.status) show(state.status); });
-tick();
+(async function run() {
+  if (!document.hidden) await tick();
+  setTimeout(run, PERIOD_MS);
+})();

@@ -60,6 +60,8 @@ export class Phases {
       this.legend.append(entry, " ");
     }
     this.bars = make("div", undefined, "bars");
+    // Where there are many it scrolls, by keys as well.
+    Object.assign(this.bars, {tabIndex: 0, role: "region", ariaLabel: "Bars of workers"});
     this.servers = make("p", undefined, "server-phases");
     parent.append(this.legend, this.bars, this.servers);
   }

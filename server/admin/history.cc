@@ -22,6 +22,18 @@ std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+Json WorkersOf(const OwnTimes& times) {
+  Json workers = Json::array();
+  for (const auto& [rank, worker] : times.workers()) {
+    workers.push_back({{"rank", rank},
+                       {"incarnation", worker.incarnation},
+                       {"steps", worker.steps},
+                       {"seconds", worker.seconds},
+                       {"points", worker.points}});
+  }
+  return workers;
+}
+
 bool IsOver(const JobView& job) { return job.phase == "over" || job.phase == "failed"; }
 
 }  // namespace
@@ -45,6 +57,7 @@ void History::AddJob(const JobView& view, absl::Time now) {
   Job& job = known->second;
   job.step = std::max(job.step, view.step);
   CountBytes(view, job);
+  job.own_times.Add(view.members);
   if (!IsOver(view) || !job.is_over) {  // also where it ended
     AddPoint({.time = now, .step = job.step, .loss = view.loss, .bytes = job.bytes}, job);
   }
@@ -104,6 +117,7 @@ std::string History::FiguresJson(Span span) const {
                                : job.fine.size() - kLatestPoints;
     for (size_t i = skipped; i < job.fine.size(); ++i) add(job.fine[i]);
     jobs.push_back({{"job", number}, {"name", job.name}, {"points", std::move(points)}});
+    if (span == Span::kAll) jobs.back()["workers"] = WorkersOf(job.own_times);
   }
   return Dump({{"jobs", std::move(jobs)}});
 }

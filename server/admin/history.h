@@ -20,6 +20,7 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "server/admin/own_times.h"
 #include "server/coordinator/coordinator.h"
 
 namespace syncline {
@@ -46,7 +47,8 @@ class History {
   };
   // {"jobs":[{"job":1,"name":"bert","points":[{"time":1763.5,"step":9,"loss":0.5,"bytes":7},…]},…]}: seconds
   // since 1970 (now: of the last sample), the step of the job, the the last loss or null, what the members have sent and received
-  // since the job began here; oldest first.
+  // since the job began here; oldest first. With kAll each job has "workers", too, as own_times.h keeps
+  // them: [{"rank":0,"incarnation":1,"steps":9,"seconds":0.9,"points":[0.1,…]},…].
   std::string FiguresJson(Span span) const;
 
  private:
@@ -66,6 +68,7 @@ class History {
         0;  // the lowest of the members; does not fall when one joins that has none yet
     std::map<uint32_t, uint64_t> bytes_of_members = {};  // by rank, of its present life
     uint64_t bytes = 0;
+    OwnTimes own_times = {};
   };
 
   void AddJob(const JobView& view, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -46,6 +46,23 @@ TEST(History, KeepsFiguresInOrder) {
             (json{{"time", 1001.5}, {"step", 9}, {"loss", nullptr}, {"bytes", 210}}));
 }
 
+TEST(History, HasOwnTimesOfWorkersForThoseWhoAskForAll) {
+  History history;
+  MemberView member = {
+      .rank = 3, .incarnation = 2, .phases = {.steps = 1, .seconds = {1}}};
+  history.Add({.jobs = {Running(1, {member})}}, kStart);
+  member.phases = {.steps = 3, .seconds = {1.5}};
+  history.Add({.jobs = {Running(3, {member})}}, kStart + absl::Seconds(1));
+  const json all = json::parse(history.FiguresJson(History::Span::kAll));
+  EXPECT_EQ(all["jobs"][0]["workers"], (json{{{"rank", 3},
+                                              {"incarnation", 2},
+                                              {"steps", 3},
+                                              {"seconds", 1.5},
+                                              {"points", {0.25}}}}));
+  const json latest = json::parse(history.FiguresJson(History::Span::kLatest));
+  EXPECT_FALSE(latest["jobs"][0].contains("workers"));
+}
+
 TEST(History, BytesGrowAlthoughMembersGoAndComeBack) {
   History history;
   history.Add(

@@ -49,6 +49,12 @@ class Dashboard(Browsed):
         self.assertNotIn("b", page.tags, "a name became markup")
         self.assertRegex(page.words["tiles"], r"Workers 2 of 2")
         self.assertIn("polyline", page.tags, "no worker has a line of its own times")
+        # What the page has not seen itself the coordinator tells it.
+        points = "document.querySelector('#workers polyline').getAttribute('points').split(' ').length"
+        self.browser.await_page(lambda page: self.browser.value(points) >= 6)
+        self.browser.open("about:blank")
+        self.look(until=says("workers", row))
+        self.assertGreaterEqual(self.browser.value(points), 6)
         self.assertRegex(page.words["servers"], r"Bytes 0 ")
         self.assertIn("worker 1 (", page.words["events"])
         self.assertRegex(page.words["events"], r"server server 0 \(.*\) attached with \d+ engine threads")

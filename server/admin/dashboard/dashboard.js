@@ -88,6 +88,7 @@ function table(id, head, numeric, rows) {
 // Takes what is new of the points. A clock that was set back begins anew.
 function take(jobs) {
   for (const job of jobs) {
+    state.sparks.begin(job.job, job.workers);  // of all history, not of the latest
     const known = state.series.get(job.job) ?? [];
     const end = job.points.at(-1)?.time ?? 0;
     const points = known.filter((point) => point.time <= end);

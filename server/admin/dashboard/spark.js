@@ -23,6 +23,13 @@ function milliseconds(seconds) {
 export class Sparks {
   constructor() { this.lines = new Map(); }  // by "job/rank/incarnation"
 
+  // What the coordinator saw before us: `workers` of its history.
+  begin(job, workers) {
+    for (const {rank, incarnation, steps, seconds, points} of workers ?? []) {
+      this.lines.set(`${job}/${rank}/${incarnation}`, {steps, own: seconds, points: [...points]});
+    }
+  }
+
   // Takes what is new; then `of` has it.
   look(job) {
     const seen = new Set();

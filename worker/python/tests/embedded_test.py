@@ -80,6 +80,12 @@ class EmbeddedServers(unittest.TestCase):
         self.assertEqual(program.wait(), 2)
         self.assertRegex(program.text(), "InvalidArgument: there are 4 workers .* SYNCLINE_COORDINATOR")
 
+    def test_are_not_started_for_options_that_make_no_sense(self):
+        with mock.patch.object(_embedded.EmbeddedServers, "__init__", side_effect=AssertionError("started")):
+            for options, why in (({"mode": "bps"}, "bsp, ssp and asp"), ({"push": "onbeit"}, "onebit"), ({"failure_timeout": "1ms"}, "")):
+                with self.assertRaisesRegex(syncline.InvalidArgument, why):
+                    syncline.Session(**options)
+
     def test_that_cannot_start_say_why_at_once(self):
         begin = time.monotonic()
         with mock.patch.object(_embedded, "START_SECONDS", 600.0), mock.patch.dict(os.environ, SYNCLINE_MEMORY="lots"):

@@ -6,7 +6,7 @@ import threading
 from types import TracebackType
 from typing import Callable, Optional
 
-from syncline.errors import Error, SessionClosed
+from syncline.errors import Dropped, Error, JobRefused, SessionClosed, Unavailable
 
 
 class Call:
@@ -24,6 +24,8 @@ class Call:
     def __exit__(self, kind: Optional[type[BaseException]], error: Optional[BaseException],
                  traceback: Optional[TracebackType]) -> None:
         try:
+            if isinstance(error, (Dropped, JobRefused, Unavailable)):
+                self._calls.is_lost = True
             if isinstance(error, Error) and self._calls.why_closed:
                 raise SessionClosed(self._calls.why_closed) from None
         finally:
@@ -37,6 +39,7 @@ class Calls:
         self._free: Callable[[ctypes.c_void_p], None] = _nothing  # set by close: before, it would keep the session alive
         self.handle: Optional[ctypes.c_void_p] = None
         self.why_closed = "the session was not opened"
+        self.is_lost = False  # by an error that ends a session
         self._lock = threading.RLock()  # re-entrant: the handler of a signal may close what it interrupted
         self._changed = threading.Condition(self._lock)
         self._under_way: dict[int, int] = {}  # by thread

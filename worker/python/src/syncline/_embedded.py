@@ -6,6 +6,7 @@ which only this process holds open. Standard output is the servers' alone, so th
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import re
 import select
@@ -15,7 +16,7 @@ import subprocess
 import tempfile
 import time
 
-from syncline._library import binary_path
+from syncline._library import LogFunction, Options, binary_path, check, library
 from syncline.errors import Error, InvalidArgument, Unavailable
 
 # The signal goes to the group, in which nobody else is, and which the shell survives: the servers may have died long ago,
@@ -36,6 +37,14 @@ _SETTINGS = ("SYNCLINE_CHECKPOINT_DIR", "SYNCLINE_ENGINE_THREADS", "SYNCLINE_ISA
 _READY = re.compile(r"syncline: ready control=(\S+) admin=(\S+)")
 START_SECONDS = 30.0
 STOP_SECONDS = 10.0
+
+
+def check_options(settings: Options) -> None:
+    """Of a session, before anything is started for it. What it has to say of them it says later, and once."""
+    silent, handle = LogFunction(lambda *_: None), ctypes.c_void_p()
+    library().syncline_options_set_log(settings.handle, silent, None)
+    check(library().syncline_session_create(settings.handle, ctypes.byref(handle)))
+    library().syncline_session_free(handle)
 
 
 class EmbeddedServers:

@@ -30,9 +30,9 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Callable, Optional, Union
 
-from syncline import _exit, _log, _staging
+from syncline import _exit, _log, _names, _staging
 from syncline._calls import Calls
-from syncline._embedded import EmbeddedServers
+from syncline._embedded import EmbeddedServers, check_options
 from syncline._library import (FLOAT32, FOREVER, LogFunction, Options, StatsStruct, TensorStruct, check, library)
 from syncline._memory import Memory, is_writable, memory_of
 from syncline._report import PHASES, Progress, Stats, report as report_of, summary
@@ -69,6 +69,9 @@ class Session:
     failure_timeout ("10s"), start_timeout ("10m"), tls_cert, tls_key, tls_ca. What is not given
     comes from the environment that `syncline run`, torchrun, Slurm, Kubernetes and Open MPI set.
 
+    A program may have several sessions: where no job is named, the second one's is the environment's name and "-2", and so on. `job`
+    says which it is.
+
     Without a coordinator, neither as an option nor in SYNCLINE_COORDINATOR, the session starts servers of its own as
     a child process, which ends with this one.
     """
@@ -100,11 +103,14 @@ class Session:
                     settings[key] = value
             if options.get("coordinator") is None and not os.environ.get("SYNCLINE_COORDINATOR"):
                 self._start_servers(settings)
+            place = settings["coordinator"], settings["rank"]
+            self.job = settings["job"] = _names.take(self._calls, place, settings["job"], options.get("job"))
             library().syncline_options_set_log(settings.handle, self._log, None)
             handle = ctypes.c_void_p()
             check(library().syncline_session_create(settings.handle, byref(handle)))
             self._patience = _seconds(settings["failure_timeout"])
         except BaseException:
+            _names.leave(self._calls)
             self._stop_servers()
             raise
         finally:
@@ -123,6 +129,7 @@ class Session:
             raise InvalidArgument(
                 f"{certificates[0]} is set (SYNCLINE_{certificates[0].upper()}) but no coordinator: set SYNCLINE_COORDINATOR="
                 "HOST:PORT, or unset it, as servers of the program's own, on loopback, have no certificates")
+        check_options(settings)
         self._servers = EmbeddedServers(settings["failure_timeout"])
         settings["coordinator"] = self._servers.address
         _log.logger.info("no SYNCLINE_COORDINATOR: started servers for this process, %s, status on http://%s",
@@ -140,6 +147,7 @@ class Session:
             library().syncline_session_free(handle)
             self._stop_servers()
         finally:
+            _names.leave(self._calls)
             _open_sessions.discard(self)
             self._gradients.clear()
 

@@ -26,7 +26,10 @@ constexpr OptionSpec kBspOptions[] = {
     {.name = "grace_ms",
      .most = static_cast<double>(kMaxGraceMs),
      .kind = OptionKind::kWhole,
-     .meaning = "how long the others may take once the quorum has contributed"}};
+     .meaning = "how long the others may take once the quorum has contributed"},
+    {.name = "whole",
+     .kind = OptionKind::kFlag,
+     .meaning = "1: what a dying worker pushed counts with all blocks or not at all"}};
 
 constexpr OptionSpec kSspOptions[] = {
     {.name = "staleness",
@@ -48,6 +51,11 @@ constexpr OptionSpec kAspOptions[] = {
      .meaning = "strength of DC-ASGD's delay compensation; 0: none"}};
 
 absl::Status CheckQuorum(const OptionValues& values) {
+  if (OptionOr(kBspOptions, values, "whole") != 0 && values.contains("quorum")) {
+    return absl::InvalidArgumentError(
+        "mode 'bsp': contributions are whole with a quorum anyway, and whole=1 waits for "
+        "everybody; say bsp:quorum=K or bsp:whole=1");
+  }
   if (!values.contains("grace_ms") || values.contains("quorum")) return absl::OkStatus();
   return absl::InvalidArgumentError(
       "mode 'bsp': grace_ms is the time that workers have after a quorum, and there is "
@@ -96,6 +104,7 @@ absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode) {
     SYNCLINE_RETURN_IF_ERROR(CheckQuorum(mode.values));
     parsed.quorum = static_cast<uint64_t>(OptionOr(options, mode.values, "quorum"));
     parsed.grace_ms = static_cast<uint64_t>(OptionOr(options, mode.values, "grace_ms"));
+    if (OptionOr(options, mode.values, "whole") != 0) parsed.quorum = kMaxWorkers;
   }
   if (parsed.kind == SyncMode::Kind::kSsp) {
     parsed.staleness = static_cast<uint64_t>(OptionOr(options, mode.values, "staleness"));

@@ -2,8 +2,8 @@
 // servers alike, and written as other choices are:
 //
 //   bsp                    everybody contributes to a step before it is made
-//   bsp:quorum=3,grace_ms=200
-//                          at least so many; the others have so long after the last of them
+//   bsp:quorum=3,grace_ms=200  at least so many; the others have so long after these
+//   bsp:whole=1            everybody's; of those who die in it, what is whole everywhere
 //   ssp:staleness=3        the same steps, but a worker may be so many ahead of the slowest;
 //                          in short ssp:3
 //   asp:age_power=1        each contribution is a step of its own, when it arrives
@@ -29,7 +29,7 @@ struct SyncMode {
   Kind kind = Kind::kBsp;
   uint64_t staleness = 0;  // steps that a worker may be ahead of the slowest; bsp: 0
   // bsp: a step is made of so many contributions or more, and of those that come within the
-  // grace time after them; 0: of everybody's.
+  // grace time after them; 0: of everybody's; kMaxWorkers: of everybody's, each whole.
   uint64_t quorum = 0;
   uint64_t grace_ms = 0;
   // asp: learning rate of a contribution whose weights were `age` versions old, over that

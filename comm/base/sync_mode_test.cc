@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "comm/base/limits.h"
+
 namespace syncline {
 namespace {
 
@@ -33,6 +35,20 @@ TEST(ModeText, TakesNoOtherNumberWithoutAName) {
                 HasSubstr("must be a whole number in [0, 64]"))
         << text;
   }
+}
+
+TEST(SyncMode, WholeIsAQuorumOfAllMembersHoweverMany) {
+  const auto mode = ParseSyncMode(*ParseModeText("bsp:whole=1"));
+  ASSERT_TRUE(mode.ok()) << mode.status();
+  EXPECT_TRUE(mode->has_quorum() && !mode->has_delays());
+  EXPECT_EQ(mode->quorum, kMaxWorkers);
+  EXPECT_FALSE(ParseSyncMode(*ParseModeText("bsp:whole=0"))->has_quorum());
+  EXPECT_THAT(
+      std::string(
+          ParseSyncMode(*ParseModeText("bsp:whole=1,quorum=2")).status().message()),
+      HasSubstr("say bsp:quorum=K or bsp:whole=1"));
+  EXPECT_FALSE(ParseSyncMode(*ParseModeText("bsp:whole=2")).ok());
+  EXPECT_FALSE(ParseSyncMode(*ParseModeText("bsp:whole=1,grace_ms=3")).ok());
 }
 
 }  // namespace

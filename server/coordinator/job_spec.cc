@@ -254,10 +254,10 @@ absl::Status ValidateJob(const JobSpec& spec) {
         "durability=peer needs mode bsp without a quorum, and the job has mode ",
         FormatNamedOptions(spec.training.mode), "; choose durability=disk or none"));
   }
-  if (spec.training.sync().quorum > spec.workers) {
+  if (sync.quorum > spec.workers && sync.quorum != kMaxWorkers) {
     return absl::InvalidArgumentError(
         absl::StrCat("mode '", FormatNamedOptions(spec.training.mode), "': quorum is ",
-                     spec.training.sync().quorum, ", allowed are 1 to ", spec.workers,
+                     sync.quorum, ", allowed are 1 to ", spec.workers,
                      ", the job's workers; what is left of them are backup workers"));
   }
   if (spec.training.sync().is_async() && spec.checkpoint.IsScheduled()) {

@@ -57,6 +57,12 @@ TEST_F(Quorum, ClosesAfterTheGraceTimeWithThoseWhoAreWholeEverywhereByThen) {
   EXPECT_FALSE(Look()) << "it is closed";
 }
 
+TEST(QuorumSpec, WholeNeedsNoNumberOfWorkers) {
+  JobSpec job = OfThree(0);
+  job.training.mode.values = {{"whole", 1}};
+  EXPECT_EQ(ValidateJob(job), absl::OkStatus());
+}
+
 TEST_F(Quorum, ShardsThatNameDifferentMembersAreNotEnough) {
   Held(0, 0, {10, 11});
   Held(4, 0, {11, 12});

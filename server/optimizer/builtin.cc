@@ -18,6 +18,7 @@
 #include "server/optimizer/lars.h"
 #include "server/optimizer/lbfgs.h"
 #include "server/optimizer/lion.h"
+#include "server/optimizer/mean.h"
 #include "server/optimizer/nadam.h"
 #include "server/optimizer/onebit_adam.h"
 #include "server/optimizer/optimizer.h"
@@ -96,6 +97,21 @@ absl::Status Validate(const OptimizerSettings& settings, const OptionValues& val
   return entry->check == nullptr ? absl::OkStatus() : entry->check(values);
 }
 
+// At steps at which workers push something else than gradients, nothing is applied.
+absl::Status CheckMeanOf(const OptimizerSettings& settings, const GroupOptions& group) {
+  const Entry* entry = FindEntry(settings.name);
+  const bool has_other_steps =
+      entry->make(settings.options)->contributions() != ContributionPlan{};
+  if (has_other_steps || entry->groups == GroupSupport::kFrozen) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("optimizer '", settings.name,
+                     "' steps in other ways than by the gradients of each tensor: it "
+                     "leaves no room for "
+                     "a tensor with mean=1"));
+  }
+  return CheckMean(group);
+}
+
 }  // namespace
 
 absl::StatusOr<StateType> ParseStateType(std::string_view name) {
@@ -124,6 +140,7 @@ absl::Status ValidateOptimizer(const OptimizerSettings& settings) {
 }
 
 absl::Status ValidateGroup(const OptimizerSettings& settings, const GroupOptions& group) {
+  if (TakesMean(group)) return CheckMeanOf(settings, group);
   constexpr OptionSpec kScale = {
       .name = "learning_rate_scale", .standard = 1, .most = kMostRate};
   SYNCLINE_RETURN_IF_ERROR(
@@ -147,6 +164,7 @@ absl::StatusOr<std::unique_ptr<Optimizer>> MakeOptimizer(
     const OptimizerSettings& settings, const GroupOptions& group) {
   SYNCLINE_RETURN_IF_ERROR(ValidateOptimizer(settings));
   SYNCLINE_RETURN_IF_ERROR(ValidateGroup(settings, group));
+  if (TakesMean(group)) return MakeMean();
   const OptionValues values = Merge(settings.options, group.options);
   return Wrap(FindEntry(settings.name)->make(values), values);
 }

@@ -112,6 +112,28 @@ TEST(OptimizerSettings, AGroupReplacesOptionsAndIsRefusedLikeTheJob) {
   EXPECT_FALSE(MakeOptimizer(settings, {.options = {{"nesterov", 1}}}).ok());
 }
 
+TEST(OptimizerSettings, ATensorThatTakesTheMeanHasNothingElse) {
+  const OptimizerSettings adamw = {.name = "adamw", .options = {{"ema_decay", 0.9}}};
+  const GroupOptions mean = {.options = {{"mean", 1}}};
+  EXPECT_EQ(ValidateGroup(adamw, mean), absl::OkStatus());
+  EXPECT_TRUE((*MakeOptimizer(adamw, mean))->slots().empty());
+  for (const GroupOptions& other :
+       {GroupOptions{.learning_rate_scale = 2, .options = mean.options},
+        GroupOptions{.options = mean.options, .frozen = true},
+        GroupOptions{.options = mean.options, .state = "bf16"},
+        GroupOptions{.options = {{"mean", 1}, {"weight_decay", 0}}},
+        GroupOptions{.options = {{"mean", 0}}}}) {
+    EXPECT_THAT(std::string(ValidateGroup(adamw, other).message()),
+                HasSubstr("say mean=1 and nothing else"));
+  }
+  for (const char* name : {"lbfgs", "sophia", "onebit_adam", "zero_one_adam"}) {
+    EXPECT_THAT(std::string(ValidateGroup({.name = name}, mean).message()),
+                HasSubstr("leaves no room"))
+        << name;
+  }
+  EXPECT_FALSE(ValidateOptimizer({.options = {{"mean", 1}}}).ok()) << "of a whole job";
+}
+
 // A weight of 1 with a zero gradient loses what the decay takes.
 TEST(OptimizerSettings, AGroupsOptionsTakeTheJobsPlace) {
   const OptimizerSettings settings = {.options = {{"weight_decay", 0.5}}};

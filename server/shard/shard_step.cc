@@ -142,9 +142,11 @@ void Shard::Impl::Accumulate(Block& block) {
 }
 
 void Shard::Impl::Step(std::span<Block* const> unit, const ShardDecision& decision) {
-  const bool skips =
-      decision.verdict == ShardDecision::Verdict::kSkip ||
-      std::ranges::any_of(unit, [](const Block* block) { return block->samples() == 0; });
+  const bool is_skipped = decision.verdict == ShardDecision::Verdict::kSkip &&
+                          !stepper_->IsMean(unit.front()->spec().range.tensor);
+  const bool skips = is_skipped || std::ranges::any_of(unit, [](const Block* block) {
+                       return block->samples() == 0;
+                     });
   const bool keeps_weights =
       skips || stepper_->KindAt(decision.step) == ContributionKind::kHessian;
   BeginRecords(unit, decision,

@@ -127,6 +127,7 @@ struct RigOptions {
   uint32_t job = 7;
   uint64_t seed = 0;
   std::vector<uint32_t> frozen = {};  // tensors
+  std::vector<uint32_t> means = {};
   Records records = Records::kNone;
 };
 
@@ -157,6 +158,9 @@ class ShardRig {
     }
     for (const uint32_t tensor : options_.frozen) {
       shard_options.tensors[tensor].group.frozen = true;
+    }
+    for (const uint32_t tensor : options_.means) {
+      shard_options.tensors[tensor].group.options = {{"mean", 1}};
     }
     shard_ = *Shard::Create(shard_options, blocks, pool_);
   }

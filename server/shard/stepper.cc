@@ -125,6 +125,7 @@ void Stepper::Accumulate(Block& block) {
 }
 
 std::vector<double> Stepper::Figures(const Block& block) {
+  if (IsMean(block.spec().range.tensor)) return {0};
   return pass_.Figures(block.Sum(), PlanAt(block.version()).job_reduction());
 }
 
@@ -166,7 +167,7 @@ std::vector<Payload> Stepper::Update(std::span<Block* const> blocks,
   const bool votes = transfers_[tensor].push.votes;
   const bool is_gradient = kind == ContributionKind::kGradient && !votes;
   const float clip = is_gradient ? decision.gradient_scale : 1.0f;
-  const bool transforms = is_gradient && !plan.transforms().empty();
+  const bool transforms = is_gradient && !IsMean(tensor) && !plan.transforms().empty();
   const double samples = first.samples();
   TensorUpdate update = {
       .optimizer = plan.optimizer(tensor),
@@ -208,7 +209,9 @@ Payload Stepper::UpdateOnArrival(const Block& block, WorkerId from,
   const double samples = block.samples();
   const TensorUpdate update = {
       .optimizer = plan.optimizer(tensor),
-      .transforms = votes || plan.transforms().empty() ? nullptr : &plan.transforms(),
+      .transforms = votes || IsMean(tensor) || plan.transforms().empty()
+                        ? nullptr
+                        : &plan.transforms(),
       .scalars = {.step = block.updates() + 1,
                   .update = block.version(),
                   .learning_rate = plan.LearningRate(tensor, arrival.step, samples) *

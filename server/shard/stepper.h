@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "comm/base/buffer.h"
 #include "comm/base/slab_memory.h"
+#include "server/optimizer/mean.h"
 #include "server/optimizer/training.h"
 #include "server/shard/block.h"
 #include "server/shard/shard.h"
@@ -47,6 +48,8 @@ class Stepper {
   void ForgetSettingsBefore(uint64_t step);
 
   bool IsFrozen(uint32_t tensor) const { return tensors_[tensor].group.frozen; }
+  // Whether it is what the workers push and no weights (server/optimizer/mean.h).
+  bool IsMean(uint32_t tensor) const { return TakesMean(tensors_[tensor].group); }
   // All blocks of such a tensor step together, and live here.
   bool StepsWhole(uint32_t tensor) const;
   // Whether contributions are added as they come.

@@ -32,10 +32,11 @@ JobSpec MadeValid(JobSpec job) {
   return job;
 }
 
-// 0: none, or one that is drawn.
+// 0: none, one that is drawn, or one of all.
 uint64_t QuorumOf(std::string_view mode) {
   if (!mode.starts_with("bsp:")) return 0;
-  return ParseSyncMode(*ParseNamedOptions(mode))->quorum;
+  const uint64_t quorum = ParseSyncMode(*ParseNamedOptions(mode))->quorum;
+  return quorum == kMaxWorkers ? 0 : quorum;
 }
 
 }  // namespace

@@ -15,6 +15,7 @@ from syncline.session import Option, Session
 from syncline.torch._groups import NOTES, Group, make_groups, merged, option_string
 from syncline.torch import _state
 from syncline.torch._anew import Meeting
+from syncline.torch._exactly_once import ExactlyOnceSampler
 from syncline.torch._hooks import Hook, ReadHook
 from syncline.torch._sent import SCALES_THERE
 from syncline.torch._weight import Weight, memory_order
@@ -45,13 +46,15 @@ class Optimizer(torch.optim.Optimizer):
 
     `samples` says how many samples a gradient is the mean of; set it when batches differ. By default all workers count
     the same, as with DistributedDataParallel.
+
+    `sampler` is a syncline.torch.elastic.ExactlyOnceSampler, for jobs whose workers come and go.
     """
 
     def __init__(self, model: torch.nn.Module, optimizer: str = "sgd", lr: Optional[float] = None, *,
                  params: Optional[Iterable[Any]] = None, push: Option = None, publish: Option = None,
                  schedule: Option = None, gradient: Option = None, loss_scaling: Option = None, mode: Option = None,
-                 samples: int = 1, state_dict: Optional[Mapping[str, Any]] = None, session: Optional[Mapping[str, Option]] = None,
-                 **options: Any) -> None:
+                 samples: int = 1, state_dict: Optional[Mapping[str, Any]] = None, sampler: Optional[ExactlyOnceSampler] = None,
+                 session: Optional[Mapping[str, Option]] = None, **options: Any) -> None:
         _exit.set_up()
         _check_kinds(model, optimizer)
         self._name = optimizer
@@ -73,11 +76,15 @@ class Optimizer(torch.optim.Optimizer):
         self._settings = merged({
             "optimizer": f"{optimizer}:{settings}" if settings else optimizer, "push": push, "publish": publish,
             "schedule": schedule, "gradient": gradient, "loss_scaling": loss_scaling, "mode": mode}, session or {})
+        self._sampler = sampler
+        if sampler is not None:
+            self._settings = sampler.settings(self._settings)
         self._trains_all = params is None
         self._join(state_dict)
 
     def _join(self, state_dict: Optional[Mapping[str, Any]] = None) -> None:
         self.session = Session(**self._settings)
+        self._settings["job"] = self.session.job  # when it joins again, other sessions may have come or gone
         try:
             self._declare(self._trains_all)
             given = None if state_dict is None else self._give(state_dict)
@@ -151,6 +158,8 @@ class Optimizer(torch.optim.Optimizer):
                 self.session.declare(name, parameter.detach().permute(memory_order(parameter)), frozen=True)
             else:
                 self._weights.append(Weight(self.session, name, parameter, **self._options_of(group)))
+        if self._sampler is not None:
+            self._sampler.declare(self, self.session)
 
     def _options_of(self, group: Group) -> dict[str, Any]:
         changed = {name: value for name, value in group.items()
@@ -249,6 +258,8 @@ class Optimizer(torch.optim.Optimizer):
             self.session.skip(weight.tensor for weight in rest)
             for weight in rest:
                 weight.skipped()
+        if self._sampler is not None:
+            self._sampler.push(self.session)
         for weight in self._weights:
             weight.end_step()
         self._has_stepped = True
@@ -323,6 +334,11 @@ class Optimizer(torch.optim.Optimizer):
             yield
         finally:
             self._pushes = before
+
+    def step_without_gradients(self) -> None:
+        """A step of the others, in which this worker has no batch: no step of the program's, whose lr_schedulers do not count it."""
+        self._end_step()
+        self.synchronize()
 
     def synchronize(self) -> None:
         """Waits for all new weights. For code that reads weights outside of forward and state_dict."""

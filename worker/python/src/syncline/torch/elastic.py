@@ -8,10 +8,11 @@ import torch
 
 from syncline.errors import FailedPrecondition, InvalidArgument
 from syncline.torch._elastic_state import State, run
+from syncline.torch._exactly_once import ExactlyOnceSampler
 from syncline.torch._local import LocalSGD
 from syncline.torch._optimizer import Optimizer
 
-__all__ = ["ElasticDistributedSampler", "State", "run"]
+__all__ = ["ElasticDistributedSampler", "ExactlyOnceSampler", "State", "run"]
 
 
 class ElasticDistributedSampler(torch.utils.data.Sampler):
@@ -31,7 +32,7 @@ class ElasticDistributedSampler(torch.utils.data.Sampler):
     different workers may differ by a sample in the last one, which is smaller or larger by one. `data` is the data
     set, or its length.
 
-    What a worker would have read while it was away is not read in that epoch. A `rank` of world_size or more takes the part
+    What a worker would have read while it was away is not read in that epoch; with ExactlyOnceSampler it is, by others. A `rank` of world_size or more takes the part
     of rank % world_size.
     """
 

@@ -1,0 +1,188 @@
+"""Each sample of an epoch counts exactly once, in all weights, though workers die in the middle of steps, come back and join."""
+import random
+import tempfile
+import unittest
+from pathlib import Path
+
+import support
+from counting import counting
+from torch_support import torch
+
+import syncline
+from syncline.torch._books import Books, Page
+from syncline.torch.elastic import ExactlyOnceSampler
+
+
+class BooksTest(unittest.TestCase):
+    def test_are_read_as_they_were_written(self):
+        for batches, workers in ((1, 1), (7, 2), (8, 8), (9, 64), (1000, 9)):
+            books = Books(batches, workers)
+            counted = torch.arange(batches) % 3 == 1
+            for epoch in (0, 255, 256, 70_000):
+                read = books.read(books.written(Page(epoch, counted, []), workers - 1, True))
+                self.assertEqual((read.epoch, read.members), (epoch, [workers - 1]))
+                self.assertEqual(read.counted.tolist(), counted.tolist())
+
+    def test_count_each_batch_once_whoever_contributes(self):
+        """Against a set of pairs. Workers come, go, and are left out; the mean is made as servers do."""
+        for seed in range(40):
+            draw = random.Random(seed)
+            books = Books(draw.randint(1, 30), 6)
+            numbers, counted, alive = books.first(2), [], [0, 1]
+            for _ in range(200):
+                page = books.read(numbers)
+                if draw.random() < 0.2:
+                    alive = sorted(draw.sample(range(6), draw.randint(1, 5)))
+                pushed = []
+                for rank in alive:
+                    mine = page.of(rank)[:1]
+                    trains = bool(mine) and draw.random() < 0.9
+                    if draw.random() < 0.9:  # otherwise it dies, or a quorum leaves it out
+                        pushed.append(books.written(page, rank, trains))
+                        counted += [(page.epoch, batch) for batch in mine if trains]
+                if pushed:  # a step without contributors changes nothing
+                    weight = torch.tensor(1 / len(pushed))
+                    numbers = sum(one * weight for one in pushed)
+            page = books.read(numbers)
+            expected = [(epoch, batch) for epoch in range(page.epoch) for batch in range(books.batches)]
+            expected += [(page.epoch, batch) for batch in page.counted.nonzero().flatten().tolist()]
+            self.assertEqual(sorted(counted), expected, f"seed {seed}")
+
+
+class Alone(support.ServersTest):
+    def train(self, samples, *, epochs=2, spoiled=(), options=None, **of_sampler):
+        sampler = ExactlyOnceSampler(samples, 4, **of_sampler)
+        model, optimizer = counting(sampler, samples, session=self.options(**(options or {})))
+        self.addCleanup(optimizer.session.close)
+        loader = torch.utils.data.DataLoader(torch.arange(samples), batch_sampler=sampler)
+        order = []
+        while sampler.epoch < epochs:
+            for index in sampler.batches(loader):
+                order.append(index.tolist())
+                (model(index) * (float("nan") if len(order) in spoiled else 1)).backward()
+                optimizer.step()
+        optimizer.synchronize()
+        return order, [(-part).round().tolist() for part in model.parts], optimizer.steps
+
+    def test_the_last_batch_is_smaller_or_left_out(self):
+        order, counts, _ = self.train(10)
+        self.assertEqual([len(index) for index in order], [4, 4, 2] * 2)
+        self.assertEqual(counts, [[2.0] * 10] * 4)
+        self.assertNotEqual(order[:3], order[3:])
+        order, counts, _ = self.train(10, drop_last=True, shuffle=False, options={"job": "drop"})
+        self.assertEqual(order, [[0, 1, 2, 3], [4, 5, 6, 7]] * 2)
+
+    def test_a_step_that_is_skipped_as_it_is_not_finite_counts(self):
+        order, counts, steps = self.train(8, epochs=3, spoiled=(3,), shuffle=False, options={"nonfinite_steps": "skip"})
+        self.assertEqual((len(order), steps), (6, 6))
+        self.assertEqual(counts, [[2.0] * 4 + [3.0] * 4] * 4)
+
+    def test_what_a_program_did_not_train_is_given_again(self):
+        sampler = ExactlyOnceSampler(12, 4, shuffle=False)
+        model, optimizer = counting(sampler, 12, session=self.options())
+        self.addCleanup(optimizer.session.close)
+        loader = torch.utils.data.DataLoader(torch.arange(12), batch_sampler=sampler, num_workers=1)
+        for index in sampler.batches(loader):
+            break
+        self.assertEqual((index.tolist(), sampler.left), ([0, 1, 2, 3], 3))
+        given = sampler.batches(loader)
+        self.assertEqual(next(given).tolist(), [0, 1, 2, 3])
+        with self.assertRaisesRegex(syncline.FailedPrecondition, "asked for before optimizer.step"):
+            next(given)
+        self.assertEqual(next(sampler.batches(loader)).tolist(), [0, 1, 2, 3])
+        optimizer.step()  # without backward: it is left out
+        self.assertEqual(sampler.left, 2)
+        self.assertEqual([index.tolist() for index in self.all_of(sampler, loader, optimizer)], [[4, 5, 6, 7], [8, 9, 10, 11]])
+        self.assertEqual((sampler.epoch, sampler.left), (1, 3))
+
+    def all_of(self, sampler, loader, optimizer):
+        for index in sampler.batches(loader):
+            yield index
+            optimizer.step()
+
+    def test_what_makes_no_sense_is_refused(self):
+        with self.assertRaisesRegex(syncline.InvalidArgument, "3 samples in batches of 4"):
+            ExactlyOnceSampler(3, 4, drop_last=True)
+        with self.assertRaisesRegex(syncline.FailedPrecondition, "sampler=sampler"):
+            ExactlyOnceSampler(3, 4).epoch
+        for settings, why in (({"mode": "ssp:3"}, "ssp:3.*ElasticDistributedSampler"), ({"accumulate_steps": 2}, "no_sync"),
+                              ({"rank": 3, "world_size": 4}, "rank 3: the sampler has max_workers=2")):
+            with self.assertRaisesRegex(syncline.InvalidArgument, why):
+                counting(ExactlyOnceSampler(8, 4, max_workers=2), 8, session=self.options(**settings))
+        sampler = ExactlyOnceSampler(8, 4)
+        _, optimizer = counting(sampler, 8, session=self.options())
+        self.addCleanup(optimizer.session.close)
+        with self.assertRaisesRegex(syncline.InvalidArgument, "batch_sampler=sampler"):
+            next(sampler.batches(torch.utils.data.DataLoader(torch.arange(8))))
+
+
+class Counting(support.ServersTest):
+    SAMPLES = 1003
+    LOOP = f"""
+        import os, signal, time, torch, syncline.torch
+        from counting import counting
+        from syncline.torch.elastic import ExactlyOnceSampler
+        torch.set_num_threads(1)
+        rank = int(os.environ["RANK"])
+        sampler = ExactlyOnceSampler({SAMPLES}, 10)
+        model, optimizer = counting(sampler, {SAMPLES})
+        loader = torch.utils.data.DataLoader(torch.arange({SAMPLES}), batch_sampler=sampler, num_workers=2)
+
+        def die(_):
+            time.sleep(0.5)      # what was pushed before is at the servers
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        print("rank", rank, "begins at", optimizer.steps, flush=True)
+        trained = 0
+        while not os.path.exists(os.environ["STOP"]):
+            for index in sampler.batches(loader):
+                if os.environ.get("DIES") and sampler.epoch == 1 and sampler.left < 60:
+                    model.parts[1].register_hook(die)
+                model(index).backward()
+                optimizer.step()
+                trained += 1
+                time.sleep(0.005)
+                if trained % 10 == 0:
+                    print("trained", trained, "epoch", sampler.epoch, flush=True)
+        optimizer.synchronize()
+        counts = [-part.detach().round() for part in model.parts]
+        print("counts", sampler.epoch, *[f"{{int(part.min())}} {{int(part.max())}}" for part in counts], flush=True)
+        optimizer.close()
+        """
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.stop = Path(folder.name) / "stop"
+
+    def worker(self, rank, **environment):
+        path = f"{support.PACKAGE}:{support.HERE}"
+        return self.program(self.LOOP, {**self.environment(rank, 2), "STOP": str(self.stop), "PYTHONPATH": path, **environment})
+
+    def test_each_sample_counts_once_an_epoch(self):
+        first, second = self.worker(0), self.worker(1, DIES="yes")
+        self.assertEqual(second.wait(), -9, second.text())  # with some of its gradients sent
+        first.await_line("epoch changed .*members=1")
+        second = self.worker(1)
+        second.await_line("trained 20 ")
+        second.kill()  # wherever it is
+        third, second = self.worker(2), self.worker(1)
+        for program in (third, second):  # in the middle of an epoch, most likely
+            program.await_line("trained 30 ")
+        self.stop.touch()
+        for program in (first, second, third):
+            self.assertEqual(program.wait(), 0, program.text())
+            epoch, *counts = program.await_line(r"counts (\d+) (.*)").groups()
+            self.assertEqual(counts, [" ".join([epoch] * 8)], program.text())
+
+    def test_more_workers_than_batches_wait_for_the_others(self):
+        loop = self.LOOP.replace(f"Sampler({self.SAMPLES}, 10)", f"Sampler({self.SAMPLES}, 400)")
+        loop = loop.replace('os.path.exists(os.environ["STOP"])', "sampler.epoch == 3")
+        programs = [self.program(loop, {**self.environment(rank, 4), "PYTHONPATH": f"{support.PACKAGE}:{support.HERE}"}) for rank in range(4)]
+        for program in programs:
+            self.assertEqual(program.wait(), 0, program.text())
+            program.await_line("counts 3 3 3 3 3 3 3 3 3$")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -67,9 +67,11 @@ def make_optimizer(model, flags):
     return syncline.torch.Optimizer(model, "adamw", push=codec, publish=codec, **options)
 
 
-def loss_of(model, data, starts):
+def loss_of(model, data, starts, autocast=False):
     windows = torch.stack([data[start:start + CONTEXT + 1] for start in starts.tolist()])
-    return F.cross_entropy(model(windows[:, :-1]).flatten(0, 1), windows[:, 1:].flatten())
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        characters = model(windows[:, :-1])
+    return F.cross_entropy(characters.float().flatten(0, 1), windows[:, 1:].flatten())
 
 
 def main():
@@ -81,6 +83,7 @@ def main():
     parser.add_argument("--validation", type=int, default=625, help="windows of the validation text")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--autocast", action="store_true", help="compute in BF16; parameters stay FP32")
     flags = parser.parse_args()
 
     torch.manual_seed(flags.seed)
@@ -92,7 +95,8 @@ def main():
         random = torch.Generator().manual_seed(flags.seed * 1000 + optimizer.rank)  # each worker reads elsewhere
         for step in range(flags.steps):
             optimizer.zero_grad()
-            loss = loss_of(model, train, torch.randint(len(train) - CONTEXT, (flags.batch_size,), generator=random))
+            starts = torch.randint(len(train) - CONTEXT, (flags.batch_size,), generator=random)
+            loss = loss_of(model, train, starts, flags.autocast)
             loss.backward()
             optimizer.step()
             scheduler.step()

@@ -31,9 +31,9 @@ class Examples(unittest.TestCase):
         self.assertGreater(float(re.search(r"accuracy (\S+)%", said).group(1)), 60, said)
 
     def test_characters(self):
-        for mode in ("onebit", "diloco-int4"):
+        for mode in (["onebit"], ["diloco-int4"], ["bsp", "--autocast"]):
             with self.subTest(mode):
-                said = self.run_example(EXAMPLES / "characters.py", "--mode", mode, "--steps", 30, "--sync-every", 10, "--batch-size", 2,
+                said = self.run_example(EXAMPLES / "characters.py", "--mode", *mode, "--steps", 30, "--sync-every", 10, "--batch-size", 2,
                                         "--validation", 4)
                 report = json.loads(re.search(r"^\{.*\}$", said, re.MULTILINE).group())
                 self.assertLess(report["loss"], 3.7, said)  # 4.6 without training
@@ -53,6 +53,23 @@ class Examples(unittest.TestCase):
                 program.write_text(source)
                 said = self.run_example(program)
                 self.assertLess(float(re.search(r"^loss (\S+)", said, re.MULTILINE).group(1)), 0.1, said)
+
+
+class Notebook(unittest.TestCase):
+    def test_runs_from_top_to_bottom(self):
+        """As nbclient would, cell by cell in one namespace: what jupyter needs is not installed everywhere."""
+        cells = json.loads((support.HERE.parents[2] / "docs/quickstart.ipynb").read_text())["cells"]
+        code = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+        with tempfile.TemporaryDirectory() as folder:
+            program = support.Process([sys.executable, "-c", "import sys\nspace = {}\nfor cell in sys.argv[1:]: exec(cell, space)", *code],
+                                      {"TMPDIR": folder, "OMP_NUM_THREADS": "1"})
+            self.addCleanup(program.kill)
+            self.assertEqual(program.wait(), 0, program.text())
+        said = program.text()
+        alone, compressed, after = (float(loss) for loss in re.findall(r"^loss after .*: (\S+)$", said, re.MULTILINE))
+        self.assertLess(max(alone, compressed, after), 0.1, said)
+        self.assertGreater(float(re.search(r"gradients were (\S+) times smaller", said).group(1)), 8, said)
+        self.assertEqual(len(re.findall(r"^rank [01] of 2: ", said, re.MULTILINE)), 2, said)
 
 
 class Elastic(support.ServersTest):

@@ -70,7 +70,8 @@ class StreamsOfRank {
 class RanksFilter {
  public:
   // `of_logged`: what becomes of output of theirs that would go to a log only.
-  static absl::StatusOr<RanksFilter> Parse(const std::string& text, Output of_logged) {
+  static absl::StatusOr<RanksFilter> Parse(const std::string& text, int workers,
+                                           Output of_logged) {
     RanksFilter filter;
     filter.of_logged_ = of_logged;
     if (text.empty()) return filter;
@@ -79,6 +80,11 @@ class RanksFilter {
       if (!absl::SimpleAtoi(part, &rank) || rank < 0) {
         return Usage(absl::StrCat("--local-ranks-filter '", Printable(text),
                                   "' is no list of workers of this host; write 0,1,2"));
+      }
+      if (rank >= workers) {
+        return Usage(absl::StrCat("--local-ranks-filter ", Printable(text),
+                                  ": this host has no worker ", rank, ", only 0 to ",
+                                  workers - 1));
       }
       filter.ranks_.insert(rank);
     }
@@ -169,10 +175,17 @@ absl::StatusOr<Sizes> WorkOutSizes(const RunOptions& options, const Machine& mac
   return sizes;
 }
 
-absl::Status CheckMode(const std::string& mode) {
+absl::Status CheckMode(const std::string& mode, int workers) {
   if (mode.empty()) return absl::OkStatus();
   const absl::StatusOr<NamedOptions> named = ParseModeText(mode);
-  const absl::Status known = named.ok() ? ParseSyncMode(*named).status() : named.status();
+  const auto parsed = named.ok() ? ParseSyncMode(*named) : named.status();
+  const absl::Status known = parsed.status();
+  if (known.ok() && parsed->quorum != kMaxWorkers &&
+      parsed->quorum > static_cast<uint64_t>(workers)) {
+    return Usage(absl::StrCat("--mode ", Printable(mode), ": the quorum is ",
+                              parsed->quorum, ", allowed are 1 to ", workers,
+                              ", the job's workers"));
+  }
   if (known.ok()) return absl::OkStatus();
   return Usage(absl::StrCat("--mode '", Printable(mode),
                             "': ", std::string(known.message()),
@@ -271,7 +284,6 @@ absl::Status CheckTheRest(const RunOptions& options) {
       options.engine_threads > static_cast<int>(kMaxEngineThreads)) {
     return Usage(absl::StrCat("--engine-threads must be 1 to ", kMaxEngineThreads));
   }
-  SYNCLINE_RETURN_IF_ERROR(CheckMode(options.mode));
   SYNCLINE_RETURN_IF_ERROR(CheckCheckpoints(options));
   if (options.max_restarts < 0) return Usage("--max-restarts must not be negative");
   absl::Status named = CheckName("--job", options.job, kMaxJobNameBytes);
@@ -345,6 +357,7 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
                                           const Machine& machine) {
   SYNCLINE_RETURN_IF_ERROR(CheckTheRest(options));
   SYNCLINE_ASSIGN_OR_RETURN(const Sizes sizes, WorkOutSizes(options, machine));
+  SYNCLINE_RETURN_IF_ERROR(CheckMode(options.mode, sizes.world));
   LaunchPlan plan;
   SYNCLINE_ASSIGN_OR_RETURN(
       plan.failure_timeout,
@@ -380,7 +393,7 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
                             StreamsOfRank::Parse("--redirects", redirects));
   SYNCLINE_ASSIGN_OR_RETURN(
       const auto shown,
-      RanksFilter::Parse(options.local_ranks_filter,
+      RanksFilter::Parse(options.local_ranks_filter, sizes.local,
                          options.redirects.empty() ? Output::kTee : Output::kLog));
   for (int local = 0; local < sizes.local; ++local) {
     WorkerPlan worker;

@@ -304,6 +304,10 @@ TEST(LaunchPlan, RefusesFlagsThatContradictEachOther) {
   for (const char* ranks : {"one", "0,", "-1"}) {
     refused([=](RunOptions& o) { o.local_ranks_filter = ranks; }, "--local-ranks-filter");
   }
+  refused([](RunOptions& o) { o.workers = 2, o.local_ranks_filter = "0,2"; },
+          "this host has no worker 2, only 0 to 1");
+  refused([](RunOptions& o) { o.workers = 2, o.mode = "bsp:quorum=3"; },
+          "allowed are 1 to 2");
   refused([](RunOptions& o) { o.min_workers = 2; }, "--min-workers");
   refused([](RunOptions& o) { o.engine_threads = 65; }, "--engine-threads");
   refused([](RunOptions& o) { o.failure_timeout = "soon"; }, "--failure-timeout");

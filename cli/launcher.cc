@@ -140,7 +140,9 @@ void Launcher::Announce() const {
   if (!coordinator_admin_.empty()) {
     absl::StrAppend(&line, ", dashboard http://", coordinator_admin_);
   }
-  Say(absl::StrCat(line, ", logs ", log_dir_));
+  Say(absl::StrCat(
+      line, ", logs ", log_dir_,
+      options_.log_dir.empty() ? " (removed once all workers succeed)" : ""));
 }
 
 absl::Status Launcher::StartWorkers() {
@@ -340,12 +342,12 @@ absl::Status Launcher::StopBecauseOf(const WorkerPlan& worker, const ProcessEven
       WaysOn(event.wait_status));
   const std::optional<FirstFailure> first = FindFirstFailure();
   if (first && !first->error.traceback.empty()) {
-    // Without a log it is on the terminal.
-    if (first->worker->err != Output::kInherit) {
+    // Otherwise it is on the terminal.
+    if (first->worker->err == Output::kLog) {
       ShowLines(absl::StrCat("traceback of worker ", first->worker->rank),
                 first->error.traceback);
     }
-  } else if (!event.tail.empty()) {
+  } else if (!event.tail.empty() && worker.err == Output::kLog) {
     ShowLines(absl::StrCat("last lines of worker ", worker.rank), event.tail);
   }
   if (first) {
@@ -408,7 +410,8 @@ void Launcher::StopAndWait(const std::vector<std::string>& names, absl::Duration
 void Launcher::RemoveDirectories(const absl::Status& outcome) {
   std::error_code ignored;  // a leftover in the temporary directory harms nobody
   std::filesystem::remove_all(scratch_ + "/state", ignored);
-  if ((outcome.ok() && failed_ == 0) || !options_.log_dir.empty())
+  const bool all_succeeded = outcome.ok() && failed_ == 0 && signal_ == 0;
+  if (all_succeeded || !options_.log_dir.empty())
     std::filesystem::remove_all(scratch_, ignored);
 }
 

@@ -6,9 +6,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <system_error>
 #include <utility>
 
@@ -113,9 +115,18 @@ absl::StatusOr<std::string> ChooseCoordinator(const std::string& given,
   return WithFailure(absl::InvalidArgumentError(several), Failure::kUsage);
 }
 
-absl::StatusOr<std::string> CoordinatorToAsk(const std::string& given) {
+std::vector<FoundRun> RunsOf(const std::string& job, std::vector<FoundRun> runs) {
+  const auto is_of_job = [&](const FoundRun& run) { return run.job == job; };
+  if (std::ranges::none_of(runs, is_of_job)) return runs;
+  std::erase_if(runs, std::not_fn(is_of_job));
+  return runs;
+}
+
+absl::StatusOr<std::string> CoordinatorToAsk(const std::string& given,
+                                             const std::string& job) {
   if (!given.empty()) return given;
-  return ChooseCoordinator(given, FindLocalRuns(LocalRunsDirectory()), DefaultListens());
+  return ChooseCoordinator(given, RunsOf(job, FindLocalRuns(LocalRunsDirectory())),
+                           DefaultListens());
 }
 
 void AddCoordinatorFlag(CLI::App& command, std::string* coordinator) {

@@ -46,7 +46,13 @@ std::string LocalRunsDirectory();
 absl::StatusOr<std::string> ChooseCoordinator(const std::string& given,
                                               const std::vector<FoundRun>& runs,
                                               bool default_listens);
-absl::StatusOr<std::string> CoordinatorToAsk(const std::string& given);
+absl::StatusOr<std::string> CoordinatorToAsk(const std::string& given,
+                                             const std::string& job = "");
+// Of several runs, those whose job this is; all where it is of none, or not given.
+std::vector<FoundRun> RunsOf(const std::string& job, std::vector<FoundRun> runs);
+
+// The argument of a command that shows all jobs of a coordinator.
+inline constexpr char kJobOfRun[] = "Of several runs on this host, ask that of this job";
 
 // --coordinator of such a command.
 void AddCoordinatorFlag(CLI::App& command, std::string* coordinator);
@@ -54,7 +60,9 @@ void AddCoordinatorFlag(CLI::App& command, std::string* coordinator);
 // What the command does, once it is known whom it asks.
 template <typename Flags>
 absl::StatusOr<int> Asking(Flags& flags, absl::StatusOr<int> (*action)(const Flags&)) {
-  SYNCLINE_ASSIGN_OR_RETURN(flags.coordinator, CoordinatorToAsk(flags.coordinator));
+  std::string job;
+  if constexpr (requires { job = flags.job; }) job = flags.job;
+  SYNCLINE_ASSIGN_OR_RETURN(flags.coordinator, CoordinatorToAsk(flags.coordinator, job));
   return action(flags);
 }
 

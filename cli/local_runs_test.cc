@@ -55,5 +55,14 @@ TEST(LocalRuns, WhatIsGivenComesFirstThenTheDefaultThenTheOnlyRun) {
                         "127.0.0.1:4712 (job gpt)"));
 }
 
+TEST(LocalRuns, AJobsNameChoosesAmongThem) {
+  const std::vector<FoundRun> runs = {
+      {"127.0.0.1:4711", "bert"}, {"127.0.0.1:4712", "gpt"}, {"127.0.0.1:4713", "gpt"}};
+  EXPECT_EQ(*ChooseCoordinator("", RunsOf("bert", runs), false), "127.0.0.1:4711");
+  EXPECT_THAT(RunsOf("gpt", runs), SizeIs(2));
+  EXPECT_THAT(RunsOf("other", runs), SizeIs(3));
+  EXPECT_THAT(RunsOf("", runs), SizeIs(3));
+}
+
 }  // namespace
 }  // namespace syncline

@@ -37,6 +37,7 @@ constexpr char kClearScreen[] = "\x1b[H\x1b[2J";
 using Json = nlohmann::json;
 
 struct StatusOptions {
+  std::string job;
   std::string coordinator;
   OutputFormat format = OutputFormat::kTable;
   bool watch = false;
@@ -229,13 +230,19 @@ std::string RecoveryLine(const Json& job) {
       recoveries.value("last_seconds", 0.0), recoveries.value("last_age_seconds", 0.0));
 }
 
+// Of a model too small for that, no 0.00 M.
+std::string Parameters(double count) {
+  return count < 1e5 ? absl::StrFormat("%.0f parameter%s", count, count == 1 ? "" : "s")
+                     : absl::StrFormat("%.2f M parameters", count / 1e6);
+}
+
 std::string JobTable(const Json& job) {
   const Json members = job.value("members", Json::array());
   std::string table = absl::StrFormat(
-      "job %s: %s, epoch %d, step %d, %d of %d workers, %.2f M parameters\n",
-      Text(job, "name"), Text(job, "phase"), job.value("epoch", uint64_t{0}),
-      job.value("step", uint64_t{0}), members.size(), job.value("expected_workers", 0),
-      job.value("parameters", 0.0) / 1e6);
+      "job %s: %s, epoch %d, step %d, %d of %d workers, %s\n", Text(job, "name"),
+      Text(job, "phase"), job.value("epoch", uint64_t{0}), job.value("step", uint64_t{0}),
+      members.size(), job.value("expected_workers", 0),
+      Parameters(job.value("parameters", 0.0)));
   if (!job.value("reason", "").empty()) {
     absl::StrAppendFormat(&table, "  %s\n", Text(job, "reason"));
   }
@@ -339,6 +346,7 @@ absl::StatusOr<std::string> StatusAsTable(const std::string& json,
 void AddStatus(CLI::App& app, Command* selected) {
   auto options = std::make_shared<StatusOptions>();
   CLI::App* status = app.add_subcommand("status", "Show servers, jobs and members");
+  status->add_option("job", options->job, kJobOfRun);
   AddCoordinatorFlag(*status, &options->coordinator);
   status->add_flag("--watch", options->watch, "Show it again every second");
   AddOutputFlag(*status, &options->format);

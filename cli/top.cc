@@ -38,6 +38,7 @@ namespace {
 constexpr absl::Duration kTimeout = absl::Seconds(3);
 
 struct TopFlags {
+  std::string job;
   std::string coordinator;
   std::string interval = "1s";
   TlsOptions tls;
@@ -232,6 +233,7 @@ void AddTop(CLI::App& app, Command* selected) {
   auto flags = std::make_shared<TopFlags>();
   CLI::App* top = app.add_subcommand(
       "top", "Watch servers, jobs and members in a terminal: speed, stragglers, loss");
+  top->add_option("job", flags->job, kJobOfRun);
   AddCoordinatorFlag(*top, &flags->coordinator);
   top->add_option("--interval", flags->interval, "Time between pictures")
       ->capture_default_str();

@@ -171,7 +171,8 @@ void Coordinator::Impl::OnServerHello(ConnectionId connection, const ServerHello
   outputs_.push_back(ToMember{connection, ServerWelcome{number, incarnation}});
   SayOfServers(absl::StrCat("server ", number, " (", hello.name, ") ",
                             is_back ? "came back" : "attached", " with ",
-                            hello.shard_addresses.size(), " engine threads"));
+                            hello.shard_addresses.size(), " engine thread",
+                            hello.shard_addresses.size() == 1 ? "" : "s"));
   OnServerBack(servers_.at(number), hello);
   if (stands_in != nullptr) {
     stands_in->OnStandIn({.server = number,

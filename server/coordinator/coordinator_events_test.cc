@@ -27,7 +27,7 @@ TEST_F(CoordinatorEvents, EachKindHasANameThatIsReadAgain) {
 TEST_F(CoordinatorEvents, MembersComeAndGoEachWithItsCause) {
   Begin();
   EXPECT_THAT(Said(EventKind::kServer),
-              ElementsAre("server 0 (server1) attached with 1 engine threads"));
+              ElementsAre("server 0 (server1) attached with 1 engine thread"));
   EXPECT_THAT(Said(EventKind::kJoin),
               ElementsAre("worker 0 (worker0) joins", "worker 1 (worker1) joins"));
   EXPECT_THAT(Said(EventKind::kEpoch),

@@ -244,17 +244,17 @@ void Job::SayWhoIsMissing(absl::Duration now, size_t servers_attached,
 }
 
 std::string Job::WhoIsMissing(absl::Duration now, size_t servers_attached) const {
-  const std::string since =
-      absl::StrCat(absl::ToInt64Seconds(now - gathering_since_), " s");
+  const int64_t seconds = absl::ToInt64Seconds(now - gathering_since_);
+  const std::string since = seconds > 0 ? absl::StrCat(", ", seconds, " s") : "";
   if (IsFull() && servers_attached >= options_.expected_servers) {
-    return absl::StrCat("looking for its checkpoints, ", since);
+    return absl::StrCat("looking for its checkpoints", since);
   }
   if (IsFull()) {
     return absl::StrCat("waiting for server ", servers_attached + 1, " of ",
-                        options_.expected_servers, ", ", since);
+                        options_.expected_servers, since);
   }
   std::string who = absl::StrCat("waiting for worker ", workers_.size() + 1, " of ",
-                                 spec_.workers, ", ", since);
+                                 spec_.workers, since);
   if (spec_.workers - workers_.size() > kMissingRanksShown) return who;
   std::vector<uint32_t> missing;
   for (uint32_t rank = 0; rank < spec_.workers; ++rank) {

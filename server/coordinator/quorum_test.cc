@@ -57,12 +57,6 @@ TEST_F(Quorum, ClosesAfterTheGraceTimeWithThoseWhoAreWholeEverywhereByThen) {
   EXPECT_FALSE(Look()) << "it is closed";
 }
 
-TEST(QuorumSpec, WholeNeedsNoNumberOfWorkers) {
-  JobSpec job = OfThree(0);
-  job.training.mode.values = {{"whole", 1}};
-  EXPECT_EQ(ValidateJob(job), absl::OkStatus());
-}
-
 TEST_F(Quorum, ShardsThatNameDifferentMembersAreNotEnough) {
   Held(0, 0, {10, 11});
   Held(4, 0, {11, 12});
@@ -174,6 +168,12 @@ TEST_F(QuorumJob, AWindowThatWasOpenIsOpenedAgainByWhatServersRepeat) {
   EXPECT_FALSE(Last<StepClosed>(10).has_value());
   PassTime(absl::Milliseconds(100));
   EXPECT_TRUE(Last<StepClosed>(10).has_value());
+}
+
+TEST(QuorumSpec, WholeNeedsNoNumberOfWorkers) {
+  JobSpec job = OfThree(0);
+  job.training.mode.values = {{"whole", 1}};
+  EXPECT_EQ(ValidateJob(job), absl::OkStatus());
 }
 
 TEST(QuorumSpec, WhatMakesNoSenseIsRefusedWithTheRange) {

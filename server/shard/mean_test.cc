@@ -74,6 +74,34 @@ TEST(ShardMean, HasNoPartInTheNormAndStepsThoughTheJobSkips) {
   EXPECT_THAT(rig.Weights(1), Each(5.0f));
 }
 
+TEST(ShardMean, IsReplayedThoughTheJobSkipped) {
+  RigOptions options = WithMean(Decided({.options = {{"lr", 1}}}));
+  ShardRig again(options);
+  options.records = Records::kKept;
+  ShardRig rig(options);
+  rig.Commit(1, {rig.Member(0)});
+  const auto replay = [&](const ShardOutputs& outputs) {
+    for (const ShardOutput& output : outputs) {
+      const auto* kept = std::get_if<ShardRecorded>(&output);
+      if (kept == nullptr) continue;
+      const auto replayed = again.shard().Replay(*kept->record);
+      ASSERT_TRUE(replayed.ok()) << replayed.status();
+    }
+  };
+  for (const uint32_t block : {0, 1}) replay(rig.Seed(block, SomeValues(kElements, 1)));
+  for (uint64_t step = 0; step < 4; ++step) {
+    for (const uint32_t block : {0, 1}) {
+      PushAll(rig, 0, block, step, 2.0f + static_cast<float>(step));
+    }
+    replay(rig.shard().Apply(
+        ShardDecision{.step = step,
+                      .verdict = step % 2 == 0 ? ShardDecision::Verdict::kSkip
+                                               : ShardDecision::Verdict::kApply}));
+  }
+  EXPECT_THAT(rig.Weights(1), Each(5.0f));
+  for (const uint32_t block : {0, 1}) EXPECT_EQ(rig.Weights(block), again.Weights(block));
+}
+
 TEST(ShardMean, KnowsNoLossScale) {
   ShardRig rig(WithMean({.optimizer = {.options = {{"lr", 1}}},
                          .loss_scaling = {"torch", {{"init_scale", 8}}}}));

@@ -57,7 +57,7 @@ class Dashboard(Browsed):
         self.assertGreaterEqual(self.browser.value(points), 6)
         self.assertRegex(page.words["servers"], r"Bytes 0 ")
         self.assertIn("worker 1 (", page.words["events"])
-        self.assertRegex(page.words["events"], r"server server 0 \(.*\) attached with \d+ engine threads")
+        self.assertRegex(page.words["events"], r"server server 0 \(.*\) attached with \d+ engine threads?")
 
     def test_it_is_told_what_is_new_and_does_not_ask(self):
         workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "50", job=JOB) for rank in range(2)]

@@ -1,6 +1,9 @@
 """Each sample of an epoch counts exactly once, in all weights, though workers die in the middle of steps, come back and join."""
+import os
 import random
+import sys
 import tempfile
+import textwrap
 import unittest
 from pathlib import Path
 
@@ -182,6 +185,43 @@ class Counting(support.ServersTest):
         for program in programs:
             self.assertEqual(program.wait(), 0, program.text())
             program.await_line("counts 3 3 3 3 3 3 3 3 3$")
+
+
+class Resumed(unittest.TestCase):
+    PROGRAM = """
+        import os, torch
+        from counting import counting
+        from syncline.torch.elastic import ExactlyOnceSampler
+        torch.set_num_threads(1)
+        sampler = ExactlyOnceSampler(203, 10)
+        model, optimizer = counting(sampler, 203)
+        loader = torch.utils.data.DataLoader(torch.arange(203), batch_sampler=sampler)
+        print("begins with", sampler.left, "of epoch", sampler.epoch, flush=True)
+        steps = 0
+        while sampler.epoch < 2 and steps < int(os.environ["STEPS"]):
+            for index in sampler.batches(loader):
+                model(index).backward()
+                optimizer.step()
+                steps += 1
+                if steps == int(os.environ["STEPS"]):
+                    break
+        optimizer.synchronize()
+        print("counts", *[f"{int(-part.max())} {int(-part.min())}" for part in model.parts], flush=True)
+        optimizer.close()
+        """
+
+    def test_goes_on_in_the_middle_of_an_epoch(self):
+        with tempfile.TemporaryDirectory() as folder:
+            script = Path(folder) / "train.py"
+            script.write_text(textwrap.dedent(self.PROGRAM))
+            command = [os.environ["SYNCLINE_BINARY"], "run", "--standalone", "--nproc-per-node", "2", "--checkpoint-dir", f"{folder}/saved",
+                       "--checkpoint-every", "100 steps", "--", sys.executable, str(script)]
+            for steps, begins, counts in ((7, "21 of epoch 0", "0 1 0 1 0 1 0 1"), (100, "7 of epoch 0", "2 2 2 2 2 2 2 2")):
+                run = support.Process(command, {"STEPS": str(steps), "PYTHONPATH": f"{support.PACKAGE}:{support.HERE}"})
+                self.addCleanup(run.kill)
+                self.assertEqual(run.wait(), 0, run.text())
+                run.await_line(f"begins with {begins}$")
+                run.await_line(f"counts {counts}$")
 
 
 if __name__ == "__main__":

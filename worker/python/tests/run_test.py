@@ -2,9 +2,11 @@
 import importlib.util
 import os
 import re
+import signal
 import sys
 import tempfile
 import textwrap
+import time
 import unittest
 from pathlib import Path
 
@@ -96,6 +98,32 @@ class Ends(Run):
         self.assertRegex(lines[-1], "^syncline: error: worker 1 failed with exit code 1 .*; it said: ValueError: no data in shard 7$")
         self.assertIn("syncline: traceback of worker 1:", lines)
         self.assertIn(f'    File "{script}", line', said)
+
+    def test_with_a_traceback_that_was_not_shown_before(self):
+        script = self.script(TRAIN + "\n    raise ValueError('no data')\n")
+        for flags, shown in ((["--redirects", "3"], "syncline: traceback of worker 0:"),
+                             (["--tee", "3"], "[worker0]: Traceback (most recent call last):")):
+            code, said = self.run_launcher("--standalone", *flags, script)
+            self.assertEqual(code, 1, said)
+            self.assertIn(shown, said.splitlines())
+            self.assertEqual(said.count("Traceback (most recent"), 1, said)
+
+    def test_with_logs_that_stay_when_it_is_interrupted(self):
+        script = self.script("import time\nprint('runs', flush=True)\ntime.sleep(100)")
+        for stop, exists in ((signal.SIGINT, True), (None, False)):
+            command = [os.environ["SYNCLINE_BINARY"], "run", "--standalone", "--redirects", "3", "--nproc-per-node", "1", "--",
+                       *([sys.executable, str(script)] if stop else ["/bin/true"])]
+            program = support.Process(command, {"TMPDIR": str(self.folder)})
+            self.addCleanup(program.kill)
+            logs = Path(program.await_line(r"logs (\S+) \(removed once all workers succeed\)").group(1))
+            if stop:
+                deadline = time.monotonic() + support.PATIENCE
+                while "runs" not in ((logs / "worker0.log").read_text() if (logs / "worker0.log").exists() else ""):
+                    self.assertLess(time.monotonic(), deadline)
+                    time.sleep(0.05)
+                program.process.send_signal(stop)
+            self.assertEqual(program.wait(), 130 if stop else 0, program.text())
+            self.assertEqual((logs / "worker0.log").exists(), exists, program.text())
 
     def test_with_a_summary_of_rank_0(self):
         script = self.script(TRAIN + "\n    for _ in range(5):\n        step()\n")

@@ -179,7 +179,7 @@ absl::Status CheckMode(const std::string& mode, int workers) {
   if (mode.empty()) return absl::OkStatus();
   const absl::StatusOr<NamedOptions> named = ParseModeText(mode);
   const auto parsed = named.ok() ? ParseSyncMode(*named) : named.status();
-  const absl::Status known = parsed.status();
+  const absl::Status& known = parsed.status();
   if (known.ok() && parsed->quorum != kMaxWorkers &&
       parsed->quorum > static_cast<uint64_t>(workers)) {
     return Usage(absl::StrCat("--mode ", Printable(mode), ": the quorum is ",

@@ -81,10 +81,15 @@ class Alone(support.ServersTest):
         self.assertEqual(counts, [[2.0] * 4 + [3.0] * 4] * 4)
 
     def test_what_a_program_did_not_train_is_given_again(self):
+        for persistent in (False, True):
+            with self.subTest(persistent=persistent):
+                self.give_again(persistent)
+
+    def give_again(self, persistent):
         sampler = ExactlyOnceSampler(12, 4, shuffle=False)
-        model, optimizer = counting(sampler, 12, session=self.options())
+        _, optimizer = counting(sampler, 12, session=self.options(job=f"{self.id()}{persistent}"))
         self.addCleanup(optimizer.session.close)
-        loader = torch.utils.data.DataLoader(torch.arange(12), batch_sampler=sampler, num_workers=1)
+        loader = torch.utils.data.DataLoader(torch.arange(12), batch_sampler=sampler, num_workers=1, persistent_workers=persistent)
         for index in sampler.batches(loader):
             break
         self.assertEqual((index.tolist(), sampler.left), ([0, 1, 2, 3], 3))

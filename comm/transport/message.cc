@@ -15,6 +15,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little);
 static_assert(offsetof(MessageHeader, header_crc) == kMessageHeaderBytes - 4);
 
+// Flows of blocks' averages and state: those of their views are below.
+constexpr uint64_t kAsideFlows = uint64_t{1} << 33;
+
 constexpr size_t kCheckedBytes = offsetof(MessageHeader, header_crc);
 
 ByteView BytesOf(const MessageHeader& header) {
@@ -54,6 +57,29 @@ const char* RefuseCodeName(RefuseCode code) {
       return "too late";
   }
   return "unknown refusal";  // a newer peer may know more codes
+}
+
+Traffic TrafficOf(const MessageHeader& header, size_t payload_bytes, TrafficClass data) {
+  const TrafficClass small =
+      payload_bytes == 0 ? TrafficClass::kControl : TrafficClass::kBackground;
+  switch (static_cast<MessageKind>(header.kind)) {
+    case MessageKind::kHello:
+    case MessageKind::kWelcome:
+      return {.traffic_class = TrafficClass::kControl};
+    case MessageKind::kBackupHello:
+    case MessageKind::kRecord:  // numbered, and right behind their hello
+      return {.traffic_class = TrafficClass::kBackground};
+    case MessageKind::kRecordAck:
+      return {.traffic_class = TrafficClass::kControl};
+    case MessageKind::kPullAverage:
+    case MessageKind::kAverage:
+    case MessageKind::kPullState:
+    case MessageKind::kState:
+      return {small, kAsideFlows + header.block};
+    default:
+      return Traffic::OfBlock(payload_bytes == 0 ? TrafficClass::kControl : data,
+                              header.block);
+  }
 }
 
 ByteView SealHeader(MessageHeader& header) {

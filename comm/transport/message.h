@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "comm/base/buffer.h"
 #include "comm/base/limits.h"
+#include "comm/transport/traffic.h"
 
 namespace syncline {
 
@@ -113,6 +114,12 @@ inline void SetDigest(MessageHeader& header, uint64_t digest) {
 inline uint64_t DigestOf(const MessageHeader& header) {
   return header.samples | uint64_t{header.shard} << 32;
 }
+
+// How a message travels: without a payload as kControl, averages, state and records as
+// kBackground, others as `data` says. Messages of one block stay in order, but for averages
+// and state, which nothing else waits for.
+Traffic TrafficOf(const MessageHeader& header, size_t payload_bytes,
+                  TrafficClass data = TrafficClass::kOther);
 
 // Fills header_crc and returns the bytes to send, valid as long as `header`.
 ByteView SealHeader(MessageHeader& header);

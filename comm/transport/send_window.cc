@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <span>
 
 #include "comm/base/limits.h"
 
@@ -10,11 +12,17 @@ namespace {
 
 // Senders look 100 times a second, and after every message.
 constexpr absl::Duration kLookAway = absl::Milliseconds(20);
-// Of everybody, however fast.
+// Of everybody, however fast, but for those whose link takes more than 50 ms for it: they
+// have a part of it that is the same for all, too.
 constexpr size_t kShare = size_t{64} << 10;
+constexpr size_t kLeastShare = size_t{8} << 10;
+constexpr absl::Duration kShareTime = absl::Milliseconds(45);
 constexpr absl::Duration kUnknownRoundTrip = absl::Milliseconds(100);
 // Shorter stretches measure how bytes come in bursts.
 constexpr absl::Duration kShortestStretch = absl::Milliseconds(20);
+constexpr absl::Duration kPiece = absl::Milliseconds(10);
+constexpr size_t kShortestPiece = size_t{8} << 10;
+constexpr size_t kUnknownPiece = size_t{64} << 10;
 // Of busy time, after which what was seen counts half.
 constexpr absl::Duration kHalfLife = absl::Milliseconds(250);
 
@@ -27,7 +35,9 @@ void SendWindow::Observe(const SendState& state, absl::Duration now) {
   const bool is_known = state.round_trip > absl::ZeroDuration();
   const absl::Duration round_trip = is_known ? state.round_trip : kUnknownRoundTrip;
   const double bytes = rate_ * absl::ToDoubleSeconds(kLookAway + round_trip);
-  limit_ = std::min(kShare + static_cast<size_t>(bytes), kDefaultWindowBytes);
+  const double own_share = rate_ * absl::ToDoubleSeconds(kShareTime);
+  const size_t share = std::min(kShare, kLeastShare + static_cast<size_t>(own_share));
+  limit_ = std::min(share + static_cast<size_t>(bytes), kDefaultWindowBytes);
 }
 
 // A stretch begins when the first bytes have gone: what passed before was their way.
@@ -53,6 +63,31 @@ void SendWindow::MeasureRate(const SendState& state, absl::Duration now) {
     started_at_ = now;
   }
   if (is_over) is_measuring_ = false;
+}
+
+// Where something of a class behind is queued, the transport itself bounds what nothing
+// overtakes, and keeps it there.
+size_t SendWindow::Room(const SendState& state, TrafficClass traffic_class) const {
+  const auto lane = static_cast<size_t>(traffic_class);
+  const std::span<const uint64_t> queued = state.queued_bytes;
+  const auto sum = [](std::span<const uint64_t> bytes) {
+    return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
+  };
+  const uint64_t before = sum(queued.first(lane));
+  const bool overtakes = sum(queued.subspan(lane + 1)) > 0;
+  const uint64_t waiting = overtakes ? before + queued[lane] : state.waiting_bytes();
+  if (waiting < limit_) return limit_ - static_cast<size_t>(waiting);
+  return before > 0 && queued[lane] == 0 ? 1 : 0;
+}
+
+bool SendWindow::HasRoomInHands(const SendState& in_hands) const {
+  return in_hands.waiting_bytes() < limit_;
+}
+
+size_t SendWindow::piece_bytes() const {
+  if (rate_ == 0) return kUnknownPiece;
+  return std::clamp(static_cast<size_t>(rate_ * absl::ToDoubleSeconds(kPiece)),
+                    kShortestPiece, kMaxMessagePayloadBytes);
 }
 
 size_t SendWindow::Room(const SendState& state) const {

@@ -117,6 +117,38 @@ TEST(SendWindow, DoesNotTakeABurstForTheRateOfALink) {
   EXPECT_LT(cable.TakeMostWaiting(), kMessage + 180'000);
 }
 
+TEST(SendWindow, HasRoomForWhatOvertakesWhatIsQueued) {
+  Cable cable(1.25e6, absl::Milliseconds(10));
+  cable.RunFor(absl::Seconds(2));
+  const SendWindow& window = cable.sender(0).window;
+  const size_t limit = window.limit_bytes();
+  SendState state = {.accepted_bytes = 10 * limit, .gone_bytes = 0};
+  for (size_t i = 0; i < kTrafficClasses; ++i) {
+    EXPECT_EQ(window.Room(state, static_cast<TrafficClass>(i)), 0u)
+        << "nothing is queued";
+  }
+  state.queued_bytes = {0, 0, 9 * limit, 0};
+  EXPECT_EQ(window.Room(state, TrafficClass::kControl), limit);
+  EXPECT_EQ(window.Room(state, TrafficClass::kUrgent), limit);
+  EXPECT_EQ(window.Room(state, TrafficClass::kOther), 0u);
+  EXPECT_EQ(window.Room(state, TrafficClass::kBackground), 1u) << "its share is of use";
+  state.queued_bytes = {0, 2 * limit, 6 * limit, limit};
+  EXPECT_EQ(window.Room(state, TrafficClass::kControl), limit);
+  for (size_t i = 1; i < kTrafficClasses; ++i) {
+    EXPECT_EQ(window.Room(state, static_cast<TrafficClass>(i)), 0u);
+  }
+}
+
+TEST(SendWindow, PiecesTakeTenMilliseconds) {
+  EXPECT_EQ(SendWindow().piece_bytes(), 65536u) << "not known yet";
+  Cable slow(125e3, absl::Milliseconds(10)), fast(125e6, absl::Milliseconds(5));
+  slow.RunFor(absl::Seconds(3));
+  fast.RunFor(absl::Seconds(3));
+  EXPECT_EQ(slow.sender(0).window.piece_bytes(), 8192u);
+  EXPECT_LT(slow.sender(0).window.limit_bytes(), 20000u);
+  EXPECT_NEAR(static_cast<double>(fast.sender(0).window.piece_bytes()), 1.25e6, 0.1e6);
+}
+
 TEST(SendWindow, FillsAFastLink) {
   Cable cable(125e6, absl::Milliseconds(5));  // 1 Gbit/s
   cable.RunFor(absl::Seconds(2));

@@ -27,12 +27,14 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "comm/base/buffer.h"
 #include "comm/base/secret_key.h"
+#include "comm/transport/traffic.h"
 
 namespace syncline {
 
@@ -51,6 +53,9 @@ struct SendState {
   uint64_t gone_bytes = 0;
   // The shortest that was seen between a byte and its acknowledgement; zero: unknown.
   absl::Duration round_trip = absl::ZeroDuration();
+  // Not begun to be sent, by class: what a message of a class before may still overtake.
+  // Zero where the transport has no classes.
+  BytesByClass queued_bytes = {};
 
   // On their way: what a message that is sent now has to wait for.
   uint64_t waiting_bytes() const { return accepted_bytes - gone_bytes; }
@@ -69,9 +74,17 @@ class Endpoint {
   virtual ~Endpoint() = default;
 
   // Sends `header` (copied; at most kMessageHeaderBytes) and `payload` (not copied where
-  // the transport can avoid it). Messages of one endpoint arrive in the order they were
-  // sent.
+  // the transport can avoid it). Messages that are sent by this method arrive in the order
+  // in which they were sent.
   virtual void Send(ByteView header, Payload payload, SendDone done) = 0;
+
+  // The same for a message that may overtake others where the way is slow, or be
+  // overtaken: only those of one flow arrive in the order in which they were sent. As Send
+  // where nothing queues, in shared memory.
+  virtual void SendAs(const Traffic& /*traffic*/, ByteView header, Payload payload,
+                      SendDone done) {
+    Send(header, std::move(payload), std::move(done));
+  }
 
   // Cheap: a sender asks before each message whether there is room for one more, and a
   // watcher of silence, whether bytes still move.
@@ -182,6 +195,9 @@ class Transport {
 
   // Ends a Wait() now or the next one at once. The one method that any thread may call.
   virtual void Wake() = 0;
+
+  // Of all endpoints together; zeros where the transport has no classes.
+  virtual TrafficCounts traffic() const { return {}; }
 };
 
 }  // namespace syncline

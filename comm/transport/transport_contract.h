@@ -17,6 +17,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "comm/base/limits.h"
 #include "comm/transport/recording_receiver.h"
@@ -189,6 +190,36 @@ TEST_P(TransportContract, MessagesOfAnEndpointArriveInOrderWhateverTheirSize) {
   auto& messages = rig_->receiver(1).messages;
   ASSERT_TRUE(PumpUntil([&] { return messages.size() == sent.size(); }));
   for (size_t i = 0; i < sent.size(); ++i) ASSERT_EQ(messages[i].header, sent[i]);
+}
+
+TEST_P(TransportContract, ClassesMayOvertakeAndFlowsStayInOrder) {
+  constexpr uint32_t kFlows = 7;
+  const auto endpoint = Connect(0, 1);
+  const Buffer payload = RandomBuffer(size_t{1} << 20, 12);
+  std::mt19937 random(8);
+  std::vector<std::vector<std::string>> sent(kFlows), arrived(kFlows);
+  Outcome outcome;
+  for (int i = 0; i < 300; ++i) {
+    const uint32_t flow = random() % kFlows;
+    const size_t bytes = random() % (random() % 4 == 0 ? payload.size() : 2000);
+    // Its flow, its number, its size.
+    sent[flow].push_back(absl::StrCat(flow, ":", i, ":", bytes));
+    endpoint->SendAs(
+        Traffic::OfBlock(static_cast<TrafficClass>(random() % kTrafficClasses), flow),
+        Bytes(sent[flow].back()), {Slice::Of(payload, 0, bytes)}, Into(outcome));
+    if (i % 10 == 0) rig_->Pump();
+  }
+  const auto& messages = rig_->receiver(1).messages;
+  ASSERT_TRUE(PumpUntil([&] { return messages.size() == 300 && outcome.calls == 300; }));
+  for (const auto& message : messages) {
+    arrived[static_cast<size_t>(message.header[0] - '0')].push_back(message.header);
+    EXPECT_TRUE(message.header.ends_with(absl::StrCat(":", message.payload.size())));
+    ASSERT_TRUE(std::ranges::equal(message.payload.view(),
+                                   payload.view().first(message.payload.size())));
+  }
+  EXPECT_EQ(arrived, sent);
+  const SendState state = endpoint->send_state();
+  EXPECT_EQ(state.queued_bytes, BytesByClass());
 }
 
 TEST_P(TransportContract, ThousandMessagesFlyBothWaysAtOnce) {

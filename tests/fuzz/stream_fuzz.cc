@@ -26,10 +26,13 @@ class Taker : public Receiver {
     SYNCLINE_CHECK(header.size() <= kMessageHeaderBytes);
     SYNCLINE_CHECK(payload_bytes <= kMaxMessagePayloadBytes);
     if (refuses_ && ++asked_ % 2 == 0) return absl::PermissionDeniedError("refused");
+    // One for each lane at most, however much is announced.
+    SYNCLINE_CHECK(++held_ <= kTrafficClasses);
     // The fuzzer's streams are short: what is larger never becomes whole.
     return Buffer::Allocate(payload_bytes);
   }
   void OnMessage(ByteView header, Buffer payload) override {
+    --held_;
     messages.emplace_back(header.begin(), header.end());
     messages.emplace_back(payload.view().begin(), payload.view().end());
   }
@@ -39,6 +42,7 @@ class Taker : public Receiver {
  private:
   const bool refuses_;
   int asked_ = 0;
+  size_t held_ = 0;  // messages that are not whole
 };
 
 // The messages of `stream`, when `step` bytes come at once.
@@ -74,8 +78,26 @@ std::vector<Bytes> Seeds() {
     Append(seed, payload % 3 == 0 ? 1 : 0, 1);
     for (size_t header = 0; header <= kMessageHeaderBytes; header += 16) {
       const Bytes bytes(header + payload, std::byte{7});
-      Append(seed, FrameHead(ByteView(bytes).first(header), payload).view());
+      const auto lane = static_cast<TrafficClass>(header / 16 % kTrafficClasses);
+      Append(seed,
+             FrameHead(lane, ByteView(bytes).first(header), payload, payload).view());
       Append(seed, ByteView(bytes).subspan(header));
+    }
+  }
+  // Pieces of all lanes between each other.
+  Bytes& seed = seeds.emplace_back();
+  Append(seed, 100, 1);
+  Append(seed, 0, 1);
+  const Bytes bytes(300, std::byte{9});
+  for (const size_t begun : {0, 100, 200}) {
+    for (uint8_t i = 0; i < kTrafficClasses; ++i) {
+      const auto lane = static_cast<TrafficClass>(i);
+      const size_t piece = i % 2 == 0 ? 100 : 50;
+      const FrameHead head =
+          begun == 0 ? FrameHead(lane, ByteView(bytes).first(i), 3 * piece, piece)
+                     : FrameHead(lane, piece);
+      Append(seed, head.view());
+      Append(seed, ByteView(bytes).first(piece));
     }
   }
   return seeds;

@@ -12,11 +12,16 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "comm/base/limits.h"
+#include "comm/transport/send_window.h"
 
 namespace syncline {
 namespace {
 
 constexpr char kAddressPrefix[] = "inproc:";
+
+// What a kernel takes of a connection whose bandwidth is not known yet (TCP_NOTSENT_LOWAT,
+// and what is sealed at once).
+constexpr size_t kKernelBytes = size_t{256} << 10;
 
 std::pair<std::string, std::string> Unordered(const std::string& a,
                                               const std::string& b) {
@@ -42,8 +47,8 @@ struct InprocNetwork::Transit {
 struct InprocNetwork::Parcel {
   Buffer header = {};
   Buffer payload = {};
-  std::optional<Slice> lent = std::nullopt;  // instead of the payload
-  std::shared_ptr<const Transit> transit = {};
+  std::optional<Slice> lent = std::nullopt;     // instead of the payload
+  std::shared_ptr<const Transit> transit = {};  // null: it has crossed
 };
 
 // All that goes from one process to another.
@@ -62,7 +67,7 @@ struct InprocNetwork::Pipe {
 };
 
 // The state of one endpoint, shared with the events that still refer to it.
-struct InprocNetwork::Link {
+struct InprocNetwork::Link : std::enable_shared_from_this<Link> {
   std::string from;
   std::string to;
   std::function<void(const absl::Status&)> on_failure;
@@ -73,20 +78,31 @@ struct InprocNetwork::Link {
   struct Pending {
     SendDone done;
     uint64_t bytes = 0;
-    std::shared_ptr<Transit> transit;  // null: it goes nowhere
+    std::shared_ptr<Transit> transit;  // null: it goes nowhere, or through the queue
     bool is_lent = false;              // completes when it is returned
+    bool is_queued = false;            // completes when its last piece has crossed
   };
   std::map<uint64_t, Pending> pending;
   uint64_t next_send = 0;
   SendState state;
 
+  // Where a rate is set.
+  SendQueue queue;
+  SendWindow window;
+  std::deque<std::shared_ptr<Transit>> pieces;  // on the cable
+
   SendState StateAt(absl::Duration now) const {
     if (!refusal.ok()) return {state.accepted_bytes, state.accepted_bytes};
-    if (pending.empty()) return state;
-    const auto& transit = pending.begin()->second.transit;
-    const bool is_crossing = transit != nullptr && transit->end > now;
-    return {state.accepted_bytes,
-            state.gone_bytes + (is_crossing ? transit->CrossedAt(now) : 0)};
+    SendState at = state;
+    at.queued_bytes = queue.queued_bytes();
+    if (!pieces.empty()) {
+      at.gone_bytes += pieces.front()->CrossedAt(now);
+    } else if (!pending.empty()) {
+      const auto& transit = pending.begin()->second.transit;
+      const bool is_crossing = transit != nullptr && transit->end > now;
+      at.gone_bytes += is_crossing ? transit->CrossedAt(now) : 0;
+    }
+    return at;
   }
 };
 
@@ -102,6 +118,11 @@ class InprocNetwork::Connection : public Endpoint {
   }
 
   void Send(ByteView header, Payload payload, SendDone done) override {
+    SendAs({}, header, std::move(payload), std::move(done));
+  }
+
+  void SendAs(const Traffic& traffic, ByteView header, Payload payload,
+              SendDone done) override {
     SYNCLINE_CHECK(header.size() <= kMessageHeaderBytes);
     const uint64_t send = link_->next_send++;
     const uint64_t bytes = header.size() + PayloadBytes(payload);
@@ -109,10 +130,8 @@ class InprocNetwork::Connection : public Endpoint {
     Link::Pending& pending = link_->pending[send];
     pending.done = std::move(done);
     pending.bytes = bytes;
-    if (link_->refusal.ok()) {
-      pending.transit = network_.Carry(link_, header, payload);
-    }
-    if (pending.is_lent) return;
+    if (link_->refusal.ok()) network_.Carry(link_, traffic, header, payload);
+    if (pending.is_lent || pending.is_queued) return;
     const absl::Duration now = network_.events_.now();
     const absl::Duration end = pending.transit != nullptr ? pending.transit->end : now;
     // Later, never inline; what closing or failing decides until then is what the caller
@@ -250,26 +269,73 @@ absl::Duration InprocNetwork::RandomDelay() {
   return faults.min_delay + (faults.max_delay - faults.min_delay) * fraction;
 }
 
-std::shared_ptr<InprocNetwork::Transit> InprocNetwork::Carry(
-    const std::shared_ptr<Link>& link, ByteView header, const Payload& payload) {
-  if (killed_.contains(link->from) || link->is_broken || link->is_over) return nullptr;
+void InprocNetwork::Carry(const std::shared_ptr<Link>& link, const Traffic& traffic,
+                          ByteView header, const Payload& payload) {
+  if (killed_.contains(link->from) || link->is_broken || link->is_over) return;
   const bool dropped = Happens(options_.faults.drop);
   const bool duplicated = Happens(options_.faults.duplicate);
-  if (IsCut(link->from, link->to)) return nullptr;
-  const std::shared_ptr<Transit> transit =
-      Enter(*link, header.size() + PayloadBytes(payload));
-  if (dropped) return transit;
-  Parcel sent = {.header = Buffer::CopyOf(header), .transit = transit};
+  if (IsCut(link->from, link->to)) return;
+  Link::Pending& pending = link->pending.at(link->next_send - 1);
+  const int copies = dropped ? 0 : duplicated ? 2 : 1;
+  // What waits is not overtaken by what comes after its cable has become fast.
+  if (!IsWithinHost(*link) || !link->queue.empty()) {
+    pending.is_queued = true;
+    const Buffer bytes = Gather(payload);
+    const auto parcel = std::make_shared<Parcel>(
+        Parcel{.header = Buffer::CopyOf(header), .payload = bytes});
+    // Never told of what is forgotten before it has crossed.
+    SendDone crossed = [this, link = link.get(), send = link->next_send - 1, parcel,
+                        copies](const absl::Status&) {
+      for (int i = 0; i < copies; ++i) Schedule(link->shared_from_this(), parcel);
+      Complete(link->shared_from_this(), send);
+    };
+    link->queue.Push(traffic, {header, {Slice::Of(bytes)}, std::move(crossed)},
+                     events_.now());
+    return Feed(link);
+  }
+  pending.transit = Enter(*link, header.size() + PayloadBytes(payload));
+  if (copies == 0) return;
+  Parcel sent = {.header = Buffer::CopyOf(header), .transit = pending.transit};
   const size_t smallest = options_.smallest_loan;
-  if (smallest > 0 && PayloadBytes(payload) >= smallest && IsWithinHost(*link)) {
+  if (smallest > 0 && PayloadBytes(payload) >= smallest) {
     sent.lent = Lend(link, payload);
   } else {
     sent.payload = Gather(payload);
   }
   const auto parcel = std::make_shared<const Parcel>(std::move(sent));
-  Schedule(link, parcel);
-  if (duplicated) Schedule(link, parcel);
-  return transit;
+  for (int i = 0; i < copies; ++i) Schedule(link, parcel);
+}
+
+void InprocNetwork::Feed(const std::shared_ptr<Link>& link) {
+  if (link->is_over || killed_.contains(link->from)) return;
+  const absl::Duration now = events_.now();
+  SendState in_hands = link->StateAt(now);
+  in_hands.accepted_bytes -= link->queue.total_queued_bytes();
+  in_hands.round_trip = 2 * options_.faults.max_delay;
+  link->window.Observe(in_hands, now);
+  const size_t kernel_bytes =
+      link->window.bytes_per_second() > 0 ? kDefaultWindowBytes : kKernelBytes;
+  while (!link->queue.empty()) {
+    const bool has_room = link->window.HasRoomInHands(in_hands) &&
+                          in_hands.waiting_bytes() < kernel_bytes;
+    if (!has_room && !link->queue.has_control()) break;
+    auto piece =
+        std::make_shared<SendQueue::Piece>(link->queue.Pop(link->window.piece_bytes()));
+    in_hands.accepted_bytes += piece->bytes();
+    const auto transit = Enter(*link, piece->bytes());
+    link->pieces.push_back(transit);
+    events_.After(transit->end - now,
+                  [this, link, piece, transit] { Cross(link, *piece, transit); });
+  }
+}
+
+void InprocNetwork::Cross(const std::shared_ptr<Link>& link, SendQueue::Piece& piece,
+                          const std::shared_ptr<Transit>& transit) {
+  if (transit->is_lost) return;
+  link->pieces.pop_front();
+  link->state.gone_bytes += piece.bytes();
+  if (piece.ended) piece.ended->done(absl::OkStatus());
+  Feed(link);
 }
 
 bool InprocNetwork::IsWithinHost(const Link& link) const {
@@ -321,12 +387,18 @@ void InprocNetwork::Abandon(const std::shared_ptr<Link>& link) {
   const absl::Duration now = events_.now();
   Pipe& pipe = pipes_[{link->from, link->to}];
   pipe.Settle(now);
+  const auto lose = [now](Transit& transit) {
+    if (transit.end <= now) return;
+    transit.is_lost = true;
+    transit.bytes = transit.CrossedAt(now);
+    transit.end = now;
+  };
   for (const auto& [send, pending] : link->pending) {
-    if (pending.transit == nullptr || pending.transit->end <= now) continue;
-    pending.transit->is_lost = true;
-    pending.transit->bytes = pending.transit->CrossedAt(now);
-    pending.transit->end = now;
+    if (pending.transit != nullptr) lose(*pending.transit);
   }
+  for (const auto& transit : link->pieces) lose(*transit);
+  std::vector<SendDone> forgotten;
+  link->queue.Clear(forgotten);
   // Others may be behind; what they wait for is gone, but their time stays.
   pipe.free_at = now;
   for (const auto& transit : pipe.transits) {
@@ -366,7 +438,9 @@ void InprocNetwork::Break(const std::string& from, const std::string& to) {
 
 void InprocNetwork::Schedule(const std::shared_ptr<Link>& link,
                              std::shared_ptr<const Parcel> parcel) {
-  absl::Duration arrival = parcel->transit->end + RandomDelay();
+  absl::Duration crossed = events_.now();
+  if (parcel->transit != nullptr) crossed = parcel->transit->end;
+  absl::Duration arrival = crossed + RandomDelay();
   if (options_.faults.reorder == Reorder::kNo) {
     arrival = std::max(arrival, link->last_arrival);
     link->last_arrival = arrival;
@@ -377,7 +451,8 @@ void InprocNetwork::Schedule(const std::shared_ptr<Link>& link,
 
 void InprocNetwork::Deliver(const Link& link, const Parcel& parcel) {
   const auto found = alive_.find(link.to);
-  const bool is_lost = parcel.transit->is_lost || link.is_broken;
+  const bool is_cut_short = parcel.transit != nullptr && parcel.transit->is_lost;
+  const bool is_lost = is_cut_short || link.is_broken;
   if (is_lost || found == alive_.end() || IsCut(link.from, link.to)) return;
   Receiver& receiver = found->second->receiver_;
   const ByteView header = parcel.header.view();

@@ -9,8 +9,9 @@
 //
 // Without faults every endpoint delivers everything, in order. Payloads are copied at
 // Send, or lent (InprocOptions::smallest_loan). Where a rate is set, messages of one process
-// to another follow each other at that rate, and both see them move (Endpoint::send_state, Endpoint::received_bytes); otherwise
-// they take no time but their delay.
+// to another follow each other at that rate, by class and in pieces as those of tcp/
+// (send_queue.h, send_window.h), and both see them move (Endpoint::send_state,
+// Endpoint::received_bytes); otherwise they take no time but their delay.
 //
 // Thread safety: none, but Wake(). The EventQueue outlives the network, the network its
 // transports, and an endpoint may outlive its transport.
@@ -33,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "comm/base/event_queue.h"
+#include "comm/transport/send_queue.h"
 #include "comm/transport/transport.h"
 
 namespace syncline {
@@ -106,9 +108,13 @@ class InprocNetwork {
   struct Transit;
 
   void Leave(const std::string& address);
-  // Null when it goes nowhere.
-  std::shared_ptr<Transit> Carry(const std::shared_ptr<Link>& link, ByteView header,
-                                 const Payload& payload);
+  // What the newest send of the link is; it goes nowhere without a transit or a queue.
+  void Carry(const std::shared_ptr<Link>& link, const Traffic& traffic, ByteView header,
+             const Payload& payload);
+  // Puts pieces on the cable, as many as belong on their way at once.
+  void Feed(const std::shared_ptr<Link>& link);
+  void Cross(const std::shared_ptr<Link>& link, SendQueue::Piece& piece,
+             const std::shared_ptr<Transit>& transit);
   bool IsWithinHost(const Link& link) const;
   // The newest send of the link. It is returned where the last copy of the slice ends.
   Slice Lend(const std::shared_ptr<Link>& link, const Payload& payload);

@@ -334,6 +334,66 @@ TEST(Inproc, MessagesOfAPairFollowEachOtherAtTheirRate) {
   EXPECT_EQ(arrivals[1], absl::Seconds(1) + absl::Microseconds(10));
 }
 
+// How long messages of a class take at that rate, while large ones of another are on their
+// way. 40 of them, at odd times; from the third second on, as the bandwidth must be known.
+absl::Duration LongestWait(double bytes_per_second, TrafficClass traffic_class) {
+  InprocRig rig(2);
+  const auto endpoint = *rig.transport(0).Connect(rig.transport(1).address(), {});
+  rig.network().SetRate(rig.transport(0).address(), rig.transport(1).address(),
+                        bytes_per_second);
+  std::map<std::string, absl::Duration> sent;
+  absl::Duration longest;
+  size_t arrived = 0;
+  rig.receiver(1).on_message = [&](const RecordingReceiver::Message& message) {
+    if (!sent.contains(message.header)) return;
+    longest = std::max(longest, rig.events().now() - sent[message.header]);
+    ++arrived;
+  };
+  const Buffer block = Buffer::Allocate(size_t{4} << 20), small = Buffer::Allocate(1000);
+  const absl::Duration of_block = absl::Seconds(4194304 / bytes_per_second);
+  for (uint32_t i = 0; i < 20; ++i) {
+    endpoint->SendAs(Traffic::OfBlock(TrafficClass::kOther, i), Bytes("large"),
+                     {Slice::Of(block)}, nullptr);
+  }
+  for (uint32_t i = 0; i < 40; ++i) {
+    rig.events().RunUntil(absl::Seconds(3) + of_block * (0.37 * i));
+    const std::string name = std::to_string(i);
+    sent[name] = rig.events().now();
+    endpoint->SendAs(Traffic::OfBlock(traffic_class, 100 + i), Bytes(name),
+                     {Slice::Of(small)}, nullptr);
+  }
+  rig.Drain();
+  EXPECT_EQ(arrived, 40u);
+  return longest;
+}
+
+TEST(Inproc, WhatIsUrgentWaitsFor100MillisecondsOfOthersAtMost) {
+  constexpr double kMegabit = 125e3;
+  for (const double rate : {10 * kMegabit, 100 * kMegabit, 1000 * kMegabit}) {
+    EXPECT_LT(LongestWait(rate, TrafficClass::kUrgent), absl::Milliseconds(110)) << rate;
+    EXPECT_LT(LongestWait(rate, TrafficClass::kControl), absl::Milliseconds(110)) << rate;
+  }
+  // A dozen packets.
+  EXPECT_LT(LongestWait(kMegabit, TrafficClass::kUrgent), absl::Milliseconds(300));
+  EXPECT_GT(LongestWait(10 * kMegabit, TrafficClass::kOther), absl::Seconds(3));
+}
+
+TEST(Inproc, ASlowCableIsBusyAllTheTimeThoughLittleIsOnItsWay) {
+  for (const double rate : {125e3, 1.25e6, 12.5e6}) {
+    InprocOptions options;
+    options.faults.min_delay = options.faults.max_delay = absl::Milliseconds(50);
+    InprocRig rig(2, options);
+    const auto endpoint = *rig.transport(0).Connect(rig.transport(1).address(), {});
+    rig.network().SetRate(rig.transport(0).address(), rig.transport(1).address(), rate);
+    const Buffer block = Buffer::Allocate(size_t{1} << 20);
+    for (int i = 0; i < 10; ++i) {
+      endpoint->Send(Bytes("m"), {Slice::Of(block)}, nullptr);
+    }
+    rig.Drain();
+    EXPECT_LT(absl::ToDoubleSeconds(rig.events().now()), 10.1 * 1048576 / rate + 0.1);
+  }
+}
+
 TEST(Inproc, WhatAClosedEndpointHadNotSentNeverArrives) {
   InprocRig rig(2);
   rig.network().SetRate(rig.transport(0).address(), rig.transport(1).address(), 1000);

@@ -40,6 +40,10 @@ class NetworkTransport final : public Transport {
   int Progress() override;
   void Wait(absl::Duration timeout) override;
   void Wake() override { near_ != nullptr ? near_->Wake() : far_->Wake(); }
+  // Shared memory has no classes.
+  TrafficCounts traffic() const override {
+    return far_ != nullptr ? far_->traffic() : TrafficCounts();
+  }
 
  private:
   const DataPlaneMode mode_;

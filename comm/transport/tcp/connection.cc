@@ -17,6 +17,19 @@
 #include "comm/transport/tcp/socket.h"
 
 namespace syncline {
+namespace {
+
+// So much is handed to the channel at once where the way is fast.
+constexpr size_t kBatchBytes = size_t{256} << 10;
+// Idle times that are shorter do not matter to the measured bandwidth.
+constexpr absl::Duration kObserveEvery = absl::Milliseconds(1);
+// The end of what was sent may be acknowledged late, by itself: that is no slow way.
+constexpr uint64_t kTailBytes = 4096;
+// How long to wait for room: a quarter of a piece's time, within these.
+constexpr absl::Duration kShortestLook = absl::Microseconds(500);
+constexpr absl::Duration kLongestLook = absl::Milliseconds(5);
+
+}  // namespace
 
 TcpConnection::TcpConnection(uint64_t id, UniqueFd fd, Side side, std::string peer)
     : id_(id),
@@ -61,7 +74,27 @@ absl::StatusOr<bool> TcpConnection::Read(size_t budget) {
   return false;
 }
 
-// The first messages, from where the channel stopped taking.
+// The channel, the kernel and the wire get what keeps the wire busy, and no more: what
+// they have nothing overtakes. Control goes at once; it is small.
+void TcpConnection::Commit(absl::Duration now) {
+  if (queue_.empty()) return;
+  SendState in_hands = InHands();
+  window_.Observe(in_hands, now);
+  observed_at_ = now;
+  while (!queue_.empty() && out_.size() < kMaxPieces && out_bytes_ < kBatchBytes) {
+    if (!queue_.has_control() && !window_.HasRoomInHands(in_hands)) return;
+    SendQueue::Piece piece = queue_.Pop(window_.piece_bytes());
+    in_hands.accepted_bytes += piece.bytes();
+    const FrameHead head =
+        piece.begins ? FrameHead(piece.traffic_class, piece.header(),
+                                 piece.message_payload_bytes, piece.payload_bytes)
+                     : FrameHead(piece.traffic_class, piece.payload_bytes);
+    out_.push_back({head, std::move(piece)});
+    out_bytes_ += out_.back().bytes();
+  }
+}
+
+// The first pieces, from where the channel stopped taking.
 size_t TcpConnection::Pieces(std::array<iovec, kMaxPieces>& pieces) const {
   size_t count = 0;
   size_t skip = front_taken_;
@@ -72,68 +105,102 @@ size_t TcpConnection::Pieces(std::array<iovec, kMaxPieces>& pieces) const {
     // sendmsg does not write; its type is older than const.
     pieces[count++] = {const_cast<std::byte*>(data) + skipped, size - skipped};
   };
-  for (const Message& message : queue_) {
+  for (const Out& out : out_) {
     if (count == kMaxPieces) break;
-    add(message.head.bytes.data(), message.head.size);
-    for (const Slice& slice : message.payload) add(slice.data, slice.size);
+    add(out.head.bytes.data(), out.head.size);
+    for (const ByteView& view : out.piece.payload) add(view.data(), view.size());
   }
   return count;
 }
 
-void TcpConnection::Took(size_t bytes, std::vector<SendDone>& done) {
+void TcpConnection::Took(size_t bytes, absl::Duration now, std::vector<SendDone>& done) {
   front_taken_ += bytes;
   moved_bytes_ += bytes;
-  while (!queue_.empty() && front_taken_ >= queue_.front().frame_bytes) {
-    Message& message = queue_.front();
-    front_taken_ -= message.frame_bytes;
-    completed_bytes_ += message.frame_bytes - sizeof(FramePrefix);
-    done.push_back(std::move(message.done));
-    queue_.pop_front();
+  while (!out_.empty() && front_taken_ >= out_.front().bytes()) {
+    SendQueue::Piece& piece = out_.front().piece;
+    const auto lane = static_cast<size_t>(piece.traffic_class);
+    front_taken_ -= out_.front().bytes();
+    out_bytes_ -= out_.front().bytes();
+    completed_bytes_ += piece.bytes();
+    counts_.sent_bytes[lane] += piece.bytes();
+    if (piece.ended) {
+      ++counts_.messages[lane];
+      counts_.waited_seconds[lane] += absl::ToDoubleSeconds(now - piece.ended->pushed_at);
+      done.push_back(std::move(piece.ended->done));
+    }
+    out_.pop_front();
   }
 }
 
-absl::StatusOr<bool> TcpConnection::Write(size_t budget, std::vector<SendDone>& done) {
+absl::StatusOr<bool> TcpConnection::Write(size_t budget, absl::Duration now,
+                                          std::vector<SendDone>& done) {
   is_blocked_ = false;
+  look_at_ = absl::InfiniteDuration();
   size_t written = 0;
   std::array<iovec, kMaxPieces> pieces;
-  while (const size_t count = Pieces(pieces)) {
+  for (;;) {
+    Commit(now);
+    const size_t count = Pieces(pieces);
+    if (count == 0) break;
     if (written >= budget) return true;
     SYNCLINE_ASSIGN_OR_RETURN(const size_t taken,
                               channel_->Write(std::span(pieces).first(count)));
     is_blocked_ = taken == 0;
     if (is_blocked_) return false;
     written += taken;
-    Took(taken, done);
+    Took(taken, now, done);
   }
   SYNCLINE_ASSIGN_OR_RETURN(const bool is_flushed, channel_->Flush());
   is_blocked_ = !is_flushed;
+  if (queue_.empty()) return false;
+  // The kernel does not say when there is room in the window.
+  const double rate = window_.bytes_per_second();
+  const double seconds =
+      rate > 0 ? static_cast<double>(window_.piece_bytes()) / rate / 4 : 0;
+  look_at_ = now + std::clamp(absl::Seconds(seconds), kShortestLook, kLongestLook);
   return false;
 }
 
-void TcpConnection::Enqueue(ByteView header, Payload payload, SendDone done) {
-  const size_t payload_bytes = PayloadBytes(payload);
-  accepted_bytes_ += header.size() + payload_bytes;
-  const FrameHead head(header, payload_bytes);
-  queue_.push_back(
-      {head, std::move(payload), std::move(done), head.size + payload_bytes});
+void TcpConnection::Enqueue(const Traffic& traffic, SendQueue::Outgoing message,
+                            absl::Duration now) {
+  // An end of what was under way is noticed before something new is.
+  if (window_.bytes_per_second() > 0 && now - observed_at_ >= kObserveEvery) {
+    window_.Observe(InHands(), now);
+    observed_at_ = now;
+  }
+  accepted_bytes_ += message.header.size() + PayloadBytes(message.payload);
+  queue_.Push(traffic, std::move(message), now);
 }
 
 void TcpConnection::Close(std::vector<SendDone>& pending) {
   phase_ = Phase::kClosed;
   fd_.reset();
   if (reader_) reader_->Stop();
-  for (Message& message : queue_) pending.push_back(std::move(message.done));
-  queue_.clear();
+  for (Out& out : out_) {
+    if (out.piece.ended) pending.push_back(std::move(out.piece.ended->done));
+  }
+  out_.clear();
+  queue_.Clear(pending);
 }
 
 uint64_t TcpConnection::TakenBytes() const {
-  const size_t prefix = std::min(front_taken_, sizeof(FramePrefix));
-  return completed_bytes_ + front_taken_ - prefix;
+  if (out_.empty()) return completed_bytes_;
+  // Frames are ours alone.
+  const size_t frames = out_.front().bytes() - out_.front().piece.bytes();
+  return completed_bytes_ + front_taken_ - std::min(front_taken_, frames);
+}
+
+// What was accepted, less what can still be overtaken.
+SendState TcpConnection::InHands() const {
+  SendState state = send_state();
+  state.accepted_bytes -= queue_.total_queued_bytes();
+  if (state.waiting_bytes() <= kTailBytes) state.accepted_bytes = state.gone_bytes;
+  return state;
 }
 
 SendState TcpConnection::send_state() const {
   if (phase_ == Phase::kClosed) return {accepted_bytes_, accepted_bytes_};
-  if (gone_bytes_ < accepted_bytes_) {
+  if (gone_bytes_ < accepted_bytes_ - queue_.total_queued_bytes()) {
     int in_kernel = 0;
     if (ioctl(fd_.get(), SIOCOUTQ, &in_kernel) != 0) in_kernel = 0;
     const uint64_t held = channel_->unsent_bytes() + static_cast<uint64_t>(in_kernel);
@@ -141,7 +208,7 @@ SendState TcpConnection::send_state() const {
     gone_bytes_ = std::max(gone_bytes_, taken - std::min(taken, held));
     AskKernel();
   }
-  return {accepted_bytes_, gone_bytes_, round_trip_};
+  return {accepted_bytes_, gone_bytes_, round_trip_, queue_.queued_bytes()};
 }
 
 // The kernel has measured it since early in the connection's life; it seldom changes.

@@ -13,14 +13,31 @@ namespace syncline {
 
 static_assert(std::endian::native == std::endian::little);
 
-FrameHead::FrameHead(ByteView header, size_t payload_bytes)
-    : size(sizeof(FramePrefix) + header.size()) {
+FrameHead::FrameHead(TrafficClass lane, ByteView header, size_t payload_bytes,
+                     size_t piece_bytes) {
   SYNCLINE_CHECK(header.size() <= kMessageHeaderBytes);
-  SYNCLINE_CHECK(payload_bytes <= kMaxMessagePayloadBytes);
-  const FramePrefix prefix = {static_cast<uint32_t>(payload_bytes),
-                              static_cast<uint16_t>(header.size()), 0};
-  std::memcpy(bytes.data(), &prefix, sizeof(prefix));
-  std::ranges::copy(header, bytes.begin() + sizeof(prefix));
+  SYNCLINE_CHECK(piece_bytes <= payload_bytes &&
+                 payload_bytes <= kMaxMessagePayloadBytes);
+  Add({.bytes = static_cast<uint32_t>(payload_bytes),
+       .header_bytes = static_cast<uint16_t>(header.size()),
+       .lane = static_cast<uint8_t>(lane)});
+  std::ranges::copy(header, bytes.begin() + size);
+  size += header.size();
+  if (piece_bytes == 0) return;
+  Add({.bytes = static_cast<uint32_t>(piece_bytes),
+       .lane = static_cast<uint8_t>(lane),
+       .kind = FrameKind::kPiece});
+}
+
+FrameHead::FrameHead(TrafficClass lane, size_t piece_bytes) {
+  Add({.bytes = static_cast<uint32_t>(piece_bytes),
+       .lane = static_cast<uint8_t>(lane),
+       .kind = FrameKind::kPiece});
+}
+
+void FrameHead::Add(const FramePrefix& prefix) {
+  std::memcpy(bytes.data() + size, &prefix, sizeof(prefix));
+  size += sizeof(prefix);
 }
 
 FrameReader::FrameReader(Receiver& receiver, size_t staging_bytes)
@@ -34,16 +51,15 @@ std::array<iovec, 2> FrameReader::Space() {
   }
   end_ -= std::exchange(begin_, 0);
   const iovec staging = {staging_.data() + end_, staging_.size() - end_};
-  if (part_ != Part::kPayload) return {staging, iovec{}};
-  return {iovec{payload_.data() + landed_, prefix_.payload_bytes - landed_}, staging};
+  if (part_ != Part::kPiece || lane().is_refused) return {staging, iovec{}};
+  return {iovec{lane().payload.data() + lane().landed, piece_left_}, staging};
 }
 
 absl::Status FrameReader::Advance(size_t bytes) {
-  if (part_ == Part::kPayload) {
-    const size_t landed = std::min(bytes, prefix_.payload_bytes - landed_);
-    landed_ += landed;
+  if (part_ == Part::kPiece && !lane().is_refused) {
+    const size_t landed = std::min(bytes, piece_left_);
     bytes -= landed;
-    if (landed_ == prefix_.payload_bytes) Deliver();
+    Landed(landed);
   }
   end_ += bytes;
   SYNCLINE_CHECK(end_ <= staging_.size());
@@ -65,18 +81,14 @@ absl::StatusOr<bool> FrameReader::ParsePart() {
       SYNCLINE_RETURN_IF_ERROR(ParsePrefix());
       return true;
     case Part::kHeader:
-      if (staged() < prefix_.header_bytes) return false;
-      std::copy_n(staging_.data() + begin_, prefix_.header_bytes, header_.begin());
-      begin_ += prefix_.header_bytes;
+      if (staged() < lane().header_bytes) return false;
+      std::copy_n(staging_.data() + begin_, lane().header_bytes, lane().header.begin());
+      begin_ += lane().header_bytes;
       BeginPayload();
       return true;
-    case Part::kPayload:
+    case Part::kPiece:
       if (staged() == 0) return false;
       LandStaged();
-      return true;
-    case Part::kRefusedPayload:
-      if (staged() == 0) return false;
-      DropStaged();
       return true;
   }
   return false;
@@ -85,51 +97,78 @@ absl::StatusOr<bool> FrameReader::ParsePart() {
 absl::Status FrameReader::ParsePrefix() {
   std::memcpy(&prefix_, staging_.data() + begin_, sizeof(prefix_));
   begin_ += sizeof(prefix_);
-  if (prefix_.header_bytes > kMessageHeaderBytes || prefix_.zero != 0 ||
-      prefix_.payload_bytes > kMaxMessagePayloadBytes) {
+  if (prefix_.lane >= kTrafficClasses) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a frame with a header of ", prefix_.header_bytes,
-                     " bytes and a payload of ", prefix_.payload_bytes));
+        absl::StrCat("a frame for lane ", int{prefix_.lane}, " of ", kTrafficClasses));
   }
+  if (prefix_.kind == FrameKind::kPiece) return BeginPiece();
+  if (prefix_.kind != FrameKind::kMessage || prefix_.header_bytes > kMessageHeaderBytes ||
+      prefix_.bytes > kMaxMessagePayloadBytes) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a frame of kind ", static_cast<int>(prefix_.kind), " with a header of ",
+        prefix_.header_bytes, " bytes and a payload of ", prefix_.bytes));
+  }
+  if (lane().is_open) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a message begins in lane ", int{prefix_.lane}, ", where one is not whole"));
+  }
+  lane().payload_bytes = prefix_.bytes;
+  lane().header_bytes = prefix_.header_bytes;
   part_ = Part::kHeader;
   return absl::OkStatus();
 }
 
-void FrameReader::BeginPayload() {
-  const ByteView header(header_.data(), prefix_.header_bytes);
-  absl::StatusOr<Buffer> landing = receiver_.Allocate(header, prefix_.payload_bytes);
-  landed_ = 0;
-  if (!landing.ok()) {
-    part_ = prefix_.payload_bytes > 0 ? Part::kRefusedPayload : Part::kPrefix;
-    return;
+absl::Status FrameReader::BeginPiece() {
+  const size_t left = lane().is_open ? lane().payload_bytes - lane().landed : 0;
+  if (prefix_.header_bytes != 0 || prefix_.bytes == 0 || prefix_.bytes > left) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a piece of ", prefix_.bytes, " bytes with a header of ", prefix_.header_bytes,
+        " in lane ", int{prefix_.lane}, ", where ", left, " bytes are missing"));
   }
-  SYNCLINE_CHECK(landing->size() >= prefix_.payload_bytes);
-  payload_ = *std::move(landing);
-  part_ = Part::kPayload;
-  if (prefix_.payload_bytes == 0) Deliver();
+  piece_left_ = prefix_.bytes;
+  part_ = Part::kPiece;
+  return absl::OkStatus();
+}
+
+void FrameReader::BeginPayload() {
+  part_ = Part::kPrefix;
+  Lane& begun = lane();
+  const ByteView header(begun.header.data(), begun.header_bytes);
+  absl::StatusOr<Buffer> landing = receiver_.Allocate(header, begun.payload_bytes);
+  begun.landed = 0;
+  begun.is_refused = !landing.ok();
+  begun.is_open = begun.payload_bytes > 0;
+  if (begun.is_refused) return;
+  SYNCLINE_CHECK(landing->size() >= begun.payload_bytes);
+  begun.payload = *std::move(landing);
+  if (!begun.is_open) Deliver(begun);
 }
 
 void FrameReader::LandStaged() {
-  const size_t bytes = std::min(staged(), prefix_.payload_bytes - landed_);
-  std::memcpy(payload_.data() + landed_, staging_.data() + begin_, bytes);
+  const size_t bytes = std::min(staged(), piece_left_);
+  if (!lane().is_refused) {
+    std::memcpy(lane().payload.data() + lane().landed, staging_.data() + begin_, bytes);
+  }
   begin_ += bytes;
-  landed_ += bytes;
-  if (landed_ == prefix_.payload_bytes) Deliver();
+  Landed(bytes);
 }
 
-void FrameReader::DropStaged() {
-  const size_t bytes = std::min(staged(), prefix_.payload_bytes - landed_);
-  begin_ += bytes;
-  landed_ += bytes;
-  if (landed_ == prefix_.payload_bytes) part_ = Part::kPrefix;
-}
-
-void FrameReader::Deliver() {
+void FrameReader::Landed(size_t bytes) {
+  Lane& landing = lane();
+  landing.landed += bytes;
+  piece_left_ -= bytes;
+  if (piece_left_ > 0) return;
   part_ = Part::kPrefix;
+  if (landing.landed < landing.payload_bytes) return;
+  landing.is_open = false;
+  if (!landing.is_refused) Deliver(landing);
+}
+
+void FrameReader::Deliver(Lane& lane) {
   ++delivered_;
+  Buffer payload = std::exchange(lane.payload, Buffer());
   if (stopped_) return;  // by Allocate
-  receiver_.OnMessage({header_.data(), prefix_.header_bytes}, std::move(payload_));
-  payload_ = Buffer();
+  receiver_.OnMessage({lane.header.data(), lane.header_bytes}, std::move(payload));
 }
 
 }  // namespace syncline

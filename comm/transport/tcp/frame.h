@@ -1,12 +1,14 @@
-// How messages lie in a connection's stream of bytes:
+// How messages lie in a connection's stream of bytes. Each has a lane, which is its class
+// (comm/transport/traffic.h), and its payload comes in pieces, between which those of other
+// lanes may come:
 //
-//   u32 bytes of the payload      u16 bytes of the header      u16 zero
-//   the header                    the payload
+//   u32 bytes of the payload   u16 bytes of the header   u8 lane   u8 0   the header
+//   u32 bytes of the piece     u16 zero                  u8 lane   u8 1   the piece
 //
 // FrameReader says where the next bytes of the stream belong, so that payloads land in
 // the receiver's memory without a copy in between, and hands on whole messages. It knows
-// no socket. What it holds is bounded: one header, one payload that the receiver has
-// agreed to, and a small staging area.
+// no socket. What it holds is bounded: for each lane one header and one payload that the
+// receiver has agreed to, and a small staging area.
 //
 //   while (const size_t got = readv(fd, reader.Space()...)) reader.Advance(got);
 #pragma once
@@ -19,24 +21,34 @@
 #include "absl/status/status.h"
 #include "comm/base/buffer.h"
 #include "comm/base/limits.h"
+#include "comm/transport/traffic.h"
 #include "comm/transport/transport.h"
 
 namespace syncline {
 
+enum class FrameKind : uint8_t { kMessage = 0, kPiece = 1 };
+
 struct FramePrefix {
-  uint32_t payload_bytes = 0;
+  uint32_t bytes = 0;  // of the whole payload, or of the piece
   uint16_t header_bytes = 0;
-  uint16_t zero = 0;
+  uint8_t lane = 0;
+  FrameKind kind = FrameKind::kMessage;
 };
 static_assert(sizeof(FramePrefix) == 8);
 
-// A prefix with its header, ready to go out.
+// What goes before a piece, ready to go out.
 struct FrameHead {
-  FrameHead(ByteView header, size_t payload_bytes);
+  // Of a message's first piece; of none when it has no payload.
+  FrameHead(TrafficClass lane, ByteView header, size_t payload_bytes, size_t piece_bytes);
+  // Of a later piece.
+  FrameHead(TrafficClass lane, size_t piece_bytes);
   ByteView view() const { return {bytes.data(), size}; }
 
-  std::array<std::byte, sizeof(FramePrefix) + kMessageHeaderBytes> bytes;
-  size_t size;
+  std::array<std::byte, 2 * sizeof(FramePrefix) + kMessageHeaderBytes> bytes;
+  size_t size = 0;
+
+ private:
+  void Add(const FramePrefix& prefix);
 };
 
 class FrameReader {
@@ -59,26 +71,38 @@ class FrameReader {
   uint64_t delivered() const { return delivered_; }
 
  private:
-  enum class Part { kPrefix, kHeader, kPayload, kRefusedPayload };
+  enum class Part { kPrefix, kHeader, kPiece };
+  // What has come of a lane's message.
+  struct Lane {
+    bool is_open = false;
+    bool is_refused = false;
+    size_t payload_bytes = 0;
+    size_t header_bytes = 0;
+    std::array<std::byte, kMessageHeaderBytes> header;
+    Buffer payload = {};
+    size_t landed = 0;  // also of a refused one
+  };
 
   absl::Status Parse();
   // False when more bytes must come first.
   absl::StatusOr<bool> ParsePart();
   absl::Status ParsePrefix();
+  absl::Status BeginPiece();
   void BeginPayload();
   void LandStaged();
-  void DropStaged();
-  void Deliver();
+  // `bytes` of the piece came.
+  void Landed(size_t bytes);
+  void Deliver(Lane& lane);
   size_t staged() const { return end_ - begin_; }
+  Lane& lane() { return lanes_[prefix_.lane]; }
 
   Receiver& receiver_;
   const Buffer staging_;
   size_t begin_ = 0, end_ = 0;  // what of the staging area is not parsed
   Part part_ = Part::kPrefix;
   FramePrefix prefix_;
-  std::array<std::byte, kMessageHeaderBytes> header_;
-  Buffer payload_;
-  size_t landed_ = 0;  // bytes of the payload, or of a refused one, that came
+  size_t piece_left_ = 0;
+  std::array<Lane, kTrafficClasses> lanes_;
   uint64_t delivered_ = 0;
   bool stopped_ = false;
 };

@@ -10,7 +10,7 @@
 namespace syncline {
 namespace {
 
-constexpr std::string_view kGreeting = "SLPLAIN1";
+constexpr std::string_view kGreeting = "SLPLAIN2";
 constexpr size_t kMaxIdentityBytes = 255;
 
 class PlainChannel : public Channel {

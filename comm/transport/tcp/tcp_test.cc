@@ -56,6 +56,54 @@ INSTANTIATE_TEST_SUITE_P(
                               {.security = TcpSecurity::kPlain, .gather_bytes = 1000})),
     [](const auto& info) { return info.param.name; });
 
+class TcpClasses : public ::testing::TestWithParam<TcpSecurity> {};
+
+INSTANTIATE_TEST_SUITE_P(Tcp, TcpClasses,
+                         ::testing::Values(TcpSecurity::kTls, TcpSecurity::kPlain),
+                         [](const auto& info) { return TcpSecurityName(info.param); });
+
+// The peer does not read, so that the way is full; then it does.
+TEST_P(TcpClasses, WhatIsUrgentOvertakesBlocksThatAreOnTheirWay) {
+  TcpNode server({.security = GetParam()}), dialler({.security = GetParam()});
+  const auto endpoint = dialler.Dial(server.transport->address());
+  const auto pump_both = [&] {
+    server.transport->Progress();
+    dialler.transport->Progress();
+  };
+  ASSERT_TRUE(
+      RunUntil(pump_both, [&] { return server.acceptor.identities.size() == 1; }));
+  const auto send = [&](const std::string& name, const Traffic& traffic, size_t bytes) {
+    endpoint->SendAs(traffic, std::as_bytes(std::span(name)),
+                     {Slice::Of(Buffer::Allocate(bytes))}, nullptr);
+  };
+  constexpr size_t kBlock = size_t{4} << 20;
+  for (uint32_t i = 0; i < 4; ++i) {
+    send("late", Traffic::OfBlock(TrafficClass::kOther, i), kBlock);
+  }
+  for (int i = 0; i < 200; ++i) dialler.transport->Progress();
+  const SendState full = endpoint->send_state();
+  const size_t other = static_cast<size_t>(TrafficClass::kOther);
+  EXPECT_GT(full.queued_bytes[other], 3 * kBlock);
+  EXPECT_LE(full.waiting_bytes() - full.queued_bytes[other], 400'000u)
+      << "where nothing overtakes it";
+  EXPECT_EQ(dialler.transport->traffic().queued_bytes, full.queued_bytes);
+
+  send("front", Traffic::OfBlock(TrafficClass::kUrgent, 9), 100'000);
+  send("ack", Traffic::OfBlock(TrafficClass::kControl, 8), 0);
+  const auto& messages = server.receiver.messages;
+  ASSERT_TRUE(RunUntil(pump_both, [&] { return messages.size() == 6; }));
+  EXPECT_EQ(messages[0].header, "ack");
+  EXPECT_EQ(messages[1].header, "front") << "no block is whole yet";
+
+  ASSERT_TRUE(
+      RunUntil(pump_both, [&] { return endpoint->send_state().waiting_bytes() == 0; }));
+  const TrafficCounts counts = dialler.transport->traffic();
+  EXPECT_EQ(counts.queued_bytes, BytesByClass());
+  EXPECT_EQ(counts.sent_bytes, (BytesByClass{3, 100'005, 4 * (kBlock + 4), 0}));
+  EXPECT_EQ(counts.messages, (BytesByClass{1, 1, 4, 0}));
+  EXPECT_GT(counts.waited_seconds[other], counts.waited_seconds[0]);
+}
+
 TEST(TcpRoundTrip, IsUnknownUntilTheKernelHasMeasuredIt) {
   EXPECT_EQ(RoundTripOf(~uint32_t{0}), absl::ZeroDuration()) << "no sample yet";
   EXPECT_EQ(RoundTripOf(60'000'001), absl::ZeroDuration());

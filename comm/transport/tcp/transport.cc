@@ -49,6 +49,14 @@ absl::Status PortsInUse(const TcpOptions& options) {
       Failure::kPortInUse);
 }
 
+void Sum(const TrafficCounts& counts, TrafficCounts& into) {
+  for (size_t i = 0; i < kTrafficClasses; ++i) {
+    into.sent_bytes[i] += counts.sent_bytes[i];
+    into.messages[i] += counts.messages[i];
+    into.waited_seconds[i] += counts.waited_seconds[i];
+  }
+}
+
 }  // namespace
 
 TcpLoopTransport::TcpLoopTransport(const TcpOptions& options, Receiver& receiver)
@@ -231,6 +239,7 @@ int TcpLoopTransport::Progress() {
     ReadFrom(connection);
   }
   CheckDeadlines();
+  LookAtPaced();
   WriteAll();
   return events + static_cast<int>(unread.size()) + RunCallbacks();
 }
@@ -293,13 +302,31 @@ void TcpLoopTransport::WriteAll() {
   }
 }
 
+void TcpLoopTransport::LookAtPaced() {
+  if (paced_.empty()) return;
+  const absl::Duration now = clock_.Now();
+  std::erase_if(paced_, [&](const Shared& connection) {
+    if (connection->look_at() > now && connection->look_at() < absl::InfiniteDuration()) {
+      return false;
+    }
+    connection->is_paced = false;
+    MarkDirty(connection);
+    return true;
+  });
+}
+
 void TcpLoopTransport::WriteTo(const Shared& connection) {
   if (connection->phase() != TcpConnection::Phase::kOpen) return;
   done_.clear();
-  const absl::StatusOr<bool> has_more = connection->Write(kWriteBudget, done_);
+  const absl::StatusOr<bool> has_more =
+      connection->Write(kWriteBudget, clock_.Now(), done_);
   for (SendDone& done : done_) Complete(std::move(done), absl::OkStatus());
   if (!has_more.ok()) return Broken(connection, has_more.status());
   if (*has_more) MarkDirty(connection);
+  const bool must_look = connection->look_at() < absl::InfiniteDuration();
+  if (must_look && !std::exchange(connection->is_paced, true)) {
+    paced_.push_back(connection);
+  }
   Watch(*connection);
 }
 
@@ -375,6 +402,7 @@ void TcpLoopTransport::Close(TcpConnection& connection, const absl::Status& stat
   pending_.erase(connection.id());
   connections_.erase(connection.id());
   connection.failure = status;
+  Sum(connection.traffic(), closed_);
   std::vector<SendDone> pending;
   connection.Close(pending);
   for (SendDone& done : pending) Complete(std::move(done), status);
@@ -411,6 +439,9 @@ absl::Duration TcpLoopTransport::MaySleep() const {
   if (is_busy) return absl::ZeroDuration();
   absl::Duration until = accept_again_;
   if (!deadlines_.empty()) until = std::min(until, deadlines_.begin()->first);
+  for (const Shared& connection : paced_) {
+    until = std::min(until, connection->look_at());
+  }
   if (until == absl::InfiniteDuration()) return until;
   return std::max(until - clock_.Now(), absl::ZeroDuration());
 }
@@ -420,6 +451,17 @@ bool TcpLoopTransport::HasUnsent() const {
     const TcpConnection& connection = *entry.second;
     return connection.phase() == TcpConnection::Phase::kOpen && connection.has_unsent();
   });
+}
+
+TrafficCounts TcpLoopTransport::traffic() const {
+  TrafficCounts all = closed_;
+  for (const auto& [id, connection] : connections_) {
+    Sum(connection->traffic(), all);
+    for (size_t i = 0; i < kTrafficClasses; ++i) {
+      all.queued_bytes[i] += connection->queued_bytes()[i];
+    }
+  }
+  return all;
 }
 
 void TcpLoopTransport::Wait(absl::Duration timeout) {
@@ -435,44 +477,6 @@ void TcpLoopTransport::Wake() {
   const uint64_t one = 1;
   // Fails only when a wake-up is pending already.
   (void)!write(wake_.get(), &one, sizeof(one));
-}
-
-// ---- Endpoints ----
-
-TcpEndpoint::TcpEndpoint(TcpLoopTransport& transport,
-                         std::shared_ptr<TcpConnection> connection)
-    : transport_(&transport),
-      security_(transport.options_.security),
-      connection_(std::move(connection)) {
-  transport.endpoints_.insert(this);
-}
-
-TcpEndpoint::~TcpEndpoint() {
-  if (transport_ == nullptr) return;
-  transport_->endpoints_.erase(this);
-  connection_->options.on_failure = nullptr;
-  transport_->Close(*connection_, absl::CancelledError("endpoint was closed"));
-}
-
-void TcpEndpoint::Send(ByteView header, Payload payload, SendDone done) {
-  SYNCLINE_CHECK(header.size() <= kMessageHeaderBytes);
-  SYNCLINE_CHECK(transport_ != nullptr);
-  if (connection_->phase() == TcpConnection::Phase::kClosed) {
-    return transport_->Complete(std::move(done), connection_->failure);
-  }
-  if (PayloadBytes(payload) > kMaxMessagePayloadBytes) {
-    return transport_->Complete(std::move(done),
-                                absl::InvalidArgumentError(absl::StrCat(
-                                    "payload of ", PayloadBytes(payload), " bytes")));
-  }
-  connection_->Enqueue(header, std::move(payload), std::move(done));
-  transport_->MarkDirty(connection_);
-}
-
-bool TcpEndpoint::IsIntact() const { return security_ == TcpSecurity::kTls; }
-
-std::string TcpEndpoint::Describe() const {
-  return absl::StrCat("tcp/", TcpSecurityName(security_));
 }
 
 }  // namespace syncline

@@ -39,6 +39,7 @@ class TcpLoopTransport final : public TcpTransport {
   int fd() const override { return epoll_.get(); }
   absl::Duration MaySleep() const override;
   bool HasUnsent() const override;
+  TrafficCounts traffic() const override;
 
  private:
   friend class TcpEndpoint;
@@ -61,6 +62,7 @@ class TcpLoopTransport final : public TcpTransport {
   void ReadFrom(const Shared& connection);
   void WriteTo(const Shared& connection);
   void WriteAll();
+  void LookAtPaced();
   void MarkDirty(const Shared& connection);
   void Watch(TcpConnection& connection);
   void CheckDeadlines();
@@ -88,6 +90,8 @@ class TcpLoopTransport final : public TcpTransport {
   std::set<std::pair<absl::Duration, uint64_t>> deadlines_;
   std::vector<Shared> dirty_;   // have something new to send, or were cut off sending
   std::vector<Shared> unread_;  // were cut off reading
+  std::vector<Shared> paced_;   // let their messages wait for room on the way
+  TrafficCounts closed_;        // of connections that are closed
   absl::Duration accept_again_ = absl::InfiniteDuration();
 
   struct Completion {
@@ -107,7 +111,11 @@ class TcpEndpoint final : public Endpoint {
   TcpEndpoint(TcpLoopTransport& transport, std::shared_ptr<TcpConnection> connection);
   ~TcpEndpoint() override;
 
-  void Send(ByteView header, Payload payload, SendDone done) override;
+  void Send(ByteView header, Payload payload, SendDone done) override {
+    SendAs({}, header, std::move(payload), std::move(done));
+  }
+  void SendAs(const Traffic& traffic, ByteView header, Payload payload,
+              SendDone done) override;
   SendState send_state() const override { return connection_->send_state(); }
   uint64_t received_bytes() const override { return connection_->received_bytes(); }
   bool IsLocal() const override { return false; }

@@ -46,7 +46,8 @@ void RecordSender::Connect(std::unique_ptr<Endpoint> endpoint, const MessageHead
   hello.kind = static_cast<uint16_t>(MessageKind::kBackupHello);
   const Buffer address = Buffer::CopyOf(
       std::as_bytes(std::span<const char>(own_address.data(), own_address.size())));
-  endpoint_->Send(SealHeader(hello), {Slice::Of(address)}, [](const absl::Status&) {});
+  endpoint_->SendAs(TrafficOf(hello, address.size()), SealHeader(hello),
+                    {Slice::Of(address)}, [](const absl::Status&) {});
   for (const auto& [number, bytes] : unsent_) Send(number, bytes);
   unsent_.clear();
 }
@@ -63,7 +64,8 @@ void RecordSender::Send(uint64_t number, const Slice& bytes) {
     header.block = static_cast<uint32_t>(i);
     header.samples = static_cast<uint32_t>(pieces);
     header.epoch = Crc32c({piece.data, piece.size});
-    endpoint_->Send(SealHeader(header), {piece}, [](const absl::Status&) {});
+    endpoint_->SendAs(TrafficOf(header, piece.size), SealHeader(header), {piece},
+                      [](const absl::Status&) {});
   }
 }
 

@@ -46,14 +46,16 @@ void WorkerLink::Welcome(const MessageHeader& hello) {
   MessageHeader header = hello;
   header.kind = static_cast<uint16_t>(MessageKind::kWelcome);
   header.flags = 0;
-  parts_.endpoint->Send(SealHeader(header), {}, [](const absl::Status&) {});
+  parts_.endpoint->SendAs(TrafficOf(header, 0), SealHeader(header), {},
+                          [](const absl::Status&) {});
 }
 
 void WorkerLink::Note(const MessageHeader& question) {
   MessageHeader header = question;
   header.kind = static_cast<uint16_t>(MessageKind::kNoted);
   header.flags = 0;
-  parts_.endpoint->Send(SealHeader(header), {}, [](const absl::Status&) {});
+  parts_.endpoint->SendAs(TrafficOf(header, 0), SealHeader(header), {},
+                          [](const absl::Status&) {});
 }
 
 bool WorkerLink::Send(const ShardReply& reply) {
@@ -71,6 +73,7 @@ void WorkerLink::Ask(const MessageHeader& question) {
   const Key key = KeyOf(question);
   if ((question.flags & kFlagAnew) != 0) {
     sent_.erase(question.block);
+    front_.Forget(question.block);
     queue_.erase(key);
   }
   const auto waiting = queue_.find(key);
@@ -84,11 +87,32 @@ void WorkerLink::Ask(const MessageHeader& question) {
   queue_[key] = question;
 }
 
-bool WorkerLink::HasRoom(absl::Duration now) {
+TrafficClass WorkerLink::ClassOf(const MessageHeader& header) const {
+  if (KeyOf(header).first != MessageKind::kPublish) return TrafficClass::kBackground;
+  return front_.IsNext(header.block, header.step) ? TrafficClass::kUrgent
+                                                  : TrafficClass::kOther;
+}
+
+bool WorkerLink::HasRoom(TrafficClass traffic_class, absl::Duration now) {
   const SendState state = parts_.endpoint->send_state();
   if (parts_.endpoint->IsLocal()) return state.waiting_bytes() < kLocalWindow;
   window_.Observe(state, now);
-  return window_.Room(state) > 0;
+  return window_.Room(state, traffic_class) > 0;
+}
+
+std::map<WorkerLink::Key, WorkerLink::Waiting>::iterator WorkerLink::Next(
+    absl::Duration now) {
+  const auto header_of = [](const Waiting& waiting) -> const MessageHeader& {
+    const auto* reply = std::get_if<ShardReply>(&waiting);
+    return reply != nullptr ? reply->header : std::get<MessageHeader>(waiting);
+  };
+  const auto first = queue_.begin();
+  if (first == queue_.end()) return first;
+  if (HasRoom(ClassOf(header_of(first->second)), now)) return first;
+  // Where views never end, averages would never come.
+  const auto aside = queue_.lower_bound({MessageKind::kAverage, 0});
+  if (aside == queue_.end() || aside == first) return queue_.end();
+  return HasRoom(TrafficClass::kBackground, now) ? aside : queue_.end();
 }
 
 void WorkerLink::Pump(absl::Duration now,
@@ -96,9 +120,9 @@ void WorkerLink::Pump(absl::Duration now,
   // An answer that `look` brings is sent by the loop below.
   if (is_pumping_) return;
   is_pumping_ = true;
-  while (!queue_.empty() && HasRoom(now)) {
-    const Waiting next = std::move(queue_.begin()->second);
-    queue_.erase(queue_.begin());
+  for (auto at = Next(now); at != queue_.end(); at = Next(now)) {
+    const Waiting next = std::move(at->second);
+    queue_.erase(at);
     if (const auto* question = std::get_if<MessageHeader>(&next)) {
       look(*question);
     } else {
@@ -110,7 +134,11 @@ void WorkerLink::Pump(absl::Duration now,
 
 void WorkerLink::Transmit(const ShardReply& reply) {
   MessageHeader header = reply.header;
-  if (KindOf(header) == MessageKind::kPublish) sent_[header.block] = header.step + 1;
+  const Traffic traffic = TrafficOf(header, PayloadBytes(reply.payload), ClassOf(header));
+  if (KindOf(header) == MessageKind::kPublish) {
+    sent_[header.block] = header.step + 1;
+    front_.Sent(header.block, header.step);
+  }
   SendDone done = [](const absl::Status&) {};
   if (IsLarge(header)) {
     done = [shard = parts_.shard, sent = parts_.sent,
@@ -120,7 +148,7 @@ void WorkerLink::Transmit(const ShardReply& reply) {
       if (sent) sent();
     };
   }
-  parts_.endpoint->Send(SealHeader(header), reply.payload, std::move(done));
+  parts_.endpoint->SendAs(traffic, SealHeader(header), reply.payload, std::move(done));
 }
 
 bool WorkerLink::is_clogged() const {

@@ -2,11 +2,13 @@
 // and questions that wait to be looked at, so that no view is encoded before it can be
 // sent.
 //
-// Small answers go at once. Views and averages leave in block order, front layers first,
-// averages last, and no more are on their way than SendWindow allows. A connection is
-// reliable: each version of a block is sent over it once, however often it is asked for,
-// unless the worker says that it could not use it (kFlagAnew). What a connection lost is
-// asked for again on the next one, which has a WorkerLink of its own.
+// Small answers go at once. Views leave in block order, no more than SendWindow allows; one
+// overtakes those on their way when the next forward waits for it: all in front of it have
+// been sent at its version. Averages and state have what views leave, and a small share in
+// any case. A connection is reliable: each version of a block is sent over it once, however
+// often it is asked for, unless the worker says that it could not use it (kFlagAnew). What
+// a connection lost is asked for again on the next one, which has a WorkerLink of its
+// own.
 //
 // Thread safety: none; the engine's thread owns it.
 //
@@ -25,6 +27,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
+#include "comm/transport/front.h"
 #include "comm/transport/message.h"
 #include "comm/transport/send_window.h"
 #include "comm/transport/transport.h"
@@ -78,12 +81,16 @@ class WorkerLink {
   void Transmit(const ShardReply& reply);
   void Note(const MessageHeader& question);
 
-  bool HasRoom(absl::Duration now);
+  TrafficClass ClassOf(const MessageHeader& header) const;
+  bool HasRoom(TrafficClass traffic_class, absl::Duration now);
+  // What may be sent or looked at now; the queue's end when nothing may.
+  std::map<Key, Waiting>::iterator Next(absl::Duration now);
 
   const Parts parts_;
   SendWindow window_;
   std::map<Key, Waiting> queue_;
   std::unordered_map<uint32_t, uint64_t> sent_;  // by block, the version, and 1
+  Front front_;                                  // of versions
   uint64_t crossed_ = 0;
   bool is_pumping_ = false;
 };

@@ -193,7 +193,8 @@ void Engine::SendAck(uint32_t job, const Backup& backup) {
   MessageHeader ack = NameOf(job, backup.from);
   ack.kind = static_cast<uint16_t>(MessageKind::kRecordAck);
   ack.step = backup.receiver.records();
-  backup.answers->Send(SealHeader(ack), {}, [](const absl::Status&) {});
+  backup.answers->SendAs(TrafficOf(ack, 0), SealHeader(ack), {},
+                         [](const absl::Status&) {});
 }
 
 void Engine::Acknowledge(uint32_t job) {

@@ -51,6 +51,9 @@ Exchange::Exchange(const ExchangeOptions& options, const std::vector<MemoryView>
          .shard = options_.shard_of_block[id],
          .step = options_.first_step,
          .wanted = tensor.frozen || options_.mode.is_async() ? 0 : options_.first_step});
+    if (!tensor.frozen) {
+      shards_[blocks_[id].shard].front.Expect(id, options_.first_step);
+    }
   }
 }
 

@@ -28,6 +28,8 @@
 // Blocks are taken from each shard's queue in block order, so the tensors declared first
 // overtake; no more are than there is room for on the way to the shard (SetRoom), and few
 // at once (options.encodings_at_once), so that this bounds what waits encoded, too.
+// One whose predecessors have all left in this step is urgent, since the next forward waits
+// for it: it has room of its own, and overtakes what is on its way.
 #pragma once
 
 #include <cstdint>
@@ -49,6 +51,7 @@
 #include "comm/codec/codec.h"
 #include "comm/codec/frame.h"
 #include "comm/compression/transfer.h"
+#include "comm/transport/front.h"
 #include "comm/transport/message.h"
 #include "worker/client/average_pull.h"
 #include "worker/client/codec_cost.h"
@@ -67,6 +70,7 @@ struct ExchangeSend {
   MessageHeader header = {};
   Payload payload = {};
   bool borrows_gradient = false;
+  TrafficClass traffic_class = TrafficClass::kOther;  // of what has a payload
 };
 // To be run, and handed back with Encoded, on the exchange's own thread or on another one
 // (EncodeWork::IsShort). It reads the caller's gradient and what the exchange keeps: before
@@ -192,8 +196,11 @@ class Exchange {
   void Replaced(uint32_t shard, uint64_t epoch);
 
   // Bytes that may be put on the way to the shard; the last block may have more. Unlimited
-  // at first.
-  void SetRoom(uint32_t shard, size_t bytes) { shards_[shard].room = bytes; }
+  // at first. `urgent_bytes`: likewise for what is urgent, if that is more.
+  void SetRoom(uint32_t shard, size_t bytes, size_t urgent_bytes = 0) {
+    shards_[shard].room = bytes;
+    shards_[shard].urgent_room = urgent_bytes;
+  }
   // Sends what there is room for.
   ExchangeOutputs Pump(absl::Duration now);
   // Bytes that the shard has not acknowledged. Within a host this is what is on the way:
@@ -315,7 +322,9 @@ class Exchange {
     std::set<uint32_t> queued;  // in block order: front layers first
     size_t room = std::numeric_limits<size_t>::max();
     std::set<uint32_t> encoding = {};
-    size_t promised = 0;        // bytes of these, as far as is known
+    size_t promised = 0;  // bytes of these, as far as is known
+    size_t urgent_room = 0;
+    Front front = {};           // of contributions
     size_t unacknowledged = 0;  // bytes of blocks that are kSent
     std::set<uint32_t> held;    // blocks whose contributions are kHeld
     size_t held_bytes = 0;
@@ -357,6 +366,8 @@ class Exchange {
   bool Begin(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
   void SendBlock(uint32_t block, Payload payload, absl::Duration now,
                  ExchangeOutputs& outputs);
+  bool HasRoom(const ShardQueue& queue, uint32_t block) const;
+  bool IsUrgent(const Block& block) const;
   void SendPull(uint32_t block, ExchangeOutputs& outputs);
   bool MayHoldView(const Block& block) const;
   MessageKind FirstOfSeed(Block& block) const;

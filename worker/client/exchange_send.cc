@@ -76,12 +76,25 @@ ExchangeOutputs Exchange::Pump(absl::Duration now) {
 // What is encoded now will take its part of the room: as much as last time.
 bool Exchange::BeginNext(uint32_t shard, absl::Duration now, ExchangeOutputs& outputs) {
   ShardQueue& queue = shards_[shard];
-  if (failed_ || !queue.is_connected || queue.room <= queue.promised) return false;
+  if (failed_ || !queue.is_connected) return false;
   for (const uint32_t id : queue.queued) {
-    if (encodings_ >= options_.encodings_at_once) return false;
+    const bool may_begin = encodings_ < options_.encodings_at_once && HasRoom(queue, id);
+    if (!may_begin) return false;
     if (Begin(id, now, outputs)) return true;
   }
   return false;
+}
+
+bool Exchange::HasRoom(const ShardQueue& queue, uint32_t id) const {
+  if (queue.room > queue.promised) return true;
+  return queue.urgent_room > queue.promised && IsUrgent(blocks_[id]);
+}
+
+// A contribution whose predecessors have been sent. Seeds are in nobody's way.
+bool Exchange::IsUrgent(const Block& block) const {
+  const auto id = static_cast<uint32_t>(&block - blocks_.data());
+  return block.kind == MessageKind::kPush &&
+         shards_[block.shard].front.IsNext(id, block.step);
 }
 
 bool Exchange::Begin(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) {
@@ -173,9 +186,13 @@ void Exchange::SendBlock(uint32_t id, Payload payload, absl::Duration now,
     send.header.flags = kFlagRate;
     send.header.shard = std::bit_cast<uint32_t>(tensor.rate_factor);
   }
+  if (IsUrgent(block)) send.traffic_class = TrafficClass::kUrgent;
+  if (!is_seed) queue.front.Sent(id, block.step);
   block.sent_bytes = PayloadBytes(send.payload);
   SetPhase(block, Phase::kSent);
-  queue.room -= std::min(queue.room, block.sent_bytes + kMessageHeaderBytes);
+  const size_t bytes = block.sent_bytes + kMessageHeaderBytes;
+  queue.room -= std::min(queue.room, bytes);
+  queue.urgent_room -= std::min(queue.urgent_room, bytes);
   if (!is_seed) TraceSent(block);
   size_t& longest = queue.contribution_bytes;
   if (!is_seed) longest = std::max(longest, block.sent_bytes);

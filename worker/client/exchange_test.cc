@@ -60,6 +60,28 @@ TEST_F(ExchangeTest, OnlyWhatIsHeldInFrontOfTheNextBlockIsAhead) {
   EXPECT_EQ(exchange_->held_bytes(0), 0u);
 }
 
+TEST_F(ExchangeTest, WhatTheNextForwardWaitsForIsUrgentAndHasRoomOfItsOwn) {
+  ReachStepZero();
+  const std::span<const float> gradient = gradient_;
+  const Seen last = See(exchange_->Push(1, gradient.first(2), 1, now_));
+  ASSERT_EQ(last.sends.size(), 1u);
+  EXPECT_EQ(last.sends[0].traffic_class, TrafficClass::kOther) << "backward goes on";
+  exchange_->SetRoom(0, 0, 1);  // that block fills the way
+  const Seen front = See(exchange_->Push(0, gradient, 1, now_));
+  ASSERT_EQ(front.sends.size(), 1u);
+  EXPECT_EQ(front.sends[0].traffic_class, TrafficClass::kUrgent);
+
+  for (const uint32_t block : {0u, 1u}) See(exchange_->SendDone(block));
+  Publish(0, 1, 3.0f);
+  Publish(1, 1, 3.0f);
+  exchange_->SetRoom(0, 0, 1);
+  EXPECT_TRUE(See(exchange_->Push(1, gradient.first(2), 1, now_)).sends.empty());
+  exchange_->SetRoom(0, 1, 0);
+  const Seen late = See(exchange_->Pump(now_));
+  ASSERT_EQ(late.sends.size(), 1u);
+  EXPECT_EQ(late.sends[0].traffic_class, TrafficClass::kOther);
+}
+
 TEST_F(ExchangeTest, SeederSendsTheStateOfTheOptimizerBeforeItsValues) {
   const std::vector<float> mean(4, 0.5f), variance(4, 0.25f);
   ExchangeOptions options;

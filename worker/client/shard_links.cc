@@ -82,8 +82,8 @@ void ShardLinks::SayHello(uint32_t shard) {
   const std::string& address = transport_.address();
   const Buffer payload = Buffer::CopyOf(
       std::as_bytes(std::span<const char>(address.data(), address.size())));
-  links_[shard].endpoint->Send(SealHeader(header), {Slice::Of(payload)},
-                               [](const absl::Status&) {});
+  links_[shard].endpoint->SendAs(TrafficOf(header, payload.size()), SealHeader(header),
+                                 {Slice::Of(payload)}, [](const absl::Status&) {});
 }
 
 bool ShardLinks::TakeWelcome(const MessageHeader& header) {
@@ -104,7 +104,10 @@ bool ShardLinks::TakeWelcome(const MessageHeader& header) {
 
 void ShardLinks::Send(ExchangeSend send, SendDone done, absl::Duration now) {
   Link& link = links_[send.shard];
-  link.endpoint->Send(SealHeader(send.header), std::move(send.payload), std::move(done));
+  const Traffic traffic =
+      TrafficOf(send.header, PayloadBytes(send.payload), send.traffic_class);
+  link.endpoint->SendAs(traffic, SealHeader(send.header), std::move(send.payload),
+                        std::move(done));
   link.window.Observe(link.endpoint->send_state(), now);
 }
 
@@ -127,7 +130,8 @@ void ShardLinks::OfferRoom(Exchange& exchange, absl::Duration now) {
                            .bytes_per_second = link.window.bytes_per_second()};
     look.ahead_bytes = exchange.HeldInFront(shard, SendPace::Countable(look));
     const bool may_send = link.pace.MaySend(look, now);
-    exchange.SetRoom(shard, may_send ? link.window.Room(state) : 0);
+    exchange.SetRoom(shard, may_send ? link.window.Room(state, TrafficClass::kOther) : 0,
+                     may_send ? link.window.Room(state, TrafficClass::kUrgent) : 0);
   }
 }
 

@@ -62,7 +62,9 @@ class Ring {
   }
 
  private:
-  int Before(int steps) const { return (place_ - steps % members_ + members_) % members_; }
+  int Before(int steps) const {
+    return (place_ - steps % members_ + members_) % members_;
+  }
   Number& Sent(int slice) { return sent_[static_cast<size_t>(slice)]; }
 
   ScheduleBuilder& builder_;
@@ -89,8 +91,7 @@ Schedule TorusSchedule(const Problem& problem) {
   const int columns = problem.ranks / rows;
   const int row = problem.rank / columns;
   const int column = problem.rank % columns;
-  Ring across(builder, columns, column,
-              [&](int place) { return row * columns + place; });
+  Ring across(builder, columns, column, [&](int place) { return row * columns + place; });
   Ring along(builder, rows, row, [&](int place) { return place * columns + column; });
   const Range all = {Area::kOutput, 0, problem.count};
   const Range own = across.SliceOf(all, across.own());

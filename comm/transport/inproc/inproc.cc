@@ -316,8 +316,8 @@ void InprocNetwork::Feed(const std::shared_ptr<Link>& link) {
   const size_t kernel_bytes =
       link->window.bytes_per_second() > 0 ? kDefaultWindowBytes : kKernelBytes;
   while (!link->queue.empty()) {
-    const bool has_room = link->window.HasRoomInHands(in_hands) &&
-                          in_hands.waiting_bytes() < kernel_bytes;
+    const bool has_room =
+        link->window.HasRoomInHands(in_hands) && in_hands.waiting_bytes() < kernel_bytes;
     if (!has_room && !link->queue.has_control()) break;
     auto piece =
         std::make_shared<SendQueue::Piece>(link->queue.Pop(link->window.piece_bytes()));

@@ -50,32 +50,30 @@ std::vector<std::string> Read(const std::string& stream, size_t step,
 
 TEST(FrameReader, PutsPiecesOfSeveralLanesTogether) {
   const std::string a(300, 'a'), b(1000, 'b');
-  const std::string stream = Begin(TrafficClass::kOther, "late", 2000, b) +
-                             Begin(TrafficClass::kUrgent, "front", 600, a) +
-                             Begin(TrafficClass::kControl, "ack", 0) +
-                             Begin(TrafficClass::kBackground, "copy", 3, "c") +
-                             More(TrafficClass::kUrgent, a) +
-                             Begin(TrafficClass::kUrgent, "next", 2, "n") +
-                             More(TrafficClass::kBackground, "cc") +
-                             More(TrafficClass::kOther, b) +
-                             More(TrafficClass::kUrgent, "n");
+  const std::string stream =
+      Begin(TrafficClass::kOther, "late", 2000, b) +
+      Begin(TrafficClass::kUrgent, "front", 600, a) +
+      Begin(TrafficClass::kControl, "ack", 0) +
+      Begin(TrafficClass::kBackground, "copy", 3, "c") + More(TrafficClass::kUrgent, a) +
+      Begin(TrafficClass::kUrgent, "next", 2, "n") +
+      More(TrafficClass::kBackground, "cc") + More(TrafficClass::kOther, b) +
+      More(TrafficClass::kUrgent, "n");
   for (const size_t step : {1, 7, 8, 100, 1000, 100000}) {
     SCOPED_TRACE(step);
     RecordingReceiver receiver;
-    EXPECT_THAT(
-        Read(stream, step, receiver),
-        ::testing::ElementsAre("ack=", "front=" + a + a, "copy=ccc", "late=" + b + b,
-                               "next=nn"));
+    EXPECT_THAT(Read(stream, step, receiver),
+                ::testing::ElementsAre("ack=", "front=" + a + a, "copy=ccc",
+                                       "late=" + b + b, "next=nn"));
   }
 }
 
 TEST(FrameReader, DropsAllPiecesOfWhatIsRefusedAndNothingElse) {
-  const std::string stream = Begin(TrafficClass::kOther, "x", 600, std::string(300, 'x')) +
-                             Begin(TrafficClass::kUrgent, "front", 4, "ab") +
-                             Begin(TrafficClass::kControl, "x", 0) +
-                             More(TrafficClass::kOther, std::string(300, 'x')) +
-                             More(TrafficClass::kUrgent, "cd") +
-                             Begin(TrafficClass::kOther, "late", 1, "e");
+  const std::string stream =
+      Begin(TrafficClass::kOther, "x", 600, std::string(300, 'x')) +
+      Begin(TrafficClass::kUrgent, "front", 4, "ab") +
+      Begin(TrafficClass::kControl, "x", 0) +
+      More(TrafficClass::kOther, std::string(300, 'x')) +
+      More(TrafficClass::kUrgent, "cd") + Begin(TrafficClass::kOther, "late", 1, "e");
   for (const size_t step : {1, 9, 1000}) {
     RecordingReceiver receiver;
     EXPECT_THAT(Read(stream, step, receiver),

@@ -179,6 +179,20 @@ struct Metrics::Families {
         Counters(registry, "syncline_auth_refused_total",
                  "Peers turned away before they had proved who they are, or for what "
                  "they sent.");
+    auto& sent = Counters(registry, "syncline_wire_sent_bytes_total",
+                          "Bytes that a server has sent to other hosts, by class.");
+    auto& messages = Counters(registry, "syncline_wire_messages_total",
+                              "Messages that a server has sent to other hosts.");
+    auto& waits = Counters(registry, "syncline_wire_wait_seconds_total",
+                           "Time that these waited until the kernel had them.");
+    auto& queued = Gauges(registry, "syncline_wire_queued_bytes",
+                          "Bytes that wait for room on the way to other hosts.");
+    for (size_t i = 0; i < wire.size(); ++i) {
+      const auto traffic_class = static_cast<TrafficClass>(i);
+      const prometheus::Labels labels = {{"class", TrafficClassName(traffic_class)}};
+      wire[i] = {&sent.Add(labels), &messages.Add(labels), &waits.Add(labels),
+                 &queued.Add(labels)};
+    }
     // Every reason from the start, at zero: a rate over a series that only appears with
     // its first increment misses that increment.
     for (size_t i = 0; i < turned_away.size(); ++i) {
@@ -197,6 +211,13 @@ struct Metrics::Families {
   Gauge* memory_budget = nullptr;
   Gauge* memory_placed = nullptr;
   std::array<Counter*, static_cast<size_t>(Refusal::kMalformed) + 1> turned_away;
+  struct Wire {
+    Counter* sent_bytes = nullptr;
+    Counter* messages = nullptr;
+    Counter* wait_seconds = nullptr;
+    Gauge* queued_bytes = nullptr;
+  };
+  std::array<Wire, kTrafficClasses> wire;  // by class
 
   struct WorkerSeries {
     std::array<Gauge*, std::size(kWorkerFigures)> gauges = {};
@@ -276,6 +297,20 @@ void Metrics::Refresh() {
   absl::MutexLock lock(&families_->mutex);
   for (auto& [number, job] : families_->jobs) {
     if (job.traffic) job.traffic->GrowTo(job.counted->Read());
+  }
+}
+
+void Metrics::CountWire(const TrafficCounts& before, const TrafficCounts& now) {
+  const auto more = [](const BytesByClass& last, const BytesByClass& next, size_t i) {
+    return static_cast<double>(next[i]) - static_cast<double>(last[i]);
+  };
+  for (size_t i = 0; i < kTrafficClasses; ++i) {
+    const Families::Wire& wire = families_->wire[i];
+    wire.sent_bytes->Increment(more(before.sent_bytes, now.sent_bytes, i));
+    wire.messages->Increment(more(before.messages, now.messages, i));
+    wire.wait_seconds->Increment(
+        std::max(0.0, now.waited_seconds[i] - before.waited_seconds[i]));
+    wire.queued_bytes->Increment(more(before.queued_bytes, now.queued_bytes, i));
   }
 }
 

@@ -44,6 +44,10 @@ class Metrics {
   // Takes over what engines have counted.
   void Refresh();
 
+  // Of a server: what an engine's connections to other hosts have sent and still hold, by
+  // class; `before` is what it said last, nothing at first.
+  void CountWire(const TrafficCounts& before, const TrafficCounts& now);
+
   // At the data plane's door.
   void CountTurnedAway(Refusal refusal);
 

@@ -40,6 +40,33 @@ TEST(Metrics, CountRecoveriesByCauseAndForgetThemWithTheJob) {
   EXPECT_THAT(Shown(registry), Not(HasSubstr("cause=")));
 }
 
+TEST(Metrics, OfTheWireAreTheSumOfAllEnginesByClass) {
+  prometheus::Registry registry;
+  Metrics metrics(registry);
+  EXPECT_THAT(Shown(registry),
+              HasSubstr(R"(syncline_wire_sent_bytes_total{class="background"} 0)"));
+  const TrafficCounts first = {.sent_bytes = {1, 2, 3, 4},
+                               .queued_bytes = {0, 50, 600, 0},
+                               .waited_seconds = {0, 0.5, 0, 0},
+                               .messages = {1, 1, 1, 1}};
+  TrafficCounts later = first;
+  later.sent_bytes[1] += 40;
+  later.queued_bytes = {};
+  later.waited_seconds[1] += 1;
+  later.messages[1] += 2;
+  metrics.CountWire({}, first);
+  metrics.CountWire({}, first);  // of another engine
+  metrics.CountWire(first, later);
+  for (const char* line : {R"(syncline_wire_sent_bytes_total{class="control"} 2)",
+                           R"(syncline_wire_sent_bytes_total{class="urgent"} 44)",
+                           R"(syncline_wire_queued_bytes{class="other"} 600)",
+                           R"(syncline_wire_queued_bytes{class="urgent"} 50)",
+                           R"(syncline_wire_messages_total{class="urgent"} 4)",
+                           R"(syncline_wire_wait_seconds_total{class="urgent"} 2)"}) {
+    EXPECT_THAT(Shown(registry), HasSubstr(line));
+  }
+}
+
 TEST(Metrics, TrafficOfTwoJobsNeverMixesAndEndsWithItsJob) {
   prometheus::Registry registry;
   Metrics metrics(registry);

@@ -16,6 +16,7 @@ namespace {
 
 // How often links look whether there is room for what waits.
 constexpr absl::Duration kPumpPeriod = absl::Milliseconds(10);
+constexpr absl::Duration kCountPeriod = absl::Milliseconds(250);  // for scrapes
 
 // Landed pushes and published views that wait for their next use. Blocks of four workers
 // in flight.
@@ -58,6 +59,9 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Start(const EngineOptions& optio
       TransportLoop::Start([self = engine.get()] { return self->MakeTransport(); }, {}));
   engine->loop_->Every(kPumpPeriod,
                        [self = engine.get()](Transport&) { self->PumpWaiting(); });
+  engine->loop_->Every(kCountPeriod, [self = engine.get()](Transport& transport) {
+    self->CountWire(transport.traffic());
+  });
   return engine;
 }
 
@@ -205,6 +209,7 @@ std::vector<std::shared_ptr<Shard>> Engine::ReleaseAll() {
     keys_.clear();
     backups_.clear();  // they answer on connections, which would outlive their receivers
     connections_.clear();
+    CountWire(transport_->traffic());
   });
   return released;
 }
@@ -327,6 +332,11 @@ void Engine::Pump(uint32_t id, WorkerLife life) {
     Run(id, job->second, ShardMessage{question, {}});
   });
   if (link.is_waiting()) waiting_.insert({id, life});
+}
+
+void Engine::CountWire(const TrafficCounts& now) {
+  if (options_.metrics != nullptr) options_.metrics->CountWire(counted_, now);
+  counted_ = now;
 }
 
 void Engine::PumpWaiting() {

@@ -228,6 +228,7 @@ class Engine : private Receiver, private Acceptor {
   void TakeQuestion(Job& job, const MessageHeader& header);
   void Pump(uint32_t job, WorkerLife worker);
   void PumpWaiting();
+  void CountWire(const TrafficCounts& now);
 
   void Run(uint32_t id, Job& job, const ShardInput& input);
   void Send(Job& job, const ShardReply& reply);
@@ -263,6 +264,7 @@ class Engine : private Receiver, private Acceptor {
   uint64_t next_connection_ = 1;
   // Those whose links wait for room.
   std::set<std::pair<uint32_t, WorkerLife>> waiting_;
+  TrafficCounts counted_ = {};  // in the metrics
 
   std::unique_ptr<TransportLoop> loop_;  // last: its thread uses all the others
 };

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "comm/base/temp_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -155,7 +156,7 @@ TEST_F(BegunAnew, IsReplayedFromThereOn) {
   ReplayOptions options = Replaying(directory_.path());
   const auto done = ReplayInto(options, *out);
   ASSERT_TRUE(done.ok()) << done.status();
-  EXPECT_EQ(done->began, "step 4, where it began anew");
+  EXPECT_EQ(done->began, "step 4, with snapshots");
   EXPECT_EQ(done->name.step, 6u);
   EXPECT_EQ(done->compared, 4u);
   const auto reader = *CheckpointReader::Open(*out, "night", done->name);
@@ -166,7 +167,7 @@ TEST_F(BegunAnew, IsReplayedFromThereOn) {
   }
   options.to = 3;
   EXPECT_THAT(ReplayInto(options, *out).status().ToString(),
-              HasSubstr("has all of step 4 on, not step 3"));
+              HasSubstr("has all blocks from step 4 on"));
 }
 
 // Segments of a checkpoint's steps go only when every block is in what is left.
@@ -193,6 +194,97 @@ TEST_F(BegunAnew, TriesAgainAfterItFailed) {
   const ShardSnapshot five = *job_->shard().Save();
   Restore();
   ExpectSame(*job_->shard().Save(), five);
+}
+
+// The same of one that goes on, and takes snapshots.
+class WithSnapshots : public BegunAnew {
+ protected:
+  WithSnapshots() {
+    fs::remove_all(directory_.path() + "/night");
+    job_ = std::make_unique<NightJob>(directory_.path(), NightRig(), kSegmentBytes, 2);
+    job_->Begin();
+    job_->Seed();
+  }
+  void StepTo(uint64_t step) {
+    while (step_ < step) job_->Step(step_++);
+  }
+  void TakeSnapshots(uint64_t snapshots) {
+    while (job_->state().snapshots < snapshots && step_ < 2000) StepTo(step_ + 1);
+    ASSERT_GE(job_->state().snapshots, snapshots);
+  }
+
+  uint64_t step_ = 0;
+};
+
+TEST_F(WithSnapshots, StaysSmallAndComesBackAsItWas) {
+  TakeSnapshots(3);
+  const JournalState state = job_->state();
+  EXPECT_GT(state.begins_at, 0u);
+  EXPECT_LT(state.disk_bytes, state.bytes / 2);
+  EXPECT_TRUE(state.error.empty());
+  const ShardSnapshot now = *job_->shard().Save();
+  ShardTail tail = Restore();
+  ExpectSame(*job_->shard().Save(), now);
+  job_->Begin({std::move(tail)});
+  StepTo(step_ + 1);
+  EXPECT_EQ(job_->state().durable, step_);
+}
+
+TEST_F(WithSnapshots, IsReplayedFromTheLastOneOn) {
+  TakeSnapshots(2);
+  StepTo(step_ + 5);
+  const ShardSnapshot now = *job_->shard().Save();
+  job_ = nullptr;  // writes all
+  const auto out = *OpenDirectoryStore(directory_.path() + "/out");
+  ReplayOptions options = Replaying(directory_.path());
+  const auto done = ReplayInto(options, *out);
+  ASSERT_TRUE(done.ok()) << done.status();
+  EXPECT_EQ(done->name.step, step_);
+  EXPECT_EQ(done->last, step_);
+  EXPECT_GT(done->first, 0u);
+  EXPECT_GT(done->compared, 0u);
+  const auto reader = *CheckpointReader::Open(*out, "night", done->name);
+  for (const auto& [block, saved] : now.blocks) {
+    const ShardBlock place = {block, CutIntoBlocks(kTensors)[block]};
+    EXPECT_EQ(reader->Read(place, *options.layout)->blocks.at(block).weights,
+              saved.weights);
+  }
+  options.to = done->first;
+  const auto first = ReplayInto(options, *out);
+  EXPECT_TRUE(first.ok()) << first.status();
+  options.to = done->first - 1;
+  EXPECT_THAT(ReplayInto(options, *out).status().ToString(),
+              HasSubstr(absl::StrCat("from step ", done->first, " on")));
+}
+
+// What was there before stays, and the next attempt is no other than the first one.
+TEST_F(WithSnapshots, ADiskThatFillsUpInTheMiddleOfOneLosesNothing) {
+  TakeSnapshots(1);
+  const int orders = job_->orders_taken();
+  while (job_->orders_taken() == orders && step_ < 2000) StepTo(step_ + 1);
+  ASSERT_GT(job_->orders_taken(), orders);
+  const uint64_t durable = step_;
+  {
+    const FullDisk full(100);
+    StepTo(step_ + 3);
+    EXPECT_THAT(job_->state().error, HasSubstr("shard-00003-"));
+  }
+  const std::string copy = directory_.path() + "/copy";
+  fs::create_directories(copy);
+  fs::copy(directory_.path() + "/night", copy + "/night", fs::copy_options::recursive);
+  NightJob back(directory_.path() + "/other", NightRig(), kSegmentBytes);
+  const auto run = RunRestore::Open(
+      {.directory = copy, .job = "night", .run = "run1", .shards = {kShard}});
+  ASSERT_TRUE(run.ok()) << run.status();
+  ASSERT_TRUE((*run)->Play(kShard, back.blocks(), back.shard()).ok());
+  EXPECT_GE(back.shard().block_version(0), durable);
+  job_->BeginAnew();
+  job_->Whole();
+  const uint64_t before = job_->state().snapshots;
+  TakeSnapshots(before + 1);
+  const ShardSnapshot now = *job_->shard().Save();
+  Restore();
+  ExpectSame(*job_->shard().Save(), now);
 }
 
 }  // namespace

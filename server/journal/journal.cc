@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "comm/base/status.h"
-#include "server/checkpoint/reader.h"
 #include "server/journal/folder.h"
 
 namespace syncline {
@@ -18,8 +17,6 @@ namespace {
 constexpr absl::Duration kPruneEvery = absl::Seconds(1);
 // Of checkpoints that were never completed, as many are remembered.
 constexpr size_t kMaxSaved = 8;
-// A disk with less than so many segments' room is full.
-constexpr uint64_t kRoomSegments = 2;
 constexpr absl::Duration kLongestRetry = absl::Minutes(5);
 // What a record takes beside its payload, about.
 constexpr uint64_t kRecordBytes = 256;
@@ -91,6 +88,9 @@ absl::Status Journal::Begin(JournaledJob begun) {
     } else {
       job->shards.emplace_back(std::move(head), begun.tails[i]);
     }
+    if (i < begun.state_bytes.size()) {
+      job->shards.back().ExpectStateBytes(begun.state_bytes[i]);
+    }
   }
   job->run = std::move(begun.run);
   absl::MutexLock lock(&mutex_);
@@ -154,12 +154,20 @@ bool Journal::BeginAnew(uint32_t id, uint32_t engine) {
   return job->second->silent.erase(engine) > 0;
 }
 
-void Journal::Whole(uint32_t id, uint32_t engine) {
+void Journal::TookState(uint32_t job, uint32_t engine) {
+  Say(Event::Kind::kTookState, job, engine);
+}
+
+void Journal::Whole(uint32_t job, uint32_t engine) {
+  Say(Event::Kind::kWhole, job, engine);
+}
+
+void Journal::Say(Event::Kind kind, uint32_t id, uint32_t engine) {
   absl::MutexLock lock(&mutex_);
   const auto job = jobs_.find(id);
-  if (job == jobs_.end() || job->second->phase != Phase::kBeginsAnew) return;
+  if (job == jobs_.end() || job->second->phase == Phase::kEnded) return;
   if (job->second->silent.contains(engine)) return;  // of an attempt that was given up
-  events_.push_back({.job = job->second, .engine = engine});
+  events_.push_back({.kind = kind, .job = job->second, .engine = engine});
   changed_.SignalAll();
 }
 
@@ -281,7 +289,7 @@ std::string Journal::FolderOfRun(const Job& job) const {
 
 void Journal::WriteGroup(const std::deque<Event>& events) {
   std::set<std::shared_ptr<Job>> jobs;
-  std::vector<Event> whole;
+  std::vector<Event> others;
   for (const Event& event : events) {
     std::string folder;
     {
@@ -291,34 +299,41 @@ void Journal::WriteGroup(const std::deque<Event>& events) {
       folder = FolderOfRun(*event.job);
     }
     jobs.insert(event.job);
-    if (event.record == nullptr) {
-      whole.push_back(event);
+    if (event.kind != Event::Kind::kRecord) {
+      others.push_back(event);
     } else {
       Write(event, folder);
     }
   }
   for (const auto& job : jobs) SyncAll(*job);
-  for (const Event& event : whole) {
-    bool was_last = false;
-    {
-      absl::MutexLock lock(&mutex_);
-      if (event.job->phase != Phase::kBeginsAnew) continue;
-      was_last = event.job->partial.erase(event.engine) > 0 && event.job->partial.empty();
-    }
-    if (was_last) FinishBeginning(*event.job);
+  for (const Event& event : others) Heed(event);
+  for (const auto& job : jobs) {
+    FinishSnapshots(*job);
+    AskForSnapshots(job);
+    ShowSize(*job);
   }
+}
+
+void Journal::Heed(const Event& event) {
+  ShardLog& shard = event.job->shards[event.engine];
+  if (event.kind == Event::Kind::kTookState) return shard.TookState();
+  bool was_last = false;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (event.job->phase == Phase::kEnded) return;
+    if (event.job->phase == Phase::kGoesOn) return shard.TookAllStates();
+    was_last = event.job->partial.erase(event.engine) > 0 && event.job->partial.empty();
+  }
+  if (was_last) FinishBeginning(*event.job);
 }
 
 void Journal::SyncAll(Job& job) {
   uint64_t durable = std::numeric_limits<uint64_t>::max();
-  uint64_t bytes = 0;
   for (ShardLog& shard : job.shards) {
     if (const absl::Status synced = shard.Sync(); !synced.ok()) Fail(job, synced);
     durable = std::min(durable, shard.durable());
-    bytes += shard.bytes();
   }
   absl::MutexLock lock(&mutex_);
-  job.state.bytes = bytes;
   if (job.phase == Phase::kEnded) return;
   // Servers that train nothing are behind nobody. Nothing is safe before all of it is.
   if (job.phase == Phase::kGoesOn) {
@@ -331,66 +346,6 @@ void Journal::SyncAll(Job& job) {
   }
 }
 
-// ---- Beginning anew ----
-
-absl::Status Journal::CheckRoom(const Job& job) const {
-  const std::string folder =
-      absl::StrCat(options_.directory, "/", FolderOf(job.head.job));
-  SYNCLINE_RETURN_IF_ERROR(MakeFolder(folder));
-  SYNCLINE_RETURN_IF_ERROR(TryFolder(folder));
-  return HasRoom(folder, kRoomSegments * options_.segment_bytes);
-}
-
-void Journal::LookForRoom() {
-  std::vector<std::shared_ptr<Job>> ended;
-  {
-    absl::MutexLock lock(&mutex_);
-    for (const auto& [id, job] : jobs_) {
-      if (job->phase == Phase::kEnded && job->may_begin_anew) ended.push_back(job);
-    }
-  }
-  for (const auto& job : ended) {
-    for (ShardLog& shard : job->shards) shard.GiveUp();
-    {
-      absl::MutexLock lock(&mutex_);
-      if (clock_.Now() < job->retry_at) continue;
-    }
-    const absl::Status room = CheckRoom(*job);
-    if (room.ok()) {
-      for (ShardLog& shard : job->shards) shard.BeginAnew();
-    }
-    absl::MutexLock lock(&mutex_);
-    if (!room.ok()) {
-      job->retry_at = clock_.Now() + job->retry;
-      continue;
-    }
-    const auto current = jobs_.find(job->id);
-    if (current == jobs_.end() || current->second != job) continue;
-    job->phase = Phase::kBeginsAnew;
-    job->partial = job->silent;
-    options_.log.Info("the journal begins anew", {{"job", job->id}});
-    options_.on_room(job->id);
-  }
-}
-
-void Journal::FinishBeginning(Job& job) {
-  for (ShardLog& shard : job.shards) {
-    if (const absl::Status whole = shard.Whole(); !whole.ok()) return Fail(job, whole);
-  }
-  for (ShardLog& shard : job.shards) shard.DeleteSuperseded();
-  {
-    absl::MutexLock lock(&mutex_);
-    if (job.phase != Phase::kBeginsAnew) return;
-    job.phase = Phase::kGoesOn;
-    job.state.error.clear();
-    job.retry = options_.retry;
-  }
-  SyncAll(job);
-  absl::MutexLock lock(&mutex_);
-  options_.log.Info("the journal goes on; the job is durable again",
-                    {{"job", job.id}, {"version", job.state.durable}});
-}
-
 void Journal::Write(const Event& event, const std::string& folder) {
   ShardLog& shard = event.job->shards[event.engine];
   if (shard.bytes() == 0) {
@@ -400,43 +355,6 @@ void Journal::Write(const Event& event, const std::string& folder) {
   }
   const absl::Status written = shard.Append(folder, options_.segment_bytes, event.record);
   if (!written.ok()) Fail(*event.job, written);
-}
-
-void Journal::Prune() {
-  std::vector<std::pair<std::shared_ptr<Job>, std::set<uint64_t>>> jobs;
-  {
-    absl::MutexLock lock(&mutex_);
-    for (const auto& [id, job] : jobs_) {
-      if (!job->saved.empty()) jobs.emplace_back(job, job->saved);
-    }
-  }
-  for (const auto& [job, saved] : jobs) {
-    for (auto step = saved.rbegin(); step != saved.rend(); ++step) {
-      if (!Covers(*job, *step)) continue;
-      for (ShardLog& shard : job->shards) {
-        if (const auto pruned = shard.Prune(*step); !pruned.ok()) {
-          options_.log.Warning("a segment of the journal stays",
-                               {{"job", job->id}, {"error", pruned.message()}});
-        }
-      }
-      absl::MutexLock lock(&mutex_);
-      job->saved.erase(job->saved.begin(), job->saved.upper_bound(*step));
-      break;
-    }
-  }
-}
-
-// What cannot be read covers nothing: its manifest and the heads of all its files are read.
-bool Journal::Covers(Job& job, uint64_t step) {
-  const auto reader = CheckpointReader::Open(*options_.checkpoints, job.head.job,
-                                             {job.head.checkpoint_run, step});
-  if (reader.ok()) return true;
-  if (absl::IsNotFound(reader.status())) return false;  // not complete yet
-  options_.log.Warning("the journal keeps what a checkpoint should cover",
-                       {{"job", job.id}, {"error", reader.status().message()}});
-  absl::MutexLock lock(&mutex_);
-  job.saved.erase(step);
-  return false;
 }
 
 }  // namespace syncline

@@ -14,7 +14,10 @@
 // say Whole. When all have, the journal goes on, and what was there before is deleted. Looked
 // for after `retry`, again and again; after an attempt that failed ever more rarely.
 //
-// Segments that a complete checkpoint covers are deleted.
+// Segments that a complete checkpoint covers are deleted. So are those before a snapshot of
+// the shard, which the journal takes once its records have become many (`snapshots`): it
+// asks for the shard's blocks one by one (on_snapshot), as records come, and each is
+// answered by TookState, the last by Whole.
 //
 //   Journal journal({.directory = "/data/journal", .log = log});
 //   journal.Begin({.job = 7, .head = {.job = "night", ...}, .blocks = {...}});
@@ -45,8 +48,13 @@
 #include "server/checkpoint/blob_store.h"
 #include "server/journal/backlog.h"
 #include "server/journal/shard_log.h"
+#include "server/shard/shard.h"
 
 namespace syncline {
+
+inline constexpr double kSnapshotFactor = 4;
+// 0, or as often as a disk can bear, up to once in a long while. InvalidArgument says it.
+absl::Status CheckSnapshotFactor(double factor);
 
 struct JournalOptions {
   std::string directory = {};
@@ -55,6 +63,8 @@ struct JournalOptions {
   uint64_t segment_bytes = uint64_t{64} << 20;
   BacklogLimits backlog = {};
   absl::Duration retry = absl::Seconds(5);
+  // `least` is a segment where it is less: less cannot be deleted.
+  SnapshotLimits snapshots = {};
   // So many records of the job's engine, counted as Take was told of them since it began
   // (anew), are on the disk: all, once its journal has ended. Must not block, nor call the
   // journal.
@@ -62,6 +72,9 @@ struct JournalOptions {
       [](uint32_t, uint32_t, uint64_t) {};
   // Likewise: the job's journal may begin anew.
   std::function<void(uint32_t job)> on_room = [](uint32_t) {};
+  // Likewise: the job's engine is to give a snapshot's first blocks, or its next ones.
+  std::function<void(uint32_t job, uint32_t engine, ShardBackUp::Kind)> on_snapshot =
+      [](uint32_t, uint32_t, ShardBackUp::Kind) {};
 };
 
 // What a server has of a job.
@@ -70,16 +83,21 @@ struct JournaledJob {
   SegmentHead head = {};  // of engine 0's; the others count on from its shard
   std::vector<std::vector<uint32_t>> blocks = {};   // of each engine
   std::vector<std::vector<uint32_t>> trained = {};  // of them: those that make steps
-  bool may_begin_anew = false;
+  bool may_begin_anew = false;                      // and take snapshots
+  std::vector<uint64_t> state_bytes = {};  // of each engine's shard, about; none: unknown
   // Of a run that goes on: its name, and what there is of each engine.
   std::string run = {};
   std::vector<ShardTail> tails = {};
 };
 
 struct JournalState {
-  uint64_t durable = 0;    // every trained block's records below it are on the disk
-  uint64_t taken = 0;      // the highest version of any block that it was told of
-  uint64_t bytes = 0;      // written
+  uint64_t durable = 0;     // every trained block's records below it are on the disk
+  uint64_t taken = 0;       // the highest version of any block that it was told of
+  uint64_t bytes = 0;       // written
+  uint64_t disk_bytes = 0;  // of them, on the disk still
+  // The version that every block of the server has records from; 0: the first.
+  uint64_t begins_at = 0;
+  uint64_t snapshots = 0;  // that were taken, of shards
   std::string error = {};  // why it ended; empty: it goes on
 
   uint64_t lag() const { return taken > durable ? taken - durable : 0; }
@@ -99,6 +117,8 @@ class Journal {
       ABSL_LOCKS_EXCLUDED(mutex_);
   // From here on Take gives what the engine's shard is, and its records; false: not now.
   bool BeginAnew(uint32_t job, uint32_t engine) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What on_snapshot has asked for was taken, and there is more.
+  void TookState(uint32_t job, uint32_t engine) ABSL_LOCKS_EXCLUDED(mutex_);
   // What was taken is all that the engine's shard is.
   void Whole(uint32_t job, uint32_t engine) ABSL_LOCKS_EXCLUDED(mutex_);
   // This server's part of a checkpoint at that version is written: once all of it is, what
@@ -135,9 +155,11 @@ class Journal {
     std::vector<ShardLog> shards;   // of its thread
   };
   struct Event {
+    enum class Kind { kRecord, kTookState, kWhole };
+    Kind kind = Kind::kRecord;
     std::shared_ptr<Job> job = {};
     uint32_t engine = 0;
-    std::shared_ptr<const ShardRecord> record = {};  // null: the engine's shard is whole
+    std::shared_ptr<const ShardRecord> record = {};  // null: it is no record
     uint64_t bytes = 0;
   };
 
@@ -146,6 +168,12 @@ class Journal {
   void Write(const Event& event, const std::string& folder) ABSL_LOCKS_EXCLUDED(mutex_);
   void SyncAll(Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
   void FinishBeginning(Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Say(Event::Kind kind, uint32_t job, uint32_t engine) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of what is no record, once the records before it are synced.
+  void Heed(const Event& event) ABSL_LOCKS_EXCLUDED(mutex_);
+  void FinishSnapshots(Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void AskForSnapshots(const std::shared_ptr<Job>& job) ABSL_LOCKS_EXCLUDED(mutex_);
+  void ShowSize(Job& job) ABSL_LOCKS_EXCLUDED(mutex_);
   void LookForRoom() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckRoom(const Job& job) const;
   std::string FolderOfRun(const Job& job) const;

@@ -1,6 +1,8 @@
 // A shard of two blocks, two workers and a journal, for tests of what the journal is for.
 #pragma once
 
+#include <deque>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -50,15 +52,22 @@ class Durable {
 // A shard of two blocks, two workers, and a journal.
 class NightJob {
  public:
+  // `snapshot_factor` 0: the journal takes no snapshots.
   NightJob(const std::string& directory, const RigOptions& options,
-           uint64_t segment_bytes = uint64_t{64} << 20)
+           uint64_t segment_bytes = uint64_t{64} << 20, double snapshot_factor = 0)
       : rig_(options),
         journal_({.directory = directory,
                   .segment_bytes = segment_bytes,
                   .retry = absl::ZeroDuration(),
+                  .snapshots = {.factor = snapshot_factor},
                   .on_durable = [this](uint32_t, uint32_t,
                                        uint64_t records) { durable_.Say(records); },
-                  .on_room = [this](uint32_t) { has_room_.Say(1); }}) {}
+                  .on_room = [this](uint32_t) { has_room_.Say(1); },
+                  .on_snapshot =
+                      [this](uint32_t, uint32_t, ShardBackUp::Kind order) {
+                        absl::MutexLock lock(&mutex_);
+                        orders_.push_back(order);
+                      }}) {}
 
   void Begin(std::vector<ShardTail> tails = {}) {
     JournaledJob job = {.job = kNight,
@@ -66,6 +75,7 @@ class NightJob {
                         .blocks = {{0, 1}},
                         .trained = {{0, 1}},
                         .may_begin_anew = true,
+                        .state_bytes = {4000},
                         .run = "run1",
                         .tails = std::move(tails)};
     ASSERT_TRUE(journal_.Begin(std::move(job)).ok());
@@ -80,7 +90,23 @@ class NightJob {
     for (uint32_t block = 0; block < 2; ++block) {
       for (const uint32_t rank : {0u, 1u}) Do(rig_.Push(rank, block, step));
     }
+    GiveSnapshots();
   }
+  // Of those that the journal asked for.
+  void GiveSnapshots() {
+    for (;;) {
+      std::optional<ShardBackUp::Kind> order;
+      {
+        absl::MutexLock lock(&mutex_);
+        if (orders_.empty()) return;
+        order = orders_.front();
+        orders_.pop_front();
+        ++orders_taken_;
+      }
+      Do(rig_.shard().Apply(ShardBackUp{*order}));
+    }
+  }
+  int orders_taken() const { return orders_taken_; }
   // Once the disk takes files again: all that the shard is.
   void BeginAnew() {
     has_room_.Await(1);
@@ -89,6 +115,7 @@ class NightJob {
     EXPECT_FALSE(journal_.BeginAnew(kNight, 0));  // once
     taken_ = 0;
     durable_.Say(0);
+    begins_anew_ = true;
     Do(rig_.shard().Apply(ShardBackUp{}));
     while (std::exchange(has_more_, false))
       Do(rig_.shard().Apply(ShardBackUp{ShardBackUp::Kind::kNext}));
@@ -96,6 +123,7 @@ class NightJob {
   void Whole() {
     journal_.Whole(kNight, 0);
     while (!state().error.empty()) absl::SleepFor(absl::Milliseconds(5));
+    begins_anew_ = false;
   }
   JournalState state() { return *journal_.State(kNight); }
   Shard& shard() { return rig_.shard(); }
@@ -108,7 +136,7 @@ class NightJob {
   void Do(const ShardOutputs& outputs) {
     const uint64_t before = taken_;
     for (const ShardOutput& output : outputs) {
-      if (const auto* one = std::get_if<ShardBackedUp>(&output)) has_more_ = one->more;
+      if (const auto* one = std::get_if<ShardBackedUp>(&output)) Took(*one);
       const auto* kept = std::get_if<ShardRecorded>(&output);
       if (kept == nullptr) continue;
       journal_.Take(kNight, 0, kept->record);
@@ -118,7 +146,19 @@ class NightJob {
     Do(rig_.shard().Apply(ShardDurable{durable_.Await(taken_)}));
   }
 
+  void Took(const ShardBackedUp& state) {
+    if (begins_anew_) {
+      has_more_ = state.more;
+    } else {
+      state.more ? journal_.TookState(kNight, 0) : journal_.Whole(kNight, 0);
+    }
+  }
+
   ShardRig rig_;
+  absl::Mutex mutex_;
+  std::deque<ShardBackUp::Kind> orders_ ABSL_GUARDED_BY(mutex_);
+  int orders_taken_ = 0;
+  bool begins_anew_ = false;
   Durable durable_;
   Durable has_room_;
   uint64_t taken_ = 0;

@@ -9,6 +9,40 @@
 
 namespace syncline {
 
+bool RecordFilter::Takes(const ShardRecord& record, const Shard& shard) {
+  const std::optional<uint32_t> block = BlockOf(record);
+  if (block && !shard.HasBlock(*block)) return true;  // the shard refuses it
+  const bool has_values = block && shard.HasValues(*block);
+  if (std::holds_alternative<SeedRecord>(record.what)) {
+    return beginning_ != PlayedFrom::kCheckpoint;
+  }
+  if (std::holds_alternative<BlockStateRecord>(record.what)) {
+    has_job_ = has_job_ || has_values;
+    return !has_values;
+  }
+  if (std::holds_alternative<JobStateRecord>(record.what)) {
+    return beginning_ != PlayedFrom::kCheckpoint && !std::exchange(has_job_, true);
+  }
+  if (!block || has_values || beginning_ != PlayedFrom::kSnapshot) {
+    const bool steps = std::holds_alternative<StepRecord>(record.what);
+    has_job_ = has_job_ || steps;
+    return true;
+  }
+  passed_over_.insert(*block);
+  return false;
+}
+
+absl::Status RecordFilter::CheckWhole(const Shard& shard,
+                                      const std::string& records) const {
+  for (const uint32_t block : passed_over_) {
+    if (shard.HasValues(block)) continue;
+    return absl::DataLossError(absl::StrCat(records,
+                                            " begin with a snapshot that lacks block ",
+                                            block, ": go on from a checkpoint"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RecordPlayer::PlayOne(const ShardRecord& record) {
   const auto outputs = shard_.Replay(record);
   if (outputs.ok()) return absl::OkStatus();
@@ -36,13 +70,9 @@ absl::Status RecordPlayer::Take(ShardRecord record) {
     return absl::DataLossError(absl::StrCat(options_.records, " are of block ", *block,
                                             ", which is not of this shard"));
   }
+  if (!filter_.Takes(record, shard_)) return absl::OkStatus();
   const auto* step = std::get_if<StepRecord>(&record.what);
   if (step == nullptr) {
-    // A checkpoint that the shard began with is further.
-    const bool begins = std::holds_alternative<SeedRecord>(record.what) ||
-                        std::holds_alternative<BlockStateRecord>(record.what) ||
-                        std::holds_alternative<JobStateRecord>(record.what);
-    if (begins && !options_.has_seeds) return absl::OkStatus();
     const auto* parting = std::get_if<PartingRecord>(&record.what);
     const bool is_over =
         parting != nullptr && parting->step < shard_.block_version(parting->block);

@@ -13,6 +13,7 @@
 #include "server/checkpoint/catalog.h"
 #include "server/checkpoint/load.h"
 #include "server/checkpoint/reader.h"
+#include "server/journal/record_player.h"
 #include "server/optimizer/loss_scaler.h"
 
 namespace syncline {
@@ -61,11 +62,12 @@ class Player {
   std::unique_ptr<CheckpointReader> base_;  // null: the first values
   bool is_whole_ = true;                    // no segment was deleted
   std::optional<CheckpointName> began_from_;
-  // Shards whose journals began anew, each with a version that it was at; and from which
-  // step on all of them have everything.
+  // Shards whose journals begin anew, or with a snapshot, each with a version that it was
+  // at; and from which step on all of them have everything.
   std::map<uint32_t, uint64_t> anew_;
   uint64_t first_ = 0;
   std::set<uint32_t> has_blocks_;  // shards
+  std::set<uint32_t> has_job_;     // likewise: what belongs to the job as a whole
   struct LossScale {
     uint64_t version = 0;
     float loss_scale = 1;
@@ -78,17 +80,19 @@ class Player {
   std::map<uint64_t, ShardDecision::Verdict> verdicts_;        // by step
 };
 
-// Of a shard whose journal began anew: where.
+// Of a shard whose journal begins anew, or with a snapshot: where. What it says of a block
+// after that is of a later snapshot.
 void Player::NoteBeginning(const SegmentHead& head, const ShardRecord& record) {
   if (const auto* state = std::get_if<BlockStateRecord>(&record.what)) {
     const uint64_t version = state->saved->version;
-    seeded_.insert(state->block);
+    if (!seeded_.insert(state->block).second) return;
     reached_[state->block] = version;
     if (!IsTrained(state->block)) return;
     first_ = std::max(first_, version);
     anew_.emplace(head.shard, version);
   }
-  if (const auto* job = std::get_if<JobStateRecord>(&record.what)) {
+  const auto* job = std::get_if<JobStateRecord>(&record.what);
+  if (job != nullptr && has_job_.insert(head.shard).second) {
     const uint64_t version = anew_.emplace(head.shard, 0).first->second;
     if (!scaled_from_ || version < scaled_from_->version) {
       scaled_from_ = {.version = version, .loss_scale = job->loss_scale};
@@ -99,8 +103,9 @@ void Player::NoteBeginning(const SegmentHead& head, const ShardRecord& record) {
 absl::Status Player::Scan(const std::vector<std::string>& segments) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto records, ShardRecords::Open(segments));
   const SegmentHead& head = records->head();
-  is_whole_ = is_whole_ && head.first_sequence <= 1;
-  if (head.began_from) began_from_ = head.began_from;
+  const bool is_anew = records->begins_anew();
+  is_whole_ = is_whole_ && (is_anew || head.first_sequence <= 1);
+  if (head.began_from && !is_anew) began_from_ = head.began_from;
   if (!head.blocks.empty()) has_blocks_.insert(head.shard);
   const uint64_t first = head.began_from ? head.began_from->step : 0;
   for (const uint32_t block : head.blocks) {
@@ -115,13 +120,14 @@ absl::Status Player::Scan(const std::vector<std::string>& segments) {
     if (const auto* seed = std::get_if<SeedRecord>(&record->what)) {
       seeded_.insert(seed->block);
     }
-    if (head.first_sequence <= 1 && !head.blocks.empty()) NoteBeginning(head, *record);
+    if (is_anew && !head.blocks.empty()) NoteBeginning(head, *record);
     const auto* step = std::get_if<StepRecord>(&record->what);
     if (step == nullptr) continue;
     if (std::ranges::count(head.blocks, step->block) == 0) {
       return absl::DataLossError(absl::StrCat(segments.front(), " has records of block ",
                                               step->block, ", which is not its own"));
     }
+    if (is_anew && !seeded_.contains(step->block)) continue;  // its turn comes
     reached_[step->block] = step->step + 1;
   }
   if (!records->torn().empty()) summary_.torn.push_back(records->torn());
@@ -158,11 +164,10 @@ absl::Status Player::ChooseStep() {
   const uint64_t update = options_.shard.training.accumulate_steps;
   to_ = options_.to.value_or(last - last % update);
   if (to_ < first_) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "a server's journal began anew, after its disk was full or had failed, and has "
-        "all "
-        "of step ",
-        first_, " on, not step ", to_, last < first_ ? "; it came no further" : ""));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the journal has all blocks from step ", first_,
+                     " on, with which a server's last snapshot begins, not at step ", to_,
+                     last < first_ ? "; it came no further" : ""));
   }
   if (to_ <= last && to_ % update == 0) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -224,9 +229,8 @@ absl::Status Player::ChooseBase() {
                      ", and step ", to_, " is before that; play the run before"));
   }
   if (is_whole_ && !began_from_) {
-    summary_.began = anew_.empty()
-                         ? "the first values"
-                         : absl::StrCat("step ", first_, ", where it began anew");
+    summary_.began = anew_.empty() ? "the first values"
+                                   : absl::StrCat("step ", first_, ", with snapshots");
     return absl::OkStatus();
   }
   if (is_whole_ && has_checkpoints && TryBase(*began_from_).ok()) {
@@ -316,13 +320,15 @@ absl::Status Player::Compare(const ShardOutputs& outputs, const Shard& shard,
 
 absl::Status Player::PlayRecords(ShardRecords& records, Shard& shard) {
   const uint32_t number = records.head().shard;
+  RecordFilter filter(records.begins_anew() ? PlayedFrom::kSnapshot
+                      : HasBase(number)     ? PlayedFrom::kCheckpoint
+                                            : PlayedFrom::kNothing);
   for (;;) {
     SYNCLINE_ASSIGN_OR_RETURN(const auto record, records.Next());
-    if (!record) return absl::OkStatus();
-    const bool begins = std::holds_alternative<SeedRecord>(record->what) ||
-                        std::holds_alternative<BlockStateRecord>(record->what) ||
-                        std::holds_alternative<JobStateRecord>(record->what);
-    if (begins && HasBase(number)) continue;
+    if (!record) {
+      return filter.CheckWhole(shard, absl::StrCat("the records of shard ", number));
+    }
+    if (!filter.Takes(*record, shard)) continue;
     // The record of its step has it, if that was made.
     if (std::holds_alternative<PartingRecord>(record->what)) continue;
     if (const auto* settings = std::get_if<SettingsRecord>(&record->what)) {
@@ -397,6 +403,7 @@ absl::StatusOr<ReplaySummary> Player::Play() {
   SYNCLINE_RETURN_IF_ERROR(CheckCheckpoints());
   SYNCLINE_RETURN_IF_ERROR(ChooseBase());
   SYNCLINE_RETURN_IF_ERROR(CheckSeeds());
+  summary_.first = std::max(first_, base_ ? base_->manifest().name.step : 0);
   const uint32_t run = std::max(options_.run.head.checkpoint_run, uint32_t{1});
   manifest_.name = {.run = run, .step = IsAsync() ? summary_.last : to_};
   SYNCLINE_RETURN_IF_ERROR(CheckName());

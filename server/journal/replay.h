@@ -42,8 +42,9 @@ struct ReplaySummary {
   CheckpointName name = {};  // of the checkpoint that was made
   uint64_t records = 0;      // that were played
   uint64_t compared = 0;     // digests
-  uint64_t last = 0;         // the highest version that all blocks have a record for
-  std::string began = {};    // "the first values", "checkpoint run1-step40"
+  uint64_t first = 0;      // the lowest version that can be reached from where it begins
+  uint64_t last = 0;       // the highest version that all blocks have a record for
+  std::string began = {};  // "the first values", "checkpoint run1-step40"
   std::vector<std::string> torn = {};  // for people
 };
 

@@ -43,6 +43,13 @@ absl::Status Cut(const std::vector<std::string>& segments,
   return SyncFolder(std::filesystem::path(last).parent_path().string());
 }
 
+PlayedFrom PlayedFromOf(const ShardRecords& records) {
+  if (records.begins_anew()) return PlayedFrom::kSnapshot;
+  const bool is_whole = records.head().first_sequence <= 1;
+  return is_whole && !records.head().began_from ? PlayedFrom::kNothing
+                                                : PlayedFrom::kCheckpoint;
+}
+
 uint32_t NumberOf(const std::string& segment) {
   return ParseSegmentName(std::filesystem::path(segment).filename().string())->number;
 }
@@ -54,7 +61,7 @@ class Player {
   Player(ShardRecords& records, const std::vector<std::string>& segments, Shard& shard)
       : records_(records), segments_(segments), shard_(shard) {}
 
-  absl::StatusOr<ShardTail> Play(bool has_seeds);
+  absl::StatusOr<ShardTail> Play(PlayedFrom beginning);
 
  private:
   void Note(const std::map<uint32_t, uint64_t>& versions);
@@ -76,8 +83,8 @@ void Player::Note(const std::map<uint32_t, uint64_t>& versions) {
   }
 }
 
-absl::StatusOr<ShardTail> Player::Play(bool has_seeds) {
-  RecordPlayer player(shard_, {.has_seeds = has_seeds,
+absl::StatusOr<ShardTail> Player::Play(PlayedFrom beginning) {
+  RecordPlayer player(shard_, {.beginning = beginning,
                                .records = segments_.front() + " and what follows it",
                                .whose = "what the server had that wrote the journal"});
   Note({});
@@ -85,14 +92,18 @@ absl::StatusOr<ShardTail> Player::Play(bool has_seeds) {
     SYNCLINE_ASSIGN_OR_RETURN(auto record, records_.Next());
     if (!record) break;
     if (std::holds_alternative<SettingsRecord>(record->what)) {
-      tail_.settings.push_back(std::make_shared<const ShardRecord>(*record));
+      AddSettings(std::make_shared<const ShardRecord>(*record), tail_.settings);
     }
-    if (const auto* state = std::get_if<BlockStateRecord>(&record->what)) {
+    const auto* state = std::get_if<BlockStateRecord>(&record->what);
+    const bool begins = state != nullptr && shard_.HasBlock(state->block) &&
+                        !shard_.HasValues(state->block);
+    if (begins) {
       tail_.anew_version = std::max(tail_.anew_version, state->saved->version);
     }
     SYNCLINE_RETURN_IF_ERROR(player.Take(*std::move(record)));
     if (player.is_whole()) Note(player.versions());
   }
+  SYNCLINE_RETURN_IF_ERROR(player.CheckWhole());
   tail_.versions = player.versions();
   SYNCLINE_RETURN_IF_ERROR(Cut(segments_, whole_));
   for (size_t i = 0; i < whole_.segments; ++i) {
@@ -143,13 +154,12 @@ absl::StatusOr<uint64_t> RunRestore::ReachedBy(
   }
 }
 
-// With the first values, where they are in the journal; otherwise with a checkpoint.
+// With a checkpoint, where what they began with is not in the journal.
 absl::Status RunRestore::Begin(const ShardRecords& records,
                                const std::vector<ShardBlock>& blocks, uint64_t reached,
                                Shard& shard) {
   const SegmentHead& head = records.head();
   const bool is_whole = head.first_sequence <= 1;
-  if (is_whole && !head.began_from) return absl::OkStatus();
   std::optional<CheckpointName> name;
   if (is_whole) {
     name = head.began_from;
@@ -186,15 +196,16 @@ absl::StatusOr<ShardTail> RunRestore::Play(uint32_t number,
     return absl::FailedPreconditionError(
         absl::StrCat(segments.front(), " is of other blocks than the shard has"));
   }
-  uint64_t reached = 0;
-  if (records->head().first_sequence > 1) {
-    SYNCLINE_ASSIGN_OR_RETURN(reached, ReachedBy(segments));
+  const PlayedFrom beginning = PlayedFromOf(*records);
+  if (beginning == PlayedFrom::kCheckpoint) {
+    uint64_t reached = 0;
+    if (records->head().first_sequence > 1) {
+      SYNCLINE_ASSIGN_OR_RETURN(reached, ReachedBy(segments));
+    }
+    SYNCLINE_RETURN_IF_ERROR(Begin(*records, blocks, reached, shard));
   }
-  SYNCLINE_RETURN_IF_ERROR(Begin(*records, blocks, reached, shard));
-  const bool has_seeds =
-      records->head().first_sequence <= 1 && !records->head().began_from;
   SYNCLINE_ASSIGN_OR_RETURN(ShardTail tail,
-                            Player(*records, segments, shard).Play(has_seeds));
+                            Player(*records, segments, shard).Play(beginning));
   tail.lock = locks_.at(number);
   const auto superseded = run_.superseded.find(number);
   if (superseded == run_.superseded.end()) return tail;

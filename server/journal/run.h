@@ -67,6 +67,8 @@ class ShardRecords {
 
   // Of the first segment.
   const SegmentHead& head() const { return head_; }
+  // With the states of its blocks, among its records: nothing before them is needed.
+  bool begins_anew() const { return BeginsAnew(segments_.front()); }
   // Nothing at the end. DataLoss where something is damaged, or a segment is missing.
   absl::StatusOr<std::optional<ShardRecord>> Next();
   // Between two records: how many segments were begun, and the bytes of the last of them.

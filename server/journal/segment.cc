@@ -102,6 +102,11 @@ std::optional<SegmentPlace> ParseSegmentName(const std::string& name) {
   return std::nullopt;
 }
 
+bool BeginsAnew(const std::string& path) {
+  const auto place = ParseSegmentName(path.substr(path.rfind('/') + 1));
+  return place && place->kind == SegmentKind::kAnew;
+}
+
 // ---- Writing ----
 
 absl::StatusOr<std::unique_ptr<SegmentWriter>> SegmentWriter::Create(

@@ -7,6 +7,10 @@
 //   shard-00003-000007-begun.journal    not all of the shard is there yet
 //   shard-00003-000007-anew.journal     with those after it, all of it
 //
+// A snapshot of a journal that goes on begins in a segment like any other, which gets the
+// name `-anew` once all of the snapshot is on the disk. Its records go on from those before
+// it; those of a block that precede its state are passed over by whoever begins there.
+//
 //   "SYNCJRNL" | format u32 | bytes u32 | CRC-32C u32 | about: bytes    (SegmentHead)
 //   "SREC" u32 | bytes u32 | sequence u64 | group u64 | CRC-32C u32 | record: bytes
 //   ...
@@ -67,6 +71,8 @@ struct SegmentPlace {
   SegmentKind kind = SegmentKind::kGoesOn;
 };
 std::optional<SegmentPlace> ParseSegmentName(const std::string& name);
+// Whether the segment of that path is the first of a beginning: nothing before it is needed.
+bool BeginsAnew(const std::string& path);
 
 // Errors name the file, and how many bytes were to be written where.
 class SegmentWriter {

@@ -19,13 +19,31 @@
 namespace syncline {
 namespace {
 
+// A worker begins a step with one tensor once it has begun the one before with all
+// (worker/client/session.h), for which it had seen the version before that of every block.
+// So where a block is at a version, no block of the job is further behind.
+constexpr uint64_t kFurthestBehind = 2;
+
 absl::Status Delete(const std::string& path) {
   if (unlink(path.c_str()) == 0 || errno == ENOENT) return absl::OkStatus();
   return absl::InternalError(
       absl::StrCat("cannot delete ", path, ": ", std::strerror(errno)));
 }
 
+uint32_t NumberOf(const std::string& path) {
+  return ParseSegmentName(std::filesystem::path(path).filename().string())->number;
+}
+
 }  // namespace
+
+void AddSettings(const std::shared_ptr<const ShardRecord>& record,
+                 std::vector<std::shared_ptr<const ShardRecord>>& settings) {
+  const uint64_t from = std::get<SettingsRecord>(record->what).from;
+  std::erase_if(settings, [from](const auto& one) {
+    return std::get<SettingsRecord>(one->what).from >= from;
+  });
+  settings.push_back(record);
+}
 
 ShardLog::ShardLog(SegmentHead head, const std::vector<uint32_t>& trained,
                    uint64_t version)
@@ -43,9 +61,10 @@ ShardLog::ShardLog(SegmentHead head, const ShardTail& tail)
       versions_(tail.versions) {
   head_.first_sequence = tail.next_sequence;
   for (const ShardTail::Segment& segment : tail.segments) {
-    closed_.push_back({segment.path, segment.version});
-    closed_bytes_ += segment.bytes;
+    closed_.push_back({segment.path, segment.version, segment.bytes});
+    written_ += segment.bytes;
   }
+  since_ = written_;
   CountBlocks();
   if (!blocks_at_.empty()) durable_ = blocks_at_.begin()->first;
 }
@@ -64,8 +83,8 @@ absl::Status ShardLog::Begin(const std::string& folder) {
   if (open_ != nullptr) {
     SYNCLINE_RETURN_IF_ERROR(Sync());
     head_.first_sequence = open_->next_sequence();
-    closed_bytes_ += open_->bytes();
-    closed_.push_back({path_, version_});
+    written_ += open_->bytes();
+    closed_.push_back({path_, version_, open_->bytes()});
     open_.reset();
   }
   if (lock_ == nullptr) {
@@ -99,17 +118,35 @@ absl::Status ShardLog::Append(const std::string& folder, uint64_t segment_bytes,
     SYNCLINE_RETURN_IF_ERROR(Begin(folder));
   }
   is_dirty_ = true;
+  const uint64_t before = open_->bytes();
   SYNCLINE_RETURN_IF_ERROR(open_->Append(*record));
   ++records_;
-  if (std::holds_alternative<SettingsRecord>(record->what)) settings_.push_back(record);
+  const auto* state = std::get_if<BlockStateRecord>(&record->what);
+  const uint64_t bytes = open_->bytes() - before;
+  if (state == nullptr) since_ += bytes;
+  if (snapshot_) (state == nullptr ? snapshot_->records : snapshot_->states) += bytes;
+  if (std::holds_alternative<SettingsRecord>(record->what)) {
+    AddSettings(record, settings_);
+  }
   if (const auto* step = std::get_if<StepRecord>(&record->what)) {
     Count(step->block, step->step + 1);
   }
-  if (const auto* state = std::get_if<BlockStateRecord>(&record->what)) {
-    anew_version_ = std::max(anew_version_, state->saved->version);
-    Count(state->block, state->saved->version);
-  }
+  if (state != nullptr) Note(*state);
   return absl::OkStatus();
+}
+
+void ShardLog::Note(const BlockStateRecord& state) {
+  uint64_t& version = snapshot_ ? snapshot_->version : anew_version_;
+  version = std::max(version, state.saved->version);
+  if (is_begun_) Count(state.block, state.saved->version);
+}
+
+uint64_t ShardLog::disk_bytes() const {
+  uint64_t bytes = open_ ? open_->bytes() : 0;
+  for (const std::deque<Closed>* some : {&closed_, &before_.closed}) {
+    for (const Closed& one : *some) bytes += one.bytes;
+  }
+  return bytes;
 }
 
 void ShardLog::Count(uint32_t id, uint64_t version) {
@@ -135,21 +172,99 @@ absl::Status ShardLog::Prune(uint64_t version) {
   if (is_begun_ || version < anew_version_) return absl::OkStatus();
   while (!closed_.empty() && closed_.front().version <= version) {
     SYNCLINE_RETURN_IF_ERROR(Delete(closed_.front().path));
+    // The checkpoint does for it.
+    const bool is_of_snapshot =
+        snapshot_ && NumberOf(closed_.front().path) >= snapshot_->number;
+    if (is_of_snapshot) snapshot_.reset();
     closed_.pop_front();
   }
+  since_ = std::min(since_, disk_bytes());
   return absl::OkStatus();
 }
+
+// ---- Snapshots ----
+
+ShardLog::Due ShardLog::WhatIsDue(const SnapshotLimits& limits) {
+  if (limits.factor <= 0 || is_begun_ || open_ == nullptr) return Due::kNothing;
+  if (!snapshot_) {
+    const double enough = limits.factor * static_cast<double>(state_bytes_);
+    const bool is_due = since_ > limits.least && static_cast<double>(since_) > enough;
+    return is_due ? Due::kSnapshot : Due::kNothing;
+  }
+  const bool waits = snapshot_->is_awaited || snapshot_->has_all ||
+                     snapshot_->records < snapshot_->states;
+  if (waits) return Due::kNothing;
+  snapshot_->is_awaited = true;
+  return Due::kNextBlocks;
+}
+
+// Settings that hold for no step any more are left out from here on.
+absl::Status ShardLog::BeginSnapshot(const std::string& folder) {
+  const uint64_t lowest = blocks_at_.empty() ? 0 : blocks_at_.begin()->first;
+  while (settings_.size() > 1 &&
+         std::get<SettingsRecord>(settings_[1]->what).from <= lowest) {
+    settings_.erase(settings_.begin());
+  }
+  head_.began_from.reset();  // it is no checkpoint that it goes on from
+  SYNCLINE_RETURN_IF_ERROR(Begin(folder));
+  snapshot_ = Snapshot{.number = number_, .is_awaited = true};
+  since_ = 0;
+  return absl::OkStatus();
+}
+
+void ShardLog::TookState() {
+  if (snapshot_) snapshot_->is_awaited = false;
+}
+
+void ShardLog::TookAllStates() {
+  if (!snapshot_) return;
+  snapshot_->is_awaited = false;
+  snapshot_->has_all = true;
+}
+
+absl::StatusOr<bool> ShardLog::FinishSnapshot() {
+  if (!snapshot_ || !snapshot_->has_all || is_dirty_) return false;
+  if (durable() < snapshot_->version + kFurthestBehind) return false;
+  std::string* first = &path_;
+  for (Closed& one : closed_) {
+    if (NumberOf(one.path) == snapshot_->number) first = &one.path;
+  }
+  SYNCLINE_RETURN_IF_ERROR(BeAnew(*first));
+  const Snapshot done = *std::exchange(snapshot_, std::nullopt);
+  anew_version_ = done.version;
+  state_bytes_ = done.states;
+  snapshot_number_ = done.number;
+  return true;
+}
+
+// Gives it the name that says so.
+absl::Status ShardLog::BeAnew(std::string& path) {
+  const std::filesystem::path begun(path);
+  const auto place = ParseSegmentName(begun.filename().string());
+  std::string whole =
+      (begun.parent_path() / SegmentName(place->shard, place->number, SegmentKind::kAnew))
+          .string();
+  if (std::rename(path.c_str(), whole.c_str()) != 0) {
+    return absl::InternalError(
+        absl::StrCat("cannot rename ", path, ": ", std::strerror(errno)));
+  }
+  path = std::move(whole);
+  return SyncFolder(begun.parent_path().string());
+}
+
+// ---- Beginning anew ----
 
 void ShardLog::BeginAnew() {
   GiveUp();
   // Of an attempt that some shards had finished, and others not, the rest is here still.
-  before_.bytes = bytes();
+  before_.written = bytes();
   before_.anew_version = anew_version_;
   for (Closed& one : closed_) before_.closed.push_back(std::move(one));
-  if (open_ != nullptr) before_.closed.push_back({path_, version_});
+  if (open_ != nullptr) before_.closed.push_back({path_, version_, open_->bytes()});
   open_.reset();
   closed_.clear();
-  closed_bytes_ = 0;
+  snapshot_.reset();
+  written_ = since_ = 0;
   is_begun_ = true;
   head_.first_sequence = 1;
   head_.began_from.reset();
@@ -167,19 +282,7 @@ absl::Status ShardLog::Whole() {
   if (!is_begun_) return absl::OkStatus();
   SYNCLINE_RETURN_IF_ERROR(Sync());
   std::string& first = closed_.empty() ? path_ : closed_.front().path;
-  if (open_ != nullptr) {  // otherwise it has nothing
-    const std::filesystem::path begun(first);
-    const auto place = ParseSegmentName(begun.filename().string());
-    std::string whole = (begun.parent_path() /
-                         SegmentName(place->shard, place->number, SegmentKind::kAnew))
-                            .string();
-    if (std::rename(first.c_str(), whole.c_str()) != 0) {
-      return absl::InternalError(
-          absl::StrCat("cannot rename ", first, ": ", std::strerror(errno)));
-    }
-    first = std::move(whole);
-    SYNCLINE_RETURN_IF_ERROR(SyncFolder(begun.parent_path().string()));
-  }
+  if (open_ != nullptr) SYNCLINE_RETURN_IF_ERROR(BeAnew(first));  // or it has nothing
   is_begun_ = false;
   return absl::OkStatus();
 }
@@ -188,17 +291,21 @@ absl::Status ShardLog::Whole() {
 void ShardLog::DeleteSuperseded() {
   for (const Closed& one : before_.closed) Delete(one.path).IgnoreError();
   before_ = {};
+  while (!closed_.empty() && NumberOf(closed_.front().path) < snapshot_number_) {
+    Delete(closed_.front().path).IgnoreError();
+    closed_.pop_front();
+  }
 }
 
 void ShardLog::GiveUp() {
   if (!is_begun_) return;
   is_begun_ = false;
-  if (open_ != nullptr) closed_.push_back({path_, version_});
+  if (open_ != nullptr) closed_.push_back({path_, version_, open_->bytes()});
   open_.reset();
   is_dirty_ = false;
   for (const Closed& one : closed_) Delete(one.path).IgnoreError();
   closed_ = std::exchange(before_.closed, {});
-  closed_bytes_ = before_.bytes;
+  written_ = before_.written;
   anew_version_ = before_.anew_version;
 }
 

@@ -12,7 +12,8 @@ namespace syncline {
 BackupShard::BackupShard(BackupShardOptions options, EngineJob part)
     : options_(std::move(options)),
       part_(std::move(part)),
-      player_(*part_.shard, {.has_seeds = options_.has_seeds,
+      player_(*part_.shard, {.beginning = options_.has_seeds ? PlayedFrom::kNothing
+                                                             : PlayedFrom::kCheckpoint,
                              .records = "the backup's records",
                              .whose = options_.whose}),
       thread_([this] { Run(); }) {}

@@ -134,6 +134,12 @@ absl::Status Block::RestoreParting(const PartingRecord& record, const Codec* cod
       record.part.bytes != record.payload.size) {
     return Unfit(spec_.block, "of no worker that left, or of another step");
   }
+  // A snapshot says again what is held.
+  const bool is_held =
+      std::ranges::any_of(now_.contributions, [&from](const Contribution& one) {
+        return one.from.rank == from.rank && one.from.incarnation == from.incarnation;
+      });
+  if (is_held) return absl::OkStatus();
   const ByteView frames(record.payload.data, record.payload.size);
   SYNCLINE_ASSIGN_OR_RETURN(
       BlockView view,

@@ -43,11 +43,14 @@ inline RigOptions OptionsFor(const RecordCase& one, Records records) {
 // A job whose workers come, go, skip and give what is not finite, and the records of it.
 class RecordedJob {
  public:
-  // `backs_up_at`: after so many inputs, if at all.
-  explicit RecordedJob(const RecordCase& one, int backs_up_at = 0)
-      : rig_(OptionsFor(one, Records::kKept)),
+  // `backs_up_at`: after so many inputs, if at all. Of a job whose records are awaited it
+  // takes a snapshot then.
+  explicit RecordedJob(const RecordCase& one, int backs_up_at = 0,
+                       Records records = Records::kKept)
+      : rig_(OptionsFor(one, records)),
         blocks_(CutIntoBlocks(one.tensors).size()),
-        backs_up_at_(backs_up_at) {
+        backs_up_at_(backs_up_at),
+        backs_up_(records == Records::kAwaited) {
     Take(rig_.Commit(1, {rig_.Member(0), rig_.Member(1)}));
     ForEachBlock([&](uint32_t block) {
       SeedState(block, one.seeded_arrays);
@@ -133,7 +136,14 @@ class RecordedJob {
     records_.clear();
     Take(rig_.shard().Apply(ShardBackUp{}));
   }
-  // The backup has all that it was.
+  // Its records go on, and what it is comes among them.
+  void Snapshot() {
+    snapshot_at_ = records_.size();
+    Take(rig_.shard().Apply(ShardBackUp{ShardBackUp::Kind::kSnapshot}));
+  }
+  // Records before the snapshot.
+  size_t snapshot_at() const { return snapshot_at_; }
+  // The backup, or the snapshot, has all that it was.
   bool is_backed_up() const { return is_backed_up_; }
 
   template <typename Visit>
@@ -159,7 +169,8 @@ class RecordedJob {
         is_backed_up_ = !backed_up->more;
       }
     }
-    if (++inputs_ == backs_up_at_) BackUp();
+    const bool is_awaited = backs_up_;
+    if (++inputs_ == backs_up_at_) is_awaited ? Snapshot() : BackUp();
     if (backs_up_) BackUpMore();
   }
   void BackUpMore() {
@@ -181,7 +192,8 @@ class RecordedJob {
   std::map<uint32_t, std::vector<double>> figures_;
   float loss_scale_ = 1024;
   std::vector<std::shared_ptr<const ShardRecord>> records_;
-  bool backs_up_ = false;
+  bool backs_up_;  // what it records is durable at once
+  size_t snapshot_at_ = 0;
   bool is_backed_up_ = false;
   bool waits_for_next_ = false;
   int inputs_ = 0;

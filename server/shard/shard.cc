@@ -358,6 +358,7 @@ const ShardMember* Shard::FindMember(uint32_t rank, uint32_t incarnation) const 
 
 uint64_t Shard::epoch() const { return impl_->epoch(); }
 bool Shard::HasBlock(uint32_t block) const { return impl_->HasBlock(block); }
+bool Shard::HasValues(uint32_t block) const { return impl_->block(block).seeded(); }
 uint64_t Shard::block_version(uint32_t block) const {
   return impl_->block(block).version();
 }

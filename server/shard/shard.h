@@ -147,10 +147,14 @@ struct ShardDurable {
 // Records::kAwaited has them, counted anew, that begin with what the shard is. It goes on
 // meanwhile; each order is for one block, or those that step together, and until its turn
 // has come a block gives no records.
+//
+// A snapshot is of a shard whose records are awaited already: they go on, of all blocks,
+// and what the shard is comes among them. Nothing waits for it.
 struct ShardBackUp {
   enum class Kind {
-    kBegin,  // whatever was kept before
-    kNext,   // REQUIRES: ShardBackedUp has said that there is more
+    kBegin,     // whatever was kept before
+    kSnapshot,  // nothing happens where no records are awaited
+    kNext,      // REQUIRES: ShardBackedUp has said that there is more
   };
   Kind kind = Kind::kBegin;
 };
@@ -352,6 +356,8 @@ class Shard {
   // For status, metrics and tests.
   uint64_t epoch() const;
   bool HasBlock(uint32_t block) const;
+  // Whether it has values. REQUIRES: HasBlock(block).
+  bool HasValues(uint32_t block) const;
   uint64_t block_version(uint32_t block) const;                // REQUIRES: block is here
   std::span<const float> block_weights(uint32_t block) const;  // REQUIRES: block is here
   uint32_t block_digest(uint32_t block) const;                 // StepRecord::digest

@@ -2,6 +2,9 @@
 // block, among the records of what it does. A block's state is that between two steps,
 // and its records follow it without a gap; what belongs to the job as a whole comes with
 // the first blocks, whose records name every decision from there on.
+//
+// A snapshot is the same, given to a journal that has everything already: records go on, of
+// blocks whose turn has not come, too. Whoever begins to read with it passes over those.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -12,24 +15,32 @@
 namespace syncline {
 
 void Shard::Impl::On(const ShardBackUp& order) {
-  if (order.kind == ShardBackUp::Kind::kBegin) {
+  if (order.kind != ShardBackUp::Kind::kNext) BeginBackUp(order.kind);
+  BackUpNext();
+}
+
+void Shard::Impl::BeginBackUp(ShardBackUp::Kind kind) {
+  if (kind == ShardBackUp::Kind::kSnapshot) {
+    if (keeps_ != Records::kAwaited || !unrecorded_.empty()) return;
+    backs_up_.reset();
+  } else {
     On(ShardDurable{std::numeric_limits<uint64_t>::max()});
     keeps_ = Records::kAwaited;
     records_ = durable_ = 0;
     for (const auto& [id, block] : blocks_) unrecorded_.insert(id);
-    backed_up_ = unrecorded_.empty() ? BackedUp::kFirstUnit : BackedUp::kNothing;
   }
-  BackUpNext();
+  for (const auto& [id, block] : blocks_) unsaved_.insert(id);
+  backed_up_ = unsaved_.empty() ? BackedUp::kFirstUnit : BackedUp::kNothing;
 }
 
 // Frozen tensors last: the others name the decisions.
 void Shard::Impl::BackUpNext() {
-  if (unrecorded_.empty() || backs_up_) return;
+  if (unsaved_.empty() || backs_up_) return;
   const auto is_trained = [this](uint32_t id) {
     return !stepper_->IsFrozen(block(id).spec().range.tensor);
   };
-  const auto next = std::ranges::find_if(unrecorded_, is_trained);
-  backs_up_ = next == unrecorded_.end() ? *unrecorded_.begin() : *next;
+  const auto next = std::ranges::find_if(unsaved_, is_trained);
+  backs_up_ = next == unsaved_.end() ? *unsaved_.begin() : *next;
   BackUpIfDue(UnitOf(block(*backs_up_)));
 }
 
@@ -40,14 +51,15 @@ void Shard::Impl::BackUpIfDue(std::span<Block* const> unit) {
   const bool is_between = std::ranges::all_of(
       unit, [adds](const Block* one) { return !adds || one->HoldsNothing(); });
   if (!is_between) return;
-  const bool is_first = unrecorded_.size() == blocks_.size();
+  const bool is_first = unsaved_.size() == blocks_.size();
   backs_up_.reset();
   for (const Block* one : unit) BackUp(*one);
   backed_up_ = is_first ? BackedUp::kFirstUnit : BackedUp::kUnit;
 }
 
 void Shard::Impl::BackUp(const Block& block) {
-  unrecorded_.erase(block.spec().block);
+  unsaved_.erase(block.spec().block);
+  const bool is_snapshot = unrecorded_.erase(block.spec().block) == 0;
   if (!block.seeded()) return;  // it begins with the record of its seed
   Keep(BlockStateRecord{.block = block.spec().block,
                         .saved = std::make_shared<const BlockSnapshot>(block.Save()),
@@ -55,7 +67,8 @@ void Shard::Impl::BackUp(const Block& block) {
                                        ? stepper_->FactorsOf(block.spec().range.tensor)
                                        : std::vector<float>()});
   KeepPartings(block);
-  NoteRecorded(block);
+  // What a snapshot says again is safe already.
+  if (!is_snapshot) NoteRecorded(block);
 }
 
 // Who handed it over keeps nothing.
@@ -81,7 +94,7 @@ void Shard::Impl::FinishBackUp() {
     Keep(JobStateRecord{.memory = std::move(job.job_memory),
                         .loss_scale = job.loss_scale});
   }
-  outputs_.push_back(ShardBackedUp{.more = !unrecorded_.empty()});
+  outputs_.push_back(ShardBackedUp{.more = !unsaved_.empty()});
 }
 
 }  // namespace syncline

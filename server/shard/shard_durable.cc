@@ -79,6 +79,7 @@ void Shard::Impl::On(const ShardDurable& durable) {
   released_ = outputs_.size();
   if (durable_ == kForgotten) {
     keeps_ = Records::kNone;
+    unsaved_.clear();
     unrecorded_.clear();
     backs_up_.reset();
   }

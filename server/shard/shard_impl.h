@@ -153,7 +153,8 @@ class Shard::Impl {
   void Withhold();
   uint64_t RecordsBefore(const ShardOutput& output) const;
 
-  // A new backup (shard_backup.cc).
+  // A new backup, or a snapshot (shard_backup.cc).
+  void BeginBackUp(ShardBackUp::Kind kind);
   void BackUpNext();
   // The blocks are between two steps: it may be their turn.
   void BackUpIfDue(std::span<Block* const> unit);
@@ -258,7 +259,8 @@ class Shard::Impl {
     ShardOutput output = {};
   };
   Records keeps_;                     // as was ordered last
-  std::set<uint32_t> unrecorded_;     // blocks that a new backup has nothing of
+  std::set<uint32_t> unsaved_;        // blocks whose state is still to be given
+  std::set<uint32_t> unrecorded_;     // of them: that a new backup has nothing of
   std::optional<uint32_t> backs_up_;  // whose turn it is: the first of its unit
   enum class BackedUp { kNothing, kUnit, kFirstUnit };
   BackedUp backed_up_ = BackedUp::kNothing;  // in the Apply under way

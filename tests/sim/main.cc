@@ -86,6 +86,7 @@ void AddOptions(CLI::App& app, Options& options) {
       {"stale", Fault::kStaleBackup},    {"half", Fault::kHalfBackup},
       {"dedupe", Fault::kCountsAgain},   {"fence", Fault::kNoFence},
       {"term", Fault::kOldTerm},         {"ledger", Fault::kForgetsLedger},
+      {"prune", Fault::kPrunesEarly},    {"passes", Fault::kPassesOver},
       {"staleness", Fault::kRunsAhead},  {"age", Fault::kWrongWeight}};
   app.add_option("--plant", options.fault, "a fault, which is to be found")
       ->transform(CLI::CheckedTransformer(kFaults));

@@ -101,6 +101,8 @@ class Reference {
   // A server came back with that version of a block: what it did since is undone, and was
   // told to nobody. `held`: the highest that a worker has.
   void RolledBack(uint32_t block, uint64_t version, uint64_t held);
+  // Something else did not hold.
+  void Violate(std::string what);
 
   // All tensors after `steps` steps, computed from scratch. Also finds steps that were
   // skipped without reason, or not skipped.
@@ -127,7 +129,6 @@ class Reference {
   }
   void CheckArrival(const ShardApplied& applied);
   bool IsCounted(uint32_t block, const ContributionKey& key) const;
-  void Violate(std::string what);
 
   const JobSpec job_;
   const std::vector<BlockRange> blocks_;

@@ -55,7 +55,9 @@ ServerEngine::ServerEngine(Parts parts)
     : parts_(std::move(parts)),
       pool_(size_t{1} << 20),
       transport_(parts_.network.CreateTransport(*this)),
-      random_(parts_.seed) {
+      random_(parts_.seed),
+      snapshots_random_(parts_.seed + 1),
+      snapshot_every_(std::uniform_int_distribution<size_t>(5, 150)(snapshots_random_)) {
   PumpAll();
 }
 
@@ -111,6 +113,9 @@ absl::StatusOr<uint64_t> ServerEngine::Configure(const ConfigureJob& configure,
   if (spec.HasBackups() && !pair_) records_ = std::make_unique<RecordSender>();
   shard_ = *Shard::Create(options_, blocks_, pool_);
   workers_.clear();
+  snapshot_.reset();
+  has_ended_ = begins_anew_ = false;
+  ++journal_;
   if (!configure.restore_run.empty()) return Restore();
   parts_.disk = {};
   begun_at_ = 0;
@@ -118,6 +123,8 @@ absl::StatusOr<uint64_t> ServerEngine::Configure(const ConfigureJob& configure,
 }
 
 void ServerEngine::Drop() {
+  snapshot_.reset();
+  has_ended_ = begins_anew_ = false;
   shard_.reset();
   workers_.clear();
   records_.reset();
@@ -139,7 +146,7 @@ void ServerEngine::Perform(const ShardOutput& output) {
     return Keep(recorded->record);
   }
   if (const auto* backed_up = std::get_if<ShardBackedUp>(&output)) {
-    return OnBackedUp(*backed_up);
+    return is_journaled_ ? OnRecordedState(*backed_up) : OnBackedUp(*backed_up);
   }
   parts_.on_output(output);
 }
@@ -153,12 +160,28 @@ ShardProgress ServerEngine::Progress() {
 
 // ---- Its disk ----
 
+std::map<uint32_t, uint64_t> ShardDisk::Versions() const {
+  std::map<uint32_t, uint64_t> versions;
+  for (size_t i = 0; i < synced; ++i) {
+    if (records[i] == nullptr) continue;
+    if (const auto* step = std::get_if<StepRecord>(&records[i]->what)) {
+      versions[step->block] = std::max(versions[step->block], step->step + 1);
+    }
+    if (const auto* state = std::get_if<BlockStateRecord>(&records[i]->what)) {
+      versions[state->block] = std::max(versions[state->block], state->saved->version);
+    }
+  }
+  return versions;
+}
+
 void ServerEngine::Keep(std::shared_ptr<const ShardRecord> record) {
+  if (has_ended_) return;
   parts_.disk.records.push_back(std::move(record));
   if (records_ == nullptr) {
     // Nothing waits for those of one whose backup is lost, or that took over.
-    if (is_journaled_) SyncSoon();
-    return;
+    if (!is_journaled_) return;
+    NoteRecord(parts_.disk.records.back());
+    return SyncSoon();
   }
   records_->Take(*parts_.disk.records.back());
   if (parts_.fault == Fault::kPublishesEarly) {
@@ -171,26 +194,36 @@ void ServerEngine::Keep(std::shared_ptr<const ShardRecord> record) {
 // One after the other, each for all that came meanwhile.
 void ServerEngine::SyncSoon() {
   if (std::exchange(syncs_, true)) return;
-  const auto taken = parts_.disk.records.size();
+  const auto taken = static_cast<int64_t>(parts_.disk.records.size()) - begun_at_;
   const int micros = std::uniform_int_distribution<int>(10, 20000)(random_);
-  After(absl::Microseconds(micros), [this, taken] {
+  After(absl::Microseconds(micros), [this, taken, journal = journal_] {
     syncs_ = false;
-    parts_.disk.synced = taken;
-    if (shard_ != nullptr) Run(ShardDurable{taken - begun_at_});
-    if (parts_.disk.records.size() > taken) SyncSoon();
+    if (journal == journal_ && !has_ended_) {
+      parts_.disk.synced = static_cast<size_t>(taken + begun_at_);
+      if (shard_ != nullptr) Run(ShardDurable{static_cast<uint64_t>(taken)});
+      PruneIfSafe();
+      SnapshotIfDue();
+    }
+    if (parts_.disk.records.size() > parts_.disk.synced) SyncSoon();
   });
 }
 
 absl::StatusOr<uint64_t> ServerEngine::Restore() {
   std::vector<std::shared_ptr<const ShardRecord>>& records = parts_.disk.records;
-  RecordPlayer player(*shard_, {.records = "what is left", .whose = "what was"});
+  RecordPlayer player(*shard_,
+                      {.beginning = parts_.disk.begins_anew ? PlayedFrom::kSnapshot
+                                                            : PlayedFrom::kNothing,
+                       .records = "what is left",
+                       .whose = "what was"});
   size_t whole = 0;
   for (size_t i = 0; i < records.size(); ++i) {
-    SYNCLINE_RETURN_IF_ERROR(player.Take(*records[i]));
+    if (records[i] != nullptr) SYNCLINE_RETURN_IF_ERROR(player.Take(*records[i]));
     if (player.is_whole()) whole = i + 1;
   }
+  SYNCLINE_RETURN_IF_ERROR(player.CheckWhole());
   records.resize(whole);
-  parts_.disk.synced = begun_at_ = whole;
+  parts_.disk.synced = whole;
+  begun_at_ = static_cast<int64_t>(whole);
   if (parts_.fault == Fault::kForgetsLedger) SYNCLINE_RETURN_IF_ERROR(ForgetLedger());
   shard_->BeginAgain();
   uint64_t lowest = ~uint64_t{0};
@@ -211,11 +244,14 @@ absl::Status ServerEngine::ForgetLedger() {
 }
 
 absl::Status ServerEngine::CheckRecords() {
-  if (!has_all_records_) return absl::OkStatus();
+  if (!has_all_records_ || has_ended_ || begins_anew_) return absl::OkStatus();
   options_.records = Records::kNone;
   const std::unique_ptr<Shard> replayed = *Shard::Create(options_, blocks_, pool_);
   std::map<std::pair<uint32_t, uint64_t>, uint32_t> digests;  // by block and version
+  RecordFilter filter(parts_.disk.begins_anew ? PlayedFrom::kSnapshot
+                                              : PlayedFrom::kNothing);
   for (const auto& record : parts_.disk.records) {
+    if (record == nullptr || !filter.Takes(*record, *replayed)) continue;
     SYNCLINE_ASSIGN_OR_RETURN(const ShardOutputs outputs, replayed->Replay(*record));
     if (const auto* step = std::get_if<StepRecord>(&record->what)) {
       digests[{step->block, step->step}] = step->digest;

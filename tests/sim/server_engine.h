@@ -31,8 +31,12 @@ namespace syncline::sim {
 // What a shard has written down. It outlives the process; what was not synced when that died
 // may be lost.
 struct ShardDisk {
-  std::vector<std::shared_ptr<const ShardRecord>> records = {};
-  size_t synced = 0;  // of them
+  std::vector<std::shared_ptr<const ShardRecord>> records = {};  // null: was not kept
+  size_t synced = 0;                                             // of them
+  bool begins_anew = false;  // with a snapshot: those before it were deleted
+
+  // Of each block, the version that the records lead to which were synced.
+  std::map<uint32_t, uint64_t> Versions() const;
 };
 
 class ServerEngine : private Receiver {
@@ -52,6 +56,11 @@ class ServerEngine : private Receiver {
     std::function<void(const ShardOutput&)> on_output;
     std::function<void()> on_backed_up;
     std::function<void(const std::string& why)> on_backup_lost;
+    // Of its journal: it takes a snapshot; what precedes that is gone, and its blocks are
+    // at most at that version; it began anew, and is whole.
+    std::function<void()> on_snapshot;
+    std::function<void(uint64_t version)> on_pruned;
+    std::function<void()> on_whole;
   };
   explicit ServerEngine(Parts parts);
 
@@ -75,6 +84,11 @@ class ServerEngine : private Receiver {
   // end, it must be what the shard was.
   absl::Status CheckRecords();
 
+  // ---- Its journal (server_engine_journal.cc) ----
+  // Nothing can be written any more: nobody waits for it.
+  void EndJournal();
+  void BeginJournalAnew();
+
   // ---- Backups (server_engine_backup.cc) ----
   void SendRecords(const std::string& address, const BackupAt& at);
   void StopRecords();
@@ -86,6 +100,12 @@ class ServerEngine : private Receiver {
   void After(absl::Duration delay, std::function<void()> fn);
   void Keep(std::shared_ptr<const ShardRecord> record);
   void SyncSoon();
+  void SnapshotIfDue();
+  void TakeSnapshot(ShardBackUp::Kind order);
+  void NoteRecord(std::shared_ptr<const ShardRecord>& kept);
+  void OnRecordedState(const ShardBackedUp& backed_up);
+  void PruneIfSafe();
+  void Prune();
   absl::StatusOr<uint64_t> Restore();
   absl::Status ForgetLedger();
   void Perform(const ShardOutput& output);
@@ -121,8 +141,25 @@ class ServerEngine : private Receiver {
   std::set<uint32_t> owned_;
   bool is_journaled_ = false;
   std::mt19937_64 random_;
-  size_t begun_at_ = 0;  // of the disk's records: those before are of another process
+  // Of the disk's records: those before are of another process. Below 0 when some of this
+  // one were deleted.
+  int64_t begun_at_ = 0;
   bool syncs_ = false;
+  // Its journal.
+  std::mt19937_64 snapshots_random_;
+  size_t snapshot_every_ = 0;  // records
+  size_t since_snapshot_ = 0;  // likewise
+  struct Snapshot {
+    size_t from = 0;       // of the disk's records
+    uint64_t version = 0;  // the highest of its blocks
+    std::set<uint32_t> blocks = {};
+    bool has_all = false;
+  };
+  std::optional<Snapshot> snapshot_;  // that is under way
+  bool has_ended_ = false;
+  bool begins_anew_ = false;
+  uint64_t journal_ =
+      0;  // how often it began anew: what was synced of one before is gone
   std::unique_ptr<RecordSender> records_;  // to its backup; null: it has none any more
   std::optional<BackupPair> pair_;         // of a stand-in that holds a backup: from whom
   RecordReceiver receiver_;                // likewise

@@ -52,9 +52,19 @@ ServerProcess::Parts ServerHosts::PartsOf(Disk& disk, int host, uint32_t engines
 
 void ServerHosts::Start(size_t which) {
   servers_[which].host = hosts_++;
-  servers_[which].process = std::make_unique<ServerProcess>(
-      PartsOf(disks_[which], servers_[which].host, parts_.size.engines[which]),
-      absl::StrCat("server", which));
+  ServerProcess::Parts parts =
+      PartsOf(disks_[which], servers_[which].host, parts_.size.engines[which]);
+  parts.on_snapshot = [this, which] {
+    if (OneIn(parts_.random, 8)) KillSoon(which, absl::Milliseconds(100));
+  };
+  parts.on_pruned = [this, which](uint64_t version) {
+    CheckPruned(which, version);
+    if (parts_.fault == Fault::kPrunesEarly || OneIn(parts_.random, 8)) {
+      KillSoon(which, absl::Milliseconds(5));
+    }
+  };
+  servers_[which].process =
+      std::make_unique<ServerProcess>(std::move(parts), absl::StrCat("server", which));
   parts_.on_new_process();
 }
 
@@ -120,6 +130,40 @@ void ServerHosts::Kill(size_t which) {
   Bury(servers_[which].process);
   parts_.events.After(absl::Milliseconds(Between(parts_.random, 1, 3000)),
                       [this, which] { Start(which); });
+}
+
+void ServerHosts::KillSoon(size_t which, absl::Duration within) {
+  constexpr int kMostCrashes = 8;  // of a run that is to end
+  if (!may_crash_ || crashes_ >= kMostCrashes) return;
+  parts_.events.After(Between(parts_.random, 0, 1) * within,
+                      [this, which] { Kill(which); });
+}
+
+void ServerHosts::FailDisk(size_t which) {
+  if (at(which) == nullptr || !at(which)->is_configured()) return;
+  at(which)->EndJournal();
+  ServerProcess* const fails = at(which);
+  parts_.events.After(absl::Milliseconds(Between(parts_.random, 1, 500)),
+                      [this, which, fails] {
+                        if (at(which) == fails) fails->BeginJournalAnew();
+                      });
+}
+
+void ServerHosts::CheckPruned(size_t which, uint64_t version) {
+  if (parts_.fault == Fault::kPrunesEarly) return;
+  for (size_t place = 0; place < places(); ++place) {
+    if (at(place) != nullptr && !at(place)->HasSynced())
+      continue;  // it has no journal now
+    for (const ShardDisk& disk : disks_[place].shards) {
+      for (const auto& [block, durable] : disk.Versions()) {
+        const bool is_trained = durable > 0;
+        if (!is_trained || durable >= version) continue;
+        parts_.reference.Violate(absl::StrCat(
+            "server ", which, " deleted what it had before version ", version,
+            ", and block ", block, " is on the disk up to ", durable));
+      }
+    }
+  }
 }
 
 bool ServerHosts::HasBackup(size_t place) const {
@@ -240,7 +284,13 @@ void ServerHosts::PlanBackups() {
 // One of them, or all at once; some of them over and over.
 void ServerHosts::PlanCrashes(Restarts restarts) {
   if (restarts == Restarts::kBackups) return PlanBackups();
+  may_crash_ = true;
   Random& random = parts_.random;
+  for (uint64_t failures = random() % 3; failures > 0; --failures) {
+    const size_t which = random() % places();
+    parts_.progress.Somewhere(absl::Milliseconds(400 << (random() % 4)),
+                              [=, this] { FailDisk(which); });
+  }
   for (uint64_t crashes = 1 + random() % 4; crashes > 0; --crashes) {
     const auto early = absl::Milliseconds(400 << (random() % 4));
     const bool all = OneIn(random, 4);

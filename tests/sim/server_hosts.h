@@ -68,6 +68,11 @@ class ServerHosts {
   void PlanBackups();
   // It comes back with its disk.
   void Kill(size_t which);
+  void KillSoon(size_t which, absl::Duration within);
+  // Its disk is full, and has room again.
+  void FailDisk(size_t which);
+  // All journals have steps in common, the version and what follows.
+  void CheckPruned(size_t which, uint64_t version);
   // As the coordinator has it: no server dies before its backup is there.
   bool HasBackup(size_t place) const;
   bool MayDie(int host) const;
@@ -87,6 +92,7 @@ class ServerHosts {
   std::map<int, std::unique_ptr<ServerProcess>> spares_;  // by host
   std::vector<std::unique_ptr<Disk>> memories_;           // of stand-ins, and of spares
   int hosts_ = 0;
+  bool may_crash_ = false;  // servers with journals, in the middle of what they write
   int crashes_ = 0;
   std::vector<std::unique_ptr<ServerProcess>> dead_;  // events may still point to them
 };

@@ -60,7 +60,10 @@ ServerProcess::ServerProcess(Parts parts, std::string name)
         .on_restored = parts_.on_restored,
         .on_output = [this, i](const ShardOutput& output) { OnOutput(i, output); },
         .on_backed_up = [this, i] { OnBackedUp(i); },
-        .on_backup_lost = [this](const std::string& why) { SayLost(why); }}));
+        .on_backup_lost = [this](const std::string& why) { SayLost(why); },
+        .on_snapshot = parts_.on_snapshot,
+        .on_pruned = parts_.on_pruned,
+        .on_whole = [this, i] { without_journal_.erase(i); }}));
   }
   Attach();
   parts_.control.Send(connection_, MakeHello());
@@ -92,8 +95,20 @@ void ServerProcess::Kill() {
   for (const auto& engine : engines_) engine->Kill();
 }
 
+void ServerProcess::EndJournal() {
+  if (!configured_ || !without_journal_.empty()) return;
+  without_journal_ = AllEngines();
+  for (const auto& engine : engines_) engine->EndJournal();
+}
+
+void ServerProcess::BeginJournalAnew() {
+  if (!configured_) return;
+  for (const auto& engine : engines_) engine->BeginJournalAnew();
+}
+
 bool ServerProcess::HasSynced() const {
-  return std::ranges::any_of(parts_.disk.shards,
+  return without_journal_.empty() &&
+         std::ranges::any_of(parts_.disk.shards,
                              [](const ShardDisk& disk) { return disk.synced > 0; });
 }
 
@@ -227,6 +242,7 @@ void ServerProcess::OnDrop(const DropJob& drop) {
   if (drop.job == building_) building_.reset();
   if (drop.job != job_) return;
   configured_ = takes_records_ = false;
+  without_journal_.clear();
   for (const auto& engine : engines_) engine->Drop();
 }
 
@@ -251,7 +267,9 @@ void ServerProcess::Configure(const ConfigureJob& configure) {
   uint64_t step = ~uint64_t{0};
   for (uint32_t i = 0; i < parts_.engines; ++i) {
     const auto begins = engines_[i]->Configure(configure, configure.first_shard + i);
-    SYNCLINE_CHECK(begins.ok());
+    if (!begins.ok()) {
+      return parts_.control.Send(connection_, ConfigureFailed{job_, begins.status()});
+    }
     step = std::min(step, *begins);
   }
   configured_ = true;

@@ -48,6 +48,9 @@ class ServerProcess {
                                                                            uint64_t) {};
     // It is to start a stand-in.
     std::function<void(const HoldBackup&)> on_hold = [](const HoldBackup&) {};
+    // Of its journal: a snapshot begins, or what precedes one of that version is gone.
+    std::function<void()> on_snapshot = [] {};
+    std::function<void(uint64_t version)> on_pruned = [](uint64_t) {};
     std::optional<StandInFor> stand_in = std::nullopt;  // it is one
     Fault fault = Fault::kNone;
   };
@@ -62,8 +65,11 @@ class ServerProcess {
   // As when the coordinator has said so. A planted fault when it has not.
   void GoOnWithoutBackup();
   bool is_configured() const { return configured_ && !takes_records_; }
-  // Something of the job would come back with its disk.
+  // Something of the job would come back with its disk, and all that anybody has seen.
   bool HasSynced() const;
+  // Its disk fails for all engines, and is there again: their journals begin anew.
+  void EndJournal();
+  void BeginJournalAnew();
   std::span<const float> block_weights(uint32_t block) const;  // REQUIRES: Owns(block)
   std::vector<std::string> addresses() const;
   JobProgress Progress();
@@ -112,6 +118,7 @@ class ServerProcess {
   uint64_t backup_key_ = 0;
   bool takes_records_ = false;  // it is a stand-in that holds a backup
   bool says_loss_ = true;
+  std::set<uint32_t> without_journal_;  // engines: it has ended, or is not whole again
   std::mt19937_64 random_;
   const uint64_t session_key_;  // that the coordinator would draw for a stand-in
   // Events outlive a killed process; they look here first.

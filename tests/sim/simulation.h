@@ -42,8 +42,10 @@ enum class Fault {
   kOldTerm,
   // What a server comes back with has not which step was counted last.
   kForgetsLedger,
-  kRunsAhead,   // a worker takes the staleness of mode ssp for one more
-  kWrongWeight  // servers weigh old contributions of mode asp in another way
+  kPrunesEarly,  // what precedes a snapshot is deleted before that is synced
+  kPassesOver,   // records are not kept of a block that a snapshot has still to come to
+  kRunsAhead,    // a worker takes the staleness of mode ssp for one more
+  kWrongWeight   // servers weigh old contributions of mode asp in another way
 };
 
 // Internal names what did not hold, and where.

@@ -441,9 +441,10 @@ TEST_F(JournalTest, SegmentsGoWhenACompleteCheckpointCoversThem) {
     journal.Saved(kJob, 3);  // damaged
     journal.Saved(kJob, 2);
     const auto first = options_.directory + "/night/run/" + SegmentName(kShardOfRig, 1);
-    for (int i = 0; i < 1000 && (i == 0 || fs::exists(first)); ++i) {
-      absl::SleepFor(absl::Milliseconds(20));
-    }
+    const auto waits = [&] {
+      return journal.State(kJob)->bytes == 0 || fs::exists(first);
+    };
+    for (int i = 0; i < 1000 && waits(); ++i) absl::SleepFor(absl::Milliseconds(20));
     EXPECT_FALSE(fs::exists(first));
   }
   training_.Step();

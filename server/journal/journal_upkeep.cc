@@ -72,8 +72,9 @@ void Journal::AskForSnapshots(const std::shared_ptr<Job>& job) {
     absl::MutexLock lock(&mutex_);
     const auto current = jobs_.find(job->id);
     if (current == jobs_.end() || current->second != job) return;
-    options_.on_snapshot(job->id, engine,
-                         begins ? ShardBackUp::Kind::kSnapshot : ShardBackUp::Kind::kNext);
+    options_.on_snapshot(
+        job->id, engine,
+        begins ? ShardBackUp::Kind::kSnapshot : ShardBackUp::Kind::kNext);
   }
 }
 

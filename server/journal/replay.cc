@@ -14,6 +14,7 @@
 #include "server/checkpoint/load.h"
 #include "server/checkpoint/reader.h"
 #include "server/journal/record_player.h"
+#include "server/journal/shard_log.h"
 #include "server/optimizer/loss_scaler.h"
 
 namespace syncline {
@@ -323,6 +324,7 @@ absl::Status Player::PlayRecords(ShardRecords& records, Shard& shard) {
   RecordFilter filter(records.begins_anew() ? PlayedFrom::kSnapshot
                       : HasBase(number)     ? PlayedFrom::kCheckpoint
                                             : PlayedFrom::kNothing);
+  std::vector<std::shared_ptr<const ShardRecord>> changes;  // of settings
   for (;;) {
     SYNCLINE_ASSIGN_OR_RETURN(const auto record, records.Next());
     if (!record) {
@@ -331,8 +333,12 @@ absl::Status Player::PlayRecords(ShardRecords& records, Shard& shard) {
     if (!filter.Takes(*record, shard)) continue;
     // The record of its step has it, if that was made.
     if (std::holds_alternative<PartingRecord>(record->what)) continue;
-    if (const auto* settings = std::get_if<SettingsRecord>(&record->what)) {
-      if (settings->from <= to_) manifest_.training = settings->training;
+    if (std::holds_alternative<SettingsRecord>(record->what)) {
+      AddSettings(std::make_shared<const ShardRecord>(*record), changes);
+      for (const auto& change : changes) {
+        const auto& one = std::get<SettingsRecord>(change->what);
+        if (one.from <= to_) manifest_.training = one.training;
+      }
     }
     if (const auto* step = std::get_if<StepRecord>(&record->what)) {
       const bool is_before = step->step < shard.block_version(step->block);

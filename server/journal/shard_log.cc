@@ -38,9 +38,14 @@ uint32_t NumberOf(const std::string& path) {
 
 void AddSettings(const std::shared_ptr<const ShardRecord>& record,
                  std::vector<std::shared_ptr<const ShardRecord>>& settings) {
-  const uint64_t from = std::get<SettingsRecord>(record->what).from;
-  std::erase_if(settings, [from](const auto& one) {
-    return std::get<SettingsRecord>(one->what).from >= from;
+  const auto& added = std::get<SettingsRecord>(record->what);
+  const auto is_known = [&added](const auto& one) {
+    const auto& known = std::get<SettingsRecord>(one->what);
+    return known.from == added.from && known.training == added.training;
+  };
+  if (std::ranges::any_of(settings, is_known)) return;  // a segment says them again
+  std::erase_if(settings, [&added](const auto& one) {
+    return std::get<SettingsRecord>(one->what).from >= added.from;
   });
   settings.push_back(record);
 }

@@ -40,6 +40,13 @@ void ExpectPlayed(RecordedJob& job, const RecordCase& one, PlayedFrom beginning)
   RecordPlayer player(again.shard(),
                       {.beginning = beginning, .records = "these", .whose = "the job"});
   const size_t first = beginning == PlayedFrom::kSnapshot ? job.snapshot_at() : 0;
+  RecordList settings;  // at the front of the segment
+  for (size_t i = 0; i < first; ++i) {
+    const auto& record = job.records()[i];
+    if (!std::holds_alternative<SettingsRecord>(record->what)) continue;
+    AddSettings(record, settings);
+  }
+  for (const auto& record : settings) ASSERT_TRUE(player.Take(*record).ok());
   for (size_t i = first; i < job.records().size(); ++i) {
     const absl::Status played = player.Take(*job.records()[i]);
     ASSERT_TRUE(played.ok()) << played << " at record " << i;
@@ -135,6 +142,52 @@ TEST(SnapshotOfAShard, ThatLacksABlockIsFound) {
   EXPECT_THAT(player.CheckWhole().ToString(), HasSubstr("lacks block 1"));
 }
 
+// ---- Settings ----
+
+// The last segment says all of them, and was torn after the first.
+TEST(SettingsSaidAgain, ChangeNothing) {
+  const auto change = [](ShardRig& rig, uint64_t epoch, double lr, uint64_t from) {
+    ShardCommit commit{.epoch = epoch, .members = {ShardRig::Member(0)}};
+    commit.training = NightRig().training;
+    commit.training->optimizer.options["lr"] = lr;
+    commit.training_from = from;
+    return rig.shard().Apply(commit);
+  };
+  RecordList records;
+  ShardRig rig(NightRig());
+  const auto take = [&](const ShardOutputs& outputs) {
+    for (const ShardOutput& output : outputs) {
+      const auto* kept = std::get_if<ShardRecorded>(&output);
+      if (kept != nullptr) records.push_back(kept->record);
+    }
+  };
+  rig.Commit(1, {ShardRig::Member(0)});
+  take(rig.Seed(0, SomeValues(rig.range(0).elements, 0)));
+  take(change(rig, 2, 0.5, 0));
+  take(change(rig, 3, 0.001, 1));
+  take(rig.shard().Apply(ShardDurable{records.size()}));
+  take(rig.Push(0, 0, 0));
+  std::vector<std::shared_ptr<const ShardRecord>> kept;
+  ShardRig again(NightRig());
+  for (const auto& record : records) {
+    ASSERT_TRUE(again.shard().Replay(*record).ok());
+    if (std::holds_alternative<SettingsRecord>(record->what)) AddSettings(record, kept);
+  }
+  ASSERT_THAT(kept, SizeIs(2));
+  const auto both = kept;
+  ASSERT_TRUE(again.shard().Replay(*kept.front()).ok());
+  AddSettings(kept.front(), kept);
+  EXPECT_EQ(kept, both);
+  again.shard().BeginAgain();
+  rig.shard().Apply(ShardDurable{~uint64_t{0}});
+  for (ShardRig* one : {&rig, &again}) {
+    one->Commit(4, {ShardRig::Member(0)});
+    one->Push(0, 0, 1);
+    ASSERT_EQ(one->shard().block_version(0), 2u);
+  }
+  EXPECT_EQ(again.Weights(0), rig.Weights(0));
+}
+
 // ---- On the disk, without a thread: every moment can be looked at ----
 
 constexpr uint64_t kSegmentBytes = 4096;
@@ -198,13 +251,11 @@ class LoggedJob : public ::testing::Test {
     const TempDirectory image;
     fs::copy(directory_.path(), image.path(), fs::copy_options::recursive);
     ShardRig back(NightRig());
-    const auto run = RunRestore::Open({.directory = image.path(),
-                                       .job = "night",
-                                       .run = "run1",
-                                       .shards = {kShard}});
+    const auto run = RunRestore::Open(
+        {.directory = image.path(), .job = "night", .run = "run1", .shards = {kShard}});
     ASSERT_TRUE(run.ok()) << run.status();
-    const auto tail = (*run)->Play(
-        kShard, {{0, back.range(0)}, {1, back.range(1)}}, back.shard());
+    const auto tail =
+        (*run)->Play(kShard, {{0, back.range(0)}, {1, back.range(1)}}, back.shard());
     ASSERT_TRUE(tail.ok()) << tail.status();
     for (uint32_t block = 0; block < 2; ++block) {
       const uint64_t version = back.shard().block_version(block);

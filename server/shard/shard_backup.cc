@@ -53,6 +53,10 @@ void Shard::Impl::BackUpIfDue(std::span<Block* const> unit) {
   if (!is_between) return;
   const bool is_first = unsaved_.size() == blocks_.size();
   backs_up_.reset();
+  // A snapshot's journal has them already.
+  if (is_first && !unrecorded_.empty()) {
+    for (SettingsRecord& change : stepper_->ChangesOfSettings()) Keep(std::move(change));
+  }
   for (const Block* one : unit) BackUp(*one);
   backed_up_ = is_first ? BackedUp::kFirstUnit : BackedUp::kUnit;
 }
@@ -88,7 +92,6 @@ void Shard::Impl::FinishBackUp() {
   const BackedUp backed_up = std::exchange(backed_up_, BackedUp::kNothing);
   if (backed_up == BackedUp::kNothing) return;
   if (backed_up == BackedUp::kFirstUnit) {
-    for (SettingsRecord& change : stepper_->ChangesOfSettings()) Keep(std::move(change));
     ShardSnapshot job;
     stepper_->Save(job);
     Keep(JobStateRecord{.memory = std::move(job.job_memory),

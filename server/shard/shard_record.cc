@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
@@ -117,6 +118,14 @@ absl::Status Shard::Impl::Replay(const ShardRecord& record) {
   is_replaying_ = true;
   epoch_ = record.epoch;
   if (const auto* settings = std::get_if<SettingsRecord>(&record.what)) {
+    // Every segment of a journal says them again, and the last one may have been torn after
+    // the first of them: they are no later change.
+    const std::vector<SettingsRecord> known = stepper_->ChangesOfSettings();
+    const bool is_known =
+        std::ranges::any_of(known, [settings](const SettingsRecord& one) {
+          return one.from == settings->from && one.training == settings->training;
+        });
+    if (is_known) return absl::OkStatus();
     return stepper_->Change(settings->training, settings->from);
   }
   if (const auto* job = std::get_if<JobStateRecord>(&record.what)) {

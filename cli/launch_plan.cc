@@ -15,6 +15,7 @@
 #include "comm/base/sync_mode.h"
 #include "comm/base/timeouts.h"
 #include "server/checkpoint/catalog.h"
+#include "server/journal/journal.h"
 #include "worker/client/checkpoint_every.h"
 
 namespace syncline {
@@ -242,7 +243,14 @@ absl::Status CheckDurability(const RunOptions& options) {
         "--journal-dir is for services that are started here; servers elsewhere have "
         "their own (syncline serve --journal-dir)");
   }
-  return absl::OkStatus();
+  if (!options.journal_snapshot_factor) return absl::OkStatus();
+  if (options.journal_dir.empty()) {
+    return Usage("--journal-snapshot-factor is of the journals in --journal-dir");
+  }
+  const absl::Status factor = CheckSnapshotFactor(*options.journal_snapshot_factor);
+  return factor.ok() ? factor
+                     : Usage(absl::StrCat("--journal-snapshot-factor ",
+                                          std::string(factor.message())));
 }
 
 absl::Status CheckDataPlane(const RunOptions& options) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -53,9 +54,10 @@ struct RunOptions {
   std::string checkpoint_every;  // "500 steps"; empty: the program's
   int checkpoint_keep = 0;       // 0: the program's
   std::string journal_dir;       // of the services that are started here; empty: none
-  std::string durability;        // "none", "disk"; empty: the program's
-  std::string resume;            // empty: the program's
-  std::string mode;              // "ssp:staleness=3"; empty: the program's
+  std::optional<double> journal_snapshot_factor;  // of services that are started here
+  std::string durability;                         // "none", "disk"; empty: the program's
+  std::string resume;                             // empty: the program's
+  std::string mode;  // "ssp:staleness=3"; empty: the program's
   std::vector<std::pair<std::string, std::string>> env = {};  // of every worker, besides
   TlsOptions tls;
 };

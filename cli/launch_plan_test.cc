@@ -103,6 +103,18 @@ TEST(LaunchPlan, TellsWorkersThatTheirStepsAreJournaled) {
   EXPECT_FALSE(MakeLaunchPlan(options, {}).ok());
 }
 
+TEST(LaunchPlan, RefusesSnapshotsWithoutAJournalOrAllTheTime) {
+  RunOptions options = Program();
+  options.journal_snapshot_factor = 2;
+  EXPECT_THAT(MakeLaunchPlan(options, {}).status().ToString(),
+              HasSubstr("--journal-dir"));
+  options.journal_dir = "journal";
+  EXPECT_TRUE(MakeLaunchPlan(options, {}).ok());
+  options.journal_snapshot_factor = 0.5;
+  EXPECT_THAT(MakeLaunchPlan(options, {}).status().ToString(),
+              HasSubstr("1 to 1000 times the state"));
+}
+
 TEST(LaunchPlan, BackupsNeedTwoServers) {
   RunOptions options = Program();
   options.durability = "peer";

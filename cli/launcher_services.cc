@@ -101,6 +101,8 @@ std::vector<std::string> Launcher::FlagsOf(const std::string& name) const {
     add("--data-plane", options_.data_plane);
     add("--memory", memory > 0 ? absl::StrCat(memory) : "");
     add("--journal-dir", options_.journal_dir);
+    const auto& factor = options_.journal_snapshot_factor;
+    add("--journal-snapshot-factor", factor ? absl::StrCat(*factor) : "");
     add("--listen", any_port);
   }
   add("--admin-listen", admin);

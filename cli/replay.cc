@@ -151,7 +151,7 @@ void Tell(const ReplayFlags& flags, const ReplaySummary& done) {
   for (const std::string& torn : done.torn) std::cout << "note: " << torn << "\n";
   std::cout << "job " << Printable(flags.job) << ": " << done.records
             << " records were played from " << done.began << " to step " << done.name.step
-            << " (the journal leads to " << done.last << ")\n";
+            << " (the journal has steps " << done.first << " to " << done.last << ")\n";
   if (flags.verify) {
     std::cout << "verified: " << done.compared
               << " digests of the servers are those of this replay\n";

@@ -95,6 +95,9 @@ void AddDurabilityFlags(CLI::App& command, RunOptions& options) {
       ->check(CLI::PositiveNumber);
   command.add_option("--journal-dir", options.journal_dir,
                      "Where services that are started here keep journals");
+  command.add_option("--journal-snapshot-factor", options.journal_snapshot_factor,
+                     "As of syncline serve, for services that are started here: how much "
+                     "a journal grows until it begins with a snapshot (default: 4)");
   command.add_option(
       "--durability", options.durability,
       "disk: servers journal each step, so that all may die at once; needs "

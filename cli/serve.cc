@@ -253,18 +253,20 @@ absl::Status Services::StartServer() {
                                                             : data_plane.advertised_host},
              {"because", data_plane.because}});
   WarnOfKeysInTheClear(data_plane.mode);
-  const ServerNodeOptions options = {.coordinator = control_,
-                                     .name = ServerName(),
-                                     .engines = plan_.engines,
-                                     .memory_bytes = plan_.memory_bytes,
-                                     .plan = data_plane,
-                                     .timeouts = plan_.timeouts,
-                                     .tls = plan_.tls,
-                                     .log = log_.With({{"role", "server"}}),
-                                     .metrics = &metrics_,
-                                     .checkpoints = checkpoints_.get(),
-                                     .journal_directory = plan_.journal_dir,
-                                     .patience = plan_.patience};
+  const ServerNodeOptions options = {
+      .coordinator = control_,
+      .name = ServerName(),
+      .engines = plan_.engines,
+      .memory_bytes = plan_.memory_bytes,
+      .plan = data_plane,
+      .timeouts = plan_.timeouts,
+      .tls = plan_.tls,
+      .log = log_.With({{"role", "server"}}),
+      .metrics = &metrics_,
+      .checkpoints = checkpoints_.get(),
+      .journal_directory = plan_.journal_dir,
+      .journal_snapshot_factor = plan_.journal_snapshot_factor,
+      .patience = plan_.patience};
   ServerNodeEvents events;
   events.on_attached = [this](uint32_t server) { SayReady(server); };
   events.on_given_up = [this](const absl::Status& status) { stop_.Fail(status); };
@@ -430,6 +432,10 @@ void AddServe(CLI::App& app, Command* selected) {
       "Where this server keeps the journals of jobs with durability=disk: a local "
       "directory, or a shared one; default: there are none")
       ->check(named);
+  add("--journal-snapshot-factor", flags->journal_snapshot_factor,
+      "A journal takes a snapshot, and deletes what is before it, once its records have "
+      "so "
+      "many times the bytes of weights and optimizer state (1 to 1000); 0: never");
   add("--drain-timeout", flags->drain_timeout,
       "How long a server that gets SIGTERM waits until other servers have backups of "
       "what "

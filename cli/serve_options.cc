@@ -220,6 +220,9 @@ absl::StatusOr<ServePlan> MakeServePlan(const ServeFlags& flags, int cores,
     return Usage("--journal-dir is a server's; drop it, or serve --role server");
   }
   plan.journal_dir = flags.journal_dir;
+  const absl::Status factor = CheckSnapshotFactor(flags.journal_snapshot_factor);
+  if (!factor.ok()) return ForFlag("--journal-snapshot-factor", factor);
+  plan.journal_snapshot_factor = flags.journal_snapshot_factor;
   plan.tls = flags.tls;
   plan.state_dir = flags.state_dir;
   if (plan.has_coordinator && plan.state_dir.empty()) {

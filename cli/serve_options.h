@@ -13,6 +13,7 @@
 #include "comm/base/timeouts.h"
 #include "comm/rpc/tls.h"
 #include "comm/transport/network/network.h"
+#include "server/journal/journal.h"
 
 namespace syncline {
 
@@ -30,6 +31,7 @@ struct ServeFlags {
   int engine_threads = 0;
   std::string checkpoint_dir;
   std::string journal_dir;
+  double journal_snapshot_factor = kSnapshotFactor;
   std::string memory;  // "8GiB"; empty: MemoryForJobs
   std::string data_plane = "auto";
   std::string data_plane_address;
@@ -73,6 +75,7 @@ struct ServePlan {
   size_t streams_per_certificate = kMaxWorkers;
   std::string checkpoint_dir;  // empty: none
   std::string journal_dir;     // of a server; empty: none
+  double journal_snapshot_factor = kSnapshotFactor;
   TlsOptions tls = {};
 };
 

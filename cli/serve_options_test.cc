@@ -164,6 +164,19 @@ TEST(ServePlanTest, OnlyAServerHasAJournal) {
   ExpectRefused(flags, "--journal-dir");
 }
 
+TEST(ServePlanTest, AJournalTakesSnapshotsAsOftenAsIsSaid) {
+  ServeFlags flags;
+  EXPECT_EQ(Plan(flags)->journal_snapshot_factor, 4);
+  for (const double allowed : {0.0, 1.0, 2.5, 1000.0}) {
+    flags.journal_snapshot_factor = allowed;
+    EXPECT_EQ(Plan(flags)->journal_snapshot_factor, allowed);
+  }
+  for (const double refused : {0.5, -1.0, 1001.0}) {
+    flags.journal_snapshot_factor = refused;
+    ExpectRefused(flags, "--journal-snapshot-factor");
+  }
+}
+
 TEST(ServePlanTest, TheDataPlaneIsSealedUnlessSomebodySaysOtherwise) {
   ServeFlags flags;
   flags.data_plane = "tls";

@@ -175,9 +175,13 @@ std::string RecordsOf(const Json& job) {
   std::optional<uint64_t> durable;
   uint64_t lag = 0;
   size_t heard = 0;
+  uint64_t on_disk = 0;
+  uint64_t begins_at = 0;
   std::vector<std::string> parts;
   for (const Json& server : job.value("records", Json::array())) {
     const auto number = server.value("server", uint32_t{0});
+    on_disk += server.value("disk_bytes", uint64_t{0});
+    begins_at = std::max(begins_at, server.value("begins_at", uint64_t{0}));
     if (!server.value("error", "").empty()) {
       unsafe.insert(number);
       parts.push_back(absl::StrCat("the journal of server ", number,
@@ -193,6 +197,11 @@ std::string RecordsOf(const Json& job) {
     parts.push_back(absl::StrCat(
         unsafe.empty() ? "" : "of the others ", "all steps below ", *durable, " are safe",
         lag == 0 ? "" : absl::StrCat(", ", lag, " are on the way")));
+  }
+  if (on_disk > 0) {
+    parts.push_back(absl::StrCat(
+        HumanBytes(static_cast<double>(on_disk)), " on disk",
+        begins_at == 0 ? "" : absl::StrCat(", from step ", begins_at, " on")));
   }
   return absl::StrJoin(parts, "; ");
 }

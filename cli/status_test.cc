@@ -89,9 +89,16 @@ TEST(StatusTable, SaysHowFarJournalsAreAndWhichHaveEnded) {
                                 {"server": 1, "durable_step": 11, "lag_steps": 0},
                                 {"server": 2, "error": "the disk is full"}]},
                    {"name": "b", "durability": "disk", "training_servers": 1,
-                    "records": [{"server": 0, "durable_step": 7, "lag_steps": 0}]}]})json",
+                    "records": [{"server": 0, "durable_step": 7, "lag_steps": 0}]},
+                   {"name": "c", "durability": "disk", "training_servers": 2,
+                    "records": [{"server": 0, "durable_step": 9, "lag_steps": 0,
+                                 "disk_bytes": 2000000, "begins_at": 4},
+                                {"server": 1, "durable_step": 9, "lag_steps": 0,
+                                 "disk_bytes": 1000000, "begins_at": 6}]}]})json",
       "a:1");
   ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(*table, HasSubstr("all steps below 9 are safe; 3.0 MB on disk, from step 6 "
+                                "on\n"));
   EXPECT_THAT(*table, HasSubstr("  durability disk: the journal of server 2 has ended: "
                                 "the disk is full; of the others all steps below 11 are "
                                 "safe, 3 are on the way\n"));

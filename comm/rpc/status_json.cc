@@ -70,6 +70,8 @@ Json ToJson(const v1::RecordStatus& of) {
           {"durable_step", progress.durable_step()},
           {"lag_steps", progress.lag_steps()},
           {"bytes", progress.bytes()},
+          {"disk_bytes", progress.disk_bytes()},
+          {"begins_at", progress.begins_at()},
           {"error", progress.error()}};
 }
 

@@ -35,12 +35,15 @@ enum JobFigure : size_t {
   kJournalDurable,
   kJournalLag,
   kJournalBytes,
+  kJournalDiskBytes,
+  kJournalBeginsAt,
+  kJournalSnapshots,
   kJournalFailed,
   kBackupDurable,
   kBackupLag,
   kBackupsMissing
 };
-constexpr size_t kJobFigures = 14;
+constexpr size_t kJobFigures = 17;
 
 Family<Counter>& Counters(prometheus::Registry& registry, const char* name,
                           const char* help) {
@@ -142,6 +145,12 @@ struct Metrics::Families {
                     "Steps that a server has made and its journal has not."),
             &Gauges(registry, "syncline_journal_bytes",
                     "What a server has written to the journal of this run."),
+            &Gauges(registry, "syncline_journal_disk_bytes",
+                    "What the disk holds of the journal of this run."),
+            &Gauges(registry, "syncline_journal_begins_at_step",
+                    "The step that the journal's last snapshots begin with."),
+            &Gauges(registry, "syncline_journal_snapshots",
+                    "Snapshots of shards that the journal has taken in this run."),
             &Gauges(registry, "syncline_journal_failed",
                     "1: the journal has ended before its job."),
             &Gauges(registry, "syncline_backup_durable_step",
@@ -370,6 +379,9 @@ void Metrics::SetJournal(uint32_t job, const Journal& journal) {
   families_->Set(job, kJournalDurable, static_cast<double>(journal.durable_step));
   families_->Set(job, kJournalLag, static_cast<double>(journal.lag_steps));
   families_->Set(job, kJournalBytes, static_cast<double>(journal.bytes));
+  families_->Set(job, kJournalDiskBytes, static_cast<double>(journal.disk_bytes));
+  families_->Set(job, kJournalBeginsAt, static_cast<double>(journal.begins_at));
+  families_->Set(job, kJournalSnapshots, static_cast<double>(journal.snapshots));
   families_->Set(job, kJournalFailed, journal.has_failed ? 1 : 0);
 }
 

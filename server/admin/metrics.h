@@ -80,7 +80,10 @@ class Metrics {
   struct Journal {
     uint64_t durable_step = 0;
     uint64_t lag_steps = 0;  // from there to the furthest step
-    uint64_t bytes = 0;      // of this run
+    uint64_t bytes = 0;      // written for this run
+    uint64_t disk_bytes = 0;
+    uint64_t begins_at = 0;  // the step of its last snapshots
+    uint64_t snapshots = 0;
     bool has_failed = false;
   };
   void SetJournal(uint32_t job, const Journal& journal);

@@ -83,6 +83,10 @@ struct RecordProgress {
   uint64_t lag_steps = 0;     // the furthest block is so many steps further
   uint64_t bytes = 0;         // written, or sent
   std::string error = {};     // why a journal ended before its job; empty: it goes on
+  // Of a journal: what the disk holds of it, and the step that its last snapshots begin
+  // with; 0: the first.
+  uint64_t disk_bytes = 0;
+  uint64_t begins_at = 0;
 };
 // Losses that a job has got over since this life of the coordinator began, by what they
 // took to get over: each of "backup", "journal" and "coordinator" (recoveries.h).

@@ -80,8 +80,9 @@ struct EngineEvents {
   // What SendRecords said is anew has all of this engine's shard.
   std::function<void(uint32_t job, uint64_t session_key)> on_backed_up = [](uint32_t,
                                                                             uint64_t) {};
-  // What RecordAnew has asked for has come.
-  std::function<void(uint32_t job)> on_recorded_anew = [](uint32_t) {};
+  // What RecordAnew has asked for has come, or TakeSnapshot: all of it, or one of many.
+  std::function<void(uint32_t job, const ShardBackedUp&)> on_recorded =
+      [](uint32_t, const ShardBackedUp&) {};
 };
 
 struct EngineJobOptions {
@@ -133,8 +134,10 @@ class Engine : private Receiver, private Acceptor {
   // What the job's shard is by now comes as records among the others, for a journal that
   // begins anew; `begin` is called on the engine's thread before the first of them, and
   // says whether they are wanted. The next block follows when the disk has
-  // taken something; on_recorded_anew ends it.
+  // taken something; on_recorded ends it.
   void RecordAnew(uint32_t job, std::function<bool()> begin);
+  // Likewise for one that goes on, but block by block: on_recorded answers each order.
+  void TakeSnapshot(uint32_t job, ShardBackUp::Kind order);
   // Nowhere: nothing waits for them any more.
   void StopRecords(uint32_t job);
   // Of another server's job, as bytes (server/journal/record_bytes.h), on the engine's
@@ -183,6 +186,7 @@ class Engine : private Receiver, private Acceptor {
     std::shared_ptr<FromBackup> from_backup;  // outlives records
     std::unique_ptr<RecordSender> records;    // null: they go to no backup
     bool records_anew = false;
+    bool takes_snapshot = false;
     bool has_more = false;  // to record anew, once what was recorded is durable
     std::shared_ptr<JobTraffic> traffic;  // null: nothing is counted
   };

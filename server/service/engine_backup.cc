@@ -117,9 +117,18 @@ void Engine::RecordAnew(uint32_t id, std::function<bool()> begin) {
     const auto job = jobs_.find(id);
     if (job == jobs_.end() || !begin()) return;
     job->second.records_anew = true;
-    job->second.has_more = false;
+    job->second.takes_snapshot = job->second.has_more = false;
     job->second.journal = {};
     Run(id, job->second, ShardBackUp{});
+  });
+}
+
+void Engine::TakeSnapshot(uint32_t id, ShardBackUp::Kind order) {
+  loop_->Post([this, id, order](Transport&) {
+    const auto job = jobs_.find(id);
+    if (job == jobs_.end() || job->second.records_anew) return;
+    job->second.takes_snapshot = true;
+    Run(id, job->second, ShardBackUp{order});
   });
 }
 
@@ -132,8 +141,12 @@ void Engine::BackUpNext(uint32_t id, Job& job, const ShardBackedUp& backed_up) {
   if (job.records_anew) {
     job.has_more = backed_up.more;
     job.records_anew = backed_up.more;
-    if (!backed_up.more) events_.on_recorded_anew(id);
+    if (!backed_up.more) events_.on_recorded(id, backed_up);
     return;
+  }
+  if (job.takes_snapshot) {
+    job.takes_snapshot = backed_up.more;
+    return events_.on_recorded(id, backed_up);
   }
   if (job.records == nullptr) return;  // it is lost, and nothing is waited for
   if (!backed_up.more) return events_.on_backed_up(id, job.records->name().session_key);

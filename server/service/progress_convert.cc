@@ -17,7 +17,9 @@ RecordProgress FromProto(const v1::RecordProgress& records) {
   return {.durable_step = records.durable_step(),
           .lag_steps = records.lag_steps(),
           .bytes = records.bytes(),
-          .error = Printable(records.error(), kMaxShownBytes)};
+          .error = Printable(records.error(), kMaxShownBytes),
+          .disk_bytes = records.disk_bytes(),
+          .begins_at = records.begins_at()};
 }
 
 JobProgress::Member FromProto(const v1::MemberProgress& member) {
@@ -115,6 +117,8 @@ v1::RecordProgress ToProto(const RecordProgress& records) {
   out.set_lag_steps(records.lag_steps);
   out.set_bytes(records.bytes);
   out.set_error(Printable(records.error, kMaxErrorBytes));
+  out.set_disk_bytes(records.disk_bytes);
+  out.set_begins_at(records.begins_at);
   return out;
 }
 

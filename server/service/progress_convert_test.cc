@@ -28,10 +28,16 @@ TEST(AddRecords, TwoEnginesAreAsFarAsTheSlowerAndHaveSentTogether) {
 }
 
 TEST(RecordProgress, CrossesAsItIs) {
-  const RecordProgress records =
-      Sent({.durable_step = 7, .lag_steps = 2, .bytes = 99, .error = "the disk is full"});
+  const RecordProgress records = Sent({.durable_step = 7,
+                                       .lag_steps = 2,
+                                       .bytes = 99,
+                                       .error = "the disk is full",
+                                       .disk_bytes = 55,
+                                       .begins_at = 3});
   EXPECT_EQ(records.durable_step, 7u);
   EXPECT_EQ(records.lag_steps, 2u);
+  EXPECT_EQ(records.disk_bytes, 55u);
+  EXPECT_EQ(records.begins_at, 3u);
   EXPECT_EQ(records.bytes, 99u);
   EXPECT_EQ(records.error, "the disk is full");
 }

@@ -65,16 +65,21 @@ absl::Status ServerNode::StartEngines() {
                        uint64_t step) { CopyNext(job, engine, step); }});
   }
   if (!options_.journal_directory.empty()) {
-    journal_ = std::make_unique<Journal>(
-        JournalOptions{.directory = options_.journal_directory,
-                       .log = options_.log,
-                       .checkpoints = options_.checkpoints,
-                       .backlog = {.patience = options_.timeouts.failure_timeout / 2},
-                       .on_durable =
-                           [this](uint32_t job, uint32_t engine, uint64_t records) {
-                             engines_[engine]->Apply(job, ShardDurable{records});
-                           },
-                       .on_room = [this](uint32_t job) { RecordAnew(job); }});
+    journal_ = std::make_unique<Journal>(JournalOptions{
+        .directory = options_.journal_directory,
+        .log = options_.log,
+        .checkpoints = options_.checkpoints,
+        .backlog = {.patience = options_.timeouts.failure_timeout / 2},
+        .snapshots = {.factor = options_.journal_snapshot_factor},
+        .on_durable =
+            [this](uint32_t job, uint32_t engine, uint64_t records) {
+              engines_[engine]->Apply(job, ShardDurable{records});
+            },
+        .on_room = [this](uint32_t job) { RecordAnew(job); },
+        .on_snapshot =
+            [this](uint32_t job, uint32_t engine, ShardBackUp::Kind order) {
+              engines_[engine]->TakeSnapshot(job, order);
+            }});
   }
   EngineOptions options = {.plan = options_.plan,
                            .timeouts = options_.timeouts,
@@ -89,7 +94,9 @@ absl::Status ServerNode::StartEngines() {
     events.on_backed_up = [this, i](uint32_t job, uint64_t session_key) {
       OnBackedUp(i, job, session_key);
     };
-    events.on_recorded_anew = [this, i](uint32_t job) { journal_->Whole(job, i); };
+    events.on_recorded = [this, i](uint32_t job, const ShardBackedUp& of) {
+      of.more ? journal_->TookState(job, i) : journal_->Whole(job, i);
+    };
     events.on_output = [this, i](uint32_t job, const ShardOutput& output) {
       OnOutput(i, job, output);
     };

@@ -72,6 +72,7 @@ struct ServerNodeOptions {
   // It holds the backup of that server; ends with its job, or its link.
   std::optional<StandInFor> stand_in = std::nullopt;
   std::string journal_directory = {};  // of jobs with durability=disk; empty: none
+  double journal_snapshot_factor = kSnapshotFactor;
   // How long it keeps its jobs for a coordinator that is away.
   absl::Duration patience = DefaultPatience(kDefaultFailureTimeout);
 };

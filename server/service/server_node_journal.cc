@@ -14,8 +14,32 @@
 #include "server/journal/restore.h"
 #include "server/service/checkpoint_layout.h"
 #include "server/service/server_node.h"
+#include "server/shard/memory_plan.h"
 
 namespace syncline {
+
+namespace {
+
+// Of each part, between two steps.
+absl::StatusOr<std::vector<uint64_t>> StateBytesOf(
+    const std::vector<EngineJobOptions>& parts, uint32_t workers) {
+  std::vector<uint64_t> bytes;
+  for (const EngineJobOptions& part : parts) {
+    std::vector<BlockRange> blocks;
+    for (const ShardBlock& block : part.blocks) blocks.push_back(block.range);
+    const std::vector<uint32_t> here(blocks.size(), 0);
+    SYNCLINE_ASSIGN_OR_RETURN(const MemoryPlan plan,
+                              PlanMemory({.training = part.shard.training,
+                                          .tensors = part.shard.tensors,
+                                          .transfers = part.shard.transfers,
+                                          .workers = workers},
+                                         {.blocks = blocks, .shard_of_block = here}));
+    bytes.push_back(plan.job.resident());
+  }
+  return bytes;
+}
+
+}  // namespace
 
 absl::Status ServerNode::AddJournal(const ConfigureJob& configure,
                                     const std::string& specification,
@@ -51,6 +75,7 @@ absl::Status ServerNode::AddJournal(const ConfigureJob& configure,
       if (!is_frozen) trained.push_back(block.block);
     }
   }
+  SYNCLINE_ASSIGN_OR_RETURN(job.state_bytes, StateBytesOf(parts, spec.workers));
   if (!configure.restore_run.empty()) {
     return RestoreJournal(configure, std::move(job), parts);
   }
@@ -154,12 +179,17 @@ void ServerNode::AddJournals(std::map<uint32_t, JobProgress>& jobs) const {
       progress->second.records = {.durable_step = state->durable,
                                   .lag_steps = state->lag(),
                                   .bytes = state->bytes,
-                                  .error = state->error};
+                                  .error = state->error,
+                                  .disk_bytes = state->disk_bytes,
+                                  .begins_at = state->begins_at};
     }
     if (options_.metrics == nullptr) continue;
     options_.metrics->SetJournal(id, {.durable_step = state->durable,
                                       .lag_steps = state->lag(),
                                       .bytes = state->bytes,
+                                      .disk_bytes = state->disk_bytes,
+                                      .begins_at = state->begins_at,
+                                      .snapshots = state->snapshots,
                                       .has_failed = !state->error.empty()});
   }
 }

@@ -21,6 +21,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("no servers at all", {"server": {"replicas": 0}}, "replicas"),
     ("a time without a unit", {"config": {"failureTimeout": "10"}}, "failureTimeout"),
     ("a size with a blank", {"server": {"shmSize": "1 Gi"}}, "shmSize"),
+    ("snapshots all the time", {"server": {"journal": {"snapshotFactor": 0.5}}}, "snapshotFactor"),
     ("an unknown log format", {"config": {"logFormat": "xml"}}, "logFormat"),
     ("a port that needs root", {"config": {"dataPorts": {"first": 80}}}, "first"),
     ("ports upside down", {"config": {"dataPorts": {"first": 7300}}}, "dataPorts"),

@@ -124,7 +124,9 @@ def check_flags_exist() -> None:
     """Flags and SYNCLINE_ variables of the chart, the compose file and the image."""
     known = {name: flags_of(name) for name in ("serve", "status", "bench pushpull-worker")}
     used: set[tuple[str, str]] = set()
-    secure = chart.SECURE | {"server": {"engineThreads": 2}, "checkpoints": {"enabled": True}, "admin": {"plain": True, "tokenSecret": "t"}}
+    server = {"engineThreads": 2, "journal": {"enabled": True}}
+    admin = {"plain": True, "tokenSecret": "t"}
+    secure = chart.SECURE | {"server": server, "checkpoints": {"enabled": True}, "admin": admin}
     commands = [s["command"] for s in own_services().values()]
     for values in ({}, secure):
         found = chart.pods(chart.render(values))

@@ -247,6 +247,29 @@ def check_checkpoints_are_shared() -> None:
     assert not chart.of_kind(chart.render({}), "PersistentVolumeClaim"), "on by default"
 
 
+def check_journals_stay() -> None:
+    """Each server writes journals to a claim of its own, which outlives the pod and the release."""
+    manifests = chart.render({"server": {"journal": {"enabled": True, "size": "7Gi", "snapshotFactor": 2.5}}})
+    for stateful in chart.of_kind(manifests, "StatefulSet"):
+        spec = stateful["spec"]
+        container = spec["template"]["spec"]["containers"][0]
+        mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+        claims = {c["metadata"]["name"]: c["spec"] for c in spec.get("volumeClaimTemplates", [])}
+        if not stateful["metadata"]["name"].endswith("-server"):
+            assert "journal" not in mounts and "journal" not in claims, "of the coordinator"
+            continue
+        assert mounts["journal"] == "/journal", mounts
+        assert claims["journal"]["resources"]["requests"]["storage"] == "7Gi"
+        assert set(spec["persistentVolumeClaimRetentionPolicy"].values()) == {"Retain"}
+        assert {"--journal-dir=/journal", "--journal-snapshot-factor=2.5"} <= set(container["args"])
+        # SIGTERM is what makes it hand over (45 s): nothing may cut that short.
+        assert "preStop" not in container.get("lifecycle", {})
+        assert spec["template"]["spec"]["terminationGracePeriodSeconds"] > 45
+    for stateful in chart.of_kind(chart.render({}), "StatefulSet"):
+        args = stateful["spec"]["template"]["spec"]["containers"][0]["args"]
+        assert not [a for a in args if "journal" in a], "on by default"
+
+
 def check_budget() -> None:
     values = {"podDisruptionBudget": {"maxUnavailable": 0}}
     for budget in chart.of_kind(chart.render(values), "PodDisruptionBudget"):
@@ -401,6 +424,7 @@ def add_checks(report: Report) -> None:
     report.check("a worker job can grow", check_worker_job_can_grow)
     report.check("upgrades wait for you", check_upgrades_wait_for_you)
     report.check("checkpoints are shared and stay", check_checkpoints_are_shared)
+    report.check("journals have a volume each, and stay", check_journals_stay)
     report.check("the disruption budget is a setting", check_budget)
     report.check("alerts know every release", check_alerts_know_every_release)
     report.check("a changed setting restarts pods", check_settings_restart_pods)

@@ -273,6 +273,10 @@ volumeMounts:
     mountPath: /tmp
   - name: shm
     mountPath: /dev/shm
+  {{- if and (eq .component "server") .root.Values.server.journal.enabled }}
+  - name: journal
+    mountPath: /journal
+  {{- end }}
   {{- include "syncline.tlsMount" .root | nindent 2 }}
   {{- if and (eq .component "coordinator") .root.Values.tls.revokedSecret }}
   - name: revoked

@@ -41,6 +41,7 @@ enum class CodecId : uint16_t {
   kInt4 = 7,
   kInt2 = 8,
   kNatural = 9,
+  kTwoBit = 10,
   kSparse = 16,
   kRotated = 17,
   kLowRank = 18,

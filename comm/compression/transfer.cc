@@ -188,7 +188,8 @@ absl::Status ReadSelector(const Reading& reading, PresetParts& parts) {
   const auto values = reading.texts.find("values");
   SYNCLINE_ASSIGN_OR_RETURN(
       const Reading inner,
-      Read(values == reading.texts.end() ? "fp32" : std::string_view(values->second)));
+      Read(values == reading.texts.end() ? reading.preset.values
+                                         : std::string_view(values->second)));
   if (inner.preset.kind == CodecPreset::Kind::kFactors) {
     return absl::InvalidArgumentError(
         absl::StrCat("codec '", std::string(reading.preset.name), "': values cannot be '",
@@ -264,6 +265,9 @@ absl::StatusOr<Transfer> ParseTransfer(std::string_view text) {
   if (preset.kind == CodecPreset::Kind::kSelector) {
     SYNCLINE_RETURN_IF_ERROR(ReadSelector(reading, parts));
     transfer.selector = parts.selector;
+    if (preset.selector.kind == SelectorKind::kTopK) {
+      transfer.mean_of_senders = parts.Number("mean_of_senders") != 0;
+    }
   }
   if (preset.kind == CodecPreset::Kind::kAuto) {
     transfer.policy = {.ratio = parts.Number("ratio"),

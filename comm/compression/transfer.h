@@ -61,6 +61,10 @@ struct Transfer {
   // Servers make signs of the mean of all workers (signSGD with majority vote; Bernstein
   // et al. 2018, arXiv 1810.05291), also of tensors that travel densely.
   bool votes = false;
+  // Servers divide each value by the weight of those who sent it, not of all: by default a
+  // value that one worker of W sends counts 1 / W (SparseLoCo; Sarfi et al. 2025, arXiv
+  // 2508.15706). Not for tensors that travel densely.
+  bool mean_of_senders = false;
   // Deltas of it bring a view nearer to the weights.
   bool follows = true;
   // What `codec` selects by, if it selects.

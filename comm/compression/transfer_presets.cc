@@ -15,6 +15,7 @@
 #include "comm/codec/rotated/rotated.h"
 #include "comm/codec/sign/sign.h"
 #include "comm/codec/sparse/sparse.h"
+#include "comm/codec/twobit/twobit.h"
 
 namespace syncline {
 namespace {
@@ -145,6 +146,16 @@ std::vector<CodecPreset> QuantizerPresets() {
        .make = [](const PresetParts&) -> absl::StatusOr<SharedCodec> {
          return MakeNaturalCodec();
        }}};
+  presets.push_back(
+      {.name = "twobit",
+       .meaning = "a sign and large or small, and the means of these four bins",
+       .options = {kBlock},
+       .kind = kQuantizer,
+       .memory = MemoryKind::kErrorFeedback,
+       .make = [](const PresetParts& parts) -> absl::StatusOr<SharedCodec> {
+         return MakeTwoBitCodec(
+             {.block_log2 = static_cast<uint32_t>(parts.Number("block_log2"))});
+       }});
   const auto add = [&](std::string_view name, std::string_view meaning,
                        const IntegerOptions& options) {
     presets.push_back(Integers(name, meaning, options));
@@ -212,6 +223,16 @@ std::vector<OptionSpec> SelectorOptions(const SelectorSpec& standard) {
   std::vector<OptionSpec> options = RatioOptions(standard.ratio);
   switch (standard.kind) {
     case SelectorKind::kTopK:
+      options.push_back({.name = "chunk_log2",
+                         .standard = static_cast<double>(standard.chunk_log2),
+                         .least = kMinChunkLog2,
+                         .most = kMaxChunkLog2,
+                         .kind = OptionKind::kWhole,
+                         .meaning = "that share of each 2^n values; 16: of the tile"});
+      options.push_back({.name = "mean_of_senders",
+                         .kind = OptionKind::kFlag,
+                         .meaning = "1: a value's mean is of those who sent it"});
+      break;
     case SelectorKind::kTopKSampled:
     case SelectorKind::kProportional:
       break;
@@ -281,6 +302,27 @@ std::vector<CodecPreset> SelectorPresets() {
   return presets;
 }
 
+OptionSpec& OptionOf(CodecPreset& preset, std::string_view name) {
+  return *std::ranges::find(preset.options, name, &OptionSpec::name);
+}
+
+// The codec of SparseLoCo (Sarfi et al. 2025, arXiv 2508.15706), for pushes of local SGD:
+// its error feedback stands in for the outer optimizer's momentum. 64 of 4,096 values.
+CodecPreset SparseLoCoPreset() {
+  CodecPreset preset =
+      Selects("sparseloco", "topk of chunks in 2 bits, averaged over those who sent it",
+              {.kind = SelectorKind::kTopK, .ratio = 1.0 / 64, .chunk_log2 = 12});
+  preset.values = "twobit";
+  OptionOf(preset, "mean_of_senders").standard = 1;
+  return preset;
+}
+
+// Of those that all lossy presets have: the paper's decay, and tensors of a chunk and more.
+void SetSparseLoCoStandards(CodecPreset& preset) {
+  OptionOf(preset, "decay").standard = 0.95;
+  OptionOf(preset, "min_elements").standard = 4096;
+}
+
 // Made of its candidates (transfer_candidates.h).
 CodecPreset AutoPreset() {
   return {.name = "auto",
@@ -311,6 +353,7 @@ SelectorSpec SelectorOf(const CodecPreset& preset, const PresetParts& parts) {
                  // Dense steps come first.
                  .first_step = static_cast<uint64_t>(number("dense_steps", 0))};
   spec.threshold = static_cast<float>(number("threshold", spec.threshold));
+  spec.chunk_log2 = static_cast<uint32_t>(number("chunk_log2", spec.chunk_log2));
   spec.period = static_cast<uint32_t>(number("period", spec.period));
   if (number("unbiased", 0) != 0) spec.scale = RandomKScale::kUnbiased;
   return spec;
@@ -320,11 +363,13 @@ std::vector<CodecPreset> CodecPresets() {
   std::vector<CodecPreset> presets = DensePresets();
   std::ranges::move(QuantizerPresets(), std::back_inserter(presets));
   std::ranges::move(SelectorPresets(), std::back_inserter(presets));
+  presets.push_back(SparseLoCoPreset());
   presets.push_back(AutoPreset());
   presets.push_back(PowerSgdPreset());
   for (CodecPreset& preset : presets) {
     if (preset.kind == CodecPreset::Kind::kDense) continue;
     preset.options.insert(preset.options.end(), std::begin(kCommon), std::end(kCommon));
+    if (preset.name == "sparseloco") SetSparseLoCoStandards(preset);
   }
   return presets;
 }

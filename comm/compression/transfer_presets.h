@@ -30,7 +30,8 @@ struct CodecPreset {
   std::string_view meaning = {};
   std::vector<OptionSpec> options = {};
   enum class Kind { kDense, kQuantizer, kSelector, kFactors, kAuto } kind = Kind::kDense;
-  SelectorSpec selector = {};  // of kSelector, with the standard options
+  SelectorSpec selector = {};        // of kSelector, with the standard options
+  std::string_view values = "fp32";  // how kSelector sends them
   MemoryKind memory = MemoryKind::kNone;
   bool votes = false;   // Transfer::votes
   bool follows = true;  // deltas of it bring a view nearer to the weights

@@ -52,6 +52,10 @@ TEST(Transfer, TrueWireSizes) {
   EXPECT_GE(kFp32Bytes / bytes_of("topk:ratio=0.01,values=int8"), 120);
   EXPECT_GE(kFp32Bytes / bytes_of("topk:ratio=0.001,values=bf16"), 850);
   EXPECT_GE(kFp32Bytes / bytes_of("int8"), 3.9);
+  EXPECT_GE(kFp32Bytes / bytes_of("twobit"), 15.5);
+  // 64 and 128 of 4,096; SparseLoCo reports 146 and 97.
+  EXPECT_GE(kFp32Bytes / bytes_of("sparseloco"), 205);
+  EXPECT_GE(kFp32Bytes / bytes_of("sparseloco:ratio=0.03125"), 115);
   EXPECT_GE(kFp32Bytes / bytes_of("terngrad"), 15.5);
 }
 
@@ -69,6 +73,37 @@ TEST(Transfer, OptionsReachTheCodecAndTheMemory) {
   EXPECT_EQ(transfer->codec->Nonzeros(bytes, 1000), 250u);
   EXPECT_EQ(ParseTransfer("topk:memory=none")->memory.kind, MemoryKind::kNone);
   EXPECT_EQ(ParseTransfer("onebit:decay=0.5")->memory.decay, 0.5);
+}
+
+TEST(Transfer, SparseLoCoIsTopKOfChunksInTwoBitsWithAMeanOfItsSenders) {
+  const Transfer transfer = *ParseTransfer("sparseloco");
+  EXPECT_EQ(transfer.selector->chunk_log2, 12u);
+  EXPECT_EQ(TopCount(*transfer.selector, 4096, 0), 64u);
+  EXPECT_TRUE(transfer.mean_of_senders);
+  EXPECT_EQ(transfer.memory.kind, MemoryKind::kErrorFeedback);
+  EXPECT_EQ(transfer.memory.decay, 0.95);
+  // The same of its parts, byte for byte.
+  const Transfer parts = *ParseTransfer(
+      "topk:ratio=0.015625,chunk_log2=12,values=twobit,decay=0.95,mean_of_senders=1");
+  EXPECT_EQ(parts.memory, transfer.memory);
+  EXPECT_TRUE(parts.mean_of_senders);
+  std::mt19937 random(3);
+  std::vector<float> values(kTileElements);
+  for (float& value : values) value = std::normal_distribution<float>()(random);
+  const auto encode = [&](const Transfer& with) {
+    std::vector<std::byte> bytes(with.codec->MaxEncodedBytes(kTileElements));
+    bytes.resize(with.codec->Encode(values, {}, {}, bytes));
+    return bytes;
+  };
+  EXPECT_EQ(encode(transfer), encode(parts));
+  EXPECT_FALSE(ParseTransfer("topk")->mean_of_senders);
+  EXPECT_FALSE(ParseTransfer("sparseloco:mean_of_senders=0")->mean_of_senders);
+  // What travels densely is averaged over all.
+  EXPECT_FALSE(transfer.ForTensor({.elements = 4095, .dimensions = 2})->mean_of_senders);
+  EXPECT_FALSE(transfer.ForTensor({.elements = 4096, .dimensions = 1})->mean_of_senders);
+  EXPECT_TRUE(transfer.ForTensor({.elements = 4096, .dimensions = 2})->mean_of_senders);
+  EXPECT_THAT(Refusal("sparseloco:chunk_log2=7"), HasSubstr("chunk_log2"));
+  EXPECT_THAT(Refusal("sparseloco:scope=tensor"), HasSubstr("scope=tile"));
 }
 
 TEST(Transfer, QuantizersMayBeRotated) {

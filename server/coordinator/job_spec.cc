@@ -100,11 +100,27 @@ absl::Status CheckDeltas(const JobSpec& spec,
   return absl::OkStatus();
 }
 
+absl::Status CheckSenders(const JobSpec& spec,
+                          std::span<const TensorTransfers> transfers) {
+  const bool is_sum_alone = spec.training.NeedsAccumulator();
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    if (!transfers[i].push.mean_of_senders || !is_sum_alone) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "push_codec '", spec.push_codec, "' averages each value of tensor '",
+        spec.tensors[i].name,
+        "' over those who sent it, but with aggregation=arrival or accumulate_steps on "
+        "the servers only a sum is kept; take aggregation=rank_order, accumulate on the "
+        "workers, or set mean_of_senders=0"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTransfers(const JobSpec& spec) {
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<TensorTransfers> transfers,
                             spec.Transfers());
   SYNCLINE_RETURN_IF_ERROR(CheckDeltas(spec, transfers));
   SYNCLINE_RETURN_IF_ERROR(CheckMemories(spec, transfers));
+  SYNCLINE_RETURN_IF_ERROR(CheckSenders(spec, transfers));
   for (size_t i = 0; i < transfers.size(); ++i) {
     if (transfers[i].push.memory.kind != MemoryKind::kMomentumCorrection) continue;
     const OptimizerSettings& optimizer = spec.training.optimizer;

@@ -154,10 +154,35 @@ std::span<float> StepPass::Sum(const BlockSum& block, size_t first, size_t count
 
 void StepPass::Add(const BlockSum& block, size_t first, std::span<float> sum,
                    Infinity infinity) {
+  if (transfers_[block.range.tensor].push.mean_of_senders) {
+    return AddMeansOfSenders(block, first, sum);
+  }
   if (!Votes(block)) return AddContributions(block.contributions, first, sum);
-  if (vote_.size() == 0) vote_ = Buffer::Allocate(sizeof(float) * kTileElements);
+  if (one_.size() == 0) one_ = Buffer::Allocate(sizeof(float) * kTileElements);
   AddVotes(block.contributions, first,
-           {.votes = sum, .one = Floats(vote_).first(sum.size()), .infinity = infinity});
+           {.votes = sum, .one = Floats(one_).first(sum.size()), .infinity = infinity});
+}
+
+// REQUIRES: no accumulator, in which nobody knows any more who sent what (ValidateJob).
+void StepPass::AddMeansOfSenders(const BlockSum& block, size_t first,
+                                 std::span<float> sum) {
+  SYNCLINE_CHECK(block.memory.accumulator.empty());
+  if (one_.size() == 0) one_ = Buffer::Allocate(sizeof(float) * kTileElements);
+  if (sent_.size() == 0) sent_ = Buffer::Allocate(sizeof(float) * kTileElements);
+  const std::span<float> one = Floats(one_).first(sum.size());
+  const std::span<float> sent = Floats(sent_).first(sum.size());
+  std::ranges::fill(sent, 0.0f);
+  for (const Contribution& contribution : block.contributions) {
+    if (contribution.view.tiles.empty()) continue;
+    const TileView& tile = contribution.view.tiles[first / kTileElements];
+    const ByteView bytes = BytesOf(tile, first, sum.size());
+    if (!tile.codec->Decode(bytes, one).ok()) continue;  // see AddContributions
+    for (size_t i = 0; i < sum.size(); ++i) {
+      sum[i] += contribution.weight * one[i];
+      sent[i] += one[i] == 0 ? 0.0f : contribution.weight;
+    }
+  }
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] /= sent[i] == 0 ? 1.0f : sent[i];
 }
 
 void StepPass::Accumulate(const BlockSum& block) {

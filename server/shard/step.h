@@ -45,7 +45,9 @@ struct BlockMemory {
 };
 
 // A block's part of a step. The mean gradient is scale * (accumulator + the weighted sum
-// of contributions). Of votes, each contribution counts once, and there is no scale.
+// of contributions). Of votes, each contribution counts once, and there is no scale. Where
+// the transfer says mean_of_senders each element is divided by the weights of the
+// contributions that are not zero there.
 struct BlockSum {
   BlockRange range = {};
   std::span<const Contribution> contributions = {};
@@ -111,6 +113,8 @@ class StepPass {
   bool Votes(const BlockSum& block) const {
     return transfers_[block.range.tensor].push.votes;
   }
+  // sum += each value's mean over those who sent it, which is the whole of the sum.
+  void AddMeansOfSenders(const BlockSum& block, size_t first, std::span<float> sum);
   // sum += contributions to elements [first, first + sum.size()).
   void Add(const BlockSum& block, size_t first, std::span<float> sum, Infinity infinity);
   // The strip as the optimizer sees it, gradient transformed. CloseStrip stores state
@@ -142,7 +146,8 @@ class StepPass {
   BufferPool& pool_;
   Buffer sum_;                    // one tile
   Buffer delta_;                  // one tile, once a delta was published
-  Buffer vote_;                   // one tile, once there was a vote
+  Buffer one_;                    // one tile of one contribution, of votes and senders
+  Buffer sent_;                   // one tile of weights, of senders
   std::vector<Buffer> scratch_;   // decoded state, a tile for each slot
   std::vector<float*> pointers_;  // of the open strip's state
 };

@@ -220,6 +220,71 @@ TEST(StepVotes, ThatAreNotFiniteAreSeenByTheDecision) {
 }
 
 // The rate of L-BFGS scales with the samples of the update, as that of others.
+// A shard whose workers send what is not zero, and which averages over those who sent it.
+RigOptions Senders(const TrainingSettings& training) {
+  return {.codec = "fp32",
+          .push = "topk:values=fp32,ratio=1,mean_of_senders=1",
+          .training = training};
+}
+
+ShardMessage Sends(ShardRig& rig, uint32_t rank, Reference::Push push) {
+  BufferPool pool(0);
+  const BlockLabel label = {rig.range(0), 0, rig.shard().epoch()};
+  const Buffer payload = Gather(EncodeBlock(*rig.transfers().push.codec, label,
+                                            push.gradient, Checksum::kHeaderOnly, pool));
+  ShardMessage message = {rig.Header(MessageKind::kPush, rank, 0, 0), Slice::Of(payload)};
+  message.header.samples = push.samples;
+  return message;
+}
+
+TEST(StepSenders, ShareEachValueAmongThemselvesByTheirSamples) {
+  RigOptions options = Senders(SgdOfRateOne());
+  options.tensors = {6};
+  ShardRig rig(options);
+  rig.Commit(1, {rig.Member(0), rig.Member(1), rig.Member(2)});
+  rig.Seed(0, std::vector<float>(6, 0.0f));
+  // By nobody, all, one, two of different samples, two that cancel, one with a small one.
+  rig.shard().Apply(Sends(rig, 0, {{0, 4, 0, 6, 1, 0}, 1}));
+  rig.shard().Apply(Sends(rig, 1, {{0, 4, 8, 0, -1, 0}, 1}));
+  rig.shard().Apply(Sends(rig, 2, {{0, 4, 0, 9, 0, 1e-30f}, 2}));
+  EXPECT_THAT(rig.Weights(0), ElementsAre(0, -4, -8, -8, 0, -1e-30f));
+}
+
+// Beside a loop over contributions in rank order, whatever they arrived in.
+TEST(StepSenders, GiveTheBitsOfOneProcessWhateverTheOrderOfArrival) {
+  const std::vector<uint32_t> samples = {3, 1, 7};
+  std::vector<std::vector<float>> gradients;
+  for (uint32_t rank = 0; rank < 3; ++rank) {
+    gradients.push_back(SomeValues(kTileElements + 77, 5 + rank));
+    for (size_t i = 0; i < gradients[rank].size(); ++i) {
+      if ((i * 7 + rank * 3) % 5 < 3) gradients[rank][i] = 0;
+    }
+  }
+  std::vector<float> want(gradients[0].size());
+  for (size_t i = 0; i < want.size(); ++i) {
+    float sum = 0;
+    float weights = 0;
+    for (uint32_t rank = 0; rank < 3; ++rank) {
+      const auto weight = static_cast<float>(samples[rank] / 11.0);
+      sum += weight * gradients[rank][i];
+      if (gradients[rank][i] != 0) weights += weight;
+    }
+    want[i] = 0.5f - (weights == 0 ? sum : sum / weights);
+  }
+  std::vector<uint32_t> order = {0, 1, 2};
+  do {
+    RigOptions options = Senders(SgdOfRateOne());
+    options.tensors = {want.size()};
+    ShardRig rig(options);
+    rig.Commit(1, {rig.Member(0), rig.Member(1), rig.Member(2)});
+    rig.Seed(0, std::vector<float>(want.size(), 0.5f));
+    for (const uint32_t rank : order) {
+      rig.shard().Apply(Sends(rig, rank, {gradients[rank], samples[rank]}));
+    }
+    ASSERT_EQ(rig.Weights(0), want);
+  } while (std::ranges::next_permutation(order).found);
+}
+
 TEST(StepRates, OfJobReductionsFollowTheBatch) {
   const auto weights_with = [](const OptionValues& schedule, uint32_t samples) {
     TrainingSettings training = {.optimizer = {.name = "lbfgs"}};

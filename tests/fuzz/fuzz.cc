@@ -84,12 +84,14 @@ std::vector<std::string> TransferTexts() {
   for (const TransferPreset& preset : TransferPresets()) {
     texts.emplace_back(preset.name);
   }
-  for (const char* values : {"bf16", "int8", "int4-stochastic", "int2", "onebit"}) {
+  for (const char* values :
+       {"bf16", "int8", "int4-stochastic", "int2", "onebit", "twobit"}) {
     for (const char* selector : {"topk:ratio=0.1", "randomk:ratio=0.5", "topk:ratio=1"}) {
       texts.push_back(std::string(selector) + ",values=" + values);
     }
   }
   texts.emplace_back("blocks:values=onebit");
+  texts.emplace_back("twobit:block_log2=8");
   texts.emplace_back("powersgd:rank=1,fp32=1");
   for (const char* rotated : {"int8", "int4-stochastic", "terngrad", "onebit", "natural",
                               "topk:ratio=0.1,values=int4"}) {

@@ -184,4 +184,12 @@ std::vector<float> PushOracle::Receive(const Reference::Push& push, uint64_t ste
   return received;
 }
 
+void DivideBySenders(const Transfer& transfer, std::span<const float> weights,
+                     std::span<float> sum) {
+  if (!transfer.mean_of_senders) return;
+  for (size_t i = 0; i < sum.size(); ++i) {
+    if (weights[i] > 0) sum[i] /= weights[i];
+  }
+}
+
 }  // namespace syncline::sim

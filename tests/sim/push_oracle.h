@@ -82,4 +82,9 @@ class PushOracle {
 std::vector<float> Travel(const Codec& codec, const EncodeContext& context,
                           std::span<float> values);
 
+// What a sum of contributions becomes where the transfer averages over senders: divided by
+// their weights, given for each element.
+void DivideBySenders(const Transfer& transfer, std::span<const float> weights,
+                     std::span<float> sum);
+
 }  // namespace syncline::sim

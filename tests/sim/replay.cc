@@ -113,8 +113,7 @@ void Replay::Step(uint64_t step) {
   if (plan_->settings().Updates(step)) Update(step);
 }
 
-// In rank order, as the shards say they did; where they add on arrival, the simulation
-// pushes numbers whose sum does not depend on the order.
+// In rank order, as shards say they did; on arrival, of numbers whose order changes nothing.
 void Replay::Add(uint32_t block, uint64_t version) {
   Block& own = blocks_[block];
   const ShardApplied& applied = reference_.applied_[block][version];
@@ -128,6 +127,7 @@ void Replay::Add(uint32_t block, uint64_t version) {
   const bool keeps_sum = plan_->settings().NeedsAccumulator();
   const bool votes = transfers_[own.range.tensor].push.votes;
   const bool is_judged = !plan_->settings().Updates(step) || plan_->NeedsDecision();
+  std::vector<float> senders(own.range.elements);  // their weights, element by element
   for (const auto& one : applied.contributors) {
     const Reference::Push& push =
         reference_.pushes_.at({{one.rank, one.incarnation, step}, own.range.tensor});
@@ -144,8 +144,10 @@ void Replay::Add(uint32_t block, uint64_t version) {
     for (size_t i = 0; i < sum.size(); ++i) {
       const float value = received[own.range.first_element + i];
       sum[i] += !votes ? weight * value : is_judged ? FiniteSignOf(value) : SignOf(value);
+      if (value != 0) senders[i] += weight;
     }
   }
+  DivideBySenders(transfers_[own.range.tensor].push, senders, SumOf(own.range));
   own.samples += samples;
   own.parting_samples += parting_samples;
 }

@@ -78,6 +78,32 @@ void SelectReusing(const SelectorSpec& spec, std::span<const float> values,
   if (!context.memory.empty()) context.memory[0] = std::bit_cast<float>(smallest);
 }
 
+// The largest of each chunk, so that a region of small values sends some, too.
+void SelectInChunks(const SelectorSpec& spec, std::span<const float> values,
+                    const EncodeContext& context, IndexList& found) {
+  const size_t chunk_elements = size_t{1} << spec.chunk_log2;
+  IndexList of_chunk(static_cast<uint32_t>(std::min(chunk_elements, values.size())));
+  for (size_t first = 0; first < values.size(); first += chunk_elements) {
+    const auto chunk =
+        values.subspan(first, std::min(chunk_elements, values.size() - first));
+    FindLargest(chunk, static_cast<uint32_t>(TopCount(spec, chunk.size(), context.step)),
+                of_chunk);
+    for (const uint16_t i : of_chunk.view()) {
+      found.Append(static_cast<uint32_t>(first) + i);
+    }
+  }
+}
+
+uint32_t MostOfTopK(const SelectorSpec& spec, uint32_t n) {
+  if (spec.scope == SelectorScope::kTensor) return n;  // all that is large may lie here
+  const double ratio = LargestRatio(spec);
+  const uint32_t chunk = 1u << spec.chunk_log2;
+  const auto of_whole = static_cast<uint32_t>(CountOf(ratio, chunk));
+  const uint32_t rest = n % chunk;
+  const auto of_rest = rest == 0 ? 0 : static_cast<uint32_t>(CountOf(ratio, rest));
+  return n / chunk * of_whole + of_rest;
+}
+
 uint64_t SharedSeed(const SelectorSpec& spec, const EncodeContext& context) {
   // Another seed than that of the quantizer's random bits, should the job use one for
   // both.
@@ -133,6 +159,17 @@ absl::Status CheckSelector(const SelectorSpec& spec) {
   if (spec.scope == SelectorScope::kTensor && spec.kind != SelectorKind::kTopK) {
     return absl::InvalidArgumentError("scope=tensor is for top-k alone");
   }
+  if (spec.chunk_log2 < kMinChunkLog2 || spec.chunk_log2 > kMaxChunkLog2) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk_log2 ", spec.chunk_log2, " of a sparse codec is not in [",
+                     kMinChunkLog2, ", ", kMaxChunkLog2, "]"));
+  }
+  const bool has_chunks = spec.chunk_log2 != kMaxChunkLog2;
+  if (has_chunks &&
+      (spec.kind != SelectorKind::kTopK || spec.scope == SelectorScope::kTensor)) {
+    return absl::InvalidArgumentError(
+        "chunk_log2 is for the largest of each chunk: for top-k with scope=tile alone");
+  }
   if (spec.kind == SelectorKind::kThreshold &&
       !(spec.threshold >= 0 && std::isfinite(spec.threshold))) {
     return absl::InvalidArgumentError(absl::StrCat("threshold ", spec.threshold,
@@ -162,9 +199,9 @@ uint64_t TopCount(const SelectorSpec& spec, uint64_t n, uint64_t step) {
 uint32_t MaxSelected(const SelectorSpec& spec, uint32_t n) {
   const auto k = static_cast<uint32_t>(CountOf(LargestRatio(spec), n));
   uint32_t most = n;
-  if (spec.kind == SelectorKind::kTopK && spec.scope == SelectorScope::kTensor) {
-    most = n;  // all that is large may lie in one tile
-  } else if (spec.kind == SelectorKind::kTopK || spec.kind == SelectorKind::kRandomK) {
+  if (spec.kind == SelectorKind::kTopK) {
+    most = MostOfTopK(spec, n);
+  } else if (spec.kind == SelectorKind::kRandomK) {
     most = k;
   } else if (spec.kind == SelectorKind::kProportional) {
     most = std::min(k + 1, n);
@@ -185,6 +222,8 @@ Selection Select(const SelectorSpec& spec, std::span<const float> values,
     case SelectorKind::kTopK:
       if (spec.scope == SelectorScope::kTensor && context.threshold > 0) {
         FindAtLeast(values, MagnitudeBits(context.threshold), found);
+      } else if (n > 1u << spec.chunk_log2) {
+        SelectInChunks(spec, values, context, found);
       } else {
         FindLargest(values, k, found);
       }

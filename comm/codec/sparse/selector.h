@@ -19,6 +19,7 @@
 #include <span>
 
 #include "absl/status/status.h"
+#include "comm/base/limits.h"
 #include "comm/codec/codec.h"
 #include "comm/codec/sparse/index_list.h"
 
@@ -54,11 +55,17 @@ struct RatioWarmup {
   uint64_t first_step = 0;
 };
 
+inline constexpr uint32_t kMinChunkLog2 = 8;
+inline constexpr uint32_t kMaxChunkLog2 = 16;
+static_assert(kTileElements == 1u << kMaxChunkLog2);
+
 struct SelectorSpec {
   SelectorKind kind = SelectorKind::kTopK;
   double ratio = 0.01;      // k = max(1, floor(ratio * n)); (0, 1]
   RatioWarmup warmup = {};  // of those with a ratio
   SelectorScope scope = SelectorScope::kTile;
+  // kTopK of tiles: the k largest of each chunk of 2^n elements; kMaxChunkLog2: of the tile.
+  uint32_t chunk_log2 = kMaxChunkLog2;
   float threshold = 0;   // kThreshold: sent if |x| > threshold
   uint32_t period = 32;  // kTopKReuse: steps between exact thresholds
   uint64_t seed = 0;     // kRandomK: of the job, the same for all workers
@@ -78,7 +85,7 @@ absl::Status CheckSelector(const SelectorSpec& spec);
 
 // The ratio at a step: never below that of `spec`, and the same on any CPU.
 double RatioAt(const SelectorSpec& spec, uint64_t step);
-// k of n elements, of a tile or a tensor, at a step.
+// k of n elements, of a chunk or a tensor, at a step.
 uint64_t TopCount(const SelectorSpec& spec, uint64_t n, uint64_t step);
 // The largest selection of a tile of n elements at any step.
 uint32_t MaxSelected(const SelectorSpec& spec, uint32_t n);

@@ -46,6 +46,23 @@ Indices SortedTopK(const std::vector<float>& values, uint32_t k) {
   return top;
 }
 
+// Of each chunk of 2^n.
+Indices SortedTopKOfChunks(const std::vector<float>& values, uint32_t chunk_log2,
+                           double ratio) {
+  const size_t chunk = size_t{1} << chunk_log2;
+  Indices top;
+  for (size_t first = 0; first < values.size(); first += chunk) {
+    const size_t n = std::min(chunk, values.size() - first);
+    const std::vector<float> part(values.begin() + static_cast<ptrdiff_t>(first),
+                                  values.begin() + static_cast<ptrdiff_t>(first + n));
+    const double k = std::max(1.0, std::floor(ratio * static_cast<double>(n)));
+    for (const uint16_t i : SortedTopK(part, static_cast<uint32_t>(k))) {
+      top.push_back(static_cast<uint16_t>(first + i));
+    }
+  }
+  return top;
+}
+
 struct Input {
   const char* name = "";
   std::function<float(uint32_t i, std::mt19937& random)> value = nullptr;
@@ -107,6 +124,32 @@ std::vector<uint32_t> Sizes() {
   std::iota(sizes.begin(), sizes.end(), 0u);
   sizes.insert(sizes.end(), {4095, 4096, 4097, 65535, 65536});
   return sizes;
+}
+
+TEST(TopK, OfChunksTakesWhatSortingEachChunkTakes) {
+  for (const Input& input : Inputs()) {
+    for (const uint32_t n : Sizes()) {
+      const std::vector<float> values = Make(input, n);
+      for (const uint32_t chunk_log2 : {8u, 12u}) {
+        for (const double ratio : {0.001, 1.0 / 64, 0.3}) {
+          const SelectorSpec spec = {.ratio = ratio, .chunk_log2 = chunk_log2};
+          ASSERT_EQ(Selected(spec, values), SortedTopKOfChunks(values, chunk_log2, ratio))
+              << input.name << " " << n << " " << ratio << " 2^" << chunk_log2;
+        }
+      }
+    }
+  }
+}
+
+TEST(TopK, OfChunksNeverSendsMoreThanIsAnnouncedAndChecksItsChunks) {
+  const SelectorSpec most = {.ratio = 0.5, .chunk_log2 = 8};
+  EXPECT_EQ(Selected(most, Gaussian(65536)).size(), 32768u);
+  EXPECT_EQ(MaxSelected(most, 65536), 32768u);
+  EXPECT_EQ(MaxSelected({.ratio = 1.0 / 64, .chunk_log2 = 12}, 65536), 1024u);
+  EXPECT_FALSE(CheckSelector({.chunk_log2 = 7}).ok());
+  EXPECT_FALSE(CheckSelector({.chunk_log2 = 17}).ok());
+  EXPECT_FALSE(CheckSelector({.scope = SelectorScope::kTensor, .chunk_log2 = 12}).ok());
+  EXPECT_FALSE(CheckSelector({.kind = SelectorKind::kRandomK, .chunk_log2 = 12}).ok());
 }
 
 TEST(TopK, TakesWhatSortingTakes) {

@@ -46,6 +46,7 @@ INSTANTIATE_TEST_SUITE_P(
     ::testing::Values(
         Case("TopK", {.ratio = 0.05}), Case("TopKOfOne", {.ratio = 1e-6}),
         Case("TopKOfAll", {.ratio = 1}),
+        Case("TopKOfChunks", {.ratio = 0.05, .chunk_log2 = 8}),
         Case("TopKOfATensor", {.ratio = 0.05, .scope = SelectorScope::kTensor}),
         Case("TopKWarmingUp", {.ratio = 0.05, .warmup = {.steps = 40}}),
         Case("RandomKWarmingUp", kUnbiasedWarmup, MakeStochasticBf16Codec),

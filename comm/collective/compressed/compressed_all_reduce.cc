@@ -38,6 +38,7 @@ absl::StatusOr<Transfer> TransferOf(std::string_view codec) {
                      "; an all-reduce takes dense codecs, quantizers and selectors"));
   };
   if (transfer.chooses()) return refused("chooses by what servers measure");
+  if (transfer.mean_of_senders) return refused("is averaged over senders by servers");
   if (transfer.votes) return refused("is decided by a vote of servers");
   const CompressWhat standard;
   if (transfer.what.vectors != standard.vectors ||

@@ -1,0 +1,42 @@
+// What a job's settings must agree on.
+#include "server/coordinator/job_spec.h"
+
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+JobSpec SparseLoCo() {
+  return {.name = "job",
+          .workers = 2,
+          .push_codec = "sparseloco",
+          .publish_codec = "fp32",
+          .training = {.optimizer = {.name = "sgd", .options = {{"lr", 1.0}}}},
+          .tensors = {{.name = "w", .shape = {256, 256}}}};
+}
+
+TEST(JobSpec, MeansOfSendersNeedTheContributionsThemselves) {
+  EXPECT_TRUE(ValidateJob(SparseLoCo()).ok()) << ValidateJob(SparseLoCo());
+  JobSpec on_arrival = SparseLoCo();
+  on_arrival.training.aggregation = Aggregation::kArrival;
+  EXPECT_THAT(std::string(ValidateJob(on_arrival).message()),
+              AllOf(HasSubstr("over those who sent it"), HasSubstr("mean_of_senders=0")));
+  JobSpec accumulates = SparseLoCo();
+  accumulates.training.accumulate_steps = 2;
+  EXPECT_THAT(std::string(ValidateJob(accumulates).message()),
+              AllOf(HasSubstr("tensor 'w'"), HasSubstr("accumulate_steps")));
+  accumulates.push_codec = "sparseloco:mean_of_senders=0";
+  EXPECT_TRUE(ValidateJob(accumulates).ok()) << ValidateJob(accumulates);
+  // What travels densely has no senders.
+  accumulates.push_codec = "sparseloco:min_elements=1000000";
+  EXPECT_TRUE(ValidateJob(accumulates).ok()) << ValidateJob(accumulates);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <numbers>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,9 @@ constexpr OptionSpec kAspOptions[] = {
      .standard = 1,
      .least = 1e-3,
      .meaning = "the learning rate is multiplied by age_decay^age"},
+    {.name = "age_limit",
+     .most = 1e6,
+     .meaning = "the learning rate falls with the cosine to 0 at that age; 0: no limit"},
     {.name = "compensation",
      .most = 100,
      .meaning = "strength of DC-ASGD's delay compensation; 0: none"}};
@@ -66,7 +70,10 @@ absl::Status CheckQuorum(const OptionValues& values) {
 
 double SyncMode::WeightOfAge(uint64_t age) const {
   const auto versions = static_cast<double>(age);
-  return std::pow(age_decay, versions) / std::pow(1 + versions, age_power);
+  const double weight = std::pow(age_decay, versions) / std::pow(1 + versions, age_power);
+  if (age_limit == 0) return weight;
+  if (versions >= age_limit) return 0;
+  return weight * (1 + std::cos(std::numbers::pi * versions / age_limit)) / 2;
 }
 
 std::span<const std::string_view> SyncModeNames() { return kNames; }
@@ -112,6 +119,7 @@ absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode) {
   if (parsed.is_async()) {
     parsed.age_power = OptionOr(options, mode.values, "age_power");
     parsed.age_decay = OptionOr(options, mode.values, "age_decay");
+    parsed.age_limit = OptionOr(options, mode.values, "age_limit");
     parsed.compensation = OptionOr(options, mode.values, "compensation");
   }
   return parsed;

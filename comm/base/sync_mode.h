@@ -33,9 +33,11 @@ struct SyncMode {
   uint64_t quorum = 0;
   uint64_t grace_ms = 0;
   // asp: learning rate of a contribution whose weights were `age` versions old, over that
-  // of a fresh one: age_decay^age / (1 + age)^age_power.
+  // of a fresh one: age_decay^age / (1 + age)^age_power, and with a limit times
+  // (1 + cos(pi age / age_limit)) / 2, which is 0 from the limit on (CGAD, arXiv 2605.09126).
   double age_power = 0;
   double age_decay = 1;
+  double age_limit = 0;  // 0: none
   // asp: strength of delay compensation (server/optimizer/transforms.h); 0: none.
   double compensation = 0;
 

@@ -312,6 +312,16 @@ TEST(SyncMode, OlderContributionsWeighLess) {
   const SyncMode exponential = *ParseSyncMode({"asp", {{"age_decay", 0.5}}});
   EXPECT_EQ(exponential.WeightOfAge(2), 0.25);
   EXPECT_EQ(ParseSyncMode({"asp", {}})->WeightOfAge(9), 1.0);
+  const SyncMode gated = *ParseSyncMode({"asp", {{"age_limit", 6}}});
+  EXPECT_EQ(gated.WeightOfAge(0), 1.0);
+  EXPECT_NEAR(gated.WeightOfAge(2), 0.75, 1e-15) << "cos(60 degrees) is a half";
+  EXPECT_NEAR(gated.WeightOfAge(3), 0.5, 1e-15);
+  EXPECT_EQ(gated.WeightOfAge(6), 0.0);
+  EXPECT_EQ(gated.WeightOfAge(7), 0.0) << "and not up again";
+  const SyncMode both = *ParseSyncMode({"asp", {{"age_limit", 6}, {"age_decay", 0.5}}});
+  EXPECT_NEAR(both.WeightOfAge(2), 0.75 * 0.25, 1e-15);
+  EXPECT_FALSE(ParseSyncMode({"asp", {{"age_limit", -1}}}).ok());
+  EXPECT_FALSE(ParseSyncMode({"ssp", {{"age_limit", 6}}}).ok());
   EXPECT_EQ(*ParseSyncMode({}), SyncMode{}) << "no name is bsp";
 }
 

@@ -264,6 +264,22 @@ TEST_F(WeighedShard, OlderContributionsHaveASmallerRate) {
   EXPECT_EQ(rig_.Weights(0), expected);
 }
 
+class GatedShard : public AsyncShard {
+ protected:
+  GatedShard() : AsyncShard({{"age_limit", 2}}) {}
+};
+
+TEST_F(GatedShard, ContributionsOfTheLimitAndOlderMoveNothing) {
+  Push(0, 0);
+  Push(0, 1);
+  std::vector<float> expected = start_;
+  Descend(expected, 0, 0, 0.5f);
+  Descend(expected, 0, 1, 0.5f);
+  ASSERT_EQ(rig_.Weights(0), expected);
+  EXPECT_THAT(Push(1, 0), Contains("applied b0 s2 by r1")) << "it is counted";
+  EXPECT_EQ(rig_.Weights(0), expected);
+}
+
 class CompensatingShard : public AsyncShard {
  protected:
   CompensatingShard() : AsyncShard({{"compensation", 2}}) {}

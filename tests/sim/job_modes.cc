@@ -16,6 +16,7 @@ void FitToArrival(std::mt19937_64& random, TrainingSettings& training) {
   if (OneIn(random, 2)) options["age_power"] = 1;
   if (OneIn(random, 3)) options["age_decay"] = 0.5;
   if (OneIn(random, 3)) options["compensation"] = 2;
+  if (OneIn(random, 4)) options["age_limit"] = 5;
   training.optimizer.state = "f32";
   training.accumulate_steps = 1;
   std::erase_if(training.gradient,

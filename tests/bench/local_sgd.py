@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""A character transformer by synchronous steps, 1-bit steps and DiLoCo: loss after equal tokens, and bytes on the wire.
+"""A character transformer by synchronous steps, 1-bit steps, DiLoCo and SparseLoCo: loss after equal tokens, and bytes on the wire.
 
     python3 tests/bench/local_sgd.py --build build/release --seeds 0 1 2
 
@@ -20,6 +20,7 @@ MODES = {
     "onebit": "each step, onebit both ways",
     "diloco": "DiLoCo, H = 100, FP32 both ways",
     "diloco-int4": "DiLoCo, H = 100, int4 up, int8 down",
+    "sparseloco": "SparseLoCo, H = 100, 64 of 4,096 up, 128 down",
 }
 
 
@@ -37,17 +38,24 @@ def train(mode, seed, flags):
 
 
 def table(runs):
-    dense = statistics.mean(run["pushed"] + run["pulled"] for run in runs if run["mode"] == "bsp")
-    print("| | loss (each seed) | pushed MB | pulled MB | bytes, of BF16 steps' |\n|---|---|---|---|---|")
+    """The weights that a job begins with travel in FP32, by the first worker, and are left out."""
+    def mean_of(mode, key):
+        values = [run[key] - 4 * run["parameters"] * (key != "loss") for run in runs if run["mode"] == mode]
+        return statistics.mean(values) if values else None
+
+    def fewer(mode, than):
+        ours, theirs = ([mean_of(name, key) for key in ("pushed", "pulled")] for name in (mode, than))
+        return "" if None in theirs else f"{sum(theirs) / sum(ours):.3g}x"
+
+    print("| | loss (each seed) | pushed MB | pulled MB | fewer than BF16 steps | fewer than DiLoCo |\n|---|---|---|---|---|---|")
     for mode, meaning in MODES.items():
         own = [run for run in runs if run["mode"] == mode]
         if not own:
             continue
-        mean = {key: statistics.mean(run[key] for run in own) for key in ("loss", "pushed", "pulled")}
+        mean = {key: mean_of(mode, key) for key in ("loss", "pushed", "pulled")}
         losses = ", ".join(f"{run['loss']:.3f}" for run in own)
-        share = dense / (mean["pushed"] + mean["pulled"])
-        print(f"| {meaning} | {mean['loss']:.3f} ({losses}) | {mean['pushed'] / 1e6:.1f} | {mean['pulled'] / 1e6:.1f} | "
-              f"{'1' if mode == 'bsp' else f'1/{share:.0f}'} |")
+        print(f"| {meaning} | {mean['loss']:.3f} ({losses}) | {mean['pushed'] / 1e6:.3g} | {mean['pulled'] / 1e6:.3g} | "
+              f"{fewer(mode, 'bsp')} | {fewer(mode, 'diloco')} |")
 
 
 def main():

@@ -100,6 +100,11 @@ TEST_F(CInterface, OptionsReadBackAsTheyWereSet) {
     EXPECT_THAT(syncline_options_get(options_, key), StrEq(value)) << key;
   }
   EXPECT_EQ(syncline_options_get(options_, "codec"), nullptr);
+  EXPECT_THAT(syncline_options_get(options_, "preset"), StrEq(""));
+  ASSERT_EQ(Set("preset", "sparseloco"), SYNCLINE_OK) << syncline_last_error();
+  EXPECT_THAT(syncline_options_get(options_, "preset"), StrEq("sparseloco"));
+  EXPECT_THAT(syncline_options_get(options_, "optimizer"), StrEq("sgd:lr=1"));
+  EXPECT_THAT(syncline_options_get(options_, "push"), StrEq("sparseloco"));
   ASSERT_EQ(Set("mode", "ssp:4"), SYNCLINE_OK) << syncline_last_error();
   EXPECT_THAT(syncline_options_get(options_, "mode"), StrEq("ssp:staleness=4"));
 }

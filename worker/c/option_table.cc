@@ -12,6 +12,7 @@
 #include "comm/base/options.h"
 #include "comm/base/status.h"
 #include "comm/base/sync_mode.h"
+#include "worker/client/presets.h"
 
 namespace syncline::c {
 namespace {
@@ -128,6 +129,16 @@ constexpr Option OfMode(std::string_view key) {
       .get = [](const SessionOptions& options) { return Get(options.training.mode); }};
 }
 
+// Sets three others.
+constexpr Option OfPreset(std::string_view key) {
+  return {
+      .key = key,
+      .set = [](SessionOptions& options,
+                const std::string& value) { return ApplyPreset(value, options); },
+      .get =
+          [](const SessionOptions& options) { return std::string(PresetOf(options)); }};
+}
+
 constexpr std::array kOptions = {
     Of<&SessionOptions::coordinator>("coordinator"),
     Of<&SessionOptions::job>("job"),
@@ -144,6 +155,7 @@ constexpr std::array kOptions = {
     OfEnum<&TrainingOptions::accumulate_on, kAccumulateOn>("accumulate_on"),
     OfEnum<&TrainingOptions::aggregation, kAggregation>("aggregation"),
     OfMode("mode"),
+    OfPreset("preset"),
     Of<&SessionOptions::push_codec>("push"),
     Of<&SessionOptions::publish_codec>("publish"),
     Of<&SessionOptions::codec_threads>("codec_threads"),

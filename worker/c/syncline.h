@@ -108,7 +108,8 @@ SYNCLINE_API void syncline_options_free(syncline_options* options);
 /* Sets one option from a string. Keys: coordinator, job, run_id, rank, world_size, optimizer ("adamw:lr=0.001"),
  * state, schedule ("cosine:..."), gradient ("clip_global_norm=1"), loss_scaling ("torch:..."), nonfinite_steps
  * (apply|skip), accumulate_steps, accumulate_on (server|worker), aggregation (rank_order|arrival), mode ("bsp",
- * "bsp:quorum=3,grace_ms=20", "ssp:staleness=3" or "ssp:3", "asp:age_power=1"), push, publish, codec_threads
+ * "bsp:quorum=3,grace_ms=20", "ssp:staleness=3" or "ssp:3", "asp:age_power=1"), push, publish, preset (diloco,
+ * streaming-diloco, sparseloco, post-local-sgd: sets optimizer, push and publish, docs/local_sgd.md), codec_threads
  * ("auto", 0 to 64), checkpoint_every ("500 steps", "10 min"), checkpoint_keep, durability ("none", "disk", "peer"), resume (auto|latest|never|NAME),
  * failure_timeout ("10s"), start_timeout ("10m"), tls_cert, tls_key, tls_ca, identities.
  * INVALID_ARGUMENT names the key or the value and the nearest one that exists. What optimizers, schedules and transforms

@@ -63,6 +63,9 @@ def make_optimizer(model, flags):
     if flags.mode.startswith("diloco"):
         codecs = {"push": "int4", "publish": "int8"} if flags.mode == "diloco-int4" else {}
         return syncline.torch.DiLoCo(model, torch.optim.AdamW(model.parameters(), **options), flags.sync_every, **codecs)
+    if flags.mode == "sparseloco":
+        inner = torch.optim.AdamW(model.parameters(), **options)
+        return syncline.torch.LocalSGD.preset("sparseloco", model, inner, sync_every=flags.sync_every)
     codec = {"bsp": "bf16", "onebit": "onebit"}[flags.mode]
     return syncline.torch.Optimizer(model, "adamw", push=codec, publish=codec, **options)
 
@@ -76,7 +79,7 @@ def loss_of(model, data, starts, autocast=False):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--mode", choices=["bsp", "onebit", "diloco", "diloco-int4"], default="bsp")
+    parser.add_argument("--mode", choices=["bsp", "onebit", "diloco", "diloco-int4", "sparseloco"], default="bsp")
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch-size", type=int, default=8, help="of each worker")
     parser.add_argument("--sync-every", type=int, default=100, help="steps of a round of diloco")

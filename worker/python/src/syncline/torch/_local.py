@@ -13,6 +13,7 @@ from syncline.session import Option, Session
 from syncline.torch._decoupled import LateRounds, has_quorum
 from syncline.torch._fragment import Fragment, Replica, cut
 from syncline.torch._groups import merged, option_string
+from syncline.torch._presets import settings_of
 from syncline.torch._rhythm import Every, Rhythm
 
 _TRIES = 8  # of a worker that leaves, to hand over what quorums left out
@@ -85,6 +86,16 @@ class LocalSGD(torch.optim.Optimizer):
             raise
         super().__init__(optimizer.param_groups, optimizer.defaults)
         self._share()
+
+    @staticmethod
+    def preset(name: str, model: torch.nn.Module, optimizer: torch.optim.Optimizer, **changes: Any) -> LocalSGD:
+        """A LocalSGD with the settings of a published method: "diloco", "streaming-diloco", "sparseloco" or "post-local-sgd".
+
+            optimizer = syncline.torch.LocalSGD.preset("sparseloco", model, inner, sync_every=100)
+
+        `changes` are arguments of LocalSGD, and take the place of the preset's (docs/local_sgd.md).
+        """
+        return LocalSGD(model, optimizer, **settings_of(name, changes))
 
     def _share(self) -> None:
         """Groups and state are the inner optimizer's: torch's lr_schedulers may take either of the two.

@@ -1,0 +1,74 @@
+#include "worker/client/presets.h"
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "comm/base/nearest.h"
+#include "comm/base/status.h"
+
+namespace syncline {
+namespace {
+
+struct Preset {
+  std::string_view name;
+  std::string_view optimizer;
+  std::string_view push = "fp32";
+  std::string_view publish = "fp32";
+};
+
+constexpr std::string_view kNesterov = "sgd:lr=0.7,momentum=0.9,nesterov=1";
+
+// worker/python/src/syncline/torch/_presets.py has the same, with its rounds.
+constexpr std::array kPresets = {
+    // Douillard et al. 2023, arXiv 2311.08105.
+    Preset{.name = "diloco", .optimizer = kNesterov},
+    // Douillard et al. 2025, arXiv 2501.18512: 4 bits up.
+    Preset{.name = "streaming-diloco",
+           .optimizer = kNesterov,
+           .push = "int4",
+           .publish = "int8"},
+    // Sarfi et al. 2025, arXiv 2508.15706. Down go the values of two workers.
+    Preset{.name = "sparseloco",
+           .optimizer = "sgd:lr=1",
+           .push = "sparseloco",
+           .publish = "sparseloco:ratio=0.03125"},
+    // Lin et al. 2018, arXiv 1808.07217.
+    Preset{.name = "post-local-sgd", .optimizer = "sgd:lr=1"},
+};
+
+}  // namespace
+
+absl::Status ApplyPreset(std::string_view name, SessionOptions& options) {
+  std::vector<std::string_view> names;
+  for (const Preset& preset : kPresets) {
+    names.push_back(preset.name);
+    if (preset.name != name) continue;
+    SYNCLINE_ASSIGN_OR_RETURN(options.training.optimizer,
+                              ParseNamedOptions(preset.optimizer));
+    options.push_codec = preset.push;
+    options.publish_codec = preset.publish;
+    return absl::OkStatus();
+  }
+  std::vector<std::string> written(names.begin(), names.end());
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", std::string(name), "' is no preset; there are ",
+                   absl::StrJoin(written, ", "), DidYouMean(name, names)));
+}
+
+std::string_view PresetOf(const SessionOptions& options) {
+  for (const Preset& preset : kPresets) {
+    SessionOptions with = options;
+    if (!ApplyPreset(preset.name, with).ok()) continue;
+    if (with.training.optimizer == options.training.optimizer &&
+        with.push_codec == options.push_codec &&
+        with.publish_codec == options.publish_codec) {
+      return preset.name;
+    }
+  }
+  return {};
+}
+
+}  // namespace syncline

@@ -1,0 +1,35 @@
+"""The settings of published methods of local SGD, by their names. worker/client/presets.cc has the same for C and C++."""
+from __future__ import annotations
+
+from typing import Any
+
+from syncline.errors import InvalidArgument
+
+_NESTEROV = {"outer": "sgd", "lr": 0.7, "momentum": 0.9, "nesterov": True}
+
+
+def _each_then_every_32nd(round_number: int) -> int:
+    return 1 if round_number < 1000 else 32
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # Douillard et al. 2023, arXiv 2311.08105.
+    "diloco": {"sync_every": 100, **_NESTEROV},
+    # Douillard et al. 2025, arXiv 2501.18512: parts of the model in turn, pulled five steps later, 4 bits up.
+    "streaming-diloco": {"sync_every": 100, "fragments": 4, "overlap": 5, "alpha": 0.5, "push": "int4", "publish": "int8", **_NESTEROV},
+    # Sarfi et al. 2025, arXiv 2508.15706: error feedback, which the push codec has, in place of the outer momentum.
+    "sparseloco": {"sync_every": 30, "outer": "sgd", "lr": 1.0, "push": "sparseloco", "publish": "sparseloco:ratio=0.03125"},
+    # Lin et al. 2018, arXiv 1808.07217: at first each step, then local ones.
+    "post-local-sgd": {"sync_every": _each_then_every_32nd, "outer": "sgd", "lr": 1.0},
+}
+
+
+def settings_of(name: str, changes: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of LocalSGD; `changes` take the place of the preset's."""
+    if name not in PRESETS:
+        raise InvalidArgument(f"{name!r} is no preset; there are {', '.join(PRESETS)}")
+    settings = dict(PRESETS[name])
+    if changes.get("outer", settings["outer"]) != settings["outer"]:
+        for option in ("momentum", "nesterov"):  # of sgd
+            settings.pop(option, None)
+    return {**settings, **changes}

@@ -1,0 +1,132 @@
+"""LocalSGD.preset: each is the loop of its paper in plain torch."""
+import unittest
+
+from local_test import LocalTest, averaged, random_numbers, rows_of, step
+from torch_support import nn, torch
+
+import syncline
+from syncline.torch import LocalSGD
+
+ROUNDS, STEPS = 4, 3
+CHUNK, RATIO, DECAY = 256, 0.125, 0.95
+PUSH = f"sparseloco:min_elements=0,vectors=1,chunk_log2=8,ratio={RATIO}"  # all tensors of a small model
+
+
+def fresh():
+    """More than a chunk in one tensor, and less in others."""
+    with random_numbers:
+        torch.manual_seed(1)
+        return nn.Sequential(nn.Linear(6, 100), nn.Tanh(), nn.Linear(100, 3))
+
+
+def chosen(chunk):
+    """Positions of its largest magnitudes, without zeros."""
+    order = sorted(range(len(chunk)), key=lambda i: (-abs(chunk[i]), i))
+    return sorted(i for i in order[:max(1, int(RATIO * len(chunk)))] if chunk[i] != 0)
+
+
+def in_two_bits(values):
+    """Each the mean of its bin: of its sign, above 1.25 times the mean magnitude or not."""
+    limit = 1.25 * sum(abs(value) for value in values) / max(1, len(values))
+    bins = [(value < 0, abs(value) > limit) for value in values]
+    mean = {one: sum(value for value, other in zip(values, bins) if other == one) / bins.count(one) for one in bins}
+    return [mean[one] for one in bins]
+
+
+def sent_of(tensor):
+    """What a receiver makes of it: zero where nothing was sent."""
+    flat = tensor.double().flatten().tolist()
+    positions = [first + i for first in range(0, len(flat), CHUNK) for i in chosen(flat[first:first + CHUNK])]
+    sent = torch.zeros(len(flat), dtype=torch.float64)
+    for position, value in zip(positions, in_two_bits([flat[i] for i in positions])):
+        sent[position] = value
+    return sent.view(tensor.shape)
+
+
+class Presets(LocalTest):
+    def trained(self, name, **changes):
+        def work(rank, session):
+            model = fresh()
+            with LocalSGD.preset(name, model, torch.optim.AdamW(model.parameters(), 0.01), session=session, **changes) as optimizer:
+                for batch in rows_of(rank, 2, ROUNDS * STEPS):
+                    step(model, optimizer, *batch)
+                self.assertEqual(optimizer.rounds, ROUNDS)
+            return model
+        return self.workers(2, work)
+
+    def test_sparseloco_is_the_papers_loop(self):
+        start, models = fresh(), [fresh(), fresh()]
+        inner = [torch.optim.AdamW(model.parameters(), 0.01) for model in models]
+        kept = [[torch.zeros_like(p, dtype=torch.float64) for p in start.parameters()] for _ in models]
+        for first in range(0, ROUNDS * STEPS, STEPS):
+            for rank, model in enumerate(models):
+                for batch in rows_of(rank, 2, ROUNDS * STEPS)[first:first + STEPS]:
+                    step(model, inner[rank], *batch)
+            with torch.no_grad():
+                for number, parameter in enumerate(start.parameters()):
+                    pushed = []
+                    for rank, model in enumerate(models):
+                        total = kept[rank][number] + (parameter - list(model.parameters())[number]).double()
+                        pushed.append(sent_of(total))
+                        kept[rank][number] = DECAY * (total - pushed[-1])
+                    senders = sum((sent != 0).double() for sent in pushed)
+                    parameter -= (sum(pushed) / senders.clamp(min=1)).float()
+            for model in models:
+                model.load_state_dict(start.state_dict())
+        here = self.trained("sparseloco", sync_every=STEPS, push=PUSH, publish="fp32")
+        self.assert_same(here[0], here[1], 0)
+        self.assert_same(here[0], start)
+
+    def test_diloco_is_the_papers_loop(self):
+        start, models = fresh(), [fresh(), fresh()]
+        inner = [torch.optim.AdamW(model.parameters(), 0.01) for model in models]
+        outer = torch.optim.SGD(start.parameters(), 0.7, momentum=0.9, nesterov=True)
+        for first in range(0, ROUNDS * STEPS, STEPS):
+            for rank, model in enumerate(models):
+                for batch in rows_of(rank, 2, ROUNDS * STEPS)[first:first + STEPS]:
+                    step(model, inner[rank], *batch)
+            averaged(start, models, [1, 1], outer)
+        self.assert_same(self.trained("diloco", sync_every=STEPS)[0], start)
+
+    def test_post_local_sgd_begins_with_rounds_of_one_step(self):
+        model = fresh()
+        optimizer = LocalSGD.preset("post-local-sgd", model, torch.optim.SGD(model.parameters(), 0.1), session=self.options())
+        self.addCleanup(optimizer.session.close)
+        for number, batch in enumerate(rows_of(0, 1, 3)):
+            step(model, optimizer, *batch)
+            self.assertEqual(optimizer.rounds, number + 1)
+        self.assertEqual([optimizer._rhythm.steps(number) for number in (0, 999, 1000, 5000)], [1, 1, 32, 32])
+
+    def test_streaming_diloco_has_fragments_that_overlap(self):
+        model = fresh()
+        optimizer = LocalSGD.preset("streaming-diloco", model, torch.optim.SGD(model.parameters(), 0.1), session=self.options())
+        self.addCleanup(optimizer.session.close)
+        self.assertEqual([len(optimizer._fragments), optimizer._overlap, optimizer._alpha], [4, 5, 0.5])
+
+    def test_are_the_sessions_too(self):
+        for name in ("diloco", "streaming-diloco", "sparseloco", "post-local-sgd"):
+            settings = syncline.torch._presets.PRESETS[name]
+            options = syncline._library.Options()
+            options["preset"] = name
+            self.assertEqual(options["push"], settings.get("push", "fp32"), name)
+            self.assertEqual(options["publish"], settings.get("publish", "fp32"), name)
+            numbers = dict(part.split("=") for part in options["optimizer"].partition(":")[2].split(","))
+            self.assertEqual({key: float(value) for key, value in numbers.items()},
+                             {key: float(settings[key]) for key in ("lr", "momentum", "nesterov") if key in settings}, name)
+            options.free()
+
+    def test_others_are_refused(self):
+        model = fresh()
+        with self.assertRaisesRegex(syncline.InvalidArgument, "'dilocco' is no preset; there are diloco, streaming-diloco, sparseloco"):
+            LocalSGD.preset("dilocco", model, torch.optim.SGD(model.parameters(), 0.1))
+
+    def test_may_be_changed(self):
+        model = fresh()
+        optimizer = LocalSGD.preset("diloco", model, torch.optim.SGD(model.parameters(), 0.1), outer="adamw", lr=1e-3,
+                                    session=self.options())
+        self.addCleanup(optimizer.session.close)
+        self.assertEqual(optimizer._rhythm.steps(0), 100)
+
+
+if __name__ == "__main__":
+    unittest.main()

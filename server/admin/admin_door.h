@@ -59,7 +59,8 @@ class AdminDoor {
   absl::StatusOr<ReadToken> ReadTokenFile() const;
   HttpReply Login(const HttpRequest& request, const ReadToken& token);
   void CountRefused();
-  // What this process's cookie is called: browsers keep one jar for all ports of a host.
+  // Browsers keep one jar for all ports of a host: two processes of one scheme and different
+  // tokens there log each other's readers out.
   std::string CookieName() const;
 
   const AdminDoorOptions options_;

@@ -68,7 +68,7 @@ bool HttpConnection::Flush() {
       if (tls_ == nullptr) {
         outgoing_ = piece;
       } else {
-        tls_->Send(piece);
+        if (!tls_->Send(piece).ok()) return false;
         outgoing_ = tls_->TakeOutput();
       }
     }

@@ -96,13 +96,14 @@ absl::Status TlsSession::Receive(std::string_view sealed, std::string& plain) {
   }
 }
 
-void TlsSession::Send(std::string_view plain) {
-  if (plain.empty()) return;
+absl::Status TlsSession::Send(std::string_view plain) {
+  if (plain.empty()) return absl::OkStatus();
   ERR_clear_error();
   size_t taken = 0;
-  // The buffer in memory takes everything.
+  // The buffer in memory takes everything, unless OpenSSL is back in the handshake.
   const int result = SSL_write_ex(ssl_, plain.data(), plain.size(), &taken);
-  SYNCLINE_CHECK(result == 1 && taken == plain.size());
+  if (result == 1 && taken == plain.size()) return absl::OkStatus();
+  return absl::UnavailableError("the peer stopped in the middle of a handshake");
 }
 
 void TlsSession::End() {

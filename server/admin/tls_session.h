@@ -49,8 +49,10 @@ class TlsSession {
   // PermissionDenied when this is no TLS that we speak.
   absl::Status Receive(std::string_view sealed, std::string& plain);
 
+  // Unavailable where nothing can be said now: the peer has begun a message of the
+  // handshake, which only another one of its records ends.
   // REQUIRES: Receive has given bytes, so that the handshake is done.
-  void Send(std::string_view plain);
+  absl::Status Send(std::string_view plain);
 
   // Says that nothing follows.
   void End();

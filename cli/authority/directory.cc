@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -24,6 +25,14 @@ constexpr absl::Duration kBackdated = absl::Minutes(5);
 
 absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
+}
+
+// A name is on the disk once its folder is.
+absl::Status SyncFolderOf(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  const std::string folder = parent.empty() ? "." : parent;
+  const UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return fd.valid() && fsync(fd.get()) == 0 ? absl::OkStatus() : CannotWrite(path);
 }
 
 }  // namespace
@@ -58,7 +67,7 @@ absl::Status ReplaceFile(const File& file) {
     status = CannotWrite(file.path);
   }
   unlink(fresh.c_str());
-  return status;
+  return status.ok() ? SyncFolderOf(file.path) : status;
 }
 
 absl::Status WritePair(const std::string& base, const PemPair& pair) {

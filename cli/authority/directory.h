@@ -34,7 +34,7 @@ absl::Status CannotWrite(const std::string& path);
 
 // A new file, on the disk when it returns.
 absl::Status WriteFile(const File& file);
-// In place of what is there.
+// In place of what is there, also after a power loss.
 absl::Status ReplaceFile(const File& file);
 // BASE.key and BASE.crt.
 absl::Status WritePair(const std::string& base, const PemPair& pair);

@@ -61,14 +61,17 @@ absl::StatusOr<std::string> JoinService::CertificateFor(const v1::CertifyRequest
   TokenClaim claim = {.id = request.token_id(), .secret = request.secret()};
   SYNCLINE_RETURN_IF_ERROR(CheckToken(options_.directory, claim, now));
   SYNCLINE_ASSIGN_OR_RETURN(claim.key, KeyOfRequest(request.request()));
-  SYNCLINE_ASSIGN_OR_RETURN(const TokenTerms terms,
+  SYNCLINE_ASSIGN_OR_RETURN(const TokenUse use,
                             RedeemToken(options_.directory, claim, now));
-  Wish wish = {.who = terms.who, .hosts = {}, .validity = {}};
+  if (!use.certificate.empty()) return use.certificate;
+  Wish wish = {.who = use.terms.who, .hosts = {}, .validity = {}};
   wish.who.cluster = authority_.cluster;
-  SYNCLINE_ASSIGN_OR_RETURN(wish.validity, ValidFor(terms.hours));
+  SYNCLINE_ASSIGN_OR_RETURN(wish.validity, ValidFor(use.terms.hours));
   wish.validity.until = std::min(wish.validity.until, authority_.until);
   SYNCLINE_ASSIGN_OR_RETURN(const CertificateOrder order, OrderFor(wish));
-  return syncline::Certify(authority_.pair, order, request.request());
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string certificate,
+                            syncline::Certify(authority_.pair, order, request.request()));
+  return KeepCertificate(options_.directory, claim, certificate, now);
 }
 
 void JoinService::Refused(const v1::CertifyRequest& request, const std::string& peer,

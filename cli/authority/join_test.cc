@@ -8,6 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -24,15 +25,18 @@
 #include "comm/rpc/authorities.h"
 #include "comm/rpc/certificate.h"
 #include "comm/rpc/channel.h"
+#include "comm/rpc/issuer.h"
 #include "comm/rpc/join_channel.h"
 #include "comm/rpc/join_token.h"
 #include "comm/rpc/status.h"
 #include "comm/rpc/tls.h"
 #include "gmock/gmock.h"
+#include "grpcpp/client_context.h"
 #include "grpcpp/server.h"
 #include "grpcpp/server_builder.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "proto/join.grpc.pb.h"
 
 namespace syncline::certs {
 namespace {
@@ -211,6 +215,26 @@ TEST_F(Joining, ATokenIsForOneMachine) {
   ASSERT_TRUE(JoinAs("one", token).ok());
   ExpectDenied(JoinAs("other", token).status(), "was used 1 times");
   EXPECT_FALSE(std::filesystem::exists(folder_.File("other/worker-bert.crt")));
+}
+
+// One that was taken back would otherwise come again under another serial number.
+TEST_F(Joining, ARepeatedRequestIsGivenTheSameCertificate) {
+  const JoinToken token = authority_->Token(AWorker());
+  const auto link = DialAuthority(token, kPatience);
+  ASSERT_TRUE(link.ok()) << link.status();
+  const auto stub = v1::Authority::NewStub(link->channel);
+  v1::CertifyRequest request;
+  request.set_token_id(token.id);
+  request.set_secret(token.secret);
+  request.set_request(MakeRequest()->request);
+  std::set<std::string> certificates;
+  for (int i = 0; i < 3; ++i) {
+    grpc::ClientContext context;
+    v1::CertifyReply reply;
+    ASSERT_TRUE(stub->Certify(&context, request, &reply).ok());
+    certificates.insert(reply.certificate());
+  }
+  EXPECT_EQ(certificates.size(), 1u);
 }
 
 TEST_F(Joining, WrongOrEndedTokensGiveNothing) {

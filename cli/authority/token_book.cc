@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <string_view>
 #include <system_error>
 #include <vector>
@@ -21,7 +22,7 @@ using Json = nlohmann::json;
 struct Entry {
   TokenKey key;
   TokenTerms terms;
-  std::vector<std::string> used_by;
+  std::map<std::string, std::string> used_by;  // keys, and what they were given
 };
 
 std::string PathIn(const std::string& directory) { return directory + "/tokens.json"; }
@@ -46,7 +47,7 @@ absl::StatusOr<Entry> FromJson(const Json& json, const std::string& path) {
     entry.terms.until = absl::FromUnixSeconds(json.at("until").get<int64_t>());
     entry.terms.hours = json.at("hours").get<double>();
     entry.terms.uses = json.at("uses").get<uint32_t>();
-    entry.used_by = json.at("used_by").get<std::vector<std::string>>();
+    entry.used_by = json.at("used_by").get<std::map<std::string, std::string>>();
     return entry;
   } catch (const Json::exception&) {
     return Damaged(path);
@@ -133,21 +134,36 @@ absl::Status CheckToken(const std::string& directory, const TokenClaim& claim,
   return Find(entries, claim, now).status();
 }
 
-absl::StatusOr<TokenTerms> RedeemToken(const std::string& directory,
-                                       const TokenClaim& claim, absl::Time now) {
+absl::StatusOr<TokenUse> RedeemToken(const std::string& directory,
+                                     const TokenClaim& claim, absl::Time now) {
   SYNCLINE_ASSIGN_OR_RETURN(const UniqueFd lock, LockDirectory(directory));
   SYNCLINE_ASSIGN_OR_RETURN(std::vector<Entry> entries, Read(directory));
   SYNCLINE_ASSIGN_OR_RETURN(Entry* const entry, Find(entries, claim, now));
-  std::vector<std::string>& used_by = entry->used_by;
+  auto& used_by = entry->used_by;
   const TokenTerms terms = entry->terms;
-  if (std::find(used_by.begin(), used_by.end(), claim.key) != used_by.end()) return terms;
+  const auto before = used_by.find(claim.key);
+  if (before != used_by.end()) return TokenUse{terms, before->second};
   if (used_by.size() >= terms.uses) {
     return Denied(absl::StrCat("this token was used ", used_by.size(),
                                " times, and is worth nothing any more"));
   }
-  used_by.push_back(claim.key);
+  used_by[claim.key] = "";
   SYNCLINE_RETURN_IF_ERROR(Keep(directory, std::move(entries), now));
-  return terms;
+  return TokenUse{terms, ""};
+}
+
+absl::StatusOr<std::string> KeepCertificate(const std::string& directory,
+                                            const TokenClaim& claim,
+                                            const std::string& certificate,
+                                            absl::Time now) {
+  SYNCLINE_ASSIGN_OR_RETURN(const UniqueFd lock, LockDirectory(directory));
+  SYNCLINE_ASSIGN_OR_RETURN(std::vector<Entry> entries, Read(directory));
+  SYNCLINE_ASSIGN_OR_RETURN(Entry* const entry, Find(entries, claim, now));
+  std::string& kept = entry->used_by[claim.key];
+  if (!kept.empty()) return kept;
+  kept = certificate;
+  SYNCLINE_RETURN_IF_ERROR(Keep(directory, std::move(entries), now));
+  return certificate;
 }
 
 }  // namespace syncline::certs

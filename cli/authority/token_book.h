@@ -2,10 +2,12 @@
 // which only its user can read, and which has no secret, only the SHA-256 of each.
 //
 //   SYNCLINE_RETURN_IF_ERROR(AddToken("certs", {id, HashOfSecret(secret)}, terms, now));
-//   SYNCLINE_ASSIGN_OR_RETURN(TokenTerms terms, RedeemToken("certs", claim, now));
+//   SYNCLINE_ASSIGN_OR_RETURN(TokenUse use, RedeemToken("certs", claim, now));
+//   SYNCLINE_ASSIGN_OR_RETURN(pem, KeepCertificate("certs", claim, pem, now));
 //
-// A use is one key: who asks again with the same key, because the answer was lost, is
-// answered again, and it counts once. A use is on the disk before anybody hears of it.
+// A use is one key: anyone who asks again with the same key, because the answer was lost,
+// is given the same certificate, so that one that was taken back stays so, and it counts
+// once. A use is on the disk before anybody hears of it.
 // Tokens that have ended are forgotten with the next change.
 //
 // Thread safety: any thread, and any process.
@@ -52,8 +54,20 @@ struct TokenClaim {
 absl::Status CheckToken(const std::string& directory, const TokenClaim& claim,
                         absl::Time now);
 
+struct TokenUse {
+  TokenTerms terms = {};
+  std::string certificate = {};  // that this key was given; empty: none yet
+};
+
 // The same, and PermissionDenied when as many other keys have used it as it allows.
-absl::StatusOr<TokenTerms> RedeemToken(const std::string& directory,
-                                       const TokenClaim& claim, absl::Time now);
+absl::StatusOr<TokenUse> RedeemToken(const std::string& directory,
+                                     const TokenClaim& claim, absl::Time now);
+
+// Before `certificate` is given to whom RedeemToken let in. Returns what is to be given:
+// that, or what another request with this key came first with.
+absl::StatusOr<std::string> KeepCertificate(const std::string& directory,
+                                            const TokenClaim& claim,
+                                            const std::string& certificate,
+                                            absl::Time now);
 
 }  // namespace syncline::certs

@@ -34,18 +34,16 @@ class TokenBook : public testing::Test {
                               .uses = uses};
     return AddToken(folder_.path(), {id, HashOfSecret("secret")}, terms, kNow);
   }
-  absl::StatusOr<TokenTerms> Redeem(const TokenClaim& claim,
-                                    absl::Time now = kNow) const {
+  absl::StatusOr<TokenUse> Redeem(const TokenClaim& claim, absl::Time now = kNow) const {
     return RedeemToken(folder_.path(), claim, now);
   }
   std::string Contents() const {
     std::ifstream file(folder_.File("tokens.json"));
     return {std::istreambuf_iterator<char>(file), {}};
   }
-  static void ExpectDenied(const absl::StatusOr<TokenTerms>& terms,
-                           const std::string& why) {
-    EXPECT_TRUE(absl::IsPermissionDenied(terms.status())) << terms.status();
-    EXPECT_THAT(std::string(terms.status().message()), HasSubstr(why));
+  static void ExpectDenied(const absl::StatusOr<TokenUse>& use, const std::string& why) {
+    EXPECT_TRUE(absl::IsPermissionDenied(use.status())) << use.status();
+    EXPECT_THAT(std::string(use.status().message()), HasSubstr(why));
   }
 
   TempDirectory folder_;
@@ -53,13 +51,24 @@ class TokenBook : public testing::Test {
 
 TEST_F(TokenBook, ATokenIsGoodForWhatItWasMadeForAndOnce) {
   ASSERT_EQ(Add("a"), absl::OkStatus());
-  const auto terms = Redeem({"a", "secret", "key 1"});
-  ASSERT_TRUE(terms.ok()) << terms.status();
-  EXPECT_EQ(terms->who, (Identity{Role::kWorker, "bert"}));
-  EXPECT_EQ(terms->hours, 12);
+  const auto use = Redeem({"a", "secret", "key 1"});
+  ASSERT_TRUE(use.ok()) << use.status();
+  EXPECT_EQ(use->terms.who, (Identity{Role::kWorker, "bert"}));
+  EXPECT_EQ(use->terms.hours, 12);
   ExpectDenied(Redeem({"a", "secret", "key 2"}), "was used 1 times");
   EXPECT_TRUE(Redeem({"a", "secret", "key 1"}).ok()) << "the answer was lost";
   ExpectDenied(Redeem({"a", "secret", "key 3"}), "was used 1 times");
+}
+
+TEST_F(TokenBook, AnyoneWhoAsksAgainIsGivenWhatItWasGiven) {
+  ASSERT_EQ(Add("a", 2), absl::OkStatus());
+  const TokenClaim claim = {"a", "secret", "key 1"};
+  EXPECT_EQ(Redeem(claim)->certificate, "");
+  EXPECT_EQ(*KeepCertificate(folder_.path(), claim, "first", kNow), "first");
+  EXPECT_EQ(*KeepCertificate(folder_.path(), claim, "of a second request", kNow),
+            "first");
+  EXPECT_EQ(Redeem(claim)->certificate, "first");
+  EXPECT_EQ(Redeem({"a", "secret", "key 2"})->certificate, "");
 }
 
 TEST_F(TokenBook, SeveralMachinesWhereItWasMadeForThem) {

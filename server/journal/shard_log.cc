@@ -141,6 +141,8 @@ absl::Status ShardLog::Append(const std::string& folder, uint64_t segment_bytes,
 }
 
 void ShardLog::Note(const BlockStateRecord& state) {
+  if (!snapshot_ && !is_begun_)
+    return;  // of a snapshot that a checkpoint made superfluous
   uint64_t& version = snapshot_ ? snapshot_->version : anew_version_;
   version = std::max(version, state.saved->version);
   if (is_begun_) Count(state.block, state.saved->version);
@@ -190,16 +192,16 @@ absl::Status ShardLog::Prune(uint64_t version) {
 // ---- Snapshots ----
 
 ShardLog::Due ShardLog::WhatIsDue(const SnapshotLimits& limits) {
-  if (limits.factor <= 0 || is_begun_ || open_ == nullptr) return Due::kNothing;
+  const bool may_ask = limits.factor > 0 && !is_begun_ && open_ != nullptr && !is_asked_;
+  if (!may_ask) return Due::kNothing;
   if (!snapshot_) {
     const double enough = limits.factor * static_cast<double>(state_bytes_);
     const bool is_due = since_ > limits.least && static_cast<double>(since_) > enough;
     return is_due ? Due::kSnapshot : Due::kNothing;
   }
-  const bool waits = snapshot_->is_awaited || snapshot_->has_all ||
-                     snapshot_->records < snapshot_->states;
+  const bool waits = snapshot_->has_all || snapshot_->records < snapshot_->states;
   if (waits) return Due::kNothing;
-  snapshot_->is_awaited = true;
+  is_asked_ = true;
   return Due::kNextBlocks;
 }
 
@@ -212,19 +214,19 @@ absl::Status ShardLog::BeginSnapshot(const std::string& folder) {
   }
   head_.began_from.reset();  // it is no checkpoint that it goes on from
   SYNCLINE_RETURN_IF_ERROR(Begin(folder));
-  snapshot_ = Snapshot{.number = number_, .is_awaited = true};
+  snapshot_ = Snapshot{.number = number_};
+  is_asked_ = true;
   since_ = 0;
   return absl::OkStatus();
 }
 
-void ShardLog::TookState() {
-  if (snapshot_) snapshot_->is_awaited = false;
-}
+void ShardLog::TookState() { is_asked_ = false; }
 
+// The answer to what was asked of an earlier snapshot is none of this one: until it is there,
+// no other one begins.
 void ShardLog::TookAllStates() {
-  if (!snapshot_) return;
-  snapshot_->is_awaited = false;
-  snapshot_->has_all = true;
+  is_asked_ = false;
+  if (snapshot_) snapshot_->has_all = true;
 }
 
 absl::StatusOr<bool> ShardLog::FinishSnapshot() {
@@ -269,6 +271,7 @@ void ShardLog::BeginAnew() {
   open_.reset();
   closed_.clear();
   snapshot_.reset();
+  is_asked_ = false;
   written_ = since_ = 0;
   is_begun_ = true;
   head_.first_sequence = 1;

@@ -145,14 +145,14 @@ class ShardLog {
   };
   Before before_;  // what is begun supersedes
   struct Snapshot {
-    uint32_t number = 0;      // of its first segment
-    uint64_t version = 0;     // the highest of its blocks
-    uint64_t states = 0;      // bytes of them
-    uint64_t records = 0;     // bytes of all others since it began
-    bool is_awaited = false;  // a state was asked for, and is not there
+    uint32_t number = 0;   // of its first segment
+    uint64_t version = 0;  // the highest of its blocks
+    uint64_t states = 0;   // bytes of them
+    uint64_t records = 0;  // bytes of all others since it began
     bool has_all = false;
   };
   std::optional<Snapshot> snapshot_;  // that is under way
+  bool is_asked_ = false;             // the shard, for a state that is not there
   uint64_t since_ = 0;                // bytes of records since the last one began
   uint64_t state_bytes_ = 0;          // of the shard, as far as is known
   uint64_t written_ = 0;              // to segments that are closed

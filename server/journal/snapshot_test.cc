@@ -353,6 +353,20 @@ TEST_F(LoggedJob, ACheckpointMayDeleteWhatASnapshotBeganWith) {
   ExpectRestored();
 }
 
+TEST_F(LoggedJob, TheAnswerToAnEarlierSnapshotFinishesNoLaterOne) {
+  const SnapshotLimits always = {.factor = 1e-9};
+  while (log_.WhatIsDue(always) != ShardLog::Due::kSnapshot) Step();
+  ASSERT_TRUE(log_.BeginSnapshot(folder_).ok());
+  for (int i = 0; i < 6; ++i) Step();
+  ASSERT_TRUE(log_.Prune(step_).ok());
+  EXPECT_EQ(log_.WhatIsDue(always), ShardLog::Due::kNothing) << "an answer is due";
+  log_.TookAllStates();
+  EXPECT_EQ(log_.WhatIsDue(always), ShardLog::Due::kSnapshot);
+  ASSERT_TRUE(log_.BeginSnapshot(folder_).ok());
+  for (int i = 0; i < 6; ++i) Step();
+  EXPECT_FALSE(*log_.FinishSnapshot());
+}
+
 TEST_F(LoggedJob, ItsSettingsAreKeptAndOldOnesAreNot) {
   for (uint64_t change = 0; change < 20; ++change) {
     ShardCommit commit{2 + change, {ShardRig::Member(0), ShardRig::Member(1)}};

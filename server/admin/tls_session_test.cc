@@ -42,9 +42,9 @@ Bytes ExpandLabel(const Bytes& secret, std::string_view label, size_t size) {
                              static_cast<int>(secret.size()));
   EVP_PKEY_CTX_add1_hkdf_info(context.get(), unsigned_of(info),
                               static_cast<int>(info.size()));
-  EXPECT_EQ(EVP_PKEY_derive(context.get(), reinterpret_cast<unsigned char*>(out.data()),
-                            &size),
-            1);
+  EXPECT_EQ(
+      EVP_PKEY_derive(context.get(), reinterpret_cast<unsigned char*>(out.data()), &size),
+      1);
   return out;
 }
 

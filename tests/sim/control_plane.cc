@@ -41,7 +41,9 @@ void ControlPlane::Crash() {
 void ControlPlane::Restart() {
   coordinator_ = std::make_unique<Coordinator>(options_);
   if (forgets_) stored_ = stored_before_;
-  SYNCLINE_CHECK(coordinator_->Restore(stored_, specs_.reader()).ok());
+  const absl::Status restored = coordinator_->Restore(stored_, specs_.reader());
+  SYNCLINE_CHECK(restored.ok() || forgets_);
+  if (!restored.ok()) failure_ = std::string(restored.message());
   for (const auto& [connection, on_lost] : lost_) {
     const int micros = std::uniform_int_distribution<int>(100, 500000)(random_);
     // One that dies meanwhile is taken off the list.

@@ -6,13 +6,17 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
+#include "comm/base/env.h"
 #include "comm/base/limits.h"
 #include "comm/base/tiling.h"
+#include "comm/base/trace_recorder.h"
 #include "comm/codec/frame.h"
 #include "comm/transport/message.h"
 #include "gtest/gtest.h"
@@ -21,6 +25,7 @@ namespace syncline {
 namespace {
 
 constexpr absl::Duration kPatience = absl::Minutes(1);
+constexpr absl::Duration kMoment = absl::Milliseconds(50);  // for what must not happen
 constexpr uint32_t kElements = 1000;
 constexpr uint32_t kManyElements = 2 * kTileElements;  // still one block
 
@@ -171,6 +176,22 @@ class HoldingTransport : public Transport {
   bool awake_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
+// Holds up who asks for the time, until it is let go.
+class HoldingClock final : public Clock {
+ public:
+  absl::Duration Now() const override {
+    asked_ = true;
+    let_go_.WaitForNotificationWithTimeout(kPatience);
+    return absl::ZeroDuration();
+  }
+  bool asked() const { return asked_; }
+  void LetGo() { let_go_.Notify(); }
+
+ private:
+  mutable std::atomic<bool> asked_ = false;
+  absl::Notification let_go_;
+};
+
 // Two tensors of which both gradients were pushed: one is held by the transport, the
 // other waits in the exchange for room.
 class ClosingDataPlane : public ::testing::Test {
@@ -192,6 +213,7 @@ class ClosingDataPlane : public ::testing::Test {
     options.exchange.shard_of_block = {0, 0};
     options.exchange.transfers.assign(2, {push, fp32});
     options.codec_threads = threads;
+    options.codec_tracks = tracks_;
     options.exchange.seed_codec = *codecs_.Find(CodecId::kFp32);
     options.make_transport = [this](Receiver& receiver) {
       return std::make_unique<HoldingTransport>(receiver, script_);
@@ -200,6 +222,20 @@ class ClosingDataPlane : public ::testing::Test {
                                {.on_ready = [this](const ExchangeReady&) { ++ready_; },
                                 .on_failed = [](const absl::Status&) {}});
     ASSERT_TRUE(Await([&] { return ready_ == 2; }));
+  }
+
+  // One gradient is being encoded by another thread until clock_ is let go. Nothing else
+  // reads that clock.
+  void PushToAThread(const char* codec) {
+    script_.elements = kManyElements;
+    for (auto& weights : weights_) weights.assign(kManyElements, 0.0f);
+    for (auto& gradient : gradients_) gradient.emplace(kManyElements, 1.0f);
+    tracks_ = {recorder_.AddTrack("codec 1")};
+    recorder_.Open(0);
+    Start(absl::Hours(1), codec, 1);
+    plane_->Push(0, *gradients_[0], 1);
+    plane_->Flush();
+    ASSERT_TRUE(Await([&] { return clock_.asked(); }));
   }
 
   void RunRounds() {
@@ -225,6 +261,9 @@ class ClosingDataPlane : public ::testing::Test {
   Script script_;
   std::atomic<int> ready_ = 0;
   absl::Notification told_, go_on_;
+  HoldingClock clock_;
+  TraceRecorder recorder_{clock_};
+  std::vector<TraceTrack*> tracks_;  // of the threads that encode
   std::unique_ptr<DataPlane> plane_;
 };
 
@@ -290,6 +329,34 @@ TEST_F(ClosingDataPlane, WaitsForWhatIsBeingEncoded) {
       script_.closed = script_.let_go = false;
     }
   }
+}
+
+// What is made of it is not kept by the exchange: a failure here breaks no other test.
+TEST_F(ClosingDataPlane, IsNotClosedWhileAThreadEncodes) {
+  PushToAThread("bf16");
+  script_.let_go = true;
+  ASSERT_TRUE(plane_->Close([this] { told_.Notify(); }));
+  EXPECT_FALSE(told_.WaitForNotificationWithTimeout(kMoment)) << "a thread still reads";
+  clock_.LetGo();
+  EXPECT_TRUE(told_.WaitForNotificationWithTimeout(kPatience));
+}
+
+TEST_F(ClosingDataPlane, LendsItsMemoriesToNobodyWhileAThreadEncodes) {
+  PushToAThread("onebit:min_elements=0,vectors=1");
+  absl::Notification lent;
+  std::thread asks([&] {
+    const auto use = [&](DataPlane::Memories memories) {
+      EXPECT_EQ(memories.size(), 2u);
+      lent.Notify();
+      return absl::OkStatus();
+    };
+    EXPECT_TRUE(plane_->WithMemories(use, kPatience).ok());
+  });
+  EXPECT_FALSE(lent.WaitForNotificationWithTimeout(kMoment)) << "a thread writes to one";
+  clock_.LetGo();
+  asks.join();
+  EXPECT_TRUE(lent.HasBeenNotified());
+  script_.let_go = true;
 }
 
 TEST_F(ClosingDataPlane, WakesItsLoopForManySmallGradientsOnce) {

@@ -167,6 +167,29 @@ TEST_F(Encoding, WhatIsEncodedTakesRoomAlready) {
   EXPECT_THAT(See(exchange_->Pump(now_)).encodings, SizeIs(1));
 }
 
+TEST_F(Encoding, WhatIsEncodedTakesAsMuchRoomAsLastTime) {
+  Begin("bf16", kBlocks);
+  for (const auto& work : Push().encodings) Made(work);
+  Acknowledge();
+  for (uint32_t block = 0; block < kBlocks; ++block) View(block, 1);
+  ASSERT_TRUE(exchange_->IsReady(0));
+  exchange_->SetRoom(0, 3 * kBlockElements);
+  EXPECT_THAT(Push().encodings, SizeIs(2)) << "each was a little over 2 times as long";
+}
+
+TEST_F(Encoding, WhatIsEncodedIsNextAndNotBehindWhatIsHeld) {
+  Begin("bf16", kBlocks);
+  const Seen seen = Push();
+  ASSERT_THAT(seen.encodings, SizeIs(kBlocks));
+  Made(seen.encodings[1]);
+  Answer(From(MessageKind::kAck, 1, 0));
+  const size_t held = exchange_->held_bytes(0);
+  EXPECT_GT(held, 0u);
+  EXPECT_EQ(exchange_->HeldInFront(0, 2 * held), 0u) << "block 0 is next";
+  Made(seen.encodings[0]);
+  EXPECT_EQ(exchange_->HeldInFront(0, 2 * held), held) << "block 2 is next";
+}
+
 TEST_F(Encoding, WaitsForTheNextConnection) {
   for (const char* codec : {"bf16", "onebit:min_elements=0,vectors=1"}) {
     Begin(codec, 2);
@@ -224,6 +247,40 @@ TEST_F(Encoding, AGradientThatIsReadIsNotTheProgramsYet) {
   }
   EXPECT_THAT(again.ready, ElementsAre(0u));
   EXPECT_EQ(exchange_->stats().resent_blocks, 0u) << "nobody wants them";
+}
+
+// It is acknowledged while it is encoded once more, and then its server is another one.
+TEST_F(Encoding, NoBlockIsEncodedTwiceAtOnce) {
+  Begin("bf16", 2 * kBlocks);
+  for (const auto& work : Push().encodings) Made(work);
+  const Seen again = Reconnect();
+  ASSERT_THAT(again.encodings, SizeIs(kBlocks));
+  Acknowledge();
+  exchange_->Replaced(0, 4);
+  EXPECT_THAT(See(exchange_->Connected(0, now_)).encodings, IsEmpty());
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    const Seen anew = Made(again.encodings[block]);
+    ASSERT_THAT(anew.encodings, SizeIs(1));
+    EXPECT_EQ(anew.encodings[0]->contribution().block, block);
+    EXPECT_THAT(Made(anew.encodings[0]).Messages(),
+                ElementsAre(std::pair{MessageKind::kPush, block}));
+  }
+}
+
+// The process before this one had given it, and died.
+TEST_F(Encoding, WhatWasMadeInVainIsNotSentInTheNextStep) {
+  Begin("onebit:min_elements=0,vectors=1", kBlocks);
+  const Seen seen = Push();
+  ASSERT_THAT(seen.encodings, SizeIs(kBlocks));
+  for (uint32_t block = 0; block < kBlocks; ++block) View(block, 1);
+  for (const auto& work : seen.encodings) EXPECT_THAT(Made(work).sends, IsEmpty());
+  ASSERT_TRUE(exchange_->IsReady(0));
+  const Seen next = Push();
+  EXPECT_THAT(next.sends, IsEmpty());
+  ASSERT_THAT(next.encodings, SizeIs(kBlocks));
+  for (const auto& work : next.encodings) {
+    EXPECT_EQ(work->contribution().label.step, 1u);
+  }
 }
 
 TEST_F(Encoding, GivesOutNothingOnceItHasFailed) {

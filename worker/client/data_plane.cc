@@ -272,13 +272,13 @@ absl::Status DataPlane::WithMemories(const std::function<absl::Status(Memories)>
   };
   const auto call = std::make_shared<Call>();
   loop_->Post([this, call, &use](Transport&) {
+    AwaitCodecs();  // not under the lock: the caller's limit counts meanwhile
     absl::MutexLock lock(&call->mutex);
     if (!call->is_wanted) return;  // `use` may be gone
     if (exchange_ == nullptr) {
       call->answer = absl::FailedPreconditionError("the session is over");
       return call->answered.SignalAll();
     }
-    AwaitCodecs();
     std::vector<GradientMemory*> memories;
     for (uint32_t i = 0; i < exchange_->tensors(); ++i) {
       memories.push_back(&exchange_->memory(i));

@@ -188,6 +188,43 @@ TEST(SettingsSaidAgain, ChangeNothing) {
   EXPECT_EQ(again.Weights(0), rig.Weights(0));
 }
 
+// A new backup hears of a change as it happens, and then of all that came before, too.
+TEST(SettingsSaidAgain, EndWithTheLastForOneThatKnewNothingElse) {
+  const auto changed = [](double lr) {
+    TrainingSettings training = NightRig().training;
+    training.optimizer.options["lr"] = lr;
+    return training;
+  };
+  ShardRig seeded(NightRig());
+  seeded.Commit(1, {ShardRig::Member(0)});
+  ShardRig rig(NightRig());
+  ShardRig again(NightRig());
+  for (const auto& output : seeded.Seed(0, SomeValues(seeded.range(0).elements, 0))) {
+    const auto* kept = std::get_if<ShardRecorded>(&output);
+    if (kept == nullptr) continue;
+    ASSERT_TRUE(rig.shard().Replay(*kept->record).ok());
+    ASSERT_TRUE(again.shard().Replay(*kept->record).ok());
+  }
+  const auto last = SettingsRecord{changed(0.001), 1};
+  const auto before = SettingsRecord{changed(0.5), 1};
+  for (const SettingsRecord& one : {before, last}) {
+    ASSERT_TRUE(rig.shard().Replay({.epoch = 1, .what = one}).ok());
+  }
+  for (const SettingsRecord& one : {last, before, last}) {
+    ASSERT_TRUE(again.shard().Replay({.epoch = 1, .what = one}).ok());
+  }
+  for (ShardRig* one : {&rig, &again}) {
+    one->shard().BeginAgain();
+    one->Commit(2, {ShardRig::Member(0)});
+    for (const uint64_t step : {0, 1}) {
+      one->Push(0, 0, step);
+      one->shard().Apply(ShardDurable{~uint64_t{0}});
+    }
+    ASSERT_EQ(one->shard().block_version(0), 2u);
+  }
+  EXPECT_EQ(again.Weights(0), rig.Weights(0));
+}
+
 // ---- On the disk, without a thread: every moment can be looked at ----
 
 constexpr uint64_t kSegmentBytes = 4096;

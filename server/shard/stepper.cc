@@ -93,6 +93,11 @@ absl::Status Stepper::Change(const TrainingSettings& settings, uint64_t first_st
       CheckChange(revisions_.back().plan->settings(), settings, tensors_));
   SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<const TrainingPlan> plan,
                             TrainingPlan::Create(settings, tensors_));
+  // None of what it supersedes holds for any step: anyone who hears of all changes again, and
+  // knew the last one only, is to end with the same.
+  std::erase_if(revisions_, [first_step](const Revision& one) {
+    return one.of != Revision::Of::kJob && one.first_step >= first_step;
+  });
   revisions_.push_back({first_step, std::move(plan)});
   return absl::OkStatus();
 }

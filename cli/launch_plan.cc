@@ -133,7 +133,8 @@ absl::StatusOr<int> ParseLocalSize(const std::string& text, const Machine& machi
                               machine.about_gpus, "; see syncline doctor"));
   }
   return Usage(absl::StrCat("--nproc-per-node '", text,
-                            "' is not understood; write a number, ", "auto, cpu or gpu"));
+                            "' is not understood; write a number from 1, ",
+                            "auto, cpu or gpu"));
 }
 
 struct Sizes {

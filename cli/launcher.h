@@ -119,8 +119,10 @@ class Launcher {
   struct JobFacts {
     std::optional<uint64_t> step = {};
     std::string durability = {};
+    std::string mode = {};  // empty: not known
   };
   JobFacts AskForJob() const;
+  std::string WhatIsLeft(const std::string& what, const JobFacts& job) const;
   bool AnotherServerRuns(const std::string& name) const;
   bool ServersComeBack(const JobFacts& job) const;
   absl::Status ServiceDied(const ProcessEvent& event) const;

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -185,6 +186,7 @@ Launcher::JobFacts Launcher::AskForJob() const {
   if (job.is_null()) return facts;
   facts.step = job.value("step", uint64_t{0});
   facts.durability = job.value("durability", facts.durability);
+  facts.mode = job.value("mode", std::string());
   return facts;
 }
 
@@ -203,6 +205,21 @@ absl::Status Launcher::OnCoordinatorDeath(const ProcessEvent& event) {
   return absl::OkStatus();
 }
 
+// Of a job that does not wait for a server. Workers that were started again would begin at
+// step 0, beside a journal that has more.
+std::string Launcher::WhatIsLeft(const std::string& what, const JobFacts& job) const {
+  const std::string begin =
+      absl::StrCat(what, "; jobs of mode ", job.mode, " do not wait for a server: ");
+  if (absl::StartsWith(job.mode, "asp")) {
+    return absl::StrCat(begin,
+                        "what was done is in checkpoints alone (--checkpoint-every)");
+  }
+  return absl::StrCat(
+      begin, "the journal in ", options_.journal_dir,
+      " has its steps, and the same command goes on from the last one",
+      options_.checkpoint_dir.empty() ? " with --checkpoint-dir DIR" : "");
+}
+
 absl::Status Launcher::OnServerDeath(const ProcessEvent& event) {
   const absl::Status died = ServiceDied(event);
   const std::string what(died.message());
@@ -218,6 +235,9 @@ absl::Status Launcher::OnServerDeath(const ProcessEvent& event) {
             "with --checkpoint-dir DIR the next run goes on from a checkpoint")),
         FailureOf(died));
   }
+  const bool waits = has_backup || job.mode.empty() || job.mode == "bsp";
+  if (!waits)
+    return WithFailure(absl::AbortedError(WhatIsLeft(what, job)), FailureOf(died));
   FruitlessRestarts& restarts = server_restarts_[event.name];
   restarts.NoteDeath(job.step);
   if (!restarts.AreUsedUp()) {

@@ -213,7 +213,7 @@ TEST_F(Joining, ATokenGivesTheCertificateThatItIsFor) {
 TEST_F(Joining, ATokenIsForOneMachine) {
   const JoinToken token = authority_->Token(AWorker());
   ASSERT_TRUE(JoinAs("one", token).ok());
-  ExpectDenied(JoinAs("other", token).status(), "was used 1 times");
+  ExpectDenied(JoinAs("other", token).status(), "was used once");
   EXPECT_FALSE(std::filesystem::exists(folder_.File("other/worker-bert.crt")));
 }
 

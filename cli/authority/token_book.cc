@@ -144,8 +144,10 @@ absl::StatusOr<TokenUse> RedeemToken(const std::string& directory,
   const auto before = used_by.find(claim.key);
   if (before != used_by.end()) return TokenUse{terms, before->second};
   if (used_by.size() >= terms.uses) {
-    return Denied(absl::StrCat("this token was used ", used_by.size(),
-                               " times, and is worth nothing any more"));
+    const std::string how_often =
+        terms.uses == 1 ? "once" : absl::StrCat(terms.uses, " times");
+    return Denied(absl::StrCat("this token was used ", how_often,
+                               ", and is worth nothing any more"));
   }
   used_by[claim.key] = "";
   SYNCLINE_RETURN_IF_ERROR(Keep(directory, std::move(entries), now));

@@ -55,9 +55,9 @@ TEST_F(TokenBook, ATokenIsGoodForWhatItWasMadeForAndOnce) {
   ASSERT_TRUE(use.ok()) << use.status();
   EXPECT_EQ(use->terms.who, (Identity{Role::kWorker, "bert"}));
   EXPECT_EQ(use->terms.hours, 12);
-  ExpectDenied(Redeem({"a", "secret", "key 2"}), "was used 1 times");
+  ExpectDenied(Redeem({"a", "secret", "key 2"}), "was used once");
   EXPECT_TRUE(Redeem({"a", "secret", "key 1"}).ok()) << "the answer was lost";
-  ExpectDenied(Redeem({"a", "secret", "key 3"}), "was used 1 times");
+  ExpectDenied(Redeem({"a", "secret", "key 3"}), "was used once");
 }
 
 TEST_F(TokenBook, AnyoneWhoAsksAgainIsGivenWhatItWasGiven) {

@@ -119,7 +119,7 @@ class Joining(cluster.CertifiedTest):
         self.answer(address)  # started anew, it remembers
         late = self.join(token, "another")
         self.assertNotEqual(late.returncode, 0, late.stdout)
-        self.assertIn("was used 1 times", late.stderr)
+        self.assertIn("was used once", late.stderr)
         self.assertFalse(os.path.exists(self.path("another/worker-default.key")))
         with open(self.path("certs/audit.log"), encoding="utf-8") as file:
             lines = [json.loads(line) for line in file]

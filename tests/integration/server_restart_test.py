@@ -258,6 +258,22 @@ class ServersOfALauncher(ServerRestartTest):
             run, _ = self.launch(*flags, *more)
             self.assertEqual(run.wait(), 0, run.text())
 
+    def test_a_job_that_does_not_wait_ends_and_the_same_command_goes_on(self):
+        self.allow(20)
+        flags = ("--mode", "ssp:staleness=1", "--max-restarts", "3", "--durability", "disk",
+                 "--journal-dir", os.path.join(self.directory, "ssp"),
+                 "--checkpoint-dir", os.path.join(self.directory, "kept"))  # fmt: skip
+        run, _ = self.launch(*flags)
+        run.await_line(r"^step 19$")
+        self.kill_server(run, 1)
+        self.assertEqual(run.wait(), 138, run.text())
+        self.assertRegex(run.text(), r"ssp:staleness=1 do not wait for a server: .*the same command goes on from the last one")
+        self.assertEqual(run.text().count("joined step="), 1, "workers that begin anew would be worse")
+        self.allow(STEPS)
+        run, _ = self.launch(*flags)
+        self.assertEqual(run.wait(), 0, run.text())
+        self.assertRegex(run.text(), r"goes on from step \d+, the last that the journal has")
+
     def await_unlocked(self, flags):
         """What a launcher says once the servers of the one before are gone."""
         while True:

@@ -276,7 +276,7 @@ TEST(ValidateTraining, NamesWhatIsWrongInEachPart) {
 }
 
 TEST(ValidateTraining, NamesWhatAModeDoesNotGoWith) {
-  const auto refusal = [](TrainingSettings settings) {
+  const auto refusal = [](const TrainingSettings& settings) {
     const TrainedTensor tensor = {.shape = TensorShape({}), .group = {}};
     return std::string(TrainingPlan::Create(settings, {&tensor, 1}).status().message());
   };

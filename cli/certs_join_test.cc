@@ -31,7 +31,7 @@ class CertsJoin : public testing::Test {
     EXPECT_EQ(FailureOf(status), Failure::kUsage) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(word));
   }
-  std::string Run(std::vector<std::string> words) const {
+  std::string Run(const std::vector<std::string>& words) const {
     std::vector<const char*> argv = {"syncline", "certs"};
     for (const std::string& word : words) argv.push_back(word.c_str());
     const AddCommand commands[] = {AddCerts};

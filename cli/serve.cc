@@ -387,34 +387,58 @@ absl::StatusOr<int> Serve(const ServeFlags& flags) {
   return 128 + *signal;
 }
 
+template <typename Value>
+CLI::Option* Add(CLI::App& serve, const char* name, Value& value, const char* help) {
+  return serve.add_option(name, value, help)->capture_default_str();
+}
+
+// Not as an unset variable leaves it: the default may be another file than was meant.
+std::string IsNamed(const std::string& path) { return path.empty() ? "is empty" : ""; }
+
+// Who may read what on the admin port.
+void AddAdminFlags(CLI::App& serve, ServeFlags& flags) {
+  Add(serve, "--admin-listen", flags.admin_listen,
+      "Where dashboard, metrics, probes and status are served; beyond loopback by HTTPS, "
+      "with --tls-cert and --tls-key");
+  serve.add_flag("--admin-plain", flags.admin_plain,
+                 "Serve them by plain HTTP beyond loopback, too, on purpose");
+  Add(serve, "--admin-token-file", flags.admin_token_file,
+      "File with the token that whoever reads them must show, but for probes; looked at "
+      "every second; default: anybody who reaches the port may read")
+      ->check(IsNamed);
+}
+
+// Whom the coordinator lets in, and who reads of it later.
+void AddDoorFlags(CLI::App& serve, ServeFlags& flags) {
+  Add(serve, "--audit-log", flags.audit_log,
+      "File to which the coordinator adds a line of JSON for each member that it admits "
+      "or refuses, and each change of a job")
+      ->check(IsNamed);
+  Add(serve, "--revoked", flags.revoked,
+      "File with the serial numbers of certificates that the coordinator believes no "
+      "more (`syncline certs revoke`); looked at every second")
+      ->check(IsNamed);
+  Add(serve, "--streams-per-certificate", flags.streams_per_certificate,
+      "How many members may have the same certificate at once; lower it where each "
+      "machine has its own, so that a stolen one takes little");
+}
+
 }  // namespace
 
 void AddServe(CLI::App& app, Command* selected) {
   auto flags = std::make_shared<ServeFlags>();
   CLI::App* serve = app.add_subcommand("serve", "Run the long-running services");
   const auto add = [&](const char* name, auto& value, const char* help) {
-    return serve->add_option(name, value, help)->capture_default_str();
-  };
-  // As an unset variable leaves it: the default may be another directory than was meant.
-  const auto named = [](const std::string& path) {
-    return std::string(path.empty() ? "is empty" : "");
+    return Add(*serve, name, value, help);
   };
   add("--role", flags->role, "all, coordinator or server");
   add("--listen", flags->listen, "Where the coordinator listens");
-  add("--admin-listen", flags->admin_listen,
-      "Where dashboard, metrics, probes and status are served; beyond loopback by HTTPS, "
-      "with --tls-cert and --tls-key");
-  serve->add_flag("--admin-plain", flags->admin_plain,
-                  "Serve them by plain HTTP beyond loopback, too, on purpose");
-  add("--admin-token-file", flags->admin_token_file,
-      "File with the token that whoever reads them must show, but for probes; looked at "
-      "every second; default: anybody who reaches the port may read")
-      ->check(named);
+  AddAdminFlags(*serve, *flags);
   add("--advertise", flags->advertise, "HOST:PORT by which others reach this process");
   add("--state-dir", flags->state_dir,
       "Where the coordinator keeps its state; default $XDG_STATE_HOME/syncline or "
       "~/.local/state/syncline")
-      ->check(named);
+      ->check(IsNamed);
   add("--coordinator", flags->coordinator,
       "HOST:PORT of the coordinator, for --role server");
   add("--servers", flags->servers, "How many servers the coordinator waits for");
@@ -427,11 +451,11 @@ void AddServe(CLI::App& app, Command* selected) {
       "Where checkpoints of jobs are kept: the same directory for the coordinator and "
       "all "
       "servers, on several hosts a shared one; default: none are")
-      ->check(named);
+      ->check(IsNamed);
   add("--journal-dir", flags->journal_dir,
       "Where this server keeps the journals of jobs with durability=disk: a local "
       "directory, or a shared one; default: there are none")
-      ->check(named);
+      ->check(IsNamed);
   add("--journal-snapshot-factor", flags->journal_snapshot_factor,
       "A journal takes a snapshot, and deletes what is before it, once its records have "
       "so "
@@ -456,17 +480,7 @@ void AddServe(CLI::App& app, Command* selected) {
       "How long a server keeps its jobs for a coordinator that is away; default: 30 "
       "times "
       "--failure-timeout");
-  add("--audit-log", flags->audit_log,
-      "File to which the coordinator adds a line of JSON for each member that it admits "
-      "or refuses, and each change of a job")
-      ->check(named);
-  add("--revoked", flags->revoked,
-      "File with the serial numbers of certificates that the coordinator believes no "
-      "more (`syncline certs revoke`); looked at every second")
-      ->check(named);
-  add("--streams-per-certificate", flags->streams_per_certificate,
-      "How many members may have the same certificate at once; lower it where each "
-      "machine has its own, so that a stolen one takes little");
+  AddDoorFlags(*serve, *flags);
   add("--log-format", flags->log_format, "text or json");
   add("--log-level", flags->log_level, "debug, info, warning or error");
   AddTlsFlags(*serve, &flags->tls);

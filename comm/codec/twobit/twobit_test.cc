@@ -97,7 +97,7 @@ TEST(TwoBitCodec, DecodersTakeAnyBlockSize) {
 TEST(TwoBitCodec, RefusesMeansBlocksAndBitsThatNoEncoderWrites) {
   const auto codec = MakeTwoBitCodec({});
   const std::vector<std::byte> good = Encoded(*codec, Gaussian(77));
-  const auto refuses = [&](size_t at, std::vector<uint8_t> bytes) {
+  const auto refuses = [&](size_t at, const std::vector<uint8_t>& bytes) {
     std::vector<std::byte> bad = good;
     for (const uint8_t byte : bytes) bad[at++] = std::byte{byte};
     return codec->Validate(bad, 77).code() == absl::StatusCode::kInvalidArgument;

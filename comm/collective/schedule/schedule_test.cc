@@ -285,7 +285,7 @@ TEST_P(Hierarchies, AreRightForEveryLength) {
 
 TEST_P(Hierarchies, MoveWhatTheFormulaSays) {
   const auto [hosts, local] = GetParam();
-  const auto slices = static_cast<size_t>(hosts * local);
+  const size_t slices = static_cast<size_t>(hosts) * static_cast<size_t>(local);
   const Problem problem = AllReduceOf(slices * 6);
   const CheckedRun run = RunAll(problem, Algorithm::kHierarchical, 1);
   const Traffic traffic = TrafficOf(problem, Algorithm::kHierarchical, 1);

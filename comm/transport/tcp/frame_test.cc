@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "comm/transport/recording_receiver.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -62,8 +63,8 @@ TEST(FrameReader, PutsPiecesOfSeveralLanesTogether) {
     SCOPED_TRACE(step);
     RecordingReceiver receiver;
     EXPECT_THAT(Read(stream, step, receiver),
-                ::testing::ElementsAre("ack=", "front=" + a + a, "copy=ccc",
-                                       "late=" + b + b, "next=nn"));
+                ::testing::ElementsAre("ack=", absl::StrCat("front=", a, a), "copy=ccc",
+                                       absl::StrCat("late=", b, b), "next=nn"));
   }
 }
 

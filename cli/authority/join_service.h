@@ -6,8 +6,8 @@
 //       {.authority = authority.pair, .validity = validity, .service = &service}));
 //
 // The token is looked at before anything of the request is parsed. Each host may ask ten
-// times at once and then once a second. Who got what is in the audit log, and of equal
-// refusals of one host the 1st, 2nd, 4th, 8th …
+// times at once and then once a second. The audit log has each certificate that was given,
+// and of equal refusals of one host the 1st, 2nd, 4th, 8th …
 //
 // Thread safety: any thread.
 #pragma once

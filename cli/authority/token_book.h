@@ -42,7 +42,7 @@ struct TokenKey {
 absl::Status AddToken(const std::string& directory, const TokenKey& token,
                       const TokenTerms& terms, absl::Time now);
 
-// Who asks, by which token, for which key (KeyOfRequest).
+// What a machine shows: its token, and the key that it asks for (KeyOfRequest).
 struct TokenClaim {
   std::string id = {};
   std::string secret = {};

@@ -1,5 +1,5 @@
-// Who signs the certificates of our peers: the file of --tls-ca, as it is now. A handshake
-// goes by it once; what was open before the file was changed is asked again here.
+// The authorities that sign our peers' certificates: the file of --tls-ca, as it is now. A
+// handshake goes by it once; what was open before the file was changed is asked again here.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(auto authorities, Authorities::Open({.path = tls.ca_file}));
 //   SYNCLINE_RETURN_IF_ERROR(authorities->Check(*peer.proof));
@@ -73,7 +73,7 @@ class Authorities {
   const AuthoritiesOptions options_;
 
   absl::Mutex looking_;
-  WatchedFile file_;  // HasChanged is for who holds looking_
+  WatchedFile file_;  // HasChanged needs looking_
 
   mutable absl::Mutex mutex_;
   std::shared_ptr<const Version> latest_ ABSL_GUARDED_BY(mutex_);

@@ -65,7 +65,7 @@ class RevokedList {
   std::atomic<const Serials*> serials_;  // one of versions_, or none_
 
   absl::Mutex looking_;
-  WatchedFile file_;  // HasChanged is for who holds looking_
+  WatchedFile file_;  // HasChanged needs looking_
   // All that were ever read and differ from the one before: somebody may still be reading
   // an old one. They come by hand, a few in the life of a process.
   std::vector<std::unique_ptr<const Serials>> versions_ ABSL_GUARDED_BY(looking_);

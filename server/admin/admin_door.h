@@ -1,5 +1,5 @@
-// Who may read the admin port, and how it is sealed: the certificate that it shows, and the
-// token that readers must show. Both are files that are read again when they change.
+// The door of the admin port: the certificate that it shows, and the token that readers must
+// show. Both are files that are read again when they change.
 //
 //   SYNCLINE_ASSIGN_OR_RETURN(auto door, AdminDoor::Open({.seals = true, .tls = tls}));
 //   door->LookAgain();                      // each second

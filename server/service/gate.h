@@ -76,7 +76,7 @@ class Gate {
                const CallAnswer& answer);
 
  private:
-  // Who is believed, and by what.
+  // What decides whether a peer is believed.
   struct Lists {
     std::unique_ptr<Doorkeeper> doorkeeper;
     std::unique_ptr<RevokedList> revoked;

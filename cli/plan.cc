@@ -71,7 +71,8 @@ absl::StatusOr<JobSpec> SpecOf(const PlanOptions& options) {
 
 absl::StatusOr<int> ShowMemory(const PlanOptions& options) {
   SYNCLINE_ASSIGN_OR_RETURN(const JobSpec spec, SpecOf(options));
-  SYNCLINE_ASSIGN_OR_RETURN(const JobMemory memory, PlanJobMemory(spec, options.cluster));
+  SYNCLINE_ASSIGN_OR_RETURN(const PlannedMemory memory,
+                            PlanJobMemory(spec, options.cluster));
   std::cout << (options.json ? MemoryAsJson(memory) + "\n" : MemoryAsTable(memory));
   return kExitDone;
 }
@@ -93,7 +94,7 @@ std::string Row(const std::string& name, const MemoryUse& use) {
       Human(use.factors), Human(use.published), Human(use.held), Human(use.total()));
 }
 
-std::string TensorTable(const JobMemory& memory) {
+std::string TensorTable(const PlannedMemory& memory) {
   const std::vector<MemoryUse>& tensors = memory.plan.tensors;
   std::vector<size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});
@@ -136,7 +137,7 @@ Json AsJson(const MemoryUse& use) {
 
 }  // namespace
 
-MemoryUse JobMemory::Server(uint32_t server) const {
+MemoryUse PlannedMemory::Server(uint32_t server) const {
   MemoryUse use;
   for (uint32_t thread = 0; thread < cluster.threads; ++thread) {
     use += plan.shards[server * cluster.threads + thread];
@@ -144,7 +145,8 @@ MemoryUse JobMemory::Server(uint32_t server) const {
   return use;
 }
 
-absl::StatusOr<JobMemory> PlanJobMemory(const JobSpec& spec, const ClusterSize& cluster) {
+absl::StatusOr<PlannedMemory> PlanJobMemory(const JobSpec& spec,
+                                            const ClusterSize& cluster) {
   if (cluster.servers < 1 || cluster.servers > kMaxServers || cluster.threads < 1 ||
       cluster.threads > kMaxEngineThreads) {
     return Usage(absl::StrCat("servers must be in [1, ", kMaxServers,
@@ -161,7 +163,7 @@ absl::StatusOr<JobMemory> PlanJobMemory(const JobSpec& spec, const ClusterSize& 
                   [&](uint32_t tensor) { return training->NeedsWholeTensor(tensor); });
   SYNCLINE_ASSIGN_OR_RETURN(const std::vector<TensorTransfers> transfers,
                             spec.Transfers());
-  JobMemory memory = {.spec = spec, .cluster = cluster};
+  PlannedMemory memory = {.spec = spec, .cluster = cluster};
   SYNCLINE_ASSIGN_OR_RETURN(
       memory.plan,
       PlanMemory({.training = spec.training,
@@ -172,7 +174,7 @@ absl::StatusOr<JobMemory> PlanJobMemory(const JobSpec& spec, const ClusterSize& 
   return memory;
 }
 
-std::string MemoryAsTable(const JobMemory& memory) {
+std::string MemoryAsTable(const PlannedMemory& memory) {
   const JobSpec& spec = memory.spec;
   std::string text = absl::StrFormat(
       "job %s: %s, %s state, pushes %s, publishes %s, workers %d, servers %d, threads "
@@ -191,7 +193,7 @@ std::string MemoryAsTable(const JobMemory& memory) {
   return text;
 }
 
-std::string MemoryAsJson(const JobMemory& memory) {
+std::string MemoryAsJson(const PlannedMemory& memory) {
   Json tensors = Json::array();
   for (size_t i = 0; i < memory.spec.tensors.size(); ++i) {
     Json tensor = {{"name", memory.spec.tensors[i].name}};

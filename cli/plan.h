@@ -21,7 +21,7 @@ struct ClusterSize {
 };
 
 // The memory of a job on servers, placed as the coordinator places it.
-struct JobMemory {
+struct PlannedMemory {
   JobSpec spec = {};
   ClusterSize cluster = {};
   MemoryPlan plan = {};
@@ -30,12 +30,13 @@ struct JobMemory {
 };
 
 // InvalidArgument as ValidateJob, or when the cluster is out of range.
-absl::StatusOr<JobMemory> PlanJobMemory(const JobSpec& spec, const ClusterSize& cluster);
+absl::StatusOr<PlannedMemory> PlanJobMemory(const JobSpec& spec,
+                                            const ClusterSize& cluster);
 
 // For people: the largest tensors, the servers, the job.
-std::string MemoryAsTable(const JobMemory& memory);
+std::string MemoryAsTable(const PlannedMemory& memory);
 // All tensors, servers and shards, in bytes.
-std::string MemoryAsJson(const JobMemory& memory);
+std::string MemoryAsJson(const PlannedMemory& memory);
 
 void AddPlan(CLI::App& app, Command* selected);
 

@@ -129,7 +129,7 @@ JobSpec Job(std::vector<TensorSpec> tensors) {
           .tensors = std::move(tensors)};
 }
 
-JobMemory Memory(const JobSpec& spec, const ClusterSize& cluster = {}) {
+PlannedMemory Memory(const JobSpec& spec, const ClusterSize& cluster = {}) {
   auto memory = PlanJobMemory(spec, cluster);
   EXPECT_TRUE(memory.ok()) << memory.status();
   return *std::move(memory);
@@ -137,7 +137,7 @@ JobMemory Memory(const JobSpec& spec, const ClusterSize& cluster = {}) {
 
 TEST(PlanMemoryOfJob, PlacesBlocksAsTheCoordinatorDoes) {
   // Four blocks of a million on four shards of two servers.
-  const JobMemory memory =
+  const PlannedMemory memory =
       Memory(Job({{.name = "w", .shape = {4, 1 << 20}}}), {.servers = 2, .threads = 2});
   for (const MemoryUse& shard : memory.plan.shards) {
     EXPECT_EQ(shard.elements, 1u << 20);
@@ -149,7 +149,7 @@ TEST(PlanMemoryOfJob, PlacesBlocksAsTheCoordinatorDoes) {
 TEST(PlanMemoryOfJob, KeepsTensorsTogetherThatAreSteppedWhole) {
   JobSpec spec = Job({{.name = "w", .shape = {4, 1 << 20}}});
   spec.training.optimizer.name = "lamb";
-  const JobMemory memory = Memory(spec, {.servers = 2});
+  const PlannedMemory memory = Memory(spec, {.servers = 2});
   EXPECT_EQ(memory.Server(0).elements, 4u << 20);
   EXPECT_EQ(memory.Server(1).elements, 0u);
 }

@@ -70,6 +70,11 @@ MAY_KNOW_THE_TIME_OF_DAY = ("comm/base/log.cc", "server/service/event_log.", "cl
                             "server/service/server_node_journal.",  # which run of a job is the last
                             "server/admin/history.")  # for the eye
 
+# Types at the first column, within the namespaces that are open there.
+NAMESPACE = re.compile(r"^(?:inline )?namespace\s*([\w:]*)\s*\{(?!.*\})")
+NAMESPACE_END = re.compile(r"^\}\s*//\s*(?:anonymous )?namespace")
+TYPE = re.compile(r"^(?:struct|class|union|enum(?: class)?)\s+(?:alignas\([^)]*\)\s*)?(\w+)\s*(?:final\s*)?(?=[{:]|$)(?!::)")
+
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|HACK)\b")
 HOME = re.compile(r"(?<![\w./-])/(home/[a-z][\w-]*|root|Users/\w+)/[\w.]")
 SYSTEM_FOLDERS = ("/", "/tmp", "/opt", "/usr", "/usr/src", "/usr/local", "/var", "/var/tmp", "/srv", "/mnt", "/home")
@@ -140,6 +145,28 @@ def check_source(path: str, lines: list[str]) -> Iterator[Violation]:
             yield Violation(path, number, f"{match.group(1)}: finish it, or list it in CONTRIBUTING.md")
 
 
+def types_of(lines: list[str]) -> Iterator[tuple[str, int]]:
+    """Types that a file defines, with their namespaces, but for those that no other file can mean."""
+    spaces: list[str] = []
+    for number, line in enumerate(lines, 1):
+        if match := NAMESPACE.match(line):
+            spaces.append(match.group(1))
+        elif NAMESPACE_END.match(line) and spaces:
+            spaces.pop()
+        elif "" not in spaces and (match := TYPE.match(line)) and not line.rstrip().endswith(";"):
+            yield "::".join((*spaces, match.group(1))), number
+
+
+def check_types(sources: dict[str, list[str]]) -> Iterator[Violation]:
+    """Of two types of one name in one program, the linker keeps one set of inline functions: they corrupt memory."""
+    first: dict[str, tuple[str, int]] = {}
+    for path, lines in sources.items():
+        for name, number in types_of(lines):
+            where = first.setdefault(name, (path, number))
+            if where[0] != path:
+                yield Violation(path, number, f"{name} is also a type of {where[0]}:{where[1]}; rename one")
+
+
 def workplace_patterns(root: Path) -> list[re.Pattern]:
     """Paths of the machine this tree was written on: where it lies now, and anybody's home."""
     place = next((str(place) for place in (root.parent, root) if str(place) not in SYSTEM_FOLDERS), None)
@@ -178,6 +205,7 @@ def check_tree(root: Path) -> list[Violation]:
     files = tree_files(root)
     violations = [*check_readmes(root, files), *check_docs_index(root, files)]
     patterns = workplace_patterns(root)
+    sources = {}
     for name in files:
         try:
             lines = (root / name).read_text().splitlines()
@@ -186,6 +214,8 @@ def check_tree(root: Path) -> list[Violation]:
         violations += check_paths(name, lines, patterns)
         if SOURCE.search(name):
             violations += check_source(name, lines)
+            sources[name] = lines
+    violations += check_types(sources)
     return violations
 
 

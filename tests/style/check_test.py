@@ -50,6 +50,15 @@ class StyleCheck(unittest.TestCase):
                     self.setUp()
                     self.assert_found(f"{source}/a.cc", f'#include "{target}/{header}"\n', "may not include")
 
+    def test_finds_two_types_of_one_name(self):
+        space = "#pragma once\nnamespace a {{\n{}\n}}  // namespace a\n"
+        self.write("comm/base/a.h", space.format("struct Block {\n};"))
+        self.assert_found("worker/client/b.h", space.format("class Block final {\n};"), "a::Block is also a type of comm/base/a.h:3")
+        for other in ("struct Block;", "struct Blocks {\n};", "class Block::Impl {\n};", "namespace b {\nstruct Block {\n};\n}  // namespace b",
+                      "namespace {\nstruct Block {\n};\n}  // namespace"):  # fmt: skip
+            with self.subTest(other=other):
+                self.assert_clean("worker/client/b.h", space.format(other))
+
     def test_finds_the_time_of_day_outside_of_the_log(self):
         for line in ("auto t = absl::Now();", "std::chrono::system_clock::now();", "mutex.AwaitWithTimeout(c, d);",
                      "changed.WaitWithDeadline(&mutex, t);"):  # fmt: skip

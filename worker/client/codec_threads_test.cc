@@ -33,9 +33,9 @@ class Works {
     const size_t room = MaxBlockBytes(transfer_.Accepted(), kElements);
     return std::make_shared<EncodeWork>(
         EncodeWork::Options{},
-        Contribution{.block = block,
-                     .label = {.range = range, .step = step},
-                     .gradient = gradient_},
+        GradientBlock{.block = block,
+                      .label = {.range = range, .step = step},
+                      .gradient = gradient_},
         EncodeWork::Compressed{.transfer = transfer_,
                                .kept = &memory_,
                                .memory = Buffer::Allocate(room).owner(),

@@ -7,17 +7,17 @@
 
 namespace syncline {
 
-EncodeWork::EncodeWork(const Options& options, const Contribution& contribution,
+EncodeWork::EncodeWork(const Options& options, const GradientBlock& contribution,
                        Dense dense)
     : options_(options), contribution_(contribution), dense_(std::move(dense)) {}
 
-EncodeWork::EncodeWork(const Options& options, const Contribution& contribution,
+EncodeWork::EncodeWork(const Options& options, const GradientBlock& contribution,
                        Compressed compressed)
     : options_(options),
       contribution_(contribution),
       compressed_(std::move(compressed)) {}
 
-EncodeWork::EncodeWork(const Options& options, const Contribution& contribution,
+EncodeWork::EncodeWork(const Options& options, const GradientBlock& contribution,
                        Survey survey)
     : options_(options), contribution_(contribution), survey_(survey) {}
 

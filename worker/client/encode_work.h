@@ -37,7 +37,7 @@ struct CodecWorkspace {
 };
 
 // What is encoded of a block.
-struct Contribution {
+struct GradientBlock {
   uint32_t block = 0;
   BlockLabel label = {};
   ConstMemoryView gradient = {};  // the whole tensor's
@@ -73,10 +73,10 @@ class EncodeWork {
     bool is_traced = true;
   };
 
-  EncodeWork(const Options& options, const Contribution& contribution, Dense dense);
-  EncodeWork(const Options& options, const Contribution& contribution,
+  EncodeWork(const Options& options, const GradientBlock& contribution, Dense dense);
+  EncodeWork(const Options& options, const GradientBlock& contribution,
              Compressed compressed);
-  EncodeWork(const Options& options, const Contribution& contribution, Survey survey);
+  EncodeWork(const Options& options, const GradientBlock& contribution, Survey survey);
 
   // Once.
   void Run(CodecWorkspace& workspace);
@@ -88,7 +88,7 @@ class EncodeWork {
   bool IsSurvey() const { return survey_.has_value(); }
   bool IsCompressed() const { return compressed_.has_value(); }
 
-  const Contribution& contribution() const { return contribution_; }
+  const GradientBlock& contribution() const { return contribution_; }
   // REQUIRES: IsCompressed().
   const Transfer& transfer() const { return compressed_->transfer; }
   size_t room() const { return compressed_->room; }
@@ -111,7 +111,7 @@ class EncodeWork {
   void Trace(TraceTrack& track, int64_t began) const;
 
   const Options options_;
-  const Contribution contribution_;
+  const GradientBlock contribution_;
   std::optional<Dense> dense_;
   std::optional<Compressed> compressed_;
   std::optional<Survey> survey_;

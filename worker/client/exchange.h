@@ -311,7 +311,7 @@ class Exchange {
     uint32_t encodings = 0;    // under way
     bool is_surveyed = false;  // one of them; no block is encoded meanwhile
     // To be taken back once none is under way.
-    std::vector<Contribution> late = {};
+    std::vector<GradientBlock> late = {};
   };
   // A view that came while the caller used the weights.
   struct Stashed {
@@ -377,7 +377,7 @@ class Exchange {
   // passes for no other.
   static uint64_t StepOf(const Block& block);
   std::shared_ptr<EncodeWork> AskSeed(const Block& block) const;
-  Contribution ContributionOf(const Block& block) const;
+  GradientBlock ContributionOf(const Block& block) const;
   MemoryView WeightsOf(const Block& block) const {
     return tensors_[block.range.tensor].weights.Part(block.range.first_element,
                                                      block.range.elements);

@@ -152,7 +152,7 @@ void Exchange::TakeBack(uint32_t id) {
 }
 
 void Exchange::TakeBackLate(Tensor& tensor) {
-  for (const Contribution& contribution : std::exchange(tensor.late, {})) {
+  for (const GradientBlock& contribution : std::exchange(tensor.late, {})) {
     encoder_.TakeBack(contribution);
     encoder_.Forget(contribution.block);
   }

@@ -130,7 +130,7 @@ bool Exchange::Begin(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) 
 
 ExchangeOutputs Exchange::Encoded(EncodeWork& work, absl::Duration now) {
   ExchangeOutputs outputs;
-  const Contribution& contribution = work.contribution();
+  const GradientBlock& contribution = work.contribution();
   const uint32_t id = contribution.block;
   Block& block = blocks_[id];
   const uint32_t tensor_id = block.range.tensor;
@@ -215,9 +215,9 @@ void Exchange::SendBlock(uint32_t id, Payload payload, absl::Duration now,
 // sent.
 std::shared_ptr<EncodeWork> Exchange::AskSeed(const Block& block) const {
   const auto id = static_cast<uint32_t>(&block - blocks_.data());
-  Contribution seed = {.block = id,
-                       .label = {.range = block.range, .step = 0, .epoch = epoch_},
-                       .gradient = tensors_[block.range.tensor].weights};
+  GradientBlock seed = {.block = id,
+                        .label = {.range = block.range, .step = 0, .epoch = epoch_},
+                        .gradient = tensors_[block.range.tensor].weights};
   if (block.kind == MessageKind::kSeedState) {
     seed.gradient = SeedStateOf(block)->arrays[block.seed_array];
   }
@@ -229,7 +229,7 @@ std::shared_ptr<EncodeWork> Exchange::AskSeed(const Block& block) const {
                         .memory = pool_.Allocate(bytes).owner()});
 }
 
-Contribution Exchange::ContributionOf(const Block& block) const {
+GradientBlock Exchange::ContributionOf(const Block& block) const {
   const Tensor& tensor = tensors_[block.range.tensor];
   return {.block = static_cast<uint32_t>(&block - blocks_.data()),
           .label = {.range = block.range, .step = block.step, .epoch = epoch_},

@@ -24,7 +24,7 @@ PushEncoder::PushEncoder(const ExchangeOptions& options,
   }
 }
 
-std::optional<Payload> PushEncoder::Repeated(const Contribution& contribution) {
+std::optional<Payload> PushEncoder::Repeated(const GradientBlock& contribution) {
   const auto sent = sent_.find(contribution.block);
   if (sent == sent_.end()) return std::nullopt;
   const auto& [payload, epoch] = sent->second;
@@ -33,7 +33,7 @@ std::optional<Payload> PushEncoder::Repeated(const Contribution& contribution) {
                  pool_);
 }
 
-std::shared_ptr<EncodeWork> PushEncoder::Ask(const Contribution& contribution) {
+std::shared_ptr<EncodeWork> PushEncoder::Ask(const GradientBlock& contribution) {
   const Transfer& transfer = options_.transfers[contribution.label.range.tensor].push;
   if (!transfer.compresses()) return AskDense(contribution, *transfer.codec);
   if (!transfer.CompressesAt(contribution.label.step)) {
@@ -61,7 +61,7 @@ Payload PushEncoder::Take(EncodeWork& work) {
   return payload;
 }
 
-Payload PushEncoder::Encode(const Contribution& contribution) {
+Payload PushEncoder::Encode(const GradientBlock& contribution) {
   if (auto payload = Repeated(contribution)) return *std::move(payload);
   while (true) {
     const std::shared_ptr<EncodeWork> work = Ask(contribution);
@@ -73,7 +73,7 @@ Payload PushEncoder::Encode(const Contribution& contribution) {
 
 // What was not sent is encoded first: so both ways the memory has, in the end, what it had
 // before and the gradient.
-void PushEncoder::TakeBack(const Contribution& contribution) {
+void PushEncoder::TakeBack(const GradientBlock& contribution) {
   const uint32_t tensor = contribution.label.range.tensor;
   const Transfer& transfer = options_.transfers[tensor].push;
   GradientMemory& memory = memories_[tensor];
@@ -128,7 +128,7 @@ double PushEncoder::residual_ratio() const {
   return std::sqrt(std::max(0.0, all_squares_.residual) / all_squares_.gradient);
 }
 
-Contribution PushEncoder::Labelled(Contribution contribution) const {
+GradientBlock PushEncoder::Labelled(GradientBlock contribution) const {
   contribution.label.seed = SeedOfRank(options_.seed, options_.rank);
   return contribution;
 }
@@ -142,15 +142,15 @@ std::shared_ptr<std::byte> PushEncoder::Memory(size_t bytes) const {
   return memory == nullptr ? pool_.Allocate(bytes).owner() : memory;
 }
 
-std::span<const float> PushEncoder::Read(const Contribution& contribution, uint64_t first,
-                                         size_t elements) {
+std::span<const float> PushEncoder::Read(const GradientBlock& contribution,
+                                         uint64_t first, size_t elements) {
   if (contribution.gradient.dtype() != DType::kF32) {
     workspace_.tile.resize(kTileElements);
   }
   return contribution.gradient.Read(first, elements, workspace_.tile);
 }
 
-std::shared_ptr<EncodeWork> PushEncoder::AskDense(const Contribution& contribution,
+std::shared_ptr<EncodeWork> PushEncoder::AskDense(const GradientBlock& contribution,
                                                   const Codec& codec) {
   const size_t bytes = MaxBlockBytes(codec, contribution.label.range.elements);
   EncodeWork::Dense dense = {.codec = &codec,
@@ -166,7 +166,7 @@ std::shared_ptr<EncodeWork> PushEncoder::AskDense(const Contribution& contributi
 
 // A threshold is found once a step, before the first block of the tensor changes what is
 // kept.
-std::shared_ptr<EncodeWork> PushEncoder::AskCompressed(const Contribution& contribution,
+std::shared_ptr<EncodeWork> PushEncoder::AskCompressed(const GradientBlock& contribution,
                                                        const Transfer& given) {
   const auto& [tensor, first, elements] = contribution.label.range;
   const uint64_t step = contribution.label.step;

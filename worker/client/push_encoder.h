@@ -37,23 +37,23 @@ class PushEncoder {
 
   // The bytes of the block's encoding before; nothing when there is none, or when encoding
   // it again gives the same.
-  std::optional<Payload> Repeated(const Contribution& contribution);
+  std::optional<Payload> Repeated(const GradientBlock& contribution);
   // What is to be done so that it can be sent: it is encoded, or the tensor is surveyed
   // first. Of one tensor a survey is under way alone. Dense FP32 is borrowed from a gradient
   // in FP32, unless options.push_memory takes it.
-  std::shared_ptr<EncodeWork> Ask(const Contribution& contribution);
+  std::shared_ptr<EncodeWork> Ask(const GradientBlock& contribution);
   // Of a contribution as it is, in FP32: what a worker that leaves had kept.
-  std::shared_ptr<EncodeWork> AskParting(const Contribution& contribution) {
+  std::shared_ptr<EncodeWork> AskParting(const GradientBlock& contribution) {
     return AskDense(contribution, *options_.seed_codec);
   }
   // What a work that was run came to; empty of a survey.
   Payload Take(EncodeWork& work);
   // All of that at once, on this thread.
-  Payload Encode(const Contribution& contribution);
+  Payload Encode(const GradientBlock& contribution);
 
   // The contribution was not counted: what can be kept of it goes with later ones, of the
   // tensors that have a memory.
-  void TakeBack(const Contribution& contribution);
+  void TakeBack(const GradientBlock& contribution);
 
   // What a worker that leaves has to send of a tensor; empty where nothing was kept. Its
   // memory has no use afterwards.
@@ -90,13 +90,13 @@ class PushEncoder {
   EncodeWork::Options WorkOptions() const {
     return {.job = options_.job, .rank = options_.rank, .clock = options_.clock};
   }
-  Contribution Labelled(Contribution contribution) const;
-  std::shared_ptr<EncodeWork> AskDense(const Contribution& contribution,
+  GradientBlock Labelled(GradientBlock contribution) const;
+  std::shared_ptr<EncodeWork> AskDense(const GradientBlock& contribution,
                                        const Codec& codec);
-  std::shared_ptr<EncodeWork> AskCompressed(const Contribution& contribution,
+  std::shared_ptr<EncodeWork> AskCompressed(const GradientBlock& contribution,
                                             const Transfer& given);
   // So many of the gradient's elements, from number `first` on; until the next call.
-  std::span<const float> Read(const Contribution& contribution, uint64_t first,
+  std::span<const float> Read(const GradientBlock& contribution, uint64_t first,
                               size_t elements);
   void Keep(const GradientMemory::Squares& squares, uint32_t tensor);
   // Tells the chooser what the block took.

@@ -84,7 +84,7 @@ class NarrowGradients : public ::testing::TestWithParam<const char*> {
           {0, 0, 2 * kTileElements},
           {0, 2 * kTileElements, kElements - 2 * kTileElements}};
       for (uint32_t block = 0; block < ranges.size(); ++block) {
-        const Contribution contribution = {
+        const GradientBlock contribution = {
             .block = block,
             .label = {.range = ranges[block], .step = step, .epoch = 1},
             .gradient = gradient};
@@ -146,7 +146,7 @@ TEST(PushEncoder, KeepsNoRoomForLongerEncodings) {
   for (size_t i = 0; i < gradient.size(); ++i) {
     gradient[i] = static_cast<float>(i % 37) / 41;
   }
-  const Contribution contribution = {
+  const GradientBlock contribution = {
       .label = {.range = {0, 0, kElements}, .step = 3, .epoch = 1}, .gradient = gradient};
   const size_t bytes = PayloadBytes(encoder.Encode(contribution));
   EXPECT_LT(bytes, size_t{kElements} / 10);

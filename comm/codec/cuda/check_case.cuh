@@ -29,7 +29,7 @@ enum class Values {
   kNan,       // in every second tile
 };
 
-struct Case {
+struct CheckCase {
   SynclineCudaCodec codec;
   DType dtype = DType::kF32;
   uint64_t elements = 0;
@@ -39,7 +39,7 @@ struct Case {
   uint64_t seed = kCheckSeed;
 };
 
-struct alignas(64) Line {
+struct alignas(64) CheckLine {
   unsigned char bytes[64];
 };
 
@@ -48,8 +48,8 @@ struct CheckInput {
   std::vector<float> residual;
 };
 
-struct Output {
-  std::vector<Line> out;
+struct CheckOutput {
+  std::vector<CheckLine> out;
   std::vector<uint32_t> tile_bytes;
   std::vector<float> residual;
   std::vector<SynclineCudaUnits> tile_units;
@@ -78,7 +78,7 @@ inline float ValueAt(Values values, uint64_t i, std::mt19937_64& random) {
   return value;
 }
 
-inline CheckInput MakeInput(const Case& run) {
+inline CheckInput MakeInput(const CheckCase& run) {
   std::mt19937_64 random(run.seed + run.elements);
   CheckInput input;
   input.gradient.resize(run.elements + 1);
@@ -104,7 +104,7 @@ inline SynclineCudaStep StepNumber(uint64_t number) {
                     .learning_rate = 0.3f / static_cast<float>(number + 1)}};
 }
 
-inline SynclineCudaEncoding EncodingOf(const Case& run) {
+inline SynclineCudaEncoding EncodingOf(const CheckCase& run) {
   return {.decay = 0.9f,
           .elements = run.elements,
           .now = StepNumber(0),
@@ -112,12 +112,12 @@ inline SynclineCudaEncoding EncodingOf(const Case& run) {
           .tensor = 7};
 }
 
-inline Output Untouched(const Case& run, const CheckInput& input) {
-  Line line;
+inline CheckOutput Untouched(const CheckCase& run, const CheckInput& input) {
+  CheckLine line;
   std::memset(line.bytes, 0xee, sizeof(line));
   const size_t tiles = TilesOf(run.elements);
-  const size_t lines = tiles * emulated::TileStride(run.codec) / sizeof(Line);
-  return {.out = std::vector<Line>(lines, line),
+  const size_t lines = tiles * emulated::TileStride(run.codec) / sizeof(CheckLine);
+  return {.out = std::vector<CheckLine>(lines, line),
           .tile_bytes = std::vector<uint32_t>(tiles),
           .residual = input.residual,
           .tile_units = std::vector<SynclineCudaUnits>(
@@ -127,10 +127,11 @@ inline Output Untouched(const Case& run, const CheckInput& input) {
 }
 
 // All `steps` of them, one after the other.
-inline Output OnEmulator(const Case& run, const CheckInput& input, uint64_t steps = 1) {
-  Output output = Untouched(run, input);
-  std::vector<Line> workspace(emulated::WorkspaceBytes(run.codec, run.elements) /
-                              sizeof(Line));
+inline CheckOutput OnEmulator(const CheckCase& run, const CheckInput& input,
+                              uint64_t steps = 1) {
+  CheckOutput output = Untouched(run, input);
+  std::vector<CheckLine> workspace(emulated::WorkspaceBytes(run.codec, run.elements) /
+                                   sizeof(CheckLine));
   emulated::EmulatedStream stream;
   SynclineCudaEncoding encoding = EncodingOf(run);
   encoding.dtype = static_cast<uint32_t>(run.dtype);
@@ -158,7 +159,7 @@ inline Output OnEmulator(const Case& run, const CheckInput& input, uint64_t step
 // The same on the device.
 class DeviceRun {
  public:
-  DeviceRun(const Case& run, const CheckInput& input)
+  DeviceRun(const CheckCase& run, const CheckInput& input)
       : DeviceRun(run, input, Untouched(run, input)) {}
 
   // Returns what Encode does; decodes after a success. The step is the one by value.
@@ -177,7 +178,7 @@ class DeviceRun {
   void SetDevice(int32_t device) { encoding_.device = device; }
 
   // Waits for all that was enqueued.
-  Output Read() {
+  CheckOutput Read() {
     return {.out = out_.Read(),
             .tile_bytes = tile_bytes_.Read(),
             .residual = residual_.Read(),
@@ -187,7 +188,7 @@ class DeviceRun {
   }
 
  private:
-  DeviceRun(const Case& run, const CheckInput& input, const Output& start)
+  DeviceRun(const CheckCase& run, const CheckInput& input, const CheckOutput& start)
       : codec_(run.codec),
         gradient_(input.gradient),
         residual_(start.residual),
@@ -219,7 +220,7 @@ class DeviceRun {
   DeviceArray<uint32_t> gradient_;
   DeviceArray<float> residual_;
   DeviceArray<SynclineCudaUnits> tile_units_;
-  DeviceArray<Line> out_;
+  DeviceArray<CheckLine> out_;
   DeviceArray<uint32_t> tile_bytes_;
   DeviceArray<float> accumulator_;
   DeviceArray<uint32_t> refused_;
@@ -230,7 +231,7 @@ class DeviceRun {
 };
 
 template <typename T>
-bool SameArray(const char* what, const Case& run, const std::vector<T>& device,
+bool SameArray(const char* what, const CheckCase& run, const std::vector<T>& device,
                const std::vector<T>& emulator) {
   for (size_t i = 0; i < device.size(); ++i) {
     if (std::memcmp(&device[i], &emulator[i], sizeof(T)) == 0) continue;
@@ -248,7 +249,8 @@ bool SameArray(const char* what, const Case& run, const std::vector<T>& device,
 }
 
 // Says what differs.
-inline bool Same(const Case& run, const Output& device, const Output& emulator) {
+inline bool Same(const CheckCase& run, const CheckOutput& device,
+                 const CheckOutput& emulator) {
   return SameArray("out", run, device.out, emulator.out) &&
          SameArray("tile_bytes", run, device.tile_bytes, emulator.tile_bytes) &&
          SameArray("residual", run, device.residual, emulator.residual) &&

@@ -34,7 +34,7 @@ struct Checker {
   cudaStream_t stream = nullptr;
   bool quick = false;
 
-  bool Once(const Case& run) const {
+  bool Once(const CheckCase& run) const {
     const CheckInput input = MakeInput(run);
     DeviceRun device(run, input);
     Must(device.Enqueue(stream), "encode and decode");
@@ -110,7 +110,7 @@ bool Replays(const Checker& checker) {
   constexpr uint64_t kSteps = 3;
   bool good = true;
   for (const SynclineCudaCodec& codec : kCodecs) {
-    const Case run = {.codec = codec, .elements = checker.quick ? 5000u : 200'000u};
+    const CheckCase run = {.codec = codec, .elements = checker.quick ? 5000u : 200'000u};
     const CheckInput input = MakeInput(run);
     DeviceRun device(run, input);
     device.KeepStepOnDevice();
@@ -132,7 +132,7 @@ bool Replays(const Checker& checker) {
 
 // An error of somebody else is not this call's, and its own is not the next one's.
 bool Errors(const Checker& checker) {
-  const Case run = {.codec = {.id = 5}, .elements = 70'000};
+  const CheckCase run = {.codec = {.id = 5}, .elements = 70'000};
   const CheckInput input = MakeInput(run);
   DeviceRun device(run, input);
   cudaGetLastError();
@@ -162,9 +162,9 @@ bool Streams(const Checker& checker) {
       {.id = 5, .block_log2 = 15}, kStochastic, {.id = 16}, {.id = 5}};
   const uint64_t rounds = checker.quick ? 1 : 1000;
   struct Lane {
-    Case run;
+    CheckCase run;
     cudaStream_t stream = nullptr;
-    Output expected;
+    CheckOutput expected;
   };
   std::vector<Lane> lanes(std::size(kOfStream));
   for (size_t i = 0; i < lanes.size(); ++i) {

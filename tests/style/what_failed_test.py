@@ -51,6 +51,27 @@ class WhatFailed(unittest.TestCase):
             ],
         )
 
+    def test_says_why(self):
+        output = (
+            "codec/a_test.cc:7: Failure\nExpected equality of these values:\n  a\n    Which is: 1\n"
+            "FAIL: test_adds (average_test.Wrap)\nAssertionError: 3 != 4\n==1==ERROR: x\nSUMMARY: AddressSanitizer: stack-buffer-overflow a.cc:1\n"
+        )
+        junit = f'<s><testcase name="one"><failure message=""/><system-out>{output}</system-out></testcase></s>'
+        self.assertEqual(
+            self.run_tool("asan", self.file("log", ""), self.file("xml", junit)),
+            [
+                "asan: one",
+                "  one said:",
+                "    codec/a_test.cc:7: Failure",
+                "    Expected equality of these values:",
+                "    a",
+                "    Which is: 1",
+                "    FAIL: test_adds (average_test.Wrap)",
+                "    AssertionError: 3 != 4",
+                "    SUMMARY: AddressSanitizer: stack-buffer-overflow a.cc:1",
+            ],
+        )
+
     def test_shows_compilers_errors_when_the_build_broke(self):
         log = "[1/2] Building\nFAILED: a.o\nx.cc:1:2: error: no\n[2/2] other\nninja: build stopped\n"
         self.assertEqual(

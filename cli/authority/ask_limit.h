@@ -7,10 +7,15 @@
 #include <cstddef>
 #include <map>
 #include <string>
+#include <string_view>
 
 #include "absl/time/time.h"
 
 namespace syncline::certs {
+
+// What shares an allowance: of a peer as gRPC names it ("ipv4:10.0.0.7:41234"), the address; of
+// IPv6 the first 64 bits, since a host chooses the others as it likes.
+std::string HostOfPeer(std::string_view peer);
 
 class AskLimit {
  public:

@@ -42,5 +42,16 @@ TEST(AskLimit, HostsThatDoNotFitShareOneAllowanceUntilOthersAreForgotten) {
   EXPECT_FALSE(limit.Take("new", absl::Seconds(3)));
 }
 
+TEST(HostOfPeer, IsTheAddressAndOfIpv6TheNetwork) {
+  EXPECT_EQ(HostOfPeer("ipv4:10.0.0.7:41234"), "ipv4:10.0.0.7");
+  EXPECT_EQ(HostOfPeer("ipv6:[2001:db8:1:2:a:b:c:d]:41234"), "2001:db8:1:2::/64");
+  EXPECT_EQ(HostOfPeer("ipv6:%5B2001:db8:1:2::9%5D:7"), "2001:db8:1:2::/64");
+  EXPECT_EQ(HostOfPeer("ipv6:%5Bfe80::1%25eth0%5D:7"), "fe80::/64");
+  EXPECT_EQ(HostOfPeer("ipv6:[::ffff:10.0.0.7]:41234"), "::ffff:10.0.0.7");
+  EXPECT_EQ(HostOfPeer("ipv6:[::ffff:10.0.0.8]:41234"), "::ffff:10.0.0.8");
+  EXPECT_EQ(HostOfPeer("ipv6:[no address]:1"), "ipv6:[no address]");
+  EXPECT_EQ(HostOfPeer(""), "");
+}
+
 }  // namespace
 }  // namespace syncline::certs

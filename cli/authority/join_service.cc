@@ -21,16 +21,14 @@ namespace {
 constexpr size_t kMaxKinds = 4096;
 constexpr size_t kMaxIdShown = 32;
 
-// "ipv4:10.0.0.7:41234" without the port, which is another each time.
-std::string HostOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
-
 }  // namespace
 
 grpc::Status JoinService::Certify(grpc::ServerContext* context,
                                   const v1::CertifyRequest* request,
                                   v1::CertifyReply* reply) {
   const std::string peer = context->peer();
-  const absl::StatusOr<std::string> certificate = CertificateFor(*request, HostOf(peer));
+  const absl::StatusOr<std::string> certificate =
+      CertificateFor(*request, HostOfPeer(peer));
   if (!certificate.ok()) {
     Refused(*request, peer, certificate.status());
     return ToGrpcStatus(certificate.status());
@@ -80,7 +78,7 @@ void JoinService::Refused(const v1::CertifyRequest& request, const std::string& 
   uint64_t count = 0;
   {
     absl::MutexLock lock(&mutex_);
-    const std::string kind = absl::StrCat(HostOf(peer), "\n", reason);
+    const std::string kind = absl::StrCat(HostOfPeer(peer), "\n", reason);
     const bool is_counted = refused_.contains(kind) || refused_.size() < kMaxKinds;
     count = ++refused_[is_counted ? kind : "others"];
   }

@@ -115,8 +115,8 @@ std::unique_ptr<TlsSession> AdminDoor::NewSession() const {
   return identity_ == nullptr ? nullptr : std::make_unique<TlsSession>(*identity_);
 }
 
-std::string AdminDoor::CookieName() const {
-  return options_.seals ? "__Host-syncline" : "syncline";
+std::string AdminDoor::CookieName(const ReadToken& token) const {
+  return absl::StrCat(options_.seals ? "__Host-syncline-" : "syncline-", token.mark());
 }
 
 void AdminDoor::CountRefused() {
@@ -146,7 +146,7 @@ HttpReply AdminDoor::Login(const HttpRequest& request, const ReadToken& token) {
   return {.status = 303,
           .body = "",
           .headers = {"Location: /",
-                      absl::StrCat("Set-Cookie: ", CookieName(), "=", token.cookie(),
+                      absl::StrCat("Set-Cookie: ", CookieName(token), "=", token.cookie(),
                                    "; Path=/; HttpOnly; SameSite=Lax",
                                    options_.seals ? "; Secure" : "")}};
 }
@@ -160,7 +160,7 @@ std::optional<HttpReply> AdminDoor::Judge(const HttpRequest& request) {
   if (!token.has_value()) return std::nullopt;
   if (request.path == "/login") return Login(request, *token);
   if (token->IsShownBy(request.authorization) ||
-      token->IsInCookies(request.cookie, CookieName())) {
+      token->IsInCookies(request.cookie, CookieName(*token))) {
     return std::nullopt;
   }
   if (!request.authorization.empty()) CountRefused();

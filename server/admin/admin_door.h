@@ -61,7 +61,7 @@ class AdminDoor {
   void CountRefused();
   // Browsers keep one jar for all ports of a host: two processes of one scheme and different
   // tokens there log each other's readers out.
-  std::string CookieName() const;
+  std::string CookieName(const ReadToken& token) const;
 
   const AdminDoorOptions options_;
   std::string seen_identity_;  // of LookAgain's thread

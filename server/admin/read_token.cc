@@ -20,6 +20,8 @@ namespace syncline {
 namespace {
 
 constexpr std::string_view kCookieLabel = "syncline admin port cookie";
+constexpr std::string_view kMarkLabel = "syncline admin port cookie's name";
+constexpr size_t kMarkDigits = 8;
 
 absl::string_view View(std::string_view bytes) { return {bytes.data(), bytes.size()}; }
 
@@ -47,6 +49,17 @@ std::string Decoded(std::string_view value) {
   return decoded;
 }
 
+// HMAC-SHA-256 in hexadecimal digits: it tells nothing of the token.
+std::string DerivedFrom(std::string_view token, std::string_view label) {
+  std::array<unsigned char, 32> derived = {};
+  unsigned int size = 0;
+  SYNCLINE_CHECK(HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
+                      reinterpret_cast<const unsigned char*>(label.data()), label.size(),
+                      derived.data(), &size) != nullptr);
+  return absl::BytesToHexString(
+      absl::string_view(reinterpret_cast<const char*>(derived.data()), derived.size()));
+}
+
 }  // namespace
 
 absl::StatusOr<ReadToken> ReadToken::Parse(std::string_view contents) {
@@ -64,16 +77,11 @@ absl::StatusOr<ReadToken> ReadToken::Parse(std::string_view contents) {
   return ReadToken(std::string_view(token.data(), token.size()));
 }
 
-ReadToken::ReadToken(std::string_view token) : digest_(DigestOf(token)) {
-  Digest cookie = {};
-  unsigned int size = 0;
-  SYNCLINE_CHECK(HMAC(EVP_sha256(), token.data(), static_cast<int>(token.size()),
-                      reinterpret_cast<const unsigned char*>(kCookieLabel.data()),
-                      kCookieLabel.size(), cookie.data(), &size) != nullptr);
-  cookie_ = absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(cookie.data()), cookie.size()));
-  cookie_digest_ = DigestOf(cookie_);
-}
+ReadToken::ReadToken(std::string_view token)
+    : digest_(DigestOf(token)),
+      cookie_(DerivedFrom(token, kCookieLabel)),
+      cookie_digest_(DigestOf(cookie_)),
+      mark_(DerivedFrom(token, kMarkLabel).substr(0, kMarkDigits)) {}
 
 ReadToken::Digest ReadToken::DigestOf(std::string_view bytes) {
   Digest digest = {};

@@ -36,6 +36,9 @@ class ReadToken {
   bool IsInForm(std::string_view body) const;
 
   const std::string& cookie() const { return cookie_; }
+  // For the cookie's name: a browser sends the cookies of a host to all its ports, and keeps
+  // one of each name.
+  const std::string& mark() const { return mark_; }
 
  private:
   using Digest = std::array<unsigned char, 32>;
@@ -46,6 +49,7 @@ class ReadToken {
   Digest digest_;
   std::string cookie_;
   Digest cookie_digest_;
+  std::string mark_;
 };
 
 }  // namespace syncline

@@ -58,6 +58,9 @@ TEST(ReadToken, TheCookieIsNotTheTokenAndAsGood) {
   EXPECT_THAT(token.cookie(), Not(HasSubstr("abcdefgh")));
   EXPECT_EQ(token.cookie(), Token().cookie());  // of the next process, too
   EXPECT_NE(token.cookie(), ReadToken::Parse("another-token-of-its-own")->cookie());
+  EXPECT_EQ(token.mark(), Token().mark());
+  EXPECT_NE(token.mark(), ReadToken::Parse("another-token-of-its-own")->mark());
+  EXPECT_THAT(token.cookie(), Not(HasSubstr(token.mark())));
   const std::string pair = absl::StrCat("mine=", token.cookie());
   EXPECT_TRUE(token.IsInCookies(pair, "mine"));
   EXPECT_TRUE(token.IsInCookies(absl::StrCat("a=b; mine=old;", pair, "; c=d"), "mine"));

@@ -132,10 +132,10 @@ TORCH_OPTIMIZERS = {
 class Network:
     """The network of worker/examples/fashion_mnist/model.cc. Weights have its shapes: output, row, column, input."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, hidden=256):
         torch.manual_seed(seed)
         self.parameters = []
-        for outputs, side, inputs in ((32, 5, 1), (64, 3, 32), (256, 7, 64), (10, 1, 256)):
+        for outputs, side, inputs in ((32, 5, 1), (64, 3, 32), (hidden, 7, 64), (10, 1, hidden)):
             bound = (side * side * inputs) ** -0.5
             weights = torch.empty(outputs, side, side, inputs).uniform_(-bound, bound)
             self.parameters += [weights.requires_grad_(), torch.zeros(outputs).requires_grad_()]

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import dataclass
 
 from slow_network import page
 
@@ -32,32 +33,33 @@ HERE = pathlib.Path(__file__).resolve().parent
 TRAIN_SAMPLES = 60000
 
 
-def sgd(lr, *more):
-    return ["--optimizer", "sgd", f"--option=lr={lr}", *more]
+MOMENTUM = ("--option=momentum=0.9",)
+TUNED_RATES = (0.03, 0.05, 0.07, 0.1, 0.15, 0.2)  # all contenders are tuned over these
+
+
+@dataclass(frozen=True)
+class Contender:
+    name: str  # in the tables
+    lr: float  # of TUNED_RATES the one with which it reached 88 % in the fewest steps (--tune)
+    flags: tuple = MOMENTUM
+    is_gloo: bool = False
 
 
 def both_ways(push, publish):
-    return [f"--push-codec={push}", f"--publish-codec={publish}"]
+    return (f"--push-codec={push}", f"--publish-codec={publish}")
 
 
-# What each contender is called in the tables, and the flags that make it what it is. Of each, the learning rate is the one
-# with which it reached 88 % in the fewest steps, of those that docs/slow_network.md names.
-MOMENTUM = "--option=momentum=0.9"
-SYNCLINE = {
-    "bf16": ("Syncline, dense BF16", sgd(0.05, MOMENTUM) + both_ways("bf16", "bf16")),
-    "onebit": ("Syncline, 1 bit both ways", sgd(0.05, MOMENTUM) + both_ways("onebit", "onebit")),
-    "topk": (
-        "Syncline, top-k 1 % both ways",
-        sgd(0.07, MOMENTUM) + both_ways("topk:ratio=0.01", "topk:ratio=0.01"),
-    ),
+CONTENDERS = {
+    "ddp": Contender("torch DDP over gloo, FP32", 0.07, is_gloo=True),
+    "ddp-fp16": Contender("DDP over gloo, torch's FP16 hook", 0.07, (*MOMENTUM, "--hook=fp16"), is_gloo=True),
+    "ddp-powersgd": Contender("DDP over gloo, torch's PowerSGD hook, rank 4", 0.07, (*MOMENTUM, "--hook=powersgd"), is_gloo=True),
+    "bf16": Contender("Syncline, dense BF16", 0.05, (*MOMENTUM, *both_ways("bf16", "bf16"))),
+    "onebit": Contender("Syncline, 1 bit both ways", 0.05, (*MOMENTUM, *both_ways("onebit", "onebit"))),
+    "topk": Contender("Syncline, top-k 1 % both ways", 0.07, (*MOMENTUM, *both_ways("topk:ratio=0.01", "topk:ratio=0.01"))),
     # The momentum is the codec's, on the workers.
-    "dgc": (
-        "Syncline, DGC 0.1 % up, top-k 0.1 % down",
-        sgd(0.2) + both_ways("dgc:ratio=0.001,momentum=0.9", "topk:ratio=0.001"),
-    ),
+    "dgc": Contender("Syncline, DGC 0.1 % up, top-k 0.1 % down", 0.2, both_ways("dgc:ratio=0.001,momentum=0.9", "topk:ratio=0.001")),
 }
-GLOO = sgd(0.07, MOMENTUM)
-NAMES = {"ddp": "torch DDP over gloo, FP32", **{key: name for key, (name, _) in SYNCLINE.items()}}
+NAMES = {key: one.name for key, one in CONTENDERS.items()}
 
 
 class Failed(Exception):
@@ -68,11 +70,13 @@ def total_steps(options):
     return options.steps or options.epochs * -(-TRAIN_SAMPLES // (options.batch_size * WORKERS))
 
 
-def training_flags(options, seed, report):
-    flags = ["--schedule", "linear", "--schedule-option", f"total_steps={total_steps(options)}"]
-    flags += ["--epochs", options.epochs, "--batch-size", options.batch_size, "--steps", options.steps]
-    flags += ["--eval-steps", options.eval_steps, "--seed", seed, "--precision", options.precision]
-    return [*flags, "--data-dir", options.data_dir, "--report", report]
+def training_flags(options, run):
+    contender = CONTENDERS[run["contender"]]
+    flags = ["--optimizer", "sgd", f"--option=lr={run['lr']}", *contender.flags, "--hidden", options.hidden]
+    flags += ["--schedule", "linear", "--schedule-option", f"total_steps={total_steps(options)}"]
+    flags += ["--epochs", options.epochs, "--batch-size", options.batch_size, "--steps", run["limit"]]
+    flags += ["--eval-steps", options.eval_steps, "--seed", run["seed"], "--precision", options.precision]
+    return [*flags, "--data-dir", options.data_dir, "--report", run["report"]]
 
 
 def wait_for(processes, deadline, what):
@@ -122,41 +126,44 @@ def start_services(options, net, folder, log):
 def start_syncline(options, net, run, log):
     control = start_services(options, net, run["folder"], log)
     job = {"SYNCLINE_COORDINATOR": control, "SYNCLINE_JOB": "slow-network", "SYNCLINE_RUN_ID": "1", **UCX}
-    _, flags = SYNCLINE[run["contender"]]
-    command = [options.bin / "fashion_mnist", *flags, *training_flags(options, run["seed"], run["report"])]
+    command = [options.bin / "fashion_mnist", *training_flags(options, run)]
     return [
         net.start(f"worker{rank}", command, log, {**worker_environment(net, rank), **job}) for rank in range(WORKERS)
     ]
 
 
 def start_gloo(options, net, run, log):
-    program = [sys.executable, HERE / "slow_network" / "gloo_worker.py", *GLOO]
-    command = [*program, *training_flags(options, run["seed"], run["report"])]
+    command = [sys.executable, HERE / "slow_network" / "gloo_worker.py", *training_flags(options, run)]
     return [net.start(f"worker{rank}", command, log, worker_environment(net, rank)) for rank in range(WORKERS)]
 
 
-def measure(options, rate, contender, seed):
+def measure(options, rate, contender, seed, lr):
     """One run: the report of rank 0, and the bytes on the wires."""
+    is_gloo = CONTENDERS[contender].is_gloo
+    is_probe = rate != "none" and options.probe_steps > 0
     names = [f"worker{rank}" for rank in range(WORKERS)]
-    if contender != "ddp":
+    if not is_gloo:
         names = ["coordinator", *(f"server{server}" for server in range(options.servers)), *names]
-    start = start_gloo if contender == "ddp" else start_syncline
+    start = start_gloo if is_gloo else start_syncline
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        run = {"contender": contender, "seed": seed, "folder": folder, "report": folder / "report.json"}
+        run = {"contender": contender, "seed": seed, "lr": lr, "folder": folder, "report": folder / "report.json"}
+        run["limit"] = options.probe_steps if is_probe else options.steps
         limit = None if rate == "none" else rate
         with (folder / "log").open("w") as log, hosts.Hosts(PREFIX, names, rate=limit) as net:
             try:
                 workers = start(options, net, run, log)
                 wait_for(workers, time.monotonic() + options.timeout, f"{contender} at {rate}")
             except Failed as failure:
-                raise Failed(f"{failure}\n{(folder / 'log').read_text()[-2000:]}") from None
+                raise Failed(f"{failure}\n{(folder / 'log').read_text()[-6000:]}") from None
             sent = net.sent()
         report = json.loads(run["report"].read_text())
     return {
         "rate": rate,
         "contender": contender,
         "seed": seed,
+        "lr": lr,
+        "is_probe": is_probe,
         "steps": report["steps"],
         "seconds": report["seconds"],
         "accuracy": report["accuracy"],
@@ -168,18 +175,27 @@ def measure(options, rate, contender, seed):
 def measure_all(options):
     """Seed by seed, so that all contenders see the same load of the machine."""
     results = json.loads(options.json.read_text()) if options.json and options.json.exists() else []
-    done = {(run["rate"], run["contender"], run["seed"]) for run in results}
+    done = {(run["rate"], run["contender"], run["seed"], run["lr"]) for run in results}
     for seed in range(1, options.seeds + 1):
         for rate in options.rates:
             for contender in options.contenders:
-                if (rate, contender, seed) in done:
-                    continue
-                run = measure(options, rate, contender, seed)
-                results.append(run)
-                print(page.line(run, options.target), file=sys.stderr, flush=True)
-                if options.json:
-                    options.json.write_text(json.dumps(results, indent=1))
+                for lr in TUNED_RATES if options.tune else [options.lr.get(contender, CONTENDERS[contender].lr)]:
+                    if (rate, contender, seed, lr) in done:
+                        continue
+                    run = measure(options, rate, contender, seed, lr)
+                    results.append(run)
+                    print(page.line(run, options.target), file=sys.stderr, flush=True)
+                    if options.json:
+                        options.json.write_text(json.dumps(results, indent=1))
     return results
+
+
+def learning_rate(text):
+    """CONTENDER=RATE"""
+    contender, _, rate = text.partition("=")
+    if contender not in CONTENDERS:
+        raise argparse.ArgumentTypeError(f"{contender} is none of {', '.join(CONTENDERS)}")
+    return contender, float(rate)
 
 
 def parse():
@@ -197,11 +213,23 @@ def parse():
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16", help="of forward and backward, for all")
     parser.add_argument("--target", type=float, default=88, help="test accuracy in percent")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds for one run")
+    parser.add_argument("--hidden", type=int, default=256, help="units of the first full layer; 8000 make 25 million parameters")
+    parser.add_argument("--lr", type=learning_rate, nargs="+", default=[], metavar="CONTENDER=RATE", help="in place of the tuned one")
+    parser.add_argument("--tune", action="store_true", help="all of the learning rates that are tried, without a limit of the network")
+    parser.add_argument("--probe-steps", type=int, default=0, help="at a limited rate so many steps, with the steps to the target of the run "
+                        "without a limit: for models that would take hours")
     parser.add_argument("--quick", action="store_true", help="40 steps: shows that all runs, not how well")
     parser.add_argument("--write", type=pathlib.Path, help="write the table to this page, and the plot beside it")
     parser.add_argument("--json", type=pathlib.Path, help="keep all figures here; runs that it has are not repeated")
     options = parser.parse_args()
     options.bin = options.bin.resolve()
+    options.lr = dict(options.lr)
+    if options.tune:
+        options.rates = ["none"]
+        if options.write:
+            parser.error("--tune chooses learning rates; it writes no page")
+    if options.probe_steps and "none" not in options.rates:
+        parser.error("--probe-steps needs the rate none, whose steps to the target it takes")
     if options.quick:
         options.steps, options.eval_steps = 40, 20
         if options.write or options.json:
@@ -220,7 +248,7 @@ def main():
         sys.exit(f"slow_network: {failure}")
     except KeyboardInterrupt:
         return 130
-    print(page.tables(results, NAMES, options.target))
+    print(page.tuning(results, NAMES, options.target) if options.tune else page.tables(results, NAMES, options.target))
     if options.write:
         version = subprocess.run([options.bin / "syncline", "version"], capture_output=True, text=True, check=True)
         plot = page.plot(results, NAMES, options)

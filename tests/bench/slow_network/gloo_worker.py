@@ -20,9 +20,9 @@ import convergence  # noqa: E402
 
 
 class Model(nn.Module):
-    def __init__(self, seed):
+    def __init__(self, seed, hidden):
         super().__init__()
-        self.network = convergence.Network(seed)
+        self.network = convergence.Network(seed, hidden)
         self.weights = nn.ParameterList(self.network.parameters)
         self.network.parameters = list(self.weights)
 
@@ -43,11 +43,26 @@ def accuracy(options, model, test):
     return hits / len(labels)
 
 
+def register(parallel, hook):
+    if hook == "fp16":  # torch's hook of BF16 is for NCCL only
+        from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+        parallel.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif hook == "powersgd":
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=4, start_powerSGD_iter=2)
+        parallel.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+
 def train(options, model, data):
     """The report."""
     (images, labels), test = data
     rank, world = distributed.get_rank(), distributed.get_world_size()
-    parallel = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+    # Over gloo, whose operations have no names, PowerSGD's of two buckets meet in another order on each rank, and abort.
+    buckets = {"bucket_cap_mb": 1000} if options.hook == "powersgd" else {}
+    parallel = nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True, **buckets)
+    register(parallel, options.hook)
     settings = dict(option.split("=") for option in options.option)
     optimizer = convergence.TORCH_OPTIMIZERS[options.optimizer](
         model.parameters(), **{name: float(value) for name, value in settings.items()}
@@ -88,13 +103,15 @@ def main():
     parser.add_argument("--eval-steps", type=int, default=0)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--hidden", type=int, default=256)
+    parser.add_argument("--hook", choices=("fp16", "powersgd"))
     parser.add_argument("--data-dir", type=pathlib.Path, required=True)
     parser.add_argument("--report", type=pathlib.Path, required=True)
     options = parser.parse_args()
     torch.set_num_threads(1)
     distributed.init_process_group("gloo")
     data = [convergence.read_samples(options.data_dir, prefix) for prefix in ("train", "t10k")]
-    report = train(options, Model(options.seed), data)
+    report = train(options, Model(options.seed, options.hidden), data)
     distributed.destroy_process_group()
     if report["rank"] == 0:
         options.report.write_text(json.dumps(report, indent=2))

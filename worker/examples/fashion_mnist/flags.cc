@@ -79,6 +79,11 @@ void AddTrainFlags(CLI::App& app, TrainFlags& flags) {
   app.add_option("--threads", flags.threads, "CPU threads of LibTorch")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  app.add_option("--hidden", flags.hidden,
+                 "Units of the first full layer: 256 make 0.8 million parameters, 8000 "
+                 "make 25")
+      ->check(CLI::Range(1, 100'000))
+      ->capture_default_str();
   app.add_option("--data-dir", flags.data_dir, "Where the Fashion-MNIST files are")
       ->capture_default_str();
   app.add_option("--report", flags.report,

@@ -22,6 +22,7 @@ struct TrainFlags {
   OptimizerSettings optimizer;
   uint64_t seed = 1;
   int threads = 1;
+  int64_t hidden = 256;
   std::string data_dir = kDefaultDataDir;
   std::string report;  // where the JSON goes, with the rank appended; empty: nowhere
   std::string name;    // of the run in the report; empty: the precision

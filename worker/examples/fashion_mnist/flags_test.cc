@@ -56,6 +56,8 @@ TEST(Flags, ReadsThemAll) {
                              "9",
                              "--threads",
                              "2",
+                             "--hidden",
+                             "80",
                              "--data-dir",
                              "d",
                              "--report",
@@ -73,6 +75,7 @@ TEST(Flags, ReadsThemAll) {
             (NamedOptions{"cosine", {{"total_steps", 9}}}));
   EXPECT_EQ(flags.train.seed, 9u);
   EXPECT_EQ(flags.train.threads, 2);
+  EXPECT_EQ(flags.train.hidden, 80);
   EXPECT_EQ(flags.train.data_dir, "d");
   EXPECT_EQ(flags.train.report, "r.json");
   EXPECT_EQ(flags.train.name, "mine");
@@ -93,6 +96,7 @@ TEST(Flags, BadOnesExitWithTwo) {
                                                      {"--option", "lr"},
                                                      {"--steps", "-1"},
                                                      {"--threads", "0"},
+                                                     {"--hidden", "0"},
                                                      {"stray"},
                                                      {"--local", "--optimizer", "lamb"},
                                                      {"summarize"},

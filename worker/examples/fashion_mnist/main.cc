@@ -126,7 +126,8 @@ absl::Status Train(const Flags& flags, const StopSignal& stop) {
   }
   Model model({.precision = computes_in,
                .seed = flags.train.seed,
-               .threads = flags.train.threads});
+               .threads = flags.train.threads,
+               .hidden = flags.train.hidden});
   return flags.command == Command::kTrainLocally
              ? TrainLocally(flags.train, dataset, model, stop)
              : TrainInJob(flags.train, dataset, model, stop);

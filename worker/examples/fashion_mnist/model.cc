@@ -69,8 +69,8 @@ class Model::Network {
     torch::manual_seed(options.seed);
     AddLayer("conv1", InitialWeights(32, 5, 1));
     AddLayer("conv2", InitialWeights(64, 3, 32));
-    AddLayer("full1", InitialWeights(256, 7, 64));
-    AddLayer("full2", InitialWeights(kClasses, 1, 256));
+    AddLayer("full1", InitialWeights(options.hidden, 7, 64));
+    AddLayer("full2", InitialWeights(kClasses, 1, options.hidden));
   }
 
   const std::vector<Parameter>& parameters() const { return parameters_; }

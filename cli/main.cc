@@ -7,6 +7,7 @@
 #include "cli/certs.h"
 #include "cli/checkpoint.h"
 #include "cli/completion.h"
+#include "cli/diagnose.h"
 #include "cli/doctor.h"
 #include "cli/drain.h"
 #include "cli/events.h"
@@ -34,7 +35,8 @@ int main(int argc, char** argv) {
       syncline::AddCheckpoint, syncline::AddPlan,   syncline::AddDoctor,
       syncline::AddBench,      syncline::AddCerts,  syncline::AddVersion,
       syncline::AddReplay,     syncline::AddAdvise, syncline::AddTrace,
-      syncline::AddDrain,      syncline::AddEvents, syncline::AddCompletion,
+      syncline::AddDrain,      syncline::AddEvents, syncline::AddDiagnose,
+      syncline::AddCompletion,
   };
   return syncline::RunApp({argv, argv + argc}, kCommands);
 }

@@ -1,0 +1,11 @@
+// syncline diagnose: who of a cluster is slow or unreachable, and by which link.
+#pragma once
+
+#include "CLI/CLI.hpp"
+#include "cli/command.h"
+
+namespace syncline {
+
+void AddDiagnose(CLI::App& app, Command* selected);
+
+}  // namespace syncline

@@ -1,0 +1,160 @@
+// Reports of links, for people and for programs.
+#include <algorithm>
+#include <array>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "cli/link_report.h"
+#include "nlohmann/json.hpp"
+
+namespace syncline {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr size_t kColumns = 80;
+constexpr size_t kIndent = 6;
+// So many of one kind that are as they should be have a line each.
+constexpr size_t kLinesOfAKind = 4;
+
+// Bytes that begin a character: what a terminal counts.
+size_t Width(absl::string_view text) {
+  return static_cast<size_t>(
+      std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
+}
+
+// As much of `text` as fits, at the end of a character.
+absl::string_view Fitting(absl::string_view text, size_t columns) {
+  size_t bytes = 0;
+  size_t width = 0;
+  while (bytes < text.size()) {
+    const bool begins = (text[bytes] & 0xc0) != 0x80;
+    if (begins && width == columns) break;
+    width += begins ? 1 : 0;
+    ++bytes;
+  }
+  return text.substr(0, bytes);
+}
+
+// `first`, then words, in lines of kColumns; all but the first are indented. A word that is
+// longer than a line is cut.
+std::string Wrapped(const std::string& first, absl::string_view words) {
+  std::string text;
+  std::string line = first;
+  bool is_empty = true;
+  for (absl::string_view word : absl::StrSplit(words, ' ', absl::SkipWhitespace())) {
+    while (!word.empty()) {
+      const size_t used = Width(line) + (is_empty ? 0 : 1);
+      if (used + Width(word) > kColumns && !is_empty) {
+        absl::StrAppend(&text, line, "\n");
+        line.assign(kIndent, ' ');
+        is_empty = true;
+        continue;
+      }
+      const absl::string_view fits =
+          Fitting(word, kColumns - std::min(used, kColumns - 1));
+      absl::StrAppend(&line, is_empty ? "" : " ", fits);
+      is_empty = false;
+      word.remove_prefix(fits.size());
+    }
+  }
+  return absl::StrCat(text, line, "\n");
+}
+
+std::string Line(Check::Result result, const std::string& words) {
+  return Wrapped(absl::StrFormat("%-*s", kIndent, ResultName(result)), words);
+}
+
+// 80 ms, or 1.2 s.
+std::string InShort(double seconds) {
+  return seconds < 1 ? absl::StrFormat("%.3g ms", 1e3 * seconds)
+                     : absl::StrFormat("%.1f s", seconds);
+}
+
+struct KindOfReport {
+  std::string check;
+  std::string role;
+  std::string job;
+  auto operator<=>(const KindOfReport&) const = default;
+};
+
+std::string Summary(const KindOfReport& kind, const std::vector<const LinkReport*>& all) {
+  const auto seconds = [](const LinkReport* report) {
+    return report->seconds.value_or(0);
+  };
+  const auto [least, most] = std::ranges::minmax_element(all, {}, seconds);
+  const std::string who = absl::StrCat(all.size(), " ", kind.role, "s",
+                                       kind.job.empty() ? "" : " of job ", kind.job);
+  const std::string range =
+      absl::StrCat(InShort(seconds(*least)), " to ", InShort(seconds(*most)));
+  if (kind.check == "heartbeat") {
+    return absl::StrCat(who, " -> coordinator: heartbeats ", range, " ago");
+  }
+  return absl::StrCat(who, ": a step takes ", range, " by itself");
+}
+
+}  // namespace
+
+std::string ReportsAsText(const std::vector<LinkReport>& reports) {
+  std::map<KindOfReport, std::vector<const LinkReport*>> fine;
+  for (const LinkReport& report : reports) {
+    const bool is_fine = report.result == Check::kOk && report.number.has_value();
+    if (is_fine) fine[{report.check, report.role, report.job}].push_back(&report);
+  }
+  std::string text;
+  std::map<Check::Result, size_t> counts;
+  for (const LinkReport& report : reports) {
+    ++counts[report.result];
+    const KindOfReport kind = {report.check, report.role, report.job};
+    const auto same = fine.find(kind);
+    const bool is_one_of_many = report.result == Check::kOk && same != fine.end() &&
+                                same->second.size() > kLinesOfAKind;
+    if (is_one_of_many && same->second.front() != &report) continue;
+    if (is_one_of_many) {
+      text += Line(Check::kOk, Summary(kind, same->second));
+      continue;
+    }
+    text += Line(report.result, absl::StrCat(report.from, report.to.empty() ? "" : " -> ",
+                                             report.to, ": ", report.what));
+    if (!report.change.empty()) {
+      text += Wrapped(std::string(kIndent, ' '), absl::StrCat("do: ", report.change));
+    }
+  }
+  const std::string how = counts[Check::kFail] > 0   ? "not healthy"
+                          : counts[Check::kWarn] > 0 ? "healthy, but slow"
+                                                     : "healthy";
+  return absl::StrCat(text, absl::StrFormat("%s: %d ok, %d warn, %d fail, %d not tried\n",
+                                            how, counts[Check::kOk], counts[Check::kWarn],
+                                            counts[Check::kFail], counts[Check::kNone]));
+}
+
+std::string ReportsAsJson(const std::string& coordinator,
+                          const std::vector<LinkReport>& reports) {
+  const auto or_null = [](const auto& value) { return value ? Json(*value) : Json(); };
+  Json links = Json::array();
+  for (const LinkReport& report : reports) {
+    links.push_back({{"result", ResultName(report.result)},
+                     {"check", report.check},
+                     {"role", report.role},
+                     {"number", or_null(report.number)},
+                     {"job", report.job},
+                     {"from", report.from},
+                     {"to", report.to},
+                     {"seconds", or_null(report.seconds)},
+                     {"limit_seconds", or_null(report.limit_seconds)},
+                     {"what", report.what},
+                     {"change", report.change}});
+  }
+  const Json json = {{"coordinator", coordinator},
+                     {"result", ResultName(WorstOf(reports))},
+                     {"links", std::move(links)}};
+  return json.dump(2, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace syncline

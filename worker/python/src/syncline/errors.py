@@ -90,6 +90,16 @@ class Unauthenticated(Error):
     """The coordinator does not know this worker's certificate."""
 
 
+class NotEqual(Error, AssertionError):
+    """`assert_equal` found a tensor that ranks differ in. `rank` is the first that differs from rank 0."""
+
+    tensor: str = ""
+    index: Optional[tuple[int, ...]] = None
+    """Where, in the tensor's shape; None where what differs is its shape, dtype or step."""
+    step: Optional[int] = None
+    """The session's; None without one."""
+
+
 class Internal(Error):
     """A bug of Syncline."""
 

@@ -474,6 +474,11 @@ def report() -> str:
     return _only_session().report()
 
 
+def only_session_or_none() -> Optional[Session]:
+    """None where none is open; FailedPrecondition where there are several."""
+    return _only_session() if _open_sessions else None
+
+
 def _only_session() -> Session:
     sessions = list(_open_sessions)
     if len(sessions) != 1:

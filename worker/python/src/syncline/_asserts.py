@@ -1,0 +1,203 @@
+"""assert_equal: whether a tensor is the same on all ranks, and if not, where the first difference is.
+
+Ranks compare in a group of their own (_gathering.py): digests first, so that equal tensors cost a few kilobytes, then rank 0's values,
+piece by piece, until one differs.
+"""
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import threading
+import time
+from typing import Any, NamedTuple, Optional
+
+from syncline import _group
+from syncline._gathering import Gathering, Place, number_of
+from syncline.errors import Error, FailedPrecondition, InvalidArgument, NotEqual
+from syncline.session import Session, only_session_or_none
+
+_PIECE_BYTES = 4 << 20
+_RECORD_BYTES = 2048  # what a rank says of its tensor, and of a piece of it
+_LONGEST_NAME = 200
+
+_gathering = Gathering()
+_lock = threading.Lock()
+
+
+def assert_equal(tensor: Any, tolerance: float = 0.0, *, name: str = "tensor", timeout: float = 60.0,
+                 session: Optional[Session] = None) -> None:
+    """Raises NotEqual on every rank unless `tensor` is the same on all of them, and names the first that differs from rank 0.
+
+    All ranks of the job call it at the same place, with a tensor or a NumPy array of one shape and dtype. Two values are equal
+    when they differ by `tolerance` at most, or are both not a number. A rank that does not come within `timeout` seconds, or dies
+    meanwhile, is an error on all others that names it. `session` is needed where this process has several.
+
+        optimizer.synchronize()                                  # what is under way to the weights has arrived
+        syncline.assert_equal(model.head.weight, name="head")
+
+    Ranks meet by MASTER_ADDR and MASTER_PORT, or in torch.distributed's default group where there is one.
+    """
+    if not 0 <= tolerance < float("inf"):
+        raise InvalidArgument(f"assert_equal({name!r}): tolerance is {tolerance}, but must be 0 or more, and finite")
+    if not 0 < timeout <= 86400:
+        raise InvalidArgument(f"assert_equal({name!r}): timeout is {timeout}, but must be more than 0, and 86400 s at most")
+    values = _values_of(tensor, name)
+    with _lock:
+        place, step = _place(session)
+        if place.ranks == 1:
+            return
+        deadline = time.monotonic() + timeout
+        comparison = _Comparison(place, step, _Compared(name[:_LONGEST_NAME], values, tolerance), deadline)
+        try:
+            comparison.run(_gathering.group(place, deadline))
+        except NotEqual:
+            raise
+        except Error as error:
+            _gathering.drop()
+            again = type(error)(f"assert_equal({name!r}){comparison.at_step}: {error}")
+            again.rank, again.exit_code = error.rank, error.exit_code
+            raise again from error
+        except BaseException:  # Ctrl-C in the middle: the others are told
+            _gathering.drop()
+            raise
+
+
+def _place(session: Optional[Session]) -> tuple[Place, Optional[int]]:
+    """Where this process is, and its session's step, if it has one."""
+    of = session or only_session_or_none()
+    if of is not None:
+        return Place(of.rank, of.world_size), of.step
+    import torch.distributed as dist
+
+    if dist.is_available() and dist.is_initialized():
+        return Place(dist.get_rank(), dist.get_world_size()), None
+    return Place(number_of("RANK", 0), number_of("WORLD_SIZE", 1)), None
+
+
+
+def _values_of(tensor: Any, name: str) -> Any:
+    """A contiguous torch tensor in host memory."""
+    try:
+        import torch
+    except ImportError as error:
+        raise FailedPrecondition("assert_equal needs torch, by which ranks find each other") from error
+    try:
+        values = tensor if isinstance(tensor, torch.Tensor) else torch.from_numpy(_contiguous(tensor))
+    except (TypeError, ValueError, AttributeError) as error:
+        raise InvalidArgument(f"assert_equal({name!r}): neither a torch tensor nor a NumPy array that torch knows: {error}") from error
+    if values.layout != torch.strided or values.is_quantized:
+        raise InvalidArgument(f"assert_equal({name!r}): the tensor is {values.layout} of {values.dtype}; give a dense one")
+    return values.detach().cpu().contiguous()
+
+
+def _contiguous(array: Any) -> Any:
+    import numpy
+
+    if not isinstance(array, numpy.ndarray):
+        raise TypeError(f"it is a {type(array).__qualname__}")
+    return numpy.ascontiguousarray(array).reshape(array.shape)
+
+
+class _Compared(NamedTuple):
+    name: str
+    values: Any
+    tolerance: float
+
+
+class _Comparison:
+    """One call of assert_equal. All ranks see the same records, and so come to the same end."""
+
+    def __init__(self, place: Place, step: Optional[int], what: _Compared, deadline: float) -> None:
+        self._place, self._step, self._deadline = place, step, deadline
+        self._name, self._values, self._tolerance = what
+        self._bytes = self._values.numel() * self._values.element_size()
+
+    @property
+    def at_step(self) -> str:
+        return "" if self._step is None else f" at step {self._step}"
+
+    def run(self, group: _group.Group) -> None:
+        digest = hashlib.blake2b(ctypes.string_at(self._values.data_ptr(), self._bytes), digest_size=16).hexdigest()
+        said = self._exchange(group, {
+            "name": self._name, "shape": list(self._values.shape), "dtype": str(self._values.dtype).replace("torch.", ""),
+            "tolerance": self._tolerance, "step": self._step, "digest": digest})
+        first = said[0]
+        for rank, other in enumerate(said):
+            for what in ("step", "name", "shape", "dtype", "tolerance"):
+                if other[what] != first[what]:
+                    self._name, self._step = first["name"], first["step"]  # all ranks say the same
+                    raise self._error(rank, None, f"rank {rank} compares one of {what} {other[what]}, rank 0 one of {first[what]}")
+        if any(other["digest"] != first["digest"] for other in said):
+            self._find(group)
+
+    def _find(self, group: _group.Group) -> None:
+        flat = self._values.reshape(-1)
+        length = max(1, _PIECE_BYTES // flat.element_size())
+        for begin in range(0, flat.numel(), length):
+            own = flat[begin:begin + length]
+            reference = own.clone()
+            self._wait(group.start(
+                _group.BROADCAST, output=reference.data_ptr(), count=reference.numel() * reference.element_size(), root=0,
+                timeout_ms=self._left_ms(), keeps=reference))
+            differs = _first_difference(own, reference, self._tolerance)
+            found = {} if differs is None else {
+                "index": begin + differs, "has": str(own[differs].item()), "first": str(reference[differs].item())}
+            said = self._exchange(group, found)
+            ranks = [rank for rank, other in enumerate(said) if other]
+            if ranks:
+                self._raise_difference(said, ranks)
+
+    def _raise_difference(self, said: list[Any], ranks: list[int]) -> None:
+        found = said[ranks[0]]
+        index = _index(found["index"], self._values.shape)
+        others = f"; so do ranks {', '.join(map(str, ranks[1:9]))}{', ...' if len(ranks) > 9 else ''}" if ranks[1:] else ""
+        raise self._error(ranks[0], index, f"rank {ranks[0]} has {found['has']} at {list(index)}, rank 0 has {found['first']} "
+                                           f"(tolerance {self._tolerance:g}){others}")
+
+    def _error(self, rank: int, index: Optional[tuple[int, ...]], what: str) -> NotEqual:
+        error = NotEqual(f"tensor {self._name!r} differs between ranks{self.at_step}: {what}")
+        error.rank, error.tensor, error.index, error.step = rank, self._name, index, self._step
+        return error
+
+    def _exchange(self, group: _group.Group, record: dict[str, Any]) -> list[Any]:
+        """What all ranks say, by rank."""
+        own = json.dumps(record).encode()
+        if len(own) > _RECORD_BYTES:
+            raise InvalidArgument(f"assert_equal({self._name!r}): the name or the shape is too long: {len(own)} bytes")
+        given = ctypes.create_string_buffer(own.ljust(_RECORD_BYTES), _RECORD_BYTES)
+        taken = ctypes.create_string_buffer(self._place.ranks * _RECORD_BYTES)
+        self._wait(group.start(
+            _group.ALL_GATHER, input=ctypes.addressof(given), output=ctypes.addressof(taken), count=_RECORD_BYTES,
+            timeout_ms=self._left_ms(), keeps=(given, taken)))
+        raw = taken.raw
+        return [json.loads(raw[at:at + _RECORD_BYTES]) for at in range(0, len(raw), _RECORD_BYTES)]
+
+    def _wait(self, handle: _group.Handle) -> None:
+        # The operation's own time ends first, and says whom it waits for.
+        handle.wait(self._left_ms() + 10_000)
+
+    def _left_ms(self) -> int:
+        return max(1, int((self._deadline - time.monotonic()) * 1000))
+
+
+def _first_difference(own: Any, reference: Any, tolerance: float) -> Optional[int]:
+    """Where `own` differs first; None: nowhere."""
+    import torch
+
+    equal = own == reference
+    if own.is_floating_point() or own.is_complex():
+        equal |= own.isnan() & reference.isnan()
+    if tolerance > 0:
+        wide = torch.complex128 if own.is_complex() else torch.float64
+        equal |= (own.to(wide) - reference.to(wide)).abs() <= tolerance
+    wrong = (~equal).nonzero()
+    return int(wrong[0].item()) if len(wrong) else None
+
+
+def _index(flat: int, shape: Any) -> tuple[int, ...]:
+    index: list[int] = []
+    for size in reversed(shape):
+        flat, at = divmod(flat, size)
+        index.insert(0, at)
+    return tuple(index)

@@ -1,0 +1,174 @@
+"""How all ranks of a program come together for assert_equal, and again after one of them did not come, or died.
+
+Each says in torch.distributed's store that it is here, by a token of this attempt; rank 0 answers all tokens with the name of a new
+group (comm/collective). So no group is ever made of those who are gone: whoever gave up has taken its token back.
+"""
+from __future__ import annotations
+
+import datetime
+import os
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any, NamedTuple, Optional
+
+from syncline import _group
+from syncline.errors import DeadlineExceeded, Error, FailedPrecondition, InvalidArgument, Unavailable
+
+_KEYS = "syncline_assert"
+_ABSENT = "absent "
+_LOOK_AGAIN_S = 0.02
+
+
+class Place(NamedTuple):
+    rank: int
+    ranks: int
+
+
+class Gathering:
+    """The group of all ranks, kept from call to call until an error ends it. One thread at a time."""
+
+    def __init__(self) -> None:
+        self._group: Optional[_group.Group] = None
+        self._own_store: Any = None  # where torch has none
+        self._serves_store = False
+        self._process = os.getpid()
+        self._answered: dict[int, str] = {}  # of rank 0: the last token of each rank
+
+    def group(self, place: Place, deadline: float) -> _group.Group:
+        """DeadlineExceeded with the `rank` that did not come until then, by the monotonic clock."""
+        if self._process != os.getpid():  # a forked child has none of it
+            self.__init__()  # type: ignore[misc]
+        if self._group is None:
+            store = self._store(place, deadline)
+            try:
+                name = self._meet(store, place, deadline)
+                self._group = self._make(name, store, place, deadline)
+            except (OSError, RuntimeError) as error:
+                if isinstance(error, Error):
+                    raise
+                raise Unavailable(f"the store by which ranks meet does not answer ({error}): has rank 0 ended?") from error
+        return self._group
+
+    def drop(self) -> None:
+        """Ends the group, for all; the next call makes another one."""
+        group, self._group = self._group, None
+        if not self._serves_store:  # where rank 0 was started again, it is another one
+            self._own_store = None
+        if group is not None:
+            group.abort()
+
+    def _store(self, place: Place, deadline: float) -> Any:
+        import torch.distributed as dist
+
+        if not dist.is_available():
+            raise FailedPrecondition("assert_equal finds the other ranks by torch.distributed, which this torch has not")
+        if dist.is_initialized():
+            return dist.distributed_c10d._get_default_store()
+        if self._own_store is None:
+            address, port = os.environ.get("MASTER_ADDR", ""), number_of("MASTER_PORT", 0)
+            if not address or not port:
+                raise FailedPrecondition(
+                    "assert_equal finds the other ranks at MASTER_ADDR and MASTER_PORT, which are not set: start the program by "
+                    "`syncline run` or torchrun, or set them to a host and a free port of rank 0")
+            has_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"  # torchrun's process listens there
+            self._serves_store = place.rank == 0 and not has_agent
+            try:
+                self._own_store = dist.TCPStore(
+                    address, port, place.ranks, self._serves_store,
+                    datetime.timedelta(milliseconds=_left_ms(deadline)), wait_for_workers=False, multi_tenant=True)
+            except (OSError, RuntimeError, ValueError) as error:
+                raise _absent(0, f"it did not open {address}:{port} ({error})") from error
+        return self._own_store
+
+    def _meet(self, store: Any, place: Place, deadline: float) -> str:
+        """The name of the group that all make now."""
+        token = uuid.uuid4().hex
+        store.set(f"{_KEYS}/here/{place.rank}", token)
+        try:
+            if place.rank:
+                name = self._await(store, f"{_KEYS}/name/{token}", deadline, bool) or _absence(_first_absent(store, place))
+            else:
+                name = self._answer(store, place, token, deadline)
+        finally:
+            store.set(f"{_KEYS}/here/{place.rank}", "")
+        if name.startswith(_ABSENT):
+            raise _absent(int(name[len(_ABSENT):]), "it did not come in time")
+        return name
+
+    def _answer(self, store: Any, place: Place, name: str, deadline: float) -> str:
+        """Of rank 0: tells all who are here the name, or who is not."""
+        tokens = {}
+        for rank in range(1, place.ranks):
+            before = self._answered.get(rank)
+            tokens[rank] = self._await(store, f"{_KEYS}/here/{rank}", deadline, lambda said: said != before)
+        absent = [rank for rank, token in tokens.items() if not token]
+        answer = _absence(absent[0]) if absent else name
+        for rank, token in tokens.items():
+            if token:
+                store.set(f"{_KEYS}/name/{token}", answer)
+                self._answered[rank] = token
+        return answer
+
+    @staticmethod
+    def _await(store: Any, key: str, deadline: float, is_fine: Callable[[str], bool]) -> str:
+        """What the key is once that is fine; empty when the time is over."""
+        while True:
+            said = _look(store, key, _left_ms(deadline))
+            if said and is_fine(said):
+                return said
+            if time.monotonic() >= deadline:
+                return ""
+            time.sleep(_LOOK_AGAIN_S)
+
+    @staticmethod
+    def _make(name: str, store: Any, place: Place, deadline: float) -> _group.Group:
+        from syncline.torch._meeting import await_key, network
+
+        def get(key: str, wait_ms: int) -> bytes:
+            await_key(store, f"{_KEYS}/{name}/{key}", wait_ms)
+            return bytes(store.get(f"{_KEYS}/{name}/{key}"))
+
+        def put(key: str, value: bytes) -> None:
+            store.set(f"{_KEYS}/{name}/{key}", value.decode("ascii"))
+
+        return _group.Group(f"syncline-assert-{name}", place.rank, place.ranks, put, get, _left_ms(deadline), network())
+
+
+def number_of(variable: str, otherwise: int) -> int:
+    """Of the environment."""
+    value = os.environ.get(variable, "") or str(otherwise)
+    if not value.isdecimal():
+        raise InvalidArgument(f"{variable} is {value!r}, but must be a number")
+    return int(value)
+
+
+def _look(store: Any, key: str, wait_ms: int) -> str:
+    """Empty while the store has no such key."""
+    from syncline.torch._meeting import await_key
+
+    try:
+        await_key(store, key, wait_ms)
+    except Exception:  # each torch says it by another class
+        return ""
+    return bytes(store.get(key)).decode()
+
+
+def _first_absent(store: Any, place: Place) -> int:
+    here = (_look(store, f"{_KEYS}/here/{rank}", 1) or rank == place.rank for rank in range(place.ranks))
+    return next((rank for rank, is_here in enumerate(here) if not is_here), 0)
+
+
+def _absence(rank: int) -> str:
+    """What is said in a name's place."""
+    return f"{_ABSENT}{rank}"
+
+
+def _absent(rank: int, what: str) -> DeadlineExceeded:
+    error = DeadlineExceeded(f"rank {rank} is awaited: {what}; does it call assert_equal, too, and as often as the others?")
+    error.rank = rank
+    return error
+
+
+def _left_ms(deadline: float) -> int:
+    return max(1, int((deadline - time.monotonic()) * 1000))

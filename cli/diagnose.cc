@@ -151,9 +151,12 @@ void AddDiagnose(CLI::App& app, Command* selected) {
   AddCoordinatorFlag(*diagnose, &flags->coordinator);
   diagnose->add_option("--admin", flags->admin,
                        "HOST:PORT of its admin port (default: port 7071 beside 7070)");
-  diagnose->add_option("--reach", flags->reach,
-                       "HOST:PORT to connect to from here, too, such as a server's data "
-                       "plane; may be given several times");
+  diagnose
+      ->add_option(
+          "--reach", flags->reach,
+          "HOST:PORT to connect to from here, too, such as a server's data plane; "
+          "may be given several times")
+      ->allow_extra_args(false);
   diagnose
       ->add_option("--failure-timeout", flags->failure_timeout,
                    "That of the cluster, from which all limits follow")

@@ -132,10 +132,11 @@ class Ranks(unittest.TestCase):
                 programs = self.start(f"""
                     if rank == {absent}:
                         time.sleep(3600)
+                    import syncline.torch            # takes its time
                     print("ready", flush=True)
                     while not os.path.exists(os.environ["GATE"]):
                         time.sleep(0.01)
-                    compare(x, name="head", timeout=8)
+                    compare(x, name="head", timeout=10)
                 """, ranks=3)
                 for other in programs[:absent] + programs[absent + 1:]:
                     other.await_line("^ready$")
@@ -180,7 +181,7 @@ class Ranks(unittest.TestCase):
         """)
         self.assertEqual(programs[1].wait(), 9)
         self.assertEqual(programs[0].wait(), 0, programs[0].text())
-        self.assertRegex(programs[0].text(), r"(?m)^equal\n\w+ rank=1 ")
+        self.assertRegex(programs[0].text(), r"(?m)^\w+ rank=1 ")
 
     def test_whoever_came_too_late_meets_the_others_the_next_time(self):
         for first in (0, 1):

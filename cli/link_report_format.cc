@@ -3,6 +3,7 @@
 #include <array>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -81,7 +82,9 @@ struct KindOfReport {
   std::string check;
   std::string role;
   std::string job;
-  auto operator<=>(const KindOfReport&) const = default;
+  bool operator<(const KindOfReport& other) const {
+    return std::tie(check, role, job) < std::tie(other.check, other.role, other.job);
+  }
 };
 
 std::string Summary(const KindOfReport& kind, const std::vector<const LinkReport*>& all) {

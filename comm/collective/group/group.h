@@ -18,11 +18,9 @@
 
 #include <atomic>
 #include <deque>
-#include <map>
 #include <memory>
 #include <string>
 #include <thread>
-#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
@@ -32,8 +30,8 @@
 #include "comm/base/env.h"
 #include "comm/base/steady_condition.h"
 #include "comm/collective/group/call.h"
+#include "comm/collective/group/core.h"
 #include "comm/collective/group/store.h"
-#include "comm/collective/group/task.h"
 #include "comm/collective/group/wire.h"
 #include "comm/collective/schedule/select.h"
 #include "comm/transport/tcp/tcp.h"
@@ -69,15 +67,14 @@ struct GroupOptions {
   TcpSecurity security = TcpSecurity::kTls;
 };
 
-class Group {
+class Group : private GroupCore::Observer {
  public:
-  class Pending;
-  using Handle = std::shared_ptr<Pending>;
+  using Handle = GroupCore::Handle;
 
   // Blocks until all members are there. Errors: Meet (meeting.h).
   static absl::StatusOr<std::unique_ptr<Group>> Create(const GroupOptions& options);
   // What is under way ends with Cancelled, on the others, too.
-  ~Group();
+  ~Group() override;
 
   int rank() const { return options_.rank; }
   int ranks() const { return options_.ranks; }
@@ -104,43 +101,30 @@ class Group {
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   // Which algorithm a call gets, and why.
-  Choice Choose(const Call& call) const;
+  Choice Choose(const Call& call) const { return core_.Choose(call); }
 
  private:
-  using Queue = std::deque<Handle>;
-
   Group(const GroupOptions& options, Meeting meeting);
 
-  Problem ProblemOf(const Call& call) const;
-  bool IsExact(const Call& call) const;
-  absl::Status CheckCall(const Call& call) const;
   absl::Status Enqueue(const Handle& pending) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<std::shared_ptr<const Schedule>> ScheduleFor(const Problem& problem,
-                                                              Algorithm algorithm);
-  absl::Status Begin(Pending& pending);
 
   // The driver's part: one thread at a time.
-  void Drive(const Pending* until, absl::Duration deadline) ABSL_LOCKS_EXCLUDED(mutex_);
-  void DriveUntil(const Pending* until, absl::Duration deadline)
+  void Drive(const PendingCall* until, absl::Duration deadline)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  void DriveUntil(const PendingCall* until, absl::Duration deadline)
       ABSL_LOCKS_EXCLUDED(mutex_);
   bool AdvanceAll() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool AdvanceFront(Queue& queue);
   void TakeIncoming() ABSL_LOCKS_EXCLUDED(mutex_);
-  // Fails the group where a rank that is needed is gone, or an operation is late.
   void Look() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status CheckFront(Queue& queue);
-  absl::Status CheckPeers(const Pending& pending);
-  absl::Status TooLate(const Pending& pending) const;
+  void OnFailed(const absl::Status& status) override ABSL_LOCKS_EXCLUDED(mutex_);
+  void OnDone(PendingCall& pending, const absl::Status& status) override
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Spins for a while, then sleeps.
   void Idle(int* idle) ABSL_LOCKS_EXCLUDED(mutex_);
-  bool HasActive() const;
-  void Complete(Pending& pending, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
-  void FailAll(const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
   void Work() ABSL_LOCKS_EXCLUDED(mutex_);
   void Tend() ABSL_LOCKS_EXCLUDED(mutex_);
   // The last act of a driver that leaves: takes the mutex.
   void HandOver() ABSL_EXCLUSIVE_LOCK_FUNCTION(mutex_);
-  void TendIfItIsTime();
   void SendTheRest() ABSL_LOCKS_EXCLUDED(mutex_);
   // Becomes the driver, for good: nobody else drives any more.
   void TakeOver() ABSL_LOCKS_EXCLUDED(mutex_);
@@ -148,25 +132,16 @@ class Group {
   const GroupOptions options_;
   const SteadyClock clock_;
   const std::unique_ptr<Wire> wire_;
-  const Topology topology_;
   const int local_;  // Problem::local
   const int spins_;
 
-  // Of the driver.
-  Queue collectives_;
-  std::vector<Queue> sends_;     // by peer
-  std::vector<Queue> receives_;  // by peer
-  std::vector<uint64_t> sent_;   // operations with a peer, so far
-  std::vector<uint64_t> received_;
+  // Of the driver, but for its functions about calls.
+  GroupCore core_;
   absl::Duration looked_ = absl::ZeroDuration();  // when it did last
-  absl::Duration tended_ = absl::ZeroDuration();  // likewise
-  uint64_t begun_ = 0;                            // collective operations
-  uint64_t boarded_ = 0;                          // of them on the board
-  std::map<std::string, std::shared_ptr<const Schedule>> schedules_;
 
   mutable absl::Mutex mutex_;
   SteadyCondition changed_;
-  Queue incoming_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Handle> incoming_ ABSL_GUARDED_BY(mutex_);
   std::atomic<bool> has_incoming_ = false;
   std::atomic<bool> abort_ = false;
   bool driving_ ABSL_GUARDED_BY(mutex_) = false;

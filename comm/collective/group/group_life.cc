@@ -15,18 +15,11 @@ void Group::HandOver() {
 // An operation is done when sockets do not have all of it yet: the others wait for the rest.
 void Group::SendTheRest() {
   while (!abort_ && !has_incoming_) {
-    TendIfItIsTime();
+    core_.TendIfItIsTime(clock_.Now());
     wire_->Progress();
     if (!wire_->HasUnsent()) return;
     wire_->Sleep(wire_->tend_every());
   }
-}
-
-void Group::TendIfItIsTime() {
-  const absl::Duration now = clock_.Now();
-  if (now - tended_ < wire_->tend_every()) return;
-  tended_ = now;
-  wire_->Tend();
 }
 
 // Between operations the others must still hear of this rank, and get what it gave them.
@@ -38,7 +31,7 @@ void Group::Tend() {
     if (stopping_) return;
     driving_ = true;
     mutex_.Unlock();
-    TendIfItIsTime();
+    core_.TendIfItIsTime(clock_.Now());
     SendTheRest();
     mutex_.Lock();
     driving_ = false;
@@ -57,7 +50,7 @@ void Group::TakeOver() {
 
 void Group::Abort() {
   TakeOver();
-  FailAll(absl::CancelledError("the group was aborted by this process"));
+  core_.Fail(absl::CancelledError("the group was aborted by this process"));
   absl::MutexLock lock(&mutex_);
   driving_ = false;
   changed_.SignalAll();

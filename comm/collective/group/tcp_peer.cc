@@ -15,13 +15,13 @@ constexpr absl::Duration kRefusal = absl::Milliseconds(200);
 
 }  // namespace
 
-TcpWire::Peer::Peer(const TcpPeerOptions& options, BufferPool& pool)
+TcpPeer::TcpPeer(const TcpPeerOptions& options, BufferPool& pool)
     : options_(options),
       pool_(pool),
       lanes_{TcpLane(pool, options.touched), TcpLane(pool, options.touched)},
       liveness_(options.failure_timeout) {}
 
-absl::Status TcpWire::Peer::About(absl::StatusCode code, const std::string& what) const {
+absl::Status TcpPeer::About(absl::StatusCode code, const std::string& what) const {
   const absl::string_view place = options_.card.address;
   absl::Status status(code, absl::StrCat("rank ", options_.rank, " on ",
                                          absl::StripPrefix(place, "tcp:"), " ", what));
@@ -31,19 +31,19 @@ absl::Status TcpWire::Peer::About(absl::StatusCode code, const std::string& what
 
 // ---- Meeting ----
 
-bool TcpWire::Peer::MayDial(absl::Duration now, absl::Duration again) const {
+bool TcpPeer::MayDial(absl::Duration now, absl::Duration again) const {
   const bool is_under_way = endpoint_ != nullptr && gone_.ok();
   return !is_under_way && now - dialled_at_ >= again;
 }
 
-ConnectOptions TcpWire::Peer::Take(std::unique_ptr<Endpoint> endpoint) {
+ConnectOptions TcpPeer::Take(std::unique_ptr<Endpoint> endpoint) {
   endpoint_ = std::move(endpoint);
   gone_ = absl::OkStatus();
   return {.on_failure = [this](const absl::Status& status) { gone_ = status; },
           .receiver = this};
 }
 
-void TcpWire::Peer::Dialled(std::unique_ptr<Endpoint> endpoint, absl::Duration now) {
+void TcpPeer::Dialled(std::unique_ptr<Endpoint> endpoint, absl::Duration now) {
   endpoint_ = std::move(endpoint);
   dialled_ = true;
   if (now - dialled_at_ > kRefusal) dialled_first_ = now;
@@ -51,20 +51,20 @@ void TcpWire::Peer::Dialled(std::unique_ptr<Endpoint> endpoint, absl::Duration n
 }
 
 // The dialler answers: only then does the other one know that it was heard.
-void TcpWire::Peer::OnHello() {
+void TcpPeer::OnHello() {
   if (std::exchange(has_met_, true)) return;
   if (dialled_) Send({.kind = TcpWireMessage::kHello});
 }
 
 // ---- Moving ----
 
-void TcpWire::Peer::Send(const TcpWireMessage& message, Payload payload) {
+void TcpPeer::Send(const TcpWireMessage& message, Payload payload) {
   if (endpoint_ == nullptr || !gone_.ok()) return;
   endpoint_->Send({reinterpret_cast<const std::byte*>(&message), sizeof message},
                   std::move(payload), nullptr);
 }
 
-void TcpWire::Peer::Flush() {
+void TcpPeer::Flush() {
   for (uint8_t k = 0; k < 2; ++k) {
     if (Payload unsent = lanes_[k].TakeUnsent(); !unsent.empty()) {
       Send({.kind = TcpWireMessage::kBytes, .lane = k}, std::move(unsent));
@@ -75,13 +75,13 @@ void TcpWire::Peer::Flush() {
   }
 }
 
-bool TcpWire::Peer::HasUnacknowledged() const {
+bool TcpPeer::HasUnacknowledged() const {
   return endpoint_ != nullptr && gone_.ok() &&
          endpoint_->send_state().waiting_bytes() > 0;
 }
 
-absl::Status TcpWire::Peer::CheckMessage(const TcpWireMessage& message,
-                                         size_t payload_bytes) const {
+absl::Status TcpPeer::CheckMessage(const TcpWireMessage& message,
+                                   size_t payload_bytes) const {
   size_t most = 0;
   switch (message.kind) {
     case TcpWireMessage::kBytes:
@@ -109,7 +109,7 @@ absl::Status TcpWire::Peer::CheckMessage(const TcpWireMessage& message,
                    payload_bytes, " bytes for lane ", static_cast<int>(message.lane)));
 }
 
-absl::StatusOr<Buffer> TcpWire::Peer::Allocate(ByteView header, size_t payload_bytes) {
+absl::StatusOr<Buffer> TcpPeer::Allocate(ByteView header, size_t payload_bytes) {
   TcpWireMessage message;
   absl::Status status = absl::InvalidArgumentError("it sent what is no message");
   if (header.size() == sizeof message) {
@@ -123,7 +123,7 @@ absl::StatusOr<Buffer> TcpWire::Peer::Allocate(ByteView header, size_t payload_b
   return absl::InvalidArgumentError("refused");
 }
 
-void TcpWire::Peer::OnMessage(ByteView header, Buffer payload) {
+void TcpPeer::OnMessage(ByteView header, Buffer payload) {
   if (!gone_.ok()) return;
   TcpWireMessage message;
   if (header.size() != sizeof message) return;
@@ -158,7 +158,7 @@ void TcpWire::Peer::OnMessage(ByteView header, Buffer payload) {
 
 // ---- What is known of it ----
 
-absl::Status TcpWire::Peer::CheckThere() const {
+absl::Status TcpPeer::CheckThere() const {
   if (has_left_) {
     return About(absl::StatusCode::kAborted,
                  "has left the group: form a new one without it");
@@ -172,7 +172,7 @@ absl::Status TcpWire::Peer::CheckThere() const {
   return absl::OkStatus();
 }
 
-absl::Status TcpWire::Peer::CheckAlive(absl::Duration now) {
+absl::Status TcpPeer::CheckAlive(absl::Duration now) {
   absl::Status status = CheckThere();
   if (!status.ok()) return status;
   if (liveness_.Look(endpoint_->received_bytes(), now)) return absl::OkStatus();

@@ -1,5 +1,5 @@
-// One other rank of a TcpWire (tcp_wire.h): its connection, its lanes, and what is known of
-// it.
+// One other rank of a PeerWire (peer_wire.h): its connection, its lanes, and what is known
+// of it.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,16 @@
 #include <string>
 
 #include "comm/collective/group/tcp_lane.h"
-#include "comm/collective/group/tcp_wire.h"
+#include "comm/collective/group/wire.h"
+#include "comm/transport/transport.h"
 
 namespace syncline::collective {
+
+// Where another rank listens, and its number.
+struct TcpCard {
+  std::string address;
+  uint64_t nonce = 0;
+};
 
 inline constexpr size_t kLongestReport = 480;
 
@@ -42,10 +49,10 @@ struct TcpPeerOptions {
   bool* touched = nullptr;
 };
 
-class TcpWire::Peer final : public Receiver {
+class TcpPeer final : public Receiver {
  public:
   // `pool` outlives the peer.
-  Peer(const TcpPeerOptions& options, BufferPool& pool);
+  TcpPeer(const TcpPeerOptions& options, BufferPool& pool);
 
   int rank() const { return options_.rank; }
   const TcpCard& card() const { return options_.card; }

@@ -45,7 +45,8 @@ std::optional<Claim> ParseClaim(std::string_view bytes) {
 
 }  // namespace
 
-TcpWire::TcpWire(const TcpWireOptions& options) : options_(options) {}
+TcpWire::TcpWire(const TcpWireOptions& options)
+    : PeerWire(options.rank, options.failure_timeout, clock_), options_(options) {}
 
 absl::StatusOr<std::unique_ptr<TcpWire>> TcpWire::Listen(const TcpWireOptions& options) {
   std::unique_ptr<TcpWire> wire(new TcpWire(options));
@@ -63,23 +64,21 @@ absl::StatusOr<std::unique_ptr<TcpWire>> TcpWire::Listen(const TcpWireOptions& o
 
 TcpWire::~TcpWire() {
   if (transport_ == nullptr) return;
-  for (const auto& peer : peers_) {
-    if (peer != nullptr) peer->Send({.kind = TcpWireMessage::kLeft});
-  }
+  SendToAll({.kind = TcpWireMessage::kLeft});
   Settle();
-  for (const auto& peer : peers_) {
+  for (const auto& peer : peers()) {
     if (peer != nullptr) peer->Close();
   }
 }
 
 // ---- How members meet ----
 
-TcpWire::Peer* TcpWire::PeerOf(std::string_view identity) const {
+TcpPeer* TcpWire::PeerOf(std::string_view identity) const {
   const std::optional<Claim> claim = ParseClaim(identity);
-  if (!claim || claim->rank >= peers_.size() || claim->peer_nonce != options_.nonce) {
+  if (!claim || claim->rank >= peers().size() || claim->peer_nonce != options_.nonce) {
     return nullptr;
   }
-  Peer* const peer = peers_[claim->rank].get();
+  TcpPeer* const peer = peers()[claim->rank].get();
   return peer != nullptr && peer->card().nonce == claim->nonce ? peer : nullptr;
 }
 
@@ -89,7 +88,7 @@ const SecretKey* TcpWire::FindKey(std::string_view identity) {
 
 ConnectOptions TcpWire::OnAccepted(const std::string& identity,
                                    std::unique_ptr<Endpoint> endpoint) {
-  Peer* const peer = PeerOf(identity);
+  TcpPeer* const peer = PeerOf(identity);
   // Whoever has met once does not come again: the second one is closed.
   if (peer == nullptr || peer->rank() < options_.rank || peer->has_met()) {
     return {.receiver = this};
@@ -105,7 +104,7 @@ absl::StatusOr<Buffer> TcpWire::Allocate(ByteView, size_t) {
 }
 void TcpWire::OnMessage(ByteView, Buffer) {}
 
-absl::Status TcpWire::Dial(Peer& peer) {
+absl::Status TcpWire::Dial(TcpPeer& peer) {
   const Claim claim = {.rank = static_cast<uint64_t>(options_.rank),
                        .nonce = options_.nonce,
                        .peer_nonce = peer.card().nonce};
@@ -118,7 +117,7 @@ absl::Status TcpWire::Dial(Peer& peer) {
 }
 
 absl::Status TcpWire::CheckMissing(absl::Duration now, absl::Duration deadline) const {
-  for (const auto& peer : peers_) {
+  for (const auto& peer : peers()) {
     if (peer == nullptr || peer->has_met()) continue;
     if (absl::IsPermissionDenied(peer->gone())) {
       return peer->About(absl::StatusCode::kFailedPrecondition,
@@ -146,16 +145,11 @@ absl::Status TcpWire::Connect(const std::vector<std::optional<TcpCard>>& cards,
   const absl::Duration deadline = clock_.Now() + timeout;
   key_ = key;
   for (size_t rank = 0; rank < cards.size(); ++rank) {
-    peers_.push_back(nullptr);
-    for (auto& lanes : lanes_) lanes.push_back(nullptr);
-    if (!cards[rank].has_value()) continue;
-    peers_.back() =
-        std::make_unique<Peer>(TcpPeerOptions{.rank = static_cast<int>(rank),
-                                              .card = *cards[rank],
-                                              .failure_timeout = options_.failure_timeout,
-                                              .touched = &touched_},
-                               pool_);
-    for (size_t k = 0; k < 2; ++k) lanes_[k].back() = &peers_.back()->lane(k);
+    if (cards[rank].has_value()) {
+      AddPeer(*cards[rank]);
+    } else {
+      AddNobody();
+    }
   }
   absl::Status status = ConnectUntil(deadline);
   // Those that have met would hear only that this rank left.
@@ -167,10 +161,10 @@ absl::Status TcpWire::ConnectUntil(absl::Duration deadline) {
   const auto is_missing = [](const auto& peer) {
     return peer != nullptr && !peer->has_met();
   };
-  while (std::any_of(peers_.begin(), peers_.end(), is_missing)) {
+  while (std::any_of(peers().begin(), peers().end(), is_missing)) {
     const absl::Duration now = clock_.Now();
     SYNCLINE_RETURN_IF_ERROR(CheckMissing(now, deadline));
-    for (const auto& peer : peers_) {
+    for (const auto& peer : peers()) {
       if (!is_missing(peer) || peer->rank() > options_.rank) continue;
       if (peer->MayDial(now, kDialAgain)) SYNCLINE_RETURN_IF_ERROR(Dial(*peer));
     }
@@ -184,34 +178,16 @@ absl::Status TcpWire::TendMeeting() {
   const absl::Duration now = clock_.Now();
   if (now - tended_ >= tend_every()) {
     tended_ = now;
-    for (const auto& peer : peers_) {
+    for (const auto& peer : peers()) {
       if (peer != nullptr && peer->has_met()) peer->Send({.kind = TcpWireMessage::kBeat});
     }
   }
   Progress();
   absl::Status status = CheckReports();
-  for (const auto& peer : peers_) {
+  for (const auto& peer : peers()) {
     if (peer != nullptr && peer->has_met()) status.Update(peer->CheckThere());
   }
   return status;
-}
-
-// ---- How it moves ----
-
-void TcpWire::Progress() {
-  if (std::exchange(touched_, false)) {
-    for (const auto& peer : peers_) {
-      if (peer != nullptr) peer->Flush();
-    }
-  }
-  transport_->Progress();
-}
-
-void TcpWire::Tend() {
-  for (const auto& peer : peers_) {
-    if (peer != nullptr) peer->Send({.kind = TcpWireMessage::kBeat});
-  }
-  Progress();
 }
 
 void TcpWire::Settle() {
@@ -220,77 +196,11 @@ void TcpWire::Settle() {
     return peer != nullptr && peer->HasUnacknowledged();
   };
   Progress();
-  while (clock_.Now() < until && std::any_of(peers_.begin(), peers_.end(), is_waiting)) {
+  while (clock_.Now() < until &&
+         std::any_of(peers().begin(), peers().end(), is_waiting)) {
     transport_->Wait(absl::Milliseconds(1));
     Progress();
   }
-}
-
-// ---- Who is there ----
-
-std::vector<int> TcpWire::Behind(uint64_t sequence) const {
-  std::vector<int> ranks;
-  for (const auto& peer : peers_) {
-    if (peer == nullptr) continue;
-    if (!peer->entered() || peer->entered()->sequence < sequence) {
-      ranks.push_back(peer->rank());
-    }
-  }
-  return ranks;
-}
-
-void TcpWire::SayWhereThisIs(const CallHeader& header) {
-  if (told_ == header.sequence) return;
-  told_ = header.sequence;
-  const Buffer copy =
-      Buffer::CopyOf({reinterpret_cast<const std::byte*>(&header), sizeof header});
-  for (const auto& peer : peers_) {
-    if (peer != nullptr) {
-      peer->Send({.kind = TcpWireMessage::kEntered}, {Slice::Of(copy)});
-    }
-  }
-  Progress();
-}
-
-absl::Status TcpWire::CheckReports() const {
-  for (const auto& peer : peers_) {
-    if (peer != nullptr && !peer->reported().ok()) {
-      return ReportedBy(peer->rank(), options_.rank, peer->reported());
-    }
-  }
-  return absl::OkStatus();
-}
-
-// What another rank found counts before what this one would find: it was there first, and
-// a rank that waits for a survivor must not blame it.
-absl::Status TcpWire::Check(const std::vector<int>& ranks, const CallHeader* header) {
-  if (header != nullptr) SayWhereThisIs(*header);
-  absl::Status status = CheckReports();
-  const absl::Duration now = clock_.Now();
-  for (size_t i = 0; i < ranks.size() && status.ok(); ++i) {
-    Peer* const peer = peers_[static_cast<size_t>(ranks[i])].get();
-    if (peer == nullptr) continue;
-    if (header != nullptr && peer->entered()) {
-      status = CompareEntered(ranks[i], *peer->entered(), *header);
-    }
-    if (status.ok()) status = peer->CheckAlive(now);
-  }
-  return status;
-}
-
-void TcpWire::Report(const absl::Status& status) {
-  if (std::exchange(reported_, true)) return;
-  const std::string words(status.message().substr(0, kLongestReport));
-  const Buffer copy =
-      Buffer::CopyOf({reinterpret_cast<const std::byte*>(words.data()), words.size()});
-  for (const auto& peer : peers_) {
-    if (peer == nullptr) continue;
-    peer->Send({.kind = TcpWireMessage::kFailed,
-                .code = static_cast<uint8_t>(status.code()),
-                .rank = FailedRank(status).value_or(-1)},
-               {Slice::Of(copy)});
-  }
-  Progress();
 }
 
 }  // namespace syncline::collective

@@ -21,7 +21,8 @@
 #include "comm/base/buffer.h"
 #include "comm/base/env.h"
 #include "comm/base/secret_key.h"
-#include "comm/collective/group/wire.h"
+#include "comm/collective/group/peer_wire.h"
+#include "comm/collective/group/tcp_peer.h"
 #include "comm/transport/tcp/tcp.h"
 
 namespace syncline::collective {
@@ -37,13 +38,7 @@ struct TcpWireOptions {
   absl::Duration failure_timeout = absl::Seconds(10);
 };
 
-// Where another rank listens, and its number.
-struct TcpCard {
-  std::string address;
-  uint64_t nonce = 0;
-};
-
-class TcpWire final : public Wire, private Acceptor, private Receiver {
+class TcpWire final : public PeerWire, private Acceptor, private Receiver {
  public:
   // Unavailable when it cannot listen.
   static absl::StatusOr<std::unique_ptr<TcpWire>> Listen(const TcpWireOptions& options);
@@ -62,31 +57,18 @@ class TcpWire final : public Wire, private Acceptor, private Receiver {
   // them has left, is gone, or reported a failure.
   absl::Status TendMeeting();
 
-  const std::vector<Lane*>& lanes() override { return lanes_[0]; }
-  const std::vector<Lane*>& direct_lanes() override { return lanes_[1]; }
-  void Progress() override;
-  bool HasUnsent() const override { return touched_ || transport_->HasUnsent(); }
-  void Tend() override;
-  void Settle() override;
-  absl::Duration tend_every() const override {
-    return options_.failure_timeout / kBeatsPerTimeout;
+  bool HasUnsent() const override {
+    return PeerWire::HasUnsent() || transport_->HasUnsent();
   }
-  void Enter(const CallHeader&) override {}
-  std::vector<int> Behind(uint64_t sequence) const override;
-  void PrepareToSleep() override {}
+  void Settle() override;
   void Sleep(absl::Duration timeout) override { transport_->Wait(timeout); }
-  void Stay() override {}
   void Wake() override { transport_->Wake(); }
-  absl::Status Check(const std::vector<int>& ranks, const CallHeader* header) override;
-  void Report(const absl::Status& status) override;
 
   // For whoever sleeps on more than this.
   int fd() const { return transport_->fd(); }
   absl::Duration MaySleep() const { return transport_->MaySleep(); }
 
  private:
-  class Peer;
-
   explicit TcpWire(const TcpWireOptions& options);
 
   const SecretKey* FindKey(std::string_view identity) override;
@@ -94,25 +76,18 @@ class TcpWire final : public Wire, private Acceptor, private Receiver {
                             std::unique_ptr<Endpoint> endpoint) override;
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
   void OnMessage(ByteView header, Buffer payload) override;
+  void Pump() override { transport_->Progress(); }
 
-  Peer* PeerOf(std::string_view identity) const;
-  absl::Status Dial(Peer& peer);
+  TcpPeer* PeerOf(std::string_view identity) const;
+  absl::Status Dial(TcpPeer& peer);
   absl::Status CheckMissing(absl::Duration now, absl::Duration deadline) const;
-  void SayWhereThisIs(const CallHeader& header);
-  absl::Status CheckReports() const;
   absl::Status ConnectUntil(absl::Duration deadline);
 
   const TcpWireOptions options_;
   const SteadyClock clock_;
-  BufferPool pool_{size_t{64} << 20};
   SecretKey key_;
   std::unique_ptr<TcpTransport> transport_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; null: itself, or no card
-  std::vector<Lane*> lanes_[2];
-  bool touched_ = false;                          // a lane has something to say
-  uint64_t told_ = 0;                             // the operation that the others know of
   absl::Duration tended_ = absl::ZeroDuration();  // when a meeting was, last
-  bool reported_ = false;
 };
 
 }  // namespace syncline::collective

@@ -1,0 +1,70 @@
+// The part of a wire that does not care how messages travel: lanes, beats, what each rank
+// waits in, what it found, and its goodbye, for peers that are reached by endpoints of
+// comm/transport. TcpWire (tcp_wire.h) connects them over TCP; tests/group_sim, in simulated
+// time.
+//
+// Thread safety: one thread at a time, but Wake().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "comm/base/buffer.h"
+#include "comm/base/env.h"
+#include "comm/collective/group/tcp_peer.h"
+#include "comm/collective/group/wire.h"
+
+namespace syncline::collective {
+
+class PeerWire : public Wire {
+ public:
+  const std::vector<Lane*>& lanes() override { return lanes_[0]; }
+  const std::vector<Lane*>& direct_lanes() override { return lanes_[1]; }
+  void Progress() override;
+  bool HasUnsent() const override { return touched_; }
+  void Tend() override;
+  absl::Duration tend_every() const override {
+    return failure_timeout_ / kBeatsPerTimeout;
+  }
+  void Enter(const CallHeader&) override {}
+  std::vector<int> Behind(uint64_t sequence) const override;
+  void PrepareToSleep() override {}
+  void Stay() override {}
+  absl::Status Check(const std::vector<int>& ranks, const CallHeader* header) override;
+  void Report(const absl::Status& status) override;
+
+ protected:
+  // `clock` outlives it.
+  PeerWire(int rank, absl::Duration failure_timeout, const Clock& clock);
+
+  // Sends and delivers what it can, without blocking.
+  virtual void Pump() = 0;
+
+  // Of the next rank, from 0 on; without a peer: this rank, or one that is reached otherwise.
+  TcpPeer& AddPeer(const TcpCard& card);
+  void AddNobody();
+  // By rank; null where there is none.
+  const std::vector<std::unique_ptr<TcpPeer>>& peers() const { return peers_; }
+  // The first thing that another rank found.
+  absl::Status CheckReports() const;
+  void SendToAll(const TcpWireMessage& message, const Payload& payload = {});
+
+ private:
+  void SayWhereThisIs(const CallHeader& header);
+
+  const int rank_;
+  const absl::Duration failure_timeout_;
+  const Clock& clock_;
+  BufferPool pool_{size_t{64} << 20};
+  std::vector<std::unique_ptr<TcpPeer>> peers_;
+  std::vector<Lane*> lanes_[2];
+  bool touched_ = false;  // a lane has something to say
+  uint64_t told_ = 0;     // the operation that the others know of
+  bool reported_ = false;
+};
+
+}  // namespace syncline::collective

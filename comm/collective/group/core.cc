@@ -109,8 +109,8 @@ bool GroupCore::HasActive() const {
          std::any_of(receives_.begin(), receives_.end(), full);
 }
 
-absl::StatusOr<std::shared_ptr<const Schedule>> GroupCore::ScheduleFor(const Problem& problem,
-                                                                   Algorithm algorithm) {
+absl::StatusOr<std::shared_ptr<const Schedule>> GroupCore::ScheduleFor(
+    const Problem& problem, Algorithm algorithm) {
   if (schedules_.size() >= kMostSchedules) schedules_.clear();
   std::shared_ptr<const Schedule>& kept = schedules_[KeyOf(problem, algorithm)];
   if (kept == nullptr) {
@@ -229,12 +229,17 @@ void GroupCore::TendIfItIsTime(absl::Duration now) {
 absl::Status GroupCore::CheckFront(Queue& queue, absl::Duration now) {
   if (queue.empty() || queue.front()->task == nullptr) return absl::OkStatus();
   PendingCall& front = *queue.front();
-  if (now >= front.deadline) return TooLate(front);
-  if (std::exchange(front.moved, false)) return absl::OkStatus();
-  const absl::Status status = CheckPeers(front);
+  const bool is_late = now >= front.deadline;
+  if (std::exchange(front.moved, false) && !is_late) return absl::OkStatus();
+  absl::Status status = CheckPeers(front);
   // What a rank sent before it left, died or failed counts.
-  if (status.ok() || AdvanceFront(queue)) return absl::OkStatus();
-  return CheckPeers(front);
+  if (!status.ok()) {
+    if (AdvanceFront(queue)) return absl::OkStatus();
+    status = CheckPeers(front);
+  }
+  // Who knows what happened does not blame whoever is merely missing, also when this rank
+  // was stopped itself until long after the deadline.
+  return status.ok() && is_late ? TooLate(front) : status;
 }
 
 absl::Status GroupCore::CheckPeers(const PendingCall& pending) {

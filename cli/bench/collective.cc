@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/bench/collective_plan.h"
+#include "cli/bench/collective_rank.h"
 #include "cli/bench/figures.h"
 #include "comm/base/crc32c.h"
 #include "comm/base/env.h"
@@ -33,7 +33,6 @@
 namespace syncline {
 namespace {
 
-using collective::Call;
 using collective::CollectiveOp;
 using collective::CompressedAllReduce;
 using collective::ElementType;
@@ -44,140 +43,17 @@ using collective::ReduceOp;
 using Json = nlohmann::json;
 
 constexpr int kRounds = 7;
-constexpr int kMostOperations = 5000;  // of a round
-
-// For these the size is that of all ranks' parts together.
-bool IsCut(CollectiveOp op) {
-  return op == CollectiveOp::kReduceScatter || op == CollectiveOp::kAllGather ||
-         op == CollectiveOp::kGather || op == CollectiveOp::kScatter ||
-         op == CollectiveOp::kAllToAll;
-}
 
 double BusFactor(CollectiveOp op, int ranks) {
   const double n = ranks;
   if (op == CollectiveOp::kAllReduce) return 2 * (n - 1) / n;
-  return IsCut(op) ? (n - 1) / n : 1;
+  return BenchRank::IsCut(op) ? (n - 1) / n : 1;
 }
-
-// One rank's memory and what must come out of it. All values are small integers.
-class BenchRank {
- public:
-  BenchRank(const CollectivePlan& plan, uint64_t bytes, int rank)
-      : plan_(plan),
-        rank_(rank),
-        count_(
-            std::max<uint64_t>(bytes / sizeof(float) /
-                                   static_cast<uint64_t>(IsCut(plan.op) ? plan.ranks : 1),
-                               1)),
-        in_(count_ * (TakesAll() ? static_cast<size_t>(plan.ranks) : 1)),
-        out_(count_ * (GivesAll() ? static_cast<size_t>(plan.ranks) : 1)) {
-    Reset();
-  }
-
-  size_t bytes() const {
-    return sizeof(float) * count_ *
-           static_cast<size_t>(IsCut(plan_.op) ? plan_.ranks : 1);
-  }
-
-  void Reset() {
-    for (size_t i = 0; i < in_.size(); ++i) in_[i] = Value(rank_, i);
-    const bool in_place =
-        InPlace() && (plan_.op != CollectiveOp::kBroadcast || rank_ == 0);
-    for (size_t i = 0; i < out_.size(); ++i) out_[i] = in_place ? Value(rank_, i) : -1;
-  }
-
-  void FillUneven() {
-    const auto fill = [&](std::vector<float>& values) {
-      for (size_t i = 0; i < values.size(); ++i) {
-        values[i] =
-            1.0f / static_cast<float>(i % 1021 + 3 * static_cast<size_t>(rank_) + 1);
-      }
-    };
-    fill(in_);
-    fill(out_);
-  }
-  std::span<const float> output() const { return out_; }
-
-  Call MakeCall() {
-    return {.op = plan_.op,
-            .input = InPlace() ? nullptr : in_.data(),
-            .output = out_.data(),
-            .count = count_,
-            .algorithm = plan_.algorithm};
-  }
-
-  // Sums of sums, in place, grow with each operation: so many stay exact in FP32.
-  int MostOperations() const {
-    if (plan_.op != CollectiveOp::kAllReduce || plan_.ranks == 1) return kMostOperations;
-    constexpr double kLargestValue = 6;
-    return static_cast<int>(std::log2((1 << 24) / kLargestValue) /
-                            std::log2(plan_.ranks));
-  }
-
-  // Elements that are not what they must be, after so many operations.
-  uint64_t CountWrong(int operations) const {
-    const bool grows = plan_.op == CollectiveOp::kAllReduce;
-    const auto factor =
-        grows ? static_cast<float>(std::pow(plan_.ranks, operations - 1)) : 1.0f;
-    uint64_t wrong = 0;
-    const bool gets = rank_ == 0 || (plan_.op != CollectiveOp::kReduce &&
-                                     plan_.op != CollectiveOp::kGather);
-    for (size_t i = 0; gets && i < out_.size(); ++i)
-      wrong += out_[i] == Expected(i) * factor ? 0 : 1;
-    return plan_.op == CollectiveOp::kBarrier ? 0 : wrong;
-  }
-
- private:
-  static float Value(int rank, size_t element) {
-    return static_cast<float>((static_cast<size_t>(rank) + element) % 7);
-  }
-  bool InPlace() const {
-    return plan_.op == CollectiveOp::kAllReduce || plan_.op == CollectiveOp::kBroadcast;
-  }
-  bool TakesAll() const {
-    return plan_.op == CollectiveOp::kReduceScatter ||
-           plan_.op == CollectiveOp::kScatter || plan_.op == CollectiveOp::kAllToAll;
-  }
-  bool GivesAll() const {
-    return plan_.op == CollectiveOp::kAllGather || plan_.op == CollectiveOp::kGather ||
-           plan_.op == CollectiveOp::kAllToAll;
-  }
-  float Sum(size_t element) const {
-    float sum = 0;
-    for (int rank = 0; rank < plan_.ranks; ++rank) sum += Value(rank, element);
-    return sum;
-  }
-  float Expected(size_t i) const {
-    const size_t own = static_cast<size_t>(rank_) * count_;
-    const auto from = static_cast<int>(i / count_);
-    switch (plan_.op) {
-      case CollectiveOp::kAllReduce:
-      case CollectiveOp::kReduce:
-        return Sum(i);
-      case CollectiveOp::kReduceScatter:
-        return Sum(own + i);
-      case CollectiveOp::kAllToAll:
-        return Value(from, own + i % count_);
-      case CollectiveOp::kScatter:
-        return Value(0, own + i);
-      case CollectiveOp::kBroadcast:
-        return Value(0, i);
-      default:
-        return Value(from, i % count_);
-    }
-  }
-
-  const CollectivePlan& plan_;
-  const int rank_;
-  const size_t count_;
-  std::vector<float> in_;
-  std::vector<float> out_;
-};
 
 // Enough operations that a round takes a few milliseconds.
 int Repetitions(uint64_t bytes) {
   return static_cast<int>(
-      std::clamp<uint64_t>((uint64_t{16} << 20) / bytes, 1, kMostOperations));
+      std::clamp<uint64_t>((uint64_t{16} << 20) / bytes, 1, BenchRank::kMostOperations));
 }
 
 struct Round {
@@ -430,6 +306,7 @@ absl::StatusOr<int> BenchCollective(const CollectiveOptions& options) {
                        {"wire", options.wire},
                        {"hosts", plan.hosts},
                        {"exact_order", plan.is_exact},
+                       {"reduce", options.reduce},
                        {"machine", MachineFigures()},
                        {"rows", *std::move(rows)}};
   uint64_t wrong = 0;
@@ -454,12 +331,16 @@ void AddBenchCollective(CLI::App& bench, Command* selected) {
                   "all_reduce, reduce_scatter, all_gather, broadcast, reduce, gather, "
                   "scatter, all_to_all or barrier")
       ->capture_default_str();
+  app->add_option("--reduce", options->reduce,
+                  "sum, average, min, max, premultiplied_sum (by 2), or of integers "
+                  "bitwise_and, bitwise_or, bitwise_xor")
+      ->capture_default_str();
   app->add_option("--ranks", options->ranks, "Processes")->capture_default_str();
   app->add_option("--bytes", options->bytes,
                   "Size, as 4096 or 64Mi, or FIRST..LAST in steps of 4x")
       ->capture_default_str();
   app->add_option("--algorithm", options->algorithm,
-                  "direct, ring, doubling, halving, tree, bruck, hierarchical, "
+                  "direct, ring, doubling, halving, tree, bruck, pairwise, hierarchical, "
                   "double_tree or torus; "
                   "default: the fastest by the cost model");
   app->add_flag("--exact-order", options->is_exact,

@@ -14,9 +14,11 @@ namespace {
 
 using collective::CollectiveOp;
 using collective::CompressedAllReduce;
+using collective::ElementType;
 using collective::ParseAlgorithm;
 using collective::ParseCollective;
 using collective::Problem;
+using collective::ReduceOp;
 
 constexpr int kMaxRanks = 256;
 constexpr uint64_t kMaxBytes = uint64_t{1} << 34;
@@ -86,6 +88,32 @@ absl::Status ChooseCodec(const CollectiveOptions& options, CollectivePlan& plan)
   return known.ok() ? known : WithFailure(known, Failure::kUsage);
 }
 
+// A product of many ranks is not exact in FP32, which what is measured is checked by.
+absl::Status ChooseReduction(const CollectiveOptions& options, CollectivePlan& plan) {
+  std::string names;
+  for (int k = 0; k < collective::kReduceOps; ++k) {
+    const auto reduce = static_cast<ReduceOp>(k);
+    if (reduce == ReduceOp::kProduct) continue;
+    plan.reduce = reduce;
+    const std::string name(collective::ReduceName(reduce));
+    if (!collective::IsDefined(plan.type, reduce)) plan.type = ElementType::kI32;
+    if (name == options.reduce) break;
+    absl::StrAppend(&names, names.empty() ? "" : ", ", name);
+    if (k + 1 < collective::kReduceOps) continue;
+    return WithFailure(
+        absl::InvalidArgumentError(
+            absl::StrCat("--reduce is '", options.reduce, "', expected one of ", names)),
+        Failure::kUsage);
+  }
+  if (options.reduce == "sum" || (Reduces(plan.op) && options.codec.empty())) {
+    return absl::OkStatus();
+  }
+  return WithFailure(absl::InvalidArgumentError(
+                         "--reduce is of --op all_reduce, reduce_scatter and reduce, and "
+                         "takes no --codec, which gives means"),
+                     Failure::kUsage);
+}
+
 }  // namespace
 
 absl::StatusOr<CollectivePlan> PlanCollective(const CollectiveOptions& options) {
@@ -101,14 +129,16 @@ absl::StatusOr<CollectivePlan> PlanCollective(const CollectiveOptions& options) 
         absl::InvalidArgumentError("send_receive is no operation of all ranks"),
         Failure::kUsage);
   }
+  SYNCLINE_RETURN_IF_ERROR(ChooseReduction(options, plan));
   SYNCLINE_RETURN_IF_ERROR(ChooseWire(options, plan));
   SYNCLINE_RETURN_IF_ERROR(ChooseCodec(options, plan));
   if (!options.algorithm.empty()) {
     SYNCLINE_ASSIGN_OR_RETURN(plan.algorithm, OrUsage(ParseAlgorithm(options.algorithm)));
-    const Problem problem = {.op = plan.op,
-                             .ranks = plan.ranks,
-                             .local = plan.ranks / plan.hosts,
-                             .exact = plan.is_exact};
+    const Problem problem = {
+        .op = plan.op,
+        .ranks = plan.ranks,
+        .local = plan.ranks / plan.hosts,
+        .exact = plan.is_exact && OrderMatters(plan.type, plan.reduce)};
     SYNCLINE_RETURN_IF_ERROR(OrUsage(MakeSchedule(problem, *plan.algorithm)).status());
   }
   return plan;

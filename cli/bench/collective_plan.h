@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "comm/collective/element/element.h"
 #include "comm/collective/schedule/schedule.h"
 #include "comm/transport/tcp/tcp.h"
 
@@ -19,6 +20,7 @@ struct CollectiveOptions {
   std::string op = "all_reduce";
   int ranks = 2;
   std::string bytes = "8..268435456";
+  std::string reduce = "sum";
   std::string algorithm;  // empty: the group's choice
   std::string codec;      // empty: values travel as they are
   std::string wire = "shared";
@@ -30,6 +32,9 @@ struct CollectiveOptions {
 // The same, checked.
 struct CollectivePlan {
   collective::CollectiveOp op = collective::CollectiveOp::kAllReduce;
+  // Of bitwise ones elements are i32, of others f32.
+  collective::ReduceOp reduce = collective::ReduceOp::kSum;
+  collective::ElementType type = collective::ElementType::kF32;
   int ranks = 2;
   bool is_exact = false;
   std::vector<uint64_t> sizes = {};  // in bytes

@@ -36,6 +36,23 @@ TEST(BenchCollective, ChecksWhatItMeasures) {
   }
 }
 
+TEST(BenchCollective, ChecksEveryReductionAndPairs) {
+  for (const char* reduce : {"average", "max", "premultiplied_sum", "bitwise_and",
+                             "bitwise_or", "bitwise_xor"}) {
+    testing::internal::CaptureStdout();
+    const int code =
+        RunBench({"--reduce", reduce, "--ranks", "3", "--bytes", "100000", "--json"});
+    const std::string out = testing::internal::GetCapturedStdout();
+    ASSERT_EQ(code, kExitDone) << reduce << out;
+    EXPECT_EQ(nlohmann::json::parse(out)["rows"][0]["wrong"], 0) << reduce;
+  }
+  EXPECT_EQ(RunBench({"--op", "all_to_all", "--algorithm", "pairwise", "--ranks", "3",
+                      "--bytes", "100000"}),
+            kExitDone);
+  EXPECT_EQ(RunBench({"--reduce", "product"}), kExitUsage);
+  EXPECT_EQ(RunBench({"--reduce", "max", "--op", "broadcast"}), kExitUsage);
+}
+
 // Of small sizes many operations make a round, and each batch of them is checked.
 TEST(BenchCollective, SumsOfManyOperationsStayExact) {
   for (const char* ranks : {"1", "3"}) {

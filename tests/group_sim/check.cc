@@ -15,8 +15,7 @@ absl::Status Wrong(const Life& life, const Life::Called& called,
                    const std::string& what) {
   return absl::InternalError(absl::StrCat(
       "process ", life.process(), " as rank ", life.rank(), ", operation ", called.number,
-      " (",
-      std::string(collective::CollectiveName(called.operation.op)), " of ",
+      " (", std::string(collective::CollectiveName(called.operation.op)), " of ",
       called.operation.count, " ",
       std::string(collective::ElementName(called.operation.type)), "): ", what));
 }
@@ -119,13 +118,12 @@ absl::Status CheckError(const Epoch& epoch, const Life& life, const Life::Called
                         (blame.is_absent && absl::IsDeadlineExceeded(status)) ||
                         (blame.is_anyones && absl::IsFailedPrecondition(status));
   if (!is_typed) return Wrong(life, called, said + ", of the wrong type");
-  absl::Duration until =
-      std::max(AllThere(epoch, called), blame.last) + most_delay;
+  absl::Duration until = std::max(AllThere(epoch, called), blame.last) + most_delay;
   if (blame.is_absent) until += epoch.plan.timeout;
   if (called.ended > until) {
-    return Wrong(life, called,
-                 absl::StrCat(said, " ", absl::FormatDuration(called.ended - until),
-                              " too late"));
+    return Wrong(
+        life, called,
+        absl::StrCat(said, " ", absl::FormatDuration(called.ended - until), " too late"));
   }
   return absl::OkStatus();
 }
@@ -153,8 +151,8 @@ absl::Status CheckLife(const Epoch& epoch, const Life& life, absl::Duration most
       SYNCLINE_RETURN_IF_ERROR(CheckError(epoch, life, *called, most_delay));
       continue;
     }
-    const auto differs = Differs(called->operation, life.rank(), epoch.plan.ranks,
-                                 called->output);
+    const auto differs =
+        Differs(called->operation, life.rank(), epoch.plan.ranks, called->output);
     if (differs.has_value()) {
       return Wrong(life, *called, "it ended well, but " + *differs);
     }

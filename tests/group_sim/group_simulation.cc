@@ -30,7 +30,7 @@ class Simulation {
   // Of a process between groups.
   struct Fate {
     bool is_dead = false;
-    bool was_away = false;       // dead or frozen since the last group
+    bool was_away = false;         // dead or frozen since the last group
     const Life* frozen = nullptr;  // still in an earlier group
   };
 

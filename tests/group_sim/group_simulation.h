@@ -25,7 +25,7 @@ struct Tally {
   uint64_t incidents = 0;  // that happened
   uint64_t right = 0;      // operations that ended well, by rank
   uint64_t failed = 0;     // that ended with an error, by rank
-  uint64_t revived = 0;    // members of a group that had died or been frozen in one before
+  uint64_t revived = 0;  // members of a group that had died or been frozen in one before
 };
 
 // Not OK: what did not hold.

@@ -160,8 +160,7 @@ void Life::End() {
 }
 
 void Life::Call() {
-  while (next_ < plan_.operations.size() &&
-         !TakesPart(plan_.operations[next_], rank())) {
+  while (next_ < plan_.operations.size() && !TakesPart(plan_.operations[next_], rank())) {
     ++next_;
   }
   if (next_ == plan_.operations.size()) {

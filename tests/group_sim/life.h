@@ -30,7 +30,7 @@ class Life : private collective::GroupCore::Observer {
 
   // One operation that it called, or was to call.
   struct Called {
-    size_t number = 0;        // in the plan
+    size_t number = 0;         // in the plan
     Operation operation = {};  // of the plan, or an odd one
     Memory memory = {};
     std::vector<std::byte> input = {};   // as it was given
@@ -60,9 +60,7 @@ class Life : private collective::GroupCore::Observer {
   absl::Duration failed_at() const { return failed_at_; }
   // When the incidents of this rank happened, by their index in the plan; a pause or a
   // freeze, when it ended.
-  const std::vector<std::optional<absl::Duration>>& happened() const {
-    return happened_;
-  }
+  const std::vector<std::optional<absl::Duration>>& happened() const { return happened_; }
   const std::vector<std::unique_ptr<Called>>& called() const { return called_; }
 
   // The epoch is over: what is still under way ends. Says goodbye.
@@ -93,9 +91,9 @@ class Life : private collective::GroupCore::Observer {
 
   std::vector<std::unique_ptr<Called>> called_;
   std::vector<std::optional<absl::Duration>> happened_;
-  size_t next_ = 0;         // operation of the plan
-  int turns_ = 0;           // since the last one was called
-  uint64_t wake_ = 0;       // the one event that counts
+  size_t next_ = 0;    // operation of the plan
+  int turns_ = 0;      // since the last one was called
+  uint64_t wake_ = 0;  // the one event that counts
   absl::Duration wakes_at_ = absl::InfiniteDuration();
   absl::Duration calls_at_ = {};
   absl::Duration looked_ = {};

@@ -65,7 +65,8 @@ int Run(const Options& options, const char* program) {
 }  // namespace syncline::group_sim
 
 int main(int argc, char** argv) {
-  CLI::App app("Simulates groups of ranks that call collective operations, one per seed.");
+  CLI::App app(
+      "Simulates groups of ranks that call collective operations, one per seed.");
   syncline::group_sim::Options options;
   syncline::group_sim::AddOptions(app, options);
   try {

@@ -82,10 +82,19 @@ double Value(const Operation& operation, int rank, int ranks, size_t i) {
   return drawn;
 }
 
+// Of a premultiplied sum.
+double FactorOf(const Operation& operation, int rank) {
+  const bool scales = operation.reduce == ReduceOp::kPremultipliedSum;
+  return scales ? 1 + rank % 2 : 1;
+}
+
 double Reduced(const Operation& operation, int ranks, size_t i) {
-  double result = Value(operation, 0, ranks, i);
+  const auto given = [&](int rank) {
+    return Value(operation, rank, ranks, i) * FactorOf(operation, rank);
+  };
+  double result = given(0);
   for (int rank = 1; rank < ranks; ++rank) {
-    const double value = Value(operation, rank, ranks, i);
+    const double value = given(rank);
     switch (operation.reduce) {
       case ReduceOp::kMin:
         result = std::min(result, value);
@@ -95,6 +104,15 @@ double Reduced(const Operation& operation, int ranks, size_t i) {
         break;
       case ReduceOp::kProduct:
         result *= value;
+        break;
+      case ReduceOp::kBitwiseAnd:
+        result = static_cast<int>(result) & static_cast<int>(value);
+        break;
+      case ReduceOp::kBitwiseOr:
+        result = static_cast<int>(result) | static_cast<int>(value);
+        break;
+      case ReduceOp::kBitwiseXor:
+        result = static_cast<int>(result) ^ static_cast<int>(value);
         break;
       default:
         result += value;
@@ -222,6 +240,7 @@ Call CallOf(const Operation& operation, int rank, Memory& memory) {
   Call call = {.op = operation.op,
                .type = operation.type,
                .reduce = operation.reduce,
+               .factor = FactorOf(operation, rank),
                .input = memory.input.empty() ? nullptr : memory.input.data(),
                .output = memory.output.empty() ? nullptr : memory.output.data(),
                .count = operation.count,

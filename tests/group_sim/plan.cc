@@ -21,9 +21,9 @@ bool OneIn(Random& random, int n) { return Between(random, 1, n) == 1; }
 
 const char* TroubleName(Trouble trouble) {
   static const std::map<Trouble, const char*> kNames = {
-      {Trouble::kKill, "is killed"},        {Trouble::kFreeze, "is frozen"},
-      {Trouble::kPause, "pauses"},          {Trouble::kLeave, "leaves"},
-      {Trouble::kAbsent, "does not come"},  {Trouble::kOddCall, "calls something else"},
+      {Trouble::kKill, "is killed"},         {Trouble::kFreeze, "is frozen"},
+      {Trouble::kPause, "pauses"},           {Trouble::kLeave, "leaves"},
+      {Trouble::kAbsent, "does not come"},   {Trouble::kOddCall, "calls something else"},
       {Trouble::kCut, "is cut from another"}};
   return kNames.at(trouble);
 }
@@ -62,6 +62,7 @@ Operation DrawOperation(Random& random, const EpochPlan& epoch) {
   drawn.type =
       static_cast<ElementType>(Between(random, 0, collective::kElementTypes - 1));
   drawn.reduce = static_cast<ReduceOp>(Between(random, 0, collective::kReduceOps - 1));
+  if (!collective::IsDefined(drawn.type, drawn.reduce)) drawn.reduce = ReduceOp::kSum;
   drawn.count = DrawCount(random);
   drawn.root = Between(random, 0, epoch.ranks - 1);
   drawn.source = (drawn.root + Between(random, 1, epoch.ranks - 1)) % epoch.ranks;
@@ -97,8 +98,8 @@ Incident DrawIncident(Random& random, const Plan& plan, const EpochPlan& epoch) 
       Trouble::kKill,   Trouble::kKill,    Trouble::kKill,  Trouble::kFreeze,
       Trouble::kFreeze, Trouble::kPause,   Trouble::kPause, Trouble::kLeave,
       Trouble::kAbsent, Trouble::kOddCall, Trouble::kCut};
-  const auto one = static_cast<size_t>(
-      Between(random, 0, static_cast<int>(std::size(kTroubles)) - 1));
+  const auto one =
+      static_cast<size_t>(Between(random, 0, static_cast<int>(std::size(kTroubles)) - 1));
   const int operations = static_cast<int>(epoch.operations.size());
   Incident drawn = {.trouble = kTroubles[one],
                     .rank = Between(random, 0, epoch.ranks - 1),

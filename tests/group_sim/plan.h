@@ -49,7 +49,7 @@ struct EpochPlan {
   int depth = 1;  // operations under way at once
   absl::Duration timeout = {};
   absl::Duration most_compute = {};  // between operations
-  bool leaves_at_once = false;       // whoever has failed says goodbye before the others have
+  bool leaves_at_once = false;  // whoever has failed says goodbye before the others have
 };
 
 struct Plan {

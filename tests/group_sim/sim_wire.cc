@@ -49,7 +49,8 @@ SimWire::SimWire(const Options& options, InprocNetwork& network, const EventCloc
       AddNobody();
       continue;
     }
-    inlets_.back() = std::make_unique<Inlet>(AddPeer({.address = "a simulated host"}), options_);
+    inlets_.back() =
+        std::make_unique<Inlet>(AddPeer({.address = "a simulated host"}), options_);
     transports_.back() = network.CreateTransport(*inlets_.back());
   }
 }

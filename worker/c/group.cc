@@ -110,9 +110,16 @@ absl::StatusOr<Call> CallOf(const syncline_group& group, const syncline_call* gi
     return absl::InvalidArgumentError(absl::StrCat(
         "no operation ", op, ", type ", dtype, " or reduction ", reduction, " is known"));
   }
+  constexpr size_t kWithFactor = offsetof(syncline_call, factor) + sizeof known.factor;
+  if (known.reduction == SYNCLINE_PREMULTIPLIED_SUM && known.struct_size < kWithFactor) {
+    return absl::InvalidArgumentError(
+        "a premultiplied sum needs the field factor: struct_size is of a syncline_call "
+        "without it");
+  }
   Call call = {.op = static_cast<CollectiveOp>(op),
                .type = static_cast<ElementType>(dtype),
                .reduce = static_cast<ReduceOp>(reduction),
+               .factor = known.factor,
                .input = known.input,
                .output = known.output,
                .count = known.count,

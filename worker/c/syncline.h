@@ -334,7 +334,11 @@ typedef enum syncline_reduction SYNCLINE_INT {
   SYNCLINE_AVERAGE = 1,
   SYNCLINE_MIN = 2,
   SYNCLINE_MAX = 3,
-  SYNCLINE_PRODUCT = 4
+  SYNCLINE_PRODUCT = 4,
+  SYNCLINE_PREMULTIPLIED_SUM = 5, /* each rank's values times its `factor` */
+  SYNCLINE_BITWISE_AND = 6,       /* of integers, as the two that follow */
+  SYNCLINE_BITWISE_OR = 7,
+  SYNCLINE_BITWISE_XOR = 8
 } syncline_reduction;
 
 typedef struct syncline_call {
@@ -354,6 +358,7 @@ typedef struct syncline_call {
   const size_t* receive_counts;
   const char* algorithm; /* "direct", "ring", ...; NULL: the fastest by the cost model */
   int64_t timeout_ms;    /* 0: the group's */
+  double factor;         /* of PREMULTIPLIED_SUM; a whole number for integers */
 } syncline_call;
 
 SYNCLINE_API syncline_code syncline_group_run(syncline_group* group,

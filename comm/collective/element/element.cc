@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <limits>
+#include <string>
 #include <type_traits>
 
+#include "absl/strings/str_cat.h"
 #include "comm/base/dtype.h"
 #include "comm/base/isa.h"
 
@@ -74,6 +77,25 @@ struct Max {
   }
 };
 
+struct And {
+  template <typename T>
+  static T Of(T a, T b) {
+    return static_cast<T>(a & b);
+  }
+};
+struct Or {
+  template <typename T>
+  static T Of(T a, T b) {
+    return static_cast<T>(a | b);
+  }
+};
+struct Xor {
+  template <typename T>
+  static T Of(T a, T b) {
+    return static_cast<T>(a ^ b);
+  }
+};
+
 // `a` may be `out`.
 template <typename T, typename Op>
 SYNCLINE_KERNEL void Pair(size_t n, const T* a, const T* b, T* out) {
@@ -111,9 +133,15 @@ using PairFunction = void (*)(size_t, const T*, const T*, T*);
 
 template <typename T>
 PairFunction<T> FindPair(ReduceOp op) {
+  if constexpr (std::is_integral_v<T>) {
+    if (op == ReduceOp::kBitwiseAnd) return &Kernel<Pair<T, And>>::Run;
+    if (op == ReduceOp::kBitwiseOr) return &Kernel<Pair<T, Or>>::Run;
+    if (op == ReduceOp::kBitwiseXor) return &Kernel<Pair<T, Xor>>::Run;
+  }
   switch (op) {
     case ReduceOp::kSum:
     case ReduceOp::kAverage:
+    case ReduceOp::kPremultipliedSum:
       return &Kernel<Pair<T, Sum>>::Run;
     case ReduceOp::kMin:
       return &Kernel<Pair<T, Min>>::Run;
@@ -121,6 +149,8 @@ PairFunction<T> FindPair(ReduceOp op) {
       return &Kernel<Pair<T, Max>>::Run;
     case ReduceOp::kProduct:
       return &Kernel<Pair<T, Product>>::Run;
+    default:
+      break;
   }
   return nullptr;
 }
@@ -191,9 +221,79 @@ constexpr std::array<std::string_view, kElementTypes> kTypeNames = {
     "f32", "bf16", "f16", "f64", "i64", "i32", "i8", "u8"};
 constexpr std::array<size_t, kElementTypes> kTypeBytes = {4, 2, 2, 8, 8, 4, 1, 1};
 constexpr std::array<std::string_view, kReduceOps> kReduceNames = {
-    "sum", "average", "min", "max", "product"};
+    "sum",         "average",    "min",        "max", "product", "premultiplied_sum",
+    "bitwise_and", "bitwise_or", "bitwise_xor"};
+
+template <typename T>
+void ScaleAs(double factor, size_t count, std::byte* bytes) {
+  auto* const values = reinterpret_cast<T*>(bytes);
+  for (size_t i = 0; i < count; ++i) {
+    if constexpr (std::is_integral_v<T>) {
+      values[i] = Product::Of(values[i], static_cast<T>(static_cast<int64_t>(factor)));
+    } else {
+      values[i] = OneNan(static_cast<T>(static_cast<double>(values[i]) * factor));
+    }
+  }
+}
+
+template <typename Half>
+void ScaleHalves(double factor, size_t count, std::byte* bytes) {
+  auto* const values = reinterpret_cast<uint16_t*>(bytes);
+  for (size_t i = 0; i < count; ++i) {
+    const double value = static_cast<double>(Half::Widen(values[i])) * factor;
+    values[i] = Half::Narrow(OneNan(static_cast<float>(value)));
+  }
+}
+
+bool IsInteger(ElementType type) {
+  return type == ElementType::kI64 || type == ElementType::kI32 ||
+         type == ElementType::kI8 || type == ElementType::kU8;
+}
 
 }  // namespace
+
+bool IsDefined(ElementType type, ReduceOp op) {
+  const bool is_bitwise = op == ReduceOp::kBitwiseAnd || op == ReduceOp::kBitwiseOr ||
+                          op == ReduceOp::kBitwiseXor;
+  return !is_bitwise || IsInteger(type);
+}
+
+absl::Status CheckReduction(ElementType type, ReduceOp op, double factor) {
+  if (!IsDefined(type, op)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(std::string(ReduceName(op)), " of ", std::string(ElementName(type)),
+                     ": bitwise reductions are of i64, i32, i8 and u8"));
+  }
+  if (op != ReduceOp::kPremultipliedSum || !IsInteger(type)) return absl::OkStatus();
+  constexpr double kLargestFactor = 0x1p53;
+  if (factor == std::trunc(factor) && std::abs(factor) <= kLargestFactor) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "a premultiplied_sum of ", std::string(ElementName(type)), " by ", factor,
+      ": of integers the factor is a whole number from -2^53 to 2^53"));
+}
+
+void Scale(ElementType type, double factor, size_t count, std::byte* values) {
+  switch (type) {
+    case ElementType::kF32:
+      return ScaleAs<float>(factor, count, values);
+    case ElementType::kBf16:
+      return ScaleHalves<Bf16>(factor, count, values);
+    case ElementType::kF16:
+      return ScaleHalves<F16>(factor, count, values);
+    case ElementType::kF64:
+      return ScaleAs<double>(factor, count, values);
+    case ElementType::kI64:
+      return ScaleAs<int64_t>(factor, count, values);
+    case ElementType::kI32:
+      return ScaleAs<int32_t>(factor, count, values);
+    case ElementType::kI8:
+      return ScaleAs<int8_t>(factor, count, values);
+    case ElementType::kU8:
+      return ScaleAs<uint8_t>(factor, count, values);
+  }
+}
 
 bool OrderMatters(ElementType type, ReduceOp op) {
   const bool is_float = type == ElementType::kF32 || type == ElementType::kF64;

@@ -11,6 +11,8 @@
 #include <span>
 #include <string_view>
 
+#include "absl/status/status.h"
+
 namespace syncline::collective {
 
 // The values travel on the wire and through the C interface: they never change.
@@ -30,13 +32,22 @@ enum class ReduceOp : uint8_t {
   kMin = 2,
   kMax = 3,
   kProduct = 4,
+  kPremultipliedSum = 5,  // of values that Scale has multiplied before
+  kBitwiseAnd = 6,        // of integers, as the two that follow
+  kBitwiseOr = 7,
+  kBitwiseXor = 8,
 };
 inline constexpr int kElementTypes = 8;
-inline constexpr int kReduceOps = 5;
+inline constexpr int kReduceOps = 9;
 
 size_t ElementBytes(ElementType type);
 std::string_view ElementName(ElementType type);  // "f32"
 std::string_view ReduceName(ReduceOp op);        // "sum"
+
+// Whether there is such a reduction of such elements.
+bool IsDefined(ElementType type, ReduceOp op);
+// InvalidArgument where there is not, or where kPremultipliedSum cannot multiply by `factor`.
+absl::Status CheckReduction(ElementType type, ReduceOp op, double factor);
 
 // Whether the bits of a result depend on the order in which values are combined: sums,
 // averages and products of floating point.
@@ -52,7 +63,12 @@ struct Combination {
   int divide_by = 0;
 };
 
-// out[i] = first[i] op others[0][i] op others[1][i] ..., from left to right. `out` may be
+// values[i] *= factor. BF16 and FP16 are rounded once; integers wrap around.
+// REQUIRES: of integers, a whole factor whose magnitude is no more than 2^53.
+void Scale(ElementType type, double factor, size_t count, std::byte* values);
+
+// out[i] = first[i] op others[0][i] op others[1][i] ..., from left to right. REQUIRES:
+// IsDefined. `out` may be
 // `first` or one of the others; otherwise nothing overlaps. All point to `count` elements.
 void Combine(const Combination& combination, size_t count, const std::byte* first,
              std::span<const std::byte* const> others, std::byte* out);

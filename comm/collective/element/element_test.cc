@@ -73,6 +73,14 @@ double Oracle(ReduceOp op, double a, double b) {
       return std::max(a, b);
     case ReduceOp::kProduct:
       return a * b;
+    case ReduceOp::kPremultipliedSum:
+      return a + b;
+    case ReduceOp::kBitwiseAnd:
+      return static_cast<double>(static_cast<int>(a) & static_cast<int>(b));
+    case ReduceOp::kBitwiseOr:
+      return static_cast<double>(static_cast<int>(a) | static_cast<int>(b));
+    case ReduceOp::kBitwiseXor:
+      return static_cast<double>(static_cast<int>(a) ^ static_cast<int>(b));
   }
   return 0;
 }
@@ -85,6 +93,7 @@ TEST(Combine, IsRightForEveryTypeOperationAndLength) {
       for (const size_t count : {0u, 1u, 63u, 64u, 65u, 1023u, 1024u, 1025u, 4099u}) {
         const auto type = static_cast<ElementType>(t);
         const auto op = static_cast<ReduceOp>(o);
+        if (!IsDefined(type, op)) continue;
         const size_t bytes = ElementBytes(type);
         std::vector<std::vector<std::byte>> parts(4,
                                                   std::vector<std::byte>(count * bytes));
@@ -171,6 +180,69 @@ TEST(Combine, IntegersWrapAround) {
   EXPECT_EQ(combine(ReduceOp::kProduct), static_cast<int8_t>(10000));
 }
 
+TEST(Combine, BitwiseReductionsUseAllBits) {
+  const auto combine = [](ReduceOp op, auto a, auto b) {
+    decltype(a) out = 0;
+    const auto* const right = reinterpret_cast<const std::byte*>(&b);
+    const ElementType type = sizeof a == 8                   ? ElementType::kI64
+                             : sizeof a == 4                 ? ElementType::kI32
+                             : std::is_signed_v<decltype(a)> ? ElementType::kI8
+                                                             : ElementType::kU8;
+    Combine({.type = type, .op = op}, 1, reinterpret_cast<const std::byte*>(&a),
+            {&right, 1}, reinterpret_cast<std::byte*>(&out));
+    return out;
+  };
+  const auto check = [&](auto a, auto b) {
+    using T = decltype(a);
+    EXPECT_EQ(combine(ReduceOp::kBitwiseAnd, a, b), static_cast<T>(a & b));
+    EXPECT_EQ(combine(ReduceOp::kBitwiseOr, a, b), static_cast<T>(a | b));
+    EXPECT_EQ(combine(ReduceOp::kBitwiseXor, a, b), static_cast<T>(a ^ b));
+  };
+  check(int64_t{-0x123456789abcdef}, int64_t{0x7edcba9876543210});
+  check(int32_t{-0x1234567}, int32_t{0x76543210});
+  check(int8_t{-77}, int8_t{0x5a});
+  check(uint8_t{0xc3}, uint8_t{0x5a});
+}
+
+TEST(Combine, WhatIsNoReductionIsRefusedByName) {
+  for (int t = 0; t < kElementTypes; ++t) {
+    const auto type = static_cast<ElementType>(t);
+    const bool is_integer = type >= ElementType::kI64;
+    for (int o = 0; o < kReduceOps; ++o) {
+      const auto op = static_cast<ReduceOp>(o);
+      const absl::Status status = CheckReduction(type, op, 2);
+      EXPECT_EQ(status.ok(), is_integer || op < ReduceOp::kBitwiseAnd);
+      EXPECT_EQ(status.ok(), IsDefined(type, op));
+    }
+    EXPECT_EQ(CheckReduction(type, ReduceOp::kPremultipliedSum, 0.5).ok(), !is_integer);
+    EXPECT_EQ(CheckReduction(type, ReduceOp::kPremultipliedSum, 1e300).ok(), !is_integer);
+  }
+}
+
+TEST(Scale, IsRightForEveryTypeAndFactor) {
+  for (int t = 0; t < kElementTypes; ++t) {
+    const auto type = static_cast<ElementType>(t);
+    const size_t bytes = ElementBytes(type);
+    for (const double factor : {0.0, 1.0, 3.0, 0.5}) {
+      if (!CheckReduction(type, ReduceOp::kPremultipliedSum, factor).ok()) continue;
+      for (const size_t count : {0u, 1u, 65u}) {
+        std::vector<std::byte> values(count * bytes);
+        for (size_t i = 0; i < count; ++i) {
+          Write(type, static_cast<double>(i % 9), &values[i * bytes]);
+        }
+        Scale(type, factor, count, values.data());
+        for (size_t i = 0; i < count; ++i) {
+          ASSERT_EQ(Read(type, &values[i * bytes]), static_cast<double>(i % 9) * factor)
+              << std::string(ElementName(type)) << " times " << factor;
+        }
+      }
+    }
+  }
+  int8_t wraps = 100;
+  Scale(ElementType::kI8, 3, 1, reinterpret_cast<std::byte*>(&wraps));
+  EXPECT_EQ(wraps, static_cast<int8_t>(300));
+}
+
 TEST(Combine, MinimumAndMaximumKeepNaN) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
@@ -191,6 +263,7 @@ void ExpectSameBitsEitherWay(ElementType type, const std::vector<Bits>& specials
   // As many as a vector holds, so that its kernel runs, too.
   constexpr size_t kCount = 67;
   for (int o = 0; o < kReduceOps; ++o) {
+    if (!IsDefined(type, static_cast<ReduceOp>(o))) continue;
     for (const Bits one : specials) {
       for (const Bits other : specials) {
         const std::vector<Bits> a(kCount, one);

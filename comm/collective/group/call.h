@@ -22,6 +22,7 @@ struct Call {
   CollectiveOp op = CollectiveOp::kAllReduce;
   ElementType type = ElementType::kF32;
   ReduceOp reduce = ReduceOp::kSum;
+  double factor = 1;  // of kPremultipliedSum: of this rank's values
   const void* input = nullptr;
   void* output = nullptr;
   size_t count = 0;  // elements, see CollectiveOp

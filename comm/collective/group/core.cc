@@ -79,6 +79,9 @@ absl::Status GroupCore::CheckCall(const Call& call) const {
       static_cast<int>(call.reduce) >= kReduceOps) {
     return absl::InvalidArgumentError("an unknown element type or reduction");
   }
+  if (Reduces(call.op)) {
+    SYNCLINE_RETURN_IF_ERROR(CheckReduction(call.type, call.reduce, call.factor));
+  }
   SYNCLINE_RETURN_IF_ERROR(
       MakeSchedule(ProblemOf(call), call.algorithm.value_or(Algorithm::kDirect))
           .status());
@@ -120,8 +123,31 @@ absl::StatusOr<std::shared_ptr<const Schedule>> GroupCore::ScheduleFor(
   return kept;
 }
 
+// In place where the operation is, otherwise in a copy.
+void GroupCore::Premultiply(PendingCall& pending) const {
+  Call& call = pending.call;
+  const size_t parts =
+      call.op == CollectiveOp::kReduceScatter ? static_cast<size_t>(options_.ranks) : 1;
+  const size_t bytes = parts * call.count * ElementBytes(call.type);
+  auto* values = static_cast<std::byte*>(call.output);
+  if (!InPlaceByNature(call.op)) {
+    const auto* const given = static_cast<const std::byte*>(call.input);
+    pending.scaled.assign(given, given + bytes);
+    call.input = values = pending.scaled.data();
+  } else if (call.input != nullptr) {
+    if (bytes > 0 && call.input != call.output) {
+      std::memcpy(call.output, call.input, bytes);
+    }
+    call.input = nullptr;
+  }
+  Scale(call.type, call.factor, parts * call.count, values);
+}
+
 absl::Status GroupCore::Begin(PendingCall& pending) {
   const Call& call = pending.call;
+  if (Reduces(call.op) && call.reduce == ReduceOp::kPremultipliedSum) {
+    Premultiply(pending);
+  }
   const bool direct = call.op == CollectiveOp::kSendReceive;
   Problem problem = ProblemOf(call);
   const Algorithm algorithm = call.algorithm ? *call.algorithm : Choose(call).algorithm;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -29,9 +30,10 @@ struct PendingCall {
   Call call;
   CallHeader header;
   absl::Duration deadline;
-  std::unique_ptr<Task> task;  // once begun
-  bool moved = false;          // since the last look
-  absl::Status status;         // once done
+  std::vector<std::byte> scaled = {};  // input of a premultiplied sum
+  std::unique_ptr<Task> task;          // once begun
+  bool moved = false;                  // since the last look
+  absl::Status status;                 // once done
   std::atomic<bool> done = false;
 };
 
@@ -85,6 +87,7 @@ class GroupCore {
   absl::StatusOr<std::shared_ptr<const Schedule>> ScheduleFor(const Problem& problem,
                                                               Algorithm algorithm);
   absl::Status Begin(PendingCall& pending);
+  void Premultiply(PendingCall& pending) const;
   bool AdvanceFront(Queue& queue);
   void Complete(PendingCall& pending, const absl::Status& status);
   absl::Status CheckFront(Queue& queue, absl::Duration now);

@@ -104,11 +104,26 @@ std::vector<double> InputOf(const Case& of, int rank) {
   return values;
 }
 
+// Of a premultiplied sum.
+double FactorOf(int rank) { return rank % 2 + 2; }
+
 double Reduced(const Case& of, size_t element) {
-  double value = Value(0, element);
+  const bool scales = of.reduce == ReduceOp::kPremultipliedSum;
+  const auto given = [&](int rank) {
+    return Value(rank, element) * (scales ? FactorOf(rank) : 1);
+  };
+  double value = given(0);
   for (int rank = 1; rank < of.ranks; ++rank) {
-    const double other = Value(rank, element);
-    if (of.reduce == ReduceOp::kMin) {
+    const double other = given(rank);
+    const auto a = static_cast<int>(value);
+    const auto b = static_cast<int>(other);
+    if (of.reduce == ReduceOp::kBitwiseAnd) {
+      value = a & b;
+    } else if (of.reduce == ReduceOp::kBitwiseOr) {
+      value = a | b;
+    } else if (of.reduce == ReduceOp::kBitwiseXor) {
+      value = a ^ b;
+    } else if (of.reduce == ReduceOp::kMin) {
       value = std::min(value, other);
     } else if (of.reduce == ReduceOp::kMax) {
       value = std::max(value, other);
@@ -168,6 +183,7 @@ void Check(Group& group, const Case& of) {
   const absl::Status status = group.Run({.op = of.op,
                                          .type = of.type,
                                          .reduce = of.reduce,
+                                         .factor = FactorOf(group.rank()),
                                          .input = input.data(),
                                          .output = output.data(),
                                          .count = of.count,
@@ -196,6 +212,7 @@ void CheckEverything(Group& group, const Everything& what) {
                    .count = count,
                    .ranks = group.ranks(),
                    .root = turn % group.ranks()};
+        if (!IsDefined(of.type, of.reduce)) of.reduce = ReduceOp::kPremultipliedSum;
         ++turn;
         Check(group, of);
         for (const Algorithm algorithm : kAllAlgorithms) {
@@ -215,6 +232,42 @@ class Ranks : public testing::TestWithParam<Members> {};
 TEST_P(Ranks, AllOperationsAreRight) {
   RunRanks(GetParam(), [](Group& group) {
     CheckEverything(group, {.lengths = {0, 1, 63, 64, 65}});
+  });
+}
+
+TEST_P(Ranks, EveryReductionOfEveryTypeIsRight) {
+  RunRanks(GetParam(), [](Group& group) {
+    for (const CollectiveOp op : {CollectiveOp::kAllReduce, CollectiveOp::kReduceScatter,
+                                  CollectiveOp::kReduce}) {
+      for (int type = 0; type < kElementTypes; ++type) {
+        for (int reduce = 0; reduce < kReduceOps; ++reduce) {
+          Case of = {.op = op,
+                     .type = static_cast<ElementType>(type),
+                     .reduce = static_cast<ReduceOp>(reduce),
+                     .algorithm = {},
+                     .count = 65,
+                     .ranks = group.ranks(),
+                     .root = 0};
+          if (!IsDefined(of.type, of.reduce)) continue;
+          Check(group, of);
+          of.algorithm = Algorithm::kDirect;
+          Check(group, of);
+        }
+      }
+    }
+  });
+}
+
+TEST(Group, ReductionsThatDoNotFitTheirTypeAreRefused) {
+  RunRanks({.ranks = 2}, [](Group& group) {
+    float value = 1;
+    EXPECT_TRUE(absl::IsInvalidArgument(
+        group.Run({.reduce = ReduceOp::kBitwiseAnd, .output = &value, .count = 1})));
+    EXPECT_TRUE(absl::IsInvalidArgument(group.Run({.type = ElementType::kI8,
+                                                   .reduce = ReduceOp::kPremultipliedSum,
+                                                   .factor = 0.5,
+                                                   .output = &value,
+                                                   .count = 1})));
   });
 }
 

@@ -71,6 +71,10 @@ class ScheduleBuilder {
   Schedule schedule_;
 };
 
+// Of an all-to-all: where the slices for or from each rank lie. No counts: all are even.
+std::vector<Range> Places(const Problem& problem, Area area,
+                          const std::vector<size_t>& counts);
+
 // The algorithms. REQUIRES: Supports(algorithm, problem), more than one rank.
 Schedule DirectSchedule(const Problem& problem);
 Schedule RingSchedule(const Problem& problem);
@@ -78,6 +82,7 @@ Schedule DoublingSchedule(const Problem& problem);
 Schedule HalvingSchedule(const Problem& problem);
 Schedule TreeSchedule(const Problem& problem);
 Schedule BruckSchedule(const Problem& problem);
+Schedule PairwiseSchedule(const Problem& problem);
 Schedule HierarchicalSchedule(const Problem& problem);
 Schedule DoubleTreeSchedule(const Problem& problem);
 Schedule TorusSchedule(const Problem& problem);

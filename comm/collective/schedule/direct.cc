@@ -151,19 +151,6 @@ void Scatter(ScheduleBuilder& builder, const Problem& problem) {
   builder.Copy(slice(problem.rank), own);
 }
 
-// Where each rank's elements lie, one after the other.
-std::vector<Range> Places(const Problem& problem, Area area,
-                          const std::vector<size_t>& counts) {
-  std::vector<Range> places;
-  size_t first = 0;
-  for (size_t rank = 0; rank < static_cast<size_t>(problem.ranks); ++rank) {
-    const size_t count = counts.empty() ? problem.count : counts[rank];
-    places.push_back({area, first, count});
-    first += count;
-  }
-  return places;
-}
-
 void AllToAll(ScheduleBuilder& builder, const Problem& problem) {
   const auto to = Places(problem, Area::kInput, problem.send_counts);
   const auto from = Places(problem, Area::kOutput, problem.receive_counts);
@@ -199,6 +186,19 @@ void SendReceive(ScheduleBuilder& builder, const Problem& problem) {
 }
 
 }  // namespace
+
+// Where each rank's elements lie, one after the other.
+std::vector<Range> Places(const Problem& problem, Area area,
+                          const std::vector<size_t>& counts) {
+  std::vector<Range> places;
+  size_t first = 0;
+  for (size_t rank = 0; rank < static_cast<size_t>(problem.ranks); ++rank) {
+    const size_t count = counts.empty() ? problem.count : counts[rank];
+    places.push_back({area, first, count});
+    first += count;
+  }
+  return places;
+}
 
 Schedule DirectSchedule(const Problem& problem) {
   ScheduleBuilder builder;

@@ -25,7 +25,7 @@ constexpr std::array<std::pair<CollectiveOp, std::string_view>, 10> kOps = {{
     {CollectiveOp::kBarrier, "barrier"},
     {CollectiveOp::kSendReceive, "send_receive"},
 }};
-constexpr std::array<std::pair<Algorithm, std::string_view>, 9> kAlgorithms = {{
+constexpr std::array<std::pair<Algorithm, std::string_view>, 10> kAlgorithms = {{
     {Algorithm::kDirect, "direct"},
     {Algorithm::kRing, "ring"},
     {Algorithm::kDoubling, "doubling"},
@@ -35,6 +35,7 @@ constexpr std::array<std::pair<Algorithm, std::string_view>, 9> kAlgorithms = {{
     {Algorithm::kHierarchical, "hierarchical"},
     {Algorithm::kDoubleTree, "double_tree"},
     {Algorithm::kTorus, "torus"},
+    {Algorithm::kPairwise, "pairwise"},
 }};
 
 template <typename Table>
@@ -192,6 +193,8 @@ bool Supports(Algorithm algorithm, const Problem& problem) {
              op == CollectiveOp::kScatter;
     case Algorithm::kBruck:
       return op == CollectiveOp::kAllToAll && problem.send_counts.empty();
+    case Algorithm::kPairwise:
+      return op == CollectiveOp::kAllToAll;
     case Algorithm::kHierarchical:
       return op == CollectiveOp::kAllReduce && problem.local > 1 &&
              problem.ranks > problem.local;
@@ -226,6 +229,8 @@ absl::StatusOr<Schedule> MakeSchedule(const Problem& problem, Algorithm algorith
       return TreeSchedule(problem);
     case Algorithm::kBruck:
       return BruckSchedule(problem);
+    case Algorithm::kPairwise:
+      return PairwiseSchedule(problem);
     case Algorithm::kHierarchical:
       return IsExact(problem) ? ExactHierarchicalSchedule(problem)
                               : HierarchicalSchedule(problem);

@@ -49,12 +49,14 @@ enum class Algorithm : uint8_t {
   kHierarchical,  // within hosts, then a ring of hosts for each slice, then within hosts
   kDoubleTree,    // two binary trees, half of the values each
   kTorus,         // rings within the rows of a grid, then its columns, then its rows
+  kPairwise,      // all-to-all with one partner after the other
 };
 
 inline constexpr Algorithm kAllAlgorithms[] = {
     Algorithm::kDirect,       Algorithm::kRing,       Algorithm::kDoubling,
     Algorithm::kHalving,      Algorithm::kTree,       Algorithm::kBruck,
-    Algorithm::kHierarchical, Algorithm::kDoubleTree, Algorithm::kTorus};
+    Algorithm::kHierarchical, Algorithm::kDoubleTree, Algorithm::kTorus,
+    Algorithm::kPairwise};
 
 // "all_reduce", "ring".
 std::string_view CollectiveName(CollectiveOp op);

@@ -438,6 +438,16 @@ TEST(Select, WithinAHostSlicesAreReadFromAllPeers) {
   EXPECT_THAT(choice.reason, testing::HasSubstr("ring: "));
 }
 
+TEST(Select, ManyRanksBetweenHostsExchangeInPairs) {
+  Problem problem = {.op = CollectiveOp::kAllToAll, .ranks = 16, .count = 1 << 20};
+  EXPECT_EQ(Select(problem, 4, {.hosts = 16}).algorithm, Algorithm::kPairwise);
+  EXPECT_EQ(Select(problem, 4, {}).algorithm, Algorithm::kDirect);
+  problem.count = 1;
+  EXPECT_EQ(Select(problem, 4, {.hosts = 16}).algorithm, Algorithm::kBruck);
+  problem.send_counts = problem.receive_counts = std::vector<size_t>(16, 5);
+  EXPECT_EQ(Select(problem, 4, {.hosts = 16}).algorithm, Algorithm::kPairwise);
+}
+
 TEST(Select, ManyRanksBetweenHostsDoNotAllSendToOne) {
   for (int ranks = 9; ranks <= 33; ++ranks) {
     for (const size_t count : {1u, 1000u, 10'000'000u}) {

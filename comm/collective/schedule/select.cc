@@ -201,6 +201,9 @@ Traffic FlatTraffic(const Problem& problem, Algorithm algorithm, double n) {
       return Tree(problem, n);
     case Algorithm::kBruck:
       return Bruck(problem, n);
+    case Algorithm::kPairwise:
+      return {problem.ranks - 1, problem.ranks - 1.0,
+              n * (problem.ranks - 1) / problem.ranks, 0};
     case Algorithm::kDoubleTree:
       return DoubleTree(problem, n);
     case Algorithm::kTorus:

@@ -2,7 +2,6 @@
 import faulthandler
 import os
 import signal
-import socket
 import sys
 import tempfile
 import textwrap
@@ -74,12 +73,12 @@ def await_exit(child):
 
 def run_ranks(body, ranks=RANKS, environment_of=lambda rank: {}):
     """Runs the program in `ranks` processes; what each printed, and its exit code."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    # As under torchrun the store is no rank's: a rank that ends takes it from nobody who is still on his way in.
+    store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     program = PREAMBLE + textwrap.dedent(body)
     with tempfile.TemporaryDirectory() as folder:
-        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(ranks), "GLOO_SOCKET_IFNAME": "lo",
+        common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port), "WORLD_SIZE": str(ranks), "GLOO_SOCKET_IFNAME": "lo",
+                  "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0",
                   "PROGRAM": f"{folder}/program.py"}
         outputs = [tempfile.TemporaryFile("w+") for _ in range(ranks)]
         children = []
@@ -242,6 +241,50 @@ class DistributedTest(unittest.TestCase):
                 same(x, sum.to(kind))
             """, RANKS, lambda rank: {**self.environment_of(rank), **exact}):
             self.assertEqual(code, 0, output)
+
+    def test_bitwise_and_premultiplied_reductions(self):
+        self.check("""
+            given = [[0b1100, 7, -1], [0b1010, 5, -2], [0b0110, 3, -4]]
+            for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8):
+                for op, expected in ((dist.ReduceOp.BAND, [0, 1, -4]), (dist.ReduceOp.BOR, [14, 7, -1]),
+                                     (dist.ReduceOp.BXOR, [0, 1, -1 ^ -2 ^ -4])):
+                    x = torch.tensor(given[rank]).to(dtype)
+                    dist.all_reduce(x, op=op)
+                    same(x, torch.tensor(expected).to(dtype))
+            flags = torch.tensor([True, rank == 0, rank < 2])
+            dist.all_reduce(flags, op=dist.ReduceOp.BXOR)
+            assert flags.tolist() == [True, True, False], flags
+            times = dist._make_nccl_premul_sum(rank + 2.0)
+            if not hasattr(times, "factor"):
+                refused("or multiply the tensor", dist.all_reduce, torch.ones(3), op=times)
+            else:
+                for dtype in (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32, torch.int8,
+                              torch.uint8):
+                    x = torch.full((5,), rank + 1, dtype=dtype)
+                    dist.all_reduce(x, op=times)
+                    same(x, torch.full((5,), 2 * 1 + 3 * 2 + 4 * 3))
+                    out = torch.empty(2, dtype=dtype)
+                    dist.reduce_scatter(out, [torch.full((2,), part + 1, dtype=dtype) for part in range(ranks)], op=times)
+                    same(out, torch.full((2,), 9 * (rank + 1)))
+            """)
+
+    def test_a_monitored_barrier_names_who_does_not_come(self):
+        self.check("""
+            from datetime import timedelta
+            from syncline.torch.distributed import monitored_barrier
+            monitored_barrier()
+            monitored_barrier(timeout=timedelta(seconds=60))
+            try:
+                if rank == 0:
+                    monitored_barrier(timeout=timedelta(seconds=2))
+                else:  # lives, does something else, and hears of it
+                    dist.recv(torch.empty(1), src=3 - rank)
+            except syncline.errors.DeadlineExceeded as error:
+                assert "rank 1, 2 did not take part" in str(error), error
+                assert rank > 0 or "monitored_barrier of 2 s: " in str(error), error
+            else:
+                raise AssertionError("nobody was missed")
+            """)
 
     def test_ranks_that_disagree_hear_of_it(self):
         self.check("""

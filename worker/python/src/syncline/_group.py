@@ -12,7 +12,7 @@ import functools
 import os
 import time
 import weakref
-from ctypes import POINTER, byref, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 from typing import Callable, Mapping, Optional, Sequence
 
 from syncline import _library
@@ -22,7 +22,7 @@ from syncline.errors import InvalidArgument
 FLOAT64, INT64, INT32, INT8, UINT8 = 3, 4, 5, 6, 7
 (ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, BROADCAST, REDUCE, GATHER, SCATTER, ALL_TO_ALL, BARRIER,
  SEND_RECEIVE) = range(10)
-SUM, AVERAGE, MIN, MAX, PRODUCT = range(5)
+SUM, AVERAGE, MIN, MAX, PRODUCT, PREMULTIPLIED_SUM, BITWISE_AND, BITWISE_OR, BITWISE_XOR = range(9)
 
 _DEADLINE_EXCEEDED = 4
 _SLICE_MS = 100  # after so long Python handles signals
@@ -74,6 +74,7 @@ class CallStruct(ctypes.Structure):
         ("receive_counts", POINTER(c_size_t)),
         ("algorithm", c_char_p),
         ("timeout_ms", c_int64),
+        ("factor", c_double),
     ]
 
 
@@ -195,7 +196,7 @@ class Group:
 
     def start(self, op: int, *, dtype: int = UINT8, reduction: int = SUM, input: int = 0, output: int = 0, count: int = 0,
               root: int = 0, source: int = 0, tag: int = 0, counts: Optional[tuple[Sequence[int], Sequence[int]]] = None,
-              timeout_ms: int = 0, keeps: object = None) -> Handle:
+              timeout_ms: int = 0, factor: float = 1.0, algorithm: Optional[str] = None, keeps: object = None) -> Handle:
         """`input` and `output` are addresses, which `keeps` keeps valid; `counts` are those to and from each rank."""
         if counts is not None and not len(counts[0]) == len(counts[1]) == self._ranks:
             raise InvalidArgument(
@@ -203,7 +204,8 @@ class Group:
         self._free_orphans()
         call = CallStruct(
             struct_size=ctypes.sizeof(CallStruct), op=op, dtype=dtype, reduction=reduction, input=input or None,
-            output=output or None, count=count, root=root, source=source, tag=tag, timeout_ms=timeout_ms)
+            output=output or None, count=count, root=root, source=source, tag=tag, timeout_ms=timeout_ms,
+            factor=factor, algorithm=algorithm.encode() if algorithm else None)
         if counts is not None:
             call.send_counts = (c_size_t * len(counts[0]))(*counts[0])
             call.receive_counts = (c_size_t * len(counts[1]))(*counts[1])

@@ -10,7 +10,7 @@ one that leads to MASTER_ADDR), SYNCLINE_GROUP_SECURITY=plain leaves the seal aw
 sums in the order of ranks: the same bits however ranks are spread over hosts. A member that dies, hangs or calls another operation ends every operation under way on all others with an error
 that names its rank (`error.rank`); the group is of no use then.
 
-Tensors are on the CPU. Reductions: sum, average, minimum, maximum, product, and bitwise and/or of booleans.
+Tensors are on the CPU. Reductions: all of torch's; bitwise ones of integers and booleans, premultiplied sums by one number.
 """
 from __future__ import annotations
 
@@ -28,38 +28,18 @@ import torch.distributed as dist
 from syncline import _exit, _group
 from syncline._library import FOREVER
 from syncline.torch._meeting import await_key, network, wants_exact_order
+from syncline.torch._monitored import await_all
 from syncline.torch._reconfigure import Meeting, check_size, number_from_zero, reconfigure, reconfigure_handle
+from syncline.torch._reductions import TYPES, Reduction, find_reduction
 from syncline.torch._tensors import put_back, split, spread
 
-__all__ = ["ProcessGroupSyncline", "reconfigure", "reconfigure_handle"]
+__all__ = ["ProcessGroupSyncline", "monitored_barrier", "reconfigure", "reconfigure_handle"]
 
 NAME = "syncline"
 
 # References to a work that its process group alone keeps, where it looks: the set and the list that have it, the one that
 # was made for what is settled, the loop's variable and the argument.
 _KEPT_HERE_ONLY = 5
-
-_TYPES = {
-    torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.float64: _group.FLOAT64, torch.int64: _group.INT64,
-    torch.int32: _group.INT32, torch.int8: _group.INT8, torch.uint8: _group.UINT8, torch.bool: _group.UINT8,
-}
-_REDUCTIONS = {
-    dist.ReduceOp.SUM: _group.SUM, dist.ReduceOp.AVG: _group.AVERAGE, dist.ReduceOp.MIN: _group.MIN,
-    dist.ReduceOp.MAX: _group.MAX, dist.ReduceOp.PRODUCT: _group.PRODUCT,
-}
-# Of values that are 0 or 1.
-_BOOLEAN_REDUCTIONS = {
-    dist.ReduceOp.SUM: _group.MAX, dist.ReduceOp.MAX: _group.MAX, dist.ReduceOp.BOR: _group.MAX,
-    dist.ReduceOp.MIN: _group.MIN, dist.ReduceOp.PRODUCT: _group.MIN, dist.ReduceOp.BAND: _group.MIN,
-}
-
-
-def _reduction(op: Any, tensor: torch.Tensor) -> int:
-    table = _BOOLEAN_REDUCTIONS if tensor.dtype == torch.bool else _REDUCTIONS
-    for known, reduction in table.items():
-        if op == known:
-            return reduction
-    raise NotImplementedError(f"the syncline backend cannot reduce {tensor.dtype} by {op}")
 
 
 def _check(*tensors: torch.Tensor) -> None:
@@ -300,11 +280,12 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         return work
 
     def _call(self, op: int, opts: Any = None, *, source: Optional[torch.Tensor] = None,
-              target: Optional[torch.Tensor] = None, count: int, like: torch.Tensor, reduction: Optional[int] = None,
-              counts: Any = None, root: int = 0, sender: int = 0, tag: int = 0) -> Callable[[], _group.Handle]:
+              target: Optional[torch.Tensor] = None, count: int, like: torch.Tensor, reduction: Optional[Reduction] = None,
+              counts: Any = None, root: int = 0, sender: int = 0, tag: int = 0,
+              algorithm: Optional[str] = None) -> Callable[[], _group.Handle]:
         """Reductions count elements; everything else moves bytes, and so takes any type."""
         reduces = reduction is not None
-        if reduces and like.dtype not in _TYPES:
+        if reduces and like.dtype not in TYPES:
             raise NotImplementedError(f"the syncline backend cannot reduce {like.dtype}")
         scale = 1 if reduces else like.element_size()
         if counts is not None:
@@ -313,7 +294,8 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         # torch says "the group's" by a negative time.
         timeout_ms = _milliseconds(timeout if isinstance(timeout, datetime.timedelta) else None) or _milliseconds(self._timeout)
         return functools.partial(
-            self._native.start, op, dtype=_TYPES[like.dtype] if reduces else _group.UINT8, reduction=reduction or 0,
+            self._native.start, op, dtype=TYPES[like.dtype] if reduces else _group.UINT8,
+            reduction=reduction.code if reduces else 0, factor=reduction.factor if reduces else 1.0, algorithm=algorithm,
             input=0 if source is None else source.data_ptr(), output=0 if target is None else target.data_ptr(),
             count=count * scale, counts=counts, root=root, source=sender, tag=tag,
             timeout_ms=timeout_ms, keeps=(source, target))
@@ -325,7 +307,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         _check(*tensors)
         dense = [tensor.contiguous() for tensor in tensors]
         calls = [
-            self._call(_group.ALL_REDUCE, opts, target=own, count=own.numel(), like=own, reduction=_reduction(op, own))
+            self._call(_group.ALL_REDUCE, opts, target=own, count=own.numel(), like=own, reduction=find_reduction(op, own))
             for own in dense
         ]
         return self._work(calls, tensors, put_back(tensors, dense))
@@ -346,7 +328,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         dense = [tensor.contiguous() for tensor in tensors]
         calls = [
             self._call(_group.REDUCE, opts, source=own, target=own, count=own.numel(), like=own, root=root,
-                       reduction=_reduction(op, own)) for own in dense
+                       reduction=find_reduction(op, own)) for own in dense
         ]
         return self._work(calls, tensors, put_back(tensors, dense))
 
@@ -399,7 +381,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
             if whole.numel() != self._size * own.numel():
                 raise ValueError(f"reduce_scatter of {whole.numel()} elements into {own.numel()}, with {self._size} ranks")
             calls.append(self._call(_group.REDUCE_SCATTER, opts, source=whole, target=own, count=own.numel(), like=own,
-                                    reduction=_reduction(op, own)))
+                                    reduction=find_reduction(op, own)))
         return self._work(calls, outputs, put_back(outputs, dense))
 
     def gather(self, outputs: List[List[torch.Tensor]], inputs: List[torch.Tensor], opts: Any = None) -> _Work:
@@ -452,6 +434,10 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         nothing = torch.empty(0)
         return self._work([self._call(_group.BARRIER, opts, count=0, like=nothing)], [nothing])
 
+    def monitored_barrier(self, timeout: Optional[datetime.timedelta] = None, wait_all_ranks: bool = False) -> None:
+        """See the function of that name."""
+        await_all(self, timeout or self._timeout)
+
     def send(self, tensors: List[torch.Tensor], destination: int, tag: int = 0) -> _Work:
         _check(*tensors)
         own = tensors[0].contiguous()
@@ -472,6 +458,17 @@ class ProcessGroupSyncline(dist.ProcessGroup):
     all_to_all_single = alltoall_base
     all_gather_single_coalesced = allgather_into_tensor_coalesced
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+
+def monitored_barrier(group: Optional[dist.ProcessGroup] = None, timeout: Optional[datetime.timedelta] = None,
+                      wait_all_ranks: bool = False) -> None:
+    """torch.distributed.monitored_barrier, which takes no other backend than gloo: ends on all ranks when all have come, and
+    otherwise with an error that names those that have not, on rank 0 `timeout` after it came. The error is always about all
+    that are missing, as with `wait_all_ranks`, and the group is of no use then."""
+    group = group or dist.distributed_c10d._get_default_group()
+    if not isinstance(group, ProcessGroupSyncline):
+        raise ValueError(f"monitored_barrier: the group is of {type(group).__name__}, expected one of backend 'syncline'")
+    group.monitored_barrier(timeout, wait_all_ranks)
 
 
 def _create(store: dist.Store, rank: int, size: int, timeout: Optional[datetime.timedelta] = None) -> ProcessGroupSyncline:

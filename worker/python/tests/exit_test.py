@@ -41,6 +41,20 @@ class Exit(support.ServersTest):
                 self.assertNotIn("session.py", program.text())
                 self.assertIn(", in work", program.text())
 
+    def test_of_a_preset_that_there_is_not_names_those_that_there_are(self):
+        program = self.program("""
+            import torch, syncline.torch
+            model = torch.nn.Linear(2, 1)
+            def work():
+                syncline.torch.LocalSGD.preset("nonsense", model, torch.optim.SGD(model.parameters(), lr=0.1))
+            work()
+            """)
+        self.assertEqual(program.wait(), 2, program.text())
+        self.assertRegex(program.text().splitlines()[-1],
+                         "InvalidArgument: 'nonsense' is no preset; there are diloco, streaming-diloco, sparseloco, post-local-sgd$")
+        self.assertNotIn("_presets.py", program.text())
+        self.assertIn(", in work", program.text())
+
     def test_is_the_programs_own_where_the_environment_says_so(self):
         program = self.program('import syncline; syncline.Session(push="topkk")', {"SYNCLINE_EXCEPTHOOK": "0"})
         self.assertEqual(program.wait(), 1, program.text())

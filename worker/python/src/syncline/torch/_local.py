@@ -95,6 +95,7 @@ class LocalSGD(torch.optim.Optimizer):
 
         `changes` are arguments of LocalSGD, and take the place of the preset's (docs/local_sgd.md).
         """
+        _exit.set_up()
         return LocalSGD(model, optimizer, **settings_of(name, changes))
 
     def _share(self) -> None:

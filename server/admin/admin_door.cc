@@ -14,6 +14,7 @@
 namespace syncline {
 namespace {
 
+constexpr char kWrongToken[] = "That is not the token.";
 constexpr char kHtml[] = "text/html; charset=utf-8";
 
 // Its style is that of the dashboard; a server's port has none and shows it plain.
@@ -39,12 +40,12 @@ HttpReply LoginForm(std::string_view complaint) {
           .headers = {"WWW-Authenticate: Bearer realm=\"syncline\""}};
 }
 
-HttpReply Refusal() {
+HttpReply Refusal(std::string_view complaint) {
   return {.status = 401,
-          .body =
-              "this port wants a token: send the header 'Authorization: Bearer "
-              "TOKEN', with what the file of --admin-token-file holds; browsers log "
-              "in at /login\n",
+          .body = absl::StrCat(
+              std::string(complaint),
+              ": send the header 'Authorization: Bearer TOKEN', with what the file of "
+              "--admin-token-file holds; browsers log in at /login\n"),
           .headers = {"WWW-Authenticate: Bearer realm=\"syncline\""}};
 }
 
@@ -139,7 +140,7 @@ HttpReply AdminDoor::Login(const HttpRequest& request, const ReadToken& token) {
   }
   if (!token.IsInForm(request.body)) {
     CountRefused();
-    return LoginForm("That is not the token.");
+    return LoginForm(kWrongToken);
   }
   // Lax: a link from elsewhere, such as Grafana's, may lead here. No other site can read
   // what this port answers, and nothing here can be changed.
@@ -163,9 +164,13 @@ std::optional<HttpReply> AdminDoor::Judge(const HttpRequest& request) {
       token->IsInCookies(request.cookie, CookieName(*token))) {
     return std::nullopt;
   }
-  if (!request.authorization.empty()) CountRefused();
-  const bool is_browser = absl::StrContains(request.accept, "text/html");
-  return is_browser ? LoginForm("") : Refusal();
+  const bool shows_another = !request.authorization.empty();
+  if (shows_another) CountRefused();
+  if (absl::StrContains(request.accept, "text/html")) {
+    return LoginForm(shows_another ? kWrongToken : "");
+  }
+  return Refusal(shows_another ? "the token that was sent is not the one of this port"
+                               : "this port wants a token");
 }
 
 }  // namespace syncline

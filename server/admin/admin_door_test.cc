@@ -21,6 +21,7 @@
 namespace syncline {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -162,10 +163,15 @@ TEST_F(AdminDoorTest, TheTokenGuardsAllButProbes) {
     const auto refused = Get(path);
     EXPECT_EQ(refused->status, 401) << path;
     EXPECT_EQ(refused->get_header_value("WWW-Authenticate"), "Bearer realm=\"syncline\"");
-    EXPECT_THAT(refused->body, HasSubstr("--admin-token-file"));
+    EXPECT_THAT(refused->body, AllOf(StartsWith("this port wants a token"),
+                                     HasSubstr("--admin-token-file")));
     EXPECT_THAT(refused->body, Not(HasSubstr("epoch")));
     const auto wrong = Get(path, {{"Authorization", "Bearer fedcba9876543210"}});
     EXPECT_EQ(wrong->status, 401) << path;
+    EXPECT_THAT(wrong->body,
+                StartsWith("the token that was sent is not the one of this"));
+    EXPECT_THAT(wrong->body, Not(HasSubstr("fedcba9876543210")));
+    EXPECT_THAT(wrong->body, Not(HasSubstr(kToken)));
     const auto right = Get(path, {{"Authorization", absl::StrCat("Bearer ", kToken)}});
     EXPECT_EQ(right->status, std::string_view(path) == "/nothing" ? 404 : 200) << path;
   }
@@ -199,6 +205,8 @@ TEST_F(AdminDoorTest, ABrowserLogsInWithAForm) {
   const std::string pair = cookie.substr(0, cookie.find(';'));
   EXPECT_EQ(Get("/status", {{"Cookie", pair}})->status, 200);
   EXPECT_EQ(Get("/status", {{"Cookie", absl::StrCat(pair, "0")}})->status, 401);
+  EXPECT_THAT(Get("/", {{"Authorization", "Bearer x"}, {"Accept", "text/html"}})->body,
+              HasSubstr("That is not the token."));
 }
 
 TEST_F(AdminDoorTest, ByTlsTheCookieNeverTravelsInTheClear) {

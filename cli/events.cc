@@ -11,6 +11,7 @@
 #include "absl/time/clock.h"
 #include "cli/flags.h"
 #include "cli/local_runs.h"
+#include "cli/output_width.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
@@ -38,15 +39,16 @@ class Printer {
   explicit Printer(const EventsFlags& flags) : flags_(flags) {}
 
   void Print(const v1::EventsReply& reply) {
-    const EventColumns columns =
-        flags_.job.empty() ? EventColumns::kWithJob : EventColumns::kOfOneJob;
+    const EventLayout layout = {
+        .columns = flags_.job.empty() ? EventColumns::kWithJob : EventColumns::kOfOneJob,
+        .zone = absl::LocalTimeZone(),
+        .width = OutputColumns()};
     for (const v1::Event& event : reply.events()) {
       uint64_t& last = printed_[event.job()];
       if (event.number() <= last) continue;
       last = event.number();
-      std::cout << (flags_.format == OutputFormat::kJson
-                        ? EventAsJson(event)
-                        : EventLine(event, columns, absl::LocalTimeZone()))
+      std::cout << (flags_.format == OutputFormat::kJson ? EventAsJson(event)
+                                                         : EventLine(event, layout))
                 << "\n";
     }
     std::cout << std::flush;
@@ -83,12 +85,12 @@ absl::StatusOr<int> ShowEvents(const EventsFlags& flags) {
 
 }  // namespace
 
-std::string EventLine(const v1::Event& event, EventColumns columns,
-                      const absl::TimeZone& zone) {
+std::string EventLine(const v1::Event& event, const EventLayout& layout) {
   const auto ms = static_cast<int64_t>(event.time() * 1000);
   std::string line = absl::StrCat(
-      absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixMillis(ms), zone), "  ");
-  if (columns == EventColumns::kWithJob) {
+      absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixMillis(ms), layout.zone), "  ");
+  const size_t after_time = line.size();
+  if (layout.columns == EventColumns::kWithJob) {
     absl::StrAppendFormat(&line, "%-16s  ",
                           event.job() == 0 ? "-" : Printable(event.job_name()));
   }
@@ -96,7 +98,7 @@ std::string EventLine(const v1::Event& event, EventColumns columns,
   const std::string step = event.job() == 0 ? "" : absl::StrCat("step ", event.step());
   absl::StrAppendFormat(&line, "%-13s  %-11s  %s", step, Printable(event.kind()),
                         Printable(event.what(), kMostBytes));
-  return line;
+  return BrokenLine(line, layout.width, after_time);
 }
 
 void AddEvents(CLI::App& app, Command* selected) {

@@ -21,19 +21,32 @@ v1::Event Death() {
 }
 
 TEST(Events, ALineHasTimeStepKindAndWhatHappened) {
-  EXPECT_EQ(EventLine(Death(), EventColumns::kOfOneJob, absl::UTCTimeZone()),
+  EXPECT_EQ(EventLine(Death(), {}),
             "2025-11-24 13:04:05  step 120       death        worker 1 (a\\x1b[2J) was "
             "dropped");
 }
 
 TEST(Events, OfAllJobsALineNamesItsOwn) {
   v1::Event event = Death();
-  EXPECT_THAT(EventLine(event, EventColumns::kWithJob, absl::UTCTimeZone()),
+  EXPECT_THAT(EventLine(event, {.columns = EventColumns::kWithJob}),
               HasSubstr("05  bert              step 120  "));
   event.set_job(0);
   event.set_job_name("");
-  EXPECT_THAT(EventLine(event, EventColumns::kWithJob, absl::UTCTimeZone()),
+  EXPECT_THAT(EventLine(event, {.columns = EventColumns::kWithJob}),
               HasSubstr("05  -                                death  "));
+}
+
+TEST(Events, ALineThatIsTooLongIsBrokenAndLosesNoWord) {
+  v1::Event event = Death();
+  event.set_job_name("a-job-with-a-name-of-more-than-16-letters");
+  event.set_what(
+      "worker 1 (a-host-with-a-long-name.example:19) was dropped: its connection "
+      "broke and did not come back");
+  EXPECT_EQ(
+      EventLine(event, {.columns = EventColumns::kWithJob, .width = 80}),
+      "2025-11-24 13:04:05  a-job-with-a-name-of-more-than-16-letters  step 120\n"
+      "                     death        worker 1 (a-host-with-a-long-name.example:19)\n"
+      "                     was dropped: its connection broke and did not come back");
 }
 
 }  // namespace

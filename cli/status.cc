@@ -17,6 +17,7 @@
 #include "absl/time/clock.h"
 #include "cli/flags.h"
 #include "cli/local_runs.h"
+#include "cli/output_width.h"
 #include "comm/base/byte_size.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/printable.h"
@@ -32,9 +33,12 @@ constexpr absl::Duration kTimeout = absl::Seconds(3);
 constexpr absl::Duration kWatchInterval = absl::Seconds(1);
 // What fits under the jobs that run.
 constexpr size_t kFinishedJobsShown = 5;
+// Of the further lines of one that is too long.
+constexpr size_t kHanging = 4;
 constexpr char kClearScreen[] = "\x1b[H\x1b[2J";
 
 using Json = nlohmann::json;
+using Align = WordTable::Column::Align;
 
 struct StatusOptions {
   std::string job;
@@ -74,18 +78,38 @@ std::string LanesOrLoss(const Json& server) {
                       server.value("drains", false) ? ", is to end" : "");
 }
 
-std::string ServerTable(const Json& servers) {
+std::string ServerTable(const Json& servers, size_t columns) {
   if (servers.empty()) return "no servers yet, or none that this certificate may see\n";
-  std::string table =
-      absl::StrFormat("%-6s  %-24s  %6s  %10s  %22s  %9s  %s\n", "SERVER", "NAME",
-                      "SHARDS", "BYTES", "MEMORY", "HEARTBEAT", "LANES");
+  WordTable table({{"SERVER"},
+                   {"NAME"},
+                   {"SHARDS", Align::kRight, 2},
+                   {"BYTES", Align::kRight, 1},
+                   {"MEMORY", Align::kRight},
+                   {"HEARTBEAT", Align::kRight},
+                   {"LANES"}});
   for (const Json& server : servers) {
-    absl::StrAppendFormat(&table, "%-6d  %-24s  %6d  %10s  %22s  %9s  %s\n",
-                          server.value("server", 0), Text(server, "name"),
-                          server.value("shards", 0), Bytes(server), Memory(server),
-                          Age(server), LanesOrLoss(server));
+    table.Add({absl::StrCat(server.value("server", 0)), Text(server, "name"),
+               absl::StrCat(server.value("shards", 0)), Bytes(server), Memory(server),
+               Age(server), LanesOrLoss(server)});
   }
-  return table;
+  return table.Written(columns);
+}
+
+std::string MemberTable(const Json& members, size_t columns) {
+  WordTable table({{"RANK"},
+                   {"NAME"},
+                   {"LIFE", Align::kRight, 1},
+                   {"BYTES", Align::kRight, 2},
+                   {"HEARTBEAT", Align::kRight},
+                   {"STEP", Align::kRight},
+                   {"STATE"}});
+  for (const Json& member : members) {
+    table.Add({absl::StrCat(member.value("rank", 0)), Text(member, "name"),
+               absl::StrCat(member.value("incarnation", 0)), Bytes(member), Age(member),
+               absl::StrCat(member.value("step", uint64_t{0})),
+               member.value("waiting", false) ? "waiting" : "working"});
+  }
+  return table.Written(columns);
 }
 
 // What changes from step to step; scaling and skipping only where there is some.
@@ -245,7 +269,7 @@ std::string Parameters(double count) {
                      : absl::StrFormat("%.2f M parameters", count / 1e6);
 }
 
-std::string JobTable(const Json& job) {
+std::string JobTable(const Json& job, size_t columns) {
   const Json members = job.value("members", Json::array());
   std::string table = absl::StrFormat(
       "job %s: %s, epoch %d, step %d, %d of %d workers, %s\n", Text(job, "name"),
@@ -260,16 +284,8 @@ std::string JobTable(const Json& job) {
   table += CheckpointLine(job);
   table += DurabilityLine(job);
   table += RecoveryLine(job);
-  if (members.empty()) return table;
-  absl::StrAppendFormat(&table, "%-6s  %-24s  %6s  %10s  %9s  %8s  %s\n", "RANK", "NAME",
-                        "LIFE", "BYTES", "HEARTBEAT", "STEP", "STATE");
-  for (const Json& member : members) {
-    absl::StrAppendFormat(&table, "%-6d  %-24s  %6d  %10s  %9s  %8d  %s\n",
-                          member.value("rank", 0), Text(member, "name"),
-                          member.value("incarnation", 0), Bytes(member), Age(member),
-                          member.value("step", uint64_t{0}),
-                          member.value("waiting", false) ? "waiting" : "working");
-  }
+  table = BrokenLines(table, columns, kHanging);
+  if (!members.empty()) table += MemberTable(members, columns);
   return table;
 }
 
@@ -309,7 +325,8 @@ absl::StatusOr<int> ShowStatus(const StatusOptions& options) {
     SYNCLINE_ASSIGN_OR_RETURN(
         std::string text, FetchStatusJson(options.coordinator, options.tls, kTimeout));
     if (options.format == OutputFormat::kTable) {
-      SYNCLINE_ASSIGN_OR_RETURN(text, StatusAsTable(text, options.coordinator));
+      SYNCLINE_ASSIGN_OR_RETURN(
+          text, StatusAsTable(text, options.coordinator, OutputColumns()));
     } else {
       text += "\n";
     }
@@ -334,22 +351,24 @@ std::string HumanBytes(double bytes) {
 }
 
 absl::StatusOr<std::string> StatusAsTable(const std::string& json,
-                                          const std::string& coordinator) {
+                                          const std::string& coordinator,
+                                          size_t columns) {
   const Json status = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (!status.is_object()) {
     return absl::InternalError(
         absl::StrCat(coordinator, " sent a status that is no JSON"));
   }
-  std::string text =
+  std::string text = BrokenLines(
       absl::StrFormat("coordinator %s, syncline %s, up %.0f s\n\n", coordinator,
-                      Text(status, "build_version"), status.value("uptime_seconds", 0.0));
-  text += ServerTable(status.value("servers", Json::array()));
+                      Text(status, "build_version"), status.value("uptime_seconds", 0.0)),
+      columns, kHanging);
+  text += ServerTable(status.value("servers", Json::array()), columns);
   const Json jobs = status.value("jobs", Json::array());
   if (jobs.empty()) text += "\nno jobs yet\n";
   for (const Json& job : jobs) {
-    if (!IsFinished(job)) absl::StrAppend(&text, "\n", JobTable(job));
+    if (!IsFinished(job)) absl::StrAppend(&text, "\n", JobTable(job, columns));
   }
-  return text + FinishedJobs(jobs);
+  return text + BrokenLines(FinishedJobs(jobs), columns, kHanging);
 }
 
 void AddStatus(CLI::App& app, Command* selected) {

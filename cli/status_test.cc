@@ -1,6 +1,7 @@
 #include "cli/status.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -44,6 +45,35 @@ TEST(StatusTable, ShowsServersJobsAndMembers) {
           "were sent anew\n  learning rate 0.00025, loss "
           "scale 65536, 3 steps skipped\n"));
   EXPECT_THAT(*table, testing::ContainsRegex("3 +b:19 +2 +999 B +1.0 s +121  waiting\n"));
+}
+
+TEST(StatusTable, FitsEightyColumnsAndKeepsWhoIsMeant) {
+  const auto table = StatusAsTable(
+      R"({"build_version": "0.1.0", "uptime_seconds": 12.4,
+          "servers": [{"server": 1, "name": "parameter-server-1.example:1717", "shards": 2,
+                       "lanes": "TLS 1.3", "lanes_because": "workers of other hosts come by it",
+                       "heartbeat_age_seconds": 0.25, "bytes": 1500000,
+                       "memory_budget_bytes": 8589934592, "memory_placed_bytes": 3221225472}],
+          "jobs": [{"name": "resnet", "phase": "running", "epoch": 3,
+                    "reason": "rank 3 owes step 120 in 3 blocks to server 1 for 12 s, and all others wait",
+                    "step": 120, "parameters": 1250000, "expected_workers": 4,
+                    "push_codec": "topk", "publish_codec": "onebit", "mode": "ssp:staleness=3",
+                    "members": [{"rank": 3, "incarnation": 2, "step": 121, "bytes": 999,
+                                 "name": "a-host-with-a-long-name.in.some.example:190519",
+                                 "compression": {"ratio": 93.75}}]},
+                   {"name": "old", "phase": "failed", "step": 3,
+                    "reason": "server 0 (a:17) is lost, and its weights with it; go on from a checkpoint"}]})",
+      "10.0.0.1:7070", 80);
+  ASSERT_TRUE(table.ok()) << table.status();
+  for (const absl::string_view line : absl::StrSplit(*table, '\n')) {
+    EXPECT_LE(line.size(), 80u) << line;
+  }
+  for (const char* kept :
+       {"parameter-server-1.example:1717",
+        "a-host-with-a-long-name.in.some.example:190519", "3.0 GiB of 8.0 GiB",
+        "(workers of", "all others wait", "\n    from a checkpoint", "working"}) {
+    EXPECT_THAT(*table, HasSubstr(kept));
+  }
 }
 
 TEST(StatusTable, SaysWhichServerIsLost) {

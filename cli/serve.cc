@@ -89,6 +89,7 @@ class Services {
   std::optional<RefusedHandshakes> refused_handshakes_;  // by the coordinator
   Metrics metrics_;
   std::string control_;  // the coordinator's address, for this process and its users
+  std::optional<std::string> reachable_;  // where that is another for other hosts
   std::unique_ptr<StateStore> store_;
   std::unique_ptr<BlobStore> checkpoints_;  // null: none are kept
   std::unique_ptr<CoordinatorService> coordinator_;
@@ -174,6 +175,7 @@ absl::Status Services::StartCoordinator() {
   SYNCLINE_ASSIGN_OR_RETURN(control_server_, syncline::StartServer(server));
   control_ = plan_.advertise.empty() ? ReachableAddress(control_server_.address)
                                      : plan_.advertise;
+  if (plan_.advertise.empty()) reachable_ = AddressForOthers(control_server_.address);
   return absl::OkStatus();
 }
 
@@ -220,8 +222,9 @@ void Services::SayWhoMayReadTheAdminPort() const {
   const bool has_token = !plan_.admin_token_file.empty();
   if (is_here || (plan_.admin_seals && has_token)) return;
   if (plan_.admin_seals) {
-    return log_.Info(
-        "anybody who reaches the admin port may read it; --admin-token-file says who",
+    return log_.Warning(
+        "anybody who reaches the admin port may read it: give --admin-token-file, unless "
+        "all of this network may",
         {{"admin", admin_->address()}});
   }
   log_.Warning(has_token
@@ -284,6 +287,7 @@ void Services::SayReady(std::optional<uint32_t> server) {
   if (std::exchange(said_ready_, true) && said_server_ == server) return;
   said_server_ = server;
   std::cout << "syncline: ready control=" << control_ << " admin=" << admin_->address();
+  if (reachable_) std::cout << " reachable=" << *reachable_;
   if (server) std::cout << " server=" << *server;
   std::cout << std::endl;
 }

@@ -1,6 +1,7 @@
 #include "cli/serve_options.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -271,6 +272,16 @@ std::string ReachableAddress(const std::string& listened) {
   HostPort address = *parsed;
   if (address.host.empty() || address.host == "0.0.0.0") address.host = "127.0.0.1";
   if (address.host == "::") address.host = "::1";
+  return address.ToString();
+}
+
+std::optional<std::string> AddressForOthers(const std::string& listened) {
+  const auto parsed = ParseHostPort(listened);
+  if (!parsed.ok() || ReachableAddress(listened) == listened) return std::nullopt;
+  const absl::StatusOr<std::string> primary = PrimaryAddress();
+  if (!primary.ok() || IsLoopback(*primary)) return std::nullopt;
+  HostPort address = *parsed;
+  address.host = *primary;
   return address.ToString();
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -102,5 +103,9 @@ uint64_t MemoryForJobs(const ProcessLimits& limits);
 
 // Where others reach what listens on `listened`: a wildcard host stands for this host.
 std::string ReachableAddress(const std::string& listened);
+
+// Where other hosts do, if that is another address: of a wildcard, the one by which most
+// of them come. nullopt also where this host has no network.
+std::optional<std::string> AddressForOthers(const std::string& listened);
 
 }  // namespace syncline

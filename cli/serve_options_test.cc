@@ -11,12 +11,16 @@
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/temp_directory.h"
+#include "comm/rpc/address.h"
+#include "comm/transport/tcp/address.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace syncline {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 
 const char* NoEnvironment(const char*) { return nullptr; }
@@ -253,6 +257,15 @@ TEST(ServePlanTest, AWildcardIsReachedOnThisHost) {
   EXPECT_EQ(ReachableAddress("0.0.0.0:7070"), "127.0.0.1:7070");
   EXPECT_EQ(ReachableAddress("[::]:7070"), "[::1]:7070");
   EXPECT_EQ(ReachableAddress("10.0.0.1:7070"), "10.0.0.1:7070");
+  EXPECT_EQ(AddressForOthers("10.0.0.1:7070"), std::nullopt);
+  EXPECT_EQ(AddressForOthers("127.0.0.1:7070"), std::nullopt);
+  const auto primary = PrimaryAddress();
+  const auto others = AddressForOthers("0.0.0.0:7070");
+  if (primary.ok() && !IsLoopback(*primary)) {
+    EXPECT_THAT(others.value_or(""), AllOf(HasSubstr(*primary), EndsWith(":7070")));
+  } else {
+    EXPECT_EQ(others, std::nullopt) << "this host has no network";
+  }
 }
 
 }  // namespace

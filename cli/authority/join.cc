@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <filesystem>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -32,11 +34,31 @@ absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
 }
 
+// A directory that was made for what comes, and goes again if nothing does.
+class MadeFolder {
+ public:
+  explicit MadeFolder(std::string path) : path_(std::move(path)) {}
+  ~MadeFolder() {
+    if (!is_ours_) return;
+    std::remove((path_ + "/ca.crt").c_str());
+    rmdir(path_.c_str());  // stays where somebody else has put something into it
+  }
+  MadeFolder(const MadeFolder&) = delete;
+  MadeFolder& operator=(const MadeFolder&) = delete;
+
+  absl::Status Make() {
+    is_ours_ = mkdir(path_.c_str(), 0700) == 0;
+    return is_ours_ || errno == EEXIST ? absl::OkStatus() : CannotWrite(path_);
+  }
+  void Keep() { is_ours_ = false; }
+
+ private:
+  const std::string path_;
+  bool is_ours_ = false;
+};
+
 // That what comes can be kept: a token is good for once.
 absl::Status Prepare(const std::string& directory, const std::string& authority) {
-  if (mkdir(directory.c_str(), 0700) != 0 && errno != EEXIST) {
-    return CannotWrite(directory);
-  }
   if (access(directory.c_str(), W_OK | X_OK) != 0) return CannotWrite(directory);
   std::error_code error;
   const std::string path = directory + "/ca.crt";
@@ -81,6 +103,8 @@ absl::StatusOr<Identity> Check(const std::string& certificate, const std::string
 absl::StatusOr<std::string> Join(const JoinOrder& order) {
   const absl::StatusOr<JoinToken> token = ParseJoinToken(order.token);
   if (!token.ok()) return Usage(std::string(token.status().message()));
+  MadeFolder folder(order.directory);
+  SYNCLINE_RETURN_IF_ERROR(folder.Make());
   SYNCLINE_RETURN_IF_ERROR(Prepare(order.directory, token->authority));
   SYNCLINE_ASSIGN_OR_RETURN(const JoinLink link, DialAuthority(*token, order.limit));
   SYNCLINE_ASSIGN_OR_RETURN(const KeyRequest own, MakeRequest());
@@ -101,6 +125,7 @@ absl::StatusOr<std::string> Join(const JoinOrder& order) {
   const std::string base = absl::StrCat(order.directory, "/", NameOf(who));
   SYNCLINE_RETURN_IF_ERROR(ReplaceFile({order.directory + "/ca.crt", link.authority}));
   SYNCLINE_RETURN_IF_ERROR(ReplacePair(base, {*certificate, own.key}));
+  folder.Keep();
   return base;
 }
 

@@ -355,6 +355,10 @@ TEST_F(Joining, SaysWhatIsWrongWhenNobodyAnswers) {
   EXPECT_TRUE(absl::IsUnavailable(status)) << status;
   EXPECT_THAT(std::string(status.message()), HasSubstr("nothing listens there"));
   EXPECT_EQ(FailureOf(JoinAs("m", {}).status()), Failure::kUsage);
+  EXPECT_FALSE(std::filesystem::exists(folder_.File("m"))) << "nothing came into it";
+  std::filesystem::create_directory(folder_.File("mine"));
+  EXPECT_FALSE(JoinAs("mine", token).ok());
+  EXPECT_TRUE(std::filesystem::exists(folder_.File("mine")));
 }
 
 }  // namespace

@@ -251,7 +251,8 @@ std::string Job::WhoIsMissing(absl::Duration now, size_t servers_attached) const
   }
   if (IsFull()) {
     return absl::StrCat("waiting for server ", servers_attached + 1, " of ",
-                        options_.expected_servers, since);
+                        options_.expected_servers, since,
+                        "; syncline serve --role server starts one");
   }
   std::string who = absl::StrCat("waiting for worker ", workers_.size() + 1, " of ",
                                  spec_.workers, since);

@@ -14,7 +14,8 @@ void Session::Impl::OnMessage(const v1::CoordinatorMessage& message) {
     case v1::CoordinatorMessage::kWaiting: {
       const std::string& reason = message.waiting().reason();
       absl::MutexLock lock(&mutex_);
-      if (std::exchange(waiting_for_, reason) != reason) options_.log.Info(reason);
+      waiting_for_ = reason;
+      if (waiting_lines_.IsDue(reason, clock_.Now())) options_.log.Info(reason);
       return;
     }
     case v1::CoordinatorMessage::kDescribeJob: {

@@ -26,6 +26,7 @@
 #include "worker/client/data_plane.h"
 #include "worker/client/phase_meter.h"
 #include "worker/client/session.h"
+#include "worker/client/waiting_lines.h"
 
 namespace syncline {
 
@@ -247,6 +248,7 @@ class Session::Impl {
   // Once welcomed. The rest of it is known when it is needed.
   std::optional<v1::HeldMembership> membership_ ABSL_GUARDED_BY(mutex_);
   std::string waiting_for_ ABSL_GUARDED_BY(mutex_);
+  WaitingLines waiting_lines_ ABSL_GUARDED_BY(mutex_);
   bool is_asked_for_job_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_seeder_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;

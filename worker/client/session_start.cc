@@ -41,21 +41,22 @@ absl::Status Session::Impl::Start(absl::Duration timeout) {
     absl::MutexLock lock(&mutex_);
     hello_ = announcement.hello;
   }
+  ControlLinkOptions link;
+  link.attach.address = options_.coordinator;
+  link.attach.tls = {.cert_file = options_.tls_cert,
+                     .key_file = options_.tls_key,
+                     .ca_file = options_.tls_ca,
+                     .identities_file = options_.identities};
+  link.attach.timeouts = timeouts_;
+  link.hello = std::move(announcement.hello);
+  link.patience = options_.start_timeout;
+  link.outage = options_.patience.value_or(DefaultPatience(options_.failure_timeout));
+  link.meanwhile = "training goes on until a change of members or a decision is needed";
+  link.hello_again = [this] { return HelloAgain(); };
+  link.log = options_.log;
   link_ = ControlLink::Open(
-      {.attach = {.address = options_.coordinator,
-                  .tls = {.cert_file = options_.tls_cert,
-                          .key_file = options_.tls_key,
-                          .ca_file = options_.tls_ca,
-                          .identities_file = options_.identities},
-                  .timeouts = timeouts_},
-       .hello = std::move(announcement.hello),
-       .patience = options_.start_timeout,
-       .outage = options_.patience.value_or(DefaultPatience(options_.failure_timeout)),
-       .meanwhile = "training goes on until a change of members or a decision is needed",
-       .hello_again = [this] { return HelloAgain(); },
-       .log = options_.log},
-      {.on_message = [this](const auto& message) { OnMessage(message); },
-       .on_end = [this](const absl::Status& status) { Fail(status); }});
+      std::move(link), {.on_message = [this](const auto& message) { OnMessage(message); },
+                        .on_end = [this](const absl::Status& status) { Fail(status); }});
   heart_ = std::thread([this] { BeatUntilOver(); });
   const absl::Status started = AwaitStart(announcement.declaration, call);
   if (!started.ok()) GiveUpStart(started);

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "cli/process_end.h"
 #include "cli/worker_error.h"
 #include "comm/base/exit_codes.h"
@@ -91,7 +92,9 @@ absl::StatusOr<int> Launcher::Run() {
   if (outcome.ok() && signal_ == 0) outcome = AwaitLastCheckpoint();
   job_.reset();
   if (at_end_ && !coordinator_.empty()) at_end_(coordinator_);
+  if (signal_ != 0) SayWhatEnds();
   StopAll();
+  exits_.reset();
   RemoveDirectories(outcome);
   if (signal_ != 0) return 128 + signal_;
   SYNCLINE_RETURN_IF_ERROR(outcome);
@@ -276,12 +279,28 @@ absl::Status Launcher::OnExit(const ProcessEvent& event) {
   return absl::OkStatus();
 }
 
+void Launcher::Report(const WorkerPlan& worker, const ProcessEvent& event,
+                      const std::string& then) {
+  if (exits_ == nullptr) {
+    exits_ =
+        std::make_unique<ExitReports>(ExitReports::Options{.coordinator = coordinator_,
+                                                           .job = options_.job,
+                                                           .run_id = options_.run_id,
+                                                           .tls = options_.tls});
+  }
+  const auto error = ReadWorkerError(ErrorPath(worker.name));
+  exits_->Add({.rank = static_cast<uint32_t>(worker.rank),
+               .how = DescribeExit(event.wait_status),
+               .then = then,
+               .said = error ? error->message : LastLine(event)});
+}
+
 bool Launcher::MayStartAgain(int rank) {
   if (restarts_[rank] >= options_.max_restarts) return false;
   FruitlessRestarts& fruitless = fruitless_[rank];
   // Otherwise the restarts are used up before it matters how far the job is.
   if (options_.max_restarts > FruitlessRestarts::kMost) {
-    fruitless.NoteDeath(AskForJob().step);
+    fruitless.NoteDeath(AskForJob().steps);
   }
   return !fruitless.AreUsedUp();
 }
@@ -297,6 +316,9 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
     const absl::Duration pause = PauseBefore(in_a_row, options_.restart_pause);
     Say(absl::StrCat(who, said, "; starting it again ", DescribePause(pause), "(",
                      restarts, " of ", options_.max_restarts, ")"));
+    Report(worker, event,
+           absl::StrCat("started again ", DescribePause(pause), "(", restarts, " of ",
+                        options_.max_restarts, ")"));
     ForgetError(worker);
     restart_at_[worker.rank] = absl::Now() + pause;
     return absl::OkStatus();
@@ -309,9 +331,11 @@ absl::Status Launcher::OnWorkerFailure(const WorkerPlan& worker,
   if (!is_last_here && plan_.world_size - failed_ >= plan_.min_workers) {
     Say(absl::StrCat(who, said, "; ", plan_.world_size - failed_,
                      " workers go on; its log stays: ", LogPath(worker.name)));
+    Report(worker, event, "the others go on");
     ForgetError(worker);
     return absl::OkStatus();
   }
+  Report(worker, event, "its launcher stops the run");
   const std::optional<FirstFailure> first = FindFirstFailure();
   if (first && first->worker != &worker) {
     if (const auto end = AwaitEnd(first->worker->name);
@@ -386,6 +410,26 @@ std::string Launcher::WaysOn(int wait_status) const {
   return "; --max-restarts 3 would start it again, --min-workers 1 go on without it";
 }
 
+void Launcher::SayWhatEnds() const {
+  std::vector<int> ranks;
+  for (const WorkerPlan& worker : plan_.workers) {
+    if (processes_->IsRunning(worker.name)) ranks.push_back(worker.rank);
+  }
+  const auto services = static_cast<size_t>(std::ranges::count_if(
+      services_,
+      [this](const std::string& service) { return processes_->IsRunning(service); }));
+  std::vector<std::string> what;
+  if (!ranks.empty()) {
+    what.push_back(
+        absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", ")));
+  }
+  if (services > 0) what.push_back(Counted(services, "service"));
+  Say(absl::StrCat(signal_ == SIGINT ? "Ctrl-C" : strsignal(signal_), ": ending ",
+                   what.empty() ? "" : absl::StrCat(absl::StrJoin(what, " and "), ", "),
+                   "with exit code ", 128 + signal_, "; killed after ",
+                   absl::FormatDuration(kWorkerGrace), ", or at once when asked again"));
+}
+
 void Launcher::StopAll() {
   std::vector<std::string> workers;
   for (const WorkerPlan& worker : plan_.workers) workers.push_back(worker.name);
@@ -394,6 +438,7 @@ void Launcher::StopAll() {
 }
 
 void Launcher::StopAndWait(const std::vector<std::string>& names, absl::Duration grace) {
+  if (in_haste_) grace = absl::ZeroDuration();
   for (const std::string& name : names) processes_->Stop(name, grace);
   const auto is_running = [this](const std::string& name) {
     return processes_->IsRunning(name);
@@ -403,6 +448,7 @@ void Launcher::StopAndWait(const std::vector<std::string>& names, absl::Duration
     // Who asks twice is in a hurry.
     if (event.kind != ProcessEvent::kSignal) continue;
     if (signal_ == 0) signal_ = event.signal;
+    in_haste_ = true;
     for (const std::string& name : names) processes_->Stop(name, absl::ZeroDuration());
   }
 }

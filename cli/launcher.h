@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "cli/exit_reports.h"
 #include "cli/job_watch.h"
 #include "cli/launch_plan.h"
 #include "cli/process.h"
@@ -99,6 +100,9 @@ class Launcher {
   // What would keep the others going when a worker is lost; empty for its own mistakes.
   std::string WaysOn(int wait_status) const;
   absl::Status OnWorkerFailure(const WorkerPlan& worker, const ProcessEvent& event);
+  // To the coordinator: `then` is what is done about it.
+  void Report(const WorkerPlan& worker, const ProcessEvent& event,
+              const std::string& then);
   // Of a worker that failed just now.
   bool MayStartAgain(int rank);
   absl::Status StopBecauseOf(const WorkerPlan& worker, const ProcessEvent& event,
@@ -117,9 +121,10 @@ class Launcher {
   void StartAgain(const ProcessEvent& event, int restarts, const std::string& how);
   // By the coordinator; as the flags say when that does not know it or does not answer.
   struct JobFacts {
-    std::optional<uint64_t> step = {};
+    JobSteps steps = {};  // of all jobs of this run
     std::string durability = {};
-    std::string mode = {};  // empty: not known
+    std::string mode = {};          // empty: not known
+    bool waits_for_servers = true;  // that have died, with their journals
   };
   JobFacts AskForJob() const;
   std::string WhatIsLeft(const std::string& what, const JobFacts& job) const;
@@ -130,6 +135,8 @@ class Launcher {
   std::string CalledByStatus(const std::string& name) const;
   void OnReady(const std::string& name, ReadyLine ready);
   void Announce() const;
+  // What Ctrl-C or SIGTERM ends, and how.
+  void SayWhatEnds() const;
   void StopAll();
   void StopAndWait(const std::vector<std::string>& names, absl::Duration grace);
   void RemoveDirectories(const absl::Status& outcome);
@@ -149,7 +156,8 @@ class Launcher {
   std::function<void(const std::string&)> at_start_;
   std::function<void(const std::string&)> at_end_;
   std::unique_ptr<ProcessGroup> processes_;
-  std::unique_ptr<JobWatch> job_;  // null: nobody is asked for checkpoints
+  std::unique_ptr<JobWatch> job_;       // null: nobody is asked for checkpoints
+  std::unique_ptr<ExitReports> exits_;  // null: no worker has failed
   std::map<std::string, ReadyLine> ready_;
   std::map<std::string, uint32_t> numbers_;  // of servers, the last that each had
   std::set<std::string> services_;
@@ -162,7 +170,8 @@ class Launcher {
   std::map<int, FruitlessRestarts> fruitless_;          // by rank
   std::map<int, absl::Time> restart_at_;                // by rank, of those that pause
   int failed_ = 0;
-  int signal_ = 0;  // why the run is being stopped
+  int signal_ = 0;         // why the run is being stopped
+  bool in_haste_ = false;  // it was asked for twice
 };
 
 }  // namespace syncline

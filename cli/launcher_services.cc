@@ -28,15 +28,10 @@ constexpr int kCoordinatorRestarts = FruitlessRestarts::kMost;
 constexpr absl::Duration kSoon = absl::Minutes(1);
 constexpr absl::Duration kStatusTimeout = absl::Seconds(1);
 
-// nullopt when the coordinator does not know it.
-// Null when it is not there.
-nlohmann::json JobIn(const std::string& status, const std::string& name) {
+nlohmann::json JobsIn(const std::string& status) {
   const auto json = nlohmann::json::parse(status, nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return {};
-  for (const auto& job : json.value("jobs", nlohmann::json::array())) {
-    if (job.value("name", "") == name) return job;
-  }
-  return {};
+  return json.is_object() ? json.value("jobs", nlohmann::json::array())
+                          : nlohmann::json::array();
 }
 
 }  // namespace
@@ -182,11 +177,20 @@ bool Launcher::ServersComeBack(const JobFacts& job) const {
 Launcher::JobFacts Launcher::AskForJob() const {
   JobFacts facts = {.durability = options_.durability};
   const auto status = FetchStatusJson(coordinator_, options_.tls, kStatusTimeout);
-  const nlohmann::json job = status.ok() ? JobIn(*status, options_.job) : nullptr;
-  if (job.is_null()) return facts;
-  facts.step = job.value("step", uint64_t{0});
-  facts.durability = job.value("durability", facts.durability);
-  facts.mode = job.value("mode", std::string());
+  if (!status.ok()) return facts;
+  for (const nlohmann::json& job : JobsIn(*status)) {
+    // A program may have sessions in further jobs.
+    const bool is_named = job.value("name", "") == options_.job;
+    const bool is_of_this_run =
+        !options_.run_id.empty() && job.value("run_id", "") == options_.run_id;
+    if (is_named || is_of_this_run) {
+      facts.steps[job.value("job", uint32_t{0})] = job.value("step", uint64_t{0});
+    }
+    if (!is_named) continue;
+    facts.durability = job.value("durability", facts.durability);
+    facts.mode = job.value("mode", std::string());
+    facts.waits_for_servers = job.value("waits_for_servers", true);
+  }
   return facts;
 }
 
@@ -235,11 +239,10 @@ absl::Status Launcher::OnServerDeath(const ProcessEvent& event) {
             "with --checkpoint-dir DIR the next run goes on from a checkpoint")),
         FailureOf(died));
   }
-  const bool waits = has_backup || job.mode.empty() || job.mode == "bsp";
-  if (!waits)
+  if (!has_backup && !job.waits_for_servers)
     return WithFailure(absl::AbortedError(WhatIsLeft(what, job)), FailureOf(died));
   FruitlessRestarts& restarts = server_restarts_[event.name];
-  restarts.NoteDeath(job.step);
+  restarts.NoteDeath(job.steps);
   if (!restarts.AreUsedUp()) {
     StartAgain(event, restarts.NoteRestart(),
                has_backup ? "to hold backups; its own takes over in another server's "

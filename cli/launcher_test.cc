@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cli/launcher_test_util.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
@@ -20,54 +22,6 @@ namespace syncline {
 namespace {
 
 using ::testing::HasSubstr;
-
-// Stands in for `syncline serve`: notes how it was called, reports ready, and waits to be
-// stopped.
-constexpr char kFakeServe[] = R"(#!/bin/sh
-echo "$@" ${SYNCLINE_JOURNAL_DIR:+inherited} >> "$(dirname "$0")/calls"
-case "$*" in *coordinator*--state-dir*) port=1111 ;; *) port=2222 ;; esac
-echo "starting"
-echo "syncline: ready control=127.0.0.1:$port admin=127.0.0.1:3333"
-trap 'echo stopped >> "$(dirname "$0")/calls"; exit 0' TERM
-while :; do sleep 0.01; done
-)";
-
-class LauncherTest : public testing::Test {
- protected:
-  void SetUp() override {
-    std::string pattern =
-        (std::filesystem::temp_directory_path() / "launch.XXXXXX").string();
-    directory_ = mkdtemp(pattern.data());
-    options_.log_dir = Path("logs");
-    WriteServe(kFakeServe);
-  }
-  void TearDown() override { std::filesystem::remove_all(directory_); }
-
-  std::string Path(const std::string& name) const {
-    return absl::StrCat(directory_, "/", name);
-  }
-
-  std::string Read(const std::string& name) const {
-    std::ifstream file(Path(name));
-    std::ostringstream text;
-    text << file.rdbuf();
-    return text.str();
-  }
-
-  void WriteServe(const std::string& script) {
-    std::ofstream(Path("serve")) << script;
-    std::filesystem::permissions(Path("serve"), std::filesystem::perms::owner_all);
-  }
-
-  absl::StatusOr<int> Run(const std::string& script) {
-    options_.program = {"/bin/sh", "-c", script};
-    SYNCLINE_ASSIGN_OR_RETURN(LaunchPlan plan, MakeLaunchPlan(options_, {}));
-    return Launcher(options_, std::move(plan), Path("serve")).Run();
-  }
-
-  std::string directory_;
-  RunOptions options_;
-};
 
 TEST(ReadyLine, IsToldFromOtherLines) {
   const auto ready =
@@ -477,6 +431,7 @@ TEST_F(LauncherTest, StopsEverythingWithinTwoSecondsOfCtrlC) {
   options_.workers = 2;
   const pid_t launcher = fork();
   if (launcher == 0) {
+    std::freopen(Path("said").c_str(), "w", stderr);
     const auto code = Run(absl::StrCat("trap '' TERM; mkdir ", Path("up$RANK"),
                                        "; while :; do sleep 0.01; done"));
     _exit(code.ok() ? *code : 1);
@@ -493,6 +448,8 @@ TEST_F(LauncherTest, StopsEverythingWithinTwoSecondsOfCtrlC) {
   EXPECT_LT(absl::Now() - before, absl::Seconds(2));
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), kExitInterrupted);
+  EXPECT_THAT(Read("said"), HasSubstr("syncline: Ctrl-C: ending ranks 0, 1 and 2 "
+                                      "services, with exit code 130; killed after 1s"));
 }
 
 }  // namespace

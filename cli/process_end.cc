@@ -3,8 +3,11 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "comm/base/exit_codes.h"
 
@@ -46,15 +49,31 @@ std::string LastWords(const ProcessEvent& event) {
   return "";
 }
 
-void FruitlessRestarts::NoteDeath(std::optional<uint64_t> step) {
-  if (step.value_or(0) <= step_) return;
-  step_ = *step;
-  count_ = 0;
+std::string LastLine(const ProcessEvent& event) {
+  const auto line = std::find_if(
+      event.tail.rbegin(), event.tail.rend(),
+      [](const std::string& one) { return !absl::StripAsciiWhitespace(one).empty(); });
+  return line == event.tail.rend() ? "" : std::string(absl::StripAsciiWhitespace(*line));
+}
+
+void FruitlessRestarts::NoteDeath(const JobSteps& steps) {
+  for (const auto& [job, step] : steps) {
+    uint64_t& furthest = steps_[job];
+    if (step <= furthest) continue;
+    furthest = step;
+    count_ = 0;
+  }
 }
 
 std::string FruitlessRestarts::Describe() const {
-  return absl::StrCat("it was started again ", count_,
-                      " times, and the job has not come further than step ", step_);
+  std::vector<uint64_t> steps;
+  for (const auto& [job, step] : steps_) steps.push_back(step);
+  const std::string where =
+      steps.size() < 2 ? absl::StrCat("the job has not come further than step ",
+                                      steps.empty() ? 0 : steps.front())
+                       : absl::StrCat("its jobs have not come further than steps ",
+                                      absl::StrJoin(steps, " and "));
+  return absl::StrCat("it was started again ", count_, " times, and ", where);
 }
 
 absl::Duration PauseBefore(int restart, absl::Duration unit) {

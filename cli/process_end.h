@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <map>
 #include <string>
 
 #include "absl/time/time.h"
@@ -18,24 +18,31 @@ Failure FailureOfExit(int wait_status);
 // ": disk is full", or nothing.
 std::string LastWords(const ProcessEvent& event);
 
+// The last line that is logged of it, or nothing.
+std::string LastLine(const ProcessEvent& event);
+
+// How far each job of a run is, by its number.
+using JobSteps = std::map<uint32_t, uint64_t>;
+
 // How often something that died was started again since its job last came further. What
 // has brought it no further three times is not tried a fourth time.
 class FruitlessRestarts {
  public:
   static constexpr int kMost = 3;
 
-  // When it has died. `step`: how far the job is; nullopt when nobody knows.
-  void NoteDeath(std::optional<uint64_t> step);
+  // When it has died. How far the jobs of its run are; none when nobody knows.
+  void NoteDeath(const JobSteps& steps);
   bool AreUsedUp() const { return count_ >= kMost; }
   // When it is started again. Returns how often that was in a row.
   int NoteRestart() { return ++count_; }
 
-  // "it was started again 3 times, and the job has not come further than step 7".
+  // "it was started again 3 times, and the job has not come further than step 7"; of
+  // several jobs, "than steps 7 and 9".
   std::string Describe() const;
 
  private:
   int count_ = 0;
-  uint64_t step_ = 0;  // of the job when it died last
+  JobSteps steps_;  // the furthest that was seen when it died
 };
 
 // None before the first restart, then `unit`, twice and four times that, and so on, a

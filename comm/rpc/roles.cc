@@ -19,6 +19,8 @@ bool IsAllowed(const Identity& who, Action action, std::string_view job) {
     case Action::kTraceJob:
       return who.role == Role::kOperator || who.role == Role::kReader ||
              (who.role == Role::kWorker && who.job == job);
+    case Action::kReportExit:
+      return who.role == Role::kOperator || (who.role == Role::kWorker && who.job == job);
     case Action::kUpdateJob:
     case Action::kDrainServer:
       return who.role == Role::kOperator;
@@ -40,6 +42,8 @@ std::string What(Action action, const std::string& job) {
       return absl::StrCat("change job '", job, "'");
     case Action::kDrainServer:
       return "drain servers";
+    case Action::kReportExit:
+      return absl::StrCat("report exits of workers of job '", job, "'");
   }
   return "do that";
 }
@@ -50,6 +54,7 @@ std::string WhoMay(Action action, const std::string& job) {
     case Action::kAttachAsServer:
       return "--role server";
     case Action::kAttachAsWorker:
+    case Action::kReportExit:
       return absl::StrCat("--role worker --job ", job);
     case Action::kReadStatus:
     case Action::kTraceJob:

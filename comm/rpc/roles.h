@@ -6,6 +6,7 @@
 //   | read the status    |        | own job | yes      | yes    |             |
 //   | trace a job        |        | own job | yes      | yes    |             |
 //   | change a job       |        |         | yes      |        |             |
+//   | report an exit     |        | own job | yes      |        |             |
 //
 // (1) `serve --role all` is both, with one certificate. A thief of the coordinator's key
 // gains nothing by it: to play the coordinator is worse.
@@ -27,7 +28,8 @@ enum class Action {
   kReadStatus,
   kTraceJob,
   kUpdateJob,
-  kDrainServer
+  kDrainServer,
+  kReportExit
 };
 
 // PermissionDenied (Failure::kUsage) says who tried what, which role may do it and how to

@@ -27,7 +27,8 @@ TEST(Roles, MayDoWhatTheTableSays) {
         Row{Action::kAttachAsWorker, "b", "-----"},
         Row{Action::kAttachAsWorker, "", "-----"}, Row{Action::kReadStatus, "", "-yyy-"},
         Row{Action::kTraceJob, "a", "-yyy-"}, Row{Action::kTraceJob, "b", "--yy-"},
-        Row{Action::kUpdateJob, "a", "--y--"}, Row{Action::kDrainServer, "", "--y--"}}) {
+        Row{Action::kUpdateJob, "a", "--y--"}, Row{Action::kDrainServer, "", "--y--"},
+        Row{Action::kReportExit, "a", "-yy--"}, Row{Action::kReportExit, "b", "--y--"}}) {
     for (size_t i = 0; i < std::size(roles); ++i) {
       const absl::Status allowed = CheckAllowed(roles[i], row.action, row.job);
       EXPECT_EQ(allowed.ok(), row.may[i] == 'y')

@@ -136,6 +136,7 @@ Json ToJson(const v1::CheckpointStatus& checkpoint) {
 Json ToJson(const v1::JobStatus& job) {
   return {{"job", job.job()},
           {"name", job.name()},
+          {"run_id", job.run_id()},
           {"phase", job.phase()},
           {"reason", job.reason()},
           {"epoch", job.epoch()},
@@ -153,6 +154,7 @@ Json ToJson(const v1::JobStatus& job) {
           {"loss_curve", ToList(job.loss_curve())},
           {"checkpoint", ToJson(job.checkpoint())},
           {"durability", job.durability()},
+          {"waits_for_servers", job.waits_for_servers()},
           {"backups", ToList(job.backups())},
           {"records", ToList(job.records())},
           {"training_servers", job.training_servers()},

@@ -55,6 +55,8 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
     OnCreate(*create);
   } else if (const auto* drain = std::get_if<DrainServer>(&input)) {
     OnDrain(*drain);
+  } else if (const auto* exit = std::get_if<WorkerExit>(&input)) {
+    OnExit(*exit);
   } else if (const auto* answer = std::get_if<CheckpointAnswer>(&input)) {
     OnCheckpoint(*answer);
   } else if (std::holds_alternative<Start>(input)) {
@@ -379,6 +381,12 @@ void Coordinator::Impl::OnCreate(const CreateCheckpoint& create) {
   const absl::StatusOr<uint64_t> finished = job->CreateCheckpoint(outputs_);
   outputs_.push_back(CallAnswer{.status = finished.status(),
                                 .finished_checkpoints = finished.value_or(0)});
+}
+
+void Coordinator::Impl::OnExit(const WorkerExit& exit) {
+  Job* job = FindForCaller(exit.job);
+  if (job == nullptr) return;
+  outputs_.push_back(CallAnswer{job->OnExit(exit, outputs_)});
 }
 
 void Coordinator::Impl::OnCheckpoint(const CheckpointAnswer& answer) {

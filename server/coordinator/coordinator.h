@@ -235,9 +235,19 @@ struct DrainServer {
   std::string server = {};  // its name, or its number
   bool force = false;       // also where a job would fail, or stand still
 };
+// A worker's process has failed, says its launcher: words of somebody else.
+struct WorkerExit {
+  std::string job = {};
+  std::string run_id = {};
+  uint32_t rank = 0;
+  std::string how = {};   // "signal 9 (Killed)"
+  std::string then = {};  // "started again (1 of 3)"; empty: nothing is known
+  std::string said = {};  // the program's last words; empty: none are known
+};
 
-using CoordinatorInput = std::variant<FromMember, Tick, UpdateJob, CreateCheckpoint,
-                                      DrainServer, Prepared, CheckpointAnswer, Start>;
+using CoordinatorInput =
+    std::variant<FromMember, Tick, UpdateJob, CreateCheckpoint, DrainServer, WorkerExit,
+                 Prepared, CheckpointAnswer, Start>;
 
 // ---- What the coordinator says ----
 

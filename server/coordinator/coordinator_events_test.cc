@@ -67,6 +67,51 @@ TEST_F(CoordinatorEvents, ANewProcessOfARankIsADeathAndAJoin) {
   EXPECT_EQ(Said(EventKind::kJoin).size(), 3u);
 }
 
+TEST_F(CoordinatorEvents, ALauncherSaysHowAProcessEndedBeforeAnybodyMissesIt) {
+  Begin();
+  EXPECT_EQ(Call(WorkerExit{.job = "job",
+                            .run_id = "run",
+                            .rank = 1,
+                            .how = "signal 9 (Killed)",
+                            .then = "started again (1 of 3)"})
+                .status,
+            absl::OkStatus());
+  EXPECT_EQ(Call(WorkerExit{.job = "job",
+                            .run_id = "run",
+                            .rank = 0,
+                            .how = "exit code 1",
+                            .said = "ValueError: \x1b[2Jno data"})
+                .status,
+            absl::OkStatus());
+  EXPECT_THAT(Said(EventKind::kExit),
+              ElementsAre("rank 1 died: signal 9 (Killed), started again (1 of 3)",
+                          "rank 0 died: exit code 1; it said: ValueError: "
+                          "\\x1b[2Jno data"));
+  EXPECT_EQ(events_.back().job_name, "job");
+  EXPECT_THAT(Said(EventKind::kDeath), IsEmpty()) << "it changes nothing";
+}
+
+TEST_F(CoordinatorEvents, ExitsOfNobodyKnownAreRefusedAndLongWordsAreCut) {
+  Begin();
+  const WorkerExit exit = {.job = "job", .run_id = "run", .rank = 1, .how = "signal 9"};
+  WorkerExit other_job = exit;
+  other_job.job = "jobs";
+  EXPECT_TRUE(absl::IsNotFound(Call(other_job).status));
+  WorkerExit other_run = exit;
+  other_run.run_id = "another";
+  EXPECT_TRUE(absl::IsNotFound(Call(other_run).status));
+  WorkerExit other_rank = exit;
+  other_rank.rank = 2;
+  EXPECT_THAT(std::string(Call(other_rank).status.message()),
+              HasSubstr("rank 2 is not in 0 to 1"));
+  EXPECT_THAT(Said(EventKind::kExit), IsEmpty());
+  WorkerExit long_words = exit;
+  long_words.said = std::string(100'000, 'x');
+  long_words.then = long_words.how = long_words.said;
+  EXPECT_EQ(Call(long_words).status, absl::OkStatus());
+  EXPECT_LT(Said(EventKind::kExit).at(0).size(), 1000u);
+}
+
 TEST_F(CoordinatorEvents, NewSettingsAreSaidWithTheOldOnes) {
   JobSpec job = TwoTensors(1);
   job.training.optimizer = {.name = "sgd", .options = {{"lr", 0.5}, {"momentum", 0.25}}};

@@ -100,6 +100,7 @@ class Coordinator::Impl {
   void OnUpdate(const UpdateJob& update);
   void OnCreate(const CreateCheckpoint& create);
   void OnDrain(const DrainServer& order);
+  void OnExit(const WorkerExit& exit);
   absl::StatusOr<Server*> FindServer(const std::string& asked);
   // Why the server must not end. FailedPrecondition.
   absl::Status CheckDrain(const Server& server) const;

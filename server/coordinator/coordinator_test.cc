@@ -13,6 +13,7 @@
 namespace syncline {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST_F(CoordinatorTest, SaysWhoIsMissingUntilAllAreThere) {
@@ -93,9 +94,26 @@ TEST_F(CoordinatorTest, RefusesNamesThatCannotBeShown) {
               HasSubstr("no job 'x\\x0a'"));
 }
 
+TEST_F(CoordinatorTest, ShowsTheModelWithoutTheBooksOfItsSampler) {
+  JobSpec job = TwoTensors(1);
+  job.tensors.push_back({.name = kSamplersBooks, .shape = {1000}});
+  job.push_codec = absl::StrCat("fp32@", kSamplersBooks, ";topk:ratio=0.01");
+  job.publish_codec = absl::StrCat("fp32@", kSamplersBooks, ";bf16");
+  AttachServer(1);
+  SayHello(10, job, {.rank = 0, .name = "w"});
+  const JobView shown = coordinator_->View(now_).jobs.at(0);
+  EXPECT_EQ(shown.parameters, 112u);
+  EXPECT_EQ(shown.push_codec, "topk:ratio=0.01");
+  EXPECT_EQ(shown.publish_codec, "bf16");
+  Say(10, Leave{});
+  EXPECT_EQ(coordinator_->View(now_).jobs.at(0).parameters, 112u) << "it is over";
+}
+
 TEST_F(CoordinatorTest, WaitsForServersToo) {
   Hello(10, 0, 1);
-  EXPECT_THAT(Last<Waiting>(10)->reason, HasSubstr("waiting for server 1 of 1"));
+  EXPECT_THAT(Last<Waiting>(10)->reason,
+              AllOf(HasSubstr("waiting for server 1 of 1"),
+                    HasSubstr("syncline serve --role server starts one")));
   AttachServer(1);
   EXPECT_TRUE(Last<WorkerWelcome>(10).has_value());
 }

@@ -13,7 +13,10 @@ absl::StatusOr<std::shared_ptr<const DeclaredJob>> MakeDeclaredJob(
   for (const BlockRange& block : spec.Blocks()) {
     job->trained_blocks.Add(!spec.tensors[block.tensor].group.frozen);
   }
-  for (const TensorSpec& tensor : spec.tensors) job->elements += tensor.elements();
+  for (const TensorSpec& tensor : spec.tensors) {
+    job->elements += tensor.elements();
+    if (tensor.name != kSamplersBooks) job->parameters += tensor.elements();
+  }
   job->declaration = std::move(declaration);
   job->spec = std::move(spec);
   return job;

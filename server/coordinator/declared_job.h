@@ -26,7 +26,8 @@ struct DeclaredJob {
   Declaration declaration = {};
   JobSpec spec = {};
   TrainedBlocks trained_blocks = {};
-  uint64_t elements = 0;  // of all tensors
+  uint64_t elements = 0;    // of all tensors
+  uint64_t parameters = 0;  // likewise, without the books of a sampler
 
   size_t bytes() const { return declaration.bytes->size(); }
 };

@@ -9,9 +9,9 @@ namespace syncline {
 namespace {
 
 // By EventKind.
-constexpr std::array<std::string_view, 13> kNames = {
-    "join",     "leave", "death",  "epoch",  "settings", "codec",      "checkpoint",
-    "recovery", "stall", "server", "backup", "end",      "coordinator"};
+constexpr std::array<std::string_view, 14> kNames = {
+    "join",       "leave",    "death", "exit",   "epoch",  "settings", "codec",
+    "checkpoint", "recovery", "stall", "server", "backup", "end",      "coordinator"};
 static_assert(kNames.size() == static_cast<size_t>(EventKind::kCoordinator) + 1);
 
 }  // namespace

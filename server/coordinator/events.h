@@ -19,6 +19,7 @@ enum class EventKind : uint8_t {
   kJoin,         // a worker comes
   kLeave,        // a worker goes with a goodbye
   kDeath,        // a worker goes without one, or is dropped; with its cause
+  kExit,         // a worker's process has failed, as its launcher saw it
   kEpoch,        // another membership, with its reasons
   kSettings,     // new options of a job that runs, with the old ones
   kCodec,        // a worker's push_codec=auto chooses another one

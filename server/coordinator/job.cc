@@ -28,7 +28,7 @@ Job::Job(uint32_t id, std::shared_ptr<const DeclaredJob> declared, std::string r
     : id_(id),
       declared_(std::move(declared)),
       spec_(WithoutTensors(declared_->spec)),
-      elements_(declared_->elements),
+      parameters_(declared_->parameters),
       run_id_(std::move(run_id)),
       options_(context.options),
       counters_(context.counters),

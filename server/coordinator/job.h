@@ -158,6 +158,8 @@ class Job {
   absl::StatusOr<uint64_t> Update(const UpdateJob& update, CoordinatorOutputs& outputs);
   // How many have finished before. FailedPrecondition when it cannot be.
   absl::StatusOr<uint64_t> CreateCheckpoint(CoordinatorOutputs& outputs);
+  // NotFound for another run, InvalidArgument for a rank that it cannot have.
+  absl::Status OnExit(const WorkerExit& exit, CoordinatorOutputs& outputs) const;
   void OnWritten(uint32_t server, const CheckpointWritten& written,
                  CoordinatorOutputs& outputs);
   void OnKept(const CheckpointKept& kept, absl::Duration now,
@@ -407,8 +409,8 @@ class Job {
 
   const uint32_t id_;
   std::shared_ptr<const DeclaredJob> declared_;  // null once it is over
-  JobSpec spec_;             // without tensors, with the options of the last update
-  const uint64_t elements_;  // of all tensors
+  JobSpec spec_;               // without tensors, with the options of the last update
+  const uint64_t parameters_;  // of the model
   const std::string run_id_;
   const CoordinatorOptions& options_;
   Counters& counters_;

@@ -7,10 +7,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "comm/base/limits.h"
+#include "comm/base/printable.h"
 #include "server/coordinator/job.h"
 
 namespace syncline {
 namespace {
+
+// Of what launchers report: "signal 9 (Killed)", and what a program says at its end.
+constexpr size_t kMostExitBytes = 100;
+constexpr size_t kMostWordsBytes = 500;
 
 // The codec of "onebit: wire 0.9 GB/s, 2.1 ms against 9.8 ms dense". Empty for one that is
 // tried for a step: that is no choice.
@@ -58,6 +64,29 @@ void Job::SayChoice(uint32_t rank, const std::string& choice,
   known = std::string(chosen);
   Say({.kind = EventKind::kCodec, .what = absl::StrCat(Named(rank), " chooses ", choice)},
       outputs);
+}
+
+absl::Status Job::OnExit(const WorkerExit& exit, CoordinatorOutputs& outputs) const {
+  if (exit.run_id != run_id_) {
+    return absl::NotFoundError(
+        absl::StrCat("job '", spec_.name, "' is of another run, whose --run-id is not '",
+                     Printable(exit.run_id, kMaxJobNameBytes), "'"));
+  }
+  if (exit.rank >= spec_.workers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", exit.rank, " is not in 0 to ", spec_.workers - 1,
+                     ", the ranks of job '", spec_.name, "'"));
+  }
+  const auto add = [](const char* before, const std::string& words, size_t most) {
+    return words.empty() ? "" : absl::StrCat(before, Printable(words, most));
+  };
+  Say({.kind = EventKind::kExit,
+       .what =
+           absl::StrCat("rank ", exit.rank, " died", add(": ", exit.how, kMostExitBytes),
+                        add(", ", exit.then, kMostExitBytes),
+                        add("; it said: ", exit.said, kMostWordsBytes))},
+      outputs);
+  return absl::OkStatus();
 }
 
 void Job::SayStalls(absl::Duration now, CoordinatorOutputs& outputs) {

@@ -29,14 +29,14 @@ absl::Duration Seconds(absl::Duration duration) {
 // decision is in the memory of servers and of the coordinator: it dies with both.
 bool Job::CanWaitForServers() const {
   const bool lacks_decision = homecoming_ && plan_->NeedsDecision();
-  return phase_ == Phase::kRunning && spec_.IsJournaled() && !journal_.empty() &&
-         !spec_.training.sync().skips_versions() && !lacks_decision;
+  return phase_ == Phase::kRunning && spec_.WaitsForServers() && !journal_.empty() &&
+         !lacks_decision;
 }
 
 std::string Job::WhyNotWait() const {
   if (spec_.HasBackups()) return "the job had not begun";
   if (!spec_.IsJournaled()) return "its weights with it";
-  if (spec_.training.sync().skips_versions()) {
+  if (!spec_.WaitsForServers()) {
     return absl::StrCat("jobs of mode ", FormatNamedOptions(spec_.training.mode),
                         " do not wait for servers; syncline replay plays its journal");
   }

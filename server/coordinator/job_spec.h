@@ -36,6 +36,10 @@ struct CheckpointPolicy {
   bool IsScheduled() const { return every_steps > 0 || every_seconds > 0; }
 };
 
+// In which Python's ExactlyOnceSampler keeps which batches have counted: a tensor like all
+// others for servers, and none of the model's for people.
+inline constexpr char kSamplersBooks[] = "syncline.samples";
+
 struct JobSpec {
   std::string name = {};
   uint32_t workers = 1;             // the job begins when so many have joined
@@ -47,6 +51,10 @@ struct JobSpec {
   std::vector<TensorSpec> tensors = {};
 
   bool IsJournaled() const { return durability == "disk"; }
+  // For one that has died and comes back with its journal.
+  bool WaitsForServers() const {
+    return IsJournaled() && !training.sync().skips_versions();
+  }
   // Each server has a backup in the memory of another one.
   bool HasBackups() const { return durability == "peer"; }
 

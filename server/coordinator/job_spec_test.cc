@@ -38,5 +38,21 @@ TEST(JobSpec, MeansOfSendersNeedTheContributionsThemselves) {
   EXPECT_TRUE(ValidateJob(accumulates).ok()) << ValidateJob(accumulates);
 }
 
+// One place says whether servers are waited for: the launcher asks for it by the status.
+TEST(JobSpec, WaitsForServersThatHaveItsStepsOnTheirDisks) {
+  JobSpec job = SparseLoCo();
+  const auto waits = [&job](const char* durability, const char* mode) {
+    job.durability = durability;
+    job.training.mode = {.name = mode};
+    if (job.training.mode.name == "ssp") job.training.mode.values = {{"staleness", 2}};
+    return job.WaitsForServers();
+  };
+  EXPECT_TRUE(waits("disk", "bsp"));
+  EXPECT_FALSE(waits("disk", "ssp"));
+  EXPECT_FALSE(waits("disk", "asp"));
+  EXPECT_FALSE(waits("peer", "bsp"));
+  EXPECT_FALSE(waits("none", "bsp"));
+}
+
 }  // namespace
 }  // namespace syncline

@@ -142,7 +142,8 @@ void Job::AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs) {
   unanswered_for_ = moved ? absl::ZeroDuration() : unanswered_for_ + passed;
   absl::Duration limit = options_.timeouts.no_progress;
   if (phase_ == Phase::kConfiguring) {
-    limit += absl::Seconds(static_cast<double>(elements_) / kElementsPlacedPerSecond);
+    const auto elements = static_cast<double>(declared_->elements);
+    limit += absl::Seconds(elements / kElementsPlacedPerSecond);
     if (beginning_.resumes) {
       const auto bytes = static_cast<double>(beginning_.from.bytes());
       limit += absl::Seconds(bytes / kBytesLoadedPerSecond);

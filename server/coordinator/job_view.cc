@@ -2,8 +2,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "server/coordinator/job.h"
 
 namespace syncline {
@@ -14,6 +19,15 @@ constexpr size_t kMaxLossPoints = 10000;
 // Reports of older steps that come after the latest one's, beyond those of the others who
 // are about to report that step: then it was a mistake.
 constexpr uint32_t kStrayLosses = 16;
+
+// "fp32@syncline.samples;bf16": how the model's tensors travel.
+std::string WithoutBooks(const std::string& codec) {
+  std::vector<std::string> parts = absl::StrSplit(codec, ';');
+  const std::string books = absl::StrCat("@", kSamplersBooks);
+  std::erase_if(parts,
+                [&](const std::string& part) { return absl::EndsWith(part, books); });
+  return absl::StrJoin(parts, ";");
+}
 
 }  // namespace
 
@@ -103,6 +117,7 @@ void Job::ViewServers(JobView& view, const LostServers& lost) const {
     if (records != records_.end()) view.records.insert(*records);
   }
   view.durability = spec_.durability;
+  view.waits_for_servers = spec_.WaitsForServers();
   for (size_t i = 0; i < backups_.size(); ++i) {
     view.backups.push_back(ViewOfBackup(i));
   }
@@ -112,11 +127,12 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
   const std::string lost_servers = WhichServersAreLost(now, lost);
   JobView view{.job = id_,
                .name = spec_.name,
+               .run_id = run_id_,
                .reason = reason_,
-               .parameters = elements_,
+               .parameters = parameters_,
                .expected_workers = spec_.workers,
-               .push_codec = spec_.push_codec,
-               .publish_codec = spec_.publish_codec,
+               .push_codec = WithoutBooks(spec_.push_codec),
+               .publish_codec = WithoutBooks(spec_.publish_codec),
                .mode = FormatNamedOptions(spec_.training.mode)};
   view.phase = failed_                     ? "failed"
                : phase_ == Phase::kOver    ? "over"

@@ -105,6 +105,7 @@ struct RecoveryView {
 struct JobView {
   uint32_t job = 0;
   std::string name = {};
+  std::string run_id = {};
   std::string phase = {};   // "waiting", "running", "changing", "saving", ...
   std::string reason = {};  // why it waits, changed last, or failed
   uint64_t epoch = 0;
@@ -128,7 +129,8 @@ struct JobView {
   std::vector<LossPoint> loss_curve = {};     // of range tests
   std::vector<MemberView> members = {};
   CheckpointView checkpoint = {};
-  std::string durability = {};  // "none", "disk" or "peer"
+  std::string durability = {};     // "none", "disk" or "peer"
+  bool waits_for_servers = false;  // that have died, and come back with their journals
   std::vector<BackupView> backups = {};
   std::map<uint32_t, RecordProgress> records = {};  // by server, as each said last
   uint32_t training_servers = 0;  // that have trained blocks: so many have records

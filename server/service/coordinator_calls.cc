@@ -157,6 +157,29 @@ grpc::ServerUnaryReactor* CoordinatorService::DrainServer(
   return reactor;
 }
 
+grpc::ServerUnaryReactor* CoordinatorService::ReportExit(
+    grpc::CallbackServerContext* context, const v1::ReportExitRequest* request,
+    v1::ReportExitReply*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::StatusOr<Peer> peer =
+      gate_->AdmitCall(*context, Action::kReportExit, request->job());
+  if (!peer.ok()) {
+    reactor->Finish(ToGrpcStatus(peer.status()));
+    return reactor;
+  }
+  Item item = {.input = WorkerExit{.job = request->job(),
+                                   .run_id = request->run_id(),
+                                   .rank = request->rank(),
+                                   .how = request->how(),
+                                   .then = request->then(),
+                                   .said = request->said()}};
+  item.answer = [=](const CallAnswer& answer, const std::string&) {
+    reactor->Finish(ToGrpcStatus(answer.status));
+  };
+  PostCall(std::move(item));
+  return reactor;
+}
+
 void CoordinatorService::PostCall(Item item) {
   {
     absl::MutexLock lock(&mutex_);

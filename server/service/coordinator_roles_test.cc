@@ -197,6 +197,15 @@ class CoordinatorRoles : public testing::Test {
     return FromGrpcStatus(Stub(who)->DrainServer(&context, request, &drained_));
   }
 
+  absl::Status ReportExit(const std::string& who, const std::string& job) {
+    grpc::ClientContext context;
+    SetDeadline(context, kPatience);
+    v1::ReportExitRequest request;
+    request.set_job(job);
+    v1::ReportExitReply reply;
+    return FromGrpcStatus(Stub(who)->ReportExit(&context, request, &reply));
+  }
+
   static bool IsDenied(const absl::Status& status) {
     return absl::IsPermissionDenied(status) && FailureOf(status) == Failure::kUsage;
   }
@@ -318,6 +327,15 @@ TEST_F(CoordinatorRoles, OnlyOperatorsChangeJobs) {
   EXPECT_THAT(std::string(Update("old-style", "a").message()),
               AllOf(HasSubstr("names no role"), HasSubstr("syncline certs issue"),
                     HasSubstr("--identities")));
+}
+
+TEST_F(CoordinatorRoles, ExitsAreReportedByOperatorsAndWorkersOfTheJob) {
+  for (const char* who : {"worker-a", "operator"}) {
+    EXPECT_TRUE(absl::IsNotFound(ReportExit(who, "a"))) << who << ": no such job yet";
+  }
+  for (const char* who : {"worker-b", "server", "reader", "old-style", "elsewhere"}) {
+    EXPECT_TRUE(IsDenied(ReportExit(who, "a"))) << who;
+  }
 }
 
 TEST_F(CoordinatorRoles, OnlyOperatorsDrainServers) {

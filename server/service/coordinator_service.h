@@ -109,6 +109,9 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
                                              const v1::CreateCheckpointRequest* request,
                                              v1::CreateCheckpointReply* reply) override;
 
+  grpc::ServerUnaryReactor* ReportExit(grpc::CallbackServerContext* context,
+                                       const v1::ReportExitRequest* request,
+                                       v1::ReportExitReply* reply) override;
   grpc::ServerUnaryReactor* DrainServer(grpc::CallbackServerContext* context,
                                         const v1::DrainServerRequest* request,
                                         v1::DrainServerReply* reply) override;

@@ -5,6 +5,7 @@
 """
 
 import json
+import os
 import re
 import sys
 import time
@@ -83,6 +84,26 @@ class Events(EventsTest):
         refused = self.syncline("events", "tests")
         self.assertNotEqual(refused.returncode, 0)
         self.assertIn("did you mean 'test'?", refused.stderr)
+
+
+class Launched(EventsTest):
+    def test_a_launcher_says_how_its_worker_died(self):
+        self.allow(20)
+        kill = os.path.join(self.directory, "kill")
+        trainer = f"{cluster.BUILD}/steps_worker --steps 40 --leash {self.leash}"
+        # The first life of rank 1 is killed when the file is there, as one that takes too much memory is.
+        program = f"""[ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ] || exec {trainer}
+            {trainer} & while [ ! -e {kill} ]; do sleep 0.05; done; kill -9 $! $$"""
+        run = self.start("run", [f"{cluster.BUILD}/syncline", "run", "--coordinator", self.address, "--servers", "0", "--job", "test",
+                                 "--nproc-per-node", "2", "--max-restarts", "1", "--failure-timeout", f"{cluster.FAILURE_TIMEOUT}s",
+                                 "--", "/bin/sh", "-c", program])  # fmt: skip
+        run.await_line(r"^step 19$")
+        open(kill, "w").close()
+        self.await_event("exit", r"^rank 1 died: signal 9 \(Killed\), started again \(1 of 1\)")
+        self.await_event("death", r"^worker 1 ")
+        self.allow(1000)
+        self.assertEqual(run.wait(), 0, run.text())
+        self.assertEqual(len([event for event in self.events("test") if event["kind"] == "exit"]), 1)
 
 
 class Metrics(EventsTest):

@@ -1,0 +1,78 @@
+#include "cli/exit_reports.h"
+
+#include <utility>
+
+#include "absl/time/time.h"
+#include "comm/rpc/channel.h"
+#include "proto/coordinator.grpc.pb.h"
+
+namespace syncline {
+namespace {
+
+// So long may one take: the end of a run waits for the one that is being sent.
+constexpr absl::Duration kTimeout = absl::Milliseconds(500);
+// More than that die at once where all of a host do, and those tell the same.
+constexpr size_t kMostWaiting = 256;
+
+}  // namespace
+
+ExitReports::ExitReports(Options options)
+    : options_(std::move(options)), thread_([this] { Run(); }) {}
+
+ExitReports::~ExitReports() {
+  {
+    absl::MutexLock lock(&mutex_);
+    stopping_ = true;
+  }
+  thread_.join();
+}
+
+void ExitReports::Add(ExitReport report) {
+  absl::MutexLock lock(&mutex_);
+  if (reports_.size() < kMostWaiting) reports_.push_back(std::move(report));
+}
+
+void ExitReports::Run() {
+  bool answers = true;
+  for (;;) {
+    ExitReport report;
+    {
+      absl::MutexLock lock(&mutex_);
+      const auto has_work = [this] {
+        mutex_.AssertHeld();
+        return stopping_ || !reports_.empty();
+      };
+      mutex_.Await(absl::Condition(&has_work));
+      if (stopping_ && (reports_.empty() || !answers)) return;
+      report = std::move(reports_.front());
+      reports_.pop_front();
+    }
+    answers = Send(report);
+  }
+}
+
+// False when nobody answers: a refusal is an answer.
+bool ExitReports::Send(const ExitReport& report) const {
+  const auto channel =
+      CreateChannel(options_.coordinator, options_.tls, RpcTimeouts::Default());
+  if (!channel.ok()) return false;
+  if (!WaitUntilConnected(**channel, options_.coordinator, options_.tls, kTimeout).ok()) {
+    return false;
+  }
+  v1::ReportExitRequest request;
+  request.set_job(options_.job);
+  request.set_run_id(options_.run_id);
+  request.set_rank(report.rank);
+  request.set_how(report.how);
+  request.set_then(report.then);
+  request.set_said(report.said);
+  grpc::ClientContext context;
+  SetDeadline(context, kTimeout);
+  v1::ReportExitReply reply;
+  const grpc::Status sent =
+      v1::Coordinator::NewStub(*channel)->ReportExit(&context, request, &reply);
+  return sent.error_code() != grpc::StatusCode::UNAVAILABLE &&
+         sent.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED;
+}
+
+}  // namespace syncline

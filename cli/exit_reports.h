@@ -1,0 +1,59 @@
+// Tells the coordinator how workers of this host died, as an event of their job: what the
+// coordinator sees is a stream that breaks, the launcher sees the signal and hears the
+// program's last words.
+//
+//   ExitReports reports({.coordinator = "127.0.0.1:7070", .job = "default"});
+//   reports.Add({.rank = 2, .how = "signal 9 (Killed)", .then = "started again (1 of 3)"});
+//
+// Reports are sent in their order on a thread of their own, once each: one that does not
+// arrive is lost, and the launcher's own line says the same.
+//
+// Thread safety: all methods from any thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <thread>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
+#include "comm/rpc/tls.h"
+
+namespace syncline {
+
+struct ExitReport {
+  uint32_t rank = 0;
+  std::string how = {};   // "signal 9 (Killed)"
+  std::string then = {};  // "started again (1 of 3)"
+  std::string said = {};  // its last words, or nothing
+};
+
+class ExitReports {
+ public:
+  struct Options {
+    std::string coordinator;
+    std::string job;
+    std::string run_id = {};
+    TlsOptions tls = {};
+  };
+
+  explicit ExitReports(Options options);
+  // Sends what is left, unless the coordinator does not answer.
+  ~ExitReports();
+
+  // Dropped where too many wait.
+  void Add(ExitReport report) ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  void Run() ABSL_LOCKS_EXCLUDED(mutex_);
+  bool Send(const ExitReport& report) const;
+
+  const Options options_;
+  absl::Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<ExitReport> reports_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;  // last: it uses all the others
+};
+
+}  // namespace syncline

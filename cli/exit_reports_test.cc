@@ -1,0 +1,63 @@
+#include "cli/exit_reports.h"
+
+#include <vector>
+
+#include "comm/rpc/server.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "proto/coordinator.grpc.pb.h"
+
+namespace syncline {
+namespace {
+
+class ListeningCoordinator final : public v1::Coordinator::Service {
+ public:
+  grpc::Status ReportExit(grpc::ServerContext*, const v1::ReportExitRequest* request,
+                          v1::ReportExitReply*) override {
+    absl::MutexLock lock(&mutex_);
+    heard_.push_back(*request);
+    return {grpc::StatusCode::NOT_FOUND, "no such job"};
+  }
+  std::vector<v1::ReportExitRequest> heard() {
+    absl::MutexLock lock(&mutex_);
+    return heard_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<v1::ReportExitRequest> heard_ ABSL_GUARDED_BY(mutex_);
+};
+
+TEST(ExitReports, AreAllSentInTheirOrderBeforeItEnds) {
+  ListeningCoordinator coordinator;
+  ServerOptions options;
+  options.listen = "127.0.0.1:0";
+  options.services = {&coordinator};
+  const auto running = StartServer(options);
+  ASSERT_TRUE(running.ok()) << running.status();
+  {
+    ExitReports reports(
+        {.coordinator = running->address, .job = "bert", .run_id = "run"});
+    reports.Add(
+        {.rank = 2, .how = "signal 9 (Killed)", .then = "started again (1 of 3)"});
+    reports.Add({.rank = 1, .how = "exit code 3", .said = "ValueError: no data"});
+  }
+  const auto heard = coordinator.heard();
+  ASSERT_EQ(heard.size(), 2u) << "a refusal is no reason to stop";
+  EXPECT_EQ(heard[0].job(), "bert");
+  EXPECT_EQ(heard[0].run_id(), "run");
+  EXPECT_EQ(heard[0].rank(), 2u);
+  EXPECT_EQ(heard[0].how(), "signal 9 (Killed)");
+  EXPECT_EQ(heard[0].then(), "started again (1 of 3)");
+  EXPECT_EQ(heard[1].rank(), 1u);
+  EXPECT_EQ(heard[1].said(), "ValueError: no data");
+}
+
+TEST(ExitReports, NobodyWhoAnswersHoldsUpNobody) {
+  ExitReports reports({.coordinator = "127.0.0.1:1", .job = "bert"});
+  for (uint32_t rank = 0; rank < 1000; ++rank) reports.Add({.rank = rank});
+  // Its end would take minutes if it tried all of them.
+}
+
+}  // namespace
+}  // namespace syncline

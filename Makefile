@@ -51,9 +51,13 @@ openings: build ## Send malformed openings to every port of services at work: CO
 mutants: deps ## Take out one security check at a time, and see that tests notice
 	@tests/mutants/mutants.py --jobs $(JOBS) --only "$(ONLY)"
 
-chaos: build ## Cut cables and stop processes; needs root and iproute2
+# The storm's seeds are others each time, unless SEED says from which one on.
+chaos: MINUTES ?= 2
+chaos: SEED ?= $(shell date +%s)
+chaos: build ## Cut cables, stop processes, then storms: MINUTES=60 SEED=7; needs root and iproute2
 	@python3 -m unittest discover -s tests/network -p '*_test.py'
 	@tests/chaos/chaos.py --bin build/release
+	@tests/chaos/storm.py --bin build/release --seed $(SEED) --minutes $(MINUTES)
 
 slow-links: build ## Measure bytes and time on slow links; needs root and iproute2
 	@tests/bench/slow_links.py --bin build/release

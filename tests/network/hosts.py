@@ -13,6 +13,7 @@ objects either, as real ones would not.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
@@ -21,6 +22,12 @@ import subprocess
 import time
 
 STOP_SECONDS = 3
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def die_with_parent():
+    """For preexec_fn: whatever ends a test, even a limit of its time, ends its processes."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def missing(prefix):
@@ -47,6 +54,8 @@ class Hosts:
         self.networks = list(networks)
         self.rate = rate
         self.processes = []
+        self.dropped = 0  # packets, by cuts that are over
+        self.delayed = 0  # times that a packet had to wait, likewise of `slowed`
 
     def __enter__(self):
         try:
@@ -71,20 +80,35 @@ class Hosts:
         process = subprocess.Popen(
             isolated + [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=log,
             stderr=subprocess.STDOUT, env={**os.environ, **dict(environment)}, start_new_session=True,
+            preexec_fn=die_with_parent,
         )  # fmt: skip
         self.processes.append(process)
         return process
 
     @contextlib.contextmanager
     def cut(self, host, network, direction="both"):
-        ends = {"out": [(self._space(host), self._device(network))], "in": [(self._switch, _port(host, network))]}
-        chosen = ends["out"] + ends["in"] if direction == "both" else ends[direction]
+        ends = dict(zip(("out", "in"), self._ends(host, network)))
+        chosen = list(ends.values()) if direction == "both" else [ends[direction]]
         for end in chosen:
             _run(*_root(*end, "replace"), "blackhole")
         try:
             yield
         finally:
             for end in chosen:
+                self.dropped += _counted(*end, "drops")
+                _run(*_root(*end, "del"))
+                self._limit(*end)
+
+    @contextlib.contextmanager
+    def slowed(self, host, network, rate):
+        """Both ways, as long as the block runs."""
+        for end in self._ends(host, network):
+            _run(*_root(*end, "replace"), *_at(rate))
+        try:
+            yield
+        finally:
+            for end in self._ends(host, network):
+                self.delayed += _counted(*end, "overlimits")
                 _run(*_root(*end, "del"))
                 self._limit(*end)
 
@@ -150,7 +174,11 @@ class Hosts:
 
     def _limit(self, space, device):
         if self.rate is not None:
-            _run(*_root(space, device, "add"), "tbf", "rate", self.rate, "burst", "256kb", "latency", "50ms")
+            _run(*_root(space, device, "add"), *_at(self.rate))
+
+    def _ends(self, host, network):
+        """Of the cable: out of the host, and in to it."""
+        return [(self._space(host), self._device(network)), (self._switch, _port(host, network))]
 
     def _delete(self):
         for name in [self._space(host) for host in self.names] + [self._switch]:
@@ -159,6 +187,15 @@ class Hosts:
 
 def _root(space, device, verb):
     return ["tc", "-n", space, "qdisc", verb, "dev", device, "root"]
+
+
+def _at(rate):
+    return ["tbf", "rate", rate, "burst", "256kb", "latency", "50ms"]
+
+
+def _counted(space, device, what):
+    """What the limit or the cut at the end of a cable has counted."""
+    return json.loads(_run("tc", "-n", space, "-s", "-j", "qdisc", "show", "dev", device, "root"))[0][what]
 
 
 def _port(host, network):

@@ -20,6 +20,26 @@ except OSError as error:
     sys.exit(str(error))
 """
 
+# A megabyte, to whoever listens at port 10.
+POUR = """
+import socket, sys, time
+for attempt in range(300):
+    try:
+        peer = socket.create_connection((sys.argv[1], 10), timeout=60)
+        break
+    except OSError:  # not yet, or still thought to be cut off
+        time.sleep(0.1)
+peer.sendall(bytes(1 << 20))
+peer.shutdown(socket.SHUT_WR)
+peer.recv(1)
+"""
+SINK = """
+import socket, sys
+peer, _ = socket.create_server((sys.argv[1], 10)).accept()
+while peer.recv(1 << 16):
+    pass
+"""
+
 
 @unittest.skipIf(hosts.missing(PREFIX) is not None, hosts.missing(PREFIX))
 class HostsTest(unittest.TestCase):
@@ -38,6 +58,16 @@ class HostsTest(unittest.TestCase):
                     self.assertFalse(self.reaches(net, "data"), direction)
                     self.assertTrue(self.reaches(net, "control"), direction)
                 self.assertTrue(self.reaches(net, "data"), direction)
+
+    def test_what_a_cut_drops_and_a_slow_cable_delays_is_counted(self):
+        with hosts.Hosts(PREFIX, ["a", "b"]) as net, tempfile.TemporaryFile() as log:
+            net.start("b", [sys.executable, "-c", SINK, net.address("b")], log)
+            with net.cut("a", "data"):
+                self.assertFalse(self.reaches(net, "data"))
+            self.assertGreater(net.dropped, 0)
+            with net.slowed("a", "data", "8mbit"):
+                self.assertEqual(net.start("a", [sys.executable, "-c", POUR, net.address("b")], log).wait(60), 0)
+            self.assertGreater(net.delayed, 0)
 
     def test_bytes_are_counted_where_they_are_sent(self):
         with hosts.Hosts(PREFIX, ["a", "b"]) as net:

@@ -98,7 +98,6 @@ class Storm:
         else:
             self._kill(event, words)
         self.cluster.await_steps(STEPS_BETWEEN)
-        self.cluster.seen()
 
     def _kill(self, event, words):
         names = [name for word, name in (("server", event.server), ("worker", event.worker),
@@ -193,7 +192,8 @@ class Storm:
         unfinished.rename(cluster.end)
         cluster.await_that("all workers end", lambda: all(cluster.processes[one].poll() is not None for one in cluster.workers))
         cluster.look_after()
-        weights = {(cluster.folder / f"{name}.weights").read_bytes() for name in cluster.workers}
+        ended = [name for name in cluster.workers if cluster.processes[name].returncode == 0]
+        weights = {(cluster.folder / f"{name}.weights").read_bytes() for name in ended}
         if len(weights) != 1:
             raise StormError(f"the workers end with {len(weights)} different weights\n{cluster.ends_of_logs()}")
         end = weights.pop()

@@ -113,9 +113,11 @@ class Cluster:
             code = process.poll()
             if code is None or name in self.down:
                 continue
-            if name in self.workers and code == RETRYABLE and not self.end.exists():
-                self.restarts += 1
-                self.start(name)
+            if name in self.workers and code == RETRYABLE:
+                # At the end there may be nobody left whom it could join.
+                if not self.end.exists():
+                    self.restarts += 1
+                    self.start(name)
             elif code != 0 or name not in self.workers:
                 raise StormError(f"{name} ended by itself, with {code}\n{self.ends_of_logs()}")
 
@@ -163,15 +165,19 @@ class Cluster:
 
     def step(self, name):
         """The last step that this worker has seen made; -1: none."""
-        return max((int(step) for step in re.findall(r"^step (\d+)$", self.log(name), re.M)), default=-1)
+        return self.furthest_of(int(step) for step in re.findall(r"^step (\d+)$", self.log(name), re.M))
+
+    @staticmethod
+    def furthest_of(steps):
+        return max(steps, default=-1)
 
     def furthest(self):
         return max(self.step(name) for name in self.workers)
 
     def await_steps(self, more):
-        """Until each worker has made so many more than the furthest has by now."""
+        """Until each worker has made so many more than the furthest has by now, and nobody has gone back meanwhile."""
         goal = self.furthest() + more
-        self.await_that(f"all workers have made step {goal}", lambda: all(self.step(name) >= goal for name in self.workers))
+        self.await_that(f"all workers have made step {goal}", lambda: min(map(self.furthest_of, self.seen().values())) >= goal)
 
     def seen(self):
         """{rank: steps that it saw made with its contribution}. Whoever goes back, has lost something."""

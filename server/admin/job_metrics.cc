@@ -49,6 +49,9 @@ constexpr Figure kGauges[] = {
 constexpr Figure kCounters[] = {
     {"syncline_skipped_steps_total", "Steps of a job that were not finite.",
      [](Viewed job) -> Value { return static_cast<double>(job.skipped_steps); }},
+    {"syncline_rollbacks_total",
+     "Times that a job began with fewer steps than its last run had made, which failed.",
+     [](Viewed job) -> Value { return static_cast<double>(job.recoveries.rollbacks); }},
     {"syncline_left_out_total", "Contributions that came after a quorum.",
      [](Viewed job) -> Value { return static_cast<double>(job.left_out); }},
 };

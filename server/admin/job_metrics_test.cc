@@ -39,7 +39,8 @@ JobView Job(uint32_t number, const std::string& name) {
           .loss_scale = 1024,
           .skipped_steps = 7,
           .left_out = 6,
-          .checkpoint = {.written = 4, .failed = 1}};
+          .checkpoint = {.written = 4, .failed = 1},
+          .recoveries = {.rollbacks = 5}};
 }
 
 TEST_F(JobMetricsTest, ShowWhatTheCoordinatorKnows) {
@@ -60,6 +61,7 @@ TEST_F(JobMetricsTest, ShowWhatTheCoordinatorKnows) {
         "syncline_staleness_steps{job_name=\"bert\",mode=\"ssp\"} 2\n",
         "syncline_skipped_steps_total{job_name=\"bert\"} 7\n",
         "syncline_left_out_total{job_name=\"bert\"} 6\n",
+        "syncline_rollbacks_total{job_name=\"bert\"} 5\n",
         "syncline_checkpoints_total{job_name=\"bert\",result=\"written\"} 4\n",
         "syncline_checkpoints_total{job_name=\"bert\",result=\"failed\"} 1\n",
         "syncline_epoch_changes_total{cause=\"death\",job_name=\"bert\"} 2\n",

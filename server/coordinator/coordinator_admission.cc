@@ -157,8 +157,10 @@ absl::Status Coordinator::Impl::Admit(ConnectionId connection,
   std::unique_ptr<Job>& job = jobs_[hello.job];
   const bool is_new = job == nullptr || job->IsOver();
   if (is_new) {
-    job = std::make_unique<Job>(counters_.next_job++, declared, hello.run_id,
-                                JobContext{options_, counters_});
+    auto made = std::make_unique<Job>(counters_.next_job++, declared, hello.run_id,
+                                      JobContext{options_, counters_});
+    if (job != nullptr) made->Follow(*job);
+    job = std::move(made);
   }
   const absl::Status admitted = job->Admit(connection, hello, now_, outputs_);
   if (!admitted.ok()) {

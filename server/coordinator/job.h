@@ -75,6 +75,8 @@ class Job {
   absl::Status Return(ConnectionId connection, const WorkerHello& hello,
                       absl::Duration now, CoordinatorOutputs& outputs);
 
+  // The run of this name before it, which is over.
+  void Follow(const Job& earlier);
   // For what such a worker waits, if it does: another run of this name is at its end or may
   // be dead, or somebody holds its rank who may be.
   std::string WhyWait(const WorkerHello& hello, absl::Duration now) const;

@@ -13,6 +13,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 TEST_F(SavedJobs, BeginWhereTheirCheckpointIsAndNobodySeeds) {
   Announce(TwoTensors(2));
@@ -47,6 +48,62 @@ TEST_F(SavedJobs, BeginWhereTheirCheckpointIsAndNobodySeeds) {
               ElementsAre("goes on from checkpoint run2-step40"));
   ASSERT_EQ(Said(EventKind::kSettings).size(), 1u);
   EXPECT_THAT(Said(EventKind::kSettings)[0], HasSubstr("to 0.125"));
+}
+
+// Fails at step 47, and begins again with that checkpoint: what its events and figures say.
+class SavedJobsThatFail : public SavedJobs {
+ protected:
+  void FailAndBeginAgain(uint64_t checkpoint, const std::string& resume) {
+    JobSpec job = TwoTensors(2);
+    BeginJob(job);
+    Say(10, Heartbeat{.step = 46});
+    Say(11, Heartbeat{.step = 47});
+    Say(1, ConfigureFailed{job_, absl::DataLossError("the memory is damaged")});
+    job.checkpoint.resume = resume;
+    job.push_codec =
+        "int8";  // another declaration: DeclaredSpecs tells none apart by `resume`
+    for (const uint32_t rank : {0u, 1u}) {
+      SayHello(20 + rank, job, {.rank = rank, .run_id = "again", .name = "worker"});
+    }
+    next_step_[1] = checkpoint;
+    Beginning beginning = {.run = 4, .resumes = checkpoint > 0};
+    beginning.from.name = {.run = 3, .step = checkpoint};
+    if (!orders_.empty()) {
+      const auto& find = std::get<FindCheckpoint>(orders_.back());
+      Answer(CheckpointFound{.job = find.job, .beginning = beginning});
+    }
+    ASSERT_TRUE(Last<WorkerWelcome>(20).has_value());
+  }
+  uint64_t Rollbacks() const {
+    return coordinator_->View(now_).jobs.at(0).recoveries.rollbacks;
+  }
+};
+
+TEST_F(SavedJobsThatFail, SayHowManyStepsAreLost) {
+  FailAndBeginAgain(40, "auto");
+  EXPECT_EQ(Rollbacks(), 1u);
+  EXPECT_THAT(
+      Said(EventKind::kRecovery),
+      ElementsAre("goes back from step 47, to which its last run had come, to 40: "
+                  "7 steps are made again"));
+}
+
+TEST_F(SavedJobsThatFail, SayThatAllAreLostWhereThereIsNoCheckpoint) {
+  FailAndBeginAgain(0, "auto");
+  EXPECT_EQ(Rollbacks(), 1u);
+  EXPECT_THAT(Said(EventKind::kRecovery),
+              ElementsAre(HasSubstr("to 0: 47 steps are made again")));
+}
+
+TEST_F(SavedJobsThatFail, LoseNothingWithACheckpointOfTheirLastStep) {
+  FailAndBeginAgain(47, "latest");
+  EXPECT_EQ(Rollbacks(), 0u);
+  EXPECT_THAT(Said(EventKind::kRecovery), IsEmpty());
+}
+
+TEST_F(SavedJobsThatFail, AreSentBackByWhoNamesACheckpoint) {
+  FailAndBeginAgain(40, "run3-step40");
+  EXPECT_EQ(Rollbacks(), 0u);
 }
 
 TEST_F(SavedJobs, EndWithTheReasonWhenTheirCheckpointCannotBeHad) {

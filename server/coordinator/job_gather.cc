@@ -188,6 +188,21 @@ void Job::MaybeRun(CoordinatorOutputs& outputs) {
   change_reasons_ = {};
   change_reasons_.Add(EpochCause::kBegin, "the job begins");
   MaybeChangeEpoch(outputs);
+  const uint64_t steps = beginning_.resumes ? beginning_.from.name.step : 0;
+  if (const auto said = recoveries_.BeginAt(steps)) {
+    outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' ", *said)});
+    Say({.kind = EventKind::kRecovery, .what = *said}, outputs);
+  }
+}
+
+// Whoever begins anew, or with a checkpoint that he names, wants to go back.
+void Job::Follow(const Job& earlier) {
+  const std::string& resume = spec_.checkpoint.resume;
+  std::optional<uint64_t> steps;
+  if (earlier.failed_ && (resume == "auto" || resume == "latest")) {
+    steps = earlier.furthest_step_;
+  }
+  recoveries_.Follow(earlier.recoveries_, steps);
 }
 
 void Job::TellNewcomer(uint32_t rank, absl::Duration now, size_t servers_attached,

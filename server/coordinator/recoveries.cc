@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -54,8 +55,23 @@ std::optional<std::string> Recoveries::Look(bool goes_on, absl::Duration now) {
                          absl::ToDoubleSeconds(last_took_), last_);
 }
 
+// A run that failed before it began leaves what was before it.
+void Recoveries::Follow(const Recoveries& earlier, std::optional<uint64_t> steps) {
+  rollbacks_ = earlier.rollbacks_;
+  earlier_steps_ = steps ? std::max(*steps, earlier.earlier_steps_) : 0;
+}
+
+std::optional<std::string> Recoveries::BeginAt(uint64_t steps) {
+  const uint64_t before = std::exchange(earlier_steps_, 0);
+  if (before <= steps) return std::nullopt;
+  ++rollbacks_;
+  return absl::StrCat("goes back from step ", before,
+                      ", to which its last run had come, to ", steps, ": ",
+                      before - steps, " steps are made again");
+}
+
 RecoveryView Recoveries::View(absl::Duration now) const {
-  RecoveryView view;
+  RecoveryView view{.rollbacks = rollbacks_};
   for (const Cause cause : {Cause::kBackup, Cause::kJournal, Cause::kCoordinator}) {
     const auto known = sums_.find(cause);
     const RecoverySums sums = known == sums_.end() ? RecoverySums() : known->second;

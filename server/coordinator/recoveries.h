@@ -1,9 +1,11 @@
 // What a job has recovered from: how often, from what kind of loss, and how long it stood.
+// And how often it has not: it failed, and its next run began with fewer steps.
 //
 // A job stands from the loss of a server, or of the coordinator, until an epoch has begun
 // in which everything is there again. Several losses at once are a recovery each.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -27,6 +29,12 @@ class Recoveries {
   // does again.
   std::optional<std::string> Look(bool goes_on, absl::Duration now);
 
+  // What it begins with is to be compared with an earlier run of its name, which had come to
+  // `steps`; none: that one did not fail, or the user wants fewer.
+  void Follow(const Recoveries& earlier, std::optional<uint64_t> steps);
+  // The job begins with so many steps. Returns a line for the log when they are fewer.
+  std::optional<std::string> BeginAt(uint64_t steps);
+
   // What is still under way does not show.
   RecoveryView View(absl::Duration now) const;
 
@@ -42,6 +50,8 @@ class Recoveries {
   std::string last_causes_;
   absl::Duration last_took_ = {};
   absl::Duration last_at_ = {};
+  uint64_t earlier_steps_ = 0;
+  uint64_t rollbacks_ = 0;
 };
 
 // "backup", "journal" or "coordinator", as labels of metrics have it.

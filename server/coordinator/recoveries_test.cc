@@ -32,6 +32,35 @@ TEST(Recoveries, LastFromTheLossUntilTheJobGoesOn) {
   EXPECT_EQ(view.last_age, absl::Seconds(7.5));
 }
 
+TEST(Recoveries, ARunThatBeginsWithFewerStepsIsARollback) {
+  Recoveries first;
+  EXPECT_FALSE(first.BeginAt(0).has_value()) << "nothing was before it";
+  Recoveries second;
+  second.Follow(first, 47);
+  const auto line = second.BeginAt(40);
+  EXPECT_THAT(line.value_or(""), HasSubstr("from step 47"));
+  EXPECT_THAT(line.value_or(""), HasSubstr("to 40: 7 steps are made again"));
+  EXPECT_EQ(second.View(absl::Seconds(1)).rollbacks, 1u);
+  // One that was lost before it began leaves to its successor what was before it.
+  Recoveries third;
+  third.Follow(second, 50);
+  Recoveries fourth;
+  fourth.Follow(third, 0);
+  EXPECT_THAT(fourth.BeginAt(49).value_or(""), HasSubstr(": 1 steps are made again"));
+  EXPECT_EQ(fourth.View(absl::Seconds(1)).rollbacks, 2u);
+}
+
+TEST(Recoveries, ARunWithAllStepsOrThatIsMeantToHaveFewerIsNoRollback) {
+  Recoveries first;
+  Recoveries second;
+  second.Follow(first, 47);
+  EXPECT_FALSE(second.BeginAt(47).has_value());
+  Recoveries third;
+  third.Follow(second, std::nullopt);
+  EXPECT_FALSE(third.BeginAt(0).has_value());
+  EXPECT_EQ(third.View(absl::Seconds(1)).rollbacks, 0u);
+}
+
 TEST(Recoveries, OfSeveralLossesEachCountsUnderItsCause) {
   Recoveries recoveries;
   recoveries.Begin(Recoveries::Cause::kCoordinator, "the coordinator", std::nullopt);

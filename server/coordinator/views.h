@@ -96,6 +96,7 @@ struct RecoverySums {
 };
 struct RecoveryView {
   uint64_t count = 0;
+  uint64_t rollbacks = 0;  // of all runs of its name, one after the other
   std::map<std::string, RecoverySums> sums = {};
   std::string last = {};         // what was lost
   std::string last_causes = {};  // "backup", or "backup and coordinator"

@@ -256,6 +256,9 @@ void WorkerProcess::Run(ExchangeOutputs outputs) {
     if (auto* encode = std::get_if<ExchangeEncode>(&output)) {
       Encode(std::move(encode->work));
     }
+    if (auto* decode = std::get_if<ExchangeDecode>(&output)) {
+      Decode(std::move(decode->work));
+    }
     if (std::holds_alternative<ExchangeReady>(output) &&
         ++ready_tensors_ == weights_.size()) {
       Compute();
@@ -279,18 +282,33 @@ void WorkerProcess::Run(ExchangeOutputs outputs) {
   }
 }
 
-// It reads gradients and what is kept of them when it begins or when it ends, so that
-// whatever changed them meanwhile would show.
-void WorkerProcess::Encode(std::shared_ptr<EncodeWork> work) {
-  const bool reads_late = codec_random_() % 2 == 0;
-  if (!reads_late) work->Run(workspace_);
+// When it begins or when it ends, so that whatever is read and written meanwhile by others
+// would show.
+template <typename Answer>
+void WorkerProcess::RunSometime(std::function<void()> run, const Answer& answer) {
+  const bool is_late = codec_random_() % 2 == 0;
+  if (!is_late) run();
   const int most = codec_random_() % 16 == 0 ? 20000 : 500;
   const int micros = std::uniform_int_distribution<int>(0, most)(codec_random_);
-  After(absl::Microseconds(micros), [this, work = std::move(work), reads_late] {
+  After(absl::Microseconds(micros), [this, run = std::move(run), answer, is_late] {
     if (failed_) return;
-    if (reads_late) work->Run(workspace_);
-    Do([&](Exchange& exchange) { return exchange.Encoded(*work, parts_.events.now()); });
+    if (is_late) run();
+    Do(answer);
   });
+}
+
+void WorkerProcess::Encode(std::shared_ptr<EncodeWork> work) {
+  RunSometime([this, work] { work->Run(workspace_); },
+              [this, work](Exchange& exchange) {
+                return exchange.Encoded(*work, parts_.events.now());
+              });
+}
+
+void WorkerProcess::Decode(std::shared_ptr<DecodeWork> work) {
+  RunSometime([this, work] { work->Run(workspace_); },
+              [this, work](Exchange& exchange) {
+                return exchange.Decoded(*work, parts_.events.now());
+              });
 }
 
 void WorkerProcess::Send(ExchangeSend send) {
@@ -341,7 +359,7 @@ void WorkerProcess::OnMessage(ByteView header, Buffer payload) {
   if (!parsed.ok()) return;
   parts_.traffic.Arrived(*parsed, payload.size());
   WhenAwake([this, header = *parsed, payload] {
-    if (!failed_) Take(header, payload.view());
+    if (!failed_) Take(header, Slice::Of(payload));
   });
 }
 
@@ -350,11 +368,11 @@ void WorkerProcess::OnBorrowed(ByteView header, Slice payload) {
   if (!parsed.ok()) return;
   parts_.traffic.Arrived(*parsed, payload.size);
   WhenAwake([this, header = *parsed, payload = std::move(payload)] {
-    if (!failed_ && exchange_ != nullptr) Take(header, {payload.data, payload.size});
+    if (!failed_ && exchange_ != nullptr) Take(header, payload);
   });
 }
 
-void WorkerProcess::Take(const MessageHeader& header, ByteView payload) {
+void WorkerProcess::Take(const MessageHeader& header, const Slice& payload) {
   const absl::Duration now = parts_.events.now();
   if (links_->TakeWelcome(header)) {
     return Do([&](Exchange& exchange) { return exchange.Connected(header.shard, now); });

@@ -133,6 +133,9 @@ class WorkerProcess : private Receiver {
   void Send(ExchangeSend send);
   // As one of several threads does: some time, and in any order.
   void Encode(std::shared_ptr<EncodeWork> work);
+  void Decode(std::shared_ptr<DecodeWork> work);
+  template <typename Answer>
+  void RunSometime(std::function<void()> run, const Answer& answer);
   void NoteChoice(const ExchangeSend& send);
   // Runs now, or once thawed.
   void WhenAwake(std::function<void()> fn);
@@ -141,12 +144,12 @@ class WorkerProcess : private Receiver {
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
   void OnMessage(ByteView header, Buffer payload) override;
   void OnBorrowed(ByteView header, Slice payload) override;
-  void Take(const MessageHeader& header, ByteView payload);
+  void Take(const MessageHeader& header, const Slice& payload);
 
   Parts parts_;
   const uint32_t rank_;
   std::mt19937_64 random_;
-  std::mt19937_64 codec_random_;  // when encodings are made
+  std::mt19937_64 codec_random_;  // when works are run
   const std::vector<TensorTransfers> transfers_;
   BufferPool pool_;
   std::unique_ptr<Transport> transport_;

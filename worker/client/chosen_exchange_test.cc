@@ -74,8 +74,13 @@ class ChosenExchange : public ::testing::Test {
     const std::vector<float> values(kHalf);
     const Buffer payload = Gather(
         EncodeBlock(*fp32_, {range, version, 0}, values, Checksum::kHeaderOnly, pool_));
-    exchange_->OnMessage(Header(MessageKind::kPublish, block, version), payload.view(),
-                         now_);
+    for (const ExchangeOutput& output : exchange_->OnMessage(
+             Header(MessageKind::kPublish, block, version), Slice::Of(payload), now_)) {
+      const auto* decode = std::get_if<ExchangeDecode>(&output);
+      if (decode == nullptr) continue;
+      decode->work->Run(workspace_);
+      exchange_->Decoded(*decode->work, now_);
+    }
   }
 
   const std::unique_ptr<Codec> fp32_ = MakeFp32Codec();

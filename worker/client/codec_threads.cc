@@ -6,6 +6,12 @@
 #include "comm/base/machine.h"
 
 namespace syncline {
+namespace {
+
+// For each thread. The exchange asks for two encodings at once for each of them.
+constexpr uint32_t kMostWaiting = 4;
+
+}  // namespace
 
 uint32_t ThreadsForCodecs(std::optional<uint32_t> asked) {
   if (asked) return std::min(*asked, kMaxCodecThreads);
@@ -21,7 +27,7 @@ CodecThreads::~CodecThreads() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void CodecThreads::Submit(std::shared_ptr<EncodeWork> work) {
+void CodecThreads::Submit(Work work) {
   while (threads_.size() < options_.threads) {
     const size_t number = threads_.size();
     TraceTrack* const track =
@@ -33,6 +39,11 @@ void CodecThreads::Submit(std::shared_ptr<EncodeWork> work) {
   ++under_way_;
 }
 
+bool CodecThreads::IsBehind() const {
+  absl::MutexLock lock(&mutex_);
+  return waiting_.size() >= size_t{kMostWaiting} * options_.threads;
+}
+
 void CodecThreads::Finish() {
   absl::MutexLock lock(&mutex_);
   mutex_.Await(absl::Condition(this, &CodecThreads::IsIdle));
@@ -41,7 +52,7 @@ void CodecThreads::Finish() {
 void CodecThreads::Run(TraceTrack* track) {
   CodecWorkspace workspace = {.trace = track};
   while (true) {
-    std::shared_ptr<EncodeWork> work;
+    Work work;
     {
       absl::MutexLock lock(&mutex_);
       mutex_.Await(absl::Condition(this, &CodecThreads::MustAct));
@@ -49,8 +60,8 @@ void CodecThreads::Run(TraceTrack* track) {
       work = std::move(waiting_.front());
       waiting_.pop_front();
     }
-    work->Run(workspace);
-    options_.done(std::move(work));
+    work(workspace);
+    work = nullptr;
     absl::MutexLock lock(&mutex_);
     --under_way_;
   }

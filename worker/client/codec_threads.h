@@ -1,17 +1,16 @@
-// The few threads that encode for an exchange, beside its own. They begin with the first
-// work, and sleep while there is none.
+// The few threads that encode and decode for an exchange, beside its own. They begin with
+// the first work, and sleep while there is none.
 //
-//   CodecThreads threads({.threads = ThreadsForCodecs(std::nullopt), .done = Post});
-//   threads.Submit(work);  // and Post(work) follows, from one of them
-//   threads.Finish();      // nothing reads gradients any more
+//   CodecThreads threads({.threads = ThreadsForCodecs(std::nullopt)});
+//   threads.Submit([=](CodecWorkspace& workspace) { work->Run(workspace); Post(work); });
+//   threads.Finish();  // nothing reads gradients or writes weights any more
 //
-// Thread safety: Submit, Finish and the destructor from one thread.
+// Thread safety: all but the work itself from one thread.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <memory>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -20,7 +19,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
 #include "comm/base/trace_recorder.h"
-#include "worker/client/encode_work.h"
+#include "worker/client/codec_workspace.h"
 
 namespace syncline {
 
@@ -37,8 +36,6 @@ class CodecThreads {
  public:
   struct Options {
     uint32_t threads = 1;
-    // Takes a work that was run; called by these threads, and must not wait.
-    std::function<void(std::shared_ptr<EncodeWork>)> done;
     // Of the threads, in order; fewer: the others are not traced.
     std::vector<TraceTrack*> tracks = {};
   };
@@ -48,9 +45,13 @@ class CodecThreads {
   CodecThreads(const CodecThreads&) = delete;
   CodecThreads& operator=(const CodecThreads&) = delete;
 
+  // Called by one of these threads, with what is its own; waits for nobody.
+  using Work = std::function<void(CodecWorkspace&)>;
   // In the order of submission, several at once.
-  void Submit(std::shared_ptr<EncodeWork> work) ABSL_LOCKS_EXCLUDED(mutex_);
-  // Waits until all that was submitted has been run and handed to `done`.
+  void Submit(Work work) ABSL_LOCKS_EXCLUDED(mutex_);
+  // So much waits that who submits had better do the next work itself.
+  bool IsBehind() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Waits until all that was submitted has been run.
   void Finish() ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -63,8 +64,8 @@ class CodecThreads {
   const Options options_;
   std::vector<std::thread> threads_;
 
-  absl::Mutex mutex_;
-  std::deque<std::shared_ptr<EncodeWork>> waiting_ ABSL_GUARDED_BY(mutex_);
+  mutable absl::Mutex mutex_;
+  std::deque<Work> waiting_ ABSL_GUARDED_BY(mutex_);
   size_t under_way_ ABSL_GUARDED_BY(mutex_) = 0;  // waits, or is run
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
 };

@@ -12,6 +12,7 @@
 #include "comm/base/env.h"
 #include "comm/base/tiling.h"
 #include "gtest/gtest.h"
+#include "worker/client/encode_work.h"
 
 namespace syncline {
 namespace {
@@ -67,11 +68,15 @@ TEST(CodecThreads, MakeWhatOneThreadMakes) {
                [] {});
   Works together(3);
   std::atomic<uint32_t> done = 0;
-  CodecThreads threads(
-      {.threads = 4, .done = [&](const std::shared_ptr<EncodeWork>&) { ++done; }});
+  CodecThreads threads({.threads = 4});
   uint32_t steps = 0;
   together.RunAll(
-      [&](std::shared_ptr<EncodeWork> work) { threads.Submit(std::move(work)); },
+      [&](const std::shared_ptr<EncodeWork>& work) {
+        threads.Submit([work, &done](CodecWorkspace& workspace) {
+          work->Run(workspace);
+          ++done;
+        });
+      },
       [&] {
         threads.Finish();
         EXPECT_EQ(done, ++steps * kBlocks) << "all of it is over";
@@ -83,10 +88,14 @@ TEST(CodecThreads, FinishWhatTheyHaveWhenTheyEnd) {
   Works works(1);
   std::atomic<uint32_t> done = 0;
   {
-    CodecThreads threads(
-        {.threads = 2, .done = [&](const std::shared_ptr<EncodeWork>&) { ++done; }});
+    CodecThreads threads({.threads = 2});
     works.RunAll(
-        [&](std::shared_ptr<EncodeWork> work) { threads.Submit(std::move(work)); },
+        [&](const std::shared_ptr<EncodeWork>& work) {
+          threads.Submit([work, &done](CodecWorkspace& workspace) {
+            work->Run(workspace);
+            ++done;
+          });
+        },
         [] {});
   }
   EXPECT_EQ(done, kBlocks);
@@ -101,11 +110,11 @@ TEST(CodecThreads, TraceWhatEachOfThemDoes) {
   recorder.Limit(100);
   Works works(1);
   {
-    CodecThreads threads({.threads = 2,
-                          .done = [](const std::shared_ptr<EncodeWork>&) {},
-                          .tracks = tracks});
+    CodecThreads threads({.threads = 2, .tracks = tracks});
     works.RunAll(
-        [&](std::shared_ptr<EncodeWork> work) { threads.Submit(std::move(work)); },
+        [&](const std::shared_ptr<EncodeWork>& work) {
+          threads.Submit([work](CodecWorkspace& workspace) { work->Run(workspace); });
+        },
         [] {});
   }
   std::set<uint32_t> blocks;

@@ -1,5 +1,6 @@
 #include "worker/client/data_plane.h"
 
+#include <type_traits>
 #include <utility>
 #include <variant>
 
@@ -39,7 +40,7 @@ class DataPlane::FromShard : public Receiver {
     return plane_.Land(shard_, header, payload_bytes);
   }
   void OnMessage(ByteView header, Buffer payload) override {
-    plane_.Take(shard_, header, payload.view());
+    plane_.Take(shard_, header, Slice::Of(payload));
   }
 
  private:
@@ -120,17 +121,8 @@ void DataPlane::Open(Transport& transport, const std::vector<MemoryView>& weight
   if (const uint32_t threads = options_.codec_threads; threads > 0) {
     // While one is encoded the next one waits, and the one before is sent.
     exchange.encodings_at_once = 2 * threads;
-    codec_threads_ = std::make_unique<CodecThreads>(CodecThreads::Options{
-        .threads = threads,
-        .done =
-            [this](std::shared_ptr<EncodeWork> work) {
-              loop_->Post([this, work = std::move(work)](Transport&) {
-                Do([&](Exchange& exchange) {
-                  return exchange.Encoded(*work, clock_.Now());
-                });
-              });
-            },
-        .tracks = options_.codec_tracks});
+    codec_threads_ = std::make_unique<CodecThreads>(
+        CodecThreads::Options{.threads = threads, .tracks = options_.codec_tracks});
   }
   links_ = std::make_unique<ShardLinks>(LinksOptions(), transport);
   if (const absl::Status status = links_->Connect(clock_.Now()); !status.ok()) {
@@ -182,8 +174,33 @@ void DataPlane::Encode(std::shared_ptr<EncodeWork> work) {
   if (work->IsShort() || codec_threads_ == nullptr) {
     to_encode_.push_back(std::move(work));
   } else {
-    codec_threads_->Submit(std::move(work));
+    Submit(std::move(work));
   }
+}
+
+// Rather than have received views pile up, the loop decodes some itself.
+void DataPlane::Decode(std::shared_ptr<DecodeWork> work) {
+  const bool is_here =
+      work->IsShort() || codec_threads_ == nullptr || codec_threads_->IsBehind();
+  if (!is_here) return Submit(std::move(work));
+  work->Run(workspace_);
+  Run(exchange_->Decoded(*work, clock_.Now()));
+}
+
+template <typename Work>
+void DataPlane::Submit(std::shared_ptr<Work> work) {
+  codec_threads_->Submit([this, work = std::move(work)](CodecWorkspace& workspace) {
+    work->Run(workspace);
+    loop_->Post([this, work](Transport&) {
+      Do([&](Exchange& exchange) {
+        if constexpr (std::is_same_v<Work, DecodeWork>) {
+          return exchange.Decoded(*work, clock_.Now());
+        } else {
+          return exchange.Encoded(*work, clock_.Now());
+        }
+      });
+    });
+  });
 }
 
 // Each block leaves before the next one is encoded. Within a host nothing is to be done in
@@ -328,6 +345,9 @@ void DataPlane::Run(ExchangeOutputs outputs) {
     if (auto* encode = std::get_if<ExchangeEncode>(&output)) {
       Encode(std::move(encode->work));
     }
+    if (auto* decode = std::get_if<ExchangeDecode>(&output)) {
+      Decode(std::move(decode->work));
+    }
     if (auto* ready = std::get_if<ExchangeReady>(&output)) {
       PublishProgress();
       events_.on_ready(*ready);
@@ -385,11 +405,11 @@ absl::StatusOr<Buffer> DataPlane::Land(const From& from, ByteView header,
 }
 
 void DataPlane::OnMessage(ByteView header, Buffer payload) {
-  Take(std::nullopt, header, payload.view());
+  Take(std::nullopt, header, Slice::Of(payload));
 }
 
 void DataPlane::OnBorrowed(ByteView header, Slice payload) {
-  Take(std::nullopt, header, {payload.data, payload.size});
+  Take(std::nullopt, header, std::move(payload));
 }
 
 bool DataPlane::IsOfItsShard(const From& from, const MessageHeader& header) {
@@ -411,14 +431,16 @@ bool DataPlane::IsOfItsShard(const From& from, const MessageHeader& header) {
   return false;
 }
 
-void DataPlane::Take(const From& from, ByteView header, ByteView payload) {
+void DataPlane::Take(const From& from, ByteView header, Slice payload) {
   const auto parsed = ParseHeader(header);
   if (!parsed.ok() || failed_ || exchange_ == nullptr) return;
   if (!IsOfItsShard(from, *parsed)) return;
   const absl::Duration now = clock_.Now();
   if (!IsWelcome(*parsed)) {
     links_->Heard(exchange_->shard_of(parsed->block));
-    Do([&](Exchange& exchange) { return exchange.OnMessage(*parsed, payload, now); });
+    Do([&](Exchange& exchange) {
+      return exchange.OnMessage(*parsed, std::move(payload), now);
+    });
   } else if (links_->TakeWelcome(*parsed)) {
     Do([&](Exchange& exchange) { return exchange.Connected(parsed->shard, now); });
   }

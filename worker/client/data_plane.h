@@ -1,5 +1,5 @@
 // The data plane of a session: the thread that runs the transport and the exchange, and
-// the ones that encode for it.
+// the ones that encode and decode for it.
 //
 // Thread safety: every public method may be called from any thread. Events are called on
 // the loop thread and must not block.
@@ -32,6 +32,7 @@
 #include "comm/transport/shared_arena.h"
 #include "comm/transport/transport.h"
 #include "worker/client/codec_threads.h"
+#include "worker/client/decode_work.h"
 #include "worker/client/encode_work.h"
 #include "worker/client/exchange.h"
 #include "worker/client/shard_links.h"
@@ -45,8 +46,8 @@ struct DataPlaneOptions {
   // host.
   std::vector<SecretKey> shard_keys = {};
   ExchangeOptions exchange;
-  // That encode beside the loop thread, and their tracks; 0: it encodes itself, a block
-  // between two rounds of the transport.
+  // That encode and decode beside the loop thread, and their tracks; 0: it does that itself,
+  // a block between two rounds of the transport.
   uint32_t codec_threads = 0;
   std::vector<TraceTrack*> codec_tracks = {};
   Logger log;
@@ -121,7 +122,11 @@ class DataPlane : private Receiver {
   void Send(ExchangeSend send);
   void Encode(std::shared_ptr<EncodeWork> work);
   void EncodeHere();
-  // Until nothing is encoded any more.
+  void Decode(std::shared_ptr<DecodeWork> work);
+  // To the codec threads; the exchange is told what it came to.
+  template <typename Work>
+  void Submit(std::shared_ptr<Work> work);
+  // Until nothing is encoded or decoded any more.
   void AwaitCodecs();
   void Fail(const absl::Status& status);
   void PublishProgress();
@@ -142,7 +147,7 @@ class DataPlane : private Receiver {
   // receiver.
   using From = std::optional<uint32_t>;
   absl::StatusOr<Buffer> Land(const From& from, ByteView header, size_t payload_bytes);
-  void Take(const From& from, ByteView header, ByteView payload);
+  void Take(const From& from, ByteView header, Slice payload);
   // False for what no shard would send, and for what somebody else than its shard sent: a
   // server speaks for the blocks that it holds, and for no others.
   bool IsOfItsShard(const From& from, const MessageHeader& header);
@@ -163,7 +168,7 @@ class DataPlane : private Receiver {
   bool encodes_here_ = false;
   bool all_local_ = false;  // all servers are on this host
   CodecWorkspace workspace_ = {.is_of_exchange = true};
-  // Null: everything is encoded on this thread.
+  // Null: everything is encoded and decoded on this thread.
   std::unique_ptr<CodecThreads> codec_threads_;
   std::vector<std::unique_ptr<FromShard>> from_shards_;  // in order; outlive links_
   std::unique_ptr<ShardLinks> links_;

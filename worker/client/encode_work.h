@@ -12,29 +12,19 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "comm/base/buffer.h"
 #include "comm/base/env.h"
-#include "comm/base/trace_recorder.h"
 #include "comm/codec/frame.h"
-#include "comm/codec/sparse/tensor_histogram.h"
 #include "comm/compression/memory/gradient_memory.h"
 #include "comm/compression/transfer.h"
 #include "worker/client/codec_cost.h"
+#include "worker/client/codec_workspace.h"
 #include "worker/client/memory_view.h"
 
 namespace syncline {
-
-// What a thread that encodes has of its own.
-struct CodecWorkspace {
-  std::vector<float> tile = {};  // of gradients that are not FP32
-  GradientMemory::Workspace memory = {};
-  std::optional<TensorHistogram> histogram = std::nullopt;
-  TraceTrack* trace = nullptr;  // of this thread; null: none
-  bool is_of_exchange =
-      false;  // its thread is the exchange's own, which does nothing else
-};
 
 // What is encoded of a block.
 struct GradientBlock {

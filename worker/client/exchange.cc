@@ -35,6 +35,7 @@ Exchange::Exchange(const ExchangeOptions& options, const std::vector<MemoryView>
       shards_(options.shards),
       epoch_(options.epoch),
       catches_up_(options.mode.has_quorum()) {
+  workspace_.trace = options_.trace;
   const std::vector<BlockRange> ranges = CutIntoBlocks(ElementCounts(weights));
   SYNCLINE_CHECK(ranges.size() == options_.shard_of_block.size());
   for (const MemoryView& tensor : weights) tensors_.push_back({.weights = tensor});
@@ -143,6 +144,10 @@ void Exchange::Enqueue(uint32_t id, MessageKind kind) {
 // Without a connection it is asked as soon as there is one.
 void Exchange::SendPull(uint32_t id, ExchangeOutputs& outputs) {
   Block& block = blocks_[id];
+  if (block.decoding != nullptr) {  // the view that is here may do
+    block.due = absl::ZeroDuration();
+    return;
+  }
   block.kind = block.phase == Phase::kHeld ? block.kind : MessageKind::kPull;
   SetPhase(block, Phase::kHeld);
   block.sent_epoch = epoch_;
@@ -309,8 +314,11 @@ ExchangeOutputs Exchange::EpochChanged(uint64_t epoch, SeedRole role,
   // The seeder before us died. What it seeded and we have seen stays; the rest gets our
   // values.
   for (uint32_t id = 0; id < blocks_.size(); ++id) {
-    if (!blocks_[id].landed && blocks_[id].kind == MessageKind::kPull)
+    const Block& block = blocks_[id];
+    const bool is_seen = block.landed || block.decoding != nullptr;
+    if (!is_seen && block.kind == MessageKind::kPull) {
       Enqueue(id, FirstOfSeed(blocks_[id]));
+    }
   }
   PumpAll(now, outputs);
   return outputs;
@@ -321,7 +329,7 @@ ExchangeOutputs Exchange::Tick(absl::Duration now) {
   digest_room_ = kDigestElements;
   for (uint32_t id = 0; id < blocks_.size() && !failed_; ++id) {
     Block& block = blocks_[id];
-    if (block.due > now) continue;
+    if (block.due > now || block.decoding != nullptr) continue;
     if (block.phase == Phase::kHeld) {
       SendPull(id, outputs);
     } else {
@@ -337,7 +345,7 @@ ExchangeOutputs Exchange::Tick(absl::Duration now) {
 ExchangeStats Exchange::stats() const {
   ExchangeStats stats = stats_;
   stats.encoding = encoder_.cost();
-  stats.decoding = landing_.cost();
+  stats.decoding = decoding_cost_;
   stats.residual_ratio = encoder_.residual_ratio();
   return stats;
 }

@@ -6,9 +6,11 @@
 // options.clock, which measures what encoding and decoding cost, for status and for
 // push_codec=auto.
 //
-// What has to be encoded it asks for, block by block (ExchangeEncode); some thread does it,
-// and what it came to leaves as soon as it is told (Encoded), in whatever order that is. A
-// tensor is not ready while something of it is being encoded.
+// What has to be encoded and decoded it asks for, block by block (ExchangeEncode,
+// ExchangeDecode); some thread does it, and what it came to counts as soon as it is told
+// (Encoded, Decoded), in whatever order that is. A tensor is not ready while something of it
+// is being encoded or decoded, and what comes of a block whose view is being decoded waits
+// until that is done, so that each block sees its messages one after the other.
 //
 // Every block of a pushed tensor goes through: queued -> encoding -> sent -> held
 // (acknowledged) -> published. A published delta needs the version before it; without that, or when the
@@ -33,6 +35,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <limits>
 #include <map>
@@ -55,78 +58,16 @@
 #include "comm/transport/message.h"
 #include "worker/client/average_pull.h"
 #include "worker/client/codec_cost.h"
+#include "worker/client/codec_workspace.h"
+#include "worker/client/decode_work.h"
 #include "worker/client/encode_work.h"
 #include "worker/client/exchange_options.h"
+#include "worker/client/exchange_outputs.h"
 #include "worker/client/push_encoder.h"
 #include "worker/client/view_landing.h"
 #include "worker/client/wire_meter.h"
 
 namespace syncline {
-
-// To be sent to a shard. When it borrows the caller's gradient, SendDone(block) must be
-// told once the send is done: until then the tensor is not ready.
-struct ExchangeSend {
-  uint32_t shard = 0;
-  MessageHeader header = {};
-  Payload payload = {};
-  bool borrows_gradient = false;
-  TrafficClass traffic_class = TrafficClass::kOther;  // of what has a payload
-};
-// To be run, and handed back with Encoded, on the exchange's own thread or on another one
-// (EncodeWork::IsShort). It reads the caller's gradient and what the exchange keeps: before
-// the exchange goes, it is over.
-struct ExchangeEncode {
-  std::shared_ptr<EncodeWork> work;
-};
-// All blocks of the tensor hold the version that was waited for, and its memory is the
-// caller's again.
-struct ExchangeReady {
-  uint32_t tensor = 0;
-  // With a quorum: that it contributes to next; further than the next one where the others
-  // went on without this worker.
-  std::optional<uint64_t> step = std::nullopt;
-};
-// With a quorum: what this worker gave to that step, or will give, is not part of it.
-struct ExchangeLate {
-  uint64_t step = 0;
-};
-// The exchange is over.
-struct ExchangeFailed {
-  absl::Status status;
-};
-// The averaged weights of a tensor, or an array of its optimizer's state, as asked for.
-struct ExchangeAveraged {
-  absl::Status status = {};  // FailedPrecondition when the job keeps none
-  std::vector<float> weights = {};
-  uint64_t updates = 0;  // that made the state
-};
-// What this worker had kept is held by the servers.
-struct ExchangeParted {};
-using ExchangeOutput =
-    std::variant<ExchangeSend, ExchangeEncode, ExchangeReady, ExchangeFailed,
-                 ExchangeAveraged, ExchangeParted, ExchangeLate>;
-using ExchangeOutputs = std::vector<ExchangeOutput>;
-
-struct ExchangeStats {
-  uint64_t bytes_pushed = 0;
-  uint64_t bytes_pulled = 0;
-  uint64_t resent_blocks = 0;
-  uint64_t late_steps = 0;  // that a quorum made without this worker, while it computed
-  // Acknowledged, or landed: repetitions are no progress.
-  uint64_t progress_bytes = 0;
-  // Of gradients, each counted once.
-  uint64_t pushed_values = 0;
-  uint64_t pushed_value_bytes = 0;
-  // Blocks whose view was not the servers' and was taken anew as a whole; 0 unless memory
-  // was damaged or somebody wrote to the weights.
-  uint64_t diverged_blocks = 0;
-  // In the name of a shard, but not by it; dropped. Counted by the data plane.
-  uint64_t foreign_messages = 0;
-  CodecCost encoding = {};  // of pushes
-  CodecCost decoding = {};  // of views
-  // What encodings have lost and still have to send, over a gradient, as norms.
-  double residual_ratio = 0;
-};
 
 class Exchange {
  public:
@@ -175,11 +116,15 @@ class Exchange {
   ExchangeOutputs Part(absl::Duration now);
 
   // A message from a shard. Nothing in it is believed unchecked.
-  ExchangeOutputs OnMessage(const MessageHeader& header, ByteView payload,
+  // A payload without an owner is copied where it is used later.
+  ExchangeOutputs OnMessage(const MessageHeader& header, Slice payload,
                             absl::Duration now);
 
   // An ExchangeEncode was run.
   ExchangeOutputs Encoded(EncodeWork& work, absl::Duration now);
+
+  // An ExchangeDecode was run.
+  ExchangeOutputs Decoded(const DecodeWork& work, absl::Duration now);
 
   // An ExchangeSend that borrowed the gradient is done.
   ExchangeOutputs SendDone(uint32_t block);
@@ -281,9 +226,11 @@ class Exchange {
     size_t sent_bytes = 0;
     size_t promised = 0;       // bytes, while it is encoded
     bool is_encoding = false;  // was asked for; also once it is no longer wanted
-    size_t held_bytes = 0;     // of a contribution whose view has not come
-    float learning_rate = 0;   // of the step that begins with `version`; 0: unknown
-    int64_t sent_at_ns = 0;    // for a trace, as those below; 0: none is open
+    bool is_read = false;      // of a seed: what is encoded are the weights
+    const DecodeWork* decoding = nullptr;  // under way: the weights are its own
+    size_t held_bytes = 0;                 // of a contribution whose view has not come
+    float learning_rate = 0;  // of the step that begins with `version`; 0: unknown
+    int64_t sent_at_ns = 0;   // for a trace, as those below; 0: none is open
     int64_t held_at_ns = 0;
     int borrowed_sends = 0;  // given out and not yet done
     int attempts = 0;
@@ -309,14 +256,16 @@ class Exchange {
     bool ready = false;
     bool gave_late = false;    // what it gave last was too late, or it settles
     uint32_t encodings = 0;    // under way
+    uint32_t decodings = 0;    // likewise
     bool is_surveyed = false;  // one of them; no block is encoded meanwhile
     // To be taken back once none is under way.
     std::vector<GradientBlock> late = {};
   };
-  // A view that came while the caller used the weights.
-  struct Stashed {
+  // A message that waits: a view that came while the caller used the weights, or anything
+  // while they are written.
+  struct Waiting {
     MessageHeader header = {};
-    Buffer payload = {};
+    Slice payload = {};
   };
   struct ShardQueue {
     std::set<uint32_t> queued;  // in block order: front layers first
@@ -339,20 +288,20 @@ class Exchange {
     if (options_.phases != nullptr) options_.phases->Exchange(phase);
   }
   void EnterPhase() const {
-    Enter(encodings_ > 0 ? WorkerPhase::kEncode
-          : unheld_ > 0  ? WorkerPhase::kPush
-          : has_news_    ? WorkerPhase::kPublish
-                         : WorkerPhase::kOthers);
+    Enter(decodings_ > 0   ? WorkerPhase::kDecode
+          : encodings_ > 0 ? WorkerPhase::kEncode
+          : unheld_ > 0    ? WorkerPhase::kPush
+          : has_news_      ? WorkerPhase::kPublish
+                           : WorkerPhase::kOthers);
   }
   // ---- Traces (exchange_trace.cc) ----
   bool IsTraced() const {
     return options_.trace != nullptr && options_.trace->IsOpen(options_.job);
   }
-  int64_t TraceNow() const { return IsTraced() ? options_.trace->Now() : 0; }
   TraceSpan SpanOf(const Block& block, TraceKind kind) const;
   void TraceSent(Block& block) const;
   void TraceAcknowledged(Block& block) const;
-  void TraceLanded(Block& block, uint64_t version, int64_t began) const;
+  void TraceArrived(Block& block, uint64_t version) const;
   static bool IsUnheld(Phase phase) {
     return phase == Phase::kQueued || phase == Phase::kEncoding || phase == Phase::kSent;
   }
@@ -385,9 +334,9 @@ class Exchange {
   GradientUnits UnitsOf(const Tensor& tensor, const Block& block) const;
   void Leave(uint32_t block, Phase next);
   void OnAck(const MessageHeader& header, absl::Duration now, ExchangeOutputs& outputs);
-  void OnPublish(const MessageHeader& header, ByteView payload, absl::Duration now,
+  void OnPublish(const MessageHeader& header, Slice payload, absl::Duration now,
                  ExchangeOutputs& outputs);
-  void Stash(const MessageHeader& header, ByteView payload);
+  void Stash(const MessageHeader& header, const Slice& payload);
   // The tensor's memory is the exchange's: the newest view that came before lands.
   void LandStashed(uint32_t block);
   // The version that has to land before the block's tensor is ready again.
@@ -407,7 +356,7 @@ class Exchange {
   uint64_t NewestOf(uint32_t block) const;
   ExchangeOutputs ContributeToQuorum(uint32_t tensor, absl::Duration now);
   ExchangeOutputs SettleWithQuorum(uint32_t tensor, absl::Duration now);
-  void OnQuorumView(const MessageHeader& header, ByteView payload, absl::Duration now,
+  void OnQuorumView(const MessageHeader& header, const Slice& payload, absl::Duration now,
                     ExchangeOutputs& outputs);
   void OnQuorumAck(const MessageHeader& header, ExchangeOutputs& outputs);
   void OnTooLate(const MessageHeader& header, ExchangeOutputs& outputs);
@@ -420,13 +369,28 @@ class Exchange {
   void TakeBackLate(Tensor& tensor);
   void PartAgain(uint32_t block, uint64_t version);
   void CatchUpIfAllGave(ExchangeOutputs& outputs);
-  void CatchUpWith(const MessageHeader& header, ByteView payload, absl::Duration now,
+  void CatchUpWith(const MessageHeader& header, const Slice& payload, absl::Duration now,
                    ExchangeOutputs& outputs);
   void EndCatchUp(ExchangeOutputs& outputs);
   // False when it could not be used, and is asked for again.
-  bool LandNews(const MessageHeader& header, ByteView payload, absl::Duration now);
+  bool LandNews(const MessageHeader& header, const Slice& payload, absl::Duration now);
 
-  ViewLanding::Result Land(const MessageHeader& header, ByteView payload, Block& block);
+  // ---- Decoding (exchange_decode.cc) ----
+  std::shared_ptr<DecodeWork> AskLanding(const MessageHeader& header, Slice payload);
+  // Likewise, at once and on this thread. REQUIRES: no decoding of the block is under way.
+  ViewLanding::Result Land(const MessageHeader& header, const Slice& payload);
+  void TakeCost(const DecodeWork& work);
+  bool Follows(const MessageHeader& header) const;
+  void Landed(const DecodeWork& work, absl::Duration now, ExchangeOutputs& outputs);
+  // Its weights are read or written.
+  static bool IsInUse(const Block& block) {
+    return block.decoding != nullptr || block.is_read;
+  }
+  Slice Kept(Slice payload);
+  void Handle(const MessageHeader& header, Slice payload, absl::Duration now,
+              ExchangeOutputs& outputs);
+  // What came of the block while its weights were in use.
+  void HandleDeferred(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
   void TakeRates(const MessageHeader& header, Block& block);
   bool IsParting(uint32_t block) const { return parting_ && parting_->contains(block); }
   void Parted(uint32_t block, ExchangeOutputs& outputs);
@@ -447,10 +411,14 @@ class Exchange {
   std::vector<Tensor> tensors_;
   std::vector<Block> blocks_;
   std::vector<ShardQueue> shards_;
-  std::map<uint32_t, Stashed> stashed_;  // by block
-  uint32_t unheld_ = 0;                  // blocks that are queued, encoded or sent
-  uint32_t encodings_ = 0;               // under way
-  bool has_news_ = false;                // a view came since all that was pushed is held
+  std::map<uint32_t, Waiting> stashed_;               // by block
+  std::map<uint32_t, std::deque<Waiting>> deferred_;  // likewise
+  uint32_t unheld_ = 0;     // blocks that are queued, encoded or sent
+  uint32_t encodings_ = 0;  // under way
+  uint32_t decodings_ = 0;  // likewise
+  CodecCost decoding_cost_;
+  CodecWorkspace workspace_ = {.is_of_exchange = true};  // of what lands here
+  bool has_news_ = false;  // a view came since all that was pushed is held
   // Elements whose digest may be made before the next Tick.
   size_t digest_room_ = kDigestElements;
   uint64_t epoch_;

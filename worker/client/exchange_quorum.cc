@@ -32,7 +32,7 @@ uint64_t Exchange::NewestOf(uint32_t id) const {
 
 // ---- What views and answers say ----
 
-void Exchange::OnQuorumView(const MessageHeader& header, ByteView payload,
+void Exchange::OnQuorumView(const MessageHeader& header, const Slice& payload,
                             absl::Duration now, ExchangeOutputs& outputs) {
   Block& block = blocks_[header.block];
   newest_ = std::max(newest_, header.step);
@@ -199,7 +199,7 @@ void Exchange::CatchUpIfAllGave(ExchangeOutputs& outputs) {
   EndCatchUp(outputs);
 }
 
-void Exchange::CatchUpWith(const MessageHeader& header, ByteView payload,
+void Exchange::CatchUpWith(const MessageHeader& header, const Slice& payload,
                            absl::Duration now, ExchangeOutputs& outputs) {
   Block& block = blocks_[header.block];
   const bool is_news = !block.landed || header.step > block.version;
@@ -208,10 +208,10 @@ void Exchange::CatchUpWith(const MessageHeader& header, ByteView payload,
   EndCatchUp(outputs);
 }
 
-bool Exchange::LandNews(const MessageHeader& header, ByteView payload,
+bool Exchange::LandNews(const MessageHeader& header, const Slice& payload,
                         absl::Duration now) {
   Block& block = blocks_[header.block];
-  if (Land(header, payload, block) != ViewLanding::Result::kLanded) {
+  if (Land(header, payload) != ViewLanding::Result::kLanded) {
     block.was_useless = true;
     block.due = std::min(block.due, now + Backoff(block));
     ++block.attempts;
@@ -219,7 +219,7 @@ bool Exchange::LandNews(const MessageHeader& header, ByteView payload,
   }
   block.version = header.step;
   block.landed = true;
-  stats_.progress_bytes += payload.size();
+  stats_.progress_bytes += payload.size;
   TakeRates(header, block);
   return true;
 }

@@ -33,7 +33,8 @@ size_t Exchange::MaxPayloadBytes(const MessageHeader& header) const {
 Exchange::Awaits Exchange::WhatIsAwaited(uint32_t shard) const {
   Awaits awaits = Awaits::kNothing;
   for (const Block& block : blocks_) {
-    if (block.shard != shard || block.due != absl::InfiniteDuration()) continue;
+    if (block.shard != shard || block.decoding != nullptr) continue;
+    if (block.due != absl::InfiniteDuration()) continue;
     if (block.phase != Phase::kSent && block.phase != Phase::kHeld) continue;
     if (!block.is_noted) return Awaits::kShard;
     awaits = Awaits::kOthers;
@@ -47,7 +48,7 @@ ExchangeOutputs Exchange::Probe(uint32_t shard) {
   ExchangeOutputs outputs;
   for (uint32_t id = 0; id < blocks_.size() && outputs.empty(); ++id) {
     Block& block = blocks_[id];
-    if (block.shard != shard) continue;
+    if (block.shard != shard || block.decoding != nullptr) continue;
     if (block.phase == Phase::kHeld) SendPull(id, outputs);
     if (block.phase == Phase::kSent && std::exchange(block.is_noted, false)) {
       outputs.push_back(ExchangeSend{
@@ -57,24 +58,37 @@ ExchangeOutputs Exchange::Probe(uint32_t shard) {
   return outputs;
 }
 
-ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payload,
+ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, Slice payload,
                                     absl::Duration now) {
   ExchangeOutputs outputs;
   const bool is_ours = header.job == options_.job && header.rank == options_.rank &&
                        header.incarnation == options_.incarnation &&
                        header.session_key == options_.session_key &&
                        header.block < blocks_.size();
-  if (failed_ || !is_ours || IsOfPredecessor(header)) return outputs;
+  if (failed_ || !is_ours) return outputs;
+  if (IsInUse(blocks_[header.block])) {
+    deferred_[header.block].push_back({header, Kept(std::move(payload))});
+    return outputs;
+  }
+  Handle(header, std::move(payload), now, outputs);
+  PumpShard(blocks_[header.block].shard, now, outputs);
+  EnterPhase();
+  return outputs;
+}
+
+void Exchange::Handle(const MessageHeader& header, Slice payload, absl::Duration now,
+                      ExchangeOutputs& outputs) {
+  if (IsOfPredecessor(header)) return;
   switch (static_cast<MessageKind>(header.kind)) {
     case MessageKind::kAck:
       OnAck(header, now, outputs);
       break;
     case MessageKind::kPublish:
-      OnPublish(header, payload, now, outputs);
+      OnPublish(header, std::move(payload), now, outputs);
       break;
     case MessageKind::kAverage:
     case MessageKind::kState:
-      OnAverage(header, payload, outputs);
+      OnAverage(header, {payload.data, payload.size}, outputs);
       break;
     case MessageKind::kNoted:
       OnNoted(header);
@@ -83,11 +97,8 @@ ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, ByteView payloa
       OnRefuse(header, now, outputs);
       break;
     default:
-      return outputs;  // only workers send the other kinds
+      break;  // only workers send the other kinds
   }
-  PumpShard(blocks_[header.block].shard, now, outputs);
-  EnterPhase();
-  return outputs;
 }
 
 // Its server was taken for dead, and may live: it has not heard of the epoch from which on
@@ -150,24 +161,6 @@ bool Exchange::IsWelcome(const MessageHeader& header) const {
   return block.phase != Phase::kIdle && is_fresh;
 }
 
-void Exchange::Stash(const MessageHeader& header, ByteView payload) {
-  Stashed& stashed = stashed_[header.block];
-  if (stashed.header.step >= header.step) return;
-  stashed = {.header = header, .payload = pool_.Allocate(payload.size())};
-  std::ranges::copy(payload, stashed.payload.data());
-  stats_.progress_bytes += payload.size();
-}
-
-void Exchange::LandStashed(uint32_t id) {
-  const auto stashed = stashed_.extract(id);
-  if (stashed.empty()) return;
-  Block& block = blocks_[id];
-  const auto& [header, payload] = stashed.mapped();
-  if (Land(header, payload.view(), block) != ViewLanding::Result::kLanded) return;
-  block.version = header.step;
-  TakeRates(header, block);
-}
-
 void Exchange::Finish(uint32_t id, ExchangeOutputs& outputs) {
   Block& block = blocks_[id];
   if (block.kind == MessageKind::kPush) ++block.step;
@@ -189,47 +182,20 @@ void Exchange::OnNoted(const MessageHeader& header) {
   if (block.phase == Phase::kSent && answers_sent) block.is_noted = true;
 }
 
-void Exchange::OnPublish(const MessageHeader& header, ByteView payload,
-                         absl::Duration now, ExchangeOutputs& outputs) {
+void Exchange::OnPublish(const MessageHeader& header, Slice payload, absl::Duration now,
+                         ExchangeOutputs& outputs) {
   Block& block = blocks_[header.block];
-  stats_.bytes_pulled += payload.size();
+  stats_.bytes_pulled += payload.size;
   if (IsOfQuorum(block)) return OnQuorumView(header, payload, now, outputs);
-  // Only who held our contribution can publish what comes after it.
-  const bool follows = !options_.mode.is_async() && header.step > block.step;
-  if (IsParting(header.block) && follows) return Parted(header.block, outputs);
+  if (IsParting(header.block) && Follows(header)) return Parted(header.block, outputs);
   if (!IsWelcome(header) || parting_) return;
-  if (tensors_[block.range.tensor].ready) {
-    return Stash(header, payload);
-  }
-  Enter(WorkerPhase::kDecode);
-  const ViewLanding::Result result = Land(header, payload, block);
+  if (tensors_[block.range.tensor].ready) return Stash(header, payload);
+  std::shared_ptr<DecodeWork> work = AskLanding(header, std::move(payload));
+  block.decoding = work.get();
+  ++tensors_[block.range.tensor].decodings;
+  ++decodings_;
   has_news_ = has_news_ || unheld_ == 0;
-  if (result == ViewLanding::Result::kIgnored) {
-    // An answer to an earlier question may be no use while the right one is on its way.
-    if (block.phase != Phase::kHeld) return;
-    block.was_useless = true;
-    block.due = std::min(block.due, now + Backoff(block));
-    ++block.attempts;
-    return;
-  }
-  if (result == ViewLanding::Result::kDiverged) {
-    if (block.phase == Phase::kSent) wire_.Lost();  // the acknowledgement was
-    ++stats_.diverged_blocks;
-    block.landed = false;
-    block.was_useless = true;
-    Leave(header.block, Phase::kHeld);
-    return SendPull(header.block, outputs);
-  }
-  block.version = header.step;
-  block.landed = true;
-  stats_.progress_bytes += payload.size();
-  TakeRates(header, block);
-  const bool is_unheld = IsUnheld(block.phase);
-  const bool is_counted = block.kind != MessageKind::kPush || follows;
-  if (block.phase == Phase::kIdle || block.version < block.wanted) return;
-  if (is_unheld && !is_counted) return;
-  if (block.phase == Phase::kSent) wire_.Lost();  // the acknowledgement was
-  Finish(header.block, outputs);
+  outputs.push_back(ExchangeDecode{std::move(work)});
 }
 
 void Exchange::TakeRates(const MessageHeader& header, Block& block) {
@@ -241,21 +207,10 @@ void Exchange::TakeRates(const MessageHeader& header, Block& block) {
   loss_scale_ = scale;
 }
 
-ViewLanding::Result Exchange::Land(const MessageHeader& header, ByteView payload,
-                                   Block& block) {
-  ViewLanding::Place place = {
-      .range = block.range, .weights = WeightsOf(block), .is_own = block.is_own};
-  if (block.landed) place.version = block.version;
-  const int64_t began_ns = TraceNow();
-  const ViewLanding::Result result = landing_.Land(header, payload, place);
-  if (result != ViewLanding::Result::kIgnored) block.is_own = false;
-  if (began_ns > 0) TraceLanded(block, header.step, began_ns);
-  return result;
-}
-
 void Exchange::ReportIfReady(uint32_t id, ExchangeOutputs& outputs) {
   Tensor& tensor = tensors_[id];
-  if (tensor.ready || tensor.encodings > 0 || failed_) return;
+  const bool is_in_use = tensor.encodings > 0 || tensor.decodings > 0;
+  if (tensor.ready || is_in_use || failed_) return;
   for (uint32_t b = tensor.first_block; b < tensor.first_block + tensor.blocks; ++b) {
     const Block& block = blocks_[b];
     if (block.phase != Phase::kIdle || !block.landed || block.borrowed_sends > 0) return;

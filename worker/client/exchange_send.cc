@@ -100,8 +100,8 @@ bool Exchange::IsUrgent(const Block& block) const {
 bool Exchange::Begin(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) {
   Block& block = blocks_[id];
   Tensor& tensor = tensors_[block.range.tensor];
-  // What was asked for is still to be answered.
-  if (block.is_encoding || tensor.is_surveyed) return false;
+  // What was asked for is still to be answered. A view may make it needless.
+  if (block.is_encoding || block.decoding != nullptr || tensor.is_surveyed) return false;
   const bool is_push = block.kind == MessageKind::kPush;
   if (is_push && !parting_) {
     std::optional<Payload> payload;
@@ -122,6 +122,7 @@ bool Exchange::Begin(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) 
     tensor.is_surveyed = true;
   } else {
     block.is_encoding = true;
+    block.is_read = !is_push;
     SetPhase(block, Phase::kEncoding);
   }
   outputs.push_back(ExchangeEncode{std::move(work)});
@@ -142,9 +143,11 @@ ExchangeOutputs Exchange::Encoded(EncodeWork& work, absl::Duration now) {
     tensor.is_surveyed = false;
   } else {
     block.is_encoding = false;
-    const bool is_of_today = contribution.label.epoch == epoch_;
+    block.is_read = false;
+    const bool is_wanted =
+        contribution.label.epoch == epoch_ && block.decoding == nullptr && !failed_;
     if (block.phase == Phase::kEncoding) {
-      if (shards_[block.shard].is_connected && is_of_today && !failed_) {
+      if (shards_[block.shard].is_connected && is_wanted) {
         SendBlock(id, std::move(payload), now, outputs);
       } else {
         Enqueue(id, block.kind);
@@ -155,6 +158,7 @@ ExchangeOutputs Exchange::Encoded(EncodeWork& work, absl::Duration now) {
     }
   }
   if (tensor.encodings == 0) TakeBackLate(tensor);
+  HandleDeferred(id, now, outputs);
   ReportIfReady(tensor_id, outputs);
   PumpAll(now, outputs);
   return outputs;

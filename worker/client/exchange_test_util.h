@@ -40,6 +40,7 @@ class ExchangeTest : public ::testing::Test {
   struct Seen {
     std::vector<ExchangeSend> sends;
     std::vector<std::shared_ptr<EncodeWork>> encodings;  // that wait to be run
+    std::vector<std::shared_ptr<DecodeWork>> decodings;  // likewise
     std::vector<uint32_t> ready;
     std::vector<absl::Status> failures;
     std::vector<ExchangeAveraged> averages;
@@ -55,7 +56,7 @@ class ExchangeTest : public ::testing::Test {
     }
   };
 
-  // What has to be encoded is, at once, unless the test does it.
+  // What has to be encoded and decoded is, at once, unless the test does it.
   Seen See(ExchangeOutputs outputs) {
     Seen seen;
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -66,6 +67,14 @@ class ExchangeTest : public ::testing::Test {
           continue;
         }
         ExchangeOutputs more = Encode(*encode->work);
+        std::ranges::move(more, std::back_inserter(outputs));
+      }
+      if (auto* decode = std::get_if<ExchangeDecode>(&output)) {
+        if (decodes_itself_) {
+          seen.decodings.push_back(std::move(decode->work));
+          continue;
+        }
+        ExchangeOutputs more = Decode(*decode->work);
         std::ranges::move(more, std::back_inserter(outputs));
       }
       if (auto* send = std::get_if<ExchangeSend>(&output))
@@ -84,6 +93,11 @@ class ExchangeTest : public ::testing::Test {
   ExchangeOutputs Encode(EncodeWork& work) {
     work.Run(workspace_);
     return exchange_->Encoded(work, now_);
+  }
+
+  ExchangeOutputs Decode(DecodeWork& work) {
+    work.Run(workspace_);
+    return exchange_->Decoded(work, now_);
   }
 
   // The connection is lost, and the shard welcomes the worker on the next one.
@@ -108,7 +122,7 @@ class ExchangeTest : public ::testing::Test {
   }
 
   Seen Answer(const MessageHeader& header, ByteView payload = {}) {
-    return See(exchange_->OnMessage(header, payload, now_));
+    return See(exchange_->OnMessage(header, Slice::Borrowed(payload), now_));
   }
 
   Seen Refuse(RefuseCode code, uint32_t block, uint64_t step, uint64_t epoch = 3) {
@@ -171,6 +185,7 @@ class ExchangeTest : public ::testing::Test {
   std::unique_ptr<Exchange> exchange_;
   CodecWorkspace workspace_;
   bool encodes_itself_ = false;
+  bool decodes_itself_ = false;
   absl::Duration now_ = absl::ZeroDuration();
 };
 

@@ -29,18 +29,13 @@ void Exchange::TraceAcknowledged(Block& block) const {
 }
 
 // A version is what the step before it made.
-void Exchange::TraceLanded(Block& block, uint64_t version, int64_t began) const {
-  if (version == 0) return;
-  TraceSpan span = SpanOf(block, TraceKind::kDecodeBlock);
-  span.step = version - 1;
-  span.begin_ns = began;
-  span.end_ns = options_.trace->Now();
-  options_.trace->Add(span);
+void Exchange::TraceArrived(Block& block, uint64_t version) const {
+  if (version == 0 || !IsTraced()) return;
   const int64_t held_at = std::exchange(block.held_at_ns, 0);
   if (held_at == 0) return;
   TraceSpan wait = SpanOf(block, TraceKind::kAwaitBlock);
   wait.begin_ns = held_at;
-  wait.end_ns = std::max(held_at, began);
+  wait.end_ns = std::max(held_at, options_.trace->Now());
   options_.trace->Add(wait);
 }
 

@@ -103,8 +103,8 @@ struct SessionOptions {
   // (docs/compression.md). The same for all workers.
   std::string push_codec = "bf16";
   std::string publish_codec = "bf16";
-  // Threads of this process that encode gradients beside the one that sends them: 0 to 64;
-  // by default half of its cores, 4 at most. With 0 that one encodes, block by block.
+  // Threads of this process that encode and decode beside the one that sends and receives:
+  // 0 to 64; by default half of its cores, 4 at most. With 0 that one does it, by the block.
   std::optional<uint32_t> codec_threads = std::nullopt;  // SYNCLINE_CODEC_THREADS
 
   // When servers save the job ("500 steps", "10 min"; empty: only when asked to), how many

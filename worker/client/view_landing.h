@@ -6,7 +6,8 @@
 // take whole views only. Whatever cannot land leaves
 // the weights as they are, but for a view whose sum turns out not to be the servers'.
 //
-// Thread safety: none; the exchange owns it.
+// Thread safety: Land and IsShort may be called by several threads at once, for different
+// weights; the rest is the exchange's.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,10 @@
 #include <vector>
 
 #include "comm/base/buffer.h"
+#include "comm/base/dtype.h"
 #include "comm/base/tiling.h"
 #include "comm/codec/frame.h"
 #include "comm/transport/message.h"
-#include "worker/client/codec_cost.h"
 #include "worker/client/exchange_options.h"
 #include "worker/client/memory_view.h"
 
@@ -45,20 +46,21 @@ class ViewLanding {
     kLanded,
     kDiverged,  // the servers hold something else: only the whole view helps
   };
-  Result Land(const MessageHeader& header, ByteView payload, const Place& place);
-
-  // What decoding cost so far, where options.clock measures it.
-  const CodecCost& cost() const { return cost_; }
+  // `scratch` is for weights that are not FP32.
+  Result Land(const MessageHeader& header, ByteView payload, const Place& place,
+              std::vector<float>& scratch) const;
+  // Whether that is quickly done: little, or no more than a copy.
+  bool IsShort(const MessageHeader& header, const Place& place) const;
 
  private:
   const Codec& WholeCodec(uint32_t tensor) const;
-  void LandHeld(const Place& place);
-  Result LandTile(const TileView& tile, const MemoryView& out, const Transfer& transfer);
+  // Whether encoding and decoding leave weights of this type as they are.
+  static bool IsExact(const Codec& codec, DType dtype);
+  void LandHeld(const Place& place, std::vector<float>& scratch) const;
 
   const ExchangeOptions options_;
   BufferPool& pool_;
-  CodecCost cost_;
-  std::vector<float> scratch_;  // a tile, of weights that are not FP32
+  std::vector<float> scratch_;  // a tile, for digests of weights that are not FP32
 };
 
 }  // namespace syncline

@@ -64,7 +64,7 @@ class Session:
     ("adamw:lr=0.001"), state, schedule ("cosine:total_steps=1000"), gradient ("clip_global_norm=1"), loss_scaling
     ("torch"), nonfinite_steps ("skip"), accumulate_steps, accumulate_on, aggregation, mode ("ssp:3", "bsp:quorum=3"),
     push ("topk:ratio=0.01"), publish ("int8"), preset ("sparseloco": sets optimizer, push and publish), codec_threads
-    (threads that encode beside the one that sends; "auto": half of the cores, 4 at most; 0: none), checkpoint_every
+    (threads that encode and decode beside the one that sends; "auto": half of the cores, 4 at most; 0: none), checkpoint_every
     ("500 steps"), checkpoint_keep,
     durability ("disk", "peer"), resume ("latest"),
     failure_timeout ("10s"), start_timeout ("10m"), tls_cert, tls_key, tls_ca. What is not given

@@ -305,10 +305,16 @@ void WorkerProcess::Encode(std::shared_ptr<EncodeWork> work) {
 }
 
 void WorkerProcess::Decode(std::shared_ptr<DecodeWork> work) {
-  RunSometime([this, work] { work->Run(workspace_); },
-              [this, work](Exchange& exchange) {
-                return exchange.Decoded(*work, parts_.events.now());
-              });
+  RunSometime(
+      [this, work] { work->Run(workspace_); },
+      [this, work](Exchange& exchange) {
+        if (work->result() == ViewLanding::Result::kDiverged) {
+          parts_.reference.Violate(absl::StrCat(
+              "worker ", rank_, ": block ", work->header().block,
+              " is not what the servers hold after version ", work->header().step));
+        }
+        return exchange.Decoded(*work, parts_.events.now());
+      });
 }
 
 void WorkerProcess::Send(ExchangeSend send) {

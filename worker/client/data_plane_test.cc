@@ -34,10 +34,11 @@ struct Script {
   std::atomic<int> held = 0;    // sends that are not done
   std::atomic<int> rounds = 0;  // of Progress
   std::atomic<int> wakes = 0;
-  std::atomic<uint32_t> elements = kElements;  // of each tensor
-  std::atomic<bool> closed = false;            // the endpoint is gone
-  std::atomic<bool> let_go = false;            // sends of closed endpoints may complete
-  std::atomic<bool> acknowledge = false;       // what is held is acknowledged, once
+  std::atomic<uint32_t> elements = kElements;   // of each tensor
+  std::atomic<CodecId> codec = CodecId::kFp32;  // of views
+  std::atomic<bool> closed = false;             // the endpoint is gone
+  std::atomic<bool> let_go = false;             // sends of closed endpoints may complete
+  std::atomic<bool> acknowledge = false;        // what is held is acknowledged, once
 };
 
 bool Await(const std::function<bool()>& condition) {
@@ -162,7 +163,7 @@ class HoldingTransport : public Transport {
                               header.step,
                               header.epoch};
     answers_.push_back(
-        AnswerTo(header, Gather(EncodeBlock(**codecs.Find(CodecId::kFp32), label, zeros,
+        AnswerTo(header, Gather(EncodeBlock(**codecs.Find(script_.codec), label, zeros,
                                             Checksum::kHeaderAndPayload, pool_))));
   }
 
@@ -203,15 +204,19 @@ class ClosingDataPlane : public ::testing::Test {
   }
 
   void Start(absl::Duration grace, const char* codec, uint32_t threads = 0) {
-    const Transfer push = *ParseTransfer(codec);
-    const Transfer fp32 = *ParseTransfer("fp32");
+    Launch(grace, {*ParseTransfer(codec), *ParseTransfer("fp32")}, threads);
+    ASSERT_TRUE(Await([&] { return ready_ == 2; }));
+  }
+
+  void Launch(absl::Duration grace, const TensorTransfers& transfers, uint32_t threads) {
     DataPlaneOptions options;
     options.timeouts.shutdown_grace = grace;
     options.timeouts.link_silence = absl::Hours(1);
     options.shard_addresses = {"holding"};
     options.exchange.shards = 1;
     options.exchange.shard_of_block = {0, 0};
-    options.exchange.transfers.assign(2, {push, fp32});
+    options.exchange.transfers.assign(2, transfers);
+    options.exchange.first_step = first_step_;
     options.codec_threads = threads;
     options.codec_tracks = tracks_;
     options.exchange.seed_codec = *codecs_.Find(CodecId::kFp32);
@@ -221,7 +226,19 @@ class ClosingDataPlane : public ::testing::Test {
     plane_ = *DataPlane::Start(std::move(options), {weights_[0], weights_[1]},
                                {.on_ready = [this](const ExchangeReady&) { ++ready_; },
                                 .on_failed = [](const absl::Status&) {}});
-    ASSERT_TRUE(Await([&] { return ready_ == 2; }));
+  }
+
+  // A view is being decoded by another thread until clock_ is let go, and another one waits.
+  void ReceiveOnAThread() {
+    script_.elements = kManyElements;
+    script_.codec = CodecId::kBf16;
+    for (auto& weights : weights_) weights.assign(kManyElements, 5.0f);
+    first_step_ = 1;  // a trace knows no step that made version 0
+    tracks_ = {recorder_.AddTrack("codec 1")};
+    recorder_.Open(0);
+    recorder_.Limit(1);
+    Launch(absl::Hours(1), {*ParseTransfer("fp32"), *ParseTransfer("bf16")}, 1);
+    ASSERT_TRUE(Await([&] { return clock_.asked(); }));
   }
 
   // One gradient is being encoded by another thread until clock_ is let go. Nothing else
@@ -259,11 +276,12 @@ class ClosingDataPlane : public ::testing::Test {
   std::optional<std::vector<float>> gradients_[2] = {std::vector<float>(kElements, 1.0f),
                                                      std::vector<float>(kElements, 1.0f)};
   Script script_;
+  uint64_t first_step_ = 0;
   std::atomic<int> ready_ = 0;
   absl::Notification told_, go_on_;
   HoldingClock clock_;
   TraceRecorder recorder_{clock_};
-  std::vector<TraceTrack*> tracks_;  // of the threads that encode
+  std::vector<TraceTrack*> tracks_;  // of the codec threads
   std::unique_ptr<DataPlane> plane_;
 };
 
@@ -339,6 +357,33 @@ TEST_F(ClosingDataPlane, IsNotClosedWhileAThreadEncodes) {
   EXPECT_FALSE(told_.WaitForNotificationWithTimeout(kMoment)) << "a thread still reads";
   clock_.LetGo();
   EXPECT_TRUE(told_.WaitForNotificationWithTimeout(kPatience));
+}
+
+TEST_F(ClosingDataPlane, GoesOnWhileAThreadDecodes) {
+  ReceiveOnAThread();
+  RunRounds();
+  EXPECT_EQ(ready_, 0);
+  clock_.LetGo();
+  ASSERT_TRUE(Await([&] { return ready_ == 2; }));
+  for (const auto& weights : weights_) {
+    EXPECT_EQ(weights, std::vector<float>(kManyElements, 0.0f));
+  }
+  script_.let_go = true;
+}
+
+// Weights are the program's once it is told so.
+TEST_F(ClosingDataPlane, IsNotClosedWhileAThreadDecodes) {
+  ReceiveOnAThread();
+  script_.let_go = true;
+  ASSERT_TRUE(plane_->Close([this] { told_.Notify(); }));
+  EXPECT_FALSE(told_.WaitForNotificationWithTimeout(kMoment)) << "a thread still writes";
+  clock_.LetGo();
+  ASSERT_TRUE(told_.WaitForNotificationWithTimeout(kPatience));
+  for (auto& weights : weights_) weights.assign(kManyElements, 7.0f);
+  RunRounds();
+  EXPECT_EQ(ready_, 0);
+  EXPECT_EQ(weights_[0], std::vector<float>(kManyElements, 7.0f));
+  EXPECT_EQ(weights_[1], std::vector<float>(kManyElements, 7.0f));
 }
 
 TEST_F(ClosingDataPlane, LendsItsMemoriesToNobodyWhileAThreadEncodes) {

@@ -314,11 +314,8 @@ ExchangeOutputs Exchange::EpochChanged(uint64_t epoch, SeedRole role,
   // The seeder before us died. What it seeded and we have seen stays; the rest gets our
   // values.
   for (uint32_t id = 0; id < blocks_.size(); ++id) {
-    const Block& block = blocks_[id];
-    const bool is_seen = block.landed || block.decoding != nullptr;
-    if (!is_seen && block.kind == MessageKind::kPull) {
+    if (!blocks_[id].landed && blocks_[id].kind == MessageKind::kPull)
       Enqueue(id, FirstOfSeed(blocks_[id]));
-    }
   }
   PumpAll(now, outputs);
   return outputs;

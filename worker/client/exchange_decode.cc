@@ -122,8 +122,7 @@ bool Exchange::Follows(const MessageHeader& header) const {
   return !options_.mode.is_async() && header.step > blocks_[header.block].step;
 }
 
-void Exchange::HandleDeferred(uint32_t id, absl::Duration now,
-                              ExchangeOutputs& outputs) {
+void Exchange::HandleDeferred(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) {
   auto deferred = deferred_.find(id);
   while (deferred != deferred_.end() && !failed_ && !IsInUse(blocks_[id])) {
     const Waiting next = std::move(deferred->second.front());

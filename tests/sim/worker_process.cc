@@ -253,11 +253,11 @@ void WorkerProcess::Run(ExchangeOutputs outputs) {
   for (ExchangeOutput& output : outputs) {
     if (failed_) return;
     if (auto* send = std::get_if<ExchangeSend>(&output)) Send(std::move(*send));
-    if (auto* encode = std::get_if<ExchangeEncode>(&output)) {
-      Encode(std::move(encode->work));
+    if (const auto* encode = std::get_if<ExchangeEncode>(&output)) {
+      Encode(encode->work);
     }
-    if (auto* decode = std::get_if<ExchangeDecode>(&output)) {
-      Decode(std::move(decode->work));
+    if (const auto* decode = std::get_if<ExchangeDecode>(&output)) {
+      Decode(decode->work);
     }
     if (std::holds_alternative<ExchangeReady>(output) &&
         ++ready_tensors_ == weights_.size()) {
@@ -297,14 +297,14 @@ void WorkerProcess::RunSometime(std::function<void()> run, const Answer& answer)
   });
 }
 
-void WorkerProcess::Encode(std::shared_ptr<EncodeWork> work) {
+void WorkerProcess::Encode(const std::shared_ptr<EncodeWork>& work) {
   RunSometime([this, work] { work->Run(workspace_); },
               [this, work](Exchange& exchange) {
                 return exchange.Encoded(*work, parts_.events.now());
               });
 }
 
-void WorkerProcess::Decode(std::shared_ptr<DecodeWork> work) {
+void WorkerProcess::Decode(const std::shared_ptr<DecodeWork>& work) {
   RunSometime(
       [this, work] { work->Run(workspace_); },
       [this, work](Exchange& exchange) {

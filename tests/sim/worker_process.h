@@ -132,8 +132,8 @@ class WorkerProcess : private Receiver {
   void Run(ExchangeOutputs outputs);
   void Send(ExchangeSend send);
   // As one of several threads does: some time, and in any order.
-  void Encode(std::shared_ptr<EncodeWork> work);
-  void Decode(std::shared_ptr<DecodeWork> work);
+  void Encode(const std::shared_ptr<EncodeWork>& work);
+  void Decode(const std::shared_ptr<DecodeWork>& work);
   template <typename Answer>
   void RunSometime(std::function<void()> run, const Answer& answer);
   void NoteChoice(const ExchangeSend& send);

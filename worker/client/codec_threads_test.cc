@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "comm/base/env.h"
 #include "comm/base/tiling.h"
 #include "gtest/gtest.h"
@@ -128,6 +128,24 @@ TEST(CodecThreads, TraceWhatEachOfThemDoes) {
     }
   }
   EXPECT_EQ(blocks.size(), kBlocks);
+}
+
+TEST(CodecThreads, AreBehindOnceFourWorksWaitForEach) {
+  absl::Notification begun, go_on;
+  CodecThreads threads({.threads = 1});
+  threads.Submit([&](CodecWorkspace&) {
+    begun.Notify();
+    go_on.WaitForNotification();
+  });
+  begun.WaitForNotification();
+  for (int waiting = 0; waiting < 4; ++waiting) {
+    EXPECT_FALSE(threads.IsBehind()) << waiting;
+    threads.Submit([](CodecWorkspace&) {});
+  }
+  EXPECT_TRUE(threads.IsBehind());
+  go_on.Notify();
+  threads.Finish();
+  EXPECT_FALSE(threads.IsBehind());
 }
 
 TEST(CodecThreads, AreAsManyAsAskedFor) {

@@ -10,6 +10,7 @@
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
+#include "comm/base/sync_mode.h"
 #include "comm/rpc/channel.h"
 #include "comm/rpc/status.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -26,6 +27,7 @@ struct UpdateOptions {
   std::vector<std::string> options;
   std::string schedule;
   std::vector<std::string> schedule_options;
+  std::string mode;
   std::string coordinator;
   TlsOptions tls;
 };
@@ -45,14 +47,19 @@ void Write(const OptionValues& values, Field& field) {
 
 absl::StatusOr<JobChange> ChangeOf(const UpdateOptions& options) {
   if (options.job.empty()) return Usage("update needs the name of a running job");
-  if (options.options.empty() && options.schedule.empty()) {
-    return Usage("nothing to change: give --option lr=1e-4 or --schedule cosine");
+  if (options.options.empty() && options.schedule.empty() && options.mode.empty()) {
+    return Usage(
+        "nothing to change: give --option lr=1e-4, --schedule cosine or --mode ssp:4");
   }
   if (options.schedule.empty() && !options.schedule_options.empty()) {
     return Usage("--schedule-option needs --schedule: a schedule is replaced as a whole");
   }
   JobChange change = {.job = options.job};
   SYNCLINE_ASSIGN_OR_RETURN(change.optimizer, ParseOptions(options.options));
+  if (!options.mode.empty()) {
+    SYNCLINE_ASSIGN_OR_RETURN(change.mode, ParseModeText(options.mode));
+    SYNCLINE_RETURN_IF_ERROR(ParseSyncMode(*change.mode).status());
+  }
   if (options.schedule.empty()) return change;
   NamedOptions& schedule = change.schedule.emplace();
   schedule.name = options.schedule;
@@ -85,6 +92,10 @@ absl::StatusOr<uint64_t> UpdateRunningJob(const std::string& coordinator,
     request.mutable_schedule()->set_name(change.schedule->name);
     Write(change.schedule->values, *request.mutable_schedule()->mutable_options());
   }
+  if (change.mode) {
+    request.mutable_mode()->set_name(change.mode->name);
+    Write(change.mode->values, *request.mutable_mode()->mutable_options());
+  }
   const auto stub = v1::Coordinator::NewStub(channel);
   grpc::ClientContext context;
   SetDeadline(context, kTimeout);
@@ -108,6 +119,10 @@ void AddUpdate(CLI::App& app, Command* selected) {
       ->add_option("--schedule-option", options->schedule_options,
                    "NAME=NUMBER of the new schedule; may be repeated")
       ->allow_extra_args(false);
+  update->add_option(
+      "--mode", options->mode,
+      "ssp:N, of a job that began with mode ssp: how many steps a worker may "
+      "be ahead of the slowest, 0 to 64; bsp: ssp:0");
   AddCoordinatorFlag(*update, &options->coordinator);
   AddTlsFlags(*update, &options->tls);
   update->callback([=] { *selected = [options] { return Asking(*options, Update); }; });

@@ -2,6 +2,7 @@
 //
 //   syncline update resnet --option lr=1e-4 --schedule cosine
 //     --schedule-option total_steps=1000
+//   syncline update resnet --mode ssp:4
 #pragma once
 
 #include <cstdint>
@@ -20,6 +21,7 @@ struct JobChange {
   std::string job = {};
   OptionValues optimizer = {};  // new values; others stay
   std::optional<NamedOptions> schedule = std::nullopt;
+  std::optional<NamedOptions> mode = std::nullopt;
 };
 
 // The epoch whose first step is the first one with the new values. Fails as the

@@ -87,6 +87,7 @@ TEST_F(UpdateCommand, SendsNewValuesAndSaysFromWhenTheyHold) {
   EXPECT_EQ(request.optimizer(1).name(), "lr");
   EXPECT_EQ(request.optimizer(1).value(), 1e-4);
   EXPECT_FALSE(request.has_schedule());
+  EXPECT_FALSE(request.has_mode());
 }
 
 TEST_F(UpdateCommand, SendsASchedule) {
@@ -100,6 +101,25 @@ TEST_F(UpdateCommand, SendsASchedule) {
   ASSERT_EQ(request.schedule().options_size(), 2);
   EXPECT_EQ(request.schedule().options(0).name(), "total_steps");
   EXPECT_EQ(request.schedule().options(0).value(), 1000);
+}
+
+TEST_F(UpdateCommand, SendsAMode) {
+  ASSERT_EQ(Run({"resnet", "--mode", "ssp:4"}), 0) << err_;
+  const v1::UpdateJobRequest request = coordinator_.request();
+  EXPECT_EQ(request.optimizer_size(), 0);
+  EXPECT_FALSE(request.has_schedule());
+  EXPECT_EQ(request.mode().name(), "ssp");
+  ASSERT_EQ(request.mode().options_size(), 1);
+  EXPECT_EQ(request.mode().options(0).name(), "staleness");
+  EXPECT_EQ(request.mode().options(0).value(), 4);
+}
+
+TEST_F(UpdateCommand, AsksNobodyForAModeThatThereIsNot) {
+  coordinator_.Answer(absl::InternalError("was asked"));
+  EXPECT_EQ(Run({"resnet", "--mode", "spp"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("did you mean 'ssp'"));
+  EXPECT_EQ(Run({"resnet", "--mode", "ssp:65"}), kExitUsage);
+  EXPECT_THAT(err_, HasSubstr("64"));
 }
 
 TEST_F(UpdateCommand, LeavesItToTheCoordinatorToRefuseNan) {

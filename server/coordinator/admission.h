@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +27,8 @@ struct ServerMemory {
   uint64_t budget_bytes = 0;  // 0: not known, and not checked
   uint64_t placed_bytes = 0;  // of the jobs it has
 };
+
+using ServerMemories = std::map<uint32_t, ServerMemory>;  // by the servers' numbers
 
 // Where the blocks of a job go, on servers of so many shards each.
 struct JobPlacement {

@@ -371,7 +371,9 @@ Job* Coordinator::Impl::FindForCaller(const std::string& name) {
 void Coordinator::Impl::OnUpdate(const UpdateJob& update) {
   Job* job = FindForCaller(update.job);
   if (job == nullptr) return;
-  const absl::StatusOr<uint64_t> epoch = job->Update(update, outputs_);
+  ServerMemories memory;
+  for (const auto& [number, server] : servers_) memory[number] = MemoryOf(server);
+  const absl::StatusOr<uint64_t> epoch = job->Update(update, memory, outputs_);
   outputs_.push_back(CallAnswer{epoch.status(), epoch.ok() ? *epoch : 0});
 }
 

@@ -225,6 +225,7 @@ struct UpdateJob {
   std::string job = {};
   OptionValues optimizer = {};  // new values; others stay
   std::optional<NamedOptions> schedule = std::nullopt;
+  std::optional<NamedOptions> mode = std::nullopt;  // mode_change.h
 };
 // A checkpoint of a running job.
 struct CreateCheckpoint {
@@ -325,6 +326,7 @@ struct WorkerWelcome {
   uint32_t rank = 0;      // whose welcome it is
   SecretKey key = {};     // never written: only what is derived for each of the servers
   std::vector<ServerIdentity> shard_servers = {};  // of each shard
+  std::optional<uint64_t> staleness = {};          // of mode ssp, as all servers know it
 };
 // Where a shard is since a server came back.
 struct MovedShard {
@@ -338,7 +340,8 @@ struct EpochChanged {
   uint32_t members = 0;
   bool seeder = false;
   std::string reason = {};
-  std::vector<MovedShard> moved = {};  // since the job began
+  std::vector<MovedShard> moved = {};      // since the job began
+  std::optional<uint64_t> staleness = {};  // of mode ssp, as all servers know it
   // Whose it is. The key is never written: only what is derived for each of the servers.
   MemberIdentity member = {};
   SecretKey key = {};

@@ -155,9 +155,9 @@ class Job {
   // Of a server, or of a stand-in.
   void OnBackupLost(uint32_t server, const std::string& reason,
                     CoordinatorOutputs& outputs);
-  // Other options for the steps to come: the epoch that brings them. InvalidArgument and
-  // FailedPrecondition change nothing.
-  absl::StatusOr<uint64_t> Update(const UpdateJob& update, CoordinatorOutputs& outputs);
+  // Other options for the steps to come: the epoch that brings them. Errors change nothing.
+  absl::StatusOr<uint64_t> Update(const UpdateJob& update, const ServerMemories& memory,
+                                  CoordinatorOutputs& outputs);
   // How many have finished before. FailedPrecondition when it cannot be.
   absl::StatusOr<uint64_t> CreateCheckpoint(CoordinatorOutputs& outputs);
   // NotFound for another run, InvalidArgument for a rank that it cannot have.
@@ -335,6 +335,8 @@ class Job {
   void Take(const JobRecord& record, std::shared_ptr<const JobPlacement> placement);
   void RepeatDecision(CoordinatorOutputs& outputs);
   bool HasQuorum() const { return spec_.training.sync().has_quorum(); }
+  absl::Status PlanFor(uint64_t staleness, const ServerMemories& memory);
+  std::optional<uint64_t> StalenessInForce() const;  // of mode ssp
   void ListTrainingShards();
   void TakeClosed(const HeldJob& held, uint32_t server);
   void InformServers(CoordinatorOutputs& outputs);

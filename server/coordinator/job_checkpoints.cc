@@ -100,10 +100,12 @@ void Job::OnFound(const CheckpointFound& found, CoordinatorOutputs& outputs) {
   // Changes that were made while it ran hold on, unless the program itself has changed.
   const TrainingSettings declared = spec_.training;
   const bool is_same = Canonical(from.declared) == Canonical(declared);
-  if (is_same && from.training != spec_.training) {
-    spec_.training = from.training;
-    next_training_ = from.training;
-    plan_ = PlanOf(from.training);
+  TrainingSettings changed = from.training;
+  changed.mode = declared.mode;  // that memory is planned for
+  if (is_same && changed != spec_.training) {
+    spec_.training = changed;
+    next_training_ = changed;
+    plan_ = PlanOf(changed);
   }
   furthest_step_ = from.name.step;
   const std::string what = absl::StrCat("goes on from checkpoint ", from.name.ToString());

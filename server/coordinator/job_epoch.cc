@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "comm/base/status.h"
 #include "server/coordinator/job.h"
 
@@ -66,7 +65,10 @@ void Job::Commit(CoordinatorOutputs& outputs) {
             .members = change_->members,
             .reason = change_->reasons.Text(),
             .training = change_->training,
-            .training_from = FirstUpdateFrom(change_->next_step)};
+            .training_from = FirstUpdateFrom(change_->next_step),
+            .staleness = change_->training
+                             ? std::optional(change_->training->sync().staleness)
+                             : begun_.staleness};
   for (const MemberRecord& member : begun_.members) {
     begun_.names.push_back(workers_.at(member.rank).name);
   }
@@ -94,46 +96,6 @@ void Job::SendCommit(const JobServer& server, CoordinatorOutputs& outputs) const
 uint64_t Job::FirstUpdateFrom(uint64_t step) const {
   const uint64_t pushes = spec_.training.accumulate_steps;
   return (step + pushes - 1) / pushes * pushes;
-}
-
-namespace {
-
-// "lr=0.1, momentum=0.9, schedule cosine total_steps=100": what Update may change.
-std::string Changeable(const TrainingSettings& settings) {
-  const auto written = absl::PairFormatter("=");
-  return absl::StrCat(absl::StrJoin(settings.optimizer.options, ", ", written),
-                      ", schedule ", settings.schedule.name, " ",
-                      absl::StrJoin(settings.schedule.values, ", ", written));
-}
-
-}  // namespace
-
-absl::Status Job::CheckRuns() const {
-  if (phase_ == Phase::kRunning && !saves_last_) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("job '", spec_.name, "' ",
-                   saves_last_ ? "is at its end: " : "has not begun: ", reason_));
-}
-
-absl::StatusOr<uint64_t> Job::Update(const UpdateJob& update,
-                                     CoordinatorOutputs& outputs) {
-  SYNCLINE_RETURN_IF_ERROR(CheckRuns());
-  TrainingSettings next = spec_.training;
-  next.optimizer.options = Merge(next.optimizer.options, update.optimizer);
-  if (update.schedule) next.schedule = *update.schedule;
-  SYNCLINE_RETURN_IF_ERROR(CheckChange(spec_.training, next, declared_->spec.Trained()));
-  outputs.push_back(
-      LogReason{absl::StrCat("job '", spec_.name, "': from ", Changeable(spec_.training),
-                             " to ", Changeable(next))});
-  const TrainingSettings before = std::exchange(spec_.training, next);
-  SayNewSettings(before, outputs);
-  next_training_ = next;
-  plan_ = PlanOf(next);
-  change_reasons_.Add(EpochCause::kSettings, "new options");
-  Store(outputs);
-  MaybeChangeEpoch(outputs);
-  // Either it has begun, or it follows the one under way.
-  return counters_.epochs.Of(spec_.name) + (next_training_ ? 1 : 0);
 }
 
 void Job::OnCommitted(uint32_t server, const EpochCommitted& committed,
@@ -204,6 +166,7 @@ void Job::TellEpoch(uint32_t rank, CoordinatorOutputs& outputs) {
                                       .seeder = Seeder() == rank,
                                       .reason = begun_.reason,
                                       .moved = MovedShards(),
+                                      .staleness = StalenessInForce(),
                                       .member = {id_, rank, worker.incarnation},
                                       .key = worker.key}});
 }
@@ -223,7 +186,8 @@ void Job::Welcome(const MemberRecord& member, bool is_seeder,
                         .contributions = plan_->contributions(),
                         .barriers = barriers_,
                         .rank = member.rank,
-                        .key = worker.key};
+                        .key = worker.key,
+                        .staleness = StalenessInForce()};
   for (const JobServer& server : servers_) {
     welcome.shard_servers.insert(welcome.shard_servers.end(),
                                  server.shard_addresses.size(),

@@ -52,6 +52,10 @@ void Job::SayNewSettings(const TrainingSettings& before,
     changes.push_back(absl::StrCat("schedule from ", FormatNamedOptions(before.schedule),
                                    " to ", FormatNamedOptions(after.schedule)));
   }
+  if (!(before.mode == after.mode)) {
+    changes.push_back(absl::StrCat("mode from ", FormatNamedOptions(before.mode), " to ",
+                                   FormatNamedOptions(after.mode)));
+  }
   if (changes.empty()) changes.emplace_back("options are set again to what they are");
   Say({.kind = EventKind::kSettings, .what = absl::StrJoin(changes, "; ")}, outputs);
 }

@@ -65,6 +65,7 @@ Json ToJson(const RecordedEpoch& epoch, const JobRecord& record) {
                {"reason", Hex(epoch.reason)},
                {"training_from", epoch.training_from}};
   if (epoch.training) json["training"] = Written(*epoch.training, record);
+  if (epoch.staleness) json["staleness"] = *epoch.staleness;
   return json;
 }
 
@@ -80,6 +81,7 @@ absl::Status Read(const Json& json, RecordedEpoch& epoch) {
                              .key = KeyFrom(member.at("key"))});
     epoch.names.push_back(absl::HexStringToBytes(member.at("name").get<std::string>()));
   }
+  if (json.contains("staleness")) epoch.staleness = json.at("staleness");
   if (!json.contains("training")) return absl::OkStatus();
   SYNCLINE_ASSIGN_OR_RETURN(const Manifest settings, ParseManifest(json.at("training")));
   epoch.training = settings.training;

@@ -25,6 +25,8 @@ struct RecordedEpoch {
   std::string reason = {};
   std::optional<TrainingSettings> training = std::nullopt;  // new ones
   uint64_t training_from = 0;
+  // Of mode ssp, from this epoch on; none: that which the job was declared with.
+  std::optional<uint64_t> staleness = std::nullopt;
 };
 
 struct RecordedServer {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "comm/base/failure.h"
 #include "server/coordinator/job.h"
+#include "server/coordinator/mode_change.h"
 
 namespace syncline {
 namespace {
@@ -103,9 +104,14 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   recoveries_.Begin(Recoveries::Cause::kCoordinator, "the coordinator", std::nullopt);
   placement_ = std::move(placement);
   ListTrainingShards();
+  const uint64_t planned = declared_->spec.training.sync().staleness;
+  const StalenessChange staleness = {
+      .planned = planned,
+      .staleness = std::max(planned, record.training.sync().staleness)};
   for (const RecordedServer& server : record.servers) {
     const uint32_t number = server.identity.server;
-    placed_bytes_[number] = placement_->server_use[servers_.size()].total();
+    placed_bytes_[number] =
+        UseAfter(placement_->server_use[servers_.size()], staleness).total();
     servers_.push_back({.server = number,
                         .incarnation = server.identity.incarnation,
                         .name = server.name,

@@ -130,6 +130,7 @@ JobSpec FromProto(const v1::JobSpec& in) {
 UpdateJob FromProto(const v1::UpdateJobRequest& in) {
   UpdateJob update{.job = in.job(), .optimizer = ReadOptions(in.optimizer())};
   if (in.has_schedule()) update.schedule = ReadNamed(in.schedule());
+  if (in.has_mode()) update.mode = ReadNamed(in.mode());
   return update;
 }
 

@@ -68,6 +68,7 @@ void WriteWelcome(const WorkerWelcome& welcome, SharedBytes& shared,
   out.set_seeder(welcome.seeder);
   out.set_members(welcome.members);
   out.set_barriers(welcome.barriers);
+  if (welcome.staleness) out.set_staleness(*welcome.staleness);
   out.set_shard_addresses(shared.Of(welcome.shard_addresses));
   out.set_placement(shared.Of(welcome.placement));
   v1::ContributionPlan& contributions = *out.mutable_contributions();
@@ -426,6 +427,7 @@ v1::CoordinatorMessage ToProto(const CoordinatorBody& body, SharedBytes& shared)
             out.set_members(change.members);
             out.set_seeder(change.seeder);
             out.set_reason(change.reason);
+            if (change.staleness) out.set_staleness(*change.staleness);
             WriteMoves(change, out);
           },
           [&](const BarrierReleased& released) {

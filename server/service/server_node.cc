@@ -310,6 +310,7 @@ void ServerNode::On(const CommitEpoch& commit) {
     if (job == jobs_.end()) return;  // it ended meanwhile
     job->second.committed_epoch = commit.epoch;
     job->second.committing = AllEngines();
+    if (commit.training) TakeMemoryFor(job->second, commit.training->sync());
   }
   options_.log.Info("epoch begins", {{"job", commit.job},
                                      {"epoch", commit.epoch},

@@ -49,6 +49,7 @@
 #include "comm/rpc/trace_sender.h"
 #include "server/coordinator/coordinator.h"
 #include "server/coordinator/held_job.h"
+#include "server/coordinator/mode_change.h"
 #include "server/journal/journal.h"
 #include "server/service/backup_shard.h"
 #include "server/service/checkpoint_saver.h"
@@ -110,6 +111,8 @@ class ServerNode {
     uint64_t committed_epoch = 0;
     std::set<uint32_t> committing;
     uint64_t memory_bytes = 0;   // as planned
+    MemoryUse use = {};          // the same for the staleness of its declaration
+    uint64_t staleness = 0;      // of its declaration
     uint64_t restored_step = 0;  // of one that goes on from its journal
     uint32_t first_shard = 0;    // of its engines
     JobMemory memory = {};
@@ -199,6 +202,8 @@ class ServerNode {
   void NameJournal(const CommitEpoch& commit);
   void OnWritten(CheckpointWritten written) ABSL_LOCKS_EXCLUDED(mutex_);
   void CopyNext(uint32_t job, uint32_t engine, uint64_t step);
+  void TakeMemoryFor(Job& job, const SyncMode& mode)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void ShowMemory() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void OnBuilt(uint32_t job, const absl::Status& status) ABSL_LOCKS_EXCLUDED(mutex_);
 

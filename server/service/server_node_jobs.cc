@@ -114,7 +114,17 @@ absl::Status ServerNode::TakeMemory(const ConfigureJob& configure,
   }
   SYNCLINE_RETURN_IF_ERROR(CheckMemory(configure.declared->spec.name, plan.job, memory));
   job->second.memory_bytes = plan.job.total();
+  job->second.use = plan.job;
+  job->second.staleness = shard.training.sync().staleness;
   return absl::OkStatus();
+}
+
+// Of a larger staleness, which the coordinator has found room for.
+void ServerNode::TakeMemoryFor(Job& job, const SyncMode& mode) {
+  const MemoryUse use =
+      UseAfter(job.use, {.planned = job.staleness, .staleness = mode.staleness});
+  job.memory_bytes = std::max(job.memory_bytes, use.total());
+  ShowMemory();
 }
 
 void ServerNode::ShowMemory() const {

@@ -1,5 +1,6 @@
 // The step rules, and shards that follow them.
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -149,6 +150,80 @@ TEST_F(StaleShard, AStepWithoutAChangeGoesOutAsAWholeView) {
     if (rank == 0) continue;
     EXPECT_THAT(lines, Contains("publish r0 b0 v2"));
   }
+}
+
+// ---- Another staleness in the middle of a job ----
+
+class PacedShard : public ::testing::Test {
+ protected:
+  // From this epoch on.
+  void SetStaleness(uint64_t epoch, uint64_t staleness) {
+    ShardCommit commit{.epoch = epoch, .members = {rig_->Member(0), rig_->Member(1)}};
+    commit.training = StaleRig(staleness).training;
+    commit.training_from = rig_->shard().block_version(0);
+    rig_->shard().Apply(commit);
+  }
+  void Begin(uint64_t staleness) {
+    rig_.emplace(StaleRig(staleness));
+    rig_->Commit(1, {rig_->Member(0), rig_->Member(1)});
+    rig_->Seed(0, SomeValues(100, 1));
+  }
+  std::vector<std::string> Push(uint32_t rank, uint64_t step) {
+    return Lines(rig_->Push(rank, 0, step));
+  }
+  uint64_t owed() { return rig_->shard().Progress().members[1].owed; }
+
+  std::optional<ShardRig> rig_;
+};
+
+TEST_F(PacedShard, ALargerStalenessHoldsFromItsEpochOn) {
+  Begin(0);
+  Push(0, 0);
+  EXPECT_THAT(Push(0, 1), ElementsAre("refuse r0 wrong step"));
+  EXPECT_EQ(owed(), 1u);
+  SetStaleness(2, 2);
+  EXPECT_EQ(owed(), 0u) << "nobody is at the bound";
+  EXPECT_THAT(Push(0, 1), ElementsAre("ack r0 b0 s1"));
+  EXPECT_THAT(Push(0, 2), ElementsAre("ack r0 b0 s2"));
+  EXPECT_EQ(owed(), 1u);
+  EXPECT_THAT(Push(0, 3), ElementsAre("refuse r0 wrong step"));
+  EXPECT_THAT(Push(1, 0), Contains("applied b0 s0 by r0 r1"));
+}
+
+// Whoever has not heard of it may still give them.
+TEST_F(PacedShard, WhatIsAheadIsTakenAndMadeAlthoughTheStalenessIsSmallerByNow) {
+  Begin(2);
+  Push(0, 0);
+  SetStaleness(2, 0);
+  EXPECT_EQ(owed(), 1u) << "worker 0 waits for the step";
+  EXPECT_THAT(Push(0, 1), ElementsAre("ack r0 b0 s1"));
+  EXPECT_THAT(Push(0, 2), ElementsAre("ack r0 b0 s2"));
+  EXPECT_THAT(Push(0, 3), ElementsAre("refuse r0 wrong step"));
+  for (const uint64_t step : {0, 1, 2}) Push(1, step);
+  EXPECT_EQ(rig_->shard().block_version(0), 3u);
+  ShardRig lockstep{RigOptions{}};
+  lockstep.Commit(1, {lockstep.Member(0), lockstep.Member(1)});
+  lockstep.Seed(0, SomeValues(100, 1));
+  for (uint64_t step = 0; step < 3; ++step) {
+    for (const uint32_t rank : {0u, 1u}) lockstep.Push(rank, 0, step);
+  }
+  EXPECT_EQ(rig_->Weights(0), lockstep.Weights(0));
+}
+
+// A worker that has run ahead may lack the version before.
+TEST_F(PacedShard, AStepWithoutAChangeGoesOutWholeSinceSomebodyRanAhead) {
+  const auto skip = [&](uint32_t rank, uint64_t step) {
+    ShardMessage message = {rig_->Header(MessageKind::kPush, rank, 0, step), {}};
+    message.header.samples = 0;
+    return Lines(rig_->shard().Apply(message));
+  };
+  Begin(0);
+  skip(0, 0);
+  EXPECT_THAT(skip(1, 0), Contains("unchanged r0 b0 v1"));
+  SetStaleness(2, 1);
+  SetStaleness(3, 0);
+  skip(0, 1);
+  EXPECT_THAT(skip(1, 1), Contains("publish r0 b0 v2"));
 }
 
 // ---- asp ----

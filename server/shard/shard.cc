@@ -28,6 +28,7 @@ Shard::Impl::Impl(const ShardOptions& options, Parts parts,
                   const std::vector<ShardBlock>& blocks)
     : options_(options),
       mode_(options.training.sync()),
+      most_taken_(mode_.staleness),
       policy_(MakeSyncPolicy(mode_)),
       stepper_(std::move(parts.stepper)),
       pool_(parts.pool),
@@ -273,6 +274,14 @@ void Shard::Impl::On(const ShardPrepare& prepare) {
   outputs_.push_back(ShardPrepared{prepare.epoch, next_step});
 }
 
+// Members hear of it later than this shard: of a larger staleness once all shards take it, of
+// a smaller one while what they gave before is on its way, or held.
+void Shard::Impl::SetPace(const SyncMode& mode) {
+  if (mode_.kind != SyncMode::Kind::kSsp) return;
+  most_taken_ = std::max(most_taken_, mode.staleness);
+  policy_ = MakeSyncPolicy(mode, most_taken_);
+}
+
 void Shard::Impl::On(const ShardCommit& commit) {
   outputs_.push_back(ShardCommitted{commit.epoch});
   if (commit.epoch <= epoch_) return;
@@ -280,6 +289,7 @@ void Shard::Impl::On(const ShardCommit& commit) {
     // The coordinator has checked them; its own check is the same code.
     stepper_->ForgetSettingsBefore(LowestVersion());
     SYNCLINE_CHECK(stepper_->Change(*commit.training, commit.training_from).ok());
+    SetPace(commit.training->sync());
   }
   epoch_ = commit.epoch;
   if (commit.training && KeepsRecords()) {

@@ -82,6 +82,8 @@ class Shard::Impl {
   void On(const ShardDurable& durable);
   void On(const ShardBackUp& order);
   void On(const ShardClosed& closed);
+  // How far members may be ahead from now on.
+  void SetPace(const SyncMode& mode);
   void OnPull(const MessageHeader& header, Block& block);
   void OnPullAverage(const MessageHeader& header, const Block& block);
   void OnSeed(const ShardMessage& message, Block& block);
@@ -190,8 +192,9 @@ class Shard::Impl {
   Payload Encode(const Block& block) { return stepper_->Encode(block, epoch_); }
 
   const ShardOptions options_;
-  const SyncMode mode_;
-  const std::unique_ptr<const SyncPolicy> policy_;
+  const SyncMode mode_;  // that the job was declared with: its kind never changes
+  uint64_t most_taken_;  // the largest staleness so far
+  std::unique_ptr<const SyncPolicy> policy_;
   const std::unique_ptr<Stepper> stepper_;
   BufferPool& pool_;
   std::map<uint32_t, Block> blocks_;  // by id, which is also the order of all work

@@ -202,7 +202,8 @@ void Shard::Impl::Promise(const MessageHeader& header, Repeats repeats) {
 
 void Shard::Impl::PublishToAll(Block& block, const std::optional<Payload>& view) {
   const uint64_t step = block.version() - 1;
-  const bool all_hold_it = policy_->most_ahead() == 0 && !mode_.has_quorum();
+  // Whoever once ran ahead may still lack the version before.
+  const bool all_hold_it = most_taken_ == 0 && !mode_.has_quorum();
   const std::map<WorkerId, Wish> wishes = block.TakeFulfilled();
   // Who took part holds the version before, to which a delta is added.
   std::optional<Payload> whole = block.memory().view.empty() ? view : std::nullopt;

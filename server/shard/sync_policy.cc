@@ -9,12 +9,13 @@ namespace {
 // steps, on older weights; with no step ahead that is bsp.
 class Lockstep : public SyncPolicy {
  public:
-  explicit Lockstep(uint64_t most_ahead) : most_ahead_(most_ahead) {}
+  Lockstep(uint64_t most_ahead, uint64_t most_taken)
+      : most_ahead_(most_ahead), most_taken_(std::max(most_ahead, most_taken)) {}
 
   PushRuling Judge(const PushFacts& push) const override {
     if (push.step < push.version) return PushRuling::kCounted;
     if (push.step < push.first_step) return PushRuling::kRefuse;
-    if (push.step - push.version > most_ahead_) return PushRuling::kRefuse;
+    if (push.step - push.version > most_taken_) return PushRuling::kRefuse;
     if (push.is_held) return PushRuling::kHeld;
     const bool is_late = push.is_complete && push.step == push.version;
     return is_late ? PushRuling::kRefuse : PushRuling::kTake;
@@ -29,6 +30,7 @@ class Lockstep : public SyncPolicy {
 
  private:
   const uint64_t most_ahead_;
+  const uint64_t most_taken_;
 };
 
 // A step is made of the contributions that it was closed with. Until then everybody's is
@@ -73,10 +75,11 @@ class OnArrival : public SyncPolicy {
 
 }  // namespace
 
-std::unique_ptr<const SyncPolicy> MakeSyncPolicy(const SyncMode& mode) {
+std::unique_ptr<const SyncPolicy> MakeSyncPolicy(const SyncMode& mode,
+                                                 uint64_t most_taken) {
   if (mode.is_async()) return std::make_unique<OnArrival>();
   if (mode.has_quorum()) return std::make_unique<Quorum>(mode.quorum);
-  return std::make_unique<Lockstep>(mode.staleness);
+  return std::make_unique<Lockstep>(mode.staleness, most_taken);
 }
 
 }  // namespace syncline

@@ -53,12 +53,14 @@ class SyncPolicy {
   virtual bool StepsNow(const StepFacts& step) const = 0;
   // Whether somebody cannot go on before the others have contributed.
   virtual bool HoldsUp(const StepFacts& step) const = 0;
-  // Steps after the one that a block collects for which it takes contributions.
+  // Steps after the one that a block collects for which members may contribute now.
   virtual uint64_t most_ahead() const = 0;
 };
 
 // bsp and ssp; bsp with a quorum, whose steps the coordinator closes; asp, whose members
-// each count steps of their own.
-std::unique_ptr<const SyncPolicy> MakeSyncPolicy(const SyncMode& mode);
+// each count steps of their own. `most_taken`: contributions so far ahead are taken although
+// the mode says less by now, as whoever has not heard of it may give them.
+std::unique_ptr<const SyncPolicy> MakeSyncPolicy(const SyncMode& mode,
+                                                 uint64_t most_taken = 0);
 
 }  // namespace syncline

@@ -76,7 +76,8 @@ void Cluster::StartServer() {
 }
 
 absl::StatusOr<uint64_t> Cluster::Update(const std::string& job,
-                                         const OptionValues& optimizer) {
+                                         const OptionValues& optimizer,
+                                         const NamedOptions& mode) {
   SYNCLINE_ASSIGN_OR_RETURN(
       const auto channel,
       CreateChannel(running_.address, TlsOptions{}, RpcTimeouts::Default()));
@@ -86,6 +87,14 @@ absl::StatusOr<uint64_t> Cluster::Update(const std::string& job,
     v1::Option& option = *request.add_optimizer();
     option.set_name(name);
     option.set_value(value);
+  }
+  if (!mode.name.empty()) {
+    request.mutable_mode()->set_name(mode.name);
+    for (const auto& [name, value] : mode.values) {
+      v1::Option& option = *request.mutable_mode()->add_options();
+      option.set_name(name);
+      option.set_value(value);
+    }
   }
   grpc::ClientContext context;
   SetDeadline(context, kPatience);

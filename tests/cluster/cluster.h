@@ -51,7 +51,8 @@ class Cluster {
   void StopServer(size_t server) { nodes_[server]->Stop(); }
 
   // As `syncline update` does: the epoch from which on the options hold.
-  absl::StatusOr<uint64_t> Update(const std::string& job, const OptionValues& optimizer);
+  absl::StatusOr<uint64_t> Update(const std::string& job, const OptionValues& optimizer,
+                                  const NamedOptions& mode = {});
 
   CoordinatorView View() { return service_->View(); }
   // Until `condition` holds of the coordinator's view; false after a minute.

@@ -88,6 +88,36 @@ TEST(StaleSynchronous, ASlowWorkerIsWaitedForAtTheBoundOnly) {
   EXPECT_EQ(job.fast.session->Wait(job.fast.id, Worker::kAWhile), absl::OkStatus());
 }
 
+TEST(StaleSynchronous, AnUpdateLetsAWaitingWorkerRunAheadAndTakesItBack) {
+  TwoWorkers job({.name = "ssp", .values = {{"staleness", 0}}});
+  ASSERT_EQ(job.fast.session->PushPull(job.fast.id, job.fast.gradient, 1),
+            absl::OkStatus());
+  const auto set = [&](double staleness) {
+    const auto epoch = job.cluster.Update(
+        "job", {}, {.name = "ssp", .values = {{"staleness", staleness}}});
+    ASSERT_TRUE(epoch.ok()) << epoch.status();
+    for (Worker* worker : {&job.fast, &job.slow}) {
+      ASSERT_TRUE(job.cluster.Await([&](const CoordinatorView&) {
+        return worker->session->Stats().epoch >= *epoch;
+      }));
+    }
+  };
+  set(1);
+  EXPECT_EQ(job.fast.session->Wait(job.fast.id, Worker::kAWhile), absl::OkStatus())
+      << "one step ahead";
+  set(0);
+  ASSERT_EQ(job.fast.session->PushPull(job.fast.id, job.fast.gradient, 1),
+            absl::OkStatus());
+  ASSERT_EQ(job.slow.Step(), absl::OkStatus());
+  EXPECT_TRUE(absl::IsDeadlineExceeded(
+      job.fast.session->Wait(job.fast.id, absl::Milliseconds(200))))
+      << "it waits for the step that it has pushed";
+  ASSERT_EQ(job.slow.Step(), absl::OkStatus());
+  EXPECT_EQ(job.fast.session->Wait(job.fast.id, Worker::kAWhile), absl::OkStatus());
+  EXPECT_THAT(job.fast.weights, Each(-1.0f)) << "two steps of 0.5, of both";
+  EXPECT_EQ(job.cluster.View().jobs.at(0).mode, "ssp:staleness=0");
+}
+
 TEST(StaleSynchronous, WhoeverLeavesHandsOverWhatOthersHaveYetToComeTo) {
   TwoWorkers job({.name = "ssp", .values = {{"staleness", 2}}});
   for (int step = 0; step < 2; ++step) ASSERT_EQ(job.fast.Step(), absl::OkStatus());

@@ -89,4 +89,36 @@ JobSpec FitToMode(std::string_view mode, std::mt19937_64& random, JobSpec job) {
   return MadeValid(std::move(job));
 }
 
+bool ServersDie(Restarts restarts) {
+  return restarts == Restarts::kBackups || restarts == Restarts::kServers ||
+         restarts == Restarts::kBoth;
+}
+
+JobSpec MadeDurable(JobSpec job, Restarts restarts) {
+  if (ServersDie(restarts)) {
+    job.durability = restarts == Restarts::kBackups ? "peer" : "disk";
+    uint64_t& elements = job.tensors[0].shape[0];
+    if (job.HasBackups()) elements = std::min<uint64_t>(elements, kTileElements + 17);
+  }
+  return job;
+}
+
+UpdateJob RandomUpdate(Random& random, const JobSpec& job, uint64_t steps) {
+  UpdateJob update = {.job = job.name};
+  update.optimizer["lr"] = Between(random, 0.002, 0.02);
+  if (OneIn(random, 2)) {
+    update.schedule = {.name = "linear",
+                       .values = {{"total_steps", static_cast<double>(steps)}}};
+  }
+  return update;
+}
+
+UpdateJob RandomStaleness(Random& random, const JobSpec& job) {
+  static constexpr std::array<const char*, 6> kModes = {"bsp",   "ssp:0", "ssp:1",
+                                                        "ssp:2", "ssp:4", "ssp:9"};
+  UpdateJob update = {.job = job.name};
+  update.mode = *ParseModeText(kModes[random() % kModes.size()]);
+  return update;
+}
+
 }  // namespace syncline::sim

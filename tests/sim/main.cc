@@ -87,7 +87,8 @@ void AddOptions(CLI::App& app, Options& options) {
       {"dedupe", Fault::kCountsAgain},   {"fence", Fault::kNoFence},
       {"term", Fault::kOldTerm},         {"ledger", Fault::kForgetsLedger},
       {"prune", Fault::kPrunesEarly},    {"passes", Fault::kPassesOver},
-      {"staleness", Fault::kRunsAhead},  {"age", Fault::kWrongWeight}};
+      {"staleness", Fault::kRunsAhead},  {"age", Fault::kWrongWeight},
+      {"deaf", Fault::kHearsNoLess}};
   app.add_option("--plant", options.fault, "a fault, which is to be found")
       ->transform(CLI::CheckedTransformer(kFaults));
   app.add_option("--found-by", options.found_by,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <set>
 #include <utility>
@@ -96,13 +97,20 @@ void Reference::Released(uint32_t rank, uint64_t barrier, size_t workers) {
                        in_barrier_[barrier].size(), " of ", workers, " were in it"));
 }
 
-void Reference::Computed(uint32_t rank, uint32_t tensor, uint64_t step) {
+uint64_t Reference::StalenessIn(uint64_t epoch) const {
+  const auto later = changes_.upper_bound(epoch);
+  if (later == changes_.begin()) return job_.training.sync().staleness;
+  return std::prev(later)->second.second.sync().staleness;
+}
+
+void Reference::Computed(uint32_t rank, uint32_t tensor, uint64_t step,
+                         uint64_t staleness) {
   const SyncMode mode = job_.training.sync();
   for (uint32_t block = 0; block < blocks_.size() && !mode.is_async(); ++block) {
     if (blocks_[block].tensor != tensor) continue;
-    if (step <= version(block) + mode.staleness) continue;
+    if (step <= version(block) + staleness) continue;
     Violate(absl::StrCat("rank ", rank, " computed step ", step, " while block ", block,
-                         " was at ", version(block), ", ", mode.staleness,
+                         " was at ", version(block), ", ", staleness,
                          " steps ahead are allowed"));
   }
 }

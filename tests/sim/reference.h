@@ -59,8 +59,8 @@ class Reference {
   void Sent(const ContributionKey& key, uint32_t tensor, uint64_t first_element,
             std::span<const float> values);
   // A worker is about to push that step: it may be ahead of what all have contributed to by
-  // no more than the mode says.
-  void Computed(uint32_t rank, uint32_t tensor, uint64_t step);
+  // no more than `staleness`, the largest that it was told of since it pushed the one before.
+  void Computed(uint32_t rank, uint32_t tensor, uint64_t step, uint64_t staleness);
   // The servers said that they hold all of what this worker pushed at that step: it must
   // be counted, whatever happens to the worker. Only for workers that leave; those that
   // die take with them what was not complete.
@@ -91,6 +91,9 @@ class Reference {
 
   // Servers were told of new settings with that epoch, from a step on.
   void Changed(uint64_t epoch, const TrainingSettings& training, uint64_t from);
+
+  // How far ahead workers may be that were told of that epoch, by what servers were told.
+  uint64_t StalenessIn(uint64_t epoch) const;
 
   // Nobody leaves a barrier before all are in it. One who begins later than that, as its
   // welcome died with the coordinator, counts from its own first one; then nothing is judged.

@@ -37,22 +37,8 @@ bool SameBits(float a, float b) {
   return a == b || std::bit_cast<uint32_t>(a) == std::bit_cast<uint32_t>(b);
 }
 
-bool ServersDie(Restarts restarts) {
-  return restarts == Restarts::kBackups || restarts == Restarts::kServers ||
-         restarts == Restarts::kBoth;
-}
-
 bool NeedsDecisions(const JobSpec& job) {
   return (*TrainingPlan::Create(job.training, job.Trained()))->NeedsDecision();
-}
-
-JobSpec MadeDurable(JobSpec job, Restarts restarts) {
-  if (ServersDie(restarts)) {
-    job.durability = restarts == Restarts::kBackups ? "peer" : "disk";
-    uint64_t& elements = job.tensors[0].shape[0];
-    if (job.HasBackups()) elements = std::min<uint64_t>(elements, kTileElements + 17);
-  }
-  return job;
 }
 
 class Run {
@@ -83,9 +69,10 @@ class Run {
 
   absl::Status Execute();
   std::string DescribeJob() const {
-    return absl::StrCat(Describe(job_, size_), " updates=", updates_, " faults=", faults_,
-                        " breaks=", breaks_, " barriers=", barrier_every_,
-                        pulls_ ? " pulls " : " ", control_.failure());
+    return absl::StrCat(Describe(job_, size_), " updates=", updates_, " paces=", paces_,
+                        " faults=", faults_, " breaks=", breaks_,
+                        " barriers=", barrier_every_, pulls_ ? " pulls " : " ",
+                        control_.failure());
   }
 
  private:
@@ -105,6 +92,11 @@ class Run {
   void PlanBreaks();
   void PlanCrashes();
   void PlanUpdates();
+  void Order(const UpdateJob& update);
+  // Some versions may never reach every worker.
+  bool SkipsVersions() const {
+    return job_.training.sync().skips_versions() || paces_ > 0;
+  }
   void PlanBarriers();
   void KillWorker(uint32_t rank);
   void FreezeWorker(uint32_t rank);
@@ -140,6 +132,7 @@ class Run {
   int faults_ = 0;
   int breaks_ = 0;                    // of connections
   int updates_ = 0;                   // of options
+  int paces_ = 0;                     // of the staleness
   std::optional<uint64_t> leave_at_;  // of kLeaver
   uint64_t barrier_every_ = 0;        // steps
   bool pulls_ = false;
@@ -163,10 +156,11 @@ void Run::StartWorker(uint32_t rank) {
           .leave_at = rank == kLeaver ? leave_at_ : std::nullopt,
           .skipping = skipping_,
           .rating = rating_,
-          .slowness = job_.training.sync().skips_versions() && rank == 0 ? 8.0 : 1.0,
+          .slowness = SkipsVersions() && rank == 0 ? 8.0 : 1.0,
           .barrier_every = barrier_every_,
           .pulls = pulls_,
           .runs_ahead = fault_ == Fault::kRunsAhead ? 1u : 0u,
+          .hears_no_less = fault_ == Fault::kHearsNoLess,
           .seed = random_(),
           .on_end = [this](uint32_t dead,
                            const absl::Status& status) { OnWorkerEnd(dead, status); }},
@@ -277,17 +271,19 @@ void Run::PlanCrashes() {
 
 // Other options in the middle of the run.
 void Run::PlanUpdates() {
-  if (!TakesUpdates(job_) || !OneIn(random_, 3)) return;
-  updates_ = std::uniform_int_distribution<int>(1, 3)(random_);
-  for (int i = 0; i < updates_; ++i) {
-    UpdateJob update = {.job = job_.name};
-    update.optimizer["lr"] = Between(random_, 0.002, 0.02);
-    if (OneIn(random_, 2)) {
-      update.schedule = {.name = "linear",
-                         .values = {{"total_steps", static_cast<double>(size_.steps)}}};
+  if (TakesUpdates(job_) && OneIn(random_, 3)) {
+    updates_ = std::uniform_int_distribution<int>(1, 3)(random_);
+    for (int i = 0; i < updates_; ++i) {
+      Order(RandomUpdate(random_, job_, size_.steps));
     }
-    progress_.Somewhere(kEarly, [this, update] { control_.Update(update); });
   }
+  if (job_.training.mode.name != "ssp" || OneIn(random_, 3)) return;
+  paces_ = std::uniform_int_distribution<int>(1, 4)(random_);
+  for (int i = 0; i < paces_; ++i) Order(RandomStaleness(random_, job_));
+}
+
+void Run::Order(const UpdateJob& update) {
+  progress_.Somewhere(kEarly, [this, update] { control_.Update(update); });
 }
 
 // While members change, programs count them differently; with a quorum, steps.
@@ -321,7 +317,7 @@ bool Run::IsOver() {
   // Whoever died over and over is let in after a step of the others, and they are done.
   const auto is_done = [](const auto& one) { return one != nullptr && one->IsDone(); };
   for (uint32_t rank = 0; rank < size_.workers; ++rank) {
-    const bool may_wait = mode.skips_versions() || deaths_[rank] > 1;
+    const bool may_wait = SkipsVersions() || deaths_[rank] > 1;
     const bool is_outside = may_wait && workers_[rank] != nullptr &&
                             !workers_[rank]->incarnation() &&
                             (outside_[rank] || std::ranges::any_of(workers_, is_done));
@@ -374,8 +370,7 @@ absl::Status Run::Execute() {
   }
   PlanUpdates();
   PlanBarriers();
-  pulls_ =
-      OneIn(random_, 3) && !job_.HasBackups() && !job_.training.sync().skips_versions();
+  pulls_ = OneIn(random_, 3) && !job_.HasBackups() && !SkipsVersions();
   const auto has_failed = [this] {
     return restarts_ == Restarts::kBackups && !control_.failure().empty();
   };
@@ -420,7 +415,7 @@ absl::Status Run::Check() {
 }
 
 absl::Status Run::CheckTraffic() const {
-  if (faults_ > 0 || breaks_ > 0 || updates_ > 0) return absl::OkStatus();
+  if (faults_ > 0 || breaks_ > 0 || updates_ + paces_ > 0) return absl::OkStatus();
   if (control_.crashes() > 0 || servers_->crashes() > 0) return absl::OkStatus();
   // Beside each block a question, a note and an acknowledgement; greetings, refusals.
   // In mode asp the newest views are sent anew, twice: before the end and after it.

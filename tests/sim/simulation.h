@@ -45,6 +45,7 @@ enum class Fault {
   kPrunesEarly,  // what precedes a snapshot is deleted before that is synced
   kPassesOver,   // records are not kept of a block that a snapshot has still to come to
   kRunsAhead,    // a worker takes the staleness of mode ssp for one more
+  kHearsNoLess,  // a worker goes on as before when the staleness becomes smaller
   kWrongWeight   // servers weigh old contributions of mode asp in another way
 };
 

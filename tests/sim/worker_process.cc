@@ -1,5 +1,6 @@
 #include "tests/sim/worker_process.h"
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -133,7 +134,26 @@ void WorkerProcess::OnControl(const CoordinatorBody& body) {
     Do([&](Exchange& exchange) {
       return exchange.EpochChanged(change->epoch, role, parts_.events.now());
     });
+    TakeStaleness(change->staleness);
   }
+}
+
+void WorkerProcess::TakeStaleness(std::optional<uint64_t> told) {
+  if (parts_.job.training.sync().kind != SyncMode::Kind::kSsp) return;
+  staleness_ = parts_.reference.StalenessIn(membership_.epoch);
+  if (told != staleness_) {
+    parts_.reference.Violate(absl::StrCat(
+        "rank ", rank_, " was told of staleness ", told ? absl::StrCat(*told) : "-",
+        " in epoch ", membership_.epoch, ", servers of ", staleness_));
+  }
+  for (uint64_t& one : may_be_ahead_) one = std::max(one, staleness_);
+  has_run_ahead_ = has_run_ahead_ || staleness_ > 0;
+  most_told_ = std::max(most_told_, staleness_);
+  const uint64_t heard =
+      (parts_.hears_no_less ? most_told_ : staleness_) + parts_.runs_ahead;
+  Do([&](Exchange& exchange) {
+    return exchange.SetStaleness(heard, parts_.events.now());
+  });
 }
 
 void WorkerProcess::Begin(const WorkerWelcome& welcome) {
@@ -177,13 +197,16 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
   if (random_() % 2 == 0) {
     options.push_memory = [](size_t bytes) { return Buffer::Allocate(bytes).owner(); };
   }
-  options.mode.staleness += parts_.runs_ahead;
   for (const TensorSpec& tensor : parts_.job.tensors) {
     options.frozen.push_back(tensor.group.frozen);
   }
   exchange_ = std::make_unique<Exchange>(
       options, std::vector<MemoryView>(weights_.begin(), weights_.end()), pool_);
+  may_be_ahead_.assign(weights_.size(), 0);
   Run(exchange_->Start(parts_.events.now()));
+  TakeStaleness(welcome.staleness);
+  for (uint64_t& one : may_be_ahead_)
+    one = 0;  // it begins with weights of its first step
   Tick();
 }
 
@@ -198,7 +221,8 @@ void WorkerProcess::Compute() {
   const uint64_t step = exchange_->step();
   const bool leaves = parts_.leave_at && step >= *parts_.leave_at;
   const bool has_end = leaves || step >= parts_.target_step;
-  if (has_end && parts_.job.training.sync().has_delays() && !settling_) return Settle();
+  const bool has_delays = has_run_ahead_ || parts_.job.training.sync().is_async();
+  if (has_end && has_delays && !settling_) return Settle();
   if (step >= parts_.target_step) {
     done_ = true;
     return;

@@ -71,6 +71,7 @@ class WorkerProcess : private Receiver {
     uint64_t barrier_every = 0;  // steps; 0: never
     bool pulls = false;          // averages and state of the optimizer
     uint64_t runs_ahead = 0;     // by so many steps more than the mode says
+    bool hears_no_less = false;  // as far as it ever was allowed to
     uint64_t seed = 0;
     // The coordinator ended this life: it is over and may be restarted.
     std::function<void(uint32_t rank, const absl::Status&)> on_end;
@@ -106,6 +107,8 @@ class WorkerProcess : private Receiver {
   void Attach();
   void OnLost();
   void OnControl(const CoordinatorBody& body);
+  // The coordinator said, with its epoch, how far ahead this worker may be.
+  void TakeStaleness(std::optional<uint64_t> told);
   void Begin(const WorkerWelcome& welcome);
   void Beat();
   void Tick();
@@ -163,6 +166,12 @@ class WorkerProcess : private Receiver {
   std::vector<std::vector<uint16_t>> narrow_gradients_;  // of those who compute in BF16
   std::vector<float> rate_factors_;                      // of the gradients
   std::unique_ptr<Exchange> exchange_;
+  // Of mode ssp, by what servers were told: now, and the largest since the last push of a
+  // tensor.
+  uint64_t staleness_ = 0;
+  std::vector<uint64_t> may_be_ahead_;  // by tensor
+  bool has_run_ahead_ = false;
+  uint64_t most_told_ = 0;
   CodecWorkspace workspace_;
   uint32_t ready_tensors_ = 0;
   bool computing_ = false;  // otherwise it waits for weights

@@ -30,11 +30,12 @@ void WorkerProcess::PushAll(uint64_t step) {
       ++ready_tensors_;
       continue;
     }
+    const uint64_t may_be_ahead = std::exchange(may_be_ahead_[tensor], staleness_);
     if (Skips(tensor, step)) {
       Do([&](Exchange& exchange) { return exchange.Skip(tensor, parts_.events.now()); });
       continue;
     }
-    parts_.reference.Computed(rank_, tensor, step);
+    parts_.reference.Computed(rank_, tensor, step, may_be_ahead);
     gradients_[tensor] = Gradient(tensor, step);
     const ConstMemoryView gradient = InItsOwnType(tensor);
     rate_factors_[tensor] = RateFactor(tensor, step);

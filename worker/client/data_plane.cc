@@ -320,6 +320,14 @@ void DataPlane::EpochChanged(uint64_t epoch, SeedRole role) {
   });
 }
 
+void DataPlane::SetStaleness(uint64_t staleness) {
+  loop_->Post([this, staleness](Transport&) {
+    Do([&](Exchange& exchange) {
+      return exchange.SetStaleness(staleness, clock_.Now());
+    });
+  });
+}
+
 void DataPlane::Moved(std::vector<ShardPlace> places) {
   loop_->Post([this, places = std::move(places)](Transport&) {
     if (failed_ || exchange_ == nullptr) return;

@@ -93,6 +93,8 @@ class DataPlane : private Receiver {
   absl::Status WithMemories(const std::function<absl::Status(Memories)>& use,
                             absl::Duration limit);
   void EpochChanged(uint64_t epoch, SeedRole role);
+  // See Exchange::SetStaleness.
+  void SetStaleness(uint64_t staleness);
   // Other servers have taken over these shards. Before EpochChanged of the epoch in which
   // they are there.
   void Moved(std::vector<ShardPlace> places);

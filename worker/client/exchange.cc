@@ -32,6 +32,8 @@ Exchange::Exchange(const ExchangeOptions& options, const std::vector<MemoryView>
       pool_(pool),
       encoder_(options, ElementCounts(weights), pool),
       landing_(options, pool),
+      staleness_(options.mode.staleness),
+      has_run_ahead_(options.mode.staleness > 0),
       shards_(options.shards),
       epoch_(options.epoch),
       catches_up_(options.mode.has_quorum()) {
@@ -110,7 +112,26 @@ ExchangeOutputs Exchange::Contribute(uint32_t tensor, absl::Duration now) {
 uint64_t Exchange::WantedAfter(const Block& block) const {
   if (options_.mode.is_async()) return block.version + 1;
   const uint64_t next = block.step + 1;
-  return next - std::min(options_.mode.staleness, next);
+  return next - std::min(staleness_, next);
+}
+
+ExchangeOutputs Exchange::SetStaleness(uint64_t staleness, absl::Duration now) {
+  ExchangeOutputs outputs;
+  if (options_.mode.kind != SyncMode::Kind::kSsp) return outputs;
+  staleness_ = staleness;
+  has_run_ahead_ = has_run_ahead_ || staleness > 0;
+  for (uint32_t id = 0; id < blocks_.size() && !failed_; ++id) {
+    Block& block = blocks_[id];
+    const bool is_pushed =
+        block.phase != Phase::kIdle && block.kind == MessageKind::kPush;
+    if (!is_pushed || IsParting(id)) continue;
+    const uint64_t wanted = WantedAfter(block);
+    if (wanted >= block.wanted) continue;
+    block.wanted = wanted;
+    if (block.phase == Phase::kHeld) OnHeldAhead(id, outputs);
+  }
+  PumpAll(now, outputs);
+  return outputs;
 }
 
 ExchangeOutputs Exchange::Settle(uint32_t tensor, absl::Duration now) {

@@ -131,6 +131,10 @@ class Exchange {
 
   ExchangeOutputs EpochChanged(uint64_t epoch, SeedRole role, absl::Duration now);
 
+  // Mode ssp, all shards take it: so many steps may this worker be ahead of the slowest from
+  // its next step on; with more than before, at once. In other modes nothing changes.
+  ExchangeOutputs SetStaleness(uint64_t staleness, absl::Duration now);
+
   // The shard has welcomed this worker on a new connection. Before that, nothing is sent.
   ExchangeOutputs Connected(uint32_t shard, absl::Duration now);
   void Disconnected(uint32_t shard) { shards_[shard].is_connected = false; }
@@ -320,6 +324,8 @@ class Exchange {
   void SendPull(uint32_t block, ExchangeOutputs& outputs);
   bool MayHoldView(const Block& block) const;
   MessageKind FirstOfSeed(Block& block) const;
+  // Mode ssp: the block's contribution is held.
+  void OnHeldAhead(uint32_t id, ExchangeOutputs& outputs);
   void OnSeedAck(uint32_t block, ExchangeOutputs& outputs);
   const SeedState* SeedStateOf(const Block& block) const;  // null: none
   // Of what is under way: a step of its own for each part, so that a late acknowledgement
@@ -408,6 +414,8 @@ class Exchange {
   PushEncoder encoder_;
   WireMeter wire_;
   ViewLanding landing_;
+  uint64_t staleness_;  // of mode ssp, as it is now
+  bool has_run_ahead_;  // it is, or was, above 0: versions may be left out
   std::vector<Tensor> tensors_;
   std::vector<Block> blocks_;
   std::vector<ShardQueue> shards_;

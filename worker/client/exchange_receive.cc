@@ -129,10 +129,13 @@ void Exchange::OnAck(const MessageHeader& header, absl::Duration now,
   block.is_noted = true;  // what was acknowledged is answered with the next version
   if (block.kind != MessageKind::kPush) return OnSeedAck(header.block, outputs);
   if (options_.mode.has_quorum()) return OnQuorumAck(header, outputs);
-  if (options_.mode.staleness == 0) return;
-  if (block.version >= block.wanted) return Finish(header.block, outputs);
+  if (has_run_ahead_) OnHeldAhead(header.block, outputs);
+}
+
+void Exchange::OnHeldAhead(uint32_t id, ExchangeOutputs& outputs) {
+  if (blocks_[id].version >= blocks_[id].wanted) return Finish(id, outputs);
   // What was published meanwhile may have gone with a connection.
-  SendPull(header.block, outputs);
+  SendPull(id, outputs);
 }
 
 void Exchange::OnSeedAck(uint32_t id, ExchangeOutputs& outputs) {
@@ -157,7 +160,7 @@ bool Exchange::IsWelcome(const MessageHeader& header) const {
   const bool is_fresh = header.step >= block.wanted;
   const bool is_own = options_.mode.is_async() && block.kind == MessageKind::kPush;
   if (is_own) return block.phase == Phase::kHeld && is_fresh;
-  if (options_.mode.staleness > 0 && block.landed) return header.step > block.version;
+  if (has_run_ahead_ && block.landed) return header.step > block.version;
   return block.phase != Phase::kIdle && is_fresh;
 }
 

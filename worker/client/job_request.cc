@@ -14,6 +14,7 @@
 #include "comm/base/status.h"
 #include "comm/base/sync_mode.h"
 #include "comm/base/tiling.h"
+#include "comm/compression/residual_rate.h"
 #include "comm/compression/transfer.h"
 #include "comm/rpc/announcement.h"
 #include "worker/client/checkpoint_every.h"
@@ -80,10 +81,7 @@ uint64_t CountElements(const std::vector<uint64_t>& shape) {
 }  // namespace
 
 bool FollowsLearningRate(const TrainingOptions& training) {
-  if (training.optimizer.name != "sgd") return false;
-  return std::ranges::none_of(training.gradient, [](const auto& option) {
-    return option.first != "centralize" && option.second != 0;
-  });
+  return ResidualsFollowRate(training.optimizer.name, training.gradient);
 }
 
 bool TakesTensorsApart(const TrainingOptions& training) {

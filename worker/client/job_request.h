@@ -22,10 +22,7 @@ absl::Status CheckSessionOptions(const SessionOptions& options);
 std::vector<std::string> SessionWarnings(const SessionOptions& options);
 
 // Whether what lossy encodings keep is converted when the learning rate changes
-// (ExchangeOptions::follow_learning_rate): under sgd, whose steps are proportional to
-// gradients, unless gradients are clipped. A limit is judged in the unit of the gradient:
-// as the rate falls, kept values that follow it would grow beyond the limit and be clipped
-// away, together with the gradient beside them.
+// (ExchangeOptions::follow_learning_rate; comm/compression/residual_rate.h).
 bool FollowsLearningRate(const TrainingOptions& training);
 
 // Whether a step may go without gradients of some tensors: not with an optimizer that

@@ -69,6 +69,58 @@ TEST_F(StaleExchangeTest, SettlesAtWhatItHasContributedTo) {
   EXPECT_THAT(PushAndHold(1).ready, ElementsAre(0u));
 }
 
+TEST_F(StaleExchangeTest, GoesOnAtOnceWhenItMayBeFurtherAhead) {
+  PushAndHold(0);
+  EXPECT_THAT(PushAndHold(1).ready, IsEmpty());
+  EXPECT_THAT(See(exchange_->SetStaleness(2, now_)).ready, ElementsAre(0u));
+  EXPECT_THAT(See(exchange_->SetStaleness(2, now_)).ready, IsEmpty()) << "said again";
+  EXPECT_THAT(PushAndHold(2).ready, IsEmpty()) << "three steps ahead";
+}
+
+// Servers count it among those who wait once it has asked.
+TEST_F(StaleExchangeTest, AsksForWhatIsEnoughWhenThatIsLessThanBefore) {
+  PushAndHold(0);
+  PushAndHold(1);
+  See(exchange_->SetStaleness(0, now_));
+  Publish(0, 1, 3.0f);
+  EXPECT_THAT(PushAndHold(2).ready, IsEmpty());
+  const Seen more = See(exchange_->SetStaleness(1, now_));
+  EXPECT_THAT(more.ready, IsEmpty());
+  ASSERT_THAT(more.Messages(), ElementsAre(std::pair{MessageKind::kPull, 0u}));
+  EXPECT_EQ(more.sends[0].header.step, 2u);
+  EXPECT_THAT(Publish(0, 2, 3.0f).ready, ElementsAre(0u));
+}
+
+TEST_F(StaleExchangeTest, WaitsForEverybodyFromItsNextStepOnWithoutStaleness) {
+  EXPECT_THAT(PushAndHold(0).ready, ElementsAre(0u));
+  EXPECT_THAT(See(exchange_->SetStaleness(0, now_)).ready, IsEmpty());
+  const Seen second = PushAndHold(1);
+  EXPECT_THAT(second.ready, IsEmpty());
+  ASSERT_THAT(second.Messages(), ElementsAre(std::pair{MessageKind::kPull, 0u}));
+  EXPECT_EQ(second.sends[0].header.step, 2u);
+  EXPECT_THAT(Publish(0, 1, 3.0f).ready, IsEmpty());
+  EXPECT_THAT(Publish(0, 2, 4.0f).ready, ElementsAre(0u));
+  EXPECT_THAT(first_, Each(4.0f));
+}
+
+TEST_F(StaleExchangeTest, RunsAheadAlthoughItBeganWithoutStaleness) {
+  Make({.mode = {.kind = SyncMode::Kind::kSsp, .staleness = 0}});
+  ReachStepZero();
+  EXPECT_THAT(PushAndHold(0).ready, IsEmpty());
+  EXPECT_THAT(See(exchange_->SetStaleness(1, now_)).ready, ElementsAre(0u));
+  EXPECT_THAT(Publish(0, 1, 3.0f).ready, IsEmpty()) << "the caller computes";
+  EXPECT_THAT(PushAndHold(1).ready, ElementsAre(0u));
+  EXPECT_THAT(first_, Each(3.0f));
+}
+
+TEST_F(ExchangeTest, InOtherModesNoStalenessIsTaken) {
+  ReachStepZero();
+  See(exchange_->SetStaleness(3, now_));
+  See(exchange_->Push(0, gradient_, 1, now_));
+  See(exchange_->SendDone(0));
+  EXPECT_THAT(Answer(From(MessageKind::kAck, 0, 0)).ready, IsEmpty());
+}
+
 class AsyncExchangeTest : public ExchangeTest {
  protected:
   AsyncExchangeTest() {

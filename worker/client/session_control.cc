@@ -56,12 +56,23 @@ void Session::Impl::OnWelcome(const v1::WorkerWelcome& welcome) {
   is_seeder_ = welcome.seeder();
   contributions_ = {.hessian_every = welcome.contributions().hessian_every(),
                     .momentum_from = welcome.contributions().momentum_from()};
+  if (welcome.has_staleness()) SetStaleness(welcome.staleness());
   v1::HeldMembership& membership = membership_.emplace();
   membership.set_job(welcome.job());
   membership.set_incarnation(welcome.incarnation());
   membership.set_session_key(welcome.session_key());
   membership.set_barriers(welcome.barriers());
   changed_.SignalAll();
+}
+
+void Session::Impl::SetStaleness(uint64_t staleness) {
+  if (staleness_ && *staleness_ != staleness) {
+    options_.log.Info("workers may be so many steps ahead of the slowest from now on",
+                      {{"staleness", staleness}, {"before", *staleness_}});
+  }
+  staleness_ = staleness;
+  has_run_ahead_ = has_run_ahead_ || staleness > 0;
+  if (data_plane_ != nullptr) data_plane_->SetStaleness(staleness);
 }
 
 v1::MemberMessage Session::Impl::HelloAgain() {
@@ -95,6 +106,7 @@ void Session::Impl::OnEpochChanged(const v1::EpochChanged& change) {
   epoch_ = change.epoch();
   members_ = change.members();
   is_seeder_ = change.seeder();
+  if (change.has_staleness()) SetStaleness(change.staleness());
   if (data_plane_ == nullptr) return;
   if (!moved_.empty()) {
     options_.log.Info("a server came back: connecting to it",

@@ -197,15 +197,18 @@ class Session::Impl {
   bool IsOver() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return !status_.ok() || phase_ == Phase::kOver;
   }
-  bool has_delays() const {
+  // Also where an update of the job has let workers run ahead.
+  bool has_delays() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     const auto mode = ParseSyncMode(options_.training.mode);
-    return mode.ok() && mode->has_delays();
+    return has_run_ahead_ || (mode.ok() && mode->has_delays());
   }
   // Whether the others may be further than this worker when it waits for nothing.
-  bool may_be_behind() const {
+  bool may_be_behind() const ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
     const auto mode = ParseSyncMode(options_.training.mode);
-    return mode.ok() && mode->skips_versions();
+    return has_run_ahead_ || (mode.ok() && mode->skips_versions());
   }
+  // How far ahead it may be from now on.
+  void SetStaleness(uint64_t staleness) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   SeedRole seed_role() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return is_seeder_ ? SeedRole::kSeeder : SeedRole::kReceiver;
   }
@@ -252,6 +255,9 @@ class Session::Impl {
   bool is_asked_for_job_ ABSL_GUARDED_BY(mutex_) = false;
   bool is_seeder_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t epoch_ ABSL_GUARDED_BY(mutex_) = 0;
+  // Of mode ssp, where the coordinator has said it: now, and whether it was ever above 0.
+  std::optional<uint64_t> staleness_ ABSL_GUARDED_BY(mutex_);
+  bool has_run_ahead_ ABSL_GUARDED_BY(mutex_) = false;
   // That moved before there was a data plane.
   std::vector<ShardPlace> moved_ ABSL_GUARDED_BY(mutex_);
   uint32_t members_ ABSL_GUARDED_BY(mutex_) = 0;

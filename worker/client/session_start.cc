@@ -204,6 +204,7 @@ absl::Status Session::Impl::StartDataPlane() {
   data_plane_ = std::move(data_plane);
   data_plane_->Moved(std::exchange(moved_, {}));
   data_plane_->EpochChanged(epoch_, seed_role());  // it may have changed meanwhile
+  if (staleness_) data_plane_->SetStaleness(*staleness_);
   if (phase_ == Phase::kDeclaring) phase_ = Phase::kRunning;
   return status_;
 }

@@ -1,0 +1,99 @@
+// Other options for a running job: checked, and carried by its next epoch.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "comm/base/status.h"
+#include "server/coordinator/job.h"
+#include "server/coordinator/mode_change.h"
+
+namespace syncline {
+namespace {
+
+// "lr=0.1, momentum=0.9, schedule cosine total_steps=100": what Update may change.
+std::string Changeable(const TrainingSettings& settings) {
+  const auto written = absl::PairFormatter("=");
+  return absl::StrCat(absl::StrJoin(settings.optimizer.options, ", ", written),
+                      ", schedule ", settings.schedule.name, " ",
+                      absl::StrJoin(settings.schedule.values, ", ", written), ", mode ",
+                      FormatNamedOptions(settings.mode));
+}
+
+}  // namespace
+
+absl::Status Job::CheckRuns() const {
+  if (phase_ == Phase::kRunning && !saves_last_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("job '", spec_.name, "' ",
+                   saves_last_ ? "is at its end: " : "has not begun: ", reason_));
+}
+
+// More steps of contributions take more memory. Of fewer it stays planned: what was given
+// before is held.
+absl::Status Job::PlanFor(uint64_t staleness, const ServerMemories& memory) {
+  const uint64_t planned = declared_->spec.training.sync().staleness;
+  std::map<uint32_t, uint64_t> bytes = placed_bytes_;
+  for (size_t i = 0; i < servers_.size(); ++i) {
+    const uint32_t number = servers_[i].server;
+    const MemoryUse use =
+        UseAfter(placement_->server_use[i], {.planned = planned, .staleness = staleness});
+    uint64_t& placed = bytes[number];
+    if (use.total() <= placed) continue;
+    const auto found = memory.find(number);
+    if (found == memory.end()) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "server ", number, " (", servers_[i].name,
+          ") is not here to be asked whether a larger staleness fits; try again when "
+          "'syncline status' shows it"));
+    }
+    ServerMemory free = found->second;
+    free.placed_bytes -= std::min(free.placed_bytes, placed);
+    const absl::Status fits = CheckMemory(spec_.name, use, free);
+    if (!fits.ok()) {
+      return absl::ResourceExhaustedError(absl::StrCat(
+          "staleness ", staleness,
+          " does not fit, a smaller one may: ", std::string(fits.message())));
+    }
+    placed = use.total();
+  }
+  placed_bytes_ = std::move(bytes);
+  return absl::OkStatus();
+}
+
+std::optional<uint64_t> Job::StalenessInForce() const {
+  if (spec_.training.sync().kind != SyncMode::Kind::kSsp) return std::nullopt;
+  return begun_.staleness.value_or(declared_->spec.training.sync().staleness);
+}
+
+absl::StatusOr<uint64_t> Job::Update(const UpdateJob& update,
+                                     const ServerMemories& memory,
+                                     CoordinatorOutputs& outputs) {
+  SYNCLINE_RETURN_IF_ERROR(CheckRuns());
+  TrainingSettings next = spec_.training;
+  next.optimizer.options = Merge(next.optimizer.options, update.optimizer);
+  if (update.schedule) next.schedule = *update.schedule;
+  if (update.mode) {
+    JobSpec whole = declared_->spec;
+    whole.training = next;
+    SYNCLINE_ASSIGN_OR_RETURN(next.mode, ChangedMode(whole, *update.mode));
+  }
+  SYNCLINE_RETURN_IF_ERROR(CheckChange(spec_.training, next, declared_->spec.Trained()));
+  if (update.mode) {
+    SYNCLINE_RETURN_IF_ERROR(PlanFor(next.sync().staleness, memory));
+  }
+  outputs.push_back(
+      LogReason{absl::StrCat("job '", spec_.name, "': from ", Changeable(spec_.training),
+                             " to ", Changeable(next))});
+  const TrainingSettings before = std::exchange(spec_.training, next);
+  SayNewSettings(before, outputs);
+  next_training_ = next;
+  plan_ = PlanOf(next);
+  change_reasons_.Add(EpochCause::kSettings, "new options");
+  Store(outputs);
+  MaybeChangeEpoch(outputs);
+  // Either it has begun, or it follows the one under way.
+  return counters_.epochs.Of(spec_.name) + (next_training_ ? 1 : 0);
+}
+
+}  // namespace syncline

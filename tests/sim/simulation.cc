@@ -209,6 +209,8 @@ void Run::BreakConnection() {
 // Dropped or refused: the process ends, and its launcher starts it again. Who has left is
 // gone, or comes back as somebody new.
 void Run::OnWorkerEnd(uint32_t rank, const absl::Status& status) {
+  // What it pushed was of a wrong step, or made no sense.
+  if (absl::IsInvalidArgument(status)) reference_.Violate(std::string(status.message()));
   const bool has_left = status.ok() && workers_[rank] && workers_[rank]->IsLeaving();
   if (has_left) leave_at_.reset();
   gone_[rank] = has_left && faults_ == 0;  // else the others might need it to begin anew

@@ -105,6 +105,41 @@ TEST_P(TcpClasses, WhatIsUrgentOvertakesBlocksThatAreOnTheirWay) {
   EXPECT_GT(counts.waited_seconds[other], counts.waited_seconds[0]);
 }
 
+// Its reason has come, and nobody has read it yet when the next write fails.
+TEST_P(TcpClasses, WhatAPeerSaidBeforeItWentIsHeardThoughAWriteFails) {
+  auto leaver = std::make_unique<TcpNode>(TcpOptions{.security = GetParam()});
+  TcpNode other({.security = GetParam()}), dialler({.security = GetParam()});
+  absl::Status failure;
+  const auto endpoint =
+      dialler.Dial(leaver->transport->address(),
+                   {.on_failure = [&](const absl::Status& status) { failure = status; }});
+  const auto bystander = dialler.Dial(other.transport->address());
+  const auto pump_all = [&] {
+    for (TcpNode* node : {leaver.get(), &other, &dialler}) {
+      if (node != nullptr) node->transport->Progress();
+    }
+  };
+  const auto send = [](Endpoint& to, const std::string& name, size_t bytes) {
+    to.Send(std::as_bytes(std::span(name)), {Slice::Of(Buffer::Allocate(bytes))},
+            nullptr);
+  };
+  ASSERT_TRUE(RunUntil(pump_all, [&] {
+    return leaver->acceptor.endpoints.size() + other.acceptor.endpoints.size() == 2;
+  }));
+  std::vector<std::string> heard;
+  dialler.receiver.on_message = [&](const RecordingReceiver::Message& message) {
+    heard.push_back(message.header);
+    if (message.header != "now") return;
+    send(*leaver->acceptor.endpoints[0], "why", 0);
+    leaver->transport->Progress();
+    leaver = nullptr;
+    send(*endpoint, "block", size_t{4} << 20);
+  };
+  send(*other.acceptor.endpoints[0], "now", 0);
+  ASSERT_TRUE(RunUntil(pump_all, [&] { return !failure.ok(); }));
+  EXPECT_EQ(heard, (std::vector<std::string>{"now", "why"}));
+}
+
 TEST(TcpRoundTrip, IsUnknownUntilTheKernelHasMeasuredIt) {
   EXPECT_EQ(RoundTripOf(~uint32_t{0}), absl::ZeroDuration()) << "no sample yet";
   EXPECT_EQ(RoundTripOf(60'000'001), absl::ZeroDuration());

@@ -321,13 +321,20 @@ void TcpLoopTransport::WriteTo(const Shared& connection) {
   const absl::StatusOr<bool> has_more =
       connection->Write(kWriteBudget, clock_.Now(), done_);
   for (SendDone& done : done_) Complete(std::move(done), absl::OkStatus());
-  if (!has_more.ok()) return Broken(connection, has_more.status());
+  if (!has_more.ok()) return ReadTheRest(connection, has_more.status());
   if (*has_more) MarkDirty(connection);
   const bool must_look = connection->look_at() < absl::InfiniteDuration();
   if (must_look && !std::exchange(connection->is_paced, true)) {
     paced_.push_back(connection);
   }
   Watch(*connection);
+}
+
+// What a peer said before it went is here already, and may be why it went.
+void TcpLoopTransport::ReadTheRest(const Shared& connection, const absl::Status& why) {
+  absl::StatusOr<bool> has_more = true;
+  while (has_more.ok() && *has_more) has_more = connection->Read(kReadBudget);
+  if (connection->phase() == TcpConnection::Phase::kOpen) Broken(connection, why);
 }
 
 void TcpLoopTransport::Watch(TcpConnection& connection) {

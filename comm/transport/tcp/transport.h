@@ -61,6 +61,7 @@ class TcpLoopTransport final : public TcpTransport {
   void Opened(const Shared& connection);
   void ReadFrom(const Shared& connection);
   void WriteTo(const Shared& connection);
+  void ReadTheRest(const Shared& connection, const absl::Status& why);
   void WriteAll();
   void LookAtPaced();
   void MarkDirty(const Shared& connection);

@@ -3,12 +3,14 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "comm/base/printable.h"
 #include "comm/rpc/channel.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace syncline {
 namespace {
 
+constexpr size_t kMostWordsBytes = 1000;
 // So long may one take: the end of a run waits for the one that is being sent.
 constexpr absl::Duration kTimeout = absl::Milliseconds(500);
 // More than that die at once where all of a host do, and those tell the same.
@@ -63,9 +65,10 @@ bool ExitReports::Send(const ExitReport& report) const {
   request.set_job(options_.job);
   request.set_run_id(options_.run_id);
   request.set_rank(report.rank);
-  request.set_how(report.how);
-  request.set_then(report.then);
-  request.set_said(report.said);
+  // Words of programs may be of any bytes, cut anywhere; a message is UTF-8.
+  request.set_how(Printable(report.how, kMostWordsBytes));
+  request.set_then(Printable(report.then, kMostWordsBytes));
+  request.set_said(Printable(report.said, kMostWordsBytes));
   grpc::ClientContext context;
   SetDeadline(context, kTimeout);
   v1::ReportExitReply reply;

@@ -40,7 +40,7 @@ TEST(ExitReports, AreAllSentInTheirOrderBeforeItEnds) {
         {.coordinator = running->address, .job = "bert", .run_id = "run"});
     reports.Add(
         {.rank = 2, .how = "signal 9 (Killed)", .then = "started again (1 of 3)"});
-    reports.Add({.rank = 1, .how = "exit code 3", .said = "ValueError: no data"});
+    reports.Add({.rank = 1, .how = "exit code 3", .said = "no data \xff in Z\xfcrich"});
   }
   const auto heard = coordinator.heard();
   ASSERT_EQ(heard.size(), 2u) << "a refusal is no reason to stop";
@@ -50,7 +50,7 @@ TEST(ExitReports, AreAllSentInTheirOrderBeforeItEnds) {
   EXPECT_EQ(heard[0].how(), "signal 9 (Killed)");
   EXPECT_EQ(heard[0].then(), "started again (1 of 3)");
   EXPECT_EQ(heard[1].rank(), 1u);
-  EXPECT_EQ(heard[1].said(), "ValueError: no data");
+  EXPECT_EQ(heard[1].said(), "no data \\xff in Z\\xfcrich");
 }
 
 TEST(ExitReports, NobodyWhoAnswersHoldsUpNobody) {

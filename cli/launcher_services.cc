@@ -180,11 +180,14 @@ Launcher::JobFacts Launcher::AskForJob() const {
   if (!status.ok()) return facts;
   for (const nlohmann::json& job : JobsIn(*status)) {
     // A program may have sessions in further jobs.
-    const bool is_named = job.value("name", "") == options_.job;
+    const auto name = job.value("name", std::string());
+    const bool is_named = name == options_.job;
     const bool is_of_this_run =
         !options_.run_id.empty() && job.value("run_id", "") == options_.run_id;
     if (is_named || is_of_this_run) {
-      facts.steps[job.value("job", uint32_t{0})] = job.value("step", uint64_t{0});
+      // One that begins anew has another number, and comes no further by that.
+      uint64_t& furthest = facts.steps[name];
+      furthest = std::max(furthest, job.value("step", uint64_t{0}));
     }
     if (!is_named) continue;
     facts.durability = job.value("durability", facts.durability);

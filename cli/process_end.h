@@ -21,8 +21,8 @@ std::string LastWords(const ProcessEvent& event);
 // The last line that is logged of it, or nothing.
 std::string LastLine(const ProcessEvent& event);
 
-// How far each job of a run is, by its number.
-using JobSteps = std::map<uint32_t, uint64_t>;
+// How far each job of a run is, by its name.
+using JobSteps = std::map<std::string, uint64_t>;
 
 // How often something that died was started again since its job last came further. What
 // has brought it no further three times is not tried a fourth time.

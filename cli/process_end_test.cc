@@ -10,39 +10,39 @@ namespace {
 TEST(FruitlessRestarts, AreCountedFromTheStepThatTheJobHasReached) {
   FruitlessRestarts restarts;
   for (const uint64_t step : {0, 7, 7, 9, 10, 11, 12}) {
-    restarts.NoteDeath({{1, step}});
+    restarts.NoteDeath({{"job", step}});
     EXPECT_FALSE(restarts.AreUsedUp()) << step;
     restarts.NoteRestart();
   }
-  restarts.NoteDeath({{1, 12}});
+  restarts.NoteDeath({{"job", 12}});
   EXPECT_EQ(restarts.NoteRestart(), 2);
   restarts.NoteDeath({});
   EXPECT_EQ(restarts.NoteRestart(), 3);
-  restarts.NoteDeath({{1, 5}});
+  restarts.NoteDeath({{"job", 5}});
   EXPECT_TRUE(restarts.AreUsedUp());
   EXPECT_EQ(
       restarts.Describe(),
       "it was started again 3 times, and the job has not come further than step 12");
-  restarts.NoteDeath({{1, 13}});
+  restarts.NoteDeath({{"job", 13}});
   EXPECT_FALSE(restarts.AreUsedUp());
 }
 
 TEST(FruitlessRestarts, AnyJobOfTheRunThatComesFurtherCounts) {
   FruitlessRestarts restarts;
   for (uint64_t step = 0; step < 10; ++step) {
-    restarts.NoteDeath({{1, 40}, {2, step}});
+    restarts.NoteDeath({{"job", 40}, {"job-2", step}});
     EXPECT_FALSE(restarts.AreUsedUp()) << step;
     restarts.NoteRestart();
   }
-  restarts.NoteDeath({{1, 40}});
+  restarts.NoteDeath({{"job", 40}});
   restarts.NoteRestart();
-  restarts.NoteDeath({{1, 40}, {2, 9}});
+  restarts.NoteDeath({{"job", 40}, {"job-2", 9}});
   restarts.NoteRestart();
   EXPECT_TRUE(restarts.AreUsedUp());
   EXPECT_EQ(restarts.Describe(),
             "it was started again 3 times, and its jobs have not come further than "
             "steps 40 and 9");
-  restarts.NoteDeath({{3, 1}});
+  restarts.NoteDeath({{"job-3", 1}});
   EXPECT_FALSE(restarts.AreUsedUp()) << "a new one makes its first step";
 }
 

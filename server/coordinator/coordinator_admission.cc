@@ -154,19 +154,19 @@ std::optional<absl::Status> Coordinator::Impl::MayJoin(
 absl::Status Coordinator::Impl::Admit(ConnectionId connection,
                                       const std::shared_ptr<const DeclaredJob>& declared,
                                       const WorkerHello& hello) {
-  std::unique_ptr<Job>& job = jobs_[hello.job];
-  const bool is_new = job == nullptr || job->IsOver();
+  const auto known = jobs_.find(hello.job);
+  const bool is_new = known == jobs_.end() || known->second->IsOver();
+  // What is over stays known until somebody is in the new one.
+  std::unique_ptr<Job> made;
   if (is_new) {
-    auto made = std::make_unique<Job>(counters_.next_job++, declared, hello.run_id,
-                                      JobContext{options_, counters_});
-    if (job != nullptr) made->Follow(*job);
-    job = std::move(made);
+    made = std::make_unique<Job>(counters_.next_job++, declared, hello.run_id,
+                                 JobContext{options_, counters_});
+    if (known != jobs_.end()) made->Follow(*known->second);
   }
-  const absl::Status admitted = job->Admit(connection, hello, now_, outputs_);
-  if (!admitted.ok()) {
-    if (is_new) jobs_.erase(hello.job);
-    return admitted;
-  }
+  Job& joined = is_new ? *made : *known->second;
+  SYNCLINE_RETURN_IF_ERROR(joined.Admit(connection, hello, now_, outputs_));
+  const Job* const job = &joined;
+  if (is_new) jobs_[hello.job] = std::move(made);
   speakers_[connection] = {
       .kind = Speaker::kWorker, .job = job->id(), .rank = hello.rank};
   if (is_new) outputs_.push_back(PersistState{});

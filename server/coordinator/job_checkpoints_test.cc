@@ -14,6 +14,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 TEST_F(SavedJobs, BeginWhereTheirCheckpointIsAndNobodySeeds) {
   Announce(TwoTensors(2));
@@ -62,6 +63,10 @@ class SavedJobsThatFail : public SavedJobs {
     job.checkpoint.resume = resume;
     job.push_codec =
         "int8";  // another declaration: DeclaredSpecs tells none apart by `resume`
+    if (comes_too_early_) {
+      SayHello(30, job, {.rank = 2, .run_id = "again", .name = "third"});
+      EXPECT_TRUE(closed_.contains(30)) << "the job begins without it";
+    }
     for (const uint32_t rank : {0u, 1u}) {
       SayHello(20 + rank, job, {.rank = rank, .run_id = "again", .name = "worker"});
     }
@@ -74,6 +79,7 @@ class SavedJobsThatFail : public SavedJobs {
     }
     ASSERT_TRUE(Last<WorkerWelcome>(20).has_value());
   }
+  bool comes_too_early_ = false;
   uint64_t Rollbacks() const {
     return coordinator_->View(now_).jobs.at(0).recoveries.rollbacks;
   }
@@ -99,6 +105,13 @@ TEST_F(SavedJobsThatFail, LoseNothingWithACheckpointOfTheirLastStep) {
   FailAndBeginAgain(47, "latest");
   EXPECT_EQ(Rollbacks(), 0u);
   EXPECT_THAT(Said(EventKind::kRecovery), IsEmpty());
+}
+
+TEST_F(SavedJobsThatFail, SayItThoughSomebodyCameTooEarly) {
+  comes_too_early_ = true;
+  FailAndBeginAgain(40, "auto");
+  EXPECT_EQ(Rollbacks(), 1u);
+  EXPECT_THAT(Said(EventKind::kRecovery), SizeIs(1));
 }
 
 TEST_F(SavedJobsThatFail, AreSentBackByWhoNamesACheckpoint) {

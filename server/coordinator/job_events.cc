@@ -76,10 +76,9 @@ absl::Status Job::OnExit(const WorkerExit& exit, CoordinatorOutputs& outputs) co
         absl::StrCat("job '", spec_.name, "' is of another run, whose --run-id is not '",
                      Printable(exit.run_id, kMaxJobNameBytes), "'"));
   }
-  if (exit.rank >= spec_.workers) {
+  if (exit.rank >= kMaxWorkers) {
     return absl::InvalidArgumentError(
-        absl::StrCat("rank ", exit.rank, " is not in 0 to ", spec_.workers - 1,
-                     ", the ranks of job '", spec_.name, "'"));
+        absl::StrCat("rank is ", exit.rank, ", allowed are 0 to ", kMaxWorkers - 1));
   }
   const auto add = [](const char* before, const std::string& words, size_t most) {
     return words.empty() ? "" : absl::StrCat(before, Printable(words, most));

@@ -17,6 +17,7 @@
 //
 // Nothing is really synced: kill -9 takes nothing from the page cache, and the power cut is ours.
 #define _GNU_SOURCE
+#undef _FORTIFY_SOURCE // it makes inline functions of what is defined here
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -22,8 +22,9 @@ WAYS_TO_LOSE = ("gone", "torn", "zeros behind", "zeros before")
 
 class Disk:
     def __init__(self, folder, library):
-        self.files = pathlib.Path(folder) / "files"
-        self.orders = pathlib.Path(folder) / "orders"
+        folder = pathlib.Path(folder).resolve()  # as /proc has it
+        self.files = folder / "files"
+        self.orders = folder / "orders"
         for one in (self.files, self.orders / "synced", self.orders / "lost"):
             one.mkdir(parents=True)
         self.environment = {"LD_PRELOAD": str(library), "CHAOS_DISK": str(self.files), "CHAOS_ORDERS": str(self.orders)}

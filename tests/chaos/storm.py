@@ -15,6 +15,7 @@ import os
 import pathlib
 import random
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -228,6 +229,8 @@ def run(binaries, events, has_hosts, seconds):
                 storm.strike(event)
             except StormError as error:
                 raise StormError(f"after {event}: {error}") from None
+            except (AssertionError, OSError, subprocess.SubprocessError) as error:
+                raise StormError(f"after {event}: {error!r}\n{cluster.ends_of_logs()}") from None
             struck.append(event.kind)
         steps, participation = storm.finish()
         return (f"{len(struck)} faults of {len(set(struck))} kinds, {steps} steps, {storm.lost_bytes} bytes lost to power "
@@ -241,6 +244,7 @@ def why_no_hosts():
     if (reason := hosts.missing(prefix)) is not None:
         return reason
     try:
+        hosts.delete_those_of_the_dead("storm")
         with hosts.Hosts(prefix, ["a"]) as net:
             with net.cut("a", "data"):
                 pass

@@ -4,6 +4,7 @@ With namespaces each is a host of its own with cables (tests/network); otherwise
 Whoever runs jobs starts a worker again that was dropped: this does, too. A service that ends by itself is an error.
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -95,10 +96,13 @@ class Cluster:
         """kill -9, all at once."""
         self.down.update(names)
         for name in names:
-            os.killpg(self.processes[name].pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # it was dropped, and has been waited for
+                os.killpg(self.processes[name].pid, signal.SIGKILL)
         for name in names:
             code = self.processes[name].wait()
-            if code != -signal.SIGKILL:
+            # A worker may have been dropped just before, and would have been started again.
+            was_dropped = name in self.workers and code == RETRYABLE
+            if code != -signal.SIGKILL and not was_dropped:
                 raise StormError(f"{name} had ended with {code} before it was killed\n{self.ends_of_logs()}")
 
     def signal(self, name, number):

@@ -21,6 +21,7 @@ except ImportError:  # then nothing is compared with the schema, and StatusSchem
     jsonschema = None
 
 BUILD = "build/release"
+os.environ.pop("COLUMNS", None)  # lines that are awaited are not broken
 FAILURE_TIMEOUT = 4.0  # seconds; long enough for an oversubscribed machine to send its heartbeats
 SCHEMA = os.path.join(os.path.dirname(__file__), "../../docs/status.schema.json")
 PATIENCE = 60.0  # for anything that must happen sometime

@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -42,6 +43,15 @@ def missing(prefix):
         return f"no network namespaces here: {probe.stderr.strip()}"
     left = [line.split()[0] for line in probe.stdout.splitlines() if line.startswith(prefix + "-")]
     return f"namespaces of another run; if it is dead: ip netns delete {' '.join(left)}" if left else None
+
+
+def delete_those_of_the_dead(stem):
+    """Namespaces whose prefix is `stem` and the number of a process that was killed before it could delete them."""
+    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+    for name in (line.split()[0] for line in listed.splitlines() if line):
+        owner = re.match(rf"{stem}(\d+)-", name)
+        if owner and not os.path.exists(f"/proc/{owner.group(1)}"):
+            subprocess.run(["ip", "netns", "delete", name], check=False)
 
 
 class Hosts:

@@ -227,6 +227,23 @@ TEST_F(Decoding, WhatWaitedBehindADamagedViewTakesItsPlace) {
   EXPECT_THAT(WeightsOf(0), Each(1.0f));
 }
 
+// Of a server that sends the same again and again.
+TEST_F(Decoding, FewMessagesOfABlockWaitMeanwhile) {
+  BeginAndPush();
+  const Buffer payload = ViewPayload(0, 1);
+  payload.data()[payload.size() - 1] ^= std::byte{1};
+  std::vector<std::shared_ptr<DecodeWork>> asked =
+      Answer(ViewHeader(0, 1), payload.view()).decodings;
+  for (int i = 0; i < 1000; ++i) {
+    EXPECT_THAT(Answer(ViewHeader(0, 1), payload.view()).decodings, IsEmpty());
+  }
+  size_t decoded = 0;
+  for (; !asked.empty(); ++decoded) asked = Made(asked[0]).decodings;
+  EXPECT_EQ(decoded, 1 + Exchange::kMostDeferred);
+  Made(AskedFor(0, 1));
+  EXPECT_EQ(exchange_->version_of(0), 1u);
+}
+
 // Its server has the weights: nobody seeds them over what is being written.
 TEST_F(Decoding, ABlockWhoseFirstViewIsHereIsNotSeeded) {
   Begin();

@@ -71,6 +71,9 @@ namespace syncline {
 
 class Exchange {
  public:
+  // Messages of a block that wait while its view is decoded; a server sends one a step.
+  static constexpr size_t kMostDeferred = 64;
+
   // `weights[i]` is the memory of tensor i: read when seeding, written when views land.
   // `pool` and the weights outlive the exchange. REQUIRES: one shard, below
   // options.shards, for each block of the tensors; FP32 where views come as deltas
@@ -396,6 +399,7 @@ class Exchange {
   void Handle(const MessageHeader& header, Slice payload, absl::Duration now,
               ExchangeOutputs& outputs);
   // What came of the block while its weights were in use.
+  void Defer(const MessageHeader& header, Slice payload);
   void HandleDeferred(uint32_t block, absl::Duration now, ExchangeOutputs& outputs);
   void TakeRates(const MessageHeader& header, Block& block);
   bool IsParting(uint32_t block) const { return parting_ && parting_->contains(block); }

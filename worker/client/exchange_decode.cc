@@ -122,6 +122,13 @@ bool Exchange::Follows(const MessageHeader& header) const {
   return !options_.mode.is_async() && header.step > blocks_[header.block].step;
 }
 
+// What is too much is as good as lost: it is asked for again where it is wanted.
+void Exchange::Defer(const MessageHeader& header, Slice payload) {
+  std::deque<Waiting>& waiting = deferred_[header.block];
+  if (waiting.size() >= kMostDeferred) return;
+  waiting.push_back({header, Kept(std::move(payload))});
+}
+
 void Exchange::HandleDeferred(uint32_t id, absl::Duration now, ExchangeOutputs& outputs) {
   auto deferred = deferred_.find(id);
   while (deferred != deferred_.end() && !failed_ && !IsInUse(blocks_[id])) {

@@ -67,7 +67,7 @@ ExchangeOutputs Exchange::OnMessage(const MessageHeader& header, Slice payload,
                        header.block < blocks_.size();
   if (failed_ || !is_ours) return outputs;
   if (IsInUse(blocks_[header.block])) {
-    deferred_[header.block].push_back({header, Kept(std::move(payload))});
+    Defer(header, std::move(payload));
     return outputs;
   }
   Handle(header, std::move(payload), now, outputs);

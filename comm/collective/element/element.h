@@ -63,7 +63,8 @@ struct Combination {
   int divide_by = 0;
 };
 
-// values[i] *= factor. BF16 and FP16 are rounded once; integers wrap around.
+// values[i] *= factor. BF16 and FP16 are rounded to FP32, and then to their type; integers
+// wrap around.
 // REQUIRES: of integers, a whole factor whose magnitude is no more than 2^53.
 void Scale(ElementType type, double factor, size_t count, std::byte* values);
 

@@ -203,6 +203,7 @@ absl::Status GroupCore::Begin(PendingCall& pending) {
 
 void GroupCore::Complete(PendingCall& pending, const absl::Status& status) {
   pending.task = nullptr;
+  pending.scaled = {};
   observer_.OnDone(pending, status);
 }
 

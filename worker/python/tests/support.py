@@ -20,7 +20,7 @@ FAILURE_TIMEOUT = "4s"
 
 os.environ.setdefault("SYNCLINE_LIBRARY", str(BUILD / "libsyncline.so"))
 os.environ.setdefault("SYNCLINE_BINARY", str(BUILD / "syncline"))
-for name in ("SYNCLINE_COORDINATOR", "SYNCLINE_JOB", "RANK", "WORLD_SIZE"):
+for name in ("SYNCLINE_COORDINATOR", "SYNCLINE_JOB", "RANK", "WORLD_SIZE", "COLUMNS"):
     os.environ.pop(name, None)
 sys.path.insert(0, str(PACKAGE))
 

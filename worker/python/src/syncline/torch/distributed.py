@@ -284,18 +284,18 @@ class ProcessGroupSyncline(dist.ProcessGroup):
               counts: Any = None, root: int = 0, sender: int = 0, tag: int = 0,
               algorithm: Optional[str] = None) -> Callable[[], _group.Handle]:
         """Reductions count elements; everything else moves bytes, and so takes any type."""
-        reduces = reduction is not None
-        if reduces and like.dtype not in TYPES:
+        if reduction is not None and like.dtype not in TYPES:
             raise NotImplementedError(f"the syncline backend cannot reduce {like.dtype}")
-        scale = 1 if reduces else like.element_size()
+        scale = 1 if reduction is not None else like.element_size()
         if counts is not None:
             counts = tuple([part * scale for part in parts] for parts in counts)
         timeout = getattr(opts, "timeout", None)
         # torch says "the group's" by a negative time.
         timeout_ms = _milliseconds(timeout if isinstance(timeout, datetime.timedelta) else None) or _milliseconds(self._timeout)
         return functools.partial(
-            self._native.start, op, dtype=TYPES[like.dtype] if reduces else _group.UINT8,
-            reduction=reduction.code if reduces else 0, factor=reduction.factor if reduces else 1.0, algorithm=algorithm,
+            self._native.start, op, dtype=_group.UINT8 if reduction is None else TYPES[like.dtype],
+            reduction=0 if reduction is None else reduction.code, factor=1.0 if reduction is None else reduction.factor,
+            algorithm=algorithm,
             input=0 if source is None else source.data_ptr(), output=0 if target is None else target.data_ptr(),
             count=count * scale, counts=counts, root=root, source=sender, tag=tag,
             timeout_ms=timeout_ms, keeps=(source, target))

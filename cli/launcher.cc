@@ -289,10 +289,15 @@ void Launcher::Report(const WorkerPlan& worker, const ProcessEvent& event,
                                                            .tls = options_.tls});
   }
   const auto error = ReadWorkerError(ErrorPath(worker.name));
+  // Who is killed says nothing of it: its last line is of something else.
+  const bool was_killed =
+      WIFSIGNALED(event.wait_status) && WTERMSIG(event.wait_status) == SIGKILL;
   exits_->Add({.rank = static_cast<uint32_t>(worker.rank),
                .how = DescribeExit(event.wait_status),
                .then = then,
-               .said = error ? error->message : LastLine(event)});
+               .said = error        ? error->message
+                       : was_killed ? ""
+                                    : LastLine(event)});
 }
 
 bool Launcher::MayStartAgain(int rank) {
@@ -425,7 +430,7 @@ void Launcher::SayWhatEnds() const {
   }
   if (services > 0) what.push_back(Counted(services, "service"));
   Say(absl::StrCat(signal_ == SIGINT ? "Ctrl-C" : strsignal(signal_), ": ending ",
-                   what.empty() ? "" : absl::StrCat(absl::StrJoin(what, " and "), ", "),
+                   what.empty() ? "" : absl::StrCat(absl::StrJoin(what, " and "), " "),
                    "with exit code ", 128 + signal_, "; killed after ",
                    absl::FormatDuration(kWorkerGrace), ", or at once when asked again"));
 }

@@ -449,7 +449,7 @@ TEST_F(LauncherTest, StopsEverythingWithinTwoSecondsOfCtrlC) {
   ASSERT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), kExitInterrupted);
   EXPECT_THAT(Read("said"), HasSubstr("syncline: Ctrl-C: ending ranks 0, 1 and 2 "
-                                      "services, with exit code 130; killed after 1s"));
+                                      "services with exit code 130; killed after 1s"));
 }
 
 }  // namespace

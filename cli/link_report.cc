@@ -208,7 +208,9 @@ LinkReport JudgeProgress(const Json& job) {
   if (phase == "waiting") {
     report.result = Check::kFail;
     report.what = absl::StrCat("does not train, but waits: ", reason);
-    report.change = "start who is missing; syncline events says what happened before";
+    report.change =
+        "start who is missing, unless syncline run or Kubernetes does; syncline events "
+        "says what happened before";
   } else if (phase == "running" && absl::StartsWith(reason, kHeldUp)) {
     report.result = Check::kFail;
     report.what = absl::StrCat("stands still at step ", job.value("step", uint64_t{0}),
@@ -216,6 +218,11 @@ LinkReport JudgeProgress(const Json& job) {
     report.change =
         "look at that worker and its way to that server; if it does not move, "
         "it is dropped";
+  } else if (members == 0 && expected > 0) {
+    report.result = Check::kFail;
+    report.what = absl::StrCat("stands still at step ", job.value("step", uint64_t{0}),
+                               ": no worker is left");
+    report.change = "start its workers again; it ends when none comes for a while";
   } else if (members < expected) {
     report.result = Check::kWarn;
     report.change =

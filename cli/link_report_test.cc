@@ -175,6 +175,12 @@ TEST(LinkReports, SayWhyAJobDoesNotGoOn) {
   ASSERT_EQ(bad.size(), 1u);
   EXPECT_EQ(bad[0].result, Check::kWarn);
   EXPECT_THAT(bad[0].what, HasSubstr("1 of 2 workers"));
+
+  status["jobs"][1]["members"].clear();
+  bad = JudgeBad(status);
+  ASSERT_EQ(bad.size(), 1u);
+  EXPECT_EQ(bad[0].result, Check::kFail);
+  EXPECT_THAT(bad[0].what, HasSubstr("no worker is left"));
 }
 
 TEST(LinkReports, NameTheStragglerAndTheSlowServer) {

@@ -274,6 +274,14 @@ class DistributedTest(unittest.TestCase):
             from syncline.torch.distributed import monitored_barrier
             monitored_barrier()
             monitored_barrier(timeout=timedelta(seconds=60))
+            monitored_barrier(timeout=60)
+            for wrong, error in (("x", TypeError), (True, TypeError), (-1, ValueError), (timedelta(0), ValueError)):
+                try:
+                    monitored_barrier(timeout=wrong)
+                except error as refused:
+                    assert "timeout" in str(refused), refused
+                else:
+                    raise AssertionError(f"{wrong!r} was taken")
             try:
                 if rank == 0:
                     monitored_barrier(timeout=timedelta(seconds=2))
@@ -299,7 +307,7 @@ class DistributedTest(unittest.TestCase):
     def test_what_it_cannot_do_is_said(self):
         self.check("""
             refused("cannot reduce torch.int16", dist.all_reduce, torch.ones(3, dtype=torch.int16))
-            refused("cannot reduce torch.float32 by", dist.all_reduce, torch.ones(3), op=dist.ReduceOp.BXOR)
+            refused("bitwise reductions take integers and booleans, got torch.float32", dist.all_reduce, torch.ones(3), op=dist.ReduceOp.BXOR)
             refused("", dist.all_reduce, torch.ones(3).to_sparse())
             dist.barrier()
             """, ranks=1)

@@ -2,7 +2,7 @@
 from __future__ import annotations
 
 import datetime
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Union
 
 import torch
 
@@ -16,6 +16,18 @@ class _Timeout(NamedTuple):
     """Options of an operation that say nothing else."""
 
     timeout: datetime.timedelta
+
+
+def patience_of(timeout: Union[None, float, datetime.timedelta], default: datetime.timedelta) -> datetime.timedelta:
+    """`timeout` as a time; a number is in seconds, None is `default`."""
+    if timeout is None:
+        return default
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float, datetime.timedelta)):
+        raise TypeError(f"monitored_barrier: timeout is a datetime.timedelta or a number of seconds, got {timeout!r}")
+    patience = timeout if isinstance(timeout, datetime.timedelta) else datetime.timedelta(seconds=timeout)
+    if patience <= datetime.timedelta(0):
+        raise ValueError(f"monitored_barrier: timeout must be more than 0, got {timeout}")
+    return patience
 
 
 def await_all(group: "ProcessGroupSyncline", patience: datetime.timedelta) -> None:

@@ -51,4 +51,6 @@ def find_reduction(op: Any, tensor: torch.Tensor) -> Reduction:
     for known, code in table.items():
         if op == known:
             return Reduction(code)
+    if any(op == bitwise for bitwise in (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR)):
+        raise NotImplementedError(f"the syncline backend: bitwise reductions take integers and booleans, got {tensor.dtype}")
     raise NotImplementedError(f"the syncline backend cannot reduce {tensor.dtype} by {op}")

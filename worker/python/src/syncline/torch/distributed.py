@@ -20,7 +20,7 @@ import inspect
 import queue
 import sys
 import threading
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, List, Optional, Union
 
 import torch
 import torch.distributed as dist
@@ -28,7 +28,7 @@ import torch.distributed as dist
 from syncline import _exit, _group
 from syncline._library import FOREVER
 from syncline.torch._meeting import await_key, network, wants_exact_order
-from syncline.torch._monitored import await_all
+from syncline.torch._monitored import await_all, patience_of
 from syncline.torch._reconfigure import Meeting, check_size, number_from_zero, reconfigure, reconfigure_handle
 from syncline.torch._reductions import TYPES, Reduction, find_reduction
 from syncline.torch._tensors import put_back, split, spread
@@ -434,9 +434,9 @@ class ProcessGroupSyncline(dist.ProcessGroup):
         nothing = torch.empty(0)
         return self._work([self._call(_group.BARRIER, opts, count=0, like=nothing)], [nothing])
 
-    def monitored_barrier(self, timeout: Optional[datetime.timedelta] = None, wait_all_ranks: bool = False) -> None:
+    def monitored_barrier(self, timeout: Union[None, float, datetime.timedelta] = None, wait_all_ranks: bool = False) -> None:
         """See the function of that name."""
-        await_all(self, timeout or self._timeout)
+        await_all(self, patience_of(timeout, self._timeout))
 
     def send(self, tensors: List[torch.Tensor], destination: int, tag: int = 0) -> _Work:
         _check(*tensors)
@@ -460,10 +460,11 @@ class ProcessGroupSyncline(dist.ProcessGroup):
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
 
-def monitored_barrier(group: Optional[dist.ProcessGroup] = None, timeout: Optional[datetime.timedelta] = None,
+def monitored_barrier(group: Optional[dist.ProcessGroup] = None, timeout: Union[None, float, datetime.timedelta] = None,
                       wait_all_ranks: bool = False) -> None:
     """torch.distributed.monitored_barrier, which takes no other backend than gloo: ends on all ranks when all have come, and
-    otherwise with an error that names those that have not, on rank 0 `timeout` after it came. The error is always about all
+    otherwise with an error that names those that have not, on rank 0 `timeout` after it came (a number is in seconds; None is
+    the group's). The error is always about all
     that are missing, as with `wait_all_ranks`, and the group is of no use then."""
     group = group or dist.distributed_c10d._get_default_group()
     if not isinstance(group, ProcessGroupSyncline):

@@ -29,6 +29,8 @@ RANK = """
     print("end", flush=True)
     while not os.path.exists(os.environ["OVER"]):     # rank 0 has the store by which the others meet
         time.sleep(0.01)
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
 """
 
 

@@ -13,7 +13,7 @@ from syncline.torch import HookState, wrap
 
 # Two ranks train on halves of the rows; `{make}` makes `network`, what is called, and `optimizer`.
 TRAIN = """
-    import os, torch, syncline.torch
+    import os, time, torch, syncline.torch
     import torch.distributed as dist
     from torch import nn
     torch.set_num_threads(1)
@@ -29,6 +29,10 @@ TRAIN = """
         loss.backward()
         optimizer.step()
     torch.save((loss.item(), torch.cat([p.detach().flatten() for p in model.parameters()])), os.environ["OUT"] + str(rank))
+    if dist.is_initialized():
+        # A thread of torch's gloo drops the last operation, and takes the GIL for it: where Python ends meanwhile, it aborts.
+        dist.destroy_process_group()
+        time.sleep(0.5)
 """
 DDP = """
     dist.init_process_group("gloo")

@@ -11,7 +11,7 @@ from torch_support import torch
 
 # `{backend}`, `{hook}` and `{after}` are the test's.
 TRAIN = """
-    import os, torch
+    import os, time, torch
     import torch.distributed as dist
     from torch import nn
     import syncline.torch
@@ -33,6 +33,9 @@ TRAIN = """
         optimizer.step()
     torch.save((loss.item(), torch.cat([p.detach().flatten() for p in model.parameters()])), os.environ["OUT"] + str(rank))
     {after}
+    # A thread of torch's gloo drops the last operation, and takes the GIL for it: where Python ends meanwhile, it aborts.
+    dist.destroy_process_group()
+    time.sleep(0.5)
 """
 HOOK = """state = syncline.torch.CompressedState("{codec}")
     ddp.register_comm_hook(state, syncline.torch.compressed_hook)"""

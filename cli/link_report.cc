@@ -22,12 +22,10 @@ constexpr double kFelt = 0.15;
 constexpr char kHeldUp[] = "held up: ";
 constexpr char kSilentServer[] =
     "look whether its process stands still or swaps (ps, dmesg), then at the network "
-    "from "
-    "its host to the coordinator";
+    "from its host to the coordinator";
 constexpr char kSilentWorker[] =
     "look whether its process stands still (a debugger, a full disk, swapping), then at "
-    "the "
-    "network from its host to the coordinator";
+    "the network from its host to the coordinator";
 
 std::string InWords(double seconds) {
   if (seconds >= 1) return absl::StrFormat("%.1f s", seconds);

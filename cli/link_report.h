@@ -1,7 +1,7 @@
 // What `syncline diagnose` says of a cluster: a report for each link that was looked at, from
 // the coordinator's status (comm/rpc/status_json.h), what was tried from this machine
-// (cli/link_probe.h), and what steps took of late (server/admin/advisor.h). Who is slow or
-// silent is judged here, apart from the looking, so that it can be tested.
+// (cli/link_probe.h), and what steps took of late (server/admin/advisor.h). The
+// judging is apart from the looking, so that it can be tested.
 //
 //   const std::vector<LinkReport> reports = JudgeLinks(status, probes, figures);
 //   std::cout << ReportsAsText(reports);
@@ -64,7 +64,8 @@ std::vector<LinkReport> JudgeLinks(const LinkProbes& probes, const Timeouts& tim
 
 Check::Result WorstOf(const std::vector<LinkReport>& reports);
 
-// Lines of at most 80 characters. Many of one kind that are as they should be get one line.
+// Lines of at most 80 characters, but for a name that is longer. Many of one kind that
+// are as they should be get one line.
 std::string ReportsAsText(const std::vector<LinkReport>& reports);
 std::string ReportsAsJson(const std::string& coordinator,
                           const std::vector<LinkReport>& reports);

@@ -1,17 +1,17 @@
 // Reports of links, for people and for programs.
 #include <algorithm>
-#include <array>
 #include <map>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "cli/link_report.h"
+#include "cli/output_width.h"
 #include "nlohmann/json.hpp"
 
 namespace syncline {
@@ -24,52 +24,13 @@ constexpr size_t kIndent = 6;
 // So many of one kind that are as they should be have a line each.
 constexpr size_t kLinesOfAKind = 4;
 
-// Bytes that begin a character: what a terminal counts.
-size_t Width(absl::string_view text) {
-  return static_cast<size_t>(
-      std::ranges::count_if(text, [](char c) { return (c & 0xc0) != 0x80; }));
-}
-
-// As much of `text` as fits, at the end of a character.
-absl::string_view Fitting(absl::string_view text, size_t columns) {
-  size_t bytes = 0;
-  size_t width = 0;
-  while (bytes < text.size()) {
-    const bool begins = (text[bytes] & 0xc0) != 0x80;
-    if (begins && width == columns) break;
-    width += begins ? 1 : 0;
-    ++bytes;
-  }
-  return text.substr(0, bytes);
-}
-
-// `first`, then words, in lines of kColumns; all but the first are indented. A word that is
-// longer than a line is cut.
-std::string Wrapped(const std::string& first, absl::string_view words) {
-  std::string text;
-  std::string line = first;
-  bool is_empty = true;
-  for (absl::string_view word : absl::StrSplit(words, ' ', absl::SkipWhitespace())) {
-    while (!word.empty()) {
-      const size_t used = Width(line) + (is_empty ? 0 : 1);
-      if (used + Width(word) > kColumns && !is_empty) {
-        absl::StrAppend(&text, line, "\n");
-        line.assign(kIndent, ' ');
-        is_empty = true;
-        continue;
-      }
-      const absl::string_view fits =
-          Fitting(word, kColumns - std::min(used, kColumns - 1));
-      absl::StrAppend(&line, is_empty ? "" : " ", fits);
-      is_empty = false;
-      word.remove_prefix(fits.size());
-    }
-  }
-  return absl::StrCat(text, line, "\n");
-}
-
-std::string Line(Check::Result result, const std::string& words) {
-  return Wrapped(absl::StrFormat("%-*s", kIndent, ResultName(result)), words);
+// What follows the result, broken below itself.
+std::string Line(std::string_view begin, const std::string& words) {
+  return BrokenLine(absl::StrFormat("%-*s", kIndent,
+                                    absl::string_view(begin.data(), begin.size())) +
+                        words,
+                    kColumns, kIndent) +
+         "\n";
 }
 
 // 80 ms, or 1.2 s.
@@ -120,13 +81,14 @@ std::string ReportsAsText(const std::vector<LinkReport>& reports) {
                                 same->second.size() > kLinesOfAKind;
     if (is_one_of_many && same->second.front() != &report) continue;
     if (is_one_of_many) {
-      text += Line(Check::kOk, Summary(kind, same->second));
+      text += Line(ResultName(Check::kOk), Summary(kind, same->second));
       continue;
     }
-    text += Line(report.result, absl::StrCat(report.from, report.to.empty() ? "" : " -> ",
-                                             report.to, ": ", report.what));
+    text += Line(ResultName(report.result),
+                 absl::StrCat(report.from, report.to.empty() ? "" : " -> ", report.to,
+                              ": ", report.what));
     if (!report.change.empty()) {
-      text += Wrapped(std::string(kIndent, ' '), absl::StrCat("do: ", report.change));
+      text += Line("", absl::StrCat("do: ", report.change));
     }
   }
   const std::string how = counts[Check::kFail] > 0   ? "not healthy"

@@ -232,15 +232,18 @@ TEST(LinkReportsAsText, FitsAScreenWhateverIsWrong) {
   status["servers"][0]["heartbeat_age_seconds"] = 5;
   status["jobs"][1]["members"][0]["heartbeat_age_seconds"] = 5;
   const auto lines = Lines(JudgeLinks(status, Answers(), {}, kTimes));
-  std::string all;
+  size_t names = 0;
   for (const std::string& line : lines) {
     const auto width =
         std::ranges::count_if(line, [](char c) { return (c & 0xc0) != 0x80; });
-    EXPECT_LE(width, 80) << line;
+    // Names can be copied: they stay whole, on a line of their own.
+    const bool is_name =
+        line.starts_with("      " + job) && line.find(' ', 6) == std::string::npos;
+    names += is_name ? 1 : 0;
+    EXPECT_TRUE(width <= 80 || is_name) << line;
     EXPECT_EQ(line.find('\x1b'), std::string::npos);
-    absl::StrAppend(&all, line.substr(std::min<size_t>(6, line.size())));
   }
-  EXPECT_THAT(all, HasSubstr(job));
+  EXPECT_GE(names, 2u);
   EXPECT_THAT(lines.back(), HasSubstr("not healthy: 5 ok, 0 warn, 3 fail, 0 not tried"));
 }
 

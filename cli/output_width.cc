@@ -19,9 +19,27 @@ constexpr size_t kGap = 2;
 constexpr size_t kFewestForWords = 20;
 constexpr size_t kIndent = 8;
 
+bool BeginsCharacter(char byte) {
+  return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+}
+
+// Of UTF-8, as a terminal counts them.
+size_t Characters(std::string_view text) {
+  return static_cast<size_t>(std::ranges::count_if(text, BeginsCharacter));
+}
+
+// Of the first so many characters.
+size_t BytesOf(std::string_view text, size_t characters) {
+  size_t bytes = 0;
+  for (; bytes < text.size(); ++bytes) {
+    if (BeginsCharacter(text[bytes]) && characters-- == 0) break;
+  }
+  return bytes;
+}
+
 size_t WidthOf(const std::vector<std::vector<std::string>>& rows, size_t column) {
   size_t width = 0;
-  for (const auto& row : rows) width = std::max(width, row[column].size());
+  for (const auto& row : rows) width = std::max(width, Characters(row[column]));
   return width;
 }
 
@@ -41,9 +59,9 @@ std::string BrokenLine(std::string_view line, size_t columns, size_t hanging) {
   const std::string indent(hanging, ' ');
   std::string broken;
   size_t room = columns;
-  while (line.size() > room) {
+  while (Characters(line) > room) {
     const size_t first_word = line.find_first_not_of(' ');
-    size_t end = line.rfind(' ', room);
+    size_t end = line.rfind(' ', BytesOf(line, room));
     if (end == std::string_view::npos || end < first_word) {
       end = line.find(' ', first_word);  // a long word
     }
@@ -94,7 +112,7 @@ std::string WordTable::Written(size_t columns) const {
   for (const auto& row : rows) {
     std::string line;
     for (const size_t column : shown) {
-      const std::string padding(widths[column] - row[column].size(), ' ');
+      const std::string padding(widths[column] - Characters(row[column]), ' ');
       const bool is_left = columns_[column].align == Column::Align::kLeft;
       absl::StrAppend(&line, is_left ? "" : padding, row[column], is_left ? padding : "",
                       std::string(kGap, ' '));

@@ -35,6 +35,16 @@ TEST(OutputWidth, BreaksLinesBetweenWordsAndNeverInside) {
   EXPECT_EQ(BrokenLines("one two\n\nthree four\n", 7, 1), "one two\n\nthree\n four\n");
 }
 
+TEST(OutputWidth, CountsCharactersAndNotBytes) {
+  const std::string word = "\xc3\xa4\xc3\xb6\xc3\xbc";  // three
+  EXPECT_EQ(BrokenLine(word + " " + word, 7, 0), word + " " + word);
+  EXPECT_EQ(BrokenLine(word + " " + word, 6, 1), word + "\n " + word);
+  WordTable table({{"NAME"}, {"STATE"}});
+  table.Add({word, "x"});
+  table.Add({"abcd", "y"});
+  EXPECT_EQ(table.Written(0), "NAME  STATE\n" + word + "   x\nabcd  y\n");
+}
+
 TEST(OutputWidth, ATableLeavesOutWhatMattersLeastAndKeepsNames) {
   WordTable table({{"RANK"},
                    {"NAME"},

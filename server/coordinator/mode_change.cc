@@ -29,7 +29,7 @@ absl::string_view WhyKindsDiffer(const SyncMode& mode, const SyncMode& wanted) {
            "on; begin a new job";
   }
   if (mode.kind == SyncMode::Kind::kBsp && wanted.kind == SyncMode::Kind::kSsp) {
-    return "a program that declares bsp may count on that nobody runs ahead (LocalSGD, "
+    return "a program that declares bsp may count on nobody running ahead (LocalSGD, "
            "wrap and hook do); begin it with mode ssp:0, which makes the same steps, and "
            "is free to change";
   }

@@ -1,7 +1,7 @@
 // To which mode a running job may go, and why not to others. What changes is how far workers
 // of mode ssp may be ahead (docs/modes.md); 0 is bsp, bit for bit.
 //
-// A program that declared mode bsp may count on that nobody runs ahead, as LocalSGD, wrap and
+// A program that declared mode bsp may count on nobody running ahead, as LocalSGD, wrap and
 // hook do: one that declared mode ssp does not, whatever its staleness is.
 //
 // Thread safety: pure functions.

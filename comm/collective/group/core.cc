@@ -296,8 +296,8 @@ absl::Status GroupCore::TooLate(const PendingCall& pending) const {
         Describe(pending.header), " was under way, but did not end in time"));
   }
   absl::Status status = absl::DeadlineExceededError(
-      absl::StrCat("rank ", absl::StrJoin(ranks, ", "), " did not take part in ",
-                   Describe(pending.header), " in time"));
+      absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(ranks, ", "),
+                   " did not take part in ", Describe(pending.header), " in time"));
   SetFailedRank(status, ranks.front());
   return status;
 }

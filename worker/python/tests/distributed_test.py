@@ -288,7 +288,7 @@ class DistributedTest(unittest.TestCase):
                 else:  # lives, does something else, and hears of it
                     dist.recv(torch.empty(1), src=3 - rank)
             except syncline.errors.DeadlineExceeded as error:
-                assert "rank 1, 2 did not take part" in str(error), error
+                assert "ranks 1, 2 did not take part" in str(error), error
                 assert rank > 0 or "monitored_barrier of 2 s: " in str(error), error
             else:
                 raise AssertionError("nobody was missed")

@@ -14,7 +14,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -37,6 +36,11 @@ constexpr size_t kMaxLineBytes = 64 << 10;
 // A stream is read so often, 16 KiB at a time, before the others and signals have their
 // turn: what a large pipe holds.
 constexpr int kReadsAtOnce = 64;
+// So often children are looked for in any case: a thread that was there before the group
+// does not block SIGCHLD, and takes it away.
+constexpr absl::Duration kLookAnyway = absl::Milliseconds(250);
+// The guard knows so many process groups at once.
+constexpr size_t kMaxGroups = 65536;
 // After Ctrl-C nobody waits for a reader that has stopped reading.
 constexpr int kShowAfterSignalMs = 200;
 
@@ -94,20 +98,20 @@ std::vector<char*> Pointers(const std::vector<std::string>& texts) {
 }
 
 // The guard's whole life: collect process groups, and kill them when the launcher is
-// gone.
-[[noreturn]] void GuardMain(int pipe) {
+// gone. `groups` has its memory: after fork, another thread's lock of the allocator may
+// be held forever.
+[[noreturn]] void GuardMain(int pipe, std::vector<pid_t> groups) {
   prctl(PR_SET_NAME, "syncline-guard");
   setpgid(0, 0);  // a Ctrl-C is for the launcher
   // The launcher's output must not stay open through the guard.
   for (int fd = 0; fd < pipe; ++fd) close(fd);
   close_range(static_cast<unsigned>(pipe) + 1, ~0U, 0);
-  std::set<pid_t> groups;
   pid_t message = 0;
   ssize_t got = 0;
   while ((got = read(pipe, &message, sizeof(message))) != 0) {
     if (got != sizeof(message)) continue;
-    if (message > 0) groups.insert(message);
-    if (message < 0) groups.erase(-message);
+    if (message > 0 && groups.size() < groups.capacity()) groups.push_back(message);
+    if (message < 0) std::erase(groups, -message);
   }
   for (const pid_t group : groups) kill(-group, SIGKILL);
   _exit(0);
@@ -219,11 +223,13 @@ ProcessGroup::~ProcessGroup() {
 absl::Status ProcessGroup::StartGuard() {
   UniqueFd read_end;
   SYNCLINE_RETURN_IF_ERROR(MakePipe(&read_end, &guard_pipe_));
+  std::vector<pid_t> groups;
+  groups.reserve(kMaxGroups);
   guard_ = fork();
   if (guard_ < 0) return SystemError("cannot start a process");
   if (guard_ == 0) {
     guard_pipe_.reset();
-    GuardMain(read_end.get());
+    GuardMain(read_end.get(), std::move(groups));
   }
   return absl::OkStatus();
 }
@@ -353,10 +359,9 @@ void ProcessGroup::Wait(absl::Time deadline) {
   for (const auto& [fd, shown] : shown_) {
     if (shown.has_pending()) polled.push_back({shown.fd(), POLLOUT, 0});
   }
-  // One millisecond more, so that the deadline has really come; at most an hour fits an
-  // int.
+  // One millisecond more, so that the deadline has really come.
   const absl::Duration left =
-      std::clamp(deadline - absl::Now(), absl::ZeroDuration(), absl::Hours(1));
+      std::clamp(deadline - absl::Now(), absl::ZeroDuration(), kLookAnyway);
   poll(polled.data(), polled.size(),
        static_cast<int>(absl::ToInt64Milliseconds(left)) + 1);
   for (size_t i = 1; i < pipes; ++i) {

@@ -3,10 +3,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -284,6 +286,23 @@ TEST_F(ProcessGroupTest, ReportsItsOwnSignals) {
   const ProcessEvent event = NextEvent();
   EXPECT_EQ(event.kind, ProcessEvent::kSignal);
   EXPECT_EQ(event.signal, SIGINT);
+}
+
+// As threads of a library do that began before the group.
+TEST_F(ProcessGroupTest, HearsOfAnExitThoughAnotherThreadTakesTheSignal) {
+  std::atomic<bool> is_over = false;
+  std::thread other([&is_over] {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGCHLD);
+    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+    while (!is_over) getppid();  // a signal is taken on the way back
+  });
+  ASSERT_TRUE(group_->Start(Shell("a", "sleep 0.05; exec >&- 2>&-; sleep 0.05")).ok());
+  const ProcessEvent event = group_->Next(absl::InfiniteFuture());
+  EXPECT_EQ(event.kind, ProcessEvent::kExit);
+  is_over = true;
+  other.join();
 }
 
 TEST_F(ProcessGroupTest, TimesOut) {

@@ -114,7 +114,7 @@ class Gathering:
     def _await(store: Any, key: str, deadline: float, is_fine: Callable[[str], bool]) -> str:
         """What the key is once that is fine; empty when the time is over."""
         while True:
-            said = _look(store, key, _left_ms(deadline))
+            said = _look(store, key)
             if said and is_fine(said):
                 return said
             if time.monotonic() >= deadline:
@@ -126,8 +126,7 @@ class Gathering:
         from syncline.torch._meeting import await_key, network
 
         def get(key: str, wait_ms: int) -> bytes:
-            await_key(store, f"{_KEYS}/{name}/{key}", wait_ms)
-            return bytes(store.get(f"{_KEYS}/{name}/{key}"))
+            return await_key(store, f"{_KEYS}/{name}/{key}", wait_ms)
 
         def put(key: str, value: bytes) -> None:
             store.set(f"{_KEYS}/{name}/{key}", value.decode("ascii"))
@@ -143,19 +142,15 @@ def number_of(variable: str, otherwise: int) -> int:
     return int(value)
 
 
-def _look(store: Any, key: str, wait_ms: int) -> str:
+def _look(store: Any, key: str) -> str:
     """Empty while the store has no such key."""
-    from syncline.torch._meeting import await_key
+    from syncline.torch._meeting import look
 
-    try:
-        await_key(store, key, wait_ms)
-    except Exception:  # each torch says it by another class
-        return ""
-    return bytes(store.get(key)).decode()
+    return (look(store, key) or b"").decode()
 
 
 def _first_absent(store: Any, place: Place) -> int:
-    here = (_look(store, f"{_KEYS}/here/{rank}", 1) or rank == place.rank for rank in range(place.ranks))
+    here = (_look(store, f"{_KEYS}/here/{rank}") or rank == place.rank for rank in range(place.ranks))
     return next((rank for rank, is_here in enumerate(here) if not is_here), 0)
 
 

@@ -173,8 +173,7 @@ def _connect(process_group: Any, timeout: datetime.timedelta) -> _group.Group:
     _made[members] += 1
 
     def get(key: str, wait_ms: int) -> bytes:
-        await_key(store, f"{name}/{key}", wait_ms)
-        return bytes(store.get(f"{name}/{key}"))
+        return await_key(store, f"{name}/{key}", wait_ms)
 
     def put(key: str, value: bytes) -> None:
         store.set(f"{name}/{key}", value.decode("ascii"))

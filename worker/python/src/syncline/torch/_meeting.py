@@ -1,15 +1,17 @@
 """How the members of a process group find each other: through torch's store, and by addresses between hosts."""
 from __future__ import annotations
 
-import datetime
 import ipaddress
 import os
 import socket
-import threading
-from typing import Dict, List
+import time
+from typing import Dict, Optional
 
 import torch.distributed as dist
 
+_NOBODYS = "syncline: no such key"  # what no key is
+_FIRST_PAUSE_S = 0.001
+_LONGEST_PAUSE_S = 0.1  # so that a thousand ranks that wait ask a store ten thousand times a second
 _ANYWHERE = "192.0.2.1"  # RFC 5737: nobody's
 
 
@@ -46,18 +48,26 @@ def _address_towards(name: str) -> str:
     return "" if ipaddress.ip_address(found.split("%")[0]).is_loopback else found
 
 
-def await_key(store: dist.Store, key: str, wait_ms: int) -> None:
-    """Until the store has it. In a thread, so that Ctrl-C ends it: a TCPStore that was waited for in slices mixes up answers."""
-    failure: List[Exception] = []
+def look(store: dist.Store, key: str) -> Optional[bytes]:
+    """What the key is; None while the store has no such key. Does not wait.
 
-    def wait() -> None:
-        try:
-            store.wait([key], datetime.timedelta(milliseconds=wait_ms))
-        except Exception as error:
-            failure.append(error)
+    By compare_set, which every store of every torch has, and which changes nothing where the key is not what was expected. `wait` is of
+    no use: a TCPStore of torch 1 whose wait timed out takes the late answer for that of the next question.
+    """
+    said = bytes(store.compare_set(key, _NOBODYS, _NOBODYS))
+    return None if said == _NOBODYS.encode() else said
 
-    waiter = threading.Thread(target=wait, name="syncline-store", daemon=True)
-    waiter.start()
-    waiter.join()
-    if failure:
-        raise failure[0]
+
+def await_key(store: dist.Store, key: str, wait_ms: int) -> bytes:
+    """What the key is once the store has it; TimeoutError after that time."""
+    deadline = time.monotonic() + wait_ms / 1000
+    pause = _FIRST_PAUSE_S
+    while True:
+        said = look(store, key)
+        if said is not None:
+            return said
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"the store had no key {key!r} within {wait_ms / 1000:g} s")
+        time.sleep(min(pause, left))
+        pause = min(pause * 1.5, _LONGEST_PAUSE_S)

@@ -188,8 +188,7 @@ class ProcessGroupSyncline(dist.ProcessGroup):
 
     def _form(self, name: str, store: dist.Store, rank: int, size: int, patience: datetime.timedelta) -> _group.Group:
         def get(key: str, wait_ms: int) -> bytes:
-            await_key(store, key, wait_ms)
-            return bytes(store.get(key))
+            return await_key(store, key, wait_ms)
 
         def put(key: str, value: bytes) -> None:
             store.set(key, value.decode("ascii"))

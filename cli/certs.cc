@@ -18,7 +18,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "cli/authority/directory.h"
+#include "cli/authority/renewal_book.h"
 #include "cli/certs_join.h"
+#include "cli/certs_renew.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/printable.h"
@@ -255,8 +257,16 @@ absl::StatusOr<std::string> RevokeCertificates(const CertsRevoke& order) {
   if (!known.ok()) {
     return Usage(absl::StrCat("'", path, "', ", known.status().message()));
   }
-  std::string added;
+  std::map<std::string, std::string> lines = wanted;
   for (const auto& [serial, line] : wanted) {
+    SYNCLINE_ASSIGN_OR_RETURN(const auto all, certs::LineOf(order.directory, serial));
+    for (const std::string& other : all) {
+      lines.try_emplace(other,
+                        absl::StrCat(other, "  renewed from or to ", serial, "\n"));
+    }
+  }
+  std::string added;
+  for (const auto& [serial, line] : lines) {
     if (!known->contains(serial)) added += line;
   }
   if (added.empty()) return added;
@@ -330,6 +340,7 @@ void AddCerts(CLI::App& app, Command* selected) {
   revoke->callback([=] { *selected = [revoked] { return Revoke(*revoked); }; });
 
   AddCertsJoin(*certs, selected);
+  AddCertsRenew(*certs, selected);
 
   auto paths = std::make_shared<std::vector<std::string>>();
   CLI::App* show = certs->add_subcommand("show", "What certificates say");

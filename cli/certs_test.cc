@@ -13,6 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/app.h"
+#include "cli/authority/directory.h"
+#include "cli/authority/renewal_book.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/temp_directory.h"
@@ -201,6 +203,25 @@ TEST_F(Certs, RevokeAddsSerialsToTheList) {
   ExpectUsage(revoke({.serials = {"bert"}}).status(), "'bert'");
   ExpectUsage(revoke({.files = {Path("c/ca.crt")}}).status(), "c/ca.crt");
   EXPECT_THAT(listed(), UnorderedElementsAre(worker, "A1B"));
+}
+
+TEST_F(Certs, WhatACertificateWasRenewedToIsTakenBackWithIt) {
+  ASSERT_EQ(InitCertificates({.directory = Path("c")}), absl::OkStatus());
+  ASSERT_TRUE(IssueInC({.role = "worker", .job = "bert"}).ok());
+  ASSERT_TRUE(IssueInC({.role = "worker", .job = "next"}).ok());
+  const std::string old = Facts("c/worker-bert.crt").serial;
+  const std::string next = Facts("c/worker-next.crt").serial;
+  const auto renewed = certs::RenewOnce(
+      Path("c"), {.serial = old, .key = "its key"},
+      [&]() -> absl::StatusOr<std::string> {
+        return certs::ReadFile(Path("c/worker-next.crt"));
+      },
+      absl::Now());
+  ASSERT_TRUE(renewed.ok()) << renewed.status();
+  const auto added = RevokeCertificates({.directory = Path("c"), .serials = {old}});
+  ASSERT_TRUE(added.ok()) << added.status();
+  const std::set<std::string> serials = *ParseRevoked(*added);
+  EXPECT_THAT(serials, UnorderedElementsAre(*ParseSerial(old), *ParseSerial(next)));
 }
 
 TEST_F(Certs, SeveralThatRevokeAtOnceLoseNothing) {

@@ -20,8 +20,6 @@ namespace syncline::certs {
 namespace {
 
 constexpr double kMaxHours = 24.0 * 825;
-// Clocks of hosts differ.
-constexpr absl::Duration kBackdated = absl::Minutes(5);
 
 absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
@@ -147,6 +145,10 @@ absl::StatusOr<Validity> ValidFor(double hours) {
   }
   const absl::Time now = absl::Now();
   return Validity{now - kBackdated, now + absl::Hours(hours)};
+}
+
+Validity AsLongFrom(absl::Time now, absl::Time from, absl::Time until) {
+  return {now - kBackdated, now - kBackdated + (until - from)};
 }
 
 absl::StatusOr<Identity> ParseMember(const std::string& role, const std::string& job) {

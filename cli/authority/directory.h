@@ -59,8 +59,14 @@ struct Authority {
 // Failure::kUsage when `directory` is none of `certs init`.
 absl::StatusOr<Authority> ReadAuthority(const std::string& directory);
 
-// From a while ago, as clocks of hosts differ. Failure::kUsage for hours out of range.
+// Certificates are valid from so long ago, as clocks of hosts differ.
+inline constexpr absl::Duration kBackdated = absl::Minutes(5);
+
+// Failure::kUsage for hours out of range.
 absl::StatusOr<Validity> ValidFor(double hours);
+
+// As long as one that was valid from `from` until `until`.
+Validity AsLongFrom(absl::Time now, absl::Time from, absl::Time until);
 
 // Of --role and --job.
 absl::StatusOr<Identity> ParseMember(const std::string& role, const std::string& job);

@@ -10,14 +10,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
+#include "cli/authority/answer.h"
 #include "cli/authority/directory.h"
-#include "comm/base/env.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
-#include "comm/rpc/authorities.h"
 #include "comm/rpc/certificate.h"
-#include "comm/rpc/channel.h"
 #include "comm/rpc/identity.h"
 #include "comm/rpc/issuer.h"
 #include "comm/rpc/join_channel.h"
@@ -27,8 +24,6 @@
 
 namespace syncline::certs {
 namespace {
-
-constexpr absl::Duration kAskAgainAfter = absl::Milliseconds(500);
 
 absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
@@ -71,33 +66,6 @@ absl::Status Prepare(const std::string& directory, const std::string& authority)
                             "give another directory with --out"));
 }
 
-// The same request again when the answer is lost: the authority counts it once.
-absl::StatusOr<std::string> Ask(const JoinLink& link, const v1::CertifyRequest& request,
-                                absl::Duration limit) {
-  const auto stub = v1::Authority::NewStub(link.channel);
-  for (const SteadyClock clock;; absl::SleepFor(kAskAgainAfter)) {
-    grpc::ClientContext context;
-    SetDeadline(context, limit - clock.Now());
-    context.set_wait_for_ready(true);
-    v1::CertifyReply reply;
-    const absl::Status status = FromGrpcStatus(stub->Certify(&context, request, &reply));
-    if (status.ok()) return reply.certificate();
-    const bool may_help = absl::IsUnavailable(status);
-    if (!may_help || clock.Now() + kAskAgainAfter >= limit) return status;
-  }
-}
-
-// Whose it is. What came is believed by the same rules as everything else of the wire.
-absl::StatusOr<Identity> Check(const std::string& certificate, const std::string& key,
-                               const std::string& authority) {
-  const absl::Time now = absl::Now();
-  SYNCLINE_RETURN_IF_ERROR(CheckIdentity({"the certificate", "that came", certificate},
-                                         {"the key", "of this machine", key}, now));
-  SYNCLINE_RETURN_IF_ERROR(VerifyChain(certificate, authority, now));
-  const CertificateFacts facts = FactsOf(*ParseCertificate(certificate));
-  return ParseIdentityUri(facts.names.uris.size() == 1 ? facts.names.uris[0] : "");
-}
-
 }  // namespace
 
 absl::StatusOr<std::string> Join(const JoinOrder& order) {
@@ -112,19 +80,17 @@ absl::StatusOr<std::string> Join(const JoinOrder& order) {
   request.set_token_id(token->id);
   request.set_secret(token->secret);
   request.set_request(own.request);
-  const absl::StatusOr<std::string> certificate = Ask(link, request, order.limit);
-  if (absl::IsDeadlineExceeded(certificate.status())) {
-    return absl::UnavailableError(absl::StrCat(
-        "what answers at ", token->address,
-        " does not prove to be `syncline certs serve` ",
-        "of the token's authority, or is too slow; check the address and try again"));
-  }
-  SYNCLINE_RETURN_IF_ERROR(certificate.status());
-  SYNCLINE_ASSIGN_OR_RETURN(const Identity who,
-                            Check(*certificate, own.key, link.authority));
+  const auto stub = v1::Authority::NewStub(link.channel);
+  v1::CertifyReply reply;
+  SYNCLINE_RETURN_IF_ERROR(
+      AskAgain(token->address, order.limit, [&](grpc::ClientContext* context) {
+        return FromGrpcStatus(stub->Certify(context, request, &reply));
+      }));
+  const PemPair pair = {reply.certificate(), own.key};
+  SYNCLINE_ASSIGN_OR_RETURN(const Identity who, CheckAnswer(pair, link.authority));
   const std::string base = absl::StrCat(order.directory, "/", NameOf(who));
   SYNCLINE_RETURN_IF_ERROR(ReplaceFile({order.directory + "/ca.crt", link.authority}));
-  SYNCLINE_RETURN_IF_ERROR(ReplacePair(base, {*certificate, own.key}));
+  SYNCLINE_RETURN_IF_ERROR(ReplacePair(base, pair));
   folder.Keep();
   return base;
 }

@@ -2,15 +2,22 @@
 
 #include <algorithm>
 #include <bit>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "cli/authority/renew.h"
+#include "cli/authority/renewal_book.h"
 #include "cli/authority/token_book.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
+#include "comm/rpc/authorities.h"
 #include "comm/rpc/certificate.h"
+#include "comm/rpc/identity.h"
 #include "comm/rpc/issuer.h"
+#include "comm/rpc/revoked.h"
 #include "comm/rpc/status.h"
 #include "grpcpp/server_context.h"
 
@@ -20,6 +27,62 @@ namespace {
 // Kinds of refusal that are counted one by one; the others are counted together.
 constexpr size_t kMaxKinds = 4096;
 constexpr size_t kMaxIdShown = 32;
+constexpr size_t kMaxCertificateBytes = 8 << 10;
+
+// Who may have another one for as long again.
+struct Holder {
+  Identity who;
+  CertificateFacts facts;
+  CertificatePtr certificate;
+};
+
+absl::Status Denied(const std::string& why) {
+  return absl::PermissionDeniedError(
+      absl::StrCat("this certificate ", why, "; the machine joins again with a token"));
+}
+
+absl::StatusOr<Holder> HolderOf(const std::string& pem, const Authority& authority,
+                                absl::Time now) {
+  Holder holder;
+  if (pem.size() <= kMaxCertificateBytes) holder.certificate = ParseCertificate(pem);
+  if (holder.certificate == nullptr) {
+    return absl::InvalidArgumentError("what shall be renewed is no certificate (PEM)");
+  }
+  const absl::Status chain =
+      VerifyChain(ToPem(*holder.certificate), authority.pair.certificate, now);
+  if (!chain.ok()) {
+    return Denied(absl::StrCat("is not valid here: ", chain.message()));
+  }
+  holder.facts = FactsOf(*holder.certificate);
+  const auto& uris = holder.facts.names.uris;
+  const absl::StatusOr<Identity> who = ParseIdentityUri(uris.size() == 1 ? uris[0] : "");
+  if (!who.ok() || who->cluster != authority.cluster) {
+    return Denied("is of no member of this cluster");
+  }
+  holder.who = *who;
+  // Nobody else can take it back, so it does not prolong itself.
+  if (holder.who.role == Role::kCoordinator) {
+    return absl::PermissionDeniedError(
+        "a coordinator's certificate is renewed where the authority is: `syncline certs "
+        "issue DIRECTORY --role coordinator --overwrite`");
+  }
+  return holder;
+}
+
+absl::Status CheckNotRevoked(const std::string& directory, const std::string& serial) {
+  const std::string path = directory + "/revoked";
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return absl::OkStatus();
+  const absl::StatusOr<std::string> contents = ReadFile(path);
+  const auto revoked = contents.ok() ? ParseRevoked(*contents) : contents.status();
+  const absl::StatusOr<std::string> number = ParseSerial(serial);
+  if (!revoked.ok() || !number.ok()) {
+    return absl::FailedPreconditionError(
+        "nothing is renewed while the authority's list of revoked certificates is "
+        "damaged");
+  }
+  return revoked->contains(*number) ? Denied("was taken back") : absl::OkStatus();
+}
 
 }  // namespace
 
@@ -30,7 +93,8 @@ grpc::Status JoinService::Certify(grpc::ServerContext* context,
   const absl::StatusOr<std::string> certificate =
       CertificateFor(*request, HostOfPeer(peer));
   if (!certificate.ok()) {
-    Refused(*request, peer, certificate.status());
+    Refused({"token", Printable(request->token_id(), kMaxIdShown)}, peer,
+            certificate.status());
     return ToGrpcStatus(certificate.status());
   }
   const CertificateFacts facts = FactsOf(*ParseCertificate(*certificate));
@@ -46,15 +110,70 @@ grpc::Status JoinService::Certify(grpc::ServerContext* context,
   return grpc::Status::OK;
 }
 
+grpc::Status JoinService::Renew(grpc::ServerContext* context,
+                                const v1::RenewRequest* request,
+                                v1::CertifyReply* reply) {
+  const std::string peer = context->peer();
+  const CertificatePtr old = request->certificate().size() <= kMaxCertificateBytes
+                                 ? ParseCertificate(request->certificate())
+                                 : nullptr;
+  const std::string serial = old == nullptr ? "" : FactsOf(*old).serial;
+  const absl::StatusOr<std::string> certificate = Renewed(*request, HostOfPeer(peer));
+  if (!certificate.ok()) {
+    Refused({"serial", serial}, peer, certificate.status());
+    return ToGrpcStatus(certificate.status());
+  }
+  const CertificateFacts facts = FactsOf(*ParseCertificate(*certificate));
+  const std::string who = facts.names.uris.at(0);
+  options_.log.Info("a certificate was renewed", {{"identity", who}, {"peer", peer}});
+  options_.audit.Info("renewed", {{"identity", who},
+                                  {"serial", facts.serial},
+                                  {"before", serial},
+                                  {"until", Written(facts.until)},
+                                  {"peer", peer}});
+  reply->set_certificate(*certificate);
+  return grpc::Status::OK;
+}
+
+absl::StatusOr<std::string> JoinService::Renewed(const v1::RenewRequest& request,
+                                                 const std::string& host) {
+  SYNCLINE_RETURN_IF_ERROR(Admit(host));
+  const absl::Time now = absl::Now();
+  SYNCLINE_ASSIGN_OR_RETURN(const Holder holder,
+                            HolderOf(request.certificate(), authority_, now));
+  if (!IsSignedBy(*holder.certificate,
+                  RenewalMessage(authority_.fingerprint, request.request()),
+                  request.signature())) {
+    return absl::PermissionDeniedError(
+        "the request is not signed by the key of the certificate that shall be renewed");
+  }
+  const CertificateFacts& old = holder.facts;
+  SYNCLINE_RETURN_IF_ERROR(CheckNotRevoked(options_.directory, old.serial));
+  Renewal renewal = {.serial = old.serial, .key = {}};
+  SYNCLINE_ASSIGN_OR_RETURN(renewal.key, KeyOfRequest(request.request()));
+  const auto sign = [&]() -> absl::StatusOr<std::string> {
+    // Again: it may have been taken back until the directory was locked.
+    SYNCLINE_RETURN_IF_ERROR(CheckNotRevoked(options_.directory, old.serial));
+    Wish wish = {.who = holder.who, .hosts = old.names.hosts, .validity = {}};
+    wish.hosts.insert(wish.hosts.end(), old.addresses.begin(), old.addresses.end());
+    wish.validity = AsLongFrom(now, old.from, old.until);
+    wish.validity.until = std::min(wish.validity.until, authority_.until);
+    SYNCLINE_ASSIGN_OR_RETURN(const CertificateOrder order, OrderFor(wish));
+    return syncline::Certify(authority_.pair, order, request.request());
+  };
+  return RenewOnce(options_.directory, renewal, sign, now);
+}
+
+absl::Status JoinService::Admit(const std::string& host) {
+  absl::MutexLock lock(&mutex_);
+  if (limit_.Take(host, clock_.Now())) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      "this machine asks too often; try again in some seconds");
+}
+
 absl::StatusOr<std::string> JoinService::CertificateFor(const v1::CertifyRequest& request,
                                                         const std::string& host) {
-  {
-    absl::MutexLock lock(&mutex_);
-    if (!limit_.Take(host, clock_.Now())) {
-      return absl::ResourceExhaustedError(
-          "this machine asks too often; try again in some seconds");
-    }
-  }
+  SYNCLINE_RETURN_IF_ERROR(Admit(host));
   const absl::Time now = absl::Now();
   TokenClaim claim = {.id = request.token_id(), .secret = request.secret()};
   SYNCLINE_RETURN_IF_ERROR(CheckToken(options_.directory, claim, now));
@@ -72,7 +191,7 @@ absl::StatusOr<std::string> JoinService::CertificateFor(const v1::CertifyRequest
   return KeepCertificate(options_.directory, claim, certificate, now);
 }
 
-void JoinService::Refused(const v1::CertifyRequest& request, const std::string& peer,
+void JoinService::Refused(const LogField& shown, const std::string& peer,
                           const absl::Status& why) {
   const std::string reason = Printable(std::string(why.message()), 1000);
   uint64_t count = 0;
@@ -83,13 +202,11 @@ void JoinService::Refused(const v1::CertifyRequest& request, const std::string& 
     count = ++refused_[is_counted ? kind : "others"];
   }
   if (!std::has_single_bit(count)) return;
-  const std::string id = Printable(request.token_id(), kMaxIdShown);
-  options_.log.Warning(
-      "refused a machine",
-      {{"reason", reason}, {"token", id}, {"peer", peer}, {"refused", count}});
+  options_.log.Warning("refused a machine",
+                       {{"reason", reason}, shown, {"peer", peer}, {"refused", count}});
   options_.audit.Warning("refused", {{"what", "a machine"},
                                      {"reason", reason},
-                                     {"token", id},
+                                     shown,
                                      {"peer", peer},
                                      {"refused", count}});
 }

@@ -1,11 +1,13 @@
-// What answers `syncline certs join`: gives a certificate to whoever has a token, for a key
-// that never left its machine. It runs where the CA's key lies, and nowhere else.
+// What answers `syncline certs join` and `renew`: gives a certificate to whoever has a token,
+// or a certificate that has not ended, for a key that never left its machine. It runs where
+// the CA's key lies, and nowhere else.
 //
 //   JoinService service(authority, {.directory = "certs", .log = log, .audit = audit});
 //   SYNCLINE_ASSIGN_OR_RETURN(RunningServer running, StartJoinServer(
 //       {.authority = authority.pair, .validity = validity, .service = &service}));
 //
-// The token is looked at before anything of the request is parsed. Each host may ask ten
+// The token, or certificate and signature, are looked at before anything of the request is
+// parsed. Each host may ask ten
 // times at once and then once a second. The audit log has each certificate that was given,
 // and of equal refusals of one host the 1st, 2nd, 4th, 8th …
 //
@@ -41,13 +43,20 @@ class JoinService final : public v1::Authority::Service {
 
   grpc::Status Certify(grpc::ServerContext* context, const v1::CertifyRequest* request,
                        v1::CertifyReply* reply) override;
+  grpc::Status Renew(grpc::ServerContext* context, const v1::RenewRequest* request,
+                     v1::CertifyReply* reply) override;
 
  private:
   absl::StatusOr<std::string> CertificateFor(const v1::CertifyRequest& request,
                                              const std::string& host)
       ABSL_LOCKS_EXCLUDED(mutex_);
-  void Refused(const v1::CertifyRequest& request, const std::string& peer,
-               const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::string> Renewed(const v1::RenewRequest& request,
+                                      const std::string& host)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status Admit(const std::string& host) ABSL_LOCKS_EXCLUDED(mutex_);
+  // `shown` says by what, for people: a token's id, a serial number.
+  void Refused(const LogField& shown, const std::string& peer, const absl::Status& why)
+      ABSL_LOCKS_EXCLUDED(mutex_);
 
   const Authority authority_;
   const JoinServiceOptions options_;

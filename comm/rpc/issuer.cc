@@ -32,6 +32,7 @@ using Address = std::unique_ptr<ASN1_OCTET_STRING, Freer<ASN1_OCTET_STRING_free>
 using GeneralName = std::unique_ptr<GENERAL_NAME, Freer<GENERAL_NAME_free>>;
 using GeneralNames = std::unique_ptr<GENERAL_NAMES, Freer<GENERAL_NAMES_free>>;
 using Request = std::unique_ptr<X509_REQ, Freer<X509_REQ_free>>;
+using Signing = std::unique_ptr<EVP_MD_CTX, Freer<EVP_MD_CTX_free>>;
 using Extension = std::unique_ptr<X509_EXTENSION, Freer<X509_EXTENSION_free>>;
 
 void FreeBytes(unsigned char* bytes) { OPENSSL_free(bytes); }
@@ -152,6 +153,19 @@ Bio Open(const std::string& pem) {
   return Bio(BIO_new_mem_buf(pem.data(), static_cast<int>(pem.size())));
 }
 
+absl::StatusOr<Key> ReadKey(const std::string& pem) {
+  Key key(PEM_read_bio_PrivateKey(Open(pem).get(), nullptr, NoPassphrase, nullptr));
+  ERR_clear_error();
+  if (key == nullptr) {
+    return absl::InvalidArgumentError("no private key in PEM that needs no passphrase");
+  }
+  return key;
+}
+
+const unsigned char* Bytes(std::string_view text) {
+  return reinterpret_cast<const unsigned char*>(text.data());
+}
+
 Key MakeKey() { return Key(EVP_EC_gen(kCurve)); }
 
 // A certificate for `key`, which may be a public one.
@@ -243,18 +257,55 @@ absl::StatusOr<PemPair> Issue(const PemPair& authority, const CertificateOrder& 
 
 absl::StatusOr<KeyRequest> MakeRequest() {
   const Key key = MakeKey();
+  if (key == nullptr) return Failed("make a key");
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string pem, ToPem(*key));
+  return RequestFor(pem);
+}
+
+absl::StatusOr<KeyRequest> RequestFor(const std::string& key) {
+  SYNCLINE_ASSIGN_OR_RETURN(const Key own, ReadKey(key));
   const Request request(X509_REQ_new());
-  if (key == nullptr || request == nullptr ||
-      X509_REQ_set_pubkey(request.get(), key.get()) != 1 ||
-      X509_REQ_sign(request.get(), key.get(), EVP_sha256()) == 0) {
+  if (request == nullptr || X509_REQ_set_pubkey(request.get(), own.get()) != 1 ||
+      X509_REQ_sign(request.get(), own.get(), EVP_sha256()) == 0) {
     return Failed("make a request");
   }
-  KeyRequest made;
-  SYNCLINE_ASSIGN_OR_RETURN(made.key, ToPem(*key));
+  KeyRequest made = {.key = key, .request = {}};
   SYNCLINE_ASSIGN_OR_RETURN(made.request, ToPem([&](BIO* bio) {
                               return PEM_write_bio_X509_REQ(bio, request.get());
                             }));
   return made;
+}
+
+absl::StatusOr<std::string> SignWith(const std::string& key, std::string_view message) {
+  SYNCLINE_ASSIGN_OR_RETURN(const Key own, ReadKey(key));
+  const Signing signing(EVP_MD_CTX_new());
+  size_t size = 0;
+  const unsigned char* const bytes = Bytes(message);
+  if (signing == nullptr ||
+      EVP_DigestSignInit(signing.get(), nullptr, EVP_sha256(), nullptr, own.get()) != 1 ||
+      EVP_DigestSign(signing.get(), nullptr, &size, bytes, message.size()) != 1) {
+    return Failed("sign with this key");
+  }
+  std::string signature(size, '\0');
+  if (EVP_DigestSign(signing.get(), reinterpret_cast<unsigned char*>(signature.data()),
+                     &size, bytes, message.size()) != 1) {
+    return Failed("sign with this key");
+  }
+  signature.resize(size);
+  return signature;
+}
+
+bool IsSignedBy(const x509_st& certificate, std::string_view message,
+                std::string_view signature) {
+  EVP_PKEY* const key = X509_get0_pubkey(&certificate);
+  const Signing checking(EVP_MD_CTX_new());
+  const bool is_signed =
+      key != nullptr && checking != nullptr &&
+      EVP_DigestVerifyInit(checking.get(), nullptr, EVP_sha256(), nullptr, key) == 1 &&
+      EVP_DigestVerify(checking.get(), Bytes(signature), signature.size(), Bytes(message),
+                       message.size()) == 1;
+  ERR_clear_error();
+  return is_signed;
 }
 
 absl::StatusOr<std::string> Certify(const PemPair& authority,

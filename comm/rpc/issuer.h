@@ -17,10 +17,13 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+
+struct x509_st;  // X509 of OpenSSL
 
 namespace syncline {
 
@@ -53,6 +56,8 @@ struct KeyRequest {
 };
 
 absl::StatusOr<KeyRequest> MakeRequest();
+// For a key that is there. InvalidArgument when it is no private key in PEM.
+absl::StatusOr<KeyRequest> RequestFor(const std::string& key);
 
 // InvalidArgument unless `request` is signed by the key that it names, and that is one of
 // P-256. The names are those of `order`.
@@ -62,5 +67,10 @@ absl::StatusOr<std::string> Certify(const PemPair& authority,
 
 // SHA-256 of the public key in a request that Certify takes, hexadecimal.
 absl::StatusOr<std::string> KeyOfRequest(const std::string& request);
+
+// That whoever has a certificate says something: by its key (PEM), with SHA-256.
+absl::StatusOr<std::string> SignWith(const std::string& key, std::string_view message);
+bool IsSignedBy(const x509_st& certificate, std::string_view message,
+                std::string_view signature);
 
 }  // namespace syncline

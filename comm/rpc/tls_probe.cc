@@ -216,7 +216,8 @@ absl::StatusOr<std::string> FetchAuthority(int socket, const std::string& host,
     if (FingerprintOf(*certificate) == fingerprint) return ToPem(*certificate);
   }
   return absl::PermissionDeniedError(
-      "what answers there is not of the authority that the token names; nothing of the "
+      "what answers there is not of the authority that the token or ca.crt names; "
+      "nothing of the "
       "token was said to it: check the address, and that the token is of this cluster");
 }
 

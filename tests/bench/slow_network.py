@@ -55,9 +55,9 @@ CONTENDERS = {
     "ddp-powersgd": Contender("DDP over gloo, torch's PowerSGD hook, rank 4", 0.07, (*MOMENTUM, "--hook=powersgd"), is_gloo=True),
     "bf16": Contender("Syncline, dense BF16", 0.07, (*MOMENTUM, *both_ways("bf16", "bf16"))),
     "onebit": Contender("Syncline, 1 bit both ways", 0.05, (*MOMENTUM, *both_ways("onebit", "onebit"))),
-    "topk": Contender("Syncline, top-k 1 % both ways", 0.07, (*MOMENTUM, *both_ways("topk:ratio=0.01", "topk:ratio=0.01"))),
+    "topk": Contender("Syncline, top-k 10 % int8 both ways", 0.07, (*MOMENTUM, *both_ways("topk:ratio=0.1,values=int8", "topk:ratio=0.1,values=int8"))),
     # The momentum is the codec's, on the workers.
-    "dgc": Contender("Syncline, DGC 0.1 % up, top-k 0.1 % down", 0.2, both_ways("dgc:ratio=0.001,momentum=0.9", "topk:ratio=0.001")),
+    "dgc": Contender("Syncline, DGC 1 % up, top-k 5 % int8 down", 0.2, both_ways("dgc:ratio=0.01,momentum=0.9", "topk:ratio=0.05,values=int8")),
 }
 NAMES = {key: one.name for key, one in CONTENDERS.items()}
 
@@ -213,13 +213,13 @@ def parse():
     parser.add_argument("--precision", choices=("bf16", "fp32"), default="bf16", help="of forward and backward, for all")
     parser.add_argument("--target", type=float, default=88, help="test accuracy in percent")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds for one run")
-    parser.add_argument("--hidden", type=int, default=256, help="units of the first full layer; 8000 make 25 million parameters")
+    parser.add_argument("--hidden", type=int, default=page.SMALL, help="units of the first full layer; 8000 make 25 million parameters")
     parser.add_argument("--lr", type=learning_rate, nargs="+", default=[], metavar="CONTENDER=RATE", help="in place of the tuned one")
     parser.add_argument("--tune", action="store_true", help="all of the learning rates that are tried, without a limit of the network")
     parser.add_argument("--probe-steps", type=int, default=0, help="at a limited rate so many steps, with the steps to the target of the run "
                         "without a limit: for models that would take hours")
     parser.add_argument("--quick", action="store_true", help="40 steps: shows that all runs, not how well")
-    parser.add_argument("--write", type=pathlib.Path, help="write the table to this page, and the plot beside it")
+    parser.add_argument("--write", type=pathlib.Path, help="write the tables to this page's section of this model, and the plot beside it")
     parser.add_argument("--json", type=pathlib.Path, help="keep all figures here; runs that it has are not repeated")
     options = parser.parse_args()
     options.bin = options.bin.resolve()
@@ -228,6 +228,11 @@ def parse():
         options.rates = ["none"]
         if options.write:
             parser.error("--tune chooses learning rates; it writes no page")
+    if options.write:
+        try:
+            page.replaced(options.write.read_text(), options, "")
+        except (OSError, ValueError) as error:
+            parser.error(str(error))
     if options.probe_steps and "none" not in options.rates:
         parser.error("--probe-steps needs the rate none, whose steps to the target it takes")
     if options.quick:
@@ -252,7 +257,8 @@ def main():
     if options.write:
         version = subprocess.run([options.bin / "syncline", "version"], capture_output=True, text=True, check=True)
         plot = page.plot(results, NAMES, options)
-        options.write.write_text(page.page(results, NAMES, options, version.stdout.splitlines()[0], plot))
+        text = page.section(results, NAMES, options, version.stdout.splitlines()[0], plot)
+        options.write.write_text(page.replaced(options.write.read_text(), options, text))
     return 0
 
 

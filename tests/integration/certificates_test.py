@@ -7,8 +7,11 @@
 import argparse
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import time
 import unittest
 import urllib.request
 
@@ -133,6 +136,52 @@ class Joining(cluster.CertifiedTest):
         self.assertNotEqual(thief.wait(), 0, thief.text())
         self.assertIn("which may not attach as a worker of job 'default'", thief.text())
         self.assert_runs("certs", "revoke", "certs", "machine/worker-other.crt")
+
+    def serial(self, path):
+        return re.search(r"serial +(\S+)", self.assert_runs("certs", "show", path)).group(1)
+
+    def renew(self, path, address):
+        return self.run_syncline("certs", "renew", path, address)
+
+    def test_it_trains_on_with_what_it_renewed_and_a_thief_is_noticed(self):
+        self.start_server()
+        address = self.answer()
+        token = self.token(address, "--role", "worker", "--job", "default")
+        self.assertEqual(self.join(token, "machine").returncode, 0)
+        shutil.copytree(self.path("machine"), self.path("thief"))
+        first = self.serial("machine/worker-default.crt")
+        run = self.renew("machine/worker-default.crt", address)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        second = self.serial("machine/worker-default.crt")
+        self.assertNotEqual(second, first)
+        worker = self.worker(0, 1, "--steps", "5", certificate="../machine/worker-default")
+        self.assertEqual(worker.wait(), 0, worker.text())
+        thief = self.renew("thief/worker-default.crt", address)
+        self.assertNotEqual(thief.returncode, 0, thief.stdout)
+        self.assertIn("its key was stolen", thief.stderr)
+        self.assert_runs("certs", "revoke", "certs", "--serial", first)
+        with open(self.path("certs/revoked"), encoding="utf-8") as file:
+            self.assertIn(second, file.read())
+        late = self.renew("machine/worker-default.crt", address)
+        self.assertIn("was taken back", late.stderr)
+
+    def test_one_that_watches_renews_in_time_and_ends_once_it_is_taken_back(self):
+        address = self.answer()
+        token = self.token(address, "--role", "worker", "--job", "default", "--hours", "0.01")
+        self.assertEqual(self.join(token, "machine").returncode, 0)
+        path = "machine/worker-default.crt"
+        first = self.serial(path)
+        watch = cluster.Process("watch", ["sh", "-c", 'cd "$0" && exec "$@"', self.folder.name, f"{cluster.BUILD}/syncline",
+                                          "certs", "renew", path, address, "--watch"])  # fmt: skip
+        self.addCleanup(watch.kill)
+        watch.await_line("is renewed in time")
+        deadline = time.monotonic() + cluster.PATIENCE
+        while self.serial(path) == first and time.monotonic() < deadline:
+            time.sleep(0.2)
+        self.assertNotEqual(self.serial(path), first, watch.text())
+        self.assert_runs("certs", "revoke", "certs", path)
+        self.assertEqual(watch.wait(), 1, watch.text())
+        self.assertIn("was taken back", watch.text())
 
     def test_nothing_of_a_good_token_is_said_to_another_authority(self):
         self.assert_runs("certs", "init", "false")

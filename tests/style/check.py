@@ -65,7 +65,7 @@ MAY_KNOW_THE_TIME_OF_DAY = ("comm/base/log.cc", "server/service/event_log.", "cl
                             "comm/rpc/trace_clock.",  # files of other profilers go by it
                             "comm/rpc/certificate.", "comm/rpc/issuer.", "comm/rpc/tls.cc",
                             "comm/rpc/trust.", "server/service/gate.", "cli/certs.",  # certificates expire by it
-                            "cli/certs_join.", "cli/authority/", "comm/rpc/authorities.",
+                            "cli/certs_join.", "cli/certs_renew.", "cli/authority/", "comm/rpc/authorities.",
                             "server/checkpoint/", "cli/checkpoint",  # files have dates
                             "server/service/server_node_journal.",  # which run of a job is the last
                             "server/admin/history.")  # for the eye

@@ -4,6 +4,7 @@ import pathlib
 import statistics
 
 MIB = 1 << 20
+SMALL = 256  # hidden units of the small model
 GOAL = 10  # times faster than DDP at 100 Mbit/s
 ALLOWED = 0.5  # points of accuracy
 
@@ -36,14 +37,18 @@ def middle(values):
     return None if None in values else statistics.median(values)
 
 
-def first_at(run, results, target):
-    """When it reached the target: (step, seconds), or None. A probe's steps are those of the run without a limit."""
+def whole(run, results):
+    """The run itself, or of a probe the one that trained to the end: without a limit, by the same steps."""
     if not run.get("is_probe"):
-        first = reached(run, target)
-        return first and (first["step"], first["seconds"])
-    same = [one for one in results if one["rate"] == "none" and (one["contender"], one["seed"]) == (run["contender"], run["seed"])]
-    first = reached(same[0], target) if same else None
-    return first and (first["step"], first["step"] * run["seconds"] / run["steps"])
+        return run
+    return next(one for one in results if one["rate"] == "none" and (one["contender"], one["seed"]) == (run["contender"], run["seed"]))
+
+
+def first_at(run, results, target):
+    """When it reached the target: (step, seconds), or None."""
+    first = reached(whole(run, results), target)
+    seconds_per_step = run["seconds"] / run["steps"]
+    return first and (first["step"], first["step"] * seconds_per_step if run.get("is_probe") else first["seconds"])
 
 
 def summary(runs, results, target):
@@ -56,7 +61,7 @@ def summary(runs, results, target):
         "mib": middle(first and first[0] * bytes_per_step(run) / MIB for first, run in zip(firsts, runs)),
         "step_ms": middle(1000 * run["seconds"] / run["steps"] for run in runs),
         "step_mib": middle(bytes_per_step(run) / MIB for run in runs),
-        "accuracy": statistics.mean(100 * run["accuracy"] for run in runs),
+        "accuracy": statistics.mean(100 * whole(run, results)["accuracy"] for run in runs),
     }
 
 
@@ -105,8 +110,14 @@ def table(results, rate, names, target):
     return "\n".join(lines)
 
 
+def shown_rates(results):
+    """All but "none" where it is only there for the probes of the others."""
+    is_probed = any(run.get("is_probe") for run in results)
+    return [rate for rate in rates_of(results) if not (is_probed and rate == "none")]
+
+
 def tables(results, names, target):
-    return "\n\n".join(table(results, rate, names, target) for rate in rates_of(results))
+    return "\n\n".join(table(results, rate, names, target) for rate in shown_rates(results))
 
 
 def plot(results, names, options):
@@ -119,18 +130,19 @@ def plot(results, names, options):
     matplotlib.rcParams["svg.hashsalt"] = "slow_network"
     from matplotlib import pyplot
 
-    rates = rates_of(results)
+    rates = shown_rates(results)
     _, axes = pyplot.subplots(1, len(rates), figsize=(5 * len(rates), 4), sharey=True, squeeze=False)
     for axis, rate in zip(axes[0], rates):
         for key, runs in by_contender(results, rate, names).items():
-            points = runs[0]["evaluations"]
-            axis.plot([p["seconds"] for p in points], [100 * p["accuracy"] for p in points], label=names[key])
+            run, points = runs[0], whole(runs[0], results)["evaluations"]
+            seconds = [p["step"] * run["seconds"] / run["steps"] if run.get("is_probe") else p["seconds"] for p in points]
+            axis.plot(seconds, [100 * p["accuracy"] for p in points], label=names[key])
         axis.axhline(options.target, color="grey", linewidth=0.8, linestyle="--")
         axis.set(title=rate_name(rate), xscale="log", xlabel="seconds of training", ylim=(70, 92))
         axis.grid(alpha=0.3)
     axes[0][0].set_ylabel("test accuracy, %")
     axes[0][0].legend(fontsize="small", loc="lower right")
-    path = pathlib.Path(options.write).with_suffix(".svg")
+    path = options.write.with_name(f"{options.write.stem}{'' if options.hidden == SMALL else f'_{options.hidden}'}.svg")
     pyplot.tight_layout()
     pyplot.savefig(path, metadata={"Date": None})
     return path
@@ -165,39 +177,41 @@ def parameters(options):
     return (32 * 25 + 32 + 64 * 288 + 64 + options.hidden * 3137 + 10 * options.hidden + 10) / 1e6
 
 
-def page(results, names, options, version, image):
+def section(results, names, options, version, image):
+    """What --write puts between the two comments of the page that bear the model's size."""
     import convergence
 
     seeds = len({run["seed"] for run in results})
     picture = f"\n![Test accuracy over seconds of training, by contender and link]({image.name})\n" if image else ""
     steps = max(run["steps"] for run in results)
-    return f"""# On a slow network
-
-The [Fashion-MNIST demo](../worker/examples/fashion_mnist/README.md) ({parameters(options):.2f} million parameters) with 2 workers, beside torch's
-DistributedDataParallel over gloo: same first weights, same samples in each step ({2 * options.batch_size}), forward and backward in
-{options.precision.upper()} everywhere, SGD with momentum whose learning rate falls to zero over {steps} steps. Each worker, each of
-the {options.servers} servers and the coordinator is a host of its own, a network namespace with one cable to a switch; `tc tbf` limits both
-ends of each cable. Syncline sends over TLS 1.3, gloo over plain TCP. Seconds are those of training, without start and tests; bytes are
-those that the interfaces counted, headers, control traffic and first weights included, each byte once.
-
-{verdict(results, names, options.target)}
+    flags = [f"--seeds {seeds}", f"--rates {' '.join(rates_of(results))}"]
+    flags += [f"--hidden {options.hidden}"] if options.hidden != SMALL else []
+    flags += [f"--epochs {options.epochs}"] if options.epochs != 2 else []
+    probes = ""
+    if options.probe_steps:
+        flags.append(f"--probe-steps {options.probe_steps}")
+        probes = (f" Steps and accuracies are those of runs without a limit, which take the same steps; milliseconds and bytes of a step"
+                  f" those of its first {options.probe_steps} steps at the rate.")
+    return f"""{verdict(results, names, options.target)}
 
 {tables(results, names, options.target)}
 {picture}
-## How to read it
+{steps} steps.{probes} Learning rates: {rates_used(results, names)}. Made by
 
-- The target is reached at the first of the tests, one every {options.eval_steps} steps, that shows {options.target:g} %. Medians over the seeds, means of the accuracies. Tests of
-  neighbouring steps differ by half a point by chance, so look at "ms a step" for the network and at the plot for the rest.
-- "No limit" is the time without a network to speak of: computing, encoding, and a machine on which all hosts share two cores.
-  Compression cannot beat it, and faster cores would make the distance to DDP on the slow links larger.
-- Dense BF16 sends as many bytes as DDP, 8 for each parameter and step: two workers push 2 and pull 2 each, and in a ring of two
-  workers each sends 4. Its blocks lie on both servers, and views of some travel while others are still pushed.
-- Learning rates were chosen on the first seed, for the fewest steps to {options.target:g} %, of the same six for all (`--tune`): {rates_used(results, names)}.
-  Rates differ, so dense BF16 beside DDP shows how much of a distance in accuracy is not the compression's.
-
-Made by
-
-    sudo python3 tests/bench/slow_network.py --seeds {seeds} --rates {" ".join(rates_of(results))} --write docs/slow_network.md
+    sudo python3 tests/bench/slow_network.py {" ".join(flags)} --write docs/slow_network.md
 
 with {version}, torch {convergence.torch.__version__}, {convergence.processor()}.
 """
+
+
+def marks(options):
+    size = f"{parameters(options):.2f} million parameters"
+    return f"<!-- begin: {size} -->\n", f"<!-- end: {size} -->\n"
+
+
+def replaced(page, options, text):
+    """The page with the text as its section of this model."""
+    begin, end = marks(options)
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise ValueError(f"{options.write} has no section of this model: write {begin.strip()} and {end.strip()} where it shall be")
+    return page[:page.index(begin) + len(begin)] + text + page[page.index(end):]

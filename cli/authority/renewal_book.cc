@@ -1,0 +1,136 @@
+#include "cli/authority/renewal_book.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <system_error>
+
+#include "absl/strings/str_cat.h"
+#include "cli/authority/directory.h"
+#include "comm/base/failure.h"
+#include "comm/base/status.h"
+#include "comm/rpc/certificate.h"
+#include "comm/rpc/revoked.h"
+#include "nlohmann/json.hpp"
+
+namespace syncline::certs {
+namespace {
+
+using Json = nlohmann::json;
+
+struct Renewed {
+  Renewal renewal;
+  std::string first;        // serial of the certificate that all of this line came of
+  std::string becomes;      // serial of the new one
+  std::string certificate;  // the new one
+  absl::Time until;         // its end
+};
+
+std::string PathIn(const std::string& directory) { return directory + "/renewals.json"; }
+
+// As `revoked` has it.
+std::string Normal(const std::string& serial) {
+  return ParseSerial(serial).value_or(serial);
+}
+
+absl::Status Damaged(const std::string& path) {
+  return WithFailure(
+      absl::InvalidArgumentError(absl::StrCat(
+          "'", path,
+          "' is no list of renewals; remove it, after which each certificate may be "
+          "renewed once more, and taking one back leaves what it was renewed to")),
+      Failure::kUsage);
+}
+
+Json ToJson(const Renewed& one) {
+  return {{"serial", one.renewal.serial},
+          {"key", one.renewal.key},
+          {"first", one.first},
+          {"becomes", one.becomes},
+          {"certificate", one.certificate},
+          {"until", absl::ToUnixSeconds(one.until)}};
+}
+
+// at() throws for what is missing, get() for another type.
+absl::StatusOr<std::vector<Renewed>> Read(const std::string& directory) {
+  const std::string path = PathIn(directory);
+  std::vector<Renewed> all;
+  std::error_code error;
+  if (!std::filesystem::exists(path, error)) return all;
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string contents, ReadFile(path));
+  const Json json = Json::parse(contents, nullptr, false);
+  if (!json.is_array()) return Damaged(path);
+  try {
+    for (const Json& one : json) {
+      const auto text = [&one](const char* name) {
+        return one.at(name).get<std::string>();
+      };
+      all.push_back({.renewal = {.serial = text("serial"), .key = text("key")},
+                     .first = text("first"),
+                     .becomes = text("becomes"),
+                     .certificate = text("certificate"),
+                     .until = absl::FromUnixSeconds(one.at("until").get<int64_t>())});
+    }
+  } catch (const Json::exception&) {
+    return Damaged(path);
+  }
+  return all;
+}
+
+// The first certificate of the line that `serial` belongs to.
+std::string FirstOf(const std::vector<Renewed>& all, const std::string& serial) {
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Renewed& one) {
+    return one.becomes == serial || one.renewal.serial == serial;
+  });
+  return found == all.end() ? serial : found->first;
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> RenewOnce(
+    const std::string& directory, Renewal renewal,
+    const std::function<absl::StatusOr<std::string>()>& sign, absl::Time now) {
+  renewal.serial = Normal(renewal.serial);
+  SYNCLINE_ASSIGN_OR_RETURN(const UniqueFd lock, LockDirectory(directory));
+  SYNCLINE_ASSIGN_OR_RETURN(std::vector<Renewed> all, Read(directory));
+  const auto before = std::find_if(all.begin(), all.end(), [&](const Renewed& one) {
+    return one.renewal.serial == renewal.serial;
+  });
+  if (before != all.end()) {
+    if (before->renewal.key == renewal.key) return before->certificate;
+    return absl::PermissionDeniedError(absl::StrCat(
+        "this certificate was renewed before, for another key, to the one with serial ",
+        before->becomes,
+        ": if that was not this machine, its key was stolen, and `syncline certs revoke "
+        "DIRECTORY --serial ",
+        renewal.serial, "` takes back both; the machine joins again with a token"));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string certificate, sign());
+  const CertificateFacts facts = FactsOf(*ParseCertificate(certificate));
+  const std::string first = FirstOf(all, renewal.serial);
+  std::erase_if(all, [&](const Renewed& one) { return one.until <= now; });
+  all.push_back({renewal, first, Normal(facts.serial), certificate, facts.until});
+  Json json = Json::array();
+  for (const Renewed& one : all) json.push_back(ToJson(one));
+  SYNCLINE_RETURN_IF_ERROR(
+      ReplaceFile({PathIn(directory), json.dump(1) + "\n", 0600}));
+  return certificate;
+}
+
+absl::StatusOr<std::vector<std::string>> LineOf(const std::string& directory,
+                                                const std::string& serial) {
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<Renewed> all, Read(directory));
+  const std::string first = FirstOf(all, Normal(serial));
+  std::vector<std::string> line = {Normal(serial)};
+  const auto add = [&line](const std::string& one) {
+    if (std::find(line.begin(), line.end(), one) == line.end()) line.push_back(one);
+  };
+  for (const Renewed& one : all) {
+    if (one.first != first) continue;
+    add(one.renewal.serial);
+    add(one.becomes);
+  }
+  return line;
+}
+
+}  // namespace syncline::certs

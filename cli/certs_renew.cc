@@ -1,0 +1,131 @@
+#include "cli/certs_renew.h"
+
+#include <algorithm>
+#include <iostream>
+#include <memory>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "cli/authority/directory.h"
+#include "cli/authority/renew.h"
+#include "cli/certs.h"
+#include "cli/stop_signal.h"
+#include "comm/base/exit_codes.h"
+#include "comm/base/failure.h"
+#include "comm/base/log.h"
+#include "comm/base/status.h"
+#include "comm/rpc/address.h"
+#include "comm/rpc/certificate.h"
+
+namespace syncline {
+namespace {
+
+// An attempt holds up Ctrl-C for so long at most.
+constexpr absl::Duration kAttempt = absl::Seconds(5);
+constexpr absl::Duration kLongestPause = absl::Minutes(1);
+
+struct RenewFlags {
+  certs::RenewOrder order;
+  bool watches = false;
+};
+
+// One certificate, renewed whenever it is due. Looks at the file each time: somebody else
+// may have replaced it.
+class Watch {
+ public:
+  Watch(certs::RenewOrder order, Logger log)
+      : order_(std::move(order)), log_(std::move(log)) {
+    order_.limit = kAttempt;
+  }
+
+  // Once a second. An error when it cannot be renewed any more.
+  absl::Status Look() {
+    SYNCLINE_ASSIGN_OR_RETURN(const CertificateFacts facts,
+                              certs::ReadFacts(order_.base + ".crt"));
+    const absl::Time now = absl::Now();
+    const absl::Time due = certs::WhenToRenew(facts.from, facts.until, facts.serial);
+    if (facts.serial != serial_) {
+      serial_ = facts.serial;
+      log_.Info("the certificate is renewed in time",
+                {{"certificate", order_.base + ".crt"},
+                 {"due", certs::Written(due)},
+                 {"until", certs::Written(facts.until)}});
+    }
+    if (now < std::max(due, again_)) return absl::OkStatus();
+    const absl::Status status = certs::Renew(order_);
+    if (status.ok()) return absl::OkStatus();
+    // A full disk or a damaged list there may be mended in time.
+    const bool is_final =
+        absl::IsPermissionDenied(status) || FailureOf(status) == Failure::kUsage;
+    if (is_final) return status;
+    if (now >= facts.until) return Ended(facts, status);
+    const absl::Duration pause =
+        std::min(kLongestPause, (facts.until - facts.from) / 60);
+    again_ = absl::Now() + pause;
+    log_.Warning("the certificate is not renewed yet",
+                 {{"reason", std::string(status.message())},
+                  {"again in", absl::FormatDuration(pause)},
+                  {"until", certs::Written(facts.until)}});
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Ended(const CertificateFacts& facts, const absl::Status& why) const {
+    return absl::FailedPreconditionError(
+        absl::StrCat("'", order_.base, ".crt' ended on ", certs::Written(facts.until),
+                     ", and could not be renewed before: ", why.message(),
+                     "; the machine joins again with a token (`syncline certs token`)"));
+  }
+
+  certs::RenewOrder order_;
+  const Logger log_;
+  std::string serial_;
+  absl::Time again_ = absl::InfinitePast();
+};
+
+absl::StatusOr<int> RenewNow(RenewFlags flags) {
+  certs::RenewOrder& order = flags.order;
+  if (order.base.empty() || order.address.empty()) {
+    return WithFailure(
+        absl::InvalidArgumentError(
+            "certs renew needs a certificate, and HOST:PORT of `syncline certs serve`"),
+        Failure::kUsage);
+  }
+  const absl::StatusOr<HostPort> address = ParseHostPort(order.address);
+  if (!address.ok()) return WithFailure(address.status(), Failure::kUsage);
+  order.base = std::string(absl::StripSuffix(order.base, ".crt"));
+  if (flags.watches) {
+    StopSignal stop;
+    Watch watch(order, Logger::Create({}));
+    SYNCLINE_RETURN_IF_ERROR(watch.Look());
+    SYNCLINE_ASSIGN_OR_RETURN(const int signal, stop.Wait([&] {
+      if (const absl::Status status = watch.Look(); !status.ok()) stop.Fail(status);
+    }));
+    return 128 + signal;
+  }
+  SYNCLINE_RETURN_IF_ERROR(certs::Renew(order));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string shown,
+                            ShowCertificate(order.base + ".crt"));
+  std::cout << shown;
+  return kExitDone;
+}
+
+}  // namespace
+
+void AddCertsRenew(CLI::App& certs, Command* selected) {
+  auto flags = std::make_shared<RenewFlags>();
+  CLI::App* renew = certs.add_subcommand(
+      "renew", "The next certificate of a machine, by the one that it has");
+  renew->add_option("certificate", flags->order.base, "PATH.crt, beside PATH.key");
+  renew->add_option("address", flags->order.address, "HOST:PORT of certs serve");
+  renew->add_option("--ca", flags->order.ca_file,
+                    "The authority's certificate (default: ca.crt beside it)");
+  renew->add_flag("--watch", flags->watches,
+                  "Stay, and renew with a third of its time left, again and again");
+  renew->callback([=] { *selected = [flags] { return RenewNow(*flags); }; });
+}
+
+}  // namespace syncline

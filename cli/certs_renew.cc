@@ -62,8 +62,7 @@ class Watch {
         absl::IsPermissionDenied(status) || FailureOf(status) == Failure::kUsage;
     if (is_final) return status;
     if (now >= facts.until) return Ended(facts, status);
-    const absl::Duration pause =
-        std::min(kLongestPause, (facts.until - facts.from) / 60);
+    const absl::Duration pause = std::min(kLongestPause, (facts.until - facts.from) / 60);
     again_ = absl::Now() + pause;
     log_.Warning("the certificate is not renewed yet",
                  {{"reason", std::string(status.message())},

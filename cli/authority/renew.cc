@@ -90,8 +90,7 @@ std::string RenewalMessage(std::string_view authority, std::string_view request)
 }
 
 absl::Time WhenToRenew(absl::Time from, absl::Time until, std::string_view serial) {
-  const absl::Duration life =
-      std::max(until - from - kBackdated, absl::ZeroDuration());
+  const absl::Duration life = std::max(until - from - kBackdated, absl::ZeroDuration());
   const std::string digest = Sha256(serial);
   const double share = static_cast<uint8_t>(digest[0]) / 256.0;
   return until - life / 3 - share * (life / 12);

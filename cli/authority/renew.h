@@ -10,8 +10,8 @@
 namespace syncline::certs {
 
 struct RenewOrder {
-  std::string base;          // PATH of PATH.crt and PATH.key; ".crt" at its end is left out
-  std::string address;       // HOST:PORT of `syncline certs serve`
+  std::string base;     // PATH of PATH.crt and PATH.key; ".crt" at its end is left out
+  std::string address;  // HOST:PORT of `syncline certs serve`
   std::string ca_file = {};  // empty: ca.crt beside the pair
   absl::Duration limit = absl::Seconds(20);
 };

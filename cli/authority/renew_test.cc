@@ -43,7 +43,8 @@ class Renewing : public testing::Test {
     authority_ = std::make_unique<Answering>(folder_.File("ca"));
     const JoinToken token = authority_->Token(
         {.who = {Role::kWorker, "bert"}, .until = absl::Now() + absl::Hours(1)});
-    const auto joined = Join({.token = syncline::Written(token), .directory = folder_.File("m")});
+    const auto joined =
+        Join({.token = syncline::Written(token), .directory = folder_.File("m")});
     ASSERT_TRUE(joined.ok()) << joined.status();
     base_ = *joined;
   }
@@ -108,8 +109,8 @@ TEST_F(Renewing, GivesTheSameNamesAndAsLongAgainForAnotherKey) {
 }
 
 TEST_F(Renewing, KeepsTheHostsOfAServer) {
-  const std::string base =
-      WriteLeaf("server", Leaf("spiffe://d/syncline/c/role/server", {"s0.example", "10.0.0.7"}));
+  const std::string base = WriteLeaf(
+      "server", Leaf("spiffe://d/syncline/c/role/server", {"s0.example", "10.0.0.7"}));
   ASSERT_EQ(RenewAt(base), absl::OkStatus());
   EXPECT_THAT(Facts(base).names.hosts, UnorderedElementsAre("s0.example"));
   EXPECT_THAT(Facts(base).addresses, UnorderedElementsAre("10.0.0.7"));
@@ -156,16 +157,17 @@ TEST_F(Renewing, OnlyMembersWhoseCertificateIsValidAreRenewed) {
   ExpectDenied(renewed("nobody", Leaf("", {"a.example"})), "of no member");
   ExpectDenied(renewed("another", Leaf("spiffe://d/syncline/e/role/server")),
                "of no member of this cluster");
-  ExpectDenied(renewed("coordinator", Leaf("spiffe://d/syncline/c/role/coordinator", {"c.example"})),
+  ExpectDenied(renewed("coordinator",
+                       Leaf("spiffe://d/syncline/c/role/coordinator", {"c.example"})),
                "renewed where the authority is");
   const absl::Time now = absl::Now();
   const PemPair other = *MakeAuthority(
       {.name = "ca", .validity = {now - absl::Hours(1), now + absl::Hours(1)}});
   ExpectDenied(
-      renewed("false", *Issue(other, {.name = "leaf",
-                                      .uri = kBert,
-                                      .validity = {now - absl::Hours(1),
-                                                   now + absl::Hours(1)}})),
+      renewed("false",
+              *Issue(other, {.name = "leaf",
+                             .uri = kBert,
+                             .validity = {now - absl::Hours(1), now + absl::Hours(1)}})),
       "is not valid here");
   ExpectDenied(renewed("authority", authority_->authority().pair), "of no member");
 }

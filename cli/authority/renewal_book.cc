@@ -112,8 +112,7 @@ absl::StatusOr<std::string> RenewOnce(
   all.push_back({renewal, first, Normal(facts.serial), certificate, facts.until});
   Json json = Json::array();
   for (const Renewed& one : all) json.push_back(ToJson(one));
-  SYNCLINE_RETURN_IF_ERROR(
-      ReplaceFile({PathIn(directory), json.dump(1) + "\n", 0600}));
+  SYNCLINE_RETURN_IF_ERROR(ReplaceFile({PathIn(directory), json.dump(1) + "\n", 0600}));
   return certificate;
 }
 

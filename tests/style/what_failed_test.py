@@ -94,11 +94,13 @@ class WhatFailed(unittest.TestCase):
         log = (
             "1/9 Test #1: Engine.Stops ....***Failed  1 s\n"
             "2/9 Test #2: run: Ctrl-C stops all ....***Failed  1 s\n"
+            "FAIL: test_all (run_test.Run.test_all)\nAssertionError: 1 != 0\n"
+            "    Start 2: run: Ctrl-C stops all\n"
             "2/9 Test #2: run: Ctrl-C stops all ....   Passed  1 s\n"
         )
         self.assertEqual(
             self.run_tool("--repeated", self.file("log", log), self.file("xml", JUNIT)),
-            ["run: Ctrl-C stops all"],
+            ["run: Ctrl-C stops all", "    FAIL: test_all (run_test.Run.test_all)", "    AssertionError: 1 != 0"],
         )
 
 

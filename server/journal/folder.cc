@@ -40,10 +40,18 @@ absl::Status MakeAbsolute(const fs::path& folder) {
 
 }  // namespace
 
+absl::Status FailedSync(const std::string& path, int error) {
+  const std::string what = absl::StrCat("cannot sync ", path, ": ", std::strerror(error),
+                                        " (errno ", error, ")");
+  const bool is_full = error == ENOSPC || error == EDQUOT;
+  return is_full ? absl::ResourceExhaustedError(absl::StrCat(what, "; free space there"))
+                 : absl::DataLossError(what);
+}
+
 absl::Status SyncFolder(const std::string& folder) {
   const UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd.valid() && fsync(fd.get()) == 0) return absl::OkStatus();
-  return Failed("sync", folder);
+  if (!fd.valid()) return Failed("open", folder);
+  return fsync(fd.get()) == 0 ? absl::OkStatus() : FailedSync(folder, errno);
 }
 
 absl::Status MakeFolder(const std::string& folder) {

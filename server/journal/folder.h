@@ -13,7 +13,12 @@
 
 namespace syncline {
 
-// Names of files in it are on the disk.
+// What a sync of that file or folder has failed with. ResourceExhausted: the disk is full,
+// which some say only then. DataLoss: what was written since the last sync may be gone,
+// though a later one succeeds.
+absl::Status FailedSync(const std::string& path, int error);
+
+// Names of files in it are on the disk; errors as above.
 absl::Status SyncFolder(const std::string& folder);
 
 // That nobody but its owner writes to that file's like: an empty file beside it, locked for

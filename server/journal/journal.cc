@@ -231,13 +231,47 @@ void Journal::End(Job& job, const std::string& why) {
 // Not of one that was dropped: another job may have its number by now.
 void Journal::TellDurable(const Job& job, uint32_t engine, uint64_t records) {
   const auto current = jobs_.find(job.id);
-  if (current == jobs_.end() || current->second.get() != &job) return;
+  if (is_lost_ || current == jobs_.end() || current->second.get() != &job) return;
   options_.on_durable(job.id, engine, records);
 }
 
 void Journal::Fail(Job& job, const absl::Status& why) {
-  absl::MutexLock lock(&mutex_);
-  End(job, std::string(why.message()));
+  std::optional<absl::Status> lost;
+  {
+    absl::MutexLock lock(&mutex_);
+    if (absl::IsDataLoss(why)) {
+      lost = Lose(job, why);
+    } else {
+      End(job, std::string(why.message()));
+    }
+  }
+  if (lost) options_.on_lost(*lost);
+}
+
+// Those of other jobs are on the same disk.
+std::optional<absl::Status> Journal::Lose(Job& job, const absl::Status& why) {
+  if (std::exchange(is_lost_, true)) return std::nullopt;
+  const absl::Status lost = absl::DataLossError(absl::StrCat(
+      why.message(),
+      "; the disk may have dropped what was written, so this server ends. "
+      "Of job '",
+      job.head.job, "' all steps below ", job.state.durable,
+      " are on the disk: mend it, or copy what it has to another, and start the server "
+      "again with that --journal-dir"));
+  options_.log.Error("a sync of the journal failed: this server ends",
+                     {{"job", job.id},
+                      {"version", job.state.durable},
+                      {"error", std::string(why.message())}});
+  stopping_ = true;
+  job.phase = Phase::kEnded;
+  job.state.error = std::string(why.message());
+  for (const auto& [id, other] : jobs_) {
+    other->phase = Phase::kEnded;
+    other->may_begin_anew = false;
+  }
+  events_.clear();
+  changed_.SignalAll();
+  return lost;
 }
 
 // ---- Its thread ----

@@ -5,9 +5,12 @@
 //   DIR/JOB/9f03c1d2a4b5e677/shard-00003-000001.journal    (segment.h; one run of a job)
 //
 // An engine waits only when more than `backlog.bytes` of records are not on the disk. A
-// disk that is full or fails ends the journal of the job and not the job, and so does one
-// that takes nothing for the backlog's patience: that of the job of which most waits. The
-// log says so with path and bytes, State() and the metrics, too.
+// disk that is full or takes no writes ends the journal of the job and not the job, and so
+// does one that takes nothing for the backlog's patience: that of the job of which most
+// waits. The log says so with path and bytes, State() and the metrics, too.
+//
+// A sync that fails is the end of all: the system may have dropped what it could not write,
+// and would say so only once. Nothing is told to be on the disk from then on (on_lost).
 //
 // Once the disk takes files again, and has room, the journal begins anew: on_room has each
 // engine say BeginAnew, then give what its shard is among its records (ShardBackUp), then
@@ -72,6 +75,9 @@ struct JournalOptions {
       [](uint32_t, uint32_t, uint64_t) {};
   // Likewise: the job's journal may begin anew.
   std::function<void(uint32_t job)> on_room = [](uint32_t) {};
+  // Likewise, once: a sync has failed, and the process must end. Says of which file, up to
+  // where it is safe, and what to do.
+  std::function<void(const absl::Status& why)> on_lost = [](const absl::Status&) {};
   // Likewise: the job's engine is to give a snapshot's first blocks, or its next ones.
   std::function<void(uint32_t job, uint32_t engine, ShardBackUp::Kind)> on_snapshot =
       [](uint32_t, uint32_t, ShardBackUp::Kind) {};
@@ -179,6 +185,9 @@ class Journal {
   std::string FolderOfRun(const Job& job) const;
   void Fail(Job& job, const absl::Status& why) ABSL_LOCKS_EXCLUDED(mutex_);
   void End(Job& job, const std::string& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Nothing when that was said.
+  std::optional<absl::Status> Lose(Job& job, const absl::Status& why)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool WaitForRoom(Job& job, uint64_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Job& Largest(Job& otherwise) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   std::deque<Event> NextGroup() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -193,6 +202,7 @@ class Journal {
   absl::Mutex mutex_;
   SteadyCondition changed_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  bool is_lost_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t begun_ ABSL_GUARDED_BY(mutex_) = 0;  // jobs
   Backlog backlog_ ABSL_GUARDED_BY(mutex_);
   std::map<uint32_t, std::shared_ptr<Job>> jobs_ ABSL_GUARDED_BY(mutex_);

@@ -49,6 +49,28 @@ class Durable {
   uint64_t records_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
+// Why the journal is lost, as it says it.
+class Loss {
+ public:
+  void Say(const absl::Status& why) {
+    absl::MutexLock lock(&mutex_);
+    why_.push_back(why);
+  }
+  // All that it has said, once it has.
+  std::vector<absl::Status> Await() {
+    const auto is_there = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return !why_.empty();
+    };
+    absl::MutexLock lock(&mutex_);
+    mutex_.Await(absl::Condition(&is_there));
+    return why_;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  std::vector<absl::Status> why_ ABSL_GUARDED_BY(mutex_);
+};
+
 // A shard of two blocks, two workers, and a journal.
 class NightJob {
  public:
@@ -63,6 +85,7 @@ class NightJob {
                   .on_durable = [this](uint32_t, uint32_t,
                                        uint64_t records) { durable_.Say(records); },
                   .on_room = [this](uint32_t) { has_room_.Say(1); },
+                  .on_lost = [this](const absl::Status& why) { lost_.Say(why); },
                   .on_snapshot =
                       [this](uint32_t, uint32_t, ShardBackUp::Kind order) {
                         absl::MutexLock lock(&mutex_);
@@ -125,6 +148,20 @@ class NightJob {
     while (!state().error.empty()) absl::SleepFor(absl::Milliseconds(5));
     begins_anew_ = false;
   }
+  // Of a step that the journal does not answer: only what is taken of it.
+  void StepUnanswered(uint64_t step) {
+    for (uint32_t block = 0; block < 2; ++block) {
+      for (const uint32_t rank : {0u, 1u}) {
+        for (const ShardOutput& output : rig_.Push(rank, block, step)) {
+          const auto* kept = std::get_if<ShardRecorded>(&output);
+          if (kept != nullptr) journal_.Take(kNight, 0, kept->record);
+        }
+      }
+    }
+  }
+  std::vector<absl::Status> AwaitLoss() { return lost_.Await(); }
+  void Stop() { journal_.Stop(); }
+  uint64_t durable_records() { return durable_.Await(0); }
   JournalState state() { return *journal_.State(kNight); }
   Shard& shard() { return rig_.shard(); }
   std::vector<ShardBlock> blocks() const {
@@ -161,6 +198,7 @@ class NightJob {
   bool begins_anew_ = false;
   Durable durable_;
   Durable has_room_;
+  Loss lost_;
   uint64_t taken_ = 0;
   bool has_more_ = false;
   Journal journal_;

@@ -14,6 +14,7 @@
 #include "comm/base/crc32c.h"
 #include "comm/base/status.h"
 #include "server/journal/bytes.h"
+#include "server/journal/folder.h"
 #include "server/journal/record_bytes.h"
 
 namespace syncline {
@@ -161,8 +162,14 @@ absl::Status SegmentWriter::Append(const ShardRecord& record) {
 }
 
 absl::Status SegmentWriter::Sync() {
-  if (fdatasync(fd_.get()) != 0) return Failed("sync", path_, errno);
+  if (fdatasync(fd_.get()) != 0) {
+    const int error = errno;
+    // What cannot be cut either is as a torn tail is: of a group that nobody was told of.
+    if (ftruncate(fd_.get(), static_cast<off_t>(synced_bytes_)) != 0) errno = error;
+    return FailedSync(path_, error);
+  }
   group_ = next_;
+  synced_bytes_ = bytes_;
   return absl::OkStatus();
 }
 

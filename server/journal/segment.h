@@ -83,7 +83,9 @@ class SegmentWriter {
 
   // Begins with a new group after each Sync.
   absl::Status Append(const ShardRecord& record);
-  // All that was appended is on the disk.
+  // All that was appended is on the disk. DataLoss where the system has not been able to
+  // write it: it may have dropped it, and later syncs of the file would not say so. What
+  // was not synced is cut off then, so that nobody reads it from memory as if it were there.
   absl::Status Sync();
 
   uint64_t bytes() const { return bytes_; }
@@ -97,6 +99,7 @@ class SegmentWriter {
   const std::string path_;
   UniqueFd fd_;
   uint64_t bytes_ = 0;
+  uint64_t synced_bytes_ = 0;
   uint64_t next_ = 0;
   uint64_t group_ = 0;
 };

@@ -76,6 +76,10 @@ absl::Status ServerNode::StartEngines() {
               engines_[engine]->Apply(job, ShardDurable{records});
             },
         .on_room = [this](uint32_t job) { RecordAnew(job); },
+        .on_lost =
+            [this](const absl::Status& why) {
+              events_.on_given_up(WithFailure(why, Failure::kStateUnusable));
+            },
         .on_snapshot =
             [this](uint32_t job, uint32_t engine, ShardBackUp::Kind order) {
               engines_[engine]->TakeSnapshot(job, order);

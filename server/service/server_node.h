@@ -81,6 +81,8 @@ struct ServerNodeOptions {
 struct ServerNodeEvents {
   // Every time the coordinator took us in: the number that it gave us.
   std::function<void(uint32_t server)> on_attached = [](uint32_t) {};
+  // It cannot go on: the coordinator does not want it, or its disk has lost what it wrote.
+  // Its process is to end. From any thread.
   std::function<void(const absl::Status&)> on_given_up = [](const absl::Status&) {};
   // An operator wants its process to end, as SIGTERM would make it: Drain, then Stop.
   std::function<void()> on_told_to_end = [] {};

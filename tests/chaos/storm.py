@@ -26,7 +26,7 @@ sys.path += [str(HERE.parent), str(HERE.parent / "integration")]
 from checkpoints_test import read_safetensors
 from ledger import Ledger
 from network import hosts
-from storm_cluster import FAILURE_TIMEOUT, PATIENCE, RANKS, SLOTS, Cluster, StormError
+from storm_cluster import FAILURE_TIMEOUT, PATIENCE, RANKS, SLOTS, STATE_UNUSABLE, Cluster, StormError
 
 TOLERATED = 0.4 * FAILURE_TIMEOUT  # ends nobody
 TOO_LONG = 0.85 * FAILURE_TIMEOUT  # a lease of 0.6 has run out
@@ -144,12 +144,14 @@ class Storm:
     def _disk(self, event, order):
         cluster, server = self.cluster, event.server
         disk = cluster.disks[server]
+        if order == "sync-fails":
+            return self._lose_sync(event, disk)
         faults = disk.faults()
         ended = cluster.log(server).count("the journal ends here")
         whole = cluster.log(server).count("the job is durable again")
         with disk.failing(order):
             disk.await_fault(faults, PATIENCE)
-            if order in ("full", "write-fails", "sync-fails"):
+            if order in ("full", "write-fails"):
                 cluster.await_times(server, "the journal ends here", ended + 1)
             elif order == "short":
                 cluster.await_steps(1)
@@ -159,11 +161,24 @@ class Storm:
                 time.sleep(event.seconds)
                 cluster.kill([server])
                 self._cut_power([server], event)
-        if order in ("full", "write-fails", "sync-fails"):
+        if order in ("full", "write-fails"):
             # Until then that server's death would end the job.
             cluster.await_times(server, "the job is durable again", whole + 1)
         elif order != "short":
             cluster.start(server)
+
+    def _lose_sync(self, event, disk):
+        """The server ends by itself, as nobody knows what the disk has dropped. What was synced is all that the next one has."""
+        cluster, server = self.cluster, event.server
+        cluster.down.add(server)
+        with disk.failing("sync-fails"):
+            cluster.await_that(f"{server} ends", lambda: cluster.processes[server].poll() is not None)
+        code = cluster.processes[server].returncode
+        if code != STATE_UNUSABLE:
+            raise StormError(f"a sync failed, and {server} ended with {code}\n{cluster.ends_of_logs()}")
+        self._cut_power([server], event)
+        time.sleep(event.seconds)
+        cluster.start(server)
 
     def _cable(self, event):
         net = self.cluster.net

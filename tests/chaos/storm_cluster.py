@@ -19,7 +19,7 @@ from network.hosts import Hosts, die_with_parent
 
 FAILURE_TIMEOUT = 4.0  # seconds; as in tests/integration
 PATIENCE = 120.0  # for anything that must happen sometime
-RETRYABLE = 138  # comm/base/exit_codes.h
+RETRYABLE, STATE_UNUSABLE = 138, 4  # comm/base/exit_codes.h
 RANKS, SLOTS = 4, 4096
 
 

@@ -17,7 +17,7 @@ import unittest
 import storm
 from failing_disk import WAYS_TO_LOSE, Disk
 from ledger import Ledger
-from storm_cluster import StormError
+from storm_cluster import Cluster, StormError
 
 BUILD = pathlib.Path("build/release")
 RANKS, SLOTS = 3, 8
@@ -194,6 +194,20 @@ class PlantedFault(unittest.TestCase):
         event = storm.schedule(1, False)[0]._replace(kind="disk lies, then without power", pause=0.0, seed=seed)
         with self.assertRaisesRegex(StormError, r"says 'joined step=\d+' after step \d+"):
             storm.run(BUILD, [event], has_hosts=False, seconds=60)
+
+
+class FailedSync(unittest.TestCase):
+    """What a disk that fails a sync has dropped, it says once: the server ends, and the next one has what was synced."""
+
+    def test_the_server_ends_and_says_why_and_the_job_goes_on_from_what_was_synced(self):
+        event = storm.schedule(1, False)[0]._replace(kind="disk sync-fails", pause=0.0)
+        with tempfile.TemporaryDirectory() as folder, Cluster(BUILD, folder, has_hosts=False) as cluster:
+            struck = storm.Storm(cluster)
+            cluster.await_steps(3)
+            struck.strike(event)
+            self.assertRegex(cluster.log(event.server), r"cannot sync \S+\.journal: Input/output error \(errno 5\).*"
+                             r"job 'storm' all steps below \d+ are on the disk")  # fmt: skip
+            struck.finish()
 
 
 def main():

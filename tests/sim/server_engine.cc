@@ -114,7 +114,7 @@ absl::StatusOr<uint64_t> ServerEngine::Configure(const ConfigureJob& configure,
   shard_ = *Shard::Create(options_, blocks_, pool_);
   workers_.clear();
   snapshot_.reset();
-  has_ended_ = begins_anew_ = false;
+  has_ended_ = begins_anew_ = sync_fails_ = false;
   ++journal_;
   if (!configure.restore_run.empty()) return Restore();
   parts_.disk = {};
@@ -198,6 +198,7 @@ void ServerEngine::SyncSoon() {
   const int micros = std::uniform_int_distribution<int>(10, 20000)(random_);
   After(absl::Microseconds(micros), [this, taken, journal = journal_] {
     syncs_ = false;
+    if (std::exchange(sync_fails_, false) && !has_ended_) LoseSync();
     if (journal == journal_ && !has_ended_) {
       parts_.disk.synced = static_cast<size_t>(taken + begun_at_);
       if (shard_ != nullptr) Run(ShardDurable{static_cast<uint64_t>(taken)});

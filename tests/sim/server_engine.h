@@ -61,6 +61,7 @@ class ServerEngine : private Receiver {
     std::function<void()> on_snapshot;
     std::function<void(uint64_t version)> on_pruned;
     std::function<void()> on_whole;
+    std::function<void()> on_lost_sync;  // it says nothing more, and is to be killed
   };
   explicit ServerEngine(Parts parts);
 
@@ -88,6 +89,8 @@ class ServerEngine : private Receiver {
   // Nothing can be written any more: nobody waits for it.
   void EndJournal();
   void BeginJournalAnew();
+  // The next sync fails, and drops what it was for.
+  void FailSync() { sync_fails_ = true; }
 
   // ---- Backups (server_engine_backup.cc) ----
   void SendRecords(const std::string& address, const BackupAt& at);
@@ -100,6 +103,7 @@ class ServerEngine : private Receiver {
   void After(absl::Duration delay, std::function<void()> fn);
   void Keep(std::shared_ptr<const ShardRecord> record);
   void SyncSoon();
+  void LoseSync();
   void SnapshotIfDue();
   void TakeSnapshot(ShardBackUp::Kind order);
   void NoteRecord(std::shared_ptr<const ShardRecord>& kept);
@@ -145,6 +149,7 @@ class ServerEngine : private Receiver {
   // one were deleted.
   int64_t begun_at_ = 0;
   bool syncs_ = false;
+  bool sync_fails_ = false;
   // Its journal.
   std::mt19937_64 snapshots_random_;
   size_t snapshot_every_ = 0;  // records

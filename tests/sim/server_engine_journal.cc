@@ -15,10 +15,25 @@ constexpr uint64_t kFurthestBehind = 2;
 }  // namespace
 
 void ServerEngine::EndJournal() {
+  sync_fails_ = false;
   if (shard_ == nullptr || has_ended_) return;
   has_ended_ = true;
   snapshot_.reset();
   Run(ShardDurable{~uint64_t{0}});
+}
+
+// As a segment does, it cuts off what may not be on the disk.
+void ServerEngine::LoseSync() {
+  ShardDisk& disk = parts_.disk;
+  if (parts_.fault == Fault::kGoesOnUnsynced) {
+    std::fill(disk.records.begin() + static_cast<std::ptrdiff_t>(disk.synced),
+              disk.records.end(), nullptr);
+    return;  // the next sync succeeds
+  }
+  disk.records.resize(disk.synced);
+  has_ended_ = true;
+  snapshot_.reset();
+  parts_.on_lost_sync();
 }
 
 void ServerEngine::BeginJournalAnew() {

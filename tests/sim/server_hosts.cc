@@ -57,6 +57,12 @@ void ServerHosts::Start(size_t which) {
   parts.on_snapshot = [this, which] {
     if (OneIn(parts_.random, 8)) KillSoon(which, absl::Milliseconds(100));
   };
+  parts.on_lost_sync = [this, which] {
+    ServerProcess* const lost = at(which);
+    parts_.events.After(absl::ZeroDuration(), [this, which, lost] {
+      if (at(which) == lost) Die(which);
+    });
+  };
   parts.on_pruned = [this, which](uint64_t version) {
     CheckPruned(which, version);
     if (parts_.fault == Fault::kPrunesEarly || OneIn(parts_.random, 8)) {
@@ -126,6 +132,10 @@ void ServerHosts::Bury(std::unique_ptr<ServerProcess>& process) {
 void ServerHosts::Kill(size_t which) {
   // Before the coordinator knows of the journal there is nothing to come back to.
   if (at(which) == nullptr || !at(which)->HasSynced() || !HasStepped()) return;
+  Die(which);
+}
+
+void ServerHosts::Die(size_t which) {
   ++crashes_;
   Bury(servers_[which].process);
   parts_.events.After(absl::Milliseconds(Between(parts_.random, 1, 3000)),
@@ -141,6 +151,12 @@ void ServerHosts::KillSoon(size_t which, absl::Duration within) {
 
 void ServerHosts::FailDisk(size_t which) {
   if (at(which) == nullptr || !at(which)->is_configured()) return;
+  // As a kill: before that there is nothing to come back to.
+  const bool has_come_far = at(which)->HasSynced() && HasStepped();
+  const bool is_planted = parts_.fault == Fault::kGoesOnUnsynced;
+  if (has_come_far && (is_planted || OneIn(parts_.random, 2))) {
+    return at(which)->FailSyncs();
+  }
   at(which)->EndJournal();
   ServerProcess* const fails = at(which);
   parts_.events.After(absl::Milliseconds(Between(parts_.random, 1, 500)),

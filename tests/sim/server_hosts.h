@@ -68,8 +68,9 @@ class ServerHosts {
   void PlanBackups();
   // It comes back with its disk.
   void Kill(size_t which);
+  void Die(size_t which);
   void KillSoon(size_t which, absl::Duration within);
-  // Its disk is full, and has room again.
+  // Its disk is full, and has room again; or it fails a sync, which ends the server.
   void FailDisk(size_t which);
   // All journals have steps in common, the version and what follows.
   void CheckPruned(size_t which, uint64_t version);

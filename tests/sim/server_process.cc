@@ -63,7 +63,8 @@ ServerProcess::ServerProcess(Parts parts, std::string name)
         .on_backup_lost = [this](const std::string& why) { SayLost(why); },
         .on_snapshot = parts_.on_snapshot,
         .on_pruned = parts_.on_pruned,
-        .on_whole = [this, i] { without_journal_.erase(i); }}));
+        .on_whole = [this, i] { without_journal_.erase(i); },
+        .on_lost_sync = parts_.on_lost_sync}));
   }
   Attach();
   parts_.control.Send(connection_, MakeHello());
@@ -104,6 +105,10 @@ void ServerProcess::EndJournal() {
 void ServerProcess::BeginJournalAnew() {
   if (!configured_) return;
   for (const auto& engine : engines_) engine->BeginJournalAnew();
+}
+
+void ServerProcess::FailSyncs() {
+  for (const auto& engine : engines_) engine->FailSync();
 }
 
 bool ServerProcess::HasSynced() const {

@@ -51,6 +51,7 @@ class ServerProcess {
     // Of its journal: a snapshot begins, or what precedes one of that version is gone.
     std::function<void()> on_snapshot = [] {};
     std::function<void(uint64_t version)> on_pruned = [](uint64_t) {};
+    std::function<void()> on_lost_sync = [] {};         // it is to be killed
     std::optional<StandInFor> stand_in = std::nullopt;  // it is one
     Fault fault = Fault::kNone;
   };
@@ -70,6 +71,8 @@ class ServerProcess {
   // Its disk fails for all engines, and is there again: their journals begin anew.
   void EndJournal();
   void BeginJournalAnew();
+  // The next sync of each engine fails.
+  void FailSyncs();
   std::span<const float> block_weights(uint32_t block) const;  // REQUIRES: Owns(block)
   std::vector<std::string> addresses() const;
   JobProgress Progress();

@@ -42,7 +42,8 @@ enum class Fault {
   kOldTerm,
   // What a server comes back with has not which step was counted last.
   kForgetsLedger,
-  kPrunesEarly,  // what precedes a snapshot is deleted before that is synced
+  kGoesOnUnsynced,  // a sync fails, and the next one counts for what that was for
+  kPrunesEarly,     // what precedes a snapshot is deleted before that is synced
   kPassesOver,   // records are not kept of a block that a snapshot has still to come to
   kRunsAhead,    // a worker takes the staleness of mode ssp for one more
   kHearsNoLess,  // a worker goes on as before when the staleness becomes smaller

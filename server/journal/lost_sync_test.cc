@@ -1,0 +1,135 @@
+// A sync that fails: the system may have dropped what was written, and says so once.
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/base/temp_directory.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "server/journal/journal.h"
+#include "server/journal/night_job_test_util.h"
+#include "server/journal/restore.h"
+#include "server/journal/segment.h"
+
+namespace {
+
+// What the next sync of a file fails with; 0: it does not. Like Linux, one fails, and the
+// later ones succeed.
+std::atomic<int> next_sync_fails_with = 0;
+
+}  // namespace
+
+// In place of libc's.
+extern "C" int fdatasync(int fd) {
+  const int error = next_sync_fails_with.exchange(0);
+  if (error == 0) return static_cast<int>(syscall(SYS_fdatasync, fd));
+  errno = error;
+  return -1;
+}
+
+namespace syncline {
+namespace {
+
+namespace fs = std::filesystem;
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+ShardRecord Settings(uint64_t from) {
+  return {.what = SettingsRecord{.training = NightRig().training, .from = from}};
+}
+
+TEST(SegmentWhoseSyncFails, EndsWithWhatWasSynced) {
+  const TempDirectory directory;
+  const std::string path = directory.path() + "/" + SegmentName(0, 1);
+  auto writer = SegmentWriter::Create(path, {.job = "night"});
+  ASSERT_TRUE(writer.ok()) << writer.status();
+  ASSERT_TRUE((*writer)->Append(Settings(1)).ok());
+  ASSERT_TRUE((*writer)->Sync().ok());
+  const auto synced = fs::file_size(path);
+  ASSERT_TRUE((*writer)->Append(Settings(2)).ok());
+  ASSERT_GT(fs::file_size(path), synced);
+
+  next_sync_fails_with = EIO;
+  const absl::Status failed = (*writer)->Sync();
+  EXPECT_TRUE(absl::IsDataLoss(failed)) << failed;
+  EXPECT_THAT(std::string(failed.message()), AllOf(HasSubstr(path), HasSubstr("errno 5")));
+  EXPECT_EQ(fs::file_size(path), synced) << "nobody reads what may not be on the disk";
+}
+
+TEST(SegmentWhoseSyncFails, IsOnAFullDiskWhereItSaysSo) {
+  const TempDirectory directory;
+  const std::string path = directory.path() + "/" + SegmentName(0, 1);
+  for (const int error : {ENOSPC, EDQUOT}) {
+    next_sync_fails_with = error;
+    const auto writer = SegmentWriter::Create(path, {.job = "night"});
+    EXPECT_TRUE(absl::IsResourceExhausted(writer.status())) << writer.status();
+    fs::remove(path);
+  }
+}
+
+class LostSync : public ::testing::Test {
+ protected:
+  LostSync() {
+    job_->Begin();
+    job_->Seed();
+    for (uint64_t step = 0; step < 3; ++step) job_->Step(step);
+  }
+  std::unique_ptr<NightJob> NewJob() const {
+    return std::make_unique<NightJob>(directory_.path(), NightRig());
+  }
+
+  const TempDirectory directory_;
+  std::unique_ptr<NightJob> job_ = NewJob();
+};
+
+TEST_F(LostSync, EndsTheServerAndNothingMoreCountsAsSafe) {
+  const uint64_t durable = job_->durable_records();
+  next_sync_fails_with = EIO;
+  job_->StepUnanswered(3);
+  const std::vector<absl::Status> lost = job_->AwaitLoss();
+  ASSERT_THAT(lost, SizeIs(1));
+  EXPECT_TRUE(absl::IsDataLoss(lost[0])) << lost[0];
+  EXPECT_THAT(std::string(lost[0].message()),
+              AllOf(HasSubstr("shard-00003-000001.journal"), HasSubstr("errno 5"),
+                    HasSubstr("'night' all steps below 3 are on the disk"),
+                    HasSubstr("--journal-dir")));
+  // Later syncs would succeed, and say nothing of what was dropped.
+  job_->StepUnanswered(3);
+  job_->Stop();
+  EXPECT_EQ(job_->durable_records(), durable);
+  EXPECT_THAT(job_->AwaitLoss(), SizeIs(1));
+}
+
+TEST_F(LostSync, LeavesWhatWasSyncedForTheServerThatComesNext) {
+  next_sync_fails_with = EIO;
+  job_->StepUnanswered(3);
+  job_->AwaitLoss();
+  job_ = NewJob();
+  const auto run = RunRestore::Open({.directory = directory_.path(),
+                                     .job = "night",
+                                     .run = "run1",
+                                     .shards = {kShard}});
+  ASSERT_TRUE(run.ok()) << run.status();
+  const auto tail = (*run)->Play(kShard, job_->blocks(), job_->shard());
+  ASSERT_TRUE(tail.ok()) << tail.status();
+  for (const uint32_t block : {0u, 1u}) {
+    EXPECT_EQ(job_->shard().block_version(block), 3u);
+  }
+}
+
+TEST_F(LostSync, OfAFullDiskEndsTheJournalAlone) {
+  next_sync_fails_with = ENOSPC;
+  job_->Step(3);  // nobody waits for what will not be
+  EXPECT_THAT(job_->state().error, HasSubstr("free space"));
+}
+
+}  // namespace
+}  // namespace syncline

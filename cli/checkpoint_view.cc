@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/output_width.h"
 #include "cli/status.h"
 #include "comm/base/printable.h"
 #include "nlohmann/json.hpp"
@@ -25,29 +26,6 @@ std::string Time(absl::Time time, absl::TimeZone zone) {
 }
 
 std::string Size(uint64_t bytes) { return HumanBytes(static_cast<double>(bytes)); }
-
-size_t CharactersOf(const std::string& word) {
-  return static_cast<size_t>(std::ranges::count_if(
-      word, [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }));
-}
-
-std::string Padded(std::string word, size_t columns) {
-  const size_t characters = CharactersOf(word);
-  return word.append(columns - std::min(columns, characters), ' ');
-}
-
-// Of a name that is too long, the end is what tells it from others.
-std::string Fitted(const std::string& word, size_t columns) {
-  size_t characters = CharactersOf(word);
-  if (characters <= columns) return Padded(word, columns);
-  size_t from = 0;
-  while (characters > columns - 2) {
-    ++from;
-    while ((static_cast<unsigned char>(word[from]) & 0xC0) == 0x80) ++from;
-    --characters;
-  }
-  return absl::StrCat("..", word.substr(from));
-}
 
 std::string Written(const NamedOptions& options) {
   return Printable(
@@ -72,10 +50,11 @@ std::string CheckpointTable(std::span<const CheckpointInfo> all, absl::TimeZone 
       absl::StrFormat("%s  %s  %-16s  %9s  %s\n", Padded("JOB", job_columns),
                       Padded("CHECKPOINT", name_columns), "WRITTEN", "SIZE", "STATE");
   for (const CheckpointInfo& one : all) {
-    absl::StrAppendFormat(
-        &table, "%s  %s  %-16s  %9s  %s\n", Fitted(Printable(one.folder), job_columns),
-        Padded(one.name.ToString(), name_columns), Time(one.written, zone),
-        Size(one.bytes), one.is_complete ? "complete" : "unfinished");
+    absl::StrAppendFormat(&table, "%s  %s  %-16s  %9s  %s\n",
+                          FittedAtEnd(Printable(one.folder), job_columns),
+                          Padded(one.name.ToString(), name_columns),
+                          Time(one.written, zone), Size(one.bytes),
+                          one.is_complete ? "complete" : "unfinished");
   }
   return table;
 }

@@ -18,14 +18,10 @@ constexpr size_t kGap = 2;
 // Below that, words are not broken in their column but begin further left.
 constexpr size_t kFewestForWords = 20;
 constexpr size_t kIndent = 8;
+constexpr absl::string_view kCut = "..";
 
 bool BeginsCharacter(char byte) {
   return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
-}
-
-// Of UTF-8, as a terminal counts them.
-size_t Characters(std::string_view text) {
-  return static_cast<size_t>(std::ranges::count_if(text, BeginsCharacter));
 }
 
 // Of the first so many characters.
@@ -39,7 +35,7 @@ size_t BytesOf(std::string_view text, size_t characters) {
 
 size_t WidthOf(const std::vector<std::vector<std::string>>& rows, size_t column) {
   size_t width = 0;
-  for (const auto& row : rows) width = std::max(width, Characters(row[column]));
+  for (const auto& row : rows) width = std::max(width, CharactersOf(row[column]));
   return width;
 }
 
@@ -53,13 +49,33 @@ size_t OutputColumns() {
   return said != nullptr && absl::SimpleAtoi(said, &columns) ? columns : 0;
 }
 
+size_t CharactersOf(std::string_view line) {
+  return static_cast<size_t>(std::ranges::count_if(line, BeginsCharacter));
+}
+
+std::string Clipped(std::string_view line, size_t columns) {
+  return std::string(line.substr(0, BytesOf(line, columns)));
+}
+
+std::string Padded(std::string word, size_t columns) {
+  const size_t characters = CharactersOf(word);
+  return word.append(columns - std::min(columns, characters), ' ');
+}
+
+std::string FittedAtEnd(const std::string& word, size_t columns) {
+  const size_t characters = CharactersOf(word);
+  if (characters <= columns) return Padded(word, columns);
+  const size_t kept = columns - std::min(columns, kCut.size());
+  return absl::StrCat(kCut, word.substr(BytesOf(word, characters - kept)));
+}
+
 std::string BrokenLine(std::string_view line, size_t columns, size_t hanging) {
   if (columns == 0) return std::string(line);
   hanging = std::min(hanging, columns / 2);
   const std::string indent(hanging, ' ');
   std::string broken;
   size_t room = columns;
-  while (Characters(line) > room) {
+  while (CharactersOf(line) > room) {
     const size_t first_word = line.find_first_not_of(' ');
     size_t end = line.rfind(' ', BytesOf(line, room));
     if (end == std::string_view::npos || end < first_word) {
@@ -112,7 +128,7 @@ std::string WordTable::Written(size_t columns) const {
   for (const auto& row : rows) {
     std::string line;
     for (const size_t column : shown) {
-      const std::string padding(widths[column] - Characters(row[column]), ' ');
+      const std::string padding(widths[column] - CharactersOf(row[column]), ' ');
       const bool is_left = columns_[column].align == Column::Align::kLeft;
       absl::StrAppend(&line, is_left ? "" : padding, row[column], is_left ? padding : "",
                       std::string(kGap, ' '));

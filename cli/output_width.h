@@ -18,6 +18,24 @@ namespace syncline {
 // Of the terminal on standard output; where that is none, as COLUMNS says. 0: no limit.
 size_t OutputColumns();
 
+// Of UTF-8, as a terminal counts them.
+size_t CharactersOf(std::string_view line);
+
+// So many of its first characters at most.
+std::string Clipped(std::string_view line, size_t columns);
+
+// With spaces behind it, at least that wide.
+std::string Padded(std::string word, size_t columns);
+
+// Exactly that wide.
+inline std::string Fitted(std::string_view word, size_t columns) {
+  return Padded(Clipped(word, columns), columns);
+}
+
+// Exactly that wide, without its beginning where it is too long: the end is what tells a
+// name from others.
+std::string FittedAtEnd(const std::string& word, size_t columns);
+
 // `line`, without its end, in lines of at most so many columns, of which all but the
 // first begin with `hanging` spaces.
 std::string BrokenLine(std::string_view line, size_t columns, size_t hanging);

@@ -45,6 +45,18 @@ TEST(OutputWidth, CountsCharactersAndNotBytes) {
   EXPECT_EQ(table.Written(0), "NAME  STATE\n" + word + "   x\nabcd  y\n");
 }
 
+TEST(OutputWidth, FitsWordsOfAnyCharactersIntoColumns) {
+  const std::string word = "\xc3\xa4\xc3\xb6\xc3\xbc";  // three
+  EXPECT_EQ(CharactersOf(word + "a"), 4u);
+  EXPECT_EQ(Clipped(word, 2), "\xc3\xa4\xc3\xb6");
+  EXPECT_EQ(Clipped(word, 4), word);
+  EXPECT_EQ(Padded(word, 5), word + "  ");
+  EXPECT_EQ(Padded(word, 2), word);
+  EXPECT_EQ(Fitted("abc" + word, 4), "abc\xc3\xa4");
+  EXPECT_EQ(FittedAtEnd("abcd" + word, 5), ".." + word);
+  EXPECT_EQ(FittedAtEnd(word, 4), word + " ");
+}
+
 TEST(OutputWidth, ATableLeavesOutWhatMattersLeastAndKeepsNames) {
   WordTable table({{"RANK"},
                    {"NAME"},

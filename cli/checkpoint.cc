@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <iostream>
 #include <memory>
+#include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +21,7 @@
 #include "comm/base/failure.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
+#include "comm/base/unknown_job.h"
 #include "comm/rpc/channel.h"
 #include "comm/rpc/status.h"
 #include "comm/rpc/status_json.h"
@@ -63,9 +66,24 @@ absl::StatusOr<std::unique_ptr<BlobStore>> Open(const CheckpointFlags& flags) {
       "say where the checkpoints are: --checkpoint-dir, or SYNCLINE_CHECKPOINT_DIR");
 }
 
+// Where nothing is of that job, whose checkpoints there are: by their folders, as list
+// shows them. A job that has only claimed its run will have some.
+absl::Status CheckJob(BlobStore& store, const std::string& job) {
+  SYNCLINE_ASSIGN_OR_RETURN(const auto of_job, store.List(FolderOf(job)));
+  SYNCLINE_ASSIGN_OR_RETURN(const auto all, ListCheckpoints(store, ""));
+  if (!of_job.empty() || all.empty()) return absl::OkStatus();
+  std::set<std::string_view> folders;
+  for (const CheckpointInfo& one : all) folders.insert(one.folder);
+  const std::vector<std::string_view> names(folders.begin(), folders.end());
+  const absl::Status unknown = UnknownJob(job, names, JobSet::kKnown);
+  return absl::NotFoundError(
+      absl::StrCat(store.Describe(), ": ", std::string(unknown.message())));
+}
+
 // What "latest" or a name means.
 absl::StatusOr<CheckpointName> Find(BlobStore& store, const CheckpointFlags& flags) {
   if (flags.job.empty()) return Usage("this needs the name of a job");
+  SYNCLINE_RETURN_IF_ERROR(CheckJob(store, flags.job));
   if (const auto name = CheckpointName::Parse(flags.name)) return *name;
   if (flags.name != "latest") {
     return Usage(absl::StrCat("'", Printable(flags.name),
@@ -79,6 +97,7 @@ absl::StatusOr<CheckpointName> Find(BlobStore& store, const CheckpointFlags& fla
 
 absl::StatusOr<int> List(const CheckpointFlags& flags) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto store, Open(flags));
+  if (!flags.job.empty()) SYNCLINE_RETURN_IF_ERROR(CheckJob(*store, flags.job));
   SYNCLINE_ASSIGN_OR_RETURN(
       const auto all,
       ListCheckpoints(*store, flags.job.empty() ? "" : FolderOf(flags.job)));

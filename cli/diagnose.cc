@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "cli/flags.h"
+#include "cli/job_choice.h"
 #include "cli/link_probe.h"
 #include "cli/link_report.h"
 #include "cli/local_runs.h"
@@ -101,11 +102,13 @@ absl::StatusOr<SeenCluster> LookAtCluster(const DiagnoseFlags& flags,
   const SteadyClock clock;
   Advisor advisor;
   SYNCLINE_ASSIGN_OR_RETURN(std::string text, caller.Ask());
+  SYNCLINE_ASSIGN_OR_RETURN(text, StatusOfJob(text, flags.job));
   Json status = Json::parse(text);
   SYNCLINE_RETURN_IF_ERROR(advisor.Add(text, clock.Now()));
   if (!RunningJobs(status).empty()) {
     absl::SleepFor(watch);
     SYNCLINE_ASSIGN_OR_RETURN(text, caller.Ask());
+    SYNCLINE_ASSIGN_OR_RETURN(text, StatusOfJob(text, flags.job));
     status = Json::parse(text);
     SYNCLINE_RETURN_IF_ERROR(advisor.Add(text, clock.Now()));
   }
@@ -147,7 +150,7 @@ void AddDiagnose(CLI::App& app, Command* selected) {
   auto flags = std::make_shared<DiagnoseFlags>();
   CLI::App* diagnose = app.add_subcommand(
       "diagnose", "Say who of a cluster is slow or unreachable, and by which link");
-  diagnose->add_option("job", flags->job, kJobOfRun);
+  diagnose->add_option("job", flags->job, kChosenJob);
   AddCoordinatorFlag(*diagnose, &flags->coordinator);
   diagnose->add_option("--admin", flags->admin,
                        "HOST:PORT of its admin port (default: port 7071 beside 7070)");

@@ -51,8 +51,9 @@ absl::StatusOr<std::string> CoordinatorToAsk(const std::string& given,
 // Of several runs, those whose job this is; all where it is of none, or not given.
 std::vector<FoundRun> RunsOf(const std::string& job, std::vector<FoundRun> runs);
 
-// The argument of a command that shows all jobs of a coordinator.
-inline constexpr char kJobOfRun[] = "Of several runs on this host, ask that of this job";
+// The argument of a command that shows all jobs of a coordinator, or one of them.
+inline constexpr char kChosenJob[] =
+    "Show only this job; of several runs on this host, ask that of it";
 
 // --coordinator of such a command.
 void AddCoordinatorFlag(CLI::App& command, std::string* coordinator);

@@ -16,6 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "cli/flags.h"
+#include "cli/job_choice.h"
 #include "cli/local_runs.h"
 #include "cli/output_width.h"
 #include "comm/base/byte_size.h"
@@ -324,6 +325,7 @@ absl::StatusOr<int> ShowStatus(const StatusOptions& options) {
   for (;;) {
     SYNCLINE_ASSIGN_OR_RETURN(
         std::string text, FetchStatusJson(options.coordinator, options.tls, kTimeout));
+    SYNCLINE_ASSIGN_OR_RETURN(text, StatusOfJob(text, options.job));
     if (options.format == OutputFormat::kTable) {
       SYNCLINE_ASSIGN_OR_RETURN(
           text, StatusAsTable(text, options.coordinator, OutputColumns()));
@@ -374,7 +376,7 @@ absl::StatusOr<std::string> StatusAsTable(const std::string& json,
 void AddStatus(CLI::App& app, Command* selected) {
   auto options = std::make_shared<StatusOptions>();
   CLI::App* status = app.add_subcommand("status", "Show servers, jobs and members");
-  status->add_option("job", options->job, kJobOfRun);
+  status->add_option("job", options->job, kChosenJob);
   AddCoordinatorFlag(*status, &options->coordinator);
   status->add_flag("--watch", options->watch, "Show it again every second");
   AddOutputFlag(*status, &options->format);

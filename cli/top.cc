@@ -207,6 +207,7 @@ absl::StatusOr<int> ShowTop(const TopFlags& flags) {
   const SteadyClock clock;
   TopView view({.coordinator = flags.coordinator, .glyphs = GlyphsOfLocale()});
   SYNCLINE_RETURN_IF_ERROR(view.Add(first, clock.Now()));
+  if (!flags.job.empty()) SYNCLINE_RETURN_IF_ERROR(view.Choose(flags.job));
   SYNCLINE_ASSIGN_OR_RETURN(const std::unique_ptr<Terminal> terminal,
                             Terminal::Open(std::move(signals)));
   absl::Duration next = clock.Now() + interval;
@@ -233,7 +234,8 @@ void AddTop(CLI::App& app, Command* selected) {
   auto flags = std::make_shared<TopFlags>();
   CLI::App* top = app.add_subcommand(
       "top", "Watch servers, jobs and members in a terminal: speed, stragglers, loss");
-  top->add_option("job", flags->job, kJobOfRun);
+  top->add_option("job", flags->job,
+                  "The job to begin with; of several runs on this host, ask that of it");
   AddCoordinatorFlag(*top, &flags->coordinator);
   top->add_option("--interval", flags->interval, "Time between pictures")
       ->capture_default_str();

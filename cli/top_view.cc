@@ -4,13 +4,16 @@
 #include <array>
 #include <cmath>
 #include <set>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "cli/output_width.h"
 #include "cli/status.h"
 #include "comm/base/byte_size.h"
 #include "comm/base/printable.h"
+#include "comm/base/unknown_job.h"
 #include "comm/rpc/status_phases.h"
 #include "nlohmann/json.hpp"
 
@@ -39,27 +42,6 @@ constexpr std::array<const char*, 8> kAscii = {"_", ".", "-", "~", "=", "+", "*"
 std::string Word(const Json& object, const char* key) {
   const std::string word = object.value(key, "");
   return word.empty() ? "-" : Printable(word);
-}
-
-bool StartsCharacter(char byte) {
-  return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
-}
-
-// At most `columns` characters of UTF-8.
-std::string Clip(const std::string& line, size_t columns) {
-  size_t characters = 0;
-  for (size_t i = 0; i < line.size(); ++i) {
-    if (StartsCharacter(line[i]) && ++characters > columns) return line.substr(0, i);
-  }
-  return line;
-}
-
-// Exactly `columns` characters.
-std::string Column(const std::string& word, size_t columns) {
-  std::string cell = Clip(word, columns);
-  const auto characters =
-      static_cast<size_t>(std::count_if(cell.begin(), cell.end(), StartsCharacter));
-  return cell.append(columns - characters, ' ');
 }
 
 std::string Rate(double per_second) {
@@ -273,6 +255,18 @@ void TopView::Press(TopKey key) {
   selected_ = next->first;
 }
 
+absl::Status TopView::Choose(const std::string& job) {
+  std::vector<std::string_view> names;
+  bool is_there = false;
+  for (const auto& [id, known] : jobs_) {
+    names.push_back(known.name);
+    if (known.name != job) continue;
+    selected_ = id;
+    is_there = true;
+  }
+  return is_there ? absl::OkStatus() : UnknownJob(job, names, JobSet::kKnown);
+}
+
 std::vector<const TopView::Member*> TopView::InOrder(const Job& job) const {
   std::vector<const Member*> members;
   for (const auto& [rank, member] : job.members) members.push_back(&member);
@@ -356,8 +350,8 @@ void TopView::DrawServers(std::vector<TopLine>& lines) const {
     }
     const bool late = server.heartbeat_age > kLateHeartbeatSeconds;
     lines.push_back(
-        {absl::StrFormat("%-6d %s %-11s %s %-5s %s", server.id, Column(server.name, 20),
-                         HumanBytes(server.BytesPerSecond()), Column(memory, 24),
+        {absl::StrFormat("%-6d %s %-11s %s %-5s %s", server.id, Fitted(server.name, 20),
+                         HumanBytes(server.BytesPerSecond()), Fitted(memory, 24),
                          absl::StrFormat("%.1fs", server.heartbeat_age), server.lanes),
          late ? TopLine::Tone::kWarning : TopLine::Tone::kPlain});
   }
@@ -390,7 +384,7 @@ void TopView::DrawJobs(std::vector<TopLine>& lines) const {
     lines.push_back(
         {absl::StrFormat(
              "%s %s %-9s %-8s %9d %8s  %s %s", job == selected ? ">" : " ",
-             Column(job->name, 20), job->phase,
+             Fitted(job->name, 20), job->phase,
              absl::StrCat(job->members.size(), " of ", job->expected_workers), job->step,
              Rate(job->StepsPerSecond()), loss,
              Spark({.values = {job->losses.begin(), job->losses.end()}, .width = 12})),
@@ -434,11 +428,11 @@ TopLine TopView::DrawMember(const Job& job, const Member& member, size_t columns
                          member.Busy() > Median(busy) + kStraggles;
   const bool late = member.heartbeat_age > kLateHeartbeatSeconds;
   const std::string cells = absl::StrFormat(
-      "  %4d %s %9d %6d %8s %11s %4.0f%% %5.1fs ", member.rank, Column(member.name, 13),
+      "  %4d %s %9d %6d %8s %11s %4.0f%% %5.1fs ", member.rank, Fitted(member.name, 13),
       last.step, front - last.step, Rate(member.StepsPerSecond()),
       absl::StrCat(HumanBytes(member.BytesPerSecond())), 100 * member.Busy(),
       member.heartbeat_age);
-  const size_t left = columns > cells.size() ? columns - cells.size() : 0;
+  const size_t left = columns - std::min(columns, CharactersOf(cells));
   return {cells + Spark({.values = rates, .width = left, .floor = 0}),
           straggles || late ? TopLine::Tone::kWarning : TopLine::Tone::kPlain};
 }
@@ -484,7 +478,7 @@ std::vector<TopLine> TopView::Draw(const TopSize& size) const {
   if (lines.size() + 1 > size.rows) lines.resize(size.rows > 0 ? size.rows - 1 : 0);
   lines.push_back({"q quit   Tab next job   s order of members   p phases   e events",
                    TopLine::Tone::kTitle});
-  for (TopLine& line : lines) line.text = Clip(line.text, size.columns);
+  for (TopLine& line : lines) line.text = Clipped(line.text, size.columns);
   return lines;
 }
 

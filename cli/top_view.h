@@ -60,6 +60,8 @@ class TopView {
   // The coordinator did not answer: the last picture stays, and says since when.
   void Fail(const absl::Status& status, absl::Duration now);
   void Press(TopKey key);
+  // Selects the newest job of that name. NotFound names those there are.
+  absl::Status Choose(const std::string& job);
 
   std::vector<TopLine> Draw(const TopSize& size) const;
 

@@ -211,6 +211,10 @@ TEST(TopView, ChoosesTheNewestJobThatRunsAndOthersByKey) {
   EXPECT_THAT(Picture(view), HasSubstr("> one"));
   view.Press(TopKey::kPreviousJob);
   EXPECT_THAT(Picture(view), HasSubstr("> three"));
+  ASSERT_TRUE(view.Choose("one").ok());
+  EXPECT_THAT(Picture(view), HasSubstr("> one"));
+  EXPECT_EQ(view.Choose("tow").message(),
+            "there is no job 'tow'; did you mean 'two'? There are also 'one', 'three'");
 }
 
 }  // namespace

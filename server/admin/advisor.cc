@@ -1,6 +1,7 @@
 #include "server/admin/advisor.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -9,6 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "comm/base/printable.h"
+#include "comm/base/unknown_job.h"
 #include "comm/rpc/status_phases.h"
 #include "nlohmann/json.hpp"
 
@@ -86,13 +88,9 @@ absl::StatusOr<JobFigures> Advisor::FiguresOf(const std::string& name) const {
   const Sample& latest = samples_.back();
   const auto last = latest.jobs.find(name);
   if (last == latest.jobs.end()) {
-    const std::string names =
-        absl::StrJoin(latest.jobs, ", ", [](std::string* out, const auto& entry) {
-          absl::StrAppend(out, "'", Printable(entry.first), "'");
-        });
-    return absl::NotFoundError(
-        absl::StrCat("there is no job '", Printable(name), "'; there ",
-                     names.empty() ? "are none" : absl::StrCat("are ", names)));
+    std::vector<std::string_view> names;
+    for (const auto& [known, job] : latest.jobs) names.push_back(known);
+    return UnknownJob(name, names, JobSet::kKnown);
   }
   const Job& now = last->second;
   const auto fails = [&](const auto&... what) {

@@ -10,9 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/failure.h"
 #include "comm/base/limits.h"
-#include "comm/base/nearest.h"
-#include "comm/base/printable.h"
 #include "comm/base/status.h"
+#include "comm/base/unknown_job.h"
 #include "server/coordinator/coordinator_impl.h"
 #include "server/coordinator/member_names.h"
 #include "server/coordinator/refusal.h"
@@ -361,10 +360,7 @@ Job* Coordinator::Impl::FindForCaller(const std::string& name) {
   for (const auto& [running, one] : jobs_) {
     if (!one->IsOver()) names.push_back(running);
   }
-  // The distance to a very long name takes long.
-  const std::string asked = Printable(name, kMaxJobNameBytes);
-  outputs_.push_back(CallAnswer{absl::NotFoundError(
-      absl::StrCat("no job '", asked, "' is running", DidYouMean(asked, names)))});
+  outputs_.push_back(CallAnswer{UnknownJob(name, names, JobSet::kRunning)});
   return nullptr;
 }
 

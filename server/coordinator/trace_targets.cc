@@ -3,10 +3,7 @@
 #include <string_view>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "comm/base/limits.h"
-#include "comm/base/nearest.h"
-#include "comm/base/printable.h"
+#include "comm/base/unknown_job.h"
 #include "server/coordinator/coordinator_impl.h"
 
 namespace syncline {
@@ -40,9 +37,7 @@ absl::StatusOr<TraceTargets> Coordinator::Impl::TraceTargetsOf(
   for (const auto& [running, one] : jobs_) {
     if (!one->IsOver()) names.push_back(running);
   }
-  const std::string asked = Printable(name, kMaxJobNameBytes);
-  return absl::NotFoundError(
-      absl::StrCat("no job '", asked, "' is running", DidYouMean(asked, names)));
+  return UnknownJob(name, names, JobSet::kRunning);
 }
 
 absl::StatusOr<TraceTargets> Coordinator::TraceTargetsOf(const std::string& job) const {

@@ -8,10 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "comm/base/limits.h"
-#include "comm/base/nearest.h"
-#include "comm/base/printable.h"
+#include "comm/base/unknown_job.h"
 #include "comm/rpc/status.h"
 #include "server/service/coordinator_service.h"
 #include "server/service/event_convert.h"
@@ -55,10 +53,8 @@ absl::Status ChooseJob(const std::string& name, v1::EventsReply& reply) {
     if (event.job() != 0) names.insert(event.job_name());
   }
   if (last == 0) {
-    const std::string asked = Printable(name, kMaxJobNameBytes);
-    return absl::NotFoundError(absl::StrCat(
-        "no events of a job '", asked, "' are known",
-        DidYouMean(asked, std::vector<std::string_view>(names.begin(), names.end()))));
+    const std::vector<std::string_view> known(names.begin(), names.end());
+    return UnknownJob(name, known, JobSet::kKnown);
   }
   Keep([last](const v1::Event& event) { return event.job() == last; }, reply);
   return absl::OkStatus();

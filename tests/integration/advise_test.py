@@ -111,7 +111,7 @@ class Advise(cluster.ClusterTest):
         self.worker(0, 1, "--steps", "100000", "--step-ms", "20").await_line(r"^step 3$")
         refused = self.syncline("advise", "tset", "--watch", WATCH)
         self.assertNotEqual(refused.returncode, 0)
-        self.assertIn("there is no job 'tset'; there are 'test'", refused.stderr)
+        self.assertIn("there is no job 'tset'; did you mean 'test'?", refused.stderr)
         refused = self.syncline("advise", "test", "--watch", "0s")
         self.assertEqual(refused.returncode, 2)
         self.assertIn("[1s, 1h]", refused.stderr)

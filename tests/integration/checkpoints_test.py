@@ -171,6 +171,9 @@ class Ends(Saved):
         said = self.run_job("--servers", "1", "--checkpoint-every", "1 h", steps=40)
         self.assertIn("job test goes on from checkpoint run1-step25", said)
         self.assertEqual(self.complete()[-1], "run2-step40")
+        for command in ("list", "show", "verify", "delete"):
+            refused = self.checkpoint(command, "tset", *(["run1-step25"] if command == "delete" else []), code=4)
+            self.assertIn("there is no job 'tset'; did you mean 'test'?", refused)
         listed = self.checkpoint("list")
         self.assertRegex(listed, r"test +run2-step40 +20\d\d-\d\d-\d\d \d\d:\d\d +\S+ \S+ +complete")
 

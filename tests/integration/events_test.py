@@ -45,7 +45,7 @@ class Events(EventsTest):
         self.allow(20)
         follow = self.start("follow", [f"{cluster.BUILD}/syncline", "events", "test", "--follow",
                                        "--coordinator", self.address])  # fmt: skip
-        follow.await_line(r"no events of a job 'test' are known.*; asking again")
+        follow.await_line(r"there is no job 'test'.*; asking again")
         workers = [self.worker(rank, 3, "--steps", "1000", "--leash", self.leash) for rank in range(3)]
         self.await_steps(workers, 20)
         follow.await_line(r"epoch 1 with 3 members: the job begins")
@@ -81,9 +81,12 @@ class Events(EventsTest):
         workers = [self.worker(0, 1, "--steps", "5", "--leash", self.leash)]
         self.assert_same_end(workers)
         self.await_event("end", r"^the job is over: all workers left$")
-        refused = self.syncline("events", "tests")
-        self.assertNotEqual(refused.returncode, 0)
-        self.assertIn("did you mean 'test'?", refused.stderr)
+        self.assertIn('"test"', self.syncline("status", "test", "--json").stdout)
+        for command in ("events", "status", "top", "diagnose", "advise"):
+            with self.subTest(command):
+                refused = self.syncline(command, "tests")
+                self.assertEqual((refused.returncode, refused.stdout), (1, ""))
+                self.assertIn("there is no job 'tests'; did you mean 'test'?", refused.stderr)
 
 
 class Launched(EventsTest):

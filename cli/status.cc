@@ -46,6 +46,7 @@ struct StatusOptions {
   std::string coordinator;
   OutputFormat format = OutputFormat::kTable;
   bool watch = false;
+  StatusDetail detail = StatusDetail::kBrief;
   TlsOptions tls;
 };
 
@@ -69,17 +70,28 @@ std::string Memory(const Json& server) {
   return budget == 0 ? placed : absl::StrCat(placed, " of ", FormatByteSize(budget));
 }
 
-std::string LanesOrLoss(const Json& server) {
+std::string StateOf(const Json& server) {
   const auto lost = server.find("lost_seconds");
   if (lost != server.end())
     return absl::StrFormat("lost %.0f s ago", lost->get<double>());
-  const std::string because = server.value("lanes_because", "");
-  return absl::StrCat(Text(server, "lanes"),
-                      because.empty() ? "" : absl::StrCat(" (", because, ")"),
-                      server.value("drains", false) ? ", is to end" : "");
+  return server.value("drains", false) ? "is to end" : "attached";
 }
 
-std::string ServerTable(const Json& servers, size_t columns) {
+// By which way its data travels, and why.
+std::string LanesOf(const Json& server) {
+  const std::string because = server.value("lanes_because", "");
+  return absl::StrCat(Text(server, "lanes"),
+                      because.empty() ? "" : absl::StrCat(" (", because, ")"));
+}
+
+// Where it is the same for all of them, it says little.
+bool LanesDiffer(const Json& servers) {
+  std::set<std::string> lanes;
+  for (const Json& server : servers) lanes.insert(server.value("lanes", ""));
+  return lanes.size() > 1;
+}
+
+std::string ServerTable(const Json& servers, const StatusLayout& layout) {
   if (servers.empty()) return "no servers yet, or none that this certificate may see\n";
   WordTable table({{"SERVER"},
                    {"NAME"},
@@ -87,13 +99,19 @@ std::string ServerTable(const Json& servers, size_t columns) {
                    {"BYTES", Align::kRight, 1},
                    {"MEMORY", Align::kRight},
                    {"HEARTBEAT", Align::kRight},
-                   {"LANES"}});
+                   {"STATE"}});
   for (const Json& server : servers) {
     table.Add({absl::StrCat(server.value("server", 0)), Text(server, "name"),
                absl::StrCat(server.value("shards", 0)), Bytes(server), Memory(server),
-               Age(server), LanesOrLoss(server)});
+               Age(server), StateOf(server)});
   }
-  return table.Written(columns);
+  std::string written = table.Written(layout.columns);
+  if (layout.detail == StatusDetail::kBrief && !LanesDiffer(servers)) return written;
+  WordTable lanes({{"SERVER"}, {"LANES"}});
+  for (const Json& server : servers) {
+    lanes.Add({absl::StrCat(server.value("server", 0)), LanesOf(server)});
+  }
+  return absl::StrCat(written, "\n", lanes.Written(layout.columns));
 }
 
 std::string MemberTable(const Json& members, size_t columns) {
@@ -189,40 +207,68 @@ std::string CheckpointLine(const Json& job) {
   return parts.empty() ? "" : absl::StrCat("  ", absl::StrJoin(parts, "; "), "\n");
 }
 
-// How far journals or backups are; of journals that have ended, why. Of all servers only
-// where each has said so, and none is without; otherwise of the others.
-std::string RecordsOf(const Json& job) {
-  std::set<uint32_t> unsafe;
+// How far journals or backups are.
+struct SafeSteps {
+  std::set<uint32_t> unsafe = {};  // servers that have none any more
+  // All steps below are safe on all others. Only where each of these has said so.
+  std::optional<uint64_t> below = {};
+  uint64_t lag = 0;
+};
+
+SafeSteps SafeStepsOf(const Json& job) {
+  SafeSteps safe;
   for (const Json& backup : job.value("backups", Json::array())) {
     if (backup.value("lost", "").empty()) continue;
-    unsafe.insert(backup.value("server", uint32_t{0}));
+    safe.unsafe.insert(backup.value("server", uint32_t{0}));
   }
-  std::optional<uint64_t> durable;
-  uint64_t lag = 0;
   size_t heard = 0;
+  for (const Json& server : job.value("records", Json::array())) {
+    const auto number = server.value("server", uint32_t{0});
+    if (!server.value("error", "").empty()) safe.unsafe.insert(number);
+    if (safe.unsafe.contains(number)) continue;
+    ++heard;
+    const auto step = server.value("durable_step", uint64_t{0});
+    safe.below = std::min(safe.below.value_or(step), step);
+    safe.lag = std::max(safe.lag, server.value("lag_steps", uint64_t{0}));
+  }
+  if (heard + safe.unsafe.size() < job.value("training_servers", size_t{0})) {
+    safe.below.reset();
+  }
+  return safe;
+}
+
+// Workers and servers tell of themselves at different moments: a step that all servers have
+// recorded has been made, though no worker has said so yet.
+uint64_t StepOf(const Json& job) {
+  const auto said = job.value("step", uint64_t{0});
+  const SafeSteps safe = SafeStepsOf(job);
+  return safe.unsafe.empty() ? std::max(said, safe.below.value_or(0)) : said;
+}
+
+// Where the servers' word is older than the workers', it is said to be.
+std::string SaidOf(const SafeSteps& safe, uint64_t step) {
+  const bool is_older = *safe.below < step;
+  return absl::StrCat(
+      safe.unsafe.empty() ? "" : "of the others ", "all steps below ", *safe.below,
+      is_older ? " were safe" : " are safe",
+      safe.lag == 0 ? "" : absl::StrCat(", ", safe.lag, " more on the way"),
+      is_older ? " at the last heartbeat" : "");
+}
+
+// Of journals that have ended, why.
+std::string RecordsOf(const Json& job) {
+  const SafeSteps safe = SafeStepsOf(job);
   uint64_t on_disk = 0;
   uint64_t begins_at = 0;
   std::vector<std::string> parts;
   for (const Json& server : job.value("records", Json::array())) {
-    const auto number = server.value("server", uint32_t{0});
     on_disk += server.value("disk_bytes", uint64_t{0});
     begins_at = std::max(begins_at, server.value("begins_at", uint64_t{0}));
-    if (!server.value("error", "").empty()) {
-      unsafe.insert(number);
-      parts.push_back(absl::StrCat("the journal of server ", number,
-                                   " has ended: ", Text(server, "error")));
-    }
-    if (unsafe.contains(number)) continue;
-    ++heard;
-    const auto step = server.value("durable_step", uint64_t{0});
-    durable = std::min(durable.value_or(step), step);
-    lag = std::max(lag, server.value("lag_steps", uint64_t{0}));
+    if (server.value("error", "").empty()) continue;
+    parts.push_back(absl::StrCat("the journal of server ", server.value("server", 0U),
+                                 " has ended: ", Text(server, "error")));
   }
-  if (durable && heard + unsafe.size() >= job.value("training_servers", size_t{0})) {
-    parts.push_back(absl::StrCat(
-        unsafe.empty() ? "" : "of the others ", "all steps below ", *durable, " are safe",
-        lag == 0 ? "" : absl::StrCat(", ", lag, " are on the way")));
-  }
+  if (safe.below) parts.push_back(SaidOf(safe, StepOf(job)));
   if (on_disk > 0) {
     parts.push_back(absl::StrCat(
         HumanBytes(static_cast<double>(on_disk)), " on disk",
@@ -274,9 +320,8 @@ std::string JobTable(const Json& job, size_t columns) {
   const Json members = job.value("members", Json::array());
   std::string table = absl::StrFormat(
       "job %s: %s, epoch %d, step %d, %d of %d workers, %s\n", Text(job, "name"),
-      Text(job, "phase"), job.value("epoch", uint64_t{0}), job.value("step", uint64_t{0}),
-      members.size(), job.value("expected_workers", 0),
-      Parameters(job.value("parameters", 0.0)));
+      Text(job, "phase"), job.value("epoch", uint64_t{0}), StepOf(job), members.size(),
+      job.value("expected_workers", 0), Parameters(job.value("parameters", 0.0)));
   if (!job.value("reason", "").empty()) {
     absl::StrAppendFormat(&table, "  %s\n", Text(job, "reason"));
   }
@@ -328,7 +373,8 @@ absl::StatusOr<int> ShowStatus(const StatusOptions& options) {
     SYNCLINE_ASSIGN_OR_RETURN(text, StatusOfJob(text, options.job));
     if (options.format == OutputFormat::kTable) {
       SYNCLINE_ASSIGN_OR_RETURN(
-          text, StatusAsTable(text, options.coordinator, OutputColumns()));
+          text, StatusAsTable(text, options.coordinator,
+                              {.columns = OutputColumns(), .detail = options.detail}));
     } else {
       text += "\n";
     }
@@ -354,7 +400,8 @@ std::string HumanBytes(double bytes) {
 
 absl::StatusOr<std::string> StatusAsTable(const std::string& json,
                                           const std::string& coordinator,
-                                          size_t columns) {
+                                          const StatusLayout& layout) {
+  const size_t columns = layout.columns;
   const Json status = Json::parse(json, nullptr, /*allow_exceptions=*/false);
   if (!status.is_object()) {
     return absl::InternalError(
@@ -364,7 +411,7 @@ absl::StatusOr<std::string> StatusAsTable(const std::string& json,
       absl::StrFormat("coordinator %s, syncline %s, up %.0f s\n\n", coordinator,
                       Text(status, "build_version"), status.value("uptime_seconds", 0.0)),
       columns, kHanging);
-  text += ServerTable(status.value("servers", Json::array()), columns);
+  text += ServerTable(status.value("servers", Json::array()), layout);
   const Json jobs = status.value("jobs", Json::array());
   if (jobs.empty()) text += "\nno jobs yet\n";
   for (const Json& job : jobs) {
@@ -379,6 +426,9 @@ void AddStatus(CLI::App& app, Command* selected) {
   status->add_option("job", options->job, kChosenJob);
   AddCoordinatorFlag(*status, &options->coordinator);
   status->add_flag("--watch", options->watch, "Show it again every second");
+  status->add_flag_callback(
+      "--verbose", [=] { options->detail = StatusDetail::kAll; },
+      "Also by which way each server's data travels, and why");
   AddOutputFlag(*status, &options->format);
   AddTlsFlags(*status, &options->tls);
   status->callback(

@@ -10,11 +10,19 @@
 
 namespace syncline {
 
-// The tables for people, from the JSON of comm/rpc/status_json.h. Lines have so many
-// columns at most, unless a word has more (output_width.h); 0: no limit.
+enum class StatusDetail { kBrief, kAll };
+
+struct StatusLayout {
+  // Of lines, unless a word has more (output_width.h); 0: no limit.
+  size_t columns = 0;
+  // Brief: by which way data travels only where servers differ in it.
+  StatusDetail detail = StatusDetail::kBrief;
+};
+
+// The tables for people, from the JSON of comm/rpc/status_json.h.
 absl::StatusOr<std::string> StatusAsTable(const std::string& json,
                                           const std::string& coordinator,
-                                          size_t columns = 0);
+                                          const StatusLayout& layout = {});
 
 // "999 B", "1.5 MB", "12.3 GB".
 std::string HumanBytes(double bytes);

@@ -147,9 +147,9 @@ void TopView::AddServer(const Json& status, absl::Duration now) {
   Server& server = servers_[id];
   server.id = id;
   server.name = Word(status, "name");
-  server.lanes = status.contains("lost_seconds") ? "lost"
+  server.state = status.contains("lost_seconds") ? "lost"
                  : status.value("drains", false) ? "is to end"
-                                                 : Word(status, "lanes");
+                                                 : "attached";
   server.heartbeat_age = status.value("heartbeat_age_seconds", 0.0);
   server.memory_placed = status.value("memory_placed_bytes", uint64_t{0});
   server.memory_budget = status.value("memory_budget_bytes", uint64_t{0});
@@ -331,7 +331,7 @@ void TopView::DrawTitle(std::vector<TopLine>& lines) const {
 
 void TopView::DrawServers(std::vector<TopLine>& lines) const {
   lines.push_back({absl::StrFormat("%-6s %-20s %-11s %-24s %-5s %s", "SERVER", "NAME",
-                                   "BYTES/S", "MEMORY", "BEAT", "LANES"),
+                                   "BYTES/S", "MEMORY", "BEAT", "STATE"),
                    TopLine::Tone::kHeader});
   // Those that beat latest first, when not all fit.
   std::vector<const Server*> servers;
@@ -352,7 +352,7 @@ void TopView::DrawServers(std::vector<TopLine>& lines) const {
     lines.push_back(
         {absl::StrFormat("%-6d %s %-11s %s %-5s %s", server.id, Fitted(server.name, 20),
                          HumanBytes(server.BytesPerSecond()), Fitted(memory, 24),
-                         absl::StrFormat("%.1fs", server.heartbeat_age), server.lanes),
+                         absl::StrFormat("%.1fs", server.heartbeat_age), server.state),
          late ? TopLine::Tone::kWarning : TopLine::Tone::kPlain});
   }
   if (servers.size() > kServersShown) {

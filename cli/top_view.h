@@ -110,7 +110,7 @@ class TopView {
   };
   struct Server {
     uint32_t id = 0;
-    std::string name, lanes;
+    std::string name, state;
     double heartbeat_age = 0;
     uint64_t memory_placed = 0, memory_budget = 0;
     std::deque<Sample> samples = {};  // bytes only

@@ -67,7 +67,7 @@ TEST(TopView, ShowsRatesStragglersAndWhatAJobIs) {
   const TopView view = Straggling();
   const std::string picture = Picture(view);
   EXPECT_THAT(picture, HasSubstr("syncline 0.1.0  coordinator a:7070  up 1 h 2 min"));
-  EXPECT_THAT(picture, ContainsRegex("0 +a:17 .*1.0 GiB +0.2s +sysv"));
+  EXPECT_THAT(picture, ContainsRegex("0 +a:17 .*1.0 GiB +0.2s +attached"));
   EXPECT_THAT(picture, ContainsRegex("> bert +running +3 of 3 +38 +2.00 +0.5"));
   EXPECT_THAT(
       picture,

@@ -1,9 +1,11 @@
 #include "cli/events.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,6 +27,17 @@ constexpr absl::Duration kTimeout = absl::Seconds(3);
 constexpr absl::Duration kAskEvery = absl::Seconds(1);
 constexpr size_t kMostBytes = 2048;  // of a sentence: more than is kept of one
 
+// Of columns, with the gap behind them.
+constexpr size_t kGap = 2;
+constexpr size_t kClockColumns = 8 + kGap;
+constexpr size_t kDayColumns = 11;
+constexpr size_t kStepColumns = 13 + kGap;
+constexpr size_t kKindColumns = 11 + kGap;
+// Names of jobs have so many columns in a narrow terminal, and in others.
+constexpr size_t kLeastJobColumns = 12;
+constexpr size_t kMostJobColumns = 24;
+constexpr size_t kWide = 120;
+
 struct EventsFlags {
   std::string job;
   bool follow = false;
@@ -39,23 +52,33 @@ class Printer {
   explicit Printer(const EventsFlags& flags) : flags_(flags) {}
 
   void Print(const v1::EventsReply& reply) {
-    const EventLayout layout = {
-        .columns = flags_.job.empty() ? EventColumns::kWithJob : EventColumns::kOfOneJob,
-        .zone = absl::LocalTimeZone(),
-        .width = OutputColumns()};
+    if (!lines_) lines_.emplace(LayoutFor(reply));
     for (const v1::Event& event : reply.events()) {
       uint64_t& last = printed_[event.job()];
       if (event.number() <= last) continue;
       last = event.number();
       std::cout << (flags_.format == OutputFormat::kJson ? EventAsJson(event)
-                                                         : EventLine(event, layout))
+                                                         : lines_->Of(event))
                 << "\n";
     }
     std::cout << std::flush;
   }
 
  private:
+  EventLayout LayoutFor(const v1::EventsReply& reply) const {
+    EventLayout layout = {
+        .columns = flags_.job.empty() ? EventColumns::kWithJob : EventColumns::kOfOneJob,
+        .zone = absl::LocalTimeZone(),
+        .width = OutputColumns()};
+    for (const v1::Event& event : reply.events()) {
+      layout.job_columns =
+          std::max(layout.job_columns, CharactersOf(Printable(event.job_name())));
+    }
+    return layout;
+  }
+
   const EventsFlags& flags_;
+  std::optional<EventLines> lines_ = {};
   std::map<uint32_t, uint64_t> printed_;  // the last number of each job
 };
 
@@ -85,20 +108,42 @@ absl::StatusOr<int> ShowEvents(const EventsFlags& flags) {
 
 }  // namespace
 
-std::string EventLine(const v1::Event& event, const EventLayout& layout) {
-  const auto ms = static_cast<int64_t>(event.time() * 1000);
-  std::string line = absl::StrCat(
-      absl::FormatTime("%Y-%m-%d %H:%M:%S", absl::FromUnixMillis(ms), layout.zone), "  ");
-  const size_t after_time = line.size();
-  if (layout.columns == EventColumns::kWithJob) {
-    absl::StrAppendFormat(&line, "%-16s  ",
-                          event.job() == 0 ? "-" : Printable(event.job_name()));
+EventLines::EventLines(const EventLayout& layout) : layout_(layout) {
+  size_t& job = layout_.job_columns;
+  job = std::max(job, kLeastJobColumns);
+  const bool is_of_all = layout_.columns == EventColumns::kWithJob;
+  const size_t width = layout_.width;
+  if (width == 0) return;
+  job = std::min(job, width < kWide ? kLeastJobColumns : kMostJobColumns);
+  const size_t needed = kClockColumns + (is_of_all ? job + kGap : 0) + kKindColumns;
+  has_step_ = needed + kStepColumns <= width / 2;
+  has_day_ = needed + kStepColumns + kDayColumns <= width / 2;
+}
+
+std::string EventLines::Of(const v1::Event& event) {
+  const auto at = [&](const char* format) {
+    const auto ms = static_cast<int64_t>(event.time() * 1000);
+    return absl::FormatTime(format, absl::FromUnixMillis(ms), layout_.zone);
+  };
+  const std::string day = at("%Y-%m-%d");
+  const bool is_new_day = std::exchange(day_, day) != day;
+  std::string line = has_day_ ? day + " " : "";
+  absl::StrAppend(&line, at("%H:%M:%S"), "  ");
+  if (layout_.columns == EventColumns::kWithJob) {
+    const std::string job = event.job() == 0 ? "-" : Printable(event.job_name());
+    absl::StrAppend(&line,
+                    layout_.width == 0 ? Padded(job, layout_.job_columns)
+                                       : FittedAtEnd(job, layout_.job_columns),
+                    "  ");
   }
   // Servers and the coordinator make no steps.
   const std::string step = event.job() == 0 ? "" : absl::StrCat("step ", event.step());
-  absl::StrAppendFormat(&line, "%-13s  %-11s  %s", step, Printable(event.kind()),
-                        Printable(event.what(), kMostBytes));
-  return BrokenLine(line, layout.width, after_time);
+  if (has_step_) absl::StrAppendFormat(&line, "%-13s  ", step);
+  absl::StrAppendFormat(&line, "%-11s  ", Printable(event.kind()));
+  const size_t hanging = CharactersOf(line);
+  line += Printable(event.what(), kMostBytes);
+  return absl::StrCat(is_new_day && !has_day_ ? day + "\n" : "",
+                      BrokenLine(line, layout_.width, hanging));
 }
 
 void AddEvents(CLI::App& app, Command* selected) {

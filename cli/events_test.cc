@@ -20,33 +20,73 @@ v1::Event Death() {
   return event;
 }
 
+std::string Line(const v1::Event& event, const EventLayout& layout = {}) {
+  return EventLines(layout).Of(event);
+}
+
+v1::Event LongDeath() {
+  v1::Event event = Death();
+  event.set_job_name("a-job-with-a-name-of-more-than-16-letters");
+  event.set_what(
+      "worker 1 (a-host-with-a-long-name.example:19) was dropped: its connection "
+      "broke and did not come back");
+  return event;
+}
+
 TEST(Events, ALineHasTimeStepKindAndWhatHappened) {
-  EXPECT_EQ(EventLine(Death(), {}),
+  EXPECT_EQ(Line(Death()),
             "2025-11-24 13:04:05  step 120       death        worker 1 (a\\x1b[2J) was "
             "dropped");
 }
 
 TEST(Events, OfAllJobsALineNamesItsOwn) {
   v1::Event event = Death();
-  EXPECT_THAT(EventLine(event, {.columns = EventColumns::kWithJob}),
+  EXPECT_THAT(Line(event, {.columns = EventColumns::kWithJob, .job_columns = 16}),
               HasSubstr("05  bert              step 120  "));
   event.set_job(0);
   event.set_job_name("");
-  EXPECT_THAT(EventLine(event, {.columns = EventColumns::kWithJob}),
+  EXPECT_THAT(Line(event, {.columns = EventColumns::kWithJob, .job_columns = 16}),
               HasSubstr("05  -                                death  "));
 }
 
-TEST(Events, ALineThatIsTooLongIsBrokenAndLosesNoWord) {
-  v1::Event event = Death();
-  event.set_job_name("a-job-with-a-name-of-more-than-16-letters");
-  event.set_what(
-      "worker 1 (a-host-with-a-long-name.example:19) was dropped: its connection "
-      "broke and did not come back");
+TEST(Events, WithoutALimitALineIsWhole) {
+  const std::string line =
+      Line(LongDeath(), {.columns = EventColumns::kWithJob, .job_columns = 41});
+  EXPECT_THAT(line, HasSubstr("a-job-with-a-name-of-more-than-16-letters  step 120 "));
+  EXPECT_THAT(line, testing::Not(HasSubstr("\n")));
+}
+
+TEST(Events, InEightyColumnsWhatHappenedStandsBelowItselfAndTheDayAbove) {
+  EventLines lines({.columns = EventColumns::kWithJob, .width = 80, .job_columns = 41});
+  v1::Event event = LongDeath();
   EXPECT_EQ(
-      EventLine(event, {.columns = EventColumns::kWithJob, .width = 80}),
-      "2025-11-24 13:04:05  a-job-with-a-name-of-more-than-16-letters  step 120\n"
-      "                     death        worker 1 (a-host-with-a-long-name.example:19)\n"
-      "                     was dropped: its connection broke and did not come back");
+      lines.Of(event),
+      "2025-11-24\n"
+      "13:04:05  ..16-letters  death        worker 1\n"
+      "                                     (a-host-with-a-long-name.example:19) was\n"
+      "                                     dropped: its connection broke and did not\n"
+      "                                     come back");
+  event.set_what("x");
+  EXPECT_EQ(lines.Of(event), "13:04:05  ..16-letters  death        x");
+  event.set_time(event.time() + 86400);
+  EXPECT_EQ(lines.Of(event), "2025-11-25\n13:04:05  ..16-letters  death        x");
+}
+
+TEST(Events, OfOneJobTheStepFitsEightyColumnsToo) {
+  v1::Event event = LongDeath();
+  event.set_what("x");
+  EXPECT_EQ(Line(event, {.width = 80}),
+            "2025-11-24\n13:04:05  step 120       death        x");
+}
+
+TEST(Events, InWideTerminalsDayJobAndStepStandInEachLine) {
+  const EventLayout wide = {
+      .columns = EventColumns::kWithJob, .width = 160, .job_columns = 41};
+  EXPECT_EQ(Line(LongDeath(), wide),
+            "2025-11-24 13:04:05  ..f-more-than-16-letters  step 120       death        "
+            "worker 1 (a-host-with-a-long-name.example:19) was dropped: its connection "
+            "broke and\n" +
+                std::string(75, ' ') + "did not come back");
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ std::string Listed(const std::vector<std::string>& names) {
   const size_t shown = std::min(names.size(), kNamesShown);
   std::string list =
       absl::StrCat("'", absl::StrJoin(names.begin(), names.begin() + shown, "', '"), "'");
-  if (shown < names.size()) absl::StrAppend(&list, " and ", names.size() - shown, " more");
+  if (shown < names.size())
+    absl::StrAppend(&list, " and ", names.size() - shown, " more");
   return list;
 }
 

@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from typing import TYPE_CHECKING, NamedTuple, Union
 
 import torch
@@ -43,5 +44,14 @@ def await_all(group: "ProcessGroupSyncline", patience: datetime.timedelta) -> No
         try:
             group._work([call], []).wait()
         except Exception as error:
-            error.args = (f"monitored_barrier of {patience.total_seconds():g} s: {error}",)
+            error.args = (_said_of(str(error), patience),)
             raise
+
+
+def _said_of(error: str, patience: datetime.timedelta) -> str:
+    """In words of what was called: of the operations by which ranks come together its caller knows nothing."""
+    seconds = f"{patience.total_seconds():g} s"
+    missing = re.search(r"\b(ranks? [\d, ]+) did not take part in .* in time", error)
+    if missing is None:
+        return f"monitored_barrier of {seconds}: {error}"
+    return f"monitored_barrier: {missing.group(1)} did not come within {seconds}"

@@ -213,6 +213,23 @@ class Ranks(unittest.TestCase):
                 for program in programs:
                     self.assertRegex(program.text(), r"(?m)^equal$")
 
+    def test_whoever_meets_nobody_hears_that_the_others_may_have_given_up(self):
+        programs = self.start("""
+            if rank == 0:
+                compare(x, timeout=2)
+                print("gave up", flush=True)
+            else:
+                while not os.path.exists(os.environ["GATE"]):
+                    time.sleep(0.01)
+                compare(x, timeout=10)
+        """)
+        programs[0].await_line("^gave up$")
+        open(self.gate, "w").close()
+        self.finish(programs)
+        for rank, program in enumerate(programs):
+            self.assertRegex(program.text(), rf"(?m)^DeadlineExceeded rank={1 - rank} .* rank {1 - rank} was not met: it did not come in "
+                                             r"time, or had given up when this rank came; does it call assert_equal")  # fmt: skip
+
     def test_after_an_error_ranks_meet_anew(self):
         said = self.run_ranks("""
             compare(x)
@@ -292,7 +309,11 @@ class Alone(unittest.TestCase):
 
     def test_what_makes_no_sense_is_refused(self):
         for how, reason in (({"tolerance": -1}, "0 or more"), ({"tolerance": float("nan")}, "0 or more"),
-                            ({"timeout": 0}, "more than 0"), ({"timeout": 1e9}, "86400")):
+                            ({"timeout": 0}, "more than 0"), ({"timeout": 1e9}, "86400"),
+                            ({"timeout": "x"}, "timeout is 'x', but must be a number"),
+                            ({"timeout": None}, "timeout is None, but must be a number"),
+                            ({"tolerance": "x"}, "tolerance is 'x', but must be a number"),
+                            ({"tolerance": True}, "tolerance is True, but must be a number")):
             with self.assertRaisesRegex(syncline.InvalidArgument, reason):
                 syncline.assert_equal(torch.zeros(1), **how)
         with self.assertRaisesRegex(syncline.InvalidArgument, "it is a list"):

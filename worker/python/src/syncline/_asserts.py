@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import numbers
 import threading
 import time
 from typing import Any, NamedTuple, Optional
@@ -38,6 +39,9 @@ def assert_equal(tensor: Any, tolerance: float = 0.0, *, name: str = "tensor", t
 
     Ranks meet by MASTER_ADDR and MASTER_PORT, or in torch.distributed's default group where there is one.
     """
+    for option, value in (("tolerance", tolerance), ("timeout", timeout)):
+        if not isinstance(value, numbers.Real) or isinstance(value, bool):
+            raise InvalidArgument(f"assert_equal({name!r}): {option} is {value!r}, but must be a number")
     if not 0 <= tolerance < float("inf"):
         raise InvalidArgument(f"assert_equal({name!r}): tolerance is {tolerance}, but must be 0 or more, and finite")
     if not 0 < timeout <= 86400:

@@ -93,7 +93,7 @@ class Gathering:
         finally:
             store.set(f"{_KEYS}/here/{place.rank}", "")
         if name.startswith(_ABSENT):
-            raise _absent(int(name[len(_ABSENT):]), "it did not come in time")
+            raise _absent(int(name[len(_ABSENT):]), "it did not come in time, or had given up when this rank came")
         return name
 
     def _answer(self, store: Any, place: Place, name: str, deadline: float) -> str:
@@ -160,7 +160,7 @@ def _absence(rank: int) -> str:
 
 
 def _absent(rank: int, what: str) -> DeadlineExceeded:
-    error = DeadlineExceeded(f"rank {rank} is awaited: {what}; does it call assert_equal, too, and as often as the others?")
+    error = DeadlineExceeded(f"rank {rank} was not met: {what}; does it call assert_equal, too, and as often as the others?")
     error.rank = rank
     return error
 

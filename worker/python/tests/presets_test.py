@@ -5,7 +5,8 @@ from local_test import LocalTest, averaged, random_numbers, rows_of, step
 from torch_support import nn, torch
 
 import syncline
-from syncline.torch import LocalSGD
+from syncline.torch import DiLoCo, LocalSGD, Optimizer
+from syncline.torch._spelling import check_spelling
 
 ROUNDS, STEPS = 4, 3
 CHUNK, RATIO, DECAY = 256, 0.125, 0.95
@@ -115,9 +116,32 @@ class Presets(LocalTest):
                              {key: float(settings[key]) for key in ("lr", "momentum", "nesterov") if key in settings}, name)
             options.free()
 
+    def test_a_slip_of_an_option_is_named_with_what_was_meant(self):
+        model = fresh()
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        known = "it has sync_every, outer, lr, .*, and those of the servers' optimizer; did you mean"
+        for make, reason in (
+                (lambda: LocalSGD.preset("diloco", model, inner, syncevery=7), f"LocalSGD has no option 'syncevery'; {known} 'sync_every'"),
+                (lambda: DiLoCo(model, inner, sync_evry=7), f"DiLoCo has no option 'sync_evry'; {known} 'sync_every'"),
+                (lambda: DiLoCo(model, inner, fragment=4), "did you mean 'fragments'"),
+                (lambda: Optimizer(model, "adamw", lr=0.1, sample=3), "Optimizer has no option 'sample'; it has lr, .* 'samples'"),
+                (lambda: Optimizer(model, "adamw", lr=0.1, loss_scalin="torch"), "did you mean 'loss_scaling'")):
+            with self.assertRaisesRegex(syncline.InvalidArgument, reason):
+                make()
+
+    def test_no_option_of_the_servers_optimizers_is_taken_for_a_slip(self):
+        for name in ("alpha", "amsgrad", "beta1", "beta2", "beta3", "centered", "clip_threshold", "dampening", "decay_power", "decoupled",
+                     "ema_decay", "eps", "eta_minus", "eta_plus", "exclude_1d", "exponent", "gamma", "hessian", "history_size",
+                     "initial_accumulator_value", "lambd", "lookahead_alpha", "lookahead_steps", "lr", "lr_decay", "max_variance",
+                     "maximize", "momentum", "momentum_decay", "nesterov", "power", "relative_step", "rho", "scale_parameter",
+                     "step_size_max", "step_size_min", "swa_every", "swa_start", "t0", "trust_coefficient", "warmup_init",
+                     "weight_decay"):
+            for of in (LocalSGD, DiLoCo, Optimizer):
+                check_spelling(of, [name])
+
     def test_others_are_refused(self):
         model = fresh()
-        with self.assertRaisesRegex(syncline.InvalidArgument, "'dilocco' is no preset; there are diloco, streaming-diloco, sparseloco"):
+        with self.assertRaisesRegex(syncline.InvalidArgument, "'dilocco' is no preset; there are diloco, streaming-diloco, sparseloco.*; did you mean 'diloco'"):
             LocalSGD.preset("dilocco", model, torch.optim.SGD(model.parameters(), 0.1))
 
     def test_may_be_changed(self):

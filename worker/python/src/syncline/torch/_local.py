@@ -15,6 +15,7 @@ from syncline.torch._fragment import Fragment, Replica, cut
 from syncline.torch._groups import merged, option_string
 from syncline.torch._presets import settings_of
 from syncline.torch._rhythm import Every, Rhythm
+from syncline.torch._spelling import check_spelling
 
 _TRIES = 8  # of a worker that leaves, to hand over what quorums left out
 
@@ -56,6 +57,7 @@ class LocalSGD(torch.optim.Optimizer):
                  alpha: Optional[float] = None, mode: Option = None, samples: int = 1,
                  session: Optional[Mapping[str, Option]] = None, **options: Any) -> None:
         _exit.set_up()
+        check_spelling(type(self), options)
         self._inner = _checked(model, optimizer)
         self._overlap = overlap
         self._rhythm = Rhythm(sync_every, fragments, lambda steps: _checked_times(steps, overlap, fragments))

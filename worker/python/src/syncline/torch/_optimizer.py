@@ -18,6 +18,7 @@ from syncline.torch._anew import Meeting
 from syncline.torch._exactly_once import ExactlyOnceSampler
 from syncline.torch._hooks import Hook, ReadHook
 from syncline.torch._sent import SCALES_THERE
+from syncline.torch._spelling import check_spelling
 from syncline.torch._weight import Weight, memory_order
 
 
@@ -57,6 +58,7 @@ class Optimizer(torch.optim.Optimizer):
                  session: Optional[Mapping[str, Option]] = None, **options: Any) -> None:
         _exit.set_up()
         _check_kinds(model, optimizer)
+        check_spelling(type(self), options)
         self._name = optimizer
         self.samples = samples
         self._model = model

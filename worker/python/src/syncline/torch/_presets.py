@@ -4,6 +4,7 @@ from __future__ import annotations
 from typing import Any
 
 from syncline.errors import InvalidArgument
+from syncline.torch._spelling import did_you_mean
 
 _NESTEROV = {"outer": "sgd", "lr": 0.7, "momentum": 0.9, "nesterov": True}
 
@@ -27,7 +28,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 def settings_of(name: str, changes: dict[str, Any]) -> dict[str, Any]:
     """The arguments of LocalSGD; `changes` take the place of the preset's."""
     if name not in PRESETS:
-        raise InvalidArgument(f"{name!r} is no preset; there are {', '.join(PRESETS)}")
+        raise InvalidArgument(f"{name!r} is no preset; there are {', '.join(PRESETS)}{did_you_mean(name, PRESETS)}")
     settings = dict(PRESETS[name])
     if changes.get("outer", settings["outer"]) != settings["outer"]:
         for option in ("momentum", "nesterov"):  # of sgd

@@ -189,10 +189,8 @@ absl::Status CheckMode(const std::string& mode, int workers) {
                               ", the job's workers"));
   }
   if (known.ok()) return absl::OkStatus();
-  return Usage(absl::StrCat("--mode '", Printable(mode),
-                            "': ", std::string(known.message()),
-                            "; such as bsp, bsp:quorum=3,grace_ms=20, ssp:3 or "
-                            "asp:age_power=0.5"));
+  return Usage(
+      absl::StrCat("--mode '", Printable(mode), "': ", std::string(known.message())));
 }
 
 absl::Status CheckCheckpoints(const RunOptions& options) {

@@ -57,10 +57,13 @@ TEST(LaunchPlan, TellsWorkersTheirModeAndWhatIsWrongWithIt) {
     EXPECT_EQ(EnvironmentOf(plan->workers[0]).at("SYNCLINE_MODE"), mode);
   }
   const std::pair<const char*, const char*> wrong[] = {
-      {"bsp:3", "write NAME=3; such as bsp, "},
+      {"bsp:3", "write NAME=3; such as bsp or bsp:quorum="},
       {"ssp:99", "must be a whole number in [0, 64]"},
       {"ssp:staleness", "write staleness=NUMBER"},
       {"asp:age_power=x", "'x' is no number"},
+      {"ssp:x",
+       "--mode 'ssp:x': mode 'ssp': staleness is 'x', but must be a whole "
+       "number in [0, 64]; such as ssp:3"},
       {"slow", "--mode 'slow'"}};
   for (const auto& [mode, why] : wrong) {
     options.mode = mode;

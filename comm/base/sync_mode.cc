@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/limits.h"
 #include "comm/base/nearest.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 
 namespace syncline {
@@ -54,6 +55,28 @@ constexpr OptionSpec kAspOptions[] = {
      .most = 100,
      .meaning = "strength of DC-ASGD's delay compensation; 0: none"}};
 
+// An error of a mode's options, and how it is written.
+absl::Status WithExample(std::string_view name, const absl::Status& status) {
+  if (status.ok()) return status;
+  const std::string_view example =
+      name == "ssp"
+          ? "ssp:3 or ssp:staleness=3: a worker may be 3 steps ahead of the slowest"
+      : name == "asp" ? "asp or asp:age_power=1"
+      : name == "bsp" ? "bsp or bsp:quorum=3,grace_ms=200"
+                      : "bsp, ssp:3 or asp";
+  return absl::Status(status.code(), absl::StrCat(std::string(status.message()),
+                                                  "; such as ", std::string(example)));
+}
+
+absl::Status CheckModeName(const std::string& name) {
+  if (std::ranges::find(kNames, name) != kNames.end()) return absl::OkStatus();
+  const std::string hint = DidYouMean(name, kNames);
+  const absl::Status unknown = absl::InvalidArgumentError(
+      absl::StrCat("there is no mode '", Printable(name), "', only bsp, ssp and asp, in ",
+                   "lower case", hint));
+  return hint.empty() ? WithExample("", unknown) : unknown;
+}
+
 absl::Status CheckQuorum(const OptionValues& values) {
   if (OptionOr(kBspOptions, values, "whole") != 0 && values.contains("quorum")) {
     return absl::InvalidArgumentError(
@@ -86,26 +109,34 @@ std::span<const OptionSpec> SyncModeOptionsOf(std::string_view name) {
 }
 
 absl::StatusOr<NamedOptions> ParseModeText(std::string_view text) {
-  constexpr std::string_view kPrefix = "ssp:";
-  double staleness = 0;
-  if (text.starts_with(kPrefix) &&
-      absl::SimpleAtod(std::string(text.substr(kPrefix.size())), &staleness)) {
-    return NamedOptions{.name = "ssp", .values = {{"staleness", staleness}}};
+  const size_t colon = std::min(text.find(':'), text.size());
+  const std::string name(text.substr(0, colon));
+  const std::string rest(text.substr(std::min(colon + 1, text.size())));
+  const bool is_value = !rest.empty() && rest != kSspOptions[0].name &&
+                        rest.find_first_of("=,") == std::string::npos;
+  if (name == "ssp" && is_value) {
+    double staleness = 0;
+    if (absl::SimpleAtod(rest, &staleness)) {
+      return NamedOptions{.name = "ssp", .values = {{"staleness", staleness}}};
+    }
+    return WithExample(name,
+                       absl::InvalidArgumentError(absl::StrCat(
+                           "mode 'ssp': staleness is '", Printable(rest),
+                           "', but must be a whole number in [0, ", kMaxStaleness, "]")));
   }
-  return ParseNamedOptions(text);
+  absl::StatusOr<NamedOptions> named = ParseNamedOptions(text);
+  if (named.ok()) return named;
+  SYNCLINE_RETURN_IF_ERROR(CheckModeName(name));
+  return WithExample(name, named.status());
 }
 
 absl::StatusOr<SyncMode> ParseSyncMode(const NamedOptions& mode) {
   const std::string name = mode.name.empty() ? "bsp" : mode.name;
   const auto found = std::ranges::find(kNames, name);
-  if (found == kNames.end()) {
-    return absl::InvalidArgumentError(absl::StrCat("there is no mode '", name,
-                                                   "', only bsp, ssp and asp",
-                                                   DidYouMean(name, kNames)));
-  }
+  SYNCLINE_RETURN_IF_ERROR(CheckModeName(name));
   const std::span<const OptionSpec> options = SyncModeOptionsOf(name);
-  SYNCLINE_RETURN_IF_ERROR(
-      ValidateOptions(absl::StrCat("mode '", name, "'"), options, mode.values));
+  SYNCLINE_RETURN_IF_ERROR(WithExample(
+      name, ValidateOptions(absl::StrCat("mode '", name, "'"), options, mode.values)));
   SyncMode parsed = {.kind = static_cast<SyncMode::Kind>(found - kNames.begin())};
   if (parsed.kind == SyncMode::Kind::kBsp) {
     SYNCLINE_RETURN_IF_ERROR(CheckQuorum(mode.values));

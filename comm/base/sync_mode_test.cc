@@ -8,6 +8,7 @@
 namespace syncline {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 TEST(ModeText, TakesANumberAloneForTheStaleness) {
@@ -34,6 +35,29 @@ TEST(ModeText, TakesNoOtherNumberWithoutAName) {
     EXPECT_THAT(std::string(ParseSyncMode(*ParseModeText(text)).status().message()),
                 HasSubstr("must be a whole number in [0, 64]"))
         << text;
+  }
+}
+
+TEST(ModeText, SaysWhatIsAllowedWithAnExample) {
+  const auto said = [](const char* text) {
+    const auto named = ParseModeText(text);
+    const auto parsed = named.ok() ? ParseSyncMode(*named) : named.status();
+    EXPECT_EQ(parsed.status().code(), absl::StatusCode::kInvalidArgument) << text;
+    return std::string(parsed.status().message());
+  };
+  for (const char* text : {"ssp:x", "ssp:-1", "ssp:99999999999", "ssp:staleness=-1"}) {
+    EXPECT_THAT(said(text), AllOf(HasSubstr("staleness is "),
+                                  HasSubstr("must be a whole number in [0, 64]; such as "
+                                            "ssp:3")))
+        << text;
+  }
+  EXPECT_THAT(said("ssp:x"), HasSubstr("staleness is 'x'"));
+  EXPECT_THAT(said("bsp:quorum=0"), HasSubstr("; such as bsp or bsp:quorum=3"));
+  EXPECT_THAT(said("asp:1"), HasSubstr("; such as asp or asp:age_power=1"));
+  EXPECT_THAT(said("slow"),
+              HasSubstr("only bsp, ssp and asp, in lower case; such as bsp, "));
+  for (const char* text : {"SSP:4", "SSP", "spp:3"}) {
+    EXPECT_THAT(said(text), HasSubstr("in lower case; did you mean 'ssp'?")) << text;
   }
 }
 

@@ -4,8 +4,10 @@
 #include <iostream>
 #include <memory>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/flags.h"
+#include "cli/output_width.h"
 #include "comm/base/exit_codes.h"
 #include "nlohmann/json.hpp"
 
@@ -20,12 +22,16 @@ Check::Result Worst(const std::vector<Check>& checks) {
 
 }  // namespace
 
-std::string ChecksAsTable(const std::vector<Check>& checks) {
+std::string ChecksAsTable(const std::vector<Check>& checks, size_t columns) {
+  constexpr size_t kWordsAt = 21;
   std::string table;
   for (const Check& check : checks) {
-    absl::StrAppendFormat(&table, "%-4s  %-13s  %s\n", ResultName(check.result),
-                          check.name, check.finding);
-    if (!check.fix.empty()) absl::StrAppendFormat(&table, "%21sfix: %s\n", "", check.fix);
+    const std::string line = absl::StrFormat("%-4s  %-13s  %s", ResultName(check.result),
+                                             check.name, check.finding);
+    absl::StrAppend(&table, BrokenLine(line, columns, kWordsAt), "\n");
+    if (check.fix.empty()) continue;
+    const std::string fix = absl::StrCat(std::string(kWordsAt, ' '), "fix: ", check.fix);
+    absl::StrAppend(&table, BrokenLine(fix, columns, kWordsAt), "\n");
   }
   return table;
 }
@@ -51,8 +57,9 @@ void AddDoctor(CLI::App& app, Command* selected) {
   doctor->callback([=] {
     *selected = [format]() -> absl::StatusOr<int> {
       const std::vector<Check> checks = RunChecks();
-      std::cout << (*format == OutputFormat::kJson ? ChecksAsJson(checks)
-                                                   : ChecksAsTable(checks))
+      std::cout << (*format == OutputFormat::kJson
+                        ? ChecksAsJson(checks)
+                        : ChecksAsTable(checks, OutputColumns()))
                 << std::flush;
       return Worst(checks) == Check::kFail ? kExitFatal : kExitDone;
     };

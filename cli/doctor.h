@@ -2,6 +2,7 @@
 // will not (cli/checks.h). Exit code 1 when a check fails; warnings do not count.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -11,7 +12,8 @@
 
 namespace syncline {
 
-std::string ChecksAsTable(const std::vector<Check>& checks);
+// Lines have so many columns at most, unless a word has more; 0: no limit.
+std::string ChecksAsTable(const std::vector<Check>& checks, size_t columns = 0);
 std::string ChecksAsJson(const std::vector<Check>& checks);
 
 void AddDoctor(CLI::App& app, Command* selected);

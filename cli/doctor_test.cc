@@ -68,6 +68,15 @@ TEST(Checks, SayWhatTheyFoundHereAndHowToMendIt) {
   }
 }
 
+TEST(Doctor, BreaksWhatIsLongBelowItself) {
+  const std::vector<Check> checks = {
+      {"nccl", Check::kWarn, "no NCCL: no such file", "install the library libnccl"}};
+  EXPECT_EQ(ChecksAsTable(checks, 42),
+            "warn  nccl           no NCCL: no such file\n"
+            "                     fix: install the\n"
+            "                     library libnccl\n");
+}
+
 TEST(Doctor, PrintsAFixOnlyWhereOneIsNeeded) {
   const std::vector<Check> checks = {{"cpu", Check::kOk, "fine", ""},
                                      {"clock", Check::kWarn, "wrong", "set it"}};

@@ -69,18 +69,24 @@ absl::StatusOr<JobChange> ChangeOf(const UpdateOptions& options) {
 
 absl::StatusOr<int> Update(const UpdateOptions& options) {
   SYNCLINE_ASSIGN_OR_RETURN(const JobChange change, ChangeOf(options));
-  SYNCLINE_ASSIGN_OR_RETURN(const uint64_t epoch,
+  SYNCLINE_ASSIGN_OR_RETURN(const JobChanged changed,
                             UpdateRunningJob(options.coordinator, options.tls, change));
-  std::cout << "job " << change.job << ": the new options hold from epoch " << epoch
-            << " on\n";
+  if (changed.changes.empty()) {
+    std::cout << "job " << change.job
+              << ": nothing changed: all options have these values already\n";
+    return kExitDone;
+  }
+  std::cout << "job " << change.job << ": the new options hold from epoch "
+            << changed.epoch << " on\n";
+  for (const std::string& one : changed.changes) std::cout << "  " << one << "\n";
   return kExitDone;
 }
 
 }  // namespace
 
-absl::StatusOr<uint64_t> UpdateRunningJob(const std::string& coordinator,
-                                          const TlsOptions& tls,
-                                          const JobChange& change) {
+absl::StatusOr<JobChanged> UpdateRunningJob(const std::string& coordinator,
+                                            const TlsOptions& tls,
+                                            const JobChange& change) {
   SYNCLINE_ASSIGN_OR_RETURN(const auto channel,
                             CreateChannel(coordinator, tls, RpcTimeouts::Default()));
   SYNCLINE_RETURN_IF_ERROR(
@@ -102,7 +108,8 @@ absl::StatusOr<uint64_t> UpdateRunningJob(const std::string& coordinator,
   v1::UpdateJobReply reply;
   const grpc::Status answered = stub->UpdateJob(&context, request, &reply);
   SYNCLINE_RETURN_IF_ERROR(FromGrpcStatus(answered));
-  return reply.epoch();
+  return JobChanged{.epoch = reply.epoch(),
+                    .changes = {reply.changes().begin(), reply.changes().end()}};
 }
 
 void AddUpdate(CLI::App& app, Command* selected) {

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "CLI/App.hpp"
 #include "absl/status/statusor.h"
@@ -24,11 +25,16 @@ struct JobChange {
   std::optional<NamedOptions> mode = std::nullopt;
 };
 
-// The epoch whose first step is the first one with the new values. Fails as the
-// coordinator does, which then changes nothing; Failure::kUnreachable when it does not
-// answer.
-absl::StatusOr<uint64_t> UpdateRunningJob(const std::string& coordinator,
-                                          const TlsOptions& tls, const JobChange& change);
+struct JobChanged {
+  uint64_t epoch = 0;  // its first step is the first one with the new values
+  std::vector<std::string> changes = {};  // "lr from 0.1 to 0.01"; empty: none
+};
+
+// Fails as the coordinator does, which then changes nothing; Failure::kUnreachable when it
+// does not answer.
+absl::StatusOr<JobChanged> UpdateRunningJob(const std::string& coordinator,
+                                            const TlsOptions& tls,
+                                            const JobChange& change);
 
 void AddUpdate(CLI::App& app, Command* selected);
 

@@ -29,12 +29,17 @@ class FakeCoordinator final : public v1::Coordinator::Service {
     absl::MutexLock lock(&mutex_);
     request_ = *request;
     reply->set_epoch(7);
+    for (const std::string& change : changes_) reply->add_changes(change);
     return ToGrpcStatus(answer_);
   }
 
   void Answer(absl::Status answer) {
     absl::MutexLock lock(&mutex_);
     answer_ = std::move(answer);
+  }
+  void Change(std::vector<std::string> changes) {
+    absl::MutexLock lock(&mutex_);
+    changes_ = std::move(changes);
   }
   v1::UpdateJobRequest request() {
     absl::MutexLock lock(&mutex_);
@@ -44,6 +49,7 @@ class FakeCoordinator final : public v1::Coordinator::Service {
  private:
   absl::Mutex mutex_;
   absl::Status answer_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> changes_ ABSL_GUARDED_BY(mutex_);
   v1::UpdateJobRequest request_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -76,9 +82,18 @@ class UpdateCommand : public testing::Test {
   std::string err_;
 };
 
-TEST_F(UpdateCommand, SendsNewValuesAndSaysFromWhenTheyHold) {
+TEST_F(UpdateCommand, SaysThatNothingChanged) {
+  ASSERT_EQ(Run({"--option", "lr=1e-4", "resnet"}), 0) << err_;
+  EXPECT_EQ(out_, "job resnet: nothing changed: all options have these values already\n");
+}
+
+TEST_F(UpdateCommand, SendsNewValuesAndSaysWhatChangedAndFromWhenTheyHold) {
+  coordinator_.Change({"beta1 from 0.9 to 0.8", "lr from 0.001 to 0.0001"});
   ASSERT_EQ(Run({"--option", "lr=1e-4", "resnet", "--option", "beta1=0.8"}), 0) << err_;
-  EXPECT_EQ(out_, "job resnet: the new options hold from epoch 7 on\n");
+  EXPECT_EQ(out_,
+            "job resnet: the new options hold from epoch 7 on\n"
+            "  beta1 from 0.9 to 0.8\n"
+            "  lr from 0.001 to 0.0001\n");
   const v1::UpdateJobRequest request = coordinator_.request();
   EXPECT_EQ(request.job(), "resnet");
   ASSERT_EQ(request.optimizer_size(), 2);

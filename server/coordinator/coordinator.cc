@@ -369,8 +369,9 @@ void Coordinator::Impl::OnUpdate(const UpdateJob& update) {
   if (job == nullptr) return;
   ServerMemories memory;
   for (const auto& [number, server] : servers_) memory[number] = MemoryOf(server);
-  const absl::StatusOr<uint64_t> epoch = job->Update(update, memory, outputs_);
-  outputs_.push_back(CallAnswer{epoch.status(), epoch.ok() ? *epoch : 0});
+  const absl::StatusOr<ChangedSettings> changed = job->Update(update, memory, outputs_);
+  outputs_.push_back(CallAnswer{.status = changed.status(),
+                                .changed = changed.value_or(ChangedSettings())});
 }
 
 void Coordinator::Impl::OnCreate(const CreateCheckpoint& create) {

@@ -380,12 +380,19 @@ struct StoreRecord {
 };
 struct LogReason {
   std::string text = {};
+  // A loss that the job gets over, or a refusal, is a warning; a job that ends by it an error.
+  enum class Level { kInfo, kWarning, kError } level = Level::kInfo;
+};
+// By UpdateJob.
+struct ChangedSettings {
+  uint64_t epoch = 0;                     // from its first step on
+  std::vector<std::string> changes = {};  // "lr from 0.1 to 0.01"; empty: none
 };
 // What is refused leaves everything as it was: InvalidArgument names the option, NotFound
 // the job or server, FailedPrecondition says why not now.
 struct CallAnswer {
   absl::Status status;
-  uint64_t epoch = 0;                 // of UpdateJob: from its first step on
+  ChangedSettings changed = {};       // of UpdateJob
   uint64_t finished_checkpoints = 0;  // of CreateCheckpoint: there will be one more
   uint32_t server = 0;                // of DrainServer
   std::string server_name = {};       // likewise

@@ -130,6 +130,11 @@ TEST_F(CoordinatorEvents, NewSettingsAreSaidWithTheOldOnes) {
                   .status.ok());
   EXPECT_THAT(Said(EventKind::kSettings).back(),
               AllOf(StartsWith("schedule from constant"), HasSubstr("total_steps=100")));
+  ASSERT_TRUE(Call(UpdateJob{.job = "job", .optimizer = {{"lr", 0.125}}}).status.ok());
+  EXPECT_THAT(Said(EventKind::kSettings).back(), StartsWith("nothing changed"));
+  ASSERT_TRUE(
+      Call(UpdateJob{.job = "job", .optimizer = {{"dampening", 0.5}}}).status.ok());
+  EXPECT_THAT(Said(EventKind::kSettings).back(), StartsWith("dampening from 0 to 0.5"));
 }
 
 TEST_F(CoordinatorEvents, AChoiceOfCodecIsSaidWhenItChangesAndNotWhenItIsTried) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
 #include <string>
 #include <vector>
@@ -312,12 +313,18 @@ TEST_F(CoordinatorTest, NewOptionsComeWithAnEpochAndHoldFromOneStepOn) {
   next_step_[1] = 17;
   const CallAnswer answer = Call(UpdateJob{.job = "job", .optimizer = {{"lr", 0.25}}});
   ASSERT_TRUE(answer.status.ok()) << answer.status;
-  EXPECT_EQ(answer.epoch, epoch + 1);
+  EXPECT_EQ(answer.changed.epoch, epoch + 1);
   const CommitEpoch commit = *Last<CommitEpoch>(1);
   EXPECT_EQ(commit.epoch, epoch + 1);
   EXPECT_EQ(commit.training_from, 17u);
   EXPECT_EQ(commit.training->optimizer.options.at("lr"), 0.25);
   EXPECT_EQ(coordinator_->View(now_).jobs.at(0).learning_rate, 0.25);
+  EXPECT_THAT(answer.changed.changes, testing::ElementsAre("lr from 0.001 to 0.25"));
+  EXPECT_THAT(Call(UpdateJob{.job = "job", .optimizer = {{"lr", 0.25}}}).changed.changes,
+              testing::IsEmpty());
+  const double near = std::nextafter(0.25, 1);
+  EXPECT_THAT(Call(UpdateJob{.job = "job", .optimizer = {{"lr", near}}}).changed.changes,
+              testing::ElementsAre("lr from 0.25 to 0.25000000000000006"));
 }
 
 TEST_F(CoordinatorTest, BadNewOptionsAreRefusedAndTheOldOnesStay) {

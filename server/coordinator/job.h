@@ -129,8 +129,9 @@ class Job {
   void OnBackupLost(uint32_t server, const std::string& reason,
                     CoordinatorOutputs& outputs);
   // Other options for the steps to come: the epoch that brings them. Errors change nothing.
-  absl::StatusOr<uint64_t> Update(const UpdateJob& update, const ServerMemories& memory,
-                                  CoordinatorOutputs& outputs);
+  absl::StatusOr<ChangedSettings> Update(const UpdateJob& update,
+                                         const ServerMemories& memory,
+                                         CoordinatorOutputs& outputs);
   // How many have finished before. FailedPrecondition when it cannot be.
   absl::StatusOr<uint64_t> CreateCheckpoint(CoordinatorOutputs& outputs);
   // NotFound for another run, InvalidArgument for a rank that it cannot have.
@@ -377,6 +378,7 @@ class Job {
   // What happens to it, as events (job_events.cc); Say fills in job and step.
   void Say(CoordinatorEvent event, CoordinatorOutputs& outputs) const;
   void SayNewSettings(const TrainingSettings& before, CoordinatorOutputs& outputs) const;
+  std::vector<std::string> ChangesSince(const TrainingSettings& before) const;
   void SayChoice(uint32_t rank, const std::string& choice, CoordinatorOutputs& outputs);
   void SayStalls(absl::Duration now, CoordinatorOutputs& outputs);
   void ToServers(const CoordinatorBody& body, CoordinatorOutputs& outputs) const;

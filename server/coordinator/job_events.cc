@@ -25,9 +25,12 @@ std::string_view ChosenCodec(std::string_view choice) {
   return choice.substr(0, choice.find(':'));
 }
 
-std::string Written(const OptionValues& values, const std::string& key) {
-  const auto found = values.find(key);
-  return found == values.end() ? "its default" : absl::StrCat(found->second);
+std::string FromTo(double from, double to) {
+  const std::string old = absl::StrCat(from);
+  const std::string now = absl::StrCat(to);
+  // As many digits as tell one from the other.
+  if (old == now) return absl::StrFormat("from %.17g to %.17g", from, to);
+  return absl::StrCat("from ", old, " to ", now);
 }
 
 }  // namespace
@@ -39,14 +42,14 @@ void Job::Say(CoordinatorEvent event, CoordinatorOutputs& outputs) const {
   outputs.push_back(std::move(event));
 }
 
-void Job::SayNewSettings(const TrainingSettings& before,
-                         CoordinatorOutputs& outputs) const {
+std::vector<std::string> Job::ChangesSince(const TrainingSettings& before) const {
   const TrainingSettings& after = spec_.training;
   std::vector<std::string> changes;
+  // What was not given had its default.
+  const std::vector<OptionSpec> options = OptionsOf(after.optimizer.name);
   for (const auto& [key, value] : after.optimizer.options) {
-    const std::string old = Written(before.optimizer.options, key);
-    const std::string now = Written(after.optimizer.options, key);
-    if (old != now) changes.push_back(absl::StrCat(key, " from ", old, " to ", now));
+    const double old = OptionOr(options, before.optimizer.options, key);
+    if (old != value) changes.push_back(absl::StrCat(key, " ", FromTo(old, value)));
   }
   if (!(before.schedule == after.schedule)) {
     changes.push_back(absl::StrCat("schedule from ", FormatNamedOptions(before.schedule),
@@ -56,8 +59,16 @@ void Job::SayNewSettings(const TrainingSettings& before,
     changes.push_back(absl::StrCat("mode from ", FormatNamedOptions(before.mode), " to ",
                                    FormatNamedOptions(after.mode)));
   }
-  if (changes.empty()) changes.emplace_back("options are set again to what they are");
-  Say({.kind = EventKind::kSettings, .what = absl::StrJoin(changes, "; ")}, outputs);
+  return changes;
+}
+
+void Job::SayNewSettings(const TrainingSettings& before,
+                         CoordinatorOutputs& outputs) const {
+  const std::vector<std::string> changes = ChangesSince(before);
+  Say({.kind = EventKind::kSettings,
+       .what = changes.empty() ? "nothing changed: all options have these values already"
+                               : absl::StrJoin(changes, "; ")},
+      outputs);
 }
 
 void Job::SayChoice(uint32_t rank, const std::string& choice,

@@ -66,9 +66,9 @@ std::optional<uint64_t> Job::StalenessInForce() const {
   return begun_.staleness.value_or(declared_->spec.training.sync().staleness);
 }
 
-absl::StatusOr<uint64_t> Job::Update(const UpdateJob& update,
-                                     const ServerMemories& memory,
-                                     CoordinatorOutputs& outputs) {
+absl::StatusOr<ChangedSettings> Job::Update(const UpdateJob& update,
+                                            const ServerMemories& memory,
+                                            CoordinatorOutputs& outputs) {
   SYNCLINE_RETURN_IF_ERROR(CheckRuns());
   TrainingSettings next = spec_.training;
   next.optimizer.options = Merge(next.optimizer.options, update.optimizer);
@@ -93,7 +93,9 @@ absl::StatusOr<uint64_t> Job::Update(const UpdateJob& update,
   Store(outputs);
   MaybeChangeEpoch(outputs);
   // Either it has begun, or it follows the one under way.
-  return counters_.epochs.Of(spec_.name) + (next_training_ ? 1 : 0);
+  return ChangedSettings{
+      .epoch = counters_.epochs.Of(spec_.name) + (next_training_ ? 1 : 0),
+      .changes = ChangesSince(before)};
 }
 
 }  // namespace syncline

@@ -134,7 +134,7 @@ TEST_F(StalenessOfAJob, ComesWithAnEpochToAllServersAndThenToWorkers) {
   ASSERT_TRUE(answer.status.ok()) << answer.status;
   const uint32_t id = Last<WorkerWelcome>(10)->job;
   const uint64_t epoch = Last<PrepareEpoch>(1)->epoch;
-  EXPECT_EQ(answer.epoch, epoch);
+  EXPECT_EQ(answer.changed.epoch, epoch);
   Say(1, EpochPrepared{id, epoch, 7});
   ASSERT_EQ(Last<CommitEpoch>(1)->epoch, epoch);
   EXPECT_EQ(Last<CommitEpoch>(1)->training->sync().staleness, 2u);

@@ -104,7 +104,8 @@ grpc::ServerUnaryReactor* CoordinatorService::UpdateJob(
   item.answer = [=, this, who = *peer](const CallAnswer& answer,
                                        const std::string& change) {
     gate_->Updated(who, request->job(), answer, change);
-    reply->set_epoch(answer.epoch);
+    reply->set_epoch(answer.changed.epoch);
+    for (const std::string& change : answer.changed.changes) reply->add_changes(change);
     reactor->Finish(ToGrpcStatus(answer.status));
   };
   PostCall(std::move(item));

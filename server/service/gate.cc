@@ -215,7 +215,7 @@ void Gate::Updated(const Peer& peer, const std::string& job, const CallAnswer& a
   options_.audit.Info(answer.status.ok() ? "changed a job" : "could not change a job",
                       {{"job", Printable(job)},
                        {"change", Printable(change, 1000)},
-                       {"epoch", answer.epoch},
+                       {"epoch", answer.changed.epoch},
                        {"reason", Printable(std::string(answer.status.message()))},
                        {"identity", NameOf(peer)},
                        {"serial", peer.serial},

@@ -78,7 +78,8 @@ class Training(ClusterTest):
         self.assertEqual(self.status_of("test")["learning_rate"], 1e-3)
         changed = self.update("--option", "lr=0.01", "--schedule", "cosine", "--schedule-option", "total_steps=200")
         self.assertEqual(changed.returncode, 0, changed.stderr)
-        self.assertRegex(changed.stdout, r"job test: the new options hold from epoch \d+ on")
+        self.assertRegex(changed.stdout, r"^job test: the new options hold from epoch \d+ on\n  lr from 0.001 to 0.01\n"
+                                         r"  schedule from constant to cosine:total_steps=200\n$")  # fmt: skip
         status = self.status_of("test")
         self.assertTrue(2e-3 < status["learning_rate"] <= 0.01, status)
         self.assertNotEqual(self.assert_same_end(workers), self.assert_same_end(plain), "nothing changed")

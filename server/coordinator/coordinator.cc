@@ -260,11 +260,14 @@ void Coordinator::Impl::OnServer(Server& server, const MemberBody& body) {
     server.drains = true;
     LetDrainedGo();
   }
-  if (std::holds_alternative<Leave>(body)) return LoseServer(server.number, "it left");
+  if (std::holds_alternative<Leave>(body)) {
+    server.drains = true;
+    LoseServer(server.number, "it left");
+  }
 }
 
-void Coordinator::Impl::SayOfServers(const std::string& what) {
-  outputs_.push_back(LogReason{what});
+void Coordinator::Impl::SayOfServers(const std::string& what, LogReason::Level level) {
+  outputs_.push_back(LogReason{what, level});
   outputs_.push_back(CoordinatorEvent{.kind = EventKind::kServer, .what = what});
 }
 
@@ -272,7 +275,8 @@ void Coordinator::Impl::SayOfServers(const std::string& what) {
 void Coordinator::Impl::LoseServer(uint32_t number, const std::string& reason) {
   const auto lost = servers_.find(number);
   SayOfServers(
-      absl::StrCat("server ", number, " (", lost->second.name, ") is gone: ", reason));
+      absl::StrCat("server ", number, " (", lost->second.name, ") is gone: ", reason),
+      lost->second.drains ? LogReason::Level::kInfo : LogReason::Level::kWarning);
   outputs_.push_back(CloseMember{lost->second.connection, absl::AbortedError(reason)});
   const Job::ServerLoss loss = {
       .server = number,

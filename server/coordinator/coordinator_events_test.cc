@@ -45,6 +45,35 @@ TEST_F(CoordinatorEvents, MembersComeAndGoEachWithItsCause) {
   EXPECT_THAT(Said(EventKind::kRecovery), IsEmpty());
 }
 
+TEST_F(CoordinatorEvents, LossesAreWarningsInTheLogAndAJobThatFailsIsAnError) {
+  Begin();
+  EXPECT_THAT(Logged(LogReason::Level::kWarning), IsEmpty());
+  Say(11, Disconnected{});
+  PassTimeBeating(kFailureTimeout, {1, 10});
+  EXPECT_THAT(Logged(LogReason::Level::kWarning),
+              ElementsAre(StartsWith("worker 1 (worker1) was dropped from job 'job'"),
+                          StartsWith("job 'job': epoch 2 with 1 members: worker 1")));
+  EXPECT_THAT(Logged(LogReason::Level::kError), IsEmpty());
+  Say(1, Disconnected{});
+  PassTimeBeating(kFailureTimeout, {10});
+  EXPECT_THAT(Logged(LogReason::Level::kWarning).back(),
+              HasSubstr("server 0 (server1) is gone"));
+  EXPECT_THAT(Logged(LogReason::Level::kError),
+              ElementsAre(StartsWith("job 'job' has failed: ")));
+}
+
+TEST_F(CoordinatorEvents, WhatEndsInOrderIsNoWarning) {
+  Begin();
+  Say(10, Leave{});
+  Say(11, Leave{});
+  Say(1, Leave{});
+  EXPECT_THAT(Logged(LogReason::Level::kInfo),
+              testing::IsSupersetOf({"job 'job' is over: all workers left",
+                                     "server 0 (server1) is gone: it left"}));
+  EXPECT_THAT(Logged(LogReason::Level::kWarning), IsEmpty());
+  EXPECT_THAT(Logged(LogReason::Level::kError), IsEmpty());
+}
+
 TEST_F(CoordinatorEvents, AreOfTheirJobAtItsFurthestStep) {
   Begin();
   beats_[10].step = 7;

@@ -109,7 +109,8 @@ class Coordinator::Impl {
   Job* FindForCaller(const std::string& name);
   void LoseServer(uint32_t number, const std::string& reason);
   // In the log, and as an event.
-  void SayOfServers(const std::string& what);
+  void SayOfServers(const std::string& what,
+                    LogReason::Level level = LogReason::Level::kInfo);
   // Servers take the places of those that died and left them their journals.
   void ReplaceServers();
   // Servers that are to end, and have nothing that is nowhere else, may.

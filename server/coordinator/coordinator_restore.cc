@@ -225,7 +225,8 @@ void Coordinator::Impl::Forget(const std::string& record, const std::string& why
   first_outputs_.push_back(StoreRecord{record, nullptr});
   if (why.empty()) return;
   first_outputs_.push_back(LogReason{
-      absl::StrCat("the job of record ", record, " cannot go on, and ends: ", why)});
+      absl::StrCat("the job of record ", record, " cannot go on, and ends: ", why),
+      LogReason::Level::kError});
 }
 
 void Coordinator::Impl::OnStart() {
@@ -258,7 +259,8 @@ void Coordinator::Impl::LoseAbsent(const std::string& name) {
   const uint32_t number = absent->first;
   absent_.erase(absent);
   SayOfServers(absl::StrCat("server ", number, " (", name,
-                            ") was started anew while the coordinator was away"));
+                            ") was started anew while the coordinator was away"),
+               LogReason::Level::kWarning);
   for (const auto& [job_name, job] : jobs_) job->OnServerLost({number}, outputs_);
 }
 

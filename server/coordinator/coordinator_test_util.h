@@ -71,6 +71,7 @@ class CoordinatorTest : public ::testing::Test {
       }
       if (auto* order = std::get_if<CheckpointOrder>(&output)) orders_.push_back(*order);
       if (auto* event = std::get_if<CoordinatorEvent>(&output)) events_.push_back(*event);
+      if (auto* reason = std::get_if<LogReason>(&output)) log_.push_back(*reason);
     }
   }
 
@@ -81,6 +82,15 @@ class CoordinatorTest : public ::testing::Test {
       if (event.kind == kind) said.push_back(event.what);
     }
     return said;
+  }
+
+  // Of the log.
+  std::vector<std::string> Logged(LogReason::Level level) const {
+    std::vector<std::string> logged;
+    for (const LogReason& reason : log_) {
+      if (reason.level == level) logged.push_back(reason.text);
+    }
+    return logged;
   }
 
   void Answer(ConnectionId connection, const CoordinatorBody& body) {
@@ -153,6 +163,7 @@ class CoordinatorTest : public ::testing::Test {
   std::map<std::string, std::string> records_;
   std::vector<CheckpointOrder> orders_;
   std::vector<CoordinatorEvent> events_;
+  std::vector<LogReason> log_;
 };
 
 }  // namespace syncline

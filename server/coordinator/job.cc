@@ -142,7 +142,7 @@ void Job::DropWorker(uint32_t rank, const std::string& reason, Readmission::Caus
   outputs.push_back(
       CloseMember{worker.connection,
                   absl::AbortedError(absl::StrCat(what, "; connect again to rejoin"))});
-  outputs.push_back(LogReason{what});
+  outputs.push_back(LogReason{what, LogReason::Level::kWarning});
   Say({.kind = EventKind::kDeath,
        .what = absl::StrCat(Named(rank), " was dropped: ", reason)},
       outputs);
@@ -286,7 +286,10 @@ void Job::End(const std::string& reason, CoordinatorOutputs& outputs) {
     outputs.push_back(StoreRecord{DeclarationKey(id_), nullptr});
   }
   std::ranges::move(drops, std::back_inserter(outputs));
-  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' is over: ", reason)});
+  outputs.push_back(
+      LogReason{absl::StrCat("job '", spec_.name,
+                             failed_ ? "' has failed: " : "' is over: ", reason),
+                failed_ ? LogReason::Level::kError : LogReason::Level::kInfo});
   Say({.kind = EventKind::kEnd,
        .what =
            absl::StrCat(failed_ ? "the job has failed: " : "the job is over: ", reason)},

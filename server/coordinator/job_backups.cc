@@ -189,7 +189,8 @@ void Job::LoseBackup(size_t place, const std::string& why, CoordinatorOutputs& o
   const JobServer& server = servers_[place];
   outputs.push_back(
       LogReason{absl::StrCat("job '", spec_.name, "': the backup of ", NameOf(server),
-                             " is lost: ", why, "; it goes on without one")});
+                             " is lost: ", why, "; it goes on without one"),
+                LogReason::Level::kWarning});
   Say({.kind = EventKind::kBackup,
        .what = absl::StrCat("the backup of ", NameOf(server), " is lost: ", why)},
       outputs);
@@ -210,7 +211,8 @@ void Job::Promote(size_t place, CoordinatorOutputs& outputs) {
   outputs.push_back(ToMember{stand_in.connection, TakeOver{id_}});
   const std::string what = absl::StrCat(
       NameOf(servers_[place]), " is dead, and its backup takes over: ", stand_in.name);
-  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
+                              LogReason::Level::kWarning});
   Say({.kind = EventKind::kServer, .what = what}, outputs);
 }
 
@@ -341,7 +343,8 @@ void Job::GiveUpNewBackup(size_t place, const std::string& why,
   if (!std::exchange(backup.is_being_made, false)) return;
   const std::string what =
       absl::StrCat("the new backup of ", NameOf(servers_[place]), " is lost: ", why);
-  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
+                              LogReason::Level::kWarning});
   Say({.kind = EventKind::kBackup, .what = what}, outputs);
   if (backup.is_ready) {
     outputs.push_back(ToMember{servers_[place].connection, BackupGone{id_, why}});

@@ -365,7 +365,7 @@ void Job::FinishCut(uint64_t step, const absl::Status& status,
     outputs.push_back(CheckpointOrder{DiscardCheckpoint{spec_.name, name}});
     const std::string why =
         absl::StrCat(" failed, earlier ones stay: ", std::string(status.message()));
-    outputs.push_back(LogReason{absl::StrCat(about, why)});
+    outputs.push_back(LogReason{absl::StrCat(about, why), LogReason::Level::kWarning});
     Say({.kind = EventKind::kCheckpoint,
          .what = absl::StrCat("checkpoint ", name.ToString(), why)},
         outputs);

@@ -117,9 +117,12 @@ void Job::FinishChange(CoordinatorOutputs& outputs) {
   committed_ = change.members;
   shown_epoch_ = change.epoch;
   reason_ = change.reasons.Text();
+  const bool is_by_loss = change.reasons.causes().contains(EpochCause::kDeath) ||
+                          change.reasons.causes().contains(EpochCause::kServer);
   outputs.push_back(
       LogReason{absl::StrCat("job '", spec_.name, "': epoch ", change.epoch, " with ",
-                             committed_.size(), " members: ", reason_)});
+                             committed_.size(), " members: ", reason_),
+                is_by_loss ? LogReason::Level::kWarning : LogReason::Level::kInfo});
   Say({.kind = EventKind::kEpoch,
        .what =
            absl::StrCat("epoch ", change.epoch, " with ", committed_.size(),

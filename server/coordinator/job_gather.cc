@@ -87,6 +87,8 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
         absl::StrCat(Named(hello.rank), " came back as a new process");
     outputs.push_back(CloseMember{holder->second.connection, absl::AbortedError(what)});
     Forget(hello.rank, EpochCause::kDeath, what);
+    outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
+                                LogReason::Level::kWarning});
     Say({.kind = EventKind::kDeath, .what = what}, outputs);
   }
   if (workers_.empty() && !began) gathering_since_ = now;
@@ -190,7 +192,8 @@ void Job::MaybeRun(CoordinatorOutputs& outputs) {
   MaybeChangeEpoch(outputs);
   const uint64_t steps = beginning_.resumes ? beginning_.from.name.step : 0;
   if (const auto said = recoveries_.BeginAt(steps)) {
-    outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' ", *said)});
+    outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' ", *said),
+                                LogReason::Level::kWarning});
     Say({.kind = EventKind::kRecovery, .what = *said}, outputs);
   }
 }

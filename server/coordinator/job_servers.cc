@@ -171,7 +171,8 @@ void Job::Miss(const JobServer& server, const ServerLoss& loss,
   const std::string what =
       absl::StrCat("waits for ", named,
                    "; start it again with its --journal-dir: it goes on from there");
-  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' ", what)});
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "' ", what),
+                              LogReason::Level::kWarning});
   Say({.kind = EventKind::kServer, .what = what}, outputs);
 }
 

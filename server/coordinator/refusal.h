@@ -19,7 +19,8 @@ inline void RefuseMember(ConnectionId connection, const absl::Status& status,
   const std::string why =
       Printable(std::string_view(status.message().data(), status.message().size()),
                 kMaxRefusalBytes);
-  outputs.push_back(LogReason{absl::StrCat("refused: ", why)});
+  outputs.push_back(
+      LogReason{absl::StrCat("refused: ", why), LogReason::Level::kWarning});
   outputs.push_back(CloseMember{
       connection, WithFailure(absl::Status(status.code(), why), FailureOf(status))});
 }

@@ -450,6 +450,17 @@ void CoordinatorService::CloseUnread() {
 }
 
 // False when the rest must not be done.
+void CoordinatorService::Log(const LogReason& reason, Logger::Fields fields) const {
+  switch (reason.level) {
+    case LogReason::Level::kInfo:
+      return options_.log.Info(reason.text, fields);
+    case LogReason::Level::kWarning:
+      return options_.log.Warning(reason.text, fields);
+    case LogReason::Level::kError:
+      return options_.log.Error(reason.text, fields);
+  }
+}
+
 bool CoordinatorService::Perform(const CoordinatorOutput& output) {
   if (const auto* message = std::get_if<ToMember>(&output)) {
     v1::CoordinatorMessage converted = ToProto(message->body, shared_);
@@ -464,8 +475,7 @@ bool CoordinatorService::Perform(const CoordinatorOutput& output) {
   if (const auto* prepare = std::get_if<Prepare>(&output))
     preparer_.Order(prepare->order);
   if (const auto* order = std::get_if<CheckpointOrder>(&output)) keeper_->Order(*order);
-  if (const auto* reason = std::get_if<LogReason>(&output))
-    options_.log.Info(reason->text);
+  if (const auto* reason = std::get_if<LogReason>(&output)) Log(*reason, {});
   if (const auto* event = std::get_if<CoordinatorEvent>(&output)) events_.Add(*event);
   if (const auto* persist = std::get_if<PersistState>(&output))
     return Store({kStateKey, std::make_shared<const std::string>(persist->state)});

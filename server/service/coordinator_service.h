@@ -198,6 +198,7 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   CoordinatorOutputs Apply(const CoordinatorInput& input)
       ABSL_LOCKS_EXCLUDED(mutex_, machine_mutex_);
   bool Perform(const CoordinatorOutput& output) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Log(const LogReason& reason, Logger::Fields fields) const;
   void CloseUnread() ABSL_LOCKS_EXCLUDED(mutex_, machine_mutex_);
   absl::Status Farewell(const char* why) const;
   // Goes on from what is stored. Before the machine's thread.

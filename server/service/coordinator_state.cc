@@ -46,7 +46,7 @@ absl::Status CoordinatorService::Restore() {
   }
   for (const CoordinatorOutput& output : outputs) {
     if (const auto* reason = std::get_if<LogReason>(&output))
-      options_.log.Info(reason->text, {{"term", term}});
+      Log(*reason, {{"term", term}});
     if (const auto* persist = std::get_if<PersistState>(&output)) {
       SYNCLINE_RETURN_IF_ERROR(
           StoreNow({kStateKey, std::make_shared<const std::string>(persist->state)}));

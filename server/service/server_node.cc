@@ -150,8 +150,9 @@ void ServerNode::Run() {
     }
     if (IsFinal(ended)) return events_.on_given_up(ended);
     if (!Rest()) return;
-    options_.log.Info(absl::StrCat("waiting for coordinator at ", options_.coordinator),
-                      {{"reason", std::string(ended.message())}});
+    options_.log.Warning(
+        absl::StrCat("waiting for coordinator at ", options_.coordinator),
+        {{"reason", std::string(ended.message())}});
   }
 }
 

@@ -227,7 +227,7 @@ absl::StatusOr<std::vector<EngineJob>> ServerNode::FinishBackup(uint32_t id) {
   if (parts.size() != engines_.size()) {
     return absl::FailedPreconditionError("there is no backup of that job");
   }
-  options_.log.Info("the backup takes over", {{"job", id}, {"step", step}});
+  options_.log.Warning("the backup takes over", {{"job", id}, {"step", step}});
   absl::MutexLock lock(&mutex_);
   const auto job = jobs_.find(id);
   if (job != jobs_.end()) job->second.restored_step = step;

@@ -53,6 +53,7 @@ class Events(EventsTest):
         self.await_event("settings", r"^lr from 0\.001 to 0\.0005$")
         workers[2].kill()
         death = self.await_event("death", r"^worker 2 \(.*\) was dropped: its connection broke")
+        self.coordinator.await_line(r" warning worker 2 \(.*\) was dropped from job 'test'")
         # Ten steps and more were made, by the word of a heartbeat.
         self.assertGreaterEqual(death["step"], 10)
         self.await_event("epoch", r"^epoch 3 with 2 members: worker 2 ")

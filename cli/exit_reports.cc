@@ -16,6 +16,34 @@ constexpr absl::Duration kTimeout = absl::Milliseconds(500);
 // More than that die at once where all of a host do, and those tell the same.
 constexpr size_t kMostWaiting = 256;
 
+// Words of programs may be of any bytes, cut anywhere; a message is UTF-8.
+std::string Words(const std::string& said) { return Printable(said, kMostWordsBytes); }
+
+grpc::Status SendOne(v1::Coordinator::Stub& stub, grpc::ClientContext& context,
+                     const ExitReports::Options& options, const ExitReport& report) {
+  v1::ReportExitRequest request;
+  request.set_job(options.job);
+  request.set_run_id(options.run_id);
+  request.set_rank(report.rank);
+  request.set_how(Words(report.how));
+  request.set_then(Words(report.then));
+  request.set_said(Words(report.said));
+  v1::ReportExitReply reply;
+  return stub.ReportExit(&context, request, &reply);
+}
+
+grpc::Status SendOne(v1::Coordinator::Stub& stub, grpc::ClientContext& context,
+                     const ExitReports::Options& options, const StopReport& report) {
+  v1::ReportStopRequest request;
+  request.set_job(options.job);
+  request.set_run_id(options.run_id);
+  request.mutable_ranks()->Add(report.ranks.begin(), report.ranks.end());
+  request.set_why(Words(report.why));
+  request.set_host(Words(report.host));
+  v1::ReportStopReply reply;
+  return stub.ReportStop(&context, request, &reply);
+}
+
 }  // namespace
 
 ExitReports::ExitReports(Options options)
@@ -29,7 +57,7 @@ ExitReports::~ExitReports() {
   thread_.join();
 }
 
-void ExitReports::Add(ExitReport report) {
+void ExitReports::Add(Report report) {
   absl::MutexLock lock(&mutex_);
   if (reports_.size() < kMostWaiting) reports_.push_back(std::move(report));
 }
@@ -37,7 +65,7 @@ void ExitReports::Add(ExitReport report) {
 void ExitReports::Run() {
   bool answers = true;
   for (;;) {
-    ExitReport report;
+    Report report;
     {
       absl::MutexLock lock(&mutex_);
       const auto has_work = [this] {
@@ -54,26 +82,20 @@ void ExitReports::Run() {
 }
 
 // False when nobody answers: a refusal is an answer.
-bool ExitReports::Send(const ExitReport& report) const {
+bool ExitReports::Send(const Report& report) const {
   const auto channel =
       CreateChannel(options_.coordinator, options_.tls, RpcTimeouts::Default());
   if (!channel.ok()) return false;
   if (!WaitUntilConnected(**channel, options_.coordinator, options_.tls, kTimeout).ok()) {
     return false;
   }
-  v1::ReportExitRequest request;
-  request.set_job(options_.job);
-  request.set_run_id(options_.run_id);
-  request.set_rank(report.rank);
-  // Words of programs may be of any bytes, cut anywhere; a message is UTF-8.
-  request.set_how(Printable(report.how, kMostWordsBytes));
-  request.set_then(Printable(report.then, kMostWordsBytes));
-  request.set_said(Printable(report.said, kMostWordsBytes));
+  const auto stub = v1::Coordinator::NewStub(*channel);
   grpc::ClientContext context;
   SetDeadline(context, kTimeout);
-  v1::ReportExitReply reply;
-  const grpc::Status sent =
-      v1::Coordinator::NewStub(*channel)->ReportExit(&context, request, &reply);
+  const auto send = [&](const auto& one) {
+    return SendOne(*stub, context, options_, one);
+  };
+  const grpc::Status sent = std::visit(send, report);
   return sent.error_code() != grpc::StatusCode::UNAVAILABLE &&
          sent.error_code() != grpc::StatusCode::DEADLINE_EXCEEDED;
 }

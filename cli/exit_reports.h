@@ -1,9 +1,10 @@
-// Tells the coordinator how workers of this host died, as an event of their job: what the
-// coordinator sees is a stream that breaks, the launcher sees the signal and hears the
-// program's last words.
+// Tells the coordinator how workers of this host died, and which it stops because it was
+// told to end, as events of their job: what the coordinator sees is a stream that breaks,
+// the launcher sees the signal and hears the program's last words.
 //
 //   ExitReports reports({.coordinator = "127.0.0.1:7070", .job = "default"});
 //   reports.Add({.rank = 2, .how = "signal 9 (Killed)", .then = "started again (1 of 3)"});
+//   reports.Add(StopReport{.ranks = {0, 1, 2}, .why = "SIGTERM"});
 //
 // Reports are sent in their order on a thread of their own, once each: one that does not
 // arrive is lost, and the launcher's own line says the same.
@@ -15,6 +16,8 @@
 #include <deque>
 #include <string>
 #include <thread>
+#include <variant>
+#include <vector>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
@@ -27,6 +30,12 @@ struct ExitReport {
   std::string how = {};   // "signal 9 (Killed)"
   std::string then = {};  // "started again (1 of 3)"
   std::string said = {};  // its last words, or nothing
+};
+
+struct StopReport {
+  std::vector<uint32_t> ranks = {};
+  std::string why = {};   // "SIGINT (Ctrl-C)"
+  std::string host = {};  // of the launcher
 };
 
 class ExitReports {
@@ -43,16 +52,18 @@ class ExitReports {
   ~ExitReports();
 
   // Dropped where too many wait.
-  void Add(ExitReport report) ABSL_LOCKS_EXCLUDED(mutex_);
+  void Add(std::variant<ExitReport, StopReport> report) ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
+  using Report = std::variant<ExitReport, StopReport>;
+
   void Run() ABSL_LOCKS_EXCLUDED(mutex_);
-  bool Send(const ExitReport& report) const;
+  bool Send(const Report& report) const;
 
   const Options options_;
   absl::Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::deque<ExitReport> reports_ ABSL_GUARDED_BY(mutex_);
+  std::deque<Report> reports_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;  // last: it uses all the others
 };
 

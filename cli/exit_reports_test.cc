@@ -18,6 +18,16 @@ class ListeningCoordinator final : public v1::Coordinator::Service {
     heard_.push_back(*request);
     return {grpc::StatusCode::NOT_FOUND, "no such job"};
   }
+  grpc::Status ReportStop(grpc::ServerContext*, const v1::ReportStopRequest* request,
+                          v1::ReportStopReply*) override {
+    absl::MutexLock lock(&mutex_);
+    stops_.push_back(*request);
+    return grpc::Status::OK;
+  }
+  std::vector<v1::ReportStopRequest> stops() {
+    absl::MutexLock lock(&mutex_);
+    return stops_;
+  }
   std::vector<v1::ReportExitRequest> heard() {
     absl::MutexLock lock(&mutex_);
     return heard_;
@@ -25,6 +35,7 @@ class ListeningCoordinator final : public v1::Coordinator::Service {
 
  private:
   absl::Mutex mutex_;
+  std::vector<v1::ReportStopRequest> stops_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::ReportExitRequest> heard_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -38,9 +49,11 @@ TEST(ExitReports, AreAllSentInTheirOrderBeforeItEnds) {
   {
     ExitReports reports(
         {.coordinator = running->address, .job = "bert", .run_id = "run"});
+    reports.Add(ExitReport{
+        .rank = 2, .how = "signal 9 (Killed)", .then = "started again (1 of 3)"});
     reports.Add(
-        {.rank = 2, .how = "signal 9 (Killed)", .then = "started again (1 of 3)"});
-    reports.Add({.rank = 1, .how = "exit code 3", .said = "no data \xff in Z\xfcrich"});
+        ExitReport{.rank = 1, .how = "exit code 3", .said = "no data \xff in Z\xfcrich"});
+    reports.Add(StopReport{.ranks = {1, 4}, .why = "SIGTERM", .host = "Z\xfcrich"});
   }
   const auto heard = coordinator.heard();
   ASSERT_EQ(heard.size(), 2u) << "a refusal is no reason to stop";
@@ -51,11 +64,18 @@ TEST(ExitReports, AreAllSentInTheirOrderBeforeItEnds) {
   EXPECT_EQ(heard[0].then(), "started again (1 of 3)");
   EXPECT_EQ(heard[1].rank(), 1u);
   EXPECT_EQ(heard[1].said(), "no data \\xff in Z\\xfcrich");
+  const auto stops = coordinator.stops();
+  ASSERT_EQ(stops.size(), 1u);
+  EXPECT_EQ(stops[0].job(), "bert");
+  EXPECT_EQ(stops[0].run_id(), "run");
+  EXPECT_THAT(stops[0].ranks(), ::testing::ElementsAre(1u, 4u));
+  EXPECT_EQ(stops[0].why(), "SIGTERM");
+  EXPECT_EQ(stops[0].host(), "Z\\xfcrich");
 }
 
 TEST(ExitReports, NobodyWhoAnswersHoldsUpNobody) {
   ExitReports reports({.coordinator = "127.0.0.1:1", .job = "bert"});
-  for (uint32_t rank = 0; rank < 1000; ++rank) reports.Add({.rank = rank});
+  for (uint32_t rank = 0; rank < 1000; ++rank) reports.Add(ExitReport{.rank = rank});
   // Its end would take minutes if it tried all of them.
 }
 

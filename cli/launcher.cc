@@ -62,6 +62,17 @@ Failure FailureOfWorker(int wait_status) {
   return is_of_the_job ? failure : Failure::kNone;
 }
 
+std::string SignalName(int signal) {
+  if (signal == SIGINT) return "SIGINT (Ctrl-C)";
+  return signal == SIGTERM ? "SIGTERM" : strsignal(signal);
+}
+
+std::string ThisHost() {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  return host;
+}
+
 }  // namespace
 
 Launcher::Launcher(const RunOptions& options, LaunchPlan plan, std::string syncline)
@@ -92,7 +103,10 @@ absl::StatusOr<int> Launcher::Run() {
   if (outcome.ok() && signal_ == 0) outcome = AwaitLastCheckpoint();
   job_.reset();
   if (at_end_ && !coordinator_.empty()) at_end_(coordinator_);
-  if (signal_ != 0) SayWhatEnds();
+  if (signal_ != 0) {
+    SayWhatEnds();
+    ReportStop();
+  }
   StopAll();
   exits_.reset();
   RemoveDirectories(outcome);
@@ -279,8 +293,7 @@ absl::Status Launcher::OnExit(const ProcessEvent& event) {
   return absl::OkStatus();
 }
 
-void Launcher::Report(const WorkerPlan& worker, const ProcessEvent& event,
-                      const std::string& then) {
+ExitReports& Launcher::Exits() {
   if (exits_ == nullptr) {
     exits_ =
         std::make_unique<ExitReports>(ExitReports::Options{.coordinator = coordinator_,
@@ -288,16 +301,30 @@ void Launcher::Report(const WorkerPlan& worker, const ProcessEvent& event,
                                                            .run_id = options_.run_id,
                                                            .tls = options_.tls});
   }
+  return *exits_;
+}
+
+// Before they are stopped: so their streams end as those of workers that do not come back.
+void Launcher::ReportStop() {
+  StopReport report = {.why = SignalName(signal_), .host = ThisHost()};
+  for (const WorkerPlan& worker : plan_.workers) {
+    if (IsWorking(worker)) report.ranks.push_back(static_cast<uint32_t>(worker.rank));
+  }
+  if (!plan_.starts_coordinator && !report.ranks.empty()) Exits().Add(std::move(report));
+}
+
+void Launcher::Report(const WorkerPlan& worker, const ProcessEvent& event,
+                      const std::string& then) {
   const auto error = ReadWorkerError(ErrorPath(worker.name));
   // Who is killed says nothing of it: its last line is of something else.
   const bool was_killed =
       WIFSIGNALED(event.wait_status) && WTERMSIG(event.wait_status) == SIGKILL;
-  exits_->Add({.rank = static_cast<uint32_t>(worker.rank),
-               .how = DescribeExit(event.wait_status),
-               .then = then,
-               .said = error        ? error->message
-                       : was_killed ? ""
-                                    : LastLine(event)});
+  Exits().Add(ExitReport{.rank = static_cast<uint32_t>(worker.rank),
+                         .how = DescribeExit(event.wait_status),
+                         .then = then,
+                         .said = error        ? error->message
+                                 : was_killed ? ""
+                                              : LastLine(event)});
 }
 
 bool Launcher::MayStartAgain(int rank) {

@@ -103,6 +103,9 @@ class Launcher {
   // To the coordinator: `then` is what is done about it.
   void Report(const WorkerPlan& worker, const ProcessEvent& event,
               const std::string& then);
+  // To a coordinator that goes on: which workers are stopped, and by which signal.
+  void ReportStop();
+  ExitReports& Exits();
   // Of a worker that failed just now.
   bool MayStartAgain(int rank);
   absl::Status StopBecauseOf(const WorkerPlan& worker, const ProcessEvent& event,
@@ -157,7 +160,7 @@ class Launcher {
   std::function<void(const std::string&)> at_end_;
   std::unique_ptr<ProcessGroup> processes_;
   std::unique_ptr<JobWatch> job_;       // null: nobody is asked for checkpoints
-  std::unique_ptr<ExitReports> exits_;  // null: no worker has failed
+  std::unique_ptr<ExitReports> exits_;  // null: there was nothing to report
   std::map<std::string, ReadyLine> ready_;
   std::map<std::string, uint32_t> numbers_;  // of servers, the last that each had
   std::set<std::string> services_;

@@ -56,6 +56,8 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
     OnDrain(*drain);
   } else if (const auto* exit = std::get_if<WorkerExit>(&input)) {
     OnExit(*exit);
+  } else if (const auto* stop = std::get_if<LauncherStop>(&input)) {
+    OnStop(*stop);
   } else if (const auto* answer = std::get_if<CheckpointAnswer>(&input)) {
     OnCheckpoint(*answer);
   } else if (std::holds_alternative<Start>(input)) {
@@ -65,6 +67,7 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
     OnMember(connection, body);
   }
   for (const auto& [name, job] : jobs_) {
+    job->LetStoppedGo(outputs_);
     job->CloseStep(now_, outputs_);
     job->EndRecoveries(now_, outputs_);
   }
@@ -390,6 +393,12 @@ void Coordinator::Impl::OnExit(const WorkerExit& exit) {
   Job* job = FindForCaller(exit.job);
   if (job == nullptr) return;
   outputs_.push_back(CallAnswer{job->OnExit(exit, outputs_)});
+}
+
+void Coordinator::Impl::OnStop(const LauncherStop& stop) {
+  Job* job = FindForCaller(stop.job);
+  if (job == nullptr) return;
+  outputs_.push_back(CallAnswer{job->OnStop(stop, outputs_)});
 }
 
 void Coordinator::Impl::OnCheckpoint(const CheckpointAnswer& answer) {

@@ -245,10 +245,18 @@ struct WorkerExit {
   std::string then = {};  // "started again (1 of 3)"; empty: nothing is known
   std::string said = {};  // the program's last words; empty: none are known
 };
+// A launcher was told to end, and stops its workers (job_stop.cc): words of somebody else.
+struct LauncherStop {
+  std::string job = {};
+  std::string run_id = {};
+  std::vector<uint32_t> ranks = {};  // of its host alone
+  std::string why = {};              // "SIGINT (Ctrl-C)"
+  std::string host = {};
+};
 
 using CoordinatorInput =
     std::variant<FromMember, Tick, UpdateJob, CreateCheckpoint, DrainServer, WorkerExit,
-                 Prepared, CheckpointAnswer, Start>;
+                 LauncherStop, Prepared, CheckpointAnswer, Start>;
 
 // ---- What the coordinator says ----
 

@@ -101,6 +101,7 @@ class Coordinator::Impl {
   void OnCreate(const CreateCheckpoint& create);
   void OnDrain(const DrainServer& order);
   void OnExit(const WorkerExit& exit);
+  void OnStop(const LauncherStop& stop);
   absl::StatusOr<Server*> FindServer(const std::string& asked);
   // Why the server must not end. FailedPrecondition.
   absl::Status CheckDrain(const Server& server) const;

@@ -136,6 +136,10 @@ class Job {
   absl::StatusOr<uint64_t> CreateCheckpoint(CoordinatorOutputs& outputs);
   // NotFound for another run, InvalidArgument for a rank that it cannot have.
   absl::Status OnExit(const WorkerExit& exit, CoordinatorOutputs& outputs) const;
+  // Likewise.
+  absl::Status OnStop(const LauncherStop& stop, CoordinatorOutputs& outputs);
+  // Ranks whose launcher stops them, once their streams have ended. After every input.
+  void LetStoppedGo(CoordinatorOutputs& outputs);
   void OnWritten(uint32_t server, const CheckpointWritten& written,
                  CoordinatorOutputs& outputs);
   void OnKept(const CheckpointKept& kept, absl::Duration now,
@@ -372,6 +376,9 @@ class Job {
   absl::Status CheckRuns() const;
   absl::Status CheckBeginning(const Beginning& beginning) const;
   void Fail(const std::string& reason, CoordinatorOutputs& outputs);
+  void EndWhenStopped(CoordinatorOutputs& outputs);
+  absl::Status CheckReport(const std::string& run_id,
+                           const std::vector<uint32_t>& ranks) const;
   // With an error of its own instead of "start again".
   void FailWith(const absl::Status& status, CoordinatorOutputs& outputs);
   void End(const std::string& reason, CoordinatorOutputs& outputs);
@@ -404,6 +411,10 @@ class Job {
   std::map<uint32_t, RecordProgress> records_;      // likewise
   std::set<uint32_t> training_shards_;              // that have trained blocks
   Readmission readmission_;
+  std::map<uint32_t, uint32_t> stopping_;  // ranks whose launcher stops them: which lives
+  std::set<uint32_t> lost_;   // ranks that are gone without a goodbye, and may come back
+  std::string stopped_by_;    // the last launcher that was told to end; empty: none
+  bool was_stopped_ = false;  // that was its end
 
   Phase phase_ = Phase::kGathering;
   std::string reason_;  // why it waits, changed last, or ended

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "comm/base/limits.h"
 #include "comm/base/printable.h"
+#include "comm/base/status.h"
 #include "server/coordinator/job.h"
 
 namespace syncline {
@@ -81,16 +82,23 @@ void Job::SayChoice(uint32_t rank, const std::string& choice,
       outputs);
 }
 
-absl::Status Job::OnExit(const WorkerExit& exit, CoordinatorOutputs& outputs) const {
-  if (exit.run_id != run_id_) {
+absl::Status Job::CheckReport(const std::string& run_id,
+                              const std::vector<uint32_t>& ranks) const {
+  if (run_id != run_id_) {
     return absl::NotFoundError(
         absl::StrCat("job '", spec_.name, "' is of another run, whose --run-id is not '",
-                     Printable(exit.run_id, kMaxJobNameBytes), "'"));
+                     Printable(run_id, kMaxJobNameBytes), "'"));
   }
-  if (exit.rank >= kMaxWorkers) {
+  for (const uint32_t rank : ranks) {
+    if (rank < kMaxWorkers) continue;
     return absl::InvalidArgumentError(
-        absl::StrCat("rank is ", exit.rank, ", allowed are 0 to ", kMaxWorkers - 1));
+        absl::StrCat("rank is ", rank, ", allowed are 0 to ", kMaxWorkers - 1));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Job::OnExit(const WorkerExit& exit, CoordinatorOutputs& outputs) const {
+  SYNCLINE_RETURN_IF_ERROR(CheckReport(exit.run_id, {exit.rank}));
   const auto add = [](const char* before, const std::string& words, size_t most) {
     return words.empty() ? "" : absl::StrCat(before, Printable(words, most));
   };

@@ -91,6 +91,7 @@ absl::Status Job::Admit(ConnectionId connection, const WorkerHello& hello,
                                 LogReason::Level::kWarning});
     Say({.kind = EventKind::kDeath, .what = what}, outputs);
   }
+  lost_.erase(hello.rank);
   if (workers_.empty() && !began) gathering_since_ = now;
   const bool may_join = MayJoin(hello.rank);
   last_outside_said_ = -absl::InfiniteDuration();
@@ -202,7 +203,8 @@ void Job::MaybeRun(CoordinatorOutputs& outputs) {
 void Job::Follow(const Job& earlier) {
   const std::string& resume = spec_.checkpoint.resume;
   std::optional<uint64_t> steps;
-  if (earlier.failed_ && (resume == "auto" || resume == "latest")) {
+  if ((earlier.failed_ || earlier.was_stopped_) &&
+      (resume == "auto" || resume == "latest")) {
     steps = earlier.furthest_step_;
   }
   recoveries_.Follow(earlier.recoveries_, steps);

@@ -135,6 +135,10 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
                              .beat = {.step = record.step},
                              .is_awaited = true};
   }
+  // Who left in order and who died is forgotten.
+  for (uint32_t rank = 0; rank < spec_.workers; ++rank) {
+    if (!workers_.contains(rank)) lost_.insert(rank);
+  }
 }
 
 // ---- Who comes back ----

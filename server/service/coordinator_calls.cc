@@ -177,6 +177,29 @@ grpc::ServerUnaryReactor* CoordinatorService::ReportExit(
   return reactor;
 }
 
+grpc::ServerUnaryReactor* CoordinatorService::ReportStop(
+    grpc::CallbackServerContext* context, const v1::ReportStopRequest* request,
+    v1::ReportStopReply*) {
+  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+  const absl::StatusOr<Peer> peer =
+      gate_->AdmitCall(*context, Action::kReportExit, request->job());
+  if (!peer.ok()) {
+    reactor->Finish(ToGrpcStatus(peer.status()));
+    return reactor;
+  }
+  Item item = {
+      .input = LauncherStop{.job = request->job(),
+                            .run_id = request->run_id(),
+                            .ranks = {request->ranks().begin(), request->ranks().end()},
+                            .why = request->why(),
+                            .host = request->host()}};
+  item.answer = [=](const CallAnswer& answer, const std::string&) {
+    reactor->Finish(ToGrpcStatus(answer.status));
+  };
+  PostCall(std::move(item));
+  return reactor;
+}
+
 void CoordinatorService::PostCall(Item item) {
   {
     absl::MutexLock lock(&mutex_);

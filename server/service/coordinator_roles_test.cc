@@ -206,6 +206,16 @@ class CoordinatorRoles : public testing::Test {
     return FromGrpcStatus(Stub(who)->ReportExit(&context, request, &reply));
   }
 
+  absl::Status ReportStop(const std::string& who, const std::string& job) {
+    grpc::ClientContext context;
+    SetDeadline(context, kPatience);
+    v1::ReportStopRequest request;
+    request.set_job(job);
+    request.add_ranks(0);
+    v1::ReportStopReply reply;
+    return FromGrpcStatus(Stub(who)->ReportStop(&context, request, &reply));
+  }
+
   static bool IsDenied(const absl::Status& status) {
     return absl::IsPermissionDenied(status) && FailureOf(status) == Failure::kUsage;
   }
@@ -332,9 +342,11 @@ TEST_F(CoordinatorRoles, OnlyOperatorsChangeJobs) {
 TEST_F(CoordinatorRoles, ExitsAreReportedByOperatorsAndWorkersOfTheJob) {
   for (const char* who : {"worker-a", "operator"}) {
     EXPECT_TRUE(absl::IsNotFound(ReportExit(who, "a"))) << who << ": no such job yet";
+    EXPECT_TRUE(absl::IsNotFound(ReportStop(who, "a"))) << who << ": no such job yet";
   }
   for (const char* who : {"worker-b", "server", "reader", "old-style", "elsewhere"}) {
     EXPECT_TRUE(IsDenied(ReportExit(who, "a"))) << who;
+    EXPECT_TRUE(IsDenied(ReportStop(who, "a"))) << who;
   }
 }
 

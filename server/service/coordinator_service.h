@@ -112,6 +112,9 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   grpc::ServerUnaryReactor* ReportExit(grpc::CallbackServerContext* context,
                                        const v1::ReportExitRequest* request,
                                        v1::ReportExitReply* reply) override;
+  grpc::ServerUnaryReactor* ReportStop(grpc::CallbackServerContext* context,
+                                       const v1::ReportStopRequest* request,
+                                       v1::ReportStopReply* reply) override;
   grpc::ServerUnaryReactor* DrainServer(grpc::CallbackServerContext* context,
                                         const v1::DrainServerRequest* request,
                                         v1::DrainServerReply* reply) override;

@@ -7,6 +7,7 @@
 import json
 import os
 import re
+import signal
 import sys
 import time
 import urllib.request
@@ -108,6 +109,25 @@ class Launched(EventsTest):
         self.allow(1000)
         self.assertEqual(run.wait(), 0, run.text())
         self.assertEqual(len([event for event in self.events("test") if event["kind"] == "exit"]), 1)
+
+    def run_job(self, name, *flags):
+        trainer = [f"{cluster.BUILD}/steps_worker", "--leash", self.leash, *flags]
+        return self.start(name, [f"{cluster.BUILD}/syncline", "run", "--coordinator", self.address, "--servers", "0", "--job", "test",
+                                 "--nproc-per-node", "2", "--failure-timeout", f"{cluster.FAILURE_TIMEOUT}s", "--", *trainer])  # fmt: skip
+
+    def test_a_launcher_that_is_told_to_end_says_so_and_frees_the_name(self):
+        self.allow(20)
+        run = self.run_job("run", "--steps", "1000")
+        run.await_line(r"^step 19$")
+        run.signal(signal.SIGINT)
+        self.assertEqual(run.wait(), 128 + signal.SIGINT, run.text())
+        self.await_event("exit", r"^ranks 0, 1 are being stopped: SIGINT \(Ctrl-C\) to the launcher at \S+, run \w+$")
+        # Without the report: "the job has failed: no worker for 20s".
+        self.await_event("end", r"^the job is over: stopped by SIGINT \(Ctrl-C\) to the launcher at ")
+        self.assertNotIn("death", [event["kind"] for event in self.events("test")])
+        self.allow(1000)
+        again = self.run_job("again", "--steps", "5")
+        self.assertEqual(again.wait(), 0, again.text())
 
 
 class Metrics(EventsTest):

@@ -1,0 +1,94 @@
+// What a launcher that was told to end means for its job: the ranks of its host do not come
+// back, so nobody waits for them, and a job that has no others is over.
+//
+// A report takes away time to come back, and nothing else. Whoever still has a stream is a
+// member until it ends: a report that is wrong, or late, drops nobody who lives. Ranks of
+// other hosts that are gone without a goodbye may come back as ever; the job waits for them.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "comm/base/limits.h"
+#include "comm/base/printable.h"
+#include "comm/base/status.h"
+#include "server/coordinator/job.h"
+
+namespace syncline {
+namespace {
+
+constexpr size_t kRanksShown = 8;
+constexpr size_t kMostWhyBytes = 100;
+constexpr size_t kMostHostBytes = 255;
+
+std::string Listed(const std::vector<uint32_t>& ranks) {
+  const size_t shown = std::min(ranks.size(), kRanksShown);
+  const std::string list = absl::StrJoin(
+      ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(shown), ", ");
+  return absl::StrCat(
+      ranks.size() == 1 ? "rank " : "ranks ", list,
+      shown == ranks.size() ? "" : absl::StrCat(" and ", ranks.size() - shown, " more"));
+}
+
+}  // namespace
+
+absl::Status Job::OnStop(const LauncherStop& stop, CoordinatorOutputs& outputs) {
+  if (stop.ranks.empty() || stop.ranks.size() > kMaxWorkers) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a report of ", stop.ranks.size(), " ranks, allowed are 1 to ", kMaxWorkers));
+  }
+  SYNCLINE_RETURN_IF_ERROR(CheckReport(stop.run_id, stop.ranks));
+  stopped_by_ = absl::StrCat(
+      Printable(stop.why, kMostWhyBytes), " to the launcher at ",
+      Printable(stop.host, kMostHostBytes),
+      run_id_.empty() ? ""
+                      : absl::StrCat(", run ", Printable(run_id_, kMaxJobNameBytes)));
+  const std::string what =
+      absl::StrCat(Listed(stop.ranks), stop.ranks.size() == 1 ? " is" : " are",
+                   " being stopped: ", stopped_by_);
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
+  Say({.kind = EventKind::kExit, .what = what}, outputs);
+  for (const uint32_t rank : stop.ranks) {
+    lost_.erase(rank);
+    const auto worker = workers_.find(rank);
+    if (worker != workers_.end()) stopping_[rank] = worker->second.incarnation;
+  }
+  LetStoppedGo(outputs);
+  return absl::OkStatus();
+}
+
+void Job::LetStoppedGo(CoordinatorOutputs& outputs) {
+  std::vector<uint32_t> gone;
+  std::erase_if(stopping_, [&](const auto& one) {
+    const auto& [rank, incarnation] = one;
+    const auto worker = workers_.find(rank);
+    // It left in order, or a successor has its place.
+    if (worker == workers_.end() || worker->second.incarnation != incarnation)
+      return true;
+    if (worker->second.connected || worker->second.is_awaited) return false;
+    gone.push_back(rank);
+    return true;
+  });
+  for (const uint32_t rank : gone) {
+    const std::string what = absl::StrCat(Named(rank), " was stopped with its launcher");
+    outputs.emplace_back(
+        CloseMember{workers_.at(rank).connection, absl::AbortedError(what)});
+    Forget(rank, EpochCause::kLeave, what);
+    Say({.kind = EventKind::kLeave, .what = what}, outputs);
+  }
+  EndWhenStopped(outputs);
+  if (IsOver() || gone.empty()) return;
+  MaybeReleaseBarrier(outputs);
+  MaybeChangeEpoch(outputs);
+}
+
+void Job::EndWhenStopped(CoordinatorOutputs& outputs) {
+  const bool anyone_may_come = !workers_.empty() || !lost_.empty();
+  if (IsOver() || saves_last_ || stopped_by_.empty() || anyone_may_come) return;
+  was_stopped_ = true;
+  End(absl::StrCat("stopped by ", stopped_by_), outputs);
+}
+
+}  // namespace syncline

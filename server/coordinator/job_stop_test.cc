@@ -1,0 +1,211 @@
+// A launcher that was told to end frees what it had, and nothing else.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "comm/base/failure.h"
+#include "server/coordinator/coordinator_restart_test_util.h"
+#include "server/coordinator/coordinator_test_util.h"
+
+namespace syncline {
+namespace {
+
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::StartsWith;
+
+class JobStop : public CoordinatorTest {
+ protected:
+  static LauncherStop StopOf(const std::vector<uint32_t>& ranks) {
+    return {.job = "job",
+            .run_id = "run",
+            .ranks = ranks,
+            .why = "SIGINT (Ctrl-C)",
+            .host = "a"};
+  }
+  void HelloOfNext(ConnectionId connection, uint32_t rank) {
+    SayHello(connection, TwoTensors(2), {.rank = rank, .run_id = "next", .name = "next"});
+  }
+  JobView Shown() const { return coordinator_->View(now_).jobs.at(0); }
+};
+
+TEST_F(JobStop, FreesTheNameOnceTheStreamsOfItsWorkersHaveEnded) {
+  Begin();
+  ASSERT_TRUE(Call(StopOf({0, 1})).status.ok());
+  EXPECT_THAT(Said(EventKind::kExit),
+              ElementsAre("ranks 0, 1 are being stopped: SIGINT (Ctrl-C) to the launcher "
+                          "at a, run run"));
+  EXPECT_EQ(Shown().phase, "running") << "they may have things to say";
+  Say(10, Disconnected{});
+  Say(11, Disconnected{});
+  EXPECT_EQ(Shown().phase, "over");
+  EXPECT_EQ(Shown().reason, "stopped by SIGINT (Ctrl-C) to the launcher at a, run run");
+  EXPECT_THAT(Said(EventKind::kDeath), IsEmpty());
+  EXPECT_THAT(Said(EventKind::kLeave),
+              Contains("worker 1 (worker1) was stopped with its launcher"));
+  EXPECT_THAT(Said(EventKind::kEnd), ElementsAre(StartsWith("the job is over: stopped")));
+  HelloOfNext(20, 0);
+  HelloOfNext(21, 1);
+  EXPECT_TRUE(Last<WorkerWelcome>(20).has_value());
+  EXPECT_TRUE(Last<WorkerWelcome>(21).has_value());
+}
+
+TEST_F(JobStop, MayBeHeardOfAfterTheStreamsHaveEnded) {
+  Begin();
+  Say(10, Disconnected{});
+  Say(11, Disconnected{});
+  PassTimeBeating(kFailureTimeout, {1});  // they count as dead, and may come back
+  EXPECT_EQ(Shown().phase, "running");
+  ASSERT_TRUE(Call(StopOf({0, 1})).status.ok());
+  EXPECT_EQ(Shown().phase, "over");
+}
+
+TEST_F(JobStop, OfOneHostLeavesTheOthersRanks) {
+  Begin();
+  ASSERT_TRUE(Call(StopOf({1})).status.ok());
+  Say(11, Disconnected{});
+  ASSERT_EQ(Shown().members.size(), 1u);
+  EXPECT_EQ(Shown().members[0].rank, 0u);
+  EXPECT_EQ(Last<EpochChanged>(10)->members, 1u) << "nobody waits for its grace";
+  PassTimeBeating(10 * kFailureTimeout, {1, 10});
+  EXPECT_EQ(Shown().phase, "running");
+  HelloOfNext(20, 0);
+  EXPECT_EQ(FailureOf(closed_[20]), Failure::kJobRefused);
+}
+
+TEST_F(JobStop, WaitsForRanksOfOthersThatMayComeBack) {
+  Begin();
+  Say(10, Disconnected{});  // of another host, whose launcher may start it again
+  PassTimeBeating(kFailureTimeout / 2, {1, 11});
+  ASSERT_TRUE(Call(StopOf({1})).status.ok());
+  Say(11, Disconnected{});
+  EXPECT_EQ(Shown().phase, "running");
+  Hello(12, 0);
+  EXPECT_TRUE(Last<WorkerWelcome>(12).has_value());
+  EXPECT_EQ(Shown().phase, "running");
+  Say(12, Disconnected{});
+  ASSERT_TRUE(Call(StopOf({0})).status.ok());
+  EXPECT_EQ(Shown().phase, "over");
+}
+
+TEST_F(JobStop, DropsNobodyWhoLives) {
+  Begin();
+  ASSERT_TRUE(Call(StopOf({0, 1})).status.ok());
+  PassTimeBeating(10 * kFailureTimeout, {1, 10, 11});
+  EXPECT_EQ(Shown().members.size(), 2u);
+  EXPECT_EQ(Shown().phase, "running");
+}
+
+TEST_F(JobStop, IsNothingToTheNextLifeOfARank) {
+  Begin();
+  Say(11, Disconnected{});
+  Hello(12, 1);  // started again
+  ASSERT_TRUE(Call(StopOf({0})).status.ok());
+  Say(10, Disconnected{});
+  ASSERT_TRUE(Call(StopOf({1})).status.ok());
+  Say(12, Leave{});
+  EXPECT_EQ(Shown().reason, "all workers left") << "in order, and not stopped";
+  Hello(13, 0);
+  Hello(14, 1);
+  Say(14, Disconnected{});
+  Say(13, Disconnected{});
+  EXPECT_EQ(Shown().members.size(), 2u) << "a new job, of which nothing was said";
+}
+
+TEST_F(JobStop, OfAnotherRunOrOfNobodyIsRefused) {
+  Begin();
+  LauncherStop other = StopOf({0, 1});
+  other.run_id = "another";
+  EXPECT_TRUE(absl::IsNotFound(Call(other).status));
+  other.run_id = "";
+  EXPECT_TRUE(absl::IsNotFound(Call(other).status));
+  LauncherStop nameless = StopOf({0, 1});
+  nameless.job = "jobs";
+  EXPECT_TRUE(absl::IsNotFound(Call(nameless).status));
+  EXPECT_THAT(std::string(Call(StopOf({kMaxWorkers})).status.message()),
+              HasSubstr("allowed are 0 to"));
+  EXPECT_THAT(std::string(Call(StopOf({})).status.message()),
+              HasSubstr("allowed are 1 to"));
+  EXPECT_THAT(Said(EventKind::kExit), IsEmpty());
+  Say(10, Disconnected{});
+  Say(11, Disconnected{});
+  EXPECT_EQ(Shown().phase, "running");
+}
+
+TEST_F(JobStop, EndsAJobThatHasNotBegun) {
+  AttachServer(1);
+  Hello(10, 0);
+  ASSERT_TRUE(Call(StopOf({0})).status.ok());
+  Say(10, Disconnected{});
+  EXPECT_EQ(Shown().phase, "over");
+  HelloOfNext(20, 0);
+  HelloOfNext(21, 1);
+  EXPECT_TRUE(Last<WorkerWelcome>(21).has_value());
+}
+
+TEST_F(JobStop, WordsOfLaunchersAreCutAndCleaned) {
+  Begin();
+  LauncherStop stop = StopOf({0});
+  stop.why = "\x1b[2J";
+  stop.host = std::string(100'000, 'x');
+  for (uint32_t rank = 1; rank < 100; ++rank) stop.ranks.push_back(rank);
+  ASSERT_TRUE(Call(stop).status.ok());
+  const std::string said = Said(EventKind::kExit).at(0);
+  EXPECT_THAT(said, HasSubstr("ranks 0, 1, 2, 3, 4, 5, 6, 7 and 92 more"));
+  EXPECT_THAT(said, HasSubstr("\\x1b[2J"));
+  EXPECT_LT(said.size(), 1000u);
+}
+
+using JobStopRestart = CoordinatorRestart;
+
+// They are waited for as ever: whoever is not back may have been stopped, or not.
+TEST_F(JobStopRestart, MembersThatAreNotBackYetAreNotGivenUp) {
+  Begin();
+  Restart();
+  ServersReturn();
+  ASSERT_TRUE(
+      Call(LauncherStop{.job = "job", .run_id = "run", .ranks = {0, 1}, .host = "a"})
+          .status.ok());
+  EXPECT_EQ(Shown().members.size(), 2u);
+  WorkerReturns(0);
+  WorkerReturns(1);
+  EXPECT_EQ(Shown().phase, "running");
+  Say(100, Disconnected{});
+  Say(101, Disconnected{});
+  EXPECT_EQ(Shown().phase, "over");
+}
+
+TEST_F(JobStopRestart, RanksThatHadDiedMayStillComeBack) {
+  Begin();
+  Say(11, Disconnected{});
+  PassTimeBeating(kFailureTimeout, {1, 2, 10});
+  epoch_ = Last<CommitEpoch>(1)->epoch;
+  Restart();
+  ServersReturn();
+  WorkerReturns(0);
+  ASSERT_EQ(Shown().phase, "running");
+  ASSERT_TRUE(
+      Call(LauncherStop{.job = "job", .run_id = "run", .ranks = {0}}).status.ok());
+  Say(100, Disconnected{});
+  EXPECT_EQ(Shown().phase, "running") << "rank 1 is of another launcher";
+}
+
+TEST_F(JobStopRestart, AProcessThatCameInsteadHasTimeToComeBack) {
+  Begin();
+  Restart();
+  ServersReturn();
+  WorkerReturns(0);
+  ASSERT_TRUE(
+      Call(LauncherStop{.job = "job", .run_id = "run", .ranks = {1}}).status.ok());
+  Hello(201, 1);  // in place of the one that is not back
+  ASSERT_TRUE(Last<WorkerWelcome>(201).has_value());
+  Say(201, Disconnected{});
+  EXPECT_EQ(Shown().members.size(), 2u);
+}
+
+}  // namespace
+}  // namespace syncline

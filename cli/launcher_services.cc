@@ -189,7 +189,8 @@ Launcher::JobFacts Launcher::AskForJob() const {
       uint64_t& furthest = facts.steps[name];
       furthest = std::max(furthest, job.value("step", uint64_t{0}));
     }
-    if (!is_named) continue;
+    // Of one that had ended when the coordinator was started anew only its end is known.
+    if (!is_named || job.value("mode", "").empty()) continue;
     facts.durability = job.value("durability", facts.durability);
     facts.mode = job.value("mode", std::string());
     facts.waits_for_servers = job.value("waits_for_servers", true);

@@ -316,6 +316,32 @@ std::string Parameters(double count) {
                      : absl::StrFormat("%.2f M parameters", count / 1e6);
 }
 
+std::string Ago(double seconds) {
+  if (seconds < 100) return absl::StrFormat("%.0f s ago", seconds);
+  if (seconds < 6000) return absl::StrFormat("%.0f min ago", seconds / 60);
+  return seconds < 2 * 86400 ? absl::StrFormat("%.0f h ago", seconds / 3600)
+                             : absl::StrFormat("%.0f days ago", seconds / 86400);
+}
+
+// "failed at step 120, 3 min ago: no worker for 50s; rank 1 died: signal 9 (Killed)"
+std::string EndOf(const Json& end) {
+  std::string text =
+      absl::StrFormat("%s at step %d, %s", Text(end, "phase"),
+                      end.value("step", uint64_t{0}), Ago(end.value("age_seconds", 0.0)));
+  if (!end.value("reason", "").empty()) {
+    absl::StrAppend(&text, ": ", Text(end, "reason"));
+  }
+  if (!end.value("exit", "").empty()) absl::StrAppend(&text, "; ", Text(end, "exit"));
+  return text;
+}
+
+// Nothing where none is known.
+std::string BeforeLine(const Json& job) {
+  const auto before = job.find("before");
+  if (before == job.end() || !before->is_object()) return "";
+  return absl::StrCat("  the run before: ", EndOf(*before), "\n");
+}
+
 std::string JobTable(const Json& job, size_t columns) {
   const Json members = job.value("members", Json::array());
   std::string table = absl::StrFormat(
@@ -330,6 +356,7 @@ std::string JobTable(const Json& job, size_t columns) {
   table += CheckpointLine(job);
   table += DurabilityLine(job);
   table += RecoveryLine(job);
+  table += BeforeLine(job);
   table = BrokenLines(table, columns, kHanging);
   if (!members.empty()) table += MemberTable(members, columns);
   return table;
@@ -354,6 +381,10 @@ std::string FinishedJobs(const Json& jobs) {
   std::string text = "\nfinished jobs\n";
   for (size_t i = 0; i < shown; ++i) {
     const Json& job = *finished[i];
+    if (const auto ended = job.find("ended"); ended != job.end() && ended->is_object()) {
+      absl::StrAppendFormat(&text, "  %s: %s\n", Text(job, "name"), EndOf(*ended));
+      continue;
+    }
     const bool has_reason = !job.value("reason", "").empty();
     absl::StrAppendFormat(&text, "  %s: %s at step %d%s\n", Text(job, "name"),
                           Text(job, "phase"), job.value("step", uint64_t{0}),

@@ -50,6 +50,23 @@ TEST(StatusTable, ShowsServersJobsAndMembers) {
   EXPECT_THAT(*table, testing::ContainsRegex("3 +b:19 +2 +999 B +1.0 s +121  waiting\n"));
 }
 
+TEST(StatusTable, SaysWhatBecameOfTheRunBefore) {
+  const auto table = StatusAsTable(
+      R"j({"jobs": [{"name": "bert", "phase": "running", "epoch": 1, "step": 3,
+                     "before": {"job": 4, "phase": "failed", "reason": "no worker for 50s",
+                                "exit": "rank 1 died: signal 9 (Killed)", "step": 120,
+                                "age_seconds": 182}},
+                    {"name": "gpt", "phase": "over", "reason": "all workers left", "step": 7,
+                     "ended": {"job": 2, "phase": "over", "reason": "all workers left",
+                               "exit": "", "step": 7, "age_seconds": 20000}, "before": null}]})j",
+      "a:7070");
+  ASSERT_TRUE(table.ok()) << table.status();
+  EXPECT_THAT(*table, HasSubstr("  the run before: failed at step 120, 3 min ago: no "
+                                "worker for 50s; rank 1 died: signal 9 (Killed)\n"));
+  EXPECT_THAT(*table, HasSubstr("finished jobs\n  gpt: over at step 7, 6 h ago: all "
+                                "workers left\n"));
+}
+
 TEST(StatusTable, FitsEightyColumnsAndKeepsWhoIsMeant) {
   const auto table = StatusAsTable(
       R"({"build_version": "0.1.0", "uptime_seconds": 12.4,

@@ -133,6 +133,12 @@ Json ToJson(const v1::CheckpointStatus& checkpoint) {
           {"resumed_from", checkpoint.resumed_from()}};
 }
 
+Json ToJson(const v1::RunEnd& end) {
+  return {{"job", end.job()},       {"phase", end.phase()},
+          {"reason", end.reason()}, {"exit", end.exit()},
+          {"step", end.step()},     {"age_seconds", end.age_seconds()}};
+}
+
 Json ToJson(const v1::JobStatus& job) {
   return {{"job", job.job()},
           {"name", job.name()},
@@ -155,6 +161,8 @@ Json ToJson(const v1::JobStatus& job) {
           {"checkpoint", ToJson(job.checkpoint())},
           {"durability", job.durability()},
           {"waits_for_servers", job.waits_for_servers()},
+          {"ended", job.has_ended() ? ToJson(job.ended()) : Json()},
+          {"before", job.has_before() ? ToJson(job.before()) : Json()},
           {"backups", ToList(job.backups())},
           {"records", ToList(job.records())},
           {"training_servers", job.training_servers()},

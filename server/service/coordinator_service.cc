@@ -11,6 +11,7 @@
 #include "comm/transport/tcp/member_key.h"
 #include "server/service/event_convert.h"
 #include "server/service/proto_convert.h"
+#include "server/service/run_ends.h"
 #include "server/service/status_convert.h"
 
 namespace syncline {
@@ -219,6 +220,7 @@ CoordinatorView CoordinatorService::View() {
 
 v1::StatusReply CoordinatorService::StatusNow() {
   v1::StatusReply reply = ToProto(View());
+  AppendEnds(events_.Ends(), reply);
   AppendEvents(events_.Latest(kEventsInStatus), reply);
   reply.set_uptime_seconds(absl::ToDoubleSeconds(clock_.Now()));
   return reply;

@@ -172,6 +172,29 @@ std::vector<LoggedEvent> EventLog::All() const {
   return all;
 }
 
+std::vector<JobEnd> EventLog::Ends() const { return Ends(absl::Now()); }
+
+std::vector<JobEnd> EventLog::Ends(absl::Time now) const {
+  absl::MutexLock lock(&mutex_);
+  std::vector<JobEnd> ends;
+  for (const auto& [job, log] : logs_) {
+    const auto last_of = [&log](EventKind kind) {
+      return std::find_if(
+          log.events.rbegin(), log.events.rend(), [&](const LoggedEvent& logged) {
+            return logged.event.kind == kind && logged.number <= log.shown;
+          });
+    };
+    const auto end = last_of(EventKind::kEnd);
+    if (end == log.events.rend()) continue;
+    const auto exit = last_of(EventKind::kExit);
+    ends.push_back({.last = *end,
+                    .exit = exit == log.events.rend() ? "" : exit->event.what,
+                    // The host's clock may have been set back.
+                    .age = std::max(absl::ZeroDuration(), now - end->time)});
+  }
+  return ends;
+}
+
 std::map<uint32_t, std::vector<LoggedEvent>> EventLog::Latest(size_t most) const {
   absl::MutexLock lock(&mutex_);
   std::map<uint32_t, std::vector<LoggedEvent>> latest;

@@ -5,11 +5,12 @@
 //   for (const StoreRecord& record : log.Changes()) …  // a few times a second: store it
 //   log.Show();                                        // from now on readers see them
 //   log.Of(7);                                         // the events of job 7, oldest first
+//   log.Ends();                                        // what became of jobs that are over
 //
 // Numbers count the events of a job from 1. Readers see only what is stored: no number is
 // seen twice for different events, also when the coordinator is killed between the two.
 //
-// Thread safety: Of, All and Latest may be called from any thread, the others from one.
+// Thread safety: Of, All, Ends and Latest may be called from any thread, the others from one.
 #pragma once
 
 #include <cstddef>
@@ -32,6 +33,13 @@ struct LoggedEvent {
   uint64_t number = 0;
   absl::Time time = absl::UnixEpoch();
   CoordinatorEvent event = {};
+};
+
+// Of a job that is over.
+struct JobEnd {
+  LoggedEvent last = {};    // which says so
+  std::string exit = {};    // the last exit that a launcher had told; empty: none
+  absl::Duration age = {};  // since the end, by the time of day; not negative
 };
 
 struct EventLogLimits {
@@ -60,6 +68,9 @@ class EventLog {
   // Oldest first.
   std::vector<LoggedEvent> Of(uint32_t job) const ABSL_LOCKS_EXCLUDED(mutex_);
   std::vector<LoggedEvent> All() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Of jobs that are over, by their numbers.
+  std::vector<JobEnd> Ends() const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::vector<JobEnd> Ends(absl::Time now) const ABSL_LOCKS_EXCLUDED(mutex_);
   // The last `most` of each job.
   std::map<uint32_t, std::vector<LoggedEvent>> Latest(size_t most) const
       ABSL_LOCKS_EXCLUDED(mutex_);

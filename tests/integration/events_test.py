@@ -129,6 +129,28 @@ class Launched(EventsTest):
         again = self.run_job("again", "--steps", "5")
         self.assertEqual(again.wait(), 0, again.text())
 
+    def test_status_says_what_became_of_the_run_before_also_when_the_coordinator_was_started_anew(self):
+        self.allow(20)
+        run = self.run_job("run", "--steps", "1000")
+        run.await_line(r"^step 19$")
+        self.server_processes[0].kill()
+        self.allow(1000)
+        self.assertNotEqual(run.wait(), 0, run.text())
+        self.allow(20)
+        self.await_event("end", r"^the job has failed: server 0 \(.*\) is lost")
+        self.coordinator.kill()
+        self.start_coordinator()
+        ended = self.status_of("test")
+        self.assertEqual(ended["phase"], "failed")
+        self.assertRegex(ended["reason"], r"^server 0 \(.*\) is lost")
+        self.assertRegex(self.syncline("status").stdout, r"test: failed at step \d+, \d+ s ago: server 0 ")
+        self.serve("server", "--role", "server", "--coordinator", self.address).await_line(r"ready control=")
+        again = self.run_job("again", "--steps", "1000")
+        again.await_line(r"^step 19$")
+        before = self.status_of("test")["before"]
+        self.assertEqual((before["job"], before["phase"], before["reason"]), (ended["job"], "failed", ended["reason"]))
+        self.assertRegex(self.syncline("status").stdout, r"the run before: failed at step \d+, \d+ s ago: server 0 ")
+
 
 class Metrics(EventsTest):
     def test_of_two_jobs_at_once_of_which_one_ends_never_mix(self):

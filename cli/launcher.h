@@ -81,6 +81,8 @@ class Launcher {
  private:
   absl::Status MakeDirectories();
   absl::Status StartCoordinator();
+  // One that somebody else has started.
+  absl::Status AwaitCoordinator();
   absl::Status StartServers();
   // One of these, which may have run before.
   absl::Status StartService(const std::string& name);

@@ -9,9 +9,11 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "cli/coordinator_wait.h"
 #include "cli/launcher.h"
 #include "cli/process_end.h"
 #include "comm/base/failure.h"
+#include "comm/base/patience.h"
 #include "comm/base/status.h"
 #include "comm/rpc/status_json.h"
 #include "nlohmann/json.hpp"
@@ -26,6 +28,7 @@ constexpr absl::Duration kReadyTimeout = absl::Seconds(30);
 constexpr int kCoordinatorRestarts = FruitlessRestarts::kMost;
 // A coordinator that lived so long since it was started again does not die of its state.
 constexpr absl::Duration kSoon = absl::Minutes(1);
+constexpr absl::Duration kLookForSignalsEvery = absl::Milliseconds(50);
 constexpr absl::Duration kStatusTimeout = absl::Seconds(1);
 
 nlohmann::json JobsIn(const std::string& status) {
@@ -53,13 +56,27 @@ std::optional<ReadyLine> ParseReadyLine(std::string_view line) {
 }
 
 absl::Status Launcher::StartCoordinator() {
-  if (!plan_.starts_coordinator) return absl::OkStatus();
+  if (!plan_.starts_coordinator) return AwaitCoordinator();
   SYNCLINE_RETURN_IF_ERROR(StartService(kCoordinator));
   SYNCLINE_RETURN_IF_ERROR(WaitUntilReady({kCoordinator}));
   if (signal_ != 0) return absl::OkStatus();
   coordinator_ = ready_[kCoordinator].control;
   coordinator_admin_ = ready_[kCoordinator].admin;
   if (at_start_) at_start_(coordinator_);
+  return absl::OkStatus();
+}
+
+absl::Status Launcher::AwaitCoordinator() {
+  const absl::Duration patience =
+      options_.patience.empty() ? DefaultPatience(plan_.failure_timeout) : plan_.patience;
+  CoordinatorWait wait(
+      {.coordinator = coordinator_, .tls = options_.tls, .limit = patience}, Say);
+  while (signal_ == 0) {
+    SYNCLINE_ASSIGN_OR_RETURN(const bool answers, wait.Answers(kLookForSignalsEvery));
+    if (answers) break;
+    const ProcessEvent event = processes_->Next(absl::Now());
+    if (event.kind == ProcessEvent::kSignal) signal_ = event.signal;
+  }
   return absl::OkStatus();
 }
 

@@ -125,12 +125,23 @@ TEST_F(LauncherTest, GivesUpACoordinatorThatDiesAgainAndAgain) {
 }
 
 TEST_F(LauncherTest, StartsNothingElseWithACoordinator) {
-  options_.coordinator = "192.0.2.7:7070";
+  const AnsweringCoordinator coordinator;
+  options_.coordinator = coordinator.address();
   const auto code =
       Run(absl::StrCat("echo $SYNCLINE_COORDINATOR $MASTER_ADDR > ", Path("worker")));
   ASSERT_TRUE(code.ok()) << code.status();
-  EXPECT_EQ(Read("worker"), "192.0.2.7:7070 192.0.2.7\n");
+  EXPECT_EQ(Read("worker"), absl::StrCat(coordinator.address(), " 127.0.0.1\n"));
   EXPECT_EQ(Read("calls"), "");
+}
+
+TEST_F(LauncherTest, StartsNoWorkerWhereNoCoordinatorAnswers) {
+  options_.coordinator = "127.0.0.1:1";
+  options_.patience = "10ms";
+  const auto code = Run(absl::StrCat("touch ", Path("worker")));
+  EXPECT_EQ(ExitCodeOf(code.status()), kExitUnreachable);
+  EXPECT_THAT(std::string(code.status().message()),
+              HasSubstr("no coordinator answered at 127.0.0.1:1 within 10ms"));
+  EXPECT_FALSE(std::filesystem::exists(Path("worker")));
 }
 
 TEST_F(LauncherTest, SaysHowTheOthersWouldHaveGoneOn) {
@@ -293,7 +304,8 @@ TEST_F(LauncherTest, GivesUpAWorkerThatBringsItsJobNoFurther) {
 }
 
 TEST_F(LauncherTest, FailsWhenNoWorkerOfItsHostIsLeft) {
-  options_.coordinator = "192.0.2.7:7070";
+  const AnsweringCoordinator coordinator;
+  options_.coordinator = coordinator.address();
   options_.nnodes = "1:2";
   const auto code = Run("exit 9");
   EXPECT_THAT(std::string(code.status().message()),
@@ -301,7 +313,8 @@ TEST_F(LauncherTest, FailsWhenNoWorkerOfItsHostIsLeft) {
 }
 
 TEST_F(LauncherTest, TellsWorkersWhereTorchMeets) {
-  options_.coordinator = "192.0.2.7:7070";
+  const AnsweringCoordinator coordinator;
+  options_.coordinator = coordinator.address();
   options_.master_addr = "10.0.0.1";
   options_.master_port = 29500;
   const auto code =

@@ -11,7 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "cli/launcher.h"
 #include "comm/base/status.h"
+#include "comm/rpc/server.h"
 #include "gtest/gtest.h"
+#include "proto/coordinator.grpc.pb.h"
 
 namespace syncline {
 
@@ -25,6 +27,22 @@ echo "syncline: ready control=127.0.0.1:$port admin=127.0.0.1:3333"
 trap 'echo stopped >> "$(dirname "$0")/calls"; exit 0' TERM
 while :; do sleep 0.01; done
 )";
+
+// Of somebody else: it answers, and knows nothing.
+class AnsweringCoordinator {
+ public:
+  AnsweringCoordinator() {
+    ServerOptions options;
+    options.listen = "127.0.0.1:0";
+    options.services = {&service_};
+    running_ = StartServer(options);
+  }
+  std::string address() const { return running_->address; }
+
+ private:
+  v1::Coordinator::Service service_;
+  absl::StatusOr<RunningServer> running_;
+};
 
 class LauncherTest : public testing::Test {
  protected:

@@ -272,7 +272,27 @@ absl::Status CheckDataPlane(const RunOptions& options) {
   return absl::OkStatus();
 }
 
+// What a run without any server cannot have.
+absl::Status CheckWithoutServers(const RunOptions& options) {
+  if (!options.coordinator.empty() || options.servers != 0) return absl::OkStatus();
+  const std::pair<const char*, bool> given[] = {
+      {"--checkpoint-dir", !options.checkpoint_dir.empty()},
+      {"--journal-dir", !options.journal_dir.empty()},
+      {"--durability", !options.durability.empty() && options.durability != "none"},
+      {"--mode", !options.mode.empty()},
+      {"--data-plane", !options.data_plane.empty()},
+      {"--engine-threads", options.engine_threads > 0}};
+  for (const auto& [flag, is_given] : given) {
+    if (!is_given) continue;
+    return Usage(absl::StrCat(
+        "--servers 0 is for programs that use collectives alone, and ", flag,
+        " is of servers: drop ", flag, ", or start a server with --servers 1"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status CheckTheRest(const RunOptions& options) {
+  SYNCLINE_RETURN_IF_ERROR(CheckWithoutServers(options));
   SYNCLINE_RETURN_IF_ERROR(CheckDurability(options));
   SYNCLINE_RETURN_IF_ERROR(CheckDataPlane(options));
   if (options.program.empty()) {
@@ -381,11 +401,6 @@ absl::StatusOr<LaunchPlan> MakeLaunchPlan(const RunOptions& options,
                               sizes.world, " workers of the job"));
   }
   plan.starts_coordinator = options.coordinator.empty();
-  if (plan.starts_coordinator && options.servers == 0) {
-    return Usage(
-        "--servers 0 without --coordinator: nothing would hold the weights; leave one of "
-        "them out");
-  }
   plan.servers =
       options.servers >= 0 ? options.servers : (plan.starts_coordinator ? 1 : 0);
   // Each would otherwise take the same memory for its own.

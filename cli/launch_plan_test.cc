@@ -143,14 +143,24 @@ TEST(LaunchPlan, StartsOnlyWorkersForAGivenCoordinator) {
   EXPECT_FALSE(plan->starts_coordinator);
 }
 
-TEST(LaunchPlan, ACoordinatorOfItsOwnNeedsServers) {
+TEST(LaunchPlan, ARunWithoutServersIsForCollectives) {
   RunOptions options = Program();
+  options.standalone = true;
   options.servers = 0;
   const auto plan = MakeLaunchPlan(options, {});
-  EXPECT_EQ(FailureOf(plan.status()), Failure::kUsage);
-  EXPECT_THAT(std::string(plan.status().message()), HasSubstr("--servers 0"));
-  options.coordinator = "10.0.0.1:7070";
-  EXPECT_TRUE(MakeLaunchPlan(options, {}).ok());
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->servers, 0);
+  EXPECT_TRUE(plan->starts_coordinator);
+  options.checkpoint_dir = "checkpoints";
+  const absl::Status refused = MakeLaunchPlan(options, {}).status();
+  EXPECT_EQ(FailureOf(refused), Failure::kUsage);
+  EXPECT_THAT(std::string(refused.message()),
+              testing::AllOf(HasSubstr("--checkpoint-dir is of servers"),
+                             HasSubstr("--servers 1")));
+  options.checkpoint_dir.clear();
+  options.durability = "peer";
+  EXPECT_THAT(std::string(MakeLaunchPlan(options, {}).status().message()),
+              HasSubstr("--durability is of servers"));
 }
 
 TEST(LaunchPlan, ServersOfOneHostShareItsMemory) {

@@ -102,6 +102,8 @@ std::vector<std::string> Launcher::FlagsOf(const std::string& name) const {
   if (name == kCoordinator) {
     add("--role", "coordinator");
     add("--state-dir", scratch_ + "/state");
+    // It refuses workers that want some, instead of letting them wait.
+    add("--servers", plan_.servers == 0 ? "0" : "");
     // Its members know the address of its last life.
     add("--listen", coordinator_.empty() ? any_port : coordinator_);
     if (!coordinator_admin_.empty()) admin = coordinator_admin_;

@@ -54,6 +54,16 @@ TEST_F(LauncherTest, StartsWhatIsMissingAndStopsItWhenTheWorkersAreDone) {
   EXPECT_THAT(calls, testing::ContainsRegex("stopped\nstopped\nstopped\n$"));
 }
 
+TEST_F(LauncherTest, TellsItsCoordinatorThatThereWillBeNoServers) {
+  options_.servers = 0;
+  const auto code = Run("exit 0");
+  ASSERT_TRUE(code.ok()) << code.status();
+  const std::string calls = Read("calls");
+  EXPECT_THAT(calls, HasSubstr("--role coordinator"));
+  EXPECT_THAT(calls, HasSubstr("--servers 0 "));
+  EXPECT_THAT(calls, testing::Not(HasSubstr("--role server")));
+}
+
 TEST_F(LauncherTest, TellsItsServersHowToBeReached) {
   options_.data_plane = "tls";
   ASSERT_TRUE(Run("exit 0").ok());

@@ -56,7 +56,8 @@ void AddServiceFlags(CLI::App& command, RunOptions& options) {
   command
       .add_option(
           "--servers", options.servers,
-          "Servers to start here, 0 or more (default: 1, or 0 with --coordinator)")
+          "Servers to start here, 0 or more (default: 1, or 0 with --coordinator); 0 "
+          "without --coordinator is for programs that use collectives alone")
       ->check(CLI::NonNegativeNumber);
   command.add_option("--coordinator", options.coordinator,
                      "HOST:PORT of a running coordinator (default: start one)");

@@ -445,7 +445,10 @@ void AddServe(CLI::App& app, Command* selected) {
       ->check(IsNamed);
   add("--coordinator", flags->coordinator,
       "HOST:PORT of the coordinator, for --role server");
-  add("--servers", flags->servers, "How many servers the coordinator waits for");
+  add("--servers", flags->servers,
+      "How many servers the coordinator waits for; 0: there will be none, and workers "
+      "that "
+      "want one are refused");
   add("--engine-threads", flags->engine_threads,
       "Engines of a server; 0: half of the cores");
   add("--memory", flags->memory,

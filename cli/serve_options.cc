@@ -41,9 +41,10 @@ absl::Status SetRole(const std::string& role, ServePlan& plan) {
 }
 
 absl::Status SetCounts(const ServeFlags& flags, int cores, ServePlan& plan) {
-  if (flags.servers < 1 || flags.servers > static_cast<int>(kMaxServers)) {
-    return Usage(
-        absl::StrCat("--servers ", flags.servers, " is not in 1 to ", kMaxServers));
+  const int least = plan.has_server ? 1 : 0;
+  if (flags.servers < least || flags.servers > static_cast<int>(kMaxServers)) {
+    return Usage(absl::StrCat("--servers ", flags.servers, " is not in ", least, " to ",
+                              kMaxServers));
   }
   if (flags.engine_threads < 0 ||
       flags.engine_threads > static_cast<int>(kMaxEngineThreads)) {

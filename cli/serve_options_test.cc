@@ -235,6 +235,11 @@ TEST(ServePlanTest, WrongValuesNameTheirFlag) {
   flags = {};
   flags.servers = 0;
   ExpectRefused(flags, "--servers");
+  flags.role = "coordinator";
+  flags.state_dir = "state";
+  EXPECT_TRUE(MakeServePlan(flags, 2, NoEnvironment).ok()) << "there will be none";
+  flags.servers = -1;
+  ExpectRefused(flags, "--servers");
   flags = {};
   flags.engine_threads = 65;
   ExpectRefused(flags, "--engine-threads");

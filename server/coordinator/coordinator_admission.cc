@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "server/coordinator/admission.h"
 #include "server/coordinator/coordinator_impl.h"
@@ -16,6 +18,17 @@ absl::Status CheckWorkerNames(const WorkerHello& hello) {
   SYNCLINE_RETURN_IF_ERROR(
       CheckUnlessEmpty("a worker's name", hello.name, kMaxMemberNameBytes));
   return CheckUnlessEmpty("a run id", hello.run_id, kMaxJobNameBytes);
+}
+
+// Nobody waits for what was never meant to come.
+absl::Status NoServers(const std::string& job) {
+  return WithFailure(
+      absl::FailedPreconditionError(absl::StrCat(
+          "job '", job,
+          "' wants servers for its weights, and this run has none, for it "
+          "was started with --servers 0: start it with --servers 1, or use collectives "
+          "alone")),
+      Failure::kJobRefused);
 }
 
 }  // namespace
@@ -86,6 +99,9 @@ void Coordinator::Impl::OnWorkerHello(ConnectionId connection, const WorkerHello
     return Refuse(connection, named);
   }
   if (hello.member) return Return(connection, hello);
+  if (options_.expected_servers == 0 && ServersAttached() == 0) {
+    return Refuse(connection, NoServers(hello.job));
+  }
   const absl::Status added = declarations_.Add(connection, hello, now_, outputs_);
   if (!added.ok()) return Refuse(connection, added);
   speakers_[connection] = {.kind = Speaker::kNewcomer};

@@ -28,6 +28,19 @@ TEST_F(CoordinatorTest, SaysWhoIsMissingUntilAllAreThere) {
   ASSERT_TRUE(Last<WorkerWelcome>(11).has_value());
 }
 
+// `syncline run --servers 0`: they would wait forever.
+TEST_F(CoordinatorTest, WithoutServersWhoWantsSomeIsRefused) {
+  coordinator_ = std::make_unique<Coordinator>(
+      CoordinatorOptions{Timeouts::Derive(kFailureTimeout), 0});
+  Hello(10, 0, 1);
+  EXPECT_EQ(FailureOf(closed_[10]), Failure::kJobRefused);
+  EXPECT_THAT(std::string(closed_[10].message()),
+              AllOf(HasSubstr("job 'job' wants servers"), HasSubstr("--servers 1")));
+  AttachServer(1);  // somebody has started one after all
+  Hello(11, 0, 1);
+  EXPECT_TRUE(Last<WorkerWelcome>(11).has_value());
+}
+
 TEST_F(CoordinatorTest, AHelloTellsTheNewcomerAloneAndATickTheOthers) {
   constexpr uint32_t kWorkers = 50;
   for (uint32_t rank = 0; rank + 1 < kWorkers; ++rank) Hello(100 + rank, rank, kWorkers);

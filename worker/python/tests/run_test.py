@@ -49,6 +49,38 @@ class Run(unittest.TestCase):
         return program.wait(), program.text()
 
 
+class WithoutServers(Run):
+    @unittest.skipIf(importlib.util.find_spec("torch") is None, "no torch; install python3-torch")
+    def test_programs_of_collectives_run(self):
+        script = self.script("""
+            import torch, syncline
+            import torch.distributed as dist
+            import syncline.torch.distributed
+            dist.init_process_group("syncline")
+            x = torch.full((5,), float(dist.get_rank() + 1))
+            dist.all_reduce(x)
+            syncline.assert_equal(x)
+            model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1))
+            model.register_comm_hook(syncline.torch.CompressedState("int8"), syncline.torch.compressed_hook)
+            model(torch.ones(2, 3)).sum().backward()
+            syncline.assert_equal(model.module.weight.grad)
+            print("sum", int(x[0]), flush=True)
+            dist.barrier()
+            dist.destroy_process_group()
+        """)
+        code, said = self.run_launcher("--standalone", "--servers", "0", "--nproc-per-node", "2", "--tee", "1", script,
+                                       env={"PYTHONPATH": str(support.PACKAGE)})
+        self.assertEqual(code, 0, said)
+        self.assertEqual(len(re.findall(r"sum 3", said)), 2, said)
+        self.assertIn("2 workers and 0 servers here", said)
+
+    def test_programs_that_want_some_are_told(self):
+        code, said = self.run_launcher("--standalone", "--servers", "0", "--nproc-per-node", "1", self.script(textwrap.dedent(TRAIN)),
+                                       env={"PYTHONPATH": str(support.PACKAGE)})
+        self.assertEqual(code, 7, said)
+        self.assertRegex(said, "job 'default' wants servers .* this run has none.* start it with --servers 1")
+
+
 class Programs(Run):
     def test_are_scripts_and_modules(self):
         source = "import os, sys; print('runs', sys.executable, sys.argv[1:], os.environ['WORLD_SIZE'], os.environ['ROLE_NAME'])"

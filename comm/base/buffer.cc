@@ -65,6 +65,11 @@ Buffer Gather(const Payload& payload) {
   return gathered;
 }
 
+void Landed::CopyTo(std::byte* out) const {
+  if (head.size > 0) std::memcpy(out, head.data, head.size);
+  if (body.size > 0) std::memcpy(out + head.size, body.data, body.size);
+}
+
 // The idle memory of one pool. Buffers in flight refer to it weakly: when the pool is
 // gone, they go back to the allocator.
 struct BufferPool::Shelf {

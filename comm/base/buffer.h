@@ -74,6 +74,22 @@ size_t PayloadBytes(const Payload& payload);
 // The payload as one contiguous buffer (a copy).
 Buffer Gather(const Payload& payload);
 
+// What one message carried, where it landed: `head`, then `body`. There is a head only where
+// the sender lent memory of its program as the body, which has no room for it.
+struct Landed {
+  Landed() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor)
+  Landed(Slice whole) : body(std::move(whole)) {}
+  Landed(Slice head, Slice body) : head(std::move(head)), body(std::move(body)) {}
+
+  size_t size() const { return head.size + body.size; }
+  // To memory of size() bytes.
+  void CopyTo(std::byte* out) const;
+
+  Slice head;
+  Slice body;
+};
+
 // Recycles large buffers by size class, so that steady state neither allocates nor
 // touches fresh pages. Keeps at most `max_idle_bytes` for reuse; what is above goes back
 // to the allocator.

@@ -46,6 +46,9 @@ struct SyncMode {
   // counted.
   bool has_delays() const { return is_async() || staleness > 0; }
   bool has_quorum() const { return quorum > 0; }
+  // Whether each step is of everybody's contributions, and its weights reach everybody before
+  // the next one is contributed to. Not of ssp, whose staleness may change.
+  bool is_lockstep() const { return kind == Kind::kBsp && !has_quorum(); }
   // Whether some versions never reach every worker.
   bool skips_versions() const { return has_delays() || has_quorum(); }
   double WeightOfAge(uint64_t age) const;

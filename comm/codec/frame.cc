@@ -55,20 +55,22 @@ void WriteHeader(TileHeader header, const Codec& codec, ByteView encoded,
   std::memcpy(out, &header, sizeof(header));
 }
 
-Payload BorrowFp32(const Codec& codec, TileHeader header, const Buffer& headers,
-                   std::span<const float> values) {
-  const ByteView bytes = std::as_bytes(values);
-  std::byte* out = headers.data();
-  for (size_t first = 0; first < values.size(); first += kTileElements) {
-    const auto tile =
-        values.subspan(first, std::min<size_t>(kTileElements, values.size() - first));
-    header.elements = static_cast<uint32_t>(tile.size());
-    WriteHeader(header, codec, std::as_bytes(tile), out);
+// Headers from `pool`, and the values where they lie, which are their own encoding.
+Payload Borrow(const Codec& codec, const BlockLabel& label, Slice values,
+               Checksum checksum, BufferPool& pool) {
+  const uint32_t elements = label.range.elements;
+  const size_t width = values.size / elements;
+  const Buffer headers = pool.Allocate(sizeof(TileHeader) * TilesOf(elements));
+  TileHeader header = FirstHeader(label, checksum);
+  for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
+    header.elements = TileElements(elements, tile);
+    const std::byte* const first = values.data + size_t{tile} * kTileElements * width;
+    WriteHeader(header, codec, {first, header.elements * width},
+                headers.data() + tile * sizeof(header));
     ++header.tile;
-    out += sizeof(header);
   }
-  Payload payload = {Slice::Of(headers), Slice::Borrowed(bytes)};
-  const size_t padding = Padded(bytes.size()) - bytes.size();
+  const size_t padding = Padded(values.size) - values.size;
+  Payload payload = {Slice::Of(headers), std::move(values)};
   if (padding > 0) payload.push_back(Slice::Borrowed(ByteView(kZeros, padding)));
   return payload;
 }
@@ -221,8 +223,7 @@ Payload EncodeBlock(const Codec& codec, const BlockLabel& label,
   CheckRange(label.range);
   SYNCLINE_CHECK(values.size() == label.range.elements);
   if (codec.id() == CodecId::kFp32) {
-    const Buffer headers = pool.Allocate(sizeof(TileHeader) * TilesOf(values.size()));
-    return BorrowFp32(codec, FirstHeader(label, checksum), headers, values);
+    return Borrow(codec, label, Slice::Borrowed(std::as_bytes(values)), checksum, pool);
   }
   const Buffer memory = pool.Allocate(MaxBlockBytes(codec, label.range.elements));
   BlockWriter writer(label, checksum, memory.owner());
@@ -233,6 +234,16 @@ Payload EncodeBlock(const Codec& codec, const BlockLabel& label,
     writer.EndTile(codec.Encode(tile, {}, ContextAt(label, first), room));
   }
   return writer.Finish();
+}
+
+Payload LendBlock(const Codec& codec, const BlockLabel& label, Slice values,
+                  Checksum checksum, BufferPool& pool) {
+  CheckRange(label.range);
+  SYNCLINE_CHECK(values.size == codec.MaxEncodedBytes(1) * label.range.elements);
+  Payload payload = Borrow(codec, label, std::move(values), checksum, pool);
+  payload.resize(2);  // its padding is there
+  payload.back().size = Padded(payload.back().size);
+  return payload;
 }
 
 Payload Relabel(const Payload& payload, uint32_t elements, uint64_t epoch,
@@ -252,30 +263,34 @@ Payload Relabel(const Payload& payload, uint32_t elements, uint64_t epoch,
   return {Slice::Of(headers), {frames.data + bytes, frames.size - bytes, frames.owner}};
 }
 
-absl::StatusOr<BlockView> ParseBlock(ByteView payload, const BlockLabel& expected,
-                                     const CodecSet& codecs) {
+namespace {
+
+absl::Status WrongHeaders(size_t bytes, const BlockLabel& expected) {
+  const uint32_t tiles = TilesOf(expected.range.elements);
+  return Refuse(expected.range, FirstTile(expected.range), "payload has ", bytes,
+                " bytes, but the ", tiles, " headers alone need ",
+                tiles * sizeof(TileHeader));
+}
+
+// REQUIRES: as many headers as the block has tiles.
+absl::StatusOr<BlockView> ParseTiles(ByteView headers, ByteView tiles,
+                                     const BlockLabel& expected, const CodecSet& codecs) {
   const BlockRange& range = expected.range;
-  CheckRange(range);
-  const uint32_t tiles = TilesOf(range.elements);
-  size_t used = tiles * sizeof(TileHeader);
-  if (payload.size() < used) {
-    return Refuse(range, FirstTile(range), "payload has ", payload.size(),
-                  " bytes, but the ", tiles, " headers alone need ", used);
-  }
+  size_t used = 0;
   BlockView block;
-  for (uint32_t i = 0; i < tiles; ++i) {
+  for (uint32_t i = 0; i < TilesOf(range.elements); ++i) {
     const uint32_t tile = FirstTile(range) + i;
     TileHeader header;
-    std::memcpy(&header, payload.data() + i * sizeof(header), sizeof(header));
+    std::memcpy(&header, headers.data() + i * sizeof(header), sizeof(header));
     SYNCLINE_ASSIGN_OR_RETURN(const Codec* codec,
                               CheckHeader(header, expected, tile, codecs));
     // No overflow: CheckHeader has bounded payload_bytes.
     const size_t padded_bytes = Padded(header.payload_bytes);
-    if (padded_bytes > payload.size() - used) {
-      return Refuse(range, tile, "payload ends after ", payload.size() - used, " of ",
+    if (padded_bytes > tiles.size() - used) {
+      return Refuse(range, tile, "payload ends after ", tiles.size() - used, " of ",
                     padded_bytes, " bytes");
     }
-    const ByteView padded = payload.subspan(used, padded_bytes);
+    const ByteView padded = tiles.subspan(used, padded_bytes);
     const ByteView encoded = padded.first(header.payload_bytes);
     SYNCLINE_RETURN_IF_ERROR(
         CheckEncoded(header, encoded, padded.subspan(header.payload_bytes), *codec));
@@ -287,11 +302,33 @@ absl::StatusOr<BlockView> ParseBlock(ByteView payload, const BlockLabel& expecte
     block.tiles.push_back(view);
     used += padded_bytes;
   }
-  if (used != payload.size()) {
-    return Refuse(range, FirstTile(range) + tiles - 1, payload.size() - used,
-                  " bytes follow the last tile");
+  if (used != tiles.size()) {
+    return Refuse(range, FirstTile(range) + TilesOf(range.elements) - 1,
+                  tiles.size() - used, " bytes follow the last tile");
   }
   return block;
+}
+
+}  // namespace
+
+absl::StatusOr<BlockView> ParseBlock(ByteView payload, const BlockLabel& expected,
+                                     const CodecSet& codecs) {
+  CheckRange(expected.range);
+  const size_t bytes = TilesOf(expected.range.elements) * sizeof(TileHeader);
+  if (payload.size() < bytes) return WrongHeaders(payload.size(), expected);
+  return ParseTiles(payload.first(bytes), payload.subspan(bytes), expected, codecs);
+}
+
+absl::StatusOr<BlockView> ParseBlock(const Landed& payload, const BlockLabel& expected,
+                                     const CodecSet& codecs) {
+  const auto& [head, body] = payload;
+  const ByteView tiles(body.data, body.size);
+  if (head.size == 0) return ParseBlock(tiles, expected, codecs);
+  CheckRange(expected.range);
+  if (head.size != TilesOf(expected.range.elements) * sizeof(TileHeader)) {
+    return WrongHeaders(head.size, expected);
+  }
+  return ParseTiles({head.data, head.size}, tiles, expected, codecs);
 }
 
 }  // namespace syncline

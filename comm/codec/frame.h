@@ -88,6 +88,11 @@ size_t MaxBlockBytes(const CodecSet& codecs, uint32_t elements);
 Payload EncodeBlock(const Codec& codec, const BlockLabel& label,
                     std::span<const float> values, Checksum checksum, BufferPool& pool);
 
+// The same of values that lie in memory as `codec` would encode them: they are not copied,
+// and their owner keeps them. REQUIRES: zeros follow up to a multiple of kTileAlignment.
+Payload LendBlock(const Codec& codec, const BlockLabel& label, Slice values,
+                  Checksum checksum, BufferPool& pool);
+
 // Writes the payload of one block tile by tile, for who encodes the pieces of a tile
 // itself, or some tiles with another codec.
 //
@@ -143,6 +148,9 @@ struct BlockView {
 // Codec::Validate on each tile. InvalidArgument / DataLoss (CRC) say which tile and field
 // was wrong. The step and epoch in the frames must equal those of `expected`.
 absl::StatusOr<BlockView> ParseBlock(ByteView payload, const BlockLabel& expected,
+                                     const CodecSet& codecs);
+// ... where a head, if there is one, is the headers of all tiles.
+absl::StatusOr<BlockView> ParseBlock(const Landed& payload, const BlockLabel& expected,
                                      const CodecSet& codecs);
 
 }  // namespace syncline

@@ -256,6 +256,61 @@ TEST(FrameFp32, BorrowsTheValuesInsteadOfCopyingThem) {
   EXPECT_EQ(payload[2].size, 128u - 17 * 4);
 }
 
+// With zeros after them.
+std::vector<float> PaddedValues(uint32_t n) {
+  std::vector<float> values = SomeValues(n);
+  values.resize((n + 15) / 16 * 16);
+  return values;
+}
+
+TEST(FrameLent, HasTheFramesOfACopyAndTheValuesWhereTheyLie) {
+  const CodecRegistry registry = CodecRegistry::Builtin();
+  const Codec& fp32 = **registry.FindByName("fp32");
+  BufferPool pool(1 << 20);
+  const auto keeper = std::make_shared<int>();
+  for (const uint32_t n : {1u, 16u, 1000u, kTileElements + 1}) {
+    const BlockLabel label = {.range = {.tensor = 1, .elements = n}, .step = 2};
+    const std::vector<float> values = PaddedValues(n);
+    const auto bytes = std::as_bytes(std::span(values).first(n));
+    const Payload lent = LendBlock(fp32, label, {bytes.data(), bytes.size(), keeper},
+                                   Checksum::kHeaderAndPayload, pool);
+    ASSERT_EQ(lent.size(), 2u);
+    EXPECT_EQ(lent[1].data, bytes.data());
+    EXPECT_EQ(lent[1].owner, keeper);
+    const Buffer copied = Gather(EncodeBlock(fp32, label, std::span(values).first(n),
+                                             Checksum::kHeaderAndPayload, pool));
+    EXPECT_TRUE(std::ranges::equal(Gather(lent).view(), copied.view()));
+  }
+}
+
+TEST(FrameLent, IsParsedFromTwoPlaces) {
+  const CodecRegistry registry = CodecRegistry::Builtin();
+  const Codec& fp32 = **registry.FindByName("fp32");
+  BufferPool pool(1 << 20);
+  const uint32_t n = kTileElements + 1000;
+  const BlockLabel label = {.range = {.tensor = 1, .elements = n}, .step = 2};
+  const std::vector<float> values = PaddedValues(n);
+  const Payload payload = EncodeBlock(fp32, label, std::span(values).first(n),
+                                      Checksum::kHeaderAndPayload, pool);
+  const Buffer tiles = Gather({payload.begin() + 1, payload.end()});
+  const Landed landed = {payload[0], Slice::Of(tiles)};
+  const auto view = ParseBlock(landed, label, {&fp32});
+  ASSERT_TRUE(view.ok()) << view.status();
+  ASSERT_EQ(view->tiles.size(), 2u);
+  EXPECT_EQ(view->tiles[0].bytes.data(), tiles.data());
+  EXPECT_EQ(view->tiles[1].bytes.data(), tiles.data() + 4 * kTileElements);
+
+  Landed short_head = landed;
+  short_head.head.size -= 64;
+  EXPECT_FALSE(ParseBlock(short_head, label, {&fp32}).ok());
+  Landed short_body = landed;
+  short_body.body.size -= 64;
+  EXPECT_FALSE(ParseBlock(short_body, label, {&fp32}).ok());
+  tiles.data()[5] ^= std::byte{1};
+  EXPECT_EQ(ParseBlock(landed, label, {&fp32}).status().code(),
+            absl::StatusCode::kDataLoss);
+}
+
 TEST(FrameHeader, LiesOnTheWireAsWrittenDown) {
   const CodecRegistry registry = CodecRegistry::Builtin();
   BufferPool pool(1 << 20);

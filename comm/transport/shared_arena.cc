@@ -4,6 +4,7 @@
 #include <sys/ipc.h>
 #include <sys/mman.h>
 #include <sys/shm.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +12,8 @@
 #include <atomic>
 #include <bit>
 #include <cerrno>
+#include <cstring>
+#include <iterator>
 #include <random>
 #include <vector>
 
@@ -18,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
+#include "comm/base/check.h"
 
 namespace syncline {
 namespace {
@@ -25,6 +29,7 @@ namespace {
 constexpr uint64_t kSegmentMagic = 0x31414e4552414c53;  // "SLARENA1"
 constexpr uint32_t kSlots = 8192;
 constexpr size_t kSmallestBlock = 4096;
+constexpr size_t kPageBytes = 4096;
 
 // What a segment begins with. A slot holds the ticket of its loan, and zero when it is
 // free.
@@ -93,6 +98,18 @@ struct SharedArena::State {
     size_t used = kHeadBytes;
     uint32_t next_slot = 0;
   };
+  // Memory of a program.
+  struct Tensor {
+    size_t bytes = 0;
+    size_t block_bytes = 0;
+    std::weak_ptr<std::byte> memory;
+    bool is_private = false;  // was withdrawn
+  };
+  // Tensors have segments of their own: blocks of whole pages, as many as are asked for.
+  struct Pages {
+    std::vector<Segment> segments;
+    std::map<size_t, std::vector<std::byte*>> free;
+  };
   struct Kept {
     Lending lending;
     Payload owners;
@@ -103,10 +120,14 @@ struct SharedArena::State {
   // Tells borrowers. Not a child that was forked: it has no segments.
   ~State() {
     if (getpid() != process) return;
-    for (const Segment& segment : segments) segment.mapping->head().magic = 0;
+    for (const auto* all : {&segments, &pages.segments}) {
+      for (const Segment& segment : *all) segment.mapping->head().magic = 0;
+    }
   }
 
   std::byte* Take(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  std::byte* TakePages(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  void GiveBackTensor(std::byte* memory) ABSL_LOCKS_EXCLUDED(mutex);
   Segment* SegmentOf(const std::byte* data) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   // Lets go of what is kept and need not be any longer.
@@ -117,6 +138,9 @@ struct SharedArena::State {
   mutable absl::Mutex mutex;
   std::vector<Segment> segments ABSL_GUARDED_BY(mutex);
   std::map<size_t, std::vector<std::byte*>> free ABSL_GUARDED_BY(mutex);
+  Pages pages ABSL_GUARDED_BY(mutex);
+  std::map<const std::byte*, Tensor> tensors
+      ABSL_GUARDED_BY(mutex);  // by where they begin
   std::vector<Kept> kept ABSL_GUARDED_BY(mutex);
   uint32_t last_ticket ABSL_GUARDED_BY(mutex) = 0;
 };
@@ -142,11 +166,52 @@ std::byte* SharedArena::State::Take(size_t bytes) {
   return Take(bytes);
 }
 
+std::byte* SharedArena::State::TakePages(size_t bytes) {
+  std::vector<std::byte*>& shelf = pages.free[bytes];
+  if (!shelf.empty()) {
+    std::byte* block = shelf.back();
+    shelf.pop_back();
+    return block;
+  }
+  const bool has_room = !pages.segments.empty() &&
+                        pages.segments.back().bytes - pages.segments.back().used >= bytes;
+  if (!has_room) {
+    const size_t segment_bytes = std::max(options.segment_bytes, kHeadBytes + bytes);
+    std::unique_ptr<Mapping> mapping = NewSegment(segment_bytes);
+    if (mapping == nullptr) return nullptr;
+    pages.segments.push_back({std::move(mapping), segment_bytes});
+  }
+  Segment& segment = pages.segments.back();
+  std::byte* block = segment.mapping->at(segment.used);
+  segment.used += bytes;
+  return block;
+}
+
+void SharedArena::State::GiveBackTensor(std::byte* memory) {
+  absl::MutexLock lock(&mutex);
+  const auto found = tensors.find(memory);
+  const auto [bytes, block_bytes, self, is_private] = found->second;
+  tensors.erase(found);
+  // The pages that it had are nobody's any more.
+  if (is_private) {
+    munmap(memory, block_bytes);
+  } else {
+    pages.free[block_bytes].push_back(memory);
+  }
+}
+
 SharedArena::State::Segment* SharedArena::State::SegmentOf(const std::byte* data) {
-  for (Segment& segment : segments) {
-    if (data >= segment.mapping->at(kHeadBytes) &&
-        data < segment.mapping->at(segment.used)) {
-      return &segment;
+  const auto after = tensors.upper_bound(data);
+  const bool is_private =
+      after != tensors.begin() && std::prev(after)->second.is_private &&
+      data < std::prev(after)->first + std::prev(after)->second.block_bytes;
+  if (is_private) return nullptr;
+  for (auto* all : {&segments, &pages.segments}) {
+    for (Segment& segment : *all) {
+      if (data >= segment.mapping->at(kHeadBytes) &&
+          data < segment.mapping->at(segment.used)) {
+        return &segment;
+      }
     }
   }
   return nullptr;
@@ -193,6 +258,46 @@ std::shared_ptr<std::byte> SharedArena::Allocate(size_t bytes) {
                                     });
 }
 
+std::shared_ptr<std::byte> SharedArena::AllocateTensor(size_t bytes) {
+  const size_t block_bytes = RoundUp(std::max<size_t>(bytes, 1), kPageBytes);
+  if (block_bytes < bytes) return nullptr;
+  state_->Sweep();
+  absl::MutexLock lock(&state_->mutex);
+  std::byte* const block = state_->TakePages(block_bytes);
+  if (block == nullptr) return nullptr;
+  std::memset(block + bytes, 0, std::min(block_bytes - bytes, kBufferAlignment));
+  std::shared_ptr<std::byte> memory(
+      block, [state = state_](std::byte* memory) { state->GiveBackTensor(memory); });
+  state_->tensors[block] = {.bytes = bytes, .block_bytes = block_bytes, .memory = memory};
+  return memory;
+}
+
+std::shared_ptr<const void> SharedArena::KeeperOf(ByteView tensor) const {
+  absl::MutexLock lock(&state_->mutex);
+  const auto found = state_->tensors.find(tensor.data());
+  if (found == state_->tensors.end() || found->second.is_private) return nullptr;
+  return tensor.size() <= found->second.bytes ? found->second.memory.lock() : nullptr;
+}
+
+// The copy takes the place of the pages at once, so that a thread that reads meanwhile sees
+// no difference. Borrowers keep the pages that were there.
+void SharedArena::Withdraw(ByteView tensor) {
+  absl::MutexLock lock(&state_->mutex);
+  const auto found = state_->tensors.find(tensor.data());
+  if (found == state_->tensors.end() || found->second.is_private) return;
+  const size_t bytes = found->second.block_bytes;
+  auto* const place = const_cast<std::byte*>(found->first);
+  void* const copy =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  SYNCLINE_CHECK(copy != MAP_FAILED);  // no memory
+  std::memcpy(copy, place, bytes);
+  // Not mremap: where UCX is linked it has one that leaves out the new address.
+  const auto moved =
+      syscall(SYS_mremap, copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place);
+  SYNCLINE_CHECK(moved == reinterpret_cast<intptr_t>(place));
+  found->second.is_private = true;
+}
+
 std::optional<Lending> SharedArena::Lend(ByteView bytes, uint64_t bell) {
   absl::MutexLock lock(&state_->mutex);
   State::Segment* segment = state_->SegmentOf(bytes.data());
@@ -224,7 +329,9 @@ void SharedArena::KeepUntilReturned(const Lending& lending, Payload owners,
 size_t SharedArena::taken_bytes() const {
   absl::MutexLock lock(&state_->mutex);
   size_t bytes = 0;
-  for (const State::Segment& segment : state_->segments) bytes += segment.bytes;
+  for (const auto* all : {&state_->segments, &state_->pages.segments}) {
+    for (const State::Segment& segment : *all) bytes += segment.bytes;
+  }
   return bytes;
 }
 

@@ -14,6 +14,10 @@
 // no memory: none was touched.) Children that are forked do not inherit it, so that they
 // do not keep it either.
 //
+// Tensors of the lender's program may lie in it, too (AllocateTensor), and be sent from
+// there. What the program writes to them while somebody may still read them, since it was
+// cut off in the middle, is hidden from borrowers (Withdraw).
+//
 // A borrower trusts the lender not to change lent bytes. Both run as the same user, who
 // could do worse.
 //
@@ -86,8 +90,8 @@ struct Lending {
 
 struct SharedArenaOptions {
   size_t segment_bytes = size_t{64} << 20;
-  // No more than this is ever taken; memory that is free is used again and never given
-  // back.
+  // No more than this is ever taken, tensors not counted; memory that is free is used again
+  // and never given back.
   size_t max_bytes = size_t{1} << 30;
 };
 
@@ -101,7 +105,21 @@ class SharedArena {
   // the arena.
   std::shared_ptr<std::byte> Allocate(size_t bytes);
 
-  // Lends memory that came from Allocate(); nullopt when it did not or when too much is
+  // The same for a tensor of the program, on pages of its own and of any size: null when the
+  // system has no more shared memory. Zeros follow it up to a multiple of kBufferAlignment;
+  // its own first contents are not specified.
+  std::shared_ptr<std::byte> AllocateTensor(size_t bytes);
+
+  // What keeps the memory of a tensor; null unless these bytes are one, or its first ones.
+  std::shared_ptr<const void> KeeperOf(ByteView tensor) const;
+
+  // From here on the tensor that begins with these bytes is ordinary memory with the same
+  // contents: whoever borrows of it does not see what is written, and it is not lent any
+  // more. A copy takes its place; nobody writes to it meanwhile. Nothing happens when it is
+  // no tensor of this arena.
+  void Withdraw(ByteView tensor);
+
+  // Lends memory that came from Allocate() or AllocateTensor(); nullopt when it did not or when too much is
   // lent already. The memory must be kept until it is returned.
   // `bell` is the name of one that RingOnReturn wants to hear.
   std::optional<Lending> Lend(ByteView bytes, uint64_t bell = 0);

@@ -52,6 +52,98 @@ TEST(SharedArena, AFullArenaSaysSo) {
   EXPECT_NE(arena->Allocate(kMiB), nullptr);
 }
 
+// ---- Tensors ----
+
+class ArenaTensors : public ::testing::Test {
+ protected:
+  static constexpr size_t kBytes = 3 * 4096 - 4;
+
+  Slice Lent(const std::shared_ptr<std::byte>& memory) {
+    lending_ = arena_->Lend(View(memory, kBytes));
+    EXPECT_TRUE(lending_.has_value());
+    return *borrower_.Borrow(lending_->loan);
+  }
+
+  const std::shared_ptr<SharedArena> arena_ =
+      SharedArena::Create({.segment_bytes = kMiB, .max_bytes = kMiB});
+  SharedBorrower borrower_;
+  std::optional<Lending> lending_;
+};
+
+TEST_F(ArenaTensors, LieOnPagesOfTheirOwnAndDoNotCountAgainstTheLimit) {
+  std::vector<std::shared_ptr<std::byte>> tensors;
+  for (const size_t bytes : {size_t{0}, size_t{1}, kBytes, 4 * kMiB}) {
+    tensors.push_back(arena_->AllocateTensor(bytes));
+    ASSERT_NE(tensors.back(), nullptr) << bytes;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(tensors.back().get()) % 4096, 0u);
+    std::memset(tensors.back().get(), 1, bytes);
+  }
+  EXPECT_NE(arena_->Allocate(kMiB / 2), nullptr);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(tensors[2].get()[kBytes + i], std::byte{0});
+}
+
+TEST_F(ArenaTensors, AreKeptByWhoeverReadsThem) {
+  std::shared_ptr<std::byte> memory = arena_->AllocateTensor(kBytes);
+  std::byte* const place = memory.get();
+  std::shared_ptr<const void> keeper = arena_->KeeperOf(View(memory, kBytes));
+  ASSERT_NE(keeper, nullptr);
+  EXPECT_NE(arena_->KeeperOf(View(memory, 64)), nullptr);
+  EXPECT_EQ(arena_->KeeperOf(View(memory, kBytes + 1)), nullptr);
+  EXPECT_EQ(arena_->KeeperOf({place + 64, 64}), nullptr);  // another may begin there
+  EXPECT_EQ(arena_->KeeperOf(View(arena_->Allocate(kBytes), kBytes)), nullptr);
+  memory.reset();
+  EXPECT_NE(arena_->AllocateTensor(kBytes).get(), place);
+  keeper.reset();
+  EXPECT_EQ(arena_->AllocateTensor(kBytes).get(), place);
+}
+
+TEST_F(ArenaTensors, HaveZerosAfterThemWhoeverHadTheMemoryBefore) {
+  std::byte* const place = arena_->AllocateTensor(4096).get();
+  std::memset(place, 1, 4096);
+  const auto memory = arena_->AllocateTensor(4096 - 4);
+  ASSERT_EQ(memory.get(), place);
+  for (size_t i = 4096 - 4; i < 4096; ++i) EXPECT_EQ(place[i], std::byte{0});
+}
+
+TEST_F(ArenaTensors, AreHiddenFromBorrowersOnceWithdrawn) {
+  std::shared_ptr<std::byte> memory = arena_->AllocateTensor(kBytes);
+  std::memset(memory.get(), 1, kBytes);
+  const Slice borrowed = Lent(memory);
+  memory.get()[0] = std::byte{2};
+  EXPECT_EQ(borrowed.data[0], std::byte{2});
+
+  arena_->Withdraw(View(memory, 64));
+  EXPECT_EQ(memory.get()[0], std::byte{2});
+  EXPECT_EQ(memory.get()[kBytes - 1], std::byte{1});
+  std::memset(memory.get(), 3, kBytes);
+  EXPECT_EQ(borrowed.data[0], std::byte{2});
+  EXPECT_EQ(borrowed.data[kBytes - 1], std::byte{1});
+}
+
+TEST_F(ArenaTensors, AreNotLentOnceWithdrawnAndOthersAre) {
+  std::shared_ptr<std::byte> memory = arena_->AllocateTensor(kBytes);
+  const std::shared_ptr<std::byte> other = arena_->AllocateTensor(kBytes);
+  arena_->Withdraw(View(memory, kBytes));
+  arena_->Withdraw(View(memory, kBytes));  // it stays withdrawn
+  EXPECT_EQ(arena_->KeeperOf(View(memory, kBytes)), nullptr);
+  EXPECT_FALSE(arena_->Lend(View(memory, kBytes)).has_value());
+  EXPECT_NE(arena_->KeeperOf(View(other, kBytes)), nullptr);
+  EXPECT_TRUE(arena_->Lend(View(other, kBytes)).has_value());
+  std::byte* const place = memory.get();
+  memory.reset();
+  EXPECT_NE(arena_->AllocateTensor(kBytes).get(), place);
+}
+
+TEST_F(ArenaTensors, OutliveTheirArena) {
+  auto arena = SharedArena::Create({});
+  const std::shared_ptr<std::byte> memory = arena->AllocateTensor(kBytes);
+  const std::shared_ptr<std::byte> withdrawn = arena->AllocateTensor(kBytes);
+  arena->Withdraw(View(withdrawn, kBytes));
+  arena.reset();
+  std::memset(memory.get(), 1, kBytes);
+  std::memset(withdrawn.get(), 1, kBytes);
+}
+
 TEST(SharedArena, ALoanIsReadInPlaceAndReturnedByTheLastCopy) {
   const auto arena = SharedArena::Create({});
   const auto memory = arena->Allocate(kMiB);

@@ -1,6 +1,5 @@
 #include "comm/transport/transport.h"
 
-#include <cstring>
 #include <utility>
 
 #include "comm/base/check.h"
@@ -23,12 +22,12 @@ const char* RefusalName(Refusal refusal) {
   return "unknown";
 }
 
-void Receiver::OnBorrowed(ByteView header, Slice payload) {
-  absl::StatusOr<Buffer> landing = Allocate(header, payload.size);
+void Receiver::OnBorrowed(ByteView header, Landed payload) {
+  absl::StatusOr<Buffer> landing = Allocate(header, payload.size());
   if (!landing.ok()) return;
-  SYNCLINE_CHECK(landing->size() >= payload.size);
-  if (payload.size > 0) std::memcpy(landing->data(), payload.data, payload.size);
-  payload.owner.reset();
+  SYNCLINE_CHECK(landing->size() >= payload.size());
+  payload.CopyTo(landing->data());
+  payload = {};
   OnMessage(header, *std::move(landing));
 }
 

@@ -124,11 +124,11 @@ class Receiver {
   // A whole message. `header` is valid during the call only.
   virtual void OnMessage(ByteView header, Buffer payload) = 0;
 
-  // A whole message whose payload lies in memory of the sender that this process shares:
-  // reading it in place saves a copy. The sender cannot use the memory again before the
-  // last copy of the slice is gone, on whatever thread. Unless overridden, copies into
+  // A whole message whose payload's body lies in memory of the sender that this process
+  // shares: reading it in place saves a copy. The sender cannot use the memory again before
+  // the last copy of the slice is gone, on whatever thread. Unless overridden, copies into
   // Allocate() and calls OnMessage.
-  virtual void OnBorrowed(ByteView header, Slice payload);
+  virtual void OnBorrowed(ByteView header, Landed payload);
 };
 
 struct ConnectOptions {

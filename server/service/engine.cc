@@ -283,18 +283,20 @@ void Engine::OnMessage(ByteView header, Buffer payload) {
   if (parsed.ok()) Take(*parsed, Slice::Of(payload), nullptr);
 }
 
-void Engine::OnBorrowed(ByteView header, Slice payload) {
-  const auto parsed = CheckArrival(header, payload.size);
+void Engine::OnBorrowed(ByteView header, Landed payload) {
+  const auto parsed = CheckArrival(header, payload.size());
   if (parsed.ok()) Take(*parsed, std::move(payload), nullptr);
 }
 
-void Engine::Take(const MessageHeader& header, Slice payload, Connection* from) {
-  if (IsOfBackup(header)) return TakeBackup(header, payload, from);
+void Engine::Take(const MessageHeader& header, Landed payload, Connection* from) {
+  // Of gradients alone.
+  if (payload.head.size > 0 && KindOf(header) != MessageKind::kPush) return;
+  if (IsOfBackup(header)) return TakeBackup(header, payload.body, from);
   const auto found = jobs_.find(header.job);
   if (found == jobs_.end()) return;
-  bytes_.fetch_add(kMessageHeaderBytes + payload.size, std::memory_order_relaxed);
+  bytes_.fetch_add(kMessageHeaderBytes + payload.size(), std::memory_order_relaxed);
   if (KindOf(header) == MessageKind::kHello) {
-    if (from == nullptr) return TakeHello(found->second, header, payload);
+    if (from == nullptr) return TakeHello(found->second, header, payload.body);
     return TakeHello(found->second, header, *from);
   }
   if (IsPull(header)) return TakeQuestion(found->second, header);
@@ -463,7 +465,7 @@ void Engine::CountInput(Job& job, const Arrival& arrival, const ShardOutputs& ou
   if (result == PushResult::kCounted) {
     job.times.Contributed(message.header.step, arrival.time);
   }
-  if (job.traffic != nullptr) job.traffic->CountPush(result, message.payload.size);
+  if (job.traffic != nullptr) job.traffic->CountPush(result, message.payload.size());
 }
 
 void Engine::CountApplied(uint32_t id, Job& job, const ShardApplied& applied) {

@@ -213,12 +213,12 @@ class Engine : private Receiver, private Acceptor {
 
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
   void OnMessage(ByteView header, Buffer payload) override;
-  void OnBorrowed(ByteView header, Slice payload) override;
+  void OnBorrowed(ByteView header, Landed payload) override;
   absl::StatusOr<MessageHeader> CheckArrival(ByteView header, size_t payload_bytes);
   absl::Status CheckSize(const MessageHeader& header, size_t payload_bytes) const;
   void TellWhyRefused(const MessageHeader& header);
   // `from`: the connection it came on; null in shared memory.
-  void Take(const MessageHeader& header, Slice payload, Connection* from);
+  void Take(const MessageHeader& header, Landed payload, Connection* from);
   void TakeHello(Job& job, const MessageHeader& header, const Slice& payload);
   void TakeHello(Job& job, const MessageHeader& header, const Connection& from);
   void Greet(Job& job, const MessageHeader& hello, WorkerLink::Parts parts);

@@ -118,9 +118,9 @@ void Block::MarkAdded() {
 
 size_t Block::held_bytes() const {
   size_t bytes = 0;
-  for (const Contribution& one : now_.contributions) bytes += one.payload.size;
+  for (const Contribution& one : now_.contributions) bytes += one.payload.size();
   for (const Collection& later : ahead_) {
-    for (const Contribution& one : later.contributions) bytes += one.payload.size;
+    for (const Contribution& one : later.contributions) bytes += one.payload.size();
   }
   for (const auto& [worker, pace] : paces_) bytes += pace.weights.size() * sizeof(float);
   return bytes;

@@ -50,7 +50,7 @@ StepRecord Block::Record(StepRecord::Payload sum, BufferPool& pool) const {
   size_t bytes = 0;
   for (const Contribution& one : now_.contributions) {
     record.parts.push_back({.from = one.from});
-    bytes += Aligned(one.payload.size);
+    bytes += Aligned(one.payload.size());
   }
   for (const auto& from : now_.departed) record.parts.push_back({.from = from});
   record.holds = sum;
@@ -62,13 +62,13 @@ StepRecord Block::Record(StepRecord::Payload sum, BufferPool& pool) const {
     const Buffer all = pool.Allocate(bytes);
     size_t offset = 0;
     for (size_t i = 0; i < now_.contributions.size(); ++i) {
-      const Slice& payload = now_.contributions[i].payload;
-      if (payload.size == 0) continue;
-      std::memcpy(all.data() + offset, payload.data, payload.size);
-      std::memset(all.data() + offset + payload.size, 0,
-                  Aligned(payload.size) - payload.size);
-      record.parts[i].bytes = static_cast<uint32_t>(payload.size);
-      offset += Aligned(payload.size);
+      const Landed& payload = now_.contributions[i].payload;
+      const size_t size = payload.size();
+      if (size == 0) continue;
+      payload.CopyTo(all.data() + offset);
+      std::memset(all.data() + offset + size, 0, Aligned(size) - size);
+      record.parts[i].bytes = static_cast<uint32_t>(size);
+      offset += Aligned(size);
     }
     record.payload = Slice::Of(all);
   }
@@ -87,8 +87,8 @@ absl::Status Block::RestoreContributions(const StepRecord& record,
       const bool fits = has_frames && part.bytes <= record.payload.size &&
                         offset <= record.payload.size - part.bytes;
       if (!fits) return Unfit(spec_.block, "its parts are longer than all of it");
-      one.payload = {record.payload.data + offset, part.bytes, record.payload.owner};
-      const ByteView frames(one.payload.data, one.payload.size);
+      one.payload = Slice{record.payload.data + offset, part.bytes, record.payload.owner};
+      const ByteView frames(one.payload.body.data, part.bytes);
       SYNCLINE_ASSIGN_OR_RETURN(
           one.view,
           ParseBlock(frames, {spec_.range, step, EpochOf(frames)},

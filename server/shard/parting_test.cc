@@ -99,6 +99,15 @@ TEST_P(Parting, IsForgottenLikeAnyOtherIfItIsNone) {
   EXPECT_EQ(rig_.Weights(0)[0], in_sum ? -(4 * 2 + 8) / 5.0f : -2);
 }
 
+// It may be kept for long: memory of a program is not.
+TEST(PartingFrames, LieInOnePlace) {
+  ShardRig rig({.codec = "fp32", .tensors = {2}});
+  rig.Commit(1, {rig.Member(0)});
+  rig.Seed(0, {0, 0});
+  ShardMessage message = InTwoPlaces(rig.PartingMessage(0, 0, 0, kKept));
+  EXPECT_THAT(Lines(rig.shard().Apply(message)), ElementsAre("refuse r0 malformed"));
+}
+
 TEST(PartingFrames, ComeInFp32) {
   ShardRig rig({.codec = "bf16", .tensors = {2}});
   rig.Commit(1, {rig.Member(0)});
@@ -107,7 +116,7 @@ TEST(PartingFrames, ComeInFp32) {
   message.header.flags = kFlagParting;
   EXPECT_THAT(Lines(rig.shard().Apply(message)), ElementsAre("refuse r0 malformed"));
   message = rig.PartingMessage(0, 0, 0, kKept);
-  EXPECT_GE(*rig.shard().MaxPayloadBytes(message.header), message.payload.size);
+  EXPECT_GE(*rig.shard().MaxPayloadBytes(message.header), message.payload.size());
   message.header.flags = 0;
   EXPECT_THAT(Lines(rig.shard().Apply(message)), ElementsAre("refuse r0 malformed"));
 }

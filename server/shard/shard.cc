@@ -151,8 +151,8 @@ void Shard::Impl::OnPullAverage(const MessageHeader& header, const Block& block)
 void Shard::Impl::OnSeed(const ShardMessage& message, Block& block) {
   if (!block.TakesSeed()) return Promise(message.header, Repeats::kYes);
   const auto view =
-      ParseBlock({message.payload.data, message.payload.size},
-                 {block.spec().range, 0, message.header.epoch}, {options_.seed_codec});
+      ParseBlock(message.payload, {block.spec().range, 0, message.header.epoch},
+                 {options_.seed_codec});
   if (!view.ok()) return Refuse(message.header, RefuseCode::kMalformed);
   if (const RefuseCode code = BeginState(message.header, block);
       code != RefuseCode::kNone) {
@@ -223,15 +223,16 @@ RefuseCode Shard::Impl::Take(const ShardMessage& message, Block& block) {
   const bool is_rate = factor >= 0 && factor <= kMaxRateFactor;  // and no NaN
   if (!is_rate || (rates && (parts || is_whole))) return RefuseCode::kMalformed;
   if (header.samples == 0) {
-    const bool fits = message.payload.size == 0 && !parts && !rates && !is_whole;
+    const bool fits = message.payload.size() == 0 && !parts && !rates && !is_whole;
     if (!fits) return RefuseCode::kMalformed;
     block.Hold(
         step,
         {.from = {.rank = header.rank, .incarnation = header.incarnation, .samples = 0}});
     return RefuseCode::kNone;
   }
-  auto view = ParseBlock({message.payload.data, message.payload.size},
-                         {block.spec().range, header.step, header.epoch},
+  // It may be kept for long, and is nobody's gradient.
+  if (parts && message.payload.head.size > 0) return RefuseCode::kMalformed;
+  auto view = ParseBlock(message.payload, {block.spec().range, header.step, header.epoch},
                          CodecsFor(header, block.spec().range.tensor));
   if (!view.ok()) return RefuseCode::kMalformed;
   block.Hold(step,

@@ -98,7 +98,7 @@ struct ShardMember {
 // was checked.
 struct ShardMessage {
   MessageHeader header = {};
-  Slice payload;  // kept until the contribution is applied
+  Landed payload;  // kept until the contribution is applied
   // Why it was refused when it arrived, so that no memory was taken for its payload. The
   // answer says so, whatever has changed since: without its payload it cannot be judged
   // anew.

@@ -81,8 +81,8 @@ void Shard::Impl::KeepPartings(const Block& block) {
     Keep(PartingRecord{
         .block = block.spec().block,
         .step = block.version(),
-        .part = {.from = one.from, .bytes = static_cast<uint32_t>(one.payload.size)},
-        .payload = one.payload});
+        .part = {.from = one.from, .bytes = static_cast<uint32_t>(one.payload.size())},
+        .payload = one.payload.body});
   }
 }
 

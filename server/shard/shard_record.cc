@@ -58,15 +58,15 @@ void Shard::Impl::KeepSeed(const Block& block) {
 void Shard::Impl::KeepParting(const ShardMessage& message, const Block& block) {
   if (!KeepsRecordsOf(block) || keeps_ != Records::kAwaited) return;
   const MessageHeader& header = message.header;
-  const Buffer frames = pool_.Allocate(message.payload.size);
-  std::copy_n(message.payload.data, message.payload.size, frames.data());
+  const Buffer frames = pool_.Allocate(message.payload.size());
+  message.payload.CopyTo(frames.data());
   Keep(PartingRecord{.block = header.block,
                      .step = header.step,
                      .part = {.from = {.rank = header.rank,
                                        .incarnation = header.incarnation,
                                        .samples = header.samples,
                                        .parting = true},
-                              .bytes = static_cast<uint32_t>(message.payload.size)},
+                              .bytes = static_cast<uint32_t>(message.payload.size())},
                      .payload = Slice::Of(frames)});
   NoteRecorded(block);
 }

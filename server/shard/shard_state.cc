@@ -25,9 +25,8 @@ void Shard::Impl::OnPullState(const MessageHeader& header, const Block& block) {
 void Shard::Impl::OnSeedState(const ShardMessage& message, Block& block) {
   const MessageHeader& header = message.header;
   if (!block.TakesSeed()) return Acknowledge(header, Repeats::kYes);
-  const auto view =
-      ParseBlock({message.payload.data, message.payload.size},
-                 {block.spec().range, 0, header.epoch}, {options_.seed_codec});
+  const auto view = ParseBlock(message.payload, {block.spec().range, 0, header.epoch},
+                               {options_.seed_codec});
   const bool fits =
       view.ok() && header.shard > 0 && header.samples < block.memory().state.size();
   if (!fits) return Refuse(header, RefuseCode::kMalformed);

@@ -8,6 +8,7 @@
 namespace syncline {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 
 // Members 0 and 1, one block, seeded, nothing pushed.
@@ -46,6 +47,20 @@ TEST_F(TwoWorkers, RefusalsComeInTheDocumentedOrder) {
   EXPECT_THAT(Apply(push), ElementsAre("refuse r0 future epoch"));
   push.header.epoch = 1;
   EXPECT_THAT(Apply(push), ElementsAre("ack r0 b0 s0"));
+}
+
+TEST_F(TwoWorkers, AGradientThatLiesElsewhereThanItsHeadersCountsTheSame) {
+  Apply(GoodPush(0));
+  Apply(GoodPush(1));
+  const auto weights = rig_.Weights(0);
+  ShardRig other{RigOptions{}};
+  other.Commit(1, {other.Member(0), other.Member(1)});
+  other.Seed(0, SomeValues(100, 1));
+  for (const uint32_t rank : {0u, 1u}) {
+    EXPECT_THAT(Lines(other.shard().Apply(InTwoPlaces(GoodPush(rank)))),
+                Contains(absl::StrCat("ack r", rank, " b0 s0")));
+  }
+  EXPECT_EQ(other.Weights(0), weights);
 }
 
 TEST_F(TwoWorkers, RepliesCarryWhoWhatAndTheShardsEpoch) {
@@ -93,10 +108,10 @@ TEST_F(TwoWorkers, MalformedPushesChangeNothing) {
   push.payload = {};
   EXPECT_THAT(Apply(push), ElementsAre("refuse r0 malformed"));
   push = GoodPush();
-  push.payload.size -= 64;
+  push.payload.body.size -= 64;
   EXPECT_THAT(Apply(push), ElementsAre("refuse r0 malformed"));
   push = GoodPush();
-  const_cast<std::byte*>(push.payload.data)[20] ^= std::byte{1};
+  const_cast<std::byte*>(push.payload.body.data)[20] ^= std::byte{1};
   EXPECT_THAT(Apply(push), ElementsAre("refuse r0 malformed"));
   push.payload = rig_.SeedMessage(0, 0, SomeValues(100, 1)).payload;  // FP32, not BF16
   EXPECT_THAT(Apply(push), ElementsAre("refuse r0 malformed"));
@@ -188,7 +203,7 @@ TEST(ShardSeeding, AMalformedSeedIsRefused) {
   ShardRig rig({});
   rig.Commit(1, {rig.Member(0)});
   ShardMessage seed = rig.SeedMessage(0, 0, SomeValues(100, 1));
-  seed.payload.size -= 1;
+  seed.payload.body.size -= 1;
   EXPECT_THAT(Lines(rig.shard().Apply(seed)), ElementsAre("refuse r0 malformed"));
   EXPECT_THAT(Lines(rig.Pull(0, 0, 0)), ElementsAre("noted r0 b0 v0"));
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "comm/codec/frame.h"
 #include "gtest/gtest.h"
 #include "server/shard/shard.h"
 
@@ -278,6 +279,16 @@ class ShardRig {
   std::vector<BlockRange> ranges_;
   std::unique_ptr<Shard> shard_;
 };
+
+// As it lands where the sender lends its gradient: headers, and values somewhere else. Of
+// blocks of one tile.
+inline ShardMessage InTwoPlaces(ShardMessage message) {
+  const Slice whole = message.payload.body;
+  const Buffer values =
+      Buffer::CopyOf({whole.data + sizeof(TileHeader), whole.size - sizeof(TileHeader)});
+  message.payload = {{whole.data, sizeof(TileHeader), whole.owner}, Slice::Of(values)};
+  return message;
+}
 
 // A line per output, so that a test says at once what it expects: "ack r0 b0 s1", "refuse
 // r0 stale epoch", "publish r1 b0 v2", "applied b0 s1 by r0 r1", "figures b0 s1",

@@ -30,7 +30,7 @@ namespace syncline {
 // What one member gave to one step of one block: checked frames, where they landed.
 struct Contribution {
   ShardApplied::Contributor from = {};
-  Slice payload = {};       // keeps the bytes of `view`
+  Landed payload = {};      // keeps the bytes of `view`
   BlockView view = {};      // no tiles: it is in the accumulator already
   float weight = 0;         // in the sum
   bool bequeathed = false;  // its sender has left since

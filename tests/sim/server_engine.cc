@@ -372,8 +372,8 @@ void ServerEngine::OnMessage(ByteView header, Buffer payload) {
   if (*alive_ && parsed.ok() && shard_ != nullptr) Take(*parsed, Slice::Of(payload));
 }
 
-void ServerEngine::OnBorrowed(ByteView header, Slice payload) {
-  const auto parsed = CheckArrival(header, payload.size);
+void ServerEngine::OnBorrowed(ByteView header, Landed payload) {
+  const auto parsed = CheckArrival(header, payload.size());
   if (parsed.ok()) Take(*parsed, std::move(payload));
 }
 
@@ -382,9 +382,10 @@ bool ServerEngine::IsCounted(const MessageHeader& header) const {
          Owns(header.block) && header.step < shard_->block_version(header.block);
 }
 
-void ServerEngine::CountAgain(MessageHeader header, const Slice& payload) {
+void ServerEngine::CountAgain(MessageHeader header, const Landed& payload) {
   header.step = shard_->block_version(header.block);
-  const Buffer frames = Buffer::CopyOf({payload.data, payload.size});
+  const Buffer frames = Buffer::Allocate(payload.size());
+  payload.CopyTo(frames.data());
   const auto block = std::ranges::find(blocks_, header.block, &ShardBlock::block);
   for (uint32_t tile = 0; tile < TilesOf(block->range.elements); ++tile) {
     TileHeader frame;
@@ -398,13 +399,13 @@ void ServerEngine::CountAgain(MessageHeader header, const Slice& payload) {
   Run(ShardMessage{header, Slice::Of(frames)});
 }
 
-void ServerEngine::Take(const MessageHeader& header, Slice payload) {
-  if (IsOfBackup(header)) return OfBackup(header, payload);
-  bytes_ += payload.size;
-  parts_.traffic.Arrived(header, payload.size);
+void ServerEngine::Take(const MessageHeader& header, Landed payload) {
+  if (IsOfBackup(header)) return OfBackup(header, payload.body);
+  bytes_ += payload.size();
+  parts_.traffic.Arrived(header, payload.size());
   switch (static_cast<MessageKind>(header.kind)) {
     case MessageKind::kHello:
-      return TakeHello(header, payload);
+      return TakeHello(header, payload.body);
     case MessageKind::kPull:
     case MessageKind::kPullAverage:
     case MessageKind::kPullState:

@@ -128,11 +128,11 @@ class ServerEngine : private Receiver {
 
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
   void OnMessage(ByteView header, Buffer payload) override;
-  void OnBorrowed(ByteView header, Slice payload) override;
+  void OnBorrowed(ByteView header, Landed payload) override;
   absl::StatusOr<MessageHeader> CheckArrival(ByteView header, size_t payload_bytes);
-  void Take(const MessageHeader& header, Slice payload);
+  void Take(const MessageHeader& header, Landed payload);
   bool IsCounted(const MessageHeader& header) const;
-  void CountAgain(MessageHeader header, const Slice& payload);
+  void CountAgain(MessageHeader header, const Landed& payload);
 
   Parts parts_;
   BufferPool pool_;

@@ -197,6 +197,11 @@ void WorkerProcess::Begin(const WorkerWelcome& welcome) {
   if (random_() % 2 == 0) {
     options.push_memory = [](size_t bytes) { return Buffer::Allocate(bytes).owner(); };
   }
+  // ... and half of both have gradients that may be read where they lie.
+  if (codec_random_() % 2 == 0) {
+    lent_gradients_.resize(weights_.size());
+    options.keeper_of = [this](ByteView gradient) { return KeeperOf(gradient); };
+  }
   for (const TensorSpec& tensor : parts_.job.tensors) {
     options.frozen.push_back(tensor.group.frozen);
   }
@@ -283,9 +288,9 @@ void WorkerProcess::Run(ExchangeOutputs outputs) {
     if (const auto* decode = std::get_if<ExchangeDecode>(&output)) {
       Decode(decode->work);
     }
-    if (std::holds_alternative<ExchangeReady>(output) &&
-        ++ready_tensors_ == weights_.size()) {
-      Compute();
+    if (const auto* ready = std::get_if<ExchangeReady>(&output)) {
+      SpoilLent(ready->tensor);
+      if (++ready_tensors_ == weights_.size()) Compute();
     }
     if (const auto* late = std::get_if<ExchangeLate>(&output)) {
       parts_.reference.Late({rank_, *incarnation_, late->step});
@@ -393,11 +398,11 @@ void WorkerProcess::OnMessage(ByteView header, Buffer payload) {
   });
 }
 
-void WorkerProcess::OnBorrowed(ByteView header, Slice payload) {
+void WorkerProcess::OnBorrowed(ByteView header, Landed payload) {
   const auto parsed = ParseHeader(header);
   if (!parsed.ok()) return;
-  parts_.traffic.Arrived(*parsed, payload.size);
-  WhenAwake([this, header = *parsed, payload = std::move(payload)] {
+  parts_.traffic.Arrived(*parsed, payload.size());
+  WhenAwake([this, header = *parsed, payload = std::move(payload.body)] {
     if (!failed_ && exchange_ != nullptr) Take(header, payload);
   });
 }

@@ -129,6 +129,10 @@ class WorkerProcess : private Receiver {
   std::vector<float> Gradient(uint32_t tensor, uint64_t step);
   // What the worker computed, which is rounded to it.
   ConstMemoryView InItsOwnType(uint32_t tensor);
+  // The same in memory that servers may read.
+  ConstMemoryView Lent(uint32_t tensor, const ConstMemoryView& gradient);
+  std::shared_ptr<const void> KeeperOf(ByteView gradient) const;
+  void SpoilLent(uint32_t tensor);
   // Runs what `act` gives out, once the exchange knows how much it may send.
   template <typename Act>
   void Do(const Act& act);
@@ -146,7 +150,7 @@ class WorkerProcess : private Receiver {
 
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
   void OnMessage(ByteView header, Buffer payload) override;
-  void OnBorrowed(ByteView header, Slice payload) override;
+  void OnBorrowed(ByteView header, Landed payload) override;
   void Take(const MessageHeader& header, const Slice& payload);
 
   Parts parts_;
@@ -164,7 +168,10 @@ class WorkerProcess : private Receiver {
   std::vector<std::vector<float>> weights_;
   std::vector<std::vector<float>> gradients_;
   std::vector<std::vector<uint16_t>> narrow_gradients_;  // of those who compute in BF16
-  std::vector<float> rate_factors_;                      // of the gradients
+  // Of those whose servers read gradients where they lie, by tensor: as they were pushed, and
+  // spoilt as soon as the program may write there again.
+  std::vector<Buffer> lent_gradients_;
+  std::vector<float> rate_factors_;  // of the gradients
   std::unique_ptr<Exchange> exchange_;
   // Of mode ssp, by what servers were told: now, and the largest since the last push of a
   // tensor.

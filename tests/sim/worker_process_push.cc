@@ -1,4 +1,5 @@
 // What a worker of the simulation computes and pushes, and what it does between steps.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -37,7 +38,7 @@ void WorkerProcess::PushAll(uint64_t step) {
     }
     parts_.reference.Computed(rank_, tensor, step, may_be_ahead);
     gradients_[tensor] = Gradient(tensor, step);
-    const ConstMemoryView gradient = InItsOwnType(tensor);
+    const ConstMemoryView gradient = Lent(tensor, InItsOwnType(tensor));
     rate_factors_[tensor] = RateFactor(tensor, step);
     exchange_->SetRateFactor(tensor, rate_factors_[tensor]);
     parts_.reference.Pushed({rank_, *incarnation_, step}, tensor,
@@ -98,6 +99,32 @@ ConstMemoryView WorkerProcess::InItsOwnType(uint32_t tensor) {
   const ConstTensorMemory memory = {.data = narrow.data(), .dtype = DType::kBf16};
   Widen(memory, values);
   return {memory, values.size()};
+}
+
+ConstMemoryView WorkerProcess::Lent(uint32_t tensor, const ConstMemoryView& gradient) {
+  if (lent_gradients_.empty()) return gradient;
+  const size_t bytes = gradient.bytes().size();
+  Buffer& memory = lent_gradients_[tensor];
+  // Those who have died do not write any more.
+  if (memory.size() < bytes) {
+    memory =
+        Buffer::Allocate((bytes + kTileAlignment - 1) / kTileAlignment * kTileAlignment);
+  }
+  std::ranges::fill(memory.mutable_view(), std::byte{0});
+  std::ranges::copy(gradient.bytes(), memory.data());
+  return {{.data = memory.data(), .dtype = gradient.dtype()}, gradient.size()};
+}
+
+std::shared_ptr<const void> WorkerProcess::KeeperOf(ByteView gradient) const {
+  for (const Buffer& memory : lent_gradients_) {
+    if (!memory.empty() && memory.data() == gradient.data()) return memory.owner();
+  }
+  return nullptr;
+}
+
+void WorkerProcess::SpoilLent(uint32_t tensor) {
+  if (lent_gradients_.empty()) return;
+  std::ranges::fill(lent_gradients_[tensor].mutable_view(), std::byte{0x4b});
 }
 
 // Of a codec that is chosen by what was measured.

@@ -52,7 +52,7 @@ DataPlane::DataPlane(DataPlaneOptions options, DataPlaneEvents events)
     : options_(std::move(options)),
       events_(std::move(events)),
       pool_(kPoolBytes),
-      arena_(SharedArena::Create({})) {
+      arena_(options_.arena) {
   for (uint32_t shard = 0; shard < options_.shard_addresses.size(); ++shard) {
     from_shards_.push_back(std::make_unique<FromShard>(*this, shard));
   }
@@ -83,37 +83,6 @@ absl::StatusOr<std::unique_ptr<Transport>> DataPlane::MakeTransport() {
 
 DataPlane::~DataPlane() { Stop(); }
 
-// The endpoints go first: what they still send is cancelled, and its memory with it free
-// once that was told.
-bool DataPlane::Close(std::function<void()> closed) {
-  return loop_->Post([this, closed = std::move(closed)](Transport&) {
-    failed_ = true;
-    to_encode_.clear();
-    AwaitCodecs();
-    exchange_ = nullptr;
-    links_ = nullptr;
-    if (closed) closed_ = closed;
-    give_up_at_ = clock_.Now() + options_.timeouts.shutdown_grace;
-    ReportIfClosed();
-  });
-}
-
-void DataPlane::ReportIfClosed() {
-  if (!closed_) return;
-  if (borrowed_sends_ > 0) {
-    if (clock_.Now() < give_up_at_) return;
-    options_.log.Warning("closed connections still hold gradients",
-                         {{"sends", borrowed_sends_}});
-  }
-  std::exchange(closed_, nullptr)();
-}
-
-void DataPlane::Stop() {
-  if (loop_ == nullptr) return;  // it was never started
-  Close(nullptr);
-  loop_->Stop();
-}
-
 void DataPlane::Open(Transport& transport, const std::vector<MemoryView>& weights) {
   ExchangeOptions exchange = options_.exchange;
   exchange.clock = &clock_;
@@ -129,16 +98,23 @@ void DataPlane::Open(Transport& transport, const std::vector<MemoryView>& weight
     return Fail(status);
   }
   bool all_local = true;
+  bool any_local = false;
   for (uint32_t shard = 0; shard < options_.shard_addresses.size(); ++shard) {
     const Endpoint& endpoint = links_->endpoint(shard);
     if (!endpoint.IsIntact()) exchange.checksum = Checksum::kHeaderAndPayload;
     all_local &= endpoint.IsLocal();
+    any_local |= endpoint.IsLocal();
   }
   all_local_ = all_local;
   if (all_local) {
     exchange.receiver = ReceiverPlace::kThisHost;
     exchange.push_memory = [arena = arena_](size_t bytes) {
       return arena->Allocate(bytes);
+    };
+  }
+  if (any_local) {
+    exchange.keeper_of = [arena = arena_](ByteView gradient) {
+      return arena->KeeperOf(gradient);
     };
   }
   exchange_ = std::make_unique<Exchange>(exchange, weights, pool_);
@@ -416,8 +392,9 @@ void DataPlane::OnMessage(ByteView header, Buffer payload) {
   Take(std::nullopt, header, Slice::Of(payload));
 }
 
-void DataPlane::OnBorrowed(ByteView header, Slice payload) {
-  Take(std::nullopt, header, std::move(payload));
+// A view is one run of bytes.
+void DataPlane::OnBorrowed(ByteView header, Landed payload) {
+  if (payload.head.size == 0) Take(std::nullopt, header, std::move(payload.body));
 }
 
 bool DataPlane::IsOfItsShard(const From& from, const MessageHeader& header) {

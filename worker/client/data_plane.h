@@ -50,6 +50,8 @@ struct DataPlaneOptions {
   // a block between two rounds of the transport.
   uint32_t codec_threads = 0;
   std::vector<TraceTrack*> codec_tracks = {};
+  // Whose tensors are gradients that servers of this host read where they lie, too.
+  std::shared_ptr<SharedArena> arena = SharedArena::Create({});
   Logger log;
   // Called on the loop thread; null: UCX.
   std::function<absl::StatusOr<std::unique_ptr<Transport>>(Receiver&)> make_transport =
@@ -138,10 +140,12 @@ class DataPlane : private Receiver {
   // There may be room for more.
   void Sent();
   void ReportIfClosed();
+  void NoteUnfinished();
+  void HideUnfinished();
 
   absl::StatusOr<Buffer> Allocate(ByteView header, size_t payload_bytes) override;
   void OnMessage(ByteView header, Buffer payload) override;
-  void OnBorrowed(ByteView header, Slice payload) override;
+  void OnBorrowed(ByteView header, Landed payload) override;
 
   // What comes on the connection to one shard.
   class FromShard;
@@ -163,8 +167,8 @@ class DataPlane : private Receiver {
 
   // Of the loop thread.
   BufferPool pool_;
-  std::shared_ptr<SharedArena>
-      arena_;  // servers of this host read contributions in place
+  // Servers of this host read contributions in place.
+  const std::shared_ptr<SharedArena> arena_;
   std::unique_ptr<Exchange> exchange_;
   std::deque<std::shared_ptr<EncodeWork>> to_encode_;  // on this thread
   bool encodes_here_ = false;
@@ -178,6 +182,7 @@ class DataPlane : private Receiver {
   uint64_t foreign_messages_ = 0;
   std::set<From> named_foreign_;            // the log has a line of these
   size_t borrowed_sends_ = 0;               // under way, from the caller's memory
+  std::vector<ByteView> unfinished_;        // gradients, when it was closed
   std::function<void()> closed_ = nullptr;  // to be told
   absl::Duration give_up_at_ = absl::InfiniteDuration();
 

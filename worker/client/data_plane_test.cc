@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "comm/base/trace_recorder.h"
 #include "comm/codec/frame.h"
 #include "comm/transport/message.h"
+#include "comm/transport/shared_arena.h"
 #include "gtest/gtest.h"
 
 namespace syncline {
@@ -219,6 +221,7 @@ class ClosingDataPlane : public ::testing::Test {
     options.exchange.first_step = first_step_;
     options.codec_threads = threads;
     options.codec_tracks = tracks_;
+    options.arena = arena_;
     options.exchange.seed_codec = *codecs_.Find(CodecId::kFp32);
     options.make_transport = [this](Receiver& receiver) {
       return std::make_unique<HoldingTransport>(receiver, script_);
@@ -275,6 +278,7 @@ class ClosingDataPlane : public ::testing::Test {
                                     std::vector<float>(kElements)};
   std::optional<std::vector<float>> gradients_[2] = {std::vector<float>(kElements, 1.0f),
                                                      std::vector<float>(kElements, 1.0f)};
+  const std::shared_ptr<SharedArena> arena_ = SharedArena::Create({});
   Script script_;
   uint64_t first_step_ = 0;
   std::atomic<int> ready_ = 0;
@@ -430,6 +434,46 @@ TEST_F(ClosingDataPlane, FlushWakesItsLoopForASmallGradient) {
   plane_->Flush();
   EXPECT_EQ(script_.wakes, before + 1);
   go_on_.Notify();
+}
+
+// Whose gradient of tensor 0 a server reads where it lies, and holds.
+class LendingDataPlane : public ClosingDataPlane {
+ protected:
+  LendingDataPlane() : memory_(arena_->AllocateTensor(kElements * sizeof(float))) {
+    std::ranges::fill(values(), 1.0f);
+    const ByteView bytes = std::as_bytes(values());
+    borrowed_ = *borrower_.Borrow(arena_->Lend(bytes)->loan);
+  }
+  std::span<float> values() const {
+    return {reinterpret_cast<float*>(memory_.get()), kElements};
+  }
+  // What the server sees.
+  float first() const { return *reinterpret_cast<const float*>(borrowed_.data); }
+
+  const std::shared_ptr<std::byte> memory_;
+  SharedBorrower borrower_;
+  Slice borrowed_;
+};
+
+TEST_F(LendingDataPlane, HidesWhatIsWrittenToAGradientThatMayStillCount) {
+  Start(absl::Hours(1), "fp32");
+  plane_->Push(0, std::span<const float>(values()), 1);
+  plane_->Flush();
+  ASSERT_TRUE(Await([&] { return script_.held == 1; }));
+  script_.let_go = true;
+  ASSERT_TRUE(plane_->Close([this] { told_.Notify(); }));
+  ASSERT_TRUE(told_.WaitForNotificationWithTimeout(kPatience));
+  std::ranges::fill(values(), 2.0f);
+  EXPECT_EQ(first(), 1.0f);
+  plane_->Stop();
+  EXPECT_EQ(values()[0], 2.0f);
+}
+
+TEST_F(LendingDataPlane, LeavesMemoryThatIsNotUnderWayAsItIs) {
+  Start(absl::Hours(1), "fp32");
+  plane_->Stop();
+  std::ranges::fill(values(), 2.0f);
+  EXPECT_EQ(first(), 2.0f);
 }
 
 TEST_F(ClosingDataPlane, StopsWithoutItsAnswer) {

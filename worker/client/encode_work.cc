@@ -59,7 +59,11 @@ std::span<const float> EncodeWork::Read(CodecWorkspace& workspace, uint64_t firs
 void EncodeWork::EncodeDense(CodecWorkspace& workspace) {
   const BlockLabel& label = contribution_.label;
   const auto [tensor, begin, elements] = label.range;
-  const auto& [codec, checksum, memory, pool] = *dense_;
+  const auto& [codec, checksum, memory, pool, lent] = *dense_;
+  if (lent.owner != nullptr) {
+    payload_ = LendBlock(*codec, label, lent, checksum, *pool);
+    return;
+  }
   if (memory == nullptr) {
     payload_ = EncodeBlock(
         *codec, label, contribution_.gradient.AsFloats(begin, elements), checksum, *pool);

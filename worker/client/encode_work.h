@@ -42,6 +42,8 @@ class EncodeWork {
     // Of MaxBlockBytes. Null: FP32 is borrowed from the gradient, with headers from `pool`.
     std::shared_ptr<std::byte> memory = nullptr;
     BufferPool* pool = nullptr;
+    // With an owner: these bytes of the gradient are sent, instead of all that.
+    Slice lent = {};
   };
   struct Compressed {
     Transfer transfer = {};

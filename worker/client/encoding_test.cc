@@ -37,6 +37,14 @@ class Encoding : public ExchangeTest {
     options_.shard_of_block.assign(kBlocks, 0);
     options_.encodings_at_once = at_once;
     options_.mode = mode;
+    if (lends_) {
+      options_.keeper_of = [this](ByteView bytes) -> std::shared_ptr<const void> {
+        const bool is_gradient =
+            bytes.data() == std::as_bytes(std::span(gradient_)).data();
+        return is_gradient ? keeper_ : nullptr;
+      };
+      options_.push_memory = [](size_t bytes) { return Buffer::Allocate(bytes).owner(); };
+    }
     weights_.assign(size_t{kBlocks} * kBlockElements, 0.0f);
     gradient_.resize(weights_.size());
     for (size_t i = 0; i < gradient_.size(); ++i) {
@@ -72,7 +80,84 @@ class Encoding : public ExchangeTest {
   }
 
   std::vector<float> weights_;
+  bool lends_ = false;
+  std::shared_ptr<const void> keeper_ = std::make_shared<int>();
 };
+
+// ---- Gradients that servers read where they lie ----
+
+class LentGradient : public Encoding {
+ protected:
+  void Begin(const std::string& codec, SyncMode mode = {}) {
+    lends_ = true;
+    Encoding::Begin(codec, 1, mode);
+    encodes_itself_ = false;
+  }
+  // Of the blocks that are sent: where their values lie.
+  static std::vector<const void*> Places(const Seen& seen) {
+    std::vector<const void*> places;
+    for (const ExchangeSend& send : seen.sends) {
+      places.push_back(send.payload.back().data);
+    }
+    return places;
+  }
+  const void* Block(uint32_t number) const {
+    return gradient_.data() + size_t{number} * kBlockElements;
+  }
+};
+
+TEST_F(LentGradient, IsSentFromWhereItLiesByItsKeeper) {
+  Begin("fp32");
+  const Seen seen = Push();
+  EXPECT_THAT(Places(seen), ElementsAre(Block(0), Block(1), Block(2), Block(3)));
+  for (const ExchangeSend& send : seen.sends) {
+    EXPECT_EQ(send.payload.back().owner, keeper_);
+    EXPECT_TRUE(send.borrows_gradient);
+  }
+}
+
+TEST_F(LentGradient, IsTheCallersAgainOnceAllHaveLetGoOfIt) {
+  Begin("fp32");
+  Push();
+  Acknowledge();
+  std::vector<uint32_t> ready;
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    for (const uint32_t tensor : View(block, 1).ready) ready.push_back(tensor);
+  }
+  EXPECT_THAT(ready, IsEmpty());
+  ASSERT_THAT(exchange_->UnfinishedGradients(), SizeIs(1));
+  EXPECT_EQ(exchange_->UnfinishedGradients()[0].data(),
+            std::as_bytes(std::span(gradient_)).data());
+  for (uint32_t block = 0; block < kBlocks; ++block) {
+    EXPECT_THAT(ready, IsEmpty());
+    ready = See(exchange_->SendDone(block)).ready;
+  }
+  EXPECT_THAT(ready, ElementsAre(0));
+  EXPECT_THAT(exchange_->UnfinishedGradients(), IsEmpty());
+}
+
+TEST_F(LentGradient, IsSentAgainFromWhereItLies) {
+  Begin("fp32");
+  Push();
+  EXPECT_THAT(Places(Reconnect()), ElementsAre(Block(0), Block(1), Block(2), Block(3)));
+}
+
+TEST_F(LentGradient, IsCopiedWhereTheMemoryIsNotWhatIsSent) {
+  Begin("bf16");
+  for (const ExchangeSend& send : Push().sends) EXPECT_FALSE(send.borrows_gradient);
+}
+
+TEST_F(LentGradient, IsCopiedWhereWorkersMayRunAheadOrBeLeftOut) {
+  for (const SyncMode& mode :
+       {SyncMode{.kind = SyncMode::Kind::kSsp, .staleness = 0},
+        SyncMode{.kind = SyncMode::Kind::kSsp, .staleness = 2},
+        SyncMode{.kind = SyncMode::Kind::kAsp}, SyncMode{.quorum = 1}}) {
+    Begin("fp32", mode);
+    const Seen seen = Push();
+    EXPECT_THAT(seen.sends, Not(IsEmpty()));
+    for (const ExchangeSend& send : seen.sends) EXPECT_FALSE(send.borrows_gradient);
+  }
+}
 
 TEST_F(Encoding, TheFirstBlockLeavesBeforeTheNextOneIsEncoded) {
   Begin("bf16", 1);

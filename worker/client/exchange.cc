@@ -236,6 +236,16 @@ ExchangeOutputs Exchange::SendDone(uint32_t id) {
   return outputs;
 }
 
+std::vector<ByteView> Exchange::UnfinishedGradients() const {
+  std::vector<ByteView> gradients;
+  for (const Tensor& tensor : tensors_) {
+    if (!tensor.ready && !tensor.gradient.empty()) {
+      gradients.push_back(tensor.gradient.bytes());
+    }
+  }
+  return gradients;
+}
+
 ExchangeOutputs Exchange::PullAverage(uint32_t tensor) {
   return Pull(tensor, std::nullopt);
 }

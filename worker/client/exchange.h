@@ -129,6 +129,9 @@ class Exchange {
   // An ExchangeDecode was run.
   ExchangeOutputs Decoded(const DecodeWork& work, absl::Duration now);
 
+  // Those that were pushed and are not the caller's again.
+  std::vector<ByteView> UnfinishedGradients() const;
+
   // An ExchangeSend that borrowed the gradient is done.
   ExchangeOutputs SendDone(uint32_t block);
 

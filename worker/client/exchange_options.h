@@ -6,6 +6,7 @@
 #include <memory>
 #include <vector>
 
+#include "comm/base/buffer.h"
 #include "comm/base/env.h"
 #include "comm/base/sync_mode.h"
 #include "comm/base/trace_recorder.h"
@@ -43,6 +44,10 @@ struct ExchangeOptions {
   // servers of this host can read in place. Null, or null returned: dense FP32 goes
   // straight from the gradient, all else through the pool.
   std::function<std::shared_ptr<std::byte>(size_t)> push_memory = nullptr;
+  // What keeps the memory of a gradient, if servers can read it where it lies, up to a
+  // multiple of kTileAlignment with zeros; null for other memory. Where nobody runs ahead,
+  // and the gradient is its own encoding, its blocks are then lent, and not encoded.
+  std::function<std::shared_ptr<const void>(ByteView)> keeper_of = nullptr;
   // How many ExchangeEncode may be under way; at least 1.
   uint32_t encodings_at_once = 1;
   // Whether what lossy encodings keep is converted when the learning rate changes: right

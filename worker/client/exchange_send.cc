@@ -174,9 +174,13 @@ void Exchange::SendBlock(uint32_t id, Payload payload, absl::Duration now,
   ExchangeSend send{.shard = block.shard,
                     .header = HeaderFor(id, block.kind, StepOf(block)),
                     .payload = std::move(payload)};
+  // In its memory, whether lent or not.
+  const ByteView gradient = tensor.gradient.bytes();
   send.borrows_gradient =
-      std::any_of(send.payload.begin(), send.payload.end(),
-                  [](const Slice& slice) { return slice.owner == nullptr; });
+      std::ranges::any_of(send.payload, [&gradient](const Slice& slice) {
+        return slice.data >= gradient.data() &&
+               slice.data < gradient.data() + gradient.size();
+      });
   send.header.samples = is_seed || skips ? 0 : tensor.samples;
   if (const SeedState* state = is_seed ? SeedStateOf(block) : nullptr) {
     const auto updates = static_cast<uint32_t>(state->updates);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 
@@ -133,6 +134,17 @@ GradientBlock PushEncoder::Labelled(GradientBlock contribution) const {
   return contribution;
 }
 
+// Where workers run ahead, or are left out of a step, a server may read a gradient that its
+// program is about to overwrite.
+Slice PushEncoder::LentValues(const GradientBlock& contribution,
+                              const Codec& codec) const {
+  if (!options_.keeper_of || !options_.mode.is_lockstep()) return {};
+  if (!IsEncodingOf(codec, contribution.gradient.dtype())) return {};
+  const BlockRange& range = contribution.label.range;
+  const ByteView bytes = contribution.gradient.Bytes(range.first_element, range.elements);
+  return {bytes.data(), bytes.size(), options_.keeper_of(contribution.gradient.bytes())};
+}
+
 std::shared_ptr<std::byte> PushEncoder::LentMemory(size_t bytes) const {
   return options_.push_memory ? options_.push_memory(bytes) : nullptr;
 }
@@ -152,11 +164,16 @@ std::span<const float> PushEncoder::Read(const GradientBlock& contribution,
 
 std::shared_ptr<EncodeWork> PushEncoder::AskDense(const GradientBlock& contribution,
                                                   const Codec& codec) {
-  const size_t bytes = MaxBlockBytes(codec, contribution.label.range.elements);
   EncodeWork::Dense dense = {.codec = &codec,
                              .checksum = options_.checksum,
-                             .memory = LentMemory(bytes),
-                             .pool = &pool_};
+                             .pool = &pool_,
+                             .lent = LentValues(contribution, codec)};
+  if (dense.lent.owner != nullptr) {
+    return std::make_shared<EncodeWork>(WorkOptions(), Labelled(contribution),
+                                        std::move(dense));
+  }
+  const size_t bytes = MaxBlockBytes(codec, contribution.label.range.elements);
+  dense.memory = LentMemory(bytes);
   const bool is_borrowed =
       codec.id() == CodecId::kFp32 && contribution.gradient.dtype() == DType::kF32;
   if (dense.memory == nullptr && !is_borrowed) dense.memory = Memory(bytes);

@@ -101,6 +101,8 @@ class PushEncoder {
   void Keep(const GradientMemory::Squares& squares, uint32_t tensor);
   // Tells the chooser what the block took.
   void Measure(const EncodeWork& work, const Payload& payload);
+  // The block's values where they lie, if they are lent; otherwise without an owner.
+  Slice LentValues(const GradientBlock& contribution, const Codec& codec) const;
   std::shared_ptr<std::byte> LentMemory(size_t bytes) const;
   std::shared_ptr<std::byte> Memory(size_t bytes) const;
   Payload Fitted(Payload payload, size_t room) const;

@@ -215,6 +215,10 @@ absl::Status Session::PushPull(TensorId tensor, ConstTensorMemory gradient,
 absl::Status Session::ScaleLearningRate(TensorId tensor, double factor) {
   return impl_->ScaleLearningRate(tensor, factor);
 }
+absl::StatusOr<std::shared_ptr<void>> Session::AllocateTensor(size_t elements,
+                                                              DType dtype) {
+  return impl_->AllocateTensor(elements, dtype);
+}
 absl::Status Session::Skip(TensorId tensor) { return impl_->Skip({&tensor, 1}); }
 absl::Status Session::Skip(std::span<const TensorId> tensors) {
   return impl_->Skip(tensors);

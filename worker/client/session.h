@@ -234,6 +234,25 @@ class Session {
   // tensor is under way, and with an optimizer that has one rate for all tensors (lbfgs).
   absl::Status ScaleLearningRate(TensorId tensor, double factor);
 
+  // Memory for one gradient of `elements` elements, which servers of this host read where it
+  // lies instead of a copy. Any gradient may be put there, and pushed from its beginning, as
+  // often as one likes; it saves the copy where mode is bsp without a quorum and the push
+  // codec is what the memory holds: "fp32" of FP32, "bf16" of BF16. Otherwise, and where a
+  // server is on another host, it is memory like any other.
+  //
+  // The rule is that of all gradients: from PushPull until Wait has returned nobody writes
+  // there, since it is read until then, and whatever is sent again is read there again. When
+  // Wait returns an error that ends the session, too, it may be written: a server that has
+  // not heard of that end still sees what was pushed.
+  //
+  // At any time, before Start or after it. Aligned to 4096 bytes; the first contents are not
+  // specified. It lives as long as it is referred to, also after the session, which does not
+  // give it to others while it is read. Children that are forked do not have it.
+  // InvalidArgument for more elements than a tensor may have; ResourceExhausted when the
+  // system has no more shared memory.
+  absl::StatusOr<std::shared_ptr<void>> AllocateTensor(size_t elements,
+                                                       DType dtype = DType::kF32);
+
   // Instead of PushPull: this worker has no gradient of the tensor in this step. The mean
   // is over the samples of the others; when all skip, weights and optimizer state stay as
   // they are and the version advances. Wait follows as after PushPull. What lossy

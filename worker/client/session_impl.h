@@ -60,6 +60,7 @@ class Session::Impl {
                                      absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status SetState(TensorId tensor, const SeedState& state)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::StatusOr<std::shared_ptr<void>> AllocateTensor(size_t elements, DType dtype);
   void Cancel() ABSL_LOCKS_EXCLUDED(mutex_);
   void Uncancel() ABSL_LOCKS_EXCLUDED(mutex_);
   bool KeepsLate(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
@@ -219,6 +220,7 @@ class Session::Impl {
   const Timeouts timeouts_;
   const CodecRegistry codecs_;
   const SteadyClock clock_;
+  const std::shared_ptr<SharedArena> arena_ = SharedArena::Create({});
   TraceRecorder recorder_{clock_};
   TraceTrack* const phases_track_ = recorder_.AddTrack("program");
   TraceTrack* const exchange_track_ = recorder_.AddTrack("exchange");

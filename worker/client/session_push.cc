@@ -1,5 +1,7 @@
 // What a session pushes: gradients, their sums, and steps without a gradient.
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <limits>
 #include <set>
 #include <utility>
@@ -12,6 +14,23 @@
 #include "worker/client/session_impl.h"
 
 namespace syncline {
+
+absl::StatusOr<std::shared_ptr<void>> Session::Impl::AllocateTensor(size_t elements,
+                                                                    DType dtype) {
+  if (elements > kMaxTensorElements) {
+    return absl::InvalidArgumentError(absl::StrCat("memory for a gradient of ", elements,
+                                                   " elements; a tensor has at most ",
+                                                   kMaxTensorElements));
+  }
+  const size_t bytes = elements * DTypeBytes(dtype);
+  std::shared_ptr<void> memory = arena_->AllocateTensor(bytes);
+  if (memory != nullptr) return memory;
+  return absl::ResourceExhaustedError(absl::StrCat(
+      "the system gives no ", bytes, " bytes of shared memory (shmget: ", strerror(errno),
+      "); look at `ipcs -lm` and the memory limit of the container, or push from "
+      "ordinary "
+      "memory"));
+}
 
 void Session::Impl::BeginAt(uint64_t step) {
   step_ = step;

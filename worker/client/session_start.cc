@@ -185,6 +185,7 @@ absl::Status Session::Impl::StartDataPlane() {
                            .exchange = std::move(exchange),
                            .codec_threads = static_cast<uint32_t>(codec_tracks_.size()),
                            .codec_tracks = codec_tracks_,
+                           .arena = arena_,
                            .log = options_.log};
   SYNCLINE_ASSIGN_OR_RETURN(
       auto data_plane,

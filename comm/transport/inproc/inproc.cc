@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "comm/base/limits.h"
+#include "comm/transport/lent_parts.h"
 #include "comm/transport/send_window.h"
 
 namespace syncline {
@@ -47,7 +48,7 @@ struct InprocNetwork::Transit {
 struct InprocNetwork::Parcel {
   Buffer header = {};
   Buffer payload = {};
-  std::optional<Slice> lent = std::nullopt;     // instead of the payload
+  std::optional<Landed> lent = std::nullopt;    // instead of the payload
   std::shared_ptr<const Transit> transit = {};  // null: it has crossed
 };
 
@@ -343,19 +344,20 @@ bool InprocNetwork::IsWithinHost(const Link& link) const {
   return pipe == pipes_.end() || pipe->second.bytes_per_second == 0;
 }
 
-Slice InprocNetwork::Lend(const std::shared_ptr<Link>& link, const Payload& payload) {
-  const bool is_in_place = payload.size() == 1 && payload.front().owner != nullptr;
-  if (!is_in_place) return Slice::Of(Gather(payload));
-  Slice slice = payload.front();
+Landed InprocNetwork::Lend(const std::shared_ptr<Link>& link, const Payload& payload) {
+  const std::optional<LentParts> parts = PartsToLend(payload);
+  if (!parts) return Slice::Of(Gather(payload));
   const uint64_t send = link->next_send - 1;
   link->pending[send].is_lent = true;
   const auto give_back = [this, is_here = std::weak_ptr(is_here_), link, send,
-                          owner = slice.owner](const std::byte*) {
+                          owners = payload](const std::byte*) {
     if (is_here.expired()) return;
     events_.After(absl::ZeroDuration(), [this, link, send] { Complete(link, send); });
   };
-  slice.owner = std::shared_ptr<const std::byte>(slice.data, give_back);
-  return slice;
+  const ByteView body = parts->body;
+  return {Slice::Of(Gather(parts->head)),
+          {body.data(), body.size(),
+           std::shared_ptr<const std::byte>(body.data(), give_back)}};
 }
 
 std::shared_ptr<InprocNetwork::Transit> InprocNetwork::Enter(Link& link, size_t bytes) {

@@ -60,7 +60,7 @@ struct InprocOptions {
   // host.
   absl::Duration failure_delay = absl::Milliseconds(1);
   // Payloads of so many bytes or more are lent where no rate is set, as ucx/ lends them
-  // within a host: Receiver::OnBorrowed gets them in place. What is one slice with an owner
+  // within a host: Receiver::OnBorrowed gets them in place. What can be lent (lent_parts.h)
   // is the sender's own memory, and its send completes when the last copy of the slice is
   // gone, or the endpoint; of anything else a copy is lent. 0: nothing is lent.
   size_t smallest_loan = 0;
@@ -117,7 +117,7 @@ class InprocNetwork {
              const std::shared_ptr<Transit>& transit);
   bool IsWithinHost(const Link& link) const;
   // The newest send of the link. It is returned where the last copy of the slice ends.
-  Slice Lend(const std::shared_ptr<Link>& link, const Payload& payload);
+  Landed Lend(const std::shared_ptr<Link>& link, const Payload& payload);
   std::shared_ptr<Transit> Enter(Link& link, size_t bytes);
   void Complete(const std::shared_ptr<Link>& link, uint64_t send);
   // What has not crossed the pipe never does, and all sends complete.

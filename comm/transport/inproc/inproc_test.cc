@@ -71,10 +71,10 @@ INSTANTIATE_TEST_SUITE_P(
 // Keeps what it borrows.
 class Borrower : public RecordingReceiver {
  public:
-  void OnBorrowed(ByteView /*header*/, Slice payload) override {
+  void OnBorrowed(ByteView /*header*/, Landed payload) override {
     borrowed.push_back(std::move(payload));
   }
-  std::vector<Slice> borrowed;
+  std::vector<Landed> borrowed;
 };
 
 class InprocLoans : public ::testing::Test {
@@ -109,7 +109,7 @@ TEST_F(InprocLoans, AreReadInPlaceAndDoneWhenTheLastCopyIsGone) {
   Send({Slice::Of(memory)});
   Drain();
   ASSERT_EQ(borrower_.borrowed.size(), 1u);
-  EXPECT_EQ(borrower_.borrowed[0].data, memory.data());
+  EXPECT_EQ(borrower_.borrowed[0].body.data, memory.data());
   EXPECT_FALSE(done_.has_value());
   borrower_.borrowed.clear();
   Drain();
@@ -140,7 +140,7 @@ TEST_F(InprocLoans, AreCopiesOfMemoryWithoutAnOwner) {
   Drain();
   EXPECT_TRUE(done_->ok());
   ASSERT_EQ(borrower_.borrowed.size(), 1u);
-  EXPECT_NE(borrower_.borrowed[0].data, Bytes(text).data());
+  EXPECT_NE(borrower_.borrowed[0].body.data, Bytes(text).data());
 }
 
 TEST_F(InprocLoans, AreForWhatIsLongAndNear) {

@@ -24,7 +24,7 @@ struct Arrival {
 
   WireHeader wire;
   Buffer payload;
-  Slice borrowed;  // instead of `payload`, when it has an owner
+  Landed borrowed;  // instead of `payload`, when its body has an owner
   State state = State::kArriving;
 };
 

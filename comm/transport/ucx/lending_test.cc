@@ -24,13 +24,13 @@ ByteView Bytes(const std::string& text) { return std::as_bytes(std::span(text));
 // Keeps borrowed payloads where they are.
 class InPlaceReceiver : public RecordingReceiver {
  public:
-  void OnBorrowed(ByteView header, Slice payload) override {
+  void OnBorrowed(ByteView header, Landed payload) override {
     headers.emplace_back(reinterpret_cast<const char*>(header.data()), header.size());
     borrowed.push_back(std::move(payload));
   }
 
   std::vector<std::string> headers;
-  std::vector<Slice> borrowed;
+  std::vector<Landed> borrowed;
 };
 
 class Lending : public ::testing::Test {
@@ -83,9 +83,10 @@ TEST_F(Lending, APayloadIsReadInPlaceAndTheSendIsDoneWhenItIsLetGo) {
   endpoint->Send(Bytes("lent"), {payload}, Into(outcomes_));
   ASSERT_TRUE(PumpUntil([&] { return !receiver_.borrowed.empty(); }));
   EXPECT_EQ(receiver_.headers[0], "lent");
-  ASSERT_EQ(receiver_.borrowed[0].size, payload.size);
-  EXPECT_EQ(std::memcmp(receiver_.borrowed[0].data, payload.data, payload.size), 0);
-  EXPECT_NE(receiver_.borrowed[0].data, payload.data);  // the same memory, attached twice
+  ASSERT_EQ(receiver_.borrowed[0].body.size, payload.size);
+  EXPECT_EQ(std::memcmp(receiver_.borrowed[0].body.data, payload.data, payload.size), 0);
+  EXPECT_NE(receiver_.borrowed[0].body.data,
+            payload.data);  // the same memory, attached twice
   EXPECT_EQ(receiver_.allocated_bytes, 0u);
   for (int i = 0; i < 100; ++i) lender_->Progress();
   EXPECT_TRUE(outcomes_.empty()) << "done while the peer reads";
@@ -106,7 +107,7 @@ TEST_F(Lending, PlainMemoryIsCopiedOnceAndThenLent) {
       PumpUntil([&] { return !receiver_.borrowed.empty() && !outcomes_.empty(); }));
   EXPECT_TRUE(outcomes_[0].ok())
       << "the memory may be used again before the peer has read";
-  EXPECT_EQ(receiver_.borrowed[0].data[kMiB - 1], std::byte{5});
+  EXPECT_EQ(receiver_.borrowed[0].body.data[kMiB - 1], std::byte{5});
 }
 
 TEST_F(Lending, AFullArenaMakesUcxCopy) {
@@ -123,17 +124,44 @@ TEST_F(Lending, AFullArenaMakesUcxCopy) {
   EXPECT_GT(receiver_.messages.size(), 0u);
 }
 
-TEST_F(Lending, NeighbouringSlicesAreLentAsOneAndOthersAreGathered) {
+TEST_F(Lending, NeighbouringSlicesAreLentAsOneAndLittleThatPrecedesThemTravels) {
   const auto endpoint = Connect();
   const Slice whole = Random(kMiB, 2), other = Random(kMiB, 3);
   const Slice first{whole.data, 100, whole.owner};
   const Slice rest{whole.data + 100, kMiB - 100, whole.owner};
   endpoint->Send(Bytes("neighbours"), {first, rest}, nullptr);
-  endpoint->Send(Bytes("strangers"), {first, other}, nullptr);
-  ASSERT_TRUE(PumpUntil([&] { return receiver_.borrowed.size() == 2; }));
-  EXPECT_EQ(std::memcmp(receiver_.borrowed[0].data, whole.data, kMiB), 0);
-  EXPECT_EQ(std::memcmp(receiver_.borrowed[1].data, whole.data, 100), 0);
-  EXPECT_EQ(std::memcmp(receiver_.borrowed[1].data + 100, other.data, kMiB), 0);
+  endpoint->Send(Bytes("a head"), {first, other}, nullptr);
+  const Slice long_head{whole.data, 1025, whole.owner};
+  endpoint->Send(Bytes("strangers"), {long_head, other}, nullptr);
+  ASSERT_TRUE(PumpUntil([&] { return receiver_.borrowed.size() == 3; }));
+  EXPECT_EQ(std::memcmp(receiver_.borrowed[0].body.data, whole.data, kMiB), 0);
+  ASSERT_EQ(receiver_.borrowed[1].head.size, 100u);
+  EXPECT_EQ(std::memcmp(receiver_.borrowed[1].head.data, whole.data, 100), 0);
+  EXPECT_EQ(std::memcmp(receiver_.borrowed[1].body.data, other.data, kMiB), 0);
+  EXPECT_EQ(receiver_.borrowed[2].head.size, 0u);
+  EXPECT_EQ(std::memcmp(receiver_.borrowed[2].body.data, whole.data, 1025), 0);
+  EXPECT_EQ(std::memcmp(receiver_.borrowed[2].body.data + 1025, other.data, kMiB), 0);
+}
+
+TEST_F(Lending, ATensorOfTheProgramIsReadInPlaceBehindItsHead) {
+  const auto endpoint = Connect();
+  const std::string head(1024, 'h');
+  const std::shared_ptr<std::byte> tensor = arena_->AllocateTensor(4 * kMiB);
+  std::memset(tensor.get(), 5, 4 * kMiB);
+  endpoint->Send(Bytes("tensor"),
+                 {Slice::Borrowed(Bytes(head)), {tensor.get(), 4 * kMiB, tensor}},
+                 Into(outcomes_));
+  ASSERT_TRUE(PumpUntil([&] { return !receiver_.borrowed.empty(); }));
+  const Landed& landed = receiver_.borrowed[0];
+  ASSERT_EQ(landed.head.size, head.size());
+  EXPECT_EQ(std::memcmp(landed.head.data, head.data(), head.size()), 0);
+  ASSERT_EQ(landed.body.size, 4 * kMiB);
+  tensor.get()[kMiB] = std::byte{6};  // it is no copy
+  EXPECT_EQ(landed.body.data[kMiB], std::byte{6});
+  EXPECT_TRUE(outcomes_.empty());
+  receiver_.borrowed.clear();
+  ASSERT_TRUE(PumpUntil([&] { return !outcomes_.empty(); }));
+  EXPECT_TRUE(outcomes_[0].ok()) << outcomes_[0];
 }
 
 TEST_F(Lending, WhoDoesNotReadInPlaceGetsACopy) {
@@ -178,7 +206,7 @@ TEST_F(Lending, ClosingTellsTheSenderAtOnceAndKeepsTheMemoryFromBeingUsedAgain) 
   EXPECT_EQ(outcomes_[0].code(), absl::StatusCode::kCancelled) << outcomes_[0];
 
   EXPECT_EQ(arena_->Allocate(8 * kMiB - 100), nullptr) << "the peer still reads it";
-  EXPECT_EQ(std::memcmp(receiver_.borrowed[0].data, expected.data(), kMiB), 0);
+  EXPECT_EQ(std::memcmp(receiver_.borrowed[0].body.data, expected.data(), kMiB), 0);
   receiver_.borrowed.clear();
   EXPECT_NE(arena_->Allocate(8 * kMiB - 100), nullptr);
 }
@@ -191,7 +219,7 @@ TEST_F(Lending, SlicesMayOutliveTheTransports) {
   endpoint.reset();
   lender_.reset();
   borrower_.reset();
-  EXPECT_EQ(std::memcmp(receiver_.borrowed[0].data, payload.data, kMiB), 0);
+  EXPECT_EQ(std::memcmp(receiver_.borrowed[0].body.data, payload.data, kMiB), 0);
   receiver_.borrowed.clear();
   EXPECT_EQ(outcomes_.size(), 1u);
 }

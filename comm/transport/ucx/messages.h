@@ -18,7 +18,9 @@ namespace syncline {
 // Ids of UCX active messages; part of the wire format.
 enum UcxMessageId : unsigned {
   kUcxCopied = 1,  // the payload follows, by whatever protocol UCX chooses
-  kUcxLent = 2,    // a Loan follows: the payload lies in shared memory
+  // A Loan follows: the payload lies in shared memory, but for what follows the loan and
+  // comes before it.
+  kUcxLent = 2,
 };
 
 // UCX may complete a large message after a small one that was sent later; the number of

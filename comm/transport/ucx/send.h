@@ -3,7 +3,9 @@
 
 #include <ucp/api/ucp.h>
 
+#include <cstddef>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -29,7 +31,17 @@ struct UcxSend {
   UcxTransport* transport = nullptr;
   UcxEndpoint* endpoint = nullptr;  // valid while an endpoint of that link is there
   bool copied = false;  // what is lent is our copy: the caller's memory is free already
-  std::optional<Lending> lending;  // set when the payload is not sent but lent
+  std::optional<Lending> lending;        // set when the payload is not sent but lent
+  std::vector<std::byte> loan_and_head;  // what is sent then
+
+  // REQUIRES: it is lent, but for the head.
+  void Announce(const Payload& head) {
+    const auto loan = std::as_bytes(std::span(&lending->loan, 1));
+    loan_and_head.assign(loan.begin(), loan.end());
+    for (const Slice& slice : head) {
+      loan_and_head.insert(loan_and_head.end(), slice.data, slice.data + slice.size);
+    }
+  }
 };
 
 }  // namespace syncline

@@ -149,7 +149,7 @@ int UcxTransport::Progress() {
 int UcxTransport::RunCallbacks() {
   int ran = 0;
   while (const std::shared_ptr<Arrival> arrival = inbox_.Next()) {
-    if (arrival->borrowed.owner != nullptr) {
+    if (arrival->borrowed.body.owner != nullptr) {
       receiver_.OnBorrowed(arrival->wire.header(), std::move(arrival->borrowed));
     } else {
       receiver_.OnMessage(arrival->wire.header(), std::move(arrival->payload));

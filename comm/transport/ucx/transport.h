@@ -66,7 +66,7 @@ class UcxTransport : public Transport {
   // Receiving.
   // Null when the message is refused.
   std::shared_ptr<Arrival> Announce(ByteView wire);
-  void Borrow(ByteView wire, const Loan& loan);
+  void Borrow(ByteView wire, const Loan& loan, ByteView head);
   ucs_status_t Land(ByteView wire, void* data, size_t bytes, uint64_t attributes);
   absl::StatusOr<Buffer> LandingFor(ByteView header, size_t bytes);
   ucs_status_t Fetch(std::shared_ptr<Arrival> arrival, void* descriptor, size_t bytes);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "comm/base/limits.h"
+#include "comm/transport/lent_parts.h"
 #include "comm/transport/ucx/transport.h"
 
 namespace syncline {
@@ -28,14 +29,16 @@ ucs_status_t UcxTransport::OnLentMessage(void* self, const void* header,
                                          const ucp_am_recv_param_t* param) {
   auto* transport = static_cast<UcxTransport*>(self);
   const ByteView wire(static_cast<const std::byte*>(header), header_bytes);
-  if (bytes != sizeof(Loan) || (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
+  if (bytes < sizeof(Loan) || bytes > sizeof(Loan) + kMaxLentHeadBytes ||
+      (param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
     transport->Refused(
         absl::InvalidArgumentError(absl::StrCat("loan of ", bytes, " bytes")));
     return UCS_OK;
   }
   Loan loan;
   std::memcpy(&loan, data, sizeof(loan));
-  transport->Borrow(wire, loan);
+  const auto* const head = static_cast<const std::byte*>(data) + sizeof(loan);
+  transport->Borrow(wire, loan, {head, bytes - sizeof(loan)});
   return UCS_OK;
 }
 
@@ -53,18 +56,18 @@ std::shared_ptr<Arrival> UcxTransport::Announce(ByteView wire) {
   return arrival;
 }
 
-void UcxTransport::Borrow(ByteView wire, const Loan& loan) {
+void UcxTransport::Borrow(ByteView wire, const Loan& loan, ByteView head) {
   const std::shared_ptr<Arrival> arrival = Announce(wire);
   if (arrival == nullptr) return;
   absl::StatusOr<Slice> borrowed =
-      loan.bytes <= kMaxMessagePayloadBytes
+      loan.bytes <= kMaxMessagePayloadBytes - head.size()
           ? borrower_.Borrow(loan)
           : absl::ResourceExhaustedError(absl::StrCat("loan of ", loan.bytes, " bytes"));
   if (!borrowed.ok()) {
     Refused(borrowed.status());
     return Settle(*arrival, Arrival::State::kDropped);
   }
-  arrival->borrowed = *std::move(borrowed);
+  arrival->borrowed = {Slice::Of(Buffer::CopyOf(head)), *std::move(borrowed)};
   Settle(*arrival, Arrival::State::kWhole);
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "comm/base/limits.h"
+#include "comm/transport/lent_parts.h"
 #include "comm/transport/ucx/endpoint.h"
 #include "comm/transport/ucx/send.h"
 #include "comm/transport/ucx/transport.h"
@@ -13,19 +14,6 @@ namespace {
 
 // Below, two copies through the cache cost less than the borrower's bookkeeping.
 constexpr size_t kSmallestLoan = 8192;
-
-// The payload as one run of bytes, when its slices follow each other in memory; else
-// empty. All of them must have owners, which alone can keep lent memory from being used
-// again.
-ByteView AsOneRun(const Payload& payload) {
-  if (payload.empty()) return {};
-  const std::byte* end = payload.front().data;
-  for (const Slice& slice : payload) {
-    if (slice.data != end || slice.owner == nullptr) return {};
-    end += slice.size;
-  }
-  return {payload.front().data, end};
-}
 
 }  // namespace
 
@@ -45,8 +33,9 @@ void UcxTransport::SendOn(UcxEndpoint& endpoint, std::unique_ptr<UcxSend> send) 
   param.user_data = send.get();
   ucs_status_ptr_t request = nullptr;
   if (send->lending.has_value()) {
-    request = ucp_am_send_nbx(endpoint.handle_, kUcxLent, wire.data(), wire.size(),
-                              &send->lending->loan, sizeof(Loan), &param);
+    request =
+        ucp_am_send_nbx(endpoint.handle_, kUcxLent, wire.data(), wire.size(),
+                        send->loan_and_head.data(), send->loan_and_head.size(), &param);
   } else {
     for (const Slice& slice : send->payload) {
       if (slice.size == 0) continue;
@@ -74,10 +63,10 @@ void UcxTransport::SendOn(UcxEndpoint& endpoint, std::unique_ptr<UcxSend> send) 
 // switches where cores are few; and a sender killed in the middle of a piece stops the
 // receiver's queue for ever, for all its peers.
 void UcxTransport::Lend(UcxSend& send) {
-  const ByteView run = AsOneRun(send.payload);
-  if (!run.empty()) send.lending = arena_->Lend(run, bell_->name());
-  if (send.lending.has_value()) return;
-
+  if (const std::optional<LentParts> parts = PartsToLend(send.payload)) {
+    send.lending = arena_->Lend(parts->body, bell_->name());
+    if (send.lending.has_value()) return send.Announce(parts->head);
+  }
   const size_t bytes = PayloadBytes(send.payload);
   const std::shared_ptr<std::byte> copy =
       bytes <= kMaxMessagePayloadBytes ? arena_->Allocate(bytes) : nullptr;
@@ -91,6 +80,7 @@ void UcxTransport::Lend(UcxSend& send) {
   }
   send.payload = {Slice{copy.get(), bytes, copy}};
   send.copied = true;
+  send.Announce({});
 }
 
 void UcxTransport::OnSent(void* request, ucs_status_t status, void* user_data) {

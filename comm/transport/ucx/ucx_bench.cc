@@ -59,8 +59,8 @@ class Side : public Receiver {
   void OnMessage(ByteView header, Buffer payload) override {
     Consume(header, payload.view());
   }
-  void OnBorrowed(ByteView header, Slice payload) override {
-    Consume(header, {payload.data, payload.size});
+  void OnBorrowed(ByteView header, Landed payload) override {
+    Consume(header, {payload.body.data, payload.body.size});
   }
 
   void Connect(const std::string& address) {

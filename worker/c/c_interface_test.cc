@@ -68,6 +68,32 @@ TEST_F(CInterface, SaysItsVersion) {
   EXPECT_THAT(syncline_version(), HasSubstr("."));
 }
 
+TEST_F(CInterface, GivesMemoryThatOutlivesTheSession) {
+  syncline_memory* memory = nullptr;
+  ASSERT_EQ(syncline_memory_new(session_, 1000, SYNCLINE_FLOAT32, &memory), SYNCLINE_OK);
+  auto* const values = static_cast<float*>(syncline_memory_data(memory));
+  EXPECT_EQ(reinterpret_cast<uintptr_t>(values) % 4096, 0u);
+  syncline_session_free(session_);
+  session_ = nullptr;
+  for (int i = 0; i < 1000; ++i) values[i] = 1;
+  syncline_memory_free(memory);
+}
+
+TEST_F(CInterface, GivesNoMemoryForWhatIsNoTensor) {
+  syncline_memory* memory = nullptr;
+  ExpectError(syncline_memory_new(session_, uint64_t{1} << 60, SYNCLINE_FLOAT32, &memory),
+              SYNCLINE_INVALID_ARGUMENT, "a tensor has at most");
+  EXPECT_EQ(memory, nullptr);
+  ExpectError(syncline_memory_new(session_, 1, SYNCLINE_INT8, &memory),
+              SYNCLINE_INVALID_ARGUMENT, "none of float32, bfloat16, float16");
+  ExpectError(syncline_memory_new(session_, 1, SYNCLINE_FLOAT32, nullptr),
+              SYNCLINE_INVALID_ARGUMENT, "out");
+  ExpectError(syncline_memory_new(nullptr, 1, SYNCLINE_FLOAT32, &memory),
+              SYNCLINE_INVALID_ARGUMENT, "session");
+  EXPECT_EQ(syncline_memory_data(nullptr), nullptr);
+  syncline_memory_free(nullptr);
+}
+
 TEST_F(CInterface, OptionsReadBackAsTheyWereSet) {
   const std::pair<const char*, const char*> cases[] = {
       {"coordinator", "10.0.0.1:7070"},

@@ -29,6 +29,10 @@ struct syncline_session {
   const pid_t process;
 };
 
+struct syncline_memory {
+  std::shared_ptr<void> data;
+};
+
 namespace syncline::c {
 
 // Keeps the error for syncline_last_error of this thread; its code.

@@ -172,6 +172,25 @@ syncline_code syncline_push_pull(syncline_session* session, uint32_t tensor,
   });
 }
 
+syncline_code syncline_memory_new(syncline_session* session, uint64_t elements,
+                                  syncline_dtype dtype, syncline_memory** out) {
+  return With(session, [&](Session& of) -> absl::Status {
+    if (out == nullptr) return NullArgument("out");
+    *out = nullptr;
+    SYNCLINE_ASSIGN_OR_RETURN(const DType type, DTypeOf(dtype));
+    SYNCLINE_ASSIGN_OR_RETURN(std::shared_ptr<void> data,
+                              of.AllocateTensor(elements, type));
+    *out = new syncline_memory{std::move(data)};
+    return absl::OkStatus();
+  });
+}
+
+void* syncline_memory_data(const syncline_memory* memory) {
+  return memory == nullptr ? nullptr : memory->data.get();
+}
+
+void syncline_memory_free(syncline_memory* memory) { delete memory; }
+
 syncline_code syncline_scale_learning_rate(syncline_session* session, uint32_t tensor,
                                            double factor) {
   return With(session, [&](Session& of) { return of.ScaleLearningRate(tensor, factor); });

@@ -188,6 +188,17 @@ SYNCLINE_API syncline_code syncline_start(syncline_session* session, int64_t tim
 SYNCLINE_API syncline_code syncline_push_pull(syncline_session* session, uint32_t tensor,
                                               const void* gradient, syncline_dtype dtype,
                                               uint32_t samples);
+/* Memory for one gradient, which servers of this host read where it lies instead of a copy: where mode is bsp without a
+ * quorum and the push codec is what it holds ("fp32" of FLOAT32, "bf16" of BFLOAT16); otherwise it is like any other. Push
+ * from its beginning. As any gradient it stays unchanged from push_pull until the tensor was waited for, or the session is
+ * over. Before or after start; the memory may outlive the session. Aligned to 4096 bytes, first contents unspecified;
+ * children made by fork do not have it. RESOURCE_EXHAUSTED when the system has no more shared memory. */
+typedef struct syncline_memory syncline_memory;
+SYNCLINE_API syncline_code syncline_memory_new(syncline_session* session,
+                                               uint64_t elements, syncline_dtype dtype,
+                                               syncline_memory** out);
+SYNCLINE_API void* syncline_memory_data(const syncline_memory* memory);
+SYNCLINE_API void syncline_memory_free(syncline_memory* memory); /* NULL is fine */
 /* What the tensor's learning rate is multiplied with from its next push_pull on, 0 to 1e6: for schedules that the program
  * computes, the same on all workers; where they differ, the one that joined first decides. Not while it is under way. */
 SYNCLINE_API syncline_code syncline_scale_learning_rate(syncline_session* session,

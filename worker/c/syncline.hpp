@@ -150,6 +150,14 @@ class Session {
   void PushPullAs(TensorId tensor, ConstMemory gradient, uint32_t samples) {
     Check(syncline_push_pull(handle(), tensor, gradient.data, gradient.dtype, samples));
   }
+  // Memory for one gradient, which servers of this host read where it lies; the rules are
+  // those of syncline_memory_new. It lives as long as it is referred to.
+  std::shared_ptr<float> AllocateGradient(size_t elements) {
+    syncline_memory* made = nullptr;
+    Check(syncline_memory_new(handle(), elements, SYNCLINE_FLOAT32, &made));
+    const std::shared_ptr<syncline_memory> memory(made, syncline_memory_free);
+    return {memory, static_cast<float*>(syncline_memory_data(made))};
+  }
   void ScaleLearningRate(TensorId tensor, double factor) {
     Check(syncline_scale_learning_rate(handle(), tensor, factor));
   }

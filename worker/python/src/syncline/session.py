@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Callable, Optional, Union
 
-from syncline import _exit, _log, _names, _staging
+from syncline import _exit, _lent, _log, _names, _staging
 from syncline._calls import Calls
 from syncline._embedded import EmbeddedServers, check_options
 from syncline._library import (FLOAT32, FOREVER, LogFunction, Options, StatsStruct, TensorStruct, check, library)
@@ -57,7 +57,7 @@ class Tensor:
     frozen: bool
 
 
-class Session:
+class Session(_lent.Allocator):
     """A process's place in a job. Methods may be called by any thread, for each tensor by one at a time.
 
     Options, all of them strings or numbers: coordinator ("HOST:PORT"), job, run_id, rank, world_size, optimizer

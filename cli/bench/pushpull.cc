@@ -64,6 +64,7 @@ std::vector<std::string> WorkerCommand(const std::string& self,
           absl::StrCat("--codec=", worker.codec),
           absl::StrCat("--optimizer=", worker.optimizer),
           absl::StrCat("--dtype=", worker.dtype),
+          worker.lends ? "--lend" : "--no-lend",
           absl::StrCat("--report=", worker.report)};
 }
 
@@ -90,6 +91,7 @@ Json Report(const BenchOptions& options, const Json& measured,
             {"codec", options.worker.codec},
             {"optimizer", options.worker.optimizer},
             {"dtype", options.worker.dtype},
+            {"lends", options.worker.lends},
             {"warmup", options.worker.warmup},
             {"steps", options.worker.steps}}},
           {"seconds", seconds},
@@ -106,10 +108,12 @@ void Print(const Json& report) {
   const Json& seconds = report["seconds"];
   const Json& settings = report["settings"];
   std::printf(
-      "push-pull of %.6g MiB FP32 by %d workers and %d servers (%s in the program, %s on "
+      "push-pull of %.6g MiB FP32 by %d workers and %d servers (%s in the program%s, %s "
+      "on "
       "the wire, %s)\n",
       settings["bytes"].get<double>() / (1 << 20), settings["workers"].get<int>(),
       settings["servers"].get<int>(), settings["dtype"].get<std::string>().c_str(),
+      settings["lends"].get<bool>() ? ", gradients lent" : "",
       settings["codec"].get<std::string>().c_str(),
       settings["optimizer"].get<std::string>().c_str());
   std::printf("  per step   %.3f ms median, %.3f ms p10, %.3f ms p90\n",
@@ -182,6 +186,9 @@ void AddWorkerFlags(CLI::App& app, BenchWorkerOptions& worker) {
   app.add_option("--dtype", worker.dtype,
                  "Of the program's gradients and weights: fp32, bf16 or fp16")
       ->capture_default_str();
+  app.add_flag("--lend,!--no-lend", worker.lends,
+               "Gradients in memory that servers read where it lies "
+               "(Session::AllocateTensor)");
 }
 
 }  // namespace

@@ -24,19 +24,24 @@ constexpr float kInitialWeight = 1.0f;
 
 // In the program's own type.
 struct BenchMemory {
-  std::vector<std::byte> bytes;
+  std::shared_ptr<void> data;
+  size_t elements = 0;
   DType dtype = DType::kF32;
 
-  BenchMemory(DType type, const std::vector<float>& values)
-      : bytes(values.size() * DTypeBytes(type)), dtype(type) {
-    Narrow(values, {.data = bytes.data(), .dtype = dtype});
+  void Fill(float value) const {
+    Narrow(std::vector<float>(elements, value), {.data = data.get(), .dtype = dtype});
   }
   std::vector<float> Values() const {
-    std::vector<float> values(bytes.size() / DTypeBytes(dtype));
-    Widen({.data = bytes.data(), .dtype = dtype}, values);
+    std::vector<float> values(elements);
+    Widen({.data = data.get(), .dtype = dtype}, values);
     return values;
   }
 };
+
+BenchMemory OrdinaryMemory(size_t elements, DType dtype) {
+  auto bytes = std::make_shared<std::vector<std::byte>>(elements * DTypeBytes(dtype));
+  return {{bytes, bytes->data()}, elements, dtype};
+}
 
 struct Model {
   std::vector<BenchMemory> weights;
@@ -48,14 +53,21 @@ struct Model {
 // (rank + 1).
 float GradientOf(uint32_t rank) { return 0.25f * static_cast<float>(rank + 1); }
 
-Model MakeModel(const BenchWorkerOptions& options, DType dtype, uint32_t rank) {
+absl::StatusOr<Model> MakeModel(const BenchWorkerOptions& options, Session& session) {
   Model model;
+  SYNCLINE_ASSIGN_OR_RETURN(const DType dtype, BenchDType(options.dtype));
   uint64_t rest = options.bytes / sizeof(float);
   while (rest > 0) {
     const uint64_t elements =
         std::min(rest, std::max<uint64_t>(options.tensor_bytes / sizeof(float), 1));
-    model.weights.emplace_back(dtype, std::vector<float>(elements, kInitialWeight));
-    model.gradients.emplace_back(dtype, std::vector<float>(elements, GradientOf(rank)));
+    model.weights.push_back(OrdinaryMemory(elements, dtype));
+    model.weights.back().Fill(kInitialWeight);
+    model.gradients.push_back(OrdinaryMemory(elements, dtype));
+    if (options.lends) {
+      SYNCLINE_ASSIGN_OR_RETURN(model.gradients.back().data,
+                                session.AllocateTensor(elements, dtype));
+    }
+    model.gradients.back().Fill(GradientOf(session.rank()));
     rest -= elements;
   }
   return model;
@@ -64,11 +76,10 @@ Model MakeModel(const BenchWorkerOptions& options, DType dtype, uint32_t rank) {
 absl::Status DeclareAll(Session& session, Model& model) {
   for (size_t i = 0; i < model.weights.size(); ++i) {
     BenchMemory& weights = model.weights[i];
-    const size_t elements = weights.bytes.size() / DTypeBytes(weights.dtype);
     SYNCLINE_ASSIGN_OR_RETURN(
         model.ids.emplace_back(),
-        session.Declare({.name = absl::StrCat("tensor", i), .shape = {elements}},
-                        TensorMemory{weights.bytes.data(), weights.dtype}));
+        session.Declare({.name = absl::StrCat("tensor", i), .shape = {weights.elements}},
+                        TensorMemory{weights.data.get(), weights.dtype}));
   }
   return absl::OkStatus();
 }
@@ -77,7 +88,7 @@ absl::Status Step(Session& session, const Model& model) {
   for (size_t i = 0; i < model.ids.size(); ++i) {
     const BenchMemory& gradient = model.gradients[i];
     SYNCLINE_RETURN_IF_ERROR(session.PushPull(
-        model.ids[i], ConstTensorMemory{gradient.bytes.data(), gradient.dtype}, 1));
+        model.ids[i], ConstTensorMemory{gradient.data.get(), gradient.dtype}, 1));
   }
   return session.WaitAll();
 }
@@ -154,10 +165,9 @@ absl::Status RunBenchWorker(const BenchWorkerOptions& options) {
   }
   session_options.push_codec = options.codec;
   session_options.publish_codec = options.codec;
-  SYNCLINE_ASSIGN_OR_RETURN(const DType dtype, BenchDType(options.dtype));
-  Model model = MakeModel(options, dtype, session_options.rank);
   SYNCLINE_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                             Session::Create(session_options));
+  SYNCLINE_ASSIGN_OR_RETURN(Model model, MakeModel(options, *session));
   SYNCLINE_RETURN_IF_ERROR(DeclareAll(*session, model));
   SYNCLINE_RETURN_IF_ERROR(session->Start());
   for (int i = 0; i < options.warmup; ++i)

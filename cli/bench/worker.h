@@ -19,6 +19,7 @@ struct BenchWorkerOptions {
   std::string codec = "fp32";
   std::string optimizer = "adamw";
   std::string dtype = "fp32";  // of the program's weights and gradients; bf16, fp16
+  bool lends = false;          // gradients lie in Session::AllocateTensor's memory
   std::string report =
       {};  // where rank 0 writes {"seconds": [...], "bytes_pushed", "bytes_pulled"}
 };

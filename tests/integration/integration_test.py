@@ -16,7 +16,28 @@ import unittest
 import urllib.request
 
 import cluster
-from cluster import ClusterTest, FAILURE_TIMEOUT, PATIENCE, Process
+from cluster import ClusterTest, FAILURE_TIMEOUT, LeashedTest, PATIENCE, Process
+
+
+class LentGradients(LeashedTest):
+    def test_gradients_that_servers_read_in_place_come_to_the_same(self):
+        # Several tiles, and the bytes of the last one are no multiple of 64.
+        flags = ("--steps", "30", "--codec", "fp32", "--elements", "300001")
+        ends = []
+        for job, more in (("copied", ()), ("lent", ("--lend",))):
+            ends.append(self.assert_same_end([self.worker(rank, 2, *flags, *more, job=job) for rank in range(2)]))
+        self.assertEqual(ends[0], ends[1])
+
+    def test_a_killed_worker_whose_gradients_are_read_in_place_harms_nobody(self):
+        self.allow(40)  # the others wait there for the one that comes back
+        flags = ("--codec", "fp32", "--lend", "--steps", "60", "--leash", self.leash)
+        workers = [self.worker(rank, 3, *flags) for rank in range(3)]
+        workers[2].await_line(r"^step 10$")
+        workers[2].kill()
+        again = self.worker(2, 3, *flags)
+        again.await_line(r"joined step=")
+        self.allow(60)
+        self.assert_same_end([*workers[:2], again])
 
 
 class Training(ClusterTest):

@@ -6,11 +6,14 @@
 //   step K            after each step
 //   average=A         with --average: the first averaged weight
 //   done step=K members=M checksum=C
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <memory>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -46,15 +49,28 @@ struct Flags {
   uint64_t leave_at = ~uint64_t{0};  // a clean goodbye in the middle, before this step
   std::string restore;               // what compression kept, from this file
   std::string save;                  // and into this one
+  bool lend = false;                 // gradients lie where servers read them
   std::string leash;  // a file with the first step that may not begin yet; none: all may
 };
 
 struct Tensor {
   std::string name;
   std::vector<float> weights;
-  std::vector<float> gradient;
+  std::shared_ptr<void> memory;  // of the gradient
+  std::span<float> gradient;
   TensorId id = 0;
 };
+
+absl::Status MakeGradient(Tensor& tensor, size_t elements, Session* lender) {
+  if (lender != nullptr) {
+    SYNCLINE_ASSIGN_OR_RETURN(tensor.memory, lender->AllocateTensor(elements));
+  } else {
+    const auto own = std::make_shared<std::vector<float>>(elements);
+    tensor.memory = {own, own->data()};
+  }
+  tensor.gradient = {static_cast<float*>(tensor.memory.get()), elements};
+  return absl::OkStatus();
+}
 
 // Every other push of a step differs, so that sums of several show.
 void ComputeGradient(Tensor& tensor, const Session& session, uint64_t push) {
@@ -91,6 +107,10 @@ absl::Status Train(const Flags& flags, Session& session, std::vector<Tensor>& te
     }
     session.ReportLoss(step, 1.0 / static_cast<double>(1 + step), 32);
     SYNCLINE_RETURN_IF_ERROR(session.WaitAll());
+    // Nobody reads it any more.
+    for (Tensor& tensor : tensors) {
+      if (flags.lend) std::ranges::fill(tensor.gradient, 1e6f);
+    }
     std::printf("step %llu\n", static_cast<unsigned long long>(step));
     std::fflush(stdout);
   }
@@ -120,7 +140,8 @@ absl::Status Run(const Flags& flags) {
   for (size_t i = 0; i < tensors.size(); ++i) {
     tensors[i].name = absl::StrCat("tensor", i);
     tensors[i].weights.assign(sizes[i], first_weight);
-    tensors[i].gradient.resize(sizes[i]);
+    SYNCLINE_RETURN_IF_ERROR(
+        MakeGradient(tensors[i], sizes[i], flags.lend ? session.get() : nullptr));
     const std::vector<uint64_t> shape = flags.wrong_shape
                                             ? std::vector<uint64_t>{sizes[i], 1}
                                             : std::vector<uint64_t>{sizes[i]};
@@ -178,6 +199,7 @@ int main(int argc, char** argv) {
   app.add_option("--leave-at", flags.leave_at);
   app.add_option("--restore", flags.restore);
   app.add_option("--save", flags.save);
+  app.add_flag("--lend", flags.lend);
   app.add_option("--leash", flags.leash);
   app.add_flag("--wrong-shape", flags.wrong_shape);
   CLI11_PARSE(app, argc, argv);

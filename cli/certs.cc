@@ -258,9 +258,11 @@ absl::StatusOr<std::string> RevokeCertificates(const CertsRevoke& order) {
     return Usage(absl::StrCat("'", path, "', ", known.status().message()));
   }
   std::map<std::string, std::string> lines = wanted;
+  absl::Status damage;  // what is asked for by name is taken back all the same
   for (const auto& [serial, line] : wanted) {
-    SYNCLINE_ASSIGN_OR_RETURN(const auto all, certs::LineOf(order.directory, serial));
-    for (const std::string& other : all) {
+    const auto all = certs::LineOf(order.directory, serial);
+    damage.Update(all.status());
+    for (const std::string& other : all.value_or(std::vector<std::string>{})) {
       lines.try_emplace(other,
                         absl::StrCat(other, "  renewed from or to ", serial, "\n"));
     }
@@ -269,9 +271,9 @@ absl::StatusOr<std::string> RevokeCertificates(const CertsRevoke& order) {
   for (const auto& [serial, line] : lines) {
     if (!known->contains(serial)) added += line;
   }
-  if (added.empty()) return added;
   if (!contents.empty() && contents.back() != '\n') contents += '\n';
-  SYNCLINE_RETURN_IF_ERROR(ReplaceFile({path, contents + added}));
+  if (!added.empty()) SYNCLINE_RETURN_IF_ERROR(ReplaceFile({path, contents + added}));
+  SYNCLINE_RETURN_IF_ERROR(damage);
   return added;
 }
 

@@ -189,7 +189,8 @@ void AddCertsJoin(CLI::App& certs, Command* selected) {
   AddToken(certs, selected);
 
   auto flags = std::make_shared<AnswerFlags>();
-  CLI::App* serve = certs.add_subcommand("serve", "Answer machines that have a token");
+  CLI::App* serve =
+      certs.add_subcommand("serve", "Answer machines that have a token, or renew");
   serve->add_option("directory", flags->directory, "Of certs init");
   serve->add_option("--listen", flags->listen, "Where")->capture_default_str();
   serve->add_option("--audit-log", flags->audit_log,

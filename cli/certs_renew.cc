@@ -23,7 +23,7 @@
 namespace syncline {
 namespace {
 
-// An attempt holds up Ctrl-C for so long at most.
+// Of an attempt to connect and to be answered, each: Ctrl-C waits meanwhile.
 constexpr absl::Duration kAttempt = absl::Seconds(5);
 constexpr absl::Duration kLongestPause = absl::Minutes(1);
 
@@ -41,47 +41,54 @@ class Watch {
     order_.limit = kAttempt;
   }
 
+  // Before it waits: what cannot be renewed is said now, not when it is due.
+  absl::Status Begin() {
+    SYNCLINE_RETURN_IF_ERROR(certs::CheckRenewable(order_));
+    SYNCLINE_ASSIGN_OR_RETURN(facts_, certs::ReadFacts(order_.base + ".crt"));
+    return absl::OkStatus();
+  }
+
   // Once a second. An error when it cannot be renewed any more.
   absl::Status Look() {
-    SYNCLINE_ASSIGN_OR_RETURN(const CertificateFacts facts,
-                              certs::ReadFacts(order_.base + ".crt"));
     const absl::Time now = absl::Now();
-    const absl::Time due = certs::WhenToRenew(facts.from, facts.until, facts.serial);
-    if (facts.serial != serial_) {
-      serial_ = facts.serial;
+    if (now < again_) return absl::OkStatus();
+    // Somebody else may be replacing the files.
+    const auto found = certs::ReadFacts(order_.base + ".crt");
+    if (found.ok()) facts_ = *found;
+    const absl::Time due = certs::WhenToRenew(facts_.from, facts_.until, facts_.serial);
+    if (facts_.serial != told_) {
+      told_ = facts_.serial;
       log_.Info("the certificate is renewed in time",
                 {{"certificate", order_.base + ".crt"},
                  {"due", certs::Written(due)},
-                 {"until", certs::Written(facts.until)}});
+                 {"until", certs::Written(facts_.until)}});
     }
-    if (now < std::max(due, again_)) return absl::OkStatus();
+    if (now < due) return absl::OkStatus();
+    const absl::Duration pause =
+        std::min(kLongestPause, (facts_.until - facts_.from) / 60);
+    again_ = now + pause;
     const absl::Status status = certs::Renew(order_);
-    if (status.ok()) return absl::OkStatus();
-    // A full disk or a damaged list there may be mended in time.
-    const bool is_final =
-        absl::IsPermissionDenied(status) || FailureOf(status) == Failure::kUsage;
-    if (is_final) return status;
-    if (now >= facts.until) return Ended(facts, status);
-    const absl::Duration pause = std::min(kLongestPause, (facts.until - facts.from) / 60);
-    again_ = absl::Now() + pause;
+    if (status.ok() || absl::IsPermissionDenied(status)) return status;
+    if (now >= facts_.until) return Ended(status);
     log_.Warning("the certificate is not renewed yet",
                  {{"reason", std::string(status.message())},
                   {"again in", absl::FormatDuration(pause)},
-                  {"until", certs::Written(facts.until)}});
+                  {"until", certs::Written(facts_.until)}});
     return absl::OkStatus();
   }
 
  private:
-  absl::Status Ended(const CertificateFacts& facts, const absl::Status& why) const {
+  absl::Status Ended(const absl::Status& why) const {
     return absl::FailedPreconditionError(
-        absl::StrCat("'", order_.base, ".crt' ended on ", certs::Written(facts.until),
+        absl::StrCat("'", order_.base, ".crt' ended on ", certs::Written(facts_.until),
                      ", and could not be renewed before: ", why.message(),
                      "; the machine joins again with a token (`syncline certs token`)"));
   }
 
   certs::RenewOrder order_;
   const Logger log_;
-  std::string serial_;
+  CertificateFacts facts_ = {};  // as the file was when it could be read
+  std::string told_;             // the serial whose time was said
   absl::Time again_ = absl::InfinitePast();
 };
 
@@ -99,6 +106,7 @@ absl::StatusOr<int> RenewNow(RenewFlags flags) {
   if (flags.watches) {
     StopSignal stop;
     Watch watch(order, Logger::Create({}));
+    SYNCLINE_RETURN_IF_ERROR(watch.Begin());
     SYNCLINE_RETURN_IF_ERROR(watch.Look());
     SYNCLINE_ASSIGN_OR_RETURN(const int signal, stop.Wait([&] {
       if (const absl::Status status = watch.Look(); !status.ok()) stop.Fail(status);

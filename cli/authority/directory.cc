@@ -91,8 +91,18 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
   std::ifstream file(path);
   std::ostringstream contents;
   contents << file.rdbuf();
-  if (!file) return Usage(absl::StrCat("cannot read '", path, "'; check the path"));
+  std::error_code error;
+  if (!file || std::filesystem::is_directory(path, error))
+    return Usage(absl::StrCat("cannot read '", path, "'; check the path"));
   return contents.str();
+}
+
+absl::StatusOr<std::optional<std::string>> ReadFileIfThere(const std::string& path) {
+  std::error_code error;
+  const auto found = std::filesystem::symlink_status(path, error);
+  if (found.type() == std::filesystem::file_type::not_found) return std::nullopt;
+  SYNCLINE_ASSIGN_OR_RETURN(std::string contents, ReadFile(path));
+  return contents;
 }
 
 absl::StatusOr<CertificateFacts> ReadFacts(const std::string& path) {

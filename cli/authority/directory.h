@@ -8,6 +8,7 @@
 
 #include <sys/types.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,8 @@ absl::Status ReplacePair(const std::string& base, const PemPair& pair);
 
 // Failure::kUsage when it cannot be read.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
+// None where there is no such file, which is something else than one that cannot be read.
+absl::StatusOr<std::optional<std::string>> ReadFileIfThere(const std::string& path);
 absl::StatusOr<CertificateFacts> ReadFacts(const std::string& path);
 
 // Others that want it wait until it is closed.

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -70,11 +68,9 @@ absl::StatusOr<Holder> HolderOf(const std::string& pem, const Authority& authori
 }
 
 absl::Status CheckNotRevoked(const std::string& directory, const std::string& serial) {
-  const std::string path = directory + "/revoked";
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return absl::OkStatus();
-  const absl::StatusOr<std::string> contents = ReadFile(path);
-  const auto revoked = contents.ok() ? ParseRevoked(*contents) : contents.status();
+  const auto contents = ReadFileIfThere(directory + "/revoked");
+  if (contents.ok() && !contents->has_value()) return absl::OkStatus();
+  const auto revoked = contents.ok() ? ParseRevoked(**contents) : contents.status();
   const absl::StatusOr<std::string> number = ParseSerial(serial);
   if (!revoked.ok() || !number.ok()) {
     return absl::FailedPreconditionError(
@@ -114,13 +110,11 @@ grpc::Status JoinService::Renew(grpc::ServerContext* context,
                                 const v1::RenewRequest* request,
                                 v1::CertifyReply* reply) {
   const std::string peer = context->peer();
-  const CertificatePtr old = request->certificate().size() <= kMaxCertificateBytes
-                                 ? ParseCertificate(request->certificate())
-                                 : nullptr;
-  const std::string serial = old == nullptr ? "" : FactsOf(*old).serial;
-  const absl::StatusOr<std::string> certificate = Renewed(*request, HostOfPeer(peer));
+  std::string before;
+  const absl::StatusOr<std::string> certificate =
+      Renewed(*request, HostOfPeer(peer), &before);
   if (!certificate.ok()) {
-    Refused({"serial", serial}, peer, certificate.status());
+    Refused({"serial", before}, peer, certificate.status());
     return ToGrpcStatus(certificate.status());
   }
   const CertificateFacts facts = FactsOf(*ParseCertificate(*certificate));
@@ -128,7 +122,7 @@ grpc::Status JoinService::Renew(grpc::ServerContext* context,
   options_.log.Info("a certificate was renewed", {{"identity", who}, {"peer", peer}});
   options_.audit.Info("renewed", {{"identity", who},
                                   {"serial", facts.serial},
-                                  {"before", serial},
+                                  {"before", before},
                                   {"until", Written(facts.until)},
                                   {"peer", peer}});
   reply->set_certificate(*certificate);
@@ -136,21 +130,29 @@ grpc::Status JoinService::Renew(grpc::ServerContext* context,
 }
 
 absl::StatusOr<std::string> JoinService::Renewed(const v1::RenewRequest& request,
-                                                 const std::string& host) {
+                                                 const std::string& host,
+                                                 std::string* before) {
   SYNCLINE_RETURN_IF_ERROR(Admit(host));
   const absl::Time now = absl::Now();
   SYNCLINE_ASSIGN_OR_RETURN(const Holder holder,
                             HolderOf(request.certificate(), authority_, now));
+  const CertificateFacts& old = holder.facts;
+  *before = old.serial;
   if (!IsSignedBy(*holder.certificate,
                   RenewalMessage(authority_.fingerprint, request.request()),
                   request.signature())) {
     return absl::PermissionDeniedError(
-        "the request is not signed by the key of the certificate that shall be renewed");
+        "the request is not signed by the key of the certificate that shall be renewed: "
+        "give the two that were made together, or join again with a token");
   }
-  const CertificateFacts& old = holder.facts;
   SYNCLINE_RETURN_IF_ERROR(CheckNotRevoked(options_.directory, old.serial));
-  Renewal renewal = {.serial = old.serial, .key = {}};
+  Renewal renewal = {.serial = old.serial, .until = old.until, .key = {}};
   SYNCLINE_ASSIGN_OR_RETURN(renewal.key, KeyOfRequest(request.request()));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string old_key,
+                            KeyOfCertificate(*holder.certificate));
+  if (renewal.key == old_key) {
+    return absl::InvalidArgumentError("the next certificate is for another key");
+  }
   const auto sign = [&]() -> absl::StatusOr<std::string> {
     // Again: it may have been taken back until the directory was locked.
     SYNCLINE_RETURN_IF_ERROR(CheckNotRevoked(options_.directory, old.serial));

@@ -50,8 +50,9 @@ class JoinService final : public v1::Authority::Service {
   absl::StatusOr<std::string> CertificateFor(const v1::CertifyRequest& request,
                                              const std::string& host)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // `before`: the serial of a certificate that is valid, for people.
   absl::StatusOr<std::string> Renewed(const v1::RenewRequest& request,
-                                      const std::string& host)
+                                      const std::string& host, std::string* before)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Admit(const std::string& host) ABSL_LOCKS_EXCLUDED(mutex_);
   // `shown` says by what, for people: a token's id, a serial number.

@@ -1,20 +1,29 @@
 #include "cli/authority/renew.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
+#include <cerrno>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <string>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "cli/authority/answer.h"
 #include "cli/authority/directory.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
+#include "comm/base/unique_fd.h"
 #include "comm/rpc/announcement.h"
+#include "comm/rpc/authorities.h"
 #include "comm/rpc/certificate.h"
+#include "comm/rpc/identity.h"
 #include "comm/rpc/issuer.h"
 #include "comm/rpc/join_channel.h"
 #include "comm/rpc/join_token.h"
@@ -24,63 +33,195 @@
 namespace syncline::certs {
 namespace {
 
+constexpr std::string_view kBegin = "-----BEGIN CERTIFICATE-----";
+
 absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
 }
 
-// The one of an attempt that was not finished, or a new one.
-absl::StatusOr<KeyRequest> NextKey(const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::exists(path, error)) {
-    const absl::StatusOr<std::string> key = ReadFile(path);
-    if (key.ok()) {
-      absl::StatusOr<KeyRequest> request = RequestFor(*key);
-      if (request.ok()) return request;
+// PATH.next.key, held by one process at a time.
+class NextKey {
+ public:
+  explicit NextKey(std::string path) : path_(std::move(path)) {}
+
+  // Waits for others that hold it.
+  absl::Status Open() {
+    for (;;) {
+      fd_ =
+          UniqueFd(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+      if (!fd_.valid()) return CannotWrite(path_);
+      while (flock(fd_.get(), LOCK_EX) != 0) {
+        if (errno != EINTR) return CannotWrite(path_);
+      }
+      struct stat held = {};
+      struct stat there = {};
+      // Whoever had it may have removed it.
+      if (fstat(fd_.get(), &held) == 0 && stat(path_.c_str(), &there) == 0 &&
+          held.st_ino == there.st_ino && held.st_dev == there.st_dev) {
+        return absl::OkStatus();
+      }
     }
   }
-  SYNCLINE_ASSIGN_OR_RETURN(KeyRequest request, MakeRequest());
-  SYNCLINE_RETURN_IF_ERROR(ReplaceFile({path, request.key, 0600}));
-  return request;
+
+  // What an attempt left that was not finished.
+  std::string Left() const {
+    std::array<char, 4096> bytes = {};
+    const ssize_t got = pread(fd_.get(), bytes.data(), bytes.size(), 0);
+    return {bytes.data(), static_cast<size_t>(std::max<ssize_t>(got, 0))};
+  }
+
+  // That one, or a new one that is on the disk.
+  absl::StatusOr<KeyRequest> Take() const {
+    absl::StatusOr<KeyRequest> left = RequestFor(Left());
+    if (left.ok() && KeyOfRequest(left->request).ok()) return left;
+    SYNCLINE_ASSIGN_OR_RETURN(KeyRequest made, MakeRequest());
+    const auto bytes = static_cast<ssize_t>(made.key.size());
+    if (ftruncate(fd_.get(), 0) != 0 ||
+        pwrite(fd_.get(), made.key.data(), made.key.size(), 0) != bytes ||
+        fsync(fd_.get()) != 0) {
+      return CannotWrite(path_);
+    }
+    return made;
+  }
+
+  void Remove() const { unlink(path_.c_str()); }
+
+ private:
+  const std::string path_;
+  UniqueFd fd_;
+};
+
+struct Files {
+  std::string base;
+  PemPair own;
+  CertificatePtr certificate;
+  std::string authority;  // fingerprint
+};
+
+bool BelongTogether(const std::string& certificate, const std::string& key) {
+  const absl::Status status = CheckIdentity({"the certificate", "", certificate},
+                                            {"the key", "", key}, absl::Now());
+  return status.ok();
+}
+
+// Of the authorities in `pem` the one that has signed `certificate`; otherwise the first.
+absl::StatusOr<std::string> SignerOf(const std::string& certificate,
+                                     const std::string& pem, const std::string& path) {
+  std::string first;
+  for (size_t at = pem.find(kBegin); at != pem.npos; at = pem.find(kBegin, at + 1)) {
+    const CertificatePtr one = ParseCertificate(pem.substr(at));
+    if (one == nullptr) break;
+    const std::string fingerprint = FingerprintOf(*one);
+    if (first.empty()) first = fingerprint;
+    if (VerifyChain(certificate, ToPem(*one), absl::Now()).ok()) return fingerprint;
+  }
+  if (first.empty())
+    return Usage(absl::StrCat("'", path, "' holds no certificate (PEM)"));
+  return first;
+}
+
+absl::StatusOr<Files> Read(const RenewOrder& order) {
+  Files files;
+  files.base = std::string(absl::StripSuffix(order.base, ".crt"));
+  const std::string ca_file =
+      order.ca_file.empty()
+          ? (std::filesystem::path(files.base).parent_path() / "ca.crt").string()
+          : order.ca_file;
+  const std::string path = files.base + ".crt";
+  SYNCLINE_ASSIGN_OR_RETURN(files.own.certificate, ReadFile(path));
+  SYNCLINE_ASSIGN_OR_RETURN(files.own.key, ReadFile(files.base + ".key"));
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string ca, ReadFile(ca_file));
+  files.certificate = ParseCertificate(files.own.certificate);
+  if (files.certificate == nullptr) {
+    return Usage(absl::StrCat("'", path, "' holds no certificate (PEM)"));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(files.authority,
+                            SignerOf(files.own.certificate, ca, ca_file));
+  return files;
+}
+
+absl::Status Check(const Files& files) {
+  const auto& uris = FactsOf(*files.certificate).names.uris;
+  const absl::StatusOr<Identity> who = ParseIdentityUri(uris.size() == 1 ? uris[0] : "");
+  if (who.ok() && who->role == Role::kCoordinator) {
+    return Usage(
+        "a coordinator's certificate is renewed where the authority is: `syncline certs "
+        "issue DIRECTORY --role coordinator --overwrite`");
+  }
+  return CheckIdentity({"the certificate", files.base + ".crt", files.own.certificate},
+                       {"the key", files.base + ".key", files.own.key}, absl::Now());
+}
+
+// It was killed between writing the one and the other.
+absl::StatusOr<bool> IsFinished(const NextKey& next, const Files& files) {
+  const std::string left = next.Left();
+  if (left.empty() || BelongTogether(files.own.certificate, files.own.key) ||
+      !BelongTogether(files.own.certificate, left)) {
+    return false;
+  }
+  SYNCLINE_RETURN_IF_ERROR(ReplaceFile({files.base + ".key", left, 0600}));
+  next.Remove();
+  return true;
+}
+
+absl::Status Ask(const RenewOrder& order, const Files& files, PemPair& next,
+                 const KeyRequest& key) {
+  JoinToken where;
+  where.authority = files.authority;
+  where.address = order.address;
+  const absl::StatusOr<JoinLink> link = DialAuthority(where, order.limit);
+  // Somebody on the way may have sent us elsewhere; that does not end a certificate.
+  if (!link.ok()) return absl::UnavailableError(link.status().message());
+  v1::RenewRequest request;
+  request.set_certificate(ToPem(*files.certificate));
+  request.set_request(key.request);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      *request.mutable_signature(),
+      SignWith(files.own.key, RenewalMessage(where.authority, key.request)));
+  const auto stub = v1::Authority::NewStub(link->channel);
+  v1::CertifyReply reply;
+  bool is_refused = false;
+  const absl::Status status =
+      AskAgain(order.address, order.limit, [&](grpc::ClientContext* context) {
+        absl::Status answer = FromGrpcStatus(stub->Renew(context, request, &reply));
+        is_refused = absl::IsPermissionDenied(answer);
+        return answer;
+      });
+  if (is_refused) return absl::PermissionDeniedError(status.message());
+  if (absl::IsUnimplemented(status)) {
+    return absl::UnavailableError(absl::StrCat(
+        "`syncline certs serve` at ", order.address,
+        " is of a version that does not renew; take a token (`syncline certs token`)"));
+  }
+  // Whatever else it is may be mended there: none of it is this machine's mistake.
+  if (!status.ok()) return absl::UnavailableError(status.message());
+  next = {reply.certificate(), key.key};
+  const absl::Status fits = CheckAnswer(next, link->authority).status();
+  return fits.ok() ? fits : absl::UnavailableError(fits.message());
 }
 
 }  // namespace
 
+absl::Status CheckRenewable(const RenewOrder& order) {
+  SYNCLINE_ASSIGN_OR_RETURN(const Files files, Read(order));
+  return Check(files);
+}
+
 absl::Status Renew(const RenewOrder& order) {
-  const std::string base(absl::StripSuffix(order.base, ".crt"));
-  const std::string ca_file =
-      order.ca_file.empty()
-          ? (std::filesystem::path(base).parent_path() / "ca.crt").string()
-          : order.ca_file;
-  SYNCLINE_ASSIGN_OR_RETURN(const std::string old, ReadFile(base + ".crt"));
-  SYNCLINE_ASSIGN_OR_RETURN(const std::string old_key, ReadFile(base + ".key"));
-  SYNCLINE_ASSIGN_OR_RETURN(const std::string ca, ReadFile(ca_file));
-  const CertificatePtr authority = ParseCertificate(ca);
-  const CertificatePtr certificate = ParseCertificate(old);
-  if (authority == nullptr || certificate == nullptr) {
-    return Usage(absl::StrCat("'", authority == nullptr ? ca_file : base + ".crt",
-                              "' holds no certificate (PEM)"));
-  }
-  JoinToken where;
-  where.authority = FingerprintOf(*authority);
-  where.address = order.address;
-  SYNCLINE_ASSIGN_OR_RETURN(const JoinLink link, DialAuthority(where, order.limit));
-  SYNCLINE_ASSIGN_OR_RETURN(const KeyRequest next, NextKey(base + ".next.key"));
-  v1::RenewRequest request;
-  request.set_certificate(ToPem(*certificate));
-  request.set_request(next.request);
-  SYNCLINE_ASSIGN_OR_RETURN(
-      *request.mutable_signature(),
-      SignWith(old_key, RenewalMessage(where.authority, next.request)));
-  const auto stub = v1::Authority::NewStub(link.channel);
-  v1::CertifyReply reply;
-  SYNCLINE_RETURN_IF_ERROR(
-      AskAgain(order.address, order.limit, [&](grpc::ClientContext* context) {
-        return FromGrpcStatus(stub->Renew(context, request, &reply));
-      }));
-  const PemPair pair = {reply.certificate(), next.key};
-  SYNCLINE_RETURN_IF_ERROR(CheckAnswer(pair, link.authority).status());
-  SYNCLINE_RETURN_IF_ERROR(ReplacePair(base, pair));
-  std::remove((base + ".next.key").c_str());
+  NextKey next(absl::StrCat(absl::StripSuffix(order.base, ".crt"), ".next.key"));
+  SYNCLINE_RETURN_IF_ERROR(Read(order).status());  // before anything is written
+  SYNCLINE_RETURN_IF_ERROR(next.Open());
+  SYNCLINE_ASSIGN_OR_RETURN(const Files files, Read(order));
+  SYNCLINE_ASSIGN_OR_RETURN(const bool is_finished, IsFinished(next, files));
+  if (is_finished) return absl::OkStatus();
+  SYNCLINE_RETURN_IF_ERROR(Check(files));
+  SYNCLINE_ASSIGN_OR_RETURN(const KeyRequest key, next.Take());
+  PemPair renewed;
+  SYNCLINE_RETURN_IF_ERROR(Ask(order, files, renewed, key));
+  // The certificate first: its key is in two files then, and IsFinished ends what is left.
+  SYNCLINE_RETURN_IF_ERROR(ReplaceFile({files.base + ".crt", renewed.certificate}));
+  SYNCLINE_RETURN_IF_ERROR(ReplaceFile({files.base + ".key", renewed.key, 0600}));
+  next.Remove();
   return absl::OkStatus();
 }
 

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -77,6 +78,29 @@ class Renewing : public testing::Test {
     EXPECT_EQ(WritePair(base, pair), absl::OkStatus());
     return base;
   }
+  // Without what a machine of ours looks at before.
+  absl::Status Ask(const PemPair& pair, const std::string& signed_request,
+                   const std::string& request) {
+    const std::string fingerprint = authority_->authority().fingerprint;
+    v1::RenewRequest message;
+    message.set_certificate(pair.certificate);
+    message.set_request(request);
+    message.set_signature(
+        *SignWith(pair.key, RenewalMessage(fingerprint, signed_request)));
+    JoinToken where;
+    where.authority = fingerprint;
+    where.address = authority_->address();
+    const auto link = DialAuthority(where, absl::Seconds(20));
+    EXPECT_TRUE(link.ok()) << link.status();
+    const auto stub = v1::Authority::NewStub(link->channel);
+    grpc::ClientContext context;
+    v1::CertifyReply reply;
+    return FromGrpcStatus(stub->Renew(&context, message, &reply));
+  }
+  absl::Status Ask(const PemPair& pair) {
+    const std::string request = MakeRequest()->request;
+    return Ask(pair, request, request);
+  }
   static void ExpectDenied(const absl::Status& status, const std::string& why) {
     EXPECT_TRUE(absl::IsPermissionDenied(status)) << status;
     EXPECT_THAT(std::string(status.message()), HasSubstr(why));
@@ -146,61 +170,94 @@ TEST_F(Renewing, WhatWasTakenBackIsNotRenewed) {
             absl::OkStatus());
   ExpectDenied(RenewAt(base_), "was taken back");
   ASSERT_EQ(ReplaceFile({folder_.File("ca/revoked"), "nonsense\n"}), absl::OkStatus());
-  EXPECT_TRUE(absl::IsFailedPrecondition(RenewAt(base_)));
+  EXPECT_THAT(std::string(RenewAt(base_).message()), HasSubstr("is damaged"));
+  std::filesystem::remove(folder_.File("ca/revoked"));
+  std::filesystem::create_symlink("nowhere", folder_.File("ca/revoked"));
+  EXPECT_THAT(std::string(RenewAt(base_).message()), HasSubstr("is damaged"));
 }
 
 TEST_F(Renewing, OnlyMembersWhoseCertificateIsValidAreRenewed) {
-  const auto renewed = [&](const std::string& name, const PemPair& pair) {
-    return RenewAt(WriteLeaf(name, pair));
-  };
-  ExpectDenied(renewed("ended", Leaf(kBert, {}, -absl::Hours(1))), "is not valid");
-  ExpectDenied(renewed("nobody", Leaf("", {"a.example"})), "of no member");
-  ExpectDenied(renewed("another", Leaf("spiffe://d/syncline/e/role/server")),
+  ExpectDenied(Ask(Leaf(kBert, {}, -absl::Hours(1))), "is not valid");
+  ExpectDenied(Ask(Leaf("", {"a.example"})), "of no member");
+  ExpectDenied(Ask(Leaf("spiffe://d/syncline/e/role/server")),
                "of no member of this cluster");
-  ExpectDenied(renewed("coordinator",
-                       Leaf("spiffe://d/syncline/c/role/coordinator", {"c.example"})),
-               "renewed where the authority is");
+  const PemPair coordinator =
+      Leaf("spiffe://d/syncline/c/role/coordinator", {"c.example"});
+  ExpectDenied(Ask(coordinator), "renewed where the authority is");
+  const absl::Status early = RenewAt(WriteLeaf("coordinator", coordinator));
+  EXPECT_EQ(FailureOf(early), Failure::kUsage) << "said before anybody is asked";
   const absl::Time now = absl::Now();
-  const PemPair other = *MakeAuthority(
-      {.name = "ca", .validity = {now - absl::Hours(1), now + absl::Hours(1)}});
-  ExpectDenied(
-      renewed("false",
-              *Issue(other, {.name = "leaf",
-                             .uri = kBert,
-                             .validity = {now - absl::Hours(1), now + absl::Hours(1)}})),
-      "is not valid here");
-  ExpectDenied(renewed("authority", authority_->authority().pair), "of no member");
+  const Validity validity = {now - absl::Hours(1), now + absl::Hours(1)};
+  const PemPair other = *MakeAuthority({.name = "ca", .validity = validity});
+  ExpectDenied(Ask(*Issue(other, {.name = "leaf", .uri = kBert, .validity = validity})),
+               "is not valid here");
+  ExpectDenied(Ask(authority_->authority().pair), "of no member");
 }
 
 TEST_F(Renewing, TheKeyOfTheOldOneMustHaveSigned) {
-  const std::string stranger = CopyOf(base_, "stranger");
-  ASSERT_EQ(ReplaceFile({stranger + ".key", MakeRequest()->key, 0600}), absl::OkStatus());
-  ExpectDenied(RenewAt(stranger), "not signed by the key");
-  // A signature for another request does not help either.
-  const std::string fingerprint = authority_->authority().fingerprint;
+  const PemPair own = {Contents(base_ + ".crt"), Contents(base_ + ".key")};
   const KeyRequest mine = *MakeRequest();
-  v1::RenewRequest request;
-  request.set_certificate(Contents(base_ + ".crt"));
-  request.set_request(MakeRequest()->request);
-  request.set_signature(
-      *SignWith(Contents(base_ + ".key"), RenewalMessage(fingerprint, mine.request)));
-  JoinToken where;
-  where.authority = fingerprint;
-  where.address = authority_->address();
-  const auto link = DialAuthority(where, absl::Seconds(20));
-  ASSERT_TRUE(link.ok()) << link.status();
-  const auto stub = v1::Authority::NewStub(link->channel);
-  const auto ask = [&] {
-    grpc::ClientContext context;
-    v1::CertifyReply reply;
-    return FromGrpcStatus(stub->Renew(&context, request, &reply));
+  ExpectDenied(Ask({own.certificate, mine.key}), "not signed by the key");
+  ExpectDenied(Ask(own, mine.request, MakeRequest()->request), "not signed by the key");
+  EXPECT_TRUE(absl::IsInvalidArgument(Ask({std::string(10'000, 'x'), own.key})));
+  const std::string same = RequestFor(own.key)->request;
+  EXPECT_TRUE(absl::IsInvalidArgument(Ask(own, same, same))) << "for another key";
+  EXPECT_EQ(Ask(own, mine.request, mine.request), absl::OkStatus());
+}
+
+// It was killed between the two files.
+TEST_F(Renewing, AHalfWrittenPairIsFinished) {
+  const PemPair old = {Contents(base_ + ".crt"), Contents(base_ + ".key")};
+  ASSERT_EQ(RenewAt(base_), absl::OkStatus());
+  const PemPair next = {Contents(base_ + ".crt"), Contents(base_ + ".key")};
+  ASSERT_EQ(ReplaceFile({base_ + ".key", old.key, 0600}), absl::OkStatus());
+  ASSERT_EQ(WriteFile({base_ + ".next.key", next.key, 0600}), absl::OkStatus());
+  ASSERT_EQ(RenewAt(base_), absl::OkStatus());
+  EXPECT_EQ(Contents(base_ + ".crt"), next.certificate);
+  EXPECT_EQ(Contents(base_ + ".key"), next.key);
+  EXPECT_FALSE(std::filesystem::exists(base_ + ".next.key"));
+}
+
+TEST_F(Renewing, SeveralThatRenewOnePairWaitForEachOther) {
+  std::vector<absl::Status> renewed(4);
+  std::vector<std::thread> threads;
+  for (absl::Status& one : renewed) {
+    threads.emplace_back([&] { one = RenewAt(base_); });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(renewed, testing::Each(absl::OkStatus()));
+  EXPECT_EQ(CheckTlsOptions({base_ + ".crt", base_ + ".key", folder_.File("m/ca.crt")}),
+            absl::OkStatus());
+}
+
+TEST_F(Renewing, ALineIsNotRenewedWithoutEnd) {
+  const auto until = absl::Now() + absl::Hours(1);
+  const auto sign = [&]() -> absl::StatusOr<std::string> {
+    return Leaf(kBert).certificate;
   };
-  ExpectDenied(ask(), "not signed by the key");
-  request.set_request(mine.request);
-  request.set_certificate(std::string(10'000, 'x'));
-  EXPECT_TRUE(absl::IsInvalidArgument(ask()));
-  request.set_certificate(Contents(base_ + ".crt"));
-  EXPECT_EQ(ask(), absl::OkStatus());
+  std::string serial = "A";
+  for (int i = 0; i < 16; ++i) {
+    const auto next =
+        RenewOnce(folder_.File("ca"), {.serial = serial, .until = until, .key = "k"},
+                  sign, absl::Now());
+    ASSERT_TRUE(next.ok()) << next.status();
+    serial = FactsOf(*ParseCertificate(*next)).serial;
+  }
+  const Renewal more = {.serial = serial, .until = until, .key = "k"};
+  const auto refused = RenewOnce(folder_.File("ca"), more, sign, absl::Now());
+  EXPECT_TRUE(absl::IsResourceExhausted(refused.status())) << refused.status();
+  EXPECT_TRUE(
+      RenewOnce(folder_.File("ca"), more, sign, absl::Now() + absl::Hours(2)).ok());
+}
+
+// While an authority is replaced, files have both.
+TEST_F(Renewing, OfSeveralAuthoritiesTheOneThatSignedIsAsked) {
+  const absl::Time now = absl::Now();
+  const PemPair other = *MakeAuthority(
+      {.name = "ca", .validity = {now - absl::Hours(1), now + absl::Hours(1)}});
+  const std::string file = folder_.File("m/ca.crt");
+  ASSERT_EQ(ReplaceFile({file, other.certificate + Contents(file)}), absl::OkStatus());
+  EXPECT_EQ(RenewAt(base_), absl::OkStatus());
 }
 
 TEST_F(Renewing, WritesDownWhatBecameOfWhat) {

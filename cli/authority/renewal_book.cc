@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <filesystem>
-#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "cli/authority/directory.h"
@@ -18,12 +16,15 @@ namespace {
 
 using Json = nlohmann::json;
 
+// Two or three are usual: each is renewed when a third of its time is left.
+constexpr auto kMaxOfOneLine = 16;
+
 struct Renewed {
   Renewal renewal;
   std::string first;        // serial of the certificate that all of this line came of
   std::string becomes;      // serial of the new one
   std::string certificate;  // the new one
-  absl::Time until;         // its end
+  absl::Time until;         // when both have ended
 };
 
 std::string PathIn(const std::string& directory) { return directory + "/renewals.json"; }
@@ -55,10 +56,9 @@ Json ToJson(const Renewed& one) {
 absl::StatusOr<std::vector<Renewed>> Read(const std::string& directory) {
   const std::string path = PathIn(directory);
   std::vector<Renewed> all;
-  std::error_code error;
-  if (!std::filesystem::exists(path, error)) return all;
-  SYNCLINE_ASSIGN_OR_RETURN(const std::string contents, ReadFile(path));
-  const Json json = Json::parse(contents, nullptr, false);
+  SYNCLINE_ASSIGN_OR_RETURN(const auto contents, ReadFileIfThere(path));
+  if (!contents.has_value()) return all;
+  const Json json = Json::parse(*contents, nullptr, false);
   if (!json.is_array()) return Damaged(path);
   try {
     for (const Json& one : json) {
@@ -105,11 +105,21 @@ absl::StatusOr<std::string> RenewOnce(
         "DIRECTORY --serial ",
         renewal.serial, "` takes back both; the machine joins again with a token"));
   }
-  SYNCLINE_ASSIGN_OR_RETURN(const std::string certificate, sign());
-  const CertificateFacts facts = FactsOf(*ParseCertificate(certificate));
   const std::string first = FirstOf(all, renewal.serial);
   std::erase_if(all, [&](const Renewed& one) { return one.until <= now; });
-  all.push_back({renewal, first, Normal(facts.serial), certificate, facts.until});
+  const auto live = std::count_if(all.begin(), all.end(),
+                                  [&](const Renewed& one) { return one.first == first; });
+  if (live >= kMaxOfOneLine) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("this certificate comes of one that was renewed ", live,
+                     " times since the oldest of them that has not ended; wait, or look "
+                     "for who renews "
+                     "it so often"));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string certificate, sign());
+  const CertificateFacts facts = FactsOf(*ParseCertificate(certificate));
+  const absl::Time until = std::max(facts.until, renewal.until);
+  all.push_back({renewal, first, Normal(facts.serial), certificate, until});
   Json json = Json::array();
   for (const Renewed& one : all) json.push_back(ToJson(one));
   SYNCLINE_RETURN_IF_ERROR(ReplaceFile({PathIn(directory), json.dump(1) + "\n", 0600}));

@@ -5,7 +5,7 @@
 //   SYNCLINE_ASSIGN_OR_RETURN(pem, RenewOnce("certs", renewal, sign, now));
 //   SYNCLINE_ASSIGN_OR_RETURN(serials, LineOf("certs", serial));
 //
-// What was renewed is forgotten once what came of it has ended.
+// What was renewed is forgotten once it and what came of it have ended.
 //
 // Thread safety: any thread, and any process.
 #pragma once
@@ -22,12 +22,13 @@ namespace syncline::certs {
 
 struct Renewal {
   std::string serial = {};  // of the certificate that is shown
+  absl::Time until = {};    // its end
   std::string key = {};     // that it shall be renewed for (KeyOfRequest)
 };
 
 // The certificate that `sign` makes, on the disk before anybody hears of it; the same one
 // again for the same key, as an answer may be lost. PermissionDenied when it was renewed
-// for another key.
+// for another key, ResourceExhausted when its line is renewed without need.
 absl::StatusOr<std::string> RenewOnce(
     const std::string& directory, Renewal renewal,
     const std::function<absl::StatusOr<std::string>()>& sign, absl::Time now);

@@ -200,6 +200,17 @@ absl::StatusOr<std::string> SignLeaf(const PemPair& authority,
   return Sign(leaf, *issuer_key);
 }
 
+// SHA-256 of a public key, hexadecimal.
+absl::StatusOr<std::string> DigestOf(EVP_PKEY& key) {
+  unsigned char* bytes = nullptr;
+  const int size = i2d_PUBKEY(&key, &bytes);
+  if (size <= 0) return Failed("write a public key");
+  const std::unique_ptr<unsigned char, Freer<FreeBytes>> owner(bytes);
+  const std::string digest =
+      Sha256({reinterpret_cast<const char*>(bytes), static_cast<size_t>(size)});
+  return absl::BytesToHexString(digest);
+}
+
 absl::Status WrongRequest(const char* why) {
   ERR_clear_error();
   return absl::InvalidArgumentError(absl::StrCat("the request for a certificate ", why));
@@ -284,12 +295,12 @@ absl::StatusOr<std::string> SignWith(const std::string& key, std::string_view me
   if (signing == nullptr ||
       EVP_DigestSignInit(signing.get(), nullptr, EVP_sha256(), nullptr, own.get()) != 1 ||
       EVP_DigestSign(signing.get(), nullptr, &size, bytes, message.size()) != 1) {
-    return Failed("sign with this key");
+    return Failed("sign with this key, as it can with those of P-256 and RSA");
   }
   std::string signature(size, '\0');
   if (EVP_DigestSign(signing.get(), reinterpret_cast<unsigned char*>(signature.data()),
                      &size, bytes, message.size()) != 1) {
-    return Failed("sign with this key");
+    return Failed("sign with this key, as it can with those of P-256 and RSA");
   }
   signature.resize(size);
   return signature;
@@ -317,13 +328,12 @@ absl::StatusOr<std::string> Certify(const PemPair& authority,
 
 absl::StatusOr<std::string> KeyOfRequest(const std::string& request) {
   SYNCLINE_ASSIGN_OR_RETURN(const Key key, ProvedKey(request));
-  unsigned char* bytes = nullptr;
-  const int size = i2d_PUBKEY(key.get(), &bytes);
-  if (size <= 0) return Failed("write a public key");
-  const std::unique_ptr<unsigned char, Freer<FreeBytes>> owner(bytes);
-  const std::string digest =
-      Sha256({reinterpret_cast<const char*>(bytes), static_cast<size_t>(size)});
-  return absl::BytesToHexString(digest);
+  return DigestOf(*key);
+}
+
+absl::StatusOr<std::string> KeyOfCertificate(const x509_st& certificate) {
+  EVP_PKEY* const key = X509_get0_pubkey(&certificate);
+  return key == nullptr ? Failed("read a public key") : DigestOf(*key);
 }
 
 }  // namespace syncline

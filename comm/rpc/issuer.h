@@ -67,6 +67,8 @@ absl::StatusOr<std::string> Certify(const PemPair& authority,
 
 // SHA-256 of the public key in a request that Certify takes, hexadecimal.
 absl::StatusOr<std::string> KeyOfRequest(const std::string& request);
+// The same of a certificate's.
+absl::StatusOr<std::string> KeyOfCertificate(const x509_st& certificate);
 
 // That whoever has a certificate says something: by its key (PEM), with SHA-256.
 absl::StatusOr<std::string> SignWith(const std::string& key, std::string_view message);

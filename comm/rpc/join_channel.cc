@@ -72,8 +72,9 @@ absl::StatusOr<JoinLink> DialAuthority(const JoinToken& token, absl::Duration li
   SYNCLINE_ASSIGN_OR_RETURN(const HostPort target, ParseHostPort(token.address));
   const auto socket = ConnectTo(target, limit);
   if (!socket.ok()) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot join by ", token.address, ": ", socket.status().message()));
+    return absl::UnavailableError(absl::StrCat("cannot reach the authority at ",
+                                               token.address, ": ",
+                                               socket.status().message()));
   }
   JoinLink link;
   SYNCLINE_ASSIGN_OR_RETURN(link.authority,

@@ -217,8 +217,8 @@ absl::StatusOr<std::string> FetchAuthority(int socket, const std::string& host,
   }
   return absl::PermissionDeniedError(
       "what answers there is not of the authority that the token or ca.crt names; "
-      "nothing of the "
-      "token was said to it: check the address, and that the token is of this cluster");
+      "nothing of the token was said to it: check the address, and that token and "
+      "certificate are of this cluster");
 }
 
 }  // namespace syncline

@@ -60,7 +60,8 @@ TEST(SegmentWhoseSyncFails, EndsWithWhatWasSynced) {
   next_sync_fails_with = EIO;
   const absl::Status failed = (*writer)->Sync();
   EXPECT_TRUE(absl::IsDataLoss(failed)) << failed;
-  EXPECT_THAT(std::string(failed.message()), AllOf(HasSubstr(path), HasSubstr("errno 5")));
+  EXPECT_THAT(std::string(failed.message()),
+              AllOf(HasSubstr(path), HasSubstr("errno 5")));
   EXPECT_EQ(fs::file_size(path), synced) << "nobody reads what may not be on the disk";
 }
 

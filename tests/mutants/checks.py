@@ -126,7 +126,7 @@ CHECKS = [
         ("a certificate is renewed for any number of keys", "cli/authority/renewal_book.cc",
          "if (before != all.end()) {", "if (before != all.end() && before->renewal.key == renewal.key) {"),
         ("a renewal is not kept", "cli/authority/renewal_book.cc",
-         "all.push_back({renewal, first, Normal(facts.serial), certificate, facts.until});", ""),
+         "all.push_back({renewal, first, Normal(facts.serial), certificate, until});", ""),
         ("a coordinator prolongs its certificate", "cli/authority/join_service.cc",
          "if (holder.who.role == Role::kCoordinator) {", "if (false && holder.who.role == Role::kCoordinator) {"),
         ("another cluster's member is renewed", "cli/authority/join_service.cc",

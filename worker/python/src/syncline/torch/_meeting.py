@@ -4,14 +4,16 @@ from __future__ import annotations
 import ipaddress
 import os
 import socket
+import threading
 import time
-from typing import Dict, Optional
+from typing import Dict, List, Optional, Union
 
 import torch.distributed as dist
 
 _NOBODYS = "syncline: no such key"  # what no key is
 _FIRST_PAUSE_S = 0.001
-_LONGEST_PAUSE_S = 0.1  # so that a thousand ranks that wait ask a store ten thousand times a second
+_LONGEST_PAUSE_S = 0.1  # a store is one thread: a thousand ranks that wait ask it ten thousand times a second
+_ANSWER_S = 1.0  # that a store which is there takes for an answer
 _ANYWHERE = "192.0.2.1"  # RFC 5737: nobody's
 
 
@@ -49,9 +51,9 @@ def _address_towards(name: str) -> str:
 
 
 def look(store: dist.Store, key: str) -> Optional[bytes]:
-    """What the key is; None while the store has no such key. Does not wait.
+    """What the key is; None while the store has no such key. Does not wait for it.
 
-    By compare_set, which every store of every torch has, and which changes nothing where the key is not what was expected. `wait` is of
+    By compare_set, which the stores of every torch have, and which changes nothing where the key is not what was expected. `wait` is of
     no use: a TCPStore of torch 1 whose wait timed out takes the late answer for that of the next question.
     """
     said = bytes(store.compare_set(key, _NOBODYS, _NOBODYS))
@@ -59,15 +61,36 @@ def look(store: dist.Store, key: str) -> Optional[bytes]:
 
 
 def await_key(store: dist.Store, key: str, wait_ms: int) -> bytes:
-    """What the key is once the store has it; TimeoutError after that time."""
+    """What the key is once the store has it; TimeoutError after that time, also where the store itself does not answer."""
+    found: List[Union[bytes, Exception]] = []
+    is_over = threading.Event()
     deadline = time.monotonic() + wait_ms / 1000
-    pause = _FIRST_PAUSE_S
-    while True:
-        said = look(store, key)
-        if said is not None:
-            return said
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"the store had no key {key!r} within {wait_ms / 1000:g} s")
-        time.sleep(min(pause, left))
-        pause = min(pause * 1.5, _LONGEST_PAUSE_S)
+
+    def ask() -> None:
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                said = look(store, key)
+            except Exception as error:
+                found.append(error)
+                return
+            if said is not None:
+                found.append(said)
+                return
+            left = deadline - time.monotonic()
+            if left <= 0 or is_over.wait(min(pause, left)):
+                return
+            pause = min(pause * 1.5, _LONGEST_PAUSE_S)
+
+    # In a thread, so that Ctrl-C is heard though the store's host is gone.
+    asking = threading.Thread(target=ask, name="syncline-store", daemon=True)
+    asking.start()
+    try:
+        asking.join(wait_ms / 1000 + _ANSWER_S)
+    finally:
+        is_over.set()
+    if not found:
+        raise TimeoutError(f"the store had no key {key!r} within {wait_ms / 1000:g} s")
+    if isinstance(found[0], Exception):
+        raise found[0]
+    return found[0]

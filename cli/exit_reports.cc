@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMostWordsBytes = 1000;
 // So long may one take: the end of a run waits for the one that is being sent.
-constexpr absl::Duration kTimeout = absl::Milliseconds(500);
+constexpr absl::Duration kTimeout = absl::Milliseconds(900);
 // More than that die at once where all of a host do, and those tell the same.
 constexpr size_t kMostWaiting = 256;
 

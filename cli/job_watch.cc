@@ -47,6 +47,8 @@ std::vector<std::string> JobNews::Take(const std::string& status) {
   for (const Json& job : jobs) {
     if (job.value("name", "") != options_.name || job.value("job", 0U) == skipped_)
       continue;
+    // Known by its end alone, from before the coordinator was started again.
+    if (job.contains("ended") && job.value("mode", "").empty()) continue;
     const Json saved = job.value("checkpoint", Json::object());
     const std::string name = Printable(options_.name);
     phase_ = job.value("phase", "");

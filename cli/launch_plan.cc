@@ -277,7 +277,11 @@ absl::Status CheckWithoutServers(const RunOptions& options) {
   if (!options.coordinator.empty() || options.servers != 0) return absl::OkStatus();
   const std::pair<const char*, bool> given[] = {
       {"--checkpoint-dir", !options.checkpoint_dir.empty()},
+      {"--checkpoint-every", !options.checkpoint_every.empty()},
+      {"--checkpoint-keep", options.checkpoint_keep > 0},
+      {"--resume", !options.resume.empty()},
       {"--journal-dir", !options.journal_dir.empty()},
+      {"--journal-snapshot-factor", options.journal_snapshot_factor.has_value()},
       {"--durability", !options.durability.empty() && options.durability != "none"},
       {"--mode", !options.mode.empty()},
       {"--data-plane", !options.data_plane.empty()},

@@ -307,10 +307,13 @@ ExitReports& Launcher::Exits() {
 // Before they are stopped: so their streams end as those of workers that do not come back.
 void Launcher::ReportStop() {
   StopReport report = {.why = SignalName(signal_), .host = ThisHost()};
+  bool anyone_works = false;
   for (const WorkerPlan& worker : plan_.workers) {
-    if (IsWorking(worker)) report.ranks.push_back(static_cast<uint32_t>(worker.rank));
+    anyone_works = anyone_works || IsWorking(worker);
+    // Those that have failed do not come back either.
+    report.ranks.push_back(static_cast<uint32_t>(worker.rank));
   }
-  if (!plan_.starts_coordinator && !report.ranks.empty()) Exits().Add(std::move(report));
+  if (!plan_.starts_coordinator && anyone_works) Exits().Add(std::move(report));
 }
 
 void Launcher::Report(const WorkerPlan& worker, const ProcessEvent& event,
@@ -330,6 +333,9 @@ void Launcher::Report(const WorkerPlan& worker, const ProcessEvent& event,
 bool Launcher::MayStartAgain(int rank) {
   if (restarts_[rank] >= options_.max_restarts) return false;
   FruitlessRestarts& fruitless = fruitless_[rank];
+  // Without servers nobody knows how far the program is.
+  const bool has_job = !plan_.starts_coordinator || plan_.servers > 0;
+  if (!has_job) return true;
   // Otherwise the restarts are used up before it matters how far the job is.
   if (options_.max_restarts > FruitlessRestarts::kMost) {
     fruitless.NoteDeath(AskForJob().steps);

@@ -40,11 +40,14 @@ absl::Status Job::OnStop(const LauncherStop& stop, CoordinatorOutputs& outputs) 
         "a report of ", stop.ranks.size(), " ranks, allowed are 1 to ", kMaxWorkers));
   }
   SYNCLINE_RETURN_IF_ERROR(CheckReport(stop.run_id, stop.ranks));
-  stopped_by_ = absl::StrCat(
-      Printable(stop.why, kMostWhyBytes), " to the launcher at ",
-      Printable(stop.host, kMostHostBytes),
-      run_id_.empty() ? ""
-                      : absl::StrCat(", run ", Printable(run_id_, kMaxJobNameBytes)));
+  // Runs without one cannot be told apart: it may be another launcher's.
+  if (stop.run_id.empty()) {
+    return absl::FailedPreconditionError(
+        "a launcher without --run-id does not say whose ranks have ended");
+  }
+  stopped_by_ = absl::StrCat(Printable(stop.why, kMostWhyBytes), " to the launcher at ",
+                             Printable(stop.host, kMostHostBytes), ", run ",
+                             Printable(run_id_, kMaxJobNameBytes));
   const std::string what =
       absl::StrCat(Listed(stop.ranks), stop.ranks.size() == 1 ? " is" : " are",
                    " being stopped: ", stopped_by_);

@@ -239,7 +239,8 @@ void Journal::Fail(Job& job, const absl::Status& why) {
   std::optional<absl::Status> lost;
   {
     absl::MutexLock lock(&mutex_);
-    if (absl::IsDataLoss(why)) {
+    // Of one whose journal has ended, or is not whole yet, nobody relies on the disk.
+    if (absl::IsDataLoss(why) && job.phase == Phase::kGoesOn) {
       lost = Lose(job, why);
     } else {
       End(job, std::string(why.message()));

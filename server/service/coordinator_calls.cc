@@ -193,7 +193,12 @@ grpc::ServerUnaryReactor* CoordinatorService::ReportStop(
                             .ranks = {request->ranks().begin(), request->ranks().end()},
                             .why = request->why(),
                             .host = request->host()}};
-  item.answer = [=](const CallAnswer& answer, const std::string&) {
+  item.answer = [this, reactor, who = *peer, job = request->job(),
+                 change = absl::StrCat("a launcher at ", request->host(),
+                                       " was stopped, with ", request->ranks_size(),
+                                       " ranks")](const CallAnswer& answer,
+                                                  const std::string&) {
+    gate_->Updated(who, job, answer, change);
     reactor->Finish(ToGrpcStatus(answer.status));
   };
   PostCall(std::move(item));

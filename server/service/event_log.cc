@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
@@ -178,15 +179,16 @@ std::vector<JobEnd> EventLog::Ends(absl::Time now) const {
   absl::MutexLock lock(&mutex_);
   std::vector<JobEnd> ends;
   for (const auto& [job, log] : logs_) {
-    const auto last_of = [&log](EventKind kind) {
+    const auto last_of = [&log](EventKind kind, const char* words) {
       return std::find_if(
           log.events.rbegin(), log.events.rend(), [&](const LoggedEvent& logged) {
-            return logged.event.kind == kind && logged.number <= log.shown;
+            return logged.event.kind == kind && logged.number <= log.shown &&
+                   absl::StrContains(logged.event.what, words);
           });
     };
-    const auto end = last_of(EventKind::kEnd);
+    const auto end = last_of(EventKind::kEnd, "");
     if (end == log.events.rend()) continue;
-    const auto exit = last_of(EventKind::kExit);
+    const auto exit = last_of(EventKind::kExit, " died");  // and none that was stopped
     ends.push_back({.last = *end,
                     .exit = exit == log.events.rend() ? "" : exit->event.what,
                     // The host's clock may have been set back.

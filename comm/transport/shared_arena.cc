@@ -21,7 +21,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
-#include "comm/base/check.h"
 
 namespace syncline {
 namespace {
@@ -103,7 +102,8 @@ struct SharedArena::State {
     size_t bytes = 0;
     size_t block_bytes = 0;
     std::weak_ptr<std::byte> memory;
-    bool is_private = false;  // was withdrawn
+    std::vector<Lending> loans = {};  // that may not have been returned
+    bool is_private = false;          // was withdrawn
   };
   // Tensors have segments of their own: blocks of whole pages, as many as are asked for.
   struct Pages {
@@ -120,6 +120,15 @@ struct SharedArena::State {
   // Tells borrowers. Not a child that was forked: it has no segments.
   ~State() {
     if (getpid() != process) return;
+    absl::MutexLock lock(&mutex);
+    TellBorrowers();
+    for (const auto& [place, tensor] : tensors) {
+      if (tensor.is_private) munmap(const_cast<std::byte*>(place), tensor.block_bytes);
+    }
+  }
+
+  // That no loan comes any more: they detach once they have returned what they hold.
+  void TellBorrowers() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     for (const auto* all : {&segments, &pages.segments}) {
       for (const Segment& segment : *all) segment.mapping->head().magic = 0;
     }
@@ -129,6 +138,9 @@ struct SharedArena::State {
   std::byte* TakePages(size_t bytes) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   void GiveBackTensor(std::byte* memory) ABSL_LOCKS_EXCLUDED(mutex);
   Segment* SegmentOf(const std::byte* data) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // So that Withdraw knows whether somebody may still read of a tensor.
+  void NoteLoan(const std::byte* data, const Lending& lending)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   // Lets go of what is kept and need not be any longer.
   void Sweep() ABSL_LOCKS_EXCLUDED(mutex);
@@ -188,16 +200,19 @@ std::byte* SharedArena::State::TakePages(size_t bytes) {
 }
 
 void SharedArena::State::GiveBackTensor(std::byte* memory) {
+  if (getpid() != process) return;  // a child has none of it, and may never get the lock
   absl::MutexLock lock(&mutex);
   const auto found = tensors.find(memory);
-  const auto [bytes, block_bytes, self, is_private] = found->second;
-  tensors.erase(found);
-  // The pages that it had are nobody's any more.
-  if (is_private) {
-    munmap(memory, block_bytes);
-  } else {
-    pages.free[block_bytes].push_back(memory);
+  const size_t bytes = found->second.block_bytes;
+  if (!found->second.is_private) {
+    tensors.erase(found);
+    pages.free[bytes].push_back(memory);
+    return;
   }
+  // The pages that it had are nobody's any more, and its addresses must not become somebody
+  // else's while they count as the segment's.
+  mmap(memory, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+       -1, 0);
 }
 
 SharedArena::State::Segment* SharedArena::State::SegmentOf(const std::byte* data) {
@@ -215,6 +230,18 @@ SharedArena::State::Segment* SharedArena::State::SegmentOf(const std::byte* data
     }
   }
   return nullptr;
+}
+
+void SharedArena::State::NoteLoan(const std::byte* data, const Lending& lending) {
+  const auto after = tensors.upper_bound(data);
+  if (after == tensors.begin()) return;
+  const auto& [place, tensor] = *std::prev(after);
+  if (data >= place + tensor.block_bytes) return;
+  std::vector<Lending>& loans = std::prev(after)->second.loans;
+  if (loans.size() >= kSlots) {
+    std::erase_if(loans, [](const Lending& one) { return one.Returned(); });
+  }
+  loans.push_back(lending);
 }
 
 void SharedArena::State::Sweep() {
@@ -240,6 +267,8 @@ SharedArena::~SharedArena() {
   std::vector<State::Kept> kept;  // goes after the lock, which its deleters take
   absl::MutexLock lock(&state_->mutex);
   kept.swap(state_->kept);
+  // Tensors of the program may keep the state for long.
+  if (getpid() == state_->process) state_->TellBorrowers();
 }
 
 std::shared_ptr<std::byte> SharedArena::Allocate(size_t bytes) {
@@ -253,6 +282,7 @@ std::shared_ptr<std::byte> SharedArena::Allocate(size_t bytes) {
   if (block == nullptr) return nullptr;
   return std::shared_ptr<std::byte>(block,
                                     [state = state_, block_bytes](std::byte* memory) {
+                                      if (getpid() != state->process) return;
                                       absl::MutexLock lock(&state->mutex);
                                       state->free[block_bytes].push_back(memory);
                                     });
@@ -276,26 +306,35 @@ std::shared_ptr<const void> SharedArena::KeeperOf(ByteView tensor) const {
   absl::MutexLock lock(&state_->mutex);
   const auto found = state_->tensors.find(tensor.data());
   if (found == state_->tensors.end() || found->second.is_private) return nullptr;
-  return tensor.size() <= found->second.bytes ? found->second.memory.lock() : nullptr;
+  // Zeros follow the whole; what follows a part is the program's.
+  const bool needs_no_padding = tensor.size() % kBufferAlignment == 0;
+  const bool may_be_lent = tensor.size() == found->second.bytes ||
+                           (tensor.size() < found->second.bytes && needs_no_padding);
+  return may_be_lent ? found->second.memory.lock() : nullptr;
 }
 
 // The copy takes the place of the pages at once, so that a thread that reads meanwhile sees
 // no difference. Borrowers keep the pages that were there.
-void SharedArena::Withdraw(ByteView tensor) {
+bool SharedArena::Withdraw(ByteView tensor) {
   absl::MutexLock lock(&state_->mutex);
   const auto found = state_->tensors.find(tensor.data());
-  if (found == state_->tensors.end() || found->second.is_private) return;
+  if (found == state_->tensors.end() || found->second.is_private) return true;
+  if (std::ranges::all_of(found->second.loans, &Lending::Returned)) return true;
   const size_t bytes = found->second.block_bytes;
   auto* const place = const_cast<std::byte*>(found->first);
   void* const copy =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  SYNCLINE_CHECK(copy != MAP_FAILED);  // no memory
+  if (copy == MAP_FAILED) return false;
   std::memcpy(copy, place, bytes);
   // Not mremap: where UCX is linked it has one that leaves out the new address.
   const auto moved =
       syscall(SYS_mremap, copy, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, place);
-  SYNCLINE_CHECK(moved == reinterpret_cast<intptr_t>(place));
+  if (moved != reinterpret_cast<intptr_t>(place)) {
+    munmap(copy, bytes);
+    return false;
+  }
   found->second.is_private = true;
+  return true;
 }
 
 std::optional<Lending> SharedArena::Lend(ByteView bytes, uint64_t bell) {
@@ -315,7 +354,10 @@ std::optional<Lending> SharedArena::Lend(ByteView bytes, uint64_t bell) {
     loan.slot = segment->next_slot++ % kSlots;
     uint32_t vacant = 0;
     std::atomic<uint32_t>& slot = head.slots[loan.slot];
-    if (slot.compare_exchange_strong(vacant, loan.ticket)) return Lending{loan, &slot};
+    if (!slot.compare_exchange_strong(vacant, loan.ticket)) continue;
+    const Lending lending{loan, &slot};
+    state_->NoteLoan(bytes.data(), lending);
+    return lending;
   }
   return std::nullopt;
 }

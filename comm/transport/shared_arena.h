@@ -110,14 +110,16 @@ class SharedArena {
   // its own first contents are not specified.
   std::shared_ptr<std::byte> AllocateTensor(size_t bytes);
 
-  // What keeps the memory of a tensor; null unless these bytes are one, or its first ones.
+  // What keeps the memory of a tensor; null unless these bytes are one, or its first ones
+  // up to a multiple of kBufferAlignment.
   std::shared_ptr<const void> KeeperOf(ByteView tensor) const;
 
   // From here on the tensor that begins with these bytes is ordinary memory with the same
   // contents: whoever borrows of it does not see what is written, and it is not lent any
   // more. A copy takes its place; nobody writes to it meanwhile. Nothing happens when it is
-  // no tensor of this arena.
-  void Withdraw(ByteView tensor);
+  // no tensor of this arena, or all its loans have been returned. False when there is no
+  // memory for the copy, and borrowers go on seeing what is written.
+  [[nodiscard]] bool Withdraw(ByteView tensor);
 
   // Lends memory that came from Allocate() or AllocateTensor(); nullopt when it did not or when too much is
   // lent already. The memory must be kept until it is returned.

@@ -112,7 +112,7 @@ TEST_F(ArenaTensors, AreHiddenFromBorrowersOnceWithdrawn) {
   memory.get()[0] = std::byte{2};
   EXPECT_EQ(borrowed.data[0], std::byte{2});
 
-  arena_->Withdraw(View(memory, 64));
+  EXPECT_TRUE(arena_->Withdraw(View(memory, 64)));
   EXPECT_EQ(memory.get()[0], std::byte{2});
   EXPECT_EQ(memory.get()[kBytes - 1], std::byte{1});
   std::memset(memory.get(), 3, kBytes);
@@ -123,8 +123,9 @@ TEST_F(ArenaTensors, AreHiddenFromBorrowersOnceWithdrawn) {
 TEST_F(ArenaTensors, AreNotLentOnceWithdrawnAndOthersAre) {
   std::shared_ptr<std::byte> memory = arena_->AllocateTensor(kBytes);
   const std::shared_ptr<std::byte> other = arena_->AllocateTensor(kBytes);
-  arena_->Withdraw(View(memory, kBytes));
-  arena_->Withdraw(View(memory, kBytes));  // it stays withdrawn
+  const Slice borrowed = Lent(memory);
+  EXPECT_TRUE(arena_->Withdraw(View(memory, kBytes)));
+  EXPECT_TRUE(arena_->Withdraw(View(memory, kBytes)));  // it stays withdrawn
   EXPECT_EQ(arena_->KeeperOf(View(memory, kBytes)), nullptr);
   EXPECT_FALSE(arena_->Lend(View(memory, kBytes)).has_value());
   EXPECT_NE(arena_->KeeperOf(View(other, kBytes)), nullptr);
@@ -134,11 +135,30 @@ TEST_F(ArenaTensors, AreNotLentOnceWithdrawnAndOthersAre) {
   EXPECT_NE(arena_->AllocateTensor(kBytes).get(), place);
 }
 
+TEST_F(ArenaTensors, StayWhereTheyAreWhenNobodyReadsThem) {
+  std::shared_ptr<std::byte> memory = arena_->AllocateTensor(kBytes);
+  { const Slice borrowed = Lent(memory); }  // and returned
+  EXPECT_TRUE(arena_->Withdraw(View(memory, kBytes)));
+  EXPECT_NE(arena_->KeeperOf(View(memory, kBytes)), nullptr);
+}
+
+TEST_F(ArenaTensors, AreLentInPartWhereNoPaddingIsNeeded) {
+  const std::shared_ptr<std::byte> memory = arena_->AllocateTensor(kBytes);
+  for (const size_t bytes : {size_t{60}, size_t{68}, kBytes - 4}) {
+    EXPECT_EQ(arena_->KeeperOf(View(memory, bytes)), nullptr) << bytes;
+  }
+  for (const size_t bytes : {size_t{64}, size_t{4096}, kBytes}) {
+    EXPECT_NE(arena_->KeeperOf(View(memory, bytes)), nullptr) << bytes;
+  }
+}
+
 TEST_F(ArenaTensors, OutliveTheirArena) {
   auto arena = SharedArena::Create({});
   const std::shared_ptr<std::byte> memory = arena->AllocateTensor(kBytes);
   const std::shared_ptr<std::byte> withdrawn = arena->AllocateTensor(kBytes);
-  arena->Withdraw(View(withdrawn, kBytes));
+  const auto lending = arena->Lend(View(withdrawn, kBytes));
+  ASSERT_TRUE(lending.has_value());
+  EXPECT_TRUE(arena->Withdraw(View(withdrawn, kBytes)));
   arena.reset();
   std::memset(memory.get(), 1, kBytes);
   std::memset(withdrawn.get(), 1, kBytes);

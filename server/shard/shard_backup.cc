@@ -10,6 +10,7 @@
 #include <memory>
 #include <utility>
 
+#include "comm/base/check.h"
 #include "server/shard/shard_impl.h"
 
 namespace syncline {
@@ -78,6 +79,7 @@ void Shard::Impl::BackUp(const Block& block) {
 // Who handed it over keeps nothing.
 void Shard::Impl::KeepPartings(const Block& block) {
   for (const Contribution& one : block.Partings()) {
+    SYNCLINE_CHECK(one.payload.head.size == 0);  // Take refuses those that are lent
     Keep(PartingRecord{
         .block = block.spec().block,
         .step = block.version(),

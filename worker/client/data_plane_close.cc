@@ -47,7 +47,13 @@ void DataPlane::NoteUnfinished() {
 // Servers may still hold what they were lent, and count it before they hear that this worker
 // is gone. The program, which gets its gradients back, must not change that.
 void DataPlane::HideUnfinished() {
-  for (const ByteView gradient : unfinished_) arena_->Withdraw(gradient);
+  for (const ByteView gradient : unfinished_) {
+    if (arena_->Withdraw(gradient)) continue;
+    options_.log.Warning(
+        "no memory to take a gradient back that servers read where it lies: what the "
+        "program writes there until they hear that this worker has gone may count",
+        {{"bytes", gradient.size()}});
+  }
 }
 
 }  // namespace syncline

@@ -33,6 +33,9 @@ void UcxTransport::SendOn(UcxEndpoint& endpoint, std::unique_ptr<UcxSend> send) 
   param.user_data = send.get();
   ucs_status_ptr_t request = nullptr;
   if (send->lending.has_value()) {
+    // The receiver finds it in the message, however small the user's UCX_RNDV_THRESH.
+    param.op_attr_mask |= UCP_OP_ATTR_FIELD_FLAGS;
+    param.flags = UCP_AM_SEND_FLAG_EAGER;
     request =
         ucp_am_send_nbx(endpoint.handle_, kUcxLent, wire.data(), wire.size(),
                         send->loan_and_head.data(), send->loan_and_head.size(), &param);

@@ -308,9 +308,9 @@ ExitReports& Launcher::Exits() {
 void Launcher::ReportStop() {
   StopReport report = {.why = SignalName(signal_), .host = ThisHost()};
   bool anyone_works = false;
+  // Those that have failed do not come back either.
   for (const WorkerPlan& worker : plan_.workers) {
     anyone_works = anyone_works || IsWorking(worker);
-    // Those that have failed do not come back either.
     report.ranks.push_back(static_cast<uint32_t>(worker.rank));
   }
   if (!plan_.starts_coordinator && anyone_works) Exits().Add(std::move(report));
@@ -334,8 +334,7 @@ bool Launcher::MayStartAgain(int rank) {
   if (restarts_[rank] >= options_.max_restarts) return false;
   FruitlessRestarts& fruitless = fruitless_[rank];
   // Without servers nobody knows how far the program is.
-  const bool has_job = !plan_.starts_coordinator || plan_.servers > 0;
-  if (!has_job) return true;
+  if (plan_.starts_coordinator && plan_.servers == 0) return true;
   // Otherwise the restarts are used up before it matters how far the job is.
   if (options_.max_restarts > FruitlessRestarts::kMost) {
     fruitless.NoteDeath(AskForJob().steps);

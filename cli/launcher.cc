@@ -308,10 +308,9 @@ ExitReports& Launcher::Exits() {
 void Launcher::ReportStop() {
   StopReport report = {.why = SignalName(signal_), .host = ThisHost()};
   bool anyone_works = false;
-  // Those that have failed do not come back either.
   for (const WorkerPlan& worker : plan_.workers) {
     anyone_works = anyone_works || IsWorking(worker);
-    report.ranks.push_back(static_cast<uint32_t>(worker.rank));
+    report.ranks.push_back(static_cast<uint32_t>(worker.rank));  // failed or not
   }
   if (!plan_.starts_coordinator && anyone_works) Exits().Add(std::move(report));
 }

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -84,11 +85,14 @@ std::string LanesOf(const Json& server) {
                       because.empty() ? "" : absl::StrCat(" (", because, ")"));
 }
 
-// Where it is the same for all of them, it says little.
-bool LanesDiffer(const Json& servers) {
+// Where it is the same for all of them, and nobody on the way can read or change it, it
+// says little.
+bool LanesMatter(const Json& servers) {
   std::set<std::string> lanes;
   for (const Json& server : servers) lanes.insert(server.value("lanes", ""));
-  return lanes.size() > 1;
+  return lanes.size() > 1 || std::ranges::any_of(lanes, [](const std::string& lane) {
+           return absl::StrContains(lane, "neither sealed nor authenticated");
+         });
 }
 
 std::string ServerTable(const Json& servers, const StatusLayout& layout) {
@@ -106,7 +110,7 @@ std::string ServerTable(const Json& servers, const StatusLayout& layout) {
                Age(server), StateOf(server)});
   }
   std::string written = table.Written(layout.columns);
-  if (layout.detail == StatusDetail::kBrief && !LanesDiffer(servers)) return written;
+  if (layout.detail == StatusDetail::kBrief && !LanesMatter(servers)) return written;
   WordTable lanes({{"SERVER"}, {"LANES"}});
   for (const Json& server : servers) {
     lanes.Add({absl::StrCat(server.value("server", 0)), LanesOf(server)});

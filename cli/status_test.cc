@@ -96,14 +96,16 @@ TEST(StatusTable, FitsEightyColumnsAndKeepsWhoIsMeant) {
   }
 }
 
-TEST(StatusTable, SaysByWhichWayDataTravelsOnlyWhereServersDiffer) {
-  const auto with = [](const char* lanes) {
-    return *StatusAsTable(
-        absl::StrCat(R"({"servers": [{"server": 1, "lanes": "sysv", "lanes_because": "x"},
-                                     {"server": 2, "lanes": ")",
-                     lanes, R"("}]})"),
-        "a:1");
+TEST(StatusTable, SaysByWhichWayDataTravelsWhereServersDifferOrNothingIsSealed) {
+  const auto with = [](const char* lanes, const char* others = "sysv") {
+    return *StatusAsTable(absl::StrCat(R"({"servers": [{"server": 1, "lanes": ")", others,
+                                       R"(", "lanes_because": "x"},
+                                          {"server": 2, "lanes": ")",
+                                       lanes, R"("}]})"),
+                          "a:1");
   };
+  const char* const plain = "plain TCP, neither sealed nor authenticated";
+  EXPECT_THAT(with(plain, plain), HasSubstr(plain));
   EXPECT_THAT(with("sysv"), testing::Not(HasSubstr("sysv")));
   EXPECT_THAT(with("TLS 1.3"), HasSubstr("\nSERVER  LANES\n"
                                          "1       sysv (x)\n"

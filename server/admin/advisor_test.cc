@@ -81,7 +81,7 @@ TEST(Advisor, SaysWhyItHasNoAdvice) {
   EXPECT_FALSE(advisor.Add("no status", absl::ZeroDuration()).ok());
   ASSERT_TRUE(advisor.Add(Status({.steps = 9}), absl::Seconds(0)).ok());
   EXPECT_THAT(std::string(advisor.FiguresOf("bart").status().message()),
-              HasSubstr("there is no job 'bart'; there are 'bert'"));
+              HasSubstr("there is no job 'bart'; did you mean 'bert'?"));
   const auto why = [&](const Seen& seen) {
     EXPECT_TRUE(advisor.Add(Status(seen), absl::Seconds(5)).ok());
     return std::string(advisor.FiguresOf("bert").status().message());

@@ -178,7 +178,8 @@ std::vector<JobEnd> EventLog::Ends() const { return Ends(absl::Now()); }
 std::vector<JobEnd> EventLog::Ends(absl::Time now) const {
   absl::MutexLock lock(&mutex_);
   std::vector<JobEnd> ends;
-  for (const auto& [job, log] : logs_) {
+  for (const auto& entry : logs_) {
+    const auto& log = entry.second;  // clang 14 captures no structured binding
     const auto last_of = [&log](EventKind kind, const char* words) {
       return std::find_if(
           log.events.rbegin(), log.events.rend(), [&](const LoggedEvent& logged) {

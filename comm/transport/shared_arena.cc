@@ -211,8 +211,8 @@ void SharedArena::State::GiveBackTensor(std::byte* memory) {
   }
   // The pages that it had are nobody's any more, and its addresses must not become somebody
   // else's while they count as the segment's.
-  mmap(memory, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
-       -1, 0);
+  static_cast<void>(mmap(memory, bytes, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0));
 }
 
 SharedArena::State::Segment* SharedArena::State::SegmentOf(const std::byte* data) {

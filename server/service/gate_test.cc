@@ -77,7 +77,7 @@ TEST_F(GateTest, NobodyIsListenedToLongerThanItsCertificateHolds) {
 }
 
 TEST_F(GateTest, WritesDownWhatAChangeChanged) {
-  gate_->Updated({.identity = Identity{Role::kOperator}}, "bert", {absl::OkStatus(), 7},
+  gate_->Updated({.identity = Identity{Role::kOperator}}, "bert", {absl::OkStatus(), {7}},
                  "from lr=1 to lr=2");
   const Json line = AuditLines().at(0);
   EXPECT_EQ(line["msg"], "changed a job");

@@ -209,6 +209,7 @@ void SharedArena::State::GiveBackTensor(std::byte* memory) {
     pages.free[bytes].push_back(memory);
     return;
   }
+  found->second.memory.reset();  // which would keep this state
   // The pages that it had are nobody's any more, and its addresses must not become somebody
   // else's while they count as the segment's.
   static_cast<void>(mmap(memory, bytes, PROT_NONE,

@@ -239,8 +239,10 @@ void SharedArena::State::NoteLoan(const std::byte* data, const Lending& lending)
   const auto& [place, tensor] = *std::prev(after);
   if (data >= place + tensor.block_bytes) return;
   std::vector<Lending>& loans = std::prev(after)->second.loans;
-  if (loans.size() >= kSlots) {
+  // At most twice as many as were out at once, and no look at all of them for each one.
+  if (loans.size() == loans.capacity()) {
     std::erase_if(loans, [](const Lending& one) { return one.Returned(); });
+    loans.reserve(std::max<size_t>(16, 2 * loans.size()));
   }
   loans.push_back(lending);
 }

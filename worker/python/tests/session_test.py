@@ -45,34 +45,6 @@ class Steps(support.ServersTest):
             self.assertGreater(session.stats.bytes_pushed, 5 * 48)
             self.assertEqual(session.stats.members, 1)
 
-    def test_take_gradients_from_memory_that_servers_read(self):
-        weights = numpy.arange(100_000, dtype=numpy.float32)
-        expected = weights.copy()
-        with self.session(optimizer="sgd:lr=0.5") as session:
-            gradient = session.allocate((100, 1000))
-            self.assertEqual((gradient.shape, gradient.dtype, float(gradient.sum())), ((100, 1000), numpy.float32, 0))
-            tensor = session.declare("w", weights.reshape(100, 1000))
-            session.start()
-            for step in range(4):
-                gradient[:] = step + 1
-                session.push_pull(tensor, gradient)
-                session.wait(tensor)
-                expected -= 0.5 * (step + 1)
-                numpy.testing.assert_array_equal(weights, expected)
-        gradient[:] = 7  # it outlives the session
-        self.assertEqual(float(gradient[99, 999]), 7)
-
-    def test_give_no_memory_of_other_types_or_shapes(self):
-        with self.session() as session:
-            with self.assertRaisesRegex(syncline.InvalidArgument, "float64; give float32, bfloat16 or float16"):
-                session.allocate(3, "float64")
-            with self.assertRaisesRegex(syncline.InvalidArgument, r"\[-1\]; no dimension may be negative"):
-                session.allocate([-1])
-            with self.assertRaisesRegex(syncline.InvalidArgument, "a tensor has at most"):
-                session.allocate([2**40])
-            self.assertEqual(session.allocate([0, 3]).shape, (0, 3))
-            self.assertEqual(session.allocate(5, numpy.float16).dtype, numpy.float16)
-
     def test_say_where_their_time_went(self):
         with self.assertRaisesRegex(syncline.FailedPrecondition, "0 sessions are open"):
             syncline.report()

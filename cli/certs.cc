@@ -23,6 +23,7 @@
 #include "cli/certs_renew.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
+#include "comm/base/host_name.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "comm/base/unique_fd.h"
@@ -63,11 +64,7 @@ absl::Status Usage(const std::string& message) {
 
 // It is also asked on its own host.
 std::vector<std::string> HostsOfCoordinator(std::vector<std::string> hosts) {
-  if (hosts.empty()) {
-    char name[256] = {};
-    gethostname(name, sizeof(name) - 1);
-    hosts.emplace_back(name);
-  }
+  if (hosts.empty()) hosts.push_back(HostName());
   for (const char* local : {"localhost", "127.0.0.1", "::1"}) {
     if (std::find(hosts.begin(), hosts.end(), local) == hosts.end()) {
       hosts.emplace_back(local);

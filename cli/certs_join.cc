@@ -1,7 +1,5 @@
 #include "cli/certs_join.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <iostream>
 #include <memory>
@@ -20,6 +18,7 @@
 #include "cli/stop_signal.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
+#include "comm/base/host_name.h"
 #include "comm/base/log.h"
 #include "comm/base/status.h"
 #include "comm/rpc/address.h"
@@ -42,12 +41,6 @@ struct AnswerFlags {
 
 absl::Status Usage(const std::string& message) {
   return WithFailure(absl::InvalidArgumentError(message), Failure::kUsage);
-}
-
-std::string HostName() {
-  char name[256] = {};
-  gethostname(name, sizeof(name) - 1);
-  return name;
 }
 
 absl::StatusOr<certs::TokenTerms> TermsOf(const CertsToken& order, absl::Time now) {

@@ -85,6 +85,15 @@ TEST(JobNews, SaysThatTheLastStepIsSaved) {
   EXPECT_TRUE(EndOf(news).ok());
 }
 
+// Its checkpoint is not known any more, and is no loss.
+TEST(JobNews, AJobThatIsKnownByItsEndAloneSaysNothing) {
+  JobNews news({.name = "bert"});
+  news.Take(Status("saving", 20, R"("latest":"run1-step10")"));
+  EXPECT_THAT(news.Take(R"({"jobs": [{"name": "bert", "phase": "over", "step": 20,
+                                      "ended": {"phase": "over", "step": 20}}]})"),
+              testing::IsEmpty());
+}
+
 TEST(JobNews, AnEndWithoutTheLastStepIsAFailureWithAnExitCode) {
   JobNews failed({.name = "bert"});
   failed.Take(

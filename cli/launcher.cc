@@ -18,6 +18,7 @@
 #include "cli/worker_error.h"
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
+#include "comm/base/host_name.h"
 #include "comm/base/machine.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
@@ -65,12 +66,6 @@ Failure FailureOfWorker(int wait_status) {
 std::string SignalName(int signal) {
   if (signal == SIGINT) return "SIGINT (Ctrl-C)";
   return signal == SIGTERM ? "SIGTERM" : strsignal(signal);
-}
-
-std::string ThisHost() {
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
-  return host;
 }
 
 }  // namespace
@@ -306,7 +301,7 @@ ExitReports& Launcher::Exits() {
 
 // Before they are stopped: so their streams end as those of workers that do not come back.
 void Launcher::ReportStop() {
-  StopReport report = {.why = SignalName(signal_), .host = ThisHost()};
+  StopReport report = {.why = SignalName(signal_), .host = HostName()};
   bool anyone_works = false;
   for (const WorkerPlan& worker : plan_.workers) {
     anyone_works = anyone_works || IsWorking(worker);

@@ -1,7 +1,6 @@
 #include "cli/serve.h"
 
 #include <signal.h>
-#include <unistd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -23,6 +22,7 @@
 #include "cli/stop_signal.h"
 #include "comm/base/env.h"
 #include "comm/base/failure.h"
+#include "comm/base/host_name.h"
 #include "comm/base/machine.h"
 #include "comm/base/process_limits.h"
 #include "comm/base/status.h"
@@ -45,12 +45,6 @@
 
 namespace syncline {
 namespace {
-
-std::string ProcessName() {
-  char host[256] = {};
-  gethostname(host, sizeof(host) - 1);
-  return absl::StrCat(host, ":", getpid());
-}
 
 class Services {
  public:

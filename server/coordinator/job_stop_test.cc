@@ -207,5 +207,15 @@ TEST_F(JobStopRestart, AProcessThatCameInsteadHasTimeToComeBack) {
   EXPECT_EQ(Shown().members.size(), 2u);
 }
 
+// Two launchers that were given none are not the same.
+TEST_F(JobStop, OfALauncherWithoutARunIsRefused) {
+  AttachServer(1);
+  SayHello(20, TwoTensors(2), {.rank = 0, .run_id = "", .name = "a"});
+  SayHello(21, TwoTensors(2), {.rank = 1, .run_id = "", .name = "b"});
+  LauncherStop stop = StopOf({0, 1});
+  stop.run_id = "";
+  EXPECT_TRUE(absl::IsFailedPrecondition(Call(stop).status)) << Call(stop).status;
+}
+
 }  // namespace
 }  // namespace syncline

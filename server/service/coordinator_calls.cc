@@ -157,48 +157,42 @@ grpc::ServerUnaryReactor* CoordinatorService::DrainServer(
 grpc::ServerUnaryReactor* CoordinatorService::ReportExit(
     grpc::CallbackServerContext* context, const v1::ReportExitRequest* request,
     v1::ReportExitReply*) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<Peer> peer =
-      gate_->AdmitCall(*context, Action::kReportExit, request->job());
-  if (!peer.ok()) {
-    reactor->Finish(ToGrpcStatus(peer.status()));
-    return reactor;
-  }
-  Item item = {.input = WorkerExit{.job = request->job(),
-                                   .run_id = request->run_id(),
-                                   .rank = request->rank(),
-                                   .how = request->how(),
-                                   .then = request->then(),
-                                   .said = request->said()}};
-  item.answer = [=](const CallAnswer& answer, const std::string&) {
-    reactor->Finish(ToGrpcStatus(answer.status));
-  };
-  PostCall(std::move(item));
-  return reactor;
+  return TakeReport(context, request->job(),
+                    WorkerExit{.job = request->job(),
+                               .run_id = request->run_id(),
+                               .rank = request->rank(),
+                               .how = request->how(),
+                               .then = request->then(),
+                               .said = request->said()},
+                    "");
 }
 
 grpc::ServerUnaryReactor* CoordinatorService::ReportStop(
     grpc::CallbackServerContext* context, const v1::ReportStopRequest* request,
     v1::ReportStopReply*) {
+  return TakeReport(
+      context, request->job(),
+      LauncherStop{.job = request->job(),
+                   .run_id = request->run_id(),
+                   .ranks = {request->ranks().begin(), request->ranks().end()},
+                   .why = request->why(),
+                   .host = request->host()},
+      absl::StrCat("a launcher at ", request->host(), " was stopped, with ",
+                   request->ranks_size(), " ranks"));
+}
+
+grpc::ServerUnaryReactor* CoordinatorService::TakeReport(
+    grpc::CallbackServerContext* context, const std::string& job, CoordinatorInput report,
+    const std::string& change) {
   grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
-  const absl::StatusOr<Peer> peer =
-      gate_->AdmitCall(*context, Action::kReportExit, request->job());
+  const absl::StatusOr<Peer> peer = gate_->AdmitCall(*context, Action::kReportExit, job);
   if (!peer.ok()) {
     reactor->Finish(ToGrpcStatus(peer.status()));
     return reactor;
   }
-  Item item = {
-      .input = LauncherStop{.job = request->job(),
-                            .run_id = request->run_id(),
-                            .ranks = {request->ranks().begin(), request->ranks().end()},
-                            .why = request->why(),
-                            .host = request->host()}};
-  item.answer = [this, reactor, who = *peer, job = request->job(),
-                 change = absl::StrCat("a launcher at ", request->host(),
-                                       " was stopped, with ", request->ranks_size(),
-                                       " ranks")](const CallAnswer& answer,
-                                                  const std::string&) {
-    gate_->Updated(who, job, answer, change);
+  Item item = {.input = std::move(report)};
+  item.answer = [=, this, who = *peer](const CallAnswer& answer, const std::string&) {
+    if (!change.empty()) gate_->Updated(who, job, answer, change);
     reactor->Finish(ToGrpcStatus(answer.status));
   };
   PostCall(std::move(item));

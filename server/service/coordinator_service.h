@@ -185,6 +185,11 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
   void OnCheckpoint(CheckpointAnswer answer) ABSL_LOCKS_EXCLUDED(mutex_);
   // Posts what a caller asked for, or answers that it is too late.
   void PostCall(Item item) ABSL_LOCKS_EXCLUDED(mutex_);
+  // What a launcher says of a job. The audit log has the `change`, if there is one.
+  grpc::ServerUnaryReactor* TakeReport(grpc::CallbackServerContext* context,
+                                       const std::string& job, CoordinatorInput report,
+                                       const std::string& change)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<TraceTargets> TargetsOf(const std::string& job)
       ABSL_LOCKS_EXCLUDED(machine_mutex_);
   void TakeTrace(ConnectionId connection, const v1::TracePart& part)

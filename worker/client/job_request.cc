@@ -1,7 +1,5 @@
 #include "worker/client/job_request.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -9,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "comm/base/check.h"
+#include "comm/base/host_name.h"
 #include "comm/base/limits.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
@@ -22,12 +21,6 @@
 
 namespace syncline {
 namespace {
-
-std::string ProcessName() {
-  char host[256] = "host";
-  gethostname(host, sizeof host - 1);
-  return absl::StrCat(host, ":", getpid());
-}
 
 template <typename Repeated>
 void FillOptions(const OptionValues& values, Repeated& options) {

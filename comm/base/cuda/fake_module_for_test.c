@@ -9,7 +9,7 @@ struct Info {
   const char* message;
 };
 void SynclineCudaDescribe(struct Info* info) {
-  info->abi = 2;
+  info->abi = 3;
   if (info->struct_bytes != sizeof(struct Info)) return;
   info->runtime_version = 13000;
   info->driver_version = 12040;

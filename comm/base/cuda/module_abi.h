@@ -6,9 +6,9 @@
 #include <cstdint>
 
 // Raised with every change of an exported function or of a struct that it takes (codecs.h,
-// cast.h); the loader refuses a module of another number. Such structs begin with their
+// cast.h, memory.h); the loader refuses a module of another number. Such structs begin with their
 // own size, so that a caller who was compiled with another header is refused too.
-inline constexpr uint32_t kSynclineCudaAbi = 2;
+inline constexpr uint32_t kSynclineCudaAbi = 3;
 
 struct SynclineCudaInfo {
   // kSynclineCudaAbi of the module. First forever: that is where modules of any number

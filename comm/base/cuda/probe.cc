@@ -1,9 +1,11 @@
 #include "comm/base/cuda/probe.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include <cstdlib>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 
 #include "comm/base/cuda/driver.h"
@@ -20,17 +22,30 @@ constexpr bool kCompiled = true;
 constexpr bool kCompiled = false;
 #endif
 
+// The file of the shared library or program that this code is in.
+std::filesystem::path ThisFile(const std::filesystem::path& program) {
+  Dl_info info = {};
+  void* found = nullptr;
+  const void* const here = reinterpret_cast<const void*>(&ProbeCuda);
+  if (dladdr1(here, &info, &found, RTLD_DL_LINKMAP) == 0) return program;
+  // Empty for the program, which was started by any name.
+  const std::string_view name = static_cast<const link_map*>(found)->l_name;
+  if (name.empty()) return program;
+  std::error_code error;
+  return std::filesystem::absolute(name, error);
+}
+
 std::string DefaultModulePath() {
   std::error_code error;
-  const std::filesystem::path binary =
+  const std::filesystem::path program =
       std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::filesystem::path beside = binary.parent_path() / kModuleName;
-  const std::filesystem::path installed = binary.parent_path() / "../lib" / kModuleName;
-  if (!std::filesystem::exists(beside, error) &&
-      std::filesystem::exists(installed, error)) {
-    return installed.lexically_normal();
+  const std::filesystem::path beside_this = ThisFile(program).parent_path() / kModuleName;
+  for (const std::filesystem::path& path :
+       {beside_this, program.parent_path() / kModuleName,
+        program.parent_path() / "../lib" / kModuleName}) {
+    if (std::filesystem::exists(path, error)) return path.lexically_normal();
   }
-  return beside;
+  return beside_this;
 }
 
 void Describe(const SynclineCudaInfo& info, CudaProbe& probe) {
@@ -90,6 +105,7 @@ CudaProbe ProbeCudaModule(const std::string& path) {
     return probe;
   }
   Describe(info, probe);
+  probe.module = module;
   return probe;
 }
 

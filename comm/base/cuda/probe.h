@@ -24,10 +24,12 @@ struct CudaProbe {
   std::string architectures;  // What the kernels were compiled for: "sm_80 sm_90 ptx_90".
   std::string path;           // Of the module that was tried last.
   std::string message;        // One line for people; never empty.
+  void* module = nullptr;     // What dlsym takes; null unless loaded.
 };
 
-// Opens $SYNCLINE_CUDA_MODULE if set, otherwise libsyncline_cuda.so beside the binary,
-// or, where there is none, in ../lib of it.
+// Opens $SYNCLINE_CUDA_MODULE if set, otherwise the first libsyncline_cuda.so that is
+// there: beside the shared library or program that this code is in, beside the program
+// (of Python, for one), in ../lib of it.
 CudaProbe ProbeCuda();
 
 // Opens the module at `path`.

@@ -38,27 +38,36 @@ unsigned Blocks(size_t n) {
   return static_cast<unsigned>(std::min((n + kThreads - 1) / kThreads, kMaxBlocks));
 }
 
+template <typename From, typename To>
+struct CastOf {
+  void (*kernel)(const From*, To*, size_t);
+  const From* values;
+  To* out;
+  size_t n;
+};
+
 // A launch of zero blocks is an error in CUDA, so an empty array is answered here.
 template <typename From, typename To>
-int Enqueue(void (*kernel)(const From*, To*, size_t), const From* values, To* out,
-            size_t n, void* stream) {
-  if (n == 0) return cudaSuccess;
-  if (values == nullptr || out == nullptr) return cudaErrorInvalidValue;
-  const void* const arguments[] = {&values, &out, &n};
-  return syncline::gpu::LaunchGrid({.kernel = reinterpret_cast<const void*>(kernel),
-                                    .blocks = Blocks(n),
+int Enqueue(int32_t device, const CastOf<From, To>& cast, void* stream) {
+  if (cast.n == 0) return cudaSuccess;
+  if (cast.values == nullptr || cast.out == nullptr) return cudaErrorInvalidValue;
+  const syncline::gpu::DeviceGuard guard(device);
+  if (guard.error() != cudaSuccess) return guard.error();
+  const void* const arguments[] = {&cast.values, &cast.out, &cast.n};
+  return syncline::gpu::LaunchGrid({.kernel = reinterpret_cast<const void*>(cast.kernel),
+                                    .blocks = Blocks(cast.n),
                                     .threads = kThreads},
                                    arguments, stream);
 }
 
 }  // namespace
 
-extern "C" int SynclineCudaBf16FromFloat(const float* values, uint16_t* out, size_t n,
-                                         void* stream) {
-  return Enqueue(&Bf16FromFloatKernel, values, out, n, stream);
+extern "C" int SynclineCudaBf16FromFloat(int32_t device, const float* values,
+                                         uint16_t* out, size_t n, void* stream) {
+  return Enqueue<float, uint16_t>(device, {&Bf16FromFloatKernel, values, out, n}, stream);
 }
 
-extern "C" int SynclineCudaFloatFromBf16(const uint16_t* values, float* out, size_t n,
-                                         void* stream) {
-  return Enqueue(&FloatFromBf16Kernel, values, out, n, stream);
+extern "C" int SynclineCudaFloatFromBf16(int32_t device, const uint16_t* values,
+                                         float* out, size_t n, void* stream) {
+  return Enqueue<uint16_t, float>(device, {&FloatFromBf16Kernel, values, out, n}, stream);
 }

@@ -12,6 +12,7 @@
 namespace {
 
 constexpr uint64_t kSeed = 20240607;
+constexpr int32_t kDevice = 0;
 
 struct DeviceArray {
   explicit DeviceArray(size_t bytes) {
@@ -56,9 +57,9 @@ bool Check(size_t n, cudaStream_t stream) {
       narrow.error,
       back.error,
       copy(wide.data, values.data(), n * sizeof(float)),
-      SynclineCudaBf16FromFloat(static_cast<float*>(wide.data),
+      SynclineCudaBf16FromFloat(kDevice, static_cast<float*>(wide.data),
                                 static_cast<uint16_t*>(narrow.data), n, stream),
-      SynclineCudaFloatFromBf16(static_cast<uint16_t*>(narrow.data),
+      SynclineCudaFloatFromBf16(kDevice, static_cast<uint16_t*>(narrow.data),
                                 static_cast<float*>(back.data), n, stream),
       copy(rounded.data(), narrow.data, n * sizeof(uint16_t)),
       copy(widened.data(), back.data, n * sizeof(float)),

@@ -16,9 +16,56 @@ void RunAll(const Work& work) {
 // cudaMalloc aligns to 256 bytes.
 constexpr size_t kAlignment = 256;
 
+// Neither zeros nor small numbers.
+constexpr int kGarbage = 0xa5;
+
 cudaError_t Failed(cudaError_t error) {
   syncline::fake::TheRuntime().last_error = error;
   return error;
+}
+
+// Success if something may be created now.
+cudaError_t MayCreate() {
+  syncline::fake::Runtime& runtime = syncline::fake::TheRuntime();
+  const bool fails = runtime.failing_creation == 1;
+  if (runtime.failing_creation > 0) --runtime.failing_creation;
+  return fails ? Failed(cudaErrorMemoryAllocation) : cudaSuccess;
+}
+
+template <typename T>
+cudaError_t Created(T** out, T* made) {
+  *out = made;
+  syncline::fake::Runtime& runtime = syncline::fake::TheRuntime();
+  runtime.alive[made] = runtime.current_device;
+  return cudaSuccess;
+}
+
+// Success if it was there. It is not any more.
+cudaError_t Take(const void* what) {
+  const bool was_there = syncline::fake::TheRuntime().alive.erase(what) != 0;
+  return was_there ? cudaSuccess : Failed(cudaErrorInvalidValue);
+}
+
+cudaError_t AllocateGarbage(void** memory, size_t bytes) {
+  const cudaError_t error = MayCreate();
+  if (error != cudaSuccess) return error;
+  const size_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  void* const made = std::aligned_alloc(kAlignment, whole);
+  std::memset(made, kGarbage, whole);
+  return Created(memory, made);
+}
+
+cudaError_t FreeMemory(void* memory) {
+  if (memory == nullptr) return cudaSuccess;
+  const cudaError_t error = Take(memory);
+  if (error == cudaSuccess) std::free(memory);
+  return error;
+}
+
+cudaError_t Synchronize() {
+  const cudaError_t error =
+      std::exchange(syncline::fake::TheRuntime().kernel_error, cudaSuccess);
+  return error == cudaSuccess ? error : Failed(error);
 }
 
 }  // namespace
@@ -45,6 +92,7 @@ Runtime& TheRuntime() {
 cudaError_t Enqueue(cudaStream_t stream, const std::function<void()>& work) {
   const cudaError_t error = std::exchange(TheRuntime().next_error, cudaSuccess);
   if (error != cudaSuccess) return Failed(error);
+  TheRuntime().device_of_last_work = TheRuntime().current_device;
   if (stream != nullptr && stream->captures) {
     stream->captured.push_back(work);
   } else {
@@ -84,17 +132,16 @@ cudaError_t cudaSetDevice(int device) {
   TheRuntime().current_device = device;
   return cudaSuccess;
 }
-cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaDeviceSynchronize() { return Synchronize(); }
 
 cudaError_t cudaMalloc(void** memory, size_t bytes) {
-  *memory =
-      std::aligned_alloc(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
-  return cudaSuccess;
+  return AllocateGarbage(memory, bytes);
 }
-cudaError_t cudaFree(void* memory) {
-  std::free(memory);
-  return cudaSuccess;
+cudaError_t cudaFree(void* memory) { return FreeMemory(memory); }
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned /*flags*/) {
+  return AllocateGarbage(memory, bytes);
 }
+cudaError_t cudaFreeHost(void* memory) { return FreeMemory(memory); }
 cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
   return cudaMemsetAsync(memory, value, bytes, nullptr);
 }
@@ -114,14 +161,20 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
 }
 
 cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  *stream = new CUstream_st;
-  return cudaSuccess;
+  return cudaStreamCreateWithFlags(stream, 0);
+}
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  const cudaError_t error = MayCreate();
+  if (error != cudaSuccess) return error;
+  TheRuntime().stream_waits_for_others = (flags & cudaStreamNonBlocking) == 0;
+  return Created(stream, new CUstream_st);
 }
 cudaError_t cudaStreamDestroy(cudaStream_t stream) {
-  delete stream;
-  return cudaSuccess;
+  const cudaError_t error = Take(stream);
+  if (error == cudaSuccess) delete stream;
+  return error;
 }
-cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t /*stream*/) { return Synchronize(); }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode /*mode*/) {
   stream->captures = true;
   return cudaSuccess;
@@ -154,17 +207,23 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
-  *event = new CUevent_st;
-  return cudaSuccess;
+  return cudaEventCreateWithFlags(event, 0);
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
+  const cudaError_t error = MayCreate();
+  if (error != cudaSuccess) return error;
+  TheRuntime().event_sleeps = (flags & cudaEventBlockingSync) != 0;
+  return Created(event, new CUevent_st);
 }
 cudaError_t cudaEventDestroy(cudaEvent_t event) {
-  delete event;
-  return cudaSuccess;
+  const cudaError_t error = Take(event);
+  if (error == cudaSuccess) delete event;
+  return error;
 }
-cudaError_t cudaEventRecord(cudaEvent_t /*event*/, cudaStream_t /*stream*/) {
-  return cudaSuccess;
+cudaError_t cudaEventRecord(cudaEvent_t /*event*/, cudaStream_t stream) {
+  return syncline::fake::Enqueue(stream, [] {});
 }
-cudaError_t cudaEventSynchronize(cudaEvent_t /*event*/) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t /*event*/) { return Synchronize(); }
 cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t /*begin*/, cudaEvent_t /*end*/) {
   *ms = 1;
   return cudaSuccess;

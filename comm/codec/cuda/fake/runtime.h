@@ -14,14 +14,17 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 
 enum cudaError_t {
   cudaSuccess = 0,
   cudaErrorInvalidValue = 1,
+  cudaErrorMemoryAllocation = 2,
   cudaErrorInitializationError = 3,
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorIllegalAddress = 700,
   cudaErrorStreamCaptureUnsupported = 900,
 };
 enum cudaMemcpyKind { cudaMemcpyDefault = 4 };
@@ -30,6 +33,11 @@ enum cudaStreamCaptureStatus {
   cudaStreamCaptureStatusNone = 0,
   cudaStreamCaptureStatusActive = 1,
 };
+inline constexpr unsigned cudaStreamNonBlocking = 1;
+inline constexpr unsigned cudaEventBlockingSync = 1;
+inline constexpr unsigned cudaEventDisableTiming = 2;
+inline constexpr unsigned cudaHostAllocPortable = 1;
+inline constexpr unsigned cudaHostAllocMapped = 2;
 
 struct CUstream_st;
 struct CUgraph_st;
@@ -63,6 +71,8 @@ cudaError_t cudaMalloc(T** memory, size_t bytes) {
   return cudaMalloc(reinterpret_cast<void**>(memory), bytes);
 }
 cudaError_t cudaFree(void* memory);
+cudaError_t cudaHostAlloc(void** memory, size_t bytes, unsigned flags);
+cudaError_t cudaFreeHost(void* memory);
 cudaError_t cudaMemset(void* memory, int value, size_t bytes);
 cudaError_t cudaMemsetAsync(void* memory, int value, size_t bytes, cudaStream_t stream);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind);
@@ -70,6 +80,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
                             cudaStream_t stream);
 
 cudaError_t cudaStreamCreate(cudaStream_t* stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
@@ -83,6 +94,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable);
 
 // Elapsed time is always a millisecond.
 cudaError_t cudaEventCreate(cudaEvent_t* event);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaEventSynchronize(cudaEvent_t event);
@@ -104,6 +116,17 @@ struct Runtime {
   // The next call to enqueue something returns it, and enqueues nothing.
   cudaError_t next_error = cudaSuccess;
   uint32_t launches = 0;  // of cudaLaunchKernel
+
+  // The n-th creation from now (of memory, streams and events) fails; 0: none does.
+  uint32_t failing_creation = 0;
+  // What the next synchronisation says of the kernels before it.
+  cudaError_t kernel_error = cudaSuccess;
+  // What was created and neither freed nor destroyed, and on which device. To free or
+  // destroy anything else is an error.
+  std::map<const void*, int> alive = {};
+  int device_of_last_work = -1;  // that was enqueued
+  bool event_sleeps = false;     // as the last one was created
+  bool stream_waits_for_others = true;
 };
 Runtime& TheRuntime();
 

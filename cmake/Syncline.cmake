@@ -66,6 +66,15 @@ function(syncline_executable)
   set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR})
 endfunction()
 
+# A test that opens the emulated GPU as the product opens the CUDA module (comm/device/device_for_test.h).
+function(syncline_uses_emulated_gpu name)
+  if(NOT TARGET ${name})
+    return()
+  endif()
+  add_dependencies(${name} syncline_cuda_fake)
+  target_compile_definitions(${name} PRIVATE SYNCLINE_TEST_CUDA_FAKE="$<TARGET_FILE:syncline_cuda_fake>")
+endfunction()
+
 function(syncline_test)
   cmake_parse_arguments(ARG "ISAS;WHOLE;THREADS" "NAME;LABELS;TIMEOUT" "SOURCES;DEPS" ${ARGN})
   if(NOT SYNCLINE_TESTS OR (SYNCLINE_SANITIZE STREQUAL "thread" AND NOT ARG_THREADS))

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -87,6 +88,14 @@ struct WeightedBytes {
   float weight = 1;
 };
 
+// What the kernels of comm/codec/cuda are told so that a GPU encodes to the same bytes.
+struct DeviceForm {
+  uint32_t block_log2 = 0;     // kSign, kInt8: of the elements that share a scale
+  bool is_stochastic = false;  // kInt8: rounds by chance
+  double ratio = 0;            // kSparse: the share of a tile's elements that is sent
+  CodecId values = CodecId::kFp32;  // kSparse
+};
+
 class Codec {
  public:
   virtual ~Codec() = default;
@@ -112,6 +121,9 @@ class Codec {
                                                            uint64_t /*columns*/) const {
     return nullptr;
   }
+
+  // Nothing: no kernel encodes as this codec does.
+  virtual std::optional<DeviceForm> device_form() const { return std::nullopt; }
 
   // Encodes `values` (at most one tile, all in one tile) into `out`, which holds
   // MaxEncodedBytes(values.size()), and returns the number of bytes written. `residual`

@@ -11,6 +11,8 @@
 //     static CodecTraits TraitsOf(const Options&);
 //     static size_t BytesOf(const Options&, size_t elements);
 //     static absl::StatusOr<Checked> Check(ByteView bytes, size_t elements);
+//     // If a GPU encodes to the same bytes.
+//     static std::optional<DeviceForm> DeviceFormOf(const Options&);
 //     SYNCLINE_KERNEL void EncodeTile(QuantizerTile, Options, EncodeContext);
 //     // Into::To(out[i], into.Weighted(value)) for each element (decoded_into.h).
 //     template <typename Into>
@@ -23,6 +25,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -71,6 +74,14 @@ class QuantizerCodec final : public Codec {
 
   size_t MaxEncodedBytes(uint32_t elements) const override {
     return Format::BytesOf(options_, elements);
+  }
+
+  std::optional<DeviceForm> device_form() const override {
+    if constexpr (requires { Format::DeviceFormOf(options_); }) {
+      return Format::DeviceFormOf(options_);
+    } else {
+      return std::nullopt;
+    }
   }
 
   size_t Encode(std::span<const float> values, std::span<float> residual,

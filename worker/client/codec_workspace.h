@@ -3,17 +3,28 @@
 // Thread safety: none; one thread's.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "comm/base/trace_recorder.h"
 #include "comm/codec/sparse/tensor_histogram.h"
 #include "comm/compression/memory/gradient_memory.h"
+#include "comm/device/device_queue.h"
 
 namespace syncline {
 
 struct CodecWorkspace {
-  std::vector<float> tile = {};  // of gradients and weights that are not FP32
+  // For a GPU's memory; made where it is needed.
+  DeviceQueue& QueueOf(Device& device) {
+    for (const auto& queue : queues) {
+      if (&queue->device() == &device) return *queue;
+    }
+    return *queues.emplace_back(std::make_unique<DeviceQueue>(device));
+  }
+
+  std::vector<float> tile = {};  // of gradients and weights that are not the host's FP32
+  std::vector<std::unique_ptr<DeviceQueue>> queues = {};
   GradientMemory::Workspace memory = {};
   std::optional<TensorHistogram> histogram = std::nullopt;
   TraceTrack* trace = nullptr;  // of this thread; null: none

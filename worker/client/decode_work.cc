@@ -21,8 +21,10 @@ void DecodeWork::Run(CodecWorkspace& workspace) {
   const ByteView payload = {view_.payload.data, view_.payload.size};
   {
     const CodecTimer timer(options_.clock, 0, cost_);
-    result_ = landing_.Land(view_.header, payload, place_, workspace.tile);
+    result_ = landing_.Land(view_.header, payload, place_, workspace);
   }
+  if (Device* const device = place_.weights.device()) status_ = device->status();
+  if (!status_.ok()) result_ = ViewLanding::Result::kIgnored;
   const bool has_values = payload_bytes_ > 0 && result_ != ViewLanding::Result::kIgnored;
   if (options_.clock != nullptr && has_values) cost_.values = place_.range.elements;
   if (!has_values) cost_ = {};

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "comm/base/buffer.h"
 #include "comm/base/env.h"
 #include "comm/transport/message.h"
@@ -49,6 +50,8 @@ class DecodeWork {
   size_t payload_bytes() const { return payload_bytes_; }
 
   // ---- What it came to ----
+  // Of the GPU whose memory was written; the rest has a meaning only where this is OK.
+  const absl::Status& status() const { return status_; }
   ViewLanding::Result result() const { return result_; }
   const CodecCost& cost() const { return cost_; }
 
@@ -59,6 +62,7 @@ class DecodeWork {
   const size_t payload_bytes_;
   const ViewLanding::Place place_;
   const bool is_short_;
+  absl::Status status_;
   ViewLanding::Result result_ = ViewLanding::Result::kIgnored;
   CodecCost cost_;
 };

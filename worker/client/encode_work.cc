@@ -22,6 +22,7 @@ EncodeWork::EncodeWork(const Options& options, const GradientBlock& contribution
     : options_(options), contribution_(contribution), survey_(survey) {}
 
 bool EncodeWork::IsShort() const {
+  if (contribution_.gradient.device() != nullptr) return false;  // it waits for the GPU
   if (survey_) return contribution_.gradient.size() < kTileElements;
   const bool is_copy =
       dense_ && (dense_->codec->id() == CodecId::kFp32 ||
@@ -37,6 +38,7 @@ void EncodeWork::Run(CodecWorkspace& workspace) {
   if (dense_) EncodeDense(workspace);
   if (compressed_) EncodeTiles(workspace);
   if (survey_) LookAtAll(workspace);
+  if (Device* const device = contribution_.gradient.device()) status_ = device->status();
   if (is_traced) Trace(*track, began);
 }
 
@@ -51,8 +53,7 @@ void EncodeWork::Trace(TraceTrack& track, int64_t began) const {
 
 std::span<const float> EncodeWork::Read(CodecWorkspace& workspace, uint64_t first,
                                         size_t elements) const {
-  const bool is_read_in_place = contribution_.gradient.dtype() == DType::kF32;
-  if (!is_read_in_place) workspace.tile.resize(kTileElements);
+  if (!contribution_.gradient.IsReadInPlace()) workspace.tile.resize(kTileElements);
   return contribution_.gradient.Read(first, elements, workspace.tile);
 }
 
@@ -69,6 +70,7 @@ void EncodeWork::EncodeDense(CodecWorkspace& workspace) {
         *codec, label, contribution_.gradient.AsFloats(begin, elements), checksum, *pool);
     return;
   }
+  if (IsRoundedOnDevice()) return RoundOnDevice(workspace);
   payload_ = EncodeInto(std::move(dense_->memory),
                         {.codec = *codec,
                          .label = label,
@@ -78,6 +80,7 @@ void EncodeWork::EncodeDense(CodecWorkspace& workspace) {
 }
 
 void EncodeWork::EncodeTiles(CodecWorkspace& workspace) {
+  if (compressed_->on_device) return EncodeTilesOnDevice(workspace);
   const BlockLabel& label = contribution_.label;
   const CodecTimer timer(options_.clock, label.range.elements, cost_);
   BlockWriter writer(label, compressed_->checksum, std::move(compressed_->memory));

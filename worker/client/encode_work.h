@@ -15,6 +15,7 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "comm/base/buffer.h"
 #include "comm/base/env.h"
 #include "comm/codec/frame.h"
@@ -22,6 +23,7 @@
 #include "comm/compression/transfer.h"
 #include "worker/client/codec_cost.h"
 #include "worker/client/codec_workspace.h"
+#include "worker/client/kept_gradient.h"
 #include "worker/client/memory_view.h"
 
 namespace syncline {
@@ -45,10 +47,17 @@ class EncodeWork {
     // With an owner: these bytes of the gradient are sent, instead of all that.
     Slice lent = {};
   };
+  // By the kernels of the GPU that has the gradient.
+  struct OnDevice {
+    SynclineCudaCodec encoder = {};
+    KeptGradient::Place kept = {};
+    float decay = 1;
+  };
   struct Compressed {
     Transfer transfer = {};
     Checksum checksum = Checksum::kHeaderOnly;
-    GradientMemory* kept = nullptr;
+    GradientMemory* kept = nullptr;  // null: on_device
+    std::optional<OnDevice> on_device = std::nullopt;
     float threshold = 0;
     std::shared_ptr<std::byte> memory = nullptr;  // of `room` bytes
     size_t room = 0;
@@ -86,6 +95,9 @@ class EncodeWork {
   size_t room() const { return compressed_->room; }
 
   // ---- What it came to ----
+  // Of the GPU whose memory was read; nothing else can fail. What it came to besides has a
+  // meaning only where this is OK.
+  const absl::Status& status() const { return status_; }
   Payload TakePayload() { return std::move(payload_); }
   float threshold() const { return threshold_; }
   const CodecCost& cost() const { return cost_; }  // of what is compressed
@@ -98,7 +110,13 @@ class EncodeWork {
   std::span<const float> Read(CodecWorkspace& workspace, uint64_t first,
                               size_t elements) const;
   void EncodeDense(CodecWorkspace& workspace);
+  bool IsRoundedOnDevice() const;
+  void RoundOnDevice(CodecWorkspace& workspace);
   void EncodeTiles(CodecWorkspace& workspace);
+  void EncodeTilesOnDevice(CodecWorkspace& workspace);
+  void EndTileOnDevice(CodecWorkspace& workspace, uint32_t tile, ByteView encoded,
+                       BlockWriter& writer);
+  void LookAtKept(uint32_t tile, DeviceQueue& queue);
   void LookAtAll(CodecWorkspace& workspace);
   void Trace(TraceTrack& track, int64_t began) const;
 
@@ -107,6 +125,7 @@ class EncodeWork {
   std::optional<Dense> dense_;
   std::optional<Compressed> compressed_;
   std::optional<Survey> survey_;
+  absl::Status status_;
   Payload payload_;
   float threshold_ = 0;
   CodecCost cost_;

@@ -354,6 +354,7 @@ ExchangeOutputs Exchange::EpochChanged(uint64_t epoch, SeedRole role,
 
 ExchangeOutputs Exchange::Tick(absl::Duration now) {
   ExchangeOutputs outputs;
+  if (!device_status_.ok() && !failed_) Fail(device_status_, outputs);
   digest_room_ = kDigestElements;
   for (uint32_t id = 0; id < blocks_.size() && !failed_; ++id) {
     Block& block = blocks_[id];

@@ -433,6 +433,7 @@ class Exchange {
   uint32_t decodings_ = 0;  // likewise
   CodecCost decoding_cost_;
   CodecWorkspace workspace_ = {.is_of_exchange = true};  // of what lands here
+  absl::Status device_status_;                           // of the GPUs where it landed
   bool has_news_ = false;  // a view came since all that was pushed is held
   // Elements whose digest may be made before the next Tick.
   size_t digest_room_ = kDigestElements;

@@ -59,6 +59,7 @@ ViewLanding::Result Exchange::Land(const MessageHeader& header, const Slice& pay
   const std::shared_ptr<DecodeWork> work = AskLanding(header, payload);
   work->Run(workspace_);
   TakeCost(*work);
+  device_status_.Update(work->status());
   if (work->result() != ViewLanding::Result::kIgnored) block.is_own = false;
   return work->result();
 }
@@ -77,6 +78,7 @@ ExchangeOutputs Exchange::Decoded(const DecodeWork& work, absl::Duration now) {
   --tensors_[block.range.tensor].decodings;
   --decodings_;
   TakeCost(work);
+  if (!work.status().ok() && !failed_) Fail(work.status(), outputs);
   if (failed_) return outputs;
   Landed(work, now, outputs);
   HandleDeferred(id, now, outputs);

@@ -138,6 +138,10 @@ ExchangeOutputs Exchange::Encoded(EncodeWork& work, absl::Duration now) {
   Tensor& tensor = tensors_[tensor_id];
   --encodings_;
   --tensor.encodings;
+  if (!work.status().ok()) {
+    if (!failed_) Fail(work.status(), outputs);
+    return outputs;
+  }
   Payload payload = encoder_.Take(work);
   if (work.IsSurvey()) {
     tensor.is_surveyed = false;

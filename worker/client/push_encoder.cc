@@ -9,6 +9,7 @@
 #include "comm/base/check.h"
 #include "comm/base/job_seed.h"
 #include "comm/base/tiling.h"
+#include "comm/device/device_codec.h"
 
 namespace syncline {
 
@@ -21,7 +22,7 @@ PushEncoder::PushEncoder(const ExchangeOptions& options,
       squares_(elements.size()) {
   for (size_t i = 0; i < elements.size(); ++i) {
     const Transfer& push = options.transfers[i].push;
-    memories_.emplace_back(push.memory, push.compresses() ? elements[i] : 0);
+    kept_.emplace_back(push.memory, push.compresses() ? elements[i] : 0);
   }
 }
 
@@ -49,6 +50,7 @@ Payload PushEncoder::Take(EncodeWork& work) {
   cost_.values += work.cost().values;
   cost_.time += work.cost().time;
   if (work.held_up_exchange()) cost_here_ += work.cost().time;
+  if (!work.status().ok()) return {};
   if (work.IsSurvey()) {
     thresholds_[tensor] = {.step = label.step, .value = work.threshold()};
     return {};
@@ -68,7 +70,7 @@ Payload PushEncoder::Encode(const GradientBlock& contribution) {
     const std::shared_ptr<EncodeWork> work = Ask(contribution);
     work->Run(workspace_);
     Payload payload = Take(*work);
-    if (!work->IsSurvey()) return payload;
+    if (!work->IsSurvey() || !work->status().ok()) return payload;
   }
 }
 
@@ -77,10 +79,10 @@ Payload PushEncoder::Encode(const GradientBlock& contribution) {
 void PushEncoder::TakeBack(const GradientBlock& contribution) {
   const uint32_t tensor = contribution.label.range.tensor;
   const Transfer& transfer = options_.transfers[tensor].push;
-  GradientMemory& memory = memories_[tensor];
-  if (memory.residual().empty()) return;
+  if (!kept_[tensor].keeps()) return;
   const uint64_t first_of_block = contribution.label.range.first_element;
   if (!transfer.CompressesAt(contribution.label.step)) {
+    GradientMemory& memory = kept_[tensor].OnHost();
     const uint32_t elements = contribution.label.range.elements;
     for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
       const size_t first = size_t{tile} * kTileElements;
@@ -92,6 +94,9 @@ void PushEncoder::TakeBack(const GradientBlock& contribution) {
     return;
   }
   if (!sent_.contains(contribution.block)) Encode(contribution);
+  if (!sent_.contains(contribution.block))
+    return;  // its GPU failed, and the session ends
+  GradientMemory& memory = kept_[tensor].OnHost();
   const auto& [payload, epoch] = sent_.at(contribution.block);
   BlockLabel label = contribution.label;
   label.epoch = epoch;
@@ -108,7 +113,7 @@ void PushEncoder::TakeBack(const GradientBlock& contribution) {
 }
 
 std::span<const float> PushEncoder::Settle(uint32_t tensor, const GradientUnits& units) {
-  const std::span<const float> left = memories_[tensor].Settle(units);
+  const std::span<const float> left = kept_[tensor].OnHost().Settle(units);
   const bool is_empty = std::ranges::all_of(left, [](float value) { return value == 0; });
   return is_empty ? std::span<const float>() : left;
 }
@@ -156,9 +161,7 @@ std::shared_ptr<std::byte> PushEncoder::Memory(size_t bytes) const {
 
 std::span<const float> PushEncoder::Read(const GradientBlock& contribution,
                                          uint64_t first, size_t elements) {
-  if (contribution.gradient.dtype() != DType::kF32) {
-    workspace_.tile.resize(kTileElements);
-  }
+  if (!contribution.gradient.IsReadInPlace()) workspace_.tile.resize(kTileElements);
   return contribution.gradient.Read(first, elements, workspace_.tile);
 }
 
@@ -175,7 +178,7 @@ std::shared_ptr<EncodeWork> PushEncoder::AskDense(const GradientBlock& contribut
   const size_t bytes = MaxBlockBytes(codec, contribution.label.range.elements);
   dense.memory = LentMemory(bytes);
   const bool is_borrowed =
-      codec.id() == CodecId::kFp32 && contribution.gradient.dtype() == DType::kF32;
+      codec.id() == CodecId::kFp32 && contribution.gradient.IsReadInPlace();
   if (dense.memory == nullptr && !is_borrowed) dense.memory = Memory(bytes);
   return std::make_shared<EncodeWork>(WorkOptions(), Labelled(contribution),
                                       std::move(dense));
@@ -196,17 +199,33 @@ std::shared_ptr<EncodeWork> PushEncoder::AskCompressed(const GradientBlock& cont
   if (count > 0 && threshold.step != step) {
     return std::make_shared<EncodeWork>(
         WorkOptions(), contribution,
-        EncodeWork::Survey{.kept = &memories_[tensor], .count = count});
+        EncodeWork::Survey{.kept = &kept_[tensor].OnHost(), .count = count});
   }
+  const std::optional<EncodeWork::OnDevice> on_device = OnDevice(contribution, transfer);
   const size_t room = MaxBlockBytes(given.Accepted(), elements);
   return std::make_shared<EncodeWork>(
       WorkOptions(), Labelled(contribution),
       EncodeWork::Compressed{.transfer = transfer,
                              .checksum = options_.checksum,
-                             .kept = &memories_[tensor],
+                             .kept = on_device ? nullptr : &kept_[tensor].OnHost(),
+                             .on_device = on_device,
                              .threshold = count > 0 ? threshold.value : 0,
                              .memory = Memory(room),
                              .room = room});
+}
+
+// Of a tensor all works of a step get the same answer, so nothing moves between them.
+std::optional<EncodeWork::OnDevice> PushEncoder::OnDevice(
+    const GradientBlock& contribution, const Transfer& transfer) {
+  const ConstMemoryView& gradient = contribution.gradient;
+  const bool is_near = gradient.device() != nullptr && IsAlignedForDevice(gradient);
+  KeptGradient& kept = kept_[contribution.label.range.tensor];
+  if (!is_near || kept.spec().kind == MemoryKind::kMomentumCorrection) return {};
+  const std::optional<SynclineCudaCodec> encoder = EncoderOnDevice(*transfer.codec);
+  if (!encoder) return {};
+  return EncodeWork::OnDevice{.encoder = *encoder,
+                              .kept = kept.OnDevice(*gradient.device()),
+                              .decay = static_cast<float>(kept.spec().decay)};
 }
 
 // Room is for the longest encoding; a short one is kept until the step is over, and must

@@ -25,6 +25,7 @@
 #include "worker/client/codec_cost.h"
 #include "worker/client/encode_work.h"
 #include "worker/client/exchange_options.h"
+#include "worker/client/kept_gradient.h"
 #include "worker/client/memory_view.h"
 
 namespace syncline {
@@ -46,7 +47,7 @@ class PushEncoder {
   std::shared_ptr<EncodeWork> AskParting(const GradientBlock& contribution) {
     return AskDense(contribution, *options_.seed_codec);
   }
-  // What a work that was run came to; empty of a survey.
+  // What a work that was run came to; empty of a survey, and of one whose GPU failed.
   Payload Take(EncodeWork& work);
   // All of that at once, on this thread.
   Payload Encode(const GradientBlock& contribution);
@@ -59,7 +60,8 @@ class PushEncoder {
   // memory has no use afterwards.
   std::span<const float> Settle(uint32_t tensor, const GradientUnits& units);
 
-  GradientMemory& memory(uint32_t tensor) { return memories_[tensor]; }
+  // On the host, where it is moved if a GPU has it.
+  GradientMemory& memory(uint32_t tensor) { return kept_[tensor].OnHost(); }
   // Of compressed contributions.
   const CodecCost& cost() const { return cost_; }
   // The time of these for which the exchange's thread could do nothing else.
@@ -98,6 +100,9 @@ class PushEncoder {
   // So many of the gradient's elements, from number `first` on; until the next call.
   std::span<const float> Read(const GradientBlock& contribution, uint64_t first,
                               size_t elements);
+  // How the GPU that has the gradient encodes it; nothing where it does not.
+  std::optional<EncodeWork::OnDevice> OnDevice(const GradientBlock& contribution,
+                                               const Transfer& transfer);
   void Keep(const GradientMemory::Squares& squares, uint32_t tensor);
   // Tells the chooser what the block took.
   void Measure(const EncodeWork& work, const Payload& payload);
@@ -109,7 +114,7 @@ class PushEncoder {
 
   const ExchangeOptions options_;
   BufferPool& pool_;
-  std::vector<GradientMemory> memories_;          // of the tensors, in order
+  std::vector<KeptGradient> kept_;                // of the tensors, in order
   std::unordered_map<uint32_t, SentBlock> sent_;  // by block
   CodecChooser chooser_;
   std::vector<Threshold> thresholds_;  // by tensor

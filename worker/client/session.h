@@ -195,7 +195,7 @@ class Session {
   // not fit. Every worker declares the same tensors in the same order, front layers
   // first.
   absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, std::span<float> weights);
-  // ... of any element type: `weights` are then that many elements. BF16 and FP16 weights
+  // ... of any element type, in memory of the host or of a GPU: `weights` are then that many elements. BF16 and FP16 weights
   // are the servers' rounded to nearest even. Where views come as deltas (publish_codec) the
   // session keeps them in FP32 beside.
   absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, TensorMemory weights);
@@ -223,7 +223,8 @@ class Session {
   // gradient of loss_scale() times the loss.
   absl::Status PushPull(TensorId tensor, std::span<const float> gradient,
                         uint32_t samples);
-  // ... of any element type, whatever that of the weights is. It is read where it lies.
+  // ... of any element type, whatever that of the weights is. It is read where it lies: one
+  // of a GPU is encoded there if the kernels of comm/codec/cuda know the codec.
   absl::Status PushPull(TensorId tensor, ConstTensorMemory gradient, uint32_t samples);
 
   // What the tensor's learning rate, as the job's settings have it at each step, is

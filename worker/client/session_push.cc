@@ -99,9 +99,10 @@ bool Session::Impl::AddsUp(Tensor& tensor, ConstMemoryView& gradient,
                            uint32_t& samples) const {
   if (tensor.sum_pushes == 0) tensor.sum.assign(tensor.elements, 0.0f);
   if (samples > 0) {
-    const absl::Status added =
-        CodecOf(gradient.dtype())
-            .DecodeAdd(gradient.bytes(), static_cast<float>(samples), tensor.sum);
+    Buffer copy;
+    const absl::Status added = CodecOf(gradient.dtype())
+                                   .DecodeAdd(BytesOnHost(gradient, copy),
+                                              static_cast<float>(samples), tensor.sum);
     SYNCLINE_CHECK(added.ok());
   }
   tensor.sum_samples += samples;

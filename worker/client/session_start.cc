@@ -139,7 +139,9 @@ MemoryView Session::Impl::Open(Tensor& tensor, const Transfer& publish) {
     return {tensor.memory, tensor.elements};
   }
   tensor.view.resize(tensor.elements);
-  Widen({.data = tensor.memory.data, .dtype = tensor.memory.dtype}, tensor.view);
+  Buffer copy;
+  const ByteView own = BytesOnHost(MemoryView(tensor.memory, tensor.elements), copy);
+  Widen({.data = own.data(), .dtype = tensor.memory.dtype}, tensor.view);
   return std::span(tensor.view);
 }
 

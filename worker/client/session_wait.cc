@@ -56,11 +56,11 @@ void Session::Impl::LandIn(TensorId id) {
   Tensor& tensor = tensors_[id];
   if (std::exchange(tensor.landed, true) || tensor.view.empty()) return;
   const std::span<const float> weights = tensor.view;
-  const TensorMemory memory = tensor.memory;
+  const MemoryView memory(tensor.memory, tensor.elements);
   mutex_.Unlock();
   {
     const PhaseMeter::Work decodes(phases_, WorkerPhase::kDecode);
-    Narrow(weights, memory);
+    memory.Write(weights);
   }
   mutex_.Lock();
 }
@@ -84,6 +84,9 @@ absl::Status Session::Impl::WaitFor(TensorId id, const Call& call) {
   SYNCLINE_RETURN_IF_ERROR(status_);
   if (tensors_[id].ready) {
     LandIn(id);
+    if (Device* const device = tensors_[id].memory.device) {
+      SYNCLINE_RETURN_IF_ERROR(device->status());
+    }
     return CheckRunning();
   }
   return EndedEarly(

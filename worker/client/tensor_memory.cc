@@ -31,6 +31,7 @@ const Codec& CodecOf(DType dtype) {
 }
 
 void Widen(const ConstTensorMemory& from, std::span<float> to) {
+  SYNCLINE_CHECK(from.device == nullptr);
   const Codec& codec = CodecOf(from.dtype);
   const size_t width = DTypeBytes(from.dtype);
   const ByteView bytes(static_cast<const std::byte*>(from.data), to.size() * width);
@@ -41,6 +42,7 @@ void Widen(const ConstTensorMemory& from, std::span<float> to) {
 }
 
 void Narrow(std::span<const float> from, const TensorMemory& to) {
+  SYNCLINE_CHECK(to.device == nullptr);
   const Codec& codec = CodecOf(to.dtype);
   const size_t width = DTypeBytes(to.dtype);
   const MutableByteView bytes(static_cast<std::byte*>(to.data), from.size() * width);

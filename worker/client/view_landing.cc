@@ -5,6 +5,7 @@
 #include "comm/base/check.h"
 #include "comm/base/crc32c.h"
 #include "comm/codec/view_digest.h"
+#include "comm/device/device_codec.h"
 #include "comm/transport/message.h"
 
 namespace syncline {
@@ -16,27 +17,103 @@ bool IsDelta(const TileView& tile, const Transfer& transfer) {
   return transfer.compresses() && tile.codec == transfer.codec.get();
 }
 
-Result LandTile(const TileView& tile, const MemoryView& out, const Transfer& transfer,
-                std::vector<float>& scratch) {
+// Whole values, in the element type of the weights.
+void LandWhole(const TileView& tile, const MemoryView& out, CodecWorkspace& workspace) {
   // ParseBlock validated it.
+  if (IsEncodingOf(*tile.codec, out.dtype())) return out.WriteBytes(tile.bytes);
+  const bool is_widened = tile.codec->id() == CodecId::kBf16 &&
+                          out.dtype() == DType::kF32 && IsAlignedForDevice(out);
+  if (out.device() != nullptr && is_widened) {
+    return workspace.QueueOf(*out.device())
+        .FromBf16(tile.bytes, static_cast<float*>(out.data()));
+  }
+  workspace.tile.resize(kTileElements);
+  const std::span<float> values = std::span(workspace.tile).first(tile.elements);
+  SYNCLINE_CHECK(tile.codec->Decode(tile.bytes, values).ok());
+  out.Write(values);
+}
+
+Result Compared(const TileView& tile, std::span<const float> values) {
+  const bool differs = tile.view_crc && *tile.view_crc != Crc32c(std::as_bytes(values));
+  return differs ? Result::kDiverged : Result::kLanded;
+}
+
+Result LandTile(const TileView& tile, const MemoryView& out, const Transfer& transfer,
+                CodecWorkspace& workspace) {
   if (out.dtype() != DType::kF32) {
     SYNCLINE_CHECK(!IsDelta(tile, transfer));
-    if (IsEncodingOf(*tile.codec, out.dtype())) {
-      out.WriteBytes(tile.bytes);
-      return Result::kLanded;
-    }
-    scratch.resize(kTileElements);
-    const std::span<float> values = std::span(scratch).first(tile.elements);
-    SYNCLINE_CHECK(tile.codec->Decode(tile.bytes, values).ok());
-    out.Write(values);
+    LandWhole(tile, out, workspace);
     return Result::kLanded;
   }
   const std::span<float> values = out.AsFloats();
   SYNCLINE_CHECK((IsDelta(tile, transfer) ? tile.codec->DecodeAdd(tile.bytes, 1, values)
                                           : tile.codec->Decode(tile.bytes, values))
                      .ok());
-  const bool differs = tile.view_crc && *tile.view_crc != Crc32c(std::as_bytes(values));
-  return differs ? Result::kDiverged : Result::kLanded;
+  return Compared(tile, values);
+}
+
+// The deltas of a block that lies on a GPU. Those that its kernels cannot read are added
+// here, to a copy.
+class DeltasOnDevice {
+ public:
+  DeltasOnDevice(const BlockView& view, const MemoryView& weights, const Codec& codec)
+      : view_(view), weights_(weights), codec_(codec) {}
+
+  void Add(CodecWorkspace& workspace) {
+    const std::optional<SynclineCudaCodec> decoder =
+        IsAlignedForDevice(weights_) ? DecoderOnDevice(codec_) : std::nullopt;
+    std::vector<ByteView> readable(view_.tiles.size());
+    std::vector<std::vector<std::byte>> memories(view_.tiles.size());
+    for (size_t i = 0; i < view_.tiles.size(); ++i) {
+      const TileView& tile = view_.tiles[i];
+      if (tile.codec != &codec_) continue;
+      const std::optional<ByteView> bytes =
+          decoder ? ReadableOnDevice(codec_, tile.bytes, tile.elements, memories[i])
+                  : std::nullopt;
+      if (bytes) {
+        readable[i] = *bytes;
+      } else {
+        AddHere(tile, workspace);
+      }
+    }
+    if (std::ranges::all_of(readable, &ByteView::empty)) return;
+    DeviceQueue& queue = workspace.QueueOf(*weights_.device());
+    SYNCLINE_CHECK(queue.DecodeAdd(
+        *decoder, readable, static_cast<float*>(weights_.data()), weights_.size()));
+  }
+
+ private:
+  void AddHere(const TileView& tile, CodecWorkspace& workspace) const {
+    const MemoryView out = weights_.Part(tile.first_element, tile.elements);
+    workspace.tile.resize(kTileElements);
+    const std::span<float> values = std::span(workspace.tile).first(tile.elements);
+    ConstMemoryView(out).Read(0, tile.elements, values);
+    SYNCLINE_CHECK(tile.codec->DecodeAdd(tile.bytes, 1, values).ok());
+    out.Write(values);
+  }
+
+  const BlockView& view_;
+  const MemoryView& weights_;
+  const Codec& codec_;
+};
+
+Result LandOnDevice(const BlockView& view, const MemoryView& weights,
+                    const Transfer& transfer, CodecWorkspace& workspace) {
+  for (const TileView& tile : view.tiles) {
+    if (IsDelta(tile, transfer)) continue;
+    LandWhole(tile, weights.Part(tile.first_element, tile.elements), workspace);
+  }
+  if (!transfer.compresses()) return Result::kLanded;
+  DeltasOnDevice(view, weights, *transfer.codec).Add(workspace);
+  for (const TileView& tile : view.tiles) {
+    if (!tile.view_crc) continue;
+    workspace.tile.resize(kTileElements);
+    const Result result = Compared(
+        tile,
+        ConstMemoryView(weights).Read(tile.first_element, tile.elements, workspace.tile));
+    if (result != Result::kLanded) return result;
+  }
+  return Result::kLanded;
 }
 
 }  // namespace
@@ -67,6 +144,7 @@ bool ViewLanding::IsExact(const Codec& codec, DType dtype) {
 
 bool ViewLanding::IsShort(const MessageHeader& header, const Place& place) const {
   if ((header.flags & kFlagUnchanged) != 0) return true;
+  if (place.weights.device() != nullptr) return false;  // it waits for the GPU
   if (place.range.elements < kTileElements) return true;
   const bool has_deltas = options_.transfers[place.range.tensor].publish.compresses();
   return !has_deltas && IsExact(WholeCodec(place.range.tensor), place.weights.dtype());
@@ -95,14 +173,14 @@ void ViewLanding::LandHeld(const Place& place, std::vector<float>& scratch) cons
 
 ViewLanding::Result ViewLanding::Land(const MessageHeader& header, ByteView payload,
                                       const Place& place,
-                                      std::vector<float>& scratch) const {
+                                      CodecWorkspace& workspace) const {
   const bool is_next = place.version && header.step == *place.version + 1;
   if ((header.flags & kFlagUnchanged) != 0) {
     return is_next && payload.empty() ? Result::kLanded : Result::kIgnored;
   }
   if ((header.flags & kFlagHeld) != 0) {
     if (!place.is_own || !payload.empty()) return Result::kIgnored;
-    LandHeld(place, scratch);
+    LandHeld(place, workspace.tile);
     return Result::kLanded;
   }
   const Transfer& transfer = options_.transfers[place.range.tensor].publish;
@@ -112,9 +190,12 @@ ViewLanding::Result ViewLanding::Land(const MessageHeader& header, ByteView payl
   if (!view.ok()) return Result::kIgnored;
   const auto is_delta = [&](const TileView& tile) { return IsDelta(tile, transfer); };
   if (!is_next && std::ranges::any_of(view->tiles, is_delta)) return Result::kIgnored;
+  if (place.weights.device() != nullptr) {
+    return LandOnDevice(*view, place.weights, transfer, workspace);
+  }
   for (const TileView& tile : view->tiles) {
     const MemoryView out = place.weights.Part(tile.first_element, tile.elements);
-    const Result result = LandTile(tile, out, transfer, scratch);
+    const Result result = LandTile(tile, out, transfer, workspace);
     if (result != Result::kLanded) return result;
   }
   return Result::kLanded;

@@ -19,6 +19,7 @@
 #include "comm/base/tiling.h"
 #include "comm/codec/frame.h"
 #include "comm/transport/message.h"
+#include "worker/client/codec_workspace.h"
 #include "worker/client/exchange_options.h"
 #include "worker/client/memory_view.h"
 
@@ -46,9 +47,10 @@ class ViewLanding {
     kLanded,
     kDiverged,  // the servers hold something else: only the whole view helps
   };
-  // `scratch` is for weights that are not FP32.
+  // Weights of a GPU are written once this returns, unless the GPU failed: then its
+  // device()->status() says so, and the result has no meaning.
   Result Land(const MessageHeader& header, ByteView payload, const Place& place,
-              std::vector<float>& scratch) const;
+              CodecWorkspace& workspace) const;
   // Whether that is quickly done: little, or no more than a copy.
   bool IsShort(const MessageHeader& header, const Place& place) const;
 

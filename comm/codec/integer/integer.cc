@@ -184,6 +184,13 @@ struct IntegerFormat {
   static size_t BytesOf(const Options& options, size_t elements) {
     return LayoutOf(options).Bytes(elements);
   }
+  static std::optional<DeviceForm> DeviceFormOf(const Options& options) {
+    const bool has_kernel =
+        kBits == 8 && options.range == IntegerRange::kAbsmax && options.clip == 0;
+    if (!has_kernel) return std::nullopt;
+    return DeviceForm{.block_log2 = options.block_log2,
+                      .is_stochastic = options.rounding == IntegerRounding::kStochastic};
+  }
   static absl::StatusOr<Checked> Check(ByteView bytes, size_t elements) {
     return ParseScaledBlocks(bytes, elements, kBits);
   }

@@ -132,6 +132,10 @@ struct SignFormat {
   static size_t BytesOf(const Options& options, size_t elements) {
     return LayoutOf(options).Bytes(elements);
   }
+  static std::optional<DeviceForm> DeviceFormOf(const Options& options) {
+    if (options.scale != SignScale::kMean) return std::nullopt;
+    return DeviceForm{.block_log2 = options.block_log2};
+  }
   static absl::StatusOr<Checked> Check(ByteView bytes, size_t elements) {
     return ParseScaledBlocks(bytes, elements, kBits);
   }

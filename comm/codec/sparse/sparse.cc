@@ -44,6 +44,7 @@ class SparseCodec final : public Codec {
   size_t MemoryValues(uint32_t /*elements*/) const override {
     return selector().kind == SelectorKind::kTopKReuse ? 1 : 0;
   }
+  std::optional<DeviceForm> device_form() const override;
   size_t Encode(std::span<const float> values, std::span<float> residual,
                 const EncodeContext& context, MutableByteView out) const override;
   absl::Status DecodeAdd(ByteView bytes, float weight,
@@ -154,6 +155,17 @@ size_t SparseCodec::MaxEncodedBytes(uint32_t elements) const {
   // All values need no indices.
   const uint32_t but_few = LargestListed(elements);
   return sizeof(SparseHeader) + std::max(all_values, bitmap + MaxValueBytes(but_few));
+}
+
+std::optional<DeviceForm> SparseCodec::device_form() const {
+  const SelectorSpec& spec = selector();
+  const CodecId values = options_.values->id();
+  const bool has_kernel = spec.kind == SelectorKind::kTopK &&
+                          spec.scope == SelectorScope::kTile && spec.warmup.steps == 0 &&
+                          spec.chunk_log2 == kMaxChunkLog2 &&
+                          (values == CodecId::kFp32 || values == CodecId::kBf16);
+  if (!has_kernel) return std::nullopt;
+  return DeviceForm{.ratio = spec.ratio, .values = values};
 }
 
 std::vector<float> SparseCodec::Gather(std::span<const float> values,
@@ -299,6 +311,96 @@ absl::StatusOr<std::unique_ptr<Codec>> MakeSparseCodec(SparseOptions options) {
         absl::StrCat("sparse codec '", options.name, "': values need a dense codec"));
   }
   return std::make_unique<SparseCodec>(std::move(options));
+}
+
+namespace {
+
+// The header of an encoding, its positions, and the bytes of its values. InvalidArgument
+// from ReadIndices.
+struct Listed {
+  SparseHeader header = {};
+  IndexList positions;
+  ByteView values = {};
+};
+absl::StatusOr<Listed> ReadListed(ByteView bytes, uint32_t elements) {
+  SparseHeader header;
+  if (bytes.size() < sizeof(header)) {
+    return absl::InvalidArgumentError("shorter than the header of a sparse tile");
+  }
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  bytes = bytes.subspan(sizeof(header));
+  if (header.nonzeros > elements || header.index_bytes > bytes.size()) {
+    return absl::InvalidArgumentError("the header of a sparse tile claims too much");
+  }
+  Listed listed{.header = header,
+                .positions = IndexList(header.nonzeros),
+                .values = bytes.subspan(header.index_bytes)};
+  const IndexClaim claim = {.coding = {.coder = static_cast<IndexCoder>(header.coder),
+                                       .rice_bits = header.rice_bits,
+                                       .bytes = header.index_bytes},
+                            .count = header.nonzeros,
+                            .n = elements};
+  SYNCLINE_RETURN_IF_ERROR(
+      ReadIndices(bytes.first(header.index_bytes), claim, listed.positions));
+  return listed;
+}
+
+size_t BytesWith(const IndexCoding& coding, const Listed& listed) {
+  return sizeof(SparseHeader) + coding.bytes + listed.values.size();
+}
+
+// REQUIRES: `out` has BytesWith.
+void WriteListed(const Listed& listed, const IndexCoding& coding, MutableByteView out) {
+  SparseHeader header = listed.header;
+  header.coder = static_cast<uint8_t>(coding.coder);
+  header.rice_bits = coding.rice_bits;
+  header.index_bytes = coding.bytes;
+  std::memcpy(out.data(), &header, sizeof(header));
+  WriteIndices(listed.positions.view(), coding,
+               out.subspan(sizeof(header), coding.bytes));
+  std::ranges::copy(listed.values, out.begin() + sizeof(header) + coding.bytes);
+}
+
+}  // namespace
+
+std::optional<ByteView> WithPlainPositions(ByteView bytes, uint32_t elements,
+                                           std::vector<std::byte>& memory) {
+  SparseHeader header;
+  if (bytes.size() < sizeof(header)) return std::nullopt;
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  const auto values = static_cast<CodecId>(header.values);
+  if (values != CodecId::kFp32 && values != CodecId::kBf16) return std::nullopt;
+  switch (static_cast<IndexCoder>(header.coder)) {
+    case IndexCoder::kU16:
+    case IndexCoder::kEvery:
+      return bytes;
+    case IndexCoder::kBitmap:
+    case IndexCoder::kRice:
+      break;
+    case IndexCoder::kSeed:
+    case IndexCoder::kBlocks:
+      return std::nullopt;
+  }
+  const absl::StatusOr<Listed> listed = ReadListed(bytes, elements);
+  if (!listed.ok()) return std::nullopt;
+  const IndexCoding plain = {
+      .coder = IndexCoder::kU16,
+      .bytes = static_cast<uint32_t>(header.nonzeros * sizeof(uint16_t))};
+  memory.resize(BytesWith(plain, *listed));
+  WriteListed(*listed, plain, memory);
+  return memory;
+}
+
+absl::StatusOr<size_t> WithSmallestPositions(ByteView bytes, uint32_t elements,
+                                             MutableByteView out) {
+  SYNCLINE_ASSIGN_OR_RETURN(const Listed listed, ReadListed(bytes, elements));
+  const IndexCoding coding = ChooseIndexCoding(listed.positions.view(), elements);
+  const size_t size = BytesWith(coding, listed);
+  if (size > out.size()) {
+    return absl::InvalidArgumentError("longer than the codec's encodings");
+  }
+  WriteListed(listed, coding, out);
+  return size;
 }
 
 }  // namespace syncline

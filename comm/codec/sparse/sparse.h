@@ -20,7 +20,10 @@
 // Decoders take all this from the bytes, whatever their own selector is.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,5 +43,17 @@ struct SparseOptions {
 
 // InvalidArgument: CheckSelector, or values that are missing or sparse themselves.
 absl::StatusOr<std::unique_ptr<Codec>> MakeSparseCodec(SparseOptions options);
+
+// An encoding of `elements` values whose positions are written as GPUs read them, kU16 or
+// kEvery: `bytes` itself, or a copy in `memory`. Nothing: these positions, or values, are
+// none of those that GPUs read. REQUIRES: a valid encoding.
+std::optional<ByteView> WithPlainPositions(ByteView bytes, uint32_t elements,
+                                           std::vector<std::byte>& memory);
+
+// What a GPU wrote, with the coder of the positions that Encode would have chosen: bytes
+// written to `out`, which has room for MaxEncodedBytes of the codec. InvalidArgument: it
+// is no encoding, or has no room there.
+absl::StatusOr<size_t> WithSmallestPositions(ByteView bytes, uint32_t elements,
+                                             MutableByteView out);
 
 }  // namespace syncline

@@ -164,12 +164,15 @@ void GradientMemory::TakeBack(const Tile& sent) {
   notes_[first / kTileElements].units = sent.units;
 }
 
+bool GradientMemory::IsSampled(const EncodeContext& context) {
+  constexpr uint64_t kSampleEvery = 64;
+  return (context.step + context.first_element / kTileElements) % kSampleEvery == 0;
+}
+
 GradientMemory::Squares GradientMemory::Sample(const Tile& tile,
                                                std::span<const float> left) {
-  constexpr uint64_t kSampleEvery = 64;
   Squares squares;
-  const uint64_t turn = tile.context.step + tile.context.first_element / kTileElements;
-  if (turn % kSampleEvery != 0) return squares;
+  if (!IsSampled(tile.context)) return squares;
   Kernel<SquareSum>::Run(tile.gradient.size(), tile.gradient.data(), &squares.gradient);
   Kernel<SquareSum>::Run(left.size(), left.data(), &squares.residual);
   return squares;

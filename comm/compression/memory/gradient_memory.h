@@ -78,6 +78,11 @@ class GradientMemory {
   // What EncodeTile would encode of the tile; good until the workspace is used again.
   std::span<const float> Preview(const Tile& tile, Workspace& workspace) const;
 
+  // What EncodeTile answers of a tile of which `left` is kept; of some tiles.
+  static Squares Sample(const Tile& tile, std::span<const float> left);
+  // Whether it looks at this tile.
+  static bool IsSampled(const EncodeContext& context);
+
   // What was given but not sent yet; empty without memory.
   std::span<const float> residual() const { return residual_; }
   // The momentum that has not reached it yet; empty but for momentum correction.
@@ -122,7 +127,6 @@ class GradientMemory {
   uint32_t Gather(const Tile& tile, const Scratch& scratch) const;
   // Whether what is kept goes with the gradient.
   bool Joins(const Tile& tile) const;
-  static Squares Sample(const Tile& tile, std::span<const float> left);
 
   const MemorySpec spec_;
   std::vector<float> residual_;  // e, v

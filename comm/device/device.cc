@@ -1,0 +1,117 @@
+#include "comm/device/device.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "comm/base/cuda/probe.h"
+#include "comm/base/status.h"
+#include "comm/device/device_queue.h"
+
+namespace syncline {
+namespace {
+
+// All of this process; never freed, as work of any thread may still use them at its end.
+struct Devices {
+  absl::Mutex mutex;
+  std::map<int32_t, Device*> open ABSL_GUARDED_BY(mutex);
+};
+
+Devices& AllDevices() {
+  static auto* const devices = new Devices;
+  return *devices;
+}
+
+absl::StatusOr<Device*> Make(int32_t ordinal) {
+  const CudaProbe probe = ProbeCuda();
+  if (probe.device_count == 0) return absl::UnavailableError(probe.message);
+  if (ordinal < 0 || ordinal >= probe.device_count) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("there is no CUDA device ", ordinal, ": this process sees ",
+                     probe.device_count, ", from 0 on"));
+  }
+  SYNCLINE_ASSIGN_OR_RETURN(const DeviceCalls calls, FindDeviceCalls(probe.module));
+  return new Device(*new DeviceCalls(calls), ordinal);
+}
+
+}  // namespace
+
+absl::StatusOr<Device*> Device::Open(int32_t ordinal) {
+  Devices& devices = AllDevices();
+  absl::MutexLock lock(&devices.mutex);
+  const auto found = devices.open.find(ordinal);
+  if (found != devices.open.end()) return found->second;
+  SYNCLINE_ASSIGN_OR_RETURN(Device* const device, Make(ordinal));
+  devices.open[ordinal] = device;
+  return device;
+}
+
+Device::Device(const DeviceCalls& calls, int32_t ordinal)
+    : calls_(calls), ordinal_(ordinal), queue_(std::make_unique<DeviceQueue>(*this)) {}
+
+Device::~Device() = default;
+
+void Device::Read(const void* from, MutableByteView to) {
+  absl::MutexLock lock(&mutex_);
+  queue_->Read(from, to);
+}
+
+void Device::Write(ByteView from, void* to) {
+  absl::MutexLock lock(&mutex_);
+  queue_->Write(from, to);
+}
+
+absl::Status Device::status() const {
+  absl::MutexLock lock(&status_mutex_);
+  return status_;
+}
+
+bool Device::ok() const {
+  absl::MutexLock lock(&status_mutex_);
+  return status_.ok();
+}
+
+bool Device::Succeeded(int error, absl::string_view what) {
+  if (error == 0) return true;
+  const char* const meaning = calls_.error_string(error);
+  absl::MutexLock lock(&status_mutex_);
+  if (status_.ok()) {
+    status_ = absl::UnavailableError(absl::StrCat("CUDA device ", ordinal_, ": ", what,
+                                                  ": ", meaning, " (error ", error, ")"));
+  }
+  return false;
+}
+
+DeviceBuffer::~DeviceBuffer() { Free(); }
+
+void DeviceBuffer::Free() {
+  if (data_ == nullptr) return;
+  const DeviceCalls& calls = device_.calls();
+  const int error = place_ == Place::kDevice ? calls.free(device_.ordinal(), data_)
+                                             : calls.free_host(device_.ordinal(), data_);
+  device_.Succeeded(error, "freeing memory");
+  data_ = nullptr;
+  bytes_ = 0;
+}
+
+bool DeviceBuffer::Reserve(size_t bytes) {
+  if (bytes <= bytes_) return true;
+  Free();
+  const DeviceCalls& calls = device_.calls();
+  const int32_t ordinal = device_.ordinal();
+  const bool is_near = place_ == Place::kDevice;
+  const int error = is_near ? calls.allocate(ordinal, bytes, &data_)
+                            : calls.allocate_host(ordinal, bytes, &data_);
+  const std::string what =
+      absl::StrCat("allocating ", bytes,
+                   is_near ? " bytes of its memory" : " bytes of page-locked memory");
+  if (!device_.Succeeded(error, what)) {
+    data_ = nullptr;
+    return false;
+  }
+  bytes_ = bytes;
+  return true;
+}
+
+}  // namespace syncline

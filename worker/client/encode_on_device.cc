@@ -1,0 +1,111 @@
+// The encodings that the GPU makes which has the gradient: of encode_work.h.
+#include <algorithm>
+#include <utility>
+
+#include "comm/base/check.h"
+#include "comm/base/tiling.h"
+#include "comm/codec/sparse/sparse.h"
+#include "worker/client/encode_work.h"
+
+namespace syncline {
+
+bool EncodeWork::IsRoundedOnDevice() const {
+  const ConstMemoryView& gradient = contribution_.gradient;
+  return gradient.device() != nullptr && gradient.dtype() == DType::kF32 &&
+         dense_->codec->id() == CodecId::kBf16;
+}
+
+void EncodeWork::RoundOnDevice(CodecWorkspace& workspace) {
+  const auto& [tensor, begin, elements] = contribution_.label.range;
+  DeviceQueue& queue = workspace.QueueOf(*contribution_.gradient.device());
+  const auto* const gradient = reinterpret_cast<const float*>(
+      contribution_.gradient.Bytes(begin, elements).data());
+  ByteView rounded = queue.ToBf16(gradient, elements);
+  if (rounded.empty()) return;
+  BlockWriter writer(contribution_.label, dense_->checksum, std::move(dense_->memory));
+  for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
+    const MutableByteView room = writer.NextTile(*dense_->codec);
+    std::ranges::copy(rounded.first(room.size()), room.begin());
+    rounded = rounded.subspan(room.size());
+    writer.EndTile(room.size());
+  }
+  payload_ = writer.Finish();
+}
+
+void EncodeWork::EncodeTilesOnDevice(CodecWorkspace& workspace) {
+  const BlockLabel& label = contribution_.label;
+  const auto& [tensor, first, elements] = label.range;
+  const CodecTimer timer(options_.clock, elements, cost_);
+  const auto& [encoder, kept, decay] = *compressed_->on_device;
+  Device& device = *contribution_.gradient.device();
+  DeviceQueue& queue = workspace.QueueOf(device);
+  const bool keeps = kept.residual != nullptr;
+  const std::span<const ByteView> tiles = queue.Encode(
+      encoder,
+      {.gradient = contribution_.gradient.Bytes(first, elements).data(),
+       .dtype = static_cast<uint32_t>(contribution_.gradient.dtype()),
+       .residual = keeps ? kept.residual + first : nullptr,
+       .decay = decay,
+       .elements = elements,
+       .now = {.seed = label.seed,
+               .step = label.step,
+               .units = {.loss_scale = contribution_.units.loss_scale,
+                         .learning_rate = contribution_.units.learning_rate}},
+       .tile_units = keeps ? kept.tile_units + first / kTileElements : nullptr,
+       .first_element = first,
+       .tensor = tensor});
+  if (!device.ok()) return;
+  // The queue's memory is used again below.
+  std::vector<std::vector<std::byte>> encoded;
+  for (const ByteView tile : tiles) encoded.emplace_back(tile.begin(), tile.end());
+  BlockWriter writer(label, compressed_->checksum, std::move(compressed_->memory));
+  for (uint32_t tile = 0; tile < encoded.size(); ++tile) {
+    EndTileOnDevice(workspace, tile, encoded[tile], writer);
+    if (keeps) LookAtKept(tile, queue);
+  }
+  payload_ = writer.Finish();
+}
+
+// What is not finite goes densely, as GradientMemory sends it.
+void EncodeWork::EndTileOnDevice(CodecWorkspace& workspace, uint32_t tile,
+                                 ByteView encoded, BlockWriter& writer) {
+  const BlockLabel& label = contribution_.label;
+  const uint64_t first = uint64_t{tile} * kTileElements;
+  const uint32_t elements = TileElements(label.range.elements, tile);
+  const Transfer& transfer = compressed_->transfer;
+  if (encoded.empty()) {
+    const MutableByteView room = writer.NextTile(*transfer.dense);
+    writer.EndTile(transfer.dense->Encode(
+        Read(workspace, label.range.first_element + first, elements), {},
+        ContextAt(label, first), room));
+    return;
+  }
+  const MutableByteView room = writer.NextTile(*transfer.codec);
+  if (transfer.codec->id() == CodecId::kSparse) {
+    const auto bytes = WithSmallestPositions(encoded, elements, room);
+    SYNCLINE_CHECK(bytes.ok());  // of our own kernel
+    return writer.EndTile(*bytes);
+  }
+  SYNCLINE_CHECK(encoded.size() <= room.size());
+  std::ranges::copy(encoded, room.begin());
+  writer.EndTile(encoded.size());
+}
+
+void EncodeWork::LookAtKept(uint32_t tile, DeviceQueue& queue) {
+  const BlockLabel& label = contribution_.label;
+  const uint64_t offset = uint64_t{tile} * kTileElements;
+  const EncodeContext context = ContextAt(label, offset);
+  if (!GradientMemory::IsSampled(context)) return;
+  const uint32_t elements = TileElements(label.range.elements, tile);
+  std::vector<float> gradient(elements);
+  std::vector<float> left(elements);
+  const std::span<const float> values =
+      contribution_.gradient.Read(context.first_element, elements, gradient);
+  queue.Read(compressed_->on_device->kept.residual + context.first_element,
+             std::as_writable_bytes(std::span(left)));
+  const GradientMemory::Squares squares =
+      GradientMemory::Sample({.gradient = values, .context = context}, left);
+  if (squares.gradient > 0 || squares.residual > 0) squares_.push_back(squares);
+}
+
+}  // namespace syncline

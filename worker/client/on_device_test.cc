@@ -1,0 +1,261 @@
+// Gradients and weights in the memory of a GPU: the same bytes travel as from the host, and
+// the same weights land.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/base/crc32c.h"
+#include "comm/base/tiling.h"
+#include "comm/device/device_for_test.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "worker/client/push_encoder.h"
+#include "worker/client/view_landing.h"
+
+namespace syncline {
+namespace {
+
+constexpr uint32_t kElements = 2 * kTileElements + 100;
+constexpr uint32_t kFirstBlock = kTileElements;
+const std::vector<BlockRange> kBlocks = {{0, 0, kFirstBlock},
+                                         {0, kFirstBlock, kElements - kFirstBlock}};
+
+std::vector<float> Values(uint64_t step) {
+  std::vector<float> values(kElements);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = std::sin(static_cast<float>((i * i + step * 977) % 7919));
+  }
+  return values;
+}
+
+// As the program has it, and as FP32.
+struct Narrowed {
+  std::vector<std::byte> bytes;
+  std::vector<float> values;
+};
+Narrowed NarrowedTo(DType dtype, std::vector<float> values) {
+  Narrowed narrow = {.bytes = std::vector<std::byte>(kElements * DTypeBytes(dtype)),
+                     .values = std::move(values)};
+  Narrow(narrow.values, {.data = narrow.bytes.data(), .dtype = dtype});
+  Widen({.data = narrow.bytes.data(), .dtype = dtype}, narrow.values);
+  return narrow;
+}
+
+ExchangeOptions OptionsOf(const Transfer& transfer) {
+  static const auto* const codecs = new CodecRegistry(CodecRegistry::Builtin());
+  return {.job = 1,
+          .seed = 11,
+          .shards = 1,
+          .shard_of_block = {0, 0},
+          .transfers = {{transfer, transfer}},
+          .seed_codec = *codecs->Find(CodecId::kFp32),
+          .follow_learning_rate = true};
+}
+
+class Pusher {
+ public:
+  explicit Pusher(const std::string& codec) : options_(OptionsOf(*ParseTransfer(codec))) {}
+
+  // The bytes of a step.
+  std::vector<std::byte> Push(const ConstMemoryView& gradient, uint64_t step) {
+    std::vector<std::byte> pushed;
+    for (uint32_t block = 0; block < kBlocks.size(); ++block) {
+      const Buffer bytes = Gather(encoder_.Encode(BlockAt(gradient, step, block)));
+      pushed.insert(pushed.end(), bytes.data(), bytes.data() + bytes.size());
+      if (step % 3 == 2 && block == 1) encoder_.TakeBack(BlockAt(gradient, step, block));
+      encoder_.Forget(block);
+    }
+    return pushed;
+  }
+  std::vector<float> Kept() {
+    const std::span<const float> kept = encoder_.memory(0).residual();
+    return {kept.begin(), kept.end()};
+  }
+  double residual_ratio() const { return encoder_.residual_ratio(); }
+
+ private:
+  static GradientBlock BlockAt(const ConstMemoryView& gradient, uint64_t step,
+                               uint32_t block) {
+    return {.block = block,
+            .label = {.range = kBlocks[block], .step = step, .epoch = 1},
+            .gradient = gradient,
+            .units = {.loss_scale = step > 2 ? 4.0f : 1.0f,
+                      .learning_rate = 0.1f / static_cast<float>(step)}};
+  }
+
+  const ExchangeOptions options_;
+  BufferPool pool_{0};
+  const std::array<uint64_t, 1> elements_ = {kElements};
+  PushEncoder encoder_{options_, elements_, pool_};
+};
+
+// Those in the first lines are encoded by the GPU.
+const char* const kCodecs[] = {"onebit:min_elements=0,vectors=1",
+                               "int8:min_elements=0,vectors=1",
+                               "int8-stochastic:min_elements=0,vectors=1",
+                               "topk:ratio=0.01,min_elements=0,vectors=1",
+                               "topk:ratio=0.02,values=bf16,min_elements=0,vectors=1",
+                               "topk:ratio=0.3,values=fp32,min_elements=0,vectors=1",
+                               "bf16",
+                               "fp32",
+                               "fp16",
+                               "bf16-stochastic",
+                               "topk:ratio=0.01,values=int8,min_elements=0,vectors=1",
+                               "dgc:ratio=0.01,min_elements=0,vectors=1",
+                               "auto:min_elements=0,vectors=1"};
+
+class PushedFromAGpu : public ::testing::TestWithParam<const char*> {
+ protected:
+  Device& gpu_ = EmulatedGpu();
+};
+
+INSTANTIATE_TEST_SUITE_P(Codecs, PushedFromAGpu, ::testing::ValuesIn(kCodecs));
+
+TEST_P(PushedFromAGpu, TravelsAsTheSameBytesAndLeavesTheSame) {
+  for (const DType dtype : {DType::kF32, DType::kBf16}) {
+    Pusher host(GetParam());
+    Pusher device(GetParam());
+    for (uint64_t step = 1; step <= 4; ++step) {
+      std::vector<float> values = Values(step);
+      if (step == 4) values[5] = std::numeric_limits<float>::infinity();
+      const Narrowed gradient = NarrowedTo(dtype, values);
+      const DeviceVector<std::byte> there(gpu_, gradient.bytes);
+      const ConstMemoryView on_device({there.data(), dtype, &gpu_}, kElements);
+      EXPECT_EQ(device.Push(on_device, step), host.Push(gradient.values, step))
+          << step << " of type " << DTypeBytes(dtype);
+    }
+    EXPECT_EQ(device.Kept(), host.Kept());
+    EXPECT_EQ(device.residual_ratio(), host.residual_ratio());
+  }
+}
+
+// As when accumulation, or a quorum, brings what it keeps home.
+TEST_P(PushedFromAGpu, MayComeFromTheHostInOtherSteps) {
+  Pusher host(GetParam());
+  Pusher mixed(GetParam());
+  Device& other = EmulatedGpu(1);
+  for (uint64_t step = 1; step <= 3; ++step) {
+    const std::vector<float> values = Values(step);
+    const DeviceVector<float> there(step == 3 ? other : gpu_, values);
+    ConstMemoryView gradient(
+        {there.data(), DType::kF32, step == 3 ? &other : &gpu_}, kElements);
+    if (step == 2) gradient = values;
+    EXPECT_EQ(mixed.Push(gradient, step), host.Push(values, step)) << step;
+  }
+  EXPECT_EQ(mixed.Kept(), host.Kept());
+}
+
+TEST(GradientOfAGpu, ThatIsNotAlignedIsEncodedOnTheHost) {
+  Device& gpu = EmulatedGpu();
+  const std::vector<float> values = Values(1);
+  std::vector<float> shifted(1);
+  shifted.insert(shifted.end(), values.begin(), values.end());
+  const DeviceVector<float> there(gpu, shifted);
+  for (const char* codec : {kCodecs[0], kCodecs[6]}) {
+    Pusher host(codec);
+    Pusher device(codec);
+    EXPECT_EQ(device.Push({{there.data() + 1, DType::kF32, &gpu}, kElements}, 1),
+              host.Push(values, 1));
+  }
+}
+
+class LandedOnAGpu : public ::testing::TestWithParam<const char*> {
+ protected:
+  using Result = ViewLanding::Result;
+  struct View {
+    bool is_delta = false;
+    bool has_crc = false;
+    bool has_wrong_crc = false;
+  };
+
+  // A whole view, or a delta to `held`, which becomes what a receiver then holds.
+  Buffer Make(const View& view, std::span<const float> values, std::span<float> held) {
+    const Transfer& publish = options_.transfers[0].publish;
+    const Codec& codec = view.is_delta ? *publish.codec
+                         : publish.compresses() ? *options_.seed_codec
+                                                : *publish.codec;
+    const BlockLabel label = {.range = kBlocks[0], .step = version_ + 1, .epoch = 1};
+    BlockWriter writer(
+        label, Checksum::kHeaderOnly,
+        pool_.Allocate(MaxBlockBytes(landing_.Codecs(0), kFirstBlock)).owner());
+    for (size_t first = 0; first < kFirstBlock; first += kTileElements) {
+      const MutableByteView room = writer.NextTile(codec);
+      const size_t bytes = codec.Encode(values.subspan(first, kTileElements), {},
+                                        ContextAt(label, first), room);
+      const std::span<float> tile = held.subspan(first, kTileElements);
+      EXPECT_TRUE((view.is_delta ? codec.DecodeAdd(room.first(bytes), 1, tile)
+                                 : codec.Decode(room.first(bytes), tile))
+                      .ok());
+      std::optional<uint32_t> crc;
+      if (view.has_crc) crc = Crc32c(std::as_bytes(tile)) ^ (view.has_wrong_crc ? 1 : 0);
+      writer.EndTile(bytes, view.is_delta ? crc : std::nullopt);
+    }
+    return Gather(writer.Finish());
+  }
+
+  Result Land(const Buffer& view, const MemoryView& weights) {
+    const MessageHeader header = {.epoch = 1, .step = version_ + 1};
+    return landing_.Land(
+        header, view.view(),
+        {.range = kBlocks[0], .version = version_, .weights = weights}, workspace_);
+  }
+
+  Device& gpu_ = EmulatedGpu();
+  const ExchangeOptions options_ = OptionsOf(*ParseTransfer(GetParam()));
+  BufferPool pool_{0};
+  ViewLanding landing_{options_, pool_};
+  CodecWorkspace workspace_;
+  uint64_t version_ = 0;
+};
+
+INSTANTIATE_TEST_SUITE_P(Codecs, LandedOnAGpu, ::testing::ValuesIn(kCodecs, kCodecs + 11));
+
+TEST_P(LandedOnAGpu, HasTheSameBits) {
+  const bool has_deltas = options_.transfers[0].publish.compresses();
+  std::vector<float> held = Values(0);
+  held.resize(kFirstBlock);
+  DeviceVector<float> there(gpu_, held);
+  const MemoryView weights({there.data(), DType::kF32, &gpu_}, kFirstBlock);
+  for (version_ = 0; version_ < 4; ++version_) {
+    const View view = {.is_delta = has_deltas && version_ > 0, .has_crc = version_ == 3};
+    const Buffer bytes = Make(view, Values(version_ + 1), held);
+    EXPECT_EQ(Land(bytes, weights), Result::kLanded) << version_;
+    EXPECT_EQ(there.Get(), held) << version_;
+  }
+  if (!has_deltas) return;
+  const Buffer other = Make({.is_delta = true, .has_crc = true, .has_wrong_crc = true},
+                            Values(9), held);
+  EXPECT_EQ(Land(other, weights), Result::kDiverged);
+}
+
+TEST_P(LandedOnAGpu, HasTheSameBitsInOtherTypes) {
+  if (options_.transfers[0].publish.compresses()) return;  // deltas are FP32's
+  for (const DType dtype : {DType::kBf16, DType::kF16}) {
+    std::vector<float> held(kFirstBlock);
+    const Buffer bytes = Make({}, Values(1), held);
+    std::vector<std::byte> on_host(kFirstBlock * DTypeBytes(dtype));
+    DeviceVector<std::byte> there(gpu_, on_host);
+    EXPECT_EQ(Land(bytes, {{on_host.data(), dtype}, kFirstBlock}), Result::kLanded);
+    EXPECT_EQ(Land(bytes, {{there.data(), dtype, &gpu_}, kFirstBlock}), Result::kLanded);
+    EXPECT_EQ(there.Get(), on_host);
+  }
+}
+
+TEST_P(LandedOnAGpu, NeedsNoAlignment) {
+  const bool has_deltas = options_.transfers[0].publish.compresses();
+  std::vector<float> held(kFirstBlock + 1);
+  DeviceVector<float> there(gpu_, held);
+  const MemoryView weights({there.data() + 1, DType::kF32, &gpu_}, kFirstBlock);
+  const Buffer bytes =
+      Make({.is_delta = has_deltas}, Values(1), std::span(held).subspan(1));
+  EXPECT_EQ(Land(bytes, weights), Result::kLanded);
+  EXPECT_EQ(there.Get(), held);
+}
+
+}  // namespace
+}  // namespace syncline

@@ -45,6 +45,9 @@ absl::Status Check(const BenchOptions& options) {
       require(options.worker.steps >= 1, "--steps must be at least 1"));
   SYNCLINE_RETURN_IF_ERROR(
       require(options.worker.warmup >= 0, "--warmup must not be negative"));
+  SYNCLINE_RETURN_IF_ERROR(require(!options.worker.lends || !options.worker.on_gpu,
+                                   "--lend and --gpu exclude each other: servers read no "
+                                   "memory of a GPU"));
   SYNCLINE_RETURN_IF_ERROR(BenchDType(options.worker.dtype).status());
   SYNCLINE_RETURN_IF_ERROR(
       require(options.worker.bytes >= 4 && options.worker.bytes % 4 == 0,
@@ -65,6 +68,7 @@ std::vector<std::string> WorkerCommand(const std::string& self,
           absl::StrCat("--optimizer=", worker.optimizer),
           absl::StrCat("--dtype=", worker.dtype),
           worker.lends ? "--lend" : "--no-lend",
+          worker.on_gpu ? "--gpu" : "--no-gpu",
           absl::StrCat("--report=", worker.report)};
 }
 
@@ -92,6 +96,7 @@ Json Report(const BenchOptions& options, const Json& measured,
             {"optimizer", options.worker.optimizer},
             {"dtype", options.worker.dtype},
             {"lends", options.worker.lends},
+            {"gpu", options.worker.on_gpu},
             {"warmup", options.worker.warmup},
             {"steps", options.worker.steps}}},
           {"seconds", seconds},
@@ -113,7 +118,9 @@ void Print(const Json& report) {
       "the wire, %s)\n",
       settings["bytes"].get<double>() / (1 << 20), settings["workers"].get<int>(),
       settings["servers"].get<int>(), settings["dtype"].get<std::string>().c_str(),
-      settings["lends"].get<bool>() ? ", gradients lent" : "",
+      settings["lends"].get<bool>() ? ", gradients lent"
+      : settings["gpu"].get<bool>() ? ", on a GPU"
+                                    : "",
       settings["codec"].get<std::string>().c_str(),
       settings["optimizer"].get<std::string>().c_str());
   std::printf("  per step   %.3f ms median, %.3f ms p10, %.3f ms p90\n",
@@ -180,7 +187,8 @@ void AddWorkerFlags(CLI::App& app, BenchWorkerOptions& worker) {
       ->capture_default_str();
   app.add_option("--steps", worker.steps, "Steps that are timed")->capture_default_str();
   app.add_option("--warmup", worker.warmup, "Steps before that")->capture_default_str();
-  app.add_option("--codec", worker.codec, "On the wire, both ways: fp32 or bf16")
+  app.add_option("--codec", worker.codec,
+                 "On the wire, both ways: fp32, bf16, int8, onebit")
       ->capture_default_str();
   app.add_option("--optimizer", worker.optimizer, "sgd or adamw")->capture_default_str();
   app.add_option("--dtype", worker.dtype,
@@ -189,6 +197,9 @@ void AddWorkerFlags(CLI::App& app, BenchWorkerOptions& worker) {
   app.add_flag("--lend,!--no-lend", worker.lends,
                "Gradients in memory that servers read where it lies "
                "(Session::AllocateTensor)");
+  app.add_flag("--gpu,!--no-gpu", worker.on_gpu,
+               "Weights and gradients in the memory of CUDA device 0, which encodes and "
+               "decodes");
 }
 
 }  // namespace

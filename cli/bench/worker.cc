@@ -11,6 +11,7 @@
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "nlohmann/json.hpp"
+#include "worker/client/memory_view.h"
 #include "worker/client/session.h"
 
 namespace syncline {
@@ -27,13 +28,14 @@ struct BenchMemory {
   std::shared_ptr<void> data;
   size_t elements = 0;
   DType dtype = DType::kF32;
+  Device* device = nullptr;  // null: the host
 
-  void Fill(float value) const {
-    Narrow(std::vector<float>(elements, value), {.data = data.get(), .dtype = dtype});
-  }
+  MemoryView view() const { return {{data.get(), dtype, device}, elements}; }
+  void Fill(float value) const { view().Write(std::vector<float>(elements, value)); }
   std::vector<float> Values() const {
     std::vector<float> values(elements);
-    Widen({.data = data.get(), .dtype = dtype}, values);
+    Buffer copy;
+    Widen({.data = BytesOnHost(view(), copy).data(), .dtype = dtype}, values);
     return values;
   }
 };
@@ -41,6 +43,12 @@ struct BenchMemory {
 BenchMemory OrdinaryMemory(size_t elements, DType dtype) {
   auto bytes = std::make_shared<std::vector<std::byte>>(elements * DTypeBytes(dtype));
   return {{bytes, bytes->data()}, elements, dtype};
+}
+
+absl::StatusOr<BenchMemory> MemoryOf(Device& device, size_t elements, DType dtype) {
+  auto buffer = std::make_shared<DeviceBuffer>(device, DeviceBuffer::Place::kDevice);
+  if (!buffer->Reserve(elements * DTypeBytes(dtype))) return device.status();
+  return BenchMemory{{buffer, buffer->data()}, elements, dtype, &device};
 }
 
 struct Model {
@@ -56,13 +64,21 @@ float GradientOf(uint32_t rank) { return 0.25f * static_cast<float>(rank + 1); }
 absl::StatusOr<Model> MakeModel(const BenchWorkerOptions& options, Session& session) {
   Model model;
   SYNCLINE_ASSIGN_OR_RETURN(const DType dtype, BenchDType(options.dtype));
+  Device* device = nullptr;
+  if (options.on_gpu) {
+    SYNCLINE_ASSIGN_OR_RETURN(device, Device::Open(0));
+  }
+  const auto allocate = [&](size_t elements) -> absl::StatusOr<BenchMemory> {
+    if (device != nullptr) return MemoryOf(*device, elements, dtype);
+    return OrdinaryMemory(elements, dtype);
+  };
   uint64_t rest = options.bytes / sizeof(float);
   while (rest > 0) {
     const uint64_t elements =
         std::min(rest, std::max<uint64_t>(options.tensor_bytes / sizeof(float), 1));
-    model.weights.push_back(OrdinaryMemory(elements, dtype));
+    SYNCLINE_ASSIGN_OR_RETURN(model.weights.emplace_back(), allocate(elements));
     model.weights.back().Fill(kInitialWeight);
-    model.gradients.push_back(OrdinaryMemory(elements, dtype));
+    SYNCLINE_ASSIGN_OR_RETURN(model.gradients.emplace_back(), allocate(elements));
     if (options.lends) {
       SYNCLINE_ASSIGN_OR_RETURN(model.gradients.back().data,
                                 session.AllocateTensor(elements, dtype));
@@ -79,7 +95,7 @@ absl::Status DeclareAll(Session& session, Model& model) {
     SYNCLINE_ASSIGN_OR_RETURN(
         model.ids.emplace_back(),
         session.Declare({.name = absl::StrCat("tensor", i), .shape = {weights.elements}},
-                        TensorMemory{weights.data.get(), weights.dtype}));
+                        TensorMemory{weights.data.get(), weights.dtype, weights.device}));
   }
   return absl::OkStatus();
 }
@@ -88,7 +104,8 @@ absl::Status Step(Session& session, const Model& model) {
   for (size_t i = 0; i < model.ids.size(); ++i) {
     const BenchMemory& gradient = model.gradients[i];
     SYNCLINE_RETURN_IF_ERROR(session.PushPull(
-        model.ids[i], ConstTensorMemory{gradient.data.get(), gradient.dtype}, 1));
+        model.ids[i],
+        ConstTensorMemory{gradient.data.get(), gradient.dtype, gradient.device}, 1));
   }
   return session.WaitAll();
 }

@@ -20,6 +20,7 @@ struct BenchWorkerOptions {
   std::string optimizer = "adamw";
   std::string dtype = "fp32";  // of the program's weights and gradients; bf16, fp16
   bool lends = false;          // gradients lie in Session::AllocateTensor's memory
+  bool on_gpu = false;         // weights and gradients lie in the memory of CUDA device 0
   std::string report =
       {};  // where rank 0 writes {"seconds": [...], "bytes_pushed", "bytes_pulled"}
 };

@@ -27,9 +27,9 @@ absl::StatusOr<Device*> Make(int32_t ordinal) {
   const CudaProbe probe = ProbeCuda();
   if (probe.device_count == 0) return absl::UnavailableError(probe.message);
   if (ordinal < 0 || ordinal >= probe.device_count) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("there is no CUDA device ", ordinal, ": this process sees ",
-                     probe.device_count, ", from 0 on"));
+    return absl::InvalidArgumentError(absl::StrCat("there is no CUDA device ", ordinal,
+                                                   ": this process sees ",
+                                                   probe.device_count, ", from 0 on"));
   }
   SYNCLINE_ASSIGN_OR_RETURN(const DeviceCalls calls, FindDeviceCalls(probe.module));
   return new Device(*new DeviceCalls(calls), ordinal);

@@ -52,7 +52,8 @@ bool DeviceQueue::Wait(const char* what) {
 void DeviceQueue::Read(const void* from, MutableByteView to) {
   constexpr char kWhat[] = "copying to the host";
   for (size_t first = 0; first < to.size(); first += kCopyBytes) {
-    const MutableByteView part = to.subspan(first, std::min(kCopyBytes, to.size() - first));
+    const MutableByteView part =
+        to.subspan(first, std::min(kCopyBytes, to.size() - first));
     const auto* const source = static_cast<const std::byte*>(from) + first;
     if (Open() && host_.Reserve(part.size()) &&
         Copy(host_.data(), source, part.size(), kWhat) && Wait(kWhat)) {
@@ -109,11 +110,10 @@ ByteView DeviceQueue::ToBf16(const float* from, size_t elements) {
   const size_t bytes = elements * sizeof(uint16_t);
   constexpr char kWhat[] = "rounding a gradient";
   if (!Open() || !host_.Reserve(bytes) || !near_.Reserve(bytes) ||
-      !Succeeded(
-          device_.calls().bf16_from_float(device_.ordinal(), from,
-                                          reinterpret_cast<uint16_t*>(near_.data()),
-                                          elements, handle()),
-          kWhat) ||
+      !Succeeded(device_.calls().bf16_from_float(
+                     device_.ordinal(), from, reinterpret_cast<uint16_t*>(near_.data()),
+                     elements, handle()),
+                 kWhat) ||
       !Copy(host_.data(), near_.data(), bytes, kWhat) || !Wait(kWhat)) {
     return {};
   }
@@ -163,10 +163,9 @@ void DeviceQueue::FromBf16(ByteView from, float* to) {
   std::memcpy(host_.data(), from.data(), from.size());
   if (!Copy(near_.data(), host_.data(), from.size(), kWhat)) return;
   const auto* const values = reinterpret_cast<const uint16_t*>(near_.data());
-  if (Succeeded(
-          device_.calls().float_from_bf16(device_.ordinal(), values, to,
-                                          from.size() / sizeof(uint16_t), handle()),
-          kWhat)) {
+  if (Succeeded(device_.calls().float_from_bf16(device_.ordinal(), values, to,
+                                                from.size() / sizeof(uint16_t), handle()),
+                kWhat)) {
     Wait(kWhat);
   }
 }

@@ -40,7 +40,8 @@ TEST(Device, IsNotThereWithoutAModule) {
   ASSERT_EQ(setenv("SYNCLINE_CUDA_MODULE", "/nonexistent/module.so", 1), 0);
   const absl::StatusOr<Device*> device = Device::Open(0);
   EXPECT_TRUE(absl::IsUnavailable(device.status()));
-  EXPECT_THAT(std::string(device.status().message()), HasSubstr("no CUDA module at /nonexistent"));
+  EXPECT_THAT(std::string(device.status().message()),
+              HasSubstr("no CUDA module at /nonexistent"));
 }
 
 TEST(Device, IsOneOfThoseThatThereAre) {
@@ -124,12 +125,12 @@ class CodecOnDevice : public ::testing::TestWithParam<Named> {
     const DeviceVector<float> gradient(gpu_, values);
     std::vector<std::vector<std::byte>> encoded;
     for (const ByteView tile :
-         queue_.Encode(*EncoderOnDevice(codec()), {.gradient = gradient.data(),
-                                                   .residual = residual.data(),
-                                                   .elements = values.size(),
-                                                   .now = {.seed = kContext.seed,
-                                                           .step = kContext.step},
-                                                   .tensor = kContext.tensor})) {
+         queue_.Encode(*EncoderOnDevice(codec()),
+                       {.gradient = gradient.data(),
+                       .residual = residual.data(),
+                       .elements = values.size(),
+                       .now = {.seed = kContext.seed, .step = kContext.step},
+                       .tensor = kContext.tensor})) {
       encoded.emplace_back(tile.begin(), tile.end());
     }
     for (uint32_t i = 0; i < encoded.size() && codec().id() == CodecId::kSparse; ++i) {
@@ -174,18 +175,16 @@ TEST_P(CodecOnDevice, AddsWhatTheCpuAdds) {
     const uint32_t elements = TileElements(kElements, i);
     tiles.push_back(OnCpu(std::span(values).subspan(first, elements), first));
     ASSERT_TRUE(
-        codec()
-            .DecodeAdd(tiles[i], 1, std::span(weights).subspan(first, elements))
-            .ok());
+        codec().DecodeAdd(tiles[i], 1, std::span(weights).subspan(first, elements)).ok());
   }
   for (uint32_t i = 0; i < tiles.size(); ++i) {
-    const auto bytes = ReadableOnDevice(codec(), tiles[i], TileElements(kElements, i),
-                                        memories[i]);
+    const auto bytes =
+        ReadableOnDevice(codec(), tiles[i], TileElements(kElements, i), memories[i]);
     ASSERT_TRUE(bytes.has_value());
     readable.push_back(*bytes);
   }
-  EXPECT_TRUE(queue_.DecodeAdd(*DecoderOnDevice(codec()), readable, on_device.data(),
-                               kElements));
+  EXPECT_TRUE(
+      queue_.DecodeAdd(*DecoderOnDevice(codec()), readable, on_device.data(), kElements));
   EXPECT_EQ(on_device.Get(), weights);
 }
 
@@ -196,9 +195,8 @@ TEST_P(CodecOnDevice, LeavesTilesAloneThatAreNotFinite) {
   DeviceVector<float> residual(gpu_, kept);
   const DeviceVector<float> gradient(gpu_, values);
   const auto tiles = queue_.Encode(
-      *EncoderOnDevice(codec()), {.gradient = gradient.data(),
-                                  .residual = residual.data(),
-                                  .elements = kElements});
+      *EncoderOnDevice(codec()),
+      {.gradient = gradient.data(), .residual = residual.data(), .elements = kElements});
   EXPECT_FALSE(tiles[0].empty());
   EXPECT_TRUE(tiles[1].empty());
   EXPECT_FALSE(tiles[2].empty());
@@ -217,8 +215,8 @@ TEST(DeviceCodec, IsNotThereForOtherEncodings) {
   const SharedCodec others[] = {
       MakeSignCodec({.scale = SignScale::kOne}),
       MakeIntegerCodec({.bits = 4}),
-      MakeIntegerCodec({.rounding = IntegerRounding::kStochastic,
-                        .range = IntegerRange::kL2}),
+      MakeIntegerCodec(
+          {.rounding = IntegerRounding::kStochastic, .range = IntegerRange::kL2}),
       TopK(0.01, MakeIntegerCodec({})),
       *MakeSparseCodec({.selector = {.kind = SelectorKind::kRandomK}, .values = Fp32()}),
       *MakeSparseCodec({.selector = {.scope = SelectorScope::kTensor}, .values = Fp32()}),
@@ -265,13 +263,12 @@ TEST(DeviceQueue, OfEachThreadIsItsOwn) {
   for (uint32_t number = 0; number < kThreads; ++number) {
     const size_t first = size_t{number} * kTileElements;
     std::vector<std::byte> bytes(codec->MaxEncodedBytes(kTileElements));
-    bytes.resize(codec->Encode(std::span(values).subspan(first, kTileElements), {}, {},
-                               bytes));
+    bytes.resize(
+        codec->Encode(std::span(values).subspan(first, kTileElements), {}, {}, bytes));
     for (uint32_t round = 0; round < kRounds; ++round) {
-      ASSERT_TRUE(codec
-                      ->DecodeAdd(bytes, 1,
-                                  std::span(expected).subspan(first, kTileElements))
-                      .ok());
+      ASSERT_TRUE(
+          codec->DecodeAdd(bytes, 1, std::span(expected).subspan(first, kTileElements))
+              .ok());
     }
   }
   EXPECT_EQ(sum.Get(), expected);
@@ -287,7 +284,8 @@ TEST(Device, KeepsItsFirstErrorAndDoesNothingAfterwards) {
   gpu.Read(gradient.data(), std::as_writable_bytes(std::span(read)));
   EXPECT_EQ(read, std::vector<float>(1000));
   EXPECT_TRUE(absl::IsUnavailable(gpu.status()));
-  EXPECT_THAT(std::string(gpu.status().message()), HasSubstr("CUDA device 0: copying to the host"));
+  EXPECT_THAT(std::string(gpu.status().message()),
+              HasSubstr("CUDA device 0: copying to the host"));
   const absl::Status first = gpu.status();
   EXPECT_TRUE(queue.ToBf16(gradient.data(), 1000).empty());
   EXPECT_TRUE(queue.Encode({.id = 5}, {.gradient = gradient.data(), .elements = 1000})[0]

@@ -41,19 +41,18 @@ void EncodeWork::EncodeTilesOnDevice(CodecWorkspace& workspace) {
   DeviceQueue& queue = workspace.QueueOf(device);
   const bool keeps = kept.residual != nullptr;
   const std::span<const ByteView> tiles = queue.Encode(
-      encoder,
-      {.gradient = contribution_.gradient.Bytes(first, elements).data(),
-       .dtype = static_cast<uint32_t>(contribution_.gradient.dtype()),
-       .residual = keeps ? kept.residual + first : nullptr,
-       .decay = decay,
-       .elements = elements,
-       .now = {.seed = label.seed,
-               .step = label.step,
-               .units = {.loss_scale = contribution_.units.loss_scale,
-                         .learning_rate = contribution_.units.learning_rate}},
-       .tile_units = keeps ? kept.tile_units + first / kTileElements : nullptr,
-       .first_element = first,
-       .tensor = tensor});
+      encoder, {.gradient = contribution_.gradient.Bytes(first, elements).data(),
+                .dtype = static_cast<uint32_t>(contribution_.gradient.dtype()),
+                .residual = keeps ? kept.residual + first : nullptr,
+                .decay = decay,
+                .elements = elements,
+                .now = {.seed = label.seed,
+                        .step = label.step,
+                        .units = {.loss_scale = contribution_.units.loss_scale,
+                                  .learning_rate = contribution_.units.learning_rate}},
+                .tile_units = keeps ? kept.tile_units + first / kTileElements : nullptr,
+                .first_element = first,
+                .tensor = tensor});
   if (!device.ok()) return;
   // The queue's memory is used again below.
   std::vector<std::vector<std::byte>> encoded;

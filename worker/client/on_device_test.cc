@@ -59,7 +59,8 @@ ExchangeOptions OptionsOf(const Transfer& transfer) {
 
 class Pusher {
  public:
-  explicit Pusher(const std::string& codec) : options_(OptionsOf(*ParseTransfer(codec))) {}
+  explicit Pusher(const std::string& codec)
+      : options_(OptionsOf(*ParseTransfer(codec))) {}
 
   // The bytes of a step.
   std::vector<std::byte> Push(const ConstMemoryView& gradient, uint64_t step) {
@@ -142,8 +143,8 @@ TEST_P(PushedFromAGpu, MayComeFromTheHostInOtherSteps) {
   for (uint64_t step = 1; step <= 3; ++step) {
     const std::vector<float> values = Values(step);
     const DeviceVector<float> there(step == 3 ? other : gpu_, values);
-    ConstMemoryView gradient(
-        {there.data(), DType::kF32, step == 3 ? &other : &gpu_}, kElements);
+    ConstMemoryView gradient({there.data(), DType::kF32, step == 3 ? &other : &gpu_},
+                             kElements);
     if (step == 2) gradient = values;
     EXPECT_EQ(mixed.Push(gradient, step), host.Push(values, step)) << step;
   }
@@ -176,7 +177,7 @@ class LandedOnAGpu : public ::testing::TestWithParam<const char*> {
   // A whole view, or a delta to `held`, which becomes what a receiver then holds.
   Buffer Make(const View& view, std::span<const float> values, std::span<float> held) {
     const Transfer& publish = options_.transfers[0].publish;
-    const Codec& codec = view.is_delta ? *publish.codec
+    const Codec& codec = view.is_delta          ? *publish.codec
                          : publish.compresses() ? *options_.seed_codec
                                                 : *publish.codec;
     const BlockLabel label = {.range = kBlocks[0], .step = version_ + 1, .epoch = 1};
@@ -200,9 +201,9 @@ class LandedOnAGpu : public ::testing::TestWithParam<const char*> {
 
   Result Land(const Buffer& view, const MemoryView& weights) {
     const MessageHeader header = {.epoch = 1, .step = version_ + 1};
-    return landing_.Land(
-        header, view.view(),
-        {.range = kBlocks[0], .version = version_, .weights = weights}, workspace_);
+    return landing_.Land(header, view.view(),
+                         {.range = kBlocks[0], .version = version_, .weights = weights},
+                         workspace_);
   }
 
   Device& gpu_ = EmulatedGpu();
@@ -213,7 +214,8 @@ class LandedOnAGpu : public ::testing::TestWithParam<const char*> {
   uint64_t version_ = 0;
 };
 
-INSTANTIATE_TEST_SUITE_P(Codecs, LandedOnAGpu, ::testing::ValuesIn(kCodecs, kCodecs + 11));
+INSTANTIATE_TEST_SUITE_P(Codecs, LandedOnAGpu,
+                         ::testing::ValuesIn(kCodecs, kCodecs + 11));
 
 TEST_P(LandedOnAGpu, HasTheSameBits) {
   const bool has_deltas = options_.transfers[0].publish.compresses();
@@ -228,8 +230,8 @@ TEST_P(LandedOnAGpu, HasTheSameBits) {
     EXPECT_EQ(there.Get(), held) << version_;
   }
   if (!has_deltas) return;
-  const Buffer other = Make({.is_delta = true, .has_crc = true, .has_wrong_crc = true},
-                            Values(9), held);
+  const Buffer other =
+      Make({.is_delta = true, .has_crc = true, .has_wrong_crc = true}, Values(9), held);
   EXPECT_EQ(Land(other, weights), Result::kDiverged);
 }
 

@@ -53,8 +53,8 @@ void RunAllQueues() {
 size_t AllocatedOn(const Devices& devices, int32_t device) {
   size_t bytes = 0;
   for (const auto& [address, allocation] : devices.allocations) {
-    const bool counts = allocation.kind == MemoryKind::kDevice &&
-                        allocation.device == device;
+    const bool counts =
+        allocation.kind == MemoryKind::kDevice && allocation.device == device;
     bytes += counts ? allocation.bytes : 0;
   }
   return bytes;
@@ -88,8 +88,8 @@ int Allocate(int32_t device, size_t bytes, MemoryKind kind, void** memory) {
   std::memset(made, kind == MemoryKind::kDevice ? 0 : kGarbage, whole);
   const auto address = reinterpret_cast<uintptr_t>(made);
   All().allocations[address] = {.bytes = bytes, .device = Ordinal(device), .kind = kind};
-  *memory = kind == MemoryKind::kDevice ? reinterpret_cast<void*>(address | kDeviceBit)
-                                        : made;
+  *memory =
+      kind == MemoryKind::kDevice ? reinterpret_cast<void*>(address | kDeviceBit) : made;
   return kNoError;
 }
 
@@ -169,8 +169,8 @@ void DestroyQueue(const void* queue) {
 std::shared_ptr<WorkQueue> QueueAt(int32_t device, const void* queue) {
   const std::lock_guard lock(All().mutex);
   const auto found = All().queues.find(queue);
-  const bool is_there = found != All().queues.end() &&
-                        found->second->device() == Ordinal(device);
+  const bool is_there =
+      found != All().queues.end() && found->second->device() == Ordinal(device);
   return is_there ? found->second : nullptr;
 }
 

@@ -225,8 +225,7 @@ Encoded OnModule(const Cuda& cuda, Lane& lane, const SynclineCudaCodec& codec,
       .tile_units = lane.OnDevice(std::vector<SynclineCudaUnits>(1)),
       .out = out.data(),
       .tile_bytes = tile_bytes,
-      .workspace =
-          lane.OnDevice<std::byte>(cuda.SynclineCudaWorkspaceBytes(&codec, n))};
+      .workspace = lane.OnDevice<std::byte>(cuda.SynclineCudaWorkspaceBytes(&codec, n))};
   EXPECT_EQ(cuda.SynclineCudaEncode(&codec, &encoding, lane.handle()), 0);
   const SynclineCudaDecoding decoding = {.device = lane.device(),
                                          .bytes = out.data(),
@@ -302,9 +301,9 @@ TEST_F(FakeModule, CastsGiveTheBitsOfTheCpu) {
   const std::vector<float> values = {1, -3.14159f, 1e30f};
   auto* const narrow = lane.OnDevice<uint16_t>(3);
   auto* const wide = lane.OnDevice<float>(3);
-  EXPECT_EQ(cuda_.SynclineCudaBf16FromFloat(1, lane.OnDevice(values), narrow, 3,
-                                            lane.handle()),
-            0);
+  EXPECT_EQ(
+      cuda_.SynclineCudaBf16FromFloat(1, lane.OnDevice(values), narrow, 3, lane.handle()),
+      0);
   EXPECT_EQ(cuda_.SynclineCudaFloatFromBf16(1, narrow, wide, 3, lane.handle()), 0);
   for (size_t i = 0; i < values.size(); ++i) {
     EXPECT_EQ(lane.Read(narrow, 3)[i], Bf16FromFloat(values[i]));
@@ -404,8 +403,8 @@ TEST_F(FakeModule, EveryCallThatEnqueuesIsCounted) {
 
 TEST_F(FakeModule, FailsAsTheEnvironmentSays) {
   // Another copy of the library has a state of its own.
-  const std::string path = testing::TempDir() + "/fake_cuda_" +
-                           std::to_string(getpid()) + ".so";
+  const std::string path =
+      testing::TempDir() + "/fake_cuda_" + std::to_string(getpid()) + ".so";
   std::filesystem::copy_file(SYNCLINE_TEST_FAKE_CUDA, path);
   setenv("SYNCLINE_FAKE_CUDA_FAILS", "2", 1);
   const Cuda other(path);

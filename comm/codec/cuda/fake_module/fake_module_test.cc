@@ -104,7 +104,7 @@ class Lane {
     return static_cast<T*>(memory_.back());
   }
   template <typename T>
-  T* OnDevice(const std::vector<T>& values) {
+  T* Upload(const std::vector<T>& values) {
     T* const memory = OnDevice<T>(values.size());
     EXPECT_EQ(Copy(memory, values.data(), values.size() * sizeof(T)), 0);
     return memory;
@@ -182,14 +182,14 @@ TEST_F(FakeModuleDeathTest, TheHostFaultsWhenItTouchesMemoryOfADevice) {
 
 TEST_F(FakeModule, AddressesInsideAnArrayWork) {
   Lane lane(cuda_);
-  int* const memory = lane.OnDevice<int>({1, 2, 3, 4});
+  int* const memory = lane.Upload<int>({1, 2, 3, 4});
   EXPECT_EQ(cuda_.SynclineCudaClear(1, memory + 1, 2 * sizeof(int), lane.stream()), 0);
   EXPECT_EQ(lane.Read(memory + 1, 3), (std::vector<int>{0, 0, 4}));
 }
 
 TEST_F(FakeModule, NothingIsDoneBeforeSomebodyWaits) {
   Lane lane(cuda_);
-  int* const memory = lane.OnDevice<int>({7});
+  int* const memory = lane.Upload<int>({7});
   const std::span<int> locked = lane.PageLocked<int>(1);
   EXPECT_EQ(lane.Copy(locked.data(), memory, sizeof(int)), 0);
   EXPECT_NE(locked[0], 7);
@@ -218,11 +218,11 @@ Encoded OnModule(const Cuda& cuda, Lane& lane, const SynclineCudaCodec& codec,
   auto* const tile_bytes = lane.OnDevice<uint32_t>(1);
   const SynclineCudaEncoding encoding = {
       .device = lane.device(),
-      .gradient = lane.OnDevice(gradient),
-      .residual = lane.OnDevice(gradient),
+      .gradient = lane.Upload(gradient),
+      .residual = lane.Upload(gradient),
       .elements = n,
-      .now_on_device = lane.OnDevice(std::vector<SynclineCudaStep>(1)),
-      .tile_units = lane.OnDevice(std::vector<SynclineCudaUnits>(1)),
+      .now_on_device = lane.Upload(std::vector<SynclineCudaStep>(1)),
+      .tile_units = lane.Upload(std::vector<SynclineCudaUnits>(1)),
       .out = out.data(),
       .tile_bytes = tile_bytes,
       .workspace = lane.OnDevice<std::byte>(cuda.SynclineCudaWorkspaceBytes(&codec, n))};
@@ -232,7 +232,7 @@ Encoded OnModule(const Cuda& cuda, Lane& lane, const SynclineCudaCodec& codec,
                                          .tile_bytes = tile_bytes,
                                          .stride = stride,
                                          .weight = 2,
-                                         .accumulator = lane.OnDevice(gradient),
+                                         .accumulator = lane.Upload(gradient),
                                          .elements = n,
                                          .refused = lane.OnDevice<uint32_t>(1)};
   EXPECT_EQ(cuda.SynclineCudaDecodeAdd(&codec, &decoding, lane.handle()), 0);
@@ -302,7 +302,7 @@ TEST_F(FakeModule, CastsGiveTheBitsOfTheCpu) {
   auto* const narrow = lane.OnDevice<uint16_t>(3);
   auto* const wide = lane.OnDevice<float>(3);
   EXPECT_EQ(
-      cuda_.SynclineCudaBf16FromFloat(1, lane.OnDevice(values), narrow, 3, lane.handle()),
+      cuda_.SynclineCudaBf16FromFloat(1, lane.Upload(values), narrow, 3, lane.handle()),
       0);
   EXPECT_EQ(cuda_.SynclineCudaFloatFromBf16(1, narrow, wide, 3, lane.handle()), 0);
   for (size_t i = 0; i < values.size(); ++i) {
@@ -416,11 +416,18 @@ TEST_F(FakeModule, FailsAsTheEnvironmentSays) {
 }
 
 TEST_F(FakeModule, ThreadsUseItAtOnceEachWithItsStream) {
-  const std::vector<float> gradient = Ramp(9000);
+  const std::vector<float> gradient = Ramp(5000);
   const Encoded expected[] = {OnEmulator(kSign, gradient), OnEmulator(kTopK, gradient)};
   std::vector<std::thread> threads;
   for (int32_t i = 0; i < 4; ++i) {
     threads.emplace_back([&, i] {
+      for (int round = 0; round < 50; ++round) {
+        Lane other(cuda_, i % 2);
+        const std::span<int> locked = other.PageLocked<int>(1);
+        locked[0] = round;
+        EXPECT_EQ(other.Copy(other.OnDevice<int>(1), locked.data(), sizeof(int)), 0);
+        EXPECT_EQ(other.Wait(), 0);
+      }
       Lane lane(cuda_, i % 2);
       ExpectSame(OnModule(cuda_, lane, i < 2 ? kSign : kTopK, gradient),
                  expected[i < 2 ? 0 : 1]);

@@ -22,12 +22,11 @@ constexpr bool kCompiled = true;
 constexpr bool kCompiled = false;
 #endif
 
-// The file of the shared library or program that this code is in.
+// The file of the shared library or program that this code, and kModuleName, is in.
 std::filesystem::path ThisFile(const std::filesystem::path& program) {
   Dl_info info = {};
   void* found = nullptr;
-  const void* const here = reinterpret_cast<const void*>(&ProbeCuda);
-  if (dladdr1(here, &info, &found, RTLD_DL_LINKMAP) == 0) return program;
+  if (dladdr1(kModuleName, &info, &found, RTLD_DL_LINKMAP) == 0) return program;
   // Empty for the program, which was started by any name.
   const std::string_view name = static_cast<const link_map*>(found)->l_name;
   if (name.empty()) return program;

@@ -1,13 +1,18 @@
 #include "comm/base/cuda/probe.h"
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 
 namespace syncline {
 namespace {
+
+namespace fs = std::filesystem;
 
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -55,6 +60,63 @@ TEST(CudaProbe, TakesThePathFromTheEnvironment) {
   EXPECT_EQ(ProbeCuda().path, "/nonexistent/elsewhere.so");
   unsetenv("SYNCLINE_CUDA_MODULE");
   EXPECT_THAT(ProbeCuda().path, HasSubstr("libsyncline_cuda.so"));
+}
+
+TEST(CudaProbe, HandsOutTheModuleThatItLoaded) {
+  EXPECT_EQ(ProbeCudaModule(SYNCLINE_TEST_OLD_MODULE).module, nullptr);
+  const CudaProbe probe = ProbeCudaModule(SYNCLINE_TEST_FAKE_MODULE);
+  ASSERT_NE(probe.module, nullptr);
+  EXPECT_NE(dlsym(probe.module, "SynclineCudaDescribe"), nullptr);
+}
+
+// A Python process is the program python, and the module lies beside libsyncline.so.
+class CudaProbeOfALibrary : public testing::Test {
+ protected:
+  CudaProbeOfALibrary() {
+    unsetenv("SYNCLINE_CUDA_MODULE");
+    for (const char* const folder : {"bin", "lib", "package"}) {
+      fs::create_directories(root_ / folder);
+    }
+    fs::copy_file(SYNCLINE_TEST_PROGRAM, root_ / "bin/program");
+    fs::copy_file(SYNCLINE_TEST_LIBRARY, root_ / "package/libuser.so");
+  }
+  ~CudaProbeOfALibrary() override { fs::remove_all(root_); }
+
+  fs::path ModuleIn(const char* folder) const {
+    return root_ / folder / "libsyncline_cuda.so";
+  }
+  void PutModuleIn(const char* folder) const {
+    fs::copy_file(SYNCLINE_TEST_FAKE_MODULE, ModuleIn(folder));
+  }
+  fs::path Probed() const {
+    const std::string command =
+        (root_ / "bin/program").string() + " " + (root_ / "package/libuser.so").string();
+    FILE* const output = popen(command.c_str(), "r");
+    std::string path(4096, '\0');
+    path.resize(std::fread(path.data(), 1, path.size(), output));
+    EXPECT_EQ(pclose(output), 0) << path;
+    return path;
+  }
+
+  const fs::path root_ =
+      (fs::path(testing::TempDir()) / ("probe_" + std::to_string(getpid())))
+          .lexically_normal();
+};
+
+TEST_F(CudaProbeOfALibrary, LooksBesideItFirst) {
+  EXPECT_EQ(Probed(), ModuleIn("package"));
+  PutModuleIn("lib");
+  EXPECT_EQ(Probed(), ModuleIn("lib"));
+  PutModuleIn("bin");
+  EXPECT_EQ(Probed(), ModuleIn("bin"));
+  PutModuleIn("package");
+  EXPECT_EQ(Probed(), ModuleIn("package"));
+}
+
+TEST(CudaProbe, LooksBesideTheProgramThatItIsIn) {
+  unsetenv("SYNCLINE_CUDA_MODULE");
+  const fs::path program = fs::read_symlink("/proc/self/exe");
+  EXPECT_EQ(ProbeCuda().path, program.parent_path() / "libsyncline_cuda.so");
 }
 
 #ifdef SYNCLINE_TEST_MODULE

@@ -14,7 +14,8 @@
 //   const size_t workspace = SynclineCudaWorkspaceBytes(&codec, n);
 //   SynclineCudaEncode(&codec, &encoding, stream);
 //
-// All pointers of the structs are memory of the stream's device, aligned to 16 bytes;
+// All pointers of the structs are memory of the stream's device, or all but `workspace`
+// also page-locked memory of the host (memory.h), which is slower; aligned to 16 bytes,
 // `out` and `bytes` to 64. None may be null unless its comment says so, or there are no
 // elements. Arrays must not overlap. Thread-safe, as long as each call has arrays of its
 // own.

@@ -15,6 +15,7 @@ void RunAll(const Work& work) {
 
 // cudaMalloc aligns to 256 bytes.
 constexpr size_t kAlignment = 256;
+constexpr size_t kMostBytes = size_t{16} << 30;
 
 // Neither zeros nor small numbers.
 constexpr int kGarbage = 0xa5;
@@ -49,6 +50,7 @@ cudaError_t Take(const void* what) {
 cudaError_t AllocateGarbage(void** memory, size_t bytes) {
   const cudaError_t error = MayCreate();
   if (error != cudaSuccess) return error;
+  if (bytes > kMostBytes) return Failed(cudaErrorMemoryAllocation);
   const size_t whole = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   void* const made = std::aligned_alloc(kAlignment, whole);
   std::memset(made, kGarbage, whole);

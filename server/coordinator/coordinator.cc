@@ -67,7 +67,7 @@ CoordinatorOutputs Coordinator::Impl::Apply(const CoordinatorInput& input,
     OnMember(connection, body);
   }
   for (const auto& [name, job] : jobs_) {
-    job->LetStoppedGo(outputs_);
+    job->LetStoppedGo(now_, outputs_);
     job->CloseStep(now_, outputs_);
     job->EndRecoveries(now_, outputs_);
   }
@@ -398,7 +398,7 @@ void Coordinator::Impl::OnExit(const WorkerExit& exit) {
 void Coordinator::Impl::OnStop(const LauncherStop& stop) {
   Job* job = FindForCaller(stop.job);
   if (job == nullptr) return;
-  outputs_.push_back(CallAnswer{job->OnStop(stop, outputs_)});
+  outputs_.push_back(CallAnswer{job->OnStop(stop, now_, outputs_)});
 }
 
 void Coordinator::Impl::OnCheckpoint(const CheckpointAnswer& answer) {

@@ -137,9 +137,10 @@ class Job {
   // NotFound for another run, InvalidArgument for a rank that it cannot have.
   absl::Status OnExit(const WorkerExit& exit, CoordinatorOutputs& outputs) const;
   // Likewise.
-  absl::Status OnStop(const LauncherStop& stop, CoordinatorOutputs& outputs);
+  absl::Status OnStop(const LauncherStop& stop, absl::Duration now,
+                      CoordinatorOutputs& outputs);
   // Ranks whose launcher stops them, once their streams have ended. After every input.
-  void LetStoppedGo(CoordinatorOutputs& outputs);
+  void LetStoppedGo(absl::Duration now, CoordinatorOutputs& outputs);
   void OnWritten(uint32_t server, const CheckpointWritten& written,
                  CoordinatorOutputs& outputs);
   void OnKept(const CheckpointKept& kept, absl::Duration now,
@@ -202,6 +203,10 @@ class Job {
     uint64_t left_out = 0;                 // steps that were closed without it
     bool is_awaited = false;               // since the coordinator was started anew
     std::string codec = {};                // the last one that it chose
+  };
+  struct Stopping {
+    uint32_t incarnation = 0;   // the life that is to end
+    absl::Duration until = {};  // who still has a stream then lives on
   };
   // The change of epoch under way.
   struct Change {
@@ -377,6 +382,8 @@ class Job {
   absl::Status CheckBeginning(const Beginning& beginning) const;
   void Fail(const std::string& reason, CoordinatorOutputs& outputs);
   void EndWhenStopped(CoordinatorOutputs& outputs);
+  void SayTheyLive(const std::vector<uint32_t>& ranks, CoordinatorOutputs& outputs) const;
+  bool IsStopping(uint32_t rank) const { return stopping_.contains(rank); }
   absl::Status CheckReport(const std::string& run_id,
                            const std::vector<uint32_t>& ranks) const;
   // With an error of its own instead of "start again".
@@ -411,7 +418,7 @@ class Job {
   std::map<uint32_t, RecordProgress> records_;      // likewise
   std::set<uint32_t> training_shards_;              // that have trained blocks
   Readmission readmission_;
-  std::map<uint32_t, uint32_t> stopping_;  // ranks whose launcher stops them: which lives
+  std::map<uint32_t, Stopping> stopping_;  // ranks whose launcher stops them
   std::set<uint32_t> lost_;   // ranks that are gone without a goodbye, and may come back
   std::string stopped_by_;    // the last launcher that was told to end; empty: none
   bool was_stopped_ = false;  // that was its end

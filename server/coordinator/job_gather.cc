@@ -33,8 +33,9 @@ absl::Status Job::CheckRun(const WorkerHello& hello, absl::Duration now) const {
   if (run_id_.empty() || hello.run_id.empty() || run_id_ == hello.run_id) {
     return absl::OkStatus();
   }
-  const bool lives = std::ranges::any_of(
-      workers_, [&](const auto& entry) { return !MayBeDead(entry.second, now); });
+  const bool lives = std::ranges::any_of(workers_, [&](const auto& entry) {
+    return !MayBeDead(entry.second, now) && !IsStopping(entry.first);
+  });
   if (!lives) return absl::OkStatus();
   return Refused(absl::StrCat("another run of job '", spec_.name, "' is active with ",
                               workers_.size(),
@@ -48,6 +49,10 @@ std::string Job::WhyWait(const WorkerHello& hello, absl::Duration now) const {
   }
   const bool is_other =
       !run_id_.empty() && !hello.run_id.empty() && run_id_ != hello.run_id;
+  if (is_other && !stopping_.empty()) {
+    return absl::StrCat("waits for the end of the last run of job '", spec_.name,
+                        "', which is being stopped: ", stopped_by_);
+  }
   if (is_other) {
     return absl::StrCat("waits for the end of the last run of job '", spec_.name,
                         "': it is gone without a goodbye, and its workers may still come "
@@ -55,10 +60,13 @@ std::string Job::WhyWait(const WorkerHello& hello, absl::Duration now) const {
                         absl::FormatDuration(TimeToReturn()));
   }
   const auto holder = workers_.find(hello.rank);
-  if (holder == workers_.end() || !holder->second.connected ||
-      !MayBeDead(holder->second, now)) {
-    return "";
+  if (holder == workers_.end() || !holder->second.connected) return "";
+  if (IsStopping(hello.rank)) {
+    return absl::StrCat("waits for rank ", hello.rank, " of job '", spec_.name,
+                        "': it is held by ", holder->second.name,
+                        ", which is being stopped: ", stopped_by_);
   }
+  if (!MayBeDead(holder->second, now)) return "";
   return absl::StrCat("waits for rank ", hello.rank, " of job '", spec_.name,
                       "': it is held by ", holder->second.name,
                       ", which is silent and not given up yet");

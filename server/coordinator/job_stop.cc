@@ -4,6 +4,7 @@
 // A report takes away time to come back, and nothing else. Whoever still has a stream is a
 // member until it ends: a report that is wrong, or late, drops nobody who lives. Ranks of
 // other hosts that are gone without a goodbye may come back as ever; the job waits for them.
+// A report of ranks that live on is forgotten after a while: they are members like others.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -20,6 +21,9 @@ namespace syncline {
 namespace {
 
 constexpr size_t kRanksShown = 8;
+// Launchers kill after 1 s what does not end (cli/launcher.cc), and tell before that; so
+// much more is for the network, and for a host that is slow.
+constexpr absl::Duration kLongestStop = absl::Seconds(5);
 constexpr size_t kMostWhyBytes = 100;
 constexpr size_t kMostHostBytes = 255;
 
@@ -34,7 +38,8 @@ std::string Listed(const std::vector<uint32_t>& ranks) {
 
 }  // namespace
 
-absl::Status Job::OnStop(const LauncherStop& stop, CoordinatorOutputs& outputs) {
+absl::Status Job::OnStop(const LauncherStop& stop, absl::Duration now,
+                         CoordinatorOutputs& outputs) {
   if (stop.ranks.empty() || stop.ranks.size() > kMaxWorkers) {
     return absl::InvalidArgumentError(absl::StrCat(
         "a report of ", stop.ranks.size(), " ranks, allowed are 1 to ", kMaxWorkers));
@@ -53,27 +58,33 @@ absl::Status Job::OnStop(const LauncherStop& stop, CoordinatorOutputs& outputs) 
                    " being stopped: ", stopped_by_);
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
   Say({.kind = EventKind::kExit, .what = what}, outputs);
+  const absl::Duration until =
+      now + std::max(options_.timeouts.failure_timeout, kLongestStop);
   for (const uint32_t rank : stop.ranks) {
     lost_.erase(rank);
     const auto worker = workers_.find(rank);
-    if (worker != workers_.end()) stopping_[rank] = worker->second.incarnation;
+    if (worker == workers_.end()) continue;
+    stopping_[rank] = {.incarnation = worker->second.incarnation, .until = until};
   }
-  LetStoppedGo(outputs);
+  LetStoppedGo(now, outputs);
   return absl::OkStatus();
 }
 
-void Job::LetStoppedGo(CoordinatorOutputs& outputs) {
+void Job::LetStoppedGo(absl::Duration now, CoordinatorOutputs& outputs) {
   std::vector<uint32_t> gone;
+  std::vector<uint32_t> living;
   std::erase_if(stopping_, [&](const auto& one) {
-    const auto& [rank, incarnation] = one;
+    const auto& [rank, stopping] = one;
     const auto worker = workers_.find(rank);
     // It left in order, or a successor has its place.
-    if (worker == workers_.end() || worker->second.incarnation != incarnation)
+    if (worker == workers_.end() || worker->second.incarnation != stopping.incarnation)
       return true;
-    if (worker->second.connected || worker->second.is_awaited) return false;
-    gone.push_back(rank);
+    if (worker->second.is_awaited) return false;
+    if (worker->second.connected && now < stopping.until) return false;
+    (worker->second.connected ? living : gone).push_back(rank);
     return true;
   });
+  if (!living.empty()) SayTheyLive(living, outputs);
   for (const uint32_t rank : gone) {
     const std::string what = absl::StrCat(Named(rank), " was stopped with its launcher");
     outputs.emplace_back(
@@ -85,6 +96,16 @@ void Job::LetStoppedGo(CoordinatorOutputs& outputs) {
   if (IsOver() || gone.empty()) return;
   MaybeReleaseBarrier(outputs);
   MaybeChangeEpoch(outputs);
+}
+
+void Job::SayTheyLive(const std::vector<uint32_t>& ranks,
+                      CoordinatorOutputs& outputs) const {
+  const std::string what =
+      absl::StrCat(Listed(ranks), ranks.size() == 1 ? " lives" : " live",
+                   " on, though to be stopped: ", stopped_by_);
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
+                              LogReason::Level::kWarning});
+  Say({.kind = EventKind::kExit, .what = what}, outputs);
 }
 
 void Job::EndWhenStopped(CoordinatorOutputs& outputs) {

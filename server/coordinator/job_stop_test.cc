@@ -100,6 +100,65 @@ TEST_F(JobStop, DropsNobodyWhoLives) {
   EXPECT_EQ(Shown().phase, "running");
 }
 
+TEST_F(JobStop, OfRanksThatLiveOnIsForgotten) {
+  Begin();
+  ASSERT_TRUE(Call(StopOf({0, 1})).status.ok());
+  PassTimeBeating(kFailureTimeout + absl::Seconds(1), {1, 10, 11});
+  EXPECT_THAT(
+      Said(EventKind::kExit),
+      ElementsAre(StartsWith("ranks 0, 1 are being stopped: "),
+                  StartsWith("ranks 0, 1 live on, though to be stopped: SIGINT")));
+  EXPECT_THAT(Logged(LogReason::Level::kWarning),
+              Contains(StartsWith("job 'job': ranks 0, 1 live on")));
+  Say(11, Disconnected{});
+  EXPECT_EQ(Shown().members.size(), 2u) << "it may come back, as ever";
+  Hello(12, 1);
+  EXPECT_TRUE(Last<WorkerWelcome>(12).has_value());
+  for (const ConnectionId worker : {10, 12}) Say(worker, Disconnected{});
+  PassTimeBeating(kFailureTimeout, {1});
+  EXPECT_THAT(Shown().members, IsEmpty());
+  EXPECT_EQ(Shown().phase, "running") << "nobody has stopped it";
+}
+
+TEST_F(JobStop, HasTheNextRunWaitForTheStreamsOfTheLast) {
+  Begin();
+  ASSERT_TRUE(Call(StopOf({0, 1})).status.ok());
+  for (const uint32_t rank : {0u, 1u}) HelloOfNext(20 + rank, rank);
+  EXPECT_FALSE(closed_.contains(20)) << closed_[20];
+  ASSERT_TRUE(Last<Waiting>(20).has_value());
+  EXPECT_THAT(Last<Waiting>(20)->reason,
+              HasSubstr("waits for the end of the last run of job 'job', which is being "
+                        "stopped: SIGINT (Ctrl-C) to the launcher at a"));
+  for (const ConnectionId worker : {10, 11}) Say(worker, Disconnected{});
+  PassTime(absl::Seconds(1));
+  EXPECT_TRUE(Last<WorkerWelcome>(20).has_value());
+  EXPECT_TRUE(Last<WorkerWelcome>(21).has_value());
+}
+
+TEST_F(JobStop, HasTheSameRunBeginAnew) {
+  Begin();
+  ASSERT_TRUE(Call(StopOf({1})).status.ok());
+  Hello(21, 1);
+  EXPECT_FALSE(closed_.contains(21)) << closed_[21];
+  ASSERT_TRUE(Last<Waiting>(21).has_value());
+  EXPECT_THAT(Last<Waiting>(21)->reason,
+              HasSubstr("waits for rank 1 of job 'job': it is held by worker1, which is "
+                        "being stopped: SIGINT"));
+  Say(11, Disconnected{});
+  PassTime(absl::Seconds(1));
+  EXPECT_TRUE(Last<WorkerWelcome>(21).has_value());
+  EXPECT_EQ(Shown().members.size(), 2u);
+}
+
+TEST_F(JobStop, OfRanksThatLiveOnKeepsTheNextRunOut) {
+  Begin();
+  ASSERT_TRUE(Call(StopOf({0, 1})).status.ok());
+  HelloOfNext(20, 0);
+  PassTimeBeating(kFailureTimeout + absl::Seconds(2), {1, 10, 11, 20});
+  EXPECT_EQ(FailureOf(closed_[20]), Failure::kJobRefused);
+  EXPECT_EQ(Shown().members.size(), 2u);
+}
+
 TEST_F(JobStop, IsNothingToTheNextLifeOfARank) {
   Begin();
   Say(11, Disconnected{});

@@ -396,9 +396,19 @@ void Coordinator::Impl::OnExit(const WorkerExit& exit) {
 }
 
 void Coordinator::Impl::OnStop(const LauncherStop& stop) {
-  Job* job = FindForCaller(stop.job);
-  if (job == nullptr) return;
-  outputs_.push_back(CallAnswer{job->OnStop(stop, now_, outputs_)});
+  std::vector<Job*> jobs;
+  for (const auto& [name, job] : jobs_) {
+    if (!job->IsOver() && job->IsOfProgram(stop.job, stop.run_id))
+      jobs.push_back(job.get());
+  }
+  if (jobs.empty()) {  // it is refused: by the job of that name, where there is one
+    Job* other = FindForCaller(stop.job);
+    if (other == nullptr) return;
+    jobs.push_back(other);
+  }
+  absl::Status status;
+  for (Job* job : jobs) status.Update(job->OnStop(stop, now_, outputs_));
+  outputs_.push_back(CallAnswer{status});
 }
 
 void Coordinator::Impl::OnCheckpoint(const CheckpointAnswer& answer) {

@@ -136,7 +136,9 @@ class Job {
   absl::StatusOr<uint64_t> CreateCheckpoint(CoordinatorOutputs& outputs);
   // NotFound for another run, InvalidArgument for a rank that it cannot have.
   absl::Status OnExit(const WorkerExit& exit, CoordinatorOutputs& outputs) const;
-  // Likewise.
+  // Whether a program whose launcher names that job and run is in this job.
+  bool IsOfProgram(const std::string& job, const std::string& run_id) const;
+  // As OnExit.
   absl::Status OnStop(const LauncherStop& stop, absl::Duration now,
                       CoordinatorOutputs& outputs);
   // Ranks whose launcher stops them, once their streams have ended. After every input.

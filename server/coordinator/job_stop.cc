@@ -10,8 +10,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "comm/base/limits.h"
 #include "comm/base/printable.h"
 #include "comm/base/status.h"
@@ -37,6 +40,17 @@ std::string Listed(const std::vector<uint32_t>& ranks) {
 }
 
 }  // namespace
+
+// A program with several sessions is in a job and in those beside it, "bert-2" and so on
+// (worker/python/src/syncline/_names.py), while its launcher knows of the first alone.
+bool Job::IsOfProgram(const std::string& job, const std::string& run_id) const {
+  if (run_id.empty() || run_id != run_id_) return false;
+  absl::string_view rest = spec_.name;
+  if (!absl::ConsumePrefix(&rest, job)) return false;
+  uint32_t number = 0;
+  return rest.empty() || (absl::ConsumePrefix(&rest, "-") &&
+                          absl::SimpleAtoi(rest, &number) && number >= 2);
+}
 
 absl::Status Job::OnStop(const LauncherStop& stop, absl::Duration now,
                          CoordinatorOutputs& outputs) {

@@ -54,6 +54,38 @@ TEST_F(JobStop, FreesTheNameOnceTheStreamsOfItsWorkersHaveEnded) {
   EXPECT_TRUE(Last<WorkerWelcome>(21).has_value());
 }
 
+// As a GAN has: its launcher knows of the first job alone.
+TEST_F(JobStop, FreesTheNamesOfAllSessionsOfAProgram) {
+  AttachServer(1);
+  ConnectionId connection = 10;
+  for (const char* name : {"job", "job-2", "job-11", "job-1", "job-b", "jobs", "jo"}) {
+    JobSpec job = TwoTensors(1);
+    job.name = name;
+    SayHello(connection++, job, {.run_id = "run", .name = name});
+  }
+  JobSpec of_another = TwoTensors(1);
+  of_another.name = "job-3";
+  SayHello(connection++, of_another, {.run_id = "another", .name = "job-3"});
+  ASSERT_TRUE(Call(StopOf({0})).status.ok());
+  while (connection > 10) Say(--connection, Disconnected{});
+  std::vector<std::string> over;
+  for (const JobView& job : coordinator_->View(now_).jobs) {
+    if (job.phase == "over") over.push_back(job.name);
+  }
+  EXPECT_THAT(over, ElementsAre("job", "job-11", "job-2"));
+}
+
+TEST_F(JobStop, OfAProgramWhoseFirstSessionIsClosedEndsTheOthers) {
+  Begin();
+  JobSpec second = TwoTensors(1);
+  second.name = "job-2";
+  SayHello(20, second, {.run_id = "run", .name = "second"});
+  for (const ConnectionId worker : {10, 11}) Say(worker, Leave{});
+  ASSERT_TRUE(Call(StopOf({0, 1})).status.ok());
+  Say(20, Disconnected{});
+  EXPECT_THAT(Said(EventKind::kEnd), Contains(StartsWith("the job is over: stopped")));
+}
+
 TEST_F(JobStop, MayBeHeardOfAfterTheStreamsHaveEnded) {
   Begin();
   Say(10, Disconnected{});

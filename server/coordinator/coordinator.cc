@@ -317,7 +317,7 @@ void Coordinator::Impl::OnWorker(Job& job, uint32_t rank, const MemberBody& body
   if (const auto* barrier = std::get_if<BarrierEntered>(&body)) {
     job.OnBarrier(rank, barrier->barrier, outputs_);
   }
-  if (std::holds_alternative<Leave>(body)) job.OnLeave(rank, outputs_);
+  if (const auto* leave = std::get_if<Leave>(&body)) job.OnLeave(rank, *leave, outputs_);
   if (std::holds_alternative<Disconnected>(body)) job.OnDisconnected(rank, now_);
   if (std::holds_alternative<Returned>(body)) job.OnReturned(rank, now_);
 }

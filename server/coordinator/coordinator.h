@@ -154,7 +154,9 @@ struct Heartbeat {
   std::vector<JobProgress> jobs = {};  // of servers
   WorkerPhases phases = {};            // of workers
 };
-struct Leave {};
+struct Leave {
+  std::string why = {};  // of workers: the error behind it; empty: none
+};
 struct LossReport {
   uint64_t step = 0;
   double loss = 0;  // mean over the worker's samples

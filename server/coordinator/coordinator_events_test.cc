@@ -9,6 +9,7 @@
 namespace syncline {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -43,6 +44,20 @@ TEST_F(CoordinatorEvents, MembersComeAndGoEachWithItsCause) {
   EXPECT_THAT(Said(EventKind::kLeave), ElementsAre("worker 0 (worker0) left"));
   EXPECT_THAT(Said(EventKind::kEnd), ElementsAre("the job is over: all workers left"));
   EXPECT_THAT(Said(EventKind::kRecovery), IsEmpty());
+}
+
+TEST_F(CoordinatorEvents, AGoodbyeWithAnErrorIsAWarningWithItsReason) {
+  Begin();
+  Say(10, Leave{"the time was up\nbefore tensor 'w' had its weights"});
+  const std::string what =
+      "worker 0 (worker0) left with an error: the time was up\\x0abefore tensor 'w' had "
+      "its weights";
+  EXPECT_THAT(Said(EventKind::kLeave), ElementsAre(what));
+  EXPECT_THAT(Logged(LogReason::Level::kWarning), Contains("job 'job': " + what));
+  EXPECT_THAT(Said(EventKind::kEpoch).back(), HasSubstr(what));
+  Say(11, Leave{std::string(100'000, 'x')});
+  EXPECT_LT(Said(EventKind::kLeave).back().size(), 600u);
+  EXPECT_THAT(Said(EventKind::kEnd), ElementsAre("the job is over: all workers left"));
 }
 
 TEST_F(CoordinatorEvents, LossesAreWarningsInTheLogAndAJobThatFailsIsAnError) {

@@ -7,9 +7,13 @@
 #include "absl/strings/str_cat.h"
 #include "comm/base/check.h"
 #include "comm/base/failure.h"
+#include "comm/base/printable.h"
 
 namespace syncline {
 namespace {
+
+// Of what a worker says that leaves with an error.
+constexpr size_t kMostWhyBytes = 500;
 
 JobSpec WithoutTensors(const JobSpec& spec) {
   return {.name = spec.name,
@@ -88,9 +92,14 @@ void Job::OnHeartbeat(uint32_t rank, const Heartbeat& beat, absl::Duration now,
   SayChoice(rank, beat.compression.choice, outputs);
 }
 
-void Job::OnLeave(uint32_t rank, CoordinatorOutputs& outputs) {
+void Job::OnLeave(uint32_t rank, const Leave& leave, CoordinatorOutputs& outputs) {
   outputs.push_back(CloseMember{workers_.at(rank).connection, absl::OkStatus()});
-  const std::string what = absl::StrCat(Named(rank), " left");
+  std::string what = absl::StrCat(Named(rank), " left");
+  if (!leave.why.empty()) {
+    absl::StrAppend(&what, " with an error: ", Printable(leave.why, kMostWhyBytes));
+    outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
+                                LogReason::Level::kWarning});
+  }
   Forget(rank, EpochCause::kLeave, what);
   Say({.kind = EventKind::kLeave, .what = what}, outputs);
   if (workers_.empty()) return EndInOrder(outputs);

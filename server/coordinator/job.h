@@ -67,7 +67,7 @@ class Job {
   void OnServerBeat(uint32_t server, const Heartbeat& beat, const JobProgress& progress);
   // Reports that make no sense are not the job's end.
   void OnLoss(const LossReport& report);
-  void OnLeave(uint32_t rank, CoordinatorOutputs& outputs);
+  void OnLeave(uint32_t rank, const Leave& leave, CoordinatorOutputs& outputs);
   void OnBarrier(uint32_t rank, uint64_t barrier, CoordinatorOutputs& outputs);
   void OnDisconnected(uint32_t rank, absl::Duration now);
   void OnReturned(uint32_t rank, absl::Duration now);

@@ -149,7 +149,7 @@ absl::StatusOr<MemberBody> FromProto(const v1::MemberMessage& message) {
                         .loss = message.loss_report().loss(),
                         .samples = message.loss_report().samples()};
     case v1::MemberMessage::kLeave:
-      return Leave{};
+      return Leave{message.leave().why()};
     case v1::MemberMessage::kDrain:
       return Drain{};
     case v1::MemberMessage::kBarrierEntered:
@@ -208,7 +208,7 @@ v1::MemberMessage ToProto(const MemberBody& body) {
             WriteHello(hello, *message.mutable_worker_hello());
           },
           [&](const Heartbeat& beat) { WriteBeat(beat, *message.mutable_heartbeat()); },
-          [&](const Leave&) { message.mutable_leave(); },
+          [&](const Leave& leave) { message.mutable_leave()->set_why(leave.why); },
           [&](const Drain&) { message.mutable_drain(); },
           [&](const BarrierEntered& entered) {
             message.mutable_barrier_entered()->set_barrier(entered.barrier);

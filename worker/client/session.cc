@@ -6,11 +6,17 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "comm/base/printable.h"
 #include "comm/base/status.h"
 #include "worker/client/job_request.h"
 #include "worker/client/session_impl.h"
 
 namespace syncline {
+namespace {
+
+constexpr size_t kMostWhyBytes = 500;
+
+}  // namespace
 
 absl::StatusOr<TensorId> Session::Impl::Declare(const TensorOptions& tensor,
                                                 TensorMemory weights) {
@@ -123,7 +129,7 @@ bool Session::Impl::AwaitAllReady(absl::Duration deadline) {
 }
 
 // Hands over what lossy encodings have kept, if the servers take it in time.
-absl::Status Session::Impl::Part() {
+absl::StatusOr<std::string> Session::Impl::Part() {
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
   const absl::Duration deadline = clock_.Now() + options_.failure_timeout;
@@ -140,27 +146,33 @@ absl::Status Session::Impl::Part() {
   while (is_quiet && !IsOver() && !parted_) {
     if (!changed_.WaitUntil(mutex_, clock_, deadline)) break;
   }
-  if (is_quiet && !IsOver() && !parted_) {
-    options_.log.Warning("left before the servers held all that compression had kept",
-                         {{"rank", options_.rank}});
+  std::string lost;
+  if (is_quiet && !parted_) {
+    lost = "the servers did not hold all yet that compression had kept";
+  } else if (!is_quiet && ends) {
+    lost = "its last step was not over, and its last contributions may be lost";
   }
-  if (!is_quiet && ends && !IsOver()) {
+  if (!lost.empty() && !IsOver()) {
     options_.log.Warning(
-        "left before its last step was over; its last contributions may be lost",
+        absl::StrCat("left before all was done: ", lost),
         {{"rank", options_.rank}, {"mode", FormatNamedOptions(options_.training.mode)}});
   }
   SYNCLINE_RETURN_IF_ERROR(CheckRunning());
   phase_ = Phase::kEnding;
-  return absl::OkStatus();
+  return lost;
+}
+
+void Session::Impl::SayGoodbye(const std::string& why) {
+  v1::MemberMessage message;
+  message.mutable_leave()->set_why(Printable(why, kMostWhyBytes));
+  link_->Send(message);
 }
 
 absl::Status Session::Impl::Leave() {
-  SYNCLINE_RETURN_IF_ERROR(Part());
-  v1::MemberMessage message;
+  SYNCLINE_ASSIGN_OR_RETURN(const std::string lost, Part());
   link_->Send(Beat());  // with the last step, for `syncline status`
   EndTrace();
-  message.mutable_leave();
-  link_->Send(message);
+  SayGoodbye(lost);
   Stop(timeouts_.shutdown_grace);
   return absl::OkStatus();
 }

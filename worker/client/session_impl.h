@@ -149,7 +149,10 @@ class Session::Impl {
   // What the coordinator hears of a start that did not come to its end.
   void GiveUpStart(const absl::Status& reason) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status StartDataPlane() ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status Part() ABSL_LOCKS_EXCLUDED(mutex_);
+  // What is lost all the same; empty: nothing.
+  absl::StatusOr<std::string> Part() ABSL_LOCKS_EXCLUDED(mutex_);
+  // `why` is the error behind it; empty: none.
+  void SayGoodbye(const std::string& why);
   absl::Status WithMemories(const std::function<absl::Status(DataPlane::Memories)>& use)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status CheckQuiet() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -79,9 +79,7 @@ absl::Status Session::Impl::AwaitStart(const v1::MemberMessage& declaration,
 void Session::Impl::GiveUpStart(const absl::Status& reason) {
   const bool by_itself = absl::IsCancelled(reason) || absl::IsDeadlineExceeded(reason);
   if (!by_itself || !link_->was_attached()) return Stop(absl::ZeroDuration());
-  v1::MemberMessage message;
-  message.mutable_leave();
-  link_->Send(message);
+  SayGoodbye(std::string(reason.message()));
   Stop(timeouts_.shutdown_grace);
 }
 

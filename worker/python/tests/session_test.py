@@ -318,6 +318,7 @@ class Waiting(support.ServersTest):
     def test_for_start_ends_with_its_timeout(self):
         with self.assertRaises(syncline.DeadlineExceeded):
             self.lonely().start(timeout=0.5)
+        self.await_event(rf"leave +worker 0 \(.*\) left with an error: the time was up before job '{self.id()}' began \(.*\)$")
 
     def test_for_start_lets_other_threads_run(self):
         turns = 0
@@ -426,6 +427,7 @@ class Programs(support.ServersTest):
         _, second = (self.program(source, self.environment(rank, 2)) for rank in range(2))
         self.assertEqual(second.wait(30), 0, second.text())
         self.assertRegex(second.text(), "left before the last step had ended.*wait_all")
+        self.await_event(r"leave +worker 1 \(.*\) left with an error: its last step was not over, and its last contributions may be lost$")
 
     def test_do_not_wait_for_a_step_begun_in_part(self):
         program = self.program("""

@@ -96,6 +96,18 @@ class ServersTest(unittest.TestCase):
         """Of a session in this test's job."""
         return {"coordinator": self.coordinator, "job": self.id(), "failure_timeout": self.failure_timeout, **more}
 
+    def await_event(self, pattern):
+        """Of this test's job, as `syncline events` shows it."""
+        command = [os.environ["SYNCLINE_BINARY"], "events", self.id(), "--coordinator", self.coordinator]
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            shown = subprocess.run(command, capture_output=True, text=True)
+            if re.search(pattern, shown.stdout, re.MULTILINE):
+                return
+            if time.monotonic() > deadline:
+                raise AssertionError(f"no event says /{pattern}/, but:\n{shown.stdout}{shown.stderr}")
+            time.sleep(0.1)
+
     def environment(self, rank=0, world_size=1):
         return {"SYNCLINE_COORDINATOR": self.coordinator, "SYNCLINE_JOB": self.id(), "SYNCLINE_RUN_ID": self.id(),
                 "SYNCLINE_FAILURE_TIMEOUT": self.failure_timeout, "RANK": str(rank), "WORLD_SIZE": str(world_size)}

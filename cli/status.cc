@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
@@ -401,11 +402,22 @@ std::string FinishedJobs(const Json& jobs) {
   return text;
 }
 
+// Whoever watches a job that nobody has heard of yet may have come before it.
 absl::StatusOr<int> ShowStatus(const StatusOptions& options) {
-  for (;;) {
+  for (bool waits = false;;) {
     SYNCLINE_ASSIGN_OR_RETURN(
         std::string text, FetchStatusJson(options.coordinator, options.tls, kTimeout));
-    SYNCLINE_ASSIGN_OR_RETURN(text, StatusOfJob(text, options.job));
+    auto chosen = StatusOfJob(text, options.job);
+    if (options.watch && absl::IsNotFound(chosen.status())) {
+      if (!std::exchange(waits, true)) {
+        std::cerr << "syncline: " << chosen.status().message() << "; waiting for it"
+                  << std::endl;
+      }
+      absl::SleepFor(kWatchInterval);
+      continue;
+    }
+    SYNCLINE_ASSIGN_OR_RETURN(text, std::move(chosen));
+    waits = false;
     if (options.format == OutputFormat::kTable) {
       SYNCLINE_ASSIGN_OR_RETURN(
           text, StatusAsTable(text, options.coordinator,
@@ -460,7 +472,9 @@ void AddStatus(CLI::App& app, Command* selected) {
   CLI::App* status = app.add_subcommand("status", "Show servers, jobs and members");
   status->add_option("job", options->job, kChosenJob);
   AddCoordinatorFlag(*status, &options->coordinator);
-  status->add_flag("--watch", options->watch, "Show it again every second");
+  status->add_flag(
+      "--watch", options->watch,
+      "Show it again every second; a JOB that is not there yet is waited for");
   status->add_flag_callback(
       "--verbose", [=] { options->detail = StatusDetail::kAll; },
       "Also by which way each server's data travels, and why");

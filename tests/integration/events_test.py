@@ -78,6 +78,15 @@ class Events(EventsTest):
         # The last ones in the status, too, by its schema.
         self.assertEqual(self.status_of("test")["events"], after[-10:])
 
+    def test_a_status_that_watches_waits_for_its_job(self):
+        self.allow(5)
+        watch = self.start("status", [f"{cluster.BUILD}/syncline", "status", "test", "--watch", "--coordinator", self.address])
+        watch.await_line(r"there is no job 'test'.*; waiting for it$")
+        workers = [self.worker(0, 1, "--steps", "1000", "--leash", self.leash)]
+        self.await_steps(workers, 5)
+        watch.await_line(r"^job test: running, ")
+        self.assertEqual(len(re.findall("waiting for it", watch.text())), 1, watch.text())
+
     def test_a_job_that_is_over_still_has_them_and_a_wrong_name_is_met_with_the_right_one(self):
         self.allow(1000)
         workers = [self.worker(0, 1, "--steps", "5", "--leash", self.leash)]

@@ -71,8 +71,9 @@ void AddServiceFlags(CLI::App& command, RunOptions& options) {
       ->capture_default_str();
   command.add_option(
       "--patience", options.patience,
-      "How long members wait for a coordinator that is away (default: 30 times "
-      "--failure-timeout)");
+      "How long members wait for a coordinator that is away, and this command for one at "
+      "--coordinator that does not answer yet: 90s, 5m (default: 30 times "
+      "--failure-timeout, 5m where that is 10s)");
   command.add_option("--engine-threads", options.engine_threads,
                      "Engine threads of each server");
   command.add_option(

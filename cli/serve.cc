@@ -478,9 +478,10 @@ void AddServe(CLI::App& app, Command* selected) {
   add("--failure-timeout", flags->failure_timeout,
       "How long a job may stand still because somebody died");
   add("--patience", flags->patience,
-      "How long a server keeps its jobs for a coordinator that is away; default: 30 "
-      "times "
-      "--failure-timeout");
+      "How long a server keeps its jobs for a coordinator that is away, and a "
+      "coordinator "
+      "a job for a server that is to come back with its journal: 90s, 5m; default: 30 "
+      "times --failure-timeout, 5m where that is 10s");
   AddDoorFlags(*serve, *flags);
   add("--log-format", flags->log_format, "text or json");
   add("--log-level", flags->log_level, "debug, info, warning or error");

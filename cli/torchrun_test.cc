@@ -117,5 +117,16 @@ TEST(Torchrun, TakesAnEndpointForTheCoordinatorWhereItNamesOne) {
   }
 }
 
+TEST(RunFlags, SayWhatPatienceIsForAndInWhichUnit) {
+  RunOptions options;
+  CLI::App app;
+  AddRunFlags(app, options);
+  EXPECT_THAT(
+      app.help(),
+      AllOf(HasSubstr("for a coordinator that is away, and this command for one at "
+                      "--coordinator that does not answer yet: 90s, 5m"),
+            HasSubstr("default: 30 times --failure-timeout, 5m where that is")));
+}
+
 }  // namespace
 }  // namespace syncline

@@ -1,12 +1,83 @@
 #include "cli/coordinator_wait.h"
 
+#include <dlfcn.h>
+#include <netdb.h>
+
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "cli/launcher_test_util.h"
 #include "comm/base/failure.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+
+namespace {
+
+constexpr char kHangs[] = "hangs.invalid";
+
+// Look-ups of that name, which wait until they are let go.
+class LookUps {
+ public:
+  void Hang() {
+    absl::MutexLock lock(&mutex_);
+    ++hanging_;
+    const auto may_go = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return may_go_; };
+    // A test that would wait for it fails, and does not hang itself.
+    mutex_.AwaitWithTimeout(absl::Condition(&may_go), absl::Seconds(30));
+    --hanging_;
+  }
+  void Hold() {
+    absl::MutexLock lock(&mutex_);
+    may_go_ = false;
+  }
+  void AwaitOne() {
+    absl::MutexLock lock(&mutex_);
+    const auto one_hangs = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return hanging_ > 0;
+    };
+    mutex_.Await(absl::Condition(&one_hangs));
+  }
+  int hanging() {
+    absl::MutexLock lock(&mutex_);
+    return hanging_;
+  }
+  void LetGo() {
+    absl::MutexLock lock(&mutex_);
+    may_go_ = true;
+    const auto none_hangs = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return hanging_ == 0;
+    };
+    mutex_.Await(absl::Condition(&none_hangs));
+  }
+
+ private:
+  absl::Mutex mutex_;
+  bool may_go_ ABSL_GUARDED_BY(mutex_) = false;
+  int hanging_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+LookUps& look_ups() {
+  static auto& all = *new LookUps;
+  return all;
+}
+
+}  // namespace
+
+// In place of libc's.
+extern "C" int getaddrinfo(const char* host, const char* port, const addrinfo* hints,
+                           addrinfo** found) {
+  if (host != nullptr && std::string_view(host) == kHangs) {
+    look_ups().Hang();
+    return EAI_AGAIN;
+  }
+  static const auto next =
+      reinterpret_cast<decltype(&getaddrinfo)>(dlsym(RTLD_NEXT, "getaddrinfo"));
+  return next(host, port, hints, found);
+}
 
 namespace syncline {
 namespace {
@@ -21,6 +92,14 @@ class CoordinatorWaitTest : public testing::Test {
             [this](const std::string& line) { said_.push_back(line); }};
   }
 
+  // The error with which it ends.
+  static absl::Status EndOf(CoordinatorWait& wait) {
+    for (;;) {
+      const auto answers = wait.Answers(absl::Milliseconds(1));
+      if (!answers.ok()) return answers.status();
+    }
+  }
+
   std::vector<std::string> said_;
 };
 
@@ -28,7 +107,7 @@ TEST_F(CoordinatorWaitTest, SaysOnceWhereNobodyAnswersAndHowLongItWaits) {
   CoordinatorWait wait = Wait({.coordinator = "127.0.0.1:1",
                                .limit = absl::Hours(1),
                                .quiet = absl::ZeroDuration()});
-  for (int i = 0; i < 3; ++i) {
+  for (int after = 0; after < 3; after += static_cast<int>(said_.size())) {
     const auto answers = wait.Answers(absl::Milliseconds(1));
     ASSERT_TRUE(answers.ok()) << answers.status();
     EXPECT_FALSE(*answers);
@@ -43,11 +122,41 @@ TEST_F(CoordinatorWaitTest, SaysOnceWhereNobodyAnswersAndHowLongItWaits) {
 TEST_F(CoordinatorWaitTest, EndsAtItsLimit) {
   CoordinatorWait wait =
       Wait({.coordinator = "127.0.0.1:1", .limit = absl::ZeroDuration()});
-  const absl::Status status = wait.Answers(absl::Milliseconds(1)).status();
+  const absl::Status status = EndOf(wait);
   EXPECT_EQ(FailureOf(status), Failure::kUnreachable);
   EXPECT_THAT(std::string(status.message()),
               AllOf(HasSubstr("no coordinator answered at 127.0.0.1:1 within 0"),
                     HasSubstr("no worker was started: nothing listens there")));
+}
+
+// Ctrl-C is looked for between two slices.
+TEST_F(CoordinatorWaitTest, ANameThatCannotBeLookedUpHoldsUpNobody) {
+  look_ups().Hold();
+  {
+    CoordinatorWait wait = Wait({.coordinator = absl::StrCat(kHangs, ":7070"),
+                                 .limit = absl::Hours(1),
+                                 .quiet = absl::ZeroDuration(),
+                                 .inquiry = absl::Hours(1)});
+    EXPECT_FALSE(*wait.Answers(absl::Milliseconds(1)));
+    look_ups().AwaitOne();
+    EXPECT_FALSE(*wait.Answers(absl::Milliseconds(1)));
+  }
+  EXPECT_GE(look_ups().hanging(), 1) << "neither a slice nor the end waits for it";
+  look_ups().LetGo();
+  EXPECT_TRUE(said_.empty());
+}
+
+TEST_F(CoordinatorWaitTest, EndsAtItsLimitThoughANameCannotBeLookedUp) {
+  look_ups().Hold();
+  CoordinatorWait wait = Wait({.coordinator = absl::StrCat(kHangs, ":7070"),
+                               .limit = absl::ZeroDuration(),
+                               .inquiry = absl::ZeroDuration()});
+  const absl::Status status = EndOf(wait);
+  EXPECT_EQ(FailureOf(status), Failure::kUnreachable);
+  EXPECT_THAT(std::string(status.message()),
+              HasSubstr("no worker was started: its name is still being looked up; check "
+                        "the name and the name server"));
+  look_ups().LetGo();
 }
 
 TEST_F(CoordinatorWaitTest, SaysNothingWhereOneAnswers) {

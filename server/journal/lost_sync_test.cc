@@ -5,10 +5,14 @@
 #include <atomic>
 #include <cerrno>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
+#include "absl/synchronization/mutex.h"
 #include "comm/base/temp_directory.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -23,11 +27,53 @@ namespace {
 // later ones succeed.
 std::atomic<int> next_sync_fails_with = 0;
 
+// A disk on which syncs hang, once that is begun, until it is over; then they fail.
+class StuckDisk {
+ public:
+  void Begin() {
+    absl::MutexLock lock(&mutex_);
+    is_stuck_ = true;
+  }
+  void AwaitSync() {
+    absl::MutexLock lock(&mutex_);
+    const auto one_hangs = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return hanging_ > 0;
+    };
+    mutex_.Await(absl::Condition(&one_hangs));
+  }
+  void End() {
+    absl::MutexLock lock(&mutex_);
+    is_stuck_ = false;
+  }
+  // What a sync fails with; 0: it does not.
+  int Sync() {
+    absl::MutexLock lock(&mutex_);
+    if (!is_stuck_) return 0;
+    ++hanging_;
+    const auto may_go = [this]()
+                            ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return !is_stuck_; };
+    mutex_.Await(absl::Condition(&may_go));
+    --hanging_;
+    return EIO;
+  }
+
+ private:
+  absl::Mutex mutex_;
+  bool is_stuck_ ABSL_GUARDED_BY(mutex_) = false;
+  int hanging_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+StuckDisk& stuck_disk() {
+  static auto& disk = *new StuckDisk;
+  return disk;
+}
+
 }  // namespace
 
 // In place of libc's.
 extern "C" int fdatasync(int fd) {
-  const int error = next_sync_fails_with.exchange(0);
+  int error = stuck_disk().Sync();
+  if (error == 0) error = next_sync_fails_with.exchange(0);
   if (error == 0) return static_cast<int>(syscall(SYS_fdatasync, fd));
   errno = error;
   return -1;
@@ -40,6 +86,7 @@ namespace fs = std::filesystem;
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
 
 ShardRecord Settings(uint64_t from) {
@@ -130,6 +177,49 @@ TEST_F(LostSync, OfAFullDiskEndsTheJournalAlone) {
   next_sync_fails_with = ENOSPC;
   job_->Step(3);  // nobody waits for what will not be
   EXPECT_THAT(job_->state().error, HasSubstr("free space"));
+}
+
+// Nobody relies on what the journal had, since it has ended: no reason to end the server.
+TEST(LostSyncOfAnEndedJournal, EndsNoServer) {
+  const TempDirectory directory;
+  constexpr uint32_t kDay = kNight + 1;
+  constexpr uint64_t kTwoRecords = 600;
+  Durable of_night;
+  std::map<uint32_t, uint64_t> durable;
+  std::vector<absl::Status> lost;
+  Journal journal({.directory = directory.path(),
+                   .backlog = {.bytes = kTwoRecords, .patience = absl::Milliseconds(1)},
+                   .on_durable =
+                       [&](uint32_t job, uint32_t, uint64_t records) {
+                         durable[job] = records;
+                         if (job == kNight) of_night.Say(records);
+                       },
+                   .on_lost = [&](const absl::Status& why) { lost.push_back(why); }});
+  for (const auto& [job, name] : {std::pair{kNight, "night"}, {kDay, "day"}}) {
+    const absl::Status begun = journal.Begin({.job = job,
+                                              .head = {.job = name, .shard = kShard},
+                                              .blocks = {{0, 1}},
+                                              .trained = {{0, 1}},
+                                              .run = "run1"});
+    ASSERT_TRUE(begun.ok()) << begun;
+  }
+  const auto take = [&journal](uint32_t job, uint64_t from) {
+    journal.Take(job, 0, std::make_shared<ShardRecord>(Settings(from)));
+  };
+  take(kNight, 1);
+  of_night.Await(1);
+  stuck_disk().Begin();
+  take(kNight, 2);
+  stuck_disk().AwaitSync();
+  take(kNight, 3);
+  EXPECT_EQ(journal.State(kNight)->error, "");
+  take(kNight, 4);  // there is no room for it
+  EXPECT_THAT(journal.State(kNight)->error, HasSubstr("which took none for 1ms"));
+  stuck_disk().End();
+  take(kDay, 1);
+  journal.Stop();
+  EXPECT_THAT(lost, IsEmpty());
+  EXPECT_EQ(durable[kDay], 1u) << "the others' journals go on";
 }
 
 }  // namespace

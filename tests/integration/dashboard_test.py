@@ -69,6 +69,39 @@ class Dashboard(Browsed):
         self.browser.await_page(lambda page: self.browser.value(step) > before + 40)
         self.assertEqual(self.browser.value(asked), 0, "it asked all the same")
 
+    def test_it_says_of_no_step_that_it_is_safe_and_not_made(self):
+        self.browser.open(f"http://{self.admin}/")
+        self.browser.await_page(lambda page: page.words.get("connection") == "live")
+
+        def record(server, step, lag=0, error=""):
+            return {"server": server, "durable_step": step, "lag_steps": lag, "error": error}
+
+        def shown(**job):
+            job = {"checkpoint": {"written": 0, "failed": 0}, "recoveries": {"count": 0}, "step": 40, "durability": "disk", "backups": [],
+                   "records": [], "training_servers": 1, **job}
+            return self.browser.value(f"""import('/durability.js').then(({{showDurability, stepOf}}) => {{
+                const list = document.createElement('ul'), job = {json.dumps(job)};
+                showDurability(document.createElement('section'), list, job, String);
+                return [stepOf(job), ...[...list.children].map((line) => line.textContent)];
+            }})""")
+
+        self.assertEqual(shown(durability="none"), [40])
+        # What all servers have recorded is a step that is made, though no worker has said so yet.
+        self.assertEqual(shown(records=[record(0, 42)]), [42, "All steps below 42 are on the disks."])
+        self.assertEqual(shown(records=[record(0, 40, lag=1)]), [40, "All steps below 40 are on the disks, 1 on the way."])
+        self.assertEqual(shown(records=[record(0, 38, lag=1)]),
+                         [40, "All steps below 38 were on the disks, 1 on the way at the last heartbeat."])
+        self.assertEqual(shown(records=[record(0, 42)], training_servers=2), [40], "nobody knows of the other one")
+        ended = [40, "Of the other servers all steps below 42 are on the disks.", "The journal of server 1 has ended: full"]
+        self.assertEqual(shown(records=[record(0, 42), record(1, 30, error="full")], training_servers=2), ended)
+        backups = [{"server": 0, "holder": "server 1 (b)", "lost": "", "next": ""}, {"server": 1, "holder": "", "lost": "gone", "next": ""}]
+        peer = {"durability": "peer", "training_servers": 2}
+        self.assertEqual(shown(**peer, records=[record(0, 44), record(1, 42)], backups=backups[:1]),
+                         [42, "All steps below 42 are in the backups.", "Server 0's backup is with server 1 (b)."])  # fmt: skip
+        self.assertEqual(shown(**peer, records=[record(0, 44)], backups=backups),
+                         [40, "Of the other servers all steps below 44 are in the backups.", "Server 0's backup is with server 1 (b).",
+                          "Server 1 has no backup: gone"])  # fmt: skip
+
     def test_where_no_stream_comes_through_it_asks(self):
         worker = self.worker(0, 1, "--steps", "100000", "--step-ms", "50", job=JOB)
         worker.await_line(r"^step 20$")
@@ -142,7 +175,7 @@ class DashboardOfBackups(Browsed):
         workers = [self.worker(rank, 2, "--steps", "100000", "--step-ms", "20", job=JOB) for rank in range(2)]
         workers[0].await_line(r"^step 20$")
         # Servers say with their heartbeats how far their backups are.
-        self.look(until=says("durability-list", r"All steps below [\d,]+ are in the backups.* Server 0's backup is with server 1 \("))
+        self.look(until=says("durability-list", r"All steps below [\d,]+ (are|were) in the backups.* Server 0's backup is with server 1 \("))
 
 
 class Crowd(http.server.BaseHTTPRequestHandler):

@@ -2,7 +2,7 @@
 // text, never as markup.
 import {showAdvice} from "/advice.js";
 import {Chart} from "/chart.js";
-import {showDurability} from "/durability.js";
+import {showDurability, stepOf} from "/durability.js";
 import {Events} from "/events.js";
 import {Phases} from "/phases.js";
 import {Sparks} from "/spark.js";
@@ -144,7 +144,7 @@ function tiles(job, points) {
   const mean = (values) => values.reduce((sum, value) => sum + value, 0) / values.length;
   const ratios = job.members.map((member) => member.compression.ratio).filter((ratio) => ratio > 0);
   const shown = [
-    ["Step", job.step.toLocaleString("en")],
+    ["Step", stepOf(job).toLocaleString("en")],
     ["Steps a second", short(latest("step"))],
     ["Loss", job.loss === null ? "–" : short(job.loss)],
     ["Workers", `${job.members.length} of ${job.expected_workers}`],
@@ -235,7 +235,7 @@ function show(status) {
   showJobs(status.jobs, job);
   if (job) {
     const points = state.series.get(job.job) ?? [];
-    document.title = `${job.name}: step ${job.step} · Syncline`;
+    document.title = `${job.name}: step ${stepOf(job)} · Syncline`;
     byId("job-name").textContent = job.name;
     byId("job-state").textContent = `${job.phase}, epoch ${job.epoch}${job.reason ? `: ${job.reason}` : ""}`;
     showWaits(job);

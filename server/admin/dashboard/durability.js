@@ -1,5 +1,34 @@
 // What is left of a job when something dies: its checkpoint, its journals or backups, and what it has got over.
 
+// How far journals or backups are: all steps below `below` are safe on the servers that have one still. Of a server that
+// has not said so yet nobody knows.
+function safeStepsOf(job) {
+  const lost = new Set(job.backups.filter((one) => one.lost).map((one) => one.server));
+  job.records.filter((one) => one.error).forEach((one) => lost.add(one.server));
+  const going = job.records.filter((one) => !lost.has(one.server));
+  const isKnown = going.length > 0 && going.length + lost.size >= job.training_servers;
+  return {
+    lost: lost.size,
+    below: isKnown ? Math.min(...going.map((one) => one.durable_step)) : undefined,
+    lag: Math.max(0, ...going.map((one) => one.lag_steps)),
+  };
+}
+
+// Workers and servers tell of themselves at different moments: a step that all servers have recorded has been made, though
+// no worker has said so yet.
+export function stepOf(job) {
+  const safe = safeStepsOf(job);
+  return safe.lost ? job.step : Math.max(job.step, safe.below ?? 0);
+}
+
+// Where the servers' word is older than the workers', it is said to be.
+function safeLineOf(job, safe) {
+  const isOlder = safe.below < stepOf(job);
+  const where = job.durability === "disk" ? "on the disks" : "in the backups";
+  return `${safe.lost ? "Of the other servers all" : "All"} steps below ${safe.below.toLocaleString("en")} ` +
+    `${isOlder ? "were" : "are"} ${where}${safe.lag ? `, ${safe.lag} on the way` : ""}${isOlder ? " at the last heartbeat" : ""}.`;
+}
+
 function linesOf(job, duration) {
   const lines = [];
   const say = (words) => lines.push({words});
@@ -7,16 +36,8 @@ function linesOf(job, duration) {
   const saved = job.checkpoint;
   if (saved.written) say(`Checkpoint ${saved.latest}, ${duration(saved.age_seconds)} old.`);
   if (saved.failed) warn(`${saved.failed} checkpoints failed${saved.error ? `, the last: ${saved.error}` : "."}`);
-  const lost = new Set(job.backups.filter((one) => one.lost).map((one) => one.server));
-  job.records.filter((one) => one.error).forEach((one) => lost.add(one.server));
-  const going = job.records.filter((one) => !lost.has(one.server));
-  // Of a server that has not said so yet nobody knows.
-  if (going.length && going.length + lost.size >= job.training_servers) {
-    const durable = Math.min(...going.map((one) => one.durable_step));
-    const lag = Math.max(...going.map((one) => one.lag_steps));
-    const where = job.durability === "disk" ? "on the disks" : "in the backups";
-    say(`${lost.size ? "Of the other servers all" : "All"} steps below ${durable.toLocaleString("en")} are ${where}${lag ? `, ${lag} on the way` : ""}.`);
-  }
+  const safe = safeStepsOf(job);
+  if (safe.below !== undefined) say(safeLineOf(job, safe));
   for (const one of job.records.filter((of) => of.error)) warn(`The journal of server ${one.server} has ended: ${one.error}`);
   for (const one of job.backups) {
     if (one.lost) warn(`Server ${one.server} has no backup: ${one.lost}${one.next ? `, and ${one.next}` : ""}`);

@@ -28,7 +28,7 @@ demo: ## Train Fashion-MNIST on 2 servers and 4 workers of this host
 wheel: ## Build the Python package: build/wheel/syncline-*.whl
 	@deploy/install-deps.sh core wheel
 	@cmake --preset release --log-level=NOTICE
-	@cmake --build --preset release -j $(JOBS) --target syncline syncline_c
+	@cmake --build --preset release -j $(JOBS) --target wheel_files
 	@/usr/bin/python3 worker/python/build_wheel.py --build build/release --out build/wheel
 
 test: build ## Run all tests on the release build

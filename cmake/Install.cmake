@@ -2,6 +2,7 @@
 #
 #   P/bin/syncline                       the one binary
 #   P/lib/libsyncline.so                 the client
+#   P/lib/libsyncline_cuda.so            what it has GPUs do, where CMake found nvcc
 #   P/include/syncline.h, syncline.hpp   its interface for C, and for C++17
 #   P/lib/cmake/Syncline                 find_package(Syncline), which gives syncline::client
 #   P/lib/pkgconfig/syncline.pc          pkg-config syncline
@@ -12,7 +13,14 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Syncline)
+# What of it goes into the wheel (worker/python/build_wheel.py).
+add_custom_target(wheel_files)
+add_dependencies(wheel_files syncline syncline_c)
 install(TARGETS syncline syncline_c EXPORT SynclineTargets)
+if(TARGET syncline_cuda)
+  add_dependencies(wheel_files syncline_cuda)
+  install(TARGETS syncline_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
 install(FILES worker/c/syncline.h worker/c/syncline.hpp TYPE INCLUDE)
 file(RELATIVE_PATH SYNCLINE_PC_TO_PREFIX /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(worker/c/syncline.pc.in ${CMAKE_BINARY_DIR}/syncline.pc @ONLY)

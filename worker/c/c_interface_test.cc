@@ -44,7 +44,8 @@ class CInterface : public ::testing::Test {
             .learning_rate_scale = 0,
             .options = nullptr,
             .state = nullptr,
-            .frozen = 0};
+            .frozen = 0,
+            .device = 0};
   }
   // What Declare says to it.
   syncline_code Declare(const syncline_tensor& tensor) {

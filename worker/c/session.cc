@@ -13,6 +13,7 @@
 #include "comm/base/limits.h"
 #include "comm/base/options.h"
 #include "comm/base/status.h"
+#include "worker/c/device.h"
 #include "worker/c/handles.h"
 
 using syncline::ConstTensorMemory;
@@ -21,6 +22,7 @@ using syncline::Session;
 using syncline::SessionStats;
 using syncline::TensorMemory;
 using syncline::TensorOptions;
+using syncline::c::DeviceOf;
 using syncline::c::Guarded;
 using syncline::c::NullArgument;
 
@@ -153,7 +155,9 @@ syncline_code syncline_declare(syncline_session* session, const syncline_tensor*
     SYNCLINE_ASSIGN_OR_RETURN(const syncline_tensor given, Read(tensor));
     SYNCLINE_ASSIGN_OR_RETURN(const TensorOptions options, OptionsOf(given));
     SYNCLINE_ASSIGN_OR_RETURN(const DType dtype, DTypeOf(given.dtype));
-    SYNCLINE_ASSIGN_OR_RETURN(*id, of.Declare(options, TensorMemory{given.data, dtype}));
+    SYNCLINE_ASSIGN_OR_RETURN(syncline::Device* const device, DeviceOf(given.device));
+    SYNCLINE_ASSIGN_OR_RETURN(
+        *id, of.Declare(options, TensorMemory{given.data, dtype, device}));
     return absl::OkStatus();
   });
 }
@@ -166,9 +170,16 @@ syncline_code syncline_start(syncline_session* session, int64_t timeout_ms) {
 syncline_code syncline_push_pull(syncline_session* session, uint32_t tensor,
                                  const void* gradient, syncline_dtype dtype,
                                  uint32_t samples) {
+  return syncline_push_pull_from(session, tensor, gradient, dtype, 0, samples);
+}
+
+syncline_code syncline_push_pull_from(syncline_session* session, uint32_t tensor,
+                                      const void* gradient, syncline_dtype dtype,
+                                      uint64_t device, uint32_t samples) {
   return With(session, [&](Session& of) -> absl::Status {
     SYNCLINE_ASSIGN_OR_RETURN(const DType type, DTypeOf(dtype));
-    return of.PushPull(tensor, ConstTensorMemory{gradient, type}, samples);
+    SYNCLINE_ASSIGN_OR_RETURN(syncline::Device* const where, DeviceOf(device));
+    return of.PushPull(tensor, ConstTensorMemory{gradient, type, where}, samples);
   });
 }
 

@@ -165,15 +165,24 @@ typedef struct syncline_tensor {
   uint32_t dimensions; /* 0: a scalar */
   const uint64_t* shape;
   syncline_dtype dtype; /* of data */
-  /* Initial values, and from syncline_start on where new weights land: prod(shape) elements, contiguous, on the host.
-   * Stay valid until the session is freed. */
+  /* Initial values, and from syncline_start on where new weights land: prod(shape) elements, contiguous. Stay valid until
+   * the session is freed. */
   void* data;
   double learning_rate_scale; /* 0 means 1 */
   const char*
       options; /* of the optimizer, in place of the job's: "weight_decay=0,lr=0.01"; NULL: the job's */
   const char* state; /* "f32", "bf16", "int8"; NULL: the job's */
   int32_t frozen;    /* not 0: received once, never pushed */
+  /* Where data lies. 0: in host memory; n: in memory of CUDA device n - 1, aligned to 16 bytes, see syncline_device_check.
+   * (64 bits: the struct of older callers ends with padding, in which a field of 32 would lie.) */
+  uint64_t device;
 } syncline_tensor;
+
+/* Whether tensors may lie in memory of a device, named as in syncline_tensor. OK: the session's threads encode gradients
+ * there and decode weights there, on streams of their own, and only what travels crosses the bus. UNAVAILABLE: there is
+ * no CUDA module beside the library, no driver or no device; INVALID_ARGUMENT: there are fewer devices. Initialises the
+ * CUDA driver: children made by fork cannot use CUDA. */
+SYNCLINE_API syncline_code syncline_device_check(uint64_t device);
 
 /* Before start, by every worker the same tensors in the same order, front layers first. */
 SYNCLINE_API syncline_code syncline_declare(syncline_session* session,
@@ -188,6 +197,13 @@ SYNCLINE_API syncline_code syncline_start(syncline_session* session, int64_t tim
 SYNCLINE_API syncline_code syncline_push_pull(syncline_session* session, uint32_t tensor,
                                               const void* gradient, syncline_dtype dtype,
                                               uint32_t samples);
+/* The same of a gradient in memory of a device, named as in syncline_tensor: the tensor's own, with 16 bytes' alignment.
+ * The device is through with writing it, and with all use of the tensor's weights, when this is called. After the wait
+ * that follows, the new weights are there for any of its streams. 0 is syncline_push_pull. */
+SYNCLINE_API syncline_code syncline_push_pull_from(syncline_session* session,
+                                                   uint32_t tensor, const void* gradient,
+                                                   syncline_dtype dtype, uint64_t device,
+                                                   uint32_t samples);
 /* Memory for one gradient, which servers of this host read where it lies instead of a copy: where mode is bsp without a
  * quorum and the push codec is what it holds ("fp32" of FLOAT32, "bf16" of BFLOAT16); otherwise it is like any other. Push
  * from its beginning. As any gradient it stays unchanged from push_pull until the tensor was waited for, or the session is

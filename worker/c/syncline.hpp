@@ -53,6 +53,9 @@ inline void Check(syncline_code code) {
   if (code != SYNCLINE_OK) throw Error(code);
 }
 
+// Throws where tensors cannot lie in memory of the device; the error says why.
+inline void CheckDevice(uint64_t device) { Check(syncline_device_check(device)); }
+
 // For calls that wait. Forever() is their default.
 using Timeout = std::chrono::milliseconds;
 inline constexpr Timeout Forever() { return Timeout(SYNCLINE_FOREVER); }
@@ -113,10 +116,11 @@ class Session {
                    float* weights, const TensorOptions& options = {}) {
     return DeclareAs(name, shape, {weights, SYNCLINE_FLOAT32}, options);
   }
-  // Weights of any type.
+  // Weights of any type, in host memory (device 0) or in that of CUDA device n - 1.
   struct Memory {
     void* data;
     syncline_dtype dtype;
+    uint64_t device = 0;
   };
   TensorId DeclareAs(const std::string& name, const std::vector<uint64_t>& shape,
                      Memory weights, const TensorOptions& options = {}) {
@@ -131,6 +135,7 @@ class Session {
     tensor.options = options.options.c_str();
     tensor.state = options.state.c_str();
     tensor.frozen = options.frozen ? 1 : 0;
+    tensor.device = weights.device;
     TensorId id = 0;
     Check(syncline_declare(handle(), &tensor, &id));
     return id;
@@ -142,13 +147,15 @@ class Session {
   void PushPull(TensorId tensor, const float* gradient, uint32_t samples) {
     Check(syncline_push_pull(handle(), tensor, gradient, SYNCLINE_FLOAT32, samples));
   }
-  // Gradients of any type.
+  // Gradients of any type, where the weights lie.
   struct ConstMemory {
     const void* data;
     syncline_dtype dtype;
+    uint64_t device = 0;
   };
   void PushPullAs(TensorId tensor, ConstMemory gradient, uint32_t samples) {
-    Check(syncline_push_pull(handle(), tensor, gradient.data, gradient.dtype, samples));
+    Check(syncline_push_pull_from(handle(), tensor, gradient.data, gradient.dtype,
+                                  gradient.device, samples));
   }
   // Memory for one gradient, which servers of this host read where it lies; the rules are
   // those of syncline_memory_new. It lives as long as it is referred to.

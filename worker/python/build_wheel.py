@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Builds the wheel: the package, libsyncline.so, the program `syncline`, and the libraries that both need.
+"""Builds the wheel: the package, libsyncline.so, the program `syncline`, the libraries that both need, and, where CMake found
+nvcc, libsyncline_cuda.so, the codecs that run on GPUs.
 
     worker/python/build_wheel.py [--build build/release] [--out build/wheel]
 
@@ -20,6 +21,7 @@ MAX_WHEEL_BYTES = 40 << 20
 
 # glibc and the compiler's libraries are the system's, as in every wheel; those of RDMA belong to its driver.
 OF_THE_SYSTEM = re.compile(r"^(ld-linux.*|lib(c|m|dl|rt|pthread|resolv|gcc_s|stdc\+\+|ibverbs|rdmacm|nl-.*))\.so")
+CUDA_MODULE = "libsyncline_cuda.so"
 UCX_MODULES = ("libuct_cma.so.0", "libuct_ib.so.0", "libuct_rdmacm.so.0")
 
 
@@ -64,6 +66,10 @@ def fill(package, build):
     for source, target in binaries.items():
         libraries.update(needed(source))
         install(source, target, "$ORIGIN" if target.parent.name == "lib" else "$ORIGIN/../lib")
+    if (cuda := build / CUDA_MODULE).exists():  # libsyncline.so looks for it beside itself
+        if libraries_of_it := needed(cuda):
+            sys.exit(f"build_wheel: {cuda} needs {', '.join(libraries_of_it)}, and may need nothing but the system and its driver")
+        install(cuda, package / "lib" / CUDA_MODULE, "$ORIGIN")
     for name, path in sorted(libraries.items()):
         install(path, package / "lib" / name, "$ORIGIN")
         install_license(path, package / "lib/licenses")

@@ -1,14 +1,62 @@
-"""Models on a real GPU; skipped by name without one. What needs none is in staging_test.py."""
+"""Models on a real GPU; skipped by name without one. What needs none is in staging_test.py and on_device_test.py.
+
+    SYNCLINE_BUILD=build/release python3 worker/python/tests/cuda_test.py -v
+
+Each test runs twice: with tensors that are copied to host memory and encoded there (the classes named Staged…), and with codecs that
+run on the GPU (OnDevice…, which are skipped with the reason where the CUDA module is missing). Each prints which way it took.
+"""
+import contextlib
+import os
 import unittest
 import unittest.mock
 
 import average_test
+import gpu_cases
 from torch_support import OptimizerTest, batches, make_model, nn, torch
 
+from syncline import _staging
+from syncline._library import library
 from syncline.torch import DiLoCo, wrap
 
 if not torch.cuda.is_available():
     raise unittest.SkipTest("torch finds no GPU")
+
+torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False  # results are compared
+
+
+def why_not_on_device():
+    """Why the session's codecs cannot run on torch's first GPU; "" where they can."""
+    if _staging.device_of(torch.zeros(1, device="cuda"), "a tensor").number:
+        return ""
+    library().syncline_device_check(1)
+    return library().syncline_last_error().decode() or "this is no CUDA device"
+
+
+class Staged:
+    """Tests whose tensors are copied to host memory."""
+
+    codecs = "0"
+
+    def setUp(self):
+        reason = why_not_on_device() if self.codecs == "1" else ""
+        if reason:
+            self.skipTest(f"the session's codecs do not run on this GPU: {reason}")
+        patch = unittest.mock.patch.dict(os.environ, SYNCLINE_GPU_CODECS=self.codecs)
+        patch.start()
+        self.addCleanup(patch.stop)
+        super().setUp()
+
+    def check_way(self, session):
+        """That the session knows its tensors as this class is about, and says so."""
+        known, declared = session.device_codecs, len(session._tensors)
+        print(f"\n{self.id()}: SYNCLINE_GPU_CODECS={self.codecs}, {known} of {declared} tensors on the GPU", flush=True)
+        self.assertEqual(known, declared if self.codecs == "1" else 0)
+
+
+class OnDevice(Staged):
+    """Tests whose tensors are encoded and decoded on the GPU."""
+
+    codecs = "1"
 
 
 def train(model, optimizer, count):
@@ -18,7 +66,12 @@ def train(model, optimizer, count):
         optimizer.step()
 
 
-class OnAGpu(OptimizerTest):
+class Models:
+    def optimizer(self, model, *arguments, **more):
+        optimizer = super().optimizer(model, *arguments, **more)
+        self.check_way(optimizer.session)
+        return optimizer
+
     def test_steps_are_those_of_torchs_optimizer(self):
         model, expected = make_model().cuda(), make_model().cuda()
         with self.optimizer(model, "adamw", lr=0.01) as optimizer:
@@ -62,30 +115,58 @@ class OnAGpu(OptimizerTest):
         model, expected = make_model().cuda(), make_model().cuda()
         inner = torch.optim.Adam(model.parameters(), 0.01)
         with wrap(inner, model, session=self.options()) as optimizer:
+            self.check_way(optimizer.session)
             train(model, optimizer, 30)
         train(expected, torch.optim.Adam(expected.parameters(), 0.01), 30)
         self.assert_same(model, expected, 1e-5)
 
-    def test_local_rounds(self):
+    def test_local_rounds(self):  # of which the servers hold copies in host memory, either way
         model = make_model().cuda()
         with DiLoCo(model, torch.optim.SGD(model.parameters(), 0.05), 5, session=self.options()) as optimizer:
             train(model, optimizer, 20)
             self.assertEqual(optimizer.rounds, 4)
 
 
-class TwoRanks(average_test.TwoRanks):
+class TwoRanks:
     """Both on one GPU, which gloo allows."""
 
     def run_ranks(self, make, job, steps=30):
         on_gpu = average_test.TRAIN.replace("    {make}", "    model = model.cuda()\n    {make}").replace("network(rows)", "network(rows.cuda())")
         on_gpu = on_gpu.replace("torch.sin(rows[:, :3])", "torch.sin(rows[:, :3]).cuda()").replace(".flatten()", ".flatten().cpu()")
+        print(f"\n{self.id()}: SYNCLINE_GPU_CODECS={self.codecs}", flush=True)
         with unittest.mock.patch.object(average_test, "TRAIN", on_gpu):
             return super().run_ranks(make, job, steps)
 
 
+class StagedModels(Staged, Models, OptimizerTest):
+    pass
+
+
+class OnDeviceModels(OnDevice, Models, OptimizerTest):
+    pass
+
+
+class StagedTwoRanks(Staged, TwoRanks, average_test.TwoRanks):
+    pass
+
+
+class OnDeviceTwoRanks(OnDevice, TwoRanks, average_test.TwoRanks):
+    pass
+
+
+class OnDeviceCases(OnDevice, gpu_cases.Cases):
+    """Some of them compare both ways by themselves."""
+
+    place = "cuda"
+
+    def on_host(self):
+        return contextlib.nullcontext()
+
+
 def load_tests(loader, standard, pattern):
     """Not once more those that the other files run."""
-    return unittest.TestSuite(loader.loadTestsFromTestCase(one) for one in (OnAGpu, TwoRanks))
+    return unittest.TestSuite(loader.loadTestsFromTestCase(one) for one in (
+        StagedModels, OnDeviceModels, StagedTwoRanks, OnDeviceTwoRanks, OnDeviceCases))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Tensors of GPUs, on a stand-in for one: what programs do in host memory works there, too. Of a real one: cuda_test.py."""
+"""Tensors of GPUs, copied to host memory, on a stand-in for one: what programs do in host memory works there, too. Of GPUs that run the
+session's codecs: on_device_test.py; of real ones: cuda_test.py."""
 import contextlib
 import math
 import threading
@@ -31,9 +32,14 @@ class Mark:
 class StandIn:
     """A GPU in host memory. A copy to the host is made when somebody waits for it; until then its memory holds no numbers."""
 
+    number = 0
+
     def __init__(self, gate=None):
         self.gate = gate
         self.landed = 0
+
+    def address(self, tensor):
+        return tensor.data_ptr()
 
     def host_like(self, tensor):
         return torch.full(tensor.shape, math.nan, dtype=tensor.dtype)

@@ -18,6 +18,13 @@ for module, package in (("torch", "python3-torch"), ("pip", "python3-pip"), ("se
 if shutil.which("patchelf") is None:
     raise unittest.SkipTest("no patchelf; install it")
 
+# Whether there is a GPU or not, the module is opened.
+CHECK_DEVICE = """
+from syncline._library import library
+library().syncline_device_check(1)
+print(open("/proc/self/maps").read())
+"""
+
 
 class Wheel(unittest.TestCase):
     @classmethod
@@ -66,6 +73,13 @@ class Wheel(unittest.TestCase):
         for name in ("libsyncline.so", "libgrpc.so", "libucp.so"):
             paths = set(re.findall(rf"\S*/{re.escape(name)}\S*", said))
             self.assertTrue(paths and all(str(self.folder) in path for path in paths), (name, paths))
+
+    def test_brings_the_codecs_of_gpus_where_they_were_built(self):
+        if not (support.BUILD / "libsyncline_cuda.so").exists():
+            self.skipTest("this build has no CUDA module")
+        said = self.run_program(self.folder / "venv/bin/python", "-c", CHECK_DEVICE)
+        module = next(self.folder.glob("venv/lib/python3*/site-packages/syncline/lib/libsyncline_cuda.so"))
+        self.assertIn(str(module), said)
 
 
 if __name__ == "__main__":

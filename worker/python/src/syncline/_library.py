@@ -36,6 +36,7 @@ class TensorStruct(ctypes.Structure):
         ("options", c_char_p),
         ("state", c_char_p),
         ("frozen", c_int32),
+        ("device", c_uint64),
     ]
 
 
@@ -71,7 +72,8 @@ _SIGNATURES = {
     "syncline_session_free": (None, [c_void_p]),
     "syncline_declare": (Code, [c_void_p, POINTER(TensorStruct), POINTER(c_uint32)]),
     "syncline_start": (Code, [c_void_p, c_int64]),
-    "syncline_push_pull": (Code, [c_void_p, c_uint32, c_void_p, c_int, c_uint32]),
+    "syncline_device_check": (Code, [c_uint64]),
+    "syncline_push_pull_from": (Code, [c_void_p, c_uint32, c_void_p, c_int, c_uint64, c_uint32]),
     "syncline_memory_new": (Code, [c_void_p, c_uint64, c_int, POINTER(c_void_p)]),
     "syncline_memory_data": (c_void_p, [c_void_p]),
     "syncline_memory_free": (None, [c_void_p]),

@@ -10,18 +10,27 @@ _DTYPES = {"float32": FLOAT32, "bfloat16": BFLOAT16, "float16": FLOAT16}
 
 
 class Memory(NamedTuple):
-    """Contiguous numbers in host memory. Valid as long as the array that they belong to."""
+    """Contiguous numbers. Valid as long as the array that they belong to."""
 
     address: int
     shape: tuple[int, ...]
     dtype: int
+    device: int = 0  # as syncline.h numbers them: 0 is host memory, n CUDA device n - 1
 
 
-def memory_of(array: Any, name: str) -> Memory:
-    """The memory of `array`; InvalidArgument names `name` and says what does not fit."""
+def dtype_of(array: Any, name: str) -> int:
+    """The library's number of its type; InvalidArgument names `name` and says what does not fit, also of a sparse tensor."""
     dtype = str(getattr(array, "dtype", None)).replace("torch.", "")
     if dtype not in _DTYPES:
         raise InvalidArgument(f"{name}: {_kind(array)} of dtype {dtype}; give float32, bfloat16 or float16")
+    if hasattr(array, "data_ptr") and str(array.layout) != "torch.strided":
+        raise InvalidArgument(f"{name}: the tensor is {array.layout}; only dense tensors travel (Embedding(sparse=False))")
+    return _DTYPES[dtype]
+
+
+def memory_of(array: Any, name: str) -> Memory:
+    """The host memory of `array`; InvalidArgument names `name` and says what does not fit."""
+    dtype = dtype_of(array, name)
     if hasattr(array, "data_ptr"):
         address = _torch_address(array, name)
     elif hasattr(array, "__array_interface__"):
@@ -30,7 +39,7 @@ def memory_of(array: Any, name: str) -> Memory:
         address = array.__array_interface__["data"][0]
     else:
         raise InvalidArgument(f"{name}: {_kind(array)} is neither a NumPy array nor a torch tensor")
-    return Memory(address, tuple(array.shape), _DTYPES[dtype])
+    return Memory(address, tuple(array.shape), dtype)
 
 
 def is_writable(array: Any) -> bool:
@@ -40,10 +49,8 @@ def is_writable(array: Any) -> bool:
 
 
 def _torch_address(tensor: Any, name: str) -> int:
-    if str(tensor.layout) != "torch.strided":
-        raise InvalidArgument(f"{name}: the tensor is {tensor.layout}; only dense tensors travel (Embedding(sparse=False))")
     if tensor.device.type != "cpu":
-        raise InvalidArgument(f"{name}: the tensor is on {tensor.device}; only host memory is supported yet: .cpu()")
+        raise InvalidArgument(f"{name}: the tensor is on {tensor.device}, and is needed in host memory: give .cpu() of it")
     if not tensor.is_contiguous():
         raise InvalidArgument(f"{name}: the tensor is not contiguous; give .contiguous() of it")
     return int(tensor.data_ptr())

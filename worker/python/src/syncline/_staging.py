@@ -1,4 +1,5 @@
-"""Tensors of a GPU. What the session reads and writes is a copy of them in pinned host memory.
+"""Tensors of GPUs, and the calls of a session about them. Where the GPU runs the session's codecs, the session knows a tensor by
+its memory there (_on_device.py). Elsewhere what it reads and writes is a copy in pinned host memory:
 
     backward's stream   … gradient is there ─┐
     stream up                                └ copy to the host ─┐
@@ -13,13 +14,18 @@ once. A gradient is copied by a stream of its own, while backward goes on, and w
 """
 from __future__ import annotations
 
+import functools
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from queue import SimpleQueue
-from typing import Any, Callable, NamedTuple, Optional, Protocol
+from typing import Any, Callable, NamedTuple, Optional, Protocol, Union
 
+from syncline import _log, _on_device
+from syncline._library import library
+from syncline._memory import Memory, memory_of
+from syncline._on_device import OnDevice
 from syncline.errors import DeadlineExceeded, InvalidArgument, SessionClosed
 
 
@@ -31,7 +37,17 @@ class Mark(Protocol):
 
 
 class Device(Protocol):
-    """What staging needs of a GPU. "The program's stream" is the current one of the thread that calls."""
+    """What is needed of a GPU. "The program's stream" is the current one of the thread that calls."""
+
+    @property
+    def number(self) -> int:
+        """What the session calls it (syncline.h); 0 where its codecs do not run on it."""
+
+    def address(self, tensor: Any) -> int:
+        """Where a tensor of it begins."""
+
+    def dense(self, tensor: Any) -> Any:
+        """Its values, contiguous and aligned: itself, if it is that, otherwise a copy by the program's stream."""
 
     def host_like(self, tensor: Any) -> Any:
         """Contiguous host memory of its shape and type, which the GPU reads and writes by itself."""
@@ -52,15 +68,38 @@ class Cuda:
     def __init__(self, device: Any) -> None:
         import torch
 
+        self._torch: Any = torch
         self._cuda: Any = torch.cuda
-        self._empty = torch.empty
         self._device = device
         self._up = torch.cuda.Stream(device)
         self._down = torch.cuda.Stream(device)
 
+    @functools.cached_property
+    def number(self) -> int:
+        """See Device."""
+        number = 1 + int(self._torch.device(self._device).index)
+        if self._torch.version.hip is not None:
+            why_not = "the session's codecs run on CUDA devices, and this torch is ROCm's"
+        elif library().syncline_device_check(number):
+            why_not = library().syncline_last_error().decode(errors="replace")
+        else:
+            _log.logger.debug("%s: encodes gradients and decodes weights", self._device)
+            return number
+        _log.logger.debug("%s: gradients are copied to host memory and encoded there: %s", self._device, why_not)
+        return 0
+
+    def address(self, tensor: Any) -> int:
+        """See Device."""
+        return int(tensor.data_ptr())
+
+    def dense(self, tensor: Any) -> Any:
+        """See Device."""
+        dense = tensor.detach().contiguous()
+        return dense.clone() if self.address(dense) % _on_device.ALIGNMENT else dense
+
     def host_like(self, tensor: Any) -> Any:
         """See Device."""
-        return self._empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return self._torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
 
     def mark(self) -> Mark:
         """See Device."""
@@ -107,11 +146,12 @@ def device_of(array: Any, name: str) -> Optional[Device]:
 class Staged:
     """A tensor of a GPU, and the host memory that the session knows it by. Threads: one at a time."""
 
-    def __init__(self, device: Device, weights: Any) -> None:
+    def __init__(self, device: Device, weights: Any, name: str) -> None:
         self._device = device
         self._weights = weights.data  # to be written without a word to autograd, as the session writes host memory
-        self.host = device.host_like(weights)
-        self.host.copy_(self._weights)
+        self._host = device.host_like(weights)
+        self._host.copy_(self._weights)
+        self.memory = memory_of(self._host, name)
         self._gradient: Any = None
         self._landed: Optional[Mark] = None
         self._is_awaited = True
@@ -120,12 +160,12 @@ class Staged:
         """Whether its weights are there."""
         return self._device is device
 
-    def to_host(self, gradient: Any) -> tuple[Any, Mark]:
-        """A copy of a gradient, and when it is there. In memory that is used again once the gradient was waited for."""
+    def take(self, gradient: Any, name: str) -> tuple[Any, Memory, Mark]:
+        """A copy of a gradient of this GPU, where that lies, and when it is there. The memory is used again once it was waited for."""
         own = self._gradient
         if own is None or self._is_awaited or own.shape != gradient.shape or own.dtype != gradient.dtype:
             own = self._gradient = self._device.host_like(gradient)
-        return own, self._device.to_host(own, gradient)
+        return own, memory_of(own, name), self._device.to_host(own, gradient)
 
     def mark(self) -> Mark:
         """Behind all that the program uses the weights for."""
@@ -135,22 +175,30 @@ class Staged:
         """The session is about to write new weights."""
         self._is_awaited = True
 
-    def settle(self) -> None:
-        """Returns once the GPU no longer reads what the session wrote last."""
+    def lend(self) -> None:
+        """The session may write new weights: returns once the GPU no longer reads those that it wrote last."""
         if self._landed is not None:
             self._landed.synchronize()
+        self._is_awaited = True
 
     def land(self) -> None:
         """Copies new weights to the GPU, if there are any."""
         if self._is_awaited:
             self._is_awaited = False
-            self._landed = self._device.to_device(self._weights, self.host)
+            self._landed = self._device.to_device(self._weights, self._host)
 
 
-def staged(weights: Any, name: str) -> Optional[Staged]:
+Placed = Union[Staged, OnDevice]
+
+
+def placed(weights: Any, name: str) -> Optional[Placed]:
     """None for weights in host memory, which need none of this."""
     device = device_of(weights, name)
-    return None if device is None else Staged(device, weights)
+    if device is None:
+        return None
+    if _on_device.is_wanted() and _on_device.is_fit(device, weights):
+        return OnDevice(device, weights, name)
+    return Staged(device, weights, name)
 
 
 class _Call(NamedTuple):
@@ -228,58 +276,62 @@ class Line:
 
 
 class Stage:
-    """The tensors of a session that are on GPUs. Without any, calls are made at once, and nothing is waited for."""
+    """Those tensors of a session that are on GPUs. Without any, calls are made at once, and nothing is waited for."""
 
     def __init__(self) -> None:
         self._line = Line()
-        self._staged: dict[int, Staged] = {}  # by what the session calls them
+        self._placed: dict[int, Placed] = {}  # by what the session calls them
 
-    def add(self, tensor: int, staged: Staged) -> None:
+    def add(self, tensor: int, placed: Placed) -> None:
         """Before the session starts."""
-        self._staged[tensor] = staged
+        self._placed[tensor] = placed
 
-    def to_host(self, tensor: int, name: str, gradient: Any) -> tuple[Any, list[Mark]]:
-        """The gradient in host memory, and when it is there."""
-        if not self._staged or (device := device_of(gradient, name)) is None:
-            return gradient, []
-        staged = self._staged.get(tensor)
-        if staged is None or not staged.is_on(device):
+    @property
+    def on_device(self) -> int:
+        """How many of them the session knows by their memory on a GPU."""
+        return sum(isinstance(one, OnDevice) for one in self._placed.values())
+
+    def take(self, tensor: int, name: str, gradient: Any) -> tuple[Any, Memory, list[Mark]]:
+        """A gradient as the session reads it, to be kept until it was waited for, where that lies, and when it is there."""
+        if not self._placed or (device := device_of(gradient, name)) is None:
+            return gradient, memory_of(gradient, name), []
+        placed = self._placed.get(tensor)
+        if placed is None or not placed.is_on(device):
             raise InvalidArgument(f"{name}: a gradient on {gradient.device}, where its weights are not: give .cpu() of it")
-        host, copied = staged.to_host(gradient)
-        return host, [copied]
+        taken, memory, mark = placed.take(gradient, name)
+        return taken, memory, [mark]
 
     def in_order(self, tensors: Sequence[int], marks: Sequence[Mark], make: Callable[[], None]) -> None:
         """Makes a call that begins a step of the tensors, when GPUs have passed the marks and need their weights no more."""
-        if not self._staged:
+        if not self._placed:
             return make()
-        staged = self._of(tensors)
-        for one in staged:
+        placed = self._of(tensors)
+        for one in placed:
             one.await_weights()
-        # A gradient's copy comes behind what its weights were used for.
-        self._line.put(tensors, marks or [one.mark() for one in staged], make)
+        # A gradient's mark comes behind what its weights were used for.
+        self._line.put(tensors, marks or [one.mark() for one in placed], make)
 
     def settle(self, tensor: Optional[int] = None, timeout: Optional[float] = None) -> Optional[float]:
         """Until the calls for the tensor (for all) were made; what is left of `timeout`. Raises the error of one that failed."""
-        return self._line.wait(tensor, timeout) if self._staged else timeout
+        return self._line.wait(tensor, timeout) if self._placed else timeout
 
     def is_settled(self, tensor: int) -> bool:
         """Whether all calls for the tensor were made."""
         return not self._line.holds(tensor)
 
     def land(self, tensors: Optional[Sequence[int]] = None) -> None:
-        """New weights, which the session has written, go to the GPU: of these tensors, or of all."""
-        for staged in self._of(self._staged if tensors is None else tensors):
-            staged.land()
+        """New weights, which the session has written, are to be on the GPU: of these tensors, or of all."""
+        for placed in self._of(self._placed if tensors is None else tensors):
+            placed.land()
 
-    def lend(self, tensor: int) -> None:
-        """The session may write the weights outside of a step; `land` follows."""
-        for staged in self._of([tensor]):
-            staged.settle()
-            staged.await_weights()
+    def lend(self, tensors: Optional[Sequence[int]] = None) -> None:
+        """The session may read and write the weights outside of a step, of these tensors, or of all; `land` follows."""
+        for placed in self._of(self._placed if tensors is None else tensors):
+            placed.lend()
 
     def end(self) -> None:
         """No call follows."""
         self._line.end()
 
-    def _of(self, tensors: Iterable[int]) -> list[Staged]:
-        return [self._staged[tensor] for tensor in tensors if tensor in self._staged]
+    def _of(self, tensors: Iterable[int]) -> list[Placed]:
+        return [self._placed[tensor] for tensor in tensors if tensor in self._placed]

@@ -19,7 +19,6 @@ import ctypes
 import functools
 import logging
 import os
-import re
 import sys
 import threading
 import time
@@ -32,8 +31,9 @@ from typing import Any, Callable, Optional, Union
 
 from syncline import _exit, _lent, _log, _names, _staging
 from syncline._calls import Calls
+from syncline._durations import milliseconds, seconds_of
 from syncline._embedded import EmbeddedServers, check_options
-from syncline._library import (FLOAT32, FOREVER, LogFunction, Options, StatsStruct, TensorStruct, check, library)
+from syncline._library import (FLOAT32, LogFunction, Options, StatsStruct, TensorStruct, check, library)
 from syncline._memory import Memory, is_writable, memory_of
 from syncline._report import PHASES, Progress, Stats, report as report_of, summary
 from syncline._waits import Waits
@@ -41,7 +41,6 @@ from syncline.errors import Error, FailedPrecondition, InvalidArgument, SessionC
 
 _MAX_SAMPLES = 2**32 - 1
 _AFTER_CLOSE = ("step", "rank", "world_size")
-_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3}
 
 Option = Union[str, int, float, None]
 
@@ -109,7 +108,7 @@ class Session(_lent.Allocator):
             library().syncline_options_set_log(settings.handle, self._log, None)
             handle = ctypes.c_void_p()
             check(library().syncline_session_create(settings.handle, byref(handle)))
-            self._patience = _seconds(settings["failure_timeout"])
+            self._patience = seconds_of(settings["failure_timeout"])
         except BaseException:
             _names.leave(self._calls)
             self._stop_servers()
@@ -166,14 +165,15 @@ class Session(_lent.Allocator):
 
     def declare(self, name: str, weights: Any, *, learning_rate_scale: float = 1, options: str = "", state: str = "",
                 frozen: bool = False) -> Tensor:
-        """Declares a tensor: a NumPy array or a torch tensor, contiguous, float32, bfloat16 or float16; torch's may be on a GPU.
+        """Declares a tensor: a NumPy array or a torch tensor, contiguous, float32, bfloat16 or float16; torch's may be on a GPU,
+        which encodes and decodes it where it can (docs/pytorch.md).
 
         It holds the initial values now, and new weights from `start` on. Every worker declares the same tensors in
         the same order, front layers first. `options` stand in place of the job's ("weight_decay=0"). A frozen tensor
         is received once and never pushed.
         """
-        staged = _staging.staged(weights, name)
-        memory = memory_of(weights if staged is None else staged.host, name)
+        placed = _staging.placed(weights, name)
+        memory = memory_of(weights, name) if placed is None else placed.memory
         if not learning_rate_scale > 0:  # the library takes 0 for "not set"
             raise InvalidArgument(f"{name}: a learning rate of {learning_rate_scale:g} times the job's; freeze it instead")
         if not is_writable(weights):
@@ -181,12 +181,12 @@ class Session(_lent.Allocator):
         shape = (ctypes.c_uint64 * len(memory.shape))(*memory.shape)
         struct = TensorStruct(
             ctypes.sizeof(TensorStruct), name.encode(), len(memory.shape), shape, memory.dtype, memory.address,
-            learning_rate_scale, options.encode() or None, state.encode() or None, int(frozen))
+            learning_rate_scale, options.encode() or None, state.encode() or None, int(frozen), memory.device)
         number = ctypes.c_uint32()
         self._do("declare", byref(struct), byref(number))
         tensor = Tensor(number.value, name, weights, memory, frozen)
-        if staged is not None:
-            self._stage.add(tensor.id, staged)
+        if placed is not None:
+            self._stage.add(tensor.id, placed)
         self._tensors.append(tensor)
         self._trained += not frozen
         return tensor
@@ -213,7 +213,8 @@ class Session(_lent.Allocator):
 
         `timeout` in seconds, here and everywhere; None: as long as it takes (and the option start_timeout allows).
         """
-        self._waits.whole("start", _milliseconds(timeout))
+        self._stage.lend()
+        self._waits.whole("start", milliseconds(timeout))
         self._states.clear()
         self._stage.land()
         self._progress = Progress(self.stats)
@@ -223,10 +224,10 @@ class Session(_lent.Allocator):
     def push_pull(self, tensor: Tensor, gradient: Any, samples: int = 1) -> None:
         """Hands over the gradient of one step, the mean over `samples` samples, and returns at once.
 
-        `gradient` has the tensor's shape and stays unchanged until `wait` has returned. The session keeps it so long.
+        `gradient` has the tensor's shape and stays unchanged until `wait` has returned. The session keeps it so long. It is where
+        the weights are, or in host memory.
         """
-        gradient, marks = self._stage.to_host(tensor.id, tensor.name, gradient)
-        memory = memory_of(gradient, tensor.name)
+        gradient, memory, marks = self._stage.take(tensor.id, tensor.name, gradient)
         if memory.shape != tensor.memory.shape:
             raise InvalidArgument(
                 f"{tensor.name}: a gradient of shape {list(memory.shape)} for weights of shape {list(tensor.memory.shape)}")
@@ -237,7 +238,7 @@ class Session(_lent.Allocator):
         held = self._gradients.setdefault(tensor.id, [])
         held.append(gradient)
         try:
-            self._do("push_pull", tensor.id, memory.address, memory.dtype, samples)
+            self._do("push_pull_from", tensor.id, memory.address, memory.dtype, memory.device, samples)
         except Error:
             held.pop()
             raise
@@ -295,7 +296,7 @@ class Session(_lent.Allocator):
         """Reads the averaged weights (ema_decay, swa_start) of a tensor into `out`, a float32 array of its shape."""
         memory = self._float32(tensor, out, "an average")
         timeout = self._stage.settle(tensor.id, timeout)
-        self._waits.whole("pull_average", tensor.id, memory.address, _milliseconds(timeout))
+        self._waits.whole("pull_average", tensor.id, memory.address, milliseconds(timeout))
 
     def pull_state(self, tensor: Tensor, array: int, out: Any, timeout: Optional[float] = None) -> int:
         """Reads an array of the tensor's optimizer state into `out`, a float32 array of its shape, and returns of how many
@@ -305,8 +306,8 @@ class Session(_lent.Allocator):
         memory = self._float32(tensor, out, "optimizer state")
         updates = ctypes.c_uint64()
         timeout = self._stage.settle(timeout=timeout)
-        self._stage.lend(tensor.id)
-        self._waits.whole("pull_state", tensor.id, array, memory.address, byref(updates), _milliseconds(timeout))
+        self._stage.lend([tensor.id])
+        self._waits.whole("pull_state", tensor.id, array, memory.address, byref(updates), milliseconds(timeout))
         self._stage.land([tensor.id])
         return int(updates.value)
 
@@ -333,6 +334,11 @@ class Session(_lent.Allocator):
     def world_size(self) -> int:
         """With how many workers the job began."""
         return int(self._ask("world_size"))
+
+    @property
+    def device_codecs(self) -> int:
+        """How many tensors are known by their memory on a GPU, which encodes and decodes them; 0 where copies in host memory are."""
+        return self._stage.on_device
 
     @property
     def stats(self) -> Stats:
@@ -363,7 +369,7 @@ class Session(_lent.Allocator):
     def barrier(self, timeout: Optional[float] = None) -> None:
         """Blocks until every member is in a barrier. Members that die meanwhile are not waited for."""
         timeout = self._stage.settle(timeout=timeout)
-        self._waits.whole("barrier", _milliseconds(timeout))
+        self._waits.whole("barrier", milliseconds(timeout))
 
     # ---- the end ----
 
@@ -445,15 +451,6 @@ def _stats_of(handle: ctypes.c_void_p) -> Stats:
     check(library().syncline_get_stats(handle, byref(struct)))
     return Stats(struct.bytes_pushed, struct.bytes_pulled, struct.resent_blocks, struct.epoch, struct.members, struct.steps,
                  dict(zip(PHASES, struct.phase_seconds)))
-
-
-def _milliseconds(timeout: Optional[float]) -> int:
-    return FOREVER if timeout is None else max(0, int(timeout * 1000))
-
-
-def _seconds(duration: str) -> float:
-    """90 of "1m30s"."""
-    return sum(float(number) * _SECONDS[unit] for number, unit in re.findall(r"([\d.]+)(ms|[hms])", duration))
 
 
 def _check_samples(what: str, samples: int) -> None:

@@ -1,0 +1,17 @@
+// Devices as syncline.h numbers them: 0 is host memory, n is CUDA device n - 1.
+//
+// Thread-safe.
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "comm/device/device.h"
+
+namespace syncline::c {
+
+// Null for host memory. Unavailable says why tensors cannot lie there, InvalidArgument that
+// there is no such number.
+absl::StatusOr<Device*> DeviceOf(uint64_t number);
+
+}  // namespace syncline::c

@@ -1,0 +1,267 @@
+"""Tensors of GPUs that run the session's codecs, on a stand-in for one: the CUDA module's emulated GPU. Of real ones: cuda_test.py."""
+import os
+import unittest
+from unittest import mock
+
+import support
+
+FAKE_MODULE = os.environ.get("SYNCLINE_FAKE_CUDA_MODULE") or str(
+    support.BUILD / "comm/codec/cuda/fake_module/libsyncline_cuda_fake.so")
+os.environ["SYNCLINE_CUDA_MODULE"] = FAKE_MODULE
+
+import average_test
+import gpu_cases
+import staging_test
+import state_test
+import torch_test
+from staging_test import Mark, on
+from torch_support import torch
+
+import syncline
+from syncline import _staging
+
+if not os.path.isfile(FAKE_MODULE):
+    raise unittest.SkipTest(f"no {FAKE_MODULE}; build the target syncline_cuda_fake")
+
+NOT_THE_HOSTS = 1 << 62  # of addresses: the host faults there, and the emulated GPU finds the memory without it
+
+
+class Emulated(staging_test.StandIn):
+    """A GPU in host memory, which the session knows by addresses that are not the host's."""
+
+    number = 1
+
+    def __init__(self, gate=None):
+        super().__init__(gate)
+        self.marks = []
+
+    def address(self, tensor):
+        return tensor.data_ptr() | NOT_THE_HOSTS
+
+    dense = _staging.Cuda.dense
+
+    def mark(self):
+        self.marks.append(Mark(gate=self.gate))
+        return self.marks[-1]
+
+
+class Late(Emulated):
+    """What the program's stream writes is there once somebody has waited for it."""
+
+    def __init__(self):
+        super().__init__()
+        self.write = lambda: None
+
+    def dense(self, tensor):
+        dense = super().dense(tensor)
+        values = dense.clone()
+        dense.fill_(float("nan"))
+        self.write = lambda: dense.copy_(values)
+        return dense
+
+    def mark(self):
+        write, self.write = self.write, lambda: None
+        return Mark(write)
+
+
+class OnADevice:
+    """The same tests once more, with weights and gradients on the stand-in."""
+
+    def setUp(self):
+        patch = on(Emulated())
+        patch.start()
+        self.addCleanup(patch.stop)
+        super().setUp()
+
+
+class Steps(OnADevice, torch_test.Steps):
+    pass
+
+
+class Schedulers(OnADevice, torch_test.Schedulers):
+    pass
+
+
+class Programs(OnADevice, torch_test.Programs):
+    pass
+
+
+class Models(OnADevice, torch_test.Models):
+    pass
+
+
+class Wrap(OnADevice, average_test.Wrap):
+    pass
+
+
+class States(OnADevice, state_test.StateDicts):
+    pass
+
+
+class Cases(OnADevice, gpu_cases.Cases):
+    def on_host(self):
+        return on(None)
+
+
+class OnDevice(support.ServersTest):
+    def session(self, device, count=1, **more):
+        session = syncline.Session(**self.options(optimizer="sgd:lr=1", push="fp32", publish="fp32", **more))
+        self.addCleanup(session.close)
+        with on(device):
+            tensors = [session.declare(f"w{number}", torch.zeros(4)) for number in range(count)]
+            session.start()
+        self.assertEqual(session.device_codecs, count)
+        return session, tensors
+
+    def test_reads_a_gradient_once_the_gpu_has_written_it(self):
+        device = Late()
+        session, [tensor] = self.session(device)
+        with on(device):
+            for step in range(1, 6):
+                session.push_pull(tensor, torch.ones(4))
+                session.wait(tensor)
+                self.assertEqual(tensor.weights.tolist(), [-step] * 4)
+
+    def test_reads_weights_at_the_start_once_the_gpu_has_written_them(self):
+        device = Late()
+        session = syncline.Session(**self.options(optimizer="sgd:lr=1"))
+        self.addCleanup(session.close)
+        weights = torch.zeros(4)
+        with on(device):
+            tensor = session.declare("w", weights)
+            device.write = lambda: weights.fill_(3)
+            session.start()
+            session.push_pull(tensor, torch.ones(4))
+            session.wait(tensor)
+        self.assertEqual(weights.tolist(), [2.0] * 4)
+
+    def test_waits_for_what_uses_the_weights_before_a_step_without_gradient(self):
+        gate = staging_test.threading.Event()
+        gate.set()
+        device = Emulated(gate)
+        session, [tensor] = self.session(device)
+        gate.clear()
+        with on(device):
+            session.skip([tensor])
+        with self.assertRaisesRegex(syncline.DeadlineExceeded, "the GPU did not finish"):
+            session.wait(tensor, 0.01)
+        gate.set()
+        session.wait(tensor)
+        self.assertEqual(session.step, 1)
+
+    def test_waits_for_what_uses_the_weights_before_the_optimizers_state_is_pulled(self):
+        device = Emulated()
+        session = syncline.Session(**self.options(optimizer="adam:lr=1"))
+        self.addCleanup(session.close)
+        with on(device):
+            tensor = session.declare("w", torch.zeros(4))
+            session.start()
+            session.push_pull(tensor, torch.ones(4))
+            session.wait(tensor)
+            before = len(device.marks)
+            with on(None):
+                state = torch.zeros(4)
+                self.assertEqual(session.pull_state(tensor, 0, state), 1)
+        self.assertEqual(len(device.marks), before + 1)
+        self.assertTrue(torch.allclose(state, torch.full((4,), 0.1)), state)
+
+    def test_keeps_a_gradient_until_it_was_waited_for(self):
+        device = Emulated()
+        session, [tensor] = self.session(device)
+        gradient = torch.ones(4)
+        with on(device):
+            session.push_pull(tensor, gradient)
+            session._stage.settle()
+            [held] = session._gradients[tensor.id]
+            self.assertEqual(held.data_ptr(), gradient.data_ptr())
+            session.wait(tensor)
+        self.assertNotIn(tensor.id, session._gradients)
+
+    def test_copies_neither_gradients_nor_weights_to_host_memory(self):
+        device = Emulated()
+        session, [tensor] = self.session(device)
+        with on(device), mock.patch.object(device, "to_host") as up, mock.patch.object(device, "to_device") as down:
+            session.push_pull(tensor, torch.ones(4))
+            session.wait(tensor)
+        up.assert_not_called()
+        down.assert_not_called()
+
+    def test_refuses_gradients_of_another_gpu_and_for_weights_in_host_memory(self):
+        one, other = Emulated(), Emulated()
+        session = syncline.Session(**self.options(optimizer="sgd:lr=1"))
+        self.addCleanup(session.close)
+        with on(None):
+            here = session.declare("here", torch.zeros(4))
+        with on(one):
+            there = session.declare("there", torch.zeros(4))
+            session.start()
+            with self.assertRaisesRegex(syncline.InvalidArgument, "here: a gradient on cpu, where its weights are not"):
+                session.push_pull(here, torch.ones(4))
+        with on(other), self.assertRaisesRegex(syncline.InvalidArgument, "there: a gradient on cpu, where its weights are not"):
+            session.push_pull(there, torch.ones(4))
+        with on(one), self.assertRaisesRegex(syncline.InvalidArgument, r"there: a gradient of shape \[5\] for weights of shape \[4\]"):
+            session.push_pull(there, torch.ones(5))
+        with on(one), self.assertRaisesRegex(syncline.InvalidArgument, "there: torch.Tensor of dtype float64"):
+            session.push_pull(there, torch.ones(4, dtype=torch.float64))
+
+    def test_is_not_for_weights_that_no_codec_of_the_gpu_can_reach(self):
+        session = syncline.Session(**self.options())
+        self.addCleanup(session.close)
+        with on(Emulated()):
+            session.declare("spread", torch.zeros(4, 4).t())
+            session.declare("shifted", torch.zeros(5)[1:])
+            session.declare("empty", torch.zeros(0))
+            self.assertEqual(session.device_codecs, 0)
+            session.declare("fit", torch.zeros(4))
+        self.assertEqual(session.device_codecs, 1)
+
+    def test_is_switched_off_by_the_environment(self):
+        session = syncline.Session(**self.options())
+        self.addCleanup(session.close)
+        with on(Emulated()):
+            with mock.patch.dict(os.environ, SYNCLINE_GPU_CODECS="0"):
+                session.declare("a", torch.zeros(4))
+            with mock.patch.dict(os.environ, SYNCLINE_GPU_CODECS="off"):
+                with self.assertRaisesRegex(syncline.InvalidArgument, "SYNCLINE_GPU_CODECS is 'off', but must be 1, or 0"):
+                    session.declare("b", torch.zeros(4))
+        self.assertEqual(session.device_codecs, 0)
+
+
+class Numbers(unittest.TestCase):
+    """What the session calls torch's GPUs."""
+
+    def setUp(self):
+        patch = mock.patch.object(torch, "cuda", mock.Mock())
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def of(self, name):
+        with self.assertLogs("syncline", "DEBUG") as logs:
+            number = _staging.Cuda(name).number
+        return number, logs.output[0]
+
+    def test_are_those_of_the_module(self):
+        self.assertEqual(self.of("cuda:0")[0], 1)
+        self.assertEqual(self.of("cuda:1")[0], 2)
+
+    def test_are_none_where_the_module_has_no_such_device(self):
+        number, said = self.of("cuda:7")
+        self.assertEqual(number, 0)
+        self.assertIn("cuda:7: gradients are copied to host memory and encoded there: ", said)
+
+    def test_are_none_with_rocm(self):
+        with mock.patch.object(torch.version, "hip", "6.1"):
+            number, said = self.of("cuda:0")
+        self.assertEqual(number, 0)
+        self.assertIn("ROCm", said)
+
+
+def load_tests(loader, standard, pattern):
+    """Not once more those that the other files run."""
+    own = [value for value in globals().values()
+           if isinstance(value, type) and issubclass(value, unittest.TestCase) and value.__module__ == __name__]
+    return unittest.TestSuite(loader.loadTestsFromTestCase(one) for one in own)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -74,6 +74,7 @@ class CudaProbeOfALibrary : public testing::Test {
  protected:
   CudaProbeOfALibrary() {
     unsetenv("SYNCLINE_CUDA_MODULE");
+    fs::remove_all(root_);
     for (const char* const folder : {"bin", "lib", "package"}) {
       fs::create_directories(root_ / folder);
     }

@@ -405,7 +405,8 @@ TEST_F(FakeModule, FailsAsTheEnvironmentSays) {
   // Another copy of the library has a state of its own.
   const std::string path =
       testing::TempDir() + "/fake_cuda_" + std::to_string(getpid()) + ".so";
-  std::filesystem::copy_file(SYNCLINE_TEST_FAKE_CUDA, path);
+  std::filesystem::copy_file(SYNCLINE_TEST_FAKE_CUDA, path,
+                             std::filesystem::copy_options::overwrite_existing);
   setenv("SYNCLINE_FAKE_CUDA_FAILS", "2", 1);
   const Cuda other(path);
   Lane lane(other);

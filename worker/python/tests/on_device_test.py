@@ -227,33 +227,41 @@ class OnDevice(support.ServersTest):
         self.assertEqual(session.device_codecs, 0)
 
 
-class Numbers(unittest.TestCase):
-    """What the session calls torch's GPUs."""
+class Cuda(unittest.TestCase):
+    """What of torch's GPUs needs no GPU."""
 
     def setUp(self):
         patch = mock.patch.object(torch, "cuda", mock.Mock())
         patch.start()
         self.addCleanup(patch.stop)
 
-    def of(self, name):
+    def number(self, name):
         with self.assertLogs("syncline", "DEBUG") as logs:
             number = _staging.Cuda(name).number
         return number, logs.output[0]
 
-    def test_are_those_of_the_module(self):
-        self.assertEqual(self.of("cuda:0")[0], 1)
-        self.assertEqual(self.of("cuda:1")[0], 2)
+    def test_numbers_are_those_of_the_module(self):
+        self.assertEqual(self.number("cuda:0")[0], 1)
+        self.assertEqual(self.number("cuda:1")[0], 2)
 
-    def test_are_none_where_the_module_has_no_such_device(self):
-        number, said = self.of("cuda:7")
+    def test_has_no_number_where_the_module_has_no_such_device(self):
+        number, said = self.number("cuda:7")
         self.assertEqual(number, 0)
         self.assertIn("cuda:7: gradients are copied to host memory and encoded there: ", said)
 
-    def test_are_none_with_rocm(self):
+    def test_has_no_number_with_rocm(self):
         with mock.patch.object(torch.version, "hip", "6.1"):
-            number, said = self.of("cuda:0")
+            number, said = self.number("cuda:0")
         self.assertEqual(number, 0)
         self.assertIn("ROCm", said)
+
+    def test_copies_only_gradients_that_its_codecs_cannot_read(self):
+        gpu = _staging.Cuda("cuda:0")
+        values = torch.arange(12.0)
+        self.assertEqual(gpu.dense(values).data_ptr(), values.data_ptr())
+        for gradient in (values[1:], values.view(3, 4).t()):
+            dense = gpu.dense(gradient)
+            self.assertTrue(torch.equal(dense, gradient) and dense.is_contiguous() and dense.data_ptr() % 16 == 0)
 
 
 def load_tests(loader, standard, pattern):

@@ -89,14 +89,14 @@ def run(flags, worker, push="", publish="", codecs=""):
 
 
 def row(result, torch_seconds):
-    ways = {"0": "copies in host memory", "1": "on the GPU"}
     name = "torch, fused AdamW" if result["optimizer"] == "torch" else f"`{result['push']}`, `{result['publish']}`"
     if "error" in result:
-        return f"| {name} | {ways.get(result['gpu_codecs'], '')} | {result['error']} | | |"
+        return f"| {name} | `SYNCLINE_GPU_CODECS={result['gpu_codecs']}` | {result['error']} | | |"
+    way = {None: "", 0: "on the CPU"}.get(result.get("tensors_on_gpu"), "on the GPU")
     step = result["step_seconds"]
     times = f"{step / torch_seconds:.2f}" if torch_seconds else ""
     sent = f"{result['pushed_bytes_of_a_step'] / 2**20:.1f}" if "pushed_bytes_of_a_step" in result else ""
-    return f"| {name} | {ways.get(result.get('gpu_codecs'), '')} | {step * 1e3:.1f} | {times} | {sent} |"
+    return f"| {name} | {way} | {step * 1e3:.1f} | {times} | {sent} |"
 
 
 def main():
@@ -111,10 +111,13 @@ def main():
     parser.add_argument("--push", default="", help=argparse.SUPPRESS)
     parser.add_argument("--publish", default="", help=argparse.SUPPRESS)
     flags = parser.parse_args()
-    import torch
-
-    if not torch.cuda.is_available():
-        print("skipped: torch finds no GPU")
+    try:
+        import torch
+        has_gpu = torch.cuda.is_available()
+    except ImportError:
+        has_gpu = False
+    if not has_gpu:
+        print("skipped: no torch that finds a GPU")
         sys.exit(MISSING)
     if flags.worker:
         return train(flags)
@@ -126,6 +129,8 @@ def main():
     print("\n| push, publish | encoded | step, ms | times torch's | MiB pushed |\n|---|---|---|---|---|")
     for result in results:
         print(row(result, torch_seconds))
+    if any(result.get("gpu_codecs") == "1" and not result.get("tensors_on_gpu") for result in results):
+        print("\nSYNCLINE_GPU_CODECS=1 had no codec run on the GPU; SYNCLINE_LOG=debug says why")
     if any("error" in result for result in results):
         sys.exit(1)
 

@@ -64,6 +64,24 @@ class Late(Emulated):
         return Mark(write)
 
 
+# Trains until the stand-in fails, which does so for the whole process.
+FAILING = """
+    import sys
+    sys.path.insert(0, {tests!r})
+    from on_device_test import Emulated, on, syncline, torch
+    with on(Emulated()):
+        session = syncline.Session(coordinator={coordinator!r}, job={job!r}, optimizer="sgd:lr=1", push="int8")
+        tensor = session.declare("w", torch.zeros(100))
+        try:
+            session.start()
+            while True:
+                session.push_pull(tensor, torch.ones(100))
+                session.wait(tensor)
+        except syncline.Unavailable as error:
+            print("ended:", error)
+"""
+
+
 class OnADevice:
     """The same tests once more, with weights and gradients on the stand-in."""
 
@@ -185,6 +203,11 @@ class OnDevice(support.ServersTest):
             session.wait(tensor)
         up.assert_not_called()
         down.assert_not_called()
+
+    def test_ends_the_session_when_the_gpu_fails(self):
+        source = FAILING.format(tests=str(support.HERE), coordinator=self.coordinator, job=self.id())
+        program = self.program(source, {"SYNCLINE_FAKE_CUDA_FAILS": "40"})
+        program.await_line(r"ended: CUDA device 0: .*unspecified launch failure \(error 719\)")
 
     def test_refuses_gradients_of_another_gpu_and_for_weights_in_host_memory(self):
         one, other = Emulated(), Emulated()

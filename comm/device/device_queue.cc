@@ -106,6 +106,15 @@ std::span<const ByteView> DeviceQueue::Encode(const SynclineCudaCodec& codec,
   return tiles_;
 }
 
+ByteView DeviceQueue::Fetch(const void* from, size_t bytes) {
+  constexpr char kWhat[] = "copying a gradient";
+  if (!Open() || !host_.Reserve(bytes) || !Copy(host_.data(), from, bytes, kWhat) ||
+      !Wait(kWhat)) {
+    return {};
+  }
+  return {host_.data(), bytes};
+}
+
 ByteView DeviceQueue::ToBf16(const float* from, size_t elements) {
   const size_t bytes = elements * sizeof(uint16_t);
   constexpr char kWhat[] = "rounding a gradient";
@@ -157,14 +166,32 @@ bool DeviceQueue::DecodeAdd(const SynclineCudaCodec& codec,
                      [](std::byte value) { return value == std::byte{}; });
 }
 
-void DeviceQueue::FromBf16(ByteView from, float* to) {
+size_t DeviceQueue::Gather(std::span<const ByteView> parts) {
+  size_t bytes = 0;
+  for (const ByteView part : parts) bytes += part.size();
+  if (!Open() || !host_.Reserve(bytes)) return 0;
+  size_t used = 0;
+  for (const ByteView part : parts) {
+    std::memcpy(host_.data() + used, part.data(), part.size());
+    used += part.size();
+  }
+  return bytes;
+}
+
+void DeviceQueue::Put(std::span<const ByteView> parts, void* to) {
+  constexpr char kWhat[] = "copying new weights";
+  const size_t bytes = Gather(parts);
+  if (bytes > 0 && Copy(to, host_.data(), bytes, kWhat)) Wait(kWhat);
+}
+
+void DeviceQueue::FromBf16(std::span<const ByteView> parts, float* to) {
   constexpr char kWhat[] = "widening new weights";
-  if (!Open() || !host_.Reserve(from.size()) || !near_.Reserve(from.size())) return;
-  std::memcpy(host_.data(), from.data(), from.size());
-  if (!Copy(near_.data(), host_.data(), from.size(), kWhat)) return;
+  const size_t bytes = Gather(parts);
+  if (bytes == 0 || !near_.Reserve(bytes)) return;
+  if (!Copy(near_.data(), host_.data(), bytes, kWhat)) return;
   const auto* const values = reinterpret_cast<const uint16_t*>(near_.data());
   if (Succeeded(device_.calls().float_from_bf16(device_.ordinal(), values, to,
-                                                from.size() / sizeof(uint16_t), handle()),
+                                                bytes / sizeof(uint16_t), handle()),
                 kWhat)) {
     Wait(kWhat);
   }

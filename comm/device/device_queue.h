@@ -35,6 +35,11 @@ class DeviceQueue {
   void Read(const void* from, MutableByteView to);
   void Write(ByteView from, void* to);
 
+  // Of a block: what is there, good until the next call; empty after an error. And parts
+  // that follow each other there.
+  ByteView Fetch(const void* from, size_t bytes);
+  void Put(std::span<const ByteView> parts, void* to);
+
   // Encodes encoding.elements from encoding.gradient on: a view for each tile, good until
   // the next call; empty where the tile is not finite, and all after an error. `device`,
   // `out`, `tile_bytes` and `workspace` of the encoding are the queue's.
@@ -50,12 +55,14 @@ class DeviceQueue {
   bool DecodeAdd(const SynclineCudaCodec& codec, std::span<const ByteView> tiles,
                  float* values, uint64_t elements);
 
-  // BF16 as FP32.
-  void FromBf16(ByteView from, float* to);
+  // Likewise, of BF16 as FP32.
+  void FromBf16(std::span<const ByteView> parts, float* to);
 
  private:
   bool Open();
   void* handle();
+  // To host_, one after another; how many bytes, 0 after an error.
+  size_t Gather(std::span<const ByteView> parts);
   bool Copy(void* to, const void* from, size_t bytes, const char* what);
   bool Wait(const char* what);
   bool Succeeded(int error, const char* what) { return device_.Succeeded(error, what); }

@@ -78,8 +78,24 @@ TEST(DeviceQueue, RoundsAndWidensAsTheCpuDoes) {
   }
   const std::vector<std::byte> bytes(rounded.begin(), rounded.end());
   DeviceVector<float> widened(gpu, values);
-  queue.FromBf16(bytes, widened.data());
+  const ByteView whole = bytes;
+  const std::vector<ByteView> parts = {whole.first(1000), whole.subspan(1000)};
+  queue.FromBf16(parts, widened.data());
   EXPECT_EQ(widened.Get(), expected);
+}
+
+TEST(DeviceQueue, FetchesABlockAndPutsOneThereInParts) {
+  Device& gpu = EmulatedGpu();
+  DeviceQueue queue(gpu);
+  const std::vector<float> values = Values(70'001);
+  const ByteView fetched =
+      queue.Fetch(DeviceVector<float>(gpu, values).data(), values.size() * sizeof(float));
+  EXPECT_TRUE(std::ranges::equal(fetched, std::as_bytes(std::span(values))));
+  DeviceVector<float> there(gpu, std::vector<float>(values.size()));
+  const ByteView whole = std::as_bytes(std::span(values));
+  const std::vector<ByteView> parts = {whole.first(1000), {}, whole.subspan(1000)};
+  queue.Put(parts, there.data());
+  EXPECT_EQ(there.Get(), values);
 }
 
 using SharedCodec = std::shared_ptr<const Codec>;

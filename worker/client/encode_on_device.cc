@@ -9,24 +9,29 @@
 
 namespace syncline {
 
-bool EncodeWork::IsRoundedOnDevice() const {
+bool EncodeWork::IsCopiedFromDevice() const {
   const ConstMemoryView& gradient = contribution_.gradient;
-  return gradient.device() != nullptr && gradient.dtype() == DType::kF32 &&
-         dense_->codec->id() == CodecId::kBf16;
+  if (gradient.device() == nullptr) return false;
+  const bool is_rounded =
+      gradient.dtype() == DType::kF32 && dense_->codec->id() == CodecId::kBf16;
+  return is_rounded || IsEncodingOf(*dense_->codec, gradient.dtype());
 }
 
-void EncodeWork::RoundOnDevice(CodecWorkspace& workspace) {
+void EncodeWork::CopyFromDevice(CodecWorkspace& workspace) {
   const auto& [tensor, begin, elements] = contribution_.label.range;
+  const Codec& codec = *dense_->codec;
   DeviceQueue& queue = workspace.QueueOf(*contribution_.gradient.device());
-  const auto* const gradient = reinterpret_cast<const float*>(
-      contribution_.gradient.Bytes(begin, elements).data());
-  ByteView rounded = queue.ToBf16(gradient, elements);
-  if (rounded.empty()) return;
+  const ByteView gradient = contribution_.gradient.Bytes(begin, elements);
+  ByteView rest =
+      IsEncodingOf(codec, contribution_.gradient.dtype())
+          ? queue.Fetch(gradient.data(), gradient.size())
+          : queue.ToBf16(reinterpret_cast<const float*>(gradient.data()), elements);
+  if (rest.empty()) return;
   BlockWriter writer(contribution_.label, dense_->checksum, std::move(dense_->memory));
   for (uint32_t tile = 0; tile < TilesOf(elements); ++tile) {
-    const MutableByteView room = writer.NextTile(*dense_->codec);
-    std::ranges::copy(rounded.first(room.size()), room.begin());
-    rounded = rounded.subspan(room.size());
+    const MutableByteView room = writer.NextTile(codec);
+    std::ranges::copy(rest.first(room.size()), room.begin());
+    rest = rest.subspan(room.size());
     writer.EndTile(room.size());
   }
   payload_ = writer.Finish();
@@ -54,13 +59,10 @@ void EncodeWork::EncodeTilesOnDevice(CodecWorkspace& workspace) {
                 .first_element = first,
                 .tensor = tensor});
   if (!device.ok()) return;
-  // The queue's memory is used again below.
-  std::vector<std::vector<std::byte>> encoded;
-  for (const ByteView tile : tiles) encoded.emplace_back(tile.begin(), tile.end());
   BlockWriter writer(label, compressed_->checksum, std::move(compressed_->memory));
-  for (uint32_t tile = 0; tile < encoded.size(); ++tile) {
-    EndTileOnDevice(workspace, tile, encoded[tile], writer);
-    if (keeps) LookAtKept(tile, queue);
+  for (uint32_t tile = 0; tile < tiles.size(); ++tile) {
+    EndTileOnDevice(workspace, tile, tiles[tile], writer);
+    if (keeps) LookAtKept(tile);
   }
   payload_ = writer.Finish();
 }
@@ -90,7 +92,8 @@ void EncodeWork::EndTileOnDevice(CodecWorkspace& workspace, uint32_t tile,
   writer.EndTile(encoded.size());
 }
 
-void EncodeWork::LookAtKept(uint32_t tile, DeviceQueue& queue) {
+// Not by the thread's queue, which still has the encoded tiles.
+void EncodeWork::LookAtKept(uint32_t tile) {
   const BlockLabel& label = contribution_.label;
   const uint64_t offset = uint64_t{tile} * kTileElements;
   const EncodeContext context = ContextAt(label, offset);
@@ -100,8 +103,9 @@ void EncodeWork::LookAtKept(uint32_t tile, DeviceQueue& queue) {
   std::vector<float> left(elements);
   const std::span<const float> values =
       contribution_.gradient.Read(context.first_element, elements, gradient);
-  queue.Read(compressed_->on_device->kept.residual + context.first_element,
-             std::as_writable_bytes(std::span(left)));
+  contribution_.gradient.device()->Read(
+      compressed_->on_device->kept.residual + context.first_element,
+      std::as_writable_bytes(std::span(left)));
   const GradientMemory::Squares squares =
       GradientMemory::Sample({.gradient = values, .context = context}, left);
   if (squares.gradient > 0 || squares.residual > 0) squares_.push_back(squares);

@@ -70,7 +70,7 @@ void EncodeWork::EncodeDense(CodecWorkspace& workspace) {
         *codec, label, contribution_.gradient.AsFloats(begin, elements), checksum, *pool);
     return;
   }
-  if (IsRoundedOnDevice()) return RoundOnDevice(workspace);
+  if (IsCopiedFromDevice()) return CopyFromDevice(workspace);
   payload_ = EncodeInto(std::move(dense_->memory),
                         {.codec = *codec,
                          .label = label,

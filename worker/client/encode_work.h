@@ -110,13 +110,14 @@ class EncodeWork {
   std::span<const float> Read(CodecWorkspace& workspace, uint64_t first,
                               size_t elements) const;
   void EncodeDense(CodecWorkspace& workspace);
-  bool IsRoundedOnDevice() const;
-  void RoundOnDevice(CodecWorkspace& workspace);
+  // Of a whole block at once: it is copied as it is, or rounded there.
+  bool IsCopiedFromDevice() const;
+  void CopyFromDevice(CodecWorkspace& workspace);
   void EncodeTiles(CodecWorkspace& workspace);
   void EncodeTilesOnDevice(CodecWorkspace& workspace);
   void EndTileOnDevice(CodecWorkspace& workspace, uint32_t tile, ByteView encoded,
                        BlockWriter& writer);
-  void LookAtKept(uint32_t tile, DeviceQueue& queue);
+  void LookAtKept(uint32_t tile);
   void LookAtAll(CodecWorkspace& workspace);
   void Trace(TraceTrack& track, int64_t began) const;
 

@@ -17,16 +17,9 @@ bool IsDelta(const TileView& tile, const Transfer& transfer) {
   return transfer.compresses() && tile.codec == transfer.codec.get();
 }
 
-// Whole values, in the element type of the weights.
+// Whole values, in the element type of the weights. ParseBlock validated them.
 void LandWhole(const TileView& tile, const MemoryView& out, CodecWorkspace& workspace) {
-  // ParseBlock validated it.
   if (IsEncodingOf(*tile.codec, out.dtype())) return out.WriteBytes(tile.bytes);
-  const bool is_widened = tile.codec->id() == CodecId::kBf16 &&
-                          out.dtype() == DType::kF32 && IsAlignedForDevice(out);
-  if (out.device() != nullptr && is_widened) {
-    return workspace.QueueOf(*out.device())
-        .FromBf16(tile.bytes, static_cast<float*>(out.data()));
-  }
   workspace.tile.resize(kTileElements);
   const std::span<float> values = std::span(workspace.tile).first(tile.elements);
   SYNCLINE_CHECK(tile.codec->Decode(tile.bytes, values).ok());
@@ -97,11 +90,37 @@ class DeltasOnDevice {
   const Codec& codec_;
 };
 
+// Tiles that follow each other, all of one codec.
+void LandWholeOnDevice(std::span<const TileView> tiles, const MemoryView& weights,
+                       CodecWorkspace& workspace) {
+  const Codec& codec = *tiles.front().codec;
+  const bool is_copied = IsEncodingOf(codec, weights.dtype());
+  const bool is_widened = codec.id() == CodecId::kBf16 && weights.dtype() == DType::kF32;
+  if (!is_copied && !is_widened) {
+    for (const TileView& tile : tiles) {
+      LandWhole(tile, weights.Part(tile.first_element, tile.elements), workspace);
+    }
+    return;
+  }
+  std::vector<ByteView> parts;
+  for (const TileView& tile : tiles) parts.push_back(tile.bytes);
+  DeviceQueue& queue = workspace.QueueOf(*weights.device());
+  void* const to = weights.Part(tiles.front().first_element, 0).data();
+  if (is_copied) {
+    queue.Put(parts, to);
+  } else {
+    queue.FromBf16(parts, static_cast<float*>(to));
+  }
+}
+
 Result LandOnDevice(const BlockView& view, const MemoryView& weights,
                     const Transfer& transfer, CodecWorkspace& workspace) {
-  for (const TileView& tile : view.tiles) {
-    if (IsDelta(tile, transfer)) continue;
-    LandWhole(tile, weights.Part(tile.first_element, tile.elements), workspace);
+  const std::span<const TileView> tiles = view.tiles;
+  for (size_t first = 0, last = 0; first < tiles.size(); first = last) {
+    last = first + 1;
+    while (last < tiles.size() && tiles[last].codec == tiles[first].codec) ++last;
+    if (IsDelta(tiles[first], transfer)) continue;
+    LandWholeOnDevice(tiles.subspan(first, last - first), weights, workspace);
   }
   if (!transfer.compresses()) return Result::kLanded;
   DeltasOnDevice(view, weights, *transfer.codec).Add(workspace);

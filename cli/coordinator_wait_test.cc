@@ -27,7 +27,9 @@ class LookUps {
     ++hanging_;
     const auto may_go = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return may_go_; };
     // A test that would wait for it fails, and does not hang itself.
-    mutex_.AwaitWithTimeout(absl::Condition(&may_go), absl::Seconds(30));
+    if (!mutex_.AwaitWithTimeout(absl::Condition(&may_go), absl::Seconds(30))) {
+      ++given_up_;
+    }
     --hanging_;
   }
   void Hold() {
@@ -40,6 +42,10 @@ class LookUps {
       return hanging_ > 0;
     };
     mutex_.Await(absl::Condition(&one_hangs));
+  }
+  int given_up() {
+    absl::MutexLock lock(&mutex_);
+    return given_up_;
   }
   int hanging() {
     absl::MutexLock lock(&mutex_);
@@ -58,6 +64,7 @@ class LookUps {
   absl::Mutex mutex_;
   bool may_go_ ABSL_GUARDED_BY(mutex_) = false;
   int hanging_ ABSL_GUARDED_BY(mutex_) = 0;
+  int given_up_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 LookUps& look_ups() {
@@ -138,6 +145,7 @@ TEST_F(CoordinatorWaitTest, ANameThatCannotBeLookedUpHoldsUpNobody) {
                                  .quiet = absl::ZeroDuration(),
                                  .inquiry = absl::Hours(1)});
     EXPECT_FALSE(*wait.Answers(absl::Milliseconds(1)));
+    ASSERT_EQ(look_ups().given_up(), 0) << "a slice has waited for it";
     look_ups().AwaitOne();
     EXPECT_FALSE(*wait.Answers(absl::Milliseconds(1)));
   }

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "comm/base/status.h"
@@ -302,6 +303,18 @@ absl::Status GroupCore::TooLate(const PendingCall& pending) const {
   return status;
 }
 
+// Of one that was late: a rank that was in another operation hears in which, too.
+absl::Status GroupCore::WithItsOwn(const absl::Status& status,
+                                   const PendingCall& pending) {
+  if (!absl::IsDeadlineExceeded(status) || pending.task == nullptr) return status;
+  const std::string own = Describe(pending.header);
+  if (absl::StrContains(status.message(), own)) return status;
+  absl::Status told = absl::DeadlineExceededError(
+      absl::StrCat(status.message(), "; this rank was in ", own));
+  if (const std::optional<int> rank = FailedRank(status)) SetFailedRank(told, *rank);
+  return told;
+}
+
 void GroupCore::Fail(const absl::Status& status) {
   wire_.Report(status);
   observer_.OnFailed(status);
@@ -309,7 +322,9 @@ void GroupCore::Fail(const absl::Status& status) {
   for (Queue& queue : sends_) queues.push_back(&queue);
   for (Queue& queue : receives_) queues.push_back(&queue);
   for (Queue* queue : queues) {
-    for (const Handle& pending : *queue) Complete(*pending, status);
+    for (const Handle& pending : *queue) {
+      Complete(*pending, WithItsOwn(status, *pending));
+    }
     queue->clear();
   }
 }

@@ -93,6 +93,7 @@ class GroupCore {
   absl::Status CheckFront(Queue& queue, absl::Duration now);
   absl::Status CheckPeers(const PendingCall& pending);
   absl::Status TooLate(const PendingCall& pending) const;
+  static absl::Status WithItsOwn(const absl::Status& status, const PendingCall& pending);
 
   const GroupCoreOptions options_;
   const Topology topology_;

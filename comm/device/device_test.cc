@@ -186,6 +186,7 @@ TEST_P(CodecOnDevice, AddsWhatTheCpuAdds) {
   std::vector<std::vector<std::byte>> memories(TilesOf(kElements));
   std::vector<ByteView> readable;
   std::vector<float> values = Values(kElements);
+  std::fill_n(values.begin(), kTileElements, 0.0f);
   for (uint32_t i = 0; i < TilesOf(kElements); ++i) {
     const size_t first = size_t{i} * kTileElements;
     const uint32_t elements = TileElements(kElements, i);

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "comm/base/check.h"
+#include "absl/strings/str_cat.h"
 #include "comm/base/tiling.h"
 #include "comm/codec/sparse/sparse.h"
 #include "worker/client/encode_work.h"
@@ -61,14 +61,19 @@ void EncodeWork::EncodeTilesOnDevice(CodecWorkspace& workspace) {
   if (!device.ok()) return;
   BlockWriter writer(label, compressed_->checksum, std::move(compressed_->memory));
   for (uint32_t tile = 0; tile < tiles.size(); ++tile) {
-    EndTileOnDevice(workspace, tile, tiles[tile], writer);
-    if (keeps) LookAtKept(tile);
+    if (!EndTileOnDevice(workspace, tile, tiles[tile], writer)) {
+      status_ = absl::InternalError(absl::StrCat("CUDA device ", device.ordinal(),
+                                                 ": what it made of tensor ", tensor,
+                                                 " is no encoding"));
+      return;
+    }
+    if (keeps && !tiles[tile].empty()) LookAtKept(tile);
   }
   payload_ = writer.Finish();
 }
 
 // What is not finite goes densely, as GradientMemory sends it.
-void EncodeWork::EndTileOnDevice(CodecWorkspace& workspace, uint32_t tile,
+bool EncodeWork::EndTileOnDevice(CodecWorkspace& workspace, uint32_t tile,
                                  ByteView encoded, BlockWriter& writer) {
   const BlockLabel& label = contribution_.label;
   const uint64_t first = uint64_t{tile} * kTileElements;
@@ -79,17 +84,18 @@ void EncodeWork::EndTileOnDevice(CodecWorkspace& workspace, uint32_t tile,
     writer.EndTile(transfer.dense->Encode(
         Read(workspace, label.range.first_element + first, elements), {},
         ContextAt(label, first), room));
-    return;
+    return true;
   }
   const MutableByteView room = writer.NextTile(*transfer.codec);
   if (transfer.codec->id() == CodecId::kSparse) {
     const auto bytes = WithSmallestPositions(encoded, elements, room);
-    SYNCLINE_CHECK(bytes.ok());  // of our own kernel
-    return writer.EndTile(*bytes);
+    if (bytes.ok()) writer.EndTile(*bytes);
+    return bytes.ok();
   }
-  SYNCLINE_CHECK(encoded.size() <= room.size());
+  if (encoded.size() > room.size()) return false;
   std::ranges::copy(encoded, room.begin());
   writer.EndTile(encoded.size());
+  return true;
 }
 
 // Not by the thread's queue, which still has the encoded tiles.

@@ -38,7 +38,9 @@ void EncodeWork::Run(CodecWorkspace& workspace) {
   if (dense_) EncodeDense(workspace);
   if (compressed_) EncodeTiles(workspace);
   if (survey_) LookAtAll(workspace);
-  if (Device* const device = contribution_.gradient.device()) status_ = device->status();
+  if (Device* const device = contribution_.gradient.device()) {
+    status_.Update(device->status());
+  }
   if (is_traced) Trace(*track, began);
 }
 

@@ -115,7 +115,8 @@ class EncodeWork {
   void CopyFromDevice(CodecWorkspace& workspace);
   void EncodeTiles(CodecWorkspace& workspace);
   void EncodeTilesOnDevice(CodecWorkspace& workspace);
-  void EndTileOnDevice(CodecWorkspace& workspace, uint32_t tile, ByteView encoded,
+  // False: the bytes are no encoding.
+  bool EndTileOnDevice(CodecWorkspace& workspace, uint32_t tile, ByteView encoded,
                        BlockWriter& writer);
   void LookAtKept(uint32_t tile);
   void LookAtAll(CodecWorkspace& workspace);

@@ -33,10 +33,8 @@ KeptGradient::Place KeptGradient::OnDevice(Device& device) {
   if (!keeps()) return {};
   if (on_device_ != nullptr && &on_device_->device != &device) OnHost();
   if (on_device_ == nullptr) {
-    // Zeros of the host take room only where they are written.
-    const GradientMemory& memory = OnHost();
     on_device_ = std::make_unique<DeviceArrays>(device);
-    Bring(memory);
+    Bring();
     memory_.reset();
   }
   return {
@@ -44,16 +42,19 @@ KeptGradient::Place KeptGradient::OnDevice(Device& device) {
       .tile_units = reinterpret_cast<SynclineCudaUnits*>(on_device_->tile_units.data())};
 }
 
-void KeptGradient::Bring(const GradientMemory& memory) const {
-  const std::span<const float> residual = memory.residual();
-  const std::vector<GradientUnits> units = memory.units();
-  if (!on_device_->residual.Reserve(residual.size_bytes()) ||
+// Memory of a device is zeros at first.
+void KeptGradient::Bring() const {
+  const std::vector<GradientUnits> units =
+      memory_ ? memory_->units() : std::vector<GradientUnits>(TilesOf(elements_));
+  if (!on_device_->residual.Reserve(elements_ * sizeof(float)) ||
       !on_device_->tile_units.Reserve(units.size() * sizeof(GradientUnits))) {
     return;
   }
-  on_device_->device.Write(std::as_bytes(residual), on_device_->residual.data());
-  on_device_->device.Write(std::as_bytes(std::span(units)),
-                           on_device_->tile_units.data());
+  Device& device = on_device_->device;
+  if (memory_) {
+    device.Write(std::as_bytes(memory_->residual()), on_device_->residual.data());
+  }
+  device.Write(std::as_bytes(std::span(units)), on_device_->tile_units.data());
 }
 
 void KeptGradient::Fetch(GradientMemory& memory) const {

@@ -51,7 +51,7 @@ class KeptGradient {
     DeviceBuffer tile_units;
   };
   void Fetch(GradientMemory& memory) const;
-  void Bring(const GradientMemory& memory) const;
+  void Bring() const;
 
   const MemorySpec spec_;
   const uint64_t elements_;

@@ -14,11 +14,14 @@
 #include "comm/device/device_for_test.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "worker/client/exchange.h"
 #include "worker/client/push_encoder.h"
 #include "worker/client/view_landing.h"
 
 namespace syncline {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr uint32_t kElements = 2 * kTileElements + 100;
 constexpr uint32_t kFirstBlock = kTileElements;
@@ -86,7 +89,7 @@ class Pusher {
             .label = {.range = kBlocks[block], .step = step, .epoch = 1},
             .gradient = gradient,
             .units = {.loss_scale = step > 2 ? 4.0f : 1.0f,
-                      .learning_rate = 0.1f / static_cast<float>(step)}};
+                      .learning_rate = 0.1f / static_cast<float>(step % 60)}};
   }
 
   const ExchangeOptions options_;
@@ -121,9 +124,10 @@ TEST_P(PushedFromAGpu, TravelsAsTheSameBytesAndLeavesTheSame) {
   for (const DType dtype : {DType::kF32, DType::kBf16}) {
     Pusher host(GetParam());
     Pusher device(GetParam());
-    for (uint64_t step = 1; step <= 4; ++step) {
+    for (const uint64_t step :
+         {1, 2, 63, 64}) {  // in the last two residuals are looked at
       std::vector<float> values = Values(step);
-      if (step == 4) values[5] = std::numeric_limits<float>::infinity();
+      if (step == 64) values[5] = std::numeric_limits<float>::infinity();
       const Narrowed gradient = NarrowedTo(dtype, values);
       const DeviceVector<std::byte> there(gpu_, gradient.bytes);
       const ConstMemoryView on_device({there.data(), dtype, &gpu_}, kElements);
@@ -132,6 +136,7 @@ TEST_P(PushedFromAGpu, TravelsAsTheSameBytesAndLeavesTheSame) {
     }
     EXPECT_EQ(device.Kept(), host.Kept());
     EXPECT_EQ(device.residual_ratio(), host.residual_ratio());
+    EXPECT_EQ(host.residual_ratio() > 0, !host.Kept().empty());
   }
 }
 
@@ -257,6 +262,75 @@ TEST_P(LandedOnAGpu, NeedsNoAlignment) {
       Make({.is_delta = has_deltas}, Values(1), std::span(held).subspan(1));
   EXPECT_EQ(Land(bytes, weights), Result::kLanded);
   EXPECT_EQ(there.Get(), held);
+}
+
+// What an exchange gives out while its GPU fails.
+class FailingExchange : public ::testing::Test {
+ protected:
+  void Start(SeedRole role) {
+    ExchangeOptions options = OptionsOf(*ParseTransfer("int8:min_elements=0,vectors=1"));
+    options.role = role;
+    options.encodings_at_once = 8;
+    exchange_ = std::make_unique<Exchange>(
+        options,
+        std::vector<MemoryView>{{{there_.data(), DType::kF32, &gpu_}, kElements}}, pool_);
+    exchange_->Start({});
+  }
+  // The error that it ends with.
+  static std::string ErrorOf(const ExchangeOutputs& outputs) {
+    for (const ExchangeOutput& output : outputs) {
+      const auto* const failed = std::get_if<ExchangeFailed>(&output);
+      if (failed != nullptr) return failed->status.ToString();
+    }
+    return "";
+  }
+  template <typename Output>
+  static std::vector<Output> All(const ExchangeOutputs& outputs) {
+    std::vector<Output> all;
+    for (const ExchangeOutput& output : outputs) {
+      if (const auto* const one = std::get_if<Output>(&output)) all.push_back(*one);
+    }
+    return all;
+  }
+
+  Device gpu_{EmulatedGpu().calls(), 0};
+  const DeviceVector<float> there_{EmulatedGpu(), Values(1)};
+  BufferPool pool_{0};
+  CodecWorkspace workspace_;
+  std::unique_ptr<Exchange> exchange_;
+};
+
+TEST_F(FailingExchange, EndsBeforeAnythingIsSentThatItCouldNotRead) {
+  Start(SeedRole::kSeeder);
+  const auto asked = All<ExchangeEncode>(exchange_->Connected(0, {}));
+  ASSERT_FALSE(asked.empty());
+  const FailingGpu failing;
+  for (size_t i = 0; i < asked.size(); ++i) {
+    asked[i].work->Run(workspace_);
+    const ExchangeOutputs outputs = exchange_->Encoded(*asked[i].work, {});
+    EXPECT_THAT(ErrorOf(outputs), HasSubstr(i == 0 ? "CUDA device 0: copying" : ""));
+    EXPECT_TRUE(All<ExchangeSend>(outputs).empty());
+  }
+}
+
+TEST_F(FailingExchange, EndsWhenAViewCannotLand) {
+  Start(SeedRole::kReceiver);
+  exchange_->Connected(0, {});
+  const std::vector<float> values = Values(2);
+  const std::array<uint64_t, 1> elements = {kElements};
+  const BlockLabel label = {.range = CutIntoBlocks(elements)[0]};
+  const CodecRegistry codecs = CodecRegistry::Builtin();
+  const Buffer view = Gather(EncodeBlock(**codecs.Find(CodecId::kFp32), label,
+                                         std::span(values).first(label.range.elements),
+                                         Checksum::kHeaderOnly, pool_));
+  const auto asked = All<ExchangeDecode>(exchange_->OnMessage(
+      {.kind = static_cast<uint16_t>(MessageKind::kPublish), .job = 1, .block = 0},
+      Slice::Of(view), {}));
+  ASSERT_EQ(asked.size(), 1u);
+  const FailingGpu failing;
+  asked[0].work->Run(workspace_);
+  EXPECT_THAT(ErrorOf(exchange_->Decoded(*asked[0].work, {})),
+              HasSubstr("CUDA device 0: copying new weights"));
 }
 
 }  // namespace

@@ -52,7 +52,8 @@ class DeltasOnDevice {
   DeltasOnDevice(const BlockView& view, const MemoryView& weights, const Codec& codec)
       : view_(view), weights_(weights), codec_(codec) {}
 
-  void Add(CodecWorkspace& workspace) {
+  // False: a kernel takes one for no delta, and the weights are not what they should be.
+  bool Add(CodecWorkspace& workspace) {
     const std::optional<SynclineCudaCodec> decoder =
         IsAlignedForDevice(weights_) ? DecoderOnDevice(codec_) : std::nullopt;
     std::vector<ByteView> readable(view_.tiles.size());
@@ -69,10 +70,10 @@ class DeltasOnDevice {
         AddHere(tile, workspace);
       }
     }
-    if (std::ranges::all_of(readable, &ByteView::empty)) return;
-    DeviceQueue& queue = workspace.QueueOf(*weights_.device());
-    SYNCLINE_CHECK(queue.DecodeAdd(
-        *decoder, readable, static_cast<float*>(weights_.data()), weights_.size()));
+    if (std::ranges::all_of(readable, &ByteView::empty)) return true;
+    return workspace.QueueOf(*weights_.device())
+        .DecodeAdd(*decoder, readable, static_cast<float*>(weights_.data()),
+                   weights_.size());
   }
 
  private:
@@ -123,7 +124,9 @@ Result LandOnDevice(const BlockView& view, const MemoryView& weights,
     LandWholeOnDevice(tiles.subspan(first, last - first), weights, workspace);
   }
   if (!transfer.compresses()) return Result::kLanded;
-  DeltasOnDevice(view, weights, *transfer.codec).Add(workspace);
+  if (!DeltasOnDevice(view, weights, *transfer.codec).Add(workspace)) {
+    return Result::kDiverged;
+  }
   for (const TileView& tile : view.tiles) {
     if (!tile.view_crc) continue;
     workspace.tile.resize(kTileElements);

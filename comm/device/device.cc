@@ -95,23 +95,32 @@ void DeviceBuffer::Free() {
   bytes_ = 0;
 }
 
-bool DeviceBuffer::Reserve(size_t bytes) {
-  if (bytes <= bytes_) return true;
+int DeviceBuffer::Allocate(size_t bytes) {
   Free();
   const DeviceCalls& calls = device_.calls();
-  const int32_t ordinal = device_.ordinal();
-  const bool is_near = place_ == Place::kDevice;
-  const int error = is_near ? calls.allocate(ordinal, bytes, &data_)
-                            : calls.allocate_host(ordinal, bytes, &data_);
-  const std::string what =
-      absl::StrCat("allocating ", bytes,
-                   is_near ? " bytes of its memory" : " bytes of page-locked memory");
-  if (!device_.Succeeded(error, what)) {
+  const int error = place_ == Place::kDevice
+                        ? calls.allocate(device_.ordinal(), bytes, &data_)
+                        : calls.allocate_host(device_.ordinal(), bytes, &data_);
+  if (error == 0) {
+    bytes_ = bytes;
+  } else {
     data_ = nullptr;
-    return false;
   }
-  bytes_ = bytes;
-  return true;
+  return error;
+}
+
+bool DeviceBuffer::Reserve(size_t bytes) {
+  if (bytes <= bytes_) return true;
+  const char* const what =
+      place_ == Place::kDevice ? " bytes of its memory" : " bytes of page-locked memory";
+  return device_.Succeeded(Allocate(bytes), absl::StrCat("allocating ", bytes, what));
+}
+
+bool DeviceBuffer::TryReserve(size_t bytes) {
+  constexpr int kNoMemory = 2;  // cudaErrorMemoryAllocation
+  if (bytes <= bytes_) return true;
+  const int error = Allocate(bytes);
+  return error != kNoMemory && device_.Succeeded(error, "allocating memory");
 }
 
 }  // namespace syncline

@@ -57,9 +57,9 @@ class Device {
   const DeviceCalls& calls_;
   const int32_t ordinal_;
   absl::Mutex mutex_;
-  const std::unique_ptr<DeviceQueue> queue_ ABSL_PT_GUARDED_BY(mutex_);
   mutable absl::Mutex status_mutex_;
   absl::Status status_ ABSL_GUARDED_BY(status_mutex_);
+  const std::unique_ptr<DeviceQueue> queue_ ABSL_PT_GUARDED_BY(mutex_);
 };
 
 // Memory of a device, or of the host where kernels reach it, too. Empty after an error.
@@ -77,10 +77,15 @@ class DeviceBuffer {
   // At least so many bytes, aligned to 256; what was there before is lost if there were
   // fewer. False after an error.
   bool Reserve(size_t bytes);
+  // Likewise, but that there is no memory is no error of the device: then false, and
+  // empty.
+  bool TryReserve(size_t bytes);
   std::byte* data() const { return static_cast<std::byte*>(data_); }
 
  private:
   void Free();
+  // What the module said.
+  int Allocate(size_t bytes);
 
   Device& device_;
   const Place place_;

@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <type_traits>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
@@ -22,6 +24,7 @@ absl::StatusOr<DeviceCalls> FindDeviceCalls(void* module) {
   find(calls.error_string, "SynclineCudaErrorString");
   find(calls.bf16_from_float, "SynclineCudaBf16FromFloat");
   find(calls.float_from_bf16, "SynclineCudaFloatFromBf16");
+  find(calls.use_device, "SynclineCudaUseDevice");
   find(calls.stream_create, "SynclineCudaStreamCreate");
   find(calls.stream_destroy, "SynclineCudaStreamDestroy");
   find(calls.stream_wait, "SynclineCudaStreamWait");

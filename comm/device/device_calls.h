@@ -19,6 +19,7 @@ struct DeviceCalls {
   decltype(&SynclineCudaErrorString) error_string = nullptr;
   decltype(&SynclineCudaBf16FromFloat) bf16_from_float = nullptr;
   decltype(&SynclineCudaFloatFromBf16) float_from_bf16 = nullptr;
+  decltype(&SynclineCudaUseDevice) use_device = nullptr;
   decltype(&SynclineCudaStreamCreate) stream_create = nullptr;
   decltype(&SynclineCudaStreamDestroy) stream_destroy = nullptr;
   decltype(&SynclineCudaStreamWait) stream_wait = nullptr;

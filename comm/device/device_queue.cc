@@ -1,6 +1,7 @@
 #include "comm/device/device_queue.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "comm/base/check.h"
@@ -13,14 +14,19 @@ namespace {
 constexpr size_t kCopyBytes = size_t{4} << 20;
 constexpr size_t kTileAlignment = 64;
 
+// Of buffers that grow with the blocks that they are for, so that they seldom do: freeing
+// one waits for the device.
+size_t Roomy(size_t bytes) { return std::bit_ceil(bytes); }
+
 size_t Padded(size_t bytes) {
   return (bytes + kTileAlignment - 1) / kTileAlignment * kTileAlignment;
 }
 
 }  // namespace
 
-DeviceQueue::DeviceQueue(Device& device)
+DeviceQueue::DeviceQueue(Device& device, Thread thread)
     : device_(device),
+      thread_(thread),
       host_(device, DeviceBuffer::Place::kHost),
       near_(device, DeviceBuffer::Place::kDevice),
       workspace_(device, DeviceBuffer::Place::kDevice) {}
@@ -34,8 +40,11 @@ DeviceQueue::~DeviceQueue() {
 bool DeviceQueue::Open() {
   if (!device_.ok()) return false;
   if (stream_ != nullptr) return true;
-  return Succeeded(device_.calls().stream_create(device_.ordinal(), &stream_),
-                   "creating a stream");
+  const bool is_used = thread_ == Thread::kOthers ||
+                       Succeeded(device_.calls().use_device(device_.ordinal()),
+                                 "making it a thread's device");
+  return is_used && Succeeded(device_.calls().stream_create(device_.ordinal(), &stream_),
+                              "creating a stream");
 }
 
 void* DeviceQueue::handle() { return device_.calls().stream_handle(stream_); }
@@ -55,7 +64,7 @@ void DeviceQueue::Read(const void* from, MutableByteView to) {
     const MutableByteView part =
         to.subspan(first, std::min(kCopyBytes, to.size() - first));
     const auto* const source = static_cast<const std::byte*>(from) + first;
-    if (Open() && host_.Reserve(part.size()) &&
+    if (Open() && host_.Reserve(Roomy(part.size())) &&
         Copy(host_.data(), source, part.size(), kWhat) && Wait(kWhat)) {
       std::memcpy(part.data(), host_.data(), part.size());
     } else {
@@ -68,7 +77,7 @@ void DeviceQueue::Write(ByteView from, void* to) {
   constexpr char kWhat[] = "copying to the device";
   for (size_t first = 0; first < from.size(); first += kCopyBytes) {
     const ByteView part = from.subspan(first, std::min(kCopyBytes, from.size() - first));
-    if (!Open() || !host_.Reserve(part.size())) return;
+    if (!Open() || !host_.Reserve(Roomy(part.size()))) return;
     std::memcpy(host_.data(), part.data(), part.size());
     auto* const target = static_cast<std::byte*>(to) + first;
     if (!Copy(target, host_.data(), part.size(), kWhat) || !Wait(kWhat)) return;
@@ -83,7 +92,7 @@ std::span<const ByteView> DeviceQueue::Encode(const SynclineCudaCodec& codec,
   const size_t stride = calls.tile_stride(&codec);
   const size_t bytes = count * (stride + sizeof(uint32_t));
   tiles_.assign(count, {});
-  if (!Open() || !host_.Reserve(bytes) || !near_.Reserve(bytes) ||
+  if (!Open() || !host_.Reserve(Roomy(bytes)) || !near_.Reserve(Roomy(bytes)) ||
       !workspace_.Reserve(calls.workspace_bytes(&codec, encoding.elements))) {
     return tiles_;
   }
@@ -108,8 +117,8 @@ std::span<const ByteView> DeviceQueue::Encode(const SynclineCudaCodec& codec,
 
 ByteView DeviceQueue::Fetch(const void* from, size_t bytes) {
   constexpr char kWhat[] = "copying a gradient";
-  if (!Open() || !host_.Reserve(bytes) || !Copy(host_.data(), from, bytes, kWhat) ||
-      !Wait(kWhat)) {
+  if (!Open() || !host_.Reserve(Roomy(bytes)) ||
+      !Copy(host_.data(), from, bytes, kWhat) || !Wait(kWhat)) {
     return {};
   }
   return {host_.data(), bytes};
@@ -118,7 +127,7 @@ ByteView DeviceQueue::Fetch(const void* from, size_t bytes) {
 ByteView DeviceQueue::ToBf16(const float* from, size_t elements) {
   const size_t bytes = elements * sizeof(uint16_t);
   constexpr char kWhat[] = "rounding a gradient";
-  if (!Open() || !host_.Reserve(bytes) || !near_.Reserve(bytes) ||
+  if (!Open() || !host_.Reserve(Roomy(bytes)) || !near_.Reserve(Roomy(bytes)) ||
       !Succeeded(device_.calls().bf16_from_float(
                      device_.ordinal(), from, reinterpret_cast<uint16_t*>(near_.data()),
                      elements, handle()),
@@ -139,7 +148,8 @@ bool DeviceQueue::DecodeAdd(const SynclineCudaCodec& codec,
   const size_t lengths = tiles.size() * stride;
   const size_t refused = lengths + tiles.size() * sizeof(uint32_t);
   const size_t bytes = refused + tiles.size() * sizeof(uint32_t);
-  if (!Open() || !host_.Reserve(bytes) || !near_.Reserve(bytes)) return true;
+  if (!Open() || !host_.Reserve(Roomy(bytes)) || !near_.Reserve(Roomy(bytes)))
+    return true;
   for (size_t i = 0; i < tiles.size(); ++i) {
     std::byte* const room = host_.data() + i * stride;
     std::memcpy(room, tiles[i].data(), tiles[i].size());
@@ -169,7 +179,7 @@ bool DeviceQueue::DecodeAdd(const SynclineCudaCodec& codec,
 size_t DeviceQueue::Gather(std::span<const ByteView> parts) {
   size_t bytes = 0;
   for (const ByteView part : parts) bytes += part.size();
-  if (!Open() || !host_.Reserve(bytes)) return 0;
+  if (!Open() || !host_.Reserve(Roomy(bytes))) return 0;
   size_t used = 0;
   for (const ByteView part : parts) {
     std::memcpy(host_.data() + used, part.data(), part.size());
@@ -187,7 +197,7 @@ void DeviceQueue::Put(std::span<const ByteView> parts, void* to) {
 void DeviceQueue::FromBf16(std::span<const ByteView> parts, float* to) {
   constexpr char kWhat[] = "widening new weights";
   const size_t bytes = Gather(parts);
-  if (bytes == 0 || !near_.Reserve(bytes)) return;
+  if (bytes == 0 || !near_.Reserve(Roomy(bytes))) return;
   if (!Copy(near_.data(), host_.data(), bytes, kWhat)) return;
   const auto* const values = reinterpret_cast<const uint16_t*>(near_.data());
   if (Succeeded(device_.calls().float_from_bf16(device_.ordinal(), values, to,

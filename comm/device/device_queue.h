@@ -23,8 +23,11 @@ namespace syncline {
 
 class DeviceQueue {
  public:
+  // Whose the thread is: Syncline's, whose current device is then this one, or the
+  // program's, whose current device stays what it was.
+  enum class Thread { kOurs, kOthers };
   // `device` outlives it. Its stream is made with the first call.
-  explicit DeviceQueue(Device& device);
+  explicit DeviceQueue(Device& device, Thread thread = Thread::kOthers);
   ~DeviceQueue();
   DeviceQueue(const DeviceQueue&) = delete;
   DeviceQueue& operator=(const DeviceQueue&) = delete;
@@ -68,6 +71,7 @@ class DeviceQueue {
   bool Succeeded(int error, const char* what) { return device_.Succeeded(error, what); }
 
   Device& device_;
+  const Thread thread_;
   void* stream_ = nullptr;
   DeviceBuffer host_;
   DeviceBuffer near_;  // what the kernels read or write, in the device's memory

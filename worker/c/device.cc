@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "comm/base/status.h"
 #include "worker/c/handles.h"
 
 namespace syncline::c {
@@ -16,7 +17,10 @@ absl::StatusOr<Device*> DeviceOf(uint64_t number) {
                      ", but must be 0, which is host memory, or 1 + the number of a CUDA "
                      "device"));
   }
-  return Device::Open(static_cast<int32_t>(ordinal));
+  SYNCLINE_ASSIGN_OR_RETURN(Device* const device,
+                            Device::Open(static_cast<int32_t>(ordinal)));
+  SYNCLINE_RETURN_IF_ERROR(device->status());
+  return device;
 }
 
 }  // namespace syncline::c

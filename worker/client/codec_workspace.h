@@ -20,7 +20,8 @@ struct CodecWorkspace {
     for (const auto& queue : queues) {
       if (&queue->device() == &device) return *queue;
     }
-    return *queues.emplace_back(std::make_unique<DeviceQueue>(device));
+    return *queues.emplace_back(
+        std::make_unique<DeviceQueue>(device, DeviceQueue::Thread::kOurs));
   }
 
   std::vector<float> tile = {};  // of gradients and weights that are not the host's FP32

@@ -276,7 +276,8 @@ absl::Status DataPlane::WithMemories(const std::function<absl::Status(Memories)>
     for (uint32_t i = 0; i < exchange_->tensors(); ++i) {
       memories.push_back(&exchange_->memory(i));
     }
-    call->answer = use(memories);
+    const absl::Status status = exchange_->kept_status();
+    call->answer = status.ok() ? use(memories) : status;
     call->answered.SignalAll();
   });
   absl::MutexLock lock(&call->mutex);

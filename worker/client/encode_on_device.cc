@@ -9,6 +9,18 @@
 
 namespace syncline {
 
+bool EncodeWork::Fetch(CodecWorkspace& workspace) {
+  const ConstMemoryView& gradient = contribution_.gradient;
+  if (gradient.device() == nullptr) return true;
+  const auto& [tensor, begin, elements] = contribution_.label.range;
+  const ByteView from = gradient.Bytes(begin, elements);
+  const ByteView bytes =
+      workspace.QueueOf(*gradient.device()).Fetch(from.data(), from.size());
+  if (bytes.empty()) return false;
+  fetched_ = ConstMemoryView({bytes.data(), gradient.dtype()}, elements);
+  return true;
+}
+
 bool EncodeWork::IsCopiedFromDevice() const {
   const ConstMemoryView& gradient = contribution_.gradient;
   if (gradient.device() == nullptr) return false;

@@ -56,6 +56,10 @@ void EncodeWork::Trace(TraceTrack& track, int64_t began) const {
 std::span<const float> EncodeWork::Read(CodecWorkspace& workspace, uint64_t first,
                                         size_t elements) const {
   if (!contribution_.gradient.IsReadInPlace()) workspace.tile.resize(kTileElements);
+  if (fetched_) {
+    const uint64_t offset = first - contribution_.label.range.first_element;
+    return fetched_->Read(offset, elements, workspace.tile);
+  }
   return contribution_.gradient.Read(first, elements, workspace.tile);
 }
 
@@ -73,16 +77,19 @@ void EncodeWork::EncodeDense(CodecWorkspace& workspace) {
     return;
   }
   if (IsCopiedFromDevice()) return CopyFromDevice(workspace);
-  payload_ = EncodeInto(std::move(dense_->memory),
-                        {.codec = *codec,
-                         .label = label,
-                         .values = contribution_.gradient.Part(begin, elements),
-                         .checksum = checksum},
-                        workspace.tile);
+  if (!Fetch(workspace)) return;
+  payload_ = EncodeInto(
+      std::move(dense_->memory),
+      {.codec = *codec,
+       .label = label,
+       .values = fetched_ ? *fetched_ : contribution_.gradient.Part(begin, elements),
+       .checksum = checksum},
+      workspace.tile);
 }
 
 void EncodeWork::EncodeTiles(CodecWorkspace& workspace) {
   if (compressed_->on_device) return EncodeTilesOnDevice(workspace);
+  if (!Fetch(workspace)) return;
   const BlockLabel& label = contribution_.label;
   const CodecTimer timer(options_.clock, label.range.elements, cost_);
   BlockWriter writer(label, compressed_->checksum, std::move(compressed_->memory));

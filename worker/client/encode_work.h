@@ -88,6 +88,8 @@ class EncodeWork {
   bool IsShort() const;
   bool IsSurvey() const { return survey_.has_value(); }
   bool IsCompressed() const { return compressed_.has_value(); }
+  // By the kernels of a GPU.
+  bool IsOnDevice() const { return IsCompressed() && compressed_->on_device.has_value(); }
 
   const GradientBlock& contribution() const { return contribution_; }
   // REQUIRES: IsCompressed().
@@ -110,6 +112,8 @@ class EncodeWork {
   std::span<const float> Read(CodecWorkspace& workspace, uint64_t first,
                               size_t elements) const;
   void EncodeDense(CodecWorkspace& workspace);
+  // A GPU's gradient of the block to the host. False after an error.
+  bool Fetch(CodecWorkspace& workspace);
   // Of a whole block at once: it is copied as it is, or rounded there.
   bool IsCopiedFromDevice() const;
   void CopyFromDevice(CodecWorkspace& workspace);
@@ -127,6 +131,8 @@ class EncodeWork {
   std::optional<Dense> dense_;
   std::optional<Compressed> compressed_;
   std::optional<Survey> survey_;
+  // The block's elements where a GPU's were fetched, in the queue's memory.
+  std::optional<ConstMemoryView> fetched_;
   absl::Status status_;
   Payload payload_;
   float threshold_ = 0;

@@ -316,6 +316,10 @@ ExchangeOutputs Exchange::Part(absl::Duration now) {
     tensor.loss_scale = loss_scale_;
     // All its blocks hold the same version, and with it the same rate.
     tensor.gradient = encoder_.Settle(id, UnitsOf(tensor, blocks_[tensor.first_block]));
+    if (tensor.weights.device() != nullptr && !encoder_.kept_status().ok()) {
+      Fail(encoder_.kept_status(), outputs);
+      return outputs;
+    }
     if (tensor.gradient.empty()) continue;
     for (uint32_t b = tensor.first_block; b < tensor.first_block + tensor.blocks; ++b) {
       parting_->insert(b);
@@ -354,6 +358,7 @@ ExchangeOutputs Exchange::EpochChanged(uint64_t epoch, SeedRole role,
 
 ExchangeOutputs Exchange::Tick(absl::Duration now) {
   ExchangeOutputs outputs;
+  device_status_.Update(encoder_.kept_status());
   if (!device_status_.ok() && !failed_) Fail(device_status_, outputs);
   digest_room_ = kDigestElements;
   for (uint32_t id = 0; id < blocks_.size() && !failed_; ++id) {

@@ -207,8 +207,10 @@ class Exchange {
   ExchangeStats stats() const;
   // Which codec was chosen, and why; empty when the job leaves no choice.
   const std::string& codec_choice() const { return encoder_.choice(); }
-  // What the worker keeps of a tensor, to be saved and restored between steps.
+  // What the worker keeps of a tensor, to be saved and restored between steps; not where
+  // kept_status() is not OK afterwards.
   GradientMemory& memory(uint32_t tensor) { return encoder_.memory(tensor); }
+  absl::Status kept_status() const { return encoder_.kept_status(); }
   uint32_t blocks() const { return static_cast<uint32_t>(blocks_.size()); }
   uint32_t tensors() const { return static_cast<uint32_t>(tensors_.size()); }
 

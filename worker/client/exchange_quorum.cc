@@ -152,7 +152,9 @@ void Exchange::TakeBack(uint32_t id) {
 }
 
 void Exchange::TakeBackLate(Tensor& tensor) {
-  for (const GradientBlock& contribution : std::exchange(tensor.late, {})) {
+  const auto late = std::exchange(tensor.late, {});
+  for (const GradientBlock& contribution : late) encoder_.EncodeUnsent(contribution);
+  for (const GradientBlock& contribution : late) {
     encoder_.TakeBack(contribution);
     encoder_.Forget(contribution.block);
   }

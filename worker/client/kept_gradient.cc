@@ -20,51 +20,59 @@ static_assert(offsetof(GradientUnits, learning_rate) ==
 }  // namespace
 
 GradientMemory& KeptGradient::OnHost() {
-  if (!memory_) {
-    memory_.emplace(spec_, elements_);
-    if (on_device_ != nullptr) Fetch(*memory_);
-    on_device_ = nullptr;
-  }
+  if (memory_) return *memory_;
+  memory_.emplace(spec_, elements_);
+  if (is_on_device_) Fetch(*memory_);
+  is_on_device_ = false;
   return *memory_;
 }
 
-KeptGradient::Place KeptGradient::OnDevice(Device& device) {
+std::optional<KeptGradient::Place> KeptGradient::OnDevice(Device& device) {
   SYNCLINE_CHECK(spec_.kind != MemoryKind::kMomentumCorrection);
-  if (!keeps()) return {};
-  if (on_device_ != nullptr && &on_device_->device != &device) OnHost();
-  if (on_device_ == nullptr) {
-    on_device_ = std::make_unique<DeviceArrays>(device);
+  if (!keeps()) return Place{};
+  if (is_on_device_ && &on_device_->device != &device) OnHost();
+  if (!is_on_device_) {
+    if (!Reserve(device)) return std::nullopt;
     Bring();
+    is_on_device_ = true;
     memory_.reset();
   }
-  return {
+  return Place{
       .residual = reinterpret_cast<float*>(on_device_->residual.data()),
       .tile_units = reinterpret_cast<SynclineCudaUnits*>(on_device_->tile_units.data())};
 }
 
-// Memory of a device is zeros at first.
-void KeptGradient::Bring() const {
-  const std::vector<GradientUnits> units =
-      memory_ ? memory_->units() : std::vector<GradientUnits>(TilesOf(elements_));
-  if (!on_device_->residual.Reserve(elements_ * sizeof(float)) ||
-      !on_device_->tile_units.Reserve(units.size() * sizeof(GradientUnits))) {
-    return;
+// A program's own needs vary; one that had no room once is not asked again at each step.
+bool KeptGradient::Reserve(Device& device) {
+  if (has_no_room_) return false;
+  if (on_device_ == nullptr || &on_device_->device != &device) {
+    on_device_ = std::make_unique<DeviceArrays>(device);
   }
+  if (on_device_->residual.TryReserve(elements_ * sizeof(float)) &&
+      on_device_->tile_units.TryReserve(TilesOf(elements_) * sizeof(GradientUnits))) {
+    return true;
+  }
+  on_device_ = nullptr;
+  has_no_room_ = true;
+  return false;
+}
+
+void KeptGradient::Bring() {
+  const GradientMemory& memory = OnHost();
+  const std::vector<GradientUnits> units = memory.units();
   Device& device = on_device_->device;
-  if (memory_) {
-    device.Write(std::as_bytes(memory_->residual()), on_device_->residual.data());
-  }
+  device.Write(std::as_bytes(memory.residual()), on_device_->residual.data());
   device.Write(std::as_bytes(std::span(units)), on_device_->tile_units.data());
 }
 
-void KeptGradient::Fetch(GradientMemory& memory) const {
-  if (on_device_->residual.data() == nullptr || !on_device_->device.ok()) return;
+void KeptGradient::Fetch(GradientMemory& memory) {
   std::vector<float> residual(elements_);
   std::vector<GradientUnits> units(TilesOf(elements_));
-  on_device_->device.Read(on_device_->residual.data(),
-                          std::as_writable_bytes(std::span(residual)));
-  on_device_->device.Read(on_device_->tile_units.data(),
-                          std::as_writable_bytes(std::span(units)));
+  Device& device = on_device_->device;
+  device.Read(on_device_->residual.data(), std::as_writable_bytes(std::span(residual)));
+  device.Read(on_device_->tile_units.data(), std::as_writable_bytes(std::span(units)));
+  status_.Update(device.status());
+  if (!status_.ok()) return;
   SYNCLINE_CHECK(memory.Restore({.residual = residual, .units = units}));
 }
 

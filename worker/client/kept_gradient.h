@@ -2,7 +2,7 @@
 // encodes its gradients, in the GPU's memory. It lies where it was asked for last.
 //
 //   kept.OnHost().EncodeTile(transfer, tile, writer, workspace);
-//   const KeptGradient::Place place = kept.OnDevice(*gradient.device());
+//   if (const auto place = kept.OnDevice(*gradient.device())) ...
 //
 // Thread safety: none; while encodings of the tensor are under way, what they use is theirs,
 // and nothing is moved.
@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 
+#include "absl/status/status.h"
 #include "comm/codec/cuda/codecs.h"
 #include "comm/compression/memory/gradient_memory.h"
 #include "comm/compression/transfer.h"
@@ -28,7 +29,8 @@ class KeptGradient {
   bool keeps() const { return spec_.kind != MemoryKind::kNone && elements_ > 0; }
   const MemorySpec& spec() const { return spec_; }
 
-  // Moves it to the host. What a GPU kept is lost, as zeros, after an error of it.
+  // Moves it to the host. What a GPU kept that has failed is lost: it is as if nothing had
+  // been kept, and status() says so.
   GradientMemory& OnHost();
 
   // In memory of the device, null where nothing is kept: a value for each element, and the
@@ -37,8 +39,12 @@ class KeptGradient {
     float* residual = nullptr;
     SynclineCudaUnits* tile_units = nullptr;
   };
-  // Moves it there. REQUIRES: spec().kind is not kMomentumCorrection.
-  Place OnDevice(Device& device);
+  // Moves it there. Nothing: the device has no memory for it, now and for good, and it is
+  // on the host. REQUIRES: spec().kind is not kMomentumCorrection.
+  std::optional<Place> OnDevice(Device& device);
+
+  // Not OK once something was lost.
+  const absl::Status& status() const { return status_; }
 
  private:
   struct DeviceArrays {
@@ -50,13 +56,17 @@ class KeptGradient {
     DeviceBuffer residual;
     DeviceBuffer tile_units;
   };
-  void Fetch(GradientMemory& memory) const;
-  void Bring() const;
+  bool Reserve(Device& device);
+  void Fetch(GradientMemory& memory);
+  void Bring();
 
   const MemorySpec spec_;
   const uint64_t elements_;
-  std::optional<GradientMemory> memory_;
-  std::unique_ptr<DeviceArrays> on_device_;
+  std::optional<GradientMemory> memory_;     // where it is on the host, or nowhere yet
+  std::unique_ptr<DeviceArrays> on_device_;  // stays there when it moves to the host
+  bool is_on_device_ = false;
+  bool has_no_room_ = false;  // on the device
+  absl::Status status_;
 };
 
 }  // namespace syncline

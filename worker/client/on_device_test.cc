@@ -60,6 +60,39 @@ ExchangeOptions OptionsOf(const Transfer& transfer) {
           .follow_learning_rate = true};
 }
 
+// An emulated GPU of the test's own, of which is known what it was asked for. Large arrays
+// it has no room for, if that is said.
+struct Asked {
+  int encodings = 0;
+  int decodings = 0;
+  size_t most_bytes = std::numeric_limits<size_t>::max();
+};
+Asked& TheAsked() {
+  static Asked asked;
+  return asked;
+}
+
+const DeviceCalls& WatchedCalls() {
+  static const DeviceCalls* const real = &EmulatedGpu().calls();
+  static DeviceCalls calls = *real;
+  calls.encode = [](const SynclineCudaCodec* codec, const SynclineCudaEncoding* encoding,
+                    void* stream) {
+    ++TheAsked().encodings;
+    return real->encode(codec, encoding, stream);
+  };
+  calls.decode_add = [](const SynclineCudaCodec* codec,
+                        const SynclineCudaDecoding* decoding, void* stream) {
+    ++TheAsked().decodings;
+    return real->decode_add(codec, decoding, stream);
+  };
+  calls.allocate = [](int32_t device, size_t bytes, void** memory) {
+    constexpr int kNoMemory = 2;
+    if (bytes > TheAsked().most_bytes) return kNoMemory;
+    return real->allocate(device, bytes, memory);
+  };
+  return calls;
+}
+
 class Pusher {
  public:
   explicit Pusher(const std::string& codec)
@@ -113,9 +146,13 @@ const char* const kCodecs[] = {"onebit:min_elements=0,vectors=1",
                                "dgc:ratio=0.01,min_elements=0,vectors=1",
                                "auto:min_elements=0,vectors=1"};
 
+constexpr size_t kEncodedOnDevice = 6;
+
 class PushedFromAGpu : public ::testing::TestWithParam<const char*> {
  protected:
-  Device& gpu_ = EmulatedGpu();
+  void SetUp() override { TheAsked() = {}; }
+
+  Device gpu_{WatchedCalls(), 0};
 };
 
 INSTANTIATE_TEST_SUITE_P(Codecs, PushedFromAGpu, ::testing::ValuesIn(kCodecs));
@@ -137,6 +174,27 @@ TEST_P(PushedFromAGpu, TravelsAsTheSameBytesAndLeavesTheSame) {
     EXPECT_EQ(device.Kept(), host.Kept());
     EXPECT_EQ(device.residual_ratio(), host.residual_ratio());
     EXPECT_EQ(host.residual_ratio() > 0, !host.Kept().empty());
+  }
+  const auto* const last = kCodecs + kEncodedOnDevice;
+  if (std::find(kCodecs, last, GetParam()) != last) {
+    EXPECT_EQ(TheAsked().encodings, 2 * 4 * 2);  // types, steps, blocks
+  }
+}
+
+TEST_P(PushedFromAGpu, IsEncodedOnTheHostWhereTheGpuHasNoRoomForWhatIsKept) {
+  TheAsked().most_bytes = kElements * sizeof(float) - 1;
+  Pusher host(GetParam());
+  Pusher device(GetParam());
+  for (uint64_t step = 1; step <= 3; ++step) {
+    const std::vector<float> values = Values(step);
+    const DeviceVector<float> there(EmulatedGpu(), values);
+    const ConstMemoryView gradient({there.data(), DType::kF32, &gpu_}, kElements);
+    EXPECT_EQ(device.Push(gradient, step), host.Push(values, step)) << step;
+  }
+  EXPECT_EQ(device.Kept(), host.Kept());
+  EXPECT_TRUE(gpu_.ok());
+  if (!host.Kept().empty()) {
+    EXPECT_EQ(TheAsked().encodings, 0);
   }
 }
 
@@ -211,7 +269,9 @@ class LandedOnAGpu : public ::testing::TestWithParam<const char*> {
                          workspace_);
   }
 
-  Device& gpu_ = EmulatedGpu();
+  void SetUp() override { TheAsked() = {}; }
+
+  Device gpu_{WatchedCalls(), 0};
   const ExchangeOptions options_ = OptionsOf(*ParseTransfer(GetParam()));
   BufferPool pool_{0};
   ViewLanding landing_{options_, pool_};
@@ -235,6 +295,9 @@ TEST_P(LandedOnAGpu, HasTheSameBits) {
     EXPECT_EQ(there.Get(), held) << version_;
   }
   if (!has_deltas) return;
+  const auto* const last = kCodecs + kEncodedOnDevice;
+  const bool is_added_there = std::find(kCodecs, last, GetParam()) != last;
+  EXPECT_EQ(TheAsked().decodings, is_added_there ? 3 : 0);
   const Buffer other =
       Make({.is_delta = true, .has_crc = true, .has_wrong_crc = true}, Values(9), held);
   EXPECT_EQ(Land(other, weights), Result::kDiverged);
@@ -293,6 +356,18 @@ class FailingExchange : public ::testing::Test {
     return all;
   }
 
+  // What a server says to a seed or a push: it has it, and nothing changes by it.
+  ExchangeOutputs Answer(const MessageHeader& sent) {
+    MessageHeader header = sent;
+    const bool is_push = sent.kind == static_cast<uint16_t>(MessageKind::kPush);
+    header.kind = static_cast<uint16_t>(MessageKind::kPublish);
+    header.step = is_push ? sent.step + 1 : 0;
+    header.samples = 0;
+    header.shard = 0;
+    header.flags = is_push ? kFlagUnchanged : kFlagHeld;
+    return exchange_->OnMessage(header, {}, {});
+  }
+
   Device gpu_{EmulatedGpu().calls(), 0};
   const DeviceVector<float> there_{EmulatedGpu(), Values(1)};
   BufferPool pool_{0};
@@ -308,9 +383,62 @@ TEST_F(FailingExchange, EndsBeforeAnythingIsSentThatItCouldNotRead) {
   for (size_t i = 0; i < asked.size(); ++i) {
     asked[i].work->Run(workspace_);
     const ExchangeOutputs outputs = exchange_->Encoded(*asked[i].work, {});
-    EXPECT_THAT(ErrorOf(outputs), HasSubstr(i == 0 ? "CUDA device 0: copying" : ""));
+    EXPECT_EQ(ErrorOf(outputs).find("CUDA device 0: copying") != std::string::npos,
+              i == 0);
     EXPECT_TRUE(All<ExchangeSend>(outputs).empty());
   }
+}
+
+// A GPU that fails takes with it what it had kept: nothing is sent in its place.
+TEST(KeptOnAGpu, IsNotSettledOnceTheGpuHasFailed) {
+  Device gpu(EmulatedGpu().calls(), 0);
+  const std::vector<float> values = Values(1);
+  const DeviceVector<float> there(EmulatedGpu(), values);
+  KeptGradient kept({.kind = MemoryKind::kErrorFeedback}, kElements);
+  const auto place = kept.OnDevice(gpu);
+  ASSERT_TRUE(place.has_value());
+  gpu.Write(std::as_bytes(std::span(values)), place->residual);
+  EXPECT_EQ(kept.OnHost().residual()[1], values[1]);
+  EXPECT_TRUE(kept.status().ok());
+  ASSERT_TRUE(kept.OnDevice(gpu).has_value());
+  const FailingGpu failing;
+  const std::span<const float> left = kept.OnHost().Settle({.loss_scale = 2});
+  EXPECT_TRUE(std::ranges::all_of(left, [](float value) { return value == 0; }));
+  EXPECT_THAT(kept.status().ToString(), HasSubstr("CUDA device 0"));
+}
+
+TEST_F(FailingExchange, SendsNothingInPlaceOfWhatAFailedGpuHadKept) {
+  Start(SeedRole::kSeeder);
+  ExchangeOutputs outputs = exchange_->Connected(0, {});
+  const std::vector<float> values = Values(2);
+  const DeviceVector<float> gradient(EmulatedGpu(), values);
+  const auto run = [&] {  // until there is nothing to encode or to decode
+    while (!outputs.empty()) {
+      ExchangeOutputs next;
+      const auto add = [&next](ExchangeOutputs more) {
+        std::ranges::move(more, std::back_inserter(next));
+      };
+      for (const auto& encode : All<ExchangeEncode>(outputs)) {
+        encode.work->Run(workspace_);
+        add(exchange_->Encoded(*encode.work, {}));
+      }
+      for (const auto& send : All<ExchangeSend>(outputs)) add(Answer(send.header));
+      for (const auto& decode : All<ExchangeDecode>(outputs)) {
+        decode.work->Run(workspace_);
+        add(exchange_->Decoded(*decode.work, {}));
+      }
+      outputs = std::move(next);
+    }
+  };
+  run();
+  ASSERT_TRUE(exchange_->IsReady(0));
+  outputs = exchange_->Push(0, {{gradient.data(), DType::kF32, &gpu_}, kElements}, 1, {});
+  run();
+  ASSERT_TRUE(exchange_->IsReady(0));
+  const FailingGpu failing;
+  outputs = exchange_->Part({});
+  EXPECT_THAT(ErrorOf(outputs), HasSubstr("CUDA device 0"));
+  EXPECT_TRUE(All<ExchangeEncode>(outputs).empty());
 }
 
 TEST_F(FailingExchange, EndsWhenAViewCannotLand) {

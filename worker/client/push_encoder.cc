@@ -93,9 +93,8 @@ void PushEncoder::TakeBack(const GradientBlock& contribution) {
     }
     return;
   }
-  if (!sent_.contains(contribution.block)) Encode(contribution);
-  if (!sent_.contains(contribution.block))
-    return;  // its GPU failed, and the session ends
+  EncodeUnsent(contribution);
+  if (!sent_.contains(contribution.block)) return;  // its GPU failed: the session ends
   GradientMemory& memory = kept_[tensor].OnHost();
   const auto& [payload, epoch] = sent_.at(contribution.block);
   BlockLabel label = contribution.label;
@@ -110,6 +109,21 @@ void PushEncoder::TakeBack(const GradientBlock& contribution) {
                      .context = {.first_element = first_of_block + tile.first_element},
                      .units = contribution.units});
   }
+}
+
+void PushEncoder::EncodeUnsent(const GradientBlock& contribution) {
+  const uint32_t tensor = contribution.label.range.tensor;
+  const Transfer& transfer = options_.transfers[tensor].push;
+  const bool is_encoded = kept_[tensor].keeps() &&
+                          transfer.CompressesAt(contribution.label.step) &&
+                          !sent_.contains(contribution.block);
+  if (is_encoded) Encode(contribution);
+}
+
+absl::Status PushEncoder::kept_status() const {
+  absl::Status status;
+  for (const KeptGradient& kept : kept_) status.Update(kept.status());
+  return status;
 }
 
 std::span<const float> PushEncoder::Settle(uint32_t tensor, const GradientUnits& units) {
@@ -223,8 +237,10 @@ std::optional<EncodeWork::OnDevice> PushEncoder::OnDevice(
   if (!is_near || kept.spec().kind == MemoryKind::kMomentumCorrection) return {};
   const std::optional<SynclineCudaCodec> encoder = EncoderOnDevice(*transfer.codec);
   if (!encoder) return {};
+  const auto place = kept.OnDevice(*gradient.device());
+  if (!place) return {};
   return EncodeWork::OnDevice{.encoder = *encoder,
-                              .kept = kept.OnDevice(*gradient.device()),
+                              .kept = *place,
                               .decay = static_cast<float>(kept.spec().decay)};
 }
 

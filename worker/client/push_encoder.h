@@ -56,12 +56,18 @@ class PushEncoder {
   // tensors that have a memory.
   void TakeBack(const GradientBlock& contribution);
 
+  // Encodes what TakeBack would encode, and keeps the bytes for it: of all blocks before the
+  // first one is taken back, what is kept moves once.
+  void EncodeUnsent(const GradientBlock& contribution);
   // What a worker that leaves has to send of a tensor; empty where nothing was kept. Its
   // memory has no use afterwards.
   std::span<const float> Settle(uint32_t tensor, const GradientUnits& units);
 
-  // On the host, where it is moved if a GPU has it.
+  // On the host, where it is moved if a GPU has it; kept_status() says whether all of it
+  // has come.
   GradientMemory& memory(uint32_t tensor) { return kept_[tensor].OnHost(); }
+  // Not OK once a GPU that failed had kept something.
+  absl::Status kept_status() const;
   // Of compressed contributions.
   const CodecCost& cost() const { return cost_; }
   // The time of these for which the exchange's thread could do nothing else.

@@ -30,6 +30,7 @@ absl::StatusOr<TensorId> Session::Impl::Declare(const TensorOptions& tensor,
     return absl::InvalidArgumentError(
         absl::StrCat("tensor '", tensor.name, "' comes without memory for its weights"));
   }
+  if (weights.device != nullptr) SYNCLINE_RETURN_IF_ERROR(weights.device->status());
   if (!names_.insert(tensor.name).second) {
     return absl::AlreadyExistsError(
         absl::StrCat("tensor '", tensor.name, "' is declared already"));

@@ -45,8 +45,8 @@ class Session::Impl {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::StatusOr<size_t> ElementsOf(TensorId tensor) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Start(absl::Duration timeout) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status PushPull(TensorId tensor, const ConstMemoryView& gradient,
-                        uint32_t samples) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status PushPull(TensorId tensor, ConstMemoryView gradient, uint32_t samples)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status PushPull(TensorId tensor, ConstTensorMemory gradient, uint32_t samples)
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status ScaleLearningRate(TensorId tensor, double factor)
@@ -180,6 +180,8 @@ class Session::Impl {
   // `samples` are those of the mean.
   bool AddsUp(Tensor& tensor, ConstMemoryView& gradient, uint32_t& samples) const;
   // Of a gradient, or of none with 0 samples. REQUIRES: CheckTurn.
+  // Gradients are summed here over several steps of the program.
+  bool Accumulates() const;
   void Contribute(TensorId id, ConstMemoryView gradient, uint32_t samples)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Every tensor that keeps pace was pushed or skipped as often as the others.

@@ -99,10 +99,9 @@ bool Session::Impl::AddsUp(Tensor& tensor, ConstMemoryView& gradient,
                            uint32_t& samples) const {
   if (tensor.sum_pushes == 0) tensor.sum.assign(tensor.elements, 0.0f);
   if (samples > 0) {
-    Buffer copy;
-    const absl::Status added = CodecOf(gradient.dtype())
-                                   .DecodeAdd(BytesOnHost(gradient, copy),
-                                              static_cast<float>(samples), tensor.sum);
+    const absl::Status added =
+        CodecOf(gradient.dtype())
+            .DecodeAdd(gradient.bytes(), static_cast<float>(samples), tensor.sum);
     SYNCLINE_CHECK(added.ok());
   }
   tensor.sum_samples += samples;
@@ -118,12 +117,14 @@ bool Session::Impl::AddsUp(Tensor& tensor, ConstMemoryView& gradient,
   return true;
 }
 
+bool Session::Impl::Accumulates() const {
+  return options_.training.accumulate_on == TrainingOptions::Accumulate::kWorker &&
+         options_.training.accumulate_steps > 1;
+}
+
 void Session::Impl::Contribute(TensorId id, ConstMemoryView gradient, uint32_t samples) {
   Tensor& tensor = tensors_[id];
-  const bool accumulates =
-      options_.training.accumulate_on == TrainingOptions::Accumulate::kWorker &&
-      options_.training.accumulate_steps > 1;
-  if (accumulates && !AddsUp(tensor, gradient, samples)) return;
+  if (Accumulates() && !AddsUp(tensor, gradient, samples)) return;
   MakeUnready(tensor);
   ++tensor.version;
   samples == 0 ? data_plane_->Skip(id) : data_plane_->Push(id, gradient, samples);
@@ -134,8 +135,14 @@ void Session::Impl::Contribute(TensorId id, ConstMemoryView gradient, uint32_t s
   to_begin_ = static_cast<size_t>(std::ranges::count_if(tensors_, &Tensor::keeps_pace));
 }
 
-absl::Status Session::Impl::PushPull(TensorId id, const ConstMemoryView& gradient,
+absl::Status Session::Impl::PushPull(TensorId id, ConstMemoryView gradient,
                                      uint32_t samples) {
+  Buffer copy;
+  if (Device* const device = gradient.device(); device != nullptr && Accumulates()) {
+    const ByteView bytes = BytesOnHost(gradient, copy);
+    SYNCLINE_RETURN_IF_ERROR(device->status());
+    gradient = {{bytes.data(), gradient.dtype()}, gradient.size()};
+  }
   absl::MutexLock lock(&mutex_);
   SYNCLINE_RETURN_IF_ERROR(CheckPush(id, gradient.size(), samples));
   Contribute(id, gradient, samples);

@@ -164,6 +164,9 @@ absl::Status Session::Impl::StartDataPlane() {
         transfers, ParseTransfers(options_.push_codec, options_.publish_codec, shapes));
     for (size_t i = 0; i < tensors_.size(); ++i) {
       weights.push_back(Open(tensors_[i], transfers[i].publish));
+      if (Device* const device = tensors_[i].memory.device) {
+        SYNCLINE_RETURN_IF_ERROR(device->status());
+      }
       const Transfer& push = transfers[i].push;
       tensors_[i].keeps_late = push.compresses() && push.memory.kind != MemoryKind::kNone;
     }

@@ -2,6 +2,10 @@
 
 #include "comm/codec/cuda/memory_calls.h"
 
+extern "C" int SynclineCudaUseDevice(int32_t device) {
+  return syncline::gpu::UseDevice(device);
+}
+
 extern "C" int SynclineCudaStreamCreate(int32_t device, void** stream) {
   return syncline::gpu::CreateStream(device, stream);
 }

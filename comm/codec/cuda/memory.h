@@ -32,6 +32,11 @@
 
 extern "C" {
 
+// The calling thread's current device becomes this one and stays it: for threads that use
+// nothing else. Otherwise each call sets the one before again, which makes a context on
+// that device, too, some hundred MB of its memory.
+int SynclineCudaUseDevice(int32_t device);
+
 // A stream that neither waits for the default stream nor holds it up. Copy, Clear, Wait
 // and Destroy take `*stream`; kernels take its handle.
 int SynclineCudaStreamCreate(int32_t device, void** stream);

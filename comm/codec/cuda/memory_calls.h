@@ -22,6 +22,8 @@ struct EventStream {
 // The first of two errors.
 inline int FirstOf(int a, int b) { return a != kSuccess ? a : b; }
 
+inline int UseDevice(int32_t device) { return Reported(cudaSetDevice(device)); }
+
 inline int CreateStream(int32_t device, void** stream) {
   if (stream == nullptr) return kInvalidValue;
   *stream = nullptr;

@@ -169,6 +169,17 @@ TEST_F(DeviceMemory, TakesNoErrorOfOthersForItsOwnAndLeavesItThere) {
   runtime().last_error = cudaSuccess;
 }
 
+TEST_F(DeviceMemory, ThreadThatUsesADeviceKeepsIt) {
+  EXPECT_EQ(UseDevice(kDevice), kSuccess);
+  EXPECT_EQ(runtime().current_device, kDevice);
+  MakeStream();
+  EXPECT_EQ(runtime().current_device, kDevice);
+  EXPECT_EQ(UseDevice(3), cudaErrorInvalidDevice);
+  EXPECT_EQ(runtime().last_error, cudaSuccess);
+  DropStream();
+  runtime().current_device = kCurrent;
+}
+
 TEST_F(DeviceMemory, CallThatFailsDoesNothing) {
   MakeStream();
   int from = 7;

@@ -59,6 +59,7 @@ struct Cuda {
   SYNCLINE_NAMED(SynclineCudaErrorString);
   SYNCLINE_NAMED(SynclineCudaBf16FromFloat);
   SYNCLINE_NAMED(SynclineCudaFloatFromBf16);
+  SYNCLINE_NAMED(SynclineCudaUseDevice);
   SYNCLINE_NAMED(SynclineCudaStreamCreate);
   SYNCLINE_NAMED(SynclineCudaStreamDestroy);
   SYNCLINE_NAMED(SynclineCudaStreamWait);

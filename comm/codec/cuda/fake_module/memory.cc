@@ -62,6 +62,10 @@ int SynclineCudaStreamDestroy(int32_t device, void* stream) {
   return fake::kNoError;
 }
 
+int SynclineCudaUseDevice(int32_t device) {
+  return device >= 0 && fake::Exists(device) ? fake::kNoError : fake::kInvalidDevice;
+}
+
 int SynclineCudaStreamWait(int32_t device, void* stream) {
   if (stream == nullptr) return fake::kInvalidValue;
   if (!fake::Exists(device)) return fake::kInvalidDevice;

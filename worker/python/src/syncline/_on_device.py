@@ -48,6 +48,7 @@ class OnDevice:
 
     def __init__(self, device: Device, weights: Any, name: str) -> None:
         self._device = device
+        self._weights = weights.data  # whose memory the session knows, should the program give its parameter another one
         self.memory = self._memory(weights, name)
 
     def is_on(self, device: Device) -> bool:

@@ -369,7 +369,9 @@ class Session(_lent.Allocator):
     def barrier(self, timeout: Optional[float] = None) -> None:
         """Blocks until every member is in a barrier. Members that die meanwhile are not waited for."""
         timeout = self._stage.settle(timeout=timeout)
+        self._stage.lend()  # in modes in which views come at any time they land now
         self._waits.whole("barrier", milliseconds(timeout))
+        self._stage.land()
 
     # ---- the end ----
 
@@ -387,6 +389,7 @@ class Session(_lent.Allocator):
         """What comes from GPUs is waited for. An error, torch's too, has been raised by a wait, or will be, and keeps nothing open."""
         with contextlib.suppress(Exception):
             self._stage.settle(timeout=self._patience)
+            self._stage.lend()  # the last views may land
 
     def _say_goodbye(self, handle: ctypes.c_void_p) -> None:
         self._summarise(handle)

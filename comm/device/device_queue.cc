@@ -152,7 +152,7 @@ bool DeviceQueue::DecodeAdd(const SynclineCudaCodec& codec,
     return true;
   for (size_t i = 0; i < tiles.size(); ++i) {
     std::byte* const room = host_.data() + i * stride;
-    std::memcpy(room, tiles[i].data(), tiles[i].size());
+    std::ranges::copy(tiles[i], room);
     std::memset(room + tiles[i].size(), 0, Padded(tiles[i].size()) - tiles[i].size());
     const auto length = static_cast<uint32_t>(tiles[i].size());
     std::memcpy(host_.data() + lengths + i * sizeof(length), &length, sizeof(length));
@@ -182,7 +182,7 @@ size_t DeviceQueue::Gather(std::span<const ByteView> parts) {
   if (!Open() || !host_.Reserve(Roomy(bytes))) return 0;
   size_t used = 0;
   for (const ByteView part : parts) {
-    std::memcpy(host_.data() + used, part.data(), part.size());
+    std::ranges::copy(part, host_.data() + used);
     used += part.size();
   }
   return bytes;

@@ -41,7 +41,7 @@ TEST(Device, IsNotThereWithoutAModule) {
   const absl::StatusOr<Device*> device = Device::Open(0);
   EXPECT_TRUE(absl::IsUnavailable(device.status()));
   EXPECT_THAT(std::string(device.status().message()),
-              HasSubstr("no CUDA module at /nonexistent"));
+              HasSubstr("module at /nonexistent"));
 }
 
 TEST(Device, IsOneOfThoseThatThereAre) {

@@ -96,13 +96,14 @@ absl::StatusOr<int> Launcher::Run() {
   }
   if (outcome.ok()) outcome = Watch();
   if (outcome.ok() && signal_ == 0) outcome = AwaitLastCheckpoint();
-  job_.reset();
+  if (signal_ == 0) job_.reset();
   if (at_end_ && !coordinator_.empty()) at_end_(coordinator_);
   if (signal_ != 0) {
     SayWhatEnds();
     ReportStop();
   }
   StopAll();
+  job_.reset();  // may wait for a look-up that hangs
   exits_.reset();
   RemoveDirectories(outcome);
   if (signal_ != 0) return 128 + signal_;

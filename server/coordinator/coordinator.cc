@@ -398,8 +398,10 @@ void Coordinator::Impl::OnExit(const WorkerExit& exit) {
 void Coordinator::Impl::OnStop(const LauncherStop& stop) {
   std::vector<Job*> jobs;
   for (const auto& [name, job] : jobs_) {
-    if (!job->IsOver() && job->IsOfProgram(stop.job, stop.run_id))
+    if (stop.of_this_job_alone && name != stop.job) continue;
+    if (!job->IsOver() && job->IsOfProgram(stop.job, stop.run_id)) {
       jobs.push_back(job.get());
+    }
   }
   if (jobs.empty()) {  // it is refused: by the job of that name, where there is one
     Job* other = FindForCaller(stop.job);

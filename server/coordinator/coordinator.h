@@ -254,6 +254,7 @@ struct LauncherStop {
   std::vector<uint32_t> ranks = {};  // of its host alone
   std::string why = {};              // "SIGINT (Ctrl-C)"
   std::string host = {};
+  bool of_this_job_alone = false;  // whoever says so may speak for no other
 };
 
 using CoordinatorInput =

@@ -384,6 +384,7 @@ class Job {
   absl::Status CheckBeginning(const Beginning& beginning) const;
   void Fail(const std::string& reason, CoordinatorOutputs& outputs);
   void EndWhenStopped(CoordinatorOutputs& outputs);
+  std::vector<uint32_t> StoppedHere(const LauncherStop& stop) const;
   void SayTheyLive(const std::vector<uint32_t>& ranks, CoordinatorOutputs& outputs) const;
   bool IsStopping(uint32_t rank) const { return stopping_.contains(rank); }
   absl::Status CheckReport(const std::string& run_id,

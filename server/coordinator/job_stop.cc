@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -48,8 +49,23 @@ bool Job::IsOfProgram(const std::string& job, const std::string& run_id) const {
   absl::string_view rest = spec_.name;
   if (!absl::ConsumePrefix(&rest, job)) return false;
   uint32_t number = 0;
-  return rest.empty() || (absl::ConsumePrefix(&rest, "-") &&
-                          absl::SimpleAtoi(rest, &number) && number >= 2);
+  return rest.empty() ||
+         (absl::ConsumePrefix(&rest, "-") && absl::SimpleAtoi(rest, &number) &&
+          number >= 2 && absl::StrCat(number) == rest);
+}
+
+// Of a job beside the launcher's own the ranks that live on its host: names and run ids are
+// chosen by people, and that job may be another launcher's.
+std::vector<uint32_t> Job::StoppedHere(const LauncherStop& stop) const {
+  if (spec_.name == stop.job) return stop.ranks;
+  std::vector<uint32_t> here;
+  for (const uint32_t rank : stop.ranks) {
+    const auto worker = workers_.find(rank);
+    const bool is_here = worker != workers_.end() &&
+                         absl::StartsWith(worker->second.name, stop.host + ":");
+    if (is_here) here.push_back(rank);
+  }
+  return here;
 }
 
 absl::Status Job::OnStop(const LauncherStop& stop, absl::Duration now,
@@ -64,17 +80,18 @@ absl::Status Job::OnStop(const LauncherStop& stop, absl::Duration now,
     return absl::FailedPreconditionError(
         "a launcher without --run-id does not say whose ranks have ended");
   }
+  const std::vector<uint32_t> ranks = StoppedHere(stop);
+  if (ranks.empty()) return absl::OkStatus();
   stopped_by_ = absl::StrCat(Printable(stop.why, kMostWhyBytes), " to the launcher at ",
                              Printable(stop.host, kMostHostBytes), ", run ",
                              Printable(run_id_, kMaxJobNameBytes));
-  const std::string what =
-      absl::StrCat(Listed(stop.ranks), stop.ranks.size() == 1 ? " is" : " are",
-                   " being stopped: ", stopped_by_);
+  const std::string what = absl::StrCat(Listed(ranks), ranks.size() == 1 ? " is" : " are",
+                                        " being stopped: ", stopped_by_);
   outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what)});
   Say({.kind = EventKind::kExit, .what = what}, outputs);
   const absl::Duration until =
       now + std::max(options_.timeouts.failure_timeout, kLongestStop);
-  for (const uint32_t rank : stop.ranks) {
+  for (const uint32_t rank : ranks) {
     lost_.erase(rank);
     const auto worker = workers_.find(rank);
     if (worker == workers_.end()) continue;

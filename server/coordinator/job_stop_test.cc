@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "comm/base/failure.h"
 #include "server/coordinator/coordinator_restart_test_util.h"
 #include "server/coordinator/coordinator_test_util.h"
@@ -61,7 +63,7 @@ TEST_F(JobStop, FreesTheNamesOfAllSessionsOfAProgram) {
   for (const char* name : {"job", "job-2", "job-11", "job-1", "job-b", "jobs", "jo"}) {
     JobSpec job = TwoTensors(1);
     job.name = name;
-    SayHello(connection++, job, {.run_id = "run", .name = name});
+    SayHello(connection++, job, {.run_id = "run", .name = "a:7"});
   }
   JobSpec of_another = TwoTensors(1);
   of_another.name = "job-3";
@@ -75,11 +77,29 @@ TEST_F(JobStop, FreesTheNamesOfAllSessionsOfAProgram) {
   EXPECT_THAT(over, ElementsAre("job", "job-11", "job-2"));
 }
 
+// Who chooses "job-2" for a job of its own, and the same run id.
+TEST_F(JobStop, LeavesAJobAloneThatOnlyLooksLikeTheProgramsNextSession) {
+  AttachServer(1);
+  ConnectionId connection = 10;
+  for (const char* where : {"job a:7", "job-2 b:8", "job-3 a:9", "job-4 ab:9"}) {
+    const std::pair<std::string, std::string> of = absl::StrSplit(where, ' ');
+    JobSpec job = TwoTensors(1);
+    job.name = of.first;
+    SayHello(connection++, job, {.run_id = "run", .name = of.second});
+  }
+  LauncherStop stop = StopOf({0});
+  stop.of_this_job_alone = true;  // by a worker's certificate
+  ASSERT_TRUE(Call(stop).status.ok());
+  EXPECT_EQ(Said(EventKind::kExit).size(), 1u);
+  ASSERT_TRUE(Call(StopOf({0})).status.ok());
+  EXPECT_EQ(Said(EventKind::kExit).size(), 3u) << "job again, and job-3";
+}
+
 TEST_F(JobStop, OfAProgramWhoseFirstSessionIsClosedEndsTheOthers) {
   Begin();
   JobSpec second = TwoTensors(1);
   second.name = "job-2";
-  SayHello(20, second, {.run_id = "run", .name = "second"});
+  SayHello(20, second, {.run_id = "run", .name = "a:20"});
   for (const ConnectionId worker : {10, 11}) Say(worker, Leave{});
   ASSERT_TRUE(Call(StopOf({0, 1})).status.ok());
   Say(20, Disconnected{});

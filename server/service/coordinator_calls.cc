@@ -190,6 +190,9 @@ grpc::ServerUnaryReactor* CoordinatorService::TakeReport(
     reactor->Finish(ToGrpcStatus(peer.status()));
     return reactor;
   }
+  if (auto* const stop = std::get_if<LauncherStop>(&report)) {
+    stop->of_this_job_alone = peer->identity && peer->identity->role == Role::kWorker;
+  }
   Item item = {.input = std::move(report)};
   item.answer = [=, this, who = *peer](const CallAnswer& answer, const std::string&) {
     if (!change.empty()) gate_->Updated(who, job, answer, change);

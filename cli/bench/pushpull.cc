@@ -188,7 +188,7 @@ void AddWorkerFlags(CLI::App& app, BenchWorkerOptions& worker) {
   app.add_option("--steps", worker.steps, "Steps that are timed")->capture_default_str();
   app.add_option("--warmup", worker.warmup, "Steps before that")->capture_default_str();
   app.add_option("--codec", worker.codec,
-                 "On the wire, both ways: fp32, bf16, int8, onebit")
+                 "On the wire, both ways: fp32, int8, topk:ratio=0.01, ...")
       ->capture_default_str();
   app.add_option("--optimizer", worker.optimizer, "sgd or adamw")->capture_default_str();
   app.add_option("--dtype", worker.dtype,

@@ -3,7 +3,7 @@
 //
 // Every worker pushes `bytes` of FP32 gradients and waits for all weights; the servers
 // run the optimizer. Rank 0 times the steps; every worker checks its final weights
-// against a float64 computation.
+// against a float64 computation, unless the codec sends a part of the values only.
 #pragma once
 
 #include "CLI/App.hpp"

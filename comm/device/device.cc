@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
+#include <span>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,6 +26,17 @@ Devices& AllDevices() {
   return *devices;
 }
 
+// Whether a kernel runs: there may be none for so old a device.
+absl::Status Try(Device& device) {
+  constexpr float kOne = 1;
+  DeviceBuffer value(device, DeviceBuffer::Place::kDevice);
+  if (!value.Reserve(sizeof(kOne))) return device.status();
+  device.Write(std::as_bytes(std::span(&kOne, 1)), value.data());
+  DeviceQueue queue(device);
+  queue.ToBf16(reinterpret_cast<const float*>(value.data()), 1);
+  return device.status();
+}
+
 absl::StatusOr<Device*> Make(int32_t ordinal) {
   const CudaProbe probe = ProbeCuda();
   if (probe.device_count == 0) return absl::UnavailableError(probe.message);
@@ -32,7 +46,12 @@ absl::StatusOr<Device*> Make(int32_t ordinal) {
                                                    probe.device_count, ", from 0 on"));
   }
   SYNCLINE_ASSIGN_OR_RETURN(const DeviceCalls calls, FindDeviceCalls(probe.module));
-  return new Device(*new DeviceCalls(calls), ordinal);
+  auto device = std::make_unique<Device>(*new DeviceCalls(calls), ordinal);
+  const absl::Status works = Try(*device);
+  if (works.ok()) return device.release();
+  return absl::UnavailableError(absl::StrCat(std::string(works.message()),
+                                             "; the module's kernels are for ",
+                                             probe.architectures, " and newer"));
 }
 
 }  // namespace

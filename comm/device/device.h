@@ -31,7 +31,8 @@ class Device {
  public:
   // Number `ordinal` of those that this process sees, from the module that ProbeCuda
   // finds. Opened once; lives as long as the process. Unavailable: no module, driver or
-  // device, and the message says what to do. InvalidArgument: there are fewer devices.
+  // device, or one on which its kernels do not run, and the message says what to do.
+  // InvalidArgument: there are fewer devices.
   static absl::StatusOr<Device*> Open(int32_t ordinal);
 
   // REQUIRES: calls of an open module, which outlive the device.

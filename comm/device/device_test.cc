@@ -44,6 +44,16 @@ TEST(Device, IsNotThereWithoutAModule) {
               HasSubstr("module at /nonexistent"));
 }
 
+TEST(Device, IsNotOpenedWhereNoKernelRuns) {
+  Device& first = EmulatedGpu();
+  const FailingGpu failing(3);
+  const absl::StatusOr<Device*> device = Device::Open(1);
+  EXPECT_EQ(device.ok(), false);
+  EXPECT_THAT(device.status().ToString(), HasSubstr("CUDA device 1: "));
+  EXPECT_THAT(device.status().ToString(), HasSubstr("kernels are for"));
+  EXPECT_TRUE(first.ok());
+}
+
 TEST(Device, IsOneOfThoseThatThereAre) {
   Device& gpu = EmulatedGpu();
   EXPECT_EQ(&gpu, *Device::Open(0));

@@ -62,6 +62,10 @@ void Describe(const SynclineCudaInfo& info, CudaProbe& probe) {
                     CudaVersionName(info.driver_version) +
                     ": update the driver (CUDA 12 needs 525, CUDA 13 needs 580), or "
                     "build the module with an older nvcc";
+  } else if (info.device_count == 0 && info.driver_version == 0) {
+    probe.message =
+        "CUDA module loaded, but there is no NVIDIA driver (CUDA 12 needs 525, CUDA 13 "
+        "needs 580)";
   } else if (info.device_count == 0) {
     probe.message = std::string("CUDA module loaded, no device: ") + info.message;
   } else {

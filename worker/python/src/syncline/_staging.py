@@ -85,7 +85,7 @@ class Cuda:
         else:
             _log.logger.debug("%s: encodes gradients and decodes weights", self._device)
             return number
-        _log.logger.debug("%s: gradients are copied to host memory and encoded there: %s", self._device, why_not)
+        _log.logger.info("%s: gradients are copied to host memory and encoded there: %s", self._device, why_not)
         return 0
 
     def address(self, tensor: Any) -> int:

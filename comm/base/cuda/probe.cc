@@ -64,7 +64,8 @@ void Describe(const SynclineCudaInfo& info, CudaProbe& probe) {
                     "build the module with an older nvcc";
   } else if (info.device_count == 0 && info.driver_version == 0) {
     probe.message =
-        "CUDA module loaded, but there is no NVIDIA driver (CUDA 12 needs 525, CUDA 13 "
+        "CUDA module loaded, no device: there is no NVIDIA driver (CUDA 12 needs 525, "
+        "CUDA 13 "
         "needs 580)";
   } else if (info.device_count == 0) {
     probe.message = std::string("CUDA module loaded, no device: ") + info.message;

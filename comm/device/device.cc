@@ -46,13 +46,9 @@ absl::StatusOr<Device*> Make(int32_t ordinal) {
                                                    probe.device_count, ", from 0 on"));
   }
   SYNCLINE_ASSIGN_OR_RETURN(const DeviceCalls calls, FindDeviceCalls(probe.module));
-  auto kept_calls = std::make_unique<const DeviceCalls>(calls);
-  auto device = std::make_unique<Device>(*kept_calls, ordinal);
+  auto device = std::make_unique<Device>(calls, ordinal);
   const absl::Status works = Try(*device);
-  if (works.ok()) {
-    kept_calls.release();  // they live as long as the device
-    return device.release();
-  }
+  if (works.ok()) return device.release();
   return absl::UnavailableError(absl::StrCat(std::string(works.message()),
                                              "; the module's kernels are for ",
                                              probe.architectures, " and newer"));

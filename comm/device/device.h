@@ -35,7 +35,7 @@ class Device {
   // InvalidArgument: there are fewer devices.
   static absl::StatusOr<Device*> Open(int32_t ordinal);
 
-  // REQUIRES: calls of an open module, which outlive the device.
+  // REQUIRES: calls of a module that stays open.
   Device(const DeviceCalls& calls, int32_t ordinal);
   ~Device();
   Device(const Device&) = delete;
@@ -55,7 +55,7 @@ class Device {
   bool Succeeded(int error, absl::string_view what) ABSL_LOCKS_EXCLUDED(status_mutex_);
 
  private:
-  const DeviceCalls& calls_;
+  const DeviceCalls calls_;
   const int32_t ordinal_;
   absl::Mutex mutex_;
   mutable absl::Mutex status_mutex_;

@@ -88,8 +88,6 @@ class EncodeWork {
   bool IsShort() const;
   bool IsSurvey() const { return survey_.has_value(); }
   bool IsCompressed() const { return compressed_.has_value(); }
-  // By the kernels of a GPU.
-  bool IsOnDevice() const { return IsCompressed() && compressed_->on_device.has_value(); }
 
   const GradientBlock& contribution() const { return contribution_; }
   // REQUIRES: IsCompressed().

@@ -195,9 +195,9 @@ class Session {
   // not fit. Every worker declares the same tensors in the same order, front layers
   // first.
   absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, std::span<float> weights);
-  // ... of any element type, in memory of the host or of a GPU: `weights` are then that many elements. BF16 and FP16 weights
-  // are the servers' rounded to nearest even. Where views come as deltas (publish_codec) the
-  // session keeps them in FP32 beside.
+  // ... of any element type, in memory of the host or of a GPU: `weights` are then that
+  // many elements. BF16 and FP16 weights are the servers' rounded to nearest even. Where
+  // views come as deltas (publish_codec) the session keeps them in FP32 beside.
   absl::StatusOr<TensorId> Declare(const TensorOptions& tensor, TensorMemory weights);
 
   // What the tensor's optimizer begins with where this worker's values become the job's,

@@ -26,6 +26,43 @@ struct SparseHeader {
 };
 static_assert(sizeof(SparseHeader) == 12);
 
+// An encoding whose values were not looked at.
+struct Listed {
+  SparseHeader header = {};
+  IndexList positions;
+  ByteView values = {};
+};
+
+absl::StatusOr<Listed> ReadListed(ByteView bytes, uint32_t elements) {
+  SparseHeader header;
+  if (bytes.size() < sizeof(header)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sparse tile of ", bytes.size(), " bytes is shorter than a header"));
+  }
+  std::memcpy(&header, bytes.data(), sizeof(header));
+  bytes = bytes.subspan(sizeof(header));
+  if (elements > kTileElements || header.nonzeros > elements) {
+    return absl::InvalidArgumentError(absl::StrCat("sparse tile claims ", header.nonzeros,
+                                                   " values of ", elements, " elements"));
+  }
+  if (header.index_bytes > bytes.size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sparse tile claims ", header.index_bytes, " bytes of indices, but ",
+                     bytes.size(), " follow"));
+  }
+  Listed listed{.header = header,
+                .positions = IndexList(header.nonzeros),
+                .values = bytes.subspan(header.index_bytes)};
+  const IndexClaim claim = {.coding = {.coder = static_cast<IndexCoder>(header.coder),
+                                       .rice_bits = header.rice_bits,
+                                       .bytes = header.index_bytes},
+                            .count = header.nonzeros,
+                            .n = elements};
+  SYNCLINE_RETURN_IF_ERROR(
+      ReadIndices(bytes.first(header.index_bytes), claim, listed.positions));
+  return listed;
+}
+
 // A checked encoding.
 struct Sent {
   IndexList positions;
@@ -234,37 +271,16 @@ const Codec* SparseCodec::FindValues(uint16_t id) const {
 }
 
 absl::StatusOr<Sent> SparseCodec::Parse(ByteView bytes, uint32_t elements) const {
-  SparseHeader header;
-  if (bytes.size() < sizeof(header)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sparse tile of ", bytes.size(), " bytes is shorter than a header"));
-  }
-  std::memcpy(&header, bytes.data(), sizeof(header));
-  bytes = bytes.subspan(sizeof(header));
-  if (elements > kTileElements || header.nonzeros > elements) {
-    return absl::InvalidArgumentError(absl::StrCat("sparse tile claims ", header.nonzeros,
-                                                   " values of ", elements, " elements"));
-  }
-  if (header.index_bytes > bytes.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sparse tile claims ", header.index_bytes, " bytes of indices, but ",
-                     bytes.size(), " follow"));
-  }
-  Sent sent{.positions = IndexList(header.nonzeros),
-            .codec = FindValues(header.values),
-            .bytes = bytes.subspan(header.index_bytes)};
+  SYNCLINE_ASSIGN_OR_RETURN(Listed listed, ReadListed(bytes, elements));
+  Sent sent{.positions = std::move(listed.positions),
+            .codec = FindValues(listed.header.values),
+            .bytes = listed.values};
   if (sent.codec == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "values of a sparse tile have codec ", header.values, ", which is not allowed"));
+    return absl::InvalidArgumentError(absl::StrCat("values of a sparse tile have codec ",
+                                                   listed.header.values,
+                                                   ", which is not allowed"));
   }
-  const IndexClaim claim = {.coding = {.coder = static_cast<IndexCoder>(header.coder),
-                                       .rice_bits = header.rice_bits,
-                                       .bytes = header.index_bytes},
-                            .count = header.nonzeros,
-                            .n = elements};
-  SYNCLINE_RETURN_IF_ERROR(
-      ReadIndices(bytes.first(header.index_bytes), claim, sent.positions));
-  SYNCLINE_RETURN_IF_ERROR(sent.codec->Validate(sent.bytes, header.nonzeros));
+  SYNCLINE_RETURN_IF_ERROR(sent.codec->Validate(sent.bytes, listed.header.nonzeros));
   return sent;
 }
 
@@ -314,36 +330,6 @@ absl::StatusOr<std::unique_ptr<Codec>> MakeSparseCodec(SparseOptions options) {
 }
 
 namespace {
-
-// The header of an encoding, its positions, and the bytes of its values. InvalidArgument
-// from ReadIndices.
-struct Listed {
-  SparseHeader header = {};
-  IndexList positions;
-  ByteView values = {};
-};
-absl::StatusOr<Listed> ReadListed(ByteView bytes, uint32_t elements) {
-  SparseHeader header;
-  if (bytes.size() < sizeof(header)) {
-    return absl::InvalidArgumentError("shorter than the header of a sparse tile");
-  }
-  std::memcpy(&header, bytes.data(), sizeof(header));
-  bytes = bytes.subspan(sizeof(header));
-  if (header.nonzeros > elements || header.index_bytes > bytes.size()) {
-    return absl::InvalidArgumentError("the header of a sparse tile claims too much");
-  }
-  Listed listed{.header = header,
-                .positions = IndexList(header.nonzeros),
-                .values = bytes.subspan(header.index_bytes)};
-  const IndexClaim claim = {.coding = {.coder = static_cast<IndexCoder>(header.coder),
-                                       .rice_bits = header.rice_bits,
-                                       .bytes = header.index_bytes},
-                            .count = header.nonzeros,
-                            .n = elements};
-  SYNCLINE_RETURN_IF_ERROR(
-      ReadIndices(bytes.first(header.index_bytes), claim, listed.positions));
-  return listed;
-}
 
 size_t BytesWith(const IndexCoding& coding, const Listed& listed) {
   return sizeof(SparseHeader) + coding.bytes + listed.values.size();

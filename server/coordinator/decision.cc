@@ -18,12 +18,14 @@ DecisionMaker::DecisionMaker(const TrainingSettings& settings, TrainedBlocks blo
     : settings_(settings),
       blocks_(std::move(blocks)),
       figures_(1 + figures),
-      scaler_(settings.ScalesLoss() ? StartLossScaling(settings.loss_scaling)
-                                    : LossScalerState{.scale = 1}) {}
+      scaling_{.scaler = settings.ScalesLoss() ? StartLossScaling(settings.loss_scaling)
+                                               : LossScalerState{.scale = 1}} {}
 
 std::optional<Decision> DecisionMaker::Add(uint32_t block, uint64_t step,
                                            const std::vector<double>& figures) {
-  if (!blocks_.contains(block) || figures.size() != figures_) return std::nullopt;
+  if (step < decided_ || !blocks_.contains(block) || figures.size() != figures_) {
+    return std::nullopt;
+  }
   Figures& open = steps_[step];
   open.try_emplace(block, figures);
   if (open.size() < blocks_.count()) {
@@ -32,6 +34,7 @@ std::optional<Decision> DecisionMaker::Add(uint32_t block, uint64_t step,
   }
   Decision decision = Decide(open);
   steps_.erase(step);
+  decided_ = step + 1;
   return decision;
 }
 
@@ -49,18 +52,19 @@ Decision DecisionMaker::Decide(const Figures& figures) {
   Decision decision;
   const bool finite = std::isfinite(sums[0]);
   decision.skip = !finite && settings_.SkipsNonfinite();
-  if (decision.skip) ++skipped_;
+  if (decision.skip) ++scaling_.skipped;
   const double clip = settings_.clip_global_norm();
   if (finite && clip > 0) {
     // Contributions carry the loss scale.
-    const double norm = std::sqrt(sums[0]) / scaler_.scale;
+    const double norm = std::sqrt(sums[0]) / scaling_.scaler.scale;
     decision.gradient_scale = static_cast<float>(std::min(1.0, clip / (norm + 1e-6)));
   }
   if (settings_.ScalesLoss()) {
-    scaler_ = AdvanceLossScaling(settings_.loss_scaling, scaler_,
-                                 finite ? Gradients::kFinite : Gradients::kNotFinite);
+    scaling_.scaler =
+        AdvanceLossScaling(settings_.loss_scaling, scaling_.scaler,
+                           finite ? Gradients::kFinite : Gradients::kNotFinite);
   }
-  decision.loss_scale = scaler_.scale;
+  decision.loss_scale = scaling_.scaler.scale;
   decision.figures.assign(sums.begin() + 1, sums.end());
   return decision;
 }

@@ -21,6 +21,12 @@ struct Decision {
   std::vector<double> figures = {};
 };
 
+// What scaling the loss has come to.
+struct ScalingState {
+  LossScalerState scaler = {};
+  uint64_t skipped = 0;  // updates
+};
+
 // Which blocks of a job are trained, and therefore report.
 class TrainedBlocks {
  public:
@@ -46,21 +52,23 @@ class DecisionMaker {
   // Each of `blocks` reports 1 + `figures` numbers.
   DecisionMaker(const TrainingSettings& settings, TrainedBlocks blocks, size_t figures);
 
-  // The decision when this was the last block of its step. Repetitions, unknown blocks
-  // and figures of another number change nothing.
+  // The decision when this was the last block of its step. Repetitions, decided steps,
+  // unknown blocks and figures of another number change nothing.
   std::optional<Decision> Add(uint32_t block, uint64_t step,
                               const std::vector<double>& figures);
 
   // What these blocks have reported is lost: they report again.
   void Forget(const std::set<uint32_t>& blocks);
 
-  float loss_scale() const { return scaler_.scale; }
-  const LossScalerState& scaler() const { return scaler_; }
-  uint64_t skipped() const { return skipped_; }
-  // Goes on where another one was. Before the first Add.
-  void Resume(const LossScalerState& scaler, uint64_t skipped) {
-    if (settings_.ScalesLoss()) scaler_ = scaler;
-    skipped_ = skipped;
+  // All steps below it are decided.
+  uint64_t decided() const { return decided_; }
+  // Of the next step.
+  const ScalingState& scaling() const { return scaling_; }
+  // Goes on where another one was, at step `decided`. Before the first Add.
+  void Resume(uint64_t decided, const ScalingState& scaling) {
+    decided_ = decided;
+    if (settings_.ScalesLoss()) scaling_.scaler = scaling.scaler;
+    scaling_.skipped = scaling.skipped;
   }
 
  private:
@@ -71,8 +79,8 @@ class DecisionMaker {
   const TrainingSettings settings_;
   const TrainedBlocks blocks_;
   const size_t figures_;
-  LossScalerState scaler_;
-  uint64_t skipped_ = 0;
+  ScalingState scaling_;
+  uint64_t decided_ = 0;
   std::map<uint64_t, Figures> steps_;
 };
 

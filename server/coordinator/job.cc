@@ -55,7 +55,7 @@ void Job::BeOver() {
   declared_.reset();
   placement_.reset();
   shard_addresses_.reset();
-  cuts_.clear();
+  cuts_.Clear();
   cut_wanted_ = false;
   homecoming_.reset();
   missing_.clear();
@@ -194,16 +194,16 @@ void Job::ReleaseThoseLeftBehind(CoordinatorOutputs& outputs) {
 
 void Job::OnFigures(const BlockFigures& figures, CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || !plan_->NeedsDecision()) return;
-  if (figures.step < decided_) return;
   const auto decision = decisions_.Add(figures.block, figures.step, figures.figures);
   if (!decision) return;
   stall_.Decided();
-  NoteDecided(figures.step + 1);
+  const uint64_t every = spec_.CutEvery();
+  cuts_.NoteDecided(every > 0 && decisions_.decided() % every == 0);
   decision_ = StepDecision{.job = id_,
                            .step = figures.step,
                            .decision = *decision,
-                           .scaler = decisions_.scaler(),
-                           .skipped = decisions_.skipped()};
+                           .scaler = decisions_.scaling().scaler,
+                           .skipped = decisions_.scaling().skipped};
   ToServers(*decision_, outputs);
 }
 

@@ -15,10 +15,13 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "server/coordinator/admission.h"
+#include "server/coordinator/answer_watch.h"
 #include "server/coordinator/coordinator.h"
+#include "server/coordinator/cuts.h"
 #include "server/coordinator/decision.h"
 #include "server/coordinator/job_context.h"
 #include "server/coordinator/job_record.h"
+#include "server/coordinator/losses.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/quorum.h"
 #include "server/coordinator/readmission.h"
@@ -65,8 +68,7 @@ class Job {
                    CoordinatorOutputs& outputs);
   // A server's heartbeat. Those that the job did not begin with are not heard.
   void OnServerBeat(uint32_t server, const Heartbeat& beat, const JobProgress& progress);
-  // Reports that make no sense are not the job's end.
-  void OnLoss(const LossReport& report);
+  void OnLoss(const LossReport& report) { losses_.Add(report, spec_.training); }
   void OnLeave(uint32_t rank, const Leave& leave, CoordinatorOutputs& outputs);
   void OnBarrier(uint32_t rank, uint64_t barrier, CoordinatorOutputs& outputs);
   void OnDisconnected(uint32_t rank, absl::Duration now);
@@ -222,10 +224,6 @@ class Job {
     bool cuts = false;                              // a checkpoint at its first step
     bool is_restored = false;                       // begun under another coordinator
   };
-  struct Scaling {
-    LossScalerState scaler = {};
-    uint64_t skipped = 0;
-  };
   // A job that waits for its members, since the coordinator was started anew.
   struct Homecoming {
     std::set<uint32_t> servers = {};            // that are still missing
@@ -234,17 +232,6 @@ class Job {
     std::map<uint32_t, uint64_t> closed = {};   // likewise
     std::optional<absl::Duration> since = {};
   };
-  // A checkpoint that servers write.
-  struct Cut {
-    std::set<uint32_t> unwritten = {};  // servers; none: it is with the keeper
-    absl::Status status = {};
-    std::vector<CheckpointFile> files = {};
-    TrainingSettings training = {};
-    absl::Duration took = {};
-    std::optional<Scaling> scaling = {};       // at its step, once that is decided
-    std::optional<absl::Duration> since = {};  // the first tick that saw it
-  };
-
   // A server that died, until another process has its records.
   struct Missing {
     std::optional<absl::Duration> since = {};  // none: the first tick will have seen it
@@ -349,7 +336,6 @@ class Job {
   void Forget(uint32_t rank, EpochCause cause, const std::string& reason);
   void ForgetAll();
   bool MayBeDead(const Worker& worker, absl::Duration now) const;
-  uint64_t LastLossStep() const;
   void MaybeChangeEpoch(CoordinatorOutputs& outputs);
   bool MembershipDiffers() const;
   void Commit(CoordinatorOutputs& outputs);
@@ -372,13 +358,13 @@ class Job {
   void SettleEnd(uint64_t step, CoordinatorOutputs& outputs);
   void SaveLast(CoordinatorOutputs& outputs);
   void GiveUpLast(CoordinatorOutputs& outputs);
-  Cut& CutOf(uint64_t step, CoordinatorOutputs& outputs);
-  void NoteDecided(uint64_t steps);
+  void BeginCut(uint64_t step, CoordinatorOutputs& outputs);
+  void FinishCut(const CheckpointName& name, absl::Duration now,
+                 CoordinatorOutputs& outputs);
+  void FailCut(uint64_t step, const absl::Status& status, CoordinatorOutputs& outputs);
   void GiveUpLostCuts(CoordinatorOutputs& outputs);
-  void FinishCut(uint64_t step, const absl::Status& status, CoordinatorOutputs& outputs);
   void CutWhenItIsTime(absl::Duration now, CoordinatorOutputs& outputs);
   void GiveUpLateCuts(absl::Duration now, CoordinatorOutputs& outputs);
-  std::optional<Scaling> ScalingAt(uint64_t step) const;
   // FailedPrecondition says why it takes no orders.
   absl::Status CheckRuns() const;
   absl::Status CheckBeginning(const Beginning& beginning) const;
@@ -412,6 +398,7 @@ class Job {
   Counters& counters_;
   std::unique_ptr<const TrainingPlan> plan_;  // of the job, without tensors
   DecisionMaker decisions_;
+  std::optional<StepDecision> decision_;  // the last one
   QuorumWatch quorum_;
   bool may_close_ = false;  // something has changed since the last look
   std::optional<StepClosed> closed_;
@@ -448,13 +435,7 @@ class Job {
   bool change_is_due_ = false;  // also when nobody has come or gone
   std::optional<Homecoming> homecoming_;
   uint64_t barriers_ = 0;  // that are over
-  // Losses that were reported, by step: the latest, or all of a range test.
-  struct Loss {
-    double sum = 0;  // samples * loss
-    double samples = 0;
-  };
-  std::map<uint64_t, Loss> losses_;
-  uint32_t older_losses_ = 0;  // that came since the latest step began
+  Losses losses_{spec_.workers};
 
   Reasons change_reasons_;                         // of the next change
   std::optional<TrainingSettings> next_training_;  // of the next change
@@ -473,26 +454,14 @@ class Job {
   // Checkpoints: what the job began with, and what is being saved.
   enum class Search { kNotBegun, kUnderWay, kDone } search_ = Search::kNotBegun;
   Beginning beginning_;
-  bool cut_wanted_ = false;               // by the next change
-  std::map<uint64_t, Cut> cuts_;          // by step
-  std::set<uint64_t> ended_cuts_;         // the last steps that were written, or failed
-  std::map<uint64_t, Scaling> scalings_;  // at steps that may be cut
-  uint64_t decided_ = 0;                  // steps
-  std::optional<StepDecision> decision_;  // of the last of them
-  uint64_t last_cut_ = 0;                 // that was begun
-  uint64_t lost_cuts_ = 0;                // with the coordinator: up to this step
-  uint64_t lost_scalings_ = 0;            // with it too: of earlier steps
+  Cuts cuts_{decisions_};
+  bool cut_wanted_ = false;                  // by the next change
   std::optional<absl::Duration> cut_since_;  // the last one that time ordered
   bool saves_last_ = false;                  // all workers left
   std::optional<uint64_t> end_step_;         // once the members' absence is committed
   bool last_ordered_ = false;                // for that step
-  CheckpointView saved_;
-  absl::Duration saved_at_ = {};
 
-  // What servers have to answer, and for how long no further one has.
-  std::string question_;
-  absl::Duration unanswered_for_ = {};
-  std::optional<absl::Duration> awaited_at_;
+  AnswerWatch answers_;
   absl::Duration last_outside_said_ = -absl::InfiniteDuration();
 };
 

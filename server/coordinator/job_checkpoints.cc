@@ -25,19 +25,7 @@ absl::Status NoCommonStep() {
       "mode bsp or ssp, or begin anew (--resume never)");
 }
 
-// A cut that some server never answers must not stand in the way of all later ones.
-constexpr size_t kMaxOpenCuts = 8;
-constexpr absl::Duration kCutLimit = absl::Minutes(30);
 constexpr char kAllLeft[] = "all workers left";
-// What comes late is of one of so many.
-constexpr size_t kMaxEndedCuts = 64;
-
-absl::Status GivenUp() {
-  return absl::UnavailableError(
-      "given up when the coordinator was started anew in the middle of it; later ones "
-      "are "
-      "not concerned");
-}
 
 }  // namespace
 
@@ -94,9 +82,8 @@ void Job::OnFound(const CheckpointFound& found, CoordinatorOutputs& outputs) {
   beginning_ = *found.beginning;
   if (!beginning_.resumes) return;
   const Manifest& from = beginning_.from;
-  decisions_.Resume(from.loss_scaler, from.skipped_steps);
-  decided_ = from.name.step;
-  saved_.resumed_from = from.name.ToString();
+  decisions_.Resume(from.name.step, {from.loss_scaler, from.skipped_steps});
+  cuts_.set_resumed_from(from.name.ToString());
   // Changes that were made while it ran hold on, unless the program itself has changed.
   const TrainingSettings declared = spec_.training;
   const bool is_same = Canonical(from.declared) == Canonical(declared);
@@ -127,26 +114,20 @@ absl::StatusOr<uint64_t> Job::CreateCheckpoint(CoordinatorOutputs& outputs) {
   cut_wanted_ = true;
   change_reasons_.Add(EpochCause::kCheckpoint, "a checkpoint");
   MaybeChangeEpoch(outputs);
-  return saved_.written + saved_.failed;
+  return cuts_.saved().written + cuts_.saved().failed;
 }
 
 void Job::GiveUpLateCuts(absl::Duration now, CoordinatorOutputs& outputs) {
-  std::map<uint64_t, std::set<uint32_t>> late;
-  for (auto& [step, cut] : cuts_) {
-    if (!cut.since) cut.since = now;
-    // The keeper answers for certain.
-    if (cut.unwritten.empty() || now - *cut.since < kCutLimit) continue;
-    late[step] = cut.unwritten;
-  }
+  const std::map<uint64_t, uint32_t> late = cuts_.Late(now);
   // Servers that hang are not asked once more.
   last_ordered_ = last_ordered_ || (saves_last_ && !late.empty());
-  for (const auto& [step, servers] : late) {
+  for (const auto& [step, server] : late) {
     if (!cuts_.contains(step)) continue;  // the job ended with the one before
-    FinishCut(step,
-              absl::DeadlineExceededError(absl::StrCat("server ", *servers.begin(),
-                                                       " did not write it within ",
-                                                       absl::FormatDuration(kCutLimit))),
-              outputs);
+    FailCut(step,
+            absl::DeadlineExceededError(absl::StrCat("server ", server,
+                                                     " did not write it within ",
+                                                     absl::FormatDuration(Cuts::kLimit))),
+            outputs);
   }
 }
 
@@ -171,37 +152,30 @@ void Job::OrderCut(CoordinatorOutputs& outputs) {
   const uint64_t every = spec_.CutEvery();
   const auto is_scheduled = [&] { return every > 0 && step % every == 0; };
   // What comes by itself, or was tried before, no shard copies for an order.
-  const auto has_ended = [&] { return step <= lost_cuts_ || ended_cuts_.contains(step); };
+  const auto has_ended = [&] { return cuts_.IsLost(step) || cuts_.HasEnded(step); };
   while (is_scheduled() || has_ended()) {
     const bool comes_next = is_scheduled() && !has_ended();
     step = FirstUpdateFrom(step + 1);
     if (comes_next && is_scheduled()) return;
   }
-  CutOf(step, outputs);
+  BeginCut(step, outputs);
 }
 
-// Servers that train nothing, and shards, hear of it from here.
-Job::Cut& Job::CutOf(uint64_t step, CoordinatorOutputs& outputs) {
-  const auto [entry, is_new] = cuts_.try_emplace(step);
-  if (!is_new) return entry->second;
-  last_cut_ = std::max(last_cut_, step);
-  entry->second.scaling = ScalingAt(step);
-  for (const JobServer& server : servers_) entry->second.unwritten.insert(server.server);
+// Unless it has begun. Servers that train nothing, and shards, hear of it from here.
+void Job::BeginCut(uint64_t step, CoordinatorOutputs& outputs) {
+  if (cuts_.contains(step)) return;
+  std::set<uint32_t> servers;
+  for (const JobServer& server : servers_) servers.insert(server.server);
+  cuts_.Begin(step, std::move(servers));
   ToServers(CutAt{.job = id_,
                   .step = step,
                   .last = end_step_.has_value(),
                   .again = last_ordered_},
             outputs);
-  const auto is_old = [step](const auto& cut) {
-    return cut.first != step && !cut.second.unwritten.empty();
-  };
-  while (cuts_.size() > kMaxOpenCuts) {
-    const auto oldest = std::ranges::find_if(cuts_, is_old);
-    if (oldest == cuts_.end()) break;
-    FinishCut(oldest->first, absl::DeadlineExceededError("some server never finished it"),
-              outputs);
+  while (const auto oldest = cuts_.OneTooMany(step)) {
+    FailCut(*oldest, absl::DeadlineExceededError("some server never finished it"),
+            outputs);
   }
-  return cuts_.at(step);
 }
 
 // ---- The last step ----
@@ -226,8 +200,7 @@ void Job::SettleEnd(uint64_t step, CoordinatorOutputs& outputs) {
   end_step_ = step;
   last_step_ = std::max(last_step_, step);
   reason_ = absl::StrCat(kAllLeft, ", saving step ", step);
-  cuts_.erase(cuts_.upper_bound(step), cuts_.end());
-  for (const auto& [open, cut] : cuts_) {
+  for (const uint64_t open : cuts_.KeepUpTo(step)) {
     ToServers(CutAt{.job = id_, .step = open, .last = true}, outputs);
   }
   SaveLast(outputs);
@@ -241,13 +214,11 @@ void Job::SaveLast(CoordinatorOutputs& outputs) {
   const uint64_t every = spec_.CutEvery();
   const uint64_t scheduled = every == 0 ? 0 : step / every * every;
   const uint64_t begin = beginning_.resumes ? beginning_.from.name.step : 0;
-  const bool is_open = scheduled > std::max(begin, lost_cuts_) &&
-                       !ended_cuts_.contains(scheduled) && !last_ordered_;
-  if (is_open) {
-    CutOf(scheduled, outputs);
-    return;
-  }
-  const bool is_saved = step <= begin || (saved_.written > 0 && saved_.step == step);
+  const bool is_open = scheduled > begin && !cuts_.IsLost(scheduled) &&
+                       !cuts_.HasEnded(scheduled) && !last_ordered_;
+  if (is_open) return BeginCut(scheduled, outputs);
+  const CheckpointView& saved = cuts_.saved();
+  const bool is_saved = step <= begin || (saved.written > 0 && saved.step == step);
   if (is_saved || last_ordered_) return End(kAllLeft, outputs);
   last_ordered_ = true;
   outputs.push_back(CheckpointOrder{SettleCheckpoints{id_}});
@@ -256,36 +227,18 @@ void Job::SaveLast(CoordinatorOutputs& outputs) {
 // What failed before at that step is deleted by now, and nothing of the new one is.
 void Job::OnSettled(CoordinatorOutputs& outputs) {
   if (!IsEnding() || !last_ordered_) return;
-  ended_cuts_.erase(*end_step_);
-  CutOf(*end_step_, outputs).scaling = Scaling{decisions_.scaler(), decisions_.skipped()};
+  cuts_.TryAgain(*end_step_);
+  BeginCut(*end_step_, outputs);
+  cuts_.UseLatestScaling(*end_step_);
 }
 
 // The epoch without members may not have been begun, and servers may have written or not.
 void Job::GiveUpLast(CoordinatorOutputs& outputs) {
+  const std::string& latest = cuts_.saved().latest;
   Fail(absl::StrCat("the coordinator was started anew while the last step was being "
                     "saved; the last checkpoint is ",
-                    saved_.latest.empty() ? "none of this run" : saved_.latest),
+                    latest.empty() ? "none of this run" : latest),
        outputs);
-}
-
-std::optional<Job::Scaling> Job::ScalingAt(uint64_t step) const {
-  if (const auto scaling = scalings_.find(step); scaling != scalings_.end()) {
-    return scaling->second;
-  }
-  if (decided_ != step) return std::nullopt;
-  return Scaling{decisions_.scaler(), decisions_.skipped()};
-}
-
-void Job::NoteDecided(uint64_t steps) {
-  decided_ = steps;
-  const Scaling scaling = {decisions_.scaler(), decisions_.skipped()};
-  if (const auto cut = cuts_.find(steps); cut != cuts_.end()) {
-    cut->second.scaling = scaling;
-  }
-  const uint64_t every = spec_.CutEvery();
-  if (every == 0 || steps % every != 0) return;
-  scalings_[steps] = scaling;
-  while (scalings_.size() > 2 * kMaxOpenCuts) scalings_.erase(scalings_.begin());
 }
 
 // ---- What servers have written ----
@@ -293,41 +246,26 @@ void Job::NoteDecided(uint64_t steps) {
 void Job::OnWritten(uint32_t server, const CheckpointWritten& written,
                     CoordinatorOutputs& outputs) {
   if (phase_ != Phase::kRunning || !options_.keeps_checkpoints) return;
-  const bool is_known = cuts_.contains(written.step);
-  if (end_step_ && !is_known && (written.step > *end_step_ || written.step <= lost_cuts_))
-    return;                                        // of no use any more
-  if (ended_cuts_.contains(written.step)) return;  // it comes late
+  if (cuts_.HasEnded(written.step)) return;  // it comes late
   // Others said so before a restart. At its end the job orders no cut that others know of.
-  if (!end_step_ && written.step <= lost_cuts_) return;
-  Cut& cut = CutOf(written.step, outputs);
-  if (cut.unwritten.erase(server) == 0) return;
-  cut.status.Update(written.status);
-  cut.files.insert(cut.files.end(), written.files.begin(), written.files.end());
-  cut.took = std::max(cut.took, written.took);
-  if (written.status.ok()) cut.training = written.training;
-  if (!cut.unwritten.empty()) return;
-  // Without decisions the scaler never changes.
-  if (!cut.scaling && written.step < lost_scalings_) {
-    cut.status.Update(GivenUp());
-  } else if (!cut.scaling && decided_ > written.step) {
-    cut.status.Update(absl::UnavailableError(absl::StrCat(
-        "servers took so long that the loss scale of its step is gone, at step ",
-        decided_, "; save less often, or to a faster disk")));
-  }
-  // A copy, since FinishCut ends the cut.
-  const absl::Status status = cut.status;
-  if (!status.ok()) return FinishCut(written.step, status, outputs);
-  const Scaling scaling =
-      cut.scaling.value_or(Scaling{decisions_.scaler(), decisions_.skipped()});
+  const bool is_lost = cuts_.IsLost(written.step);
+  const bool is_of_use =
+      end_step_ ? cuts_.contains(written.step) || (written.step <= *end_step_ && !is_lost)
+                : !is_lost;
+  if (!is_of_use) return;
+  BeginCut(written.step, outputs);
+  const Cut* cut = cuts_.Add(server, written);
+  if (cut == nullptr) return;
+  if (!cut->status.ok()) return FailCut(written.step, cut->status, outputs);
   Manifest manifest = {.job = spec_.name,
                        .name = {.run = beginning_.run, .step = written.step},
                        .push_codec = spec_.push_codec,
                        .publish_codec = spec_.publish_codec,
                        .declared = declared_->spec.training,
-                       .training = cut.training,
-                       .loss_scaler = scaling.scaler,
-                       .skipped_steps = scaling.skipped,
-                       .files = cut.files};
+                       .training = cut->training,
+                       .loss_scaler = cut->scaling->scaler,
+                       .skipped_steps = cut->scaling->skipped,
+                       .files = cut->files};
   outputs.push_back(CheckpointOrder{KeepCheckpoint{.job = id_,
                                                    .manifest = std::move(manifest),
                                                    .declared = declared_,
@@ -337,56 +275,46 @@ void Job::OnWritten(uint32_t server, const CheckpointWritten& written,
 // Of these some servers have said what they wrote, and others said it to the coordinator
 // that is gone.
 void Job::GiveUpLostCuts(CoordinatorOutputs& outputs) {
-  while (!cuts_.empty() && cuts_.begin()->first <= lost_cuts_) {
-    FinishCut(cuts_.begin()->first, GivenUp(), outputs);
+  while (const auto lost = cuts_.FirstLost()) {
+    FailCut(*lost, GivenUpByRestart(), outputs);
   }
 }
 
 void Job::OnKept(const CheckpointKept& kept, absl::Duration now,
                  CoordinatorOutputs& outputs) {
   if (!cuts_.contains(kept.name.step)) return;
-  saved_at_ = kept.status.ok() ? now : saved_at_;
-  FinishCut(kept.name.step, kept.status, outputs);
+  if (!kept.status.ok()) return FailCut(kept.name.step, kept.status, outputs);
+  FinishCut(kept.name, now, outputs);
 }
 
-void Job::FinishCut(uint64_t step, const absl::Status& status,
+void Job::FinishCut(const CheckpointName& name, absl::Duration now,
                     CoordinatorOutputs& outputs) {
-  const auto cut = cuts_.extract(step).mapped();
-  scalings_.erase(step);
-  ended_cuts_.insert(step);
-  if (ended_cuts_.size() > kMaxEndedCuts) ended_cuts_.erase(ended_cuts_.begin());
-  const CheckpointName name = {.run = beginning_.run, .step = step};
-  const std::string about =
-      absl::StrCat("job '", spec_.name, "': checkpoint ", name.ToString());
-  if (!status.ok()) {
-    ++saved_.failed;
-    saved_.error = absl::StrCat(name.ToString(), ": ", std::string(status.message()));
-    Store(outputs);
-    outputs.push_back(CheckpointOrder{DiscardCheckpoint{spec_.name, name}});
-    const std::string why =
-        absl::StrCat(" failed, earlier ones stay: ", std::string(status.message()));
-    outputs.push_back(LogReason{absl::StrCat(about, why), LogReason::Level::kWarning});
-    Say({.kind = EventKind::kCheckpoint,
-         .what = absl::StrCat("checkpoint ", name.ToString(), why)},
-        outputs);
-    return SaveLast(outputs);
-  }
-  ++saved_.written;
-  saved_.error.clear();
-  saved_.latest = name.ToString();
-  saved_.step = step;
-  saved_.took = cut.took;
-  saved_.bytes = 0;
-  for (const CheckpointFile& file : cut.files) saved_.bytes += file.bytes;
+  cuts_.Finish(name, now);
   Store(outputs);
+  const CheckpointView& saved = cuts_.saved();
+  const std::string what = absl::StrCat("checkpoint ", name.ToString(), " is complete");
   outputs.push_back(
-      LogReason{absl::StrCat(about, " is complete: ", saved_.bytes, " bytes in ",
-                             absl::FormatDuration(cut.took))});
+      LogReason{absl::StrCat("job '", spec_.name, "': ", what, ": ", saved.bytes,
+                             " bytes in ", absl::FormatDuration(saved.took))});
   Say({.kind = EventKind::kCheckpoint,
-       .what = absl::StrCat("checkpoint ", name.ToString(), " is complete, ",
-                            saved_.bytes, " bytes"),
-       .took = cut.took},
+       .what = absl::StrCat(what, ", ", saved.bytes, " bytes"),
+       .took = saved.took},
       outputs);
+  SaveLast(outputs);
+}
+
+void Job::FailCut(uint64_t step, const absl::Status& status,
+                  CoordinatorOutputs& outputs) {
+  const CheckpointName name = {.run = beginning_.run, .step = step};
+  const std::string what =
+      absl::StrCat("checkpoint ", name.ToString(),
+                   " failed, earlier ones stay: ", std::string(status.message()));
+  cuts_.Fail(name, status);  // which may be the cut's own, and gone then
+  Store(outputs);
+  outputs.push_back(CheckpointOrder{DiscardCheckpoint{spec_.name, name}});
+  outputs.push_back(LogReason{absl::StrCat("job '", spec_.name, "': ", what),
+                              LogReason::Level::kWarning});
+  Say({.kind = EventKind::kCheckpoint, .what = what}, outputs);
   SaveLast(outputs);
 }
 

@@ -35,17 +35,17 @@ JobRecord Job::ToRecord() const {
                       .epoch = begun_,
                       .training = spec_.training,
                       .update_is_due = next_training_ || brings_update,
-                      .scaler = decisions_.scaler(),
-                      .skipped = decisions_.skipped(),
-                      .decided = decided_,
+                      .scaler = decisions_.scaling().scaler,
+                      .skipped = decisions_.scaling().skipped,
+                      .decided = decisions_.decided(),
                       .decision = decision_,
                       .step = LowestStep(),
                       .placement_sum = SumOf(*placement_),
                       .journal = journal_,
                       .run = beginning_.run,
-                      .last_cut = std::max(last_cut_, lost_cuts_),
+                      .last_cut = cuts_.last(),
                       .saves_last = saves_last_,
-                      .saved = saved_};
+                      .saved = cuts_.saved()};
   for (const JobServer& server : servers_) {
     const auto place = static_cast<size_t>(&server - servers_.data());
     record.servers.push_back(
@@ -87,17 +87,14 @@ void Job::Take(const JobRecord& record, std::shared_ptr<const JobPlacement> plac
   spec_.training = record.training;
   plan_ = PlanOf(spec_.training);
   if (record.update_is_due) next_training_ = record.training;
-  decisions_.Resume(record.scaler, record.skipped);
-  decided_ = record.decided;
-  lost_scalings_ = decided_;
+  decisions_.Resume(record.decided, {record.scaler, record.skipped});
+  cuts_.Restore(record.last_cut, record.saved);
   decision_ = record.decision;
   last_step_ = record.step;
   furthest_step_ = record.step;
   beginning_.run = record.run;
   journal_ = record.journal;
-  lost_cuts_ = record.last_cut;
   saves_last_ = record.saves_last;
-  saved_ = record.saved;
   shown_epoch_ = begun_.epoch;
   change_ = Change{.epoch = begun_.epoch, .members = begun_.members, .is_restored = true};
   homecoming_ = Homecoming();
@@ -172,13 +169,13 @@ void Job::FinishHomecoming(const JobServer& server, const HeldJob& held,
   const uint32_t number = server.server;
   if (!homecoming_ || homecoming_->servers.erase(number) == 0) return;
   homecoming_->prepared = std::max(homecoming_->prepared, held.prepared);
-  lost_cuts_ = std::max(lost_cuts_, held.cut);
+  cuts_.NoteLost(held.cut);
   homecoming_->decided[number] = held.decided ? held.decided->step + 1 : 0;
-  if (held.decided && homecoming_->decided[number] > decided_) {
+  if (homecoming_->decided[number] > decisions_.decided()) {
     decision_ = held.decided;
-    decisions_.Resume(held.decided->scaler, held.decided->skipped);
-    decided_ = held.decided->step + 1;
-    lost_scalings_ = decided_;
+    decisions_.Resume(held.decided->step + 1,
+                      {held.decided->scaler, held.decided->skipped});
+    cuts_.NoteResumed();
   }
   TakeClosed(held, number);
   if (held.committed >= begun_.epoch) {
@@ -197,7 +194,7 @@ void Job::FinishHomecoming(const JobServer& server, const HeldJob& held,
 void Job::RepeatDecision(CoordinatorOutputs& outputs) {
   if (!decision_) return;
   for (const JobServer& server : servers_) {
-    if (homecoming_->decided[server.server] >= decided_) continue;
+    if (homecoming_->decided[server.server] >= decisions_.decided()) continue;
     outputs.push_back(ToMember{server.connection, *decision_});
   }
 }

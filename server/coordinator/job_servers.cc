@@ -159,13 +159,9 @@ void Job::Miss(const JobServer& server, const ServerLoss& loss,
         change_->unprepared.empty() ? change_->uncommitted : change_->unprepared;
     unanswered.insert(server.server);
   }
-  std::vector<uint64_t> cuts;
-  for (const auto& [step, cut] : cuts_) {
-    if (cut.unwritten.contains(server.server)) cuts.push_back(step);
-  }
   const std::string named = NameOf(server);
-  for (const uint64_t step : cuts) {
-    FinishCut(step, absl::UnavailableError(absl::StrCat(named, " died")), outputs);
+  for (const uint64_t step : cuts_.AwaitedOf(server.server)) {
+    FailCut(step, absl::UnavailableError(absl::StrCat(named, " died")), outputs);
   }
   if (!backups_.empty()) return Promote(place, outputs);
   const std::string what =

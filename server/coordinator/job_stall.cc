@@ -129,17 +129,14 @@ std::string Job::UnansweredQuestion(std::set<uint32_t>& servers) const {
 }
 
 void Job::AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs) {
-  const absl::Duration passed =
-      std::min(now - awaited_at_.value_or(now), options_.timeouts.heartbeat_interval);
-  awaited_at_ = now;
-  if (phase_ == Phase::kOver || LacksServers()) return;
+  if (phase_ == Phase::kOver) return;
   std::set<uint32_t> missing;
   const std::string what = UnansweredQuestion(missing);
   const std::string question =
       what.empty() ? "" : absl::StrCat(what, " ", missing.size());
-  const bool moved = question != question_ || stall_.backups_move();
-  question_ = question;
-  unanswered_for_ = moved ? absl::ZeroDuration() : unanswered_for_ + passed;
+  const bool moves = LacksServers() || stall_.backups_move();
+  const absl::Duration unanswered_for =
+      answers_.Look(question, moves, now, options_.timeouts.heartbeat_interval);
   absl::Duration limit = options_.timeouts.no_progress;
   if (phase_ == Phase::kConfiguring) {
     const auto elements = static_cast<double>(declared_->elements);
@@ -149,7 +146,7 @@ void Job::AwaitAnswers(absl::Duration now, CoordinatorOutputs& outputs) {
       limit += absl::Seconds(bytes / kBytesLoadedPerSecond);
     }
   }
-  if (missing.empty() || unanswered_for_ < limit) return;
+  if (missing.empty() || unanswered_for < limit) return;
   const auto server = std::ranges::find(servers_, *missing.begin(), &JobServer::server);
   Fail(
       absl::StrCat("server ", *missing.begin(), " (",

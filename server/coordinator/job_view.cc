@@ -1,7 +1,5 @@
-// What a job shows of itself, and the losses that its workers report for that.
+// What a job shows of itself.
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <string>
 #include <vector>
 
@@ -13,12 +11,6 @@
 
 namespace syncline {
 namespace {
-
-constexpr size_t kMaxLossPoints = 10000;
-
-// Reports of older steps that come after the latest one's, beyond those of the others who
-// are about to report that step: then it was a mistake.
-constexpr uint32_t kStrayLosses = 16;
 
 // "fp32@syncline.samples;bf16": how the model's tensors travel.
 std::string WithoutBooks(const std::string& codec) {
@@ -35,34 +27,6 @@ double CompressionFigures::ratio() const {
   if (pushed_value_bytes == 0) return 0;
   return static_cast<double>(pushed_values * sizeof(float)) /
          static_cast<double>(pushed_value_bytes);
-}
-
-// The last one that a range test has.
-uint64_t Job::LastLossStep() const {
-  const NamedOptions& schedule = spec_.training.schedule;
-  const auto updates = schedule.values.find("total_steps");
-  if (schedule.name != "range_test" || updates == schedule.values.end()) {
-    return std::numeric_limits<uint64_t>::max();
-  }
-  return (static_cast<uint64_t>(updates->second) + 1) * spec_.training.accumulate_steps;
-}
-
-void Job::OnLoss(const LossReport& report) {
-  if (!std::isfinite(report.loss) || report.samples == 0) return;
-  if (report.step > LastLossStep()) return;
-  const uint64_t latest = losses_.empty() ? 0 : losses_.rbegin()->first;
-  if (report.step > latest) older_losses_ = 0;
-  const bool is_range = spec_.training.schedule.name == "range_test";
-  if (!is_range && report.step < latest) {
-    if (++older_losses_ <= 2 * spec_.workers + kStrayLosses) return;
-    losses_.clear();
-    older_losses_ = 0;
-  }
-  Loss& loss = losses_[report.step];
-  loss.sum += report.loss * report.samples;
-  loss.samples += report.samples;
-  const size_t kept = is_range ? kMaxLossPoints : 1;
-  while (losses_.size() > kept) losses_.erase(losses_.begin());
 }
 
 // Of all members that were heard. One that has just come is where it begins.
@@ -172,15 +136,14 @@ JobView Job::View(absl::Duration now, const LostServers& lost) const {
   ViewServers(view, lost);
   ViewProgress(view);
   view.recoveries = recoveries_.View(now);
-  view.checkpoint = saved_;
-  view.checkpoint.is_under_way = !cuts_.empty() || cut_wanted_ || IsEnding();
-  if (saved_.written > 0) view.checkpoint.age = now - saved_at_;
+  view.checkpoint = cuts_.View(now);
+  view.checkpoint.is_under_way |= cut_wanted_ || IsEnding();
   view.learning_rate = plan_->JobLearningRate(view.step);
-  view.loss_scale = decisions_.loss_scale();
-  view.skipped_steps = decisions_.skipped();
+  view.loss_scale = decisions_.scaling().scaler.scale;
+  view.skipped_steps = decisions_.scaling().skipped;
   view.left_out = left_out_;
-  for (const auto& [step, loss] : losses_) {
-    view.loss = loss.sum / loss.samples;
+  for (const auto& [step, mean] : losses_.means()) {
+    view.loss = mean.value();
     view.loss_curve.push_back({.step = step,
                                .learning_rate = plan_->JobLearningRate(step),
                                .loss = *view.loss});

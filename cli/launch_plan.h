@@ -59,6 +59,7 @@ struct RunOptions {
   std::string resume;                             // empty: the program's
   std::string mode;  // "ssp:staleness=3"; empty: the program's
   std::vector<std::pair<std::string, std::string>> env = {};  // of every worker, besides
+  bool advises = true;  // errors name flags that would have helped: those of syncline run
   TlsOptions tls;
 };
 

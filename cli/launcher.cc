@@ -438,7 +438,10 @@ std::string Launcher::WaysOn(int wait_status) const {
   const bool was_lost =
       WIFSIGNALED(wait_status) ||
       (WIFEXITED(wait_status) && WEXITSTATUS(wait_status) == kExitRetryable);
-  if (!was_lost || options_.max_restarts > 0 || plan_.world_size == 1) return "";
+  if (!was_lost || !options_.advises || options_.max_restarts > 0 ||
+      plan_.world_size == 1) {
+    return "";
+  }
   return "; --max-restarts 3 would start it again, --min-workers 1 go on without it";
 }
 

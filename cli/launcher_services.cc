@@ -253,6 +253,7 @@ absl::Status Launcher::OnServerDeath(const ProcessEvent& event) {
   const JobFacts job = AskForJob();
   const bool has_backup = job.durability == "peer" && AnotherServerRuns(event.name);
   if (!has_backup && !ServersComeBack(job)) {
+    if (!options_.advises) return died;
     return WithFailure(
         absl::AbortedError(absl::StrCat(
             what,

@@ -166,6 +166,24 @@ TEST_F(LauncherTest, SaysHowTheOthersWouldHaveGoneOn) {
       << "a program's own mistake comes again";
 }
 
+TEST_F(LauncherTest, NamesNoFlagsOfRunToACommandWithoutThem) {
+  options_.workers = 2;
+  options_.advises = false;
+  const auto of_worker = Run("[ $RANK = 1 ] && kill -9 $$; sleep 100");
+  EXPECT_THAT(std::string(of_worker.status().message()),
+              testing::AllOf(HasSubstr("signal 9"), testing::Not(HasSubstr("--"))));
+  WriteServe(R"(#!/bin/sh
+case "$*" in *coordinator*--state-dir*) port=1111 ;; *) port=2222 ;; esac
+echo "syncline: ready control=127.0.0.1:$port admin=127.0.0.1:3333"
+[ $port = 1111 ] || { sleep 0.1; kill -9 $$; }
+while :; do sleep 0.01; done
+)");
+  const auto of_server = Run("sleep 100");
+  EXPECT_THAT(std::string(of_server.status().message()),
+              testing::AllOf(HasSubstr("server0 died with signal 9"),
+                             testing::Not(HasSubstr("--"))));
+}
+
 TEST_F(LauncherTest, NamesTheWorkerThatFailedAndStopsTheOthers) {
   options_.workers = 3;
   const absl::Time before = absl::Now();

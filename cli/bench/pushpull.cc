@@ -1,10 +1,12 @@
 #include "cli/bench/pushpull.h"
 
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -18,7 +20,9 @@
 #include "comm/base/exit_codes.h"
 #include "comm/base/failure.h"
 #include "comm/base/machine.h"
+#include "comm/base/process_limits.h"
 #include "comm/base/status.h"
+#include "comm/compression/transfer.h"
 #include "nlohmann/json.hpp"
 
 namespace syncline {
@@ -34,10 +38,58 @@ struct BenchOptions {
   BenchWorkerOptions worker = {.bytes = 256u << 20, .tensor_bytes = 16u << 20};
 };
 
+absl::Status Refused(const std::string& why) {
+  return WithFailure(absl::InvalidArgumentError(why), Failure::kUsage);
+}
+
+// More take minutes for a step, and say nothing that fewer would not.
+constexpr uint64_t kMostTensors = 4096;
+
+absl::Status CheckTensors(const BenchWorkerOptions& worker) {
+  if (worker.bytes < 4 || worker.bytes % 4 != 0) {
+    return Refused("--bytes must be a positive multiple of 4 (FP32 elements)");
+  }
+  if (worker.tensor_bytes < 4 || worker.tensor_bytes % 4 != 0) {
+    return Refused("--tensor-bytes must be a positive multiple of 4 (FP32 elements)");
+  }
+  const uint64_t tensors = 1 + (worker.bytes - 1) / worker.tensor_bytes;
+  if (tensors <= kMostTensors) return absl::OkStatus();
+  const uint64_t least = 4 * (1 + (worker.bytes - 1) / (4 * kMostTensors));
+  return Refused(absl::StrCat(
+      "--bytes ", worker.bytes, " in tensors of --tensor-bytes ", worker.tensor_bytes,
+      " are ", tensors, " tensors, more than ", kMostTensors, ": give --tensor-bytes ",
+      least, " or more, or fewer --bytes"));
+}
+
+// Roughly: weights and gradients of each worker; master weights, AdamW's state, a view and
+// the gradients of a step on the servers.
+absl::Status CheckMemory(const BenchOptions& options, std::optional<uint64_t> left) {
+  const double copies = 4.0 + 3.0 * options.workers;
+  const double needed = copies * static_cast<double>(options.worker.bytes);
+  if (!left || needed <= static_cast<double>(*left)) return absl::OkStatus();
+  return Refused(absl::StrFormat(
+      "--bytes %d with %d workers takes about %.1f GB, and %.1f GB are left: at most "
+      "--bytes %.0f",
+      options.worker.bytes, options.workers, needed / 1e9,
+      static_cast<double>(*left) / 1e9,
+      4 * std::floor(static_cast<double>(*left) / copies / 4)));
+}
+
+absl::Status CheckNames(const BenchWorkerOptions& worker) {
+  SYNCLINE_RETURN_IF_ERROR(BenchDType(worker.dtype).status());
+  if (worker.optimizer != "sgd" && worker.optimizer != "adamw") {
+    return Refused(absl::StrCat("--optimizer '", worker.optimizer,
+                                "' is not checked by this benchmark: sgd or adamw; "
+                                "`syncline bench optimizer` times all of them"));
+  }
+  const absl::Status codec = ParseTransfers(worker.codec, worker.codec, {}).status();
+  return codec.ok() ? codec
+                    : Refused(absl::StrCat("--codec: ", std::string(codec.message())));
+}
+
 absl::Status Check(const BenchOptions& options) {
   const auto require = [](bool holds, const char* what) {
-    return holds ? absl::OkStatus()
-                 : WithFailure(absl::InvalidArgumentError(what), Failure::kUsage);
+    return holds ? absl::OkStatus() : Refused(what);
   };
   SYNCLINE_RETURN_IF_ERROR(require(options.workers >= 1, "--workers must be at least 1"));
   SYNCLINE_RETURN_IF_ERROR(require(options.servers >= 1, "--servers must be at least 1"));
@@ -48,11 +100,9 @@ absl::Status Check(const BenchOptions& options) {
   SYNCLINE_RETURN_IF_ERROR(require(!options.worker.lends || !options.worker.on_gpu,
                                    "--lend and --gpu exclude each other: servers read no "
                                    "memory of a GPU"));
-  SYNCLINE_RETURN_IF_ERROR(BenchDType(options.worker.dtype).status());
-  SYNCLINE_RETURN_IF_ERROR(
-      require(options.worker.bytes >= 4 && options.worker.bytes % 4 == 0,
-              "--bytes must be a positive multiple of 4 (FP32 elements)"));
-  return require(options.worker.tensor_bytes >= 4, "--tensor-bytes must be at least 4");
+  SYNCLINE_RETURN_IF_ERROR(CheckNames(options.worker));
+  SYNCLINE_RETURN_IF_ERROR(CheckTensors(options.worker));
+  return CheckMemory(options, ReadProcessLimits().memory_bytes);
 }
 
 std::vector<std::string> WorkerCommand(const std::string& self,
@@ -106,7 +156,16 @@ Json Report(const BenchOptions& options, const Json& measured,
           {"cpu_seconds", cpu_seconds},
           {"processes", processes},
           {"bytes_pushed", measured["bytes_pushed"]},
-          {"bytes_pulled", measured["bytes_pulled"]}};
+          {"bytes_pulled", measured["bytes_pulled"]},
+          {"checked", measured["checked"]}};
+}
+
+std::string DescribeChecked(const std::string& checked) {
+  if (checked == "weights") return "all weights are what the gradients make of them";
+  if (checked == "sums")
+    return "weights follow the gradients; what the codec leaves out arrives later, "
+           "exactly";
+  return "weights follow the gradients; this codec promises no sum to compare with";
 }
 
 void Print(const Json& report) {
@@ -129,6 +188,8 @@ void Print(const Json& report) {
   std::printf("  goodput    %.2f GB/s per worker (this machine copies %.1f GB/s)\n",
               report["goodput_gbs"].get<double>(),
               report["machine"]["copy_gbs"].get<double>());
+  std::printf("  checked    %s\n",
+              DescribeChecked(report["checked"].get<std::string>()).c_str());
   for (const Json& process : report["processes"]) {
     std::printf("  %-12s%6.2f s CPU, peak %.0f MiB\n",
                 process["name"].get<std::string>().c_str(),
@@ -137,7 +198,8 @@ void Print(const Json& report) {
   }
 }
 
-absl::StatusOr<Json> Measure(BenchOptions options) {
+// Null where it was interrupted: `code` says by what.
+absl::StatusOr<Json> Measure(BenchOptions options, int& code) {
   std::error_code error;
   const std::filesystem::path self =
       std::filesystem::read_symlink("/proc/self/exe", error);
@@ -157,21 +219,27 @@ absl::StatusOr<Json> Measure(BenchOptions options) {
   run.standalone = true;
   run.job = "bench";
   run.engine_threads = options.engine_threads;
+  run.advises = false;
   SYNCLINE_ASSIGN_OR_RETURN(LaunchPlan plan,
                             MakeLaunchPlan(run, {.cores = DescribeMachine().cores}));
   Launcher launcher(run, std::move(plan), self.string());
-  const absl::StatusOr<int> code = launcher.Run();
+  const absl::StatusOr<int> ended = launcher.Run();
   const Json measured = Json::parse(std::ifstream(options.worker.report), nullptr, false);
   std::filesystem::remove_all(pattern, error);
-  SYNCLINE_RETURN_IF_ERROR(code.status());
-  if (*code != kExitDone) return absl::CancelledError("the benchmark was interrupted");
+  SYNCLINE_ASSIGN_OR_RETURN(code, ended);
+  if (code != kExitDone) return Json();
   if (measured.is_discarded()) return absl::InternalError("worker 0 left no report");
   return Report(options, measured, launcher.usage());
 }
 
 absl::StatusOr<int> BenchPushPull(const BenchOptions& options) {
   SYNCLINE_RETURN_IF_ERROR(Check(options));
-  SYNCLINE_ASSIGN_OR_RETURN(const Json report, Measure(options));
+  int code = kExitDone;
+  SYNCLINE_ASSIGN_OR_RETURN(const Json report, Measure(options, code));
+  if (report.is_null()) {
+    Launcher::Say("bench pushpull was interrupted: it has no figures");
+    return code;
+  }
   if (options.prints_json) {
     std::printf("%s\n", report.dump(2).c_str());
   } else {

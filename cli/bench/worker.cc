@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "cli/bench/sum_check.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
+#include "comm/compression/transfer.h"
 #include "nlohmann/json.hpp"
 #include "worker/client/memory_view.h"
 #include "worker/client/session.h"
@@ -103,6 +105,20 @@ absl::Status DeclareAll(Session& session, Model& model) {
   return absl::OkStatus();
 }
 
+// Steps of fewer workers are other steps: neither their times nor their sums are asked for.
+absl::Status CheckMembers(const Session& session) {
+  const uint32_t members = session.Stats().members;
+  if (members >= session.world_size()) return absl::OkStatus();
+  return WithFailure(
+      absl::UnavailableError(
+          absl::StrCat("only ", members, " of ", session.world_size(),
+                       " workers are left at step ", session.step(),
+                       ": the others died or were dropped, as their logs and the "
+                       "coordinator's say; no "
+                       "figures of fewer workers are reported: run the benchmark again")),
+      Failure::kRetryable);
+}
+
 absl::Status Step(Session& session, const Model& model) {
   for (size_t i = 0; i < model.ids.size(); ++i) {
     const BenchMemory& gradient = model.gradients[i];
@@ -133,15 +149,34 @@ double ExpectedWeight(const std::string& optimizer, double gradient, int steps) 
   return weight;
 }
 
-// Others leave what they do not send for later steps.
+// Tensors of equal values arrive as they are. Others leave what they do not send for later
+// steps, or send what is right in the mean alone.
 bool SendsAllValues(const std::string& codec) {
   constexpr std::string_view kNames[] = {"fp32", "bf16", "fp16", "int8", "onebit"};
   return std::ranges::count(kNames, codec.substr(0, codec.find(':'))) > 0;
 }
 
+// All gradients are positive, so weights fall, however much of them is still on its way.
+absl::Status CheckDirection(const BenchWorkerOptions& options, const Model& model) {
+  double sum = 0;
+  size_t elements = 0;
+  for (const BenchMemory& tensor : model.weights) {
+    for (const float weight : tensor.Values()) sum += weight;
+    elements += tensor.elements;
+  }
+  const double mean = sum / static_cast<double>(elements);
+  // A few steps may be less than narrow types, or a codec's threshold, tell apart.
+  const bool must_move = options.dtype == "fp32" && CheckedOf(options.codec) == "sums";
+  if (must_move ? mean < kInitialWeight : mean <= kInitialWeight) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("the weights' mean is ", mean, " after ",
+                   options.warmup + options.steps, " steps of positive gradients, from ",
+                   kInitialWeight, ": the benchmark's result is wrong"));
+}
+
 absl::Status CheckWeights(const BenchWorkerOptions& options, const Model& model,
                           uint32_t workers) {
-  if (!SendsAllValues(options.codec)) return absl::OkStatus();
+  if (!SendsAllValues(options.codec)) return CheckDirection(options, model);
   double gradient = 0;
   for (uint32_t rank = 0; rank < workers; ++rank) gradient += GradientOf(rank) / workers;
   const double expected =
@@ -161,18 +196,82 @@ absl::Status CheckWeights(const BenchWorkerOptions& options, const Model& model,
   return absl::OkStatus();
 }
 
-absl::Status WriteReport(const std::string& path, const std::vector<double>& seconds,
-                         const SessionStats& stats) {
-  std::ofstream file(path);
+absl::Status WriteReport(const BenchWorkerOptions& options,
+                         const std::vector<double>& seconds, const SessionStats& stats) {
+  std::ofstream file(options.report);
   file << nlohmann::json{{"seconds", seconds},
                          {"bytes_pushed", stats.bytes_pushed},
-                         {"bytes_pulled", stats.bytes_pulled}};
+                         {"bytes_pulled", stats.bytes_pulled},
+                         {"checked", CheckedOf(options.codec)}};
   file.close();
-  if (file.fail()) return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  if (file.fail())
+    return absl::UnavailableError(absl::StrCat("cannot write ", options.report));
   return absl::OkStatus();
 }
 
+SessionOptions Configured(SessionOptions session, const BenchWorkerOptions& options) {
+  session.training.optimizer = {.name = options.optimizer,
+                                .values = {{"lr", kLearningRate}, {"weight_decay", 0}}};
+  if (options.optimizer == "sgd") {
+    session.training.optimizer.values["momentum"] = kMomentum;
+  }
+  session.push_codec = options.codec;
+  session.publish_codec = options.codec;
+  return session;
+}
+
+// Its times in seconds. Members are looked at where all of them must still be there: none
+// leaves before the last step, nor between two barriers.
+absl::StatusOr<std::vector<double>> TimeSteps(const BenchWorkerOptions& options,
+                                              Session& session, const Model& model) {
+  std::vector<double> seconds;
+  for (int i = 0; i < options.warmup + options.steps; ++i) {
+    SYNCLINE_RETURN_IF_ERROR(CheckMembers(session));
+    const Clock::time_point begin = Clock::now();
+    SYNCLINE_RETURN_IF_ERROR(Step(session, model));
+    if (i < options.warmup) continue;
+    seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  SYNCLINE_RETURN_IF_ERROR(session.Barrier());
+  SYNCLINE_RETURN_IF_ERROR(CheckMembers(session));
+  SYNCLINE_RETURN_IF_ERROR(session.Barrier());
+  return seconds;
+}
+
+// In a job of its own: plain SGD on one tensor that is large enough to be compressed.
+absl::Status CheckSumOf(const Transfer& transfer, SessionOptions options) {
+  constexpr uint64_t kColumns = 1024;
+  const uint64_t rows =
+      std::max<uint64_t>(16, (transfer.what.min_elements + kColumns - 1) / kColumns);
+  options.job += "-check";
+  options.training.optimizer = {.name = "sgd", .values = {{"lr", kSumCheckLearningRate}}};
+  SYNCLINE_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
+                            Session::Create(options));
+  std::vector<float> weights(rows * kColumns);
+  SYNCLINE_ASSIGN_OR_RETURN(
+      const TensorId id,
+      session->Declare({.name = "checked", .shape = {rows, kColumns}}, weights));
+  SYNCLINE_RETURN_IF_ERROR(session->Start());
+  const SumCheck check = {.rank = session->rank(),
+                          .workers = session->world_size(),
+                          .ratio = transfer.selector->kind == SelectorKind::kBlocks
+                                       ? 1
+                                       : transfer.selector->ratio};
+  SYNCLINE_RETURN_IF_ERROR(
+      CheckSum(check, weights, [&](std::span<const float> gradient) -> absl::Status {
+        SYNCLINE_RETURN_IF_ERROR(CheckMembers(*session));
+        return session->PushPullAndWait(id, gradient, 1);
+      }));
+  return session->Leave();
+}
+
 }  // namespace
+
+std::string CheckedOf(const std::string& codec) {
+  if (SendsAllValues(codec)) return "weights";
+  const auto transfer = ParseTransfer(codec);
+  return transfer.ok() && PromisesSum(*transfer) ? "sums" : "direction";
+}
 
 absl::StatusOr<DType> BenchDType(const std::string& name) {
   if (name == "fp32") return DType::kF32;
@@ -185,30 +284,22 @@ absl::StatusOr<DType> BenchDType(const std::string& name) {
 
 absl::Status RunBenchWorker(const BenchWorkerOptions& options) {
   SYNCLINE_ASSIGN_OR_RETURN(SessionOptions session_options, SessionOptions::FromEnv());
-  session_options.training.optimizer = {
-      .name = options.optimizer, .values = {{"lr", kLearningRate}, {"weight_decay", 0}}};
-  if (options.optimizer == "sgd") {
-    session_options.training.optimizer.values["momentum"] = kMomentum;
-  }
-  session_options.push_codec = options.codec;
-  session_options.publish_codec = options.codec;
+  session_options = Configured(std::move(session_options), options);
   SYNCLINE_ASSIGN_OR_RETURN(const std::unique_ptr<Session> session,
                             Session::Create(session_options));
   SYNCLINE_ASSIGN_OR_RETURN(Model model, MakeModel(options, *session));
   SYNCLINE_RETURN_IF_ERROR(DeclareAll(*session, model));
   SYNCLINE_RETURN_IF_ERROR(session->Start());
-  for (int i = 0; i < options.warmup; ++i)
-    SYNCLINE_RETURN_IF_ERROR(Step(*session, model));
-  std::vector<double> seconds;
-  for (int i = 0; i < options.steps; ++i) {
-    const Clock::time_point begin = Clock::now();
-    SYNCLINE_RETURN_IF_ERROR(Step(*session, model));
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
-  }
+  SYNCLINE_ASSIGN_OR_RETURN(const std::vector<double> seconds,
+                            TimeSteps(options, *session, model));
   const SessionStats stats = session->Stats();
   SYNCLINE_RETURN_IF_ERROR(session->Leave());
   SYNCLINE_RETURN_IF_ERROR(CheckWeights(options, model, session_options.world_size));
-  if (session_options.rank == 0) return WriteReport(options.report, seconds, stats);
+  if (CheckedOf(options.codec) == "sums") {
+    SYNCLINE_ASSIGN_OR_RETURN(const Transfer transfer, ParseTransfer(options.codec));
+    SYNCLINE_RETURN_IF_ERROR(CheckSumOf(transfer, session_options));
+  }
+  if (session_options.rank == 0) return WriteReport(options, seconds, stats);
   return absl::OkStatus();
 }
 

@@ -1,15 +1,11 @@
 #include "cli/coordinator_wait.h"
 
-#include <thread>
 #include <utility>
 
-#include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
-#include "absl/synchronization/mutex.h"
 #include "comm/base/failure.h"
 #include "comm/base/status.h"
 #include "comm/rpc/channel.h"
-#include "comm/rpc/diagnosis.h"
 
 namespace syncline {
 namespace {
@@ -24,22 +20,6 @@ std::string Written(absl::Duration limit) {
 }
 
 }  // namespace
-
-class CoordinatorWait::Inquiry {
- public:
-  void Answer(Diagnosis found) {
-    absl::MutexLock lock(&mutex_);
-    found_ = std::move(found);
-  }
-  std::optional<Diagnosis> found() const {
-    absl::MutexLock lock(&mutex_);
-    return found_;
-  }
-
- private:
-  mutable absl::Mutex mutex_;
-  std::optional<Diagnosis> found_ ABSL_GUARDED_BY(mutex_);
-};
 
 CoordinatorWait::CoordinatorWait(Options options,
                                  std::function<void(const std::string&)> say)
@@ -72,20 +52,17 @@ absl::StatusOr<bool> CoordinatorWait::Answers(absl::Duration slice) {
 }
 
 std::optional<Diagnosis> CoordinatorWait::WhyNobodyAnswers() {
-  if (inquiry_ == nullptr) {
-    inquiry_ = std::make_shared<Inquiry>();
+  if (!inquiry_) {
+    inquiry_.emplace(options_.coordinator, options_.tls, kLongestDiagnosis);
     inquired_at_ = clock_.Now();
-    std::thread([inquiry = inquiry_, address = options_.coordinator, tls = options_.tls] {
-      inquiry->Answer(DiagnoseConnection(address, tls, kLongestDiagnosis));
-    }).detach();
   }
-  if (const std::optional<Diagnosis> found = inquiry_->found()) {
-    inquiry_.reset();  // at the limit it may be something else
-    return found;
+  std::optional<Diagnosis> found = inquiry_->found();
+  if (!found) {
+    if (clock_.Now() - inquired_at_ < options_.inquiry) return std::nullopt;
+    found = Inquiry::StillLookedUp();
   }
-  if (clock_.Now() - inquired_at_ < options_.inquiry) return std::nullopt;
-  return Diagnosis{
-      "its name is still being looked up; check the name and the name server"};
+  inquiry_.reset();  // at the limit it may be something else
+  return found;
 }
 
 }  // namespace syncline

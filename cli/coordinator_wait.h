@@ -4,9 +4,8 @@
 //   CoordinatorWait wait({.coordinator = "10.0.0.1:7070", .limit = absl::Minutes(5)}, Say);
 //   while (!*wait.Answers(absl::Milliseconds(50))) { ... }   // or an error, at the limit
 //
-// Why nobody answers is found out by a thread of its own: looking up a name may take a
-// minute where no name server answers, and cannot be stopped. So that thread may outlive
-// the wait, and whoever waits can still be told to end.
+// Why nobody answers is found out by an Inquiry (comm/rpc/diagnosis.h), so that whoever
+// waits can still be told to end while a name is looked up.
 //
 // Thread safety: none.
 #pragma once
@@ -19,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "comm/base/env.h"
+#include "comm/rpc/diagnosis.h"
 #include "comm/rpc/tls.h"
 #include "comm/rpc/tls_probe.h"
 #include "grpcpp/channel.h"
@@ -45,8 +45,6 @@ class CoordinatorWait {
   absl::StatusOr<bool> Answers(absl::Duration slice);
 
  private:
-  class Inquiry;
-
   // Nothing while that is being found out.
   std::optional<Diagnosis> WhyNobodyAnswers();
 
@@ -55,7 +53,7 @@ class CoordinatorWait {
   const SteadyClock clock_;
   const absl::Duration began_at_;
   std::shared_ptr<grpc::Channel> channel_;
-  std::shared_ptr<Inquiry> inquiry_;  // under way
+  std::optional<Inquiry> inquiry_;  // under way
   absl::Duration inquired_at_;
   bool was_said_ = false;
 };

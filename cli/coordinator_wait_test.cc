@@ -12,6 +12,7 @@
 #include "absl/synchronization/mutex.h"
 #include "cli/launcher_test_util.h"
 #include "comm/base/failure.h"
+#include "comm/rpc/status_json.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -25,6 +26,7 @@ class LookUps {
   void Hang() {
     absl::MutexLock lock(&mutex_);
     ++hanging_;
+    ++begun_;
     const auto may_go = [this]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) { return may_go_; };
     // A test that would wait for it fails, and does not hang itself.
     if (!mutex_.AwaitWithTimeout(absl::Condition(&may_go), absl::Seconds(30))) {
@@ -47,6 +49,17 @@ class LookUps {
     absl::MutexLock lock(&mutex_);
     return given_up_;
   }
+  int begun() {
+    absl::MutexLock lock(&mutex_);
+    return begun_;
+  }
+  void AwaitBegun(int count) {
+    absl::MutexLock lock(&mutex_);
+    const auto is_there = [&]() ABSL_SHARED_LOCKS_REQUIRED(mutex_) {
+      return begun_ >= count;
+    };
+    EXPECT_TRUE(mutex_.AwaitWithTimeout(absl::Condition(&is_there), absl::Seconds(30)));
+  }
   int hanging() {
     absl::MutexLock lock(&mutex_);
     return hanging_;
@@ -64,6 +77,7 @@ class LookUps {
   absl::Mutex mutex_;
   bool may_go_ ABSL_GUARDED_BY(mutex_) = false;
   int hanging_ ABSL_GUARDED_BY(mutex_) = 0;
+  int begun_ ABSL_GUARDED_BY(mutex_) = 0;
   int given_up_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
@@ -164,6 +178,33 @@ TEST_F(CoordinatorWaitTest, EndsAtItsLimitThoughANameCannotBeLookedUp) {
   EXPECT_THAT(std::string(status.message()),
               HasSubstr("no worker was started: its name is still being looked up; check "
                         "the name and the name server"));
+  look_ups().LetGo();
+}
+
+// Otherwise the first answer, which may come late, would be taken for that of now.
+TEST_F(CoordinatorWaitTest, AsksAgainAfterALookUpThatTookTooLong) {
+  look_ups().Hold();
+  CoordinatorWait wait = Wait({.coordinator = absl::StrCat(kHangs, ":7070"),
+                               .limit = absl::ZeroDuration(),
+                               .inquiry = absl::ZeroDuration()});
+  const int before = look_ups().begun();
+  EXPECT_THAT(std::string(EndOf(wait).message()), HasSubstr("still being looked up"));
+  look_ups().AwaitBegun(before + 1);
+  EXPECT_THAT(std::string(EndOf(wait).message()), HasSubstr("still being looked up"));
+  look_ups().AwaitBegun(before + 2);
+  look_ups().LetGo();
+}
+
+// Launchers and commands ask while Ctrl-C is to be heard.
+TEST(StatusJson, IsNotWaitedForWhereANameCannotBeLookedUp) {
+  look_ups().Hold();
+  const std::string address = absl::StrCat(kHangs, ":7070");
+  EXPECT_FALSE(StatusJsonIfAnswered(address, {}, absl::Milliseconds(1)).has_value());
+  const auto fetched = FetchStatusJson(address, {}, absl::Milliseconds(1));
+  EXPECT_EQ(FailureOf(fetched.status()), Failure::kUnreachable);
+  EXPECT_THAT(std::string(fetched.status().message()),
+              HasSubstr("its name is still being looked up; check the name"));
+  EXPECT_EQ(look_ups().given_up(), 0);
   look_ups().LetGo();
 }
 

@@ -163,8 +163,9 @@ std::string JobWatch::LastCheckpoint() const {
 
 void JobWatch::Run() {
   if (options_.finds == Options::Finds::kNew) {
-    const auto before = FetchStatusJson(options_.coordinator, options_.tls, kTimeout);
-    if (before.ok()) news_.Skip(*before);
+    const auto before =
+        StatusJsonIfAnswered(options_.coordinator, options_.tls, kTimeout);
+    if (before) news_.Skip(*before);
   }
   for (;;) {
     bool hurries = false;

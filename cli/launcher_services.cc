@@ -195,8 +195,9 @@ bool Launcher::ServersComeBack(const JobFacts& job) const {
 
 Launcher::JobFacts Launcher::AskForJob() const {
   JobFacts facts = {.durability = options_.durability};
-  const auto status = FetchStatusJson(coordinator_, options_.tls, kStatusTimeout);
-  if (!status.ok()) return facts;
+  // Ctrl-C waits for this.
+  const auto status = StatusJsonIfAnswered(coordinator_, options_.tls, kStatusTimeout);
+  if (!status) return facts;
   for (const nlohmann::json& job : JobsIn(*status)) {
     // A program may have sessions in further jobs.
     const auto name = job.value("name", std::string());

@@ -59,9 +59,10 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> CreateChannel(
 absl::Status WaitUntilConnected(grpc::Channel& channel, const std::string& address,
                                 const TlsOptions& tls, absl::Duration timeout) {
   if (channel.WaitForConnected(DeadlineIn(timeout))) return absl::OkStatus();
-  return UnreachableError(
-      address, timeout,
-      DiagnoseConnection(address, tls, std::min(timeout, kLongestDiagnosis)).cause);
+  // It may connect, write and read. Only the look-up of a name takes longer.
+  const absl::Duration limit = std::min(timeout, kLongestDiagnosis);
+  const Inquiry inquiry(address, tls, limit);
+  return UnreachableError(address, timeout, inquiry.Within(4 * limit).cause);
 }
 
 absl::Status UnreachableError(const std::string& address, absl::Duration timeout,

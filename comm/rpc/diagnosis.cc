@@ -8,12 +8,18 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <thread>
+#include <utility>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "comm/base/env.h"
 #include "comm/base/status.h"
+#include "comm/base/steady_condition.h"
 #include "comm/base/unique_fd.h"
 #include "comm/rpc/address.h"
 #include "comm/rpc/tls_probe.h"
@@ -119,6 +125,40 @@ Diagnosis DiagnoseConnection(const std::string& address, const TlsOptions& tls,
   }
   const Diagnosis found = ProbeTls(socket->get(), target->host, tls);
   return found.cause.empty() ? Diagnosis{std::string(kNothingWrong)} : found;
+}
+
+struct Inquiry::Answer {
+  absl::Mutex mutex;
+  SteadyCondition changed;
+  std::optional<Diagnosis> found ABSL_GUARDED_BY(mutex);
+};
+
+Inquiry::Inquiry(const std::string& address, const TlsOptions& tls, absl::Duration limit)
+    : answer_(std::make_shared<Answer>()) {
+  std::thread([answer = answer_, address, tls, limit] {
+    Diagnosis found = DiagnoseConnection(address, tls, limit);
+    absl::MutexLock lock(&answer->mutex);
+    answer->found = std::move(found);
+    answer->changed.SignalAll();
+  }).detach();
+}
+
+std::optional<Diagnosis> Inquiry::found() const {
+  absl::MutexLock lock(&answer_->mutex);
+  return answer_->found;
+}
+
+Diagnosis Inquiry::Within(absl::Duration patience) const {
+  const SteadyClock clock;
+  const absl::Duration deadline = clock.Now() + patience;
+  absl::MutexLock lock(&answer_->mutex);
+  while (!answer_->found && answer_->changed.WaitUntil(answer_->mutex, clock, deadline)) {
+  }
+  return answer_->found.value_or(StillLookedUp());
+}
+
+Diagnosis Inquiry::StillLookedUp() {
+  return {"its name is still being looked up; check the name and the name server"};
 }
 
 }  // namespace syncline

@@ -7,9 +7,12 @@
 //   }
 //
 // Thread safety: any thread. Blocks for up to `limit` in each of connecting, writing and
-// reading, and for as long as the host takes to resolve a name.
+// reading, and for as long as the host takes to resolve a name: up to a minute where no
+// name server answers. An Inquiry does not.
 #pragma once
 
+#include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -24,6 +27,27 @@ namespace syncline {
 // Says so when it finds nothing wrong.
 Diagnosis DiagnoseConnection(const std::string& address, const TlsOptions& tls,
                              absl::Duration limit);
+
+// The same on a thread of its own, since looking up a name cannot be stopped: that thread
+// may outlive whoever wants to know.
+//
+//   const Inquiry inquiry(address, tls, limit);
+//   const Diagnosis found = inquiry.Within(absl::Seconds(3));
+class Inquiry {
+ public:
+  Inquiry(const std::string& address, const TlsOptions& tls, absl::Duration limit);
+
+  // Nothing while it is under way.
+  std::optional<Diagnosis> found() const;
+  // StillLookedUp() after that time.
+  Diagnosis Within(absl::Duration patience) const;
+  static Diagnosis StillLookedUp();
+
+ private:
+  struct Answer;
+
+  std::shared_ptr<Answer> answer_;
+};
 
 // A connected socket, or why there is none. `limit` holds for connecting, and then for
 // each read and write.

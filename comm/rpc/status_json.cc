@@ -1,6 +1,7 @@
 #include "comm/rpc/status_json.h"
 
 #include <array>
+#include <memory>
 #include <utility>
 
 #include "comm/base/status.h"
@@ -172,6 +173,16 @@ Json ToJson(const v1::JobStatus& job) {
           {"server_phases", ToList(job.server_phases())}};
 }
 
+absl::StatusOr<std::string> AskForStatus(const std::shared_ptr<grpc::Channel>& channel,
+                                         absl::Duration timeout) {
+  grpc::ClientContext context;
+  SetDeadline(context, timeout);
+  v1::StatusReply reply;
+  SYNCLINE_RETURN_IF_ERROR(FromGrpcStatus(
+      v1::Coordinator::NewStub(channel)->Status(&context, v1::StatusRequest(), &reply)));
+  return StatusAsJson(reply);
+}
+
 }  // namespace
 
 std::string StatusAsJson(const v1::StatusReply& reply) {
@@ -190,13 +201,18 @@ absl::StatusOr<std::string> FetchStatusJson(const std::string& address,
   SYNCLINE_ASSIGN_OR_RETURN(const auto channel,
                             CreateChannel(address, tls, RpcTimeouts::Default()));
   SYNCLINE_RETURN_IF_ERROR(WaitUntilConnected(*channel, address, tls, timeout));
-  const auto stub = v1::Coordinator::NewStub(channel);
-  grpc::ClientContext context;
-  SetDeadline(context, timeout);
-  v1::StatusReply reply;
-  const grpc::Status answered = stub->Status(&context, v1::StatusRequest(), &reply);
-  SYNCLINE_RETURN_IF_ERROR(FromGrpcStatus(answered));
-  return StatusAsJson(reply);
+  return AskForStatus(channel, timeout);
+}
+
+std::optional<std::string> StatusJsonIfAnswered(const std::string& address,
+                                                const TlsOptions& tls,
+                                                absl::Duration timeout) {
+  const auto channel = CreateChannel(address, tls, RpcTimeouts::Default());
+  if (!channel.ok()) return std::nullopt;
+  if (!(*channel)->WaitForConnected(DeadlineIn(timeout))) return std::nullopt;
+  absl::StatusOr<std::string> answer = AskForStatus(*channel, timeout);
+  if (!answer.ok()) return std::nullopt;
+  return *std::move(answer);
 }
 
 }  // namespace syncline

@@ -25,6 +25,7 @@
 // Numbers are numbers; protobuf's own JSON writes 64-bit ones as strings.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -44,5 +45,11 @@ std::string StatusAsJson(const v1::StatusReply& reply);
 absl::StatusOr<std::string> FetchStatusJson(const std::string& address,
                                             const TlsOptions& tls,
                                             absl::Duration timeout);
+
+// Nothing when it does not answer, for callers that do not ask why: to find that out takes
+// a while of its own.
+std::optional<std::string> StatusJsonIfAnswered(const std::string& address,
+                                                const TlsOptions& tls,
+                                                absl::Duration timeout);
 
 }  // namespace syncline

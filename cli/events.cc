@@ -43,6 +43,7 @@ struct EventsFlags {
   bool follow = false;
   OutputFormat format = OutputFormat::kTable;
   std::string coordinator;
+  std::string given_coordinator;  // by the flag
   TlsOptions tls;
 };
 
@@ -63,6 +64,8 @@ class Printer {
     }
     std::cout << std::flush;
   }
+  // Another coordinator counts its own.
+  void Forget() { printed_.clear(); }
 
  private:
   EventLayout LayoutFor(const v1::EventsReply& reply) const {
@@ -82,13 +85,14 @@ class Printer {
   std::map<uint32_t, uint64_t> printed_;  // the last number of each job
 };
 
-// A coordinator that is away may come back with what it had stored, and a job begin that
-// nobody has heard of yet.
+// A coordinator that is away may come back with what it had stored, or be another run's;
+// and a job begin that nobody has heard of yet.
 absl::StatusOr<int> ShowEvents(const EventsFlags& flags) {
   Printer printer(flags);
+  std::string coordinator = flags.coordinator;
   bool answers = true;
   for (bool is_first = true; std::cout; is_first = false) {
-    const auto reply = FetchEvents(flags.coordinator, flags.tls, flags.job, kTimeout);
+    const auto reply = FetchEvents(coordinator, flags.tls, flags.job, kTimeout);
     const bool may_follow =
         flags.follow && (!is_first || absl::IsNotFound(reply.status()));
     if (reply.ok()) {
@@ -101,6 +105,11 @@ absl::StatusOr<int> ShowEvents(const EventsFlags& flags) {
     }
     answers = reply.ok();
     if (!flags.follow) break;
+    if (!answers) {
+      const std::string now =
+          CoordinatorToAskNow(flags.given_coordinator, flags.job, coordinator);
+      if (std::exchange(coordinator, now) != now) printer.Forget();
+    }
     absl::SleepFor(kAskEvery);
   }
   return kExitDone;

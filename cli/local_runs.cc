@@ -129,6 +129,11 @@ absl::StatusOr<std::string> CoordinatorToAsk(const std::string& given,
                            DefaultListens());
 }
 
+std::string CoordinatorToAskNow(const std::string& given, const std::string& job,
+                                const std::string& asked) {
+  return CoordinatorToAsk(given, job).value_or(asked);
+}
+
 void AddCoordinatorFlag(CLI::App& command, std::string* coordinator) {
   command.add_option("--coordinator", *coordinator,
                      absl::StrCat("HOST:PORT to ask (default: ", kDefaultCoordinator,

@@ -48,6 +48,10 @@ absl::StatusOr<std::string> ChooseCoordinator(const std::string& given,
                                               bool default_listens);
 absl::StatusOr<std::string> CoordinatorToAsk(const std::string& given,
                                              const std::string& job = "");
+// Of a command that goes on, when the one that it asks does not answer any more, or does
+// not know the job: another one may by now. `asked` where there is none.
+std::string CoordinatorToAskNow(const std::string& given, const std::string& job,
+                                const std::string& asked);
 // Of several runs, those whose job this is; all where it is of none, or not given.
 std::vector<FoundRun> RunsOf(const std::string& job, std::vector<FoundRun> runs);
 
@@ -63,6 +67,9 @@ template <typename Flags>
 absl::StatusOr<int> Asking(Flags& flags, absl::StatusOr<int> (*action)(const Flags&)) {
   std::string job;
   if constexpr (requires { job = flags.job; }) job = flags.job;
+  if constexpr (requires { flags.given_coordinator; }) {
+    flags.given_coordinator = flags.coordinator;
+  }
   SYNCLINE_ASSIGN_OR_RETURN(flags.coordinator, CoordinatorToAsk(flags.coordinator, job));
   return action(flags);
 }

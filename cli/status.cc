@@ -46,6 +46,7 @@ using Align = WordTable::Column::Align;
 struct StatusOptions {
   std::string job;
   std::string coordinator;
+  std::string given_coordinator;  // by the flag
   OutputFormat format = OutputFormat::kTable;
   bool watch = false;
   StatusDetail detail = StatusDetail::kBrief;
@@ -402,31 +403,39 @@ std::string FinishedJobs(const Json& jobs) {
   return text;
 }
 
-// Whoever watches a job that nobody has heard of yet may have come before it.
+absl::StatusOr<std::string> Fetch(const StatusOptions& options,
+                                  const std::string& coordinator) {
+  SYNCLINE_ASSIGN_OR_RETURN(std::string text,
+                            FetchStatusJson(coordinator, options.tls, kTimeout));
+  SYNCLINE_ASSIGN_OR_RETURN(text, StatusOfJob(text, options.job));
+  if (options.format != OutputFormat::kTable) return text + "\n";
+  return StatusAsTable(text, coordinator,
+                       {.columns = OutputColumns(), .detail = options.detail});
+}
+
+// Whoever watches a job that nobody has heard of yet may have come before it; and a run
+// that begins anew has another coordinator.
 absl::StatusOr<int> ShowStatus(const StatusOptions& options) {
-  for (bool waits = false;;) {
-    SYNCLINE_ASSIGN_OR_RETURN(
-        std::string text, FetchStatusJson(options.coordinator, options.tls, kTimeout));
-    auto chosen = StatusOfJob(text, options.job);
-    if (options.watch && absl::IsNotFound(chosen.status())) {
-      if (!std::exchange(waits, true)) {
-        std::cerr << "syncline: " << chosen.status().message() << "; waiting for it"
-                  << std::endl;
-      }
-      absl::SleepFor(kWatchInterval);
-      continue;
-    }
-    SYNCLINE_ASSIGN_OR_RETURN(text, std::move(chosen));
-    waits = false;
-    if (options.format == OutputFormat::kTable) {
-      SYNCLINE_ASSIGN_OR_RETURN(
-          text, StatusAsTable(text, options.coordinator,
-                              {.columns = OutputColumns(), .detail = options.detail}));
+  std::string coordinator = options.coordinator;
+  std::string said;  // since it was last shown
+  for (bool was_shown = false;;) {
+    const auto text = Fetch(options, coordinator);
+    const bool is_away = was_shown && (absl::IsUnavailable(text.status()) ||
+                                       absl::IsDeadlineExceeded(text.status()));
+    const bool may_come = options.watch && (is_away || absl::IsNotFound(text.status()));
+    if (!text.ok() && !may_come) return text.status();
+    if (text.ok()) {
+      if (options.watch && isatty(STDOUT_FILENO) != 0) std::cout << kClearScreen;
+      std::cout << *text << std::flush;
+      was_shown = true;
+      said.clear();
     } else {
-      text += "\n";
+      const std::string why(text.status().message());
+      if (std::exchange(said, why) != why)
+        std::cerr << "syncline: " << why << "; waiting for it" << std::endl;
+      coordinator =
+          CoordinatorToAskNow(options.given_coordinator, options.job, coordinator);
     }
-    if (options.watch && isatty(STDOUT_FILENO) != 0) std::cout << kClearScreen;
-    std::cout << text << std::flush;
     if (!options.watch || !std::cout) return kExitDone;
     absl::SleepFor(kWatchInterval);
   }
@@ -474,7 +483,8 @@ void AddStatus(CLI::App& app, Command* selected) {
   AddCoordinatorFlag(*status, &options->coordinator);
   status->add_flag(
       "--watch", options->watch,
-      "Show it again every second; a JOB that is not there yet is waited for");
+      "Show it again every second; a JOB that is not there yet, or a coordinator that is "
+      "not there any more, is waited for");
   status->add_flag_callback(
       "--verbose", [=] { options->detail = StatusDetail::kAll; },
       "Also by which way each server's data travels, and why");

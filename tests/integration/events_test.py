@@ -4,10 +4,12 @@
     python3 tests/integration/events_test.py --build build/release [-v] [TestClass.test_name ...]
 """
 
+import fcntl
 import json
 import os
 import re
 import signal
+import socket
 import sys
 import time
 import urllib.request
@@ -86,6 +88,42 @@ class Events(EventsTest):
         self.await_steps(workers, 5)
         watch.await_line(r"^job test: running, ")
         self.assertEqual(len(re.findall("waiting for it", watch.text())), 1, watch.text())
+
+    def announce(self, run, address, job):
+        """As `syncline run` says where its coordinator is, until the file is closed."""
+        os.makedirs(f"{self.directory}/syncline/runs", exist_ok=True)
+        file = open(f"{self.directory}/syncline/runs/{run}", "w")
+        self.addCleanup(file.close)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(f"{address}\n{job}\n")
+        file.flush()
+        return file
+
+    def test_who_watches_a_job_follows_it_to_another_coordinator(self):
+        with socket.socket() as default:
+            if default.connect_ex(("127.0.0.1", 7070)) == 0:
+                self.skipTest("somebody listens on 127.0.0.1:7070, and is asked first")
+        self.announce("first", self.address, "other")
+        home = {"XDG_STATE_HOME": self.directory}
+        watch = self.start("status", [f"{cluster.BUILD}/syncline", "status", "test", "--watch"], home)
+        follow = self.start("events", [f"{cluster.BUILD}/syncline", "events", "test", "--follow"], home)
+        watch.await_line(r"there is no job 'test'.*; waiting for it$")
+        follow.await_line(r"there is no job 'test'.*; asking again$")
+        for life in ("second", "third"):
+            begin = time.monotonic()
+            directory = f"{self.directory}/{life}"
+            run = self.serve("run", "--role", "all", "--listen", "127.0.0.1:0", "--state-dir", directory)
+            self.address = run.await_line(r"ready control=(\S+)").group(1)
+            self.allow(1000)
+            worker = self.worker(0, 1, "--steps", "100000", "--leash", self.leash)
+            self.await_steps([worker], 5)
+            announced = self.announce(life, self.address, "test")
+            watch.await_line(rf"^coordinator {self.address},")
+            follow.await_line(r" join ", after=begin)
+            announced.close()
+            run.kill()
+            worker.kill()
+            watch.await_line(rf"cannot reach {self.address} .*; waiting for it$")
 
     def test_a_job_that_is_over_still_has_them_and_a_wrong_name_is_met_with_the_right_one(self):
         self.allow(1000)

@@ -46,6 +46,19 @@ TEST_F(CoordinatorEvents, MembersComeAndGoEachWithItsCause) {
   EXPECT_THAT(Said(EventKind::kRecovery), IsEmpty());
 }
 
+TEST_F(CoordinatorEvents, ANewcomerThatGivesUpSaysWhyThoughItIsNoMember) {
+  Begin();
+  Say(10, Disconnected{});
+  Say(11, Disconnected{});
+  SayHello(20, TwoTensors(2), {.rank = 0, .run_id = "next", .name = "next"});
+  Say(20, Leave{"the time was up\nbefore all workers were there"});
+  const std::string what =
+      "worker 0 (next) gave up before it was a member of job 'job': the time was up\\x0a"
+      "before all workers were there";
+  EXPECT_THAT(Said(EventKind::kLeave), ElementsAre(what));
+  EXPECT_THAT(Logged(LogReason::Level::kWarning), Contains(what));
+}
+
 TEST_F(CoordinatorEvents, AGoodbyeWithAnErrorIsAWarningWithItsReason) {
   Begin();
   Say(10, Leave{"the time was up\nbefore tensor 'w' had its weights"});

@@ -1,5 +1,6 @@
 #include "server/coordinator/declarations.h"
 
+#include <string>
 #include <utility>
 #include <variant>
 
@@ -7,6 +8,7 @@
 #include "comm/base/byte_size.h"
 #include "comm/base/check.h"
 #include "comm/base/failure.h"
+#include "comm/base/printable.h"
 #include "server/coordinator/membership.h"
 #include "server/coordinator/refusal.h"
 
@@ -14,6 +16,20 @@ namespace syncline {
 namespace {
 
 constexpr absl::Duration kSayWaitingEvery = absl::Seconds(1);
+
+constexpr size_t kMostWhyBytes = 500;
+
+// The job does not know it, and may not even be there: an event of the cluster.
+void SayItGaveUp(const WorkerHello& hello, const Leave& leave,
+                 CoordinatorOutputs& outputs) {
+  if (leave.why.empty()) return;
+  const std::string what =
+      absl::StrCat("worker ", hello.rank, " (", hello.name,
+                   ") gave up before it was a member of job '", hello.job,
+                   "': ", Printable(leave.why, kMostWhyBytes));
+  outputs.push_back(LogReason{what, LogReason::Level::kWarning});
+  outputs.push_back(CoordinatorEvent{.kind = EventKind::kLeave, .what = what});
+}
 
 absl::Status Misannounced(const std::string& announced, const std::string& declared) {
   return absl::InvalidArgumentError(absl::StrCat("the hello means job '", announced,
@@ -83,7 +99,8 @@ void Declarations::OnNewcomer(ConnectionId connection, const MemberBody& body,
   }
   newcomer.heard_at = now;
   if (std::holds_alternative<Returned>(body)) newcomer.disconnected_at.reset();
-  if (std::holds_alternative<Leave>(body)) {
+  if (const auto* leave = std::get_if<Leave>(&body)) {
+    SayItGaveUp(newcomer.hello, *leave, outputs);
     Take(connection);
     outputs.push_back(CloseMember{connection, absl::OkStatus()});
   }

@@ -118,10 +118,9 @@ int RunApp(std::span<const char* const> argv, std::span<const AddCommand> comman
   app.set_version_flag(
       "--version", [] { return VersionLine(); }, "Say what this is, in a line");
   app.footer(
-      "Every flag can also be set by SYNCLINE_<FLAG> in the environment or by 'flag: "
-      "value' in the "
-      "file of --config; the command line wins, then the environment. What starts a "
-      "program also takes PET_<FLAG>, as torchrun does.");
+      "Every flag can also be set by SYNCLINE_<FLAG> in the environment or by\n"
+      "'flag: value' in the file of --config; the command line wins, then the\n"
+      "environment. What starts a program also takes PET_<FLAG>, as torchrun does.");
   Command selected;
   for (const AddCommand add : commands) add(app, &selected);
   const absl::StatusOr<int> result =

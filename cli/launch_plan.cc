@@ -301,8 +301,7 @@ absl::Status CheckTheRest(const RunOptions& options) {
   SYNCLINE_RETURN_IF_ERROR(CheckDataPlane(options));
   if (options.program.empty()) {
     return Usage(
-        "nothing to run; write the program after --: syncline run --workers 2 -- "
-        "./train");
+        "nothing to run; write the program after --, as in --workers 2 -- ./train");
   }
   if (options.standalone && !options.coordinator.empty()) {
     return Usage(

@@ -3,12 +3,16 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <memory>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -186,14 +190,38 @@ class Collector {
 };
 
 // Beside the file first: whoever opens it finds a whole one.
+std::string UnfinishedOf(const std::string& path) {
+  return absl::StrCat(path, ".unfinished");
+}
+
+absl::Status CannotWrite(const std::string& path) {
+  return absl::PermissionDeniedError(
+      absl::StrCat("cannot write --out '", path, "': ", std::strerror(errno),
+                   "; name a file in a directory that you may write to"));
+}
+
+// Before a job is asked for a trace that would be lost.
+absl::Status CheckWritable(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored)) {
+    errno = EISDIR;
+    return CannotWrite(path);
+  }
+  const std::string unfinished = UnfinishedOf(path);
+  if (!std::ofstream(unfinished)) return CannotWrite(path);
+  std::remove(unfinished.c_str());
+  return absl::OkStatus();
+}
+
 absl::StatusOr<TraceSummary> WriteFile(const TraceData& data, const std::string& path) {
-  const std::string unfinished = absl::StrCat(path, ".unfinished");
+  const std::string unfinished = UnfinishedOf(path);
   std::ofstream file(unfinished);
   TraceSummary summary = WriteTrace(data, file);
   file.close();
   if (!file.fail() && std::rename(unfinished.c_str(), path.c_str()) == 0) return summary;
+  const absl::Status failed = CannotWrite(path);
   std::remove(unfinished.c_str());
-  return absl::UnavailableError(absl::StrCat("cannot write ", path));
+  return failed;
 }
 
 absl::StatusOr<int> Trace(const TraceFlags& flags) {
@@ -204,6 +232,7 @@ absl::StatusOr<int> Trace(const TraceFlags& flags) {
   if (wait <= absl::ZeroDuration() || wait > absl::Minutes(20)) {
     return Usage("--wait: at most 20m");
   }
+  SYNCLINE_RETURN_IF_ERROR(CheckWritable(flags.out));
   SYNCLINE_ASSIGN_OR_RETURN(
       const auto channel,
       CreateChannel(flags.coordinator, flags.tls, RpcTimeouts::Default()));

@@ -36,9 +36,10 @@ absl::Status SyncFolderOf(const std::string& path) {
 }  // namespace
 
 absl::Status CannotWrite(const std::string& path) {
-  return absl::UnavailableError(absl::StrCat("cannot write '", path,
-                                             "': ", std::strerror(errno),
-                                             "; check path, space and permissions"));
+  return WithFailure(absl::UnavailableError(
+                         absl::StrCat("cannot write '", path, "': ", std::strerror(errno),
+                                      "; check path, space and permissions")),
+                     Failure::kStateUnusable);
 }
 
 absl::Status WriteFile(const File& file) {

@@ -113,6 +113,13 @@ class Traces(cluster.LeashedTest):
         self.assertIn("no job 'tost' is running; did you mean 'test'?", traced.stderr)
         self.assertFalse(os.path.exists(self.file))
 
+    def test_a_file_that_cannot_be_written_is_found_before_anything_is_asked(self):
+        for out in (self.directory, os.path.join(self.directory, "missing", "trace.json")):
+            traced = self.syncline("trace", "nobody", "--out", out)
+            self.assertEqual(traced.returncode, 1, traced.stderr)
+            self.assertIn(f"cannot write --out '{out}'", traced.stderr)
+        self.assertEqual([name for name in os.listdir(self.directory) if "unfinished" in name], [])
+
     def test_a_job_that_stands_still(self):
         self.begin(steps=3)
         traced = self.trace("--wait", "2s")

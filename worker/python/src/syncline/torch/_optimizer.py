@@ -15,6 +15,7 @@ from syncline.session import Option, Session
 from syncline.torch._groups import NOTES, Group, make_groups, merged, option_string
 from syncline.torch import _state
 from syncline.torch._anew import Meeting
+from syncline.torch._check import WeightCheck
 from syncline.torch._exactly_once import ExactlyOnceSampler
 from syncline.torch._hooks import Hook, ReadHook
 from syncline.torch._sent import SCALES_THERE
@@ -48,6 +49,9 @@ class Optimizer(torch.optim.Optimizer):
     `samples` says how many samples a gradient is the mean of; set it when batches differ. By default all workers count
     the same, as with DistributedDataParallel.
 
+    `check="weights:every=100"` compares all ranks' weights after every 100th step, and raises syncline.NotEqual on all of them where
+    they differ: with the first rank, tensor and index, and the step (docs/pytorch.md).
+
     `sampler` is a syncline.torch.elastic.ExactlyOnceSampler, for jobs whose workers come and go.
     """
 
@@ -55,7 +59,7 @@ class Optimizer(torch.optim.Optimizer):
                  params: Optional[Iterable[Any]] = None, push: Option = None, publish: Option = None,
                  schedule: Option = None, gradient: Option = None, loss_scaling: Option = None, mode: Option = None,
                  samples: int = 1, state_dict: Optional[Mapping[str, Any]] = None, sampler: Optional[ExactlyOnceSampler] = None,
-                 session: Optional[Mapping[str, Option]] = None, **options: Any) -> None:
+                 check: Option = None, session: Optional[Mapping[str, Option]] = None, **options: Any) -> None:
         _exit.set_up()
         _check_kinds(model, optimizer)
         check_spelling(type(self), options)
@@ -78,6 +82,7 @@ class Optimizer(torch.optim.Optimizer):
         self._settings = merged({
             "optimizer": f"{optimizer}:{settings}" if settings else optimizer, "push": push, "publish": publish,
             "schedule": schedule, "gradient": gradient, "loss_scaling": loss_scaling, "mode": mode}, session or {})
+        self._check = WeightCheck.of(check, self._settings.get("mode"))
         self._sampler = sampler
         if sampler is not None:
             self._settings = sampler.settings(self._settings)
@@ -265,6 +270,8 @@ class Optimizer(torch.optim.Optimizer):
         for weight in self._weights:
             weight.end_step()
         self._has_stepped = True
+        if self._check is not None:
+            self._check.after_step(self.session, self._weights)
 
     # With it a GradScaler asks step() before it touches gradients, which then refuses it.
     _step_supports_amp_scaling = True
